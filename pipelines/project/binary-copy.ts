@@ -1,0 +1,59 @@
+/**
+ * Rows in PostgreSQL's binary COPY format: int16 column count, then per column an int32 length and the value,
+ * big-endian. Rows of one width are stamped from a template, so that only values are written.
+ * Format: PostgreSQL documentation, COPY, "Binary Format".
+ */
+import { assert } from '../../shared/errors.ts';
+import type { PgType } from '../../shared/registry/index.ts';
+
+/** "PGCOPY\n\377\r\n\0", flags 0, no header extension. */
+export const COPY_HEADER = Buffer.from('5047434f50590aff0d0a000000000000000000', 'hex');
+export const COPY_TRAILER = Buffer.from('ffff', 'hex');
+
+/** Bytes of the fixed-width types. */
+const WIDTHS: Partial<Record<PgType, number>> = { int2: 2, int4: 4, int8: 8, float8: 8, bool: 1, timestamptz: 8 };
+
+/** Microseconds from 1970-01-01 to 2000-01-01, where timestamptz starts. */
+export const POSTGRES_EPOCH_US = 946_684_800_000_000;
+
+export interface RowTemplate {
+  readonly rowBytes: number;
+  /** Offset of each column's value within the row. */
+  readonly offsets: readonly number[];
+  /** A buffer of `rows` stamped rows. */
+  stamp(rows: number): Buffer;
+}
+
+export function rowTemplate(types: readonly PgType[]): RowTemplate {
+  const offsets: number[] = [];
+  let rowBytes = 2;
+  for (const type of types) {
+    const width = WIDTHS[type];
+    assert(width, `${type} has no fixed width`);
+    offsets.push(rowBytes + 4);
+    rowBytes += 4 + width;
+  }
+  const row = Buffer.alloc(rowBytes);
+  row.writeInt16BE(types.length, 0);
+  types.forEach((type, column) => {
+    row.writeInt32BE(WIDTHS[type]!, offsets[column] - 4);
+  });
+  return {
+    rowBytes,
+    offsets,
+    stamp(rows) {
+      const buffer = Buffer.allocUnsafeSlow(rowBytes * rows);
+      row.copy(buffer, 0);
+      // Doubling copies: 14,000 rows are stamped by 14 copies.
+      for (let done = rowBytes; done < buffer.length; done *= 2)
+        buffer.copy(buffer, done, 0, Math.min(done, buffer.length - done));
+      return buffer;
+    },
+  };
+}
+
+/** An integer of up to 2^53 as int8. */
+export function writeInt8(view: DataView, at: number, value: number): void {
+  view.setInt32(at, Math.floor(value / 4294967296));
+  view.setUint32(at + 4, value >>> 0);
+}

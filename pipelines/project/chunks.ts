@@ -1,0 +1,103 @@
+/**
+ * Hypertable chunks: made on purpose, filled directly, indexed after loading. The Apache edition makes a chunk only by
+ * storing a row in it, so a placeholder row is stored and truncated away in the transaction that made the chunk.
+ */
+import type { ClientBase } from 'pg';
+import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
+import type { DatasetDefinition, PgType } from '../../shared/registry/index.ts';
+import type { Window } from '../../shared/registry/partitions.ts';
+
+export interface LoadTarget {
+  /** Qualified table to COPY into: one chunk where the window fits it, else the hypertable. */
+  readonly table: string;
+  /** The chunk has no unique index yet: build it after loading. */
+  readonly unindexed: boolean;
+}
+
+/**
+ * Where the rows of a window go. A chunk that does not exist is created in the caller's transaction, invisible to
+ * others until it commits, which is why its index can wait.
+ */
+export async function prepareChunk(client: ClientBase, dataset: DatasetDefinition, window: Window): Promise<LoadTarget> {
+  const { table, time, chunkMs } = dataset.native;
+  const chunkFrom = Math.floor(window.fromMs / chunkMs) * chunkMs;
+  if (window.toMs > chunkFrom + chunkMs) return { table, unindexed: false };
+  const placeholders = dataset.native.columns.map((column) =>
+    column.name === time.column ? String(chunkFrom) : PLACEHOLDERS[column.pg],
+  );
+  const chunk =
+    (await findChunk(client, table, chunkFrom)) ??
+    (await createChunk(client, `insert into ${table} values (${placeholders.join(', ')})`));
+  const indexed = await client.query(
+    'select 1 from pg_index where indrelid = $1::regclass and indisunique and indisvalid',
+    [chunk],
+  );
+  return { table: chunk, unindexed: indexed.rowCount === 0 };
+}
+
+/** The unique (time, identity) of a loaded chunk. @throws 23505 when rows repeat. */
+export async function indexChunk(client: ClientBase, dataset: DatasetDefinition, target: LoadTarget): Promise<void> {
+  const columns = [dataset.native.time.column, ...dataset.native.identity].map((name) => `"${name}"`).join(', ');
+  await client.query(`create unique index on ${target.table} (${columns})`);
+}
+
+/**
+ * Makes the aligned chunks of a window in a transaction of their own. Creating one takes a lock that every other
+ * writer of the hypertable waits for, so it must not happen inside a long load.
+ */
+export async function ensureAlignedChunks(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  window: Window,
+): Promise<void> {
+  // The last instant of the window may lie in another chunk than the first; a window is far shorter than a chunk.
+  for (const ms of [window.fromMs, window.toMs - 1000]) {
+    if (await findChunk(client, ALIGNED_TABLE, ms * 1000)) continue;
+    await client.query('begin');
+    try {
+      await createChunk(
+        client,
+        `insert into ${ALIGNED_TABLE} (dataset_id, series_id, aligned_at_utc)
+         values (${dataset.number}, 0, '${new Date(ms).toISOString()}')`,
+      );
+      await client.query('commit');
+    } catch (error) {
+      await client.query('rollback');
+      throw error;
+    }
+  }
+}
+
+/** The chunk that holds a point of the hypertable's time dimension (its own unit; microseconds for timestamptz). */
+async function findChunk(client: ClientBase, hypertable: string, point: number): Promise<string | undefined> {
+  const found = await client.query(
+    `select format('%I.%I', c.schema_name, c.table_name) as chunk
+     from _timescaledb_catalog.hypertable h
+     join _timescaledb_catalog.dimension d on d.hypertable_id = h.id
+     join _timescaledb_catalog.dimension_slice s on s.dimension_id = d.id
+     join _timescaledb_catalog.chunk_constraint k on k.dimension_slice_id = s.id
+     join _timescaledb_catalog.chunk c on c.id = k.chunk_id and not c.dropped
+     where h.table_name = $1 and h.schema_name = current_schema and s.range_start <= $2 and s.range_end > $2`,
+    [hypertable, point],
+  );
+  return found.rows[0]?.chunk;
+}
+
+async function createChunk(client: ClientBase, insert: string): Promise<string> {
+  const stored = await client.query(`${insert} returning tableoid::regclass::text as chunk`);
+  const { chunk } = stored.rows[0];
+  await client.query(`truncate ${chunk}`);
+  return chunk;
+}
+
+const PLACEHOLDERS: Record<PgType, string> = {
+  int2: '0',
+  int4: '0',
+  int8: '0',
+  float8: '0',
+  text: `''`,
+  bool: 'false',
+  timestamptz: `'epoch'`,
+  uuid: `'00000000-0000-0000-0000-000000000000'`,
+  bytea: `''`,
+};

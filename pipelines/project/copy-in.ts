@@ -1,0 +1,46 @@
+/** One COPY ... FROM STDIN in binary, fed with ready-made rows. */
+import { once } from 'node:events';
+import type { ClientBase } from 'pg';
+import { type CopyStreamQuery, from as copyFrom } from 'pg-copy-streams';
+import { COPY_HEADER, COPY_TRAILER } from './binary-copy.ts';
+
+export class CopyIn {
+  readonly #stream: CopyStreamQuery;
+  #failure: unknown;
+
+  constructor(client: ClientBase, table: string, columns: readonly string[]) {
+    const names = columns.map((name) => `"${name}"`).join(', ');
+    this.#stream = client.query(copyFrom(`copy ${table} (${names}) from stdin with (format binary)`));
+    this.#stream.on('error', (error) => {
+      this.#failure ??= error;
+    });
+    this.#stream.write(COPY_HEADER);
+  }
+
+  /** Hands rows over; waits while the database is behind. */
+  async write(rows: Buffer): Promise<void> {
+    if (this.#failure) throw this.#failure;
+    if (!this.#stream.write(rows)) await Promise.race([once(this.#stream, 'drain'), this.#failed()]);
+  }
+
+  /** Ends the COPY. @returns the number of rows the database took. */
+  async end(): Promise<number> {
+    if (this.#failure) throw this.#failure;
+    const finished = once(this.#stream, 'finish');
+    this.#stream.end(COPY_TRAILER);
+    await finished;
+    return this.#stream.rowCount;
+  }
+
+  /** Gives up: the database discards what it has; the transaction must be rolled back. */
+  async abort(): Promise<void> {
+    if (this.#stream.destroyed || this.#stream.writableFinished) return;
+    const closed = once(this.#stream, 'close').catch(() => {});
+    this.#stream.destroy();
+    await closed;
+  }
+
+  #failed(): Promise<never> {
+    return new Promise((_, reject) => this.#stream.once('error', reject));
+  }
+}

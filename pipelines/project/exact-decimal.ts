@@ -1,0 +1,111 @@
+/** Exact decimals out of text bytes, for the projecting side. Deliberately not the code a decoder uses. */
+
+const POWERS_OF_TEN = Array.from({ length: 23 }, (_, exponent) => Number(`1e${exponent}`));
+
+export interface ExactDecimal {
+  readonly mantissa: bigint;
+  /** Value = mantissa / 10^scale. */
+  readonly scale: number;
+}
+
+/** `1.5e-05` -> 15 / 10^6. The text is a number, as validated by a decoder. */
+export function exactDecimal(text: string): ExactDecimal {
+  const [coefficient, exponent = '0'] = text.toLowerCase().split('e');
+  const [whole, fraction = ''] = coefficient.split('.');
+  const mantissa = BigInt(`${whole}${fraction}`.replace(/^\+/, '') || '0');
+  const scale = fraction.length - Number(exponent);
+  return scale >= 0 ? { mantissa, scale } : { mantissa: mantissa * 10n ** BigInt(-scale), scale: 0 };
+}
+
+/** The float64 nearest to mantissa / 10^scale: a quotient of two exact integers, or the text parsed. */
+export function nearestFloat(mantissa: bigint, scale: number): number {
+  if (mantissa <= 9007199254740991n && scale <= 22) return Number(mantissa) / POWERS_OF_TEN[scale];
+  const digits = mantissa.toString().padStart(scale + 1, '0');
+  return Number(`${digits.slice(0, digits.length - scale)}.${digits.slice(digits.length - scale)}`);
+}
+
+const MAX_EXACT = 2 ** 53;
+/** 1e-8: what exchanges print. */
+const FAST_SCALE = 8;
+
+/**
+ * Exact sums of decimals by bucket: integers of 1e-8 in a float64 array, and BigInts for the buckets that outgrow it
+ * or hold finer decimals. Rounded once, at the end.
+ */
+export class ExactBuckets {
+  readonly #units: Float64Array;
+  readonly #large = new Map<number, ExactDecimal>();
+
+  constructor(buckets: number) {
+    this.#units = new Float64Array(buckets);
+  }
+
+  /** Adds mantissa / 10^scale; both exact in float64. */
+  add(bucket: number, mantissa: number, scale: number): void {
+    const units =
+      scale === FAST_SCALE ? mantissa : scale < FAST_SCALE ? mantissa * POWERS_OF_TEN[FAST_SCALE - scale] : MAX_EXACT;
+    const sum = this.#units[bucket] + units;
+    if (sum < MAX_EXACT) this.#units[bucket] = sum;
+    else this.addExact(bucket, { mantissa: BigInt(mantissa), scale });
+  }
+
+  addExact(bucket: number, value: ExactDecimal): void {
+    const before = this.#large.get(bucket) ?? { mantissa: 0n, scale: 0 };
+    this.#large.set(bucket, addDecimals(before, value));
+  }
+
+  /** The bucket's sum as the nearest float64. */
+  value(bucket: number): number {
+    const units = this.#units[bucket];
+    const large = this.#large.get(bucket);
+    if (large === undefined) return units / POWERS_OF_TEN[FAST_SCALE];
+    const sum = addDecimals(large, { mantissa: BigInt(units), scale: FAST_SCALE });
+    return nearestFloat(sum.mantissa, sum.scale);
+  }
+}
+
+function addDecimals(a: ExactDecimal, b: ExactDecimal): ExactDecimal {
+  const scale = Math.max(a.scale, b.scale);
+  return {
+    mantissa: a.mantissa * 10n ** BigInt(scale - a.scale) + b.mantissa * 10n ** BigInt(scale - b.scale),
+    scale,
+  };
+}
+
+/** Reads one decimal after another out of a row's bytes; `end` is where the last one stopped. */
+export class DecimalReader {
+  end = 0;
+  value = 0;
+  /** Exact mantissa and scale of the value, or `inexact` set and the text to be parsed by the caller. */
+  mantissa = 0;
+  scale = 0;
+  inexact = false;
+
+  read(bytes: Buffer, start: number, delimiter: number): void {
+    let mantissa = 0;
+    let scale = -1;
+    let at = start;
+    for (let byte = bytes[at]; byte !== delimiter; byte = bytes[++at]) {
+      if (byte === 46) {
+        scale = 0;
+      } else {
+        const digit = byte - 48;
+        if (digit < 0 || digit > 9) return this.#readText(bytes, start, delimiter);
+        mantissa = mantissa * 10 + digit;
+        if (scale >= 0) scale++;
+      }
+    }
+    if (mantissa > 9007199254740991 || scale > 22) return this.#readText(bytes, start, delimiter);
+    this.end = at;
+    this.inexact = false;
+    this.mantissa = mantissa;
+    this.scale = scale < 0 ? 0 : scale;
+    this.value = scale <= 0 ? mantissa : mantissa / POWERS_OF_TEN[scale];
+  }
+
+  #readText(bytes: Buffer, start: number, delimiter: number): void {
+    this.end = bytes.indexOf(delimiter, start);
+    this.inexact = true;
+    this.value = Number(bytes.toString('latin1', start, this.end));
+  }
+}

@@ -1,0 +1,39 @@
+/**
+ * The projector process. Its work order is one JSON argument: `{databaseUrl, natsUrl, datasets}`, kept out of the
+ * environment of other processes and off the command line: it is read from standard input.
+ */
+import { text } from 'node:stream/consumers';
+import { loadSettings } from '../../shared/config/load.ts';
+import { createLogger } from '../../shared/log/logger.ts';
+import { datasetOf } from '../../shared/registry/index.ts';
+import { keepProjected } from './run.ts';
+
+interface WorkOrder {
+  readonly databaseUrl: string;
+  readonly natsUrl: string;
+  readonly datasets: readonly string[];
+  readonly cwd: string;
+}
+
+const order = JSON.parse(await text(process.stdin)) as WorkOrder;
+const settings = loadSettings({ cwd: order.cwd });
+const log = createLogger(settings.SVC_LOG_LEVEL, 'projector');
+const stopping = new AbortController();
+for (const name of ['SIGTERM', 'SIGINT'] as const) process.on(name, () => stopping.abort());
+// A projector without its parent has nobody to stop it.
+const parent = process.ppid;
+setInterval(() => {
+  if (process.ppid !== parent) stopping.abort();
+}, 1000).unref();
+
+await Promise.all(
+  order.datasets.map((key) =>
+    keepProjected(datasetOf(key), {
+      databaseUrl: order.databaseUrl,
+      natsUrl: order.natsUrl,
+      settings,
+      log,
+      signal: stopping.signal,
+    }),
+  ),
+);

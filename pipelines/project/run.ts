@@ -1,0 +1,73 @@
+/** Keeps one dataset projected: takes the lock, projects, and after any failure starts again at the checkpoint. */
+import { setTimeout as delay } from 'node:timers/promises';
+import type { Settings } from '../../shared/config/settings.ts';
+import { type Client, connect } from '../../shared/db/connect.ts';
+import { PROJECTOR_LOCK } from '../../shared/db/locks.ts';
+import { codeOf, explain } from '../../shared/errors.ts';
+import type { Logger } from '../../shared/log/logger.ts';
+import { connectNats } from '../../shared/nats/connect.ts';
+import { ensureStream } from '../../shared/nats/stream.ts';
+import type { DatasetDefinition } from '../../shared/registry/index.ts';
+import { adapterOf } from '../sources/index.ts';
+import { Projector } from './projector.ts';
+
+export interface ProjectionNeeds {
+  readonly databaseUrl: string;
+  readonly natsUrl: string;
+  readonly settings: Settings;
+  readonly log: Logger;
+  readonly signal: AbortSignal;
+}
+
+/** How often a candidate asks for the lock: another takes over within this after the holder is gone. */
+const LOCK_POLL_MS = 500;
+const RESTART_MAX_MS = 5000;
+
+export async function keepProjected(dataset: DatasetDefinition, needs: ProjectionNeeds): Promise<void> {
+  const { signal, log } = needs;
+  for (let failures = 0; !signal.aborted; ) {
+    const startedAt = performance.now();
+    try {
+      await projectOnce(dataset, needs);
+    } catch (error) {
+      if (signal.aborted) return;
+      failures = performance.now() - startedAt > 60_000 ? 1 : failures + 1;
+      const waitMs = Math.min(100 * 2 ** failures, RESTART_MAX_MS);
+      log.warn({ dataset: dataset.key, code: codeOf(error), waitMs, err: explain(error) }, 'projector starts again');
+      await delay(waitMs, undefined, { signal }).catch(() => {});
+    }
+  }
+}
+
+async function projectOnce(dataset: DatasetDefinition, needs: ProjectionNeeds): Promise<void> {
+  const { databaseUrl, natsUrl, settings, log, signal } = needs;
+  await using client = await connect({ url: databaseUrl, name: `tidemark projector ${dataset.key}` });
+  await using side = await connect({ url: databaseUrl, name: `tidemark projector ${dataset.key} side` });
+  if (!(await waitForLock(client, dataset, signal))) return;
+  await using connection = await connectNats(natsUrl, `tidemark projector ${dataset.key}`);
+  await ensureStream(connection, dataset.key, settings.SVC_STREAM_MAX_BYTES);
+  // The indexes of fresh chunks are built with what the machine has: the publisher idles in that moment.
+  await client.query(`set max_parallel_maintenance_workers = 2; set synchronous_commit = on`);
+  log.debug({ dataset: dataset.key }, 'projector started');
+  await new Projector({
+    dataset,
+    connection,
+    client,
+    side,
+    createRows: adapterOf(dataset).createRows,
+    pullMaxBytes: settings.SVC_PULL_MAX_BYTES,
+    silenceMs: settings.SVC_ATTEMPT_SILENCE_MS,
+    log,
+    signal,
+  }).run();
+}
+
+/** One projector per dataset: a session lock that ends with the connection. */
+async function waitForLock(client: Client, dataset: DatasetDefinition, signal: AbortSignal): Promise<boolean> {
+  while (!signal.aborted) {
+    const asked = await client.query('select pg_try_advisory_lock($1, $2) as held', [PROJECTOR_LOCK, dataset.number]);
+    if (asked.rows[0].held) return true;
+    await delay(LOCK_POLL_MS, undefined, { signal }).catch(() => {});
+  }
+  return false;
+}

@@ -1,0 +1,208 @@
+/**
+ * One GET of one document: redirects, time limits, and the difference between a body that ended and one that was cut.
+ * Bytes are taken as they are sent; a content encoding is never undone, because checksums are over what is published.
+ */
+import type { IncomingMessage } from 'node:http';
+import * as http from 'node:http';
+import * as https from 'node:https';
+import { performance } from 'node:perf_hooks';
+import { TidemarkError } from '../../../shared/errors.ts';
+import { Retryable, retryAfterMs } from './retry.ts';
+import { displayUrl, documentName } from './urls.ts';
+
+export interface RequestOptions {
+  readonly url: URL;
+  /** Longest silence: until the connection and headers are there, and between two pieces of the body. */
+  readonly timeoutMs: number;
+  /** A body slower than this over a whole `timeoutMs` is given up like a silent one. */
+  readonly minBytesPerSecond: number;
+  readonly maxBytes: number;
+  /** The setting or rule behind `maxBytes`, named when it is exceeded. */
+  readonly limitName: string;
+  readonly headers?: Readonly<Record<string, string>>;
+  readonly signal?: AbortSignal;
+}
+
+export interface Reply {
+  readonly headers: Record<string, string>;
+  /** Content-Length, undefined where the server does not tell. */
+  readonly declaredBytes: number | undefined;
+  /** The body; throws Retryable when it is cut or stalls, and SOURCE_TOO_LARGE past the limit. */
+  readonly body: AsyncIterable<Buffer>;
+}
+
+const MAX_REDIRECTS = 5;
+const REDIRECTS = new Set([301, 302, 303, 307, 308]);
+const GONE = new Set([404, 410]);
+/** Client errors that pass by themselves; every 5xx does, or is tried as if. */
+const TRANSIENT_STATUS = new Set([408, 425, 429]);
+/** Not carried to another host by a redirect. */
+const CREDENTIAL_HEADERS = new Set(['authorization', 'cookie', 'proxy-authorization', 'x-api-key']);
+
+/**
+ * Asks for the document and hands the reply to `use`; the connection is closed or given back when `use` is done.
+ * @throws TidemarkError SOURCE_NOT_FOUND, SOURCE_TOO_LARGE, SOURCE_UNREACHABLE; Retryable around what may pass.
+ */
+export async function requestDocument<T>(options: RequestOptions, use: (reply: Reply) => Promise<T>): Promise<T> {
+  let { url } = options;
+  let headers: Record<string, string> = { 'user-agent': 'tidemark', 'accept-encoding': 'identity', ...options.headers };
+  for (let hop = 0; ; hop++) {
+    const response = await respond(url, headers, options);
+    try {
+      const status = response.statusCode ?? 0;
+      if (REDIRECTS.has(status)) {
+        const target = redirectTarget(url, response, hop, options.url);
+        if (target.origin !== url.origin)
+          headers = Object.fromEntries(
+            Object.entries(headers).filter(([name]) => !CREDENTIAL_HEADERS.has(name.toLowerCase())),
+          );
+        url = target;
+        continue;
+      }
+      if (status !== 200) throw statusFault(options.url, url, response);
+      return await use(replyOf(response, options));
+    } finally {
+      if (!response.complete) response.destroy();
+      else response.resume();
+    }
+  }
+}
+
+/** Sends the request and waits for the response's headers. */
+async function respond(url: URL, headers: Record<string, string>, options: RequestOptions): Promise<IncomingMessage> {
+  const { timeoutMs, signal } = options;
+  for (;;) {
+    const request = (url.protocol === 'https:' ? https : http).request(url, { method: 'GET', headers, signal });
+    const timer = setTimeout(() => request.destroy(new Silence(`no answer within ${timeoutMs} ms`)), timeoutMs);
+    try {
+      return await new Promise<IncomingMessage>((resolve, reject) => {
+        request.once('response', resolve);
+        request.on('error', reject);
+        request.end();
+      });
+    } catch (cause) {
+      signal?.throwIfAborted();
+      // A kept connection the server closed meanwhile says nothing about the server: ask again on a new one.
+      if (request.reusedSocket && (cause as NodeJS.ErrnoException).code === 'ECONNRESET') continue;
+      throw new Retryable(unreachable(options.url, `cannot be fetched: ${reason(cause)}`, {}, cause));
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+}
+
+function replyOf(response: IncomingMessage, options: RequestOptions): Reply {
+  const length = response.headers['content-length'];
+  const declaredBytes = length !== undefined && /^\d+$/.test(length) ? Number(length) : undefined;
+  if (declaredBytes !== undefined && declaredBytes > options.maxBytes) throw tooLarge(options, declaredBytes);
+  const headers: Record<string, string> = {};
+  for (const [name, value] of Object.entries(response.headers)) {
+    if (value !== undefined) headers[name] = Array.isArray(value) ? value.join(', ') : value;
+  }
+  return { headers, declaredBytes, body: bodyOf(response, declaredBytes, options) };
+}
+
+async function* bodyOf(
+  response: IncomingMessage,
+  declaredBytes: number | undefined,
+  options: RequestOptions,
+): AsyncGenerator<Buffer> {
+  const { timeoutMs, minBytesPerSecond, maxBytes, url, signal } = options;
+  const silent = () => response.destroy(new Silence(`sent nothing for ${timeoutMs} ms`));
+  const pieces = response[Symbol.asyncIterator]() as AsyncIterator<Buffer>;
+  let received = 0;
+  let windowBytes = 0;
+  let windowMs = 0;
+  try {
+    for (;;) {
+      // Only waiting for the source counts, not what is done with its bytes.
+      const started = performance.now();
+      const timer = setTimeout(silent, timeoutMs);
+      const next = await pieces.next().finally(() => clearTimeout(timer));
+      if (next.done) break;
+      received += next.value.length;
+      if (received > maxBytes) throw tooLarge(options, received);
+      windowBytes += next.value.length;
+      windowMs += performance.now() - started;
+      if (windowMs >= timeoutMs) {
+        if (windowBytes < (minBytesPerSecond * windowMs) / 1000)
+          throw new Silence(`sent only ${windowBytes} bytes in ${Math.round(windowMs)} ms`);
+        windowBytes = 0;
+        windowMs = 0;
+      }
+      yield next.value;
+    }
+  } catch (cause) {
+    if (cause instanceof TidemarkError) throw cause;
+    signal?.throwIfAborted();
+    if (cause instanceof Silence) throw new Retryable(unreachable(url, cause.message, { received }));
+    throw new Retryable(truncated(url, received, declaredBytes, cause));
+  } finally {
+    if (!response.complete) response.destroy();
+  }
+  if (!response.complete || (declaredBytes !== undefined && received !== declaredBytes))
+    throw new Retryable(truncated(url, received, declaredBytes));
+}
+
+function redirectTarget(from: URL, response: IncomingMessage, hop: number, asked: URL): URL {
+  const location = response.headers.location;
+  const target = location !== undefined && URL.canParse(location, from.href) ? new URL(location, from) : undefined;
+  const status = response.statusCode;
+  if (target === undefined) throw unreachable(asked, `answered ${status} without a usable Location`, { status });
+  if (hop >= MAX_REDIRECTS) throw unreachable(asked, `redirects more than ${MAX_REDIRECTS} times`, { status });
+  const downgrade = from.protocol === 'https:' && target.protocol !== 'https:';
+  if (downgrade || (target.protocol !== 'http:' && target.protocol !== 'https:'))
+    throw unreachable(asked, `redirects to ${target.protocol}//, which is not followed`, { status });
+  return target;
+}
+
+function statusFault(asked: URL, at: URL, response: IncomingMessage): TidemarkError | Retryable {
+  const status = response.statusCode ?? 0;
+  const moved = at.href === asked.href ? '' : ` (redirected to ${displayUrl(at)})`;
+  const text = `answered ${status} ${response.statusMessage ?? ''}`.trimEnd() + moved;
+  if (GONE.has(status)) {
+    const details = { document: documentName(asked), url: displayUrl(asked), status };
+    return new TidemarkError('SOURCE_NOT_FOUND', `${displayUrl(asked)} ${text}`, { details });
+  }
+  const fault = unreachable(asked, text, { status });
+  if (status < 500 && !TRANSIENT_STATUS.has(status)) return fault;
+  return new Retryable(fault, retryAfterMs(response.headers['retry-after']));
+}
+
+class Silence extends Error {}
+
+function unreachable(
+  url: URL,
+  what: string,
+  details: Record<string, number | undefined>,
+  cause?: unknown,
+): TidemarkError {
+  return new TidemarkError('SOURCE_UNREACHABLE', `${displayUrl(url)} ${what}`, {
+    details: { document: documentName(url), url: displayUrl(url), ...details },
+    cause,
+  });
+}
+
+function truncated(url: URL, bytesRead: number, declaredBytes: number | undefined, cause?: unknown): TidemarkError {
+  const whole = declaredBytes === undefined ? 'an unknown number of' : declaredBytes;
+  return new TidemarkError('SOURCE_TRUNCATED', `${displayUrl(url)} was cut: ${bytesRead} of ${whole} bytes were read`, {
+    details: { document: documentName(url), url: displayUrl(url), bytesRead, declaredBytes },
+    cause,
+  });
+}
+
+function tooLarge({ url, maxBytes, limitName }: RequestOptions, bytes: number): TidemarkError {
+  return new TidemarkError(
+    'SOURCE_TOO_LARGE',
+    `${displayUrl(url)} is larger than ${limitName} allows (${maxBytes} bytes)`,
+    {
+      details: { document: documentName(url), url: displayUrl(url), limit: limitName, maxBytes, bytes },
+    },
+  );
+}
+
+/** Node's connection errors may have an empty message and the reason in their code. */
+function reason(cause: unknown): string {
+  if (!(cause instanceof Error)) return String(cause);
+  return cause.message || ((cause as NodeJS.ErrnoException).code ?? cause.name);
+}

@@ -1,0 +1,174 @@
+/**
+ * Where exchange A publishes its trades: one zip a day and one a month, each with the sha256 of the zip beside it.
+ * A document is handed on only when its bytes are those the vendor signed for.
+ */
+import { setTimeout as sleep } from 'node:timers/promises';
+import { type ErrorDetails, TidemarkError } from '../../../shared/errors.ts';
+import { type FetchedDocument, type FetchOptions, fetchDocument, fetchText } from '../documents/fetch.ts';
+import { backoffMs } from '../documents/retry.ts';
+import { displayUrl, urlBelow, urlWithSuffix } from '../documents/urls.ts';
+
+export interface TradesDocument {
+  readonly url: URL;
+  readonly checksumUrl: URL;
+  /** File name of the zip. */
+  readonly name: string;
+  /** The one member it must hold. */
+  readonly memberName: string;
+  /** `YYYY-MM-DD` or `YYYY-MM`. */
+  readonly period: string;
+  readonly granularity: 'daily' | 'monthly';
+  /** Time range of its rows, UTC ms, end exclusive. */
+  readonly startMs: number;
+  readonly endMs: number;
+}
+
+/** @throws TidemarkError USAGE for a period that is no day or month, CONFIGURATION_INVALID for a symbol that is no name. */
+export function documentFor(baseUrl: URL, symbol: string, period: string): TradesDocument {
+  const { granularity, startMs, endMs } = rangeOf(period);
+  const stem = `${symbol}-trades-${period}`;
+  const url = urlBelow(baseUrl, 'spot', granularity, 'trades', symbol, `${stem}.zip`);
+  return {
+    url,
+    checksumUrl: urlWithSuffix(url, '.CHECKSUM'),
+    name: `${stem}.zip`,
+    memberName: `${stem}.csv`,
+    period,
+    granularity,
+    startMs,
+    endMs,
+  };
+}
+
+export interface FetchTradesOptions extends Omit<FetchOptions, 'url' | 'headers'> {
+  readonly baseUrl: URL;
+  readonly symbol: string;
+  /** `YYYY-MM-DD` or `YYYY-MM`. */
+  readonly period: string;
+}
+
+export interface FetchedTrades extends FetchedDocument {
+  readonly document: TradesDocument;
+  /** The vendor's sha256, equal to `sha256`. */
+  readonly checksum: string;
+}
+
+/** Downloads of one document that may disagree with its checksum before it is given up: vendors republish both. */
+const MAX_MISMATCHES = 3;
+
+/**
+ * @throws TidemarkError SOURCE_CHECKSUM_MISSING, SOURCE_CHECKSUM_MISMATCH, and those of `fetchDocument`;
+ * each with `document` in its details.
+ */
+export async function fetchTrades(options: FetchTradesOptions): Promise<FetchedTrades> {
+  const { baseUrl, symbol, period, ...fetching } = options;
+  const document = documentFor(baseUrl, symbol, period);
+  const remote = document.url.protocol !== 'file:';
+  let headers: Record<string, string> = {};
+  let used = 0;
+  for (let mismatches = 1; ; mismatches++) {
+    const left = options.maxAttempts - used;
+    const fetched = await fetchDocument({ ...fetching, url: document.url, headers, maxAttempts: left });
+    try {
+      const checksum = await fetchChecksum(document, options, headers);
+      if (checksum === fetched.sha256) return { ...fetched, attempts: used + fetched.attempts, document, checksum };
+      used += fetched.attempts;
+      const fault = mismatch(document, fetched, checksum, used);
+      if (!remote || mismatches >= MAX_MISMATCHES || used >= options.maxAttempts) throw fault;
+      const waitMs = backoffMs(mismatches, options.backoff);
+      options.log?.warn(
+        { code: fault.code, document: document.name, attempt: used, waitMs: Math.round(waitMs) },
+        fault.message,
+      );
+      await fetched[Symbol.asyncDispose]();
+      await sleep(waitMs, undefined, { signal: options.signal });
+      // A cache on the way may still hold one of the two as it was.
+      headers = { 'cache-control': 'no-cache' };
+    } catch (error) {
+      await fetched[Symbol.asyncDispose]();
+      options.signal?.throwIfAborted();
+      throw error;
+    }
+  }
+}
+
+async function fetchChecksum(
+  document: TradesDocument,
+  options: FetchTradesOptions,
+  headers: Record<string, string>,
+): Promise<string> {
+  const { timeoutMs, maxAttempts, minBytesPerSecond, backoff, signal, log } = options;
+  const limits = { timeoutMs, maxAttempts, minBytesPerSecond, backoff, signal, log };
+  const text = await fetchText({ ...limits, url: document.checksumUrl, headers }).catch((cause) => {
+    if (!(cause instanceof TidemarkError) || cause.code !== 'SOURCE_NOT_FOUND') throw named(cause, document);
+    throw checksumFault('SOURCE_CHECKSUM_MISSING', document, 'has no checksum beside it', cause);
+  });
+  return parseChecksum(text, document);
+}
+
+/** One line: the sha256 in hex, then the file's name as sha256sum writes it (two spaces, or a space and an asterisk). */
+export function parseChecksum(text: string, document: TradesDocument): string {
+  const line = text.replace(/^\uFEFF/, '').trim();
+  const parts = /^([0-9a-f]{64})(?:\s+\*?(\S.*))?$/i.exec(line);
+  if (parts === null)
+    throw checksumFault(
+      'SOURCE_CHECKSUM_MISSING',
+      document,
+      `has a checksum file without a sha256: ${JSON.stringify(line.slice(0, 80))}`,
+    );
+  const [, sha256, name] = parts;
+  if (name !== undefined && name !== document.name)
+    throw checksumFault(
+      'SOURCE_CHECKSUM_MISMATCH',
+      document,
+      `has a checksum file that is for ${JSON.stringify(name)}`,
+    );
+  return sha256.toLowerCase();
+}
+
+function mismatch(
+  document: TradesDocument,
+  fetched: FetchedDocument,
+  expected: string,
+  attempts: number,
+): TidemarkError {
+  return new TidemarkError(
+    'SOURCE_CHECKSUM_MISMATCH',
+    `${fetched.url} has sha256 ${fetched.sha256} where the vendor's checksum is ${expected}`,
+    { details: { ...place(document), expected, actual: fetched.sha256, bytes: fetched.bytes, attempts } },
+  );
+}
+
+function checksumFault(
+  code: 'SOURCE_CHECKSUM_MISSING' | 'SOURCE_CHECKSUM_MISMATCH',
+  document: TradesDocument,
+  what: string,
+  cause?: unknown,
+): TidemarkError {
+  const details = { ...place(document), checksumUrl: displayUrl(document.checksumUrl) };
+  return new TidemarkError(code, `${displayUrl(document.url)} ${what}`, { details, cause });
+}
+
+/** A fault of the companion file is a fault of the document it belongs to. */
+function named(cause: unknown, document: TradesDocument): unknown {
+  if (!(cause instanceof TidemarkError)) return cause;
+  const details = { ...cause.details, document: document.name };
+  return new TidemarkError(cause.code, cause.message, { details, cause: cause.cause });
+}
+
+const place = (document: TradesDocument): ErrorDetails => ({ document: document.name, url: displayUrl(document.url) });
+
+function rangeOf(period: string): Pick<TradesDocument, 'granularity' | 'startMs' | 'endMs'> {
+  const [, year, month, day] = (/^(\d{4})-(\d{2})(?:-(\d{2}))?$/.exec(period) ?? []).map(Number);
+  const granularity = period.length === 10 ? 'daily' : 'monthly';
+  const startMs = granularity === 'daily' ? Date.UTC(year, month - 1, day) : Date.UTC(year, month - 1);
+  if (Number.isNaN(startMs) || !new Date(startMs).toISOString().startsWith(period))
+    throw new TidemarkError('USAGE', `${JSON.stringify(period)} is neither a day (YYYY-MM-DD) nor a month (YYYY-MM)`);
+  const endMs = granularity === 'daily' ? startMs + 86_400_000 : Date.UTC(year, month);
+  return { granularity, startMs, endMs };
+}
+
+/** The sha256 the vendor publishes for a document, without fetching the document. */
+export async function publishedChecksum(options: FetchTradesOptions): Promise<string> {
+  return await fetchChecksum(documentFor(options.baseUrl, options.symbol, options.period), options, {});
+}

@@ -1,0 +1,104 @@
+/** Reads and validates all settings together: every fault is listed at once, none is found later at run time. */
+import { readFileSync } from 'node:fs';
+import { resolve } from 'node:path';
+import { parseEnv } from 'node:util';
+import { TidemarkError } from '../errors.ts';
+import { SETTINGS, type Setting, type SettingName, type Settings } from './settings.ts';
+
+export interface LoadOptions {
+  /** Command-line flags already mapped to setting names; they win. */
+  readonly flags?: Partial<Record<SettingName, string>>;
+  readonly env?: NodeJS.ProcessEnv;
+  /** Where `.env` is looked for and relative paths start; default the current folder. */
+  readonly cwd?: string;
+}
+
+/**
+ * All settings, typed.
+ * @throws TidemarkError CONFIGURATION_INVALID naming every faulty setting, one a line.
+ */
+export function loadSettings(options: LoadOptions = {}): Settings {
+  const cwd = options.cwd ?? process.cwd();
+  const env = options.env ?? process.env;
+  const file = readDotEnv(resolve(cwd, '.env'));
+  const faults: string[] = [];
+  const values: Record<string, unknown> = {};
+  for (const [name, setting] of Object.entries(SETTINGS) as [SettingName, Setting][]) {
+    const text = options.flags?.[name] ?? nonBlank(env[name]) ?? nonBlank(file[name]) ?? setting.default;
+    if (text === undefined) continue;
+    const parsed = parseSetting(setting, text, cwd);
+    if ('fault' in parsed)
+      faults.push(`${name}: ${parsed.fault}${setting.secret ? '' : `, got ${JSON.stringify(text)}`}`);
+    else values[name] = parsed.value;
+  }
+  for (const name of Object.keys({ ...file, ...env })) {
+    if (name.startsWith('SVC_') && !(name in SETTINGS)) faults.push(`${name}: no such setting${suggestion(name)}`);
+  }
+  if (faults.length > 0) {
+    throw new TidemarkError('CONFIGURATION_INVALID', `Settings cannot be used:\n  ${faults.join('\n  ')}`);
+  }
+  return values as Settings;
+}
+
+function parseSetting(setting: Setting, text: string, cwd: string): { value: unknown } | { fault: string } {
+  switch (setting.kind) {
+    case 'integer': {
+      if (!/^-?\d{1,15}$/.test(text))
+        return { fault: `must be a whole number${setting.unit ? ` of ${setting.unit}` : ''}` };
+      const value = Number(text);
+      const { min = Number.MIN_SAFE_INTEGER, max = Number.MAX_SAFE_INTEGER } = setting;
+      return value < min || value > max ? { fault: `must be between ${min} and ${max}` } : { value };
+    }
+    case 'boolean':
+      if (/^(true|1|yes|on)$/i.test(text)) return { value: true };
+      if (/^(false|0|no|off)$/i.test(text)) return { value: false };
+      return { fault: 'must be true or false' };
+    case 'choice':
+      return setting.choices?.includes(text)
+        ? { value: text }
+        : { fault: `must be one of ${setting.choices?.join(', ')}` };
+    case 'url': {
+      if (!URL.canParse(text)) return { fault: 'must be a URL' };
+      const value = new URL(text);
+      return setting.schemes && !setting.schemes.includes(value.protocol)
+        ? { fault: `must start with ${setting.schemes.join(' or ')}` }
+        : { value };
+    }
+    case 'path':
+      return { value: resolve(cwd, text) };
+    case 'list':
+      return {
+        value: text
+          .split(',')
+          .map((part) => part.trim())
+          .filter(Boolean),
+      };
+    case 'string':
+      return { value: text };
+  }
+}
+
+function readDotEnv(path: string): Record<string, string | undefined> {
+  let text: string;
+  try {
+    text = readFileSync(path, 'utf8');
+  } catch (cause) {
+    if ((cause as NodeJS.ErrnoException).code === 'ENOENT') return {};
+    throw new TidemarkError('CONFIGURATION_INVALID', `The file ${path} cannot be read`, { cause });
+  }
+  return parseEnv(text);
+}
+
+const nonBlank = (text: string | undefined) => (text === undefined || text.trim() === '' ? undefined : text.trim());
+
+/** Nearest known name, for typing mistakes. */
+function suggestion(name: string): string {
+  const words = new Set(name.split('_').slice(1));
+  let best = '';
+  let score = 0;
+  for (const candidate of Object.keys(SETTINGS)) {
+    const shared = candidate.split('_').filter((word) => words.has(word)).length;
+    if (shared > score) [best, score] = [candidate, shared];
+  }
+  return score > 0 ? ` (did you mean ${best}?)` : '';
+}

@@ -1,0 +1,80 @@
+/** Applies `migrations/*.sql` in order, each once, each in one transaction. Safe to run at any time, by anyone. */
+import { createHash } from 'node:crypto';
+import { readdir, readFile } from 'node:fs/promises';
+import { fileURLToPath } from 'node:url';
+import type { Client } from 'pg';
+import { TidemarkError } from '../errors.ts';
+import { DATASETS } from '../registry/index.ts';
+import { MIGRATION_LOCK } from './locks.ts';
+
+export const MIGRATIONS_DIR = fileURLToPath(new URL('../../migrations/', import.meta.url));
+
+export interface MigrationReport {
+  readonly applied: readonly string[];
+  readonly present: readonly string[];
+}
+
+/**
+ * @throws TidemarkError MIGRATION_DRIFT when an applied file has changed since, MIGRATION_FAILED naming the file.
+ */
+export async function migrate(client: Client, directory: string = MIGRATIONS_DIR): Promise<MigrationReport> {
+  const files = (await readdir(directory)).filter((name) => /^\d{4}_\w+\.sql$/.test(name)).sort();
+  const applied: string[] = [];
+  const present: string[] = [];
+  // Session lock, not a transaction's: two starters must not both create the bookkeeping table.
+  await client.query('select pg_advisory_lock($1, $2)', [MIGRATION_LOCK, 0]);
+  try {
+    await client.query(`create table if not exists schema_migrations
+      (name text primary key, sha256 text not null, applied_at timestamptz not null default clock_timestamp())`);
+    const known = await client.query<{ name: string; sha256: string }>('select name, sha256 from schema_migrations');
+    const recorded = new Map(known.rows.map((row) => [row.name, row.sha256]));
+    for (const name of files) {
+      const sql = await readFile(`${directory}/${name}`, 'utf8');
+      const sha256 = createHash('sha256').update(sql).digest('hex');
+      const before = recorded.get(name);
+      if (before === sha256) {
+        present.push(name);
+        continue;
+      }
+      if (before !== undefined) {
+        throw new TidemarkError('MIGRATION_DRIFT', `Migration ${name} was changed after it was applied`, {
+          details: { file: name, applied: before, found: sha256 },
+        });
+      }
+      await applyOne(client, name, sql, sha256);
+      applied.push(name);
+    }
+    await registerDatasets(client);
+  } finally {
+    await client.query('select pg_advisory_unlock($1, $2)', [MIGRATION_LOCK, 0]);
+  }
+  return { applied, present };
+}
+
+async function applyOne(client: Client, name: string, sql: string, sha256: string): Promise<void> {
+  try {
+    await client.query('begin');
+    await client.query(sql);
+    await client.query('insert into schema_migrations (name, sha256) values ($1, $2)', [name, sha256]);
+    await client.query('commit');
+  } catch (cause) {
+    await client.query('rollback');
+    throw new TidemarkError('MIGRATION_FAILED', `Migration ${name} failed`, { cause, details: { file: name } });
+  }
+}
+
+/** Registered datasets get their row, their one series where they have no key, and an empty coverage. */
+async function registerDatasets(client: Client): Promise<void> {
+  for (const dataset of DATASETS.values()) {
+    await client.query('insert into datasets values ($1, $2) on conflict do nothing', [dataset.number, dataset.key]);
+    await client.query(
+      `insert into coverage (dataset_id, version, proved, synthetic) values ($1, 0, '{}', false) on conflict do nothing`,
+      [dataset.number],
+    );
+    if (dataset.aligned.seriesKey.length === 0) {
+      await client.query(`insert into series (dataset_id, key) values ($1, '') on conflict do nothing`, [
+        dataset.number,
+      ]);
+    }
+  }
+}

@@ -1,0 +1,93 @@
+/** The catalog tables for drizzle: types of what `migrations/0001_catalog.sql` creates (a test holds the two equal). */
+import { bigint, boolean, customType, integer, jsonb, pgTable, smallint, text, timestamp } from 'drizzle-orm/pg-core';
+import type { DocumentFacts, Manifest } from '../frame/manifest.ts';
+import type { Recount } from '../proof/recount.ts';
+
+const range = customType<{ data: string }>({ dataType: () => 'int8range' });
+const multirange = customType<{ data: string }>({ dataType: () => 'int8multirange' });
+const at = (name: string) => timestamp(name, { withTimezone: true, mode: 'date' });
+const big = (name: string) => bigint(name, { mode: 'number' });
+
+export const ATTEMPT_STATES = ['publishing', 'published', 'proved', 'quarantined', 'refused', 'abandoned'] as const;
+export const PARTITION_STATES = ['publishing', 'published', 'proved', 'quarantined'] as const;
+export type PartitionState = (typeof PARTITION_STATES)[number];
+
+export const attempts = pgTable('attempts', {
+  datasetId: smallint('dataset_id').notNull(),
+  partitionKey: text('partition_key').notNull(),
+  attempt: integer('attempt').notNull(),
+  revision: integer('revision').notNull(),
+  state: text('state', { enum: ATTEMPT_STATES }).notNull(),
+  publisher: text('publisher').notNull(),
+  document: jsonb('document').$type<DocumentFacts>().notNull(),
+  manifest: jsonb('manifest').$type<Manifest>(),
+  frames: integer('frames'),
+  firstSequence: big('first_sequence'),
+  manifestSequence: big('manifest_sequence'),
+  reason: text('reason'),
+  startedAt: at('started_at').notNull().defaultNow(),
+  updatedAt: at('updated_at').notNull().defaultNow(),
+});
+
+export const partitions = pgTable('partitions', {
+  datasetId: smallint('dataset_id').notNull(),
+  partitionKey: text('partition_key').notNull(),
+  state: text('state', { enum: PARTITION_STATES }).notNull(),
+  attempt: integer('attempt').notNull(),
+  revision: integer('revision').notNull(),
+  fromMs: big('from_ms').notNull(),
+  toMs: big('to_ms').notNull(),
+  synthetic: boolean('synthetic').notNull(),
+  rows: big('rows'),
+  alignedRows: big('aligned_rows'),
+  alignedHash: text('aligned_hash'),
+  offsets: range('offsets'),
+  manifest: jsonb('manifest').$type<Manifest>(),
+  recount: jsonb('recount').$type<Recount>(),
+  reason: text('reason'),
+  ingestedAt: at('ingested_at'),
+  provedAt: at('proved_at'),
+  updatedAt: at('updated_at').notNull().defaultNow(),
+});
+
+export const coverage = pgTable('coverage', {
+  datasetId: smallint('dataset_id').primaryKey(),
+  version: big('version').notNull(),
+  proved: multirange('proved').notNull(),
+  synthetic: boolean('synthetic').notNull(),
+  updatedAt: at('updated_at').notNull().defaultNow(),
+});
+
+export const checkpoints = pgTable('checkpoints', {
+  datasetId: smallint('dataset_id').primaryKey(),
+  streamCreated: at('stream_created').notNull(),
+  streamSequence: big('stream_sequence').notNull(),
+  messageSha256: text('message_sha256').notNull(),
+  updatedAt: at('updated_at').notNull().defaultNow(),
+});
+
+export const frames = pgTable('frames', {
+  datasetId: smallint('dataset_id').notNull(),
+  streamSequence: big('stream_sequence').notNull(),
+  partitionKey: text('partition_key').notNull(),
+  firstOffset: text('first_offset').notNull(),
+  lastOffset: text('last_offset').notNull(),
+  firstMs: big('first_ms').notNull(),
+  lastMs: big('last_ms').notNull(),
+  rows: integer('rows').notNull(),
+  rowBase: big('row_base').notNull(),
+});
+
+export const ledger = pgTable('ledger', {
+  entryId: big('entry_id').generatedAlwaysAsIdentity().primaryKey(),
+  at: at('at').notNull().defaultNow(),
+  datasetId: smallint('dataset_id').notNull(),
+  partitionKey: text('partition_key').notNull(),
+  kind: text('kind').notNull(),
+  reason: text('reason').notNull(),
+  details: jsonb('details').notNull().default({}),
+});
+
+export type AttemptRow = typeof attempts.$inferSelect;
+export type PartitionRow = typeof partitions.$inferSelect;
+export type CheckpointRow = typeof checkpoints.$inferSelect;

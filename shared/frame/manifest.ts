@@ -1,0 +1,75 @@
+/**
+ * The manifest: the last message of an attempt, saying what the source document held. It is what the stored rows are
+ * proved against, so nothing in it may come from the projector.
+ */
+import { TidemarkError } from '../errors.ts';
+
+/** Facts about a partition that are the same however it was cut, batched or replayed. */
+export interface PartitionFacts {
+  readonly rows: number;
+  readonly first_offset: string;
+  readonly last_offset: string;
+  readonly first_ms: number;
+  readonly last_ms: number;
+  /** Offsets missing between first and last. */
+  readonly gaps: number;
+  /** Exact integer totals by column, value x 10^scale, as text. */
+  readonly totals: Readonly<Record<string, string>>;
+  /** Sum of the row hashes as text (see shared/proof/row-hash.ts). */
+  readonly rows_hash: string;
+  /** sha256 over every event's payload_raw followed by LF, in offset order. */
+  readonly events_sha256: string;
+}
+
+export interface DocumentFacts {
+  /** Name of the vendor's document, without its location. */
+  readonly name: string;
+  readonly sha256: string;
+  readonly bytes: number;
+  readonly granularity: string;
+}
+
+export interface Manifest extends PartitionFacts {
+  readonly format: 1;
+  readonly dataset: string;
+  readonly partition: string;
+  readonly revision: number;
+  readonly attempt: number;
+  readonly frames: number;
+  readonly first_sequence: number;
+  readonly from_ms: number;
+  readonly to_ms: number;
+  readonly synthetic: boolean;
+  readonly document: DocumentFacts;
+  /** The one ingest time of the partition; every replay copies it. No digest covers it. */
+  readonly ingested_at_ms: number;
+}
+
+/** The names that make two manifests tell of the same content. */
+export const CONTENT_FACTS = [
+  'rows',
+  'first_offset',
+  'last_offset',
+  'first_ms',
+  'last_ms',
+  'gaps',
+  'rows_hash',
+  'events_sha256',
+] as const satisfies readonly (keyof PartitionFacts)[];
+
+export function parseManifest(raw: Uint8Array, place: string): Manifest {
+  const manifest = JSON.parse(Buffer.from(raw).toString('utf8')) as Manifest;
+  if (manifest.format !== 1) {
+    throw new TidemarkError('LOG_FRAME_CORRUPT', `The manifest at ${place} has format ${manifest.format}, known: 1`);
+  }
+  return manifest;
+}
+
+/** Which content facts differ; empty when the two tell of the same events. */
+export function differingFacts(a: PartitionFacts, b: PartitionFacts): string[] {
+  const names: string[] = CONTENT_FACTS.filter((name) => a[name] !== b[name]);
+  for (const column of new Set([...Object.keys(a.totals), ...Object.keys(b.totals)])) {
+    if (a.totals[column] !== b.totals[column]) names.push(`totals.${column}`);
+  }
+  return names;
+}

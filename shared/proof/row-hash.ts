@@ -1,0 +1,142 @@
+/**
+ * The row hash: PostgreSQL's own extended hash functions (Jenkins lookup3, 64-bit) chained over a row's columns, each
+ * seeded with the previous result, and summed over rows. A publisher computes it here from what it parsed, the
+ * database computes it in SQL from what it stored; the sum does not depend on order, framing or batching.
+ * Source of the algorithm: PostgreSQL, src/common/hashfn.c (hash_bytes_extended, hash_bytes_uint32_extended).
+ */
+import { assert } from '../errors.ts';
+import type { NativeShape, PgType } from '../registry/types.ts';
+
+const INIT_4 = (0x9e3779b9 + 4 + 3923095) | 0;
+const INIT_8 = (0x9e3779b9 + 8 + 3923095) | 0;
+/** Both partial sums stay below 2^53 for this many rows (2^32 x 2^20). */
+const ROWS_BEFORE_CARRY = 1 << 20;
+
+const float = new Float64Array(1);
+const words = new Uint32Array(float.buffer);
+
+export class RowHasher {
+  /** The running hash of the current row: high and low half. */
+  #high = 0;
+  #low = 0;
+  #sumHigh = 0;
+  #sumLow = 0;
+  #rows = 0;
+  #total = 0n;
+
+  begin(): void {
+    this.#high = 0;
+    this.#low = 0;
+  }
+
+  /** hashint8extended; exact for |value| <= 2^53. */
+  int8(value: number): void {
+    const high = Math.floor(value / 4294967296) | 0;
+    const low = value | 0;
+    this.#word(low ^ (value >= 0 ? high : ~high));
+  }
+
+  /** hashint4extended */
+  int4(value: number): void {
+    this.#word(value | 0);
+  }
+
+  /** hashfloat8extended; the caller has no NaN to hash. */
+  float8(value: number): void {
+    if (value === 0) return; // -0 and 0 hash to the seed
+    float[0] = value;
+    this.#twoWords(words[0], words[1]);
+  }
+
+  end(): void {
+    this.#sumHigh += this.#high | 0;
+    this.#sumLow += this.#low >>> 0;
+    if (++this.#rows % ROWS_BEFORE_CARRY === 0) this.#carry();
+  }
+
+  /** Sum of the signed 64-bit hashes of all rows, as text. */
+  total(): string {
+    this.#carry();
+    return this.#total.toString();
+  }
+
+  #carry(): void {
+    this.#total += BigInt(this.#sumHigh) * 4294967296n + BigInt(this.#sumLow);
+    this.#sumHigh = 0;
+    this.#sumLow = 0;
+  }
+
+  #word(k: number): void {
+    this.#mixAndFinish(INIT_4, k, 0);
+  }
+
+  #twoWords(k0: number, k1: number): void {
+    this.#mixAndFinish(INIT_8, k0, k1);
+  }
+
+  #mixAndFinish(init: number, addA: number, addB: number): void {
+    let a = init;
+    let b = init;
+    let c = init;
+    if (this.#high !== 0 || this.#low !== 0) {
+      a = (a + this.#high) | 0;
+      b = (b + this.#low) | 0;
+      a = ((a - c) | 0) ^ ((c << 4) | (c >>> 28));
+      c = (c + b) | 0;
+      b = ((b - a) | 0) ^ ((a << 6) | (a >>> 26));
+      a = (a + c) | 0;
+      c = ((c - b) | 0) ^ ((b << 8) | (b >>> 24));
+      b = (b + a) | 0;
+      a = ((a - c) | 0) ^ ((c << 16) | (c >>> 16));
+      c = (c + b) | 0;
+      b = ((b - a) | 0) ^ ((a << 19) | (a >>> 13));
+      a = (a + c) | 0;
+      c = ((c - b) | 0) ^ ((b << 4) | (b >>> 28));
+      b = (b + a) | 0;
+    }
+    a = (a + addA) | 0;
+    b = (b + addB) | 0;
+    c = ((c ^ b) - ((b << 14) | (b >>> 18))) | 0;
+    a = ((a ^ c) - ((c << 11) | (c >>> 21))) | 0;
+    b = ((b ^ a) - ((a << 25) | (a >>> 7))) | 0;
+    c = ((c ^ b) - ((b << 16) | (b >>> 16))) | 0;
+    a = ((a ^ c) - ((c << 4) | (c >>> 28))) | 0;
+    b = ((b ^ a) - ((a << 14) | (a >>> 18))) | 0;
+    c = ((c ^ b) - ((b << 24) | (b >>> 8))) | 0;
+    this.#high = b | 0;
+    this.#low = c | 0;
+  }
+}
+
+/** SQL for the hash of one row of alias `t`, equal to RowHasher over the same columns: all bools packed first. */
+export function rowHashSql(native: NativeShape): string {
+  const bools = native.columns.filter((column) => column.pg === 'bool');
+  let sql = '0::int8';
+  if (bools.length > 0) {
+    const packed = bools.map((column, bit) => `(t.${column.name}::int4 << ${bit})`).join(' + ');
+    sql = `hashint4extended(${packed}, ${sql})`;
+  }
+  for (const column of native.columns) {
+    if (column.pg !== 'bool') sql = valueHashSql(column.name, column.pg, sql, column.nullable);
+  }
+  return sql;
+}
+
+/** The hash of one column of alias `t`, seeded with `seed`; `seed` stands once, or nesting would double it. */
+export function valueHashSql(column: string, type: PgType, seed: string, nullable = false): string {
+  // A null must differ from every text: chr(1) does not begin a value of ours.
+  if (nullable) return `hashtextextended(coalesce(t."${column}"::text, chr(1)), ${seed})`;
+  if (type === 'timestamptz') return `timestamp_hash_extended(t."${column}" at time zone 'UTC', ${seed})`;
+  if (type === 'bool') return `hashint4extended(t."${column}"::int4, ${seed})`;
+  const hash = HASH_FUNCTIONS[type];
+  assert(hash, `no hash function is declared for ${type}`);
+  return `${hash}(t."${column}", ${seed})`;
+}
+
+const HASH_FUNCTIONS: Partial<Record<PgType, string>> = {
+  int2: 'hashint2extended',
+  int4: 'hashint4extended',
+  int8: 'hashint8extended',
+  float8: 'hashfloat8extended',
+  text: 'hashtextextended',
+};

@@ -1,0 +1,67 @@
+import { ALIGNED_TRADES, DAY_MS } from '../trades.ts';
+import type { DatasetDefinition } from '../types.ts';
+
+export const exchangeASpotTrades = {
+  number: 1,
+  key: 'exchange_a_spot_trades',
+  title: 'Exchange A spot trades',
+  doc: "Every spot trade of exchange A's daily trade files, one row a trade.",
+  sources: ['exchange_a'],
+  locationSetting: 'SVC_EXCHANGE_A_BASE_URL',
+  partition: { kind: 'file_day', startOffsetMs: 0 },
+  offset: { order: 'numeric', contiguous: true, unique: true },
+  contractViolationStatus: 503,
+  historicalPath: 'exchange_a/spot/trades',
+  native: {
+    table: 'exchange_a_spot_trades',
+    time: { column: 'timestamp', pg: 'int8' },
+    identity: ['trade_id'],
+    // widest first: 66 bytes of payload without padding
+    columns: [
+      { name: 'timestamp', pg: 'int8' },
+      { name: 'trade_id', pg: 'int8' },
+      { name: 'price', pg: 'float8' },
+      { name: 'quantity', pg: 'float8' },
+      { name: 'quote_quantity', pg: 'float8' },
+      { name: 'is_buyer_maker', pg: 'bool' },
+      { name: 'is_best_match', pg: 'bool' },
+    ],
+    totals: [
+      { column: 'price', scale: 8 },
+      { column: 'quantity', scale: 8 },
+      { column: 'quote_quantity', scale: 8 },
+    ],
+    chunkMs: DAY_MS,
+    fields: [
+      field('trade_id', 'int64', 'int8', 'Trade id of the exchange, contiguous.'),
+      field('timestamp', 'int64', 'int8', 'Trade time; sub-millisecond digits of the source are dropped.', 'ms'),
+      field('price', 'float64', 'float8', 'Price.', 'quote'),
+      field('quantity', 'float64', 'float8', 'Base quantity.', 'base'),
+      field('quote_quantity', 'float64', 'float8', "Quote quantity as the source's file states it.", 'quote'),
+      field('is_buyer_maker', 'bool01', 'bool', '1 when the buyer was the maker (the taker sold).'),
+      field('is_best_match', 'bool01', 'bool', '1 when the trade was the best price match, as the source states it.'),
+      {
+        name: 'datetime',
+        dtype: 'timestamp_utc',
+        nullable: false,
+        doc: 'The same instant as `timestamp`.',
+        sql: 't.timestamp',
+        pg: 'int8',
+        columns: ['timestamp'],
+      },
+    ],
+    order: ['datetime', 'trade_id'],
+    view: { id: 'exchange_a_spot_trades_native', version: 1 },
+  },
+  aligned: ALIGNED_TRADES,
+} as const satisfies DatasetDefinition;
+
+function field(
+  name: string,
+  dtype: 'int64' | 'float64' | 'bool01',
+  pg: 'int8' | 'float8' | 'bool',
+  doc: string,
+  unit?: string,
+) {
+  return { name, dtype, nullable: false, unit, doc, sql: `t.${name}`, pg, columns: [name] } as const;
+}

@@ -1,0 +1,156 @@
+/**
+ * Fetches packages of another suite with the machine's own apt, in a state of its own: nothing of what is installed
+ * or configured changes, and root is not needed.
+ */
+import { existsSync, readFileSync } from 'node:fs';
+import { mkdir, readdir, rm, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { TidemarkError } from '../errors.ts';
+import {
+  type AptSource,
+  formatDeb822,
+  parseDeb822Sources,
+  parseOneLineSources,
+  retargetSources,
+} from './apt-sources.ts';
+import { commandExists, run } from './run.ts';
+
+export type Progress = (line: string) => void;
+
+export const PACKAGES = 'packages';
+
+export const WANTED = ['postgresql-17', 'postgresql-17-timescaledb', 'postgresql-client-17', 'nats-server', 'patchelf'];
+
+/**
+ * Of the packages apt resolves, the ones that hold shared libraries the servers load. The rest (perl, debconf,
+ * passwd ...) serve package scripts that never run here; LLVM (35 MB) is for jit, which stays off.
+ */
+const NEEDED_LIBRARY = /^(?:lib(?!.*perl|llvm|z3-|pam-modules|semanage|sepol|proc2|ncurses|c-bin|c-l10n)|zlib1g$)/;
+
+export interface Distribution {
+  readonly codename: string;
+  /** Where to ask, first choice first. */
+  readonly targets: readonly { readonly suite: string; readonly components: readonly string[] }[];
+}
+
+/** Undefined when the machine has no apt or is of a family whose suites are not known here. */
+export function aptDistribution(osRelease = readIfThere('/etc/os-release')): Distribution | undefined {
+  if (!commandExists('apt-get') || !commandExists('dpkg-deb')) return undefined;
+  const fields = new Map<string, string>();
+  for (const match of osRelease.matchAll(/^([A-Z_]+)="?([^"\n]*)"?$/gm)) fields.set(match[1], match[2]);
+  const family = `${fields.get('ID') ?? ''} ${fields.get('ID_LIKE') ?? ''}`.split(' ');
+  if (family.includes('ubuntu')) {
+    // The Ubuntu releases with PostgreSQL 17; same archive, same keys as the machine's own.
+    const components = ['main', 'universe'];
+    return {
+      codename: fields.get('UBUNTU_CODENAME') ?? fields.get('VERSION_CODENAME') ?? '',
+      targets: ['questing', 'plucky'].map((suite) => ({ suite, components })),
+    };
+  }
+  if (family.includes('debian')) {
+    return {
+      codename: fields.get('DEBIAN_CODENAME') ?? fields.get('VERSION_CODENAME') ?? '',
+      targets: [{ suite: 'trixie', components: ['main'] }],
+    };
+  }
+  return undefined;
+}
+
+/**
+ * Downloads the wanted packages and the libraries they need into the folder `PACKAGES` of `work`; returns their file
+ * names. apt checks them against the signed indexes of the archive.
+ */
+export async function downloadPackages(
+  work: string,
+  distribution: Distribution,
+  target: Distribution['targets'][number],
+  progress: Progress,
+  signal: AbortSignal | undefined,
+): Promise<string[]> {
+  const sources = retargetSources(await machineSources(), distribution.codename, target);
+  if (sources.length === 0) {
+    throw new TidemarkError(
+      'STACK_INSTALL_FAILED',
+      `The machine's apt sources name no archive of its own release (${distribution.codename || 'unknown'})`,
+    );
+  }
+  const apt = await privateApt(join(work, 'apt'), sources);
+  // Its exit code is not judged: one of several sources may lack the suite. What counts is whether packages are found.
+  const update = await run('apt-get', ['update'], { env: apt, check: false, signal });
+  const listed = await run('apt-get', ['install', '--print-uris', '-y', ...WANTED], { env: apt, check: false });
+  if (listed.code !== 0) {
+    throw new TidemarkError(
+      'STACK_INSTALL_FAILED',
+      `apt found no installable PostgreSQL 17, TimescaleDB and nats-server in ${target.suite}:\n` +
+        `${update.stderr}${listed.stderr}`.trim().split('\n').slice(-6).join('\n'),
+    );
+  }
+  const wanted = new Set(WANTED);
+  const names: string[] = [];
+  let bytes = 0;
+  for (const [, file, size] of listed.stdout.matchAll(/^'[^']+' (\S+?)_\S+ (\d+) /gm)) {
+    if (!wanted.has(file) && !NEEDED_LIBRARY.test(file)) continue;
+    names.push(file);
+    bytes += Number(size);
+  }
+  progress(`getting PostgreSQL 17, TimescaleDB and nats-server (${Math.round(bytes / 1e6)} MB, once)`);
+  const packages = join(work, PACKAGES);
+  await rm(packages, { recursive: true, force: true });
+  await mkdir(packages, { mode: 0o755 });
+  await run('apt-get', ['download', '-q', ...names], { env: apt, cwd: packages, signal });
+  return (await readdir(packages)).filter((name) => name.endsWith('.deb')).sort();
+}
+
+async function machineSources(): Promise<AptSource[]> {
+  const config = (
+    await run('apt-config', ['shell', 'list', 'Dir::Etc::sourcelist/f', 'parts', 'Dir::Etc::sourceparts/d'])
+  ).stdout;
+  const path = (name: string, fallback: string) => new RegExp(`^${name}='(.*)'$`, 'm').exec(config)?.[1] ?? fallback;
+  const parts = path('parts', '/etc/apt/sources.list.d/');
+  const files = existsSync(parts) ? (await readdir(parts)).sort().map((name) => join(parts, name)) : [];
+  const sources: AptSource[] = [];
+  for (const file of [path('list', '/etc/apt/sources.list'), ...files]) {
+    if (file.endsWith('.list')) sources.push(...parseOneLineSources(readIfThere(file)));
+    else if (file.endsWith('.sources')) sources.push(...parseDeb822Sources(readIfThere(file)));
+  }
+  return sources;
+}
+
+/** The environment of an apt that has its own state and sources, and of the machine's settings those for fetching. */
+async function privateApt(dir: string, sources: readonly AptSource[]): Promise<NodeJS.ProcessEnv> {
+  await rm(dir, { recursive: true, force: true });
+  for (const sub of ['state/lists/partial', 'cache/archives/partial', 'parts', 'sources']) {
+    await mkdir(join(dir, sub), { recursive: true, mode: 0o755 });
+  }
+  await writeFile(join(dir, 'state/status'), '');
+  await writeFile(join(dir, 'sources/runtime.sources'), formatDeb822(sources));
+  const machine = (await run('apt-config', ['dump'])).stdout
+    .split('\n')
+    // Index targets would fetch descriptions and icons; of `Allow...` settings apt's own strict defaults stand.
+    .filter((line) => /^Acquire::/.test(line) && !/^Acquire::(?:IndexTargets|Allow)/.test(line));
+  const settings = {
+    'Dir::Etc::main': join(dir, 'none'),
+    'Dir::Etc::parts': join(dir, 'parts'),
+    'Dir::Etc::sourcelist': join(dir, 'none'),
+    'Dir::Etc::sourceparts': join(dir, 'sources'),
+    'Dir::Etc::preferences': join(dir, 'none'),
+    'Dir::Etc::preferencesparts': join(dir, 'parts'),
+    'Dir::State': join(dir, 'state'),
+    'Dir::State::status': join(dir, 'state/status'),
+    'Dir::Cache': join(dir, 'cache'),
+    'Acquire::Languages': 'none',
+    'Acquire::Retries': '3',
+    'APT::Install-Recommends': 'false',
+  };
+  const lines = Object.entries(settings).map(([key, value]) => `${key} "${value}";`);
+  await writeFile(join(dir, 'apt.conf'), `${[...machine, ...lines].join('\n')}\n`);
+  return { APT_CONFIG: join(dir, 'apt.conf'), LC_ALL: 'C', DEBIAN_FRONTEND: 'noninteractive' };
+}
+
+function readIfThere(path: string): string {
+  try {
+    return readFileSync(path, 'utf8');
+  } catch {
+    return '';
+  }
+}

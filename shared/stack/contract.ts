@@ -1,0 +1,48 @@
+/** What callers of the stack see. */
+import type { Logger } from '../log/logger.ts';
+import type { Progress, Runtime } from './install.ts';
+import type { Profile, ServerName } from './server.ts';
+
+export interface AcquireOptions {
+  readonly stateDir: string;
+  /** Given: used as it is, no PostgreSQL is started. */
+  readonly databaseUrl?: string;
+  /** Given: used as it is, no nats-server is started. */
+  readonly natsUrl?: string;
+  readonly log: Logger;
+  /** Short lines for a person, during a first install. */
+  readonly progress?: Progress;
+  readonly profile?: Profile;
+  /** Gives up while installing or waiting; servers already started are stopped again. */
+  readonly signal?: AbortSignal;
+}
+
+export interface StackProcess {
+  readonly name: ServerName;
+  /** 0 for a server that is not a process of this machine that we know of. */
+  readonly pid: number;
+  /** Named by a URL, or run by an engine: not ours to signal. */
+  readonly external: boolean;
+}
+
+export interface Stack extends AsyncDisposable {
+  readonly stateDir: string;
+  readonly databaseUrl: string;
+  /** May publish and read, not delete streams or messages. */
+  readonly natsUrl: string;
+  /** May also delete streams; the same as `natsUrl` where the broker is given by URL. */
+  readonly natsOperatorUrl: string;
+  /** Folder of PostgreSQL's unix socket, where there is one. */
+  readonly databaseSocketDir: string | undefined;
+  /** Generated once per state folder; undefined with a given database, whose key is a setting. */
+  readonly apiKey: string | undefined;
+  /** Whether this call started the servers. Who stops them is decided by who leaves last. */
+  readonly owned: boolean;
+  readonly processes: readonly StackProcess[];
+  /** Programs of the embedded servers (psql ...), where they are embedded. */
+  readonly runtime: Runtime | undefined;
+  /** Until disposal, a server that dies is started again on its port. */
+  supervise(onRestart?: (name: ServerName) => void): void;
+  /** Leaves; the last holder stops the servers. */
+  [Symbol.asyncDispose](): Promise<void>;
+}

@@ -1,0 +1,203 @@
+/** The embedded nats-server with JetStream. */
+import { chown, mkdir, statfs, writeFile } from 'node:fs/promises';
+import { connect as connectTcp } from 'node:net';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { TidemarkError } from '../errors.ts';
+import type { Logger } from '../log/logger.ts';
+import type { Runtime } from './install.ts';
+import { endProcess, endProcessesIn, faultText, isAlive, type ServerUser, spawnServer, tailOf } from './processes.ts';
+import type { Fault, Profile, Server, ServerRecord } from './server.ts';
+
+const MIB = 1024 * 1024;
+const GIB = 1024 * MIB;
+
+export const NATS_USER = 'tidemark';
+export const NATS_OPERATOR = 'operator';
+
+/** JetStream reads and checks its files before it answers; while the process lives, waiting is right. */
+const START_TIMEOUT_MS = 600_000;
+const STOP_MS = 30_000;
+
+export interface NatsOptions {
+  readonly runtime: Runtime;
+  readonly user: ServerUser;
+  /** Owned by `user`. */
+  readonly dir: string;
+  readonly logFile: string;
+  readonly password: string;
+  readonly operatorPassword: string;
+  readonly profile: Profile;
+  readonly log: Logger;
+}
+
+export function createNats(options: NatsOptions): Server {
+  const { runtime, user, logFile, log } = options;
+  const storeDir = join(options.dir, 'nats');
+  const stop = async (record: ServerRecord) => {
+    const ended = await endProcess(record, [
+      { signal: 'SIGTERM', waitMs: STOP_MS },
+      { signal: 'SIGKILL', waitMs: 5_000 },
+    ]);
+    if (!ended) throw new TidemarkError('STACK_START_FAILED', `nats-server (pid ${record.pid}) does not end`);
+  };
+  return {
+    name: 'nats',
+    checkIntervalMs: 250,
+
+    async start(port) {
+      await mkdir(storeDir, { recursive: true, mode: 0o700 });
+      if (user.uid !== undefined) await chown(storeDir, user.uid, user.gid as number);
+      await endProcessesIn(storeDir, 'SIGTERM', log);
+      const path = join(options.dir, 'run', 'nats.conf');
+      const text = natsConfiguration({
+        listen: `127.0.0.1:${port}`,
+        storeDir,
+        maxFileStoreBytes: await fileStoreLimit(options.dir),
+        durable: options.profile.durable,
+        password: options.password,
+        operatorPassword: options.operatorPassword,
+      });
+      await writeFile(path, text, { mode: 0o600 });
+      if (user.uid !== undefined) await chown(path, user.uid, user.gid as number);
+      const ref = await spawnServer(runtime.natsServer, ['--config', path], { user, cwd: storeDir, logFile });
+      const record = { ...ref, port };
+      try {
+        await untilReady(record, options);
+      } catch (error) {
+        await stop(record);
+        throw error;
+      }
+      return record;
+    },
+
+    isAlive,
+
+    fault: (record) => natsFault(natsUrl(record, NATS_USER, options.password), 5_000),
+
+    stop,
+
+    async kill(record) {
+      await endProcess(record, [{ signal: 'SIGKILL', waitMs: 10_000 }]);
+    },
+  };
+}
+
+export function natsUrl(record: { port: number }, user: string, password: string): string {
+  return `nats://${user}:${password}@127.0.0.1:${record.port}`;
+}
+
+/**
+ * Why the broker cannot be used, or undefined: connects and authenticates as a client does. For a TLS address only
+ * the greeting is judged, the rest is the client library's.
+ */
+export async function natsFault(url: string, timeoutMs: number): Promise<Fault | undefined> {
+  const { hostname, port, username, password, protocol } = new URL(url);
+  const socket = connectTcp({ host: hostname.replace(/^\[|\]$/g, ''), port: Number(port || 4222) });
+  socket.setTimeout(timeoutMs);
+  try {
+    return await new Promise<Fault | undefined>((resolve) => {
+      const silent = (reason: string) => resolve({ kind: 'silent', reason });
+      const refused = (reason: string) => resolve({ kind: 'refused', reason });
+      let text = '';
+      socket.once('error', (error) => silent(faultText(error)));
+      socket.once('timeout', () => silent(`no answer within ${timeoutMs} ms`));
+      socket.once('close', () => silent('connection closed'));
+      socket.on('data', (chunk) => {
+        const greeted = text.includes('\r\n');
+        text += chunk.toString('latin1');
+        if (!greeted && text.includes('\r\n')) {
+          const info = /^INFO (\{.*\})\s*\r\n/.exec(text);
+          if (!info) return refused('not a nats-server');
+          const { jetstream, tls_required } = JSON.parse(info[1]) as { jetstream?: boolean; tls_required?: boolean };
+          if (jetstream !== true) return refused('JetStream is not enabled');
+          if (protocol === 'tls:' || tls_required) return resolve(undefined);
+          const login = {
+            verbose: false,
+            pedantic: false,
+            name: 'tidemark stack',
+            lang: 'node',
+            version: '1',
+            ...(password
+              ? { user: decodeURIComponent(username), pass: decodeURIComponent(password) }
+              : username
+                ? { auth_token: decodeURIComponent(username) }
+                : {}),
+          };
+          socket.write(`CONNECT ${JSON.stringify(login)}\r\nPING\r\n`);
+        }
+        if (text.includes('PONG')) resolve(undefined);
+        const refusal = /-ERR '([^']*)'/.exec(text);
+        if (refusal) refused(refusal[1]);
+      });
+    });
+  } finally {
+    socket.destroy();
+  }
+}
+
+async function untilReady(record: ServerRecord, options: NatsOptions): Promise<void> {
+  const url = natsUrl(record, NATS_USER, options.password);
+  const started = Date.now();
+  for (;;) {
+    const fault = await natsFault(url, 5_000);
+    if (fault === undefined) return;
+    const waitedMs = Date.now() - started;
+    if (!isAlive(record) || fault.kind === 'refused' || waitedMs > START_TIMEOUT_MS) {
+      throw new TidemarkError(
+        'STACK_START_FAILED',
+        `nats-server did not start (${fault.reason}); the end of ${options.logFile}:\n${tailOf(options.logFile, 6)}`,
+        { details: { logFile: options.logFile, port: record.port } },
+      );
+    }
+    await sleep(waitedMs < 1_000 ? 10 : 200);
+  }
+}
+
+/** What the server is told; the same for a process and for a container. */
+export interface NatsConfiguration {
+  readonly listen: string;
+  readonly storeDir: string;
+  readonly maxFileStoreBytes: number;
+  readonly durable: boolean;
+  readonly password: string;
+  readonly operatorPassword: string;
+}
+
+export function natsConfiguration(values: NatsConfiguration): string {
+  return `# Written at every start.
+server_name: tidemark
+listen: "${values.listen}"
+max_payload: ${MIB}
+# Bytes waiting for one client before it is cut off as too slow; a pull asks for at most 64 MiB at once.
+max_pending: ${256 * MIB}
+jetstream {
+  store_dir: ${JSON.stringify(values.storeDir)}
+  max_memory_store: ${256 * MIB}
+  max_file_store: ${values.maxFileStoreBytes}
+  # Acknowledged messages are on disk after this long at most; a power cut can take them, a killed process cannot.
+  sync_interval: "${values.durable ? '10s' : '2m'}"
+}
+accounts {
+  SYS { users: [] }
+  TIDEMARK {
+    jetstream: enabled
+    users: [
+      # The log is immutable: who writes it can neither delete a stream nor any message of it.
+      { user: ${NATS_USER}, password: "${values.password}", permissions: {
+          publish: { deny: ["$JS.API.STREAM.DELETE.>", "$JS.API.STREAM.PURGE.>", "$JS.API.STREAM.MSG.DELETE.>"] }
+          subscribe: ">"
+      } }
+      { user: ${NATS_OPERATOR}, password: "${values.operatorPassword}" }
+    ]
+  }
+}
+system_account: SYS
+`;
+}
+
+/** Streams reserve their byte limits from this; a tenth of the disk is left for the database and everything else. */
+export async function fileStoreLimit(dir: string): Promise<number> {
+  const disk = await statfs(dir);
+  return Math.max(GIB, Math.floor((disk.blocks * disk.bsize * 9) / 10));
+}

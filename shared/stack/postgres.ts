@@ -1,0 +1,293 @@
+/** The embedded PostgreSQL: made once, started and stopped as a plain process, recovered after any death. */
+import { existsSync } from 'node:fs';
+import { chown, mkdir, mkdtemp, readdir, readFile, rename, rm, statfs, writeFile } from 'node:fs/promises';
+import { totalmem } from 'node:os';
+import { basename, join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import pg from 'pg';
+import { TidemarkError } from '../errors.ts';
+import type { Logger } from '../log/logger.ts';
+import type { Runtime } from './install.ts';
+import {
+  asUser,
+  endProcess,
+  endProcessesIn,
+  faultText,
+  isAlive,
+  type ServerUser,
+  spawnServer,
+  tailOf,
+} from './processes.ts';
+import { run } from './run.ts';
+import type { Fault, Profile, Server, ServerRecord } from './server.ts';
+
+const MIB = 1024 * 1024;
+const GIB = 1024 * MIB;
+
+export const DATABASE_USER = 'tidemark';
+export const DATABASE_NAME = 'tidemark';
+
+/** sockaddr_un holds 108 bytes with its end; the file name takes up to 20 of them. */
+const MAX_SOCKET_DIR_BYTES = 107 - '/.s.PGSQL.65535.lock'.length;
+
+/** Crash recovery replays up to max_wal_size; while the process lives, waiting is right. */
+const START_TIMEOUT_MS = 600_000;
+const FAST_STOP_MS = 60_000;
+
+export interface PostgresOptions {
+  readonly runtime: Runtime;
+  readonly user: ServerUser;
+  /** Owned by `user`. */
+  readonly dir: string;
+  readonly logFile: string;
+  readonly password: string;
+  readonly profile: Profile;
+  readonly log: Logger;
+}
+
+export function createPostgres(options: PostgresOptions): Server {
+  const { runtime, user, logFile, log } = options;
+  const dataDir = join(options.dir, 'postgres');
+
+  const stop = async (record: ServerRecord) => {
+    // SIGINT: roll back what runs, checkpoint, end. SIGQUIT: end now, recover at the next start.
+    const ended = await endProcess(record, [
+      { signal: 'SIGINT', waitMs: FAST_STOP_MS },
+      { signal: 'SIGQUIT', waitMs: 10_000 },
+      { signal: 'SIGKILL', waitMs: 5_000 },
+    ]);
+    if (!ended) throw new TidemarkError('STACK_START_FAILED', `PostgreSQL (pid ${record.pid}) does not end`);
+  };
+  return {
+    name: 'postgres',
+    checkIntervalMs: 250,
+
+    async start(port) {
+      if (!existsSync(dataDir)) await initialise(options, dataDir);
+      await clearRemnants(dataDir, log);
+      await writeFile(join(dataDir, 'postgresql.conf'), await configuration(options, port));
+      const ref = await spawnServer(join(runtime.postgresBin, 'postgres'), ['-D', dataDir], {
+        user,
+        cwd: dataDir,
+        logFile,
+      });
+      const record = { ...ref, port };
+      try {
+        await untilReady(record, options);
+        await ensureDatabase(postgresUrl(record, options.password, 'postgres'));
+      } catch (error) {
+        await stop(record);
+        throw error;
+      }
+      return record;
+    },
+
+    isAlive,
+
+    fault: (record) => postgresFault(postgresUrl(record, options.password, 'postgres'), 5_000),
+
+    stop,
+
+    async kill(record) {
+      await endProcess(record, [{ signal: 'SIGKILL', waitMs: 10_000 }]);
+    },
+  };
+}
+
+export function postgresUrl(record: { port: number }, password: string, database = DATABASE_NAME): string {
+  return `postgres://${DATABASE_USER}:${password}@127.0.0.1:${record.port}/${database}`;
+}
+
+/** Why the database cannot be used, or undefined. One that has no connection to spare counts as usable. */
+export async function postgresFault(url: string, timeoutMs: number): Promise<Fault | undefined> {
+  const client = new pg.Client({
+    connectionString: url,
+    connectionTimeoutMillis: timeoutMs,
+    query_timeout: timeoutMs,
+    application_name: 'tidemark stack',
+  });
+  client.on('error', () => {});
+  try {
+    await client.connect();
+    await client.query('SELECT 1');
+    return undefined;
+  } catch (error) {
+    const code = (error as { code?: string }).code ?? '';
+    if (code === TOO_MANY_CONNECTIONS) return undefined;
+    const kind = code === CANNOT_CONNECT_NOW ? 'starting' : /^[0-9A-Z]{5}$/.test(code) ? 'refused' : 'silent';
+    return { kind, reason: faultText(error) };
+  } finally {
+    await client.end().catch(() => {});
+  }
+}
+
+// SQLSTATEs
+const TOO_MANY_CONNECTIONS = '53300';
+const CANNOT_CONNECT_NOW = '57P03';
+
+/** Made beside its place and moved there when complete: a killed initdb leaves nothing that looks like a cluster. */
+async function initialise(options: PostgresOptions, dataDir: string): Promise<void> {
+  const { runtime, user, profile, log } = options;
+  log.info({ dataDir }, 'creating the database cluster');
+  const prefix = `${basename(dataDir)}.new-`;
+  for (const name of await readdir(options.dir)) {
+    if (name.startsWith(prefix)) await rm(join(options.dir, name), { recursive: true, force: true });
+  }
+  const work = await mkdtemp(join(options.dir, prefix));
+  const passwordFile = join(work, 'password');
+  const cluster = join(work, 'data');
+  await writeFile(passwordFile, `${options.password}\n`, { mode: 0o600 });
+  await mkdir(cluster, { mode: 0o700 });
+  if (user.uid !== undefined) {
+    for (const path of [work, passwordFile, cluster]) await chown(path, user.uid, user.gid as number);
+  }
+  try {
+    await run(
+      join(runtime.postgresBin, 'initdb'),
+      [
+        `--pgdata=${cluster}`,
+        `--username=${DATABASE_USER}`,
+        `--pwfile=${passwordFile}`,
+        '--auth=scram-sha-256',
+        '--encoding=UTF8',
+        // PostgreSQL's own C.UTF-8: the same order on every machine, whatever locales it has.
+        '--locale-provider=builtin',
+        '--builtin-locale=C.UTF-8',
+        '--locale=C',
+        '--no-instructions',
+        ...(profile.durable ? [] : ['--no-sync']),
+      ],
+      { ...asUser(user), cwd: work, env: { LC_ALL: 'C', TZ: 'UTC' } },
+    );
+    await rename(cluster, dataDir);
+  } catch (cause) {
+    throw new TidemarkError('STACK_START_FAILED', 'The database cluster could not be created', { cause });
+  } finally {
+    await rm(work, { recursive: true, force: true });
+  }
+}
+
+/**
+ * After a kill: backends of the dead postmaster still end on their own, and must have, since the new one would start
+ * beside them. Then a postmaster.pid whose number meanwhile belongs to another program (usual in containers, where
+ * pids begin at 1 again) would stop PostgreSQL, so it is removed; in any other case PostgreSQL judges it itself.
+ */
+async function clearRemnants(dataDir: string, log: Logger): Promise<void> {
+  await endProcessesIn(dataDir, 'SIGQUIT', log);
+  const pidFile = join(dataDir, 'postmaster.pid');
+  const pid = Number.parseInt(await readFile(pidFile, 'utf8').catch(() => ''), 10);
+  if (pid > 0 && existsSync(`/proc/${pid}`)) await rm(pidFile, { force: true });
+}
+
+async function untilReady(record: ServerRecord, options: PostgresOptions): Promise<void> {
+  const url = postgresUrl(record, options.password, 'postgres');
+  const started = Date.now();
+  let told = false;
+  for (;;) {
+    const fault = await postgresFault(url, 5_000);
+    if (fault === undefined) return;
+    const waitedMs = Date.now() - started;
+    if (!isAlive(record) || fault.kind === 'refused' || waitedMs > START_TIMEOUT_MS) {
+      throw new TidemarkError(
+        'STACK_START_FAILED',
+        `PostgreSQL did not start (${fault.reason}); the end of ${options.logFile}:\n${tailOf(options.logFile, 6)}`,
+        { details: { logFile: options.logFile, port: record.port } },
+      );
+    }
+    if (!told && waitedMs > 3_000) {
+      told = true;
+      options.log.info({ reason: fault.reason }, 'PostgreSQL is recovering; waiting');
+    }
+    await sleep(waitedMs < 1_000 ? 20 : 200);
+  }
+}
+
+async function ensureDatabase(url: string): Promise<void> {
+  const client = new pg.Client({ connectionString: url });
+  client.on('error', () => {});
+  await client.connect();
+  try {
+    const found = await client.query('SELECT 1 FROM pg_database WHERE datname = $1', [DATABASE_NAME]);
+    if (found.rowCount === 0) await client.query(`CREATE DATABASE ${DATABASE_NAME}`);
+  } finally {
+    await client.end();
+  }
+}
+
+export function defaultProfile(): Profile {
+  // A container's limit counts where there is one.
+  const limit = process.constrainedMemory();
+  const memory = limit > 0 && limit < totalmem() ? limit : totalmem();
+  return { sharedBuffersBytes: Math.min(Math.floor(memory / 4), 4 * GIB), durable: true, patienceMs: 15_000 };
+}
+
+/** Settings that do not depend on how the server is run. */
+export function postgresSettings(profile: Profile, maxWalBytes: number): Record<string, string> {
+  return {
+    max_connections: '200',
+    shared_buffers: megabytes(profile.sharedBuffersBytes),
+    // Shared buffers are a quarter of memory where memory is small; the planner may count on about half of it.
+    effective_cache_size: megabytes(profile.sharedBuffersBytes * 2),
+    maintenance_work_mem: profile.sharedBuffersBytes >= GIB ? '512MB' : '256MB',
+    work_mem: '32MB',
+    max_locks_per_transaction: '1024',
+    max_worker_processes: '24',
+    random_page_cost: '1.1',
+    jit: 'off',
+    wal_level: 'replica',
+    wal_compression: 'lz4',
+    min_wal_size: profile.durable ? '512MB' : '80MB',
+    max_wal_size: megabytes(maxWalBytes),
+    checkpoint_timeout: '15min',
+    default_toast_compression: 'lz4',
+    fsync: profile.durable ? 'on' : 'off',
+    synchronous_commit: profile.durable ? 'on' : 'off',
+    shared_preload_libraries: 'timescaledb',
+    'timescaledb.telemetry_level': 'off',
+    'timescaledb.max_background_workers': '8',
+    password_encryption: 'scram-sha-256',
+    datestyle: 'ISO, YMD',
+    log_timezone: 'GMT',
+    log_line_prefix: '%m [%p] %q%a ',
+    log_checkpoints: 'off',
+  };
+}
+
+/** 4 GB keeps checkpoints out of a backfill; a nearly full disk gets less, never under 1 GB. */
+export function maxWalBytes(freeBytes: number): number {
+  return Math.min(4 * GIB, Math.max(GIB, freeBytes / 8));
+}
+
+const megabytes = (bytes: number) => `${Math.max(16, Math.floor(bytes / MIB))}MB`;
+
+async function configuration(options: PostgresOptions, port: number): Promise<string> {
+  const { profile } = options;
+  const disk = await statfs(options.dir);
+  const shm = await statfs('/dev/shm').catch(() => undefined);
+  const values: Record<string, string> = {
+    ...postgresSettings(profile, maxWalBytes(disk.bavail * disk.bsize)),
+    listen_addresses: '127.0.0.1',
+    port: String(port),
+    unix_socket_directories: socketDir(options.dir) ?? '',
+    // Parallel queries share memory there; containers often have 64 MB of it, which large joins exceed.
+    dynamic_shared_memory_type: shm && shm.bavail * shm.bsize >= 256 * MIB ? 'posix' : 'mmap',
+    // UTC by this name needs the machine's zone files, GMT is built in; they are the same zone.
+    timezone: existsSync('/usr/share/zoneinfo/UTC') ? 'UTC' : 'GMT',
+    log_destination: 'stderr',
+    logging_collector: 'off',
+  };
+  const own = join(options.dir, 'postgres', 'conf.d');
+  await mkdir(own, { recursive: true, mode: 0o755 });
+  return [
+    '# Written at every start. Settings of your own: ALTER SYSTEM, or a *.conf file in conf.d beside this file.',
+    ...Object.entries(values).map(([name, value]) => `${name} = '${value.replaceAll("'", "''")}'`),
+    "include_dir = 'conf.d'",
+    '',
+  ].join('\n');
+}
+
+/** The folder of the unix socket, or undefined where the path is longer than a socket address can hold. */
+export function socketDir(dir: string): string | undefined {
+  const path = join(dir, 'run');
+  return Buffer.byteLength(path) <= MAX_SOCKET_DIR_BYTES && !path.includes(',') ? path : undefined;
+}

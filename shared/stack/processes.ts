@@ -1,0 +1,195 @@
+/** Operating-system facts about the servers: who they run as, whether a pid still is the process we started. */
+import { spawn, spawnSync } from 'node:child_process';
+import { closeSync, openSync, readdirSync, readFileSync, readlinkSync, renameSync, statSync } from 'node:fs';
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { Logger } from '../log/logger.ts';
+
+/** The account servers run as; `uid` undefined means our own. */
+export interface ServerUser {
+  readonly name: string;
+  readonly uid?: number;
+  readonly gid?: number;
+}
+
+/** A process told apart from a later one that got the same pid. */
+export interface ProcessRef {
+  readonly pid: number;
+  /** Boot and start time of the process; empty where the platform does not tell. */
+  readonly identity: string;
+}
+
+/**
+ * PostgreSQL refuses to run as root, so a root start drops to `nobody`, or to whoever owns the files of an earlier
+ * start, so that a folder made by a user stays that user's.
+ */
+export function serverUser(ownerOf: string): ServerUser {
+  const ours = process.getuid?.();
+  if (ours !== 0) return { name: String(ours ?? 'self') };
+  try {
+    const { uid, gid } = statSync(ownerOf);
+    if (uid !== 0) return { name: String(uid), uid, gid };
+  } catch {
+    // nothing there yet
+  }
+  const id = (flag: string) => Number(spawnSync('id', [flag, 'nobody'], { encoding: 'utf8' }).stdout);
+  const [uid, gid] = [id('-u'), id('-g')];
+  // 65534 is `nobody` by convention wherever the name is not in the account table.
+  return { name: 'nobody', uid: uid || 65534, gid: gid || 65534 };
+}
+
+/** Options for child_process calls that drop to the user; group memberships are dropped with it. */
+export function asUser(user: ServerUser): { uid?: number; gid?: number } {
+  return user.uid === undefined ? {} : { uid: user.uid, gid: user.gid };
+}
+
+/** Whether the user can enter the folder: asked of the kernel, since every ancestor and ACLs count. */
+export function canEnter(user: ServerUser, dir: string): boolean {
+  return (
+    spawnSync('/bin/sh', ['-c', 'cd "$1"', 'sh', dir], { ...asUser(user), cwd: '/', stdio: 'ignore' }).status === 0
+  );
+}
+
+let bootId: string | undefined;
+
+function identityOf(pid: number): string | undefined {
+  if (process.platform !== 'linux') {
+    const result = spawnSync('ps', ['-o', 'lstart=', '-p', String(pid)], { encoding: 'utf8' });
+    return result.status === 0 ? result.stdout.trim() : undefined;
+  }
+  let stat: string;
+  try {
+    stat = readFileSync(`/proc/${pid}/stat`, 'latin1');
+  } catch {
+    return undefined;
+  }
+  // The command name, in parentheses, may hold spaces; fields are counted from behind it. 1 = state, 20 = start time.
+  const fields = stat.slice(stat.lastIndexOf(')') + 1).split(' ');
+  // A zombie whose parent does not reap (a container without init) answers kill(0) but is gone.
+  if (fields[1] === 'Z' || fields[1] === 'X') return undefined;
+  bootId ??= readFileSync('/proc/sys/kernel/random/boot_id', 'latin1').trim().slice(0, 8);
+  return `${bootId}-${fields[20]}`;
+}
+
+export function processRef(pid: number): ProcessRef | undefined {
+  const identity = identityOf(pid);
+  return identity === undefined ? undefined : { pid, identity };
+}
+
+export function isAlive(ref: ProcessRef): boolean {
+  return ref.pid > 0 && identityOf(ref.pid) === ref.identity;
+}
+
+/** Processes whose working directory is `dir`: a PostgreSQL postmaster and all its backends. */
+export function processesIn(dir: string): number[] {
+  if (process.platform !== 'linux') return [];
+  const found: number[] = [];
+  for (const entry of readdirSync('/proc')) {
+    if (!/^\d+$/.test(entry)) continue;
+    try {
+      if (readlinkSync(`/proc/${entry}/cwd`) === dir && processRef(Number(entry))) found.push(Number(entry));
+    } catch {
+      // ended meanwhile, or somebody else's
+    }
+  }
+  return found;
+}
+
+export function signal(pid: number, name: NodeJS.Signals): void {
+  try {
+    process.kill(pid, name);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error;
+  }
+}
+
+/** Sends each signal in turn and waits for the end of the process; true when it ended. */
+export async function endProcess(
+  ref: ProcessRef,
+  steps: readonly { readonly signal: NodeJS.Signals; readonly waitMs: number }[],
+): Promise<boolean> {
+  for (const step of steps) {
+    if (!isAlive(ref)) return true;
+    signal(ref.pid, step.signal);
+    const deadline = Date.now() + step.waitMs;
+    while (isAlive(ref) && Date.now() < deadline) await sleep(10);
+  }
+  return !isAlive(ref);
+}
+
+/** How long processes of a dead server may take to end by themselves, then after a signal. */
+const REMNANT_GRACE_MS = 2_000;
+const REMNANT_SIGNAL_MS = 8_000;
+
+/** Waits until no process works in `dir`, then asks, then kills: two servers must never share one folder. */
+export async function endProcessesIn(dir: string, ask: NodeJS.Signals, log: Logger): Promise<void> {
+  const started = Date.now();
+  let asked = false;
+  for (let left = processesIn(dir); left.length > 0; left = processesIn(dir)) {
+    const waitedMs = Date.now() - started;
+    if (waitedMs > REMNANT_GRACE_MS && !asked) {
+      asked = true;
+      log.warn({ dir, pids: left.join(' ') }, 'ending processes left over from an earlier server');
+      for (const pid of left) signal(pid, ask);
+    }
+    if (waitedMs > REMNANT_GRACE_MS + REMNANT_SIGNAL_MS) for (const pid of left) signal(pid, 'SIGKILL');
+    await sleep(20);
+  }
+}
+
+const LOG_KEEP_BYTES = 16 * 1024 * 1024;
+
+/**
+ * Starts a server in a session of its own, so that Ctrl-C in our terminal does not reach it, with its output in a log
+ * file. The log is opened by us: the server's user need not be able to reach it.
+ */
+export async function spawnServer(
+  command: string,
+  args: readonly string[],
+  options: {
+    readonly user: ServerUser;
+    readonly cwd: string;
+    readonly logFile: string;
+    readonly env?: NodeJS.ProcessEnv;
+  },
+): Promise<ProcessRef> {
+  try {
+    if (statSync(options.logFile).size > LOG_KEEP_BYTES) renameSync(options.logFile, `${options.logFile}.1`);
+  } catch {
+    // first start
+  }
+  const log = openSync(options.logFile, 'a', 0o640);
+  try {
+    const child = spawn(command, args, {
+      ...asUser(options.user),
+      cwd: options.cwd,
+      env: { PATH: '/usr/bin:/bin', LC_ALL: 'C', TZ: 'UTC', ...options.env },
+      detached: true,
+      stdio: ['ignore', log, log],
+    });
+    await new Promise<void>((resolve, reject) => {
+      child.once('spawn', resolve);
+      child.once('error', reject);
+    });
+    child.unref();
+    const pid = child.pid as number;
+    return processRef(pid) ?? { pid, identity: '' };
+  } finally {
+    closeSync(log);
+  }
+}
+
+/** The end of a log file, for error messages. */
+export function tailOf(path: string, lines: number): string {
+  try {
+    return readFileSync(path, 'utf8').trimEnd().split('\n').slice(-lines).join('\n');
+  } catch {
+    return '';
+  }
+}
+
+/** A connection fault in words. */
+export function faultText(error: unknown): string {
+  // A refused connection to a name with several addresses is an AggregateError without a message of its own.
+  const first = error instanceof AggregateError ? error.errors[0] : error;
+  return first instanceof Error ? first.message || first.name : String(first);
+}

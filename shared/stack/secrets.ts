@@ -1,0 +1,40 @@
+/** Secrets of one state folder: made once, kept in a file only its owner can read, never logged. */
+import { randomBytes } from 'node:crypto';
+import { readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { TidemarkError } from '../errors.ts';
+import { writeAtomic } from './state.ts';
+
+export interface Secrets {
+  /** What callers send as X-API-Key. */
+  readonly apiKey: string;
+  readonly databasePassword: string;
+  readonly natsPassword: string;
+  /** Of the broker account that may delete streams. */
+  readonly natsOperatorPassword: string;
+}
+
+/** Call under the stack's lock. */
+export async function loadSecrets(stateDir: string): Promise<Secrets> {
+  const path = join(stateDir, 'secrets.json');
+  let stored: Partial<Secrets> = {};
+  try {
+    stored = JSON.parse(await readFile(path, 'utf8')) as Partial<Secrets>;
+  } catch (cause) {
+    if ((cause as NodeJS.ErrnoException).code !== 'ENOENT') {
+      throw new TidemarkError('STACK_START_FAILED', `The secrets of the stack in ${path} cannot be read`, { cause });
+    }
+  }
+  // 192 bits each, in characters that need no escaping in a URL or a configuration file.
+  const secret = () => randomBytes(24).toString('hex');
+  const secrets: Secrets = {
+    apiKey: stored.apiKey ?? secret(),
+    databasePassword: stored.databasePassword ?? secret(),
+    natsPassword: stored.natsPassword ?? secret(),
+    natsOperatorPassword: stored.natsOperatorPassword ?? secret(),
+  };
+  if (Object.keys(stored).length < Object.keys(secrets).length) {
+    await writeAtomic(path, `${JSON.stringify(secrets, null, 2)}\n`, 0o600);
+  }
+  return secrets;
+}

@@ -1,0 +1,39 @@
+import type { ProcessRef } from './processes.ts';
+
+export const SERVER_NAMES = ['postgres', 'nats'] as const;
+export type ServerName = (typeof SERVER_NAMES)[number];
+
+/** What is remembered of a running server, enough for another process to judge and stop it. */
+export interface ServerRecord extends ProcessRef {
+  readonly port: number;
+}
+
+/** Why a server cannot be used: no answer, an answer that asks to wait, or an answer that waiting will not change. */
+export interface Fault {
+  readonly kind: 'silent' | 'starting' | 'refused';
+  readonly reason: string;
+}
+
+/** One server of the stack, however it is run. Methods are called by the lifecycle in `stack.ts`, under its lock. */
+export interface Server {
+  readonly name: ServerName;
+  /** How often asking `isAlive` is cheap enough. */
+  readonly checkIntervalMs: number;
+  /** Resolves when the server answers. */
+  start(port: number): Promise<ServerRecord>;
+  isAlive(record: ServerRecord): boolean | Promise<boolean>;
+  /** Undefined when it answers as it should, else why not. */
+  fault(record: ServerRecord): Promise<Fault | undefined>;
+  stop(record: ServerRecord): Promise<void>;
+  /** Ends it without asking; both servers recover from that at their next start. */
+  kill(record: ServerRecord): Promise<void>;
+}
+
+/** Sizes and promises of the servers; the defaults are those of a service, tests run smaller ones. */
+export interface Profile {
+  readonly sharedBuffersBytes: number;
+  /** False skips waiting for the disk: state survives a killed process, not a power cut. For tests only. */
+  readonly durable: boolean;
+  /** A server found alive but silent this long is taken for hung and replaced. */
+  readonly patienceMs: number;
+}

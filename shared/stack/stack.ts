@@ -1,0 +1,131 @@
+/**
+ * The lifecycle of the two servers of a state folder.
+ *
+ * Rules. Whoever needs the stack acquires it and becomes a holder; the first one starts the servers, later ones attach,
+ * and the last live holder to leave stops them. A holder that was killed no longer counts; the servers it leaves
+ * behind are attached to by the next one if they answer, else ended and started again. All of this happens under one
+ * lock per state folder. Servers run in sessions of their own: Ctrl-C reaches us, and we decide.
+ */
+import { mkdir, realpath, stat } from 'node:fs/promises';
+import { join } from 'node:path';
+import { TidemarkError } from '../errors.ts';
+import type { AcquireOptions, Stack } from './contract.ts';
+import { ensureServers } from './ensure.ts';
+import { HeldStack } from './held-stack.ts';
+import { withLock } from './lock.ts';
+import { natsFault } from './nats.ts';
+import { choosePlace } from './place.ts';
+import { postgresFault } from './postgres.ts';
+import { loadSecrets } from './secrets.ts';
+import { SERVER_NAMES } from './server.ts';
+import { addHolder, countHolders } from './state.ts';
+
+export type { AcquireOptions, Stack, StackProcess } from './contract.ts';
+
+/** A start can be a first install or a crash recovery of minutes; who comes meanwhile waits for it. */
+const LOCK_WAIT_MS = 600_000;
+const GIVEN_TIMEOUT_MS = 10_000;
+
+/**
+ * Attaches to the running stack of the state folder, or starts it.
+ * @throws TidemarkError STACK_UNSUPPORTED_MACHINE, STACK_INSTALL_FAILED, STACK_START_FAILED, STACK_LOCKED;
+ *   DATABASE_UNAVAILABLE or LOG_UNAVAILABLE when a given URL does not answer.
+ */
+export async function acquireStack(options: AcquireOptions): Promise<Stack> {
+  await checkGiven(options);
+  if (options.databaseUrl !== undefined && options.natsUrl !== undefined) return externalStack(options);
+  await mkdir(options.stateDir, { recursive: true, mode: 0o755 });
+  const stateDir = await realpath(options.stateDir);
+  await checkOwner(stateDir);
+  const lock = join(stateDir, 'stack.lock');
+  const onWait = () => options.log.info('waiting for another process that starts or stops the stack');
+  const locked = <T>(section: () => Promise<T>, signal?: AbortSignal) =>
+    withLock(lock, { waitMs: LOCK_WAIT_MS, onWait, signal }, section);
+  const stack = await locked(async () => {
+    const place = await choosePlace(stateDir, options);
+    const secrets = await loadSecrets(stateDir);
+    const all = place.createServers(secrets);
+    const needed = all.filter(
+      ({ name }) => (name === 'postgres' ? options.databaseUrl : options.natsUrl) === undefined,
+    );
+    const others = await countHolders(stateDir);
+    const { records, started } = await ensureServers(stateDir, {
+      ...place,
+      servers: needed,
+      inUse: others > 0,
+      log: options.log,
+    });
+    const holder = await addHolder(stateDir);
+    return new HeldStack({
+      ...options,
+      stateDir,
+      secrets,
+      needed,
+      all,
+      records,
+      holder,
+      locked,
+      owned: started === needed.length,
+      place,
+    });
+  }, options.signal);
+  if (options.signal?.aborted) {
+    await stack[Symbol.asyncDispose]();
+    options.signal.throwIfAborted();
+  }
+  return stack;
+}
+
+async function checkOwner(stateDir: string): Promise<void> {
+  const ours = process.getuid?.();
+  const { uid } = await stat(stateDir);
+  if (ours !== undefined && ours !== 0 && uid !== ours) {
+    throw new TidemarkError(
+      'STACK_START_FAILED',
+      `The state folder ${stateDir} belongs to another user (${uid}); remove it, or name another with SVC_STATE_DIR`,
+    );
+  }
+}
+
+async function checkGiven(options: AcquireOptions): Promise<void> {
+  if (options.databaseUrl !== undefined) {
+    const fault = await postgresFault(options.databaseUrl, GIVEN_TIMEOUT_MS);
+    if (fault) {
+      throw new TidemarkError(
+        'DATABASE_UNAVAILABLE',
+        `The database of SVC_DATABASE_URL (${withoutSecrets(options.databaseUrl)}) cannot be used: ${fault.reason}`,
+      );
+    }
+  }
+  if (options.natsUrl !== undefined) {
+    const fault = await natsFault(options.natsUrl, GIVEN_TIMEOUT_MS);
+    if (fault) {
+      throw new TidemarkError(
+        'LOG_UNAVAILABLE',
+        `The nats-server of SVC_NATS_URL (${withoutSecrets(options.natsUrl)}) cannot be used: ${fault.reason}`,
+      );
+    }
+  }
+}
+
+function withoutSecrets(url: string): string {
+  const { protocol, host, pathname } = new URL(url);
+  return `${protocol}//${host}${pathname}`;
+}
+
+function externalStack(options: AcquireOptions): Stack {
+  const { stateDir, databaseUrl, natsUrl: brokerUrl } = options;
+  return {
+    stateDir,
+    databaseUrl: databaseUrl as string,
+    natsUrl: brokerUrl as string,
+    natsOperatorUrl: brokerUrl as string,
+    databaseSocketDir: undefined,
+    apiKey: undefined,
+    owned: false,
+    processes: SERVER_NAMES.map((name) => ({ name, pid: 0, external: true })),
+    runtime: undefined,
+    supervise() {},
+    async [Symbol.asyncDispose]() {},
+  };
+}

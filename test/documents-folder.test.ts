@@ -1,0 +1,230 @@
+/** A vendor's documents in a folder, the addresses they are looked for at, and the spool of downloads. */
+import { createHash } from 'node:crypto';
+import { existsSync } from 'node:fs';
+import { copyFile, mkdir, mkdtemp, readdir, readFile, rm, utimes, writeFile } from 'node:fs/promises';
+import { hostname, tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { cleanSpool, fetchText } from '../pipelines/sources/documents/fetch.ts';
+import { backoffMs, retryAfterMs } from '../pipelines/sources/documents/retry.ts';
+import { documentName, urlBelow } from '../pipelines/sources/documents/urls.ts';
+import { documentFor, fetchTrades } from '../pipelines/sources/exchange_a/fetch.ts';
+import { writeDay } from '../pipelines/sources/exchange_a/generate.ts';
+import { faultOf } from './support/faults.ts';
+import { startVendorServer, type VendorServer } from './support/vendor-server.ts';
+
+const SYMBOL = 'BTCUSDT';
+const DAY = '2024-01-01';
+const NAME = `${SYMBOL}-trades-${DAY}.zip`;
+const PATH = `spot/daily/trades/${SYMBOL}/${NAME}`;
+const CHECKSUM_PATH = `${PATH}.CHECKSUM`;
+const SHARED_DATA = new URL('../../shared/data/exchange_a/', import.meta.url);
+
+let folder: string;
+let vendorDir: string;
+let spoolDir: string;
+let server: VendorServer;
+let zip: Buffer;
+let sha256: string;
+
+beforeAll(async () => {
+  folder = await mkdtemp(join(tmpdir(), 'documents-'));
+  vendorDir = join(folder, 'vendor');
+  const written = await writeDay({
+    directory: vendorDir,
+    symbol: SYMBOL,
+    day: DAY,
+    rows: 20_000,
+    seed: 1,
+    timeUnit: 'ms',
+  });
+  zip = await readFile(written.path);
+  sha256 = written.sha256;
+  server = await startVendorServer(vendorDir);
+});
+afterAll(async () => {
+  await server[Symbol.asyncDispose]();
+  await rm(folder, { recursive: true });
+});
+beforeEach(() => {
+  spoolDir = join(folder, `spool-${Math.random().toString(36).slice(2)}`);
+});
+afterEach(async () => {
+  server.reset();
+  // Whatever happened, nothing stays behind that the test has not disposed of.
+  expect(await spooled()).toEqual([]);
+});
+
+const spooled = () => readdir(spoolDir).catch(() => []);
+const limits = { timeoutMs: 400, maxAttempts: 3, maxBytes: 10_000_000, backoff: { firstMs: 10, maxMs: 20 } };
+const fetchDay = (more: Partial<Parameters<typeof fetchTrades>[0]> = {}) =>
+  fetchTrades({ baseUrl: server.url, symbol: SYMBOL, period: DAY, spoolDir, ...limits, ...more });
+
+describe('a document in a folder', () => {
+  const local = (directory: string, more: Partial<Parameters<typeof fetchTrades>[0]> = {}) =>
+    fetchDay({ baseUrl: pathToFileURL(directory), ...more });
+
+  test('is read in place and left there', async () => {
+    const path = join(vendorDir, PATH);
+    const document = await local(vendorDir);
+    expect(document).toMatchObject({ path, sha256, bytes: zip.length, headers: {} });
+    expect(await spooled()).toEqual([]);
+    await document[Symbol.asyncDispose]();
+    expect(existsSync(path)).toBe(true);
+    expect(await fetchText({ url: pathToFileURL(join(vendorDir, CHECKSUM_PATH)), ...limits })).toContain(sha256);
+  });
+
+  test('a missing file, and a missing folder: the first one that is not there is named', async () => {
+    const noFile = await faultOf(local(vendorDir, { period: '2023-01-01' }), 'SOURCE_NOT_FOUND');
+    expect(noFile.details).toMatchObject({ document: 'BTCUSDT-trades-2023-01-01.zip', missing: 'file' });
+    const noSymbol = await faultOf(local(vendorDir, { symbol: 'NONE' }), 'SOURCE_NOT_FOUND');
+    const missingPath = join(vendorDir, 'spot/daily/trades/NONE');
+    expect(noSymbol.details).toMatchObject({ missing: 'directory', missingPath });
+    expect(noSymbol.message).toContain(missingPath);
+    const noBase = await faultOf(local(join(folder, 'nowhere')), 'SOURCE_NOT_FOUND');
+    expect(noBase.details).toMatchObject({
+      document: NAME,
+      missing: 'directory',
+      missingPath: join(folder, 'nowhere'),
+    });
+  });
+
+  test('a missing checksum, a wrong one, a document too large, a folder in its place', async () => {
+    const directory = join(folder, 'local');
+    const path = join(directory, PATH);
+    await mkdir(dirname(path), { recursive: true });
+    await writeFile(path, zip);
+    expect((await faultOf(local(directory), 'SOURCE_CHECKSUM_MISSING')).details.document).toBe(NAME);
+    await writeFile(`${path}.CHECKSUM`, `${'0'.repeat(64)}  ${NAME}\n`);
+    expect((await faultOf(local(directory), 'SOURCE_CHECKSUM_MISMATCH')).details).toMatchObject({
+      attempts: 1,
+      actual: sha256,
+    });
+    await faultOf(local(directory, { maxBytes: 100 }), 'SOURCE_TOO_LARGE');
+    await rm(path);
+    await mkdir(path);
+    expect((await faultOf(local(directory), 'SOURCE_NOT_FOUND')).message).toContain('is not a file');
+  });
+
+  test('replaced while it is decoded, it is not trusted', async () => {
+    const directory = join(folder, 'replaced');
+    const path = join(directory, PATH);
+    await mkdir(dirname(path), { recursive: true });
+    await writeFile(path, zip);
+    await writeFile(`${path}.CHECKSUM`, `${sha256}  ${NAME}\n`);
+    await using document = await local(directory);
+    await document.assertUnchanged();
+    await writeFile(path, Buffer.concat([zip, Buffer.from('x')]));
+    await expect(document.assertUnchanged()).rejects.toMatchObject({ code: 'SOURCE_CHECKSUM_MISMATCH' });
+    await writeFile(path, zip);
+    await utimes(path, 0, 0);
+    await expect(document.assertUnchanged()).rejects.toMatchObject({ code: 'SOURCE_CHECKSUM_MISMATCH' });
+  });
+
+  test.skipIf(!existsSync(SHARED_DATA))(
+    'the real archive: whole days are taken, the truncated month is refused',
+    async () => {
+      await using real = await fetchDay({ baseUrl: SHARED_DATA, period: '2019-04-01' });
+      expect(real.bytes).toBe(3_295_968);
+      const broken = 'BTCUSDT-trades-2019-04.zip';
+      const target = join(folder, 'broken/spot/monthly/trades/BTCUSDT', broken);
+      await mkdir(dirname(target), { recursive: true });
+      for (const suffix of ['', '.CHECKSUM'])
+        await copyFile(new URL(`broken/${broken}${suffix}`, SHARED_DATA), `${target}${suffix}`);
+      const baseUrl = pathToFileURL(join(folder, 'broken'));
+      const fault = await faultOf(fetchDay({ baseUrl, period: '2019-04' }), 'SOURCE_CHECKSUM_MISMATCH');
+      expect(fault.details).toMatchObject({ document: broken, bytes: 3_375_104 });
+    },
+  );
+});
+
+describe('addresses', () => {
+  test('of days and months, below bases of any kind', () => {
+    const day = documentFor(new URL('https://archive.example/data'), SYMBOL, '2024-02-29');
+    expect(day.url.href).toBe('https://archive.example/data/spot/daily/trades/BTCUSDT/BTCUSDT-trades-2024-02-29.zip');
+    expect(day.checksumUrl.href).toBe(`${day.url.href}.CHECKSUM`);
+    expect(day).toMatchObject({ granularity: 'daily', memberName: 'BTCUSDT-trades-2024-02-29.csv' });
+    expect([day.startMs, day.endMs]).toEqual([Date.UTC(2024, 1, 29), Date.UTC(2024, 2, 1)]);
+    const month = documentFor(new URL('https://archive.example/data/?sig=s'), SYMBOL, '2024-12');
+    expect(month.url.href).toBe(
+      'https://archive.example/data/spot/monthly/trades/BTCUSDT/BTCUSDT-trades-2024-12.zip?sig=s',
+    );
+    expect(month.checksumUrl.pathname).toBe('/data/spot/monthly/trades/BTCUSDT/BTCUSDT-trades-2024-12.zip.CHECKSUM');
+    expect([month.startMs, month.endMs]).toEqual([Date.UTC(2024, 11, 1), Date.UTC(2025, 0, 1)]);
+  });
+
+  test.each(['2024-02-30', '2023-02-29', '2024-13', '2024', '2024-1-1', '', '2024-01-01x', '../../etc'])(
+    'a period that is none is refused: %j',
+    (period) => {
+      expect(() => documentFor(server.url, SYMBOL, period)).toThrow(expect.objectContaining({ code: 'USAGE' }));
+    },
+  );
+
+  test('no symbol escapes the base', () => {
+    for (const symbol of ['..', '.', '', '../../etc', 'a/b', 'a\\b', 'a\0'])
+      expect(() => documentFor(server.url, symbol, DAY)).toThrow(
+        expect.objectContaining({ code: 'CONFIGURATION_INVALID' }),
+      );
+    for (const symbol of ['%2e%2e', 'a?b', 'a#b', 'é %2f', '...', '..%2f..']) {
+      const { url } = documentFor(new URL('https://archive.example/data/'), symbol, DAY);
+      expect(url.pathname.startsWith('/data/spot/daily/trades/')).toBe(true);
+      expect(url.pathname.split('/')).toHaveLength(7);
+      expect(url.search + url.hash).toBe('');
+      expect(documentName(url)).toBe(`${symbol}-trades-${DAY}.zip`);
+    }
+    expect(urlBelow(new URL('file:///base'), 'x y').href).toBe('file:///base/x%20y');
+  });
+
+  test('only http, https and file are read', async () => {
+    await faultOf(fetchDay({ baseUrl: new URL('ftp://127.0.0.1/') }), 'CONFIGURATION_INVALID');
+  });
+});
+
+describe('the spool', () => {
+  test('loses the leftovers of dead processes and keeps downloads under way', async () => {
+    await using document = await fetchDay();
+    const [own] = await readdir(spoolDir);
+    const [, host, pid, started] = own.split('~');
+    expect(pid).toBe(String(process.pid));
+    const file = async (name: string, ageDays = 0) => {
+      await writeFile(join(spoolDir, name), 'x');
+      const at = Date.now() / 1000 - ageDays * 86_400;
+      await utimes(join(spoolDir, name), at, at);
+      return name;
+    };
+    expect(host).toBe(encodeURIComponent(hostname()));
+    const dead = await file(`spool~${host}~4194304~1~a.part`);
+    // The same pid, given to another process since: only told apart where the system knows when a process started.
+    const reused = await file(`spool~${host}~${pid}~1~b.part`);
+    const foreignOld = await file('spool~elsewhere~1~1~c.part', 4);
+    const foreignNew = await file('spool~elsewhere~1~1~d.part', 1);
+    const notOurs = await file('notes.txt', 100);
+    const removed = started === '' ? [dead, foreignOld] : [dead, reused, foreignOld];
+    expect(await cleanSpool(spoolDir)).toBe(removed.length);
+    const kept = await readdir(spoolDir);
+    expect(kept).toEqual(expect.arrayContaining([own, foreignNew, notOurs]));
+    for (const name of removed) expect(kept).not.toContain(name);
+    expect(
+      createHash('sha256')
+        .update(await readFile(document.path))
+        .digest('hex'),
+    ).toBe(sha256);
+    for (const name of kept) if (name !== own) await rm(join(spoolDir, name));
+  });
+
+  test('that does not exist is clean', async () => {
+    expect(await cleanSpool(join(folder, 'never'))).toBe(0);
+  });
+});
+
+test('waits grow, stay below their limit and spread', () => {
+  const waits = Array.from({ length: 200 }, () => backoffMs(3, { firstMs: 100, maxMs: 1000 }));
+  expect(Math.min(...waits)).toBeGreaterThanOrEqual(200);
+  expect(Math.max(...waits)).toBeLessThanOrEqual(600);
+  expect(new Set(waits).size).toBeGreaterThan(100);
+  expect(backoffMs(50, { firstMs: 100, maxMs: 1000 })).toBeLessThanOrEqual(1500);
+  expect(retryAfterMs('7')).toBe(7000);
+  expect(retryAfterMs(new Date(Date.now() + 60_000).toUTCString())).toBeGreaterThan(50_000);
+  expect(retryAfterMs('soon')).toBeUndefined();
+});

@@ -1,0 +1,171 @@
+/**
+ * Real servers for tests. `createTestEnv()`: a fresh database on the PostgreSQL shared by the run, and a nats-server
+ * of one's own. `createPrivateStack()`: both servers of one's own, to kill.
+ */
+import { randomBytes } from 'node:crypto';
+import { chmod, mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { basename, join } from 'node:path';
+import pg from 'pg';
+import { expect, inject } from 'vitest';
+import { createLogger, type Logger } from '../../shared/log/logger.ts';
+import { isAlive, type ProcessRef, processRef } from '../../shared/stack/processes.ts';
+import type { Profile, ServerName } from '../../shared/stack/server.ts';
+import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
+
+declare module 'vitest' {
+  interface ProvidedContext {
+    /** The shared PostgreSQL; a superuser's URL, database `tidemark`. */
+    testDatabaseUrl: string;
+    /** State folder of the run. */
+    testStateDir: string;
+  }
+}
+
+const MIB = 1024 * 1024;
+
+/** A killed process loses nothing under it; a power cut may, which no test tries. */
+export const TEST_PROFILE: Profile = { sharedBuffersBytes: 256 * MIB, durable: false, patienceMs: 2_000 };
+const PRIVATE_PROFILE: Profile = { sharedBuffersBytes: 64 * MIB, durable: false, patienceMs: 2_000 };
+
+/** Silent unless TIDEMARK_TEST_LOG names a level. */
+export const testLogger = (): Logger => createLogger(process.env.TIDEMARK_TEST_LOG ?? 'silent', 'test');
+
+export interface TestEnv extends AsyncDisposable {
+  /** A database made for this call, empty, dropped at disposal; superuser. */
+  readonly databaseUrl: string;
+  /** The same server, database `postgres`. */
+  readonly adminDatabaseUrl: string;
+  readonly natsUrl: string;
+  /** The broker account that may delete streams. */
+  readonly natsOperatorUrl: string;
+  /** An empty folder, removed at disposal. */
+  readonly dir: string;
+  /** Folder of psql and its kind; undefined where the servers run in Docker. */
+  readonly postgresBin: string | undefined;
+}
+
+/** Use as `await using env = await createTestEnv()`, or dispose in afterAll. */
+export async function createTestEnv(): Promise<TestEnv> {
+  const sharedUrl = inject('testDatabaseUrl');
+  const dir = await temporaryDir();
+  const name = `t_${testName()}_${randomBytes(4).toString('hex')}`;
+  const admin = withDatabase(sharedUrl, 'postgres');
+  await execute(admin, `CREATE DATABASE ${name}`);
+  const forget = await remember(dir);
+  const stack = await acquireStack({
+    stateDir: join(dir, 'stack'),
+    databaseUrl: sharedUrl,
+    log: testLogger(),
+    profile: PRIVATE_PROFILE,
+  });
+  const filesDir = join(dir, 'files');
+  await mkdir(filesDir);
+  return {
+    databaseUrl: withDatabase(sharedUrl, name),
+    adminDatabaseUrl: admin,
+    natsUrl: stack.natsUrl,
+    natsOperatorUrl: stack.natsOperatorUrl,
+    dir: filesDir,
+    postgresBin: stack.runtime?.postgresBin,
+    async [Symbol.asyncDispose]() {
+      await stack[Symbol.asyncDispose]();
+      await execute(admin, `DROP DATABASE IF EXISTS ${name} WITH (FORCE)`);
+      await rm(dir, { recursive: true, force: true });
+      await forget();
+    },
+  };
+}
+
+export interface PrivateStack extends AsyncDisposable {
+  readonly stack: Stack;
+  /** An empty folder beside the state folder, removed at disposal. */
+  readonly dir: string;
+  pid(name: ServerName): number;
+  /** SIGKILL. */
+  kill(name: ServerName): void;
+}
+
+/** Both servers of one's own; `supervise` (default) restarts what is killed, on the same port. */
+export async function createPrivateStack(options: { readonly supervise?: boolean } = {}): Promise<PrivateStack> {
+  const dir = await temporaryDir();
+  const forget = await remember(dir);
+  const stack = await acquireStack({ stateDir: join(dir, 'stack'), log: testLogger(), profile: PRIVATE_PROFILE });
+  if (options.supervise ?? true) stack.supervise();
+  const filesDir = join(dir, 'files');
+  await mkdir(filesDir);
+  const pid = (name: ServerName) => {
+    const found = stack.processes.find((entry) => entry.name === name);
+    if (!found || found.external) throw new Error(`${name} is not a process that this test may kill`);
+    return found.pid;
+  };
+  return {
+    stack,
+    dir: filesDir,
+    pid,
+    kill: (name) => process.kill(pid(name), 'SIGKILL'),
+    async [Symbol.asyncDispose]() {
+      await stack[Symbol.asyncDispose]();
+      await rm(dir, { recursive: true, force: true });
+      await forget();
+    },
+  };
+}
+
+/** A folder that servers running as another user can enter. */
+export async function temporaryDir(): Promise<string> {
+  const dir = await mkdtemp(join(tmpdir(), 'tidemark-test-'));
+  await chmod(dir, 0o755);
+  return dir;
+}
+
+export async function execute(url: string, sql: string): Promise<pg.QueryResult> {
+  const client = new pg.Client({ connectionString: url });
+  client.on('error', () => {});
+  await client.connect();
+  try {
+    return await client.query(sql);
+  } finally {
+    await client.end();
+  }
+}
+
+export function withDatabase(url: string, database: string): string {
+  const result = new URL(url);
+  result.pathname = `/${database}`;
+  return result.href;
+}
+
+/** Notes a folder with servers, so that those of a test process that was killed are found and ended by the next run. */
+async function remember(dir: string): Promise<() => Promise<void>> {
+  const notes = join(inject('testStateDir'), 'test-folders');
+  await mkdir(notes, { recursive: true });
+  const note = join(notes, basename(dir));
+  await writeFile(note, JSON.stringify({ dir, owner: processRef(process.pid) }));
+  return () => rm(note, { force: true });
+}
+
+/** Ends what earlier test processes left behind when they were killed. */
+export async function endLeftovers(testStateDir: string): Promise<void> {
+  const notes = join(testStateDir, 'test-folders');
+  for (const name of await readdir(notes).catch(() => [])) {
+    const note = JSON.parse(await readFile(join(notes, name), 'utf8')) as { dir: string; owner: ProcessRef };
+    if (isAlive(note.owner)) continue;
+    const state = await readFile(join(note.dir, 'stack', 'stack.json'), 'utf8').catch(() => undefined);
+    if (state !== undefined) {
+      for (const record of Object.values((JSON.parse(state) as { servers: Record<string, ProcessRef> }).servers)) {
+        if (isAlive(record)) process.kill(record.pid, 'SIGKILL');
+      }
+    }
+    await rm(note.dir, { recursive: true, force: true });
+    await rm(join(notes, name), { force: true });
+  }
+}
+
+function testName(): string {
+  const path = expect.getState().testPath ?? 'unknown';
+  return basename(path, '.test.ts')
+    .toLowerCase()
+    .replace(/[^a-z0-9]+/g, '_')
+    .slice(0, 40);
+}
