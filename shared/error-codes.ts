@@ -19,6 +19,8 @@ export const ERROR_CODES = {
   STACK_START_FAILED: { transient: true, remedy: 'Read the log file named, in the state folder.' },
   STACK_LOCKED: { transient: true, remedy: 'Another process is starting or stopping the stack of this state folder.' },
 
+  SERVICE_START_FAILED: { transient: true, remedy: 'The log on standard error says what it waits for.' },
+
   // fetching and reading a vendor document
   SOURCE_NOT_FOUND: {
     transient: false,
@@ -76,10 +78,13 @@ export const ERROR_CODES = {
     remedy: 'The partition is quarantined; `./tidemark status` shows expected and found.',
   },
   PARTITION_UNKNOWN: { transient: false, remedy: '`./tidemark status` lists the partitions there are.' },
+  PARTITION_CHANGED: { transient: true, remedy: 'The partition was revised while it was read; run the command again.' },
   PARTITION_TIMEOUT: {
     transient: true,
     remedy: 'No projector proved the partition in time; run the same command again.',
   },
+  EVENT_UNKNOWN: { transient: false, remedy: 'Check the offset; `./tidemark status` shows what is proved.' },
+  EVENT_AMBIGUOUS: { transient: false, remedy: 'Name the partition with --partition.' },
   PUBLISHER_LEASE_HELD: {
     transient: true,
     remedy: 'Another process is publishing this dataset; it is named in the message.',

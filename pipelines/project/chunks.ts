@@ -18,7 +18,11 @@ export interface LoadTarget {
  * Where the rows of a window go. A chunk that does not exist is created in the caller's transaction, invisible to
  * others until it commits, which is why its index can wait.
  */
-export async function prepareChunk(client: ClientBase, dataset: DatasetDefinition, window: Window): Promise<LoadTarget> {
+export async function prepareChunk(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  window: Window,
+): Promise<LoadTarget> {
   const { table, time, chunkMs } = dataset.native;
   const chunkFrom = Math.floor(window.fromMs / chunkMs) * chunkMs;
   if (window.toMs > chunkFrom + chunkMs) return { table, unindexed: false };

@@ -90,16 +90,22 @@ export class DecimalReader {
         scale = 0;
       } else {
         const digit = byte - 48;
-        if (digit < 0 || digit > 9) return this.#readText(bytes, start, delimiter);
+        if (digit < 0 || digit > 9) {
+          this.#readText(bytes, start, delimiter);
+          return;
+        }
         mantissa = mantissa * 10 + digit;
         if (scale >= 0) scale++;
       }
     }
-    if (mantissa > 9007199254740991 || scale > 22) return this.#readText(bytes, start, delimiter);
+    if (mantissa > 9007199254740991 || scale > 22) {
+      this.#readText(bytes, start, delimiter);
+      return;
+    }
     this.end = at;
     this.inexact = false;
     this.mantissa = mantissa;
-    this.scale = scale < 0 ? 0 : scale;
+    this.scale = Math.max(scale, 0);
     this.value = scale <= 0 ? mantissa : mantissa / POWERS_OF_TEN[scale];
   }
 

@@ -22,8 +22,6 @@ export interface FrameEntry {
 export interface LoadTables {
   readonly native: LoadTarget;
   readonly aligned: string;
-  /** Old rows of the window go first: a revision replaces, a scratch table is empty. */
-  readonly replace: boolean;
 }
 
 export interface LoadResult {
@@ -65,14 +63,15 @@ export class PartitionLoad {
       window: Window;
       projector: RowProjector;
       seriesId: number;
+      /** Scratch tables to load into; default the served ones. */
       tables?: LoadTables;
+      /** The window's served rows go first: a revision replaces them. */
       replace: boolean;
     },
   ): Promise<PartitionLoad> {
     const { dataset, window, projector, seriesId, replace } = needs;
-    if (replace && !needs.tables) await deleteRows(client, dataset, window);
-    const native = needs.tables?.native ?? (await prepareChunk(client, dataset, window));
-    const tables = needs.tables ?? { native, aligned: ALIGNED_TABLE, replace };
+    if (replace) await deleteRows(client, dataset, window);
+    const tables = needs.tables ?? { native: await prepareChunk(client, dataset, window), aligned: ALIGNED_TABLE };
     const load = new PartitionLoad(client, dataset, window, projector, tables, seriesId);
     const columns = dataset.native.columns.map((column) => column.name);
     load.#copy = new CopyIn(client, tables.native.table, columns);

@@ -6,7 +6,7 @@ import { hostname } from 'node:os';
 import { jetstreamManager } from '@nats-io/jetstream';
 import type { NatsConnection } from '@nats-io/transport-node';
 import type { Catalog } from '../../shared/db/catalog.ts';
-import type { PartitionRow } from '../../shared/db/schema.ts';
+import type { AttemptRow, PartitionRow } from '../../shared/db/schema.ts';
 import { assert, TidemarkError } from '../../shared/errors.ts';
 import { decodeMessage, encodeMessage, type FrameHeader, type ManifestHeader } from '../../shared/frame/codec.ts';
 import {
@@ -17,7 +17,7 @@ import {
   parseManifest,
 } from '../../shared/frame/manifest.ts';
 import type { Logger } from '../../shared/log/logger.ts';
-import { attemptFilter, messageAt } from '../../shared/nats/stream.ts';
+import { attemptFilter, messageAt, subjectOf } from '../../shared/nats/stream.ts';
 import type { DocumentRequest, EventRun, PartitionEnd, PartitionWindow, Source } from '../sources/types.ts';
 import { AttemptWriter } from './attempt-writer.ts';
 
@@ -49,7 +49,9 @@ export interface PublishProgress {
 /** How a partition of the document at hand is treated. */
 type Treatment =
   | { readonly kind: 'publish'; readonly writer: AttemptWriter; readonly attempt: number; readonly revision: number }
-  | { readonly kind: 'compare'; readonly proved: PartitionRow };
+  | { readonly kind: 'compare'; readonly proved: PartitionRow }
+  /** Its manifest is in the log already; the projector has not come to it. */
+  | { readonly kind: 'await'; readonly attempt: number };
 
 const PUBLISHER_NAME = `${hostname()}:${process.pid}`;
 
@@ -113,9 +115,7 @@ export class Publisher {
           onProgress?.(progress);
           continue;
         }
-        yield treatment.kind === 'publish'
-          ? await this.#publishManifest(item, treatment, document.facts)
-          : await this.#compareProved(item, treatment.proved, document.facts);
+        yield await this.#endPartition(item, treatment, document.facts);
         open = undefined;
         treatment = undefined;
       }
@@ -126,6 +126,17 @@ export class Publisher {
         await this.#catalog.abandonAttempt(this.#source.dataset, open.key, treatment.attempt, error.message);
       }
       throw error;
+    }
+  }
+
+  async #endPartition(end: PartitionEnd, treatment: Treatment, document: DocumentFacts): Promise<PublishOutcome> {
+    switch (treatment.kind) {
+      case 'publish':
+        return await this.#publishManifest(end, treatment, document);
+      case 'compare':
+        return await this.#compareProved(end, treatment.proved, document);
+      case 'await':
+        return { kind: 'published', partition: end.partition.key, attempt: treatment.attempt, rows: end.facts.rows };
     }
   }
 
@@ -164,6 +175,9 @@ export class Publisher {
     const latest = earlier[0];
     const newRevision = reingestReason !== undefined && row !== undefined && row.state !== 'publishing';
     const revision = newRevision ? Math.max(row.revision, latest?.revision ?? 0) + 1 : (latest?.revision ?? 1);
+    if (latest?.state === 'published' && latest.revision === revision && latest.document.sha256 === document.sha256) {
+      if (await this.#isStored(partition.key, latest)) return { kind: 'await', attempt: latest.attempt };
+    }
     let attempt = (latest?.attempt ?? 0) + 1;
     if (latest?.state === 'publishing' && latest.revision === revision && latest.document.sha256 === document.sha256) {
       if (await this.#isTail(partition.key, latest.attempt)) attempt = latest.attempt;
@@ -186,6 +200,15 @@ export class Publisher {
       revision,
       writer: await AttemptWriter.open(this.#connection, name, this.#options.window),
     };
+  }
+
+  /** Whether the log still holds the manifest that the catalog knows of: a stream can lose its tail in a crash. */
+  async #isStored(partition: string, attempt: AttemptRow): Promise<boolean> {
+    if (attempt.manifestSequence === null || attempt.frames === null) return false;
+    const { dataset } = this.#source;
+    const manager = await jetstreamManager(this.#connection, { checkAPI: false });
+    const stored = await messageAt(manager, dataset.key, attempt.manifestSequence);
+    return stored?.subject === subjectOf(dataset.key, partition, attempt.attempt, attempt.frames);
   }
 
   /** Whether an interrupted attempt is still the end of the log: only then may it go on where it stopped. */

@@ -4,6 +4,7 @@ import type { Settings } from '../../shared/config/settings.ts';
 import { TidemarkError } from '../../shared/errors.ts';
 import type { Logger } from '../../shared/log/logger.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
+import { consecutiveDays, writeDay } from './exchange_a/generate.ts';
 import { TradeRowProjector } from './exchange_a/project.ts';
 import { exchangeASource } from './exchange_a/source.ts';
 import type { PartitionWindow, RowProjector, Source } from './types.ts';
@@ -19,6 +20,15 @@ export interface SourceNeeds {
 interface Adapter {
   readonly createSource: (needs: SourceNeeds) => Source;
   readonly createRows: (window: PartitionWindow) => RowProjector;
+  /** Writes synthetic documents of the days from..to in the vendor's layout below `directory`. */
+  readonly generateSample: (request: SampleRequest) => Promise<void>;
+}
+
+export interface SampleRequest {
+  readonly directory: string;
+  readonly from: string;
+  readonly to: string;
+  readonly settings: Settings;
 }
 
 const ADAPTERS: Readonly<Record<string, Adapter>> = {
@@ -36,6 +46,11 @@ const ADAPTERS: Readonly<Record<string, Adapter>> = {
         signal,
       }),
     createRows: (window) => new TradeRowProjector(window),
+    generateSample: async ({ directory, from, to, settings }) => {
+      for (const day of consecutiveDays({ from, to, rowsPerDay: 60_000, seed: 1, timeUnit: 'us' })) {
+        await writeDay({ directory, symbol: settings.SVC_EXCHANGE_A_SYMBOL, ...day });
+      }
+    },
   },
 };
 

@@ -68,10 +68,10 @@ export function createContainer(
 ): Server {
   const { stateDir, secrets, profile } = options;
   const name = containerName(stateDir, server);
-  const fault = (record: ServerRecord): Promise<Fault | undefined> =>
+  const fault = (record: ServerRecord, timeoutMs: number): Promise<Fault | undefined> =>
     server === 'postgres'
-      ? postgresFault(postgresUrl(record, secrets.databasePassword, 'postgres'), 5_000)
-      : natsFault(natsUrl(record, NATS_USER, secrets.natsPassword), 5_000);
+      ? postgresFault(postgresUrl(record, secrets.databasePassword, 'postgres'), timeoutMs)
+      : natsFault(natsUrl(record, NATS_USER, secrets.natsPassword), timeoutMs);
   const runs = async () => {
     const result = await run('docker', ['inspect', '--format', '{{.State.Running}}', name], { check: false });
     return result.code === 0 && result.stdout.trim() === 'true';
@@ -97,7 +97,7 @@ export function createContainer(
       });
       const record = { pid: 0, identity: name, port };
       const deadline = Date.now() + START_TIMEOUT_MS;
-      for (let last = await fault(record); last !== undefined; last = await fault(record)) {
+      for (let last = await fault(record, 5_000); last !== undefined; last = await fault(record, 5_000)) {
         if (Date.now() > deadline || !(await runs())) {
           const { stdout, stderr } = await run('docker', ['logs', '--tail', '6', name], { check: false });
           throw new TidemarkError(

@@ -49,7 +49,7 @@ async function isUsable(server: Server, record: ServerRecord, options: EnsureOpt
   if (!(await server.isAlive(record))) return false;
   const deadline = Date.now() + options.patienceMs;
   for (;;) {
-    const fault = await server.fault(record);
+    const fault = await server.fault(record, options.patienceMs);
     if (fault === undefined) return true;
     if (!(await server.isAlive(record))) return false;
     if (fault.kind !== 'starting' && Date.now() > deadline) {

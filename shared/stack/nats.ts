@@ -73,7 +73,7 @@ export function createNats(options: NatsOptions): Server {
 
     isAlive,
 
-    fault: (record) => natsFault(natsUrl(record, NATS_USER, options.password), 5_000),
+    fault: (record, timeoutMs) => natsFault(natsUrl(record, NATS_USER, options.password), timeoutMs),
 
     stop,
 

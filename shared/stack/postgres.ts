@@ -1,6 +1,6 @@
 /** The embedded PostgreSQL: made once, started and stopped as a plain process, recovered after any death. */
 import { existsSync } from 'node:fs';
-import { chown, mkdir, mkdtemp, readdir, readFile, rename, rm, statfs, writeFile } from 'node:fs/promises';
+import { chown, mkdir, mkdtemp, readdir, rename, rm, statfs, writeFile } from 'node:fs/promises';
 import { totalmem } from 'node:os';
 import { basename, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -64,7 +64,7 @@ export function createPostgres(options: PostgresOptions): Server {
 
     async start(port) {
       if (!existsSync(dataDir)) await initialise(options, dataDir);
-      await clearRemnants(dataDir, log);
+      await clearRemnants(dataDir, join(options.dir, 'run'), log);
       await writeFile(join(dataDir, 'postgresql.conf'), await configuration(options, port));
       const ref = await spawnServer(join(runtime.postgresBin, 'postgres'), ['-D', dataDir], {
         user,
@@ -84,7 +84,7 @@ export function createPostgres(options: PostgresOptions): Server {
 
     isAlive,
 
-    fault: (record) => postgresFault(postgresUrl(record, options.password, 'postgres'), 5_000),
+    fault: (record, timeoutMs) => postgresFault(postgresUrl(record, options.password, 'postgres'), timeoutMs),
 
     stop,
 
@@ -169,14 +169,15 @@ async function initialise(options: PostgresOptions, dataDir: string): Promise<vo
 
 /**
  * After a kill: backends of the dead postmaster still end on their own, and must have, since the new one would start
- * beside them. Then a postmaster.pid whose number meanwhile belongs to another program (usual in containers, where
- * pids begin at 1 again) would stop PostgreSQL, so it is removed; in any other case PostgreSQL judges it itself.
+ * beside them. After that its lock files mean nothing, but where their pid exists, as another program's (usual in
+ * containers, where pids begin at 1 again) or as a zombie, PostgreSQL would take them for those of a living server.
  */
-async function clearRemnants(dataDir: string, log: Logger): Promise<void> {
+async function clearRemnants(dataDir: string, runDir: string, log: Logger): Promise<void> {
   await endProcessesIn(dataDir, 'SIGQUIT', log);
-  const pidFile = join(dataDir, 'postmaster.pid');
-  const pid = Number.parseInt(await readFile(pidFile, 'utf8').catch(() => ''), 10);
-  if (pid > 0 && existsSync(`/proc/${pid}`)) await rm(pidFile, { force: true });
+  await rm(join(dataDir, 'postmaster.pid'), { force: true });
+  for (const name of await readdir(runDir)) {
+    if (name.startsWith('.s.PGSQL.')) await rm(join(runDir, name), { force: true });
+  }
 }
 
 async function untilReady(record: ServerRecord, options: PostgresOptions): Promise<void> {

@@ -23,7 +23,7 @@ export interface Server {
   start(port: number): Promise<ServerRecord>;
   isAlive(record: ServerRecord): boolean | Promise<boolean>;
   /** Undefined when it answers as it should, else why not. */
-  fault(record: ServerRecord): Promise<Fault | undefined>;
+  fault(record: ServerRecord, timeoutMs: number): Promise<Fault | undefined>;
   stop(record: ServerRecord): Promise<void>;
   /** Ends it without asking; both servers recover from that at their next start. */
   kill(record: ServerRecord): Promise<void>;

@@ -8,6 +8,7 @@
  */
 import { mkdir, realpath, stat } from 'node:fs/promises';
 import { join } from 'node:path';
+import { describeUrl } from '../db/connect.ts';
 import { TidemarkError } from '../errors.ts';
 import type { AcquireOptions, Stack } from './contract.ts';
 import { ensureServers } from './ensure.ts';
@@ -93,7 +94,7 @@ async function checkGiven(options: AcquireOptions): Promise<void> {
     if (fault) {
       throw new TidemarkError(
         'DATABASE_UNAVAILABLE',
-        `The database of SVC_DATABASE_URL (${withoutSecrets(options.databaseUrl)}) cannot be used: ${fault.reason}`,
+        `The database of SVC_DATABASE_URL (${describeUrl(options.databaseUrl)}) cannot be used: ${fault.reason}`,
       );
     }
   }
@@ -102,15 +103,10 @@ async function checkGiven(options: AcquireOptions): Promise<void> {
     if (fault) {
       throw new TidemarkError(
         'LOG_UNAVAILABLE',
-        `The nats-server of SVC_NATS_URL (${withoutSecrets(options.natsUrl)}) cannot be used: ${fault.reason}`,
+        `The nats-server of SVC_NATS_URL (${describeUrl(options.natsUrl)}) cannot be used: ${fault.reason}`,
       );
     }
   }
-}
-
-function withoutSecrets(url: string): string {
-  const { protocol, host, pathname } = new URL(url);
-  return `${protocol}//${host}${pathname}`;
 }
 
 function externalStack(options: AcquireOptions): Stack {

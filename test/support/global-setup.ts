@@ -3,7 +3,8 @@ import { join } from 'node:path';
 import type { TestProject } from 'vitest/node';
 import { createLogger } from '../../shared/log/logger.ts';
 import { acquireStack } from '../../shared/stack/stack.ts';
-import { endLeftovers, TEST_PROFILE } from './stack.ts';
+import { SHARED_PROFILE } from './profiles.ts';
+import { endLeftovers } from './stack.ts';
 
 export default async function setup(project: TestProject): Promise<() => Promise<void>> {
   const stateDir = join(project.config.root, '.tidemark', 'test');
@@ -12,7 +13,7 @@ export default async function setup(project: TestProject): Promise<() => Promise
     stateDir,
     log: createLogger(process.env.TIDEMARK_TEST_LOG ?? 'warn', 'test'),
     progress: (line) => process.stderr.write(`tidemark: ${line}\n`),
-    profile: TEST_PROFILE,
+    profile: SHARED_PROFILE,
   });
   project.provide('testDatabaseUrl', stack.databaseUrl);
   project.provide('testStateDir', stateDir);

@@ -10,8 +10,9 @@ import pg from 'pg';
 import { expect, inject } from 'vitest';
 import { createLogger, type Logger } from '../../shared/log/logger.ts';
 import { isAlive, type ProcessRef, processRef } from '../../shared/stack/processes.ts';
-import type { Profile, ServerName } from '../../shared/stack/server.ts';
+import type { ServerName } from '../../shared/stack/server.ts';
 import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
+import { PRIVATE_PROFILE } from './profiles.ts';
 
 declare module 'vitest' {
   interface ProvidedContext {
@@ -21,12 +22,6 @@ declare module 'vitest' {
     testStateDir: string;
   }
 }
-
-const MIB = 1024 * 1024;
-
-/** A killed process loses nothing under it; a power cut may, which no test tries. */
-export const TEST_PROFILE: Profile = { sharedBuffersBytes: 256 * MIB, durable: false, patienceMs: 2_000 };
-const PRIVATE_PROFILE: Profile = { sharedBuffersBytes: 64 * MIB, durable: false, patienceMs: 2_000 };
 
 /** Silent unless TIDEMARK_TEST_LOG names a level. */
 export const testLogger = (): Logger => createLogger(process.env.TIDEMARK_TEST_LOG ?? 'silent', 'test');

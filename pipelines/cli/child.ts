@@ -1,0 +1,82 @@
+/** A process of ours, started again when it ends before it is told to. */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { setTimeout as delay } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import type { Logger } from '../../shared/log/logger.ts';
+
+export interface ChildOptions {
+  readonly name: string;
+  /** Module to run, relative to the project's root. */
+  readonly module: string;
+  /** Written to the child's standard input, then closed. */
+  readonly input?: string;
+  readonly env?: NodeJS.ProcessEnv;
+  readonly log: Logger;
+  /** Receives the child's standard output, line by line. */
+  readonly onLine?: (line: string) => void;
+}
+
+const STOP_GRACE_MS = 10_000;
+const RESTART_MAX_MS = 5000;
+
+export class SupervisedChild implements AsyncDisposable {
+  readonly #options: ChildOptions;
+  #process: ChildProcess | undefined;
+  #stopping = false;
+  #done: Promise<void>;
+
+  constructor(options: ChildOptions) {
+    this.#options = options;
+    this.#done = this.#keepRunning();
+  }
+
+  get pid(): number | undefined {
+    return this.#process?.pid;
+  }
+
+  async #keepRunning(): Promise<void> {
+    for (let failures = 0; !this.#stopping; failures++) {
+      const startedAt = performance.now();
+      const { module, env, input, name, log, onLine } = this.#options;
+      const child = spawn(process.execPath, [fileURLToPath(new URL(`../../${module}`, import.meta.url))], {
+        env: { ...process.env, ...env },
+        stdio: ['pipe', onLine ? 'pipe' : 'ignore', 'inherit'],
+        // Its own group: Ctrl-C reaches us, and we end it in order.
+        detached: true,
+      });
+      this.#process = child;
+      child.stdin?.on('error', () => {});
+      child.stdin?.end(input ?? '');
+      if (onLine && child.stdout) forEachLine(child.stdout, onLine);
+      const [code, signal] = await once(child, 'exit');
+      if (this.#stopping) return;
+      if (performance.now() - startedAt > 60_000) failures = 0;
+      const waitMs = Math.min(100 * 2 ** failures, RESTART_MAX_MS);
+      log.warn({ child: name, code, signal, waitMs }, 'process ended, starting it again');
+      await delay(waitMs);
+    }
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#stopping = true;
+    const child = this.#process;
+    if (child && child.exitCode === null && child.signalCode === null) {
+      child.kill('SIGTERM');
+      const timer = setTimeout(() => child.kill('SIGKILL'), STOP_GRACE_MS);
+      await once(child, 'exit');
+      clearTimeout(timer);
+    }
+    await Promise.race([this.#done, delay(100)]);
+  }
+}
+
+function forEachLine(stream: NodeJS.ReadableStream, onLine: (line: string) => void): void {
+  let rest = '';
+  stream.setEncoding('utf8');
+  stream.on('data', (chunk: string) => {
+    const lines = (rest + chunk).split('\n');
+    rest = lines.pop() ?? '';
+    for (const line of lines) onLine(line);
+  });
+}

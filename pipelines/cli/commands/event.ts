@@ -1,0 +1,32 @@
+import { datasetOf } from '../../../shared/registry/index.ts';
+import { findEvent } from '../../prove/event.ts';
+import { openContext } from '../context.ts';
+import type { CommandSpec, ParsedCommand } from '../options.ts';
+
+export const eventSpec: CommandSpec = {
+  name: 'event',
+  positionals: ['dataset', 'offset'],
+  options: { partition: { type: 'string', doc: 'Which partition, where several hold the offset.' } },
+  doc: "Shows one event's vendor bytes and their sha256, read back from the log, and the document they came from.",
+};
+
+export async function runEvent(command: ParsedCommand): Promise<number> {
+  const dataset = datasetOf(command.positionals[0]);
+  await using context = await openContext(command, 'event');
+  const { pool, catalog } = context;
+  const needs = { pool, catalog, connection: await context.nats(), dataset };
+  const event = await findEvent(needs, command.positionals[1], command.values.partition as string | undefined);
+  context.output.answer({ command: 'event', ok: true, ...event }, () =>
+    [
+      event.payload_raw,
+      '',
+      `payload_sha256_raw  ${event.payload_sha256_raw}`,
+      `event_id            ${event.event_id}`,
+      `partition           ${event.partition}${event.synthetic ? ' (synthetic sample)' : ''}`,
+      `stream_sequence     ${event.stream_sequence}`,
+      `document            ${event.document.name}  sha256 ${event.document.sha256}`,
+      `ingested_at_utc     ${event.ingested_at_utc}`,
+    ].join('\n'),
+  );
+  return 0;
+}

@@ -1,0 +1,20 @@
+import { openContext } from '../context.ts';
+import type { CommandSpec, ParsedCommand } from '../options.ts';
+
+export const migrateSpec: CommandSpec = {
+  name: 'migrate',
+  positionals: [],
+  options: {},
+  doc: 'Brings the database to the current schema. Safe to run at any time; every other command does it too.',
+};
+
+export async function runMigrate(command: ParsedCommand): Promise<number> {
+  await using context = await openContext(command, 'migrate');
+  const { applied, present } = context.migrations;
+  context.output.answer({ command: 'migrate', ok: true, applied, present }, () =>
+    applied.length > 0
+      ? `Applied ${applied.join(', ')}; ${present.length} were there.`
+      : `Up to date: ${present.length} migrations.`,
+  );
+  return 0;
+}

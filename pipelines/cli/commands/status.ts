@@ -1,0 +1,62 @@
+import { DATASETS, datasetOf } from '../../../shared/registry/index.ts';
+import { datasetStatus } from '../../prove/status.ts';
+import { openContext } from '../context.ts';
+import type { CommandSpec, ParsedCommand } from '../options.ts';
+import { table } from '../output.ts';
+
+export const statusSpec: CommandSpec = {
+  name: 'status',
+  positionals: ['dataset?'],
+  options: {},
+  doc: 'Shows what is proved, what is missing or quarantined and why, how far the projector is behind the log.',
+};
+
+type Status = Awaited<ReturnType<typeof datasetStatus>>;
+
+export async function runStatus(command: ParsedCommand): Promise<number> {
+  const asked = command.positionals[0];
+  const datasets = asked === undefined ? [...DATASETS.values()] : [datasetOf(asked)];
+  await using context = await openContext(command, 'status');
+  const needs = { pool: context.pool, catalog: context.catalog, connection: await context.nats() };
+  const all: Status[] = [];
+  for (const dataset of datasets) all.push(await datasetStatus(needs, dataset));
+  const ok = all.every((status) => status.partitions.quarantined === 0);
+  context.output.answer({ command: 'status', ok, datasets: all }, () => all.map(describe).join('\n\n'));
+  return ok ? 0 : 1;
+}
+
+function describe(status: Status): string {
+  const { partitions, log } = status;
+  const lines = [
+    `${status.dataset}${status.synthetic ? '  (synthetic sample)' : ''}`,
+    table(
+      ['proved', 'missing', 'publishing', 'published', 'quarantined', 'rows'],
+      [
+        [
+          partitions.proved,
+          partitions.missing,
+          partitions.publishing,
+          partitions.published,
+          partitions.quarantined,
+          status.rows,
+        ],
+      ],
+    ),
+    ...status.proved_ranges.map((range) => `proved    ${range.from_utc} .. ${range.to_utc_exclusive}`),
+    ...status.gaps.map((gap) => `gap       ${gap.from_utc} .. ${gap.to_utc_exclusive}`),
+    ...status.offset_breaks.map(
+      (at) => `id break  ${at.before} ends at ${at.last_offset}, ${at.partition} begins at ${at.first_offset}`,
+    ),
+    ...status.unproved.map(
+      (unit) =>
+        `${unit.state.padEnd(9)} ${unit.partition} attempt ${unit.attempt}${unit.reason ? `: ${unit.reason}` : ''}`,
+    ),
+    ...status.late_arrivals.map((late) => `late      ${late.partition} at ${late.at_utc}: ${late.reason}`),
+  ];
+  if (log) {
+    lines.push(
+      `log       ${log.messages.toLocaleString('en-US')} messages, ${(log.bytes / 1e6).toFixed(1)} MB of ${(log.max_bytes / 1e9).toFixed(1)} GB; projected to ${log.checkpoint_sequence} of ${log.last_sequence}, lag ${log.lag_messages}; unreferenced ${log.unreferenced_messages}`,
+    );
+  }
+  return lines.join('\n');
+}

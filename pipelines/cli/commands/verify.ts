@@ -1,0 +1,32 @@
+import { connect } from '../../../shared/db/connect.ts';
+import { datasetOf } from '../../../shared/registry/index.ts';
+import { verifyPartition } from '../../prove/verify.ts';
+import { adapterOf } from '../../sources/index.ts';
+import type { CommandSpec, ParsedCommand } from '../options.ts';
+import { OPTIONAL_RANGE, overPartitions } from './replay.ts';
+
+export const verifySpec: CommandSpec = {
+  name: 'verify',
+  positionals: ['dataset'],
+  options: {
+    ...OPTIONAL_RANGE,
+    deep: { type: 'boolean', doc: "Also compare every stored row's bytes with the log." },
+  },
+  doc: 'Counts stored rows again and compares them with their manifests. A day that no longer matches is quarantined at once.',
+};
+
+export async function runVerify(command: ParsedCommand): Promise<number> {
+  const dataset = datasetOf(command.positionals[0]);
+  return await overPartitions(command, 'verify', ['proved'], ['proved'], async (row, context) => {
+    await using client = await connect({ url: context.stack.databaseUrl, name: 'tidemark verify' });
+    return await verifyPartition(row, {
+      dataset,
+      client,
+      catalog: context.catalog,
+      connection: await context.nats(),
+      createRows: adapterOf(dataset).createRows,
+      batchBytes: context.settings.SVC_PULL_MAX_BYTES,
+      deep: command.values.deep === true,
+    });
+  });
+}

@@ -1,0 +1,84 @@
+/** What every command works with: settings, the stack of the state folder, connections; all given back at the end. */
+import { fileURLToPath } from 'node:url';
+import type { Pool } from 'pg';
+import { loadSettings } from '../../shared/config/load.ts';
+import type { Settings } from '../../shared/config/settings.ts';
+import { Catalog } from '../../shared/db/catalog.ts';
+import { connect, createPool } from '../../shared/db/connect.ts';
+import { type MigrationReport, migrate } from '../../shared/db/migrate.ts';
+import { createLogger, type Logger } from '../../shared/log/logger.ts';
+import { connectNats, type NatsConnection } from '../../shared/nats/connect.ts';
+import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
+import type { ParsedCommand } from './options.ts';
+import { createOutput, type Output } from './output.ts';
+
+/** The project's root: `.env`, `.tidemark` and relative paths start here, wherever the command is called from. */
+export const PROJECT_ROOT = fileURLToPath(new URL('../../', import.meta.url));
+
+export interface Context extends AsyncDisposable {
+  readonly settings: Settings;
+  readonly stack: Stack;
+  readonly log: Logger;
+  readonly output: Output;
+  readonly pool: Pool;
+  readonly catalog: Catalog;
+  readonly migrations: MigrationReport;
+  /** Aborted by SIGINT or SIGTERM. */
+  readonly signal: AbortSignal;
+  nats(): Promise<NatsConnection>;
+}
+
+export async function openContext(command: ParsedCommand, name: string): Promise<Context> {
+  const settings = loadSettings({ flags: command.settings, cwd: PROJECT_ROOT });
+  const output = createOutput(command);
+  const log = createLogger(
+    process.stderr.isTTY && settings.SVC_LOG_LEVEL === 'info' ? 'warn' : settings.SVC_LOG_LEVEL,
+    name,
+  );
+  const stopping = new AbortController();
+  const stop = () => stopping.abort(new Error('interrupted'));
+  for (const signal of ['SIGINT', 'SIGTERM'] as const) process.on(signal, stop);
+
+  await using cleanup = new AsyncDisposableStack();
+  cleanup.defer(() => {
+    for (const signal of ['SIGINT', 'SIGTERM'] as const) process.off(signal, stop);
+  });
+  const stack = cleanup.use(
+    await acquireStack({
+      stateDir: settings.SVC_STATE_DIR,
+      databaseUrl: settings.SVC_DATABASE_URL?.href,
+      natsUrl: settings.SVC_NATS_URL?.href,
+      log,
+      progress: (line) => output.note(line),
+      signal: stopping.signal,
+    }),
+  );
+  const pool = createPool({ url: stack.databaseUrl, name: `tidemark ${name}`, max: 4 });
+  cleanup.defer(() => pool.end());
+  const migrations = await migrateDatabase(stack.databaseUrl);
+  let connection: Promise<NatsConnection & AsyncDisposable> | undefined;
+  cleanup.defer(async () => {
+    await (await connection?.catch(() => undefined))?.[Symbol.asyncDispose]();
+  });
+  const kept = cleanup.move();
+  return {
+    settings,
+    stack,
+    log,
+    output,
+    pool,
+    catalog: new Catalog(pool),
+    migrations,
+    signal: stopping.signal,
+    nats: () => {
+      connection ??= connectNats(stack.natsUrl, `tidemark ${name}`);
+      return connection;
+    },
+    [Symbol.asyncDispose]: () => kept.disposeAsync(),
+  };
+}
+
+async function migrateDatabase(url: string): Promise<MigrationReport> {
+  await using client = await connect({ url, name: 'tidemark migrate' });
+  return await migrate(client);
+}

@@ -1,0 +1,78 @@
+/**
+ * The operator's command. Answers on stdout (`--json`: one object, docs/cli.md), everything else on stderr.
+ * Exit 0: done. 1: some unit failed. 2: usage or configuration.
+ */
+import { codeOf, explain, TidemarkError } from '../../shared/errors.ts';
+import { backfillSpec, reingestSpec, runBackfill } from './commands/backfill.ts';
+import { eventSpec, runEvent } from './commands/event.ts';
+import { migrateSpec, runMigrate } from './commands/migrate.ts';
+import { replaySpec, runReplay } from './commands/replay.ts';
+import { runStatus, statusSpec } from './commands/status.ts';
+import { runUp, upSpec } from './commands/up.ts';
+import { runVerify, verifySpec } from './commands/verify.ts';
+import { type CommandSpec, commandHelp, type ParsedCommand, parseCommand } from './options.ts';
+
+interface Command {
+  readonly spec: CommandSpec;
+  readonly run: (command: ParsedCommand) => Promise<number>;
+}
+
+const COMMANDS: readonly Command[] = [
+  { spec: upSpec, run: runUp },
+  { spec: migrateSpec, run: runMigrate },
+  { spec: backfillSpec, run: runBackfill },
+  { spec: reingestSpec, run: runBackfill },
+  { spec: replaySpec, run: runReplay },
+  { spec: verifySpec, run: runVerify },
+  { spec: statusSpec, run: runStatus },
+  { spec: eventSpec, run: runEvent },
+];
+
+async function main(argv: readonly string[]): Promise<number> {
+  const [name, ...rest] = argv;
+  const json = argv.includes('--json');
+  try {
+    if (name === undefined || name === 'help' || name === '--help' || name === '-h') {
+      const asked = COMMANDS.find(({ spec }) => spec.name === rest[0]);
+      process.stdout.write(`${asked ? commandHelp(asked.spec) : overview()}\n`);
+      return name === undefined ? 2 : 0;
+    }
+    const command = COMMANDS.find(({ spec }) => spec.name === name);
+    if (!command) throw new TidemarkError('USAGE', `There is no command ${JSON.stringify(name)}\n\n${overview()}`);
+    const parsed = parseCommand(command.spec, rest);
+    if (parsed.help) {
+      process.stdout.write(`${commandHelp(command.spec)}\n`);
+      return 0;
+    }
+    return await command.run(parsed);
+  } catch (error) {
+    return report(error, name, json);
+  }
+}
+
+function overview(): string {
+  const width = Math.max(...COMMANDS.map(({ spec }) => spec.name.length));
+  const lines = COMMANDS.map(({ spec }) => `  ${spec.name.padEnd(width)}  ${spec.doc.split('. ')[0]}`);
+  return [
+    'Usage: ./tidemark <command> [options]',
+    '',
+    ...lines,
+    '',
+    '`./tidemark help <command>` tells the rest.',
+  ].join('\n');
+}
+
+function report(error: unknown, command: string | undefined, json: boolean): number {
+  const code = codeOf(error) ?? 'UNEXPECTED';
+  const remedy = error instanceof TidemarkError ? error.remedy : undefined;
+  if (json)
+    process.stdout.write(
+      `${JSON.stringify({ command, ok: false, error: { code, message: explain(error), remedy } })}\n`,
+    );
+  else process.stderr.write(`tidemark: ${explain(error)}\n${remedy ? `${remedy}\n` : ''}[${code}]\n`);
+  if (code === 'UNEXPECTED' && error instanceof Error && process.env.SVC_LOG_LEVEL === 'debug')
+    process.stderr.write(`${error.stack}\n`);
+  return code === 'USAGE' || code === 'CONFIGURATION_INVALID' ? 2 : 1;
+}
+
+process.exitCode = await main(process.argv.slice(2));

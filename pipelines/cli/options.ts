@@ -1,0 +1,127 @@
+/** The command line's grammar, as data: commands, their options, and every setting as a flag. */
+import { parseArgs } from 'node:util';
+import { SETTINGS, type SettingName } from '../../shared/config/settings.ts';
+import { TidemarkError } from '../../shared/errors.ts';
+import { parseDay } from '../../shared/time/days.ts';
+
+export interface OptionSpec {
+  readonly type: 'string' | 'boolean';
+  readonly doc: string;
+  readonly required?: boolean;
+  readonly choices?: readonly string[];
+  readonly day?: boolean;
+  readonly integer?: boolean;
+  readonly default?: string;
+}
+
+export interface CommandSpec {
+  readonly name: string;
+  /** Positional arguments, in order; a trailing `?` makes one optional. */
+  readonly positionals: readonly string[];
+  readonly options: Readonly<Record<string, OptionSpec>>;
+  readonly doc: string;
+}
+
+export interface ParsedCommand {
+  readonly positionals: readonly string[];
+  readonly values: Readonly<Record<string, string | boolean | undefined>>;
+  readonly settings: Partial<Record<SettingName, string>>;
+  readonly json: boolean;
+  readonly progress: boolean;
+  readonly help: boolean;
+}
+
+const COMMON: Readonly<Record<string, OptionSpec>> = {
+  json: { type: 'boolean', doc: 'Answer as one JSON object on standard output (docs/cli.md lists its fields).' },
+  'no-progress': { type: 'boolean', doc: 'No progress line, even on a terminal.' },
+  help: { type: 'boolean', doc: 'Show this help.' },
+};
+
+/** `SVC_HTTP_PORT` is `--http-port`. */
+export const flagOf = (name: SettingName): string => name.slice('SVC_'.length).toLowerCase().replaceAll('_', '-');
+
+/** @throws TidemarkError USAGE naming the fault. */
+export function parseCommand(spec: CommandSpec, argv: readonly string[]): ParsedCommand {
+  const settingFlags = (Object.keys(SETTINGS) as SettingName[]).map((name) => [flagOf(name), name] as const);
+  const specs = { ...COMMON, ...spec.options };
+  const options = Object.fromEntries([
+    ...settingFlags.map(([flag]) => [flag, { type: 'string' as const }]),
+    ...Object.entries(specs).map(([name, { type }]) => [name, { type }]),
+  ]);
+  let parsed: { values: Record<string, unknown>; positionals: string[] };
+  try {
+    parsed = parseArgs({ args: [...argv], options, allowPositionals: true, strict: true });
+  } catch (cause) {
+    throw usage(spec, (cause as Error).message.replace(/\. To specify.*$/s, ''));
+  }
+  const values = parsed.values as Record<string, string | boolean | undefined>;
+  if (values.help !== true) {
+    const needed = spec.positionals.filter((name) => !name.endsWith('?')).length;
+    if (parsed.positionals.length < needed)
+      throw usage(spec, `<${spec.positionals[parsed.positionals.length]}> is missing`);
+    if (parsed.positionals.length > spec.positionals.length) {
+      throw usage(spec, `${JSON.stringify(parsed.positionals[spec.positionals.length])} is one argument too many`);
+    }
+    for (const [name, option] of Object.entries(specs)) values[name] = checkValue(spec, name, option, values[name]);
+  }
+  const settings: Partial<Record<SettingName, string>> = {};
+  for (const [flag, name] of settingFlags) if (typeof values[flag] === 'string') settings[name] = values[flag];
+  return {
+    positionals: parsed.positionals,
+    values,
+    settings,
+    json: values.json === true,
+    progress: values['no-progress'] !== true,
+    help: values.help === true,
+  };
+}
+
+function checkValue(spec: CommandSpec, name: string, option: OptionSpec, given: string | boolean | undefined) {
+  const value = given ?? option.default;
+  if (value === undefined) {
+    if (option.required) throw usage(spec, `--${name} is missing`);
+    return undefined;
+  }
+  if (option.day && parseDay(String(value)) === undefined) {
+    throw usage(spec, `--${name} must be a day, YYYY-MM-DD, got ${JSON.stringify(value)}`);
+  }
+  if (option.integer && !/^\d{1,15}$/.test(String(value))) {
+    throw usage(spec, `--${name} must be a whole number, got ${JSON.stringify(value)}`);
+  }
+  if (option.choices && !option.choices.includes(String(value))) {
+    throw usage(spec, `--${name} must be ${option.choices.join(' or ')}, got ${JSON.stringify(value)}`);
+  }
+  return value;
+}
+
+const usage = (spec: CommandSpec, why: string) =>
+  new TidemarkError('USAGE', `${why}\nUsage: ${usageLine(spec)}`, { details: { command: spec.name } });
+
+export function usageLine(spec: CommandSpec): string {
+  const positionals = spec.positionals.map((name) => (name.endsWith('?') ? `[<${name.slice(0, -1)}>]` : `<${name}>`));
+  const options = Object.entries(spec.options).map(([name, option]) => {
+    const text = option.type === 'boolean' ? `--${name}` : `--${name} ${placeholder(option)}`;
+    return option.required ? text : `[${text}]`;
+  });
+  return ['./tidemark', spec.name, ...positionals, ...options].join(' ');
+}
+
+const placeholder = (option: OptionSpec) =>
+  option.choices?.join('|') ?? (option.day ? 'YYYY-MM-DD' : option.integer ? 'N' : 'TEXT');
+
+export function commandHelp(spec: CommandSpec): string {
+  const rows = Object.entries({ ...spec.options, ...COMMON }).map(([name, option]) => [
+    `--${name}${option.type === 'boolean' ? '' : ` ${placeholder(option)}`}`,
+    `${option.doc}${option.default ? ` Default ${option.default}.` : ''}`,
+  ]);
+  const width = Math.max(...rows.map(([left]) => left.length));
+  return [
+    usageLine(spec),
+    '',
+    spec.doc,
+    '',
+    ...rows.map(([left, right]) => `  ${left.padEnd(width)}  ${right}`),
+    '',
+    'Every setting of .env.example is a flag too: SVC_HTTP_PORT is --http-port.',
+  ].join('\n');
+}

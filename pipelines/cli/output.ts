@@ -1,0 +1,66 @@
+/** What an operator sees: answers on stdout (text or one JSON object), everything else on stderr. */
+
+export interface Output {
+  readonly json: boolean;
+  /** The answer: `value` as JSON, or `text()` for people. */
+  answer(value: object, text: () => string): void;
+  /** A line for people, on stderr; nothing with --json. */
+  note(line: string): void;
+  /** Replaces the progress line on a terminal. */
+  progress(line: string): void;
+}
+
+/** Redrawn at most this often: a terminal is not where the time goes. */
+const PROGRESS_INTERVAL_MS = 100;
+
+export function createOutput(options: { json: boolean; progress: boolean }): Output {
+  const tty = options.progress && process.stderr.isTTY === true && !options.json;
+  let drawn = false;
+  let lastDrawn = 0;
+  const clear = () => {
+    if (drawn) process.stderr.write('\r\x1b[K');
+    drawn = false;
+  };
+  return {
+    json: options.json,
+    answer(value, text) {
+      clear();
+      process.stdout.write(options.json ? `${JSON.stringify(value, jsonValue)}\n` : `${text()}\n`);
+    },
+    note(line) {
+      clear();
+      if (!options.json) process.stderr.write(`${line}\n`);
+    },
+    progress(line) {
+      const now = performance.now();
+      if (!tty || now - lastDrawn < PROGRESS_INTERVAL_MS) return;
+      lastDrawn = now;
+      process.stderr.write(`\r\x1b[K${line.slice(0, (process.stderr.columns ?? 80) - 1)}`);
+      drawn = true;
+    },
+  };
+}
+
+const jsonValue = (_key: string, value: unknown) => (typeof value === 'bigint' ? value.toString() : value);
+
+/** Columns padded to their widest cell; numbers to the right. */
+export function table(header: readonly string[], rows: readonly (readonly (string | number)[])[]): string {
+  const texts = rows.map((row) => row.map((cell) => (typeof cell === 'number' ? cell.toLocaleString('en-US') : cell)));
+  const widths = header.map((name, column) => Math.max(name.length, ...texts.map((row) => row[column].length)));
+  const line = (cells: readonly string[], row?: readonly (string | number)[]) =>
+    cells
+      .map((cell, column) =>
+        typeof row?.[column] === 'number' ? cell.padStart(widths[column]) : cell.padEnd(widths[column]),
+      )
+      .join('  ')
+      .trimEnd();
+  return [line(header), ...texts.map((cells, index) => line(cells, rows[index]))].join('\n');
+}
+
+export const seconds = (ms: number): string => `${(ms / 1000).toFixed(1)} s`;
+
+/** Progress bar of `width` characters. */
+export function bar(done: number, total: number, width = 24): string {
+  const filled = total > 0 ? Math.round((Math.min(done, total) / total) * width) : 0;
+  return `[${'#'.repeat(filled)}${'.'.repeat(width - filled)}]`;
+}

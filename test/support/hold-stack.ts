@@ -1,0 +1,28 @@
+/**
+ * A process that holds a stack: `node hold-stack.ts STATE_DIR`. Prints one JSON line when it has it (or the code of
+ * the fault), leaves on SIGTERM, ignores SIGINT.
+ */
+import { codeOf } from '../../shared/errors.ts';
+import { createLogger } from '../../shared/log/logger.ts';
+import { acquireStack } from '../../shared/stack/stack.ts';
+import { PRIVATE_PROFILE } from './profiles.ts';
+
+const [stateDir] = process.argv.slice(2);
+process.on('SIGINT', () => {});
+try {
+  const stack = await acquireStack({
+    stateDir,
+    log: createLogger(process.env.TIDEMARK_TEST_LOG ?? 'silent', 'holder'),
+    profile: PRIVATE_PROFILE,
+  });
+  const stay = setInterval(() => {}, 60_000);
+  process.on('SIGTERM', async () => {
+    await stack[Symbol.asyncDispose]();
+    clearInterval(stay);
+  });
+  const { owned, processes, databaseUrl, natsUrl } = stack;
+  process.stdout.write(`${JSON.stringify({ owned, processes, databaseUrl, natsUrl })}\n`);
+} catch (error) {
+  process.stdout.write(`${JSON.stringify({ code: codeOf(error), message: (error as Error).message })}\n`);
+  process.exitCode = 1;
+}

@@ -1,0 +1,9 @@
+import type { Profile } from '../../shared/stack/server.ts';
+
+const MIB = 1024 * 1024;
+
+/** Of the servers shared by a run. A killed process loses nothing under it; a power cut may, which no test tries. */
+export const SHARED_PROFILE: Profile = { sharedBuffersBytes: 256 * MIB, durable: false, patienceMs: 10_000 };
+
+/** Of servers made for one test, to be killed and hung. */
+export const PRIVATE_PROFILE: Profile = { sharedBuffersBytes: 64 * MIB, durable: false, patienceMs: 1_000 };
