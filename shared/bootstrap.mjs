@@ -87,11 +87,13 @@ function isDead(pid, lockPath) {
 function install() {
   if (stamped()) return;
   if (!installedMatchesLock()) {
-    process.stderr.write('tidemark: installing dependencies (npm ci) ...\n');
+    process.stderr.write('tidemark: installing dependencies (once) ...\n');
     const started = Date.now();
     // npm tells its scripts where it is; `npm` on the PATH may be another one.
     const npm = process.env.npm_execpath;
-    const args = ['ci', '--no-audit', '--no-fund', '--loglevel=error'];
+    // As locked, like `npm ci`, which however refuses a lock file that lacks optional packages of other platforms, as
+    // one written from a registry without them does.
+    const args = ['install', '--no-save', '--no-audit', '--no-fund', '--loglevel=error'];
     const result = npm?.endsWith('.js')
       ? spawnSync(process.execPath, [npm, ...args], { cwd: root, encoding: 'utf8' })
       : spawnSync('npm', args, { cwd: root, encoding: 'utf8' });

@@ -1,12 +1,12 @@
 /** Reading the one member of a vendor's archive: damaged, lying and hostile ones are refused, good ones are exact. */
-import { existsSync } from 'node:fs';
-import { mkdtemp, open, readdir, readFile, readlink, rm, truncate, writeFile } from 'node:fs/promises';
+import { existsSync, readdirSync, readlinkSync } from 'node:fs';
+import { mkdtemp, open, readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { crc32, deflateRawSync, gzipSync } from 'node:zlib';
 import fc from 'fast-check';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
 import { type ArchiveMember, openGzip, openZipMember } from '../pipelines/sources/documents/archive.ts';
 import { writeZip } from '../pipelines/sources/documents/zip-writer.ts';
 import type { ErrorCode } from '../shared/error-codes.ts';
@@ -44,17 +44,25 @@ async function contentOf(archive: ArchiveMember): Promise<Buffer> {
   return Buffer.concat(pieces);
 }
 
-async function refusedBy(work: Promise<unknown>, code: ErrorCode): Promise<TidemarkError> {
+async function refusedBy(work: Promise<unknown>, code: ErrorCode, opening = false): Promise<TidemarkError> {
   const fault = await faultOf(work, code);
   expect(fault.details.document).toBe('the document');
-  expect(await openFiles()).toEqual([]);
+  // A zip without a readable directory is closed by the library that looked for one, a moment later.
+  if (opening) await vi.waitFor(() => expect(openFiles()).toEqual([]));
+  expect(openFiles()).toEqual([]);
   return fault;
 }
 
 /** Descriptors of this process that point into the test's folder; what a reader forgot to close shows here. */
-async function openFiles(): Promise<string[]> {
-  const descriptors = await readdir('/proc/self/fd').catch(() => []);
-  const targets = await Promise.all(descriptors.map((fd) => readlink(`/proc/self/fd/${fd}`).catch(() => '')));
+function openFiles(): string[] {
+  if (!existsSync('/proc/self/fd')) return [];
+  const targets = readdirSync('/proc/self/fd').map((fd) => {
+    try {
+      return readlinkSync(`/proc/self/fd/${fd}`);
+    } catch {
+      return '';
+    }
+  });
   return targets.filter((target) => target.startsWith(folder));
 }
 
@@ -70,7 +78,7 @@ describe('a whole zip', () => {
     expect(await contentOf(archive)).toEqual(CONTENT);
     // Each call reads anew.
     expect(await contentOf(archive)).toEqual(CONTENT);
-    expect(await openFiles()).toEqual([]);
+    expect(openFiles()).toEqual([]);
   });
 
   test('of an empty member is read as nothing: that it holds no rows is for the decoder to say', async () => {
@@ -148,7 +156,7 @@ describe('a zip that is refused before its first byte', () => {
     ],
   ])('%s is %s', async (_name, code, make, message) => {
     const path = await make();
-    expect((await refusedBy(openZip(path), code)).message).toMatch(message);
+    expect((await refusedBy(openZip(path), code, true)).message).toMatch(message);
   });
 
   test('cut anywhere, it is never taken for whole', async () => {
@@ -244,12 +252,12 @@ describe('leaving', () => {
   test.each([0, 8])('early closes the file at once (method %d)', async (method) => {
     const archive = await openZip(await zipFile({ member: member({ content: big, method }) }), big.length);
     for await (const _ of archive.stream()) break;
-    expect(await openFiles()).toEqual([]);
+    expect(openFiles()).toEqual([]);
     const consumer = async () => {
       for await (const _ of archive.stream()) throw new Error('consumer');
     };
     await expect(consumer()).rejects.toThrow('consumer');
-    expect(await openFiles()).toEqual([]);
+    expect(openFiles()).toEqual([]);
   });
 
   test.each([0, 8])('by abort throws its reason and closes the file (method %d)', async (method) => {
@@ -259,7 +267,7 @@ describe('leaving', () => {
       for await (const _ of archive.stream(abort.signal)) abort.abort(new Error('operator'));
     };
     await expect(reading()).rejects.toThrow('operator');
-    expect(await openFiles()).toEqual([]);
+    expect(openFiles()).toEqual([]);
     await expect(reading()).rejects.toThrow('operator');
   });
 });
@@ -277,7 +285,7 @@ describe('a gzip', () => {
     const archive = await openGz(path);
     expect(archive).toMatchObject({ name: NAME, unpackedBytes: null, crc32: null });
     expect(await contentOf(archive)).toEqual(CONTENT);
-    expect(await openFiles()).toEqual([]);
+    expect(openFiles()).toEqual([]);
   });
 
   test('refused: empty, garbage, cut, damaged, followed by something, a bomb', async () => {
@@ -285,7 +293,7 @@ describe('a gzip', () => {
     const damaged = Buffer.from(whole);
     damaged[whole.length - 6] ^= 1;
     await refused(Buffer.alloc(0), 'SOURCE_EMPTY');
-    await refused(Buffer.from('id,price'), 'SOURCE_ARCHIVE_INVALID');
+    await refusedBy(openGz(await file(Buffer.from('id,price'))), 'SOURCE_ARCHIVE_INVALID');
     for (const cut of [5, 100, whole.length - 4]) await refused(whole.subarray(0, cut), 'SOURCE_TRUNCATED');
     await refused(damaged, 'SOURCE_ARCHIVE_INVALID');
     await refused(Buffer.concat([whole, Buffer.from('trailing')]), 'SOURCE_ARCHIVE_INVALID');
@@ -327,9 +335,9 @@ test('an archive that cannot be finished leaves nothing behind', async () => {
     'source of rows',
   );
   expect(await readdir(join(folder, 'unfinished'))).toEqual([]);
-  expect(await openFiles()).toEqual([]);
+  expect(openFiles()).toEqual([]);
   await using kept = await open(await file(CONTENT), 'r');
   // The check above sees what is open: it can fail.
-  expect(await openFiles()).toHaveLength(existsSync('/proc/self/fd') ? 1 : 0);
+  expect(openFiles()).toHaveLength(existsSync('/proc/self/fd') ? 1 : 0);
   expect(kept.fd).toBeGreaterThan(0);
 });

@@ -1,13 +1,13 @@
 /** A vendor's documents in a folder, the addresses they are looked for at, and the spool of downloads. */
 import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
-import { copyFile, mkdir, mkdtemp, readdir, readFile, rm, utimes, writeFile } from 'node:fs/promises';
+import { copyFile, mkdir, mkdtemp, readdir, readFile, rename, rm, utimes, writeFile } from 'node:fs/promises';
 import { hostname, tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
 import { cleanSpool, fetchText } from '../pipelines/sources/documents/fetch.ts';
-import { backoffMs, retryAfterMs } from '../pipelines/sources/documents/retry.ts';
+import { backoffMs, retryAfterMs, withAttempts } from '../pipelines/sources/documents/retry.ts';
 import { documentName, urlBelow } from '../pipelines/sources/documents/urls.ts';
 import { documentFor, fetchTrades } from '../pipelines/sources/exchange_a/fetch.ts';
 import { writeDay } from '../pipelines/sources/exchange_a/generate.ts';
@@ -113,13 +113,26 @@ describe('a document in a folder', () => {
     await mkdir(dirname(path), { recursive: true });
     await writeFile(path, zip);
     await writeFile(`${path}.CHECKSUM`, `${sha256}  ${NAME}\n`);
+    const stamp = (file: string, seconds: number) => utimes(file, seconds, seconds);
+    await stamp(path, 100);
     await using document = await local(directory);
+    const changed = expect.objectContaining({ code: 'SOURCE_CHECKSUM_MISMATCH' });
     await document.assertUnchanged();
-    await writeFile(path, Buffer.concat([zip, Buffer.from('x')]));
-    await expect(document.assertUnchanged()).rejects.toMatchObject({ code: 'SOURCE_CHECKSUM_MISMATCH' });
+    await stamp(path, 200);
+    await expect(document.assertUnchanged()).rejects.toEqual(changed);
+    await stamp(path, 100);
+    await document.assertUnchanged();
+    await writeFile(path, zip.subarray(1));
+    await stamp(path, 100);
+    await expect(document.assertUnchanged()).rejects.toEqual(changed);
+    // Another file of the same size and time in its place.
     await writeFile(path, zip);
-    await utimes(path, 0, 0);
-    await expect(document.assertUnchanged()).rejects.toMatchObject({ code: 'SOURCE_CHECKSUM_MISMATCH' });
+    await writeFile(`${path}.new`, Buffer.alloc(zip.length));
+    await stamp(`${path}.new`, 100);
+    await rename(`${path}.new`, path);
+    await expect(document.assertUnchanged()).rejects.toEqual(changed);
+    await rm(path);
+    await expect(document.assertUnchanged()).rejects.toMatchObject({ code: 'SOURCE_NOT_FOUND' });
   });
 
   test.skipIf(!existsSync(SHARED_DATA))(
@@ -216,6 +229,13 @@ describe('the spool', () => {
   test('that does not exist is clean', async () => {
     expect(await cleanSpool(join(folder, 'never'))).toBe(0);
   });
+});
+
+test('nothing is tried for a caller who has gone', async () => {
+  const attempt = vi.fn(async () => 'done');
+  const signal = AbortSignal.abort(new Error('gone'));
+  await expect(withAttempts({ maxAttempts: 3, signal }, attempt)).rejects.toThrow('gone');
+  expect(attempt).not.toHaveBeenCalled();
 });
 
 test('waits grow, stay below their limit and spread', () => {

@@ -3,7 +3,7 @@ import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
 import { fetchDocument, fetchText } from '../pipelines/sources/documents/fetch.ts';
 import { fetchTrades } from '../pipelines/sources/exchange_a/fetch.ts';
 import { writeDay } from '../pipelines/sources/exchange_a/generate.ts';
@@ -179,9 +179,20 @@ describe('a document over http', () => {
   test('larger than the limit is refused, announced or not, without a retry', async () => {
     const announced = await faultOf(fetchDay({ maxBytes: 1000 }), 'SOURCE_TOO_LARGE');
     expect(announced.details).toMatchObject({ document: NAME, maxBytes: 1000, limit: 'SVC_SOURCE_MAX_DOCUMENT_BYTES' });
+    server.fail(PATH, { kind: 'stall', afterBytes: 1, times: 1 });
+    await faultOf(fetchDay({ maxBytes: 1000 }), 'SOURCE_TOO_LARGE');
     server.fail(PATH, { kind: 'chunked', pieceBytes: 700 });
     await faultOf(fetchDay({ maxBytes: 1000 }), 'SOURCE_TOO_LARGE');
-    expect(server.requests()).toHaveLength(2);
+    expect(server.requests()).toHaveLength(3);
+  });
+
+  test('a download that is given up does not hold its connection', async () => {
+    await using other = await startVendorServer(vendorDir);
+    other.fail(PATH, { kind: 'stall', afterBytes: 1 });
+    const work = fetchDay({ baseUrl: other.url, timeoutMs: 10_000, maxBytes: 1000 });
+    await faultOf(work, 'SOURCE_TOO_LARGE');
+    expect(other.requests()).toHaveLength(1);
+    await vi.waitFor(async () => expect(await other.openConnections()).toBe(0));
   });
 
   test('redirects are followed, a loop and another scheme are not', async () => {
@@ -190,6 +201,7 @@ describe('a document over http', () => {
     expect(document).toMatchObject({ sha256, name: 'moved.zip' });
     server.fail('loop.zip', { kind: 'redirect', location: '/loop.zip', status: 308 });
     expect((await faultOf(fetchPath('loop.zip'), 'SOURCE_UNREACHABLE')).message).toContain('more than 5 times');
+    expect(server.requests('loop.zip')).toHaveLength(6);
     server.fail('local.zip', { kind: 'redirect', location: 'file:///etc/hostname' });
     expect((await faultOf(fetchPath('local.zip'), 'SOURCE_UNREACHABLE')).message).toContain('file://');
     expect(server.requests('local.zip')).toHaveLength(1);
@@ -226,7 +238,7 @@ describe('a document over http', () => {
   test('aborting ends the download and throws the reason', async () => {
     server.fail(PATH, { kind: 'stall', afterBytes: 1000 });
     const abort = new AbortController();
-    const work = fetchDay({ signal: abort.signal, timeoutMs: 5000 });
+    const work = fetchDay({ signal: abort.signal, timeoutMs: 5000, maxAttempts: 1 });
     await sleep(100);
     abort.abort(new Error('operator'));
     await expect(work).rejects.toThrow('operator');
@@ -267,6 +279,8 @@ describe('a checksum beside the document', () => {
     expect(fault.details).toMatchObject({ document: NAME, expected: '0'.repeat(64), actual: sha256, attempts: 3 });
     expect(server.requests(PATH)).toHaveLength(3);
     expect(server.requests(PATH)[1].headers['cache-control']).toBe('no-cache');
+    await faultOf(fetchDay({ maxAttempts: 2 }), 'SOURCE_CHECKSUM_MISMATCH');
+    expect(server.requests(PATH)).toHaveLength(3 + 2);
   });
 
   test('wrong once, because the vendor is republishing: the second download is taken', async () => {

@@ -5,6 +5,9 @@ import { freePort, isPortFree } from './ports.ts';
 import type { Server, ServerName, ServerRecord } from './server.ts';
 import { type Records, readState, type StackState, writeState } from './state.ts';
 
+/** Longest crash recovery, or shutdown begun by somebody else, that is waited for. */
+const STARTING_MS = 600_000;
+
 export interface EnsureOptions {
   readonly servers: readonly Server[];
   readonly kind: StackState['kind'];
@@ -47,12 +50,12 @@ export async function ensureServers(
 
 async function isUsable(server: Server, record: ServerRecord, options: EnsureOptions): Promise<boolean> {
   if (!(await server.isAlive(record))) return false;
-  const deadline = Date.now() + options.patienceMs;
+  const found = Date.now();
   for (;;) {
     const fault = await server.fault(record, options.patienceMs);
     if (fault === undefined) return true;
     if (!(await server.isAlive(record))) return false;
-    if (fault.kind !== 'starting' && Date.now() > deadline) {
+    if (Date.now() - found > (fault.kind === 'starting' ? STARTING_MS : options.patienceMs)) {
       const { name } = server;
       options.log.warn(
         { server: name, pid: record.pid, reason: fault.reason },

@@ -229,6 +229,7 @@ export function postgresSettings(profile: Profile, maxWalBytes: number): Record<
     shared_buffers: megabytes(profile.sharedBuffersBytes),
     // Shared buffers are a quarter of memory where memory is small; the planner may count on about half of it.
     effective_cache_size: megabytes(profile.sharedBuffersBytes * 2),
+    // 512 MB where memory is 4 GB or more
     maintenance_work_mem: profile.sharedBuffersBytes >= GIB ? '512MB' : '256MB',
     work_mem: '32MB',
     max_locks_per_transaction: '1024',
@@ -241,8 +242,8 @@ export function postgresSettings(profile: Profile, maxWalBytes: number): Record<
     max_wal_size: megabytes(maxWalBytes),
     checkpoint_timeout: '15min',
     default_toast_compression: 'lz4',
+    // Never synchronous_commit: without it a killed server forgets what it had confirmed.
     fsync: profile.durable ? 'on' : 'off',
-    synchronous_commit: profile.durable ? 'on' : 'off',
     shared_preload_libraries: 'timescaledb',
     'timescaledb.telemetry_level': 'off',
     'timescaledb.max_background_workers': '8',

@@ -38,6 +38,8 @@ export interface VendorServer extends AsyncDisposable {
   requests(path?: string): readonly SeenRequest[];
   /** Adds a fault after those the path already has. */
   fail(path: string, fault: Fault): void;
+  /** Connections open now, idle ones included. */
+  openConnections(): Promise<number>;
   /** Forgets faults and requests. */
   reset(): void;
 }
@@ -67,6 +69,8 @@ export async function startVendorServer(directory: string): Promise<VendorServer
       list.push({ fault, left: fault.times ?? Number.POSITIVE_INFINITY });
       faults.set(path, list);
     },
+    openConnections: () =>
+      new Promise((resolve, reject) => server.getConnections((error, open) => (error ? reject(error) : resolve(open)))),
     reset: () => {
       faults.clear();
       seen.length = 0;

@@ -137,11 +137,7 @@ async function* bodyOf(
     signal?.throwIfAborted();
     if (cause instanceof Silence) throw new Retryable(unreachable(url, cause.message, { received }));
     throw new Retryable(truncated(url, received, declaredBytes, cause));
-  } finally {
-    if (!response.complete) response.destroy();
   }
-  if (!response.complete || (declaredBytes !== undefined && received !== declaredBytes))
-    throw new Retryable(truncated(url, received, declaredBytes));
 }
 
 function redirectTarget(from: URL, response: IncomingMessage, hop: number, asked: URL): URL {

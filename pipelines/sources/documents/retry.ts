@@ -46,9 +46,8 @@ export async function withAttempts<T>(options: AttemptsOptions, attempt: (n: num
       if (n >= options.maxAttempts) throw exhausted(fault, n, '');
       const waitMs = Math.max(retryAfterMs, backoffMs(n, options.backoff));
       options.onRetry?.(fault, n, waitMs);
-      await sleep(waitMs, undefined, { signal: options.signal }).catch((cause) => {
-        throw options.signal?.reason ?? cause;
-      });
+      // An abort shows at the next attempt, before anything is sent.
+      await sleep(waitMs, undefined, { signal: options.signal }).catch(() => {});
     }
   }
 }

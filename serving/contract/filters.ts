@@ -1,0 +1,181 @@
+/**
+ * Filters: which operators a field takes, what its values are, and the SQL test that is pushed down. Values become
+ * bound parameters; the SQL text holds only what the registry declares.
+ */
+import type { Dtype, Field } from '../../shared/registry/index.ts';
+import { array, bool, float8, int8, type Params, text, timestamptz, uuid } from '../db/params.ts';
+import type { Param } from '../db/wire-messages.ts';
+import type { Json } from './json.ts';
+import type { ContractFault } from './problems.ts';
+import { INSTANT_RULE, type Instant, parseInstant } from './time.ts';
+
+export const OPERATORS = ['eq', 'ne', 'gt', 'gte', 'lt', 'lte', 'in', 'not_in'] as const;
+export type Operator = (typeof OPERATORS)[number];
+
+const EQUALITY: readonly Operator[] = ['eq', 'ne', 'in', 'not_in'];
+
+/** The operators of each type of field. */
+export const OPERATORS_OF: Readonly<Record<Dtype, readonly Operator[]>> = {
+  int64: OPERATORS,
+  float64: OPERATORS,
+  timestamp_utc: OPERATORS,
+  string: EQUALITY,
+  uuid: EQUALITY,
+  bool01: ['eq', 'ne'],
+  json: [],
+};
+
+export const MAX_FILTERS = 64;
+/** Values of one in/not_in list. */
+export const MAX_LIST_VALUES = 10_000;
+
+export interface Filter {
+  readonly field: Field;
+  /** The test over the table alias `t`; adds its values to the statement's parameters. */
+  test(params: Params): string;
+  /** What it says about the field's value in epoch ms, where that is a time: [fromMs, toMs). */
+  readonly bounds?: { readonly fromMs: number; readonly toMs: number };
+}
+
+/** A filter clause's value against its field, or every fault of it. `pointer` is the clause's place in the body. */
+export function parseFilter(
+  field: Field,
+  op: Operator,
+  value: Json | undefined,
+  pointer: string,
+): Filter | readonly ContractFault[] {
+  const allowed = OPERATORS_OF[field.dtype];
+  if (!allowed.includes(op)) {
+    const message =
+      allowed.length === 0
+        ? `${field.name} is ${field.dtype}, which cannot be filtered`
+        : `${op} is not for ${field.name} (${field.dtype}); it takes ${allowed.join(', ')}`;
+    return [{ pointer: `${pointer}/op`, message }];
+  }
+  if (value === null && (op === 'eq' || op === 'ne')) {
+    const test = `(${field.sql}) is ${op === 'eq' ? '' : 'not '}null`;
+    return { field, test: () => test };
+  }
+  if (op === 'in' || op === 'not_in') return parseList(field, op, value, `${pointer}/value`);
+  const parsed = parseValue(field, value);
+  if (typeof parsed === 'string') return [{ pointer: `${pointer}/value`, message: parsed }];
+  return comparison(field, op, parsed);
+}
+
+type Comparison = Exclude<Operator, 'in' | 'not_in'>;
+
+const SQL_OPERATOR: Readonly<Record<Comparison, string>> = {
+  eq: '=',
+  ne: '<>',
+  gt: '>',
+  gte: '>=',
+  lt: '<',
+  lte: '<=',
+};
+
+function comparison(field: Field, op: Comparison, value: Value): Filter {
+  const bounds = value.instant && instantBounds(op, value.instant);
+  if (isFiner(value)) {
+    // Rows have whole milliseconds: none is equal to a finer instant, and what is before or after it is told by the floor.
+    if (op === 'eq') return { field, test: () => 'false', bounds };
+    if (op === 'ne') return { field, test: () => `(${field.sql}) is not null` };
+    const sql = op === 'gt' || op === 'gte' ? '>' : '<=';
+    return { field, bounds, test: (params) => `(${field.sql}) ${sql} ${params.add(value.param)}` };
+  }
+  return { field, bounds, test: (params) => `(${field.sql}) ${SQL_OPERATOR[op]} ${params.add(value.param)}` };
+}
+
+function parseList(
+  field: Field,
+  op: 'in' | 'not_in',
+  value: Json | undefined,
+  pointer: string,
+): Filter | readonly ContractFault[] {
+  if (!Array.isArray(value) || value.length === 0) {
+    return [{ pointer, message: `${op} takes a list of at least one value` }];
+  }
+  if (value.length > MAX_LIST_VALUES) return [{ pointer, message: `${op} takes at most ${MAX_LIST_VALUES} values` }];
+  const faults: ContractFault[] = [];
+  const values: Value[] = [];
+  value.forEach((element: Json, index) => {
+    const parsed = parseValue(field, element);
+    if (typeof parsed === 'string') faults.push({ pointer: `${pointer}/${index}`, message: parsed });
+    // A time finer than rows have equals none of them: it neither adds to nor takes from the list.
+    else if (!isFiner(parsed)) values.push(parsed);
+  });
+  if (faults.length > 0) return faults;
+  if (values.length === 0) return { field, test: () => (op === 'in' ? 'false' : `(${field.sql}) is not null`) };
+  const list = array(values.map((element) => element.param));
+  const sql = op === 'in' ? '= any' : '<> all';
+  const times = values.map((element) => element.instant?.ms ?? Number.NaN);
+  const fromMs = Math.min(...times);
+  const bounds = op === 'in' && !Number.isNaN(fromMs) ? { fromMs, toMs: Math.max(...times) + 1 } : undefined;
+  return { field, bounds, test: (params) => `(${field.sql}) ${sql} (${params.add(list)})` };
+}
+
+/** A value ready to be bound. */
+interface Value {
+  readonly param: Param;
+  /** The value as a time in ms, for fields that are one or may be (an integer of ms). */
+  readonly instant?: Instant;
+}
+
+const isFiner = (value: Value) => value.instant?.exact === false;
+
+const INT64_MIN = -(2n ** 63n);
+const INT64_MAX = 2n ** 63n - 1n;
+const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i;
+
+/** @returns the value, or what it must be. */
+function parseValue(field: Field, value: Json | undefined): Value | string {
+  switch (field.dtype) {
+    case 'int64': {
+      const isWhole = typeof value === 'bigint' || (typeof value === 'number' && Number.isInteger(value));
+      if (!isWhole || BigInt(value) < INT64_MIN || BigInt(value) > INT64_MAX) {
+        return 'must be an integer of 64 bits';
+      }
+      return { param: int8(value), instant: typeof value === 'number' ? { ms: value, exact: true } : undefined };
+    }
+    case 'float64': {
+      const number = typeof value === 'bigint' ? Number(value) : value;
+      if (typeof number !== 'number' || !Number.isFinite(number)) return 'must be a finite number';
+      return { param: float8(number) };
+    }
+    case 'bool01':
+      return value === 0 || value === 1 ? { param: bool(value === 1) } : 'must be 0 or 1';
+    case 'timestamp_utc': {
+      const instant = typeof value === 'string' ? parseInstant(value) : undefined;
+      if (!instant) return INSTANT_RULE;
+      return { param: field.pg === 'int8' ? int8(instant.ms) : timestamptz(instant.ms), instant };
+    }
+    case 'uuid':
+      return typeof value === 'string' && UUID.test(value) ? { param: uuid(value) } : 'must be a UUID';
+    case 'string':
+      if (typeof value !== 'string') return 'must be a string';
+      return isStorableText(value) ? { param: text(value) } : 'must be Unicode text without NUL';
+    case 'json':
+      return 'cannot be filtered';
+  }
+}
+
+/** PostgreSQL's text has no NUL and no lone surrogates: such a value could not even be asked for. */
+const isStorableText = (value: string) => !value.includes('\0') && value.isWellFormed();
+
+/** The [from, to) in ms that a comparison leaves open. */
+function instantBounds(op: Comparison, { ms, exact }: Instant): Filter['bounds'] {
+  const ceil = exact ? ms : ms + 1;
+  switch (op) {
+    case 'eq':
+      return { fromMs: ms, toMs: ms + 1 };
+    case 'gt':
+      return { fromMs: ms + 1, toMs: Number.POSITIVE_INFINITY };
+    case 'gte':
+      return { fromMs: ceil, toMs: Number.POSITIVE_INFINITY };
+    case 'lt':
+      return { fromMs: Number.NEGATIVE_INFINITY, toMs: ceil };
+    case 'lte':
+      return { fromMs: Number.NEGATIVE_INFINITY, toMs: ms + 1 };
+    case 'ne':
+      return undefined;
+  }
+}

@@ -1,0 +1,191 @@
+/**
+ * Strict JSON. JSON.parse cannot be used for requests: it does not say where a fault is, takes the last of two equal
+ * keys silently, and rounds integers past 2^53.
+ */
+
+export type Json = null | boolean | number | bigint | string | readonly Json[] | JsonObject;
+/** Without a prototype: `__proto__` is a key like any other. */
+export interface JsonObject {
+  readonly [key: string]: Json;
+}
+
+export class JsonFault extends Error {
+  override readonly name = 'JsonFault';
+  /** UTF-16 offset in the text. */
+  readonly offset: number;
+
+  constructor(offset: number, what: string) {
+    super(`${what} at offset ${offset}`);
+    this.offset = offset;
+  }
+}
+
+/** Deeper than any request needs; keeps the parser's own stack small. */
+const MAX_DEPTH = 32;
+const NUMBER = /-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?/y;
+const PLAIN_TEXT = /[^"\\\u0000-\u001f]*/y;
+const ESCAPED: Readonly<Record<string, string>> = {
+  '"': '"',
+  '\\': '\\',
+  '/': '/',
+  b: '\b',
+  f: '\f',
+  n: '\n',
+  r: '\r',
+  t: '\t',
+};
+
+/**
+ * Integers past 2^53 come as bigint, all other numbers as number; `1.0` is 1.
+ * @throws JsonFault
+ */
+export function parseJson(text: string): Json {
+  const parser = new Parser(text);
+  const value = parser.value(0);
+  parser.end();
+  return value;
+}
+
+class Parser {
+  readonly #text: string;
+  #at = 0;
+
+  constructor(text: string) {
+    this.#text = text;
+  }
+
+  value(depth: number): Json {
+    if (depth > MAX_DEPTH) throw new JsonFault(this.#at, `nesting deeper than ${MAX_DEPTH}`);
+    this.#space();
+    switch (this.#text[this.#at]) {
+      case '{':
+        return this.#object(depth);
+      case '[':
+        return this.#array(depth);
+      case '"':
+        return this.#string();
+      case 't':
+        return this.#word('true', true);
+      case 'f':
+        return this.#word('false', false);
+      case 'n':
+        return this.#word('null', null);
+      default:
+        return this.#number();
+    }
+  }
+
+  end(): void {
+    this.#space();
+    if (this.#at < this.#text.length) throw this.#unexpected();
+  }
+
+  #object(depth: number): JsonObject {
+    const object: Record<string, Json> = Object.create(null);
+    this.#at++;
+    this.#space();
+    if (this.#text[this.#at] === '}') {
+      this.#at++;
+      return object;
+    }
+    for (;;) {
+      this.#space();
+      const start = this.#at;
+      if (this.#text[start] !== '"') throw this.#unexpected();
+      const key = this.#string();
+      if (key in object) throw new JsonFault(start, `the key ${JSON.stringify(key)} a second time`);
+      this.#space();
+      this.#expect(':');
+      object[key] = this.value(depth + 1);
+      this.#space();
+      if (this.#text[this.#at] === ',') this.#at++;
+      else {
+        this.#expect('}');
+        return object;
+      }
+    }
+  }
+
+  #array(depth: number): Json[] {
+    const array: Json[] = [];
+    this.#at++;
+    this.#space();
+    if (this.#text[this.#at] === ']') {
+      this.#at++;
+      return array;
+    }
+    for (;;) {
+      array.push(this.value(depth + 1));
+      this.#space();
+      if (this.#text[this.#at] === ',') this.#at++;
+      else {
+        this.#expect(']');
+        return array;
+      }
+    }
+  }
+
+  #string(): string {
+    const parts: string[] = [];
+    this.#at++;
+    for (;;) {
+      PLAIN_TEXT.lastIndex = this.#at;
+      const plain = PLAIN_TEXT.exec(this.#text)![0];
+      this.#at += plain.length;
+      const next = this.#text[this.#at];
+      if (next === '"') {
+        this.#at++;
+        return parts.length === 0 ? plain : parts.join('') + plain;
+      }
+      if (next !== '\\') throw this.#unexpected();
+      parts.push(plain, this.#escape());
+    }
+  }
+
+  #escape(): string {
+    const letter = this.#text[this.#at + 1];
+    if (letter === 'u') {
+      const digits = this.#text.slice(this.#at + 2, this.#at + 6);
+      if (!/^[0-9a-fA-F]{4}$/.test(digits)) throw new JsonFault(this.#at, 'an incomplete \\u escape');
+      this.#at += 6;
+      return String.fromCharCode(Number.parseInt(digits, 16));
+    }
+    const character = letter === undefined ? undefined : ESCAPED[letter];
+    if (character === undefined) throw new JsonFault(this.#at, 'an unknown escape');
+    this.#at += 2;
+    return character;
+  }
+
+  #number(): number | bigint {
+    NUMBER.lastIndex = this.#at;
+    const match = NUMBER.exec(this.#text);
+    if (!match) throw this.#unexpected();
+    this.#at += match[0].length;
+    const value = Number(match[0]);
+    return /^-?\d+$/.test(match[0]) && !Number.isSafeInteger(value) ? BigInt(match[0]) : value;
+  }
+
+  #word<T extends Json>(word: string, value: T): T {
+    if (!this.#text.startsWith(word, this.#at)) throw this.#unexpected();
+    this.#at += word.length;
+    return value;
+  }
+
+  #expect(character: string): void {
+    if (this.#text[this.#at] !== character) throw this.#unexpected();
+    this.#at++;
+  }
+
+  #space(): void {
+    for (; ; this.#at++) {
+      const code = this.#text.charCodeAt(this.#at);
+      if (code !== 0x20 && code !== 0x0a && code !== 0x0d && code !== 0x09) return;
+    }
+  }
+
+  #unexpected(): JsonFault {
+    if (this.#at >= this.#text.length) return new JsonFault(this.#at, 'the text ends');
+    const character = String.fromCodePoint(this.#text.codePointAt(this.#at)!);
+    return new JsonFault(this.#at, `unexpected ${JSON.stringify(character)}`);
+  }
+}

@@ -1,0 +1,106 @@
+/** Every code a caller can meet, once: status and title. Documentation and OpenAPI are generated from this table. */
+
+export interface ProblemKind {
+  readonly status: number;
+  readonly title: string;
+  /** Seconds after which trying again makes sense; every 503 has it. */
+  readonly retryAfter?: number;
+}
+
+export const PROBLEMS = {
+  // HTTP
+  HTTP_REQUEST_MALFORMED: { status: 400, title: 'The bytes received are no HTTP request' },
+  HTTP_REQUEST_TIMEOUT: { status: 408, title: 'The request did not arrive in time' },
+  HTTP_HEADERS_TOO_LARGE: { status: 431, title: 'The request headers are too large' },
+  ROUTE_NOT_FOUND: { status: 404, title: 'There is no such path' },
+  METHOD_NOT_ALLOWED: { status: 405, title: 'The path does not take this method' },
+  NOT_ACCEPTABLE: { status: 406, title: 'None of the accepted media types is served here' },
+  NOT_READY: { status: 503, title: 'The service is not ready', retryAfter: 5 },
+  INTERNAL_ERROR: { status: 500, title: 'The service failed' },
+
+  // key and contract
+  AUTH_INVALID_API_KEY: { status: 409, title: 'The X-API-Key header is missing or wrong' },
+  QUERY_CONTRACT_ERROR: { status: 409, title: 'The request does not follow the contract' },
+
+  // rights
+  QUERY_RIGHTS_MISSING_STATE: { status: 409, title: 'No rights are declared for the dataset' },
+  QUERY_RIGHTS_INGEST_ONLY: { status: 409, title: 'The dataset is kept but may not be served' },
+  QUERY_RIGHTS_BYOK_REQUIRED: { status: 409, title: 'The dataset needs the caller’s own storage credentials' },
+  QUERY_RIGHTS_BYOK_REFUSED: { status: 409, title: 'The storage credentials were refused' },
+  QUERY_RIGHTS_LEGAL_SIGNOFF_MISSING: { status: 409, title: 'The legal sign-off of the dataset cannot be shown' },
+  QUERY_RIGHTS_RESOLUTION_ERROR: { status: 503, title: 'The rights of the dataset cannot be established', retryAfter: 30 },
+
+  // the read
+  STRICT_MODE_WARNING_FAILURE: { status: 409, title: 'The answer would carry warnings, and strict was asked for' },
+  QUERY_QUEUE_LIMIT_REACHED: { status: 503, title: 'Too many reads are waiting', retryAfter: 1 },
+  ALIGNED_QUERY_QUEUE_LIMIT_REACHED: { status: 503, title: 'Too many aligned reads are waiting', retryAfter: 1 },
+  QUERY_TIMEOUT: { status: 503, title: 'The read found no row within its time budget', retryAfter: 5 },
+  // status as the dataset declares it: 409 for the Bitcoin streams
+  ALIGNED_STORAGE_CONTRACT_VIOLATION: { status: 503, title: 'The aligned storage is not as declared', retryAfter: 30 },
+  QUERY_BACKEND_ERROR: { status: 503, title: 'The database could not answer', retryAfter: 2 },
+  QUERY_RUNTIME_ERROR: { status: 503, title: 'Stored data is not as declared', retryAfter: 30 },
+  QUERY_UNKNOWN_ERROR: { status: 503, title: 'The read failed', retryAfter: 5 },
+  QUERY_NO_DATA: { status: 404, title: 'There are no proved rows for the request' },
+} as const satisfies Record<string, ProblemKind>;
+
+export type ProblemCode = keyof typeof PROBLEMS;
+
+/** One fault of a request: where (JSON pointer into the body), and what. */
+export interface ContractFault {
+  readonly pointer: string;
+  readonly message: string;
+}
+
+export interface Warning {
+  readonly code: string;
+  readonly message: string;
+  readonly details: Readonly<Record<string, unknown>>;
+}
+
+export interface ProblemMore {
+  readonly errors?: readonly ContractFault[];
+  readonly warnings?: readonly Warning[];
+  readonly status?: number;
+  readonly headers?: Readonly<Record<string, string>>;
+  /** More members of the envelope. */
+  readonly members?: Readonly<Record<string, unknown>>;
+  /** For the log, never for the caller. */
+  readonly cause?: unknown;
+}
+
+/** An answer other than 2xx. `detail` is for the caller: no SQL, no path, no credential. */
+export class Problem extends Error {
+  override readonly name = 'Problem';
+  readonly code: ProblemCode;
+  readonly status: number;
+  readonly more: ProblemMore;
+
+  constructor(code: ProblemCode, detail: string, more: ProblemMore = {}) {
+    super(detail, more.cause === undefined ? undefined : { cause: more.cause });
+    this.code = code;
+    this.status = more.status ?? PROBLEMS[code].status;
+    this.more = more;
+  }
+
+  get headers(): Record<string, string> {
+    const { retryAfter }: ProblemKind = PROBLEMS[this.code];
+    const wait = this.status === 503 ? { 'Retry-After': String(retryAfter ?? 5) } : {};
+    return { ...wait, ...this.more.headers };
+  }
+
+  /** The RFC 9457 envelope. */
+  body(requestId: string): Record<string, unknown> {
+    const { errors, warnings, members } = this.more;
+    return {
+      type: `urn:tidemark:problem:${this.code}`,
+      title: PROBLEMS[this.code].title,
+      status: this.status,
+      detail: this.message,
+      code: this.code,
+      request_id: requestId,
+      ...(errors && { errors }),
+      ...(warnings && { warnings }),
+      ...members,
+    };
+  }
+}

@@ -1,0 +1,87 @@
+/** Values bound to statements, in PostgreSQL's binary format. */
+import { assert } from '../../shared/errors.ts';
+import type { PgType } from '../../shared/registry/index.ts';
+import { POSTGRES_EPOCH_MS } from '../rendering/timestamps.ts';
+import type { Param } from './wire-messages.ts';
+
+export const OID = {
+  bool: 16,
+  bytea: 17,
+  int8: 20,
+  int2: 21,
+  int4: 23,
+  text: 25,
+  float8: 701,
+  timestamptz: 1184,
+  uuid: 2950,
+} as const satisfies Record<PgType, number>;
+
+/** Array types by the type of their elements. */
+const ARRAY_OID: Readonly<Record<number, number>> = {
+  [OID.int8]: 1016,
+  [OID.text]: 1009,
+  [OID.float8]: 1022,
+  [OID.timestamptz]: 1185,
+  [OID.uuid]: 2951,
+};
+
+/** Collects the parameters of one statement. */
+export class Params {
+  readonly list: Param[] = [];
+
+  /** @returns the placeholder. */
+  add(param: Param): string {
+    this.list.push(param);
+    return `$${this.list.length}`;
+  }
+}
+
+export function int8(value: number | bigint): Param {
+  const bytes = Buffer.alloc(8);
+  bytes.writeBigInt64BE(BigInt(value));
+  return { oid: OID.int8, bytes };
+}
+
+export function int2(value: number): Param {
+  const bytes = Buffer.alloc(2);
+  bytes.writeInt16BE(value);
+  return { oid: OID.int2, bytes };
+}
+
+export function float8(value: number): Param {
+  const bytes = Buffer.alloc(8);
+  bytes.writeDoubleBE(value);
+  return { oid: OID.float8, bytes };
+}
+
+export const bool = (value: boolean): Param => ({ oid: OID.bool, bytes: Buffer.from([value ? 1 : 0]) });
+
+export const text = (value: string): Param => ({ oid: OID.text, bytes: Buffer.from(value) });
+
+export const uuid = (value: string): Param => ({ oid: OID.uuid, bytes: Buffer.from(value.replaceAll('-', ''), 'hex') });
+
+export function timestamptz(ms: number): Param {
+  const bytes = Buffer.alloc(8);
+  bytes.writeBigInt64BE((BigInt(ms) - BigInt(POSTGRES_EPOCH_MS)) * 1000n);
+  return { oid: OID.timestamptz, bytes };
+}
+
+/** One array of at least one scalar, all of one type and none null. */
+export function array(elements: readonly Param[]): Param {
+  const oid = ARRAY_OID[elements[0]?.oid];
+  assert(oid !== undefined, 'no array of such elements is bound');
+  const head = Buffer.alloc(20);
+  head.writeInt32BE(1, 0); // dimensions
+  head.writeInt32BE(0, 4); // no nulls
+  head.writeInt32BE(elements[0].oid, 8);
+  head.writeInt32BE(elements.length, 12);
+  head.writeInt32BE(1, 16); // lower bound
+  const parts: Buffer[] = [head];
+  for (const { bytes } of elements) {
+    assert(bytes !== null, 'an array of bound values holds no null');
+    const length = Buffer.alloc(4);
+    length.writeInt32BE(bytes.length);
+    parts.push(length, bytes);
+  }
+  return { oid, bytes: Buffer.concat(parts) };
+}

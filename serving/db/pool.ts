@@ -1,0 +1,50 @@
+/** Connections of the service's own role, kept open between reads. How many there are is bounded by the read slots. */
+import { Wire, type WireOptions } from './wire.ts';
+
+export class WirePool implements AsyncDisposable {
+  readonly options: WireOptions;
+  readonly #idle: Wire[] = [];
+  readonly #busy = new Set<Wire>();
+  #ended = false;
+
+  constructor(options: WireOptions) {
+    this.options = options;
+  }
+
+  get open(): { readonly idle: number; readonly busy: number } {
+    return { idle: this.#idle.length, busy: this.#busy.size };
+  }
+
+  /** An idle connection if there is one, else a new one. `reused` connections may have died unnoticed. */
+  async acquire(fresh = false): Promise<{ wire: Wire; reused: boolean }> {
+    while (!fresh) {
+      const wire = this.#idle.pop();
+      if (!wire) break;
+      if (wire.closed) continue;
+      this.#busy.add(wire);
+      return { wire, reused: true };
+    }
+    const wire = await Wire.open(this.options);
+    this.#busy.add(wire);
+    return { wire, reused: false };
+  }
+
+  /** Back to the idle ones, if it is in a state to be used again. */
+  release(wire: Wire): void {
+    if (!this.#busy.delete(wire) || wire.closed) return;
+    if (this.#ended || wire.status !== 'I') wire.abandon();
+    else this.#idle.push(wire);
+  }
+
+  /** Not to be used again; what it runs is cancelled. */
+  discard(wire: Wire): void {
+    this.#busy.delete(wire);
+    wire.abandon();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#ended = true;
+    for (const wire of this.#idle.splice(0)) wire.end();
+    for (const wire of this.#busy) wire.abandon();
+  }
+}

@@ -1,0 +1,101 @@
+/** What runs before anything is installed: the bootstrap and the launcher, in a small project of their own. */
+import { spawnSync } from 'node:child_process';
+import { chmod, cp, mkdir, readFile, rm, symlink, writeFile } from 'node:fs/promises';
+import { delimiter, dirname, join } from 'node:path';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { temporaryDir } from './support/stack.ts';
+
+const PROJECT = join(import.meta.dirname, '..');
+
+let dir: string;
+let root: string;
+
+beforeEach(async () => {
+  dir = await temporaryDir();
+  root = join(dir, 'a project');
+  await mkdir(join(root, 'shared'), { recursive: true });
+  await cp(join(PROJECT, 'shared/bootstrap.mjs'), join(root, 'shared/bootstrap.mjs'));
+  await cp(join(PROJECT, 'tidemark'), join(root, 'tidemark'));
+  await writeLock('1.0.0');
+  // Stands in for npm: counts its runs, leaves what npm leaves.
+  await writeFile(
+    join(dir, 'npm.js'),
+    `const fs = require('node:fs');
+     fs.appendFileSync(${JSON.stringify(join(dir, 'runs'))}, process.argv.slice(2, 3) + '\\n');
+     if (process.env.NPM_FAILS) { console.error('registry is down'); process.exit(1); }
+     fs.mkdirSync('node_modules', { recursive: true });
+     fs.copyFileSync('package-lock.json', 'node_modules/.package-lock.json');`,
+  );
+});
+
+afterEach(() => rm(dir, { recursive: true, force: true }));
+
+const writeLock = (version: string) =>
+  writeFile(
+    join(root, 'package-lock.json'),
+    JSON.stringify({ lockfileVersion: 3, packages: { '': {}, 'node_modules/x': { version } } }),
+  );
+
+const runs = async () => (await readFile(join(dir, 'runs'), 'utf8').catch(() => '')).split('\n').filter(Boolean);
+
+function bootstrap(env: NodeJS.ProcessEnv = {}) {
+  return spawnSync(process.execPath, [join(root, 'shared/bootstrap.mjs')], {
+    encoding: 'utf8',
+    env: { ...process.env, npm_execpath: join(dir, 'npm.js'), ...env },
+  });
+}
+
+test('installs once, and again when the lock file changes', async () => {
+  expect(bootstrap().stderr).toMatch(/installing dependencies/);
+  const warm = bootstrap();
+  expect([warm.status, warm.stderr]).toEqual([0, '']);
+  expect(await runs()).toEqual(['install']);
+  await writeLock('1.0.1');
+  expect(bootstrap().status).toBe(0);
+  expect(await runs()).toEqual(['install', 'install']);
+});
+
+test('accepts what was installed by hand', async () => {
+  await mkdir(join(root, 'node_modules'));
+  await cp(join(root, 'package-lock.json'), join(root, 'node_modules/.package-lock.json'));
+  expect(bootstrap().status).toBe(0);
+  expect(await runs()).toEqual([]);
+});
+
+test('shows what npm said when it fails, and tries again next time', async () => {
+  const failed = bootstrap({ NPM_FAILS: '1' });
+  expect(failed.status).toBe(1);
+  expect(failed.stderr).toMatch(/registry is down[\s\S]*could not be installed/);
+  expect(bootstrap().status).toBe(0);
+  expect(await runs()).toEqual(['install', 'install']);
+});
+
+test('with nothing to do it takes less than the blink of an eye', () => {
+  bootstrap();
+  const times = Array.from({ length: 5 }, () => {
+    const before = performance.now();
+    bootstrap();
+    return performance.now() - before;
+  });
+  // Node itself needs 30 ms of it; the least of five is not moved by a busy machine.
+  expect(Math.min(...times)).toBeLessThan(200);
+});
+
+test('the launcher runs from any folder, through links, and hands over its arguments', async () => {
+  bootstrap();
+  await mkdir(join(root, 'node_modules/.bin'), { recursive: true });
+  const node = join(root, 'node_modules/.bin/node');
+  await writeFile(node, '#!/bin/sh\nfor argument in "$@"; do echo "<$argument>"; done\nexit 7\n');
+  await chmod(node, 0o755);
+  await mkdir(join(dir, 'bin'));
+  await symlink('../a project/tidemark', join(dir, 'bin', 'first'));
+  await symlink(join(dir, 'bin', 'first'), join(dir, 'bin', 'second'));
+  const result = spawnSync('second', ['status', '--note', 'two words', ''], {
+    cwd: '/',
+    encoding: 'utf8',
+    env: { PATH: [join(dir, 'bin'), dirname(process.execPath), '/usr/bin', '/bin'].join(delimiter) },
+  });
+  expect(result.stderr).toBe('');
+  expect(result.stdout).toBe(`<${root}/pipelines/cli/main.ts>\n<status>\n<--note>\n<two words>\n<>\n`);
+  expect(result.status).toBe(7);
+});
