@@ -58,6 +58,7 @@ export const ERROR_CODES = {
   },
   LOG_CONFLICT: { transient: false, remedy: 'The log holds another frame at this place; a new attempt is needed.' },
   LOG_FRAME_CORRUPT: { transient: false, remedy: 'A stored frame does not match its digest; re-ingest the partition.' },
+  LOG_GAP: { transient: true, remedy: 'The projector starts again at its checkpoint by itself.' },
   LOG_REWOUND: {
     transient: false,
     remedy: 'The stream is not the one the checkpoint was taken on; see docs/architecture.md, recovery.',

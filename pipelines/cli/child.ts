@@ -67,7 +67,7 @@ export class SupervisedChild implements AsyncDisposable {
       await once(child, 'exit');
       clearTimeout(timer);
     }
-    await Promise.race([this.#done, delay(100)]);
+    await Promise.race([this.#done, delay(100, undefined, { ref: false })]);
   }
 }
 

@@ -3,29 +3,24 @@
  * Exit 0: done. 1: some unit failed. 2: usage or configuration.
  */
 import { codeOf, explain, TidemarkError } from '../../shared/errors.ts';
-import { backfillSpec, reingestSpec, runBackfill } from './commands/backfill.ts';
-import { eventSpec, runEvent } from './commands/event.ts';
-import { migrateSpec, runMigrate } from './commands/migrate.ts';
-import { replaySpec, runReplay } from './commands/replay.ts';
-import { runStatus, statusSpec } from './commands/status.ts';
-import { runUp, upSpec } from './commands/up.ts';
-import { runVerify, verifySpec } from './commands/verify.ts';
 import { type CommandSpec, commandHelp, type ParsedCommand, parseCommand } from './options.ts';
+import * as specs from './specs.ts';
 
 interface Command {
   readonly spec: CommandSpec;
-  readonly run: (command: ParsedCommand) => Promise<number>;
+  /** Loaded when asked for: what a command does not use costs it no start-up time. */
+  readonly load: () => Promise<(command: ParsedCommand) => Promise<number>>;
 }
 
 const COMMANDS: readonly Command[] = [
-  { spec: upSpec, run: runUp },
-  { spec: migrateSpec, run: runMigrate },
-  { spec: backfillSpec, run: runBackfill },
-  { spec: reingestSpec, run: runBackfill },
-  { spec: replaySpec, run: runReplay },
-  { spec: verifySpec, run: runVerify },
-  { spec: statusSpec, run: runStatus },
-  { spec: eventSpec, run: runEvent },
+  { spec: specs.up, load: async () => (await import('./commands/up.ts')).runUp },
+  { spec: specs.migrate, load: async () => (await import('./commands/migrate.ts')).runMigrate },
+  { spec: specs.backfill, load: async () => (await import('./commands/backfill.ts')).runBackfill },
+  { spec: specs.reingest, load: async () => (await import('./commands/backfill.ts')).runBackfill },
+  { spec: specs.replay, load: async () => (await import('./commands/replay.ts')).runReplay },
+  { spec: specs.verify, load: async () => (await import('./commands/verify.ts')).runVerify },
+  { spec: specs.status, load: async () => (await import('./commands/status.ts')).runStatus },
+  { spec: specs.event, load: async () => (await import('./commands/event.ts')).runEvent },
 ];
 
 async function main(argv: readonly string[]): Promise<number> {
@@ -44,7 +39,7 @@ async function main(argv: readonly string[]): Promise<number> {
       process.stdout.write(`${commandHelp(command.spec)}\n`);
       return 0;
     }
-    return await command.run(parsed);
+    return await (await command.load())(parsed);
   } catch (error) {
     return report(error, name, json);
   }

@@ -78,10 +78,9 @@ export function parseCommand(spec: CommandSpec, argv: readonly string[]): Parsed
 
 function checkValue(spec: CommandSpec, name: string, option: OptionSpec, given: string | boolean | undefined) {
   const value = given ?? option.default;
-  if (value === undefined) {
-    if (option.required) throw usage(spec, `--${name} is missing`);
-    return undefined;
-  }
+  if (option.required && (value === undefined || String(value).trim() === ''))
+    throw usage(spec, `--${name} is missing`);
+  if (value === undefined) return undefined;
   if (option.day && parseDay(String(value)) === undefined) {
     throw usage(spec, `--${name} must be a day, YYYY-MM-DD, got ${JSON.stringify(value)}`);
   }

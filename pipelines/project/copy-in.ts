@@ -7,20 +7,26 @@ import { COPY_HEADER, COPY_TRAILER } from './binary-copy.ts';
 export class CopyIn {
   readonly #stream: CopyStreamQuery;
   #failure: unknown;
+  /** Never resolves; rejects when the database refuses the rows. */
+  readonly #failed: Promise<never>;
 
   constructor(client: ClientBase, table: string, columns: readonly string[]) {
     const names = columns.map((name) => `"${name}"`).join(', ');
     this.#stream = client.query(copyFrom(`copy ${table} (${names}) from stdin with (format binary)`));
-    this.#stream.on('error', (error) => {
-      this.#failure ??= error;
+    this.#failed = new Promise((_, reject) => {
+      this.#stream.on('error', (error) => {
+        this.#failure ??= error;
+        reject(error);
+      });
     });
+    this.#failed.catch(() => {});
     this.#stream.write(COPY_HEADER);
   }
 
   /** Hands rows over; waits while the database is behind. */
   async write(rows: Buffer): Promise<void> {
     if (this.#failure) throw this.#failure;
-    if (!this.#stream.write(rows)) await Promise.race([once(this.#stream, 'drain'), this.#failed()]);
+    if (!this.#stream.write(rows)) await Promise.race([this.#drained(), this.#failed]);
   }
 
   /** Ends the COPY. @returns the number of rows the database took. */
@@ -40,7 +46,7 @@ export class CopyIn {
     await closed;
   }
 
-  #failed(): Promise<never> {
-    return new Promise((_, reject) => this.#stream.once('error', reject));
+  #drained(): Promise<void> {
+    return new Promise((resolve) => this.#stream.once('drain', resolve));
   }
 }

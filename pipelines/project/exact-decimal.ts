@@ -1,5 +1,7 @@
 /** Exact decimals out of text bytes, for the projecting side. Deliberately not the code a decoder uses. */
 
+import { TidemarkError } from '../../shared/errors.ts';
+
 const POWERS_OF_TEN = Array.from({ length: 23 }, (_, exponent) => Number(`1e${exponent}`));
 
 export interface ExactDecimal {
@@ -90,7 +92,8 @@ export class DecimalReader {
         scale = 0;
       } else {
         const digit = byte - 48;
-        if (digit < 0 || digit > 9) {
+        // Written so that the end of the bytes, which is no number at all, ends the loop too.
+        if (!(digit >= 0 && digit <= 9)) {
           this.#readText(bytes, start, delimiter);
           return;
         }
@@ -112,6 +115,13 @@ export class DecimalReader {
   #readText(bytes: Buffer, start: number, delimiter: number): void {
     this.end = bytes.indexOf(delimiter, start);
     this.inexact = true;
-    this.value = Number(bytes.toString('latin1', start, this.end));
+    const text = bytes.toString('latin1', start, this.end);
+    this.value = Number(text);
+    if (this.end < start || !Number.isFinite(this.value)) {
+      throw new TidemarkError(
+        'LOG_FRAME_CORRUPT',
+        `A frame holds what is no number: ${JSON.stringify(text.slice(0, 40))}`,
+      );
+    }
   }
 }

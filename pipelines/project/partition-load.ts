@@ -27,6 +27,8 @@ export interface LoadTables {
 export interface LoadResult {
   readonly recount: Recount;
   readonly discrepancies: readonly Discrepancy[];
+  /** Where the time after the last frame went, ms by step. */
+  readonly steps: Readonly<Record<string, number>>;
 }
 
 export class PartitionLoad {
@@ -80,7 +82,7 @@ export class PartitionLoad {
 
   /** The next frame, in order. */
   async add(sequence: number, header: FrameHeader, raw: Buffer): Promise<void> {
-    const { copy, rows } = this.#projector.rows(raw);
+    const { copy, rows } = this.#projector.rows(raw, header.rows);
     if (rows !== header.rows) {
       throw new TidemarkError(
         'LOG_FRAME_CORRUPT',
@@ -93,13 +95,23 @@ export class PartitionLoad {
 
   /** Everything is in: aligned rows, index, recount. The caller decides by the discrepancies and commits. */
   async finish(manifest: Manifest): Promise<LoadResult> {
+    const steps: Record<string, number> = {};
+    let at = performance.now();
+    const step = (name: string) => {
+      const now = performance.now();
+      steps[name] = Math.round(now - at);
+      at = now;
+    };
     await this.#copy!.end();
     this.#copy = undefined;
+    step('copy_end_ms');
     const aligned = this.#projector.aligned({ datasetId: this.#dataset.number, seriesId: this.#seriesId });
     const alignedCopy = new CopyIn(this.#client, this.#tables.aligned, this.#projector.alignedColumns);
     await alignedCopy.write(aligned.copy);
     await alignedCopy.end();
+    step('aligned_ms');
     if (this.#tables.native.unindexed) await indexChunk(this.#client, this.#dataset, this.#tables.native);
+    step('index_ms');
     const found = await recount(
       this.#client,
       this.#dataset,
@@ -107,11 +119,12 @@ export class PartitionLoad {
       { native: this.#tables.native.table, aligned: this.#tables.aligned },
       this.#projector.alignedColumns,
     );
+    step('recount_ms');
     const discrepancies = compare(this.#dataset, manifest, found);
     if (this.frames.length !== manifest.frames) {
       discrepancies.push({ fact: 'frames', expected: `${manifest.frames}`, found: `${this.frames.length}` });
     }
-    return { recount: found, discrepancies };
+    return { recount: found, discrepancies, steps };
   }
 
   /** Ends the COPY if one is open; the caller rolls back. */

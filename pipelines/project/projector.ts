@@ -47,6 +47,9 @@ export interface ProjectorNeeds {
 /** Frames being unpacked ahead of the one being stored: enough to keep the thread pool busy, 4 x 4 MiB at most. */
 const LOOKAHEAD = 4;
 
+/** How long to wait for a message before looking at the clock and the signal. */
+const IDLE_MS = 100;
+
 interface Arrived {
   readonly message: JsMsg;
   readonly header: Header;
@@ -63,7 +66,7 @@ export class Projector {
   #streamCreated = new Date(0);
   #seriesId = 0;
   #checkpoint = 0;
-  #load: { readonly name: Name; readonly load: PartitionLoad; readonly digests: string[] } | undefined;
+  #load: { readonly name: Name; readonly load: PartitionLoad; readonly openedAt: number } | undefined;
   /** An attempt whose frames are passed over until its manifest, and why. */
   #skipping: { readonly name: Name; readonly why: 'proved' | 'broken'; reason: string } | undefined;
   #lastMessageAt = 0;
@@ -88,22 +91,26 @@ export class Projector {
     this.#seriesId = dataset.aligned.seriesKey.length === 0 ? await this.#catalog.seriesId(dataset) : 0;
     await this.#reader.seek(this.#checkpoint);
     try {
+      const ahead: Arrived[] = [];
       while (!signal.aborted) {
-        const arrived: Arrived[] = [];
-        let rewind = false;
-        for await (const message of this.#reader.pull()) {
+        const message = await this.#reader.read(ahead.length > 0 ? 0 : IDLE_MS);
+        if (message) {
           this.#lastMessageAt = performance.now();
-          arrived.push(this.#unpack(message));
-          if (arrived.length < LOOKAHEAD) continue;
-          rewind = await this.#take(arrived.shift()!);
-          if (rewind || signal.aborted) break;
+          ahead.push(this.#unpack(message));
+          if (ahead.length < LOOKAHEAD) continue;
         }
-        while (!rewind && !signal.aborted && arrived.length > 0) rewind = await this.#take(arrived.shift()!);
-        if (rewind) await this.#rewind();
-        else await this.#noticeSilence();
+        const next = ahead.shift();
+        const rewind = next !== undefined && (await this.#take(next));
+        if (rewind) {
+          ahead.length = 0;
+          await this.#rewind();
+        } else if (!next) {
+          await this.#noticeSilence();
+        }
       }
     } finally {
       await this.#drop();
+      await this.#reader.close();
     }
   }
 
@@ -176,7 +183,7 @@ export class Projector {
       replace: row?.state === 'proved',
     });
     const { partition, attempt } = header;
-    this.#load = { name: { partition, attempt }, load, digests: [] };
+    this.#load = { name: { partition, attempt }, load, openedAt: performance.now() };
   }
 
   async #add(arrived: Arrived): Promise<void> {
@@ -193,16 +200,18 @@ export class Projector {
 
   async #prove(arrived: Arrived): Promise<void> {
     const { dataset, client, log } = this.#needs;
-    const { load } = this.#load!;
+    const { load, openedAt } = this.#load!;
     const manifest = await this.#manifest(arrived);
     const position = this.#position(arrived);
     const startedAt = performance.now();
     let reason: string | undefined;
     let found: Recount | null = null;
+    let steps: Readonly<Record<string, number>> = {};
     try {
       const mixed = await this.#mixesSample(manifest);
       const result = await load.finish(manifest);
       found = result.recount;
+      steps = result.steps;
       reason = mixed ?? (describeDiscrepancies(result.discrepancies) || undefined);
       if (reason === undefined) {
         await writeProved(client, dataset, manifest, result, load.frames, position);
@@ -225,7 +234,9 @@ export class Projector {
         partition: manifest.partition,
         attempt: manifest.attempt,
         rows: manifest.rows,
+        load_ms: Math.round(startedAt - openedAt),
         proof_ms: Math.round(performance.now() - startedAt),
+        ...steps,
         reason,
       },
       reason === undefined ? 'partition proved' : 'partition quarantined',

@@ -2,7 +2,7 @@
 import { jetstream } from '@nats-io/jetstream';
 import type { NatsConnection } from '@nats-io/transport-node';
 import { TidemarkError } from '../../shared/errors.ts';
-import { decodeBody, decodeHeader, type FrameHeader } from '../../shared/frame/codec.ts';
+import { decodeBody, decodeHeader, type FrameHeader, MAX_MESSAGE_BYTES } from '../../shared/frame/codec.ts';
 import type { Manifest } from '../../shared/frame/manifest.ts';
 
 export interface StoredFrame {
@@ -30,7 +30,10 @@ export async function* framesOf(
   let next = 0;
   try {
     for (let reached = false; !reached; ) {
-      const batch = await consumer.fetch({ max_bytes: batchBytes, expires: 5000 });
+      const batch = await consumer.fetch({
+        max_messages: Math.max(1, Math.floor(batchBytes / MAX_MESSAGE_BYTES)),
+        expires: 5000,
+      });
       let received = 0;
       for await (const message of batch) {
         received++;

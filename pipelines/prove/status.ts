@@ -4,6 +4,7 @@ import type { NatsConnection } from '@nats-io/transport-node';
 import type { Pool } from 'pg';
 import type { Catalog } from '../../shared/db/catalog.ts';
 import { gapsBetween, parseMultirange } from '../../shared/db/ranges.ts';
+import { Reports } from '../../shared/db/reports.ts';
 import { streamInfo } from '../../shared/nats/stream.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { CONSUMER_NAME } from '../project/log-reader.ts';
@@ -17,52 +18,42 @@ export async function datasetStatus(
   const { pool, catalog, connection } = needs;
   const coverage = await catalog.coverage(dataset);
   const ranges = parseMultirange(coverage?.proved ?? '{}');
-  const states = await pool.query(
-    'select state, count(*)::int as partitions, coalesce(sum(rows), 0)::int8 as rows from partitions where dataset_id = $1 group by state',
-    [dataset.number],
-  );
-  const byState = Object.fromEntries(states.rows.map((row) => [row.state, row.partitions]));
+  const reports = new Reports(pool);
+  const states = await reports.states(dataset);
   const expected = ranges.length > 0 ? (ranges[ranges.length - 1].to - ranges[0].from) / 86_400_000 : 0;
-  const proved: number = byState.proved ?? 0;
-  const troubled = await pool.query(
-    `select partition_key, state, attempt, revision, reason, updated_at from partitions
-     where dataset_id = $1 and state <> 'proved' order by from_ms limit 100`,
-    [dataset.number],
-  );
-  const late = await pool.query(
-    `select partition_key, at, reason from ledger where dataset_id = $1 and kind = 'late_arrival_refused' order by entry_id desc limit 20`,
-    [dataset.number],
-  );
+  const proved = states.proved?.partitions ?? 0;
+  const unproved = await reports.unproved(dataset, 100);
+  const late = await reports.ledger(dataset, 'late_arrival_refused', 20);
   return {
     dataset: dataset.key,
     coverage_version: coverage?.version ?? 0,
     synthetic: coverage?.synthetic ?? false,
-    rows: Number(states.rows.find((row) => row.state === 'proved')?.rows ?? 0),
+    rows: states.proved?.rows ?? 0,
     partitions: {
       missing: Math.max(0, Math.round(expected) - proved),
-      publishing: byState.publishing ?? 0,
-      published: byState.published ?? 0,
+      publishing: states.publishing?.partitions ?? 0,
+      published: states.published?.partitions ?? 0,
       proved,
-      quarantined: byState.quarantined ?? 0,
+      quarantined: states.quarantined?.partitions ?? 0,
     },
     proved_ranges: ranges.map(({ from, to }) => ({ from_utc: iso(from), to_utc_exclusive: iso(to) })),
     gaps: gapsBetween(ranges).map(({ from, to }) => ({ from_utc: iso(from), to_utc_exclusive: iso(to) })),
     proved_through_utc: ranges.length > 0 ? iso(ranges[ranges.length - 1].to) : null,
     offset_breaks: dataset.offset.contiguous ? await offsetBreaks(pool, dataset) : [],
-    unproved: troubled.rows.map((row) => ({
-      partition: row.partition_key,
+    unproved: unproved.map((row) => ({
+      partition: row.partitionKey,
       state: row.state,
       attempt: row.attempt,
       revision: row.revision,
       reason: row.reason,
-      updated_at_utc: row.updated_at.toISOString(),
+      updated_at_utc: row.updatedAt.toISOString(),
     })),
-    late_arrivals: late.rows.map((row) => ({
-      partition: row.partition_key,
+    late_arrivals: late.map((row) => ({
+      partition: row.partitionKey,
       at_utc: row.at.toISOString(),
       reason: row.reason,
     })),
-    log: await logStatus(needs.pool, catalog, connection, dataset),
+    log: await logStatus(reports, catalog, connection, dataset),
   };
 }
 
@@ -84,15 +75,12 @@ async function offsetBreaks(pool: Pool, dataset: DatasetDefinition) {
   }));
 }
 
-async function logStatus(pool: Pool, catalog: Catalog, connection: NatsConnection, dataset: DatasetDefinition) {
+async function logStatus(reports: Reports, catalog: Catalog, connection: NatsConnection, dataset: DatasetDefinition) {
   const manager = await jetstreamManager(connection, { checkAPI: false });
   const info = await streamInfo(manager, dataset.key);
   if (!info) return null;
   const checkpoint = await catalog.checkpoint(dataset);
-  const known = await pool.query(
-    `select coalesce(sum(frames + 1), 0)::int8 as messages from attempts where dataset_id = $1 and manifest_sequence is not null`,
-    [dataset.number],
-  );
+  const referenced = await reports.referencedMessages(dataset);
   const consumer = await manager.consumers.info(dataset.key, CONSUMER_NAME).catch(() => undefined);
   return {
     messages: info.state.messages,
@@ -105,6 +93,6 @@ async function logStatus(pool: Pool, catalog: Catalog, connection: NatsConnectio
       ? consumer.num_pending + consumer.num_ack_pending
       : info.state.last_seq - (checkpoint?.streamSequence ?? 0),
     /** Frames of attempts that never got a manifest; they cost space and nothing else. */
-    unreferenced_messages: Math.max(0, info.state.messages - Number(known.rows[0].messages)),
+    unreferenced_messages: Math.max(0, info.state.messages - referenced),
   };
 }

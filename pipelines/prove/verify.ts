@@ -75,7 +75,7 @@ async function logDigest(row: PartitionRow, window: PartitionWindow, needs: Veri
   const rows = createRows(window);
   const digest = createHash('sha256').update(COPY_HEADER);
   for await (const frame of framesOf(connection, row.manifest, attempt.manifestSequence, batchBytes)) {
-    digest.update(rows.rows(frame.raw).copy);
+    digest.update(rows.rows(frame.raw, frame.header.rows).copy);
   }
   return digest.update(COPY_TRAILER).digest('hex');
 }

@@ -47,7 +47,7 @@ export async function waitForOutcome(
         `${dataset.key} ${partition} attempt ${attempt} was not proved in ${patienceMs / 1000} s`,
       );
     }
-    await Promise.race([rung, delay(POLL_MS, undefined, { signal })]).catch(() => {});
+    await Promise.race([rung, delay(POLL_MS, undefined, { signal, ref: false })]).catch(() => {});
   }
 }
 

@@ -65,8 +65,11 @@ export interface Source {
 
 /** Folds the event bytes of one partition into storage rows. One instance per partition attempt. */
 export interface RowProjector {
-  /** Binary COPY rows (no header or trailer) of a frame's events, in the native table's column order. */
-  rows(raw: Buffer): { readonly copy: Buffer; readonly rows: number };
+  /**
+   * Binary COPY rows (no header or trailer) of a frame's events, in the native table's column order. `rows` is how many
+   * there must be. @throws TidemarkError LOG_FRAME_CORRUPT when there are not.
+   */
+  rows(raw: Buffer, rows: number): { readonly copy: Buffer; readonly rows: number };
   /** Binary COPY rows of the aligned storage for everything seen; columns as in `alignedColumns`. */
   aligned(key: { datasetId: number; seriesId: number }): { readonly copy: Buffer; readonly rows: number };
   readonly alignedColumns: readonly string[];

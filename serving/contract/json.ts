@@ -23,6 +23,7 @@ export class JsonFault extends Error {
 /** Deeper than any request needs; keeps the parser's own stack small. */
 const MAX_DEPTH = 32;
 const NUMBER = /-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?/y;
+// biome-ignore lint/suspicious/noControlCharactersInRegex: they are what JSON forbids within strings
 const PLAIN_TEXT = /[^"\\\u0000-\u001f]*/y;
 const ESCAPED: Readonly<Record<string, string>> = {
   '"': '"',

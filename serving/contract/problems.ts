@@ -28,7 +28,11 @@ export const PROBLEMS = {
   QUERY_RIGHTS_BYOK_REQUIRED: { status: 409, title: 'The dataset needs the caller’s own storage credentials' },
   QUERY_RIGHTS_BYOK_REFUSED: { status: 409, title: 'The storage credentials were refused' },
   QUERY_RIGHTS_LEGAL_SIGNOFF_MISSING: { status: 409, title: 'The legal sign-off of the dataset cannot be shown' },
-  QUERY_RIGHTS_RESOLUTION_ERROR: { status: 503, title: 'The rights of the dataset cannot be established', retryAfter: 30 },
+  QUERY_RIGHTS_RESOLUTION_ERROR: {
+    status: 503,
+    title: 'The rights of the dataset cannot be established',
+    retryAfter: 30,
+  },
 
   // the read
   STRICT_MODE_WARNING_FAILURE: { status: 409, title: 'The answer would carry warnings, and strict was asked for' },
@@ -84,8 +88,9 @@ export class Problem extends Error {
 
   get headers(): Record<string, string> {
     const { retryAfter }: ProblemKind = PROBLEMS[this.code];
-    const wait = this.status === 503 ? { 'Retry-After': String(retryAfter ?? 5) } : {};
-    return { ...wait, ...this.more.headers };
+    const headers: Record<string, string> = { ...this.more.headers };
+    if (this.status === 503) headers['Retry-After'] = String(retryAfter ?? 5);
+    return headers;
   }
 
   /** The RFC 9457 envelope. */
@@ -98,9 +103,17 @@ export class Problem extends Error {
       detail: this.message,
       code: this.code,
       request_id: requestId,
-      ...(errors && { errors }),
+      ...(errors && { errors: capped(errors) }),
       ...(warnings && { warnings }),
       ...members,
     };
   }
+}
+
+/** An answer to a body of a hundred thousand mistakes stays small. */
+const MAX_FAULTS = 100;
+
+function capped(errors: readonly ContractFault[]): readonly ContractFault[] {
+  if (errors.length <= MAX_FAULTS) return errors;
+  return [...errors.slice(0, MAX_FAULTS), { pointer: '', message: `and ${errors.length - MAX_FAULTS} more` }];
 }

@@ -29,6 +29,8 @@ export interface Query {
 export type Parsed<T> = { readonly value: T } | { readonly faults: readonly ContractFault[] };
 
 const SELECTORS = ['time_range', 'n_rows', 'n_random'] as const;
+/** No dataset has as many. */
+const MAX_FIELDS = 200;
 /** Larger than any history; what is larger still is a mistake. */
 const MAX_COUNT = Number.MAX_SAFE_INTEGER;
 
@@ -50,7 +52,9 @@ function bodySchema(dataset: DatasetDefinition | undefined, mode: Mode) {
   const nameError = names
     ? `must be a field of ${dataset?.key} in mode ${mode}: ${names.join(', ')}`
     : 'must be the name of a field';
-  const name = names ? z.enum(names, { error: nameError }) : z.string({ error: nameError }).min(1, { error: nameError });
+  const name = names
+    ? z.enum(names, { error: nameError })
+    : z.string({ error: nameError }).min(1, { error: nameError });
   return z.strictObject(
     {
       mode: z.enum(MODES, { error: `must be one of ${MODES.join(', ')}` }).default('native'),
@@ -61,18 +65,21 @@ function bodySchema(dataset: DatasetDefinition | undefined, mode: Mode) {
       view_version: integer(1).optional(),
       fields: z
         .array(name, { error: 'must be a list of field names' })
-        .min(1, { error: `must name at least one field; leave it out for all of them` })
+        .min(1, { error: 'must name at least one field; leave it out for all of them' })
+        .max(MAX_FIELDS, { error: `must name at most ${MAX_FIELDS} fields` })
         .optional(),
-      time_range: z
-        .tuple([instant, instant], { error: 'must be a list of two times, [start, end)' })
-        .optional(),
+      time_range: z.tuple([instant, instant], { error: 'must be a list of two times, [start, end)' }).optional(),
       n_rows: integer(1).optional(),
       n_random: integer(1).optional(),
       random_seed: integer(-MAX_COUNT).optional(),
       filters: z
         .array(
           z.strictObject(
-            { field: name, op: z.enum(OPERATORS, { error: `must be one of ${OPERATORS.join(', ')}` }), value: z.unknown() },
+            {
+              field: name,
+              op: z.enum(OPERATORS, { error: `must be one of ${OPERATORS.join(', ')}` }),
+              value: z.unknown().optional(),
+            },
             { error: objectError('must be an object of field, op and value') },
           ),
           { error: 'must be a list of clauses {field, op, value}' },
@@ -149,13 +156,15 @@ function crossFaults(raw: JsonObject, dataset: DatasetDefinition | undefined, mo
     faults.push({ pointer: '/random_seed', message: 'is only for n_random' });
   }
   if (Array.isArray(raw.fields)) {
-    raw.fields.forEach((name: Json, index) => {
+    raw.fields.slice(0, MAX_FIELDS).forEach((name: Json, index) => {
       const first = (raw.fields as Json[]).indexOf(name);
       if (first < index) faults.push({ pointer: `/fields/${index}`, message: `repeats /fields/${first}` });
     });
   }
   if (Array.isArray(raw.time_range) && raw.time_range.length === 2) {
-    const [start, end] = raw.time_range.map((text: Json) => (typeof text === 'string' ? parseInstant(text) : undefined));
+    const [start, end] = raw.time_range.map((text: Json) =>
+      typeof text === 'string' ? parseInstant(text) : undefined,
+    );
     // Compared as written, finer than rows are: an empty window is a mistake however small.
     if (start && end && !isBefore(raw.time_range[0] as string, start, raw.time_range[1] as string, end)) {
       faults.push({ pointer: '/time_range', message: 'must start before it ends' });
@@ -212,7 +221,10 @@ function filtersOf(raw: JsonObject, dataset: DatasetDefinition, mode: Mode, faul
 function toFaults(issue: z.core.$ZodIssue): ContractFault[] {
   const pointer = issue.path.map((part) => `/${pointerToken(String(part))}`).join('');
   if (issue.code === 'unrecognized_keys') {
-    return issue.keys.map((key) => ({ pointer: `${pointer}/${pointerToken(key)}`, message: 'is no key of the contract' }));
+    return issue.keys.map((key) => ({
+      pointer: `${pointer}/${pointerToken(key)}`,
+      message: 'is no key of the contract',
+    }));
   }
   return [{ pointer, message: issue.message }];
 }

@@ -8,7 +8,12 @@ export interface Instant {
   readonly exact: boolean;
 }
 
-const PATTERN = /^(\d{4})-(\d{2})-(\d{2})T(\d{2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,18}))?)?(?:Z|([+-])(\d{2})(?::?(\d{2}))?)$/;
+const PATTERN =
+  /^(\d{4})-(\d{2})-(\d{2})T(\d{2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,18}))?)?(?:Z|([+-])(\d{2})(?::?(\d{2}))?)$/;
+
+/** Years of four digits, in UTC: what the contract's own timestamps can say. */
+const FIRST_MS = Date.parse('0000-01-01T00:00:00Z');
+const END_MS = Date.parse('9999-12-31T23:59:59.999Z') + 1;
 
 export const INSTANT_RULE = 'must be an ISO-8601 time with Z or an offset, such as 2024-01-01T00:00:00Z';
 
@@ -27,6 +32,7 @@ export function parseInstant(text: string): Instant | undefined {
   if (date.getUTCMonth() !== mo - 1 || date.getUTCDate() !== d) return undefined;
   const offsetMs = (oh * 60 + om) * 60_000 * (sign === '-' ? -1 : 1);
   const ms = date.getTime() + ((h * 60 + mi) * 60 + s) * 1000 + Number(fraction.slice(0, 3).padEnd(3, '0')) - offsetMs;
+  if (ms < FIRST_MS || ms >= END_MS) return undefined;
   return { ms, exact: !/[1-9]/.test(fraction.slice(3)) };
 }
 

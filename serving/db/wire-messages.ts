@@ -12,8 +12,8 @@ export interface Param {
 export interface Statement {
   readonly text: string;
   readonly params?: readonly Param[];
-  /** Kept parsed on the connection under this name; the text of a name never changes. */
-  readonly name?: string;
+  /** Kept parsed and planned on the connection: for texts that come again and again, of which there are few. */
+  readonly keep?: boolean;
 }
 
 export const FROM_SERVER = {
@@ -32,12 +32,13 @@ const DESCRIBE_PORTAL = Buffer.from([0x44, 0, 0, 0, 6, 0x50, 0]);
 
 const CANCEL_REQUEST_CODE = 80_877_102;
 
-/** Bind and Execute, before them Parse where the statement is not known to the connection. */
+/** Bind and Execute, before them Parse where the statement is not known to the connection by its name. */
 export function encodeStatement(
   statement: Statement,
-  options: { readonly parse: boolean; readonly binary: boolean; readonly describe: boolean },
+  options: { readonly name: string; readonly parse: boolean; readonly binary: boolean; readonly describe: boolean },
 ): Buffer {
-  const { params = [], name = '' } = statement;
+  const { params = [] } = statement;
+  const { name } = options;
   const parts: Buffer[] = [];
   if (options.parse) {
     const oids = Buffer.alloc(2 + params.length * 4);
@@ -63,6 +64,9 @@ export function encodeStatement(
   parts.push(EXECUTE_ALL);
   return Buffer.concat(parts);
 }
+
+/** The connection forgets a kept statement. */
+export const encodeForget = (name: string): Buffer => message(0x43, Buffer.from('S'), cString(name));
 
 /** What is sent on a connection of its own to stop what another one is running. */
 export function encodeCancel(processId: number, secretKey: number): Buffer {

@@ -11,6 +11,7 @@ import {
   decodeColumnOids,
   decodeError,
   encodeCancel,
+  encodeForget,
   encodeStatement,
   FROM_SERVER,
   type Statement,
@@ -85,6 +86,9 @@ const SESSION = `select set_config(name, value, false) from (values ('enable_sor
   ('max_parallel_workers_per_gather', '0'), ('client_connection_check_interval', '5s'),
   ('timezone', 'UTC')) as s (name, value)`;
 
+/** Statements kept on one connection: a few of the service's own, and reads of the newest rows. */
+const MAX_KEPT = 64;
+
 /** A message of more bytes than any row can have is a broken stream. */
 const MAX_MESSAGE_BYTES = 1024 * 1024 * 1024;
 
@@ -93,7 +97,9 @@ export class Wire {
   status: 'I' | 'T' | 'E' = 'I';
   readonly #socket: Socket;
   readonly #target: PgInternals;
-  readonly #prepared = new Set<string>();
+  /** Names of kept statements by their text, the longest unused first. */
+  readonly #kept = new Map<string, string>();
+  #names = 0;
   #active: Active | undefined;
   #pending: Buffer[] = [];
   #pendingBytes = 0;
@@ -141,16 +147,27 @@ export class Wire {
   run(steps: readonly Step[]): Promise<void> {
     if (this.#closed) return Promise.reject(new ConnectionLost('the connection is closed'));
     if (this.#active) return Promise.reject(new Error('a connection runs one batch at a time'));
-    const messages = steps.map(({ statement, oids }) => {
-      const { name } = statement;
-      const parse = name === undefined || !this.#prepared.has(name);
-      if (name !== undefined) this.#prepared.add(name);
-      return encodeStatement(statement, { parse, binary: oids !== undefined, describe: oids !== undefined });
-    });
+    const messages = steps.flatMap((step) => this.#encode(step));
     return new Promise((resolve, reject) => {
       this.#active = { steps, at: 0, fault: undefined, resolve, reject };
       this.#socket.write(Buffer.concat([...messages, SYNC]));
     });
+  }
+
+  #encode({ statement, oids }: Step): Buffer[] {
+    const options = { binary: oids !== undefined, describe: oids !== undefined };
+    if (!statement.keep) return [encodeStatement(statement, { name: '', parse: true, ...options })];
+    const known = this.#kept.get(statement.text);
+    const name = known ?? `s${this.#names++}`;
+    this.#kept.delete(statement.text);
+    this.#kept.set(statement.text, name);
+    const messages = [encodeStatement(statement, { name, parse: known === undefined, ...options })];
+    if (this.#kept.size > MAX_KEPT) {
+      const [[text, oldest]] = this.#kept;
+      this.#kept.delete(text);
+      messages.unshift(encodeForget(oldest));
+    }
+    return messages;
   }
 
   pause(): void {

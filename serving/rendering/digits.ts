@@ -12,8 +12,7 @@ export const PAIRS = new Uint16Array(100);
 
 for (let n = 0; n < 10_000; n++) {
   const text = String(n).padStart(4, '0');
-  QUADS[n] =
-    text.charCodeAt(0) | (text.charCodeAt(1) << 8) | (text.charCodeAt(2) << 16) | (text.charCodeAt(3) << 24);
+  QUADS[n] = text.charCodeAt(0) | (text.charCodeAt(1) << 8) | (text.charCodeAt(2) << 16) | (text.charCodeAt(3) << 24);
   SIGNIFICANT[n] = text.replace(/0+$/, '').length;
 }
 for (let n = 0; n < 100; n++) {

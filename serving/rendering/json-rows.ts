@@ -1,13 +1,15 @@
-/** Rows as JSON objects, written from the bytes of PostgreSQL's binary rows. No object is made for a row. */
-import { type Cell, CELL, type Column } from './cells.ts';
+/** Rows as a JSON list of objects, without its closing bracket, written from the bytes of PostgreSQL's binary rows. No object is made for a row. */
+import { CELL, type Cell, type Column } from './cells.ts';
 import { writeFloat, writeInt64, writeInteger } from './digits.ts';
 import type { Out } from './out.ts';
+import type { RowWriter } from './representations.ts';
 import { maxStringBytes, writeString, writeUuid } from './strings.ts';
 import { POSTGRES_EPOCH_MS, TIMESTAMP_BYTES, TimestampWriter } from './timestamps.ts';
 
 const COMMA = 0x2c;
 const QUOTE = 0x22;
 const CLOSE = 0x7d;
+const OPEN = 0x5b;
 const NULL_LE = 0x6c6c756e; // "null"
 /** Widest fixed-size cell: an integer of 20 digits, a float of 25 characters, a quoted timestamp or uuid. */
 const FIXED_CELL_BYTES = 40;
@@ -19,7 +21,7 @@ interface Prefix {
   readonly length: number;
 }
 
-export class JsonRows {
+export class JsonRows implements RowWriter {
   readonly #out: Out;
   readonly #cells: readonly Cell[];
   readonly #prefixes: readonly Prefix[];
@@ -46,8 +48,12 @@ export class JsonRows {
     return this.#rows;
   }
 
+  get isOpen(): boolean {
+    return this.#hole !== NO_HOLE;
+  }
+
   /** One row: `at` is where its cells start, after the column count; `bytes` what they take. */
-  row(view: DataView, source: Uint8Array, at: number, bytes: number): void {
+  row(view: DataView, source: Buffer, at: number, bytes: number): void {
     const out = this.#out;
     out.reserve(this.#variable ? this.#fixedBytes + maxStringBytes(bytes) : this.#fixedBytes);
     const to = out.view;
@@ -105,8 +111,8 @@ export class JsonRows {
       from += size;
     }
     to.setUint8(next++, CLOSE);
-    // The comma before the first row is a space: legal JSON, and one branch less in every row.
-    if (this.#rows++ === 0) to.setUint8(start, 0x20);
+    // The comma before the first row is the bracket that opens the list: one branch less in every row.
+    if (this.#rows++ === 0) to.setUint8(start, OPEN);
     out.at = next;
   }
 

@@ -28,7 +28,7 @@ export function loadSettings(options: LoadOptions = {}): Settings {
     if (text === undefined) continue;
     const parsed = parseSetting(setting, text, cwd);
     if ('fault' in parsed)
-      faults.push(`${name}: ${parsed.fault}${setting.secret ? '' : `, got ${JSON.stringify(text)}`}`);
+      faults.push(`${name}: ${parsed.fault}${isTelling(setting, text) ? `, got ${JSON.stringify(text)}` : ''}`);
     else values[name] = parsed.value;
   }
   for (const name of Object.keys({ ...file, ...env })) {
@@ -40,10 +40,14 @@ export function loadSettings(options: LoadOptions = {}): Settings {
   return values as Settings;
 }
 
+/** Whether a faulty text may be shown: no secret, and no address with credentials in it. */
+const isTelling = (setting: Setting, text: string) =>
+  !setting.secret && !(setting.kind === 'url' && text.includes('@'));
+
 function parseSetting(setting: Setting, text: string, cwd: string): { value: unknown } | { fault: string } {
   switch (setting.kind) {
     case 'integer': {
-      if (!/^-?\d{1,15}$/.test(text))
+      if (!/^-?\d{1,16}$/.test(text))
         return { fault: `must be a whole number${setting.unit ? ` of ${setting.unit}` : ''}` };
       const value = Number(text);
       const { min = Number.MIN_SAFE_INTEGER, max = Number.MAX_SAFE_INTEGER } = setting;
@@ -91,14 +95,24 @@ function readDotEnv(path: string): Record<string, string | undefined> {
 
 const nonBlank = (text: string | undefined) => (text === undefined || text.trim() === '' ? undefined : text.trim());
 
-/** Nearest known name, for typing mistakes. */
+/** Nearest known name, for typing mistakes: at most a third of it is otherwise. */
 function suggestion(name: string): string {
-  const words = new Set(name.split('_').slice(1));
-  let best = '';
-  let score = 0;
-  for (const candidate of Object.keys(SETTINGS)) {
-    const shared = candidate.split('_').filter((word) => words.has(word)).length;
-    if (shared > score) [best, score] = [candidate, shared];
+  const near = Object.keys(SETTINGS)
+    .map((candidate) => ({ candidate, distance: editDistance(name, candidate) }))
+    .filter(({ candidate, distance }) => distance <= (candidate.length - 'SVC_'.length) / 3)
+    .sort((a, b) => a.distance - b.distance)[0];
+  return near ? ` (did you mean ${near.candidate}?)` : '';
+}
+
+/** Levenshtein: insertions, deletions and replacements that make one text of the other. */
+function editDistance(from: string, to: string): number {
+  let row = Array.from({ length: to.length + 1 }, (_, index) => index);
+  for (let i = 1; i <= from.length; i++) {
+    const next = [i];
+    for (let j = 1; j <= to.length; j++) {
+      next[j] = Math.min(row[j] + 1, next[j - 1] + 1, row[j - 1] + (from[i - 1] === to[j - 1] ? 0 : 1));
+    }
+    row = next;
   }
-  return score > 0 ? ` (did you mean ${best}?)` : '';
+  return row[to.length];
 }

@@ -84,6 +84,11 @@ export const SETTINGS = {
     kind: 'path',
     doc: 'The rights matrix (JSON). The embedded stack has a sample one; required with SVC_DATABASE_URL.',
   },
+  SVC_BYOK_DATABASE_ROLE: {
+    group: 'Rights',
+    kind: 'string',
+    doc: 'Read-only database role of callers who bring their own credentials; X-Backend-Token is its password.',
+  },
   SVC_QUERY_MAX_CONCURRENCY: {
     group: 'Limits',
     kind: 'integer',

@@ -1,20 +1,12 @@
-/** Reading and moving the state of partitions and attempts. The projector's own commit is in pipelines/project. */
-import { and, desc, eq, gte, lt, sql } from 'drizzle-orm';
-import { drizzle, type NodePgDatabase } from 'drizzle-orm/node-postgres';
-import type { ClientBase, Pool } from 'pg';
+/**
+ * Reading and moving the state of partitions and attempts. Plain SQL on purpose: every backfill and projector starts
+ * with this module, and the query builder takes 340 ms to load; reports use it (shared/db/reports.ts).
+ */
+import type { ClientBase, Pool, QueryResultRow } from 'pg';
 import type { DocumentFacts, Manifest } from '../frame/manifest.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
 import { windowOf } from '../registry/partitions.ts';
-import {
-  type AttemptRow,
-  attempts,
-  checkpoints,
-  coverage,
-  frames,
-  ledger,
-  type PartitionRow,
-  partitions,
-} from './schema.ts';
+import type { AttemptRow, CheckpointRow, CoverageRow, PartitionRow } from './schema.ts';
 
 export type LedgerKind =
   | 'late_arrival_refused'
@@ -24,77 +16,83 @@ export type LedgerKind =
   | 'sample_retired'
   | 'replay_replaced';
 
+const PARTITION_COLUMNS = `dataset_id as "datasetId", partition_key as "partitionKey", state, attempt, revision,
+  from_ms as "fromMs", to_ms as "toMs", synthetic, rows, aligned_rows as "alignedRows", aligned_hash as "alignedHash",
+  offsets, manifest, recount, reason, ingested_at as "ingestedAt", proved_at as "provedAt", updated_at as "updatedAt"`;
+const ATTEMPT_COLUMNS = `dataset_id as "datasetId", partition_key as "partitionKey", attempt, revision, state, publisher,
+  document, manifest, frames, first_sequence as "firstSequence", manifest_sequence as "manifestSequence", reason,
+  started_at as "startedAt", updated_at as "updatedAt"`;
+/** int8 columns: exact as numbers, and text from the driver. */
+const NUMBERS = [
+  'fromMs',
+  'toMs',
+  'rows',
+  'alignedRows',
+  'firstSequence',
+  'manifestSequence',
+  'streamSequence',
+  'version',
+];
+
 export class Catalog {
-  readonly #db: NodePgDatabase;
   readonly #client: ClientBase | Pool;
 
   constructor(client: ClientBase | Pool) {
     this.#client = client;
-    this.#db = drizzle(client as Pool);
+  }
+
+  async #rows<T extends object>(sql: string, values: readonly unknown[]): Promise<T[]> {
+    const found = await (this.#client as Pool).query<QueryResultRow>(sql, [...values]);
+    for (const row of found.rows) {
+      for (const name of NUMBERS) if (typeof row[name] === 'string') row[name] = Number(row[name]);
+    }
+    return found.rows as T[];
   }
 
   async partition(dataset: DatasetDefinition, key: string): Promise<PartitionRow | undefined> {
-    const rows = await this.#db
-      .select()
-      .from(partitions)
-      .where(and(eq(partitions.datasetId, dataset.number), eq(partitions.partitionKey, key)));
-    return rows[0];
+    const sql = `select ${PARTITION_COLUMNS} from partitions where dataset_id = $1 and partition_key = $2`;
+    return (await this.#rows<PartitionRow>(sql, [dataset.number, key]))[0];
   }
 
   /** Partitions whose window starts in [fromMs, toMs), in order of time. */
   async partitions(dataset: DatasetDefinition, fromMs = -8.64e15, toMs = 8.64e15): Promise<PartitionRow[]> {
-    return await this.#db
-      .select()
-      .from(partitions)
-      .where(and(eq(partitions.datasetId, dataset.number), gte(partitions.fromMs, fromMs), lt(partitions.fromMs, toMs)))
-      .orderBy(partitions.fromMs, partitions.partitionKey);
+    return await this.#rows<PartitionRow>(
+      `select ${PARTITION_COLUMNS} from partitions where dataset_id = $1 and from_ms >= $2 and from_ms < $3
+       order by from_ms, partition_key`,
+      [dataset.number, fromMs, toMs],
+    );
   }
 
+  /** Newest first. */
   async attempts(dataset: DatasetDefinition, key: string): Promise<AttemptRow[]> {
-    return await this.#db
-      .select()
-      .from(attempts)
-      .where(and(eq(attempts.datasetId, dataset.number), eq(attempts.partitionKey, key)))
-      .orderBy(desc(attempts.attempt));
+    return await this.#rows<AttemptRow>(
+      `select ${ATTEMPT_COLUMNS} from attempts where dataset_id = $1 and partition_key = $2 order by attempt desc`,
+      [dataset.number, key],
+    );
   }
 
   async attempt(dataset: DatasetDefinition, key: string, attempt: number): Promise<AttemptRow | undefined> {
     return (await this.attempts(dataset, key)).find((row) => row.attempt === attempt);
   }
 
-  async coverage(dataset: DatasetDefinition) {
-    const rows = await this.#db.select().from(coverage).where(eq(coverage.datasetId, dataset.number));
-    return rows[0];
+  async coverage(dataset: DatasetDefinition): Promise<CoverageRow | undefined> {
+    const sql = `select dataset_id as "datasetId", version, proved::text, synthetic, updated_at as "updatedAt"
+      from coverage where dataset_id = $1`;
+    return (await this.#rows<CoverageRow>(sql, [dataset.number]))[0];
   }
 
-  async checkpoint(dataset: DatasetDefinition) {
-    const rows = await this.#db.select().from(checkpoints).where(eq(checkpoints.datasetId, dataset.number));
-    return rows[0];
-  }
-
-  async frames(dataset: DatasetDefinition, key: string) {
-    return await this.#db
-      .select()
-      .from(frames)
-      .where(and(eq(frames.datasetId, dataset.number), eq(frames.partitionKey, key)))
-      .orderBy(frames.streamSequence);
-  }
-
-  async ledger(dataset: DatasetDefinition, limit = 100) {
-    return await this.#db
-      .select()
-      .from(ledger)
-      .where(eq(ledger.datasetId, dataset.number))
-      .orderBy(desc(ledger.entryId))
-      .limit(limit);
+  async checkpoint(dataset: DatasetDefinition): Promise<CheckpointRow | undefined> {
+    const sql = `select dataset_id as "datasetId", stream_created as "streamCreated", stream_sequence as "streamSequence",
+      message_sha256 as "messageSha256", updated_at as "updatedAt" from checkpoints where dataset_id = $1`;
+    return (await this.#rows<CheckpointRow>(sql, [dataset.number]))[0];
   }
 
   async seriesId(dataset: DatasetDefinition, key = ''): Promise<number> {
-    const found = await this.#client.query('select series_id from series where dataset_id = $1 and key = $2', [
-      dataset.number,
-      key,
-    ]);
-    return found.rows[0].series_id;
+    const found = await this.#rows<{ series_id: number }>(
+      'select series_id from series where dataset_id = $1 and key = $2',
+      [dataset.number, key],
+    );
+    return found[0].series_id;
   }
 
   /**
@@ -108,111 +106,54 @@ export class Catalog {
   ): Promise<void> {
     const { fromMs, toMs } = windowOf(dataset, key);
     const { attempt, revision, publisher, document, synthetic } = opening;
-    await this.#db.transaction(async (tx) => {
-      await tx
-        .update(attempts)
-        .set({ state: 'abandoned', reason: `attempt ${attempt} follows`, updatedAt: sql`clock_timestamp()` })
-        .where(
-          and(
-            eq(attempts.datasetId, dataset.number),
-            eq(attempts.partitionKey, key),
-            eq(attempts.state, 'publishing'),
-            lt(attempts.attempt, attempt),
-          ),
-        );
-      await tx
-        .insert(attempts)
-        .values({
-          datasetId: dataset.number,
-          partitionKey: key,
-          attempt,
-          revision,
-          state: 'publishing',
-          publisher,
-          document,
-        })
-        .onConflictDoUpdate({
-          target: [attempts.datasetId, attempts.partitionKey, attempts.attempt],
-          set: { publisher, updatedAt: sql`clock_timestamp()` },
-        });
-      await tx
-        .insert(partitions)
-        .values({
-          datasetId: dataset.number,
-          partitionKey: key,
-          state: 'publishing',
-          attempt,
-          revision,
-          fromMs,
-          toMs,
-          synthetic,
-        })
-        .onConflictDoUpdate({
-          target: [partitions.datasetId, partitions.partitionKey],
-          set: { state: 'publishing', attempt, revision, synthetic, reason: null, updatedAt: sql`clock_timestamp()` },
-          setWhere: sql`${partitions.state} <> 'proved'`,
-        });
-    });
+    // One statement, so that it is one transaction on a pool as well.
+    await this.#rows(
+      `with abandoned as (
+         update attempts set state = 'abandoned', reason = 'attempt ' || $3::int4 || ' follows', updated_at = clock_timestamp()
+         where dataset_id = $1 and partition_key = $2 and state = 'publishing' and attempt < $3::int4),
+       opened as (
+         insert into attempts (dataset_id, partition_key, attempt, revision, state, publisher, document)
+         values ($1, $2, $3, $4, 'publishing', $5, $6)
+         on conflict (dataset_id, partition_key, attempt) do update set publisher = excluded.publisher, updated_at = clock_timestamp())
+       insert into partitions (dataset_id, partition_key, state, attempt, revision, from_ms, to_ms, synthetic)
+       values ($1, $2, 'publishing', $3, $4, $7, $8, $9)
+       on conflict (dataset_id, partition_key) do update set state = 'publishing', attempt = excluded.attempt,
+         revision = excluded.revision, synthetic = excluded.synthetic, reason = null, updated_at = clock_timestamp()
+         where partitions.state <> 'proved'`,
+      [dataset.number, key, attempt, revision, publisher, document, fromMs, toMs, synthetic],
+    );
   }
 
   /** The manifest is in the log. The projector may have been faster, so only an open attempt moves. */
   async markPublished(dataset: DatasetDefinition, manifest: Manifest, manifestSequence: number): Promise<void> {
-    const where = { dataset: dataset.number, key: manifest.partition, attempt: manifest.attempt };
-    await this.#db.transaction(async (tx) => {
-      await tx
-        .update(attempts)
-        .set({
-          state: sql`case when ${attempts.state} = 'publishing' then 'published' else ${attempts.state} end`,
-          manifest,
-          manifestSequence,
-          frames: manifest.frames,
-          firstSequence: manifest.first_sequence,
-          updatedAt: sql`clock_timestamp()`,
-        })
-        .where(
-          and(
-            eq(attempts.datasetId, where.dataset),
-            eq(attempts.partitionKey, where.key),
-            eq(attempts.attempt, where.attempt),
-          ),
-        );
-      await tx
-        .update(partitions)
-        .set({ state: 'published', updatedAt: sql`clock_timestamp()` })
-        .where(
-          and(
-            eq(partitions.datasetId, where.dataset),
-            eq(partitions.partitionKey, where.key),
-            eq(partitions.attempt, where.attempt),
-            eq(partitions.state, 'publishing'),
-          ),
-        );
-    });
+    await this.#rows(
+      `with published as (
+         update attempts set state = case when state = 'publishing' then 'published' else state end, manifest = $4,
+           manifest_sequence = $5, frames = $6, first_sequence = $7, updated_at = clock_timestamp()
+         where dataset_id = $1 and partition_key = $2 and attempt = $3)
+       update partitions set state = 'published', updated_at = clock_timestamp()
+       where dataset_id = $1 and partition_key = $2 and attempt = $3 and state = 'publishing'`,
+      [
+        dataset.number,
+        manifest.partition,
+        manifest.attempt,
+        manifest,
+        manifestSequence,
+        manifest.frames,
+        manifest.first_sequence,
+      ],
+    );
   }
 
+  /** Gives an open attempt up. Nothing of it is referenced, so its partition is missing again. */
   async abandonAttempt(dataset: DatasetDefinition, key: string, attempt: number, reason: string): Promise<void> {
-    await this.#db
-      .update(attempts)
-      .set({ state: 'abandoned', reason, updatedAt: sql`clock_timestamp()` })
-      .where(
-        and(
-          eq(attempts.datasetId, dataset.number),
-          eq(attempts.partitionKey, key),
-          eq(attempts.attempt, attempt),
-          eq(attempts.state, 'publishing'),
-        ),
-      );
-    // Nothing of it is in the log's referenced part: the partition is missing again.
-    await this.#db
-      .delete(partitions)
-      .where(
-        and(
-          eq(partitions.datasetId, dataset.number),
-          eq(partitions.partitionKey, key),
-          eq(partitions.attempt, attempt),
-          eq(partitions.state, 'publishing'),
-        ),
-      );
+    await this.#rows(
+      `with abandoned as (
+         update attempts set state = 'abandoned', reason = $4, updated_at = clock_timestamp()
+         where dataset_id = $1 and partition_key = $2 and attempt = $3 and state = 'publishing')
+       delete from partitions where dataset_id = $1 and partition_key = $2 and attempt = $3 and state = 'publishing'`,
+      [dataset.number, key, attempt, reason],
+    );
   }
 
   async record(
@@ -222,6 +163,9 @@ export class Catalog {
     reason: string,
     details: Record<string, unknown> = {},
   ): Promise<void> {
-    await this.#db.insert(ledger).values({ datasetId: dataset.number, partitionKey: key, kind, reason, details });
+    await this.#rows(
+      'insert into ledger (dataset_id, partition_key, kind, reason, details) values ($1, $2, $3, $4, $5)',
+      [dataset.number, key, kind, reason, details],
+    );
   }
 }

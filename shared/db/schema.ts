@@ -91,3 +91,5 @@ export const ledger = pgTable('ledger', {
 export type AttemptRow = typeof attempts.$inferSelect;
 export type PartitionRow = typeof partitions.$inferSelect;
 export type CheckpointRow = typeof checkpoints.$inferSelect;
+export type CoverageRow = typeof coverage.$inferSelect;
+export type LedgerRow = typeof ledger.$inferSelect;

@@ -57,10 +57,52 @@ export const CONTENT_FACTS = [
   'events_sha256',
 ] as const satisfies readonly (keyof PartitionFacts)[];
 
+/** The type of every fact, so that what is believed later is there: a manifest may come from another writer. */
+const SHAPE: Readonly<
+  Record<Exclude<keyof Manifest, 'format' | 'totals' | 'document'>, 'string' | 'integer' | 'flag'>
+> = {
+  dataset: 'string',
+  partition: 'string',
+  revision: 'integer',
+  attempt: 'integer',
+  frames: 'integer',
+  first_sequence: 'integer',
+  from_ms: 'integer',
+  to_ms: 'integer',
+  synthetic: 'flag',
+  rows: 'integer',
+  first_offset: 'string',
+  last_offset: 'string',
+  first_ms: 'integer',
+  last_ms: 'integer',
+  gaps: 'integer',
+  rows_hash: 'string',
+  events_sha256: 'string',
+  ingested_at_ms: 'integer',
+};
+
+/** @throws TidemarkError LOG_FRAME_CORRUPT naming the place and what is wrong. */
 export function parseManifest(raw: Uint8Array, place: string): Manifest {
-  const manifest = JSON.parse(Buffer.from(raw).toString('utf8')) as Manifest;
-  if (manifest.format !== 1) {
-    throw new TidemarkError('LOG_FRAME_CORRUPT', `The manifest at ${place} has format ${manifest.format}, known: 1`);
+  let manifest: Manifest;
+  try {
+    manifest = JSON.parse(Buffer.from(raw).toString('utf8'));
+  } catch (cause) {
+    throw new TidemarkError('LOG_FRAME_CORRUPT', `The manifest at ${place} is not JSON`, { cause });
+  }
+  if (manifest?.format !== 1) {
+    throw new TidemarkError('LOG_FRAME_CORRUPT', `The manifest at ${place} has format ${manifest?.format}, known: 1`);
+  }
+  const faulty = Object.entries(SHAPE).flatMap(([name, type]) => {
+    const value: unknown = manifest[name as keyof Manifest];
+    const fits =
+      type === 'integer' ? Number.isSafeInteger(value) : typeof value === (type === 'flag' ? 'boolean' : 'string');
+    return fits ? [] : [name];
+  });
+  for (const name of ['totals', 'document'] as const) {
+    if (typeof manifest[name] !== 'object' || manifest[name] === null) faulty.push(name);
+  }
+  if (faulty.length > 0) {
+    throw new TidemarkError('LOG_FRAME_CORRUPT', `The manifest at ${place} lacks ${faulty.join(', ')}`);
   }
   return manifest;
 }

@@ -1,6 +1,7 @@
 /**
  * The row hash: PostgreSQL's own extended hash functions (Jenkins lookup3, 64-bit) chained over a row's columns, each
- * seeded with the previous result, and summed over rows. A publisher computes it here from what it parsed, the
+ * seeded with the previous result, and summed over rows. The first seed is the row's time with its booleans as low
+ * bits, which ties them in without a hash of their own (a hash is 25 ns, a day is 3.5 M rows). A publisher computes it here from what it parsed, the
  * database computes it in SQL from what it stored; the sum does not depend on order, framing or batching.
  * Source of the algorithm: PostgreSQL, src/common/hashfn.c (hash_bytes_extended, hash_bytes_uint32_extended).
  */
@@ -24,9 +25,11 @@ export class RowHasher {
   #rows = 0;
   #total = 0n;
 
-  begin(): void {
-    this.#high = 0;
-    this.#low = 0;
+  /** `time` in the time column's own unit; `flags` the row's booleans, first column in bit 0; `width` how many. */
+  begin(time: number, flags: number, width: number): void {
+    const seed = time * 2 ** width + flags;
+    this.#high = Math.floor(seed / 4294967296) | 0;
+    this.#low = seed | 0;
   }
 
   /** hashint8extended; exact for |value| <= 2^53. */
@@ -108,18 +111,17 @@ export class RowHasher {
   }
 }
 
-/** SQL for the hash of one row of alias `t`, equal to RowHasher over the same columns: all bools packed first. */
+/** SQL for the hash of one row of alias `t`, equal to RowHasher fed with the columns in table order. */
 export function rowHashSql(native: NativeShape): string {
+  assert(native.time.pg === 'int8', 'the row hash is seeded with an int8 time');
   const bools = native.columns.filter((column) => column.pg === 'bool');
-  let sql = '0::int8';
-  if (bools.length > 0) {
-    const packed = bools.map((column, bit) => `(t.${column.name}::int4 << ${bit})`).join(' + ');
-    sql = `hashint4extended(${packed}, ${sql})`;
-  }
-  for (const column of native.columns) {
-    if (column.pg !== 'bool') sql = valueHashSql(column.name, column.pg, sql, column.nullable);
-  }
-  return sql;
+  const flags = bools.map((column, bit) => ` + (t."${column.name}"::int4 << ${bit})`).join('');
+  return native.columns
+    .filter((column) => column.pg !== 'bool' && column.name !== native.time.column)
+    .reduce(
+      (seed, column) => valueHashSql(column.name, column.pg, seed, column.nullable),
+      `((t."${native.time.column}" << ${bools.length})${flags})`,
+    );
 }
 
 /** The hash of one column of alias `t`, seeded with `seed`; `seed` stands once, or nesting would double it. */

@@ -12,34 +12,9 @@ import { adapterOf } from '../../sources/index.ts';
 import type { DocumentRequest } from '../../sources/types.ts';
 import type { Context } from '../context.ts';
 import { openContext } from '../context.ts';
-import type { CommandSpec, ParsedCommand } from '../options.ts';
+import type { ParsedCommand } from '../options.ts';
 import { bar, seconds, table } from '../output.ts';
 import { startProjector } from '../projector-child.ts';
-
-const RANGE = {
-  from: { type: 'string', day: true, required: true, doc: 'First file day.' },
-  to: { type: 'string', day: true, required: true, doc: 'Last file day, included.' },
-  granularity: {
-    type: 'string',
-    choices: ['daily', 'monthly'],
-    default: 'daily',
-    doc: "Which of the vendor's documents to read; a month makes the same day partitions.",
-  },
-} as const;
-
-export const backfillSpec: CommandSpec = {
-  name: 'backfill',
-  positionals: ['dataset'],
-  options: RANGE,
-  doc: 'Fetches the documents of the days given, publishes them to the log and waits for their proof. Proved days are compared with the vendor and left as they are.',
-};
-
-export const reingestSpec: CommandSpec = {
-  name: 'reingest',
-  positionals: ['dataset'],
-  options: { ...RANGE, reason: { type: 'string', required: true, doc: 'Why; kept in the ledger.' } },
-  doc: 'Replaces proved or quarantined days by what the vendor publishes now, as a new revision. Readers see the old rows until the new ones are proved.',
-};
 
 /** Nothing moving for this long means no projector is at work. */
 const PATIENCE_MS = 300_000;

@@ -1,14 +1,7 @@
 import { datasetOf } from '../../../shared/registry/index.ts';
 import { findEvent } from '../../prove/event.ts';
 import { openContext } from '../context.ts';
-import type { CommandSpec, ParsedCommand } from '../options.ts';
-
-export const eventSpec: CommandSpec = {
-  name: 'event',
-  positionals: ['dataset', 'offset'],
-  options: { partition: { type: 'string', doc: 'Which partition, where several hold the offset.' } },
-  doc: "Shows one event's vendor bytes and their sha256, read back from the log, and the document they came from.",
-};
+import type { ParsedCommand } from '../options.ts';
 
 export async function runEvent(command: ParsedCommand): Promise<number> {
   const dataset = datasetOf(command.positionals[0]);

@@ -1,12 +1,5 @@
 import { openContext } from '../context.ts';
-import type { CommandSpec, ParsedCommand } from '../options.ts';
-
-export const migrateSpec: CommandSpec = {
-  name: 'migrate',
-  positionals: [],
-  options: {},
-  doc: 'Brings the database to the current schema. Safe to run at any time; every other command does it too.',
-};
+import type { ParsedCommand } from '../options.ts';
 
 export async function runMigrate(command: ParsedCommand): Promise<number> {
   await using context = await openContext(command, 'migrate');

@@ -1,26 +1,14 @@
 /** `replay` and `verify` go over proved partitions one by one; they differ in what they do with each. */
 import { connect } from '../../../shared/db/connect.ts';
 import type { PartitionRow } from '../../../shared/db/schema.ts';
-import { codeOf, explain } from '../../../shared/errors.ts';
+import { codeOf, explain, TidemarkError } from '../../../shared/errors.ts';
 import { datasetOf } from '../../../shared/registry/index.ts';
 import { parseDay } from '../../../shared/time/days.ts';
 import { replayPartition } from '../../prove/replay.ts';
 import { adapterOf } from '../../sources/index.ts';
 import { type Context, openContext } from '../context.ts';
-import type { CommandSpec, OptionSpec, ParsedCommand } from '../options.ts';
+import type { ParsedCommand } from '../options.ts';
 import { bar, seconds } from '../output.ts';
-
-export const OPTIONAL_RANGE: Readonly<Record<string, OptionSpec>> = {
-  from: { type: 'string', day: true, doc: 'First day; default the first there is.' },
-  to: { type: 'string', day: true, doc: 'Last day, included; default the last there is.' },
-};
-
-export const replaySpec: CommandSpec = {
-  name: 'replay',
-  positionals: ['dataset'],
-  options: OPTIONAL_RANGE,
-  doc: 'Builds proved and quarantined days again from the log and compares. Days whose served rows differ are replaced, in one transaction each; the others are left alone.',
-};
 
 export interface PartitionReport {
   readonly partition: string;
@@ -40,6 +28,9 @@ export async function overPartitions(
 ): Promise<number> {
   const dataset = datasetOf(command.positionals[0]);
   const { from, to } = command.values as Record<string, string | undefined>;
+  if (from !== undefined && to !== undefined && from > to) {
+    throw new TidemarkError('USAGE', `--from ${from} is after --to ${to}`);
+  }
   await using context = await openContext(command, name);
   const startedAt = performance.now();
   const fromMs = from === undefined ? undefined : parseDay(from);

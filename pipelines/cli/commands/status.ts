@@ -1,15 +1,8 @@
 import { DATASETS, datasetOf } from '../../../shared/registry/index.ts';
 import { datasetStatus } from '../../prove/status.ts';
 import { openContext } from '../context.ts';
-import type { CommandSpec, ParsedCommand } from '../options.ts';
+import type { ParsedCommand } from '../options.ts';
 import { table } from '../output.ts';
-
-export const statusSpec: CommandSpec = {
-  name: 'status',
-  positionals: ['dataset?'],
-  options: {},
-  doc: 'Shows what is proved, what is missing or quarantined and why, how far the projector is behind the log.',
-};
 
 type Status = Awaited<ReturnType<typeof datasetStatus>>;
 

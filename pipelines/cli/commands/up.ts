@@ -5,16 +5,9 @@ import { TidemarkError } from '../../../shared/errors.ts';
 import { DATASETS } from '../../../shared/registry/index.ts';
 import { SupervisedChild } from '../child.ts';
 import { type Context, openContext, PROJECT_ROOT } from '../context.ts';
-import type { CommandSpec, ParsedCommand } from '../options.ts';
+import type { ParsedCommand } from '../options.ts';
 import { startProjector } from '../projector-child.ts';
 import { loadSamples } from '../sample.ts';
-
-export const upSpec: CommandSpec = {
-  name: 'up',
-  positionals: [],
-  options: {},
-  doc: 'Starts the database, the log, the projectors and the HTTP service, and stops them again on Ctrl-C or SIGTERM.',
-};
 
 /** First answer of the HTTP process: its start checks settings, rights and storage. */
 const LISTEN_TIMEOUT_MS = 60_000;

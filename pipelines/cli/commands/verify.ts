@@ -2,18 +2,8 @@ import { connect } from '../../../shared/db/connect.ts';
 import { datasetOf } from '../../../shared/registry/index.ts';
 import { verifyPartition } from '../../prove/verify.ts';
 import { adapterOf } from '../../sources/index.ts';
-import type { CommandSpec, ParsedCommand } from '../options.ts';
-import { OPTIONAL_RANGE, overPartitions } from './replay.ts';
-
-export const verifySpec: CommandSpec = {
-  name: 'verify',
-  positionals: ['dataset'],
-  options: {
-    ...OPTIONAL_RANGE,
-    deep: { type: 'boolean', doc: "Also compare every stored row's bytes with the log." },
-  },
-  doc: 'Counts stored rows again and compares them with their manifests. A day that no longer matches is quarantined at once.',
-};
+import type { ParsedCommand } from '../options.ts';
+import { overPartitions } from './replay.ts';
 
 export async function runVerify(command: ParsedCommand): Promise<number> {
   const dataset = datasetOf(command.positionals[0]);

@@ -19,7 +19,18 @@ const LF = 10;
 const CR = 13;
 const COMMA = 44;
 const DOT = 46;
+const ZERO = 48;
 const COLUMNS = ['id', 'price', 'qty', 'quote_qty', 'time', 'is_buyer_maker', 'is_best_match'] as const;
+/** Names a header may give each column, letters only. */
+const HEADER_NAMES = [
+  ['id', 'tradeid'],
+  ['price'],
+  ['qty', 'quantity'],
+  ['quoteqty', 'quotequantity'],
+  ['time', 'timestamp'],
+  ['isbuyermaker'],
+  ['isbestmatch'],
+] as const;
 /** Real rows have at most 110 bytes. */
 export const MAX_ROW_BYTES = 512;
 const SCALE = 1e8;
@@ -27,6 +38,8 @@ const SCALE_DIGITS = 8;
 const POWERS = [1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8];
 /** Up to here value x 1e8 survives the way to float64 and back exactly; beyond, the total follows the float64. */
 const EXACT_UNITS = 2 ** 51;
+/** The database totals units as int8; a value of more is no price or quantity. */
+const MAX_UNITS = 2 ** 63;
 
 /** Marks a value whose units are not exact in float64. */
 const INEXACT = -1;
@@ -114,9 +127,10 @@ export class TradeFileDecoder {
   }
 
   #limitCarry(): DecodedItem[] {
-    if (this.#carry.length > MAX_ROW_BYTES) {
+    // One more: a row of the largest size may end in CR LF.
+    if (this.#carry.length > MAX_ROW_BYTES + 1) {
       this.#line++;
-      throw this.#fault('SOURCE_ROW_INVALID', `the row is longer than ${MAX_ROW_BYTES} bytes`);
+      throw this.#tooLong();
     }
     return this.#take();
   }
@@ -158,9 +172,16 @@ export class TradeFileDecoder {
     let start = from;
     if (buffer[start] === 0xef && buffer[start + 1] === 0xbb && buffer[start + 2] === 0xbf) start += 3;
     const end = buffer.indexOf(LF, start);
-    const first = buffer.toString('latin1', start, end).split(',')[0].trim().toLowerCase();
-    if (first !== 'id' && first !== 'trade_id') return start;
+    const names = buffer
+      .toString('latin1', start, end)
+      .split(',')
+      .map((name) => name.toLowerCase().replaceAll(/[_\s]/g, ''));
+    const known = (name: string, column: number) => HEADER_NAMES[column]?.some((each) => each === name) === true;
+    if (!known(names[0], 0)) return start;
     this.#line++;
+    if (names.length !== COLUMNS.length || !names.every(known)) {
+      throw this.#fault('SOURCE_ROW_INVALID', `the header names other columns than ${COLUMNS.join(', ')}`);
+    }
     return end + 1;
   }
 
@@ -171,6 +192,10 @@ export class TradeFileDecoder {
   #row(buffer: Buffer, start: number, pending: { buffer: Buffer; run: number } | undefined): number {
     this.#line++;
     const id = this.#integer(buffer, start, 0, 15);
+    // An event is found again by its id as it is written.
+    if (buffer[start] === ZERO && this.#at - start > 1) {
+      throw this.#badCell(buffer, start, 0, 'must have no leading zeros');
+    }
     const price = this.#decimal(buffer, this.#next(buffer, 0), 1);
     const priceUnits = this.#units;
     const quantity = this.#decimal(buffer, this.#next(buffer, 1), 2);
@@ -190,6 +215,8 @@ export class TradeFileDecoder {
       if (buffer[end] === COMMA) throw this.#columnCount(buffer, start);
       throw this.#badCell(buffer, end, 6, 'must be followed by the end of the row');
     }
+    // Also what the frame's buffer has room for beyond its size.
+    if (end - start > MAX_ROW_BYTES) throw this.#tooLong();
 
     if (this.#window === undefined || ms < this.#window.fromMs || ms >= this.#window.toMs) {
       if (pending) this.#append(buffer, pending.run, start);
@@ -220,11 +247,9 @@ export class TradeFileDecoder {
     addTo(this.#quantityTotal, quantityUnits, quantity);
     addTo(this.#quoteTotal, quoteUnits, quote);
 
-    // The order of columns is that of the native table, bools packed first (shared/proof/row-hash.ts).
+    // The order of columns is that of the native table (shared/proof/row-hash.ts).
     const hasher = this.#hasher;
-    hasher.begin();
-    hasher.int4(maker | (best << 1));
-    hasher.int8(ms);
+    hasher.begin(ms, maker | (best << 1), 2);
     hasher.int8(id);
     hasher.float8(price);
     hasher.float8(quantity);
@@ -277,6 +302,7 @@ export class TradeFileDecoder {
     if (!(value > 0 && value < Number.POSITIVE_INFINITY)) {
       throw this.#badCell(buffer, p, column, 'must be a decimal number above 0');
     }
+    if (value * SCALE >= MAX_UNITS) throw this.#badCell(buffer, p, column, 'must be below 92233720368.54775808');
     this.#at = end;
     this.#units = INEXACT;
     return value;
@@ -385,6 +411,10 @@ export class TradeFileDecoder {
     this.#frame = this.#newFrame();
     this.#used = 0;
     this.#frameRows = 0;
+  }
+
+  #tooLong(): TidemarkError {
+    return this.#fault('SOURCE_ROW_INVALID', `the row is longer than ${MAX_ROW_BYTES} bytes`);
   }
 
   #columnCount(buffer: Buffer, inRow: number): TidemarkError {

@@ -19,9 +19,7 @@ export class TradeRowProjector implements RowProjector {
     this.#aligned = new AlignedTrades(window);
   }
 
-  rows(raw: Buffer): { copy: Buffer; rows: number } {
-    let rows = 0;
-    for (let at = raw.indexOf(LF); at >= 0; at = raw.indexOf(LF, at + 1)) rows++;
+  rows(raw: Buffer, rows: number): { copy: Buffer; rows: number } {
     const copy = TEMPLATE.stamp(rows);
     const view = new DataView(copy.buffer, copy.byteOffset, copy.byteLength);
     const [timestampAt, idAt, priceAt, quantityAt, quoteAt, makerAt, bestAt] = TEMPLATE.offsets;
@@ -30,7 +28,9 @@ export class TradeRowProjector implements RowProjector {
     let at = 0;
     for (let row = 0; row < copy.length; row += TEMPLATE.rowBytes) {
       let id = 0;
-      for (; raw[at] !== COMMA; at++) id = id * 10 + raw[at] - 48;
+      const start = at;
+      for (let digit = raw[at] - 48; digit >= 0 && digit <= 9; digit = raw[++at] - 48) id = id * 10 + digit;
+      if (raw[at] !== COMMA || at === start) throw malformed(raw, start);
 
       const priceStart = at + 1;
       reader.read(raw, priceStart, COMMA);
@@ -41,10 +41,14 @@ export class TradeRowProjector implements RowProjector {
       reader.read(raw, quantityStart, COMMA);
       const quantity = reader.value;
       const quoteStart = reader.end + 1;
-      const timeStart = raw.indexOf(COMMA, quoteStart) + 1;
+      // Loops, not indexOf: a call into the runtime for each cell costs more than the cell.
+      let timeStart = quoteStart;
+      while (raw[timeStart] !== COMMA && timeStart < raw.length) timeStart++;
+      timeStart++;
       let time = 0;
       at = timeStart;
-      for (; raw[at] !== COMMA; at++) time = time * 10 + raw[at] - 48;
+      for (let digit = raw[at] - 48; digit >= 0 && digit <= 9; digit = raw[++at] - 48) time = time * 10 + digit;
+      if (raw[at] !== COMMA) throw malformed(raw, start);
       const ms = at - timeStart === 16 ? Math.floor(time / 1000) : time;
       const second = aligned.bucket(ms);
       if (second < 0) throw new TidemarkError('LOG_FRAME_CORRUPT', `Trade ${id} at ${ms} ms is outside its partition`);
@@ -55,9 +59,11 @@ export class TradeRowProjector implements RowProjector {
       aligned.quote(second, reader, raw, quoteStart);
 
       const maker = isTrue(raw[at + 1]);
-      at = raw.indexOf(COMMA, at + 1) + 1;
-      const best = isTrue(raw[at]);
-      at = raw.indexOf(LF, at) + 1;
+      at += 1 + flagLength(raw[at + 1]);
+      if (raw[at] !== COMMA) throw malformed(raw, start);
+      const best = isTrue(raw[at + 1]);
+      at += 1 + flagLength(raw[at + 1]);
+      if (raw[at++] !== LF) throw malformed(raw, start);
 
       writeInt8(view, row + timestampAt, ms);
       writeInt8(view, row + idAt, id);
@@ -67,6 +73,7 @@ export class TradeRowProjector implements RowProjector {
       copy[row + makerAt] = maker;
       copy[row + bestAt] = best;
     }
+    if (at !== raw.length) throw malformed(raw, at);
     return { copy, rows };
   }
 
@@ -74,6 +81,15 @@ export class TradeRowProjector implements RowProjector {
     return this.#aligned.copy(key);
   }
 }
+
+/** Rows were validated before they were framed; whoever framed these did not. */
+function malformed(raw: Buffer, start: number): TidemarkError {
+  const row = raw.toString('latin1', start, Math.min(raw.length, start + 80)).split('\n')[0];
+  return new TidemarkError('LOG_FRAME_CORRUPT', `A frame holds what is no trade: ${JSON.stringify(row)}`);
+}
+
+/** `True` and `False` in any case, or one digit. */
+const flagLength = (byte: number): number => ((byte | 0x20) === 0x74 ? 4 : (byte | 0x20) === 0x66 ? 5 : 1);
 
 /** `True`, `true`, `1`. */
 const isTrue = (byte: number): 0 | 1 => (byte === 0x31 || (byte | 0x20) === 0x74 ? 1 : 0);

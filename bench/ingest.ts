@@ -1,0 +1,230 @@
+/**
+ * Ingest: a generated day of trades, ours end to end (zip on disk to proved and visible) beside `psql \copy` of the same
+ * CSV into an equal hypertable with the same unique key. Alternating rounds, each on a day of its own, process starts
+ * included; then a seven-day backfill of ours.
+ *
+ * Options: --rows N (3,500,000), --rounds N (5), --days N (7; 0 leaves the backfill out), --json.
+ */
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { createWriteStream } from 'node:fs';
+import { mkdir, rm } from 'node:fs/promises';
+import { join } from 'node:path';
+import { pipeline } from 'node:stream/promises';
+import { fileURLToPath, pathToFileURL } from 'node:url';
+import { parseArgs } from 'node:util';
+import { openZipMember } from '../pipelines/sources/documents/archive.ts';
+import { consecutiveDays, writeDay } from '../pipelines/sources/exchange_a/generate.ts';
+import { connect } from '../shared/db/connect.ts';
+import { createLogger } from '../shared/log/logger.ts';
+import { acquireStack, type Stack } from '../shared/stack/stack.ts';
+import { cpuSeconds, median, rounded, watch } from './measure.ts';
+
+const ROOT = fileURLToPath(new URL('../', import.meta.url));
+const SYMBOL = 'BTCUSDT';
+
+interface Figures {
+  readonly seconds: number;
+  readonly rowsPerSecond: number;
+  readonly clientCpu: number;
+  readonly postgresCpu: number;
+  readonly natsCpu: number;
+  readonly peakMib: Record<string, number>;
+}
+
+export async function run(argv: readonly string[]): Promise<void> {
+  const { values } = parseArgs({
+    args: [...argv],
+    options: {
+      rows: { type: 'string', default: '3500000' },
+      rounds: { type: 'string', default: '5' },
+      days: { type: 'string', default: '7' },
+      json: { type: 'boolean', default: false },
+    },
+  });
+  const rows = Number(values.rows);
+  const rounds = Number(values.rounds);
+  const days = Number(values.days);
+  const note = (line: string) => process.stderr.write(`${line}\n`);
+  const directory = join(ROOT, '.tidemark', 'bench-ingest');
+  await rm(directory, { recursive: true, force: true });
+  await mkdir(directory, { recursive: true });
+  try {
+    await using stack = await acquireStack({
+      stateDir: join(directory, 'state'),
+      log: createLogger('warn', 'bench'),
+      progress: note,
+    });
+    const vendor = join(directory, 'vendor');
+    const plan = [
+      ...consecutiveDays({
+        from: '2024-03-01',
+        to: dayAfter('2024-03-01', rounds + days),
+        rowsPerDay: rows,
+        seed: 7,
+        timeUnit: 'ms',
+      }),
+    ];
+    note(`generating ${plan.length} days of ${rows.toLocaleString('en-US')} trades`);
+    for (const day of plan) await writeDay({ directory: vendor, symbol: SYMBOL, ...day });
+    await prepareBaseline(stack);
+
+    const ours: Figures[] = [];
+    const theirs: Figures[] = [];
+    // Round 0 warms both up and is not counted.
+    for (let round = 0; round <= rounds; round++) {
+      const { day } = plan[round];
+      const csv = await unpack(vendor, day, join(directory, 'day.csv'));
+      await settle(stack);
+      const baseline = await measured(stack, rows, () => copyWithPsql(stack, csv));
+      await settle(stack);
+      const tidemark = await measured(stack, rows, () => backfillDays(stack, vendor, day, day));
+      if (round > 0) {
+        theirs.push(baseline);
+        ours.push(tidemark);
+      }
+      note(
+        `${day}  psql ${baseline.seconds} s  tidemark ${tidemark.seconds} s  ratio ${rounded(tidemark.seconds / baseline.seconds, 3)}${round === 0 ? '  (warm-up)' : ''}`,
+      );
+      await rm(csv);
+    }
+    const ratios = ours.map((figures, round) => figures.seconds / theirs[round].seconds);
+    let week: Figures | undefined;
+    if (days > 0) {
+      await settle(stack);
+      week = await measured(stack, rows * days, () =>
+        backfillDays(stack, vendor, plan[rounds + 1].day, plan[rounds + days].day),
+      );
+    }
+    report({ rows, rounds, ratios, ours, theirs, week, days }, values.json);
+  } finally {
+    await rm(directory, { recursive: true, force: true });
+  }
+}
+
+function report(
+  found: {
+    rows: number;
+    rounds: number;
+    ratios: number[];
+    ours: Figures[];
+    theirs: Figures[];
+    week?: Figures;
+    days: number;
+  },
+  json: boolean,
+): void {
+  const middle = (all: readonly Figures[]): Figures => ({
+    seconds: rounded(median(all.map((figures) => figures.seconds))),
+    rowsPerSecond: Math.round(median(all.map((figures) => figures.rowsPerSecond))),
+    clientCpu: rounded(median(all.map((figures) => figures.clientCpu))),
+    postgresCpu: rounded(median(all.map((figures) => figures.postgresCpu))),
+    natsCpu: rounded(median(all.map((figures) => figures.natsCpu))),
+    peakMib: all[all.length - 1].peakMib,
+  });
+  const result = {
+    bench: 'ingest',
+    rows: found.rows,
+    rounds: found.rounds,
+    ratio: rounded(median(found.ratios), 3),
+    ratio_min: rounded(Math.min(...found.ratios), 3),
+    ratio_max: rounded(Math.max(...found.ratios), 3),
+    tidemark: middle(found.ours),
+    psql: middle(found.theirs),
+    ...(found.week ? { backfill: { days: found.days, ...found.week } } : {}),
+  };
+  if (json) {
+    process.stdout.write(`${JSON.stringify(result)}\n`);
+    return;
+  }
+  const line = (name: string, figures: Figures) =>
+    `${name.padEnd(22)} ${figures.seconds.toFixed(2).padStart(7)} s ${figures.rowsPerSecond.toLocaleString('en-US').padStart(10)} rows/s  cpu s: client ${figures.clientCpu.toFixed(1)}, postgres ${figures.postgresCpu.toFixed(1)}, nats ${figures.natsCpu.toFixed(1)}  peak MiB: ${JSON.stringify(figures.peakMib)}`;
+  process.stdout.write(
+    `${[
+      `${found.rows.toLocaleString('en-US')} trades, ${found.rounds} rounds, medians`,
+      line('tidemark, zip to proved', result.tidemark),
+      line('psql \\copy, keyed', result.psql),
+      `ratio ${result.ratio} (${result.ratio_min}..${result.ratio_max})`,
+      ...(found.week ? [line(`tidemark, ${found.days} days`, found.week)] : []),
+    ].join('\n')}\n`,
+  );
+}
+
+const dayAfter = (day: string, count: number) =>
+  new Date(Date.parse(`${day}T00:00:00Z`) + count * 86_400_000).toISOString().slice(0, 10);
+
+/** An equal hypertable: same columns, same chunks, the same unique key, in place as for any user of it. */
+async function prepareBaseline(stack: Stack): Promise<void> {
+  await using client = await connect({ url: stack.databaseUrl, name: 'bench' });
+  await client.query('create extension if not exists timescaledb');
+  await client.query(`create table baseline_trades ("timestamp" int8 not null, trade_id int8 not null, price float8 not null,
+    quantity float8 not null, quote_quantity float8 not null, is_buyer_maker boolean not null, is_best_match boolean not null)`);
+  await client.query(
+    `select create_hypertable('baseline_trades', by_range('timestamp', 86400000), create_default_indexes => false)`,
+  );
+  await client.query('create unique index on baseline_trades ("timestamp", trade_id)');
+}
+
+async function unpack(vendor: string, day: string, to: string): Promise<string> {
+  const stem = `${SYMBOL}-trades-${day}`;
+  const path = join(vendor, 'spot/daily/trades', SYMBOL, `${stem}.zip`);
+  const member = await openZipMember({ path, expectedName: `${stem}.csv`, maxUnpackedBytes: 2 ** 40 });
+  await pipeline(member.stream(), createWriteStream(to));
+  return to;
+}
+
+/** Neither side pays for the other's dirty pages. */
+async function settle(stack: Stack): Promise<void> {
+  await using client = await connect({ url: stack.databaseUrl, name: 'bench' });
+  await client.query('checkpoint');
+}
+
+function copyWithPsql(stack: Stack, csv: string) {
+  const columns = 'trade_id, price, quantity, quote_quantity, "timestamp", is_buyer_maker, is_best_match';
+  const psql = join(stack.runtime?.postgresBin ?? '/usr/bin', 'psql');
+  return spawn(
+    psql,
+    [
+      stack.databaseUrl,
+      '-v',
+      'ON_ERROR_STOP=1',
+      '-qc',
+      `\\copy baseline_trades (${columns}) from '${csv}' with (format csv)`,
+    ],
+    {
+      stdio: ['ignore', 'ignore', 'inherit'],
+    },
+  );
+}
+
+function backfillDays(stack: Stack, vendor: string, from: string, to: string) {
+  return spawn(join(ROOT, 'tidemark'), ['backfill', 'exchange_a_spot_trades', '--from', from, '--to', to, '--json'], {
+    stdio: ['ignore', 'ignore', 'inherit'],
+    env: {
+      ...process.env,
+      SVC_STATE_DIR: stack.stateDir,
+      SVC_EXCHANGE_A_BASE_URL: pathToFileURL(join(vendor, '/')).href,
+      SVC_LOG_LEVEL: 'warn',
+    },
+  });
+}
+
+async function measured(stack: Stack, rows: number, start: () => ReturnType<typeof spawn>): Promise<Figures> {
+  const servers = Object.fromEntries(stack.processes.map(({ name, pid }) => [name, pid]));
+  const before = { postgres: cpuSeconds(servers.postgres), nats: cpuSeconds(servers.nats) };
+  const startedAt = performance.now();
+  const child = start();
+  const watched = watch(child.pid!);
+  const [code] = await once(child, 'exit');
+  const seconds = (performance.now() - startedAt) / 1000;
+  const { peakMib, cpu } = watched.stop();
+  if (code !== 0) throw new Error(`the measured process ended with ${code}`);
+  return {
+    seconds: rounded(seconds),
+    rowsPerSecond: Math.round(rows / seconds),
+    clientCpu: rounded(cpu),
+    postgresCpu: rounded(cpuSeconds(servers.postgres) - before.postgres),
+    natsCpu: rounded(cpuSeconds(servers.nats) - before.nats),
+    peakMib,
+  };
+}

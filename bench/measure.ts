@@ -1,0 +1,89 @@
+/** Time, processor and memory of whole processes, from /proc; and the figures of several rounds. */
+import { readdirSync, readFileSync } from 'node:fs';
+
+const TICKS_PER_SECOND = 100;
+
+interface ProcessTimes {
+  readonly pid: number;
+  readonly parent: number;
+  /** CPU seconds of the process itself. */
+  readonly own: number;
+  /** CPU seconds of its ended children. */
+  readonly ended: number;
+}
+
+function processTimes(pid: number): ProcessTimes | undefined {
+  try {
+    const stat = readFileSync(`/proc/${pid}/stat`, 'latin1');
+    const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
+    const seconds = (index: number) => Number(fields[index]) / TICKS_PER_SECOND;
+    return { pid, parent: Number(fields[1]), own: seconds(11) + seconds(12), ended: seconds(13) + seconds(14) };
+  } catch {
+    return undefined;
+  }
+}
+
+function tree(root: number): ProcessTimes[] {
+  const all = readdirSync('/proc')
+    .filter((name) => /^\d+$/.test(name))
+    .flatMap((name) => processTimes(Number(name)) ?? []);
+  const found: ProcessTimes[] = [];
+  for (const pids = [root]; pids.length > 0; ) {
+    const pid = pids.pop()!;
+    const self = all.find((times) => times.pid === pid);
+    if (self) found.push(self);
+    for (const child of all) if (child.parent === pid) pids.push(child.pid);
+  }
+  return found;
+}
+
+/** CPU seconds of a process and everything below it, ended children included. */
+export const cpuSeconds = (root: number): number => tree(root).reduce((sum, times) => sum + times.own + times.ended, 0);
+
+/** Highest resident memory a process had so far, MiB. */
+function peakMib(pid: number): number {
+  try {
+    return Number(/VmHWM:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, 'latin1'))?.[1] ?? 0) / 1024;
+  } catch {
+    return 0;
+  }
+}
+
+/** Watches a process and its children until stopped: the peak of each, by command, and the CPU they used. */
+export function watch(root: number): { stop(): { peakMib: Record<string, number>; cpu: number } } {
+  const peaks: Record<string, number> = {};
+  let cpu = 0;
+  const look = () => {
+    for (const { pid } of tree(root)) {
+      const name = commandOf(pid);
+      if (name) peaks[name] = Math.max(peaks[name] ?? 0, peakMib(pid));
+    }
+    cpu = Math.max(cpu, cpuSeconds(root));
+  };
+  const timer = setInterval(look, 20);
+  return {
+    stop() {
+      clearInterval(timer);
+      look();
+      return { peakMib: Object.fromEntries(Object.entries(peaks).map(([name, mib]) => [name, Math.round(mib)])), cpu };
+    },
+  };
+}
+
+function commandOf(pid: number): string | undefined {
+  try {
+    const words = readFileSync(`/proc/${pid}/cmdline`, 'latin1').split('\0');
+    const script = words.find((word) => word.endsWith('.ts'));
+    return (script ?? words[0]).split('/').slice(-2).join('/') || undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+export const median = (values: readonly number[]): number => {
+  const sorted = [...values].sort((a, b) => a - b);
+  const middle = sorted.length >> 1;
+  return sorted.length % 2 === 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+};
+
+export const rounded = (value: number, digits = 2): number => Number(value.toFixed(digits));

@@ -1,0 +1,33 @@
+/** Why a read gave no answer, in the words of the read core; each access style maps them to its own codes. */
+import type { Warning } from '../contract/problems.ts';
+
+export type ReadFaultKind =
+  /** The database is not reached, or could not run the statement. */
+  | 'backend'
+  /** Stored data is not as declared. */
+  | 'runtime'
+  | 'aligned_contract'
+  | 'timeout'
+  | 'no_rows'
+  | 'credentials_refused';
+
+export class ReadFault extends Error {
+  override readonly name = 'ReadFault';
+  readonly kind: ReadFaultKind;
+
+  constructor(kind: ReadFaultKind, message: string, options?: { readonly cause?: unknown }) {
+    super(message, options);
+    this.kind = kind;
+  }
+}
+
+/** The answer would carry warnings, and the request is strict. */
+export class StrictRefusal extends Error {
+  override readonly name = 'StrictRefusal';
+  readonly warnings: readonly Warning[];
+
+  constructor(warnings: readonly Warning[]) {
+    super('the answer would carry warnings');
+    this.warnings = warnings;
+  }
+}

@@ -1,0 +1,85 @@
+/** The HTTP server around the application: where it listens, how long it waits, how it stops. */
+import { createServer, type Server, STATUS_CODES } from 'node:http';
+import type { AddressInfo, Socket } from 'node:net';
+import type Koa from 'koa';
+import { TidemarkError } from '../shared/errors.ts';
+import { Problem, type ProblemCode } from './contract/problems.ts';
+
+const HEADERS_TIMEOUT_MS = 15_000;
+const REQUEST_TIMEOUT_MS = 60_000;
+/** Longer than the idle time-outs of common proxies, so that it is they who close. */
+const KEEP_ALIVE_TIMEOUT_MS = 65_000;
+const DEFAULT_PORT = 8080;
+const PORTS_TRIED = 100;
+
+export interface Listening {
+  readonly server: Server;
+  readonly url: string;
+}
+
+export async function listen(koa: Koa, host: string, port: number | undefined): Promise<Listening> {
+  const handle = koa.callback();
+  const server = createServer(
+    { headersTimeout: HEADERS_TIMEOUT_MS, requestTimeout: REQUEST_TIMEOUT_MS, keepAliveTimeout: KEEP_ALIVE_TIMEOUT_MS },
+    handle,
+  );
+  // The body is asked for only when it will be read: see readJson.
+  server.on('checkContinue', handle);
+  server.on('clientError', answerBrokenRequest);
+  await listenOnFree(server, host, port);
+  const address = server.address() as AddressInfo;
+  const name = address.family === 'IPv6' ? `[${address.address}]` : address.address;
+  return { server, url: `http://${name}:${address.port}` };
+}
+
+async function listenOnFree(server: Server, host: string, port: number | undefined): Promise<void> {
+  const first = port ?? DEFAULT_PORT;
+  const last = port === undefined ? DEFAULT_PORT + PORTS_TRIED : first;
+  for (let candidate = first; ; candidate++) {
+    try {
+      await new Promise<void>((resolve, reject) => {
+        server.once('error', reject);
+        server.listen(candidate, host, () => {
+          server.off('error', reject);
+          resolve();
+        });
+      });
+      return;
+    } catch (cause) {
+      const taken = (cause as NodeJS.ErrnoException).code === 'EADDRINUSE';
+      if (taken && candidate < last) continue;
+      throw new TidemarkError('CONFIGURATION_INVALID', `Cannot listen on ${host}, port ${candidate}`, { cause });
+    }
+  }
+}
+
+/** Lets running answers end for so long, then cuts them. */
+export async function close(server: Server, graceMs: number): Promise<void> {
+  const closed = new Promise<void>((resolve) => server.close(() => resolve()));
+  server.closeIdleConnections();
+  const timer = setTimeout(() => server.closeAllConnections(), graceMs);
+  await closed;
+  clearTimeout(timer);
+}
+
+const BROKEN_REQUESTS: Readonly<Record<string, ProblemCode>> = {
+  HPE_HEADER_OVERFLOW: 'HTTP_HEADERS_TOO_LARGE',
+  ERR_HTTP_REQUEST_TIMEOUT: 'HTTP_REQUEST_TIMEOUT',
+};
+
+/** What is no HTTP request never reaches the application; it gets the same envelope. */
+function answerBrokenRequest(error: Error & { code?: string }, socket: Socket): void {
+  if (error.code === 'ECONNRESET' || !socket.writable) {
+    socket.destroy();
+    return;
+  }
+  const problem = new Problem(
+    BROKEN_REQUESTS[error.code ?? ''] ?? 'HTTP_REQUEST_MALFORMED',
+    'The connection is closed.',
+  );
+  const body = JSON.stringify(problem.body(''));
+  socket.end(
+    `HTTP/1.1 ${problem.status} ${STATUS_CODES[problem.status]}\r\nContent-Type: application/problem+json\r\n` +
+      `Content-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`,
+  );
+}

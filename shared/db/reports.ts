@@ -1,0 +1,55 @@
+/** Typed read-only queries over the catalog for reports: status, and whatever shows an operator how things stand. */
+import { and, asc, count, desc, eq, ne, sql, sum } from 'drizzle-orm';
+import { drizzle } from 'drizzle-orm/node-postgres';
+import type { Pool } from 'pg';
+import type { DatasetDefinition } from '../registry/index.ts';
+import { attempts, type LedgerRow, ledger, type PartitionRow, partitions } from './schema.ts';
+
+export class Reports {
+  readonly #db: ReturnType<typeof drizzle>;
+
+  constructor(pool: Pool) {
+    this.#db = drizzle(pool);
+  }
+
+  /** Number of partitions and their rows, by state. */
+  async states(
+    dataset: DatasetDefinition,
+  ): Promise<Partial<Record<PartitionRow['state'], { partitions: number; rows: number }>>> {
+    const found = await this.#db
+      .select({ state: partitions.state, partitions: count(), rows: sum(partitions.rows).mapWith(Number) })
+      .from(partitions)
+      .where(eq(partitions.datasetId, dataset.number))
+      .groupBy(partitions.state);
+    return Object.fromEntries(found.map(({ state, ...rest }) => [state, { ...rest, rows: rest.rows ?? 0 }]));
+  }
+
+  /** Partitions that are known and not proved, in order of time. */
+  async unproved(dataset: DatasetDefinition, limit: number) {
+    return await this.#db
+      .select()
+      .from(partitions)
+      .where(and(eq(partitions.datasetId, dataset.number), ne(partitions.state, 'proved')))
+      .orderBy(asc(partitions.fromMs))
+      .limit(limit);
+  }
+
+  /** Newest first. */
+  async ledger(dataset: DatasetDefinition, kind: string | undefined, limit: number): Promise<LedgerRow[]> {
+    return await this.#db
+      .select()
+      .from(ledger)
+      .where(and(eq(ledger.datasetId, dataset.number), kind === undefined ? undefined : eq(ledger.kind, kind)))
+      .orderBy(desc(ledger.entryId))
+      .limit(limit);
+  }
+
+  /** Messages of the log that a manifest vouches for: frames and the manifest itself. */
+  async referencedMessages(dataset: DatasetDefinition): Promise<number> {
+    const found = await this.#db
+      .select({ messages: sql<string>`coalesce(sum(${attempts.frames} + 1), 0)` })
+      .from(attempts)
+      .where(and(eq(attempts.datasetId, dataset.number), sql`${attempts.manifestSequence} is not null`));
+    return Number(found[0].messages);
+  }
+}

@@ -1,0 +1,290 @@
+import { cp, readdir, readFile, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { is } from 'drizzle-orm';
+import { getTableConfig, PgTable } from 'drizzle-orm/pg-core';
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { type Client, connect } from '../shared/db/connect.ts';
+import { MIGRATIONS_DIR, migrate } from '../shared/db/migrate.ts';
+import * as schema from '../shared/db/schema.ts';
+import { ALIGNED_COLUMNS, ALIGNED_KEY, ALIGNED_TABLE } from '../shared/registry/aligned-storage.ts';
+import { DATASETS } from '../shared/registry/index.ts';
+import type { PgType } from '../shared/registry/types.ts';
+import { faultOf } from './support/faults.ts';
+import { createTestEnv, execute, type TestEnv, withDatabase } from './support/stack.ts';
+
+let env: TestEnv;
+beforeAll(async () => {
+  env = await createTestEnv();
+});
+afterAll(() => env[Symbol.asyncDispose]());
+
+const open = (url = env.databaseUrl) => connect({ url, name: 'migrate test' });
+const allFiles = async () => (await readdir(MIGRATIONS_DIR)).filter((name) => name.endsWith('.sql')).sort();
+
+/** Everything that a migration could change, as text: equal before and after = nothing happened. */
+const FINGERPRINT = `select string_agg(line, E'\\n' order by line) as text from (
+  select format('%s.%s %s %s %s', c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
+      coalesce(pg_get_expr(d.adbin, d.adrelid), '')) as line
+    from pg_attribute a join pg_class c on c.oid = a.attrelid left join pg_attrdef d on d.adrelid = c.oid and d.adnum = a.attnum
+    where c.relnamespace = 'public'::regnamespace and a.attnum > 0 and not a.attisdropped
+  union all select pg_get_indexdef(indexrelid) from pg_index i join pg_class c on c.oid = i.indrelid
+    where c.relnamespace = 'public'::regnamespace
+  union all select format('%s %s', conrelid::regclass, pg_get_constraintdef(oid)) from pg_constraint
+    where connamespace = 'public'::regnamespace
+  union all select format('hypertable %s %s', table_name, id) from _timescaledb_catalog.hypertable
+  union all select format('%s', t) from datasets t union all select format('%s', t) from series t
+  union all select format('%s %s %s', dataset_id, version, proved) from coverage t
+  union all select format('%s', t) from schema_migrations t) lines`;
+
+describe('migrations', () => {
+  test('are applied once, and found there after that', async () => {
+    await using client = await open();
+    const files = await allFiles();
+    expect(await migrate(client)).toEqual({ applied: files, present: [] });
+    const { rows: before } = await client.query(FINGERPRINT);
+    expect(await migrate(client)).toEqual({ applied: [], present: files });
+    await using other = await open();
+    expect(await migrate(other)).toEqual({ applied: [], present: files });
+    expect((await client.query(FINGERPRINT)).rows).toEqual(before);
+    expect(before[0].text.split('\n').length).toBeGreaterThan(100);
+  });
+
+  test('may be run again by hand, each, without harm', async () => {
+    await using client = await open();
+    const { rows: before } = await client.query(FINGERPRINT);
+    for (const name of await allFiles()) await client.query(await readFile(join(MIGRATIONS_DIR, name), 'utf8'));
+    expect((await client.query(FINGERPRINT)).rows).toEqual(before);
+  });
+
+  test('register every dataset, with coverage and its one series', async () => {
+    const { rows } = await execute(
+      env.databaseUrl,
+      `select d.dataset_id, d.key, c.proved::text, c.version, (select count(*)::int4 from series s where s.dataset_id = d.dataset_id) as series
+       from datasets d left join coverage c using (dataset_id) order by 1`,
+    );
+    expect(rows).toEqual(
+      [...DATASETS.values()].map(({ number, key, aligned }) => ({
+        dataset_id: number,
+        key,
+        proved: '{}',
+        version: '0',
+        series: aligned.seriesKey.length === 0 ? 1 : 0,
+      })),
+    );
+  });
+});
+
+describe('migrating an empty database', () => {
+  let url: string;
+  let directory: string;
+  let made = 0;
+  beforeEach(async () => {
+    const name = `${new URL(env.databaseUrl).pathname.slice(1)}_${++made}`;
+    await execute(env.adminDatabaseUrl, `create database ${name}`);
+    url = withDatabase(env.databaseUrl, name);
+    directory = join(env.dir, `migrations${made}`);
+    await cp(MIGRATIONS_DIR, directory, { recursive: true });
+  });
+  afterAll(async () => {
+    const base = new URL(env.databaseUrl).pathname.slice(1);
+    for (; made > 0; made--) await execute(env.adminDatabaseUrl, `drop database ${base}_${made} with (force)`);
+  });
+
+  test('is done once also when several start at the same moment', async () => {
+    const reports = await Promise.all(
+      Array.from({ length: 4 }, async () => {
+        await using client = await open(url);
+        return await migrate(client, directory);
+      }),
+    );
+    const files = await allFiles();
+    expect(reports.map((report) => report.applied.length).sort()).toEqual([0, 0, 0, files.length]);
+    for (const { applied, present } of reports) expect([...present, ...applied]).toEqual(files);
+  });
+
+  test('refuses a file that was changed after it was applied, and says which', async () => {
+    await using client = await open(url);
+    await migrate(client, directory);
+    const [first, second] = await allFiles();
+    const path = join(directory, second);
+    await writeFile(path, `${await readFile(path, 'utf8')}\n-- afterthought\n`);
+    await writeFile(join(directory, '9999_later.sql'), 'create table later (a int)');
+    const fault = await faultOf(migrate(client, directory), 'MIGRATION_DRIFT');
+    expect(fault.message).toContain(second);
+    expect(fault.message).not.toContain(first);
+    expect((await client.query(`select to_regclass('later') as later`)).rows).toEqual([{ later: null }]);
+    // The lock is given back: another is not kept waiting.
+    await using other = await open(url);
+    await cp(MIGRATIONS_DIR, directory, { recursive: true });
+    expect((await migrate(other, directory)).applied).toEqual(['9999_later.sql']);
+  });
+
+  test('applies nothing of a file that fails, keeps those before it, and goes on when it is right', async () => {
+    await using client = await open(url);
+    const path = join(directory, '9998_wrong.sql');
+    await writeFile(path, 'create table half (a int); insert into half values (1); select 1 / 0');
+    await writeFile(join(directory, '9999_later.sql'), 'create table later (a int)');
+    const fault = await faultOf(migrate(client, directory), 'MIGRATION_FAILED');
+    expect(fault.message).toContain('9998_wrong.sql');
+    const tables = () =>
+      client.query(`select to_regclass('half')::text as half, to_regclass('later')::text as later,
+        to_regclass('partitions')::text as partitions`);
+    expect((await tables()).rows).toEqual([{ half: null, later: null, partitions: 'partitions' }]);
+    await writeFile(path, 'create table half (a int)');
+    const { applied, present } = await migrate(client, directory);
+    expect([applied, present]).toEqual([['9998_wrong.sql', '9999_later.sql'], await allFiles()]);
+    expect((await tables()).rows).toEqual([{ half: 'half', later: 'later', partitions: 'partitions' }]);
+  });
+
+  test('takes only numbered files for migrations', async () => {
+    await using client = await open(url);
+    await writeFile(join(directory, 'notes.sql'), 'select 1 / 0');
+    await writeFile(join(directory, '0000_old.sql.orig'), 'select 1 / 0');
+    expect((await migrate(client, directory)).applied).toEqual(await allFiles());
+  });
+});
+
+describe('the live tables', () => {
+  let client: Client;
+  beforeAll(async () => {
+    client = await open();
+    await migrate(client);
+  });
+  afterAll(() => client[Symbol.asyncDispose]());
+
+  const columnsOf = async (table: string) => {
+    const { rows } = await client.query<{ name: string; type: string; notNull: boolean }>(
+      `select attname as name, format_type(atttypid, atttypmod) as type, attnotnull as "notNull" from pg_attribute
+       where attrelid = $1::regclass and attnum > 0 and not attisdropped order by attnum`,
+      [table],
+    );
+    return rows;
+  };
+  const SQL_NAMES: Record<PgType, string> = {
+    int2: 'smallint',
+    int4: 'integer',
+    int8: 'bigint',
+    float8: 'double precision',
+    text: 'text',
+    bool: 'boolean',
+    timestamptz: 'timestamp with time zone',
+    uuid: 'uuid',
+    bytea: 'bytea',
+  };
+
+  test('of aligned rows have the columns that the code declares, in its order', async () => {
+    expect(await columnsOf(ALIGNED_TABLE)).toEqual(
+      Object.entries(ALIGNED_COLUMNS).map(([name, type]) => ({
+        name,
+        type: SQL_NAMES[type],
+        notNull: name in ALIGNED_KEY,
+      })),
+    );
+    for (const [name, type] of Object.entries(ALIGNED_KEY)) {
+      expect([name, ALIGNED_COLUMNS[name as keyof typeof ALIGNED_COLUMNS]]).toEqual([name, type]);
+    }
+    const { rows } = await client.query(
+      `select pg_get_indexdef(indexrelid) as sql from pg_index where indrelid = $1::regclass and indisunique`,
+      [ALIGNED_TABLE],
+    );
+    expect(rows).toEqual([{ sql: expect.stringMatching(/\(dataset_id, series_id, aligned_at_utc\)$/) }]);
+  });
+
+  test.each([...DATASETS.values()].map((dataset) => [dataset.key, dataset] as const))(
+    'of %s have the columns, the chunks and the order that the registry declares',
+    async (_key, { native, aligned }) => {
+      expect(await columnsOf(native.table)).toEqual(
+        native.columns.map((column) => ({
+          name: column.name,
+          type: SQL_NAMES[column.pg],
+          notNull: !('nullable' in column && column.nullable === true),
+        })),
+      );
+      const dimensions = await client.query(
+        `select column_name, interval_length::int8 as length from _timescaledb_catalog.dimension d
+         join _timescaledb_catalog.hypertable h on h.id = d.hypertable_id where h.table_name = $1`,
+        [native.table],
+      );
+      const unit = native.time.pg === 'int8' ? 1 : 1000;
+      expect(dimensions.rows).toEqual([{ column_name: native.time.column, length: String(native.chunkMs * unit) }]);
+      // The loader builds the unique index of each chunk itself.
+      const indexes = await client.query('select 1 from pg_index where indrelid = $1::regclass', [native.table]);
+      expect(indexes.rowCount).toBe(0);
+      const names = native.columns.map(({ name }) => name as string);
+      expect(names).toEqual(expect.arrayContaining([native.time.column, ...native.identity]));
+      for (const field of native.fields) expect(names).toEqual(expect.arrayContaining([...field.columns]));
+      for (const field of aligned.fields) {
+        expect(Object.keys(ALIGNED_COLUMNS)).toEqual(expect.arrayContaining([...field.columns]));
+      }
+      // Each declared expression is of the type that is declared for it.
+      for (const [table, fields] of [
+        [native.table, native.fields],
+        [ALIGNED_TABLE, aligned.fields.filter((field) => field.columns.length > 0)],
+      ] as const) {
+        const { rows } = await client.query(
+          `select ${fields.map((field) => `pg_typeof(${field.sql})::text as "${field.name}"`).join(', ')}
+           from (select null) one left join ${table} t on true limit 1`,
+        );
+        expect(rows).toEqual([Object.fromEntries(fields.map((field) => [field.name, SQL_NAMES[field.pg]]))]);
+      }
+    },
+  );
+
+  const declared = Object.values(schema).flatMap((value) => (is(value, PgTable) ? [value as PgTable] : []));
+
+  test.each(declared.map((table) => [getTableConfig(table).name, table] as const))(
+    'of the catalog are what the query builder believes: %s',
+    async (name, table) => {
+      const live = await columnsOf(name);
+      expect(
+        getTableConfig(table)
+          .columns.map((column) => ({ name: column.name, type: column.getSQLType(), notNull: column.notNull }))
+          .sort((a, b) => a.name.localeCompare(b.name)),
+      ).toEqual(live.toSorted((a, b) => a.name.localeCompare(b.name)));
+    },
+  );
+
+  test('are all declared, those that only SQL reads apart', async () => {
+    const { rows } = await client.query<{ name: string }>(
+      `select relname as name from pg_class where relnamespace = 'public'::regnamespace and relkind in ('r', 'p')`,
+    );
+    const own = new Set([ALIGNED_TABLE, ...[...DATASETS.values()].map(({ native }) => native.table as string)]);
+    const sqlOnly = ['datasets', 'series', 'schema_migrations'];
+    expect(
+      rows
+        .map(({ name }) => name)
+        .filter((name) => !own.has(name))
+        .sort(),
+    ).toEqual([...declared.map((table) => getTableConfig(table).name), ...sqlOnly].sort());
+  });
+
+  test('allow exactly the states that the code knows', async () => {
+    for (const [table, states] of [
+      ['attempts', schema.ATTEMPT_STATES],
+      ['partitions', schema.PARTITION_STATES],
+    ] as const) {
+      const { rows } = await client.query(
+        `select pg_get_constraintdef(oid) as sql from pg_constraint where conrelid = $1::regclass and contype = 'c'`,
+        [table],
+      );
+      const check = rows.map(({ sql }) => sql as string).find((sql) => sql.includes('state'));
+      expect([...(check ?? '').matchAll(/'(\w+)'/g)].map(([, state]) => state).sort()).toEqual([...states].sort());
+    }
+  });
+
+  test('keep the ids of proved partitions apart, and of no others', async () => {
+    const insert = (key: string, state: string, offsets: string | null) =>
+      client.query(
+        `insert into partitions (dataset_id, partition_key, state, attempt, revision, from_ms, to_ms, synthetic, offsets)
+         values (1, $1, $2, 1, 1, 0, 1, false, $3)`,
+        [key, state, offsets],
+      );
+    await client.query('begin');
+    await insert('a', 'proved', '[1,10]');
+    await insert('b', 'quarantined', '[5,20]');
+    await insert('c', 'proved', '[11,20]');
+    await insert('d', 'proved', null);
+    await expect(insert('e', 'proved', '[20,21]')).rejects.toMatchObject({ code: '23P01' });
+    await client.query('rollback');
+  });
+});
