@@ -4,6 +4,7 @@ import Koa from 'koa';
 import type { Settings } from '../shared/config/settings.ts';
 import type { Logger } from '../shared/log/logger.ts';
 import { WirePool } from './db/pool.ts';
+import { discardBody } from './http/body.ts';
 import { ClientGone } from './http/client-gone.ts';
 import { KeyCheck } from './http/key.ts';
 import { answerProblem } from './http/problem-response.ts';
@@ -106,8 +107,13 @@ function createKoa(routes: readonly Route[], keys: KeyCheck, log: Logger): Koa {
       if (route.access === 'key') keys.check(request);
       await route.handle({ request, response, url, params, requestId, log, signal: gone.signal });
     } catch (error) {
-      if (error instanceof ClientGone) log.debug({ requestId }, 'the client went away');
-      else answerProblem(response, error, requestId, log);
+      if (error instanceof ClientGone) {
+        log.debug({ requestId }, 'the client went away');
+        response.destroy();
+        return;
+      }
+      await discardBody(request);
+      answerProblem(response, error, requestId, log);
     }
   });
   return koa;

@@ -617,7 +617,7 @@ describe('the row projector', () => {
       fc.property(rows(decimal), fc.integer({ min: 1, max: 900 }), (list, frameRawBytes) => {
         const projector = new TradeRowProjector(WINDOW);
         const stored = runs(decode(fileOf(list.map(rowText)), { frameRawBytes })).flatMap((run) => {
-          const { copy, rows: count } = projector.rows(run.raw);
+          const { copy, rows: count } = projector.rows(run.raw, run.rows);
           expect(count).toBe(run.rows);
           return copyRows(copy, NATIVE_TYPES);
         });
@@ -646,7 +646,8 @@ describe('the row projector', () => {
     fc.assert(
       fc.property(rows(huge, { minLength: 1, maxLength: 120 }), fc.integer({ min: 1, max: 2000 }), (list, size) => {
         const projector = new TradeRowProjector(WINDOW);
-        for (const run of runs(decode(fileOf(list.map(rowText)), { frameRawBytes: size }))) projector.rows(run.raw);
+        for (const run of runs(decode(fileOf(list.map(rowText)), { frameRawBytes: size })))
+          projector.rows(run.raw, run.rows);
         const { copy, rows: count } = projector.aligned({ datasetId: 1, seriesId: 3 });
         const expected = naiveSeconds(list);
         expect(copyRows(copy, ALIGNED_TYPES)).toEqual(expected);
@@ -669,7 +670,7 @@ describe('the row projector', () => {
     });
     const list = [row(9, '5'), row(10, '4'), row(8, '7'), row(11, '6')];
     const projector = new TradeRowProjector(WINDOW);
-    projector.rows(Buffer.from(list.map((each) => `${rowText(each)}\n`).join('')));
+    projector.rows(Buffer.from(list.map((each) => `${rowText(each)}\n`).join('')), list.length);
     const [[, count, open, high, low, close]] = copyRows(projector.aligned({ datasetId: 1, seriesId: 3 }).copy, [
       ...ALIGNED_TYPES,
     ]);
@@ -691,20 +692,25 @@ describe('the row projector', () => {
       `1,2,3,4,${DAY}000,True,True\n1,2,3,4`,
       '1,2,3,4\n5,6,7,8\n',
     ];
-    for (const text of bad) {
-      const projector = new TradeRowProjector(WINDOW);
-      let code: unknown = 'accepted';
-      try {
-        const { rows: count } = projector.rows(Buffer.from(text));
-        // Rows that merely miss their last line end are for the frame's header to refuse.
-        if (count !== text.split('\n').length) code = 'LOG_FRAME_CORRUPT';
-      } catch (error) {
-        code = error instanceof TidemarkError ? error.code : error;
-      }
-      expect([text, code]).toEqual([text, 'LOG_FRAME_CORRUPT']);
-    }
+    for (const text of bad) refuses(text, Math.max(1, text.split('\n').length - 1));
+  });
+
+  test('refuses bytes that hold another number of rows than their header says', () => {
+    const two = `${good(1)}\n${good(2)}\n`;
+    expect(new TradeRowProjector(WINDOW).rows(Buffer.from(two), 2).rows).toBe(2);
+    for (const claimed of [1, 3, 0, -1, 1e9, 1e300, 1.5, Number.NaN]) refuses(two, claimed);
   });
 });
+
+function refuses(text: string, claimed: number) {
+  let code: unknown = 'accepted';
+  try {
+    new TradeRowProjector(WINDOW).rows(Buffer.from(text), claimed);
+  } catch (error) {
+    code = error instanceof TidemarkError ? error.code : error;
+  }
+  expect([text, claimed, code]).toEqual([text, claimed, 'LOG_FRAME_CORRUPT']);
+}
 
 // ---- PostgreSQL reads the same text --------------------------------------------------------------------------------
 

@@ -4,9 +4,13 @@ import { describe, expect, test } from 'vitest';
 import { JsonFault, parseJson } from '../serving/contract/json.ts';
 import { ceilMs, parseInstant } from '../serving/contract/time.ts';
 import { Prng } from '../serving/read/prng.ts';
+import { CELL } from '../serving/rendering/cells.ts';
 import { writeFloat, writeInt64 } from '../serving/rendering/digits.ts';
+import { JsonRows } from '../serving/rendering/json-rows.ts';
+import { BUFFER_BYTES, Out } from '../serving/rendering/out.ts';
 import { maxStringBytes, writeString, writeUuid } from '../serving/rendering/strings.ts';
-import { TimestampWriter } from '../serving/rendering/timestamps.ts';
+import { POSTGRES_EPOCH_MS, TimestampWriter } from '../serving/rendering/timestamps.ts';
+import type { Field } from '../shared/registry/index.ts';
 
 const RUNS = 20_000;
 const bytes = Buffer.alloc(64 * 1024);
@@ -103,6 +107,94 @@ describe('text', () => {
         expect(written(writeUuid(bytes, 0, from, 0))).toBe(`"${uuid}"`);
       }),
     );
+  });
+});
+
+describe('rows', () => {
+  type Value = number | bigint | string | boolean | null;
+  const kinds = {
+    int8: { cell: CELL.int8, of: fc.bigInt({ min: -(2n ** 63n), max: 2n ** 63n - 1n }) },
+    float8: { cell: CELL.float8, of: fc.double({ noNaN: true, noDefaultInfinity: true }) },
+    bool: { cell: CELL.bool, of: fc.boolean() },
+    timestamptz: { cell: CELL.timestamptz, of: fc.integer({ min: 0, max: 4e12 }) },
+    text: { cell: CELL.text, of: fc.string({ unit: 'binary', maxLength: 300 }) },
+  } as const;
+  type Kind = keyof typeof kinds;
+
+  /** As PostgreSQL sends it. */
+  function encode(kind: Kind, value: Value): Buffer {
+    if (value === null) return Buffer.from([255, 255, 255, 255]);
+    const cell = Buffer.alloc(kind === 'bool' ? 1 : 8);
+    if (kind === 'int8') cell.writeBigInt64BE(value as bigint);
+    else if (kind === 'float8') cell.writeDoubleBE(value as number);
+    else if (kind === 'bool') cell[0] = value ? 1 : 0;
+    else if (kind === 'timestamptz') cell.writeBigInt64BE(BigInt((value as number) - POSTGRES_EPOCH_MS) * 1000n + 999n);
+    const body = kind === 'text' ? Buffer.from(value as string) : cell;
+    const length = Buffer.alloc(4);
+    length.writeInt32BE(body.length);
+    return Buffer.concat([length, body]);
+  }
+
+  /** As the answer must show it. */
+  function shown(kind: Kind, value: Value): string {
+    if (kind === 'int8' && value !== null) return String(value);
+    if (kind === 'bool' && value !== null) return value ? '1' : '0';
+    if (kind === 'timestamptz' && value !== null) return JSON.stringify(new Date(value as number).toISOString());
+    return JSON.stringify(value);
+  }
+
+  function render(columns: readonly Kind[], rows: readonly (readonly Value[])[]): { text: string; chunks: number } {
+    const parts: Buffer[] = [];
+    const out = new Out({
+      write: (part) => parts.push(Buffer.from(part)),
+      buffer: () => Buffer.alloc(BUFFER_BYTES, 0x21),
+    });
+    const writer = new JsonRows(
+      out,
+      columns.map((kind, index) => ({ field: { name: `c${index}` } as Field, cell: kinds[kind].cell })),
+      false,
+    );
+    for (const row of rows) {
+      const cells = Buffer.concat(row.map((value, index) => encode(columns[index], value)));
+      writer.row(new DataView(cells.buffer, cells.byteOffset, cells.length), cells, 0, cells.length);
+    }
+    out.flush();
+    return { text: Buffer.concat(parts).toString(), chunks: parts.length };
+  }
+
+  const expectedText = (columns: readonly Kind[], rows: readonly (readonly Value[])[]) =>
+    `[${rows.map((row) => `{${row.map((value, index) => `"c${index}":${shown(columns[index], value)}`)}}`)}`;
+
+  test('of any columns, with nulls, are what JSON.stringify makes of them', () => {
+    const columns = fc.array(fc.constantFrom(...(Object.keys(kinds) as Kind[])), { minLength: 1, maxLength: 9 });
+    const cases = columns.chain((names) =>
+      fc.tuple(
+        fc.constant(names),
+        fc.array(fc.tuple(...names.map((kind) => fc.option(kinds[kind].of as fc.Arbitrary<Value>, { freq: 5 }))), {
+          minLength: 1,
+          maxLength: 20,
+        }),
+      ),
+    );
+    fc.assert(
+      fc.property(cases, ([names, rows]) => {
+        expect(render(names, rows).text).toBe(expectedText(names, rows));
+      }),
+      { numRuns: 2000 },
+    );
+  });
+
+  test('wider than a buffer, and of every length around its end', () => {
+    const wide = ['x', '"', '\u0001', 'é'].map((unit) => [unit.repeat(BUFFER_BYTES)]);
+    expect(render(['text'], wide).text).toBe(expectedText(['text'], wide));
+    for (let length = BUFFER_BYTES / 6 - 60; length < BUFFER_BYTES / 6; length++) {
+      const rows = [['\u0001'.repeat(length)], ['after']];
+      expect(render(['text'], rows).text).toBe(expectedText(['text'], rows));
+    }
+    const many = Array.from({ length: 100_000 }, (_, i) => [BigInt(i), i / 7]);
+    const { text, chunks } = render(['int8', 'float8'], many);
+    expect(text).toBe(expectedText(['int8', 'float8'], many));
+    expect(text.length / chunks).toBeGreaterThan(64 * 1024);
   });
 });
 

@@ -3,11 +3,8 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { backfillSpec, reingestSpec } from '../pipelines/cli/commands/backfill.ts';
-import { eventSpec } from '../pipelines/cli/commands/event.ts';
-import { replaySpec } from '../pipelines/cli/commands/replay.ts';
-import { verifySpec } from '../pipelines/cli/commands/verify.ts';
 import { type CommandSpec, flagOf, parseCommand } from '../pipelines/cli/options.ts';
+import * as specs from '../pipelines/cli/specs.ts';
 import { type LoadOptions, loadSettings } from '../shared/config/load.ts';
 import { SETTINGS, type Setting, type SettingName } from '../shared/config/settings.ts';
 import { TidemarkError } from '../shared/errors.ts';
@@ -201,21 +198,21 @@ describe('the grammar of the command line', () => {
   const day = ['--from', '2024-01-01', '--to', '2024-01-01'];
   const key = 'exchange_a_spot_trades';
   test.each<[CommandSpec, string[], string]>([
-    [backfillSpec, [], '<dataset> is missing'],
-    [backfillSpec, [key], '--from is missing'],
-    [backfillSpec, [key, '--from', '2024-01-01'], '--to is missing'],
-    [backfillSpec, [key, '--from', '2024-02-30', '--to', '2024-03-01'], '--from must be a day'],
-    [backfillSpec, [key, '--from', '2024-01-01', '--to', '20240101'], '--to must be a day'],
-    [backfillSpec, [key, ...day, '--granularity', 'hourly'], '--granularity must be daily or monthly'],
-    [backfillSpec, [key, ...day, '--nosuchflag'], '--nosuchflag'],
-    [backfillSpec, [key, ...day, '--reason', 'x'], '--reason'],
-    [backfillSpec, [key, 'more', ...day], 'one argument too many'],
-    [reingestSpec, [key, ...day], '--reason is missing'],
-    [reingestSpec, [key, ...day, '--reason', ' '], '--reason is missing'],
-    [replaySpec, [key, '--from', 'x'], '--from must be a day'],
-    [verifySpec, [], '<dataset> is missing'],
-    [verifySpec, [key, '--deep=1'], '--deep'],
-    [eventSpec, [key], '<offset> is missing'],
+    [specs.backfill, [], '<dataset> is missing'],
+    [specs.backfill, [key], '--from is missing'],
+    [specs.backfill, [key, '--from', '2024-01-01'], '--to is missing'],
+    [specs.backfill, [key, '--from', '2024-02-30', '--to', '2024-03-01'], '--from must be a day'],
+    [specs.backfill, [key, '--from', '2024-01-01', '--to', '20240101'], '--to must be a day'],
+    [specs.backfill, [key, ...day, '--granularity', 'hourly'], '--granularity must be daily or monthly'],
+    [specs.backfill, [key, ...day, '--nosuchflag'], '--nosuchflag'],
+    [specs.backfill, [key, ...day, '--reason', 'x'], '--reason'],
+    [specs.backfill, [key, 'more', ...day], 'one argument too many'],
+    [specs.reingest, [key, ...day], '--reason is missing'],
+    [specs.reingest, [key, ...day, '--reason', ' '], '--reason is missing'],
+    [specs.replay, [key, '--from', 'x'], '--from must be a day'],
+    [specs.verify, [], '<dataset> is missing'],
+    [specs.verify, [key, '--deep=1'], '--deep'],
+    [specs.event, [key], '<offset> is missing'],
   ])('refuses %# with the reason', (spec, argv, reason) => {
     let fault: unknown;
     try {
@@ -228,7 +225,7 @@ describe('the grammar of the command line', () => {
   });
 
   test('accepts what it documents', () => {
-    const { values, json, progress } = parseCommand(backfillSpec, [key, ...day, '--json', '--no-progress']);
+    const { values, json, progress } = parseCommand(specs.backfill, [key, ...day, '--json', '--no-progress']);
     expect([values.from, values.granularity, json, progress]).toEqual(['2024-01-01', 'daily', true, false]);
   });
 });

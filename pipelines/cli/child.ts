@@ -9,9 +9,9 @@ export interface ChildOptions {
   readonly name: string;
   /** Module to run, relative to the project's root. */
   readonly module: string;
+  readonly args?: readonly string[];
   /** Written to the child's standard input, then closed. */
   readonly input?: string;
-  readonly env?: NodeJS.ProcessEnv;
   readonly log: Logger;
   /** Receives the child's standard output, line by line. */
   readonly onLine?: (line: string) => void;
@@ -38,9 +38,9 @@ export class SupervisedChild implements AsyncDisposable {
   async #keepRunning(): Promise<void> {
     for (let failures = 0; !this.#stopping; failures++) {
       const startedAt = performance.now();
-      const { module, env, input, name, log, onLine } = this.#options;
-      const child = spawn(process.execPath, [fileURLToPath(new URL(`../../${module}`, import.meta.url))], {
-        env: { ...process.env, ...env },
+      const { module, args, input, name, log, onLine } = this.#options;
+      const script = fileURLToPath(new URL(`../../${module}`, import.meta.url));
+      const child = spawn(process.execPath, [...process.execArgv, script, ...(args ?? [])], {
         stdio: ['pipe', onLine ? 'pipe' : 'ignore', 'inherit'],
         // Its own group: Ctrl-C reaches us, and we end it in order.
         detached: true,

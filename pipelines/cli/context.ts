@@ -17,6 +17,8 @@ export const PROJECT_ROOT = fileURLToPath(new URL('../../', import.meta.url));
 
 export interface Context extends AsyncDisposable {
   readonly settings: Settings;
+  /** Settings given as flags, for processes that load their own. */
+  readonly settingFlags: ParsedCommand['settings'];
   readonly stack: Stack;
   readonly log: Logger;
   readonly output: Output;
@@ -63,6 +65,7 @@ export async function openContext(command: ParsedCommand, name: string): Promise
   const kept = cleanup.move();
   return {
     settings,
+    settingFlags: command.settings,
     stack,
     log,
     output,

@@ -1,4 +1,5 @@
 /** The projector as a process of its own: decoding and storing use a core while publishing uses the other. */
+import type { Stack } from '../../shared/stack/stack.ts';
 import { SupervisedChild } from './child.ts';
 import { type Context, PROJECT_ROOT } from './context.ts';
 
@@ -10,10 +11,19 @@ export function startProjector(context: Context, datasets: readonly string[]): S
     module: 'pipelines/project/main.ts',
     log,
     input: JSON.stringify({
-      databaseUrl: stack.databaseUrl,
+      databaseUrl: localUrl(stack),
       natsUrl: stack.natsUrl,
       datasets,
       cwd: PROJECT_ROOT,
+      settings: context.settingFlags,
     }),
   });
+}
+
+/** Through the unix socket where there is one: a day's rows are 250 MB. */
+export function localUrl({ databaseUrl, databaseSocketDir }: Stack): string {
+  if (databaseSocketDir === undefined) return databaseUrl;
+  const url = new URL(databaseUrl);
+  url.searchParams.set('host', databaseSocketDir);
+  return url.href;
 }

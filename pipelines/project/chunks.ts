@@ -12,6 +12,11 @@ export interface LoadTarget {
   readonly table: string;
   /** The chunk has no unique index yet: build it after loading. */
   readonly unindexed: boolean;
+  /**
+   * Made by this transaction: rows are stored frozen, so that nobody has to visit them again to say that they are
+   * visible. Who could see them too early reads coverage first, and finds nothing there.
+   */
+  readonly fresh: boolean;
 }
 
 /**
@@ -25,18 +30,17 @@ export async function prepareChunk(
 ): Promise<LoadTarget> {
   const { table, time, chunkMs } = dataset.native;
   const chunkFrom = Math.floor(window.fromMs / chunkMs) * chunkMs;
-  if (window.toMs > chunkFrom + chunkMs) return { table, unindexed: false };
+  if (window.toMs > chunkFrom + chunkMs) return { table, unindexed: false, fresh: false };
   const placeholders = dataset.native.columns.map((column) =>
     column.name === time.column ? String(chunkFrom) : PLACEHOLDERS[column.pg],
   );
-  const chunk =
-    (await findChunk(client, table, chunkFrom)) ??
-    (await createChunk(client, `insert into ${table} values (${placeholders.join(', ')})`));
+  const existing = await findChunk(client, table, chunkFrom);
+  const chunk = existing ?? (await createChunk(client, `insert into ${table} values (${placeholders.join(', ')})`));
   const indexed = await client.query(
     'select 1 from pg_index where indrelid = $1::regclass and indisunique and indisvalid',
     [chunk],
   );
-  return { table: chunk, unindexed: indexed.rowCount === 0 };
+  return { table: chunk, unindexed: indexed.rowCount === 0, fresh: existing === undefined };
 }
 
 /** The unique (time, identity) of a loaded chunk. @throws 23505 when rows repeat. */

@@ -10,9 +10,11 @@ export class CopyIn {
   /** Never resolves; rejects when the database refuses the rows. */
   readonly #failed: Promise<never>;
 
-  constructor(client: ClientBase, table: string, columns: readonly string[]) {
+  constructor(client: ClientBase, table: string, columns: readonly string[], freeze = false) {
     const names = columns.map((name) => `"${name}"`).join(', ');
-    this.#stream = client.query(copyFrom(`copy ${table} (${names}) from stdin with (format binary)`));
+    this.#stream = client.query(
+      copyFrom(`copy ${table} (${names}) from stdin with (format binary${freeze ? ', freeze' : ''})`),
+    );
     this.#failed = new Promise((_, reject) => {
       this.#stream.on('error', (error) => {
         this.#failure ??= error;

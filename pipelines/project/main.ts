@@ -1,9 +1,10 @@
 /**
- * The projector process. Its work order is one JSON argument: `{databaseUrl, natsUrl, datasets}`, kept out of the
- * environment of other processes and off the command line: it is read from standard input.
+ * The projector process. Its work order is one JSON object on standard input: credentials belong neither on a command
+ * line nor in an environment that others can read.
  */
 import { text } from 'node:stream/consumers';
 import { loadSettings } from '../../shared/config/load.ts';
+import type { SettingName } from '../../shared/config/settings.ts';
 import { createLogger } from '../../shared/log/logger.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
 import { keepProjected } from './run.ts';
@@ -13,10 +14,12 @@ interface WorkOrder {
   readonly natsUrl: string;
   readonly datasets: readonly string[];
   readonly cwd: string;
+  /** Settings given as flags to the command that started this. */
+  readonly settings: Partial<Record<SettingName, string>>;
 }
 
 const order = JSON.parse(await text(process.stdin)) as WorkOrder;
-const settings = loadSettings({ cwd: order.cwd });
+const settings = loadSettings({ cwd: order.cwd, flags: order.settings });
 const log = createLogger(settings.SVC_LOG_LEVEL, 'projector');
 const stopping = new AbortController();
 for (const name of ['SIGTERM', 'SIGINT'] as const) process.on(name, () => stopping.abort());

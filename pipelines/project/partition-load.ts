@@ -6,7 +6,7 @@ import type { ClientBase } from 'pg';
 import { TidemarkError } from '../../shared/errors.ts';
 import type { FrameHeader } from '../../shared/frame/codec.ts';
 import type { Manifest } from '../../shared/frame/manifest.ts';
-import { compare, type Discrepancy, type Recount, recount } from '../../shared/proof/recount.ts';
+import { compare, type Discrepancy, type Recount, recount, seriesCondition } from '../../shared/proof/recount.ts';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import type { Window } from '../../shared/registry/partitions.ts';
@@ -76,7 +76,7 @@ export class PartitionLoad {
     const tables = needs.tables ?? { native: await prepareChunk(client, dataset, window), aligned: ALIGNED_TABLE };
     const load = new PartitionLoad(client, dataset, window, projector, tables, seriesId);
     const columns = dataset.native.columns.map((column) => column.name);
-    load.#copy = new CopyIn(client, tables.native.table, columns);
+    load.#copy = new CopyIn(client, tables.native.table, columns, tables.native.fresh);
     return load;
   }
 
@@ -141,8 +141,8 @@ export async function deleteRows(client: ClientBase, dataset: DatasetDefinition,
     `delete from ${dataset.native.table} where ${time} >= ${window.fromMs} and ${time} < ${window.toMs}`,
   );
   await client.query(
-    `delete from ${ALIGNED_TABLE} where dataset_id = ${dataset.number}
-     and aligned_at_utc >= '${new Date(window.fromMs).toISOString()}'
-     and aligned_at_utc < '${new Date(window.toMs).toISOString()}'`,
+    `delete from ${ALIGNED_TABLE} t where t.dataset_id = ${dataset.number}${seriesCondition(dataset)}
+     and t.aligned_at_utc >= '${new Date(window.fromMs).toISOString()}'
+     and t.aligned_at_utc < '${new Date(window.toMs).toISOString()}'`,
   );
 }

@@ -51,7 +51,7 @@ export async function replayPartition(row: PartitionRow, needs: ReplayNeeds): Pr
       projector,
       seriesId: await catalog.seriesId(dataset),
       replace: false,
-      tables: { native: { table: SCRATCH.native, unindexed: false }, aligned: SCRATCH.aligned },
+      tables: { native: { table: SCRATCH.native, unindexed: false, fresh: true }, aligned: SCRATCH.aligned },
     });
     try {
       for await (const frame of framesOf(connection, row.manifest, attempt.manifestSequence, needs.batchBytes)) {

@@ -44,15 +44,32 @@ async function readBytes(request: IncomingMessage, maxBytes: number): Promise<Bu
   try {
     for await (const chunk of request.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
       bytes += chunk.length;
-      if (bytes > maxBytes) {
-        // The rest is thrown away as it comes: a client cut off while sending does not get to read the answer.
-        request.resume();
-        return undefined;
-      }
+      if (bytes > maxBytes) return undefined;
       chunks.push(chunk);
     }
   } catch (cause) {
     throw new ClientGone({ cause });
   }
   return Buffer.concat(chunks);
+}
+
+const DISCARD_MS = 5000;
+
+/**
+ * Throws away what of the body was not read, as it comes: a client that is answered and cut off while it still sends
+ * does not get to read the answer. For a while; one that goes on sending has only itself to blame.
+ */
+export async function discardBody(request: IncomingMessage): Promise<void> {
+  // A client that waits to be asked for its body sends none.
+  if (request.complete || request.headers.expect !== undefined) return;
+  request.resume();
+  await new Promise<void>((resolve) => {
+    const timer = setTimeout(done, DISCARD_MS);
+    function done() {
+      clearTimeout(timer);
+      resolve();
+    }
+    request.once('end', done);
+    request.once('close', done);
+  });
 }

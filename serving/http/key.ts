@@ -3,20 +3,20 @@ import { createHash, timingSafeEqual } from 'node:crypto';
 import type { IncomingMessage } from 'node:http';
 import { Problem } from '../contract/problems.ts';
 
-const digest = (text: string) => createHash('sha256').update(text).digest();
+const digest = (bytes: Buffer) => createHash('sha256').update(bytes).digest();
 
 export class KeyCheck {
   readonly #accepted: readonly Buffer[];
 
   /** The key, and during a rotation the one before it. */
   constructor(keys: readonly (string | undefined)[]) {
-    this.#accepted = keys.filter((key) => key !== undefined).map(digest);
+    this.#accepted = keys.filter((key) => key !== undefined).map((key) => digest(Buffer.from(key)));
   }
 
   /** @throws Problem AUTH_INVALID_API_KEY */
   check(request: IncomingMessage): void {
     const given = request.headers['x-api-key'];
-    const offered = digest(typeof given === 'string' ? given : '');
+    const offered = digest(headerBytes(typeof given === 'string' ? given : ''));
     let accepted = false;
     for (const key of this.#accepted) accepted = timingSafeEqual(key, offered) || accepted;
     if (!accepted || typeof given !== 'string') {
@@ -24,3 +24,6 @@ export class KeyCheck {
     }
   }
 }
+
+/** Node reads header bytes as latin1; keys and passwords are UTF-8. */
+export const headerBytes = (value: string): Buffer => Buffer.from(value, 'latin1');

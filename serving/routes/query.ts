@@ -5,6 +5,7 @@ import { Problem, type ProblemCode } from '../contract/problems.ts';
 import { parseQuery, type Query } from '../contract/query.ts';
 import { chooseRepresentation } from '../http/accept.ts';
 import { readJson } from '../http/body.ts';
+import { headerBytes } from '../http/key.ts';
 import type { Exchange, Route } from '../http/routes.ts';
 import type { Slots } from '../limits/slots.ts';
 import type { ReadFacts } from '../read/answer.ts';
@@ -38,7 +39,11 @@ export function queryRoute(deps: QueryDeps): Route {
       const representation = chooseRepresentation(exchange.request);
       const query = await parseRequest(exchange, deps.maxBodyBytes);
       const token = exchange.request.headers['x-backend-token'];
-      const grant = checkRights(deps.rights, query.datasetKey, typeof token === 'string' ? token : undefined);
+      const grant = checkRights(
+        deps.rights,
+        query.datasetKey,
+        typeof token === 'string' ? headerBytes(token).toString() : undefined,
+      );
       const mutable = mutableWindowWarning(query.window);
       if (query.strict && mutable.length > 0) throw strictProblem(mutable);
       if (!query.read) throw new Problem('QUERY_NO_DATA', `Nothing of ${query.datasetKey} is proved yet.`);

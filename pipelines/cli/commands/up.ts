@@ -1,29 +1,26 @@
 /** `up`, which is `npm start`: everything, until told to stop. */
 import { once } from 'node:events';
-import { join } from 'node:path';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { DATASETS } from '../../../shared/registry/index.ts';
 import { SupervisedChild } from '../child.ts';
 import { type Context, openContext, PROJECT_ROOT } from '../context.ts';
 import type { ParsedCommand } from '../options.ts';
-import { startProjector } from '../projector-child.ts';
+import { localUrl, startProjector } from '../projector-child.ts';
 import { loadSamples } from '../sample.ts';
 
 /** First answer of the HTTP process: its start checks settings, rights and storage. */
 const LISTEN_TIMEOUT_MS = 60_000;
-/** The example's rights: everything allowed, artifacts that say "sample data only". */
-const SAMPLE_RIGHTS = 'serving/rights/sample/matrix.json';
 
 export async function runUp(command: ParsedCommand): Promise<number> {
   const startedAt = performance.now();
   await using context = await openContext(command, 'up');
   const { stack, signal, output } = context;
   const apiKey = apiKeyOf(context);
-  const rights = rightsOf(context);
+  checkRights(context);
   stack.supervise();
   await using _projector = startProjector(context, [...DATASETS.keys()]);
   const listening = Promise.withResolvers<string>();
-  await using serving = startServing(context, { apiKey, rights }, listening.resolve);
+  await using serving = startServing(context, listening.resolve);
   await loadSamples(context);
   const url = await Promise.race([
     listening.promise,
@@ -50,35 +47,36 @@ function apiKeyOf(context: Context): string {
   );
 }
 
-function rightsOf(context: Context): string {
-  const { SVC_SOURCE_RIGHTS_MATRIX_PATH: given, SVC_DATABASE_URL: database } = context.settings;
-  if (given !== undefined) return given;
-  if (database === undefined) return join(PROJECT_ROOT, SAMPLE_RIGHTS);
-  throw new TidemarkError(
-    'CONFIGURATION_INVALID',
-    'SVC_SOURCE_RIGHTS_MATRIX_PATH is not set: with SVC_DATABASE_URL no sample matrix is assumed',
-  );
+/** With a database of the operator's own, nothing is assumed about what may be served from it. */
+function checkRights({ settings }: Context): void {
+  if (settings.SVC_DATABASE_URL !== undefined && settings.SVC_SOURCE_RIGHTS_MATRIX_PATH === undefined) {
+    throw new TidemarkError(
+      'CONFIGURATION_INVALID',
+      'SVC_SOURCE_RIGHTS_MATRIX_PATH is not set: with SVC_DATABASE_URL no sample matrix is assumed',
+    );
+  }
 }
 
-function startServing(
-  context: Context,
-  secrets: { apiKey: string; rights: string },
-  onUrl: (url: string) => void,
-): SupervisedChild {
-  const { stack, log, settings } = context;
+/** Its settings go by standard input: the key and the database's password are nobody else's to read. */
+function startServing(context: Context, onUrl: (url: string) => void): SupervisedChild {
+  const { stack, log, settingFlags } = context;
+  const settings = {
+    ...settingFlags,
+    SVC_DATABASE_URL: localUrl(stack),
+    SVC_NATS_URL: stack.natsUrl,
+    SVC_INTERNAL_API_KEY: apiKeyOf(context),
+  };
   return new SupervisedChild({
     name: 'serving',
     module: 'serving/main.ts',
+    args: ['--stdin'],
     log,
-    env: {
-      SVC_DATABASE_URL: stack.databaseUrl,
-      SVC_NATS_URL: stack.natsUrl,
-      SVC_INTERNAL_API_KEY: secrets.apiKey,
-      SVC_SOURCE_RIGHTS_MATRIX_PATH: secrets.rights,
-      SVC_STATE_DIR: settings.SVC_STATE_DIR,
-      SVC_HTTP_HOST: settings.SVC_HTTP_HOST,
-      ...(settings.SVC_HTTP_PORT === undefined ? {} : { SVC_HTTP_PORT: String(settings.SVC_HTTP_PORT) }),
-    },
+    input: JSON.stringify({
+      cwd: PROJECT_ROOT,
+      settings,
+      // The example's rights (everything allowed, artifacts that say "sample data only") are for our own database alone.
+      sample_rights: context.settings.SVC_DATABASE_URL === undefined,
+    }),
     onLine: (line) => {
       const { url } = JSON.parse(line) as { url?: string };
       if (url) onUrl(url);

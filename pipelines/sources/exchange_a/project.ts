@@ -8,6 +8,8 @@ import type { PartitionWindow, RowProjector } from '../types.ts';
 
 const COMMA = 44;
 const LF = 10;
+/** `1,1,1,1,1704067200000,1,1` and its end. */
+const MIN_ROW_BYTES = 26;
 const TEMPLATE = rowTemplate(exchangeASpotTrades.native.columns.map((column) => column.pg));
 
 export class TradeRowProjector implements RowProjector {
@@ -20,6 +22,10 @@ export class TradeRowProjector implements RowProjector {
   }
 
   rows(raw: Buffer, rows: number): { copy: Buffer; rows: number } {
+    // What is allocated goes by the bytes that are there, whatever a header claims.
+    if (!(Number.isInteger(rows) && rows >= 1 && rows * MIN_ROW_BYTES <= raw.length)) {
+      throw new TidemarkError('LOG_FRAME_CORRUPT', `A frame of ${raw.length} bytes does not hold ${rows} trades`);
+    }
     const copy = TEMPLATE.stamp(rows);
     const view = new DataView(copy.buffer, copy.byteOffset, copy.byteLength);
     const [timestampAt, idAt, priceAt, quantityAt, quoteAt, makerAt, bestAt] = TEMPLATE.offsets;

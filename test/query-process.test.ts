@@ -1,0 +1,157 @@
+/** `serving/main.ts` as a process: what it needs, what it says, where it listens, how it ends. */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { request as httpRequest, type IncomingMessage } from 'node:http';
+import { type AddressInfo, createServer } from 'node:net';
+import { text } from 'node:stream/consumers';
+import { fileURLToPath } from 'node:url';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { DATASET, loadBulk } from './support/load-rows.ts';
+import { API_KEY, eventually, migrated, SAMPLE_MATRIX } from './support/serving.ts';
+import { createTestEnv, type TestEnv } from './support/stack.ts';
+
+const MAIN = fileURLToPath(new URL('../serving/main.ts', import.meta.url));
+
+let env: TestEnv;
+beforeAll(async () => {
+  env = await createTestEnv();
+  await migrated(env.databaseUrl);
+  await loadBulk(env.databaseUrl, { fromDay: '2024-05-01', days: 1, rowsPerDay: 500_000 });
+});
+afterAll(() => env[Symbol.asyncDispose]());
+
+/** In an empty folder and environment, so that nothing of this machine's settings counts. */
+function start(settings: Record<string, string>, order?: object): ChildProcess {
+  const child = spawn(process.execPath, [MAIN, ...(order ? ['--stdin'] : [])], {
+    cwd: env.dir,
+    env: { PATH: process.env.PATH, ...settings },
+    stdio: ['pipe', 'pipe', 'pipe'],
+  });
+  child.stdin!.end(order ? JSON.stringify(order) : '');
+  return child;
+}
+
+const settings = () => ({
+  SVC_DATABASE_URL: env.databaseUrl,
+  SVC_INTERNAL_API_KEY: API_KEY,
+  SVC_SOURCE_RIGHTS_MATRIX_PATH: SAMPLE_MATRIX,
+  SVC_HTTP_PORT: '0',
+  SVC_LOG_LEVEL: 'warn',
+});
+
+async function said(child: ChildProcess): Promise<{ url: string; pid: number }> {
+  const [line] = await once(child.stdout!, 'data');
+  expect(String(line)).toMatch(/^\{.*\}\n$/);
+  return JSON.parse(String(line));
+}
+
+function post(url: string, body: object): Promise<IncomingMessage> {
+  return new Promise((resolve, reject) => {
+    const outgoing = httpRequest(`${url}/v1/raw/query`, { method: 'POST', headers: { 'X-API-Key': API_KEY } }, resolve);
+    outgoing.on('error', reject);
+    outgoing.end(JSON.stringify({ sources: [DATASET], ...body }));
+  });
+}
+
+describe('the start', () => {
+  test('what is missing is listed at once, and the process ends with 2', async () => {
+    const child = start({});
+    const stderr = text(child.stderr!);
+    const [code] = await once(child, 'exit');
+    expect(code).toBe(2);
+    for (const name of ['SVC_DATABASE_URL', 'SVC_INTERNAL_API_KEY', 'SVC_SOURCE_RIGHTS_MATRIX_PATH']) {
+      expect(await stderr).toContain(`${name}: is required`);
+    }
+  });
+
+  test('so are faulty settings', async () => {
+    const child = start({ ...settings(), SVC_HTTP_PORT: 'x', SVC_QUERY_MAX_QUEUE: '-1', SVC_NO_SUCH: '1' });
+    const stderr = text(child.stderr!);
+    const [code] = await once(child, 'exit');
+    expect(code).toBe(2);
+    for (const name of ['SVC_HTTP_PORT', 'SVC_QUERY_MAX_QUEUE', 'SVC_NO_SUCH']) expect(await stderr).toContain(name);
+    expect(await stderr).not.toContain(API_KEY);
+  });
+
+  test('one line on standard output, then it serves; a work order on standard input will do', async () => {
+    const given = settings();
+    const order = {
+      settings: { ...given, SVC_SOURCE_RIGHTS_MATRIX_PATH: undefined },
+      sample_rights: true,
+    };
+    for (const child of [start(given), start({}, order)]) {
+      const { url, pid } = await said(child);
+      expect(pid).toBe(child.pid);
+      const answer = await post(url, { n_rows: 1 });
+      expect(answer.statusCode).toBe(200);
+      await text(answer);
+      child.kill('SIGINT');
+      expect(await once(child, 'exit')).toEqual([0, null]);
+    }
+  });
+
+  test('a port that is taken is another one, unless it was asked for', async () => {
+    const taken = createServer().listen(0, '127.0.0.1');
+    await once(taken, 'listening');
+    const { port } = taken.address() as AddressInfo;
+    const strict = start({ ...settings(), SVC_HTTP_PORT: String(port) });
+    const stderr = text(strict.stderr!);
+    expect((await once(strict, 'exit'))[0]).toBe(2);
+    expect(await stderr).toContain(`port ${port}`);
+    taken.close();
+    const { SVC_HTTP_PORT: _, ...free } = settings();
+    const two = [start(free), start(free)];
+    const ports = await Promise.all(two.map(async (child) => Number(new URL((await said(child)).url).port)));
+    expect(new Set(ports).size).toBe(2);
+    for (const found of ports) expect(found).toBeGreaterThanOrEqual(8080);
+    for (const child of two) child.kill();
+    await Promise.all(two.map((child) => once(child, 'exit')));
+  });
+
+  test('without a database it starts, is not ready, and is once the database is there', async () => {
+    const child = start({ ...settings(), SVC_DATABASE_URL: 'postgres://nobody:nothing@127.0.0.1:9/none' });
+    const { url } = await said(child);
+    const ready = await fetch(`${url}/readyz`);
+    expect([ready.status, ((await ready.json()) as { checks: object }).checks]).toEqual([
+      503,
+      { rights: 'ok', database: 'unavailable', migrations: 'unknown', aligned_storage: 'unknown' },
+    ]);
+    const answer = await post(url, { n_rows: 1 });
+    expect([answer.statusCode, JSON.parse(await text(answer)).code]).toEqual([503, 'QUERY_BACKEND_ERROR']);
+    child.kill();
+    await once(child, 'exit');
+  });
+
+  test('a database without the migrations is not ready', async () => {
+    await using empty = await createTestEnv();
+    const child = start({ ...settings(), SVC_DATABASE_URL: empty.databaseUrl });
+    const { url } = await said(child);
+    expect((await fetch(`${url}/readyz`)).status).toBe(503);
+    const answer = await post(url, { n_rows: 1 });
+    expect(answer.statusCode).toBe(503);
+    await migrated(empty.databaseUrl);
+    await eventually(async () => (await fetch(`${url}/readyz`)).status === 200, 'it is ready');
+    child.kill();
+    await once(child, 'exit');
+  });
+});
+
+describe('the end', () => {
+  test('an answer under way is finished, new connections are refused', async () => {
+    const child = start(settings());
+    const { url } = await said(child);
+    const answer = await post(url, {});
+    await once(answer, 'data');
+    child.kill('SIGTERM');
+    await eventually(
+      () =>
+        fetch(`${url}/healthz`).then(
+          () => false,
+          () => true,
+        ),
+      'new connections are refused',
+    );
+    expect(await text(answer)).toContain('"row_count":500000}');
+    expect(await once(child, 'exit')).toEqual([0, null]);
+  });
+});

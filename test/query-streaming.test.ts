@@ -1,0 +1,440 @@
+/** Large answers, slow and absent readers, limits, and what happens when the database does not go along. */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { readFile } from 'node:fs/promises';
+import type { IncomingMessage } from 'node:http';
+import { request as httpRequest } from 'node:http';
+import pg from 'pg';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { DATASET, loadBulk, loadDays, randomDay } from './support/load-rows.ts';
+import { API_KEY, eventually, migrated, SAMPLE_MATRIX, type Serving, startServing } from './support/serving.ts';
+import { createPrivateStack, createTestEnv, execute, type TestEnv } from './support/stack.ts';
+
+const ROWS_PER_DAY = 750_000;
+const DAYS = 4;
+const ALL = { sources: [DATASET] };
+
+let env: TestEnv;
+beforeAll(async () => {
+  env = await createTestEnv();
+  await migrated(env.databaseUrl);
+  await loadBulk(env.databaseUrl, { fromDay: '2024-05-01', days: DAYS, rowsPerDay: ROWS_PER_DAY, firstId: 1 });
+});
+afterAll(() => env[Symbol.asyncDispose]());
+
+const post = (body: unknown) => ({ body: JSON.stringify(body) });
+
+/** Backends of the service that are doing anything in this file's database. */
+async function busyBackends(): Promise<number> {
+  const found = await execute(
+    env.databaseUrl,
+    `select count(*) from pg_stat_activity where application_name = 'tidemark serving' and datname = current_database()
+     and state <> 'idle'`,
+  );
+  return Number(found.rows[0].count);
+}
+
+const isFree = (serving: Serving) => async () => {
+  const { plain, aligned } = serving.app.slots;
+  const waiting = [plain, aligned].flatMap((slots) => [slots.load.running, slots.load.waiting]);
+  return waiting.every((count) => count === 0) && serving.app.pool.open.busy === 0 && (await busyBackends()) === 0;
+};
+
+/** Another session keeps the table to itself until the returned function is called. */
+async function lockTable(table: string): Promise<() => Promise<void>> {
+  const client = new pg.Client({ connectionString: env.databaseUrl });
+  await client.connect();
+  await client.query(`begin; lock table ${table} in access exclusive mode`);
+  return () => client.end();
+}
+
+describe('large answers', () => {
+  test('three million rows in flat memory, complete and in order', async () => {
+    await using server = await startProcess();
+    const small = await count(await server.post({ ...ALL, n_rows: 10 }));
+    expect(small.rows).toBe(10);
+    const before = await server.residentBytes();
+    const all = await count(await server.post(ALL));
+    expect(all.rows).toBe(DAYS * ROWS_PER_DAY);
+    expect(all.tail).toContain(`"row_count":${DAYS * ROWS_PER_DAY}}`);
+    expect(all.ordered).toBe(true);
+    const aligned = await count(await server.post({ ...ALL, mode: 'aligned_1s' }));
+    expect(aligned.tail).toContain(`"row_count":${DAYS * 86_400}}`);
+    const peak = await server.peakBytes();
+    // 570 MB went through; what grows is the collector's room and the buffers in turn.
+    expect(peak - before).toBeLessThan(150 * 2 ** 20);
+  }, 120_000);
+
+  test('a reader that does not read holds neither memory nor more than a few buffers', async () => {
+    await using server = await startProcess();
+    await count(await server.post({ ...ALL, n_rows: 10 }));
+    const before = await server.residentBytes();
+    const stalled = await Promise.all(Array.from({ length: 6 }, () => server.post(ALL)));
+    for (const response of stalled) response.pause();
+    await new Promise((resolve) => setTimeout(resolve, 1000));
+    expect((await server.residentBytes()) - before).toBeLessThan(100 * 2 ** 20);
+    // The others are served meanwhile.
+    expect((await count(await server.post({ ...ALL, n_rows: 10 }))).rows).toBe(10);
+    const rows = await Promise.all(stalled.map(async (response) => (await count(response)).rows));
+    expect(rows).toEqual(stalled.map(() => DAYS * ROWS_PER_DAY));
+  }, 120_000);
+
+  test('n_rows of millions starts where it should', async () => {
+    await using serving = await startServing({ databaseUrl: env.databaseUrl });
+    const n_rows = 2 * ROWS_PER_DAY + 12_345;
+    const answer = await count(await serving.open(post({ ...ALL, n_rows, fields: ['trade_id'] })));
+    expect(answer.rows).toBe(n_rows);
+    expect(answer.head).toContain(`[{"trade_id":${DAYS * ROWS_PER_DAY - n_rows + 1}}`);
+  }, 60_000);
+
+  test('n_random of 100 is a matter of milliseconds however long the history', async () => {
+    await using serving = await startServing({ databaseUrl: env.databaseUrl });
+    for (const mode of ['native', 'aligned_1s']) {
+      await serving.query({ ...ALL, mode, n_random: 100, random_seed: 1 });
+      const times: number[] = [];
+      for (let seed = 0; seed < 5; seed++) {
+        const before = performance.now();
+        const answer = await serving.query({ ...ALL, mode, n_random: 100, random_seed: seed });
+        times.push(performance.now() - before);
+        expect(answer.json.row_count).toBe(100);
+      }
+      // A scan of these rows takes over a second; the bound leaves room for a busy machine.
+      expect(Math.min(...times)).toBeLessThan(400);
+    }
+  });
+});
+
+describe('readers that go away', () => {
+  test('mid-stream: slot and backend are free at once', async () => {
+    await using serving = await startServing({ databaseUrl: env.databaseUrl });
+    for (let i = 0; i < 10; i++) {
+      const response = await serving.open(post(ALL));
+      await once(response, 'data');
+      response.destroy();
+    }
+    await eventually(isFree(serving), 'everything is free');
+    expect((await serving.query({ ...ALL, n_rows: 5 })).json.row_count).toBe(5);
+  });
+
+  test('before the first row: the statement that computes is cancelled', async () => {
+    await using serving = await startServing({ databaseUrl: env.databaseUrl });
+    const unlock = await lockTable('exchange_a_spot_trades');
+    try {
+      const hanging = httpRequest(`${serving.url}/v1/raw/query`, { method: 'POST', headers: { 'X-API-Key': API_KEY } });
+      hanging.on('error', () => {});
+      hanging.end(JSON.stringify(ALL));
+      await eventually(async () => (await busyBackends()) === 1, 'the read waits in the database');
+      hanging.destroy();
+      await eventually(isFree(serving), 'everything is free');
+    } finally {
+      await unlock();
+    }
+  });
+
+  test('one that takes nothing is cut after the stall time-out', async () => {
+    await using serving = await startServing({
+      databaseUrl: env.databaseUrl,
+      settings: { SVC_QUERY_STALL_TIMEOUT_MS: '1000' },
+    });
+    const response = await serving.open(post(ALL));
+    response.pause();
+    await eventually(isFree(serving), 'everything is free');
+    const broken = once(response, 'error');
+    response.resume();
+    expect(((await broken)[0] as NodeJS.ErrnoException).code).toBe('ECONNRESET');
+  });
+});
+
+describe('failures after the first byte', () => {
+  test('break the connection: never a well-formed short answer', async () => {
+    await using serving = await startServing({ databaseUrl: env.databaseUrl });
+    const response = await serving.open(post(ALL));
+    await once(response, 'data');
+    response.pause();
+    await execute(
+      env.databaseUrl,
+      `select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'tidemark serving'
+       and datname = current_database()`,
+    );
+    const outcome = await count(response).catch((error: NodeJS.ErrnoException) => error.code);
+    expect(outcome).toBe('ECONNRESET');
+    await eventually(isFree(serving), 'everything is free');
+    expect((await serving.query({ ...ALL, n_rows: 5 })).json.row_count).toBe(5);
+  });
+});
+
+describe('limits', () => {
+  test('slots, then the queue, then 503 at once; aligned reads have their own', async () => {
+    await using serving = await startServing({
+      databaseUrl: env.databaseUrl,
+      settings: { SVC_QUERY_MAX_CONCURRENCY: '2', SVC_QUERY_MAX_QUEUE: '1', SVC_QUERY_QUEUE_TIMEOUT_MS: '60000' },
+    });
+    const unlock = await lockTable('exchange_a_spot_trades');
+    const read = { ...ALL, n_rows: 20_000 };
+    const { plain } = serving.app.slots;
+    const running = [serving.query(read), serving.query(read)];
+    await eventually(() => plain.load.running === 2, 'two reads run');
+    const waiting = serving.query(read);
+    await eventually(() => plain.load.waiting === 1, 'one waits');
+    const refused = await serving.query(read);
+    expect([refused.status, refused.json.code]).toEqual([503, 'QUERY_QUEUE_LIMIT_REACHED']);
+    expect(Number(refused.headers['retry-after'])).toBeGreaterThan(0);
+    expect((await serving.query({ ...ALL, mode: 'aligned_1s', n_rows: 1 })).status).toBe(200);
+    // Contract faults need no slot.
+    expect((await serving.query({ ...ALL, n_rows: 0 })).status).toBe(409);
+    await unlock();
+    for (const answer of await Promise.all([...running, waiting])) expect(answer.json.row_count).toBe(20_000);
+    await eventually(isFree(serving), 'everything is free');
+  });
+
+  test('a full aligned queue has its own code; a long wait ends; a waiter that leaves frees its place', async () => {
+    await using serving = await startServing({
+      databaseUrl: env.databaseUrl,
+      settings: {
+        SVC_ALIGNED_QUERY_MAX_CONCURRENCY: '1',
+        SVC_ALIGNED_QUERY_MAX_QUEUE: '1',
+        SVC_QUERY_QUEUE_TIMEOUT_MS: '300',
+      },
+    });
+    const unlock = await lockTable('canonical_aligned_1s_aggregates');
+    const read = { ...ALL, mode: 'aligned_1s', time_range: ['2024-05-01T00:00:00Z', '2024-05-01T00:01:00Z'] };
+    const { aligned } = serving.app.slots;
+    const first = serving.query(read);
+    await eventually(() => aligned.load.running === 1, 'one runs');
+    const leaver = httpRequest(`${serving.url}/v1/raw/query`, { method: 'POST', headers: { 'X-API-Key': API_KEY } });
+    leaver.on('error', () => {});
+    leaver.end(JSON.stringify(read));
+    await eventually(() => aligned.load.waiting === 1, 'one waits');
+    const refused = await serving.query(read);
+    expect([refused.status, refused.json.code]).toEqual([503, 'ALIGNED_QUERY_QUEUE_LIMIT_REACHED']);
+    leaver.destroy();
+    await eventually(() => aligned.load.waiting === 0, 'it left');
+    const late = await serving.query(read);
+    expect([late.status, late.json.code]).toEqual([503, 'ALIGNED_QUERY_QUEUE_LIMIT_REACHED']);
+    await unlock();
+    expect((await first).json.row_count).toBe(60);
+    await eventually(isFree(serving), 'everything is free');
+  });
+
+  test('no waiting at all is a queue of 0, not a closed door', async () => {
+    await using serving = await startServing({
+      databaseUrl: env.databaseUrl,
+      settings: { SVC_QUERY_MAX_CONCURRENCY: '1', SVC_QUERY_MAX_QUEUE: '0' },
+    });
+    expect((await serving.query({ ...ALL, n_rows: 1 })).status).toBe(200);
+  });
+
+  test('a read without a first row in time is 503 and its backend is free', async () => {
+    await using serving = await startServing({
+      databaseUrl: env.databaseUrl,
+      settings: { SVC_QUERY_FIRST_ROW_TIMEOUT_MS: '300' },
+    });
+    const unlock = await lockTable('exchange_a_spot_trades');
+    try {
+      for (const window of [{}, { n_rows: 5 }, { n_random: 5 }]) {
+        const answer = await serving.query({ ...ALL, ...window });
+        expect([answer.status, answer.json.code]).toEqual([503, 'QUERY_TIMEOUT']);
+        expect(answer.headers['retry-after']).toBeDefined();
+      }
+      await eventually(isFree(serving), 'everything is free');
+    } finally {
+      await unlock();
+    }
+    expect((await serving.query({ ...ALL, n_rows: 5 })).status).toBe(200);
+  });
+});
+
+describe('the storage contract', () => {
+  const aligned = { ...ALL, mode: 'aligned_1s', n_rows: 1 };
+  const table = 'canonical_aligned_1s_aggregates';
+  const drifts: readonly [string, string, string, RegExp][] = [
+    [
+      'a column renamed',
+      `alter table ${table} rename trade_count to trades`,
+      `alter table ${table} rename trades to trade_count`,
+      /trade_count is missing/,
+    ],
+    [
+      'a column retyped',
+      `alter table ${table} alter open_price type numeric`,
+      `alter table ${table} alter open_price type float8`,
+      /open_price is numeric, declared float8/,
+    ],
+    [
+      'the table gone',
+      `alter table ${table} rename to gone`,
+      `alter table gone rename to ${table}`,
+      /table \w+ is missing/,
+    ],
+  ];
+
+  test.each(drifts)(
+    '%s: aligned reads fail with its code, native ones go on, and it recovers',
+    async (_, drift, repair, what) => {
+      await using serving = await startServing({ databaseUrl: env.databaseUrl });
+      expect((await serving.query(aligned)).status).toBe(200);
+      await execute(env.databaseUrl, drift);
+      try {
+        for (const window of [
+          { n_rows: 1 },
+          { n_rows: undefined, n_random: 5 },
+          { n_rows: undefined, time_range: ['2024-05-01T00:00:00Z', '2024-05-01T00:01:00Z'] },
+        ]) {
+          const answer = await serving.query({ ...aligned, ...window });
+          expect([answer.status, answer.json.code]).toEqual([503, 'ALIGNED_STORAGE_CONTRACT_VIOLATION']);
+          expect(answer.json.detail).toMatch(what);
+        }
+        expect((await serving.query({ ...ALL, n_rows: 1 })).status).toBe(200);
+        await using other = await startServing({ databaseUrl: env.databaseUrl });
+        const ready = await other.send({ method: 'GET', path: '/readyz' });
+        expect([ready.status, ready.json.checks.aligned_storage]).toEqual([503, 'violated']);
+        expect((await other.query({ ...ALL, n_rows: 1 })).status).toBe(200);
+      } finally {
+        await execute(env.databaseUrl, repair);
+      }
+      expect((await serving.query(aligned)).status).toBe(200);
+    },
+    60_000,
+  );
+
+  test('a dropped column, in a storage of its own', async () => {
+    await using own = await createTestEnv();
+    await migrated(own.databaseUrl);
+    await loadDays(own.databaseUrl, [randomDay('2024-05-01', 100, 1, 1)]);
+    await using serving = await startServing({ databaseUrl: own.databaseUrl });
+    expect((await serving.query(aligned)).status).toBe(200);
+    await execute(own.databaseUrl, `alter table ${table} drop column close_price`);
+    const answer = await serving.query({ ...aligned, fields: ['open_price'] });
+    expect([answer.status, answer.json.code]).toEqual([503, 'ALIGNED_STORAGE_CONTRACT_VIOLATION']);
+    await execute(own.databaseUrl, `alter table ${table} drop column bucket_sha256`);
+    expect((await serving.query(aligned)).json.detail).toBe('Column close_price is missing.');
+  });
+
+  test('a native column of another type is a fault, not a wrong number', async () => {
+    await using own = await createTestEnv();
+    await migrated(own.databaseUrl);
+    await loadDays(own.databaseUrl, [randomDay('2024-05-01', 100, 1, 1)]);
+    await using serving = await startServing({ databaseUrl: own.databaseUrl });
+    expect((await serving.query({ ...ALL, n_rows: 1 })).status).toBe(200);
+    await execute(own.databaseUrl, 'alter table exchange_a_spot_trades alter price type numeric');
+    for (const window of [{ n_rows: 1 }, {}]) {
+      const answer = await serving.query({ ...ALL, ...window });
+      expect([answer.status, answer.json.code]).toEqual([503, 'QUERY_RUNTIME_ERROR']);
+    }
+  });
+});
+
+describe('the database', () => {
+  test('killed and back: broken answers meanwhile are broken or 503, then all is well', async () => {
+    await using own = await createPrivateStack();
+    await migrated(own.stack.databaseUrl);
+    await loadBulk(own.stack.databaseUrl, { fromDay: '2024-05-01', days: 1, rowsPerDay: 400_000 });
+    await using serving = await startServing({ databaseUrl: own.stack.databaseUrl });
+    const response = await serving.open(post(ALL));
+    await once(response, 'data');
+    response.pause();
+    own.kill('postgres');
+    const outcome = await count(response).catch((error: NodeJS.ErrnoException) => error.code);
+    expect(outcome).toBe('ECONNRESET');
+    let answered = 0;
+    await eventually(async () => {
+      const answer = await serving.query({ ...ALL, n_rows: 5 });
+      if (answer.status === 200) return true;
+      expect([answer.status, answer.json.code]).toEqual([503, 'QUERY_BACKEND_ERROR']);
+      answered++;
+      return false;
+    }, 'the database is back');
+    expect(answered).toBeGreaterThan(0);
+  }, 60_000);
+
+  test('connections that died while idle are not noticed by callers', async () => {
+    await using serving = await startServing({ databaseUrl: env.databaseUrl });
+    for (const body of [
+      { ...ALL, n_rows: 5 },
+      { ...ALL, mode: 'aligned_1s', n_rows: 5 },
+      { ...ALL, n_random: 5 },
+    ]) {
+      expect((await serving.query(body)).status).toBe(200);
+      await execute(
+        env.databaseUrl,
+        `select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'tidemark serving'
+         and datname = current_database()`,
+      );
+      expect((await serving.query(body)).status).toBe(200);
+    }
+  });
+});
+
+interface Counted {
+  readonly rows: number;
+  readonly ordered: boolean;
+  readonly head: string;
+  readonly tail: string;
+}
+
+/** Reads an answer to its end, keeping little of it. */
+async function count(response: IncomingMessage): Promise<Counted> {
+  let rows = 0;
+  let last = -1;
+  let ordered = true;
+  let rest = '';
+  let head = '';
+  for await (const chunk of response) {
+    const text = rest + (chunk as Buffer).toString('latin1');
+    if (head.length < 5000) head += text.slice(0, 5000);
+    const cut = text.lastIndexOf('{') + 1;
+    for (const [, id] of text.slice(0, cut).matchAll(/"trade_id":(\d+)/g)) {
+      rows++;
+      ordered &&= Number(id) > last;
+      last = Number(id);
+    }
+    rest = text.slice(cut);
+  }
+  rows += [...rest.matchAll(/"trade_id":(\d+)/g)].length;
+  return { rows, ordered, head, tail: rest };
+}
+
+interface ServerProcess extends AsyncDisposable {
+  post(body: unknown): Promise<IncomingMessage>;
+  residentBytes(): Promise<number>;
+  peakBytes(): Promise<number>;
+}
+
+/** `serving/main.ts` as a process, so that its memory is its own. */
+async function startProcess(): Promise<ServerProcess> {
+  const child: ChildProcess = spawn(process.execPath, ['serving/main.ts', '--stdin'], {
+    stdio: ['pipe', 'pipe', 'inherit'],
+  });
+  const settings = {
+    SVC_DATABASE_URL: env.databaseUrl,
+    SVC_INTERNAL_API_KEY: API_KEY,
+    SVC_SOURCE_RIGHTS_MATRIX_PATH: SAMPLE_MATRIX,
+    SVC_HTTP_PORT: '0',
+    SVC_LOG_LEVEL: 'warn',
+  };
+  child.stdin!.end(JSON.stringify({ settings }));
+  const [line] = await once(child.stdout!, 'data');
+  const { url } = JSON.parse(String(line));
+  const status = async (name: string) => {
+    const text = await readFile(`/proc/${child.pid}/status`, 'utf8');
+    return Number(new RegExp(`${name}:\\s+(\\d+) kB`).exec(text)![1]) * 1024;
+  };
+  return {
+    post: (body) =>
+      new Promise((resolve, reject) => {
+        const outgoing = httpRequest(
+          `${url}/v1/raw/query`,
+          { method: 'POST', headers: { 'X-API-Key': API_KEY } },
+          resolve,
+        );
+        outgoing.on('error', reject);
+        outgoing.end(JSON.stringify(body));
+      }),
+    residentBytes: () => status('VmRSS'),
+    peakBytes: () => status('VmHWM'),
+    async [Symbol.asyncDispose]() {
+      child.kill();
+      if (child.exitCode === null) await once(child, 'exit');
+    },
+  };
+}

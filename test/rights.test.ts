@@ -1,0 +1,279 @@
+/** Rights: what the matrix and its artifacts say decides every read, at that moment, and nothing is served in doubt. */
+import { createHash } from 'node:crypto';
+import { mkdir, rm, symlink, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { MatrixInvalid, parseMatrix } from '../serving/rights/matrix.ts';
+import { RightsStore } from '../serving/rights/store.ts';
+import { DATASET, loadDays, randomDay } from './support/load-rows.ts';
+import { type Answer, migrated, SAMPLE_MATRIX, type Serving, startServing } from './support/serving.ts';
+import { createTestEnv, execute, type TestEnv, testLogger } from './support/stack.ts';
+
+const ROLE = `byok_${Math.random().toString(36).slice(2, 10)}`;
+const PASSWORD = 'p@ss word/ü:1';
+const RANGE = ['2024-03-01T00:00:00Z', '2024-03-02T00:00:00Z'];
+
+let env: TestEnv;
+let serving: Serving;
+let matrixPath: string;
+let artifactPath: string;
+
+const HOSTED = {
+  rights_state: 'Hosted Allowed',
+  rights_provisional: false,
+  datasets: [DATASET],
+  legal_signoff_artifact: 'legal/exchange_a.md',
+};
+const matrix = (exchangeA: object, more: object = {}) => ({
+  version: '1',
+  sources: { exchange_a: exchangeA, ...more },
+});
+const writeMatrix = (value: unknown) =>
+  writeFile(matrixPath, typeof value === 'string' ? value : JSON.stringify(value));
+
+beforeAll(async () => {
+  env = await createTestEnv();
+  await migrated(env.databaseUrl);
+  await loadDays(env.databaseUrl, [randomDay('2024-03-01', 100, 1000, 1)]);
+  await execute(
+    env.databaseUrl,
+    `create role ${ROLE} login password '${PASSWORD}'; grant usage on schema public to ${ROLE};
+     grant select on coverage, series, partitions, frames, exchange_a_spot_trades, canonical_aligned_1s_aggregates to ${ROLE}`,
+  );
+  matrixPath = join(env.dir, 'matrix.json');
+  artifactPath = join(env.dir, 'legal', 'exchange_a.md');
+  await mkdir(join(env.dir, 'legal'));
+  await writeMatrix(matrix(HOSTED));
+  serving = await startServing({
+    databaseUrl: env.databaseUrl,
+    rightsMatrixPath: matrixPath,
+    settings: { SVC_BYOK_DATABASE_ROLE: ROLE },
+  });
+});
+afterAll(async () => {
+  await serving[Symbol.asyncDispose]();
+  await execute(env.databaseUrl, `drop owned by ${ROLE}; drop role ${ROLE}`);
+  await env[Symbol.asyncDispose]();
+});
+beforeEach(async () => {
+  await writeFile(artifactPath, 'signed');
+  await writeMatrix(matrix(HOSTED));
+});
+
+const ask = (headers?: Record<string, string>, body: object = {}) =>
+  serving.query({ sources: [DATASET], time_range: RANGE, ...body }, headers);
+const outcome = (answer: Answer) => [answer.status, answer.json.code];
+const ready = async () => (await serving.send({ method: 'GET', path: '/readyz' })).json;
+
+describe('states', () => {
+  test('Hosted Allowed is served and says so; provisional too', async () => {
+    expect((await ask()).json).toMatchObject({ rights_state: 'Hosted Allowed', rights_provisional: false });
+    await writeMatrix(matrix({ ...HOSTED, rights_provisional: true }));
+    expect((await ask()).json).toMatchObject({ rights_state: 'Hosted Allowed', rights_provisional: true });
+  });
+
+  test('Ingest Only is not served, in either mode, and needs no artifact to be refused', async () => {
+    await writeMatrix(matrix({ ...HOSTED, rights_state: 'Ingest Only', legal_signoff_artifact: undefined }));
+    expect(outcome(await ask())).toEqual([409, 'QUERY_RIGHTS_INGEST_ONLY']);
+    expect(outcome(await ask({}, { mode: 'aligned_1s' }))).toEqual([409, 'QUERY_RIGHTS_INGEST_ONLY']);
+  });
+
+  test('a dataset that no source declares is not served', async () => {
+    await writeMatrix({ version: '1', sources: {} });
+    expect(outcome(await ask())).toEqual([409, 'QUERY_RIGHTS_MISSING_STATE']);
+    expect(outcome(await serving.query({ sources: ['etf_daily_metrics'] }))).toEqual([
+      409,
+      'QUERY_RIGHTS_MISSING_STATE',
+    ]);
+  });
+
+  test('of several sources the most restrictive state holds, and any provisional one makes it provisional', async () => {
+    const etf = (state: string, provisional = false) => ({
+      ...HOSTED,
+      rights_state: state,
+      rights_provisional: provisional,
+      datasets: ['etf_daily_metrics'],
+    });
+    const query = () => serving.query({ sources: ['etf_daily_metrics'] });
+    const two = (a: object, b: object) => matrix(HOSTED, { etf_one_aa_daily: a, etf_two_bb_daily: b });
+    await writeMatrix(two(etf('Hosted Allowed'), etf('Ingest Only')));
+    expect(outcome(await query())).toEqual([409, 'QUERY_RIGHTS_INGEST_ONLY']);
+    await writeMatrix(two(etf('BYOK Required'), etf('Hosted Allowed')));
+    expect(outcome(await query())).toEqual([409, 'QUERY_RIGHTS_BYOK_REQUIRED']);
+    await writeMatrix(two(etf('Hosted Allowed', true), etf('Hosted Allowed')));
+    expect(outcome(await query())).toEqual([404, 'QUERY_NO_DATA']);
+  });
+
+  test('rights come after the contract, before strict and the queue', async () => {
+    await writeMatrix(matrix({ ...HOSTED, rights_state: 'Ingest Only' }));
+    expect(outcome(await ask({}, { fields: ['nope'] }))).toEqual([409, 'QUERY_CONTRACT_ERROR']);
+    const strict = await serving.query({ sources: [DATASET], n_rows: 1, strict: true });
+    expect(outcome(strict)).toEqual([409, 'QUERY_RIGHTS_INGEST_ONLY']);
+  });
+});
+
+describe('legal artifacts', () => {
+  test('missing, empty, altered, unreadable, unnamed: refused until put right', async () => {
+    const refused = [409, 'QUERY_RIGHTS_LEGAL_SIGNOFF_MISSING'];
+    const sha256 = createHash('sha256').update('signed').digest('hex');
+    await writeMatrix(matrix({ ...HOSTED, legal_signoff_sha256: sha256 }));
+    expect((await ask()).status).toBe(200);
+    await writeFile(artifactPath, 'signee');
+    expect(outcome(await ask())).toEqual(refused);
+    await writeFile(artifactPath, 'signed');
+    expect((await ask()).status).toBe(200);
+    await rm(artifactPath);
+    expect(outcome(await ask())).toEqual(refused);
+    await mkdir(artifactPath);
+    expect(outcome(await ask())).toEqual(refused);
+    await rm(artifactPath, { recursive: true });
+    await writeFile(artifactPath, ' \n');
+    expect(outcome(await ask())).toEqual(refused);
+    await writeMatrix(matrix({ ...HOSTED, legal_signoff_artifact: undefined }));
+    expect(outcome(await ask())).toEqual(refused);
+    expect((await ask()).text).not.toContain(env.dir);
+  });
+
+  test('a link is followed, and paths start at the matrix file', async () => {
+    await rm(artifactPath);
+    await writeFile(join(env.dir, 'elsewhere.md'), 'signed');
+    await symlink(join(env.dir, 'elsewhere.md'), artifactPath);
+    expect((await ask()).status).toBe(200);
+    await rm(join(env.dir, 'elsewhere.md'));
+    expect((await ask()).status).toBe(409);
+    await rm(artifactPath);
+  });
+
+  test('/readyz tells of them, without a path', async () => {
+    await rm(artifactPath);
+    const store = new RightsStore(matrixPath, { byokRole: undefined, log: testLogger() });
+    expect(store.faults()).toEqual(['sources.exchange_a.legal_signoff_artifact: it is not there']);
+  });
+});
+
+describe('the file', () => {
+  test('broken while running: reads fail closed with 503 and go on when it is right again', async () => {
+    for (const broken of [
+      '',
+      '{',
+      '[]',
+      '{"version":"1"}',
+      JSON.stringify(matrix({ ...HOSTED, rights_state: 'Maybe' })),
+    ]) {
+      await writeMatrix(broken);
+      const answer = await ask();
+      expect(outcome(answer)).toEqual([503, 'QUERY_RIGHTS_RESOLUTION_ERROR']);
+      expect(answer.headers['retry-after']).toBeDefined();
+      expect(answer.text).not.toContain(env.dir);
+    }
+    await rm(matrixPath);
+    expect(outcome(await ask())).toEqual([503, 'QUERY_RIGHTS_RESOLUTION_ERROR']);
+    await writeMatrix(matrix(HOSTED));
+    expect((await ask()).status).toBe(200);
+  });
+
+  test('a right withdrawn is withdrawn with the next request, also in a file of the same size', async () => {
+    const letters = (state: string) =>
+      JSON.stringify(matrix({ ...HOSTED, rights_state: state, legal_signoff_artifact: undefined }));
+    await writeMatrix(`${letters('Ingest Only')}   `);
+    expect(outcome(await ask())).toEqual([409, 'QUERY_RIGHTS_INGEST_ONLY']);
+    await writeMatrix(letters('Hosted Allowed'));
+    expect(outcome(await ask())).toEqual([409, 'QUERY_RIGHTS_LEGAL_SIGNOFF_MISSING']);
+  });
+
+  test('/readyz is 503 while it is invalid', async () => {
+    await writeMatrix('{');
+    await using other = await startServing({ databaseUrl: env.databaseUrl, rightsMatrixPath: matrixPath });
+    const answer = await other.send({ method: 'GET', path: '/readyz', key: null });
+    expect(outcome(answer)).toEqual([503, 'NOT_READY']);
+    expect(answer.json.checks).toMatchObject({ rights: 'invalid', database: 'ok' });
+    expect(answer.text).not.toContain(env.dir);
+    expect((await ready()).status).toBeDefined();
+  });
+
+  const invalid: readonly [string, unknown, RegExp][] = [
+    [
+      'unknown source',
+      matrix(HOSTED, { exchange_z: { ...HOSTED, datasets: [DATASET] } }),
+      /exchange_z: no such source/,
+    ],
+    ['unknown dataset', matrix({ ...HOSTED, datasets: ['exchange_a_futures'] }), /datasets/],
+    ['dataset of another source', matrix({ ...HOSTED, datasets: ['macro_series_metrics'] }), /does not feed/],
+    [
+      'provisional without hosted',
+      matrix({ ...HOSTED, rights_state: 'Ingest Only', rights_provisional: true }),
+      /only with Hosted/,
+    ],
+    ['no provisional', matrix({ ...HOSTED, rights_provisional: undefined }), /rights_provisional/],
+    ['no state', matrix({ ...HOSTED, rights_state: undefined }), /rights_state/],
+    ['state in other letters', matrix({ ...HOSTED, rights_state: 'hosted allowed' }), /rights_state/],
+    ['no datasets', matrix({ ...HOSTED, datasets: [] }), /datasets/],
+    ['unknown key', matrix({ ...HOSTED, note: 'x' }), /note/],
+    ['unknown key on top', { ...matrix(HOSTED), comment: 'x' }, /comment/],
+    ['no version', { sources: {} }, /version/],
+    ['digest that is none', matrix({ ...HOSTED, legal_signoff_sha256: 'abc' }), /legal_signoff_sha256/],
+    ['BYOK without a role', matrix({ ...HOSTED, rights_state: 'BYOK Required' }), /SVC_BYOK_DATABASE_ROLE/],
+  ];
+  test.each(invalid)('%s makes it invalid', (_, value, fault) => {
+    const parse = () => parseMatrix(JSON.stringify(value), { byokRole: undefined });
+    expect(parse).toThrow(MatrixInvalid);
+    expect(parse).toThrow(fault);
+  });
+
+  test('every fault is named at once', () => {
+    const faults = () => {
+      try {
+        parseMatrix(
+          JSON.stringify(
+            matrix({ ...HOSTED, rights_state: 'Ingest Only', rights_provisional: true }, { exchange_z: HOSTED }),
+          ),
+          { byokRole: undefined },
+        );
+      } catch (error) {
+        return (error as MatrixInvalid).faults;
+      }
+    };
+    expect(faults()).toHaveLength(2);
+  });
+
+  test('the sample matrix is valid, with its artifacts', () => {
+    expect(new RightsStore(SAMPLE_MATRIX, { byokRole: undefined, log: testLogger() }).faults()).toEqual([]);
+  });
+});
+
+describe('the caller’s own credentials', () => {
+  const byok = () =>
+    writeMatrix(matrix({ ...HOSTED, rights_state: 'BYOK Required', legal_signoff_artifact: undefined }));
+  const token = (value: string) => ({ 'X-Backend-Token': Buffer.from(value).toString('latin1') });
+
+  test('without a token: refused; with a wrong one: refused; with the role’s password: served by that role', async () => {
+    await byok();
+    expect(outcome(await ask())).toEqual([409, 'QUERY_RIGHTS_BYOK_REQUIRED']);
+    expect(outcome(await ask(token('  ')))).toEqual([409, 'QUERY_RIGHTS_BYOK_REQUIRED']);
+    expect(outcome(await ask(token('wrong')))).toEqual([409, 'QUERY_RIGHTS_BYOK_REFUSED']);
+    for (const mode of ['native', 'aligned_1s']) {
+      for (const window of [{}, { time_range: undefined, n_rows: 5 }, { time_range: undefined, n_random: 5 }]) {
+        const answer = await ask(token(PASSWORD), { mode, ...window });
+        expect(answer.status, answer.text.slice(0, 300)).toBe(200);
+        expect(answer.json.rights_state).toBe('BYOK Required');
+      }
+    }
+    // What the role may not see, its callers do not get: not even from what another caller's read left behind.
+    await execute(env.databaseUrl, `revoke select on exchange_a_spot_trades from ${ROLE}`);
+    try {
+      const answer = await ask(token(PASSWORD), { time_range: undefined, n_rows: 5 });
+      expect(outcome(answer)).toEqual([503, 'QUERY_BACKEND_ERROR']);
+    } finally {
+      await execute(env.databaseUrl, `grant select on exchange_a_spot_trades to ${ROLE}`);
+    }
+  });
+
+  test('the connection is not kept for others', async () => {
+    await byok();
+    await ask(token(PASSWORD));
+    const sessions = await execute(env.databaseUrl, `select count(*) from pg_stat_activity where usename = '${ROLE}'`);
+    expect(Number(sessions.rows[0].count)).toBeLessThanOrEqual(1);
+    await writeMatrix(matrix(HOSTED));
+    expect((await ask(token('wrong'))).json.rights_state).toBe('Hosted Allowed');
+  });
+});
