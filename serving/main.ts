@@ -12,7 +12,7 @@ import type { SettingName, Settings } from '../shared/config/settings.ts';
 import { explain, TidemarkError } from '../shared/errors.ts';
 import { createLogger } from '../shared/log/logger.ts';
 import { createApp } from './app.ts';
-import { close, listen } from './server.ts';
+import { listen } from './server.ts';
 
 const SAMPLE_MATRIX = fileURLToPath(new URL('./rights/sample/matrix.json', import.meta.url));
 /** Running answers get this long to end. */
@@ -32,15 +32,15 @@ async function main(): Promise<void> {
   const { databaseUrl, apiKey, rightsMatrixPath } = required(settings, order.sample_rights ?? false);
   const log = createLogger(settings.SVC_LOG_LEVEL, 'serving');
   await using app = createApp({ settings, databaseUrl, apiKey, rightsMatrixPath, log });
-  const { server, url } = await listen(app.koa, settings.SVC_HTTP_HOST, settings.SVC_HTTP_PORT);
+  const server = await listen(app.koa, settings.SVC_HTTP_HOST, settings.SVC_HTTP_PORT);
   const stopping = untilStopped(values.stdin);
   // A fault here does not end the process: what can be served is served, and /readyz says what cannot.
   await app.checks.run();
-  log.info({ url }, 'serving');
-  process.stdout.write(`${JSON.stringify({ url, pid: process.pid })}\n`);
+  log.info({ url: server.url }, 'serving');
+  process.stdout.write(`${JSON.stringify({ url: server.url, pid: process.pid })}\n`);
   await stopping;
   log.info('stopping');
-  await close(server, GRACE_MS);
+  await server.close(GRACE_MS);
 }
 
 /** What has no default, all that is missing at once. */

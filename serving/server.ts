@@ -1,5 +1,5 @@
 /** The HTTP server around the application: where it listens, how long it waits, how it stops. */
-import { createServer, type Server, STATUS_CODES } from 'node:http';
+import { createServer, type RequestListener, type Server, STATUS_CODES } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
 import type Koa from 'koa';
 import { TidemarkError } from '../shared/errors.ts';
@@ -13,12 +13,19 @@ const DEFAULT_PORT = 8080;
 const PORTS_TRIED = 100;
 
 export interface Listening {
-  readonly server: Server;
   readonly url: string;
+  /** Takes no new connections, lets running answers end for so long, then cuts them. */
+  close(graceMs: number): Promise<void>;
 }
 
 export async function listen(koa: Koa, host: string, port: number | undefined): Promise<Listening> {
-  const handle = koa.callback();
+  const answer = koa.callback();
+  let closing = false;
+  const handle: RequestListener = (request, response) => {
+    // A connection kept alive would otherwise go on for as long as its client has requests.
+    if (closing) response.setHeader('Connection', 'close');
+    answer(request, response);
+  };
   const server = createServer(
     { headersTimeout: HEADERS_TIMEOUT_MS, requestTimeout: REQUEST_TIMEOUT_MS, keepAliveTimeout: KEEP_ALIVE_TIMEOUT_MS },
     handle,
@@ -29,7 +36,19 @@ export async function listen(koa: Koa, host: string, port: number | undefined): 
   await listenOnFree(server, host, port);
   const address = server.address() as AddressInfo;
   const name = address.family === 'IPv6' ? `[${address.address}]` : address.address;
-  return { server, url: `http://${name}:${address.port}` };
+  return {
+    url: `http://${name}:${address.port}`,
+    async close(graceMs) {
+      closing = true;
+      const closed = new Promise<void>((resolve) => server.close(() => resolve()));
+      const timer = setTimeout(() => server.closeAllConnections(), graceMs);
+      // Connections become idle as their answers end.
+      const sweep = setInterval(() => server.closeIdleConnections(), 50);
+      await closed;
+      clearTimeout(timer);
+      clearInterval(sweep);
+    },
+  };
 }
 
 async function listenOnFree(server: Server, host: string, port: number | undefined): Promise<void> {
@@ -51,15 +70,6 @@ async function listenOnFree(server: Server, host: string, port: number | undefin
       throw new TidemarkError('CONFIGURATION_INVALID', `Cannot listen on ${host}, port ${candidate}`, { cause });
     }
   }
-}
-
-/** Lets running answers end for so long, then cuts them. */
-export async function close(server: Server, graceMs: number): Promise<void> {
-  const closed = new Promise<void>((resolve) => server.close(() => resolve()));
-  server.closeIdleConnections();
-  const timer = setTimeout(() => server.closeAllConnections(), graceMs);
-  await closed;
-  clearTimeout(timer);
 }
 
 const BROKEN_REQUESTS: Readonly<Record<string, ProblemCode>> = {

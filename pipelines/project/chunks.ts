@@ -35,12 +35,15 @@ export async function prepareChunk(
     column.name === time.column ? String(chunkFrom) : PLACEHOLDERS[column.pg],
   );
   const existing = await findChunk(client, table, chunkFrom);
-  const chunk = existing ?? (await createChunk(client, `insert into ${table} values (${placeholders.join(', ')})`));
+  const made = existing
+    ? undefined
+    : await createChunk(client, `insert into ${table} values (${placeholders.join(', ')})`);
+  const chunk = existing ?? made!.chunk;
   const indexed = await client.query(
     'select 1 from pg_index where indrelid = $1::regclass and indisunique and indisvalid',
     [chunk],
   );
-  return { table: chunk, unindexed: indexed.rowCount === 0, fresh: existing === undefined };
+  return { table: chunk, unindexed: indexed.rowCount === 0, fresh: made?.ours === true };
 }
 
 /** The unique (time, identity) of a loaded chunk. @throws 23505 when rows repeat. */
@@ -91,11 +94,18 @@ async function findChunk(client: ClientBase, hypertable: string, point: number):
   return found.rows[0]?.chunk;
 }
 
-async function createChunk(client: ClientBase, insert: string): Promise<string> {
-  const stored = await client.query(`${insert} returning tableoid::regclass::text as chunk`);
-  const { chunk } = stored.rows[0];
-  await client.query(`truncate ${chunk}`);
-  return chunk;
+/** @returns the chunk, emptied again of the placeholder, and whether this transaction made it. */
+async function createChunk(client: ClientBase, insert: string): Promise<{ chunk: string; ours: boolean }> {
+  const stored = await client.query(`${insert} returning tableoid::regclass::text as chunk, ctid::text as place`);
+  const { chunk, place } = stored.rows[0];
+  // Somebody else may have made the chunk between our look and our insert; then it may hold rows already.
+  const created = await client.query(
+    `select xmin::text = (pg_current_xact_id()::text::numeric % 4294967296)::text as ours from pg_class where oid = $1::regclass`,
+    [chunk],
+  );
+  const { ours } = created.rows[0];
+  await client.query(ours ? `truncate ${chunk}` : `delete from ${chunk} where ctid = '${place}'`);
+  return { chunk, ours };
 }
 
 const PLACEHOLDERS: Record<PgType, string> = {

@@ -57,7 +57,7 @@ export class PartitionLoad {
     this.#seriesId = seriesId;
   }
 
-  /** Opens the load in the caller's transaction. */
+  /** Opens the load in the caller's transaction; whatever the window held before goes first. */
   static async open(
     client: ClientBase,
     needs: {
@@ -67,13 +67,12 @@ export class PartitionLoad {
       seriesId: number;
       /** Scratch tables to load into; default the served ones. */
       tables?: LoadTables;
-      /** The window's served rows go first: a revision replaces them. */
-      replace: boolean;
     },
   ): Promise<PartitionLoad> {
-    const { dataset, window, projector, seriesId, replace } = needs;
-    if (replace) await deleteRows(client, dataset, window);
+    const { dataset, window, projector, seriesId } = needs;
     const tables = needs.tables ?? { native: await prepareChunk(client, dataset, window), aligned: ALIGNED_TABLE };
+    // A revision, or a partition quarantined after it was stored. Readers see the old rows until the commit.
+    if (!needs.tables) await deleteRows(client, dataset, window);
     const load = new PartitionLoad(client, dataset, window, projector, tables, seriesId);
     const columns = dataset.native.columns.map((column) => column.name);
     load.#copy = new CopyIn(client, tables.native.table, columns, tables.native.fresh);

@@ -4,23 +4,34 @@
  *
  * What a message does, by what is open:
  *
- *   message               nothing open        load of its attempt      load of another      attempt being skipped
- *   frame 0               open                rewind                   drop it, open        skip (other: open)
- *   frame n, in order     rewind              add                      drop it, rewind      skip (other: rewind)
- *   manifest              rewind              prove                    drop it, rewind      record (other: rewind)
+ *   message             nothing open      load of its attempt    load of another        attempt being skipped
+ *   frame 0             open              out of place: broken   drop it, then as left  pass over
+ *   frame n, in place   broken            add                    drop it, then as left  pass over
+ *   manifest, in place  broken            prove                  drop it, then as left  record its end
  *
- * `rewind` reads again from the checkpoint; the same message met again after that is a broken attempt, quarantined.
+ * `broken`: frames are missing or damaged; the rest is passed over and the manifest quarantines the partition. An
+ * attempt that falls silent is set aside, so that no transaction stays open for it; when it goes on, everything since
+ * the checkpoint is read again.
  */
 import { createHash } from 'node:crypto';
+import { setTimeout as delay } from 'node:timers/promises';
 import type { JsMsg } from '@nats-io/jetstream';
 import type { NatsConnection } from '@nats-io/transport-node';
+import { DatabaseError } from 'pg';
 import { Catalog } from '../../shared/db/catalog.ts';
 import type { Client } from '../../shared/db/connect.ts';
 import { assert, explain, TidemarkError } from '../../shared/errors.ts';
-import { decodeBody, decodeHeader, type Header } from '../../shared/frame/codec.ts';
+import {
+  decodeBody,
+  decodeHeader,
+  type FrameHeader,
+  type Header,
+  type ManifestHeader,
+} from '../../shared/frame/codec.ts';
 import { differingFacts, type Manifest, parseManifest } from '../../shared/frame/manifest.ts';
 import type { Logger } from '../../shared/log/logger.ts';
-import { describeDiscrepancies, type Recount } from '../../shared/proof/recount.ts';
+import { attemptFilter } from '../../shared/nats/stream.ts';
+import { type Discrepancy, describeDiscrepancies, type Recount } from '../../shared/proof/recount.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { type Window, windowOf } from '../../shared/registry/partitions.ts';
 import type { RowProjector } from '../sources/types.ts';
@@ -50,11 +61,16 @@ const LOOKAHEAD = 4;
 /** How long to wait for a message before looking at the clock and the signal. */
 const IDLE_MS = 100;
 
-interface Arrived {
+/** How often a manifest's copy in the catalog is looked for, 100 ms apart: its publisher writes it after the log. */
+const MANIFEST_LOOKUPS = 50;
+
+interface Readable<H extends Header = Header> {
   readonly message: JsMsg;
-  readonly header: Header;
+  readonly header: H;
   readonly body: Promise<Buffer>;
 }
+
+type Arrived = Readable | { readonly message: JsMsg; readonly fault: string };
 
 type Name = Pick<Header, 'partition' | 'attempt'>;
 const sameAttempt = (a: Name | undefined, b: Name) => a?.partition === b.partition && a.attempt === b.attempt;
@@ -69,9 +85,9 @@ export class Projector {
   #load: { readonly name: Name; readonly load: PartitionLoad; readonly openedAt: number } | undefined;
   /** An attempt whose frames are passed over until its manifest, and why. */
   #skipping: { readonly name: Name; readonly why: 'proved' | 'broken'; reason: string } | undefined;
+  /** An attempt that fell silent: its next message means reading again from the checkpoint. */
+  #silent: Name | undefined;
   #lastMessageAt = 0;
-  /** Where the last rewind was caused: coming there again without progress means the attempt is broken. */
-  #rewoundAt = 0;
 
   constructor(needs: ProjectorNeeds) {
     this.#needs = needs;
@@ -116,52 +132,76 @@ export class Projector {
 
   #unpack(message: JsMsg): Arrived {
     const place = `${this.#needs.dataset.key} sequence ${message.seq}`;
-    const header = decodeHeader(message.data, place);
-    const body = decodeBody(message.data, header, place);
-    body.catch(() => {}); // surfaces when the frame's turn comes
-    return { message, header, body };
+    try {
+      const header = decodeHeader(message.data, place);
+      const body = decodeBody(message.data, header, place);
+      body.catch(() => {}); // surfaces when the frame's turn comes
+      return { message, header, body };
+    } catch (error) {
+      return { message, fault: explain(error) };
+    }
   }
 
   /** @returns whether to rewind. */
   async #take(arrived: Arrived): Promise<boolean> {
-    const { header, message } = arrived;
-    if (this.#skipping) {
-      if (sameAttempt(this.#skipping.name, header)) {
-        if (header.kind === 'manifest') await this.#endSkipped(arrived);
-        return false;
-      }
-      this.#skipping = undefined;
+    if (!('header' in arrived)) {
+      await this.#takeUnreadable(arrived.message, arrived.fault);
+      return false;
+    }
+    const { header } = arrived;
+    if (sameAttempt(this.#silent, header)) {
+      this.#silent = undefined;
+      return true;
     }
     if (this.#load && !sameAttempt(this.#load.name, header)) await this.#drop();
-    if (this.#load === undefined) {
-      if (header.kind === 'manifest' || header.frame !== 0)
-        return this.#needsRewind(message, header, 'its first frame is missing');
-      await this.#open(header);
-      if (this.#load === undefined) return false;
+    if (this.#skipping && !sameAttempt(this.#skipping.name, header)) this.#skipping = undefined;
+    if (!this.#load && !this.#skipping) {
+      if (header.kind === 'frame' && header.frame === 0) await this.#open(header);
+      else this.#skip(header, 'broken', `its first frame is missing: frame ${header.frame} came first`);
     }
-    const expected = (this.#load as { load: PartitionLoad }).load.frames.length;
-    if (header.frame !== expected) {
-      await this.#drop();
-      return this.#needsRewind(message, header, `frame ${header.frame} follows frame ${expected - 1}`);
+    const next = this.#load?.load.frames.length;
+    if (next !== undefined && header.frame !== next)
+      await this.#break(header, `frame ${header.frame} follows frame ${next - 1}`);
+    if (header.kind === 'frame') {
+      if (this.#load) await this.#add({ ...arrived, header });
+    } else {
+      await this.#end({ ...arrived, header });
     }
-    if (header.kind === 'manifest') await this.#prove(arrived);
-    else await this.#add(arrived);
     return false;
   }
 
-  #needsRewind(message: JsMsg, header: Header, reason: string): boolean {
-    if (this.#rewoundAt === message.seq) {
-      this.#skip(header, 'broken', reason);
-      return false;
+  /** A message whose header cannot be read. Its subject still says whose it is. */
+  async #takeUnreadable(message: JsMsg, fault: string): Promise<void> {
+    const { dataset, log } = this.#needs;
+    log.error({ dataset: dataset.key, sequence: message.seq, subject: message.subject, fault }, 'unreadable message');
+    const open = this.#load?.name ?? this.#skipping?.name;
+    if (!open || !message.subject.startsWith(attemptFilter(dataset.key, open.partition, open.attempt).slice(0, -1)))
+      return;
+    await this.#break(open, fault);
+    // Was it the manifest? Then nothing else will end the attempt; its publisher put a copy into the catalog.
+    for (let tries = 0; tries < MANIFEST_LOOKUPS; tries++) {
+      const attempt = await this.#catalog.attempt(dataset, open.partition, open.attempt);
+      if (attempt?.manifestSequence === message.seq && attempt.manifest) {
+        this.#skipping = undefined;
+        await writeQuarantined(this.#needs.side, dataset, attempt.manifest, fault, null, this.#position(message));
+        this.#advance(message);
+        return;
+      }
+      if (attempt?.state !== 'publishing' || attempt.manifestSequence !== null) return;
+      await delay(100, undefined, { signal: this.#needs.signal }).catch(() => {});
     }
-    this.#rewoundAt = message.seq;
-    return true;
   }
 
-  #skip(header: Header, why: 'proved' | 'broken', reason: string): void {
-    const { partition, attempt } = header;
+  #skip(name: Name, why: 'proved' | 'broken', reason: string): void {
+    const { partition, attempt } = name;
     this.#skipping = { name: { partition, attempt }, why, reason };
     this.#needs.log.debug({ partition, attempt, why, reason }, 'attempt skipped');
+  }
+
+  /** The attempt cannot be completed: its rows go, its remaining messages are passed over. */
+  async #break(name: Name, reason: string): Promise<void> {
+    await this.#drop();
+    if (this.#skipping?.why !== 'proved') this.#skip(name, 'broken', reason);
   }
 
   async #open(header: Header): Promise<void> {
@@ -172,7 +212,13 @@ export class Projector {
       this.#skip(header, 'proved', `${dataset.key} ${header.partition} is proved`);
       return;
     }
-    const window = windowOf(dataset, header.partition);
+    let window: Window;
+    try {
+      window = windowOf(dataset, header.partition);
+    } catch (error) {
+      this.#skip(header, 'broken', explain(error));
+      return;
+    }
     await ensureAlignedChunks(side, dataset, window);
     await client.query('begin');
     const load = await PartitionLoad.open(client, {
@@ -180,67 +226,74 @@ export class Projector {
       window,
       projector: createRows({ key: header.partition, ...window }),
       seriesId: this.#seriesId,
-      replace: row?.state === 'proved',
     });
     const { partition, attempt } = header;
     this.#load = { name: { partition, attempt }, load, openedAt: performance.now() };
   }
 
-  async #add(arrived: Arrived): Promise<void> {
+  async #add(arrived: Readable<FrameHeader>): Promise<void> {
     const { header, message } = arrived;
-    assert(this.#load && header.kind === 'frame', 'a frame is added to its load');
+    assert(this.#load, 'a frame is added to its load');
     try {
       await this.#load.load.add(message.seq, header, await arrived.body);
     } catch (error) {
-      if (!(error instanceof TidemarkError) || error.code !== 'LOG_FRAME_CORRUPT') throw error;
-      await this.#drop();
-      this.#skip(header, 'broken', error.message);
+      const fault = dataFault(error);
+      if (fault === undefined) throw error;
+      await this.#break(header, fault);
     }
   }
 
-  async #prove(arrived: Arrived): Promise<void> {
+  /** The manifest: proves what is loaded, or records the end of what was passed over. */
+  async #end(arrived: Readable<ManifestHeader>): Promise<void> {
+    const { dataset } = this.#needs;
+    let manifest: Manifest;
+    try {
+      manifest = parseManifest(await arrived.body, `${dataset.key} sequence ${arrived.message.seq}`);
+    } catch (error) {
+      await this.#takeUnreadable(arrived.message, explain(error));
+      return;
+    }
+    const position = this.#position(arrived.message);
+    if (this.#load) await this.#prove(manifest, misstatements(manifest, arrived.header, this.#load.load), position);
+    else await this.#endSkipped(manifest, position);
+    this.#advance(arrived.message);
+  }
+
+  async #prove(manifest: Manifest, misstated: readonly Discrepancy[], position: Position): Promise<void> {
     const { dataset, client, log } = this.#needs;
     const { load, openedAt } = this.#load!;
-    const manifest = await this.#manifest(arrived);
-    const position = this.#position(arrived);
     const startedAt = performance.now();
-    let reason: string | undefined;
+    let reason = (await this.#mixesSample(manifest)) ?? (describeDiscrepancies(misstated) || undefined);
     let found: Recount | null = null;
     let steps: Readonly<Record<string, number>> = {};
     try {
-      const mixed = await this.#mixesSample(manifest);
       const result = await load.finish(manifest);
       found = result.recount;
       steps = result.steps;
-      reason = mixed ?? (describeDiscrepancies(result.discrepancies) || undefined);
+      reason ??= describeDiscrepancies(result.discrepancies) || undefined;
       if (reason === undefined) {
         await writeProved(client, dataset, manifest, result, load.frames, position);
         await client.query('commit');
       }
     } catch (error) {
-      reason = proofFault(error);
+      reason ??= dataFault(error);
       if (reason === undefined) throw error;
     }
     this.#load = undefined;
     if (reason !== undefined) {
       await load.abort();
       await client.query('rollback');
-      await writeQuarantined(client, dataset, manifest, reason, found, position);
+      await writeQuarantined(client, dataset, inItsWindow(manifest, load), reason, found, position);
     }
-    this.#advance(arrived);
-    log[reason === undefined ? 'info' : 'error'](
-      {
-        dataset: dataset.key,
-        partition: manifest.partition,
-        attempt: manifest.attempt,
-        rows: manifest.rows,
-        load_ms: Math.round(startedAt - openedAt),
-        proof_ms: Math.round(performance.now() - startedAt),
-        ...steps,
-        reason,
-      },
-      reason === undefined ? 'partition proved' : 'partition quarantined',
-    );
+    const { partition, attempt, rows } = manifest;
+    const times = {
+      load_ms: Math.round(startedAt - openedAt),
+      proof_ms: Math.round(performance.now() - startedAt),
+      ...steps,
+    };
+    const facts = { dataset: dataset.key, partition, attempt, rows, ...times, reason };
+    if (reason === undefined) log.info(facts, 'partition proved');
+    else log.error(facts, 'partition quarantined');
   }
 
   /** Synthetic rows never join real ones; real ones retire the sample (see writeProved). */
@@ -250,33 +303,34 @@ export class Projector {
     return manifest.synthetic && real ? 'a synthetic sample does not join real partitions' : undefined;
   }
 
-  /** The manifest of an attempt that was passed over: a repetition, a late arrival or a broken attempt. */
-  async #endSkipped(arrived: Arrived): Promise<void> {
+  /** An attempt that was passed over: a repetition, a late arrival, or a broken one. */
+  async #endSkipped(manifest: Manifest, position: Position): Promise<void> {
     const { dataset, side } = this.#needs;
-    const { why, reason } = this.#skipping!;
+    assert(this.#skipping, 'an attempt that is not loaded is skipped');
+    const { why, reason, name } = this.#skipping;
     this.#skipping = undefined;
-    const manifest = await this.#manifest(arrived);
-    const position = this.#position(arrived);
-    if (why === 'broken') {
-      await writeQuarantined(side, dataset, manifest, reason, null, position);
-    } else {
-      const proved = await this.#catalog.partition(dataset, manifest.partition);
-      const differing = proved?.manifest ? differingFacts(proved.manifest, manifest) : [];
-      if (proved?.attempt === manifest.attempt && differing.length === 0) {
-        this.#advance(arrived); // met again after the checkpoint was lost: nothing new
-        return;
-      }
+    const named = { ...manifest, partition: name.partition, attempt: name.attempt };
+    const known = await this.#catalog.partition(dataset, name.partition);
+    if (why === 'proved') {
+      const differing = known?.manifest ? differingFacts(known.manifest, manifest) : [];
+      // Met again after the checkpoint was lost: nothing new.
+      if (known?.attempt === name.attempt && differing.length === 0) return;
       const what = differing.length > 0 ? `${reason} with other content (${differing.join(', ')})` : reason;
-      await writeRefused(side, dataset, manifest, what, differing.length > 0, position);
+      await writeRefused(side, dataset, named, what, differing.length > 0, position);
+      return;
     }
-    this.#advance(arrived);
+    let window: Window;
+    try {
+      window = windowOf(dataset, name.partition);
+    } catch {
+      await writeRefused(side, dataset, named, reason, true, position);
+      return;
+    }
+    const { fromMs: from_ms, toMs: to_ms } = window;
+    await writeQuarantined(side, dataset, { ...named, from_ms, to_ms }, reason, null, position);
   }
 
-  async #manifest(arrived: Arrived): Promise<Manifest> {
-    return parseManifest(await arrived.body, `${this.#needs.dataset.key} sequence ${arrived.message.seq}`);
-  }
-
-  #position({ message }: Arrived): Position {
+  #position(message: JsMsg): Position {
     return {
       streamCreated: this.#streamCreated,
       sequence: message.seq,
@@ -284,9 +338,8 @@ export class Projector {
     };
   }
 
-  #advance({ message }: Arrived): void {
+  #advance(message: JsMsg): void {
     this.#checkpoint = message.seq;
-    this.#rewoundAt = 0;
     // Acknowledges everything up to here; nothing but the lag that monitors read depends on it.
     message.ack();
   }
@@ -306,18 +359,43 @@ export class Projector {
     await this.#reader.seek(this.#checkpoint);
   }
 
-  /** An attempt that stopped coming must not hold a transaction; it is read again from the checkpoint if it goes on. */
   async #noticeSilence(): Promise<void> {
-    if (this.#load && performance.now() - this.#lastMessageAt > this.#needs.silenceMs) await this.#drop();
+    if (!this.#load || performance.now() - this.#lastMessageAt <= this.#needs.silenceMs) return;
+    this.#silent = this.#load.name;
+    await this.#drop();
   }
 }
 
-/** Database refusals that speak of the data, not of the database: a repeated key, overlapping ids. */
-function proofFault(error: unknown): string | undefined {
-  const code = (error as { code?: unknown }).code;
-  if (code === '23505') return `rows repeat: ${explain(error)}`;
-  if (code === '23P01') return `ids overlap another proved partition: ${explain(error)}`;
-  if (code === '23514') return `rows lie outside their chunk: ${explain(error)}`;
-  if (error instanceof TidemarkError && error.code === 'LOG_FRAME_CORRUPT') return error.message;
-  return undefined;
+/** What a manifest says of itself, against where it lies and what came before it. */
+function misstatements(manifest: Manifest, header: ManifestHeader, load: PartitionLoad): Discrepancy[] {
+  const { fromMs, toMs } = load.window;
+  const facts: [string, unknown, unknown][] = [
+    ['manifest.partition', header.partition, manifest.partition],
+    ['manifest.attempt', header.attempt, manifest.attempt],
+    ['manifest.revision', header.revision, manifest.revision],
+    ['manifest.frames', header.frame, manifest.frames],
+    ['manifest.first_sequence', load.frames[0]?.sequence, manifest.first_sequence],
+    ['manifest.from_ms', fromMs, manifest.from_ms],
+    ['manifest.to_ms', toMs, manifest.to_ms],
+  ];
+  return facts
+    .filter(([, expected, found]) => expected !== found)
+    .map(([fact, expected, found]) => ({ fact, expected: String(expected), found: String(found) }));
+}
+
+/** The manifest with the window it should have named: a quarantined partition stands where it belongs. */
+const inItsWindow = (manifest: Manifest, load: PartitionLoad): Manifest => ({
+  ...manifest,
+  from_ms: load.window.fromMs,
+  to_ms: load.window.toMs,
+});
+
+/** Refusals that speak of the data, not of the stores: they quarantine; everything else starts the projector again. */
+function dataFault(error: unknown): string | undefined {
+  if (error instanceof TidemarkError) return error.code === 'LOG_FRAME_CORRUPT' ? error.message : undefined;
+  if (!(error instanceof DatabaseError)) return undefined;
+  if (error.code === '23505') return `rows repeat: ${explain(error)}`;
+  if (error.code === '23P01') return `ids overlap another proved partition: ${explain(error)}`;
+  // Class 22: values out of range or malformed; 23: other constraints.
+  return /^2[23]/.test(error.code ?? '') ? `the database refuses the rows: ${explain(error)}` : undefined;
 }

@@ -40,6 +40,13 @@ export async function replayPartition(row: PartitionRow, needs: ReplayNeeds): Pr
   const window = { key: row.partitionKey, ...windowOf(dataset, row.partitionKey) };
   const attempt = await catalog.attempt(dataset, row.partitionKey, row.attempt);
   assert(row.manifest && attempt?.manifestSequence, 'a proved partition has a manifest in the log');
+  // What was never proved is not made so by building it again: its reason stands until it is re-ingested.
+  if (attempt.state !== 'proved') {
+    throw new TidemarkError(
+      'PARTITION_PROOF_FAILED',
+      `${dataset.key} ${row.partitionKey} was never proved: ${row.reason}`,
+    );
+  }
   const projector = createRows(window);
   await client.query('begin');
   try {
@@ -50,7 +57,6 @@ export async function replayPartition(row: PartitionRow, needs: ReplayNeeds): Pr
       window,
       projector,
       seriesId: await catalog.seriesId(dataset),
-      replace: false,
       tables: { native: { table: SCRATCH.native, unindexed: false, fresh: true }, aligned: SCRATCH.aligned },
     });
     try {

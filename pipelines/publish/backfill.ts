@@ -60,8 +60,13 @@ export async function* backfill(
       .finally(() => waiting.delete(done));
     waiting.add(done);
   };
+  let stopped: TidemarkError | undefined;
   for (const request of requests) {
     if (needs.signal.aborted) break;
+    if (stopped) {
+      for (const { key } of request.partitions) finished.push(failure(key, stopped, 0));
+      continue;
+    }
     const seen = new Set<string>();
     for (let startedAt = performance.now(); ; ) {
       try {
@@ -83,6 +88,8 @@ export async function* backfill(
           continue;
         }
         for (const { key } of unitsAtFault(request, seen)) finished.push(failure(key, error, 0));
+        // A full log stays full, and only the attempt that lies at its end can go on later.
+        if (error instanceof TidemarkError && STOPPING.has(error.code)) stopped = error;
         break;
       }
     }
@@ -94,6 +101,8 @@ export async function* backfill(
   }
   yield* finished.splice(0);
 }
+
+const STOPPING: ReadonlySet<string> = new Set(['LOG_FULL', 'LOG_REWOUND', 'PUBLISHER_LEASE_HELD']);
 
 const codeByState = { quarantined: 'PARTITION_PROOF_FAILED', refused: 'PARTITION_LATE_ARRIVAL' } as const;
 

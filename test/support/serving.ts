@@ -2,7 +2,7 @@
 import { Agent, request as httpRequest, type IncomingHttpHeaders, type IncomingMessage } from 'node:http';
 import { fileURLToPath } from 'node:url';
 import { type App, createApp } from '../../serving/app.ts';
-import { close, listen } from '../../serving/server.ts';
+import { listen } from '../../serving/server.ts';
 import { loadSettings } from '../../shared/config/load.ts';
 import type { SettingName } from '../../shared/config/settings.ts';
 import { connect } from '../../shared/db/connect.ts';
@@ -62,7 +62,8 @@ export async function startServing(options: ServingOptions): Promise<Serving> {
     log: testLogger(),
     now: options.now,
   });
-  const { server, url } = await listen(app.koa, '127.0.0.1', 0);
+  const server = await listen(app.koa, '127.0.0.1', 0);
+  const { url } = server;
   const agent = new Agent({ keepAlive: true });
 
   const open = (raw: RawRequest) =>
@@ -108,7 +109,7 @@ export async function startServing(options: ServingOptions): Promise<Serving> {
     query: (body, headers) => send({ body: typeof body === 'string' ? body : JSON.stringify(body), headers }),
     async [Symbol.asyncDispose]() {
       agent.destroy();
-      await close(server, 1000);
+      await server.close(1000);
       await app[Symbol.asyncDispose]();
     },
   };

@@ -4,6 +4,7 @@ import type { SettingName } from '../../../shared/config/settings.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { ensureStream } from '../../../shared/nats/stream.ts';
 import { type DatasetDefinition, datasetOf } from '../../../shared/registry/index.ts';
+import { verifyCheckpoint } from '../../project/checkpoint.ts';
 import { backfill, type UnitResult } from '../../publish/backfill.ts';
 import { takeLease } from '../../publish/lease.ts';
 import { Bell, waitForOutcome } from '../../publish/outcomes.ts';
@@ -83,6 +84,8 @@ export async function* ingestUnits(
   await using bell = await Bell.open(stack.databaseUrl);
   const connection = await context.nats();
   await ensureStream(connection, dataset.key, settings.SVC_STREAM_MAX_BYTES);
+  // Nothing is published to a log that cannot be projected.
+  await verifyCheckpoint(connection, dataset, await catalog.checkpoint(dataset));
   const publisher = new Publisher({
     source,
     connection,

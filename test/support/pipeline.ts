@@ -1,0 +1,321 @@
+/**
+ * A whole system for tests: a database and a log of its own, a folder that plays the vendor, and the operator's real
+ * command run against them as a process.
+ */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { createWriteStream } from 'node:fs';
+import { mkdir, readdir, readFile, writeFile } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import { pipeline } from 'node:stream/promises';
+import { pathToFileURL } from 'node:url';
+import { DuckDBInstance } from '@duckdb/node-api';
+import { jetstreamManager } from '@nats-io/jetstream';
+import { to as copyTo } from 'pg-copy-streams';
+import { generateDay } from '../../pipelines/sources/exchange_a/generate.ts';
+import type { DayOptions } from '../../pipelines/sources/exchange_a/generate-rows.ts';
+import { type Client, connect } from '../../shared/db/connect.ts';
+import { decodeMessage, type Header } from '../../shared/frame/codec.ts';
+import type { Manifest } from '../../shared/frame/manifest.ts';
+import { connectNats } from '../../shared/nats/connect.ts';
+import { messageAt, streamInfo } from '../../shared/nats/stream.ts';
+import { buildZip, type MemberSpec } from './broken-zip.ts';
+import { createTestEnv, type TestEnv } from './stack.ts';
+
+export const ROOT = join(import.meta.dirname, '..', '..');
+export const DATASET = 'exchange_a_spot_trades';
+export const SYMBOL = 'BTCUSDT';
+export const DAY_MS = 86_400_000;
+
+// ---- the vendor ----------------------------------------------------------------------------------------------------
+
+/** Path of a document below the vendor's base: a day's or, for `YYYY-MM`, a month's. */
+export const documentPath = (period: string) =>
+  `spot/${period.length === 7 ? 'monthly' : 'daily'}/trades/${SYMBOL}/${SYMBOL}-trades-${period}.zip`;
+export const memberName = (period: string) => `${SYMBOL}-trades-${period}.csv`;
+
+export interface DocumentSpec {
+  readonly member?: Partial<MemberSpec>;
+  /** Bytes of the whole archive instead of a right one. */
+  readonly zip?: Buffer;
+  /** Text of the checksum file; null: there is none. */
+  readonly checksum?: string | null;
+}
+
+/** Writes a document and its checksum. @returns the archive's sha256. */
+export async function writeDocument(base: string, period: string, csv: string | Buffer, spec: DocumentSpec = {}) {
+  const path = join(base, documentPath(period));
+  const zip =
+    spec.zip ?? buildZip({ members: [{ name: memberName(period), content: Buffer.from(csv), ...spec.member }] });
+  const sha256 = createHash('sha256').update(zip).digest('hex');
+  await mkdir(dirname(path), { recursive: true });
+  await writeFile(path, zip);
+  const { checksum = `${sha256}  ${SYMBOL}-trades-${period}.zip\n` } = spec;
+  if (checksum !== null) await writeFile(`${path}.CHECKSUM`, checksum);
+  return sha256;
+}
+
+/** A generated day as text. */
+export function csvOf(day: DayOptions): string {
+  return Buffer.concat([...generateDay(day)]).toString('latin1');
+}
+
+/** The days from..to, ids running on; `rows` each. */
+export function dayNames(from: string, count: number): string[] {
+  return Array.from({ length: count }, (_, index) =>
+    new Date(Date.parse(`${from}T00:00:00Z`) + index * DAY_MS).toISOString().slice(0, 10),
+  );
+}
+
+// ---- the operator's command ----------------------------------------------------------------------------------------
+
+/** The one object that a command prints with --json; its fields are looked at by name. */
+// biome-ignore lint/suspicious/noExplicitAny: the shape differs by command and is what the tests check
+export type Json = any;
+
+export interface Answer {
+  readonly exit: number | null;
+  readonly signal: NodeJS.Signals | null;
+  readonly stdout: string;
+  readonly stderr: string;
+  readonly json: Json;
+}
+
+export interface Running {
+  readonly child: ChildProcess;
+  readonly done: Promise<Answer>;
+}
+
+/** Starts `./tidemark ARGS --json` with nothing in its environment but PATH and `env`. */
+export function startCli(args: readonly string[], env: Readonly<Record<string, string>>): Running {
+  const child = spawn(join(ROOT, 'tidemark'), [...args, '--json'], {
+    env: { PATH: process.env.PATH, SVC_LOG_LEVEL: process.env.TIDEMARK_TEST_LOG ?? 'warn', ...env },
+    stdio: ['ignore', 'pipe', 'pipe'],
+  });
+  let stdout = '';
+  let stderr = '';
+  child.stdout.setEncoding('utf8').on('data', (text) => {
+    stdout += text;
+  });
+  child.stderr.setEncoding('utf8').on('data', (text) => {
+    stderr += text;
+    if (process.env.TIDEMARK_TEST_LOG) process.stderr.write(text);
+  });
+  const done = new Promise<Answer>((resolve, reject) => {
+    child.once('error', reject);
+    // 'exit', not 'close': a projector that outlives its parent for a moment holds the pipes.
+    child.once('exit', (exit, signal) => {
+      let json: Json;
+      try {
+        json = JSON.parse(stdout);
+      } catch {
+        json = undefined;
+      }
+      resolve({ exit, signal, stdout, stderr, json });
+    });
+  });
+  return { child, done };
+}
+
+// ---- a system ------------------------------------------------------------------------------------------------------
+
+export interface LogMessage {
+  readonly sequence: number;
+  readonly subject: string;
+  readonly data: Uint8Array;
+  readonly header: Header;
+  readonly raw: Buffer;
+  readonly manifest: Manifest | undefined;
+}
+
+export class System implements AsyncDisposable {
+  readonly env: TestEnv;
+  /** The vendor's base folder. */
+  readonly vendor: string;
+  /** To look at the database with. */
+  readonly client: Client;
+
+  private constructor(env: TestEnv, client: Client) {
+    this.env = env;
+    this.vendor = join(env.dir, 'vendor');
+    this.client = client;
+  }
+
+  static async create(): Promise<System> {
+    const env = await createTestEnv();
+    await mkdir(join(env.dir, 'vendor'));
+    return new System(env, await connect({ url: env.databaseUrl, name: 'test' }));
+  }
+
+  get settings(): Record<string, string> {
+    return {
+      SVC_DATABASE_URL: this.env.databaseUrl,
+      SVC_NATS_URL: this.env.natsUrl,
+      SVC_STATE_DIR: join(this.env.dir, 'state'),
+      SVC_EXCHANGE_A_BASE_URL: pathToFileURL(`${this.vendor}/`).href,
+      SVC_STREAM_MAX_BYTES: String(1 << 30),
+    };
+  }
+
+  start(args: readonly string[], env: Readonly<Record<string, string>> = {}): Running {
+    return startCli(args, { ...this.settings, ...env });
+  }
+
+  async run(args: readonly string[], env: Readonly<Record<string, string>> = {}): Promise<Answer> {
+    return await this.start(args, env).done;
+  }
+
+  backfill(from: string, to: string, env: Readonly<Record<string, string>> = {}, more: readonly string[] = []) {
+    return this.run(['backfill', DATASET, '--from', from, '--to', to, ...more], env);
+  }
+
+  reingest(from: string, to: string, reason: string, env: Readonly<Record<string, string>> = {}) {
+    return this.run(['reingest', DATASET, '--from', from, '--to', to, '--reason', reason], env);
+  }
+
+  /** What `status` says of the dataset. */
+  async status(): Promise<Json> {
+    const { json } = await this.run(['status', DATASET]);
+    return json.datasets[0];
+  }
+
+  async rows<R extends object = Record<string, Json>>(sql: string, values: unknown[] = []): Promise<R[]> {
+    return (await this.client.query<R>(sql, values)).rows;
+  }
+
+  /** Everything that is known and stored of one partition: all empty where it was never heard of. */
+  async traces(partition: string) {
+    const from = Date.parse(`${partition}T00:00:00Z`);
+    const one = async (sql: string, values: unknown[]) => Number((await this.rows<{ n: string }>(sql, values))[0].n);
+    const window = [from, from + DAY_MS];
+    return {
+      native: await one(`select count(*) n from ${DATASET} where "timestamp" >= $1 and "timestamp" < $2`, window),
+      aligned: await one(
+        `select count(*) n from canonical_aligned_1s_aggregates
+         where aligned_at_utc >= to_timestamp($1 / 1000.0) and aligned_at_utc < to_timestamp($2 / 1000.0)`,
+        window,
+      ),
+      frames: await one('select count(*) n from frames where partition_key = $1', [partition]),
+      covered: await one('select count(*) n from coverage where proved && int8multirange(int8range($1, $2))', window),
+      state: (await this.rows('select state from partitions where partition_key = $1', [partition]))[0]?.state ?? null,
+      manifests: (await this.log()).filter(
+        ({ manifest, header }) => manifest !== undefined && header.partition === partition,
+      ).length,
+    };
+  }
+
+  /** Every message of the log, decoded, in order. */
+  async log(): Promise<LogMessage[]> {
+    return await readLog(this.env.natsUrl);
+  }
+
+  /** What does not depend on when and how a partition came in, by partition. */
+  async digests(): Promise<Record<string, Json>> {
+    const rows = await this.rows(
+      `select partition_key, revision, rows, aligned_rows, aligned_hash, offsets::text, manifest, recount from partitions
+       where state = 'proved' order by 1`,
+    );
+    return Object.fromEntries(
+      rows.map(({ partition_key, manifest, recount, ...row }) => {
+        const { rows_hash, events_sha256, totals, first_offset, last_offset, first_ms, last_ms, gaps } = manifest;
+        const facts = { rows_hash, events_sha256, totals, first_offset, last_offset, first_ms, last_ms, gaps };
+        return [partition_key, { ...row, ...facts, recount }];
+      }),
+    );
+  }
+
+  /** Advisory locks and open transactions that are left; both empty in a system at rest. */
+  async leftovers() {
+    return await this.rows(
+      `select a.application_name, a.state, l.locktype from pg_stat_activity a
+       left join pg_locks l on l.pid = a.pid and l.locktype = 'advisory'
+       where a.datname = current_database() and a.pid <> pg_backend_pid()
+         and (l.locktype is not null or a.state like 'idle in transaction%' or a.state = 'active')`,
+    );
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.client[Symbol.asyncDispose]();
+    await this.env[Symbol.asyncDispose]();
+  }
+}
+
+export async function readLog(natsUrl: string): Promise<LogMessage[]> {
+  await using connection = await connectNats(natsUrl, 'test');
+  const manager = await jetstreamManager(connection, { checkAPI: false });
+  const info = await streamInfo(manager, DATASET);
+  const messages: LogMessage[] = [];
+  for (let sequence = 1; sequence <= (info?.state.last_seq ?? 0); sequence++) {
+    const stored = await messageAt(manager, DATASET, sequence);
+    if (!stored) continue;
+    const { header, raw } = await decodeMessage(stored.data, `sequence ${sequence}`);
+    const manifest = header.kind === 'manifest' ? (JSON.parse(raw.toString()) as Manifest) : undefined;
+    messages.push({ sequence, ...stored, header, raw, manifest });
+  }
+  return messages;
+}
+
+// ---- DuckDB as the judge -------------------------------------------------------------------------------------------
+
+/** The vendor's files as DuckDB reads them: decimals exact, times in ms. */
+export const tradesOf = (csvPaths: readonly string[]) => `(
+  select id, price, qty, quote, maker, best, case when time >= 100000000000000 then time // 1000 else time end as ms
+  from read_csv([${csvPaths.map((path) => `'${path}'`).join(', ')}], header = false, columns = {id: 'bigint',
+    price: 'decimal(28,8)', qty: 'decimal(28,8)', quote: 'decimal(28,8)', time: 'bigint', maker: 'boolean', best: 'boolean'}))`;
+
+export async function duckdb(sql: string): Promise<(string | null)[][]> {
+  const instance = await DuckDBInstance.create();
+  const connection = await instance.connect();
+  try {
+    const reader = await connection.runAndReadAll(sql);
+    return reader.getRows().map((row) => row.map((cell) => (cell === null ? null : String(cell))));
+  } finally {
+    connection.closeSync();
+    instance.closeSync();
+  }
+}
+
+/** Native rows that one side has and the other has not, [in the files, in the database, only files, only database]. */
+export async function compareNative(system: Pick<System, 'client'>, csvPaths: readonly string[], dir: string) {
+  const path = join(dir, 'native.csv');
+  const stream = system.client.query(
+    copyTo(`copy (select trade_id, price, quantity, quote_quantity, "timestamp", is_buyer_maker, is_best_match
+      from ${DATASET}) to stdout with (format csv)`),
+  );
+  await pipeline(stream, createWriteStream(path));
+  const columns = 'id, price::double as price, qty::double as qty, quote::double as quote, ms, maker, best';
+  const [counts] = await duckdb(`
+    with files as (select ${columns} from ${tradesOf(csvPaths)}),
+    stored as (select * from read_csv('${path}', header = false, columns = {id: 'bigint', price: 'double', qty: 'double',
+      quote: 'double', ms: 'bigint', maker: 'boolean', best: 'boolean'}))
+    select (select count(*) from files), (select count(*) from stored),
+      (select count(*) from (from files except all from stored)), (select count(*) from (from stored except all from files))`);
+  return counts.map(Number);
+}
+
+const COUNT = 'trade_count';
+const SECOND_COLUMNS = ['open_price', 'high_price', 'low_price', 'close_price', 'quantity_sum', 'quote_volume_sum'];
+
+/** One-second rows out of the files: exact decimal text, rounded once by Number(). */
+export async function secondsOfFiles(csvPaths: readonly string[]): Promise<number[][]> {
+  const rows = await duckdb(`select (ms // 1000)::bigint as second, count(*), arg_min(price, id)::varchar,
+    max(price)::varchar, min(price)::varchar, arg_max(price, id)::varchar, sum(qty)::varchar, sum(quote)::varchar
+    from ${tradesOf(csvPaths)} group by 1 order by 1`);
+  return rows.map((row) => row.map(Number));
+}
+
+export async function secondsStored(system: Pick<System, 'client'>): Promise<number[][]> {
+  const { rows } = await system.client.query({
+    text: `select extract(epoch from aligned_at_utc)::int8, ${[COUNT, ...SECOND_COLUMNS].join(', ')}
+      from canonical_aligned_1s_aggregates order by 1`,
+    rowMode: 'array',
+  });
+  return rows.map((row: unknown[]) => row.map(Number));
+}
+
+/** Names of everything below a folder. */
+export async function filesBelow(dir: string): Promise<string[]> {
+  return (await readdir(dir, { recursive: true }).catch(() => [] as string[])).sort();
+}
+
+export const readText = (path: string) => readFile(path, 'utf8');
