@@ -56,6 +56,10 @@ export const ERROR_CODES = {
     transient: true,
     remedy: 'The stream reached its byte limit; raise SVC_STREAM_MAX_BYTES, then run the same command again.',
   },
+  LOG_STORAGE_SHORT: {
+    transient: false,
+    remedy: 'Streams reserve their limit: lower SVC_STREAM_MAX_BYTES, or give nats-server a larger store.',
+  },
   LOG_CONFLICT: { transient: false, remedy: 'The log holds another frame at this place; a new attempt is needed.' },
   LOG_FRAME_CORRUPT: { transient: false, remedy: 'A stored frame does not match its digest; re-ingest the partition.' },
   LOG_GAP: { transient: true, remedy: 'The projector starts again at its checkpoint by itself.' },

@@ -2,7 +2,6 @@
 import { mkdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import type { SettingName } from '../../shared/config/settings.ts';
 import { DATASETS, type DatasetDefinition } from '../../shared/registry/index.ts';
 import { dayKey } from '../../shared/time/days.ts';
 import { adapterOf } from '../sources/index.ts';
@@ -24,7 +23,7 @@ export async function loadSamples(context: Context): Promise<SampleReport[]> {
   const reports: SampleReport[] = [];
   if (!context.settings.SVC_SAMPLE) return reports;
   for (const dataset of DATASETS.values()) {
-    if (context.settings[dataset.locationSetting as SettingName] !== undefined) continue;
+    if (Object.values(dataset.locations).some((name) => context.settings[name] !== undefined)) continue;
     const there = await context.catalog.partitions(dataset);
     if (there.some((row) => !row.synthetic || row.state !== 'publishing')) continue;
     reports.push(await loadSample(context, dataset));

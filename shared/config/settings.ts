@@ -207,7 +207,7 @@ export const SETTINGS = {
     unit: 'bytes',
     default: String(MIB),
     min: 4096,
-    max: 4 * MIB,
+    max: 2 * MIB,
     doc: 'Event bytes gathered into one frame before compression. Digests do not depend on it.',
   },
   SVC_PUBLISH_WINDOW: {
@@ -223,10 +223,10 @@ export const SETTINGS = {
     group: 'Log',
     kind: 'integer',
     unit: 'bytes',
-    default: String(32 * 1024 * MIB),
+    default: String(8 * 1024 * MIB),
     min: MIB,
     max: 1024 * 1024 * 1024 * MIB,
-    doc: 'Byte limit of each stream. A full stream stops the publisher; nothing is dropped.',
+    doc: 'Byte limit of each stream, reserved on the disk of the log. A full stream stops the publisher; nothing is dropped.',
   },
   SVC_PULL_MAX_BYTES: {
     group: 'Log',

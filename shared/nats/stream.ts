@@ -56,6 +56,23 @@ const IMMUTABLE = {
  */
 export async function ensureStream(connection: NatsConnection, dataset: string, maxBytes: number): Promise<StreamInfo> {
   const manager = await jetstreamManager(connection);
+  try {
+    return await ensure(manager, dataset, maxBytes);
+  } catch (cause) {
+    const code = jsErrorCode(cause);
+    if (code !== JS_ERROR.STORAGE_RESOURCES_EXCEEDED && code !== JS_ERROR.INSUFFICIENT_RESOURCES) throw cause;
+    throw new TidemarkError(
+      'LOG_STORAGE_SHORT',
+      `nats-server has no room to reserve ${maxBytes} bytes for ${dataset}`,
+      {
+        cause,
+        details: { dataset, max_bytes: maxBytes },
+      },
+    );
+  }
+}
+
+async function ensure(manager: JetStreamManager, dataset: string, maxBytes: number): Promise<StreamInfo> {
   let info = await streamInfo(manager, dataset);
   if (!info) {
     info = await manager.streams.add({

@@ -6,6 +6,8 @@
  * identifies an event within its partition; a *series* is one line of values in an aligned dataset.
  */
 
+import type { SettingName } from '../config/settings.ts';
+
 /** Closed vocabulary of response types. Timestamps leave as `YYYY-MM-DDTHH:MM:SS.mmmZ`, bool01 as 0 or 1, json as text. */
 export type Dtype = 'int64' | 'float64' | 'string' | 'bool01' | 'timestamp_utc' | 'uuid' | 'json';
 
@@ -96,8 +98,11 @@ export interface DatasetDefinition {
   readonly doc: string;
   /** Source keys of the rights matrix that feed this dataset. */
   readonly sources: readonly string[];
-  /** Setting that says where the vendor's documents are; a synthetic sample is loaded only while it is unset. */
-  readonly locationSetting?: string;
+  /**
+   * Setting that says where a source's documents are, by source key; ETF has ten. A synthetic sample is loaded only
+   * while none of them is set.
+   */
+  readonly locations: Readonly<Record<string, SettingName>>;
   readonly partition: PartitionKind;
   readonly offset: OffsetRule;
   readonly native: NativeShape;

@@ -261,7 +261,7 @@ export async function readLog(natsUrl: string): Promise<LogMessage[]> {
 export const tradesOf = (csvPaths: readonly string[]) => `(
   select id, price, qty, quote, maker, best, case when time >= 100000000000000 then time // 1000 else time end as ms
   from read_csv([${csvPaths.map((path) => `'${path}'`).join(', ')}], header = false, columns = {id: 'bigint',
-    price: 'decimal(28,8)', qty: 'decimal(28,8)', quote: 'decimal(28,8)', time: 'bigint', maker: 'boolean', best: 'boolean'}))`;
+    price: 'decimal(18,8)', qty: 'decimal(18,8)', quote: 'decimal(18,8)', time: 'bigint', maker: 'boolean', best: 'boolean'}))`;
 
 export async function duckdb(sql: string): Promise<(string | null)[][]> {
   const instance = await DuckDBInstance.create();

@@ -1,6 +1,6 @@
 /** `backfill` and `reingest`: vendor documents into the log, each day proved. */
+import { join } from 'node:path';
 
-import type { SettingName } from '../../../shared/config/settings.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { ensureStream } from '../../../shared/nats/stream.ts';
 import { type DatasetDefinition, datasetOf } from '../../../shared/registry/index.ts';
@@ -9,6 +9,7 @@ import { backfill, type UnitResult } from '../../publish/backfill.ts';
 import { takeLease } from '../../publish/lease.ts';
 import { Bell, waitForOutcome } from '../../publish/outcomes.ts';
 import { Publisher } from '../../publish/publisher.ts';
+import { cleanSpool } from '../../sources/documents/fetch.ts';
 import { adapterOf } from '../../sources/index.ts';
 import type { DocumentRequest } from '../../sources/types.ts';
 import type { Context } from '../context.ts';
@@ -35,9 +36,9 @@ export async function runBackfill(command: ParsedCommand): Promise<number> {
   });
 }
 
-/** The dataset's location setting. @throws TidemarkError CONFIGURATION_INVALID naming it. */
+/** Where the dataset's one source has its documents. @throws TidemarkError CONFIGURATION_INVALID naming the setting. */
 function locationOf(context: Context, dataset: DatasetDefinition): URL {
-  const name = dataset.locationSetting as SettingName;
+  const [name] = Object.values(dataset.locations);
   const location = context.settings[name];
   if (location instanceof URL) return location;
   throw new TidemarkError(
@@ -77,6 +78,7 @@ export async function* ingestUnits(
 ): AsyncGenerator<UnitResult> {
   const { settings, log, signal, catalog, stack, output } = context;
   stack.supervise();
+  await cleanSpool(join(settings.SVC_STATE_DIR, 'spool'));
   const source = adapterOf(dataset).createSource({ settings, location: request.location, log, signal });
   const requests = source.plan(request.from, request.to, request.granularity);
   await using _projector = request.ownProjector === false ? undefined : startProjector(context, [dataset.key]);

@@ -7,7 +7,7 @@ export const exchangeASpotTrades = {
   title: 'Exchange A spot trades',
   doc: "Every spot trade of exchange A's daily trade files, one row a trade.",
   sources: ['exchange_a'],
-  locationSetting: 'SVC_EXCHANGE_A_BASE_URL',
+  locations: { exchange_a: 'SVC_EXCHANGE_A_BASE_URL' },
   partition: { kind: 'file_day', startOffsetMs: 0 },
   offset: { order: 'numeric', contiguous: true, unique: true },
   contractViolationStatus: 503,
