@@ -4,6 +4,7 @@
  */
 import { createHash } from 'node:crypto';
 import type { NatsConnection } from '@nats-io/transport-node';
+import { DatabaseError } from 'pg';
 import { to as copyTo } from 'pg-copy-streams';
 import type { Catalog } from '../../shared/db/catalog.ts';
 import type { Client } from '../../shared/db/connect.ts';
@@ -35,7 +36,21 @@ export interface VerifyResult {
   readonly reason?: string;
 }
 
+/** A verdict is taken in one snapshot; when the dataset's coverage moved under it, the next try sees the new one. */
+const TRIES = 5;
+
 export async function verifyPartition(row: PartitionRow, needs: VerifyNeeds): Promise<VerifyResult> {
+  for (let tries = 1; ; tries++) {
+    try {
+      return await verifyOnce(row, needs);
+    } catch (error) {
+      const moved = error instanceof DatabaseError && error.code === '40001';
+      if (!moved || tries === TRIES) throw error;
+    }
+  }
+}
+
+async function verifyOnce(row: PartitionRow, needs: VerifyNeeds): Promise<VerifyResult> {
   const { dataset, client, createRows } = needs;
   const window = { key: row.partitionKey, ...windowOf(dataset, row.partitionKey) };
   assert(row.manifest, 'a proved partition has a manifest');

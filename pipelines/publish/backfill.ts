@@ -80,6 +80,7 @@ export async function* backfill(
           while (waiting.size >= MAX_UNPROVED) await Promise.race(waiting);
           yield* finished.splice(0);
         }
+        for (const { key } of unitsAtFault(request, seen)) finished.push(failure(key, withoutRows(request, key), 0));
         break;
       } catch (error) {
         if (!needs.signal.aborted && isOutage(error) && performance.now() - startedAt < OUTAGE_PATIENCE_MS) {
@@ -110,6 +111,9 @@ const codeByState = { quarantined: 'PARTITION_PROOF_FAILED', refused: 'PARTITION
 function unitsAtFault(request: DocumentRequest, seen: ReadonlySet<string>) {
   return request.partitions.filter(({ key }) => !seen.has(key));
 }
+
+const withoutRows = (request: DocumentRequest, key: string) =>
+  new TidemarkError('SOURCE_EMPTY', `The document of ${request.period} holds no rows of ${key}`);
 
 function failure(partition: string, error: unknown, rows: number, state: UnitState = 'failed'): UnitResult {
   const known = error instanceof TidemarkError ? error : undefined;

@@ -66,7 +66,13 @@ export async function ingest(context: Context, dataset: DatasetDefinition, reque
     results.push(result);
     context.output.note(describe(result));
   }
-  const report = summarise(context, dataset, results, performance.now() - startedAt);
+  const report = summarise(
+    request.reason === undefined ? 'backfill' : 'reingest',
+    context,
+    dataset,
+    results,
+    performance.now() - startedAt,
+  );
   context.output.answer(report, () => reportText(report));
   return report.ok ? 0 : 1;
 }
@@ -104,6 +110,7 @@ export async function* ingestUnits(
     waitForOutcome({ catalog, bell, dataset, signal, patienceMs: PATIENCE_MS }, partition, attempt);
   const total = requests.reduce((sum, { partitions }) => sum + partitions.length, 0);
   let done = 0;
+  let [current, before, latest] = ['', 0, 0];
   const startedAt = performance.now();
   yield* counted(
     backfill(requests, {
@@ -114,7 +121,9 @@ export async function* ingestUnits(
       log,
       signal,
       onProgress: ({ partition, rows, bytes }) => {
-        const rate = rows / Math.max((performance.now() - startedAt) / 1000, 0.001);
+        if (partition !== current) [current, before, latest] = [partition, before + latest, 0];
+        latest = rows;
+        const rate = (before + rows) / Math.max((performance.now() - startedAt) / 1000, 0.001);
         output.progress(
           `${bar(done, total)} ${done}/${total} days  ${partition}  ${rows.toLocaleString('en-US')} rows  ${(bytes / 1e6).toFixed(1)} MB  ${Math.round(rate).toLocaleString('en-US')} rows/s`,
         );
@@ -131,12 +140,18 @@ async function* counted<T>(items: AsyncGenerator<T>, count: () => void): AsyncGe
   }
 }
 
-function summarise(context: Context, dataset: DatasetDefinition, units: readonly UnitResult[], elapsedMs: number) {
+function summarise(
+  command: string,
+  context: Context,
+  dataset: DatasetDefinition,
+  units: readonly UnitResult[],
+  elapsedMs: number,
+) {
   const count = (state: UnitResult['state']) => units.filter((unit) => unit.state === state).length;
   const rows = units.reduce((sum, unit) => sum + (unit.state === 'proved' ? unit.rows : 0), 0);
   const interrupted = context.signal.aborted;
   return {
-    command: 'backfill',
+    command,
     dataset: dataset.key,
     ok: !interrupted && units.every((unit) => unit.state === 'proved' || unit.state === 'unchanged'),
     interrupted,
