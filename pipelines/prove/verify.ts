@@ -64,8 +64,11 @@ async function verifyOnce(row: PartitionRow, needs: VerifyNeeds): Promise<Verify
       discrepancies.push({ fact: 'aligned_hash', expected: `${row.alignedHash}`, found: `${found.aligned_hash}` });
     }
     if (needs.deep && discrepancies.length === 0) {
-      const [expected, stored] = [await logDigest(row, window, needs), await storedDigest(client, dataset, window)];
-      if (expected !== stored) discrepancies.push({ fact: 'rows_sha256', expected, found: stored });
+      const log = await logDigests(row, window, needs);
+      const stored = await storedDigest(client, dataset, window);
+      if (log.rows !== stored) discrepancies.push({ fact: 'rows_sha256', expected: log.rows, found: stored });
+      const { events_sha256: expected } = row.manifest;
+      if (log.events !== expected) discrepancies.push({ fact: 'events_sha256', expected, found: log.events });
     }
     const reason = describeDiscrepancies(discrepancies);
     if (reason) await quarantine(client, dataset, row, reason, found);
@@ -82,17 +85,23 @@ async function verifyOnce(row: PartitionRow, needs: VerifyNeeds): Promise<Verify
   }
 }
 
-/** sha256 over the rows as the log yields them, in the order of their offsets, as binary COPY. */
-async function logDigest(row: PartitionRow, window: PartitionWindow, needs: VerifyNeeds): Promise<string> {
+/** sha256 of what the log yields, in the order of offsets: its rows as binary COPY, and its events as they are. */
+async function logDigests(
+  row: PartitionRow,
+  window: PartitionWindow,
+  needs: VerifyNeeds,
+): Promise<{ rows: string; events: string }> {
   const { catalog, dataset, connection, createRows, batchBytes } = needs;
   const attempt = await catalog.attempt(dataset, row.partitionKey, row.attempt);
   assert(row.manifest && attempt?.manifestSequence, 'a proved partition has a manifest in the log');
   const rows = createRows(window);
   const digest = createHash('sha256').update(COPY_HEADER);
+  const events = createHash('sha256');
   for await (const frame of framesOf(connection, row.manifest, attempt.manifestSequence, batchBytes)) {
+    events.update(frame.raw);
     digest.update(rows.rows(frame.raw, frame.header.rows).copy);
   }
-  return digest.update(COPY_TRAILER).digest('hex');
+  return { rows: digest.update(COPY_TRAILER).digest('hex'), events: events.digest('hex') };
 }
 
 async function storedDigest(client: Client, dataset: DatasetDefinition, window: PartitionWindow): Promise<string> {

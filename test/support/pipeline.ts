@@ -88,7 +88,7 @@ export interface Running {
 
 /** Starts `./tidemark ARGS --json` with nothing in its environment but PATH and `env`. */
 export function startCli(args: readonly string[], env: Readonly<Record<string, string>>): Running {
-  const child = spawn(join(ROOT, 'tidemark'), [...args, '--json'], {
+  const child = spawn(join(ROOT, 'tidemark'), [args[0], '--json', ...args.slice(1)], {
     env: { PATH: process.env.PATH, SVC_LOG_LEVEL: process.env.TIDEMARK_TEST_LOG ?? 'warn', ...env },
     stdio: ['ignore', 'pipe', 'pipe'],
   });
