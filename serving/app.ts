@@ -8,7 +8,7 @@ import { discardBody } from './http/body.ts';
 import { ClientGone } from './http/client-gone.ts';
 import { KeyCheck } from './http/key.ts';
 import { answerProblem } from './http/problem-response.ts';
-import { matchRoute, type Route } from './http/routes.ts';
+import { type Route, routerOf } from './http/routes.ts';
 import { Slots } from './limits/slots.ts';
 import { Reader } from './read/reader.ts';
 import { BufferPool } from './rendering/response.ts';
@@ -90,22 +90,16 @@ const REQUEST_ID = /^[A-Za-z0-9._-]{1,128}$/;
 function createKoa(routes: readonly Route[], keys: KeyCheck, log: Logger): Koa {
   const koa = new Koa();
   koa.silent = true;
-  koa.use(async (context) => {
+  koa.use(async (context, next) => {
     const { req: request, res: response } = context;
     const offered = request.headers['x-request-id'];
     const requestId = typeof offered === 'string' && REQUEST_ID.test(offered) ? offered : randomUUID();
     // Handlers write to the response themselves: bodies are streamed from buffers that go round.
     context.respond = false;
+    context.state.requestId = requestId;
     response.setHeader('X-Request-Id', requestId);
-    const gone = new AbortController();
-    response.on('close', () => {
-      if (!response.writableFinished) gone.abort(new ClientGone());
-    });
     try {
-      const url = new URL(request.url ?? '/', 'http://service');
-      const { route, params } = matchRoute(routes, request.method ?? '', url.pathname);
-      if (route.access === 'key') keys.check(request);
-      await route.handle({ request, response, url, params, requestId, log, signal: gone.signal });
+      await next();
     } catch (error) {
       if (error instanceof ClientGone) {
         log.debug({ requestId }, 'the client went away');
@@ -116,5 +110,16 @@ function createKoa(routes: readonly Route[], keys: KeyCheck, log: Logger): Koa {
       answerProblem(response, error, requestId, log);
     }
   });
+  koa.use(
+    routerOf(routes, async (route, { req: request, res: response, state }, params) => {
+      const gone = new AbortController();
+      response.on('close', () => {
+        if (!response.writableFinished) gone.abort(new ClientGone());
+      });
+      if (route.access === 'key') keys.check(request);
+      const url = new URL(request.url ?? '/', 'http://service');
+      await route.handle({ request, response, url, params, requestId: state.requestId, log, signal: gone.signal });
+    }),
+  );
   return koa;
 }

@@ -48,6 +48,14 @@ export const ERROR_CODES = {
   SOURCE_EMPTY: { transient: false, remedy: 'The document holds no rows.' },
   SOURCE_ROW_INVALID: { transient: false, remedy: 'The vendor row named is not of the documented shape.' },
   SOURCE_SEQUENCE_BROKEN: { transient: false, remedy: 'Offsets must be contiguous within this document.' },
+  SOURCE_ROW_CONFLICT: {
+    transient: false,
+    remedy: 'Two rows of the document claim one id with different content; ask the vendor which is right.',
+  },
+  SOURCE_LINK_INVALID: {
+    transient: false,
+    remedy: 'The endpoint that tells where documents are did not name the one asked for; check its URL setting.',
+  },
   SOURCE_OUTSIDE_PARTITION: { transient: false, remedy: 'The row is outside the time range of its partition.' },
 
   // the log

@@ -275,7 +275,7 @@ describe('a line of a frame', () => {
         fc.stringMatching(/^[0-9,.a-z]{0,12}$/),
         (ids, wanted, rest) => {
           const raw = Buffer.from(ids.map((id) => `${id},${rest}\n`).join(''));
-          const found = findLine(raw, String(wanted));
+          const found = findLine(raw, String(wanted), { column: 0, prefix: '' });
           expect(found?.toString()).toBe(ids.includes(wanted) ? `${wanted},${rest}` : undefined);
         },
       ),
@@ -285,7 +285,7 @@ describe('a line of a frame', () => {
 
   test('is not found by a part of a cell, nor in another cell', () => {
     const raw = Buffer.from('117,17,1\n171,5,17\n7,17,17\n');
-    expect(findLine(raw, '17')).toBeUndefined();
-    expect(findLine(raw, '7')?.toString()).toBe('7,17,17');
+    expect(findLine(raw, '17', { column: 0, prefix: '' })).toBeUndefined();
+    expect(findLine(raw, '7', { column: 0, prefix: '' })?.toString()).toBe('7,17,17');
   });
 });

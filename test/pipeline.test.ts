@@ -308,7 +308,7 @@ describe('a document that changed after its day was proved', () => {
       // As a reader does it: coverage first, all in one snapshot.
       await system.client.query('begin isolation level repeatable read read only');
       const [{ covered, revision }] = await system.rows(
-        `select proved @> int8range($1, $2) as covered, (select revision from partitions where from_ms = $1) from coverage`,
+        `select proved @> int8range($1, $2) as covered, (select revision from partitions where from_ms = $1) as revision from coverage where dataset_id = 1`,
         window,
       );
       const [{ sum, rows }] = await system.rows(

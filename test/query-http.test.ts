@@ -180,7 +180,7 @@ describe('the body', () => {
     const chunk = Buffer.concat([Buffer.from('100000\r\n'), Buffer.alloc(2 ** 20, 0x20), Buffer.from('\r\n')]);
     for (let i = 0; i < 20; i++) socket.write(chunk);
     socket.end('0\r\n\r\n');
-    expect(await text(socket)).toContain('QUERY_CONTRACT_ERROR');
+    expect(await text(socket)).toContain('is larger than 1048576 bytes');
   });
 
   test('a client that asks first is told before it sends', async () => {

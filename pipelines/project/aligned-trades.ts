@@ -1,7 +1,7 @@
 /** Folds trades into one-second rows: arrays indexed by second of the partition, flushed once at the manifest. */
 import type { PartitionWindow } from '../sources/types.ts';
 import { POSTGRES_EPOCH_US, rowTemplate, writeInt8 } from './binary-copy.ts';
-import { type DecimalReader, ExactBuckets, exactDecimal } from './exact-decimal.ts';
+import { type DecimalProduct, type DecimalReader, ExactBuckets, exactDecimal } from './exact-decimal.ts';
 
 export const ALIGNED_TRADE_COLUMNS = [
   'aligned_at_utc',
@@ -41,7 +41,8 @@ export class AlignedTrades {
   readonly #quantity: ExactBuckets;
   readonly #quote: ExactBuckets;
 
-  constructor(window: PartitionWindow) {
+  /** `quoteScale`: decimals that quote quantities have as a rule. */
+  constructor(window: PartitionWindow, quoteScale?: number) {
     const seconds = (window.toMs - window.fromMs) / 1000;
     this.#fromMs = window.fromMs;
     this.#count = new Int32Array(seconds);
@@ -52,7 +53,7 @@ export class AlignedTrades {
     this.#low = new Float64Array(seconds);
     this.#close = new Float64Array(seconds);
     this.#quantity = new ExactBuckets(seconds);
-    this.#quote = new ExactBuckets(seconds);
+    this.#quote = new ExactBuckets(seconds, quoteScale);
   }
 
   /** The second a time falls into; outside the partition's window it is no index of the arrays. */
@@ -89,6 +90,11 @@ export class AlignedTrades {
 
   quote(second: number, reader: DecimalReader, bytes: Buffer, start: number): void {
     addTo(this.#quote, second, reader, bytes, start);
+  }
+
+  quoteProduct(second: number, product: DecimalProduct): void {
+    if (product.exact) this.#quote.addExact(second, product.exact);
+    else this.#quote.add(second, product.mantissa, product.scale);
   }
 
   /** Binary COPY rows of the seconds that hold trades, in order of time. */

@@ -52,6 +52,51 @@ export function rowTemplate(types: readonly PgType[]): RowTemplate {
   };
 }
 
+/** Rows with texts among their columns, written value by value into a buffer that is large enough for all. */
+export class CopyRows {
+  readonly #bytes: Buffer;
+  readonly #view: DataView;
+  readonly #columns: number;
+  #at = 0;
+
+  constructor(columns: number, capacity: number) {
+    this.#bytes = Buffer.allocUnsafeSlow(capacity);
+    this.#view = new DataView(this.#bytes.buffer, this.#bytes.byteOffset, capacity);
+    this.#columns = columns;
+  }
+
+  begin(): void {
+    this.#view.setInt16(this.#at, this.#columns);
+    this.#at += 2;
+  }
+
+  int8(value: number): void {
+    this.#view.setInt32(this.#at, 8);
+    writeInt8(this.#view, this.#at + 4, value);
+    this.#at += 12;
+  }
+
+  float8(value: number): void {
+    this.#view.setInt32(this.#at, 8);
+    this.#view.setFloat64(this.#at + 4, value);
+    this.#at += 12;
+  }
+
+  /** The bytes [start, end). */
+  text(bytes: Uint8Array, start: number, end: number): void {
+    const target = this.#bytes;
+    this.#view.setInt32(this.#at, end - start);
+    let at = this.#at + 4;
+    for (let from = start; from < end; from++) target[at++] = bytes[from];
+    this.#at = at;
+  }
+
+  /** What was written. */
+  rows(): Buffer {
+    return this.#bytes.subarray(0, this.#at);
+  }
+}
+
 /** An integer of up to 2^53 as int8. */
 export function writeInt8(view: DataView, at: number, value: number): void {
   view.setInt32(at, Math.floor(value / 4294967296));

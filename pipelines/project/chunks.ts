@@ -10,8 +10,8 @@ import type { Window } from '../../shared/registry/partitions.ts';
 export interface LoadTarget {
   /** Qualified table to COPY into: one chunk where the window fits it, else the hypertable. */
   readonly table: string;
-  /** The chunk has no unique index yet: build it after loading. */
-  readonly unindexed: boolean;
+  /** Chunks that have no unique index yet: it is built after loading. */
+  readonly unindexed: readonly string[];
   /**
    * Made by this transaction: rows are stored frozen, so that nobody has to visit them again to say that they are
    * visible. Who could see them too early reads coverage first, and finds nothing there.
@@ -21,16 +21,26 @@ export interface LoadTarget {
 
 /**
  * Where the rows of a window go. A chunk that does not exist is created in the caller's transaction, invisible to
- * others until it commits, which is why its index can wait.
+ * others until it commits, which is why its index can wait. One that exists has its index and is loaded into with it:
+ * of a file day that lies across two chunks the later rows, which go to the right end of the index.
  */
-export async function prepareChunk(
+export async function prepareChunks(
   client: ClientBase,
   dataset: DatasetDefinition,
   window: Window,
 ): Promise<LoadTarget> {
-  const { table, time, chunkMs } = dataset.native;
-  const chunkFrom = Math.floor(window.fromMs / chunkMs) * chunkMs;
-  if (window.toMs > chunkFrom + chunkMs) return { table, unindexed: false, fresh: false };
+  const { table, chunkMs } = dataset.native;
+  const chunks: Awaited<ReturnType<typeof prepareChunk>>[] = [];
+  for (let from = Math.floor(window.fromMs / chunkMs) * chunkMs; from < window.toMs; from += chunkMs) {
+    chunks.push(await prepareChunk(client, dataset, from));
+  }
+  const unindexed = chunks.filter(({ indexed }) => !indexed).map(({ chunk }) => chunk);
+  const [only] = chunks;
+  return chunks.length === 1 ? { table: only.chunk, unindexed, fresh: only.fresh } : { table, unindexed, fresh: false };
+}
+
+async function prepareChunk(client: ClientBase, dataset: DatasetDefinition, chunkFrom: number) {
+  const { table, time } = dataset.native;
   const placeholders = dataset.native.columns.map((column) =>
     column.name === time.column ? String(chunkFrom) : PLACEHOLDERS[column.pg],
   );
@@ -43,13 +53,13 @@ export async function prepareChunk(
     'select 1 from pg_index where indrelid = $1::regclass and indisunique and indisvalid',
     [chunk],
   );
-  return { table: chunk, unindexed: indexed.rowCount === 0, fresh: made?.ours === true };
+  return { chunk, indexed: indexed.rowCount !== 0, fresh: made?.ours === true };
 }
 
-/** The unique (time, identity) of a loaded chunk. @throws 23505 when rows repeat. */
-export async function indexChunk(client: ClientBase, dataset: DatasetDefinition, target: LoadTarget): Promise<void> {
+/** The unique (time, identity) of loaded chunks. @throws 23505 when rows repeat. */
+export async function indexChunks(client: ClientBase, dataset: DatasetDefinition, target: LoadTarget): Promise<void> {
   const columns = [dataset.native.time.column, ...dataset.native.identity].map((name) => `"${name}"`).join(', ');
-  await client.query(`create unique index on ${target.table} (${columns})`);
+  for (const chunk of target.unindexed) await client.query(`create unique index on ${chunk} (${columns})`);
 }
 
 /**

@@ -7,6 +7,7 @@ import { COPY_HEADER, COPY_TRAILER } from './binary-copy.ts';
 export class CopyIn {
   readonly #stream: CopyStreamQuery;
   #failure: unknown;
+  #draining: Promise<void> | undefined;
   /** Never resolves; rejects when the database refuses the rows. */
   readonly #failed: Promise<never>;
 
@@ -25,10 +26,14 @@ export class CopyIn {
     this.#stream.write(COPY_HEADER);
   }
 
-  /** Hands rows over; waits while the database is behind. */
+  /**
+   * Hands rows over. Returns while the database still takes them in, so that the caller makes the next rows meanwhile;
+   * waits when the rows before are still on their way: two batches are in memory at the most.
+   */
   async write(rows: Buffer): Promise<void> {
     if (this.#failure) throw this.#failure;
-    if (!this.#stream.write(rows)) await Promise.race([this.#drained(), this.#failed]);
+    if (this.#draining) await Promise.race([this.#draining, this.#failed]);
+    this.#draining = this.#stream.write(rows) ? undefined : this.#drained();
   }
 
   /** Ends the COPY. @returns the number of rows the database took. */

@@ -28,24 +28,26 @@ export function nearestFloat(mantissa: bigint, scale: number): number {
 
 const MAX_EXACT = 2 ** 53;
 /** 1e-8: what exchanges print. */
-const FAST_SCALE = 8;
+const USUAL_SCALE = 8;
 
 /**
- * Exact sums of decimals by bucket: integers of 1e-8 in a float64 array, and BigInts for the buckets that outgrow it
- * or hold finer decimals. Rounded once, at the end.
+ * Exact sums of decimals by bucket: integers of 10^-scale in a float64 array, and BigInts for the buckets that outgrow
+ * it or hold finer decimals. Rounded once, at the end.
  */
 export class ExactBuckets {
   readonly #units: Float64Array;
+  readonly #scale: number;
   readonly #large = new Map<number, ExactDecimal>();
 
-  constructor(buckets: number) {
+  constructor(buckets: number, scale = USUAL_SCALE) {
     this.#units = new Float64Array(buckets);
+    this.#scale = scale;
   }
 
   /** Adds mantissa / 10^scale; both exact in float64. */
   add(bucket: number, mantissa: number, scale: number): void {
-    const units =
-      scale === FAST_SCALE ? mantissa : scale < FAST_SCALE ? mantissa * POWERS_OF_TEN[FAST_SCALE - scale] : MAX_EXACT;
+    const fast = this.#scale;
+    const units = scale === fast ? mantissa : scale < fast ? mantissa * POWERS_OF_TEN[fast - scale] : MAX_EXACT;
     const sum = this.#units[bucket] + units;
     if (sum < MAX_EXACT) this.#units[bucket] = sum;
     else this.addExact(bucket, { mantissa: BigInt(mantissa), scale });
@@ -60,8 +62,8 @@ export class ExactBuckets {
   value(bucket: number): number {
     const units = this.#units[bucket];
     const large = this.#large.get(bucket);
-    if (large === undefined) return units / POWERS_OF_TEN[FAST_SCALE];
-    const sum = addDecimals(large, { mantissa: BigInt(units), scale: FAST_SCALE });
+    if (large === undefined) return units / POWERS_OF_TEN[this.#scale];
+    const sum = addDecimals(large, { mantissa: BigInt(units), scale: this.#scale });
     return nearestFloat(sum.mantissa, sum.scale);
   }
 }
@@ -123,5 +125,35 @@ export class DecimalReader {
         `A frame holds what is no number: ${JSON.stringify(text.slice(0, 40))}`,
       );
     }
+  }
+}
+
+/** What a reader read, exactly. `start` is where it began. */
+export const exactOf = (reader: DecimalReader, bytes: Buffer, start: number): ExactDecimal =>
+  reader.inexact
+    ? exactDecimal(bytes.toString('latin1', start, reader.end))
+    : { mantissa: BigInt(reader.mantissa), scale: reader.scale };
+
+/** Product of two decimals just read: exact, and as the nearest float64. */
+export class DecimalProduct {
+  value = 0;
+  /** As of a DecimalReader; where `exact` is set, it counts instead. */
+  mantissa = 0;
+  scale = 0;
+  exact: ExactDecimal | undefined;
+
+  multiply(bytes: Buffer, a: DecimalReader, aStart: number, b: DecimalReader, bStart: number): void {
+    if (!a.inexact && !b.inexact) {
+      this.mantissa = a.mantissa * b.mantissa;
+      this.scale = a.scale + b.scale;
+      if (this.mantissa < MAX_EXACT && this.scale <= 22) {
+        this.exact = undefined;
+        this.value = this.mantissa / POWERS_OF_TEN[this.scale];
+        return;
+      }
+    }
+    const [x, y] = [exactOf(a, bytes, aStart), exactOf(b, bytes, bStart)];
+    this.exact = { mantissa: x.mantissa * y.mantissa, scale: x.scale + y.scale };
+    this.value = nearestFloat(this.exact.mantissa, this.exact.scale);
   }
 }

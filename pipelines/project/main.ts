@@ -21,12 +21,13 @@ interface WorkOrder {
 const order = JSON.parse(await text(process.stdin)) as WorkOrder;
 const settings = loadSettings({ cwd: order.cwd, flags: order.settings });
 const log = createLogger(settings.SVC_LOG_LEVEL, 'projector');
-const stopping = new AbortController();
-for (const name of ['SIGTERM', 'SIGINT'] as const) process.on(name, () => stopping.abort());
+// Nothing is worth waiting for: an open load is rolled back by the database when its connection ends, and what is
+// committed is committed. A projector may be killed anywhere; told to stop, it does the same without the fuss.
+for (const name of ['SIGTERM', 'SIGINT'] as const) process.on(name, () => process.exit(0));
 // A projector without its parent has nobody to stop it.
 const parent = process.ppid;
 setInterval(() => {
-  if (process.ppid !== parent) stopping.abort();
+  if (process.ppid !== parent) process.exit(0);
 }, 1000).unref();
 
 await Promise.all(
@@ -36,7 +37,7 @@ await Promise.all(
       natsUrl: order.natsUrl,
       settings,
       log,
-      signal: stopping.signal,
+      signal: new AbortController().signal,
     }),
   ),
 );

@@ -11,7 +11,7 @@ import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import type { Window } from '../../shared/registry/partitions.ts';
 import type { RowProjector } from '../sources/types.ts';
-import { indexChunk, type LoadTarget, prepareChunk } from './chunks.ts';
+import { indexChunks, type LoadTarget, prepareChunks } from './chunks.ts';
 import { CopyIn } from './copy-in.ts';
 
 export interface FrameEntry {
@@ -70,7 +70,7 @@ export class PartitionLoad {
     },
   ): Promise<PartitionLoad> {
     const { dataset, window, projector, seriesId } = needs;
-    const tables = needs.tables ?? { native: await prepareChunk(client, dataset, window), aligned: ALIGNED_TABLE };
+    const tables = needs.tables ?? { native: await prepareChunks(client, dataset, window), aligned: ALIGNED_TABLE };
     // A revision, or a partition quarantined after it was stored. Readers see the old rows until the commit.
     if (!needs.tables) await deleteRows(client, dataset, window);
     const load = new PartitionLoad(client, dataset, window, projector, tables, seriesId);
@@ -109,7 +109,7 @@ export class PartitionLoad {
     await alignedCopy.write(aligned.copy);
     await alignedCopy.end();
     step('aligned_ms');
-    if (this.#tables.native.unindexed) await indexChunk(this.#client, this.#dataset, this.#tables.native);
+    await indexChunks(this.#client, this.#dataset, this.#tables.native);
     step('index_ms');
     const found = await recount(
       this.#client,

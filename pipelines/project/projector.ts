@@ -261,7 +261,7 @@ export class Projector {
 
   async #prove(manifest: Manifest, misstated: readonly Discrepancy[], position: Position): Promise<void> {
     const { dataset, client, log } = this.#needs;
-    const { load, openedAt } = this.#load!;
+    const { load, openedAt, name } = this.#load!;
     const startedAt = performance.now();
     let reason = (await this.#mixesSample(manifest)) ?? (describeDiscrepancies(misstated) || undefined);
     let found: Recount | null = null;
@@ -283,7 +283,7 @@ export class Projector {
     if (reason !== undefined) {
       await load.abort();
       await client.query('rollback');
-      await writeQuarantined(client, dataset, inItsWindow(manifest, load), reason, found, position);
+      await writeQuarantined(client, dataset, inItsPlace(manifest, name, load), reason, found, position);
     }
     const { partition, attempt, rows } = manifest;
     const times = {
@@ -383,9 +383,11 @@ function misstatements(manifest: Manifest, header: ManifestHeader, load: Partiti
     .map(([fact, expected, found]) => ({ fact, expected: String(expected), found: String(found) }));
 }
 
-/** The manifest with the window it should have named: a quarantined partition stands where it belongs. */
-const inItsWindow = (manifest: Manifest, load: PartitionLoad): Manifest => ({
+/** The manifest with what it should have said of itself: a quarantined partition stands where it belongs. */
+const inItsPlace = (manifest: Manifest, { partition, attempt }: Name, load: PartitionLoad): Manifest => ({
   ...manifest,
+  partition,
+  attempt,
   from_ms: load.window.fromMs,
   to_ms: load.window.toMs,
 });

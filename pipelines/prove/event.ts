@@ -54,7 +54,7 @@ export async function findEvent(
     const place = `${dataset.key} sequence ${sequence}`;
     const stored = await messageAt(manager, dataset.key, sequence);
     if (!stored) throw new TidemarkError('LOG_REWOUND', `The log holds no message at ${place}`);
-    const payload = findLine((await decodeMessage(stored.data, place)).raw, offset);
+    const payload = findLine((await decodeMessage(stored.data, place)).raw, offset, dataset.offset.cell);
     if (!payload) continue;
     const proved = await catalog.partition(dataset, row.partition_key);
     return {

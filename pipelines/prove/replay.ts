@@ -57,7 +57,7 @@ export async function replayPartition(row: PartitionRow, needs: ReplayNeeds): Pr
       window,
       projector,
       seriesId: await catalog.seriesId(dataset),
-      tables: { native: { table: SCRATCH.native, unindexed: false, fresh: true }, aligned: SCRATCH.aligned },
+      tables: { native: { table: SCRATCH.native, unindexed: [], fresh: true }, aligned: SCRATCH.aligned },
     });
     try {
       for await (const frame of framesOf(connection, row.manifest, attempt.manifestSequence, needs.batchBytes)) {

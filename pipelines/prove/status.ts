@@ -22,6 +22,8 @@ export async function datasetStatus(
   const states = await reports.states(dataset);
   const expected = ranges.length > 0 ? (ranges[ranges.length - 1].to - ranges[0].from) / 86_400_000 : 0;
   const proved = states.proved?.partitions ?? 0;
+  const [first, last] = [ranges[0]?.from ?? 0, ranges[ranges.length - 1]?.to ?? 0];
+  const known = await reports.unprovedWithin(dataset, first, last);
   const unproved = await reports.unproved(dataset, 100);
   const late = await reports.ledger(dataset, 'late_arrival_refused', 20);
   return {
@@ -30,7 +32,7 @@ export async function datasetStatus(
     synthetic: coverage?.synthetic ?? false,
     rows: states.proved?.rows ?? 0,
     partitions: {
-      missing: Math.max(0, Math.round(expected) - proved),
+      missing: Math.max(0, Math.round(expected) - proved - known),
       publishing: states.publishing?.partitions ?? 0,
       published: states.published?.partitions ?? 0,
       proved,
@@ -39,7 +41,7 @@ export async function datasetStatus(
     proved_ranges: ranges.map(({ from, to }) => ({ from_utc: iso(from), to_utc_exclusive: iso(to) })),
     gaps: gapsBetween(ranges).map(({ from, to }) => ({ from_utc: iso(from), to_utc_exclusive: iso(to) })),
     proved_through_utc: ranges.length > 0 ? iso(ranges[ranges.length - 1].to) : null,
-    offset_breaks: dataset.offset.contiguous ? await offsetBreaks(pool, dataset) : [],
+    offset_breaks: dataset.offset.contiguous && dataset.offset.unique ? await offsetBreaks(pool, dataset) : [],
     unproved: unproved.map((row) => ({
       partition: row.partitionKey,
       state: row.state,

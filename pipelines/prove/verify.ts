@@ -9,7 +9,7 @@ import { to as copyTo } from 'pg-copy-streams';
 import type { Catalog } from '../../shared/db/catalog.ts';
 import type { Client } from '../../shared/db/connect.ts';
 import type { PartitionRow } from '../../shared/db/schema.ts';
-import { assert } from '../../shared/errors.ts';
+import { assert, TidemarkError } from '../../shared/errors.ts';
 import { compare, describeDiscrepancies, type Recount, recount } from '../../shared/proof/recount.ts';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
@@ -57,6 +57,7 @@ async function verifyOnce(row: PartitionRow, needs: VerifyNeeds): Promise<Verify
   const { alignedColumns } = createRows(window);
   await client.query('begin isolation level repeatable read');
   try {
+    await checkCurrent(row, needs);
     const tables = { native: dataset.native.table, aligned: ALIGNED_TABLE };
     const found = await recount(client, dataset, window, tables, alignedColumns);
     const discrepancies = compare(dataset, row.manifest, found);
@@ -82,6 +83,17 @@ async function verifyOnce(row: PartitionRow, needs: VerifyNeeds): Promise<Verify
   } catch (error) {
     await client.query('rollback').catch(() => {});
     throw error;
+  }
+}
+
+/** @throws TidemarkError PARTITION_CHANGED when the snapshot holds another revision than the one asked about. */
+async function checkCurrent(row: PartitionRow, { dataset, client }: VerifyNeeds): Promise<void> {
+  const { rows } = await client.query<{ attempt: number; state: string }>(
+    'select attempt, state from partitions where dataset_id = $1 and partition_key = $2',
+    [dataset.number, row.partitionKey],
+  );
+  if (rows[0]?.attempt !== row.attempt || rows[0].state !== 'proved') {
+    throw new TidemarkError('PARTITION_CHANGED', `${dataset.key} ${row.partitionKey} is no longer what it was`);
   }
 }
 

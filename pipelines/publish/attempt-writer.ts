@@ -29,6 +29,8 @@ export class AttemptWriter {
   readonly #inFlight = new Set<Promise<void>>();
   #failure: unknown;
   #frames = 0;
+  /** Settles when the message before has been handed to the connection. */
+  #turn: Promise<void> = Promise.resolve();
   #bytes = 0;
   /** Stream sequence by frame number: a few hundred a day. */
   readonly #sequences: number[] = [];
@@ -58,24 +60,37 @@ export class AttemptWriter {
     return this.#sequences[0];
   }
 
-  /** Sends the next message once there is room in the window; a failure of an earlier one surfaces here. */
+  /**
+   * Takes the next message, which may still be in the making; waits while the window is full. Messages are sent in the
+   * order of these calls. A failure of an earlier one surfaces here.
+   */
   async write(message: Promise<Buffer>): Promise<void> {
-    const frame = this.#frames++;
+    message.catch(() => {}); // surfaces with its turn
     while (this.#inFlight.size >= this.#window) await Promise.race(this.#inFlight);
     if (this.#failure) throw this.#failure;
-    const bytes = await message;
-    const sent: Promise<void> = this.#send(frame, bytes)
-      .then(
-        (sequence) => {
-          this.#sequences[frame] = sequence;
-        },
-        (error) => {
-          this.#failure ??= error;
-        },
-      )
-      .finally(() => this.#inFlight.delete(sent));
+    const frame = this.#frames++;
+    const before = this.#turn;
+    const turn = Promise.withResolvers<void>();
+    this.#turn = turn.promise;
+    const sent: Promise<void> = this.#sendInTurn(frame, message, before, turn.resolve)
+      .catch((error) => {
+        this.#failure ??= error;
+      })
+      .finally(() => {
+        turn.resolve();
+        this.#inFlight.delete(sent);
+      });
     this.#inFlight.add(sent);
+  }
+
+  async #sendInTurn(frame: number, message: Promise<Buffer>, before: Promise<void>, pass: () => void): Promise<void> {
+    const bytes = await message;
+    await before;
+    if (this.#failure) throw this.#failure;
     this.#bytes += bytes.length;
+    const acknowledged = this.#send(frame, bytes);
+    pass();
+    this.#sequences[frame] = await acknowledged;
   }
 
   /**

@@ -1,5 +1,7 @@
 /** The route table: paths, the methods each takes, and whether a key is asked for. */
 import type { IncomingMessage, ServerResponse } from 'node:http';
+import Router from '@koa/router';
+import type Koa from 'koa';
 import type { Logger } from '../../shared/log/logger.ts';
 import { Problem } from '../contract/problems.ts';
 
@@ -25,42 +27,24 @@ export interface Route {
   handle(exchange: Exchange): Promise<void>;
 }
 
-export interface Match {
-  readonly route: Route;
-  readonly params: Readonly<Record<string, string>>;
-}
-
-/** @throws Problem ROUTE_NOT_FOUND or METHOD_NOT_ALLOWED. */
-export function matchRoute(routes: readonly Route[], method: string, path: string): Match {
-  const segments = path.split('/');
-  const matches = routes.flatMap((route) => {
-    const params = matchPath(route.path.split('/'), segments);
-    return params ? [{ route, params }] : [];
-  });
-  if (matches.length === 0) throw new Problem('ROUTE_NOT_FOUND', 'See /docs for the paths there are.');
-  // HEAD is GET without its body, which Node leaves out by itself.
-  const wanted = method === 'HEAD' ? 'GET' : method;
-  const match = matches.find(({ route }) => route.method === wanted);
-  if (match) return match;
-  const allowed = new Set(matches.flatMap(({ route }) => (route.method === 'GET' ? ['GET', 'HEAD'] : [route.method])));
-  const allow = [...allowed].join(', ');
-  throw new Problem('METHOD_NOT_ALLOWED', `This path takes ${allow}.`, { headers: { Allow: allow } });
-}
-
-function matchPath(pattern: readonly string[], segments: readonly string[]): Record<string, string> | undefined {
-  if (pattern.length !== segments.length) return undefined;
-  const params: Record<string, string> = {};
-  for (const [index, part] of pattern.entries()) {
-    const segment = segments[index];
-    if (!part.startsWith(':')) {
-      if (part !== segment) return undefined;
-      continue;
-    }
-    try {
-      params[part.slice(1)] = decodeURIComponent(segment);
-    } catch {
-      return undefined;
-    }
+/** Leads requests to their routes. @throws Problem ROUTE_NOT_FOUND or METHOD_NOT_ALLOWED for those that have none. */
+export function routerOf(
+  routes: readonly Route[],
+  handle: (route: Route, context: Koa.Context, params: Readonly<Record<string, string>>) => Promise<void>,
+): Koa.Middleware {
+  // Exact paths: `/V1/raw/query/` is another path, and saying so beats answering by luck.
+  const router = new Router({ sensitive: true, strict: true });
+  for (const route of routes) {
+    router.register(route.path, [route.method], (context) => handle(route, context, context.params));
   }
-  return params;
+  const routed = router.routes() as Koa.Middleware;
+  return async (context, next) => {
+    const match = router.match(context.path, context.method);
+    if (match.path.length === 0) throw new Problem('ROUTE_NOT_FOUND', 'See /docs for the paths there are.');
+    if (!match.route) {
+      const allow = [...new Set(match.path.flatMap((layer) => layer.methods.toReversed()))].join(', ');
+      throw new Problem('METHOD_NOT_ALLOWED', `This path takes ${allow}.`, { headers: { Allow: allow } });
+    }
+    await routed(context, next);
+  };
 }

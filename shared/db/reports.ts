@@ -1,5 +1,5 @@
 /** Typed read-only queries over the catalog for reports: status, and whatever shows an operator how things stand. */
-import { and, asc, count, desc, eq, ne, sql, sum } from 'drizzle-orm';
+import { and, asc, count, desc, eq, gte, lte, ne, sql, sum } from 'drizzle-orm';
 import { drizzle } from 'drizzle-orm/node-postgres';
 import type { Pool } from 'pg';
 import type { DatasetDefinition } from '../registry/index.ts';
@@ -32,6 +32,22 @@ export class Reports {
       .where(and(eq(partitions.datasetId, dataset.number), ne(partitions.state, 'proved')))
       .orderBy(asc(partitions.fromMs))
       .limit(limit);
+  }
+
+  /** How many partitions inside the window are known and not proved. */
+  async unprovedWithin(dataset: DatasetDefinition, fromMs: number, toMs: number): Promise<number> {
+    const found = await this.#db
+      .select({ partitions: count() })
+      .from(partitions)
+      .where(
+        and(
+          eq(partitions.datasetId, dataset.number),
+          ne(partitions.state, 'proved'),
+          gte(partitions.fromMs, fromMs),
+          lte(partitions.toMs, toMs),
+        ),
+      );
+    return found[0].partitions;
   }
 
   /** Newest first. */

@@ -30,6 +30,17 @@ export function eventId(dataset: DatasetDefinition, partition: string, offset: s
     .replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, '$1-$2-$3-$4-$5');
 }
 
+/**
+ * The same id as SQL, from what a row holds: an expression of its time in epoch ms and one of its numeric offset. A
+ * file day covers [day + startOffsetMs, + 24 h).
+ */
+export function eventIdSql(datasetNumber: number, startOffsetMs: number, timeMs: string, offset: string): string {
+  const head = ((FORMAT << 16n) | BigInt(datasetNumber)).toString(16).padStart(6, '0');
+  const day = `lpad(to_hex((${timeMs} - (${startOffsetMs})) / ${DAY_MS}), 6, '0')`;
+  // Version 8 and twelve zero bits; then the variant as the sign bit of the offset: sixteen digits whatever it is.
+  return `('${head}' || ${day} || '8000' || to_hex((-9223372036854775808)::int8 | ${offset}))::uuid`;
+}
+
 /** What an id was packed from. @throws TidemarkError EVENT_UNKNOWN for an id that is not of this form. */
 export function unpackEventId(id: string): { datasetNumber: number; partition: string; offset: string } {
   const hex = id.replaceAll('-', '').toLowerCase();

@@ -13,6 +13,10 @@ export interface PartitionFacts {
   readonly last_ms: number;
   /** Offsets missing between first and last. */
   readonly gaps: number;
+  /** The first of them, as `n` or `n..m`, where they are not meant to be missing. */
+  readonly missing_offsets?: readonly string[];
+  /** Rows of the document that repeated another exactly and were left out; not part of the content. */
+  readonly repeats_dropped?: number;
   /** Exact integer totals by column, value x 10^scale, as text. */
   readonly totals: Readonly<Record<string, string>>;
   /** Sum of the row hashes as text (see shared/proof/row-hash.ts). */
@@ -27,6 +31,9 @@ export interface DocumentFacts {
   readonly sha256: string;
   readonly bytes: number;
   readonly granularity: string;
+  /** What the vendor's answer said of the document, where it did. */
+  readonly content_md5?: string;
+  readonly etag?: string;
 }
 
 export interface Manifest extends PartitionFacts {
@@ -59,7 +66,10 @@ export const CONTENT_FACTS = [
 
 /** The type of every fact, so that what is believed later is there: a manifest may come from another writer. */
 const SHAPE: Readonly<
-  Record<Exclude<keyof Manifest, 'format' | 'totals' | 'document'>, 'string' | 'integer' | 'flag'>
+  Record<
+    Exclude<keyof Manifest, 'format' | 'totals' | 'document' | 'missing_offsets' | 'repeats_dropped'>,
+    'string' | 'integer' | 'flag'
+  >
 > = {
   dataset: 'string',
   partition: 'string',
@@ -101,6 +111,11 @@ export function parseManifest(raw: Uint8Array, place: string): Manifest {
   for (const name of ['totals', 'document'] as const) {
     if (typeof manifest[name] !== 'object' || manifest[name] === null) faulty.push(name);
   }
+  const { missing_offsets: missing, repeats_dropped: repeats } = manifest;
+  if (missing !== undefined && !(Array.isArray(missing) && missing.every((one) => typeof one === 'string'))) {
+    faulty.push('missing_offsets');
+  }
+  if (repeats !== undefined && !Number.isSafeInteger(repeats)) faulty.push('repeats_dropped');
   if (faulty.length > 0) {
     throw new TidemarkError('LOG_FRAME_CORRUPT', `The manifest at ${place} lacks ${faulty.join(', ')}`);
   }

@@ -38,7 +38,11 @@ export async function recount(
   tables: Tables,
   alignedColumns: readonly string[],
 ): Promise<Recount> {
+  // A chunk just loaded has no statistics yet, and the planner would visit 3.5 M rows through their index (0.7 s); all of
+  // them are wanted, so the table is read as it lies, by several workers (0.4 s). Inside the caller's transaction.
+  await client.query('set local enable_indexscan = off; set local enable_bitmapscan = off');
   const native = await client.query(nativeRecountSql(dataset, window, tables.native));
+  await client.query('set local enable_indexscan = on; set local enable_bitmapscan = on');
   const aligned = await client.query(alignedRecountSql(dataset, window, tables.aligned, alignedColumns));
   const n = native.rows[0];
   const a = aligned.rows[0];
@@ -125,6 +129,12 @@ export function compare(dataset: DatasetDefinition, manifest: Manifest, found: R
   if (dataset.offset.contiguous) {
     const span = BigInt(manifest.last_offset) - BigInt(manifest.first_offset) + 1n;
     check('gaps', manifest.gaps, span - BigInt(found.rows));
+    // What the document itself lacks is no fault of the projection, and yet nothing to serve.
+    if (manifest.gaps > 0) {
+      const { missing_offsets: missing = [] } = manifest;
+      const named = missing.length === 0 ? '' : `: ${missing.join(', ')}`;
+      discrepancies.push({ fact: 'missing offsets', expected: '0', found: `${manifest.gaps}${named}` });
+    }
   }
   return discrepancies;
 }

@@ -24,6 +24,10 @@ export class RowHasher {
   #sumLow = 0;
   #rows = 0;
   #total = 0n;
+  /** State of the hash between two blocks of a text. */
+  #a = 0;
+  #b = 0;
+  #c = 0;
 
   /** `time` in the time column's own unit; `flags` the row's booleans, first column in bit 0; `width` how many. */
   begin(time: number, flags: number, width: number): void {
@@ -51,9 +55,43 @@ export class RowHasher {
     this.#twoWords(words[0], words[1]);
   }
 
+  /** hashtextextended under a deterministic collation: hash_any_extended of the bytes [start, end). */
+  text(bytes: Uint8Array, start: number, end: number): void {
+    const init = (0x9e3779b9 + (end - start) + 3923095) | 0;
+    let a = init;
+    let b = init;
+    let c = init;
+    let at = start;
+    if (this.#high !== 0 || this.#low !== 0) {
+      this.#mix((a + this.#high) | 0, (b + this.#low) | 0, c);
+      a = this.#a;
+      b = this.#b;
+      c = this.#c;
+    }
+    for (; end - at >= 12; at += 12) {
+      this.#mix((a + word(bytes, at)) | 0, (b + word(bytes, at + 4)) | 0, (c + word(bytes, at + 8)) | 0);
+      a = this.#a;
+      b = this.#b;
+      c = this.#c;
+    }
+    // The lowest byte of c stands for the length, so what is left of its word begins at its second.
+    const left = end - at;
+    a += left >= 4 ? word(bytes, at) : part(bytes, at, left);
+    if (left > 4) b += left >= 8 ? word(bytes, at + 4) : part(bytes, at + 4, left - 4);
+    if (left > 8) c += part(bytes, at + 8, left - 8) << 8;
+    this.#finish(a | 0, b | 0, c | 0);
+  }
+
   end(): void {
     this.#sumHigh += this.#high | 0;
     this.#sumLow += this.#low >>> 0;
+    if (++this.#rows % ROWS_BEFORE_CARRY === 0) this.#carry();
+  }
+
+  /** Instead of `end`: takes an equal row, added before, out of the sum. */
+  endRemoved(): void {
+    this.#sumHigh -= this.#high | 0;
+    this.#sumLow -= this.#low >>> 0;
     if (++this.#rows % ROWS_BEFORE_CARRY === 0) this.#carry();
   }
 
@@ -97,8 +135,29 @@ export class RowHasher {
       c = ((c - b) | 0) ^ ((b << 4) | (b >>> 28));
       b = (b + a) | 0;
     }
-    a = (a + addA) | 0;
-    b = (b + addB) | 0;
+    this.#finish((a + addA) | 0, (b + addB) | 0, c);
+  }
+
+  /** mix() of lookup3, into #a, #b, #c: texts alone need it apart from what follows. */
+  #mix(a: number, b: number, c: number): void {
+    a = ((a - c) | 0) ^ ((c << 4) | (c >>> 28));
+    c = (c + b) | 0;
+    b = ((b - a) | 0) ^ ((a << 6) | (a >>> 26));
+    a = (a + c) | 0;
+    c = ((c - b) | 0) ^ ((b << 8) | (b >>> 24));
+    b = (b + a) | 0;
+    a = ((a - c) | 0) ^ ((c << 16) | (c >>> 16));
+    c = (c + b) | 0;
+    b = ((b - a) | 0) ^ ((a << 19) | (a >>> 13));
+    a = (a + c) | 0;
+    c = ((c - b) | 0) ^ ((b << 4) | (b >>> 28));
+    b = (b + a) | 0;
+    this.#a = a;
+    this.#b = b;
+    this.#c = c;
+  }
+
+  #finish(a: number, b: number, c: number): void {
     c = ((c ^ b) - ((b << 14) | (b >>> 18))) | 0;
     a = ((a ^ c) - ((c << 11) | (c >>> 21))) | 0;
     b = ((b ^ a) - ((a << 25) | (a >>> 7))) | 0;
@@ -110,6 +169,14 @@ export class RowHasher {
     this.#low = c | 0;
   }
 }
+
+/** Four bytes, little-endian. */
+const word = (bytes: Uint8Array, at: number): number =>
+  bytes[at] | (bytes[at + 1] << 8) | (bytes[at + 2] << 16) | (bytes[at + 3] << 24);
+
+/** Up to three bytes. */
+const part = (bytes: Uint8Array, at: number, length: number): number =>
+  (length > 0 ? bytes[at] : 0) | (length > 1 ? bytes[at + 1] << 8 : 0) | (length > 2 ? bytes[at + 2] << 16 : 0);
 
 /** SQL for the hash of one row of alias `t`, equal to RowHasher fed with the columns in table order. */
 export function rowHashSql(native: NativeShape): string {

@@ -18,8 +18,20 @@ export class ExactTotal {
 
   /** What the database will see of a value whose units are not exact in float64: round(value x scale), half to even. */
   addFloat(value: number, scale: number): void {
-    this.#carry();
-    this.#total += BigInt(roundHalfEven(value * scale));
+    const units = roundHalfEven(value * scale);
+    if (units < CARRY_AT) this.add(units);
+    else this.#total += BigInt(units);
+  }
+
+  /** Takes back what `add` added. */
+  subtract(units: number): void {
+    this.#partial -= units;
+    if (this.#partial <= -CARRY_AT) this.#carry();
+  }
+
+  /** Takes back what `addFloat` added. */
+  subtractFloat(value: number, scale: number): void {
+    this.#total -= BigInt(roundHalfEven(value * scale));
   }
 
   toString(): string {

@@ -1,6 +1,8 @@
 /** The dataset registry: a dataset is served, projected and documented by being listed here. */
 import { TidemarkError } from '../errors.ts';
 import { exchangeASpotTrades } from './datasets/exchange_a_spot_trades.ts';
+import { exchangeBSpotTrades } from './datasets/exchange_b_spot_trades.ts';
+import { exchangeCSpotTrades } from './datasets/exchange_c_spot_trades.ts';
 import type { AlignedShape, DatasetDefinition, NativeShape } from './types.ts';
 
 export type { AlignedShape, DatasetDefinition, Dtype, Field, NativeShape, PgType, View } from './types.ts';
@@ -25,7 +27,7 @@ export type DatasetKey = (typeof DATASET_KEYS)[number];
 export type Mode = 'native' | 'aligned_1s';
 
 export const DATASETS: ReadonlyMap<string, DatasetDefinition> = new Map(
-  [exchangeASpotTrades].map((dataset) => [dataset.key, dataset]),
+  [exchangeASpotTrades, exchangeBSpotTrades, exchangeCSpotTrades].map((dataset) => [dataset.key, dataset]),
 );
 
 /** @throws TidemarkError USAGE naming the known keys. */

@@ -1,6 +1,6 @@
 /** What the three spot-trade datasets have in common: their aligned rows. */
 import { alignedField, VALIDITY_FIELDS } from './aligned-storage.ts';
-import type { AlignedShape } from './types.ts';
+import type { AlignedShape, Field } from './types.ts';
 
 export const ALIGNED_VIEW = { id: 'aligned_1s_raw', version: 1 } as const;
 
@@ -25,4 +25,26 @@ export const ALIGNED_TRADES: AlignedShape = {
   seriesKey: [],
   countField: 'trade_count',
   view: ALIGNED_VIEW,
+};
+
+/** A native field that is a stored column by the same name. */
+export function tradeField(
+  name: string,
+  dtype: 'int64' | 'float64' | 'bool01' | 'string',
+  pg: 'int8' | 'float8' | 'bool' | 'text',
+  doc: string,
+  unit?: string,
+): Field {
+  return { name, dtype, nullable: false, unit, doc, sql: `t.${name}`, pg, columns: [name] };
+}
+
+/** The event time once more, as a timestamp. */
+export const TRADE_DATETIME: Field = {
+  name: 'datetime',
+  dtype: 'timestamp_utc',
+  nullable: false,
+  doc: 'The same instant as `timestamp`.',
+  sql: 't.timestamp',
+  pg: 'int8',
+  columns: ['timestamp'],
 };

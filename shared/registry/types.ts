@@ -52,10 +52,12 @@ export type PartitionKind =
 export interface OffsetRule {
   /** How offsets compare: trade ids and heights as numbers, hashes as text. */
   readonly order: 'numeric' | 'text';
-  /** Whether a document's offsets must follow each other without a gap. */
+  /** Whether a proved partition's offsets follow each other without a gap; one with a gap is not proved. */
   readonly contiguous: boolean;
   /** Whether no two partitions may hold the same offset; coverage then keeps disjoint offset ranges. */
   readonly unique: boolean;
+  /** Where an event's line says its offset: the number of the cell, and the text before the number in it. */
+  readonly cell: { readonly column: number; readonly prefix: string };
 }
 
 export interface NativeShape {
@@ -99,10 +101,10 @@ export interface DatasetDefinition {
   /** Source keys of the rights matrix that feed this dataset. */
   readonly sources: readonly string[];
   /**
-   * Setting that says where a source's documents are, by source key; ETF has ten. A synthetic sample is loaded only
-   * while none of them is set.
+   * Settings that say where a source's documents are, by source key; ETF has ten sources. One of a source's settings is
+   * set at a time. A synthetic sample is loaded only while none of them is.
    */
-  readonly locations: Readonly<Record<string, SettingName>>;
+  readonly locations: Readonly<Record<string, readonly SettingName[]>>;
   readonly partition: PartitionKind;
   readonly offset: OffsetRule;
   readonly native: NativeShape;

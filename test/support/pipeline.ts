@@ -209,35 +209,44 @@ export class System implements AsyncDisposable {
     return await readLog(this.env.natsUrl);
   }
 
-  /** What does not depend on when and how a partition came in, by partition. */
-  async digests(): Promise<Record<string, Json>> {
-    const rows = await this.rows(
-      `select partition_key, revision, rows, aligned_rows, aligned_hash, offsets::text, manifest, recount from partitions
-       where state = 'proved' order by 1`,
-    );
-    return Object.fromEntries(
-      rows.map(({ partition_key, manifest, recount, ...row }) => {
-        const { rows_hash, events_sha256, totals, first_offset, last_offset, first_ms, last_ms, gaps } = manifest;
-        const facts = { rows_hash, events_sha256, totals, first_offset, last_offset, first_ms, last_ms, gaps };
-        return [partition_key, { ...row, ...facts, recount }];
-      }),
-    );
+  digests(): Promise<Record<string, Json>> {
+    return digestsOf(this.client);
   }
 
-  /** Advisory locks and open transactions that are left; both empty in a system at rest. */
-  async leftovers() {
-    return await this.rows(
-      `select a.application_name, a.state, l.locktype from pg_stat_activity a
-       left join pg_locks l on l.pid = a.pid and l.locktype = 'advisory'
-       where a.datname = current_database() and a.pid <> pg_backend_pid()
-         and (l.locktype is not null or a.state like 'idle in transaction%' or a.state = 'active')`,
-    );
+  leftovers() {
+    return leftoversOf(this.client);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.client[Symbol.asyncDispose]();
     await this.env[Symbol.asyncDispose]();
   }
+}
+
+/** What does not depend on when and how a partition came in, by partition. */
+export async function digestsOf(client: Client): Promise<Record<string, Json>> {
+  const { rows } = await client.query(
+    `select partition_key, revision, rows, aligned_rows, aligned_hash, offsets::text, manifest, recount from partitions
+     where state = 'proved' order by 1`,
+  );
+  return Object.fromEntries(
+    rows.map(({ partition_key, manifest, recount, ...row }) => {
+      const { rows_hash, events_sha256, totals, first_offset, last_offset, first_ms, last_ms, gaps } = manifest;
+      const facts = { rows_hash, events_sha256, totals, first_offset, last_offset, first_ms, last_ms, gaps };
+      return [partition_key, { ...row, ...facts, recount }];
+    }),
+  );
+}
+
+/** Advisory locks and open transactions that are left; both empty in a system at rest. */
+export async function leftoversOf(client: Client): Promise<Json[]> {
+  const { rows } = await client.query(
+    `select a.application_name, a.state, l.locktype from pg_stat_activity a
+     left join pg_locks l on l.pid = a.pid and l.locktype = 'advisory'
+     where a.datname = current_database() and a.pid <> pg_backend_pid()
+       and (l.locktype is not null or a.state like 'idle in transaction%' or a.state = 'active')`,
+  );
+  return rows;
 }
 
 export async function readLog(natsUrl: string): Promise<LogMessage[]> {

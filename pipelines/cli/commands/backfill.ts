@@ -1,6 +1,7 @@
 /** `backfill` and `reingest`: vendor documents into the log, each day proved. */
 import { join } from 'node:path';
 
+import type { SettingName } from '../../../shared/config/settings.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { ensureStream } from '../../../shared/nats/stream.ts';
 import { type DatasetDefinition, datasetOf } from '../../../shared/registry/index.ts';
@@ -27,7 +28,7 @@ export async function runBackfill(command: ParsedCommand): Promise<number> {
   if (from > to) throw new TidemarkError('USAGE', `--from ${from} is after --to ${to}`);
   await using context = await openContext(command, 'backfill');
   return await ingest(context, dataset, {
-    location: locationOf(context, dataset),
+    ...locationOf(context, dataset),
     from,
     to,
     granularity: granularity as DocumentRequest['granularity'],
@@ -37,18 +38,26 @@ export async function runBackfill(command: ParsedCommand): Promise<number> {
 }
 
 /** Where the dataset's one source has its documents. @throws TidemarkError CONFIGURATION_INVALID naming the setting. */
-function locationOf(context: Context, dataset: DatasetDefinition): URL {
-  const [name] = Object.values(dataset.locations);
-  const location = context.settings[name];
-  if (location instanceof URL) return location;
+function locationOf(context: Context, dataset: DatasetDefinition): { location: URL; setting: SettingName } {
+  const [names] = Object.values(dataset.locations);
+  const set = names.flatMap((setting) => {
+    const location = context.settings[setting];
+    return location instanceof URL ? [{ location, setting }] : [];
+  });
+  if (set.length === 1) return set[0];
+  const where = `where the documents of ${dataset.key} are`;
   throw new TidemarkError(
     'CONFIGURATION_INVALID',
-    `${name} is not set: it says where the documents of ${dataset.key} are (an http(s) base URL or a file:// folder)`,
+    set.length > 1
+      ? `${names.join(' and ')} are set: only one of them may say ${where}`
+      : `${names.join(' or ')} is not set: it says ${where} (an http(s) URL or a file:// folder)`,
   );
 }
 
 export interface IngestRequest {
   readonly location: URL;
+  /** The setting the location came from; a sample's comes from none. */
+  readonly setting?: SettingName;
   readonly from: string;
   readonly to: string;
   readonly granularity: DocumentRequest['granularity'];
@@ -85,7 +94,13 @@ export async function* ingestUnits(
   const { settings, log, signal, catalog, stack, output } = context;
   stack.supervise();
   await cleanSpool(join(settings.SVC_STATE_DIR, 'spool'));
-  const source = adapterOf(dataset).createSource({ settings, location: request.location, log, signal });
+  const source = adapterOf(dataset).createSource({
+    settings,
+    location: request.location,
+    setting: request.setting,
+    log,
+    signal,
+  });
   const requests = source.plan(request.from, request.to, request.granularity);
   await using _projector = request.ownProjector === false ? undefined : startProjector(context, [dataset.key]);
   await using lease = await takeLease(stack.databaseUrl, dataset);

@@ -3,7 +3,7 @@ import { connect } from '../../../shared/db/connect.ts';
 import type { PartitionRow } from '../../../shared/db/schema.ts';
 import { codeOf, explain, TidemarkError } from '../../../shared/errors.ts';
 import { datasetOf } from '../../../shared/registry/index.ts';
-import { parseDay } from '../../../shared/time/days.ts';
+import { windowOf } from '../../../shared/registry/partitions.ts';
 import { replayPartition } from '../../prove/replay.ts';
 import { adapterOf } from '../../sources/index.ts';
 import { type Context, openContext } from '../context.ts';
@@ -33,8 +33,9 @@ export async function overPartitions(
   }
   await using context = await openContext(command, name);
   const startedAt = performance.now();
-  const fromMs = from === undefined ? undefined : parseDay(from);
-  const toMs = to === undefined ? undefined : parseDay(to)! + 86_400_000;
+  // Days are the vendor's file days, which need not be UTC days.
+  const fromMs = from === undefined ? undefined : windowOf(dataset, from).fromMs;
+  const toMs = to === undefined ? undefined : windowOf(dataset, to).toMs;
   const all = await context.catalog.partitions(dataset, fromMs, toMs);
   const rows = all.filter((row) => states.includes(row.state) && row.manifest !== null);
   const units: PartitionReport[] = [];

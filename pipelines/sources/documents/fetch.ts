@@ -84,6 +84,10 @@ export interface FetchTextOptions extends SourceLimits {
   readonly url: URL;
   /** Default 64 KiB. */
   readonly maxBytes?: number;
+  /** Sent by POST instead of a GET. */
+  readonly json?: string;
+  /** Awaited before each try: pacing. */
+  readonly beforeAttempt?: () => Promise<void>;
   readonly headers?: Readonly<Record<string, string>>;
   readonly signal?: AbortSignal;
   readonly log?: Logger;
@@ -95,13 +99,14 @@ const MAX_TEXT_BYTES = 64 * 1024;
 export async function fetchText(options: FetchTextOptions): Promise<string> {
   const limits = { maxBytes: options.maxBytes ?? MAX_TEXT_BYTES, limitName: 'the limit of a companion document' };
   if (options.url.protocol === 'file:') return localText({ ...options, ...limits });
-  return attemptHttp(options, options.log, (request) =>
-    requestDocument({ ...request, ...limits }, async (reply) => {
+  return attemptHttp(options, options.log, async (request) => {
+    await options.beforeAttempt?.();
+    return await requestDocument({ ...request, ...limits, json: options.json }, async (reply) => {
       const pieces: Buffer[] = [];
       for await (const piece of reply.body) pieces.push(piece);
       return Buffer.concat(pieces).toString('utf8');
-    }),
-  );
+    });
+  });
 }
 
 type Request = Omit<RequestOptions, 'maxBytes' | 'limitName'>;

@@ -1,5 +1,5 @@
 /**
- * One GET of one document: redirects, time limits, and the difference between a body that ended and one that was cut.
+ * One GET of one document (or one POST of a question): redirects, time limits, and the difference between a body that ended and one that was cut.
  * Bytes are taken as they are sent; a content encoding is never undone, because checksums are over what is published.
  */
 import type { IncomingMessage } from 'node:http';
@@ -20,6 +20,8 @@ export interface RequestOptions {
   /** The setting or rule behind `maxBytes`, named when it is exceeded. */
   readonly limitName: string;
   readonly headers?: Readonly<Record<string, string>>;
+  /** Sent by POST as JSON; an answer that redirects is then not followed. */
+  readonly json?: string;
   readonly signal?: AbortSignal;
 }
 
@@ -50,7 +52,7 @@ export async function requestDocument<T>(options: RequestOptions, use: (reply: R
     const response = await respond(url, headers, options);
     try {
       const status = response.statusCode ?? 0;
-      if (REDIRECTS.has(status)) {
+      if (REDIRECTS.has(status) && options.json === undefined) {
         const target = redirectTarget(url, response, hop, options.url);
         if (target.origin !== url.origin)
           headers = Object.fromEntries(
@@ -70,15 +72,20 @@ export async function requestDocument<T>(options: RequestOptions, use: (reply: R
 
 /** Sends the request and waits for the response's headers. */
 async function respond(url: URL, headers: Record<string, string>, options: RequestOptions): Promise<IncomingMessage> {
-  const { timeoutMs, signal } = options;
+  const { timeoutMs, signal, json } = options;
+  const method = json === undefined ? 'GET' : 'POST';
+  const asked =
+    json === undefined
+      ? headers
+      : { ...headers, 'content-type': 'application/json', 'content-length': String(Buffer.byteLength(json)) };
   for (;;) {
-    const request = (url.protocol === 'https:' ? https : http).request(url, { method: 'GET', headers, signal });
+    const request = (url.protocol === 'https:' ? https : http).request(url, { method, headers: asked, signal });
     const timer = setTimeout(() => request.destroy(new Silence(`no answer within ${timeoutMs} ms`)), timeoutMs);
     try {
       return await new Promise<IncomingMessage>((resolve, reject) => {
         request.once('response', resolve);
         request.on('error', reject);
-        request.end();
+        request.end(json);
       });
     } catch (cause) {
       signal?.throwIfAborted();

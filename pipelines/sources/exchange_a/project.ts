@@ -4,6 +4,7 @@ import { exchangeASpotTrades } from '../../../shared/registry/datasets/exchange_
 import { ALIGNED_TRADE_COLUMNS, AlignedTrades } from '../../project/aligned-trades.ts';
 import { rowTemplate, writeInt8 } from '../../project/binary-copy.ts';
 import { DecimalReader } from '../../project/exact-decimal.ts';
+import { checkRowCount, malformed } from '../trades/malformed.ts';
 import type { PartitionWindow, RowProjector } from '../types.ts';
 
 const COMMA = 44;
@@ -22,10 +23,7 @@ export class TradeRowProjector implements RowProjector {
   }
 
   rows(raw: Buffer, rows: number): { copy: Buffer; rows: number } {
-    // What is allocated goes by the bytes that are there, whatever a header claims.
-    if (!(Number.isInteger(rows) && rows >= 1 && rows * MIN_ROW_BYTES <= raw.length)) {
-      throw new TidemarkError('LOG_FRAME_CORRUPT', `A frame of ${raw.length} bytes does not hold ${rows} trades`);
-    }
+    checkRowCount(raw, rows, MIN_ROW_BYTES);
     const copy = TEMPLATE.stamp(rows);
     const view = new DataView(copy.buffer, copy.byteOffset, copy.byteLength);
     const [timestampAt, idAt, priceAt, quantityAt, quoteAt, makerAt, bestAt] = TEMPLATE.offsets;
@@ -86,12 +84,6 @@ export class TradeRowProjector implements RowProjector {
   aligned(key: { datasetId: number; seriesId: number }): { copy: Buffer; rows: number } {
     return this.#aligned.copy(key);
   }
-}
-
-/** Rows were validated before they were framed; whoever framed these did not. */
-function malformed(raw: Buffer, start: number): TidemarkError {
-  const row = raw.toString('latin1', start, Math.min(raw.length, start + 80)).split('\n')[0];
-  return new TidemarkError('LOG_FRAME_CORRUPT', `A frame holds what is no trade: ${JSON.stringify(row)}`);
 }
 
 /** `True` and `False` in any case, or one digit. */

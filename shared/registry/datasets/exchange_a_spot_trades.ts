@@ -1,4 +1,4 @@
-import { ALIGNED_TRADES, DAY_MS } from '../trades.ts';
+import { ALIGNED_TRADES, DAY_MS, tradeField as field, TRADE_DATETIME } from '../trades.ts';
 import type { DatasetDefinition } from '../types.ts';
 
 export const exchangeASpotTrades = {
@@ -7,9 +7,9 @@ export const exchangeASpotTrades = {
   title: 'Exchange A spot trades',
   doc: "Every spot trade of exchange A's daily trade files, one row a trade.",
   sources: ['exchange_a'],
-  locations: { exchange_a: 'SVC_EXCHANGE_A_BASE_URL' },
+  locations: { exchange_a: ['SVC_EXCHANGE_A_BASE_URL'] },
   partition: { kind: 'file_day', startOffsetMs: 0 },
-  offset: { order: 'numeric', contiguous: true, unique: true },
+  offset: { order: 'numeric', contiguous: true, unique: true, cell: { column: 0, prefix: '' } },
   contractViolationStatus: 503,
   historicalPath: 'exchange_a/spot/trades',
   native: {
@@ -40,28 +40,10 @@ export const exchangeASpotTrades = {
       field('quote_quantity', 'float64', 'float8', "Quote quantity as the source's file states it.", 'quote'),
       field('is_buyer_maker', 'bool01', 'bool', '1 when the buyer was the maker (the taker sold).'),
       field('is_best_match', 'bool01', 'bool', '1 when the trade was the best price match, as the source states it.'),
-      {
-        name: 'datetime',
-        dtype: 'timestamp_utc',
-        nullable: false,
-        doc: 'The same instant as `timestamp`.',
-        sql: 't.timestamp',
-        pg: 'int8',
-        columns: ['timestamp'],
-      },
+      TRADE_DATETIME,
     ],
     order: ['datetime', 'trade_id'],
     view: { id: 'exchange_a_spot_trades_native', version: 1 },
   },
   aligned: ALIGNED_TRADES,
 } as const satisfies DatasetDefinition;
-
-function field(
-  name: string,
-  dtype: 'int64' | 'float64' | 'bool01',
-  pg: 'int8' | 'float8' | 'bool',
-  doc: string,
-  unit?: string,
-) {
-  return { name, dtype, nullable: false, unit, doc, sql: `t.${name}`, pg, columns: [name] } as const;
-}

@@ -1,0 +1,300 @@
+/**
+ * The parts of the documentation that are derived from the code: `.env.example`, and the marked sections of the pages.
+ * `npm run docs` writes them; test/docs.test.ts fails while a page differs from what is derived here.
+ *
+ * A section stands between `<!-- generated:NAME -->` and `<!-- /generated -->`.
+ */
+import { readdir, readFile, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { type CommandSpec, commandHelp, usageLine } from '../pipelines/cli/options.ts';
+import * as specs from '../pipelines/cli/specs.ts';
+import { adapterOf } from '../pipelines/sources/index.ts';
+import { OPERATORS_OF } from '../serving/contract/filters.ts';
+import { PROBLEMS, type ProblemKind } from '../serving/contract/problems.ts';
+import { SETTINGS, type Setting, type SettingName } from '../shared/config/settings.ts';
+import { ERROR_CODES } from '../shared/error-codes.ts';
+import { DATASET_KEYS, DATASETS, type DatasetDefinition, type Mode, shapeOf } from '../shared/registry/index.ts';
+import { constantIn, LIMITS, type Limit } from './limits.ts';
+
+export const ROOT = join(import.meta.dirname, '..');
+
+/** Pages that may hold sections. */
+export async function pages(root: string = ROOT): Promise<string[]> {
+  const docs = (await readdir(join(root, 'docs'))).filter((name) => name.endsWith('.md')).sort();
+  return ['README.md', ...docs.map((name) => `docs/${name}`)];
+}
+
+/** Path below the project's root -> what the file must hold. */
+export async function generate(root: string = ROOT): Promise<Map<string, string>> {
+  const files = new Map([['.env.example', envExample()]]);
+  for (const path of await pages(root)) {
+    files.set(path, await filled(root, path, await readFile(join(root, path), 'utf8')));
+  }
+  return files;
+}
+
+const SECTION = /(<!-- generated:([\w:./#-]+) -->\n)[\s\S]*?(<!-- \/generated -->)/g;
+
+async function filled(root: string, path: string, text: string): Promise<string> {
+  const parts: string[] = [];
+  let end = 0;
+  for (const match of text.matchAll(SECTION)) {
+    parts.push(text.slice(end, match.index), match[1], await section(root, match[2], { path, text }), match[3]);
+    end = match.index + match[0].length;
+  }
+  return [...parts, text.slice(end)].join('');
+}
+
+interface Page {
+  readonly path: string;
+  readonly text: string;
+}
+
+async function section(root: string, name: string, page: Page): Promise<string> {
+  const [kind, of = ''] = name.split(':');
+  const { path } = page;
+  switch (kind) {
+    case 'limits':
+      return await limits(root);
+    case 'datasets':
+      return datasets();
+    case 'fields':
+      return DATASETS.get(of) ? fields(DATASETS.get(of)!) : fail(`${path}: there is no dataset ${of}`);
+    case 'other-fields':
+      return otherFields(page);
+    case 'type':
+      return await declaration(root, of);
+    case 'operators':
+      return operators();
+    case 'problems':
+      return problems();
+    case 'error-codes':
+      return errorCodes();
+    case 'command':
+      return command(Object.values(specs).find((spec) => spec.name === of) ?? fail(`${path}: no command ${of}`));
+    case 'common-options':
+      return table(['option', 'what it does'], COMMON_OPTIONS);
+    default:
+      return fail(`${path}: nothing is derived under the name ${name}`);
+  }
+}
+
+function fail(message: string): never {
+  throw new Error(message);
+}
+
+// ---- settings ------------------------------------------------------------------------------------------------------
+
+const SETTING_ENTRIES = Object.entries(SETTINGS) as [SettingName, Setting][];
+const groups = () => Map.groupBy(SETTING_ENTRIES, ([, setting]) => setting.group);
+
+function envExample(): string {
+  const lines = [
+    '# Every setting of Tidemark, with its default. Copy to `.env` and uncomment what is to differ.',
+    '# A command-line flag wins over the environment, the environment over `.env`: SVC_HTTP_PORT is --http-port.',
+    '# Written by `npm run docs` from shared/config/settings.ts.',
+  ];
+  for (const [group, entries] of groups()) {
+    lines.push('', `# ---- ${group} ${'-'.repeat(Math.max(4, 92 - group.length))}`);
+    for (const [name, setting] of entries) {
+      lines.push('', ...wrapped(setting.doc, 98).map((line) => `# ${line}`), `# ${rule(setting)}`);
+      lines.push(`#${name}=${setting.default ?? ''}`);
+    }
+  }
+  return `${lines.join('\n')}\n`;
+}
+
+/** What a setting takes, in words. */
+function rule(setting: Setting): string {
+  const { kind, min, max, unit, choices, schemes, secret } = setting;
+  const what =
+    kind === 'integer'
+      ? `${grouped(min)} to ${grouped(max)}${unit ? ` ${unit}` : ''}`
+      : kind === 'choice'
+        ? choices?.join(', ')
+        : kind === 'url'
+          ? `URL, ${schemes?.map((scheme) => `${scheme}//`).join(' or ')}`
+          : kind === 'boolean'
+            ? 'true or false'
+            : kind;
+  return `${what}${secret ? '; secret' : ''}${setting.default === undefined ? '; unset' : ''}`;
+}
+
+// ---- limits --------------------------------------------------------------------------------------------------------
+
+async function limits(root: string): Promise<string> {
+  const rows: string[][] = [];
+  for (const limit of LIMITS) {
+    rows.push([limit.what, await shown(root, limit), 'setting' in limit ? `\`${limit.setting}\`` : place(limit)]);
+  }
+  return table(['limit', 'value', 'where'], rows);
+}
+
+const place = ({ file, name }: Extract<Limit, { file: string }>) => `\`${name}\`, \`${file}\``;
+
+async function shown(root: string, limit: Limit): Promise<string> {
+  const value =
+    'setting' in limit
+      ? Number((SETTINGS[limit.setting] as Setting).default)
+      : constantIn(await declaring(join(root, limit.file), limit.name), limit.name);
+  switch (limit.unit) {
+    case 'bytes':
+      return bytes(value);
+    case 'ms':
+      return value % 1000 === 0 ? `${grouped(value / 1000)} s` : `${grouped(value)} ms`;
+    default:
+      return `${grouped(value)} ${limit.unit}`.trimEnd();
+  }
+}
+
+/** The source that declares a constant: a file, or the one file of a folder that exports it. */
+async function declaring(path: string, name: string): Promise<string> {
+  if (path.endsWith('.ts')) return await readFile(path, 'utf8');
+  const names = (await readdir(path, { recursive: true })).filter((file) => file.endsWith('.ts'));
+  const sources = await Promise.all(names.map((file) => readFile(join(path, file), 'utf8')));
+  const found = sources.filter((source) => source.includes(`\nexport const ${name} = `));
+  return found.length === 1 ? found[0] : fail(`${found.length} files of ${path} export ${name}`);
+}
+
+function bytes(value: number): string {
+  for (const [unit, size] of [
+    ['GiB', 2 ** 30],
+    ['MiB', 2 ** 20],
+    ['KiB', 2 ** 10],
+  ] as const) {
+    if (value % size === 0) return `${grouped(value / size)} ${unit}`;
+  }
+  return `${grouped(value)} bytes`;
+}
+
+// ---- datasets ------------------------------------------------------------------------------------------------------
+
+function datasets(): string {
+  const rows = DATASET_KEYS.map((key) => {
+    const dataset = DATASETS.get(key);
+    return [`\`${key}\``, dataset && isFed(dataset) ? dataset.doc : 'not yet: the key is known, nothing is proved'];
+  });
+  return table(['dataset', 'state'], rows);
+}
+
+function isFed(dataset: DatasetDefinition): boolean {
+  try {
+    adapterOf(dataset);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/** Registered datasets that the page has no section of its own for. */
+function otherFields(page: Page): string {
+  const others = [...DATASETS.values()].filter(({ key }) => !page.text.includes(`<!-- generated:fields:${key} -->`));
+  return others.map((dataset) => `## ${dataset.key}\n\n${dataset.doc}\n\n${fields(dataset)}`).join('\n');
+}
+
+function fields(dataset: DatasetDefinition): string {
+  const blocks = (['native', 'aligned_1s'] satisfies Mode[]).map((mode) => {
+    const shape = shapeOf(dataset, mode);
+    const rows = shape.fields.map((field) => [
+      `\`${field.name}\``,
+      `${field.dtype}${field.nullable ? '?' : ''}`,
+      field.unit ?? '',
+      field.doc,
+    ]);
+    const order = shape.order.map((name) => `\`${name}\``).join(', ');
+    const view = `View \`${shape.view.id}\`, version ${shape.view.version}; rows ordered by ${order}.`;
+    return `\`mode: "${mode}"\`. ${view}\n\n${table(['field', 'dtype', 'unit', 'what it is'], rows)}`;
+  });
+  return blocks.join('\n');
+}
+
+const operators = () =>
+  table(
+    ['dtype', 'operators'],
+    Object.entries(OPERATORS_OF).map(([dtype, list]) => [dtype, list.map((op) => `\`${op}\``).join(' ') || 'none']),
+  );
+
+// ---- codes ---------------------------------------------------------------------------------------------------------
+
+const problems = () =>
+  table(
+    ['code', 'status', 'title', 'try again after'],
+    (Object.entries(PROBLEMS) as [string, ProblemKind][]).map(([code, { status, title, retryAfter }]) => [
+      `\`${code}\``,
+      String(status),
+      title,
+      retryAfter === undefined ? '' : `${retryAfter} s`,
+    ]),
+  );
+
+const errorCodes = () =>
+  table(
+    ['code', 'unchanged retry', 'what to do'],
+    Object.entries(ERROR_CODES).map(([code, { transient, remedy }]) => [
+      `\`${code}\``,
+      transient ? 'can help' : '',
+      remedy,
+    ]),
+  );
+
+// ---- commands ------------------------------------------------------------------------------------------------------
+
+/** Options as the command's own help shows them: two spaces, the option, two or more spaces, what it does. */
+const optionRows = (spec: CommandSpec) =>
+  [...commandHelp(spec).matchAll(/^ {2}(--\S+(?: \S+)?) {2,}(.+)$/gm)].map(([, option, what]) => [
+    `\`${option}\``,
+    what,
+  ]);
+
+/** Those of a command that has none of its own. */
+const COMMON_OPTIONS = optionRows(specs.migrate);
+
+function command(spec: CommandSpec): string {
+  const common = new Set(COMMON_OPTIONS.map(([option]) => option));
+  const rows = optionRows(spec).filter(([option]) => !common.has(option));
+  const options = rows.length > 0 ? `\n${table(['option', 'what it does'], rows)}` : '';
+  return `\`\`\`text\n${usageLine(spec)}\n\`\`\`\n\n${spec.doc}\n${options}`;
+}
+
+// ---- types --------------------------------------------------------------------------------------------------------
+
+/** `path#Name`: an exported interface or type as it stands in the source. */
+async function declaration(root: string, of: string): Promise<string> {
+  const [path, name] = of.split('#');
+  const source = await readFile(join(root, path), 'utf8');
+  const found =
+    new RegExp(`^(?:export )?interface ${name}\\b[^{]*\\{[\\s\\S]*?^\\}$`, 'm').exec(source) ??
+    new RegExp(`^(?:export )?type ${name} =[\\s\\S]*?;$`, 'm').exec(source);
+  if (!found) return fail(`${path} declares no ${name}`);
+  return `\`\`\`ts\n// ${path}\n${found[0].replace(/^export /, '')}\n\`\`\`\n`;
+}
+
+// ---- text ----------------------------------------------------------------------------------------------------------
+
+const cell = (text: string) => text.replaceAll('|', '\\|');
+
+function table(header: readonly string[], rows: readonly (readonly string[])[]): string {
+  const line = (cells: readonly string[]) => `| ${cells.map(cell).join(' | ')} |`.replaceAll('|  |', '| |');
+  return `${[line(header), `|${' --- |'.repeat(header.length)}`, ...rows.map(line)].join('\n')}\n`;
+}
+
+const grouped = (value: number | undefined) => (value === undefined ? '' : value.toLocaleString('en-US'));
+
+function wrapped(text: string, width: number): string[] {
+  const lines = [''];
+  for (const word of text.split(' ')) {
+    const last = lines[lines.length - 1];
+    if (last.length + word.length + 1 > width) lines.push(word);
+    else lines[lines.length - 1] = last === '' ? word : `${last} ${word}`;
+  }
+  return lines;
+}
+
+if (import.meta.main) {
+  for (const [path, text] of await generate()) {
+    const before = await readFile(join(ROOT, path), 'utf8').catch(() => undefined);
+    if (before === text) continue;
+    await writeFile(join(ROOT, path), text);
+    process.stdout.write(`${path}\n`);
+  }
+}

@@ -1,0 +1,187 @@
+/**
+ * Decodes exchange B's trade files: `instrument_name,trade_id,side,price,size,created_time`, in later years with a
+ * column `source` behind, which stays in the raw bytes and is not read. Ids do not fall and may leave gaps; a row that
+ * repeats the one before byte for byte is left out and counted, one with the same id and other bytes is refused.
+ */
+import { TidemarkError } from '../../../shared/errors.ts';
+import { RowHasher } from '../../../shared/proof/row-hash.ts';
+import { ExactTotal } from '../../../shared/proof/totals.ts';
+import { readHeader } from '../trades/header.ts';
+import { LineFeeder, type LineTaker } from '../trades/line-feeder.ts';
+import { PartitionFrames, type RowParser } from '../trades/partition-frames.ts';
+import { addTo, INEXACT, RowReader } from '../trades/row-reader.ts';
+import { SIDE_BYTES, SIDES } from '../trades/side.ts';
+import type { DecodedItem, PartitionWindow } from '../types.ts';
+
+const COMMA = 44;
+const LF = 10;
+const CR = 13;
+const COLUMNS = ['instrument_name', 'trade_id', 'side', 'price', 'size', 'created_time'] as const;
+const WITH_SOURCE = [...COLUMNS, 'source'] as const;
+/** Float64 printers write 17; the vendor's files hold such artefacts. */
+export const MAX_SIGNIFICANT_DIGITS = 20;
+const MAX_EXACT = 2 ** 53;
+const POWERS = Array.from({ length: 17 }, (_, exponent) => Number(`1e${exponent}`));
+
+export interface DecodeOptions {
+  /** Named in every error. */
+  readonly document: string;
+  readonly instrument: string;
+  readonly window: PartitionWindow;
+  readonly frameRawBytes: number;
+}
+
+export class ExchangeBDecoder implements LineTaker, RowParser {
+  readonly reader: RowReader;
+  readonly #options: DecodeOptions;
+  readonly #instrument: Buffer;
+  readonly #feeder = new LineFeeder(this);
+  readonly #frames: PartitionFrames;
+  readonly #hasher = new RowHasher();
+  readonly #priceTotal = new ExactTotal();
+  readonly #sizeTotal = new ExactTotal();
+  readonly #quoteTotal = new ExactTotal();
+  #started = false;
+  // the row accepted last, which the next may repeat
+  #last: Buffer = Buffer.alloc(0);
+  #lastStart = 0;
+  #lastLength = 0;
+  #firstId = -1;
+  #repeats = 0;
+
+  constructor(options: DecodeOptions) {
+    this.#options = options;
+    this.#instrument = Buffer.from(options.instrument, 'latin1');
+    this.reader = new RowReader({
+      document: options.document,
+      columns: COLUMNS,
+      maxSignificantDigits: MAX_SIGNIFICANT_DIGITS,
+    });
+    this.#frames = new PartitionFrames(options.frameRawBytes);
+    this.#frames.begin(options.window);
+  }
+
+  push(chunk: Buffer): DecodedItem[] {
+    this.#feeder.push(chunk);
+    return this.#frames.take();
+  }
+
+  finish(): DecodedItem[] {
+    this.#feeder.finish();
+    if (this.#frames.rows === 0) {
+      const { document } = this.#options;
+      throw new TidemarkError('SOURCE_EMPTY', `${document} holds no rows`, { details: { document } });
+    }
+    this.#frames.end({
+      gaps: this.#frames.lastId - this.#firstId + 1 - this.#frames.rows,
+      repeats_dropped: this.#repeats,
+      totals: {
+        price: this.#priceTotal.toString(),
+        size: this.#sizeTotal.toString(),
+        quote_quantity: this.#quoteTotal.toString(),
+      },
+      rows_hash: this.#hasher.total(),
+    });
+    return this.#frames.take();
+  }
+
+  lines(buffer: Buffer, from: number, to: number): void {
+    let start = from;
+    if (!this.#started) {
+      this.#started = true;
+      start = readHeader(this.reader, buffer, from, [COLUMNS, WITH_SOURCE]);
+    }
+    this.#frames.lines(buffer, start, to, this);
+    // The row a next block may repeat; within a block it is where it was read.
+    if (this.#lastLength > 0 && this.#last === buffer) {
+      this.#last = Buffer.from(buffer.subarray(this.#lastStart, this.#lastStart + this.#lastLength));
+      this.#lastStart = 0;
+    }
+  }
+
+  parse(buffer: Buffer, start: number): number {
+    const reader = this.reader;
+    reader.line++;
+    reader.exactly(buffer, start, 0, this.#instrument);
+    const idStart = reader.next(buffer, 0);
+    const id = reader.integer(buffer, idStart, 1, 15);
+    reader.noLeadingZero(buffer, idStart, 1);
+    const side = reader.word(buffer, reader.next(buffer, 1), 2, SIDES);
+    const price = reader.decimal(buffer, reader.next(buffer, 2), 3);
+    const priceUnits = reader.units;
+    const priceMantissa = reader.mantissa;
+    const priceDecimals = reader.decimals;
+    const priceStart = reader.start;
+    const size = reader.decimal(buffer, reader.next(buffer, 3), 4);
+    const sizeUnits = reader.units;
+    let quote = 0;
+    const mantissa = priceMantissa * reader.mantissa;
+    if (priceUnits !== INEXACT && sizeUnits !== INEXACT && mantissa < MAX_EXACT) {
+      quote = mantissa / POWERS[priceDecimals + reader.decimals];
+    } else {
+      quote = exactProduct(
+        buffer.toString('latin1', priceStart, reader.start - 1),
+        buffer.toString('latin1', reader.start, reader.at),
+      );
+    }
+    const timeStart = reader.next(buffer, 4);
+    const ms = reader.integer(buffer, timeStart, 5, 20);
+    if (reader.at - timeStart !== 13) throw reader.badCell(buffer, timeStart, 5, 'must have 13 digits (ms)');
+    if (reader.columns.length > COLUMNS.length) {
+      let at = reader.next(buffer, 5);
+      while (buffer[at] !== COMMA && buffer[at] !== LF && buffer[at] !== CR) at++;
+      reader.at = at;
+    }
+    const end = reader.endOfRow(buffer, start, reader.columns.length - 1);
+
+    if (id <= this.#frames.lastId) {
+      if (id < this.#frames.lastId) {
+        const why = `the id is ${id}, after ${this.#frames.lastId}`;
+        throw reader.fault('SOURCE_SEQUENCE_BROKEN', why, { found: id });
+      }
+      const last = this.#lastStart + this.#lastLength;
+      if (this.#last.compare(buffer, start, end, this.#lastStart, last) !== 0) {
+        const why = `the id ${id} is that of the row before, which has other content`;
+        throw reader.fault('SOURCE_ROW_CONFLICT', why, { found: id });
+      }
+      this.#repeats++;
+      this.#frames.drop();
+      return end;
+    }
+    const { window } = this.#options;
+    if (ms < window.fromMs || ms >= window.toMs) throw reader.outside(ms, window.key);
+    this.#last = buffer;
+    this.#lastStart = start;
+    this.#lastLength = end - start;
+    if (this.#firstId < 0) this.#firstId = id;
+    this.#frames.row(id, ms);
+    addTo(this.#priceTotal, priceUnits, price);
+    addTo(this.#sizeTotal, sizeUnits, size);
+    this.#quoteTotal.addFloat(quote, 1e8);
+
+    // The order of columns is that of the native table (shared/proof/row-hash.ts).
+    const hasher = this.#hasher;
+    hasher.begin(ms, 0, 0);
+    hasher.int8(id);
+    hasher.float8(price);
+    hasher.float8(size);
+    hasher.float8(quote);
+    hasher.text(SIDE_BYTES[side], 0, SIDE_BYTES[side].length);
+    hasher.text(this.#instrument, 0, this.#instrument.length);
+    hasher.end();
+    return end;
+  }
+}
+
+/** The float64 nearest to the product of two decimals: multiplied as integers, rounded once by reading the digits. */
+export function exactProduct(a: string, b: string): number {
+  const [x, y] = [scientific(a), scientific(b)];
+  return Number(`${x.digits * y.digits}e${x.exponent + y.exponent}`);
+}
+
+function scientific(text: string): { digits: bigint; exponent: number } {
+  const [number, exponent = '0'] = text.toLowerCase().split('e');
+  const point = number.indexOf('.');
+  const decimals = point < 0 ? 0 : number.length - point - 1;
+  return { digits: BigInt(number.replace('.', '').replace('+', '') || '0'), exponent: Number(exponent) - decimals };
+}

@@ -1,0 +1,300 @@
+/**
+ * Decodes exchange C's trade files: `timestamp,symbol,side,size,price,tickDirection,trdMatchID,grossValue,homeNotional,
+ * foreignNotional`, in later years with a column `RPI` behind. Rows come in any order and are framed in that of the
+ * number in their match id, so that the same trades give the same log whatever the order of the file. For that a day is
+ * held in memory, under a named limit.
+ *
+ * Values are folded into the facts as rows are read, in the order of the file. A row that turns out to repeat another
+ * byte for byte is taken out of them again; one with the same id and other bytes is refused.
+ */
+import { TidemarkError } from '../../../shared/errors.ts';
+import { RowHasher } from '../../../shared/proof/row-hash.ts';
+import { ExactTotal } from '../../../shared/proof/totals.ts';
+import { readHeader } from '../trades/header.ts';
+import { LineFeeder, type LineTaker } from '../trades/line-feeder.ts';
+import { PartitionFrames } from '../trades/partition-frames.ts';
+import { addTo, RowReader, takeFrom } from '../trades/row-reader.ts';
+import { SIDE_BYTES, SIDES } from '../trades/side.ts';
+import type { DecodedItem, PartitionWindow } from '../types.ts';
+import { HeldRows } from './held-rows.ts';
+
+const CR = 13;
+const COMMA = 44;
+const DOT = 46;
+const LF = 10;
+const COLUMNS = [
+  'timestamp',
+  'symbol',
+  'side',
+  'size',
+  'price',
+  'tickDirection',
+  'trdMatchID',
+  'grossValue',
+  'homeNotional',
+  'foreignNotional',
+] as const;
+const WITH_RPI = [...COLUMNS, 'RPI'] as const;
+const ID_COLUMN = 6;
+/** Float64 printers write 17. */
+const MAX_SIGNIFICANT_DIGITS = 20;
+const MAX_TICK_BYTES = 32;
+const MAX_ID_BYTES = 40;
+/** As many missing ids, or runs of them, are named. */
+const MAX_NAMED_GAPS = 20;
+const RPI = /^(?:true|false|0|1)?$/i;
+
+export interface DecodeOptions {
+  /** Named in every error. */
+  readonly document: string;
+  readonly symbol: string;
+  readonly window: PartitionWindow;
+  readonly frameRawBytes: number;
+  /** Most bytes of rows that are held to be sorted, and the setting that says so. */
+  readonly maxHeldBytes: number;
+  readonly limitName: string;
+}
+
+export class ExchangeCDecoder implements LineTaker {
+  readonly reader: RowReader;
+  readonly #options: DecodeOptions;
+  readonly #symbol: Buffer;
+  readonly #feeder = new LineFeeder(this);
+  readonly #held = new HeldRows();
+  readonly #hasher = new RowHasher();
+  readonly #totals = {
+    price: new ExactTotal(),
+    size: new ExactTotal(),
+    gross_value: new ExactTotal(),
+    home_notional: new ExactTotal(),
+    foreign_notional: new ExactTotal(),
+  };
+  #started = false;
+
+  // the row just read
+  #id = 0;
+  #ms = 0;
+
+  constructor(options: DecodeOptions) {
+    this.#options = options;
+    this.#symbol = Buffer.from(options.symbol, 'latin1');
+    this.reader = new RowReader({
+      document: options.document,
+      columns: COLUMNS,
+      maxSignificantDigits: MAX_SIGNIFICANT_DIGITS,
+    });
+  }
+
+  push(chunk: Buffer): void {
+    this.#feeder.push(chunk);
+  }
+
+  lines(buffer: Buffer, from: number, to: number): void {
+    let start = from;
+    if (!this.#started) {
+      this.#started = true;
+      start = readHeader(this.reader, buffer, from, [COLUMNS, WITH_RPI]);
+    }
+    if (start === to) return;
+    const { maxHeldBytes, limitName, document } = this.#options;
+    // Copied: the piece belongs to the decompressor.
+    const block = this.#held.openBlock(buffer.subarray(start, to));
+    if (this.#held.bytes > maxHeldBytes) {
+      throw new TidemarkError(
+        'SOURCE_TOO_LARGE',
+        `${document} holds more rows than ${limitName} allows to sort (${maxHeldBytes} bytes)`,
+        { details: { document, limit: limitName, maxBytes: maxHeldBytes } },
+      );
+    }
+    const { fromMs } = this.#options.window;
+    for (let at = 0; at < block.length; ) {
+      this.reader.line++;
+      const end = this.#row(block, at, false);
+      this.#held.add(this.#id, this.#ms - fromMs, at, end);
+      at = end + (block[end] === CR ? 2 : 1);
+    }
+  }
+
+  /** The file has ended: frames in the order of ids, then the end of the partition. */
+  *finish(): Generator<DecodedItem> {
+    this.#feeder.finish();
+    const held = this.#held;
+    const { document, window } = this.#options;
+    if (held.rows === 0) {
+      throw new TidemarkError('SOURCE_EMPTY', `${document} holds no rows`, { details: { document } });
+    }
+    const order = held.order();
+    const { repeats, gaps, missing } = this.#checkIds(order);
+    const frames = new PartitionFrames(this.#options.frameRawBytes);
+    frames.begin(window);
+    for (let index = 0; index < held.rows; index++) {
+      const row = order === undefined ? index : order[index];
+      if (repeats?.has(row)) continue;
+      frames.row(held.id(row), window.fromMs + held.ms(row));
+      frames.append(held.block(row), held.from(row), held.to(row));
+      if (frames.hasItems) yield* frames.take();
+    }
+    frames.end({
+      gaps,
+      ...(gaps > 0 ? { missing_offsets: missing } : {}),
+      repeats_dropped: repeats?.size ?? 0,
+      totals: Object.fromEntries(Object.entries(this.#totals).map(([name, total]) => [name, total.toString()])),
+      rows_hash: this.#hasher.total(),
+    });
+    yield* frames.take();
+  }
+
+  /** What is missing between the lowest and the highest id, and which rows say again what one before has said. */
+  #checkIds(order: Uint32Array | undefined) {
+    const held = this.#held;
+    let repeats: Set<number> | undefined;
+    let gaps = 0;
+    const missing: string[] = [];
+    let last = order === undefined ? 0 : order[0];
+    for (let index = 1; index < held.rows; index++) {
+      const row = order === undefined ? index : order[index];
+      const step = held.id(row) - held.id(last);
+      if (step === 0) {
+        this.#takeOut(row, last);
+        repeats ??= new Set();
+        repeats.add(row);
+        continue;
+      }
+      if (step > 1) {
+        gaps += step - 1;
+        const first = held.id(last) + 1;
+        if (missing.length < MAX_NAMED_GAPS) missing.push(step === 2 ? `${first}` : `${first}..${first + step - 2}`);
+        else if (missing.length === MAX_NAMED_GAPS) missing.push('...');
+      }
+      last = row;
+    }
+    return { repeats, gaps, missing };
+  }
+
+  /** Takes the row, which came after its twin, out of the facts again. */
+  #takeOut(row: number, twin: number): void {
+    const held = this.#held;
+    const block = held.block(row);
+    this.reader.line = row + 2;
+    if (held.block(twin).compare(block, held.from(row), held.to(row), held.from(twin), held.to(twin)) !== 0) {
+      const why = `the id ${held.id(row)} is that of line ${twin + 2}, which has other content`;
+      throw this.reader.fault('SOURCE_ROW_CONFLICT', why, { found: held.id(row) });
+    }
+    this.#row(block, held.from(row), true);
+  }
+
+  /** Reads and folds the row at `start`, or takes it out again. @returns the position of its CR or LF. */
+  #row(buffer: Buffer, start: number, remove: boolean): number {
+    const reader = this.reader;
+    const ms = this.#time(buffer, start);
+    reader.exactly(buffer, reader.next(buffer, 0), 1, this.#symbol);
+    const side = reader.word(buffer, reader.next(buffer, 1), 2, SIDES);
+    const size = reader.decimal(buffer, reader.next(buffer, 2), 3, 'legal');
+    const sizeUnits = reader.units;
+    const price = reader.decimal(buffer, reader.next(buffer, 3), 4);
+    const priceUnits = reader.units;
+    const tick = reader.next(buffer, 4);
+    const tickEnd = this.#letters(buffer, tick);
+    const matchId = reader.next(buffer, 5);
+    const id = this.#matchId(buffer, matchId);
+    const matchIdEnd = reader.at;
+    const gross = reader.magnitude(buffer, reader.next(buffer, ID_COLUMN), 7);
+    const home = reader.decimal(buffer, reader.next(buffer, 7), 8, 'legal');
+    const homeUnits = reader.units;
+    const foreign = reader.decimal(buffer, reader.next(buffer, 8), 9);
+    const foreignUnits = reader.units;
+    if (reader.columns.length > COLUMNS.length) this.#rpi(buffer, reader.next(buffer, 9));
+    const end = reader.endOfRow(buffer, start, reader.columns.length - 1);
+    this.#id = id;
+    this.#ms = ms;
+
+    const { price: prices, size: sizes, gross_value, home_notional, foreign_notional } = this.#totals;
+    if (remove) {
+      takeFrom(prices, priceUnits, price);
+      takeFrom(sizes, sizeUnits, size);
+      gross_value.subtractFloat(gross, 1);
+      takeFrom(home_notional, homeUnits, home);
+      takeFrom(foreign_notional, foreignUnits, foreign);
+    } else {
+      addTo(prices, priceUnits, price);
+      addTo(sizes, sizeUnits, size);
+      gross_value.addFloat(gross, 1);
+      addTo(home_notional, homeUnits, home);
+      addTo(foreign_notional, foreignUnits, foreign);
+    }
+    // The order of columns is that of the native table (shared/proof/row-hash.ts).
+    const hasher = this.#hasher;
+    hasher.begin(ms, 0, 0);
+    hasher.int8(id);
+    hasher.float8(price);
+    hasher.float8(size);
+    hasher.float8(gross);
+    hasher.float8(home);
+    hasher.float8(foreign);
+    hasher.text(SIDE_BYTES[side], 0, SIDE_BYTES[side].length);
+    hasher.text(buffer, tick, tickEnd);
+    hasher.text(this.#symbol, 0, this.#symbol.length);
+    hasher.text(buffer, matchId, matchIdEnd);
+    if (remove) hasher.endRemoved();
+    else hasher.end();
+    return end;
+  }
+
+  /** Decimal seconds as ms, half up; a time that rounds to the end of its day is the day's last millisecond. */
+  #time(buffer: Buffer, start: number): number {
+    const reader = this.reader;
+    const whole = reader.integer(buffer, start, 0, 11) * 1000;
+    let ms = whole;
+    if (buffer[reader.at] === DOT) {
+      let at = reader.at + 1;
+      let unit = 100;
+      for (let digit = buffer[at] - 48; digit >= 0 && digit <= 9; digit = buffer[++at] - 48) {
+        if (unit >= 1) ms += digit * unit;
+        else if (unit === 0.1 && digit >= 5) ms++;
+        unit = unit >= 10 ? unit / 10 : unit === 1 ? 0.1 : 0;
+      }
+      if (at === reader.at + 1 || at - reader.at > 20) {
+        throw reader.badCell(buffer, start, 0, 'must be decimal seconds');
+      }
+      reader.at = at;
+    }
+    const { key, fromMs, toMs } = this.#options.window;
+    if (ms === toMs && whole < toMs) return toMs - 1;
+    if (ms < fromMs || ms >= toMs) throw reader.outside(ms, key);
+    return ms;
+  }
+
+  #letters(buffer: Buffer, start: number): number {
+    let at = start;
+    for (let letter = buffer[at] | 0x20; letter >= 0x61 && letter <= 0x7a; letter = buffer[++at] | 0x20);
+    if (at === start || at - start > MAX_TICK_BYTES) throw this.reader.badCell(buffer, start, 5, 'must be a word');
+    this.reader.at = at;
+    return at;
+  }
+
+  /** `m-` and digits; @returns their number. */
+  #matchId(buffer: Buffer, start: number): number {
+    const reader = this.reader;
+    const rule = 'must be m- followed by digits';
+    if (buffer[start] !== 0x6d || buffer[start + 1] !== 0x2d) throw reader.badCell(buffer, start, ID_COLUMN, rule);
+    let at = start + 2;
+    let id = 0;
+    for (let digit = buffer[at] - 48; digit >= 0 && digit <= 9; digit = buffer[++at] - 48) id = id * 10 + digit;
+    if (at === start + 2 || buffer[at] !== COMMA) {
+      if (buffer[at] === LF || buffer[at] === CR) throw reader.columnCount(buffer, at);
+      throw reader.badCell(buffer, start, ID_COLUMN, rule);
+    }
+    if (id >= 1e15 || at - start > MAX_ID_BYTES) throw reader.badCell(buffer, start, ID_COLUMN, 'must be below m-1e15');
+    reader.at = at;
+    return id;
+  }
+
+  #rpi(buffer: Buffer, start: number): void {
+    let at = start;
+    while (buffer[at] !== COMMA && buffer[at] !== LF && buffer[at] !== CR) at++;
+    if (at - start > 5 || !RPI.test(buffer.toString('latin1', start, at))) {
+      throw this.reader.badCell(buffer, start, 10, 'must be empty, true, false, 0 or 1');
+    }
+    this.reader.at = at;
+  }
+}

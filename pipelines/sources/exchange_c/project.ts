@@ -1,0 +1,120 @@
+/** Exchange C's event bytes as storage rows: the projector's side, sharing no parsing with the decoder. */
+import { TidemarkError } from '../../../shared/errors.ts';
+import { exchangeCSpotTrades } from '../../../shared/registry/datasets/exchange_c_spot_trades.ts';
+import { ALIGNED_TRADE_COLUMNS, AlignedTrades } from '../../project/aligned-trades.ts';
+import { CopyRows } from '../../project/binary-copy.ts';
+import { DecimalReader } from '../../project/exact-decimal.ts';
+import { checkRowCount, malformed } from '../trades/malformed.ts';
+import type { PartitionWindow, RowProjector } from '../types.ts';
+
+const COMMA = 44;
+const LF = 10;
+/** `1585180818,A,Buy,1,1,P,m-1,1,1,1` and its end. */
+const MIN_ROW_BYTES = 33;
+const COLUMNS = exchangeCSpotTrades.native.columns.length;
+/** Column count, seven numbers, and the lengths of four texts, which are in the row themselves. */
+const ROW_BYTES = 2 + 7 * 12 + 4 * 4;
+const SIDES = { b: Buffer.from('buy'), s: Buffer.from('sell') };
+
+export class ExchangeCRowProjector implements RowProjector {
+  readonly alignedColumns = ALIGNED_TRADE_COLUMNS;
+  readonly #window: PartitionWindow;
+  readonly #aligned: AlignedTrades;
+  readonly #size = new DecimalReader();
+  readonly #price = new DecimalReader();
+  readonly #number = new DecimalReader();
+
+  constructor(window: PartitionWindow) {
+    this.#window = window;
+    this.#aligned = new AlignedTrades(window);
+  }
+
+  rows(raw: Buffer, rows: number): { copy: Buffer; rows: number } {
+    checkRowCount(raw, rows, MIN_ROW_BYTES);
+    const copy = new CopyRows(COLUMNS, rows * ROW_BYTES + raw.length);
+    const aligned = this.#aligned;
+    const number = this.#number;
+    let at = 0;
+    for (let row = 0; row < rows; row++) {
+      const start = at;
+      while (raw[at] !== COMMA && at < raw.length) at++;
+      const ms = this.#milliseconds(raw, start, at);
+      const symbol = ++at;
+      while (raw[at] !== COMMA && at < raw.length) at++;
+      const symbolEnd = at;
+      const side = (raw[at + 1] | 0x20) === 0x62 ? SIDES.b : SIDES.s;
+      at += 1 + side.length;
+      if (raw[at] !== COMMA) throw malformed(raw, start);
+      const sizeStart = at + 1;
+      this.#size.read(raw, sizeStart, COMMA);
+      this.#price.read(raw, this.#size.end + 1, COMMA);
+      const tick = this.#price.end + 1;
+      at = tick;
+      while (raw[at] !== COMMA && at < raw.length) at++;
+      const tickEnd = at;
+      const match = ++at;
+      // Past `m-`.
+      at += 2;
+      let id = 0;
+      for (let digit = raw[at] - 48; digit >= 0 && digit <= 9; digit = raw[++at] - 48) id = id * 10 + digit;
+      if (raw[at] !== COMMA || at - match < 3) throw malformed(raw, start);
+      const matchEnd = at;
+      number.read(raw, at + 1, COMMA);
+      const gross = number.value;
+      number.read(raw, number.end + 1, COMMA);
+      const home = number.value;
+      const foreignStart = number.end + 1;
+      at = foreignStart;
+      while (raw[at] !== COMMA && raw[at] !== LF && at < raw.length) at++;
+      number.read(raw, foreignStart, raw[at]);
+      while (raw[at] !== LF && at < raw.length) at++;
+      if (raw[at++] !== LF) throw malformed(raw, start);
+
+      const second = aligned.bucket(ms);
+      if (second < 0) throw new TidemarkError('LOG_FRAME_CORRUPT', `Trade ${id} at ${ms} ms is outside its partition`);
+      aligned.price(second, id, this.#price.value);
+      aligned.quantity(second, this.#size, raw, sizeStart);
+      aligned.quote(second, number, raw, foreignStart);
+
+      copy.begin();
+      copy.int8(ms);
+      copy.int8(id);
+      copy.float8(this.#price.value);
+      copy.float8(this.#size.value);
+      copy.float8(gross);
+      copy.float8(home);
+      copy.float8(number.value);
+      copy.text(side, 0, side.length);
+      copy.text(raw, tick, tickEnd);
+      copy.text(raw, symbol, symbolEnd);
+      copy.text(raw, match, matchEnd);
+    }
+    if (at !== raw.length) throw malformed(raw, at);
+    return { copy: copy.rows(), rows };
+  }
+
+  aligned(key: { datasetId: number; seriesId: number }): { copy: Buffer; rows: number } {
+    return this.#aligned.copy(key);
+  }
+
+  /** Tenths of a millisecond, cut and rounded half up; never out of the day at its end. */
+  #milliseconds(raw: Buffer, start: number, end: number): number {
+    let tenths = 0;
+    let decimals = -1;
+    for (let at = start; at < end && decimals < 4; at++) {
+      const digit = raw[at] - 48;
+      if (digit >= 0 && digit <= 9) {
+        tenths = tenths * 10 + digit;
+        if (decimals >= 0) decimals++;
+      } else if (raw[at] === 46 && decimals < 0) {
+        decimals = 0;
+      } else {
+        throw malformed(raw, start);
+      }
+    }
+    for (let missing = Math.max(decimals, 0); missing < 4; missing++) tenths *= 10;
+    const { toMs } = this.#window;
+    const rounded = Math.floor((tenths + 5) / 10);
+    return rounded === toMs && tenths < toMs * 10 ? toMs - 1 : rounded;
+  }
+}

@@ -1,0 +1,93 @@
+import { eventIdSql } from '../../events/event-id.ts';
+import { ALIGNED_TRADES, DAY_MS, tradeField as field, TRADE_DATETIME } from '../trades.ts';
+import type { DatasetDefinition } from '../types.ts';
+
+const NUMBER = 2;
+/** The vendor's day is that of UTC+8: file day D begins at 16:00 UTC of the day before. */
+const START_OFFSET_MS = -8 * 3_600_000;
+const PROVED = `from partitions p where p.dataset_id = ${NUMBER} and p.state = 'proved'`;
+
+export const exchangeBSpotTrades = {
+  number: NUMBER,
+  key: 'exchange_b_spot_trades',
+  title: 'Exchange B spot trades',
+  doc: "Every spot trade of exchange B's daily trade files, one row a trade; rows the vendor repeats exactly count once.",
+  sources: ['exchange_b'],
+  locations: { exchange_b: ['SVC_EXCHANGE_B_BASE_URL', 'SVC_EXCHANGE_B_LINK_URL'] },
+  partition: { kind: 'file_day', startOffsetMs: START_OFFSET_MS },
+  offset: { order: 'numeric', contiguous: false, unique: true, cell: { column: 1, prefix: '' } },
+  contractViolationStatus: 503,
+  historicalPath: 'exchange_b/spot/trades',
+  native: {
+    table: 'exchange_b_spot_trades',
+    time: { column: 'timestamp', pg: 'int8' },
+    identity: ['trade_id'],
+    // fixed widths first: texts need no alignment
+    columns: [
+      { name: 'timestamp', pg: 'int8' },
+      { name: 'trade_id', pg: 'int8' },
+      { name: 'price', pg: 'float8' },
+      { name: 'size', pg: 'float8' },
+      { name: 'quote_quantity', pg: 'float8' },
+      { name: 'side', pg: 'text' },
+      { name: 'instrument_name', pg: 'text' },
+    ],
+    totals: [
+      { column: 'price', scale: 8 },
+      { column: 'size', scale: 8 },
+      { column: 'quote_quantity', scale: 8 },
+    ],
+    chunkMs: DAY_MS,
+    fields: [
+      field('instrument_name', 'string', 'text', 'Instrument, `<BASE>-<QUOTE>`.'),
+      field('trade_id', 'int64', 'int8', 'Trade id of the exchange, rising, with gaps.'),
+      field('side', 'string', 'text', 'What the taker did: `buy` or `sell`.'),
+      field('price', 'float64', 'float8', 'Price.', 'quote'),
+      field('size', 'float64', 'float8', 'Base quantity.', 'base'),
+      field('quote_quantity', 'float64', 'float8', 'price x size, multiplied exactly and rounded once.', 'quote'),
+      field('timestamp', 'int64', 'int8', 'Trade time.', 'ms'),
+      TRADE_DATETIME,
+      {
+        name: 'event_id',
+        dtype: 'uuid',
+        nullable: false,
+        doc: 'Id of the event, packed from dataset, file day and trade id.',
+        sql: eventIdSql(NUMBER, START_OFFSET_MS, 't.timestamp', 't.trade_id'),
+        pg: 'uuid',
+        columns: ['timestamp', 'trade_id'],
+      },
+      {
+        name: 'source_offset_or_equivalent',
+        dtype: 'string',
+        nullable: false,
+        doc: 'The trade id, as the offset of the event in its source.',
+        sql: 't.trade_id::text',
+        pg: 'text',
+        columns: ['trade_id'],
+      },
+      {
+        name: 'source_event_time_utc',
+        dtype: 'timestamp_utc',
+        nullable: true,
+        doc: 'Event time as the source states it.',
+        sql: 't.timestamp',
+        pg: 'int8',
+        columns: ['timestamp'],
+      },
+      {
+        name: 'ingested_at_utc',
+        dtype: 'timestamp_utc',
+        nullable: false,
+        doc: "When the row's partition was ingested; one for all its rows, the same after every replay.",
+        // Both lists are made once a statement (they depend on no row); a row costs a binary search in the first.
+        sql: `(select array_agg(p.ingested_at order by p.from_ms) ${PROVED})[width_bucket(t.timestamp,
+          (select array_agg(p.from_ms order by p.from_ms) ${PROVED}))]`,
+        pg: 'timestamptz',
+        columns: ['timestamp'],
+      },
+    ],
+    order: ['datetime', 'trade_id'],
+    view: { id: 'exchange_b_spot_trades_native', version: 1 },
+  },
+  aligned: ALIGNED_TRADES,
+} as const satisfies DatasetDefinition;

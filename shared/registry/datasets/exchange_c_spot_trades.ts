@@ -1,0 +1,66 @@
+import { ALIGNED_TRADES, DAY_MS, tradeField as field, TRADE_DATETIME } from '../trades.ts';
+import type { DatasetDefinition } from '../types.ts';
+
+export const exchangeCSpotTrades = {
+  number: 3,
+  key: 'exchange_c_spot_trades',
+  title: 'Exchange C spot trades',
+  doc: "Every spot trade of exchange C's daily trade files, one row a trade; rows the vendor repeats exactly count once.",
+  sources: ['exchange_c'],
+  locations: { exchange_c: ['SVC_EXCHANGE_C_BASE_URL'] },
+  partition: { kind: 'file_day', startOffsetMs: 0 },
+  // Ids are without a gap within a day and need not continue from one day to the next.
+  offset: { order: 'numeric', contiguous: true, unique: false, cell: { column: 6, prefix: 'm-' } },
+  contractViolationStatus: 503,
+  historicalPath: 'exchange_c/spot/trades',
+  native: {
+    table: 'exchange_c_spot_trades',
+    time: { column: 'timestamp', pg: 'int8' },
+    identity: ['trade_id'],
+    // fixed widths first: texts need no alignment
+    columns: [
+      { name: 'timestamp', pg: 'int8' },
+      { name: 'trade_id', pg: 'int8' },
+      { name: 'price', pg: 'float8' },
+      { name: 'size', pg: 'float8' },
+      { name: 'gross_value', pg: 'float8' },
+      { name: 'home_notional', pg: 'float8' },
+      { name: 'foreign_notional', pg: 'float8' },
+      { name: 'side', pg: 'text' },
+      { name: 'tick_direction', pg: 'text' },
+      { name: 'symbol', pg: 'text' },
+      { name: 'trd_match_id', pg: 'text' },
+    ],
+    totals: [
+      { column: 'price', scale: 8 },
+      { column: 'size', scale: 8 },
+      // Of the order of 1e8 x the quote quantity: at scale 8 a single large trade would leave int8.
+      { column: 'gross_value', scale: 0 },
+      { column: 'home_notional', scale: 8 },
+      { column: 'foreign_notional', scale: 8 },
+    ],
+    chunkMs: DAY_MS,
+    fields: [
+      field('symbol', 'string', 'text', 'Symbol, `<BASE><QUOTE>`.'),
+      field('trade_id', 'int64', 'int8', 'The number in `trd_match_id`.'),
+      field('trd_match_id', 'string', 'text', 'Match id of the exchange, `m-<digits>`.'),
+      field('side', 'string', 'text', 'What the taker did: `buy` or `sell`.'),
+      field('price', 'float64', 'float8', 'Price.', 'quote'),
+      field('size', 'float64', 'float8', 'Base quantity; the source has trades of size 0.', 'base'),
+      {
+        ...field('quote_quantity', 'float64', 'float8', 'Quote quantity: the same as `foreign_notional`.', 'quote'),
+        sql: 't.foreign_notional',
+        columns: ['foreign_notional'],
+      },
+      field('timestamp', 'int64', 'int8', "Trade time; the source's finer digits are rounded, half up.", 'ms'),
+      TRADE_DATETIME,
+      field('tick_direction', 'string', 'text', 'Direction of the price against the trade before, as the source states it.'),
+      field('gross_value', 'float64', 'float8', 'Gross value as the source states it, 1e-8 of the quote unit.'),
+      field('home_notional', 'float64', 'float8', 'Base quantity as the source states it.', 'base'),
+      field('foreign_notional', 'float64', 'float8', 'Quote quantity as the source states it.', 'quote'),
+    ],
+    order: ['datetime', 'trade_id'],
+    view: { id: 'exchange_c_spot_trades_native', version: 1 },
+  },
+  aligned: ALIGNED_TRADES,
+} as const satisfies DatasetDefinition;

@@ -1,0 +1,228 @@
+/**
+ * `kill -9` at random moments of a backfill, of every process there is: the command itself, its projector, PostgreSQL,
+ * nats-server. The command is run again until it is done; then everything must be as if nothing had happened.
+ *
+ * The moments come out of a seed, which is printed; TIDEMARK_TEST_SEED repeats it (as far as moments can be repeated).
+ */
+import { readdirSync, readFileSync } from 'node:fs';
+import { mkdir, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { pathToFileURL } from 'node:url';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { consecutiveDays, type DayOptions, writeDay } from '../pipelines/sources/exchange_a/generate.ts';
+import { type Client, connect } from '../shared/db/connect.ts';
+import {
+  compareNative,
+  csvOf,
+  DATASET,
+  digestsOf,
+  leftoversOf,
+  type Running,
+  readLog,
+  SYMBOL,
+  System,
+  secondsOfFiles,
+  secondsStored,
+  startCli,
+} from './support/pipeline.ts';
+import { createPrivateStack, type PrivateStack } from './support/stack.ts';
+
+const TARGETS = ['command', 'projector', 'postgres', 'nats'] as const;
+type Target = (typeof TARGETS)[number];
+const KILLS_EACH = 6;
+/** More than the kills leave time for; days not begun by then are ingested in peace. */
+const DAYS: readonly DayOptions[] = consecutiveDays({
+  from: '2024-11-01',
+  to: '2024-11-24',
+  rowsPerDay: 0,
+  seed: 21,
+  timeUnit: 'us',
+}).map((day, index) => ({
+  ...day,
+  rows: 30_000 + ((index * 7919) % 50) * 1000,
+  firstId: 5_000_000_000 + index * 80_000,
+}));
+const ROWS = DAYS.reduce((sum, { rows }) => sum + rows, 0);
+/** Days that one command is asked for; a few at a time, so that whole commands end among the kills too. */
+const STAGE = 6;
+
+const seed = Number(process.env.TIDEMARK_TEST_SEED ?? Date.now() % 2 ** 31);
+/** mulberry32 */
+function random(): number {
+  state = (state + 0x6d2b79f5) | 0;
+  let t = Math.imul(state ^ (state >>> 15), 1 | state);
+  t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
+  return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
+}
+let state = seed | 0;
+
+let reference: System;
+let own: PrivateStack;
+let vendor: string;
+const csv: string[] = [];
+
+beforeAll(async () => {
+  reference = await System.create();
+  vendor = reference.vendor;
+  await mkdir(vendor, { recursive: true });
+  for (const day of DAYS) {
+    await writeDay({ directory: vendor, symbol: SYMBOL, level: 1, ...day });
+    csv.push(join(reference.env.dir, `${day.day}.csv`));
+    await writeFile(csv.at(-1)!, csvOf(day));
+  }
+  own = await createPrivateStack();
+});
+afterAll(async () => {
+  await own?.[Symbol.asyncDispose]();
+  await reference?.[Symbol.asyncDispose]();
+});
+
+const settings = () => ({
+  SVC_DATABASE_URL: own.stack.databaseUrl,
+  SVC_NATS_URL: own.stack.natsUrl,
+  SVC_STATE_DIR: join(own.dir, 'state'),
+  SVC_EXCHANGE_A_BASE_URL: pathToFileURL(`${vendor}/`).href,
+  SVC_STREAM_MAX_BYTES: String(1 << 28),
+  // Several frames a day, so that kills fall within attempts.
+  SVC_FRAME_RAW_BYTES: '60000',
+  SVC_PUBLISH_WINDOW: '8',
+});
+const backfill = (lastDay: number) =>
+  startCli(['backfill', DATASET, '--from', DAYS[0].day, '--to', DAYS[lastDay].day], settings());
+
+/** The projector that a command has started, if it is there. */
+function projectorOf(pid: number): number | undefined {
+  for (const name of readdirSync('/proc')) {
+    if (!/^\d+$/.test(name)) continue;
+    try {
+      const [, , ppid] = readFileSync(`/proc/${name}/stat`, 'utf8')
+        .replace(/^.*\) /, 'x ')
+        .split(' ');
+      const command = readFileSync(`/proc/${name}/cmdline`, 'utf8');
+      if (Number(ppid) === pid && command.includes('pipelines/project/main.ts')) return Number(name);
+    } catch {
+      // Gone while we looked.
+    }
+  }
+  return undefined;
+}
+
+/** @returns whether there was something to kill: a server may be on its way up again. */
+function kill(target: Target, { child }: Running): boolean {
+  if (target === 'command') return child.kill('SIGKILL');
+  try {
+    if (target === 'projector') process.kill(projectorOf(child.pid!) ?? noSuchProcess(), 'SIGKILL');
+    else own.kill(target);
+    return true;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ESRCH') return false;
+    throw error;
+  }
+}
+
+function noSuchProcess(): never {
+  throw Object.assign(new Error('no such process'), { code: 'ESRCH' });
+}
+
+async function openClient(): Promise<Client> {
+  return await connect({ url: own.stack.databaseUrl, name: 'test' });
+}
+
+test(`survives ${TARGETS.length * KILLS_EACH} kills with the digests of an undisturbed run`, {
+  timeout: 300_000,
+}, async () => {
+  console.log(`kill test: TIDEMARK_TEST_SEED=${seed}`);
+  expect((await reference.backfill(DAYS[0].day, DAYS.at(-1)!.day)).exit).toBe(0);
+  const expected = await reference.digests();
+  expect(Object.keys(expected)).toHaveLength(DAYS.length);
+
+  const queue: Target[] = TARGETS.flatMap((target) => Array.from({ length: KILLS_EACH }, () => target))
+    .map((target) => [random(), target] as const)
+    .sort(([a], [b]) => a - b)
+    .map(([, target]) => target);
+  const killed: Record<string, number> = {};
+  const ends: Record<string, number> = {};
+  let lastDay = STAGE - 1;
+  const startedAt = performance.now();
+  while (queue.length > 0) {
+    const running = backfill(lastDay);
+    let ended = false;
+    running.done.finally(() => {
+      ended = true;
+    });
+    while (!ended && queue.length > 0) {
+      await Promise.race([running.done, delay(150 + random() * 1200)]);
+      if (ended) break;
+      if (!kill(queue[0], running)) continue;
+      const [target] = queue.splice(0, 1);
+      killed[target] = (killed[target] ?? 0) + 1;
+      if (target === 'command') break;
+    }
+    const { exit, signal, json, stderr } = await running.done;
+    const outcome =
+      signal ??
+      (exit === 0
+        ? 'done'
+        : (json?.error?.code ??
+          json?.units.find((unit: { code?: string }) => unit.code)?.code ??
+          `exit ${exit}: ${stderr.slice(-300)}`));
+    ends[outcome] = (ends[outcome] ?? 0) + 1;
+    if (exit === 0) lastDay = Math.min(lastDay + STAGE, DAYS.length - 1);
+  }
+  for (let tries = 0; ; tries++) {
+    const { exit, json, stderr } = await backfill(DAYS.length - 1).done;
+    if (exit === 0) break;
+    expect({ tries, json, stderr }).toMatchObject({ tries: 0 });
+  }
+  console.log(
+    `kill test: ${JSON.stringify(killed)} killed in ${Math.round((performance.now() - startedAt) / 1000)} s; commands ended: ${JSON.stringify(ends)}`,
+  );
+  expect(Object.values(killed).reduce((sum, count) => sum + count, 0)).toBe(TARGETS.length * KILLS_EACH);
+
+  await using client = await openClient();
+  const system = { client };
+  // Digests, counts, totals: of the manifests and of the recounts.
+  expect(await digestsOf(client)).toEqual(expected);
+  // None lost, none doubled, none changed.
+  expect(await compareNative(system, csv, own.dir)).toEqual([ROWS, ROWS, 0, 0]);
+  const seconds = await secondsOfFiles(csv);
+  const stored = await secondsStored(system);
+  expect(stored.length).toBe(seconds.length);
+  expect(stored.filter((row, index) => row.some((cell, column) => cell !== seconds[index][column]))).toEqual([]);
+
+  const days = DAYS.map(({ day }) => day);
+  const provedAttempts = await client.query(
+    `select partition_key from attempts where state = 'proved' order by partition_key, attempt`,
+  );
+  expect(provedAttempts.rows.map((row) => row.partition_key)).toEqual(days);
+  const others = await client.query(`select distinct state from attempts where state <> 'proved'`);
+  expect(others.rows.map((row) => row.state).filter((each) => each !== 'abandoned' && each !== 'quarantined')).toEqual(
+    [],
+  );
+  // The index of frames holds the frames of the proved attempts and no others.
+  const frames = await client.query(
+    `select f.partition_key, sum(f.rows)::int4 as rows, count(*)::int4 as frames from frames f group by 1 order by 1`,
+  );
+  expect(frames.rows.map((row) => [row.partition_key, row.rows])).toEqual(DAYS.map(({ day, rows }) => [day, rows]));
+  const log = await readLog(own.stack.natsUrl);
+  const indexed = await client.query('select stream_sequence::int4 as sequence, partition_key from frames');
+  for (const { sequence, partition_key } of indexed.rows)
+    expect(log[sequence - 1].header.partition).toBe(partition_key);
+  const { rows: covered } = await client.query('select proved::text as proved from coverage where dataset_id = 1');
+  const start = Date.parse(`${DAYS[0].day}T00:00:00Z`);
+  expect(covered).toEqual([{ proved: `{[${start},${start + DAYS.length * 86_400_000})}` }]);
+  expect(await leftoversOf(client)).toEqual([]);
+  expect((await client.query('select count(*)::int4 as n from pg_prepared_xacts')).rows).toEqual([{ n: 0 }]);
+
+  const { exit, json } = await startCli(['verify', DATASET, '--deep'], settings()).done;
+  expect([exit, json.units.length]).toEqual([0, DAYS.length]);
+  const status = (await startCli(['status', DATASET], settings()).done).json.datasets[0];
+  expect(status).toMatchObject({
+    rows: ROWS,
+    partitions: { missing: 0, publishing: 0, published: 0, proved: DAYS.length, quarantined: 0 },
+    gaps: [],
+    offset_breaks: [],
+    late_arrivals: [],
+  });
+});

@@ -1,0 +1,279 @@
+/** Stored rows that are no longer what was proved: found, taken out of service, and put right from the log or the vendor. */
+import { writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { verifyPartition } from '../pipelines/prove/verify.ts';
+import { adapterOf } from '../pipelines/sources/index.ts';
+import { Catalog } from '../shared/db/catalog.ts';
+import { connect } from '../shared/db/connect.ts';
+import { connectNats } from '../shared/nats/connect.ts';
+import { exchangeASpotTrades } from '../shared/registry/datasets/exchange_a_spot_trades.ts';
+import { faultOf } from './support/faults.ts';
+import {
+  compareNative,
+  csvOf,
+  DATASET,
+  DAY_MS,
+  dayNames,
+  type Json,
+  System,
+  writeDocument,
+} from './support/pipeline.ts';
+
+const ROWS = 3000;
+const DAYS = dayNames('2024-10-01', 3);
+const csvOfDay = (index: number, seed = 12) =>
+  csvOf({ day: DAYS[index], rows: ROWS, seed, firstId: 1 + index * ROWS, timeUnit: 'us' });
+const startOf = (day: string) => Date.parse(`${day}T00:00:00Z`);
+const ALL = `{[${startOf(DAYS[0])},${startOf(DAYS[2]) + DAY_MS})}`;
+const unit = (json: Json, partition: string) => json.units.find((each: Json) => each.partition === partition);
+const states = (json: Json) => json.units.map((each: Json) => each.state);
+
+let system: System;
+let csv: string[];
+let digests: Json;
+
+async function create(): Promise<void> {
+  system = await System.create();
+  csv = [];
+  for (const [index, day] of DAYS.entries()) {
+    await writeDocument(system.vendor, day, csvOfDay(index));
+    csv.push(join(system.env.dir, `${day}.csv`));
+    await writeFile(csv[index], csvOfDay(index));
+  }
+  expect((await system.backfill(DAYS[0], DAYS[2])).exit).toBe(0);
+  digests = await system.digests();
+}
+
+const coverage = async () =>
+  (await system.rows('select proved::text as proved, version from coverage where dataset_id = 1'))[0];
+const ledger = () => system.rows('select partition_key, kind, reason, details from ledger order by entry_id');
+const inDay = (index: number, column = '"timestamp"') =>
+  `${column} >= ${startOf(DAYS[index])} and ${column} < ${startOf(DAYS[index]) + DAY_MS}`;
+const second = `canonical_aligned_1s_aggregates where dataset_id = 1 and aligned_at_utc >= '${DAYS[1]}' and aligned_at_utc < '${DAYS[2]}'`;
+
+/** One thing done to stored rows by hand, and what shows it. */
+const DAMAGES: readonly [string, string, RegExp][] = [
+  ['a price', `update ${DATASET} set price = price + 0.01 where trade_id = ${ROWS + 7}`, /rows_hash.*totals\.price/],
+  [
+    'a price by the last bit',
+    `update ${DATASET} set price = price * 1.0000000000000002 where trade_id = ${ROWS + 7}`,
+    /rows_hash/,
+  ],
+  ['a flag', `update ${DATASET} set is_buyer_maker = not is_buyer_maker where trade_id = ${ROWS + 7}`, /^rows_hash: /],
+  ['a time', `update ${DATASET} set "timestamp" = "timestamp" + 1 where trade_id = ${ROWS + 7}`, /^rows_hash: /],
+  [
+    'two prices exchanged',
+    `update ${DATASET} a set price = b.price from ${DATASET} b
+     where (a.trade_id, b.trade_id) in ((${ROWS + 7}, ${2 * ROWS - 7}), (${2 * ROWS - 7}, ${ROWS + 7}))`,
+    /^rows_hash: /,
+  ],
+  ['a row taken out', `delete from ${DATASET} where trade_id = ${ROWS + 7}`, /rows: expected 3000, found 2999/],
+  [
+    'a row added',
+    `insert into ${DATASET} select "timestamp", trade_id + 1000000, price, quantity, quote_quantity, is_buyer_maker, is_best_match
+     from ${DATASET} where trade_id = ${ROWS + 7}`,
+    /rows: expected 3000, found 3001/,
+  ],
+  ['all rows gone', `delete from ${DATASET} where ${inDay(1)}`, /rows: expected 3000, found 0/],
+  [
+    'a one-second price',
+    `update ${second.replace(' where', ' set high_price = high_price + 1 where')} and aligned_at_utc = (select min(aligned_at_utc) from ${second})`,
+    /^aligned_hash: /,
+  ],
+  [
+    'a one-second count',
+    `update ${second.replace(' where', ' set trade_count = trade_count + 1 where')} and aligned_at_utc = (select max(aligned_at_utc) from ${second})`,
+    /aligned_events: expected 3000, found 3001/,
+  ],
+  [
+    'a one-second row taken out',
+    `delete from ${second} and aligned_at_utc = (select max(aligned_at_utc) from ${second})`,
+    /aligned_events: expected 3000, found 29\d\d/,
+  ],
+];
+
+describe('a stored row that was altered by hand', () => {
+  beforeAll(create);
+  afterAll(() => system[Symbol.asyncDispose]());
+
+  test.each(DAMAGES)(
+    '%s: verify quarantines that day alone, replay replaces exactly it',
+    async (_name, sql, reason) => {
+      const before = await coverage();
+      const changed = await system.client.query(sql);
+      expect(changed.rowCount).toBeGreaterThan(0);
+      const entries = (await ledger()).length;
+
+      const verify = await system.run(['verify', DATASET]);
+      expect([verify.exit, verify.json.ok, states(verify.json)]).toEqual([
+        1,
+        false,
+        ['proved', 'quarantined', 'proved'],
+      ]);
+      expect(unit(verify.json, DAYS[1]).reason).toMatch(reason);
+      const shrunk = await coverage();
+      expect(shrunk.proved).toBe(
+        `{[${startOf(DAYS[0])},${startOf(DAYS[1])}),[${startOf(DAYS[2])},${startOf(DAYS[2]) + DAY_MS})}`,
+      );
+      expect(Number(shrunk.version)).toBe(Number(before.version) + 1);
+      const [row] = await system.rows('select state, reason from partitions where partition_key = $1', [DAYS[1]]);
+      expect(row).toEqual({ state: 'quarantined', reason: expect.stringMatching(reason) });
+      expect((await ledger()).slice(entries)).toMatchObject([
+        { partition_key: DAYS[1], kind: 'quarantined', reason: expect.stringMatching(reason) },
+      ]);
+      // Verified again there is nothing more to say, and a backfill does not pass over it in silence.
+      expect(states((await system.run(['verify', DATASET])).json)).toEqual(['proved', 'proved']);
+
+      const replay = await system.run(['replay', DATASET]);
+      expect([replay.exit, states(replay.json)]).toEqual([0, ['identical', 'replaced', 'identical']]);
+      expect((await coverage()).proved).toBe(ALL);
+      expect(await system.digests()).toEqual(digests);
+      expect(await compareNative(system, csv, system.env.dir)).toEqual([3 * ROWS, 3 * ROWS, 0, 0]);
+      expect((await ledger()).slice(entries + 1)).toMatchObject([{ partition_key: DAYS[1], kind: 'replay_replaced' }]);
+      expect((await system.run(['verify', DATASET, '--deep'])).exit).toBe(0);
+    },
+  );
+
+  test('replay finds and replaces it also where nobody verified', async () => {
+    const [, sql] = DAMAGES[0];
+    await system.client.query(sql);
+    const replay = await system.run(['replay', DATASET, '--from', DAYS[1], '--to', DAYS[1]]);
+    expect([replay.exit, states(replay.json)]).toEqual([0, ['replaced']]);
+    expect(unit(replay.json, DAYS[1]).reason).toMatch(/rows_hash/);
+    expect(await system.digests()).toEqual(digests);
+    expect(states((await system.run(['replay', DATASET])).json)).toEqual(['identical', 'identical', 'identical']);
+  });
+
+  test('replay of days outside the range given leaves them alone', async () => {
+    await system.client.query(DAMAGES[0][1]);
+    expect(states((await system.run(['replay', DATASET, '--from', DAYS[2]])).json)).toEqual(['identical']);
+    expect(states((await system.run(['verify', DATASET, '--to', DAYS[0]])).json)).toEqual(['proved']);
+    expect(states((await system.run(['replay', DATASET])).json)).toEqual(['identical', 'replaced', 'identical']);
+  });
+});
+
+describe('a day that verify quarantined', () => {
+  beforeEach(async () => {
+    await create();
+    await system.client.query(DAMAGES[0][1]);
+    expect((await system.run(['verify', DATASET])).exit).toBe(1);
+    return () => system[Symbol.asyncDispose]();
+  });
+
+  test('is not touched by a backfill, and is re-ingested as a new revision', async () => {
+    const refused = await system.backfill(DAYS[0], DAYS[2]);
+    expect([refused.exit, unit(refused.json, DAYS[1]).code]).toEqual([1, 'PARTITION_PROOF_FAILED']);
+    const again = await system.reingest(DAYS[1], DAYS[1], 'a row was altered');
+    expect([again.exit, again.json.units]).toEqual([0, [{ partition: DAYS[1], state: 'proved', rows: ROWS }]]);
+    const after = await system.digests();
+    expect(after[DAYS[1]]).toEqual({ ...digests[DAYS[1]], revision: 2 });
+    expect((await coverage()).proved).toBe(ALL);
+    expect(await compareNative(system, csv, system.env.dir)).toEqual([3 * ROWS, 3 * ROWS, 0, 0]);
+  });
+
+  test('stays out of service when the vendor has a bad document now', async () => {
+    await writeDocument(system.vendor, DAYS[1], `${csvOfDay(1)}garbage\n`);
+    const { exit, json } = await system.reingest(DAYS[1], DAYS[1], 'try');
+    expect([exit, unit(json, DAYS[1]).code]).toEqual([1, 'SOURCE_ROW_INVALID']);
+    expect((await coverage()).proved).not.toBe(ALL);
+    const status = await system.status();
+    expect(status.partitions).toMatchObject({ proved: 2 });
+    expect(status.partitions.missing + status.partitions.quarantined).toBe(1);
+    await writeDocument(system.vendor, DAYS[1], csvOfDay(1));
+    expect((await system.reingest(DAYS[1], DAYS[1], 'right now')).exit).toBe(0);
+    expect((await coverage()).proved).toBe(ALL);
+    expect(await compareNative(system, csv, system.env.dir)).toEqual([3 * ROWS, 3 * ROWS, 0, 0]);
+  });
+});
+
+describe('verify', () => {
+  beforeEach(async () => {
+    await create();
+    return () => system[Symbol.asyncDispose]();
+  });
+
+  test('of a partition that became another revision meanwhile says so, and quarantines nothing', async () => {
+    const catalog = new Catalog(system.client);
+    const row = await catalog.partition(exchangeASpotTrades, DAYS[1]);
+    await writeDocument(system.vendor, DAYS[1], csvOfDay(1, 99));
+    expect((await system.reingest(DAYS[1], DAYS[1], 'other content')).exit).toBe(0);
+    await using client = await connect({ url: system.env.databaseUrl, name: 'verify test' });
+    await using connection = await connectNats(system.env.natsUrl, 'verify test');
+    const needs = {
+      dataset: exchangeASpotTrades,
+      client,
+      catalog,
+      connection,
+      createRows: adapterOf(exchangeASpotTrades).createRows,
+      batchBytes: 1 << 23,
+      deep: false,
+    };
+    await faultOf(verifyPartition(row!, needs), 'PARTITION_CHANGED');
+    expect((await coverage()).proved).toBe(ALL);
+    expect((await verifyPartition((await catalog.partition(exchangeASpotTrades, DAYS[1]))!, needs)).state).toBe(
+      'proved',
+    );
+  });
+
+  test('and replay fail, naming the day, where the log no longer holds its frames', async () => {
+    await system.rows(`update attempts set manifest_sequence = manifest_sequence - 1 where partition_key = $1`, [
+      DAYS[1],
+    ]);
+    const deep = await system.run(['verify', DATASET, '--deep']);
+    expect([deep.exit, states(deep.json)]).toEqual([1, ['proved', 'failed', 'proved']]);
+    expect(unit(deep.json, DAYS[1])).toMatchObject({ code: 'LOG_FRAME_CORRUPT' });
+    const replay = await system.run(['replay', DATASET]);
+    expect([replay.exit, states(replay.json)]).toEqual([1, ['identical', 'failed', 'identical']]);
+    // What is served was not found wanting: it is served on.
+    expect((await coverage()).proved).toBe(ALL);
+    expect(await system.digests()).toEqual(digests);
+    expect(await system.leftovers()).toEqual([]);
+  });
+});
+
+describe('a synthetic sample', () => {
+  test('is retired by the first real day, all of it, and does not come back', async () => {
+    await using own = await System.create();
+    system = own;
+    // As a sample leaves it: rows, marked synthetic. Two days; one is later found altered, one stands on the real day.
+    for (const [index, day] of DAYS.entries()) await writeDocument(own.vendor, day, csvOfDay(index));
+    expect((await own.backfill(DAYS[0], DAYS[1])).exit).toBe(0);
+    await own.rows('update partitions set synthetic = true');
+    await own.rows('update coverage set synthetic = true where dataset_id = 1');
+    await own.client.query(DAMAGES[0][1]);
+    expect((await own.run(['verify', DATASET])).exit).toBe(1);
+
+    expect((await own.backfill(DAYS[2], DAYS[2])).exit).toBe(0);
+    const [row] = await own.rows('select proved::text as proved, synthetic from coverage where dataset_id = 1');
+    expect(row).toEqual({ proved: `{[${startOf(DAYS[2])},${startOf(DAYS[2]) + DAY_MS})}`, synthetic: false });
+    expect(await own.rows('select partition_key, state, synthetic from partitions')).toEqual([
+      { partition_key: DAYS[2], state: 'proved', synthetic: false },
+    ]);
+    expect(await own.rows(`select count(*)::int4 as n from ${DATASET}`)).toEqual([{ n: ROWS }]);
+    expect(await own.rows('select sum(trade_count)::int4 as n from canonical_aligned_1s_aggregates')).toEqual([
+      { n: ROWS },
+    ]);
+    const retired = await own.rows(`select partition_key from ledger where kind = 'sample_retired' order by 1`);
+    expect(retired).toEqual([{ partition_key: DAYS[0] }, { partition_key: DAYS[1] }]);
+    expect(states((await own.run(['replay', DATASET])).json)).toEqual(['identical']);
+    // The days that were a sample are open for the vendor's own.
+    expect((await own.backfill(DAYS[0], DAYS[2])).json).toMatchObject({ ok: true, proved: 2, unchanged: 1 });
+    expect((await coverage()).proved).toBe(ALL);
+  });
+
+  test('gives way on its own day too', async () => {
+    await using own = await System.create();
+    system = own;
+    await writeDocument(own.vendor, DAYS[0], csvOfDay(0, 5));
+    expect((await own.backfill(DAYS[0], DAYS[0])).exit).toBe(0);
+    await own.rows('update partitions set synthetic = true');
+    await own.rows('update coverage set synthetic = true where dataset_id = 1');
+    await writeDocument(own.vendor, DAYS[0], csvOfDay(0));
+    expect((await own.backfill(DAYS[0], DAYS[0])).json).toMatchObject({ ok: true, proved: 1 });
+    const path = join(own.env.dir, 'day.csv');
+    await writeFile(path, csvOfDay(0));
+    expect(await compareNative(own, [path], own.env.dir)).toEqual([ROWS, ROWS, 0, 0]);
+    expect((await own.status()).synthetic).toBe(false);
+  });
+});
