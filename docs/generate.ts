@@ -271,11 +271,14 @@ async function declaration(root: string, of: string): Promise<string> {
 
 // ---- text ----------------------------------------------------------------------------------------------------------
 
-const cell = (text: string) => text.replaceAll('|', '\\|');
-
+/** As the formatter leaves it: columns padded to their widest cell, a section apart from its marks. */
 function table(header: readonly string[], rows: readonly (readonly string[])[]): string {
-  const line = (cells: readonly string[]) => `| ${cells.map(cell).join(' | ')} |`.replaceAll('|  |', '| |');
-  return `${[line(header), `|${' --- |'.repeat(header.length)}`, ...rows.map(line)].join('\n')}\n`;
+  const all = [header, ...rows].map((cells) => cells.map((text) => text.replaceAll('|', '\\|')));
+  const widths = header.map((_, column) => Math.max(3, ...all.map((cells) => cells[column].length)));
+  const line = (cells: readonly string[]) =>
+    `| ${cells.map((text, column) => text.padEnd(widths[column])).join(' | ')} |`;
+  const [head, ...body] = all.map(line);
+  return `${[head, line(widths.map((width) => '-'.repeat(width))), ...body].join('\n')}\n`;
 }
 
 const grouped = (value: number | undefined) => (value === undefined ? '' : value.toLocaleString('en-US'));

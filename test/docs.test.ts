@@ -144,7 +144,7 @@ describe('statements', () => {
         Object.entries(packageJson.devDependencies).filter(([name]) => !name.startsWith('@types/')),
       ),
     };
-    const rows = [...read('docs/dependencies.md').matchAll(/^\| `([^`]+)` \| (\d\S*) \|/gm)];
+    const rows = [...read('docs/dependencies.md').matchAll(/^\| `([^`]+)` +\| (\d\S*) +\|/gm)];
     expect(Object.fromEntries(rows.map(([, name, version]) => [name, version]))).toEqual(declared);
   });
 
@@ -190,7 +190,7 @@ function documentedFields(heading: string): string[] {
   const text = read('docs/cli.md')
     .split(new RegExp(`^#{2,3} ${heading}$`, 'm'))[1]
     .split(/^#{2,3} /m)[0];
-  const rows = [...text.matchAll(/^\| field \| what it is \|\n\| --- \| --- \|\n((?:\|.*\n)+)/gm)];
+  const rows = [...text.matchAll(/^\| field +\| what it is +\|\n\|[ |-]+\n((?:\|.*\n)+)/gm)];
   return rows.flatMap(([, body]) =>
     body.split('\n').flatMap((row) => [...(row.split('|')[1] ?? '').matchAll(/`([^`]+)`/g)].map(([, field]) => field)),
   );
@@ -202,7 +202,6 @@ function fieldsOf(value: Json, path = ''): string[] {
   return Object.entries(value).flatMap(([key, inner]) => fieldsOf(inner, path === '' ? key : `${path}.${key}`));
 }
 
-/** Every list that may be empty and every object that may be null is left out of what must have been seen. */
 const distinct = (fields: readonly string[]) => [...new Set(fields)].sort();
 
 test('docs/cli.md lists the fields that --json prints', async () => {

@@ -109,6 +109,8 @@ export class Publisher {
           if (treatment.kind === 'publish') {
             await treatment.writer.write(this.#encodeRun(item, treatment, document.facts));
             progress.bytes = treatment.writer.bytes;
+          } else {
+            item.release?.();
           }
           progress.rows += item.rows;
           progress.frames++;
@@ -221,8 +223,12 @@ export class Publisher {
     return last === undefined || last.subject.startsWith(prefix);
   }
 
-  #encodeRun(run: EventRun, treatment: Treatment & { kind: 'publish' }, document: DocumentFacts): Promise<Buffer> {
-    return encodeMessage<FrameHeader>(
+  async #encodeRun(
+    run: EventRun,
+    treatment: Treatment & { kind: 'publish' },
+    document: DocumentFacts,
+  ): Promise<Buffer> {
+    const message = await encodeMessage<FrameHeader>(
       {
         kind: 'frame',
         encoding: 'lines',
@@ -240,6 +246,8 @@ export class Publisher {
       },
       run.raw,
     );
+    run.release?.();
+    return message;
   }
 
   async #publishManifest(

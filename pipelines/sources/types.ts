@@ -18,6 +18,8 @@ export interface EventRun {
   readonly last_offset: string;
   readonly first_ms: number;
   readonly last_ms: number;
+  /** Gives `raw` back to its maker, once nobody reads it any more. Need not be called. */
+  readonly release?: () => void;
 }
 
 /** All events of the partition have been seen. */
@@ -67,7 +69,7 @@ export interface Source {
 export interface RowProjector {
   /**
    * Binary COPY rows (no header or trailer) of a frame's events, in the native table's column order. `rows` is how many
-   * there must be. @throws TidemarkError LOG_FRAME_CORRUPT when there are not.
+   * there must be; `copy` is good until the third call after. @throws TidemarkError LOG_FRAME_CORRUPT when there are not.
    */
   rows(raw: Buffer, rows: number): { readonly copy: Buffer; readonly rows: number };
   /** Binary COPY rows of the aligned storage for everything seen; columns as in `alignedColumns`. */

@@ -2,7 +2,7 @@
 import { TidemarkError } from '../../../shared/errors.ts';
 import { exchangeASpotTrades } from '../../../shared/registry/datasets/exchange_a_spot_trades.ts';
 import { ALIGNED_TRADE_COLUMNS, AlignedTrades } from '../../project/aligned-trades.ts';
-import { rowTemplate, writeInt8 } from '../../project/binary-copy.ts';
+import { rowTemplate, StampedRows, writeInt8 } from '../../project/binary-copy.ts';
 import { DecimalReader } from '../../project/exact-decimal.ts';
 import { checkRowCount, malformed } from '../trades/malformed.ts';
 import type { PartitionWindow, RowProjector } from '../types.ts';
@@ -17,6 +17,7 @@ export class TradeRowProjector implements RowProjector {
   readonly alignedColumns = ALIGNED_TRADE_COLUMNS;
   readonly #aligned: AlignedTrades;
   readonly #reader = new DecimalReader();
+  readonly #rows = new StampedRows(TEMPLATE);
 
   constructor(window: PartitionWindow) {
     this.#aligned = new AlignedTrades(window);
@@ -24,7 +25,7 @@ export class TradeRowProjector implements RowProjector {
 
   rows(raw: Buffer, rows: number): { copy: Buffer; rows: number } {
     checkRowCount(raw, rows, MIN_ROW_BYTES);
-    const copy = TEMPLATE.stamp(rows);
+    const copy = this.#rows.next(rows);
     const view = new DataView(copy.buffer, copy.byteOffset, copy.byteLength);
     const [timestampAt, idAt, priceAt, quantityAt, quoteAt, makerAt, bestAt] = TEMPLATE.offsets;
     const reader = this.#reader;

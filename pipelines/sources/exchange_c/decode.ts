@@ -130,8 +130,7 @@ export class ExchangeCDecoder implements LineTaker {
     for (let index = 0; index < held.rows; index++) {
       const row = order === undefined ? index : order[index];
       if (repeats?.has(row)) continue;
-      frames.row(held.id(row), window.fromMs + held.ms(row));
-      frames.append(held.block(row), held.from(row), held.to(row));
+      frames.append(held.id(row), window.fromMs + held.ms(row), held.block(row), held.from(row), held.to(row));
       if (frames.hasItems) yield* frames.take();
     }
     frames.end({
@@ -247,17 +246,22 @@ export class ExchangeCDecoder implements LineTaker {
     let ms = whole;
     if (buffer[reader.at] === DOT) {
       let at = reader.at + 1;
-      let unit = 100;
+      // The fourth digit decides.
+      let tenths = 0;
+      let places = 0;
       for (let digit = buffer[at] - 48; digit >= 0 && digit <= 9; digit = buffer[++at] - 48) {
-        if (unit >= 1) ms += digit * unit;
-        else if (unit === 0.1 && digit >= 5) ms++;
-        unit = unit >= 10 ? unit / 10 : unit === 1 ? 0.1 : 0;
+        if (places === 4) continue;
+        tenths = tenths * 10 + digit;
+        places++;
       }
+      for (; places < 4; places++) tenths *= 10;
+      ms += ((tenths + 5) / 10) | 0;
       if (at === reader.at + 1 || at - reader.at > 20) {
         throw reader.badCell(buffer, start, 0, 'must be decimal seconds');
       }
       reader.at = at;
     }
+    if (buffer[reader.at] !== COMMA) throw reader.badCell(buffer, start, 0, 'must be decimal seconds');
     const { key, fromMs, toMs } = this.#options.window;
     if (ms === toMs && whole < toMs) return toMs - 1;
     if (ms < fromMs || ms >= toMs) throw reader.outside(ms, key);

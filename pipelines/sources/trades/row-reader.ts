@@ -11,7 +11,11 @@ const LF = 10;
 const CR = 13;
 const COMMA = 44;
 const DOT = 46;
+const PLUS = 43;
+const MINUS = 45;
 const ZERO = 48;
+const NINE = 57;
+const LETTER_E = 0x65;
 const SCALE = 1e8;
 const SCALE_DIGITS = 8;
 const POWERS = [1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8];
@@ -19,7 +23,6 @@ const POWERS = [1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8];
 const EXACT_UNITS = 2 ** 51;
 /** The database totals units as int8; a value of more is no price or quantity. */
 const MAX_UNITS = 2 ** 63;
-const DECIMAL = /^\+?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?$/;
 
 /** Marks a value whose units are not exact in float64. */
 export const INEXACT = -1;
@@ -113,11 +116,26 @@ export class RowReader {
   }
 
   #unusualDecimal(buffer: Buffer, p: number, column: number, zero: 'refused' | 'legal', scale = SCALE): number {
-    let end = p;
-    while (!isEnd(buffer[end]) && end - p < MAX_ROW_BYTES) end++;
-    const text = buffer.toString('latin1', p, end);
-    const value = DECIMAL.test(text) ? Number(text) : Number.NaN;
-    const isZero = value === 0 && /^[+0.]+([eE].*)?$/.test(text);
+    // By hand, not by pattern: in some files every second number is an artefact of 17 digits.
+    let at = buffer[p] === PLUS ? p + 1 : p;
+    const from = at;
+    let significant = 0;
+    let points = 0;
+    for (let byte = buffer[at]; (byte >= ZERO && byte <= NINE) || (byte === DOT && points === 0); byte = buffer[++at]) {
+      if (byte === DOT) points = 1;
+      else if (significant > 0 || byte > ZERO) significant++;
+    }
+    let valid = at - from > points;
+    if ((buffer[at] | 0x20) === LETTER_E && valid) {
+      at++;
+      if (buffer[at] === PLUS || buffer[at] === MINUS) at++;
+      const exponent = at;
+      while (buffer[at] >= ZERO && buffer[at] <= NINE) at++;
+      valid = at > exponent && at - exponent <= 3;
+    }
+    valid &&= isEnd(buffer[at]);
+    const value = valid ? Number(buffer.toString('latin1', p, at)) : Number.NaN;
+    const isZero = valid && significant === 0;
     if (!(value > 0 && value < Number.POSITIVE_INFINITY) && !(isZero && zero === 'legal')) {
       throw this.badCell(buffer, p, column, `must be a decimal number ${zero === 'legal' ? 'of at least' : 'above'} 0`);
     }
@@ -125,11 +143,10 @@ export class RowReader {
       const limit = scale === SCALE ? '92233720368.54775808' : '2^63';
       throw this.badCell(buffer, p, column, `must be below ${limit}`);
     }
-    const digits = text.replace(/[eE].*/, '').replace('.', '').replace(/^\+?0*/, '').length;
-    if (digits > this.#maxDigits) {
+    if (significant > this.#maxDigits) {
       throw this.badCell(buffer, p, column, `must have at most ${this.#maxDigits} significant digits`);
     }
-    this.at = end;
+    this.at = at;
     this.units = isZero ? 0 : INEXACT;
     this.mantissa = 0;
     this.decimals = 0;
