@@ -20,6 +20,8 @@ const GRACE_MS = 10_000;
 
 interface WorkOrder {
   readonly cwd?: string;
+  /** Process id of who gave the order: it may be gone by the time it is looked for. */
+  readonly parent?: number;
   readonly settings?: Partial<Record<SettingName, string>>;
   /** Use the sample rights matrix where no other is set: for the embedded stack alone. */
   readonly sample_rights?: boolean;
@@ -33,7 +35,7 @@ async function main(): Promise<void> {
   const log = createLogger(settings.SVC_LOG_LEVEL, 'serving');
   await using app = createApp({ settings, databaseUrl, apiKey, rightsMatrixPath, log });
   const server = await listen(app.koa, settings.SVC_HTTP_HOST, settings.SVC_HTTP_PORT);
-  const stopping = untilStopped(values.stdin);
+  const stopping = untilStopped(values.stdin ? (order.parent ?? process.ppid) : undefined);
   // A fault here does not end the process: what can be served is served, and /readyz says what cannot.
   await app.checks.run();
   log.info({ url: server.url }, 'serving');
@@ -65,11 +67,10 @@ function required(settings: Settings, sampleRights: boolean) {
 }
 
 /** A signal, or the end of the process that gave the work order. */
-function untilStopped(hasParent: boolean): Promise<void> {
+function untilStopped(parent: number | undefined): Promise<void> {
   return new Promise((resolve) => {
     for (const name of ['SIGTERM', 'SIGINT'] as const) process.once(name, () => resolve());
-    if (!hasParent) return;
-    const parent = process.ppid;
+    if (parent === undefined) return;
     setInterval(() => {
       if (process.ppid !== parent) resolve();
     }, 1000).unref();

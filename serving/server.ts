@@ -1,6 +1,6 @@
 /** The HTTP server around the application: where it listens, how long it waits, how it stops. */
-import { createServer, type RequestListener, type Server, STATUS_CODES } from 'node:http';
-import type { AddressInfo, Socket } from 'node:net';
+import { createServer, type RequestListener, type Server, type ServerResponse, STATUS_CODES } from 'node:http';
+import { type AddressInfo, Server as NetServer, type Socket } from 'node:net';
 import type Koa from 'koa';
 import { TidemarkError } from '../shared/errors.ts';
 import { Problem, type ProblemCode } from './contract/problems.ts';
@@ -19,11 +19,10 @@ export interface Listening {
 }
 
 export async function listen(koa: Koa, host: string, port: number | undefined): Promise<Listening> {
+  const connections = new Connections();
   const answer = koa.callback();
-  let closing = false;
   const handle: RequestListener = (request, response) => {
-    // A connection kept alive would otherwise go on for as long as its client has requests.
-    if (closing) response.setHeader('Connection', 'close');
+    connections.busy(request.socket, response);
     answer(request, response);
   };
   const server = createServer(
@@ -33,22 +32,48 @@ export async function listen(koa: Koa, host: string, port: number | undefined): 
   // The body is asked for only when it will be read: see readJson.
   server.on('checkContinue', handle);
   server.on('clientError', answerBrokenRequest);
+  server.on('connection', (socket) => connections.add(socket));
   await listenOnFree(server, host, port);
   const address = server.address() as AddressInfo;
   const name = address.family === 'IPv6' ? `[${address.address}]` : address.address;
   return {
     url: `http://${name}:${address.port}`,
     async close(graceMs) {
-      closing = true;
-      const closed = new Promise<void>((resolve) => server.close(() => resolve()));
+      // Not http's own close(): it cuts connections whose answer is complete but still on its way to a slow reader.
+      const closed = new Promise<void>((resolve) => NetServer.prototype.close.call(server, () => resolve()));
+      connections.close();
       const timer = setTimeout(() => server.closeAllConnections(), graceMs);
-      // Connections become idle as their answers end.
-      const sweep = setInterval(() => server.closeIdleConnections(), 50);
       await closed;
       clearTimeout(timer);
-      clearInterval(sweep);
     },
   };
+}
+
+/** Which connections have an answer under way, so that a stop cuts none of those. */
+class Connections {
+  readonly #all = new Map<Socket, Set<ServerResponse>>();
+  #closing = false;
+
+  add(socket: Socket): void {
+    this.#all.set(socket, new Set());
+    socket.once('close', () => this.#all.delete(socket));
+  }
+
+  busy(socket: Socket, response: ServerResponse): void {
+    // A connection kept alive would otherwise go on for as long as its client has requests.
+    if (this.#closing) response.setHeader('Connection', 'close');
+    const answers = this.#all.get(socket);
+    answers?.add(response);
+    response.once('close', () => {
+      answers?.delete(response);
+      if (this.#closing && answers?.size === 0) socket.end();
+    });
+  }
+
+  close(): void {
+    this.#closing = true;
+    for (const [socket, answers] of this.#all) if (answers.size === 0) socket.destroy();
+  }
 }
 
 async function listenOnFree(server: Server, host: string, port: number | undefined): Promise<void> {

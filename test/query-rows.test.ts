@@ -424,7 +424,21 @@ describe('warnings', () => {
 
   test('n_rows names the gaps its rows reach across, and only those', async () => {
     expect(codes(await ask({ n_rows: 700 }))).toEqual(['WINDOW_LATEST_ROWS_MUTABLE']);
-    expect(codes(await ask({ n_rows: 701 }))).toEqual(['WINDOW_LATEST_ROWS_MUTABLE', 'WINDOW_EXCEEDS_PROVED_COVERAGE']);
+    const across = ['WINDOW_LATEST_ROWS_MUTABLE', 'WINDOW_EXCEEDS_PROVED_COVERAGE'];
+    expect(codes(await ask({ n_rows: 701 }))).toEqual(across);
+    // A filter leaves the newest days out of the search, not out of what the answer reaches across.
+    const early = { filters: [{ field: 'trade_id', op: 'lt', value: 1100 }] };
+    expect(codes(await ask({ n_rows: 5, ...early }))).toEqual(across);
+    expect(codes(await ask({ n_rows: 5000, ...early }))).toEqual(across);
+    expect(
+      codes(
+        await ask({
+          mode: 'aligned_1s',
+          n_rows: 5,
+          filters: [{ field: 'aligned_at_utc', op: 'gte', value: '2024-03-05T00:00:00Z' }],
+        }),
+      ),
+    ).toEqual(['WINDOW_LATEST_ROWS_MUTABLE', 'ALIGNED_FRESHNESS_STALE']);
   });
 
   test('stale aligned rows: by the lag, for windows that reach past what is proved', async () => {

@@ -15,6 +15,7 @@ export function startProjector(context: Context, datasets: readonly string[]): S
       natsUrl: stack.natsUrl,
       datasets,
       cwd: PROJECT_ROOT,
+      parent: process.pid,
       settings: context.settingFlags,
     }),
   });

@@ -23,7 +23,12 @@ export async function loadSamples(context: Context): Promise<SampleReport[]> {
   const reports: SampleReport[] = [];
   if (!context.settings.SVC_SAMPLE) return reports;
   for (const dataset of DATASETS.values()) {
-    if (Object.values(dataset.locations).flat().some((name) => context.settings[name] !== undefined)) continue;
+    if (
+      Object.values(dataset.locations)
+        .flat()
+        .some((name) => context.settings[name] !== undefined)
+    )
+      continue;
     const there = await context.catalog.partitions(dataset);
     if (there.some((row) => !row.synthetic || row.state !== 'publishing')) continue;
     reports.push(await loadSample(context, dataset));

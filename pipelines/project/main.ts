@@ -14,6 +14,8 @@ interface WorkOrder {
   readonly natsUrl: string;
   readonly datasets: readonly string[];
   readonly cwd: string;
+  /** Process id of the command that started this. */
+  readonly parent: number;
   /** Settings given as flags to the command that started this. */
   readonly settings: Partial<Record<SettingName, string>>;
 }
@@ -24,10 +26,9 @@ const log = createLogger(settings.SVC_LOG_LEVEL, 'projector');
 // Nothing is worth waiting for: an open load is rolled back by the database when its connection ends, and what is
 // committed is committed. A projector may be killed anywhere; told to stop, it does the same without the fuss.
 for (const name of ['SIGTERM', 'SIGINT'] as const) process.on(name, () => process.exit(0));
-// A projector without its parent has nobody to stop it.
-const parent = process.ppid;
+// A projector without its parent has nobody to stop it. The parent may be gone already, so it names itself.
 setInterval(() => {
-  if (process.ppid !== parent) process.exit(0);
+  if (process.ppid !== order.parent) process.exit(0);
 }, 1000).unref();
 
 await Promise.all(

@@ -5,8 +5,10 @@ import type { Pool } from 'pg';
 import type { Catalog } from '../../shared/db/catalog.ts';
 import { gapsBetween, parseMultirange } from '../../shared/db/ranges.ts';
 import { Reports } from '../../shared/db/reports.ts';
+import { explain } from '../../shared/errors.ts';
 import { streamInfo } from '../../shared/nats/stream.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
+import { verifyCheckpoint } from '../project/checkpoint.ts';
 import { CONSUMER_NAME } from '../project/log-reader.ts';
 
 const iso = (ms: number) => new Date(ms).toISOString();
@@ -84,7 +86,13 @@ async function logStatus(reports: Reports, catalog: Catalog, connection: NatsCon
   const checkpoint = await catalog.checkpoint(dataset);
   const referenced = await reports.referencedMessages(dataset);
   const consumer = await manager.consumers.info(dataset.key, CONSUMER_NAME).catch(() => undefined);
+  const fault = await verifyCheckpoint(connection, dataset, checkpoint).then(
+    () => null,
+    (error) => explain(error),
+  );
   return {
+    /** Why nothing can be projected, if so: the log is not the one that was projected. */
+    fault,
     messages: info.state.messages,
     bytes: info.state.bytes,
     max_bytes: info.config.max_bytes,

@@ -2,6 +2,7 @@
  * Filters: which operators a field takes, what its values are, and the SQL test that is pushed down. Values become
  * bound parameters; the SQL text holds only what the registry declares.
  */
+import type { Range } from '../../shared/db/ranges.ts';
 import type { Dtype, Field } from '../../shared/registry/index.ts';
 import { array, bool, float8, int8, type Params, text, timestamptz, uuid } from '../db/params.ts';
 import type { Param } from '../db/wire-messages.ts';
@@ -33,8 +34,8 @@ export interface Filter {
   readonly field: Field;
   /** The test over the table alias `t`; adds its values to the statement's parameters. */
   test(params: Params): string;
-  /** What it says about the field's value in epoch ms, where that is a time: [fromMs, toMs). */
-  readonly bounds?: { readonly fromMs: number; readonly toMs: number };
+  /** Where the field's value must lie, [from, to), for integers and for times in epoch ms. */
+  readonly bounds?: Range;
 }
 
 /** A filter clause's value against its field, or every fault of it. `pointer` is the clause's place in the body. */
@@ -108,8 +109,8 @@ function parseList(
   const list = array(values.map((element) => element.param));
   const sql = op === 'in' ? '= any' : '<> all';
   const times = values.map((element) => element.instant?.ms ?? Number.NaN);
-  const fromMs = Math.min(...times);
-  const bounds = op === 'in' && !Number.isNaN(fromMs) ? { fromMs, toMs: Math.max(...times) + 1 } : undefined;
+  const from = Math.min(...times);
+  const bounds = op === 'in' && !Number.isNaN(from) ? { from, to: Math.max(...times) + 1 } : undefined;
   return { field, bounds, test: (params) => `(${field.sql}) ${sql} (${params.add(list)})` };
 }
 
@@ -134,7 +135,10 @@ function parseValue(field: Field, value: Json | undefined): Value | string {
       if (!isWhole || BigInt(value) < INT64_MIN || BigInt(value) > INT64_MAX) {
         return 'must be an integer of 64 bits';
       }
-      return { param: int8(value), instant: typeof value === 'number' ? { ms: value, exact: true } : undefined };
+      return {
+        param: int8(value),
+        instant: Number.isSafeInteger(value) ? { ms: Number(value), exact: true } : undefined,
+      };
     }
     case 'float64': {
       const number = typeof value === 'bigint' ? Number(value) : value;
@@ -166,15 +170,15 @@ function instantBounds(op: Comparison, { ms, exact }: Instant): Filter['bounds']
   const ceil = exact ? ms : ms + 1;
   switch (op) {
     case 'eq':
-      return { fromMs: ms, toMs: ms + 1 };
+      return { from: ms, to: ms + 1 };
     case 'gt':
-      return { fromMs: ms + 1, toMs: Number.POSITIVE_INFINITY };
+      return { from: ms + 1, to: Number.POSITIVE_INFINITY };
     case 'gte':
-      return { fromMs: ceil, toMs: Number.POSITIVE_INFINITY };
+      return { from: ceil, to: Number.POSITIVE_INFINITY };
     case 'lt':
-      return { fromMs: Number.NEGATIVE_INFINITY, toMs: ceil };
+      return { from: Number.NEGATIVE_INFINITY, to: ceil };
     case 'lte':
-      return { fromMs: Number.NEGATIVE_INFINITY, toMs: ms + 1 };
+      return { from: Number.NEGATIVE_INFINITY, to: ms + 1 };
     case 'ne':
       return undefined;
   }

@@ -37,10 +37,11 @@ export function routerOf(
   for (const route of routes) {
     router.register(route.path, [route.method], (context) => handle(route, context, context.params));
   }
+  const known = routes.map(({ method, path }) => `${method} ${path}`).join(', ');
   const routed = router.routes() as Koa.Middleware;
   return async (context, next) => {
     const match = router.match(context.path, context.method);
-    if (match.path.length === 0) throw new Problem('ROUTE_NOT_FOUND', 'See /docs for the paths there are.');
+    if (match.path.length === 0) throw new Problem('ROUTE_NOT_FOUND', `There are: ${known}.`);
     if (!match.route) {
       const allow = [...new Set(match.path.flatMap((layer) => layer.methods.toReversed()))].join(', ');
       throw new Problem('METHOD_NOT_ALLOWED', `This path takes ${allow}.`, { headers: { Allow: allow } });

@@ -1,8 +1,9 @@
 /** What a plan is made of: the request, what its snapshot says, and the statements that answer it in order. */
 import type { Range } from '../../shared/db/ranges.ts';
+import type { Field } from '../../shared/registry/index.ts';
 import { Params } from '../db/params.ts';
 import type { Statement } from '../db/wire-messages.ts';
-import { boundsOf, type Part, partsOf } from './coverage.ts';
+import { boundsOf, type Part, partsOf, within } from './coverage.ts';
 import { Relation } from './relation.ts';
 import type { Session, Snapshot } from './session.ts';
 import { slicesOf } from './slices.ts';
@@ -24,6 +25,8 @@ export interface PlanContext {
   readonly relation: Relation;
   /** Proved parts of the window. */
   readonly parts: readonly Part[];
+  /** What of them can hold rows that pass the filters. */
+  readonly searched: readonly Part[];
   /** End of the window, or of what is proved. */
   readonly endMs: number;
 }
@@ -33,36 +36,25 @@ export type LiveContext = PlanContext & { readonly session: Session };
 
 export function contextOf(request: ReadRequest, snapshot: Snapshot): PlanContext {
   const bounds = boundsOf(snapshot.coverage, request.window);
-  return {
-    request,
-    snapshot,
-    relation: new Relation(request, { seriesId: snapshot.seriesId, endMs: bounds.to }),
-    parts: partsOf(snapshot.coverage, bounds.from, bounds.to),
-    endMs: bounds.to,
-  };
+  const relation = new Relation(request, { seriesId: snapshot.seriesId, endMs: bounds.to });
+  const parts = partsOf(snapshot.coverage, bounds.from, bounds.to);
+  const searched = within(
+    parts,
+    boundsOfFilters(request, (field) => relation.isTime(field)),
+  );
+  return { request, snapshot, relation, parts, searched, endMs: bounds.to };
 }
 
-/** All rows of the window, slice by slice; filters on the time leave slices out. */
-export function* inOrder(context: PlanContext): Generator<Statement> {
-  const { relation, parts } = context;
-  const { from: lower, to: upper } = narrowed(context);
-  for (const slice of slicesOf(parts, relation.chunkMs)) {
-    const from = Math.max(slice.from, lower);
-    const to = Math.min(slice.to, upper);
-    if (from >= to) continue;
+/** Where the filters on some fields leave their common value. */
+export function boundsOfFilters(request: ReadRequest, isOne: (field: Field) => boolean): Range {
+  const bounds = request.filters.flatMap((filter) => (filter.bounds && isOne(filter.field) ? [filter.bounds] : []));
+  return { from: Math.max(...bounds.map((one) => one.from)), to: Math.min(...bounds.map((one) => one.to)) };
+}
+
+/** All rows of the window, slice by slice. */
+export function* inOrder({ relation, searched }: PlanContext): Generator<Statement> {
+  for (const slice of slicesOf(searched, relation.chunkMs)) {
     const params = new Params();
-    yield { text: relation.select({ from, to, part: slice.part }, params), params: params.list };
+    yield { text: relation.select(slice, params), params: params.list };
   }
-}
-
-/** What filters on the time column leave of all time. */
-function narrowed({ request, relation }: PlanContext): Range {
-  let from = Number.NEGATIVE_INFINITY;
-  let to = Number.POSITIVE_INFINITY;
-  for (const { field, bounds } of request.filters) {
-    if (!bounds || !relation.isTime(field)) continue;
-    from = Math.max(from, bounds.fromMs);
-    to = Math.min(to, bounds.toMs);
-  }
-  return { from, to };
 }

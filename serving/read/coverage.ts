@@ -12,6 +12,8 @@ export interface Coverage {
 
 /** One proved stretch of what is asked for, and where the proved range it belongs to ends. */
 export interface Part extends Range {
+  /** Where the stretch ends, also when only some of it is searched: as far as there may be a following row. */
+  readonly until: number;
   readonly provedTo: number;
   /** Nothing later is proved: the end is what has been proved so far, not a gap. */
   readonly isLast: boolean;
@@ -26,10 +28,16 @@ export function partsOf(coverage: Coverage, fromMs: number, toMs: number): Part[
   return ranges.flatMap((range, index) =>
     clip([range], fromMs, toMs).map((part) => ({
       ...part,
+      until: part.to,
       provedTo: range.to,
       isLast: index === ranges.length - 1,
     })),
   );
+}
+
+/** What of the parts lies in [from, to). */
+export function within(parts: readonly Part[], { from, to }: Range): Part[] {
+  return parts.flatMap((part) => clip([part], from, to).map((range) => ({ ...part, ...range })));
 }
 
 /** Start and end of a window by time; an open side is the proved history's. */

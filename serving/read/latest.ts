@@ -3,7 +3,7 @@ import { gapsBetween } from '../../shared/db/ranges.ts';
 import { Params } from '../db/params.ts';
 import type { Statement } from '../db/wire-messages.ts';
 import type { LiveContext, Plan, PlanContext } from './context.ts';
-import { type Part, partsOf } from './coverage.ts';
+import { type Part, within } from './coverage.ts';
 import { slicesBackward, slicesOf } from './slices.ts';
 
 /** As many rows are taken from the end and sorted by the database; more are read forward from where they start. */
@@ -12,10 +12,15 @@ const SORTED_ROWS = 10_000;
 export async function planLatest(context: LiveContext, wanted: number): Promise<Plan> {
   const newest = planNewest(context, wanted);
   if (newest) return newest;
-  const { snapshot, parts } = context;
+  const { parts, searched } = context;
   const start = await findStart(context, wanted);
-  const kept = start ? partsOf(snapshot.coverage, start.ms, Number.POSITIVE_INFINITY) : parts;
-  return { gaps: gapsBetween(kept), parts: kept, statements: forward(context, kept, start?.key) };
+  const sinceStart = { from: start?.ms ?? Number.NEGATIVE_INFINITY, to: Number.POSITIVE_INFINITY };
+  const kept = within(parts, sinceStart);
+  return {
+    gaps: gapsBetween(kept),
+    parts: kept,
+    statements: forward(context, within(searched, sinceStart), start?.key),
+  };
 }
 
 /** One statement, where the counts of the newest partitions say how far back it has to look. */
@@ -51,11 +56,11 @@ function startByTail({ request, snapshot }: PlanContext, newest: Part, wanted: n
 
 /** The n-th row from the end: its key and time. Undefined when there are not as many. */
 async function findStart(
-  { session, relation, parts }: LiveContext,
+  { session, relation, searched }: LiveContext,
   wanted: number,
 ): Promise<{ readonly key: readonly string[]; readonly ms: number } | undefined> {
   let missing = wanted;
-  for (const slice of slicesBackward(parts, relation.chunkMs)) {
+  for (const slice of slicesBackward(searched, relation.chunkMs)) {
     const params = new Params();
     const newestFirst = relation.order(' desc');
     const numbered = `select ${[

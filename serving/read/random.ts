@@ -2,7 +2,9 @@
 import { int8, Params } from '../db/params.ts';
 import type { Statement } from '../db/wire-messages.ts';
 import { inOrder, type LiveContext, type Plan, type PlanContext } from './context.ts';
-import { readPartitions, sampleAligned, sampleNative } from './sample.ts';
+import { readPartitions } from './sample.ts';
+import { sampleAligned } from './sample-aligned.ts';
+import { sampleNative } from './sample-native.ts';
 import { slicesOf } from './slices.ts';
 
 type Sample = Pick<Plan, 'statements' | 'expectedRows'>;
@@ -60,13 +62,13 @@ async function sampleByHash(context: LiveContext, wanted: number, seed: number):
 
 /** The same small result of every slice. */
 async function* bySlice(
-  { session, relation, parts }: LiveContext,
+  { session, relation, searched }: LiveContext,
   seed: number,
   select: (hash: string) => string,
   rest: string,
   where?: (hash: string) => string,
 ) {
-  for (const slice of slicesOf(parts, relation.chunkMs)) {
+  for (const slice of slicesOf(searched, relation.chunkMs)) {
     const params = new Params();
     const hash = relation.hash(params.add(int8(seed)));
     const text = `${select(hash)} ${relation.from(slice, params, { where: where?.(hash) })} ${rest}`;
@@ -74,8 +76,8 @@ async function* bySlice(
   }
 }
 
-function* smallest({ relation, parts }: PlanContext, seed: number, threshold: bigint): Generator<Statement> {
-  for (const slice of slicesOf(parts, relation.chunkMs)) {
+function* smallest({ relation, searched }: PlanContext, seed: number, threshold: bigint): Generator<Statement> {
+  for (const slice of slicesOf(searched, relation.chunkMs)) {
     const params = new Params();
     const where = `${relation.hash(params.add(int8(seed)))} <= ${params.add(int8(threshold))}`;
     yield { text: relation.select(slice, params, { where }), params: params.list };

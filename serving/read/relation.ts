@@ -1,8 +1,9 @@
 /** The SQL of one request's rows, for any slice of time. Text comes from the registry and from numbers, never from callers. */
+import type { Range } from '../../shared/db/ranges.ts';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import { type Field, shapeOf } from '../../shared/registry/index.ts';
 import { isoOf } from '../contract/time.ts';
-import { OID, type Params, text } from '../db/params.ts';
+import { array, int8, OID, type Params, text } from '../db/params.ts';
 import { CELL, type Column, cellOf } from '../rendering/cells.ts';
 import type { Part } from './coverage.ts';
 import type { Slice } from './slices.ts';
@@ -26,6 +27,11 @@ export type ValidityRule =
 
 /** How `computed` finds the following row: by a window over all rows, or by a probe for each of few. */
 export type NextRow = 'lead' | 'probe';
+
+export interface Lookup {
+  readonly where?: string;
+  readonly places?: { readonly numbers: readonly number[]; readonly numberedBy: string };
+}
 
 export class Relation {
   readonly chunkMs: number;
@@ -89,14 +95,23 @@ export class Relation {
     return `select ${this.#outputs()} from (${inner}) t order by ${this.order()}`;
   }
 
-  /** Rows of any statement that yields the columns `innerColumns` names, in order. */
-  selectFrom(rows: string): string {
-    return `select ${this.#outputs()} from (${rows}) t order by ${this.order()}`;
+  /**
+   * Some rows of a slice, for `selectLookups`: those that pass the test `where`, and of these the ones at `places`,
+   * counted from 0 in the order of `numberedBy`, where that is given.
+   */
+  lookup(slice: Slice, params: Params, { where, places }: Lookup): string {
+    const columns = this.#innerColumns().join(', ');
+    // A test leaves few rows, each with its own search for the next one; numbering goes through all of them anyway.
+    const rows = this.from(slice, params, { where, next: places ? 'lead' : 'probe' });
+    if (!places) return `select ${columns} ${rows}`;
+    const numbers = params.add(array(places.numbers.map((number) => int8(number))));
+    return `select ${columns} from (select ${columns}, row_number() over (order by ${places.numberedBy}) - 1 as place ${rows}) t
+      where t.place = any (${numbers})`;
   }
 
-  /** The columns of the storage that the answer, its filters and its order are made of, as a select list. */
-  innerSelect(): string {
-    return this.#innerColumns().join(', ');
+  /** The rows of several lookups, in order. */
+  selectLookups(lookups: readonly string[]): string {
+    return `select ${this.#outputs()} from (${lookups.join(' union all ')}) t order by ${this.order()}`;
   }
 
   order(direction = ''): string {
@@ -181,17 +196,18 @@ export class Relation {
 
   /** Until the next row of the series, or the end of what is proved, or of the window. */
   #validTo(slice: Slice, next: NextRow): string {
-    const { part } = slice;
-    const following = (from: string, to: number) => `(select n.aligned_at_utc from ${this.#table} n
-      where n.${this.#series.replace(' and ', ' and n.')} and n.aligned_at_utc ${from}
-      and n.aligned_at_utc < ${this.literal(to)} order by n.aligned_at_utc limit 1)`;
-    const nextRow =
-      next === 'probe'
-        ? following('> t.aligned_at_utc', part.to)
-        : slice.to < part.to
-          ? `coalesce(lead(t.aligned_at_utc) over (order by t.aligned_at_utc), ${following(`>= ${this.literal(slice.to)}`, part.to)})`
-          : 'lead(t.aligned_at_utc) over (order by t.aligned_at_utc)';
-    return `least(${nextRow}, ${this.#cap(part)})`;
+    const { from, to, part, following = { from: to, to: part.until } } = slice;
+    const first = (tests: string) => `(select n.aligned_at_utc from ${this.#table} n
+      where n.${this.#series.replace(' and ', ' and n.')} and ${tests} order by n.aligned_at_utc limit 1)`;
+    const between = (range: Range) =>
+      `n.aligned_at_utc >= ${this.literal(range.from)} and n.aligned_at_utc < ${this.literal(range.to)}`;
+    const candidates = [
+      next === 'lead'
+        ? 'lead(t.aligned_at_utc) over (order by t.aligned_at_utc)'
+        : first(`n.aligned_at_utc > t.aligned_at_utc and ${between({ from, to })}`),
+    ];
+    if (following.from < following.to) candidates.push(first(between(following)));
+    return `least(coalesce(${candidates.join(', ')}), ${this.#cap(part)})`;
   }
 
   /** The last a row of the part can be valid, whatever follows it. */

@@ -2,6 +2,7 @@
  * Proved parts cut into slices of few chunks. Every statement has literal time bounds: planning over 3,000 chunks
  * takes 0.4 s and a lock on each, over 32 it takes a few ms.
  */
+import type { Range } from '../../shared/db/ranges.ts';
 import type { Part } from './coverage.ts';
 
 export interface Slice {
@@ -9,6 +10,8 @@ export interface Slice {
   readonly to: number;
   /** The part the slice is of: what comes after the slice may still be proved. */
   readonly part: Part;
+  /** Where the row after the slice's last is looked for; the rest of the part unless it is known better. */
+  readonly following?: Range;
 }
 
 const MAX_CHUNKS = 32;

@@ -290,7 +290,7 @@ export const SETTINGS = {
     kind: 'choice',
     choices: ['trace', 'debug', 'info', 'warn', 'error', 'silent'],
     default: 'info',
-    doc: 'Least severe level written (stderr, one JSON object a line; pretty text on a terminal).',
+    doc: 'Least severe level written, one JSON object a line on stderr; on a terminal the default shows warnings and above.',
   },
 } as const satisfies Record<string, Setting>;
 

@@ -253,13 +253,17 @@ export async function readLog(natsUrl: string): Promise<LogMessage[]> {
   await using connection = await connectNats(natsUrl, 'test');
   const manager = await jetstreamManager(connection, { checkAPI: false });
   const info = await streamInfo(manager, DATASET);
-  const messages: LogMessage[] = [];
-  for (let sequence = 1; sequence <= (info?.state.last_seq ?? 0); sequence++) {
+  const read = async (sequence: number): Promise<LogMessage | undefined> => {
     const stored = await messageAt(manager, DATASET, sequence);
-    if (!stored) continue;
+    if (!stored) return undefined;
     const { header, raw } = await decodeMessage(stored.data, `sequence ${sequence}`);
     const manifest = header.kind === 'manifest' ? (JSON.parse(raw.toString()) as Manifest) : undefined;
-    messages.push({ sequence, ...stored, header, raw, manifest });
+    return { sequence, ...stored, header, raw, manifest };
+  };
+  const messages: LogMessage[] = [];
+  for (let first = 1, last = info?.state.last_seq ?? 0; first <= last; first += 32) {
+    const batch = Array.from({ length: Math.min(32, last - first + 1) }, (_, index) => read(first + index));
+    messages.push(...(await Promise.all(batch)).filter((message) => message !== undefined));
   }
   return messages;
 }

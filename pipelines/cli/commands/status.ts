@@ -13,7 +13,7 @@ export async function runStatus(command: ParsedCommand): Promise<number> {
   const needs = { pool: context.pool, catalog: context.catalog, connection: await context.nats() };
   const all: Status[] = [];
   for (const dataset of datasets) all.push(await datasetStatus(needs, dataset));
-  const ok = all.every((status) => status.partitions.quarantined === 0);
+  const ok = all.every((status) => status.partitions.quarantined === 0 && !status.log?.fault);
   context.output.answer({ command: 'status', ok, datasets: all }, () => all.map(describe).join('\n\n'));
   return ok ? 0 : 1;
 }
@@ -46,6 +46,7 @@ function describe(status: Status): string {
     ),
     ...status.late_arrivals.map((late) => `late      ${late.partition} at ${late.at_utc}: ${late.reason}`),
   ];
+  if (log?.fault) lines.push(`log       ${log.fault}`);
   if (log) {
     lines.push(
       `log       ${log.messages.toLocaleString('en-US')} messages, ${(log.bytes / 1e6).toFixed(1)} MB of ${(log.max_bytes / 1e9).toFixed(1)} GB; projected to ${log.checkpoint_sequence} of ${log.last_sequence}, lag ${log.lag_messages}; unreferenced ${log.unreferenced_messages}`,

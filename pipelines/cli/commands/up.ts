@@ -16,7 +16,6 @@ export async function runUp(command: ParsedCommand): Promise<number> {
   await using context = await openContext(command, 'up');
   const { stack, signal, output } = context;
   const apiKey = apiKeyOf(context);
-  checkRights(context);
   stack.supervise();
   await using _projector = startProjector(context, [...DATASETS.keys()]);
   const listening = Promise.withResolvers<string>();
@@ -38,23 +37,23 @@ export async function runUp(command: ParsedCommand): Promise<number> {
   return 0;
 }
 
-function apiKeyOf(context: Context): string {
-  const key = context.settings.SVC_INTERNAL_API_KEY ?? context.stack.apiKey;
-  if (key !== undefined) return key;
+/**
+ * The key callers send: the operator's, or the one generated with the embedded database. With a database of the
+ * operator's own nothing is generated, and nothing is assumed about what may be served from it.
+ * @throws TidemarkError CONFIGURATION_INVALID naming everything that is missing.
+ */
+function apiKeyOf({ settings, stack }: Context): string {
+  const missing: string[] = [];
+  const key = settings.SVC_INTERNAL_API_KEY ?? stack.apiKey;
+  if (key === undefined) missing.push('SVC_INTERNAL_API_KEY: the key callers send is not generated');
+  if (settings.SVC_DATABASE_URL !== undefined && settings.SVC_SOURCE_RIGHTS_MATRIX_PATH === undefined) {
+    missing.push('SVC_SOURCE_RIGHTS_MATRIX_PATH: no sample matrix is assumed');
+  }
+  if (key !== undefined && missing.length === 0) return key;
   throw new TidemarkError(
     'CONFIGURATION_INVALID',
-    'SVC_INTERNAL_API_KEY is not set: with SVC_DATABASE_URL no key is generated',
+    `With SVC_DATABASE_URL these must be set too:\n  ${missing.join('\n  ')}`,
   );
-}
-
-/** With a database of the operator's own, nothing is assumed about what may be served from it. */
-function checkRights({ settings }: Context): void {
-  if (settings.SVC_DATABASE_URL !== undefined && settings.SVC_SOURCE_RIGHTS_MATRIX_PATH === undefined) {
-    throw new TidemarkError(
-      'CONFIGURATION_INVALID',
-      'SVC_SOURCE_RIGHTS_MATRIX_PATH is not set: with SVC_DATABASE_URL no sample matrix is assumed',
-    );
-  }
 }
 
 /** Its settings go by standard input: the key and the database's password are nobody else's to read. */
@@ -73,6 +72,7 @@ function startServing(context: Context, onUrl: (url: string) => void): Supervise
     log,
     input: JSON.stringify({
       cwd: PROJECT_ROOT,
+      parent: process.pid,
       settings,
       // The example's rights (everything allowed, artifacts that say "sample data only") are for our own database alone.
       sample_rights: context.settings.SVC_DATABASE_URL === undefined,

@@ -1,6 +1,7 @@
 /** Synthetic documents in exchange B's layout, with what its files are known for: gaps, repeats, printed floats. */
-import { pathToFileURL } from 'node:url';
+
 import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
 import { exchangeBSpotTrades } from '../../../shared/registry/datasets/exchange_b_spot_trades.ts';
 import { windowOf } from '../../../shared/registry/partitions.ts';
 import { daysBetween } from '../../../shared/time/days.ts';
@@ -50,7 +51,10 @@ function sizeText(random: () => number): string {
   const kind = random();
   const units = 1 + Math.floor(random() ** 3 * 2e8);
   if (kind < 0.05) return printedFloat(Math.ceil(random() * 9999) / 1e8);
-  if (kind < 0.08) return printedFloat(units / 1e8 + 2 ** -52 * (units / 1e8) * Math.ceil(random() * 3));
+  if (kind < 0.08) {
+    const size = Math.max(units, 20_000) / 1e8;
+    return printedFloat(size * (1 + 2 ** -52 * Math.ceil(random() * 3)));
+  }
   if (kind < 0.1) return printedFloat(Math.ceil(random() * 5));
   return printedFloat(units / 1e8);
 }

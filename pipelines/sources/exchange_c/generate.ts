@@ -33,8 +33,7 @@ export interface DayOptions {
   readonly without?: readonly number[];
 }
 
-const HEADER =
-  'timestamp,symbol,side,size,price,tickDirection,trdMatchID,grossValue,homeNotional,foreignNotional';
+const HEADER = 'timestamp,symbol,side,size,price,tickDirection,trdMatchID,grossValue,homeNotional,foreignNotional';
 const TICKS = ['PlusTick', 'ZeroPlusTick', 'MinusTick', 'ZeroMinusTick'];
 const RPI = ['', '0', '1', 'true', 'false'];
 

@@ -100,7 +100,8 @@ export class RowReader {
   magnitude(buffer: Buffer, p: number, column: number): number {
     let mantissa = 0;
     let at = p;
-    for (let digit = buffer[at] - 48; digit >= 0 && digit <= 9; digit = buffer[++at] - 48) mantissa = mantissa * 10 + digit;
+    for (let digit = buffer[at] - 48; digit >= 0 && digit <= 9; digit = buffer[++at] - 48)
+      mantissa = mantissa * 10 + digit;
     const point = at;
     if (buffer[at] === DOT) {
       at++;
@@ -232,7 +233,9 @@ export class RowReader {
   outside(ms: number, day: string): TidemarkError {
     const at = new Date(ms);
     const shown = Number.isNaN(at.getTime()) ? `${ms} ms` : at.toISOString();
-    return this.fault('SOURCE_OUTSIDE_PARTITION', `the time ${shown} is outside the document's ${day}`, { time_ms: ms });
+    return this.fault('SOURCE_OUTSIDE_PARTITION', `the time ${shown} is outside the document's ${day}`, {
+      time_ms: ms,
+    });
   }
 
   fault(code: ErrorCode, why: string, details: Record<string, string | number> = {}): TidemarkError {
@@ -242,8 +245,7 @@ export class RowReader {
 }
 
 /** Also the end of the bytes, which no cell goes past. */
-const isEnd = (byte: number | undefined): boolean =>
-  byte === COMMA || byte === LF || byte === CR || byte === undefined;
+const isEnd = (byte: number | undefined): boolean => byte === COMMA || byte === LF || byte === CR || byte === undefined;
 
 /** Adds a decimal's exact units, or what the database will see of its float64. */
 export function addTo(total: ExactTotal, units: number, value: number): void {
