@@ -3,25 +3,22 @@
  * CSV into an equal hypertable with the same unique key. Alternating rounds, each on a day of its own, process starts
  * included; then a seven-day backfill of ours.
  *
- * Options: --rows N (3,500,000), --rounds N (5), --days N (7; 0 leaves the backfill out), --json.
+ * Options: --dataset KEY (exchange_a_spot_trades), --rows N (3,500,000), --rounds N (5), --days N (7; 0 leaves the
+ * backfill out), --json.
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { createWriteStream } from 'node:fs';
 import { mkdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import { pipeline } from 'node:stream/promises';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { parseArgs } from 'node:util';
-import { openZipMember } from '../pipelines/sources/documents/archive.ts';
-import { consecutiveDays, writeDay } from '../pipelines/sources/exchange_a/generate.ts';
 import { connect } from '../shared/db/connect.ts';
 import { createLogger } from '../shared/log/logger.ts';
 import { acquireStack, type Stack } from '../shared/stack/stack.ts';
+import { type IngestSubject, SUBJECTS } from './ingest-subjects.ts';
 import { cpuSeconds, median, rounded, watch } from './measure.ts';
 
 const ROOT = fileURLToPath(new URL('../', import.meta.url));
-const SYMBOL = 'BTCUSDT';
 
 interface Figures {
   readonly seconds: number;
@@ -36,12 +33,15 @@ export async function run(argv: readonly string[]): Promise<void> {
   const { values } = parseArgs({
     args: [...argv],
     options: {
+      dataset: { type: 'string', default: SUBJECTS[0].dataset },
       rows: { type: 'string', default: '3500000' },
       rounds: { type: 'string', default: '5' },
       days: { type: 'string', default: '7' },
       json: { type: 'boolean', default: false },
     },
   });
+  const subject = SUBJECTS.find(({ dataset }) => dataset === values.dataset);
+  if (!subject) throw new Error(`--dataset is one of ${SUBJECTS.map(({ dataset }) => dataset).join(', ')}`);
   const rows = Number(values.rows);
   const rounds = Number(values.rounds);
   const days = Number(values.days);
@@ -56,29 +56,21 @@ export async function run(argv: readonly string[]): Promise<void> {
       progress: note,
     });
     const vendor = join(directory, 'vendor');
-    const plan = [
-      ...consecutiveDays({
-        from: '2024-03-01',
-        to: dayAfter('2024-03-01', rounds + days),
-        rowsPerDay: rows,
-        seed: 7,
-        timeUnit: 'ms',
-      }),
-    ];
-    note(`generating ${plan.length} days of ${rows.toLocaleString('en-US')} trades`);
-    for (const day of plan) await writeDay({ directory: vendor, symbol: SYMBOL, ...day });
-    await prepareBaseline(stack);
+    note(`generating ${rounds + days + 1} days of ${rows.toLocaleString('en-US')} trades`);
+    const plan = await subject.generate(vendor, '2024-03-01', dayAfter('2024-03-01', rounds + days), rows);
+    await prepareBaseline(stack, subject);
 
     const ours: Figures[] = [];
     const theirs: Figures[] = [];
     // Round 0 warms both up and is not counted.
     for (let round = 0; round <= rounds; round++) {
-      const { day } = plan[round];
-      const csv = await unpack(vendor, day, join(directory, 'day.csv'));
+      const day = plan[round];
+      const csv = join(directory, 'day.csv');
+      await subject.unpack(vendor, day, csv);
       await settle(stack);
-      const baseline = await measured(stack, rows, () => copyWithPsql(stack, csv));
+      const baseline = await measured(stack, rows, () => copyWithPsql(stack, subject, csv));
       await settle(stack);
-      const tidemark = await measured(stack, rows, () => backfillDays(stack, vendor, day, day));
+      const tidemark = await measured(stack, rows, () => backfillDays(stack, subject, vendor, day, day));
       if (round > 0) {
         theirs.push(baseline);
         ours.push(tidemark);
@@ -93,10 +85,10 @@ export async function run(argv: readonly string[]): Promise<void> {
     if (days > 0) {
       await settle(stack);
       week = await measured(stack, rows * days, () =>
-        backfillDays(stack, vendor, plan[rounds + 1].day, plan[rounds + days].day),
+        backfillDays(stack, subject, vendor, plan[rounds + 1], plan[rounds + days]),
       );
     }
-    report({ rows, rounds, ratios, ours, theirs, week, days }, values.json);
+    report({ dataset: subject.dataset, rows, rounds, ratios, ours, theirs, week, days }, values.json);
   } finally {
     await rm(directory, { recursive: true, force: true });
   }
@@ -104,6 +96,7 @@ export async function run(argv: readonly string[]): Promise<void> {
 
 function report(
   found: {
+    dataset: string;
     rows: number;
     rounds: number;
     ratios: number[];
@@ -124,6 +117,7 @@ function report(
   });
   const result = {
     bench: 'ingest',
+    dataset: found.dataset,
     rows: found.rows,
     rounds: found.rounds,
     ratio: rounded(median(found.ratios), 3),
@@ -154,23 +148,14 @@ const dayAfter = (day: string, count: number) =>
   new Date(Date.parse(`${day}T00:00:00Z`) + count * 86_400_000).toISOString().slice(0, 10);
 
 /** An equal hypertable: same columns, same chunks, the same unique key, in place as for any user of it. */
-async function prepareBaseline(stack: Stack): Promise<void> {
+async function prepareBaseline(stack: Stack, { table }: IngestSubject): Promise<void> {
   await using client = await connect({ url: stack.databaseUrl, name: 'bench' });
   await client.query('create extension if not exists timescaledb');
-  await client.query(`create table baseline_trades ("timestamp" int8 not null, trade_id int8 not null, price float8 not null,
-    quantity float8 not null, quote_quantity float8 not null, is_buyer_maker boolean not null, is_best_match boolean not null)`);
+  await client.query(`create table baseline_trades (${table})`);
   await client.query(
     `select create_hypertable('baseline_trades', by_range('timestamp', 86400000), create_default_indexes => false)`,
   );
   await client.query('create unique index on baseline_trades ("timestamp", trade_id)');
-}
-
-async function unpack(vendor: string, day: string, to: string): Promise<string> {
-  const stem = `${SYMBOL}-trades-${day}`;
-  const path = join(vendor, 'spot/daily/trades', SYMBOL, `${stem}.zip`);
-  const member = await openZipMember({ path, expectedName: `${stem}.csv`, maxUnpackedBytes: 2 ** 40 });
-  await pipeline(member.stream(), createWriteStream(to));
-  return to;
 }
 
 /** Neither side pays for the other's dirty pages. */
@@ -179,8 +164,8 @@ async function settle(stack: Stack): Promise<void> {
   await client.query('checkpoint');
 }
 
-function copyWithPsql(stack: Stack, csv: string) {
-  const columns = 'trade_id, price, quantity, quote_quantity, "timestamp", is_buyer_maker, is_best_match';
+function copyWithPsql(stack: Stack, { csvColumns, header }: IngestSubject, csv: string) {
+  const columns = csvColumns.replaceAll(/\s+/g, ' ');
   const psql = join(stack.runtime?.postgresBin ?? '/usr/bin', 'psql');
   return spawn(
     psql,
@@ -189,7 +174,7 @@ function copyWithPsql(stack: Stack, csv: string) {
       '-v',
       'ON_ERROR_STOP=1',
       '-qc',
-      `\\copy baseline_trades (${columns}) from '${csv}' with (format csv)`,
+      `\\copy baseline_trades (${columns}) from '${csv}' with (format csv${header ? ', header' : ''})`,
     ],
     {
       stdio: ['ignore', 'ignore', 'inherit'],
@@ -197,13 +182,13 @@ function copyWithPsql(stack: Stack, csv: string) {
   );
 }
 
-function backfillDays(stack: Stack, vendor: string, from: string, to: string) {
-  return spawn(join(ROOT, 'tidemark'), ['backfill', 'exchange_a_spot_trades', '--from', from, '--to', to, '--json'], {
+function backfillDays(stack: Stack, subject: IngestSubject, vendor: string, from: string, to: string) {
+  return spawn(join(ROOT, 'tidemark'), ['backfill', subject.dataset, '--from', from, '--to', to, '--json'], {
     stdio: ['ignore', 'ignore', 'inherit'],
     env: {
       ...process.env,
       SVC_STATE_DIR: stack.stateDir,
-      SVC_EXCHANGE_A_BASE_URL: pathToFileURL(join(vendor, '/')).href,
+      [subject.setting]: pathToFileURL(join(vendor, '/')).href,
       SVC_LOG_LEVEL: 'warn',
     },
   });

@@ -28,7 +28,12 @@ function decode(text: string | Buffer, more: { pieces?: readonly number[]; frame
     window: { key: day, ...windowOf(exchangeBSpotTrades, day) },
     frameRawBytes: frame,
   });
-  return decodeInPieces(text, more.pieces, (chunk) => decoder.push(chunk), () => decoder.finish());
+  return decodeInPieces(
+    text,
+    more.pieces,
+    (chunk) => decoder.push(chunk),
+    () => decoder.finish(),
+  );
 }
 
 function refusal(text: string | Buffer, day = DAY): TidemarkError {
@@ -67,7 +72,13 @@ describe('a file', () => {
     const lines = [1, 1, 1, 4, 5, 5, 9].map((id) => ROW.replace('465953984', String(id)));
     for (const pieces of [[1_000_000], [1], [7], [60], [140, 3]]) {
       const items = decode(`${HEADER}${lines.join('\n')}\n`, { pieces });
-      expect(factsOf(items)).toMatchObject({ rows: 4, gaps: 5, repeats_dropped: 3, first_offset: '1', last_offset: '9' });
+      expect(factsOf(items)).toMatchObject({
+        rows: 4,
+        gaps: 5,
+        repeats_dropped: 3,
+        first_offset: '1',
+        last_offset: '9',
+      });
       expect(rawOf(items)).toBe([lines[0], lines[3], lines[4], lines[6], ''].join('\n'));
     }
   });
@@ -75,7 +86,11 @@ describe('a file', () => {
   test('has the same facts and bytes however it is cut into pieces and frames', () => {
     const text = [...generateLines({ day: DAY, rows: 3000, seed: 5, repeats: 0.05, source: true })].join('');
     const whole = decode(text);
-    for (const [pieces, frame] of [[[1009], 4096], [[63, 9001], 5000], [[100_000], 1 << 20]] as const) {
+    for (const [pieces, frame] of [
+      [[1009], 4096],
+      [[63, 9001], 5000],
+      [[100_000], 1 << 20],
+    ] as const) {
       const items = decode(text, { pieces, frame });
       expect(factsOf(items)).toEqual(factsOf(whole));
       expect(rawOf(items)).toBe(rawOf(whole));
@@ -169,13 +184,28 @@ describe('refused, naming document and line', () => {
     ['a number of 30 digits', set(4, '123456789012345678901234567890'), 'SOURCE_ROW_INVALID', /below/],
     ['a time of 12 digits', set(5, '170403840014'), 'SOURCE_ROW_INVALID', /13 digits/],
     ['a time in µs', set(5, '1704038400149000'), 'SOURCE_ROW_INVALID', /13 digits/],
-    ['the time of the day before', set(5, '1704038399999'), 'SOURCE_OUTSIDE_PARTITION', /outside the document's 2024-01-01/],
+    [
+      'the time of the day before',
+      set(5, '1704038399999'),
+      'SOURCE_OUTSIDE_PARTITION',
+      /outside the document's 2024-01-01/,
+    ],
     ['the time of the day after', set(5, '1704124800000'), 'SOURCE_OUTSIDE_PARTITION', /outside the document's/],
     ['trailing garbage', `${ROW} `, 'SOURCE_ROW_INVALID', /line 3/],
     ['an empty line', '', 'SOURCE_ROW_INVALID', /line 3/],
     ['a falling id', other(465953982), 'SOURCE_SEQUENCE_BROKEN', /the id is 465953982, after 465953983/],
-    ['an id again with another price', other(465953983).replace('42457.6', '42457.7'), 'SOURCE_ROW_CONFLICT', /other content/],
-    ['an id again with the price written otherwise', other(465953983).replace('42457.6', '42457.60'), 'SOURCE_ROW_CONFLICT', /other/],
+    [
+      'an id again with another price',
+      other(465953983).replace('42457.6', '42457.7'),
+      'SOURCE_ROW_CONFLICT',
+      /other content/,
+    ],
+    [
+      'an id again with the price written otherwise',
+      other(465953983).replace('42457.6', '42457.60'),
+      'SOURCE_ROW_CONFLICT',
+      /other/,
+    ],
     ['a row of 600 bytes', set(3, `1.${'0'.repeat(600)}`), 'SOURCE_ROW_INVALID', /longer than 512|significant/],
   ];
   test.each(cases)('%s', (_, row, code, message) => {
@@ -203,15 +233,19 @@ describe('refused, naming document and line', () => {
     expect(refusal(text)).toMatchObject({ code: 'SOURCE_ROW_INVALID', details: { document: DOCUMENT, line: 1 } });
   });
 
-  test.each([['nothing', ''], ['a header alone', HEADER], ['a header without line end', HEADER.trimEnd()]])(
-    'an empty day: %s',
-    (_, text) => {
-      expect(refusal(text)).toMatchObject({ code: 'SOURCE_EMPTY', details: { document: DOCUMENT } });
-    },
-  );
+  test.each([
+    ['nothing', ''],
+    ['a header alone', HEADER],
+    ['a header without line end', HEADER.trimEnd()],
+  ])('an empty day: %s', (_, text) => {
+    expect(refusal(text)).toMatchObject({ code: 'SOURCE_EMPTY', details: { document: DOCUMENT } });
+  });
 
   test('a file of another day', () => {
-    expect(refusal(HEADER + ROW, '2024-01-02')).toMatchObject({ code: 'SOURCE_OUTSIDE_PARTITION', details: { line: 2 } });
+    expect(refusal(HEADER + ROW, '2024-01-02')).toMatchObject({
+      code: 'SOURCE_OUTSIDE_PARTITION',
+      details: { line: 2 },
+    });
   });
 
   test('random bytes put into a good file: never unnoticed, never a crash', () => {

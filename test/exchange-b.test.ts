@@ -1,13 +1,14 @@
 /** Exchange B end to end: real servers, the real command, a vendor on loopback. */
+
+import { spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
+import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
 import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
-import { spawn } from 'node:child_process';
-import { once } from 'node:events';
 import { pathToFileURL } from 'node:url';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { consecutiveDays, type DayOptions, generateLines, writeDay } from '../pipelines/sources/exchange_b/generate.ts';
@@ -29,13 +30,16 @@ const backfill = (system: System, from: string, to = from, env: Record<string, s
   system.run(['backfill', dataset.key, '--from', from, '--to', to], env);
 
 /** The rows as DuckDB reads them, decimals exact. */
-const files = (paths: readonly string[]) => `(select * from (${paths
-  .map(
-    (path) => `select instrument_name, trade_id, side, price, size, created_time as ms from read_csv('${path}', header = true,
+const files = (paths: readonly string[]) =>
+  `(select * from (${paths
+    .map(
+      (
+        path,
+      ) => `select instrument_name, trade_id, side, price, size, created_time as ms from read_csv('${path}', header = true,
       columns = {instrument_name: 'varchar', trade_id: 'bigint', side: 'varchar', price: 'decimal(6,1)', size: 'varchar',
       created_time: 'bigint'${path.includes('source') ? `, source: 'varchar'` : ''}})`,
-  )
-  .join(' union all ')}))`;
+    )
+    .join(' union all ')}))`;
 const SIZE = 'size::decimal(32,22)';
 
 describe('two file days', () => {
@@ -295,7 +299,11 @@ describe('the link endpoint', () => {
   let answers: ((response: ServerResponse) => void)[] = [];
   let md5: string | undefined;
   const json = (value: unknown) => (response: ServerResponse) => response.end(JSON.stringify(value));
-  const file = (more: object = {}) => ({ filename: `${name(DAY)}.zip`, url: `${base}zip/${name(DAY)}.zip?sign=x`, ...more });
+  const file = (more: object = {}) => ({
+    filename: `${name(DAY)}.zip`,
+    url: `${base}zip/${name(DAY)}.zip?sign=x`,
+    ...more,
+  });
   const link = (...groups: object[]) => json({ code: '0', data: { details: [{ groupDetails: groups }] } });
 
   beforeAll(async () => {
@@ -358,13 +366,16 @@ describe('the link endpoint', () => {
     expect(silent.facts.content_md5).toBeUndefined();
   });
 
-  test.each(['AAAAAAAAAAAAAAAAAAAAAA==', 'nonsense'])('whose file has another md5 than stated (%s): refused', async (wrong) => {
-    answers = [link(file())];
-    md5 = wrong;
-    const fault = await faultOf(open(), 'SOURCE_CHECKSUM_MISMATCH');
-    expect(fault.details).toMatchObject({ document: `${name(DAY)}.zip`, expected: wrong });
-    md5 = undefined;
-  });
+  test.each(['AAAAAAAAAAAAAAAAAAAAAA==', 'nonsense'])(
+    'whose file has another md5 than stated (%s): refused',
+    async (wrong) => {
+      answers = [link(file())];
+      md5 = wrong;
+      const fault = await faultOf(open(), 'SOURCE_CHECKSUM_MISMATCH');
+      expect(fault.details).toMatchObject({ document: `${name(DAY)}.zip`, expected: wrong });
+      md5 = undefined;
+    },
+  );
 
   test('answering 429 is asked again after the time it names; 429 for ever fails', async () => {
     const limited = (response: ServerResponse) => response.writeHead(429, { 'retry-after': '2' }).end();
@@ -404,7 +415,9 @@ describe('the link endpoint', () => {
         await fetch(${JSON.stringify(`${base}link`)}, { method: 'POST', body: '{}' });
       }`;
     answers = [json({})];
-    const children = [0, 1, 2].map(() => spawn(process.execPath, ['--input-type=module', '-e', script], { stdio: 'inherit' }));
+    const children = [0, 1, 2].map(() =>
+      spawn(process.execPath, ['--input-type=module', '-e', script], { stdio: 'inherit' }),
+    );
     await Promise.all(children.map((child) => once(child, 'exit')));
     const times = calls.slice(before).map(({ at }) => at);
     expect(times).toHaveLength(6);

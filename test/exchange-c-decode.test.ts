@@ -36,7 +36,12 @@ function decode(text: string | Buffer, { day = DAY, frame = 1 << 16, pieces, max
     maxHeldBytes,
     limitName: 'THE_LIMIT',
   });
-  return decodeInPieces(text, pieces, (chunk) => decoder.push(chunk), () => decoder.finish());
+  return decodeInPieces(
+    text,
+    pieces,
+    (chunk) => decoder.push(chunk),
+    () => decoder.finish(),
+  );
 }
 
 function refusal(text: string | Buffer, more: More = {}): TidemarkError {
@@ -80,7 +85,9 @@ describe('a file', () => {
       expect(factsOf(items)).toEqual(factsOf(sorted));
       expect(rawOf(items)).toBe(rawOf(sorted));
     }
-    const crlf = generateLines({ ...options, order: 'shuffled' }).join('').replaceAll('\n', '\r\n');
+    const crlf = generateLines({ ...options, order: 'shuffled' })
+      .join('')
+      .replaceAll('\n', '\r\n');
     expect(rawOf(decode(`\uFEFF${crlf}`))).toBe(rawOf(sorted));
   });
 
@@ -145,14 +152,23 @@ describe('a file', () => {
 
 test('held rows are found in the order of their ids, equal ids in that of the file', () => {
   fc.assert(
-    fc.property(fc.array(fc.oneof(fc.nat(20), fc.nat(200_000), fc.nat({ max: 2 ** 31 - 1 }).map((n) => n * 400_000))), (ids) => {
-      const held = new HeldRows();
-      held.openBlock(Buffer.from('x'));
-      for (const id of ids) held.add(id, 0, 0, 1);
-      const order = [...(held.order() ?? ids.keys())];
-      const expected = [...ids.keys()].sort((a, b) => ids[a] - ids[b] || a - b);
-      expect(order).toEqual(expected);
-    }),
+    fc.property(
+      fc.array(
+        fc.oneof(
+          fc.nat(20),
+          fc.nat(200_000),
+          fc.nat({ max: 2 ** 31 - 1 }).map((n) => n * 400_000),
+        ),
+      ),
+      (ids) => {
+        const held = new HeldRows();
+        held.openBlock(Buffer.from('x'));
+        for (const id of ids) held.add(id, 0, 0, 1);
+        const order = [...(held.order() ?? ids.keys())];
+        const expected = [...ids.keys()].sort((a, b) => ids[a] - ids[b] || a - b);
+        expect(order).toEqual(expected);
+      },
+    ),
   );
 });
 
@@ -162,7 +178,12 @@ describe('refused, naming document and line', () => {
     ['a row of 11 columns under a header of 10', `${ROW},0`, 'SOURCE_ROW_INVALID', /11 columns, expected 10/],
     ['another symbol', set(1, 'BTCUSD'), 'SOURCE_ROW_INVALID', /symbol must be BTCUSDT/],
     ['a side of its own', set(2, 'Short'), 'SOURCE_ROW_INVALID', /side must be buy or sell/],
-    ['a UUID as match id', set(6, '82c4f9a7-8675-54e6-9935-6ed6b9d9993f'), 'SOURCE_ROW_INVALID', /trdMatchID must be m- followed by digits/],
+    [
+      'a UUID as match id',
+      set(6, '82c4f9a7-8675-54e6-9935-6ed6b9d9993f'),
+      'SOURCE_ROW_INVALID',
+      /trdMatchID must be m- followed by digits/,
+    ],
     ['a match id without number', set(6, 'm-'), 'SOURCE_ROW_INVALID', /trdMatchID must be m-/],
     ['a match id with a sign', set(6, 'm--5'), 'SOURCE_ROW_INVALID', /trdMatchID/],
     ['a match id in capitals', set(6, 'M-5'), 'SOURCE_ROW_INVALID', /trdMatchID/],
@@ -185,7 +206,12 @@ describe('refused, naming document and line', () => {
     ['the day after', set(0, '1594166400.0'), 'SOURCE_OUTSIDE_PARTITION', /outside/],
     ['trailing garbage', `${ROW} `, 'SOURCE_ROW_INVALID', /foreignNotional/],
     ['an empty line', '', 'SOURCE_ROW_INVALID', /line 3/],
-    ['an id again with another tick direction', set(5, 'PlusTick', withId(19)), 'SOURCE_ROW_CONFLICT', /id 19 is that of line 2/],
+    [
+      'an id again with another tick direction',
+      set(5, 'PlusTick', withId(19)),
+      'SOURCE_ROW_CONFLICT',
+      /id 19 is that of line 2/,
+    ],
     ['a row of 600 bytes', set(3, `1.${'0'.repeat(600)}`), 'SOURCE_ROW_INVALID', /longer than 512|significant/],
   ];
   test.each(cases)('%s', (_, row, code, message) => {
@@ -211,7 +237,10 @@ describe('refused, naming document and line', () => {
     expect(refusal(text)).toMatchObject({ code: 'SOURCE_ROW_INVALID', details: { document: DOCUMENT, line: 1 } });
   });
 
-  test.each([['nothing', ''], ['a header alone', HEADER]])('an empty day: %s', (_, text) => {
+  test.each([
+    ['nothing', ''],
+    ['a header alone', HEADER],
+  ])('an empty day: %s', (_, text) => {
     expect(refusal(text)).toMatchObject({ code: 'SOURCE_EMPTY', details: { document: DOCUMENT } });
   });
 
@@ -243,7 +272,11 @@ describe.skipIf(!existsSync(EXCERPTS))('real first rows', () => {
   const read = (name: string) => readFileSync(join(EXCERPTS, name));
   test.each([
     ['trading_BTCUSDT_2020-03-26.newest_first.3rows.csv', '2020-03-26', /line 2: (the time|trdMatchID)/],
-    ['trading_BTCUSDT_2021-05-03.1row.csv', '2021-05-03', /line 2: .*trdMatchID must be m-|line 2: trdMatchID must be m-/],
+    [
+      'trading_BTCUSDT_2021-05-03.1row.csv',
+      '2021-05-03',
+      /line 2: .*trdMatchID must be m-|line 2: trdMatchID must be m-/,
+    ],
     ['trading_BTCUSDT_2026-09-01.first1.csv', '2026-09-01', /line 2: trdMatchID must be m-/],
     ['trading_other_symbols.rows.csv', '2021-08-29', /line 2: (symbol|the time)/],
     ['spot_BTCUSDT_2023-10-01.first1.csv', '2023-10-01', /line 1: the header must be/],
@@ -259,7 +292,9 @@ describe.skipIf(!existsSync(EXCERPTS))('real first rows', () => {
       ['trading_BTCUSDT_2026-09-01.first1.csv', '2026-09-01', 1],
     ] as const) {
       let id = 5;
-      const text = read(name).toString().replaceAll(/[0-9a-f]{8}-[0-9a-f-]{27}/g, () => `m-${id++}`);
+      const text = read(name)
+        .toString()
+        .replaceAll(/[0-9a-f]{8}-[0-9a-f-]{27}/g, () => `m-${id++}`);
       expect(factsOf(decode(text, { day }))).toMatchObject({ rows, gaps: 0 });
     }
   });

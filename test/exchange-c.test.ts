@@ -15,7 +15,14 @@ import { startServing } from './support/serving.ts';
 import { killedBackfill, NO_TRACES, storedRows, storedSeconds, tracesOf } from './support/trades.ts';
 import { startVendorServer } from './support/vendor-server.ts';
 
-const LARGE: DayOptions = { day: '2024-03-02', rows: 500_000, seed: 11, firstId: 700, repeats: 0.01, order: 'shuffled' };
+const LARGE: DayOptions = {
+  day: '2024-03-02',
+  rows: 500_000,
+  seed: 11,
+  firstId: 700,
+  repeats: 0.01,
+  order: 'shuffled',
+};
 const NEXT: DayOptions = { day: '2024-03-03', rows: 30_000, seed: 12, rpi: true, order: 'newest_first' };
 const archivePath = (day: string) => `trading/BTCUSDT/BTCUSDT${day}.csv.gz`;
 const envOf = (vendor: string) => ({ SVC_EXCHANGE_C_BASE_URL: pathToFileURL(`${vendor}/`).href });
@@ -30,7 +37,9 @@ async function put(system: System, day: string, bytes: Buffer | string | undefin
 
 const NAMES = ['ts', 'symbol', 'side', 'size', 'price', 'tick', 'match', 'gross', 'home', 'quote'];
 /** The rows as DuckDB reads them: times of decimals half up. */
-const files = (paths: readonly string[]) => `(select * exclude (ts), round(ts * 1000)::bigint as ms, match[3:]::bigint as id,
+const files = (
+  paths: readonly string[],
+) => `(select * exclude (ts), round(ts * 1000)::bigint as ms, match[3:]::bigint as id,
     lower(side) as taker from (${paths
       .map((path) => {
         const names = path.includes('rpi') ? [...NAMES, 'rpi'] : NAMES;
@@ -109,7 +118,9 @@ describe('two days', () => {
       first_offset: '700',
       last_offset: String(699 + LARGE.rows),
       repeats_dropped: repeats[0],
-      events_sha256: createHash('sha256').update(`${sorted.join('\n')}\n`).digest('hex'),
+      events_sha256: createHash('sha256')
+        .update(`${sorted.join('\n')}\n`)
+        .digest('hex'),
     });
     expect(manifest.repeats_dropped).toBeGreaterThan(3000);
   });
@@ -189,7 +200,8 @@ describe('a document that is not right', () => {
 
   test('fails the day, naming document and line, leaves nothing, and is read once it is right', async () => {
     const good = gzipSync(lines.join(''));
-    const changed = (line: number, change: (text: string) => string) => lines.with(line - 1, change(lines[line - 1])).join('');
+    const changed = (line: number, change: (text: string) => string) =>
+      lines.with(line - 1, change(lines[line - 1])).join('');
     const faults: [Buffer | string | undefined, string, RegExp][] = [
       [undefined, 'SOURCE_NOT_FOUND', /does not exist/],
       [Buffer.alloc(0), 'SOURCE_EMPTY', /empty/],
@@ -198,7 +210,11 @@ describe('a document that is not right', () => {
       [Buffer.concat([good, Buffer.from('more')]), 'SOURCE_ARCHIVE_INVALID', /./],
       ['', 'SOURCE_EMPTY', /no rows/],
       [lines[0], 'SOURCE_EMPTY', /no rows/],
-      [changed(400, (text) => text.replace(/m-\d+/, '82c4f9a7-8675-54e6-9935-6ed6b9d9993f')), 'SOURCE_ROW_INVALID', /line 400: trdMatchID/],
+      [
+        changed(400, (text) => text.replace(/m-\d+/, '82c4f9a7-8675-54e6-9935-6ed6b9d9993f')),
+        'SOURCE_ROW_INVALID',
+        /line 400: trdMatchID/,
+      ],
       [changed(480, (text) => text.replace(/m-\d+/, 'm-7')), 'SOURCE_ROW_CONFLICT', /line 480/],
       [changed(501, (text) => text.replace(/^\d+/, '1709251200')), 'SOURCE_OUTSIDE_PARTITION', /line 501/],
     ];
@@ -229,11 +245,21 @@ describe('a document that is not right', () => {
     const { exit, json } = await backfill(system, gap.day, '2024-05-08');
     expect(exit).toBe(1);
     expect(json.units).toMatchObject([
-      { partition: gap.day, state: 'quarantined', code: 'PARTITION_PROOF_FAILED', reason: expect.stringContaining('17, 40..42') },
+      {
+        partition: gap.day,
+        state: 'quarantined',
+        code: 'PARTITION_PROOF_FAILED',
+        reason: expect.stringContaining('17, 40..42'),
+      },
       { partition: '2024-05-08', state: 'proved' },
     ]);
-    const [row] = await system.rows(`select state, reason, manifest from partitions where partition_key = '${gap.day}'`);
-    expect(row).toMatchObject({ state: 'quarantined', manifest: { rows: 296, gaps: 4, missing_offsets: ['17', '40..42'] } });
+    const [row] = await system.rows(
+      `select state, reason, manifest from partitions where partition_key = '${gap.day}'`,
+    );
+    expect(row).toMatchObject({
+      state: 'quarantined',
+      manifest: { rows: 296, gaps: 4, missing_offsets: ['17', '40..42'] },
+    });
     expect(await tracesOf(system.client, dataset, gap.day)).toMatchObject({ native: 0, aligned: 0, covered: 0 });
     await using serving = await startServing({ databaseUrl: system.env.databaseUrl });
     const answer = await serving.query({
@@ -248,7 +274,10 @@ describe('a document that is not right', () => {
     ]);
     // The vendor mends its file: a new revision, on purpose.
     await writeDay({ directory: system.vendor, ...gap, without: [] });
-    expect((await backfill(system, gap.day)).json.units[0]).toMatchObject({ state: 'failed', code: 'PARTITION_PROOF_FAILED' });
+    expect((await backfill(system, gap.day)).json.units[0]).toMatchObject({
+      state: 'failed',
+      code: 'PARTITION_PROOF_FAILED',
+    });
     const again = await system.run(
       ['reingest', dataset.key, '--from', gap.day, '--to', gap.day, '--reason', 'mended'],
       envOf(system.vendor),

@@ -549,6 +549,40 @@ describe('random samples', () => {
   });
 });
 
+describe('random samples of dense aligned days', () => {
+  test('are rows as they are, valid until the next one, and every row is as likely', async () => {
+    await using own = await createTestEnv();
+    await migrated(own.databaseUrl);
+    const days = [randomDay('2024-04-01', 30_000, 1, 11), randomDay('2024-04-02', 20_000, 30_001, 12)];
+    await loadDays(own.databaseUrl, days);
+    await using dense = await startServing({ databaseUrl: own.databaseUrl });
+    const rows = days.flatMap((day) => alignedOf(day.trades));
+    // Few enough seconds to be tried, more than are numbered.
+    expect(rows.length).toBeGreaterThan(20_000);
+    expect(rows.length).toBeLessThan(60_000);
+    const place = new Map(rows.map((row, index) => [iso(row.aligned_at_ms), index]));
+    const classes = new Array<number>(50).fill(0);
+    const draws = 40;
+    for (let random_seed = 0; random_seed < draws; random_seed++) {
+      const body = { sources: [DATASET], mode: 'aligned_1s', n_random: 100, random_seed };
+      const { json } = await dense.query(body);
+      const places = json.rows.map((row: Row) => place.get(row.aligned_at_utc as string));
+      expect(places).toEqual([...new Set<number>(places)].sort((a, b) => a - b));
+      expect(places.length).toBe(100);
+      for (const row of json.rows as Record<string, string>[]) {
+        const index = place.get(row.aligned_at_utc)!;
+        const { aligned_at_ms: _, ...cells } = rows[index];
+        expect(row).toMatchObject(cells);
+        expect(row.valid_to_utc_exclusive).toBe(iso(rows[index + 1]?.aligned_at_ms ?? at('2024-04-03')));
+        classes[Math.floor((index * 50) / rows.length)]++;
+      }
+      if (random_seed === 0) expect((await dense.query(body)).json.rows).toEqual(json.rows);
+    }
+    const mean = (draws * 100) / 50;
+    expect(classes.reduce((sum, count) => sum + (count - mean) ** 2 / mean, 0)).toBeLessThan(95);
+  });
+});
+
 describe('coverage is looked at in the snapshot of the read', () => {
   test('a partition that is no longer proved is not served again, nor one served before it is proved', async () => {
     const last = { n_rows: 3 };

@@ -51,39 +51,49 @@ test('of a text of any length and seed equals hashtextextended', async () => {
   expect(new Set(ours).size).toBeGreaterThan(3500);
 });
 
-test.each([exchangeBSpotTrades, exchangeCSpotTrades])('of whole rows equals the sum over the table: $key', async ({ native, key }) => {
-  const time = fc.integer({ min: 1.5e12, max: 1.8e12 });
-  const number = fc.double({ noNaN: true, min: 0, max: 1e12 });
-  const cells = native.columns.map(({ name, pg }): fc.Arbitrary<number | string> =>
-    name === 'timestamp' ? time : pg === 'int8' ? fc.nat({ max: 2 ** 31 - 1 }) : pg === 'float8' ? number : text,
-  );
-  const rows = fc.sample(fc.tuple(...cells), { numRuns: 1000, seed: 3 });
-  await client.query(`create temp table ${key} (${native.columns.map(({ name, pg }) => `"${name}" ${pg}`).join(', ')})`);
-  await client.query(
-    `insert into ${key} select * from unnest(${native.columns.map(({ pg }, index) => `$${index + 1}::${pg}[]`).join(', ')})`,
-    native.columns.map((_, index) => rows.map((row) => String(row[index]))),
-  );
-  const hasher = new RowHasher();
-  const without = new RowHasher();
-  for (const [each, hashers] of [[rows, [hasher, without]], [rows.slice(0, 100), [without]]] as const) {
-    for (const row of each) {
-      for (const one of hashers) {
-        native.columns.forEach(({ name, pg }, index) => {
-          const value = row[index];
-          if (name === 'timestamp') one.begin(Number(value), 0, 0);
-          else if (pg === 'int8') one.int8(Number(value));
-          else if (pg === 'float8') one.float8(Number(value));
-          else one.text(Buffer.from(String(value)), 0, Buffer.byteLength(String(value)));
-        });
-        if (each === rows) one.end();
-        else one.endRemoved();
+test.each([exchangeBSpotTrades, exchangeCSpotTrades])(
+  'of whole rows equals the sum over the table: $key',
+  async ({ native, key }) => {
+    const time = fc.integer({ min: 1.5e12, max: 1.8e12 });
+    const number = fc.double({ noNaN: true, min: 0, max: 1e12 });
+    const cells = native.columns.map(
+      ({ name, pg }): fc.Arbitrary<number | string> =>
+        name === 'timestamp' ? time : pg === 'int8' ? fc.nat({ max: 2 ** 31 - 1 }) : pg === 'float8' ? number : text,
+    );
+    const rows = fc.sample(fc.tuple(...cells), { numRuns: 1000, seed: 3 });
+    await client.query(
+      `create temp table ${key} (${native.columns.map(({ name, pg }) => `"${name}" ${pg}`).join(', ')})`,
+    );
+    await client.query(
+      `insert into ${key} select * from unnest(${native.columns.map(({ pg }, index) => `$${index + 1}::${pg}[]`).join(', ')})`,
+      native.columns.map((_, index) => rows.map((row) => String(row[index]))),
+    );
+    const hasher = new RowHasher();
+    const without = new RowHasher();
+    for (const [each, hashers] of [
+      [rows, [hasher, without]],
+      [rows.slice(0, 100), [without]],
+    ] as const) {
+      for (const row of each) {
+        for (const one of hashers) {
+          native.columns.forEach(({ name, pg }, index) => {
+            const value = row[index];
+            if (name === 'timestamp') one.begin(Number(value), 0, 0);
+            else if (pg === 'int8') one.int8(Number(value));
+            else if (pg === 'float8') one.float8(Number(value));
+            else one.text(Buffer.from(String(value)), 0, Buffer.byteLength(String(value)));
+          });
+          if (each === rows) one.end();
+          else one.endRemoved();
+        }
       }
     }
-  }
-  const sum = async (from: string) => (await client.query(`select sum(${rowHashSql(native)})::text as hash from ${from} t`)).rows[0].hash;
-  expect(hasher.total()).toBe(await sum(key));
-  expect(without.total()).toBe(await sum(`(select * from ${key} offset 100)`));
-});
+    const sum = async (from: string) =>
+      (await client.query(`select sum(${rowHashSql(native)})::text as hash from ${from} t`)).rows[0].hash;
+    expect(hasher.total()).toBe(await sum(key));
+    expect(without.total()).toBe(await sum(`(select * from ${key} offset 100)`));
+  },
+);
 
 test('event ids made by the database are those that are packed here', async () => {
   const day = fc.integer({ min: 0, max: 60_000 }).map((n) => new Date(n * 86_400_000).toISOString().slice(0, 10));

@@ -10,8 +10,39 @@ export interface ExactDecimal {
   readonly scale: number;
 }
 
+const BIG_POWERS_OF_TEN = Array.from({ length: 64 }, (_, exponent) => 10n ** BigInt(exponent));
+const bigPowerOfTen = (exponent: number): bigint => BIG_POWERS_OF_TEN[exponent] ?? 10n ** BigInt(exponent);
+/** As many digits are an exact float64 whatever they are. */
+const PIECE_DIGITS = 15;
+
 /** `1.5e-05` -> 15 / 10^6. The text is a number, as validated by a decoder. */
 export function exactDecimal(text: string): ExactDecimal {
+  // Two pieces of fifteen digits hold what floats are printed as; a BigInt is made once, not digit by digit.
+  let high = 0;
+  let low = 0;
+  let digits = 0;
+  let scale = -1;
+  for (let at = 0; at < text.length; at++) {
+    const digit = text.charCodeAt(at) - 48;
+    if (digit === -2 && scale < 0) {
+      scale = 0;
+    } else if (digit >= 0 && digit <= 9 && digits < 2 * PIECE_DIGITS) {
+      if (digits < PIECE_DIGITS) high = high * 10 + digit;
+      else low = low * 10 + digit;
+      // Zeros in front are no digits.
+      if (high > 0) digits++;
+      if (scale >= 0) scale++;
+    } else {
+      return decimalOfText(text);
+    }
+  }
+  const mantissa =
+    digits <= PIECE_DIGITS ? BigInt(high) : BigInt(high) * bigPowerOfTen(digits - PIECE_DIGITS) + BigInt(low);
+  return { mantissa, scale: Math.max(scale, 0) };
+}
+
+/** Of any length, sign and exponent. */
+function decimalOfText(text: string): ExactDecimal {
   const [coefficient, exponent = '0'] = text.toLowerCase().split('e');
   const [whole, fraction = ''] = coefficient.split('.');
   const mantissa = BigInt(`${whole}${fraction}`.replace(/^\+/, '') || '0');
@@ -69,11 +100,9 @@ export class ExactBuckets {
 }
 
 function addDecimals(a: ExactDecimal, b: ExactDecimal): ExactDecimal {
-  const scale = Math.max(a.scale, b.scale);
-  return {
-    mantissa: a.mantissa * 10n ** BigInt(scale - a.scale) + b.mantissa * 10n ** BigInt(scale - b.scale),
-    scale,
-  };
+  if (a.scale === b.scale) return { mantissa: a.mantissa + b.mantissa, scale: a.scale };
+  const [fine, coarse] = a.scale > b.scale ? [a, b] : [b, a];
+  return { mantissa: fine.mantissa + coarse.mantissa * bigPowerOfTen(fine.scale - coarse.scale), scale: fine.scale };
 }
 
 /** Reads one decimal after another out of a row's bytes; `end` is where the last one stopped. */
@@ -96,7 +125,9 @@ export class DecimalReader {
         const digit = byte - 48;
         // Written so that the end of the bytes, which is no number at all, ends the loop too.
         if (!(digit >= 0 && digit <= 9)) {
-          this.#readText(bytes, start, delimiter);
+          if (!this.#readExponent(bytes, at, delimiter, mantissa, Math.max(scale, 0))) {
+            this.#readText(bytes, start, delimiter);
+          }
           return;
         }
         mantissa = mantissa * 10 + digit;
@@ -112,6 +143,21 @@ export class DecimalReader {
     this.mantissa = mantissa;
     this.scale = Math.max(scale, 0);
     this.value = scale <= 0 ? mantissa : mantissa / POWERS_OF_TEN[scale];
+  }
+
+  /** `e-05` behind up to fifteen digits, as dust is printed. @returns whether that is what is there. */
+  #readExponent(bytes: Buffer, e: number, delimiter: number, mantissa: number, decimals: number): boolean {
+    if ((bytes[e] | 0x20) !== 0x65 || bytes[e + 1] !== 45 || mantissa >= 1e15) return false;
+    const [tens, ones] = [bytes[e + 2] - 48, bytes[e + 3] - 48];
+    if (!(tens >= 0 && tens <= 9 && ones >= 0 && ones <= 9) || bytes[e + 4] !== delimiter) return false;
+    const scale = decimals + tens * 10 + ones;
+    if (scale > 22) return false;
+    this.end = e + 4;
+    this.inexact = false;
+    this.mantissa = mantissa;
+    this.scale = scale;
+    this.value = mantissa / POWERS_OF_TEN[scale];
+    return true;
   }
 
   #readText(bytes: Buffer, start: number, delimiter: number): void {

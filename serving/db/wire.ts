@@ -62,6 +62,13 @@ export class ColumnTypeFault extends Error {
   override readonly name = 'ColumnTypeFault';
 }
 
+interface Kept {
+  readonly name: string;
+  /** The last one of this text that was run, and how it is said. */
+  readonly statement: Statement;
+  readonly message: Buffer;
+}
+
 interface Active {
   readonly steps: readonly Step[];
   at: number;
@@ -80,11 +87,12 @@ interface PgInternals {
 
 /**
  * Reads come in order of time from indexes: a sort of a whole chunk before the first row is never the better plan,
- * also not on chunks that have no statistics yet. One backend a read, so that slots bound the machine's load.
+ * also not on chunks that have no statistics yet. One backend a read, so that slots bound the machine's load. Every
+ * transaction is one read-only snapshot; the steps of one message that begins none are a transaction of their own.
  */
 const SESSION = `select set_config(name, value, false) from (values ('enable_sort', 'off'), ('jit', 'off'),
-  ('max_parallel_workers_per_gather', '0'), ('client_connection_check_interval', '5s'),
-  ('timezone', 'UTC')) as s (name, value)`;
+  ('max_parallel_workers_per_gather', '0'), ('client_connection_check_interval', '5s'), ('timezone', 'UTC'),
+  ('default_transaction_isolation', 'repeatable read'), ('default_transaction_read_only', 'on')) as s (name, value)`;
 
 /** Statements kept on one connection: a few of the service's own, and reads of the newest rows. */
 const MAX_KEPT = 64;
@@ -97,8 +105,8 @@ export class Wire {
   status: 'I' | 'T' | 'E' = 'I';
   readonly #socket: Socket;
   readonly #target: PgInternals;
-  /** Names of kept statements by their text, the longest unused first. */
-  readonly #kept = new Map<string, string>();
+  /** Kept statements by their text, the longest unused first. */
+  readonly #kept = new Map<string, Kept>();
   #names = 0;
   #active: Active | undefined;
   #pending: Buffer[] = [];
@@ -158,14 +166,16 @@ export class Wire {
     const options = { binary: oids !== undefined, describe: oids !== undefined };
     if (!statement.keep) return [encodeStatement(statement, { name: '', parse: true, ...options })];
     const known = this.#kept.get(statement.text);
-    const name = known ?? `s${this.#names++}`;
+    if (known?.statement === statement) return [known.message];
+    const name = known?.name ?? `s${this.#names++}`;
+    const message = encodeStatement(statement, { name, parse: false, ...options });
     this.#kept.delete(statement.text);
-    this.#kept.set(statement.text, name);
-    const messages = [encodeStatement(statement, { name, parse: known === undefined, ...options })];
+    this.#kept.set(statement.text, { name, statement, message });
+    const messages = known ? [message] : [encodeStatement(statement, { name, parse: true, ...options })];
     if (this.#kept.size > MAX_KEPT) {
       const [[text, oldest]] = this.#kept;
       this.#kept.delete(text);
-      messages.unshift(encodeForget(oldest));
+      messages.unshift(encodeForget(oldest.name));
     }
     return messages;
   }

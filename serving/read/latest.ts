@@ -23,11 +23,10 @@ export async function planLatest(context: LiveContext, wanted: number): Promise<
   };
 }
 
+export type NewestPlan = Plan & { readonly statements: readonly [Statement] };
+
 /** One statement, where the counts of the newest partitions say how far back it has to look. */
-export function planNewest(
-  context: PlanContext,
-  wanted: number,
-): (Plan & { readonly statements: readonly [Statement] }) | undefined {
+export function planNewest(context: PlanContext, wanted: number): NewestPlan | undefined {
   const { parts, relation } = context;
   const newest = parts.at(-1);
   const from = newest && startByTail(context, newest, wanted);

@@ -6,7 +6,6 @@ import { contextOf } from './context.ts';
 import { ReadFault } from './faults.ts';
 import { Guard } from './guard.ts';
 import { GuessedRows, LastLooks } from './guess.ts';
-import { planNewest } from './latest.ts';
 import { planRead } from './plan.ts';
 import { Look, Session } from './session.ts';
 import type { ReadRequest } from './types.ts';
@@ -67,14 +66,13 @@ export class Reader {
   async #readByGuess(call: ReadCall, guard: Guard): Promise<number | undefined> {
     const { request, token } = call;
     if (!isLatest(request) || token !== undefined) return undefined;
-    const seen = this.#lastLooks.of(request.dataset, request.mode);
-    if (!seen || seen.snapshot.violation !== undefined) return undefined;
-    const context = contextOf(request, seen.snapshot);
-    const plan = planNewest(context, request.window.rows);
-    if (!plan) return undefined;
+    const seen = this.#lastLooks.of(request);
+    const guessed = this.#lastLooks.planOf(request);
+    if (!seen || !guessed) return undefined;
+    const { context, plan } = guessed;
     const { wire } = await this.#options.pool.acquire();
     guard.own(wire);
-    const look = lookFor(request);
+    const look = new Look(request.dataset, request.mode, false);
     const answer = new Answer(call, this.#options, guard);
     const rows = new GuessedRows(
       () => look.signature === seen.signature,
@@ -89,8 +87,10 @@ export class Reader {
       return undefined;
     }
     try {
-      this.#note(request, look);
       return rows.used ? answer.finish() : undefined;
+    } catch (error) {
+      this.#lastLooks.forget(request);
+      throw error;
     } finally {
       this.#options.pool.release(wire);
     }
@@ -125,7 +125,7 @@ export class Reader {
   }
 
   #note(request: ReadRequest, look: Look) {
-    if (isLatest(request)) this.#lastLooks.note(request.dataset, request.mode, look);
+    if (isLatest(request)) this.#lastLooks.note(request, look);
     return look.snapshot();
   }
 

@@ -14,6 +14,8 @@ import type { Slice } from './slices.ts';
 const SECOND_MS = 1000;
 /** Numbering as many rows takes as long as trying seconds (a few ms). */
 const NUMBERED_ROWS = 10_000;
+/** More places are found by numbering the rows once than by walking to each. */
+const WALKED_PLACES = 4;
 /** Of a large share of a partition most tries would repeat. */
 const MAX_SHARE = 0.25;
 
@@ -31,7 +33,10 @@ export async function sampleAligned(
     const slice = sliceOf(partitions, partition);
     if (partition.rows <= NUMBERED_ROWS || ranks.length > partition.rows * MAX_SHARE) {
       const places = { numbers: ranks, numberedBy: 't.aligned_at_utc' };
-      lookups.set(partition, (params) => relation.lookup(slice, params, { places }));
+      const few = ranks.length <= WALKED_PLACES;
+      lookups.set(partition, (params) =>
+        relation.lookup(slice, params, few ? { where: relation.atPlaces(slice, ranks) } : { places }),
+      );
     } else {
       const seconds = Math.floor((partition.to - partition.from) / SECOND_MS);
       const trial = { partition, slice, seconds, missing: ranks.length, tried: new Set<number>(), hits: [] };

@@ -24,15 +24,25 @@ export interface Snapshot {
   readonly tail: readonly PartitionTail[];
 }
 
-const BEGIN: Statement = { text: 'begin isolation level repeatable read read only', keep: true };
+/** A read-only snapshot: see the session settings of a connection. */
+const BEGIN: Statement = { text: 'begin', keep: true };
 const COMMIT: Statement = { text: 'commit', keep: true };
 
-const coverageStatement = (dataset: DatasetDefinition): Statement => ({
-  keep: true,
-  text: `select c.proved::text, c.synthetic::text, (select s.series_id::text from series s
-    where s.dataset_id = c.dataset_id and s.key = '') from coverage c where c.dataset_id = $1`,
-  params: [int2(dataset.number)],
-});
+const coverageStatements = new Map<string, Statement>();
+
+function coverageStatement(dataset: DatasetDefinition): Statement {
+  let statement = coverageStatements.get(dataset.key);
+  if (!statement) {
+    statement = {
+      keep: true,
+      text: `select c.proved::text, c.synthetic::text, (select s.series_id::text from series s
+        where s.dataset_id = c.dataset_id and s.key = ''), c.version::text from coverage c where c.dataset_id = $1`,
+      params: [int2(dataset.number)],
+    };
+    coverageStatements.set(dataset.key, statement);
+  }
+  return statement;
+}
 
 /** The newest partitions hold the latest rows: their counts say how far back those go. */
 const TAIL_PARTITIONS = 8;
@@ -66,9 +76,9 @@ export class Look {
     this.steps = steps;
   }
 
-  /** Two looks with the same signature saw the same. */
+  /** Two looks with the same signature saw the same: no partition is proved or withdrawn without a new version. */
   get signature(): string {
-    return JSON.stringify([this.#coverage.rows, this.#contract.rows, this.#tail.rows]);
+    return JSON.stringify([this.#coverage.rows, this.#contract.rows]);
   }
 
   snapshot(): Snapshot {
@@ -96,7 +106,7 @@ export class Session {
 
   /** A whole transaction in one message: the look, and a read that goes by what it is thought to say. */
   async all(look: Look, statement: Statement, oids: readonly number[], sink: RowSink): Promise<void> {
-    await this.#wire.run([{ statement: BEGIN }, ...look.steps, { statement, oids, sink }, { statement: COMMIT }]);
+    await this.#wire.run([...look.steps, { statement, oids, sink }]);
   }
 
   /** A result small enough to keep. */

@@ -17,7 +17,13 @@ export function findLine(raw: Buffer, offset: string, cell: OffsetRule['cell']):
   return undefined;
 }
 
-function holds(raw: Buffer, start: number, end: number, needle: Buffer, { column, prefix }: OffsetRule['cell']): boolean {
+function holds(
+  raw: Buffer,
+  start: number,
+  end: number,
+  needle: Buffer,
+  { column, prefix }: OffsetRule['cell'],
+): boolean {
   let at = start;
   for (let commas = 0; commas < column; at++) {
     if (at >= end) return false;

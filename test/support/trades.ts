@@ -15,7 +15,7 @@ import type { Answer, Running } from './pipeline.ts';
 export function decodeInPieces(
   text: string | Buffer,
   pieces: readonly number[] = [],
-  push: (chunk: Buffer) => Iterable<DecodedItem> | undefined | void,
+  push: (chunk: Buffer) => Iterable<DecodedItem>,
   finish: () => Iterable<DecodedItem>,
 ): DecodedItem[] {
   const bytes = Buffer.from(text as string);
@@ -24,7 +24,7 @@ export function decodeInPieces(
     const size = pieces.length > 0 ? pieces[turn % pieces.length] : bytes.length;
     // A buffer of its own, overwritten afterwards: a decompressor may use it again.
     const chunk = Buffer.from(bytes.subarray(at, at + size));
-    items.push(...(push(chunk) ?? []));
+    items.push(...push(chunk));
     chunk.fill(0x21);
     at += size;
   }
@@ -60,11 +60,10 @@ export async function tracesOf(client: Client, dataset: DatasetDefinition, parti
       dataset.number,
       partition,
     ]),
-    covered: await one('select count(*) n from coverage where dataset_id = $1 and proved && int8multirange(int8range($2, $3))', [
-      dataset.number,
-      fromMs,
-      toMs,
-    ]),
+    covered: await one(
+      'select count(*) n from coverage where dataset_id = $1 and proved && int8multirange(int8range($2, $3))',
+      [dataset.number, fromMs, toMs],
+    ),
     manifests: await one(
       'select count(*) n from attempts where dataset_id = $1 and partition_key = $2 and manifest is not null',
       [dataset.number, partition],
@@ -89,7 +88,9 @@ export async function storedSeconds(client: Client, dataset: DatasetDefinition):
 /** Stored native rows written to a file for DuckDB to read. */
 export async function storedRows(client: Client, dataset: DatasetDefinition, path: string): Promise<void> {
   const names = dataset.native.columns.map(({ name }) => `"${name}"`).join(', ');
-  const stream = client.query(copyTo(`copy (select ${names} from ${dataset.native.table}) to stdout with (format csv)`));
+  const stream = client.query(
+    copyTo(`copy (select ${names} from ${dataset.native.table}) to stdout with (format csv)`),
+  );
   await pipeline(stream, createWriteStream(path));
 }
 

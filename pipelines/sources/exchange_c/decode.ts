@@ -85,8 +85,10 @@ export class ExchangeCDecoder implements LineTaker {
     });
   }
 
-  push(chunk: Buffer): void {
+  /** Completes nothing: what comes first is known only at the end. */
+  push(chunk: Buffer): DecodedItem[] {
     this.#feeder.push(chunk);
+    return [];
   }
 
   lines(buffer: Buffer, from: number, to: number): void {

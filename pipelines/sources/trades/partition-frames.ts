@@ -46,6 +46,8 @@ export class PartitionFrames {
   // rows accepted and not copied yet: runs of LF-ended rows are copied at once, not row by row
   #source: Buffer | undefined;
   #run = 0;
+  /** The run is of rows from anywhere and ends here. */
+  #appending = false;
   #runTo = 0;
   #dropped = false;
 
@@ -108,25 +110,30 @@ export class PartitionFrames {
   /** One row from anywhere: its bytes [from, to), without line end. Rows that follow each other are copied at once. */
   append(id: number, ms: number, buffer: Buffer, from: number, to: number): void {
     if (this.#source !== buffer || this.#runTo !== from) {
-      this.#endRun();
+      this.#endAppended();
       this.#source = buffer;
       this.#run = from;
+      this.#appending = true;
     }
     this.row(id, ms);
     this.#runTo = to + 1;
     if (buffer[to] !== LF) {
       this.flushTo(to);
       this.#frame[this.#used++] = LF;
+      this.#appending = false;
       this.#source = undefined;
     }
-    if (this.#used + (this.#source ? this.#runTo - this.#run : 0) >= this.#frameRawBytes) {
-      this.#endRun();
+    if (this.#used + (this.#appending ? this.#runTo - this.#run : 0) >= this.#frameRawBytes) {
+      this.#endAppended();
       this.#endFrame();
     }
   }
 
-  #endRun(): void {
-    if (this.#source) this.flushTo(this.#runTo);
+  /** Copies what `append` has not copied yet; rows of `lines` end their run by themselves. */
+  #endAppended(): void {
+    if (!this.#appending) return;
+    this.flushTo(this.#runTo);
+    this.#appending = false;
     this.#source = undefined;
   }
 
@@ -167,7 +174,7 @@ export class PartitionFrames {
   }
 
   end(facts: ValueFacts): void {
-    this.#endRun();
+    this.#endAppended();
     this.#endFrame();
     this.#items.push({
       kind: 'end',

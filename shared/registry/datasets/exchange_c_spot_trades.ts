@@ -54,7 +54,12 @@ export const exchangeCSpotTrades = {
       },
       field('timestamp', 'int64', 'int8', "Trade time; the source's finer digits are rounded, half up.", 'ms'),
       TRADE_DATETIME,
-      field('tick_direction', 'string', 'text', 'Direction of the price against the trade before, as the source states it.'),
+      field(
+        'tick_direction',
+        'string',
+        'text',
+        'Direction of the price against the trade before, as the source states it.',
+      ),
       field('gross_value', 'float64', 'float8', 'Gross value as the source states it, 1e-8 of the quote unit.'),
       field('home_notional', 'float64', 'float8', 'Base quantity as the source states it.', 'base'),
       field('foreign_notional', 'float64', 'float8', 'Quote quantity as the source states it.', 'quote'),

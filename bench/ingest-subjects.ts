@@ -1,0 +1,115 @@
+/** What the ingest benchmark measures on: for each dataset a generated vendor day, and the table psql fills from it. */
+import { createReadStream, createWriteStream } from 'node:fs';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { Readable } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
+import { pathToFileURL } from 'node:url';
+import { createGunzip } from 'node:zlib';
+import { openZipMember } from '../pipelines/sources/documents/archive.ts';
+import { localPath } from '../pipelines/sources/documents/urls.ts';
+import * as exchangeA from '../pipelines/sources/exchange_a/generate.ts';
+import * as exchangeBFetch from '../pipelines/sources/exchange_b/fetch.ts';
+import * as exchangeB from '../pipelines/sources/exchange_b/generate.ts';
+import * as exchangeC from '../pipelines/sources/exchange_c/generate.ts';
+import * as exchangeCSource from '../pipelines/sources/exchange_c/source.ts';
+
+export interface IngestSubject {
+  readonly dataset: string;
+  /** Setting that names the vendor's folder. */
+  readonly setting: string;
+  /** Writes the documents of consecutive days. @returns the days. */
+  generate(vendor: string, from: string, to: string, rows: number): Promise<string[]>;
+  /** One day's CSV as psql is given it. */
+  unpack(vendor: string, day: string, to: string): Promise<void>;
+  /** Columns of a hypertable equal to ours; the key is (timestamp, trade_id). */
+  readonly table: string;
+  /** Columns of the CSV, in its order. */
+  readonly csvColumns: string;
+  readonly header: boolean;
+}
+
+const SYMBOL = 'BTCUSDT';
+const INSTRUMENT = 'BTC-USDT';
+
+export const SUBJECTS: readonly IngestSubject[] = [
+  {
+    dataset: 'exchange_a_spot_trades',
+    setting: 'SVC_EXCHANGE_A_BASE_URL',
+    async generate(directory, from, to, rowsPerDay) {
+      const days = exchangeA.consecutiveDays({ from, to, rowsPerDay, seed: 7, timeUnit: 'ms' });
+      for (const day of days) await exchangeA.writeDay({ directory, symbol: SYMBOL, ...day });
+      return days.map(({ day }) => day);
+    },
+    async unpack(vendor, day, to) {
+      const stem = `${SYMBOL}-trades-${day}`;
+      const path = join(vendor, 'spot/daily/trades', SYMBOL, `${stem}.zip`);
+      await unzip(path, `${stem}.csv`, to);
+    },
+    table: `"timestamp" int8 not null, trade_id int8 not null, price float8 not null, quantity float8 not null,
+      quote_quantity float8 not null, is_buyer_maker boolean not null, is_best_match boolean not null`,
+    csvColumns: 'trade_id, price, quantity, quote_quantity, "timestamp", is_buyer_maker, is_best_match',
+    header: false,
+  },
+  {
+    dataset: 'exchange_b_spot_trades',
+    setting: 'SVC_EXCHANGE_B_BASE_URL',
+    async generate(directory, from, to, rowsPerDay) {
+      const days = exchangeB.consecutiveDays({ from, to, rowsPerDay, seed: 7 });
+      // Without repeats: psql cannot leave them out, and its key would refuse them.
+      for (const day of days) await exchangeB.writeDay({ directory, ...day, repeats: 0 });
+      return days.map(({ day }) => day);
+    },
+    async unpack(vendor, day, to) {
+      const url = exchangeBFetch.archiveUrl(pathToFileURL(join(vendor, '/')), INSTRUMENT, day);
+      await unzip(localPath(url), exchangeBFetch.documentName(INSTRUMENT, day).replace(/zip$/, 'csv'), to);
+    },
+    // What the file does not hold, the table makes of it.
+    table: `"timestamp" int8 not null, trade_id int8 not null, price float8 not null, size float8 not null,
+      quote_quantity float8 generated always as (price * size) stored, side text not null, instrument_name text not null`,
+    csvColumns: 'instrument_name, trade_id, side, price, size, "timestamp"',
+    header: true,
+  },
+  {
+    dataset: 'exchange_c_spot_trades',
+    setting: 'SVC_EXCHANGE_C_BASE_URL',
+    async generate(directory, from, to, rowsPerDay) {
+      const days = exchangeC.consecutiveDays({ from, to, rowsPerDay, seed: 7 });
+      for (const day of days) await exchangeC.writeDay({ directory, ...day, repeats: 0 });
+      return days.map(({ day }) => day);
+    },
+    async unpack(vendor, day, to) {
+      const url = exchangeCSource.archiveUrl(pathToFileURL(join(vendor, '/')), SYMBOL, day);
+      const lines = createInterface({ input: createReadStream(localPath(url)).pipe(createGunzip()) });
+      await pipeline(Readable.from(inMilliseconds(lines)), createWriteStream(to));
+    },
+    table: `"timestamp" int8 not null, price float8 not null, size float8 not null, gross_value float8 not null,
+      home_notional float8 not null, foreign_notional float8 not null, side text not null, tick_direction text not null,
+      symbol text not null, trd_match_id text not null,
+      trade_id int8 generated always as (substr(trd_match_id, 3)::int8) stored`,
+    csvColumns: `"timestamp", symbol, side, size, price, tick_direction, trd_match_id, gross_value, home_notional,
+      foreign_notional`,
+    header: true,
+  },
+];
+
+/** psql cannot make milliseconds of decimal seconds: its file has them already, at no cost to it. */
+async function* inMilliseconds(lines: AsyncIterable<string>): AsyncGenerator<string> {
+  let isHeader = true;
+  let pending: string[] = [];
+  for await (const line of lines) {
+    const comma = line.indexOf(',');
+    const time = isHeader ? 'timestamp' : String(Math.round(Number(line.slice(0, comma)) * 1000));
+    pending.push(`${time}${line.slice(comma)}\n`);
+    isHeader = false;
+    if (pending.length < 10_000) continue;
+    yield pending.join('');
+    pending = [];
+  }
+  yield pending.join('');
+}
+
+async function unzip(path: string, expectedName: string, to: string): Promise<void> {
+  const member = await openZipMember({ path, expectedName, maxUnpackedBytes: 2 ** 40 });
+  await pipeline(member.stream(), createWriteStream(to));
+}
