@@ -90,6 +90,7 @@ export const ERROR_CODES = {
     transient: false,
     remedy: 'The partition is quarantined; `./tidemark status` shows expected and found.',
   },
+  INTERRUPTED: { transient: true, remedy: 'Run the same command again; it goes on where it stopped.' },
   PARTITION_UNKNOWN: { transient: false, remedy: '`./tidemark status` lists the partitions there are.' },
   PARTITION_CHANGED: { transient: true, remedy: 'The partition was revised while it was read; run the command again.' },
   PARTITION_TIMEOUT: {

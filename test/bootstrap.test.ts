@@ -96,6 +96,8 @@ test('the launcher runs from any folder, through links, and hands over its argum
     env: { PATH: [join(dir, 'bin'), dirname(process.execPath), '/usr/bin', '/bin'].join(delimiter) },
   });
   expect(result.stderr).toBe('');
-  expect(result.stdout).toBe(`<${root}/pipelines/cli/main.ts>\n<status>\n<--note>\n<two words>\n<>\n`);
+  expect(result.stdout).toBe(
+    `<--initial-old-space-size=512>\n<${root}/pipelines/cli/main.ts>\n<status>\n<--note>\n<two words>\n<>\n`,
+  );
   expect(result.status).toBe(7);
 });

@@ -39,8 +39,12 @@ function decode(bytes: Buffer, { frameRawBytes = 1 << 20, chunks = [], days = 1 
     at += size;
   }
   items.push(...decoder.finish());
-  return items;
+  return items.map(withoutRelease);
 }
+
+/** What a frame holds, without the way to give its buffer back: two functions are never equal. */
+const withoutRelease = (item: DecodedItem): DecodedItem =>
+  item.kind === 'events' ? { ...item, release: undefined } : item;
 
 const ends = (items: readonly DecodedItem[]) => items.filter((item): item is PartitionEnd => item.kind === 'end');
 const runs = (items: readonly DecodedItem[], key?: string) =>
@@ -278,7 +282,7 @@ describe('a file', () => {
             toMs: DAY + shift + DAY_MS,
             frameRawBytes,
           });
-          const own = [...decoder.push(fileOf(list.map(rowText))), ...decoder.finish()];
+          const own = [...decoder.push(fileOf(list.map(rowText))), ...decoder.finish()].map(withoutRelease);
           expect(end).toEqual(ends(own)[0]);
           expect(runs(items, end.partition.key)).toEqual(runs(own));
         }

@@ -610,10 +610,67 @@ describe('coverage is looked at in the snapshot of the read', () => {
     expect((await ask(last)).json.rows).toEqual(before.json.rows);
   });
 
+  test('a reader sees a revision whole or not at all, whatever it asks', async () => {
+    const [from, to] = [at('2024-03-05'), at('2024-03-06')];
+    const aligned = `canonical_aligned_1s_aggregates where aligned_at_utc >= '2024-03-05Z' and aligned_at_utc < '2024-03-06Z'`;
+    const native = `exchange_a_spot_trades where timestamp >= ${from} and timestamp < ${to}`;
+    await execute(
+      env.databaseUrl,
+      `create table kept_native as select * from ${native}; create table kept_aligned as select * from ${aligned}`,
+    );
+    const coverage = (sign: string) =>
+      `update coverage set proved = proved ${sign} int8multirange(int8range(${from}, ${to})), version = version + 1`;
+    const state = (name: string) => `update partitions set state = '${name}' where partition_key = '2024-03-05'`;
+    const out = `begin; delete from ${native}; delete from ${aligned}; ${state('quarantined')}; ${coverage('-')}; commit`;
+    const back = `begin; insert into exchange_a_spot_trades table kept_native; insert into canonical_aligned_1s_aggregates table kept_aligned;
+      ${state('proved')}; ${coverage('+')}; commit`;
+    const bodies: Omit<Body, 'sources'>[] = [
+      { n_rows: 3 },
+      { mode: 'aligned_1s', n_rows: 3 },
+      { mode: 'aligned_1s', n_rows: 3, filters: [{ field: 'trade_count', op: 'gte', value: 1 }] },
+      {},
+      { n_random: 5, random_seed: 1 },
+      { mode: 'aligned_1s', n_random: 5, random_seed: 1 },
+      { n_random: 5, random_seed: 1, filters: [{ field: 'price', op: 'gt', value: 0 }] },
+    ];
+    const rowsOf = async (body: Omit<Body, 'sources'>) => {
+      const answer = await ask(body);
+      return answer.status === 200 ? JSON.stringify(answer.json.rows) : `${answer.status} ${answer.text}`;
+    };
+    const withDay = await Promise.all(bodies.map(rowsOf));
+    await execute(env.databaseUrl, out);
+    const withoutDay = await Promise.all(bodies.map(rowsOf));
+    let flips = 0;
+    let done = false;
+    const flipping = (async () => {
+      while (!done) {
+        await execute(env.databaseUrl, flips % 2 === 0 ? back : out);
+        flips++;
+      }
+    })();
+    const seen = new Set<string>();
+    for (let round = 0; round < 60 || (seen.size < bodies.length * 2 && round < 1000); round++) {
+      await Promise.all(
+        bodies.map(async (body, index) => {
+          const rows = await rowsOf(body);
+          expect([withDay[index], withoutDay[index]]).toContain(rows);
+          seen.add(`${index} ${rows === withDay[index]}`);
+        }),
+      );
+    }
+    done = true;
+    await flipping;
+    if (flips % 2 === 0) await execute(env.databaseUrl, back);
+    await execute(env.databaseUrl, 'drop table kept_native, kept_aligned');
+    // Both were met by every kind of read.
+    expect(seen.size).toBe(bodies.length * 2);
+  });
+
   test('a count that does not agree with the rows is a fault, not a short answer', async () => {
     await execute(env.databaseUrl, `update partitions set rows = rows + 1000 where partition_key = '2024-03-05'`);
     try {
-      const answer = await ask({ n_rows: 1000 });
+      await using fresh = await startServing({ databaseUrl: env.databaseUrl });
+      const answer = await fresh.query({ sources: [DATASET], n_rows: 1000 });
       expect([answer.status, answer.json.code]).toEqual([503, 'QUERY_RUNTIME_ERROR']);
     } finally {
       await execute(env.databaseUrl, `update partitions set rows = rows - 1000 where partition_key = '2024-03-05'`);

@@ -13,6 +13,8 @@ export interface ChildOptions {
   /** Written to the child's standard input, then closed. */
   readonly input?: string;
   readonly log: Logger;
+  /** Told when the child refuses its settings (exit code 2): starting it again would change nothing. */
+  readonly onRefusal?: () => void;
   /** Receives the child's standard output, line by line. */
   readonly onLine?: (line: string) => void;
 }
@@ -51,6 +53,10 @@ export class SupervisedChild implements AsyncDisposable {
       if (onLine && child.stdout) forEachLine(child.stdout, onLine);
       const [code, signal] = await once(child, 'exit');
       if (this.#stopping) return;
+      if (code === 2 && this.#options.onRefusal) {
+        this.#options.onRefusal();
+        return;
+      }
       if (performance.now() - startedAt > 60_000) failures = 0;
       const waitMs = Math.min(100 * 2 ** failures, RESTART_MAX_MS);
       log.warn({ child: name, code, signal, waitMs }, 'process ended, starting it again');

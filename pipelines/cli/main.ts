@@ -2,7 +2,9 @@
  * The operator's command. Answers on stdout (`--json`: one object, docs/cli.md), everything else on stderr.
  * Exit 0: done. 1: some unit failed. 2: usage or configuration.
  */
+import { ERROR_CODES } from '../../shared/error-codes.ts';
 import { codeOf, explain, TidemarkError } from '../../shared/errors.ts';
+import { outageCode } from '../../shared/outage.ts';
 import { type CommandSpec, commandHelp, type ParsedCommand, parseCommand } from './options.ts';
 import * as specs from './specs.ts';
 
@@ -58,8 +60,8 @@ function overview(): string {
 }
 
 function report(error: unknown, command: string | undefined, json: boolean): number {
-  const code = codeOf(error) ?? 'UNEXPECTED';
-  const remedy = error instanceof TidemarkError ? error.remedy : undefined;
+  const code = codeOf(error) ?? outageCode(error) ?? 'UNEXPECTED';
+  const remedy = code === 'UNEXPECTED' ? undefined : ERROR_CODES[code].remedy;
   if (json)
     process.stdout.write(
       `${JSON.stringify({ command, ok: false, error: { code, message: explain(error), remedy } })}\n`,

@@ -2,6 +2,7 @@
 import { mkdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
+import { codeOf } from '../../shared/errors.ts';
 import { DATASETS, type DatasetDefinition } from '../../shared/registry/index.ts';
 import { dayKey } from '../../shared/time/days.ts';
 import { adapterOf } from '../sources/index.ts';
@@ -30,8 +31,15 @@ export async function loadSamples(context: Context): Promise<SampleReport[]> {
     )
       continue;
     const there = await context.catalog.partitions(dataset);
-    if (there.some((row) => !row.synthetic || row.state !== 'publishing')) continue;
-    reports.push(await loadSample(context, dataset));
+    const sampled = there.filter((row) => row.synthetic && row.state === 'proved').length;
+    // A first start that was interrupted is made up for.
+    if (sampled >= SAMPLE_DAYS || there.some((row) => !row.synthetic)) continue;
+    try {
+      reports.push(await loadSample(context, dataset));
+    } catch (error) {
+      // Somebody is publishing real data at this moment: then no sample is wanted.
+      if (codeOf(error) !== 'PUBLISHER_LEASE_HELD') throw error;
+    }
   }
   return reports;
 }

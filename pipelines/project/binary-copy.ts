@@ -79,17 +79,35 @@ export class StampedRows {
   }
 }
 
-/** Rows with texts among their columns, written value by value into a buffer that is large enough for all. */
+/** Rows with texts among their columns, written value by value; their buffers go round as StampedRows' do. */
 export class CopyRows {
-  readonly #bytes: Buffer;
-  readonly #view: DataView;
   readonly #columns: number;
+  readonly #kept: Buffer[] = [];
+  #next = 0;
+  #bytes: Buffer = Buffer.alloc(0);
+  #view = new DataView(this.#bytes.buffer);
   #at = 0;
 
-  constructor(columns: number, capacity: number) {
-    this.#bytes = Buffer.allocUnsafeSlow(capacity);
-    this.#view = new DataView(this.#bytes.buffer, this.#bytes.byteOffset, capacity);
+  constructor(columns: number) {
     this.#columns = columns;
+  }
+
+  /** New rows, which take at most `capacity` bytes. */
+  start(capacity: number): void {
+    this.#bytes = this.#buffer(capacity);
+    this.#view = new DataView(this.#bytes.buffer, this.#bytes.byteOffset, this.#bytes.length);
+    this.#at = 0;
+  }
+
+  #buffer(capacity: number): Buffer {
+    // Of the room, which is for the longest texts there could be, at least half is written.
+    if (capacity < 2 * REUSE_FROM_BYTES) return Buffer.allocUnsafeSlow(capacity);
+    const slot = this.#next++ % 3;
+    const kept = this.#kept[slot];
+    if (kept === undefined || kept.length < capacity) {
+      this.#kept[slot] = Buffer.allocUnsafeSlow(capacity + (capacity >> 3));
+    }
+    return this.#kept[slot];
   }
 
   begin(): void {

@@ -37,7 +37,7 @@ import { type Window, windowOf } from '../../shared/registry/partitions.ts';
 import type { RowProjector } from '../sources/types.ts';
 import { verifyCheckpoint } from './checkpoint.ts';
 import { ensureAlignedChunks } from './chunks.ts';
-import { type Position, writeProved, writeQuarantined, writeRefused } from './commit.ts';
+import { moveCheckpoint, type Position, writeProved, writeQuarantined, writeRefused } from './commit.ts';
 import { LogReader } from './log-reader.ts';
 import { PartitionLoad } from './partition-load.ts';
 
@@ -61,6 +61,9 @@ const LOOKAHEAD = 4;
 /** How long to wait for a message before looking at the clock and the signal. */
 const IDLE_MS = 100;
 
+/** States of an attempt that nothing changes any more. */
+const ENDED: ReadonlySet<string> = new Set(['proved', 'quarantined', 'refused']);
+
 /** How often a manifest's copy in the catalog is looked for, 100 ms apart: its publisher writes it after the log. */
 const MANIFEST_LOOKUPS = 50;
 
@@ -73,6 +76,8 @@ interface Readable<H extends Header = Header> {
 type Arrived = Readable | { readonly message: JsMsg; readonly fault: string };
 
 type Name = Pick<Header, 'partition' | 'attempt'>;
+/** Why an attempt is passed over: its partition is proved, it came to its end before, or it cannot be completed. */
+type Why = 'proved' | 'ended' | 'broken';
 const sameAttempt = (a: Name | undefined, b: Name) => a?.partition === b.partition && a.attempt === b.attempt;
 
 export class Projector {
@@ -84,10 +89,11 @@ export class Projector {
   #checkpoint = 0;
   #load: { readonly name: Name; readonly load: PartitionLoad; readonly openedAt: number } | undefined;
   /** An attempt whose frames are passed over until its manifest, and why. */
-  #skipping: { readonly name: Name; readonly why: 'proved' | 'broken'; reason: string } | undefined;
+  #skipping: { readonly name: Name; readonly why: Why; reason: string } | undefined;
   /** An attempt that fell silent: its next message means reading again from the checkpoint. */
   #silent: Name | undefined;
   #lastMessageAt = 0;
+  #lastMessage: JsMsg | undefined;
 
   constructor(needs: ProjectorNeeds) {
     this.#needs = needs;
@@ -112,6 +118,7 @@ export class Projector {
         const message = await this.#reader.read(ahead.length > 0 ? 0 : IDLE_MS);
         if (message) {
           this.#lastMessageAt = performance.now();
+          this.#lastMessage = message;
           ahead.push(this.#unpack(message));
           if (ahead.length < LOOKAHEAD) continue;
         }
@@ -192,7 +199,7 @@ export class Projector {
     }
   }
 
-  #skip(name: Name, why: 'proved' | 'broken', reason: string): void {
+  #skip(name: Name, why: Why, reason: string): void {
     const { partition, attempt } = name;
     this.#skipping = { name: { partition, attempt }, why, reason };
     this.#needs.log.debug({ partition, attempt, why, reason }, 'attempt skipped');
@@ -201,11 +208,17 @@ export class Projector {
   /** The attempt cannot be completed: its rows go, its remaining messages are passed over. */
   async #break(name: Name, reason: string): Promise<void> {
     await this.#drop();
-    if (this.#skipping?.why !== 'proved') this.#skip(name, 'broken', reason);
+    if (!this.#skipping || this.#skipping.why === 'broken') this.#skip(name, 'broken', reason);
   }
 
   async #open(header: Header): Promise<void> {
     const { dataset, client, side, createRows } = this.#needs;
+    // Met again because the checkpoint was lost: what it came to is on record, and stays.
+    const before = await this.#catalog.attempt(dataset, header.partition, header.attempt);
+    if (before && ENDED.has(before.state)) {
+      this.#skip(header, 'ended', `it came to its end before: ${before.state}`);
+      return;
+    }
     const row = await this.#catalog.partition(dataset, header.partition);
     // Whether a synthetic partition may be replaced is known only with the manifest, so it is loaded over.
     if (row?.state === 'proved' && !row.synthetic && row.revision >= header.revision) {
@@ -311,6 +324,10 @@ export class Projector {
     this.#skipping = undefined;
     const named = { ...manifest, partition: name.partition, attempt: name.attempt };
     const known = await this.#catalog.partition(dataset, name.partition);
+    if (why === 'ended') {
+      await moveCheckpoint(side, dataset, position);
+      return;
+    }
     if (why === 'proved') {
       const differing = known?.manifest ? differingFacts(known.manifest, manifest) : [];
       // Met again after the checkpoint was lost: nothing new.
@@ -360,7 +377,11 @@ export class Projector {
   }
 
   async #noticeSilence(): Promise<void> {
-    if (!this.#load || performance.now() - this.#lastMessageAt <= this.#needs.silenceMs) return;
+    if (!this.#lastMessage || performance.now() - this.#lastMessageAt <= this.#needs.silenceMs) return;
+    // Nothing is left to do with what was read, so the lag that monitors watch goes down.
+    this.#lastMessage.ack();
+    this.#lastMessage = undefined;
+    if (!this.#load) return;
     this.#silent = this.#load.name;
     await this.#drop();
   }
@@ -397,7 +418,7 @@ function dataFault(error: unknown): string | undefined {
   if (error instanceof TidemarkError) return error.code === 'LOG_FRAME_CORRUPT' ? error.message : undefined;
   if (!(error instanceof DatabaseError)) return undefined;
   if (error.code === '23505') return `rows repeat: ${explain(error)}`;
-  if (error.code === '23P01') return `ids overlap another proved partition: ${explain(error)}`;
+  if (error.code === '23P01') return `ids overlap another proved partition: ${error.detail ?? explain(error)}`;
   // Class 22: values out of range or malformed; 23: other constraints.
   return /^2[23]/.test(error.code ?? '') ? `the database refuses the rows: ${explain(error)}` : undefined;
 }

@@ -3,6 +3,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { DatabaseError } from 'pg';
 import { codeOf, explain, TidemarkError } from '../../shared/errors.ts';
 import type { Logger } from '../../shared/log/logger.ts';
+import { outageCode } from '../../shared/outage.ts';
 import type { DocumentRequest, Source } from '../sources/types.ts';
 import type { Lease } from './lease.ts';
 import type { AttemptOutcome } from './outcomes.ts';
@@ -54,7 +55,7 @@ export async function* backfill(
           });
         },
         (error) => {
-          finished.push(failure(partition, error, rows));
+          finished.push(failure(partition, needs.signal.aborted ? interrupted(error) : error, rows));
         },
       )
       .finally(() => waiting.delete(done));
@@ -76,6 +77,7 @@ export async function* backfill(
           seen.add(outcome.partition);
           if (outcome.kind === 'published') await_(outcome.partition, outcome.attempt, outcome.rows);
           else if (outcome.kind === 'refused') finished.push(failure(outcome.partition, outcome.error, 0, 'refused'));
+          else if (outcome.kind === 'held') finished.push(failure(outcome.partition, outcome.error, 0, 'quarantined'));
           else finished.push({ partition: outcome.partition, state: 'unchanged', rows: outcome.rows });
           while (waiting.size >= MAX_UNPROVED) await Promise.race(waiting);
           yield* finished.splice(0);
@@ -88,7 +90,8 @@ export async function* backfill(
           await delay(500, undefined, { signal: needs.signal }).catch(() => {});
           continue;
         }
-        for (const { key } of unitsAtFault(request, seen)) finished.push(failure(key, error, 0));
+        const fault = needs.signal.aborted ? interrupted(error) : error;
+        for (const { key } of unitsAtFault(request, seen)) finished.push(failure(key, fault, 0));
         // A full log stays full, and only the attempt that lies at its end can go on later.
         if (error instanceof TidemarkError && STOPPING.has(error.code)) stopped = error;
         break;
@@ -112,12 +115,21 @@ function unitsAtFault(request: DocumentRequest, seen: ReadonlySet<string>) {
   return request.partitions.filter(({ key }) => !seen.has(key));
 }
 
+const interrupted = (cause: unknown) => new TidemarkError('INTERRUPTED', 'stopped before it was proved', { cause });
+
 const withoutRows = (request: DocumentRequest, key: string) =>
   new TidemarkError('SOURCE_EMPTY', `The document of ${request.period} holds no rows of ${key}`);
 
 function failure(partition: string, error: unknown, rows: number, state: UnitState = 'failed'): UnitResult {
   const known = error instanceof TidemarkError ? error : undefined;
-  return { partition, state, rows, code: codeOf(error) ?? 'UNEXPECTED', reason: explain(error), remedy: known?.remedy };
+  return {
+    partition,
+    state,
+    rows,
+    code: codeOf(error) ?? outageCode(error) ?? 'UNEXPECTED',
+    reason: explain(error),
+    remedy: known?.remedy,
+  };
 }
 
 /**

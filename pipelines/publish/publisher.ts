@@ -17,7 +17,7 @@ import {
   parseManifest,
 } from '../../shared/frame/manifest.ts';
 import type { Logger } from '../../shared/log/logger.ts';
-import { attemptFilter, messageAt, subjectOf } from '../../shared/nats/stream.ts';
+import { attemptFilter, messageAt, messageOf, subjectOf } from '../../shared/nats/stream.ts';
 import type { DocumentRequest, EventRun, PartitionEnd, PartitionWindow, Source } from '../sources/types.ts';
 import { AttemptWriter } from './attempt-writer.ts';
 
@@ -36,6 +36,8 @@ export type PublishOutcome =
   | { readonly kind: 'published'; readonly partition: string; readonly attempt: number; readonly rows: number }
   /** Already proved with the same content. */
   | { readonly kind: 'unchanged'; readonly partition: string; readonly rows: number }
+  /** Quarantined: it stays so until an operator re-ingests it. */
+  | { readonly kind: 'held'; readonly partition: string; readonly error: TidemarkError }
   /** Already proved with other content: refused, recorded. */
   | { readonly kind: 'refused'; readonly partition: string; readonly error: TidemarkError };
 
@@ -50,6 +52,7 @@ export interface PublishProgress {
 type Treatment =
   | { readonly kind: 'publish'; readonly writer: AttemptWriter; readonly attempt: number; readonly revision: number }
   | { readonly kind: 'compare'; readonly proved: PartitionRow }
+  | { readonly kind: 'held'; readonly error: TidemarkError }
   /** Its manifest is in the log already; the projector has not come to it. */
   | { readonly kind: 'await'; readonly attempt: number };
 
@@ -137,6 +140,8 @@ export class Publisher {
         return await this.#publishManifest(end, treatment, document);
       case 'compare':
         return await this.#compareProved(end, treatment.proved, document);
+      case 'held':
+        return { kind: 'held', partition: end.partition.key, error: treatment.error };
       case 'await':
         return { kind: 'published', partition: end.partition.key, attempt: treatment.attempt, rows: end.facts.rows };
     }
@@ -165,17 +170,20 @@ export class Publisher {
     const proved = row?.state === 'proved' && row.synthetic === synthetic;
     if (proved && reingestReason === undefined) return { kind: 'compare', proved: row };
     if (row?.state === 'quarantined' && reingestReason === undefined) {
-      throw new TidemarkError(
-        'PARTITION_PROOF_FAILED',
-        `${dataset.key} ${partition.key} is quarantined: ${row.reason}`,
-        {
-          details: { dataset: dataset.key, partition: partition.key },
-        },
-      );
+      const message = `${dataset.key} ${partition.key} is quarantined: ${row.reason}`;
+      const details = { dataset: dataset.key, partition: partition.key };
+      return { kind: 'held', error: new TidemarkError('PARTITION_PROOF_FAILED', message, { details }) };
     }
     const earlier = await this.#catalog.attempts(dataset, partition.key);
     const latest = earlier[0];
-    const newRevision = reingestReason !== undefined && row !== undefined && row.state !== 'publishing';
+    // A revision that was interrupted goes on; it is the one that was asked for.
+    const pending =
+      row !== undefined &&
+      latest !== undefined &&
+      latest.revision > row.revision &&
+      (latest.state === 'publishing' || latest.state === 'published') &&
+      latest.document.sha256 === document.sha256;
+    const newRevision = reingestReason !== undefined && row !== undefined && row.state !== 'publishing' && !pending;
     const revision = newRevision ? Math.max(row.revision, latest?.revision ?? 0) + 1 : (latest?.revision ?? 1);
     if (latest?.state === 'published' && latest.revision === revision && latest.document.sha256 === document.sha256) {
       if (await this.#isStored(partition.key, latest)) return { kind: 'await', attempt: latest.attempt };
@@ -184,6 +192,8 @@ export class Publisher {
     if (latest?.state === 'publishing' && latest.revision === revision && latest.document.sha256 === document.sha256) {
       if (await this.#isTail(partition.key, latest.attempt)) attempt = latest.attempt;
     }
+    // A catalog younger than the log does not know the attempts that never got a manifest; their frames are there.
+    while (attempt !== latest?.attempt && (await this.#isTaken(partition.key, attempt))) attempt++;
     await this.#catalog.openAttempt(dataset, partition.key, {
       attempt,
       revision,
@@ -211,6 +221,12 @@ export class Publisher {
     const manager = await jetstreamManager(this.#connection, { checkAPI: false });
     const stored = await messageAt(manager, dataset.key, attempt.manifestSequence);
     return stored?.subject === subjectOf(dataset.key, partition, attempt.attempt, attempt.frames);
+  }
+
+  async #isTaken(partition: string, attempt: number): Promise<boolean> {
+    const { dataset } = this.#source;
+    const manager = await jetstreamManager(this.#connection, { checkAPI: false });
+    return (await messageOf(manager, dataset.key, subjectOf(dataset.key, partition, attempt, 0))) !== undefined;
   }
 
   /** Whether an interrupted attempt is still the end of the log: only then may it go on where it stopped. */

@@ -97,7 +97,8 @@ export class Catalog {
 
   /**
    * Opens attempt number `attempt` (or re-opens it, when an interrupted one goes on). The partition itself moves to
-   * `publishing` unless it is proved: a revision is published behind the rows that are served.
+   * `publishing` unless it is proved or quarantined: a revision is published behind the rows that are served, and a
+   * quarantine ends with a proof, not with a try.
    */
   async openAttempt(
     dataset: DatasetDefinition,
@@ -119,7 +120,7 @@ export class Catalog {
        values ($1, $2, 'publishing', $3, $4, $7, $8, $9)
        on conflict (dataset_id, partition_key) do update set state = 'publishing', attempt = excluded.attempt,
          revision = excluded.revision, synthetic = excluded.synthetic, reason = null, updated_at = clock_timestamp()
-         where partitions.state <> 'proved'`,
+         where partitions.state not in ('proved', 'quarantined')`,
       [dataset.number, key, attempt, revision, publisher, document, fromMs, toMs, synthetic],
     );
   }

@@ -109,6 +109,20 @@ export async function streamInfo(manager: JetStreamManager, dataset: string): Pr
   }
 }
 
+/** The newest stored message of a subject, or undefined when there is none. */
+export async function messageOf(
+  manager: JetStreamManager,
+  dataset: string,
+  subject: string,
+): Promise<number | undefined> {
+  try {
+    return (await manager.streams.getMessage(dataset, { last_by_subj: subject }))?.seq;
+  } catch (error) {
+    if (jsErrorCode(error) === JS_ERROR.NO_MESSAGE_FOUND) return undefined;
+    throw error;
+  }
+}
+
 /** The stored message at a sequence, or undefined when the stream holds none there. */
 export async function messageAt(
   manager: JetStreamManager,

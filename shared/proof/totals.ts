@@ -54,5 +54,5 @@ export function roundHalfEven(value: number): number {
   return floor % 2 === 0 ? floor : floor + 1;
 }
 
-/** The same total over stored rows of alias `t`. Values past 2^63 units go the slower way through numeric. */
+/** The same total over stored rows of alias `t`. */
 export const totalSql = (column: string, scale: number): string => `sum(round(t."${column}" * 1e${scale})::int8)`;

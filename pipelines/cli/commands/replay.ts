@@ -2,6 +2,7 @@
 import { connect } from '../../../shared/db/connect.ts';
 import type { PartitionRow } from '../../../shared/db/schema.ts';
 import { codeOf, explain, TidemarkError } from '../../../shared/errors.ts';
+import { outageCode } from '../../../shared/outage.ts';
 import { datasetOf } from '../../../shared/registry/index.ts';
 import { windowOf } from '../../../shared/registry/partitions.ts';
 import { replayPartition } from '../../prove/replay.ts';
@@ -49,7 +50,7 @@ export async function overPartitions(
       unit = {
         partition: row.partitionKey,
         state: 'failed',
-        code: codeOf(error) ?? 'UNEXPECTED',
+        code: codeOf(error) ?? outageCode(error) ?? 'UNEXPECTED',
         reason: explain(error),
       };
     }

@@ -19,7 +19,8 @@ export async function runUp(command: ParsedCommand): Promise<number> {
   stack.supervise();
   await using _projector = startProjector(context, [...DATASETS.keys()]);
   const listening = Promise.withResolvers<string>();
-  await using serving = startServing(context, listening.resolve);
+  listening.promise.catch(() => {}); // surfaces below
+  await using serving = startServing(context, listening);
   await loadSamples(context);
   const url = await Promise.race([
     listening.promise,
@@ -57,7 +58,7 @@ function apiKeyOf({ settings, stack }: Context): string {
 }
 
 /** Its settings go by standard input: the key and the database's password are nobody else's to read. */
-function startServing(context: Context, onUrl: (url: string) => void): SupervisedChild {
+function startServing(context: Context, listening: PromiseWithResolvers<string>): SupervisedChild {
   const { stack, log, settingFlags } = context;
   const settings = {
     ...settingFlags,
@@ -79,8 +80,15 @@ function startServing(context: Context, onUrl: (url: string) => void): Supervise
     }),
     onLine: (line) => {
       const { url } = JSON.parse(line) as { url?: string };
-      if (url) onUrl(url);
+      if (url) listening.resolve(url);
     },
+    onRefusal: () =>
+      listening.reject(
+        new TidemarkError(
+          'CONFIGURATION_INVALID',
+          'The HTTP service refuses its settings; its log line above says which',
+        ),
+      ),
   });
 }
 

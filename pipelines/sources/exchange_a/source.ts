@@ -70,10 +70,15 @@ async function open(
           toMs: file.document.endMs,
           frameRawBytes,
         });
-        for await (const chunk of member.stream(options.signal)) yield* decoder.push(chunk);
         // The end of a partition is vouched for only by a file that is still the one whose digest was checked.
-        await file.assertUnchanged();
-        yield* decoder.finish();
+        const vouched = async (item: DecodedItem) => {
+          if (item.kind === 'end') await file.assertUnchanged();
+          return item;
+        };
+        for await (const chunk of member.stream(options.signal)) {
+          for (const item of decoder.push(chunk)) yield await vouched(item);
+        }
+        for (const item of decoder.finish()) yield await vouched(item);
       },
       [Symbol.asyncDispose]: () => file[Symbol.asyncDispose](),
     };

@@ -21,6 +21,7 @@ const SIDES = { b: Buffer.from('buy'), s: Buffer.from('sell') };
 export class ExchangeBRowProjector implements RowProjector {
   readonly alignedColumns = ALIGNED_TRADE_COLUMNS;
   readonly #aligned: AlignedTrades;
+  readonly #copy = new CopyRows(COLUMNS);
   readonly #price = new DecimalReader();
   readonly #size = new DecimalReader();
   readonly #quote = new DecimalProduct();
@@ -31,7 +32,8 @@ export class ExchangeBRowProjector implements RowProjector {
 
   rows(raw: Buffer, rows: number): { copy: Buffer; rows: number } {
     checkRowCount(raw, rows, MIN_ROW_BYTES);
-    const copy = new CopyRows(COLUMNS, rows * ROW_BYTES + raw.length);
+    const copy = this.#copy;
+    copy.start(rows * ROW_BYTES + raw.length);
     const aligned = this.#aligned;
     let at = 0;
     for (let row = 0; row < rows; row++) {

@@ -20,6 +20,7 @@ export class ExchangeCRowProjector implements RowProjector {
   readonly alignedColumns = ALIGNED_TRADE_COLUMNS;
   readonly #window: PartitionWindow;
   readonly #aligned: AlignedTrades;
+  readonly #copy = new CopyRows(COLUMNS);
   readonly #size = new DecimalReader();
   readonly #price = new DecimalReader();
   readonly #number = new DecimalReader();
@@ -31,7 +32,8 @@ export class ExchangeCRowProjector implements RowProjector {
 
   rows(raw: Buffer, rows: number): { copy: Buffer; rows: number } {
     checkRowCount(raw, rows, MIN_ROW_BYTES);
-    const copy = new CopyRows(COLUMNS, rows * ROW_BYTES + raw.length);
+    const copy = this.#copy;
+    copy.start(rows * ROW_BYTES + raw.length);
     const aligned = this.#aligned;
     const number = this.#number;
     let at = 0;
