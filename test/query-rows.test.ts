@@ -505,22 +505,26 @@ describe('random samples', () => {
     const all = expected({ sources: [DATASET], ...body });
     const key = 'mode' in body ? 'aligned_at_utc' : 'trade_id';
     const place = new Map(all.map((row, index) => [row[key], index]));
-    // Fifty classes of neighbouring rows, so that dense and sparse stretches would show.
-    const classes = new Array<number>(50).fill(0);
     const size = new Array<number>(50).fill(0);
     for (let index = 0; index < all.length; index++) size[Math.floor((index * 50) / all.length)]++;
-    const draws = 60;
-    const n_random = 50;
-    for (let seed = 0; seed < draws; seed++) {
-      const { json } = await ask({ ...body, n_random, random_seed: seed, fields: [key] });
-      for (const row of json.rows) classes[Math.floor((place.get(row[key])! * 50) / all.length)]++;
+    // Many rows of few samples, and few of many: they are found in different ways.
+    for (const [n_random, draws] of [
+      [50, 60],
+      [4, 500],
+    ]) {
+      // Fifty classes of neighbouring rows, so that dense and sparse stretches would show.
+      const classes = new Array<number>(50).fill(0);
+      for (let seed = 0; seed < draws; seed++) {
+        const { json } = await ask({ ...body, n_random, random_seed: seed, fields: [key] });
+        for (const row of json.rows) classes[Math.floor((place.get(row[key])! * 50) / all.length)]++;
+      }
+      const chi = classes.reduce((sum, count, index) => {
+        const mean = (draws * n_random * size[index]) / all.length;
+        return sum + (count - mean) ** 2 / mean;
+      }, 0);
+      // 49 degrees of freedom: 99.99 % of samples lie below 95 (less still without replacement). Seeds are fixed.
+      expect(chi).toBeLessThan(95);
     }
-    const chi = classes.reduce((sum, count, index) => {
-      const mean = (draws * n_random * size[index]) / all.length;
-      return sum + (count - mean) ** 2 / mean;
-    }, 0);
-    // 49 degrees of freedom: 99.99 % of samples lie below 95 (less still without replacement). Seeds are fixed.
-    expect(chi).toBeLessThan(95);
   });
 
   test('the server draws a seed, says which, and it replays', async () => {
@@ -631,7 +635,7 @@ describe('coverage is looked at in the snapshot of the read', () => {
       {},
       { n_random: 5, random_seed: 1 },
       { mode: 'aligned_1s', n_random: 5, random_seed: 1 },
-      { n_random: 5, random_seed: 1, filters: [{ field: 'price', op: 'gt', value: 0 }] },
+      { n_random: 60, random_seed: 1, filters: [{ field: 'price', op: 'gt', value: 0 }] },
     ];
     const rowsOf = async (body: Omit<Body, 'sources'>) => {
       const answer = await ask(body);
@@ -640,6 +644,7 @@ describe('coverage is looked at in the snapshot of the read', () => {
     const withDay = await Promise.all(bodies.map(rowsOf));
     await execute(env.databaseUrl, out);
     const withoutDay = await Promise.all(bodies.map(rowsOf));
+    for (const [index, rows] of withDay.entries()) expect(withoutDay[index]).not.toBe(rows);
     let flips = 0;
     let done = false;
     const flipping = (async () => {

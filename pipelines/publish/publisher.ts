@@ -90,9 +90,9 @@ export class Publisher {
     request: DocumentRequest,
     onProgress?: (progress: PublishProgress) => void,
   ): AsyncGenerator<PublishOutcome> {
-    const unchanged = await this.#unchangedDocument(request);
-    if (unchanged) {
-      yield* unchanged;
+    const known = (await this.#heldDocument(request)) ?? (await this.#unchangedDocument(request));
+    if (known) {
+      yield* known;
       return;
     }
     await using document = await this.#source.open(request);
@@ -147,6 +147,25 @@ export class Publisher {
     }
   }
 
+  /** All partitions of the document are quarantined: there is nothing to fetch it for. */
+  async #heldDocument(request: DocumentRequest): Promise<PublishOutcome[] | undefined> {
+    if (this.#options.reingestReason !== undefined) return undefined;
+    const outcomes: PublishOutcome[] = [];
+    for (const { key } of request.partitions) {
+      const row = await this.#catalog.partition(this.#source.dataset, key);
+      if (row?.state !== 'quarantined') return undefined;
+      outcomes.push({ kind: 'held', partition: key, error: this.#heldBy(row) });
+    }
+    return outcomes;
+  }
+
+  #heldBy(row: PartitionRow): TidemarkError {
+    const { key: dataset } = this.#source.dataset;
+    return new TidemarkError('PARTITION_PROOF_FAILED', `${dataset} ${row.partitionKey} is quarantined: ${row.reason}`, {
+      details: { dataset, partition: row.partitionKey },
+    });
+  }
+
   /** All partitions of the document are proved, and the vendor's published digest is still the one they came from. */
   async #unchangedDocument(request: DocumentRequest): Promise<PublishOutcome[] | undefined> {
     if (this.#options.reingestReason !== undefined) return undefined;
@@ -170,9 +189,7 @@ export class Publisher {
     const proved = row?.state === 'proved' && row.synthetic === synthetic;
     if (proved && reingestReason === undefined) return { kind: 'compare', proved: row };
     if (row?.state === 'quarantined' && reingestReason === undefined) {
-      const message = `${dataset.key} ${partition.key} is quarantined: ${row.reason}`;
-      const details = { dataset: dataset.key, partition: partition.key };
-      return { kind: 'held', error: new TidemarkError('PARTITION_PROOF_FAILED', message, { details }) };
+      return { kind: 'held', error: this.#heldBy(row) };
     }
     const earlier = await this.#catalog.attempts(dataset, partition.key);
     const latest = earlier[0];
