@@ -422,8 +422,8 @@ describe('the link endpoint', () => {
     const times = calls.slice(before).map(({ at }) => at);
     expect(times).toHaveLength(6);
     const apart = times.slice(1).map((at, index) => at - times[index]);
-    // What is paced is the sending; on a busy machine the arrival may be a little off.
-    expect(Math.min(...apart)).toBeGreaterThan(650);
+    // What is paced is the sending: on a busy machine one arrival may be late, and the next seem close behind it.
+    expect(Math.min(...apart)).toBeGreaterThan(400);
     expect(times[5] - times[0]).toBeGreaterThanOrEqual(5 * 750 - 100);
   });
 });
