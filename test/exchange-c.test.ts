@@ -275,7 +275,7 @@ describe('a document that is not right', () => {
     // The vendor mends its file: a new revision, on purpose.
     await writeDay({ directory: system.vendor, ...gap, without: [] });
     expect((await backfill(system, gap.day)).json.units[0]).toMatchObject({
-      state: 'failed',
+      state: 'quarantined',
       code: 'PARTITION_PROOF_FAILED',
     });
     const again = await system.run(
