@@ -54,7 +54,18 @@ export class ServerFault extends Error {
 
 /** The connection is gone: nothing more is known about what it was doing. */
 export class ConnectionLost extends Error {
-  override readonly name = 'ConnectionLost';
+  override readonly name: string = 'ConnectionLost';
+}
+
+/** No connection was made. */
+export class ConnectFault extends ConnectionLost {
+  /** Where the server answered: why it refused. */
+  readonly sqlState: string;
+
+  constructor(cause: unknown) {
+    super(`no connection to the database: ${cause instanceof Error ? cause.message : String(cause)}`, { cause });
+    this.sqlState = String((cause as { code?: unknown }).code ?? '');
+  }
 }
 
 /** A result's columns are not of the types the registry declares. */
@@ -122,7 +133,7 @@ export class Wire {
     this.#socket.on('close', () => this.#onClose());
   }
 
-  /** @throws what `pg` throws: a DatabaseError with a SQLSTATE when the server refuses, a socket error otherwise. */
+  /** @throws ConnectFault */
   static async open(options: WireOptions): Promise<Wire> {
     const url = new URL(options.url);
     if (options.user !== undefined) url.username = encodeURIComponent(options.user);
@@ -134,7 +145,11 @@ export class Wire {
       keepAlive: true,
     });
     client.on('error', () => {});
-    await client.connect();
+    try {
+      await client.connect();
+    } catch (cause) {
+      throw new ConnectFault(cause);
+    }
     const wire = new Wire(client as unknown as PgInternals);
     await wire.run([{ statement: { text: SESSION } }]);
     return wire;

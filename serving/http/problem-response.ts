@@ -7,9 +7,11 @@ import { Problem } from '../contract/problems.ts';
 export function answerProblem(response: ServerResponse, error: unknown, requestId: string, log: Logger): void {
   const problem =
     error instanceof Problem ? error : new Problem('INTERNAL_ERROR', 'The fault is logged under the request id.');
-  if (problem.status >= 500) {
-    log.error({ code: problem.code, requestId, err: error instanceof Problem ? error.cause : error }, problem.message);
-  }
+  const { code } = problem;
+  const facts = { code, requestId, err: error instanceof Problem ? error.cause : error };
+  // A full queue is load being shed as it should be; thousands of lines about it would be load of their own.
+  if (problem.status >= 500 && !code.endsWith('QUEUE_LIMIT_REACHED')) log.error(facts, problem.message);
+  else log.debug(facts, problem.message);
   if (response.headersSent) {
     response.destroy();
     return;

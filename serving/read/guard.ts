@@ -52,8 +52,6 @@ export class Guard implements Disposable {
     if (error instanceof ServerFault || error instanceof ConnectionLost) {
       return new ReadFault('backend', error.message, { cause: error });
     }
-    // What `pg` and sockets throw while a connection is made carries a code.
-    const code = (error as { code?: unknown } | null)?.code;
-    return typeof code === 'string' ? new ReadFault('backend', String(error), { cause: error }) : error;
+    return error;
   }
 }

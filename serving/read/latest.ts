@@ -88,6 +88,6 @@ function* forward(
     const params = new Params();
     const where = isFirst && key ? relation.fromKey(key, params) : undefined;
     isFirst = false;
-    yield { text: relation.select(slice, params, { where }), params: params.list };
+    yield { text: relation.select(slice, params, where), params: params.list };
   }
 }

@@ -80,6 +80,6 @@ function* smallest({ relation, searched }: PlanContext, seed: number, threshold:
   for (const slice of slicesOf(searched, relation.chunkMs)) {
     const params = new Params();
     const where = `${relation.hash(params.add(int8(seed)))} <= ${params.add(int8(threshold))}`;
-    yield { text: relation.select(slice, params, { where }), params: params.list };
+    yield { text: relation.select(slice, params, where), params: params.list };
   }
 }

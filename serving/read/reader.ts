@@ -1,6 +1,6 @@
 /** Runs one read: a connection, a snapshot, a plan, its rows into a writer. The one core behind every access style. */
 import type { WirePool } from '../db/pool.ts';
-import { Wire } from '../db/wire.ts';
+import { ConnectFault, Wire } from '../db/wire.ts';
 import { Answer, type FreshnessRule, type ReadCall } from './answer.ts';
 import { contextOf } from './context.ts';
 import { ReadFault } from './faults.ts';
@@ -119,7 +119,7 @@ export class Reader {
       return { wire: await Wire.open({ ...pool.options, user: byokRole, password: call.token }), reused: false };
     } catch (error) {
       // SQLSTATE class 28: invalid authorization.
-      if (!/^28/.test((error as { code?: string }).code ?? '')) throw error;
+      if (!(error instanceof ConnectFault && error.sqlState.startsWith('28'))) throw error;
       throw new ReadFault('credentials_refused', 'the role or password was refused', { cause: error });
     }
   }

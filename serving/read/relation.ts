@@ -1,5 +1,6 @@
 /** The SQL of one request's rows, for any slice of time. Text comes from the registry and from numbers, never from callers. */
 import type { Range } from '../../shared/db/ranges.ts';
+import { assert } from '../../shared/errors.ts';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import { type Field, shapeOf } from '../../shared/registry/index.ts';
 import { isoOf } from '../contract/time.ts';
@@ -12,6 +13,8 @@ import type { ReadRequest } from './types.ts';
 const DAY_MS = 86_400_000;
 /** Of the aligned storage (migration 0002). */
 const ALIGNED_CHUNK_MS = 30 * DAY_MS;
+/** Of a dataset that has no aligned rows yet. */
+const NO_SERIES = -1;
 /** The registry's expression for the end of validity: a column that only these statements make. */
 const VALID_TO = 't.valid_to';
 const VALID_TO_COLUMN = 'valid_to';
@@ -59,8 +62,11 @@ export class Relation {
     this.#time = native
       ? { sql: `t."${dataset.native.time.column}"`, pg: dataset.native.time.pg }
       : { sql: 't.aligned_at_utc', pg: 'timestamptz' };
-    this.#series = native ? '' : `dataset_id = ${dataset.number} and series_id = ${facts.seriesId}`;
-    this.#scope = native ? '' : `t.dataset_id = ${dataset.number} and t.series_id = ${facts.seriesId} and `;
+    // Windows of states (metrics) begin with what is carried in, of every series: they need a relation of their own.
+    assert(native || dataset.aligned.windowing === 'bucket', `${dataset.key}: aligned windows of states are not built`);
+    const seriesId = facts.seriesId ?? NO_SERIES;
+    this.#series = native ? '' : `dataset_id = ${dataset.number} and series_id = ${seriesId}`;
+    this.#scope = native ? '' : `t.dataset_id = ${dataset.number} and t.series_id = ${seriesId} and `;
     this.chunkMs = native ? dataset.native.chunkMs : ALIGNED_CHUNK_MS;
     this.#order = shape.order.map((name) => shape.fields.find((field) => field.name === name)!);
     const asked = [...fields, ...filters.map((filter) => filter.field)].some((field) => field.sql === VALID_TO);
@@ -79,14 +85,9 @@ export class Relation {
     return field.sql.replaceAll('"', '') === this.#time.sql.replaceAll('"', '');
   }
 
-  /** Rows of the slice in order. `where` is one more test over `t`, `limit` a number of rows. */
-  select(
-    slice: Slice,
-    params: Params,
-    options: { readonly where?: string; readonly limit?: number; readonly next?: NextRow } = {},
-  ): string {
-    const limit = options.limit === undefined ? '' : ` limit ${options.limit}`;
-    return `select ${this.#outputs()} ${this.from(slice, params, options)} order by ${this.order()}${limit}`;
+  /** Rows of the slice in order; `where` is one more test over `t`. */
+  select(slice: Slice, params: Params, where?: string): string {
+    return `select ${this.#outputs()} ${this.from(slice, params, { where })} order by ${this.order()}`;
   }
 
   /** The newest `rows` of the slice, in order. */
