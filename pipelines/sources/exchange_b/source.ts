@@ -1,10 +1,10 @@
 /** Exchange B as a source: one zip of trades a file day. */
-import { TidemarkError } from '../../../shared/errors.ts';
+
 import type { Logger } from '../../../shared/log/logger.ts';
 import { exchangeBSpotTrades } from '../../../shared/registry/datasets/exchange_b_spot_trades.ts';
-import { fileDays, windowOf } from '../../../shared/registry/partitions.ts';
 import { openZipMember } from '../documents/archive.ts';
 import type { Backoff } from '../documents/retry.ts';
+import { planDaily } from '../trades/plan.ts';
 import type { DecodedItem, DocumentRequest, OpenedDocument, Source } from '../types.ts';
 import { ExchangeBDecoder } from './decode.ts';
 import { fetchTrades } from './fetch.ts';
@@ -28,14 +28,7 @@ export function exchangeBSource(options: ExchangeBOptions): Source {
   return {
     dataset: exchangeBSpotTrades,
     granularities: ['daily'],
-    plan: (fromDay, toDay, granularity) => {
-      if (granularity !== 'daily') throw new TidemarkError('USAGE', 'Exchange B publishes daily documents only');
-      return fileDays(fromDay, toDay).map((day) => ({
-        period: day,
-        granularity,
-        partitions: [{ key: day, ...windowOf(exchangeBSpotTrades, day) }],
-      }));
-    },
+    plan: planDaily(exchangeBSpotTrades),
     // Only the answer that brings the document states its digest.
     publishedSha256: async () => undefined,
     open: (request) => open(request, options),

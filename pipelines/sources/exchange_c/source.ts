@@ -1,12 +1,12 @@
 /** Exchange C as a source: one gzip of trades a day. */
-import { TidemarkError } from '../../../shared/errors.ts';
+
 import type { Logger } from '../../../shared/log/logger.ts';
 import { exchangeCSpotTrades } from '../../../shared/registry/datasets/exchange_c_spot_trades.ts';
-import { fileDays, windowOf } from '../../../shared/registry/partitions.ts';
 import { openGzip } from '../documents/archive.ts';
 import { fetchDocument } from '../documents/fetch.ts';
 import type { Backoff } from '../documents/retry.ts';
 import { urlBelow } from '../documents/urls.ts';
+import { planDaily } from '../trades/plan.ts';
 import type { DecodedItem, DocumentRequest, OpenedDocument, Source } from '../types.ts';
 import { ExchangeCDecoder } from './decode.ts';
 
@@ -35,14 +35,7 @@ export function exchangeCSource(options: ExchangeCOptions): Source {
   return {
     dataset: exchangeCSpotTrades,
     granularities: ['daily'],
-    plan: (fromDay, toDay, granularity) => {
-      if (granularity !== 'daily') throw new TidemarkError('USAGE', 'Exchange C publishes daily documents only');
-      return fileDays(fromDay, toDay).map((day) => ({
-        period: day,
-        granularity,
-        partitions: [{ key: day, ...windowOf(exchangeCSpotTrades, day) }],
-      }));
-    },
+    plan: planDaily(exchangeCSpotTrades),
     // The vendor publishes no digest of the document.
     publishedSha256: async () => undefined,
     open: (request) => open(request, options),
