@@ -1,4 +1,10 @@
+import { join } from 'node:path';
 import { defineConfig } from 'vitest/config';
+import { LongestFirst } from './test/support/longest-first.ts';
+import { PATIENCE_MS } from './test/support/patience.ts';
+
+// As ./tidemark does, for the services and helpers that tests start without it.
+process.env.NODE_COMPILE_CACHE ??= join(import.meta.dirname, 'node_modules/.cache/tidemark-compile');
 
 export default defineConfig({
   test: {
@@ -7,8 +13,11 @@ export default defineConfig({
     // Tests run real servers; two files at once keep a two-core machine busy without making times meaningless.
     pool: 'forks',
     maxWorkers: 2,
-    testTimeout: 60_000,
-    hookTimeout: 120_000,
+    sequence: { sequencer: LongestFirst },
+    // Above test/support/patience.ts, so that what was waited for in vain is told. Nothing is expected to be fast.
+    testTimeout: 180_000,
+    hookTimeout: 180_000,
     teardownTimeout: 60_000,
+    expect: { poll: { timeout: PATIENCE_MS } },
   },
 });

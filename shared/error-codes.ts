@@ -27,6 +27,10 @@ export const ERROR_CODES = {
     remedy: 'The vendor has not published this document, or the base URL is wrong.',
   },
   SOURCE_UNREACHABLE: { transient: true, remedy: 'Check the network, the vendor and the base URL setting.' },
+  SOURCE_REFUSED: {
+    transient: false,
+    remedy: 'The source says what is wrong with the request, most likely its key: check the setting of the key.',
+  },
   SOURCE_TRUNCATED: { transient: true, remedy: 'The document ended early; fetch it again.' },
   SOURCE_CHECKSUM_MISSING: {
     transient: false,
@@ -47,16 +51,57 @@ export const ERROR_CODES = {
   },
   SOURCE_EMPTY: { transient: false, remedy: 'The document holds no rows.' },
   SOURCE_ROW_INVALID: { transient: false, remedy: 'The vendor row named is not of the documented shape.' },
-  SOURCE_SEQUENCE_BROKEN: { transient: false, remedy: 'Offsets must be contiguous within this document.' },
+  SOURCE_SEQUENCE_BROKEN: {
+    transient: false,
+    remedy: 'The ids of the document do not follow each other as its source has them; fetch it again.',
+  },
   SOURCE_ROW_CONFLICT: {
     transient: false,
     remedy: 'Two rows of the document claim one id with different content; ask the vendor which is right.',
+  },
+  SOURCE_LAYOUT_UNKNOWN: {
+    transient: false,
+    remedy: 'The document is not of the layout its adapter reads, or a page in its place; nothing was written.',
   },
   SOURCE_LINK_INVALID: {
     transient: false,
     remedy: 'The endpoint that tells where documents are did not name the one asked for; check its URL setting.',
   },
   SOURCE_OUTSIDE_PARTITION: { transient: false, remedy: 'The row is outside the time range of its partition.' },
+
+  // a Bitcoin node
+  NODE_UNREACHABLE: { transient: true, remedy: 'Check that the node runs and SVC_BITCOIN_RPC_URL; then ask again.' },
+  NODE_ANSWER_CUT: { transient: true, remedy: 'The connection to the node broke inside of an answer; ask again.' },
+  NODE_CREDENTIALS_REFUSED: {
+    transient: false,
+    remedy: 'Check SVC_BITCOIN_RPC_USER and SVC_BITCOIN_RPC_PASSWORD.',
+  },
+  NODE_CHAIN_MISMATCH: {
+    transient: false,
+    remedy: 'SVC_BITCOIN_NETWORK names another chain than the node has; correct one of them.',
+  },
+  NODE_PRUNED: { transient: false, remedy: 'A node that keeps every block is needed: run it with prune=0.' },
+  NODE_HEIGHT_BEYOND_TIP: {
+    transient: true,
+    remedy: 'The node has not come so far, or SVC_BITCOIN_CONFIRMATION_DEPTH keeps these blocks back; ask again later.',
+  },
+  NODE_UNDO_MISSING: {
+    transient: false,
+    remedy: 'The node cannot tell what these inputs spent; it needs version 23 or newer and its undo data (-reindex).',
+  },
+  NODE_BLOCK_INVALID: {
+    transient: false,
+    remedy: 'The block named is not what its hash says; the node or what is in front of it is at fault.',
+  },
+  NODE_ANSWER_INVALID: {
+    transient: false,
+    remedy: 'The answer is not of the shape a Bitcoin node gives; check SVC_BITCOIN_RPC_URL and its version.',
+  },
+  NODE_CALL_REFUSED: { transient: false, remedy: 'The node refused the call for the reason in the message.' },
+  CHAIN_REORGANISED: {
+    transient: true,
+    remedy: 'Blocks that were there are no longer in the chain; `./tidemark status` shows the heights to re-ingest.',
+  },
 
   // the log
   LOG_UNAVAILABLE: { transient: true, remedy: 'nats-server is not answering; check SVC_NATS_URL.' },
@@ -73,7 +118,13 @@ export const ERROR_CODES = {
   LOG_GAP: { transient: true, remedy: 'The projector starts again at its checkpoint by itself.' },
   LOG_REWOUND: {
     transient: false,
-    remedy: 'The stream is not the one the checkpoint was taken on; see docs/architecture.md, recovery.',
+    remedy:
+      'The stream is not the one the checkpoint was taken on: `./tidemark recover` puts the two in step and names what the log lost.',
+  },
+  LOG_PARTITION_LOST: {
+    transient: false,
+    remedy:
+      'The log lost this partition, which is served all the same; `./tidemark reingest ... --reason` puts it there again.',
   },
   LOG_STREAM_MISCONFIGURED: {
     transient: false,
@@ -92,6 +143,10 @@ export const ERROR_CODES = {
   },
   INTERRUPTED: { transient: true, remedy: 'Run the same command again; it goes on where it stopped.' },
   PARTITION_UNKNOWN: { transient: false, remedy: '`./tidemark status` lists the partitions there are.' },
+  PARTITION_OVERLAPS: {
+    transient: false,
+    remedy: 'Ask for the heights of the partition named; a quarantined one gives way to `./tidemark reingest`.',
+  },
   PARTITION_CHANGED: { transient: true, remedy: 'The partition was revised while it was read; run the command again.' },
   PARTITION_TIMEOUT: {
     transient: true,
@@ -103,12 +158,28 @@ export const ERROR_CODES = {
     transient: true,
     remedy: 'Another process is publishing this dataset; it is named in the message.',
   },
+  WORK_HELD: {
+    transient: true,
+    remedy: 'The same work is being done by the process named in the message; wait for it, or stop it.',
+  },
+  PUBLISHER_LEASE_LOST: {
+    transient: true,
+    remedy: 'The connection that held the lease was lost; the same command goes on where it stopped.',
+  },
   PROJECTOR_STOPPED: { transient: true, remedy: 'The projector ended; its log tells why.' },
 
   // storage
   DATABASE_UNAVAILABLE: { transient: true, remedy: 'PostgreSQL is not answering; check SVC_DATABASE_URL.' },
   MIGRATION_FAILED: { transient: false, remedy: 'The statement named failed; nothing of that migration was applied.' },
   MIGRATION_DRIFT: { transient: false, remedy: 'An applied migration file was changed afterwards; restore it.' },
+  READ_ROLE_REFUSED: {
+    transient: false,
+    remedy: 'Have the statements of `./tidemark read-role ROLE --sql` run by whoever may make roles.',
+  },
+  READ_ROLE_UNSAFE: {
+    transient: false,
+    remedy: 'A role whose password callers know may do nothing but read; take another name.',
+  },
 
   INTERNAL_INVARIANT: { transient: false, remedy: 'This is a defect; please report it with the message.' },
 } as const satisfies Record<string, { transient: boolean; remedy: string }>;

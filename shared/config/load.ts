@@ -11,6 +11,15 @@ export interface LoadOptions {
   readonly env?: NodeJS.ProcessEnv;
   /** Where `.env` is looked for and relative paths start; default the current folder. */
   readonly cwd?: string;
+  /** Settings without a default that the process cannot do without, by what else is set. */
+  readonly required?: (settings: Partial<Settings>) => readonly SettingName[];
+}
+
+export interface ReadSettings {
+  /** What could be used; complete where there are no faults. */
+  readonly settings: Partial<Settings>;
+  /** `NAME: what is wrong`. */
+  readonly faults: readonly string[];
 }
 
 /**
@@ -18,31 +27,45 @@ export interface LoadOptions {
  * @throws TidemarkError CONFIGURATION_INVALID naming every faulty setting, one a line.
  */
 export function loadSettings(options: LoadOptions = {}): Settings {
+  const { settings, faults } = readSettings(options);
+  if (faults.length > 0) throw settingsInvalid(faults);
+  return settings as Settings;
+}
+
+export const settingsInvalid = (faults: readonly string[]): TidemarkError =>
+  new TidemarkError('CONFIGURATION_INVALID', `Settings cannot be used:\n  ${faults.join('\n  ')}`);
+
+/** The same for a process that has more to check before it reports what is wrong. */
+export function readSettings(options: LoadOptions = {}): ReadSettings {
   const cwd = options.cwd ?? process.cwd();
   const env = options.env ?? process.env;
   const file = readDotEnv(resolve(cwd, '.env'));
   const faults: string[] = [];
+  const faulty = new Set<SettingName>();
   const values: Record<string, unknown> = {};
   for (const [name, setting] of Object.entries(SETTINGS) as [SettingName, Setting][]) {
     const text = options.flags?.[name] ?? nonBlank(env[name]) ?? nonBlank(file[name]) ?? setting.default;
     if (text === undefined) continue;
     const parsed = parseSetting(setting, text, cwd);
-    if ('fault' in parsed)
+    if ('value' in parsed) values[name] = parsed.value;
+    else {
+      faulty.add(name);
       faults.push(`${name}: ${parsed.fault}${isTelling(setting, text) ? `, got ${JSON.stringify(text)}` : ''}`);
-    else values[name] = parsed.value;
+    }
+  }
+  const settings = values as Partial<Settings>;
+  for (const name of options.required?.(settings) ?? []) {
+    if (settings[name] === undefined && !faulty.has(name)) faults.push(`${name}: is required`);
   }
   for (const name of Object.keys({ ...file, ...env })) {
     if (name.startsWith('SVC_') && !(name in SETTINGS)) faults.push(`${name}: no such setting${suggestion(name)}`);
   }
-  if (faults.length > 0) {
-    throw new TidemarkError('CONFIGURATION_INVALID', `Settings cannot be used:\n  ${faults.join('\n  ')}`);
-  }
-  return values as Settings;
+  return { settings, faults };
 }
 
 /** Whether a faulty text may be shown: no secret, and no address with credentials in it. */
 const isTelling = (setting: Setting, text: string) =>
-  !setting.secret && !(setting.kind === 'url' && text.includes('@'));
+  !setting.secret && !((setting.kind === 'url' || setting.kind === 'origins') && text.includes('@'));
 
 function parseSetting(setting: Setting, text: string, cwd: string): { value: unknown } | { fault: string } {
   switch (setting.kind) {
@@ -69,17 +92,26 @@ function parseSetting(setting: Setting, text: string, cwd: string): { value: unk
         : { value };
     }
     case 'path':
-      return { value: resolve(cwd, text) };
-    case 'list':
-      return {
-        value: text
-          .split(',')
-          .map((part) => part.trim())
-          .filter(Boolean),
-      };
+      return text.trim() === '' ? BLANK : { value: resolve(cwd, text) };
+    case 'origins': {
+      const value = text
+        .split(',')
+        .map((part) => part.trim())
+        .filter(Boolean);
+      const isUsable = value.every((part) => part === '*' || isOrigin(part));
+      return isUsable ? { value } : { fault: 'must be origins such as https://app.example.org, or *' };
+    }
     case 'string':
-      return { value: text };
+      return text.trim() === '' ? BLANK : { value: text };
   }
+}
+
+const BLANK = { fault: 'must not be blank' };
+
+/** As browsers send them: scheme, host and port, in lower case, nothing after. */
+function isOrigin(text: string): boolean {
+  const url = URL.canParse(text) ? new URL(text) : undefined;
+  return /^https?:$/.test(url?.protocol ?? '') && url?.origin === text && !text.includes('*');
 }
 
 function readDotEnv(path: string): Record<string, string | undefined> {

@@ -1,24 +1,21 @@
 /**
  * Reading and moving the state of partitions and attempts. Plain SQL on purpose: every backfill and projector starts
- * with this module, and the query builder takes 340 ms to load; reports use it (shared/db/reports.ts).
+ * with this module, and the query builder takes as long to load as half of a command; reports use it (shared/db/reports.ts).
  */
 import type { ClientBase, Pool, QueryResultRow } from 'pg';
 import type { DocumentFacts, Manifest } from '../frame/manifest.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
-import { windowOf } from '../registry/partitions.ts';
+import { keyFacts } from '../registry/keys.ts';
+import { type LedgerKind, record } from './ledger.ts';
+import { PROJECTOR_LOCK } from './locks.ts';
+import { parseMultirange, type Range } from './ranges.ts';
 import type { AttemptRow, CheckpointRow, CoverageRow, PartitionRow } from './schema.ts';
-
-export type LedgerKind =
-  | 'late_arrival_refused'
-  | 'reingest_started'
-  | 'revision_proved'
-  | 'quarantined'
-  | 'sample_retired'
-  | 'replay_replaced';
 
 const PARTITION_COLUMNS = `dataset_id as "datasetId", partition_key as "partitionKey", state, attempt, revision,
   from_ms as "fromMs", to_ms as "toMs", synthetic, rows, aligned_rows as "alignedRows", aligned_hash as "alignedHash",
-  offsets, manifest, recount, reason, ingested_at as "ingestedAt", proved_at as "provedAt", updated_at as "updatedAt"`;
+  offsets, manifest, recount, reason, ingested_at as "ingestedAt", proved_at as "provedAt", updated_at as "updatedAt",
+  source_id as "sourceId", span, through_ms as "throughMs", last_updated_at as "lastUpdatedAt",
+  verified_at as "verifiedAt"`;
 const ATTEMPT_COLUMNS = `dataset_id as "datasetId", partition_key as "partitionKey", attempt, revision, state, publisher,
   document, manifest, frames, first_sequence as "firstSequence", manifest_sequence as "manifestSequence", reason,
   started_at as "startedAt", updated_at as "updatedAt"`;
@@ -28,11 +25,29 @@ const NUMBERS = [
   'toMs',
   'rows',
   'alignedRows',
+  'throughMs',
   'firstSequence',
   'manifestSequence',
   'streamSequence',
   'version',
 ];
+
+/** What can be seen of a projector from the side. */
+export interface ProjectorActivity {
+  /** Of the checkpoint; 0: there is none. */
+  readonly sequence: number;
+  /** The connection that holds the projector's lock. */
+  readonly holder: { readonly name: string; readonly pid: number; readonly since: Date } | undefined;
+  /** Another text when the holder has done anything, or is another one. */
+  readonly mark: string;
+  /** At work in the database at this moment, waiting for nobody. */
+  readonly isBusy: boolean;
+}
+
+export interface Standing {
+  readonly partition: Pick<PartitionRow, 'state' | 'synthetic' | 'revision' | 'fromMs'> | undefined;
+  readonly attemptState: AttemptRow['state'] | undefined;
+}
 
 export class Catalog {
   readonly #client: ClientBase | Pool;
@@ -54,6 +69,24 @@ export class Catalog {
     return (await this.#rows<PartitionRow>(sql, [dataset.number, key]))[0];
   }
 
+  async projectorActivity(dataset: DatasetDefinition): Promise<ProjectorActivity> {
+    const [row] = await this.#rows<Record<string, never>>(
+      `select c.stream_sequence as sequence, a.pid, a.application_name as name, a.backend_start as since,
+         concat_ws(' ', a.pid, a.state_change, p.tuples_processed) as mark,
+         coalesce(a.state = 'active' and coalesce(a.wait_event_type, '') not in ('Client', 'Lock'), false) as busy
+       from (select $1::int8 as id) d
+       left join checkpoints c on c.dataset_id = d.id
+       left join pg_locks l on l.locktype = 'advisory' and l.classid = $2 and l.objid::int8 = d.id and l.objsubid = 2
+         and l.granted and l.database = (select oid from pg_database where datname = current_database())
+       left join pg_stat_activity a on a.pid = l.pid
+       left join pg_stat_progress_copy p on p.pid = a.pid`,
+      [dataset.number, PROJECTOR_LOCK],
+    );
+    const { sequence, pid, name, since, mark, busy } = row;
+    const holder = pid === null ? undefined : { name, pid, since };
+    return { sequence: Number(sequence ?? 0), holder, mark, isBusy: busy };
+  }
+
   /** Partitions whose window starts in [fromMs, toMs), in order of time. */
   async partitions(dataset: DatasetDefinition, fromMs = -8.64e15, toMs = 8.64e15): Promise<PartitionRow[]> {
     return await this.#rows<PartitionRow>(
@@ -61,6 +94,110 @@ export class Catalog {
        order by from_ms, partition_key`,
       [dataset.number, fromMs, toMs],
     );
+  }
+
+  /** Proved partitions of the sample, and real ones in whatever state. */
+  async counts(dataset: DatasetDefinition): Promise<{ readonly synthetic: number; readonly real: number }> {
+    const [{ synthetic, real }] = await this.#rows<{ synthetic: string; real: string }>(
+      `select count(*) filter (where synthetic and state = 'proved') as synthetic,
+         count(*) filter (where not synthetic) as real from partitions where dataset_id = $1`,
+      [dataset.number],
+    );
+    return { synthetic: Number(synthetic), real: Number(real) };
+  }
+
+  /** The first real partition there is, in whatever state. */
+  async firstKey(dataset: DatasetDefinition): Promise<string | undefined> {
+    const sql = `select partition_key as key from partitions where dataset_id = $1 and not synthetic and from_ms is not null
+      order by from_ms limit 1`;
+    return (await this.#rows<{ key: string }>(sql, [dataset.number]))[0]?.key;
+  }
+
+  /** Those of the keys that need nothing more: proved, or quarantined until an operator acts. */
+  async endedKeys(dataset: DatasetDefinition, keys: readonly string[]): Promise<ReadonlySet<string>> {
+    const sql = `select partition_key as key from partitions where dataset_id = $1 and partition_key = any ($2::text[])
+      and state in ('proved', 'quarantined') and not synthetic`;
+    return new Set((await this.#rows<{ key: string }>(sql, [dataset.number, keys])).map(({ key }) => key));
+  }
+
+  /** The proved partition that was looked at longest ago, before a time. */
+  async longestUnverified(
+    datasets: readonly DatasetDefinition[],
+    before: Date,
+    except: readonly Pick<PartitionRow, 'datasetId' | 'partitionKey'>[] = [],
+  ): Promise<PartitionRow | undefined> {
+    const sql = `select ${PARTITION_COLUMNS} from partitions where dataset_id = any ($1::int2[]) and state = 'proved'
+        and coalesce(verified_at, proved_at) < $2 and from_ms is not null
+        and (dataset_id, partition_key) not in (select * from unnest($3::int2[], $4::text[]))
+      order by coalesce(verified_at, proved_at) limit 1`;
+    const parameters = [
+      datasets.map(({ number }) => number),
+      before,
+      except.map(({ datasetId }) => datasetId),
+      except.map(({ partitionKey }) => partitionKey),
+    ];
+    return (await this.#rows<PartitionRow>(sql, parameters))[0];
+  }
+
+  /** Those of the keys that are known. */
+  async partitionsOf(dataset: DatasetDefinition, keys: readonly string[]): Promise<PartitionRow[]> {
+    return await this.#rows<PartitionRow>(
+      `select ${PARTITION_COLUMNS} from partitions where dataset_id = $1 and partition_key = any ($2::text[])`,
+      [dataset.number, keys],
+    );
+  }
+
+  /** Texts of the stored values of partitions of metrics, by the id of the metric. */
+  async valueTexts(dataset: DatasetDefinition, keys: readonly string[]): Promise<ReadonlyMap<string, string | null>> {
+    const rows = await this.#rows<{ metric_id: string; value_text: string | null }>(
+      `select metric_id, value_text from ${dataset.native.table} where partition_key = any ($1::text[])`,
+      [keys],
+    );
+    return new Map(rows.map(({ metric_id, value_text }) => [metric_id, value_text]));
+  }
+
+  /** Captures of one source and day, in the order of their numbers. */
+  async family(dataset: DatasetDefinition, first: string): Promise<PartitionRow[]> {
+    return await this.#rows<PartitionRow>(
+      `select ${PARTITION_COLUMNS} from partitions where dataset_id = $1
+         and (partition_key = $2 or starts_with(partition_key, $2 || ':'))
+       order by coalesce(nullif(split_part(partition_key, ':', 3), '')::int4, 1)`,
+      [dataset.number, first],
+    );
+  }
+
+  /** Partitions of a source that cover some of the span, in its order. */
+  async overlapping(dataset: DatasetDefinition, sourceId: string, { from, to }: Range): Promise<PartitionRow[]> {
+    return await this.#rows<PartitionRow>(
+      `select ${PARTITION_COLUMNS} from partitions where dataset_id = $1 and source_id = $2 and span && int8range($3, $4)
+       order by span, partition_key`,
+      [dataset.number, sourceId, from, to],
+    );
+  }
+
+  /** The lowest of what a source's partitions cover that came to their end, proved or quarantined, synthetic or real. */
+  async firstEnded(dataset: DatasetDefinition, sourceId: string, synthetic: boolean): Promise<number | undefined> {
+    const [{ first }] = await this.#rows<{ first: string | null }>(
+      `select min(lower(span)) as first from partitions
+       where dataset_id = $1 and source_id = $2 and state in ('proved', 'quarantined') and synthetic = $3`,
+      [dataset.number, sourceId, synthetic],
+    );
+    return first === null ? undefined : Number(first);
+  }
+
+  /** The parts of a span that no partition of a source in one of the states covers, synthetic or real. */
+  async uncovered(
+    dataset: DatasetDefinition,
+    sourceId: string,
+    { from, to }: Range,
+    { states, synthetic }: { readonly states: readonly PartitionRow['state'][]; readonly synthetic: boolean },
+  ): Promise<Range[]> {
+    const [{ missing }] = await this.#rows<{ missing: string }>(
+      `select (int8multirange(int8range($3, $4)) - coalesce(range_agg(span), '{}'))::text as missing from partitions
+       where dataset_id = $1 and source_id = $2 and span && int8range($3, $4) and synthetic = $5 and state = any ($6::text[])`,
+      [dataset.number, sourceId, from, to, synthetic, states],
+    );
+    return parseMultirange(missing);
   }
 
   /** Newest first. */
@@ -95,54 +232,94 @@ export class Catalog {
     return found[0].series_id;
   }
 
-  /**
-   * Opens attempt number `attempt` (or re-opens it, when an interrupted one goes on). The partition itself moves to
-   * `publishing` unless it is proved or quarantined: a revision is published behind the rows that are served, and a
-   * quarantine ends with a proof, not with a try.
-   */
-  async openAttempt(
+  /** All that has to be known of a partition, and of one attempt at it, to load it. */
+  async standing(dataset: DatasetDefinition, key: string, attempt: number): Promise<Standing> {
+    const [row] = await this.#rows<Record<string, unknown>>(
+      `select p.state, p.synthetic, p.revision, p.from_ms as "fromMs", a.state as "attemptState"
+       from (select $1::int2 as id, $2::text as key) k
+       left join partitions p on p.dataset_id = k.id and p.partition_key = k.key
+       left join attempts a on a.dataset_id = k.id and a.partition_key = k.key and a.attempt = $3`,
+      [dataset.number, key, attempt],
+    );
+    const { attemptState, ...partition } = row;
+    return {
+      attemptState: (attemptState ?? undefined) as Standing['attemptState'],
+      partition: partition.state === null ? undefined : (partition as unknown as NonNullable<Standing['partition']>),
+    };
+  }
+
+  /** How attempts stand, by partition. */
+  async attemptStates(
     dataset: DatasetDefinition,
-    key: string,
-    opening: { attempt: number; revision: number; publisher: string; document: DocumentFacts; synthetic: boolean },
-  ): Promise<void> {
-    const { fromMs, toMs } = windowOf(dataset, key);
-    const { attempt, revision, publisher, document, synthetic } = opening;
-    // One statement, so that it is one transaction on a pool as well.
-    await this.#rows(
-      `with abandoned as (
-         update attempts set state = 'abandoned', reason = 'attempt ' || $3::int4 || ' follows', updated_at = clock_timestamp()
-         where dataset_id = $1 and partition_key = $2 and state = 'publishing' and attempt < $3::int4),
-       opened as (
-         insert into attempts (dataset_id, partition_key, attempt, revision, state, publisher, document)
-         values ($1, $2, $3, $4, 'publishing', $5, $6)
-         on conflict (dataset_id, partition_key, attempt) do update set publisher = excluded.publisher, updated_at = clock_timestamp())
-       insert into partitions (dataset_id, partition_key, state, attempt, revision, from_ms, to_ms, synthetic)
-       values ($1, $2, 'publishing', $3, $4, $7, $8, $9)
-       on conflict (dataset_id, partition_key) do update set state = 'publishing', attempt = excluded.attempt,
-         revision = excluded.revision, synthetic = excluded.synthetic, reason = null, updated_at = clock_timestamp()
-         where partitions.state not in ('proved', 'quarantined')`,
-      [dataset.number, key, attempt, revision, publisher, document, fromMs, toMs, synthetic],
+    names: readonly { readonly partition: string; readonly attempt: number }[],
+  ): Promise<readonly Pick<AttemptRow, 'partitionKey' | 'attempt' | 'state' | 'reason'>[]> {
+    return await this.#rows(
+      `select partition_key as "partitionKey", attempt, state, reason from attempts
+       where dataset_id = $1 and (partition_key, attempt) in (select * from unnest($2::text[], $3::int4[]))`,
+      [dataset.number, names.map(({ partition }) => partition), names.map(({ attempt }) => attempt)],
     );
   }
 
-  /** The manifest is in the log. The projector may have been faster, so only an open attempt moves. */
-  async markPublished(dataset: DatasetDefinition, manifest: Manifest, manifestSequence: number): Promise<void> {
+  /** Those of the keys that were ever tried. */
+  async attemptedKeys(dataset: DatasetDefinition, keys: readonly string[]): Promise<ReadonlySet<string>> {
+    const sql = `select distinct partition_key as key from attempts where dataset_id = $1 and partition_key = any ($2::text[])`;
+    return new Set((await this.#rows<{ key: string }>(sql, [dataset.number, keys])).map(({ key }) => key));
+  }
+
+  /**
+   * Opens attempt number `attempt` of each of the keys (or re-opens it, when an interrupted one goes on). The partition
+   * itself moves to `publishing` unless it is proved or quarantined: a revision is published behind the rows that are
+   * served, and a quarantine ends with a proof, not with a try.
+   */
+  async openAttempts(
+    dataset: DatasetDefinition,
+    keys: readonly string[],
+    opening: { attempt: number; revision: number; publisher: string; document: DocumentFacts; synthetic: boolean },
+  ): Promise<void> {
+    const { attempt, revision, publisher, document, synthetic } = opening;
+    const rows = keys.map((key) => {
+      const { sourceId, span, times } = keyFacts(dataset, key);
+      return span
+        ? { key, source_id: sourceId, span: `[${span.from},${span.to})` }
+        : { key, from_ms: times.fromMs, to_ms: times.toMs };
+    });
+    // One statement, so that it is one transaction on a pool as well.
     await this.#rows(
-      `with published as (
-         update attempts set state = case when state = 'publishing' then 'published' else state end, manifest = $4,
-           manifest_sequence = $5, frames = $6, first_sequence = $7, updated_at = clock_timestamp()
-         where dataset_id = $1 and partition_key = $2 and attempt = $3)
-       update partitions set state = 'published', updated_at = clock_timestamp()
-       where dataset_id = $1 and partition_key = $2 and attempt = $3 and state = 'publishing'`,
-      [
-        dataset.number,
-        manifest.partition,
-        manifest.attempt,
-        manifest,
-        manifestSequence,
-        manifest.frames,
-        manifest.first_sequence,
-      ],
+      `with opening as (
+         select * from jsonb_to_recordset($7) o (key text, source_id text, span int8range, from_ms int8, to_ms int8)),
+       abandoned as (
+         update attempts set state = 'abandoned', reason = 'attempt ' || $2::int4 || ' follows', updated_at = clock_timestamp()
+         where dataset_id = $1 and partition_key in (select key from opening) and state = 'publishing' and attempt < $2::int4),
+       opened as (
+         insert into attempts (dataset_id, partition_key, attempt, revision, state, publisher, document)
+         select $1, key, $2, $3, 'publishing', $4, $5 from opening
+         on conflict (dataset_id, partition_key, attempt) do update set publisher = excluded.publisher, updated_at = clock_timestamp())
+       insert into partitions (dataset_id, partition_key, state, attempt, revision, from_ms, to_ms, synthetic, source_id, span)
+       select $1, key, 'publishing', $2, $3, from_ms, to_ms, $6, source_id, span from opening
+       on conflict (dataset_id, partition_key) do update set state = 'publishing', attempt = excluded.attempt,
+         revision = excluded.revision, synthetic = excluded.synthetic, reason = null, updated_at = clock_timestamp()
+         where partitions.state not in ('proved', 'quarantined')`,
+      [dataset.number, attempt, revision, publisher, document, synthetic, JSON.stringify(rows)],
+    );
+  }
+
+  /** Their manifests are in the log. The projector may have been faster, so only open attempts move. */
+  async markPublished(
+    dataset: DatasetDefinition,
+    published: readonly { readonly manifest: Manifest; readonly sequence: number }[],
+  ): Promise<void> {
+    await this.#rows(
+      `with ended as (
+         select manifest->>'partition' as key, (manifest->>'attempt')::int4 as attempt, manifest, sequence
+         from jsonb_to_recordset($2) e (manifest jsonb, sequence int8)),
+       published as (
+         update attempts a set state = case when state = 'publishing' then 'published' else state end,
+           manifest = e.manifest, manifest_sequence = e.sequence, frames = (e.manifest->>'frames')::int4,
+           first_sequence = (e.manifest->>'first_sequence')::int8, updated_at = clock_timestamp()
+         from ended e where a.dataset_id = $1 and a.partition_key = e.key and a.attempt = e.attempt)
+       update partitions p set state = 'published', updated_at = clock_timestamp() from ended e
+       where p.dataset_id = $1 and p.partition_key = e.key and p.attempt = e.attempt and p.state = 'publishing'`,
+      [dataset.number, JSON.stringify(published)],
     );
   }
 
@@ -157,16 +334,13 @@ export class Catalog {
     );
   }
 
-  async record(
+  record(
     dataset: DatasetDefinition,
     key: string,
     kind: LedgerKind,
     reason: string,
-    details: Record<string, unknown> = {},
+    details?: Readonly<Record<string, unknown>>,
   ): Promise<void> {
-    await this.#rows(
-      'insert into ledger (dataset_id, partition_key, kind, reason, details) values ($1, $2, $3, $4, $5)',
-      [dataset.number, key, kind, reason, details],
-    );
+    return record(this.#client, dataset, key, kind, reason, details);
   }
 }

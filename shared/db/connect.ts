@@ -38,12 +38,14 @@ export async function connect(options: ConnectOptions): Promise<Client> {
   return Object.assign(client, { [Symbol.asyncDispose]: () => client.end().catch(() => {}) });
 }
 
-export function createPool(options: ConnectOptions & { max: number }): pg.Pool {
+export function createPool(options: ConnectOptions & { max: number; statementTimeoutMs?: number }): pg.Pool {
   const pool = new pg.Pool({
     connectionString: options.url,
     application_name: options.name,
     connectionTimeoutMillis: options.connectTimeoutMs ?? 10_000,
     max: options.max,
+    statement_timeout: options.statementTimeoutMs,
+    query_timeout: options.statementTimeoutMs,
     keepAlive: true,
     types,
   });

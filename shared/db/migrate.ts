@@ -6,6 +6,7 @@ import type { Client } from 'pg';
 import { TidemarkError } from '../errors.ts';
 import { DATASETS } from '../registry/index.ts';
 import { MIGRATION_LOCK } from './locks.ts';
+import { regrantReadRoles } from './read-roles.ts';
 
 export const MIGRATIONS_DIR = fileURLToPath(new URL('../../migrations/', import.meta.url));
 
@@ -14,11 +15,39 @@ export interface MigrationReport {
   readonly present: readonly string[];
 }
 
+/** How a database stands to the migrations of this release; changes nothing. */
+export async function pendingMigrations(
+  client: Pick<Client, 'query'>,
+  directory: string = MIGRATIONS_DIR,
+): Promise<{ missing: string[]; changed: string[]; unknown: string[] }> {
+  const files = await migrationFiles(directory);
+  const { rows: table } = await client.query(`select to_regclass('schema_migrations') is not null as there`);
+  if (!table[0].there) return { missing: files, changed: [], unknown: [] };
+  const { rows } = await client.query<{ name: string; sha256: string }>('select name, sha256 from schema_migrations');
+  const recorded = new Map(rows.map((row) => [row.name, row.sha256]));
+  const changed: string[] = [];
+  for (const name of files) {
+    const sha256 = createHash('sha256')
+      .update(await readFile(`${directory}/${name}`, 'utf8'))
+      .digest('hex');
+    if (recorded.has(name) && recorded.get(name) !== sha256) changed.push(name);
+  }
+  const known = new Set(files);
+  return {
+    missing: files.filter((name) => !recorded.has(name)),
+    changed,
+    unknown: [...recorded.keys()].filter((name) => !known.has(name)).sort(),
+  };
+}
+
+const migrationFiles = async (directory: string): Promise<string[]> =>
+  (await readdir(directory)).filter((name) => /^\d{4}_\w+\.sql$/.test(name)).sort();
+
 /**
  * @throws TidemarkError MIGRATION_DRIFT when an applied file has changed since, MIGRATION_FAILED naming the file.
  */
 export async function migrate(client: Client, directory: string = MIGRATIONS_DIR): Promise<MigrationReport> {
-  const files = (await readdir(directory)).filter((name) => /^\d{4}_\w+\.sql$/.test(name)).sort();
+  const files = await migrationFiles(directory);
   const applied: string[] = [];
   const present: string[] = [];
   // Session lock, not a transaction's: two starters must not both create the bookkeeping table.
@@ -45,6 +74,7 @@ export async function migrate(client: Client, directory: string = MIGRATIONS_DIR
       applied.push(name);
     }
     await registerDatasets(client);
+    await regrantReadRoles(client);
   } finally {
     await client.query('select pg_advisory_unlock($1, $2)', [MIGRATION_LOCK, 0]);
   }

@@ -23,3 +23,15 @@ export function gapsBetween(ranges: readonly Range[]): Range[] {
   for (let i = 1; i < ranges.length; i++) gaps.push({ from: ranges[i - 1].to, to: ranges[i].from });
   return gaps;
 }
+
+/** What is in any of the ranges, sorted and disjoint. */
+export function joined(ranges: readonly Range[]): Range[] {
+  const sorted = ranges.toSorted((a, b) => a.from - b.from);
+  const runs: Range[] = [];
+  for (const range of sorted) {
+    const last = runs.at(-1);
+    if (last && range.from <= last.to) runs[runs.length - 1] = { from: last.from, to: Math.max(last.to, range.to) };
+    else runs.push(range);
+  }
+  return runs;
+}

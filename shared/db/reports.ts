@@ -1,9 +1,10 @@
 /** Typed read-only queries over the catalog for reports: status, and whatever shows an operator how things stand. */
-import { and, asc, count, desc, eq, gte, lte, ne, sql, sum } from 'drizzle-orm';
-import { drizzle } from 'drizzle-orm/node-postgres';
 import type { Pool } from 'pg';
 import type { DatasetDefinition } from '../registry/index.ts';
+import { drizzle, orm } from './drizzle.ts';
 import { attempts, type LedgerRow, ledger, type PartitionRow, partitions } from './schema.ts';
+
+const { and, asc, count, desc, eq, gte, lte, ne, sql, sum } = orm;
 
 export class Reports {
   readonly #db: ReturnType<typeof drizzle>;
@@ -66,6 +67,17 @@ export class Reports {
       .select({ messages: sql<string>`coalesce(sum(${attempts.frames} + 1), 0)` })
       .from(attempts)
       .where(and(eq(attempts.datasetId, dataset.number), sql`${attempts.manifestSequence} is not null`));
-    return Number(found[0].messages);
+    // A partition that its source took back has a mark in the log.
+    const marked = await this.#db
+      .select({ messages: count() })
+      .from(ledger)
+      .where(
+        and(
+          eq(ledger.datasetId, dataset.number),
+          eq(ledger.kind, 'quarantined'),
+          sql`${ledger.details} ->> 'by' = 'source'`,
+        ),
+      );
+    return Number(found[0].messages) + marked[0].messages;
   }
 }

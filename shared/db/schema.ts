@@ -1,7 +1,10 @@
 /** The catalog tables for drizzle: types of what `migrations/0001_catalog.sql` creates (a test holds the two equal). */
-import { bigint, boolean, customType, integer, jsonb, pgTable, smallint, text, timestamp } from 'drizzle-orm/pg-core';
 import type { DocumentFacts, Manifest } from '../frame/manifest.ts';
 import type { Recount } from '../proof/recount.ts';
+import { pgCore } from './drizzle.ts';
+import { PARTITION_STATES } from './partition-states.ts';
+
+const { bigint, boolean, customType, integer, jsonb, pgTable, smallint, text, timestamp } = pgCore;
 
 const range = customType<{ data: string }>({ dataType: () => 'int8range' });
 const multirange = customType<{ data: string }>({ dataType: () => 'int8multirange' });
@@ -9,8 +12,6 @@ const at = (name: string) => timestamp(name, { withTimezone: true, mode: 'date' 
 const big = (name: string) => bigint(name, { mode: 'number' });
 
 export const ATTEMPT_STATES = ['publishing', 'published', 'proved', 'quarantined', 'refused', 'abandoned'] as const;
-export const PARTITION_STATES = ['publishing', 'published', 'proved', 'quarantined'] as const;
-export type PartitionState = (typeof PARTITION_STATES)[number];
 
 export const attempts = pgTable('attempts', {
   datasetId: smallint('dataset_id').notNull(),
@@ -35,8 +36,9 @@ export const partitions = pgTable('partitions', {
   state: text('state', { enum: PARTITION_STATES }).notNull(),
   attempt: integer('attempt').notNull(),
   revision: integer('revision').notNull(),
-  fromMs: big('from_ms').notNull(),
-  toMs: big('to_ms').notNull(),
+  /** Null until the manifest says, where the key does not. */
+  fromMs: big('from_ms'),
+  toMs: big('to_ms'),
   synthetic: boolean('synthetic').notNull(),
   rows: big('rows'),
   alignedRows: big('aligned_rows'),
@@ -46,8 +48,15 @@ export const partitions = pgTable('partitions', {
   recount: jsonb('recount').$type<Recount>(),
   reason: text('reason'),
   ingestedAt: at('ingested_at'),
+  lastUpdatedAt: at('last_updated_at'),
+  /** Generated from the manifest. */
+  documentSha256: text('document_sha256'),
   provedAt: at('proved_at'),
   updatedAt: at('updated_at').notNull().defaultNow(),
+  sourceId: text('source_id'),
+  span: range('span'),
+  throughMs: big('through_ms'),
+  verifiedAt: at('verified_at'),
 });
 
 export const coverage = pgTable('coverage', {
@@ -56,6 +65,25 @@ export const coverage = pgTable('coverage', {
   proved: multirange('proved').notNull(),
   synthetic: boolean('synthetic').notNull(),
   updatedAt: at('updated_at').notNull().defaultNow(),
+  withheld: text('withheld').array().notNull().default([]),
+});
+
+export const coverageSpans = pgTable('coverage_spans', {
+  datasetId: smallint('dataset_id').notNull(),
+  sourceId: text('source_id').notNull(),
+  span: range('span').notNull(),
+  fromMs: big('from_ms').notNull(),
+  toMs: big('to_ms').notNull(),
+  throughMs: big('through_ms').notNull(),
+  partitions: big('partitions').notNull(),
+  rows: big('rows').notNull(),
+});
+
+export const sourceChecks = pgTable('source_checks', {
+  datasetId: smallint('dataset_id').notNull(),
+  sourceId: text('source_id').notNull(),
+  throughMs: big('through_ms').notNull(),
+  checkedAt: at('checked_at').notNull().defaultNow(),
 });
 
 export const checkpoints = pgTable('checkpoints', {

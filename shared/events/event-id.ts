@@ -8,17 +8,27 @@
  *      2 bits  variant
  *     62 bits  offset, low bits
  */
+import { createHash } from 'node:crypto';
 import { assert, TidemarkError } from '../errors.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
-import { dayKey, parseDay } from '../time/days.ts';
+import { keyFacts } from '../registry/keys.ts';
+import { leadingNumber } from '../registry/offsets.ts';
+import { DAY_MS, dayKey, parseDay } from '../time/days.ts';
 
-const DAY_MS = 86_400_000;
 const FORMAT = 1n;
 const LOW_BITS = 62n;
 const LOW_MASK = (1n << LOW_BITS) - 1n;
 
+/**
+ * The id of an event: packed as above for file days; elsewhere a UUIDv5 of `1|source|dataset|partition|offset`, where a
+ * block's partition is its height, whatever range of heights it was ingested with.
+ */
 export function eventId(dataset: DatasetDefinition, partition: string, offset: string): string {
-  assert(dataset.partition.kind === 'file_day', `event ids of ${dataset.key} are not packed`);
+  if (dataset.partition.kind !== 'file_day') {
+    const { sourceId } = keyFacts(dataset, partition);
+    const of = dataset.partition.kind === 'height' ? leadingNumber(offset) : partition;
+    return uuidV5(`1|${sourceId}|${dataset.key}|${of}|${offset}`);
+  }
   const day = parseDay(partition);
   assert(day !== undefined && /^\d{1,18}$/.test(offset), 'an event is named by its day and numeric offset');
   const high = (FORMAT << 40n) | (BigInt(dataset.number) << 24n) | BigInt(day / DAY_MS);
@@ -28,6 +38,17 @@ export function eventId(dataset: DatasetDefinition, partition: string, offset: s
     .toString(16)
     .padStart(32, '0')
     .replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, '$1-$2-$3-$4-$5');
+}
+
+/** Chosen once, at random. Ids made with it are in callers' databases: it never changes. */
+const NAMESPACE = Buffer.from('8c1d7f0e5f0a4b6f9f3ce2a4d1b7605e', 'hex');
+
+/** RFC 9562, version 5: SHA-1 over the namespace and the name. */
+function uuidV5(name: string): string {
+  const hash = createHash('sha1').update(NAMESPACE).update(name).digest().subarray(0, 16);
+  hash[6] = (hash[6] & 0x0f) | 0x50;
+  hash[8] = (hash[8] & 0x3f) | 0x80;
+  return hash.toString('hex').replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, '$1-$2-$3-$4-$5');
 }
 
 /**

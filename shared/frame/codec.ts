@@ -10,8 +10,8 @@
  * The CRC covers what the body's sha256 does not: the header, bits that zstd ignores and bytes behind its frame. It
  * runs at 7 GB/s, so it is checked wherever a header is read.
  *
- * A frame's body is a contiguous run of a partition's events, each its `payload_raw` followed by one LF (encoding
- * `lines`: payloads hold no LF). A manifest's body is the manifest as JSON. zstd-1 of trade rows is a quarter of the
+ * A frame's body is a contiguous run of a partition's events: each its `payload_raw` followed by one LF (encoding
+ * `lines`: payloads hold no LF), or records of any bytes (shared/frame/records.ts). A manifest's body is the manifest as JSON. zstd-1 of trade rows is a quarter of the
  * bytes at 400 MB/s; the stream itself is stored uncompressed.
  */
 import { createHash } from 'node:crypto';
@@ -46,29 +46,49 @@ interface CommonHeader {
   readonly raw_bytes: number;
   readonly raw_sha256: string;
   readonly document_sha256: string;
+  /** Of a sample; absent otherwise. */
+  readonly synthetic?: true;
 }
 
 export interface FrameHeader extends CommonHeader {
   readonly kind: 'frame';
-  readonly encoding: 'lines';
+  readonly encoding: 'lines' | 'records';
+  /** Events that end in this frame. */
   readonly rows: number;
   readonly first_offset: string;
   readonly last_offset: string;
   readonly first_ms: number;
   readonly last_ms: number;
+  /** The body is this piece, counted from 1, of one record in so many pieces. */
+  readonly part?: number;
+  readonly parts?: number;
 }
 
 export interface ManifestHeader extends CommonHeader {
   readonly kind: 'manifest';
 }
 
-export type Header = FrameHeader | ManifestHeader;
+/**
+ * The source no longer stands by an attempt that was proved; the body is a `WithheldMark` as JSON. It is of no attempt's
+ * frames, and has no number among them.
+ */
+export interface WithheldHeader extends CommonHeader {
+  readonly kind: 'withheld';
+}
+
+export interface WithheldMark {
+  readonly reason: string;
+}
+
+export type Header = FrameHeader | ManifestHeader | WithheldHeader;
 
 export interface Message<H extends Header = Header> {
   readonly header: H;
   /** Uncompressed body, verified against `raw_sha256`. */
   readonly raw: Buffer;
 }
+
+const KINDS: ReadonlySet<string> = new Set(['frame', 'manifest', 'withheld'] satisfies Header['kind'][]);
 
 export const sha256Hex = (bytes: Uint8Array | string): string => createHash('sha256').update(bytes).digest('hex');
 
@@ -110,11 +130,15 @@ export function decodeHeader(message: Uint8Array, place: string): Header {
   } catch (cause) {
     throw corrupt(place, 'its header is not JSON', cause);
   }
-  if (header?.version !== 1 || (header.kind !== 'frame' && header.kind !== 'manifest')) {
+  if (header?.version !== 1 || !KINDS.has(header.kind)) {
     throw corrupt(place, `it is of version ${header?.version}, kind ${header?.kind}`);
   }
   if (!Number.isInteger(header.raw_bytes) || header.raw_bytes < 1 || header.raw_bytes > MAX_RAW_BYTES) {
     throw corrupt(place, `it claims ${header.raw_bytes} bytes`);
+  }
+  if (header.kind === 'frame' && (header.part ?? header.parts) !== undefined) {
+    const isCount = (value: unknown) => Number.isInteger(value) && (value as number) >= 1;
+    if (!isCount(header.part) || !isCount(header.parts)) throw corrupt(place, 'its part has no number');
   }
   return header;
 }

@@ -1,29 +1,33 @@
 /** Bodies of encoding `lines`: each event's payload_raw, then one LF; one of the line's cells is the offset. */
-import type { OffsetRule } from '../registry/types.ts';
+import type { EventShape } from '../registry/types.ts';
+
+type Cell = Extract<EventShape, { encoding: 'lines' }>['cell'];
 
 const LF = 10;
 const COMMA = 44;
 const ZERO = 48;
 
-/** The payload whose cell says `offset`, a number without leading zeros; a scan of one frame, a millisecond. */
-export function findLine(raw: Buffer, offset: string, cell: OffsetRule['cell']): Buffer | undefined {
+/**
+ * The payload whose cell says `offset`, a number without leading zeros, and the number of its line, from 0; a scan of
+ * one frame, a millisecond.
+ */
+export function findLine(
+  raw: Buffer,
+  offset: string,
+  cell: Cell,
+): { readonly position: number; readonly payload: Buffer } | undefined {
   const needle = Buffer.from(offset, 'latin1');
-  for (let start = 0; start < raw.length; ) {
+  let position = 0;
+  for (let start = 0; start < raw.length; position++) {
     const end = raw.indexOf(LF, start);
     if (end < 0) return undefined;
-    if (holds(raw, start, end, needle, cell)) return raw.subarray(start, end);
+    if (holds(raw, start, end, needle, cell)) return { position, payload: raw.subarray(start, end) };
     start = end + 1;
   }
   return undefined;
 }
 
-function holds(
-  raw: Buffer,
-  start: number,
-  end: number,
-  needle: Buffer,
-  { column, prefix }: OffsetRule['cell'],
-): boolean {
+function holds(raw: Buffer, start: number, end: number, needle: Buffer, { column, prefix }: Cell): boolean {
   let at = start;
   for (let commas = 0; commas < column; at++) {
     if (at >= end) return false;

@@ -7,8 +7,10 @@ import { TidemarkError } from '../errors.ts';
 /** Facts about a partition that are the same however it was cut, batched or replayed. */
 export interface PartitionFacts {
   readonly rows: number;
+  /** Of an empty partition offsets are '' and times the start of its window. */
   readonly first_offset: string;
   readonly last_offset: string;
+  /** Earliest and latest. */
   readonly first_ms: number;
   readonly last_ms: number;
   /** Offsets missing between first and last. */
@@ -21,8 +23,23 @@ export interface PartitionFacts {
   readonly totals: Readonly<Record<string, string>>;
   /** Sum of the row hashes as text (see shared/proof/row-hash.ts). */
   readonly rows_hash: string;
-  /** sha256 over every event's payload_raw followed by LF, in offset order. */
+  /** sha256 over every event as frames hold it: of lines payload_raw followed by LF, in offset order. */
   readonly events_sha256: string;
+}
+
+/** What a partition says of its source beside its content: in no digest, and no reason to call content other. */
+export interface SourceFacts {
+  /** Exclusive end of what the source is complete for with this partition, epoch ms. File days have their window. */
+  readonly through_ms?: number;
+  /** Exclusive end of a capture's span, where it is not the next day: the next day that is expected, epoch ms. */
+  readonly span_end?: number;
+  /** When the source last changed the series, as it said itself. */
+  readonly last_updated_ms?: number;
+  /**
+   * Digest of what makes two captures of a day one, where not all they say does: when a page was last changed is a fact of
+   * the page. Where both tell it nothing else decides.
+   */
+  readonly record_sha256?: string;
 }
 
 export interface DocumentFacts {
@@ -36,7 +53,7 @@ export interface DocumentFacts {
   readonly etag?: string;
 }
 
-export interface Manifest extends PartitionFacts {
+export interface Manifest extends PartitionFacts, SourceFacts {
   readonly format: 1;
   readonly dataset: string;
   readonly partition: string;
@@ -64,10 +81,15 @@ export const CONTENT_FACTS = [
   'events_sha256',
 ] as const satisfies readonly (keyof PartitionFacts)[];
 
+const OPTIONAL = ['repeats_dropped', 'through_ms', 'span_end', 'last_updated_ms'] as const;
+
 /** The type of every fact, so that what is believed later is there: a manifest may come from another writer. */
 const SHAPE: Readonly<
   Record<
-    Exclude<keyof Manifest, 'format' | 'totals' | 'document' | 'missing_offsets' | 'repeats_dropped'>,
+    Exclude<
+      keyof Manifest,
+      'format' | 'totals' | 'document' | 'missing_offsets' | 'record_sha256' | (typeof OPTIONAL)[number]
+    >,
     'string' | 'integer' | 'flag'
   >
 > = {
@@ -111,11 +133,14 @@ export function parseManifest(raw: Uint8Array, place: string): Manifest {
   for (const name of ['totals', 'document'] as const) {
     if (typeof manifest[name] !== 'object' || manifest[name] === null) faulty.push(name);
   }
-  const { missing_offsets: missing, repeats_dropped: repeats } = manifest;
+  const { missing_offsets: missing } = manifest;
   if (missing !== undefined && !(Array.isArray(missing) && missing.every((one) => typeof one === 'string'))) {
     faulty.push('missing_offsets');
   }
-  if (repeats !== undefined && !Number.isSafeInteger(repeats)) faulty.push('repeats_dropped');
+  if (!['string', 'undefined'].includes(typeof manifest.record_sha256)) faulty.push('record_sha256');
+  for (const name of OPTIONAL) {
+    if (manifest[name] !== undefined && !Number.isSafeInteger(manifest[name])) faulty.push(name);
+  }
   if (faulty.length > 0) {
     throw new TidemarkError('LOG_FRAME_CORRUPT', `The manifest at ${place} lacks ${faulty.join(', ')}`);
   }
@@ -123,7 +148,8 @@ export function parseManifest(raw: Uint8Array, place: string): Manifest {
 }
 
 /** Which content facts differ; empty when the two tell of the same events. */
-export function differingFacts(a: PartitionFacts, b: PartitionFacts): string[] {
+export function differingFacts(a: PartitionFacts & SourceFacts, b: PartitionFacts & SourceFacts): string[] {
+  if (a.record_sha256 !== undefined && a.record_sha256 === b.record_sha256) return [];
   const names: string[] = CONTENT_FACTS.filter((name) => a[name] !== b[name]);
   for (const column of new Set([...Object.keys(a.totals), ...Object.keys(b.totals)])) {
     if (a.totals[column] !== b.totals[column]) names.push(`totals.${column}`);

@@ -4,6 +4,12 @@ import { explain, TidemarkError } from '../errors.ts';
 
 export type { NatsConnection };
 
+/** Host and port, and those of `?servers=host:port,host:port`: of a cluster any one may be away at the start. */
+export function serversOf(url: URL): string[] {
+  const more = url.searchParams.get('servers')?.split(',') ?? [];
+  return [url.host, ...more.filter(Boolean)].map((host) => `${url.protocol}//${host}`);
+}
+
 /**
  * One connection that keeps reconnecting: the server may be restarted under us at any time, and every user of it
  * either retries idempotently or rewinds.
@@ -13,7 +19,7 @@ export async function connectNats(url: string, name: string): Promise<NatsConnec
   const parsed = new URL(url);
   try {
     const connection = await connect({
-      servers: `${parsed.protocol}//${parsed.host}`,
+      servers: serversOf(parsed),
       user: decodeURIComponent(parsed.username) || undefined,
       pass: decodeURIComponent(parsed.password) || undefined,
       name,

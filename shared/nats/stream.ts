@@ -13,12 +13,16 @@ import {
 import type { NatsConnection } from '@nats-io/transport-node';
 import { TidemarkError } from '../errors.ts';
 
+/** The projector's durable consumer of each stream: its lag is what monitors watch. */
+export const CONSUMER_NAME = 'projector';
+
 /** JetStream error codes that mean something to us. */
 export const JS_ERROR = {
   WRONG_LAST_SEQUENCE: 10071,
   STREAM_NOT_FOUND: 10059,
   NO_MESSAGE_FOUND: 10037,
   CONSUMER_NOT_FOUND: 10014,
+  CONSUMER_EXISTS: 10148, // with other settings
   STREAM_STORE_FAILED: 10077, // "maximum bytes exceeded", with discard: new
   INSUFFICIENT_RESOURCES: 10023,
   STORAGE_RESOURCES_EXCEEDED: 10047,
@@ -30,6 +34,16 @@ export const jsErrorCode = (error: unknown): number | undefined =>
 /** Subject of one message. A partition key is escaped: subjects are split at dots. */
 export const subjectOf = (dataset: string, partition: string, attempt: number, frame: number): string =>
   `${dataset}.${subjectToken(partition)}.${attempt}.${frame}`;
+
+/** Subject of the mark that an attempt is withheld: one an attempt. */
+export const withheldSubject = (dataset: string, partition: string, attempt: number): string =>
+  `${dataset}.${subjectToken(partition)}.${attempt}.withheld`;
+
+/** Subjects of all such marks that are in the log. */
+export async function withheldSubjects(manager: JetStreamManager, dataset: string): Promise<ReadonlySet<string>> {
+  const info = await manager.streams.info(dataset, { subjects_filter: `${dataset}.*.*.withheld` });
+  return new Set(Object.keys(info.state.subjects ?? {}));
+}
 
 export const attemptFilter = (dataset: string, partition: string, attempt: number): string =>
   `${dataset}.${subjectToken(partition)}.${attempt}.>`;
@@ -50,29 +64,54 @@ const IMMUTABLE = {
   max_msgs: -1,
 } as const satisfies Partial<StreamConfig>;
 
+export interface StreamOptions {
+  readonly maxBytes: number;
+  /** Servers of a cluster that keep it. */
+  readonly replicas?: number;
+}
+
+export const streamOptions = (settings: {
+  readonly SVC_STREAM_MAX_BYTES: number;
+  readonly SVC_STREAM_REPLICAS: number;
+}): StreamOptions => ({ maxBytes: settings.SVC_STREAM_MAX_BYTES, replicas: settings.SVC_STREAM_REPLICAS });
+
+/** Least that a stream is made with where the store has no room for more: twelve of them fit a small disk. */
+const MIN_STREAM_BYTES = 256 * 1024 * 1024;
+
 /**
- * The stream of a dataset, made if it is not there; its byte limit follows the setting.
- * @throws TidemarkError LOG_STREAM_MISCONFIGURED naming what differs.
+ * The stream of a dataset, made if it is not there; its byte limit follows the setting, which is reserved from the store:
+ * where there is no room for all of it, half is asked for, and half again; a stream that is there stays as it is then.
+ * @throws TidemarkError LOG_STREAM_MISCONFIGURED naming what differs, LOG_STORAGE_SHORT when there is no room at all.
  */
-export async function ensureStream(connection: NatsConnection, dataset: string, maxBytes: number): Promise<StreamInfo> {
+export async function ensureStream(
+  connection: NatsConnection,
+  dataset: string,
+  { maxBytes, replicas = 1 }: StreamOptions,
+): Promise<StreamInfo> {
   const manager = await jetstreamManager(connection);
-  try {
-    return await ensure(manager, dataset, maxBytes);
-  } catch (cause) {
-    const code = jsErrorCode(cause);
-    if (code !== JS_ERROR.STORAGE_RESOURCES_EXCEEDED && code !== JS_ERROR.INSUFFICIENT_RESOURCES) throw cause;
-    throw new TidemarkError(
-      'LOG_STORAGE_SHORT',
-      `nats-server has no room to reserve ${maxBytes} bytes for ${dataset}`,
-      {
+  for (let bytes = maxBytes; ; bytes = Math.floor(bytes / 2)) {
+    try {
+      return await ensure(manager, dataset, bytes, replicas);
+    } catch (cause) {
+      const code = jsErrorCode(cause);
+      if (code !== JS_ERROR.STORAGE_RESOURCES_EXCEEDED && code !== JS_ERROR.INSUFFICIENT_RESOURCES) throw cause;
+      const existing = await streamInfo(manager, dataset);
+      if (existing) return existing;
+      if (bytes / 2 >= Math.min(MIN_STREAM_BYTES, maxBytes)) continue;
+      throw new TidemarkError('LOG_STORAGE_SHORT', `nats-server has no room to reserve ${bytes} bytes for ${dataset}`, {
         cause,
         details: { dataset, max_bytes: maxBytes },
-      },
-    );
+      });
+    }
   }
 }
 
-async function ensure(manager: JetStreamManager, dataset: string, maxBytes: number): Promise<StreamInfo> {
+async function ensure(
+  manager: JetStreamManager,
+  dataset: string,
+  maxBytes: number,
+  replicas: number,
+): Promise<StreamInfo> {
   let info = await streamInfo(manager, dataset);
   if (!info) {
     info = await manager.streams.add({
@@ -81,23 +120,31 @@ async function ensure(manager: JetStreamManager, dataset: string, maxBytes: numb
       subjects: [`${dataset}.>`],
       max_bytes: maxBytes,
       allow_direct: true,
-      num_replicas: 1,
+      num_replicas: replicas,
       // Publishing is idempotent by subject; the dedupe window would only cost memory.
       duplicate_window: 100_000_000,
     });
   }
-  const config = info.config as unknown as Record<string, unknown>;
-  const differing = Object.entries(IMMUTABLE).filter(([name, value]) => (config[name] ?? 0) !== value);
+  const differing = mutableIn(info);
   if (differing.length > 0) {
     throw new TidemarkError(
       'LOG_STREAM_MISCONFIGURED',
-      `The stream ${dataset} is not an immutable log: ${differing
-        .map(([name, value]) => `${name} is ${JSON.stringify(config[name])}, must be ${JSON.stringify(value)}`)
-        .join('; ')}`,
+      `The stream ${dataset} is not an immutable log: ${differing.join('; ')}`,
     );
   }
-  if (info.config.max_bytes !== maxBytes) info = await manager.streams.update(dataset, { max_bytes: maxBytes });
+  const { max_bytes, num_replicas } = info.config;
+  if (max_bytes !== maxBytes || num_replicas !== replicas) {
+    info = await manager.streams.update(dataset, { max_bytes: maxBytes, num_replicas: replicas });
+  }
   return info;
+}
+
+/** What of a stream's settings makes it no immutable log. */
+export function mutableIn(info: StreamInfo): string[] {
+  const config = info.config as unknown as Record<string, unknown>;
+  return Object.entries(IMMUTABLE)
+    .filter(([name, value]) => (config[name] ?? 0) !== value)
+    .map(([name, value]) => `${name} is ${JSON.stringify(config[name])}, must be ${JSON.stringify(value)}`);
 }
 
 export async function streamInfo(manager: JetStreamManager, dataset: string): Promise<StreamInfo | undefined> {
@@ -129,6 +176,8 @@ export async function messageAt(
   dataset: string,
   sequence: number,
 ): Promise<{ subject: string; data: Uint8Array } | undefined> {
+  // The end of a stream that is still empty; nats-server calls it a bad request.
+  if (sequence === 0) return undefined;
   try {
     const message = await manager.streams.getMessage(dataset, { seq: sequence });
     return message ? { subject: message.subject, data: message.data } : undefined;

@@ -8,8 +8,11 @@
 import { assert } from '../errors.ts';
 import type { NativeShape, PgType } from '../registry/types.ts';
 
-const INIT_4 = (0x9e3779b9 + 4 + 3923095) | 0;
-const INIT_8 = (0x9e3779b9 + 8 + 3923095) | 0;
+/** lookup3 works in blocks of three words. */
+const BLOCK_BYTES = 12;
+const textInit = (length: number): number => (0x9e3779b9 + length + 3923095) | 0;
+const INIT_4 = textInit(4);
+const INIT_8 = textInit(8);
 /** Both partial sums stay below 2^53 for this many rows (2^32 x 2^20). */
 const ROWS_BEFORE_CARRY = 1 << 20;
 
@@ -57,7 +60,26 @@ export class RowHasher {
 
   /** hashtextextended under a deterministic collation: hash_any_extended of the bytes [start, end). */
   text(bytes: Uint8Array, start: number, end: number): void {
-    const init = (0x9e3779b9 + (end - start) + 3923095) | 0;
+    const length = end - start;
+    if (length < BLOCK_BYTES) {
+      const k0 = length >= 4 ? word(bytes, start) : part(bytes, start, length);
+      const k1 = length >= 8 ? word(bytes, start + 4) : part(bytes, start + 4, length - 4);
+      this.#mixAndFinish(textInit(length), k0, k1, part(bytes, start + 8, length - 8) << 8);
+    } else {
+      this.#longText(bytes, start, end);
+    }
+  }
+
+  /** A text that many rows have: its words are read once. */
+  known(text: KnownText): void {
+    const { bytes } = text;
+    if (bytes.length < BLOCK_BYTES) this.#mixAndFinish(text.init, text.k0, text.k1, text.k2);
+    else this.#longText(bytes, 0, bytes.length);
+  }
+
+  /** mix() of lookup3 written out: the state stays in registers over a text of kilobytes. */
+  #longText(bytes: Uint8Array, start: number, end: number): void {
+    const init = textInit(end - start);
     let a = init;
     let b = init;
     let c = init;
@@ -68,13 +90,23 @@ export class RowHasher {
       b = this.#b;
       c = this.#c;
     }
-    for (; end - at >= 12; at += 12) {
-      this.#mix((a + word(bytes, at)) | 0, (b + word(bytes, at + 4)) | 0, (c + word(bytes, at + 8)) | 0);
-      a = this.#a;
-      b = this.#b;
-      c = this.#c;
+    for (; end - at >= BLOCK_BYTES; at += BLOCK_BYTES) {
+      a = (a + (bytes[at] | (bytes[at + 1] << 8) | (bytes[at + 2] << 16) | (bytes[at + 3] << 24))) | 0;
+      b = (b + (bytes[at + 4] | (bytes[at + 5] << 8) | (bytes[at + 6] << 16) | (bytes[at + 7] << 24))) | 0;
+      c = (c + (bytes[at + 8] | (bytes[at + 9] << 8) | (bytes[at + 10] << 16) | (bytes[at + 11] << 24))) | 0;
+      a = ((a - c) | 0) ^ ((c << 4) | (c >>> 28));
+      c = (c + b) | 0;
+      b = ((b - a) | 0) ^ ((a << 6) | (a >>> 26));
+      a = (a + c) | 0;
+      c = ((c - b) | 0) ^ ((b << 8) | (b >>> 24));
+      b = (b + a) | 0;
+      a = ((a - c) | 0) ^ ((c << 16) | (c >>> 16));
+      c = (c + b) | 0;
+      b = ((b - a) | 0) ^ ((a << 19) | (a >>> 13));
+      a = (a + c) | 0;
+      c = ((c - b) | 0) ^ ((b << 4) | (b >>> 28));
+      b = (b + a) | 0;
     }
-    // The lowest byte of c stands for the length, so what is left of its word begins at its second.
     const left = end - at;
     a += left >= 4 ? word(bytes, at) : part(bytes, at, left);
     if (left > 4) b += left >= 8 ? word(bytes, at + 4) : part(bytes, at + 4, left - 4);
@@ -85,13 +117,6 @@ export class RowHasher {
   end(): void {
     this.#sumHigh += this.#high | 0;
     this.#sumLow += this.#low >>> 0;
-    if (++this.#rows % ROWS_BEFORE_CARRY === 0) this.#carry();
-  }
-
-  /** Instead of `end`: takes an equal row, added before, out of the sum. */
-  endRemoved(): void {
-    this.#sumHigh -= this.#high | 0;
-    this.#sumLow -= this.#low >>> 0;
     if (++this.#rows % ROWS_BEFORE_CARRY === 0) this.#carry();
   }
 
@@ -108,14 +133,15 @@ export class RowHasher {
   }
 
   #word(k: number): void {
-    this.#mixAndFinish(INIT_4, k, 0);
+    this.#mixAndFinish(INIT_4, k, 0, 0);
   }
 
   #twoWords(k0: number, k1: number): void {
-    this.#mixAndFinish(INIT_8, k0, k1);
+    this.#mixAndFinish(INIT_8, k0, k1, 0);
   }
 
-  #mixAndFinish(init: number, addA: number, addB: number): void {
+  /** The lowest byte of c stands for the length, so what is added to it begins at its second. */
+  #mixAndFinish(init: number, addA: number, addB: number, addC: number): void {
     let a = init;
     let b = init;
     let c = init;
@@ -135,7 +161,7 @@ export class RowHasher {
       c = ((c - b) | 0) ^ ((b << 4) | (b >>> 28));
       b = (b + a) | 0;
     }
-    this.#finish((a + addA) | 0, (b + addB) | 0, c);
+    this.#finish((a + addA) | 0, (b + addB) | 0, (c + addC) | 0);
   }
 
   /** mix() of lookup3, into #a, #b, #c: texts alone need it apart from what follows. */
@@ -170,6 +196,23 @@ export class RowHasher {
   }
 }
 
+export interface KnownText {
+  readonly bytes: Uint8Array;
+  /** Of a short one: what its hash begins with, and its words. */
+  readonly init: number;
+  readonly k0: number;
+  readonly k1: number;
+  readonly k2: number;
+}
+
+/** For `RowHasher.known`. */
+export function knownText(text: string): KnownText {
+  const bytes = Buffer.from(text);
+  const padded = Buffer.alloc(BLOCK_BYTES);
+  bytes.copy(padded);
+  return { bytes, init: textInit(bytes.length), k0: word(padded, 0), k1: word(padded, 4), k2: word(padded, 8) << 8 };
+}
+
 /** Four bytes, little-endian. */
 const word = (bytes: Uint8Array, at: number): number =>
   bytes[at] | (bytes[at + 1] << 8) | (bytes[at + 2] << 16) | (bytes[at + 3] << 24);
@@ -178,13 +221,21 @@ const word = (bytes: Uint8Array, at: number): number =>
 const part = (bytes: Uint8Array, at: number, length: number): number =>
   (length > 0 ? bytes[at] : 0) | (length > 1 ? bytes[at + 1] << 8 : 0) | (length > 2 ? bytes[at + 2] << 16 : 0);
 
+/**
+ * The partition's key among a row's columns: it is the scope that rows are counted by, and no part of their content,
+ * which is the same in two captures of a day.
+ */
+export const isPartitionKey = ({ scope }: NativeShape, column: string): boolean =>
+  scope.kind === 'column' && scope.pg === 'text' && scope.column === column;
+
 /** SQL for the hash of one row of alias `t`, equal to RowHasher fed with the columns in table order. */
 export function rowHashSql(native: NativeShape): string {
   assert(native.time.pg === 'int8', 'the row hash is seeded with an int8 time');
-  const bools = native.columns.filter((column) => column.pg === 'bool');
+  const isFlag = (column: NativeShape['columns'][number]) => column.pg === 'bool' && column.nullable !== true;
+  const bools = native.columns.filter(isFlag);
   const flags = bools.map((column, bit) => ` + (t."${column.name}"::int4 << ${bit})`).join('');
   return native.columns
-    .filter((column) => column.pg !== 'bool' && column.name !== native.time.column)
+    .filter((column) => !isFlag(column) && column.name !== native.time.column && !isPartitionKey(native, column.name))
     .reduce(
       (seed, column) => valueHashSql(column.name, column.pg, seed, column.nullable),
       `((t."${native.time.column}" << ${bools.length})${flags})`,

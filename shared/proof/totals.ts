@@ -23,17 +23,6 @@ export class ExactTotal {
     else this.#total += BigInt(units);
   }
 
-  /** Takes back what `add` added. */
-  subtract(units: number): void {
-    this.#partial -= units;
-    if (this.#partial <= -CARRY_AT) this.#carry();
-  }
-
-  /** Takes back what `addFloat` added. */
-  subtractFloat(value: number, scale: number): void {
-    this.#total -= BigInt(roundHalfEven(value * scale));
-  }
-
   toString(): string {
     this.#carry();
     return this.#total.toString();

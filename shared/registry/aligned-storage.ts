@@ -3,9 +3,16 @@
  * Declared once here; the migration creates it, a test holds the two equal, and each aligned read checks the columns
  * its dataset needs in its own snapshot. One wide table: a dataset's unused columns cost one bit each.
  */
+import { DAY_MS } from '../time/days.ts';
 import type { Field, PgType } from './types.ts';
 
 export const ALIGNED_TABLE = 'canonical_aligned_1s_aggregates';
+
+/** Length of its chunks (migration 0002): a year of one dataset is 12 chunks. */
+export const ALIGNED_CHUNK_MS = 30 * DAY_MS;
+
+/** Before this time, 2016-10-26, rows are few, and chunks as long as from 1970 to it (migration 0024). */
+export const ALIGNED_DENSE_FROM_MS = 17_100 * DAY_MS;
 
 /** Key columns, common to all datasets. */
 export const ALIGNED_KEY = { dataset_id: 'int2', series_id: 'int4', aligned_at_utc: 'timestamptz' } as const;
@@ -93,23 +100,41 @@ export function alignedField(
  * Validity bounds. They are not stored: a row is valid until the next row of its series, a coverage gap or the end of
  * what is proved, so the reader computes them (see the read core).
  */
+const VALID_TO: Field = {
+  name: 'valid_to_utc_exclusive',
+  dtype: 'timestamp_utc',
+  nullable: false,
+  doc: 'End of that interval, exclusive.',
+  sql: 't.valid_to',
+  pg: 'timestamptz',
+  columns: [],
+};
+
+const VALID_FROM = {
+  name: 'valid_from_utc',
+  dtype: 'timestamp_utc',
+  nullable: false,
+  pg: 'timestamptz',
+} as const;
+
+/** Of rows that a window holds when their second lies in it. */
 export const VALIDITY_FIELDS: readonly Field[] = [
   {
-    name: 'valid_from_utc',
-    dtype: 'timestamp_utc',
-    nullable: false,
+    ...VALID_FROM,
     doc: 'Start of the interval the row is valid for, inclusive.',
     sql: 't.aligned_at_utc',
-    pg: 'timestamptz',
     columns: ['aligned_at_utc'],
   },
+  VALID_TO,
+];
+
+/** Of rows that a window holds when they are valid in it: the one that was valid before begins with the window. */
+export const STATE_VALIDITY_FIELDS: readonly Field[] = [
   {
-    name: 'valid_to_utc_exclusive',
-    dtype: 'timestamp_utc',
-    nullable: false,
-    doc: 'End of that interval, exclusive.',
-    sql: 't.valid_to',
-    pg: 'timestamptz',
+    ...VALID_FROM,
+    doc: 'Start of the interval the row is valid for, inclusive; not before the start of the window.',
+    sql: 't.valid_from',
     columns: [],
   },
+  VALID_TO,
 ];

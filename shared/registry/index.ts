@@ -1,13 +1,22 @@
 /** The dataset registry: a dataset is served, projected and documented by being listed here. */
 import { TidemarkError } from '../errors.ts';
+import { bitcoinBlockFeeTotals } from './datasets/bitcoin_block_fee_totals.ts';
+import { bitcoinBlockHeaders } from './datasets/bitcoin_block_headers.ts';
+import { bitcoinBlockSubsidySchedule } from './datasets/bitcoin_block_subsidy_schedule.ts';
+import { bitcoinBlockTransactions } from './datasets/bitcoin_block_transactions.ts';
+import { bitcoinCirculatingSupply } from './datasets/bitcoin_circulating_supply.ts';
+import { bitcoinMempoolState } from './datasets/bitcoin_mempool_state.ts';
+import { bitcoinNetworkHashrateEstimate } from './datasets/bitcoin_network_hashrate_estimate.ts';
+import { etfDailyMetrics } from './datasets/etf_daily_metrics.ts';
 import { exchangeASpotTrades } from './datasets/exchange_a_spot_trades.ts';
 import { exchangeBSpotTrades } from './datasets/exchange_b_spot_trades.ts';
 import { exchangeCSpotTrades } from './datasets/exchange_c_spot_trades.ts';
+import { macroSeriesMetrics } from './datasets/macro_series_metrics.ts';
 import type { AlignedShape, DatasetDefinition, NativeShape } from './types.ts';
 
 export type { AlignedShape, DatasetDefinition, Dtype, Field, NativeShape, PgType, View } from './types.ts';
 
-/** The twelve keys of the contract. A key that is not registered yet is known, and has no rows. */
+/** The twelve keys of the contract, in the order of the datasets' numbers. */
 export const DATASET_KEYS = [
   'exchange_a_spot_trades',
   'exchange_b_spot_trades',
@@ -26,9 +35,22 @@ export const DATASET_KEYS = [
 export type DatasetKey = (typeof DATASET_KEYS)[number];
 export type Mode = 'native' | 'aligned_1s';
 
-export const DATASETS: ReadonlyMap<string, DatasetDefinition> = new Map(
-  [exchangeASpotTrades, exchangeBSpotTrades, exchangeCSpotTrades].map((dataset) => [dataset.key, dataset]),
-);
+const DEFINITIONS: { readonly [K in DatasetKey]: DatasetDefinition & { readonly key: K } } = {
+  exchange_a_spot_trades: exchangeASpotTrades,
+  exchange_b_spot_trades: exchangeBSpotTrades,
+  exchange_c_spot_trades: exchangeCSpotTrades,
+  etf_daily_metrics: etfDailyMetrics,
+  macro_series_metrics: macroSeriesMetrics,
+  bitcoin_block_headers: bitcoinBlockHeaders,
+  bitcoin_block_transactions: bitcoinBlockTransactions,
+  bitcoin_mempool_state: bitcoinMempoolState,
+  bitcoin_block_fee_totals: bitcoinBlockFeeTotals,
+  bitcoin_block_subsidy_schedule: bitcoinBlockSubsidySchedule,
+  bitcoin_network_hashrate_estimate: bitcoinNetworkHashrateEstimate,
+  bitcoin_circulating_supply: bitcoinCirculatingSupply,
+};
+
+export const DATASETS: ReadonlyMap<string, DatasetDefinition> = new Map(Object.entries(DEFINITIONS));
 
 /** @throws TidemarkError USAGE naming the known keys. */
 export function datasetOf(key: string): DatasetDefinition {

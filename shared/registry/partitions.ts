@@ -1,9 +1,7 @@
 /** Partition keys and the time windows they stand for. */
 import { TidemarkError } from '../errors.ts';
-import { daysBetween, parseDay } from '../time/days.ts';
+import { DAY_MS, daysBetween, parseDay } from '../time/days.ts';
 import type { DatasetDefinition } from './types.ts';
-
-const DAY_MS = 86_400_000;
 
 export interface Window {
   /** Epoch ms, inclusive. */
@@ -28,3 +26,9 @@ export function windowOf(dataset: DatasetDefinition, key: string): Window {
 export function fileDays(fromDay: string, toDay: string): string[] {
   return daysBetween(fromDay, toDay);
 }
+
+/**
+ * SQL: the row `t` is of the partition `p` of the catalog, where rows have its key. Keys of rows compare by code points and
+ * the catalog's do not: its index is of use only where that is said.
+ */
+export const isOfPartition = (column = 'partition_key'): string => `p.partition_key = t."${column}" collate "default"`;

@@ -7,6 +7,7 @@
  */
 
 import type { SettingName } from '../config/settings.ts';
+import type { AlignedColumn } from './aligned-storage.ts';
 
 /** Closed vocabulary of response types. Timestamps leave as `YYYY-MM-DDTHH:MM:SS.mmmZ`, bool01 as 0 or 1, json as text. */
 export type Dtype = 'int64' | 'float64' | 'string' | 'bool01' | 'timestamp_utc' | 'uuid' | 'json';
@@ -36,49 +37,102 @@ export interface View {
   readonly version: number;
 }
 
+/**
+ * What is said of a window of metrics beside its rows, as warnings: which codes, of which sources, by which measure.
+ */
+export type QualityRule =
+  /** Every source publishes each market day. */
+  | {
+      readonly kind: 'daily';
+      readonly codes: { readonly missing: string; readonly stale: string; readonly incomplete: string };
+      /** Metrics that each source has on each of its days, with a value. */
+      readonly required: readonly string[];
+      /** Market days after the latest day of the window that are still fresh. */
+      readonly maxAgeDays: SettingName;
+    }
+  /** Sources say when they last published, which the fetch took down. */
+  | {
+      readonly kind: 'published';
+      readonly codes: { readonly missing: string; readonly stale: string };
+      /** Days after its last publication in which a source is fresh, by `source_id`: as often as it publishes. */
+      readonly sources: Readonly<Record<string, number>>;
+      /** Where set it stands for all of them. */
+      readonly maxAgeDays: SettingName;
+    };
+
 /** What a partition of the dataset is, and how its key is written. */
 export type PartitionKind =
   /** A vendor's file day, key `YYYY-MM-DD`, covering [day + startOffsetMs, + 24 h). */
   | { readonly kind: 'file_day'; readonly startOffsetMs: number }
-  /** One capture of an issuer's page, key `<source_id>:<as-of day>`. */
+  /** One capture of an issuer's page, key `<source_id>:<as-of day>`; spans count in epoch ms of as-of days. */
   | { readonly kind: 'capture' }
-  /** One vintage of a series, key `<source_id>:<vintage date>`. */
-  | { readonly kind: 'vintage' }
-  /** One block, key = height; work and coverage are kept as ranges. */
+  /**
+   * One vintage of a series, key `<source_id>:<vintage date>`; spans count in epoch ms of vintage dates. It is known from
+   * `knownAfterMs` after the start of its date on, UTC: a read as of an earlier time is without it.
+   */
+  | { readonly kind: 'vintage'; readonly knownAfterMs: number }
+  /** Blocks: key = height, or `<from>-<to>`, both included, where several are one unit of work; spans count heights. */
   | { readonly kind: 'height' }
-  /** One mempool snapshot, key = epoch ms. */
+  /** One mempool snapshot, key = epoch ms, which spans count too. */
   | { readonly kind: 'snapshot' };
 
+/** How a frame of the log holds events. */
+export type EventShape =
+  /** Lines of text without LF. A cell says the offset: its number in the line, and the text before the number in it. */
+  | { readonly encoding: 'lines'; readonly cell: { readonly column: number; readonly prefix: string } }
+  /** Any bytes, each event with its offset beside (shared/frame/records.ts). */
+  | { readonly encoding: 'records' };
+
+/**
+ * How the rows of one partition are told from all others in storage. Delete, recount, replay, verification, one-second
+ * rows and the proof check of every read go by it (shared/proof/scope.ts).
+ */
+export type PartitionScope =
+  /** By their time: those in the partition's window. */
+  | { readonly kind: 'window' }
+  /** By a stored column: heights and snapshots by their number, captures and vintages by the partition's key as text. */
+  | { readonly kind: 'column'; readonly column: string; readonly pg: 'int8' | 'text' };
+
 export interface OffsetRule {
-  /** How offsets compare: trade ids and heights as numbers, hashes as text. */
-  readonly order: 'numeric' | 'text';
+  /** What an offset is and an example, for people who got it wrong: `the trade id, such as 109344068`. */
+  readonly doc: string;
+  /**
+   * How offsets compare: trade ids and heights as numbers, everything else as text (code points); `place` is
+   * `<number>:<number>:<text>` and compares by its two numbers.
+   */
+  readonly order: 'numeric' | 'text' | 'place';
   /** Whether a proved partition's offsets follow each other without a gap; one with a gap is not proved. */
   readonly contiguous: boolean;
-  /** Whether no two partitions may hold the same offset; coverage then keeps disjoint offset ranges. */
+  /**
+   * Whether no two partitions may hold the same offset; partitions then keep disjoint ranges of its first number (trade
+   * id, height, snapshot).
+   */
   readonly unique: boolean;
-  /** Where an event's line says its offset: the number of the cell, and the text before the number in it. */
-  readonly cell: { readonly column: number; readonly prefix: string };
+  /** SQL over the table alias `t`: a stored row's offset, as text. */
+  readonly sql: string;
 }
 
 export interface NativeShape {
   readonly table: string;
   /** Column of event time and what it holds. */
   readonly time: { readonly column: string; readonly pg: 'int8' | 'timestamptz' };
-  /** Column that identifies a row within one instant, together with the time. */
+  /** Columns that identify a row within one instant, together with the time; in the order of offsets. */
   readonly identity: readonly string[];
+  readonly scope: PartitionScope;
   /** Stored columns in table order. */
   readonly columns: readonly { readonly name: string; readonly pg: PgType; readonly nullable?: boolean }[];
   /** Columns whose exact integer totals (value x 10^scale) are proved, beside the row hash. */
   readonly totals: readonly { readonly column: string; readonly scale: number }[];
   readonly chunkMs: number;
   readonly fields: readonly Field[];
-  /** Field names the rows are ordered by, ascending. */
+  /** What rows are ordered by, ascending: fields, or stored columns that are none. */
   readonly order: readonly string[];
   readonly view: View;
 }
 
 export interface AlignedShape {
   readonly fields: readonly Field[];
+  /** Fields that rows are ordered by, ascending: the second, then the series. */
   readonly order: readonly string[];
   /**
    * `bucket`: a window holds the rows whose second lies in it (trades, block and mempool streams).
@@ -89,13 +143,40 @@ export interface AlignedShape {
   readonly seriesKey: readonly string[];
   /** Field holding the sum of which equals the number of native events, if there is one. */
   readonly countField?: string;
+  /** Columns whose values depend on when a partition was fetched: the aligned digest leaves them out. */
+  readonly outsideDigests: readonly string[];
+  /** Of metrics: how their rows follow from native ones. */
+  readonly seconds?: SecondsRule;
   readonly view: View;
 }
+
+/** Facts of a partition that all its rows share; columns of the catalog. */
+export const PARTITION_FACTS = ['ingested_at', 'last_updated_at', 'document_sha256'] as const;
+
+/** One-second rows as the database makes them from native rows. */
+export interface SecondsRule {
+  /** Columns of the aligned storage that `select` gives, beside the second and the series. */
+  readonly columns: readonly AlignedColumn[];
+  /**
+   * SQL of the one-second rows of `rows`, a relation: the native table's columns and `second` (epoch s), `source_offset`,
+   * and the facts of the row's partition; of proved partitions only.
+   */
+  select(rows: string): string;
+}
+
+/** The contract's families of datasets. */
+export type DatasetKind =
+  | 'spot_trades'
+  | 'etf_daily_metrics'
+  | 'macro_series_metrics'
+  | 'bitcoin_stream'
+  | 'bitcoin_derived';
 
 export interface DatasetDefinition {
   /** Stable small number: storage key and part of event ids. Never reused. */
   readonly number: number;
   readonly key: string;
+  readonly kind: DatasetKind;
   readonly title: string;
   readonly doc: string;
   /** Source keys of the rights matrix that feed this dataset. */
@@ -107,10 +188,24 @@ export interface DatasetDefinition {
   readonly locations: Readonly<Record<string, readonly SettingName[]>>;
   readonly partition: PartitionKind;
   readonly offset: OffsetRule;
+  readonly events: EventShape;
   readonly native: NativeShape;
   readonly aligned: AlignedShape;
   /** HTTP status of a violated aligned storage contract. */
   readonly contractViolationStatus: 409 | 503;
+  /** Setting that promotes the dataset to serving or holds it back (`shadow`); without one it is always promoted. */
+  readonly servingState?: SettingName;
   /** Path below `/v1/historical/`. */
   readonly historicalPath: string;
+  readonly quality?: QualityRule;
+  /** Of spot trades only. */
+  readonly trades?: TradesShape;
+}
+
+/** What the trade and kline routes make of a dataset of spot trades. */
+export interface TradesShape {
+  /** The columns that all exchanges have in common, the default of the trade route; klines are computed from them. */
+  readonly unified: readonly Field[];
+  /** Path of the klines below `/v1/historical/`. */
+  readonly klinesPath: string;
 }

@@ -19,13 +19,21 @@ export type Progress = (line: string) => void;
 
 export const PACKAGES = 'packages';
 
-export const WANTED = ['postgresql-17', 'postgresql-17-timescaledb', 'postgresql-client-17', 'nats-server', 'patchelf'];
+/** What is asked of apt. */
+export interface Wanted {
+  /** For a person: what the packages bring. */
+  readonly what: string;
+  readonly names: readonly string[];
+  /** Whether the suite's backports are asked too. */
+  readonly backports: boolean;
+}
 
 /**
  * Of the packages apt resolves, the ones that hold shared libraries the servers load. The rest (perl, debconf,
  * passwd ...) serve package scripts that never run here; LLVM (35 MB) is for jit, which stays off.
  */
-const NEEDED_LIBRARY = /^(?:lib(?!.*perl|llvm|z3-|pam-modules|semanage|sepol|proc2|ncurses|c-bin|c-l10n)|zlib1g$)/;
+const NEEDED_LIBRARY =
+  /^(?:lib(?!.*perl|llvm|z3-|pam-modules|semanage|sepol|proc2|ncurses|c-bin|c-l10n|systemd-shared)|zlib1g$)/;
 
 export interface Distribution {
   readonly codename: string;
@@ -62,12 +70,14 @@ export function aptDistribution(osRelease = readIfThere('/etc/os-release')): Dis
  */
 export async function downloadPackages(
   work: string,
+  { what, names: wanted, backports }: Wanted,
   distribution: Distribution,
   target: Distribution['targets'][number],
   progress: Progress,
   signal: AbortSignal | undefined,
 ): Promise<string[]> {
   const sources = retargetSources(await machineSources(), distribution.codename, target);
+  if (backports) sources.push(...backportsOf(sources, target.suite));
   if (sources.length === 0) {
     throw new TidemarkError(
       'STACK_INSTALL_FAILED',
@@ -77,29 +87,34 @@ export async function downloadPackages(
   const apt = await privateApt(join(work, 'apt'), sources);
   // Its exit code is not judged: one of several sources may lack the suite. What counts is whether packages are found.
   const update = await run('apt-get', ['update'], { env: apt, check: false, signal });
-  const listed = await run('apt-get', ['install', '--print-uris', '-y', ...WANTED], { env: apt, check: false });
+  const listed = await run('apt-get', ['install', '--print-uris', '-y', ...wanted], { env: apt, check: false });
   if (listed.code !== 0) {
     throw new TidemarkError(
       'STACK_INSTALL_FAILED',
-      `apt found no installable PostgreSQL 17, TimescaleDB and nats-server in ${target.suite}:\n` +
+      `apt found no installable ${what} in ${target.suite}:\n` +
         `${update.stderr}${listed.stderr}`.trim().split('\n').slice(-6).join('\n'),
     );
   }
-  const wanted = new Set(WANTED);
   const names: string[] = [];
   let bytes = 0;
   for (const [, file, size] of listed.stdout.matchAll(/^'[^']+' (\S+?)_\S+ (\d+) /gm)) {
-    if (!wanted.has(file) && !NEEDED_LIBRARY.test(file)) continue;
+    if (!wanted.includes(file) && !NEEDED_LIBRARY.test(file)) continue;
     names.push(file);
     bytes += Number(size);
   }
-  progress(`getting PostgreSQL 17, TimescaleDB and nats-server (${Math.round(bytes / 1e6)} MB, once)`);
+  progress(`getting ${what} (${Math.round(bytes / 1e6)} MB, once)`);
   const packages = join(work, PACKAGES);
   await rm(packages, { recursive: true, force: true });
   await mkdir(packages, { mode: 0o755 });
   await run('apt-get', ['download', '-q', ...names], { env: apt, cwd: packages, signal });
   return (await readdir(packages)).filter((name) => name.endsWith('.deb')).sort();
 }
+
+/** The same archive's backports, which are beside the suite itself. */
+const backportsOf = (sources: readonly AptSource[], suite: string): AptSource[] =>
+  sources
+    .filter(({ suites }) => suites.includes(suite))
+    .map((source) => ({ ...source, suites: [`${suite}-backports`] }));
 
 async function machineSources(): Promise<AptSource[]> {
   const config = (

@@ -1,6 +1,7 @@
 /** What callers of the stack see. */
 import type { Logger } from '../log/logger.ts';
-import type { Progress, Runtime } from './install.ts';
+import type { Progress } from './apt-download.ts';
+import type { Runtime } from './install.ts';
 import type { Profile, ServerName } from './server.ts';
 
 export interface AcquireOptions {
@@ -30,6 +31,10 @@ export interface Stack extends AsyncDisposable {
   readonly databaseUrl: string;
   /** May publish and read, not delete streams or messages. */
   readonly natsUrl: string;
+  /** May only read the log; the same as `natsUrl` where the broker is given by URL. */
+  readonly natsReaderUrl: string;
+  /** May only make and use the queue of exports; the same as `natsUrl` where the broker is given by URL. */
+  readonly natsExportUrl: string;
   /** May also delete streams; the same as `natsUrl` where the broker is given by URL. */
   readonly natsOperatorUrl: string;
   /** Folder of PostgreSQL's unix socket, where there is one. */

@@ -91,6 +91,8 @@ export function createContainer(
             maxFileStoreBytes: FILE_STORE_BYTES,
             durable: profile.durable,
             password: secrets.natsPassword,
+            readerPassword: secrets.natsReaderPassword,
+            exportPassword: secrets.natsExportPassword,
             operatorPassword: secrets.natsOperatorPassword,
           }),
         },

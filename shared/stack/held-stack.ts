@@ -6,7 +6,7 @@ import { explain } from '../errors.ts';
 import type { AcquireOptions, Stack, StackProcess } from './contract.ts';
 import { ensureServers } from './ensure.ts';
 import type { Runtime } from './install.ts';
-import { NATS_OPERATOR, NATS_USER, natsUrl } from './nats.ts';
+import { NATS_EXPORT, NATS_OPERATOR, NATS_READER, NATS_USER, natsUrl } from './nats.ts';
 import type { Place } from './place.ts';
 import { postgresUrl } from './postgres.ts';
 import type { Secrets } from './secrets.ts';
@@ -56,6 +56,18 @@ export class HeldStack implements Stack {
   get natsUrl(): string {
     const { secrets } = this.#options;
     return this.#options.natsUrl ?? natsUrl(this.#records.nats as ServerRecord, NATS_USER, secrets.natsPassword);
+  }
+
+  get natsReaderUrl(): string {
+    const { secrets } = this.#options;
+    if (this.#options.natsUrl !== undefined) return this.natsUrl;
+    return natsUrl(this.#records.nats as ServerRecord, NATS_READER, secrets.natsReaderPassword);
+  }
+
+  get natsExportUrl(): string {
+    const { secrets } = this.#options;
+    if (this.#options.natsUrl !== undefined) return this.natsUrl;
+    return natsUrl(this.#records.nats as ServerRecord, NATS_EXPORT, secrets.natsExportPassword);
   }
 
   get natsOperatorUrl(): string {

@@ -1,49 +1,26 @@
-/**
- * Gets PostgreSQL 17, TimescaleDB and nats-server from the distribution's packages into a private folder, without
- * root and without touching what is installed: found through the machine's own apt sources, verified by apt, unpacked
- * together with their own C library, and pointed at it. Done once per account and machine; later starts only look.
- */
-import { createHash, randomBytes } from 'node:crypto';
+/** PostgreSQL 17, TimescaleDB and nats-server: what the embedded stack is made of. */
 import { existsSync } from 'node:fs';
-import { access, chmod, constants, mkdir, open, readdir, rename, rm, stat, writeFile } from 'node:fs/promises';
-import { homedir, tmpdir } from 'node:os';
-import { dirname, join } from 'node:path';
+import { readdir } from 'node:fs/promises';
+import { join } from 'node:path';
 import { TidemarkError } from '../errors.ts';
-import {
-  aptDistribution,
-  type Distribution,
-  downloadPackages,
-  PACKAGES,
-  type Progress,
-  WANTED,
-} from './apt-download.ts';
-import { withLock } from './lock.ts';
-import { canEnter, type ServerUser } from './processes.ts';
+import { ensurePackages, type InstallOptions, loaderOf, type Recipe } from './packages.ts';
 import { run } from './run.ts';
-
-export type { Progress };
-
-/** Raise when what is unpacked, left out or patched changes: the folder's name depends on it. */
-const RECIPE = 1;
 
 const POSTGRES_BIN = 'usr/lib/postgresql/17/bin';
 const POSTGRES_MODULES = 'usr/lib/postgresql/17/lib';
 
-/** Unpacked and then removed: nothing of it is read by a server. */
-const UNUSED = [
-  'usr/share/doc',
-  'usr/share/man',
-  'usr/share/locale',
-  'usr/share/info',
-  'usr/share/lintian',
-  'usr/share/bug',
-  `${POSTGRES_MODULES}/bitcode`,
-  'var',
-  'etc',
-];
-
-/** A slow line may take long; the waiting one would not be quicker. */
-const INSTALL_WAIT_MS = 1_800_000;
+const SERVERS: Recipe = {
+  name: 'runtime',
+  what: 'PostgreSQL 17, TimescaleDB and nats-server',
+  names: ['postgresql-17', 'postgresql-17-timescaledb', 'postgresql-client-17', 'nats-server', 'patchelf'],
+  backports: false,
+  unused: [`${POSTGRES_MODULES}/bitcode`],
+  async programs(root) {
+    const bin = join(root, POSTGRES_BIN);
+    return [...(await readdir(bin)).map((name) => join(bin, name)), natsServer(root)];
+  },
+  smokeTest,
+};
 
 export interface Runtime {
   readonly prefix: string;
@@ -51,155 +28,16 @@ export interface Runtime {
   readonly natsServer: string;
 }
 
-/**
- * The installed runtime, installing it first if needed.
- * @throws TidemarkError STACK_UNSUPPORTED_MACHINE without apt, STACK_INSTALL_FAILED when packages cannot be had.
- */
-export async function ensureRuntime(options: {
-  readonly user: ServerUser;
-  readonly progress?: Progress;
-  /** Overrides the cache folder; for tests. */
-  readonly cacheDir?: string;
-  readonly signal?: AbortSignal;
-}): Promise<Runtime> {
-  const cacheDir = options.cacheDir ?? (await chooseCacheDir(options.user));
-  const prefix = join(cacheDir, runtimeName());
-  if (!existsSync(join(prefix, 'READY'))) {
-    const distribution = aptDistribution();
-    if (!distribution) throw unsupportedMachine();
-    const { progress = () => {}, signal } = options;
-    const onWait = () => progress('waiting for another process that installs the servers');
-    await withLock(join(cacheDir, 'install.lock'), { waitMs: INSTALL_WAIT_MS, onWait, signal }, async () => {
-      if (!existsSync(join(prefix, 'READY'))) await install(prefix, distribution, progress, signal);
-    });
-  }
+/** The installed runtime, installing it first if needed. @throws TidemarkError as `ensurePackages`. */
+export async function ensureRuntime(options: InstallOptions): Promise<Runtime> {
+  const prefix = await ensurePackages(SERVERS, options);
   return { prefix, postgresBin: join(prefix, POSTGRES_BIN), natsServer: natsServer(prefix) };
-}
-
-export function unsupportedMachine(): TidemarkError {
-  return new TidemarkError(
-    'STACK_UNSUPPORTED_MACHINE',
-    'The embedded servers need Debian or Ubuntu with apt, or a Docker engine that answers; ' +
-      'or name your own with SVC_DATABASE_URL and SVC_NATS_URL.',
-  );
-}
-
-function runtimeName(): string {
-  const recipe = JSON.stringify([RECIPE, WANTED, process.arch]);
-  return `runtime-${createHash('sha256').update(recipe).digest('hex').slice(0, 12)}`;
-}
-
-/** A folder that persists and that the servers' user can enter. */
-async function chooseCacheDir(user: ServerUser): Promise<string> {
-  const own = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'tidemark');
-  const candidates = [own, '/var/cache/tidemark', join(tmpdir(), `tidemark-${process.getuid?.() ?? 'cache'}`)];
-  for (const dir of candidates) {
-    try {
-      await mkdir(dir, { recursive: true, mode: 0o755 });
-      // A folder somebody else made (possible below /tmp) could be changed by them later.
-      if ((await stat(dir)).uid !== process.getuid?.() || dir.includes(':')) continue;
-      await access(dir, constants.W_OK);
-      if (canEnter(user, dir)) return dir;
-    } catch {
-      // not writable: the next one
-    }
-  }
-  throw new TidemarkError('STACK_INSTALL_FAILED', `None of these folders can be used: ${candidates.join(', ')}`);
-}
-
-async function install(
-  prefix: string,
-  distribution: Distribution,
-  progress: Progress,
-  signal: AbortSignal | undefined,
-): Promise<void> {
-  const work = `${prefix}.part-${randomBytes(4).toString('hex')}`;
-  await rm(prefix, { recursive: true, force: true });
-  for (const name of await readdir(dirname(prefix))) {
-    // of an installer that was killed; there is no other one, we hold the lock
-    if (name.includes('.part-')) await rm(join(dirname(prefix), name), { recursive: true, force: true });
-  }
-  await mkdir(work, { recursive: true, mode: 0o755 });
-  try {
-    let failure: unknown;
-    for (const target of distribution.targets) {
-      try {
-        const packages = await downloadPackages(work, distribution, target, progress, signal);
-        progress('unpacking the servers');
-        await unpack(work, packages);
-        await point(work, prefix);
-        await rename(join(work, 'root'), prefix);
-        await smokeTest(prefix);
-        await writeFile(join(prefix, 'READY'), `${packages.join('\n')}\n`);
-        return;
-      } catch (error) {
-        signal?.throwIfAborted();
-        failure = error;
-      }
-    }
-    throw failure;
-  } catch (cause) {
-    await rm(prefix, { recursive: true, force: true });
-    signal?.throwIfAborted();
-    if (cause instanceof TidemarkError) throw cause;
-    throw new TidemarkError('STACK_INSTALL_FAILED', 'The server packages could not be installed', { cause });
-  } finally {
-    await rm(work, { recursive: true, force: true });
-  }
-}
-
-async function unpack(work: string, packages: readonly string[]): Promise<void> {
-  const root = join(work, 'root');
-  await rm(root, { recursive: true, force: true });
-  await mkdir(root, { mode: 0o755 });
-  for (const name of packages) await run('dpkg-deb', ['-x', join(work, PACKAGES, name), root]);
-  for (const path of UNUSED) await rm(join(root, path), { recursive: true, force: true });
-  await chmod(root, 0o755);
-}
-
-/** Points every program at the loader and libraries below `prefix`, where `work/root` is about to be moved. */
-async function point(work: string, prefix: string): Promise<void> {
-  const root = join(work, 'root');
-  const { loader, libraries } = await loaderOf(root);
-  const bin = join(root, POSTGRES_BIN);
-  const programs = (await readdir(bin)).map((name) => join(bin, name));
-  for (const path of [...programs, natsServer(root)]) {
-    if (!(await isElf(path))) continue;
-    await run(join(root, loader), [
-      ...['--library-path', join(root, libraries), join(root, 'usr/bin/patchelf')],
-      ...['--set-interpreter', join(prefix, loader)],
-      // DT_RPATH, unlike DT_RUNPATH, also holds for what the libraries and loaded modules need in turn.
-      ...['--force-rpath', '--set-rpath', join(prefix, libraries), path],
-    ]);
-  }
-}
-
-/** Paths of the unpacked C library's loader and of the libraries, below `root`. */
-async function loaderOf(root: string): Promise<{ loader: string; libraries: string }> {
-  const architecture = (await readdir(join(root, 'usr/lib'))).find((name) => name.endsWith('-linux-gnu'));
-  const libraries = join('usr/lib', architecture ?? '');
-  const name = (await readdir(join(root, libraries))).find((file) => /^ld-linux.*\.so/.test(file));
-  if (!architecture || !name) {
-    throw new TidemarkError('STACK_INSTALL_FAILED', 'The unpacked packages hold no program loader');
-  }
-  return { loader: join(libraries, name), libraries };
 }
 
 function natsServer(root: string): string {
   const path = ['usr/sbin/nats-server', 'usr/bin/nats-server'].map((at) => join(root, at)).find(existsSync);
   if (!path) throw new TidemarkError('STACK_INSTALL_FAILED', 'The unpacked packages hold no nats-server');
   return path;
-}
-
-async function isElf(path: string): Promise<boolean> {
-  const file = await open(path).catch(() => undefined);
-  if (!file) return false;
-  try {
-    const { buffer } = await file.read(Buffer.alloc(4), 0, 4, 0);
-    return buffer.toString('latin1') === '\x7fELF';
-  } finally {
-    await file.close();
-  }
 }
 
 /** Every library resolves: the programs start, and TimescaleDB's modules have what they need. */

@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { TidemarkError } from '../errors.ts';
 import type { Logger } from '../log/logger.ts';
+import { exportSubjects } from '../nats/export-queue.ts';
 import type { Runtime } from './install.ts';
 import { endProcess, endProcessesIn, faultText, isAlive, type ServerUser, spawnServer, tailOf } from './processes.ts';
 import type { Fault, Profile, Server, ServerRecord } from './server.ts';
@@ -13,6 +14,10 @@ const MIB = 1024 * 1024;
 const GIB = 1024 * MIB;
 
 export const NATS_USER = 'tidemark';
+/** May read the log and ask how its streams stand, and nothing else: the HTTP service's. */
+export const NATS_READER = 'reader';
+/** May make and use the queue of exports, and nothing else: the export workers', and the HTTP service's to fill it. */
+export const NATS_EXPORT = 'export';
 export const NATS_OPERATOR = 'operator';
 
 /** JetStream reads and checks its files before it answers; while the process lives, waiting is right. */
@@ -26,6 +31,8 @@ export interface NatsOptions {
   readonly dir: string;
   readonly logFile: string;
   readonly password: string;
+  readonly readerPassword: string;
+  readonly exportPassword: string;
   readonly operatorPassword: string;
   readonly profile: Profile;
   readonly log: Logger;
@@ -56,6 +63,8 @@ export function createNats(options: NatsOptions): Server {
         maxFileStoreBytes: await fileStoreLimit(options.dir),
         durable: options.profile.durable,
         password: options.password,
+        readerPassword: options.readerPassword,
+        exportPassword: options.exportPassword,
         operatorPassword: options.operatorPassword,
       });
       await writeFile(path, text, { mode: 0o600 });
@@ -161,6 +170,8 @@ export interface NatsConfiguration {
   readonly maxFileStoreBytes: number;
   readonly durable: boolean;
   readonly password: string;
+  readonly readerPassword: string;
+  readonly exportPassword: string;
   readonly operatorPassword: string;
 }
 
@@ -187,6 +198,18 @@ accounts {
       { user: ${NATS_USER}, password: "${values.password}", permissions: {
           publish: { deny: ["$JS.API.STREAM.DELETE.>", "$JS.API.STREAM.PURGE.>", "$JS.API.STREAM.MSG.DELETE.>"] }
           subscribe: ">"
+      } }
+      { user: ${NATS_READER}, password: "${values.readerPassword}", permissions: {
+          publish: { allow: [
+            "$JS.API.STREAM.MSG.GET.>", "$JS.API.DIRECT.GET.>", "$JS.API.STREAM.INFO.*", "$JS.API.CONSUMER.INFO.*.projector"
+          ] }
+          subscribe: { allow: "_INBOX.>" }
+      } }
+      { user: ${NATS_EXPORT}, password: "${values.exportPassword}", permissions: {
+          publish: { allow: [${exportSubjects()
+            .map((subject) => JSON.stringify(subject))
+            .join(', ')}] }
+          subscribe: { allow: "_INBOX.>" }
       } }
       { user: ${NATS_OPERATOR}, password: "${values.operatorPassword}" }
     ]

@@ -8,8 +8,9 @@ import { codeOf, explain, TidemarkError } from '../errors.ts';
 import type { Logger } from '../log/logger.ts';
 import type { AcquireOptions } from './contract.ts';
 import { createContainer, dockerAnswers } from './docker.ts';
-import { ensureRuntime, type Runtime, unsupportedMachine } from './install.ts';
+import { ensureRuntime, type Runtime } from './install.ts';
 import { createNats } from './nats.ts';
+import { unsupportedMachine } from './packages.ts';
 import { createPostgres, defaultProfile, socketDir } from './postgres.ts';
 import { canEnter, type ServerUser, serverUser } from './processes.ts';
 import type { Secrets } from './secrets.ts';
@@ -72,6 +73,8 @@ export async function choosePlace(stateDir: string, options: AcquireOptions): Pr
               ...common,
               logFile,
               password: secrets.natsPassword,
+              readerPassword: secrets.natsReaderPassword,
+              exportPassword: secrets.natsExportPassword,
               operatorPassword: secrets.natsOperatorPassword,
             });
       }),

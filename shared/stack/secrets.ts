@@ -10,6 +10,10 @@ export interface Secrets {
   readonly apiKey: string;
   readonly databasePassword: string;
   readonly natsPassword: string;
+  /** Of the broker account that may only read. */
+  readonly natsReaderPassword: string;
+  /** Of the broker account of the export queue. */
+  readonly natsExportPassword: string;
   /** Of the broker account that may delete streams. */
   readonly natsOperatorPassword: string;
 }
@@ -31,6 +35,8 @@ export async function loadSecrets(stateDir: string): Promise<Secrets> {
     apiKey: stored.apiKey ?? secret(),
     databasePassword: stored.databasePassword ?? secret(),
     natsPassword: stored.natsPassword ?? secret(),
+    natsReaderPassword: stored.natsReaderPassword ?? secret(),
+    natsExportPassword: stored.natsExportPassword ?? secret(),
     natsOperatorPassword: stored.natsOperatorPassword ?? secret(),
   };
   if (Object.keys(stored).length < Object.keys(secrets).length) {

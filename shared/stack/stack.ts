@@ -10,6 +10,7 @@ import { mkdir, realpath, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describeUrl } from '../db/connect.ts';
 import { TidemarkError } from '../errors.ts';
+import { serversOf } from '../nats/connect.ts';
 import type { AcquireOptions, Stack } from './contract.ts';
 import { ensureServers } from './ensure.ts';
 import { HeldStack } from './held-stack.ts';
@@ -18,7 +19,7 @@ import { natsFault } from './nats.ts';
 import { choosePlace } from './place.ts';
 import { postgresFault } from './postgres.ts';
 import { loadSecrets } from './secrets.ts';
-import { SERVER_NAMES } from './server.ts';
+import { type Fault, SERVER_NAMES } from './server.ts';
 import { addHolder, countHolders } from './state.ts';
 
 export type { AcquireOptions, Stack, StackProcess } from './contract.ts';
@@ -99,7 +100,7 @@ async function checkGiven(options: AcquireOptions): Promise<void> {
     }
   }
   if (options.natsUrl !== undefined) {
-    const fault = await natsFault(options.natsUrl, GIVEN_TIMEOUT_MS);
+    const fault = await clusterFault(options.natsUrl);
     if (fault) {
       throw new TidemarkError(
         'LOG_UNAVAILABLE',
@@ -109,12 +110,26 @@ async function checkGiven(options: AcquireOptions): Promise<void> {
   }
 }
 
+/** Of a cluster one that answers is enough. */
+async function clusterFault(natsUrl: string): Promise<Fault | undefined> {
+  let fault: Fault | undefined;
+  for (const server of serversOf(new URL(natsUrl))) {
+    const url = new URL(natsUrl);
+    url.host = new URL(server).host;
+    fault = await natsFault(url.href, GIVEN_TIMEOUT_MS);
+    if (!fault) return undefined;
+  }
+  return fault;
+}
+
 function externalStack(options: AcquireOptions): Stack {
   const { stateDir, databaseUrl, natsUrl: brokerUrl } = options;
   return {
     stateDir,
     databaseUrl: databaseUrl as string,
     natsUrl: brokerUrl as string,
+    natsReaderUrl: brokerUrl as string,
+    natsExportUrl: brokerUrl as string,
     natsOperatorUrl: brokerUrl as string,
     databaseSocketDir: undefined,
     apiKey: undefined,

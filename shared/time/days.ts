@@ -1,5 +1,5 @@
 /** UTC days, as text `YYYY-MM-DD` and as epoch milliseconds. */
-const DAY_MS = 86_400_000;
+export const DAY_MS = 86_400_000;
 
 export const dayKey = (ms: number): string => new Date(ms).toISOString().slice(0, 10);
 

@@ -1,37 +1,35 @@
-import { ALIGNED_TRADES, DAY_MS, tradeField as field, TRADE_DATETIME } from '../trades.ts';
+import { tradeField as field, TRADE_DATETIME, tradesOf } from '../trades.ts';
 import type { DatasetDefinition } from '../types.ts';
 
 export const exchangeASpotTrades = {
   number: 1,
-  key: 'exchange_a_spot_trades',
   title: 'Exchange A spot trades',
   doc: "Every spot trade of exchange A's daily trade files, one row a trade.",
-  sources: ['exchange_a'],
   locations: { exchange_a: ['SVC_EXCHANGE_A_BASE_URL'] },
   partition: { kind: 'file_day', startOffsetMs: 0 },
-  offset: { order: 'numeric', contiguous: true, unique: true, cell: { column: 0, prefix: '' } },
-  contractViolationStatus: 503,
-  historicalPath: 'exchange_a/spot/trades',
-  native: {
-    table: 'exchange_a_spot_trades',
-    time: { column: 'timestamp', pg: 'int8' },
-    identity: ['trade_id'],
-    // widest first: 66 bytes of payload without padding
+  offset: {
+    doc: 'the trade id, such as 109344068',
+    order: 'numeric',
+    contiguous: true,
+    unique: true,
+    sql: 't.trade_id::text',
+  },
+  events: { encoding: 'lines', cell: { column: 0, prefix: '' } },
+  ...tradesOf('exchange_a', {
+    // 66 bytes of payload without padding
     columns: [
-      { name: 'timestamp', pg: 'int8' },
-      { name: 'trade_id', pg: 'int8' },
       { name: 'price', pg: 'float8' },
       { name: 'quantity', pg: 'float8' },
       { name: 'quote_quantity', pg: 'float8' },
       { name: 'is_buyer_maker', pg: 'bool' },
       { name: 'is_best_match', pg: 'bool' },
     ],
+    own: { quantity: 'quantity', isBuyerMaker: { sql: 't.is_buyer_maker', columns: ['is_buyer_maker'] } },
     totals: [
       { column: 'price', scale: 8 },
       { column: 'quantity', scale: 8 },
       { column: 'quote_quantity', scale: 8 },
     ],
-    chunkMs: DAY_MS,
     fields: [
       field('trade_id', 'int64', 'int8', 'Trade id of the exchange, contiguous.'),
       field('timestamp', 'int64', 'int8', 'Trade time; sub-millisecond digits of the source are dropped.', 'ms'),
@@ -42,8 +40,5 @@ export const exchangeASpotTrades = {
       field('is_best_match', 'bool01', 'bool', '1 when the trade was the best price match, as the source states it.'),
       TRADE_DATETIME,
     ],
-    order: ['datetime', 'trade_id'],
-    view: { id: 'exchange_a_spot_trades_native', version: 1 },
-  },
-  aligned: ALIGNED_TRADES,
+  }),
 } as const satisfies DatasetDefinition;

@@ -1,5 +1,5 @@
 import { eventIdSql } from '../../events/event-id.ts';
-import { ALIGNED_TRADES, DAY_MS, tradeField as field, TRADE_DATETIME } from '../trades.ts';
+import { tradeField as field, MAKER_BY_SIDE, TRADE_DATETIME, tradesOf } from '../trades.ts';
 import type { DatasetDefinition } from '../types.ts';
 
 const NUMBER = 2;
@@ -9,35 +9,32 @@ const PROVED = `from partitions p where p.dataset_id = ${NUMBER} and p.state = '
 
 export const exchangeBSpotTrades = {
   number: NUMBER,
-  key: 'exchange_b_spot_trades',
   title: 'Exchange B spot trades',
   doc: "Every spot trade of exchange B's daily trade files, one row a trade; rows the vendor repeats exactly count once.",
-  sources: ['exchange_b'],
   locations: { exchange_b: ['SVC_EXCHANGE_B_BASE_URL', 'SVC_EXCHANGE_B_LINK_URL'] },
   partition: { kind: 'file_day', startOffsetMs: START_OFFSET_MS },
-  offset: { order: 'numeric', contiguous: false, unique: true, cell: { column: 1, prefix: '' } },
-  contractViolationStatus: 503,
-  historicalPath: 'exchange_b/spot/trades',
-  native: {
-    table: 'exchange_b_spot_trades',
-    time: { column: 'timestamp', pg: 'int8' },
-    identity: ['trade_id'],
-    // fixed widths first: texts need no alignment
+  offset: {
+    doc: 'the trade id, such as 465953984',
+    order: 'numeric',
+    contiguous: false,
+    unique: true,
+    sql: 't.trade_id::text',
+  },
+  events: { encoding: 'lines', cell: { column: 1, prefix: '' } },
+  ...tradesOf('exchange_b', {
     columns: [
-      { name: 'timestamp', pg: 'int8' },
-      { name: 'trade_id', pg: 'int8' },
       { name: 'price', pg: 'float8' },
       { name: 'size', pg: 'float8' },
       { name: 'quote_quantity', pg: 'float8' },
       { name: 'side', pg: 'text' },
       { name: 'instrument_name', pg: 'text' },
     ],
+    own: { quantity: 'size', isBuyerMaker: MAKER_BY_SIDE },
     totals: [
       { column: 'price', scale: 8 },
       { column: 'size', scale: 8 },
       { column: 'quote_quantity', scale: 8 },
     ],
-    chunkMs: DAY_MS,
     fields: [
       field('instrument_name', 'string', 'text', 'Instrument, `<BASE>-<QUOTE>`.'),
       field('trade_id', 'int64', 'int8', 'Trade id of the exchange, rising, with gaps.'),
@@ -86,8 +83,5 @@ export const exchangeBSpotTrades = {
         columns: ['timestamp'],
       },
     ],
-    order: ['datetime', 'trade_id'],
-    view: { id: 'exchange_b_spot_trades_native', version: 1 },
-  },
-  aligned: ALIGNED_TRADES,
+  }),
 } as const satisfies DatasetDefinition;

@@ -1,26 +1,23 @@
-import { ALIGNED_TRADES, DAY_MS, tradeField as field, TRADE_DATETIME } from '../trades.ts';
+import { tradeField as field, MAKER_BY_SIDE, TRADE_DATETIME, tradesOf } from '../trades.ts';
 import type { DatasetDefinition } from '../types.ts';
 
 export const exchangeCSpotTrades = {
   number: 3,
-  key: 'exchange_c_spot_trades',
   title: 'Exchange C spot trades',
   doc: "Every spot trade of exchange C's daily trade files, one row a trade; rows the vendor repeats exactly count once.",
-  sources: ['exchange_c'],
   locations: { exchange_c: ['SVC_EXCHANGE_C_BASE_URL'] },
   partition: { kind: 'file_day', startOffsetMs: 0 },
   // Ids are without a gap within a day and need not continue from one day to the next.
-  offset: { order: 'numeric', contiguous: true, unique: false, cell: { column: 6, prefix: 'm-' } },
-  contractViolationStatus: 503,
-  historicalPath: 'exchange_c/spot/trades',
-  native: {
-    table: 'exchange_c_spot_trades',
-    time: { column: 'timestamp', pg: 'int8' },
-    identity: ['trade_id'],
-    // fixed widths first: texts need no alignment
+  offset: {
+    doc: 'the trade_id, the number behind m- without zeros in front, such as 42',
+    order: 'numeric',
+    contiguous: true,
+    unique: false,
+    sql: 't.trade_id::text',
+  },
+  events: { encoding: 'lines', cell: { column: 6, prefix: 'm-' } },
+  ...tradesOf('exchange_c', {
     columns: [
-      { name: 'timestamp', pg: 'int8' },
-      { name: 'trade_id', pg: 'int8' },
       { name: 'price', pg: 'float8' },
       { name: 'size', pg: 'float8' },
       { name: 'gross_value', pg: 'float8' },
@@ -31,6 +28,7 @@ export const exchangeCSpotTrades = {
       { name: 'symbol', pg: 'text' },
       { name: 'trd_match_id', pg: 'text' },
     ],
+    own: { quantity: 'size', isBuyerMaker: MAKER_BY_SIDE },
     totals: [
       { column: 'price', scale: 8 },
       { column: 'size', scale: 8 },
@@ -39,7 +37,6 @@ export const exchangeCSpotTrades = {
       { column: 'home_notional', scale: 8 },
       { column: 'foreign_notional', scale: 8 },
     ],
-    chunkMs: DAY_MS,
     fields: [
       field('symbol', 'string', 'text', 'Symbol, `<BASE><QUOTE>`.'),
       field('trade_id', 'int64', 'int8', 'The number in `trd_match_id`.'),
@@ -64,8 +61,5 @@ export const exchangeCSpotTrades = {
       field('home_notional', 'float64', 'float8', 'Base quantity as the source states it.', 'base'),
       field('foreign_notional', 'float64', 'float8', 'Quote quantity as the source states it.', 'quote'),
     ],
-    order: ['datetime', 'trade_id'],
-    view: { id: 'exchange_c_spot_trades_native', version: 1 },
-  },
-  aligned: ALIGNED_TRADES,
+  }),
 } as const satisfies DatasetDefinition;

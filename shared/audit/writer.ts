@@ -1,0 +1,215 @@
+/**
+ * The audit log as one process writes it: a chain of its own, in a folder of its own, so that no two writers ever share a
+ * file. A record is on the disk when `append` returns. Records that come together are written and synced together.
+ */
+import { randomBytes } from 'node:crypto';
+import { type FileHandle, mkdir, open, stat } from 'node:fs/promises';
+import { hostname } from 'node:os';
+import { join } from 'node:path';
+import {
+  type AuditEvent,
+  type AuditHead,
+  type AuditPayload,
+  type AuditRecord,
+  type AuditValue,
+  CHAIN_OPENED,
+  lineOf,
+  sealed,
+  segmentName,
+} from './records.ts';
+import { witnessed } from './witness.ts';
+
+/** A segment is the unit of deletion; about 40,000 records. */
+export const MAX_SEGMENT_BYTES = 16 * 1024 * 1024;
+
+export interface AuditWriterOptions {
+  /** Folder of all chains. */
+  readonly directory: string;
+  /** What the process is: `serving`, `worker`. */
+  readonly role: string;
+  readonly now?: () => number;
+  /** Told where the chain ends, after every append. */
+  readonly onHead?: (head: AuditHead) => void;
+  readonly maxSegmentBytes?: number;
+}
+
+interface Waiting {
+  readonly event: AuditEvent;
+  readonly resolve: (record: AuditRecord) => void;
+  readonly reject: (error: unknown) => void;
+}
+
+export class AuditWriter implements AsyncDisposable {
+  readonly #options: AuditWriterOptions;
+  #chain: Chain | undefined;
+  #waiting: Waiting[] = [];
+  #writing: Promise<void> | undefined;
+
+  constructor(options: AuditWriterOptions) {
+    this.#options = options;
+  }
+
+  /** @throws the file system's error: nothing was recorded then, and the next may try again. */
+  append(event: AuditEvent): Promise<AuditRecord> {
+    const { promise, resolve, reject } = Promise.withResolvers<AuditRecord>();
+    this.#waiting.push({ event, resolve, reject });
+    this.#writing ??= this.#writeAll();
+    return promise;
+  }
+
+  async #writeAll(): Promise<void> {
+    while (this.#waiting.length > 0) {
+      const batch = this.#waiting.splice(0);
+      try {
+        // Moved or cut behind our back: what is lost is found by `verify`; recording goes on in a new chain.
+        if (this.#chain && !(await this.#chain.isIntact())) await this.#leave();
+        this.#chain ??= await Chain.begin(this.#options);
+        const records = await this.#chain.append(batch.map(({ event }) => event));
+        records.forEach((record, index) => {
+          batch[index].resolve(record);
+        });
+        const { chain, sequence, hash } = records[records.length - 1];
+        this.#options.onHead?.({ chain, sequence, hash });
+      } catch (error) {
+        for (const { reject } of batch) reject(error);
+      }
+    }
+    // In the same breath as the look that found nothing: one that comes now begins anew.
+    this.#writing = undefined;
+  }
+
+  async #leave(): Promise<void> {
+    await this.#chain?.close();
+    this.#chain = undefined;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#writing;
+    await this.#leave();
+  }
+}
+
+class Chain {
+  readonly name: string;
+  readonly #options: AuditWriterOptions;
+  readonly #folder: string;
+  #file: FileHandle | undefined;
+  #segment = 0;
+  #bytes = 0;
+  #sequence = 0;
+  #hash: string | null = null;
+
+  private constructor(name: string, options: AuditWriterOptions) {
+    this.name = name;
+    this.#options = options;
+    this.#folder = join(options.directory, name);
+  }
+
+  static async begin(options: AuditWriterOptions): Promise<Chain> {
+    const { directory, role, now = Date.now } = options;
+    await mkdir(directory, { recursive: true, mode: 0o700 });
+    const others = await witnessed(directory);
+    const started = new Date(now()).toISOString().replaceAll(/[-:.]/g, '');
+    const host = hostname().replaceAll(/[^A-Za-z0-9]/g, '-');
+    const chain = new Chain(`${started}-${host}-${process.pid}-${randomBytes(4).toString('hex')}`, options);
+    try {
+      await mkdir(chain.#folder, { mode: 0o700 });
+      await syncFolder(directory);
+      const payload: AuditPayload = {
+        host: hostname(),
+        pid: process.pid,
+        role,
+        witnessed: others as unknown as AuditValue,
+      };
+      await chain.append([{ event: CHAIN_OPENED, export_id: null, payload }]);
+      return chain;
+    } catch (error) {
+      await chain.close();
+      throw error;
+    }
+  }
+
+  get #path(): string {
+    return join(this.#folder, segmentName(this.#segment));
+  }
+
+  /** Whether the segment is the file we write, as we left it. */
+  async isIntact(): Promise<boolean> {
+    if (!this.#file) return true;
+    try {
+      const [ours, there] = [await this.#file.stat(), await stat(this.#path)];
+      return ours.ino === there.ino && ours.dev === there.dev && there.size === this.#bytes;
+    } catch {
+      return false;
+    }
+  }
+
+  async append(events: readonly AuditEvent[]): Promise<AuditRecord[]> {
+    const { now = Date.now, maxSegmentBytes = MAX_SEGMENT_BYTES } = this.#options;
+    if (!this.#file || this.#bytes >= maxSegmentBytes) await this.#nextSegment();
+    const records: AuditRecord[] = [];
+    let [sequence, previous] = [this.#sequence, this.#hash];
+    for (const { event, export_id, payload } of events) {
+      const record = sealed({
+        chain: this.name,
+        sequence: ++sequence,
+        occurred_at: new Date(now()).toISOString(),
+        event,
+        export_id,
+        payload,
+        previous_hash: previous,
+      });
+      records.push(record);
+      previous = record.hash;
+    }
+    const bytes = Buffer.from(records.map(lineOf).join(''));
+    const file = this.#file!;
+    try {
+      await writeWhole(file, bytes, this.#bytes);
+      await file.datasync();
+    } catch (error) {
+      // The disk is full, perhaps in the middle of a line: as if nothing had been written.
+      await file.truncate(this.#bytes).catch(() => {});
+      throw error;
+    }
+    [this.#sequence, this.#hash] = [sequence, previous];
+    this.#bytes += bytes.length;
+    return records;
+  }
+
+  async #nextSegment(): Promise<void> {
+    const number = this.#segment + 1;
+    const file = await open(join(this.#folder, segmentName(number)), 'a+', 0o600);
+    try {
+      // Left there by a try that could not go on.
+      await file.truncate(0);
+      await syncFolder(this.#folder);
+    } catch (error) {
+      await file.close();
+      throw error;
+    }
+    await this.close();
+    [this.#file, this.#segment, this.#bytes] = [file, number, 0];
+  }
+
+  async close(): Promise<void> {
+    const file = this.#file;
+    this.#file = undefined;
+    await file?.close().catch(() => {});
+  }
+}
+
+async function writeWhole(file: FileHandle, bytes: Buffer, at: number): Promise<void> {
+  for (let done = 0; done < bytes.length; ) {
+    done += (await file.write(bytes, done, bytes.length - done, at + done)).bytesWritten;
+  }
+}
+
+async function syncFolder(path: string): Promise<void> {
+  const folder = await open(path, 'r');
+  try {
+    await folder.sync();
+  } finally {
+    await folder.close();
+  }
+}

@@ -1,0 +1,86 @@
+/** Settings of where documents come from: exchanges, and what holds for every source. */
+import { MIB, type Setting } from './types.ts';
+
+export const SOURCES = {
+  SVC_EXCHANGE_A_BASE_URL: {
+    group: 'Sources',
+    kind: 'url',
+    schemes: ['http:', 'https:', 'file:'],
+    doc: 'Archive of exchange A: spot/daily/trades/SYMBOL/SYMBOL-trades-YYYY-MM-DD.zip below it, each with .CHECKSUM.',
+  },
+  SVC_EXCHANGE_B_BASE_URL: {
+    group: 'Sources',
+    kind: 'url',
+    schemes: ['http:', 'https:', 'file:'],
+    doc: 'Archive of exchange B: trades/daily/YYYYMMDD/INSTRUMENT-trades-YYYY-MM-DD.zip below it. Not together with SVC_EXCHANGE_B_LINK_URL.',
+  },
+  SVC_EXCHANGE_B_LINK_URL: {
+    group: 'Sources',
+    kind: 'url',
+    schemes: ['http:', 'https:'],
+    doc: 'Endpoint of exchange B that tells, by POST, where the zip of a day is; called at most once in 0.75 s by all processes of this host.',
+  },
+  SVC_EXCHANGE_B_INSTRUMENT: {
+    group: 'Sources',
+    kind: 'string',
+    default: 'BTC-USDT',
+    doc: 'Instrument of exchange B; rows of another are refused.',
+  },
+  SVC_EXCHANGE_C_BASE_URL: {
+    group: 'Sources',
+    kind: 'url',
+    schemes: ['http:', 'https:', 'file:'],
+    doc: 'Archive of exchange C: trading/SYMBOL/SYMBOLYYYY-MM-DD.csv.gz below it.',
+  },
+  SVC_EXCHANGE_C_SYMBOL: {
+    group: 'Sources',
+    kind: 'string',
+    default: 'BTCUSDT',
+    doc: 'Symbol of exchange C; rows of another are refused.',
+  },
+  SVC_EXCHANGE_C_MAX_SORT_BYTES: {
+    group: 'Sources',
+    kind: 'integer',
+    unit: 'bytes',
+    default: String(2048 * MIB),
+    min: MIB,
+    max: 65536 * MIB,
+    doc: 'Largest unpacked day of exchange C: its rows come in any order, so a day is held in memory to be sorted.',
+  },
+  SVC_EXCHANGE_A_SYMBOL: { group: 'Sources', kind: 'string', default: 'BTCUSDT', doc: 'Symbol of exchange A.' },
+  SVC_SOURCE_TIMEOUT_SECONDS: {
+    group: 'Sources',
+    kind: 'integer',
+    unit: 's',
+    default: '60',
+    min: 1,
+    max: 3600,
+    doc: 'A source that sends nothing for this long is given up, then retried.',
+  },
+  SVC_SOURCE_MAX_ATTEMPTS: {
+    group: 'Sources',
+    kind: 'integer',
+    default: '4',
+    min: 1,
+    max: 20,
+    doc: 'Tries for one document, with backoff between.',
+  },
+  SVC_SOURCE_MAX_DOCUMENT_BYTES: {
+    group: 'Sources',
+    kind: 'integer',
+    unit: 'bytes',
+    default: String(4096 * MIB),
+    min: MIB,
+    max: 65536 * MIB,
+    doc: 'Largest document downloaded.',
+  },
+  SVC_SOURCE_MAX_UNPACKED_BYTES: {
+    group: 'Sources',
+    kind: 'integer',
+    unit: 'bytes',
+    default: String(65536 * MIB),
+    min: MIB,
+    max: 1048576 * MIB,
+    doc: 'Largest unpacked size of an archive member; more is refused as a bomb.',
+  },
+} as const satisfies Record<string, Setting>;

@@ -1,0 +1,209 @@
+/**
+ * What is proved, kept in step with the partitions in the transaction that proves or withdraws one: ranges of file days,
+ * and runs of heights, snapshots, captures and vintages by source (migration 0006).
+ */
+import type { ClientBase } from 'pg';
+import type { DatasetDefinition } from '../registry/index.ts';
+import type { Window } from '../registry/partitions.ts';
+import type { Range } from './ranges.ts';
+
+/** A proved partition's place in its source. */
+export interface Extent {
+  readonly sourceId: string;
+  readonly span: Range;
+  /** Event times of its rows. */
+  readonly times: Window;
+  readonly throughMs: number;
+  readonly rows: number;
+}
+
+/** Orders this transaction with every other change of the dataset's coverage, until it ends. */
+export async function lockCoverage(client: ClientBase, dataset: DatasetDefinition): Promise<{ synthetic: boolean }> {
+  const { rows } = await client.query('select synthetic from coverage where dataset_id = $1 for update', [
+    dataset.number,
+  ]);
+  return rows[0];
+}
+
+/** A file day is proved. */
+export async function coverWindow(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  window: Window,
+  synthetic?: boolean,
+): Promise<void> {
+  await client.query(
+    `update coverage set proved = proved + int8multirange(int8range($2, $3)), version = version + 1,
+       synthetic = coalesce($4, synthetic), updated_at = clock_timestamp() where dataset_id = $1`,
+    [dataset.number, window.fromMs, window.toMs, synthetic],
+  );
+}
+
+/** A file day is proved no more. */
+export async function uncoverWindow(client: ClientBase, dataset: DatasetDefinition, window: Window): Promise<void> {
+  await client.query(
+    `update coverage set proved = proved - int8multirange(int8range($2, $3)), version = version + 1,
+       updated_at = clock_timestamp() where dataset_id = $1`,
+    [dataset.number, window.fromMs, window.toMs],
+  );
+}
+
+/** Nothing is proved: the sample has gone. */
+export async function clearCoverage(client: ClientBase, dataset: DatasetDefinition): Promise<void> {
+  await client.query('delete from coverage_spans where dataset_id = $1', [dataset.number]);
+  await client.query('delete from source_checks where dataset_id = $1', [dataset.number]);
+  await client.query(
+    `update coverage set proved = '{}', withheld = '{}', version = version + 1, updated_at = clock_timestamp()
+     where dataset_id = $1`,
+    [dataset.number],
+  );
+}
+
+/** A partition that was not is proved, as `Extent` has it. */
+export interface Covered extends Extent {
+  readonly key: string;
+}
+
+/**
+ * Partitions that were not are proved; their rows in the catalog say so already. Only the runs they touch are looked at: a
+ * history of single heights is merged in one statement each transaction.
+ */
+export async function coverSpans(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  arriving: readonly Covered[],
+  synthetic?: boolean,
+): Promise<void> {
+  const bridged = isBridged(dataset);
+  const bySource = Map.groupBy(arriving, ({ sourceId }) => sourceId);
+  for (const [sourceId, extents] of bySource) {
+    await client.query(
+      `with arriving as (
+         select int8range(from_at, to_at) as span, from_ms, to_ms, through_ms, 1::int8 as partitions, rows
+         from unnest($3::int8[], $4::int8[], $5::int8[], $6::int8[], $7::int8[], $8::int8[])
+           a (from_at, to_at, from_ms, to_ms, through_ms, rows)),
+       near as (
+         delete from coverage_spans where dataset_id = $1 and source_id = $2 and (${bridged}
+           or span && (select range_agg(int8range(lower(a.span) - 1, upper(a.span) + 1)) from arriving a))
+         returning span, from_ms, to_ms, through_ms, partitions, rows),
+       parts as (select * from near union all select * from arriving),
+       runs as (select ${bridged ? 'range_merge(range_agg(span))' : 'unnest(range_agg(span))'} as run from parts)
+       insert into coverage_spans (dataset_id, source_id, span, from_ms, to_ms, through_ms, partitions, rows)
+       select $1, $2, run, min(from_ms), max(to_ms),
+         (array_agg(through_ms order by upper(span) desc, through_ms desc))[1], sum(partitions), sum(rows)
+       from runs join parts on parts.span && run group by run`,
+      [
+        dataset.number,
+        sourceId,
+        extents.map(({ span }) => span.from),
+        extents.map(({ span }) => span.to),
+        extents.map(({ times }) => times.fromMs),
+        extents.map(({ times }) => times.toMs),
+        extents.map(({ throughMs }) => throughMs),
+        extents.map(({ rows }) => rows),
+      ],
+    );
+    await settle(client, dataset, sourceId, { noLonger: extents.map(({ key }) => key), synthetic });
+  }
+}
+
+/**
+ * Partitions of a source within a span changed in another way: the runs there are made again from the catalog.
+ * `withheld`, `served`: partitions whose rows are stored and not to be served, or to be served again.
+ */
+export async function recoverSpan(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  sourceId: string,
+  span: Range,
+  change: { readonly withheld?: readonly string[]; readonly served?: readonly string[] } = {},
+): Promise<void> {
+  const bridged = isBridged(dataset);
+  await client.query(
+    `with near as (
+       delete from coverage_spans where dataset_id = $1 and source_id = $2
+         and (${bridged} or span && int8range($3::int8 - 1, $4::int8 + 1)) returning span),
+     area as (
+       select range_merge(int8range($3, $4), range_merge(range_agg(span))) as area from near having count(*) > 0
+       union all select int8range($3, $4) where not exists (select from near)),
+     parts as (
+       select p.span, p.from_ms, p.to_ms, p.through_ms, p.rows from partitions p, area
+       where p.dataset_id = $1 and p.source_id = $2 and p.state = 'proved' and (${bridged} or p.span && area)),
+     runs as (
+       select ${bridged ? 'range_merge(range_agg(span))' : 'unnest(range_agg(span))'} as run from parts)
+     insert into coverage_spans (dataset_id, source_id, span, from_ms, to_ms, through_ms, partitions, rows)
+     select $1, $2, run, min(from_ms), max(to_ms),
+       (array_agg(through_ms order by upper(span) desc, through_ms desc))[1], count(*), sum(rows)
+     from runs join parts on parts.span && run group by run`,
+    [dataset.number, sourceId, span.from, span.to],
+  );
+  const { withheld = [], served = [] } = change;
+  await client.query(
+    `update coverage set withheld = array(
+       select key from (select unnest(withheld) as key union select unnest($2::text[])) keys
+       where key <> all($3::text[]) order by key) where dataset_id = $1`,
+    [dataset.number, withheld, served],
+  );
+  await settle(client, dataset, sourceId, {});
+}
+
+/** A source was looked at and had nothing newer: it is complete until then. */
+export async function recordCheck(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  sourceId: string,
+  throughMs: number,
+): Promise<void> {
+  await lockCoverage(client, dataset);
+  await client.query(
+    `insert into source_checks (dataset_id, source_id, through_ms) values ($1, $2, $3)
+     on conflict (dataset_id, source_id) do update set checked_at = clock_timestamp(),
+       through_ms = greatest(source_checks.through_ms, excluded.through_ms)`,
+    [dataset.number, sourceId, throughMs],
+  );
+  await settle(client, dataset, sourceId, {});
+}
+
+/** Kinds whose partitions are not expected one after the other: nothing is missing between two of them. */
+const isBridged = ({ partition: { kind } }: DatasetDefinition) => kind === 'snapshot' || kind === 'vintage';
+
+/** Kinds whose sources are looked at without bringing a partition each time. */
+const isChecked = ({ partition: { kind } }: DatasetDefinition) => kind === 'capture' || kind === 'vintage';
+
+/** Follows from the runs: how far the checks reach, and the ranges that readers take first. */
+async function settle(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  sourceId: string,
+  change: { readonly noLonger?: readonly string[]; readonly synthetic?: boolean },
+): Promise<void> {
+  if (isChecked(dataset)) {
+    // A check speaks for the last run alone; a run before a gap ends where the next partition was expected.
+    await client.query(
+      `update coverage_spans s set through_ms = case
+         when exists (select from coverage_spans l where l.dataset_id = $1 and l.source_id = $2 and l.span >> s.span)
+         then upper(s.span)
+         else greatest(
+           (select max(p.through_ms) from partitions p where p.dataset_id = $1 and p.source_id = $2
+              and p.state = 'proved' and p.span && int8range(upper(s.span) - 1, upper(s.span))),
+           (select c.through_ms from source_checks c where c.dataset_id = $1 and c.source_id = $2)) end
+       where s.dataset_id = $1 and s.source_id = $2`,
+      [dataset.number, sourceId],
+    );
+  }
+  const range = isChecked(dataset) ? 'int8range(from_ms, greatest(through_ms, to_ms))' : 'span';
+  const without =
+    dataset.partition.kind === 'snapshot'
+      ? `- coalesce((select range_agg(int8range(key::int8, key::int8 + 1)) from unnest(c.withheld) key), '{}')`
+      : '';
+  await client.query(
+    `update coverage c set version = version + 1, synthetic = coalesce($3, synthetic), updated_at = clock_timestamp(),
+       withheld = array(select key from unnest(withheld) key where key <> all($2::text[]) order by key) where dataset_id = $1`,
+    [dataset.number, change.noLonger ?? [], change.synthetic],
+  );
+  await client.query(
+    `update coverage c set proved = coalesce((select range_agg(${range}) from coverage_spans where dataset_id = $1), '{}')
+       ${without} where dataset_id = $1`,
+    [dataset.number],
+  );
+}

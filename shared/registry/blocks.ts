@@ -1,0 +1,177 @@
+/** What the Bitcoin datasets have in common: one node, blocks as partitions, and the two shapes of their aligned rows. */
+import { DAY_MS } from '../time/days.ts';
+import { type AlignedColumn, alignedField, STATE_VALIDITY_FIELDS, VALIDITY_FIELDS } from './aligned-storage.ts';
+import { ALIGNED_VIEW, datetimeField, nativeView, storedField } from './fields.ts';
+import type { AlignedShape, DatasetDefinition, Dtype, Field, NativeShape } from './types.ts';
+
+const YEAR_MS = 365 * DAY_MS;
+
+/** Every Bitcoin dataset comes from the one node; its events are bytes, not lines. */
+const NODE = {
+  events: { encoding: 'records' },
+  sources: ['bitcoin_core'],
+  locations: { bitcoin_core: ['SVC_BITCOIN_RPC_URL'] },
+} as const satisfies Partial<DatasetDefinition>;
+
+export const ofNode = <K extends string>(key: K) => ({
+  ...NODE,
+  key,
+  historicalPath: `bitcoin/${key.replace('bitcoin_', '')}`,
+});
+
+/** One event a block, named by its height. */
+export const blockPartitions = (heightColumn: string) =>
+  ({
+    partition: { kind: 'height' },
+    offset: {
+      doc: 'the height, such as 180',
+      order: 'numeric',
+      contiguous: true,
+      unique: true,
+      sql: `t.${heightColumn}::text`,
+    },
+  }) as const satisfies Partial<DatasetDefinition>;
+
+export const SOURCE_CHAIN = storedField(
+  'source_chain',
+  'string',
+  'text',
+  'Chain of the node, as it names it: `main`, `test`, `signet` or `regtest`.',
+);
+
+/** sha256 of an event's bytes: the digests of aligned seconds are made from it. Stored, not served. */
+export const PAYLOAD_SHA256 = { name: 'payload_sha256', pg: 'text' } as const;
+
+/** Satoshis are stored, BTC is what they make: a division of two exact integers, rounded once. */
+export const btcField = (name: string, satsColumn: string, doc: string): Field => ({
+  name,
+  dtype: 'float64',
+  nullable: false,
+  unit: 'BTC',
+  doc,
+  sql: `t.${satsColumn} / 100000000::float8`,
+  pg: 'float8',
+  columns: [satsColumn],
+});
+
+const BLOCK_HASH = storedField('block_hash', 'string', 'text', 'Hash of the block, 64 hexadecimal digits.');
+const BLOCK_HEIGHT = storedField('block_height', 'int64', 'int8', 'Height of the block.');
+const BLOCK_TIMESTAMP = storedField(
+  'block_timestamp',
+  'int64',
+  'int8',
+  "The block's own time, whole seconds; it may be earlier than that of the block before.",
+  { unit: 'ms' },
+);
+
+/** Fields before and after those that differ, of rows that belong to a block. */
+export const IN_BLOCK = {
+  before: [BLOCK_HEIGHT, BLOCK_HASH, BLOCK_TIMESTAMP],
+  after: [datetimeField('block_timestamp'), SOURCE_CHAIN],
+} as const;
+
+// ---- streams: headers, transactions, mempool ----------------------------------------------------------------------
+
+/** A field of an aligned stream: the storage's column by the same name. */
+export const streamField = (name: AlignedColumn, dtype: Dtype, doc: string, unit?: string): Field =>
+  alignedField(name, dtype, doc, { unit });
+
+const EVENTS: Field = alignedField('records_in_bucket', 'int64', 'Events of the second.');
+
+/** Aligned rows of a stream: events of a second merged in offset order. `own` lies between the count and the chain. */
+export function alignedStream(own: readonly Field[]): AlignedShape {
+  return {
+    fields: [
+      alignedField('aligned_at_utc', 'timestamp_utc', 'The UTC second.'),
+      EVENTS,
+      ...own,
+      alignedField('latest_source_chain', 'string', 'Chain of the node.'),
+      alignedField(
+        'latest_ingested_at_utc',
+        'timestamp_utc',
+        'When the last ingested event of the second was ingested.',
+      ),
+      alignedField('first_source_offset_or_equivalent', 'string', 'Offset of the first event, in offset order.'),
+      alignedField('last_source_offset_or_equivalent', 'string', 'Offset of the last event, in offset order.'),
+      alignedField(
+        'bucket_sha256',
+        'string',
+        'sha256 over each event in offset order: its offset, a line feed, the sha256 of its bytes, a line feed.',
+      ),
+      ...VALIDITY_FIELDS,
+    ],
+    order: ['aligned_at_utc'],
+    windowing: 'bucket',
+    seriesKey: [],
+    countField: 'records_in_bucket',
+    outsideDigests: ['latest_ingested_at_utc'],
+    view: ALIGNED_VIEW,
+  };
+}
+
+/** Chunks of a table with one row a block: 52,560 rows. */
+export const BLOCK_CHUNK_MS = YEAR_MS;
+
+// ---- derived: one value a block ------------------------------------------------------------------------------------
+
+interface Derived {
+  readonly metric: { readonly name: string; readonly unit: string; readonly doc: string };
+  /** Stored columns between the height and the texts. */
+  readonly columns: NativeShape['columns'];
+  readonly totals: NativeShape['totals'];
+  /** Native fields between the block's and its datetime. */
+  readonly fields: readonly Field[];
+}
+
+/** A dataset with one value a block, forward-filled in aligned mode. */
+export function derivedFromBlocks<K extends string>(key: K, { metric, columns, totals, fields }: Derived) {
+  return {
+    ...ofNode(key),
+    kind: 'bitcoin_derived',
+    ...blockPartitions('block_height'),
+    contractViolationStatus: 503,
+    native: {
+      table: key,
+      time: { column: 'block_timestamp', pg: 'int8' },
+      identity: ['block_height'],
+      scope: { kind: 'column', column: 'block_height', pg: 'int8' },
+      columns: [
+        { name: 'block_timestamp', pg: 'int8' },
+        { name: 'block_height', pg: 'int8' },
+        ...columns,
+        { name: 'block_hash', pg: 'text' },
+        { name: 'source_chain', pg: 'text' },
+      ],
+      totals,
+      chunkMs: BLOCK_CHUNK_MS,
+      fields: [...IN_BLOCK.before, ...fields, ...IN_BLOCK.after],
+      order: ['datetime', 'block_height'],
+      view: nativeView(key),
+    },
+    aligned: alignedDerived(metric),
+  } as const satisfies Partial<DatasetDefinition>;
+}
+
+const alignedDerived = (metric: Derived['metric']): AlignedShape => ({
+  fields: [
+    alignedField('aligned_at_utc', 'timestamp_utc', "The UTC second of the block's own time."),
+    alignedField('source_id', 'string', 'Always `bitcoin_core`.'),
+    alignedField('metric_name', 'string', `Always \`${metric.name}\`.`),
+    alignedField('metric_unit', 'string', `Always \`${metric.unit}\`.`),
+    alignedField('metric_value_float', 'float64', metric.doc, { unit: metric.unit }),
+    ...STATE_VALIDITY_FIELDS,
+    alignedField('records_in_bucket', 'int64', 'Blocks of the second; the highest gives the value.'),
+    alignedField('latest_ingested_at_utc', 'timestamp_utc', 'When the last ingested block of the second was ingested.'),
+    alignedField('provenance_json', 'json', 'The block the value is from.'),
+    alignedField('dimensions_json', 'json', 'Always `{}`.'),
+    alignedField('metric_value_string', 'string', 'Always null.', { nullable: true }),
+    alignedField('metric_value_int', 'int64', 'Always null.', { nullable: true }),
+    alignedField('metric_value_bool', 'bool01', 'Always null.', { nullable: true }),
+  ],
+  order: ['aligned_at_utc'],
+  windowing: 'state',
+  seriesKey: [],
+  countField: 'records_in_bucket',
+  outsideDigests: ['latest_ingested_at_utc'],
+  view: ALIGNED_VIEW,
+});

@@ -1,0 +1,77 @@
+import {
+  alignedStream,
+  BLOCK_CHUNK_MS,
+  blockPartitions,
+  ofNode,
+  PAYLOAD_SHA256,
+  SOURCE_CHAIN,
+  streamField,
+} from '../blocks.ts';
+import { datetimeField, storedField as field, nativeView } from '../fields.ts';
+import type { DatasetDefinition } from '../types.ts';
+
+const KEY = 'bitcoin_block_headers';
+
+export const bitcoinBlockHeaders = {
+  number: 6,
+  ...ofNode(KEY),
+  kind: 'bitcoin_stream',
+  title: 'Bitcoin block headers',
+  doc: "Every block's header, one row a block.",
+  ...blockPartitions('height'),
+  contractViolationStatus: 409,
+  native: {
+    table: KEY,
+    time: { column: 'timestamp', pg: 'int8' },
+    identity: ['height'],
+    scope: { kind: 'column', column: 'height', pg: 'int8' },
+    columns: [
+      { name: 'timestamp', pg: 'int8' },
+      { name: 'height', pg: 'int8' },
+      { name: 'version', pg: 'int8' },
+      { name: 'nonce', pg: 'int8' },
+      { name: 'difficulty', pg: 'float8' },
+      { name: 'block_hash', pg: 'text' },
+      { name: 'prev_hash', pg: 'text' },
+      { name: 'merkle_root', pg: 'text' },
+      { name: 'source_chain', pg: 'text' },
+      PAYLOAD_SHA256,
+    ],
+    totals: [{ column: 'nonce', scale: 0 }],
+    chunkMs: BLOCK_CHUNK_MS,
+    fields: [
+      field('height', 'int64', 'int8', 'Height of the block.'),
+      field('block_hash', 'string', 'text', 'Hash of the block, 64 hexadecimal digits.'),
+      field('prev_hash', 'string', 'text', 'Hash of the block before; empty at genesis.'),
+      field('merkle_root', 'string', 'text', "Root of the block's transactions."),
+      field('version', 'int64', 'int8', 'Version field, signed 32 bits.'),
+      field('nonce', 'int64', 'int8', 'Nonce, unsigned 32 bits.'),
+      field('difficulty', 'float64', 'float8', 'Difficulty, as the node reports it.'),
+      field(
+        'timestamp',
+        'int64',
+        'int8',
+        "The block's own time, whole seconds; it may be earlier than that of the block before.",
+        { unit: 'ms' },
+      ),
+      datetimeField('timestamp'),
+      SOURCE_CHAIN,
+    ],
+    order: ['datetime', 'height'],
+    view: nativeView(KEY),
+  },
+  aligned: alignedStream([
+    streamField(
+      'latest_height',
+      'int64',
+      'Height of the highest block of the second; the other `latest_` fields are its.',
+    ),
+    streamField('latest_block_hash', 'string', 'Its hash.'),
+    streamField('latest_prev_hash', 'string', 'Hash of the block before it; empty at genesis.'),
+    streamField('latest_merkle_root', 'string', 'Root of its transactions.'),
+    streamField('latest_version', 'int64', 'Its version field, signed 32 bits.'),
+    streamField('latest_nonce', 'int64', 'Its nonce, unsigned 32 bits.'),
+    streamField('latest_difficulty', 'float64', 'Its difficulty.'),
+    streamField('latest_timestamp_ms', 'int64', 'Its own time.', 'ms'),
+  ]),
+} as const satisfies DatasetDefinition;

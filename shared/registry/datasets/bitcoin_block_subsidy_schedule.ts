@@ -1,0 +1,30 @@
+import { btcField, derivedFromBlocks } from '../blocks.ts';
+import { storedField as field } from '../fields.ts';
+import type { DatasetDefinition } from '../types.ts';
+
+export const bitcoinBlockSubsidySchedule = {
+  number: 10,
+  title: 'Bitcoin block subsidy schedule',
+  doc: 'What each block may create by the schedule of halvings, one row a block.',
+  ...derivedFromBlocks('bitcoin_block_subsidy_schedule', {
+    metric: { name: 'block_subsidy_btc', unit: 'BTC', doc: 'Subsidy of the block.' },
+    columns: [
+      { name: 'halving_interval', pg: 'int8' },
+      { name: 'subsidy_sats', pg: 'int8' },
+    ],
+    totals: [
+      { column: 'halving_interval', scale: 0 },
+      { column: 'subsidy_sats', scale: 0 },
+    ],
+    fields: [
+      field(
+        'halving_interval',
+        'int64',
+        'int8',
+        'Number of the era, from 0: height divided by 210,000 (150 on regtest), rounded down.',
+      ),
+      field('subsidy_sats', 'int64', 'int8', '50 BTC halved once for each era; 0 from era 64 on.', { unit: 'sat' }),
+      btcField('subsidy_btc', 'subsidy_sats', 'The same in BTC.'),
+    ],
+  }),
+} as const satisfies DatasetDefinition;

@@ -1,0 +1,24 @@
+import { btcField, derivedFromBlocks } from '../blocks.ts';
+import { storedField as field } from '../fields.ts';
+import type { DatasetDefinition } from '../types.ts';
+
+export const bitcoinCirculatingSupply = {
+  number: 12,
+  title: 'Bitcoin circulating supply',
+  doc: 'The sum of all subsidies up to each block by the schedule, lost coins included, one row a block.',
+  ...derivedFromBlocks('bitcoin_circulating_supply', {
+    metric: { name: 'btc_circulating_supply_btc', unit: 'BTC', doc: 'Supply after the block.' },
+    columns: [{ name: 'circulating_supply_sats', pg: 'int8' }],
+    totals: [{ column: 'circulating_supply_sats', scale: 0 }],
+    fields: [
+      field(
+        'circulating_supply_sats',
+        'int64',
+        'int8',
+        'Subsidies of the blocks 0 to this one by the schedule; what miners left unclaimed and what cannot be spent counts.',
+        { unit: 'sat' },
+      ),
+      btcField('circulating_supply_btc', 'circulating_supply_sats', 'The same in BTC.'),
+    ],
+  }),
+} as const satisfies DatasetDefinition;

@@ -1,0 +1,35 @@
+import { derivedFromBlocks } from '../blocks.ts';
+import { storedField as field } from '../fields.ts';
+import type { DatasetDefinition } from '../types.ts';
+
+export const bitcoinNetworkHashrateEstimate = {
+  number: 11,
+  title: 'Bitcoin network hashrate estimate',
+  doc: 'Hashes a second that the difficulty and the time since the block before stand for, one row a block.',
+  ...derivedFromBlocks('bitcoin_network_hashrate_estimate', {
+    metric: {
+      name: 'network_hashrate_hs',
+      unit: 'H/s',
+      doc: 'Estimate from this one block; it is as noisy as block times are.',
+    },
+    columns: [
+      { name: 'observed_interval_seconds', pg: 'int8' },
+      // As the block times say it, 0 and negative ones too; aligned provenance shows it. Not served.
+      { name: 'raw_interval_seconds', pg: 'int8' },
+      { name: 'difficulty', pg: 'float8' },
+      { name: 'hashrate_hs', pg: 'float8' },
+    ],
+    totals: [{ column: 'observed_interval_seconds', scale: 0 }],
+    fields: [
+      field('difficulty', 'float64', 'float8', 'Difficulty, as the node reports it.'),
+      field(
+        'observed_interval_seconds',
+        'int64',
+        'int8',
+        "The divisor: this block's time less that of the block before, at least 1; of genesis the next block's time less its own.",
+        { unit: 's' },
+      ),
+      field('hashrate_hs', 'float64', 'float8', 'difficulty x 2^32 / observed_interval_seconds.', { unit: 'H/s' }),
+    ],
+  }),
+} as const satisfies DatasetDefinition;

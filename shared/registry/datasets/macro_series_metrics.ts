@@ -1,0 +1,65 @@
+import { DAY_MS } from '../../time/days.ts';
+import { metricsOf } from '../metrics.ts';
+import type { DatasetDefinition } from '../types.ts';
+
+const KEY = 'macro_series_metrics';
+const NUMBER = 5;
+
+/**
+ * When the source last changed the series, as the fetch that brought the row was told: a fact of the partition, outside
+ * every digest, put into its place among the sorted keys. A quoted key with its colon cannot stand in a JSON text.
+ */
+const provenanceSql = (
+  fact: (column: string) => string,
+) => `coalesce(replace(t.provenance_json, '"realtime_start":', '"last_updated_utc":"' || to_char(
+  ${fact('last_updated_at')} at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') || '","realtime_start":'),
+  t.provenance_json)`;
+
+/** Days between two publications, and what a weekend with a holiday, or a late release, adds. */
+const DAILY = 5;
+const MONTHLY = 45;
+
+/** The end of a vintage's date in US Central time, winter or summer: 06:00 of the next day, UTC. */
+const KNOWN_AFTER_MS = DAY_MS + 6 * 3_600_000;
+
+export const macroSeriesMetrics = {
+  number: NUMBER,
+  key: KEY,
+  kind: 'macro_series_metrics',
+  title: 'Macro series metrics',
+  doc: 'Four macro-economic series with every revision, one row a value that a vintage changed.',
+  sources: ['macro'],
+  locations: { macro: ['SVC_MACRO_BASE_URL'] },
+  partition: { kind: 'vintage', knownAfterMs: KNOWN_AFTER_MS },
+  servingState: 'SVC_MACRO_QUERY_SERVING_STATE',
+  historicalPath: 'macro/series_metrics',
+  quality: {
+    kind: 'published',
+    codes: { missing: 'MACRO_SOURCE_PUBLISH_MISSING', stale: 'MACRO_SOURCE_PUBLISH_STALE' },
+    sources: { macro_fedfunds: MONTHLY, macro_cpiaucsl: MONTHLY, macro_unrate: MONTHLY, macro_dgs10: DAILY },
+    maxAgeDays: 'SVC_MACRO_SOURCE_PUBLISH_STALE_MAX_AGE_DAYS',
+  },
+  ...metricsOf({
+    number: NUMBER,
+    table: KEY,
+    // `YYYY-MM-DD`: the day from which the source says the value
+    ownColumns: [{ name: 'vintage', pg: 'text' }],
+    order: ['observed_at_utc', 'source_id', 'metric_name', 'vintage', 'metric_id'],
+    seriesKey: ['source_id', 'metric_name'],
+    outsideDigests: ['latest_ingested_at_utc', 'provenance_json'],
+    provenanceSql,
+    // Vintages are written so that they compare as texts; what is ingested last is not what was said last.
+    winner: ['t.vintage desc', 't.ingested_at desc', 't.source_offset desc'],
+    holds: `t.value_text is distinct from '.'`,
+    unit: { nullable: false, doc: 'Unit of the series, as the source names it.' },
+    provenance: {
+      nullable: false,
+      doc: 'Series, vintage (`realtime_start`) and `last_updated_utc`, when the source last changed the series.',
+    },
+    docs: {
+      metricId: 'sha256 of `source_id|metric_name|observation_date|realtime_start`.',
+      observed: 'Midnight UTC of the observation date, which is no publishing time.',
+      dimensions: 'Series, observation date, frequency and seasonal adjustment.',
+    },
+  }),
+} as const satisfies DatasetDefinition;

@@ -1,0 +1,166 @@
+/** What ETF and macro metrics have in common: their rows, their value channels, their aligned series. */
+import { DAY_MS } from '../time/days.ts';
+import { alignedField, STATE_VALIDITY_FIELDS } from './aligned-storage.ts';
+import { ALIGNED_VIEW, nativeView, storedField, timeField } from './fields.ts';
+import { metricSeconds } from './metric-seconds.ts';
+import { isOfPartition } from './partitions.ts';
+import type { AlignedShape, DatasetDefinition, Field, NativeShape } from './types.ts';
+
+const DECADE_MS = 3650 * DAY_MS;
+
+interface Metrics {
+  readonly number: number;
+  readonly table: string;
+  /** Stored texts that only this dataset has. */
+  readonly ownColumns: NativeShape['columns'];
+  readonly order: readonly string[];
+  readonly seriesKey: readonly string[];
+  /** Aligned columns whose values depend on when a partition was fetched. */
+  readonly outsideDigests: readonly string[];
+  /** SQL of provenance_json over `t`, given SQL of a fact of the row's partition. */
+  readonly provenanceSql: (fact: (column: string) => string) => string;
+  /** Which native row gives a second its values: SQL over `t`, first by these. */
+  readonly winner: readonly string[];
+  /** A test over the winner: false where it says that there is no value. */
+  readonly holds?: string;
+  readonly unit: { readonly nullable: boolean; readonly doc: string };
+  readonly provenance: { readonly nullable: boolean; readonly doc: string };
+  readonly docs: { readonly metricId: string; readonly observed: string; readonly dimensions: string };
+}
+
+/** A fact of the row's partition: one value for all its rows, written with the proof. */
+const partitionFact = (dataset: number, column: string): string =>
+  `(select p.${column} from partitions p where p.dataset_id = ${dataset} and ${isOfPartition()})`;
+
+/**
+ * A value has one text, as the source has it, and a kind; the channels are made from the two. So a row is texts, and
+ * what is stored is what was read.
+ */
+const VALUE_CHANNELS: readonly Field[] = [
+  {
+    name: 'metric_value_string',
+    dtype: 'string',
+    nullable: true,
+    doc: 'The value as text; null where the source has the label but no value.',
+    sql: 't.value_text',
+    pg: 'text',
+    columns: ['value_text'],
+  },
+  channel('metric_value_int', 'int64', 'int8', `= 'int'`, 'The value, where it is a whole number by nature.'),
+  channel('metric_value_float', 'float64', 'float8', `in ('int', 'float')`, 'The value, where it is a number.'),
+  channel('metric_value_bool', 'bool01', 'bool', `= 'bool'`, 'The value, where it is yes or no.'),
+];
+
+function channel(
+  name: string,
+  dtype: 'int64' | 'float64' | 'bool01',
+  pg: 'int8' | 'float8' | 'bool',
+  kinds: string,
+  doc: string,
+): Field {
+  const sql = `case when t.value_kind ${kinds} then t.value_text::${pg} end`;
+  return { name, dtype, nullable: true, doc, sql, pg, columns: ['value_kind', 'value_text'] };
+}
+
+/** Native and aligned shape of a metrics dataset. */
+export function metricsOf(metrics: Metrics) {
+  const { number, table, unit, provenance, docs } = metrics;
+  const text = (name: string, doc: string) => storedField(name, 'string', 'text', doc);
+  const SOURCE_ID = 'Where the value is from, one per fund or series.';
+  return {
+    offset: {
+      doc: 'the metric_id of the row, 64 hexadecimal digits',
+      order: 'text',
+      contiguous: false,
+      unique: false,
+      sql: 't.metric_id',
+    },
+    events: { encoding: 'records' },
+    contractViolationStatus: 503,
+    native: {
+      table,
+      time: { column: 'observed_at_ms', pg: 'int8' },
+      identity: ['metric_id'],
+      scope: { kind: 'column', column: 'partition_key', pg: 'text' },
+      columns: [
+        { name: 'observed_at_ms', pg: 'int8' },
+        { name: 'metric_id', pg: 'text' },
+        { name: 'source_id', pg: 'text' },
+        { name: 'metric_name', pg: 'text' },
+        { name: 'metric_unit', pg: 'text', nullable: unit.nullable },
+        { name: 'value_kind', pg: 'text' },
+        { name: 'value_text', pg: 'text', nullable: true },
+        { name: 'dimensions_json', pg: 'text' },
+        { name: 'provenance_json', pg: 'text', nullable: provenance.nullable },
+        { name: 'partition_key', pg: 'text' },
+        ...metrics.ownColumns,
+      ],
+      // Values are texts: the row hash covers every digit of them.
+      totals: [],
+      chunkMs: DECADE_MS,
+      fields: [
+        text('metric_id', docs.metricId),
+        text('source_id', SOURCE_ID),
+        text('metric_name', 'What is measured.'),
+        storedField('metric_unit', 'string', 'text', unit.doc, { nullable: unit.nullable }),
+        ...VALUE_CHANNELS,
+        timeField('observed_at_utc', 'observed_at_ms', docs.observed),
+        storedField('dimensions_json', 'json', 'text', docs.dimensions),
+        {
+          ...storedField('provenance_json', 'json', 'text', provenance.doc, { nullable: provenance.nullable }),
+          sql: metrics.provenanceSql((column) => partitionFact(number, column)),
+        },
+        {
+          name: 'ingested_at_utc',
+          dtype: 'timestamp_utc',
+          nullable: false,
+          doc: "When the row's partition was ingested; one for all its rows, the same after every replay.",
+          sql: partitionFact(number, 'ingested_at'),
+          pg: 'timestamptz',
+          columns: ['partition_key'],
+        },
+      ],
+      order: metrics.order,
+      view: nativeView(table),
+    },
+    aligned: alignedMetrics(metrics, SOURCE_ID),
+  } as const satisfies Partial<DatasetDefinition>;
+}
+
+function alignedMetrics(metrics: Metrics, sourceId: string): AlignedShape {
+  const { unit, provenance, docs } = metrics;
+  const nullable = { nullable: true };
+  return {
+    fields: [
+      alignedField('aligned_at_utc', 'timestamp_utc', docs.observed),
+      alignedField('metric_id', 'string', docs.metricId),
+      alignedField('source_id', 'string', sourceId),
+      alignedField('metric_name', 'string', 'What is measured.'),
+      alignedField('metric_unit', 'string', unit.doc, nullable),
+      ...VALUE_CHANNELS.map(({ name, dtype, doc }) =>
+        alignedField(name as 'metric_value_string', dtype, doc, nullable),
+      ),
+      alignedField('dimensions_json', 'json', docs.dimensions),
+      alignedField('provenance_json', 'json', provenance.doc, nullable),
+      alignedField(
+        'records_in_bucket',
+        'int64',
+        'Native rows of the series in the second; the winner gives the values.',
+      ),
+      alignedField('latest_ingested_at_utc', 'timestamp_utc', "When the winner's partition was ingested."),
+      ...STATE_VALIDITY_FIELDS,
+    ],
+    order: ['aligned_at_utc', ...metrics.seriesKey],
+    windowing: 'state',
+    seriesKey: metrics.seriesKey,
+    outsideDigests: metrics.outsideDigests,
+    seconds: metricSeconds({
+      seriesKey: metrics.seriesKey,
+      channels: VALUE_CHANNELS,
+      provenanceSql: metrics.provenanceSql((column) => `t.${column}`),
+      winner: metrics.winner,
+      holds: metrics.holds,
+    }),
+    view: ALIGNED_VIEW,
+  };
+}

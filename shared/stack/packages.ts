@@ -1,0 +1,197 @@
+/**
+ * Servers from the distribution's packages in a private folder, without root and without touching what is installed:
+ * found through the machine's own apt sources, verified by apt, unpacked together with their own C library, and
+ * pointed at it. Done once per account and machine; later starts only look.
+ */
+import { createHash, randomBytes } from 'node:crypto';
+import { existsSync } from 'node:fs';
+import { access, chmod, constants, mkdir, open, readdir, rename, rm, stat, writeFile } from 'node:fs/promises';
+import { homedir, tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
+import { TidemarkError } from '../errors.ts';
+import {
+  aptDistribution,
+  type Distribution,
+  downloadPackages,
+  PACKAGES,
+  type Progress,
+  type Wanted,
+} from './apt-download.ts';
+import { withLock } from './lock.ts';
+import { canEnter, type ServerUser } from './processes.ts';
+import { run } from './run.ts';
+
+/** Raise when what is unpacked, left out or patched changes: the folders' names depend on it. */
+const RECIPE = 1;
+
+/** Unpacked and then removed: nothing of it is read by a server. */
+const UNUSED = [
+  'usr/share/doc',
+  'usr/share/man',
+  'usr/share/locale',
+  'usr/share/info',
+  'usr/share/lintian',
+  'usr/share/bug',
+  'var',
+  'etc',
+];
+
+/** A slow line may take long; the waiting one would not be quicker. */
+const INSTALL_WAIT_MS = 1_800_000;
+
+/** What to install, and how to tell that it works. */
+export interface Recipe extends Wanted {
+  /** Start of the folder's name. */
+  readonly name: string;
+  /** Folders below the root that no program reads. */
+  readonly unused: readonly string[];
+  /** Programs below `root` that must find their libraries there. */
+  programs(root: string): Promise<readonly string[]>;
+  /** Throws when something is missing. */
+  smokeTest(prefix: string): Promise<void>;
+}
+
+export interface InstallOptions {
+  readonly user: ServerUser;
+  readonly progress?: Progress;
+  /** Overrides the cache folder; for tests. */
+  readonly cacheDir?: string;
+  readonly signal?: AbortSignal;
+}
+
+/**
+ * The folder that holds the recipe's programs, installing them first if needed.
+ * @throws TidemarkError STACK_UNSUPPORTED_MACHINE without apt, STACK_INSTALL_FAILED when packages cannot be had.
+ */
+export async function ensurePackages(recipe: Recipe, options: InstallOptions): Promise<string> {
+  const cacheDir = options.cacheDir ?? (await chooseCacheDir(options.user));
+  const prefix = join(cacheDir, folderName(recipe));
+  if (existsSync(join(prefix, 'READY'))) return prefix;
+  const distribution = aptDistribution();
+  if (!distribution) throw unsupportedMachine();
+  const { progress = () => {}, signal } = options;
+  const onWait = () => progress('waiting for another process that installs the servers');
+  await withLock(join(cacheDir, 'install.lock'), { waitMs: INSTALL_WAIT_MS, onWait, signal }, async () => {
+    if (!existsSync(join(prefix, 'READY'))) await install(recipe, prefix, distribution, progress, signal);
+  });
+  return prefix;
+}
+
+export function unsupportedMachine(): TidemarkError {
+  return new TidemarkError(
+    'STACK_UNSUPPORTED_MACHINE',
+    'The embedded servers need Debian or Ubuntu with apt, or a Docker engine that answers; ' +
+      'or name your own with SVC_DATABASE_URL and SVC_NATS_URL.',
+  );
+}
+
+function folderName({ name, names }: Recipe): string {
+  const recipe = JSON.stringify([RECIPE, names, process.arch]);
+  return `${name}-${createHash('sha256').update(recipe).digest('hex').slice(0, 12)}`;
+}
+
+/** A folder that persists and that the servers' user can enter. */
+async function chooseCacheDir(user: ServerUser): Promise<string> {
+  const own = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'tidemark');
+  const candidates = [own, '/var/cache/tidemark', join(tmpdir(), `tidemark-${process.getuid?.() ?? 'cache'}`)];
+  for (const dir of candidates) {
+    try {
+      await mkdir(dir, { recursive: true, mode: 0o755 });
+      // A folder somebody else made (possible below /tmp) could be changed by them later.
+      if ((await stat(dir)).uid !== process.getuid?.() || dir.includes(':')) continue;
+      await access(dir, constants.W_OK);
+      if (canEnter(user, dir)) return dir;
+    } catch {
+      // not writable: the next one
+    }
+  }
+  throw new TidemarkError('STACK_INSTALL_FAILED', `None of these folders can be used: ${candidates.join(', ')}`);
+}
+
+async function install(
+  recipe: Recipe,
+  prefix: string,
+  distribution: Distribution,
+  progress: Progress,
+  signal: AbortSignal | undefined,
+): Promise<void> {
+  const work = `${prefix}.part-${randomBytes(4).toString('hex')}`;
+  await rm(prefix, { recursive: true, force: true });
+  for (const name of await readdir(dirname(prefix))) {
+    // of an installer that was killed; there is no other one, we hold the lock
+    if (name.includes('.part-')) await rm(join(dirname(prefix), name), { recursive: true, force: true });
+  }
+  await mkdir(work, { recursive: true, mode: 0o755 });
+  try {
+    let failure: unknown;
+    for (const target of distribution.targets) {
+      try {
+        const packages = await downloadPackages(work, recipe, distribution, target, progress, signal);
+        progress(`unpacking ${recipe.what}`);
+        await unpack(work, packages, recipe);
+        await point(work, prefix, recipe);
+        await rename(join(work, 'root'), prefix);
+        await recipe.smokeTest(prefix);
+        await writeFile(join(prefix, 'READY'), `${packages.join('\n')}\n`);
+        return;
+      } catch (error) {
+        signal?.throwIfAborted();
+        failure = error;
+      }
+    }
+    throw failure;
+  } catch (cause) {
+    await rm(prefix, { recursive: true, force: true });
+    signal?.throwIfAborted();
+    if (cause instanceof TidemarkError) throw cause;
+    throw new TidemarkError('STACK_INSTALL_FAILED', 'The server packages could not be installed', { cause });
+  } finally {
+    await rm(work, { recursive: true, force: true });
+  }
+}
+
+async function unpack(work: string, packages: readonly string[], recipe: Recipe): Promise<void> {
+  const root = join(work, 'root');
+  await rm(root, { recursive: true, force: true });
+  await mkdir(root, { mode: 0o755 });
+  for (const name of packages) await run('dpkg-deb', ['-x', join(work, PACKAGES, name), root]);
+  for (const path of [...UNUSED, ...recipe.unused]) await rm(join(root, path), { recursive: true, force: true });
+  await chmod(root, 0o755);
+}
+
+/** Points every program at the loader and libraries below `prefix`, where `work/root` is about to be moved. */
+async function point(work: string, prefix: string, recipe: Recipe): Promise<void> {
+  const root = join(work, 'root');
+  const { loader, libraries } = await loaderOf(root);
+  for (const path of await recipe.programs(root)) {
+    if (!(await isElf(path))) continue;
+    await run(join(root, loader), [
+      ...['--library-path', join(root, libraries), join(root, 'usr/bin/patchelf')],
+      ...['--set-interpreter', join(prefix, loader)],
+      // DT_RPATH, unlike DT_RUNPATH, also holds for what the libraries and loaded modules need in turn.
+      ...['--force-rpath', '--set-rpath', join(prefix, libraries), path],
+    ]);
+  }
+}
+
+/** Paths of the unpacked C library's loader and of the libraries, below `root`. */
+export async function loaderOf(root: string): Promise<{ loader: string; libraries: string }> {
+  const architecture = (await readdir(join(root, 'usr/lib'))).find((name) => name.endsWith('-linux-gnu'));
+  const libraries = join('usr/lib', architecture ?? '');
+  const name = (await readdir(join(root, libraries))).find((file) => /^ld-linux.*\.so/.test(file));
+  if (!architecture || !name) {
+    throw new TidemarkError('STACK_INSTALL_FAILED', 'The unpacked packages hold no program loader');
+  }
+  return { loader: join(libraries, name), libraries };
+}
+
+async function isElf(path: string): Promise<boolean> {
+  const file = await open(path).catch(() => undefined);
+  if (!file) return false;
+  try {
+    const { buffer } = await file.read(Buffer.alloc(4), 0, 4, 0);
+    return buffer.toString('latin1') === '\x7fELF';
+  } finally {
+    await file.close();
+  }
+}

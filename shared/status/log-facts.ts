@@ -1,0 +1,87 @@
+/** What the log says of each dataset's stream and of the consumer that projects it. */
+import type { ConsumerInfo, JetStreamManager } from '@nats-io/jetstream';
+import { decodeHeader, type FrameHeader } from '../frame/codec.ts';
+import { CONSUMER_NAME, JS_ERROR, jsErrorCode, streamInfo } from '../nats/stream.ts';
+
+export interface LogFacts {
+  readonly messages: number;
+  readonly bytes: number;
+  readonly maxBytes: number;
+  readonly lastSequence: number;
+  readonly consumer: ConsumerFacts | undefined;
+  /** The newest message, where some wait and it is a frame: its attempt has no manifest yet. */
+  readonly newest: FrameHeader | undefined;
+  /** When the oldest message that waits came in. */
+  readonly waitingSince: Date | undefined;
+}
+
+interface ConsumerFacts {
+  /** Messages that were not delivered, or delivered and not acknowledged: not projected. */
+  readonly waiting: number;
+  /** The last one projected. */
+  readonly ackFloor: number;
+}
+
+/** Messages do not change: what was read of one is kept until another is the oldest that waits. */
+type Seen = Map<string, { readonly sequence: number; readonly at: Date }>;
+
+export class LogFactsReader {
+  readonly #oldest: Seen = new Map();
+
+  /** Undefined: there is no stream. */
+  async read(manager: JetStreamManager, dataset: string): Promise<LogFacts | undefined> {
+    const [info, consumer] = await Promise.all([streamInfo(manager, dataset), consumerFacts(manager, dataset)]);
+    if (!info) return undefined;
+    const { messages, bytes, last_seq: lastSequence } = info.state;
+    const waits = consumer !== undefined && consumer.waiting > 0;
+    return {
+      messages,
+      bytes,
+      maxBytes: info.config.max_bytes ?? -1,
+      lastSequence,
+      consumer,
+      newest: waits ? await frameAt(manager, dataset, lastSequence) : undefined,
+      waitingSince: waits ? await this.#timeOf(manager, dataset, consumer.ackFloor + 1) : undefined,
+    };
+  }
+
+  async #timeOf(manager: JetStreamManager, dataset: string, sequence: number): Promise<Date | undefined> {
+    const seen = this.#oldest.get(dataset);
+    if (seen?.sequence === sequence) return seen.at;
+    const at = (await stored(manager, dataset, sequence))?.time;
+    if (at) this.#oldest.set(dataset, { sequence, at });
+    return at;
+  }
+}
+
+async function consumerFacts(manager: JetStreamManager, dataset: string): Promise<ConsumerFacts | undefined> {
+  try {
+    const info: ConsumerInfo = await manager.consumers.info(dataset, CONSUMER_NAME);
+    return { waiting: info.num_pending + info.num_ack_pending, ackFloor: info.ack_floor.stream_seq };
+  } catch (error) {
+    const code = jsErrorCode(error);
+    if (code === JS_ERROR.CONSUMER_NOT_FOUND || code === JS_ERROR.STREAM_NOT_FOUND) return undefined;
+    throw error;
+  }
+}
+
+async function frameAt(manager: JetStreamManager, dataset: string, sequence: number): Promise<FrameHeader | undefined> {
+  const message = await stored(manager, dataset, sequence);
+  if (!message) return undefined;
+  try {
+    const header = decodeHeader(message.data, `${dataset} ${sequence}`);
+    return header.kind === 'frame' ? header : undefined;
+  } catch {
+    // Damaged: the projector says so.
+    return undefined;
+  }
+}
+
+async function stored(manager: JetStreamManager, dataset: string, sequence: number) {
+  try {
+    return (await manager.streams.getMessage(dataset, { seq: sequence })) ?? undefined;
+  } catch (error) {
+    if (jsErrorCode(error) === JS_ERROR.NO_MESSAGE_FOUND) return undefined;
+    throw error;
+  }
+}

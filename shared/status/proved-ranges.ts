@@ -1,0 +1,103 @@
+/** What is proved of a dataset, and what is missing in between, as people ask for it: days, heights, times. */
+import { gapsBetween, parseMultirange, type Range } from '../db/ranges.ts';
+import type { DatasetDefinition } from '../registry/index.ts';
+import { DAY_MS, dayKey } from '../time/days.ts';
+import { isMarketDay } from '../time/market-days.ts';
+
+export interface Stretch {
+  readonly source: string;
+  /** First and last file day, height, snapshot, as-of day or vintage. */
+  readonly from: string;
+  readonly to: string;
+  readonly from_utc: string;
+  readonly to_utc_exclusive: string;
+}
+
+export interface ProvedRanges {
+  readonly proved: readonly Stretch[];
+  readonly gaps: readonly Stretch[];
+  /** Partitions that are expected in the gaps. */
+  readonly missing: number;
+  readonly fromMs: number | undefined;
+  /** Of several sources the one that is furthest behind. */
+  readonly throughMs: number | undefined;
+}
+
+/** A run of one source: its span in the unit of the kind, and when that was. */
+export interface Run {
+  readonly source: string;
+  readonly span: Range;
+  readonly fromMs: number;
+  readonly throughMs: number;
+}
+
+/** @param runs by source and span. */
+export function provedRanges(dataset: DatasetDefinition, runs: readonly Run[]): ProvedRanges {
+  const bySource = [...Map.groupBy(runs, ({ source }) => source).values()];
+  const gaps = isBridged(dataset) ? [] : bySource.flatMap(gapsOfSource);
+  const ends = bySource.map((ofSource) => ofSource.at(-1)!.throughMs);
+  return {
+    proved: runs.map((run) => stretch(dataset, run)),
+    gaps: gaps.map((gap) => stretch(dataset, gap)),
+    missing: gaps.reduce((sum, { span }) => sum + expectedIn(dataset, span), 0),
+    fromMs: runs.length > 0 ? Math.min(...runs.map(({ fromMs }) => fromMs)) : undefined,
+    throughMs: ends.length > 0 ? Math.min(...ends) : undefined,
+  };
+}
+
+/** The runs of file days, which are stretches of time: `coverage.proved`. */
+export const runsOfDays = (dataset: DatasetDefinition, proved: string): Run[] =>
+  parseMultirange(proved).map((span) => ({
+    source: dataset.sources[0],
+    span,
+    fromMs: span.from,
+    throughMs: span.to,
+  }));
+
+/** Between the runs of one source, which are in order. */
+function gapsOfSource(runs: readonly Run[]): Run[] {
+  return gapsBetween(runs.map(({ span }) => span)).map((span, index) => ({
+    source: runs[index].source,
+    span,
+    fromMs: runs[index].throughMs,
+    throughMs: runs[index + 1].fromMs,
+  }));
+}
+
+/** Nothing is expected between two snapshots or vintages. */
+const isBridged = ({ partition: { kind } }: DatasetDefinition) => kind === 'snapshot' || kind === 'vintage';
+
+function expectedIn({ partition: { kind } }: DatasetDefinition, { from, to }: Range): number {
+  if (kind === 'height') return to - from;
+  // Of captures only business days are expected; at least one is.
+  return kind === 'file_day' ? Math.round((to - from) / DAY_MS) : 1;
+}
+
+function stretch(dataset: DatasetDefinition, { source, span, fromMs, throughMs }: Run): Stretch {
+  const [from, to] = namesOf(dataset, span);
+  return { source, from, to, from_utc: iso(fromMs), to_utc_exclusive: iso(throughMs) };
+}
+
+/** First and last of a span. */
+function namesOf({ partition }: DatasetDefinition, { from, to }: Range): [string, string] {
+  switch (partition.kind) {
+    case 'height':
+      return [String(from), String(to - 1)];
+    case 'snapshot':
+      return [iso(from), iso(to - 1)];
+    case 'file_day':
+      return [dayKey(from - partition.startOffsetMs), dayKey(to - partition.startOffsetMs - 1)];
+    case 'capture':
+      return [dayKey(from), lastMarketDay(from, to)];
+    default:
+      return [dayKey(from), dayKey(to - 1)];
+  }
+}
+
+/** A run of captures reaches to the next day that is expected: the last as-of day in it lies before a weekend. */
+function lastMarketDay(from: number, to: number): string {
+  for (let ms = to - DAY_MS; ms > from; ms -= DAY_MS) if (isMarketDay(dayKey(ms))) return dayKey(ms);
+  return dayKey(from);
+}
+
+const iso = (ms: number) => new Date(ms).toISOString();
