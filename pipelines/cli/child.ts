@@ -12,6 +12,8 @@ export interface ChildOptions {
   readonly args?: readonly string[];
   /** Written to the child's standard input, then closed. */
   readonly input?: string;
+  /** Beside the environment it inherits. */
+  readonly env?: Readonly<Record<string, string>>;
   readonly log: Logger;
   /** Told when the child refuses its settings (exit code 2): starting it again would change nothing. */
   readonly onRefusal?: () => void;
@@ -40,10 +42,11 @@ export class SupervisedChild implements AsyncDisposable {
   async #keepRunning(): Promise<void> {
     for (let failures = 0; !this.#stopping; failures++) {
       const startedAt = performance.now();
-      const { module, args, input, name, log, onLine } = this.#options;
+      const { module, args, input, name, log, onLine, env } = this.#options;
       const script = fileURLToPath(new URL(`../../${module}`, import.meta.url));
       const child = spawn(process.execPath, [...process.execArgv, script, ...(args ?? [])], {
         stdio: ['pipe', onLine ? 'pipe' : 'ignore', 'inherit'],
+        env: { ...process.env, ...env },
         // Its own group: Ctrl-C reaches us, and we end it in order.
         detached: true,
       });

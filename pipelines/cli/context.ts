@@ -1,7 +1,7 @@
 /** What every command works with: settings, the stack of the state folder, connections; all given back at the end. */
 import { fileURLToPath } from 'node:url';
 import type { Pool } from 'pg';
-import { loadSettings } from '../../shared/config/load.ts';
+import { type LoadOptions, loadSettings } from '../../shared/config/load.ts';
 import type { Settings } from '../../shared/config/settings.ts';
 import { Catalog } from '../../shared/db/catalog.ts';
 import { connect, createPool } from '../../shared/db/connect.ts';
@@ -30,8 +30,12 @@ export interface Context extends AsyncDisposable {
   nats(): Promise<NatsConnection>;
 }
 
-export async function openContext(command: ParsedCommand, name: string): Promise<Context> {
-  const settings = loadSettings({ flags: command.settings, cwd: PROJECT_ROOT });
+export async function openContext(
+  command: ParsedCommand,
+  name: string,
+  required?: LoadOptions['required'],
+): Promise<Context> {
+  const settings = loadSettings({ flags: command.settings, cwd: PROJECT_ROOT, required });
   const output = createOutput(command);
   const log = createLogger(
     process.stderr.isTTY && settings.SVC_LOG_LEVEL === 'info' ? 'warn' : settings.SVC_LOG_LEVEL,

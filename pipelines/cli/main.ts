@@ -1,10 +1,11 @@
 /**
  * The operator's command. Answers on stdout (`--json`: one object, docs/cli.md), everything else on stderr.
- * Exit 0: done. 1: some unit failed. 2: usage or configuration.
+ * Exit codes: exit.ts.
  */
 import { ERROR_CODES } from '../../shared/error-codes.ts';
 import { codeOf, explain, TidemarkError } from '../../shared/errors.ts';
 import { outageCode } from '../../shared/outage.ts';
+import { EXIT } from './exit.ts';
 import { type CommandSpec, commandHelp, type ParsedCommand, parseCommand } from './options.ts';
 import * as specs from './specs.ts';
 
@@ -19,11 +20,25 @@ const COMMANDS: readonly Command[] = [
   { spec: specs.migrate, load: async () => (await import('./commands/migrate.ts')).runMigrate },
   { spec: specs.backfill, load: async () => (await import('./commands/backfill.ts')).runBackfill },
   { spec: specs.reingest, load: async () => (await import('./commands/backfill.ts')).runBackfill },
+  { spec: specs.reparse, load: async () => (await import('./commands/backfill.ts')).runReparse },
+  { spec: specs.follow, load: async () => (await import('./commands/follow.ts')).runFollow },
   { spec: specs.replay, load: async () => (await import('./commands/replay.ts')).runReplay },
   { spec: specs.verify, load: async () => (await import('./commands/verify.ts')).runVerify },
   { spec: specs.status, load: async () => (await import('./commands/status.ts')).runStatus },
+  { spec: specs.doctor, load: async () => (await import('./commands/doctor.ts')).runDoctor },
+  { spec: specs.quarantine, load: async () => (await import('./commands/quarantine.ts')).runQuarantine },
+  { spec: specs.release, load: async () => (await import('./commands/quarantine.ts')).runRelease },
+  { spec: specs.ledger, load: async () => (await import('./commands/quarantine.ts')).runLedger },
+  { spec: specs.recover, load: async () => (await import('./commands/recover.ts')).runRecover },
+  { spec: specs.runs, load: async () => (await import('./commands/runs.ts')).runRuns },
+  { spec: specs.readRole, load: async () => (await import('./commands/read-role.ts')).runReadRole },
+  { spec: specs.exportWorker, load: async () => (await import('./commands/export-worker.ts')).runExportWorker },
+  { spec: specs.audit, load: async () => (await import('./commands/audit.ts')).runAudit },
   { spec: specs.event, load: async () => (await import('./commands/event.ts')).runEvent },
 ];
+
+/** By a signal: whatever a command fails with afterwards, that is why. */
+let stopped = false;
 
 async function main(argv: readonly string[]): Promise<number> {
   const [name, ...rest] = argv;
@@ -31,11 +46,12 @@ async function main(argv: readonly string[]): Promise<number> {
   try {
     if (name === undefined || name === 'help' || name === '--help' || name === '-h') {
       const asked = COMMANDS.find(({ spec }) => spec.name === rest[0]);
+      if (!asked && rest[0] !== undefined && !rest[0].startsWith('-')) throw unknownCommand(rest[0]);
       process.stdout.write(`${asked ? commandHelp(asked.spec) : overview()}\n`);
       return name === undefined ? 2 : 0;
     }
     const command = COMMANDS.find(({ spec }) => spec.name === name);
-    if (!command) throw new TidemarkError('USAGE', `There is no command ${JSON.stringify(name)}\n\n${overview()}`);
+    if (!command) throw unknownCommand(name);
     const parsed = parseCommand(command.spec, rest);
     if (parsed.help) {
       process.stdout.write(`${commandHelp(command.spec)}\n`);
@@ -43,9 +59,12 @@ async function main(argv: readonly string[]): Promise<number> {
     }
     return await (await command.load())(parsed);
   } catch (error) {
-    return report(error, name, json);
+    return report(stopped ? new TidemarkError('INTERRUPTED', 'stopped', { cause: error }) : error, name, json);
   }
 }
+
+const unknownCommand = (name: string) =>
+  new TidemarkError('USAGE', `There is no command ${JSON.stringify(name)}\n\n${overview()}`);
 
 function overview(): string {
   const width = Math.max(...COMMANDS.map(({ spec }) => spec.name.length));
@@ -69,7 +88,17 @@ function report(error: unknown, command: string | undefined, json: boolean): num
   else process.stderr.write(`tidemark: ${explain(error)}\n${remedy ? `${remedy}\n` : ''}[${code}]\n`);
   if (code === 'UNEXPECTED' && error instanceof Error && process.env.SVC_LOG_LEVEL === 'debug')
     process.stderr.write(`${error.stack}\n`);
-  return code === 'USAGE' || code === 'CONFIGURATION_INVALID' ? 2 : 1;
+  if (code === 'USAGE' || code === 'CONFIGURATION_INVALID') return EXIT.USAGE;
+  if (code === 'INTERRUPTED') return EXIT.INTERRUPTED;
+  return code === 'PUBLISHER_LEASE_HELD' || code === 'WORK_HELD' ? EXIT.HELD : EXIT.FAILED;
 }
 
+// From the first moment Ctrl-C ends in order: a command stops by its own listener once it has one, and before that, or
+// without one, there is nothing to put away.
+for (const name of ['SIGINT', 'SIGTERM'] as const) {
+  process.on(name, () => {
+    stopped = true;
+    if (process.listenerCount(name) === 1) process.exit(EXIT.INTERRUPTED);
+  });
+}
 process.exitCode = await main(process.argv.slice(2));

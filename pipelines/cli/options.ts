@@ -11,18 +11,22 @@ export interface OptionSpec {
   readonly choices?: readonly string[];
   readonly day?: boolean;
   readonly integer?: boolean;
+  /** Of an integer: the least there may be. */
+  readonly min?: number;
   readonly default?: string;
 }
 
 export interface CommandSpec {
   readonly name: string;
-  /** Positional arguments, in order; a trailing `?` makes one optional. */
+  /** Positional arguments, in order; a trailing `?` makes one optional, `...` takes one or more, `...?` any number. */
   readonly positionals: readonly string[];
   readonly options: Readonly<Record<string, OptionSpec>>;
   readonly doc: string;
 }
 
 export interface ParsedCommand {
+  /** As it could be typed, without settings: some are secret. */
+  readonly line: string;
   readonly positionals: readonly string[];
   readonly values: Readonly<Record<string, string | boolean | undefined>>;
   readonly settings: Partial<Record<SettingName, string>>;
@@ -52,14 +56,20 @@ export function parseCommand(spec: CommandSpec, argv: readonly string[]): Parsed
   try {
     parsed = parseArgs({ args: [...argv], options, allowPositionals: true, strict: true });
   } catch (cause) {
-    throw usage(spec, (cause as Error).message.replace(/\. To specify.*$/s, ''));
+    const { message } = cause as Error;
+    const [, option] = /^Option '(?:-\w, )?(--[\w-]+).*' argument is ambiguous/.exec(message) ?? [];
+    throw usage(
+      spec,
+      option ? `${option} takes no value that begins with a dash` : message.replace(/\. To specify.*$/s, ''),
+    );
   }
   const values = parsed.values as Record<string, string | boolean | undefined>;
   if (values.help !== true) {
     const needed = spec.positionals.filter((name) => !name.endsWith('?')).length;
     if (parsed.positionals.length < needed)
-      throw usage(spec, `<${spec.positionals[parsed.positionals.length]}> is missing`);
-    if (parsed.positionals.length > spec.positionals.length) {
+      throw usage(spec, `<${nameOf(spec.positionals[parsed.positionals.length])}> is missing`);
+    const isBounded = !spec.positionals.some((name) => name.includes('...'));
+    if (isBounded && parsed.positionals.length > spec.positionals.length) {
       throw usage(spec, `${JSON.stringify(parsed.positionals[spec.positionals.length])} is one argument too many`);
     }
     for (const [name, option] of Object.entries(specs)) values[name] = checkValue(spec, name, option, values[name]);
@@ -67,6 +77,7 @@ export function parseCommand(spec: CommandSpec, argv: readonly string[]): Parsed
   const settings: Partial<Record<SettingName, string>> = {};
   for (const [flag, name] of settingFlags) if (typeof values[flag] === 'string') settings[name] = values[flag];
   return {
+    line: lineOf(spec, parsed.positionals, values),
     positionals: parsed.positionals,
     values,
     settings,
@@ -76,6 +87,17 @@ export function parseCommand(spec: CommandSpec, argv: readonly string[]): Parsed
   };
 }
 
+function lineOf(spec: CommandSpec, positionals: readonly string[], values: ParsedCommand['values']): string {
+  const options = Object.keys(spec.options).flatMap((name) => {
+    const value = values[name];
+    if (value === undefined || value === spec.options[name].default) return [];
+    return value === true ? [`--${name}`] : [`--${name} ${/\s/.test(String(value)) ? JSON.stringify(value) : value}`];
+  });
+  return ['./tidemark', spec.name, ...positionals, ...options].join(' ');
+}
+
+const nameOf = (positional: string) => positional.replace(/\.\.\.\??$|\?$/, '');
+
 function checkValue(spec: CommandSpec, name: string, option: OptionSpec, given: string | boolean | undefined) {
   const value = given ?? option.default;
   if (option.required && (value === undefined || String(value).trim() === ''))
@@ -84,8 +106,9 @@ function checkValue(spec: CommandSpec, name: string, option: OptionSpec, given: 
   if (option.day && parseDay(String(value)) === undefined) {
     throw usage(spec, `--${name} must be a day, YYYY-MM-DD, got ${JSON.stringify(value)}`);
   }
-  if (option.integer && !/^\d{1,15}$/.test(String(value))) {
-    throw usage(spec, `--${name} must be a whole number, got ${JSON.stringify(value)}`);
+  if (option.integer && (!/^\d{1,15}$/.test(String(value)) || Number(value) < (option.min ?? 0))) {
+    const least = option.min === undefined ? '' : ` from ${option.min} on`;
+    throw usage(spec, `--${name} must be a whole number${least}, got ${JSON.stringify(value)}`);
   }
   if (option.choices && !option.choices.includes(String(value))) {
     throw usage(spec, `--${name} must be ${option.choices.join(' or ')}, got ${JSON.stringify(value)}`);
@@ -97,7 +120,10 @@ const usage = (spec: CommandSpec, why: string) =>
   new TidemarkError('USAGE', `${why}\nUsage: ${usageLine(spec)}`, { details: { command: spec.name } });
 
 export function usageLine(spec: CommandSpec): string {
-  const positionals = spec.positionals.map((name) => (name.endsWith('?') ? `[<${name.slice(0, -1)}>]` : `<${name}>`));
+  const positionals = spec.positionals.map((name) => {
+    const shown = `<${nameOf(name)}>${name.includes('...') ? '...' : ''}`;
+    return name.endsWith('?') ? `[${shown}]` : shown;
+  });
   const options = Object.entries(spec.options).map(([name, option]) => {
     const text = option.type === 'boolean' ? `--${name}` : `--${name} ${placeholder(option)}`;
     return option.required ? text : `[${text}]`;

@@ -1,77 +1,73 @@
-/** The sample of an empty system: synthetic files in the vendor's own layout, ingested like any other, marked. */
+/** The sample of an empty system: synthetic documents in the vendors' own layouts, ingested like any other, marked. */
 import { mkdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import { pathToFileURL } from 'node:url';
-import { codeOf } from '../../shared/errors.ts';
-import { DATASETS, type DatasetDefinition } from '../../shared/registry/index.ts';
-import { dayKey } from '../../shared/time/days.ts';
-import { adapterOf } from '../sources/index.ts';
-import { ingestUnits } from './commands/backfill.ts';
+import { codeOf, explain } from '../../shared/errors.ts';
+import { DAY_MS } from '../../shared/time/days.ts';
+import { feeds } from '../sources/index.ts';
+import type { Feed, Sample } from '../sources/types.ts';
 import type { Context } from './context.ts';
-
-const DAY_MS = 86_400_000;
-/** Small enough for a first start in seconds, large enough for candles worth looking at. */
-const SAMPLE_DAYS = 3;
+import { ingest } from './ingest.ts';
+import { isLocated } from './selected-feeds.ts';
 
 export interface SampleReport {
-  readonly dataset: string;
+  readonly feed: string;
   readonly partitions: number;
   readonly rows: number;
 }
 
-/** Loads the sample of every dataset that has no partition and no source location. */
+const WITHOUT_SERVER: ReadonlySet<string> = new Set(['STACK_INSTALL_FAILED', 'STACK_UNSUPPORTED_MACHINE']);
+
+/** Loads the sample of every feed that has no partition and no source location. */
 export async function loadSamples(context: Context): Promise<SampleReport[]> {
   const reports: SampleReport[] = [];
   if (!context.settings.SVC_SAMPLE) return reports;
-  for (const dataset of DATASETS.values()) {
-    if (
-      Object.values(dataset.locations)
-        .flat()
-        .some((name) => context.settings[name] !== undefined)
-    )
-      continue;
-    const there = await context.catalog.partitions(dataset);
-    const sampled = there.filter((row) => row.synthetic && row.state === 'proved').length;
-    // A first start that was interrupted is made up for.
-    if (sampled >= SAMPLE_DAYS || there.some((row) => !row.synthetic)) continue;
+  for (const feed of feeds()) {
+    const { sample } = feed;
+    if (!sample || isLocated(context.settings, feed) || !(await isWanted(context, feed, sample))) continue;
     try {
-      reports.push(await loadSample(context, dataset));
+      reports.push(await loadSample(context, feed, sample));
     } catch (error) {
-      // Somebody is publishing real data at this moment: then no sample is wanted.
-      if (codeOf(error) !== 'PUBLISHER_LEASE_HELD') throw error;
+      const code = codeOf(error) ?? '';
+      // Somebody is publishing real data at this moment: then no sample is wanted. Where the server that a sample is
+      // made with cannot be had, the others are still worth having.
+      if (WITHOUT_SERVER.has(code)) context.output.note(`no sample of ${feed.name}: ${explain(error)}`);
+      else if (code !== 'PUBLISHER_LEASE_HELD') throw error;
     }
   }
   return reports;
 }
 
-async function loadSample(context: Context, dataset: DatasetDefinition): Promise<SampleReport> {
-  const { generateSample } = adapterOf(dataset);
-  const directory = join(context.settings.SVC_STATE_DIR, 'sample', dataset.key);
+/** Nothing real is there. A first start that was interrupted is made up for. */
+async function isWanted({ catalog }: Context, { datasets }: Feed, sample: Sample): Promise<boolean> {
+  let complete = true;
+  for (const dataset of datasets) {
+    const { synthetic, real } = await catalog.counts(dataset);
+    if (real > 0) return false;
+    if (synthetic < (await sample.partitions())) complete = false;
+  }
+  return !complete;
+}
+
+async function loadSample(context: Context, feed: Feed, sample: Sample): Promise<SampleReport> {
+  const { settings, log, signal, output } = context;
+  const directory = join(settings.SVC_STATE_DIR, 'sample', feed.name);
   await mkdir(directory, { recursive: true });
-  const lastMs = Math.floor(Date.now() / DAY_MS) * DAY_MS - DAY_MS;
-  const from = dayKey(lastMs - (SAMPLE_DAYS - 1) * DAY_MS);
-  const to = dayKey(lastMs);
-  context.output.note(`loading a synthetic sample of ${dataset.key} (${SAMPLE_DAYS} days)`);
+  output.note(`loading a synthetic sample of ${feed.name}`);
   try {
-    await generateSample({ directory, from, to, settings: context.settings });
+    const todayMs = Math.floor(Date.now() / DAY_MS) * DAY_MS;
+    const { location, selection } = await sample.make({ directory, settings, todayMs, log, signal });
     let rows = 0;
     let partitions = 0;
-    const units = ingestUnits(context, dataset, {
-      location: pathToFileURL(`${directory}/`),
-      from,
-      to,
-      granularity: 'daily',
-      synthetic: true,
-      ownProjector: false,
-    });
-    for await (const unit of units) {
-      if (unit.state !== 'proved') context.output.note(`${unit.partition}  ${unit.state} ${unit.code}: ${unit.reason}`);
+    const line = './tidemark up (its sample)';
+    const request = { kind: 'backfill', line, location, selection, synthetic: true, ownProjector: false } as const;
+    for await (const unit of ingest(context, feed, request)) {
+      if (unit.state !== 'proved') output.note(`${unit.partition}  ${unit.state} ${unit.code}: ${unit.reason}`);
       else {
         partitions++;
         rows += unit.rows;
       }
     }
-    return { dataset: dataset.key, partitions, rows };
+    return { feed: feed.name, partitions, rows };
   } finally {
     await rm(directory, { recursive: true, force: true });
   }

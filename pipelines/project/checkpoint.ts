@@ -7,9 +7,75 @@ import { TidemarkError } from '../../shared/errors.ts';
 import { messageAt, streamInfo } from '../../shared/nats/stream.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 
+export interface LogVerdict {
+  readonly state: /** Nothing was ever projected, and nothing is there to be. */
+    | 'empty'
+    | 'in_step'
+    /** More is in the log than is projected: work under way, or a database restored to an earlier point. */
+    | 'log_ahead'
+    | 'no_stream'
+    | 'stream_recreated'
+    /** Its tail is gone. */
+    | 'log_behind'
+    /** Its tail went, and other messages have taken the place. */
+    | 'other_messages';
+  /** In words. */
+  readonly finding: string;
+  readonly streamCreated: Date;
+  readonly lastSequence: number;
+}
+
+/** States in which nothing may be projected or published. */
+export const REWOUND: ReadonlySet<LogVerdict['state']> = new Set([
+  'no_stream',
+  'stream_recreated',
+  'log_behind',
+  'other_messages',
+]);
+
 /**
- * Where to read on. JetStream acknowledges before it has fsynced, so after a crash a stream may have lost its tail and
- * given the same sequences to other messages: that is found here, not trusted.
+ * JetStream acknowledges before it has fsynced, so after a crash a stream may have lost its tail and given the same
+ * sequences to other messages: that is found here, not trusted.
+ */
+export async function logVerdict(
+  connection: NatsConnection,
+  dataset: DatasetDefinition,
+  checkpoint: CheckpointRow | undefined,
+): Promise<LogVerdict> {
+  const manager = await jetstreamManager(connection, { checkAPI: false });
+  const info = await streamInfo(manager, dataset.key);
+  const streamCreated = new Date(info?.created ?? 0);
+  const lastSequence = info?.state.last_seq ?? 0;
+  const verdict = (state: LogVerdict['state'], finding: string) => ({ state, finding, streamCreated, lastSequence });
+  if (!info) {
+    const finding = `The stream ${dataset.key} does not exist`;
+    return verdict(checkpoint ? 'no_stream' : 'empty', finding);
+  }
+  if (!checkpoint) {
+    return lastSequence === 0
+      ? verdict('empty', 'nothing was published')
+      : verdict('log_ahead', `${lastSequence} messages are in the log, and nothing was ever projected`);
+  }
+  const { streamSequence } = checkpoint;
+  const created = [streamCreated, checkpoint.streamCreated].map((date) => date.toISOString());
+  if (created[0] !== created[1]) {
+    return verdict('stream_recreated', `it was made ${created[0]}, the checkpoint is on one made ${created[1]}`);
+  }
+  if (lastSequence < streamSequence) {
+    return verdict('log_behind', `it ends at sequence ${lastSequence}, the checkpoint is at ${streamSequence}`);
+  }
+  const message = await messageAt(manager, dataset.key, streamSequence);
+  if (!message) return verdict('other_messages', `it holds no message at sequence ${streamSequence}`);
+  if (createHash('sha256').update(message.data).digest('hex') !== checkpoint.messageSha256) {
+    return verdict('other_messages', `sequence ${streamSequence} holds another message`);
+  }
+  return lastSequence > streamSequence
+    ? verdict('log_ahead', `it ends at sequence ${lastSequence}, ${lastSequence - streamSequence} after the checkpoint`)
+    : verdict('in_step', `the log ends at the checkpoint, sequence ${streamSequence}`);
+}
+
+/**
+ * Where to read on.
  * @throws TidemarkError LOG_REWOUND
  */
 export async function verifyCheckpoint(
@@ -17,27 +83,14 @@ export async function verifyCheckpoint(
   dataset: DatasetDefinition,
   checkpoint: CheckpointRow | undefined,
 ): Promise<{ streamCreated: Date; sequence: number }> {
-  const manager = await jetstreamManager(connection, { checkAPI: false });
-  const info = await streamInfo(manager, dataset.key);
-  if (!info) throw new TidemarkError('LOG_REWOUND', `The stream ${dataset.key} does not exist`);
-  const streamCreated = new Date(info.created);
-  if (!checkpoint) return { streamCreated, sequence: 0 };
-  const fail = (why: string) =>
-    new TidemarkError('LOG_REWOUND', `The log of ${dataset.key} is not the one that was projected: ${why}`, {
-      details: { dataset: dataset.key, sequence: checkpoint.streamSequence, last_sequence: info.state.last_seq },
+  const { state, finding, streamCreated, lastSequence } = await logVerdict(connection, dataset, checkpoint);
+  if (streamCreated.getTime() === 0) {
+    throw new TidemarkError('LOG_REWOUND', `The stream ${dataset.key} does not exist`);
+  }
+  if (REWOUND.has(state)) {
+    throw new TidemarkError('LOG_REWOUND', `The log of ${dataset.key} is not the one that was projected: ${finding}`, {
+      details: { dataset: dataset.key, sequence: checkpoint?.streamSequence, last_sequence: lastSequence },
     });
-  if (streamCreated.getTime() !== checkpoint.streamCreated.getTime()) {
-    throw fail(
-      `it was made ${streamCreated.toISOString()}, the checkpoint is on one made ${checkpoint.streamCreated.toISOString()}`,
-    );
   }
-  if (info.state.last_seq < checkpoint.streamSequence) {
-    throw fail(`it ends at sequence ${info.state.last_seq}, the checkpoint is at ${checkpoint.streamSequence}`);
-  }
-  const message = await messageAt(manager, dataset.key, checkpoint.streamSequence);
-  if (!message) throw fail(`it holds no message at sequence ${checkpoint.streamSequence}`);
-  if (createHash('sha256').update(message.data).digest('hex') !== checkpoint.messageSha256) {
-    throw fail(`sequence ${checkpoint.streamSequence} holds another message`);
-  }
-  return { streamCreated, sequence: checkpoint.streamSequence };
+  return { streamCreated, sequence: checkpoint?.streamSequence ?? 0 };
 }

@@ -8,10 +8,19 @@ import type { DatasetDefinition, PgType } from '../../shared/registry/index.ts';
 import type { Window } from '../../shared/registry/partitions.ts';
 
 export interface LoadTarget {
-  /** Qualified table to COPY into: one chunk where the window fits it, else the hypertable. */
+  /** Holds all rows of the window: the one chunk, where the window fits one, else the hypertable. */
   readonly table: string;
-  /** Chunks that have no unique index yet: it is built after loading. */
-  readonly unindexed: readonly string[];
+  /** What can be filled directly; rows that lie in none of these go to `table`. */
+  readonly chunks: readonly LoadChunk[];
+}
+
+export interface LoadChunk {
+  readonly table: string;
+  readonly fromMs: number;
+  /** Exclusive. */
+  readonly toMs: number;
+  /** Has its unique index; otherwise it is built after loading. */
+  readonly indexed: boolean;
   /**
    * Made by this transaction: rows are stored frozen, so that nobody has to visit them again to say that they are
    * visible. Who could see them too early reads coverage first, and finds nothing there.
@@ -22,7 +31,7 @@ export interface LoadTarget {
 /**
  * Where the rows of a window go. A chunk that does not exist is created in the caller's transaction, invisible to
  * others until it commits, which is why its index can wait. One that exists has its index and is loaded into with it:
- * of a file day that lies across two chunks the later rows, which go to the right end of the index.
+ * of a file day that lies across two chunks the earlier rows, which go to the right end of the index.
  */
 export async function prepareChunks(
   client: ClientBase,
@@ -30,17 +39,15 @@ export async function prepareChunks(
   window: Window,
 ): Promise<LoadTarget> {
   const { table, chunkMs } = dataset.native;
-  const chunks: Awaited<ReturnType<typeof prepareChunk>>[] = [];
+  const chunks: LoadChunk[] = [];
   for (let from = Math.floor(window.fromMs / chunkMs) * chunkMs; from < window.toMs; from += chunkMs) {
     chunks.push(await prepareChunk(client, dataset, from));
   }
-  const unindexed = chunks.filter(({ indexed }) => !indexed).map(({ chunk }) => chunk);
-  const [only] = chunks;
-  return chunks.length === 1 ? { table: only.chunk, unindexed, fresh: only.fresh } : { table, unindexed, fresh: false };
+  return { table: chunks.length === 1 ? chunks[0].table : table, chunks };
 }
 
-async function prepareChunk(client: ClientBase, dataset: DatasetDefinition, chunkFrom: number) {
-  const { table, time } = dataset.native;
+async function prepareChunk(client: ClientBase, dataset: DatasetDefinition, chunkFrom: number): Promise<LoadChunk> {
+  const { table, time, chunkMs } = dataset.native;
   const placeholders = dataset.native.columns.map((column) =>
     column.name === time.column ? String(chunkFrom) : PLACEHOLDERS[column.pg],
   );
@@ -53,40 +60,71 @@ async function prepareChunk(client: ClientBase, dataset: DatasetDefinition, chun
     'select 1 from pg_index where indrelid = $1::regclass and indisunique and indisvalid',
     [chunk],
   );
-  return { chunk, indexed: indexed.rowCount !== 0, fresh: made?.ours === true };
+  return {
+    table: chunk,
+    fromMs: chunkFrom,
+    toMs: chunkFrom + chunkMs,
+    indexed: indexed.rowCount !== 0,
+    fresh: made?.ours === true,
+  };
 }
 
 /** The unique (time, identity) of loaded chunks. @throws 23505 when rows repeat. */
 export async function indexChunks(client: ClientBase, dataset: DatasetDefinition, target: LoadTarget): Promise<void> {
   const columns = [dataset.native.time.column, ...dataset.native.identity].map((name) => `"${name}"`).join(', ');
-  for (const chunk of target.unindexed) await client.query(`create unique index on ${chunk} (${columns})`);
+  for (const { table, indexed } of target.chunks) {
+    if (!indexed) await client.query(`create unique index on ${table} (${columns})`);
+  }
 }
 
+/** Aligned chunks that one transaction makes: every other writer of the table waits for it, some 10 ms each. */
+const CHUNKS_AT_ONCE = 16;
+
 /**
- * Makes the aligned chunks of a window in a transaction of their own. Creating one takes a lock that every other
- * writer of the hypertable waits for, so it must not happen inside a long load.
+ * Makes the aligned chunks that hold these times, where they are missing, in transactions of their own. Making one takes a
+ * lock that every other writer of the hypertable waits for, so it must not happen inside a long load.
  */
 export async function ensureAlignedChunks(
   client: ClientBase,
   dataset: DatasetDefinition,
-  window: Window,
+  times: readonly number[],
 ): Promise<void> {
-  // The last instant of the window may lie in another chunk than the first; a window is far shorter than a chunk.
-  for (const ms of [window.fromMs, window.toMs - 1000]) {
-    if (await findChunk(client, ALIGNED_TABLE, ms * 1000)) continue;
+  const missing = await withoutChunk(client, times);
+  for (let from = 0; from < missing.length; from += CHUNKS_AT_ONCE) {
+    const rows = missing
+      .slice(from, from + CHUNKS_AT_ONCE)
+      .map((ms) => `(${dataset.number}, 0, '${new Date(ms).toISOString()}')`);
+    // A chunk is made by a row that is stored: a placeholder of no series, gone before anybody could see it.
     await client.query('begin');
     try {
-      await createChunk(
-        client,
-        `insert into ${ALIGNED_TABLE} (dataset_id, series_id, aligned_at_utc)
-         values (${dataset.number}, 0, '${new Date(ms).toISOString()}')`,
+      const stored = await client.query<{ chunk: string; place: string }>(
+        `insert into ${ALIGNED_TABLE} (dataset_id, series_id, aligned_at_utc) values ${rows.join(', ')}
+         returning tableoid::regclass::text as chunk, ctid::text as place`,
       );
+      const deletes = stored.rows.map(({ chunk, place }) => `delete from ${chunk} where ctid = '${place}'`);
+      await client.query(deletes.join('; '));
       await client.query('commit');
     } catch (error) {
       await client.query('rollback');
       throw error;
     }
   }
+}
+
+/** Those of the times that no aligned chunk holds. */
+async function withoutChunk(client: ClientBase, times: readonly number[]): Promise<number[]> {
+  const { rows } = await client.query<{ ms: string }>(
+    `select distinct t.ms from unnest($2::int8[]) t (ms) where not exists (
+       select from _timescaledb_catalog.hypertable h
+       join _timescaledb_catalog.dimension d on d.hypertable_id = h.id
+       join _timescaledb_catalog.dimension_slice s on s.dimension_id = d.id
+       join _timescaledb_catalog.chunk_constraint k on k.dimension_slice_id = s.id
+       join _timescaledb_catalog.chunk c on c.id = k.chunk_id and not c.dropped
+       where h.table_name = $1 and h.schema_name = current_schema
+         and s.range_start <= t.ms * 1000 and s.range_end > t.ms * 1000)`,
+    [ALIGNED_TABLE, times],
+  );
+  return rows.map(({ ms }) => Number(ms));
 }
 
 /** The chunk that holds a point of the hypertable's time dimension (its own unit; microseconds for timestamptz). */

@@ -2,7 +2,7 @@
 import { once } from 'node:events';
 import type { ClientBase } from 'pg';
 import { type CopyStreamQuery, from as copyFrom } from 'pg-copy-streams';
-import { COPY_HEADER, COPY_TRAILER } from './binary-copy.ts';
+import { COPY_HEADER, COPY_TRAILER } from '../rows/binary-copy.ts';
 
 export class CopyIn {
   readonly #stream: CopyStreamQuery;
@@ -45,9 +45,12 @@ export class CopyIn {
     return this.#stream.rowCount;
   }
 
-  /** Gives up: the database discards what it has; the transaction must be rolled back. */
+  /**
+   * Gives up: the database discards what it has; the transaction must be rolled back. A COPY that the database refused, or
+   * that went with its connection, is over already: closing the stream would wait for an answer that never comes.
+   */
   async abort(): Promise<void> {
-    if (this.#stream.destroyed || this.#stream.writableFinished) return;
+    if (this.#failure || this.#stream.destroyed || this.#stream.writableFinished) return;
     const closed = once(this.#stream, 'close').catch(() => {});
     this.#stream.destroy();
     await closed;
@@ -55,5 +58,33 @@ export class CopyIn {
 
   #drained(): Promise<void> {
     return new Promise((resolve) => this.#stream.once('drain', resolve));
+  }
+}
+
+/** A COPY that is opened with its first rows, and that one partition after another goes into. */
+export class SharedCopy {
+  readonly #open: () => CopyIn;
+  #copy: CopyIn | undefined;
+
+  constructor(client: ClientBase, table: string, columns: readonly string[]) {
+    this.#open = () => new CopyIn(client, table, columns);
+  }
+
+  async write(rows: Buffer): Promise<void> {
+    this.#copy ??= this.#open();
+    await this.#copy.write(rows);
+  }
+
+  /** The connection is free again. @returns the number of rows the database took. */
+  async end(): Promise<number> {
+    const copy = this.#copy;
+    this.#copy = undefined;
+    return (await copy?.end()) ?? 0;
+  }
+
+  async abort(): Promise<void> {
+    const copy = this.#copy;
+    this.#copy = undefined;
+    await copy?.abort();
   }
 }

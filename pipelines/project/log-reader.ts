@@ -14,10 +14,8 @@ import {
 import type { NatsConnection } from '@nats-io/transport-node';
 import { TidemarkError } from '../../shared/errors.ts';
 import { MAX_MESSAGE_BYTES } from '../../shared/frame/codec.ts';
-import { JS_ERROR, jsErrorCode } from '../../shared/nats/stream.ts';
+import { CONSUMER_NAME, JS_ERROR, jsErrorCode } from '../../shared/nats/stream.ts';
 
-/** Its lag is what monitors watch. */
-export const CONSUMER_NAME = 'projector';
 /** Nothing is redelivered by time: an open transaction may last longer than any guess. */
 const NEVER_NS = 365 * 86_400 * 1e9;
 
@@ -56,7 +54,7 @@ export class LogReader {
       replay_policy: ReplayPolicy.Instant,
     });
     const consumer = await jetstream(this.#connection).consumers.get(this.#dataset, CONSUMER_NAME);
-    this.#messages = await consumer.consume({ max_messages: this.#maxMessages });
+    this.#messages = await consumer.consume({ max_messages: this.#maxMessages, abort_on_missing_resource: true });
     this.#iterator = this.#messages[Symbol.asyncIterator]();
     this.#lastSequence = sequence;
   }

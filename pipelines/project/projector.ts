@@ -8,38 +8,42 @@
  *   frame 0             open              out of place: broken   drop it, then as left  pass over
  *   frame n, in place   broken            add                    drop it, then as left  pass over
  *   manifest, in place  broken            prove                  drop it, then as left  record its end
+ *   withheld            withhold          withhold, then read again from the checkpoint
  *
- * `broken`: frames are missing or damaged; the rest is passed over and the manifest quarantines the partition. An
+ * An empty partition has no frame: its manifest opens it and ends it. `broken`: frames are missing or damaged; the rest is passed over and the manifest quarantines the partition. An
  * attempt that falls silent is set aside, so that no transaction stays open for it; when it goes on, everything since
  * the checkpoint is read again.
  */
 import { createHash } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
-import type { JsMsg } from '@nats-io/jetstream';
+import { type JsMsg, jetstreamManager } from '@nats-io/jetstream';
 import type { NatsConnection } from '@nats-io/transport-node';
-import { DatabaseError } from 'pg';
-import { Catalog } from '../../shared/db/catalog.ts';
+import { Catalog, type Standing } from '../../shared/db/catalog.ts';
 import type { Client } from '../../shared/db/connect.ts';
-import { assert, explain, TidemarkError } from '../../shared/errors.ts';
-import {
-  decodeBody,
-  decodeHeader,
-  type FrameHeader,
-  type Header,
-  type ManifestHeader,
-} from '../../shared/frame/codec.ts';
-import { differingFacts, type Manifest, parseManifest } from '../../shared/frame/manifest.ts';
+import type { CoverageRow } from '../../shared/db/schema.ts';
+import { assert, explain } from '../../shared/errors.ts';
+import type { FrameHeader, Header, ManifestHeader, WithheldHeader, WithheldMark } from '../../shared/frame/codec.ts';
+import { type Manifest, parseManifest } from '../../shared/frame/manifest.ts';
 import type { Logger } from '../../shared/log/logger.ts';
-import { attemptFilter } from '../../shared/nats/stream.ts';
-import { type Discrepancy, describeDiscrepancies, type Recount } from '../../shared/proof/recount.ts';
+import { attemptFilter, withheldSubject, withheldSubjects } from '../../shared/nats/stream.ts';
+import { describeDiscrepancies, type Recount } from '../../shared/proof/recount.ts';
+import type { PartitionRef } from '../../shared/proof/scope.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
-import { type Window, windowOf } from '../../shared/registry/partitions.ts';
-import type { RowProjector } from '../sources/types.ts';
+import { keyFacts } from '../../shared/registry/keys.ts';
+import type { Projection } from '../rows/types.ts';
+import { type Arrived, type Name, type Readable, unpack } from './arrival.ts';
+import { Batch, type Fault } from './batch.ts';
 import { verifyCheckpoint } from './checkpoint.ts';
 import { ensureAlignedChunks } from './chunks.ts';
-import { moveCheckpoint, type Position, writeProved, writeQuarantined, writeRefused } from './commit.ts';
+import { moveCheckpoint, type Position, writeProved, writeQuarantined } from './commit.ts';
+import { dataFault, inItsPlace, misstatements } from './faults.ts';
 import { LogReader } from './log-reader.ts';
 import { PartitionLoad } from './partition-load.ts';
+import { makeRoom, retireSample } from './removal.ts';
+import { TouchedSeconds } from './seconds.ts';
+import { endSkipped, type Skipping, type Why } from './skipped.ts';
+import { LoadTransaction, MAX_OPEN_MS } from './transaction.ts';
+import { withholdPartition } from './withhold.ts';
 
 export interface ProjectorNeeds {
   readonly dataset: DatasetDefinition;
@@ -48,7 +52,7 @@ export interface ProjectorNeeds {
   readonly client: Client;
   /** For short work beside the load. */
   readonly side: Client;
-  readonly createRows: (window: Window & { key: string }) => RowProjector;
+  readonly projection: Projection;
   readonly pullMaxBytes: number;
   readonly silenceMs: number;
   readonly log: Logger;
@@ -64,32 +68,52 @@ const IDLE_MS = 100;
 /** States of an attempt that nothing changes any more. */
 const ENDED: ReadonlySet<string> = new Set(['proved', 'quarantined', 'refused']);
 
+/** Small partitions after which the planner's figures are made anew; further ones when there are half as many again. */
+const ANALYZED_PARTITIONS = 64;
+
 /** How often a manifest's copy in the catalog is looked for, 100 ms apart: its publisher writes it after the log. */
 const MANIFEST_LOOKUPS = 50;
 
-interface Readable<H extends Header = Header> {
-  readonly message: JsMsg;
-  readonly header: H;
-  readonly body: Promise<Buffer>;
+interface OpenLoad {
+  readonly name: Name;
+  readonly load: PartitionLoad;
+  /** Sequence of its first message. */
+  readonly first: number;
+  readonly openedAt: number;
 }
 
-type Arrived = Readable | { readonly message: JsMsg; readonly fault: string };
+/** What the open transaction holds is rolled back, and is to be read again from the checkpoint. */
+class ReadAgain extends Error {}
 
-type Name = Pick<Header, 'partition' | 'attempt'>;
-/** Why an attempt is passed over: its partition is proved, it came to its end before, or it cannot be completed. */
-type Why = 'proved' | 'ended' | 'broken';
 const sameAttempt = (a: Name | undefined, b: Name) => a?.partition === b.partition && a.attempt === b.attempt;
 
 export class Projector {
   readonly #needs: ProjectorNeeds;
   readonly #reader: LogReader;
+  /** Sees what is committed. */
   readonly #catalog: Catalog;
+  readonly #transaction: LoadTransaction;
   #streamCreated = new Date(0);
   #seriesId = 0;
   #checkpoint = 0;
-  #load: { readonly name: Name; readonly load: PartitionLoad; readonly openedAt: number } | undefined;
+  /** Subjects of the marks of withheld attempts that were in the log at the start. */
+  #withheld: ReadonlySet<string> = new Set();
+  /** Sequences of marks that were met among another attempt's frames, and heeded. */
+  readonly #heeded = new Set<number>();
+  #load: OpenLoad | undefined;
+  /** What the open transaction holds, where partitions share one. */
+  #batch: Batch | undefined;
+  /** Partitions proved in common, and how many there are to be before the planner's figures are made anew. */
+  #proved = 0;
+  #analyzeAt = ANALYZED_PARTITIONS;
+  /** The end of what is in it. */
+  #uncommitted: JsMsg | undefined;
+  /** Sequences of first messages, both included: these partitions get a transaction of their own. */
+  #alone = { from: 0, to: 0 };
+  /** Aligned chunks that are there, by number. */
+  readonly #alignedChunks = new Set<number>();
   /** An attempt whose frames are passed over until its manifest, and why. */
-  #skipping: { readonly name: Name; readonly why: Why; reason: string } | undefined;
+  #skipping: Skipping | undefined;
   /** An attempt that fell silent: its next message means reading again from the checkpoint. */
   #silent: Name | undefined;
   #lastMessageAt = 0;
@@ -99,6 +123,7 @@ export class Projector {
     this.#needs = needs;
     this.#reader = new LogReader(needs.connection, needs.dataset.key, needs.pullMaxBytes);
     this.#catalog = new Catalog(needs.side);
+    this.#transaction = new LoadTransaction(needs.client, needs.dataset.native.scope.kind === 'column');
   }
 
   /**
@@ -111,6 +136,8 @@ export class Projector {
     this.#streamCreated = at.streamCreated;
     this.#checkpoint = at.sequence;
     this.#seriesId = dataset.aligned.seriesKey.length === 0 ? await this.#catalog.seriesId(dataset) : 0;
+    this.#withheld = await withheldSubjects(await jetstreamManager(connection, { checkAPI: false }), dataset.key);
+    if (this.#needs.projection.seconds) await TouchedSeconds.prepare(this.#needs.client);
     await this.#reader.seek(this.#checkpoint);
     try {
       const ahead: Arrived[] = [];
@@ -119,52 +146,50 @@ export class Projector {
         if (message) {
           this.#lastMessageAt = performance.now();
           this.#lastMessage = message;
-          ahead.push(this.#unpack(message));
+          ahead.push(unpack(this.#needs.dataset, message));
           if (ahead.length < LOOKAHEAD) continue;
         }
-        const next = ahead.shift();
-        const rewind = next !== undefined && (await this.#take(next));
-        if (rewind) {
+        try {
+          await this.#step(ahead.shift());
+        } catch (error) {
+          if (!(error instanceof ReadAgain)) throw error;
           ahead.length = 0;
           await this.#rewind();
-        } else if (!next) {
-          await this.#noticeSilence();
         }
       }
     } finally {
-      await this.#drop();
+      await this.#undo().catch(() => {});
       await this.#reader.close();
     }
   }
 
-  #unpack(message: JsMsg): Arrived {
-    const place = `${this.#needs.dataset.key} sequence ${message.seq}`;
-    try {
-      const header = decodeHeader(message.data, place);
-      const body = decodeBody(message.data, header, place);
-      body.catch(() => {}); // surfaces when the frame's turn comes
-      return { message, header, body };
-    } catch (error) {
-      return { message, fault: explain(error) };
-    }
+  async #step(next: Arrived | undefined): Promise<void> {
+    if (next) await this.#take(next);
+    else await this.#noticeSilence();
+    if (!this.#load && (!next || this.#transaction.isDue)) await this.#commit();
   }
 
-  /** @returns whether to rewind. */
-  async #take(arrived: Arrived): Promise<boolean> {
+  async #take(arrived: Arrived): Promise<void> {
     if (!('header' in arrived)) {
       await this.#takeUnreadable(arrived.message, arrived.fault);
-      return false;
+      return;
     }
     const { header } = arrived;
+    if (header.kind === 'withheld') {
+      await this.#withhold({ ...arrived, header });
+      return;
+    }
     if (sameAttempt(this.#silent, header)) {
       this.#silent = undefined;
-      return true;
+      await this.#drop();
+      throw new ReadAgain();
     }
     if (this.#load && !sameAttempt(this.#load.name, header)) await this.#drop();
     if (this.#skipping && !sameAttempt(this.#skipping.name, header)) this.#skipping = undefined;
     if (!this.#load && !this.#skipping) {
-      if (header.kind === 'frame' && header.frame === 0) await this.#open(header);
-      else this.#skip(header, 'broken', `its first frame is missing: frame ${header.frame} came first`);
+      if (header.frame === 0 && (header.kind === 'frame' || this.#mayBeEmpty)) {
+        await this.#open(header, arrived.message.seq);
+      } else this.#skip(header, 'broken', `its first frame is missing: frame ${header.frame} came first`);
     }
     const next = this.#load?.load.frames.length;
     if (next !== undefined && header.frame !== next)
@@ -174,7 +199,6 @@ export class Projector {
     } else {
       await this.#end({ ...arrived, header });
     }
-    return false;
   }
 
   /** A message whose header cannot be read. Its subject still says whose it is. */
@@ -190,6 +214,7 @@ export class Projector {
       const attempt = await this.#catalog.attempt(dataset, open.partition, open.attempt);
       if (attempt?.manifestSequence === message.seq && attempt.manifest) {
         this.#skipping = undefined;
+        await this.#commit();
         await writeQuarantined(this.#needs.side, dataset, attempt.manifest, fault, null, this.#position(message));
         this.#advance(message);
         return;
@@ -197,6 +222,39 @@ export class Projector {
       if (attempt?.state !== 'publishing' || attempt.manifestSequence !== null) return;
       await delay(100, undefined, { signal: this.#needs.signal }).catch(() => {});
     }
+  }
+
+  /**
+   * What is proved of the attempt leaves service; of one that was replaced, or never proved, nothing does. A mark among the
+   * frames of another attempt is heeded at once, and those are read again.
+   */
+  async #withhold({ message, header, body }: Readable<WithheldHeader>): Promise<void> {
+    if (this.#heeded.has(message.seq)) return;
+    const among = this.#load !== undefined || this.#skipping !== undefined;
+    await this.#drop();
+    await this.#commit();
+    let reason: string;
+    try {
+      ({ reason } = JSON.parse(String(await body)) as WithheldMark);
+    } catch (error) {
+      await this.#takeUnreadable(message, explain(error));
+      return;
+    }
+    const { dataset, client, projection, log } = this.#needs;
+    await client.query('begin');
+    const row = await new Catalog(client).partition(dataset, header.partition);
+    if (row?.state === 'proved' && row.attempt === header.attempt) {
+      await withholdPartition(client, dataset, projection.seconds, row, { reason, by: 'source' });
+      log.warn({ dataset: dataset.key, partition: header.partition, reason }, 'partition withheld');
+    }
+    if (!among) await moveCheckpoint(client, dataset, this.#position(message));
+    await client.query('commit');
+    if (!among) {
+      this.#advance(message);
+      return;
+    }
+    this.#heeded.add(message.seq);
+    throw new ReadAgain();
   }
 
   #skip(name: Name, why: Why, reason: string): void {
@@ -211,37 +269,76 @@ export class Projector {
     if (!this.#skipping || this.#skipping.why === 'broken') this.#skip(name, 'broken', reason);
   }
 
-  async #open(header: Header): Promise<void> {
-    const { dataset, client, side, createRows } = this.#needs;
+  /** A file day always holds something; a snapshot or a capture need not. */
+  get #mayBeEmpty(): boolean {
+    return this.#needs.dataset.partition.kind !== 'file_day';
+  }
+
+  async #open(header: Header, first: number): Promise<void> {
+    const { dataset, client, projection } = this.#needs;
+    // What the open transaction says of the partition is not to be seen beside it.
+    if (this.#batch?.has(header.partition) || this.#isAlone(first)) await this.#commit();
     // Met again because the checkpoint was lost: what it came to is on record, and stays.
-    const before = await this.#catalog.attempt(dataset, header.partition, header.attempt);
-    if (before && ENDED.has(before.state)) {
-      this.#skip(header, 'ended', `it came to its end before: ${before.state}`);
+    const { partition: row, attemptState } = await this.#catalog.standing(dataset, header.partition, header.attempt);
+    if (attemptState && ENDED.has(attemptState)) {
+      this.#skip(header, 'ended', `it came to its end before: ${attemptState}`);
       return;
     }
-    const row = await this.#catalog.partition(dataset, header.partition);
+    // Further on in the log its source takes it back: it is not served for the time until then.
+    if (this.#withheld.has(withheldSubject(dataset.key, header.partition, header.attempt))) {
+      this.#skip(header, 'broken', 'its source no longer stands by it');
+      return;
+    }
     // Whether a synthetic partition may be replaced is known only with the manifest, so it is loaded over.
     if (row?.state === 'proved' && !row.synthetic && row.revision >= header.revision) {
       this.#skip(header, 'proved', `${dataset.key} ${header.partition} is proved`);
       return;
     }
-    let window: Window;
+    let partition: PartitionRef;
     try {
-      window = windowOf(dataset, header.partition);
+      partition = { key: header.partition, ...keyFacts(dataset, header.partition).times };
     } catch (error) {
       this.#skip(header, 'broken', explain(error));
       return;
     }
-    await ensureAlignedChunks(side, dataset, window);
-    await client.query('begin');
+    await this.#enter(header, partition, row);
+    const shared = this.#batch?.copy;
     const load = await PartitionLoad.open(client, {
       dataset,
-      window,
-      projector: createRows({ key: header.partition, ...window }),
+      partition,
+      projection,
       seriesId: this.#seriesId,
+      ...(shared ? { shared } : {}),
     });
-    const { partition, attempt } = header;
-    this.#load = { name: { partition, attempt }, load, openedAt: performance.now() };
+    const name = { partition: header.partition, attempt: header.attempt };
+    this.#load = { name, load, first, openedAt: performance.now() };
+  }
+
+  #isAlone(first: number): boolean {
+    return first >= this.#alone.from && first <= this.#alone.to;
+  }
+
+  /** Begins the load's transaction, or its part of one, with room made for its rows. */
+  async #enter(header: Header, partition: PartitionRef, row: Standing['partition']): Promise<void> {
+    const { dataset, client, side, projection } = this.#needs;
+    const { seconds } = projection;
+    if (!seconds) {
+      await ensureAlignedChunks(side, dataset, [partition.fromMs, partition.toMs - 1000]);
+      await this.#transaction.enter();
+      return;
+    }
+    const synthetic = header.synthetic === true;
+    // Rows that are in the way are taken out before the COPY begins, which the others' rows are in.
+    const isFirst = header.revision === 1 && (row === undefined || row.fromMs === null);
+    const joins = this.#batch && isFirst && this.#batch.synthetic === synthetic;
+    if (!joins) await this.#commit();
+    if (!(await this.#transaction.enter())) return;
+    const coverage = await this.#catalog.coverage(dataset);
+    this.#batch = await Batch.open({ client, dataset, seconds, coverage, synthetic });
+    const { touched } = this.#batch;
+    if (coverage?.synthetic && !synthetic) await retireSample(client, dataset, partition.key, touched);
+    const { key } = partition;
+    if (!isFirst) await makeRoom(client, dataset, { key, revision: header.revision }, touched);
   }
 
   async #add(arrived: Readable<FrameHeader>): Promise<void> {
@@ -266,37 +363,92 @@ export class Projector {
       await this.#takeUnreadable(arrived.message, explain(error));
       return;
     }
-    const position = this.#position(arrived.message);
-    if (this.#load) await this.#prove(manifest, misstatements(manifest, arrived.header, this.#load.load), position);
-    else await this.#endSkipped(manifest, position);
-    this.#advance(arrived.message);
+    const { message, header } = arrived;
+    const position = this.#position(message);
+    if (this.#load) {
+      const misstated = describeDiscrepancies(misstatements(dataset, manifest, header, this.#load.load)) || undefined;
+      if (this.#batch) await this.#join(manifest, misstated, this.#batch, message);
+      else await this.#prove(manifest, misstated, position, message);
+    } else {
+      await this.#commit();
+      assert(this.#skipping, 'an attempt that is not loaded is skipped');
+      await endSkipped(this.#needs.side, dataset, this.#skipping, manifest, position);
+      this.#skipping = undefined;
+      this.#advance(message);
+    }
   }
 
-  async #prove(manifest: Manifest, misstated: readonly Discrepancy[], position: Position): Promise<void> {
+  /** Of partitions that share a transaction: it is proved with the others, unless it is known to be at fault. */
+  async #join(manifest: Manifest, misstated: string | undefined, batch: Batch, message: JsMsg): Promise<void> {
+    const { name, load, first } = this.#load!;
+    let fault = this.#mixesSample(manifest, batch.coverage) ?? misstated;
+    try {
+      load.complete();
+    } catch (error) {
+      fault ??= dataFault(error);
+      if (fault === undefined) throw error;
+    }
+    const isApart = fault !== undefined || manifest.synthetic !== batch.synthetic;
+    if (isApart && batch.members.length > 0) await this.#apart(first, first);
+    this.#load = undefined;
+    batch.add({ name, load, manifest, sequence: message.seq, ...(fault === undefined ? {} : { fault }) });
+    this.#transaction.keep(manifest.rows, load.bytes);
+    this.#uncommitted = message;
+    if (isApart || this.#transaction.isDue || this.#isAlone(first)) await this.#commit();
+  }
+
+  /** Rolls back what is open, to go through it again with these partitions each in a transaction of its own. */
+  async #apart(from: number, to: number): Promise<never> {
+    this.#alone = { from, to };
+    await this.#undo();
+    throw new ReadAgain();
+  }
+
+  /** The one partition of a batch. */
+  async #quarantine(batch: Batch, { reason, recount }: Fault): Promise<void> {
+    const { dataset, client, log } = this.#needs;
+    const [{ name, load, manifest }] = batch.members;
+    const message = this.#uncommitted!;
+    await this.#undo();
+    const placed = inItsPlace(manifest, name, load.partition);
+    await writeQuarantined(client, dataset, placed, reason, recount, this.#position(message));
+    this.#advance(message);
+    log.error({ dataset: dataset.key, ...name, rows: manifest.rows, reason }, 'partition quarantined');
+  }
+
+  /** Of a file day: proves what is loaded. */
+  async #prove(manifest: Manifest, misstated: string | undefined, position: Position, message: JsMsg): Promise<void> {
     const { dataset, client, log } = this.#needs;
     const { load, openedAt, name } = this.#load!;
     const startedAt = performance.now();
-    let reason = (await this.#mixesSample(manifest)) ?? (describeDiscrepancies(misstated) || undefined);
+    let reason = misstated;
     let found: Recount | null = null;
     let steps: Readonly<Record<string, number>> = {};
     try {
       const result = await load.finish(manifest);
       found = result.recount;
       steps = result.steps;
-      reason ??= describeDiscrepancies(result.discrepancies) || undefined;
+      reason =
+        this.#mixesSample(manifest, await this.#catalog.coverage(dataset)) ??
+        reason ??
+        (describeDiscrepancies(result.discrepancies) || undefined);
       if (reason === undefined) {
-        await writeProved(client, dataset, manifest, result, load.frames, position);
-        await client.query('commit');
+        const proved = { manifest, recount: found, frames: load.frames, sequence: message.seq };
+        await writeProved(client, dataset, [proved], position, async () => {});
+        this.#transaction.keep(manifest.rows, load.bytes);
+        this.#uncommitted = message;
       }
     } catch (error) {
       reason ??= dataFault(error);
       if (reason === undefined) throw error;
     }
-    this.#load = undefined;
-    if (reason !== undefined) {
-      await load.abort();
-      await client.query('rollback');
-      await writeQuarantined(client, dataset, inItsPlace(manifest, name, load), reason, found, position);
+    if (reason === undefined) {
+      this.#load = undefined;
+      await this.#commit();
+    } else {
+      await this.#undo();
+      await writeQuarantined(client, dataset, inItsPlace(manifest, name, load.partition), reason, found, position);
+      this.#advance(message);
     }
     const { partition, attempt, rows } = manifest;
     const times = {
@@ -305,46 +457,67 @@ export class Projector {
       ...steps,
     };
     const facts = { dataset: dataset.key, partition, attempt, rows, ...times, reason };
-    if (reason === undefined) log.info(facts, 'partition proved');
-    else log.error(facts, 'partition quarantined');
+    if (reason !== undefined) log.error(facts, 'partition quarantined');
+    else log.info(facts, 'partition proved');
+  }
+
+  /**
+   * What the open transaction holds is proved, where that is still to be done, and becomes visible.
+   * @throws ReadAgain when one of several partitions is at fault.
+   */
+  async #commit(): Promise<void> {
+    assert(!this.#load, 'what is being loaded is not committed');
+    const { dataset, side, log } = this.#needs;
+    const batch = this.#batch;
+    const message = this.#uncommitted;
+    if (batch && message) {
+      const startedAt = performance.now();
+      const { members } = batch;
+      const fault = await batch.prove(side, this.#alignedChunks, this.#position(message));
+      if (fault && members.length > 1) await this.#apart(this.#checkpoint + 1, message.seq);
+      if (fault) {
+        await this.#quarantine(batch, fault);
+        return;
+      }
+      const proof_ms = Math.round(performance.now() - startedAt);
+      const { rows } = this.#transaction;
+      await this.#transaction.commit();
+      log.info({ dataset: dataset.key, partitions: members.length, rows, proof_ms }, 'partitions proved');
+    } else {
+      await this.#transaction.commit();
+    }
+    this.#batch = undefined;
+    this.#uncommitted = undefined;
+    if (message) this.#advance(message);
+    await this.#analyze(batch?.members.length ?? 0);
+  }
+
+  /**
+   * The planner's figures of what many small partitions have made of the tables. Autovacuum comes within a minute or so;
+   * until then reads that join rows with their partitions were planned as if there were one of each, and timed out.
+   */
+  async #analyze(partitions: number): Promise<void> {
+    this.#proved += partitions;
+    if (this.#proved < this.#analyzeAt) return;
+    this.#analyzeAt = this.#proved + Math.max(ANALYZED_PARTITIONS, this.#proved / 2);
+    await this.#needs.client.query(`analyze partitions, "${this.#needs.dataset.native.table}"`);
+  }
+
+  /** Nothing of what is open stays; it is still in the log. */
+  async #undo(): Promise<void> {
+    const [load, batch] = [this.#load, this.#batch];
+    this.#load = undefined;
+    this.#batch = undefined;
+    this.#uncommitted = undefined;
+    await load?.load.abort();
+    await batch?.copy.abort();
+    await this.#transaction.undo();
   }
 
   /** Synthetic rows never join real ones; real ones retire the sample (see writeProved). */
-  async #mixesSample(manifest: Manifest): Promise<string | undefined> {
-    const coverage = await this.#catalog.coverage(this.#needs.dataset);
+  #mixesSample(manifest: Manifest, coverage: CoverageRow | undefined): string | undefined {
     const real = coverage !== undefined && !coverage.synthetic && coverage.proved !== '{}';
     return manifest.synthetic && real ? 'a synthetic sample does not join real partitions' : undefined;
-  }
-
-  /** An attempt that was passed over: a repetition, a late arrival, or a broken one. */
-  async #endSkipped(manifest: Manifest, position: Position): Promise<void> {
-    const { dataset, side } = this.#needs;
-    assert(this.#skipping, 'an attempt that is not loaded is skipped');
-    const { why, reason, name } = this.#skipping;
-    this.#skipping = undefined;
-    const named = { ...manifest, partition: name.partition, attempt: name.attempt };
-    const known = await this.#catalog.partition(dataset, name.partition);
-    if (why === 'ended') {
-      await moveCheckpoint(side, dataset, position);
-      return;
-    }
-    if (why === 'proved') {
-      const differing = known?.manifest ? differingFacts(known.manifest, manifest) : [];
-      // Met again after the checkpoint was lost: nothing new.
-      if (known?.attempt === name.attempt && differing.length === 0) return;
-      const what = differing.length > 0 ? `${reason} with other content (${differing.join(', ')})` : reason;
-      await writeRefused(side, dataset, named, what, differing.length > 0, position);
-      return;
-    }
-    let window: Window;
-    try {
-      window = windowOf(dataset, name.partition);
-    } catch {
-      await writeRefused(side, dataset, named, reason, true, position);
-      return;
-    }
-    const { fromMs: from_ms, toMs: to_ms } = window;
-    await writeQuarantined(side, dataset, { ...named, from_ms, to_ms }, reason, null, position);
   }
 
   #position(message: JsMsg): Position {
@@ -361,23 +534,28 @@ export class Projector {
     message.ack();
   }
 
-  /** Rolls the open load back; its frames are still in the log. */
+  /** Rolls the open load back; its frames are still in the log. What it shared a transaction with is loaded before it. */
   async #drop(): Promise<void> {
     const open = this.#load;
-    this.#load = undefined;
     if (!open) return;
     this.#needs.log.debug({ ...open.name, frames: open.load.frames.length }, 'load dropped');
-    await open.load.abort();
-    await this.#needs.client.query('rollback').catch(() => {});
+    if (this.#transaction.pending > 0) await this.#apart(open.first, open.first);
+    await this.#undo();
   }
 
   async #rewind(): Promise<void> {
-    await this.#drop();
+    await this.#undo();
+    this.#skipping = undefined;
     await this.#reader.seek(this.#checkpoint);
   }
 
+  /** Nothing has come for a while. */
   async #noticeSilence(): Promise<void> {
-    if (!this.#lastMessage || performance.now() - this.#lastMessageAt <= this.#needs.silenceMs) return;
+    if (!this.#lastMessage) return;
+    const silentMs = performance.now() - this.#lastMessageAt;
+    // Others wait for a load that does not go on: they are committed, and it is read again from the log.
+    if (this.#load && this.#transaction.pending > 0 && silentMs > MAX_OPEN_MS) await this.#drop();
+    if (silentMs <= this.#needs.silenceMs) return;
     // Nothing is left to do with what was read, so the lag that monitors watch goes down.
     this.#lastMessage.ack();
     this.#lastMessage = undefined;
@@ -385,40 +563,4 @@ export class Projector {
     this.#silent = this.#load.name;
     await this.#drop();
   }
-}
-
-/** What a manifest says of itself, against where it lies and what came before it. */
-function misstatements(manifest: Manifest, header: ManifestHeader, load: PartitionLoad): Discrepancy[] {
-  const { fromMs, toMs } = load.window;
-  const facts: [string, unknown, unknown][] = [
-    ['manifest.partition', header.partition, manifest.partition],
-    ['manifest.attempt', header.attempt, manifest.attempt],
-    ['manifest.revision', header.revision, manifest.revision],
-    ['manifest.frames', header.frame, manifest.frames],
-    ['manifest.first_sequence', load.frames[0]?.sequence, manifest.first_sequence],
-    ['manifest.from_ms', fromMs, manifest.from_ms],
-    ['manifest.to_ms', toMs, manifest.to_ms],
-  ];
-  return facts
-    .filter(([, expected, found]) => expected !== found)
-    .map(([fact, expected, found]) => ({ fact, expected: String(expected), found: String(found) }));
-}
-
-/** The manifest with what it should have said of itself: a quarantined partition stands where it belongs. */
-const inItsPlace = (manifest: Manifest, { partition, attempt }: Name, load: PartitionLoad): Manifest => ({
-  ...manifest,
-  partition,
-  attempt,
-  from_ms: load.window.fromMs,
-  to_ms: load.window.toMs,
-});
-
-/** Refusals that speak of the data, not of the stores: they quarantine; everything else starts the projector again. */
-function dataFault(error: unknown): string | undefined {
-  if (error instanceof TidemarkError) return error.code === 'LOG_FRAME_CORRUPT' ? error.message : undefined;
-  if (!(error instanceof DatabaseError)) return undefined;
-  if (error.code === '23505') return `rows repeat: ${explain(error)}`;
-  if (error.code === '23P01') return `ids overlap another proved partition: ${error.detail ?? explain(error)}`;
-  // Class 22: values out of range or malformed; 23: other constraints.
-  return /^2[23]/.test(error.code ?? '') ? `the database refuses the rows: ${explain(error)}` : undefined;
 }

@@ -4,6 +4,7 @@ import type { NatsConnection } from '@nats-io/transport-node';
 import { TidemarkError } from '../../shared/errors.ts';
 import { decodeBody, decodeHeader, type FrameHeader, MAX_MESSAGE_BYTES } from '../../shared/frame/codec.ts';
 import type { Manifest } from '../../shared/frame/manifest.ts';
+import { outageCode } from '../../shared/outage.ts';
 
 export interface StoredFrame {
   readonly sequence: number;
@@ -25,7 +26,7 @@ export async function* framesOf(
   batchBytes: number,
 ): AsyncGenerator<StoredFrame> {
   const { dataset, partition, attempt } = manifest;
-  const consumer = await jetstream(connection).consumers.get(dataset, { opt_start_seq: manifest.first_sequence });
+  const consumer = await consumerAt(connection, dataset, manifest.first_sequence);
   const ahead: { sequence: number; header: FrameHeader; body: Promise<Buffer> }[] = [];
   let next = 0;
   try {
@@ -64,6 +65,19 @@ export async function* framesOf(
       'LOG_FRAME_CORRUPT',
       `The log holds ${next} of ${manifest.frames} frames of ${dataset} ${partition} attempt ${attempt}`,
     );
+  }
+}
+
+const CONSUMER_TRIES = 6;
+
+/** A cluster may place the reader on a server that has just gone: asked again, it is placed on another. */
+async function consumerAt(connection: NatsConnection, dataset: string, sequence: number) {
+  for (let tries = 1; ; tries++) {
+    try {
+      return await jetstream(connection).consumers.get(dataset, { opt_start_seq: sequence });
+    } catch (error) {
+      if (tries === CONSUMER_TRIES || outageCode(error) === undefined) throw error;
+    }
   }
 }
 

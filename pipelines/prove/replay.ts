@@ -6,28 +6,38 @@ import { createHash } from 'node:crypto';
 import type { NatsConnection } from '@nats-io/transport-node';
 import type { Catalog } from '../../shared/db/catalog.ts';
 import type { Client } from '../../shared/db/connect.ts';
+import { coverWindow, lockCoverage, recoverSpan } from '../../shared/db/coverage.ts';
+import { record } from '../../shared/db/ledger.ts';
 import type { PartitionRow } from '../../shared/db/schema.ts';
 import { assert, TidemarkError } from '../../shared/errors.ts';
-import { describeDiscrepancies, type Recount, recount } from '../../shared/proof/recount.ts';
+import { describeDiscrepancies, type Recount, recount, recountNative } from '../../shared/proof/recount.ts';
+import type { PartitionRef } from '../../shared/proof/scope.ts';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
-import { windowOf } from '../../shared/registry/partitions.ts';
-import { deleteRows, PartitionLoad } from '../project/partition-load.ts';
-import type { PartitionWindow, RowProjector } from '../sources/types.ts';
+import { keyFacts } from '../../shared/registry/keys.ts';
+import type { LoadTarget } from '../project/chunks.ts';
+import { PartitionLoad } from '../project/partition-load.ts';
+import { takeOut } from '../project/removal.ts';
+import { TouchedSeconds } from '../project/seconds.ts';
+import { refOf } from '../project/stored.ts';
+import type { Projection } from '../rows/types.ts';
 import { framesOf } from './log-frames.ts';
+import { comparedSeconds, inLog, withheldBy } from './verify.ts';
 
 export interface ReplayNeeds {
   readonly dataset: DatasetDefinition;
   readonly client: Client;
   readonly catalog: Catalog;
   readonly connection: NatsConnection;
-  readonly createRows: (window: PartitionWindow) => RowProjector;
+  readonly projection: Projection;
   readonly batchBytes: number;
+  /** Only say what would be replaced. */
+  readonly verifyOnly?: boolean;
 }
 
 export interface ReplayResult {
   readonly partition: string;
-  readonly state: 'identical' | 'replaced';
+  readonly state: 'identical' | 'replaced' | 'differs';
   readonly rows: number;
   /** What the served rows said otherwise; empty when identical. */
   readonly differing: readonly string[];
@@ -37,10 +47,10 @@ const SCRATCH = { native: 'replay_native', aligned: 'replay_aligned' } as const;
 
 /** @throws TidemarkError PARTITION_PROOF_FAILED when the log itself no longer yields the manifest's content. */
 export async function replayPartition(row: PartitionRow, needs: ReplayNeeds): Promise<ReplayResult> {
-  const { dataset, client, catalog, connection, createRows } = needs;
-  const window = { key: row.partitionKey, ...windowOf(dataset, row.partitionKey) };
+  const { dataset, client, catalog, connection, projection } = needs;
   const attempt = await catalog.attempt(dataset, row.partitionKey, row.attempt);
-  assert(row.manifest && attempt?.manifestSequence, 'a proved partition has a manifest in the log');
+  assert(row.manifest && attempt, 'a proved partition has a manifest');
+  const manifestSequence = inLog(dataset, row, attempt);
   // What was never proved is not made so by building it again: its reason stands until it is re-ingested.
   if (attempt.state !== 'proved') {
     throw new TidemarkError(
@@ -48,21 +58,23 @@ export async function replayPartition(row: PartitionRow, needs: ReplayNeeds): Pr
       `${dataset.key} ${row.partitionKey} was never proved: ${row.reason}`,
     );
   }
-  const projector = createRows(window);
+  const partition = refOf(row);
+  await checkReplayable(row, needs);
+  if (projection.seconds) await TouchedSeconds.prepare(client);
   await client.query('begin');
   try {
     await client.query(`create temp table ${SCRATCH.native} (like ${dataset.native.table}) on commit drop`);
     await client.query(`create temp table ${SCRATCH.aligned} (like ${ALIGNED_TABLE}) on commit drop`);
     const load = await PartitionLoad.open(client, {
       dataset,
-      window,
-      projector,
-      seriesId: await catalog.seriesId(dataset),
-      tables: { native: { table: SCRATCH.native, unindexed: [], fresh: true }, aligned: SCRATCH.aligned },
+      partition,
+      projection,
+      seriesId: projection.seconds ? 0 : await catalog.seriesId(dataset),
+      tables: { native: scratchOf(partition), aligned: SCRATCH.aligned },
     });
     const events = createHash('sha256');
     try {
-      for await (const frame of framesOf(connection, row.manifest, attempt.manifestSequence, needs.batchBytes)) {
+      for await (const frame of framesOf(connection, row.manifest, manifestSequence, needs.batchBytes)) {
         events.update(frame.raw);
         await load.add(frame.sequence, frame.header, frame.raw);
       }
@@ -83,16 +95,19 @@ export async function replayPartition(row: PartitionRow, needs: ReplayNeeds): Pr
         `The log of ${dataset.key} ${row.partitionKey} no longer yields its manifest: ${describeDiscrepancies(discrepancies)}`,
       );
     }
-    const tables = { native: dataset.native.table, aligned: ALIGNED_TABLE };
-    const served = await recount(client, dataset, window, tables, projector.alignedColumns);
-    const differing = differences(rebuilt, served);
+    const differing = differences(rebuilt, await recountServed(needs, partition));
+    if (projection.seconds && differing.length === 0) {
+      const { made, stored } = await comparedSeconds(client, dataset, projection.seconds, partition);
+      if (made !== stored) differing.push('aligned_hash');
+    }
     // What verification took out comes back only as what the log yields, whatever a recount says of the rows.
     if (row.state === 'quarantined' && differing.length === 0) differing.push('quarantined');
-    if (differing.length > 0) await replaceRows(needs, row, window, projector.alignedColumns, differing);
+    const replaces = differing.length > 0 && !needs.verifyOnly;
+    if (replaces) await replaceRows(needs, row, differing);
     await client.query('commit');
     return {
       partition: row.partitionKey,
-      state: differing.length > 0 ? 'replaced' : 'identical',
+      state: replaces ? 'replaced' : differing.length > 0 ? 'differs' : 'identical',
       rows: rebuilt.rows,
       differing,
     };
@@ -102,6 +117,27 @@ export async function replayPartition(row: PartitionRow, needs: ReplayNeeds): Pr
   }
 }
 
+/** One table for the whole partition, without an index. */
+const scratchOf = ({ fromMs, toMs }: PartitionRef): LoadTarget => ({
+  table: SCRATCH.native,
+  chunks: [{ table: SCRATCH.native, fromMs, toMs, indexed: true, fresh: true }],
+});
+
+/**
+ * What verification took out comes back by a replay. What its source no longer stands by does not: the log holds it as it
+ * was, which is what is wrong with it.
+ */
+async function checkReplayable(row: PartitionRow, { dataset, client }: ReplayNeeds): Promise<void> {
+  if (row.state !== 'quarantined') return;
+  const by = await withheldBy(client, dataset, row.partitionKey);
+  // `proof`: from before the ledger said who.
+  if (by === 'verify' || by === 'proof') return;
+  throw new TidemarkError(
+    'PARTITION_PROOF_FAILED',
+    `${dataset.key} ${row.partitionKey} was withheld by ${by}: ${row.reason}`,
+  );
+}
+
 /** Names of the recount's facts that differ. */
 export function differences(a: Recount, b: Recount): string[] {
   const flat = (found: Recount) => ({ ...found, ...found.totals, totals: undefined }) as Record<string, unknown>;
@@ -109,15 +145,18 @@ export function differences(a: Recount, b: Recount): string[] {
   return Object.keys(left).filter((name) => String(left[name]) !== String(right[name]));
 }
 
-async function replaceRows(
-  { dataset, client }: ReplayNeeds,
-  row: PartitionRow,
-  window: PartitionWindow,
-  alignedColumns: readonly string[],
-  differing: readonly string[],
-): Promise<void> {
+async function recountServed({ dataset, client, projection }: ReplayNeeds, partition: PartitionRef): Promise<Recount> {
+  const { table } = dataset.native;
+  if (projection.seconds) return await recountNative(client, dataset, partition, table);
+  const { alignedColumns } = projection.createRows(partition);
+  return await recount(client, dataset, partition, { native: table, aligned: ALIGNED_TABLE }, alignedColumns);
+}
+
+async function replaceRows(needs: ReplayNeeds, row: PartitionRow, differing: readonly string[]): Promise<void> {
+  const { dataset, client, projection } = needs;
+  const partition = refOf(row);
   // Waits for whoever else changes this dataset's coverage, the projector first of all.
-  await client.query('select 1 from coverage where dataset_id = $1 for update', [dataset.number]);
+  await lockCoverage(client, dataset);
   const now = await client.query('select attempt from partitions where dataset_id = $1 and partition_key = $2', [
     dataset.number,
     row.partitionKey,
@@ -128,24 +167,31 @@ async function replaceRows(
       `${dataset.key} ${row.partitionKey} became another revision meanwhile`,
     );
   }
-  await deleteRows(client, dataset, window);
+  const touched = projection.seconds && (await TouchedSeconds.open(client, dataset, projection.seconds));
+  await touched?.addWindow(partition);
+  await takeOut(client, dataset, partition, touched);
   await client.query(`insert into ${dataset.native.table} select * from ${SCRATCH.native}`);
-  const columns = alignedColumns.join(', ');
-  await client.query(`insert into ${ALIGNED_TABLE} (${columns}) select ${columns} from ${SCRATCH.aligned}`);
-  const tables = { native: dataset.native.table, aligned: ALIGNED_TABLE };
-  const again = await recount(client, dataset, window, tables, alignedColumns);
+  if (!projection.seconds) {
+    const columns = projection.createRows(partition).alignedColumns.join(', ');
+    await client.query(`insert into ${ALIGNED_TABLE} (${columns}) select ${columns} from ${SCRATCH.aligned}`);
+  }
+  const again = await recountServed(needs, partition);
   await client.query(
     `update partitions set state = 'proved', reason = null, recount = $3, rows = $4, aligned_rows = $5, aligned_hash = $6,
        proved_at = clock_timestamp(), updated_at = clock_timestamp() where dataset_id = $1 and partition_key = $2`,
-    [dataset.number, window.key, again, again.rows, again.aligned_rows, again.aligned_hash],
+    [dataset.number, partition.key, again, again.rows, again.aligned_rows, again.aligned_hash],
   );
-  await client.query(
-    `update coverage set proved = proved + int8multirange(int8range($2, $3)), version = version + 1,
-       updated_at = clock_timestamp() where dataset_id = $1`,
-    [dataset.number, window.fromMs, window.toMs],
-  );
-  await client.query(
-    `insert into ledger (dataset_id, partition_key, kind, reason, details) values ($1, $2, 'replay_replaced', $3, $4)`,
-    [dataset.number, window.key, `the served rows differed in ${differing.join(', ')}`, { differing }],
+  await touched?.addPartition(partition);
+  await touched?.rebuild();
+  const { sourceId, span } = keyFacts(dataset, partition.key);
+  if (span) await recoverSpan(client, dataset, sourceId, span, { served: [partition.key] });
+  else await coverWindow(client, dataset, partition);
+  await record(
+    client,
+    dataset,
+    partition.key,
+    'replay_replaced',
+    `the served rows differed in ${differing.join(', ')}`,
+    { differing },
   );
 }

@@ -4,18 +4,31 @@
  */
 import { createHash } from 'node:crypto';
 import type { NatsConnection } from '@nats-io/transport-node';
-import { DatabaseError } from 'pg';
+import { type ClientBase, DatabaseError } from 'pg';
 import { to as copyTo } from 'pg-copy-streams';
 import type { Catalog } from '../../shared/db/catalog.ts';
 import type { Client } from '../../shared/db/connect.ts';
-import type { PartitionRow } from '../../shared/db/schema.ts';
+import type { Queryable } from '../../shared/db/read-roles.ts';
+import type { AttemptRow, PartitionRow } from '../../shared/db/schema.ts';
 import { assert, TidemarkError } from '../../shared/errors.ts';
-import { compare, describeDiscrepancies, type Recount, recount } from '../../shared/proof/recount.ts';
+import type { Manifest } from '../../shared/frame/manifest.ts';
+import { RecordAssembler } from '../../shared/frame/records.ts';
+import {
+  compare,
+  type Discrepancy,
+  describeDiscrepancies,
+  type Recount,
+  recount,
+  recountNative,
+} from '../../shared/proof/recount.ts';
+import { identityOrder, type PartitionRef, scopeSql } from '../../shared/proof/scope.ts';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
-import { windowOf } from '../../shared/registry/partitions.ts';
-import { COPY_HEADER, COPY_TRAILER } from '../project/binary-copy.ts';
-import type { PartitionWindow, RowProjector } from '../sources/types.ts';
+import { TouchedSeconds } from '../project/seconds.ts';
+import { refOf } from '../project/stored.ts';
+import { withholdPartition } from '../project/withhold.ts';
+import { COPY_HEADER, COPY_TRAILER } from '../rows/binary-copy.ts';
+import type { Projection, SharedSeconds } from '../rows/types.ts';
 import { framesOf } from './log-frames.ts';
 
 export interface VerifyNeeds {
@@ -23,7 +36,7 @@ export interface VerifyNeeds {
   readonly client: Client;
   readonly catalog: Catalog;
   readonly connection: NatsConnection;
-  readonly createRows: (window: PartitionWindow) => RowProjector;
+  readonly projection: Projection;
   readonly batchBytes: number;
   /** Also every row's bytes against the log. */
   readonly deep: boolean;
@@ -40,6 +53,7 @@ export interface VerifyResult {
 const TRIES = 5;
 
 export async function verifyPartition(row: PartitionRow, needs: VerifyNeeds): Promise<VerifyResult> {
+  if (needs.projection.seconds) await TouchedSeconds.prepare(needs.client);
   for (let tries = 1; ; tries++) {
     try {
       return await verifyOnce(row, needs);
@@ -51,29 +65,26 @@ export async function verifyPartition(row: PartitionRow, needs: VerifyNeeds): Pr
 }
 
 async function verifyOnce(row: PartitionRow, needs: VerifyNeeds): Promise<VerifyResult> {
-  const { dataset, client, createRows } = needs;
-  const window = { key: row.partitionKey, ...windowOf(dataset, row.partitionKey) };
+  const { dataset, client, projection } = needs;
+  const partition = refOf(row);
   assert(row.manifest, 'a proved partition has a manifest');
-  const { alignedColumns } = createRows(window);
   await client.query('begin isolation level repeatable read');
   try {
     await checkCurrent(row, needs);
-    const tables = { native: dataset.native.table, aligned: ALIGNED_TABLE };
-    const found = await recount(client, dataset, window, tables, alignedColumns);
-    const discrepancies = compare(dataset, row.manifest, found);
-    if (found.aligned_hash !== row.alignedHash) {
-      discrepancies.push({ fact: 'aligned_hash', expected: `${row.alignedHash}`, found: `${found.aligned_hash}` });
-    }
+    const { found, discrepancies } = await recountStored(client, dataset, projection, row, row.manifest);
     if (needs.deep && discrepancies.length === 0) {
-      const log = await logDigests(row, window, needs);
-      const stored = await storedDigest(client, dataset, window);
+      const log = await logDigests(row, partition, needs);
+      const stored = await storedDigest(client, dataset, partition);
       if (log.rows !== stored) discrepancies.push({ fact: 'rows_sha256', expected: log.rows, found: stored });
       const { events_sha256: expected } = row.manifest;
       if (log.events !== expected) discrepancies.push({ fact: 'events_sha256', expected, found: log.events });
     }
     const reason = describeDiscrepancies(discrepancies);
-    if (reason) await quarantine(client, dataset, row, reason, found);
+    if (reason) {
+      await withholdPartition(client, dataset, projection.seconds, row, { reason, by: 'verify', recount: found });
+    }
     await client.query('commit');
+    if (!reason) await noteVerified(row, needs);
     return {
       partition: row.partitionKey,
       state: reason ? 'quarantined' : 'proved',
@@ -84,6 +95,63 @@ async function verifyOnce(row: PartitionRow, needs: VerifyNeeds): Promise<Verify
     await client.query('rollback').catch(() => {});
     throw error;
   }
+}
+
+/** A statement of its own: it changes nothing that anybody else waits for. */
+async function noteVerified({ partitionKey, attempt }: PartitionRow, { dataset, client }: VerifyNeeds): Promise<void> {
+  await client.query(
+    `update partitions set verified_at = clock_timestamp()
+     where dataset_id = $1 and partition_key = $2 and attempt = $3 and state = 'proved'`,
+    [dataset.number, partitionKey, attempt],
+  );
+}
+
+/** What is stored, counted again, and all in which it is not what it should be: one-second rows with the native ones. */
+export async function recountStored(
+  client: Client,
+  dataset: DatasetDefinition,
+  projection: Projection,
+  row: PartitionRow,
+  manifest: Manifest,
+): Promise<{ readonly found: Recount; readonly discrepancies: Discrepancy[] }> {
+  const partition = refOf(row);
+  if (projection.seconds) {
+    const found = await recountNative(client, dataset, partition, dataset.native.table);
+    const discrepancies = compare(dataset, manifest, found);
+    const { made, stored } = await comparedSeconds(client, dataset, projection.seconds, partition);
+    if (made !== stored) discrepancies.push({ fact: 'aligned_hash', expected: made, found: stored });
+    return { found, discrepancies };
+  }
+  const tables = { native: dataset.native.table, aligned: ALIGNED_TABLE };
+  const { alignedColumns } = projection.createRows(partition);
+  const found = await recount(client, dataset, partition, tables, alignedColumns);
+  const discrepancies = compare(dataset, manifest, found);
+  if (found.aligned_hash !== row.alignedHash) {
+    discrepancies.push({ fact: 'aligned_hash', expected: `${row.alignedHash}`, found: `${found.aligned_hash}` });
+  }
+  return { found, discrepancies };
+}
+
+/** Who took a partition out of service, by the ledger: `verify`, `source`; the proof itself where it never was in. */
+export async function withheldBy(client: Queryable, dataset: DatasetDefinition, key: string): Promise<string> {
+  const { rows } = await client.query(
+    `select details->>'by' as by from ledger where dataset_id = $1 and partition_key = $2 and kind = 'quarantined'
+     order by entry_id desc limit 1`,
+    [dataset.number, key],
+  );
+  return (rows[0]?.by as string | null | undefined) ?? 'proof';
+}
+
+/** Digests of the partition's seconds as its native rows and those of others make them, and as they are stored. */
+export async function comparedSeconds(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  seconds: SharedSeconds,
+  partition: PartitionRef,
+): Promise<{ readonly made: string; readonly stored: string }> {
+  const touched = await TouchedSeconds.open(client, dataset, seconds);
+  await touched.addProof(partition);
+  return await touched.compare();
 }
 
 /** @throws TidemarkError PARTITION_CHANGED when the snapshot holds another revision than the one asked about. */
@@ -97,59 +165,44 @@ async function checkCurrent(row: PartitionRow, { dataset, client }: VerifyNeeds)
   }
 }
 
+/** @throws TidemarkError LOG_PARTITION_LOST where the log lost it. */
+export function inLog(dataset: DatasetDefinition, row: PartitionRow, attempt: AttemptRow | undefined): number {
+  if (attempt?.manifestSequence) return attempt.manifestSequence;
+  throw new TidemarkError('LOG_PARTITION_LOST', `The log no longer holds ${dataset.key} ${row.partitionKey}`);
+}
+
 /** sha256 of what the log yields, in the order of offsets: its rows as binary COPY, and its events as they are. */
 async function logDigests(
   row: PartitionRow,
-  window: PartitionWindow,
+  partition: PartitionRef,
   needs: VerifyNeeds,
 ): Promise<{ rows: string; events: string }> {
-  const { catalog, dataset, connection, createRows, batchBytes } = needs;
+  const { catalog, dataset, connection, projection, batchBytes } = needs;
   const attempt = await catalog.attempt(dataset, row.partitionKey, row.attempt);
-  assert(row.manifest && attempt?.manifestSequence, 'a proved partition has a manifest in the log');
-  const rows = createRows(window);
+  assert(row.manifest, 'a proved partition has a manifest');
+  const manifestSequence = inLog(dataset, row, attempt);
+  const rows = projection.createRows(partition);
+  const assembler = new RecordAssembler();
   const digest = createHash('sha256').update(COPY_HEADER);
   const events = createHash('sha256');
-  for await (const frame of framesOf(connection, row.manifest, attempt.manifestSequence, batchBytes)) {
+  for await (const frame of framesOf(connection, row.manifest, manifestSequence, batchBytes)) {
     events.update(frame.raw);
-    digest.update(rows.rows(frame.raw, frame.header.rows).copy);
+    const body = assembler.take(frame.header, frame.raw);
+    if (body) digest.update(rows.rows(body, frame.header.rows).copy);
   }
   return { rows: digest.update(COPY_TRAILER).digest('hex'), events: events.digest('hex') };
 }
 
-async function storedDigest(client: Client, dataset: DatasetDefinition, window: PartitionWindow): Promise<string> {
-  const { table, time, columns, identity } = dataset.native;
-  const names = columns.map((column) => `"${column.name}"`).join(', ');
-  const order = identity.map((name) => `"${name}"`).join(', ');
+async function storedDigest(client: Client, dataset: DatasetDefinition, partition: PartitionRef): Promise<string> {
+  const { table, columns } = dataset.native;
+  const names = columns.map((column) => `t."${column.name}"`).join(', ');
   const stream = client.query(
     copyTo(
-      `copy (select ${names} from ${table} where "${time.column}" >= ${window.fromMs} and "${time.column}" < ${window.toMs}
-       order by ${order}) to stdout with (format binary)`,
+      `copy (select ${names} from ${table} t where ${scopeSql(dataset, partition)}
+       order by ${identityOrder(dataset).join(', ')}) to stdout with (format binary)`,
     ),
   );
   const digest = createHash('sha256');
   for await (const chunk of stream) digest.update(chunk);
   return digest.digest('hex');
-}
-
-async function quarantine(
-  client: Client,
-  dataset: DatasetDefinition,
-  row: PartitionRow,
-  reason: string,
-  found: Recount,
-): Promise<void> {
-  await client.query(
-    `update coverage set proved = proved - int8multirange(int8range($2, $3)), version = version + 1,
-       updated_at = clock_timestamp() where dataset_id = $1`,
-    [dataset.number, row.fromMs, row.toMs],
-  );
-  await client.query(
-    `update partitions set state = 'quarantined', reason = $3, recount = $4, updated_at = clock_timestamp()
-     where dataset_id = $1 and partition_key = $2`,
-    [dataset.number, row.partitionKey, reason, found],
-  );
-  await client.query(
-    `insert into ledger (dataset_id, partition_key, kind, reason, details) values ($1, $2, 'quarantined', $3, $4)`,
-    [dataset.number, row.partitionKey, reason, { by: 'verify', attempt: row.attempt }],
-  );
 }

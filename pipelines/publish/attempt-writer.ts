@@ -32,6 +32,7 @@ export class AttemptWriter {
   /** Settles when the message before has been handed to the connection. */
   #turn: Promise<void> = Promise.resolve();
   #bytes = 0;
+  #metStored = false;
   /** Stream sequence by frame number: a few hundred a day. */
   readonly #sequences: number[] = [];
 
@@ -54,6 +55,11 @@ export class AttemptWriter {
 
   get bytes(): number {
     return this.#bytes;
+  }
+
+  /** Some of it was in the log before: an earlier run's. */
+  get metStored(): boolean {
+    return this.#metStored;
   }
 
   get firstSequence(): number | undefined {
@@ -153,6 +159,7 @@ export class AttemptWriter {
       const ours = decodeHeader(bytes, subject);
       const theirs = decodeHeader(stored.data, subject);
       if (ours.kind === theirs.kind && (ours.kind === 'manifest' || ours.raw_sha256 === theirs.raw_sha256)) {
+        this.#metStored = true;
         return stored.seq;
       }
     }

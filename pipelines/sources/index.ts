@@ -1,50 +1,31 @@
-/** The table of sources: which adapter feeds a dataset, and how its events become rows. */
+/** The table of sources: what an operator can name, and which adapter feeds a dataset. */
 import { join } from 'node:path';
-import type { SettingName, Settings } from '../../shared/config/settings.ts';
+import type { Settings } from '../../shared/config/settings.ts';
 import { TidemarkError } from '../../shared/errors.ts';
-import type { Logger } from '../../shared/log/logger.ts';
-import type { DatasetDefinition } from '../../shared/registry/index.ts';
+import { exchangeASpotTrades } from '../../shared/registry/datasets/exchange_a_spot_trades.ts';
+import { exchangeBSpotTrades } from '../../shared/registry/datasets/exchange_b_spot_trades.ts';
+import { exchangeCSpotTrades } from '../../shared/registry/datasets/exchange_c_spot_trades.ts';
+import { chainFeed } from './bitcoin/feed.ts';
+import { mempoolFeed } from './bitcoin/mempool-feed.ts';
+import { ETF } from './etf/named.ts';
 import { consecutiveDays, writeDay } from './exchange_a/generate.ts';
-import { TradeRowProjector } from './exchange_a/project.ts';
 import { exchangeASource } from './exchange_a/source.ts';
 import * as exchangeBSample from './exchange_b/generate.ts';
-import { ExchangeBRowProjector } from './exchange_b/project.ts';
 import { exchangeBSource } from './exchange_b/source.ts';
 import * as exchangeCSample from './exchange_c/generate.ts';
-import { ExchangeCRowProjector } from './exchange_c/project.ts';
 import { exchangeCSource } from './exchange_c/source.ts';
-import type { PartitionWindow, RowProjector, Source } from './types.ts';
-
-export interface SourceNeeds {
-  readonly settings: Settings;
-  /** Where the vendor's documents are; the dataset's location setting. */
-  readonly location: URL;
-  /** The setting it came from; a sample's comes from none. */
-  readonly setting?: SettingName;
-  readonly log: Logger;
-  readonly signal?: AbortSignal;
-}
-
-interface Adapter {
-  readonly createSource: (needs: SourceNeeds) => Source;
-  readonly createRows: (window: PartitionWindow) => RowProjector;
-  /** Writes synthetic documents of the days from..to in the vendor's layout below `directory`. */
-  readonly generateSample: (request: SampleRequest) => Promise<void>;
-}
-
-export interface SampleRequest {
-  readonly directory: string;
-  readonly from: string;
-  readonly to: string;
-  readonly settings: Settings;
-}
+import { loadedWhenUsed } from './loaded-when-used.ts';
+import { MACRO } from './macro/named.ts';
+import { fileDayFeed } from './trades/feed.ts';
+import type { Feed } from './types.ts';
 
 /** Of one day of a sample. */
 const SAMPLE_ROWS = 60_000;
 
-const ADAPTERS: Readonly<Record<string, Adapter>> = {
-  exchange_a_spot_trades: {
-    createSource: ({ settings, location, log, signal }) =>
+const FEEDS: readonly Feed[] = [
+  fileDayFeed(
+    exchangeASpotTrades,
+    ({ settings, location, log, signal }) =>
       exchangeASource({
         ...limitsOf(settings),
         baseUrl: location,
@@ -52,15 +33,15 @@ const ADAPTERS: Readonly<Record<string, Adapter>> = {
         log,
         signal,
       }),
-    createRows: (window) => new TradeRowProjector(window),
-    generateSample: async ({ directory, from, to, settings }) => {
+    async ({ directory, from, to, settings }) => {
       for (const day of consecutiveDays({ from, to, rowsPerDay: SAMPLE_ROWS, seed: 1, timeUnit: 'us' })) {
         await writeDay({ directory, symbol: settings.SVC_EXCHANGE_A_SYMBOL, ...day });
       }
     },
-  },
-  exchange_b_spot_trades: {
-    createSource: ({ settings, location, setting, log, signal }) =>
+  ),
+  fileDayFeed(
+    exchangeBSpotTrades,
+    ({ settings, location, setting, log, signal }) =>
       exchangeBSource({
         ...limitsOf(settings),
         location,
@@ -69,16 +50,16 @@ const ADAPTERS: Readonly<Record<string, Adapter>> = {
         log,
         signal,
       }),
-    createRows: (window) => new ExchangeBRowProjector(window),
-    generateSample: async ({ directory, from, to, settings }) => {
+    async ({ directory, from, to, settings }) => {
       const instrument = settings.SVC_EXCHANGE_B_INSTRUMENT;
       for (const day of exchangeBSample.consecutiveDays({ from, to, rowsPerDay: SAMPLE_ROWS, seed: 2 })) {
         await exchangeBSample.writeDay({ directory, instrument, ...day });
       }
     },
-  },
-  exchange_c_spot_trades: {
-    createSource: ({ settings, location, log, signal }) =>
+  ),
+  fileDayFeed(
+    exchangeCSpotTrades,
+    ({ settings, location, log, signal }) =>
       exchangeCSource({
         ...limitsOf(settings),
         baseUrl: location,
@@ -87,15 +68,18 @@ const ADAPTERS: Readonly<Record<string, Adapter>> = {
         log,
         signal,
       }),
-    createRows: (window) => new ExchangeCRowProjector(window),
-    generateSample: async ({ directory, from, to, settings }) => {
+    async ({ directory, from, to, settings }) => {
       const symbol = settings.SVC_EXCHANGE_C_SYMBOL;
       for (const day of exchangeCSample.consecutiveDays({ from, to, rowsPerDay: SAMPLE_ROWS, seed: 3 })) {
         await exchangeCSample.writeDay({ directory, symbol, ...day });
       }
     },
-  },
-};
+  ),
+  chainFeed,
+  mempoolFeed,
+  loadedWhenUsed(ETF, async () => (await import('./etf/feed.ts')).etfFeed),
+  loadedWhenUsed(MACRO, async () => (await import('./macro/feed.ts')).macroFeed),
+];
 
 const limitsOf = (settings: Settings) => ({
   spoolDir: join(settings.SVC_STATE_DIR, 'spool'),
@@ -105,8 +89,13 @@ const limitsOf = (settings: Settings) => ({
   maxUnpackedBytes: settings.SVC_SOURCE_MAX_UNPACKED_BYTES,
 });
 
-export function adapterOf(dataset: DatasetDefinition): Adapter {
-  const adapter = ADAPTERS[dataset.key];
-  if (!adapter) throw new TidemarkError('USAGE', `No source is written for ${dataset.key} yet`);
-  return adapter;
+export const feeds = (): readonly Feed[] => FEEDS;
+
+/** @throws TidemarkError USAGE naming the known feeds. */
+export function feedOf(name: string): Feed {
+  const feed = FEEDS.find((one) => one.name === name);
+  if (feed) return feed;
+  const feeding = FEEDS.find(({ datasets }) => datasets.some(({ key }) => key === name));
+  const hint = feeding ? `it is fed by ${feeding.name}` : `known: ${FEEDS.map((one) => one.name).join(', ')}`;
+  throw new TidemarkError('USAGE', `There is no feed ${JSON.stringify(name)}; ${hint}`);
 }

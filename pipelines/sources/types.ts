@@ -2,22 +2,35 @@
  * What a source is to the rest of the pipeline. One folder a source; sources know of each other nothing.
  *
  * A document is decoded into items: frames of event bytes, each followed sooner or later by the facts of the partition
- * they belong to. The facts are computed while parsing, by code that the projector does not share.
+ * they belong to. The facts are computed while parsing, by code that the projector does not share. A document may feed
+ * several datasets: their items come in any order among each other, each dataset's one partition after the other.
  */
-import type { DocumentFacts, PartitionFacts } from '../../shared/frame/manifest.ts';
+import type { Settings } from '../../shared/config/settings.ts';
+import type { Catalog } from '../../shared/db/catalog.ts';
+import type { Range } from '../../shared/db/ranges.ts';
+import type { DocumentFacts, PartitionFacts, SourceFacts } from '../../shared/frame/manifest.ts';
+import type { Logger } from '../../shared/log/logger.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
+import type { PartitionWindow } from '../rows/types.ts';
+
+export type { PartitionWindow } from '../rows/types.ts';
 
 /** A contiguous run of events of one partition, ready to be framed. */
 export interface EventRun {
   readonly kind: 'events';
+  /** Absent where the source feeds one. */
+  readonly dataset?: DatasetDefinition;
   readonly partition: PartitionWindow;
-  /** Every event's payload_raw followed by LF. */
+  /** The events as the dataset's frames hold them: lines, or records (shared/frame/records.ts). */
   readonly raw: Buffer;
   readonly rows: number;
   readonly first_offset: string;
   readonly last_offset: string;
   readonly first_ms: number;
   readonly last_ms: number;
+  /** `raw` is a piece, counted from 1, of one record that takes so many frames; the last counts its row. */
+  readonly part?: number;
+  readonly parts?: number;
   /** Gives `raw` back to its maker, once nobody reads it any more. Need not be called. */
   readonly release?: () => void;
 }
@@ -25,54 +38,140 @@ export interface EventRun {
 /** All events of the partition have been seen. */
 export interface PartitionEnd {
   readonly kind: 'end';
+  readonly dataset?: DatasetDefinition;
+  /** Of a partition that is no file day: the times of its rows, first to last + 1 ms. */
   readonly partition: PartitionWindow;
-  readonly facts: PartitionFacts;
+  readonly facts: PartitionFacts & SourceFacts;
 }
 
 export type DecodedItem = EventRun | PartitionEnd;
 
-export interface PartitionWindow {
+/** A partition that a document is known to hold. */
+export interface RequestedPartition {
+  /** Absent where the source feeds one. */
+  readonly dataset?: DatasetDefinition;
   readonly key: string;
-  readonly fromMs: number;
-  /** Exclusive. */
-  readonly toMs: number;
 }
 
-/** One document of the vendor that is needed, and the partitions it holds. */
+/** One document that is needed, and the partitions it is known to hold before it is fetched; none: it will tell. */
 export interface DocumentRequest {
-  /** Period in the vendor's naming: `2024-01-01` or `2024-01`. */
+  /** Its name to people: `2024-01-01`, `2024-01`, `heights 100-199`, a fund. */
   readonly period: string;
-  readonly granularity: 'daily' | 'monthly';
-  readonly partitions: readonly PartitionWindow[];
+  readonly partitions: readonly RequestedPartition[];
 }
 
 export interface OpenedDocument extends AsyncDisposable {
   readonly facts: DocumentFacts;
   /** Items in document order. Early return closes the document. */
   decode(options: { readonly frameRawBytes: number }): AsyncGenerator<DecodedItem>;
+  /**
+   * Sources that this document shows to be complete until then, whether it brings a partition or not: taken down when all
+   * of it has been published.
+   */
+  readonly checks?: readonly SourceCheck[];
 }
 
-export interface Source {
-  readonly dataset: DatasetDefinition;
-  readonly granularities: readonly DocumentRequest['granularity'][];
-  /** Documents that cover the file days from..to, both included. */
-  plan(fromDay: string, toDay: string, granularity: DocumentRequest['granularity']): DocumentRequest[];
+export interface SourceCheck {
+  readonly sourceId: string;
+  /** Exclusive, epoch ms. */
+  readonly throughMs: number;
+}
+
+export interface Source<R extends DocumentRequest = DocumentRequest> {
+  /** The first is the one meant where an item names none. */
+  readonly datasets: readonly [DatasetDefinition, ...DatasetDefinition[]];
   /**
    * The digest the vendor publishes for a document, without fetching the document; undefined where there is none.
    */
-  publishedSha256(request: DocumentRequest): Promise<string | undefined>;
+  publishedSha256(request: R): Promise<string | undefined>;
   /** Fetches, verifies and opens a document. */
-  open(request: DocumentRequest): Promise<OpenedDocument>;
+  open(request: R): Promise<OpenedDocument>;
 }
 
-/** Folds the event bytes of one partition into storage rows. One instance per partition attempt. */
-export interface RowProjector {
+/** A document of trade files. */
+export interface FileDayRequest extends DocumentRequest {
+  readonly granularity: 'daily' | 'monthly';
+  readonly partitions: readonly PartitionWindow[];
+}
+
+/** A source whose documents are known by their day. */
+export interface FileDaySource extends Source<FileDayRequest> {
+  readonly granularities: readonly FileDayRequest['granularity'][];
+  /** Documents that cover the file days from..to, both included. */
+  plan(fromDay: string, toDay: string, granularity: FileDayRequest['granularity']): FileDayRequest[];
+}
+
+/** What a feed is opened with. */
+export interface FeedNeeds {
+  readonly settings: Settings;
+  /** Where documents are, instead of where the settings say: a sample's. */
+  readonly location?: URL;
+  readonly catalog: Catalog;
+  readonly log: Logger;
+  readonly signal: AbortSignal;
   /**
-   * Binary COPY rows (no header or trailer) of a frame's events, in the native table's column order. `rows` is how many
-   * there must be; `copy` is good until the third call after. @throws TidemarkError LOG_FRAME_CORRUPT when there are not.
+   * Takes proved partitions that cover some of the span out of service, because the source no longer stands by them; an
+   * operator's reingest brings it back. @returns their keys.
    */
-  rows(raw: Buffer, rows: number): { readonly copy: Buffer; readonly rows: number };
-  /** Binary COPY rows of the aligned storage for everything seen; columns as in `alignedColumns`. */
-  aligned(key: { datasetId: number; seriesId: number }): { readonly copy: Buffer; readonly rows: number };
-  readonly alignedColumns: readonly string[];
+  readonly withhold: (dataset: DatasetDefinition, span: Range, reason: string) => Promise<readonly string[]>;
+  /**
+   * Others see that what is followed is away, although the feed sits it out itself: how often in a row it was, and why;
+   * 0 when it is back.
+   */
+  readonly onAway?: (times: number, fault: string | null) => void;
+}
+
+/** Options of `backfill` and `reingest` as given; what a feed does not know it refuses. */
+export interface Selection {
+  readonly options: Readonly<Record<string, string | undefined>>;
+  /** What is proved is to be replaced. */
+  readonly reingest: boolean;
+}
+
+/** What an operator names: one dataset, or several that one source feeds. */
+export interface Feed {
+  readonly name: string;
+  readonly datasets: readonly [DatasetDefinition, ...DatasetDefinition[]];
+  /** Names of the options that say what is wanted; those that must be given first. */
+  readonly options: { readonly required: readonly string[]; readonly optional?: readonly string[] };
+  /** Feeds of the same source that `follow` takes along. */
+  readonly followedWith?: readonly string[];
+  /** A small synthetic example for an empty system. */
+  readonly sample?: Sample;
+  /** @throws TidemarkError CONFIGURATION_INVALID naming the setting that is missing. */
+  open(needs: FeedNeeds): Promise<OpenedFeed>;
+  /** Of sources whose documents are kept: the same partitions from what was fetched before. It asks nobody. */
+  readonly kept?: KeptFeed;
+}
+
+export interface KeptFeed {
+  readonly options: Feed['options'];
+  open(needs: FeedNeeds): Promise<OpenedFeed>;
+}
+
+export interface Sample {
+  /** How many partitions each dataset has of it when it is all there. */
+  partitions(): number | Promise<number>;
+  /** Makes its documents, the same on every machine. @returns where they are, and what of them to ingest. */
+  make(needs: SampleNeeds): Promise<{ readonly location: URL; readonly selection: Selection }>;
+}
+
+export interface SampleNeeds {
+  /** Empty, and taken away afterwards. */
+  readonly directory: string;
+  readonly settings: Settings;
+  /** Start of the day, UTC. */
+  readonly todayMs: number;
+  readonly log: Logger;
+  readonly signal: AbortSignal;
+}
+
+export interface OpenedFeed extends AsyncDisposable {
+  readonly source: Source;
+  /** The documents that hold what is wanted, and of an array how many there are. @throws TidemarkError USAGE */
+  requests(selection: Selection): Promise<readonly DocumentRequest[] | AsyncIterable<DocumentRequest>>;
+  /** Documents as they come, until the signal. */
+  follow?(): AsyncIterable<DocumentRequest>;
+  /** All that was asked for has come to its end: what may have changed at the source meanwhile is looked at. */
+  after?(): Promise<void>;
 }

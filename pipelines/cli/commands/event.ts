@@ -1,14 +1,13 @@
 import { datasetOf } from '../../../shared/registry/index.ts';
-import { findEvent } from '../../prove/event.ts';
+import { storedEvent } from '../../prove/event.ts';
 import { openContext } from '../context.ts';
 import type { ParsedCommand } from '../options.ts';
 
 export async function runEvent(command: ParsedCommand): Promise<number> {
   const dataset = datasetOf(command.positionals[0]);
   await using context = await openContext(command, 'event');
-  const { pool, catalog } = context;
-  const needs = { pool, catalog, connection: await context.nats(), dataset };
-  const event = await findEvent(needs, command.positionals[1], command.values.partition as string | undefined);
+  const needs = { pool: context.pool, connection: await context.nats(), dataset };
+  const event = await storedEvent(needs, command.positionals[1], command.values.partition as string | undefined);
   context.output.answer({ command: 'event', ok: true, ...event }, () =>
     [
       event.payload_raw,

@@ -1,23 +1,31 @@
 /** `up`, which is `npm start`: everything, until told to stop. */
 import { once } from 'node:events';
+import type { SettingName, Settings } from '../../../shared/config/settings.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
-import { DATASETS } from '../../../shared/registry/index.ts';
+import { feeds } from '../../sources/index.ts';
+import { fedDatasets } from '../../sources/projections.ts';
 import { SupervisedChild } from '../child.ts';
 import { type Context, openContext, PROJECT_ROOT } from '../context.ts';
 import type { ParsedCommand } from '../options.ts';
 import { localUrl, startProjector } from '../projector-child.ts';
 import { loadSamples } from '../sample.ts';
+import { isLocated } from '../selected-feeds.ts';
+import { keepVerified } from '../verify-schedule.ts';
+import { PARENT_VARIABLE } from './follow.ts';
 
 /** First answer of the HTTP process: its start checks settings, rights and storage. */
 const LISTEN_TIMEOUT_MS = 60_000;
 
 export async function runUp(command: ParsedCommand): Promise<number> {
   const startedAt = performance.now();
-  await using context = await openContext(command, 'up');
+  await using context = await openContext(command, 'up', requiredByUp);
   const { stack, signal, output } = context;
   const apiKey = apiKeyOf(context);
   stack.supervise();
-  await using _projector = startProjector(context, [...DATASETS.keys()]);
+  await using _projector = startProjector(
+    context,
+    fedDatasets().map(({ key }) => key),
+  );
   const listening = Promise.withResolvers<string>();
   listening.promise.catch(() => {}); // surfaces below
   await using serving = startServing(context, listening);
@@ -33,29 +41,25 @@ export async function runUp(command: ParsedCommand): Promise<number> {
     { command: 'up', ok: true, url, state_dir: stack.stateDir, elapsed_ms: elapsedMs, processes: stack.processes },
     () => banner(context, url, apiKey, elapsedMs),
   );
+  await using _following = startFollowing(context);
+  const interval = context.settings.SVC_VERIFY_INTERVAL_SECONDS;
+  const line = './tidemark up (scheduled verification)';
+  const verification =
+    interval > 0 ? keepVerified(context, fedDatasets(), { intervalMs: interval * 1000, line }) : undefined;
   await once(signal, 'abort');
   output.note('stopping');
+  await verification;
   return 0;
 }
 
 /**
  * The key callers send: the operator's, or the one generated with the embedded database. With a database of the
  * operator's own nothing is generated, and nothing is assumed about what may be served from it.
- * @throws TidemarkError CONFIGURATION_INVALID naming everything that is missing.
  */
-function apiKeyOf({ settings, stack }: Context): string {
-  const missing: string[] = [];
-  const key = settings.SVC_INTERNAL_API_KEY ?? stack.apiKey;
-  if (key === undefined) missing.push('SVC_INTERNAL_API_KEY: the key callers send is not generated');
-  if (settings.SVC_DATABASE_URL !== undefined && settings.SVC_SOURCE_RIGHTS_MATRIX_PATH === undefined) {
-    missing.push('SVC_SOURCE_RIGHTS_MATRIX_PATH: no sample matrix is assumed');
-  }
-  if (key !== undefined && missing.length === 0) return key;
-  throw new TidemarkError(
-    'CONFIGURATION_INVALID',
-    `With SVC_DATABASE_URL these must be set too:\n  ${missing.join('\n  ')}`,
-  );
-}
+const requiredByUp = (settings: Partial<Settings>): readonly SettingName[] =>
+  settings.SVC_DATABASE_URL === undefined ? [] : ['SVC_INTERNAL_API_KEY', 'SVC_SOURCE_RIGHTS_MATRIX_PATH'];
+
+const apiKeyOf = ({ settings, stack }: Context): string => settings.SVC_INTERNAL_API_KEY ?? stack.apiKey!;
 
 /** Its settings go by standard input: the key and the database's password are nobody else's to read. */
 function startServing(context: Context, listening: PromiseWithResolvers<string>): SupervisedChild {
@@ -63,7 +67,10 @@ function startServing(context: Context, listening: PromiseWithResolvers<string>)
   const settings = {
     ...settingFlags,
     SVC_DATABASE_URL: localUrl(stack),
-    SVC_NATS_URL: stack.natsUrl,
+    // It reads the log and may do nothing else to it.
+    SVC_NATS_READER_URL: context.settings.SVC_NATS_READER_URL?.href ?? stack.natsReaderUrl,
+    // It fills the queue of exports and takes from it, and may do nothing else there.
+    SVC_NATS_EXPORT_URL: context.settings.SVC_NATS_EXPORT_URL?.href ?? stack.natsExportUrl,
     SVC_INTERNAL_API_KEY: apiKeyOf(context),
   };
   return new SupervisedChild({
@@ -92,6 +99,24 @@ function startServing(context: Context, listening: PromiseWithResolvers<string>)
   });
 }
 
+/** Of every source whose location is set, where `SVC_FOLLOW` says so. */
+function startFollowing({ settings, settingFlags, log, output }: Context): SupervisedChild | undefined {
+  if (!settings.SVC_FOLLOW) return undefined;
+  if (!feeds().some((feed) => isLocated(settings, feed))) {
+    output.note('SVC_FOLLOW is set, and no source: nothing is followed');
+    return undefined;
+  }
+  return new SupervisedChild({
+    name: 'follow',
+    module: 'pipelines/cli/main.ts',
+    args: ['follow', '--no-progress'],
+    // Flags by the environment: secrets belong on no command line.
+    env: { ...settingFlags, [PARENT_VARIABLE]: String(process.pid) },
+    log,
+    onRefusal: () => log.error('`follow` refuses its settings; its line above says which'),
+  });
+}
+
 async function timeout(ms: number, child: SupervisedChild): Promise<never> {
   await new Promise((resolve) => setTimeout(resolve, ms).unref());
   throw new TidemarkError(
@@ -102,17 +127,19 @@ async function timeout(ms: number, child: SupervisedChild): Promise<never> {
 
 function banner(context: Context, url: string, apiKey: string, elapsedMs: number): string {
   const body = JSON.stringify({ sources: ['exchange_a_spot_trades'], n_rows: 3 });
+  const exported = JSON.stringify({ dataset: 'exchange_a_spot_trades', format: 'csv', n_rows: 1000 });
   // A key of the operator's own is not repeated to the screen; a generated one is there to be used.
   const shown = context.settings.SVC_INTERNAL_API_KEY === undefined ? apiKey : '$SVC_INTERNAL_API_KEY';
   return [
     '',
     `Tidemark is up (${(elapsedMs / 1000).toFixed(1)} s)`,
     '',
-    `  url    ${url}`,
+    `  url    ${url}  (the operator's page; it asks for the key)`,
     `  key    ${shown}`,
     `  state  ${context.stack.stateDir}`,
     '',
     `  curl -s ${url}/v1/raw/query -H "X-API-Key: ${shown}" -d '${body}'`,
+    `  curl -s ${url}/v1/raw/export -H "X-API-Key: ${shown}" -d '${exported}'`,
     '',
     'Ctrl-C stops everything. `./tidemark help` for backfill, replay, verify, status.',
   ].join('\n');

@@ -1,22 +1,42 @@
+/** `verify`: stored rows counted again, and on request compared byte by byte with the log; once, or for ever. */
 import { connect } from '../../../shared/db/connect.ts';
-import { datasetOf } from '../../../shared/registry/index.ts';
+import { TidemarkError } from '../../../shared/errors.ts';
 import { verifyPartition } from '../../prove/verify.ts';
-import { adapterOf } from '../../sources/index.ts';
+import { projectionOf } from '../../sources/projections.ts';
+import { openContext } from '../context.ts';
+import { EXIT } from '../exit.ts';
 import type { ParsedCommand } from '../options.ts';
-import { overPartitions } from './replay.ts';
+import { overPartitions, selectedDatasets } from '../over-partitions.ts';
+import { keepVerified } from '../verify-schedule.ts';
 
 export async function runVerify(command: ParsedCommand): Promise<number> {
-  const dataset = datasetOf(command.positionals[0]);
-  return await overPartitions(command, 'verify', ['proved'], ['proved'], async (row, context) => {
-    await using client = await connect({ url: context.stack.databaseUrl, name: 'tidemark verify' });
-    return await verifyPartition(row, {
-      dataset,
-      client,
-      catalog: context.catalog,
-      connection: await context.nats(),
-      createRows: adapterOf(dataset).createRows,
-      batchBytes: context.settings.SVC_PULL_MAX_BYTES,
+  const { every } = command.values as { every?: string };
+  if (every !== undefined) {
+    const chosen = ['from', 'to', 'partition', 'from-height', 'to-height'].find((name) => command.values[name]);
+    if (chosen) throw new TidemarkError('USAGE', `--every takes every partition in turn: leave --${chosen} out`);
+    await using context = await openContext(command, 'verify');
+    await keepVerified(context, selectedDatasets(command.positionals), {
+      intervalMs: Number(every) * 1000,
+      line: command.line,
       deep: command.values.deep === true,
     });
+    return EXIT.DONE;
+  }
+  return await overPartitions(command, {
+    name: 'verify',
+    states: ['proved'],
+    good: ['proved'],
+    work: async (dataset, row, context) => {
+      await using client = await connect({ url: context.stack.databaseUrl, name: 'tidemark verify' });
+      return await verifyPartition(row, {
+        dataset,
+        client,
+        catalog: context.catalog,
+        connection: await context.nats(),
+        projection: projectionOf(dataset),
+        batchBytes: context.settings.SVC_PULL_MAX_BYTES,
+        deep: command.values.deep === true,
+      });
+    },
   });
 }

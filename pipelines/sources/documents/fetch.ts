@@ -94,17 +94,34 @@ export interface FetchTextOptions extends SourceLimits {
 }
 
 const MAX_TEXT_BYTES = 64 * 1024;
+const TEXT_LIMIT = 'the limit of a companion document';
 
 /** A small companion document (checksum, listing) as text; the same rules and codes as `fetchDocument`. */
 export async function fetchText(options: FetchTextOptions): Promise<string> {
-  const limits = { maxBytes: options.maxBytes ?? MAX_TEXT_BYTES, limitName: 'the limit of a companion document' };
+  const limits = { maxBytes: options.maxBytes ?? MAX_TEXT_BYTES, limitName: TEXT_LIMIT };
   if (options.url.protocol === 'file:') return localText({ ...options, ...limits });
+  return (await fetchAnswer(options)).bytes.toString('utf8');
+}
+
+export interface FetchAnswerOptions extends FetchTextOptions {
+  /** Statuses beside 200 whose body is an answer too. */
+  readonly answers?: readonly number[];
+}
+
+export interface Answer {
+  readonly status: number;
+  readonly bytes: Buffer;
+}
+
+/** A service's answer over http as it came; the same rules and codes as `fetchDocument`. */
+export async function fetchAnswer(options: FetchAnswerOptions): Promise<Answer> {
+  const { json, answers, maxBytes = MAX_TEXT_BYTES } = options;
   return attemptHttp(options, options.log, async (request) => {
     await options.beforeAttempt?.();
-    return await requestDocument({ ...request, ...limits, json: options.json }, async (reply) => {
+    return await requestDocument({ ...request, maxBytes, limitName: TEXT_LIMIT, json, answers }, async (reply) => {
       const pieces: Buffer[] = [];
       for await (const piece of reply.body) pieces.push(piece);
-      return Buffer.concat(pieces).toString('utf8');
+      return { status: reply.status, bytes: Buffer.concat(pieces) };
     });
   });
 }

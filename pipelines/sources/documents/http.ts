@@ -8,7 +8,7 @@ import * as https from 'node:https';
 import { performance } from 'node:perf_hooks';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { Retryable, retryAfterMs } from './retry.ts';
-import { displayUrl, documentName } from './urls.ts';
+import { displayUrl, documentName, isFollowed } from './urls.ts';
 
 export interface RequestOptions {
   readonly url: URL;
@@ -23,9 +23,12 @@ export interface RequestOptions {
   /** Sent by POST as JSON; an answer that redirects is then not followed. */
   readonly json?: string;
   readonly signal?: AbortSignal;
+  /** Statuses beside 200 whose body is an answer too: services that say in it what is wrong with the question. */
+  readonly answers?: readonly number[];
 }
 
 export interface Reply {
+  readonly status: number;
   readonly headers: Record<string, string>;
   /** Content-Length, undefined where the server does not tell. */
   readonly declaredBytes: number | undefined;
@@ -61,7 +64,7 @@ export async function requestDocument<T>(options: RequestOptions, use: (reply: R
         url = target;
         continue;
       }
-      if (status !== 200) throw statusFault(options.url, url, response);
+      if (status !== 200 && !options.answers?.includes(status)) throw statusFault(options.url, url, response);
       return await use(replyOf(response, options));
     } finally {
       if (!response.complete) response.destroy();
@@ -91,7 +94,8 @@ async function respond(url: URL, headers: Record<string, string>, options: Reque
       signal?.throwIfAborted();
       // A kept connection the server closed meanwhile says nothing about the server: ask again on a new one.
       if (request.reusedSocket && (cause as NodeJS.ErrnoException).code === 'ECONNRESET') continue;
-      throw new Retryable(unreachable(options.url, `cannot be fetched: ${reason(cause)}`, {}, cause));
+      const details = { timed_out: cause instanceof Silence || undefined };
+      throw new Retryable(unreachable(options.url, `cannot be fetched: ${reason(cause)}`, details, cause));
     } finally {
       clearTimeout(timer);
     }
@@ -106,7 +110,7 @@ function replyOf(response: IncomingMessage, options: RequestOptions): Reply {
   for (const [name, value] of Object.entries(response.headers)) {
     if (value !== undefined) headers[name] = Array.isArray(value) ? value.join(', ') : value;
   }
-  return { headers, declaredBytes, body: bodyOf(response, declaredBytes, options) };
+  return { status: response.statusCode ?? 0, headers, declaredBytes, body: bodyOf(response, declaredBytes, options) };
 }
 
 async function* bodyOf(
@@ -142,7 +146,7 @@ async function* bodyOf(
   } catch (cause) {
     if (cause instanceof TidemarkError) throw cause;
     signal?.throwIfAborted();
-    if (cause instanceof Silence) throw new Retryable(unreachable(url, cause.message, { received }));
+    if (cause instanceof Silence) throw new Retryable(unreachable(url, cause.message, { received, timed_out: true }));
     throw new Retryable(truncated(url, received, declaredBytes, cause));
   }
 }
@@ -153,8 +157,7 @@ function redirectTarget(from: URL, response: IncomingMessage, hop: number, asked
   const status = response.statusCode;
   if (target === undefined) throw unreachable(asked, `answered ${status} without a usable Location`, { status });
   if (hop >= MAX_REDIRECTS) throw unreachable(asked, `redirects more than ${MAX_REDIRECTS} times`, { status });
-  const downgrade = from.protocol === 'https:' && target.protocol !== 'https:';
-  if (downgrade || (target.protocol !== 'http:' && target.protocol !== 'https:'))
+  if (!isFollowed(from, target))
     throw unreachable(asked, `redirects to ${target.protocol}//, which is not followed`, { status });
   return target;
 }
@@ -177,7 +180,7 @@ class Silence extends Error {}
 function unreachable(
   url: URL,
   what: string,
-  details: Record<string, number | undefined>,
+  details: Record<string, number | boolean | undefined>,
   cause?: unknown,
 ): TidemarkError {
   return new TidemarkError('SOURCE_UNREACHABLE', `${displayUrl(url)} ${what}`, {

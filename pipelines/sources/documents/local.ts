@@ -46,11 +46,16 @@ export async function localDocument(options: LocalOptions): Promise<LocalDocumen
 
 /** A small local document as text. */
 export async function localText(options: LocalOptions): Promise<string> {
+  return (await localBytes(options)).toString('utf8');
+}
+
+/** A small local document as it is. */
+export async function localBytes(options: LocalOptions): Promise<Buffer> {
   const path = localPath(options.url);
   await checkedStat(path, options);
   try {
     await using file = await open(path, 'r');
-    return await file.readFile({ encoding: 'utf8', signal: options.signal });
+    return await file.readFile({ signal: options.signal });
   } catch (cause) {
     options.signal?.throwIfAborted();
     throw unreadable(options.url, path, cause);

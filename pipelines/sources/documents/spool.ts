@@ -8,11 +8,12 @@ import { type FileHandle, mkdir, open, readdir, rm, stat } from 'node:fs/promise
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { TidemarkError } from '../../../shared/errors.ts';
+import { DAY_MS } from '../../../shared/time/days.ts';
 
 const PREFIX = 'spool';
 const SUFFIX = '.part';
 /** Processes of another machine on a shared folder cannot be asked whether they live; no document takes this long. */
-const FOREIGN_AGE_MS = 3 * 86_400_000;
+const FOREIGN_AGE_MS = 3 * DAY_MS;
 
 export interface SpoolFile {
   readonly path: string;

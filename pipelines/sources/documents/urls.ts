@@ -27,6 +27,12 @@ export function urlWithSuffix(url: URL, suffix: string): URL {
   return companion;
 }
 
+/** Whether an address that a server names is gone to: over http(s) alone, and never from https to http. */
+export function isFollowed(from: URL, to: URL): boolean {
+  const downgrade = from.protocol === 'https:' && to.protocol !== 'https:';
+  return !downgrade && (to.protocol === 'http:' || to.protocol === 'https:');
+}
+
 /** For messages, logs and manifests: no user, password, query or fragment, all of which may carry credentials. */
 export function displayUrl(url: URL): string {
   const shown = new URL(url);

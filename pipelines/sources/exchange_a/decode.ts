@@ -8,8 +8,7 @@
 import { TidemarkError } from '../../../shared/errors.ts';
 import { RowHasher } from '../../../shared/proof/row-hash.ts';
 import { ExactTotal } from '../../../shared/proof/totals.ts';
-import { DAY_MS } from '../../../shared/registry/trades.ts';
-import { dayKey } from '../../../shared/time/days.ts';
+import { DAY_MS, dayKey } from '../../../shared/time/days.ts';
 import { LineFeeder, type LineTaker, skipByteOrderMark } from '../trades/line-feeder.ts';
 import { PartitionFrames, type RowParser } from '../trades/partition-frames.ts';
 import { addTo, RowReader } from '../trades/row-reader.ts';

@@ -4,6 +4,7 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type ErrorDetails, TidemarkError } from '../../../shared/errors.ts';
+import { DAY_MS } from '../../../shared/time/days.ts';
 import { type FetchedDocument, type FetchOptions, fetchDocument, fetchText } from '../documents/fetch.ts';
 import { backoffMs } from '../documents/retry.ts';
 import { displayUrl, urlBelow, urlWithSuffix } from '../documents/urls.ts';
@@ -164,7 +165,7 @@ function rangeOf(period: string): Pick<TradesDocument, 'granularity' | 'startMs'
   const startMs = granularity === 'daily' ? Date.UTC(year, month - 1, day) : Date.UTC(year, month - 1);
   if (Number.isNaN(startMs) || !new Date(startMs).toISOString().startsWith(period))
     throw new TidemarkError('USAGE', `${JSON.stringify(period)} is neither a day (YYYY-MM-DD) nor a month (YYYY-MM)`);
-  const endMs = granularity === 'daily' ? startMs + 86_400_000 : Date.UTC(year, month);
+  const endMs = granularity === 'daily' ? startMs + DAY_MS : Date.UTC(year, month);
   return { granularity, startMs, endMs };
 }
 

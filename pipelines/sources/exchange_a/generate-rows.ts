@@ -4,6 +4,7 @@
  * order, hours differ in activity, and every quote quantity is exactly price times quantity.
  */
 import { TidemarkError } from '../../../shared/errors.ts';
+import { DAY_MS } from '../../../shared/time/days.ts';
 
 export interface DayOptions {
   /** UTC day, `YYYY-MM-DD`. */
@@ -57,7 +58,7 @@ export function* generateDay(options: DayOptions): Generator<Buffer, DaySummary>
   const { rows, timeUnit, header = false, firstId = 1, startPrice = 40_000, endPrice = startPrice } = options;
   const dayStartMs = checkOptions(options);
   const random = randomSource(options.seed, dayStartMs);
-  const dayLength = timeUnit === 'us' ? 86_400_000_000 : 86_400_000;
+  const dayLength = timeUnit === 'us' ? 1000 * DAY_MS : DAY_MS;
   const dayStart = timeUnit === 'us' ? dayStartMs * 1000 : dayStartMs;
   const hours = cumulativeActivity(random);
   const from = Math.round(startPrice * PRICE_SCALE);
@@ -163,7 +164,7 @@ export function consecutiveDays(options: DaysOptions): DayOptions[] {
   const days: DayOptions[] = [];
   let startPrice = options.startPrice ?? 40_000;
   let firstId = options.firstId ?? 1;
-  for (let at = first; at <= last; at += 86_400_000) {
+  for (let at = first; at <= last; at += DAY_MS) {
     const endPrice = Math.round(startPrice * (0.98 + 0.04 * random()) * PRICE_SCALE) / PRICE_SCALE;
     days.push({
       day: new Date(at).toISOString().slice(0, 10),
@@ -206,7 +207,7 @@ function checkOptions(options: DayOptions): number {
 function randomSource(seed: number, dayStartMs: number): () => number {
   let a = seed | 0;
   let b = Math.floor(seed / 2 ** 32) | 0;
-  let c = Math.floor(dayStartMs / 86_400_000) | 0;
+  let c = Math.floor(dayStartMs / DAY_MS) | 0;
   let counter = 1;
   const next = () => {
     const t = (((a + b) | 0) + counter) | 0;

@@ -1,11 +1,11 @@
 /** Exchange A's event bytes as storage rows: the projector's side, sharing no parsing with the decoder. */
 import { TidemarkError } from '../../../shared/errors.ts';
 import { exchangeASpotTrades } from '../../../shared/registry/datasets/exchange_a_spot_trades.ts';
-import { ALIGNED_TRADE_COLUMNS, AlignedTrades } from '../../project/aligned-trades.ts';
-import { rowTemplate, StampedRows, writeInt8 } from '../../project/binary-copy.ts';
-import { DecimalReader } from '../../project/exact-decimal.ts';
+import { ALIGNED_TRADE_COLUMNS, AlignedTrades } from '../../rows/aligned-trades.ts';
+import { rowTemplate, StampedRows, writeInt8 } from '../../rows/binary-copy.ts';
+import { DecimalReader } from '../../rows/exact-decimal.ts';
+import type { PartitionWindow, RowProjector } from '../../rows/types.ts';
 import { checkRowCount, malformed } from '../trades/malformed.ts';
-import type { PartitionWindow, RowProjector } from '../types.ts';
 
 const COMMA = 44;
 const LF = 10;

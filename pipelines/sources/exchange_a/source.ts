@@ -4,7 +4,7 @@ import type { Logger } from '../../../shared/log/logger.ts';
 import { exchangeASpotTrades } from '../../../shared/registry/datasets/exchange_a_spot_trades.ts';
 import { fileDays, windowOf } from '../../../shared/registry/partitions.ts';
 import { openZipMember } from '../documents/archive.ts';
-import type { DecodedItem, DocumentRequest, OpenedDocument, PartitionWindow, Source } from '../types.ts';
+import type { DecodedItem, FileDayRequest, FileDaySource, OpenedDocument, PartitionWindow } from '../types.ts';
 import { TradeFileDecoder } from './decode.ts';
 import { fetchTrades, publishedChecksum } from './fetch.ts';
 
@@ -20,8 +20,8 @@ export interface ExchangeAOptions {
   readonly log?: Logger;
 }
 
-export function exchangeASource(options: ExchangeAOptions): Source {
-  const fetching = (request: DocumentRequest) => ({
+export function exchangeASource(options: ExchangeAOptions): FileDaySource {
+  const fetching = (request: FileDayRequest) => ({
     baseUrl: options.baseUrl,
     symbol: options.symbol,
     period: request.period,
@@ -33,7 +33,7 @@ export function exchangeASource(options: ExchangeAOptions): Source {
     log: options.log,
   });
   return {
-    dataset: exchangeASpotTrades,
+    datasets: [exchangeASpotTrades],
     granularities: ['daily', 'monthly'],
     plan: (fromDay, toDay, granularity) => {
       const days = fileDays(fromDay, toDay);
@@ -49,7 +49,7 @@ export function exchangeASource(options: ExchangeAOptions): Source {
 }
 
 async function open(
-  request: DocumentRequest,
+  request: FileDayRequest,
   options: ExchangeAOptions,
   fetching: Parameters<typeof fetchTrades>[0],
 ): Promise<OpenedDocument> {

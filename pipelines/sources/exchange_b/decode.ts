@@ -4,13 +4,14 @@
  * repeats the one before byte for byte is left out and counted, one with the same id and other bytes is refused.
  */
 import { TidemarkError } from '../../../shared/errors.ts';
-import { RowHasher } from '../../../shared/proof/row-hash.ts';
+import { type KnownText, knownText, RowHasher } from '../../../shared/proof/row-hash.ts';
 import { ExactTotal } from '../../../shared/proof/totals.ts';
 import { readHeader } from '../trades/header.ts';
 import { LineFeeder, type LineTaker } from '../trades/line-feeder.ts';
+import { MAX_SCALE, nearestQuotient, POWERS_OF_TEN } from '../trades/nearest.ts';
 import { PartitionFrames, type RowParser } from '../trades/partition-frames.ts';
-import { addTo, INEXACT, RowReader } from '../trades/row-reader.ts';
-import { SIDE_BYTES, SIDES } from '../trades/side.ts';
+import { addTo, MAX_VALUE, MAX_VALUE_TEXT, RowReader } from '../trades/row-reader.ts';
+import { HASHED_SIDES, SIDES } from '../trades/side.ts';
 import type { DecodedItem, PartitionWindow } from '../types.ts';
 
 const COMMA = 44;
@@ -21,7 +22,6 @@ const WITH_SOURCE = [...COLUMNS, 'source'] as const;
 /** Float64 printers write 17; the vendor's files hold such artefacts. */
 export const MAX_SIGNIFICANT_DIGITS = 20;
 const MAX_EXACT = 2 ** 53;
-const POWERS = Array.from({ length: 17 }, (_, exponent) => Number(`1e${exponent}`));
 
 export interface DecodeOptions {
   /** Named in every error. */
@@ -35,6 +35,7 @@ export class ExchangeBDecoder implements LineTaker, RowParser {
   readonly reader: RowReader;
   readonly #options: DecodeOptions;
   readonly #instrument: Buffer;
+  readonly #hashedInstrument: KnownText;
   readonly #feeder = new LineFeeder(this);
   readonly #frames: PartitionFrames;
   readonly #hasher = new RowHasher();
@@ -51,7 +52,8 @@ export class ExchangeBDecoder implements LineTaker, RowParser {
 
   constructor(options: DecodeOptions) {
     this.#options = options;
-    this.#instrument = Buffer.from(options.instrument, 'latin1');
+    this.#instrument = Buffer.from(options.instrument);
+    this.#hashedInstrument = knownText(options.instrument);
     this.reader = new RowReader({
       document: options.document,
       columns: COLUMNS,
@@ -109,20 +111,27 @@ export class ExchangeBDecoder implements LineTaker, RowParser {
     const side = reader.word(buffer, reader.next(buffer, 1), 2, SIDES);
     const price = reader.decimal(buffer, reader.next(buffer, 2), 3);
     const priceUnits = reader.units;
-    const priceMantissa = reader.mantissa;
-    const priceDecimals = reader.decimals;
+    const priceDigits = reader.lowDigits === 0 ? reader.high : MAX_EXACT;
+    const priceScale = reader.scale;
     const priceStart = reader.start;
     const size = reader.decimal(buffer, reader.next(buffer, 3), 4);
     const sizeUnits = reader.units;
-    let quote = 0;
-    const mantissa = priceMantissa * reader.mantissa;
-    if (priceUnits !== INEXACT && sizeUnits !== INEXACT && mantissa < MAX_EXACT) {
-      quote = mantissa / POWERS[priceDecimals + reader.decimals];
-    } else {
+    const sizeStart = reader.start;
+    const scale = priceScale + reader.scale;
+    let quote = Number.NaN;
+    if (priceDigits < MAX_EXACT && priceScale >= 0 && reader.scale >= 0 && scale <= MAX_SCALE) {
+      const digits = priceDigits * reader.high;
+      if (reader.lowDigits === 0 && digits < MAX_EXACT) quote = digits / POWERS_OF_TEN[scale];
+      else quote = nearestQuotient(reader.high, reader.low, reader.lowDigits, scale, priceDigits);
+    }
+    if (Number.isNaN(quote)) {
       quote = exactProduct(
-        buffer.toString('latin1', priceStart, reader.start - 1),
-        buffer.toString('latin1', reader.start, reader.at),
+        buffer.toString('latin1', priceStart, sizeStart - 1),
+        buffer.toString('latin1', sizeStart, reader.at),
       );
+    }
+    if (quote >= MAX_VALUE) {
+      throw reader.fault('SOURCE_ROW_INVALID', `price x size must be below ${MAX_VALUE_TEXT}, found ${quote}`);
     }
     const timeStart = reader.next(buffer, 4);
     const ms = reader.integer(buffer, timeStart, 5, 20);
@@ -166,8 +175,8 @@ export class ExchangeBDecoder implements LineTaker, RowParser {
     hasher.float8(price);
     hasher.float8(size);
     hasher.float8(quote);
-    hasher.text(SIDE_BYTES[side], 0, SIDE_BYTES[side].length);
-    hasher.text(this.#instrument, 0, this.#instrument.length);
+    hasher.known(HASHED_SIDES[side]);
+    hasher.known(this.#hashedInstrument);
     hasher.end();
     return end;
   }

@@ -9,7 +9,7 @@ import { TidemarkError } from '../../../shared/errors.ts';
 import { type FetchedDocument, type FetchOptions, fetchDocument, fetchText } from '../documents/fetch.ts';
 import { pace } from '../documents/pace.ts';
 import { backoffMs } from '../documents/retry.ts';
-import { displayUrl, urlBelow } from '../documents/urls.ts';
+import { displayUrl, isFollowed, urlBelow } from '../documents/urls.ts';
 
 export interface FetchTradesOptions extends Omit<FetchOptions, 'url' | 'headers'> {
   /** Base of the archive, or the endpoint. */
@@ -105,8 +105,7 @@ async function resolveLink(options: FetchTradesOptions, name: string): Promise<U
   if (file.filename !== name) throw fault(`named the file ${JSON.stringify(file.filename)?.slice(0, 80)}`);
   if (typeof file.url !== 'string' || !URL.canParse(file.url)) throw fault('named no address of the file');
   const url = new URL(file.url);
-  const downgrade = location.protocol === 'https:' && url.protocol !== 'https:';
-  if (downgrade || (url.protocol !== 'http:' && url.protocol !== 'https:')) {
+  if (!isFollowed(location, url)) {
     throw fault(`named an address of ${url.protocol}//, which is not followed`);
   }
   return url;

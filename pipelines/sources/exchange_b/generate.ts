@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { exchangeBSpotTrades } from '../../../shared/registry/datasets/exchange_b_spot_trades.ts';
 import { windowOf } from '../../../shared/registry/partitions.ts';
-import { daysBetween } from '../../../shared/time/days.ts';
+import { DAY_MS, daysBetween } from '../../../shared/time/days.ts';
 import { localPath } from '../documents/urls.ts';
 import { type WrittenZip, writeZip } from '../documents/zip-writer.ts';
 import { inPieces, printedFloat, seededRandom, syntheticTrades } from '../trades/synthetic.ts';
@@ -31,7 +31,7 @@ export interface DayOptions {
 export function* generateLines(options: DayOptions): Generator<string> {
   const { day, rows, seed, instrument = 'BTC-USDT', source = false, gaps = 0.01, repeats = 0.001 } = options;
   const { fromMs, toMs } = windowOf(exchangeBSpotTrades, day);
-  const random = seededRandom(seed + fromMs / 86_400_000);
+  const random = seededRandom(seed + fromMs / DAY_MS);
   yield `instrument_name,trade_id,side,price,size,created_time${source ? ',source' : ''}\n`;
   let id = options.firstId ?? 1;
   const startPriceTenths = Math.round((options.startPrice ?? 42_000) * 10);

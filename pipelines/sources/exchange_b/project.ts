@@ -1,11 +1,11 @@
 /** Exchange B's event bytes as storage rows: the projector's side, sharing no parsing with the decoder. */
 import { TidemarkError } from '../../../shared/errors.ts';
 import { exchangeBSpotTrades } from '../../../shared/registry/datasets/exchange_b_spot_trades.ts';
-import { ALIGNED_TRADE_COLUMNS, AlignedTrades } from '../../project/aligned-trades.ts';
-import { CopyRows } from '../../project/binary-copy.ts';
-import { DecimalProduct, DecimalReader } from '../../project/exact-decimal.ts';
+import { ALIGNED_TRADE_COLUMNS, AlignedTrades } from '../../rows/aligned-trades.ts';
+import { CopyRows } from '../../rows/binary-copy.ts';
+import { DecimalProduct, DecimalReader } from '../../rows/exact-decimal.ts';
+import type { PartitionWindow, RowProjector } from '../../rows/types.ts';
 import { checkRowCount, malformed } from '../trades/malformed.ts';
-import type { PartitionWindow, RowProjector } from '../types.ts';
 
 const COMMA = 44;
 const LF = 10;

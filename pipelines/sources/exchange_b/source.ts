@@ -5,7 +5,7 @@ import { exchangeBSpotTrades } from '../../../shared/registry/datasets/exchange_
 import { openZipMember } from '../documents/archive.ts';
 import type { Backoff } from '../documents/retry.ts';
 import { planDaily } from '../trades/plan.ts';
-import type { DecodedItem, DocumentRequest, OpenedDocument, Source } from '../types.ts';
+import type { DecodedItem, FileDayRequest, FileDaySource, OpenedDocument } from '../types.ts';
 import { ExchangeBDecoder } from './decode.ts';
 import { fetchTrades } from './fetch.ts';
 
@@ -24,9 +24,9 @@ export interface ExchangeBOptions {
   readonly log?: Logger;
 }
 
-export function exchangeBSource(options: ExchangeBOptions): Source {
+export function exchangeBSource(options: ExchangeBOptions): FileDaySource {
   return {
-    dataset: exchangeBSpotTrades,
+    datasets: [exchangeBSpotTrades],
     granularities: ['daily'],
     plan: planDaily(exchangeBSpotTrades),
     // Only the answer that brings the document states its digest.
@@ -35,7 +35,7 @@ export function exchangeBSource(options: ExchangeBOptions): Source {
   };
 }
 
-async function open(request: DocumentRequest, options: ExchangeBOptions): Promise<OpenedDocument> {
+async function open(request: FileDayRequest, options: ExchangeBOptions): Promise<OpenedDocument> {
   const { instrument, signal } = options;
   const [window] = request.partitions;
   const file = await fetchTrades({

@@ -4,17 +4,18 @@
  * number in their match id, so that the same trades give the same log whatever the order of the file. For that a day is
  * held in memory, under a named limit.
  *
- * Values are folded into the facts as rows are read, in the order of the file. A row that turns out to repeat another
- * byte for byte is taken out of them again; one with the same id and other bytes is refused.
+ * While the file is read, rows are only told apart and their ids found; they are parsed in the order of their ids, when
+ * frames go out already and the projector has work. A row that repeats another byte for byte is left out, one with the
+ * same id and other bytes is refused.
  */
 import { TidemarkError } from '../../../shared/errors.ts';
-import { RowHasher } from '../../../shared/proof/row-hash.ts';
+import { type KnownText, knownText, RowHasher } from '../../../shared/proof/row-hash.ts';
 import { ExactTotal } from '../../../shared/proof/totals.ts';
 import { readHeader } from '../trades/header.ts';
-import { LineFeeder, type LineTaker } from '../trades/line-feeder.ts';
+import { LineFeeder, type LineTaker, MAX_ROW_BYTES } from '../trades/line-feeder.ts';
 import { PartitionFrames } from '../trades/partition-frames.ts';
-import { addTo, RowReader, takeFrom } from '../trades/row-reader.ts';
-import { SIDE_BYTES, SIDES } from '../trades/side.ts';
+import { addTo, RowReader } from '../trades/row-reader.ts';
+import { HASHED_SIDES, SIDES } from '../trades/side.ts';
 import type { DecodedItem, PartitionWindow } from '../types.ts';
 import { HeldRows } from './held-rows.ts';
 
@@ -22,6 +23,8 @@ const CR = 13;
 const COMMA = 44;
 const DOT = 46;
 const LF = 10;
+const LETTER_M = 0x6d;
+const DASH = 0x2d;
 const COLUMNS = [
   'timestamp',
   'symbol',
@@ -40,6 +43,7 @@ const ID_COLUMN = 6;
 const MAX_SIGNIFICANT_DIGITS = 20;
 const MAX_TICK_BYTES = 32;
 const MAX_ID_BYTES = 40;
+const MAX_ID = 1e15;
 /** As many missing ids, or runs of them, are named. */
 const MAX_NAMED_GAPS = 20;
 const RPI = /^(?:true|false|0|1)?$/i;
@@ -59,6 +63,7 @@ export class ExchangeCDecoder implements LineTaker {
   readonly reader: RowReader;
   readonly #options: DecodeOptions;
   readonly #symbol: Buffer;
+  readonly #hashedSymbol: KnownText;
   readonly #feeder = new LineFeeder(this);
   readonly #held = new HeldRows();
   readonly #hasher = new RowHasher();
@@ -74,10 +79,12 @@ export class ExchangeCDecoder implements LineTaker {
   // the row just read
   #id = 0;
   #ms = 0;
+  #end = 0;
 
   constructor(options: DecodeOptions) {
     this.#options = options;
-    this.#symbol = Buffer.from(options.symbol, 'latin1');
+    this.#symbol = Buffer.from(options.symbol);
+    this.#hashedSymbol = knownText(options.symbol);
     this.reader = new RowReader({
       document: options.document,
       columns: COLUMNS,
@@ -108,12 +115,11 @@ export class ExchangeCDecoder implements LineTaker {
         { details: { document, limit: limitName, maxBytes: maxHeldBytes } },
       );
     }
-    const { fromMs } = this.#options.window;
     for (let at = 0; at < block.length; ) {
       this.reader.line++;
-      const end = this.#row(block, at, false);
-      this.#held.add(this.#id, this.#ms - fromMs, at, end);
-      at = end + (block[end] === CR ? 2 : 1);
+      const next = this.#findId(block, at);
+      this.#held.add(this.#id, at, this.#end);
+      at = next;
     }
   }
 
@@ -129,16 +135,19 @@ export class ExchangeCDecoder implements LineTaker {
     const { repeats, gaps, missing } = this.#checkIds(order);
     const frames = new PartitionFrames(this.#options.frameRawBytes);
     frames.begin(window);
-    for (let index = 0; index < held.rows; index++) {
-      const row = order === undefined ? index : order[index];
-      if (repeats?.has(row)) continue;
-      frames.append(held.id(row), window.fromMs + held.ms(row), held.block(row), held.from(row), held.to(row));
+    for (let index = 0; index < order.length; index++) {
+      const row = order[index];
+      if (repeats.has(row)) continue;
+      const block = held.block(row);
+      this.reader.line = lineOf(row);
+      const end = this.#row(block, held.from(row));
+      frames.append(this.#id, this.#ms, block, held.from(row), end);
       if (frames.hasItems) yield* frames.take();
     }
     frames.end({
       gaps,
       ...(gaps > 0 ? { missing_offsets: missing } : {}),
-      repeats_dropped: repeats?.size ?? 0,
+      repeats_dropped: repeats.size,
       totals: Object.fromEntries(Object.entries(this.#totals).map(([name, total]) => [name, total.toString()])),
       rows_hash: this.#hasher.total(),
     });
@@ -146,18 +155,17 @@ export class ExchangeCDecoder implements LineTaker {
   }
 
   /** What is missing between the lowest and the highest id, and which rows say again what one before has said. */
-  #checkIds(order: Uint32Array | undefined) {
+  #checkIds(order: Uint32Array) {
     const held = this.#held;
-    let repeats: Set<number> | undefined;
+    const repeats = new Set<number>();
     let gaps = 0;
     const missing: string[] = [];
-    let last = order === undefined ? 0 : order[0];
-    for (let index = 1; index < held.rows; index++) {
-      const row = order === undefined ? index : order[index];
+    let last = order[0];
+    for (let index = 1; index < order.length; index++) {
+      const row = order[index];
       const step = held.id(row) - held.id(last);
       if (step === 0) {
-        this.#takeOut(row, last);
-        repeats ??= new Set();
+        this.#checkSame(row, last);
         repeats.add(row);
         continue;
       }
@@ -172,20 +180,42 @@ export class ExchangeCDecoder implements LineTaker {
     return { repeats, gaps, missing };
   }
 
-  /** Takes the row, which came after its twin, out of the facts again. */
-  #takeOut(row: number, twin: number): void {
+  #checkSame(row: number, twin: number): void {
     const held = this.#held;
-    const block = held.block(row);
-    this.reader.line = row + 2;
-    if (held.block(twin).compare(block, held.from(row), held.to(row), held.from(twin), held.to(twin)) !== 0) {
-      const why = `the id ${held.id(row)} is that of line ${twin + 2}, which has other content`;
-      throw this.reader.fault('SOURCE_ROW_CONFLICT', why, { found: held.id(row) });
-    }
-    this.#row(block, held.from(row), true);
+    const [from, to] = [held.from(row), held.to(row)];
+    if (held.block(twin).compare(held.block(row), from, to, held.from(twin), held.to(twin)) === 0) return;
+    this.reader.line = lineOf(row);
+    const why = `the id ${held.id(row)} is that of line ${lineOf(twin)}, which has other content`;
+    throw this.reader.fault('SOURCE_ROW_CONFLICT', why, { found: held.id(row) });
   }
 
-  /** Reads and folds the row at `start`, or takes it out again. @returns the position of its CR or LF. */
-  #row(buffer: Buffer, start: number, remove: boolean): number {
+  /** Finds the id and the end of the row at `start`, and no more. @returns the start of the next. */
+  #findId(buffer: Buffer, start: number): number {
+    let at = start;
+    for (let commas = 0; commas < ID_COLUMN; at++) {
+      if (buffer[at] === COMMA) commas++;
+      else if (buffer[at] === LF) return this.#refuse(buffer, start);
+    }
+    if (buffer[at] !== LETTER_M || buffer[at + 1] !== DASH) return this.#refuse(buffer, start);
+    at += 2;
+    let id = 0;
+    for (let digit = buffer[at] - 48; digit >= 0 && digit <= 9; digit = buffer[++at] - 48) id = id * 10 + digit;
+    if (buffer[at] !== COMMA || id >= MAX_ID) return this.#refuse(buffer, start);
+    while (buffer[at] !== LF) at++;
+    this.#end = buffer[at - 1] === CR ? at - 1 : at;
+    if (this.#end - start > MAX_ROW_BYTES) return this.#refuse(buffer, start);
+    this.#id = id;
+    return at + 1;
+  }
+
+  /** The row cannot be put in its place: parsing it says why. */
+  #refuse(buffer: Buffer, start: number): never {
+    this.#row(buffer, start);
+    throw this.reader.fault('SOURCE_ROW_INVALID', 'the row has no id that can be found');
+  }
+
+  /** Reads and folds the row at `start`. @returns the position of its CR or LF. */
+  #row(buffer: Buffer, start: number): number {
     const reader = this.reader;
     const ms = this.#time(buffer, start);
     reader.exactly(buffer, reader.next(buffer, 0), 1, this.#symbol);
@@ -210,19 +240,11 @@ export class ExchangeCDecoder implements LineTaker {
     this.#ms = ms;
 
     const { price: prices, size: sizes, gross_value, home_notional, foreign_notional } = this.#totals;
-    if (remove) {
-      takeFrom(prices, priceUnits, price);
-      takeFrom(sizes, sizeUnits, size);
-      gross_value.subtractFloat(gross, 1);
-      takeFrom(home_notional, homeUnits, home);
-      takeFrom(foreign_notional, foreignUnits, foreign);
-    } else {
-      addTo(prices, priceUnits, price);
-      addTo(sizes, sizeUnits, size);
-      gross_value.addFloat(gross, 1);
-      addTo(home_notional, homeUnits, home);
-      addTo(foreign_notional, foreignUnits, foreign);
-    }
+    addTo(prices, priceUnits, price);
+    addTo(sizes, sizeUnits, size);
+    gross_value.addFloat(gross, 1);
+    addTo(home_notional, homeUnits, home);
+    addTo(foreign_notional, foreignUnits, foreign);
     // The order of columns is that of the native table (shared/proof/row-hash.ts).
     const hasher = this.#hasher;
     hasher.begin(ms, 0, 0);
@@ -232,12 +254,11 @@ export class ExchangeCDecoder implements LineTaker {
     hasher.float8(gross);
     hasher.float8(home);
     hasher.float8(foreign);
-    hasher.text(SIDE_BYTES[side], 0, SIDE_BYTES[side].length);
+    hasher.known(HASHED_SIDES[side]);
     hasher.text(buffer, tick, tickEnd);
-    hasher.text(this.#symbol, 0, this.#symbol.length);
+    hasher.known(this.#hashedSymbol);
     hasher.text(buffer, matchId, matchIdEnd);
-    if (remove) hasher.endRemoved();
-    else hasher.end();
+    hasher.end();
     return end;
   }
 
@@ -282,7 +303,7 @@ export class ExchangeCDecoder implements LineTaker {
   #matchId(buffer: Buffer, start: number): number {
     const reader = this.reader;
     const rule = 'must be m- followed by digits';
-    if (buffer[start] !== 0x6d || buffer[start + 1] !== 0x2d) throw reader.badCell(buffer, start, ID_COLUMN, rule);
+    if (buffer[start] !== LETTER_M || buffer[start + 1] !== DASH) throw reader.badCell(buffer, start, ID_COLUMN, rule);
     let at = start + 2;
     let id = 0;
     for (let digit = buffer[at] - 48; digit >= 0 && digit <= 9; digit = buffer[++at] - 48) id = id * 10 + digit;
@@ -290,7 +311,8 @@ export class ExchangeCDecoder implements LineTaker {
       if (buffer[at] === LF || buffer[at] === CR) throw reader.columnCount(buffer, at);
       throw reader.badCell(buffer, start, ID_COLUMN, rule);
     }
-    if (id >= 1e15 || at - start > MAX_ID_BYTES) throw reader.badCell(buffer, start, ID_COLUMN, 'must be below m-1e15');
+    if (id >= MAX_ID || at - start > MAX_ID_BYTES)
+      throw reader.badCell(buffer, start, ID_COLUMN, 'must be below m-1e15');
     reader.at = at;
     return id;
   }
@@ -304,3 +326,6 @@ export class ExchangeCDecoder implements LineTaker {
     this.reader.at = at;
   }
 }
+
+/** Line of a row by its place in the file: the header is the first. */
+const lineOf = (row: number): number => row + 2;

@@ -8,7 +8,7 @@ import { pathToFileURL } from 'node:url';
 import { createGzip } from 'node:zlib';
 import { exchangeCSpotTrades } from '../../../shared/registry/datasets/exchange_c_spot_trades.ts';
 import { windowOf } from '../../../shared/registry/partitions.ts';
-import { daysBetween } from '../../../shared/time/days.ts';
+import { DAY_MS, daysBetween } from '../../../shared/time/days.ts';
 import { localPath } from '../documents/urls.ts';
 import { inPieces, printedFloat, seededRandom, syntheticTrades } from '../trades/synthetic.ts';
 import { archiveUrl } from './source.ts';
@@ -41,7 +41,7 @@ const RPI = ['', '0', '1', 'true', 'false'];
 export function generateLines(options: DayOptions): string[] {
   const { day, rows, seed, symbol = 'BTCUSDT', rpi = false, repeats = 0.001, order = 'mixed' } = options;
   const { fromMs, toMs } = windowOf(exchangeCSpotTrades, day);
-  const random = seededRandom(seed + fromMs / 86_400_000);
+  const random = seededRandom(seed + fromMs / DAY_MS);
   const without = new Set(options.without ?? []);
   const lines: string[] = [];
   let id = options.firstId ?? 1;

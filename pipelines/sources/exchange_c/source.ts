@@ -7,7 +7,7 @@ import { fetchDocument } from '../documents/fetch.ts';
 import type { Backoff } from '../documents/retry.ts';
 import { urlBelow } from '../documents/urls.ts';
 import { planDaily } from '../trades/plan.ts';
-import type { DecodedItem, DocumentRequest, OpenedDocument, Source } from '../types.ts';
+import type { DecodedItem, FileDayRequest, FileDaySource, OpenedDocument } from '../types.ts';
 import { ExchangeCDecoder } from './decode.ts';
 
 export interface ExchangeCOptions {
@@ -31,9 +31,9 @@ const SORT_LIMIT = 'SVC_EXCHANGE_C_MAX_SORT_BYTES';
 export const archiveUrl = (base: URL, symbol: string, day: string): URL =>
   urlBelow(base, 'trading', symbol, `${symbol}${day}.csv.gz`);
 
-export function exchangeCSource(options: ExchangeCOptions): Source {
+export function exchangeCSource(options: ExchangeCOptions): FileDaySource {
   return {
-    dataset: exchangeCSpotTrades,
+    datasets: [exchangeCSpotTrades],
     granularities: ['daily'],
     plan: planDaily(exchangeCSpotTrades),
     // The vendor publishes no digest of the document.
@@ -42,7 +42,7 @@ export function exchangeCSource(options: ExchangeCOptions): Source {
   };
 }
 
-async function open(request: DocumentRequest, options: ExchangeCOptions): Promise<OpenedDocument> {
+async function open(request: FileDayRequest, options: ExchangeCOptions): Promise<OpenedDocument> {
   const { baseUrl, symbol, signal, maxSortBytes } = options;
   const [window] = request.partitions;
   const url = archiveUrl(baseUrl, symbol, request.period);

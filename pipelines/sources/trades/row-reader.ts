@@ -6,6 +6,7 @@ import type { ErrorCode } from '../../../shared/error-codes.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
 import type { ExactTotal } from '../../../shared/proof/totals.ts';
 import { MAX_ROW_BYTES } from './line-feeder.ts';
+import { HIGH_DIGITS, LOW_DIGITS, MAX_SCALE, nearestQuotient, POWERS_OF_TEN } from './nearest.ts';
 
 const LF = 10;
 const CR = 13;
@@ -18,11 +19,14 @@ const NINE = 57;
 const LETTER_E = 0x65;
 const SCALE = 1e8;
 const SCALE_DIGITS = 8;
-const POWERS = [1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8];
 /** Up to here value x 1e8 survives the way to float64 and back exactly; beyond, the total follows the float64. */
 const EXACT_UNITS = 2 ** 51;
+/** The first integer that float64 cannot tell from its neighbour. */
+const MAX_EXACT = 2 ** 53;
 /** The database totals units as int8; a value of more is no price or quantity. */
 const MAX_UNITS = 2 ** 63;
+export const MAX_VALUE = MAX_UNITS / SCALE;
+export const MAX_VALUE_TEXT = '92233720368.54775808';
 
 /** Marks a value whose units are not exact in float64. */
 export const INEXACT = -1;
@@ -47,9 +51,12 @@ export class RowReader {
   start = 0;
   /** Of the last decimal: its exact number of 1e-8, or INEXACT. */
   units = 0;
-  /** Of the last decimal that is not INEXACT: its digits as an integer, and how many of them are decimals. */
-  mantissa = 0;
-  decimals = 0;
+  /** Of the last decimal, its digits: high x 10^lowDigits + low, value = digits / 10^scale. */
+  high = 0;
+  low = 0;
+  lowDigits = 0;
+  /** -1 where the digits are too many, or the exponent too large, to be held like this. */
+  scale = 0;
 
   constructor(options: RowReaderOptions) {
     this.document = options.document;
@@ -84,9 +91,11 @@ export class RowReader {
       decimals = at - point - 1;
     }
     if (decimals <= SCALE_DIGITS && isEnd(buffer[at]) && point > p && units > 0) {
-      this.mantissa = units;
-      this.decimals = decimals;
-      units *= POWERS[SCALE_DIGITS - decimals];
+      this.high = units;
+      this.low = 0;
+      this.lowDigits = 0;
+      this.scale = decimals;
+      units *= POWERS_OF_TEN[SCALE_DIGITS - decimals];
       if (units < EXACT_UNITS) {
         this.at = at;
         this.units = units;
@@ -109,39 +118,58 @@ export class RowReader {
         mantissa = mantissa * 10 + digit;
     }
     const decimals = Math.max(0, at - point - 1);
-    if (decimals <= SCALE_DIGITS && isEnd(buffer[at]) && point > p && mantissa > 0 && mantissa < EXACT_UNITS) {
+    if (decimals <= MAX_SCALE && isEnd(buffer[at]) && point > p && mantissa > 0 && mantissa < MAX_EXACT) {
       this.at = at;
-      return mantissa / POWERS[decimals];
+      return mantissa / POWERS_OF_TEN[decimals];
     }
     return this.#unusualDecimal(buffer, p, column, 'refused', 1);
   }
 
-  #unusualDecimal(buffer: Buffer, p: number, column: number, zero: 'refused' | 'legal', scale = SCALE): number {
+  #unusualDecimal(buffer: Buffer, p: number, column: number, zero: 'refused' | 'legal', unit = SCALE): number {
     // By hand, not by pattern: in some files every second number is an artefact of 17 digits.
     let at = buffer[p] === PLUS ? p + 1 : p;
     const from = at;
+    let high = 0;
+    let low = 0;
+    let lowDigits = 0;
     let significant = 0;
-    let points = 0;
-    for (let byte = buffer[at]; (byte >= ZERO && byte <= NINE) || (byte === DOT && points === 0); byte = buffer[++at]) {
-      if (byte === DOT) points = 1;
-      else if (significant > 0 || byte > ZERO) significant++;
+    let point = -1;
+    for (let byte = buffer[at]; (byte >= ZERO && byte <= NINE) || (byte === DOT && point < 0); byte = buffer[++at]) {
+      if (byte === DOT) {
+        point = at;
+      } else if (significant > 0 || byte > ZERO) {
+        significant++;
+        if (significant <= HIGH_DIGITS) {
+          high = high * 10 + byte - ZERO;
+        } else if (lowDigits < LOW_DIGITS) {
+          low = low * 10 + byte - ZERO;
+          lowDigits++;
+        }
+      }
     }
-    let valid = at - from > points;
+    let valid = at - from > (point < 0 ? 0 : 1);
+    let scale = point < 0 ? 0 : at - point - 1;
     if ((buffer[at] | 0x20) === LETTER_E && valid) {
       at++;
+      const sign = buffer[at] === MINUS ? -1 : 1;
       if (buffer[at] === PLUS || buffer[at] === MINUS) at++;
-      const exponent = at;
-      while (buffer[at] >= ZERO && buffer[at] <= NINE) at++;
-      valid = at > exponent && at - exponent <= 3;
+      const digits = at;
+      let exponent = 0;
+      for (; buffer[at] >= ZERO && buffer[at] <= NINE; at++) exponent = exponent * 10 + buffer[at] - ZERO;
+      valid = at > digits && at - digits <= 3;
+      scale -= sign * exponent;
     }
     valid &&= isEnd(buffer[at]);
-    const value = valid ? Number(buffer.toString('latin1', p, at)) : Number.NaN;
+    if (significant > HIGH_DIGITS + LOW_DIGITS || scale < 0 || scale > MAX_SCALE) scale = -1;
+    let value = Number.NaN;
+    if (valid && scale >= 0) value = nearestQuotient(high, low, lowDigits, scale);
+    if (valid && Number.isNaN(value)) value = Number(buffer.toString('latin1', p, at));
     const isZero = valid && significant === 0;
     if (!(value > 0 && value < Number.POSITIVE_INFINITY) && !(isZero && zero === 'legal')) {
       throw this.badCell(buffer, p, column, `must be a decimal number ${zero === 'legal' ? 'of at least' : 'above'} 0`);
     }
-    if (value * scale >= MAX_UNITS) {
-      const limit = scale === SCALE ? '92233720368.54775808' : '2^63';
+    if (value * unit >= MAX_UNITS) {
+      const limit = unit === SCALE ? MAX_VALUE_TEXT : '2^63';
       throw this.badCell(buffer, p, column, `must be below ${limit}`);
     }
     if (significant > this.#maxDigits) {
@@ -149,8 +177,10 @@ export class RowReader {
     }
     this.at = at;
     this.units = isZero ? 0 : INEXACT;
-    this.mantissa = 0;
-    this.decimals = 0;
+    this.high = high;
+    this.low = low;
+    this.lowDigits = lowDigits;
+    this.scale = scale;
     return value;
   }
 
@@ -251,9 +281,4 @@ const isEnd = (byte: number | undefined): boolean => byte === COMMA || byte === 
 export function addTo(total: ExactTotal, units: number, value: number): void {
   if (units === INEXACT) total.addFloat(value, SCALE);
   else total.add(units);
-}
-
-export function takeFrom(total: ExactTotal, units: number, value: number): void {
-  if (units === INEXACT) total.subtractFloat(value, SCALE);
-  else total.subtract(units);
 }

@@ -1,5 +1,7 @@
 /** The taker's side, in any case in the files, in lower case in storage. */
+import { knownText } from '../../../shared/proof/row-hash.ts';
+
 export const SIDES = ['buy', 'sell'] as const;
 
-/** The bytes of each, by its index. */
-export const SIDE_BYTES: readonly Buffer[] = SIDES.map((side) => Buffer.from(side, 'latin1'));
+/** Each for the row hash, by its index. */
+export const HASHED_SIDES = SIDES.map(knownText);

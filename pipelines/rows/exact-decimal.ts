@@ -60,14 +60,20 @@ export function nearestFloat(mantissa: bigint, scale: number): number {
 const MAX_EXACT = 2 ** 53;
 /** 1e-8: what exchanges print. */
 const USUAL_SCALE = 8;
+/** Decimals behind those that a LongDecimal holds apart: floats are printed with up to 20 in all. */
+const FINE_DIGITS = 12;
+const FINE_LIMIT = 10 ** FINE_DIGITS;
+const LONG_SCALE = USUAL_SCALE + FINE_DIGITS;
 
 /**
- * Exact sums of decimals by bucket: integers of 10^-scale in a float64 array, and BigInts for the buckets that outgrow
- * it or hold finer decimals. Rounded once, at the end.
+ * Exact sums of decimals by bucket: integers of 10^-scale in a float64 array, in a second one what is finer, and BigInts
+ * for the buckets that outgrow both. Rounded once, at the end.
  */
 export class ExactBuckets {
   readonly #units: Float64Array;
   readonly #scale: number;
+  /** Units of 10^-LONG_SCALE below one unit; there from the first long decimal on. */
+  #fine: Float64Array | undefined;
   readonly #large = new Map<number, ExactDecimal>();
 
   constructor(buckets: number, scale = USUAL_SCALE) {
@@ -78,10 +84,41 @@ export class ExactBuckets {
   /** Adds mantissa / 10^scale; both exact in float64. */
   add(bucket: number, mantissa: number, scale: number): void {
     const fast = this.#scale;
-    const units = scale === fast ? mantissa : scale < fast ? mantissa * POWERS_OF_TEN[fast - scale] : MAX_EXACT;
-    const sum = this.#units[bucket] + units;
+    if (scale > fast) {
+      this.#addFine(bucket, mantissa, scale);
+      return;
+    }
+    const sum = this.#units[bucket] + mantissa * POWERS_OF_TEN[fast - scale];
     if (sum < MAX_EXACT) this.#units[bucket] = sum;
     else this.addExact(bucket, { mantissa: BigInt(mantissa), scale });
+  }
+
+  #addFine(bucket: number, mantissa: number, scale: number): void {
+    if (scale > LONG_SCALE || this.#scale !== USUAL_SCALE) {
+      this.addExact(bucket, { mantissa: BigInt(mantissa), scale });
+      return;
+    }
+    const unit = POWERS_OF_TEN[scale - USUAL_SCALE];
+    // A mantissa below 2^53 has a quotient so far from the next integer that it is not rounded up to it.
+    const units = Math.floor(mantissa / unit);
+    this.addLong(bucket, units, (mantissa - units * unit) * POWERS_OF_TEN[LONG_SCALE - scale]);
+  }
+
+  /** Adds units / 10^8 + fine / 10^20. */
+  addLong(bucket: number, units: number, fine: number): void {
+    this.#fine ??= new Float64Array(this.#units.length);
+    let sum = this.#units[bucket] + units;
+    let rest = this.#fine[bucket] + fine;
+    if (rest >= FINE_LIMIT) {
+      rest -= FINE_LIMIT;
+      sum++;
+    }
+    if (sum < MAX_EXACT && this.#scale === USUAL_SCALE) {
+      this.#units[bucket] = sum;
+      this.#fine[bucket] = rest;
+    } else {
+      this.addExact(bucket, longDecimal(units, fine));
+    }
   }
 
   addExact(bucket: number, value: ExactDecimal): void {
@@ -92,12 +129,19 @@ export class ExactBuckets {
   /** The bucket's sum as the nearest float64. */
   value(bucket: number): number {
     const units = this.#units[bucket];
+    const fine = this.#fine?.[bucket] ?? 0;
     const large = this.#large.get(bucket);
-    if (large === undefined) return units / POWERS_OF_TEN[this.#scale];
-    const sum = addDecimals(large, { mantissa: BigInt(units), scale: this.#scale });
+    if (large === undefined && fine === 0) return units / POWERS_OF_TEN[this.#scale];
+    const small = fine === 0 ? { mantissa: BigInt(units), scale: this.#scale } : longDecimal(units, fine);
+    const sum = large === undefined ? small : addDecimals(large, small);
     return nearestFloat(sum.mantissa, sum.scale);
   }
 }
+
+const longDecimal = (units: number, fine: number): ExactDecimal => ({
+  mantissa: BigInt(units) * BigInt(FINE_LIMIT) + BigInt(fine),
+  scale: LONG_SCALE,
+});
 
 function addDecimals(a: ExactDecimal, b: ExactDecimal): ExactDecimal {
   if (a.scale === b.scale) return { mantissa: a.mantissa + b.mantissa, scale: a.scale };
@@ -113,6 +157,10 @@ export class DecimalReader {
   mantissa = 0;
   scale = 0;
   inexact = false;
+  /** Of an inexact one: whether it is units / 10^8 + fine / 10^20, as printed floats are. */
+  long = false;
+  units = 0;
+  fine = 0;
 
   read(bytes: Buffer, start: number, delimiter: number): void {
     let mantissa = 0;
@@ -160,9 +208,32 @@ export class DecimalReader {
     return true;
   }
 
+  /** Digits with a point, up to 20 of them behind it. @returns whether that is what is there. */
+  #readLong(bytes: Buffer, start: number, end: number): boolean {
+    let units = 0;
+    let fine = 0;
+    let decimals = -1;
+    for (let at = start; at < end; at++) {
+      const digit = bytes[at] - 48;
+      if (digit === -2 && decimals < 0) {
+        decimals = 0;
+        continue;
+      }
+      if (!(digit >= 0 && digit <= 9)) return false;
+      if (decimals < USUAL_SCALE) units = units * 10 + digit;
+      else fine = fine * 10 + digit;
+      if (decimals >= 0) decimals++;
+    }
+    if (decimals < USUAL_SCALE || decimals > LONG_SCALE || units >= MAX_EXACT) return false;
+    this.units = units;
+    this.fine = fine * POWERS_OF_TEN[LONG_SCALE - decimals];
+    return true;
+  }
+
   #readText(bytes: Buffer, start: number, delimiter: number): void {
     this.end = bytes.indexOf(delimiter, start);
     this.inexact = true;
+    this.long = this.#readLong(bytes, start, this.end);
     const text = bytes.toString('latin1', start, this.end);
     this.value = Number(text);
     if (this.end < start || !Number.isFinite(this.value)) {

@@ -1,7 +1,8 @@
 /** Folds trades into one-second rows: arrays indexed by second of the partition, flushed once at the manifest. */
-import type { PartitionWindow } from '../sources/types.ts';
+
 import { POSTGRES_EPOCH_US, rowTemplate, writeInt8 } from './binary-copy.ts';
 import { type DecimalProduct, type DecimalReader, ExactBuckets, exactDecimal } from './exact-decimal.ts';
+import type { PartitionWindow } from './types.ts';
 
 export const ALIGNED_TRADE_COLUMNS = [
   'aligned_at_utc',
@@ -124,6 +125,7 @@ export class AlignedTrades {
 }
 
 function addTo(sums: ExactBuckets, second: number, reader: DecimalReader, bytes: Buffer, start: number): void {
-  if (reader.inexact) sums.addExact(second, exactDecimal(bytes.toString('latin1', start, reader.end)));
-  else sums.add(second, reader.mantissa, reader.scale);
+  if (!reader.inexact) sums.add(second, reader.mantissa, reader.scale);
+  else if (reader.long) sums.addLong(second, reader.units, reader.fine);
+  else sums.addExact(second, exactDecimal(bytes.toString('latin1', start, reader.end)));
 }

@@ -53,7 +53,7 @@ export function rowTemplate(types: readonly PgType[]): RowTemplate {
 }
 
 /** Below this a buffer may wait in a socket's queue after it was taken; it is made anew then, which costs little. */
-const REUSE_FROM_BYTES = 256 * 1024;
+export const REUSE_FROM_BYTES = 256 * 1024;
 
 /**
  * Stamped buffers that go round, which saves stamping, page faults and collections: a buffer is good until the third

@@ -1,0 +1,58 @@
+/** `audit`: the hash-chained log of exports, read and proved, or relieved of what is older than its floor. */
+import { pruneAudit } from '../../../shared/audit/prune.ts';
+import { verifyAudit } from '../../../shared/audit/verify.ts';
+import { TidemarkError } from '../../../shared/errors.ts';
+import { auditFolderOf } from '../../../shared/exports/places.ts';
+import { type Context, openContext } from '../context.ts';
+import type { ParsedCommand } from '../options.ts';
+import { seconds } from '../output.ts';
+
+const ACTIONS: Readonly<Record<string, (context: Context, command: ParsedCommand) => Promise<number>>> = {
+  verify,
+  prune,
+};
+
+export async function runAudit(command: ParsedCommand): Promise<number> {
+  const [action] = command.positionals;
+  const run = ACTIONS[action];
+  if (!run) throw new TidemarkError('USAGE', `audit takes ${Object.keys(ACTIONS).join(' or ')}, not ${action}`);
+  await using context = await openContext(command, 'audit');
+  return await run(context, command);
+}
+
+async function verify({ settings, pool, output }: Context): Promise<number> {
+  const startedAt = performance.now();
+  const directory = auditFolderOf(settings);
+  // Asked first: a chain that goes on meanwhile is longer than they say, never shorter.
+  const { rows } = await pool.query('select chain, sequence, hash from export_audit_heads');
+  const heads = rows.map(({ chain, sequence, hash }) => ({ chain, sequence: Number(sequence), hash }));
+  const report = await verifyAudit(directory, heads);
+  const ok = report.findings.length === 0;
+  const elapsedMs = Math.round(performance.now() - startedAt);
+  output.answer({ command: 'audit', action: 'verify', ok, directory, ...report, elapsed_ms: elapsedMs }, () =>
+    [
+      ...report.findings.map(
+        ({ fault, chain, segment, line, message }) =>
+          `${fault}  ${chain}${segment === null ? '' : `/${segment}`}${line === null ? '' : `:${line}`}  ${message}`,
+      ),
+      `${ok ? 'Unbroken' : `${report.findings.length} ${report.findings.length === 1 ? 'finding' : 'findings'}`}: ${report.records.toLocaleString('en-US')} records, ${report.segments} segments, ${report.chains} chains in ${seconds(elapsedMs)}`,
+    ].join('\n'),
+  );
+  return ok ? 0 : 1;
+}
+
+async function prune({ settings, output }: Context, command: ParsedCommand): Promise<number> {
+  const dryRun = command.values['dry-run'] === true;
+  const days = settings.SVC_AUDIT_LOG_RETENTION_DAYS;
+  const directory = auditFolderOf(settings);
+  const pruned = await pruneAudit(directory, days, { dryRun });
+  const segments = pruned.reduce((sum, one) => sum + one.segments, 0);
+  output.answer(
+    { command: 'audit', action: 'prune', ok: true, directory, dry_run: dryRun, retention_days: days, segments, pruned },
+    () =>
+      segments === 0
+        ? `Nothing is older than ${days} days.`
+        : `${segments} segments older than ${days} days ${dryRun ? 'would be' : 'are'} deleted.`,
+  );
+  return 0;
+}

@@ -1,0 +1,56 @@
+/** `export-worker`: the part of the service that runs exports, as a child that is started again when it dies. */
+import { once } from 'node:events';
+import type { SettingName, Settings } from '../../../shared/config/settings.ts';
+import { TidemarkError } from '../../../shared/errors.ts';
+import { exportRootOf } from '../../../shared/exports/places.ts';
+import { SupervisedChild } from '../child.ts';
+import { openContext, PROJECT_ROOT } from '../context.ts';
+import type { ParsedCommand } from '../options.ts';
+import { localUrl } from '../projector-child.ts';
+
+export async function runExportWorker(command: ParsedCommand): Promise<number> {
+  await using context = await openContext(command, 'export-worker', required);
+  const { stack, settings, settingFlags, log, output, signal } = context;
+  stack.supervise();
+  const taking = Promise.withResolvers<number>();
+  taking.promise.catch(() => {}); // surfaces below
+  const own = {
+    ...settingFlags,
+    SVC_DATABASE_URL: localUrl(stack),
+    SVC_NATS_EXPORT_URL: settings.SVC_NATS_EXPORT_URL?.href ?? stack.natsExportUrl,
+    // It answers no callers.
+    SVC_INTERNAL_API_KEY: 'none',
+  };
+  await using _worker = new SupervisedChild({
+    name: 'export-worker',
+    module: 'serving/exports/worker-main.ts',
+    args: ['--stdin'],
+    log,
+    input: JSON.stringify({
+      cwd: PROJECT_ROOT,
+      parent: process.pid,
+      settings: own,
+      sample_rights: settings.SVC_DATABASE_URL === undefined,
+    }),
+    onLine: (line) => taking.resolve((JSON.parse(line) as { pid: number }).pid),
+    onRefusal: () =>
+      taking.reject(
+        new TidemarkError('CONFIGURATION_INVALID', 'The worker refuses its settings; its log line above says which'),
+      ),
+  });
+  const pid = await Promise.race([taking.promise, once(signal, 'abort').then(() => undefined)]);
+  if (pid === undefined || signal.aborted) return 0;
+  const root = exportRootOf(settings);
+  const concurrency = settings.SVC_EXPORT_MAX_CONCURRENCY;
+  output.answer(
+    { command: 'export-worker', ok: true, pid, export_root: root, concurrency },
+    () => `Taking exports, ${concurrency} at once, into ${root}. Ctrl-C gives back what runs and stops.`,
+  );
+  await once(signal, 'abort');
+  output.note('stopping');
+  return 0;
+}
+
+/** With a database of the operator's own nothing is assumed about what may be exported from it. */
+const required = (settings: Partial<Settings>): readonly SettingName[] =>
+  settings.SVC_DATABASE_URL === undefined ? [] : ['SVC_SOURCE_RIGHTS_MATRIX_PATH'];

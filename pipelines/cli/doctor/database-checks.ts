@@ -1,0 +1,248 @@
+/** Checks of PostgreSQL: migrations, the shape of the storage, indexes, settings. */
+
+import { orm, pgCore } from '../../../shared/db/drizzle.ts';
+import { pendingMigrations } from '../../../shared/db/migrate.ts';
+import * as schema from '../../../shared/db/schema.ts';
+import { ALIGNED_COLUMNS, ALIGNED_TABLE } from '../../../shared/registry/aligned-storage.ts';
+import type { PgType } from '../../../shared/registry/index.ts';
+import { type Check, type Finding, fault, warning } from './types.ts';
+
+const MIGRATE = './tidemark migrate';
+const REPAIR = 'put it back as the migrations make it (migrations/), or restore the database from a backup';
+
+const migrations: Check = {
+  name: 'migrations',
+  doc: 'every migration is applied, none was changed, none is unknown',
+  needs: ['database'],
+  async run({ database }) {
+    const { missing, changed, unknown } = await pendingMigrations(database);
+    return [
+      ...missing.map((name) => fault(name, 'is not applied', MIGRATE)),
+      ...changed.map((name) => fault(name, 'was changed after it was applied', 'restore the file as it was released')),
+      ...unknown.map((name) => fault(name, 'was applied by a newer release', 'run that release, or a newer one')),
+    ];
+  },
+};
+
+/** The query builder's names of types; everything else is as it is written. */
+const SQL_NAMES: Record<PgType, string> = {
+  int2: 'smallint',
+  int4: 'integer',
+  int8: 'bigint',
+  float8: 'double precision',
+  text: 'text',
+  bool: 'boolean',
+  timestamptz: 'timestamp with time zone',
+  uuid: 'uuid',
+  bytea: 'bytea',
+};
+
+const storage: Check = {
+  name: 'storage',
+  doc: 'tables and columns are those that the code is written for',
+  needs: ['database'],
+  async run({ database, datasets }) {
+    const expected = new Map<string, Record<string, string>>();
+    for (const { native } of datasets) {
+      expected.set(native.table, Object.fromEntries(native.columns.map(({ name, pg }) => [name, SQL_NAMES[pg]])));
+    }
+    const aligned = Object.entries(ALIGNED_COLUMNS).map(([name, pg]) => [name, SQL_NAMES[pg]]);
+    expected.set(ALIGNED_TABLE, Object.fromEntries(aligned));
+    for (const table of Object.values(schema)) {
+      if (!orm.is(table, pgCore.PgTable)) continue;
+      const { name, columns } = pgCore.getTableConfig(table);
+      expected.set(name, Object.fromEntries(columns.map((column) => [column.name, column.getSQLType()])));
+    }
+    const { rows } = await database.query(
+      `select c.relname as table, a.attname as column, format_type(a.atttypid, a.atttypmod) as type
+       from pg_class c left join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+       where c.relnamespace = current_schema::regnamespace and c.relname = any ($1)`,
+      [[...expected.keys()]],
+    );
+    const live = Map.groupBy(rows, (row) => row.table as string);
+    const findings: Finding[] = [];
+    for (const [table, columns] of expected) {
+      const found = live.get(table);
+      if (!found) {
+        findings.push(fault(table, 'the table is missing', REPAIR));
+        continue;
+      }
+      const types = new Map(found.map((row) => [row.column as string, row.type as string]));
+      for (const [column, type] of Object.entries(columns)) {
+        const is = types.get(column);
+        if (is === undefined) findings.push(fault(`${table}.${column}`, 'the column is missing', REPAIR));
+        else if (is !== type) findings.push(fault(`${table}.${column}`, `is ${is}, must be ${type}`, REPAIR));
+      }
+    }
+    return findings;
+  },
+};
+
+const chunks: Check = {
+  name: 'chunks',
+  doc: 'each chunk of each hypertable has one valid unique index',
+  needs: ['database'],
+  async run({ database, datasets }) {
+    const tables = [...datasets.map(({ native }) => native.table), ALIGNED_TABLE];
+    const { rows: hypertables } = await database.query(
+      'select table_name from _timescaledb_catalog.hypertable where table_name = any ($1) and schema_name = current_schema',
+      [tables],
+    );
+    const known = new Set(hypertables.map((row) => row.table_name));
+    const { rows } = await database.query(
+      `select h.table_name as table, format('%I.%I', c.schema_name, c.table_name) as chunk,
+         (select count(*) from pg_index i where i.indisunique and i.indisvalid
+            and i.indrelid = format('%I.%I', c.schema_name, c.table_name)::regclass)::int4 as indexes
+       from _timescaledb_catalog.chunk c join _timescaledb_catalog.hypertable h on h.id = c.hypertable_id
+       where not c.dropped and h.table_name = any ($1) and h.schema_name = current_schema`,
+      [tables],
+    );
+    return [
+      ...tables.filter((table) => !known.has(table)).map((table) => fault(table, 'is no hypertable', REPAIR)),
+      ...rows
+        .filter(({ indexes }) => indexes !== 1)
+        .map(({ table, chunk, indexes }) => {
+          const dataset = datasets.find(({ native }) => native.table === table);
+          const columns = dataset
+            ? [dataset.native.time.column, ...dataset.native.identity].map((name) => `"${name}"`).join(', ')
+            : 'dataset_id, series_id, aligned_at_utc';
+          const what = `${chunk} has ${indexes} valid unique indexes`;
+          return indexes === 0
+            ? fault(table, what, `create unique index on ${chunk} (${columns})`)
+            : warning(table, what, 'drop all but one of them');
+        }),
+    ];
+  },
+};
+
+const GIB = 1024 ** 3;
+const inBytes = (value: string, unit: string | null): number => {
+  const unitBytes = { B: 1, kB: 1024, '8kB': 8192, MB: 1024 ** 2, GB: GIB }[unit ?? 'B'] ?? 1;
+  return Number(value) * unitBytes;
+};
+
+interface Wanted {
+  readonly name: string;
+  readonly severity: 'fault' | 'warning';
+  readonly holds: (value: string, unit: string | null) => boolean;
+  readonly want: string;
+  readonly why: string;
+}
+
+/** What each setting is for; docs/operations.md has the whole list. */
+const WANTED: readonly Wanted[] = [
+  { name: 'fsync', severity: 'fault', holds: (v) => v === 'on', want: 'on', why: 'a crash loses what was proved' },
+  {
+    name: 'full_page_writes',
+    severity: 'fault',
+    holds: (v) => v === 'on',
+    want: 'on',
+    why: 'a crash can tear pages',
+  },
+  {
+    name: 'synchronous_commit',
+    severity: 'fault',
+    holds: (v) => v !== 'off',
+    want: 'on',
+    why: 'a crash forgets commits that were confirmed',
+  },
+  {
+    name: 'random_page_cost',
+    severity: 'warning',
+    holds: (v) => Number(v) <= 2,
+    want: '1.1',
+    why: 'windows are scanned instead of looked up',
+  },
+  { name: 'jit', severity: 'warning', holds: (v) => v === 'off', want: 'off', why: 'short reads pay for compilation' },
+  {
+    name: 'max_wal_size',
+    severity: 'warning',
+    holds: (v, u) => inBytes(v, u) >= GIB,
+    want: '4GB',
+    why: 'checkpoints run all through a backfill',
+  },
+  {
+    name: 'shared_buffers',
+    severity: 'warning',
+    holds: (v, u) => inBytes(v, u) >= GIB / 8,
+    want: 'a quarter of memory',
+    why: 'indexes do not stay in memory',
+  },
+  {
+    name: 'maintenance_work_mem',
+    severity: 'warning',
+    holds: (v, u) => inBytes(v, u) >= GIB / 4,
+    want: '512MB',
+    why: 'the index of a day is sorted on disk',
+  },
+  {
+    name: 'max_locks_per_transaction',
+    severity: 'warning',
+    holds: (v) => Number(v) >= 256,
+    want: '1024',
+    why: 'reads of thousands of chunks run out of locks',
+  },
+  {
+    name: 'max_connections',
+    severity: 'warning',
+    holds: (v) => Number(v) >= 100,
+    want: '200',
+    why: 'projectors, readers and commands have up to fifty',
+  },
+];
+
+const postgres: Check = {
+  name: 'postgres',
+  doc: 'settings of PostgreSQL that durability and speed depend on, and the TimescaleDB extension',
+  needs: ['database'],
+  async run({ database }) {
+    const { rows } = await database.query('select name, setting, unit from pg_settings where name = any ($1)', [
+      WANTED.map(({ name }) => name),
+    ]);
+    const found = new Map(rows.map((row) => [row.name as string, row]));
+    const findings: Finding[] = [];
+    for (const { name, severity, holds, want, why } of WANTED) {
+      const row = found.get(name);
+      if (!row || holds(row.setting, row.unit)) continue;
+      findings.push({
+        severity,
+        subject: name,
+        what: `is ${row.setting}${row.unit ? ` x ${row.unit}` : ''}: ${why}`,
+        fix: `alter system set ${name} = '${want}', and restart the server where it says so`,
+      });
+    }
+    const { rows: extension } = await database.query(
+      `select extversion as version from pg_extension where extname = 'timescaledb'`,
+    );
+    if (extension.length === 0) {
+      findings.push(fault('timescaledb', 'the extension is not there', 'create extension timescaledb'));
+    }
+    return findings;
+  },
+};
+
+/** A clock that is off by more says wrong things about freshness and about when something was ingested. */
+const MAX_SKEW_MS = 2000;
+
+const clock: Check = {
+  name: 'clock',
+  doc: 'this machine and the database agree about the time',
+  needs: ['database'],
+  async run({ database, now }) {
+    const before = now();
+    const { rows } = await database.query('select extract(epoch from clock_timestamp())::float8 * 1000 as ms');
+    const after = now();
+    const skewMs = Math.round(rows[0].ms - (before + after) / 2);
+    // What the question itself took says nothing about the clock.
+    if (Math.abs(skewMs) <= MAX_SKEW_MS + (after - before)) return [];
+    return [
+      fault(
+        'clock',
+        `the database is ${Math.abs(skewMs) / 1000} s ${skewMs > 0 ? 'ahead of' : 'behind'} this machine`,
+        'keep both in step with NTP (timedatectl set-ntp true)',
+      ),
+    ];
+  },
+};
+
+export const DATABASE_CHECKS: readonly Check[] = [migrations, storage, chunks, postgres, clock];

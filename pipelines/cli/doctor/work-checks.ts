@@ -1,0 +1,126 @@
+/** Checks of what goes on: partitions that are kept back or stuck, work that was killed, sources. */
+
+import { stat } from 'node:fs/promises';
+import { connect as connectTcp } from 'node:net';
+import { fileURLToPath } from 'node:url';
+import type { SettingName } from '../../../shared/config/settings.ts';
+import { latestRuns } from '../../../shared/db/runs.ts';
+import { type Check, type Finding, fault, warning } from './types.ts';
+
+/** An attempt that nothing has happened to for this long is not under way. */
+const STUCK_HOURS = 1;
+
+const partitions: Check = {
+  name: 'partitions',
+  doc: 'nothing is in quarantine, refused or stuck',
+  needs: ['database'],
+  async run({ database, datasets }) {
+    const keys = new Map(datasets.map(({ number, key }) => [number as number, key]));
+    const { rows } = await database.query(
+      `select dataset_id, state, count(*)::int4 as n, min(partition_key) as first from partitions
+       where state = 'quarantined' or (state in ('publishing', 'published') and updated_at < now() - interval '${STUCK_HOURS} h')
+       group by 1, 2 order by 1, 2`,
+    );
+    const late = await database.query(
+      `select dataset_id, count(distinct partition_key)::int4 as n from ledger l where kind = 'late_arrival_refused'
+         and not exists (select from ledger r where r.dataset_id = l.dataset_id and r.partition_key = l.partition_key
+           and r.kind = 'revision_proved' and r.entry_id > l.entry_id) group by 1 order by 1`,
+    );
+    const findings: Finding[] = rows.map(({ dataset_id, state, n, first }) => {
+      const key = keys.get(dataset_id) ?? `dataset ${dataset_id}`;
+      return state === 'quarantined'
+        ? fault(key, `${n} in quarantine, from ${first} on`, `./tidemark quarantine ${key}`)
+        : warning(
+            key,
+            `${n} ${state} and not proved for ${STUCK_HOURS} h, from ${first} on`,
+            `./tidemark backfill ${key}`,
+          );
+    });
+    for (const { dataset_id, n } of late.rows) {
+      const key = keys.get(dataset_id) ?? `dataset ${dataset_id}`;
+      const fix = `./tidemark ledger ${key} --kind late_arrival_refused; ./tidemark reingest ${key} ... --reason "..."`;
+      findings.push(warning(key, `${n} partitions have other content at their source now`, fix));
+    }
+    return findings;
+  },
+};
+
+const work: Check = {
+  name: 'work',
+  doc: 'nothing was killed and left, and what is followed goes on',
+  needs: ['database'],
+  async run({ database }) {
+    const runs = await latestRuns(database, 200);
+    const findings: Finding[] = [];
+    const newest = new Map<string, number>();
+    for (const { kind, subject, run_id } of runs) {
+      const name = `${kind} ${subject}`;
+      newest.set(name, Math.max(run_id, newest.get(name) ?? 0));
+    }
+    for (const run of runs) {
+      const isNewest = newest.get(`${run.kind} ${run.subject}`) === run.run_id;
+      if (run.state === 'lost' && isNewest) {
+        const what = `was killed after ${run.proved + run.unchanged} of ${run.planned ?? 'unknown many'} (pid ${run.pid} on ${run.host})`;
+        findings.push(warning(`${run.kind} ${run.subject}`, what, `run it again, it goes on: ${run.command}`));
+      }
+      const isOpen = run.state === 'waiting' || run.state === 'running';
+      if (run.kind === 'verify' && run.fault !== null && isOpen) {
+        const what = `${run.failed} partitions could not be looked at, the last one: ${run.fault}`;
+        findings.push(warning(`verify ${run.subject}`, what, 'see to the fault; they are tried again within the hour'));
+      }
+      if (run.kind === 'follow' && run.failures > 0 && isOpen) {
+        const what = `failed ${run.failures} times in a row, tried again at ${run.next_at_utc}: ${run.fault}`;
+        findings.push(
+          warning(`follow ${run.subject}`, what, 'see the fault; it goes on by itself once that is mended'),
+        );
+      }
+    }
+    return findings;
+  },
+};
+
+const CONNECT_MS = 3000;
+
+const sources: Check = {
+  name: 'sources',
+  doc: 'what the settings say of sources is there: folders, hosts',
+  needs: [],
+  async run({ settings, datasets }) {
+    const names = new Set(datasets.flatMap(({ locations }) => Object.values(locations).flat()));
+    const findings: Finding[] = [];
+    await Promise.all(
+      [...names].map(async (name) => {
+        const location = settings[name as SettingName];
+        if (!(location instanceof URL)) return;
+        const reason = await unreachable(location);
+        if (reason) findings.push(fault(name, reason, 'correct the setting, or see to its host'));
+      }),
+    );
+    return findings.toSorted((a, b) => a.subject.localeCompare(b.subject));
+  },
+};
+
+async function unreachable(location: URL): Promise<string | undefined> {
+  if (location.protocol === 'file:') {
+    const path = fileURLToPath(location);
+    const found = await stat(path).catch(() => undefined);
+    return found?.isDirectory() ? undefined : `there is no folder ${path}`;
+  }
+  const { hostname, port, protocol } = location;
+  return await new Promise((resolve) => {
+    const socket = connectTcp({
+      host: hostname.replace(/^\[|\]$/g, ''),
+      port: Number(port || (protocol === 'https:' ? 443 : 80)),
+      timeout: CONNECT_MS,
+    });
+    const end = (reason: string | undefined) => {
+      socket.destroy();
+      resolve(reason);
+    };
+    socket.once('connect', () => end(undefined));
+    socket.once('timeout', () => end(`${hostname} does not answer`));
+    socket.once('error', (error) => end(`${hostname}: ${error.message}`));
+  });
+}
+
+export const WORK_CHECKS: readonly Check[] = [partitions, work, sources];

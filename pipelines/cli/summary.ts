@@ -1,0 +1,110 @@
+/** How a command that brings partitions to their end tells of it: a line each, a table at the end, one exit code. */
+import type { UnitResult } from '../publish/backfill.ts';
+import type { Feed } from '../sources/types.ts';
+import type { Output } from './output.ts';
+import { seconds, table } from './output.ts';
+
+/** Units kept for the answer; a feed that is followed for months has more. */
+const MAX_REPORTED = 10_000;
+
+const STATES = ['proved', 'unchanged', 'refused', 'quarantined', 'failed'] as const;
+type Counts = Record<(typeof STATES)[number] | 'rows', number>;
+
+/** What became of one feed. */
+export interface FeedSummary extends Counts {
+  readonly feed: string;
+  /** Partitions the plan had; null where the source told as it came. */
+  planned: number | null;
+  elapsed_ms: number;
+  /** Why none of it, or not all of it, was tried. */
+  error: { readonly code: string; readonly message: string } | null;
+}
+
+export class Summary {
+  readonly #command: string;
+  readonly #output: Output;
+  readonly #startedAt = performance.now();
+  readonly #feeds = new Map<string, FeedSummary>();
+  readonly #units: UnitResult[] = [];
+  readonly #isSeveral: boolean;
+
+  constructor(command: string, feeds: readonly Feed[], output: Output) {
+    this.#command = command;
+    this.#output = output;
+    this.#isSeveral = feeds.length > 1 || feeds.some(({ datasets }) => datasets.length > 1);
+    for (const { name: feed } of feeds) {
+      const counts = { proved: 0, unchanged: 0, refused: 0, quarantined: 0, failed: 0, rows: 0 };
+      this.#feeds.set(feed, { feed, planned: null, ...counts, elapsed_ms: 0, error: null });
+    }
+  }
+
+  of({ name }: Feed): FeedSummary {
+    return this.#feeds.get(name)!;
+  }
+
+  /** `quiet`: one of many to which nothing happened. */
+  add(feed: Feed, unit: UnitResult, quiet = false): void {
+    const counts = this.of(feed);
+    counts[unit.state]++;
+    if (unit.state === 'proved') counts.rows += unit.rows;
+    counts.elapsed_ms = Math.round(performance.now() - this.#startedAt);
+    if (this.#units.length < MAX_REPORTED) this.#units.push(unit);
+    if (!quiet) this.#output.note(this.#line(unit));
+  }
+
+  /** Why the unit before did not do. */
+  #said = '';
+
+  #line(unit: UnitResult): string {
+    const head = `${this.#isSeveral ? `${unit.dataset}  ` : ''}${unit.partition}  ${unit.state.padEnd(11)}`;
+    if (unit.state === 'proved' || unit.state === 'unchanged') {
+      return `${head} ${unit.rows.toLocaleString('en-US')} rows`;
+    }
+    // Six datasets of one block have one reason, and one remedy.
+    const why = `${unit.code}: ${unit.reason}`;
+    const isSaid = why === this.#said;
+    this.#said = why;
+    if (isSaid) return `${head} ${unit.code}, as above`;
+    return `${head} ${why}${unit.remedy ? `\n            ${unit.remedy}` : ''}`;
+  }
+
+  /** Prints the answer. @returns whether everything went well. */
+  answer(interrupted: boolean): boolean {
+    const feeds = [...this.#feeds.values()];
+    const total = Object.fromEntries(
+      [...STATES, 'rows' as const].map((name) => [name, feeds.reduce((sum, feed) => sum + feed[name], 0)]),
+    ) as Counts;
+    const elapsedMs = performance.now() - this.#startedAt;
+    const faults = total.refused + total.quarantined + total.failed + feeds.filter(({ error }) => error).length;
+    const ok = !interrupted && faults === 0;
+    const summary = {
+      command: this.#command,
+      feed: feeds.map(({ feed }) => feed).join(' '),
+      ok,
+      interrupted,
+      ...total,
+      elapsed_ms: Math.round(elapsedMs),
+      rows_per_second: Math.round(total.rows / (elapsedMs / 1000)),
+      feeds,
+      units: this.#units,
+    };
+    this.#output.answer(summary, () => {
+      const head = interrupted ? 'Interrupted; the same command goes on where it stopped.\n' : '';
+      const speed = `${summary.rows_per_second.toLocaleString('en-US')} rows/s`;
+      const foot = `${total.rows.toLocaleString('en-US')} rows proved in ${seconds(elapsedMs)} (${speed})`;
+      return `${head}${tableOf(feeds)}\n${foot}`;
+    });
+    return ok;
+  }
+}
+
+function tableOf(feeds: readonly FeedSummary[]): string {
+  const rows = feeds.map((feed) => [
+    feed.feed,
+    feed.planned ?? '-',
+    ...STATES.map((state) => feed[state]),
+    feed.rows,
+    feed.error ? `${feed.error.code}: ${feed.error.message}` : '',
+  ]);
+  return table(['feed', 'planned', ...STATES, 'rows', ''], rows);
+}

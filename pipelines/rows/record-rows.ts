@@ -1,0 +1,124 @@
+/** Events of encoding `records` as storage rows: the projector's side of any dataset that is not millions of rows a day. */
+import { assert, TidemarkError } from '../../shared/errors.ts';
+import { type EventRecord, recordsOf } from '../../shared/frame/records.ts';
+import type { StoredValue } from '../../shared/proof/row-facts.ts';
+import type { NativeShape, PgType } from '../../shared/registry/index.ts';
+import { POSTGRES_EPOCH_US, REUSE_FROM_BYTES } from './binary-copy.ts';
+import type { RowProjector } from './types.ts';
+
+/**
+ * The values of one event's row, in the order of the table's columns; texts given as bytes are good until the next call.
+ * @throws TidemarkError LOG_FRAME_CORRUPT
+ */
+export type RecordRow = (record: EventRecord) => readonly StoredValue[];
+
+export class RecordRows implements RowProjector {
+  readonly #columns: NativeShape['columns'];
+  readonly #toRow: RecordRow;
+  /** Buffers of rows that go round, as those of binary-copy.ts do. */
+  readonly #kept: Buffer[] = [];
+  #next = 0;
+
+  constructor(native: NativeShape, toRow: RecordRow) {
+    this.#columns = native.columns;
+    this.#toRow = toRow;
+  }
+
+  rows(raw: Buffer, rows: number): { copy: Buffer; readonly rows: number } {
+    const slot = this.#next++ % 3;
+    const writer = new RowWriter(this.#columns, this.#kept[slot]);
+    let found = 0;
+    for (const record of recordsOf(raw)) {
+      found++;
+      writer.row(this.#toRow(record));
+    }
+    if (found !== rows) {
+      throw new TidemarkError('LOG_FRAME_CORRUPT', `A frame holds ${found} events, its header says ${rows}`);
+    }
+    const copy = writer.bytes();
+    if (copy.length < REUSE_FROM_BYTES) return { copy: Buffer.from(copy), rows };
+    this.#kept[slot] = writer.room;
+    return { copy, rows };
+  }
+}
+
+/** Rows in PostgreSQL's binary COPY format, of any column types. */
+export class RowWriter {
+  readonly #columns: NativeShape['columns'];
+  #bytes: Buffer;
+  #at = 0;
+
+  /** Into `room`, or more than that where it is not enough. */
+  constructor(columns: NativeShape['columns'], room: Buffer = Buffer.allocUnsafe(64 * 1024)) {
+    this.#columns = columns;
+    this.#bytes = room;
+  }
+
+  get room(): Buffer {
+    return this.#bytes;
+  }
+
+  row(values: readonly StoredValue[]): void {
+    if (values.length !== this.#columns.length) assert(false, `a row of ${values.length} values`);
+    this.#reserve(2);
+    this.#at = this.#bytes.writeInt16BE(values.length, this.#at);
+    for (let index = 0; index < values.length; index++) this.#value(this.#columns[index].pg, values[index]);
+  }
+
+  /** What was written. */
+  bytes(): Buffer {
+    return this.#bytes.subarray(0, this.#at);
+  }
+
+  #value(pg: PgType, value: StoredValue): void {
+    if (value === null) {
+      this.#reserve(4);
+      this.#at = this.#bytes.writeInt32BE(-1, this.#at);
+      return;
+    }
+    if (value instanceof Uint8Array) {
+      this.#reserve(4 + value.length);
+      this.#at = this.#bytes.writeInt32BE(value.length, this.#at);
+      this.#bytes.set(value, this.#at);
+      this.#at += value.length;
+      return;
+    }
+    if (pg === 'text') {
+      // No letter takes more than three bytes.
+      this.#reserve(4 + 3 * (value as string).length);
+      const length = this.#bytes.write(value as string, this.#at + 4);
+      this.#bytes.writeInt32BE(length, this.#at);
+      this.#at += 4 + length;
+      return;
+    }
+    const write = WRITERS[pg];
+    if (!write) assert(false, `${pg} is not written`);
+    this.#reserve(12);
+    this.#bytes.writeInt32BE(write.bytes, this.#at);
+    write.write(this.#bytes, this.#at + 4, value as number);
+    this.#at += 4 + write.bytes;
+  }
+
+  #reserve(bytes: number): void {
+    if (this.#at + bytes <= this.#bytes.length) return;
+    const larger = Buffer.allocUnsafe(Math.max(this.#at + bytes, this.#bytes.length * 2));
+    this.#bytes.copy(larger, 0, 0, this.#at);
+    this.#bytes = larger;
+  }
+}
+
+/** An integer of up to 2^53. */
+function int8(bytes: Buffer, at: number, value: number): void {
+  bytes.writeInt32BE(Math.floor(value / 4294967296), at);
+  bytes.writeUInt32BE(value >>> 0, at + 4);
+}
+
+const WRITERS: Partial<Record<PgType, { bytes: number; write: (bytes: Buffer, at: number, value: number) => void }>> = {
+  int2: { bytes: 2, write: (bytes, at, value) => bytes.writeInt16BE(value, at) },
+  int4: { bytes: 4, write: (bytes, at, value) => bytes.writeInt32BE(value, at) },
+  int8: { bytes: 8, write: int8 },
+  float8: { bytes: 8, write: (bytes, at, value) => bytes.writeDoubleBE(value, at) },
+  bool: { bytes: 1, write: (bytes, at, value) => bytes.writeUInt8(value ? 1 : 0, at) },
+  /** Given in epoch ms. */
+  timestamptz: { bytes: 8, write: (bytes, at, value) => int8(bytes, at, value * 1000 - POSTGRES_EPOCH_US) },
+};

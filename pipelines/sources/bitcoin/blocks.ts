@@ -1,0 +1,181 @@
+/**
+ * Blocks of a range of heights, in order, each proved to be what its hash says before anyone uses it: header, work, link
+ * to the block before, transactions, witness data, amounts. The node is asked, not believed.
+ */
+import { TidemarkError } from '../../../shared/errors.ts';
+import type { NodeBlock } from './block-answer.ts';
+import type { BitcoinNode } from './node.ts';
+import { eraOf, halvingInterval, subsidyOf } from './schedule.ts';
+import {
+  type BlockContent,
+  type BlockHeader,
+  contentFault,
+  hasItsWork,
+  readHeader,
+  writeHeader,
+} from './wire/block.ts';
+import {
+  displayHash,
+  displayHashAt,
+  HASH_BYTES,
+  hashFromDisplay,
+  sha256d,
+  sha256Hex,
+  sha256OfHexInto,
+} from './wire/hash.ts';
+import { TransactionLayout } from './wire/layout.ts';
+import { MAX_SATS, WireReader } from './wire/reader.ts';
+import { readTransaction } from './wire/transaction.ts';
+
+export interface CheckedBlock {
+  readonly block: NodeBlock;
+  /** 80 bytes. */
+  readonly header: Buffer;
+  /** Digest of each transaction's bytes, in hex. */
+  readonly digests: readonly string[];
+  /** Of all transactions, satoshis. */
+  readonly fees: number;
+  /** Time of this block minus that of the one before; at genesis of the next one minus this. */
+  readonly rawInterval: number;
+}
+
+export interface BlockRange {
+  readonly chain: string;
+  readonly from: number;
+  readonly to: number;
+  /** Hashes of from..to as they were planned: another chain in the meantime is noticed. */
+  readonly hashes: readonly string[];
+  /** Blocks being fetched ahead of the one that is used. */
+  readonly ahead: number;
+}
+
+/** @throws TidemarkError NODE_BLOCK_INVALID, NODE_UNDO_MISSING, CHAIN_REORGANISED and those of the calls. */
+export async function* readBlocks(node: BitcoinNode, range: BlockRange): AsyncGenerator<CheckedBlock> {
+  const { from, hashes, chain, ahead } = range;
+  const fetched: Promise<NodeBlock>[] = [];
+  const fetchNext = () => {
+    const hash = hashes[next++];
+    if (hash === undefined) return;
+    const block = node.block(hash);
+    block.catch(() => {}); // surfaces when its turn comes
+    fetched.push(block);
+  };
+  let next = 0;
+  for (let started = 0; started < ahead; started++) fetchNext();
+  let before = await previousOf(node, range);
+  for (let index = 0; index < hashes.length; index++) {
+    const block = await fetched.shift()!;
+    fetchNext();
+    const checked = checkBlock(block, { chain, hash: hashes[index], height: from + index, ...before });
+    yield checked;
+    before = { prevHash: block.hash, prevTime: block.time };
+  }
+}
+
+interface Before {
+  readonly prevHash: string;
+  /** At genesis the time of the block after it, the other way round. */
+  readonly prevTime: number;
+}
+
+async function previousOf(node: BitcoinNode, { from, hashes }: BlockRange): Promise<Before> {
+  if (from === 0) {
+    const [genesis, second] = await node.hashes(0, 1);
+    const [time, nextTime] = [await headerOf(node, genesis), await headerOf(node, second)].map(({ time }) => time);
+    return { prevHash: '', prevTime: 2 * time - nextTime };
+  }
+  const first = await headerOf(node, hashes[0]);
+  const prevHash = displayHash(first.prevHash);
+  return { prevHash, prevTime: (await headerOf(node, prevHash)).time };
+}
+
+async function headerOf(node: BitcoinNode, hash: string): Promise<BlockHeader> {
+  const bytes = await node.header(hash);
+  if (displayHash(sha256d(bytes)) !== hash) throw invalid(hash, 'its header does not match its hash');
+  return readHeader(new WireReader(bytes, (message) => invalid(hash, message)));
+}
+
+export interface Expected extends Before {
+  readonly chain: string;
+  readonly hash: string;
+  readonly height: number;
+}
+
+export function checkBlock(block: NodeBlock, expected: Expected): CheckedBlock {
+  const { hash, height, prevHash, prevTime, chain } = expected;
+  const header: BlockHeader = {
+    version: block.version,
+    prevHash: block.prevHash === '' ? Buffer.alloc(32) : hashFromDisplay(block.prevHash),
+    merkleRoot: hashFromDisplay(block.merkleRoot),
+    time: block.time,
+    bits: Number.parseInt(block.bits, 16),
+    nonce: block.nonce,
+  };
+  const bytes = writeHeader(header);
+  const digest = sha256d(bytes);
+  if (displayHash(digest) !== hash || block.hash !== hash) throw invalid(hash, 'its header does not match its hash');
+  if (!hasItsWork(digest, header.bits)) throw invalid(hash, 'it lacks the work it claims');
+  if (block.height !== height || block.prevHash !== prevHash) {
+    throw new TidemarkError(
+      'CHAIN_REORGANISED',
+      `Block ${hash} at height ${block.height} does not follow ${prevHash || 'the start of the chain'} at height ${height - 1}`,
+      { details: { height, hash } },
+    );
+  }
+  const { content, digests } = contentOf(block, hash);
+  const fault = contentFault(header, content);
+  if (fault) throw invalid(hash, fault);
+  let fees = 0;
+  for (const [index, { sums }] of block.transactions.entries()) {
+    if (index === 0) continue;
+    const { input, output } = sums;
+    if (output > input || input > MAX_SATS) {
+      throw invalid(hash, `transaction ${index} takes in ${input} satoshis and pays out ${output}`);
+    }
+    fees += input - output;
+  }
+  // What inputs spent is in no hash of the block; this is what the block itself says about it.
+  if (block.transactions[0].sums.output > fees + subsidyOf(eraOf(height, halvingInterval(chain)))) {
+    throw invalid(hash, 'its coinbase takes more than subsidy and fees');
+  }
+  return { block, header: bytes, digests, fees, rawInterval: block.time - prevTime };
+}
+
+/** Each transaction's bytes against its id; what the ids are then held against. */
+function contentOf({ transactions }: NodeBlock, hash: string): { content: BlockContent; digests: string[] } {
+  const layout = new TransactionLayout();
+  const count = transactions.length;
+  const txids = Buffer.alloc(count * HASH_BYTES);
+  const wtxids = Buffer.alloc(count * HASH_BYTES);
+  const digests: string[] = [];
+  let [coinbase, hasSecondCoinbase, hasWitness]: [BlockContent['coinbase'], boolean, boolean] = [
+    undefined,
+    false,
+    false,
+  ];
+  for (const [index, { raw, txid }] of transactions.entries()) {
+    const fail = (message: string) => invalid(hash, `transaction ${index}: ${message}`);
+    const reader = new WireReader(raw, fail);
+    layout.read(reader);
+    if (reader.left > 0) throw reader.fault(`${reader.left} bytes follow it`);
+    const at = index * HASH_BYTES;
+    layout.txidInto(txids, at);
+    if (displayHashAt(txids, at) !== txid) throw invalid(hash, `transaction ${index} does not match its id`);
+    // The hash with witness data is the digest of the digest that the row holds.
+    const digest = sha256Hex(raw);
+    digests.push(digest);
+    if (layout.marked) sha256OfHexInto(wtxids, at, digest);
+    else txids.copy(wtxids, at, at, at + HASH_BYTES);
+    hasWitness ||= layout.marked;
+    if (!layout.isCoinbase) continue;
+    if (index === 0) coinbase = readTransaction(new WireReader(raw, fail));
+    else hasSecondCoinbase = true;
+  }
+  return { content: { coinbase, hasSecondCoinbase, hasWitness, count, txids, wtxids }, digests };
+}
+
+function invalid(hash: string, what: string): TidemarkError {
+  return new TidemarkError('NODE_BLOCK_INVALID', `Block ${hash} is not what it should be: ${what}`, {
+    details: { hash },
+  });
+}

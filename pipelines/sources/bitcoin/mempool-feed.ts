@@ -1,0 +1,141 @@
+/** The mempool as a feed: a snapshot now, or one every so often. */
+import { setTimeout as sleep } from 'node:timers/promises';
+import { fileURLToPath, pathToFileURL } from 'node:url';
+import { codeOf, explain, TidemarkError } from '../../../shared/errors.ts';
+import { DAY_MS } from '../../../shared/time/days.ts';
+import type { Feed, FeedNeeds, OpenedFeed, SampleNeeds } from '../types.ts';
+import { MEMPOOL_DATASET } from './datasets.ts';
+import { snapshotDir, snapshotFiles, takeSnapshot } from './mempool.ts';
+import { type OpenedNode, openNode } from './open-node.ts';
+import { checkNode } from './prechecks.ts';
+import { ProvedChain } from './proved-chain.ts';
+import { SAMPLE_CHAIN, SAMPLE_SNAPSHOTS, startSampleNode } from './sample/generate.ts';
+import { mempoolSource, type SnapshotRequest, snapshotRequest } from './source.ts';
+
+const SAMPLE_DAYS = 3;
+/** Snapshots whose state is asked for at once. */
+const ASKED_AT_ONCE = 1_000;
+/** Nobody but the operator mends these. Any other fault is of one snapshot: blocks are followed beside it, and the next may do. */
+const OF_THE_SETTINGS: ReadonlySet<string> = new Set([
+  'NODE_CREDENTIALS_REFUSED',
+  'NODE_CHAIN_MISMATCH',
+  'NODE_PRUNED',
+]);
+
+export const mempoolFeed: Feed = {
+  name: MEMPOOL_DATASET.key,
+  datasets: [MEMPOOL_DATASET],
+  options: { required: [] },
+  sample: { partitions: () => SAMPLE_SNAPSHOTS, make: makeSample },
+  async open(needs) {
+    if (needs.location) return sampleFeed(needs);
+    await using cleanup = new AsyncDisposableStack();
+    const opened = cleanup.use(await openNode(needs));
+    const feed = new MempoolFeed(needs, opened);
+    const kept = cleanup.move();
+    return {
+      source: mempoolSource(opened.network),
+      requests: async () => feed.now(),
+      follow: () => feed.follow(),
+      [Symbol.asyncDispose]: () => kept.disposeAsync(),
+    } satisfies OpenedFeed;
+  },
+};
+
+/** The chain's sample takes them with its own; where it is there already the node is made once more for them. */
+async function makeSample({ directory, todayMs, log, signal }: SampleNeeds) {
+  if ((await snapshotFiles(snapshotDir(directory, SAMPLE_CHAIN))).length < SAMPLE_SNAPSHOTS) {
+    const fromMs = todayMs - SAMPLE_DAYS * DAY_MS;
+    await using _node = await startSampleNode({ directory, snapshotsIn: directory, fromMs, log, signal });
+  }
+  return { location: pathToFileURL(`${directory}/`), selection: { options: {}, reingest: false } };
+}
+
+/** What lies in the sample's folder. */
+async function sampleFeed({ location }: FeedNeeds): Promise<OpenedFeed> {
+  const dir = snapshotDir(fileURLToPath(location as URL), SAMPLE_CHAIN);
+  return {
+    source: mempoolSource(SAMPLE_CHAIN),
+    requests: async () => (await snapshotFiles(dir)).map(snapshotRequest),
+    async [Symbol.asyncDispose]() {},
+  };
+}
+
+class MempoolFeed {
+  readonly #needs: FeedNeeds;
+  readonly #opened: OpenedNode;
+
+  constructor(needs: FeedNeeds, opened: OpenedNode) {
+    this.#needs = needs;
+    this.#opened = opened;
+  }
+
+  /** Kept snapshots that are not proved yet, and one taken now. */
+  async *now(): AsyncGenerator<SnapshotRequest> {
+    yield* await this.#unproved();
+    yield await this.#take();
+  }
+
+  async *follow(): AsyncGenerator<SnapshotRequest> {
+    const { signal, settings, log, onAway } = this.#needs;
+    const seconds = settings.SVC_BITCOIN_MEMPOOL_INTERVAL_SECONDS;
+    const handed = new Set<number>();
+    let due = performance.now();
+    let fault: string | undefined;
+    let away = 0;
+    while (!signal.aborted) {
+      // Also what somebody else has taken meanwhile, on demand.
+      for (const request of await this.#unproved()) {
+        if (handed.has(request.file.takenAtMs)) continue;
+        handed.add(request.file.takenAtMs);
+        yield request;
+      }
+      if (seconds > 0 && performance.now() >= due) {
+        due = Math.max(due + seconds * 1000, performance.now());
+        try {
+          const request = await this.#take();
+          handed.add(request.file.takenAtMs);
+          yield request;
+          fault = undefined;
+          away = 0;
+        } catch (error) {
+          if (signal.aborted) return;
+          if (error instanceof TidemarkError && OF_THE_SETTINGS.has(error.code)) throw error;
+          // Said once, until it is another one.
+          const code = codeOf(error) ?? 'UNEXPECTED';
+          if (code !== fault) log.warn({ code, fault: explain(error) }, 'no snapshot of the mempool; trying further');
+          fault = code;
+          onAway?.(++away, explain(error));
+        }
+      }
+      await sleep(settings.SVC_BITCOIN_POLL_SECONDS * 1000, undefined, { signal }).catch(() => {});
+    }
+  }
+
+  get #dir(): string {
+    return snapshotDir(this.#opened.keepIn, this.#opened.network);
+  }
+
+  async #take(): Promise<SnapshotRequest> {
+    const { node, network } = this.#opened;
+    await checkNode(node, network);
+    await new ProvedChain(this.#needs.catalog, this.#opened, false).checkSameChain();
+    return snapshotRequest(await takeSnapshot(node, { dir: this.#dir, chain: network, now: Date.now }));
+  }
+
+  async #unproved(): Promise<SnapshotRequest[]> {
+    const { catalog } = this.#needs;
+    const files = await snapshotFiles(this.#dir);
+    const wanted: SnapshotRequest[] = [];
+    for (let at = 0; at < files.length; at += ASKED_AT_ONCE) {
+      const some = files.slice(at, at + ASKED_AT_ONCE);
+      const keys = some.map(({ takenAtMs }) => `${takenAtMs}`);
+      const known = await catalog.partitionsOf(MEMPOOL_DATASET, keys);
+      const ended = new Set(
+        known.filter(({ state }) => state === 'proved' || state === 'quarantined').map((row) => row.partitionKey),
+      );
+      for (const file of some) if (!ended.has(`${file.takenAtMs}`)) wanted.push(snapshotRequest(file));
+    }
+    return wanted;
+  }
+}

@@ -1,0 +1,350 @@
+/**
+ * Calls to a Bitcoin node through the `bitcoin-core` package, with what it lacks: numbers are kept as their own text (its
+ * parser rounds short ones and turns long ones into strings), errors inside a batch are thrown, an answer that was cut
+ * is told from one that ended, and calls have a deadline, retries, a size limit and a bound on how many run at once.
+ * Credentials are in no message and no log line.
+ */
+import { TidemarkError } from '../../../../shared/errors.ts';
+import type { Logger } from '../../../../shared/log/logger.ts';
+import { type Backoff, Retryable, withAttempts } from '../../documents/retry.ts';
+import { parseExactly } from './exact-json.ts';
+import { JsonCursor, JsonKeys } from './json-cursor.ts';
+
+export interface RpcOptions {
+  /** Of the node; credentials in it are used where none are given. */
+  readonly url: URL;
+  readonly user?: string;
+  readonly password?: string;
+  /** Until an answer is complete. */
+  readonly timeoutMs: number;
+  readonly maxAttempts: number;
+  /** Calls at once. */
+  readonly parallel: number;
+  readonly backoff?: Backoff;
+  readonly signal?: AbortSignal;
+  readonly log?: Logger;
+}
+
+export interface RpcCall {
+  readonly method: string;
+  readonly params: readonly unknown[];
+}
+
+/** A block of 4 MB in its most talkative form is about 40 MB of JSON. */
+const MAX_ANSWER_BYTES = 128 * 1024 * 1024;
+
+/** What is kept for the next answer: the room of an ordinary block, and no more than that of the most talkative. */
+const LEAST_ANSWER_BYTES = 64 * 1024;
+const MAX_KEPT_BYTES = 64 * 1024 * 1024;
+const NOTHING: Buffer = Buffer.alloc(0);
+
+const UNAUTHORIZED = new Set([401, 403]);
+const WARMING_UP = -28;
+
+/** What is used of the package, which types little of itself. */
+interface CoreClient {
+  command(...args: unknown[]): Promise<unknown>;
+  request: { post(options: object): HttpRequest };
+  parser: { rpc(response: HttpResponse): unknown };
+}
+interface HttpRequest {
+  abort(): void;
+  on(event: 'data', listener: (piece: Buffer) => void): this;
+  on(event: 'error', listener: (error: unknown) => void): this;
+  on(event: 'complete', listener: (head: HttpHead) => void): this;
+}
+interface HttpHead {
+  readonly statusCode: number;
+  readonly headers: Readonly<Record<string, string | undefined>>;
+}
+interface HttpResponse extends HttpHead {
+  readonly body: Buffer;
+}
+
+export class RpcClient {
+  /** Host and port, for messages. */
+  readonly place: string;
+  readonly #options: RpcOptions;
+  readonly #idle: Connection[];
+  readonly #waiting: ((connection: Connection) => void)[] = [];
+
+  private constructor(options: RpcOptions, place: string, connections: Connection[]) {
+    this.#options = options;
+    this.place = place;
+    this.#idle = connections;
+  }
+
+  /** Nothing is sent yet. */
+  static async open(options: RpcOptions): Promise<RpcClient> {
+    // Loaded here: commands that talk to no node do without its 30 modules.
+    const { default: Client } = await import('bitcoin-core');
+    const { url } = options;
+    const place = url.host;
+    const config = {
+      host: `${url.protocol}//${url.host}${url.pathname === '/' ? '' : url.pathname}`,
+      username: options.user ?? credential(url.username),
+      password: options.password ?? credential(url.password),
+      // The deadline is kept here, for the whole answer.
+      timeout: options.timeoutMs + 1_000,
+      // Its own would print requests, headers included, when DEBUG is set.
+      logger: { debug() {} },
+    };
+    const connections = Array.from(
+      { length: options.parallel },
+      () => new Connection(new Client(config) as unknown as CoreClient, place, options.timeoutMs),
+    );
+    return new RpcClient(options, place, connections);
+  }
+
+  /** The result, numbers as texts. @throws TidemarkError SOURCE_*, NODE_*. */
+  async call(method: string, ...params: readonly unknown[]): Promise<unknown> {
+    const answer = await this.#send({ method, params }, (connection, signal) =>
+      connection.command([method, ...params], signal),
+    );
+    return resultOf(answer, method, this.place);
+  }
+
+  /** The result as `read` takes it from the bytes, under the cursor: of answers of many megabytes. */
+  async read<T>(
+    reading: Reading & { readonly read: (cursor: JsonCursor) => T },
+    method: string,
+    ...params: readonly unknown[]
+  ): Promise<T> {
+    const answer = await this.#send({ method, params }, (connection, signal) =>
+      connection.command([method, ...params], signal, reading),
+    );
+    return resultOf(answer, method, this.place) as T;
+  }
+
+  /** The results in order. @throws TidemarkError naming the entry, if any of them failed. */
+  async batch(calls: readonly RpcCall[]): Promise<unknown[]> {
+    if (calls.length === 0) return [];
+    const sent = calls.map(({ method, params }) => ({ method, parameters: params }));
+    return await this.#send({ method: `${calls.length} calls`, params: [] }, async (connection, signal) => {
+      const answers = await connection.command([sent], signal);
+      if (!Array.isArray(answers) || answers.length !== calls.length) {
+        const found = Array.isArray(answers) ? `${answers.length} answers` : 'no list';
+        throw new TidemarkError('NODE_ANSWER_INVALID', `${this.place} answered ${calls.length} calls with ${found}`);
+      }
+      return answers.map((answer, index) => {
+        // The package numbers the calls of a batch at the end of their ids.
+        if (!String((answer as Partial<Envelope>)?.id).endsWith(`-${index}`)) {
+          throw new TidemarkError('NODE_ANSWER_INVALID', `${this.place} answered the calls of a batch out of order`);
+        }
+        return resultOf(answer, `${calls[index].method} (${index + 1} of ${calls.length})`, this.place);
+      });
+    });
+  }
+
+  async #send<T>(call: RpcCall, send: (connection: Connection, signal?: AbortSignal) => Promise<T>): Promise<T> {
+    const { maxAttempts, backoff, signal, log } = this.#options;
+    const onRetry = (fault: TidemarkError, attempt: number, waitMs: number) =>
+      log?.warn({ node: this.place, method: call.method, attempt, wait_ms: Math.round(waitMs) }, fault.message);
+    return await withAttempts({ maxAttempts, backoff, signal, onRetry }, async () => {
+      const connection = this.#idle.pop() ?? (await new Promise<Connection>((take) => this.#waiting.push(take)));
+      try {
+        signal?.throwIfAborted();
+        return await send(connection, signal);
+      } finally {
+        const next = this.#waiting.shift();
+        if (next) next(connection);
+        else this.#idle.push(connection);
+      }
+    });
+  }
+}
+
+/** One call at a time through one instance of the package, so that a call can be given up. */
+class Connection {
+  readonly #client: CoreClient;
+  readonly #place: string;
+  readonly #timeoutMs: number;
+  #signal: AbortSignal | undefined;
+  /** Of the call under way. */
+  #reading: Reading = {};
+  /** For its answer; of the calls before, which are read by then. */
+  #answer = NOTHING;
+
+  constructor(client: CoreClient, place: string, timeoutMs: number) {
+    this.#client = client;
+    this.#place = place;
+    this.#timeoutMs = timeoutMs;
+    client.parser = { rpc: (response) => this.#parse(response) };
+    Object.assign(client.request, { postAsync: (options: object) => this.#post(options) });
+  }
+
+  /** Envelopes, not results: see resultOf. */
+  async command(args: readonly unknown[], signal: AbortSignal | undefined, reading: Reading = {}): Promise<unknown> {
+    this.#signal = signal;
+    this.#reading = reading;
+    return await this.#client.command(...args);
+  }
+
+  #post(options: object): Promise<HttpResponse> {
+    const { promise, resolve, reject } = Promise.withResolvers<HttpResponse>();
+    const signal = this.#signal;
+    const { maxBytes = MAX_ANSWER_BYTES, keepsBytes = false } = this.#reading;
+    // Taken for this call alone: of one that is given up pieces may still come.
+    let answer = this.#answer;
+    this.#answer = NOTHING;
+    let bytes = 0;
+    // Without a callback: with one, the package parses every answer twice more, for a log that nobody reads.
+    const request = this.#client.request.post(options);
+    request.on('error', (error) =>
+      reject(
+        bytes > 0
+          ? this.#cut(`${reasonOf(error)} after ${bytes} bytes`, error)
+          : new Retryable(this.#unreachable(`cannot be asked: ${reasonOf(error)}`)),
+      ),
+    );
+    request.on('complete', ({ statusCode, headers }) => {
+      const declared = headers['content-length'];
+      if (declared !== undefined && bytes < Number(declared)) {
+        return reject(this.#cut(`${bytes} of ${declared} bytes were read`));
+      }
+      if (!keepsBytes && answer.length <= MAX_KEPT_BYTES) this.#answer = answer;
+      resolve({ statusCode, headers, body: answer.subarray(0, bytes) });
+    });
+    const giveUp = (fault: unknown) => {
+      request.abort();
+      reject(fault);
+    };
+    const timer = setTimeout(
+      () => giveUp(new Retryable(this.#unreachable(`did not answer within ${this.#timeoutMs} ms`))),
+      this.#timeoutMs,
+    );
+    const onAbort = () => giveUp(signal?.reason);
+    signal?.addEventListener('abort', onAbort);
+    request.on('data', (piece) => {
+      const before = bytes;
+      bytes += piece.length;
+      if (bytes > maxBytes) {
+        const message = `The Bitcoin node at ${this.#place} answers with more than ${maxBytes} bytes`;
+        giveUp(new TidemarkError('SOURCE_TOO_LARGE', message, { details: { max_bytes: maxBytes } }));
+        return;
+      }
+      // Pieces are copied as they come and not kept: a thousand of them would be collected with every block.
+      if (bytes > answer.length) {
+        const larger = Buffer.allocUnsafeSlow(Math.max(2 * bytes, LEAST_ANSWER_BYTES));
+        answer.copy(larger, 0, 0, before);
+        answer = larger;
+      }
+      answer.set(piece, before);
+    });
+    return promise.finally(() => {
+      clearTimeout(timer);
+      signal?.removeEventListener('abort', onAbort);
+    });
+  }
+
+  #parse({ statusCode, body }: HttpResponse): unknown {
+    const at = { node: this.#place, status: statusCode };
+    if (UNAUTHORIZED.has(statusCode)) {
+      const message = `The Bitcoin node at ${this.#place} refuses the user name or password (HTTP ${statusCode})`;
+      throw new TidemarkError('NODE_CREDENTIALS_REFUSED', message, { details: at });
+    }
+    const { read } = this.#reading;
+    const taken = statusCode === 200 && read ? this.#read(body, read) : undefined;
+    if (taken) return taken;
+    let parsed: unknown;
+    try {
+      parsed = parseExactly(body);
+    } catch (cause) {
+      // Errors outside of a call come as a text or a page: a full work queue, a proxy's own words.
+      if (statusCode !== 200) throw new Retryable(this.#unreachable(`answered HTTP ${statusCode}`));
+      throw this.#cut('it is not whole JSON', cause);
+    }
+    if (isEnvelope(parsed) || (Array.isArray(parsed) && parsed.every(isEnvelope))) return parsed;
+    throw new TidemarkError(
+      'NODE_ANSWER_INVALID',
+      `What listens at ${this.#place} does not answer as a Bitcoin node does`,
+      {
+        details: at,
+      },
+    );
+  }
+
+  /** Undefined when it is no answer with a result: then it is read as any other. */
+  #read(body: Buffer, reader: (cursor: JsonCursor) => unknown): Envelope | undefined {
+    const cursor = new JsonCursor(body);
+    let result: { readonly is: unknown } | undefined;
+    try {
+      if (!cursor.isObject) return undefined;
+      cursor.object();
+      while (cursor.member()) {
+        const place = ENVELOPE.placeOf(body, cursor.start, cursor.end);
+        const isNull = place >= 0 && cursor.peek() === NULL;
+        if (place === RESULT && !isNull) result = { is: reader(cursor) };
+        else if (place === ERROR && !isNull) return undefined;
+        else cursor.skip();
+      }
+      cursor.finish();
+    } catch (error) {
+      if (error instanceof SyntaxError) throw this.#cut('it is not whole JSON', error);
+      throw error;
+    }
+    return result && { id: undefined, result: result.is, error: null };
+  }
+
+  /** The reason is in the message; as a cause it would be said twice. */
+  #unreachable(what: string): TidemarkError {
+    const message = `The Bitcoin node at ${this.#place} ${what}`;
+    return new TidemarkError('NODE_UNREACHABLE', message, { details: { node: this.#place } });
+  }
+
+  #cut(what: string, cause?: unknown): Retryable {
+    const message = `The answer of the Bitcoin node at ${this.#place} was cut: ${what}`;
+    return new Retryable(new TidemarkError('NODE_ANSWER_CUT', message, { details: { node: this.#place }, cause }));
+  }
+}
+
+const ENVELOPE = new JsonKeys(['result', 'error']);
+const [RESULT, ERROR] = [0, 1];
+/** `n` of null; results that are read so are objects. */
+const NULL = 0x6e;
+
+interface Reading {
+  /** Takes the result from the bytes. */
+  readonly read?: (cursor: JsonCursor) => unknown;
+  readonly maxBytes?: number;
+  /** The result holds some of the bytes; without that they are written over by the next answer. */
+  readonly keepsBytes?: boolean;
+}
+
+interface Envelope {
+  readonly id: unknown;
+  readonly result: unknown;
+  readonly error: { readonly code?: unknown; readonly message?: unknown } | null;
+}
+
+function isEnvelope(value: unknown): value is Envelope {
+  return typeof value === 'object' && value !== null && 'result' in value && 'error' in value;
+}
+
+function resultOf(answer: unknown, method: string, place: string): unknown {
+  const { error, result } = answer as Envelope;
+  if (error === null) return result;
+  const code = Number(error.code);
+  const message = `The Bitcoin node at ${place} refuses ${method}: ${String(error.message)}`;
+  if (code === WARMING_UP) throw new Retryable(new TidemarkError('NODE_UNREACHABLE', message));
+  throw new TidemarkError('NODE_CALL_REFUSED', message, { details: { node: place, method, rpc_code: code } });
+}
+
+/** As it stands in an address. @throws TidemarkError CONFIGURATION_INVALID, without repeating it */
+function credential(encoded: string): string | undefined {
+  try {
+    return decodeURIComponent(encoded) || undefined;
+  } catch {
+    throw new TidemarkError(
+      'CONFIGURATION_INVALID',
+      'SVC_BITCOIN_RPC_URL: a % in its user or password does not begin an escape; write it %25',
+    );
+  }
+}
+
+/** Node's connection errors may have an empty message and the reason in their code. */
+function reasonOf(error: unknown): string {
+  const first = error instanceof AggregateError ? error.errors[0] : error;
+  if (!(first instanceof Error)) return String(first);
+  return first.message || ((first as NodeJS.ErrnoException).code ?? first.name);
+}

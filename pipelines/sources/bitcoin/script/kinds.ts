@@ -1,0 +1,122 @@
+/** What an output's script is, and the address it pays to: the node's own classes under the node's own names. */
+import { hash } from 'node:crypto';
+import { sha256 } from '../wire/hash.ts';
+import { addressFormat, base58Address, witnessAddress } from './address.ts';
+import { scriptNumber } from './asm.ts';
+import { OP, type Operation, operationAt } from './opcodes.ts';
+
+export type ScriptType =
+  | 'nonstandard'
+  | 'anchor'
+  | 'pubkey'
+  | 'pubkeyhash'
+  | 'scripthash'
+  | 'multisig'
+  | 'nulldata'
+  | 'witness_v0_keyhash'
+  | 'witness_v0_scripthash'
+  | 'witness_v1_taproot'
+  | 'witness_unknown';
+
+export interface ScriptKind {
+  readonly type: ScriptType;
+  /** None for a bare public key or multisig: they commit to keys, not to an address. */
+  readonly addresses: readonly string[];
+}
+
+const MAX_KEYS = 20;
+/** The program of an anchor output, spendable by anyone. */
+const ANCHOR = Buffer.from('4e73', 'hex');
+
+export function scriptKind(script: Buffer, chain: string): ScriptKind {
+  const format = addressFormat(chain);
+  const { length } = script;
+  if (length === 23 && script[0] === OP.HASH160 && script[1] === 20 && script[22] === OP.EQUAL) {
+    return { type: 'scripthash', addresses: [base58Address(format.scriptHash, script.subarray(2, 22))] };
+  }
+  const witness = witnessProgram(script);
+  if (witness) {
+    const type = witnessType(witness);
+    if (type === 'nonstandard') return { type, addresses: [] };
+    return { type, addresses: [witnessAddress(format.prefix, witness.version, witness.program)] };
+  }
+  if (script[0] === OP.RETURN && isPushOnly(script, 1)) return { type: 'nulldata', addresses: [] };
+  if ((length === 35 || length === 67) && script[0] === length - 2 && script[length - 1] === OP.CHECKSIG) {
+    if (isKey(script.subarray(1, length - 1))) return { type: 'pubkey', addresses: [] };
+  }
+  if (
+    length === 25 &&
+    script[0] === OP.DUP &&
+    script[1] === OP.HASH160 &&
+    script[2] === 20 &&
+    script[23] === OP.EQUALVERIFY &&
+    script[24] === OP.CHECKSIG
+  ) {
+    return { type: 'pubkeyhash', addresses: [base58Address(format.keyHash, script.subarray(3, 23))] };
+  }
+  return { type: isMultisig(script) ? 'multisig' : 'nonstandard', addresses: [] };
+}
+
+interface WitnessProgram {
+  readonly version: number;
+  readonly program: Buffer;
+}
+
+function witnessProgram(script: Buffer): WitnessProgram | undefined {
+  if (script.length < 4 || script.length > 42 || script[1] !== script.length - 2) return undefined;
+  if (script[0] !== 0 && (script[0] < OP.ONE || script[0] > OP.SIXTEEN)) return undefined;
+  return { version: script[0] === 0 ? 0 : script[0] - OP.ONE + 1, program: script.subarray(2) };
+}
+
+function witnessType({ version, program }: WitnessProgram): ScriptType {
+  if (version === 0) {
+    if (program.length === 20) return 'witness_v0_keyhash';
+    return program.length === 32 ? 'witness_v0_scripthash' : 'nonstandard';
+  }
+  if (version === 1 && program.length === 32) return 'witness_v1_taproot';
+  return version === 1 && program.equals(ANCHOR) ? 'anchor' : 'witness_unknown';
+}
+
+function isPushOnly(script: Buffer, from: number): boolean {
+  for (let at = from; at < script.length; ) {
+    const operation = operationAt(script, at);
+    if (!operation || operation.opcode > OP.SIXTEEN) return false;
+    at = operation.end;
+  }
+  return true;
+}
+
+/** Whether the length is the one that the first byte announces. */
+function isKey(bytes: Buffer): boolean {
+  const kind = bytes[0];
+  if (kind === 2 || kind === 3) return bytes.length === 33;
+  return (kind === 4 || kind === 6 || kind === 7) && bytes.length === 65;
+}
+
+function isMultisig(script: Buffer): boolean {
+  if (script.length === 0 || script[script.length - 1] !== OP.CHECKMULTISIG) return false;
+  const needed = operationAt(script, 0);
+  if (!needed) return false;
+  const required = smallCount(script, needed, 1);
+  if (required === undefined) return false;
+  let keys = 0;
+  let operation = operationAt(script, needed.end);
+  while (operation && isKey(script.subarray(operation.dataAt, operation.end))) {
+    keys++;
+    operation = operationAt(script, operation.end);
+  }
+  if (!operation || smallCount(script, operation, required) !== keys) return false;
+  return operation.end + 1 === script.length;
+}
+
+/** A count of keys: 1 to 16 by their opcodes, up to 20 as the shortest push. */
+function smallCount(script: Buffer, { opcode, dataAt, end }: Operation, least: number): number | undefined {
+  let count: number;
+  if (opcode >= OP.ONE && opcode <= OP.SIXTEEN) count = opcode - OP.ONE + 1;
+  else if (opcode === 1 && script[dataAt] > 16) count = scriptNumber(script, dataAt, end);
+  else return undefined;
+  return count >= least && count <= MAX_KEYS ? count : undefined;
+}
+
+/** RIPEMD-160 of SHA-256: what keys and scripts are named by in an address. */
+export const hash160 = (bytes: Buffer): Buffer => hash('ripemd160', sha256(bytes), 'buffer');

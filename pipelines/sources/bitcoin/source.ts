@@ -1,0 +1,127 @@
+/**
+ * A node as a source. Blocks: a range of heights is a document, its hashes are what names it, and one pass over it feeds
+ * six datasets. The mempool: a snapshot kept on disk is a document.
+ */
+import { TidemarkError } from '../../../shared/errors.ts';
+import { sha256Hex } from '../../../shared/frame/codec.ts';
+import type { DocumentFacts } from '../../../shared/frame/manifest.ts';
+import { heightKey } from '../../../shared/registry/keys.ts';
+import { RecordFrames } from '../records/record-frames.ts';
+import type { DecodedItem, DocumentRequest, OpenedDocument, Source } from '../types.ts';
+import { readBlocks } from './blocks.ts';
+import { CHAIN_DATASETS, MEMPOOL_DATASET } from './datasets.ts';
+import { mempoolEvents, readSnapshot, type SnapshotFile } from './mempool.ts';
+import type { BitcoinNode } from './node.ts';
+import { eventsOf } from './rows/expect.ts';
+
+export interface HeightRequest extends DocumentRequest {
+  /** Both included. */
+  readonly from: number;
+  readonly to: number;
+  /** Why none of these blocks can be had yet. */
+  readonly unsettled?: string;
+}
+
+export function heightRequest(from: number, to: number, unsettled?: string): HeightRequest {
+  const key = heightKey(from, to);
+  return {
+    period: from === to ? `height ${key}` : `heights ${key}`,
+    partitions: CHAIN_DATASETS.map((dataset) => ({ dataset, key })),
+    from,
+    to,
+    unsettled,
+  };
+}
+
+/** Each hash vouches for its block: a list of them is the range, however the node words its blocks. */
+const listed = (hashes: readonly string[]): string => hashes.map((hash) => `${hash}\n`).join('');
+
+export const hashesDigest = (hashes: readonly string[]): string => sha256Hex(Buffer.from(listed(hashes)));
+
+const documentName = (chain: string, key: string): string => `${chain}-blocks-${key}`;
+
+/** Whether a document's name, of blocks or of a snapshot, is one of that chain. */
+export const isOfChain = (chain: string, name: string): boolean =>
+  name.startsWith(`${chain}-blocks-`) || name.startsWith(`${chain}-mempool-`);
+
+export interface ChainSourceOptions {
+  readonly node: BitcoinNode;
+  readonly chain: string;
+  /** Blocks being fetched ahead of the one that is published. */
+  readonly ahead: number;
+  /** Holds the first block against what is proved below it. @throws TidemarkError CHAIN_REORGANISED */
+  readonly checkLink?: (height: number, prevHash: string) => Promise<void>;
+}
+
+export function chainSource({ node, chain, ahead, checkLink }: ChainSourceOptions): Source<HeightRequest> {
+  const documentOf = async (request: HeightRequest): Promise<{ hashes: string[]; facts: DocumentFacts }> => {
+    const { from, to, unsettled } = request;
+    if (unsettled !== undefined) {
+      throw new TidemarkError('NODE_HEIGHT_BEYOND_TIP', `${request.period}: not settled yet, ${unsettled}`);
+    }
+    const hashes = await node.hashes(from, to);
+    const name = documentName(chain, heightKey(from, to));
+    const bytes = listed(hashes).length;
+    return { hashes, facts: { name, sha256: hashesDigest(hashes), bytes, granularity: 'heights' } };
+  };
+  return {
+    datasets: CHAIN_DATASETS,
+    publishedSha256: async (request) => (await documentOf(request)).facts.sha256,
+    async open(request): Promise<OpenedDocument> {
+      const { hashes, facts } = await documentOf(request);
+      const { from, to } = request;
+      return {
+        facts,
+        async *decode({ frameRawBytes }): AsyncGenerator<DecodedItem> {
+          const key = heightKey(from, to);
+          const frames = new Map(
+            CHAIN_DATASETS.map((dataset) => [dataset.key as string, new RecordFrames(dataset, key, frameRawBytes)]),
+          );
+          let medianTime = 0;
+          for await (const checked of readBlocks(node, { chain, from, to, hashes, ahead })) {
+            if (checked.block.height === from) await checkLink?.(from, checked.block.prevHash);
+            // Not delegated: that would wait a turn for each of thousands of events.
+            for (const event of eventsOf(checked, chain)) {
+              for (const run of frames.get(event.dataset)!.add(event)) yield run;
+            }
+            medianTime = checked.block.medianTime;
+            // Frames hold what they need of it.
+            node.release(checked.block);
+          }
+          // No later block may have a time as early as that.
+          for (const one of frames.values()) yield* one.end({ through_ms: (medianTime + 1) * 1000 });
+        },
+        async [Symbol.asyncDispose]() {},
+      };
+    },
+  };
+}
+
+export interface SnapshotRequest extends DocumentRequest {
+  readonly file: SnapshotFile;
+}
+
+export function snapshotRequest(file: SnapshotFile): SnapshotRequest {
+  const key = `${file.takenAtMs}`;
+  const at = new Date(file.takenAtMs).toISOString();
+  return { period: `mempool at ${at}`, partitions: [{ dataset: MEMPOOL_DATASET, key }], file };
+}
+
+export function mempoolSource(chain: string): Source<SnapshotRequest> {
+  return {
+    datasets: [MEMPOOL_DATASET],
+    publishedSha256: async ({ file }) => (await readSnapshot(file, chain)).document.sha256,
+    async open({ file }): Promise<OpenedDocument> {
+      const snapshot = await readSnapshot(file, chain);
+      return {
+        facts: { ...snapshot.document, granularity: 'snapshot' },
+        async *decode({ frameRawBytes }): AsyncGenerator<DecodedItem> {
+          const frames = new RecordFrames(MEMPOOL_DATASET, `${file.takenAtMs}`, frameRawBytes);
+          for (const event of mempoolEvents(snapshot)) yield* frames.add(event);
+          yield* frames.end();
+        },
+        async [Symbol.asyncDispose]() {},
+      };
+    },
+  };
+}

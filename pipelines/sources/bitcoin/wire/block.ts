@@ -1,0 +1,132 @@
+/** Block headers and what ties a block together: its hash, its work, its merkle roots. */
+import { HASH_BYTES, sha256d, sha256dInto } from './hash.ts';
+import type { WireReader } from './reader.ts';
+import type { Transaction } from './transaction.ts';
+
+export const HEADER_BYTES = 80;
+
+/** Hashes as on the wire. */
+export interface BlockHeader {
+  readonly version: number;
+  readonly prevHash: Buffer;
+  readonly merkleRoot: Buffer;
+  /** Epoch seconds, as the miner said. */
+  readonly time: number;
+  readonly bits: number;
+  readonly nonce: number;
+}
+
+export function readHeader(reader: WireReader): BlockHeader {
+  return {
+    version: reader.i32(),
+    prevHash: reader.take(32),
+    merkleRoot: reader.take(32),
+    time: reader.u32(),
+    bits: reader.u32(),
+    nonce: reader.u32(),
+  };
+}
+
+export function writeHeader(header: BlockHeader): Buffer {
+  const bytes = Buffer.alloc(HEADER_BYTES);
+  bytes.writeInt32LE(header.version, 0);
+  header.prevHash.copy(bytes, 4);
+  header.merkleRoot.copy(bytes, 36);
+  bytes.writeUInt32LE(header.time, 68);
+  bytes.writeUInt32LE(header.bits, 72);
+  bytes.writeUInt32LE(header.nonce, 76);
+  return bytes;
+}
+
+/** Whether the hash (as on the wire) is at most the target that the header itself claims. */
+export function hasItsWork(hash: Buffer, bits: number): boolean {
+  const mantissa = bits & 0x007fffff;
+  const shift = (bits >>> 24) - 3;
+  if ((bits & 0x00800000) !== 0 || mantissa === 0) return false;
+  const target = shift >= 0 ? BigInt(mantissa) << BigInt(8 * shift) : BigInt(mantissa >>> (-8 * shift));
+  return BigInt(`0x${Buffer.from(hash).reverse().toString('hex')}`) <= target;
+}
+
+/**
+ * The root over the hashes, and whether some level ends in a pair that is the same hash twice: then another list of
+ * transactions has this root too (CVE-2012-2459), and the root proves nothing.
+ */
+export function merkleRoot(hashes: readonly Buffer[]): { readonly root: Buffer; readonly ambiguous: boolean } {
+  return merkleRootOf(Buffer.concat(hashes), hashes.length);
+}
+
+/** Of hashes one behind the other, which are lost: each level is written over the one below it. */
+function merkleRootOf(hashes: Buffer, count: number): { readonly root: Buffer; readonly ambiguous: boolean } {
+  let ambiguous = false;
+  const last = Buffer.alloc(2 * HASH_BYTES);
+  for (let width = count; width > 1; width = (width + 1) >> 1) {
+    for (let left = 0; left < width; left += 2) {
+      const at = left * HASH_BYTES;
+      let pair = hashes.subarray(at, at + 2 * HASH_BYTES);
+      if (left + 1 === width) {
+        hashes.copy(last, 0, at, at + HASH_BYTES);
+        hashes.copy(last, HASH_BYTES, at, at + HASH_BYTES);
+        pair = last;
+      } else if (areSame(pair)) ambiguous = true;
+      sha256dInto(hashes, (left >> 1) * HASH_BYTES, pair);
+    }
+  }
+  return { root: Buffer.from(hashes.subarray(0, HASH_BYTES)), ambiguous };
+}
+
+function areSame(pair: Buffer): boolean {
+  for (let at = 0; at < HASH_BYTES; at++) if (pair[at] !== pair[at + HASH_BYTES]) return false;
+  return true;
+}
+
+/** What ties transactions to their block. */
+export interface BlockContent {
+  readonly coinbase: Transaction | undefined;
+  /** Whether any but the first is one, too. */
+  readonly hasSecondCoinbase: boolean;
+  /** Whether any has witness data. */
+  readonly hasWitness: boolean;
+  readonly count: number;
+  /** One behind the other, as on the wire. */
+  readonly txids: Buffer;
+  readonly wtxids: Buffer;
+}
+
+/** `OP_RETURN`, 36 bytes, the four of BIP 141. */
+const COMMITMENT = Buffer.from('6a24aa21a9ed', 'hex');
+const COMMITMENT_BYTES = 38;
+
+/**
+ * Why the witness data is not what the coinbase commits to (BIP 141), or undefined. Blocks without witness data need
+ * no commitment, and those before segregated witness have none.
+ */
+function witnessFault({ coinbase, hasWitness, wtxids, count }: BlockContent & { coinbase: Transaction }) {
+  const outputs = coinbase.outputs.filter(
+    ({ script }) => script.length >= COMMITMENT_BYTES && script.subarray(0, COMMITMENT.length).equals(COMMITMENT),
+  );
+  const commitment = outputs.at(-1);
+  const [reserved, ...more] = coinbase.inputs[0].witness;
+  if (commitment === undefined || !hasWitness) {
+    return commitment === undefined && hasWitness ? 'it holds witness data that nothing commits to' : undefined;
+  }
+  if (reserved?.length !== HASH_BYTES || more.length > 0) return "the coinbase's witness is not one item of 32 bytes";
+  const leaves = Buffer.from(wtxids);
+  leaves.fill(0, 0, HASH_BYTES);
+  const { root } = merkleRootOf(leaves, count);
+  const expected = sha256d(Buffer.concat([root, reserved]));
+  return expected.equals(commitment.script.subarray(COMMITMENT.length, COMMITMENT_BYTES))
+    ? undefined
+    : 'its witness data is not what its coinbase commits to';
+}
+
+/** Why the transactions are not those of the header, or undefined. */
+export function contentFault(header: BlockHeader, content: BlockContent): string | undefined {
+  const { coinbase, txids, count } = content;
+  if (count === 0) return 'it has no transactions';
+  if (!coinbase) return 'its first transaction is no coinbase';
+  if (content.hasSecondCoinbase) return 'it has a second coinbase';
+  const { root, ambiguous } = merkleRootOf(Buffer.from(txids), count);
+  if (ambiguous) return 'its transactions repeat in a way that its merkle root cannot tell';
+  if (!root.equals(header.merkleRoot)) return 'its transactions are not those of its merkle root';
+  return witnessFault({ ...content, coinbase });
+}

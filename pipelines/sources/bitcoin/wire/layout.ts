@@ -1,0 +1,173 @@
+/**
+ * Where the parts of a transaction lie in its consensus serialisation. One layout is filled again and again: a block of
+ * thousands of transactions is walked through without an object for each part.
+ */
+import { HASH_BYTES, sha256d, sha256dInto } from './hash.ts';
+import type { WireReader } from './reader.ts';
+
+const NO_VOUT = 0xffffffff;
+const OUTPOINT_BYTES = 36;
+const SEQUENCE_BYTES = 4;
+const VERSION_BYTES = 4;
+
+/** Shortest input (outpoint, empty script, sequence) and output (amount, empty script). */
+const MIN_INPUT_BYTES = 41;
+const MIN_OUTPUT_BYTES = 9;
+
+/** Numbers of an input's places: outpoint, script, its end (where the sequence is), the witness's count. */
+const INPUT_PLACES = 4;
+/** Of an output's: amount, script, its end. */
+const OUTPUT_PLACES = 3;
+
+export class TransactionLayout {
+  bytes: Buffer = Buffer.alloc(0);
+  start = 0;
+  end = 0;
+  inputs = 0;
+  outputs = 0;
+  /** Whether witness data lies among it. */
+  marked = false;
+  #reader: WireReader | undefined;
+  #bodyStart = 0;
+  #bodyEnd = 0;
+  #inputs = new Int32Array(16 * INPUT_PLACES);
+  #outputs = new Int32Array(16 * OUTPUT_PLACES);
+  #stripped = Buffer.alloc(1024);
+
+  /** The next transaction. @throws the reader's fault */
+  read(reader: WireReader): this {
+    const { bytes } = reader;
+    this.#reader = reader;
+    this.bytes = bytes;
+    this.start = reader.at;
+    reader.skip(VERSION_BYTES);
+    // An empty list of inputs where the list should be marks the form with witness data (BIP 144).
+    this.marked = bytes[reader.at] === 0;
+    if (this.marked) {
+      reader.skip(2);
+      if (bytes[reader.at - 1] !== 1) throw reader.fault('a transaction has no inputs, or flags that are not known');
+    }
+    this.#bodyStart = reader.at;
+    this.#readInputs(reader);
+    this.#readOutputs(reader);
+    this.#bodyEnd = reader.at;
+    if (this.marked) this.#readWitnesses(reader);
+    reader.skip(4); // lock time
+    this.end = reader.at;
+    return this;
+  }
+
+  get isCoinbase(): boolean {
+    if (this.inputs !== 1 || this.prevVout(0) !== NO_VOUT) return false;
+    const at = this.outpoint(0);
+    for (let place = at; place < at + HASH_BYTES; place++) if (this.bytes[place] !== 0) return false;
+    return true;
+  }
+
+  /** Where the hash is of what the input spends. */
+  outpoint(input: number): number {
+    return this.#inputs[input * INPUT_PLACES];
+  }
+
+  prevVout(input: number): number {
+    return this.bytes.readUInt32LE(this.outpoint(input) + HASH_BYTES);
+  }
+
+  inputScript(input: number): number {
+    return this.#inputs[input * INPUT_PLACES + 1];
+  }
+
+  inputScriptEnd(input: number): number {
+    return this.#inputs[input * INPUT_PLACES + 2];
+  }
+
+  sequence(input: number): number {
+    return this.bytes.readUInt32LE(this.inputScriptEnd(input));
+  }
+
+  /** Reads its witness: a count, and so many fields. Undefined where it has none. */
+  witness(input: number): WireReader | undefined {
+    if (!this.marked) return undefined;
+    const at = this.#inputs[input * INPUT_PLACES + 3];
+    return this.bytes[at] === 0 ? undefined : this.#reader?.from(at);
+  }
+
+  /** Where the amount is, which has been found to be one. */
+  amount(output: number): number {
+    return this.#outputs[output * OUTPUT_PLACES];
+  }
+
+  outputScript(output: number): number {
+    return this.#outputs[output * OUTPUT_PLACES + 1];
+  }
+
+  outputScriptEnd(output: number): number {
+    return this.#outputs[output * OUTPUT_PLACES + 2];
+  }
+
+  /** The id, as on the wire, into `target`. */
+  txidInto(target: Buffer, at: number): void {
+    sha256dInto(target, at, this.#withoutWitness());
+  }
+
+  get txid(): Buffer {
+    return sha256d(this.#withoutWitness());
+  }
+
+  /** Good until the next call. */
+  #withoutWitness(): Buffer {
+    const { bytes, start, end } = this;
+    if (!this.marked) return bytes.subarray(start, end);
+    const body = this.#bodyEnd - this.#bodyStart;
+    const length = VERSION_BYTES + body + 4;
+    if (this.#stripped.length < length) this.#stripped = Buffer.allocUnsafeSlow(2 * length);
+    bytes.copy(this.#stripped, 0, start, start + VERSION_BYTES);
+    bytes.copy(this.#stripped, VERSION_BYTES, this.#bodyStart, this.#bodyEnd);
+    bytes.copy(this.#stripped, VERSION_BYTES + body, end - 4, end);
+    return this.#stripped.subarray(0, length);
+  }
+
+  #readInputs(reader: WireReader): void {
+    this.inputs = reader.count(MIN_INPUT_BYTES);
+    if (this.inputs === 0) throw reader.fault('a transaction has no inputs');
+    if (this.#inputs.length < this.inputs * INPUT_PLACES) this.#inputs = new Int32Array(2 * this.inputs * INPUT_PLACES);
+    for (let input = 0; input < this.inputs; input++) {
+      const slot = input * INPUT_PLACES;
+      this.#inputs[slot] = reader.at;
+      reader.skip(OUTPOINT_BYTES);
+      const length = reader.count(1);
+      this.#inputs[slot + 1] = reader.at;
+      reader.skip(length);
+      this.#inputs[slot + 2] = reader.at;
+      reader.skip(SEQUENCE_BYTES);
+    }
+  }
+
+  #readOutputs(reader: WireReader): void {
+    this.outputs = reader.count(MIN_OUTPUT_BYTES);
+    if (this.outputs === 0) throw reader.fault('a transaction has no outputs');
+    if (this.#outputs.length < this.outputs * OUTPUT_PLACES) {
+      this.#outputs = new Int32Array(2 * this.outputs * OUTPUT_PLACES);
+    }
+    for (let output = 0; output < this.outputs; output++) {
+      const slot = output * OUTPUT_PLACES;
+      this.#outputs[slot] = reader.at;
+      reader.sats();
+      const length = reader.count(1);
+      this.#outputs[slot + 1] = reader.at;
+      reader.skip(length);
+      this.#outputs[slot + 2] = reader.at;
+    }
+  }
+
+  #readWitnesses(reader: WireReader): void {
+    let items = 0;
+    for (let input = 0; input < this.inputs; input++) {
+      this.#inputs[input * INPUT_PLACES + 3] = reader.at;
+      const count = reader.count(1);
+      for (let item = 0; item < count; item++) reader.skipField();
+      items += count;
+    }
+    if (items === 0) throw reader.fault('witness data is announced and empty');
+  }
+}

@@ -1,0 +1,159 @@
+/** Gets a fund's document and keeps it: nothing is parsed that is not on the disk before. */
+import { TidemarkError } from '../../../shared/errors.ts';
+import { sha256Hex } from '../../../shared/frame/codec.ts';
+import type { Logger } from '../../../shared/log/logger.ts';
+import { fetchAnswer, type SourceLimits } from '../documents/fetch.ts';
+import type { Fetch, Keep, KeptFetch } from '../documents/keep.ts';
+import { localBytes } from '../documents/local.ts';
+import { displayUrl } from '../documents/urls.ts';
+import type { ArchivedDocument } from './archive.ts';
+import type { PageBrowser } from './browser.ts';
+import { pathBehind, type Seen } from './capture.ts';
+import type { Issuer } from './issuers/types.ts';
+
+/** Where a document is. */
+export type Place =
+  /** At the issuer; of today, or of a past day where the issuer has those. */
+  | { readonly kind: 'issuer'; readonly base: URL; readonly day?: string }
+  | { readonly kind: 'archive'; readonly document: ArchivedDocument }
+  /** Nowhere: asked for, and not to be had. */
+  | { readonly kind: 'absent'; readonly fault: TidemarkError }
+  /** Fetched before. */
+  | { readonly kind: 'kept'; readonly fetch: KeptFetch };
+
+export interface FundDocument {
+  readonly bytes: Buffer;
+  readonly seen: Seen;
+}
+
+export interface FetchNeeds extends SourceLimits {
+  /** None for a sample's documents, which can be made again. */
+  readonly keep?: Keep;
+  readonly filed?: FiledBefore;
+  readonly browser: PageBrowser;
+  readonly signal: AbortSignal;
+  readonly log: Logger;
+}
+
+/** A page of an issuer is a megabyte or two. */
+const MAX_PAGE_BYTES = 32 * 1024 * 1024;
+const PAGE_LIMIT = "the limit of an issuer's document";
+
+const ACCEPTED = { csv: 'text/csv, text/plain', json: 'application/json, text/plain', html: 'text/html' } as const;
+
+/** @throws TidemarkError naming fund and document. */
+export async function fundDocument(issuer: Issuer, place: Place, needs: FetchNeeds): Promise<FundDocument> {
+  try {
+    switch (place.kind) {
+      case 'issuer':
+        return await fromIssuer(issuer, place, needs);
+      case 'archive':
+        return await fromArchive(issuer, place.document, needs);
+      case 'kept':
+        return await fromKept(place.fetch, needs);
+      case 'absent':
+        throw place.fault;
+    }
+  } catch (error) {
+    if (!(error instanceof TidemarkError)) throw error;
+    throw new TidemarkError(error.code, `${issuer.ticker}: ${error.message}`, {
+      details: { ...error.details, fund: issuer.ticker, source_id: issuer.sourceId },
+      cause: error.cause,
+    });
+  }
+}
+
+async function fromIssuer(
+  issuer: Issuer,
+  { base, day }: Place & { kind: 'issuer' },
+  needs: FetchNeeds,
+): Promise<FundDocument> {
+  const { document, sourceId } = issuer;
+  const path = day === undefined ? document.path : document.pathOf!(day);
+  const keep = async (bytes: Buffer, name: string, asked: Record<string, string>) =>
+    await needs.keep?.put(bytes, { source_id: sourceId, name, asked });
+  const get = async (below: string) => {
+    const url = urlOf(base, below);
+    if (document.by === 'browser') return await needs.browser.document(url, document.answers);
+    const headers = { accept: ACCEPTED[document.extension] };
+    return (await fetchAnswer({ ...needs, url, headers, maxBytes: MAX_PAGE_BYTES })).bytes;
+  };
+  const first = await get(path);
+  if (document.next === undefined) {
+    const kept = await keep(first, path, day === undefined ? {} : { day });
+    return { bytes: first, seen: { name: path, atMs: kept?.fetched_at_ms ?? Date.now(), askedDay: day } };
+  }
+  await keep(first, path, { part: LEADING_PAGE });
+  const next = pathBehind(issuer, first, path);
+  const bytes = await get(next);
+  const kept = await keep(bytes, next, {});
+  return { bytes, seen: { name: next, atMs: kept?.fetched_at_ms ?? Date.now() } };
+}
+
+/** What is asked for on the way to a document, and is none itself. */
+const LEADING_PAGE = 'page';
+export const isLeadingPage = ({ asked }: KeptFetch): boolean => asked.part === LEADING_PAGE;
+
+async function fromArchive(
+  { sourceId }: Issuer,
+  { day, name, url }: ArchivedDocument,
+  { filed, signal }: FetchNeeds,
+): Promise<FundDocument> {
+  const bytes = await localBytes({ url, maxBytes: MAX_PAGE_BYTES, limitName: PAGE_LIMIT, signal });
+  await filed?.put(bytes, { source_id: sourceId, name, asked: { filed_day: day } });
+  return { bytes, seen: { name, atMs: Date.now(), filedDay: day } };
+}
+
+async function fromKept({ sha256, name, asked, fetched_at_ms }: KeptFetch, { keep }: FetchNeeds) {
+  // An archive is read as of now, whenever that is.
+  const atMs = asked.filed_day === undefined ? fetched_at_ms : Date.now();
+  const seen: Seen = { name, atMs, askedDay: asked.day, filedDay: asked.filed_day };
+  return { bytes: await keep!.read(sha256), seen };
+}
+
+/** Keeps documents of archives, each once: an archive that is read again has not been fetched again. */
+export class FiledBefore {
+  readonly #keep: Keep;
+  readonly #bySource = new Map<string, Promise<Set<string>>>();
+
+  constructor(keep: Keep) {
+    this.#keep = keep;
+  }
+
+  async put(bytes: Buffer, fetch: Fetch): Promise<void> {
+    const known = await this.#known(fetch.source_id);
+    const key = keyOf({ ...fetch, sha256: sha256Hex(bytes) });
+    if (known.has(key)) return;
+    await this.#keep.put(bytes, fetch);
+    known.add(key);
+  }
+
+  #known(sourceId: string): Promise<Set<string>> {
+    const known = this.#bySource.get(sourceId) ?? this.#read(sourceId);
+    this.#bySource.set(sourceId, known);
+    return known;
+  }
+
+  async #read(sourceId: string): Promise<Set<string>> {
+    const known = new Set<string>();
+    for await (const fetch of this.#keep.fetches(sourceId)) known.add(keyOf(fetch));
+    return known;
+  }
+}
+
+const keyOf = ({ sha256, name, asked }: Pick<KeptFetch, 'sha256' | 'name' | 'asked'>) =>
+  [sha256, name, asked.filed_day].join(' ');
+
+/** The issuer's path and query below the base's path. @throws TidemarkError CONFIGURATION_INVALID for an odd base. */
+function urlOf(base: URL, path: string): URL {
+  const [pathname, query = ''] = path.split(/\?(.*)/s);
+  const url = new URL(base);
+  url.hash = '';
+  url.pathname = `${base.pathname.replace(/\/+$/, '')}${pathname}`;
+  const own = base.search.replace(/^\?/, '');
+  url.search = [query, own].filter(Boolean).join('&');
+  if (url.protocol !== 'http:' && url.protocol !== 'https:') {
+    throw new TidemarkError('CONFIGURATION_INVALID', `${displayUrl(url)} is no address of an issuer`);
+  }
+  return url;
+}

@@ -1,0 +1,62 @@
+/** Two requests: the page names its build, the build's data document holds the fund. */
+import Big from 'big.js';
+import { isBitcoin, onlyBitcoin } from '../parse/bitcoin-row.ts';
+import { parseAsOf } from '../parse/dates.ts';
+import { MAX_HOLDINGS } from '../parse/facts.ts';
+import { unreadable } from '../parse/fault.ts';
+import { firstText, Place, parseJson } from '../parse/json.ts';
+import { sum } from '../parse/numbers.ts';
+import { refuseForeign } from '../parse/page.ts';
+import type { Issuer } from './types.ts';
+
+const BUILD = /"buildId":"([A-Za-z0-9_-]+)"/;
+
+export const bitwiseBitb: Issuer = {
+  sourceId: 'etf_bitwise_bitb_daily',
+  issuer: 'bitwise',
+  ticker: 'BITB',
+  document: {
+    path: '/',
+    by: 'http',
+    extension: 'json',
+    next(page) {
+      refuseForeign(page);
+      const build = BUILD.exec(page)?.[1];
+      if (build === undefined) throw unreadable('the page names no buildId');
+      return `/_next/data/${build}/index.json`;
+    },
+  },
+  parse(document) {
+    const props = new Place(parseJson(document), '').at('pageProps');
+    const data = props.at('fundData', 'data');
+    const details = data.at('fundDetails');
+    const basket = data.at('holdings', 'basket').list(MAX_HOLDINGS);
+    const bitcoin = onlyBitcoin(basket, (row) => isBitcoin(row.at('companyName').text()));
+    const wallets = data.at('wallets', 'walletBalances').list(MAX_WALLETS);
+    const reserves = props.at('proofOfReservesSnapshotData');
+    const date = firstText(details.at('asOfDate'), data.at('holdings', 'asOfDate'));
+    const active = wallets.filter((wallet) => wallet.at('active').value === true);
+    return {
+      as_of_date: parseAsOf(date, `${details.path}.asOfDate`),
+      btc_units: bitcoin.at('shares').number(),
+      btc_market_value_usd: bitcoin.at('marketValue').number(),
+      total_net_assets_usd: details.at('netAssets').number(),
+      holdings_row_count: details.at('numHoldings').number(),
+      shares_outstanding: details.at('sharesOutstanding').number(),
+      total_holdings_market_value_usd: sum(
+        basket.map((row) => row.at('marketValue').number()),
+        'marketValue',
+      ),
+      wallet_count: new Big(active.length),
+      wallet_balance_total_btc: sum(
+        wallets.map((wallet) => wallet.at('balance').number()),
+        'balance',
+      ),
+      proof_of_reserves_total_btc: reserves.at('totalReserve').number(),
+      proof_of_reserves_timestamp_utc: reserves.at('timestamp').text(),
+      fund_data_updated_at_utc: data.at('updatedAt').text(),
+    };
+  },
+};
+
+const MAX_WALLETS = 10_000;

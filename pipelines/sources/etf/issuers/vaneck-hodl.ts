@@ -1,0 +1,36 @@
+/** JSON with every number written out as text. */
+import Big from 'big.js';
+import { isBitcoin, onlyBitcoin } from '../parse/bitcoin-row.ts';
+import { parseAsOf } from '../parse/dates.ts';
+import { MAX_HOLDINGS } from '../parse/facts.ts';
+import { firstText, Place, parseJson } from '../parse/json.ts';
+import { sum } from '../parse/numbers.ts';
+import type { Issuer } from './types.ts';
+
+export const vaneckHodl: Issuer = {
+  sourceId: 'etf_vaneck_hodl_daily',
+  issuer: 'vaneck',
+  ticker: 'HODL',
+  document: {
+    path: '/Main/HoldingsBlock/GetDataset/?blockId=348327&pageId=243755&ticker=HODL',
+    by: 'http',
+    extension: 'json',
+  },
+  parse(document) {
+    const root = new Place(parseJson(document), '');
+    const holdings = root.at('Holdings').list(MAX_HOLDINGS);
+    const bitcoin = onlyBitcoin(holdings, (row) => isBitcoin(row.at('HoldingName').text()));
+    return {
+      as_of_date: parseAsOf(firstText(root.at('AsOfDate')), 'AsOfDate'),
+      btc_units: bitcoin.at('Shares').number(),
+      btc_market_value_usd: bitcoin.at('MV').number(),
+      btc_weight_pct: bitcoin.at('Weight').number(),
+      total_net_assets_usd: sum(
+        holdings.map((row) => row.at('MV').number()),
+        'MV',
+      ),
+      holdings_row_count: new Big(holdings.length),
+      source_cusip: bitcoin.at('CUSIP').text(),
+    };
+  },
+};

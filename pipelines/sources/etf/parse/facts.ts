@@ -1,0 +1,141 @@
+/** What a fund says of one day, and the metrics that follow from it. */
+import Big from 'big.js';
+import { shown, unreadable } from './fault.ts';
+
+/** A fund holds Bitcoin and perhaps cash; a longer list is another document. */
+export const MAX_HOLDINGS = 1000;
+
+type Kind = 'number' | 'integer' | 'text';
+
+interface FactRule {
+  readonly kind: Kind;
+  readonly unit: string | null;
+  readonly required?: true;
+  /** May be below zero: an overdraft, a discount. Anything else that is negative was misread. */
+  readonly signed?: true;
+  /** Tells of the page, not of the fund: changes from fetch to fetch, and makes no other record. */
+  readonly passing?: true;
+  readonly doc: string;
+}
+
+/** Every name a fund's day may carry. Those not required may be null, and are then metrics without a value. */
+export const FACTS = {
+  issuer: { kind: 'text', unit: null, required: true, doc: 'The issuer.' },
+  ticker: { kind: 'text', unit: null, required: true, doc: 'The fund.' },
+  as_of_date: { kind: 'text', unit: null, required: true, doc: 'The day the document speaks of, `YYYY-MM-DD`.' },
+  btc_units: { kind: 'number', unit: 'BTC', required: true, doc: 'Bitcoin held.' },
+  btc_market_value_usd: {
+    kind: 'number',
+    unit: 'USD',
+    required: true,
+    doc: 'What it is worth, as the issuer says (DEFI: units x price; FBTC: the net assets).',
+  },
+  total_net_assets_usd: {
+    kind: 'number',
+    unit: 'USD',
+    required: true,
+    doc: 'Net assets: the sum of the holdings where the document is a list of them, else as said.',
+  },
+  holdings_row_count: {
+    kind: 'integer',
+    unit: 'COUNT',
+    required: true,
+    doc: 'Holdings in the list; 1 where the fund holds Bitcoin alone and has no list (GBTC, FBTC).',
+  },
+  btc_weight_pct: { kind: 'number', unit: 'PCT', doc: 'Share of Bitcoin in the fund.' },
+  cash_market_value_usd: {
+    kind: 'number',
+    unit: 'USD',
+    signed: true,
+    doc: 'The cash row of the list; negative for an overdraft, null without one.',
+  },
+  shares_outstanding: { kind: 'number', unit: 'COUNT', doc: 'Shares of the fund.' },
+  nav_per_share_usd: {
+    kind: 'number',
+    unit: 'USD',
+    doc: 'Net asset value of a share (GBTC: its field `holdingsPerShare`).',
+  },
+  market_price_per_share_usd: { kind: 'number', unit: 'USD', doc: 'Price of a share on the exchange.' },
+  premium_discount_pct: {
+    kind: 'number',
+    unit: 'PCT',
+    signed: true,
+    doc: 'Price over net asset value; negative for a discount.',
+  },
+  net_assets_as_of_date: { kind: 'text', unit: null, doc: 'Day of the net assets, which may lag behind `as_of_date`.' },
+  total_net_assets_reported_usd: {
+    kind: 'number',
+    unit: 'USD',
+    doc: 'Net assets as said beside the list, rounded by the issuer.',
+  },
+  total_holdings_market_value_usd: {
+    kind: 'number',
+    unit: 'USD',
+    doc: 'Sum of the list beside net assets that the issuer says.',
+  },
+  wallet_count: { kind: 'integer', unit: 'COUNT', doc: 'Active wallets.' },
+  wallet_balance_total_btc: { kind: 'number', unit: 'BTC', doc: 'Balance of all wallets listed.' },
+  proof_of_reserves_total_btc: { kind: 'number', unit: 'BTC', doc: 'Reserves attested.' },
+  proof_of_reserves_timestamp_utc: {
+    kind: 'text',
+    unit: null,
+    passing: true,
+    doc: 'When they were attested, in the words of the document.',
+  },
+  fund_data_updated_at_utc: {
+    kind: 'text',
+    unit: null,
+    passing: true,
+    doc: "When the issuer changed the fund's data, in the words of the document.",
+  },
+  btc_price_usd: { kind: 'number', unit: 'USD', doc: 'Price of a bitcoin that the market value is made of.' },
+  holdings_download_url: { kind: 'text', unit: null, doc: 'Where the issuer offers the list for download.' },
+  source_cusip: { kind: 'text', unit: null, doc: "CUSIP in the document: the fund's, HODL: the holding's." },
+  source_isin: { kind: 'text', unit: null, doc: 'ISIN of the fund.' },
+  source_fund_id: { kind: 'text', unit: null, doc: "The issuer's own number of the fund." },
+} as const satisfies Record<string, FactRule>;
+
+export type FactName = keyof typeof FACTS;
+
+/** `undefined`: the issuer's document has no such fact. `null`: it has, and says nothing. */
+export type Facts = { readonly [Name in FactName]?: Big | string | null };
+
+/** A metric: one fact with its unit, in the channels of a metric row. */
+export interface Metric {
+  readonly name: FactName | 'observed_at_utc';
+  readonly unit: string | null;
+  readonly kind: 'float' | 'int' | 'string' | 'null';
+  /** Numbers in plain decimal notation, without what does not matter to their value. */
+  readonly text: string | null;
+}
+
+/**
+ * The metrics of a fund's day, by name: each fact, and the day itself.
+ * @throws TidemarkError naming a required fact that is missing, or a count that is no whole number.
+ */
+export function metricsOf(facts: Facts): Metric[] {
+  const metrics = (Object.keys(FACTS) as FactName[]).flatMap((name) => {
+    const value = facts[name];
+    const rule: FactRule = FACTS[name];
+    if (rule.required && (value === undefined || value === null)) throw unreadable(`${name} is missing`);
+    return value === undefined ? [] : [metricOf(name, rule, value)];
+  });
+  const observed: Metric = {
+    name: 'observed_at_utc',
+    unit: null,
+    kind: 'string',
+    text: `${facts.as_of_date}T00:00:00.000Z`,
+  };
+  return [...metrics, observed].sort((a, b) => (a.name < b.name ? -1 : 1));
+}
+
+function metricOf(name: FactName, { kind, unit, signed }: FactRule, value: Big | string | null): Metric {
+  if (value === null) return { name, unit, kind: 'null', text: null };
+  if (kind === 'text') return { name, unit, kind: 'string', text: String(value) };
+  if (!(value instanceof Big)) throw unreadable(`${name} is no number: ${shown(value)}`);
+  if (value.lt(0) && !signed) throw unreadable(`${name} is negative: ${value.toFixed()}`);
+  if (kind === 'number') return { name, unit, kind: 'float', text: value.toFixed() };
+  if (!value.eq(value.round(0))) throw unreadable(`${name} is no whole number: ${value.toFixed()}`);
+  if (name === 'holdings_row_count' && value.gt(MAX_HOLDINGS)) throw unreadable(`${name} is ${value.toFixed()}`);
+  return { name, unit, kind: 'int', text: value.toFixed(0) };
+}

@@ -1,0 +1,74 @@
+/**
+ * The last months of four series with their vintages, in the provider's layout: made up, the same on every machine on a
+ * day. The price index revises the month before each time; the yield has holidays without a value.
+ */
+import { writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { DAY_MS, dayKey } from '../../../shared/time/days.ts';
+import { isMarketDay } from '../../../shared/time/market-days.ts';
+import type { SampleNeeds } from '../types.ts';
+import { answerFile } from './folder.ts';
+import { observationsAnswer, type Publication, seriesAnswer, vintagesAnswer } from './generate.ts';
+import { type MacroSeries, SERIES } from './series.ts';
+
+const MONTHS = 13;
+const DAYS = 40;
+export const SAMPLE_PARTITIONS = (SERIES.length - 1) * MONTHS + DAYS;
+
+export async function makeSample({ directory, todayMs }: SampleNeeds) {
+  for (const series of SERIES) {
+    const publications = series.frequency === 'Daily' ? daily(todayMs) : monthly(series, todayMs);
+    const last = publications[publications.length - 1].vintage;
+    const answers = {
+      series: seriesAnswer(series, publications, `${last} 08:12:35-06`),
+      'series/vintagedates': vintagesAnswer(publications),
+      'series/observations': observationsAnswer(publications),
+    };
+    for (const [path, answer] of Object.entries(answers)) {
+      await writeFile(join(directory, answerFile(path, series.seriesId)), JSON.stringify(answer));
+    }
+  }
+  return { location: pathToFileURL(`${directory}/`), selection: { options: {}, reingest: false } };
+}
+
+/** A day's value comes the weekday after; days on which markets are closed have none, and say so. */
+function daily(todayMs: number): Publication[] {
+  const publications: Publication[] = [];
+  for (let ms = todayMs - DAY_MS; publications.length < DAYS; ms -= DAY_MS) {
+    const [day, weekday] = [dayKey(ms), new Date(ms).getUTCDay()];
+    if (weekday === 0 || weekday === 6) continue;
+    const observed = dayKey(ms - (weekday === 1 ? 3 : 1) * DAY_MS);
+    const value = isMarketDay(observed) ? (4.25 + wave(Date.parse(observed) / DAY_MS, 17, 0.31)).toFixed(2) : '.';
+    publications.unshift({ vintage: day, said: { [observed]: value } });
+  }
+  return publications;
+}
+
+/** A month's value comes on a day of the next one. */
+function monthly({ seriesId }: MacroSeries, todayMs: number): Publication[] {
+  const publishedOn = { FEDFUNDS: 2, UNRATE: 6, CPIAUCSL: 12 }[seriesId] ?? 1;
+  const months: { readonly ms: number; readonly vintage: string }[] = [];
+  const today = new Date(todayMs);
+  for (let back = 0; months.length < MONTHS; back++) {
+    const at = Date.UTC(today.getUTCFullYear(), today.getUTCMonth() - back, publishedOn);
+    if (at >= todayMs) continue;
+    const observed = Date.UTC(today.getUTCFullYear(), today.getUTCMonth() - back - 1, 1);
+    months.unshift({ ms: observed, vintage: dayKey(at) });
+  }
+  return months.map(({ ms, vintage }, index) => {
+    const said = { [dayKey(ms)]: monthsValue(seriesId, ms, index, 'first') };
+    if (seriesId !== 'CPIAUCSL' || index === 0) return { vintage, said };
+    const before = months[index - 1].ms;
+    return { vintage, said: { [dayKey(before)]: monthsValue(seriesId, before, index - 1, 'revised'), ...said } };
+  });
+}
+
+function monthsValue(seriesId: string, ms: number, index: number, print: 'first' | 'revised'): string {
+  const month = ms / (30 * DAY_MS);
+  if (seriesId === 'FEDFUNDS') return (4.33 - 0.25 * Math.floor(index / 5)).toFixed(2);
+  if (seriesId === 'UNRATE') return (4.2 + wave(month, 7, 0.2)).toFixed(1);
+  return (310 + index * 0.612 + (print === 'revised' ? 0.137 : 0)).toFixed(3);
+}
+
+const wave = (at: number, length: number, size: number) => Math.sin((2 * Math.PI * at) / length) * size;

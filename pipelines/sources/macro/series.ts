@@ -1,0 +1,46 @@
+/** The series that are kept, as the provider describes them. What it says otherwise is refused, never adapted to. */
+export interface MacroSeries {
+  /** The provider's id. */
+  readonly seriesId: string;
+  readonly sourceId: string;
+  readonly metricName: string;
+  /** Must be what the provider calls the unit; a rebased index is another metric. */
+  readonly unit: string;
+  readonly frequency: 'Daily' | 'Monthly';
+  readonly seasonalAdjustment: string;
+}
+
+export const SERIES: readonly MacroSeries[] = [
+  {
+    seriesId: 'FEDFUNDS',
+    sourceId: 'macro_fedfunds',
+    metricName: 'effective_federal_funds_rate',
+    unit: 'Percent',
+    frequency: 'Monthly',
+    seasonalAdjustment: 'Not Seasonally Adjusted',
+  },
+  {
+    seriesId: 'CPIAUCSL',
+    sourceId: 'macro_cpiaucsl',
+    metricName: 'consumer_price_index_all_items',
+    unit: 'Index 1982-1984=100',
+    frequency: 'Monthly',
+    seasonalAdjustment: 'Seasonally Adjusted',
+  },
+  {
+    seriesId: 'UNRATE',
+    sourceId: 'macro_unrate',
+    metricName: 'unemployment_rate',
+    unit: 'Percent',
+    frequency: 'Monthly',
+    seasonalAdjustment: 'Seasonally Adjusted',
+  },
+  {
+    seriesId: 'DGS10',
+    sourceId: 'macro_dgs10',
+    metricName: 'treasury_yield_10y',
+    unit: 'Percent',
+    frequency: 'Daily',
+    seasonalAdjustment: 'Not Seasonally Adjusted',
+  },
+];
