@@ -3,18 +3,39 @@ import { randomUUID } from 'node:crypto';
 import Koa from 'koa';
 import type { Settings } from '../shared/config/settings.ts';
 import type { Logger } from '../shared/log/logger.ts';
-import { WirePool } from './db/pool.ts';
+import { poolOptions, WirePool } from './db/pool.ts';
+import { Inspector } from './discovery/inspector.ts';
+import { LogReader } from './discovery/log-reader.ts';
+import { ProvedFiles } from './exports/artifact-files.ts';
+import { ExportService } from './exports/service.ts';
 import { discardBody } from './http/body.ts';
 import { ClientGone } from './http/client-gone.ts';
+import { Cors } from './http/cors.ts';
 import { KeyCheck } from './http/key.ts';
 import { answerProblem } from './http/problem-response.ts';
 import { type Route, routerOf } from './http/routes.ts';
 import { Slots } from './limits/slots.ts';
+import { Metrics } from './monitoring/metrics.ts';
+import { Monitor } from './monitoring/monitor.ts';
+import { freshnessRule } from './read/judge.ts';
 import { Reader } from './read/reader.ts';
 import { BufferPool } from './rendering/response.ts';
+import { shadowedBy } from './rights/serving-state.ts';
 import { RightsStore } from './rights/store.ts';
+import { coverageRoute } from './routes/coverage.ts';
+import { datasetsRoute } from './routes/datasets.ts';
+import { estimateRoute } from './routes/estimate.ts';
+import { type ExportFileDeps, exportFileRoutes } from './routes/export-files.ts';
+import { exportRoutes } from './routes/exports.ts';
 import { healthRoutes } from './routes/health.ts';
+import { historicalRoutes } from './routes/historical.ts';
+import { lineageRoute } from './routes/lineage.ts';
+import { metricsRoute } from './routes/metrics.ts';
+import { openapiRoutes, VERSION } from './routes/openapi.ts';
+import { opsRoutes } from './routes/ops.ts';
+import { pageRoutes } from './routes/page.ts';
 import { queryRoute } from './routes/query.ts';
+import type { ReadRouteDeps } from './routes/read-route.ts';
 import { Checks } from './startup.ts';
 
 export interface AppDeps {
@@ -31,13 +52,16 @@ export interface App extends AsyncDisposable {
   readonly checks: Checks;
   readonly slots: { readonly plain: Slots; readonly aligned: Slots };
   readonly pool: WirePool;
+  readonly monitor: Monitor;
+  readonly metrics: Metrics;
+  readonly exports: ExportService;
 }
 
 export function createApp(deps: AppDeps): App {
   const { settings, log } = deps;
-  const pool = new WirePool({ url: deps.databaseUrl, name: 'tidemark serving', connectTimeoutMs: 5000 });
+  const pool = new WirePool(poolOptions(deps.databaseUrl));
   const byokRole = settings.SVC_BYOK_DATABASE_ROLE;
-  const rights = new RightsStore(deps.rightsMatrixPath, { byokRole, log });
+  const rights = new RightsStore(deps.rightsMatrixPath, { byokRole, log, shadowed: shadowedBy(settings) });
   const timeoutMs = settings.SVC_QUERY_QUEUE_TIMEOUT_MS;
   const slots = {
     plain: new Slots({
@@ -53,41 +77,120 @@ export function createApp(deps: AppDeps): App {
       code: 'ALIGNED_QUERY_QUEUE_LIMIT_REACHED',
     }),
   };
+  const discoverySlots = () =>
+    new Slots({
+      running: settings.SVC_DISCOVERY_MAX_CONCURRENCY,
+      waiting: settings.SVC_DISCOVERY_MAX_QUEUE,
+      timeoutMs,
+      code: 'DISCOVERY_QUEUE_LIMIT_REACHED',
+    });
+  const catalogSlots = discoverySlots();
+  const lineageSlots = discoverySlots();
+  const inspector = new Inspector({ pool, byokRole, slots: catalogSlots });
+  const logReader = new LogReader((settings.SVC_NATS_READER_URL ?? settings.SVC_NATS_URL)?.href, log);
+  const budget = {
+    firstRowMs: settings.SVC_QUERY_FIRST_ROW_TIMEOUT_MS,
+    nextRowMs: settings.SVC_QUERY_NEXT_ROW_TIMEOUT_MS,
+  };
+  const freshness = freshnessRule(settings, deps.now);
   const reader = new Reader({
     pool,
     byokRole,
-    firstRowTimeoutMs: settings.SVC_QUERY_FIRST_ROW_TIMEOUT_MS,
-    alignedMaxAgeSeconds: settings.SVC_ALIGNED_FRESHNESS_MAX_AGE_SECONDS,
-    now: deps.now ?? Date.now,
+    budget,
+    ...freshness,
   });
-  const checks = new Checks({ pool, rights, log });
-  const routes = [
+  const checks = new Checks({ pool, rights, byokRole, log });
+  const queues = { native: slots.plain, aligned: slots.aligned, discovery: catalogSlots, lineage: lineageSlots };
+  const monitor = new Monitor({
+    databaseUrl: deps.databaseUrl,
+    manager: () => logReader.manager(),
+    log,
+    now: deps.now,
+  });
+  const metrics = new Metrics({
+    status: () => monitor.status(),
+    checks: () => checks.run(),
+    queues,
+    connections: () => pool.open,
+    version: VERSION,
+  });
+  const reads: ReadRouteDeps = {
+    reader,
+    rights,
+    plainSlots: slots.plain,
+    alignedSlots: slots.aligned,
+    buffers: new BufferPool(),
+    maxBodyBytes: settings.SVC_HTTP_MAX_BODY_BYTES,
+    stallTimeoutMs: settings.SVC_QUERY_STALL_TIMEOUT_MS,
+    log,
+    observe: (labels, seconds, rows) => metrics.read(labels, seconds, rows),
+  };
+  const exports = new ExportService({
+    settings,
+    databaseUrl: deps.databaseUrl,
+    rights,
+    freshness,
+    log,
+    role: 'serving',
+  });
+  const exportDeps: ExportFileDeps = {
+    store: exports.store,
+    queue: exports.queue,
+    audit: exports.audit,
+    places: exports.places,
+    limits: exports.limits,
+    inspector,
+    rights,
+    freshness,
+    files: new ProvedFiles(),
+    maxBodyBytes: settings.SVC_HTTP_MAX_BODY_BYTES,
+    stallTimeoutMs: settings.SVC_QUERY_STALL_TIMEOUT_MS,
+  };
+  const described = [
     ...healthRoutes(checks),
-    queryRoute({
-      reader,
-      rights,
-      plainSlots: slots.plain,
-      alignedSlots: slots.aligned,
-      buffers: new BufferPool(),
-      maxBodyBytes: settings.SVC_HTTP_MAX_BODY_BYTES,
-      stallTimeoutMs: settings.SVC_QUERY_STALL_TIMEOUT_MS,
-      log,
-    }),
+    queryRoute(reads),
+    ...historicalRoutes(reads),
+    ...exportRoutes(exportDeps),
+    ...exportFileRoutes(exportDeps),
+    datasetsRoute({ inspector, rights }),
+    coverageRoute(inspector),
+    estimateRoute({ inspector, rights, rules: { budget, freshness }, maxBodyBytes: settings.SVC_HTTP_MAX_BODY_BYTES }),
+    lineageRoute({ inspector, rights, log: logReader, slots: lineageSlots }),
+    ...opsRoutes({ monitor, checks, queues }),
+    metricsRoute(metrics),
+    ...pageRoutes(),
   ];
-  const keys = new KeyCheck([deps.apiKey, settings.SVC_INTERNAL_API_KEY_PREVIOUS]);
+  const routes = [...described, ...openapiRoutes(described)];
+  const served = [deps.apiKey, settings.SVC_INTERNAL_API_KEY_PREVIOUS];
+  const keys = { service: new KeyCheck(served), metrics: new KeyCheck([...served, settings.SVC_METRICS_KEY]) };
   return {
-    koa: createKoa(routes, keys, log),
+    koa: createKoa(routes, { keys, cors: new Cors(settings.SVC_HTTP_CORS_ORIGINS), metrics, log }),
     checks,
     slots,
     pool,
-    [Symbol.asyncDispose]: () => pool[Symbol.asyncDispose](),
+    monitor,
+    metrics,
+    exports,
+    async [Symbol.asyncDispose]() {
+      await exports[Symbol.asyncDispose]();
+      await monitor[Symbol.asyncDispose]();
+      await logReader[Symbol.asyncDispose]();
+      await pool[Symbol.asyncDispose]();
+    },
   };
 }
 
 /** A caller's own id is kept when it is one: letters, digits and a few signs. */
 const REQUEST_ID = /^[A-Za-z0-9._-]{1,128}$/;
 
-function createKoa(routes: readonly Route[], keys: KeyCheck, log: Logger): Koa {
+interface KoaDeps {
+  readonly keys: { readonly service: KeyCheck; readonly metrics: KeyCheck };
+  readonly cors: Cors;
+  readonly metrics: Metrics;
+  readonly log: Logger;
+}
+
+function createKoa(routes: readonly Route[], { keys, cors, metrics, log }: KoaDeps): Koa {
   const koa = new Koa();
   koa.silent = true;
   koa.use(async (context, next) => {
@@ -97,7 +200,9 @@ function createKoa(routes: readonly Route[], keys: KeyCheck, log: Logger): Koa {
     // Handlers write to the response themselves: bodies are streamed from buffers that go round.
     context.respond = false;
     context.state.requestId = requestId;
+    measure(context, metrics);
     response.setHeader('X-Request-Id', requestId);
+    cors.allow(request, response);
     try {
       await next();
     } catch (error) {
@@ -111,15 +216,49 @@ function createKoa(routes: readonly Route[], keys: KeyCheck, log: Logger): Koa {
     }
   });
   koa.use(
-    routerOf(routes, async (route, { req: request, res: response, state }, params) => {
-      const gone = new AbortController();
-      response.on('close', () => {
-        if (!response.writableFinished) gone.abort(new ClientGone());
-      });
-      if (route.access === 'key') keys.check(request);
-      const url = new URL(request.url ?? '/', 'http://service');
-      await route.handle({ request, response, url, params, requestId: state.requestId, log, signal: gone.signal });
-    }),
+    routerOf(
+      routes,
+      async (route, { req: request, res: response, state }, params) => {
+        const gone = new AbortController();
+        response.on('close', () => {
+          if (!response.writableFinished) gone.abort(new ClientGone());
+        });
+        state.route = route.path;
+        const url = new URL(request.url ?? '/', 'http://service');
+        const exchange = { request, response, url, params, requestId: state.requestId, log, signal: gone.signal };
+        if (route.access === 'metrics') keys.metrics.checkWithBearer(request);
+        if (route.access === 'key') {
+          try {
+            keys.service.check(request);
+          } catch (error) {
+            await route.keyRefused?.(exchange);
+            throw error;
+          }
+        }
+        await route.handle(exchange);
+      },
+      ({ req: request, res: response }, methods) => {
+        const isPreflight = cors.isPreflight(request);
+        if (isPreflight) cors.answerPreflight(response, methods);
+        return isPreflight;
+      },
+    ),
   );
   return koa;
 }
+
+/** The route is known once it is found; paths that are none are one label, or anybody could make new ones. */
+function measure({ req: request, res: response, state }: Koa.Context, metrics: Metrics): void {
+  const startedAt = performance.now();
+  response.once('close', () => {
+    const status = response.writableFinished ? response.statusCode : 0;
+    const labels = {
+      method: METHODS.has(request.method ?? '') ? request.method! : 'other',
+      route: state.route ?? 'none',
+      status,
+    };
+    metrics.request(labels, (performance.now() - startedAt) / 1000);
+  });
+}
+
+const METHODS: ReadonlySet<string> = new Set(['GET', 'HEAD', 'POST', 'DELETE', 'OPTIONS']);

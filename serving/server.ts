@@ -1,4 +1,5 @@
 /** The HTTP server around the application: where it listens, how long it waits, how it stops. */
+import { randomUUID } from 'node:crypto';
 import { createServer, type RequestListener, type Server, type ServerResponse, STATUS_CODES } from 'node:http';
 import { type AddressInfo, Server as NetServer, type Socket } from 'node:net';
 import type Koa from 'koa';
@@ -7,6 +8,8 @@ import { Problem, type ProblemCode } from './contract/problems.ts';
 
 const HEADERS_TIMEOUT_MS = 15_000;
 const REQUEST_TIMEOUT_MS = 60_000;
+/** How often connections are looked at for the two above. */
+const TIMEOUT_CHECK_MS = 1000;
 /** Longer than the idle time-outs of common proxies, so that it is they who close. */
 const KEEP_ALIVE_TIMEOUT_MS = 65_000;
 const DEFAULT_PORT = 8080;
@@ -18,19 +21,48 @@ export interface Listening {
   close(graceMs: number): Promise<void>;
 }
 
-export async function listen(koa: Koa, host: string, port: number | undefined): Promise<Listening> {
+export interface ConnectionLimits {
+  /** Connections open at once; one more is closed unanswered. */
+  readonly maxConnections?: number;
+  readonly headersTimeoutMs?: number;
+  readonly requestTimeoutMs?: number;
+}
+
+export async function listen(
+  koa: Koa,
+  host: string,
+  port: number | undefined,
+  limits: ConnectionLimits = {},
+): Promise<Listening> {
   const connections = new Connections();
   const answer = koa.callback();
   const handle: RequestListener = (request, response) => {
+    if (request.headers.host === undefined && request.httpVersion === '1.1') {
+      answerBrokenRequest(NO_HOST, request.socket);
+      return;
+    }
     connections.busy(request.socket, response);
     answer(request, response);
   };
   const server = createServer(
-    { headersTimeout: HEADERS_TIMEOUT_MS, requestTimeout: REQUEST_TIMEOUT_MS, keepAliveTimeout: KEEP_ALIVE_TIMEOUT_MS },
+    {
+      headersTimeout: limits.headersTimeoutMs ?? HEADERS_TIMEOUT_MS,
+      requestTimeout: limits.requestTimeoutMs ?? REQUEST_TIMEOUT_MS,
+      keepAliveTimeout: KEEP_ALIVE_TIMEOUT_MS,
+      connectionsCheckingInterval: TIMEOUT_CHECK_MS,
+      // Asked for below: Node's own refusal has no envelope.
+      requireHostHeader: false,
+    },
     handle,
   );
+  if (limits.maxConnections !== undefined) server.maxConnections = limits.maxConnections;
   // The body is asked for only when it will be read: see readJson.
   server.on('checkContinue', handle);
+  // Of what is expected beside that nothing is known here, which is no reason to refuse; Node's 417 has no envelope.
+  server.on('checkExpectation', (request, response) => {
+    delete request.headers.expect;
+    handle(request, response);
+  });
   server.on('clientError', answerBrokenRequest);
   server.on('connection', (socket) => connections.add(socket));
   await listenOnFree(server, host, port);
@@ -102,6 +134,8 @@ const BROKEN_REQUESTS: Readonly<Record<string, ProblemCode>> = {
   ERR_HTTP_REQUEST_TIMEOUT: 'HTTP_REQUEST_TIMEOUT',
 };
 
+const NO_HOST = new Error('HTTP/1.1 asks for a Host header');
+
 /** What is no HTTP request never reaches the application; it gets the same envelope. */
 function answerBrokenRequest(error: Error & { code?: string }, socket: Socket): void {
   if (error.code === 'ECONNRESET' || !socket.writable) {
@@ -110,11 +144,13 @@ function answerBrokenRequest(error: Error & { code?: string }, socket: Socket): 
   }
   const problem = new Problem(
     BROKEN_REQUESTS[error.code ?? ''] ?? 'HTTP_REQUEST_MALFORMED',
-    'The connection is closed.',
+    error === NO_HOST ? `${error.message}; the connection is closed.` : 'The connection is closed.',
   );
-  const body = JSON.stringify(problem.body(''));
+  const requestId = randomUUID();
+  const body = JSON.stringify(problem.body(requestId));
   socket.end(
     `HTTP/1.1 ${problem.status} ${STATUS_CODES[problem.status]}\r\nContent-Type: application/problem+json\r\n` +
+      `X-Request-Id: ${requestId}\r\n` +
       `Content-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`,
   );
 }

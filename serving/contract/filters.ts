@@ -36,6 +36,13 @@ export interface Filter {
   test(params: Params): string;
   /** Where the field's value must lie, [from, to), for integers and for times in epoch ms. */
   readonly bounds?: Range;
+  /** The texts of which the field's value must be one. */
+  readonly equals?: readonly string[];
+  /**
+   * Tests of one side each: where all rows fail one of them, the value lies beyond all there are. For values that the
+   * database keeps a histogram of.
+   */
+  readonly sides?: readonly ((params: Params) => string)[];
 }
 
 /** A filter clause's value against its field, or every fault of it. `pointer` is the clause's place in the body. */
@@ -49,8 +56,8 @@ export function parseFilter(
   if (!allowed.includes(op)) {
     const message =
       allowed.length === 0
-        ? `${field.name} is ${field.dtype}, which cannot be filtered`
-        : `${op} is not for ${field.name} (${field.dtype}); it takes ${allowed.join(', ')}`;
+        ? `cannot be used on ${field.name}: ${field.dtype} takes no filter`
+        : `must be one of ${allowed.join(', ')} for ${field.name} (${field.dtype})`;
     return [{ pointer: `${pointer}/op`, message }];
   }
   if (value === null && (op === 'eq' || op === 'ne')) {
@@ -74,6 +81,16 @@ const SQL_OPERATOR: Readonly<Record<Comparison, string>> = {
   lte: '<=',
 };
 
+const HISTOGRAMS: readonly Dtype[] = ['int64', 'float64', 'timestamp_utc'];
+
+const SIDES: Readonly<Partial<Record<Comparison, readonly string[]>>> = {
+  eq: ['>=', '<='],
+  gt: ['>'],
+  gte: ['>='],
+  lt: ['<'],
+  lte: ['<='],
+};
+
 function comparison(field: Field, op: Comparison, value: Value): Filter {
   const bounds = value.instant && instantBounds(op, value.instant);
   if (isFiner(value)) {
@@ -83,7 +100,10 @@ function comparison(field: Field, op: Comparison, value: Value): Filter {
     const sql = op === 'gt' || op === 'gte' ? '>' : '<=';
     return { field, bounds, test: (params) => `(${field.sql}) ${sql} ${params.add(value.param)}` };
   }
-  return { field, bounds, test: (params) => `(${field.sql}) ${SQL_OPERATOR[op]} ${params.add(value.param)}` };
+  const equals = op === 'eq' && value.text !== undefined ? [value.text] : undefined;
+  const side = (sql: string) => (params: Params) => `(${field.sql}) ${sql} ${params.add(value.param)}`;
+  const sides = SIDES[op] && HISTOGRAMS.includes(field.dtype) ? SIDES[op].map(side) : undefined;
+  return { field, bounds, equals, sides, test: side(SQL_OPERATOR[op]) };
 }
 
 function parseList(
@@ -93,9 +113,9 @@ function parseList(
   pointer: string,
 ): Filter | readonly ContractFault[] {
   if (!Array.isArray(value) || value.length === 0) {
-    return [{ pointer, message: `${op} takes a list of at least one value` }];
+    return [{ pointer, message: `must be a list of at least one value, for ${op}` }];
   }
-  if (value.length > MAX_LIST_VALUES) return [{ pointer, message: `${op} takes at most ${MAX_LIST_VALUES} values` }];
+  if (value.length > MAX_LIST_VALUES) return [{ pointer, message: `must hold at most ${MAX_LIST_VALUES} values` }];
   const faults: ContractFault[] = [];
   const values: Value[] = [];
   value.forEach((element: Json, index) => {
@@ -111,7 +131,9 @@ function parseList(
   const times = values.map((element) => element.instant?.ms ?? Number.NaN);
   const from = Math.min(...times);
   const bounds = op === 'in' && !Number.isNaN(from) ? { from, to: Math.max(...times) + 1 } : undefined;
-  return { field, bounds, test: (params) => `(${field.sql}) ${sql} (${params.add(list)})` };
+  const texts = values.flatMap((element) => element.text ?? []);
+  const equals = op === 'in' && texts.length > 0 ? texts : undefined;
+  return { field, bounds, equals, test: (params) => `(${field.sql}) ${sql} (${params.add(list)})` };
 }
 
 /** A value ready to be bound. */
@@ -119,6 +141,7 @@ interface Value {
   readonly param: Param;
   /** The value as a time in ms, for fields that are one or may be (an integer of ms). */
   readonly instant?: Instant;
+  readonly text?: string;
 }
 
 const isFiner = (value: Value) => value.instant?.exact === false;
@@ -156,7 +179,7 @@ function parseValue(field: Field, value: Json | undefined): Value | string {
       return typeof value === 'string' && UUID.test(value) ? { param: uuid(value) } : 'must be a UUID';
     case 'string':
       if (typeof value !== 'string') return 'must be a string';
-      return isStorableText(value) ? { param: text(value) } : 'must be Unicode text without NUL';
+      return isStorableText(value) ? { param: text(value), text: value } : 'must be Unicode text without NUL';
     case 'json':
       return 'cannot be filtered';
   }

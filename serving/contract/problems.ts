@@ -13,6 +13,7 @@ export const PROBLEMS = {
   HTTP_REQUEST_TIMEOUT: { status: 408, title: 'The request did not arrive in time' },
   HTTP_HEADERS_TOO_LARGE: { status: 431, title: 'The request headers are too large' },
   ROUTE_NOT_FOUND: { status: 404, title: 'There is no such path' },
+  DATASET_NOT_FOUND: { status: 404, title: 'There is no such dataset' },
   METHOD_NOT_ALLOWED: { status: 405, title: 'The path does not take this method' },
   NOT_ACCEPTABLE: { status: 406, title: 'None of the accepted media types is served here' },
   NOT_READY: { status: 503, title: 'The service is not ready', retryAfter: 5 },
@@ -33,6 +34,7 @@ export const PROBLEMS = {
     title: 'The rights of the dataset cannot be established',
     retryAfter: 30,
   },
+  QUERY_SERVING_SHADOW_MODE: { status: 409, title: 'The dataset is not promoted to serving' },
 
   // the read
   STRICT_MODE_WARNING_FAILURE: { status: 409, title: 'The answer would carry warnings, and strict was asked for' },
@@ -44,7 +46,53 @@ export const PROBLEMS = {
   QUERY_BACKEND_ERROR: { status: 503, title: 'The database could not answer', retryAfter: 2 },
   QUERY_RUNTIME_ERROR: { status: 503, title: 'Stored data is not as declared', retryAfter: 30 },
   QUERY_UNKNOWN_ERROR: { status: 503, title: 'The read failed', retryAfter: 5 },
+  DISCOVERY_QUEUE_LIMIT_REACHED: { status: 503, title: 'Too many looks into the catalog are waiting', retryAfter: 1 },
   QUERY_NO_DATA: { status: 404, title: 'There are no proved rows for the request' },
+
+  // exports
+  EXPORT_CONTRACT_ERROR: { status: 409, title: 'The request does not follow the contract' },
+  EXPORT_AUTH_TOKEN_UNSUPPORTED: { status: 409, title: 'An export cannot run with credentials of the caller’s own' },
+  EXPORT_RIGHTS_MISSING_STATE: { status: 409, title: 'No rights are declared for the dataset' },
+  EXPORT_RIGHTS_INGEST_ONLY: { status: 409, title: 'The dataset is kept but may not be served' },
+  EXPORT_RIGHTS_BYOK_REQUIRED: { status: 409, title: 'The dataset needs storage credentials, which no export has' },
+  EXPORT_RIGHTS_LEGAL_SIGNOFF_MISSING: { status: 409, title: 'The legal sign-off of the dataset cannot be shown' },
+  EXPORT_RIGHTS_RESOLUTION_ERROR: {
+    status: 503,
+    title: 'The rights of the dataset cannot be established',
+    retryAfter: 30,
+  },
+  EXPORT_WINDOW_NOT_PROVED: { status: 409, title: 'Nothing of the window is proved' },
+  EXPORT_IDEMPOTENCY_CONFLICT: { status: 409, title: 'The Idempotency-Key was used for another request' },
+  EXPORT_QUEUE_LIMIT_REACHED: { status: 503, title: 'Too many exports are waiting', retryAfter: 10 },
+  EXPORT_DISPATCH_ERROR: { status: 503, title: 'The export cannot be queued', retryAfter: 5 },
+  EXPORT_RUNTIME_ERROR: { status: 503, title: 'The window of the export cannot be judged', retryAfter: 30 },
+  EXPORT_AUDIT_WRITE_ERROR: { status: 503, title: 'The audit log cannot be written', retryAfter: 30 },
+  EXPORT_NOT_FOUND: { status: 404, title: 'There is no such export' },
+  EXPORT_ALREADY_FINISHED: { status: 409, title: 'The export is over' },
+  EXPORT_STATUS_ERROR: { status: 503, title: 'The database of exports does not answer', retryAfter: 2 },
+  EXPORT_STATUS_METADATA_ERROR: { status: 503, title: 'What is kept of the export cannot be read', retryAfter: 60 },
+  EXPORT_ARTIFACT_NOT_READY: { status: 409, title: 'The export has no artifact' },
+  EXPORT_ARTIFACT_SPLIT: { status: 409, title: 'The artifact is several files' },
+  EXPORT_ARTIFACT_EXPIRED: { status: 404, title: 'The artifact was kept until its time was over' },
+  EXPORT_ARTIFACT_MISSING: { status: 503, title: 'A file of the artifact is gone', retryAfter: 60 },
+  EXPORT_ARTIFACT_METADATA_ERROR: {
+    status: 503,
+    title: 'A file of the artifact is not what was written',
+    retryAfter: 60,
+  },
+  EXPORT_RANGE_NOT_SATISFIABLE: { status: 416, title: 'The file has no such bytes' },
+
+  // lineage
+  LINEAGE_OFFSET_AMBIGUOUS: { status: 409, title: 'Several partitions hold the offset' },
+  LINEAGE_OFFSET_NOT_FOUND: { status: 404, title: 'No proved partition holds the offset' },
+  LINEAGE_LOG_UNAVAILABLE: { status: 503, title: 'The log does not answer', retryAfter: 5 },
+  LINEAGE_LOG_DAMAGED: { status: 503, title: 'The log no longer holds the frame as it was proved', retryAfter: 60 },
+  // the same of the historical routes; all other codes are common
+  HISTORICAL_CONTRACT_ERROR: { status: 409, title: 'The request does not follow the contract' },
+  HISTORICAL_BACKEND_ERROR: { status: 503, title: 'The database could not answer', retryAfter: 2 },
+  HISTORICAL_RUNTIME_ERROR: { status: 503, title: 'Stored data is not as declared', retryAfter: 30 },
+  HISTORICAL_UNKNOWN_ERROR: { status: 503, title: 'The read failed', retryAfter: 5 },
+  HISTORICAL_NO_DATA: { status: 404, title: 'There are no proved rows for the request' },
 } as const satisfies Record<string, ProblemKind>;
 
 export type ProblemCode = keyof typeof PROBLEMS;
@@ -80,7 +128,7 @@ export class Problem extends Error {
   readonly more: ProblemMore;
 
   constructor(code: ProblemCode, detail: string, more: ProblemMore = {}) {
-    super(detail, more.cause === undefined ? undefined : { cause: more.cause });
+    super(clipped(detail), more.cause === undefined ? undefined : { cause: more.cause });
     this.code = code;
     this.status = more.status ?? PROBLEMS[code].status;
     this.more = more;
@@ -110,10 +158,17 @@ export class Problem extends Error {
   }
 }
 
-/** An answer to a body of a hundred thousand mistakes stays small. */
+/** An answer to a body of a hundred thousand mistakes, or to one of a megabyte, stays small. */
 const MAX_FAULTS = 100;
+const MAX_FAULT_CHARACTERS = 2000;
 
 function capped(errors: readonly ContractFault[]): readonly ContractFault[] {
-  if (errors.length <= MAX_FAULTS) return errors;
-  return [...errors.slice(0, MAX_FAULTS), { pointer: '', message: `and ${errors.length - MAX_FAULTS} more` }];
+  const named = errors
+    .slice(0, MAX_FAULTS)
+    .map(({ pointer, message }) => ({ pointer: clipped(pointer), message: clipped(message) }));
+  if (errors.length <= MAX_FAULTS) return named;
+  return [...named, { pointer: '', message: `and ${errors.length - MAX_FAULTS} more` }];
 }
+
+const clipped = (text: string) =>
+  text.length <= MAX_FAULT_CHARACTERS ? text : `${text.slice(0, MAX_FAULT_CHARACTERS)}…`;

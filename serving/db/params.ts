@@ -19,6 +19,7 @@ export const OID = {
 /** Array types by the type of their elements. */
 const ARRAY_OID: Readonly<Record<number, number>> = {
   [OID.int8]: 1016,
+  [OID.int4]: 1007,
   [OID.text]: 1009,
   [OID.float8]: 1022,
   [OID.timestamptz]: 1185,
@@ -40,6 +41,12 @@ export function int8(value: number | bigint): Param {
   const bytes = Buffer.alloc(8);
   bytes.writeBigInt64BE(BigInt(value));
   return { oid: OID.int8, bytes };
+}
+
+export function int4(value: number): Param {
+  const bytes = Buffer.alloc(4);
+  bytes.writeInt32BE(value);
+  return { oid: OID.int4, bytes };
 }
 
 export function int2(value: number): Param {

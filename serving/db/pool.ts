@@ -1,5 +1,15 @@
 /** Connections of the service's own role, kept open between reads. How many there are is bounded by the read slots. */
+import { Turns } from './turns.ts';
 import { Wire, type WireOptions } from './wire.ts';
+
+const CONNECT_TIMEOUT_MS = 5000;
+
+export const poolOptions = (url: string): WireOptions => ({
+  url,
+  name: 'tidemark serving',
+  connectTimeoutMs: CONNECT_TIMEOUT_MS,
+  turns: new Turns(),
+});
 
 export class WirePool implements AsyncDisposable {
   readonly options: WireOptions;

@@ -7,6 +7,7 @@
  */
 import { connect as connectSocket, type Socket } from 'node:net';
 import pg from 'pg';
+import { SLICE_MS, type Turns } from './turns.ts';
 import {
   decodeColumnOids,
   decodeError,
@@ -24,9 +25,10 @@ export interface WireOptions {
   /** Shown in pg_stat_activity. */
   readonly name: string;
   readonly connectTimeoutMs: number;
-  /** Other credentials than the URL's. */
-  readonly user?: string;
-  readonly password?: string;
+  /** Shared by the connections of one process. */
+  readonly turns: Turns;
+  /** A caller's credentials instead of the URL's. They must prove something: see UnprovedCredentials. */
+  readonly caller?: { readonly user: string; readonly password: string };
 }
 
 /** Takes the rows of one statement. `at` is the first cell, after the column count; `length` what the cells take. */
@@ -68,6 +70,11 @@ export class ConnectFault extends ConnectionLost {
   }
 }
 
+/** The server let a caller in without asking for the password, so whatever was sent would have been right. */
+export class UnprovedCredentials extends ConnectionLost {
+  override readonly name = 'UnprovedCredentials';
+}
+
 /** A result's columns are not of the types the registry declares. */
 export class ColumnTypeFault extends Error {
   override readonly name = 'ColumnTypeFault';
@@ -105,6 +112,9 @@ const SESSION = `select set_config(name, value, false) from (values ('enable_sor
   ('max_parallel_workers_per_gather', '0'), ('client_connection_check_interval', '5s'), ('timezone', 'UTC'),
   ('default_transaction_isolation', 'repeatable read'), ('default_transaction_read_only', 'on')) as s (name, value)`;
 
+/** What `pg` says when the server wants to see the password. */
+const PASSWORD_REQUESTS = ['authenticationCleartextPassword', 'authenticationMD5Password', 'authenticationSASL'];
+
 /** Statements kept on one connection: a few of the service's own, and reads of the newest rows. */
 const MAX_KEPT = 64;
 
@@ -124,9 +134,15 @@ export class Wire {
   #pendingBytes = 0;
   #neededBytes = 5;
   #closed = false;
+  readonly #turns: Turns;
+  /** Since it last let others have their turn. */
+  #workedMs = 0;
+  #isHeldBack = false;
+  #waitsForTurn = false;
 
-  private constructor(client: PgInternals) {
+  private constructor(client: PgInternals, turns: Turns) {
     this.#target = client;
+    this.#turns = turns;
     this.#socket = client.connection.stream;
     this.#socket.removeAllListeners('data');
     this.#socket.on('data', (chunk: Buffer) => this.#onData(chunk));
@@ -136,8 +152,11 @@ export class Wire {
   /** @throws ConnectFault */
   static async open(options: WireOptions): Promise<Wire> {
     const url = new URL(options.url);
-    if (options.user !== undefined) url.username = encodeURIComponent(options.user);
-    if (options.password !== undefined) url.password = encodeURIComponent(options.password);
+    const { caller } = options;
+    if (caller) {
+      url.username = encodeURIComponent(caller.user);
+      url.password = encodeURIComponent(caller.password);
+    }
     const client = new pg.Client({
       connectionString: url.href,
       application_name: options.name,
@@ -145,13 +164,24 @@ export class Wire {
       keepAlive: true,
     });
     client.on('error', () => {});
+    let asked = false;
+    for (const event of PASSWORD_REQUESTS) client.connection.once(event, () => (asked = true));
     try {
       await client.connect();
     } catch (cause) {
       throw new ConnectFault(cause);
     }
-    const wire = new Wire(client as unknown as PgInternals);
-    await wire.run([{ statement: { text: SESSION } }]);
+    if (caller && !asked) {
+      client.end().catch(() => {});
+      throw new UnprovedCredentials('the database asks for no password');
+    }
+    const wire = new Wire(client as unknown as PgInternals, options.turns);
+    const timer = setTimeout(() => wire.abandon(), options.connectTimeoutMs);
+    try {
+      await wire.run([{ statement: { text: SESSION } }]);
+    } finally {
+      clearTimeout(timer);
+    }
     return wire;
   }
 
@@ -195,12 +225,30 @@ export class Wire {
     return messages;
   }
 
+  /** Held back by whoever takes the rows. */
+  get isPaused(): boolean {
+    return this.#isHeldBack;
+  }
+
   pause(): void {
+    this.#isHeldBack = true;
     this.#socket.pause();
   }
 
   resume(): void {
-    this.#socket.resume();
+    this.#isHeldBack = false;
+    if (!this.#waitsForTurn) this.#socket.resume();
+  }
+
+  /** Others first. */
+  #giveWay(): void {
+    this.#workedMs = 0;
+    this.#waitsForTurn = true;
+    this.#socket.pause();
+    this.#turns.wait(() => {
+      this.#waitsForTurn = false;
+      if (!this.#isHeldBack) this.#socket.resume();
+    });
   }
 
   /** Stops what runs and ends the connection; the server's backend is free at once. */
@@ -235,6 +283,14 @@ export class Wire {
   }
 
   #onData(chunk: Buffer): void {
+    const startedAt = performance.now();
+    this.#take(chunk);
+    this.#workedMs += performance.now() - startedAt;
+    if (!this.#active) this.#workedMs = 0;
+    else if (this.#workedMs >= SLICE_MS) this.#giveWay();
+  }
+
+  #take(chunk: Buffer): void {
     let bytes = chunk;
     if (this.#pendingBytes > 0) {
       this.#pending.push(chunk);

@@ -1,45 +1,99 @@
-/** Which representation a client gets, by its Accept header. */
-import type { IncomingMessage } from 'node:http';
+/** Which representation and which content coding a client gets, by its Accept and Accept-Encoding headers (RFC 9110, 12.5). */
+import type { IncomingMessage, ServerResponse } from 'node:http';
 import { Problem } from '../contract/problems.ts';
+import { CODINGS, type Coding } from '../rendering/codings.ts';
 import { REPRESENTATIONS, type Representation } from '../rendering/representations.ts';
 
-interface Range {
-  readonly type: string;
-  readonly subtype: string;
+/** The form of an answer with rows. */
+export interface Accepted {
+  readonly representation: Representation;
+  /** None: as it is. */
+  readonly coding: Coding | undefined;
+}
+
+/** What the request accepts; the response then says what it depended on. @throws Problem NOT_ACCEPTABLE */
+export function accepted({ headers }: IncomingMessage, response: ServerResponse): Accepted {
+  response.appendHeader('Vary', 'Accept, Accept-Encoding');
+  return {
+    representation: chooseRepresentation(headers.accept),
+    coding: chooseCoding(headers['accept-encoding'] as string | undefined),
+  };
+}
+
+interface Choice {
+  /** In lower case, without parameters. */
+  readonly name: string;
   readonly quality: number;
 }
 
 /** @throws Problem NOT_ACCEPTABLE */
-export function chooseRepresentation(request: IncomingMessage): Representation {
-  const header = request.headers.accept;
-  if (header === undefined || header.trim() === '') return REPRESENTATIONS[0];
-  const ranges = header.split(',').map(parseRange);
-  let best: { representation: Representation; quality: number } | undefined;
-  for (const representation of REPRESENTATIONS) {
-    const quality = qualityOf(representation.mediaType, ranges);
-    if (quality > (best?.quality ?? 0)) best = { representation, quality };
-  }
-  if (best) return best.representation;
-  const known = REPRESENTATIONS.map((representation) => representation.mediaType).join(', ');
+export function chooseRepresentation(accept: string | undefined): Representation {
+  const choices = choicesOf(accept);
+  if (choices.length === 0) return REPRESENTATIONS[0];
+  const best = bestOf(REPRESENTATIONS, ({ mediaType }) => qualityOfType(choices, mediaType));
+  if (best) return best;
+  const known = REPRESENTATIONS.map(({ mediaType }) => mediaType).join(', ');
   throw new Problem('NOT_ACCEPTABLE', `Rows are served as ${known}.`);
 }
 
-function parseRange(text: string): Range {
-  const [name, ...parameters] = text.split(';').map((part) => part.trim());
-  const [type = '', subtype = ''] = name.toLowerCase().split('/');
-  const q = parameters.find((parameter) => /^q=/i.test(parameter))?.slice(2);
-  const quality = q === undefined ? 1 : Number(q);
-  return { type, subtype, quality: quality >= 0 && quality <= 1 ? quality : 0 };
+/** How much a client wants a media type, 0 to 1. */
+export function mediaQuality(accept: string | undefined, mediaType: string): number {
+  const choices = choicesOf(accept);
+  return choices.length === 0 ? 1 : qualityOfType(choices, mediaType);
 }
 
 /** The most specific range that fits decides. */
-function qualityOf(mediaType: string, ranges: readonly Range[]): number {
-  const [type, subtype] = mediaType.split('/');
-  const fits = ranges
-    .filter(
-      (range) => (range.type === type || range.type === '*') && (range.subtype === subtype || range.subtype === '*'),
-    )
-    .map((range) => ({ range, specific: (range.type === '*' ? 0 : 1) + (range.subtype === '*' ? 0 : 1) }))
-    .sort((a, b) => b.specific - a.specific);
-  return fits[0]?.range.quality ?? 0;
+function qualityOfType(choices: readonly Choice[], mediaType: string): number {
+  const all = `${mediaType.split('/')[0]}/*`;
+  return qualityOf(choices, mediaType) ?? qualityOf(choices, all) ?? qualityOf(choices, '*/*') ?? 0;
+}
+
+/** Below every quality a client can state, three decimals: what it did not name comes last. */
+const UNNAMED = 0.0001;
+
+/** @returns undefined: as it is. @throws Problem NOT_ACCEPTABLE */
+export function chooseCoding(acceptEncoding: string | undefined): Coding | undefined {
+  const choices = choicesOf(acceptEncoding).map(({ name, quality }) => ({
+    name: name.replace(/^x-gzip$/, 'gzip'),
+    quality,
+  }));
+  if (choices.length === 0) return undefined;
+  const any = qualityOf(choices, '*');
+  const coding = bestOf(CODINGS, ({ name }) => qualityOf(choices, name) ?? 0);
+  const ofCoding = coding ? qualityOf(choices, coding.name)! : 0;
+  // Without a coding an answer is acceptable unless that is ruled out; `*` alone asks for none of them in particular.
+  const plain = qualityOf(choices, 'identity') ?? (any === undefined ? UNNAMED : any);
+  if (plain > ofCoding) return undefined;
+  if (coding) return coding;
+  const unnamed = CODINGS.find(({ name }) => qualityOf(choices, name) === undefined);
+  if (unnamed && any) return unnamed;
+  const known = CODINGS.map(({ name }) => name).join(', ');
+  throw new Problem('NOT_ACCEPTABLE', `Answers are encoded as ${known}, or not at all.`);
+}
+
+/** The one with the highest quality, the first of equals; undefined where none has any. */
+function bestOf<T>(offers: readonly T[], quality: (offer: T) => number): T | undefined {
+  let best: T | undefined;
+  for (const offer of offers) if (quality(offer) > (best === undefined ? 0 : quality(best))) best = offer;
+  return best;
+}
+
+/** Named twice: what is said first. */
+const qualityOf = (choices: readonly Choice[], name: string): number | undefined =>
+  choices.find((choice) => choice.name === name)?.quality;
+
+function choicesOf(header: string | undefined): Choice[] {
+  if (header === undefined) return [];
+  return header
+    .split(',')
+    .map(parseChoice)
+    .filter(({ name }) => name !== '');
+}
+
+function parseChoice(text: string): Choice {
+  const [name, ...parameters] = text.split(';').map((part) => part.trim().toLowerCase());
+  const q = parameters.find((parameter) => /^q\s*=/.test(parameter))?.replace(/^q\s*=\s*/, '');
+  // A quality that is none rules out, rather than being taken for the highest.
+  const quality = q === undefined ? 1 : q === '' ? 0 : Number(q);
+  return { name, quality: quality >= 0 && quality <= 1 ? quality : 0 };
 }

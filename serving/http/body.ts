@@ -23,6 +23,7 @@ export async function readJson(request: IncomingMessage, response: ServerRespons
   if (request.headers.expect !== undefined) response.writeContinue();
   const bytes = await readBytes(request, rule.maxBytes);
   if (!bytes) throw tooLarge();
+  if (bytes.length === 0) throw fault('is empty; it must be a JSON object');
   let text: string;
   try {
     text = new TextDecoder('utf-8', { fatal: true }).decode(bytes);

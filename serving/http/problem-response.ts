@@ -2,6 +2,7 @@
 import type { ServerResponse } from 'node:http';
 import type { Logger } from '../../shared/log/logger.ts';
 import { Problem } from '../contract/problems.ts';
+import { breakOff } from '../rendering/response.ts';
 
 /** Answers with the problem, or breaks the connection when an answer is already under way. */
 export function answerProblem(response: ServerResponse, error: unknown, requestId: string, log: Logger): void {
@@ -13,7 +14,7 @@ export function answerProblem(response: ServerResponse, error: unknown, requestI
   if (problem.status >= 500 && !code.endsWith('QUEUE_LIMIT_REACHED')) log.error(facts, problem.message);
   else log.debug(facts, problem.message);
   if (response.headersSent) {
-    response.destroy();
+    breakOff(response);
     return;
   }
   const body = Buffer.from(JSON.stringify(problem.body(requestId)));

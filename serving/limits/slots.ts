@@ -1,4 +1,8 @@
-/** Read slots: so many run, so many wait, one more is refused at once. */
+/**
+ * Read slots: so many run, so many wait, one more is refused at once. A read whose client is behind does no work, so it
+ * can be parked: it gives its slot to another and takes one again to go on. Reads of any size never take all slots: some
+ * are left to small ones, which would otherwise wait, and be refused in the end, behind a few that take minutes.
+ */
 import { Problem, type ProblemCode } from '../contract/problems.ts';
 
 export interface SlotOptions {
@@ -8,53 +12,147 @@ export interface SlotOptions {
   readonly code: ProblemCode;
 }
 
+export interface Slot {
+  /** The client is behind: another may have the slot. `evict` ends this read when too many are parked. */
+  park(evict: () => void): void;
+  /** A slot again, before those who have not begun; at once where the read is not parked. */
+  unpark(): Promise<void>;
+  /** To be called once the read has ended, wherever it was. */
+  release(): void;
+}
+
+/** `small`: bounded by what is asked for, whatever is stored. */
+export type ReadSize = 'small' | 'any';
+
 interface Waiter {
+  readonly size: ReadSize;
   readonly admit: () => void;
 }
+
+/** Of so many slots one is for small reads alone. */
+export const SLOTS_PER_SMALL = 4;
+
+/** Parked reads a slot: each holds a database backend, so there is a bound, and the one parked longest pays for it. */
+export const PARKED_PER_SLOT = 2;
 
 export class Slots {
   readonly #options: SlotOptions;
   readonly #queue = new Set<Waiter>();
+  /** Parked reads that want to go on. */
+  readonly #returning = new Set<Waiter>();
+  readonly #parked = new Map<object, () => void>();
   #running = 0;
+  /** Running reads of any size. */
+  #anySize = 0;
+  readonly #rejected = { full: 0, timeout: 0 };
 
   constructor(options: SlotOptions) {
     this.#options = options;
   }
 
-  get load(): { readonly running: number; readonly waiting: number } {
-    return { running: this.#running, waiting: this.#queue.size };
+  get load(): { readonly running: number; readonly waiting: number; readonly parked: number } {
+    return { running: this.#running, waiting: this.#queue.size, parked: this.#parked.size };
+  }
+
+  /** Since the start. */
+  get rejected(): { readonly full: number; readonly timeout: number } {
+    return { ...this.#rejected };
+  }
+
+  get limits(): { readonly running: number; readonly waiting: number } {
+    return { running: this.#options.running, waiting: this.#options.waiting };
   }
 
   /**
-   * A slot, now or when one is free, in order of arrival. @returns its release, to be called once.
+   * A slot, now or when one is free, in order of arrival among those of a size.
    * @throws Problem when too many wait or the wait is too long; the signal's reason when the caller went away.
    */
-  async acquire(signal: AbortSignal): Promise<() => void> {
+  async acquire(signal: AbortSignal, size: ReadSize = 'any'): Promise<Slot> {
     signal.throwIfAborted();
-    if (this.#running < this.#options.running) this.#running++;
-    else await this.#wait(signal);
-    let released = false;
-    return () => {
-      if (released) return;
-      released = true;
-      this.#next();
+    if (this.#hasRoom(size)) this.#take(size);
+    else await this.#wait(signal, size);
+    return this.#slot(size);
+  }
+
+  #hasRoom(size: ReadSize): boolean {
+    const { running } = this.#options;
+    return (
+      this.#running < running && (size === 'small' || this.#anySize < running - Math.floor(running / SLOTS_PER_SMALL))
+    );
+  }
+
+  #take(size: ReadSize): void {
+    this.#running++;
+    if (size === 'any') this.#anySize++;
+  }
+
+  #give(size: ReadSize): void {
+    this.#running--;
+    if (size === 'any') this.#anySize--;
+    this.#next();
+  }
+
+  #slot(size: ReadSize): Slot {
+    const read = {};
+    let state: 'running' | 'parked' | 'returning' | 'released' = 'running';
+    let returning: Waiter | undefined;
+    return {
+      park: (evict) => {
+        if (state !== 'running') return;
+        state = 'parked';
+        this.#parked.set(read, evict);
+        this.#give(size);
+        if (this.#parked.size > this.#options.running * PARKED_PER_SLOT) {
+          const [[longest, end]] = this.#parked;
+          this.#parked.delete(longest);
+          end();
+        }
+      },
+      unpark: () => {
+        if (state !== 'parked') return Promise.resolve();
+        this.#parked.delete(read);
+        return new Promise((resolve) => {
+          const admit = () => {
+            state = 'running';
+            resolve();
+          };
+          if (this.#hasRoom(size)) {
+            this.#take(size);
+            admit();
+            return;
+          }
+          state = 'returning';
+          returning = { size, admit };
+          this.#returning.add(returning);
+        });
+      },
+      release: () => {
+        const last = state;
+        state = 'released';
+        this.#parked.delete(read);
+        if (returning) this.#returning.delete(returning);
+        if (last === 'running') this.#give(size);
+      },
     };
   }
 
-  /** Hands the slot to the one who waits longest. */
+  /** Hands a free slot on: to a read that was begun before, else to the one who waits longest and may have it. */
   #next(): void {
-    const [first] = this.#queue;
-    if (!first) {
-      this.#running--;
-      return;
+    for (const waiters of [this.#returning, this.#queue]) {
+      for (const waiter of waiters) {
+        if (!this.#hasRoom(waiter.size)) continue;
+        waiters.delete(waiter);
+        this.#take(waiter.size);
+        waiter.admit();
+        return;
+      }
     }
-    this.#queue.delete(first);
-    first.admit();
   }
 
-  #wait(signal: AbortSignal): Promise<void> {
+  #wait(signal: AbortSignal, size: ReadSize): Promise<void> {
     const { waiting, timeoutMs, code } = this.#options;
     if (this.#queue.size >= waiting) {
+      this.#rejected.full++;
       return Promise.reject(new Problem(code, `All slots are taken and ${waiting} reads are waiting.`));
     }
     return new Promise((resolve, reject) => {
@@ -64,15 +162,16 @@ export class Slots {
         reject(reason);
       };
       const onAbort = () => leave(signal.reason);
-      const timer = setTimeout(
-        () => leave(new Problem(code, `No slot became free within ${timeoutMs} ms.`)),
-        timeoutMs,
-      );
+      const timer = setTimeout(() => {
+        this.#rejected.timeout++;
+        leave(new Problem(code, `No slot became free within ${timeoutMs} ms.`));
+      }, timeoutMs);
       const settle = () => {
         clearTimeout(timer);
         signal.removeEventListener('abort', onAbort);
       };
       const waiter: Waiter = {
+        size,
         admit: () => {
           settle();
           resolve();

@@ -1,13 +1,14 @@
 /** One answer in the making: what is said before its rows, the writer they go to, and what must hold after them. */
 import type { Warning } from '../contract/problems.ts';
+import { isoOf } from '../contract/time.ts';
 import type { RowSink, Wire } from '../db/wire.ts';
 import type { Column } from '../rendering/cells.ts';
 import type { RowWriter } from '../rendering/representations.ts';
-import type { Plan, PlanContext } from './context.ts';
-import { coverageWarning, provedThrough } from './coverage.ts';
+import type { LiveContext, Plan, PlanContext } from './context.ts';
 import { ReadFault, StrictRefusal } from './faults.ts';
-import { type Freshness, freshnessOf, mutableWindowWarning, staleWarning } from './freshness.ts';
+import type { Freshness } from './freshness.ts';
 import type { Guard } from './guard.ts';
+import { type FreshnessRule, judge } from './judge.ts';
 import type { ReadRequest } from './types.ts';
 import { Lookahead } from './validity.ts';
 
@@ -33,13 +34,12 @@ export interface ReadCall {
   readonly signal: AbortSignal;
   /** Password of the restricted role, where rights demand the caller's own. */
   readonly token: string | undefined;
+  /** No row of a proved window is an answer too. */
+  readonly mayBeEmpty?: boolean;
+  /** Looks at more of the snapshot that the rows come from, before the first of them. @returns the plan to go by. */
+  inspect?(live: LiveContext, plan: Plan): Promise<Plan>;
   /** Makes the writer; called once, before the first row. */
   open(facts: ReadFacts, flow: Flow): RowWriter;
-}
-
-export interface FreshnessRule {
-  readonly alignedMaxAgeSeconds: number;
-  readonly now: () => number;
 }
 
 export class Answer {
@@ -50,6 +50,8 @@ export class Answer {
   #lookahead: Lookahead | undefined;
   #plan: Plan | undefined;
   #flow: WireFlow | undefined;
+  #warnings: readonly Warning[] = [];
+  #whyNone = '';
 
   constructor(call: ReadCall, rule: FreshnessRule, guard: Guard) {
     this.#call = call;
@@ -58,9 +60,9 @@ export class Answer {
   }
 
   /** Where the plan's rows go. @throws StrictRefusal, ReadFault before anything is written. */
-  start(context: PlanContext, plan: Plan, wire: Wire): RowSink {
+  start(context: PlanContext, plan: Plan, wire: Wire, quality: readonly Warning[] = []): RowSink {
     const { relation, snapshot } = context;
-    const { warnings, freshness } = this.#judge(context, plan);
+    const { warnings, freshness } = this.#judge(context, plan, quality);
     const hiddenFirst = relation.validity === 'lookahead';
     this.#plan = plan;
     this.#flow = new WireFlow(wire);
@@ -83,26 +85,39 @@ export class Answer {
     if (expected !== undefined && rows !== expected) {
       throw new ReadFault('runtime', `${rows} rows were found where ${expected} are counted as proved`);
     }
-    if (rows === 0) throw new ReadFault('no_rows', 'no proved row matches');
+    if (rows === 0 && !this.#call.mayBeEmpty)
+      throw new ReadFault('no_rows', this.#whyNone, { warnings: this.#warnings });
     return rows;
   }
 
-  #judge({ request, snapshot, parts }: PlanContext, plan: Plan) {
-    const { now, alignedMaxAgeSeconds } = this.#rule;
-    const asOfMs = provedThrough(snapshot.coverage);
-    const warnings: Warning[] = [
-      ...mutableWindowWarning(request.window),
-      ...coverageWarning(snapshot.coverage, plan.gaps),
-    ];
-    let freshness: Freshness | null = null;
-    if (request.mode === 'aligned_1s' && asOfMs !== undefined) {
-      freshness = freshnessOf(asOfMs, now());
-      warnings.push(...staleWarning(freshness, asOfMs, request.window, alignedMaxAgeSeconds));
-    }
+  #judge(context: PlanContext, plan: Plan, quality: readonly Warning[]) {
+    const { request, coverage } = context;
+    const { warnings, freshness } = judge(request, { coverage, gaps: plan.gaps, quality }, this.#rule);
     if (request.strict && warnings.length > 0) throw new StrictRefusal(warnings);
-    if (parts.length === 0) throw new ReadFault('no_rows', 'nothing of the window is proved');
+    this.#warnings = warnings;
+    this.#whyNone = whyNoRows(context, plan);
+    if (plan.parts.length === 0) throw new ReadFault('no_rows', this.#whyNone, { warnings });
     return { warnings, freshness };
   }
+}
+
+/** For whom asks past what there is: what there is. */
+export function whyNoRows({ request, snapshot, coverage }: PlanContext, { parts }: Plan): string {
+  const { dataset, filters, asOfMs } = request;
+  const known = asOfMs === undefined ? '' : `, as it was known by ${isoOf(asOfMs)}`;
+  if (!snapshot.coverage.extent) {
+    return asOfMs === undefined
+      ? `nothing of ${dataset.key} is proved yet`
+      : `nothing of ${dataset.key} that is proved was known by ${isoOf(asOfMs)}`;
+  }
+  if (!coverage.extent) return `nothing of ${dataset.key} is proved of the sources that the filters name`;
+  // File days follow each other; of several sources, heights or snapshots it cannot be said that all between is proved.
+  const [is, and] =
+    dataset.native.scope.kind === 'window' ? ['proved is', 'to'] : ['what is proved lies between', 'and'];
+  const proved = `${is} ${isoOf(coverage.extent.from)} ${and} ${isoOf(coverage.extent.to)}${known}`;
+  if (parts.length === 0) return `nothing of ${dataset.key} is proved in the window; ${proved}`;
+  const passes = filters.length > 0 ? ' and passes the filters' : '';
+  return `no proved row of ${dataset.key} lies in the window${passes}; ${proved}`;
 }
 
 /** A receiver may still ask for more when the rows have ended and the connection serves another read. */

@@ -3,17 +3,21 @@ import type { Range } from '../../shared/db/ranges.ts';
 import type { Field } from '../../shared/registry/index.ts';
 import { Params } from '../db/params.ts';
 import type { Statement } from '../db/wire-messages.ts';
-import { boundsOf, type Part, partsOf, within } from './coverage.ts';
+import { admittedBy, boundsOf, type Coverage, type Part, partsOf, wholePart, within } from './coverage.ts';
+import { type SeriesRow, withEdges } from './edges.ts';
+import type { Gap } from './gaps.ts';
 import { Relation } from './relation.ts';
-import type { Session, Snapshot } from './session.ts';
+import type { Series, Session, Snapshot } from './session.ts';
 import { slicesOf } from './slices.ts';
 import type { ReadRequest } from './types.ts';
 
 export interface Plan {
   /** Unproved stretches the answer reaches across or past. */
-  readonly gaps: readonly Range[];
+  readonly gaps: readonly Gap[];
   /** Proved parts the rows come from, ascending. */
   readonly parts: readonly Part[];
+  /** Rows of before the parts that belong to the answer: see PlanContext. */
+  readonly carried?: readonly SeriesRow[];
   readonly statements: Iterable<Statement> | AsyncIterable<Statement>;
   /** How many rows there must be, where that is known. */
   readonly expectedRows?: number;
@@ -22,12 +26,18 @@ export interface Plan {
 export interface PlanContext {
   readonly request: ReadRequest;
   readonly snapshot: Snapshot;
+  /** Of the sources that the request admits. */
+  readonly coverage: Coverage;
   readonly relation: Relation;
+  /** Of a dataset of many series: those that the request admits. */
+  readonly series: readonly Series[];
   /** Proved parts of the window. */
   readonly parts: readonly Part[];
   /** What of them can hold rows that pass the filters. */
   readonly searched: readonly Part[];
-  /** End of the window, or of what is proved. */
+  /** Rows of before the window that are still valid when it begins, where they are not in its parts. */
+  readonly carried: readonly SeriesRow[];
+  /** End of the window; infinite where it has none. */
   readonly endMs: number;
 }
 
@@ -35,14 +45,36 @@ export interface PlanContext {
 export type LiveContext = PlanContext & { readonly session: Session };
 
 export function contextOf(request: ReadRequest, snapshot: Snapshot): PlanContext {
-  const bounds = boundsOf(snapshot.coverage, request.window);
-  const relation = new Relation(request, { seriesId: snapshot.seriesId, endMs: bounds.to });
-  const parts = partsOf(snapshot.coverage, bounds.from, bounds.to);
+  const coverage = admittedBy(snapshot.coverage, request.filters);
+  const { window } = request;
+  const endMs = (window.kind === 'range' ? window.toMs : undefined) ?? Number.POSITIVE_INFINITY;
+  const series = admittedSeries(request, snapshot);
+  const relation = new Relation(request, { coverage, snapshot, series, endMs });
+  const context = { request, snapshot, coverage, relation, series, carried: [], endMs };
+  return withParts(context, boundsOf(coverage, window));
+}
+
+/** Filters on the fields of the series key say which series the rows can be of. */
+function admittedSeries({ dataset, filters }: ReadRequest, { series }: Snapshot): readonly Series[] {
+  const { seriesKey } = dataset.aligned;
+  const lists = filters.flatMap(({ field, equals }) => {
+    const place = seriesKey.indexOf(field.name);
+    return place >= 0 && equals ? [{ place, equals }] : [];
+  });
+  return lists.length === 0
+    ? series
+    : series.filter(({ key }) => lists.every(({ place, equals }) => equals.includes(key[place])));
+}
+
+/** The context reading [from, to). */
+export function withParts<C extends Omit<PlanContext, 'parts' | 'searched'>>(context: C, range: Range) {
+  const { coverage, relation, request } = context;
+  const parts = relation.isOneLine ? partsOf(coverage, range) : wholePart(coverage, range);
   const searched = within(
     parts,
     boundsOfFilters(request, (field) => relation.isTime(field)),
   );
-  return { request, snapshot, relation, parts, searched, endMs: bounds.to };
+  return { ...context, parts, searched };
 }
 
 /** Where the filters on some fields leave their common value. */
@@ -52,8 +84,9 @@ export function boundsOfFilters(request: ReadRequest, isOne: (field: Field) => b
 }
 
 /** All rows of the window, slice by slice. */
-export function* inOrder({ relation, searched }: PlanContext): Generator<Statement> {
-  for (const slice of slicesOf(searched, relation.chunkMs)) {
+export async function* inOrder(context: LiveContext): AsyncGenerator<Statement> {
+  const { relation, searched } = context;
+  for await (const slice of withEdges(context, slicesOf(searched, relation.chunkMs))) {
     const params = new Params();
     yield { text: relation.select(slice, params), params: params.list };
   }

@@ -9,15 +9,24 @@ export type ReadFaultKind =
   | 'aligned_contract'
   | 'timeout'
   | 'no_rows'
-  | 'credentials_refused';
+  | 'credentials_refused'
+  /** Any password would do, or the role is no restricted one: the operator's to put right. */
+  | 'credentials_unfit';
 
 export class ReadFault extends Error {
   override readonly name = 'ReadFault';
   readonly kind: ReadFaultKind;
+  /** What the answer would have carried: why there are no rows, perhaps. */
+  readonly warnings: readonly Warning[];
 
-  constructor(kind: ReadFaultKind, message: string, options?: { readonly cause?: unknown }) {
+  constructor(
+    kind: ReadFaultKind,
+    message: string,
+    options: { readonly cause?: unknown; readonly warnings?: readonly Warning[] } = {},
+  ) {
     super(message, options);
     this.kind = kind;
+    this.warnings = options.warnings ?? [];
   }
 }
 

@@ -33,7 +33,7 @@ export function mutableWindowWarning(window: Window): Warning[] {
       {
         code: 'WINDOW_LATEST_ROWS_MUTABLE',
         message: 'The latest rows change as partitions are proved.',
-        details: { n_rows: window.rows },
+        details: { [window.selector]: window.rows },
       },
     ];
   }
@@ -42,7 +42,7 @@ export function mutableWindowWarning(window: Window): Warning[] {
       {
         code: 'WINDOW_RANDOM_SAMPLE',
         message: 'The rows are a random sample; the same random_seed over the same proved rows gives it again.',
-        details: { n_random: window.rows, random_seed: window.seed },
+        details: { [window.selector]: window.rows, random_seed: window.seed },
       },
     ];
   }

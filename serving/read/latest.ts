@@ -1,9 +1,12 @@
 /** The last n rows of the order, returned ascending. */
-import { gapsBetween } from '../../shared/db/ranges.ts';
 import { Params } from '../db/params.ts';
 import type { Statement } from '../db/wire-messages.ts';
 import type { LiveContext, Plan, PlanContext } from './context.ts';
 import { type Part, within } from './coverage.ts';
+import { withEdges } from './edges.ts';
+import { gapsSince } from './gaps.ts';
+import type { Rows } from './rows.ts';
+import type { Session } from './session.ts';
 import { slicesBackward, slicesOf } from './slices.ts';
 
 /** As many rows are taken from the end and sorted by the database; more are read forward from where they start. */
@@ -12,13 +15,13 @@ const SORTED_ROWS = 10_000;
 export async function planLatest(context: LiveContext, wanted: number): Promise<Plan> {
   const newest = planNewest(context, wanted);
   if (newest) return newest;
-  const { parts, searched } = context;
-  const start = await findStart(context, wanted);
+  const { parts, searched, coverage, session, relation } = context;
+  const slices = withEdges(context, slicesBackward(searched, relation.chunkMs));
+  const start = await findStart(session, relation, slices, wanted);
   const sinceStart = { from: start?.ms ?? Number.NEGATIVE_INFINITY, to: Number.POSITIVE_INFINITY };
-  const kept = within(parts, sinceStart);
   return {
-    gaps: gapsBetween(kept),
-    parts: kept,
+    gaps: gapsSince(coverage, sinceStart.from),
+    parts: within(parts, sinceStart),
     statements: forward(context, within(searched, sinceStart), start?.key),
   };
 }
@@ -53,23 +56,21 @@ function startByTail({ request, snapshot }: PlanContext, newest: Part, wanted: n
   return undefined;
 }
 
-/** The n-th row from the end: its key and time. Undefined when there are not as many. */
-async function findStart(
-  { session, relation, searched }: LiveContext,
+/** The n-th row from the end: its key and time. Undefined when there are not as many. `slices`: the newest first. */
+export async function findStart<S>(
+  session: Session,
+  rows: Rows<S>,
+  slices: Iterable<S> | AsyncIterable<S>,
   wanted: number,
 ): Promise<{ readonly key: readonly string[]; readonly ms: number } | undefined> {
   let missing = wanted;
-  for (const slice of slicesBackward(searched, relation.chunkMs)) {
+  for await (const slice of slices) {
     const params = new Params();
-    const newestFirst = relation.order(' desc');
-    const numbered = `select ${[
-      ...relation.key,
-      `(${relation.timeMs})::text`,
-      `row_number() over (order by ${newestFirst})`,
-    ]
+    const newestFirst = rows.order(' desc');
+    const numbered = `select ${[...rows.key, `(${rows.timeMs})::text`, `row_number() over (order by ${newestFirst})`]
       .map((sql, index) => `${sql} as c${index}`)
-      .join(', ')} ${relation.from(slice, params)} order by ${newestFirst} limit ${missing}`;
-    const last = relation.key.length + 1;
+      .join(', ')} ${rows.from(slice, params)} order by ${newestFirst} limit ${missing}`;
+    const last = rows.key.length + 1;
     const [row] = await session.rows(`select * from (${numbered}) n order by c${last} desc limit 1`, params);
     if (!row) continue;
     missing -= Number(row[last]);
@@ -78,13 +79,14 @@ async function findStart(
   return undefined;
 }
 
-function* forward(
-  { relation }: PlanContext,
+async function* forward(
+  context: LiveContext,
   parts: readonly Part[],
   key: readonly string[] | undefined,
-): Generator<Statement> {
+): AsyncGenerator<Statement> {
+  const { relation } = context;
   let isFirst = true;
-  for (const slice of slicesOf(parts, relation.chunkMs)) {
+  for await (const slice of withEdges(context, slicesOf(parts, relation.chunkMs))) {
     const params = new Params();
     const where = isFirst && key ? relation.fromKey(key, params) : undefined;
     isFirst = false;

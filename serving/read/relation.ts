@@ -1,23 +1,24 @@
 /** The SQL of one request's rows, for any slice of time. Text comes from the registry and from numbers, never from callers. */
 import type { Range } from '../../shared/db/ranges.ts';
-import { assert } from '../../shared/errors.ts';
-import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
-import { type Field, shapeOf } from '../../shared/registry/index.ts';
+import { ALIGNED_CHUNK_MS, ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
+import type { Field } from '../../shared/registry/index.ts';
 import { isoOf } from '../contract/time.ts';
 import { array, int8, OID, type Params, text } from '../db/params.ts';
 import { CELL, type Column, cellOf } from '../rendering/cells.ts';
-import type { Part } from './coverage.ts';
+import type { Coverage, Part } from './coverage.ts';
+import { knownSeconds } from './known-seconds.ts';
+import { type OrderTerm, orderOf } from './order.ts';
+import { proofTest } from './proof.ts';
+import { seriesRows } from './series-rows.ts';
+import type { Series, Snapshot } from './session.ts';
 import type { Slice } from './slices.ts';
 import type { ReadRequest } from './types.ts';
 
-const DAY_MS = 86_400_000;
-/** Of the aligned storage (migration 0002). */
-const ALIGNED_CHUNK_MS = 30 * DAY_MS;
 /** Of a dataset that has no aligned rows yet. */
 const NO_SERIES = -1;
-/** The registry's expression for the end of validity: a column that only these statements make. */
+/** The registry's expressions for validity: columns that only these statements make. */
+const VALID_FROM = 't.valid_from';
 const VALID_TO = 't.valid_to';
-const VALID_TO_COLUMN = 'valid_to';
 
 /** How the end of a row's validity is found. */
 export type ValidityRule =
@@ -25,7 +26,7 @@ export type ValidityRule =
   | 'none'
   /** From the row that follows in the answer, by the renderer: all rows are there, in order. */
   | 'lookahead'
-  /** From the row that follows in the storage, by the database: a filter or a sample leaves rows out. */
+  /** From the row that follows in the storage, by the database: a filter or a sample leaves rows out, or series mix. */
   | 'computed';
 
 /** How `computed` finds the following row: by a window over all rows, or by a probe for each of few. */
@@ -36,41 +37,53 @@ export interface Lookup {
   readonly places?: { readonly numbers: readonly number[]; readonly numberedBy: string };
 }
 
+export interface RelationFacts {
+  readonly coverage: Coverage;
+  readonly snapshot: Snapshot;
+  /** Of a dataset of many series: those whose rows are read. */
+  readonly series: readonly Series[];
+  /** End of the window; infinite where it has none. */
+  readonly endMs: number;
+}
+
 export class Relation {
   readonly chunkMs: number;
   readonly validity: ValidityRule;
+  /** Rows follow each other in proved time: native file days, and aligned datasets that are one series. */
+  readonly isOneLine: boolean;
+  /** A window holds the rows that are valid in it. */
+  readonly isState: boolean;
   /** Columns of the answer. */
   readonly columns: readonly Column[];
   /** Type OIDs the rows come with. */
   readonly oids: readonly number[];
   readonly #request: ReadRequest;
+  readonly #facts: RelationFacts;
   readonly #table: string;
   readonly #time: { readonly sql: string; readonly pg: 'int8' | 'timestamptz' };
-  readonly #scope: string;
   readonly #series: string;
-  /** End of the window, where it has one; else of what is proved. */
-  readonly #endMs: number;
-  readonly #order: readonly Field[];
+  readonly #order: readonly OrderTerm[];
 
-  constructor(request: ReadRequest, facts: { readonly seriesId: number | undefined; readonly endMs: number }) {
-    const { dataset, mode, fields, filters, window } = request;
+  constructor(request: ReadRequest, facts: RelationFacts) {
+    const { dataset, mode, fields, filters, window, asOfMs } = request;
     const native = mode === 'native';
-    const shape = shapeOf(dataset, mode);
     this.#request = request;
-    this.#endMs = facts.endMs;
+    this.#facts = facts;
     this.#table = native ? `"${dataset.native.table}"` : ALIGNED_TABLE;
     this.#time = native
       ? { sql: `t."${dataset.native.time.column}"`, pg: dataset.native.time.pg }
       : { sql: 't.aligned_at_utc', pg: 'timestamptz' };
-    // Windows of states (metrics) begin with what is carried in, of every series: they need a relation of their own.
-    assert(native || dataset.aligned.windowing === 'bucket', `${dataset.key}: aligned windows of states are not built`);
-    const seriesId = facts.seriesId ?? NO_SERIES;
-    this.#series = native ? '' : `dataset_id = ${dataset.number} and series_id = ${seriesId}`;
-    this.#scope = native ? '' : `t.dataset_id = ${dataset.number} and t.series_id = ${seriesId} and `;
-    this.chunkMs = native ? dataset.native.chunkMs : ALIGNED_CHUNK_MS;
-    this.#order = shape.order.map((name) => shape.fields.find((field) => field.name === name)!);
-    const asked = [...fields, ...filters.map((filter) => filter.field)].some((field) => field.sql === VALID_TO);
-    const complete = filters.length === 0 && window.kind !== 'random';
+    this.isOneLine = native ? dataset.native.scope.kind === 'window' : dataset.aligned.seriesKey.length === 0;
+    this.isState = !native && dataset.aligned.windowing === 'state';
+    const one = this.isOneLine ? ` and series_id = ${facts.snapshot.seriesId ?? NO_SERIES}` : '';
+    this.#series = native ? '' : `dataset_id = ${dataset.number}${one}`;
+    // As of a time aligned rows are made of native ones.
+    this.chunkMs = native || asOfMs !== undefined ? dataset.native.chunkMs : ALIGNED_CHUNK_MS;
+    this.#order = orderOf(dataset, mode);
+    const filtered = filters.map((filter) => filter.field);
+    const asks = (list: readonly Field[], sql: string) => list.some((field) => field.sql === sql);
+    const asked = asks([...fields, ...filtered], VALID_TO) || asks(filtered, VALID_FROM);
+    const complete = this.isOneLine && filters.length === 0 && window.kind !== 'random';
     this.validity = !asked ? 'none' : complete ? 'lookahead' : 'computed';
     const lookahead = this.validity === 'lookahead';
     this.columns = fields.map((field) => ({
@@ -96,6 +109,26 @@ export class Relation {
     return `select ${this.#outputs()} from (${inner}) t order by ${this.order()}`;
   }
 
+  /** Of each of the series `ids` the last or the first row of the slice: its series and its time in epoch ms. */
+  selectNearest(slice: Slice, ids: string, direction: 'before' | 'after'): string {
+    const { number } = this.#request.dataset;
+    const nearest = `select t.aligned_at_utc from ${this.#tableOf(slice)} t where t.dataset_id = ${number} and t.series_id = s.id
+      and ${this.within(slice.from, slice.to)} order by t.aligned_at_utc ${direction === 'before' ? 'desc' : 'asc'} limit 1`;
+    return `select t.id, ${this.timeMs} from (select s.id, (${nearest}) as aligned_at_utc from unnest(${ids}) s (id)) t
+      where t.aligned_at_utc is not null`;
+  }
+
+  /** The time in epoch ms of the first row of the slice, of a dataset that is one series. */
+  selectFirst(slice: Slice): string {
+    return `select ${this.timeMs} from ${this.#table} t where ${this.#ofSeries('t')} and ${this.within(slice.from, slice.to)}
+      order by t.aligned_at_utc limit 1`;
+  }
+
+  /** A test for the rows `t` of the native table that are proved; undefined where their time says so. */
+  provedNative(slice: Range, params: Params): string | undefined {
+    return proofTest(this.#request, this.#facts.coverage, slice, params);
+  }
+
   /**
    * Some rows of a slice, for `selectLookups`: those that pass the test `where`, and of these the ones at `places`,
    * counted from 0 in the order of `numberedBy`, where that is given.
@@ -110,9 +143,9 @@ export class Relation {
       where t.place = any (${numbers})`;
   }
 
-  /** A test for the rows at these places of the slice, counted from 0 in order of time. Aligned rows only. */
+  /** A test for the rows at these places of the slice, counted from 0 in order of time. Aligned rows of one series only. */
   atPlaces(slice: Slice, places: readonly number[]): string {
-    const within = `n.${this.#series.replace(' and ', ' and n.')} and ${this.within(slice.from, slice.to).replaceAll('t.', 'n.')}`;
+    const within = `${this.#ofSeries('n')} and ${this.within(slice.from, slice.to).replaceAll('t.', 'n.')}`;
     // Each walks the index alone, without touching a row: 10,000 entries take a millisecond.
     const times = places.map(
       (place) =>
@@ -121,13 +154,18 @@ export class Relation {
     return `t.aligned_at_utc = any (array[${times.join(', ')}])`;
   }
 
+  /** Of the rows of several lookups their times in epoch ms and their keys, in order. */
+  selectKeys(lookups: readonly string[]): string {
+    return `select ${[this.timeMs, ...this.key].join(', ')} from (${lookups.join(' union all ')}) t order by ${this.order()}`;
+  }
+
   /** The rows of several lookups, in order. */
   selectLookups(lookups: readonly string[]): string {
     return `select ${this.#outputs()} from (${lookups.join(' union all ')}) t order by ${this.order()}`;
   }
 
   order(direction = ''): string {
-    return this.#order.map((field) => `${field.sql}${direction}`).join(', ');
+    return this.#order.map((term) => `${term.sql}${direction}`).join(', ');
   }
 
   /** `from ... where ...`: the slice's rows that pass the filters. */
@@ -140,12 +178,30 @@ export class Relation {
       ...(where === undefined ? [] : [where]),
       ...this.#request.filters.map((filter) => filter.test(params)),
     ];
-    const within = this.#scope + this.within(slice.from, slice.to);
-    if (this.validity !== 'computed') return `from ${this.#table} t where ${[within, ...tests].join(' and ')}`;
-    const columns = this.#innerColumns().filter((column) => column !== VALID_TO);
+    if (!this.isOneLine && this.isState) {
+      const columns = this.#innerColumns().filter((column) => column !== VALID_FROM && column !== VALID_TO);
+      const rows = seriesRows(
+        {
+          ...this.#facts,
+          tableOf: (range) => this.#tableOf(range),
+          dataset: this.#request.dataset,
+          within: this.within(slice.from, slice.to),
+          columns,
+          validity: this.validity,
+          validFrom: this.#validFrom(),
+        },
+        slice,
+        params,
+      );
+      return `from (${rows}) t${tests.length === 0 ? '' : ` where ${tests.join(' and ')}`}`;
+    }
+    const stored = this.#stored(slice, params);
+    if (this.validity !== 'computed') return `from ${this.#table} t where ${[stored, ...tests].join(' and ')}`;
+    const columns = this.#innerColumns().filter((column) => column !== VALID_FROM && column !== VALID_TO);
+    if (this.isState) columns.push(`${this.#validFrom()} as valid_from`);
     const probed = next === 'probe' && where !== undefined ? ` and ${where}` : '';
-    const inner = `select ${columns.join(', ')}, ${this.#validTo(slice, next)} as ${VALID_TO_COLUMN}
-      from ${this.#table} t where ${within}${probed}`;
+    const inner = `select ${columns.join(', ')}, ${this.#validTo(slice, next)} as valid_to
+      from ${this.#table} t where ${stored}${probed}`;
     return `from (${inner}) t${tests.length === 0 ? '' : ` where ${tests.join(' and ')}`}`;
   }
 
@@ -167,25 +223,52 @@ export class Relation {
 
   /** The order's values as text, to be given back to `fromKey`. */
   get key(): readonly string[] {
-    return this.#order.map((field) => `(${field.sql})::text`);
+    return this.#order.map((term) => `(${term.sql})::text`);
   }
 
   /** The row with this key and those after it. */
   fromKey(key: readonly string[], params: Params): string {
     const values = this.#order.map(({ pg }, index) => `${params.add(text(key[index]))}::text::${pg}`);
-    const expressions = this.#order.map((field) => field.sql);
+    const expressions = this.#order.map((term) => term.sql);
     return `(${expressions.join(', ')}) >= (${values.join(', ')})`;
+  }
+
+  /** The rows with one of these keys. */
+  isOneOf(keys: readonly { readonly values: readonly string[] }[], params: Params): string {
+    const lists = this.#order.map((_, index) => params.add(array(keys.map(({ values }) => text(values[index])))));
+    const names = this.#order.map((_, index) => `c${index}`);
+    const typed = this.#order.map(({ pg }, index) => `k.c${index}::${pg}`);
+    const expressions = this.#order.map((term) => term.sql);
+    return `(${expressions.join(', ')}) in (select ${typed.join(', ')} from unnest(${lists.join(', ')}) k (${names.join(', ')}))`;
   }
 
   /** A number that depends on the row's identity and a seed alone. */
   hash(seed: string): string {
     return this.#order.reduce(
-      (hash, field) =>
-        field.pg === 'int8'
-          ? `hashint8extended(${field.sql}, ${hash})`
-          : `hashtextextended((${field.sql})::text, ${hash})`,
+      (hash, term) =>
+        term.pg === 'int8'
+          ? `hashint8extended(${term.sql}, ${hash})`
+          : `hashtextextended((${term.sql})::text, ${hash})`,
       seed,
     );
+  }
+
+  /** What makes a row of the table one of the slice, and one that is proved. */
+  #stored(slice: Slice, params: Params): string {
+    const within = this.within(slice.from, slice.to);
+    if (this.#series !== '') return `${this.#ofSeries('t')} and ${within}`;
+    const proof = this.provedNative(slice, params);
+    return proof === undefined ? within : `${within} and ${proof}`;
+  }
+
+  /** What holds the rows of a stretch of time: the storage, or as of a time what would have been stored then. */
+  #tableOf(range: Range): string {
+    const { mode, asOfMs } = this.#request;
+    return mode === 'aligned_1s' && asOfMs !== undefined ? knownSeconds(this.#request, range) : this.#table;
+  }
+
+  #ofSeries(alias: string): string {
+    return this.#series.replaceAll(/\b(dataset_id|series_id)\b/g, `${alias}.$1`);
   }
 
   #cellFields(): Field[] {
@@ -194,23 +277,34 @@ export class Relation {
 
   #outputs(): string {
     const hidden = this.validity === 'lookahead' ? [this.#time.sql] : [];
-    return [...hidden, ...this.#cellFields().map((field) => field.sql)].join(', ');
+    // A column of its own only where the database makes one.
+    const isMade = this.validity === 'computed' || !this.isOneLine;
+    const cells = this.#cellFields().map(({ sql }) => (sql === VALID_FROM && !isMade ? this.#validFrom() : sql));
+    return [...hidden, ...cells].join(', ');
   }
 
   #innerColumns(): string[] {
     const fields = [...this.#request.fields, ...this.#request.filters.map((filter) => filter.field), ...this.#order];
     const names = new Set(fields.flatMap((field) => field.columns));
     const columns = [...names].map((name) => `t."${name}"`);
-    if (this.validity !== 'none' && !names.has('aligned_at_utc')) columns.push('t.aligned_at_utc');
+    if (this.validity !== 'none' && !names.has('aligned_at_utc')) columns.push('t."aligned_at_utc"');
+    if (this.isState && (this.validity === 'computed' || !this.isOneLine)) columns.push(VALID_FROM);
     if (this.validity === 'computed') columns.push(VALID_TO);
     return columns;
+  }
+
+  /** A state that was there before begins with the window. */
+  #validFrom(): string {
+    const { window } = this.#request;
+    const start = window.kind === 'range' ? window.fromMs : undefined;
+    return start === undefined ? 't.aligned_at_utc' : `greatest(t.aligned_at_utc, ${this.literal(start)})`;
   }
 
   /** Until the next row of the series, or the end of what is proved, or of the window. */
   #validTo(slice: Slice, next: NextRow): string {
     const { from, to, part, following = { from: to, to: part.until } } = slice;
     const first = (tests: string) => `(select n.aligned_at_utc from ${this.#table} n
-      where n.${this.#series.replace(' and ', ' and n.')} and ${tests} order by n.aligned_at_utc limit 1)`;
+      where ${this.#ofSeries('n')} and ${tests} order by n.aligned_at_utc limit 1)`;
     const between = (range: Range) =>
       `n.aligned_at_utc >= ${this.literal(range.from)} and n.aligned_at_utc < ${this.literal(range.to)}`;
     const candidates = [
@@ -223,11 +317,12 @@ export class Relation {
   }
 
   /** The last a row of the part can be valid, whatever follows it. */
-  #cap({ provedTo, isLast }: Part): string {
-    const end = this.#endMs;
-    if (!isLast) return this.literal(Math.min(end, provedTo));
-    const open = `greatest(${this.literal(provedTo)}, t.aligned_at_utc + interval '1 second')`;
-    // A row is at most a second past what is proved: a later end of the window, however far, does not matter.
-    return end < provedTo + 1000 ? `least(${this.literal(end)}, ${open})` : open;
+  #cap({ provedTo, isLast, to }: Part): string {
+    const end = this.#facts.endMs;
+    if (provedTo !== undefined && !isLast) return this.literal(Math.min(end, provedTo));
+    const second = `t.aligned_at_utc + interval '1 second'`;
+    const open = provedTo === undefined ? second : `greatest(${this.literal(provedTo)}, ${second})`;
+    // A row is at most a second past its part: a later end of the window, however far, does not matter.
+    return end < (provedTo ?? to) + 1000 ? `least(${this.literal(end)}, ${open})` : open;
   }
 }

@@ -8,7 +8,7 @@ import type { LiveContext } from './context.ts';
 import { ReadFault } from './faults.ts';
 import { Prng } from './prng.ts';
 import type { Relation } from './relation.ts';
-import { batched, draw, type MakeLookup, type Partition, statementsOf } from './sample.ts';
+import { batched, countOf, draw, type MakeLookup, type Partition, statementsOf } from './sample.ts';
 import type { Slice } from './slices.ts';
 
 const SECOND_MS = 1000;
@@ -29,7 +29,7 @@ export async function sampleAligned(
   const prng = new Prng(seed);
   const lookups = new Map<Partition, MakeLookup>();
   const trials: Trial[] = [];
-  for (const { partition, ranks } of draw(partitions, wanted, prng)) {
+  for (const { partition, ranks } of draw(partitions, prng.distinct(wanted, countOf(partitions)))) {
     const slice = sliceOf(partitions, partition);
     if (partition.rows <= NUMBERED_ROWS || ranks.length > partition.rows * MAX_SHARE) {
       const places = { numbers: ranks, numberedBy: 't.aligned_at_utc' };

@@ -5,7 +5,7 @@ import type { Statement } from '../db/wire-messages.ts';
 import type { LiveContext } from './context.ts';
 import { Prng } from './prng.ts';
 import type { Relation } from './relation.ts';
-import { type Draw, draw, type MakeLookup, type Partition, statementsOf } from './sample.ts';
+import { countOf, type Draw, draw, type MakeLookup, type Partition, statementsOf } from './sample.ts';
 
 /** A frame that drawn rows lie in: where it is in time, and which of its rows are drawn. */
 interface Hit {
@@ -24,12 +24,15 @@ export async function sampleNative(
   wanted: number,
   seed: number,
 ): Promise<Iterable<Statement>> {
-  const hits = await findFrames(context, draw(partitions, wanted, new Prng(seed)));
+  const ranks = new Prng(seed).distinct(wanted, countOf(partitions));
+  return statementsOf(context, await nativeLookups(context, draw(partitions, ranks)));
+}
+
+/** The drawn rows of each partition. Where the n-th of a frame is looked for, filters would make another of it. */
+export async function nativeLookups(context: LiveContext, draws: readonly Draw[]): Promise<MakeLookup[][]> {
   const { relation, request } = context;
-  return statementsOf(
-    context,
-    hits.map((ofPartition) => ofPartition.map((hit) => lookupOf(relation, request.dataset, hit))),
-  );
+  const hits = await findFrames(context, draws);
+  return hits.map((ofPartition) => ofPartition.map((hit) => lookupOf(relation, request.dataset, hit)));
 }
 
 /** The frames of the drawn ranks, by partition and place. */

@@ -6,7 +6,6 @@ import { int2, Params } from '../db/params.ts';
 import type { Statement } from '../db/wire-messages.ts';
 import type { LiveContext, PlanContext } from './context.ts';
 import type { Part } from './coverage.ts';
-import type { Prng } from './prng.ts';
 
 export interface Partition {
   readonly key: string;
@@ -43,9 +42,11 @@ export async function readPartitions({ session, request, parts }: LiveContext): 
   });
 }
 
-export function draw(partitions: readonly Partition[], wanted: number, prng: Prng): Draw[] {
-  const total = partitions.reduce((sum, partition) => sum + partition.rows, 0);
-  const ranks = prng.distinct(wanted, total);
+export const countOf = (partitions: readonly Partition[]): number =>
+  partitions.reduce((sum, partition) => sum + partition.rows, 0);
+
+/** The ranks, ascending, in the partitions they lie in. */
+export function draw(partitions: readonly Partition[], ranks: readonly number[]): Draw[] {
   const draws: Draw[] = [];
   let base = 0;
   let at = 0;

@@ -1,11 +1,14 @@
 /** One read's transaction: a read-only snapshot on one connection, begun by looking at coverage. */
-import { parseMultirange, type Range } from '../../shared/db/ranges.ts';
+import { parseMultirange } from '../../shared/db/ranges.ts';
 import type { DatasetDefinition, Mode } from '../../shared/registry/index.ts';
-import { int2, type Params } from '../db/params.ts';
+import { seriesValues } from '../../shared/registry/series.ts';
+import { int2, int8, type Params } from '../db/params.ts';
 import type { RowSink, Step, Wire } from '../db/wire.ts';
 import type { Statement } from '../db/wire-messages.ts';
-import type { Coverage } from './coverage.ts';
+import { newestKnown } from './as-of.ts';
+import { type Coverage, coverageOf, type Run, type SourceRuns } from './coverage.ts';
 import { type ContractRow, contractStatement, violationOf } from './storage-contract.ts';
+import type { ReadRequest } from './types.ts';
 
 export type TextRow = readonly (string | null)[];
 
@@ -15,10 +18,19 @@ export interface PartitionTail {
   readonly rows: number;
 }
 
+/** One series of a dataset that has a series key. */
+export interface Series {
+  readonly id: number;
+  /** Values of the series key's fields, in their order. */
+  readonly key: readonly string[];
+}
+
 export interface Snapshot {
   readonly coverage: Coverage;
   /** The one series of a dataset that has no series key. */
   readonly seriesId: number | undefined;
+  /** The series of a dataset that has a series key, for aligned reads. */
+  readonly series: readonly Series[];
   /** What the aligned storage lacks; undefined in native mode and where it is as declared. */
   readonly violation: string | undefined;
   readonly tail: readonly PartitionTail[];
@@ -44,6 +56,31 @@ function coverageStatement(dataset: DatasetDefinition): Statement {
   return statement;
 }
 
+/** Runs of partitions that are no stretches of time, in the order of `SpanRow`. */
+const spansStatement = (dataset: DatasetDefinition): Statement => ({
+  keep: true,
+  text: `select source_id, lower(span)::text, upper(span)::text, from_ms::text, to_ms::text, through_ms::text
+    from coverage_spans where dataset_id = $1 order by source_id collate "C", span`,
+  params: [int2(dataset.number)],
+});
+
+/** The same as of a time: of what was known then, and proved no further. */
+const knownSpansStatement = (dataset: DatasetDefinition, newest: number, asOfMs: number): Statement => ({
+  keep: true,
+  text: `select s.source_id, lower(s.span)::text, max(upper(p.span))::text, min(p.from_ms)::text, max(p.to_ms)::text,
+      least(s.through_ms, $3)::text
+    from coverage_spans s join partitions p on p.dataset_id = s.dataset_id and p.source_id = s.source_id
+      and p.span <@ s.span and p.state = 'proved' and p.rows > 0 and lower(p.span) <= $2
+    where s.dataset_id = $1 group by s.source_id, s.span, s.through_ms order by s.source_id collate "C", s.span`,
+  params: [int2(dataset.number), int8(newest), int8(asOfMs)],
+});
+
+const seriesStatement = (dataset: DatasetDefinition): Statement => ({
+  keep: true,
+  text: `select series_id::text, key from series where dataset_id = $1 order by series_id`,
+  params: [int2(dataset.number)],
+});
+
 /** The newest partitions hold the latest rows: their counts say how far back those go. */
 const TAIL_PARTITIONS = 8;
 
@@ -57,39 +94,91 @@ const tailStatement = (dataset: DatasetDefinition, mode: Mode): Statement => {
   };
 };
 
-/** Parsed ranges by their text: coverage changes when a partition is proved, not with every read. */
-const parsedRanges = new Map<number, { readonly text: string; readonly ranges: readonly Range[] }>();
+/** Parsed coverage by its text: it changes when a partition is proved, not with every read. */
+const parsedCoverage = new Map<string, { readonly text: string; readonly coverage: Coverage }>();
 
 /** What a snapshot is asked first: all a plan needs, in one message. */
 export class Look {
   readonly steps: readonly Step[];
   readonly #dataset: DatasetDefinition;
+  readonly #mode: Mode;
   readonly #coverage = new TextRows();
+  readonly #spans = new TextRows();
+  readonly #series = new TextRows();
   readonly #contract = new TextRows();
   readonly #tail = new TextRows();
 
-  constructor(dataset: DatasetDefinition, mode: Mode, wantTail: boolean) {
+  constructor(request: Pick<ReadRequest, 'dataset' | 'mode' | 'asOfMs'>, wantTail = false) {
+    const { dataset, mode, asOfMs } = request;
+    const newest = newestKnown(request);
     this.#dataset = dataset;
+    this.#mode = mode;
     const steps: Step[] = [{ statement: coverageStatement(dataset), sink: this.#coverage }];
-    if (mode === 'aligned_1s') steps.push({ statement: contractStatement(dataset), sink: this.#contract });
+    if (dataset.native.scope.kind === 'column') {
+      const known = newest === undefined ? undefined : knownSpansStatement(dataset, newest, asOfMs!);
+      steps.push({ statement: known ?? spansStatement(dataset), sink: this.#spans });
+    }
+    if (mode === 'aligned_1s') {
+      steps.push({ statement: contractStatement(dataset), sink: this.#contract });
+      if (dataset.aligned.seriesKey.length > 0) {
+        steps.push({ statement: seriesStatement(dataset), sink: this.#series });
+      }
+    }
     if (wantTail) steps.push({ statement: tailStatement(dataset, mode), sink: this.#tail });
     this.steps = steps;
   }
 
   /** Two looks with the same signature saw the same: no partition is proved or withdrawn without a new version. */
   get signature(): string {
-    return JSON.stringify([this.#coverage.rows, this.#contract.rows]);
+    return JSON.stringify([this.#coverage.rows, this.#spans.rows, this.#contract.rows]);
   }
 
   snapshot(): Snapshot {
     const [proved, synthetic, seriesId] = this.#coverage.rows[0] ?? ['{}', 'false', null];
     return {
-      coverage: { ranges: rangesOf(this.#dataset.number, proved!), synthetic: synthetic === 'true' },
+      coverage: this.#parse(proved!, synthetic === 'true'),
+      series: this.#series.rows.map(([id, key]) => ({
+        id: Number(id),
+        key: seriesValues(key!, this.#dataset.aligned.seriesKey.length),
+      })),
       seriesId: seriesId === null ? undefined : Number(seriesId),
       violation: violationOf(this.#contract.rows as ContractRow[]),
       tail: this.#tail.rows.map(([fromMs, rows]) => ({ fromMs: Number(fromMs), rows: Number(rows) })),
     };
   }
+
+  #parse(provedText: string, synthetic: boolean): Coverage {
+    const { key, partition } = this.#dataset;
+    const spans = this.#spans.rows;
+    const text = `${synthetic} ${provedText} ${spans.length === 0 ? '' : JSON.stringify(spans)}`;
+    const place = `${key} ${this.#mode}`;
+    let parsed = parsedCoverage.get(place);
+    if (parsed?.text !== text) {
+      const proved = parseMultirange(provedText);
+      const sources: readonly SourceRuns[] =
+        partition.kind === 'file_day'
+          ? [{ sourceId: '', runs: proved.map((range) => ({ ...range, rowsTo: range.to, span: range })) }]
+          : [...Map.groupBy(spans, ([sourceId]) => sourceId!)].map(([sourceId, rows]) => ({
+              sourceId,
+              runs: rows.map((row) => runOf(row, this.#mode)),
+            }));
+      parsed = { text, coverage: coverageOf(partition.kind, { synthetic, proved, sources }) };
+      parsedCoverage.set(place, parsed);
+    }
+    return parsed.coverage;
+  }
+}
+
+/** A row of `spansStatement`. */
+function runOf([, lower, upper, from, to, through]: TextRow, mode: Mode): Run {
+  // The second of a snapshot begins before it.
+  const start = mode === 'native' ? Number(from) : Math.floor(Number(from) / 1000) * 1000;
+  return {
+    from: start,
+    to: Number(through),
+    rowsTo: Number(to),
+    span: { from: Number(lower), to: Number(upper) },
+  };
 }
 
 export class Session {
@@ -100,7 +189,7 @@ export class Session {
   }
 
   /** Opens the transaction. */
-  async begin(look: Look): Promise<void> {
+  async begin(look: Pick<Look, 'steps'>): Promise<void> {
     await this.#wire.run([{ statement: BEGIN }, ...look.steps]);
   }
 
@@ -124,15 +213,6 @@ export class Session {
   async commit(): Promise<void> {
     await this.#wire.run([{ statement: COMMIT }]);
   }
-}
-
-function rangesOf(dataset: number, text: string): readonly Range[] {
-  let parsed = parsedRanges.get(dataset);
-  if (parsed?.text !== text) {
-    parsed = { text, ranges: parseMultirange(text) };
-    parsedRanges.set(dataset, parsed);
-  }
-  return parsed.ranges;
 }
 
 class TextRows implements RowSink {

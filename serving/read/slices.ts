@@ -4,6 +4,7 @@
  */
 import type { Range } from '../../shared/db/ranges.ts';
 import type { Part } from './coverage.ts';
+import type { Edges } from './edges.ts';
 
 export interface Slice {
   readonly from: number;
@@ -12,9 +13,11 @@ export interface Slice {
   readonly part: Part;
   /** Where the row after the slice's last is looked for; the rest of the part unless it is known better. */
   readonly following?: Range;
+  /** Of a dataset of many series: what lies beyond the slice, by series. */
+  readonly edges?: Edges;
 }
 
-const MAX_CHUNKS = 32;
+export const MAX_CHUNKS = 32;
 
 /** Ascending, cut where chunks are. */
 export function* slicesOf(parts: readonly Part[], chunkMs: number): Generator<Slice> {
@@ -24,6 +27,17 @@ export function* slicesOf(parts: readonly Part[], chunkMs: number): Generator<Sl
       yield { from, to, part };
       from = to;
     }
+  }
+}
+
+/** From the oldest on, one chunk first, then twice as many each time. */
+export function* slicesForward(part: Part, chunkMs: number): Generator<Slice> {
+  let chunks = 1;
+  for (let from = part.from; from < part.to; ) {
+    const to = Math.min(part.to, (Math.floor(from / chunkMs) + chunks) * chunkMs);
+    yield { from, to, part };
+    from = to;
+    chunks = Math.min(MAX_CHUNKS, chunks * 2);
   }
 }
 

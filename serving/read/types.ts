@@ -7,8 +7,9 @@ export type Window =
   | { readonly kind: 'history' }
   /** [fromMs, toMs); an open side is the proved history's. */
   | { readonly kind: 'range'; readonly fromMs: number | undefined; readonly toMs: number | undefined }
-  | { readonly kind: 'latest'; readonly rows: number }
-  | { readonly kind: 'random'; readonly rows: number; readonly seed: number };
+  /** `selector` is the key of the request that says how many. */
+  | { readonly kind: 'latest'; readonly rows: number; readonly selector: string }
+  | { readonly kind: 'random'; readonly rows: number; readonly seed: number; readonly selector: string };
 
 export interface ReadRequest {
   readonly dataset: DatasetDefinition;
@@ -17,4 +18,8 @@ export interface ReadRequest {
   readonly filters: readonly Filter[];
   readonly window: Window;
   readonly strict: boolean;
+  /** Rows put together to klines of this length; fields and filters are then those of klines. */
+  readonly klineMs?: number;
+  /** Of a dataset with vintages: rows as they were known then. */
+  readonly asOfMs?: number;
 }

@@ -1,7 +1,7 @@
 /** The end of validity of rows that come complete and in order: each row's is told by the next one. */
 import type { RowSink } from '../db/wire.ts';
-import { readTimestamptzMs } from '../rendering/json-rows.ts';
 import type { RowWriter } from '../rendering/representations.ts';
+import { readTimestamptzMs } from '../rendering/timestamps.ts';
 import type { Part } from './coverage.ts';
 
 const SECOND_MS = 1000;
@@ -38,7 +38,8 @@ export class Lookahead implements RowSink {
     if (lastMs === undefined) return;
     while (this.#parts[this.#part].to <= lastMs) this.#part++;
     const { provedTo, isLast } = this.#parts[this.#part];
-    const proved = isLast ? Math.max(provedTo, lastMs + SECOND_MS) : provedTo;
-    this.#writer.resolve(Math.min(nextMs, proved, this.#endMs));
+    const second = lastMs + SECOND_MS;
+    const last = provedTo === undefined ? second : isLast ? Math.max(provedTo, second) : provedTo;
+    this.#writer.resolve(Math.min(nextMs, last, this.#endMs));
   }
 }

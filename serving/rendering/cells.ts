@@ -40,3 +40,10 @@ export interface Column {
   readonly field: Field;
   readonly cell: Cell;
 }
+
+/** What a writer of rows has to know of them. */
+export interface RowShape {
+  readonly columns: readonly Column[];
+  /** Rows start with a cell that is not shown: the time that ends the validity of the row before. */
+  readonly hiddenFirst: boolean;
+}

@@ -1,15 +1,16 @@
-/** Rows as a JSON list of objects, without its closing bracket, written from the bytes of PostgreSQL's binary rows. No object is made for a row. */
-import { CELL, type Cell, type Column } from './cells.ts';
-import { writeFloat, writeInt64, writeInteger } from './digits.ts';
+/** Rows as JSON objects, written from the bytes of PostgreSQL's binary rows. No object is made for a row. */
+import { CELL, type Cell, type RowShape } from './cells.ts';
+import { writeNumber } from './digits.ts';
 import type { Out } from './out.ts';
 import type { RowWriter } from './representations.ts';
 import { maxStringBytes, writeString, writeUuid } from './strings.ts';
-import { POSTGRES_EPOCH_MS, TIMESTAMP_BYTES, TimestampWriter } from './timestamps.ts';
+import { readTimestamptzMs, TIMESTAMP_BYTES, TimestampWriter } from './timestamps.ts';
 
 const COMMA = 0x2c;
 const QUOTE = 0x22;
-const CLOSE = 0x7d;
 const OPEN = 0x5b;
+const LF = 0x0a;
+const CLOSE_LF = 0x7d | (LF << 8);
 const NULL_LE = 0x6c6c756e; // "null"
 /** Widest fixed-size cell: an integer of 20 digits, a float of 25 characters, a quoted timestamp or uuid. */
 const FIXED_CELL_BYTES = 40;
@@ -21,23 +22,44 @@ interface Prefix {
   readonly length: number;
 }
 
+/** What stands around the objects. */
+export interface JsonFraming {
+  readonly kind: 'list' | 'lines';
+  /** After the last row. */
+  end(rows: number): string;
+}
+
+/** The last member but one of an answer, and what follows it. */
+export const JSON_LIST: JsonFraming = {
+  kind: 'list',
+  end: (rows) => `${rows === 0 ? '[' : ''}],"row_count":${rows}}`,
+};
+/** One object a line, each line ended. */
+export const JSON_LINES: JsonFraming = { kind: 'lines', end: () => '' };
+
 export class JsonRows implements RowWriter {
   readonly #out: Out;
+  readonly #framing: JsonFraming;
   readonly #cells: readonly Cell[];
   readonly #prefixes: readonly Prefix[];
   readonly #fixedBytes: number;
   readonly #variable: boolean;
-  /** The row starts with a cell that is not shown: the time that ends the validity of the row before. */
   readonly #hidden: boolean;
+  /** The comma before the first row becomes the bracket that opens the list: one branch less in every row. */
+  readonly #isList: boolean;
+  readonly #closeBytes: number;
   readonly #times = new TimestampWriter();
   #rows = 0;
   #hole = NO_HOLE;
 
-  constructor(out: Out, columns: readonly Column[], hiddenFirst: boolean) {
+  constructor(out: Out, { columns, hiddenFirst }: RowShape, framing: JsonFraming) {
     this.#out = out;
+    this.#framing = framing;
+    this.#isList = framing.kind === 'list';
+    this.#closeBytes = this.#isList ? 1 : 2;
     this.#cells = columns.map((column) => column.cell);
     this.#prefixes = columns.map(({ field }, index) =>
-      prefixOf(`${index === 0 ? ',{' : ','}${JSON.stringify(field.name)}:`),
+      prefixOf(`${index > 0 ? ',' : this.#isList ? ',{' : '{'}${JSON.stringify(field.name)}:`),
     );
     this.#variable = this.#cells.includes(CELL.text);
     this.#fixedBytes = this.#prefixes.reduce((sum, prefix) => sum + prefix.length + FIXED_CELL_BYTES, 8);
@@ -46,10 +68,6 @@ export class JsonRows implements RowWriter {
 
   get rows(): number {
     return this.#rows;
-  }
-
-  get isOpen(): boolean {
-    return this.#hole !== NO_HOLE;
   }
 
   /** One row: `at` is where its cells start, after the column count; `bytes` what they take. */
@@ -80,40 +98,28 @@ export class JsonRows implements RowWriter {
         continue;
       }
       switch (cell) {
-        case CELL.int8:
-          next = writeInt64(to, next, view.getInt32(from), view.getUint32(from + 4));
-          break;
-        case CELL.float8:
-          next = writeFloat(to, next, view.getFloat64(from));
-          break;
-        case CELL.bool:
-          to.setUint8(next++, 0x30 + view.getUint8(from));
-          break;
         case CELL.epochMs:
           next = this.#time(to, next, view.getInt32(from) * 4294967296 + view.getUint32(from + 4));
           break;
         case CELL.timestamptz:
           next = this.#time(to, next, readTimestamptzMs(view, from));
           break;
-        case CELL.int4:
-          next = writeInteger(to, next, view.getInt32(from));
-          break;
-        case CELL.int2:
-          next = writeInteger(to, next, view.getInt16(from));
-          break;
         case CELL.text:
           next = writeString(out.bytes, next, source, from, from + size);
           break;
         case CELL.uuid:
-          next = writeUuid(out.bytes, next, source, from);
+          to.setUint8(next, QUOTE);
+          next = writeUuid(out.bytes, next + 1, source, from);
+          to.setUint8(next++, QUOTE);
           break;
+        default:
+          next = writeNumber(cell, to, next, view, from);
       }
       from += size;
     }
-    to.setUint8(next++, CLOSE);
-    // The comma before the first row is the bracket that opens the list: one branch less in every row.
-    if (this.#rows++ === 0) to.setUint8(start, OPEN);
-    out.at = next;
+    to.setUint16(next, CLOSE_LF, true);
+    if (this.#rows++ === 0 && this.#isList) to.setUint8(start, OPEN);
+    out.at = next + this.#closeBytes;
   }
 
   /** The end of validity of the last row written. Nothing may be handed on between the two. */
@@ -123,18 +129,20 @@ export class JsonRows implements RowWriter {
     this.#hole = NO_HOLE;
   }
 
+  flush(): void {
+    if (this.#hole === NO_HOLE) this.#out.flush();
+  }
+
+  end(): void {
+    this.#out.text(this.#framing.end(this.#rows));
+  }
+
   #time(to: DataView, at: number, ms: number): number {
     to.setUint8(at, QUOTE);
     const next = this.#times.write(to, at + 1, ms);
     to.setUint8(next, QUOTE);
     return next + 1;
   }
-}
-
-/** Milliseconds of a timestamptz, which counts microseconds from 2000. */
-export function readTimestamptzMs(view: DataView, at: number): number {
-  const micros = view.getInt32(at) * 4294967296 + view.getUint32(at + 4);
-  return Math.floor(micros / 1000) + POSTGRES_EPOCH_MS;
 }
 
 function prefixOf(text: string): Prefix {

@@ -50,6 +50,18 @@ export class Out {
     this.reserve(text.length * 3);
     this.at += this.bytes.write(text, this.at);
   }
+
+  /** Bytes made elsewhere, over as many buffers as they take. */
+  copy(source: Uint8Array): void {
+    let from = 0;
+    while (from < source.length) {
+      if (this.at + SLACK_BYTES >= this.bytes.length) this.flush();
+      const part = source.subarray(from, from + this.bytes.length - SLACK_BYTES - this.at);
+      this.bytes.set(part, this.at);
+      this.at += part.length;
+      from += part.length;
+    }
+  }
 }
 
 const viewOf = (bytes: Buffer) => new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);

@@ -1,40 +1,61 @@
 /** The media types rows are served as. Another one is another entry. */
-import type { Column } from './cells.ts';
-import { JsonRows } from './json-rows.ts';
+import { ArrowRows } from './arrow/arrow-rows.ts';
+import type { RowShape } from './cells.ts';
+import { CsvRows } from './csv-rows.ts';
+import { type Envelope, envelopeMetadata } from './envelope.ts';
+import { JSON_LINES, JSON_LIST, JsonRows } from './json-rows.ts';
 import type { Out } from './out.ts';
 
 /** Writes rows into a body. */
 export interface RowWriter {
   readonly rows: number;
-  /** A row's `valid_to_utc_exclusive` is still open: what is written must not be handed on. */
-  readonly isOpen: boolean;
   row(view: DataView, bytes: Buffer, at: number, length: number): void;
   /** The end of validity of the last row. */
   resolve(ms: number): void;
+  /** Hands on what is complete, so that a slow read shows that it lives. Nothing, while a row's validity is open. */
+  flush(): void;
+  /** After the last row: the rest of the body is then in the writer's Out. */
+  end(): void;
 }
-
-/** The members of the answer beside its rows. */
-export type Envelope = Readonly<Record<string, unknown>>;
 
 export interface Representation {
+  /** As Accept names it. */
   readonly mediaType: string;
-  /** Before the first row. */
-  begin(out: Out, envelope: Envelope): void;
-  rows(out: Out, columns: readonly Column[], hiddenFirst: boolean): RowWriter;
-  /** After the last row. */
-  end(out: Out, rows: number): void;
+  /** As Content-Type does. */
+  readonly contentType: string;
+  /** The body holds rows alone: the envelope is in headers, their number and the body's digest in trailers. */
+  readonly rowsOnly: boolean;
+  /** Begins a body. */
+  open(out: Out, shape: RowShape, envelope: Envelope): RowWriter;
 }
 
-const JSON_REPRESENTATION: Representation = {
-  mediaType: 'application/json',
-  begin(out, envelope) {
-    out.text(`${JSON.stringify(envelope).slice(0, -1)},"rows":`);
-  },
-  rows: (out, columns, hiddenFirst) => new JsonRows(out, columns, hiddenFirst),
-  end(out, rows) {
-    out.text(`${rows === 0 ? '[' : ''}],"row_count":${rows}}`);
-  },
-};
-
 /** In order of preference. */
-export const REPRESENTATIONS: readonly Representation[] = [JSON_REPRESENTATION];
+export const REPRESENTATIONS: readonly Representation[] = [
+  {
+    mediaType: 'application/json',
+    contentType: 'application/json',
+    rowsOnly: false,
+    open(out, shape, envelope) {
+      out.text(`${JSON.stringify(envelope).slice(0, -1)},"rows":`);
+      return new JsonRows(out, shape, JSON_LIST);
+    },
+  },
+  {
+    mediaType: 'application/x-ndjson',
+    contentType: 'application/x-ndjson',
+    rowsOnly: true,
+    open: (out, shape) => new JsonRows(out, shape, JSON_LINES),
+  },
+  {
+    mediaType: 'text/csv',
+    contentType: 'text/csv; charset=utf-8; header=present',
+    rowsOnly: true,
+    open: (out, shape) => new CsvRows(out, shape),
+  },
+  {
+    mediaType: 'application/vnd.apache.arrow.stream',
+    contentType: 'application/vnd.apache.arrow.stream',
+    rowsOnly: true,
+    open: (out, shape, envelope) => new ArrowRows(out, shape, envelopeMetadata(envelope)),
+  },
+];

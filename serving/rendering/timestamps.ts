@@ -56,3 +56,11 @@ export class TimestampWriter {
     this.#last = bytes.getUint32(16, true);
   }
 }
+
+/** Milliseconds of a timestamptz, which counts microseconds from 2000: more of them than a double holds past 2285. */
+export function readTimestamptzMs(view: DataView, at: number): number {
+  const high = view.getInt32(at);
+  const low = view.getUint32(at + 4);
+  // 2^32 is 4,294,967 thousands and 296.
+  return high * 4_294_967 + Math.floor((high * 296 + low) / 1000) + POSTGRES_EPOCH_MS;
+}

@@ -1,8 +1,8 @@
 /** May this dataset be served to this caller, now? Asked before any work, and fails closed. */
 import type { DatasetKey } from '../../shared/registry/index.ts';
-import { Problem } from '../contract/problems.ts';
+import { Problem, type ProblemCode } from '../contract/problems.ts';
 import { RIGHTS_STATES, type RightsState, type SourceRights } from './matrix.ts';
-import { requiredSources } from './sources.ts';
+import { sourcesOf } from './sources.ts';
 import type { RightsStore } from './store.ts';
 
 export interface Grant {
@@ -12,8 +12,12 @@ export interface Grant {
   readonly token: string | undefined;
 }
 
-/** @throws Problem QUERY_RIGHTS_* */
-export function checkRights(store: RightsStore, dataset: DatasetKey, token: string | undefined): Grant {
+interface DatasetRights extends Pick<Grant, 'state' | 'provisional'> {
+  readonly sources: readonly SourceRights[];
+}
+
+/** What the matrix says. @throws Problem QUERY_RIGHTS_RESOLUTION_ERROR, QUERY_RIGHTS_MISSING_STATE */
+function rightsOf(store: RightsStore, dataset: DatasetKey): DatasetRights {
   const current = store.current();
   if ('faults' in current) {
     throw new Problem(
@@ -22,11 +26,16 @@ export function checkRights(store: RightsStore, dataset: DatasetKey, token: stri
     );
   }
   const sources = current.matrix.sources.filter((rights) => rights.datasets.includes(dataset));
-  const undeclared = requiredSources(dataset).filter((source) => !sources.some((rights) => rights.source === source));
+  const undeclared = sourcesOf(dataset).filter((source) => !sources.some((rights) => rights.source === source));
   if (sources.length === 0 || undeclared.length > 0) {
     throw new Problem('QUERY_RIGHTS_MISSING_STATE', `The rights matrix does not declare every source of ${dataset}.`);
   }
-  const state = mostRestrictive(sources);
+  return { sources, state: mostRestrictive(sources), provisional: sources.some((rights) => rights.provisional) };
+}
+
+/** @throws Problem QUERY_RIGHTS_*, then QUERY_SERVING_SHADOW_MODE */
+export function checkRights(store: RightsStore, dataset: DatasetKey, token: string | undefined): Grant {
+  const { sources, state, provisional } = rightsOf(store, dataset);
   if (state === 'Ingest Only') {
     throw new Problem(
       'QUERY_RIGHTS_INGEST_ONLY',
@@ -50,11 +59,43 @@ export function checkRights(store: RightsStore, dataset: DatasetKey, token: stri
       );
     }
   }
+  if (store.isShadowed(dataset)) {
+    throw new Problem(
+      'QUERY_SERVING_SHADOW_MODE',
+      `${dataset} is ingested and proved, and not yet promoted to serving.`,
+    );
+  }
+  return { state, provisional, token: state === 'BYOK Required' ? token : undefined };
+}
+
+/** How things stand for callers, without refusing. */
+export interface RightsReport {
+  /** Null: the matrix cannot be used, or does not declare the dataset. */
+  readonly rights_state: RightsState | null;
+  readonly rights_provisional: boolean | null;
+  readonly serving_state: 'promoted' | 'shadow';
+  /** The code a read is refused with, also one with credentials of the caller's own; null: it is served. */
+  readonly refused_with: ProblemCode | null;
+}
+
+export function reportRights(store: RightsStore, dataset: DatasetKey): RightsReport {
+  const rights = unlessProblem(() => rightsOf(store, dataset));
+  const grant = unlessProblem(() => checkRights(store, dataset, 'any'));
   return {
-    state,
-    provisional: sources.some((rights) => rights.provisional),
-    token: state === 'BYOK Required' ? token : undefined,
+    rights_state: rights instanceof Problem ? null : rights.state,
+    rights_provisional: rights instanceof Problem ? null : rights.provisional,
+    serving_state: store.isShadowed(dataset) ? 'shadow' : 'promoted',
+    refused_with: grant instanceof Problem ? grant.code : null,
   };
+}
+
+function unlessProblem<T>(work: () => T): T | Problem {
+  try {
+    return work();
+  } catch (error) {
+    if (error instanceof Problem) return error;
+    throw error;
+  }
 }
 
 const mostRestrictive = (sources: readonly SourceRights[]): RightsState =>

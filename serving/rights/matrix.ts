@@ -1,6 +1,7 @@
 /** The rights matrix: what each source's licence allows. Read whole, refused whole. */
 import { z } from 'zod';
 import { DATASET_KEYS, type DatasetKey } from '../../shared/registry/index.ts';
+import { type Json, JsonFault, parseJson } from '../contract/json.ts';
 import { feeds, isSource } from './sources.ts';
 
 /** Most restrictive first. */
@@ -51,13 +52,8 @@ const matrixSchema = z.strictObject({
 });
 
 /** @throws MatrixInvalid */
-export function parseMatrix(text: string, options: { readonly byokRole: string | undefined }): Matrix {
-  let json: unknown;
-  try {
-    json = JSON.parse(text);
-  } catch (error) {
-    throw new MatrixInvalid([`not JSON: ${(error as Error).message}`]);
-  }
+export function parseMatrix(bytes: Uint8Array, options: { readonly byokRole: string | undefined }): Matrix {
+  const json = jsonOf(bytes);
   const outcome = matrixSchema.safeParse(json);
   if (!outcome.success) {
     throw new MatrixInvalid(outcome.error.issues.map((issue) => `${issue.path.join('.') || 'file'}: ${issue.message}`));
@@ -89,4 +85,13 @@ export function parseMatrix(text: string, options: { readonly byokRole: string |
   });
   if (faults.length > 0) throw new MatrixInvalid(faults);
   return { version: String(outcome.data.version), sources };
+}
+
+/** Strict: of a source declared twice, neither is believed. */
+function jsonOf(bytes: Uint8Array): Json {
+  try {
+    return parseJson(new TextDecoder('utf-8', { fatal: true }).decode(bytes));
+  } catch (error) {
+    throw new MatrixInvalid([`not JSON: ${error instanceof JsonFault ? error.message : 'no UTF-8 text'}`]);
+  }
 }

@@ -3,9 +3,10 @@
  * change, so that a right withdrawn on disk is withdrawn with the next request.
  */
 import { createHash } from 'node:crypto';
-import { readFileSync, statSync } from 'node:fs';
+import { type BigIntStats, readFileSync, statSync } from 'node:fs';
 import { dirname, resolve } from 'node:path';
 import type { Logger } from '../../shared/log/logger.ts';
+import type { DatasetKey } from '../../shared/registry/index.ts';
 import { type Matrix, MatrixInvalid, parseMatrix, type SourceRights } from './matrix.ts';
 
 export type MatrixState =
@@ -13,52 +14,69 @@ export type MatrixState =
   /** Reads fail closed until the file is right again. */
   | { readonly faults: readonly string[] };
 
+export interface RightsStoreOptions {
+  readonly byokRole: string | undefined;
+  readonly log: Logger;
+  /** Datasets whose serving state is `shadow`. */
+  readonly shadowed?: ReadonlySet<DatasetKey>;
+}
+
 interface Seen<T> {
   readonly signature: string;
+  readonly digest: string;
   readonly value: T;
 }
 
+const MAX_MATRIX_BYTES = 1024 * 1024;
+/** A signed document; it is hashed in one go when it changes. */
+const MAX_ARTIFACT_BYTES = 64 * 1024 * 1024;
+/**
+ * A file that changed this recently is read anew each time: a second change within one tick of its file system's clock
+ * (up to two seconds on some) leaves no trace in its times.
+ */
+const SETTLED_MS = 2000;
+
 export class RightsStore {
   readonly #path: string;
-  readonly #byokRole: string | undefined;
-  readonly #log: Logger;
+  readonly #options: RightsStoreOptions;
   #seen: Seen<MatrixState> | undefined;
-  readonly #artifacts = new Map<string, Seen<string>>();
+  readonly #artifacts = new Map<string, Seen<string | undefined>>();
 
-  constructor(path: string, options: { readonly byokRole: string | undefined; readonly log: Logger }) {
+  constructor(path: string, options: RightsStoreOptions) {
     this.#path = path;
-    this.#byokRole = options.byokRole;
-    this.#log = options.log;
+    this.#options = options;
   }
 
   current(): MatrixState {
-    const signature = signatureOf(this.#path);
-    if (this.#seen?.signature !== signature) {
-      const value = this.#load();
-      if ('faults' in value)
-        this.#log.error({ faults: value.faults }, 'the rights matrix cannot be used; reads are refused');
-      else this.#log.info({ version: value.matrix.version }, 'rights matrix loaded');
-      this.#seen = { signature, value };
-    }
-    return this.#seen.value;
+    const file = look(this.#path, MAX_MATRIX_BYTES);
+    if (this.#seen?.signature === file.signature) return this.#seen.value;
+    const bytes = file.read();
+    const digest = digestOf(bytes);
+    const value = this.#seen?.digest === digest ? this.#seen.value : this.#load(bytes);
+    this.#seen = { signature: file.signature, digest, value };
+    return value;
   }
 
   /** Why the sign-off of a hosted source cannot be shown, or undefined when it can. */
   signoffFault(rights: SourceRights): string | undefined {
     if (rights.artifact === undefined) return 'none is named';
     const path = resolve(dirname(this.#path), rights.artifact);
-    const signature = signatureOf(path);
-    if (signature === MISSING) return 'it is not there';
+    const file = look(path, MAX_ARTIFACT_BYTES);
     let seen = this.#artifacts.get(path);
-    if (seen?.signature !== signature) {
-      seen = { signature, value: digestOf(path) };
+    if (seen?.signature !== file.signature) {
+      const bytes = file.read();
+      seen = { signature: file.signature, digest: digestOf(bytes), value: artifactFault(bytes) };
       this.#artifacts.set(path, seen);
     }
-    if (seen.value === UNREADABLE) return 'it cannot be read';
-    if (seen.value === EMPTY) return 'it is empty';
-    if (rights.artifactSha256 !== undefined && rights.artifactSha256 !== seen.value)
+    if (seen.value !== undefined) return seen.value;
+    if (rights.artifactSha256 !== undefined && rights.artifactSha256 !== seen.digest)
       return 'it is not the one signed for';
     return undefined;
+  }
+
+  /** Whether the dataset is ingested and proved, but held back from callers by its serving state. */
+  isShadowed(dataset: DatasetKey): boolean {
+    return this.#options.shadowed?.has(dataset) ?? false;
   }
 
   /** Everything wrong now, for the start and for operators. */
@@ -73,32 +91,57 @@ export class RightsStore {
       });
   }
 
-  #load(): MatrixState {
+  #load(bytes: Buffer | string): MatrixState {
+    const { byokRole, log } = this.#options;
     try {
-      return { matrix: parseMatrix(readFileSync(this.#path, 'utf8'), { byokRole: this.#byokRole }) };
+      if (typeof bytes === 'string') throw new MatrixInvalid([`the file: ${bytes}`]);
+      const matrix = parseMatrix(bytes, { byokRole });
+      log.info({ version: matrix.version }, 'rights matrix loaded');
+      return { matrix };
     } catch (error) {
-      return {
-        faults: error instanceof MatrixInvalid ? error.faults : [`cannot be read: ${(error as Error).message}`],
-      };
+      if (!(error instanceof MatrixInvalid)) throw error;
+      log.error({ faults: error.faults }, 'the rights matrix cannot be used; reads are refused');
+      return { faults: error.faults };
     }
   }
 }
 
-const MISSING = '';
-const EMPTY = 'empty';
-const UNREADABLE = 'unreadable';
-
-/** Changes whenever the file's content may have changed. */
-function signatureOf(path: string): string {
-  const stat = statSync(path, { bigint: true, throwIfNoEntry: false });
-  return stat?.isFile() ? `${stat.ino} ${stat.size} ${stat.mtimeNs} ${stat.ctimeNs}` : MISSING;
+interface Look {
+  /** Changes whenever the file's content may have changed. */
+  readonly signature: string;
+  /** The content, or why there is none. */
+  read(): Buffer | string;
 }
 
-function digestOf(path: string): string {
+let looks = 0;
+
+function look(path: string, maxBytes: number): Look {
+  let stat: BigIntStats;
   try {
-    const bytes = readFileSync(path);
-    return bytes.toString('utf8').trim() === '' ? EMPTY : createHash('sha256').update(bytes).digest('hex');
+    stat = statSync(path, { bigint: true });
   } catch {
-    return UNREADABLE;
+    // Not there, a loop of links, a folder that may not be entered: the same to whoever asks for rights.
+    return { signature: 'absent', read: () => 'it is not there' };
   }
+  if (!stat.isFile()) return { signature: 'no file', read: () => 'it is no file' };
+  const settled = Date.now() - Number(stat.ctimeMs) > SETTLED_MS;
+  const times = `${stat.dev} ${stat.ino} ${stat.size} ${stat.mtimeNs} ${stat.ctimeNs}`;
+  return {
+    signature: settled ? times : `${times} look ${looks++}`,
+    read() {
+      if (stat.size > maxBytes) return `it is larger than ${maxBytes} bytes`;
+      try {
+        return readFileSync(path);
+      } catch {
+        return 'it cannot be read';
+      }
+    },
+  };
+}
+
+const digestOf = (bytes: Buffer | string) => createHash('sha256').update(bytes).digest('hex');
+
+function artifactFault(bytes: Buffer | string): string | undefined {
+  if (typeof bytes === 'string') return bytes;
+  return bytes.some((byte) => byte > 0x20) ? undefined : 'it is empty';
 }

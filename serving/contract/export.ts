@@ -1,0 +1,183 @@
+/** The body of POST /v1/raw/export, checked whole: every fault is reported at once. */
+import { createHash } from 'node:crypto';
+import { z } from 'zod';
+import {
+  DATASET_KEYS,
+  DATASETS,
+  type DatasetDefinition,
+  type DatasetKey,
+  type Mode,
+} from '../../shared/registry/index.ts';
+import type { ReadRequest, Window } from '../read/types.ts';
+import type { Json, JsonObject } from './json.ts';
+import type { ContractFault } from './problems.ts';
+import { columnsOf, rangeFaults, timeRange, viewFaults, viewId, viewVersion, windowOf } from './query.ts';
+import { asOfFaults, fieldsOf, isObject, repeatFaults, seedFaults, selectorFaults } from './rules.ts';
+import {
+  asOf,
+  body as bodyOf,
+  type Columns,
+  faultsOf,
+  integer,
+  latestRows,
+  MODES,
+  mode as modeKey,
+  type Parsed,
+  randomRows,
+  randomSeed,
+  selection,
+  strict,
+} from './shapes.ts';
+
+export const EXPORT_FORMATS = ['parquet', 'csv'] as const;
+export type ExportFormat = (typeof EXPORT_FORMATS)[number];
+
+/** A valid request. */
+export interface ExportRequest {
+  readonly datasetKey: DatasetKey;
+  readonly mode: Mode;
+  readonly format: ExportFormat;
+  readonly strict: boolean;
+  readonly window: Window;
+  readonly read: ReadRequest;
+  /** The body again, as it is kept: with the seed that was drawn for it. */
+  readonly body: Readonly<Record<string, unknown>>;
+  /** A caller's own storage credential: known, and not supported. */
+  readonly hasAuthToken: boolean;
+}
+
+const SELECTORS = [['month_year'], ['time_range'], ['n_rows'], ['n_random']];
+const SELECTOR_RULE = 'must have exactly one of month_year, time_range, n_rows, n_random';
+
+const FIRST_YEAR = 1970;
+const LAST_YEAR = 9999;
+/** The last moment that a timestamp of the contract can say; no row is as late. */
+const LAST_MS = Date.parse('9999-12-31T23:59:59.999Z');
+
+const exportBody = (columns: Columns | undefined) =>
+  bodyOf({
+    mode: modeKey,
+    format: z
+      .enum(EXPORT_FORMATS, { error: `must be one of ${EXPORT_FORMATS.join(', ')}` })
+      .meta({ description: 'What the file is.' }),
+    dataset: z
+      .enum(DATASET_KEYS, { error: `must be one of ${DATASET_KEYS.join(', ')}` })
+      .meta({ description: 'The dataset.' }),
+    view_id: viewId,
+    view_version: viewVersion,
+    month_year: z
+      .tuple([integer(1, 12), integer(FIRST_YEAR, LAST_YEAR)], {
+        error: 'must be a list of two integers, [month, year]',
+      })
+      .optional()
+      .meta({ description: 'A UTC month, as `[month, year]`.' }),
+    time_range: timeRange,
+    n_rows: latestRows,
+    n_random: randomRows,
+    random_seed: randomSeed,
+    as_of: asOf,
+    fields: selection(columns).fields,
+    strict,
+    auth_token: z.string({ error: 'must be a string' }).optional().meta({
+      description: 'Refused: an export cannot run with a caller’s own storage credentials.',
+      deprecated: true,
+    }),
+  });
+
+/** Of any dataset: what the contract's documents show. */
+export const exportSchema = exportBody(undefined);
+
+interface Contract {
+  readonly columns: Columns | undefined;
+  readonly schema: ReturnType<typeof exportBody>;
+}
+
+/** By dataset and mode, built once. */
+const contracts = new Map<string, Contract>();
+
+function contractOf(dataset: DatasetDefinition | undefined, mode: Mode): Contract {
+  const key = `${dataset?.key ?? ''} ${mode}`;
+  let contract = contracts.get(key);
+  if (!contract) {
+    const columns = dataset && columnsOf(dataset, mode);
+    contract = { columns, schema: exportBody(columns) };
+    contracts.set(key, contract);
+  }
+  return contract;
+}
+
+export function parseExport(body: Json): Parsed<ExportRequest> {
+  const raw = isObject(body) ? body : {};
+  const mode = MODES.find((known) => known === raw.mode) ?? 'native';
+  const dataset = typeof raw.dataset === 'string' ? DATASETS.get(raw.dataset) : undefined;
+  const { columns, schema } = contractOf(dataset, mode);
+  const outcome = schema.safeParse(body);
+  const faults = outcome.success ? [] : faultsOf(outcome.error, schema);
+  faults.push(
+    ...noSelectorFaults(raw, body),
+    ...selectorFaults(raw, SELECTORS),
+    ...seedFaults(raw, 'n_random'),
+    ...asOfFaults(raw, dataset),
+    ...repeatFaults(raw),
+    ...rangeFaults(raw),
+    ...viewFaults(raw, dataset, mode),
+  );
+  if (!outcome.success || faults.length > 0) return { faults };
+  const {
+    fields,
+    strict: isStrict,
+    dataset: datasetKey,
+    format,
+    auth_token,
+    month_year,
+    as_of,
+    ...data
+  } = outcome.data;
+  const window: Window = month_year ? monthWindow(month_year) : windowOf(data);
+  const read = {
+    dataset: dataset!,
+    mode,
+    fields: fieldsOf(fields, columns!),
+    filters: [],
+    window,
+    strict: isStrict,
+    asOfMs: as_of?.ms,
+  };
+  const kept = { ...raw, ...(window.kind === 'random' && { random_seed: window.seed }) };
+  return {
+    value: {
+      datasetKey,
+      mode,
+      format,
+      strict: isStrict,
+      window,
+      read,
+      body: kept,
+      hasAuthToken: auth_token !== undefined,
+    },
+  };
+}
+
+function noSelectorFaults(raw: JsonObject, body: Json): ContractFault[] {
+  if (!isObject(body) || SELECTORS.some(([key]) => key in raw)) return [];
+  return [{ pointer: '', message: SELECTOR_RULE }];
+}
+
+function monthWindow([month, year]: readonly [number, number]): Window {
+  const start = (index: number) => Date.UTC(year, index, 1);
+  return { kind: 'range', fromMs: start(month - 1), toMs: Math.min(start(month), LAST_MS) };
+}
+
+/** Of what was asked for, whatever its layout and the order of its keys. */
+export function requestDigest(body: Json): string {
+  return createHash('sha256').update(canonical(body)).digest('hex');
+}
+
+function canonical(value: Json): string {
+  if (Array.isArray(value)) return `[${value.map(canonical).join(',')}]`;
+  if (!isObject(value)) return typeof value === 'bigint' ? value.toString() : JSON.stringify(value);
+  const members = Object.keys(value)
+    .sort()
+    .map((key) => `${JSON.stringify(key)}:${canonical(value[key])}`);
+  return `{${members.join(',')}}`;
+}

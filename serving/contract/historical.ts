@@ -1,0 +1,193 @@
+/** Bodies of the historical routes, one contract a route and mode: windows are of whole UTC days, `n_*` count rows. */
+import type { z } from 'zod';
+import { assert } from '../../shared/errors.ts';
+import type { DatasetDefinition, DatasetKey, Field, Mode } from '../../shared/registry/index.ts';
+import { KLINE_FIELDS } from '../../shared/registry/klines.ts';
+import { DAY_MS, parseDay } from '../../shared/time/days.ts';
+import type { Window } from '../read/types.ts';
+import type { Json, JsonObject } from './json.ts';
+import { klineSize } from './kline-size.ts';
+import type { ContractFault } from './problems.ts';
+import { columnsOf, type Query } from './query.ts';
+import {
+  fieldsOf,
+  filtersOf,
+  hasVintages,
+  isObject,
+  latestWindow,
+  randomWindow,
+  repeatFaults,
+  seedFaults,
+  selectorFaults,
+} from './rules.ts';
+import {
+  asOf,
+  body as bodyOf,
+  boolean,
+  type Columns,
+  faultsOf,
+  latestRows,
+  MODES,
+  mode as modeKey,
+  type Parsed,
+  parsedText,
+  randomRows,
+  randomSeed,
+  selection,
+  strict,
+} from './shapes.ts';
+import type { Instant } from './time.ts';
+
+/** The last moment that a timestamp of the contract can say; no row is as late. */
+const LAST_MS = Date.parse('9999-12-31T23:59:59.999Z');
+
+const DAY_RULE = 'must be a UTC day, YYYY-MM-DD, such as 2024-01-31';
+const DATETIME = 'datetime';
+
+const SELECTORS = [['start_date', 'end_date'], ['n_latest_rows'], ['n_random_rows']];
+
+const day = (doc: string) => parsedText(parseDay, DAY_RULE).optional().meta({ format: 'date', description: doc });
+
+const common = {
+  mode: modeKey,
+  start_date: day('First UTC day; left out: from the first proved row.'),
+  end_date: day('Last UTC day, included; left out: to the last proved row.'),
+  n_latest_rows: latestRows,
+  n_random_rows: randomRows,
+  random_seed: randomSeed,
+  strict,
+};
+
+/** What a route has beside the common keys. */
+interface Style {
+  readonly columns: (mode: Mode) => Columns;
+  /** Keys of its own. */
+  readonly keys: Readonly<Record<string, z.ZodType>>;
+  /** Rules for them, over the raw body. */
+  readonly faults?: (raw: JsonObject, mode: Mode) => ContractFault[];
+}
+
+/** Keys of their own, as the schema leaves them. */
+interface OwnKeys {
+  readonly include_datetime_col?: boolean;
+  readonly kline_size?: number;
+  readonly as_of?: Instant;
+}
+
+export type HistoricalKind = 'rows' | 'klines';
+
+/** The body of a route in either mode, as the contract's documents show it. */
+export function historicalSchema(dataset: DatasetDefinition, kind: HistoricalKind): z.ZodType {
+  const { columns, keys } = styleOf(dataset, kind);
+  const [native, aligned] = MODES.map((mode) => columns(mode));
+  const others = aligned.all.filter(({ name }) => !native.all.some((field) => field.name === name));
+  return bodyOf({ ...common, ...selection({ ...native, all: [...native.all, ...others] }), ...keys });
+}
+
+/** The parser of one route's bodies. */
+export function historicalParser(dataset: DatasetDefinition, kind: HistoricalKind): (body: Json) => Parsed<Query> {
+  const style = styleOf(dataset, kind);
+  const contracts = new Map(
+    MODES.map((mode) => {
+      const columns = style.columns(mode);
+      return [mode, { columns, schema: bodyOf({ ...common, ...selection(columns), ...style.keys }) }];
+    }),
+  );
+  return (body) => {
+    const raw = isObject(body) ? body : {};
+    const mode = MODES.find((known) => known === raw.mode) ?? 'native';
+    const { columns, schema } = contracts.get(mode)!;
+    const outcome = schema.safeParse(body);
+    const faults = outcome.success ? [] : faultsOf(outcome.error, schema);
+    faults.push(
+      ...selectorFaults(raw, SELECTORS),
+      ...seedFaults(raw, 'n_random_rows'),
+      ...repeatFaults(raw),
+      ...dayFaults(raw),
+      ...(style.faults?.(raw, mode) ?? []),
+    );
+    const filters = filtersOf(raw, columns, faults);
+    if (!outcome.success || faults.length > 0) return { faults };
+    const { fields: names, strict, ...data } = outcome.data;
+    const { include_datetime_col: withDatetime, kline_size: seconds, as_of: asOfTime } = outcome.data as OwnKeys;
+    const window = windowOf(data);
+    const shown = withDatetime === false ? { ...columns, default: withoutDatetime(columns.default) } : columns;
+    const fields = fieldsOf(names, shown);
+    const klineMs = seconds === undefined ? undefined : seconds * 1000;
+    const read = { dataset, mode, fields, filters, window, strict, klineMs, asOfMs: asOfTime?.ms };
+    return { value: { datasetKey: dataset.key as DatasetKey, mode, strict, window, read } };
+  };
+}
+
+function styleOf(dataset: DatasetDefinition, kind: HistoricalKind): Style {
+  const { trades } = dataset;
+  if (kind === 'klines') {
+    const columns = (mode: Mode) => klineColumns(dataset, mode);
+    return { columns, keys: { kline_size: klineSize } };
+  }
+  if (!trades) {
+    return { columns: (mode) => columnsOf(dataset, mode), keys: hasVintages(dataset) ? { as_of: asOf } : {} };
+  }
+  return {
+    columns: (mode) => (mode === 'native' ? tradeColumns(dataset) : columnsOf(dataset, mode)),
+    keys: {
+      include_datetime_col: boolean
+        .optional()
+        .meta({ description: 'False leaves `datetime` out of the default fields; native only.' }),
+    },
+    faults: datetimeFaults,
+  };
+}
+
+/** The columns all exchanges have, and after them the dataset's own by their names. */
+export function tradeColumns(dataset: DatasetDefinition): Columns {
+  assert(dataset.trades !== undefined, `${dataset.key} has no trades`);
+  const { unified } = dataset.trades;
+  const own = columnsOf(dataset, 'native');
+  const others = own.all.filter(({ name }) => !unified.some((field) => field.name === name));
+  return { of: own.of, all: [...unified, ...others], default: unified };
+}
+
+export function klineColumns(dataset: DatasetDefinition, mode: Mode): Columns {
+  const fields = KLINE_FIELDS[mode];
+  return { of: `the klines of ${dataset.key} in mode ${mode}`, all: fields, default: fields };
+}
+
+const withoutDatetime = (fields: readonly Field[]) => fields.filter(({ name }) => name !== DATETIME);
+
+function datetimeFaults(raw: JsonObject, mode: Mode): ContractFault[] {
+  if (!('include_datetime_col' in raw)) return [];
+  if (mode !== 'native') {
+    return [{ pointer: '/include_datetime_col', message: `is only for mode native; rows of ${mode} have none` }];
+  }
+  const at = Array.isArray(raw.fields) ? raw.fields.indexOf(DATETIME) : -1;
+  if (raw.include_datetime_col !== false || at < 0) return [];
+  return [{ pointer: `/fields/${at}`, message: 'is asked for here and left out by include_datetime_col' }];
+}
+
+function dayFaults({ start_date: start, end_date: end }: JsonObject): ContractFault[] {
+  const days = [start, end].map((text) => (typeof text === 'string' ? parseDay(text) : undefined));
+  const [from, to] = days;
+  if (from === undefined || to === undefined || from <= to) return [];
+  return [{ pointer: '/start_date', message: 'must not be after end_date' }];
+}
+
+interface WindowKeys {
+  readonly start_date?: number;
+  readonly end_date?: number;
+  readonly n_latest_rows?: number;
+  readonly n_random_rows?: number;
+  readonly random_seed?: number;
+}
+
+function windowOf(data: WindowKeys): Window {
+  const { start_date: fromMs, end_date: lastDayMs } = data;
+  if (fromMs !== undefined || lastDayMs !== undefined) {
+    // Both days are included.
+    const toMs = lastDayMs === undefined ? undefined : Math.min(lastDayMs + DAY_MS, LAST_MS);
+    return { kind: 'range', fromMs, toMs };
+  }
+  if (data.n_latest_rows !== undefined) return latestWindow(data.n_latest_rows, 'n_latest_rows');
+  if (data.n_random_rows !== undefined) return randomWindow(data.n_random_rows, data.random_seed, 'n_random_rows');
+  return { kind: 'history' };
+}

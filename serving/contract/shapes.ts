@@ -1,0 +1,134 @@
+/** Pieces of request bodies that all access styles have in common, as schemas. What a fault says is said here once. */
+import { z } from 'zod';
+import type { Field, Mode } from '../../shared/registry/index.ts';
+import { MAX_FILTERS, OPERATORS } from './filters.ts';
+import { nearest } from './nearest.ts';
+import type { ContractFault } from './problems.ts';
+import { INSTANT_RULE, parseInstant } from './time.ts';
+
+export const MODES = ['native', 'aligned_1s'] as const satisfies readonly Mode[];
+
+/** A checked request, or everything that is wrong with it. */
+export type Parsed<T> = { readonly value: T } | { readonly faults: readonly ContractFault[] };
+
+/** No dataset has as many. */
+export const MAX_FIELDS = 200;
+/** Larger than any history; what is larger still is a mistake. */
+export const MAX_COUNT = Number.MAX_SAFE_INTEGER;
+
+export const mode = z
+  .enum(MODES, { error: `must be one of ${MODES.join(', ')}` })
+  .default('native')
+  .meta({ description: 'Rows as the source has them, or one row a UTC second and series.' });
+
+export const boolean = z.boolean({ error: 'must be true or false' });
+
+export const strict = boolean
+  .default(false)
+  .meta({ description: 'An answer that would carry a warning is 409 instead.' });
+
+export function integer(min: number, max = MAX_COUNT) {
+  const bounds = `${min === -MAX_COUNT ? '' : ` from ${min}`}${max === MAX_COUNT ? '' : ` to ${max}`}`;
+  const error = bounds ? `must be an integer${bounds}` : `must be an integer of at most 53 bits`;
+  return z.int({ error }).min(min, { error }).max(max, { error });
+}
+
+/** `n` of a window, and the seed of a random one. */
+export const latestRows = integer(1).optional().meta({ description: 'The last n rows of the order, ascending.' });
+export const randomRows = integer(1)
+  .optional()
+  .meta({ description: 'A uniform sample of n rows without replacement, in the order of rows.' });
+export const randomSeed = integer(-MAX_COUNT)
+  .optional()
+  .meta({ description: 'Draws the same sample again, while the same rows are proved.' });
+
+/** A text that a parser understands; `rule` says what the parser takes. */
+export function parsedText<T>(parse: (text: string) => T | undefined, rule: string) {
+  return z.string({ error: rule }).transform((text, context): T => {
+    const parsed = parse(text);
+    if (parsed !== undefined) return parsed;
+    context.addIssue({ code: 'custom', message: rule });
+    return z.NEVER;
+  });
+}
+
+/** A time of the contract. */
+export const instant = parsedText(parseInstant, INSTANT_RULE).meta({ format: 'date-time' });
+
+/** Of datasets whose values are revised (see `asOfFaults`). */
+export const asOf = instant
+  .optional()
+  .meta({ description: 'Rows as they were known at this time, without what was published later; macro series only.' });
+
+/** Columns that a request may name: those of one dataset and mode, say. */
+export interface Columns {
+  /** Whose they are, for people. */
+  readonly of: string;
+  readonly all: readonly Field[];
+  /** Where a request names none. */
+  readonly default: readonly Field[];
+}
+
+/** `fields` and `filters`, checked against the columns, or only for shape where those are not known. */
+export function selection(columns: Columns | undefined) {
+  const names = columns?.all.map((field) => field.name);
+  const error = names ? `must be a field of ${columns?.of}: ${names.join(', ')}` : 'must be the name of a field';
+  const name = names ? z.enum(names, { error }) : z.string({ error }).min(1, { error });
+  const clause = z.strictObject(
+    {
+      field: name,
+      op: z.enum(OPERATORS, { error: `must be one of ${OPERATORS.join(', ')}` }),
+      value: z.unknown().optional(),
+    },
+    { error: objectError('must be an object of field, op and value') },
+  );
+  return {
+    fields: z
+      .array(name, { error: 'must be a list of field names' })
+      .min(1, { error: 'must name at least one field; leave it out for all of them' })
+      .max(MAX_FIELDS, { error: `must name at most ${MAX_FIELDS} fields` })
+      .optional()
+      .meta({ description: 'Exactly these fields, in this order; left out: all, in documented order.' }),
+    filters: z
+      .array(clause, { error: 'must be a list of clauses {field, op, value}' })
+      .max(MAX_FILTERS, { error: `must hold at most ${MAX_FILTERS} clauses` })
+      .optional()
+      .meta({ description: 'All of them must hold; applied before rows are counted off or drawn.' }),
+  };
+}
+
+/** A whole body: keys that are not in `shape` are faults. */
+export function body<Shape extends z.core.$ZodLooseShape>(shape: Shape) {
+  return z.strictObject(shape, { error: objectError('must be a JSON object') });
+}
+
+/** An object schema reports two things: that the value is no object, and the keys it does not know. */
+function objectError(notAnObject: string) {
+  return (issue: { readonly code?: string }) => (issue.code === 'unrecognized_keys' ? undefined : notAnObject);
+}
+
+/** What is wrong with a body, and where; `schema` is what it was held against. */
+export function faultsOf(error: z.ZodError, schema: z.ZodObject): ContractFault[] {
+  return error.issues.flatMap((issue) => {
+    const pointer = issue.path.map((part) => `/${pointerToken(String(part))}`).join('');
+    if (issue.code !== 'unrecognized_keys') return [{ pointer, message: issue.message }];
+    const known = issue.path.length === 0 ? Object.keys(schema.shape) : CLAUSE_KEYS;
+    return issue.keys.map((key, index) => ({
+      pointer: `${pointer}/${pointerToken(key)}`,
+      message: `is no key of the contract${index < HINTED_KEYS ? hint(key, known, index) : ''}`,
+    }));
+  });
+}
+
+const CLAUSE_KEYS = ['field', 'op', 'value'];
+/** Hints are for mistakes; a body of nothing but unknown keys is none. */
+const HINTED_KEYS = 20;
+
+/** The key that was probably meant; where none is like it all there are, once. */
+function hint(key: string, known: readonly string[], index: number): string {
+  const meant = nearest(key, known);
+  if (meant !== undefined) return ` (did you mean ${meant}?)`;
+  return index === 0 ? `; its keys are ${known.join(', ')}` : '';
+}
+
+const pointerToken = (text: string) => text.replaceAll('~', '~0').replaceAll('/', '~1');

@@ -1,0 +1,163 @@
+/** What a query would answer with, without running it: a few looks into the catalog, at any length of the history. */
+import type { Warning } from '../../contract/problems.ts';
+import { isoOf } from '../../contract/time.ts';
+import { Params } from '../../db/params.ts';
+import { contextOf, type LiveContext } from '../../read/context.ts';
+import { provedThrough } from '../../read/coverage.ts';
+import { withEdges } from '../../read/edges.ts';
+import type { TimeBudget } from '../../read/guard.ts';
+import { type FreshnessRule, foresee, type Judgement } from '../../read/judge.ts';
+import type { Look, Session } from '../../read/session.ts';
+import { slicesOf } from '../../read/slices.ts';
+import type { ReadRequest } from '../../read/types.ts';
+import type { Envelope } from '../../rendering/envelope.ts';
+import type { EstimateAnswer } from './answer.ts';
+import { type BudgetVerdict, judgeBudget } from './budget.ts';
+import { estimateBytes } from './bytes.ts';
+import { type Count, countRows } from './counts.ts';
+import { guessRows, isStored } from './planner.ts';
+
+export interface EstimateRules {
+  readonly freshness: FreshnessRule;
+  readonly budget: TimeBudget;
+}
+
+export type Estimate = Omit<
+  EstimateAnswer,
+  'mode' | 'source' | 'sources' | 'view_id' | 'view_version' | 'rights_state' | 'rights_provisional'
+>;
+
+/** @throws ReadFault, StrictRefusal as the query would, before it reads. */
+export async function estimate(
+  session: Session,
+  look: Look,
+  request: ReadRequest,
+  { freshness: rule, budget }: EstimateRules,
+  envelopeOf: (judgement: Judgement) => Envelope,
+): Promise<Estimate> {
+  const { live, judgement } = await foresee(session, look, request, rule);
+  const { window } = request;
+  const found = await findRows(live);
+  const rows = 'rows' in window ? Math.min(window.rows, found.rows) : found.rows;
+  const atMost = found.atMost === null || !('rows' in window) ? found.atMost : Math.min(window.rows, found.atMost);
+  const verdict = judgeBudget(
+    window,
+    { searched: found.searched, passing: found.rows, isFiltered: request.filters.length > 0 },
+    budget,
+  );
+  // Of rows as they would be shown; filters only choose among them.
+  const shown = { ...contextOf({ ...request, filters: [] }, live.snapshot), searched: live.searched };
+  const asOfMs = provedThrough(live.coverage);
+  return {
+    rows,
+    rows_is_exact: found.basis === 'counted' && found.isExact,
+    rows_at_most: atMost,
+    rows_basis: found.basis,
+    rows_searched: found.searched,
+    bytes: await estimateBytes(session, shown, rows, envelopeOf(judgement)),
+    partitions: found.partitions,
+    will_exceed_time_budget: verdict.exceeds,
+    time: { budget_ms: verdict.budgetMs, first_row_ms: verdict.firstRowMs, scan_ms: verdict.scanMs },
+    would_answer: foretold(rows, found.basis === 'counted' && found.isExact, verdict),
+    as_of_utc: asOfMs === undefined ? null : isoOf(asOfMs),
+    warnings: [...judgement.warnings, ...timeWarnings(verdict, found.basis)],
+  };
+}
+
+interface Found {
+  readonly rows: number;
+  readonly isExact: boolean;
+  readonly atMost: number | null;
+  readonly basis: EstimateAnswer['rows_basis'];
+  readonly searched: number;
+  readonly partitions: number | null;
+}
+
+async function findRows(live: LiveContext): Promise<Found> {
+  const { request, session, snapshot } = live;
+  // What was found of the window stays; only what is asked for changes.
+  const asking = (fewer: Partial<ReadRequest>): LiveContext => {
+    const { relation, series } = contextOf({ ...request, ...fewer }, snapshot);
+    return { ...live, request: { ...request, ...fewer }, relation, series };
+  };
+  const bare = asking({ fields: [], filters: [] });
+  const counted = await countRows(bare);
+  const isFiltered = request.filters.length > 0;
+  if (counted && (!isFiltered || (counted.isExact && counted.rows === 0))) return ofCount(counted);
+  const filtered = asking({ fields: [] });
+  const sided = asking({ fields: request.filters.map(({ field }) => field).filter(isStored), filters: [] });
+  const guess = await guessRows(session, { filtered, bare, sided });
+  const all = counted?.rows ?? Math.round(guess.rows / guess.asked);
+  const share = guess.rows === 0 ? 0 : guess.passing / guess.rows;
+  const rows = guess.isBeyond ? 0 : Math.round(all * share);
+  if (!isFiltered) {
+    const few = await countFew(bare, all);
+    if (few !== undefined) return ofCount({ rows: few, isExact: true, partitions: null });
+  }
+  return {
+    rows,
+    isExact: false,
+    atMost: counted?.isExact ? counted.rows : null,
+    basis: guess.hasStatistics ? 'statistics' : 'rules_of_thumb',
+    searched: all,
+    partitions: counted?.partitions ?? null,
+  };
+}
+
+const ofCount = ({
+  rows,
+  isExact,
+  partitions,
+}: Omit<Count, 'partitions'> & { readonly partitions: number | null }): Found => ({
+  rows,
+  isExact,
+  atMost: isExact ? rows : null,
+  basis: 'counted',
+  searched: rows,
+  partitions,
+});
+
+/** Rows that are as quickly counted as guessed, and slices of them. */
+const FEW_ROWS = 200_000;
+const FEW_SLICES = 16;
+
+/** Rows that no partition counts, where they are few: one-second rows of blocks, snapshots and metrics. */
+async function countFew(context: LiveContext, expected: number): Promise<number | undefined> {
+  const { session, relation, searched } = context;
+  const slices = [...slicesOf(searched, relation.chunkMs)];
+  if (expected > FEW_ROWS || slices.length > FEW_SLICES) return undefined;
+  let total = 0;
+  for await (const slice of withEdges(context, slices)) {
+    const params = new Params();
+    const [[rows]] = await session.rows(`select count(*)::text ${relation.from(slice, params)}`, params);
+    total += Number(rows);
+  }
+  return total;
+}
+
+/** Where none are expected, a read that is searching still runs out of its time before it can say so. */
+function foretold(rows: number, isCounted: boolean, { exceeds }: BudgetVerdict): EstimateAnswer['would_answer'] {
+  if (exceeds && !(isCounted && rows === 0)) return { status: 503, code: 'QUERY_TIMEOUT' };
+  return rows === 0 ? { status: 404, code: 'QUERY_NO_DATA' } : { status: 200, code: null };
+}
+
+function timeWarnings(
+  { exceeds, budgetMs, firstRowMs, scanMs }: BudgetVerdict,
+  basis: EstimateAnswer['rows_basis'],
+): Warning[] {
+  if (scanMs <= budgetMs) return [];
+  const details = { budget_ms: budgetMs, first_row_ms: firstRowMs, scan_ms: scanMs, basis };
+  return [
+    exceeds
+      ? {
+          code: 'QUERY_TIMEOUT_LIKELY',
+          message: `Few rows pass the filters, if any: the first is expected after ${firstRowMs} ms of ${budgetMs}. Narrow the window.`,
+          details,
+        }
+      : {
+          code: 'QUERY_TIMEOUT_POSSIBLE',
+          message: `Going through all rows searched takes ${scanMs} ms, more than the ${budgetMs} a read is given to find the next.`,
+          details,
+        },
+  ];
+}

@@ -1,0 +1,48 @@
+/** Pieces that the answers of several routes have in common. */
+import { z } from 'zod';
+import { DATASET_KEYS } from '../../shared/registry/index.ts';
+import { PROBLEMS, type ProblemCode } from '../contract/problems.ts';
+import { RIGHTS_STATES } from '../rights/matrix.ts';
+
+export const utc = (doc: string) =>
+  z
+    .string()
+    .regex(/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/)
+    .describe(doc);
+
+export const sha256 = (doc: string) =>
+  z
+    .string()
+    .regex(/^[0-9a-f]{64}$/)
+    .describe(doc);
+
+export const count = (doc: string) => z.int().min(0).describe(doc);
+
+export const text = (doc: string) => z.string().describe(doc);
+
+export const flag = (doc: string) => z.boolean().describe(doc);
+
+export const datasetKey = z.enum(DATASET_KEYS);
+
+export const rightsState = z.enum(RIGHTS_STATES);
+
+export const problemCode = z.enum(Object.keys(PROBLEMS) as [ProblemCode, ...ProblemCode[]]);
+
+/** The rights an answer was given under. */
+export const grantedRights = {
+  rights_state: rightsState.describe('Under what right it is served.'),
+  rights_provisional: flag('A temporary hosted path.'),
+};
+
+export const warning = z.strictObject({
+  code: text('Stable.'),
+  message: text('For people.'),
+  details: z.record(z.string(), z.unknown()),
+});
+
+export const document = z.looseObject({
+  name: text('Name of the document.'),
+  sha256: sha256('Of its bytes.'),
+  bytes: count('Its size.'),
+  granularity: text('What one document holds: a day, a month.').optional(),
+});

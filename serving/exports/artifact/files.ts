@@ -1,0 +1,146 @@
+/** The files of an artifact in the making: one, or one a day, each begun before its rows and finished behind them. */
+import { join } from 'node:path';
+import type { RowShape } from '../../rendering/cells.ts';
+import type { RowWriter } from '../../rendering/representations.ts';
+import type { BufferPool } from '../../rendering/response.ts';
+import type { Brake } from './brake.ts';
+import { FileSink } from './file-sink.ts';
+import type { FileFacts, FileWriter, Format } from './formats.ts';
+import type { ManifestFile } from './types.ts';
+
+export interface FilesOptions {
+  readonly directory: string;
+  /** Names begin with it. */
+  readonly stem: string;
+  readonly format: Format;
+  readonly facts: FileFacts;
+  readonly buffers: BufferPool;
+  readonly brake: Brake;
+  /** Ends the read; told once, what went wrong beside it. */
+  readonly onFault: (error: unknown) => void;
+}
+
+interface OpenFile {
+  readonly name: string;
+  readonly day: string | null;
+  readonly sink: FileSink;
+  writer: FileWriter | undefined;
+}
+
+export class ArtifactFiles implements RowWriter, AsyncDisposable {
+  readonly done: ManifestFile[] = [];
+  readonly #options: FilesOptions;
+  readonly #open = new Set<OpenFile>();
+  #shape: RowShape | undefined;
+  /** The one that has the last row. */
+  #current: OpenFile | undefined;
+  /** The one that the next row goes to. */
+  #next: OpenFile | undefined;
+  #closing: Promise<void>[] = [];
+  #rowsBefore = 0;
+
+  constructor(options: FilesOptions) {
+    this.#options = options;
+  }
+
+  get rows(): number {
+    return this.#rowsBefore + (this.#current?.writer?.rows ?? 0);
+  }
+
+  get bytes(): number {
+    let bytes = this.done.reduce((sum, file) => sum + file.bytes, 0);
+    for (const { sink } of this.#open) bytes += sink.bytes;
+    return bytes;
+  }
+
+  /** What rows look like; before the first of them. */
+  set shape(shape: RowShape) {
+    this.#shape = shape;
+  }
+
+  /** The rows to come go to a file of their own. The one before may still wait for the end of its last row's validity. */
+  async begin(day: string | null): Promise<void> {
+    await this.#closed();
+    if (this.#next) this.#startClosing(this.#next);
+    const { directory, stem, format, buffers, brake, onFault } = this.#options;
+    const name = `${stem}${day === null ? '' : `.${day}`}.${format.extension}`;
+    const sink = await FileSink.create(join(directory, name), { buffers, flow: brake.lever(), onFault });
+    this.#next = { name, day, sink, writer: undefined };
+    this.#open.add(this.#next);
+  }
+
+  row(view: DataView, bytes: Buffer, at: number, length: number): void {
+    if (this.#next) this.#turn();
+    this.#current!.writer!.row(view, bytes, at, length);
+  }
+
+  resolve(ms: number): void {
+    this.#current?.writer?.resolve(ms);
+  }
+
+  flush(): void {}
+
+  end(): void {}
+
+  /** All rows are written. @throws what could not be written */
+  async finish(): Promise<void> {
+    if (this.#next) this.#turn();
+    if (this.#current) this.#startClosing(this.#current);
+    await Promise.all(this.#closing);
+    this.done.sort((a, b) => (a.name < b.name ? -1 : 1));
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await Promise.allSettled(this.#closing);
+    for (const { writer, sink } of this.#open) {
+      await writer?.[Symbol.asyncDispose]();
+      await sink[Symbol.asyncDispose]();
+    }
+  }
+
+  /** That no rows come meanwhile is not the database's fault: a read whose rows are held back is given time. */
+  async #closed(): Promise<void> {
+    if (this.#closing.length === 0) return;
+    const lever = this.#options.brake.lever();
+    lever.pause();
+    try {
+      await Promise.all(this.#closing);
+    } finally {
+      lever.resume();
+    }
+    this.#closing = [];
+  }
+
+  #turn(): void {
+    const next = this.#next!;
+    this.#next = undefined;
+    if (this.#current) {
+      this.#rowsBefore += this.#current.writer!.rows;
+      this.#startClosing(this.#current);
+    }
+    this.#writerOf(next);
+    this.#current = next;
+  }
+
+  #writerOf(file: OpenFile): FileWriter {
+    const { format, facts, brake, onFault } = this.#options;
+    file.writer ??= format.open({ sink: file.sink, flow: brake.lever(), shape: this.#shape!, facts, onFault });
+    return file.writer;
+  }
+
+  #startClosing(file: OpenFile): void {
+    const closing = this.#close(file);
+    // Whoever waits for it may come late.
+    closing.catch(this.#options.onFault);
+    this.#closing.push(closing);
+  }
+
+  async #close(file: OpenFile): Promise<void> {
+    const writer = this.#writerOf(file);
+    await writer.close();
+    const { bytes, sha256 } = await file.sink.finish();
+    await writer[Symbol.asyncDispose]();
+    this.#open.delete(file);
+    this.done.push({ name: file.name, day: file.day, row_count: writer.rows, bytes, sha256 });
+  }
+}

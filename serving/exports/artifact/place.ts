@@ -1,0 +1,98 @@
+/**
+ * The directory of an artifact: filled under another name beside it, made durable, renamed. A crash leaves either nothing
+ * under the final name or all of it.
+ */
+import { randomBytes } from 'node:crypto';
+import { mkdir, open, readdir, rename, rm } from 'node:fs/promises';
+import { basename, dirname, join } from 'node:path';
+import { ArtifactFault, artifactFault } from './faults.ts';
+
+const MARK = '.partial-';
+/** An attempt that still runs may make a file in the folder that is being removed. */
+const RETRY = { maxRetries: 5, retryDelay: 20 };
+
+/** Directories of attempts that are not finished, ours and those of a process that was killed. */
+async function partials(directory: string): Promise<string[]> {
+  const parent = dirname(directory);
+  const names = await readdir(parent).catch((error) => {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return [];
+    throw error;
+  });
+  return names.filter((name) => name.startsWith(`${basename(directory)}${MARK}`)).map((name) => join(parent, name));
+}
+
+export class Place implements AsyncDisposable {
+  /** Where to write. */
+  readonly path: string;
+  readonly #directory: string;
+  #isPublished = false;
+
+  private constructor(directory: string, path: string) {
+    this.#directory = directory;
+    this.path = path;
+  }
+
+  /**
+   * Takes over from earlier attempts at the same artifact: one that still runs loses its files, and its end is a fault.
+   * @throws ArtifactFault
+   */
+  static async create(directory: string): Promise<Place> {
+    try {
+      for (const left of await partials(directory)) await rm(left, { recursive: true, force: true, ...RETRY });
+      const path = `${directory}${MARK}${randomBytes(6).toString('hex')}`;
+      // With its parent, which a sweep removes whenever it finds it empty.
+      await mkdir(path, { recursive: true, mode: 0o750 });
+      return new Place(directory, path);
+    } catch (error) {
+      throw artifactFault(error);
+    }
+  }
+
+  /**
+   * The files are complete and durable: from here on they are the artifact. False: another stands there; of two that
+   * publish at once the first stays.
+   * @throws ArtifactFault
+   */
+  async publish(): Promise<boolean> {
+    try {
+      await syncDirectory(this.path);
+      await rename(this.path, this.#directory);
+      this.#isPublished = true;
+      await syncDirectory(dirname(this.#directory));
+      return true;
+    } catch (error) {
+      const code = (error as { code?: unknown }).code;
+      if (code === 'ENOTEMPTY' || code === 'EEXIST') return false;
+      if (code === 'ENOENT') throw new ArtifactFault('superseded', error);
+      throw artifactFault(error);
+    }
+  }
+
+  /** What stands there is no artifact, or no longer. @throws ArtifactFault */
+  async clear(): Promise<void> {
+    try {
+      await rm(this.#directory, { recursive: true, force: true, ...RETRY });
+    } catch (error) {
+      throw artifactFault(error);
+    }
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    if (!this.#isPublished) await rm(this.path, { recursive: true, force: true, ...RETRY });
+  }
+}
+
+/** The artifact, and what any attempt at it left behind. */
+export async function removeArtifact(directory: string): Promise<void> {
+  for (const left of [directory, ...(await partials(directory))])
+    await rm(left, { recursive: true, force: true, ...RETRY });
+}
+
+async function syncDirectory(path: string): Promise<void> {
+  const handle = await open(path, 'r');
+  try {
+    await handle.sync();
+  } finally {
+    await handle.close();
+  }
+}

@@ -1,0 +1,137 @@
+/** Writes one artifact: the rows of one read, under one snapshot, into files that appear whole or not at all. */
+import { shapeOf } from '../../../shared/registry/index.ts';
+import type { ReadFacts } from '../../read/answer.ts';
+import { provedThrough } from '../../read/coverage.ts';
+import type { ReadRequest } from '../../read/types.ts';
+import { Brake } from './brake.ts';
+import { canSplit, statementsByDay } from './days.ts';
+import { ArtifactFault } from './faults.ts';
+import { ArtifactFiles } from './files.ts';
+import { FORMATS, type Format } from './formats.ts';
+import { digestOf, isIntact, readArtifact, windowOf, writeManifest } from './manifest.ts';
+import { stemOf } from './names.ts';
+import { Place } from './place.ts';
+import { type Proof, readProof } from './proof.ts';
+import type { Artifact, ArtifactDeps, ArtifactJob, Manifest, ManifestColumn } from './types.ts';
+
+const PROGRESS_INTERVAL_MS = 500;
+
+/**
+ * A complete artifact that is already there, of an attempt that was killed before it could tell, is taken as it is.
+ * @throws ArtifactFault, ReadFault (`no_rows`: nothing is proved in the window), StrictRefusal, or the signal's reason.
+ */
+export async function writeArtifact(deps: ArtifactDeps, job: ArtifactJob): Promise<Artifact> {
+  await using place = await Place.create(job.directory);
+  const earlier = await intactArtifact(job.directory);
+  if (earlier) return earlier;
+  const manifest = await writeFiles(deps, job, place.path);
+  job.signal.throwIfAborted();
+  await writeManifest(place.path, manifest);
+  while (!(await place.publish())) {
+    const other = await intactArtifact(job.directory);
+    if (other) return other;
+    await place.clear();
+  }
+  const artifact = await readArtifact(job.directory);
+  if (!artifact) throw new ArtifactFault('superseded');
+  return artifact;
+}
+
+async function intactArtifact(directory: string): Promise<Artifact | undefined> {
+  const artifact = await readArtifact(directory);
+  return artifact && (await isIntact(artifact)) ? artifact : undefined;
+}
+
+async function writeFiles(deps: ArtifactDeps, job: ArtifactJob, directory: string): Promise<Manifest> {
+  const { request } = job;
+  const format = FORMATS[job.format];
+  const schema = columnsOf(request, format);
+  const stop = new AbortController();
+  const brake = new Brake();
+  await using files = new ArtifactFiles({
+    directory,
+    stem: stemOf(request),
+    format,
+    facts: factsOf(request, schema),
+    buffers: deps.buffers,
+    brake,
+    onFault: (error) => stop.abort(error),
+  });
+  let facts: ReadFacts | undefined;
+  let proof: Proof | undefined;
+  let asOfMs: number | undefined;
+  let split = false;
+  const tell = () => job.onProgress?.({ rows: files.rows, bytes: files.bytes });
+  const teller = setInterval(tell, PROGRESS_INTERVAL_MS);
+  try {
+    await deps.reader.read({
+      request,
+      signal: AbortSignal.any([job.signal, stop.signal]),
+      token: undefined,
+      mayBeEmpty: true,
+      async inspect(live, plan) {
+        asOfMs = provedThrough(live.coverage);
+        proof = await readProof(live, plan);
+        split = proof.rows > deps.splitRows && canSplit(live);
+        if (split) return { ...plan, statements: statementsByDay(live, plan, (day) => files.begin(day)) };
+        await files.begin(null);
+        return plan;
+      },
+      open(found, flow) {
+        facts = found;
+        files.shape = found;
+        brake.flow = flow;
+        return files;
+      },
+    });
+    await files.finish();
+  } catch (error) {
+    throw stop.signal.aborted && !job.signal.aborted ? stop.signal.reason : error;
+  } finally {
+    clearInterval(teller);
+  }
+  tell();
+  return {
+    manifest_version: 1,
+    ...subjectOf(request),
+    format: job.format,
+    media_type: format.mediaType,
+    schema,
+    row_count: files.rows,
+    bytes: files.bytes,
+    sha256: digestOf(files.done),
+    split: split ? 'day' : 'none',
+    files: files.done,
+    synthetic: facts!.synthetic,
+    as_of_utc: asOfMs === undefined ? null : new Date(asOfMs).toISOString(),
+    warnings: facts!.warnings,
+    proof: proof!.manifest,
+    run: { ...job.run, written_at_utc: new Date(deps.now()).toISOString() },
+  };
+}
+
+function subjectOf({ dataset, mode, window, asOfMs }: ReadRequest) {
+  const { view } = shapeOf(dataset, mode);
+  return {
+    dataset: dataset.key,
+    mode,
+    view_id: view.id,
+    view_version: view.version,
+    window: windowOf(window),
+    as_of: asOfMs === undefined ? null : new Date(asOfMs).toISOString(),
+  };
+}
+
+const columnsOf = ({ fields }: ReadRequest, format: Format): ManifestColumn[] =>
+  fields.map(({ name, dtype, nullable, unit }) => ({
+    name,
+    dtype,
+    nullable,
+    unit: unit ?? null,
+    type: format.typeOf(dtype),
+  }));
+
+/** What a file says of itself when it has lost its manifest. */
+const factsOf = (request: ReadRequest, schema: readonly ManifestColumn[]) => ({
+  tidemark: JSON.stringify({ ...subjectOf(request), schema }),
+});

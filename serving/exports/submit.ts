@@ -1,0 +1,159 @@
+/**
+ * Takes an export on: what may be asked, by whom, of what; then the record of the intent, the row, the record that it was
+ * accepted, the message. Nothing is queued that is not on record, and nobody is told of what is not queued.
+ */
+import { createHash, randomUUID } from 'node:crypto';
+import type { AuditPayload } from '../../shared/audit/records.ts';
+import { shapeOf } from '../../shared/registry/index.ts';
+import type { ExportRequest } from '../contract/export.ts';
+import { Problem } from '../contract/problems.ts';
+import type { Inspector } from '../discovery/inspector.ts';
+import { strictProblem } from '../http/read-problems.ts';
+import { mutableWindowWarning } from '../read/freshness.ts';
+import type { FreshnessRule } from '../read/judge.ts';
+import type { Grant } from '../rights/gate.ts';
+import type { RightsStore } from '../rights/store.ts';
+import { AUDIT_EVENTS, type ExportAudit } from './audit.ts';
+import { judgeExport } from './judge.ts';
+import { exportGrant } from './problems.ts';
+import type { QueueConnection } from './queue-connection.ts';
+import type { ExportRow } from './rows.ts';
+import { type ExportStore, isFull, type Load, type NewExport, type QueueLimits } from './store.ts';
+
+export interface SubmitDeps {
+  readonly store: ExportStore;
+  readonly queue: QueueConnection;
+  readonly audit: ExportAudit;
+  readonly inspector: Inspector;
+  readonly rights: RightsStore;
+  readonly freshness: FreshnessRule;
+  readonly limits: QueueLimits;
+}
+
+export interface Submission {
+  readonly request: ExportRequest;
+  readonly requestSha256: string;
+  readonly idempotencyKey: string | null;
+  /** Facts of the request for the audit log. */
+  readonly facts: Readonly<Record<string, string | number | boolean | null>>;
+  readonly signal: AbortSignal;
+}
+
+/** @returns the export, new or known by its idempotency key. @throws Problem */
+export async function submitExport(
+  deps: SubmitDeps,
+  submission: Submission,
+): Promise<{ readonly row: ExportRow; readonly isNew: boolean }> {
+  const { store, audit, inspector, rights, freshness, limits } = deps;
+  const { request, requestSha256, idempotencyKey, facts, signal } = submission;
+  const grant = exportGrant(rights, request.datasetKey);
+  const known = idempotencyKey === null ? undefined : await storing(store.findByIdempotencyKey(idempotencyKey));
+  if (known) return await knownExport(deps, known, requestSha256);
+  const mutable = mutableWindowWarning(request.window);
+  if (request.strict && mutable.length > 0) throw strictProblem(mutable);
+  const load = await storing(store.load());
+  if (isFull(load, limits)) throw queueFull(load);
+  const { warnings, asOf } = await judgeExport(inspector, request.read, freshness, signal);
+
+  const exportId = randomUUID();
+  const payload = { ...facts, request: JSON.stringify(request.body), request_sha256: requestSha256 };
+  await recorded(audit.must(AUDIT_EVENTS.intent, exportId, { ...payload, ...keyFact(idempotencyKey) }));
+  const row = newRow(exportId, submission, grant);
+  let isAudited = true;
+  const submitted = await storing(
+    store.submit({ ...row, warnings, asOf }, limits, async () => {
+      await audit.must(AUDIT_EVENTS.accepted, exportId, { ...facts }).catch((error) => {
+        isAudited = false;
+        throw error;
+      });
+    }),
+    () => (isAudited ? undefined : auditProblem),
+  );
+  if (submitted.kind === 'full') throw queueFull(submitted);
+  if (submitted.kind === 'conflict') throw conflict();
+  if (submitted.kind === 'known') return await knownExport(deps, submitted.row, requestSha256);
+  await dispatch(deps, submitted.row, idempotencyKey !== null);
+  return { row: submitted.row, isNew: true };
+}
+
+function newRow(
+  exportId: string,
+  { request, requestSha256, idempotencyKey }: Submission,
+  grant: Grant,
+): Omit<NewExport, 'warnings' | 'asOf'> {
+  const { view } = shapeOf(request.read.dataset, request.mode);
+  return {
+    exportId,
+    request: request.body,
+    requestSha256,
+    idempotencyKey,
+    dataset: request.datasetKey,
+    mode: request.mode,
+    format: request.format,
+    rightsState: grant.state,
+    rightsProvisional: grant.provisional,
+    viewId: view.id,
+    viewVersion: view.version,
+  };
+}
+
+/**
+ * @param isKept it can be asked for again by its key, by others at this moment too: it stays, and is queued when the
+ *   queue is back. Without a key it is as if it had never been.
+ * @throws Problem EXPORT_DISPATCH_ERROR
+ */
+async function dispatch({ store, queue, audit }: SubmitDeps, { exportId }: ExportRow, isKept: boolean): Promise<void> {
+  try {
+    await (await queue.get()).put(exportId);
+  } catch (cause) {
+    // Where the database is away too, the row is found and queued later: nothing is lost, and nobody waits for it.
+    if (!isKept) await store.withdraw(exportId).catch(() => {});
+    await audit.note(AUDIT_EVENTS.failed, exportId, { code: 'EXPORT_DISPATCH_ERROR', withdrawn: !isKept });
+    throw new Problem('EXPORT_DISPATCH_ERROR', 'The queue of exports does not answer.', { cause });
+  }
+}
+
+async function knownExport(deps: SubmitDeps, row: ExportRow, requestSha256: string) {
+  if (row.requestSha256 !== requestSha256) throw conflict();
+  // Its first submit may have found no queue.
+  if (row.state === 'queued') await dispatch(deps, row, true);
+  return { row, isNew: false };
+}
+
+const conflict = () =>
+  new Problem('EXPORT_IDEMPOTENCY_CONFLICT', 'The Idempotency-Key belongs to an export with another body.');
+
+const queueFull = ({ queued, running }: Load) =>
+  new Problem('EXPORT_QUEUE_LIMIT_REACHED', `${queued} exports are waiting, ${running} are running.`);
+
+/** Keys are the caller's own: whose it was can be shown by whoever has it. */
+const keyFact = (key: string | null): AuditPayload =>
+  key === null ? {} : { idempotency_key_sha256: createHash('sha256').update(key).digest('hex') };
+
+const auditProblem = (cause: unknown) =>
+  new Problem('EXPORT_AUDIT_WRITE_ERROR', 'What is exported must be on record, and nothing can be recorded now.', {
+    cause,
+  });
+
+async function recorded<T>(work: Promise<T>): Promise<T> {
+  try {
+    return await work;
+  } catch (cause) {
+    throw auditProblem(cause);
+  }
+}
+
+/** @throws Problem EXPORT_DISPATCH_ERROR for what the database does not do, or another that is the reason. */
+async function storing<T>(
+  work: Promise<T>,
+  other: () => ((cause: unknown) => Problem) | undefined = () => undefined,
+): Promise<T> {
+  try {
+    return await work;
+  } catch (cause) {
+    const make = other();
+    throw make
+      ? make(cause)
+      : new Problem('EXPORT_DISPATCH_ERROR', 'The database of exports does not answer.', { cause });
+  }
+}

@@ -1,0 +1,33 @@
+/**
+ * Export workers as a process of their own: `./tidemark export-worker`. Settings come as those of the HTTP service do. One
+ * line goes to standard output, when exports are taken.
+ */
+import { explain, TidemarkError } from '../../shared/errors.ts';
+import { createLogger } from '../../shared/log/logger.ts';
+import { freshnessRule } from '../read/judge.ts';
+import { shadowedBy } from '../rights/serving-state.ts';
+import { RightsStore } from '../rights/store.ts';
+import { readWorkOrder, untilStopped, usable } from '../work-order.ts';
+import { ExportService } from './service.ts';
+
+async function main(): Promise<void> {
+  const { order, parent } = await readWorkOrder();
+  const { settings, databaseUrl, rightsMatrixPath } = await usable(order);
+  const log = createLogger(settings.SVC_LOG_LEVEL, 'export-worker');
+  const rights = new RightsStore(rightsMatrixPath, { byokRole: undefined, log, shadowed: shadowedBy(settings) });
+  const freshness = freshnessRule(settings);
+  await using exports = new ExportService({ settings, databaseUrl, rights, freshness, log, role: 'worker' });
+  const stopping = untilStopped(parent);
+  exports.work();
+  log.info('taking exports');
+  process.stdout.write(`${JSON.stringify({ pid: process.pid })}\n`);
+  await stopping;
+  log.info('stopping');
+}
+
+try {
+  await main();
+} catch (error) {
+  process.stderr.write(`tidemark export-worker: ${explain(error)}\n`);
+  process.exitCode = error instanceof TidemarkError && error.code === 'CONFIGURATION_INVALID' ? 2 : 1;
+}

@@ -1,0 +1,191 @@
+/** The metrics of this process and, as far as it can see them, of the system; in the text format of Prometheus. */
+import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
+import { PARTITION_STATES } from '../../shared/db/partition-states.ts';
+import type { Slots } from '../limits/slots.ts';
+import type { CheckResults } from '../startup.ts';
+import type { SystemStatus } from './monitor.ts';
+import { METRICS, type MetricName, type MetricSpec } from './names.ts';
+
+export interface MetricSources {
+  readonly status: () => Promise<SystemStatus>;
+  readonly checks: () => Promise<CheckResults>;
+  readonly queues: Readonly<Record<string, Slots>>;
+  readonly connections: () => { readonly idle: number; readonly busy: number };
+  readonly version: string;
+}
+
+type Labels = Readonly<Record<string, string | number>>;
+
+export class Metrics {
+  readonly #registry = new Registry();
+  readonly #sources: MetricSources;
+  readonly #metrics: ReadonlyMap<string, Gauge | Counter | Histogram>;
+  /** Rows of each dataset when they were last looked at. */
+  readonly #rowsSeen = new Map<string, number>();
+
+  constructor(sources: MetricSources) {
+    this.#sources = sources;
+    this.#metrics = new Map(Object.entries(METRICS).map(([name, spec]) => [name, this.#create(name, spec)]));
+  }
+
+  /** Those of Node and the process as well: memory, event loop, garbage collection. */
+  addProcessMetrics(): void {
+    collectDefaultMetrics({ register: this.#registry });
+  }
+
+  get contentType(): string {
+    return this.#registry.contentType;
+  }
+
+  request(labels: { readonly method: string; readonly route: string; readonly status: number }, seconds: number): void {
+    this.#histogram('tidemark_http_request_duration_seconds').observe(labels, seconds);
+  }
+
+  read(labels: { readonly route: string; readonly mode: string }, seconds: number, rows: number): void {
+    this.#histogram('tidemark_read_duration_seconds').observe(labels, seconds);
+    this.#histogram('tidemark_read_rows').observe(labels, rows);
+  }
+
+  async text(): Promise<string> {
+    this.#ofProcess();
+    await this.#ofChecks();
+    await this.#ofSystem();
+    return await this.#registry.metrics();
+  }
+
+  #create(name: string, { type, help, labels = [], buckets }: MetricSpec): Gauge | Counter | Histogram {
+    const options = { name, help, labelNames: [...labels], registers: [this.#registry] };
+    if (type === 'histogram') return new Histogram({ ...options, buckets: [...buckets!] });
+    return type === 'counter' ? new Counter(options) : new Gauge(options);
+  }
+
+  #histogram = (name: MetricName) => this.#metrics.get(name) as Histogram;
+
+  #set(name: MetricName, labels: Labels, value: number): void {
+    (this.#metrics.get(name) as Gauge).set(labels, value);
+  }
+
+  /** A counter that is counted elsewhere. */
+  #total(name: MetricName, labels: Labels, value: number): void {
+    const counter = this.#metrics.get(name) as Counter;
+    counter.remove(labels);
+    counter.inc(labels, value);
+  }
+
+  #ofProcess(): void {
+    this.#set('tidemark_build_info', { version: this.#sources.version }, 1);
+    for (const [queue, slots] of Object.entries(this.#sources.queues)) {
+      for (const [state, count] of Object.entries(slots.load))
+        this.#set('tidemark_read_slots', { queue, state }, count);
+      for (const [state, count] of Object.entries(slots.limits)) {
+        this.#set('tidemark_read_slots_limit', { queue, state }, count);
+      }
+      for (const [reason, count] of Object.entries(slots.rejected)) {
+        this.#total('tidemark_read_rejections_total', { queue, reason }, count);
+      }
+    }
+    for (const [state, count] of Object.entries(this.#sources.connections())) {
+      this.#set('tidemark_database_connections', { state }, count);
+    }
+  }
+
+  async #ofChecks(): Promise<void> {
+    for (const [check, result] of Object.entries(await this.#sources.checks())) {
+      this.#set('tidemark_ready', { check }, result === 'ok' ? 1 : 0);
+    }
+  }
+
+  async #ofSystem(): Promise<void> {
+    let status: SystemStatus;
+    try {
+      status = await this.#sources.status();
+    } catch {
+      // What was last known is not how things stand: it goes, and alerts on its absence and on this hold.
+      for (const name of OF_SYSTEM) this.#metrics.get(name)!.reset();
+      this.#set('tidemark_database_up', {}, 0);
+      return;
+    }
+    this.#set('tidemark_database_up', {}, 1);
+    this.#set('tidemark_log_up', {}, status.logFault === undefined ? 1 : 0);
+    this.#set('tidemark_database_size_bytes', {}, status.databaseBytes);
+    this.#set('tidemark_status_timestamp_seconds', {}, status.atMs / 1000);
+    this.#set('tidemark_status_collect_duration_seconds', {}, status.collectMs / 1000);
+    for (const name of OF_DATASETS) this.#metrics.get(name)!.reset();
+    for (const standing of status.standings) this.#ofDataset(standing);
+    this.#ofWork(status);
+  }
+
+  #ofDataset({ overview, facts }: SystemStatus['standings'][number]): void {
+    const { dataset, log, partitions, rows, proved_through_utc: through } = overview;
+    const labels = { dataset };
+    if (log) {
+      this.#set('tidemark_consumer_lag_messages', labels, log.lag.frames);
+      this.#set('tidemark_consumer_lag_events', labels, log.lag.events);
+      this.#set('tidemark_consumer_lag_event_time_seconds', labels, log.lag.event_time_seconds);
+      this.#set('tidemark_consumer_ack_floor_age_seconds', labels, log.lag.oldest_seconds);
+      this.#set('tidemark_stream_messages', labels, log.messages);
+      this.#set('tidemark_stream_bytes', labels, log.bytes);
+      this.#set('tidemark_stream_max_bytes', labels, log.max_bytes);
+      this.#set('tidemark_stream_last_sequence', labels, log.last_sequence);
+    }
+    this.#set('tidemark_checkpoint_sequence', labels, facts.checkpoint?.sequence ?? 0);
+    this.#set('tidemark_projector_active', labels, overview.projector === null ? 0 : 1);
+    this.#set('tidemark_publisher_active', labels, overview.publisher === null ? 0 : 1);
+    if (through !== null) this.#set('tidemark_proved_through_timestamp_seconds', labels, Date.parse(through) / 1000);
+    this.#set('tidemark_proved_rows', labels, rows);
+    this.#set('tidemark_synthetic', labels, overview.synthetic && rows > 0 ? 1 : 0);
+    for (const state of ['missing', ...PARTITION_STATES] as const) {
+      this.#set('tidemark_partitions', { dataset, state }, partitions[state]);
+    }
+    this.#total('tidemark_late_arrivals_total', labels, overview.late_arrivals_total);
+    for (const { source, code, failures } of facts.failures) {
+      this.#total('tidemark_source_failures_total', { dataset, source, code }, failures);
+    }
+    // Rows that go (a quarantine, the sample) are no negative ingest: the counter goes on from what is left.
+    const before = this.#rowsSeen.get(dataset) ?? rows;
+    (this.#metrics.get('tidemark_ingested_rows_total') as Counter).inc(labels, Math.max(0, rows - before));
+    this.#rowsSeen.set(dataset, rows);
+  }
+
+  #ofWork({ runs, exports }: SystemStatus): void {
+    const open = runs.filter(({ ended_at_utc: ended }) => ended === null);
+    for (const [key, same] of Map.groupBy(open, ({ kind, state }) => `${kind} ${state}`)) {
+      const [kind, state] = key.split(' ');
+      this.#set('tidemark_runs', { kind, state }, same.length);
+    }
+    for (const { kind, subject, failures } of open) {
+      if (kind === 'follow') this.#set('tidemark_follow_failures', { subject }, failures);
+    }
+    for (const [state, count] of Object.entries(exports ?? {})) this.#set('tidemark_exports', { state }, count);
+  }
+}
+
+/** Those that are set anew from each status, so that what is no more does not stay. */
+const OF_DATASETS = [
+  'tidemark_consumer_lag_messages',
+  'tidemark_consumer_lag_events',
+  'tidemark_consumer_lag_event_time_seconds',
+  'tidemark_consumer_ack_floor_age_seconds',
+  'tidemark_stream_messages',
+  'tidemark_stream_bytes',
+  'tidemark_stream_max_bytes',
+  'tidemark_stream_last_sequence',
+  'tidemark_proved_through_timestamp_seconds',
+  'tidemark_runs',
+  'tidemark_follow_failures',
+] as const satisfies readonly MetricName[];
+
+const OF_SYSTEM = [
+  ...OF_DATASETS,
+  'tidemark_checkpoint_sequence',
+  'tidemark_projector_active',
+  'tidemark_publisher_active',
+  'tidemark_proved_rows',
+  'tidemark_partitions',
+  'tidemark_synthetic',
+  'tidemark_exports',
+  'tidemark_database_size_bytes',
+  'tidemark_log_up',
+  'tidemark_status_timestamp_seconds',
+  'tidemark_status_collect_duration_seconds',
+] as const satisfies readonly MetricName[];

@@ -1,0 +1,202 @@
+/** The OpenAPI 3.1 document: the route table, what each route says of itself, the registry and the table of problems. */
+import { PROBLEMS, type ProblemCode, type ProblemKind } from '../contract/problems.ts';
+import type { Route } from '../http/routes.ts';
+import { isVariable } from './curl.ts';
+import { type AnswerDoc, type ExampleDoc, type JsonSchema, type RouteDoc, TAGS } from './route-doc.ts';
+import { componentSchemas, refTo, schemaOf } from './schemas.ts';
+
+export interface About {
+  readonly title: string;
+  readonly version: string;
+  readonly description: string;
+}
+
+/** A route with what it says of itself, asked once. */
+export interface Documented {
+  readonly route: Route;
+  readonly doc: RouteDoc;
+  readonly problems: readonly ProblemCode[];
+}
+
+export function documented(routes: readonly Route[]): Documented[] {
+  return routes.map((route) => {
+    const doc = route.doc();
+    return { route, doc, problems: [...new Set([...commonProblems(route), ...doc.problems])] };
+  });
+}
+
+/** What any route may answer. Paths and methods that are none are no operation's. */
+const commonProblems = ({ access }: Route): readonly ProblemCode[] => [
+  ...(access !== 'open' ? (['AUTH_INVALID_API_KEY'] as const) : []),
+  'NOT_ACCEPTABLE',
+  'INTERNAL_ERROR',
+];
+
+export function openapiDocument(routes: readonly Documented[], about: About): JsonSchema {
+  const paths: Record<string, Record<string, unknown>> = {};
+  for (const { route, doc, problems } of routes) {
+    paths[templateOf(route.path)] = {
+      ...paths[templateOf(route.path)],
+      [route.method.toLowerCase()]: operation(route, doc, problems),
+    };
+  }
+  return {
+    openapi: '3.1.0',
+    info: { ...about },
+    servers: [{ url: '/', description: 'This service.' }],
+    tags: Object.entries(TAGS).map(([name, description]) => ({ name, description })),
+    paths,
+    components: {
+      schemas: componentSchemas(),
+      securitySchemes: {
+        key: { type: 'apiKey', in: 'header', name: 'X-API-Key', description: 'The key of the service.' },
+        bearer: {
+          type: 'http',
+          scheme: 'bearer',
+          description: 'For scrapers: the key of the service, or SVC_METRICS_KEY.',
+        },
+      },
+    },
+  };
+}
+
+/** Any one of them will do. */
+const SECURITY: Readonly<Record<Route['access'], readonly JsonSchema[]>> = {
+  key: [{ key: [] }],
+  metrics: [{ key: [] }, { bearer: [] }],
+  open: [],
+};
+
+/** `/v1/coverage/:dataset` is `/v1/coverage/{dataset}`. */
+export const templateOf = (path: string): string => path.replaceAll(/:(\w+)/g, '{$1}');
+
+function operation(route: Route, doc: RouteDoc, problems: readonly ProblemCode[]): JsonSchema {
+  const parameters = [...segmentParameters(doc), ...queryParameters(doc), ...headerParameters(problems)];
+  return {
+    operationId: `${route.method.toLowerCase()}${route.path.replaceAll(/[^a-zA-Z0-9]+/g, '_')}`,
+    tags: [doc.tag],
+    summary: doc.summary,
+    description: doc.doc,
+    ...(parameters.length > 0 && { parameters }),
+    ...(doc.body && { requestBody: requestBody(doc) }),
+    responses: { ...Object.fromEntries(doc.answers.map(answer)), ...problemResponses(problems) },
+    security: SECURITY[route.access],
+  };
+}
+
+function segmentParameters({ segments = {}, examples }: RouteDoc): JsonSchema[] {
+  return Object.entries(segments).map(([name, { doc, schema }]) => ({
+    name,
+    in: 'path',
+    required: true,
+    description: doc,
+    schema,
+    ...examplesOf(examples, ({ path }) => (isVariable(path?.[name] ?? '') ? undefined : path?.[name])),
+  }));
+}
+
+function queryParameters({ query, examples }: RouteDoc): JsonSchema[] {
+  if (!query) return [];
+  const { properties = {}, required = [] } = schemaOf(query, 'input') as {
+    readonly properties?: Readonly<Record<string, JsonSchema>>;
+    readonly required?: readonly string[];
+  };
+  return Object.entries(properties).map(([name, { description, ...schema }]) => ({
+    name,
+    in: 'query',
+    required: required.includes(name),
+    ...(description !== undefined && { description }),
+    schema,
+    ...examplesOf(examples, ({ query: values }) => values?.[name]),
+  }));
+}
+
+function headerParameters(problems: readonly ProblemCode[]): JsonSchema[] {
+  if (!problems.includes('QUERY_RIGHTS_BYOK_REQUIRED')) return [];
+  return [
+    {
+      name: 'X-Backend-Token',
+      in: 'header',
+      required: false,
+      description:
+        'The caller’s own password of the read-only database role: for datasets whose rights are `BYOK Required`.',
+      schema: { type: 'string' },
+    },
+  ];
+}
+
+function requestBody({ body, examples }: RouteDoc): JsonSchema {
+  return {
+    required: true,
+    description: 'Read as JSON whatever its Content-Type. Unknown keys are refused, nothing is coerced.',
+    content: {
+      'application/json': { schema: schemaOf(body!, 'input'), ...examplesOf(examples, (example) => example.body) },
+    },
+  };
+}
+
+/** Those of the examples that have a value there, by their titles. */
+function examplesOf(examples: readonly ExampleDoc[], pick: (example: ExampleDoc) => unknown): JsonSchema {
+  const found = examples.flatMap((example) => {
+    const value = pick(example);
+    return value === undefined ? [] : [[slug(example.title), { summary: example.title, value }]];
+  });
+  return found.length === 0 ? {} : { examples: Object.fromEntries(found) };
+}
+
+const slug = (title: string) =>
+  title
+    .toLowerCase()
+    .replaceAll(/[^a-z0-9]+/g, '_')
+    .replaceAll(/^_|_$/g, '');
+
+const REQUEST_ID = { 'X-Request-Id': { description: 'Of this request.', schema: { type: 'string' } } };
+
+function answer({ status = 200, doc, content, headers = {} }: AnswerDoc): [string, JsonSchema] {
+  const described = Object.entries(headers).map(([name, description]) => [
+    name,
+    { description, schema: { type: 'string' } },
+  ]);
+  return [
+    String(status),
+    {
+      description: doc,
+      headers: { ...REQUEST_ID, ...Object.fromEntries(described) },
+      content: Object.fromEntries(
+        Object.entries(content).map(([type, schema]) => [type, { schema: schemaOf(schema, 'output') }]),
+      ),
+    },
+  ];
+}
+
+/** Codes by the statuses they come with: one has two, by dataset. */
+export function statusesOf(code: ProblemCode): readonly number[] {
+  return code === 'ALIGNED_STORAGE_CONTRACT_VIOLATION' ? [409, PROBLEMS[code].status] : [PROBLEMS[code].status];
+}
+
+function problemResponses(codes: readonly ProblemCode[]): JsonSchema {
+  const byStatus = Map.groupBy(
+    codes.flatMap((code) => statusesOf(code).map((status) => ({ code, status }))),
+    ({ status }) => status,
+  );
+  return Object.fromEntries(
+    [...byStatus].map(([status, group]) => [
+      String(status),
+      {
+        description: group.map(({ code }) => `\`${code}\`: ${PROBLEMS[code].title}.`).join('\n'),
+        headers: { ...REQUEST_ID, ...(group.some(({ code }) => retries(code)) && RETRY_AFTER) },
+        content: {
+          'application/problem+json': {
+            schema: {
+              allOf: [refTo('Problem'), { properties: { code: { enum: group.map(({ code }) => code) } } }],
+            },
+          },
+        },
+      },
+    ]),
+  );
+}
+
+const RETRY_AFTER = { 'Retry-After': { description: 'Seconds.', schema: { type: 'integer' } } };
+
+const retries = (code: ProblemCode) => (PROBLEMS[code] as ProblemKind).retryAfter !== undefined;

@@ -1,0 +1,196 @@
+/** The page at /docs: the same facts as the OpenAPI document, for people; without anything from elsewhere. */
+import { DATASETS, type DatasetDefinition, type Field, shapeOf } from '../../shared/registry/index.ts';
+import { OPERATORS_OF } from '../contract/filters.ts';
+import { PROBLEMS, type ProblemCode, type ProblemKind } from '../contract/problems.ts';
+import { MODES } from '../contract/shapes.ts';
+import { curlOf } from './curl.ts';
+import { type About, type Documented, statusesOf, templateOf } from './document.ts';
+import { type Content, Html, html, NOTHING, paragraphs, prose, table } from './html.ts';
+import { type JsonSchema, type RouteDoc, TAGS } from './route-doc.ts';
+import { schemaOf } from './schemas.ts';
+
+export const STYLE_PATH = '/docs/docs.css';
+export const SCRIPT_PATH = '/docs/docs.js';
+
+export function docsPage(routes: readonly Documented[], about: About): string {
+  const tags = Object.entries(TAGS).map(([tag, title]) => ({
+    tag,
+    title,
+    // Parts of this page are nobody's business.
+    routes: routes.filter(({ doc, route }) => doc.tag === tag && !/^\/(docs|page)\//.test(route.path)),
+  }));
+  return html`<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>${about.title}</title>
+<link rel="icon" href="data:,">
+<link rel="stylesheet" href="${STYLE_PATH}">
+<script src="${SCRIPT_PATH}" defer></script>
+</head>
+<body>
+<nav aria-label="Contents">
+<a class="home" href="#top">${about.title}</a>
+${tags.map(({ tag, routes: own }) => (own.length === 0 ? NOTHING : html`<h2>${tag}</h2><ul>${own.map(link)}</ul>`))}
+<h2>reference</h2>
+<ul><li><a href="#datasets">Datasets</a></li><li><a href="#filters">Filters</a></li><li><a href="#problems">Problems</a></li></ul>
+</nav>
+<main id="top">
+<h1>${about.title} <small>${about.version}</small></h1>
+${paragraphs(about.description)}
+<section id="begin"><h2>Begin</h2>
+<p>Set these two, then every command on this page can be pasted as it is. The machine-readable form is <a href="/openapi.json">/openapi.json</a>.</p>
+${command(new Html('URL=<span data-origin>http://127.0.0.1:8080</span>\nKEY=…your key…'))}
+</section>
+${tags.map(({ tag, title, routes: own }) => (own.length === 0 ? NOTHING : html`<section id="${tag}"><h2>${title}</h2>${own.map(operation)}</section>`))}
+<section id="datasets"><h2>Datasets</h2>
+<p>What of them is there and proved: <a href="#${anchorOf('GET', '/v1/datasets')}"><code>GET /v1/datasets</code></a>.</p>
+${[...DATASETS.values()].map(datasetSection)}</section>
+<section id="filters"><h2>Filters</h2>
+<p>A clause is <code>{"field", "op", "value"}</code>; all clauses must hold. <code>null</code> goes with eq and ne alone, and a null cell matches nothing else.</p>
+${table(
+  ['dtype', 'op'],
+  Object.entries(OPERATORS_OF).map(([dtype, operators]) => [
+    dtype,
+    operators.length === 0 ? 'none' : prose(operators.map((one) => `\`${one}\``).join(' ')),
+  ]),
+)}</section>
+<section id="problems"><h2>Problems</h2>
+<p>Every answer that is not 2xx is <code>application/problem+json</code>. Go by <code>code</code>: it does not change. Name <code>request_id</code> when you ask the operator.</p>
+${problemTable(Object.keys(PROBLEMS) as ProblemCode[])}</section>
+</main>
+</body>
+</html>
+`.text;
+}
+
+const anchorOf = (method: string, path: string) => `${method.toLowerCase()}${path.replaceAll(/[^a-z0-9_]+/gi, '-')}`;
+
+function link({ route, doc }: Documented): Html {
+  return html`<li><a href="#${anchorOf(route.method, route.path)}" title="${doc.summary}"><b>${route.method}</b> ${shortPath(route.path)}</a></li>`;
+}
+
+const shortPath = (path: string) => templateOf(path).replace(/^\/v1\//, '');
+
+function operation({ route, doc, problems }: Documented): Html {
+  const [{ content, headers = {}, doc: answer }] = doc.answers;
+  return html`<article id="${anchorOf(route.method, route.path)}">
+<h3><b class="method">${route.method}</b> <code>${templateOf(route.path)}</code></h3>
+<p class="summary">${prose(doc.summary)}</p>
+${paragraphs(doc.doc)}
+${doc.examples.map((example) => html`<h4>${example.title}</h4>${command(curlOf(route, example))}`)}
+${parameterTable(doc)}
+${doc.body ? html`<h4>Body</h4>${propertyTable(schemaOf(doc.body, 'input'))}` : NOTHING}
+<h4>Answer</h4><p>${prose(answer)} ${prose(
+    Object.keys(content)
+      .map((type) => `\`${type}\``)
+      .join(', '),
+  )}</p>
+${answerTable(doc)}
+${Object.entries(headers).map(([name, what]) => html`<p><code>${name}</code>: ${prose(what)}</p>`)}
+<details><summary>Problems it may answer with</summary>${problemTable(problems)}</details>
+</article>`;
+}
+
+/** Text to paste, with a button that does it. */
+function command(text: Content): Html {
+  return html`<div class="command"><pre><code>${text}</code></pre></div>`;
+}
+
+function parameterTable({ segments = {}, query }: RouteDoc): Html {
+  const inPath = Object.entries(segments).map(([name, { doc, schema }]) => [
+    html`<code>${name}</code>`,
+    typeText(schema),
+    prose(doc),
+  ]);
+  const { properties = {} } = query ? (schemaOf(query, 'input') as Properties) : {};
+  const rows = [...inPath, ...propertyRows({ properties })];
+  return rows.length === 0 ? NOTHING : html`<h4>Parameters</h4>${table(['name', 'takes', 'what it is'], rows)}`;
+}
+
+interface Properties {
+  readonly properties?: Readonly<Record<string, JsonSchema>>;
+  readonly required?: readonly string[];
+}
+
+const propertyTable = (schema: JsonSchema): Html => table(['key', 'takes', 'what it is'], propertyRows(schema));
+
+function propertyRows({ properties = {}, required = [] }: Properties): Content[][] {
+  return Object.entries(properties).map(([name, schema]) => [
+    html`<code>${name}</code>`,
+    html`${typeText(schema)}${schema.default === undefined ? '' : `, default ${JSON.stringify(schema.default)}`}`,
+    html`${prose(String(schema.description ?? ''))}${required.includes(name) ? ' Required.' : ''}`,
+  ]);
+}
+
+/** The members of a JSON answer, where it has named ones. */
+function answerTable({ answers }: RouteDoc): Html {
+  const json = answers[0].content['application/json'];
+  if (!json) return NOTHING;
+  const { properties = {} } = schemaOf(json, 'output') as Properties;
+  const rows = Object.entries(properties).map(([name, schema]) => [
+    html`<code>${name}</code>`,
+    typeText(schema),
+    prose(String(schema.description ?? '')),
+  ]);
+  return table(['member', 'type', 'what it is'], rows);
+}
+
+/** Choices that are more than a person reads are left to the OpenAPI document. */
+const MAX_CHOICES = 12;
+
+/** A schema in a few words. */
+function typeText(schema: JsonSchema): string {
+  const { type, enum: choices, items, prefixItems, anyOf, minimum, maximum, format } = schema;
+  if (Array.isArray(choices)) {
+    return choices.length > MAX_CHOICES
+      ? `one of ${choices.length} names`
+      : choices.map((one) => JSON.stringify(one)).join(' or ');
+  }
+  if (Array.isArray(anyOf)) return [...new Set((anyOf as JsonSchema[]).map(typeText))].join(' or ');
+  if (Array.isArray(prefixItems)) return `[${(prefixItems as JsonSchema[]).map(typeText).join(', ')}]`;
+  if (type === 'array') return items && typeof items === 'object' ? `list of ${typeText(items as JsonSchema)}` : 'list';
+  if (typeof format === 'string' && format.startsWith('date')) return format === 'date' ? 'YYYY-MM-DD' : 'time';
+  if (type === 'integer' && typeof minimum === 'number' && typeof maximum === 'number') {
+    return maximum >= Number.MAX_SAFE_INTEGER ? 'integer' : `integer, ${minimum} to ${maximum}`;
+  }
+  return typeof type === 'string' ? type : 'any';
+}
+
+function problemTable(codes: readonly ProblemCode[]): Html {
+  return table(
+    ['code', 'status', 'meaning', 'try again after'],
+    codes.map((code) => {
+      const { title, retryAfter }: ProblemKind = PROBLEMS[code];
+      return [
+        html`<code>${code}</code>`,
+        statusesOf(code).join(', '),
+        title,
+        retryAfter === undefined ? '' : `${retryAfter} s`,
+      ];
+    }),
+  );
+}
+
+function datasetSection(dataset: DatasetDefinition): Html {
+  const { key, title, doc } = dataset;
+  return html`<details id="${key}"><summary><code>${key}</code> ${title}</summary>${paragraphs(doc)}${MODES.map(
+    (mode) => {
+      const { view, order, fields } = shapeOf(dataset, mode);
+      return html`<h4>${mode}</h4><p>View <code>${view.id}</code>, version ${view.version}; ordered by ${order.join(', ')}.</p>${fieldTable(fields)}`;
+    },
+  )}</details>`;
+}
+
+const fieldTable = (fields: readonly Field[]): Html =>
+  table(
+    ['field', 'dtype', 'unit', 'what it is'],
+    fields.map(({ name, dtype, nullable, unit = '', doc }) => [
+      html`<code>${name}</code>`,
+      `${dtype}${nullable ? '?' : ''}`,
+      unit,
+      prose(doc),
+    ]),
+  );

@@ -1,0 +1,68 @@
+/** Charts in the page's colours, in light and dark, that follow the width they are given. */
+import { AreaSeries, CandlestickSeries, createChart, HistogramSeries, LineSeries } from './lightweight-charts.js';
+
+export { AreaSeries, CandlestickSeries, HistogramSeries, LineSeries };
+
+const dark = matchMedia('(prefers-color-scheme: dark)');
+/** @type {Set<() => void>} */
+const repaint = new Set();
+dark.addEventListener('change', () => {
+  for (const paint of repaint) paint();
+});
+
+/** @param {string} name of a custom property */
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+export const colours = () => ({
+  line: colour('--accent'),
+  fill: colour('--accent-wash'),
+  up: colour('--proved'),
+  down: colour('--bad'),
+  faint: colour('--faint'),
+});
+
+/**
+ * @param {HTMLElement} box
+ * @param {{ height: number, label: string, seconds?: boolean, format?: (value: number) => string, scroll?: boolean }} options
+ */
+export function chartIn(box, { height, label, seconds = false, format, scroll = false }) {
+  box.setAttribute('role', 'img');
+  box.setAttribute('aria-label', label);
+  const chart = createChart(box, {
+    autoSize: true,
+    height,
+    // The licence asks for a mention: it is at the foot of the page.
+    layout: { attributionLogo: false, fontFamily: getComputedStyle(document.body).fontFamily, fontSize: 11 },
+    timeScale: { timeVisible: true, secondsVisible: seconds, borderVisible: false },
+    rightPriceScale: { borderVisible: false, scaleMargins: { top: 0.12, bottom: 0.06 } },
+    // The wheel moves the page, not the chart, unless the chart is what one came for.
+    handleScroll: { mouseWheel: scroll, vertTouchDrag: false },
+    handleScale: { mouseWheel: scroll, pinch: true },
+    ...(format && { localization: { priceFormatter: format } }),
+  });
+  const paint = () =>
+    chart.applyOptions({
+      layout: { background: { color: 'transparent' }, textColor: colour('--faint') },
+      grid: { vertLines: { visible: false }, horzLines: { color: colour('--line') } },
+      crosshair: {
+        vertLine: { labelBackgroundColor: colour('--ink') },
+        horzLine: { labelBackgroundColor: colour('--ink') },
+      },
+    });
+  paint();
+  repaint.add(paint);
+  const own = [paint];
+  return {
+    chart,
+    /** @param {() => void} painted also when the colours change */
+    onPaint(painted) {
+      painted();
+      repaint.add(painted);
+      own.push(painted);
+    },
+    remove() {
+      for (const one of own) repaint.delete(one);
+      chart.remove();
+    },
+  };
+}

@@ -1,0 +1,115 @@
+/** The state of each day of a dataset, from what /v1/coverage says. Nothing here touches the page. */
+
+export const DAY_MS = 86_400_000;
+
+/** @typedef {{ from: number, to: number }} Span */
+/** @typedef {'proved' | 'part' | 'missing' | 'quarantined' | 'waiting' | 'none'} DayState */
+
+/**
+ * File days of some vendors begin at another hour than midnight; a day of the calendar is one of theirs.
+ * @param {any} coverage
+ */
+export function offsetOf({ partition_kind: kind, proved, partitions }) {
+  const starts =
+    kind === 'file_day' ? [...proved, ...partitions].map(({ start_utc }) => start_utc).filter(Boolean) : [];
+  if (starts.length === 0) return 0;
+  const within = Date.parse(starts[0]) % DAY_MS;
+  return within > DAY_MS / 2 ? within - DAY_MS : within;
+}
+
+/**
+ * @param {readonly { start_utc: string | null, end_utc?: string | null, through_utc?: string }[]} list
+ * @returns {Span[]}
+ */
+const spansOf = (list) =>
+  list
+    .filter(({ start_utc: start }) => start !== null)
+    .map(({ start_utc: start, end_utc: end, through_utc: through }) => ({
+      from: Date.parse(/** @type {string} */ (start)),
+      to: Date.parse(/** @type {string} */ (end ?? through)),
+    }));
+
+/**
+ * @param {readonly Span[]} spans
+ * @param {Span} day
+ * @returns {number} how much of the day they hold; overlaps count once
+ */
+function held(spans, day) {
+  let at = day.from;
+  let sum = 0;
+  for (const { from, to } of spans) {
+    const [start, end] = [Math.max(from, at), Math.min(to, day.to)];
+    if (end > start) {
+      sum += end - start;
+      at = end;
+    }
+  }
+  return sum;
+}
+
+/** @param {Span} a @param {Span} b */
+const meet = (a, b) => a.from < b.to && b.from < a.to;
+
+/**
+ * @param {any} coverage an answer whose partitions are those that are not proved
+ * @param {string} [source] one of several; undefined: all together
+ */
+export function daysOf(coverage, source) {
+  const ofSource = ({ source_id: id }) => source === undefined || id === source;
+  const sorted = (spans) => spans.toSorted((a, b) => a.from - b.from);
+  const proved = sorted(spansOf(coverage.proved.filter(ofSource)));
+  const gaps = sorted(spansOf(coverage.gaps.filter(ofSource)));
+  const by = (...states) => spansOf(coverage.partitions.filter((one) => states.includes(one.state) && ofSource(one)));
+  const quarantined = by('quarantined');
+  const waiting = by('published', 'publishing');
+  const offset = offsetOf(coverage);
+  const all = [...proved, ...gaps, ...quarantined, ...waiting];
+  const first = Math.min(...all.map(({ from }) => from));
+  const last = Math.max(...all.map(({ to }) => to));
+  return {
+    /** First and last day of which anything is known; undefined: nothing is. */
+    range: all.length === 0 ? undefined : { from: dayStart(first - offset), to: dayStart(last - 1 - offset) + DAY_MS },
+    /** @param {number} ms midnight of a day @returns {Span} */
+    windowOf: (ms) => ({ from: ms + offset, to: ms + offset + DAY_MS }),
+    /**
+     * @param {number} ms midnight of a day
+     * @returns {DayState}
+     */
+    stateOf(ms) {
+      const day = { from: ms + offset, to: ms + offset + DAY_MS };
+      if (quarantined.some((span) => meet(span, day))) return 'quarantined';
+      if (waiting.some((span) => meet(span, day))) return 'waiting';
+      const part = held(proved, day);
+      if (part === DAY_MS) return 'proved';
+      if (gaps.some((span) => meet(span, day)) && (part === 0 || coverage.partition_kind === 'file_day'))
+        return 'missing';
+      return part > 0 ? 'part' : 'none';
+    },
+  };
+}
+
+/** @param {number} ms */
+export const dayStart = (ms) => Math.floor(ms / DAY_MS) * DAY_MS;
+
+/**
+ * The days of a month.
+ * @param {number} year
+ * @param {number} month from 0
+ */
+export function monthDays(year, month) {
+  const first = Date.UTC(year, month, 1);
+  const days = [];
+  for (let ms = first; new Date(ms).getUTCMonth() === month; ms += DAY_MS) days.push(ms);
+  // Weeks begin on Mondays.
+  return { days, blanks: (new Date(first).getUTCDay() + 6) % 7 };
+}
+
+/** @type {Readonly<Record<DayState, string>>} */
+export const STATE_TEXT = {
+  proved: 'proved',
+  part: 'proved in part',
+  missing: 'missing',
+  quarantined: 'quarantined',
+  waiting: 'waiting for its proof',
+  none: 'nothing expected or known',
+};

@@ -1,0 +1,34 @@
+/** Asks for the key when there is none or it is wrong. */
+import { key } from './api.js';
+import { byId } from './dom.js';
+
+/** @param {() => void} onKey another one was entered */
+export function keyGate(onKey) {
+  const dialog = /** @type {HTMLDialogElement} */ (byId('key-dialog'));
+  const input = /** @type {HTMLInputElement} */ (byId('key-input'));
+  const why = byId('key-why');
+  const usual = [...why.childNodes];
+  byId('key-form').addEventListener('submit', () => {
+    key.set(input.value.trim());
+    input.value = '';
+    onKey();
+  });
+  byId('key-forget').addEventListener('click', () => {
+    key.forget();
+    input.value = '';
+    dialog.close();
+    location.reload();
+  });
+  byId('key-button').addEventListener('click', () => open());
+  function open(isWrong = false) {
+    if (dialog.open) return;
+    if (isWrong)
+      why.textContent =
+        'The service does not know that key. Look again: npm start shows it, and it is SVC_INTERNAL_API_KEY.';
+    else why.replaceChildren(...usual);
+    byId('key-forget').hidden = key.get() === '';
+    dialog.showModal();
+    input.focus();
+  }
+  return { open };
+}

@@ -1,0 +1,116 @@
+/** The operator's page: asks the service how it stands every few seconds while somebody looks, and shows it. */
+import { ask, Fault, key } from './api.js';
+import { Calendar } from './calendar.js';
+import { byId, fill, h } from './dom.js';
+import { Explorer } from './explorer.js';
+import { Hour } from './hour.js';
+import { keyGate } from './key-gate.js';
+import { showNow } from './now.js';
+import { showNoProof, showProof } from './proof.js';
+import { showExports, showWork } from './work.js';
+
+/** As often as the service looks itself. */
+const LOOK_MS = 5000;
+const EXPORTS_SHOWN = 10;
+
+const gate = keyGate(() => void look());
+const hour = new Hour();
+const calendar = new Calendar({
+  onDay: (coverage, window, day, source) => void showProof(coverage, window, day, source),
+});
+/** @type {any} */
+let datasets;
+/** By dataset, as of its version. @type {Map<string, any>} */
+const coverages = new Map();
+let chosen = '';
+
+async function look() {
+  if (key.get() === '') return gate.open();
+  try {
+    await begin();
+    const [status, history, { exports }] = await Promise.all([
+      ask('/v1/ops/status'),
+      ask('/v1/ops/history'),
+      // What of exports cannot be told hides nothing else.
+      ask(`/v1/raw/export?limit=${EXPORTS_SHOWN}`).catch(() => ({ exports: [] })),
+    ]);
+    await refreshCoverage(status);
+    show(status);
+    hour.show(history);
+    showExports(exports);
+    said(`as of ${status.at_utc.slice(11, 19)} UTC`);
+  } catch (error) {
+    if (!(error instanceof Fault)) throw error;
+    if (error.isKey) return gate.open(true);
+    said(`${error.message} Trying again.`, true);
+  }
+}
+
+/** What does not change while the page is open. */
+async function begin() {
+  if (datasets) return;
+  datasets = await ask('/v1/datasets');
+  const select = byId('coverage-dataset');
+  fill(select, ...datasets.datasets.map(({ key: name, title }) => h('option', { value: name }, title)));
+  select.addEventListener('change', () => choose(select.value));
+  new Explorer(datasets);
+  showNoProof();
+}
+
+/** @param {any} status */
+async function refreshCoverage(status) {
+  const changed = status.datasets.filter(({ dataset, coverage_version: version, partitions }) => {
+    const mark = `${version} ${partitions.quarantined} ${partitions.published} ${partitions.publishing}`;
+    return coverages.get(dataset)?.mark !== mark;
+  });
+  await Promise.all(
+    changed.map(async ({ dataset, coverage_version: version, partitions: { quarantined, published, publishing } }) => {
+      // Proved ones are stretches already; the few others are asked for by their state.
+      const states = Object.entries({ quarantined, published, publishing }).filter(([, count]) => count > 0);
+      const asked = states.length === 0 ? ['quarantined'] : states.map(([state]) => state);
+      const answers = await Promise.all(asked.map((state) => ask(`/v1/coverage/${dataset}?state=${state}&limit=1000`)));
+      coverages.set(dataset, {
+        mark: `${version} ${quarantined} ${published} ${publishing}`,
+        answer: { ...answers[0], partitions: answers.flatMap(({ partitions }) => partitions) },
+      });
+      if (dataset === chosen) calendar.show(coverages.get(dataset).answer);
+    }),
+  );
+  if (chosen !== '') return;
+  // What needs somebody is looked at first, else what there is.
+  const troubled = ({ partitions: { quarantined, missing } }) => quarantined + missing > 0;
+  const first = status.datasets.find(troubled) ?? status.datasets.find(({ rows }) => rows > 0) ?? status.datasets[0];
+  choose(first.dataset);
+}
+
+function choose(dataset) {
+  if (dataset !== chosen) showNoProof();
+  chosen = dataset;
+  byId('coverage-dataset').value = dataset;
+  const held = coverages.get(dataset);
+  if (held) calendar.show(held.answer);
+}
+
+/** @param {any} status */
+function show(status) {
+  showNow(status, {
+    coverageOf: (dataset) => coverages.get(dataset)?.answer,
+    onDataset: choose,
+    titleOf: (dataset) => datasets.datasets.find((one) => one.key === dataset).title,
+  });
+  showWork(status);
+}
+
+function said(text, isFault = false) {
+  const place = byId('updated');
+  place.textContent = text;
+  place.classList.toggle('fault', isFault);
+}
+
+void look();
+setInterval(() => {
+  if (document.visibilityState === 'visible' && key.get() !== '' && !byId('key-dialog').open) void look();
+}, LOOK_MS);
+document.addEventListener('visibilitychange', () => {
+  if (document.visibilityState === 'visible' && datasets) void look();
+});

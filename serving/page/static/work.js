@@ -1,0 +1,143 @@
+/** Work in progress and lately ended, exports by state, and the queues of reads. */
+import { byId, fill, h, table } from './dom.js';
+import { counted, duration, minute, short, size, whole } from './format.js';
+
+const ENDED_SHOWN = 8;
+
+/** @param {any} status */
+export function showWork(status) {
+  const now = Date.parse(status.at_utc);
+  // Those at work, and the latest that ended.
+  const ended = status.runs.filter(({ ended_at_utc: end }) => end !== null).slice(0, ENDED_SHOWN);
+  const shown = status.runs.filter((run) => run.ended_at_utc === null || ended.includes(run));
+  fill(byId('runs'), shown.length === 0 ? noRuns() : runTable(shown, now));
+  fill(byId('queues'), queueTable(status.queues));
+}
+
+const noRuns = () =>
+  h(
+    'div',
+    { class: 'empty' },
+    h('b', {}, 'Nothing is at work.'),
+    h(
+      'p',
+      {},
+      'A backfill or a follower shows here with its progress. How to begin one: ',
+      h('code', {}, './tidemark help backfill'),
+    ),
+  );
+
+function runTable(runs, now) {
+  return table({
+    caption: 'Backfills, followers and other work, the newest first',
+    columns: [
+      { name: 'What' },
+      { name: 'State' },
+      { name: 'Progress' },
+      { name: 'Rows', number: true },
+      { name: 'Since' },
+    ],
+    rows: runs.map((run) => [what(run), state(run), progress(run), short(run.rows), since(run, now)]),
+  });
+}
+
+const what = ({ kind, subject, command, host, pid }) =>
+  h('span', { title: `${command} (pid ${pid} on ${host})` }, h('b', {}, kind), ' ', h('code', {}, subject));
+
+const TONES = { running: 'good', done: '', waiting: '', failed: 'bad', lost: 'bad', interrupted: '' };
+
+const state = ({ state: name, fault }) =>
+  h(
+    'span',
+    {},
+    h('span', { class: `badge ${TONES[name] ?? ''}` }, name),
+    fault && h('span', { class: 'faint fault', title: fault }, ` ${fault}`),
+  );
+
+function progress({ planned, proved, unchanged, refused, quarantined, failed, at_partition: at, ended_at_utc: ended }) {
+  const done = proved + unchanged + refused + quarantined + failed;
+  const troubled = refused + quarantined + failed;
+  const text = `${whole(done)}${planned === null ? '' : ` of ${whole(planned)}`}${troubled > 0 ? `, ${counted(troubled, 'fault')}` : ''}`;
+  return h(
+    'span',
+    { class: 'progress' },
+    planned !== null && h('progress', { max: Math.max(1, planned), value: done, 'aria-label': text }),
+    h('span', {}, text, ended === null && at ? h('span', { class: 'faint' }, ` at ${at}`) : ''),
+  );
+}
+
+function since({ started_at_utc: started, ended_at_utc: ended }, now) {
+  const seconds = ((ended === null ? now : Date.parse(ended)) - Date.parse(started)) / 1000;
+  return h(
+    'span',
+    { class: 'line' },
+    minute(started),
+    h('span', { class: 'faint' }, ended === null ? `, for ${duration(seconds)}` : `, took ${duration(seconds)}`),
+  );
+}
+
+/** @param {readonly any[]} exports the newest, as GET /v1/raw/export has them */
+export function showExports(exports) {
+  const box = byId('exports');
+  if (exports.length === 0) {
+    fill(
+      box,
+      h('p', { class: 'faint' }, 'None yet. ', h('code', {}, 'POST /v1/raw/export'), ' makes files in the background.'),
+    );
+    return;
+  }
+  fill(
+    box,
+    table({
+      caption: 'Exports, the newest first',
+      columns: [
+        { name: 'Export' },
+        { name: 'State' },
+        { name: 'Rows', number: true },
+        { name: 'Size', number: true },
+        { name: 'Submitted' },
+      ],
+      rows: exports.map((one) => [
+        h(
+          'span',
+          { title: one.export_id },
+          h('code', {}, one.dataset),
+          ` ${one.mode === 'native' ? '' : 'aligned, '}${one.format}`,
+        ),
+        exportState(one),
+        short(one.artifact?.row_count ?? one.progress.rows),
+        size(one.artifact?.bytes ?? one.progress.bytes),
+        minute(one.submitted_at),
+      ]),
+    }),
+  );
+}
+
+const EXPORT_TONES = { succeeded: 'good', failed: 'bad' };
+
+const exportState = ({ status: name, error_code: code, error_message: message }) =>
+  h(
+    'span',
+    {},
+    h('span', { class: `badge ${EXPORT_TONES[name] ?? ''}` }, name),
+    code && h('span', { class: 'faint fault', title: message }, ` ${code}`),
+  );
+
+const queueTable = (queues) =>
+  table({
+    caption: 'Reads of this process by queue',
+    columns: [
+      { name: 'Queue' },
+      { name: 'Running', number: true },
+      { name: 'Waiting', number: true },
+      { name: 'Parked', number: true },
+      { name: 'Refused', number: true },
+    ],
+    rows: queues.map((one) => [
+      one.queue,
+      `${one.running} of ${one.max_running}`,
+      `${one.waiting} of ${one.max_waiting}`,
+      whole(one.parked),
+      whole(one.rejected),
+    ]),
+  });

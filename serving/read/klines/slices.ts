@@ -1,0 +1,70 @@
+/** Proved parts cut at bucket boundaries: a kline is made by one statement, also where it reaches over a gap. */
+import { clip, type Range } from '../../../shared/db/ranges.ts';
+import type { Part } from '../coverage.ts';
+import { MAX_CHUNKS } from '../slices.ts';
+
+export interface KlineSlice extends Range {
+  /** Whole buckets, from the first row's to the last row's; what of them is proved and asked for. */
+  readonly parts: readonly Part[];
+}
+
+export interface Grid {
+  /** Length of a bucket; buckets start at its multiples. */
+  readonly sizeMs: number;
+  readonly chunkMs: number;
+}
+
+/** Ascending. As few chunks as elsewhere, or one bucket where that is longer. */
+export function* klineSlices(parts: readonly Part[], grid: Grid): Generator<KlineSlice> {
+  const { sizeMs, chunkMs } = grid;
+  let from = Number.NEGATIVE_INFINITY;
+  for (let index = 0; ; ) {
+    while (index < parts.length && parts[index].to <= from) index++;
+    if (index === parts.length) return;
+    from = floorTo(sizeMs, Math.max(from, parts[index].from));
+    const to = Math.max(from + sizeMs, floorTo(sizeMs, floorTo(chunkMs, from) + MAX_CHUNKS * chunkMs));
+    yield sliceOf(parts, index, from, to);
+    from = to;
+  }
+}
+
+/** From the newest back: as long as `buckets` buckets first, then twice as long each time. */
+export function* klineSlicesBackward(parts: readonly Part[], grid: Grid, buckets: number): Generator<KlineSlice> {
+  const { sizeMs, chunkMs } = grid;
+  const most = Math.max(1, Math.floor((MAX_CHUNKS * chunkMs) / sizeMs));
+  let to = Number.POSITIVE_INFINITY;
+  let count = buckets;
+  for (let index = parts.length - 1; ; ) {
+    while (index >= 0 && parts[index].from >= to) index--;
+    if (index < 0) return;
+    to = ceilTo(sizeMs, Math.min(to, parts[index].to));
+    count = Math.min(count, most);
+    const from = to - count * sizeMs;
+    let first = index;
+    while (first > 0 && parts[first - 1].to > from) first--;
+    yield sliceOf(parts, first, from, to);
+    to = from;
+    count *= 2;
+  }
+}
+
+/** What of the parts lies in one bucket. */
+export function bucketSlice(parts: readonly Part[], sizeMs: number, fromMs: number): KlineSlice {
+  return sliceOf(
+    parts,
+    parts.findIndex((part) => part.to > fromMs),
+    fromMs,
+    fromMs + sizeMs,
+  );
+}
+
+function sliceOf(parts: readonly Part[], first: number, from: number, to: number): KlineSlice {
+  const within: Part[] = [];
+  for (let index = first; index < parts.length && parts[index].from < to; index++) {
+    for (const range of clip([parts[index]], from, to)) within.push({ ...parts[index], ...range });
+  }
+  return { from: within[0].from, to: within[within.length - 1].to, parts: within };
+}
+
+export const floorTo = (size: number, ms: number): number => Math.floor(ms / size) * size;
+export const ceilTo = (size: number, ms: number): number => Math.ceil(ms / size) * size;

@@ -1,0 +1,81 @@
+/** GET /v1/coverage/{dataset}: what is proved, what is missing, and what every partition was proved by. */
+import { z } from 'zod';
+import { PARTITION_STATES } from '../../shared/db/partition-states.ts';
+import { DATASET_KEYS } from '../../shared/registry/index.ts';
+import { parsedText } from '../contract/shapes.ts';
+import { ceilMs, INSTANT_RULE, parseInstant } from '../contract/time.ts';
+import { readCoverage } from '../discovery/coverage.ts';
+import { coverageAnswer } from '../discovery/coverage-answer.ts';
+import type { Inspector } from '../discovery/inspector.ts';
+import { parseCursor } from '../discovery/partition-page.ts';
+import { answerJson, requireJson } from '../http/answer.ts';
+import { contractProblem, datasetParam, queryParams } from '../http/params.ts';
+import type { Route } from '../http/routes.ts';
+import { CATALOG_PROBLEMS, type RouteDoc } from '../openapi/route-doc.ts';
+
+const MAX_PAGE = 1000;
+/** A year of file days. */
+const DEFAULT_PAGE = 366;
+
+const LIMIT_RULE = `must be a whole number from 1 to ${MAX_PAGE}`;
+
+function parseLimit(text: string): number | undefined {
+  const limit = /^[1-9]\d{0,3}$/.test(text) ? Number(text) : 0;
+  return limit >= 1 && limit <= MAX_PAGE ? limit : undefined;
+}
+
+const instant = (doc: string) =>
+  parsedText(parseInstant, INSTANT_RULE).optional().meta({ format: 'date-time', description: doc });
+
+const parameters = z.strictObject({
+  from: instant('Partitions that end after this time.'),
+  to: instant('Partitions that begin before this time.'),
+  state: z
+    .enum(PARTITION_STATES, { error: `must be one of ${PARTITION_STATES.join(', ')}` })
+    .optional()
+    .meta({ description: 'Partitions in this state.' }),
+  limit: parsedText(parseLimit, LIMIT_RULE).optional().meta({
+    type: 'integer',
+    minimum: 1,
+    maximum: MAX_PAGE,
+    default: DEFAULT_PAGE,
+    description: 'Partitions on a page.',
+  }),
+  cursor: parsedText(parseCursor, 'must be the next_cursor of an answer')
+    .optional()
+    .meta({ description: 'The `next_cursor` of the page before.' }),
+});
+
+export function coverageRoute(inspector: Inspector): Route {
+  return {
+    method: 'GET',
+    path: '/v1/coverage/:dataset',
+    access: 'key',
+    doc: (): RouteDoc => ({
+      tag: 'discovery',
+      summary: 'What of a dataset is proved, what is missing, and what each partition was proved by',
+      doc: 'The proved stretches, the gaps between them, and the partitions they are made of, with the digests they were proved by and the documents they came in; quarantined ones with the reason. The parameters choose partitions; everything else is of the whole dataset, at one moment.',
+      segments: { dataset: { doc: 'Key of the dataset.', schema: { type: 'string', enum: [...DATASET_KEYS] } } },
+      query: parameters,
+      answers: [{ doc: 'Its coverage.', content: { 'application/json': coverageAnswer } }],
+      problems: ['DATASET_NOT_FOUND', 'QUERY_CONTRACT_ERROR', ...CATALOG_PROBLEMS],
+      examples: [
+        { title: 'The first two partitions', path: { dataset: 'exchange_a_spot_trades' }, query: { limit: '2' } },
+        { title: 'What is quarantined', path: { dataset: 'exchange_a_spot_trades' }, query: { state: 'quarantined' } },
+      ],
+    }),
+    async handle(exchange) {
+      const { request, params, url } = exchange;
+      requireJson(request);
+      const dataset = datasetParam(params.dataset);
+      const { from, to, state, limit = DEFAULT_PAGE, cursor } = queryParams(url, parameters);
+      const [fromMs, toMs] = [from && ceilMs(from), to && ceilMs(to)];
+      if (fromMs !== undefined && toMs !== undefined && fromMs >= toMs) {
+        throw contractProblem([{ pointer: '?from', message: 'must be before to' }]);
+      }
+      const page = { fromMs, toMs, state, limit, after: cursor };
+      const answer = await inspector.run(exchange, (session) => readCoverage(session, dataset, page));
+      answerJson(exchange, answer, { ...(answer.synthetic && { 'X-Svc-Synthetic': 'true' }) });
+    },
+  };
+}

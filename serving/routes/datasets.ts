@@ -1,0 +1,46 @@
+/** GET /v1/datasets: everything a caller has to know to ask for rows. */
+import { z } from 'zod';
+import { DATASETS, type DatasetKey } from '../../shared/registry/index.ts';
+import { OPERATORS_OF } from '../contract/filters.ts';
+import { readAvailability } from '../discovery/availability.ts';
+import { datasetsAnswer, describeDataset } from '../discovery/dataset-answer.ts';
+import type { Inspector } from '../discovery/inspector.ts';
+import { answerJson, requireJson } from '../http/answer.ts';
+import { queryParams } from '../http/params.ts';
+import type { Route } from '../http/routes.ts';
+import { CATALOG_PROBLEMS, type RouteDoc } from '../openapi/route-doc.ts';
+import { reportRights } from '../rights/gate.ts';
+import type { RightsStore } from '../rights/store.ts';
+
+export interface DatasetsDeps {
+  readonly inspector: Inspector;
+  readonly rights: RightsStore;
+}
+
+const parameters = z.strictObject({});
+
+export function datasetsRoute({ inspector, rights }: DatasetsDeps): Route {
+  return {
+    method: 'GET',
+    path: '/v1/datasets',
+    access: 'key',
+    doc: (): RouteDoc => ({
+      tag: 'discovery',
+      summary: 'All datasets: fields, units, rights, and how much of each is proved',
+      doc: 'What is here is what requests are checked against: the fields of both modes with type, unit and meaning, the order of rows, the views, and the operators that filters take. Rights and availability are those of this moment.',
+      query: parameters,
+      answers: [{ doc: 'The datasets.', content: { 'application/json': datasetsAnswer } }],
+      problems: ['QUERY_CONTRACT_ERROR', ...CATALOG_PROBLEMS],
+      examples: [{ title: 'Everything there is' }],
+    }),
+    async handle(exchange) {
+      requireJson(exchange.request);
+      queryParams(exchange.url, parameters);
+      const availabilityOf = await inspector.run(exchange, readAvailability);
+      const datasets = [...DATASETS.values()].map((dataset) =>
+        describeDataset(dataset, reportRights(rights, dataset.key as DatasetKey), availabilityOf(dataset)),
+      );
+      answerJson(exchange, { datasets, operators: OPERATORS_OF });
+    },
+  };
+}

@@ -1,0 +1,180 @@
+/** The files of an export: its artifact, whole or one of several, and the manifest of it. With ranges, so that a download can go on. */
+import type { DatasetKey } from '../../shared/registry/index.ts';
+import { Problem } from '../contract/problems.ts';
+import { PREFIX } from '../exports/answers.ts';
+import type { ProvedFiles } from '../exports/artifact-files.ts';
+import { AUDIT_EVENTS } from '../exports/audit.ts';
+import { exportGrant } from '../exports/problems.ts';
+import type { ExportRow, StoredFile } from '../exports/rows.ts';
+import { requireAccept } from '../http/answer.ts';
+import type { Exchange, Route } from '../http/routes.ts';
+import { sendFile } from '../http/send-file.ts';
+import type { RouteDoc, SegmentDoc } from '../openapi/route-doc.ts';
+import {
+  EXPORT_ID,
+  EXPORT_RIGHTS_PROBLEMS,
+  type ExportRouteDeps,
+  exportOf,
+  exportParams,
+  exportSegment,
+  factsOf,
+  NO_PARAMETERS,
+} from './exports.ts';
+
+export interface ExportFileDeps extends ExportRouteDeps {
+  readonly files: ProvedFiles;
+  readonly stallTimeoutMs: number;
+}
+
+/** What of an export is asked for. @throws Problem */
+type Choice = (row: ExportRow, params: Exchange['params']) => StoredFile;
+
+interface FileRoute {
+  readonly path: string;
+  readonly pick: Choice;
+  readonly isManifest?: boolean;
+  readonly doc: Pick<RouteDoc, 'summary' | 'doc'> & { readonly content: readonly string[] };
+  readonly segments?: Readonly<Record<string, SegmentDoc>>;
+  readonly problems?: RouteDoc['problems'];
+  readonly example?: Readonly<Record<string, string>>;
+}
+
+const MANIFEST_TYPE = 'application/json';
+const FILE_TYPES = ['application/vnd.apache.parquet', 'text/csv'];
+
+const ROUTES: readonly FileRoute[] = [
+  {
+    path: `${PREFIX}/:export_id/artifact`,
+    pick: ({ artifact }) => {
+      const { files, split } = artifact!;
+      if (split === 'none') return files[0];
+      throw new Problem('EXPORT_ARTIFACT_SPLIT', `It is ${files.length} files; the status names the path of each.`);
+    },
+    problems: ['EXPORT_ARTIFACT_SPLIT'],
+    doc: {
+      summary: 'The file of an export',
+      doc: 'Its bytes are hashed before any of them is sent. A download that broke off goes on with `Range: bytes=n-` and `If-Range` with the `ETag`, which is the checksum. `HEAD` tells size and checksum alone.',
+      content: FILE_TYPES,
+    },
+  },
+  {
+    path: `${PREFIX}/:export_id/artifact/:file`,
+    pick: ({ artifact }, { file: name }) => {
+      const file = artifact!.files.find((one) => one.name === name);
+      if (file) return file;
+      throw new Problem('EXPORT_NOT_FOUND', 'The artifact has no such file; its status names those there are.');
+    },
+    segments: { file: { doc: 'Its name, of the status.', schema: { type: 'string' } } },
+    example: { file: '$EXPORT_FILE' },
+    doc: {
+      summary: 'One file of an export, by its name',
+      doc: 'Of an artifact that was split by day there are several.',
+      content: FILE_TYPES,
+    },
+  },
+  {
+    path: `${PREFIX}/:export_id/manifest`,
+    pick: ({ artifact }) => artifact!.manifest,
+    isManifest: true,
+    doc: {
+      summary: 'The manifest of an export',
+      doc: 'What the file holds and what proves it: schema, window, rows, checksums, warnings, and the partitions inside with the digests they were proved by.',
+      content: [MANIFEST_TYPE],
+    },
+  },
+];
+
+export const exportFileRoutes = (deps: ExportFileDeps): Route[] => ROUTES.map((route) => fileRoute(route, deps));
+
+function fileRoute(route: FileRoute, deps: ExportFileDeps): Route {
+  const { store, places, audit, rights, files, stallTimeoutMs } = deps;
+  return {
+    method: 'GET',
+    path: route.path,
+    access: 'key',
+    keyRefused: (exchange) => audit.refusedKey(factsOf(exchange)),
+    doc: () => docOf(route),
+    async handle(exchange) {
+      const { request, params, url } = exchange;
+      exportParams(url, NO_PARAMETERS);
+      const row = await exportOf(store, exchange);
+      // A right that was withdrawn since is withdrawn from what was exported too.
+      exportGrant(rights, row.dataset as DatasetKey);
+      if (!row.artifact) {
+        const why = row.errorCode === null ? '' : ` (${row.errorCode})`;
+        throw new Problem('EXPORT_ARTIFACT_NOT_READY', `The export is ${row.state}${why}.`);
+      }
+      if (row.isExpired) {
+        throw new Problem('EXPORT_ARTIFACT_EXPIRED', `It was kept until ${row.expiresAt!.toISOString()}.`);
+      }
+      const file = route.pick(row, params);
+      const type = route.isManifest ? MANIFEST_TYPE : row.artifact.media_type;
+      requireAccept(request, type.split(';')[0]);
+      const handle = await files.open(places.artifact(row.exportId, row.artifactFence!), file);
+      try {
+        if (request.method !== 'HEAD') {
+          const { range } = request.headers;
+          await audit.note(AUDIT_EVENTS.download, row.exportId, {
+            ...factsOf(exchange),
+            ...(range !== undefined && { range }),
+          });
+        }
+        await sendFile(exchange, {
+          handle,
+          etag: `"${file.sha256}"`,
+          bytes: file.bytes,
+          modifiedMs: file.modified_ms,
+          stallTimeoutMs,
+          headers: {
+            'Content-Type': type,
+            'Content-Disposition': `attachment; filename="${route.isManifest ? `${row.exportId}.json` : file.name}"`,
+            'X-Content-Type-Options': 'nosniff',
+            'Cache-Control': 'private, no-cache',
+            ...(row.artifact.synthetic && { 'X-Svc-Synthetic': 'true' }),
+          },
+        });
+      } finally {
+        await handle.close();
+      }
+    },
+  };
+}
+
+function docOf({ doc: { content, ...doc }, segments, problems = [], example }: FileRoute): RouteDoc {
+  const headers = {
+    ETag: 'The sha256 of the file.',
+    'Accept-Ranges': '`bytes`.',
+    'Content-Disposition': 'A name for the file.',
+    'X-Svc-Synthetic': '`true` where rows are of the sample: no vendor published them.',
+  };
+  const bytes = Object.fromEntries(content.map((type) => [type, {}]));
+  return {
+    tag: 'export',
+    ...doc,
+    segments: { ...exportSegment, ...segments },
+    query: NO_PARAMETERS,
+    answers: [
+      { doc: 'The file.', content: bytes, headers },
+      {
+        status: 206,
+        doc: 'The part of it that `Range` asks for.',
+        content: bytes,
+        headers: { 'Content-Range': 'Which.' },
+      },
+      { status: 304, doc: 'The client has it already (`If-None-Match`).', content: {} },
+    ],
+    problems: [
+      'EXPORT_CONTRACT_ERROR',
+      'EXPORT_NOT_FOUND',
+      ...EXPORT_RIGHTS_PROBLEMS,
+      'EXPORT_ARTIFACT_NOT_READY',
+      'EXPORT_ARTIFACT_EXPIRED',
+      'EXPORT_RANGE_NOT_SATISFIABLE',
+      'EXPORT_STATUS_ERROR',
+      'EXPORT_ARTIFACT_MISSING',
+      'EXPORT_ARTIFACT_METADATA_ERROR',
+      ...problems,
+    ],
+    examples: [{ title: 'Of yours', path: { export_id: EXPORT_ID, ...example } }],
+  };
+}

@@ -1,0 +1,97 @@
+/** GET /v1/ops/status and /v1/ops/history: how the system stands, for the operator's page and whoever watches it. */
+import { DATASETS } from '../../shared/registry/index.ts';
+import { Problem } from '../contract/problems.ts';
+import { isoOf } from '../contract/time.ts';
+import { datasetKey } from '../discovery/schemas.ts';
+import { answerJson, requireJson } from '../http/answer.ts';
+import { queryParams } from '../http/params.ts';
+import type { Exchange, Route } from '../http/routes.ts';
+import type { Slots } from '../limits/slots.ts';
+import { eachKept } from '../monitoring/history.ts';
+import { type Monitor, SAMPLE_INTERVAL_MS } from '../monitoring/monitor.ts';
+import { type HistoryAnswer, historyAnswer, type StatusAnswer, statusAnswer } from '../monitoring/ops-answer.ts';
+import type { RouteDoc } from '../openapi/route-doc.ts';
+import type { Checks } from '../startup.ts';
+import { NO_PARAMETERS } from './no-parameters.ts';
+
+export interface OpsDeps {
+  readonly monitor: Monitor;
+  readonly checks: Checks;
+  readonly queues: Readonly<Record<string, Slots>>;
+}
+
+export function opsRoutes(deps: OpsDeps): Route[] {
+  return [
+    opsRoute('/v1/ops/status', (): Promise<StatusAnswer> => statusOf(deps), {
+      summary: 'How the whole system stands',
+      doc: 'Lag, coverage, work in progress, exports and queues: the numbers of `/metrics` and of `tidemark status --json`, from the same computation. Collected at most once in five seconds, whoever asks.',
+      answers: [{ doc: 'At one moment.', content: { 'application/json': statusAnswer } }],
+      examples: [{ title: 'Now' }],
+    }),
+    opsRoute('/v1/ops/history', async (): Promise<HistoryAnswer> => historyOf(deps.monitor), {
+      summary: 'The last hour of it, in samples',
+      doc: 'For plots: this process takes a sample every 15 seconds and keeps an hour of them in memory; for more there is Prometheus.',
+      answers: [{ doc: 'One list of times, and as many numbers.', content: { 'application/json': historyAnswer } }],
+      examples: [{ title: 'The last hour' }],
+    }),
+  ];
+}
+
+function opsRoute(
+  path: string,
+  answer: () => Promise<unknown>,
+  doc: Pick<RouteDoc, 'summary' | 'doc' | 'answers' | 'examples'>,
+): Route {
+  return {
+    method: 'GET',
+    path,
+    access: 'key',
+    doc: (): RouteDoc => ({
+      ...doc,
+      tag: 'operations',
+      query: NO_PARAMETERS,
+      problems: ['QUERY_CONTRACT_ERROR', 'QUERY_BACKEND_ERROR'],
+    }),
+    async handle(exchange: Exchange) {
+      requireJson(exchange.request);
+      queryParams(exchange.url, NO_PARAMETERS);
+      answerJson(exchange, await answer(), { 'Cache-Control': 'no-store' });
+    },
+  };
+}
+
+async function statusOf({ monitor, checks, queues }: OpsDeps): Promise<StatusAnswer> {
+  const status = await monitor.status().catch((cause) => {
+    throw new Problem('QUERY_BACKEND_ERROR', 'The catalog does not answer.', { cause });
+  });
+  return {
+    at_utc: isoOf(status.atMs),
+    collect_ms: Math.round(status.collectMs),
+    log_fault: status.logFault ?? null,
+    database_bytes: status.databaseBytes,
+    checks: { ...(await checks.run()) },
+    datasets: status.standings.map(({ overview }) => ({ ...overview, dataset: datasetKey.parse(overview.dataset) })),
+    runs: [...status.runs],
+    exports: status.exports ?? null,
+    queues: Object.entries(queues).map(([queue, { load, limits, rejected }]) => ({
+      queue,
+      ...load,
+      max_running: limits.running,
+      max_waiting: limits.waiting,
+      rejected: rejected.full + rejected.timeout,
+    })),
+  };
+}
+
+function historyOf({ history }: Monitor): HistoryAnswer {
+  return {
+    interval_seconds: SAMPLE_INTERVAL_MS / 1000,
+    at_utc: history.atMs.map(isoOf),
+    datasets: [...DATASETS.keys()].map((dataset) => ({
+      dataset: datasetKey.parse(dataset),
+      ...copied(history.of(dataset)),
+    })),
+  };
+}
+
+const copied = (series: ReturnType<Monitor['history']['of']>) => eachKept((name) => [...series[name]]);

@@ -1,0 +1,179 @@
+/**
+ * What every route that answers with rows does, in the order of the contract's checks: representation, body, contract,
+ * rights, strict, queue, storage. A route is its path, the parser of its body and the members of its envelope.
+ */
+import type { Logger } from '../../shared/log/logger.ts';
+import type { Json } from '../contract/json.ts';
+import type { ProblemCode } from '../contract/problems.ts';
+import type { Query } from '../contract/query.ts';
+import type { Parsed } from '../contract/shapes.ts';
+import { type Accepted, accepted } from '../http/accept.ts';
+import { readJson } from '../http/body.ts';
+import { backendToken } from '../http/key.ts';
+import { contractProblem } from '../http/params.ts';
+import { type ProblemFamily, strictProblem, toProblem } from '../http/read-problems.ts';
+import type { Exchange, Route } from '../http/routes.ts';
+import type { ReadSize, Slot, Slots } from '../limits/slots.ts';
+import { YieldingFlow } from '../limits/yielding-flow.ts';
+import type { ReadFacts } from '../read/answer.ts';
+import { mutableWindowWarning } from '../read/freshness.ts';
+import type { Reader } from '../read/reader.ts';
+import type { ReadRequest } from '../read/types.ts';
+import { type Envelope, envelopeHeaders } from '../rendering/envelope.ts';
+import { Out } from '../rendering/out.ts';
+import type { RowWriter } from '../rendering/representations.ts';
+import { type BufferPool, breakOff, ResponseBody } from '../rendering/response.ts';
+import { checkRights, type Grant } from '../rights/gate.ts';
+import type { RightsStore } from '../rights/store.ts';
+
+export interface ReadRouteDeps {
+  readonly reader: Reader;
+  readonly rights: RightsStore;
+  readonly plainSlots: Slots;
+  readonly alignedSlots: Slots;
+  readonly buffers: BufferPool;
+  readonly maxBodyBytes: number;
+  readonly stallTimeoutMs: number;
+  readonly log: Logger;
+  /** Told of each answer that went out whole. */
+  readonly observe: (labels: { readonly route: string; readonly mode: string }, seconds: number, rows: number) => void;
+}
+
+export interface ReadRouteSpec {
+  readonly path: string;
+  readonly family: ProblemFamily;
+  readonly doc: Route['doc'];
+  parse(body: Json): Parsed<Query>;
+  /** The members of the answer beside `rows` and `row_count`. */
+  envelope(request: ReadRequest, grant: Grant, facts: ReadFacts): Envelope;
+}
+
+export function readRoute(spec: ReadRouteSpec, deps: ReadRouteDeps): Route {
+  return {
+    method: 'POST',
+    path: spec.path,
+    access: 'key',
+    doc: spec.doc,
+    async handle(exchange) {
+      const startedAt = performance.now();
+      const form = accepted(exchange.request, exchange.response);
+      const query = await parseRequest(exchange, spec, deps.maxBodyBytes);
+      const grant = checkRights(deps.rights, query.datasetKey, backendToken(exchange.request));
+      const mutable = mutableWindowWarning(query.window);
+      if (query.strict && mutable.length > 0) throw strictProblem(mutable);
+      const slots = query.mode === 'native' ? deps.plainSlots : deps.alignedSlots;
+      const slot = await slots.acquire(exchange.signal, sizeOf(query.read));
+      try {
+        const rows = await answer(exchange, spec, deps, { request: query.read, grant, form, slot });
+        deps.observe({ route: spec.path, mode: query.mode }, (performance.now() - startedAt) / 1000, rows);
+      } finally {
+        slot.release();
+      }
+    },
+  };
+}
+
+/** What is at most read so far is soon over: tens of milliseconds, where a whole history takes hours. */
+const SMALL_ROWS = 10_000;
+const SMALL_WINDOW_MS = 3_600_000;
+
+function sizeOf({ window, filters, klineMs }: ReadRequest): ReadSize {
+  switch (window.kind) {
+    case 'latest':
+    case 'random':
+      // A filter may have to look at everything for them.
+      return window.rows <= SMALL_ROWS && filters.length === 0 && klineMs === undefined ? 'small' : 'any';
+    case 'range':
+      return window.toMs! - window.fromMs! <= SMALL_WINDOW_MS ? 'small' : 'any';
+    case 'history':
+      return 'any';
+  }
+}
+
+/** The body of a route that asks for rows. @throws Problem with every fault of body and URL. */
+export async function parseRequest(
+  exchange: Exchange,
+  { parse, family = 'QUERY' }: Pick<ReadRouteSpec, 'parse'> & { readonly family?: ProblemFamily },
+  maxBytes: number,
+): Promise<Query> {
+  const code: ProblemCode = `${family}_CONTRACT_ERROR`;
+  const body = await readJson(exchange.request, exchange.response, { maxBytes, code });
+  const parsed = parse(body);
+  // A parameter in the URL would be ignored, and its sender would take the answer for what was asked.
+  const strays = [...exchange.url.searchParams.keys()].map((key) => ({
+    pointer: `?${key}`,
+    message: 'is no parameter here; the request goes into the JSON body',
+  }));
+  if ('faults' in parsed || strays.length > 0) {
+    throw contractProblem([...strays, ...('faults' in parsed ? parsed.faults : [])], code);
+  }
+  return (parsed as { value: Query }).value;
+}
+
+/** Partly filled buffers leave after this long, so that slow reads show that they live. */
+const FLUSH_INTERVAL_MS = 1000;
+
+/** A request that may run now. */
+interface Admitted {
+  readonly request: ReadRequest;
+  readonly grant: Grant;
+  readonly form: Accepted;
+  readonly slot: Slot;
+}
+
+async function answer(
+  exchange: Exchange,
+  spec: ReadRouteSpec,
+  deps: ReadRouteDeps,
+  { request, grant, form, slot }: Admitted,
+): Promise<number> {
+  const { representation, coding } = form;
+  const { contentType, rowsOnly } = representation;
+  let yielding: YieldingFlow | undefined;
+  let envelope: Envelope = {};
+  let facts: ReadFacts | undefined;
+  let writer: RowWriter | undefined;
+  const headers = () => ({
+    'Content-Type': contentType,
+    ...(rowsOnly && envelopeHeaders(envelope)),
+    ...(facts?.synthetic && { 'X-Svc-Synthetic': 'true' }),
+  });
+  const body = new ResponseBody(exchange.response, {
+    headers,
+    buffers: deps.buffers,
+    stallTimeoutMs: deps.stallTimeoutMs,
+    coding,
+    proved: rowsOnly,
+  });
+  const out = new Out(body);
+  const flusher = setInterval(() => {
+    if (!writer?.rows) return;
+    writer.flush();
+    body.flush();
+  }, FLUSH_INTERVAL_MS);
+  try {
+    const rows = await deps.reader.read({
+      request,
+      signal: exchange.signal,
+      token: grant.token,
+      open(found, flow) {
+        facts = found;
+        yielding = new YieldingFlow(flow, slot, () => breakOff(exchange.response));
+        body.flow = yielding;
+        envelope = spec.envelope(request, grant, found);
+        const opened = representation.open(out, found, envelope);
+        writer = opened;
+        return opened;
+      },
+    });
+    writer?.end();
+    body.end(out.bytes.subarray(0, out.at), rows);
+    return rows;
+  } catch (error) {
+    deps.buffers.give(out.bytes);
+    throw toProblem(error, request.dataset.contractViolationStatus, spec.family);
+  } finally {
+    clearInterval(flusher);
+    yielding?.end();
+  }
+}
