@@ -1,0 +1,256 @@
+/**
+ * Exports: files of any size, made by the service in the background.
+ *
+ *   const { export_id } = await exports.submit({ dataset, format: 'parquet', month_year: [1, 2024] })
+ *   const status = await exports.wait(export_id)
+ *   for await (const bytes of exports.download(status)) ...       goes on by itself where a connection breaks
+ */
+import type { DatasetKey } from './datasets.ts';
+import {
+  ConnectionError,
+  ExportFailedError,
+  HistoricalDataError,
+  IncompleteAnswerError,
+  type Warning,
+} from './errors.ts';
+import type { Mode, Options } from './requests.ts';
+import { jittered, sleep, Transport, type TransportOptions } from './transport.ts';
+
+/** Exactly one of `month_year`, `time_range`, `n_rows`, `n_random`. */
+export interface ExportRequest {
+  readonly dataset: DatasetKey;
+  readonly format: 'parquet' | 'csv';
+  /** Default native. */
+  readonly mode?: Mode;
+  /** A UTC month, `[month, year]`. */
+  readonly month_year?: readonly [month: number, year: number];
+  /** `[start, end)`, ISO-8601 with `Z` or an offset. */
+  readonly time_range?: readonly [start: string, end: string];
+  readonly n_rows?: number;
+  readonly n_random?: number;
+  /** With `n_random`. */
+  readonly random_seed?: number;
+  /** Exactly these columns, in this order. */
+  readonly fields?: readonly string[];
+  readonly view_id?: string;
+  readonly view_version?: number;
+  /** Of macro_series_metrics: the values as they were known then. */
+  readonly as_of?: string;
+  /** A warning is a refusal, at submit and when the export runs. */
+  readonly strict?: boolean;
+}
+
+export type ExportState = 'queued' | 'running' | 'succeeded' | 'failed';
+
+export interface SubmittedExport {
+  readonly export_id: string;
+  readonly status: ExportState;
+  readonly submitted_at: string;
+  readonly status_path: string;
+  readonly rights_state: string;
+  readonly rights_provisional: boolean;
+  readonly view_id: string;
+  readonly view_version: number;
+  readonly warnings: readonly Warning[];
+  readonly as_of_utc: string | null;
+}
+
+export interface ArtifactFile {
+  readonly name: string;
+  readonly uri: string;
+  /** The UTC day whose rows it holds, where there are several. */
+  readonly day: string | null;
+  readonly row_count: number;
+  readonly bytes: number;
+  readonly checksum_sha256: string;
+}
+
+export interface Artifact {
+  readonly format: 'parquet' | 'csv';
+  readonly uri: string;
+  readonly manifest_uri: string;
+  readonly row_count: number;
+  readonly bytes: number;
+  readonly checksum_sha256: string;
+  readonly expires_at: string;
+  readonly expired: boolean;
+  readonly synthetic: boolean;
+  /** One, or one a day. */
+  readonly files: readonly ArtifactFile[];
+}
+
+export interface ExportStatus extends Omit<SubmittedExport, 'status_path'> {
+  readonly mode: Mode;
+  readonly format: 'parquet' | 'csv';
+  readonly dataset: DatasetKey;
+  readonly source: string;
+  readonly updated_at: string;
+  readonly progress: { readonly rows: number; readonly bytes: number; readonly attempt: number };
+  /** Of `succeeded`. */
+  readonly artifact?: Artifact;
+  /** Of `failed`. */
+  readonly error_code?: string;
+  readonly error_message?: string;
+}
+
+export interface WaitOptions extends Options {
+  /** Told of every status that is asked for. */
+  readonly onStatus?: (status: ExportStatus) => void;
+  /** Longest pause between two questions, ms; default 5,000. */
+  readonly maxPauseMs?: number;
+}
+
+const PATH = '/v1/raw/export';
+const JSON_TYPE = 'application/json';
+/** The first question comes soon: small exports take no longer. */
+const FIRST_PAUSE_MS = 100;
+
+export class Exports {
+  readonly #transport: Transport;
+
+  /** @throws TypeError when an option cannot be used. Nothing is sent yet. */
+  constructor(options: TransportOptions) {
+    this.#transport = new Transport(options);
+  }
+
+  /**
+   * An answer that is lost does not make a second export: every attempt bears the same Idempotency-Key, one made for
+   * this call, or yours, which then means the same export in every later call too.
+   * @throws HistoricalDataError
+   */
+  async submit(
+    request: ExportRequest,
+    { signal, idempotencyKey = newKey() }: Options & { readonly idempotencyKey?: string } = {},
+  ): Promise<SubmittedExport> {
+    const headers = { Accept: JSON_TYPE, 'Idempotency-Key': idempotencyKey };
+    return await this.#json({ method: 'POST', path: PATH, body: request, headers, signal });
+  }
+
+  async status(exportId: string, { signal }: Options = {}): Promise<ExportStatus> {
+    return await this.#json({ method: 'GET', path: pathOf(exportId), headers: { Accept: JSON_TYPE }, signal });
+  }
+
+  /** Ends an export that is not over. */
+  async cancel(exportId: string, { signal }: Options = {}): Promise<ExportStatus> {
+    return await this.#json({ method: 'DELETE', path: pathOf(exportId), headers: { Accept: JSON_TYPE }, signal });
+  }
+
+  /** All exports, newest first, or those in a state or of a dataset. */
+  async *list(
+    filter: { readonly status?: ExportState; readonly dataset?: DatasetKey } = {},
+    { signal }: Options = {},
+  ): AsyncGenerator<ExportStatus, void, undefined> {
+    for (let cursor: string | null | undefined; cursor !== null; ) {
+      const query = new URLSearchParams({ ...filter, ...(cursor !== undefined && { cursor }) });
+      const page: { readonly exports: readonly ExportStatus[]; readonly next_cursor: string | null } = await this.#json(
+        {
+          method: 'GET',
+          path: `${PATH}?${query}`,
+          headers: { Accept: JSON_TYPE },
+          signal,
+        },
+      );
+      yield* page.exports;
+      cursor = page.next_cursor;
+    }
+  }
+
+  /** Until it succeeded. @throws ExportFailedError when it failed or was canceled. */
+  async wait(
+    exportId: string,
+    { signal, onStatus, maxPauseMs = 5000 }: WaitOptions = {},
+  ): Promise<ExportStatus & { readonly artifact: Artifact }> {
+    for (let pauseMs = FIRST_PAUSE_MS; ; pauseMs = Math.min(pauseMs * 1.5, maxPauseMs)) {
+      const status = await this.status(exportId, { signal });
+      onStatus?.(status);
+      const { artifact, error_code: code, error_message: message } = status;
+      if (status.status === 'succeeded' && artifact) return { ...status, artifact };
+      if (status.status === 'failed') throw new ExportFailedError(exportId, code ?? '', message ?? '');
+      await sleep(jittered(pauseMs), signal);
+    }
+  }
+
+  /** What the artifact holds and what proves it. */
+  async manifest(exportId: string, { signal }: Options = {}): Promise<Readonly<Record<string, unknown>>> {
+    const path = `${pathOf(exportId)}/manifest`;
+    return await this.#json({ method: 'GET', path, headers: { Accept: JSON_TYPE }, signal });
+  }
+
+  /**
+   * The bytes of a file, in flat memory. A connection that breaks is made again, and the file goes on where it stopped;
+   * `from` begins later in it, for what an earlier program left unfinished. That every byte came is sure; compare
+   * `checksum_sha256` where what you store them on is not.
+   * @param of the status of an export of one file, or one of its files.
+   */
+  async *download(
+    of: Pick<ExportStatus, 'artifact'> | ArtifactFile,
+    { signal, from = 0 }: Options & { readonly from?: number } = {},
+  ): AsyncGenerator<Uint8Array, void, undefined> {
+    const file = 'uri' in of ? of : onlyFile(of);
+    let at = from;
+    for (let failures = 0; at < file.bytes; ) {
+      const before = at;
+      try {
+        for await (const bytes of this.#part(file, at, signal)) {
+          at += bytes.length;
+          yield bytes;
+        }
+        if (at < file.bytes) throw new IncompleteAnswerError(`The file broke off after ${at} of ${file.bytes} bytes`);
+      } catch (error) {
+        signal?.throwIfAborted();
+        if (!(error instanceof IncompleteAnswerError)) throw error;
+        // Progress is no failure: a large file may break off any number of times.
+        failures = at > before ? 1 : failures + 1;
+        if (failures >= this.#transport.maxAttempts) throw error;
+      }
+    }
+  }
+
+  async *#part(file: ArtifactFile, at: number, signal: AbortSignal | undefined): AsyncGenerator<Uint8Array> {
+    const tag = `"${file.checksum_sha256}"`;
+    // A whole file too is asked for by its tag: another one in its place would come without a range.
+    const headers = { Accept: '*/*', Range: `bytes=${at}-`, 'If-Range': tag };
+    const response = await this.#transport.send({ method: 'GET', path: file.uri, headers, signal });
+    if (response.status !== 206 || response.headers.get('etag') !== tag) {
+      await response.body?.cancel().catch(() => {});
+      throw new HistoricalDataError('The file is another one by now, or something in between does not take ranges');
+    }
+    if (!response.body) throw new IncompleteAnswerError('The answer has no body');
+    const reader = response.body.getReader();
+    try {
+      for (;;) {
+        const { done, value } = await reader.read().catch((cause: unknown) => {
+          throw new IncompleteAnswerError('The file broke off', { cause });
+        });
+        if (done) return;
+        yield value;
+      }
+    } finally {
+      await reader.cancel().catch(() => {});
+    }
+  }
+
+  async #json<T>(request: Parameters<Transport['send']>[0]): Promise<T> {
+    const response = await this.#transport.send(request);
+    try {
+      return (await response.json()) as T;
+    } catch (cause) {
+      request.signal?.throwIfAborted();
+      throw new ConnectionError('The answer broke off, or is not of the service', { cause });
+    }
+  }
+}
+
+function onlyFile({ artifact }: Pick<ExportStatus, 'artifact'>): ArtifactFile {
+  if (!artifact) throw new HistoricalDataError('The export has no file (yet)');
+  if (artifact.files.length === 1) return artifact.files[0];
+  throw new HistoricalDataError(`The artifact is ${artifact.files.length} files: download each of artifact.files`);
+}
+
+const pathOf = (exportId: string) => `${PATH}/${encodeURIComponent(exportId)}`;
+
+/** 128 random bits; `randomUUID` is not there on pages that came without TLS. */
+function newKey(): string {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, '0')).join('');
+}

@@ -1,0 +1,16 @@
+/** A client of the historical routes and of exports. Depends on nothing; runs in Node and in browsers. */
+export type * from './datasets.ts';
+export * from './errors.ts';
+export {
+  type Artifact,
+  type ArtifactFile,
+  type ExportRequest,
+  type ExportState,
+  type ExportStatus,
+  Exports,
+  type SubmittedExport,
+} from './exports.ts';
+export { HistoricalData } from './historical-data.ts';
+export type { Filter, KlinesOnly, Mode, Operator, Options, TradesOnly, Window } from './requests.ts';
+export { type Answer, type Dtype, Rows, type StreamedAnswer } from './rows.ts';
+export type { TransportOptions } from './transport.ts';

@@ -1,0 +1,74 @@
+/** Requests of the historical routes, and the rows that follow from them. */
+export type Mode = 'native' | 'aligned_1s';
+
+export type Operator = 'eq' | 'ne' | 'gt' | 'gte' | 'lt' | 'lte' | 'in' | 'not_in';
+
+type Scalar = string | number | boolean | null;
+
+export interface Filter<Name extends string> {
+  readonly field: Name;
+  readonly op: Operator;
+  /** A list for `in` and `not_in`. `null` with `eq` and `ne` asks for missing values. */
+  readonly value: Scalar | readonly Scalar[];
+}
+
+/** At most one window: dates (either or both), the latest rows, or a random sample; none = all that is proved. */
+export interface Window {
+  /** First UTC day, `YYYY-MM-DD`. */
+  readonly start_date?: string;
+  /** Last UTC day, included. */
+  readonly end_date?: string;
+  readonly n_latest_rows?: number;
+  readonly n_random_rows?: number;
+  /** With `n_random_rows`: the same seed over the same proved rows gives the same sample. */
+  readonly random_seed?: number;
+}
+
+/** What a route's rows hold in each mode; `defaults` are the names it answers with when `fields` is left out. */
+export interface Shape {
+  readonly native: object;
+  readonly aligned_1s: object;
+  readonly defaults: string;
+}
+
+type RowOf<S extends Shape, M extends Mode> = S[M];
+type NameOf<S extends Shape, M extends Mode> = keyof RowOf<S, M> & string;
+
+export interface Common<S extends Shape, M extends Mode, F extends NameOf<S, M>> extends Window {
+  /** Default native: rows as the source has them. `aligned_1s`: one row a UTC second. */
+  readonly mode?: M;
+  /** Exactly these columns, in this order. */
+  readonly fields?: readonly F[];
+  /** All must hold. */
+  readonly filters?: readonly Filter<NameOf<S, M>>[];
+  /** An answer that would carry a warning is an error instead. */
+  readonly strict?: boolean;
+}
+
+export interface TradesOnly {
+  /** Native only, default true: whether `datetime` is among the default columns. */
+  readonly include_datetime_col?: boolean;
+}
+
+export interface VintagesOnly {
+  /** Rows as they were known at this time, ISO-8601 with `Z` or an offset: nothing that was published later. */
+  readonly as_of?: string;
+}
+
+export interface KlinesOnly {
+  /** Seconds (1 to 2,678,400), or text such as `5m`, `1h`, `1d`, `1w`; default 60. */
+  readonly kline_size?: number | string;
+}
+
+/** How to ask, beside what for. */
+export interface Options {
+  /** Ends the request, wherever it is; its reason is thrown. */
+  readonly signal?: AbortSignal;
+}
+
+/** The row of a request: the fields it names, or the route's own choice. */
+export type Row<S extends Shape, M extends Mode, F extends string> = [F] extends [never]
+  ? M extends 'native'
+    ? Pick<S['native'], S['defaults'] & keyof S['native']>
+    : S['aligned_1s']
+  : Pick<RowOf<S, M>, F & keyof RowOf<S, M>>;
