@@ -15,6 +15,7 @@ import { parseArgs } from 'node:util';
 import { connect } from '../shared/db/connect.ts';
 import { createLogger } from '../shared/log/logger.ts';
 import { acquireStack, type Stack } from '../shared/stack/stack.ts';
+import { DAY_MS } from '../shared/time/days.ts';
 import { type IngestSubject, SUBJECTS } from './ingest-subjects.ts';
 import { cpuSeconds, median, rounded, watch } from './measure.ts';
 
@@ -145,7 +146,7 @@ function report(
 }
 
 const dayAfter = (day: string, count: number) =>
-  new Date(Date.parse(`${day}T00:00:00Z`) + count * 86_400_000).toISOString().slice(0, 10);
+  new Date(Date.parse(`${day}T00:00:00Z`) + count * DAY_MS).toISOString().slice(0, 10);
 
 /** An equal hypertable: same columns, same chunks, the same unique key, in place as for any user of it. */
 async function prepareBaseline(stack: Stack, { table }: IngestSubject): Promise<void> {

@@ -3,8 +3,12 @@
  * Benchmarks are run by hand; they print and never judge. Machines differ: quote ratios and medians.
  */
 const BENCHES: Record<string, () => Promise<{ run(argv: readonly string[]): Promise<void> }>> = {
+  bitcoin: () => import('./bitcoin.ts'),
+  export: () => import('./export.ts'),
   ingest: () => import('./ingest.ts'),
+  macro: () => import('./macro.ts'),
   query: () => import('./query.ts'),
+  load: () => import('./load.ts'),
 };
 
 const [name, ...argv] = process.argv.slice(2);

@@ -49,8 +49,11 @@ function peakMib(pid: number): number {
   }
 }
 
-/** Watches a process and its children until stopped: the peak of each, by command, and the CPU they used. */
-export function watch(root: number): { stop(): { peakMib: Record<string, number>; cpu: number } } {
+/**
+ * Watches a process and its children until stopped: the peak of each, by command, and the CPU they used. A look at all
+ * processes takes some milliseconds itself.
+ */
+export function watch(root: number, everyMs = 20): { stop(): { peakMib: Record<string, number>; cpu: number } } {
   const peaks: Record<string, number> = {};
   let cpu = 0;
   const look = () => {
@@ -60,7 +63,7 @@ export function watch(root: number): { stop(): { peakMib: Record<string, number>
     }
     cpu = Math.max(cpu, cpuSeconds(root));
   };
-  const timer = setInterval(look, 20);
+  const timer = setInterval(look, everyMs);
   return {
     stop() {
       clearInterval(timer);

@@ -1,0 +1,209 @@
+/**
+ * Bitcoin: blocks of thousands of transactions made on regtest, ours end to end (node to proved and visible, in all six
+ * datasets) beside the bare time of fetching the same blocks from the same node by RPC: `getblockhash` and `getblock` with
+ * what inputs spend, answers dropped unread; one after the other, and as many at once as ours has under way. The node
+ * makes the same JSON for all three. Alternating rounds, each on blocks of its own, process starts included.
+ *
+ * Options: --blocks N (100), --transactions N a block (2,000), --rounds N (3), --json.
+ */
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdir, rm } from 'node:fs/promises';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { parseArgs } from 'node:util';
+import { SINGLE_BLOCKS } from '../pipelines/sources/bitcoin/plan.ts';
+import { RpcClient } from '../pipelines/sources/bitcoin/rpc/client.ts';
+import {
+  type Coin,
+  coinsOf,
+  MATURITY,
+  OPEN_OUTPUT,
+  OPEN_WITNESS,
+  type Paying,
+  pay,
+  SampleChain,
+} from '../pipelines/sources/bitcoin/sample/chain.ts';
+import { SETTINGS } from '../shared/config/settings.ts';
+import { connect } from '../shared/db/connect.ts';
+import { createLogger } from '../shared/log/logger.ts';
+import { type Bitcoind, startBitcoind } from '../shared/stack/bitcoind.ts';
+import { acquireStack, type Stack } from '../shared/stack/stack.ts';
+import { median, rounded } from './measure.ts';
+
+const ROOT = fileURLToPath(new URL('../', import.meta.url));
+const START_TIME = 1_700_000_000;
+const OUTPUTS_OF_A_SPLIT = 2_500;
+/** What SVC_BITCOIN_RPC_PARALLEL is by default. */
+const CALLS = Number(SETTINGS.SVC_BITCOIN_RPC_PARALLEL.default);
+
+export async function run(argv: readonly string[]): Promise<void> {
+  const { values } = parseArgs({
+    args: [...argv],
+    options: {
+      blocks: { type: 'string', default: '100' },
+      transactions: { type: 'string', default: '2000' },
+      rounds: { type: 'string', default: '3' },
+      json: { type: 'boolean', default: false },
+    },
+  });
+  const [blocks, transactions, rounds] = [values.blocks, values.transactions, values.rounds].map(Number);
+  const note = (line: string) => process.stderr.write(`${line}\n`);
+  const directory = join(ROOT, '.tidemark', 'bench-bitcoin');
+  await rm(directory, { recursive: true, force: true });
+  await mkdir(directory, { recursive: true });
+  const log = createLogger('warn', 'bench');
+  try {
+    await using stack = await acquireStack({ stateDir: join(directory, 'state'), log, progress: note });
+    await using node = await startBitcoind({ dir: join(directory, 'node'), chain: 'regtest', log, progress: note });
+    note(`making ${(rounds + 1) * blocks} blocks of ${transactions} transactions`);
+    const first = await makeBlocks(node, (rounds + 1) * blocks, transactions);
+    // What is below them is ours already: a round is its own blocks and nothing else.
+    await backfill(stack, node, 0, first - 1);
+    const ours: number[] = [];
+    const serial: number[] = [];
+    const parallel: number[] = [];
+    // Round 0 warms both up and is not counted.
+    for (let round = 0; round <= rounds; round++) {
+      const from = first + round * blocks;
+      const to = from + blocks - 1;
+      const fetched: number[] = [];
+      for (const calls of [1, CALLS]) {
+        await settle(stack);
+        fetched.push(
+          await timed(() => runNode(['bench/bitcoin-fetch.ts', node.url, `${from}`, `${to}`, `${calls}`], node)),
+        );
+      }
+      await settle(stack);
+      const proved = await timed(() => backfill(stack, node, from, to));
+      const [one, several] = fetched;
+      note(
+        `heights ${from}-${to}  fetch ${rounded(one)} s, ${CALLS} at once ${rounded(several)} s  tidemark ${rounded(proved)} s  ratio ${rounded(proved / one, 3)}, ${rounded(proved / several, 3)}${round === 0 ? '  (warm-up)' : ''}`,
+      );
+      if (round === 0) continue;
+      ours.push(proved);
+      serial.push(one);
+      parallel.push(several);
+    }
+    const ratioTo = (bare: readonly number[]) =>
+      rounded(median(ours.map((seconds, round) => seconds / bare[round])), 3);
+    const result = {
+      bench: 'bitcoin',
+      blocks,
+      transactions,
+      rounds,
+      ratio: ratioTo(serial),
+      ratio_to_parallel_fetch: ratioTo(parallel),
+      fetch_blocks_per_second: rounded(blocks / median(serial)),
+      parallel_fetch_blocks_per_second: rounded(blocks / median(parallel)),
+      tidemark_blocks_per_second: rounded(blocks / median(ours)),
+      tidemark_transactions_per_second: Math.round((blocks * transactions) / median(ours)),
+    };
+    process.stdout.write(values.json ? `${JSON.stringify(result)}\n` : `${table(result)}\n`);
+  } finally {
+    await rm(directory, { recursive: true, force: true });
+  }
+}
+
+const table = (result: Record<string, unknown>): string =>
+  Object.entries(result)
+    .map(([name, value]) => `${name.padEnd(34)} ${value}`)
+    .join('\n');
+
+/** @returns the height of the first block of many transactions. */
+async function makeBlocks(node: Bitcoind, blocks: number, transactions: number): Promise<number> {
+  const { user, password } = node;
+  const rpc = await RpcClient.open({
+    url: new URL(node.url),
+    user,
+    password,
+    timeoutMs: 60_000,
+    maxAttempts: 1,
+    parallel: 1,
+  });
+  const chain = await SampleChain.open(rpc, { startTime: START_TIME, intervalSeconds: 600 });
+  const wanted = transactions * 2;
+  await chain.addMany(MATURITY + Math.ceil(wanted / OUTPUTS_OF_A_SPLIT) + 1);
+  let coins: Coin[] = [];
+  for (let coinbase = 1; coins.length < wanted; coinbase++) {
+    const { sats } = chain.coinbases[coinbase];
+    const count = Math.min(OUTPUTS_OF_A_SPLIT, wanted - coins.length);
+    const each = Math.floor((sats * 0.9) / count);
+    const split = pay(
+      [chain.coinbases[coinbase]],
+      Array.from({ length: count }, () => ({ sats: each, script: OPEN_OUTPUT })),
+      {
+        witness: OPEN_WITNESS,
+      },
+    );
+    await chain.add([split]);
+    coins.push(...coinsOf(split.tx));
+  }
+  // Units of work begin at round heights.
+  while ((chain.height + 1) % 100 !== 0) await chain.add();
+  const first = chain.height + 1;
+  for (let block = 0; block < blocks; block++) {
+    const payments: Paying[] = [];
+    for (let at = 0; at + 1 < coins.length; at += 2) {
+      const half = Math.floor((coins[at].sats + coins[at + 1].sats - 500) / 2);
+      payments.push(
+        pay(
+          coins.slice(at, at + 2),
+          [0, 1].map(() => ({ sats: half, script: OPEN_OUTPUT })),
+          { witness: OPEN_WITNESS },
+        ),
+      );
+    }
+    await chain.add(payments);
+    coins = payments.flatMap(({ tx }) => coinsOf(tx));
+  }
+  // Near the tip every block is a unit of its own; a history is not.
+  await chain.addMany(SINGLE_BLOCKS);
+  return first;
+}
+
+async function backfill(stack: Stack, node: Bitcoind, from: number, to: number): Promise<void> {
+  const range = ['--from-height', `${from}`, '--to-height', `${to}`];
+  await runProgram(join(ROOT, 'tidemark'), ['backfill', 'bitcoin', ...range, '--json'], node, {
+    SVC_DATABASE_URL: stack.databaseUrl,
+    SVC_NATS_URL: stack.natsUrl,
+    SVC_STATE_DIR: stack.stateDir,
+  });
+}
+
+const runNode = (args: readonly string[], node: Bitcoind): Promise<void> => runProgram(process.execPath, args, node);
+
+/** To its end. */
+async function runProgram(
+  program: string,
+  args: readonly string[],
+  node: Bitcoind,
+  env: NodeJS.ProcessEnv = {},
+): Promise<void> {
+  const child = spawn(program, args, {
+    cwd: ROOT,
+    env: {
+      ...process.env,
+      SVC_BITCOIN_RPC_URL: node.url,
+      SVC_BITCOIN_RPC_USER: node.user,
+      SVC_BITCOIN_RPC_PASSWORD: node.password,
+      SVC_BITCOIN_NETWORK: 'regtest',
+      SVC_LOG_LEVEL: 'error',
+      ...env,
+    },
+    stdio: ['ignore', 'ignore', 'inherit'],
+  });
+  const [code] = await once(child, 'close');
+  if (code !== 0) throw new Error(`${args[0]} ended with ${code}`);
+}
+
+async function timed(work: () => Promise<void>): Promise<number> {
+  const startedAt = performance.now();
+  await work();
+  return (performance.now() - startedAt) / 1000;
+}
+
+async function settle(stack: Stack): Promise<void> {
+  await using client = await connect({ url: stack.databaseUrl, name: 'tidemark bench' });
+  await client.query('checkpoint');
+}

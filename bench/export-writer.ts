@@ -1,0 +1,40 @@
+/** A process that writes artifacts, one for each line it is sent, as an export worker does: its memory is its own. */
+import { createInterface } from 'node:readline';
+import { parseJson } from '../serving/contract/json.ts';
+import { parseQuery } from '../serving/contract/query.ts';
+import { poolOptions, WirePool } from '../serving/db/pool.ts';
+import { type ArtifactFormat, writeArtifact } from '../serving/exports/artifact/index.ts';
+import { Reader } from '../serving/read/reader.ts';
+import { BufferPool } from '../serving/rendering/response.ts';
+
+export interface Order {
+  readonly body: object;
+  readonly format: ArtifactFormat;
+  readonly directory: string;
+}
+
+const BUDGET_MS = 60_000;
+const FRESH_SECONDS = 172_800;
+
+await using pool = new WirePool(poolOptions(process.argv[2]));
+const reader = new Reader({
+  pool,
+  byokRole: undefined,
+  budget: { firstRowMs: BUDGET_MS, nextRowMs: BUDGET_MS },
+  alignedMaxAgeSeconds: FRESH_SECONDS,
+  maxAgeDays: () => undefined,
+  now: Date.now,
+});
+const buffers = new BufferPool();
+
+for await (const line of createInterface({ input: process.stdin })) {
+  const { body, format, directory } = JSON.parse(line) as Order;
+  const parsed = parseQuery(parseJson(JSON.stringify(body)));
+  if ('faults' in parsed) throw new Error(JSON.stringify(parsed.faults));
+  const { manifest, files } = await writeArtifact(
+    { reader, buffers, now: Date.now, splitRows: Number.POSITIVE_INFINITY },
+    { request: parsed.value.read, format, directory, signal: new AbortController().signal },
+  );
+  const { row_count: rows, bytes } = manifest;
+  process.stdout.write(`${JSON.stringify({ rows, bytes, path: files[0].path })}\n`);
+}

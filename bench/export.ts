@@ -1,0 +1,259 @@
+/**
+ * Export: a day of generated trades as an artifact, CSV and Parquet, beside `psql \copy (select ...) to csv` of the same
+ * eight fields and beside DuckDB making Parquet of what psql wrote. Alternating rounds after a warm-up in which DuckDB
+ * checks that all files hold the same rows. Ours includes reading, digest, fsync, manifest and rename; psql's own start,
+ * some 15 ms, is in its time. `bare`: psql writing the seven stored columns as they are, less than the contract asks for.
+ * Peak memory is that of the writing process, a new one for each size.
+ *
+ * Options: --rows N (3,500,000), --rounds N (5), --json.
+ */
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdir, rm, stat } from 'node:fs/promises';
+import { join } from 'node:path';
+import { parseArgs } from 'node:util';
+import { DuckDBInstance } from '@duckdb/node-api';
+import { createLogger } from '../shared/log/logger.ts';
+import { acquireStack, type Stack } from '../shared/stack/stack.ts';
+import { DAY_MS } from '../shared/time/days.ts';
+import type { Order } from './export-writer.ts';
+import { median, rounded, watch } from './measure.ts';
+import { DATASET, drained, FROM_MS, ingest, ROOT, SAME_FIELDS, TO_MS, timed } from './query-subjects.ts';
+
+const BARE = `select t.* from ${DATASET} t where t.timestamp >= ${FROM_MS} and t.timestamp < ${TO_MS}
+  order by t.timestamp, t.trade_id`;
+const FORMATS = ['csv', 'parquet'] as const;
+type Format = (typeof FORMATS)[number];
+
+export async function run(argv: readonly string[]): Promise<void> {
+  const { values } = parseArgs({
+    args: [...argv],
+    options: {
+      rows: { type: 'string', default: '3500000' },
+      rounds: { type: 'string', default: '5' },
+      json: { type: 'boolean', default: false },
+    },
+  });
+  const rows = Number(values.rows);
+  const note = (line: string) => process.stderr.write(`${line}\n`);
+  const directory = join(ROOT, '.tidemark', 'bench-export');
+  await rm(directory, { recursive: true, force: true });
+  await mkdir(directory, { recursive: true });
+  try {
+    await using stack = await acquireStack({
+      stateDir: join(directory, 'state'),
+      log: createLogger('warn', 'bench'),
+      progress: note,
+    });
+    note(`ingesting ${rows.toLocaleString('en-US')} generated trades`);
+    await ingest(stack, join(directory, 'vendor'), { rows });
+    const bench = new Bench(stack, directory, rows, note);
+    const found = await bench.measure(Number(values.rounds));
+    const peaks = await bench.peaks();
+    report(rows, found, peaks, values.json);
+  } finally {
+    await rm(directory, { recursive: true, force: true });
+  }
+}
+
+interface Writer extends AsyncDisposable {
+  write(order: Order): Promise<{ readonly rows: number; readonly bytes: number; readonly path: string }>;
+  peakMib(): number;
+}
+
+async function startWriter(databaseUrl: string): Promise<Writer> {
+  const child = spawn(process.execPath, [join(ROOT, 'bench/export-writer.ts'), databaseUrl], {
+    stdio: ['pipe', 'pipe', 'inherit'],
+  });
+  const watched = watch(child.pid!);
+  return {
+    async write(order) {
+      child.stdin.write(`${JSON.stringify(order)}\n`);
+      const [line] = await once(child.stdout, 'data');
+      return JSON.parse(String(line));
+    },
+    peakMib: () => Math.max(...Object.values(watched.stop().peakMib)),
+    async [Symbol.asyncDispose]() {
+      watched.stop();
+      child.stdin.end();
+      if (child.exitCode === null) await once(child, 'exit');
+    },
+  };
+}
+
+interface Round {
+  readonly psql: number;
+  readonly bare: number;
+  readonly duckdb: number;
+  readonly csv: number;
+  readonly parquet: number;
+}
+
+interface Found {
+  readonly rounds: readonly Round[];
+  readonly mib: Readonly<Record<'psql' | 'duckdb' | Format, number>>;
+}
+
+interface Peak {
+  readonly format: Format;
+  readonly rows: number;
+  readonly mib: number;
+}
+
+class Bench {
+  readonly #stack: Stack;
+  readonly #directory: string;
+  readonly #rows: number;
+  readonly #note: (line: string) => void;
+  #artifacts = 0;
+
+  constructor(stack: Stack, directory: string, rows: number, note: (line: string) => void) {
+    this.#stack = stack;
+    this.#directory = directory;
+    this.#rows = rows;
+    this.#note = note;
+  }
+
+  async measure(count: number): Promise<Found> {
+    const csv = join(this.#directory, 'psql.csv');
+    const parquet = join(this.#directory, 'duckdb.parquet');
+    await using writer = await startWriter(this.#stack.databaseUrl);
+    const rounds: Round[] = [];
+    const mib = { psql: 0, duckdb: 0, csv: 0, parquet: 0 };
+    for (let round = 0; round <= count; round++) {
+      const bare = await timed(() => this.#psql(BARE, csv));
+      const psql = await timed(() => this.#psql(SAME_FIELDS, csv));
+      const duckdb = await timed(() => makeParquet(csv, parquet));
+      const ours = { csv: 0, parquet: 0 };
+      for (const format of FORMATS) {
+        const order = this.#order(format, 1);
+        let written: Awaited<ReturnType<Writer['write']>> | undefined;
+        ours[format] = await timed(async () => {
+          written = await writer.write(order);
+        });
+        if (round === 0) await this.#check(written!, csv, format);
+        mib[format] = rounded(written!.bytes / 2 ** 20, 1);
+        await rm(order.directory, { recursive: true });
+      }
+      mib.psql = rounded((await stat(csv)).size / 2 ** 20, 1);
+      mib.duckdb = rounded((await stat(parquet)).size / 2 ** 20, 1);
+      const all = { psql, bare, duckdb, ...ours };
+      const texts = Object.entries(all).map(([name, seconds]) => `${name} ${seconds.toFixed(3)} s`);
+      this.#note(`${texts.join('  ')}${round === 0 ? '  (warm-up)' : ''}`);
+      if (round > 0) rounds.push(all);
+    }
+    return { rounds, mib };
+  }
+
+  /** Of a quarter of the day and of all of it, each by a process that has done nothing else. */
+  async peaks(): Promise<Peak[]> {
+    const peaks: Peak[] = [];
+    for (const format of FORMATS) {
+      for (const share of [0.25, 1]) {
+        await using writer = await startWriter(this.#stack.databaseUrl);
+        const order = this.#order(format, share);
+        const { rows } = await writer.write(order);
+        peaks.push({ format, rows, mib: writer.peakMib() });
+        await rm(order.directory, { recursive: true });
+      }
+    }
+    return peaks;
+  }
+
+  #order(format: Format, share: number): Order {
+    const window = [FROM_MS, FROM_MS + DAY_MS * share].map((ms) => new Date(ms).toISOString());
+    const directory = join(this.#directory, `artifact-${this.#artifacts++}`);
+    return { body: { sources: [DATASET], time_range: window }, format, directory };
+  }
+
+  async #psql(select: string, file: string): Promise<void> {
+    const psql = join(this.#stack.runtime?.postgresBin ?? '/usr/bin', 'psql');
+    // A backslash command is one line.
+    const copy = `\\copy (${select.replaceAll(/\s+/g, ' ')}) to '${file}' with (format csv, header)`;
+    await drained(spawn(psql, [this.#stack.databaseUrl, '-c', copy], { stdio: ['ignore', 'ignore', 'inherit'] }));
+  }
+
+  async #check(written: { readonly rows: number; readonly path: string }, psql: string, format: Format): Promise<void> {
+    if (written.rows !== this.#rows) throw new Error(`${written.rows} rows were written, ${this.#rows} ingested`);
+    const sides = [psql, written.path].map((file, side) => {
+      const source = side === 1 && format === 'parquet' ? `'${file}'` : readCsv(file);
+      return `select count(*) as n, bit_xor(hash(trade_id, "timestamp", price, quantity, quote_quantity,
+        is_buyer_maker::int, is_best_match::int, epoch_ms(datetime))) as h from ${source}`;
+    });
+    const [row] = await inDuckDb(`select count(distinct (n, h)) as sides from (${sides.join(' union all ')})`);
+    if (Number(row.sides) !== 1) throw new Error(`${format}: other rows than psql's`);
+  }
+}
+
+const readCsv = (file: string) => `read_csv('${file}', header = true, columns = {'trade_id': 'bigint',
+  'timestamp': 'bigint', 'price': 'double', 'quantity': 'double', 'quote_quantity': 'double',
+  'is_buyer_maker': 'tinyint', 'is_best_match': 'tinyint', 'datetime': 'timestamptz'})`;
+
+async function makeParquet(csv: string, parquet: string): Promise<void> {
+  await inDuckDb(`copy (select * from ${readCsv(csv)}) to '${parquet}' (format parquet, compression zstd)`);
+}
+
+async function inDuckDb(sql: string) {
+  const instance = await DuckDBInstance.create();
+  const connection = await instance.connect();
+  try {
+    return (await connection.runAndReadAll(sql)).getRowObjects();
+  } finally {
+    connection.closeSync();
+    instance.closeSync();
+  }
+}
+
+function report(rows: number, { rounds, mib }: Found, peaks: readonly Peak[], json: boolean): void {
+  const of = (seconds: (round: Round) => number) => rounded(median(rounds.map(seconds)), 3);
+  const ratio = (ours: Format, theirs: (round: Round) => number) =>
+    rounded(median(rounds.map((round) => round[ours] / theirs(round))), 3);
+  const psql = (round: Round) => round.psql;
+  const result = {
+    bench: 'export',
+    rows,
+    rounds: rounds.length,
+    psql_csv: { s: of(psql), mib: mib.psql },
+    psql_csv_bare: { s: of((round) => round.bare) },
+    duckdb_parquet_from_csv: { s: of((round) => round.duckdb), mib: mib.duckdb },
+    csv: {
+      s: of((round) => round.csv),
+      mib: mib.csv,
+      ratio: ratio('csv', psql),
+      ratio_bare: ratio('csv', (r) => r.bare),
+    },
+    parquet: {
+      s: of((round) => round.parquet),
+      mib: mib.parquet,
+      ratio: ratio('parquet', psql),
+      ratio_bare: ratio('parquet', (r) => r.bare),
+      ratio_psql_and_duckdb: ratio('parquet', (r) => r.psql + r.duckdb),
+    },
+    peaks,
+  };
+  if (json) {
+    process.stdout.write(`${JSON.stringify(result)}\n`);
+    return;
+  }
+  const { csv, parquet } = result;
+  const line = (name: string, s: number, size: number | undefined, more = '') =>
+    `  ${name.padEnd(38)} ${s.toFixed(3)} s${size === undefined ? '' : `  ${String(size).padStart(6)} MiB`}${more}`;
+  const lines = [
+    `${rows.toLocaleString('en-US')} trades as a file, medians of ${rounds.length} rounds`,
+    line('psql \\copy to csv, same fields', result.psql_csv.s, mib.psql),
+    line('psql \\copy to csv, stored columns', result.psql_csv_bare.s, undefined),
+    line('DuckDB: that CSV to Parquet', result.duckdb_parquet_from_csv.s, mib.duckdb),
+    line('tidemark CSV', csv.s, csv.mib, `  ratio ${csv.ratio} (stored columns ${csv.ratio_bare})`),
+    line(
+      'tidemark Parquet',
+      parquet.s,
+      parquet.mib,
+      `  ratio ${parquet.ratio} (stored columns ${parquet.ratio_bare}; psql and DuckDB together ${parquet.ratio_psql_and_duckdb})`,
+    ),
+    ...peaks.map(
+      ({ format, rows: count, mib: peak }) =>
+        `peak memory, ${format} of ${count.toLocaleString('en-US')} rows: ${peak} MiB`,
+    ),
+  ];
+  process.stdout.write(`${lines.join('\n')}\n`);
+}

@@ -1,0 +1,122 @@
+/** What the query benchmarks run against: generated trades, the service as a process of its own, and psql. */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { Agent, request as httpRequest, type IncomingMessage } from 'node:http';
+import { join } from 'node:path';
+import { buffer } from 'node:stream/consumers';
+import { fileURLToPath, pathToFileURL } from 'node:url';
+import pg from 'pg';
+import { writeDay } from '../pipelines/sources/exchange_a/generate.ts';
+import type { Stack } from '../shared/stack/stack.ts';
+import { DAY_MS } from '../shared/time/days.ts';
+import { watch } from './measure.ts';
+
+export const ROOT = fileURLToPath(new URL('../', import.meta.url));
+export const DATASET = 'exchange_a_spot_trades';
+const SYMBOL = 'BTCUSDT';
+const DAY = '2024-03-01';
+export const FROM_MS = Date.parse(`${DAY}T00:00:00Z`);
+export const TO_MS = FROM_MS + DAY_MS;
+/** All rows there are, as a window. */
+export const WHOLE_DAY = { time_range: [new Date(FROM_MS).toISOString(), new Date(TO_MS).toISOString()] };
+const API_KEY = 'bench';
+
+/** The eight fields of an answer, as the contract shows them. */
+export const SAME_FIELDS = `select t.trade_id, t.timestamp, t.price, t.quantity, t.quote_quantity,
+  t.is_buyer_maker::int as is_buyer_maker, t.is_best_match::int as is_best_match,
+  to_char(to_timestamp(t.timestamp / 1000.0) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as datetime
+  from ${DATASET} t where t.timestamp >= ${FROM_MS} and t.timestamp < ${TO_MS} order by t.timestamp, t.trade_id`;
+
+/** One day of generated trades, proved. */
+export async function ingest(
+  stack: Stack,
+  vendor: string,
+  { day = DAY, ...options }: { readonly day?: string; readonly rows: number; readonly firstId?: number },
+): Promise<void> {
+  await writeDay({ directory: vendor, symbol: SYMBOL, day, ...options, seed: 7, timeUnit: 'ms' });
+  const child = spawn(join(ROOT, 'tidemark'), ['backfill', DATASET, '--from', day, '--to', day, '--json'], {
+    stdio: ['ignore', 'ignore', 'inherit'],
+    env: {
+      ...process.env,
+      SVC_STATE_DIR: stack.stateDir,
+      SVC_EXCHANGE_A_BASE_URL: pathToFileURL(join(vendor, '/')).href,
+      SVC_LOG_LEVEL: 'warn',
+    },
+  });
+  await drained(child);
+  const client = new pg.Client({ connectionString: stack.databaseUrl });
+  await client.connect();
+  // What autovacuum would do within a minute.
+  await client.query(`vacuum analyze ${DATASET}`);
+  await client.end();
+}
+
+export function psqlJson(stack: Stack, select: string, stdout: 'ignore' | 'pipe'): ChildProcess {
+  const psql = join(stack.runtime?.postgresBin ?? '/usr/bin', 'psql');
+  return spawn(psql, [stack.databaseUrl, '-c', `copy (select row_to_json(x) from (${select}) x) to stdout`], {
+    stdio: ['ignore', stdout, 'inherit'],
+  });
+}
+
+export async function drained(child: ChildProcess): Promise<void> {
+  const [code] = await once(child, 'exit');
+  if (code !== 0) throw new Error(`${child.spawnfile} ended with ${code}`);
+}
+
+export interface Server extends AsyncDisposable {
+  /** To the query route, for the one dataset. */
+  post(body: object, headers?: Record<string, string>): Promise<IncomingMessage>;
+  postTo(path: string, body: object, headers?: Record<string, string>): Promise<IncomingMessage>;
+  peakMib(): number;
+}
+
+export async function startServer(stack: Pick<Stack, 'databaseUrl'>): Promise<Server> {
+  const child = spawn(process.execPath, [join(ROOT, 'serving/main.ts'), '--stdin'], {
+    stdio: ['pipe', 'pipe', 'inherit'],
+  });
+  const watched = watch(child.pid!);
+  const settings = {
+    SVC_DATABASE_URL: stack.databaseUrl,
+    SVC_INTERNAL_API_KEY: API_KEY,
+    SVC_HTTP_PORT: '0',
+    SVC_LOG_LEVEL: 'warn',
+  };
+  child.stdin!.end(JSON.stringify({ settings, sample_rights: true }));
+  const [line] = await once(child.stdout!, 'data');
+  const { url } = JSON.parse(String(line)) as { url: string };
+  const agent = new Agent({ keepAlive: true });
+  const postTo: Server['postTo'] = (path, body, more) =>
+    new Promise((resolve, reject) => {
+      const text = JSON.stringify(body);
+      const headers = { 'X-API-Key': API_KEY, 'Content-Length': String(Buffer.byteLength(text)), ...more };
+      const outgoing = httpRequest(`${url}${path}`, { agent, method: 'POST', headers }, (response) => {
+        if (response.statusCode === 200) resolve(response);
+        else buffer(response).then((answer) => reject(new Error(String(answer))), reject);
+      });
+      outgoing.on('error', reject);
+      outgoing.end(text);
+    });
+  return {
+    postTo,
+    post: (body, headers) => postTo('/v1/raw/query', { sources: [DATASET], ...body }, headers),
+    peakMib: () => Math.max(...Object.values(watched.stop().peakMib)),
+    async [Symbol.asyncDispose]() {
+      agent.destroy();
+      watched.stop();
+      child.kill();
+      if (child.exitCode === null) await once(child, 'exit');
+    },
+  };
+}
+
+export async function discard(response: IncomingMessage): Promise<number> {
+  let bytes = 0;
+  for await (const chunk of response) bytes += (chunk as Buffer).length;
+  return bytes;
+}
+
+export async function timed(work: () => Promise<unknown>): Promise<number> {
+  const startedAt = performance.now();
+  await work();
+  return (performance.now() - startedAt) / 1000;
+}

@@ -1,0 +1,89 @@
+/**
+ * The same rows in every representation and content coding, beside `psql` writing them with row_to_json in the same
+ * round. Each representation has a service of its own, so that the peak of memory is its own; the warm-up round checks
+ * that the bodies are what their trailers say.
+ */
+import { createHash } from 'node:crypto';
+import type { IncomingMessage } from 'node:http';
+import type { Transform } from 'node:stream';
+import { createGunzip, createZstdDecompress } from 'node:zlib';
+import { REPRESENTATIONS } from '../serving/rendering/representations.ts';
+import type { Stack } from '../shared/stack/stack.ts';
+import { median, rounded } from './measure.ts';
+import { discard, drained, psqlJson, SAME_FIELDS, startServer, timed, WHOLE_DAY } from './query-subjects.ts';
+
+const DECODERS: Readonly<Record<string, () => Transform>> = { zstd: createZstdDecompress, gzip: createGunzip };
+const CODINGS = ['identity', ...Object.keys(DECODERS)];
+
+export interface Figures {
+  readonly representation: string;
+  readonly peak_mib: number;
+  readonly codings: readonly {
+    readonly coding: string;
+    readonly seconds: number;
+    /** Of psql row_to_json, median of the rounds' ratios. */
+    readonly ratio: number;
+    readonly mib: number;
+  }[];
+}
+
+export async function measureRepresentations(
+  stack: Stack,
+  rows: number,
+  rounds: number,
+  note: (line: string) => void,
+): Promise<Figures[]> {
+  const figures: Figures[] = [];
+  for (const { mediaType, rowsOnly } of REPRESENTATIONS) {
+    await using server = await startServer(stack);
+    const ask = (coding: string) => server.post(WHOLE_DAY, { Accept: mediaType, 'Accept-Encoding': coding });
+    const psql: number[] = [];
+    const ours = CODINGS.map((coding) => ({ coding, seconds: [] as number[], bytes: 0 }));
+    for (let round = 0; round <= rounds; round++) {
+      const theirs = await timed(() => drained(psqlJson(stack, SAME_FIELDS, 'ignore')));
+      if (round > 0) psql.push(theirs);
+      for (const figure of ours) {
+        if (round === 0) {
+          await check(await ask(figure.coding), figure.coding, rowsOnly ? rows : undefined);
+          continue;
+        }
+        const seconds = await timed(async () => {
+          figure.bytes = await discard(await ask(figure.coding));
+        });
+        figure.seconds.push(seconds);
+        note(`${mediaType} ${figure.coding} ${seconds.toFixed(3)} s  psql ${theirs.toFixed(3)} s`);
+      }
+    }
+    figures.push({
+      representation: mediaType,
+      peak_mib: server.peakMib(),
+      codings: ours.map(({ coding, seconds, bytes }) => ({
+        coding,
+        seconds: rounded(median(seconds), 3),
+        ratio: rounded(median(seconds.map((second, round) => second / psql[round])), 3),
+        mib: Math.round(bytes / 2 ** 20),
+      })),
+    });
+  }
+  return figures;
+}
+
+/** Trailers say how many rows a body of rows has, and its digest without the coding. */
+async function check(response: IncomingMessage, coding: string, rows: number | undefined): Promise<void> {
+  const hash = createHash('sha256');
+  const decoder = DECODERS[coding]?.();
+  for await (const chunk of decoder ? response.pipe(decoder) : response) hash.update(chunk as Buffer);
+  if (rows === undefined) return;
+  const { 'x-svc-row-count': count, 'x-svc-sha256': digest } = response.trailers;
+  if (Number(count) !== rows) throw new Error(`${count} rows were served, ${rows} ingested`);
+  if (hash.digest('hex') !== digest) throw new Error('the body is not what its trailer says');
+}
+
+export const linesOf = (figures: readonly Figures[]): string[] =>
+  figures.flatMap(({ representation, codings, peak_mib }) =>
+    codings.map(({ coding, seconds, ratio, mib }, index) => {
+      const name = index === 0 ? representation : '';
+      const peak = index === 0 ? `  peak ${peak_mib} MiB` : '';
+      return `  ${name.padEnd(36)} ${coding.padEnd(8)} ${seconds.toFixed(3)} s  ratio ${ratio.toFixed(3)}  ${mib} MiB${peak}`;
+    }),
+  );

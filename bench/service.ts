@@ -1,0 +1,78 @@
+/** `serving/main.ts` as a process of its own, and requests to it over connections that stay open. */
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { Agent, request as httpRequest, type IncomingHttpHeaders } from 'node:http';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import type { SettingName } from '../shared/config/settings.ts';
+
+const ROOT = fileURLToPath(new URL('../', import.meta.url));
+const API_KEY = 'bench';
+
+export interface Reply {
+  readonly status: number;
+  readonly headers: IncomingHttpHeaders;
+  readonly bytes: number;
+  readonly tail: string;
+}
+
+export interface Service extends AsyncDisposable {
+  readonly pid: number;
+  /** POST, to the last byte of the answer. */
+  ask(path: string, body: object): Promise<Reply>;
+}
+
+/** Characters of an answer that are kept: where it says how many rows there were. */
+const TAIL = 40;
+
+export async function startService(
+  databaseUrl: string,
+  settings: Partial<Record<SettingName, string>> = {},
+): Promise<Service> {
+  const child = spawn(process.execPath, [join(ROOT, 'serving/main.ts'), '--stdin'], {
+    stdio: ['pipe', 'pipe', 'inherit'],
+  });
+  const all = {
+    SVC_DATABASE_URL: databaseUrl,
+    SVC_INTERNAL_API_KEY: API_KEY,
+    SVC_HTTP_PORT: '0',
+    SVC_LOG_LEVEL: 'error',
+    ...settings,
+  };
+  child.stdin.end(JSON.stringify({ settings: all, sample_rights: true }));
+  const [line] = await once(child.stdout, 'data');
+  const { url } = JSON.parse(String(line)) as { url: string };
+  const agent = new Agent({ keepAlive: true });
+  return {
+    pid: child.pid!,
+    ask: (path, body) =>
+      new Promise((resolve, reject) => {
+        const text = Buffer.from(JSON.stringify(body));
+        const headers = { 'X-API-Key': API_KEY, 'Content-Length': text.length };
+        const outgoing = httpRequest(`${url}${path}`, { agent, method: 'POST', headers }, (response) => {
+          let bytes = 0;
+          let last: Buffer = Buffer.alloc(0);
+          response.on('data', (chunk: Buffer) => {
+            bytes += chunk.length;
+            last = chunk;
+          });
+          response.on('error', reject);
+          response.on('end', () =>
+            resolve({
+              status: response.statusCode!,
+              headers: response.headers,
+              bytes,
+              tail: last.toString('latin1', Math.max(0, last.length - TAIL)),
+            }),
+          );
+        });
+        outgoing.on('error', reject);
+        outgoing.end(text);
+      }),
+    async [Symbol.asyncDispose]() {
+      agent.destroy();
+      child.kill();
+      if (child.exitCode === null) await once(child, 'exit');
+    },
+  };
+}
