@@ -7,12 +7,15 @@ import { describe, expect, test } from 'vitest';
 import { generate, pages, ROOT } from '../docs/generate.ts';
 import { type CommandSpec, parseCommand } from '../pipelines/cli/options.ts';
 import * as specs from '../pipelines/cli/specs.ts';
+import { parseExport } from '../serving/contract/export.ts';
+import { historicalParser } from '../serving/contract/historical.ts';
 import { parseJson } from '../serving/contract/json.ts';
 import { PROBLEMS } from '../serving/contract/problems.ts';
 import { parseQuery } from '../serving/contract/query.ts';
 import { loadSettings } from '../shared/config/load.ts';
 import { SETTINGS } from '../shared/config/settings.ts';
 import { ERROR_CODES } from '../shared/error-codes.ts';
+import { DATASETS } from '../shared/registry/index.ts';
 import { defaultProfile, postgresSettings } from '../shared/stack/postgres.ts';
 import { csvOf, DATASET, type Json, System, writeDocument } from './support/pipeline.ts';
 
@@ -92,13 +95,35 @@ describe.for(PAGES)('%s', (page) => {
 
   test('requests it shows are taken by the contract', () => {
     const requests = [
-      ...[...text.matchAll(/ -d '(\{[\s\S]*?\})'/g)].map(([, body]) => body),
-      ...blocks(text, 'json').filter((body) => body.includes('"sources": ["') && !body.includes('"rows"')),
+      ...[...text.matchAll(/curl [^']*?(\/v1\/[\w/]+)(?:(?!curl )[\s\S])*? -d '(\{[\s\S]*?\})'/g)].map(
+        ([, path, body]) => ({
+          path,
+          body,
+        }),
+      ),
+      ...blocks(text, 'json')
+        .filter((body) => body.includes('"sources": ["') && !body.includes('"rows"'))
+        .map((body) => ({ path: '/v1/raw/query', body })),
     ];
-    for (const body of requests) expect(parseQuery(parseJson(body)), body).not.toHaveProperty('faults');
+    for (const { path, body } of requests) {
+      const parse = parserOf(path);
+      expect(parse, path).toBeDefined();
+      expect(parse!(parseJson(body)), body).not.toHaveProperty('faults');
+    }
     if (page === 'README.md' || page === 'docs/query.md') expect(requests).not.toHaveLength(0);
   });
 });
+
+/** The contract of the route at a path. */
+function parserOf(path: string) {
+  if (path === '/v1/raw/export') return parseExport;
+  if (path.startsWith('/v1/raw/')) return parseQuery;
+  for (const dataset of DATASETS.values()) {
+    if (path === `/v1/historical/${dataset.historicalPath}`) return historicalParser(dataset, 'rows');
+    if (path === `/v1/historical/${dataset.trades?.klinesPath}`) return historicalParser(dataset, 'klines');
+  }
+  return undefined;
+}
 
 /** Lines of shell blocks that call the operator's command, variables filled in. */
 function commandLines(text: string): string[] {
@@ -150,9 +175,11 @@ describe('statements', () => {
 
   test('docker-compose.yml runs the versions and settings of the embedded stack', () => {
     const compose = read('docker-compose.yml');
-    const images = [...compose.matchAll(/^ +image: (\S+)$/gm)].map(([, image]) => image);
-    expect(images).toHaveLength(2);
-    for (const image of images) expect(read('shared/stack/docker.ts')).toContain(`'${image}'`);
+    const imageOf = (service: string) =>
+      new RegExp(`^  ${service}:\\n(?:    .*\\n)*?    image: (\\S+)$`, 'm').exec(compose)?.[1];
+    for (const service of ['postgres', 'nats']) {
+      expect(read('shared/stack/docker.ts')).toContain(`'${imageOf(service)}'`);
+    }
     const megabytes = (value: string) => value.replace(/^(\d+)GB$/, (_, count) => `${Number(count) * 1024}MB`);
     const ours = postgresSettings(defaultProfile(), 4 * 1024 ** 3);
     const theirs = [...compose.matchAll(/^ +- ([a-z_]+)=(\S+)$/gm)].filter(([, name]) => name !== 'timezone');
@@ -178,7 +205,31 @@ describe('statements', () => {
     }
     expect(faults).toEqual([]);
   });
+
+  test('stages of the pipeline never call back', () => {
+    const faults: string[] = [];
+    for (const name of readdirSync(join(ROOT, 'pipelines'), { recursive: true, encoding: 'utf8' })) {
+      const path = join('pipelines', name);
+      // Programs put stages together: nothing imports them.
+      if (!name.endsWith('.ts') || name.startsWith('cli/') || name === 'project/main.ts') continue;
+      for (const [, target] of read(path).matchAll(/(?:from|import\() ?'(\.[^']+)'/g)) {
+        const [room, stage] = normalize(join(dirname(path), target)).split('/');
+        const [from] = name.split('/');
+        if (room === 'pipelines' && !STAGES[from]?.includes(stage)) faults.push(`${path} imports ${target}`);
+      }
+    }
+    expect(faults).toEqual([]);
+  });
 });
+
+/** What each stage may import of the others, itself included. */
+const STAGES: Readonly<Record<string, readonly string[]>> = {
+  rows: ['rows'],
+  sources: ['sources', 'rows'],
+  publish: ['publish', 'sources', 'rows'],
+  project: ['project', 'rows'],
+  prove: ['prove', 'project', 'rows'],
+};
 
 /** A source's own folder; what several share lies beside them. */
 const isSource = (folder: string) => /^(exchange_|etf|macro|bitcoin)/.test(folder);
@@ -186,11 +237,13 @@ const isSource = (folder: string) => /^(exchange_|etf|macro|bitcoin)/.test(folde
 // ---- fields of --json ----------------------------------------------------------------------------------------------
 
 /** Field paths that docs/cli.md lists under a heading: `units[].rows`. */
-function documentedFields(heading: string): string[] {
+function documentedFields(heading: string, column = 'field'): string[] {
   const text = read('docs/cli.md')
     .split(new RegExp(`^#{2,3} ${heading}$`, 'm'))[1]
     .split(/^#{2,3} /m)[0];
-  const rows = [...text.matchAll(/^\| field +\| what it is +\|\n\|[ |-]+\n((?:\|.*\n)+)/gm)];
+  const rows = [
+    ...text.matchAll(new RegExp(`^\\| ${column} +\\| what it is +\\|\\n\\|[ |-]+\\n((?:\\|.*\\n)+)`, 'gm')),
+  ];
   return rows.flatMap(([, body]) =>
     body.split('\n').flatMap((row) => [...(row.split('|')[1] ?? '').matchAll(/`([^`]+)`/g)].map(([, field]) => field)),
   );
@@ -205,7 +258,7 @@ function fieldsOf(value: Json, path = ''): string[] {
 const distinct = (fields: readonly string[]) => [...new Set(fields)].sort();
 
 test('docs/cli.md lists the fields that --json prints', async () => {
-  await using system = await System.create();
+  await using system = await System.create('empty');
   const write = (day: string, firstId: number, seed: number) =>
     writeDocument(system.vendor, day, csvOf({ day, firstId, seed, rows: 200, timeUnit: 'ms' }));
   const seen = new Map<string, string[]>();
@@ -232,19 +285,29 @@ test('docs/cli.md lists the fields that --json prints', async () => {
   await run('status', [DATASET], 0);
   await run('backfill', days(fifth, '2024-01-06'), 1);
   await write(fourth, 1201, 5);
-  await run('backfill', days(fourth), 1);
+  await run('backfill', [...days(fourth), '--compare'], 1);
+  await run('backfill', [...days(first, '2024-01-06'), '--dry-run'], 0, 'backfill, dry');
   await run('verify', [DATASET], 0, 'replay');
   await system.client.query(`update ${DATASET} set price = price + 1 where trade_id = 7`);
   await run('verify', [DATASET, '--deep'], 1, 'replay');
   await run('status', [DATASET], 1);
+  await run('quarantine', [DATASET], 0);
+  await run('replay', [DATASET, '--verify-only'], 1, 'replay');
   await run('replay', [DATASET], 1);
+  await run('recover', ['all'], 0);
+  await run('doctor', [], 1);
+  await run('release', [DATASET, fifth, '--reason', 'its ids were right all along'], 0);
+  await run('ledger', [DATASET, '--kind', 'quarantined'], 0);
+  await run('runs', ['--limit', '3'], 0);
   await run('reingest', [...days(fourth), '--reason', 'it was republished'], 0, 'backfill');
   await run('event', [DATASET, '7'], 0);
   await run('event', [DATASET, '999999'], 1, 'When a command fails');
   seen.set('up', fieldsOf(await started(system)));
 
+  expect(distinct(seen.get('backfill, dry')!)).toEqual(distinct(documentedFields('backfill', 'field of `--dry-run`')));
+  seen.delete('backfill, dry');
   for (const [heading, fields] of seen) expect(distinct(fields), heading).toEqual(distinct(documentedFields(heading)));
-}, 120_000);
+});
 
 /** What `up` prints when it answers requests; it is told to stop then. */
 async function started(system: System): Promise<Json> {

@@ -1,4 +1,5 @@
 /** Reading the one member of a vendor's archive: damaged, lying and hostile ones are refused, good ones are exact. */
+
 import { existsSync, readdirSync, readlinkSync } from 'node:fs';
 import { mkdtemp, open, readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -13,6 +14,7 @@ import type { ErrorCode } from '../shared/error-codes.ts';
 import { TidemarkError } from '../shared/errors.ts';
 import { buildZip, type MemberSpec, type ZipSpec } from './support/broken-zip.ts';
 import { faultOf } from './support/faults.ts';
+import { PATIENCE_MS } from './support/patience.ts';
 
 const NAME = 'trades.csv';
 const SHARED_DATA = new URL('../../shared/data/exchange_a/', import.meta.url);
@@ -48,7 +50,7 @@ async function refusedBy(work: Promise<unknown>, code: ErrorCode, opening = fals
   const fault = await faultOf(work, code);
   expect(fault.details.document).toBe('the document');
   // A zip without a readable directory is closed by the library that looked for one, a moment later.
-  if (opening) await vi.waitFor(() => expect(openFiles()).toEqual([]));
+  if (opening) await vi.waitFor(() => expect(openFiles()).toEqual([]), PATIENCE_MS);
   expect(openFiles()).toEqual([]);
   return fault;
 }

@@ -8,7 +8,7 @@ import { pathToFileURL } from 'node:url';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
 import { cleanSpool, fetchText } from '../pipelines/sources/documents/fetch.ts';
 import { backoffMs, retryAfterMs, withAttempts } from '../pipelines/sources/documents/retry.ts';
-import { documentName, urlBelow } from '../pipelines/sources/documents/urls.ts';
+import { documentName, isFollowed, urlBelow } from '../pipelines/sources/documents/urls.ts';
 import { documentFor, fetchTrades } from '../pipelines/sources/exchange_a/fetch.ts';
 import { writeDay } from '../pipelines/sources/exchange_a/generate.ts';
 import { faultOf } from './support/faults.ts';
@@ -57,7 +57,7 @@ afterEach(async () => {
 });
 
 const spooled = () => readdir(spoolDir).catch(() => []);
-const limits = { timeoutMs: 400, maxAttempts: 3, maxBytes: 10_000_000, backoff: { firstMs: 10, maxMs: 20 } };
+const limits = { timeoutMs: 10_000, maxAttempts: 3, maxBytes: 10_000_000, backoff: { firstMs: 10, maxMs: 20 } };
 const fetchDay = (more: Partial<Parameters<typeof fetchTrades>[0]> = {}) =>
   fetchTrades({ baseUrl: server.url, symbol: SYMBOL, period: DAY, spoolDir, ...limits, ...more });
 
@@ -247,4 +247,15 @@ test('waits grow, stay below their limit and spread', () => {
   expect(retryAfterMs('7')).toBe(7000);
   expect(retryAfterMs(new Date(Date.now() + 60_000).toUTCString())).toBeGreaterThan(50_000);
   expect(retryAfterMs('soon')).toBeUndefined();
+});
+
+test.each([
+  ['https://a.example/', 'https://b.example/x', true],
+  ['http://a.example/', 'http://b.example/x', true],
+  ['http://a.example/', 'https://b.example/x', true],
+  ['https://a.example/', 'http://a.example/x', false],
+  ['https://a.example/', 'file:///etc/passwd', false],
+  ['http://a.example/', 'ftp://a.example/x', false],
+])('from %s an address %s is followed: %s', (from, to, followed) => {
+  expect(isFollowed(new URL(from), new URL(to))).toBe(followed);
 });

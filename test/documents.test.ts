@@ -8,6 +8,7 @@ import { fetchDocument, fetchText } from '../pipelines/sources/documents/fetch.t
 import { fetchTrades } from '../pipelines/sources/exchange_a/fetch.ts';
 import { writeDay } from '../pipelines/sources/exchange_a/generate.ts';
 import { faultOf } from './support/faults.ts';
+import { PATIENCE_MS } from './support/patience.ts';
 import { startVendorServer, type VendorServer } from './support/vendor-server.ts';
 
 const SYMBOL = 'BTCUSDT';
@@ -52,7 +53,7 @@ afterEach(async () => {
 });
 
 const spooled = () => readdir(spoolDir).catch(() => []);
-const limits = { timeoutMs: 400, maxAttempts: 3, maxBytes: 10_000_000, backoff: { firstMs: 10, maxMs: 20 } };
+const limits = { timeoutMs: 10_000, maxAttempts: 3, maxBytes: 10_000_000, backoff: { firstMs: 10, maxMs: 20 } };
 const fetchDay = (more: Partial<Parameters<typeof fetchTrades>[0]> = {}) =>
   fetchTrades({ baseUrl: server.url, symbol: SYMBOL, period: DAY, spoolDir, ...limits, ...more });
 const fetchPath = (path: string, more: Partial<Parameters<typeof fetchDocument>[0]> = {}) =>
@@ -152,9 +153,9 @@ describe('a document over http', () => {
     async (stall) => {
       server.fail(PATH, { kind: 'stall', ...stall, times: 1 });
       const started = Date.now();
-      await using document = await fetchDay({ timeoutMs: 150 });
+      await using document = await fetchDay({ timeoutMs: 500 });
       expect(document.attempts).toBe(2);
-      expect(Date.now() - started).toBeGreaterThanOrEqual(149);
+      expect(Date.now() - started).toBeGreaterThanOrEqual(499);
     },
   );
 
@@ -165,8 +166,8 @@ describe('a document over http', () => {
   });
 
   test('a slow server is waited for as long as bytes come', async () => {
-    server.fail(PATH, { kind: 'drip', pieceBytes: Math.ceil(zip.length / 8), everyMs: 60 });
-    await using document = await fetchDay({ timeoutMs: 200 });
+    server.fail(PATH, { kind: 'drip', pieceBytes: Math.ceil(zip.length / 8), everyMs: 100 });
+    await using document = await fetchDay({ timeoutMs: 600 });
     expect(document).toMatchObject({ sha256, attempts: 1 });
   });
 
@@ -192,7 +193,7 @@ describe('a document over http', () => {
     const work = fetchDay({ baseUrl: other.url, timeoutMs: 10_000, maxBytes: 1000 });
     await faultOf(work, 'SOURCE_TOO_LARGE');
     expect(other.requests()).toHaveLength(1);
-    await vi.waitFor(async () => expect(await other.openConnections()).toBe(0));
+    await vi.waitFor(async () => expect(await other.openConnections()).toBe(0), PATIENCE_MS);
   });
 
   test('redirects are followed, a loop and another scheme are not', async () => {

@@ -7,13 +7,12 @@ import { pathToFileURL } from 'node:url';
 import { gzipSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type DayOptions, generateLines, writeDay } from '../pipelines/sources/exchange_c/generate.ts';
-import { seededRandom } from '../pipelines/sources/trades/synthetic.ts';
 import { eventId } from '../shared/events/event-id.ts';
 import { exchangeCSpotTrades as dataset } from '../shared/registry/datasets/exchange_c_spot_trades.ts';
-import { duckdb, type Json, System } from './support/pipeline.ts';
+import { type Json, System } from './support/pipeline.ts';
 import { startServing } from './support/serving.ts';
-import { killedBackfill, NO_TRACES, storedRows, storedSeconds, tracesOf } from './support/trades.ts';
-import { startVendorServer } from './support/vendor-server.ts';
+import { compareNative, duckdb, secondsOfFiles, secondsStored, tradesOf } from './support/trade-oracle.ts';
+import { tracesOf } from './support/trades.ts';
 
 const LARGE: DayOptions = {
   day: '2024-03-02',
@@ -22,8 +21,9 @@ const LARGE: DayOptions = {
   firstId: 700,
   repeats: 0.01,
   order: 'shuffled',
+  rpi: true,
 };
-const NEXT: DayOptions = { day: '2024-03-03', rows: 30_000, seed: 12, rpi: true, order: 'newest_first' };
+const NEXT: DayOptions = { day: '2024-03-03', rows: 30_000, seed: 12, order: 'shuffled', repeats: 0.01 };
 const archivePath = (day: string) => `trading/BTCUSDT/BTCUSDT${day}.csv.gz`;
 const envOf = (vendor: string) => ({ SVC_EXCHANGE_C_BASE_URL: pathToFileURL(`${vendor}/`).href });
 const backfill = (system: System, from: string, to = from, env: Record<string, string> = envOf(system.vendor)) =>
@@ -34,19 +34,6 @@ async function put(system: System, day: string, bytes: Buffer | string | undefin
   if (bytes === undefined) await rm(path, { force: true });
   else await writeFile(path, typeof bytes === 'string' ? gzipSync(bytes, { level: 1 }) : bytes);
 }
-
-const NAMES = ['ts', 'symbol', 'side', 'size', 'price', 'tick', 'match', 'gross', 'home', 'quote'];
-/** The rows as DuckDB reads them: times of decimals half up. */
-const files = (
-  paths: readonly string[],
-) => `(select * exclude (ts), round(ts * 1000)::bigint as ms, match[3:]::bigint as id,
-    lower(side) as taker from (${paths
-      .map((path) => {
-        const names = path.includes('rpi') ? [...NAMES, 'rpi'] : NAMES;
-        const types = names.map((name) => `${name}: '${name === 'ts' ? 'decimal(20,6)' : 'varchar'}'`);
-        return `select ${NAMES.join(', ')} from read_csv('${path}', header = true, columns = {${types.join(', ')}})`;
-      })
-      .join(' union all ')}))`;
 
 describe('two days', () => {
   let system: System;
@@ -60,7 +47,7 @@ describe('two days', () => {
       await put(system, day.day, lines.join(''));
       const distinct = new Set(lines);
       repeats.push(lines.length - distinct.size);
-      const path = join(system.env.dir, `${day.day}${day.rpi ? '-rpi' : ''}.csv`);
+      const path = join(system.env.dir, `${day.day}.csv`);
       await writeFile(path, [...distinct].join(''));
       csv.push(path);
     }
@@ -72,35 +59,20 @@ describe('two days', () => {
     expect([exit, stderr, json.units]).toEqual([
       0,
       '',
-      [LARGE, NEXT].map(({ day, rows }) => ({ partition: day, state: 'proved', rows })),
+      [LARGE, NEXT].map(({ day, rows }) => ({ dataset: dataset.key, partition: day, state: 'proved', rows })),
     ]);
   });
 
   test('hold exactly the rows of the files, repeats once, as DuckDB reads them', async () => {
-    const path = join(system.env.dir, 'stored.csv');
-    await storedRows(system.client, dataset, path);
-    const doubles = (names: string[]) => names.map((name) => `${name}::double`).join(', ');
-    const [counts] = await duckdb(`
-      with files as (select ms, id, ${doubles(['price', 'size', 'gross', 'home', 'quote'])}, taker, tick, symbol, match from ${files(csv)}),
-      stored as (select * from read_csv('${path}', header = false, columns = {ms: 'bigint', id: 'bigint', price: 'double',
-        size: 'double', gross: 'double', home: 'double', quote: 'double', side: 'varchar', tick: 'varchar',
-        symbol: 'varchar', match: 'varchar'}))
-      select (select count(*) from files), (select count(*) from stored),
-        (select count(*) from (from files except all from stored)), (select count(*) from (from stored except all from files))`);
-    expect(counts.map(Number)).toEqual([530_000, 530_000, 0, 0]);
+    expect(await compareNative(system, csv, system.env.dir, dataset.key)).toEqual([530_000, 530_000, 0, 0]);
     const zero = await system.rows(`select count(*) n from ${dataset.native.table} where size = 0`);
     expect(Number(zero[0].n)).toBeGreaterThan(500);
   });
 
   test('have one-second rows equal to what DuckDB computes, for all seconds', async () => {
-    const exact = (name: string) => `sum(${name}::decimal(32,20))::varchar`;
-    const expected = (
-      await duckdb(`select (ms // 1000)::bigint, count(*), arg_min(price, id), max(price::decimal(12,2))::varchar,
-        min(price::decimal(12,2))::varchar, arg_max(price, id), ${exact('size')}, ${exact('quote')}
-      from ${files(csv)} group by 1 order by 1`)
-    ).map((row) => row.map(Number));
+    const expected = await secondsOfFiles(csv, dataset.key);
     expect(expected.length).toBeGreaterThan(80_000);
-    const stored = await storedSeconds(system.client, dataset);
+    const stored = await secondsStored(system, dataset.key);
     expect(stored.length).toBe(expected.length);
     const differing = stored.filter((row, index) => row.some((cell, column) => cell !== expected[index][column]));
     expect(differing).toEqual([]);
@@ -127,17 +99,17 @@ describe('two days', () => {
 
   test('are the same sorted: no other digest, nothing to do', async () => {
     const before = await system.digests();
-    await writeDay({ directory: system.vendor, ...LARGE, order: 'ids' });
+    await writeDay({ directory: system.vendor, ...NEXT, order: 'ids' });
     const again = await backfill(system, LARGE.day, NEXT.day);
     expect(again.json).toMatchObject({ ok: true, unchanged: 2, proved: 0 });
     const reason = ['--reason', 'the same rows in order'];
-    const anew = await system.run(['reingest', dataset.key, '--from', LARGE.day, '--to', LARGE.day, ...reason], {
+    const anew = await system.run(['reingest', dataset.key, '--from', NEXT.day, '--to', NEXT.day, ...reason], {
       ...envOf(system.vendor),
-      SVC_FRAME_RAW_BYTES: '300000',
+      SVC_FRAME_RAW_BYTES: '60000',
     });
     expect(anew.json).toMatchObject({ ok: true, proved: 1 });
     const after = await system.digests();
-    expect(after[LARGE.day]).toEqual({ ...before[LARGE.day], revision: 2 });
+    expect(after).toEqual({ ...before, [NEXT.day]: { ...before[NEXT.day], revision: 2 } });
   });
 
   test('are replayed and verified to the byte, and give each event back', async () => {
@@ -160,6 +132,42 @@ describe('two days', () => {
     });
     const status = (await system.run(['status', dataset.key])).json.datasets[0];
     expect([status.offset_breaks, status.partitions.proved]).toEqual([[], 2]);
+  });
+
+  test('are served by the historical routes, as klines and by lineage', async () => {
+    await using serving = await startServing({
+      databaseUrl: system.env.databaseUrl,
+      settings: { SVC_NATS_READER_URL: system.env.natsReaderUrl },
+    });
+    const send = async (path: string, body?: object) => {
+      const answer = await serving.send({ path, ...(body ? { body: JSON.stringify(body) } : { method: 'GET' }) });
+      expect(answer.status, answer.text.slice(0, 300)).toBe(200);
+      return answer.json;
+    };
+    const { rows: trades } = await send('/v1/historical/exchange_c/spot/trades', { n_latest_rows: 20 });
+    expect(Object.keys(trades[0])).toEqual([
+      'trade_id',
+      'timestamp',
+      'price',
+      'quantity',
+      'is_buyer_maker',
+      'datetime',
+    ]);
+    const day = { start_date: LARGE.day, end_date: LARGE.day, strict: true };
+    const [[count, volume]] = await duckdb(
+      `select count(*), sum(quote)::varchar from ${tradesOf([csv[0]], dataset.key)}`,
+    );
+    for (const mode of ['native', 'aligned_1s']) {
+      const { rows: klines } = await send('/v1/historical/exchange_c/spot/klines', { ...day, mode, kline_size: '1h' });
+      expect(klines.length).toBe(24);
+      const sum = (name: string) => klines.reduce((total: number, row: Json) => total + row[name], 0);
+      expect(sum('no_of_trades')).toBe(Number(count));
+      // Native klines multiply price and size; what the file states may differ in the last digits.
+      expect(sum('liquidity_sum') / Number(volume)).toBeCloseTo(1, 5);
+    }
+    const lineage = await send(`/v1/lineage/${dataset.key}/800?partition=${NEXT.day}`);
+    expect(readFileSync(csv[1], 'utf8').split('\n')).toContain(lineage.payload_raw.utf8);
+    expect(lineage.payload_raw.utf8).toContain(',m-800,');
   });
 
   test('answer with every field, ordered by time and id', async () => {
@@ -191,44 +199,10 @@ describe('two days', () => {
 
 describe('a document that is not right', () => {
   let system: System;
-  const DAY = '2024-05-05';
-  const lines = generateLines({ day: DAY, rows: 500, seed: 4, order: 'ids', repeats: 0 });
   beforeAll(async () => {
     system = await System.create();
   });
   afterAll(() => system[Symbol.asyncDispose]());
-
-  test('fails the day, naming document and line, leaves nothing, and is read once it is right', async () => {
-    const good = gzipSync(lines.join(''));
-    const changed = (line: number, change: (text: string) => string) =>
-      lines.with(line - 1, change(lines[line - 1])).join('');
-    const faults: [Buffer | string | undefined, string, RegExp][] = [
-      [undefined, 'SOURCE_NOT_FOUND', /does not exist/],
-      [Buffer.alloc(0), 'SOURCE_EMPTY', /empty/],
-      [Buffer.from('no gzip at all'), 'SOURCE_ARCHIVE_INVALID', /not a gzip/],
-      [good.subarray(0, good.length - 20), 'SOURCE_TRUNCATED', /ends in the middle/],
-      [Buffer.concat([good, Buffer.from('more')]), 'SOURCE_ARCHIVE_INVALID', /./],
-      ['', 'SOURCE_EMPTY', /no rows/],
-      [lines[0], 'SOURCE_EMPTY', /no rows/],
-      [
-        changed(400, (text) => text.replace(/m-\d+/, '82c4f9a7-8675-54e6-9935-6ed6b9d9993f')),
-        'SOURCE_ROW_INVALID',
-        /line 400: trdMatchID/,
-      ],
-      [changed(480, (text) => text.replace(/m-\d+/, 'm-7')), 'SOURCE_ROW_CONFLICT', /line 480/],
-      [changed(501, (text) => text.replace(/^\d+/, '1709251200')), 'SOURCE_OUTSIDE_PARTITION', /line 501/],
-    ];
-    for (const [bytes, code, message] of faults) {
-      await put(system, DAY, bytes);
-      const { exit, json } = await backfill(system, DAY, DAY, { ...envOf(system.vendor), SVC_FRAME_RAW_BYTES: '4096' });
-      expect([code, exit, json.units]).toMatchObject([code, 1, [{ partition: DAY, state: 'failed', code }]]);
-      expect(json.units[0].reason).toMatch(message);
-      expect(json.units[0].reason).toContain(`BTCUSDT${DAY}.csv.gz`);
-      expect(await tracesOf(system.client, dataset, DAY)).toEqual(NO_TRACES);
-    }
-    await put(system, DAY, good);
-    expect((await backfill(system, DAY)).json.units).toEqual([{ partition: DAY, state: 'proved', rows: 500 }]);
-  });
 
   test('a day larger than may be sorted is refused by the name of the limit', async () => {
     await put(system, '2024-05-06', generateLines({ day: '2024-05-06', rows: 12_000, seed: 1 }).join(''));
@@ -284,34 +258,4 @@ describe('a document that is not right', () => {
     );
     expect(again.json.units).toMatchObject([{ partition: gap.day, state: 'proved', rows: 300 }]);
   });
-
-  test('over http: a cut answer is fetched again, a missing day said to be missing', async () => {
-    const day = '2024-05-09';
-    await writeDay({ directory: system.vendor, day, rows: 5000, seed: 1 });
-    await using server = await startVendorServer(system.vendor);
-    server.fail(archivePath(day), { kind: 'cut', afterBytes: 1000, times: 1 });
-    server.fail(archivePath(day), { kind: 'status', status: 500, times: 1 });
-    const env = { SVC_EXCHANGE_C_BASE_URL: server.url.href };
-    const { json } = await backfill(system, day, '2024-05-10', env);
-    const units = json.units.toSorted((a: Json, b: Json) => (a.partition < b.partition ? -1 : 1));
-    expect(units).toMatchObject([
-      { partition: day, state: 'proved', rows: 5000 },
-      { partition: '2024-05-10', state: 'failed', code: 'SOURCE_NOT_FOUND' },
-    ]);
-    expect(server.requests(archivePath(day))).toHaveLength(3);
-  });
-});
-
-test('killed at random moments, it comes to the same end', { timeout: 120_000 }, async () => {
-  await using reference = await System.create();
-  await using system = await System.create();
-  const days = ['2024-07-01', '2024-07-02', '2024-07-03', '2024-07-04'];
-  for (const day of days) await writeDay({ directory: reference.vendor, day, rows: 40_000, seed: 9 });
-  const env = envOf(reference.vendor);
-  const args = ['backfill', dataset.key, '--from', days[0], '--to', days[3]];
-  expect((await reference.run(args, env)).exit).toBe(0);
-  const last = await killedBackfill(() => system.start(args, env), 6, seededRandom(Date.now()));
-  expect(last.exit).toBe(0);
-  expect(await system.digests()).toEqual(await reference.digests());
-  expect(await storedSeconds(system.client, dataset)).toEqual(await storedSeconds(reference.client, dataset));
 });

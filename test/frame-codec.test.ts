@@ -251,6 +251,15 @@ describe('a manifest', () => {
     }
   });
 
+  test('tells of the same content where both name the same record, whatever else they say', () => {
+    const one = { ...facts, record_sha256: 'aa' };
+    expect(differingFacts(one, { ...one, events_sha256: 'ac' })).toEqual([]);
+    expect(differingFacts(one, { ...one, events_sha256: 'ac', record_sha256: 'bb' })).toEqual(['events_sha256']);
+    expect(differingFacts(one, { ...facts, events_sha256: 'ac' })).toEqual(['events_sha256']);
+    const said = { format: 1, ...manifestRest, ...facts, record_sha256: 7 };
+    expect(() => parseManifest(Buffer.from(JSON.stringify(said)), 'here')).toThrow('record_sha256');
+  });
+
   const manifestRest = {
     dataset: 'd',
     partition: 'p',
@@ -276,7 +285,8 @@ describe('a line of a frame', () => {
         (ids, wanted, rest) => {
           const raw = Buffer.from(ids.map((id) => `${id},${rest}\n`).join(''));
           const found = findLine(raw, String(wanted), { column: 0, prefix: '' });
-          expect(found?.toString()).toBe(ids.includes(wanted) ? `${wanted},${rest}` : undefined);
+          expect(found?.payload.toString()).toBe(ids.includes(wanted) ? `${wanted},${rest}` : undefined);
+          if (found) expect(found.position).toBe(ids.indexOf(wanted));
         },
       ),
       { numRuns: 500 },
@@ -286,6 +296,6 @@ describe('a line of a frame', () => {
   test('is not found by a part of a cell, nor in another cell', () => {
     const raw = Buffer.from('117,17,1\n171,5,17\n7,17,17\n');
     expect(findLine(raw, '17', { column: 0, prefix: '' })).toBeUndefined();
-    expect(findLine(raw, '7', { column: 0, prefix: '' })?.toString()).toBe('7,17,17');
+    expect(findLine(raw, '7', { column: 0, prefix: '' })).toEqual({ position: 2, payload: Buffer.from('7,17,17') });
   });
 });

@@ -5,43 +5,30 @@
  * The moments come out of a seed, which is printed; TIDEMARK_TEST_SEED repeats it (as far as moments can be repeated).
  */
 import { readdirSync, readFileSync } from 'node:fs';
-import { mkdir, writeFile } from 'node:fs/promises';
+import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { pathToFileURL } from 'node:url';
-import { afterAll, beforeAll, expect, test } from 'vitest';
-import { consecutiveDays, type DayOptions, writeDay } from '../pipelines/sources/exchange_a/generate.ts';
-import { type Client, connect } from '../shared/db/connect.ts';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { connect } from '../shared/db/connect.ts';
 import { ERROR_CODES, type ErrorCode } from '../shared/error-codes.ts';
+import { windowOf } from '../shared/registry/partitions.ts';
 import {
   type Answer,
-  compareNative,
-  csvOf,
-  DATASET,
+  dayNames,
   digestsOf,
   type Json,
   leftoversOf,
   type Running,
   readLog,
-  SYMBOL,
   System,
-  secondsOfFiles,
-  secondsStored,
   startCli,
 } from './support/pipeline.ts';
 import { createPrivateStack, type PrivateStack } from './support/stack.ts';
+import { compareNative, secondsOfFiles, secondsStored } from './support/trade-oracle.ts';
+import { type DayContent, VENDOR_A, VENDOR_B, VENDOR_C, type Vendor } from './support/vendors.ts';
 
 const TARGETS = ['command', 'projector', 'postgres', 'nats'] as const;
 type Target = (typeof TARGETS)[number];
-const KILLS_EACH = 6;
-/** When all are proved before the last kill, some of them are ingested again, as revisions. */
-const DAYS: DayOptions[] = [];
-for (const day of consecutiveDays({ from: '2024-11-01', to: '2024-11-16', rowsPerDay: 0, seed: 21, timeUnit: 'us' })) {
-  const before = DAYS.at(-1);
-  const firstId = before ? before.firstId! + before.rows : 5_000_000_000;
-  DAYS.push({ ...day, firstId, rows: 20_000 + ((DAYS.length * 7919) % 50) * 1000 });
-}
-const ROWS = DAYS.reduce((sum, { rows }) => sum + rows, 0);
 /** Days that one command is asked for; a few at a time, so that whole commands end among the kills too. */
 const STAGE = 4;
 
@@ -54,40 +41,6 @@ function random(): number {
   return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
 }
 let state = seed | 0;
-
-let reference: System;
-let own: PrivateStack;
-let vendor: string;
-const csv: string[] = [];
-
-beforeAll(async () => {
-  reference = await System.create();
-  vendor = reference.vendor;
-  await mkdir(vendor, { recursive: true });
-  for (const day of DAYS) {
-    await writeDay({ directory: vendor, symbol: SYMBOL, level: 1, ...day });
-    csv.push(join(reference.env.dir, `${day.day}.csv`));
-    await writeFile(csv.at(-1)!, csvOf(day));
-  }
-  own = await createPrivateStack();
-});
-afterAll(async () => {
-  await own?.[Symbol.asyncDispose]();
-  await reference?.[Symbol.asyncDispose]();
-});
-
-const settings = () => ({
-  SVC_DATABASE_URL: own.stack.databaseUrl,
-  SVC_NATS_URL: own.stack.natsUrl,
-  SVC_STATE_DIR: join(own.dir, 'state'),
-  SVC_EXCHANGE_A_BASE_URL: pathToFileURL(`${vendor}/`).href,
-  SVC_STREAM_MAX_BYTES: String(1 << 28),
-  // Several frames a day, so that kills fall within attempts.
-  SVC_FRAME_RAW_BYTES: '60000',
-  SVC_PUBLISH_WINDOW: '8',
-});
-const run = (command: string, first: number, last: number, ...more: string[]) =>
-  startCli([command, DATASET, '--from', DAYS[first].day, '--to', DAYS[last].day, ...more], settings());
 
 /** The projector that a command has started, if it is there. */
 function projectorOf(pid: number): number | undefined {
@@ -106,19 +59,6 @@ function projectorOf(pid: number): number | undefined {
   return undefined;
 }
 
-/** @returns whether there was something to kill: a server may be on its way up again. */
-function kill(target: Target, { child }: Running): boolean {
-  if (target === 'command') return child.kill('SIGKILL');
-  try {
-    if (target === 'projector') process.kill(projectorOf(child.pid!) ?? noSuchProcess(), 'SIGKILL');
-    else own.kill(target);
-    return true;
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'ESRCH') return false;
-    throw error;
-  }
-}
-
 function noSuchProcess(): never {
   throw Object.assign(new Error('no such process'), { code: 'ESRCH' });
 }
@@ -133,9 +73,9 @@ function outcomeOf({ exit, signal, json, stdout, stderr }: Answer): string {
   return codes[0];
 }
 
-async function provedDays(): Promise<number | undefined> {
+async function provedDays(databaseUrl: string): Promise<number | undefined> {
   try {
-    await using client = await connect({ url: own.stack.databaseUrl, name: 'test', connectTimeoutMs: 500 });
+    await using client = await connect({ url: databaseUrl, name: 'test', connectTimeoutMs: 500 });
     const { rows } = await client.query(`select count(*)::int4 as n from partitions where state = 'proved'`);
     return rows[0].n;
   } catch {
@@ -146,115 +86,182 @@ async function provedDays(): Promise<number | undefined> {
 const withoutRevision = (digests: Record<string, Json>) =>
   Object.fromEntries(Object.entries(digests).map(([day, { revision: _revision, ...rest }]) => [day, rest]));
 
-async function openClient(): Promise<Client> {
-  return await connect({ url: own.stack.databaseUrl, name: 'test' });
+/** @returns whether there was something to kill: a server may be on its way up again. */
+function kill(target: Target, { child }: Running, own: PrivateStack): boolean {
+  if (target === 'command') return child.kill('SIGKILL');
+  try {
+    if (target === 'projector') process.kill(projectorOf(child.pid!) ?? noSuchProcess(), 'SIGKILL');
+    else own.kill(target);
+    return true;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ESRCH') return false;
+    throw error;
+  }
 }
 
-test(`survives ${TARGETS.length * KILLS_EACH} kills with the digests of an undisturbed run`, {
-  timeout: 300_000,
-}, async () => {
-  console.log(`kill test: TIDEMARK_TEST_SEED=${seed}`);
-  expect((await reference.backfill(DAYS[0].day, DAYS.at(-1)!.day)).exit).toBe(0);
-  const expected = await reference.digests();
-  expect(Object.keys(expected)).toHaveLength(DAYS.length);
+interface Trial {
+  readonly vendor: Vendor;
+  readonly dataset: string;
+  readonly killsEach: number;
+  readonly days: number;
+}
 
-  const queue: Target[] = TARGETS.flatMap((target) => Array.from({ length: KILLS_EACH }, () => target))
-    .map((target) => [random(), target] as const)
-    .sort(([a], [b]) => a - b)
-    .map(([, target]) => target);
-  const killed: Record<string, number> = {};
-  const ends: Record<string, number> = {};
-  let next = 0;
-  let idle = 0;
-  const startedAt = performance.now();
-  while (queue.length > 0) {
-    const last = Math.min(next + STAGE, DAYS.length) - 1;
-    const again = Math.floor(random() * (DAYS.length - STAGE));
-    const running =
-      next < DAYS.length
-        ? run('backfill', 0, last)
-        : run('reingest', again, again + STAGE - 1, '--reason', 'the kill test wants work');
-    let ended = false;
-    running.done.finally(() => {
-      ended = true;
-    });
-    while (!ended && queue.length > 0) {
-      await Promise.race([running.done, delay(100 + random() * 1000)]);
-      const proved = await provedDays();
-      if (ended || !kill(queue[0], running)) continue;
-      const [target] = queue.splice(0, 1);
-      killed[target] = (killed[target] ?? 0) + 1;
-      if (next < DAYS.length && proved === last + 1) idle++;
-      if (target === 'command') break;
+const TRIALS: readonly Trial[] = [
+  { vendor: VENDOR_A, dataset: VENDOR_A.dataset, killsEach: 6, days: 16 },
+  { vendor: VENDOR_B, dataset: VENDOR_B.dataset, killsEach: 3, days: 8 },
+  { vendor: VENDOR_C, dataset: VENDOR_C.dataset, killsEach: 3, days: 8 },
+];
+
+describe.each(TRIALS)('a backfill of $dataset', ({ vendor, dataset, killsEach, days }) => {
+  const kills = TARGETS.length * killsEach;
+  /** When all are proved before the last kill, some of them are ingested again, as revisions. */
+  const DAYS: DayContent[] = [];
+  for (const day of dayNames('2024-11-01', days)) {
+    const before = DAYS.at(-1);
+    // Exchange A's ids run on; B's leave gaps of up to six.
+    const firstId = before ? before.firstId + before.rows * (vendor === VENDOR_B ? 7 : 1) : 5_000_000_000;
+    DAYS.push({ day, firstId, seed: 21, rows: 20_000 + ((DAYS.length * 7919) % 50) * 1000 });
+  }
+  const ROWS = DAYS.reduce((sum, { rows }) => sum + rows, 0);
+  let reference: System;
+  let own: PrivateStack;
+  const csv: string[] = [];
+
+  beforeAll(async () => {
+    reference = await System.create();
+    for (const content of DAYS) {
+      const text = vendor.plainDay(content);
+      await vendor.put(reference.vendor, content.day, vendor.pack(content.day, text));
+      csv.push(join(reference.env.dir, `${content.day}.csv`));
+      await writeFile(csv.at(-1)!, text);
     }
-    const outcome = outcomeOf(await running.done);
-    ends[outcome] = (ends[outcome] ?? 0) + 1;
-    if (outcome === 'done') next = Math.min(next + STAGE, DAYS.length);
-    else await delay(200);
-  }
-  // A server may still be on its way up.
-  for (let tries = 0; tries < 50; tries++) {
-    // A revision that was begun goes on only when it is asked for again.
-    const command = next < DAYS.length ? ['backfill'] : ['reingest', '--reason', 'the kill test is over'];
-    const outcome = outcomeOf(await run(command[0], 0, DAYS.length - 1, ...command.slice(1)).done);
-    if (outcome === 'done') break;
-    expect(outcome).toMatch(/_UNAVAILABLE$/);
-    await delay(300);
-  }
-  console.log(
-    `kill test: ${JSON.stringify(killed)} killed in ${Math.round((performance.now() - startedAt) / 1000)} s; commands ended: ${JSON.stringify(ends)}; kills with nothing to do: ${idle}`,
-  );
-  expect(Object.values(killed).reduce((sum, count) => sum + count, 0)).toBe(TARGETS.length * KILLS_EACH);
-  // Kills that meet nobody at work prove nothing.
-  expect(idle).toBeLessThan((TARGETS.length * KILLS_EACH) / 2);
+    own = await createPrivateStack();
+  });
+  afterAll(async () => {
+    await own?.[Symbol.asyncDispose]();
+    await reference?.[Symbol.asyncDispose]();
+  });
 
-  await using client = await openClient();
-  const system = { client };
-  // Digests, counts, totals: of the manifests and of the recounts.
-  expect(withoutRevision(await digestsOf(client))).toEqual(withoutRevision(expected));
-  // None lost, none doubled, none changed.
-  expect(await compareNative(system, csv, own.dir)).toEqual([ROWS, ROWS, 0, 0]);
-  const seconds = await secondsOfFiles(csv);
-  const stored = await secondsStored(system);
-  expect(stored.length).toBe(seconds.length);
-  expect(stored.filter((row, index) => row.some((cell, column) => cell !== seconds[index][column]))).toEqual([]);
+  const settings = () => ({
+    SVC_DATABASE_URL: own.stack.databaseUrl,
+    SVC_NATS_URL: own.stack.natsUrl,
+    SVC_STATE_DIR: join(own.dir, 'state'),
+    ...vendor.settings(reference.vendor),
+    SVC_STREAM_MAX_BYTES: String(1 << 28),
+    // Several frames a day, so that kills fall within attempts.
+    SVC_FRAME_RAW_BYTES: '60000',
+    SVC_PUBLISH_WINDOW: '8',
+  });
+  const run = (command: string, first: number, last: number, ...more: string[]) =>
+    startCli([command, dataset, '--from', DAYS[first].day, '--to', DAYS[last].day, ...more], settings());
 
-  const attempts = await client.query(
-    `select p.partition_key as day, p.revision, (select count(*)::int4 from attempts a where a.partition_key = p.partition_key
+  test(`survives ${kills} kills with the digests of an undisturbed run`, {
+    timeout: 300_000,
+  }, async () => {
+    console.log(`kill test: TIDEMARK_TEST_SEED=${seed}`);
+    const whole = ['backfill', dataset, '--from', DAYS[0].day, '--to', DAYS.at(-1)!.day];
+    expect((await reference.run(whole, vendor.settings(reference.vendor))).exit).toBe(0);
+    const expected = await reference.digests();
+    expect(Object.keys(expected)).toHaveLength(DAYS.length);
+
+    const queue: Target[] = TARGETS.flatMap((target) => Array.from({ length: killsEach }, () => target))
+      .map((target) => [random(), target] as const)
+      .sort(([a], [b]) => a - b)
+      .map(([, target]) => target);
+    const killed: Record<string, number> = {};
+    const ends: Record<string, number> = {};
+    let next = 0;
+    let idle = 0;
+    const startedAt = performance.now();
+    while (queue.length > 0) {
+      const last = Math.min(next + STAGE, DAYS.length) - 1;
+      const again = Math.floor(random() * (DAYS.length - STAGE));
+      const running =
+        next < DAYS.length
+          ? run('backfill', 0, last)
+          : run('reingest', again, again + STAGE - 1, '--reason', 'the kill test wants work');
+      let ended = false;
+      running.done.finally(() => {
+        ended = true;
+      });
+      while (!ended && queue.length > 0) {
+        await Promise.race([running.done, delay(100 + random() * 1000)]);
+        const proved = await provedDays(own.stack.databaseUrl);
+        if (ended || !kill(queue[0], running, own)) continue;
+        const [target] = queue.splice(0, 1);
+        killed[target] = (killed[target] ?? 0) + 1;
+        if (next < DAYS.length && proved === last + 1) idle++;
+        if (target === 'command') break;
+      }
+      const outcome = outcomeOf(await running.done);
+      ends[outcome] = (ends[outcome] ?? 0) + 1;
+      if (outcome === 'done') next = Math.min(next + STAGE, DAYS.length);
+      else await delay(200);
+    }
+    // A server may still be on its way up.
+    for (let tries = 0; tries < 50; tries++) {
+      // A revision that was begun goes on only when it is asked for again.
+      const command = next < DAYS.length ? ['backfill'] : ['reingest', '--reason', 'the kill test is over'];
+      const outcome = outcomeOf(await run(command[0], 0, DAYS.length - 1, ...command.slice(1)).done);
+      if (outcome === 'done') break;
+      expect(outcome).toMatch(/_UNAVAILABLE$/);
+      await delay(300);
+    }
+    console.log(
+      `kill test: ${JSON.stringify(killed)} killed in ${Math.round((performance.now() - startedAt) / 1000)} s; commands ended: ${JSON.stringify(ends)}; kills with nothing to do: ${idle}`,
+    );
+    expect(Object.values(killed).reduce((sum, count) => sum + count, 0)).toBe(kills);
+    // Kills that meet nobody at work prove nothing.
+    expect(idle).toBeLessThan(kills / 2);
+
+    await using client = await connect({ url: own.stack.databaseUrl, name: 'test' });
+    const system = { client };
+    // Digests, counts, totals: of the manifests and of the recounts.
+    expect(withoutRevision(await digestsOf(client))).toEqual(withoutRevision(expected));
+    // None lost, none doubled, none changed.
+    expect(await compareNative(system, csv, own.dir, dataset)).toEqual([ROWS, ROWS, 0, 0]);
+    const seconds = await secondsOfFiles(csv, dataset);
+    const stored = await secondsStored(system, dataset);
+    expect(stored.length).toBe(seconds.length);
+    expect(stored.filter((row, index) => row.some((cell, column) => cell !== seconds[index][column]))).toEqual([]);
+
+    const attempts = await client.query(
+      `select p.partition_key as day, p.revision, (select count(*)::int4 from attempts a where a.partition_key = p.partition_key
        and a.state = 'proved') as proved, (select max(attempt) = p.attempt from attempts a where a.partition_key = p.partition_key
        and a.state = 'proved') as latest from partitions p order by 1`,
-  );
-  expect(attempts.rows.map((row) => row.day)).toEqual(DAYS.map(({ day }) => day));
-  for (const { day, revision, proved, latest } of attempts.rows) {
-    expect({ day, latest, enough: proved >= 1 && proved <= revision }).toEqual({ day, latest: true, enough: true });
-  }
-  const others = await client.query(`select distinct state from attempts where state <> 'proved'`);
-  expect(others.rows.map((row) => row.state).filter((each) => each !== 'abandoned' && each !== 'quarantined')).toEqual(
-    [],
-  );
-  // The index of frames holds the frames of the proved attempts and no others.
-  const frames = await client.query(
-    `select f.partition_key, sum(f.rows)::int4 as rows, count(*)::int4 as frames from frames f group by 1 order by 1`,
-  );
-  expect(frames.rows.map((row) => [row.partition_key, row.rows])).toEqual(DAYS.map(({ day, rows }) => [day, rows]));
-  const log = await readLog(own.stack.natsUrl);
-  const indexed = await client.query('select stream_sequence::int4 as sequence, partition_key from frames');
-  for (const { sequence, partition_key } of indexed.rows)
-    expect(log[sequence - 1].header.partition).toBe(partition_key);
-  const { rows: covered } = await client.query('select proved::text as proved from coverage where dataset_id = 1');
-  const start = Date.parse(`${DAYS[0].day}T00:00:00Z`);
-  expect(covered).toEqual([{ proved: `{[${start},${start + DAYS.length * 86_400_000})}` }]);
-  expect(await leftoversOf(client)).toEqual([]);
-  expect((await client.query('select count(*)::int4 as n from pg_prepared_xacts')).rows).toEqual([{ n: 0 }]);
+    );
+    expect(attempts.rows.map((row) => row.day)).toEqual(DAYS.map(({ day }) => day));
+    for (const { day, revision, proved, latest } of attempts.rows) {
+      expect({ day, latest, enough: proved >= 1 && proved <= revision }).toEqual({ day, latest: true, enough: true });
+    }
+    const others = await client.query(`select distinct state from attempts where state <> 'proved'`);
+    expect(others.rows.map((row) => row.state).filter((each) => each !== 'abandoned')).toEqual([]);
+    // The index of frames holds the frames of the proved attempts and no others.
+    const frames = await client.query(
+      `select f.partition_key, sum(f.rows)::int4 as rows, count(*)::int4 as frames from frames f group by 1 order by 1`,
+    );
+    expect(frames.rows.map((row) => [row.partition_key, row.rows])).toEqual(DAYS.map(({ day, rows }) => [day, rows]));
+    const log = await readLog(own.stack.natsUrl, dataset);
+    const indexed = await client.query('select stream_sequence::int4 as sequence, partition_key from frames');
+    for (const { sequence, partition_key } of indexed.rows)
+      expect(log[sequence - 1].header.partition).toBe(partition_key);
+    const { rows: covered } = await client.query('select proved::text as proved from coverage where dataset_id = $1', [
+      vendor.layout.dataset.number,
+    ]);
+    const start = windowOf(vendor.layout.dataset, DAYS[0].day).fromMs;
+    expect(covered).toEqual([{ proved: `{[${start},${start + DAYS.length * 86_400_000})}` }]);
+    expect(await leftoversOf(client)).toEqual([]);
+    expect((await client.query('select count(*)::int4 as n from pg_prepared_xacts')).rows).toEqual([{ n: 0 }]);
 
-  const { exit, json } = await startCli(['verify', DATASET, '--deep'], settings()).done;
-  expect([exit, json.units.length]).toEqual([0, DAYS.length]);
-  const status = (await startCli(['status', DATASET], settings()).done).json.datasets[0];
-  expect(status).toMatchObject({
-    rows: ROWS,
-    partitions: { missing: 0, publishing: 0, published: 0, proved: DAYS.length, quarantined: 0 },
-    gaps: [],
-    offset_breaks: [],
-    late_arrivals: [],
+    const { exit, json } = await startCli(['verify', dataset, '--deep'], settings()).done;
+    expect([exit, json.units.length]).toEqual([0, DAYS.length]);
+    const status = (await startCli(['status', dataset], settings()).done).json.datasets[0];
+    expect(status).toMatchObject({
+      rows: ROWS,
+      partitions: { missing: 0, publishing: 0, published: 0, proved: DAYS.length, quarantined: 0 },
+      gaps: [],
+      offset_breaks: [],
+      late_arrivals: [],
+    });
   });
 });

@@ -1,22 +1,21 @@
-/** A log that is not as a publisher leaves it: damaged, misleading, rewound, full. Found, named, and no more than that day's harm. */
+/** A log that is not as a publisher left it: rewound, emptied, full; and who may publish to it. */
+
 import { execFileSync } from 'node:child_process';
-import { createHash } from 'node:crypto';
 import { readdir, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { crc32, zstdCompressSync } from 'node:zlib';
-import { jetstream, jetstreamManager } from '@nats-io/jetstream';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { TradeFileDecoder } from '../pipelines/sources/exchange_a/decode.ts';
+import { jetstreamManager } from '@nats-io/jetstream';
+import { describe, expect, test } from 'vitest';
+import { Catalog } from '../shared/db/catalog.ts';
 import { connect } from '../shared/db/connect.ts';
 import { PUBLISHER_LOCK } from '../shared/db/locks.ts';
+import type { DocumentFacts } from '../shared/frame/manifest.ts';
 import { connectNats } from '../shared/nats/connect.ts';
-import { ensureStream } from '../shared/nats/stream.ts';
+import { exchangeASpotTrades } from '../shared/registry/datasets/exchange_a_spot_trades.ts';
+import { PATIENCE_MS } from './support/patience.ts';
 import {
-  compareNative,
   csvOf,
   DATASET,
-  DAY_MS,
   dayNames,
   documentPath,
   type Json,
@@ -25,438 +24,9 @@ import {
   writeDocument,
 } from './support/pipeline.ts';
 import { temporaryDir } from './support/stack.ts';
+import { compareNative } from './support/trade-oracle.ts';
 
 const ROWS = 200;
-const sha256 = (bytes: string | Buffer) => createHash('sha256').update(bytes).digest('hex');
-
-// ---- messages made by hand: the format as documented, without the project's codec -----------------------------------
-
-interface Message {
-  subject: string;
-  header: Record<string, Json>;
-  raw: Buffer;
-}
-
-function pack({ header, raw }: Message): Buffer {
-  const head = Buffer.from(JSON.stringify(header));
-  const rest = Buffer.concat([head, zstdCompressSync(raw)]);
-  const prefix = Buffer.alloc(12);
-  prefix.write('TMK1', 0, 'latin1');
-  prefix.writeUInt32LE(head.length, 4);
-  prefix.writeUInt32LE(crc32(rest), 8);
-  return Buffer.concat([prefix, rest]);
-}
-
-/** The messages of one attempt, as a publisher would send them; `spoil` changes them before they are packed. */
-interface Attempt {
-  frames: Message[];
-  manifest: Message;
-  facts: Record<string, Json>;
-}
-
-function attemptOf(day: string, csv: string, more: { attempt?: number; revision?: number } = {}): Attempt {
-  const { attempt = 1, revision = 1 } = more;
-  const fromMs = Date.parse(`${day}T00:00:00Z`);
-  const toMs = fromMs + DAY_MS;
-  const decoder = new TradeFileDecoder({ document: 'forged', fromMs, toMs, frameRawBytes: 5000 });
-  const items = [...decoder.push(Buffer.from(csv)), ...decoder.finish()];
-  const common = { version: 1, dataset: DATASET, partition: day, revision, attempt, document_sha256: sha256(csv) };
-  const message = (frame: number, header: object, raw: Buffer): Message => ({
-    subject: `${DATASET}.${day}.${attempt}.${frame}`,
-    header: { ...common, frame, raw_bytes: raw.length, raw_sha256: sha256(raw), ...header },
-    raw,
-  });
-  const frames: Message[] = [];
-  let facts: Record<string, Json> = {};
-  for (const item of items) {
-    if (item.kind === 'events') {
-      const { partition: _partition, raw, ...header } = item;
-      frames.push(message(frames.length, { ...header, kind: 'frame', encoding: 'lines' }, raw));
-    } else {
-      facts = {
-        format: 1,
-        ...common,
-        frames: frames.length,
-        first_sequence: 0,
-        from_ms: fromMs,
-        to_ms: toMs,
-        synthetic: false,
-        ...item.facts,
-        document: { name: 'forged.zip', sha256: sha256(csv), bytes: csv.length, granularity: 'daily' },
-        ingested_at_ms: Date.now(),
-      };
-    }
-  }
-  return { frames, facts, manifest: message(frames.length, { kind: 'manifest' }, Buffer.from('{}')) };
-}
-
-/** Changes a frame's bytes, keeping its header true to them. */
-function rewrite(message: Message, raw: Buffer, more: object = {}): void {
-  message.raw = raw;
-  Object.assign(message.header, { raw_bytes: raw.length, raw_sha256: sha256(raw), ...more });
-}
-
-type Sealed = Message | { subject: string; bytes: Buffer };
-
-/** Publishes in order. The manifest is filled in last: it names the sequence of the first frame. */
-async function publish(natsUrl: string, attempt: Attempt | readonly Sealed[]): Promise<void> {
-  await using connection = await connectNats(natsUrl, 'forger');
-  await ensureStream(connection, DATASET, 1 << 30);
-  const client = jetstream(connection);
-  const send = async (message: Sealed) =>
-    (await client.publish(message.subject, 'bytes' in message ? message.bytes : pack(message))).seq;
-  if (!('facts' in attempt)) {
-    for (const message of attempt) await send(message);
-    return;
-  }
-  const sequences: number[] = [];
-  for (const message of attempt.frames) sequences.push(await send(message));
-  const { facts, manifest } = attempt;
-  await send(sealed(manifest, { ...facts, first_sequence: facts.first_sequence || (sequences[0] ?? 1) }));
-}
-
-function sealed(manifest: Message, facts: object): Message {
-  const copy = { ...manifest, header: { ...manifest.header } };
-  rewrite(copy, manifest.raw.equals(Buffer.from('{}')) ? Buffer.from(JSON.stringify(facts)) : manifest.raw);
-  return copy;
-}
-
-// ---- damaged and misleading attempts -------------------------------------------------------------------------------
-
-interface Case {
-  readonly name: string;
-  /** Changes the attempt in place, or gives what is published instead. */
-  readonly spoil: (attempt: Attempt) => readonly Sealed[] | undefined;
-  /** What the quarantine says; null: the attempt has no readable manifest, so nothing but silence. */
-  readonly reason: RegExp | null;
-}
-
-/** Changes in place; the attempt is then published as it is. */
-const changed = (change: (attempt: Attempt) => void) => (attempt: Attempt) => {
-  change(attempt);
-  return undefined;
-};
-const framesAre = (change: (frames: Message[]) => unknown) => changed(({ frames }) => void change(frames));
-const frameIs = (bytes: (frame: Message) => Buffer) => changed(({ frames }) => rewrite(frames[1], bytes(frames[1])));
-const frameSays = (change: (header: Record<string, Json>) => object) =>
-  changed(({ frames }) => void Object.assign(frames[1].header, change(frames[1].header)));
-const manifestSays = (change: (facts: Record<string, Json>) => object) =>
-  changed(({ facts }) => void Object.assign(facts, change(facts)));
-const manifestIs = (text: string) =>
-  changed(({ manifest }) => void Object.assign(manifest, { raw: Buffer.from(text) }));
-const plusOne = (text: string) => String(BigInt(text) + 1n);
-const lines = (message: Message) => message.raw.toString().split('\n').slice(0, -1);
-const flip = (message: Message, byte: number): Sealed => {
-  const bytes = pack(message);
-  bytes[byte < 0 ? bytes.length + byte : byte] ^= 0x10;
-  return { subject: message.subject, bytes };
-};
-
-const CASES: readonly Case[] = [
-  {
-    name: 'a frame whose digest is wrong',
-    spoil: frameSays(() => ({ raw_sha256: 'ab'.repeat(32) })),
-    reason: /digest/,
-  },
-  {
-    name: 'a frame whose bytes were changed, header and all',
-    spoil: frameIs((frame) => Buffer.from(frame.raw.toString().replace(/,4(\d)/, (_, digit) => `,3${digit}`))),
-    reason: /rows_hash: expected -?\d+, found -?\d+/,
-  },
-  { name: 'a frame that is missing in the middle', spoil: framesAre((frames) => frames.splice(1, 1)), reason: /frame 2 follows frame 0/ }, // biome-ignore format: a case a line
-  { name: 'a first frame that is missing', spoil: framesAre((frames) => frames.splice(0, 1)), reason: /first frame is missing/ }, // biome-ignore format: a case a line
-  {
-    name: 'a last frame that is missing',
-    spoil: framesAre((frames) => frames.pop()),
-    reason: /frame 3 follows frame 1/,
-  },
-  { name: 'all frames missing', spoil: framesAre((frames) => frames.splice(0)), reason: /first frame is missing/ },
-  { name: 'frames in another order', spoil: framesAre((frames) => frames.reverse()), reason: /first frame is missing/ },
-  {
-    name: 'a frame that comes twice',
-    spoil: framesAre((frames) => frames.splice(1, 0, { ...frames[0], subject: `${frames[0].subject}9` })),
-    reason: /frame 0 follows frame 0/,
-  },
-  {
-    name: 'a frame that says it holds more rows',
-    spoil: frameSays(({ rows }) => ({ rows: rows + 1 })),
-    reason: /trade|hold/,
-  },
-  {
-    name: 'a frame that says it holds fewer rows',
-    spoil: frameSays(({ rows }) => ({ rows: rows - 1 })),
-    reason: /trade/,
-  },
-  { name: 'a frame that says it holds a billion rows', spoil: frameSays(() => ({ rows: 1e9 })), reason: /1000000000/ }, // biome-ignore format: a case a line
-  {
-    name: 'a frame of garbage, rightly signed',
-    spoil: frameIs(() => Buffer.from('garbage\n'.repeat(100))),
-    reason: /no trade|does not hold/,
-  },
-  {
-    name: 'a frame of another day',
-    spoil: frameIs((frame) => Buffer.from(frame.raw.toString().replaceAll(/,17(\d{11}),/g, ',16$1,'))),
-    reason: /outside its partition/,
-  },
-  {
-    name: 'a row that comes twice',
-    spoil: frameIs((frame) => {
-      const all = lines(frame);
-      all[3] = all[2];
-      return Buffer.from(`${all.join('\n')}\n`);
-    }),
-    reason: /rows repeat/,
-  },
-  {
-    name: 'a price that the totals cannot hold',
-    spoil: frameIs((frame) => Buffer.from(frame.raw.toString().replace(/^(\d+),[\d.]+,/, '$1,1e300,'))),
-    reason: /refuses the rows.*out of range/,
-  },
-  {
-    name: 'a message damaged in its header',
-    spoil: ({ frames, manifest, facts }) => [frames[0], flip(frames[1], 40), frames[2], sealed(manifest, facts)],
-    reason: /CRC/,
-  },
-  {
-    name: 'a message damaged in its body',
-    spoil: ({ frames, manifest, facts }) => [frames[0], flip(frames[1], -40), frames[2], sealed(manifest, facts)],
-    reason: /CRC/,
-  },
-  {
-    name: 'a first message that is no message',
-    spoil: ({ frames, manifest, facts }) => [
-      { subject: frames[0].subject, bytes: Buffer.from('nonsense') },
-      ...frames.slice(1),
-      sealed(manifest, facts),
-    ],
-    reason: /first frame is missing/,
-  },
-  { name: 'a message of an unknown version', spoil: frameSays(() => ({ version: 9 })), reason: /version 9/ }, // biome-ignore format: a case a line
-  {
-    name: 'a body over all limits',
-    spoil: frameSays(() => ({ raw_bytes: 1 << 30 })),
-    reason: /claims/,
-  },
-  { name: 'a manifest that counts a row more', spoil: manifestSays((facts) => ({ rows: facts.rows + 1 })), reason: /rows: expected 201, found 200/ }, // biome-ignore format: a case a line
-  {
-    name: 'a manifest with another total',
-    spoil: manifestSays(({ totals }) => ({ totals: { ...totals, price: plusOne(totals.price) } })),
-    reason: /totals\.price: expected \d+, found \d+$/,
-  },
-  {
-    name: 'a manifest with another row hash',
-    spoil: manifestSays((facts) => ({ rows_hash: plusOne(facts.rows_hash) })),
-    reason: /^rows_hash: /,
-  },
-  {
-    name: 'a manifest with another first id',
-    spoil: manifestSays((facts) => ({ first_offset: plusOne(facts.first_offset) })),
-    reason: /first_offset: /,
-  },
-  { name: 'a manifest with another last time', spoil: manifestSays((facts) => ({ last_ms: facts.last_ms - 1 })), reason: /^last_ms: / }, // biome-ignore format: a case a line
-  {
-    name: 'a manifest that admits a gap',
-    spoil: manifestSays(() => ({ gaps: 1 })),
-    reason: /^gaps: expected 1, found 0/,
-  },
-  {
-    name: 'a manifest that claims a longer window',
-    spoil: manifestSays((facts) => ({ from_ms: facts.from_ms - 30 * DAY_MS, to_ms: facts.to_ms + 30 * DAY_MS })),
-    reason: /manifest\.from_ms.*manifest\.to_ms/,
-  },
-  { name: 'a manifest that claims another day', spoil: manifestSays(() => ({ partition: '2001-01-01' })), reason: /manifest\.partition/ }, // biome-ignore format: a case a line
-  { name: 'a manifest that claims another place', spoil: manifestSays(() => ({ first_sequence: 1 })), reason: /manifest\.first_sequence/ }, // biome-ignore format: a case a line
-  {
-    name: 'a manifest that claims another attempt',
-    spoil: manifestSays(() => ({ attempt: 7 })),
-    reason: /manifest\.attempt/,
-  },
-  { name: 'a manifest of fewer frames', spoil: manifestSays(() => ({ frames: 2 })), reason: /frames/ },
-  {
-    name: 'a manifest that is not JSON',
-    spoil: manifestIs('{"format":1,'),
-    reason: null,
-  },
-  { name: 'a manifest that lacks facts', spoil: manifestIs('{"format":1}'), reason: null }, // biome-ignore format: a case a line
-  {
-    name: 'a manifest that is damaged',
-    spoil: ({ frames, manifest, facts }) => [...frames, flip(sealed(manifest, facts), 60)],
-    reason: null,
-  },
-  { name: 'frames without a manifest', spoil: ({ frames }) => frames, reason: null },
-  {
-    name: 'messages of no attempt at all',
-    spoil: () => [
-      { subject: `${DATASET}.x`, bytes: Buffer.from('nonsense') },
-      { subject: `${DATASET}.2024-01-01.x.y`, bytes: Buffer.alloc(0) },
-    ],
-    reason: null,
-  },
-];
-
-const DAYS = dayNames('2024-08-01', CASES.length + 3);
-const csvOfDay = (index: number) =>
-  csvOf({ day: DAYS[index], rows: ROWS, seed: 8, firstId: 1 + index * ROWS, timeUnit: 'ms' });
-
-describe('a log of damaged and misleading attempts', () => {
-  let system: System;
-  let quarantined: Map<string, Json>;
-  const good = DAYS.at(-1)!;
-  const [left, right] = DAYS.slice(-3);
-
-  beforeAll(async () => {
-    system = await System.create();
-    for (const [index, { spoil }] of CASES.entries()) {
-      const attempt = attemptOf(DAYS[index], csvOfDay(index));
-      expect(attempt.frames.length).toBe(3);
-      const instead = spoil(attempt);
-      await publish(system.env.natsUrl, instead ?? attempt);
-    }
-    // Two attempts among each other.
-    const [a, b] = [left, right].map((day, index) => attemptOf(day, csvOfDay(CASES.length + index)));
-    await publish(system.env.natsUrl, [
-      a.frames[0],
-      b.frames[0],
-      a.frames[1],
-      b.frames[1],
-      a.frames[2],
-      sealed(a.manifest, { ...a.facts, first_sequence: 1 }),
-      b.frames[2],
-      sealed(b.manifest, { ...b.facts, first_sequence: 2 }),
-    ]);
-    await writeDocument(system.vendor, good, csvOfDay(DAYS.length - 1));
-    const answer = await system.backfill(good, good);
-    expect([answer.exit, answer.json?.units]).toEqual([0, [{ partition: good, state: 'proved', rows: ROWS }]]);
-    const rows = await system.rows(`select * from partitions where state = 'quarantined'`);
-    quarantined = new Map(rows.map((row) => [row.partition_key, row]));
-  });
-  afterAll(() => system[Symbol.asyncDispose]());
-
-  test.each(CASES.filter(({ reason }) => reason !== null).map((each) => [each.name, each] as const))(
-    '%s: quarantined, naming the fact',
-    async (_name, each) => {
-      const day = DAYS[CASES.indexOf(each)];
-      expect(quarantined.get(day)).toMatchObject({ attempt: 1, reason: expect.stringMatching(each.reason!) });
-      const window = [Date.parse(`${day}T00:00:00Z`), Date.parse(`${day}T00:00:00Z`) + DAY_MS];
-      expect([Number(quarantined.get(day).from_ms), Number(quarantined.get(day).to_ms)]).toEqual(window);
-      const [ledger] = await system.rows('select kind, reason from ledger where partition_key = $1', [day]);
-      expect(ledger).toMatchObject({ kind: 'quarantined', reason: expect.stringMatching(each.reason!) });
-      const [attempt] = await system.rows('select state from attempts where partition_key = $1', [day]);
-      expect(attempt).toEqual({ state: 'quarantined' });
-    },
-  );
-
-  test('two attempts among each other: neither is proved', () => {
-    expect(quarantined.get(left)?.reason).toMatch(/first frame is missing|follows/);
-    expect(quarantined.get(right)?.reason).toMatch(/first frame is missing|follows/);
-  });
-
-  test('serves nothing but the good day', async () => {
-    const readable = CASES.filter(({ reason }) => reason !== null).length + 2;
-    expect([...quarantined.keys()]).toHaveLength(readable);
-    const [counts] = await system.rows(
-      `select (select count(*) from ${DATASET}) as native, (select sum(trade_count) from canonical_aligned_1s_aggregates) as aligned,
-        (select count(distinct partition_key) from frames) as frames, (select proved::text from coverage where dataset_id = 1) as proved`,
-    );
-    const from = Date.parse(`${good}T00:00:00Z`);
-    expect(counts).toEqual({
-      native: String(ROWS),
-      aligned: String(ROWS),
-      frames: '1',
-      proved: `{[${from},${from + DAY_MS})}`,
-    });
-    const { json, exit } = await system.run(['status', DATASET]);
-    expect(exit).toBe(1);
-    expect(json.datasets[0].partitions).toMatchObject({ proved: 1, quarantined: readable });
-    expect(json.datasets[0].log.lag_messages).toBe(0);
-    expect(await system.leftovers()).toEqual([]);
-  });
-
-  test('is read from its checkpoint again and again without another word', async () => {
-    const ledger = await system.rows('select count(*)::int4 as n from ledger');
-    expect((await system.backfill(good, good)).exit).toBe(0);
-    expect(await system.rows('select count(*)::int4 as n from ledger')).toEqual(ledger);
-  });
-
-  test('holds a quarantined day back until it is re-ingested from the vendor', async () => {
-    const [day] = DAYS;
-    await writeDocument(system.vendor, day, csvOfDay(0));
-    const refused = await system.backfill(day, day);
-    expect([refused.exit, refused.json.units[0].code]).toEqual([1, 'PARTITION_PROOF_FAILED']);
-    expect(refused.json.units[0].reason).toContain('digest');
-    const again = await system.reingest(day, day, 'the frame was damaged');
-    expect([again.exit, again.json.units[0].state]).toEqual([0, 'proved']);
-    const [row] = await system.rows(
-      'select state, attempt, revision, reason from partitions where partition_key = $1',
-      [day],
-    );
-    expect(row).toEqual({ state: 'proved', attempt: 2, revision: 2, reason: null });
-  });
-
-  test('has a day whose attempt got no manifest proved by the next one', async () => {
-    const at = CASES.findIndex(({ name }) => name === 'frames without a manifest');
-    await writeDocument(system.vendor, DAYS[at], csvOfDay(at));
-    // That attempt is not in the catalog: to the publisher its subjects are taken, by itself as it were.
-    const { exit, json } = await system.backfill(DAYS[at], DAYS[at]);
-    expect([exit, json.units[0].state]).toEqual([0, 'proved']);
-  });
-});
-
-describe('an attempt for a day that is proved', () => {
-  test('is passed over: in silence with the same content, on record with other', async () => {
-    await using system = await System.create();
-    const [day, next, after] = dayNames('2024-08-01', 3);
-    const csv = csvOf({ day, rows: ROWS, seed: 8, firstId: 1, timeUnit: 'ms' });
-    await writeDocument(system.vendor, day, csv);
-    await writeDocument(system.vendor, next, csvOf({ day: next, rows: ROWS, seed: 8, firstId: 201, timeUnit: 'ms' }));
-    expect((await system.backfill(day, day)).exit).toBe(0);
-    const before = await system.digests();
-    await publish(system.env.natsUrl, attemptOf(day, csv, { attempt: 2 }));
-    const other = csvOf({ day, rows: ROWS + 1, seed: 9, firstId: 1, timeUnit: 'ms' });
-    await publish(system.env.natsUrl, attemptOf(day, other, { attempt: 3 }));
-    expect((await system.backfill(next, next)).exit).toBe(0);
-    expect((await system.digests())[day]).toEqual(before[day]);
-    expect(await system.rows('select attempt, state from attempts where partition_key = $1 order by 1', [day])).toEqual(
-      [
-        { attempt: 1, state: 'proved' },
-        { attempt: 2, state: 'refused' },
-        { attempt: 3, state: 'refused' },
-      ],
-    );
-    const ledger = await system.rows('select kind, reason, details from ledger');
-    expect(ledger).toMatchObject([{ kind: 'late_arrival_refused', details: { attempt: 3 } }]);
-    expect(ledger[0].reason).toContain('rows_hash');
-    expect((await system.status()).late_arrivals).toHaveLength(1);
-
-    // A revision that fails its proof leaves the proved one as it is.
-    const revision = attemptOf(day, other, { attempt: 4, revision: 2 });
-    revision.facts.rows_hash = '17';
-    await publish(system.env.natsUrl, revision);
-    const third = csvOf({ day: after, rows: ROWS, seed: 8, firstId: 401, timeUnit: 'ms' });
-    await writeDocument(system.vendor, after, third);
-    const last = await system.backfill(day, after);
-    expect([last.exit, last.json.unchanged, last.json.proved]).toEqual([0, 2, 1]);
-    expect((await system.digests())[day]).toEqual(before[day]);
-    const [quarantine] = await system.rows(`select reason from ledger where kind = 'quarantined'`);
-    expect(quarantine.reason).toMatch(/^rows_hash: expected 17/);
-  });
-
-  test('whose events are not what its manifest says is found by verify --deep', async () => {
-    await using system = await System.create();
-    const [day, next] = dayNames('2024-08-01', 2);
-    const forged = attemptOf(day, csvOf({ day, rows: ROWS, seed: 8, firstId: 1, timeUnit: 'ms' }));
-    forged.facts.events_sha256 = 'cd'.repeat(32);
-    await publish(system.env.natsUrl, forged);
-    await writeDocument(system.vendor, next, csvOf({ day: next, rows: ROWS, seed: 8, firstId: 201, timeUnit: 'ms' }));
-    expect((await system.backfill(next, next)).exit).toBe(0);
-    const { exit, json } = await system.run(['verify', DATASET, '--deep']);
-    expect(exit).toBe(1);
-    expect(json.units).toMatchObject([
-      { partition: day, state: 'quarantined', reason: expect.stringMatching(/^events_sha256: expected cdcd/) },
-      { partition: next, state: 'proved' },
-    ]);
-  });
-});
 
 // ---- the stream itself ---------------------------------------------------------------------------------------------
 
@@ -483,7 +53,7 @@ describe('a stream that is not the one that was projected', () => {
     const startedAt = performance.now();
     const { exit, json } = await system.backfill(days[2], days[2]);
     expect([exit, json.error?.code ?? json.units?.[0].code]).toEqual([1, 'LOG_REWOUND']);
-    expect(performance.now() - startedAt).toBeLessThan(20_000);
+    expect(performance.now() - startedAt).toBeLessThan(PATIENCE_MS);
     expect(await system.log()).toEqual([]);
     expect(await system.digests()).toEqual(digests);
     expect((await system.traces(days[2])).state).toBe(null);
@@ -548,8 +118,29 @@ describe('a stream that is not the one that was projected', () => {
   });
 });
 
+// Seen after a kill -9 of nats-server that lost the only frames there were: it calls the message before the first one a
+// "bad request", which was taken for an outage and asked again until patience ended.
+test('an attempt whose frames were all lost begins again in the empty log', async () => {
+  const day = '2024-09-01';
+  const text = csvOf({ day, rows: ROWS, seed: 4, firstId: 1, timeUnit: 'us' });
+  await using undisturbed = await System.create();
+  await using system = await System.create();
+  for (const { vendor } of [undisturbed, system]) await writeDocument(vendor, day, text);
+  expect((await undisturbed.backfill(day, day)).exit).toBe(0);
+  expect((await system.run(['migrate'])).exit).toBe(0);
+  const [{ document }] = await undisturbed.rows<{ document: DocumentFacts }>('select document from attempts');
+  const opening = { attempt: 1, revision: 1, publisher: 'killed', document, synthetic: false };
+  await new Catalog(system.client).openAttempts(exchangeASpotTrades, [day], opening);
+
+  const { json } = await system.backfill(day, day);
+  expect(json.units).toMatchObject([{ partition: day, state: 'proved', rows: ROWS }]);
+  expect(await system.rows('select attempt, state from attempts')).toEqual([{ attempt: 1, state: 'proved' }]);
+  expect(await system.digests()).toEqual(await undisturbed.digests());
+});
+
 describe('a stream that is full', () => {
   const days = dayNames('2024-09-01', 3);
+
   test.each([
     ['in the environment', (bytes: number) => [{ SVC_STREAM_MAX_BYTES: String(bytes) }, []] as const],
     ['as a flag', (bytes: number) => [{}, ['--stream-max-bytes', String(bytes)]] as const],
@@ -606,7 +197,7 @@ describe('the publisher lease', () => {
       await using holder = await connect({ url: system.env.databaseUrl, name: 'somebody else, pid 17' });
       await holder.query('select pg_advisory_lock($1, 1)', [PUBLISHER_LOCK]);
       const { exit, json } = await system.backfill(day, day);
-      expect([exit, json.error.code]).toEqual([1, 'PUBLISHER_LEASE_HELD']);
+      expect([exit, json.error.code]).toEqual([3, 'PUBLISHER_LEASE_HELD']);
       expect(json.error.message).toContain('somebody else, pid 17');
       expect(await system.log()).toEqual([]);
     }

@@ -3,27 +3,21 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { verifyPartition } from '../pipelines/prove/verify.ts';
-import { adapterOf } from '../pipelines/sources/index.ts';
+import { projectionOf } from '../pipelines/sources/projections.ts';
 import { Catalog } from '../shared/db/catalog.ts';
 import { connect } from '../shared/db/connect.ts';
 import { connectNats } from '../shared/nats/connect.ts';
 import { exchangeASpotTrades } from '../shared/registry/datasets/exchange_a_spot_trades.ts';
 import { faultOf } from './support/faults.ts';
-import {
-  compareNative,
-  csvOf,
-  DATASET,
-  DAY_MS,
-  dayNames,
-  type Json,
-  System,
-  writeDocument,
-} from './support/pipeline.ts';
+import { type Answer, csvOf, DATASET, DAY_MS, dayNames, type Json, System, writeDocument } from './support/pipeline.ts';
+import { compareNative } from './support/trade-oracle.ts';
 
 const ROWS = 3000;
-const DAYS = dayNames('2024-10-01', 3);
+/** Most tests have three days; the one of many damages has a day for each. */
+const ALL_DAYS = dayNames('2024-10-01', 14);
+const DAYS = ALL_DAYS.slice(0, 3);
 const csvOfDay = (index: number, seed = 12) =>
-  csvOf({ day: DAYS[index], rows: ROWS, seed, firstId: 1 + index * ROWS, timeUnit: 'us' });
+  csvOf({ day: ALL_DAYS[index], rows: ROWS, seed, firstId: 1 + index * ROWS, timeUnit: 'us' });
 const startOf = (day: string) => Date.parse(`${day}T00:00:00Z`);
 const ALL = `{[${startOf(DAYS[0])},${startOf(DAYS[2]) + DAY_MS})}`;
 const unit = (json: Json, partition: string) => json.units.find((each: Json) => each.partition === partition);
@@ -33,111 +27,166 @@ let system: System;
 let csv: string[];
 let digests: Json;
 
-async function create(): Promise<void> {
+async function create(days: readonly string[] = DAYS): Promise<void> {
   system = await System.create();
   csv = [];
-  for (const [index, day] of DAYS.entries()) {
+  for (const [index, day] of days.entries()) {
     await writeDocument(system.vendor, day, csvOfDay(index));
     csv.push(join(system.env.dir, `${day}.csv`));
     await writeFile(csv[index], csvOfDay(index));
   }
-  expect((await system.backfill(DAYS[0], DAYS[2])).exit).toBe(0);
+  expect((await system.backfill(days[0], days.at(-1)!)).exit).toBe(0);
   digests = await system.digests();
 }
 
 const coverage = async () =>
   (await system.rows('select proved::text as proved, version from coverage where dataset_id = 1'))[0];
 const ledger = () => system.rows('select partition_key, kind, reason, details from ledger order by entry_id');
-const inDay = (index: number, column = '"timestamp"') =>
-  `${column} >= ${startOf(DAYS[index])} and ${column} < ${startOf(DAYS[index]) + DAY_MS}`;
-const second = `canonical_aligned_1s_aggregates where dataset_id = 1 and aligned_at_utc >= '${DAYS[1]}' and aligned_at_utc < '${DAYS[2]}'`;
+const rangeOf = (index: number) => `[${startOf(ALL_DAYS[index])},${startOf(ALL_DAYS[index]) + DAY_MS})`;
+
+/** What the statements of a damage name. */
+interface Place {
+  /** Trade ids of the day. */
+  readonly first: number;
+  readonly last: number;
+  readonly rows: string;
+  readonly seconds: string;
+}
+
+function placeOf(index: number): Place {
+  const start = startOf(ALL_DAYS[index]);
+  return {
+    first: index * ROWS + 7,
+    last: (index + 1) * ROWS - 7,
+    rows: `"timestamp" >= ${start} and "timestamp" < ${start + DAY_MS}`,
+    seconds: `canonical_aligned_1s_aggregates where dataset_id = 1 and aligned_at_utc >= to_timestamp(${start / 1000})
+      and aligned_at_utc < to_timestamp(${(start + DAY_MS) / 1000})`,
+  };
+}
 
 /** One thing done to stored rows by hand, and what shows it. */
-const DAMAGES: readonly [string, string, RegExp][] = [
-  ['a price', `update ${DATASET} set price = price + 0.01 where trade_id = ${ROWS + 7}`, /rows_hash.*totals\.price/],
+const DAMAGES: readonly [string, (place: Place) => string, RegExp][] = [
+  [
+    'a price',
+    ({ first }) => `update ${DATASET} set price = price + 0.01 where trade_id = ${first}`,
+    /rows_hash.*totals\.price/,
+  ],
   [
     'a price by the last bit',
-    `update ${DATASET} set price = price * 1.0000000000000002 where trade_id = ${ROWS + 7}`,
+    ({ first }) => `update ${DATASET} set price = price * 1.0000000000000002 where trade_id = ${first}`,
     /rows_hash/,
   ],
-  ['a flag', `update ${DATASET} set is_buyer_maker = not is_buyer_maker where trade_id = ${ROWS + 7}`, /^rows_hash: /],
-  ['a time', `update ${DATASET} set "timestamp" = "timestamp" + 1 where trade_id = ${ROWS + 7}`, /^rows_hash: /],
   [
-    'two prices exchanged',
-    `update ${DATASET} a set price = b.price from ${DATASET} b
-     where (a.trade_id, b.trade_id) in ((${ROWS + 7}, ${2 * ROWS - 7}), (${2 * ROWS - 7}, ${ROWS + 7}))`,
+    'a flag',
+    ({ first }) => `update ${DATASET} set is_buyer_maker = not is_buyer_maker where trade_id = ${first}`,
     /^rows_hash: /,
   ],
-  ['a row taken out', `delete from ${DATASET} where trade_id = ${ROWS + 7}`, /rows: expected 3000, found 2999/],
+  [
+    'a time',
+    ({ first }) => `update ${DATASET} set "timestamp" = "timestamp" + 1 where trade_id = ${first}`,
+    /^rows_hash: /,
+  ],
+  [
+    'two prices exchanged',
+    ({ first, last }) => `update ${DATASET} a set price = b.price from ${DATASET} b
+     where (a.trade_id, b.trade_id) in ((${first}, ${last}), (${last}, ${first}))`,
+    /^rows_hash: /,
+  ],
+  [
+    'a row taken out',
+    ({ first }) => `delete from ${DATASET} where trade_id = ${first}`,
+    /rows: expected 3000, found 2999/,
+  ],
   [
     'a row added',
-    `insert into ${DATASET} select "timestamp", trade_id + 1000000, price, quantity, quote_quantity, is_buyer_maker, is_best_match
-     from ${DATASET} where trade_id = ${ROWS + 7}`,
+    ({ first }) => `insert into ${DATASET} select "timestamp", trade_id + 1000000, price, quantity, quote_quantity,
+       is_buyer_maker, is_best_match from ${DATASET} where trade_id = ${first}`,
     /rows: expected 3000, found 3001/,
   ],
-  ['all rows gone', `delete from ${DATASET} where ${inDay(1)}`, /rows: expected 3000, found 0/],
+  ['all rows gone', ({ rows }) => `delete from ${DATASET} where ${rows}`, /rows: expected 3000, found 0/],
   [
     'a one-second price',
-    `update ${second.replace(' where', ' set high_price = high_price + 1 where')} and aligned_at_utc = (select min(aligned_at_utc) from ${second})`,
+    ({ seconds }) => `update ${seconds.replace(' where', ' set high_price = high_price + 1 where')}
+       and aligned_at_utc = (select min(aligned_at_utc) from ${seconds})`,
     /^aligned_hash: /,
   ],
   [
     'a one-second count',
-    `update ${second.replace(' where', ' set trade_count = trade_count + 1 where')} and aligned_at_utc = (select max(aligned_at_utc) from ${second})`,
+    ({ seconds }) => `update ${seconds.replace(' where', ' set trade_count = trade_count + 1 where')}
+       and aligned_at_utc = (select max(aligned_at_utc) from ${seconds})`,
     /aligned_events: expected 3000, found 3001/,
   ],
   [
     'a one-second row taken out',
-    `delete from ${second} and aligned_at_utc = (select max(aligned_at_utc) from ${second})`,
+    ({ seconds }) => `delete from ${seconds} and aligned_at_utc = (select max(aligned_at_utc) from ${seconds})`,
     /aligned_events: expected 3000, found 29\d\d/,
   ],
 ];
+const damage = (index = 1, [, sql] = DAMAGES[0]) => system.client.query(sql(placeOf(index)));
 
-describe('a stored row that was altered by hand', () => {
-  beforeAll(create);
+describe('stored rows that were altered by hand', () => {
+  /** Beside and between the damaged days. */
+  const SOUND = [0, 6, ALL_DAYS.length - 1];
+  const damaged = [...ALL_DAYS.keys()].filter((index) => !SOUND.includes(index));
+  const cases = DAMAGES.map((each, at) => ({ index: damaged[at], each, name: each[0] }));
+  let before: Json;
+  let verify: Answer;
+  beforeAll(async () => {
+    expect(damaged).toHaveLength(DAMAGES.length);
+    await create(ALL_DAYS);
+    before = await coverage();
+    for (const { index, each } of cases) expect((await damage(index, each)).rowCount, each[0]).toBeGreaterThan(0);
+    verify = await system.run(['verify', DATASET]);
+  });
   afterAll(() => system[Symbol.asyncDispose]());
 
-  test.each(DAMAGES)(
-    '%s: verify quarantines that day alone, replay replaces exactly it',
-    async (_name, sql, reason) => {
-      const before = await coverage();
-      const changed = await system.client.query(sql);
-      expect(changed.rowCount).toBeGreaterThan(0);
-      const entries = (await ledger()).length;
+  test.each(cases)('$name: verify quarantines that day', async ({ index, each: [, , reason] }) => {
+    const day = ALL_DAYS[index];
+    expect(unit(verify.json, day)).toMatchObject({ state: 'quarantined', reason: expect.stringMatching(reason) });
+    const [row] = await system.rows('select state, reason from partitions where partition_key = $1', [day]);
+    expect(row).toEqual({ state: 'quarantined', reason: expect.stringMatching(reason) });
+    expect((await ledger()).filter(({ partition_key }) => partition_key === day)).toMatchObject([
+      { kind: 'quarantined', reason: expect.stringMatching(reason) },
+    ]);
+  });
 
-      const verify = await system.run(['verify', DATASET]);
-      expect([verify.exit, verify.json.ok, states(verify.json)]).toEqual([
-        1,
-        false,
-        ['proved', 'quarantined', 'proved'],
-      ]);
-      expect(unit(verify.json, DAYS[1]).reason).toMatch(reason);
-      const shrunk = await coverage();
-      expect(shrunk.proved).toBe(
-        `{[${startOf(DAYS[0])},${startOf(DAYS[1])}),[${startOf(DAYS[2])},${startOf(DAYS[2]) + DAY_MS})}`,
-      );
-      expect(Number(shrunk.version)).toBe(Number(before.version) + 1);
-      const [row] = await system.rows('select state, reason from partitions where partition_key = $1', [DAYS[1]]);
-      expect(row).toEqual({ state: 'quarantined', reason: expect.stringMatching(reason) });
-      expect((await ledger()).slice(entries)).toMatchObject([
-        { partition_key: DAYS[1], kind: 'quarantined', reason: expect.stringMatching(reason) },
-      ]);
-      // Verified again there is nothing more to say, and a backfill does not pass over it in silence.
-      expect(states((await system.run(['verify', DATASET])).json)).toEqual(['proved', 'proved']);
+  test('verify quarantines no other, and has nothing more to say when it is run again', async () => {
+    expect([verify.exit, verify.json.ok, states(verify.json)]).toEqual([
+      1,
+      false,
+      ALL_DAYS.map((_, index) => (SOUND.includes(index) ? 'proved' : 'quarantined')),
+    ]);
+    const shrunk = await coverage();
+    expect(shrunk.proved).toBe(`{${SOUND.map(rangeOf).join()}}`);
+    expect(Number(shrunk.version)).toBe(Number(before.version) + damaged.length);
+    // A backfill does not pass over it in silence (below).
+    expect(states((await system.run(['verify', DATASET])).json)).toEqual(SOUND.map(() => 'proved'));
+  });
 
-      const replay = await system.run(['replay', DATASET]);
-      expect([replay.exit, states(replay.json)]).toEqual([0, ['identical', 'replaced', 'identical']]);
-      expect((await coverage()).proved).toBe(ALL);
-      expect(await system.digests()).toEqual(digests);
-      expect(await compareNative(system, csv, system.env.dir)).toEqual([3 * ROWS, 3 * ROWS, 0, 0]);
-      expect((await ledger()).slice(entries + 1)).toMatchObject([{ partition_key: DAYS[1], kind: 'replay_replaced' }]);
-      expect((await system.run(['verify', DATASET, '--deep'])).exit).toBe(0);
-    },
-  );
+  test('replay replaces exactly those', async () => {
+    const entries = (await ledger()).length;
+    const replay = await system.run(['replay', DATASET]);
+    expect([replay.exit, states(replay.json)]).toEqual([
+      0,
+      ALL_DAYS.map((_, index) => (SOUND.includes(index) ? 'identical' : 'replaced')),
+    ]);
+    expect((await coverage()).proved).toBe(before.proved);
+    expect(await system.digests()).toEqual(digests);
+    const rows = ALL_DAYS.length * ROWS;
+    expect(await compareNative(system, csv, system.env.dir)).toEqual([rows, rows, 0, 0]);
+    expect((await ledger()).slice(entries)).toMatchObject(
+      damaged.map((index) => ({ partition_key: ALL_DAYS[index], kind: 'replay_replaced' })),
+    );
+    expect((await system.run(['verify', DATASET, '--deep'])).exit).toBe(0);
+  });
+});
+
+describe('a stored row that was altered by hand', () => {
+  beforeAll(() => create());
+  afterAll(() => system[Symbol.asyncDispose]());
 
   test('replay finds and replaces it also where nobody verified', async () => {
-    const [, sql] = DAMAGES[0];
-    await system.client.query(sql);
+    await damage();
     const replay = await system.run(['replay', DATASET, '--from', DAYS[1], '--to', DAYS[1]]);
     expect([replay.exit, states(replay.json)]).toEqual([0, ['replaced']]);
     expect(unit(replay.json, DAYS[1]).reason).toMatch(/rows_hash/);
@@ -146,7 +195,7 @@ describe('a stored row that was altered by hand', () => {
   });
 
   test('replay of days outside the range given leaves them alone', async () => {
-    await system.client.query(DAMAGES[0][1]);
+    await damage();
     expect(states((await system.run(['replay', DATASET, '--from', DAYS[2]])).json)).toEqual(['identical']);
     expect(states((await system.run(['verify', DATASET, '--to', DAYS[0]])).json)).toEqual(['proved']);
     expect(states((await system.run(['replay', DATASET])).json)).toEqual(['identical', 'replaced', 'identical']);
@@ -156,7 +205,7 @@ describe('a stored row that was altered by hand', () => {
 describe('a day that verify quarantined', () => {
   beforeEach(async () => {
     await create();
-    await system.client.query(DAMAGES[0][1]);
+    await damage();
     expect((await system.run(['verify', DATASET])).exit).toBe(1);
     return () => system[Symbol.asyncDispose]();
   });
@@ -165,7 +214,10 @@ describe('a day that verify quarantined', () => {
     const refused = await system.backfill(DAYS[0], DAYS[2]);
     expect([refused.exit, unit(refused.json, DAYS[1]).code]).toEqual([1, 'PARTITION_PROOF_FAILED']);
     const again = await system.reingest(DAYS[1], DAYS[1], 'a row was altered');
-    expect([again.exit, again.json.units]).toEqual([0, [{ partition: DAYS[1], state: 'proved', rows: ROWS }]]);
+    expect([again.exit, again.json.units]).toEqual([
+      0,
+      [{ dataset: DATASET, partition: DAYS[1], state: 'proved', rows: ROWS }],
+    ]);
     const after = await system.digests();
     expect(after[DAYS[1]]).toEqual({ ...digests[DAYS[1]], revision: 2 });
     expect((await coverage()).proved).toBe(ALL);
@@ -206,7 +258,7 @@ describe('verify', () => {
       client,
       catalog,
       connection,
-      createRows: adapterOf(exchangeASpotTrades).createRows,
+      projection: projectionOf(exchangeASpotTrades),
       batchBytes: 1 << 23,
       deep: false,
     };
@@ -242,7 +294,7 @@ describe('a synthetic sample', () => {
     expect((await own.backfill(DAYS[0], DAYS[1])).exit).toBe(0);
     await own.rows('update partitions set synthetic = true');
     await own.rows('update coverage set synthetic = true where dataset_id = 1');
-    await own.client.query(DAMAGES[0][1]);
+    await damage();
     expect((await own.run(['verify', DATASET])).exit).toBe(1);
 
     expect((await own.backfill(DAYS[2], DAYS[2])).exit).toBe(0);

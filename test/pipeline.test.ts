@@ -8,23 +8,20 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { consecutiveDays, type DayOptions, writeDay, writeMonth } from '../pipelines/sources/exchange_a/generate.ts';
 import { unpackEventId } from '../shared/events/event-id.ts';
 import {
-  compareNative,
   csvOf,
   DATASET,
   DAY_MS,
   documentPath,
-  duckdb,
   filesBelow,
   type Json,
   memberName,
   ROOT,
   SYMBOL,
   System,
-  secondsOfFiles,
-  secondsStored,
-  tradesOf,
+  unzip,
   writeDocument,
 } from './support/pipeline.ts';
+import { compareNative, duckdb, secondsOfFiles, secondsStored, tradesOf } from './support/trade-oracle.ts';
 import { startVendorServer } from './support/vendor-server.ts';
 
 const DAYS: readonly DayOptions[] = [
@@ -65,10 +62,10 @@ describe('a backfill', () => {
 
   test('proves every day and says so', () => {
     expect(first).toMatchObject({ exit: 0, json: expect.anything() });
-    const { elapsed_ms, rows_per_second, units, ...rest } = first.json;
+    const { elapsed_ms, rows_per_second, units, feeds, ...rest } = first.json;
     expect(rest).toEqual({
       command: 'backfill',
-      dataset: DATASET,
+      feed: DATASET,
       ok: true,
       interrupted: false,
       proved: 3,
@@ -80,7 +77,7 @@ describe('a backfill', () => {
     });
     expect(elapsed_ms).toBeGreaterThan(0);
     expect(rows_per_second).toBeGreaterThan(0);
-    expect(units).toEqual(DAYS.map(({ day, rows }) => ({ partition: day, state: 'proved', rows })));
+    expect(units).toEqual(DAYS.map(({ day, rows }) => ({ dataset: DATASET, partition: day, state: 'proved', rows })));
     // One object on stdout, nothing worth a warning on stderr.
     expect(first.stdout.trim().split('\n')).toHaveLength(1);
     expect(first.stderr).toBe('');
@@ -155,7 +152,15 @@ describe('a backfill', () => {
       synthetic: false,
       rows: 100_000,
       partitions: { missing: 0, publishing: 0, published: 0, proved: 3, quarantined: 0 },
-      proved_ranges: [{ from_utc: '2024-03-01T00:00:00.000Z', to_utc_exclusive: '2024-03-04T00:00:00.000Z' }],
+      proved_ranges: [
+        {
+          source: 'exchange_a',
+          from: '2024-03-01',
+          to: '2024-03-03',
+          from_utc: '2024-03-01T00:00:00.000Z',
+          to_utc_exclusive: '2024-03-04T00:00:00.000Z',
+        },
+      ],
       gaps: [],
       proved_through_utc: '2024-03-04T00:00:00.000Z',
       offset_breaks: [],
@@ -167,7 +172,7 @@ describe('a backfill', () => {
       messages,
       last_sequence: messages,
       checkpoint_sequence: messages,
-      lag_messages: 0,
+      lag: { frames: 0, events: 0, event_time_seconds: 0, oldest_seconds: 0 },
       unreferenced_messages: 0,
     });
     expect(await system.rows('select * from ledger')).toEqual([]);
@@ -193,14 +198,21 @@ describe('a backfill', () => {
     expect(chunks).toEqual([{ uniques: 1 }, { uniques: 1 }, { uniques: 1 }]);
   });
 
-  test('run again finds nothing to do, and fetches no document for that', async () => {
+  test('run again finds nothing to do, and asks nobody; with --compare it asks for digests alone', async () => {
     await using server = await startVendorServer(system.vendor);
     const messages = (await system.log()).length;
-    const again = await system.backfill(FROM, TO, { SVC_EXCHANGE_A_BASE_URL: server.url.href });
-    expect(again.exit).toBe(0);
-    expect(again.json).toMatchObject({ ok: true, proved: 0, unchanged: 3, rows: 0 });
-    expect(again.json.units).toEqual(DAYS.map(({ day, rows }) => ({ partition: day, state: 'unchanged', rows })));
-    expect(server.requests().map(({ path }) => path)).toEqual(DAYS.map(({ day }) => `${documentPath(day)}.CHECKSUM`));
+    for (const [more, asked] of [
+      [[], []],
+      [['--compare'], DAYS.map(({ day }) => `${documentPath(day)}.CHECKSUM`)],
+    ]) {
+      const again = await system.backfill(FROM, TO, { SVC_EXCHANGE_A_BASE_URL: server.url.href }, more);
+      expect(again.exit).toBe(0);
+      expect(again.json).toMatchObject({ ok: true, proved: 0, unchanged: 3, rows: 0 });
+      expect(again.json.units).toEqual(
+        DAYS.map(({ day, rows }) => ({ dataset: DATASET, partition: day, state: 'unchanged', rows })),
+      );
+      expect(server.requests().map(({ path }) => path)).toEqual(asked);
+    }
     expect((await system.log()).length).toBe(messages);
     expect(await system.digests()).toEqual(digests);
   });
@@ -210,10 +222,10 @@ describe('a backfill', () => {
     const before = await system.rows('select manifest from partitions where partition_key = $1', [day.day]);
     const sha256 = await writeDocument(system.vendor, day.day, csvOf(day), { member: { method: 0 } });
     expect(sha256).not.toBe(before[0].manifest.document.sha256);
-    const again = await system.backfill(day.day, day.day);
+    const again = await system.backfill(day.day, day.day, {}, ['--compare']);
     expect([again.exit, unit(again.json, day.day)]).toEqual([
       0,
-      { partition: day.day, state: 'unchanged', rows: day.rows },
+      { dataset: DATASET, partition: day.day, state: 'unchanged', rows: day.rows },
     ]);
     expect(await system.digests()).toEqual(digests);
     expect(await system.rows('select * from ledger')).toEqual([]);
@@ -270,7 +282,7 @@ describe('a document that changed after its day was proved', () => {
 
   test('is refused loudly, recorded, and changes nothing', async () => {
     const messages = (await system.log()).length;
-    const { exit, json } = await system.backfill(day.day, next.day);
+    const { exit, json } = await system.backfill(day.day, next.day, {}, ['--compare']);
     expect(exit).toBe(1);
     expect(json).toMatchObject({ ok: false, refused: 1, unchanged: 1 });
     expect(unit(json, day.day)).toMatchObject({ state: 'refused', code: 'PARTITION_LATE_ARRIVAL' });
@@ -327,7 +339,7 @@ describe('a document that changed after its day was proved', () => {
     expect([exit, json.command, unit(json, day.day)]).toEqual([
       0,
       'reingest',
-      { partition: day.day, state: 'proved', rows: day.rows },
+      { dataset: DATASET, partition: day.day, state: 'proved', rows: day.rows },
     ]);
 
     const views = [...new Set(seen.map((view) => JSON.stringify(view)))].map((text) => JSON.parse(text));
@@ -362,7 +374,8 @@ describe('a document that changed after its day was proved', () => {
   });
 
   test('is then the one that is compared with', async () => {
-    expect((await system.backfill(day.day, next.day)).json).toMatchObject({ ok: true, unchanged: 2 });
+    const compared = await system.backfill(day.day, next.day, {}, ['--compare']);
+    expect(compared.json).toMatchObject({ ok: true, unchanged: 2 });
     const deep = await system.run(['verify', DATASET, '--deep']);
     expect([deep.exit, deep.json.units.map((each: Json) => each.state)]).toEqual([0, ['proved', 'proved']]);
     const replay = await system.run(['replay', DATASET]);
@@ -402,7 +415,12 @@ describe('the same days, ingested otherwise,', () => {
     const { exit, json } = await system.backfill('2024-03-15', '2024-03-15', {}, ['--granularity', 'monthly']);
     expect([exit, json.proved, json.unchanged, json.failed]).toEqual([1, 2, 1, 28]);
     expect(unit(json, '2024-03-15')).toMatchObject({ state: 'failed', code: 'SOURCE_EMPTY' });
-    expect(unit(json, DAYS[1].day)).toEqual({ partition: DAYS[1].day, state: 'unchanged', rows: DAYS[1].rows });
+    expect(unit(json, DAYS[1].day)).toEqual({
+      dataset: DATASET,
+      partition: DAYS[1].day,
+      state: 'unchanged',
+      rows: DAYS[1].rows,
+    });
     expect(await system.digests()).toEqual(reference);
     const documents = await system.rows(`select partition_key, manifest->'document'->>'name' as name from partitions`);
     expect(new Map(documents.map(({ partition_key, name }) => [partition_key, name]))).toEqual(
@@ -421,7 +439,7 @@ describe('the same days, ingested otherwise,', () => {
     const { exit, json } = await system.backfill(FROM, TO, {}, ['--granularity', 'monthly']);
     expect(exit).toBe(1);
     for (const { day, rows } of DAYS.slice(0, 2)) {
-      expect(unit(json, day)).toEqual({ partition: day, state: 'proved', rows });
+      expect(unit(json, day)).toEqual({ dataset: DATASET, partition: day, state: 'proved', rows });
     }
     expect(json).toMatchObject({ proved: 2, failed: 29 });
     expect(unit(json, TO)).toMatchObject({ state: 'failed', code: 'SOURCE_ROW_INVALID' });
@@ -547,10 +565,3 @@ describe('real documents', () => {
     expect(await system.rows('select * from attempts')).toEqual([]);
   });
 });
-
-/** Unpacks with Python's zipfile: not the code under test. */
-async function unzip(archive: string, name: string, dir: string): Promise<string> {
-  const { execFileSync } = await import('node:child_process');
-  execFileSync('python3', ['-m', 'zipfile', '-e', archive, dir]);
-  return join(dir, name);
-}

@@ -1,21 +1,22 @@
 /** `serving/main.ts` as a process: what it needs, what it says, where it listens, how it ends. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
+import { writeFile } from 'node:fs/promises';
 import { request as httpRequest, type IncomingMessage } from 'node:http';
 import { type AddressInfo, createServer } from 'node:net';
+import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { DATASET, loadBulk } from './support/load-rows.ts';
 import { API_KEY, eventually, migrated, SAMPLE_MATRIX } from './support/serving.ts';
-import { createTestEnv, type TestEnv } from './support/stack.ts';
+import { createMigratedEnv, createTestEnv, execute, type TestEnv } from './support/stack.ts';
 
 const MAIN = fileURLToPath(new URL('../serving/main.ts', import.meta.url));
 
 let env: TestEnv;
 beforeAll(async () => {
-  env = await createTestEnv();
-  await migrated(env.databaseUrl);
+  env = await createMigratedEnv();
   await loadBulk(env.databaseUrl, { fromDay: '2024-05-01', days: 1, rowsPerDay: 500_000 });
 });
 afterAll(() => env[Symbol.asyncDispose]());
@@ -71,6 +72,76 @@ describe('the start', () => {
     expect(code).toBe(2);
     for (const name of ['SVC_HTTP_PORT', 'SVC_QUERY_MAX_QUEUE', 'SVC_NO_SUCH']) expect(await stderr).toContain(name);
     expect(await stderr).not.toContain(API_KEY);
+  });
+
+  const matrixWith = async (faults: object) => {
+    const path = join(env.dir, 'matrix.json');
+    const entry = { rights_state: 'Hosted Allowed', rights_provisional: false, datasets: [DATASET], ...faults };
+    await writeFile(path, JSON.stringify({ version: '1', sources: { exchange_a: entry } }));
+    return path;
+  };
+
+  test('with them comes whatever else would be wrong: rights matrix, migrations, storage', async () => {
+    await using empty = await createTestEnv();
+    const SVC_SOURCE_RIGHTS_MATRIX_PATH = await matrixWith({ rights_state: 'Maybe', note: 'x' });
+    const { SVC_INTERNAL_API_KEY: _, ...some } = settings();
+    const child = start({
+      ...some,
+      SVC_DATABASE_URL: empty.databaseUrl,
+      SVC_SOURCE_RIGHTS_MATRIX_PATH,
+      SVC_QUERY_MAX_QUEUE: '-1',
+      SVC_HTTP_CORS_ORIGINS: 'example.org',
+    });
+    const stderr = text(child.stderr!);
+    expect((await once(child, 'exit'))[0]).toBe(2);
+    for (const fault of [
+      'SVC_QUERY_MAX_QUEUE: must be between',
+      'SVC_HTTP_CORS_ORIGINS: must be origins',
+      'SVC_INTERNAL_API_KEY: is required',
+      'rights matrix: sources.exchange_a.rights_state',
+      'rights matrix: sources.exchange_a: Unrecognized key',
+      'migrations not applied: 0001_catalog.sql',
+      `aligned storage, ${DATASET}: the table canonical_aligned_1s_aggregates is missing`,
+    ]) {
+      expect(await stderr).toContain(fault);
+    }
+  });
+
+  test('without a fault of the settings it starts, not ready, and names all the others at once', async () => {
+    await using other = await createMigratedEnv();
+    await execute(other.databaseUrl, 'alter table canonical_aligned_1s_aggregates drop column trade_count');
+    const SVC_SOURCE_RIGHTS_MATRIX_PATH = await matrixWith({ rights_provisional: 'no' });
+    const child = start({
+      ...settings(),
+      SVC_DATABASE_URL: other.databaseUrl,
+      SVC_SOURCE_RIGHTS_MATRIX_PATH,
+      SVC_BYOK_DATABASE_ROLE: 'nobody_here',
+    });
+    const logged = text(child.stderr!);
+    const { url } = await said(child);
+    const ready = await fetch(`${url}/readyz`);
+    expect([ready.status, ((await ready.json()) as { checks: object }).checks]).toEqual([
+      503,
+      {
+        rights: 'invalid',
+        database: 'ok',
+        migrations: 'ok',
+        aligned_storage: 'violated',
+        byok_role: 'unfit',
+        following: 'ok',
+      },
+    ]);
+    child.kill();
+    await once(child, 'exit');
+    const entries = (await logged).split('\n').filter((line) => line.includes('"msg":"not ready"'));
+    expect(entries).toHaveLength(1);
+    expect(JSON.parse(entries[0]).faults).toEqual([
+      expect.stringMatching(/^rights matrix: sources.exchange_a.rights_provisional/),
+      expect.stringMatching(/^aligned storage, exchange_a_spot_trades: column trade_count is missing/),
+      expect.stringMatching(/^aligned storage, exchange_b_spot_trades: column trade_count is missing/),
+      expect.stringMatching(/^aligned storage, exchange_c_spot_trades: column trade_count is missing/),
+      'role nobody_here: it does not exist',
+    ]);
   });
 
   test('one line on standard output, then it serves; a work order on standard input will do', async () => {

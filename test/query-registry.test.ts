@@ -5,8 +5,8 @@ import { OPERATORS_OF } from '../serving/contract/filters.ts';
 import { ALIGNED_COLUMNS, ALIGNED_TABLE } from '../shared/registry/aligned-storage.ts';
 import { DATASETS, type DatasetDefinition, type PgType, shapeOf } from '../shared/registry/index.ts';
 import { fileDays, windowOf } from '../shared/registry/partitions.ts';
-import { migrated, type Serving, startServing } from './support/serving.ts';
-import { createTestEnv, type TestEnv } from './support/stack.ts';
+import { type Serving, startServing } from './support/serving.ts';
+import { createMigratedEnv, type TestEnv } from './support/stack.ts';
 
 const DAY = '2024-06-01';
 const ROWS = 20;
@@ -19,8 +19,7 @@ let env: TestEnv;
 let serving: Serving;
 
 beforeAll(async () => {
-  env = await createTestEnv();
-  await migrated(env.databaseUrl);
+  env = await createMigratedEnv();
   const client = new pg.Client({ connectionString: env.databaseUrl });
   await client.connect();
   for (const dataset of BUCKETS) await fill(client, dataset);
@@ -147,4 +146,17 @@ describe.each(BUCKETS.map((dataset) => [dataset.key, dataset] as const))('%s', (
       }
     });
   });
+});
+
+describe.each([...DATASETS.values()].map((dataset) => [dataset.key, dataset] as const))('%s', (key, dataset) => {
+  test.skipIf(BUCKETS.includes(dataset)).each(['native', 'aligned_1s'] as const)(
+    'without proved rows: %s is 404 for any window',
+    async (mode) => {
+      const windows = [{}, { n_rows: 1 }, { n_random: 1 }, { time_range: [`${DAY}T00:00:00Z`, `${DAY}T01:00:00Z`] }];
+      for (const window of windows) {
+        const answer = await serving.query({ sources: [key], mode, ...window });
+        expect([answer.status, answer.json?.code], JSON.stringify(window)).toEqual([404, 'QUERY_NO_DATA']);
+      }
+    },
+  );
 });

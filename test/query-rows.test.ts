@@ -1,166 +1,43 @@
-/**
- * Rows of POST /v1/raw/query against an oracle in plain JavaScript: what was loaded, filtered and cut as the contract
- * says. Storage also holds rows that nothing has proved, before, between and after the proved days.
- */
+/** Rows of POST /v1/raw/query against an oracle in plain JavaScript: windows, fields, filters, the envelope. */
 import { writeFile } from 'node:fs/promises';
 import { DuckDBInstance } from '@duckdb/node-api';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { alignedOf, DATASET, DAY_MS, insertUnproved, loadDays, randomDay, type Trade } from './support/load-rows.ts';
-import { migrated, type Serving, startServing } from './support/serving.ts';
-import { createTestEnv, execute, type TestEnv } from './support/stack.ts';
+import { DATASET, DAY_MS } from './support/load-rows.ts';
+import type { Serving } from './support/serving.ts';
+import {
+  at,
+  type Body,
+  type Cell,
+  type Clause,
+  FIELDS,
+  iso,
+  type Mode,
+  NATIVE_FIELDS,
+  NOW,
+  PROVED_FROM,
+  PROVED_TO,
+  RANGES,
+  type Row,
+  type SmallHistory,
+  serveSmallHistory,
+  TRADES,
+  UNPROVED,
+  windowRows,
+} from './support/small-history.ts';
+import type { TestEnv } from './support/stack.ts';
 
-const NOW = Date.parse('2024-03-10T12:00:00Z');
-const iso = (ms: number) => new Date(ms).toISOString();
-const at = (text: string) => Date.parse(text);
-
-// 3 March is not proved: an interior gap. The rest of storage is rows that must never come out.
-const DAYS = [
-  randomDay('2024-03-01', 400, 1000, 1),
-  randomDay('2024-03-02', 300, 1400, 2),
-  randomDay('2024-03-04', 500, 2100, 3),
-  randomDay('2024-03-05', 200, 2600, 4),
-];
-const UNPROVED = [
-  randomDay('2024-02-29', 300, 700, 5),
-  randomDay('2024-03-03', 400, 1700, 6),
-  randomDay('2024-03-06', 300, 2800, 7),
-];
-const RANGES = [
-  { from: at('2024-03-01'), to: at('2024-03-03') },
-  { from: at('2024-03-04'), to: at('2024-03-06') },
-];
-const PROVED_FROM = RANGES[0].from;
-const PROVED_TO = RANGES[1].to;
-
-const TRADES = DAYS.flatMap((day) => day.trades);
-
-type Cell = number | string;
-type Row = Record<string, Cell>;
-
-const nativeRow = (trade: Trade): Row => ({ ...trade, datetime: iso(trade.timestamp) });
-const NATIVE = TRADES.map(nativeRow);
-/** Second, and the row without its validity, which depends on the window. */
-const ALIGNED = DAYS.flatMap((day) => alignedOf(day.trades));
-
-const NATIVE_FIELDS = {
-  trade_id: 'int64',
-  timestamp: 'int64',
-  price: 'float64',
-  quantity: 'float64',
-  quote_quantity: 'float64',
-  is_buyer_maker: 'bool01',
-  is_best_match: 'bool01',
-  datetime: 'timestamp_utc',
-} as const;
-const ALIGNED_FIELDS = {
-  aligned_at_utc: 'timestamp_utc',
-  open_price: 'float64',
-  high_price: 'float64',
-  low_price: 'float64',
-  close_price: 'float64',
-  quantity_sum: 'float64',
-  quote_volume_sum: 'float64',
-  trade_count: 'int64',
-  valid_from_utc: 'timestamp_utc',
-  valid_to_utc_exclusive: 'timestamp_utc',
-} as const;
-type Mode = 'native' | 'aligned_1s';
-const FIELDS: Record<Mode, Record<string, string>> = { native: NATIVE_FIELDS, aligned_1s: ALIGNED_FIELDS };
-
-interface Clause {
-  readonly field: string;
-  readonly op: string;
-  readonly value: unknown;
-}
-interface Body {
-  readonly sources: readonly string[];
-  readonly mode?: Mode;
-  readonly fields?: readonly string[];
-  readonly time_range?: readonly [string, string];
-  readonly n_rows?: number;
-  readonly n_random?: number;
-  readonly random_seed?: number;
-  readonly filters?: readonly Clause[];
-  readonly strict?: boolean;
-}
-
-/** All rows of a window, before filters, as the contract describes them. */
-function windowRows(body: Body): Row[] {
-  const [from, to] = body.time_range?.map(at) ?? [PROVED_FROM, PROVED_TO];
-  if (body.mode !== 'aligned_1s') return NATIVE.filter((row) => +row.timestamp >= from && +row.timestamp < to);
-  return ALIGNED.flatMap(({ aligned_at_ms, ...cells }, index) => {
-    if (aligned_at_ms < from || aligned_at_ms >= to) return [];
-    const range = RANGES.find((one) => aligned_at_ms >= one.from && aligned_at_ms < one.to)!;
-    const next = ALIGNED[index + 1]?.aligned_at_ms ?? Number.POSITIVE_INFINITY;
-    const second = iso(aligned_at_ms);
-    const validTo = iso(Math.min(next, range.to, to));
-    return [{ aligned_at_utc: second, ...cells, valid_from_utc: second, valid_to_utc_exclusive: validTo }];
-  });
-}
-
-function passes(row: Row, mode: Mode, { field, op, value }: Clause): boolean {
-  const isTime = FIELDS[mode][field] === 'timestamp_utc';
-  const cell = isTime ? at(row[field] as string) : (row[field] as number);
-  // Times of the tests have at most milliseconds; what is finer is tested by hand below.
-  const of = (one: unknown) => (isTime ? at(one as string) : (one as number));
-  switch (op) {
-    case 'eq':
-      return value !== null && cell === of(value);
-    case 'ne':
-      return value === null || cell !== of(value);
-    case 'gt':
-      return cell > of(value);
-    case 'gte':
-      return cell >= of(value);
-    case 'lt':
-      return cell < of(value);
-    case 'lte':
-      return cell <= of(value);
-    case 'in':
-      return (value as unknown[]).some((one) => cell === of(one));
-    default:
-      return !(value as unknown[]).some((one) => cell === of(one));
-  }
-}
-
-function expected(body: Body): Row[] {
-  const mode = body.mode ?? 'native';
-  let rows = windowRows(body).filter((row) => (body.filters ?? []).every((clause) => passes(row, mode, clause)));
-  if (body.n_rows !== undefined) rows = rows.slice(-body.n_rows);
-  const names = body.fields ?? Object.keys(FIELDS[mode]);
-  return rows.map((row) => Object.fromEntries(names.map((name) => [name, row[name]])));
-}
-
+let history: SmallHistory;
 let env: TestEnv;
 let serving: Serving;
+const ask = (body: Omit<Body, 'sources'>) => history.ask(body);
+const check = (body: Omit<Body, 'sources'>) => history.check(body);
 
 beforeAll(async () => {
-  env = await createTestEnv();
-  await migrated(env.databaseUrl);
-  await loadDays(env.databaseUrl, DAYS, { rowsPerFrame: 60 });
-  for (const day of UNPROVED) await insertUnproved(env.databaseUrl, day.trades);
-  serving = await startServing({ databaseUrl: env.databaseUrl, now: () => NOW });
+  history = await serveSmallHistory();
+  ({ env, serving } = history);
 });
-afterAll(async () => {
-  await serving[Symbol.asyncDispose]();
-  await env[Symbol.asyncDispose]();
-});
-
-const ask = (body: Omit<Body, 'sources'>) => serving.query({ sources: [DATASET], ...body });
-
-async function check(body: Omit<Body, 'sources'>): Promise<void> {
-  const full = { sources: [DATASET], ...body };
-  const answer = await serving.query(full);
-  const rows = expected(full);
-  if (rows.length === 0) {
-    expect([answer.status, answer.json.code]).toEqual([404, 'QUERY_NO_DATA']);
-    return;
-  }
-  expect(answer.status, answer.text.slice(0, 500)).toBe(200);
-  expect(answer.json.rows).toEqual(rows);
-  expect(answer.json.row_count).toBe(rows.length);
-}
+afterAll(() => history[Symbol.asyncDispose]());
 
 /** A value that occurs, or nearly. */
 function values(mode: Mode, field: string): fc.Arbitrary<Cell> {
@@ -298,7 +175,8 @@ describe('windows', () => {
       const answer = await ask({ filters: [{ field: 'datetime', op, value }], fields: ['trade_id', 'timestamp'] });
       return answer.status === 404 ? [] : answer.json.rows.map((row: Row) => row.trade_id);
     };
-    const where = (test: (trade: Trade) => boolean) => TRADES.filter(test).map((trade) => trade.trade_id);
+    const where = (test: (trade: (typeof TRADES)[number]) => boolean) =>
+      TRADES.filter(test).map((trade) => trade.trade_id);
     expect(await ids('eq', finer)).toEqual([]);
     expect(await ids('in', [finer])).toEqual([]);
     expect(await ids('in', [finer, iso(timestamp)])).toContain(trade_id);
@@ -396,319 +274,5 @@ describe('the envelope', () => {
     ]) {
       expect([answer.status, answer.json.code]).toEqual([409, 'QUERY_CONTRACT_ERROR']);
     }
-  });
-});
-
-describe('warnings', () => {
-  const codes = (answer: { json: { warnings: { code: string }[] } }) => answer.json.warnings.map(({ code }) => code);
-
-  test('an interior gap is named, with and without a window; the end only with one', async () => {
-    const gap = { start: '2024-03-03T00:00:00.000Z', end: '2024-03-04T00:00:00.000Z' };
-    const history = await ask({});
-    expect(history.json.warnings).toEqual([
-      {
-        code: 'WINDOW_EXCEEDS_PROVED_COVERAGE',
-        message: expect.any(String),
-        details: { gaps: [gap], gaps_total: 1, proved_from: iso(PROVED_FROM), proved_through: iso(PROVED_TO) },
-      },
-    ]);
-    const past = await ask({ time_range: ['2024-02-29T12:00:00Z', '2024-03-06T01:00:00Z'] });
-    expect(past.json.warnings[0].details.gaps).toEqual([
-      { start: '2024-02-29T12:00:00.000Z', end: '2024-03-01T00:00:00.000Z' },
-      gap,
-      { start: '2024-03-06T00:00:00.000Z', end: '2024-03-06T01:00:00.000Z' },
-    ]);
-    const within = await ask({ time_range: ['2024-03-01T00:00:00Z', '2024-03-03T00:00:00Z'] });
-    expect(within.json.warnings).toEqual([]);
-  });
-
-  test('n_rows names the gaps its rows reach across, and only those', async () => {
-    expect(codes(await ask({ n_rows: 700 }))).toEqual(['WINDOW_LATEST_ROWS_MUTABLE']);
-    const across = ['WINDOW_LATEST_ROWS_MUTABLE', 'WINDOW_EXCEEDS_PROVED_COVERAGE'];
-    expect(codes(await ask({ n_rows: 701 }))).toEqual(across);
-    // A filter leaves the newest days out of the search, not out of what the answer reaches across.
-    const early = { filters: [{ field: 'trade_id', op: 'lt', value: 1100 }] };
-    expect(codes(await ask({ n_rows: 5, ...early }))).toEqual(across);
-    expect(codes(await ask({ n_rows: 5000, ...early }))).toEqual(across);
-    expect(
-      codes(
-        await ask({
-          mode: 'aligned_1s',
-          n_rows: 5,
-          filters: [{ field: 'aligned_at_utc', op: 'gte', value: '2024-03-05T00:00:00Z' }],
-        }),
-      ),
-    ).toEqual(['WINDOW_LATEST_ROWS_MUTABLE', 'ALIGNED_FRESHNESS_STALE']);
-  });
-
-  test('stale aligned rows: by the lag, for windows that reach past what is proved', async () => {
-    const stale = await ask({ mode: 'aligned_1s', n_rows: 5 });
-    expect(codes(stale)).toEqual(['WINDOW_LATEST_ROWS_MUTABLE', 'ALIGNED_FRESHNESS_STALE']);
-    const fixed = await ask({ mode: 'aligned_1s', time_range: ['2024-03-04T00:00:00Z', '2024-03-06T00:00:00Z'] });
-    expect(codes(fixed)).toEqual([]);
-    const past = await ask({ mode: 'aligned_1s', time_range: ['2024-03-04T00:00:00Z', '2024-03-06T00:00:00.001Z'] });
-    expect(codes(past)).toEqual(['WINDOW_EXCEEDS_PROVED_COVERAGE', 'ALIGNED_FRESHNESS_STALE']);
-    await using fresh = await startServing({ databaseUrl: env.databaseUrl, now: () => PROVED_TO + 172_800_000 });
-    expect(codes(await fresh.query({ sources: [DATASET], mode: 'aligned_1s', n_rows: 5 }))).toEqual([
-      'WINDOW_LATEST_ROWS_MUTABLE',
-    ]);
-    await using before = await startServing({ databaseUrl: env.databaseUrl, now: () => PROVED_TO - 5000 });
-    const early = await before.query({ sources: [DATASET], mode: 'aligned_1s', n_rows: 5 });
-    expect(early.json.freshness.lag_seconds).toBe(0);
-  });
-
-  test('strict: a warning is a 409 that carries it, and a clean answer is the same answer', async () => {
-    for (const body of [
-      { n_rows: 5 },
-      { n_random: 5 },
-      {},
-      { time_range: ['2024-03-05T00:00:00Z', '2024-03-07T00:00:00Z'] as const },
-      { time_range: ['2024-03-06T00:00:00Z', '2024-03-07T00:00:00Z'] as const },
-    ]) {
-      const answer = await ask({ ...body, strict: true });
-      expect([answer.status, answer.json.code]).toEqual([409, 'STRICT_MODE_WARNING_FAILURE']);
-      expect(answer.json.warnings.length).toBeGreaterThan(0);
-    }
-    const range = { time_range: ['2024-03-04T00:00:00Z', '2024-03-06T00:00:00Z'] as const };
-    const strict = await ask({ ...range, strict: true });
-    expect(strict.json).toEqual((await ask(range)).json);
-  });
-});
-
-describe('random samples', () => {
-  const cases = {
-    'native, by the frames index': {},
-    'native, filtered': { filters: [{ field: 'is_buyer_maker', op: 'eq', value: 1 }] },
-    'aligned, by seconds': { mode: 'aligned_1s' },
-    'aligned, filtered': { mode: 'aligned_1s', filters: [{ field: 'trade_count', op: 'gte', value: 1 }] },
-  } as const;
-
-  test.each(Object.entries(cases))('%s: distinct proved rows in order, replayed by the seed', async (_, body) => {
-    const all = expected({ sources: [DATASET], ...body });
-    const texts = all.map((row) => JSON.stringify(row));
-    for (const n_random of [1, 2, 7, 100, all.length - 1, all.length, all.length + 5, 5_000_000]) {
-      const answer = await ask({ ...body, n_random, random_seed: 42 });
-      expect(answer.status, answer.text.slice(0, 300)).toBe(200);
-      const places = answer.json.rows.map((row: Row) => texts.indexOf(JSON.stringify(row)));
-      expect(places).not.toContain(-1);
-      expect(places).toEqual([...new Set<number>(places)].sort((a, b) => a - b));
-      expect(places.length).toBe(Math.min(n_random, all.length));
-      const again = await ask({ ...body, n_random, random_seed: 42 });
-      expect(again.json.rows).toEqual(answer.json.rows);
-    }
-    const other = await ask({ ...body, n_random: 100, random_seed: 43 });
-    const first = await ask({ ...body, n_random: 100, random_seed: 42 });
-    expect(other.json.rows).not.toEqual(first.json.rows);
-  });
-
-  test.each(Object.entries(cases))('%s: every row is as likely', async (_, body) => {
-    const all = expected({ sources: [DATASET], ...body });
-    const key = 'mode' in body ? 'aligned_at_utc' : 'trade_id';
-    const place = new Map(all.map((row, index) => [row[key], index]));
-    const size = new Array<number>(50).fill(0);
-    for (let index = 0; index < all.length; index++) size[Math.floor((index * 50) / all.length)]++;
-    // Many rows of few samples, and few of many: they are found in different ways.
-    for (const [n_random, draws] of [
-      [50, 60],
-      [4, 500],
-    ]) {
-      // Fifty classes of neighbouring rows, so that dense and sparse stretches would show.
-      const classes = new Array<number>(50).fill(0);
-      for (let seed = 0; seed < draws; seed++) {
-        const { json } = await ask({ ...body, n_random, random_seed: seed, fields: [key] });
-        for (const row of json.rows) classes[Math.floor((place.get(row[key])! * 50) / all.length)]++;
-      }
-      const chi = classes.reduce((sum, count, index) => {
-        const mean = (draws * n_random * size[index]) / all.length;
-        return sum + (count - mean) ** 2 / mean;
-      }, 0);
-      // 49 degrees of freedom: 99.99 % of samples lie below 95 (less still without replacement). Seeds are fixed.
-      expect(chi).toBeLessThan(95);
-    }
-  });
-
-  test('the server draws a seed, says which, and it replays', async () => {
-    const drawn = await ask({ n_random: 20 });
-    const { code, details } = drawn.json.warnings[0];
-    expect(code).toBe('WINDOW_RANDOM_SAMPLE');
-    expect(Number.isSafeInteger(details.random_seed)).toBe(true);
-    const again = await ask({ n_random: 20, random_seed: details.random_seed });
-    expect(again.json.rows).toEqual(drawn.json.rows);
-    expect((await ask({ n_random: 20 })).json.rows).not.toEqual(drawn.json.rows);
-  });
-
-  test('a partition without a frames index is sampled too', async () => {
-    await execute(
-      env.databaseUrl,
-      `create table frames_kept as table frames; delete from frames where partition_key = '2024-03-04'`,
-    );
-    try {
-      const answer = await ask({ n_random: 700, random_seed: 3 });
-      const known = new Set(TRADES.map((trade) => trade.trade_id));
-      expect(answer.json.row_count).toBe(700);
-      expect(answer.json.rows.every((row: Row) => known.has(row.trade_id as number))).toBe(true);
-    } finally {
-      await execute(env.databaseUrl, 'truncate frames; insert into frames table frames_kept; drop table frames_kept');
-    }
-  });
-});
-
-describe('random samples of dense aligned days', () => {
-  test('are rows as they are, valid until the next one, and every row is as likely', async () => {
-    await using own = await createTestEnv();
-    await migrated(own.databaseUrl);
-    const days = [randomDay('2024-04-01', 30_000, 1, 11), randomDay('2024-04-02', 20_000, 30_001, 12)];
-    await loadDays(own.databaseUrl, days);
-    await using dense = await startServing({ databaseUrl: own.databaseUrl });
-    const rows = days.flatMap((day) => alignedOf(day.trades));
-    // Few enough seconds to be tried, more than are numbered.
-    expect(rows.length).toBeGreaterThan(20_000);
-    expect(rows.length).toBeLessThan(60_000);
-    const place = new Map(rows.map((row, index) => [iso(row.aligned_at_ms), index]));
-    const classes = new Array<number>(50).fill(0);
-    const draws = 40;
-    for (let random_seed = 0; random_seed < draws; random_seed++) {
-      const body = { sources: [DATASET], mode: 'aligned_1s', n_random: 100, random_seed };
-      const { json } = await dense.query(body);
-      const places = json.rows.map((row: Row) => place.get(row.aligned_at_utc as string));
-      expect(places).toEqual([...new Set<number>(places)].sort((a, b) => a - b));
-      expect(places.length).toBe(100);
-      for (const row of json.rows as Record<string, string>[]) {
-        const index = place.get(row.aligned_at_utc)!;
-        const { aligned_at_ms: _, ...cells } = rows[index];
-        expect(row).toMatchObject(cells);
-        expect(row.valid_to_utc_exclusive).toBe(iso(rows[index + 1]?.aligned_at_ms ?? at('2024-04-03')));
-        classes[Math.floor((index * 50) / rows.length)]++;
-      }
-      if (random_seed === 0) expect((await dense.query(body)).json.rows).toEqual(json.rows);
-    }
-    const mean = (draws * 100) / 50;
-    expect(classes.reduce((sum, count) => sum + (count - mean) ** 2 / mean, 0)).toBeLessThan(95);
-  });
-});
-
-describe('coverage is looked at in the snapshot of the read', () => {
-  test('a partition that is no longer proved is not served again, nor one served before it is proved', async () => {
-    const last = { n_rows: 3 };
-    const before = await ask(last);
-    expect((await ask(last)).json.rows).toEqual(before.json.rows);
-    await execute(
-      env.databaseUrl,
-      `begin; update partitions set state = 'quarantined' where partition_key = '2024-03-05';
-       update coverage set proved = proved - int8multirange(int8range(${at('2024-03-05')}, ${at('2024-03-06')})), version = version + 1; commit`,
-    );
-    try {
-      const after = await ask(last);
-      expect(after.json.rows).toEqual(DAYS[2].trades.slice(-3).map(nativeRow));
-      expect((await ask({ time_range: ['2024-03-05T00:00:00Z', '2024-03-06T00:00:00Z'] })).status).toBe(404);
-      const aligned = await ask({ mode: 'aligned_1s', n_rows: 1 });
-      expect(aligned.json.rows[0].valid_to_utc_exclusive).toBe('2024-03-05T00:00:00.000Z');
-      expect(aligned.json.freshness.as_of_utc).toBe('2024-03-05T00:00:00.000Z');
-    } finally {
-      await execute(
-        env.databaseUrl,
-        `begin; update partitions set state = 'proved' where partition_key = '2024-03-05';
-         update coverage set proved = proved + int8multirange(int8range(${at('2024-03-05')}, ${at('2024-03-06')})), version = version + 1; commit`,
-      );
-    }
-    expect((await ask(last)).json.rows).toEqual(before.json.rows);
-  });
-
-  test('a reader sees a revision whole or not at all, whatever it asks', async () => {
-    const [from, to] = [at('2024-03-05'), at('2024-03-06')];
-    const aligned = `canonical_aligned_1s_aggregates where aligned_at_utc >= '2024-03-05Z' and aligned_at_utc < '2024-03-06Z'`;
-    const native = `exchange_a_spot_trades where timestamp >= ${from} and timestamp < ${to}`;
-    await execute(
-      env.databaseUrl,
-      `create table kept_native as select * from ${native}; create table kept_aligned as select * from ${aligned}`,
-    );
-    const coverage = (sign: string) =>
-      `update coverage set proved = proved ${sign} int8multirange(int8range(${from}, ${to})), version = version + 1`;
-    const state = (name: string) => `update partitions set state = '${name}' where partition_key = '2024-03-05'`;
-    const out = `begin; delete from ${native}; delete from ${aligned}; ${state('quarantined')}; ${coverage('-')}; commit`;
-    const back = `begin; insert into exchange_a_spot_trades table kept_native; insert into canonical_aligned_1s_aggregates table kept_aligned;
-      ${state('proved')}; ${coverage('+')}; commit`;
-    const bodies: Omit<Body, 'sources'>[] = [
-      { n_rows: 3 },
-      { mode: 'aligned_1s', n_rows: 3 },
-      { mode: 'aligned_1s', n_rows: 3, filters: [{ field: 'trade_count', op: 'gte', value: 1 }] },
-      {},
-      { n_random: 5, random_seed: 1 },
-      { mode: 'aligned_1s', n_random: 5, random_seed: 1 },
-      { n_random: 60, random_seed: 1, filters: [{ field: 'price', op: 'gt', value: 0 }] },
-    ];
-    const rowsOf = async (body: Omit<Body, 'sources'>) => {
-      const answer = await ask(body);
-      return answer.status === 200 ? JSON.stringify(answer.json.rows) : `${answer.status} ${answer.text}`;
-    };
-    const withDay = await Promise.all(bodies.map(rowsOf));
-    await execute(env.databaseUrl, out);
-    const withoutDay = await Promise.all(bodies.map(rowsOf));
-    for (const [index, rows] of withDay.entries()) expect(withoutDay[index]).not.toBe(rows);
-    let flips = 0;
-    let done = false;
-    const flipping = (async () => {
-      while (!done) {
-        await execute(env.databaseUrl, flips % 2 === 0 ? back : out);
-        flips++;
-      }
-    })();
-    const seen = new Set<string>();
-    for (let round = 0; round < 60 || (seen.size < bodies.length * 2 && round < 1000); round++) {
-      await Promise.all(
-        bodies.map(async (body, index) => {
-          const rows = await rowsOf(body);
-          expect([withDay[index], withoutDay[index]]).toContain(rows);
-          seen.add(`${index} ${rows === withDay[index]}`);
-        }),
-      );
-    }
-    done = true;
-    await flipping;
-    if (flips % 2 === 0) await execute(env.databaseUrl, back);
-    await execute(env.databaseUrl, 'drop table kept_native, kept_aligned');
-    // Both were met by every kind of read.
-    expect(seen.size).toBe(bodies.length * 2);
-  });
-
-  test('a count that does not agree with the rows is a fault, not a short answer', async () => {
-    await execute(env.databaseUrl, `update partitions set rows = rows + 1000 where partition_key = '2024-03-05'`);
-    try {
-      await using fresh = await startServing({ databaseUrl: env.databaseUrl });
-      const answer = await fresh.query({ sources: [DATASET], n_rows: 1000 });
-      expect([answer.status, answer.json.code]).toEqual([503, 'QUERY_RUNTIME_ERROR']);
-    } finally {
-      await execute(env.databaseUrl, `update partitions set rows = rows - 1000 where partition_key = '2024-03-05'`);
-    }
-    await check({ n_rows: 1000 });
-  });
-
-  test('nothing proved at all', async () => {
-    await using empty = await createTestEnv();
-    await migrated(empty.databaseUrl);
-    await insertUnproved(empty.databaseUrl, UNPROVED[0].trades);
-    await using fresh = await startServing({ databaseUrl: empty.databaseUrl });
-    for (const mode of ['native', 'aligned_1s']) {
-      for (const window of [
-        {},
-        { n_rows: 5 },
-        { n_random: 5 },
-        { time_range: ['2024-01-01T00:00:00Z', '2025-01-01T00:00:00Z'] },
-      ]) {
-        const answer = await fresh.query({ sources: [DATASET], mode, ...window });
-        expect([answer.status, answer.json.code]).toEqual([404, 'QUERY_NO_DATA']);
-      }
-    }
-    const unregistered = await fresh.query({ sources: ['exchange_b_spot_trades'] });
-    expect([unregistered.status, unregistered.json.code]).toEqual([404, 'QUERY_NO_DATA']);
-  });
-
-  test('a synthetic sample says so', async () => {
-    await using sample = await createTestEnv();
-    await migrated(sample.databaseUrl);
-    await loadDays(sample.databaseUrl, [DAYS[0]], { synthetic: true });
-    await using fresh = await startServing({ databaseUrl: sample.databaseUrl });
-    const answer = await fresh.query({ sources: [DATASET], n_rows: 1 });
-    expect(answer.headers['x-svc-synthetic']).toBe('true');
   });
 });

@@ -1,15 +1,20 @@
 /** Rights: what the matrix and its artifacts say decides every read, at that moment, and nothing is served in doubt. */
 import { createHash } from 'node:crypto';
-import { mkdir, rm, symlink, writeFile } from 'node:fs/promises';
+import { writeFileSync } from 'node:fs';
+import { mkdir, readFile, rm, symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { MatrixInvalid, parseMatrix } from '../serving/rights/matrix.ts';
 import { RightsStore } from '../serving/rights/store.ts';
+import { connect } from '../shared/db/connect.ts';
+import { makeReadRole } from '../shared/db/read-roles.ts';
+import { etfDailyMetrics } from '../shared/registry/datasets/etf_daily_metrics.ts';
 import { DATASET, loadDays, randomDay } from './support/load-rows.ts';
-import { type Answer, migrated, SAMPLE_MATRIX, type Serving, startServing } from './support/serving.ts';
-import { createTestEnv, execute, type TestEnv, testLogger } from './support/stack.ts';
+import { type Answer, eventually, migrated, SAMPLE_MATRIX, type Serving, startServing } from './support/serving.ts';
+import { createMigratedEnv, createPrivateStack, execute, type TestEnv, testLogger } from './support/stack.ts';
 
 const ROLE = `byok_${Math.random().toString(36).slice(2, 10)}`;
+/** One that has to be escaped wherever it goes. */
 const PASSWORD = 'p@ss word/ü:1';
 const RANGE = ['2024-03-01T00:00:00Z', '2024-03-02T00:00:00Z'];
 
@@ -32,14 +37,11 @@ const writeMatrix = (value: unknown) =>
   writeFile(matrixPath, typeof value === 'string' ? value : JSON.stringify(value));
 
 beforeAll(async () => {
-  env = await createTestEnv();
-  await migrated(env.databaseUrl);
+  env = await createMigratedEnv();
   await loadDays(env.databaseUrl, [randomDay('2024-03-01', 100, 1000, 1)]);
-  await execute(
-    env.databaseUrl,
-    `create role ${ROLE} login password '${PASSWORD}'; grant usage on schema public to ${ROLE};
-     grant select on coverage, series, partitions, frames, exchange_a_spot_trades, canonical_aligned_1s_aggregates to ${ROLE}`,
-  );
+  await using client = await connect({ url: env.databaseUrl, name: 'test' });
+  await makeReadRole(client, ROLE, false);
+  await client.query(`alter role ${ROLE} password '${PASSWORD}'`);
   matrixPath = join(env.dir, 'matrix.json');
   artifactPath = join(env.dir, 'legal', 'exchange_a.md');
   await mkdir(join(env.dir, 'legal'));
@@ -95,7 +97,12 @@ describe('states', () => {
       datasets: ['etf_daily_metrics'],
     });
     const query = () => serving.query({ sources: ['etf_daily_metrics'] });
-    const two = (a: object, b: object) => matrix(HOSTED, { etf_one_aa_daily: a, etf_two_bb_daily: b });
+    // The first two of the ten funds, and all the others as they are when nothing is the matter.
+    const [one, other, ...rest] = etfDailyMetrics.sources;
+    const others = Object.fromEntries(rest.map((source) => [source, etf('Hosted Allowed')]));
+    const two = (a: object, b: object) => matrix(HOSTED, { [one]: a, [other]: b, ...others });
+    await writeMatrix(matrix(HOSTED, { [one]: etf('Hosted Allowed'), ...others }));
+    expect(outcome(await query())).toEqual([409, 'QUERY_RIGHTS_MISSING_STATE']);
     await writeMatrix(two(etf('Hosted Allowed'), etf('Ingest Only')));
     expect(outcome(await query())).toEqual([409, 'QUERY_RIGHTS_INGEST_ONLY']);
     await writeMatrix(two(etf('BYOK Required'), etf('Hosted Allowed')));
@@ -109,6 +116,51 @@ describe('states', () => {
     expect(outcome(await ask({}, { fields: ['nope'] }))).toEqual([409, 'QUERY_CONTRACT_ERROR']);
     const strict = await serving.query({ sources: [DATASET], n_rows: 1, strict: true });
     expect(outcome(strict)).toEqual([409, 'QUERY_RIGHTS_INGEST_ONLY']);
+  });
+});
+
+describe('the serving state', () => {
+  const METRICS = ['etf_daily_metrics', 'macro_series_metrics'] as const;
+  const entry = (dataset: string, state = 'Hosted Allowed') => ({
+    ...HOSTED,
+    rights_state: state,
+    datasets: [dataset],
+  });
+  const declare = (state?: string) =>
+    writeMatrix(
+      matrix(HOSTED, {
+        ...Object.fromEntries(etfDailyMetrics.sources.map((source) => [source, entry(METRICS[0], state)])),
+        macro: entry(METRICS[1], state),
+      }),
+    );
+
+  test.each([
+    [METRICS[0], 'SVC_ETF_QUERY_SERVING_STATE', METRICS[1]],
+    [METRICS[1], 'SVC_MACRO_QUERY_SERVING_STATE', METRICS[0]],
+  ] as const)(
+    '%s in shadow is refused, after rights and before strict; the others are not',
+    async (key, setting, other) => {
+      await using shadow = await startServing({
+        databaseUrl: env.databaseUrl,
+        rightsMatrixPath: matrixPath,
+        settings: { [setting]: 'shadow' },
+      });
+      await declare();
+      for (const mode of ['native', 'aligned_1s']) {
+        const refused = await shadow.query({ sources: [key], mode, n_rows: 1, strict: true });
+        expect(outcome(refused)).toEqual([409, 'QUERY_SERVING_SHADOW_MODE']);
+        expect(outcome(await shadow.query({ sources: [other], mode }))).toEqual([404, 'QUERY_NO_DATA']);
+      }
+      expect((await shadow.query({ sources: [DATASET], n_rows: 1 })).status).toBe(200);
+      await declare('Ingest Only');
+      expect(outcome(await shadow.query({ sources: [key] }))).toEqual([409, 'QUERY_RIGHTS_INGEST_ONLY']);
+      expect(outcome(await shadow.query({ sources: [key], n_rows: 0 }))).toEqual([409, 'QUERY_CONTRACT_ERROR']);
+    },
+  );
+
+  test('both are promoted unless told otherwise', async () => {
+    await declare();
+    for (const key of METRICS) expect(outcome(await serving.query({ sources: [key] }))).toEqual([404, 'QUERY_NO_DATA']);
   });
 });
 
@@ -181,6 +233,39 @@ describe('the file', () => {
     expect(outcome(await ask())).toEqual([409, 'QUERY_RIGHTS_LEGAL_SIGNOFF_MISSING']);
   });
 
+  test('so is one changed again within a tick of the clock', () => {
+    const store = new RightsStore(matrixPath, { byokRole: ROLE, log: testLogger() });
+    const states = ['Hosted Allowed', 'BYOK Required'];
+    const seen = Array.from({ length: 100 }, (_, i) => {
+      const state = states[i % 2];
+      writeFileSync(matrixPath, JSON.stringify(matrix({ ...HOSTED, rights_state: state })).padEnd(400));
+      writeFileSync(artifactPath, i % 2 === 0 ? 'signed' : '      ');
+      const current = store.current();
+      if ('faults' in current) return current.faults;
+      const [rights] = current.matrix.sources;
+      return [rights.state === state, store.signoffFault(rights)];
+    });
+    expect(seen).toEqual(seen.map((_, i) => [true, i % 2 === 0 ? undefined : 'it is empty']));
+  });
+
+  test('what is no file, or not one of the size of a matrix, is refused like a broken one', async () => {
+    await rm(matrixPath);
+    await symlink(matrixPath, matrixPath);
+    expect(outcome(await ask())).toEqual([503, 'QUERY_RIGHTS_RESOLUTION_ERROR']);
+    await rm(matrixPath);
+    await mkdir(matrixPath);
+    expect(outcome(await ask())).toEqual([503, 'QUERY_RIGHTS_RESOLUTION_ERROR']);
+    await rm(matrixPath, { recursive: true });
+    await writeFile(matrixPath, JSON.stringify(matrix(HOSTED)).padEnd(2 ** 20 + 1));
+    expect(outcome(await ask())).toEqual([503, 'QUERY_RIGHTS_RESOLUTION_ERROR']);
+  });
+
+  test('a source declared twice is neither', async () => {
+    const [allowed, refused] = [HOSTED, { ...HOSTED, rights_state: 'Ingest Only' }].map((one) => JSON.stringify(one));
+    await writeMatrix(`{"version":"1","sources":{"exchange_a":${refused},"exchange_a":${allowed}}}`);
+    expect(outcome(await ask())).toEqual([503, 'QUERY_RIGHTS_RESOLUTION_ERROR']);
+  });
+
   test('/readyz is 503 while it is invalid', async () => {
     await writeMatrix('{');
     await using other = await startServing({ databaseUrl: env.databaseUrl, rightsMatrixPath: matrixPath });
@@ -215,7 +300,7 @@ describe('the file', () => {
     ['BYOK without a role', matrix({ ...HOSTED, rights_state: 'BYOK Required' }), /SVC_BYOK_DATABASE_ROLE/],
   ];
   test.each(invalid)('%s makes it invalid', (_, value, fault) => {
-    const parse = () => parseMatrix(JSON.stringify(value), { byokRole: undefined });
+    const parse = () => parseMatrix(Buffer.from(JSON.stringify(value)), { byokRole: undefined });
     expect(parse).toThrow(MatrixInvalid);
     expect(parse).toThrow(fault);
   });
@@ -224,8 +309,10 @@ describe('the file', () => {
     const faults = () => {
       try {
         parseMatrix(
-          JSON.stringify(
-            matrix({ ...HOSTED, rights_state: 'Ingest Only', rights_provisional: true }, { exchange_z: HOSTED }),
+          Buffer.from(
+            JSON.stringify(
+              matrix({ ...HOSTED, rights_state: 'Ingest Only', rights_provisional: true }, { exchange_z: HOSTED }),
+            ),
           ),
           { byokRole: undefined },
         );
@@ -266,6 +353,56 @@ describe('the caller’s own credentials', () => {
     } finally {
       await execute(env.databaseUrl, `grant select on exchange_a_spot_trades to ${ROLE}`);
     }
+  });
+
+  test('a role that can do more than read serves nobody', async () => {
+    await byok();
+    await execute(env.databaseUrl, `alter role ${ROLE} createrole`);
+    try {
+      const answer = await ask(token(PASSWORD));
+      expect(outcome(answer)).toEqual([503, 'QUERY_RIGHTS_RESOLUTION_ERROR']);
+      expect(outcome(await ask(token('wrong')))).toEqual([409, 'QUERY_RIGHTS_BYOK_REFUSED']);
+      await using other = await startServing({
+        databaseUrl: env.databaseUrl,
+        rightsMatrixPath: matrixPath,
+        settings: { SVC_BYOK_DATABASE_ROLE: ROLE },
+      });
+      const found = await other.send({ method: 'GET', path: '/readyz', key: null });
+      expect(outcome(found)).toEqual([503, 'NOT_READY']);
+      expect(found.json.checks).toMatchObject({ rights: 'ok', byok_role: 'unfit' });
+      expect(found.text).not.toContain(ROLE);
+    } finally {
+      await execute(env.databaseUrl, `alter role ${ROLE} nocreaterole`);
+    }
+    expect((await ask(token(PASSWORD))).status).toBe(200);
+    expect((await ready()).checks).toMatchObject({ byok_role: 'ok' });
+  });
+
+  test('a database that asks for no password proves nothing: refused until it does', async () => {
+    await using own = await createPrivateStack();
+    await migrated(own.stack.databaseUrl);
+    await loadDays(own.stack.databaseUrl, [randomDay('2024-03-01', 100, 1000, 1)]);
+    await using client = await connect({ url: own.stack.databaseUrl, name: 'test' });
+    const { password } = await makeReadRole(client, 'reader', false);
+    await using open = await startServing({
+      databaseUrl: own.stack.databaseUrl,
+      rightsMatrixPath: matrixPath,
+      settings: { SVC_BYOK_DATABASE_ROLE: 'reader' },
+    });
+    await byok();
+    const query = (value: string) => open.query({ sources: [DATASET], time_range: RANGE }, token(value));
+    expect(outcome(await query('wrong'))).toEqual([409, 'QUERY_RIGHTS_BYOK_REFUSED']);
+    const hba = (await client.query('show hba_file')).rows[0].hba_file;
+    const before = await readFile(hba, 'utf8');
+    await writeFile(hba, 'local all all trust\nhost all all all trust\n');
+    await client.query('select pg_reload_conf()');
+    await eventually(async () => (await query('wrong')).status === 503, 'the database asks for no password');
+    expect(outcome(await query('wrong'))).toEqual([503, 'QUERY_RIGHTS_RESOLUTION_ERROR']);
+    expect(outcome(await query(password!))).toEqual([503, 'QUERY_RIGHTS_RESOLUTION_ERROR']);
+    await writeFile(hba, before);
+    await client.query('select pg_reload_conf()');
+    await eventually(async () => (await query('wrong')).status === 409, 'it asks again');
+    expect((await query(password!)).status).toBe(200);
   });
 
   test('the connection is not kept for others', async () => {

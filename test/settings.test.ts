@@ -3,8 +3,10 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { checkSelection } from '../pipelines/cli/ingest.ts';
 import { type CommandSpec, flagOf, parseCommand } from '../pipelines/cli/options.ts';
 import * as specs from '../pipelines/cli/specs.ts';
+import { feedOf } from '../pipelines/sources/index.ts';
 import { type LoadOptions, loadSettings } from '../shared/config/load.ts';
 import { SETTINGS, type Setting, type SettingName } from '../shared/config/settings.ts';
 import { TidemarkError } from '../shared/errors.ts';
@@ -53,6 +55,8 @@ function wrongText(setting: Setting): string | undefined {
       return 'maybe';
     case 'choice':
       return 'nosuchchoice';
+    case 'origins':
+      return 'https://app.example.org, app.example.org';
     case 'url':
       return 'gopher://hidden:word@example.test/';
     default:
@@ -100,6 +104,42 @@ describe('faults', () => {
       expect(faults).toEqual([expect.stringMatching(new RegExp(`^${name}: `))]);
       if (!settingOf(name).secret) expect(faults[0]).toContain(JSON.stringify(text));
     }
+  });
+
+  test('are found in origins that no browser would send', () => {
+    const load = (text: string) => () => loadSettings({ env: { SVC_HTTP_CORS_ORIGINS: text }, cwd });
+    for (const text of [
+      'app.example.org',
+      'https://app.example.org/',
+      'https://app.example.org/app',
+      'https://App.example.org',
+      'https://app.example.org:443',
+      'ftp://app.example.org',
+      'null',
+      'https://*.example.org',
+    ]) {
+      expect(faultsOf(load(text)), text).toEqual([expect.stringContaining('SVC_HTTP_CORS_ORIGINS: must be origins')]);
+    }
+    expect(load('https://a.example.org,http://localhost:5173 , *')().SVC_HTTP_CORS_ORIGINS).toEqual([
+      'https://a.example.org',
+      'http://localhost:5173',
+      '*',
+    ]);
+    expect(load('')().SVC_HTTP_CORS_ORIGINS).toEqual([]);
+  });
+
+  test('are blank texts given as flags: a blank key would let in whoever sends none', () => {
+    for (const name of NAMES.filter((each) => ['string', 'path'].includes(settingOf(each).kind))) {
+      expect(faultsOf(() => load({}, { flags: { [name]: ' ' } }))).toEqual(
+        [`${name}: must not be blank`].map((line) => expect.stringContaining(line)),
+      );
+    }
+  });
+
+  test('are listed together with what is required and not there', () => {
+    const required = () => ['SVC_DATABASE_URL', 'SVC_INTERNAL_API_KEY', 'SVC_HTTP_PORT'] as const;
+    const faults = faultsOf(() => load({ SVC_HTTP_PORT: 'x', SVC_INTERNAL_API_KEY: 'k' }, { required }));
+    expect(faults).toEqual([expect.stringContaining('SVC_HTTP_PORT: must be'), 'SVC_DATABASE_URL: is required']);
   });
 
   test('of unknown names come with the name that was probably meant', () => {
@@ -198,20 +238,23 @@ describe('the grammar of the command line', () => {
   const day = ['--from', '2024-01-01', '--to', '2024-01-01'];
   const key = 'exchange_a_spot_trades';
   test.each<[CommandSpec, string[], string]>([
-    [specs.backfill, [], '<dataset> is missing'],
-    [specs.backfill, [key], '--from is missing'],
-    [specs.backfill, [key, '--from', '2024-01-01'], '--to is missing'],
+    [specs.backfill, [], '<feed> is missing'],
+    [specs.backfill, [key, '--from-height', '-1', '--to-height', '5'], '--from-height'],
+    [specs.backfill, [key, '--from-height', '1e3', '--to-height', '5'], '--from-height must be a whole number'],
     [specs.backfill, [key, '--from', '2024-02-30', '--to', '2024-03-01'], '--from must be a day'],
     [specs.backfill, [key, '--from', '2024-01-01', '--to', '20240101'], '--to must be a day'],
     [specs.backfill, [key, ...day, '--granularity', 'hourly'], '--granularity must be daily or monthly'],
     [specs.backfill, [key, ...day, '--nosuchflag'], '--nosuchflag'],
     [specs.backfill, [key, ...day, '--reason', 'x'], '--reason'],
-    [specs.backfill, [key, 'more', ...day], 'one argument too many'],
+    [specs.event, [key, '1', 'more'], 'one argument too many'],
     [specs.reingest, [key, ...day], '--reason is missing'],
     [specs.reingest, [key, ...day, '--reason', ' '], '--reason is missing'],
     [specs.replay, [key, '--from', 'x'], '--from must be a day'],
     [specs.verify, [], '<dataset> is missing'],
     [specs.verify, [key, '--deep=1'], '--deep'],
+    [specs.verify, [key, '--every', '0'], '--every must be a whole number from 1 on'],
+    [specs.ledger, [key, '--kind', 'late'], '--kind must be late_arrival_refused or'],
+    [specs.runs, ['--limit', '0'], '--limit must be a whole number from 1 on'],
     [specs.event, [key], '<offset> is missing'],
   ])('refuses %# with the reason', (spec, argv, reason) => {
     let fault: unknown;
@@ -224,9 +267,16 @@ describe('the grammar of the command line', () => {
     expect((fault as Error).message).toContain(`./tidemark ${spec.name}`);
   });
 
+  test.each([
+    [{ from: '2024-01-02', to: '2024-01-01' }, '--from 2024-01-02 is after --to 2024-01-01'],
+    [{ from: '2024-01-01', to: '2024-01-01', 'from-height': '1' }, 'does not take --from-height'],
+  ])('a feed says what it takes: %j', (options, reason) => {
+    expect(() => checkSelection(feedOf(key), { options, reingest: false })).toThrow(reason);
+  });
+
   test('accepts what it documents', () => {
     const { values, json, progress } = parseCommand(specs.backfill, [key, ...day, '--json', '--no-progress']);
-    expect([values.from, values.granularity, json, progress]).toEqual(['2024-01-01', 'daily', true, false]);
+    expect([values.from, values.granularity, json, progress]).toEqual(['2024-01-01', undefined, true, false]);
   });
 });
 
@@ -264,6 +314,9 @@ describe('the command', () => {
     [['backfill', 'exchange_a_spot_trades', '--from', '2024-01-02', '--to', '2024-01-01']],
     [['replay', 'exchange_a_spot_trades', '--from', '2024-01-02', '--to', '2024-01-01']],
     [['backfill', 'nosuchdataset', '--from', '2024-01-01', '--to', '2024-01-01']],
+    [['replay', 'bitcoin_block_headers', '--from-height', '5', '--to-height', '2']],
+    [['verify', 'exchange_a_spot_trades', '--every', '60', '--from', '2024-01-02']],
+    [['help', 'nosuchcommand']],
     [['status', 'nosuchdataset']],
   ])('ends with 2 on wrong usage: %j', (args) => {
     const { exit, stdout, stderr } = run(args);

@@ -1,4 +1,5 @@
 /** The lifecycle of the embedded servers, on real ones: attach, keep, recover, leave. */
+
 import { type ChildProcess, spawn } from 'node:child_process';
 import { cp, mkdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -10,6 +11,7 @@ import { connectNats, type NatsConnection } from '../shared/nats/connect.ts';
 import { asUser, isAlive, processRef, serverUser } from '../shared/stack/processes.ts';
 import type { ServerName } from '../shared/stack/server.ts';
 import { acquireStack, type Stack, type StackProcess } from '../shared/stack/stack.ts';
+import { PATIENCE_MS } from './support/patience.ts';
 import { PRIVATE_PROFILE } from './support/profiles.ts';
 import { createPrivateStack, execute, temporaryDir, testLogger } from './support/stack.ts';
 
@@ -80,7 +82,7 @@ const pidOf = (stack: Stack, name: ServerName) => stack.processes.find((entry) =
 const alive = (pids: readonly number[]) => pids.filter((pid) => processRef(pid) !== undefined);
 
 async function until<T>(what: string, probe: () => Promise<T | undefined> | T | undefined): Promise<T> {
-  const deadline = Date.now() + 20_000;
+  const deadline = Date.now() + PATIENCE_MS;
   for (;;) {
     const found = await Promise.resolve(probe()).catch(() => undefined);
     if (found !== undefined) return found;
@@ -242,7 +244,7 @@ describe('keeping', () => {
     expect(versions).toEqual([{ extversion: expect.stringMatching(/^2\.\d+\.\d+$/), license: 'apache' }]);
   });
 
-  test('who writes the log can neither delete a stream nor a message of it; the operator can', async () => {
+  test('who writes the log can neither delete a stream nor a message of it, who reads it can do nothing else; the operator can', async () => {
     const stack = await acquire();
     await addMessage(stack.natsUrl, 'one');
     await withNats(stack.natsUrl, async (connection) => {
@@ -250,6 +252,15 @@ describe('keeping', () => {
       await expect(manager.streams.deleteMessage('KEPT', 1)).rejects.toThrow();
       await expect(manager.streams.purge('KEPT')).rejects.toThrow();
       await expect(manager.streams.delete('KEPT')).rejects.toThrow();
+    });
+    expect(await messages(stack.natsUrl)).toEqual(['one']);
+    await withNats(stack.natsReaderUrl, async (connection) => {
+      const manager = await jetstreamManager(connection, { timeout: 500, checkAPI: false });
+      expect((await manager.streams.getMessage('KEPT', { seq: 1 }))?.string()).toBe('one');
+      await expect(manager.streams.deleteMessage('KEPT', 1)).rejects.toThrow();
+      await expect(manager.streams.delete('KEPT')).rejects.toThrow();
+      await expect(jetstream(connection, { timeout: 500 }).publish('kept', 'two')).rejects.toThrow();
+      await expect(connection.request('$JS.API.INFO', '', { timeout: 500 })).rejects.toThrow();
     });
     expect(await messages(stack.natsUrl)).toEqual(['one']);
     await withNats(stack.natsOperatorUrl, async (connection) => {

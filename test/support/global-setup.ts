@@ -1,10 +1,15 @@
-/** One PostgreSQL for the whole run, in a state folder of its own; each test file gets a database on it. */
+/**
+ * One PostgreSQL for the whole run, in a state folder of its own; each test file gets a database on it. Migrating one
+ * takes 0.4 s, copying one that is migrated 0.1: there is a template.
+ */
 import { join } from 'node:path';
 import type { TestProject } from 'vitest/node';
+import { connect } from '../../shared/db/connect.ts';
+import { migrate } from '../../shared/db/migrate.ts';
 import { createLogger } from '../../shared/log/logger.ts';
 import { acquireStack } from '../../shared/stack/stack.ts';
 import { SHARED_PROFILE } from './profiles.ts';
-import { endLeftovers } from './stack.ts';
+import { endLeftovers, execute, withDatabase } from './stack.ts';
 
 export default async function setup(project: TestProject): Promise<() => Promise<void>> {
   const stateDir = join(project.config.root, '.tidemark', 'test');
@@ -17,5 +22,25 @@ export default async function setup(project: TestProject): Promise<() => Promise
   });
   project.provide('testDatabaseUrl', stack.databaseUrl);
   project.provide('testStateDir', stateDir);
-  return () => stack[Symbol.asyncDispose]();
+  const admin = withDatabase(stack.databaseUrl, 'postgres');
+  const template = `template_${process.pid}`;
+  await makeTemplate(admin, template);
+  project.provide('testTemplate', template);
+  return async () => {
+    await execute(admin, `drop database ${template}`);
+    await stack[Symbol.asyncDispose]();
+  };
+}
+
+async function makeTemplate(admin: string, name: string): Promise<void> {
+  // Of a run that was killed, with our number.
+  await execute(admin, `drop database if exists ${name}`);
+  await execute(admin, `create database ${name}`);
+  {
+    await using client = await connect({ url: withDatabase(admin, name), name: 'test migrations' });
+    await migrate(client);
+  }
+  // TimescaleDB's scheduler would sit in it, and a database in which anybody sits cannot be copied.
+  await execute(admin, `alter database ${name} allow_connections false`);
+  await execute(admin, `select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = '${name}'`);
 }

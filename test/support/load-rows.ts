@@ -252,9 +252,9 @@ export async function loadBulk(url: string, options: BulkOptions): Promise<void>
       const base = firstId + index * rowsPerDay;
       await client.query('begin');
       await client.query(
-        `insert into ${TABLE} select $1::int8 + g * ${DAY_MS}::int8 / $2::int8, $3::int8 + g, p, q, round((p * q)::numeric, 8)::float8,
+        `insert into ${TABLE} select $1::int8 + g * ${DAY_MS}::int8 / $2::int8, $3::int8 + g, p, q, round(p * q * 1e8) / 1e8,
            g % 3 = 0, true
-         from (select g, round((42000 + 500 * sin(g / 30000.0) + g % 97 / 10.0)::numeric, 2)::float8 as p,
+         from (select g, round(4200000 + 50000 * sin(g / 30000.0::float8) + g % 97 * 10) / 100 as p,
              (1 + g * 7919 % 30000) / 100000.0::float8 as q from generate_series(0::int8, $2::int8 - 1) g) s`,
         [fromMs, rowsPerDay, base],
       );
@@ -277,8 +277,8 @@ async function bulkProof(
   const aligned = await client.query(
     `insert into ${ALIGNED_TABLE} (aligned_at_utc, trade_count, open_price, high_price, low_price, close_price,
        quantity_sum, quote_volume_sum, series_id, dataset_id)
-     select to_timestamp(timestamp / 1000), count(*), (array_agg(price order by trade_id))[1], max(price), min(price),
-       (array_agg(price order by trade_id desc))[1], sum(quantity), sum(quote_quantity),
+     select to_timestamp(timestamp / 1000), count(*), first(price, trade_id), max(price), min(price),
+       last(price, trade_id), sum(quantity), sum(quote_quantity),
        (select series_id from series where dataset_id = $1 and key = ''), $1
      from ${TABLE} where timestamp >= $2 and timestamp < $3 group by 1`,
     [DATASET_NUMBER, fromMs, toMs],

@@ -2,16 +2,12 @@
  * A whole system for tests: a database and a log of its own, a folder that plays the vendor, and the operator's real
  * command run against them as a process.
  */
-import { type ChildProcess, spawn } from 'node:child_process';
+import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { createWriteStream } from 'node:fs';
 import { mkdir, readdir, readFile, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-import { pipeline } from 'node:stream/promises';
 import { pathToFileURL } from 'node:url';
-import { DuckDBInstance } from '@duckdb/node-api';
 import { jetstreamManager } from '@nats-io/jetstream';
-import { to as copyTo } from 'pg-copy-streams';
 import { generateDay } from '../../pipelines/sources/exchange_a/generate.ts';
 import type { DayOptions } from '../../pipelines/sources/exchange_a/generate-rows.ts';
 import { type Client, connect } from '../../shared/db/connect.ts';
@@ -20,7 +16,7 @@ import type { Manifest } from '../../shared/frame/manifest.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
 import { messageAt, streamInfo } from '../../shared/nats/stream.ts';
 import { buildZip, type MemberSpec } from './broken-zip.ts';
-import { createTestEnv, type TestEnv } from './stack.ts';
+import { createMigratedEnv, createTestEnv, type TestEnv } from './stack.ts';
 
 export const ROOT = join(import.meta.dirname, '..', '..');
 export const DATASET = 'exchange_a_spot_trades';
@@ -141,8 +137,9 @@ export class System implements AsyncDisposable {
     this.client = client;
   }
 
-  static async create(): Promise<System> {
-    const env = await createTestEnv();
+  /** @param database `empty`: one that the first command migrates. */
+  static async create(database: 'migrated' | 'empty' = 'migrated'): Promise<System> {
+    const env = await (database === 'empty' ? createTestEnv() : createMigratedEnv());
     await mkdir(join(env.dir, 'vendor'));
     return new System(env, await connect({ url: env.databaseUrl, name: 'test' }));
   }
@@ -205,8 +202,8 @@ export class System implements AsyncDisposable {
   }
 
   /** Every message of the log, decoded, in order. */
-  async log(): Promise<LogMessage[]> {
-    return await readLog(this.env.natsUrl);
+  async log(dataset = DATASET): Promise<LogMessage[]> {
+    return await readLog(this.env.natsUrl, dataset);
   }
 
   digests(): Promise<Record<string, Json>> {
@@ -249,12 +246,12 @@ export async function leftoversOf(client: Client): Promise<Json[]> {
   return rows;
 }
 
-export async function readLog(natsUrl: string): Promise<LogMessage[]> {
+export async function readLog(natsUrl: string, dataset = DATASET): Promise<LogMessage[]> {
   await using connection = await connectNats(natsUrl, 'test');
   const manager = await jetstreamManager(connection, { checkAPI: false });
-  const info = await streamInfo(manager, DATASET);
+  const info = await streamInfo(manager, dataset);
   const read = async (sequence: number): Promise<LogMessage | undefined> => {
-    const stored = await messageAt(manager, DATASET, sequence);
+    const stored = await messageAt(manager, dataset, sequence);
     if (!stored) return undefined;
     const { header, raw } = await decodeMessage(stored.data, `sequence ${sequence}`);
     const manifest = header.kind === 'manifest' ? (JSON.parse(raw.toString()) as Manifest) : undefined;
@@ -268,62 +265,10 @@ export async function readLog(natsUrl: string): Promise<LogMessage[]> {
   return messages;
 }
 
-// ---- DuckDB as the judge -------------------------------------------------------------------------------------------
-
-/** The vendor's files as DuckDB reads them: decimals exact, times in ms. */
-export const tradesOf = (csvPaths: readonly string[]) => `(
-  select id, price, qty, quote, maker, best, case when time >= 100000000000000 then time // 1000 else time end as ms
-  from read_csv([${csvPaths.map((path) => `'${path}'`).join(', ')}], header = false, columns = {id: 'bigint',
-    price: 'decimal(18,8)', qty: 'decimal(18,8)', quote: 'decimal(18,8)', time: 'bigint', maker: 'boolean', best: 'boolean'}))`;
-
-export async function duckdb(sql: string): Promise<(string | null)[][]> {
-  const instance = await DuckDBInstance.create();
-  const connection = await instance.connect();
-  try {
-    const reader = await connection.runAndReadAll(sql);
-    return reader.getRows().map((row) => row.map((cell) => (cell === null ? null : String(cell))));
-  } finally {
-    connection.closeSync();
-    instance.closeSync();
-  }
-}
-
-/** Native rows that one side has and the other has not, [in the files, in the database, only files, only database]. */
-export async function compareNative(system: Pick<System, 'client'>, csvPaths: readonly string[], dir: string) {
-  const path = join(dir, 'native.csv');
-  const stream = system.client.query(
-    copyTo(`copy (select trade_id, price, quantity, quote_quantity, "timestamp", is_buyer_maker, is_best_match
-      from ${DATASET}) to stdout with (format csv)`),
-  );
-  await pipeline(stream, createWriteStream(path));
-  const columns = 'id, price::double as price, qty::double as qty, quote::double as quote, ms, maker, best';
-  const [counts] = await duckdb(`
-    with files as (select ${columns} from ${tradesOf(csvPaths)}),
-    stored as (select * from read_csv('${path}', header = false, columns = {id: 'bigint', price: 'double', qty: 'double',
-      quote: 'double', ms: 'bigint', maker: 'boolean', best: 'boolean'}))
-    select (select count(*) from files), (select count(*) from stored),
-      (select count(*) from (from files except all from stored)), (select count(*) from (from stored except all from files))`);
-  return counts.map(Number);
-}
-
-const COUNT = 'trade_count';
-const SECOND_COLUMNS = ['open_price', 'high_price', 'low_price', 'close_price', 'quantity_sum', 'quote_volume_sum'];
-
-/** One-second rows out of the files: exact decimal text, rounded once by Number(). */
-export async function secondsOfFiles(csvPaths: readonly string[]): Promise<number[][]> {
-  const rows = await duckdb(`select (ms // 1000)::bigint as second, count(*), arg_min(price, id)::varchar,
-    max(price)::varchar, min(price)::varchar, arg_max(price, id)::varchar, sum(qty)::varchar, sum(quote)::varchar
-    from ${tradesOf(csvPaths)} group by 1 order by 1`);
-  return rows.map((row) => row.map(Number));
-}
-
-export async function secondsStored(system: Pick<System, 'client'>): Promise<number[][]> {
-  const { rows } = await system.client.query({
-    text: `select extract(epoch from aligned_at_utc)::int8, ${[COUNT, ...SECOND_COLUMNS].join(', ')}
-      from canonical_aligned_1s_aggregates order by 1`,
-    rowMode: 'array',
-  });
-  return rows.map((row: unknown[]) => row.map(Number));
+/** Unpacks with Python's zipfile: not the code under test. */
+export async function unzip(archive: string, name: string, dir: string): Promise<string> {
+  execFileSync('python3', ['-m', 'zipfile', '-e', archive, dir]);
+  return join(dir, name);
 }
 
 /** Names of everything below a folder. */

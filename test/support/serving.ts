@@ -1,12 +1,18 @@
 /** The serving application over real sockets, in the test's own process, and a client that speaks plain HTTP. */
-import { Agent, request as httpRequest, type IncomingHttpHeaders, type IncomingMessage } from 'node:http';
+
+import { randomUUID } from 'node:crypto';
+import { once } from 'node:events';
+import { Agent, createServer, request as httpRequest, type IncomingHttpHeaders, type IncomingMessage } from 'node:http';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { type App, createApp } from '../../serving/app.ts';
-import { listen } from '../../serving/server.ts';
+import { type ConnectionLimits, listen } from '../../serving/server.ts';
 import { loadSettings } from '../../shared/config/load.ts';
 import type { SettingName } from '../../shared/config/settings.ts';
 import { connect } from '../../shared/db/connect.ts';
 import { migrate } from '../../shared/db/migrate.ts';
+import { PATIENCE_MS } from './patience.ts';
 import { testLogger } from './stack.ts';
 
 export const API_KEY = 'test-key';
@@ -14,9 +20,12 @@ export const SAMPLE_MATRIX = fileURLToPath(new URL('../../serving/rights/sample/
 
 export interface ServingOptions {
   readonly databaseUrl: string;
+  /** Another than API_KEY. */
+  readonly apiKey?: string;
   readonly settings?: Partial<Record<SettingName, string>>;
   readonly rightsMatrixPath?: string;
   readonly now?: () => number;
+  readonly connections?: ConnectionLimits;
 }
 
 export interface Answer {
@@ -35,6 +44,8 @@ export interface RawRequest {
   readonly body?: string | Buffer;
   /** The key of the service unless told otherwise; null: none. */
   readonly key?: string | null;
+  /** Through a Unix socket: its buffers hold 200 KiB, where those of TCP grow to tens of megabytes. */
+  readonly unix?: boolean;
 }
 
 export interface Serving extends AsyncDisposable {
@@ -57,14 +68,17 @@ export async function startServing(options: ServingOptions): Promise<Serving> {
   const app = createApp({
     settings,
     databaseUrl: options.databaseUrl,
-    apiKey: API_KEY,
+    apiKey: options.apiKey ?? API_KEY,
     rightsMatrixPath: options.rightsMatrixPath ?? SAMPLE_MATRIX,
     log: testLogger(),
     now: options.now,
   });
-  const server = await listen(app.koa, '127.0.0.1', 0);
+  const server = await listen(app.koa, '127.0.0.1', 0, options.connections);
   const { url } = server;
   const agent = new Agent({ keepAlive: true });
+  const unixPath = join(tmpdir(), `tidemark-${randomUUID()}.sock`);
+  const unix = createServer(app.koa.callback()).listen(unixPath);
+  await once(unix, 'listening');
 
   const open = (raw: RawRequest) =>
     new Promise<IncomingMessage>((resolve, reject) => {
@@ -73,7 +87,7 @@ export async function startServing(options: ServingOptions): Promise<Serving> {
       const outgoing = httpRequest(
         `${url}${raw.path ?? '/v1/raw/query'}`,
         {
-          agent,
+          ...(raw.unix ? { socketPath: unixPath } : { agent }),
           method: raw.method ?? 'POST',
           headers: {
             ...(key !== null && { 'X-API-Key': key }),
@@ -92,7 +106,7 @@ export async function startServing(options: ServingOptions): Promise<Serving> {
     const chunks: Buffer[] = [];
     for await (const chunk of response) chunks.push(chunk);
     const text = Buffer.concat(chunks).toString();
-    const isJson = /json/.test(response.headers['content-type'] ?? '');
+    const isJson = /^application\/(problem\+)?json\b/.test(response.headers['content-type'] ?? '');
     return {
       status: response.statusCode!,
       headers: response.headers,
@@ -109,17 +123,23 @@ export async function startServing(options: ServingOptions): Promise<Serving> {
     query: (body, headers) => send({ body: typeof body === 'string' ? body : JSON.stringify(body), headers }),
     async [Symbol.asyncDispose]() {
       agent.destroy();
+      unix.closeAllConnections();
+      unix.close();
       await server.close(1000);
       await app[Symbol.asyncDispose]();
     },
   };
 }
 
-/** Until the condition holds; fails after ten seconds. */
-export async function eventually(condition: () => boolean | Promise<boolean>, what: string): Promise<void> {
-  const deadline = Date.now() + 10_000;
+/** Until the condition holds; fails when patience ends. */
+export async function eventually(
+  condition: () => boolean | Promise<boolean>,
+  what: string,
+  withinMs = PATIENCE_MS,
+): Promise<void> {
+  const deadline = Date.now() + withinMs;
   while (!(await condition())) {
-    if (Date.now() > deadline) throw new Error(`not within ten seconds: ${what}`);
+    if (Date.now() > deadline) throw new Error(`not within ${withinMs / 1000} s: ${what}`);
     await new Promise((resolve) => setTimeout(resolve, 10));
   }
 }

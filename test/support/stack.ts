@@ -1,6 +1,6 @@
 /**
- * Real servers for tests. `createTestEnv()`: a fresh database on the PostgreSQL shared by the run, and a nats-server
- * of one's own. `createPrivateStack()`: both servers of one's own, to kill.
+ * Real servers for tests. `createTestEnv()`: a fresh database on the PostgreSQL shared by the run, empty or, from
+ * `createMigratedEnv()`, migrated; and a nats-server of one's own. `createPrivateStack()`: both servers of one's own, to kill.
  */
 import { randomBytes } from 'node:crypto';
 import { chmod, mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
@@ -9,7 +9,7 @@ import { basename, join } from 'node:path';
 import pg from 'pg';
 import { expect, inject } from 'vitest';
 import { createLogger, type Logger } from '../../shared/log/logger.ts';
-import { isAlive, type ProcessRef, processRef } from '../../shared/stack/processes.ts';
+import { isAlive, type ProcessRef, processesIn, processRef } from '../../shared/stack/processes.ts';
 import type { ServerName } from '../../shared/stack/server.ts';
 import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
 import { PRIVATE_PROFILE } from './profiles.ts';
@@ -20,6 +20,8 @@ declare module 'vitest' {
     testDatabaseUrl: string;
     /** State folder of the run. */
     testStateDir: string;
+    /** The database that migrated ones are copies of. */
+    testTemplate: string;
   }
 }
 
@@ -27,26 +29,37 @@ declare module 'vitest' {
 export const testLogger = (): Logger => createLogger(process.env.TIDEMARK_TEST_LOG ?? 'silent', 'test');
 
 export interface TestEnv extends AsyncDisposable {
-  /** A database made for this call, empty, dropped at disposal; superuser. */
+  /** A database made for this call, dropped at disposal; superuser. */
   readonly databaseUrl: string;
   /** The same server, database `postgres`. */
   readonly adminDatabaseUrl: string;
   readonly natsUrl: string;
+  /** The broker account that may only read. */
+  readonly natsReaderUrl: string;
+  /** The broker account of the export queue. */
+  readonly natsExportUrl: string;
   /** The broker account that may delete streams. */
   readonly natsOperatorUrl: string;
   /** An empty folder, removed at disposal. */
   readonly dir: string;
   /** Folder of psql and its kind; undefined where the servers run in Docker. */
   readonly postgresBin: string | undefined;
+  /** The nats-server program; undefined where the servers run in Docker. */
+  readonly natsServer: string | undefined;
 }
 
 /** Use as `await using env = await createTestEnv()`, or dispose in afterAll. */
-export async function createTestEnv(): Promise<TestEnv> {
+export const createTestEnv = (): Promise<TestEnv> => createEnv('');
+
+/** The same with a database of the current schema and no rows. */
+export const createMigratedEnv = (): Promise<TestEnv> => createEnv(`TEMPLATE ${inject('testTemplate')}`);
+
+async function createEnv(from: string): Promise<TestEnv> {
   const sharedUrl = inject('testDatabaseUrl');
   const dir = await temporaryDir();
   const name = `t_${testName()}_${randomBytes(4).toString('hex')}`;
   const admin = withDatabase(sharedUrl, 'postgres');
-  await execute(admin, `CREATE DATABASE ${name}`);
+  await execute(admin, `CREATE DATABASE ${name} ${from}`);
   const forget = await remember(dir);
   const stack = await acquireStack({
     stateDir: join(dir, 'stack'),
@@ -60,9 +73,12 @@ export async function createTestEnv(): Promise<TestEnv> {
     databaseUrl: withDatabase(sharedUrl, name),
     adminDatabaseUrl: admin,
     natsUrl: stack.natsUrl,
+    natsReaderUrl: stack.natsReaderUrl,
+    natsExportUrl: stack.natsExportUrl,
     natsOperatorUrl: stack.natsOperatorUrl,
     dir: filesDir,
     postgresBin: stack.runtime?.postgresBin,
+    natsServer: stack.runtime?.natsServer,
     async [Symbol.asyncDispose]() {
       await stack[Symbol.asyncDispose]();
       await execute(admin, `DROP DATABASE IF EXISTS ${name} WITH (FORCE)`);
@@ -132,7 +148,7 @@ export function withDatabase(url: string, database: string): string {
 }
 
 /** Notes a folder with servers, so that those of a test process that was killed are found and ended by the next run. */
-async function remember(dir: string): Promise<() => Promise<void>> {
+export async function remember(dir: string): Promise<() => Promise<void>> {
   const notes = join(inject('testStateDir'), 'test-folders');
   await mkdir(notes, { recursive: true });
   const note = join(notes, basename(dir));
@@ -152,6 +168,8 @@ export async function endLeftovers(testStateDir: string): Promise<void> {
         if (isAlive(record)) process.kill(record.pid, 'SIGKILL');
       }
     }
+    // A Bitcoin node, which no stack knows of (see bitcoin.ts).
+    for (const pid of processesIn(join(note.dir, 'node'))) process.kill(pid, 'SIGKILL');
     await rm(note.dir, { recursive: true, force: true });
     await rm(join(notes, name), { force: true });
   }

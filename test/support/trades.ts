@@ -1,15 +1,11 @@
-/** What tests of trade files have in common. */
-import { createWriteStream } from 'node:fs';
-import { readFile } from 'node:fs/promises';
-import { pipeline } from 'node:stream/promises';
-import { setTimeout as delay } from 'node:timers/promises';
-import { to as copyTo } from 'pg-copy-streams';
-import type { DecodedItem } from '../../pipelines/sources/types.ts';
+/** What tests of trade files have in common: decoding, and what is stored of them. */
+import type { DecodedItem, EventRun, PartitionEnd } from '../../pipelines/sources/types.ts';
 import type { Client } from '../../shared/db/connect.ts';
+import { TidemarkError } from '../../shared/errors.ts';
 import type { PartitionFacts } from '../../shared/frame/manifest.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { windowOf } from '../../shared/registry/partitions.ts';
-import type { Answer, Running } from './pipeline.ts';
+import type { TradeLayout } from './trade-layouts.ts';
 
 /** Feeds text in pieces of the given sizes, over and over; default all at once. */
 export function decodeInPieces(
@@ -31,6 +27,39 @@ export function decodeInPieces(
   items.push(...finish());
   return items;
 }
+
+export interface Reading {
+  /** Sizes of the pieces that the bytes come in, over and over; default all at once. */
+  readonly pieces?: readonly number[];
+  readonly frame?: number;
+  readonly day?: string;
+}
+
+export function decodeFile(layout: TradeLayout, text: string | Buffer, { pieces, frame, day }: Reading = {}) {
+  const decoder = layout.decoder({ frameRawBytes: frame, day });
+  return decodeInPieces(
+    text,
+    pieces,
+    (chunk) => decoder.push(chunk),
+    () => decoder.finish(),
+  );
+}
+
+/** The fault that reading a file ends with. */
+export function refusalOf(work: () => readonly DecodedItem[]): TidemarkError {
+  let items: readonly DecodedItem[];
+  try {
+    items = work();
+  } catch (error) {
+    if (error instanceof TidemarkError) return error;
+    throw error;
+  }
+  throw new Error(`accepted: ${JSON.stringify(factsOf(items))}`);
+}
+
+export const endsOf = (items: readonly DecodedItem[]): PartitionEnd[] => items.filter((item) => item.kind === 'end');
+
+export const runsOf = (items: readonly DecodedItem[]): EventRun[] => items.filter((item) => item.kind === 'events');
 
 export const factsOf = (items: readonly DecodedItem[]): PartitionFacts | undefined =>
   items.flatMap((item) => (item.kind === 'end' ? [item.facts] : []))[0];
@@ -73,49 +102,3 @@ export async function tracesOf(client: Client, dataset: DatasetDefinition, parti
 }
 
 export const NO_TRACES = { native: 0, aligned: 0, frames: 0, covered: 0, manifests: 0, state: null };
-
-/** One-second rows as stored, [second, count, open, high, low, close, quantity, quote]. */
-export async function storedSeconds(client: Client, dataset: DatasetDefinition): Promise<number[][]> {
-  const { rows } = await client.query({
-    text: `select extract(epoch from aligned_at_utc)::int8, trade_count, open_price, high_price, low_price, close_price,
-      quantity_sum, quote_volume_sum from canonical_aligned_1s_aggregates where dataset_id = $1 order by 1`,
-    values: [dataset.number],
-    rowMode: 'array',
-  });
-  return rows.map((row: unknown[]) => row.map(Number));
-}
-
-/** Stored native rows written to a file for DuckDB to read. */
-export async function storedRows(client: Client, dataset: DatasetDefinition, path: string): Promise<void> {
-  const names = dataset.native.columns.map(({ name }) => `"${name}"`).join(', ');
-  const stream = client.query(
-    copyTo(`copy (select ${names} from ${dataset.native.table}) to stdout with (format csv)`),
-  );
-  await pipeline(stream, createWriteStream(path));
-}
-
-/** Kills the command, or its projector, at random moments until it has been done often enough; then lets it finish. */
-export async function killedBackfill(start: () => Running, kills: number, random: () => number): Promise<Answer> {
-  for (let round = 0; ; round++) {
-    const running = start();
-    if (round === kills) return await running.done;
-    await delay(300 + random() * 1200);
-    const [projector] = await childrenOf(running.child.pid!);
-    const victim = round % 2 === 1 && projector !== undefined ? projector : running.child.pid!;
-    try {
-      process.kill(victim, 'SIGKILL');
-    } catch {
-      // ended by itself just before
-    }
-    if (victim !== running.child.pid) {
-      await delay(200 + random() * 400);
-      running.child.kill('SIGKILL');
-    }
-    await running.done;
-  }
-}
-
-async function childrenOf(pid: number): Promise<number[]> {
-  const text = await readFile(`/proc/${pid}/task/${pid}/children`, 'utf8').catch(() => '');
-  return text.split(' ').filter(Boolean).map(Number);
-}

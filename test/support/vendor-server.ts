@@ -22,6 +22,8 @@ export type Fault = {
   | { readonly kind: 'body'; readonly body: string | Buffer }
   /** Whole and right, but without a Content-Length. */
   | { readonly kind: 'chunked'; readonly pieceBytes: number }
+  /** Whole and right, with headers of its own. */
+  | { readonly kind: 'headers'; readonly headers: Record<string, string> }
   | { readonly kind: 'redirect'; readonly location: string; readonly status?: number }
 );
 
@@ -124,6 +126,9 @@ async function answer(
       response.writeHead(200, { 'content-length': body.length });
       await sendPieces(response, body, fault.pieceBytes, fault.everyMs, closing);
       return;
+    case 'headers':
+      sendWhole(response, body, fault.headers);
+      return;
     case 'chunked':
       await sendPieces(response, body, fault.pieceBytes, 0, closing);
       return;
@@ -132,8 +137,9 @@ async function answer(
   }
 }
 
-function sendWhole(response: ServerResponse, body: Buffer): void {
-  response.writeHead(200, { 'content-type': 'application/octet-stream', 'content-length': body.length }).end(body);
+function sendWhole(response: ServerResponse, body: Buffer, headers: Record<string, string> = {}): void {
+  const usual = { 'content-type': 'application/octet-stream', 'content-length': body.length };
+  response.writeHead(200, { ...usual, ...headers }).end(body);
 }
 
 async function sendPieces(

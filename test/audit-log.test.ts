@@ -1,0 +1,300 @@
+/** The audit log: what is written is proved, and whatever is done to it behind its back is found. */
+import { execFileSync } from 'node:child_process';
+import {
+  appendFile,
+  mkdir,
+  mkdtemp,
+  readdir,
+  readFile,
+  rename,
+  rm,
+  truncate,
+  utimes,
+  writeFile,
+} from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import fc from 'fast-check';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { pruneAudit } from '../shared/audit/prune.ts';
+import type { AuditHead, AuditRecord } from '../shared/audit/records.ts';
+import { verifyAudit } from '../shared/audit/verify.ts';
+import { AuditWriter } from '../shared/audit/writer.ts';
+
+let base: string;
+beforeAll(async () => {
+  base = await mkdtemp(join(tmpdir(), 'tidemark-audit-'));
+});
+afterAll(() => rm(base, { recursive: true, force: true }));
+
+let folders = 0;
+const newFolder = () => join(base, String(folders++));
+
+const event = (number: number) => ({ event: 'export_download', export_id: null, payload: { number, text: 'é"\n' } });
+
+interface Written {
+  readonly directory: string;
+  readonly heads: AuditHead[];
+}
+
+/** Chains of so many records, in segments of a few. */
+async function written(counts: readonly number[], maxSegmentBytes = 900): Promise<Written> {
+  const directory = newFolder();
+  const heads = new Map<string, AuditHead>();
+  for (const count of counts) {
+    await using writer = new AuditWriter({
+      directory,
+      role: 'test',
+      maxSegmentBytes,
+      onHead: (head) => heads.set(head.chain, head),
+    });
+    for (let number = 0; number < count; number++) await writer.append(event(number));
+  }
+  return { directory, heads: [...heads.values()] };
+}
+
+async function files(directory: string): Promise<string[]> {
+  const names = await readdir(directory, { recursive: true });
+  return names
+    .filter((name) => name.endsWith('.jsonl'))
+    .sort()
+    .map((name) => join(directory, name));
+}
+
+const faults = async (directory: string, heads: readonly AuditHead[] = []) => [
+  ...new Set((await verifyAudit(directory, heads)).findings.map(({ fault }) => fault)),
+];
+
+test('records of several writers, one by one and together, are one unbroken chain each', async () => {
+  const directory = newFolder();
+  await using one = new AuditWriter({ directory, role: 'one' });
+  await using other = new AuditWriter({ directory, role: 'other', maxSegmentBytes: 2000 });
+  const records = await Promise.all(
+    Array.from({ length: 60 }, (_, number) => (number % 2 ? one : other).append(event(number))),
+  );
+  expect(new Set(records.map(({ chain }) => chain)).size).toBe(2);
+  expect(records.map(({ payload }) => payload.number)).toEqual(Array.from({ length: 60 }, (_, number) => number));
+  const report = await verifyAudit(directory);
+  expect(report).toMatchObject({ chains: 2, records: 62, findings: [] });
+  expect(report.segments).toBe(2);
+  for (let number = 0; number < 20; number++) await other.append(event(number));
+  const later = await verifyAudit(directory);
+  expect(later.findings).toEqual([]);
+  expect(later.segments).toBeGreaterThan(3);
+});
+
+test('nothing is there: nothing is wrong; an empty folder knows what it lost', async () => {
+  expect((await verifyAudit(newFolder())).findings).toEqual([]);
+  const head = { chain: 'c', sequence: 3, hash: 'a'.repeat(64) };
+  expect(await faults(newFolder(), [head])).toEqual(['CHAIN_MISSING']);
+});
+
+describe('broken behind its back', () => {
+  test('one byte, anywhere, is found, and the line is named', async () => {
+    const { directory, heads } = await written([6, 4]);
+    const paths = await files(directory);
+    await fc.assert(
+      fc.asyncProperty(fc.nat(), fc.nat(), fc.integer({ min: 1, max: 255 }), async (which, place, difference) => {
+        const path = paths[which % paths.length];
+        const bytes = await readFile(path);
+        const at = place % bytes.length;
+        const changed = Buffer.from(bytes);
+        changed[at] ^= difference;
+        await writeFile(path, changed);
+        const { findings } = await verifyAudit(directory, heads);
+        await writeFile(path, bytes);
+        expect(findings).not.toEqual([]);
+        const line = bytes.subarray(0, at).filter((byte) => byte === 0x0a).length + 1;
+        expect(
+          findings.map((finding) => [join(directory, finding.chain, finding.segment ?? ''), finding.line]),
+        ).toContainEqual([path, line]);
+      }),
+      { numRuns: 60 },
+    );
+    expect(await faults(directory, heads)).toEqual([]);
+  });
+
+  test('a record changed with a hash made anew, taken out, put in twice', async () => {
+    const { directory, heads } = await written([5], 1e6);
+    const [path] = await files(directory);
+    const lines = (await readFile(path, 'utf8')).split('\n').slice(0, -1);
+    const put = (list: readonly string[]) => writeFile(path, `${list.join('\n')}\n`);
+    const { canonical, hashOf } = await import('../shared/audit/records.ts');
+    const forged = { ...(JSON.parse(lines[2]) as AuditRecord), event: 'other' };
+    await put(lines.with(2, canonical({ ...forged, hash: hashOf(forged) } as never)));
+    expect(await faults(directory, heads)).toEqual(['LINK_BROKEN']);
+    await put(lines.toSpliced(2, 1));
+    expect(await faults(directory, heads)).toEqual(['LINK_BROKEN']);
+    await put(lines.toSpliced(2, 0, lines[2]));
+    expect(await faults(directory, heads)).toEqual(['LINK_BROKEN']);
+    await put(lines.slice(1));
+    expect(await faults(directory, heads)).toEqual(['BEGINNING_MISSING']);
+    await put(lines.slice(0, -1));
+    expect(await faults(directory)).toEqual([]);
+    expect(await faults(directory, heads)).toEqual(['END_MISSING']);
+  });
+
+  test('the end of a chain, or a whole chain, is missed by the next one', async () => {
+    const { directory, heads } = await written([5, 1], 1e6);
+    const first = join(directory, heads[0].chain, '000001.jsonl');
+    const bytes = await readFile(first);
+    const lastLine = bytes.subarray(0, -1).lastIndexOf('\n') + 1;
+    await truncate(first, lastLine);
+    expect(await faults(directory)).toEqual(['END_MISSING']);
+    await writeFile(first, bytes);
+    await rename(join(first, '..'), join(base, `away-${folders++}`));
+    expect(await faults(directory)).toEqual(['CHAIN_MISSING']);
+  });
+
+  test('while it is being written: recording goes on in a new chain, and what is lost is found', async () => {
+    const directory = newFolder();
+    const heads = new Map<string, AuditHead>();
+    await using writer = new AuditWriter({ directory, role: 'test', onHead: (head) => heads.set(head.chain, head) });
+    await writer.append(event(1));
+    const [path] = await files(directory);
+    await truncate(path, 10);
+    await writer.append(event(2));
+    await rm((await files(directory)).find((one) => one !== path)!);
+    await writer.append(event(3));
+    expect(heads.size).toBe(3);
+    const { findings } = await verifyAudit(directory, [...heads.values()]);
+    expect(findings.map(({ fault, chain }) => `${fault} ${chain}`).sort()).toEqual(
+      [...heads.keys()]
+        .flatMap((chain, index) =>
+          index === 0
+            ? [`CHAIN_MISSING ${chain}`, `LINE_UNFINISHED ${chain}`]
+            : index === 1
+              ? [`CHAIN_MISSING ${chain}`]
+              : [],
+        )
+        .sort(),
+    );
+  });
+});
+
+test('half a line that a power cut left is a fault until a later start has seen it, and then as it saw it', async () => {
+  const { directory } = await written([3], 1e6);
+  const [path] = await files(directory);
+  await appendFile(path, '{"chain":"half');
+  expect(await faults(directory)).toEqual(['LINE_UNFINISHED']);
+  await using writer = new AuditWriter({ directory, role: 'test' });
+  await writer.append(event(1));
+  expect(await faults(directory)).toEqual([]);
+  await appendFile(path, 'x');
+  expect(await faults(directory)).toEqual(['LINE_UNFINISHED']);
+});
+
+test('a clock that is set back breaks nothing', async () => {
+  const directory = newFolder();
+  let now = Date.parse('2024-05-02T00:00:00Z');
+  for (let start = 0; start < 3; start++) {
+    await using writer = new AuditWriter({ directory, role: 'test', now: () => now });
+    for (let number = 0; number < 3; number++) {
+      now -= 3_600_000;
+      await writer.append(event(number));
+    }
+  }
+  expect(await verifyAudit(directory)).toMatchObject({ records: 12, findings: [] });
+});
+
+test('a folder that cannot be written is a fault of the append, and no longer when it can', async () => {
+  const directory = newFolder();
+  await writeFile(directory, 'a file');
+  await using writer = new AuditWriter({ directory, role: 'test' });
+  await expect(writer.append(event(1))).rejects.toThrow();
+  await rm(directory);
+  await writer.append(event(2));
+  expect(await verifyAudit(directory)).toMatchObject({ records: 2, findings: [] });
+});
+
+test('a full disk is a fault of the append; what was recorded stays whole, and recording goes on when there is room', async (context) => {
+  const directory = newFolder();
+  await mkdir(directory);
+  try {
+    execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=64k', 'tmpfs', directory], { stdio: 'ignore' });
+  } catch {
+    return context.skip('mounting a small disk takes a privilege that is not there');
+  }
+  try {
+    await using writer = new AuditWriter({ directory, role: 'test' });
+    const big = { event: 'export_download', export_id: null, payload: { text: 'x'.repeat(3000) } };
+    let recorded = 0;
+    const full = (async () => {
+      for (;;) {
+        await writer.append(big);
+        recorded++;
+      }
+    })();
+    await expect(full).rejects.toMatchObject({ code: 'ENOSPC' });
+    expect(recorded).toBeGreaterThan(5);
+    expect(await verifyAudit(directory)).toMatchObject({ records: recorded + 1, findings: [] });
+    await writeFile(join(directory, 'filler'), '').catch(() => {});
+    execFileSync('mount', ['-o', 'remount,size=256k', directory]);
+    await writer.append(big);
+    expect(await verifyAudit(directory)).toMatchObject({ chains: 1, records: recorded + 2, findings: [] });
+  } finally {
+    execFileSync('umount', ['-l', directory]);
+  }
+});
+
+describe('prune', () => {
+  const DAY_MS = 86_400_000;
+  const at = Date.parse('2024-01-01T00:00:00Z');
+
+  async function aged(): Promise<{ readonly directory: string; readonly heads: AuditHead[]; readonly old: string[] }> {
+    const directory = newFolder();
+    const heads = new Map<string, AuditHead>();
+    let now = at;
+    await using writer = new AuditWriter({
+      directory,
+      role: 'test',
+      now: () => now,
+      maxSegmentBytes: 500,
+      onHead: (head) => heads.set(head.chain, head),
+    });
+    for (let number = 0; number < 14; number++) {
+      now = at + number * 100 * DAY_MS;
+      await writer.append(event(number));
+    }
+    const old = await files(directory);
+    for (const path of old) {
+      const newest = Math.max(
+        ...(await readFile(path, 'utf8'))
+          .trim()
+          .split('\n')
+          .map((line) => Date.parse(JSON.parse(line).occurred_at)),
+      );
+      await utimes(path, newest / 1000, newest / 1000);
+    }
+    return { directory, heads: [...heads.values()], old };
+  }
+
+  test('deletes whole segments older than the floor, and what is left still proves itself', async () => {
+    const { directory, heads, old } = await aged();
+    const now = () => at + 1400 * DAY_MS;
+    const would = await pruneAudit(directory, 365, { now, dryRun: true });
+    expect(await files(directory)).toEqual(old);
+    const pruned = await pruneAudit(directory, 365, { now });
+    expect(pruned).toEqual(would);
+    expect(pruned[0].segments).toBeGreaterThan(0);
+    const left = (await files(directory)).filter((path) => old.includes(path));
+    expect(left).toEqual(old.slice(pruned[0].segments));
+    for (const path of old.slice(0, pruned[0].segments)) expect(left).not.toContain(path);
+    // Every record that is younger is still there.
+    const kept = (await Promise.all(left.map((path) => readFile(path, 'utf8')))).join('').trim().split('\n');
+    const numbers = kept.map((line) => JSON.parse(line).payload.number);
+    for (let number = 11; number < 14; number++) expect(numbers).toContain(number);
+    expect(await faults(directory, heads)).toEqual([]);
+    // The same by hand is missed.
+    await rm(left[0]);
+    expect(await faults(directory, heads)).toEqual(['BEGINNING_MISSING']);
+  });
+
+  test('deletes nothing that was touched since, nor anything younger', async () => {
+    const { directory, old } = await aged();
+    expect(await pruneAudit(directory, 365, { now: () => at + 300 * DAY_MS })).toEqual([]);
+    for (const path of old) await utimes(path, (at + 799 * DAY_MS) / 1000, (at + 799 * DAY_MS) / 1000);
+    expect(await pruneAudit(directory, 365, { now: () => at + 800 * DAY_MS })).toEqual([]);
+    expect(await files(directory)).toEqual(old);
+  });
+});

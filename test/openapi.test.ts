@@ -1,0 +1,358 @@
+/** The documented contract against the running service: the schema of OpenAPI, every example, every command of the page. */
+import { execFile } from 'node:child_process';
+import { join } from 'node:path';
+import { Validator } from '@seriousme/openapi-schema-validator';
+import { Ajv2020 } from 'ajv/dist/2020.js';
+import { load } from 'cheerio';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { PROBLEMS } from '../serving/contract/problems.ts';
+import { DATASETS, shapeOf } from '../shared/registry/index.ts';
+import { type Json, ROOT, type Running, startCli } from './support/pipeline.ts';
+import { SAMPLE_MATRIX } from './support/serving.ts';
+import { createTestEnv, type TestEnv } from './support/stack.ts';
+
+const KEY = 'a-key';
+
+let env: TestEnv;
+let up: Running;
+let url: string;
+let openapi: Json;
+let page: string;
+/** An export that is over, for the routes about one: values of `{export_id}` and `{file}`. */
+let exported: Readonly<Record<string, string>>;
+/** Keys of datasets whose sample has rows. */
+let filled: Set<string>;
+
+const get = (path: string, headers: Record<string, string> = {}) => fetch(`${url}${path}`, { headers });
+
+beforeAll(async () => {
+  env = await createTestEnv();
+  up = startCli(['up'], {
+    SVC_DATABASE_URL: env.databaseUrl,
+    SVC_NATS_URL: env.natsUrl,
+    SVC_NATS_READER_URL: env.natsReaderUrl,
+    SVC_STATE_DIR: join(env.dir, 'state'),
+    SVC_STREAM_MAX_BYTES: String(1 << 28),
+    SVC_INTERNAL_API_KEY: KEY,
+    SVC_SOURCE_RIGHTS_MATRIX_PATH: SAMPLE_MATRIX,
+    SVC_HTTP_PORT: '0',
+  });
+  url = await new Promise<string>((resolve, reject) => {
+    up.child.stdout?.once('data', (text) => resolve(JSON.parse(text).url));
+    void up.done.then(({ stderr }) => reject(new Error(stderr)));
+  });
+  openapi = await (await get('/openapi.json')).json();
+  page = await (await get('/docs')).text();
+  const { datasets } = (await (await get('/v1/datasets', { 'X-API-Key': KEY })).json()) as Json;
+  exported = await anExport();
+  filled = new Set(datasets.filter((one: Json) => one.availability.rows > 0).map(({ key }: Json) => key));
+});
+afterAll(async () => {
+  up.child.kill('SIGTERM');
+  await up.done;
+  await env[Symbol.asyncDispose]();
+});
+
+async function anExport() {
+  const headers = { 'X-API-Key': KEY };
+  const body = JSON.stringify({ dataset: 'exchange_a_spot_trades', format: 'csv', n_rows: 5 });
+  const submitted = await fetch(`${url}/v1/raw/export`, { method: 'POST', headers, body });
+  const { status_path, export_id } = (await submitted.json()) as Json;
+  for (;;) {
+    const { status, artifact } = (await (await get(status_path, headers)).json()) as Json;
+    if (status === 'succeeded') return { export_id, file: artifact.files[0].name };
+    expect(['queued', 'running']).toContain(status);
+  }
+}
+
+/** What an example is answered with when nothing is wrong: an export that is over can be canceled no longer. */
+const statusOf = (method: string, path: string): number =>
+  method === 'DELETE' ? 409 : method === 'POST' && path.endsWith('/export') ? 202 : 200;
+
+interface Operation {
+  readonly name: string;
+  readonly method: string;
+  readonly path: string;
+  readonly operation: Json;
+}
+
+const operations = (): Operation[] =>
+  Object.entries<Json>(openapi.paths).flatMap(([path, methods]) =>
+    Object.entries<Json>(methods).map(([method, operation]) => ({
+      name: `${method.toUpperCase()} ${path}`,
+      method: method.toUpperCase(),
+      path,
+      operation,
+    })),
+  );
+
+describe('/openapi.json', () => {
+  test('is valid by the official schema of 3.1', async () => {
+    const validator = new Validator();
+    const { valid, errors } = await validator.validate(structuredClone(openapi));
+    expect(errors ?? []).toEqual([]);
+    expect([valid, validator.version, openapi.openapi]).toEqual([true, '3.1', '3.1.0']);
+  });
+
+  test('has every route of the service, and no other', async () => {
+    const { detail } = (await (await get('/nowhere')).json()) as Json;
+    const served = [...detail.matchAll(/(GET|POST|DELETE) (\/(?:[^\s,]*[^\s,.])?)/g)].map(
+      ([, method, path]) => `${method} ${path.replaceAll(/:(\w+)/g, '{$1}')}`,
+    );
+    expect(served.length).toBeGreaterThan(20);
+    expect(
+      operations()
+        .map(({ name }) => name)
+        .sort(),
+    ).toEqual(served.sort());
+  });
+
+  test('asks for the key where the service does', async () => {
+    for (const { name, method, path, operation } of operations()) {
+      const answer = await fetch(`${url}${path}`, { method });
+      const asked = ((await answer.json().catch(() => ({}))) as Json).code === 'AUTH_INVALID_API_KEY';
+      const ways = path === '/metrics' ? [{ key: [] }, { bearer: [] }] : [{ key: [] }];
+      expect(operation.security, name).toEqual(asked ? ways : []);
+      if (asked) expect(operation.responses['409'].description).toContain('AUTH_INVALID_API_KEY');
+    }
+  });
+
+  test('declares rows as the registry does', () => {
+    for (const [key, dataset] of DATASETS) {
+      for (const mode of ['native', 'aligned_1s'] as const) {
+        const { properties } = openapi.components.schemas[`${key}.${mode}`];
+        expect(Object.keys(properties)).toEqual(shapeOf(dataset, mode).fields.map(({ name }) => name));
+        for (const { name, nullable } of shapeOf(dataset, mode).fields) {
+          expect(Array.isArray(properties[name].type), `${key} ${name}`).toBe(nullable);
+        }
+      }
+    }
+  });
+
+  test('names known codes only, each under its status; every code is somewhere', () => {
+    const named = new Set<string>();
+    for (const { name, operation } of operations()) {
+      for (const [status, { content }] of Object.entries<Json>(operation.responses)) {
+        const codes = content['application/problem+json']?.schema.allOf[1].properties.code.enum ?? [];
+        for (const code of codes) {
+          named.add(code);
+          const expected = PROBLEMS[code as keyof typeof PROBLEMS].status;
+          if (code !== 'ALIGNED_STORAGE_CONTRACT_VIOLATION') expect(String(expected), `${name} ${code}`).toBe(status);
+        }
+      }
+    }
+    // About no operation: there is none of that method, or what came was no request.
+    const others = ['METHOD_NOT_ALLOWED'];
+    const missing = Object.keys(PROBLEMS).filter((code) => !named.has(code) && !code.startsWith('HTTP_'));
+    expect(missing.sort()).toEqual(others.sort());
+  });
+});
+
+/** Requests that an operation gives as examples: bodies, or values of parameters by the name of the example. */
+function examplesOf({
+  path,
+  operation,
+}: Operation): { readonly name: string; readonly path: string; readonly body?: string }[] {
+  const bodies = operation.requestBody?.content['application/json'].examples;
+  if (bodies) {
+    return Object.entries<Json>(bodies).map(([name, { value }]) => ({ name, path, body: JSON.stringify(value) }));
+  }
+  const parameters = (operation.parameters ?? []).filter(({ examples }: Json) => examples);
+  const names = new Set<string>(parameters.flatMap(({ examples }: Json) => Object.keys(examples)));
+  if (names.size === 0) {
+    return [{ name: 'as it is', path: path.replaceAll(/\{(\w+)\}/g, (_, name: string) => exported[name] ?? '') }];
+  }
+  return [...names].map((name) => {
+    const given = parameters.filter(({ examples }: Json) => examples[name]);
+    const target = given.reduce(
+      (text: string, { name: of, in: place, examples }: Json) =>
+        place === 'path' ? text.replace(`{${of}}`, encodeURIComponent(examples[name].value)) : text,
+      path,
+    );
+    const query = given
+      .filter((one: Json) => one.in === 'query')
+      .map((one: Json) => [one.name, one.examples[name].value]);
+    return { name, path: query.length === 0 ? target : `${target}?${new URLSearchParams(query)}` };
+  });
+}
+
+/** The dataset a request is about: examples of those without a sample are answered that there is nothing. */
+function datasetOf(path: string, body = ''): string | undefined {
+  const named = [...DATASETS.keys()].find((key) => path.includes(key) || body.includes(key));
+  if (named) return named;
+  return [...DATASETS.values()].find(
+    ({ historicalPath, trades }) => path.endsWith(`/${historicalPath}`) || path.endsWith(`/${trades?.klinesPath}`),
+  )?.key;
+}
+
+const isEmpty = (path: string, body?: string) => {
+  const key = datasetOf(path, body);
+  return path.includes('/v1/') && key !== undefined && !filled.has(key);
+};
+
+describe('every example', () => {
+  test('is answered, with what its operation declares', async () => {
+    const ajv = new Ajv2020({ strict: false, validateFormats: false, allErrors: true });
+    ajv.addSchema(openapi, 'contract');
+    let answered = 0;
+    for (const operation of operations()) {
+      for (const { name, path, body } of examplesOf(operation)) {
+        const what = `${operation.name}: ${name}`;
+        const answer = await fetch(`${url}${path}`, {
+          method: operation.method,
+          body,
+          headers: { 'X-API-Key': KEY },
+        });
+        const type = answer.headers.get('content-type')!.split(';')[0];
+        const text = await answer.text();
+        if (isEmpty(path, body) && answer.status === 404) {
+          expect(JSON.parse(text).code, what).toMatch(/_NO_DATA$/);
+        } else {
+          expect(answer.status, `${what}: ${text.slice(0, 500)}`).toBe(statusOf(operation.method, operation.path));
+          answered++;
+        }
+        const pointer = [
+          'paths',
+          operation.path,
+          operation.method.toLowerCase(),
+          'responses',
+          answer.status,
+          'content',
+          type,
+          'schema',
+        ]
+          .map((part) => encodeURIComponent(String(part).replaceAll('~', '~0').replaceAll('/', '~1')))
+          .join('/');
+        const validate = ajv.compile({ $ref: `contract#/${pointer}` });
+        if (!type.includes('json')) continue;
+        expect(validate(JSON.parse(text)), `${what}: ${JSON.stringify(validate.errors)?.slice(0, 1000)}`).toBe(true);
+      }
+    }
+    expect(answered).toBeGreaterThan(20);
+  });
+
+  test('follows the schema of its request, which refuses other keys', () => {
+    const ajv = new Ajv2020({ strict: false, validateFormats: false });
+    ajv.addSchema(openapi, 'contract');
+    for (const operation of operations()) {
+      if (!operation.operation.requestBody) continue;
+      const pointer = encodeURIComponent(operation.path.replaceAll('/', '~1'));
+      const validate = ajv.compile({
+        $ref: `contract#/paths/${pointer}/post/requestBody/content/${encodeURIComponent('application~1json')}/schema`,
+      });
+      const examples = examplesOf(operation);
+      expect(examples.length, operation.name).toBeGreaterThan(0);
+      for (const { body } of examples) {
+        expect(validate(JSON.parse(body!)), `${operation.name} ${body}`).toBe(true);
+        expect(validate({ ...JSON.parse(body!), stray: 1 })).toBe(false);
+      }
+    }
+  });
+});
+
+describe('/docs', () => {
+  test('loads nothing from elsewhere, and may not', async () => {
+    const { headers } = await get('/docs');
+    expect(headers.get('content-type')).toBe('text/html; charset=utf-8');
+    expect(headers.get('content-security-policy')).toMatch(/^default-src 'none'; style-src 'self'; script-src 'self'/);
+    const $ = load(page);
+    const loaded = $('[src], link[href], [srcset], iframe, object, embed, form')
+      .toArray()
+      .map((element) => element.attribs.src ?? element.attribs.href);
+    expect(loaded).toEqual(['data:,', '/docs/docs.css', '/docs/docs.js']);
+    expect($('[style], style, script:not([src])').length).toBe(0);
+    for (const [path, type] of [
+      ['/docs/docs.css', 'text/css'],
+      ['/docs/docs.js', 'text/javascript'],
+    ]) {
+      const file = await get(path);
+      const text = await file.text();
+      expect([file.status, file.headers.get('content-type')]).toEqual([200, `${type}; charset=utf-8`]);
+      expect(text).not.toMatch(/https?:|@import|url\(|fetch\(|import\(/);
+    }
+  });
+
+  test('fits light and dark, and a phone', async () => {
+    expect(load(page)('meta[name=viewport]').attr('content')).toBe('width=device-width, initial-scale=1');
+    const css = await (await get('/docs/docs.css')).text();
+    expect(css).toContain('prefers-color-scheme: dark');
+    // Whatever is wide scrolls by itself; nothing has a width of its own that a phone has not.
+    expect([...css.matchAll(/(?<!-)width: *([^;]+)/g)].map(([, width]) => width)).toEqual(['100%']);
+    expect(css).toMatch(/\.scroll \{\s*overflow-x: auto/);
+    const $ = load(page);
+    expect(
+      $('table')
+        .toArray()
+        .every((table) => $(table).parent().hasClass('scroll')),
+    ).toBe(true);
+  });
+
+  test('shows every operation, dataset, field and code; links lead to places on it', () => {
+    const $ = load(page);
+    const text = $('main').text();
+    for (const { path, operation } of operations()) {
+      if (/^\/(docs|page)\//.test(path)) continue;
+      expect(text, path).toContain(path);
+      expect(text, path).toContain(operation.summary.replaceAll('`', ''));
+    }
+    for (const [key, dataset] of DATASETS) {
+      const fields = $(`#${key} td:first-child`)
+        .toArray()
+        .map((cell) => $(cell).text());
+      expect(fields).toEqual([...dataset.native.fields, ...dataset.aligned.fields].map(({ name }) => name));
+    }
+    const codes = $('#problems td:first-child')
+      .toArray()
+      .map((cell) => $(cell).text());
+    expect(codes).toEqual(Object.keys(PROBLEMS));
+    const ids = new Set(
+      $('[id]')
+        .toArray()
+        .map(({ attribs }) => attribs.id),
+    );
+    expect(ids.size).toBe($('[id]').length);
+    for (const { attribs } of $('a[href^="#"]').toArray()) expect(ids).toContain(attribs.href.slice(1));
+  });
+
+  test('has commands that work when they are pasted', async () => {
+    const $ = load(page);
+    const commands = $('article .command pre')
+      .toArray()
+      .map((element) => $(element).text());
+    expect(commands.length).toBeGreaterThan(30);
+    // One for every operation, and for every example of it.
+    const examples = operations()
+      .filter(({ path }) => !/^\/(docs|page)\//.test(path))
+      .flatMap(examplesOf);
+    expect(commands.length).toBeGreaterThanOrEqual(examples.length);
+    for (const command of commands) {
+      const { stdout, exit } = await shell(`${command} -w '\\n%{http_code} %{content_type}'`);
+      const at = stdout.lastIndexOf('\n');
+      const path = /\$URL([^"?]*)/.exec(command)![1];
+      const [status, type] = stdout.slice(at + 1).split(' ');
+      expect([exit, status], `${command}\n${stdout.slice(0, 500)}`).toEqual([
+        0,
+        isEmpty(path, command)
+          ? '404'
+          : String(statusOf(command.includes('-X DELETE') ? 'DELETE' : methodOf(command), path)),
+      ]);
+      if (command.includes('Accept: text/csv')) {
+        expect(type).toContain('text/csv');
+        expect(stdout.slice(0, at).trim().split('\n')).toHaveLength(6);
+      }
+    }
+  });
+});
+
+const methodOf = (command: string) => (command.includes(" -d '") ? 'POST' : 'GET');
+
+const exportedEnv = () => ({ EXPORT_ID: exported.export_id, EXPORT_FILE: exported.file });
+
+function shell(command: string): Promise<{ readonly stdout: string; readonly exit: number }> {
+  return new Promise((resolve) => {
+    const options = { cwd: ROOT, env: { PATH: process.env.PATH, URL: url, KEY, ...exportedEnv() }, maxBuffer: 1 << 28 };
+    execFile('sh', ['-c', command], options, (error, stdout) =>
+      resolve({ stdout, exit: error ? Number(error.code) : 0 }),
+    );
+  });
+}

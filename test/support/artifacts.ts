@@ -1,0 +1,63 @@
+/** Artifacts written straight from the read core, as an export worker does, and the query's own rows to hold against. */
+import { join } from 'node:path';
+import { parseQuery } from '../../serving/contract/query.ts';
+import { poolOptions, WirePool } from '../../serving/db/pool.ts';
+import {
+  type Artifact,
+  type ArtifactDeps,
+  type ArtifactFormat,
+  type ArtifactJob,
+  writeArtifact,
+} from '../../serving/exports/artifact/index.ts';
+import { Reader } from '../../serving/read/reader.ts';
+import type { ReadRequest } from '../../serving/read/types.ts';
+import { BufferPool } from '../../serving/rendering/response.ts';
+
+export interface Artifacts extends AsyncDisposable {
+  readonly deps: ArtifactDeps;
+  /** Under a directory of its own, by the body of a query. */
+  write(body: object, format: ArtifactFormat, more?: Partial<ArtifactJob & ArtifactDeps>): Promise<Artifact>;
+}
+
+export function requestOf(body: object): ReadRequest {
+  const parsed = parseQuery(body as Parameters<typeof parseQuery>[0]);
+  if ('faults' in parsed) throw new Error(JSON.stringify(parsed.faults));
+  return parsed.value.read;
+}
+
+export interface ArtifactOptions {
+  readonly databaseUrl: string;
+  readonly root: string;
+  readonly now?: number;
+}
+
+export function artifacts({ databaseUrl, root, now = Date.parse('2024-03-10T12:00:00Z') }: ArtifactOptions): Artifacts {
+  const pool = new WirePool(poolOptions(databaseUrl));
+  const reader = new Reader({
+    pool,
+    byokRole: undefined,
+    budget: { firstRowMs: 60_000, nextRowMs: 60_000 },
+    alignedMaxAgeSeconds: 172_800,
+    maxAgeDays: () => undefined,
+    now: () => now,
+  });
+  const deps: ArtifactDeps = { reader, buffers: new BufferPool(), now: () => now, splitRows: 1e9 };
+  let count = 0;
+  return {
+    deps,
+    write(body, format, more = {}) {
+      const { reader: otherReader = reader, splitRows = deps.splitRows, ...job } = more;
+      return writeArtifact(
+        { ...deps, reader: otherReader, splitRows },
+        {
+          request: requestOf(body),
+          format,
+          directory: join(root, `export-${count++}`),
+          signal: new AbortController().signal,
+          ...job,
+        },
+      );
+    },
+    [Symbol.asyncDispose]: () => pool[Symbol.asyncDispose](),
+  };
+}

@@ -1,0 +1,60 @@
+/** A real Chromium, where there is one. */
+
+import { existsSync, readFileSync } from 'node:fs';
+import { type Browser, type BrowserContextOptions, chromium, type Page } from 'playwright-core';
+import { PATIENCE_MS } from './patience.ts';
+
+const PLACES = ['/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/google-chrome'];
+export const CHROMIUM = PLACES.find((path) => existsSync(path));
+
+/** Quiet: it asks nobody for anything. */
+const ARGS = [
+  '--headless',
+  '--no-sandbox',
+  '--disable-gpu',
+  '--disable-quic',
+  '--no-first-run',
+  '--disable-background-networking',
+  '--disable-component-update',
+  '--disable-sync',
+];
+
+/** With a fresh profile of its own. */
+export const openBrowser = (): Promise<Browser> => chromium.launch({ executablePath: CHROMIUM, args: ARGS });
+
+export interface Watched extends AsyncDisposable {
+  readonly page: Page;
+  /** What it complained about, and what it asked of others than `origin`. */
+  readonly faults: readonly string[];
+}
+
+export async function openPage(
+  browser: Browser,
+  origin: string,
+  options: BrowserContextOptions = {},
+): Promise<Watched> {
+  const context = await browser.newContext({ viewport: { width: 1366, height: 900 }, ...options });
+  const page = await context.newPage();
+  const faults: string[] = [];
+  page.on('console', (message) => {
+    if (['error', 'warning'].includes(message.type())) faults.push(`${message.type()}: ${message.text()}`);
+  });
+  page.on('pageerror', (error) => faults.push(`exception: ${error.stack ?? error.message}`));
+  page.on('request', (request) => {
+    const { protocol, origin: asked } = new URL(request.url());
+    if (protocol !== 'data:' && protocol !== 'blob:' && asked !== origin) faults.push(`outside: ${request.url()}`);
+  });
+  page.setDefaultTimeout(PATIENCE_MS);
+  return { page, faults, [Symbol.asyncDispose]: () => context.close() };
+}
+
+const CHECKS = readFileSync(new URL('./page-checks.js', import.meta.url), 'utf8');
+
+/** Texts that are harder to read on their ground than WCAG's AA asks for. */
+export const lowContrast = (page: Page): Promise<string[]> => page.evaluate(`${CHECKS}; lowContrast()`);
+
+/** Controls that a screen reader could not name. */
+export const nameless = (page: Page): Promise<string[]> => page.evaluate(`${CHECKS}; nameless()`);
+
+/** What makes the page scroll sideways. */
+export const tooWide = (page: Page): Promise<string[]> => page.evaluate(`${CHECKS}; tooWide()`);

@@ -1,0 +1,234 @@
+/** Rows of any columns as PostgreSQL sends them, beside what each cell must be shown as. */
+import fc from 'fast-check';
+import { CELL, type Column, cellOf, type RowShape } from '../../serving/rendering/cells.ts';
+import { BUFFER_BYTES, Out } from '../../serving/rendering/out.ts';
+import type { Representation, RowWriter } from '../../serving/rendering/representations.ts';
+import { POSTGRES_EPOCH_MS } from '../../serving/rendering/timestamps.ts';
+import type { Dtype, PgType } from '../../shared/registry/index.ts';
+
+/** A cell: its bytes, and its text. */
+export interface GeneratedCell {
+  readonly bytes: Buffer;
+  readonly text: string;
+}
+
+export interface GeneratedRow {
+  readonly cells: readonly (GeneratedCell | null)[];
+  /** Where validity is told by the next row: when this one begins, and when it ends. */
+  readonly fromMs: number;
+  readonly toMs: number;
+}
+
+export interface GeneratedRows {
+  readonly shape: RowShape;
+  readonly rows: readonly GeneratedRow[];
+  /** Rows before which everything written so far is handed on, as the clock does. */
+  readonly flushBefore: ReadonlySet<number>;
+}
+
+const sized = (length: number, write: (bytes: Buffer) => void): Buffer => {
+  const bytes = Buffer.alloc(length);
+  write(bytes);
+  return bytes;
+};
+
+const int8 = (value: bigint) => sized(8, (bytes) => bytes.writeBigInt64BE(value));
+
+const NEAR = [
+  0n,
+  -1n,
+  2n ** 31n,
+  -(2n ** 31n) - 1n,
+  2n ** 32n,
+  2n ** 53n,
+  2n ** 53n + 1n,
+  2n ** 63n - 1n,
+  -(2n ** 63n),
+];
+const integers = fc.oneof(
+  fc.bigInt({ min: -(2n ** 63n), max: 2n ** 63n - 1n }),
+  fc.maxSafeInteger().map(BigInt),
+  fc.constantFrom(...NEAR),
+);
+const FIRST_MS = Date.parse('0001-01-01T00:00:00Z');
+const LAST_MS = Date.parse('9999-12-31T23:59:59.999Z');
+const instants = fc.oneof(
+  fc.integer({ min: FIRST_MS, max: LAST_MS }),
+  fc.constantFrom(FIRST_MS, -1, 0, POSTGRES_EPOCH_MS, POSTGRES_EPOCH_MS - 1, LAST_MS),
+);
+/** Everything that has a meaning in one of the formats. PostgreSQL has no NUL in texts; readers drop a leading byte order mark. */
+export const HOSTILE_TEXTS = [
+  '',
+  ' ',
+  '""',
+  '"',
+  ',',
+  '\n',
+  '\r\n',
+  '\r',
+  'a,b',
+  'a"b',
+  '"a"',
+  '\\',
+  '\\N',
+  '\\"',
+  'null',
+  'NULL',
+  'NaN',
+  '0',
+  '#x',
+  "'",
+  ';',
+  '\t',
+  '\u0001',
+  '\u007f',
+  '\u2028',
+  'a\ufeffb',
+  'é',
+  '🦊',
+  '\ufffd',
+  '{"a":"b,\\"c\\""}',
+  '=1+1',
+  '\\u0000',
+  'x'.repeat(300),
+];
+const texts = fc.oneof(
+  fc.string({ unit: 'binary', maxLength: 60 }).map((text) => text.toWellFormed().replaceAll(/\0|^\ufeff+/g, '')),
+  fc.constantFrom(...HOSTILE_TEXTS),
+  fc.array(fc.constantFrom(...HOSTILE_TEXTS), { maxLength: 4 }).map((parts) => parts.join('')),
+);
+
+const KINDS: readonly { readonly dtype: Dtype; readonly pg: PgType; readonly of: fc.Arbitrary<GeneratedCell> }[] = [
+  { dtype: 'int64', pg: 'int8', of: integers.map((value) => ({ bytes: int8(value), text: String(value) })) },
+  {
+    dtype: 'int64',
+    pg: 'int4',
+    of: fc.integer().map((value) => ({ bytes: sized(4, (bytes) => bytes.writeInt32BE(value)), text: String(value) })),
+  },
+  {
+    dtype: 'int64',
+    pg: 'int2',
+    of: fc
+      .integer({ min: -32_768, max: 32_767 })
+      .map((value) => ({ bytes: sized(2, (bytes) => bytes.writeInt16BE(value)), text: String(value) })),
+  },
+  {
+    dtype: 'float64',
+    pg: 'float8',
+    of: fc
+      .oneof(
+        fc.double({ noNaN: true, noDefaultInfinity: true }),
+        fc.integer().map((value) => value / 1e5),
+        fc.constantFrom(0, 1e21, 1e-7, 5e-324, 0.1 + 0.2, 2 ** 53, -1.5),
+      )
+      .map((value) => ({ bytes: sized(8, (bytes) => bytes.writeDoubleBE(value)), text: JSON.stringify(value) })),
+  },
+  {
+    dtype: 'bool01',
+    pg: 'bool',
+    of: fc.boolean().map((value) => ({ bytes: Buffer.from([Number(value)]), text: value ? '1' : '0' })),
+  },
+  {
+    dtype: 'timestamp_utc',
+    pg: 'int8',
+    of: instants.map((ms) => ({ bytes: int8(BigInt(ms)), text: new Date(ms).toISOString() })),
+  },
+  {
+    dtype: 'timestamp_utc',
+    pg: 'timestamptz',
+    // finer than a millisecond: dropped
+    of: fc.tuple(instants, fc.integer({ min: 0, max: 999 })).map(([ms, micros]) => ({
+      bytes: int8(BigInt(ms - POSTGRES_EPOCH_MS) * 1000n + BigInt(micros)),
+      text: new Date(ms).toISOString(),
+    })),
+  },
+  { dtype: 'string', pg: 'text', of: texts.map((text) => ({ bytes: Buffer.from(text), text })) },
+  { dtype: 'json', pg: 'text', of: fc.json().map((text) => ({ bytes: Buffer.from(text), text })) },
+  {
+    dtype: 'uuid',
+    pg: 'uuid',
+    of: fc.uuid().map((text) => ({ bytes: Buffer.from(text.replaceAll('-', ''), 'hex'), text })),
+  },
+];
+
+/** Any columns, nullable or not; with or without an end of validity that the next row tells. */
+export const generatedRows: fc.Arbitrary<GeneratedRows> = fc
+  .tuple(
+    fc.array(fc.tuple(fc.constantFrom(...KINDS), fc.boolean()), { minLength: 1, maxLength: 12 }),
+    fc.option(fc.nat(11), { nil: undefined }),
+  )
+  .chain(([kinds, validAt]) => {
+    const columns = kinds.map(
+      ([{ dtype, pg }, nullable], index): Column => ({
+        field: { name: `c${index}`, dtype, pg, nullable, doc: '', sql: '', columns: [] },
+        cell: cellOf({ name: '', dtype, pg }),
+      }),
+    );
+    const hiddenFirst = validAt !== undefined;
+    if (hiddenFirst) columns.splice(Math.min(validAt, columns.length), 0, VALID_TO);
+    const cells = fc.tuple(...kinds.map(([{ of }, nullable]) => (nullable ? fc.option(of, { freq: 3 }) : of)));
+    const row = fc.record({ cells, fromMs: instants, toMs: instants });
+    return fc.record({
+      shape: fc.constant({ columns, hiddenFirst }),
+      rows: fc.array(row, { minLength: 1, maxLength: 30 }),
+      flushBefore: fc.array(fc.nat(30), { maxLength: 3 }).map((places) => new Set(places)),
+    });
+  });
+
+const VALID_TO: Column = {
+  field: {
+    name: 'valid_to_utc_exclusive',
+    dtype: 'timestamp_utc',
+    pg: 'timestamptz',
+    nullable: false,
+    doc: '',
+    sql: '',
+    columns: [],
+  },
+  cell: CELL.validTo,
+};
+
+/** The rows as every representation must give them back. */
+export const expectedTexts = ({ shape, rows }: GeneratedRows): (string | null)[][] =>
+  rows.map(({ cells, toMs }) => {
+    const texts = cells.map((cell) => cell?.text ?? null);
+    const validAt = shape.columns.indexOf(VALID_TO);
+    if (validAt >= 0) texts.splice(validAt, 0, new Date(toMs).toISOString());
+    return texts;
+  });
+
+/** The body the representation makes of them. */
+export function bodyOf(representation: Representation, generated: GeneratedRows): Buffer {
+  return collected((out) => {
+    const writer = representation.open(out, generated.shape, { mode: 'native', warnings: [] });
+    generated.rows.forEach((row, index) => {
+      if (generated.flushBefore.has(index)) writer.flush();
+      writeRow(writer, generated.shape, row);
+      if (generated.shape.hiddenFirst) writer.resolve(row.toMs);
+    });
+    writer.end();
+  });
+}
+
+/** All that is written, from buffers that hold rubbish before. */
+export function collected(write: (out: Out) => void): Buffer {
+  const parts: Buffer[] = [];
+  const out = new Out({
+    write: (part) => parts.push(Buffer.from(part)),
+    buffer: () => Buffer.alloc(BUFFER_BYTES, 0x21),
+  });
+  write(out);
+  out.flush();
+  return Buffer.concat(parts);
+}
+
+export function writeRow(writer: RowWriter, shape: RowShape, { cells, fromMs }: GeneratedRow): void {
+  const hidden = shape.hiddenFirst ? [{ bytes: int8(BigInt(fromMs - POSTGRES_EPOCH_MS) * 1000n), text: '' }] : [];
+  const bytes = Buffer.concat([...hidden, ...cells].flatMap(wireCell));
+  writer.row(new DataView(bytes.buffer, bytes.byteOffset, bytes.length), bytes, 0, bytes.length);
+}
+
+const wireCell = (cell: GeneratedCell | null): Buffer[] => [
+  sized(4, (bytes) => bytes.writeInt32BE(cell ? cell.bytes.length : -1)),
+  ...(cell ? [cell.bytes] : []),
+];

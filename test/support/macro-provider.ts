@@ -1,0 +1,112 @@
+/** A server that speaks the macro provider's protocol over publications given, and refuses as it is told to. */
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+export interface Publication {
+  readonly vintage: string;
+  /** What it changed: value by observation date. */
+  readonly said: Readonly<Record<string, string>>;
+}
+
+export interface Said {
+  readonly realtime_start: string;
+  readonly realtime_end: string;
+  readonly date: string;
+  readonly value: string;
+}
+
+export interface Asked {
+  readonly path: string;
+  readonly query: URLSearchParams;
+}
+
+export interface Fault {
+  readonly status?: number;
+  readonly body?: string;
+  readonly delayMs?: number;
+}
+
+const LAST_DAY = '9999-12-31';
+const dayBefore = (day: string) => new Date(Date.parse(day) - 86_400_000).toISOString().slice(0, 10);
+
+/** Each value with the days it was said from and to, cut to the window asked for, as the provider cuts it. */
+export function observationsIn(publications: readonly Publication[], from: string, to: string): Said[] {
+  const dates = [...new Set(publications.flatMap(({ said }) => Object.keys(said)))].sort();
+  return dates.flatMap((date) => {
+    const saying = publications.filter(({ said }) => date in said);
+    return saying.flatMap(({ vintage, said }, index) => {
+      const last = index + 1 < saying.length ? dayBefore(saying[index + 1].vintage) : LAST_DAY;
+      if (last < from || vintage > to) return [];
+      const [start, end] = [vintage < from ? from : vintage, last > to ? to : last];
+      return [{ realtime_start: start, realtime_end: end, date, value: said[date] }];
+    });
+  });
+}
+
+export interface ProviderServer extends AsyncDisposable {
+  readonly url: URL;
+  readonly asked: Asked[];
+  /** Judges each request first. */
+  fault: (asked: Asked) => Fault | undefined;
+}
+
+export interface ProviderSpec {
+  readonly series: Readonly<Record<string, unknown>>;
+  readonly publications: readonly Publication[];
+  /** Of other series, by their id; where none is given every series is answered alike. */
+  readonly all?: Readonly<Record<string, Pick<ProviderSpec, 'series' | 'publications'>>>;
+  /** Rows of a page, however many are asked for. */
+  readonly pageRows?: number;
+}
+
+export async function startMacroProvider({
+  series,
+  publications,
+  all = {},
+  pageRows = 1e9,
+}: ProviderSpec): Promise<ProviderServer> {
+  const asked: Asked[] = [];
+  const paged = (rows: readonly unknown[], query: URLSearchParams) => {
+    const offset = Number(query.get('offset'));
+    return {
+      count: rows.length,
+      offset,
+      rows: rows.slice(offset, offset + Math.min(pageRows, Number(query.get('limit')))),
+    };
+  };
+  const answer = ({ path, query }: Asked): unknown => {
+    const asked = all[query.get('series_id')!] ?? { series, publications };
+    if (path === '/series') return { seriess: [asked.series] };
+    if (path === '/series/vintagedates') {
+      const { rows, ...page } = paged(
+        asked.publications.map(({ vintage }) => vintage),
+        query,
+      );
+      return { ...page, vintage_dates: rows };
+    }
+    const observations = observationsIn(asked.publications, query.get('realtime_start')!, query.get('realtime_end')!);
+    const { rows, ...page } = paged(observations, query);
+    return { ...page, output_type: 1, observations: rows };
+  };
+  const server = createServer(async (request, response) => {
+    const { pathname, searchParams } = new URL(request.url!, 'http://provider');
+    const question = { path: pathname.replace(/^\/base/, ''), query: searchParams };
+    asked.push(question);
+    const fault = provider.fault(question);
+    if (fault?.delayMs) await sleep(fault.delayMs);
+    response.writeHead(fault?.status ?? 200, { 'content-type': 'application/json' });
+    response.end(fault?.body ?? (fault?.status === undefined ? JSON.stringify(answer(question)) : 'no'));
+  });
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  const provider: ProviderServer = {
+    url: new URL(`http://127.0.0.1:${(server.address() as AddressInfo).port}/base`),
+    asked,
+    fault: () => undefined,
+    async [Symbol.asyncDispose]() {
+      server.closeAllConnections();
+      await new Promise((resolve) => server.close(resolve));
+    },
+  };
+  return provider;
+}

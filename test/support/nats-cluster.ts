@@ -1,0 +1,75 @@
+/** Three nats-servers on this machine that are one cluster, to kill. */
+
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdir, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { jetstreamManager } from '@nats-io/jetstream';
+import { connectNats } from '../../shared/nats/connect.ts';
+import { freePort } from '../../shared/stack/ports.ts';
+import { PATIENCE_MS } from './patience.ts';
+
+const NODES = ['one', 'two', 'three'] as const;
+
+export interface Cluster extends AsyncDisposable {
+  /** Of all three. */
+  readonly url: string;
+  /** SIGKILL. */
+  kill(name: string): Promise<void>;
+  /** It comes back with what it had. */
+  start(name: string): void;
+}
+
+export async function startCluster(program: string, dir: string): Promise<Cluster> {
+  const ports = await Promise.all(NODES.flatMap(() => [freePort(), freePort()]));
+  const routes = NODES.map((_, index) => `nats://127.0.0.1:${ports[index * 2 + 1]}`);
+  const children = new Map<string, ChildProcess>();
+  const start = (name: string) => {
+    children.set(name, spawn(program, ['--config', join(dir, `${name}.conf`)], { stdio: 'ignore' }));
+  };
+  for (const [index, name] of NODES.entries()) {
+    const store = join(dir, name);
+    await mkdir(store, { recursive: true });
+    const path = join(dir, `${name}.conf`);
+    await writeFile(
+      path,
+      `server_name: ${name}
+listen: "127.0.0.1:${ports[index * 2]}"
+jetstream { store_dir: ${JSON.stringify(store)}, max_memory_store: 64MB, max_file_store: 20GB }
+cluster { name: trial, listen: "127.0.0.1:${ports[index * 2 + 1]}", routes: ${JSON.stringify(routes)} }
+`,
+    );
+    start(name);
+  }
+  const hosts = NODES.map((_, index) => `127.0.0.1:${ports[index * 2]}`);
+  const url = `nats://${hosts[0]}?servers=${hosts.slice(1).join(',')}`;
+  await untilElected(url);
+  const end = async (name: string, signal: NodeJS.Signals) => {
+    const child = children.get(name);
+    if (!child || child.exitCode !== null || child.signalCode !== null) return;
+    child.kill(signal);
+    await once(child, 'exit');
+  };
+  return {
+    url,
+    kill: (name) => end(name, 'SIGKILL'),
+    start,
+    async [Symbol.asyncDispose]() {
+      await Promise.all(NODES.map((name) => end(name, 'SIGKILL')));
+    },
+  };
+}
+
+/** Streams can be made once the three have agreed on a leader. */
+async function untilElected(url: string): Promise<void> {
+  for (const deadline = Date.now() + PATIENCE_MS; ; await sleep(100)) {
+    try {
+      await using connection = await connectNats(url, 'test');
+      await jetstreamManager(connection);
+      return;
+    } catch (error) {
+      if (Date.now() > deadline) throw error;
+    }
+  }
+}
