@@ -1,5 +1,5 @@
 /**
- * The parts of the documentation that are derived from the code: `.env.example`, and the marked sections of the pages.
+ * What is derived from the code: `.env.example`, the client's types, and the marked sections of the pages.
  * `npm run docs` writes them; test/docs.test.ts fails while a page differs from what is derived here.
  *
  * A section stands between `<!-- generated:NAME -->` and `<!-- /generated -->`.
@@ -8,13 +8,19 @@ import { readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type CommandSpec, commandHelp, usageLine } from '../pipelines/cli/options.ts';
 import * as specs from '../pipelines/cli/specs.ts';
-import { adapterOf } from '../pipelines/sources/index.ts';
+import { fedDatasets } from '../pipelines/sources/projections.ts';
 import { OPERATORS_OF } from '../serving/contract/filters.ts';
 import { PROBLEMS, type ProblemKind } from '../serving/contract/problems.ts';
+import { METRICS, type MetricSpec } from '../serving/monitoring/names.ts';
 import { SETTINGS, type Setting, type SettingName } from '../shared/config/settings.ts';
 import { ERROR_CODES } from '../shared/error-codes.ts';
-import { DATASET_KEYS, DATASETS, type DatasetDefinition, type Mode, shapeOf } from '../shared/registry/index.ts';
+import { DATASETS, type DatasetDefinition, type Field, type Mode, shapeOf } from '../shared/registry/index.ts';
+import { KLINE_FIELDS } from '../shared/registry/klines.ts';
+import { clientDatasets } from './client-types.ts';
+import { etfFunds, etfMetrics } from './etf-tables.ts';
 import { constantIn, LIMITS, type Limit } from './limits.ts';
+import { macroSeries } from './macro-tables.ts';
+import { table } from './table.ts';
 
 export const ROOT = join(import.meta.dirname, '..');
 
@@ -26,7 +32,10 @@ export async function pages(root: string = ROOT): Promise<string[]> {
 
 /** Path below the project's root -> what the file must hold. */
 export async function generate(root: string = ROOT): Promise<Map<string, string>> {
-  const files = new Map([['.env.example', envExample()]]);
+  const files = new Map([
+    ['.env.example', envExample()],
+    ['client/datasets.ts', clientDatasets()],
+  ]);
   for (const path of await pages(root)) {
     files.set(path, await filled(root, path, await readFile(join(root, path), 'utf8')));
   }
@@ -64,8 +73,22 @@ async function section(root: string, name: string, page: Page): Promise<string> 
       return otherFields(page);
     case 'type':
       return await declaration(root, of);
+    case 'metrics':
+      return metrics();
     case 'operators':
       return operators();
+    case 'historical-routes':
+      return historicalRoutes();
+    case 'etf-funds':
+      return etfFunds();
+    case 'etf-metrics':
+      return etfMetrics();
+    case 'macro-series':
+      return macroSeries();
+    case 'unified-trades':
+      return fieldTable(DATASETS.get('exchange_a_spot_trades')!.trades!.unified);
+    case 'klines':
+      return fieldTable(KLINE_FIELDS[of as Mode] ?? fail(`${path}: there is no mode ${of}`));
     case 'problems':
       return problems();
     case 'error-codes':
@@ -116,7 +139,9 @@ function rule(setting: Setting): string {
           ? `URL, ${schemes?.map((scheme) => `${scheme}//`).join(' or ')}`
           : kind === 'boolean'
             ? 'true or false'
-            : kind;
+            : kind === 'origins'
+              ? 'list of origins'
+              : kind;
   return `${what}${secret ? '; secret' : ''}${setting.default === undefined ? '; unset' : ''}`;
 }
 
@@ -170,20 +195,12 @@ function bytes(value: number): string {
 // ---- datasets ------------------------------------------------------------------------------------------------------
 
 function datasets(): string {
-  const rows = DATASET_KEYS.map((key) => {
-    const dataset = DATASETS.get(key);
-    return [`\`${key}\``, dataset && isFed(dataset) ? dataset.doc : 'not yet: the key is known, nothing is proved'];
-  });
+  const fed = new Set(fedDatasets());
+  const rows = [...DATASETS.values()].map((dataset) => [
+    `\`${dataset.key}\``,
+    `${dataset.doc}${fed.has(dataset) ? '' : ' Declared; its source is not written yet.'}`,
+  ]);
   return table(['dataset', 'state'], rows);
-}
-
-function isFed(dataset: DatasetDefinition): boolean {
-  try {
-    adapterOf(dataset);
-    return true;
-  } catch {
-    return false;
-  }
 }
 
 /** Registered datasets that the page has no section of its own for. */
@@ -195,18 +212,42 @@ function otherFields(page: Page): string {
 function fields(dataset: DatasetDefinition): string {
   const blocks = (['native', 'aligned_1s'] satisfies Mode[]).map((mode) => {
     const shape = shapeOf(dataset, mode);
-    const rows = shape.fields.map((field) => [
-      `\`${field.name}\``,
-      `${field.dtype}${field.nullable ? '?' : ''}`,
-      field.unit ?? '',
-      field.doc,
-    ]);
     const order = shape.order.map((name) => `\`${name}\``).join(', ');
     const view = `View \`${shape.view.id}\`, version ${shape.view.version}; rows ordered by ${order}.`;
-    return `\`mode: "${mode}"\`. ${view}\n\n${table(['field', 'dtype', 'unit', 'what it is'], rows)}`;
+    return `\`mode: "${mode}"\`. ${view}\n\n${fieldTable(shape.fields)}`;
   });
   return blocks.join('\n');
 }
+
+const fieldTable = (list: readonly Field[]) =>
+  table(
+    ['field', 'dtype', 'unit', 'what it is'],
+    list.map(({ name, dtype, nullable, unit, doc }) => [
+      `\`${name}\``,
+      `${dtype}${nullable ? '?' : ''}`,
+      unit ?? '',
+      doc,
+    ]),
+  );
+
+function historicalRoutes(): string {
+  const rows = [...DATASETS.values()].flatMap(({ key, historicalPath, trades }) => [
+    [`\`${key}\``, `\`/v1/historical/${historicalPath}\``],
+    ...(trades ? [[`klines of \`${key}\``, `\`/v1/historical/${trades.klinesPath}\``]] : []),
+  ]);
+  return table(['rows of', 'path'], rows);
+}
+
+const metrics = () =>
+  table(
+    ['metric', 'type', 'labels', 'what it is'],
+    Object.entries<MetricSpec>(METRICS).map(([name, { type, labels = [], help }]) => [
+      `\`${name}\``,
+      type,
+      labels.map((label) => `\`${label}\``).join(' '),
+      help,
+    ]),
+  );
 
 const operators = () =>
   table(
@@ -270,16 +311,6 @@ async function declaration(root: string, of: string): Promise<string> {
 }
 
 // ---- text ----------------------------------------------------------------------------------------------------------
-
-/** As the formatter leaves it: columns padded to their widest cell, a section apart from its marks. */
-function table(header: readonly string[], rows: readonly (readonly string[])[]): string {
-  const all = [header, ...rows].map((cells) => cells.map((text) => text.replaceAll('|', '\\|')));
-  const widths = header.map((_, column) => Math.max(3, ...all.map((cells) => cells[column].length)));
-  const line = (cells: readonly string[]) =>
-    `| ${cells.map((text, column) => text.padEnd(widths[column])).join(' | ')} |`;
-  const [head, ...body] = all.map(line);
-  return `${[head, line(widths.map((width) => '-'.repeat(width))), ...body].join('\n')}\n`;
-}
 
 const grouped = (value: number | undefined) => (value === undefined ? '' : value.toLocaleString('en-US'));
 

@@ -1,0 +1,33 @@
+-- Chunks older than a month go into TimescaleDB's columnstore: smaller (how much was not measured), read as before. Only
+-- where the licence of the server allows it (`timescaledb.license = timescale`, the full edition); elsewhere nothing happens.
+-- May be run again. What a chunk is taken out again for (reingest, replay) is done by the server, slower.
+do $$
+declare
+  held record;
+begin
+  if current_setting('timescaledb.license', true) is distinct from 'timescale' then
+    raise notice 'the licence of this server is %: no columnstore, nothing is changed', current_setting('timescaledb.license', true);
+    return;
+  end if;
+  -- Time is epoch milliseconds in an integer: the policy has to be told what is now.
+  create or replace function tidemark_now_ms() returns int8 language sql stable as
+    'select (extract(epoch from clock_timestamp()) * 1000)::int8';
+  for held in
+    -- The tables of many rows, and the column that each is ordered by.
+    select * from (values
+      ('exchange_a_spot_trades', 'timestamp', 'trade_id'),
+      ('exchange_b_spot_trades', 'timestamp', 'trade_id'),
+      ('exchange_c_spot_trades', 'timestamp', 'trade_id')) as t (name, time_column, id_column)
+    where to_regclass(t.name) is not null
+  loop
+    perform set_integer_now_func(held.name::regclass, 'tidemark_now_ms', replace_if_exists => true);
+    execute format(
+      'alter table %I set (timescaledb.enable_columnstore = true, timescaledb.orderby = %L)',
+      held.name, format('%I, %I', held.time_column, held.id_column));
+    execute format(
+      'call add_columnstore_policy(%L, after => %s, if_not_exists => true)',
+      held.name, '2592000000::bigint');
+    raise notice '% goes into columns after 30 days', held.name;
+  end loop;
+end
+$$;
