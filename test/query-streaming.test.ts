@@ -4,6 +4,7 @@ import { once } from 'node:events';
 import { readFile } from 'node:fs/promises';
 import type { IncomingMessage } from 'node:http';
 import { request as httpRequest } from 'node:http';
+import { type AddressInfo, connect as connectSocket, createServer, type Socket } from 'node:net';
 import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { PARKED_PER_SLOT } from '../serving/limits/slots.ts';
@@ -16,6 +17,8 @@ const DAYS = 4;
 const ALL = { sources: [DATASET] };
 /** 140 MB as JSON: more than sockets and buffers hold, and than memory may grow by. */
 const ONE_DAY = { ...ALL, time_range: ['2024-05-02T00:00:00Z', '2024-05-03T00:00:00Z'] };
+/** Nobody is cut off, or refused, because this machine is busy. */
+const PATIENT = { SVC_QUERY_QUEUE_TIMEOUT_MS: '120000', SVC_QUERY_STALL_TIMEOUT_MS: '600000' };
 
 let env: TestEnv;
 beforeAll(async () => {
@@ -26,21 +29,35 @@ afterAll(() => env[Symbol.asyncDispose]());
 
 const post = (body: unknown) => ({ body: JSON.stringify(body) });
 
-/** Backends of the service that are doing anything in this file's database. */
-async function busyBackends(): Promise<number> {
+/** Backends of the service in this file's database. */
+async function backends(more = ''): Promise<number> {
   const found = await execute(
     env.databaseUrl,
     `select count(*) from pg_stat_activity where application_name = 'tidemark serving' and datname = current_database()
-     and state <> 'idle'`,
+     ${more}`,
   );
   return Number(found.rows[0].count);
 }
+
+/** Those that are doing anything. */
+const busyBackends = () => backends(`and state <> 'idle'`);
 
 const isFree = (serving: Serving) => async () => {
   const { plain, aligned } = serving.app.slots;
   const waiting = [plain, aligned].flatMap((slots) => [slots.load.running, slots.load.waiting]);
   return waiting.every((count) => count === 0) && serving.app.pool.open.busy === 0 && (await busyBackends()) === 0;
 };
+
+/** Rows of this database that statements have looked at so far. */
+async function rowsRead(): Promise<number> {
+  // A backend tells what it has read when it ends, at the latest.
+  await eventually(async () => (await backends()) === 0, 'backends of earlier services have ended');
+  const { rows } = await execute(
+    env.databaseUrl,
+    'select sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) as n from pg_stat_user_tables',
+  );
+  return Number(rows[0].n);
+}
 
 /** Another session keeps the table to itself until the returned function is called. */
 async function lockTable(table: string): Promise<() => Promise<void>> {
@@ -71,19 +88,15 @@ describe('large answers', () => {
   test.for([
     ['text/csv', 'gzip'],
     ['application/vnd.apache.arrow.stream', 'zstd'],
-  ])(
-    'three million rows in %s as %s in flat memory, counted by their trailer',
-    { timeout: 120_000 },
-    async ([mediaType, coding]) => {
-      await using server = await startProcess();
-      await count(await server.post({ ...ALL, n_rows: 10 }));
-      const before = await server.residentBytes();
-      const response = await server.post(ALL, { Accept: mediaType, 'Accept-Encoding': coding });
-      for await (const _ of response);
-      expect(response.trailers['x-svc-row-count']).toBe(String(DAYS * ROWS_PER_DAY));
-      expect((await server.peakBytes()) - before).toBeLessThan(150 * 2 ** 20);
-    },
-  );
+  ])('three million rows in %s as %s in flat memory, counted by their trailer', async ([mediaType, coding]) => {
+    await using server = await startProcess();
+    await count(await server.post({ ...ALL, n_rows: 10 }));
+    const before = await server.residentBytes();
+    const response = await server.post(ALL, { Accept: mediaType, 'Accept-Encoding': coding });
+    for await (const _ of response);
+    expect(response.trailers['x-svc-row-count']).toBe(String(DAYS * ROWS_PER_DAY));
+    expect((await server.peakBytes()) - before).toBeLessThan(150 * 2 ** 20);
+  });
 
   test('a reader that does not read holds neither memory nor more than a few buffers', async () => {
     await using server = await startProcess();
@@ -102,7 +115,7 @@ describe('large answers', () => {
   test('as many slow readers as there are slots do not keep others from being served', async () => {
     await using serving = await startServing({
       databaseUrl: env.databaseUrl,
-      settings: { SVC_QUERY_MAX_CONCURRENCY: '2', SVC_QUERY_QUEUE_TIMEOUT_MS: '3000' },
+      settings: { SVC_QUERY_MAX_CONCURRENCY: '2', ...PATIENT },
     });
     const { plain } = serving.app.slots;
     const slow = await Promise.all([1, 2].map(() => serving.open(post(ONE_DAY))));
@@ -117,10 +130,10 @@ describe('large answers', () => {
     await expect.poll(() => plain.load).toEqual({ running: 0, waiting: 0, parked: 0 });
   });
 
-  test('of more slow readers than may be parked, the one parked longest is cut off', async () => {
+  test('of more slow readers than may be parked, one is cut off, and the others get all of it', async () => {
     await using serving = await startServing({
       databaseUrl: env.databaseUrl,
-      settings: { SVC_QUERY_MAX_CONCURRENCY: '1' },
+      settings: { SVC_QUERY_MAX_CONCURRENCY: '1', ...PATIENT },
     });
     const { plain } = serving.app.slots;
     const slow: IncomingMessage[] = [];
@@ -128,15 +141,19 @@ describe('large answers', () => {
       const response = await serving.open(post(ONE_DAY));
       response.pause();
       slow.push(response);
-      // Parked, and not only waiting to be: the order is that of parking.
-      await expect.poll(() => plain.load.running).toBe(0);
     }
-    expect(plain.load).toEqual({ running: 0, waiting: 0, parked: PARKED_PER_SLOT });
-    const broken = once(slow[0], 'error');
-    slow[0].resume();
-    expect(((await broken)[0] as NodeJS.ErrnoException).code).toBe('ECONNRESET');
-    for (const response of slow) response.destroy();
-    await expect.poll(() => plain.load.parked).toBe(0);
+    await expect.poll(() => plain.load).toEqual({ running: 0, waiting: 0, parked: PARKED_PER_SLOT });
+    // Which one is for the slots to say (turns.test.ts): sockets that take a little more park a reader again, as the last.
+    const outcomes = await Promise.all(
+      slow.map((response) =>
+        count(response).then(
+          ({ rows }) => rows,
+          (error: NodeJS.ErrnoException) => error.code,
+        ),
+      ),
+    );
+    expect(outcomes.toSorted()).toEqual([...Array(PARKED_PER_SLOT).fill(ROWS_PER_DAY), 'ECONNRESET']);
+    await expect.poll(() => plain.load).toEqual({ running: 0, waiting: 0, parked: 0 });
     expect((await serving.query({ ...ALL, n_rows: 1 })).status).toBe(200);
   });
 
@@ -148,20 +165,15 @@ describe('large answers', () => {
     expect(answer.head).toContain(`[{"trade_id":${DAYS * ROWS_PER_DAY - n_rows + 1}}`);
   });
 
-  test('n_random of 100 is a matter of milliseconds however long the history', async () => {
-    await using serving = await startServing({ databaseUrl: env.databaseUrl });
-    for (const mode of ['native', 'aligned_1s']) {
-      await serving.query({ ...ALL, mode, n_random: 100, random_seed: 1 });
-      const times: number[] = [];
-      for (let seed = 0; seed < 5; seed++) {
-        const before = performance.now();
-        const answer = await serving.query({ ...ALL, mode, n_random: 100, random_seed: seed });
-        times.push(performance.now() - before);
-        expect(answer.json.row_count).toBe(100);
-      }
-      // A scan of these rows takes over a second; the bound leaves room for a busy machine.
-      expect(Math.min(...times)).toBeLessThan(400);
+  test.each(['native', 'aligned_1s'])('n_random of 100 reads few rows however long the history: %s', async (mode) => {
+    const before = await rowsRead();
+    {
+      await using serving = await startServing({ databaseUrl: env.databaseUrl });
+      const answer = await serving.query({ ...ALL, mode, n_random: 100, random_seed: 1 });
+      expect(answer.json.row_count).toBe(100);
     }
+    const history = DAYS * (mode === 'native' ? ROWS_PER_DAY : 86_400);
+    expect((await rowsRead()) - before).toBeLessThan(history / 20);
   });
 });
 
@@ -178,7 +190,8 @@ describe('readers that go away', () => {
   });
 
   test('before the first row: the statement that computes is cancelled', async () => {
-    await using serving = await startServing({ databaseUrl: env.databaseUrl });
+    await using database = await countedCancels(env.databaseUrl);
+    await using serving = await startServing({ databaseUrl: database.url });
     const unlock = await lockTable('exchange_a_spot_trades');
     try {
       const hanging = httpRequest(`${serving.url}/v1/raw/query`, { method: 'POST', headers: { 'X-API-Key': API_KEY } });
@@ -186,10 +199,9 @@ describe('readers that go away', () => {
       hanging.end(JSON.stringify(ALL));
       await eventually(async () => (await busyBackends()) === 1, 'the read waits in the database');
       hanging.destroy();
-      const before = performance.now();
-      await eventually(isFree(serving), 'everything is free');
       // By itself the database looks for lost clients every 5 s.
-      expect(performance.now() - before).toBeLessThan(5000);
+      await eventually(() => database.cancels === 1, 'the database is told');
+      await eventually(isFree(serving), 'everything is free');
     } finally {
       await unlock();
     }
@@ -359,7 +371,6 @@ describe('the storage contract', () => {
       }
       expect((await serving.query(aligned)).status).toBe(200);
     },
-    60_000,
   );
 
   test('a dropped column, in a storage of its own', async () => {
@@ -389,7 +400,8 @@ describe('the storage contract', () => {
 
 describe('the database', () => {
   test('killed and back: broken answers meanwhile are broken or 503, then all is well', async () => {
-    await using own = await createPrivateStack();
+    // It stays away until it is told to come back.
+    await using own = await createPrivateStack({ supervise: false });
     await migrated(own.stack.databaseUrl);
     await loadBulk(own.stack.databaseUrl, { fromDay: '2024-05-01', days: 1, rowsPerDay: 400_000 });
     await using serving = await startServing({ databaseUrl: own.stack.databaseUrl });
@@ -399,15 +411,15 @@ describe('the database', () => {
     own.kill('postgres');
     const outcome = await count(response).catch((error: NodeJS.ErrnoException) => error.code);
     expect(outcome).toBe('ECONNRESET');
-    let answered = 0;
-    await eventually(async () => {
+    const served = async () => {
       const answer = await serving.query({ ...ALL, n_rows: 5 });
       if (answer.status === 200) return true;
       expect([answer.status, answer.json.code]).toEqual([503, 'QUERY_BACKEND_ERROR']);
-      answered++;
       return false;
-    }, 'the database is back');
-    expect(answered).toBeGreaterThan(0);
+    };
+    await eventually(async () => !(await served()), 'the database is away');
+    own.stack.supervise();
+    await eventually(served, 'the database is back');
   });
 
   test('connections that died while idle are not noticed by callers', async () => {
@@ -427,6 +439,43 @@ describe('the database', () => {
     }
   });
 });
+
+/** Stands before the database, and counts how often it is told to cancel what it does. */
+async function countedCancels(databaseUrl: string): Promise<AsyncDisposable & { url: string; cancels: number }> {
+  const url = new URL(databaseUrl);
+  const to = { host: url.hostname, port: Number(url.port) };
+  const sockets = new Set<Socket>();
+  const server = createServer((client) => {
+    const upstream = connectSocket(to);
+    for (const [socket, other] of [
+      [client, upstream],
+      [upstream, client],
+    ]) {
+      sockets.add(socket);
+      socket.on('error', () => {});
+      socket.on('close', () => other.destroy());
+    }
+    client.once('data', (first) => {
+      if (first.length === 16 && first.readInt32BE(4) === CANCEL_REQUEST) counted.cancels++;
+    });
+    client.pipe(upstream).pipe(client);
+  }).listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  url.port = String((server.address() as AddressInfo).port);
+  url.hostname = '127.0.0.1';
+  const counted = {
+    url: url.href,
+    cancels: 0,
+    async [Symbol.asyncDispose]() {
+      for (const socket of sockets) socket.destroy();
+      server.close();
+    },
+  };
+  return counted;
+}
+
+/** PostgreSQL's number for it. */
+const CANCEL_REQUEST = 80877102;
 
 interface Counted {
   readonly rows: number;

@@ -2,13 +2,12 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Turns } from '../serving/db/turns.ts';
 import { type RowSink, Wire } from '../serving/db/wire.ts';
-import { Slots } from '../serving/limits/slots.ts';
+import { PARKED_PER_SLOT, Slots } from '../serving/limits/slots.ts';
 import { eventually } from './support/serving.ts';
 import { createTestEnv, type TestEnv } from './support/stack.ts';
 
 /** Some 100 ms of reading: many slices on any machine. */
 const ROWS = 1_000_000;
-const PATIENCE_MS = 60_000;
 
 describe('a connection with a long result', () => {
   let env: TestEnv;
@@ -47,7 +46,7 @@ describe('a connection with a long result', () => {
     const running = wire.run(long(count)).then(() => (ended = true));
     let slices = 0;
     for (;;) {
-      await eventually(async () => ended || turns.held.length > 0, 'a slice is read', PATIENCE_MS);
+      await eventually(async () => ended || turns.held.length > 0, 'a slice is read');
       if (ended) break;
       const { rows } = count;
       expect(turns.held).toHaveLength(1);
@@ -68,7 +67,7 @@ describe('a connection with a long result', () => {
     const wire = await open(turns);
     const count = new Count();
     const running = wire.run(long(count));
-    await eventually(async () => turns.held.length > 0, 'a slice is read', PATIENCE_MS);
+    await eventually(async () => turns.held.length > 0, 'a slice is read');
     const { rows } = count;
     wire.pause();
     turns.held.shift()!();
@@ -151,6 +150,28 @@ describe('slots', () => {
     await back;
     for (const slot of [parked, ...others]) slot.release();
     expect(slots.load).toEqual({ running: 0, waiting: 0, parked: 0 });
+  });
+
+  test('of more parked reads than there may be, the one parked longest is ended', async () => {
+    const slots = slotsOf(1);
+    const ended: string[] = [];
+    const parked = async (name: string) => {
+      const slot = await slots.acquire(signal);
+      slot.park(() => ended.push(name));
+      return slot;
+    };
+    const first = await parked('first');
+    await parked('second');
+    // It went on in between: the other one is parked for longer.
+    await first.unpark();
+    first.park(() => ended.push('first again'));
+    expect([ended, slots.load]).toEqual([[], { running: 0, waiting: 0, parked: PARKED_PER_SLOT }]);
+    await parked('third');
+    await parked('fourth');
+    expect([ended, slots.load]).toEqual([
+      ['second', 'first again'],
+      { running: 0, waiting: 0, parked: PARKED_PER_SLOT },
+    ]);
   });
 
   test('of few slots none is kept', async () => {
