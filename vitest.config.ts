@@ -15,8 +15,8 @@ export default defineConfig({
     maxWorkers: 2,
     sequence: { sequencer: LongestFirst },
     // Above test/support/patience.ts, so that what was waited for in vain is told. Nothing is expected to be fast.
-    testTimeout: 180_000,
-    hookTimeout: 180_000,
+    testTimeout: 400_000,
+    hookTimeout: 400_000,
     teardownTimeout: 60_000,
     expect: { poll: { timeout: PATIENCE_MS } },
   },

@@ -76,7 +76,6 @@ describe.runIf(CHROMIUM)('in a browser', () => {
       expect(await lowContrast(page)).toEqual([]);
       expect(faults).toEqual([]);
     },
-    60_000,
   );
 
   /** Runs a module on the other origin's page. @returns what it leaves in `result`. */

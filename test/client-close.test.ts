@@ -7,7 +7,7 @@ import { HistoricalData } from '../client/index.ts';
 
 const TRADE = '{"trade_id":1}\n';
 
-test.each([0, 1, 5])('closed after %i rows', { timeout: 60_000 }, async (taken) => {
+test.each([0, 1, 5])('closed after %i rows', async (taken) => {
   const gone = Promise.withResolvers<void>();
   // Answers without an end.
   const server = createServer((_, response) => {

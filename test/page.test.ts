@@ -67,7 +67,6 @@ describe.runIf(CHROMIUM)('the page', () => {
     await eventually(
       async () => (await serving.send({ method: 'GET', path: `/v1/raw/export/${id}` })).json.status === 'succeeded',
       'the export is made',
-      30_000,
     );
     await using watched = await enter();
     const { page } = watched;
@@ -298,7 +297,6 @@ describe.runIf(CHROMIUM)('the page', () => {
     await eventually(
       async () => (await day(page, '2024-01-03').getAttribute('aria-label')) === '2024-01-03, proved',
       'the day is shown as proved',
-      20_000,
     );
     expect(await textOf(page.locator('#updated'))).toMatch(/^as of /);
   });

@@ -6,4 +6,4 @@ const MIB = 1024 * 1024;
 export const SHARED_PROFILE: Profile = { sharedBuffersBytes: 256 * MIB, durable: false, patienceMs: 10_000 };
 
 /** Of servers made for one test, to be killed and hung. */
-export const PRIVATE_PROFILE: Profile = { sharedBuffersBytes: 64 * MIB, durable: false, patienceMs: 1_000 };
+export const PRIVATE_PROFILE: Profile = { sharedBuffersBytes: 64 * MIB, durable: false, patienceMs: 3_000 };
