@@ -264,9 +264,10 @@ describe('a broken answer', () => {
       proxy.spoil({ stallAfterBytes: 50_000 });
       await expect(read()).rejects.toThrow(new IncompleteAnswerError('The answer broke off: nothing came for 500 ms'));
     }
+    const patient = new HistoricalData({ baseUrl: proxy.url, apiKey: API_KEY, stallTimeoutMs: 5000 });
     let rows = 0;
-    for await (const _row of impatient.get_exchange_a_spot_trades(DAY)) {
-      if (rows++ === 0) await new Promise((resolve) => setTimeout(resolve, 1000));
+    for await (const _row of patient.get_exchange_a_spot_trades(DAY)) {
+      if (rows++ === 0) await new Promise((resolve) => setTimeout(resolve, 6000));
     }
     expect(rows).toBe(ROWS);
   });

@@ -72,25 +72,21 @@ describe('without filters', () => {
       .map(([day, row, by]) => (days[day]?.trades[row]?.timestamp ?? FIRST) + by),
   );
 
-  test.each(['native', 'aligned_1s'])(
-    '%s rows of any window are counted to the row',
-    async (mode) => {
-      await fc.assert(
-        fc.asyncProperty(moment, moment, async (a, b) => {
-          fc.pre(a !== b);
-          const body = { mode, time_range: [iso(Math.min(a, b)), iso(Math.max(a, b))] };
-          const rows = await truth(body);
-          const answer = await ask(body);
-          expect(answer).toMatchObject({ rows, rows_is_exact: true, rows_at_most: rows, rows_basis: 'counted' });
-          expect(answer.would_answer).toEqual(
-            rows === 0 ? { status: 404, code: 'QUERY_NO_DATA' } : { status: 200, code: null },
-          );
-        }),
-        { numRuns: 60, examples: [[FIRST, FIRST + 5 * DAY_MS]] },
-      );
-    },
-    60_000,
-  );
+  test.each(['native', 'aligned_1s'])('%s rows of any window are counted to the row', async (mode) => {
+    await fc.assert(
+      fc.asyncProperty(moment, moment, async (a, b) => {
+        fc.pre(a !== b);
+        const body = { mode, time_range: [iso(Math.min(a, b)), iso(Math.max(a, b))] };
+        const rows = await truth(body);
+        const answer = await ask(body);
+        expect(answer).toMatchObject({ rows, rows_is_exact: true, rows_at_most: rows, rows_basis: 'counted' });
+        expect(answer.would_answer).toEqual(
+          rows === 0 ? { status: 404, code: 'QUERY_NO_DATA' } : { status: 200, code: null },
+        );
+      }),
+      { numRuns: 60, examples: [[FIRST, FIRST + 5 * DAY_MS]] },
+    );
+  });
 
   test('so are the history, the latest and a sample; warnings are those of the query', async () => {
     for (const mode of ['native', 'aligned_1s']) {
@@ -243,7 +239,8 @@ describe('the time budget', () => {
       false,
       ['WINDOW_LATEST_ROWS_MUTABLE', 'QUERY_TIMEOUT_POSSIBLE'],
     ]);
-    expect((await on.query({ sources: [DATASET], ...common })).status).toBe(200);
+    await using patient = await startServing({ databaseUrl: own.databaseUrl });
+    expect((await patient.query({ sources: [DATASET], ...common })).status).toBe(200);
     const plain = await ask({}, on);
     expect([plain.will_exceed_time_budget, codes(plain), plain.time.scan_ms]).toEqual([false, [], 0]);
   });

@@ -280,8 +280,6 @@ describe('long histories', () => {
     const response = await serving.open({ path: KLINES, body: JSON.stringify({ kline_size: 1 }) });
     expect(response.statusCode).toBe(200);
     response.destroy();
-    for (let i = 0; i < 100 && serving.app.slots.plain.load.running > 0; i++)
-      await new Promise((done) => setTimeout(done, 50));
-    expect(serving.app.slots.plain.load.running).toBe(0);
+    await expect.poll(() => serving.app.slots.plain.load).toEqual({ running: 0, waiting: 0, parked: 0 });
   });
 });

@@ -284,7 +284,7 @@ describe('a partition', () => {
 
 describe('the log', () => {
   test('away: lineage is 503 and nothing else is; back, it answers again', async () => {
-    await using own = await createPrivateStack();
+    await using own = await createPrivateStack({ supervise: false });
     const vendor = join(own.dir, 'vendor');
     await writeDocument(vendor, DAYS[0], csv[0]);
     const settings = {
@@ -322,6 +322,7 @@ describe('the log', () => {
     own.kill('nats');
     await eventually(async () => (await ask(1000, { on })).status === 503, 'its absence is noticed');
     expect(await others()).toEqual([200, 200]);
+    own.stack.supervise();
     await eventually(async () => (await ask(1000, { on })).status === 200, 'answers again');
   });
 
@@ -402,5 +403,4 @@ test.skipIf(!present)(
     }
     expect(outcome(await ask(first - 1, { on }))).toEqual([404, 'LINEAGE_OFFSET_NOT_FOUND']);
   },
-  60_000,
 );

@@ -38,7 +38,11 @@ beforeAll(async () => {
     SVC_HTTP_PORT: '0',
   });
   url = await new Promise<string>((resolve, reject) => {
-    up.child.stdout?.once('data', (text) => resolve(JSON.parse(text).url));
+    let said = '';
+    up.child.stdout?.on('data', (text) => {
+      said += text;
+      if (said.endsWith('\n')) resolve(JSON.parse(said).url);
+    });
     void up.done.then(({ stderr }) => reject(new Error(stderr)));
   });
   openapi = await (await get('/openapi.json')).json();
@@ -62,6 +66,7 @@ async function anExport() {
     const { status, artifact } = (await (await get(status_path, headers)).json()) as Json;
     if (status === 'succeeded') return { export_id, file: artifact.files[0].name };
     expect(['queued', 'running']).toContain(status);
+    await new Promise((resolve) => setTimeout(resolve, 50));
   }
 }
 

@@ -164,8 +164,8 @@ describe('the body', () => {
     expectProblem(await serving.query(OK, { 'Content-Encoding': 'gzip' }), 409, 'QUERY_CONTRACT_ERROR');
   });
 
-  test('20 MB are refused and the connection goes on', async () => {
-    const body = Buffer.alloc(20_000_000, 0x20);
+  test('5 MB are refused and the connection goes on', async () => {
+    const body = Buffer.alloc(5_000_000, 0x20);
     for (let i = 0; i < 3; i++) {
       const answer = await serving.send({ body });
       expectProblem(answer, 409, 'QUERY_CONTRACT_ERROR');
@@ -174,14 +174,14 @@ describe('the body', () => {
     }
   });
 
-  test('so are 20 MB of unknown length', async () => {
+  test('so are 5 MB of unknown length', async () => {
     const { port } = new URL(serving.url);
     const socket = connectSocket(Number(port), '127.0.0.1');
     socket.write(
       `POST /v1/raw/query HTTP/1.1\r\nHost: x\r\nX-API-Key: ${API_KEY}\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n`,
     );
     const chunk = Buffer.concat([Buffer.from('100000\r\n'), Buffer.alloc(2 ** 20, 0x20), Buffer.from('\r\n')]);
-    for (let i = 0; i < 20; i++) socket.write(chunk);
+    for (let i = 0; i < 5; i++) socket.write(chunk);
     socket.end('0\r\n\r\n');
     expect(await text(socket)).toContain('is larger than 1048576 bytes');
   });
@@ -370,14 +370,14 @@ describe('contract faults', () => {
     );
   });
 
-  test('a hundred thousand faults make a small answer, soon', async () => {
+  test('a hundred thousand faults make a small answer', async () => {
     const fields = Array.from({ length: 90_000 }, (_, i) => `f${i}`);
-    const before = performance.now();
+    const before = process.cpuUsage();
     const answer = await serving.query({ sources: S, fields });
     expectProblem(answer, 409, 'QUERY_CONTRACT_ERROR');
     expect(answer.text.length).toBeLessThan(100_000);
-    // What is quadratic in the faults takes minutes.
-    expect(performance.now() - before).toBeLessThan(20_000);
+    // What is quadratic in the faults takes minutes of the processor, however busy the machine.
+    expect(process.cpuUsage(before).user / 1e6).toBeLessThan(20);
   });
 
   test('prototype keys are unknown keys', async () => {
