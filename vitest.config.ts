@@ -10,6 +10,7 @@ export default defineConfig({
   test: {
     include: ['test/**/*.test.ts'],
     globalSetup: ['test/support/global-setup.ts'],
+    setupFiles: ['test/support/setup.ts'],
     // Tests run real servers; two files at once keep a two-core machine busy without making times meaningless.
     pool: 'forks',
     maxWorkers: 2,

@@ -2,7 +2,7 @@
  * `kill -9` at random moments of a backfill, of every process there is: the command itself, its projector, PostgreSQL,
  * nats-server. The command is run again until it is done; then everything must be as if nothing had happened.
  *
- * The moments come out of a seed, which is printed; TIDEMARK_TEST_SEED repeats it (as far as moments can be repeated).
+ * The moments come out of a seed, which is printed (as far as moments can be repeated); see test/support/seed.ts.
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
@@ -23,6 +23,7 @@ import {
   System,
   startCli,
 } from './support/pipeline.ts';
+import { SEED } from './support/seed.ts';
 import { createPrivateStack, type PrivateStack } from './support/stack.ts';
 import { compareNative, secondsOfFiles, secondsStored } from './support/trade-oracle.ts';
 import { type DayContent, VENDOR_A, VENDOR_B, VENDOR_C, type Vendor } from './support/vendors.ts';
@@ -32,7 +33,6 @@ type Target = (typeof TARGETS)[number];
 /** Days that one command is asked for; a few at a time, so that whole commands end among the kills too. */
 const STAGE = 4;
 
-const seed = Number(process.env.TIDEMARK_TEST_SEED ?? Date.now() % 2 ** 31);
 /** mulberry32 */
 function random(): number {
   state = (state + 0x6d2b79f5) | 0;
@@ -40,7 +40,7 @@ function random(): number {
   t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
   return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
 }
-let state = seed | 0;
+let state = SEED | 0;
 
 /** The projector that a command has started, if it is there. */
 function projectorOf(pid: number): number | undefined {
@@ -158,7 +158,7 @@ describe.each(TRIALS)('a backfill of $dataset', ({ vendor, dataset, killsEach, d
   test(`survives ${kills} kills with the digests of an undisturbed run`, {
     timeout: 300_000,
   }, async () => {
-    console.log(`kill test: TIDEMARK_TEST_SEED=${seed}`);
+    console.log(`kill test: TIDEMARK_TEST_SEED=${SEED}`);
     const whole = ['backfill', dataset, '--from', DAYS[0].day, '--to', DAYS.at(-1)!.day];
     expect((await reference.run(whole, vendor.settings(reference.vendor))).exit).toBe(0);
     const expected = await reference.digests();
