@@ -64,9 +64,9 @@ describe.runIf(CHROMIUM)('in a browser', () => {
       await copy.scrollIntoViewIfNeeded();
       await copy.click();
       const command = await page.locator('.command code').nth(1).textContent();
-      expect(await page.evaluate('navigator.clipboard.readText()')).toBe(command);
+      await expect.poll(() => page.evaluate('navigator.clipboard.readText()')).toBe(command);
       await page.getByRole('link', { name: /POST raw\/query/ }).click();
-      expect(page.url()).toContain('#');
+      await expect.poll(() => page.url()).toContain('#');
       for (const width of [1366, 390]) {
         await page.setViewportSize({ width, height: 800 });
         await expect.poll(() => tooWide(page), { message: `${width} px` }).toEqual([]);
