@@ -7,6 +7,7 @@ import { once } from 'node:events';
 import type { IncomingMessage } from 'node:http';
 import pg from 'pg';
 import type { Stack } from '../shared/stack/stack.ts';
+import type { Note } from './lab.ts';
 import { type Ask, at, pacedLoop } from './load-loops.ts';
 import { rounded } from './measure.ts';
 import { discard, psqlJson, SAME_FIELDS, startServer, WHOLE_DAY } from './query-subjects.ts';
@@ -28,7 +29,7 @@ interface Side {
 
 export type Beside = Awaited<ReturnType<typeof measureBeside>>;
 
-export async function measureBeside(stack: Stack, latest: string, note: (line: string) => void) {
+export async function measureBeside(stack: Stack, latest: string, note: Note) {
   await using server = await startServer(stack);
   const pool = new pg.Pool({ connectionString: stack.databaseUrl });
   const ours: Side = {

@@ -8,9 +8,7 @@
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { SINGLE_BLOCKS } from '../pipelines/sources/bitcoin/plan.ts';
 import { RpcClient } from '../pipelines/sources/bitcoin/rpc/client.ts';
@@ -26,12 +24,11 @@ import {
 } from '../pipelines/sources/bitcoin/sample/chain.ts';
 import { SETTINGS } from '../shared/config/settings.ts';
 import { connect } from '../shared/db/connect.ts';
-import { createLogger } from '../shared/log/logger.ts';
 import { type Bitcoind, startBitcoind } from '../shared/stack/bitcoind.ts';
-import { acquireStack, type Stack } from '../shared/stack/stack.ts';
+import type { Stack } from '../shared/stack/stack.ts';
+import { benchLab, ROOT } from './lab.ts';
 import { median, rounded } from './measure.ts';
 
-const ROOT = fileURLToPath(new URL('../', import.meta.url));
 const START_TIME = 1_700_000_000;
 const OUTPUTS_OF_A_SPLIT = 2_500;
 /** What SVC_BITCOIN_RPC_PARALLEL is by default. */
@@ -48,61 +45,52 @@ export async function run(argv: readonly string[]): Promise<void> {
     },
   });
   const [blocks, transactions, rounds] = [values.blocks, values.transactions, values.rounds].map(Number);
-  const note = (line: string) => process.stderr.write(`${line}\n`);
-  const directory = join(ROOT, '.tidemark', 'bench-bitcoin');
-  await rm(directory, { recursive: true, force: true });
-  await mkdir(directory, { recursive: true });
-  const log = createLogger('warn', 'bench');
-  try {
-    await using stack = await acquireStack({ stateDir: join(directory, 'state'), log, progress: note });
-    await using node = await startBitcoind({ dir: join(directory, 'node'), chain: 'regtest', log, progress: note });
-    note(`making ${(rounds + 1) * blocks} blocks of ${transactions} transactions`);
-    const first = await makeBlocks(node, (rounds + 1) * blocks, transactions);
-    // What is below them is ours already: a round is its own blocks and nothing else.
-    await backfill(stack, node, 0, first - 1);
-    const ours: number[] = [];
-    const serial: number[] = [];
-    const parallel: number[] = [];
-    // Round 0 warms both up and is not counted.
-    for (let round = 0; round <= rounds; round++) {
-      const from = first + round * blocks;
-      const to = from + blocks - 1;
-      const fetched: number[] = [];
-      for (const calls of [1, CALLS]) {
-        await settle(stack);
-        fetched.push(
-          await timed(() => runNode(['bench/bitcoin-fetch.ts', node.url, `${from}`, `${to}`, `${calls}`], node)),
-        );
-      }
+  await using lab = await benchLab('bitcoin');
+  const { directory, stack, log, note } = lab;
+  await using node = await startBitcoind({ dir: join(directory, 'node'), chain: 'regtest', log, progress: note });
+  note(`making ${(rounds + 1) * blocks} blocks of ${transactions} transactions`);
+  const first = await makeBlocks(node, (rounds + 1) * blocks, transactions);
+  // What is below them is ours already: a round is its own blocks and nothing else.
+  await backfill(stack, node, 0, first - 1);
+  const ours: number[] = [];
+  const serial: number[] = [];
+  const parallel: number[] = [];
+  // Round 0 warms both up and is not counted.
+  for (let round = 0; round <= rounds; round++) {
+    const from = first + round * blocks;
+    const to = from + blocks - 1;
+    const fetched: number[] = [];
+    for (const calls of [1, CALLS]) {
       await settle(stack);
-      const proved = await timed(() => backfill(stack, node, from, to));
-      const [one, several] = fetched;
-      note(
-        `heights ${from}-${to}  fetch ${rounded(one)} s, ${CALLS} at once ${rounded(several)} s  tidemark ${rounded(proved)} s  ratio ${rounded(proved / one, 3)}, ${rounded(proved / several, 3)}${round === 0 ? '  (warm-up)' : ''}`,
+      fetched.push(
+        await timed(() => runNode(['bench/bitcoin-fetch.ts', node.url, `${from}`, `${to}`, `${calls}`], node)),
       );
-      if (round === 0) continue;
-      ours.push(proved);
-      serial.push(one);
-      parallel.push(several);
     }
-    const ratioTo = (bare: readonly number[]) =>
-      rounded(median(ours.map((seconds, round) => seconds / bare[round])), 3);
-    const result = {
-      bench: 'bitcoin',
-      blocks,
-      transactions,
-      rounds,
-      ratio: ratioTo(serial),
-      ratio_to_parallel_fetch: ratioTo(parallel),
-      fetch_blocks_per_second: rounded(blocks / median(serial)),
-      parallel_fetch_blocks_per_second: rounded(blocks / median(parallel)),
-      tidemark_blocks_per_second: rounded(blocks / median(ours)),
-      tidemark_transactions_per_second: Math.round((blocks * transactions) / median(ours)),
-    };
-    process.stdout.write(values.json ? `${JSON.stringify(result)}\n` : `${table(result)}\n`);
-  } finally {
-    await rm(directory, { recursive: true, force: true });
+    await settle(stack);
+    const proved = await timed(() => backfill(stack, node, from, to));
+    const [one, several] = fetched;
+    note(
+      `heights ${from}-${to}  fetch ${rounded(one)} s, ${CALLS} at once ${rounded(several)} s  tidemark ${rounded(proved)} s  ratio ${rounded(proved / one, 3)}, ${rounded(proved / several, 3)}${round === 0 ? '  (warm-up)' : ''}`,
+    );
+    if (round === 0) continue;
+    ours.push(proved);
+    serial.push(one);
+    parallel.push(several);
   }
+  const ratioTo = (bare: readonly number[]) => rounded(median(ours.map((seconds, round) => seconds / bare[round])), 3);
+  const result = {
+    bench: 'bitcoin',
+    blocks,
+    transactions,
+    rounds,
+    ratio: ratioTo(serial),
+    ratio_to_parallel_fetch: ratioTo(parallel),
+    fetch_blocks_per_second: rounded(blocks / median(serial)),
+    parallel_fetch_blocks_per_second: rounded(blocks / median(parallel)),
+    tidemark_blocks_per_second: rounded(blocks / median(ours)),
+    tidemark_transactions_per_second: Math.round((blocks * transactions) / median(ours)),
+  };
+  process.stdout.write(values.json ? `${JSON.stringify(result)}\n` : `${table(result)}\n`);
 }
 
 const table = (result: Record<string, unknown>): string =>

@@ -9,16 +9,16 @@
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdir, rm, stat } from 'node:fs/promises';
+import { rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { DuckDBInstance } from '@duckdb/node-api';
-import { createLogger } from '../shared/log/logger.ts';
-import { acquireStack, type Stack } from '../shared/stack/stack.ts';
+import type { Stack } from '../shared/stack/stack.ts';
 import { DAY_MS } from '../shared/time/days.ts';
 import type { Order } from './export-writer.ts';
+import { benchLab, type Note, ROOT } from './lab.ts';
 import { median, rounded, watch } from './measure.ts';
-import { DATASET, drained, FROM_MS, ingest, ROOT, SAME_FIELDS, TO_MS, timed } from './query-subjects.ts';
+import { DATASET, drained, FROM_MS, ingest, SAME_FIELDS, TO_MS, timed } from './query-subjects.ts';
 
 const BARE = `select t.* from ${DATASET} t where t.timestamp >= ${FROM_MS} and t.timestamp < ${TO_MS}
   order by t.timestamp, t.trade_id`;
@@ -35,25 +35,14 @@ export async function run(argv: readonly string[]): Promise<void> {
     },
   });
   const rows = Number(values.rows);
-  const note = (line: string) => process.stderr.write(`${line}\n`);
-  const directory = join(ROOT, '.tidemark', 'bench-export');
-  await rm(directory, { recursive: true, force: true });
-  await mkdir(directory, { recursive: true });
-  try {
-    await using stack = await acquireStack({
-      stateDir: join(directory, 'state'),
-      log: createLogger('warn', 'bench'),
-      progress: note,
-    });
-    note(`ingesting ${rows.toLocaleString('en-US')} generated trades`);
-    await ingest(stack, join(directory, 'vendor'), { rows });
-    const bench = new Bench(stack, directory, rows, note);
-    const found = await bench.measure(Number(values.rounds));
-    const peaks = await bench.peaks();
-    report(rows, found, peaks, values.json);
-  } finally {
-    await rm(directory, { recursive: true, force: true });
-  }
+  await using lab = await benchLab('export');
+  const { directory, stack, note } = lab;
+  note(`ingesting ${rows.toLocaleString('en-US')} generated trades`);
+  await ingest(stack, join(directory, 'vendor'), { rows });
+  const bench = new Bench(stack, directory, rows, note);
+  const found = await bench.measure(Number(values.rounds));
+  const peaks = await bench.peaks();
+  report(rows, found, peaks, values.json);
 }
 
 interface Writer extends AsyncDisposable {
@@ -104,10 +93,10 @@ class Bench {
   readonly #stack: Stack;
   readonly #directory: string;
   readonly #rows: number;
-  readonly #note: (line: string) => void;
+  readonly #note: Note;
   #artifacts = 0;
 
-  constructor(stack: Stack, directory: string, rows: number, note: (line: string) => void) {
+  constructor(stack: Stack, directory: string, rows: number, note: Note) {
     this.#stack = stack;
     this.#directory = directory;
     this.#rows = rows;

@@ -8,18 +8,16 @@
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdir, rm } from 'node:fs/promises';
+import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import { fileURLToPath, pathToFileURL } from 'node:url';
+import { pathToFileURL } from 'node:url';
 import { parseArgs } from 'node:util';
 import { connect } from '../shared/db/connect.ts';
-import { createLogger } from '../shared/log/logger.ts';
-import { acquireStack, type Stack } from '../shared/stack/stack.ts';
+import type { Stack } from '../shared/stack/stack.ts';
 import { DAY_MS } from '../shared/time/days.ts';
 import { type IngestSubject, SUBJECTS } from './ingest-subjects.ts';
+import { benchLab, ROOT } from './lab.ts';
 import { cpuSeconds, median, rounded, watch } from './measure.ts';
-
-const ROOT = fileURLToPath(new URL('../', import.meta.url));
 
 interface Figures {
   readonly seconds: number;
@@ -46,53 +44,42 @@ export async function run(argv: readonly string[]): Promise<void> {
   const rows = Number(values.rows);
   const rounds = Number(values.rounds);
   const days = Number(values.days);
-  const note = (line: string) => process.stderr.write(`${line}\n`);
-  const directory = join(ROOT, '.tidemark', 'bench-ingest');
-  await rm(directory, { recursive: true, force: true });
-  await mkdir(directory, { recursive: true });
-  try {
-    await using stack = await acquireStack({
-      stateDir: join(directory, 'state'),
-      log: createLogger('warn', 'bench'),
-      progress: note,
-    });
-    const vendor = join(directory, 'vendor');
-    note(`generating ${rounds + days + 1} days of ${rows.toLocaleString('en-US')} trades`);
-    const plan = await subject.generate(vendor, '2024-03-01', dayAfter('2024-03-01', rounds + days), rows);
-    await prepareBaseline(stack, subject);
+  await using lab = await benchLab('ingest');
+  const { directory, stack, note } = lab;
+  const vendor = join(directory, 'vendor');
+  note(`generating ${rounds + days + 1} days of ${rows.toLocaleString('en-US')} trades`);
+  const plan = await subject.generate(vendor, '2024-03-01', dayAfter('2024-03-01', rounds + days), rows);
+  await prepareBaseline(stack, subject);
 
-    const ours: Figures[] = [];
-    const theirs: Figures[] = [];
-    // Round 0 warms both up and is not counted.
-    for (let round = 0; round <= rounds; round++) {
-      const day = plan[round];
-      const csv = join(directory, 'day.csv');
-      await subject.unpack(vendor, day, csv);
-      await settle(stack);
-      const baseline = await measured(stack, rows, () => copyWithPsql(stack, subject, csv));
-      await settle(stack);
-      const tidemark = await measured(stack, rows, () => backfillDays(stack, subject, vendor, day, day));
-      if (round > 0) {
-        theirs.push(baseline);
-        ours.push(tidemark);
-      }
-      note(
-        `${day}  psql ${baseline.seconds} s  tidemark ${tidemark.seconds} s  ratio ${rounded(tidemark.seconds / baseline.seconds, 3)}${round === 0 ? '  (warm-up)' : ''}`,
-      );
-      await rm(csv);
+  const ours: Figures[] = [];
+  const theirs: Figures[] = [];
+  // Round 0 warms both up and is not counted.
+  for (let round = 0; round <= rounds; round++) {
+    const day = plan[round];
+    const csv = join(directory, 'day.csv');
+    await subject.unpack(vendor, day, csv);
+    await settle(stack);
+    const baseline = await measured(stack, rows, () => copyWithPsql(stack, subject, csv));
+    await settle(stack);
+    const tidemark = await measured(stack, rows, () => backfillDays(stack, subject, vendor, day, day));
+    if (round > 0) {
+      theirs.push(baseline);
+      ours.push(tidemark);
     }
-    const ratios = ours.map((figures, round) => figures.seconds / theirs[round].seconds);
-    let week: Figures | undefined;
-    if (days > 0) {
-      await settle(stack);
-      week = await measured(stack, rows * days, () =>
-        backfillDays(stack, subject, vendor, plan[rounds + 1], plan[rounds + days]),
-      );
-    }
-    report({ dataset: subject.dataset, rows, rounds, ratios, ours, theirs, week, days }, values.json);
-  } finally {
-    await rm(directory, { recursive: true, force: true });
+    note(
+      `${day}  psql ${baseline.seconds} s  tidemark ${tidemark.seconds} s  ratio ${rounded(tidemark.seconds / baseline.seconds, 3)}${round === 0 ? '  (warm-up)' : ''}`,
+    );
+    await rm(csv);
   }
+  const ratios = ours.map((figures, round) => figures.seconds / theirs[round].seconds);
+  let week: Figures | undefined;
+  if (days > 0) {
+    await settle(stack);
+    week = await measured(stack, rows * days, () =>
+      backfillDays(stack, subject, vendor, plan[rounds + 1], plan[rounds + days]),
+    );
+  }
+  report({ dataset: subject.dataset, rows, rounds, ratios, ours, theirs, week, days }, values.json);
 }
 
 function report(

@@ -7,6 +7,7 @@
 import { buffer } from 'node:stream/consumers';
 import pg from 'pg';
 import type { Stack } from '../shared/stack/stack.ts';
+import type { Note } from './lab.ts';
 import { median, rounded } from './measure.ts';
 import { type Server, startServer, timed } from './query-subjects.ts';
 
@@ -23,7 +24,7 @@ const ROUNDS = 30;
 export interface KlineDay {
   /** A day of exchange A that is proved. */
   readonly day: string;
-  readonly note: (line: string) => void;
+  readonly note: Note;
 }
 
 const nativeSql = (fromMs: number) => `select time_bucket(60000::int8, "timestamp") as datetime,

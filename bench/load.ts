@@ -6,21 +6,16 @@
  *
  * Options: --seconds N (8, of each measurement), --chunks N (3,000), --clients N (64), --json.
  */
-import { mkdir, rm } from 'node:fs/promises';
-import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import pg from 'pg';
-import { createLogger } from '../shared/log/logger.ts';
-import { acquireStack } from '../shared/stack/stack.ts';
 import { DAY_MS } from '../shared/time/days.ts';
 import { createDatabase, loadDays, ROWS_PER_DAY } from './chunks.ts';
+import { benchLab, type Note } from './lab.ts';
 import { type Ask, at, closedLoop, loop, pacedLoop, timedMs } from './load-loops.ts';
 import { cpuSeconds, rounded } from './measure.ts';
 import { type Reply, type Service, startService } from './service.ts';
 
-const ROOT = fileURLToPath(new URL('../', import.meta.url));
 const QUERY = '/v1/raw/query';
 const SOURCES = { sources: ['exchange_a_spot_trades'] };
 const LATEST = { ...SOURCES, n_rows: 100 };
@@ -58,7 +53,7 @@ export interface LoadOptions {
   readonly seconds: number;
   readonly clients: number;
   readonly chunks: number;
-  readonly note: (line: string) => void;
+  readonly note: Note;
 }
 
 export const LOAD_DEFAULTS = { seconds: 8, clients: 64, chunks: 3000 };
@@ -240,27 +235,16 @@ export async function run(argv: readonly string[]): Promise<void> {
       json: { type: 'boolean', default: false },
     },
   });
-  const note = (line: string) => process.stderr.write(`${line}\n`);
-  const directory = join(ROOT, '.tidemark', 'bench-load');
-  await rm(directory, { recursive: true, force: true });
-  await mkdir(directory, { recursive: true });
-  try {
-    await using stack = await acquireStack({
-      stateDir: join(directory, 'state'),
-      log: createLogger('warn', 'bench'),
-      progress: note,
-    });
-    const load = await measureLoad({
-      databaseUrl: stack.databaseUrl,
-      seconds: Number(values.seconds),
-      clients: Number(values.clients),
-      chunks: Number(values.chunks),
-      note,
-    });
-    process.stdout.write(
-      values.json ? `${JSON.stringify({ bench: 'load', ...load })}\n` : `${loadLines(load).join('\n')}\n`,
-    );
-  } finally {
-    await rm(directory, { recursive: true, force: true });
-  }
+  await using lab = await benchLab('load');
+  const { stack, note } = lab;
+  const load = await measureLoad({
+    databaseUrl: stack.databaseUrl,
+    seconds: Number(values.seconds),
+    clients: Number(values.clients),
+    chunks: Number(values.chunks),
+    note,
+  });
+  process.stdout.write(
+    values.json ? `${JSON.stringify({ bench: 'load', ...load })}\n` : `${loadLines(load).join('\n')}\n`,
+  );
 }

@@ -7,19 +7,16 @@
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { connect } from '../shared/db/connect.ts';
-import { createLogger } from '../shared/log/logger.ts';
 import { macroSeriesMetrics } from '../shared/registry/datasets/macro_series_metrics.ts';
-import { acquireStack, type Stack } from '../shared/stack/stack.ts';
+import type { Stack } from '../shared/stack/stack.ts';
+import { benchLab, ROOT } from './lab.ts';
 import { historyOf, serveHistory, vintagesOf } from './macro-history.ts';
 import { cpuSeconds, median, rounded, watch } from './measure.ts';
 import { startService } from './service.ts';
 
-const ROOT = fileURLToPath(new URL('../', import.meta.url));
 const { native } = macroSeriesMetrics;
 const QUERY = '/v1/raw/query';
 const ESTIMATE = '/v1/raw/estimate';
@@ -35,54 +32,43 @@ export async function run(argv: readonly string[]): Promise<void> {
       json: { type: 'boolean', default: false },
     },
   });
-  const note = (line: string) => process.stderr.write(`${line}\n`);
-  const directory = join(ROOT, '.tidemark', 'bench-macro');
-  await rm(directory, { recursive: true, force: true });
-  await mkdir(directory, { recursive: true });
-  try {
-    await using stack = await acquireStack({
-      stateDir: join(directory, 'state'),
-      log: createLogger('warn', 'bench'),
-      progress: note,
-    });
-    const histories = historyOf({ monthly: Number(values.monthly), daily: Number(values.daily) });
-    const vintages = vintagesOf(histories);
-    await using provider = await serveHistory(histories);
-    note(`${vintages} vintages of ${histories.length} series`);
-    const ours = await measured(stack, () => backfill(stack, provider.url));
-    await using client = await connect({ url: stack.databaseUrl, name: 'bench' });
-    const counted = await client.query(
-      `select (select count(*)::int from partitions where dataset_id = $1 and state = 'proved') as proved,
-         (select count(*)::int from ${native.table}) as rows`,
-      [macroSeriesMetrics.number],
-    );
-    const [{ proved, rows }] = counted.rows;
-    if (proved !== vintages) throw new Error(`${proved} of ${vintages} vintages are proved`);
-    const csv = join(directory, 'rows.csv');
-    await prepareBaseline(stack);
-    const columns = native.columns.map(({ name }) => name).join(', ');
-    const copying = (what: string) => () => psql(stack, `\\copy ${what} '${csv}' with (format csv)`);
-    await measured(stack, copying(`(select ${columns} from ${native.table}) to`));
-    await client.query('checkpoint');
-    const theirs = await measured(stack, copying(`baseline_metrics (${columns}) from`));
-    const result = {
-      bench: 'macro',
-      vintages,
-      rows,
-      seconds: ours.seconds,
-      vintages_per_second: Math.round(vintages / ours.seconds),
-      rows_per_second: Math.round(rows / ours.seconds),
-      client_cpu: ours.clientCpu,
-      postgres_cpu: ours.postgresCpu,
-      peak_mib: ours.peakMib,
-      psql_seconds: theirs.seconds,
-      ratio: rounded(ours.seconds / theirs.seconds, 1),
-      read_ms: await readings(stack),
-    };
-    process.stdout.write(values.json ? `${JSON.stringify(result)}\n` : `${table(result)}\n`);
-  } finally {
-    await rm(directory, { recursive: true, force: true });
-  }
+  await using lab = await benchLab('macro');
+  const { directory, stack, note } = lab;
+  const histories = historyOf({ monthly: Number(values.monthly), daily: Number(values.daily) });
+  const vintages = vintagesOf(histories);
+  await using provider = await serveHistory(histories);
+  note(`${vintages} vintages of ${histories.length} series`);
+  const ours = await measured(stack, () => backfill(stack, provider.url));
+  await using client = await connect({ url: stack.databaseUrl, name: 'bench' });
+  const counted = await client.query(
+    `select (select count(*)::int from partitions where dataset_id = $1 and state = 'proved') as proved,
+       (select count(*)::int from ${native.table}) as rows`,
+    [macroSeriesMetrics.number],
+  );
+  const [{ proved, rows }] = counted.rows;
+  if (proved !== vintages) throw new Error(`${proved} of ${vintages} vintages are proved`);
+  const csv = join(directory, 'rows.csv');
+  await prepareBaseline(stack);
+  const columns = native.columns.map(({ name }) => name).join(', ');
+  const copying = (what: string) => () => psql(stack, `\\copy ${what} '${csv}' with (format csv)`);
+  await measured(stack, copying(`(select ${columns} from ${native.table}) to`));
+  await client.query('checkpoint');
+  const theirs = await measured(stack, copying(`baseline_metrics (${columns}) from`));
+  const result = {
+    bench: 'macro',
+    vintages,
+    rows,
+    seconds: ours.seconds,
+    vintages_per_second: Math.round(vintages / ours.seconds),
+    rows_per_second: Math.round(rows / ours.seconds),
+    client_cpu: ours.clientCpu,
+    postgres_cpu: ours.postgresCpu,
+    peak_mib: ours.peakMib,
+    psql_seconds: theirs.seconds,
+    ratio: rounded(ours.seconds / theirs.seconds, 1),
+    read_ms: await readings(stack),
+  };
+  process.stdout.write(values.json ? `${JSON.stringify(result)}\n` : `${table(result)}\n`);
 }
 
 /** Medians of reads of the whole history, to the last byte; of one that is refused its status. */

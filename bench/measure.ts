@@ -23,10 +23,16 @@ function processTimes(pid: number): ProcessTimes | undefined {
   }
 }
 
-function tree(root: number): ProcessTimes[] {
-  const all = readdirSync('/proc')
+const everyProcess = (): ProcessTimes[] =>
+  readdirSync('/proc')
     .filter((name) => /^\d+$/.test(name))
     .flatMap((name) => processTimes(Number(name)) ?? []);
+
+export const childrenOf = (parent: number): number[] =>
+  everyProcess().flatMap((times) => (times.parent === parent ? times.pid : []));
+
+function tree(root: number): ProcessTimes[] {
+  const all = everyProcess();
   const found: ProcessTimes[] = [];
   for (const pids = [root]; pids.length > 0; ) {
     const pid = pids.pop()!;

@@ -4,6 +4,7 @@
  */
 import { REPRESENTATIONS } from '../serving/rendering/representations.ts';
 import { createDatabase, loadDays } from './chunks.ts';
+import type { Note } from './lab.ts';
 import { DATASET, discard, startServer } from './query-subjects.ts';
 
 const END_DAY = '2024-03-01';
@@ -16,7 +17,7 @@ const WINDOWS = [
 
 export type Memory = Awaited<ReturnType<typeof measureMemory>>;
 
-export async function measureMemory(databaseUrl: string, note: (line: string) => void) {
+export async function measureMemory(databaseUrl: string, note: Note) {
   const url = await createDatabase(databaseUrl, 'bench_memory');
   const days = WINDOWS.at(-1)!.days;
   note(`making ${(days * ROWS_PER_DAY).toLocaleString('en-US')} rows`);

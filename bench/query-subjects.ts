@@ -4,14 +4,14 @@ import { once } from 'node:events';
 import { Agent, request as httpRequest, type IncomingMessage } from 'node:http';
 import { join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
-import { fileURLToPath, pathToFileURL } from 'node:url';
+import { pathToFileURL } from 'node:url';
 import pg from 'pg';
 import { writeDay } from '../pipelines/sources/exchange_a/generate.ts';
 import type { Stack } from '../shared/stack/stack.ts';
 import { DAY_MS } from '../shared/time/days.ts';
+import { ROOT } from './lab.ts';
 import { watch } from './measure.ts';
 
-export const ROOT = fileURLToPath(new URL('../', import.meta.url));
 export const DATASET = 'exchange_a_spot_trades';
 const SYMBOL = 'BTCUSDT';
 const DAY = '2024-03-01';

@@ -8,16 +8,15 @@
  * Options: --rows N (1,000,000), --rounds N (7), --latest N (2,000 of each), --kline-rows N (180,000),
  * --only rows|latest|representations|beside|klines|memory|load, --json.
  */
-import { mkdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { buffer } from 'node:stream/consumers';
 import { parseArgs } from 'node:util';
 import pg from 'pg';
-import { createLogger } from '../shared/log/logger.ts';
-import { acquireStack, type Stack } from '../shared/stack/stack.ts';
+import type { Stack } from '../shared/stack/stack.ts';
 import { type Beside, besideLines, measureBeside } from './beside.ts';
 import { type Klines, klineLines, measureKlines } from './klines.ts';
+import { benchLab, type Note } from './lab.ts';
 import { LOAD_DEFAULTS, type Load, loadLines, measureLoad } from './load.ts';
 import { median, rounded } from './measure.ts';
 import { type Memory, measureMemory, memoryLines } from './memory.ts';
@@ -28,7 +27,6 @@ import {
   FROM_MS,
   ingest,
   psqlJson,
-  ROOT,
   SAME_FIELDS,
   type Server,
   startServer,
@@ -65,44 +63,33 @@ export async function run(argv: readonly string[]): Promise<void> {
   const rows = Number(values.rows);
   const rounds = Number(values.rounds);
   const wants = (part: string) => values.only === undefined || values.only === part;
-  const note = (line: string) => process.stderr.write(`${line}\n`);
-  const directory = join(ROOT, '.tidemark', 'bench-query');
-  await rm(directory, { recursive: true, force: true });
-  await mkdir(directory, { recursive: true });
-  try {
-    await using stack = await acquireStack({
-      stateDir: join(directory, 'state'),
-      log: createLogger('warn', 'bench'),
-      progress: note,
-    });
-    const vendor = join(directory, 'vendor');
-    if (!NEEDS_NO_DAY.has(values.only ?? '')) {
-      note(`ingesting ${rows.toLocaleString('en-US')} generated trades`);
-      await ingest(stack, vendor, { rows });
-    }
-    const found: Found = { rows };
-    if (wants('rows') || wants('latest')) {
-      await using server = await startServer(stack);
-      if (wants('rows')) {
-        await checkSame(stack, server, rows);
-        found.large = await measureLarge(stack, server, rounds, note);
-      }
-      if (wants('latest')) found.latest = await measureLatest(stack, server, Number(values.latest));
-      found.peakMib = server.peakMib();
-    }
-    if (wants('representations')) found.representations = await measureRepresentations(stack, rows, rounds, note);
-    if (wants('beside')) found.beside = await measureBeside(stack, LATEST, note);
-    if (wants('klines')) {
-      const day = { day: KLINE_DAY, rows: Number(values['kline-rows']), firstId: rows + 1 };
-      await ingest(stack, vendor, day);
-      found.klines = await measureKlines(stack, { ...day, note });
-    }
-    if (wants('memory')) found.memory = await measureMemory(stack.databaseUrl, note);
-    if (wants('load')) found.load = await measureLoad({ ...LOAD_DEFAULTS, databaseUrl: stack.databaseUrl, note });
-    report(found, values.json);
-  } finally {
-    await rm(directory, { recursive: true, force: true });
+  await using lab = await benchLab('query');
+  const { directory, stack, note } = lab;
+  const vendor = join(directory, 'vendor');
+  if (!NEEDS_NO_DAY.has(values.only ?? '')) {
+    note(`ingesting ${rows.toLocaleString('en-US')} generated trades`);
+    await ingest(stack, vendor, { rows });
   }
+  const found: Found = { rows };
+  if (wants('rows') || wants('latest')) {
+    await using server = await startServer(stack);
+    if (wants('rows')) {
+      await checkSame(stack, server, rows);
+      found.large = await measureLarge(stack, server, rounds, note);
+    }
+    if (wants('latest')) found.latest = await measureLatest(stack, server, Number(values.latest));
+    found.peakMib = server.peakMib();
+  }
+  if (wants('representations')) found.representations = await measureRepresentations(stack, rows, rounds, note);
+  if (wants('beside')) found.beside = await measureBeside(stack, LATEST, note);
+  if (wants('klines')) {
+    const day = { day: KLINE_DAY, rows: Number(values['kline-rows']), firstId: rows + 1 };
+    await ingest(stack, vendor, day);
+    found.klines = await measureKlines(stack, { ...day, note });
+  }
+  if (wants('memory')) found.memory = await measureMemory(stack.databaseUrl, note);
+  if (wants('load')) found.load = await measureLoad({ ...LOAD_DEFAULTS, databaseUrl: stack.databaseUrl, note });
+  report(found, values.json);
 }
 
 interface Found {
@@ -167,7 +154,7 @@ function report(found: Found, json: boolean): void {
   process.stdout.write(`${lines.join('\n')}\n`);
 }
 
-async function measureLarge(stack: Stack, server: Server, rounds: number, note: (line: string) => void) {
+async function measureLarge(stack: Stack, server: Server, rounds: number, note: Note) {
   const ours: number[] = [];
   const same: number[] = [];
   const bare: number[] = [];

@@ -9,6 +9,7 @@ import type { Transform } from 'node:stream';
 import { createGunzip, createZstdDecompress } from 'node:zlib';
 import { REPRESENTATIONS } from '../serving/rendering/representations.ts';
 import type { Stack } from '../shared/stack/stack.ts';
+import type { Note } from './lab.ts';
 import { median, rounded } from './measure.ts';
 import { discard, drained, psqlJson, SAME_FIELDS, startServer, timed, WHOLE_DAY } from './query-subjects.ts';
 
@@ -31,7 +32,7 @@ export async function measureRepresentations(
   stack: Stack,
   rows: number,
   rounds: number,
-  note: (line: string) => void,
+  note: Note,
 ): Promise<Figures[]> {
   const figures: Figures[] = [];
   for (const { mediaType, rowsOnly } of REPRESENTATIONS) {

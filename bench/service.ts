@@ -3,10 +3,9 @@ import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { Agent, request as httpRequest, type IncomingHttpHeaders } from 'node:http';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import type { SettingName } from '../shared/config/settings.ts';
+import { ROOT } from './lab.ts';
 
-const ROOT = fileURLToPath(new URL('../', import.meta.url));
 const API_KEY = 'bench';
 
 export interface Reply {
