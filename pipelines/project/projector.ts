@@ -10,52 +10,31 @@
  *   manifest, in place  broken            prove                  drop it, then as left  record its end
  *   withheld            withhold          withhold, then read again from the checkpoint
  *
- * An empty partition has no frame: its manifest opens it and ends it. `broken`: frames are missing or damaged; the rest is passed over and the manifest quarantines the partition. An
- * attempt that falls silent is set aside, so that no transaction stays open for it; when it goes on, everything since
- * the checkpoint is read again.
+ * An empty partition has no frame: its manifest opens it and ends it. `broken`: frames are missing or damaged; the rest
+ * is passed over and the manifest quarantines the partition. An attempt that falls silent is set aside, so that no
+ * transaction stays open for it; when it goes on, everything since the checkpoint is read again.
  */
-import { createHash } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
 import { type JsMsg, jetstreamManager } from '@nats-io/jetstream';
-import type { NatsConnection } from '@nats-io/transport-node';
-import { Catalog, type Standing } from '../../shared/db/catalog.ts';
-import type { Client } from '../../shared/db/connect.ts';
-import type { CoverageRow } from '../../shared/db/schema.ts';
+import { Catalog } from '../../shared/db/catalog.ts';
 import { assert, explain } from '../../shared/errors.ts';
 import type { FrameHeader, Header, ManifestHeader, WithheldHeader, WithheldMark } from '../../shared/frame/codec.ts';
 import { type Manifest, parseManifest } from '../../shared/frame/manifest.ts';
-import type { Logger } from '../../shared/log/logger.ts';
 import { attemptFilter, withheldSubject, withheldSubjects } from '../../shared/nats/stream.ts';
-import { describeDiscrepancies, type Recount } from '../../shared/proof/recount.ts';
 import type { PartitionRef } from '../../shared/proof/scope.ts';
-import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { keyFacts } from '../../shared/registry/keys.ts';
-import type { Projection } from '../rows/types.ts';
 import { type Arrived, type Name, type Readable, unpack } from './arrival.ts';
-import { Batch, type Fault } from './batch.ts';
-import { verifyCheckpoint } from './checkpoint.ts';
-import { ensureAlignedChunks } from './chunks.ts';
-import { moveCheckpoint, type Position, writeProved, writeQuarantined } from './commit.ts';
-import { dataFault, inItsPlace, misstatements } from './faults.ts';
+import { moveCheckpoint, writeQuarantined } from './commit.ts';
+import { dataFault } from './faults.ts';
 import { LogReader } from './log-reader.ts';
-import { PartitionLoad } from './partition-load.ts';
-import { makeRoom, retireSample } from './removal.ts';
-import { TouchedSeconds } from './seconds.ts';
+import { OpenWork, type OpenWorkNeeds, ReadAgain } from './open-work.ts';
 import { endSkipped, type Skipping, type Why } from './skipped.ts';
-import { LoadTransaction, MAX_OPEN_MS } from './transaction.ts';
+import { MAX_OPEN_MS } from './transaction.ts';
 import { withholdPartition } from './withhold.ts';
 
-export interface ProjectorNeeds {
-  readonly dataset: DatasetDefinition;
-  readonly connection: NatsConnection;
-  /** The load's own connection: a transaction is open on it most of the time. */
-  readonly client: Client;
-  /** For short work beside the load. */
-  readonly side: Client;
-  readonly projection: Projection;
+export interface ProjectorNeeds extends OpenWorkNeeds {
   readonly pullMaxBytes: number;
   readonly silenceMs: number;
-  readonly log: Logger;
   readonly signal: AbortSignal;
 }
 
@@ -68,22 +47,8 @@ const IDLE_MS = 100;
 /** States of an attempt that nothing changes any more. */
 const ENDED: ReadonlySet<string> = new Set(['proved', 'quarantined', 'refused']);
 
-/** Small partitions after which the planner's figures are made anew; further ones when there are half as many again. */
-const ANALYZED_PARTITIONS = 64;
-
 /** How often a manifest's copy in the catalog is looked for, 100 ms apart: its publisher writes it after the log. */
 const MANIFEST_LOOKUPS = 50;
-
-interface OpenLoad {
-  readonly name: Name;
-  readonly load: PartitionLoad;
-  /** Sequence of its first message. */
-  readonly first: number;
-  readonly openedAt: number;
-}
-
-/** What the open transaction holds is rolled back, and is to be read again from the checkpoint. */
-class ReadAgain extends Error {}
 
 const sameAttempt = (a: Name | undefined, b: Name) => a?.partition === b.partition && a.attempt === b.attempt;
 
@@ -92,26 +57,11 @@ export class Projector {
   readonly #reader: LogReader;
   /** Sees what is committed. */
   readonly #catalog: Catalog;
-  readonly #transaction: LoadTransaction;
-  #streamCreated = new Date(0);
-  #seriesId = 0;
-  #checkpoint = 0;
+  readonly #work: OpenWork;
   /** Subjects of the marks of withheld attempts that were in the log at the start. */
   #withheld: ReadonlySet<string> = new Set();
   /** Sequences of marks that were met among another attempt's frames, and heeded. */
   readonly #heeded = new Set<number>();
-  #load: OpenLoad | undefined;
-  /** What the open transaction holds, where partitions share one. */
-  #batch: Batch | undefined;
-  /** Partitions proved in common, and how many there are to be before the planner's figures are made anew. */
-  #proved = 0;
-  #analyzeAt = ANALYZED_PARTITIONS;
-  /** The end of what is in it. */
-  #uncommitted: JsMsg | undefined;
-  /** Sequences of first messages, both included: these partitions get a transaction of their own. */
-  #alone = { from: 0, to: 0 };
-  /** Aligned chunks that are there, by number. */
-  readonly #alignedChunks = new Set<number>();
   /** An attempt whose frames are passed over until its manifest, and why. */
   #skipping: Skipping | undefined;
   /** An attempt that fell silent: its next message means reading again from the checkpoint. */
@@ -123,7 +73,7 @@ export class Projector {
     this.#needs = needs;
     this.#reader = new LogReader(needs.connection, needs.dataset.key, needs.pullMaxBytes);
     this.#catalog = new Catalog(needs.side);
-    this.#transaction = new LoadTransaction(needs.client, needs.dataset.native.scope.kind === 'column');
+    this.#work = new OpenWork(needs);
   }
 
   /**
@@ -132,13 +82,9 @@ export class Projector {
    */
   async run(): Promise<void> {
     const { dataset, connection, signal } = this.#needs;
-    const at = await verifyCheckpoint(connection, dataset, await this.#catalog.checkpoint(dataset));
-    this.#streamCreated = at.streamCreated;
-    this.#checkpoint = at.sequence;
-    this.#seriesId = dataset.aligned.seriesKey.length === 0 ? await this.#catalog.seriesId(dataset) : 0;
+    await this.#work.prepare();
     this.#withheld = await withheldSubjects(await jetstreamManager(connection, { checkAPI: false }), dataset.key);
-    if (this.#needs.projection.seconds) await TouchedSeconds.prepare(this.#needs.client);
-    await this.#reader.seek(this.#checkpoint);
+    await this.#reader.seek(this.#work.checkpoint);
     try {
       const ahead: Arrived[] = [];
       while (!signal.aborted) {
@@ -158,7 +104,7 @@ export class Projector {
         }
       }
     } finally {
-      await this.#undo().catch(() => {});
+      await this.#work.undo().catch(() => {});
       await this.#reader.close();
     }
   }
@@ -166,7 +112,7 @@ export class Projector {
   async #step(next: Arrived | undefined): Promise<void> {
     if (next) await this.#take(next);
     else await this.#noticeSilence();
-    if (!this.#load && (!next || this.#transaction.isDue)) await this.#commit();
+    if (!this.#work.load && (!next || this.#work.isDue)) await this.#work.commit();
   }
 
   async #take(arrived: Arrived): Promise<void> {
@@ -181,21 +127,21 @@ export class Projector {
     }
     if (sameAttempt(this.#silent, header)) {
       this.#silent = undefined;
-      await this.#drop();
+      await this.#work.drop();
       throw new ReadAgain();
     }
-    if (this.#load && !sameAttempt(this.#load.name, header)) await this.#drop();
+    if (this.#work.load && !sameAttempt(this.#work.load.name, header)) await this.#work.drop();
     if (this.#skipping && !sameAttempt(this.#skipping.name, header)) this.#skipping = undefined;
-    if (!this.#load && !this.#skipping) {
+    if (!this.#work.load && !this.#skipping) {
       if (header.frame === 0 && (header.kind === 'frame' || this.#mayBeEmpty)) {
         await this.#open(header, arrived.message.seq);
       } else this.#skip(header, 'broken', `its first frame is missing: frame ${header.frame} came first`);
     }
-    const next = this.#load?.load.frames.length;
+    const next = this.#work.load?.load.frames.length;
     if (next !== undefined && header.frame !== next)
       await this.#break(header, `frame ${header.frame} follows frame ${next - 1}`);
     if (header.kind === 'frame') {
-      if (this.#load) await this.#add({ ...arrived, header });
+      if (this.#work.load) await this.#add({ ...arrived, header });
     } else {
       await this.#end({ ...arrived, header });
     }
@@ -205,7 +151,7 @@ export class Projector {
   async #takeUnreadable(message: JsMsg, fault: string): Promise<void> {
     const { dataset, log } = this.#needs;
     log.error({ dataset: dataset.key, sequence: message.seq, subject: message.subject, fault }, 'unreadable message');
-    const open = this.#load?.name ?? this.#skipping?.name;
+    const open = this.#work.load?.name ?? this.#skipping?.name;
     if (!open || !message.subject.startsWith(attemptFilter(dataset.key, open.partition, open.attempt).slice(0, -1)))
       return;
     await this.#break(open, fault);
@@ -214,9 +160,9 @@ export class Projector {
       const attempt = await this.#catalog.attempt(dataset, open.partition, open.attempt);
       if (attempt?.manifestSequence === message.seq && attempt.manifest) {
         this.#skipping = undefined;
-        await this.#commit();
-        await writeQuarantined(this.#needs.side, dataset, attempt.manifest, fault, null, this.#position(message));
-        this.#advance(message);
+        await this.#work.commit();
+        await writeQuarantined(this.#needs.side, dataset, attempt.manifest, fault, null, this.#work.position(message));
+        this.#work.advance(message);
         return;
       }
       if (attempt?.state !== 'publishing' || attempt.manifestSequence !== null) return;
@@ -230,9 +176,9 @@ export class Projector {
    */
   async #withhold({ message, header, body }: Readable<WithheldHeader>): Promise<void> {
     if (this.#heeded.has(message.seq)) return;
-    const among = this.#load !== undefined || this.#skipping !== undefined;
-    await this.#drop();
-    await this.#commit();
+    const among = this.#work.load !== undefined || this.#skipping !== undefined;
+    await this.#work.drop();
+    await this.#work.commit();
     let reason: string;
     try {
       ({ reason } = JSON.parse(String(await body)) as WithheldMark);
@@ -247,10 +193,10 @@ export class Projector {
       await withholdPartition(client, dataset, projection.seconds, row, { reason, by: 'source' });
       log.warn({ dataset: dataset.key, partition: header.partition, reason }, 'partition withheld');
     }
-    if (!among) await moveCheckpoint(client, dataset, this.#position(message));
+    if (!among) await moveCheckpoint(client, dataset, this.#work.position(message));
     await client.query('commit');
     if (!among) {
-      this.#advance(message);
+      this.#work.advance(message);
       return;
     }
     this.#heeded.add(message.seq);
@@ -265,7 +211,7 @@ export class Projector {
 
   /** The attempt cannot be completed: its rows go, its remaining messages are passed over. */
   async #break(name: Name, reason: string): Promise<void> {
-    await this.#drop();
+    await this.#work.drop();
     if (!this.#skipping || this.#skipping.why === 'broken') this.#skip(name, 'broken', reason);
   }
 
@@ -275,9 +221,8 @@ export class Projector {
   }
 
   async #open(header: Header, first: number): Promise<void> {
-    const { dataset, client, projection } = this.#needs;
-    // What the open transaction says of the partition is not to be seen beside it.
-    if (this.#batch?.has(header.partition) || this.#isAlone(first)) await this.#commit();
+    const { dataset } = this.#needs;
+    await this.#work.settle(header.partition, first);
     // Met again because the checkpoint was lost: what it came to is on record, and stays.
     const { partition: row, attemptState } = await this.#catalog.standing(dataset, header.partition, header.attempt);
     if (attemptState && ENDED.has(attemptState)) {
@@ -301,51 +246,14 @@ export class Projector {
       this.#skip(header, 'broken', explain(error));
       return;
     }
-    await this.#enter(header, partition, row);
-    const shared = this.#batch?.copy;
-    const load = await PartitionLoad.open(client, {
-      dataset,
-      partition,
-      projection,
-      seriesId: this.#seriesId,
-      ...(shared ? { shared } : {}),
-    });
-    const name = { partition: header.partition, attempt: header.attempt };
-    this.#load = { name, load, first, openedAt: performance.now() };
-  }
-
-  #isAlone(first: number): boolean {
-    return first >= this.#alone.from && first <= this.#alone.to;
-  }
-
-  /** Begins the load's transaction, or its part of one, with room made for its rows. */
-  async #enter(header: Header, partition: PartitionRef, row: Standing['partition']): Promise<void> {
-    const { dataset, client, side, projection } = this.#needs;
-    const { seconds } = projection;
-    if (!seconds) {
-      await ensureAlignedChunks(side, dataset, [partition.fromMs, partition.toMs - 1000]);
-      await this.#transaction.enter();
-      return;
-    }
-    const synthetic = header.synthetic === true;
-    // Rows that are in the way are taken out before the COPY begins, which the others' rows are in.
-    const isFirst = header.revision === 1 && (row === undefined || row.fromMs === null);
-    const joins = this.#batch && isFirst && this.#batch.synthetic === synthetic;
-    if (!joins) await this.#commit();
-    if (!(await this.#transaction.enter())) return;
-    const coverage = await this.#catalog.coverage(dataset);
-    this.#batch = await Batch.open({ client, dataset, seconds, coverage, synthetic });
-    const { touched } = this.#batch;
-    if (coverage?.synthetic && !synthetic) await retireSample(client, dataset, partition.key, touched);
-    const { key } = partition;
-    if (!isFirst) await makeRoom(client, dataset, { key, revision: header.revision }, touched);
+    await this.#work.open(header, first, partition, row);
   }
 
   async #add(arrived: Readable<FrameHeader>): Promise<void> {
     const { header, message } = arrived;
-    assert(this.#load, 'a frame is added to its load');
+    assert(this.#work.load, 'a frame is added to its load');
     try {
-      await this.#load.load.add(message.seq, header, await arrived.body);
+      await this.#work.load.load.add(message.seq, header, await arrived.body);
     } catch (error) {
       const fault = dataFault(error);
       if (fault === undefined) throw error;
@@ -364,189 +272,21 @@ export class Projector {
       return;
     }
     const { message, header } = arrived;
-    const position = this.#position(message);
-    if (this.#load) {
-      const misstated = describeDiscrepancies(misstatements(dataset, manifest, header, this.#load.load)) || undefined;
-      if (this.#batch) await this.#join(manifest, misstated, this.#batch, message);
-      else await this.#prove(manifest, misstated, position, message);
+    if (this.#work.load) {
+      await this.#work.end(manifest, header, message);
     } else {
-      await this.#commit();
+      await this.#work.commit();
       assert(this.#skipping, 'an attempt that is not loaded is skipped');
-      await endSkipped(this.#needs.side, dataset, this.#skipping, manifest, position);
+      await endSkipped(this.#needs.side, dataset, this.#skipping, manifest, this.#work.position(message));
       this.#skipping = undefined;
-      this.#advance(message);
+      this.#work.advance(message);
     }
-  }
-
-  /** Of partitions that share a transaction: it is proved with the others, unless it is known to be at fault. */
-  async #join(manifest: Manifest, misstated: string | undefined, batch: Batch, message: JsMsg): Promise<void> {
-    const { name, load, first } = this.#load!;
-    let fault = this.#mixesSample(manifest, batch.coverage) ?? misstated;
-    try {
-      load.complete();
-    } catch (error) {
-      fault ??= dataFault(error);
-      if (fault === undefined) throw error;
-    }
-    const isApart = fault !== undefined || manifest.synthetic !== batch.synthetic;
-    if (isApart && batch.members.length > 0) await this.#apart(first, first);
-    this.#load = undefined;
-    batch.add({ name, load, manifest, sequence: message.seq, ...(fault === undefined ? {} : { fault }) });
-    this.#transaction.keep(manifest.rows, load.bytes);
-    this.#uncommitted = message;
-    if (isApart || this.#transaction.isDue || this.#isAlone(first)) await this.#commit();
-  }
-
-  /** Rolls back what is open, to go through it again with these partitions each in a transaction of its own. */
-  async #apart(from: number, to: number): Promise<never> {
-    this.#alone = { from, to };
-    await this.#undo();
-    throw new ReadAgain();
-  }
-
-  /** The one partition of a batch. */
-  async #quarantine(batch: Batch, { reason, recount }: Fault): Promise<void> {
-    const { dataset, client, log } = this.#needs;
-    const [{ name, load, manifest }] = batch.members;
-    const message = this.#uncommitted!;
-    await this.#undo();
-    const placed = inItsPlace(manifest, name, load.partition);
-    await writeQuarantined(client, dataset, placed, reason, recount, this.#position(message));
-    this.#advance(message);
-    log.error({ dataset: dataset.key, ...name, rows: manifest.rows, reason }, 'partition quarantined');
-  }
-
-  /** Of a file day: proves what is loaded. */
-  async #prove(manifest: Manifest, misstated: string | undefined, position: Position, message: JsMsg): Promise<void> {
-    const { dataset, client, log } = this.#needs;
-    const { load, openedAt, name } = this.#load!;
-    const startedAt = performance.now();
-    let reason = misstated;
-    let found: Recount | null = null;
-    let steps: Readonly<Record<string, number>> = {};
-    try {
-      const result = await load.finish(manifest);
-      found = result.recount;
-      steps = result.steps;
-      reason =
-        this.#mixesSample(manifest, await this.#catalog.coverage(dataset)) ??
-        reason ??
-        (describeDiscrepancies(result.discrepancies) || undefined);
-      if (reason === undefined) {
-        const proved = { manifest, recount: found, frames: load.frames, sequence: message.seq };
-        await writeProved(client, dataset, [proved], position, async () => {});
-        this.#transaction.keep(manifest.rows, load.bytes);
-        this.#uncommitted = message;
-      }
-    } catch (error) {
-      reason ??= dataFault(error);
-      if (reason === undefined) throw error;
-    }
-    if (reason === undefined) {
-      this.#load = undefined;
-      await this.#commit();
-    } else {
-      await this.#undo();
-      await writeQuarantined(client, dataset, inItsPlace(manifest, name, load.partition), reason, found, position);
-      this.#advance(message);
-    }
-    const { partition, attempt, rows } = manifest;
-    const times = {
-      load_ms: Math.round(startedAt - openedAt),
-      proof_ms: Math.round(performance.now() - startedAt),
-      ...steps,
-    };
-    const facts = { dataset: dataset.key, partition, attempt, rows, ...times, reason };
-    if (reason !== undefined) log.error(facts, 'partition quarantined');
-    else log.info(facts, 'partition proved');
-  }
-
-  /**
-   * What the open transaction holds is proved, where that is still to be done, and becomes visible.
-   * @throws ReadAgain when one of several partitions is at fault.
-   */
-  async #commit(): Promise<void> {
-    assert(!this.#load, 'what is being loaded is not committed');
-    const { dataset, side, log } = this.#needs;
-    const batch = this.#batch;
-    const message = this.#uncommitted;
-    if (batch && message) {
-      const startedAt = performance.now();
-      const { members } = batch;
-      const fault = await batch.prove(side, this.#alignedChunks, this.#position(message));
-      if (fault && members.length > 1) await this.#apart(this.#checkpoint + 1, message.seq);
-      if (fault) {
-        await this.#quarantine(batch, fault);
-        return;
-      }
-      const proof_ms = Math.round(performance.now() - startedAt);
-      const { rows } = this.#transaction;
-      await this.#transaction.commit();
-      log.info({ dataset: dataset.key, partitions: members.length, rows, proof_ms }, 'partitions proved');
-    } else {
-      await this.#transaction.commit();
-    }
-    this.#batch = undefined;
-    this.#uncommitted = undefined;
-    if (message) this.#advance(message);
-    await this.#analyze(batch?.members.length ?? 0);
-  }
-
-  /**
-   * The planner's figures of what many small partitions have made of the tables. Autovacuum comes within a minute or so;
-   * until then reads that join rows with their partitions were planned as if there were one of each, and timed out.
-   */
-  async #analyze(partitions: number): Promise<void> {
-    this.#proved += partitions;
-    if (this.#proved < this.#analyzeAt) return;
-    this.#analyzeAt = this.#proved + Math.max(ANALYZED_PARTITIONS, this.#proved / 2);
-    await this.#needs.client.query(`analyze partitions, "${this.#needs.dataset.native.table}"`);
-  }
-
-  /** Nothing of what is open stays; it is still in the log. */
-  async #undo(): Promise<void> {
-    const [load, batch] = [this.#load, this.#batch];
-    this.#load = undefined;
-    this.#batch = undefined;
-    this.#uncommitted = undefined;
-    await load?.load.abort();
-    await batch?.copy.abort();
-    await this.#transaction.undo();
-  }
-
-  /** Synthetic rows never join real ones; real ones retire the sample (see writeProved). */
-  #mixesSample(manifest: Manifest, coverage: CoverageRow | undefined): string | undefined {
-    const real = coverage !== undefined && !coverage.synthetic && coverage.proved !== '{}';
-    return manifest.synthetic && real ? 'a synthetic sample does not join real partitions' : undefined;
-  }
-
-  #position(message: JsMsg): Position {
-    return {
-      streamCreated: this.#streamCreated,
-      sequence: message.seq,
-      messageSha256: createHash('sha256').update(message.data).digest('hex'),
-    };
-  }
-
-  #advance(message: JsMsg): void {
-    this.#checkpoint = message.seq;
-    // Acknowledges everything up to here; nothing but the lag that monitors read depends on it.
-    message.ack();
-  }
-
-  /** Rolls the open load back; its frames are still in the log. What it shared a transaction with is loaded before it. */
-  async #drop(): Promise<void> {
-    const open = this.#load;
-    if (!open) return;
-    this.#needs.log.debug({ ...open.name, frames: open.load.frames.length }, 'load dropped');
-    if (this.#transaction.pending > 0) await this.#apart(open.first, open.first);
-    await this.#undo();
   }
 
   async #rewind(): Promise<void> {
-    await this.#undo();
+    await this.#work.undo();
     this.#skipping = undefined;
-    await this.#reader.seek(this.#checkpoint);
+    await this.#reader.seek(this.#work.checkpoint);
   }
 
   /** Nothing has come for a while. */
@@ -554,13 +294,13 @@ export class Projector {
     if (!this.#lastMessage) return;
     const silentMs = performance.now() - this.#lastMessageAt;
     // Others wait for a load that does not go on: they are committed, and it is read again from the log.
-    if (this.#load && this.#transaction.pending > 0 && silentMs > MAX_OPEN_MS) await this.#drop();
+    if (this.#work.load && this.#work.isPending && silentMs > MAX_OPEN_MS) await this.#work.drop();
     if (silentMs <= this.#needs.silenceMs) return;
     // Nothing is left to do with what was read, so the lag that monitors watch goes down.
     this.#lastMessage.ack();
     this.#lastMessage = undefined;
-    if (!this.#load) return;
-    this.#silent = this.#load.name;
-    await this.#drop();
+    if (!this.#work.load) return;
+    this.#silent = this.#work.load.name;
+    await this.#work.drop();
   }
 }
