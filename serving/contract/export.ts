@@ -1,33 +1,24 @@
 /** The body of POST /v1/raw/export, checked whole: every fault is reported at once. */
 import { createHash } from 'node:crypto';
 import { z } from 'zod';
-import {
-  DATASET_KEYS,
-  DATASETS,
-  type DatasetDefinition,
-  type DatasetKey,
-  type Mode,
-} from '../../shared/registry/index.ts';
+import { DATASET_KEYS, DATASETS, type DatasetKey, type Mode } from '../../shared/registry/index.ts';
 import type { ReadRequest, Window } from '../read/types.ts';
 import type { Json, JsonObject } from './json.ts';
 import type { ContractFault } from './problems.ts';
-import { columnsOf, rangeFaults, timeRange, viewFaults, viewId, viewVersion, windowOf } from './query.ts';
-import { asOfFaults, fieldsOf, isObject, repeatFaults, seedFaults, selectorFaults } from './rules.ts';
+import { contractsOf, pinnedView, rawFaults, selectors, windowOf } from './raw.ts';
+import { fieldsOf, isObject } from './rules.ts';
 import {
-  asOf,
   body as bodyOf,
   type Columns,
   faultsOf,
   integer,
-  latestRows,
   MODES,
   mode as modeKey,
   type Parsed,
-  randomRows,
-  randomSeed,
   selection,
   strict,
 } from './shapes.ts';
+import { LAST_MS } from './time.ts';
 
 export const EXPORT_FORMATS = ['parquet', 'csv'] as const;
 export type ExportFormat = (typeof EXPORT_FORMATS)[number];
@@ -51,8 +42,6 @@ const SELECTOR_RULE = 'must have exactly one of month_year, time_range, n_rows, 
 
 const FIRST_YEAR = 1970;
 const LAST_YEAR = 9999;
-/** The last moment that a timestamp of the contract can say; no row is as late. */
-const LAST_MS = Date.parse('9999-12-31T23:59:59.999Z');
 
 const exportBody = (columns: Columns | undefined) =>
   bodyOf({
@@ -63,19 +52,14 @@ const exportBody = (columns: Columns | undefined) =>
     dataset: z
       .enum(DATASET_KEYS, { error: `must be one of ${DATASET_KEYS.join(', ')}` })
       .meta({ description: 'The dataset.' }),
-    view_id: viewId,
-    view_version: viewVersion,
+    ...pinnedView,
     month_year: z
       .tuple([integer(1, 12), integer(FIRST_YEAR, LAST_YEAR)], {
         error: 'must be a list of two integers, [month, year]',
       })
       .optional()
       .meta({ description: 'A UTC month, as `[month, year]`.' }),
-    time_range: timeRange,
-    n_rows: latestRows,
-    n_random: randomRows,
-    random_seed: randomSeed,
-    as_of: asOf,
+    ...selectors,
     fields: selection(columns).fields,
     strict,
     auth_token: z.string({ error: 'must be a string' }).optional().meta({
@@ -87,24 +71,7 @@ const exportBody = (columns: Columns | undefined) =>
 /** Of any dataset: what the contract's documents show. */
 export const exportSchema = exportBody(undefined);
 
-interface Contract {
-  readonly columns: Columns | undefined;
-  readonly schema: ReturnType<typeof exportBody>;
-}
-
-/** By dataset and mode, built once. */
-const contracts = new Map<string, Contract>();
-
-function contractOf(dataset: DatasetDefinition | undefined, mode: Mode): Contract {
-  const key = `${dataset?.key ?? ''} ${mode}`;
-  let contract = contracts.get(key);
-  if (!contract) {
-    const columns = dataset && columnsOf(dataset, mode);
-    contract = { columns, schema: exportBody(columns) };
-    contracts.set(key, contract);
-  }
-  return contract;
-}
+const contractOf = contractsOf(exportBody);
 
 export function parseExport(body: Json): Parsed<ExportRequest> {
   const raw = isObject(body) ? body : {};
@@ -113,15 +80,7 @@ export function parseExport(body: Json): Parsed<ExportRequest> {
   const { columns, schema } = contractOf(dataset, mode);
   const outcome = schema.safeParse(body);
   const faults = outcome.success ? [] : faultsOf(outcome.error, schema);
-  faults.push(
-    ...noSelectorFaults(raw, body),
-    ...selectorFaults(raw, SELECTORS),
-    ...seedFaults(raw, 'n_random'),
-    ...asOfFaults(raw, dataset),
-    ...repeatFaults(raw),
-    ...rangeFaults(raw),
-    ...viewFaults(raw, dataset, mode),
-  );
+  faults.push(...noSelectorFaults(raw, body), ...rawFaults(raw, SELECTORS, dataset, mode));
   if (!outcome.success || faults.length > 0) return { faults };
   const {
     fields,

@@ -8,7 +8,8 @@ import type { Window } from '../read/types.ts';
 import type { Json, JsonObject } from './json.ts';
 import { klineSize } from './kline-size.ts';
 import type { ContractFault } from './problems.ts';
-import { columnsOf, type Query } from './query.ts';
+import type { Query } from './query.ts';
+import { columnsOf } from './raw.ts';
 import {
   fieldsOf,
   filtersOf,
@@ -36,10 +37,7 @@ import {
   selection,
   strict,
 } from './shapes.ts';
-import type { Instant } from './time.ts';
-
-/** The last moment that a timestamp of the contract can say; no row is as late. */
-const LAST_MS = Date.parse('9999-12-31T23:59:59.999Z');
+import { type Instant, LAST_MS } from './time.ts';
 
 const DAY_RULE = 'must be a UTC day, YYYY-MM-DD, such as 2024-01-31';
 const DATETIME = 'datetime';

@@ -13,7 +13,8 @@ const PATTERN =
 
 /** Years of four digits, in UTC: what the contract's own timestamps can say. */
 const FIRST_MS = Date.parse('0000-01-01T00:00:00Z');
-const END_MS = Date.parse('9999-12-31T23:59:59.999Z') + 1;
+/** The last moment of them; no row is as late. */
+export const LAST_MS = Date.parse('9999-12-31T23:59:59.999Z');
 
 export const INSTANT_RULE = 'must be an ISO-8601 time with Z or an offset, such as 2024-01-01T00:00:00Z';
 
@@ -32,7 +33,7 @@ export function parseInstant(text: string): Instant | undefined {
   if (date.getUTCMonth() !== mo - 1 || date.getUTCDate() !== d) return undefined;
   const offsetMs = (oh * 60 + om) * 60_000 * (sign === '-' ? -1 : 1);
   const ms = date.getTime() + ((h * 60 + mi) * 60 + s) * 1000 + Number(fraction.slice(0, 3).padEnd(3, '0')) - offsetMs;
-  if (ms < FIRST_MS || ms >= END_MS) return undefined;
+  if (ms < FIRST_MS || ms > LAST_MS) return undefined;
   return { ms, exact: !/[1-9]/.test(fraction.slice(3)) };
 }
 

@@ -3,7 +3,7 @@ import { z } from 'zod';
 import { DATASETS, type Dtype, type Field, type Mode } from '../../shared/registry/index.ts';
 import { KLINE_FIELDS } from '../../shared/registry/klines.ts';
 import { tradeColumns } from '../contract/historical.ts';
-import { columnsOf } from '../contract/query.ts';
+import { columnsOf } from '../contract/raw.ts';
 import { MODES } from '../contract/shapes.ts';
 import { warning } from '../discovery/schemas.ts';
 import type { JsonSchema } from './route-doc.ts';

@@ -1,0 +1,116 @@
+/** What the bodies of the raw routes, query and export, have in common: keys, and the rules between them. */
+import { z } from 'zod';
+import { type DatasetDefinition, type Mode, shapeOf } from '../../shared/registry/index.ts';
+import type { Window } from '../read/types.ts';
+import type { Json, JsonObject } from './json.ts';
+import type { ContractFault } from './problems.ts';
+import { asOfFaults, latestWindow, randomWindow, repeatFaults, seedFaults, selectorFaults } from './rules.ts';
+import { asOf, type Columns, instant, integer, latestRows, randomRows, randomSeed } from './shapes.ts';
+import { ceilMs, type Instant, parseInstant } from './time.ts';
+
+export const pinnedView = {
+  view_id: z
+    .string({ error: 'must be a string' })
+    .optional()
+    .meta({ description: 'Pins a view, with `view_version`.' }),
+  view_version: integer(1).optional().meta({ description: 'The version of the view that `view_id` pins.' }),
+};
+
+/** Which rows, and as of when. */
+export const selectors = {
+  time_range: z
+    .tuple([instant, instant], { error: 'must be a list of two times, [start, end)' })
+    .optional()
+    .meta({ description: 'Start inclusive, end exclusive: ISO-8601 times with `Z` or an offset.' }),
+  n_rows: latestRows,
+  n_random: randomRows,
+  random_seed: randomSeed,
+  as_of: asOf,
+};
+
+/** A body's schema by dataset and mode, each built once; of no dataset, for shape alone. */
+export function contractsOf<S>(schemaOf: (columns: Columns | undefined) => S) {
+  const contracts = new Map<string, { readonly columns: Columns | undefined; readonly schema: S }>();
+  return (dataset: DatasetDefinition | undefined, mode: Mode) => {
+    const key = `${dataset?.key ?? ''} ${mode}`;
+    let contract = contracts.get(key);
+    if (!contract) {
+      const columns = dataset && columnsOf(dataset, mode);
+      contract = { columns, schema: schemaOf(columns) };
+      contracts.set(key, contract);
+    }
+    return contract;
+  };
+}
+
+export function columnsOf(dataset: DatasetDefinition, mode: Mode): Columns {
+  const { fields } = shapeOf(dataset, mode);
+  return { of: `${dataset.key} in mode ${mode}`, all: fields, default: fields };
+}
+
+/** @param exclusive groups of keys of which a body may have one. */
+export function rawFaults(
+  raw: JsonObject,
+  exclusive: readonly (readonly string[])[],
+  dataset: DatasetDefinition | undefined,
+  mode: Mode,
+): ContractFault[] {
+  return [
+    ...selectorFaults(raw, exclusive),
+    ...seedFaults(raw, 'n_random'),
+    ...asOfFaults(raw, dataset),
+    ...repeatFaults(raw),
+    ...rangeFaults(raw),
+    ...viewFaults(raw, dataset, mode),
+  ];
+}
+
+interface Selected {
+  readonly time_range?: readonly [Instant, Instant];
+  readonly n_rows?: number;
+  readonly n_random?: number;
+  readonly random_seed?: number;
+}
+
+export function windowOf(data: Selected): Window {
+  if (data.time_range) {
+    const [start, end] = data.time_range;
+    return { kind: 'range', fromMs: ceilMs(start), toMs: ceilMs(end) };
+  }
+  if (data.n_rows !== undefined) return latestWindow(data.n_rows, 'n_rows');
+  if (data.n_random !== undefined) return randomWindow(data.n_random, data.random_seed, 'n_random');
+  return { kind: 'history' };
+}
+
+function rangeFaults({ time_range: range }: JsonObject): ContractFault[] {
+  if (!Array.isArray(range) || range.length !== 2) return [];
+  const [start, end] = range.map((text: Json) => (typeof text === 'string' ? parseInstant(text) : undefined));
+  // Compared as written, finer than rows are: an empty window is a mistake however small.
+  if (!start || !end || isBefore(range[0], start, range[1], end)) return [];
+  return [{ pointer: '/time_range', message: 'must start before it ends' }];
+}
+
+function isBefore(startText: string, start: Instant, endText: string, end: Instant): boolean {
+  if (start.ms !== end.ms) return start.ms < end.ms;
+  return fineness(startText) < fineness(endText);
+}
+
+/** Digits below the millisecond, comparable as text. */
+const fineness = (text: string) => (/[.,]\d{3}(\d+)/.exec(text)?.[1] ?? '').padEnd(18, '0');
+
+function viewFaults(raw: JsonObject, dataset: DatasetDefinition | undefined, mode: Mode): ContractFault[] {
+  const hasId = 'view_id' in raw;
+  const hasVersion = 'view_version' in raw;
+  if (hasId !== hasVersion) {
+    const [given, missing] = hasId ? ['view_id', 'view_version'] : ['view_version', 'view_id'];
+    return [{ pointer: `/${given}`, message: `must be given together with ${missing}` }];
+  }
+  if (!hasId || !dataset) return [];
+  const { view } = shapeOf(dataset, mode);
+  const message = `must be that of mode ${mode} of ${dataset.key}: ${view.id}, version ${view.version}`;
+  if (typeof raw.view_id === 'string' && raw.view_id !== view.id) return [{ pointer: '/view_id', message }];
+  if (typeof raw.view_version === 'number' && raw.view_version !== view.version) {
+    return [{ pointer: '/view_version', message }];
+  }
+  return [];
+}
