@@ -114,6 +114,24 @@ describe('broken behind its back', () => {
     expect(await faults(directory, heads)).toEqual([]);
   });
 
+  test('a record that was altered is no witness of other chains: a finding about none was told', async () => {
+    const { directory, heads } = await written([2, 2], 1e6);
+    const [, path] = await files(directory);
+    const lines = (await readFile(path, 'utf8')).split('\n').slice(0, -1);
+    const put = (first: string) => writeFile(path, `${lines.with(0, first).join('\n')}\n`);
+    expect(lines[0]).toContain('"witnessed":[{"chain":');
+    // Its keys are in their order still: as a line it is as one is written.
+    const altered = lines[0].replace('"witnessed":[{"chain":', '"witnessed":[{"chaim":');
+    await put(altered);
+    expect((await verifyAudit(directory, heads)).findings).toMatchObject([{ fault: 'HASH_MISMATCH', line: 1 }]);
+    const { canonical, hashOf } = await import('../shared/audit/records.ts');
+    const forged = JSON.parse(altered) as AuditRecord;
+    await put(canonical({ ...forged, hash: hashOf(forged) } as never));
+    const { findings } = await verifyAudit(directory, heads);
+    expect(new Set(findings.map(({ chain }) => chain))).toEqual(new Set([heads[1].chain]));
+    expect(findings[0]).toMatchObject({ fault: 'LINK_BROKEN', line: 2 });
+  });
+
   test('a record changed with a hash made anew, taken out, put in twice', async () => {
     const { directory, heads } = await written([5], 1e6);
     const [path] = await files(directory);

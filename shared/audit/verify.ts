@@ -142,18 +142,18 @@ class Verifier {
     this.#records++;
     if (this.#firstAt === null || record.occurred_at < this.#firstAt) this.#firstAt = record.occurred_at;
     if (this.#lastAt === null || record.occurred_at > this.#lastAt) this.#lastAt = record.occurred_at;
-    this.#learn(record);
+    // What was altered is no witness of others.
+    if (found === record.hash) this.#learn(record);
   }
 
   /** What a record says of other chains. */
   #learn({ event, payload, chain: by }: AuditRecord): void {
-    if (event === CHAIN_OPENED) {
-      for (const { unfinished, ...head } of (payload.witnessed ?? []) as unknown as Witnessed[]) {
-        this.#claims.push({ head, by });
-        if (unfinished) this.#unfinished.push({ chain: head.chain, seen: unfinished });
-      }
+    const list = event === CHAIN_OPENED && Array.isArray(payload.witnessed) ? payload.witnessed : [];
+    for (const { unfinished, ...head } of list.filter(isHead) as unknown as Witnessed[]) {
+      this.#claims.push({ head, by });
+      if (unfinished) this.#unfinished.push({ chain: head.chain, seen: unfinished });
     }
-    if (event === SEGMENTS_PRUNED) this.#pruned.push(payload as unknown as AuditHead);
+    if (event === SEGMENTS_PRUNED && isHead(payload)) this.#pruned.push(payload as unknown as AuditHead);
   }
 
   #note(chain: Seen, sequence: number, hash: string): void {
@@ -248,6 +248,11 @@ const hashAt = ({ hashes, first }: Seen, sequence: number): string =>
 
 /** Of a line that could not be read. */
 const isUnknown = (hash: string) => /^0+$/.test(hash);
+
+function isHead(said: unknown): boolean {
+  const { chain, sequence, hash } = (said ?? {}) as Partial<AuditHead>;
+  return typeof chain === 'string' && Number.isSafeInteger(sequence) && typeof hash === 'string';
+}
 
 function isRecord({ chain, sequence, occurred_at, event, hash, payload }: AuditRecord): boolean {
   return (
