@@ -36,10 +36,11 @@ export async function pace(options: PaceOptions): Promise<void> {
       signal?.throwIfAborted();
       const slot = await reserve(folder, Math.ceil(Date.now() / slotMs));
       const startMs = slot * slotMs;
+      // While there is time: between the beginning of the slot and the call nothing else is to be waited for.
+      await forget(folder, Math.floor(Date.now() / slotMs) - KEPT_SLOTS);
       while (Date.now() < startMs) await sleep(startMs - Date.now(), undefined, { signal });
-      if (Date.now() < startMs + TOLERANCE_MS) break;
+      if (Date.now() < startMs + TOLERANCE_MS) return;
     }
-    await forget(folder, Math.floor(Date.now() / slotMs) - KEPT_SLOTS);
   } catch (cause) {
     signal?.throwIfAborted();
     throw new TidemarkError('SPOOL_UNUSABLE', `Calls of ${name} cannot be paced: ${folder} is not usable`, { cause });
