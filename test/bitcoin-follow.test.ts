@@ -26,7 +26,8 @@ const ranges = (tip: number, ...lost: [number, number][]) =>
     .join(',')}}`;
 
 describe('a node that cannot be used', () => {
-  test.concurrent.each<[string, Record<string, string>, string]>([
+  // One after the other: each has the lease while it asks the node, and others do not wait long for it.
+  test.each<[string, Record<string, string>, string]>([
     ['down', { SVC_BITCOIN_RPC_URL: 'http://127.0.0.1:9', SVC_SOURCE_MAX_ATTEMPTS: '1' }, 'NODE_UNREACHABLE'],
     ['another password', { SVC_BITCOIN_RPC_PASSWORD: 'wrong' }, 'NODE_CREDENTIALS_REFUSED'],
     ['another chain', { SVC_BITCOIN_NETWORK: 'main' }, 'NODE_CHAIN_MISMATCH'],

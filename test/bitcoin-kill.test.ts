@@ -6,6 +6,7 @@ import { addEveryKind } from '../pipelines/sources/bitcoin/sample/kinds.ts';
 import { BitcoinSystem, CHAIN_KEYS, eachOfSix } from './support/bitcoin-system.ts';
 import type { Json } from './support/pipeline.ts';
 import { addBusyBlock, makeCoins, startChain } from './support/regtest.ts';
+import { startRpcProxy } from './support/rpc-proxy.ts';
 import { startServing } from './support/serving.ts';
 
 let bitcoin: BitcoinSystem;
@@ -29,17 +30,30 @@ const provedNow = async (): Promise<number> => {
 };
 
 test('killed at any instant, started again: everything once, proved, and the same in the log', async () => {
-  // Each kill falls when so many partitions more are proved: in the middle of the work, however fast the machine is.
+  // Each kill falls when so many partitions more are proved: in the middle of the work, however fast the machine is. The
+  // last block is never answered, so that there is a middle.
+  await using proxy = await startRpcProxy(bitcoin.node.url);
+  const hash = (await bitcoin.rpc.call('getblockhash', tip)) as string;
+  let isAsked = false;
+  const silence = Promise.withResolvers<void>();
+  const work = () => {
+    isAsked = true;
+    return silence.promise;
+  };
+  proxy.spoil(`"getblock","params":["${hash}"`, { kind: 'after', work });
   for (let kill = 0, before = 0; kill < 3; kill++, before = await provedNow()) {
-    const running = bitcoin.start(['backfill', 'bitcoin']);
+    isAsked = false;
+    const running = bitcoin.start(['backfill', 'bitcoin'], { SVC_BITCOIN_RPC_URL: proxy.url });
     let isOver = false;
     void running.done.finally(() => {
       isOver = true;
     });
-    while (!isOver && (await provedNow()) <= before + 2 * kill) await delay(5);
+    while (!isOver && !isAsked && (await provedNow()) <= before + 2 * kill) await delay(5);
+    expect(isOver).toBe(false);
     running.child.kill('SIGKILL');
     await running.done;
   }
+  silence.resolve();
   const unfinished = await provedNow();
   const { exit, json, stderr } = await bitcoin.run(['backfill', 'bitcoin']);
   expect({ exit, failed: json?.failed, quarantined: json?.quarantined, stderr }).toMatchObject({

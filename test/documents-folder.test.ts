@@ -57,7 +57,7 @@ afterEach(async () => {
 });
 
 const spooled = () => readdir(spoolDir).catch(() => []);
-const limits = { timeoutMs: 10_000, maxAttempts: 3, maxBytes: 10_000_000, backoff: { firstMs: 10, maxMs: 20 } };
+const limits = { timeoutMs: 60_000, maxAttempts: 3, maxBytes: 10_000_000, backoff: { firstMs: 10, maxMs: 20 } };
 const fetchDay = (more: Partial<Parameters<typeof fetchTrades>[0]> = {}) =>
   fetchTrades({ baseUrl: server.url, symbol: SYMBOL, period: DAY, spoolDir, ...limits, ...more });
 

@@ -43,8 +43,10 @@ describe.skipIf(!existsSync(CHROMIUM))('chromium', () => {
     await system?.[Symbol.asyncDispose]();
   });
 
-  const unitsOf = async (...tickers: readonly string[]) => {
-    const settings = { SVC_BROWSER_PATH: CHROMIUM, SVC_BROWSER_TIMEOUT_SECONDS: '3', ...issuers.settings(...tickers) };
+  /** Pages that come to what is waited for are not to be given up on a busy machine; the others are, each after it. */
+  const unitsOf = async (timeoutSeconds: number, ...tickers: readonly string[]) => {
+    const browser = { SVC_BROWSER_PATH: CHROMIUM, SVC_BROWSER_TIMEOUT_SECONDS: String(timeoutSeconds) };
+    const settings = { ...browser, ...issuers.settings(...tickers) };
     const { json, stderr } = await system.run(['backfill', 'etf'], settings);
     expect(json, stderr).toBeDefined();
     return json.units as Json[];
@@ -57,7 +59,7 @@ describe.skipIf(!existsSync(CHROMIUM))('chromium', () => {
     issuers.show('GBTC', good('GBTC'));
     issuers.show('EZBC', askingFor(issuers, good('EZBC'), OPERATIONS));
     const tickers = ['EZBC', 'GBTC', 'FBTC', 'BRRR'];
-    const units = await unitsOf(...tickers);
+    const units = await unitsOf(60, ...tickers);
     expect(units.map(({ partition, state, rows, reason }) => [partition, state, reason ?? rows])).toEqual([
       [`${idOf('EZBC')}:${DAY}`, 'proved', 15],
       [`${idOf('GBTC')}:${DAY}`, 'proved', 14],
@@ -87,7 +89,7 @@ describe.skipIf(!existsSync(CHROMIUM))('chromium', () => {
     issuers.show('GBTC', 429);
     issuers.show('FBTC', '<!doctype html><html><body><div id="app">Loading</div></body></html>');
     issuers.show('BRRR', 404);
-    const units = await unitsOf('EZBC', 'GBTC', 'FBTC', 'BRRR');
+    const units = await unitsOf(10, 'EZBC', 'GBTC', 'FBTC', 'BRRR');
     expect(units.map(({ partition, code }) => [partition, code])).toEqual([
       ['EZBC today', 'SOURCE_LAYOUT_UNKNOWN'],
       ['GBTC today', 'SOURCE_UNREACHABLE'],

@@ -2,7 +2,6 @@
 import { randomBytes } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { MAX_OPEN_MS } from '../pipelines/project/transaction.ts';
 import { withholdSpan } from '../pipelines/project/withhold.ts';
 import { storedEvent } from '../pipelines/prove/event.ts';
 import { replayPartition } from '../pipelines/prove/replay.ts';
@@ -84,11 +83,11 @@ describe('blocks', () => {
     for (let proved = 0; proved < 21; seen.add(proved)) {
       [{ n: proved }] = await system.rows(`select count(*)::int4 as n from partitions where state = 'proved'`);
     }
-    // One that is open for long is committed, too: on a slow machine there are more.
+    // What is loaded is committed, too, when the log gives nothing for a tenth of a second: there are more on a slow machine.
     const provedAt = performance.now();
     const units = await ingesting;
     expect(units.map(({ state }) => state)).toEqual(Array(21).fill('proved'));
-    expect(seen.size).toBeLessThan(6 + (provedAt - startedAt) / MAX_OPEN_MS);
+    expect(seen.size).toBeLessThan(6 + (provedAt - startedAt) / 100);
     expect(await system.proved(HEADERS)).toBe('{[0,30)}');
     expect(await system.spans(HEADERS)).toEqual([`bitcoin_core [0,30) 21p 30r through ${throughOf(29)}`]);
   });
@@ -238,9 +237,10 @@ describe('blocks', () => {
     let killed = 0;
     const killing = (async () => {
       for (; killed < 4 && !ended.signal.aborted; await delay(30 + Math.random() * 200)) {
+        // One at a time: beside the newest there may be one that is still on its way out.
         const { length } = await fresh.rows(
-          `select pg_terminate_backend(pid) from pg_stat_activity
-           where datname = current_database() and application_name = 'tidemark projector bitcoin_block_headers'`,
+          `select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database()
+           and application_name = 'tidemark projector bitcoin_block_headers' order by backend_start desc limit 1`,
         );
         killed += length;
       }

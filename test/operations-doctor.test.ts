@@ -1,5 +1,4 @@
 /** Each check of the doctor, against a real fault of its kind: green before, red with it, green after. */
-import { createServer, type Server } from 'node:net';
 import { jetstreamManager, RetentionPolicy } from '@nats-io/jetstream';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { ask, CHECKS } from '../pipelines/cli/doctor/examine.ts';
@@ -61,7 +60,6 @@ interface Fault {
 }
 
 let chunk: { name: string; index: string; sql: string };
-let closed: Server | undefined;
 let killed: Run | undefined;
 
 const FAULTS: readonly Fault[] = [
@@ -225,13 +223,7 @@ const FAULTS: readonly Fault[] = [
   {
     check: 'sources',
     name: 'a host that does not answer',
-    make: async () => {
-      closed = createServer().listen(0, '127.0.0.1');
-      await new Promise((resolve) => closed!.once('listening', resolve));
-      const { port } = closed.address() as { port: number };
-      await new Promise((resolve) => closed!.close(resolve));
-      return settings({ SVC_EXCHANGE_C_BASE_URL: new URL(`http://127.0.0.1:${port}/`) });
-    },
+    make: async () => settings({ SVC_EXCHANGE_C_BASE_URL: new URL('http://127.0.0.1:9/') }),
     says: /SVC_EXCHANGE_C_BASE_URL: .*ECONNREFUSED/,
     fix: /correct the setting/,
   },

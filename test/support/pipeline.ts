@@ -4,8 +4,9 @@
  */
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { mkdir, readdir, readFile, writeFile } from 'node:fs/promises';
+import { mkdir, readdir, readFile, rename, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
+import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import { pathToFileURL } from 'node:url';
 import { jetstreamManager } from '@nats-io/jetstream';
 import { generateDay } from '../../pipelines/sources/exchange_a/generate.ts';
@@ -16,6 +17,7 @@ import type { Manifest } from '../../shared/frame/manifest.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
 import { messageAt, streamInfo } from '../../shared/nats/stream.ts';
 import { buildZip, type MemberSpec } from './broken-zip.ts';
+import { PATIENCE_MS } from './patience.ts';
 import { createMigratedEnv, createTestEnv, type TestEnv } from './stack.ts';
 
 export const ROOT = join(import.meta.dirname, '..', '..');
@@ -45,9 +47,11 @@ export async function writeDocument(base: string, period: string, csv: string | 
     spec.zip ?? buildZip({ members: [{ name: memberName(period), content: Buffer.from(csv), ...spec.member }] });
   const sha256 = createHash('sha256').update(zip).digest('hex');
   await mkdir(dirname(path), { recursive: true });
-  await writeFile(path, zip);
   const { checksum = `${sha256}  ${SYMBOL}-trades-${period}.zip\n` } = spec;
   if (checksum !== null) await writeFile(`${path}.CHECKSUM`, checksum);
+  // There at once, and last: somebody may be asking for it meanwhile.
+  await writeFile(`${path}.part`, zip);
+  await rename(`${path}.part`, path);
   return sha256;
 }
 
@@ -82,6 +86,15 @@ export interface Running {
   readonly done: Promise<Answer>;
 }
 
+/**
+ * What a process wrote before it ended lies in its pipes by then, read or not: another child's end may have been what the
+ * loop woke up for. Between these two turns of the loop it is read.
+ */
+async function pipesRead(): Promise<void> {
+  await nextTurn();
+  await nextTurn();
+}
+
 /** Starts `./tidemark ARGS --json` with nothing in its environment but PATH and `env`. */
 export function startCli(args: readonly string[], env: Readonly<Record<string, string>>): Running {
   const child = spawn(join(ROOT, 'tidemark'), [args[0], '--json', ...args.slice(1)], {
@@ -100,7 +113,8 @@ export function startCli(args: readonly string[], env: Readonly<Record<string, s
   const done = new Promise<Answer>((resolve, reject) => {
     child.once('error', reject);
     // 'exit', not 'close': a projector that outlives its parent for a moment holds the pipes.
-    child.once('exit', (exit, signal) => {
+    child.once('exit', async (exit, signal) => {
+      await pipesRead();
       let json: Json;
       try {
         json = JSON.parse(stdout);
@@ -235,15 +249,20 @@ export async function digestsOf(client: Client): Promise<Record<string, Json>> {
   );
 }
 
-/** Advisory locks and open transactions that are left; both empty in a system at rest. */
+/**
+ * Advisory locks and open transactions that are left; none in a system at rest. The server's side of a connection ends a
+ * moment after the process whose it was, so that is waited for; what the server does by itself (autovacuum) is nobody's.
+ */
 export async function leftoversOf(client: Client): Promise<Json[]> {
-  const { rows } = await client.query(
-    `select a.application_name, a.state, l.locktype from pg_stat_activity a
-     left join pg_locks l on l.pid = a.pid and l.locktype = 'advisory'
-     where a.datname = current_database() and a.pid <> pg_backend_pid()
-       and (l.locktype is not null or a.state like 'idle in transaction%' or a.state = 'active')`,
-  );
-  return rows;
+  for (const deadline = Date.now() + PATIENCE_MS; ; await sleep(50)) {
+    const { rows } = await client.query(
+      `select a.application_name, a.state, l.locktype from pg_stat_activity a
+       left join pg_locks l on l.pid = a.pid and l.locktype = 'advisory'
+       where a.datname = current_database() and a.pid <> pg_backend_pid() and a.backend_type = 'client backend'
+         and (l.locktype is not null or a.state like 'idle in transaction%' or a.state = 'active')`,
+    );
+    if (rows.length === 0 || Date.now() > deadline) return rows;
+  }
 }
 
 export async function readLog(natsUrl: string, dataset = DATASET): Promise<LogMessage[]> {
