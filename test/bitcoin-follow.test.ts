@@ -142,7 +142,7 @@ describe('a reorganisation of three blocks', () => {
        where b.prev_hash <> a.block_hash`,
     );
     expect(broken).toBe(0);
-  }, 180_000);
+  });
 });
 
 test('a backfill of other heights withheld proved blocks and said nothing of it in its summary', async () => {
@@ -248,7 +248,7 @@ describe('follow', () => {
     const { exit, json } = await running.done;
     const faults = json.units.filter(({ code }: Json) => code);
     expect({ exit, ok: json?.ok, faults }).toEqual({ exit: 0, ok: true, faults: [] });
-  }, 180_000);
+  });
 
   test('a unit that failed with a backlog behind it left a hole for ever', async () => {
     await using proxy = await startRpcProxy(bitcoin.node.url);
@@ -293,7 +293,7 @@ describe('follow', () => {
       running.child.kill('SIGTERM');
     }
     expect((await running.done).exit).toBe(0);
-  }, 120_000);
+  });
 
   test('a snapshot that cannot be read ended the following of blocks', async () => {
     await using proxy = await startRpcProxy(bitcoin.node.url);

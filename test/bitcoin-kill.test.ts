@@ -75,7 +75,7 @@ test('killed at any instant, started again: everything once, proved, and the sam
     expect((await bitcoin.run(['verify', key, '--deep'])).json, key).toMatchObject({ ok: true });
   }
   expect((await bitcoin.run(['replay', 'bitcoin_block_transactions'])).json).toMatchObject({ ok: true });
-}, 240_000);
+});
 
 test('an event leads back to the bytes of the block', async () => {
   const hash = (await bitcoin.rpc.call('getblockhash', 7)) as string;

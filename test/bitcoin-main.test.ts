@@ -185,5 +185,5 @@ describe.skipIf(!hasMainnetBlocks)('chain main', () => {
       const verify = await bitcoin.run(['verify', key, '--deep']);
       expect(verify.json, key).toMatchObject({ ok: true });
     }
-  }, 300_000);
+  });
 });

@@ -43,7 +43,7 @@ beforeAll(async () => {
   expect((await bitcoin.run(['backfill', 'bitcoin'])).exit).toBe(0);
   expect((await bitcoin.run(['backfill', MEMPOOL])).exit).toBe(0);
   serving = await startServing({ databaseUrl: bitcoin.system.env.databaseUrl });
-}, 180_000);
+});
 afterAll(async () => {
   await serving?.[Symbol.asyncDispose]();
   await bitcoin?.[Symbol.asyncDispose]();

@@ -150,7 +150,7 @@ describe('the link endpoint', () => {
     }
   });
 
-  test('is called at most once in 750 ms, by all commands of the host together', { timeout: 120_000 }, async () => {
+  test('is called at most once in 750 ms, by all commands of the host together', async () => {
     await using one = await System.create();
     await using other = await System.create();
     const days = dayNames(DAY, 3);

@@ -100,7 +100,6 @@ describe('an exchange', () => {
     return rows.map(({ day }) => day).sort();
   };
   const path = documentPath(LAST);
-  const patience = { timeout: 60_000 };
 
   test('is asked for its latest days until they are there; a fault is told until it answers again, day or no day', async () => {
     const settings = {
@@ -112,17 +111,17 @@ describe('an exchange', () => {
     expect((await system.backfill(FIRST, FIRST, settings)).exit).toBe(0);
     const running = system.start(['follow', DATASET], settings);
     // The last day is not published yet, which is no fault.
-    await expect.poll(() => vendor.requests(path).length, patience).toBeGreaterThan(1);
+    await expect.poll(() => vendor.requests(path).length).toBeGreaterThan(1);
     expect(await newest()).toMatchObject({ state: 'running', failures: 0, fault: null });
     vendor.fail(path, { kind: 'status', status: 500 });
-    await expect.poll(async () => (await newest()).failures, patience).toBeGreaterThan(1);
+    await expect.poll(async () => (await newest()).failures).toBeGreaterThan(1);
     expect((await newest()).fault).toContain('SOURCE_UNREACHABLE');
     // It answers again, and has no new day yet: this was a failure until it had one.
     vendor.reset();
-    await expect.poll(async () => (await newest()).failures, patience).toBe(0);
+    await expect.poll(async () => (await newest()).failures).toBe(0);
     expect((await newest()).fault).toBeNull();
     await put(LAST, 301);
-    await expect.poll(states, patience).toEqual([FIRST, LAST]);
+    await expect.poll(states).toEqual([FIRST, LAST]);
     running.child.kill('SIGTERM');
     const { json } = await running.done;
     // What is not there yet is no failure.

@@ -156,7 +156,7 @@ describe.each(TRIALS)('a backfill of $dataset', ({ vendor, dataset, killsEach, d
     startCli([command, dataset, '--from', DAYS[first].day, '--to', DAYS[last].day, ...more], settings());
 
   test(`survives ${kills} kills with the digests of an undisturbed run`, {
-    timeout: 300_000,
+    timeout: 900_000,
   }, async () => {
     console.log(`kill test: TIDEMARK_TEST_SEED=${SEED}`);
     const whole = ['backfill', dataset, '--from', DAYS[0].day, '--to', DAYS.at(-1)!.day];

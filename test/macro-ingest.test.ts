@@ -54,18 +54,14 @@ describe.skipIf(!hasRealValues)('real values', () => {
 
   test('a backfill that is killed goes on, and everything is proved in the end', async () => {
     const { child, done } = system.start(['backfill', 'macro'], settingsOf(provider));
-    await eventually(
-      async () => {
-        const [{ n }] = await system.rows(
-          `select count(*) n from information_schema.tables where table_name = 'partitions'`,
-        );
-        if (Number(n) === 0) return false;
-        const [proved] = await system.rows(`select count(*) n from partitions where state = 'proved'`);
-        return Number(proved.n) >= 3;
-      },
-      'some vintages are proved',
-      60_000,
-    );
+    await eventually(async () => {
+      const [{ n }] = await system.rows(
+        `select count(*) n from information_schema.tables where table_name = 'partitions'`,
+      );
+      if (Number(n) === 0) return false;
+      const [proved] = await system.rows(`select count(*) n from partitions where state = 'proved'`);
+      return Number(proved.n) >= 3;
+    }, 'some vintages are proved');
     child.kill('SIGKILL');
     await done;
     const { exit, json, stderr } = await run('backfill', 'macro');
@@ -192,24 +188,14 @@ describe.skipIf(!hasRealValues)('real values', () => {
       SVC_FOLLOW_JITTER_SECONDS: '0',
     });
     publications.push({ vintage: '2026-03-03', said: { '2026-02-01': '3.64' } });
-    await eventually(
-      async () => {
-        const found = await system.rows(
-          `select state from partitions where partition_key = 'macro_fedfunds:2026-03-03'`,
-        );
-        return found[0]?.state === 'proved';
-      },
-      'the new vintage is proved',
-      60_000,
-    );
-    await eventually(
-      async () => {
-        const checks = await system.rows(`select source_id, through_ms from source_checks order by 1`);
-        return before.every((check, index) => Number(checks[index].through_ms) > Number(check.through_ms));
-      },
-      'all four are checked again',
-      60_000,
-    );
+    await eventually(async () => {
+      const found = await system.rows(`select state from partitions where partition_key = 'macro_fedfunds:2026-03-03'`);
+      return found[0]?.state === 'proved';
+    }, 'the new vintage is proved');
+    await eventually(async () => {
+      const checks = await system.rows(`select source_id, through_ms from source_checks order by 1`);
+      return before.every((check, index) => Number(checks[index].through_ms) > Number(check.through_ms));
+    }, 'all four are checked again');
     child.kill('SIGTERM');
     expect((await done).exit).toBe(0);
     const later = await system.run(['status', KEY]);

@@ -83,7 +83,7 @@ test('a month of three exchanges, interrupted in order and killed, comes to the 
   }
   expect(await system.leftovers()).toEqual([]);
   expect((await system.run(['verify', 'all'])).exit).toBe(0);
-}, 180_000);
+});
 
 test('an altered partition is mended while it is read: every read is whole, as it was or as it is', async () => {
   await using serving = await startServing({ databaseUrl: system.env.databaseUrl });
