@@ -42,7 +42,12 @@ export const LIMITS: readonly Limit[] = [
   { what: 'Frames in flight to the log', unit: '', setting: 'SVC_PUBLISH_WINDOW' },
   { what: 'Stream of one dataset', unit: 'bytes', setting: 'SVC_STREAM_MAX_BYTES' },
   of('Acknowledgement of one message', 'ms', 'pipelines/publish/attempt-writer.ts', 'ACK_TIMEOUT_MS'),
-  of('nats-server away while publishing', 'ms', 'pipelines/publish/attempt-writer.ts', 'OUTAGE_LIMIT_MS'),
+  of(
+    'A log that does not answer is asked again, and published to again',
+    'ms',
+    'shared/nats/patience.ts',
+    'OUTAGE_LIMIT_MS',
+  ),
   of('A store away before a day is given up', 'ms', 'pipelines/publish/backfill.ts', 'OUTAGE_PATIENCE_MS'),
   { what: 'Documents of a feed fetched ahead', unit: '', setting: 'SVC_BACKFILL_FETCH_AHEAD' },
   { what: 'Feeds of one backfill at once', unit: '', setting: 'SVC_BACKFILL_FEEDS' },

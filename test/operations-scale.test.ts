@@ -85,7 +85,7 @@ test('a node of the cluster is killed in a backfill: nothing is lost; a projecto
 });
 
 async function streamOf(url: string): Promise<{ leader: string; replicas: number }> {
-  await using connection = await connectNats(url, 'test');
+  await using connection = await connectNats(url, 'test', {});
   const info = await (await jetstreamManager(connection)).streams.info(DATASET);
   return { leader: info.cluster!.leader!, replicas: info.config.num_replicas };
 }

@@ -66,6 +66,10 @@ export async function openContext(
   cleanup.defer(async () => {
     await (await connection?.catch(() => undefined))?.[Symbol.asyncDispose]();
   });
+  const onWait = (message: string) => {
+    log.warn(message);
+    output.note(message);
+  };
   const kept = cleanup.move();
   return {
     settings,
@@ -78,7 +82,7 @@ export async function openContext(
     migrations,
     signal: stopping.signal,
     nats: () => {
-      connection ??= connectNats(stack.natsUrl, `tidemark ${name}`);
+      connection ??= connectNats(stack.natsUrl, `tidemark ${name}`, { signal: stopping.signal, onWait });
       return connection;
     },
     [Symbol.asyncDispose]: () => kept.disposeAsync(),

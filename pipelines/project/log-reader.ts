@@ -4,6 +4,8 @@
  */
 import {
   AckPolicy,
+  type Consumer,
+  type ConsumerInfo,
   type ConsumerMessages,
   DeliverPolicy,
   type JsMsg,
@@ -16,6 +18,9 @@ import { TidemarkError } from '../../shared/errors.ts';
 import { MAX_MESSAGE_BYTES } from '../../shared/frame/codec.ts';
 import { CONSUMER_NAME, JS_ERROR, jsErrorCode } from '../../shared/nats/stream.ts';
 
+/** After this long without a message it is looked whether there is one. */
+const QUIET_MS = 5000;
+
 /** Nothing is redelivered by time: an open transaction may last longer than any guess. */
 const NEVER_NS = 365 * 86_400 * 1e9;
 
@@ -27,6 +32,10 @@ export class LogReader {
   #iterator: AsyncIterator<JsMsg> | undefined;
   #next: Promise<IteratorResult<JsMsg>> | undefined;
   #lastSequence = 0;
+  #consumer: Consumer | undefined;
+  #lookedAt = 0;
+  /** The log held more than had come when it was last looked, and nothing has come since. */
+  #isOwed = false;
 
   /** `maxBytes` bounds what is buffered: pulls are counted in messages of the largest size there can be. */
   constructor(connection: NatsConnection, dataset: string, maxBytes: number) {
@@ -53,21 +62,25 @@ export class LogReader {
       opt_start_seq: sequence + 1,
       replay_policy: ReplayPolicy.Instant,
     });
-    const consumer = await jetstream(this.#connection).consumers.get(this.#dataset, CONSUMER_NAME);
-    this.#messages = await consumer.consume({ max_messages: this.#maxMessages, abort_on_missing_resource: true });
+    this.#consumer = await jetstream(this.#connection).consumers.get(this.#dataset, CONSUMER_NAME);
+    this.#messages = await this.#consumer.consume({ max_messages: this.#maxMessages, abort_on_missing_resource: true });
     this.#iterator = this.#messages[Symbol.asyncIterator]();
-    this.#lastSequence = sequence;
+    this.#came(sequence);
   }
 
   /**
    * The next message, or undefined when none came within `waitMs`.
-   * @throws TidemarkError LOG_GAP when a sequence was left out: a consumer that lost its place, start again.
+   * @throws TidemarkError LOG_GAP when a sequence was left out: a consumer that lost its place, start again; LOG_UNAVAILABLE
+   * when it ended, or does not bring what is there.
    */
   async read(waitMs: number): Promise<JsMsg | undefined> {
     for (;;) {
       this.#next ??= this.#iterator!.next();
       const arrived = await withTimeout(this.#next, waitMs);
-      if (arrived === undefined) return undefined;
+      if (arrived === undefined) {
+        this.#look();
+        return undefined;
+      }
       this.#next = undefined;
       if (arrived.done) throw new TidemarkError('LOG_UNAVAILABLE', `The consumer of ${this.#dataset} ended`);
       const message = arrived.value;
@@ -76,9 +89,35 @@ export class LogReader {
       if (message.seq !== this.#lastSequence + 1) {
         throw new TidemarkError('LOG_GAP', `${this.#dataset} delivered ${message.seq} after ${this.#lastSequence}`);
       }
-      this.#lastSequence = message.seq;
+      this.#came(message.seq);
       return message;
     }
+  }
+
+  #came(sequence: number): void {
+    this.#lastSequence = sequence;
+    this.#lookedAt = performance.now();
+    this.#isOwed = false;
+  }
+
+  /**
+   * Messages on their way when a connection broke count as delivered, and are not sent again; a pull that went with its
+   * server is made again after half a minute or more. Neither is waited for.
+   */
+  #look(): void {
+    if (performance.now() - this.#lookedAt < QUIET_MS) return;
+    this.#lookedAt = performance.now();
+    const after = this.#lastSequence;
+    if (this.#isOwed) {
+      throw new TidemarkError('LOG_UNAVAILABLE', `The consumer of ${this.#dataset} brings nothing after ${after}`);
+    }
+    const consumer = this.#consumer;
+    const noteOwed = ({ num_pending, delivered }: ConsumerInfo) => {
+      if (this.#consumer !== consumer || this.#lastSequence !== after) return;
+      this.#isOwed = num_pending > 0 || delivered.stream_seq > after;
+    };
+    // A log that does not say is asked again.
+    consumer?.info().then(noteOwed, () => {});
   }
 
   async close(): Promise<void> {
@@ -88,6 +127,7 @@ export class LogReader {
     this.#messages?.close().catch(() => {});
     this.#messages = undefined;
     this.#iterator = undefined;
+    this.#consumer = undefined;
   }
 }
 

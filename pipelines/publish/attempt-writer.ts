@@ -9,10 +9,9 @@ import { type JetStreamClient, type JetStreamManager, jetstream, jetstreamManage
 import type { NatsConnection } from '@nats-io/transport-node';
 import { explain, TidemarkError } from '../../shared/errors.ts';
 import { decodeHeader } from '../../shared/frame/codec.ts';
+import { OUTAGE_LIMIT_MS } from '../../shared/nats/patience.ts';
 import { JS_ERROR, jsErrorCode, subjectOf } from '../../shared/nats/stream.ts';
 
-/** How long a publisher goes on trying while nats-server is away before it gives the attempt up. */
-const OUTAGE_LIMIT_MS = 60_000;
 const ACK_TIMEOUT_MS = 10_000;
 
 export interface AttemptName {

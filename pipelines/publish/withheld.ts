@@ -7,6 +7,7 @@ import type { NatsConnection } from '@nats-io/transport-node';
 import type { PartitionRow } from '../../shared/db/schema.ts';
 import { explain, TidemarkError } from '../../shared/errors.ts';
 import { encodeMessage, type WithheldHeader, type WithheldMark } from '../../shared/frame/codec.ts';
+import { patiently } from '../../shared/nats/patience.ts';
 import { JS_ERROR, jsErrorCode, withheldSubject } from '../../shared/nats/stream.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 
@@ -26,10 +27,12 @@ export async function markWithheld(
     Buffer.from(JSON.stringify(mark)),
   );
   try {
-    await jetstream(connection).publish(withheldSubject(dataset.key, partition, attempt), message, {
-      expect: { lastSubjectSequence: 0 },
-      timeout: ACK_TIMEOUT_MS,
-    });
+    await patiently((leftMs) =>
+      jetstream(connection).publish(withheldSubject(dataset.key, partition, attempt), message, {
+        expect: { lastSubjectSequence: 0 },
+        timeout: Math.min(ACK_TIMEOUT_MS, leftMs),
+      }),
+    );
   } catch (error) {
     if (jsErrorCode(error) === JS_ERROR.WRONG_LAST_SEQUENCE) return;
     throw new TidemarkError(

@@ -1,6 +1,7 @@
 /** Connections to nats-server. */
 import { connect, type NatsConnection } from '@nats-io/transport-node';
 import { explain, TidemarkError } from '../errors.ts';
+import { type Patience, patientRequests } from './patience.ts';
 
 export type { NatsConnection };
 
@@ -13,9 +14,14 @@ export function serversOf(url: URL): string[] {
 /**
  * One connection that keeps reconnecting: the server may be restarted under us at any time, and every user of it
  * either retries idempotently or rewinds.
+ * @param patience what is asked of a log that does not answer is asked again.
  * @throws TidemarkError LOG_UNAVAILABLE when the first connection fails.
  */
-export async function connectNats(url: string, name: string): Promise<NatsConnection & AsyncDisposable> {
+export async function connectNats(
+  url: string,
+  name: string,
+  patience?: Patience,
+): Promise<NatsConnection & AsyncDisposable> {
   const parsed = new URL(url);
   try {
     const connection = await connect({
@@ -30,7 +36,10 @@ export async function connectNats(url: string, name: string): Promise<NatsConnec
       pingInterval: 10_000,
       maxPingOut: 3,
     });
-    return Object.assign(connection, { [Symbol.asyncDispose]: () => connection.close().catch(() => {}) });
+    return Object.assign(connection, {
+      ...(patience ? { request: patientRequests(connection, patience) } : {}),
+      [Symbol.asyncDispose]: () => connection.close().catch(() => {}),
+    });
   } catch (cause) {
     throw new TidemarkError('LOG_UNAVAILABLE', `nats-server at ${parsed.host} does not answer: ${explain(cause)}`, {
       cause,

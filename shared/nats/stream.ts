@@ -26,6 +26,12 @@ export const JS_ERROR = {
   STREAM_STORE_FAILED: 10077, // "maximum bytes exceeded", with discard: new
   INSUFFICIENT_RESOURCES: 10023,
   STORAGE_RESOURCES_EXCEEDED: 10047,
+  NO_SUITABLE_PEERS: 10005, // servers that are away, or without room
+  NOT_LEADER: 10006,
+  TEMPORARILY_UNAVAILABLE: 10008,
+  PEER_REMAP_FAILED: 10040,
+  STREAM_OFFLINE: 10118,
+  CONSUMER_OFFLINE: 10119,
 } as const;
 
 export const jsErrorCode = (error: unknown): number | undefined =>

@@ -225,7 +225,7 @@ export class KindSystem implements AsyncDisposable {
   }
 
   /** Starts projectors of these datasets. */
-  project(datasets: readonly DatasetDefinition[]): void {
+  project(datasets: readonly DatasetDefinition[], natsUrl = this.env.natsUrl): void {
     const stop = new AbortController();
     const { settings, databaseUrl } = this;
     const done = Promise.all(
@@ -233,7 +233,7 @@ export class KindSystem implements AsyncDisposable {
         keepProjected(dataset, {
           projection: projectionOf(dataset),
           databaseUrl,
-          natsUrl: this.env.natsUrl,
+          natsUrl,
           settings,
           log: testLogger(),
           signal: stop.signal,

@@ -266,7 +266,8 @@ export async function leftoversOf(client: Client): Promise<Json[]> {
 }
 
 export async function readLog(natsUrl: string, dataset = DATASET): Promise<LogMessage[]> {
-  await using connection = await connectNats(natsUrl, 'test');
+  // The server may have been killed a moment ago.
+  await using connection = await connectNats(natsUrl, 'test', {});
   const manager = await jetstreamManager(connection, { checkAPI: false });
   const info = await streamInfo(manager, dataset);
   const read = async (sequence: number): Promise<LogMessage | undefined> => {
