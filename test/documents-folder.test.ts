@@ -1,105 +1,63 @@
 /** A vendor's documents in a folder, the addresses they are looked for at, and the spool of downloads. */
 import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
-import { copyFile, mkdir, mkdtemp, readdir, readFile, rename, rm, utimes, writeFile } from 'node:fs/promises';
-import { hostname, tmpdir } from 'node:os';
+import { copyFile, mkdir, readdir, readFile, rename, rm, utimes, writeFile } from 'node:fs/promises';
+import { hostname } from 'node:os';
 import { dirname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
+import { describe, expect, test, vi } from 'vitest';
 import { cleanSpool, fetchText } from '../pipelines/sources/documents/fetch.ts';
 import { backoffMs, retryAfterMs, withAttempts } from '../pipelines/sources/documents/retry.ts';
 import { documentName, isFollowed, urlBelow } from '../pipelines/sources/documents/urls.ts';
-import { documentFor, fetchTrades } from '../pipelines/sources/exchange_a/fetch.ts';
-import { writeDay } from '../pipelines/sources/exchange_a/generate.ts';
+import { documentFor } from '../pipelines/sources/exchange_a/fetch.ts';
 import { faultOf } from './support/faults.ts';
-import { startVendorServer, type VendorServer } from './support/vendor-server.ts';
+import { CHECKSUM_PATH, DAY, type FetchTrades, LIMITS, NAME, PATH, SYMBOL, vendorDay } from './support/vendor-day.ts';
 
-const SYMBOL = 'BTCUSDT';
-const DAY = '2024-01-01';
-const NAME = `${SYMBOL}-trades-${DAY}.zip`;
-const PATH = `spot/daily/trades/${SYMBOL}/${NAME}`;
-const CHECKSUM_PATH = `${PATH}.CHECKSUM`;
 const SHARED_DATA = new URL('../../shared/data/exchange_a/', import.meta.url);
 
-let folder: string;
-let vendorDir: string;
-let spoolDir: string;
-let server: VendorServer;
-let zip: Buffer;
-let sha256: string;
-
-beforeAll(async () => {
-  folder = await mkdtemp(join(tmpdir(), 'documents-'));
-  vendorDir = join(folder, 'vendor');
-  const written = await writeDay({
-    directory: vendorDir,
-    symbol: SYMBOL,
-    day: DAY,
-    rows: 20_000,
-    seed: 1,
-    timeUnit: 'ms',
-  });
-  zip = await readFile(written.path);
-  sha256 = written.sha256;
-  server = await startVendorServer(vendorDir);
-});
-afterAll(async () => {
-  await server[Symbol.asyncDispose]();
-  await rm(folder, { recursive: true });
-});
-beforeEach(() => {
-  spoolDir = join(folder, `spool-${Math.random().toString(36).slice(2)}`);
-});
-afterEach(async () => {
-  server.reset();
-  // Whatever happened, nothing stays behind that the test has not disposed of.
-  expect(await spooled()).toEqual([]);
-});
-
-const spooled = () => readdir(spoolDir).catch(() => []);
-const limits = { timeoutMs: 60_000, maxAttempts: 3, maxBytes: 10_000_000, backoff: { firstMs: 10, maxMs: 20 } };
-const fetchDay = (more: Partial<Parameters<typeof fetchTrades>[0]> = {}) =>
-  fetchTrades({ baseUrl: server.url, symbol: SYMBOL, period: DAY, spoolDir, ...limits, ...more });
+const vendor = vendorDay();
 
 describe('a document in a folder', () => {
-  const local = (directory: string, more: Partial<Parameters<typeof fetchTrades>[0]> = {}) =>
-    fetchDay({ baseUrl: pathToFileURL(directory), ...more });
+  const local = (directory: string, more: Partial<FetchTrades> = {}) =>
+    vendor.fetch({ baseUrl: pathToFileURL(directory), ...more });
 
   test('is read in place and left there', async () => {
-    const path = join(vendorDir, PATH);
-    const document = await local(vendorDir);
-    expect(document).toMatchObject({ path, sha256, bytes: zip.length, headers: {} });
-    expect(await spooled()).toEqual([]);
+    const path = join(vendor.directory, PATH);
+    const document = await local(vendor.directory);
+    expect(document).toMatchObject({ path, sha256: vendor.sha256, bytes: vendor.zip.length, headers: {} });
+    expect(await vendor.spooled()).toEqual([]);
     await document[Symbol.asyncDispose]();
     expect(existsSync(path)).toBe(true);
-    expect(await fetchText({ url: pathToFileURL(join(vendorDir, CHECKSUM_PATH)), ...limits })).toContain(sha256);
+    expect(await fetchText({ url: pathToFileURL(join(vendor.directory, CHECKSUM_PATH)), ...LIMITS })).toContain(
+      vendor.sha256,
+    );
   });
 
   test('a missing file, and a missing folder: the first one that is not there is named', async () => {
-    const noFile = await faultOf(local(vendorDir, { period: '2023-01-01' }), 'SOURCE_NOT_FOUND');
+    const noFile = await faultOf(local(vendor.directory, { period: '2023-01-01' }), 'SOURCE_NOT_FOUND');
     expect(noFile.details).toMatchObject({ document: 'BTCUSDT-trades-2023-01-01.zip', missing: 'file' });
-    const noSymbol = await faultOf(local(vendorDir, { symbol: 'NONE' }), 'SOURCE_NOT_FOUND');
-    const missingPath = join(vendorDir, 'spot/daily/trades/NONE');
+    const noSymbol = await faultOf(local(vendor.directory, { symbol: 'NONE' }), 'SOURCE_NOT_FOUND');
+    const missingPath = join(vendor.directory, 'spot/daily/trades/NONE');
     expect(noSymbol.details).toMatchObject({ missing: 'directory', missingPath });
     expect(noSymbol.message).toContain(missingPath);
-    const noBase = await faultOf(local(join(folder, 'nowhere')), 'SOURCE_NOT_FOUND');
+    const noBase = await faultOf(local(join(vendor.folder, 'nowhere')), 'SOURCE_NOT_FOUND');
     expect(noBase.details).toMatchObject({
       document: NAME,
       missing: 'directory',
-      missingPath: join(folder, 'nowhere'),
+      missingPath: join(vendor.folder, 'nowhere'),
     });
   });
 
   test('a missing checksum, a wrong one, a document too large, a folder in its place', async () => {
-    const directory = join(folder, 'local');
+    const directory = join(vendor.folder, 'local');
     const path = join(directory, PATH);
     await mkdir(dirname(path), { recursive: true });
-    await writeFile(path, zip);
+    await writeFile(path, vendor.zip);
     expect((await faultOf(local(directory), 'SOURCE_CHECKSUM_MISSING')).details.document).toBe(NAME);
     await writeFile(`${path}.CHECKSUM`, `${'0'.repeat(64)}  ${NAME}\n`);
     expect((await faultOf(local(directory), 'SOURCE_CHECKSUM_MISMATCH')).details).toMatchObject({
       attempts: 1,
-      actual: sha256,
+      actual: vendor.sha256,
     });
     await faultOf(local(directory, { maxBytes: 100 }), 'SOURCE_TOO_LARGE');
     await rm(path);
@@ -108,11 +66,11 @@ describe('a document in a folder', () => {
   });
 
   test('replaced while it is decoded, it is not trusted', async () => {
-    const directory = join(folder, 'replaced');
+    const directory = join(vendor.folder, 'replaced');
     const path = join(directory, PATH);
     await mkdir(dirname(path), { recursive: true });
-    await writeFile(path, zip);
-    await writeFile(`${path}.CHECKSUM`, `${sha256}  ${NAME}\n`);
+    await writeFile(path, vendor.zip);
+    await writeFile(`${path}.CHECKSUM`, `${vendor.sha256}  ${NAME}\n`);
     const stamp = (file: string, seconds: number) => utimes(file, seconds, seconds);
     await stamp(path, 100);
     await using document = await local(directory);
@@ -122,12 +80,12 @@ describe('a document in a folder', () => {
     await expect(document.assertUnchanged()).rejects.toEqual(changed);
     await stamp(path, 100);
     await document.assertUnchanged();
-    await writeFile(path, zip.subarray(1));
+    await writeFile(path, vendor.zip.subarray(1));
     await stamp(path, 100);
     await expect(document.assertUnchanged()).rejects.toEqual(changed);
     // Another file of the same size and time in its place.
-    await writeFile(path, zip);
-    await writeFile(`${path}.new`, Buffer.alloc(zip.length));
+    await writeFile(path, vendor.zip);
+    await writeFile(`${path}.new`, Buffer.alloc(vendor.zip.length));
     await stamp(`${path}.new`, 100);
     await rename(`${path}.new`, path);
     await expect(document.assertUnchanged()).rejects.toEqual(changed);
@@ -138,15 +96,15 @@ describe('a document in a folder', () => {
   test.skipIf(!existsSync(SHARED_DATA))(
     'the real archive: whole days are taken, the truncated month is refused',
     async () => {
-      await using real = await fetchDay({ baseUrl: SHARED_DATA, period: '2019-04-01' });
+      await using real = await vendor.fetch({ baseUrl: SHARED_DATA, period: '2019-04-01' });
       expect(real.bytes).toBe(3_295_968);
       const broken = 'BTCUSDT-trades-2019-04.zip';
-      const target = join(folder, 'broken/spot/monthly/trades/BTCUSDT', broken);
+      const target = join(vendor.folder, 'broken/spot/monthly/trades/BTCUSDT', broken);
       await mkdir(dirname(target), { recursive: true });
       for (const suffix of ['', '.CHECKSUM'])
         await copyFile(new URL(`broken/${broken}${suffix}`, SHARED_DATA), `${target}${suffix}`);
-      const baseUrl = pathToFileURL(join(folder, 'broken'));
-      const fault = await faultOf(fetchDay({ baseUrl, period: '2019-04' }), 'SOURCE_CHECKSUM_MISMATCH');
+      const baseUrl = pathToFileURL(join(vendor.folder, 'broken'));
+      const fault = await faultOf(vendor.fetch({ baseUrl, period: '2019-04' }), 'SOURCE_CHECKSUM_MISMATCH');
       expect(fault.details).toMatchObject({ document: broken, bytes: 3_375_104 });
     },
   );
@@ -170,13 +128,13 @@ describe('addresses', () => {
   test.each(['2024-02-30', '2023-02-29', '2024-13', '2024', '2024-1-1', '', '2024-01-01x', '../../etc'])(
     'a period that is none is refused: %j',
     (period) => {
-      expect(() => documentFor(server.url, SYMBOL, period)).toThrow(expect.objectContaining({ code: 'USAGE' }));
+      expect(() => documentFor(vendor.server.url, SYMBOL, period)).toThrow(expect.objectContaining({ code: 'USAGE' }));
     },
   );
 
   test('no symbol escapes the base', () => {
     for (const symbol of ['..', '.', '', '../../etc', 'a/b', 'a\\b', 'a\0'])
-      expect(() => documentFor(server.url, symbol, DAY)).toThrow(
+      expect(() => documentFor(vendor.server.url, symbol, DAY)).toThrow(
         expect.objectContaining({ code: 'CONFIGURATION_INVALID' }),
       );
     for (const symbol of ['%2e%2e', 'a?b', 'a#b', 'é %2f', '...', '..%2f..']) {
@@ -190,20 +148,20 @@ describe('addresses', () => {
   });
 
   test('only http, https and file are read', async () => {
-    await faultOf(fetchDay({ baseUrl: new URL('ftp://127.0.0.1/') }), 'CONFIGURATION_INVALID');
+    await faultOf(vendor.fetch({ baseUrl: new URL('ftp://127.0.0.1/') }), 'CONFIGURATION_INVALID');
   });
 });
 
 describe('the spool', () => {
   test('loses the leftovers of dead processes and keeps downloads under way', async () => {
-    await using document = await fetchDay();
-    const [own] = await readdir(spoolDir);
+    await using document = await vendor.fetch();
+    const [own] = await readdir(vendor.spoolDir);
     const [, host, pid, started] = own.split('~');
     expect(pid).toBe(String(process.pid));
     const file = async (name: string, ageDays = 0) => {
-      await writeFile(join(spoolDir, name), 'x');
+      await writeFile(join(vendor.spoolDir, name), 'x');
       const at = Date.now() / 1000 - ageDays * 86_400;
-      await utimes(join(spoolDir, name), at, at);
+      await utimes(join(vendor.spoolDir, name), at, at);
       return name;
     };
     expect(host).toBe(encodeURIComponent(hostname()));
@@ -214,20 +172,20 @@ describe('the spool', () => {
     const foreignNew = await file('spool~elsewhere~1~1~d.part', 1);
     const notOurs = await file('notes.txt', 100);
     const removed = started === '' ? [dead, foreignOld] : [dead, reused, foreignOld];
-    expect(await cleanSpool(spoolDir)).toBe(removed.length);
-    const kept = await readdir(spoolDir);
+    expect(await cleanSpool(vendor.spoolDir)).toBe(removed.length);
+    const kept = await readdir(vendor.spoolDir);
     expect(kept).toEqual(expect.arrayContaining([own, foreignNew, notOurs]));
     for (const name of removed) expect(kept).not.toContain(name);
     expect(
       createHash('sha256')
         .update(await readFile(document.path))
         .digest('hex'),
-    ).toBe(sha256);
-    for (const name of kept) if (name !== own) await rm(join(spoolDir, name));
+    ).toBe(vendor.sha256);
+    for (const name of kept) if (name !== own) await rm(join(vendor.spoolDir, name));
   });
 
   test('that does not exist is clean', async () => {
-    expect(await cleanSpool(join(folder, 'never'))).toBe(0);
+    expect(await cleanSpool(join(vendor.folder, 'never'))).toBe(0);
   });
 });
 

@@ -21,11 +21,11 @@ import { Place } from '../serving/exports/artifact/place.ts';
 import { ExportPlaces } from '../serving/exports/places.ts';
 import type { Reader } from '../serving/read/reader.ts';
 import { BufferPool } from '../serving/rendering/response.ts';
-import { type Artifacts, artifacts } from './support/artifacts.ts';
+import { type ArtifactLab, type Artifacts, artifactLab } from './support/artifacts.ts';
 import { writeRow } from './support/generated-rows.ts';
 import { DATASET, loadDays, randomDay } from './support/load-rows.ts';
-import { type DuckDb, openDuckDb } from './support/read-parquet.ts';
-import { type Serving, startServing } from './support/serving.ts';
+import type { DuckDb } from './support/read-parquet.ts';
+import type { Serving } from './support/serving.ts';
 import { createMigratedEnv, execute, type TestEnv } from './support/stack.ts';
 
 const DAYS = [
@@ -38,6 +38,7 @@ const WINDOW = { time_range: ['2024-03-01T00:00:00Z', '2024-03-03T00:00:00Z'] };
 const sha256 = (bytes: Buffer) => createHash('sha256').update(bytes).digest('hex');
 
 let env: TestEnv;
+let lab: ArtifactLab;
 let duck: DuckDb;
 let files: Artifacts;
 let serving: Serving;
@@ -45,15 +46,12 @@ let serving: Serving;
 beforeAll(async () => {
   env = await createMigratedEnv();
   await loadDays(env.databaseUrl, DAYS);
-  files = artifacts({ databaseUrl: env.databaseUrl, root: env.dir });
-  duck = await openDuckDb();
-  serving = await startServing({ databaseUrl: env.databaseUrl });
+  lab = await artifactLab(env);
+  ({ files, duck, serving } = lab);
 });
 
 afterAll(async () => {
-  duck?.[Symbol.dispose]();
-  await serving?.[Symbol.asyncDispose]();
-  await files?.[Symbol.asyncDispose]();
+  await lab?.[Symbol.asyncDispose]();
   await env?.[Symbol.asyncDispose]();
 });
 

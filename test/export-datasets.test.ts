@@ -4,12 +4,12 @@ import { readFile } from 'node:fs/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { DATASETS, datasetOf, type Mode, shapeOf } from '../shared/registry/index.ts';
 import { windowOf } from '../shared/registry/partitions.ts';
-import { type Artifacts, artifacts } from './support/artifacts.ts';
+import { type ArtifactLab, type Artifacts, artifactLab } from './support/artifacts.ts';
 import { randomDay } from './support/load-rows.ts';
 import { loadFileDays } from './support/load-trades.ts';
 import { loadWorld } from './support/load-worlds.ts';
-import { type DuckDb, openDuckDb } from './support/read-parquet.ts';
-import { type Serving, startServing } from './support/serving.ts';
+import type { DuckDb } from './support/read-parquet.ts';
+import type { Serving } from './support/serving.ts';
 import { createMigratedEnv, type TestEnv } from './support/stack.ts';
 import { chainWorlds, etfWorld, macroWorld, mempoolWorld } from './support/worlds.ts';
 
@@ -19,6 +19,7 @@ const MODES: readonly Mode[] = ['native', 'aligned_1s'];
 const ALL = { time_range: ['1960-01-01T00:00:00Z', '2030-01-01T00:00:00Z'] };
 
 let env: TestEnv;
+let lab: ArtifactLab;
 let files: Artifacts;
 let serving: Serving;
 let duck: DuckDb;
@@ -38,14 +39,11 @@ beforeAll(async () => {
   for (const world of [...chainWorlds(SEED), mempoolWorld(SEED), etfWorld(SEED), macroWorld(SEED)]) {
     await loadWorld(env.databaseUrl, world);
   }
-  files = artifacts({ databaseUrl: env.databaseUrl, root: env.dir });
-  duck = await openDuckDb();
-  serving = await startServing({ databaseUrl: env.databaseUrl });
+  lab = await artifactLab(env);
+  ({ files, duck, serving } = lab);
 });
 afterAll(async () => {
-  duck?.[Symbol.dispose]();
-  await serving?.[Symbol.asyncDispose]();
-  await files?.[Symbol.asyncDispose]();
+  await lab?.[Symbol.asyncDispose]();
   await env?.[Symbol.asyncDispose]();
 });
 

@@ -5,10 +5,10 @@ import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { datasetOf, shapeOf } from '../shared/registry/index.ts';
-import { type Artifacts, artifacts } from './support/artifacts.ts';
+import { type ArtifactLab, type Artifacts, artifactLab } from './support/artifacts.ts';
 import { DATASET, ROOT, System } from './support/pipeline.ts';
-import { type DuckDb, openDuckDb } from './support/read-parquet.ts';
-import { type Serving, startServing } from './support/serving.ts';
+import type { DuckDb } from './support/read-parquet.ts';
+import type { Serving } from './support/serving.ts';
 
 const REAL = join(ROOT, '..', 'shared', 'data', 'exchange_a');
 const DAY = '2019-04-01';
@@ -20,6 +20,7 @@ const TYPES = { int64: 'bigint', float64: 'double', bool01: 'tinyint', timestamp
 
 describe.skipIf(!present)(`the real ${DAY}`, () => {
   let system: System;
+  let lab: ArtifactLab;
   let serving: Serving;
   let files: Artifacts;
   let duck: DuckDb;
@@ -28,15 +29,11 @@ describe.skipIf(!present)(`the real ${DAY}`, () => {
     system = await System.create();
     const { exit } = await system.backfill(DAY, DAY, { SVC_EXCHANGE_A_BASE_URL: pathToFileURL(`${REAL}/`).href });
     expect(exit).toBe(0);
-    const { databaseUrl, dir } = system.env;
-    files = artifacts({ databaseUrl, root: dir });
-    serving = await startServing({ databaseUrl });
-    duck = await openDuckDb();
+    lab = await artifactLab(system.env);
+    ({ files, serving, duck } = lab);
   });
   afterAll(async () => {
-    duck?.[Symbol.dispose]();
-    await serving?.[Symbol.asyncDispose]();
-    await files?.[Symbol.asyncDispose]();
+    await lab?.[Symbol.asyncDispose]();
     await system?.[Symbol.asyncDispose]();
   });
 

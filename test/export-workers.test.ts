@@ -8,10 +8,11 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { jetstreamManager } from '@nats-io/jetstream';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
+import { seededRandom } from '../pipelines/sources/trades/synthetic.ts';
 import { connect } from '../shared/db/connect.ts';
 import { connectNats } from '../shared/nats/connect.ts';
 import { EXPORT, type Exports, spawnWorker, startExports, type TestSettings } from './support/exports.ts';
-import { DATASET, loadBulk, seeded } from './support/load-rows.ts';
+import { DATASET, loadBulk } from './support/load-rows.ts';
 import { eventually } from './support/serving.ts';
 import { createMigratedEnv, type TestEnv } from './support/stack.ts';
 
@@ -103,7 +104,7 @@ const LONG_MS = 600_000;
 test('killed twenty times at random moments, workers finish every export once, with the same bytes', {
   timeout: LONG_MS,
 }, async () => {
-  const random = seeded(20);
+  const random = seededRandom(20);
   const settings = { SVC_EXPORT_MAX_CRASHES: '1000' };
   const ids: string[] = [];
   for (let kill = 0; kill < 20; kill++) {

@@ -3,10 +3,11 @@
  * histories of few trades a day, with gaps.
  */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { seededRandom } from '../pipelines/sources/trades/synthetic.ts';
 import { DATASETS, type DatasetDefinition } from '../shared/registry/index.ts';
 import { windowOf } from '../shared/registry/partitions.ts';
 import { type AnyTrade, alignedKlines, type Kline, nativeKlines } from './support/kline-oracle.ts';
-import { DAY_MS, round, seeded } from './support/load-rows.ts';
+import { DAY_MS, round } from './support/load-rows.ts';
 import { alignedOfTrades, type FileDay, loadFileDays } from './support/load-trades.ts';
 import { type Serving, startServing } from './support/serving.ts';
 import { createMigratedEnv, type TestEnv } from './support/stack.ts';
@@ -22,7 +23,7 @@ const datasetOf = (exchange: string) => DATASETS.get(`${exchange}_spot_trades`)!
 
 /** File days of the dataset; ids begin anew every day where the exchange's do. */
 function fileDays(dataset: DatasetDefinition): FileDay[] {
-  const random = seeded(dataset.number);
+  const random = seededRandom(dataset.number);
   const days: FileDay[] = [];
   for (let day = 0; day < DAYS; day++) {
     const key = new Date(FIRST_DAY + day * DAY_MS).toISOString().slice(0, 10);

@@ -9,6 +9,7 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { seededRandom } from '../pipelines/sources/trades/synthetic.ts';
 import { connect } from '../shared/db/connect.ts';
 import { ERROR_CODES, type ErrorCode } from '../shared/error-codes.ts';
 import { windowOf } from '../shared/registry/partitions.ts';
@@ -33,14 +34,7 @@ type Target = (typeof TARGETS)[number];
 /** Days that one command is asked for; a few at a time, so that whole commands end among the kills too. */
 const STAGE = 4;
 
-/** mulberry32 */
-function random(): number {
-  state = (state + 0x6d2b79f5) | 0;
-  let t = Math.imul(state ^ (state >>> 15), 1 | state);
-  t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
-  return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
-}
-let state = SEED | 0;
+const random = seededRandom(SEED);
 
 /** The projector that a command has started, if it is there. */
 function projectorOf(pid: number): number | undefined {

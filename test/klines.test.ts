@@ -5,6 +5,7 @@
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { KLINE_FIELDS } from '../shared/registry/klines.ts';
+import { compares } from './support/comparisons.ts';
 import { alignedKlines, type Kline, nativeKlines } from './support/kline-oracle.ts';
 import { alignedOf, DAY_MS, insertUnproved, loadDays, randomDay, type Trade } from './support/load-rows.ts';
 import { type Serving, startServing } from './support/serving.ts';
@@ -110,24 +111,7 @@ function klinesOf({ mode = 'native', kline_size: size = 60, start_date: start, e
 function passes(kline: Kline, { field, op, value }: { field: string; op: string; value: unknown }): boolean {
   const of = (one: unknown) => (field === 'datetime' ? at(one as string) : (one as number));
   const cell = of(kline[field]);
-  switch (op) {
-    case 'eq':
-      return cell === of(value);
-    case 'ne':
-      return cell !== of(value);
-    case 'gt':
-      return cell > of(value);
-    case 'gte':
-      return cell >= of(value);
-    case 'lt':
-      return cell < of(value);
-    case 'lte':
-      return cell <= of(value);
-    case 'in':
-      return (value as unknown[]).some((one) => cell === of(one));
-    default:
-      return !(value as unknown[]).some((one) => cell === of(one));
-  }
+  return compares(cell, op, value, of);
 }
 
 /** A deviation is no sum: it may be off by its last decimal, or by rounding at the size of the prices. */

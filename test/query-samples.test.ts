@@ -4,8 +4,9 @@
  */
 import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { seededRandom } from '../pipelines/sources/trades/synthetic.ts';
 import { datasetOf } from '../shared/registry/index.ts';
-import { loadDays, randomDay, seeded, type Trade } from './support/load-rows.ts';
+import { loadDays, randomDay, type Trade } from './support/load-rows.ts';
 import { loadWorld } from './support/load-worlds.ts';
 import { type Serving, startServing } from './support/serving.ts';
 import { createMigratedEnv, type TestEnv } from './support/stack.ts';
@@ -89,7 +90,7 @@ async function loadExchangeB(list: readonly Trade[]): Promise<void> {
 /** A chain whose blocks share seconds now and then, all of it proved, in partitions of any length. */
 function headers(): World {
   const dataset = datasetOf('bitcoin_block_headers');
-  const random = seeded(7);
+  const random = seededRandom(7);
   const partitions: WorldPartition[] = [];
   const rows: WorldRow[] = [];
   let ms = Date.parse('2022-01-01T00:00:00Z');

@@ -12,11 +12,30 @@ import {
 import { Reader } from '../../serving/read/reader.ts';
 import type { ReadRequest } from '../../serving/read/types.ts';
 import { BufferPool } from '../../serving/rendering/response.ts';
+import { type DuckDb, openDuckDb } from './read-parquet.ts';
+import { type Serving, startServing } from './serving.ts';
+import type { TestEnv } from './stack.ts';
 
 export interface Artifacts extends AsyncDisposable {
   readonly deps: ArtifactDeps;
   /** Under a directory of its own, by the body of a query. */
   write(body: object, format: ArtifactFormat, more?: Partial<ArtifactJob & ArtifactDeps>): Promise<Artifact>;
+}
+
+/** Artifacts, DuckDB to read them back with, and the service that answers with the same rows. */
+export interface ArtifactLab extends AsyncDisposable {
+  readonly files: Artifacts;
+  readonly duck: DuckDb;
+  readonly serving: Serving;
+}
+
+export async function artifactLab({ databaseUrl, dir }: Pick<TestEnv, 'databaseUrl' | 'dir'>): Promise<ArtifactLab> {
+  await using opened = new AsyncDisposableStack();
+  const files = opened.use(artifacts({ databaseUrl, root: dir }));
+  const serving = opened.use(await startServing({ databaseUrl }));
+  const duck = opened.use(await openDuckDb());
+  const kept = opened.move();
+  return { files, duck, serving, [Symbol.asyncDispose]: () => kept.disposeAsync() };
 }
 
 export function requestOf(body: object): ReadRequest {

@@ -6,6 +6,7 @@
 import { once } from 'node:events';
 import pg from 'pg';
 import { from as copyFrom } from 'pg-copy-streams';
+import { seededRandom } from '../../pipelines/sources/trades/synthetic.ts';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 
 export const DAY_MS = 86_400_000;
@@ -36,21 +37,9 @@ export interface LoadOptions {
   readonly rowsPerFrame?: number;
 }
 
-/** Small seeded generator (mulberry32), so that a failing test fails again. */
-export function seeded(seed: number): () => number {
-  let state = seed >>> 0;
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0;
-    let z = state;
-    z = Math.imul(z ^ (z >>> 15), z | 1);
-    z ^= z + Math.imul(z ^ (z >>> 7), z | 61);
-    return ((z ^ (z >>> 14)) >>> 0) / 4294967296;
-  };
-}
-
 /** A day of trades: several a second here, none for minutes there; equal times; prices of two decimals and of eight. */
 export function randomDay(day: string, rows: number, firstId: number, seed: number): DayOfTrades {
-  const random = seeded(seed);
+  const random = seededRandom(seed);
   const start = Date.parse(`${day}T00:00:00Z`);
   const times = Array.from({ length: rows }, () => {
     // Half of the rows crowd into a hundredth of the day.

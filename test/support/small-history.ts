@@ -4,6 +4,7 @@
  * nothing has proved, before, between and after the proved days.
  */
 import { expect } from 'vitest';
+import { compares } from './comparisons.ts';
 import { alignedOf, DATASET, insertUnproved, loadDays, randomDay, type Trade } from './load-rows.ts';
 import { type Answer, type Serving, startServing } from './serving.ts';
 import { createMigratedEnv, type TestEnv } from './stack.ts';
@@ -102,24 +103,7 @@ export function passes(row: Row, mode: Mode, { field, op, value }: Clause): bool
   const cell = isTime ? at(row[field] as string) : (row[field] as number);
   // Times of the tests have at most milliseconds; what is finer is tested by hand below.
   const of = (one: unknown) => (isTime ? at(one as string) : (one as number));
-  switch (op) {
-    case 'eq':
-      return value !== null && cell === of(value);
-    case 'ne':
-      return value === null || cell !== of(value);
-    case 'gt':
-      return cell > of(value);
-    case 'gte':
-      return cell >= of(value);
-    case 'lt':
-      return cell < of(value);
-    case 'lte':
-      return cell <= of(value);
-    case 'in':
-      return (value as unknown[]).some((one) => cell === of(one));
-    default:
-      return !(value as unknown[]).some((one) => cell === of(one));
-  }
+  return compares(cell, op, value, of);
 }
 
 export function expected(body: Body): Row[] {

@@ -3,6 +3,7 @@
  * look-ahead. Rows are served as the contract describes them; validity is worked out for each row on its own.
  */
 import { type Field, type Mode, shapeOf } from '../../shared/registry/index.ts';
+import { compares } from './comparisons.ts';
 import { SECOND, type World, type WorldAligned, type WorldRow, type WorldRun } from './worlds.ts';
 
 export type Served = Readonly<Record<string, string | number | null>>;
@@ -156,22 +157,5 @@ function passes(cell: string | number | null, dtype: Field['dtype'], { op, value
   const isTime = dtype === 'timestamp_utc';
   const own = isTime ? at(cell) : cell;
   const of = (one: unknown) => (isTime ? at(one) : (one as string | number));
-  switch (op) {
-    case 'eq':
-      return own === of(value);
-    case 'ne':
-      return own !== of(value);
-    case 'gt':
-      return own > of(value);
-    case 'gte':
-      return own >= of(value);
-    case 'lt':
-      return own < of(value);
-    case 'lte':
-      return own <= of(value);
-    case 'in':
-      return (value as unknown[]).some((one) => own === of(one));
-    default:
-      return !(value as unknown[]).some((one) => own === of(one));
-  }
+  return compares(own, op, value, of);
 }

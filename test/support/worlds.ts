@@ -3,8 +3,8 @@
  * snapshots, captures of funds and vintages of series, some of them proved and some stored all the same. What is loaded
  * is returned as plain values, so that a test can say by itself what every answer must be.
  */
+import { seededRandom } from '../../pipelines/sources/trades/synthetic.ts';
 import { type DatasetDefinition, datasetOf } from '../../shared/registry/index.ts';
-import { seeded } from './load-rows.ts';
 
 export const SECOND = 1000;
 export const DAY = 86_400_000;
@@ -92,7 +92,7 @@ export function medianPast(blocks: readonly Block[]): number {
 
 /** All six chain datasets over the same blocks and partitions. `missing`: heights in no partition. */
 export function chainWorlds(seed: number, options: { readonly from?: number; readonly blocks?: number } = {}): World[] {
-  const random = seeded(seed);
+  const random = seededRandom(seed);
   const { from = 0, blocks: count = 80 } = options;
   const blocks = blocksOf(random, from, count, Date.parse('2020-06-01T00:00:00Z'));
   const partitions: WorldPartition[] = [];
@@ -177,7 +177,7 @@ function heightRuns(
 // ---- snapshots -----------------------------------------------------------------------------------------------------
 
 export function mempoolWorld(seed: number, snapshots = 14): World {
-  const random = seeded(seed);
+  const random = seededRandom(seed);
   const dataset = datasetOf('bitcoin_mempool_state');
   let ms = Date.parse('2024-02-01T23:59:30.000Z');
   const partitions = Array.from({ length: snapshots }, (_, index): WorldPartition => {
@@ -235,7 +235,7 @@ const VALUES: Readonly<Record<(typeof KINDS)[number], (n: number) => string | nu
 
 /** Funds with days that are missing; a day in quarantine is stored and is missing too. */
 export function etfWorld(seed: number, days = 40): World {
-  const random = seeded(seed);
+  const random = seededRandom(seed);
   const dataset = datasetOf('etf_daily_metrics');
   const start = Date.parse('2023-11-20T00:00:00Z');
   const partitions: WorldPartition[] = [];
@@ -281,7 +281,7 @@ export function etfWorld(seed: number, days = 40): World {
 
 /** Series with revisions; every vintage is a partition, and the newest proved one gives the aligned value. */
 export function macroWorld(seed: number, observations = 24): World {
-  const random = seeded(seed);
+  const random = seededRandom(seed);
   const dataset = datasetOf('macro_series_metrics');
   const partitions: WorldPartition[] = [];
   const rows: WorldRow[] = [];

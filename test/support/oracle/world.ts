@@ -1,4 +1,6 @@
 /** What is stored and who may have it, as a test set it up; and what an answer must be, given that. */
+
+import { compares } from '../comparisons.ts';
 import { alignedOf, DAY_MS, type DayOfTrades } from '../load-rows.ts';
 import type { Asked, Clause } from './body.ts';
 import type { Columns, Dataset } from './fields.ts';
@@ -198,23 +200,6 @@ function passes(row: Row, filters: readonly Clause[], columns: Columns): boolean
     // Times may be finer than rows: compared as what they are, in units of 1e-18 s.
     const cell = isTime ? BigInt(row.get(field)!) * 10n ** 15n : row.get(field)!;
     const read = (given: unknown) => (isTime ? parseTime(given as string)!.ns : (given as number | string));
-    switch (op) {
-      case 'eq':
-        return value !== null && cell === read(value);
-      case 'ne':
-        return value === null || cell !== read(value);
-      case 'gt':
-        return cell > read(value);
-      case 'gte':
-        return cell >= read(value);
-      case 'lt':
-        return cell < read(value);
-      case 'lte':
-        return cell <= read(value);
-      case 'in':
-        return (value as unknown[]).some((one) => cell === read(one));
-      default:
-        return (value as unknown[]).every((one) => cell !== read(one));
-    }
+    return compares(cell, op, value, read);
   });
 }
