@@ -3,14 +3,7 @@ import { randomUUID } from 'node:crypto';
 import fc from 'fast-check';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import type { StoredArtifact } from '../serving/exports/rows.ts';
-import {
-  EXPORT_EVENTS,
-  EXPORT_STATES,
-  type ExportState,
-  isFinished,
-  stateAfter,
-  TRANSITIONS,
-} from '../serving/exports/states.ts';
+import { EXPORT_EVENTS, EXPORT_STATES, type ExportState, isFinished, TRANSITIONS } from '../serving/exports/states.ts';
 import { ExportStore, type Outcome, type Transition } from '../serving/exports/store.ts';
 import { createMigratedEnv, execute, type TestEnv } from './support/stack.ts';
 
@@ -33,7 +26,7 @@ afterAll(async () => {
 test('the table: an event leads to one state from wherever it is taken, and what is over stays as it is', () => {
   for (const event of EXPORT_EVENTS) {
     const after = new Set(EXPORT_STATES.map((state) => TRANSITIONS[state][event]).filter((state) => state !== null));
-    expect([...after]).toEqual([stateAfter(event)]);
+    expect(after.size, event).toBe(1);
   }
   for (const state of EXPORT_STATES.filter(isFinished))
     expect(Object.values(TRANSITIONS[state])).toEqual(Array(5).fill(null));

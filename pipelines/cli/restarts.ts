@@ -10,7 +10,7 @@ export interface Pauses {
   readonly jitter: number;
 }
 
-export const PAUSES: Pauses = { firstMs: 1000, longestMs: 300_000, forgottenMs: 600_000, jitter: 0.2 };
+const PAUSES: Pauses = { firstMs: 1000, longestMs: 300_000, forgottenMs: 600_000, jitter: 0.2 };
 
 export interface Failure {
   readonly error: unknown;

@@ -139,7 +139,7 @@ async function checkReplayable(row: PartitionRow, { dataset, client }: ReplayNee
 }
 
 /** Names of the recount's facts that differ. */
-export function differences(a: Recount, b: Recount): string[] {
+function differences(a: Recount, b: Recount): string[] {
   const flat = (found: Recount) => ({ ...found, ...found.totals, totals: undefined }) as Record<string, unknown>;
   const [left, right] = [flat(a), flat(b)];
   return Object.keys(left).filter((name) => String(left[name]) !== String(right[name]));

@@ -75,13 +75,6 @@ export function openLease(needs: LeaseNeeds): Lease {
   };
 }
 
-/** @throws TidemarkError PUBLISHER_LEASE_HELD naming the holder. */
-export async function takeLease(databaseUrl: string, datasets: readonly DatasetDefinition[]): Promise<Lease> {
-  const lease = openLease({ databaseUrl, datasets });
-  await lease.ensure();
-  return lease;
-}
-
 const isAlive = (client: Client) =>
   client.query('select 1').then(
     () => true,

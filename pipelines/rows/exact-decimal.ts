@@ -51,7 +51,7 @@ function decimalOfText(text: string): ExactDecimal {
 }
 
 /** The float64 nearest to mantissa / 10^scale: a quotient of two exact integers, or the text parsed. */
-export function nearestFloat(mantissa: bigint, scale: number): number {
+function nearestFloat(mantissa: bigint, scale: number): number {
   if (mantissa <= 9007199254740991n && scale <= 22) return Number(mantissa) / POWERS_OF_TEN[scale];
   const digits = mantissa.toString().padStart(scale + 1, '0');
   return Number(`${digits.slice(0, digits.length - scale)}.${digits.slice(digits.length - scale)}`);
@@ -246,7 +246,7 @@ export class DecimalReader {
 }
 
 /** What a reader read, exactly. `start` is where it began. */
-export const exactOf = (reader: DecimalReader, bytes: Buffer, start: number): ExactDecimal =>
+const exactOf = (reader: DecimalReader, bytes: Buffer, start: number): ExactDecimal =>
   reader.inexact
     ? exactDecimal(bytes.toString('latin1', start, reader.end))
     : { mantissa: BigInt(reader.mantissa), scale: reader.scale };

@@ -43,7 +43,7 @@ export class RecordRows implements RowProjector {
 }
 
 /** Rows in PostgreSQL's binary COPY format, of any column types. */
-export class RowWriter {
+class RowWriter {
   readonly #columns: NativeShape['columns'];
   #bytes: Buffer;
   #at = 0;

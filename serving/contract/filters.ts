@@ -28,7 +28,7 @@ export const OPERATORS_OF: Readonly<Record<Dtype, readonly Operator[]>> = {
 
 export const MAX_FILTERS = 64;
 /** Values of one in/not_in list. */
-export const MAX_LIST_VALUES = 10_000;
+const MAX_LIST_VALUES = 10_000;
 
 export interface Filter {
   readonly field: Field;

@@ -146,7 +146,7 @@ export function tradeColumns(dataset: DatasetDefinition): Columns {
   return { of: own.of, all: [...unified, ...others], default: unified };
 }
 
-export function klineColumns(dataset: DatasetDefinition, mode: Mode): Columns {
+function klineColumns(dataset: DatasetDefinition, mode: Mode): Columns {
   const fields = KLINE_FIELDS[mode];
   return { of: `the klines of ${dataset.key} in mode ${mode}`, all: fields, default: fields };
 }

@@ -2,12 +2,12 @@
 import { z } from 'zod';
 
 /** 31 days. */
-export const MAX_KLINE_SECONDS = 2_678_400;
-export const DEFAULT_KLINE_SECONDS = 60;
+const MAX_KLINE_SECONDS = 2_678_400;
+const DEFAULT_KLINE_SECONDS = 60;
 
 const UNIT_SECONDS: Readonly<Record<string, number>> = { s: 1, m: 60, h: 3600, d: 86_400, w: 604_800 };
 
-export const KLINE_SIZE_RULE = `must be an integer of seconds from 1 to ${MAX_KLINE_SECONDS}, or a text such as "90s", "1m", "4h", "1d" or "1w" that says as much`;
+const KLINE_SIZE_RULE = `must be an integer of seconds from 1 to ${MAX_KLINE_SECONDS}, or a text such as "90s", "1m", "4h", "1d" or "1w" that says as much`;
 
 const error = KLINE_SIZE_RULE;
 const TEXT = /^[1-9][0-9]*[smhdw]$/;

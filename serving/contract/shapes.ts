@@ -14,7 +14,7 @@ export type Parsed<T> = { readonly value: T } | { readonly faults: readonly Cont
 /** No dataset has as many. */
 export const MAX_FIELDS = 200;
 /** Larger than any history; what is larger still is a mistake. */
-export const MAX_COUNT = Number.MAX_SAFE_INTEGER;
+const MAX_COUNT = Number.MAX_SAFE_INTEGER;
 
 export const mode = z
   .enum(MODES, { error: `must be one of ${MODES.join(', ')}` })

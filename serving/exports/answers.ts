@@ -73,7 +73,7 @@ export const listAnswer = z.strictObject({
 
 export type StatusAnswer = z.output<typeof statusAnswer>;
 
-export const statusPath = (exportId: string): string => `${PREFIX}/${exportId}`;
+const statusPath = (exportId: string): string => `${PREFIX}/${exportId}`;
 
 function commonOf(row: ExportRow) {
   return {

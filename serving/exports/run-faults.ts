@@ -5,7 +5,7 @@ import { ReadFault, type ReadFaultKind, StrictRefusal } from '../read/faults.ts'
 import { ArtifactFault } from './artifact/index.ts';
 
 /** Codes of exports that failed while they ran; those of problems are among them. */
-export const RUN_CODES = ['EXPORT_RUN_FAILED', 'EXPORT_RUN_CANCELED'] as const;
+const RUN_CODES = ['EXPORT_RUN_FAILED', 'EXPORT_RUN_CANCELED'] as const;
 export type RunCode = (typeof RUN_CODES)[number] | ProblemCode;
 
 export type Verdict =

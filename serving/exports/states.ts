@@ -25,11 +25,4 @@ export const TRANSITIONS: Readonly<Record<ExportState, Readonly<Record<ExportEve
   failed: { claim: REFUSED, release: REFUSED, succeed: REFUSED, fail: REFUSED, cancel: REFUSED },
 };
 
-/** States in which the event means something. */
-export const statesThatTake = (event: ExportEvent): readonly ExportState[] =>
-  EXPORT_STATES.filter((state) => TRANSITIONS[state][event] !== REFUSED);
-
-/** The state after the event, the same from wherever it is taken (a test holds this). */
-export const stateAfter = (event: ExportEvent): ExportState => TRANSITIONS[statesThatTake(event)[0]][event]!;
-
 export const isFinished = (state: ExportState): boolean => state === 'succeeded' || state === 'failed';

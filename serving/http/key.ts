@@ -36,7 +36,7 @@ export class KeyCheck {
 }
 
 /** Node reads header bytes as latin1; keys and passwords are UTF-8. */
-export const headerBytes = (value: string): Buffer => Buffer.from(value, 'latin1');
+const headerBytes = (value: string): Buffer => Buffer.from(value, 'latin1');
 
 /** The caller's own storage credential, if it sent one. */
 export function backendToken(request: IncomingMessage): string | undefined {

@@ -30,7 +30,7 @@ interface Waiter {
 }
 
 /** Of so many slots one is for small reads alone. */
-export const SLOTS_PER_SMALL = 4;
+const SLOTS_PER_SMALL = 4;
 
 /** Parked reads a slot: each holds a database backend, so there is a bound, and the one parked longest pays for it. */
 export const PARKED_PER_SLOT = 2;

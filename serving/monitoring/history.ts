@@ -10,7 +10,7 @@ const MIN_DISTANCE_MS = 10_000;
 export type Series = readonly (number | null)[];
 
 /** What of a dataset is kept. */
-export const KEPT = {
+const KEPT = {
   lag_frames: ({ log }) => log?.lag.frames ?? null,
   lag_events: ({ log }) => log?.lag.events ?? null,
   lag_event_time_seconds: ({ log }) => log?.lag.event_time_seconds ?? null,

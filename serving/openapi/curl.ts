@@ -11,7 +11,7 @@ export const isVariable = (value: string): boolean => /^\$[A-Z_]+$/.test(value);
 const segment = (value: string) => (isVariable(value) ? value : encodeURIComponent(value));
 
 /** The path of a request with its segments and parameters filled in. */
-export function targetOf(route: Pick<Route, 'path'>, { path = {}, query = {} }: ExampleDoc): string {
+function targetOf(route: Pick<Route, 'path'>, { path = {}, query = {} }: ExampleDoc): string {
   const filled = route.path.replaceAll(/:(\w+)/g, (_, name: string) => segment(path[name] ?? ''));
   const parameters = new URLSearchParams(query).toString();
   return parameters === '' ? filled : `${filled}?${parameters}`;

@@ -7,7 +7,7 @@ import { CELL, type Cell } from './cells.ts';
 /** Four ASCII digits of 0..9999, most significant first in memory. */
 export const QUADS = new Uint32Array(10_000);
 /** How many of the four digits are left after dropping trailing zeros. */
-export const SIGNIFICANT = new Uint8Array(10_000);
+const SIGNIFICANT = new Uint8Array(10_000);
 /** Two ASCII digits of 0..99, as a little-endian 16-bit store. */
 export const PAIRS = new Uint16Array(100);
 
@@ -53,7 +53,7 @@ function writeEight(view: DataView, at: number, n: number): void {
 }
 
 /** A whole number of at most 2^53, either sign. @returns the position after it. */
-export function writeInteger(view: DataView, at: number, value: number): number {
+function writeInteger(view: DataView, at: number, value: number): number {
   let n = value;
   let next = at;
   if (n < 0) {

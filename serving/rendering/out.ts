@@ -3,7 +3,7 @@
 /** A full buffer holds at least 64 KiB: smaller writes cost more in system calls than in rendering. */
 export const BUFFER_BYTES = 256 * 1024;
 /** Writers may store this much past the end of what they wrote. */
-export const SLACK_BYTES = 64;
+const SLACK_BYTES = 64;
 
 export interface Destination {
   /** Takes the bytes; the buffer comes back through `recycle`, or not at all. */

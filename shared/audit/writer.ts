@@ -20,7 +20,7 @@ import {
 import { witnessed } from './witness.ts';
 
 /** A segment is the unit of deletion; about 40,000 records. */
-export const MAX_SEGMENT_BYTES = 16 * 1024 * 1024;
+const MAX_SEGMENT_BYTES = 16 * 1024 * 1024;
 
 export interface AuditWriterOptions {
   /** Folder of all chains. */

@@ -70,7 +70,7 @@ export interface Manifest extends PartitionFacts, SourceFacts {
 }
 
 /** The names that make two manifests tell of the same content. */
-export const CONTENT_FACTS = [
+const CONTENT_FACTS = [
   'rows',
   'first_offset',
   'last_offset',

@@ -18,7 +18,7 @@ const PREFIX_BYTES = 10;
 const MAX_OFFSET_BYTES = 1024;
 
 /** Largest record, with its offset and side facts: what a reader of parts holds in memory at most. */
-export const MAX_RECORD_BYTES = 16 * 1024 * 1024;
+const MAX_RECORD_BYTES = 16 * 1024 * 1024;
 
 /** Largest body of a frame of records: it fits a message even where zstd finds nothing to save. */
 export const MAX_RECORD_FRAME_BYTES = 960 * 1024;

@@ -18,7 +18,7 @@ import { TidemarkError } from '../errors.ts';
 import { connectNats, type NatsConnection } from './connect.ts';
 import { JS_ERROR, jsErrorCode } from './stream.ts';
 
-export const EXPORT_STREAM = 'exports';
+const EXPORT_STREAM = 'exports';
 const CONSUMER = 'workers';
 const SUBJECT = `${EXPORT_STREAM}.job`;
 

@@ -220,7 +220,7 @@ system_account: SYS
 }
 
 /** Streams reserve their byte limits from this; a tenth of the disk is left for the database and everything else. */
-export async function fileStoreLimit(dir: string): Promise<number> {
+async function fileStoreLimit(dir: string): Promise<number> {
   const disk = await statfs(dir);
   return Math.max(GIB, Math.floor((disk.blocks * disk.bsize * 9) / 10));
 }

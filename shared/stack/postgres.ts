@@ -256,7 +256,7 @@ export function postgresSettings(profile: Profile, maxWalBytes: number): Record<
 }
 
 /** 4 GB keeps checkpoints out of a backfill; a nearly full disk gets less, never under 1 GB. */
-export function maxWalBytes(freeBytes: number): number {
+function maxWalBytes(freeBytes: number): number {
   return Math.min(4 * GIB, Math.max(GIB, freeBytes / 8));
 }
 

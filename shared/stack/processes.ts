@@ -94,7 +94,7 @@ export function processesIn(dir: string): number[] {
   return found;
 }
 
-export function signal(pid: number, name: NodeJS.Signals): void {
+function signal(pid: number, name: NodeJS.Signals): void {
   try {
     process.kill(pid, name);
   } catch (error) {

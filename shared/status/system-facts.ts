@@ -23,7 +23,7 @@ export async function readRuns(client: ClientBase): Promise<RunRow[]> {
   return [...latest.filter((run) => !isOver(run)), ...open.filter(({ run_id }) => !shown.has(run_id)).toReversed()];
 }
 
-export const EXPORT_STATES = ['queued', 'running', 'succeeded', 'failed'] as const;
+const EXPORT_STATES = ['queued', 'running', 'succeeded', 'failed'] as const;
 
 /** Undefined: this database has no exports yet. */
 export async function readExports(client: ClientBase): Promise<ExportCounts | undefined> {

@@ -38,7 +38,7 @@ export async function artifactLab({ databaseUrl, dir }: Pick<TestEnv, 'databaseU
   return { files, duck, serving, [Symbol.asyncDispose]: () => kept.disposeAsync() };
 }
 
-export function requestOf(body: object): ReadRequest {
+function requestOf(body: object): ReadRequest {
   const parsed = parseQuery(body as Parameters<typeof parseQuery>[0]);
   if ('faults' in parsed) throw new Error(JSON.stringify(parsed.faults));
   return parsed.value.read;
@@ -50,7 +50,7 @@ export interface ArtifactOptions {
   readonly now?: number;
 }
 
-export function artifacts({ databaseUrl, root, now = Date.parse('2024-03-10T12:00:00Z') }: ArtifactOptions): Artifacts {
+function artifacts({ databaseUrl, root, now = Date.parse('2024-03-10T12:00:00Z') }: ArtifactOptions): Artifacts {
   const pool = new WirePool(poolOptions(databaseUrl));
   const reader = new Reader({
     pool,

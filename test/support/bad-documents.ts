@@ -17,7 +17,7 @@ export interface BadCase {
 }
 
 /** Where a row is spoilt: behind frames that could be in the log by then. */
-export const LINE = 250;
+const LINE = 250;
 const MIB = 1 << 20;
 export const BAD_DOCUMENT_LIMITS = {
   SVC_FRAME_RAW_BYTES: '4096',

@@ -12,7 +12,7 @@ import { nextMarketDay } from '../../shared/time/market-days.ts';
 
 export const fundOf = (ticker: string): Issuer => ISSUERS.find((issuer) => issuer.ticker === ticker)!;
 export const idOf = (ticker: string): string => fundOf(ticker).sourceId;
-export const settingOf = (ticker: string): string =>
+const settingOf = (ticker: string): string =>
   (etfDailyMetrics.locations as Readonly<Record<string, readonly string[]>>)[idOf(ticker)][0];
 
 /** What a fund says of a day here, unless it is to say something else. */

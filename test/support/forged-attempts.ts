@@ -7,7 +7,7 @@ import { connectNats } from '../../shared/nats/connect.ts';
 import { ensureStream } from '../../shared/nats/stream.ts';
 import { DATASET, DAY_MS, type Json } from './pipeline.ts';
 
-export const sha256 = (bytes: string | Buffer) => createHash('sha256').update(bytes).digest('hex');
+const sha256 = (bytes: string | Buffer) => createHash('sha256').update(bytes).digest('hex');
 
 // ---- messages made by hand: the format as documented, without the project's codec -----------------------------------
 
@@ -71,7 +71,7 @@ export function attemptOf(day: string, csv: string, more: { attempt?: number; re
 }
 
 /** Changes a frame's bytes, keeping its header true to them. */
-export function rewrite(message: Message, raw: Buffer, more: object = {}): void {
+function rewrite(message: Message, raw: Buffer, more: object = {}): void {
   message.raw = raw;
   Object.assign(message.header, { raw_bytes: raw.length, raw_sha256: sha256(raw), ...more });
 }

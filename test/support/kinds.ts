@@ -7,7 +7,7 @@ import { createHash } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
 import { keepProjected } from '../../pipelines/project/run.ts';
 import { backfill, type UnitResult } from '../../pipelines/publish/backfill.ts';
-import { takeLease } from '../../pipelines/publish/lease.ts';
+import { openLease } from '../../pipelines/publish/lease.ts';
 import { Outcomes } from '../../pipelines/publish/outcomes.ts';
 import { Publisher } from '../../pipelines/publish/publisher.ts';
 import { RecordRows } from '../../pipelines/rows/record-rows.ts';
@@ -30,7 +30,7 @@ import { PATIENCE_MS } from './patience.ts';
 import { createTestEnv, type TestEnv, testLogger } from './stack.ts';
 
 /** The side facts of these events are their rows; what stands where a partition's key belongs is the projector's. */
-export function projectionFor(dataset: DatasetDefinition, seconds: SharedSeconds): Projection {
+function projectionFor(dataset: DatasetDefinition, seconds: SharedSeconds): Projection {
   const { scope } = dataset.native;
   const at = dataset.native.columns.findIndex(
     ({ name }) => scope.kind === 'column' && scope.pg === 'text' && name === scope.column,
@@ -104,7 +104,7 @@ export const documentOf = (...made: MadePartition[]): MadeDocument => ({
   made,
 });
 
-export function madeSource(datasets: readonly DatasetDefinition[]): Source<MadeDocument> {
+function madeSource(datasets: readonly DatasetDefinition[]): Source<MadeDocument> {
   return {
     datasets: datasets as Source['datasets'],
     publishedSha256: async () => undefined,
@@ -259,7 +259,8 @@ export class KindSystem implements AsyncDisposable {
     const { patienceMs = PATIENCE_MS } = options;
     const { catalog, connection, databaseUrl } = this;
     for (const dataset of datasets) await ensureStream(connection, dataset.key, streamOptions(this.settings));
-    await using lease = await takeLease(databaseUrl, datasets);
+    await using lease = openLease({ databaseUrl, datasets });
+    await lease.ensure();
     await using outcomes = await Outcomes.open({ databaseUrl, catalog, signal, patienceMs });
     const source = madeSource(datasets) as Source;
     const publisher = new Publisher({

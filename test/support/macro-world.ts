@@ -9,7 +9,7 @@ export const hasRealValues = existsSync(CSV_DIR);
 type Values = readonly (readonly [date: string, value: string])[];
 
 /** As downloaded: the last so many. */
-export function realValues(seriesId: string, count: number): Values {
+function realValues(seriesId: string, count: number): Values {
   const [, ...lines] = readFileSync(new URL(`${seriesId}.csv`, CSV_DIR), 'utf8')
     .trim()
     .split('\n');
@@ -19,7 +19,7 @@ export function realValues(seriesId: string, count: number): Values {
 const after = (day: string, days: number) => new Date(Date.parse(day) + days * 86_400_000).toISOString().slice(0, 10);
 
 /** The first vintage says all but the last `single` values, each of which then has a vintage of its own. */
-export function publicationsOf(values: Values, single: number, lagDays: number): Publication[] {
+function publicationsOf(values: Values, single: number, lagDays: number): Publication[] {
   const first = values.slice(0, -single);
   return [
     { vintage: after(first[first.length - 1][0], lagDays), said: Object.fromEntries(first) },

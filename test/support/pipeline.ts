@@ -4,7 +4,7 @@
  */
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { mkdir, readdir, readFile, rename, writeFile } from 'node:fs/promises';
+import { mkdir, readdir, rename, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import { pathToFileURL } from 'node:url';
@@ -295,5 +295,3 @@ export async function unzip(archive: string, name: string, dir: string): Promise
 export async function filesBelow(dir: string): Promise<string[]> {
   return (await readdir(dir, { recursive: true }).catch(() => [] as string[])).sort();
 }
-
-export const readText = (path: string) => readFile(path, 'utf8');

@@ -12,7 +12,7 @@ import {
 import { push } from '../../pipelines/sources/bitcoin/sample/encode.ts';
 import { taprootScript } from '../../pipelines/sources/bitcoin/sample/keys.ts';
 
-export const START_TIME = 1_700_000_000;
+const START_TIME = 1_700_000_000;
 const BTC = 100_000_000;
 const FEE = 10_000;
 

@@ -38,9 +38,9 @@ export type Cell = number | string;
 export type Row = Record<string, Cell>;
 
 export const nativeRow = (trade: Trade): Row => ({ ...trade, datetime: iso(trade.timestamp) });
-export const NATIVE = TRADES.map(nativeRow);
+const NATIVE = TRADES.map(nativeRow);
 /** Second, and the row without its validity, which depends on the window. */
-export const ALIGNED = DAYS.flatMap((day) => alignedOf(day.trades));
+const ALIGNED = DAYS.flatMap((day) => alignedOf(day.trades));
 
 export const NATIVE_FIELDS = {
   trade_id: 'int64',
@@ -52,7 +52,7 @@ export const NATIVE_FIELDS = {
   is_best_match: 'bool01',
   datetime: 'timestamp_utc',
 } as const;
-export const ALIGNED_FIELDS = {
+const ALIGNED_FIELDS = {
   aligned_at_utc: 'timestamp_utc',
   open_price: 'float64',
   high_price: 'float64',
@@ -98,7 +98,7 @@ export function windowRows(body: Body): Row[] {
   });
 }
 
-export function passes(row: Row, mode: Mode, { field, op, value }: Clause): boolean {
+function passes(row: Row, mode: Mode, { field, op, value }: Clause): boolean {
   const isTime = FIELDS[mode][field] === 'timestamp_utc';
   const cell = isTime ? at(row[field] as string) : (row[field] as number);
   // Times of the tests have at most milliseconds; what is finer is tested by hand below.

@@ -13,7 +13,7 @@ export const NAME = `${SYMBOL}-trades-${DAY}.zip`;
 export const PATH = `spot/daily/trades/${SYMBOL}/${NAME}`;
 export const CHECKSUM_PATH = `${PATH}.CHECKSUM`;
 export const LIMITS = {
-  timeoutMs: 10_000,
+  timeoutMs: 60_000,
   maxAttempts: 3,
   maxBytes: 10_000_000,
   backoff: { firstMs: 10, maxMs: 20 },
@@ -21,7 +21,7 @@ export const LIMITS = {
 
 export type FetchTrades = Parameters<typeof fetchTrades>[0];
 
-export class VendorDay {
+class VendorDay {
   /** Holds the others, and whatever a test puts there. */
   folder = '';
   directory = '';

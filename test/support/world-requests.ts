@@ -6,7 +6,7 @@ import { type Body, type Clause, expected, iso } from './world-oracle.ts';
 import { DAY, type World } from './worlds.ts';
 
 /** Moments at rows and at the edges of what is proved, and close to them; and any. */
-export function momentsOf({ rows, aligned, runs }: World): fc.Arbitrary<number> {
+function momentsOf({ rows, aligned, runs }: World): fc.Arbitrary<number> {
   const marks = [
     ...rows.map(({ ms }) => ms),
     ...aligned.map(({ ms }) => ms),

@@ -72,7 +72,7 @@ interface Block {
 }
 
 /** Times as consensus allows them: later than the median of the eleven before, otherwise as they please. */
-export function blocksOf(random: Random, from: number, count: number, startMs: number): Block[] {
+function blocksOf(random: Random, from: number, count: number, startMs: number): Block[] {
   const blocks: Block[] = [];
   for (let index = 0; index < count; index++) {
     const previous = blocks.at(-1)?.ms ?? startMs;
@@ -85,7 +85,7 @@ export function blocksOf(random: Random, from: number, count: number, startMs: n
 }
 
 /** Median time past of a chain's last block, as the node says it. */
-export function medianPast(blocks: readonly Block[]): number {
+function medianPast(blocks: readonly Block[]): number {
   const last = blocks.slice(-11).map((block) => block.ms);
   return last.sort((a, b) => a - b)[Math.floor(last.length / 2)] ?? 0;
 }

@@ -101,7 +101,7 @@ export interface Expected extends Before {
   readonly height: number;
 }
 
-export function checkBlock(block: NodeBlock, expected: Expected): CheckedBlock {
+function checkBlock(block: NodeBlock, expected: Expected): CheckedBlock {
   const { hash, height, prevHash, prevTime, chain } = expected;
   const header: BlockHeader = {
     version: block.version,

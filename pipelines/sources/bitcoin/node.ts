@@ -92,7 +92,7 @@ export class BitcoinNode {
   }
 }
 
-export const isNotThere = (error: unknown): boolean =>
+const isNotThere = (error: unknown): boolean =>
   error instanceof TidemarkError &&
   error.code === 'NODE_CALL_REFUSED' &&
   NOT_THERE.has(error.details.rpc_code as number);

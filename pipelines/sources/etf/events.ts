@@ -8,7 +8,7 @@ import type { Issuer } from './issuers/types.ts';
 import { FACTS, type Metric } from './parse/facts.ts';
 
 const PARSER_VERSION = '1.0.0';
-export const DIMENSIONS = '{"row_index":"1"}';
+const DIMENSIONS = '{"row_index":"1"}';
 
 /** In the order of their offsets. */
 export function eventsOf(issuer: Issuer, metrics: readonly Metric[], asOfMs: number): RecordedEvent[] {

@@ -108,7 +108,7 @@ async function fetchChecksum(
 }
 
 /** One line: the sha256 in hex, then the file's name as sha256sum writes it (two spaces, or a space and an asterisk). */
-export function parseChecksum(text: string, document: TradesDocument): string {
+function parseChecksum(text: string, document: TradesDocument): string {
   const line = text.replace(/^\uFEFF/, '').trim();
   const parts = /^([0-9a-f]{64})(?:\s+\*?(\S.*))?$/i.exec(line);
   if (parts === null)

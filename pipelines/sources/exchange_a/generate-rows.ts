@@ -36,7 +36,7 @@ export interface DaySummary {
   readonly buyerMakerRows: number;
 }
 
-export const CSV_HEADER = 'id,price,qty,quote_qty,time,is_buyer_maker,is_best_match';
+const CSV_HEADER = 'id,price,qty,quote_qty,time,is_buyer_maker,is_best_match';
 
 const CHUNK_BYTES = 1024 * 1024;
 /** Longest row: id 16, price 21, qty 21, quote 26, time 16, two booleans 11, six commas and a line end. */
@@ -182,7 +182,7 @@ export function consecutiveDays(options: DaysOptions): DayOptions[] {
 }
 
 /** Start of a day in ms. @throws TidemarkError USAGE when it is no calendar day. */
-export function dayStartOf(day: string): number {
+function dayStartOf(day: string): number {
   const start = /^\d{4}-\d{2}-\d{2}$/.test(day) ? Date.parse(`${day}T00:00:00.000Z`) : Number.NaN;
   if (Number.isNaN(start) || new Date(start).toISOString().slice(0, 10) !== day)
     throw new TidemarkError('USAGE', `${JSON.stringify(day)} is not a day (YYYY-MM-DD)`);

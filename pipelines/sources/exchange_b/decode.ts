@@ -20,7 +20,7 @@ const CR = 13;
 const COLUMNS = ['instrument_name', 'trade_id', 'side', 'price', 'size', 'created_time'] as const;
 const WITH_SOURCE = [...COLUMNS, 'source'] as const;
 /** Float64 printers write 17; the vendor's files hold such artefacts. */
-export const MAX_SIGNIFICANT_DIGITS = 20;
+const MAX_SIGNIFICANT_DIGITS = 20;
 const MAX_EXACT = 2 ** 53;
 
 export interface DecodeOptions {

@@ -28,7 +28,7 @@ export interface FetchedTrades extends FetchedDocument {
 }
 
 /** The least time between two calls of the endpoint that it was seen to bear. */
-export const LINK_SPACING_MS = 750;
+const LINK_SPACING_MS = 750;
 /** Downloads that may disagree with their md5 before the document is given up. */
 const MAX_MISMATCHES = 3;
 

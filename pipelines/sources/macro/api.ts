@@ -48,7 +48,7 @@ export async function fetchSeries(api: MacroApi, series: MacroSeries): Promise<S
   return readSeries(textOf(await api.ask('series', { series_id: series.seriesId })), series);
 }
 
-export const textOf = ({ bytes }: Pick<MacroAnswer, 'bytes'>): string => bytes.toString('utf8');
+const textOf = ({ bytes }: Pick<MacroAnswer, 'bytes'>): string => bytes.toString('utf8');
 
 export interface VintageList {
   /** Every day the series was published or revised on, ascending. */

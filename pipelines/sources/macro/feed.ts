@@ -72,7 +72,7 @@ function providerOf({ SVC_MACRO_BASE_URL: baseUrl, SVC_MACRO_API_KEY: key }: Set
 }
 
 /** @throws TidemarkError USAGE naming the series there are. */
-export function seriesNamed(named: string | undefined): readonly MacroSeries[] {
+function seriesNamed(named: string | undefined): readonly MacroSeries[] {
   if (named === undefined) return SERIES;
   const names = named.split(',').map((name) => name.trim());
   const found = names.map((name) =>

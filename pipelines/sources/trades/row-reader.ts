@@ -29,7 +29,7 @@ export const MAX_VALUE = MAX_UNITS / SCALE;
 export const MAX_VALUE_TEXT = '92233720368.54775808';
 
 /** Marks a value whose units are not exact in float64. */
-export const INEXACT = -1;
+const INEXACT = -1;
 
 export interface RowReaderOptions {
   /** Named in every error. */

@@ -7,7 +7,7 @@ import { shortName } from './bytes.ts';
 
 const names = REPRESENTATIONS.map(shortName);
 
-export const BASES = ['counted', 'statistics', 'rules_of_thumb'] as const;
+const BASES = ['counted', 'statistics', 'rules_of_thumb'] as const;
 
 export const estimateAnswer = z.strictObject({
   mode: z.enum(MODES),

@@ -7,7 +7,7 @@ import type { Window } from '../../read/types.ts';
  * Rows a read goes through in a second where they are in memory: one backend in the order of the index, 4.6 M trades and
  * 3.8 M one-second rows measured. From a disk it is fewer.
  */
-export const ROWS_PER_SECOND = 4_000_000;
+const ROWS_PER_SECOND = 4_000_000;
 
 export interface BudgetVerdict {
   readonly budgetMs: number;

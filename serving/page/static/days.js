@@ -9,7 +9,7 @@ export const DAY_MS = 86_400_000;
  * File days of some vendors begin at another hour than midnight; a day of the calendar is one of theirs.
  * @param {any} coverage
  */
-export function offsetOf({ partition_kind: kind, proved, partitions }) {
+function offsetOf({ partition_kind: kind, proved, partitions }) {
   const starts =
     kind === 'file_day' ? [...proved, ...partitions].map(({ start_utc }) => start_utc).filter(Boolean) : [];
   if (starts.length === 0) return 0;

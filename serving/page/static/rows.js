@@ -1,7 +1,7 @@
 /** Rows of an answer as they arrive, no more than a page can show: what is left over is not read. */
 import { Fault, key } from './api.js';
 
-export const MOST_ROWS = 10_000;
+const MOST_ROWS = 10_000;
 
 /**
  * @param {{ path: string, body: object }} request

@@ -12,7 +12,7 @@ export const MOST_LINES = 8;
  * The column that says when: a time first, else epoch milliseconds.
  * @param {readonly any[]} rows
  */
-export function timeColumn(rows) {
+function timeColumn(rows) {
   const names = Object.keys(rows[0] ?? {});
   const isTime = (value) => typeof value === 'string' && /^\d{4}-\d\d-\d\dT/.test(value);
   const preferred = ['datetime', 'aligned_at_utc'].find((name) => names.includes(name));

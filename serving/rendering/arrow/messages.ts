@@ -26,7 +26,7 @@ const HEADER = { schema: 1, recordBatch: 3 } as const;
 const PRECISION_DOUBLE = 2;
 const UNIT_MILLISECOND = 1;
 /** Buffers and messages start at multiples of this. */
-export const ALIGNMENT = 8;
+const ALIGNMENT = 8;
 const CONTINUATION = 0xffffffff;
 
 export const padded = (length: number): number => Math.ceil(length / ALIGNMENT) * ALIGNMENT;

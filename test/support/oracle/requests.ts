@@ -70,7 +70,7 @@ export interface Accept {
 const JSON_TYPE = 'application/json';
 export const NDJSON = 'application/x-ndjson';
 export const CSV = 'text/csv';
-export const ARROW = 'application/vnd.apache.arrow.stream';
+const ARROW = 'application/vnd.apache.arrow.stream';
 
 const ACCEPTS: readonly Accept[] = [
   { header: JSON_TYPE, gives: JSON_TYPE },

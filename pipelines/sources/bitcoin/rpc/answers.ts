@@ -24,11 +24,6 @@ export function record(value: unknown, where: string): Answer {
   return value as Answer;
 }
 
-export function list(value: unknown, where: string): readonly unknown[] {
-  if (!Array.isArray(value)) throw unfit(where, 'a list', value);
-  return value;
-}
-
 export function text(value: unknown, where: string): string {
   if (typeof value !== 'string') throw unfit(where, 'a text', value);
   return value;
@@ -73,14 +68,6 @@ export function sats(value: unknown, where: string): number {
     throw unfit(where, 'an amount of at most 21 million with at most eight places', value);
   }
   return Number(exact);
-}
-
-/** A number of any size, as the nearest double. */
-export function float(value: unknown, where: string): number {
-  const written = numeral(value);
-  const read = written === undefined ? Number.NaN : Number(written);
-  if (!Number.isFinite(read)) throw unfit(where, 'a number', value);
-  return read;
 }
 
 /** Satoshis as bitcoins with exactly eight places. */

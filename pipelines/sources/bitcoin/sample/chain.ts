@@ -18,7 +18,7 @@ export interface Coin {
 }
 
 /** A script anyone can satisfy, with room for bytes that look like a signature and a key: drop, drop, true. */
-export const OPEN_SCRIPT = Buffer.from('757551', 'hex');
+const OPEN_SCRIPT = Buffer.from('757551', 'hex');
 export const OPEN_OUTPUT = Buffer.concat([Buffer.of(0, 32), sha256(OPEN_SCRIPT)]);
 export const OPEN_WITNESS = [Buffer.alloc(71, 0x30), Buffer.alloc(33, 0x02), OPEN_SCRIPT];
 
@@ -169,7 +169,7 @@ export function pay(
 export const coinsOf = ({ txid, outputs }: Transaction): Coin[] =>
   outputs.map(({ sats, script }, vout) => ({ txid, vout, sats, script }));
 
-export function transactionFrom(hex: string): Transaction {
+function transactionFrom(hex: string): Transaction {
   const fail = (message: string) => new TidemarkError('NODE_ANSWER_INVALID', `The node's transaction: ${message}`);
   return readTransaction(new WireReader(Buffer.from(hex, 'hex'), fail));
 }

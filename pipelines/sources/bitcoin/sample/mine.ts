@@ -4,7 +4,7 @@ import { sha256d } from '../wire/hash.ts';
 import type { Transaction } from '../wire/transaction.ts';
 import { count, encodeTransaction, input, output, push } from './encode.ts';
 
-export const REGTEST_BITS = 0x207fffff;
+const REGTEST_BITS = 0x207fffff;
 /** Version bits of BIP 9, none set. */
 const VERSION = 0x20000000;
 

@@ -19,8 +19,6 @@ const FORMATS: Readonly<Record<string, AddressFormat>> = {
   regtest: { ...TEST, prefix: 'bcrt' },
 };
 
-export const CHAINS = Object.keys(FORMATS);
-
 export function addressFormat(chain: string): AddressFormat {
   const format = FORMATS[chain];
   if (!format) throw new TidemarkError('SOURCE_ROW_INVALID', `The node's chain ${JSON.stringify(chain)} is not known`);

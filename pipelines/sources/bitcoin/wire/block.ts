@@ -3,7 +3,7 @@ import { HASH_BYTES, sha256d, sha256dInto } from './hash.ts';
 import type { WireReader } from './reader.ts';
 import type { Transaction } from './transaction.ts';
 
-export const HEADER_BYTES = 80;
+const HEADER_BYTES = 80;
 
 /** Hashes as on the wire. */
 export interface BlockHeader {
