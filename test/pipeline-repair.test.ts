@@ -9,7 +9,17 @@ import { connect } from '../shared/db/connect.ts';
 import { connectNats } from '../shared/nats/connect.ts';
 import { exchangeASpotTrades } from '../shared/registry/datasets/exchange_a_spot_trades.ts';
 import { faultOf } from './support/faults.ts';
-import { type Answer, csvOf, DATASET, DAY_MS, dayNames, type Json, System, writeDocument } from './support/pipeline.ts';
+import {
+  type Answer,
+  csvOf,
+  DATASET,
+  DAY_MS,
+  dayNames,
+  type Json,
+  System,
+  unitOf,
+  writeDocument,
+} from './support/pipeline.ts';
 import { compareNative } from './support/trade-oracle.ts';
 
 const ROWS = 3000;
@@ -20,7 +30,6 @@ const csvOfDay = (index: number, seed = 12) =>
   csvOf({ day: ALL_DAYS[index], rows: ROWS, seed, firstId: 1 + index * ROWS, timeUnit: 'us' });
 const startOf = (day: string) => Date.parse(`${day}T00:00:00Z`);
 const ALL = `{[${startOf(DAYS[0])},${startOf(DAYS[2]) + DAY_MS})}`;
-const unit = (json: Json, partition: string) => json.units.find((each: Json) => each.partition === partition);
 const states = (json: Json) => json.units.map((each: Json) => each.state);
 
 let system: System;
@@ -142,7 +151,7 @@ describe('stored rows that were altered by hand', () => {
 
   test.each(cases)('$name: verify quarantines that day', async ({ index, each: [, , reason] }) => {
     const day = ALL_DAYS[index];
-    expect(unit(verify.json, day)).toMatchObject({ state: 'quarantined', reason: expect.stringMatching(reason) });
+    expect(unitOf(verify.json, day)).toMatchObject({ state: 'quarantined', reason: expect.stringMatching(reason) });
     const [row] = await system.rows('select state, reason from partitions where partition_key = $1', [day]);
     expect(row).toEqual({ state: 'quarantined', reason: expect.stringMatching(reason) });
     expect((await ledger()).filter(({ partition_key }) => partition_key === day)).toMatchObject([
@@ -189,7 +198,7 @@ describe('a stored row that was altered by hand', () => {
     await damage();
     const replay = await system.run(['replay', DATASET, '--from', DAYS[1], '--to', DAYS[1]]);
     expect([replay.exit, states(replay.json)]).toEqual([0, ['replaced']]);
-    expect(unit(replay.json, DAYS[1]).reason).toMatch(/rows_hash/);
+    expect(unitOf(replay.json, DAYS[1]).reason).toMatch(/rows_hash/);
     expect(await system.digests()).toEqual(digests);
     expect(states((await system.run(['replay', DATASET])).json)).toEqual(['identical', 'identical', 'identical']);
   });
@@ -212,7 +221,7 @@ describe('a day that verify quarantined', () => {
 
   test('is not touched by a backfill, and is re-ingested as a new revision', async () => {
     const refused = await system.backfill(DAYS[0], DAYS[2]);
-    expect([refused.exit, unit(refused.json, DAYS[1]).code]).toEqual([1, 'PARTITION_PROOF_FAILED']);
+    expect([refused.exit, unitOf(refused.json, DAYS[1]).code]).toEqual([1, 'PARTITION_PROOF_FAILED']);
     const again = await system.reingest(DAYS[1], DAYS[1], 'a row was altered');
     expect([again.exit, again.json.units]).toEqual([
       0,
@@ -227,12 +236,12 @@ describe('a day that verify quarantined', () => {
   test('stays out of service when the vendor has a bad document now', async () => {
     await writeDocument(system.vendor, DAYS[1], `${csvOfDay(1)}garbage\n`);
     const { exit, json } = await system.reingest(DAYS[1], DAYS[1], 'try');
-    expect([exit, unit(json, DAYS[1]).code]).toEqual([1, 'SOURCE_ROW_INVALID']);
+    expect([exit, unitOf(json, DAYS[1]).code]).toEqual([1, 'SOURCE_ROW_INVALID']);
     expect((await coverage()).proved).not.toBe(ALL);
     const status = await system.status();
     expect(status.partitions).toMatchObject({ proved: 2, missing: 0, quarantined: 1 });
     // A try is no proof: without a reason the day stays as it is.
-    expect(unit((await system.backfill(DAYS[1], DAYS[1])).json, DAYS[1]).state).toBe('quarantined');
+    expect(unitOf((await system.backfill(DAYS[1], DAYS[1])).json, DAYS[1]).state).toBe('quarantined');
     await writeDocument(system.vendor, DAYS[1], csvOfDay(1));
     expect((await system.reingest(DAYS[1], DAYS[1], 'right now')).exit).toBe(0);
     expect((await coverage()).proved).toBe(ALL);
@@ -275,7 +284,7 @@ describe('verify', () => {
     ]);
     const deep = await system.run(['verify', DATASET, '--deep']);
     expect([deep.exit, states(deep.json)]).toEqual([1, ['proved', 'failed', 'proved']]);
-    expect(unit(deep.json, DAYS[1])).toMatchObject({ code: 'LOG_FRAME_CORRUPT' });
+    expect(unitOf(deep.json, DAYS[1])).toMatchObject({ code: 'LOG_FRAME_CORRUPT' });
     const replay = await system.run(['replay', DATASET]);
     expect([replay.exit, states(replay.json)]).toEqual([1, ['identical', 'failed', 'identical']]);
     // What is served was not found wanting: it is served on.

@@ -234,6 +234,10 @@ export class System implements AsyncDisposable {
   }
 }
 
+/** What a command says of one partition. */
+export const unitOf = (json: Json, partition: string): Json =>
+  json.units.find((each: Json) => each.partition === partition);
+
 /** What does not depend on when and how a partition came in, by partition. */
 export async function digestsOf(client: Client): Promise<Record<string, Json>> {
   const { rows } = await client.query(

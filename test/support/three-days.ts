@@ -1,0 +1,27 @@
+/** Three days of exchange A that follow each other: ms, ms with ids going on, and µs under a header. */
+import { writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { consecutiveDays, type DayOptions, writeDay } from '../../pipelines/sources/exchange_a/generate.ts';
+import { csvOf, SYMBOL, type System } from './pipeline.ts';
+
+export const DAYS: readonly DayOptions[] = [
+  ...consecutiveDays({ from: '2024-03-01', to: '2024-03-02', rowsPerDay: 30_000, seed: 1, timeUnit: 'ms' }),
+  {
+    ...consecutiveDays({ from: '2024-03-03', to: '2024-03-03', rowsPerDay: 40_000, seed: 2, timeUnit: 'us' })[0],
+    firstId: 60_001,
+    header: true,
+  },
+];
+export const [FROM, , TO] = DAYS.map(({ day }) => day);
+
+/** As the vendor has them. @returns the paths of the same rows as plain CSV, in order. */
+export async function writeDays(system: System, days = DAYS): Promise<string[]> {
+  const paths: string[] = [];
+  for (const day of days) {
+    await writeDay({ directory: system.vendor, symbol: SYMBOL, ...day });
+    const path = join(system.env.dir, `${day.day}.csv`);
+    await writeFile(path, csvOf({ ...day, header: false }));
+    paths.push(path);
+  }
+  return paths;
+}
