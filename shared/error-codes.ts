@@ -166,7 +166,6 @@ export const ERROR_CODES = {
     transient: true,
     remedy: 'The connection that held the lease was lost; the same command goes on where it stopped.',
   },
-  PROJECTOR_STOPPED: { transient: true, remedy: 'The projector ended; its log tells why.' },
 
   // storage
   DATABASE_UNAVAILABLE: { transient: true, remedy: 'PostgreSQL is not answering; check SVC_DATABASE_URL.' },
