@@ -100,6 +100,34 @@ test('the projecting side reads the same and sums it exactly, whatever it is mad
   );
 });
 
+test('whole and fraction, each rounded once, do not add up to the wrong neighbour', () => {
+  const reader = new DecimalReader();
+  for (const text of [
+    // The sum lies in the middle of two floats, the number beside it.
+    '3.8598160626841904',
+    '9.710475423019866',
+    '2.0820180532311714',
+    '731.259365762231198',
+    '11.561047054640615',
+    '4503599627370497.25',
+    '4503599627370497.75',
+    '4503599627370497.25000000000000000001',
+    '4503599627370497.2499999999999999',
+    '9007199254740991.5',
+    '9007199254740993.0',
+    '1.00000000000000011102',
+    '1.0000000000000001110',
+    '1.00000000000000033307',
+    '2188267730000.0002',
+    '0.12345678901234567',
+    '0.99999999999999999999',
+    '21882.677300000003',
+  ]) {
+    reader.read(Buffer.from(`${text},`), 0, 44);
+    expect([text, reader.inexact, reader.value]).toEqual([text, true, Number(text)]);
+  }
+});
+
 test('sums carry from the finest digits to the coarsest', () => {
   for (const [text, long] of [
     ['1.00000000999999999999', true],

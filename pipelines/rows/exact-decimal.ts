@@ -64,6 +64,9 @@ const USUAL_SCALE = 8;
 const FINE_DIGITS = 12;
 const FINE_LIMIT = 10 ** FINE_DIGITS;
 const LONG_SCALE = USUAL_SCALE + FINE_DIGITS;
+const UNIT = 10 ** USUAL_SCALE;
+/** Of a fraction that was rounded once: far more than it can be wrong by (2^-53). */
+const FRACTION_MARGIN = 2 ** -50;
 
 /**
  * Exact sums of decimals by bucket: integers of 10^-scale in a float64 array, in a second one what is finer, and BigInts
@@ -174,7 +177,7 @@ export class DecimalReader {
         // Written so that the end of the bytes, which is no number at all, ends the loop too.
         if (!(digit >= 0 && digit <= 9)) {
           if (!this.#readExponent(bytes, at, delimiter, mantissa, Math.max(scale, 0))) {
-            this.#readText(bytes, start, delimiter);
+            this.#readText(bytes, start, bytes.indexOf(delimiter, start));
           }
           return;
         }
@@ -183,7 +186,7 @@ export class DecimalReader {
       }
     }
     if (mantissa > 9007199254740991 || scale > 22) {
-      this.#readText(bytes, start, delimiter);
+      this.#readText(bytes, start, at);
       return;
     }
     this.end = at;
@@ -208,9 +211,30 @@ export class DecimalReader {
     return true;
   }
 
-  /** Digits with a point, up to 20 of them behind it. @returns whether that is what is there. */
-  #readLong(bytes: Buffer, start: number, end: number): boolean {
-    let units = 0;
+  /** More digits than a float64 holds, or none that is known. `end` is where they end; -1: nowhere. */
+  #readText(bytes: Buffer, start: number, end: number): void {
+    this.end = end;
+    this.inexact = true;
+    this.long = false;
+    // Where rows hold printed floats, as exchange C's do, they take a fifth less time than by way of a text.
+    if (this.#readPrinted(bytes, start, end)) return;
+    const text = bytes.toString('latin1', start, end);
+    this.value = Number(text);
+    if (end < start || !Number.isFinite(this.value)) {
+      throw new TidemarkError(
+        'LOG_FRAME_CORRUPT',
+        `A frame holds what is no number: ${JSON.stringify(text.slice(0, 40))}`,
+      );
+    }
+  }
+
+  /**
+   * Digits with a point, up to 20 of them behind it: exact units where there are eight or more, and the nearest float64.
+   * @returns whether it is known which that is.
+   */
+  #readPrinted(bytes: Buffer, start: number, end: number): boolean {
+    let whole = 0;
+    let coarse = 0;
     let fine = 0;
     let decimals = -1;
     for (let at = start; at < end; at++) {
@@ -220,28 +244,33 @@ export class DecimalReader {
         continue;
       }
       if (!(digit >= 0 && digit <= 9)) return false;
-      if (decimals < USUAL_SCALE) units = units * 10 + digit;
+      if (decimals < 0) whole = whole * 10 + digit;
+      else if (decimals++ < USUAL_SCALE) coarse = coarse * 10 + digit;
       else fine = fine * 10 + digit;
-      if (decimals >= 0) decimals++;
     }
-    if (decimals < USUAL_SCALE || decimals > LONG_SCALE || units >= MAX_EXACT) return false;
-    this.units = units;
-    this.fine = fine * POWERS_OF_TEN[LONG_SCALE - decimals];
-    return true;
+    if (decimals < 0 || decimals > LONG_SCALE) return false;
+    const units = whole * UNIT + coarse;
+    if (decimals >= USUAL_SCALE && units < MAX_EXACT) {
+      this.long = true;
+      this.units = units;
+      this.fine = fine * POWERS_OF_TEN[LONG_SCALE - decimals];
+    }
+    return this.#addFraction(whole, coarse * POWERS_OF_TEN[Math.max(decimals - USUAL_SCALE, 0)] + fine, decimals);
   }
 
-  #readText(bytes: Buffer, start: number, delimiter: number): void {
-    this.end = bytes.indexOf(delimiter, start);
-    this.inexact = true;
-    this.long = this.#readLong(bytes, start, this.end);
-    const text = bytes.toString('latin1', start, this.end);
-    this.value = Number(text);
-    if (this.end < start || !Number.isFinite(this.value)) {
-      throw new TidemarkError(
-        'LOG_FRAME_CORRUPT',
-        `A frame holds what is no number: ${JSON.stringify(text.slice(0, 40))}`,
-      );
-    }
+  /**
+   * The float64 nearest to whole + fraction / 10^decimals: the two added, each rounded once. What the sum leaves out is
+   * known but for the rounding of the fraction. @returns false where that could tip it.
+   */
+  #addFraction(whole: number, fraction: number, decimals: number): boolean {
+    if (whole >= MAX_EXACT || fraction >= MAX_EXACT) return false;
+    const small = fraction / POWERS_OF_TEN[decimals];
+    const sum = whole + small;
+    // Exact, as the whole is 0 or larger than the fraction.
+    const rest = small - (sum - whole);
+    const margin = whole === 0 ? 0 : small * FRACTION_MARGIN;
+    this.value = sum + (rest + margin);
+    return this.value === sum + (rest - margin);
   }
 }
 
