@@ -15,6 +15,7 @@ import {
   supplyAt,
 } from '../pipelines/sources/bitcoin/schedule.ts';
 import type { Range } from '../shared/db/ranges.ts';
+import { runs } from './support/seed.ts';
 
 describe('units of work', () => {
   test('round ranges far from the tip, single blocks near it', () => {
@@ -72,7 +73,7 @@ describe('units of work', () => {
           }
         },
       ),
-      { numRuns: 2_000 },
+      { numRuns: runs(2_000) },
     );
   });
 });
@@ -126,7 +127,7 @@ describe('the schedule', () => {
         const off = significand * target * (1n << 200n) - easiest * scale;
         expect((off < 0n ? -off : off) * 2n <= target * (1n << 200n)).toBe(true);
       }),
-      { numRuns: 5_000 },
+      { numRuns: runs(5_000) },
     );
   });
 

@@ -9,6 +9,7 @@ import { JsonCursor } from '../pipelines/sources/bitcoin/rpc/json-cursor.ts';
 import type { TidemarkError } from '../shared/errors.ts';
 import { createNode, rpcOf } from './support/bitcoin.ts';
 import { type RpcProxy, startRpcProxy } from './support/rpc-proxy.ts';
+import { runs } from './support/seed.ts';
 
 let node: Awaited<ReturnType<typeof createNode>>;
 let proxy: RpcProxy;
@@ -208,7 +209,7 @@ describe('JSON under a cursor', () => {
         expect(cursor.item()).toBe(false);
         cursor.finish();
       }),
-      { numRuns: 1_000 },
+      { numRuns: runs(1_000) },
     );
   });
 
@@ -242,7 +243,7 @@ describe('numbers', () => {
         const written = JSON.stringify(value, null, space);
         expect(exactly(written)).toEqual(asText(JSON.parse(written)));
       }),
-      { numRuns: 3_000 },
+      { numRuns: runs(3_000) },
     );
     for (const broken of ['', '{', '"', '"\\', '[1', '[1,]', '{"a":1', '"a', 'tru', '[1 2]']) {
       expect(() => exactly(broken), broken).toThrow(SyntaxError);
@@ -269,7 +270,7 @@ describe('numbers', () => {
         // as other programs write it
         expect(sats(String(amount / 1e8), 'value')).toBe(amount);
       }),
-      { numRuns: 5_000 },
+      { numRuns: runs(5_000) },
     );
   });
 

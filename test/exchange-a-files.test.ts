@@ -4,6 +4,7 @@ import { describe, expect, test } from 'vitest';
 import { TradeFileDecoder } from '../pipelines/sources/exchange_a/decode.ts';
 import { generateDay } from '../pipelines/sources/exchange_a/generate.ts';
 import type { DecodedItem } from '../pipelines/sources/types.ts';
+import { runs } from './support/seed.ts';
 import { decimal, EXCHANGE_A, fileOf, pieceSizes, shapes } from './support/trade-layouts.ts';
 import { decodeFile, decodeInPieces, endsOf, refusalOf, runsOf } from './support/trades.ts';
 
@@ -62,7 +63,7 @@ describe('a month', () => {
         const order = items.map((item) => item.partition.key);
         expect(order).toEqual([...order].sort());
       }),
-      { numRuns: 150 },
+      { numRuns: runs(150) },
     );
   });
 

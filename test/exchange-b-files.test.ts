@@ -7,6 +7,7 @@ import { describe, expect, test } from 'vitest';
 import { exactProduct } from '../pipelines/sources/exchange_b/decode.ts';
 import { generateLines } from '../pipelines/sources/exchange_b/generate.ts';
 import { exactDecimal, fixed } from './support/decimals.ts';
+import { runs } from './support/seed.ts';
 import { decimal, EXCHANGE_B, fileOf } from './support/trade-layouts.ts';
 import { decodeFile, factsOf, rawOf, refusalOf, runsOf } from './support/trades.ts';
 
@@ -104,7 +105,7 @@ describe('the quote quantity', () => {
       fc.property(decimal, decimal, (price, size) => {
         expect(exactProduct(price, size)).toBe(Number(fixed(String(exactDecimal(price) * exactDecimal(size)), 60)));
       }),
-      { numRuns: 2000 },
+      { numRuns: runs(2000) },
     );
   });
 });

@@ -9,6 +9,7 @@ import { HeldRows } from '../pipelines/sources/exchange_c/held-rows.ts';
 import type { DecodedItem } from '../pipelines/sources/types.ts';
 import { exchangeCSpotTrades } from '../shared/registry/datasets/exchange_c_spot_trades.ts';
 import { windowOf } from '../shared/registry/partitions.ts';
+import { runs } from './support/seed.ts';
 import { decimal, EXCHANGE_C, fileOf } from './support/trade-layouts.ts';
 import { decodeFile, decodeInPieces, factsOf, rawOf, refusalOf, runsOf } from './support/trades.ts';
 
@@ -71,7 +72,7 @@ describe('a file', () => {
           expect(factsOf(items)).toEqual({ ...factsOf(sorted), repeats_dropped: again.length });
         },
       ),
-      { numRuns: 300 },
+      { numRuns: runs(300) },
     );
   });
 

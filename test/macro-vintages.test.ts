@@ -24,6 +24,7 @@ import {
   type Said,
   startMacroProvider,
 } from './support/macro-provider.ts';
+import { runs } from './support/seed.ts';
 
 const KEY = 'k3y/of+the provider';
 const UNRATE = SERIES.find(({ seriesId }) => seriesId === 'UNRATE')!;
@@ -283,7 +284,7 @@ test('vintages of any split into windows, each by itself, are those of one windo
       expect(split).toEqual(rowsOf(vintagesOf(parsed(observationsIn(all, first, last)), new Map())));
       expect(split).toEqual(changesIn(all));
     }),
-    { numRuns: 500 },
+    { numRuns: runs(500) },
   );
 });
 

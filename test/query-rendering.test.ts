@@ -11,6 +11,7 @@ import { BUFFER_BYTES, Out } from '../serving/rendering/out.ts';
 import { maxStringBytes, writeString, writeUuid } from '../serving/rendering/strings.ts';
 import { POSTGRES_EPOCH_MS, TimestampWriter } from '../serving/rendering/timestamps.ts';
 import type { Field } from '../shared/registry/index.ts';
+import { runs } from './support/seed.ts';
 
 const RUNS = 20_000;
 const bytes = Buffer.alloc(64 * 1024);
@@ -33,7 +34,7 @@ describe('numbers', () => {
       fc.property(values, (value) => {
         expect(written(writeFloat(view, 0, value))).toBe(JSON.stringify(value));
       }),
-      { numRuns: RUNS },
+      { numRuns: runs(RUNS) },
     );
     for (const value of [0, -0, 1e-6, 9.99999e-7, 1e7, 9_999_999.99999999, 2 ** 53, 1e21, 5e-324, 0.1 + 0.2]) {
       expect(written(writeFloat(view, 0, value))).toBe(JSON.stringify(value));
@@ -64,7 +65,7 @@ describe('numbers', () => {
         cell.setBigInt64(0, value);
         expect(written(writeInt64(view, 0, cell.getInt32(0), cell.getUint32(4)))).toBe(String(value));
       }),
-      { numRuns: RUNS },
+      { numRuns: runs(RUNS) },
     );
   });
 });
@@ -80,7 +81,7 @@ describe('timestamps', () => {
           expect(written(writer.write(view, 0, value))).toBe(new Date(value).toISOString());
         }
       }),
-      { numRuns: RUNS },
+      { numRuns: runs(RUNS) },
     );
   });
 });
@@ -94,7 +95,7 @@ describe('text', () => {
         expect(end).toBeLessThanOrEqual(maxStringBytes(from.length));
         expect(written(end)).toBe(JSON.stringify(text));
       }),
-      { numRuns: RUNS },
+      { numRuns: runs(RUNS) },
     );
     const control = String.fromCharCode(...Array.from({ length: 128 }, (_, code) => code));
     expect(written(writeString(bytes, 0, Buffer.from(control), 0, 128))).toBe(JSON.stringify(control));
@@ -183,7 +184,7 @@ describe('rows', () => {
       fc.property(cases, ([names, rows]) => {
         expect(render(names, rows).text).toBe(expectedText(names, rows));
       }),
-      { numRuns: 2000 },
+      { numRuns: runs(2000) },
     );
   });
 
@@ -208,7 +209,7 @@ describe('the JSON parser', () => {
         const text = JSON.stringify(value, null, indent);
         expect(JSON.stringify(parseJson(text), withBigInts)).toBe(JSON.stringify(JSON.parse(text)));
       }),
-      { numRuns: 2000 },
+      { numRuns: runs(2000) },
     );
   });
 
@@ -221,7 +222,7 @@ describe('the JSON parser', () => {
         if (ours instanceof JsonFault && /second time/.test(ours.message)) expect(theirs).not.toBeInstanceOf(Error);
         else expect(ours instanceof Error).toBe(theirs instanceof Error);
       }),
-      { numRuns: 50_000 },
+      { numRuns: runs(50_000) },
     );
   });
 

@@ -25,6 +25,7 @@ import {
   writeRow,
 } from './support/generated-rows.ts';
 import { READERS } from './support/read-back.ts';
+import { runs } from './support/seed.ts';
 import { createTestEnv, execute, type TestEnv } from './support/stack.ts';
 
 const ARROW = REPRESENTATIONS.find(({ mediaType }) => mediaType.includes('arrow'))!;
@@ -59,7 +60,7 @@ describe.for(REPRESENTATIONS)('$mediaType', (representation) => {
         // The clock that hands on what is complete leaves no trace.
         expect(body.equals(bodyOf(representation, { ...generated, flushBefore: new Set() }))).toBe(true);
       }),
-      { numRuns: 1000 },
+      { numRuns: runs(1000) },
     );
   });
 

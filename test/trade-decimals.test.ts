@@ -4,6 +4,7 @@ import { expect, test } from 'vitest';
 import { DecimalReader, ExactBuckets } from '../pipelines/rows/exact-decimal.ts';
 import { HIGH_DIGITS, LOW_DIGITS, MAX_SCALE, nearestQuotient } from '../pipelines/sources/trades/nearest.ts';
 import { RowReader } from '../pipelines/sources/trades/row-reader.ts';
+import { runs } from './support/seed.ts';
 
 const digitsOf = (length: number) => fc.stringMatching(new RegExp(`^[1-9][0-9]{${length - 1}}$`));
 const anyDigits = fc.integer({ min: 1, max: HIGH_DIGITS + LOW_DIGITS }).chain(digitsOf);
@@ -34,7 +35,7 @@ test('a quotient of many digits is the nearest float, or said to be too close to
         expect(found).toBe(Number(`${text}e-${scale}`));
       }
     }),
-    { numRuns: 10_000 },
+    { numRuns: runs(10_000) },
   );
   // Ties are found out, and little else is.
   expect(uncertain).toBeGreaterThan(50);
@@ -53,7 +54,7 @@ test('so is a product with a factor', () => {
         if (!Number.isNaN(found)) expect(found).toBe(exact);
       },
     ),
-    { numRuns: 10_000 },
+    { numRuns: runs(10_000) },
   );
 });
 
@@ -75,7 +76,7 @@ test('the publishing side reads what the language reads', () => {
       expect(reader.at).toBe(1 + text.length);
       expect(reader.magnitude(Buffer.from(`${text}\n`), 0, 0)).toBe(Number(text));
     }),
-    { numRuns: 6000 },
+    { numRuns: runs(6000) },
   );
 });
 
@@ -96,7 +97,7 @@ test('the projecting side reads the same and sums it exactly, whatever it is mad
       }
       expect(sums.value(0)).toBe(Number(`${exact}e-60`));
     }),
-    { numRuns: 1500 },
+    { numRuns: runs(1500) },
   );
 });
 

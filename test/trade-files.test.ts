@@ -5,6 +5,7 @@ import { describe, expect, test } from 'vitest';
 import { MAX_ROW_BYTES } from '../pipelines/sources/trades/line-feeder.ts';
 import type { DecodedItem } from '../pipelines/sources/types.ts';
 import { rint } from './support/decimals.ts';
+import { runs } from './support/seed.ts';
 import {
   decimal,
   fileOf,
@@ -57,7 +58,7 @@ describe.each(LAYOUTS)('a file of $dataset.key', (layout) => {
         // The events are the rows' own bytes, line ends apart.
         expect(rawOf(items)).toBe(written.map((line) => `${line}\n`).join(''));
       }),
-      { numRuns: 300 },
+      { numRuns: runs(300) },
     );
   });
 
@@ -70,7 +71,7 @@ describe.each(LAYOUTS)('a file of $dataset.key', (layout) => {
         expect(comparable(decodeFile(layout, file, { frame, pieces }))).toEqual(whole);
         expect(comparable(decodeFile(layout, file, { frame, pieces: [1] }))).toEqual(whole);
       }),
-      { numRuns: 150 },
+      { numRuns: runs(150) },
     );
   });
 
@@ -104,7 +105,7 @@ describe.each(LAYOUTS)('a file of $dataset.key', (layout) => {
         }
         expect(next).toBe(list.length);
       }),
-      { numRuns: 150 },
+      { numRuns: runs(150) },
     );
   });
 

@@ -11,6 +11,7 @@ import { TidemarkError } from '../shared/errors.ts';
 import { nativeRecountSql } from '../shared/proof/recount.ts';
 import { ALIGNED_COLUMNS } from '../shared/registry/aligned-storage.ts';
 import { exactDecimal, fixed } from './support/decimals.ts';
+import { runs } from './support/seed.ts';
 import { createTestEnv, type TestEnv } from './support/stack.ts';
 import {
   decimal,
@@ -116,7 +117,7 @@ describe.each(LAYOUTS)('the row projector of $dataset.key', (layout) => {
         const expected = list.map(({ texts }) => texts.map((text, index) => cellOf(types[index], text)));
         expect(project(layout, list, frame).stored).toEqual(expected);
       }),
-      { numRuns: 300 },
+      { numRuns: runs(300) },
     );
   });
 
@@ -132,7 +133,7 @@ describe.each(LAYOUTS)('the row projector of $dataset.key', (layout) => {
         const { projector } = project(layout, list, frame);
         expect(alignedOf(layout, projector)).toEqual(naiveSeconds(layout, list, 3));
       }),
-      { numRuns: 300 },
+      { numRuns: runs(300) },
     );
   });
 
