@@ -12,7 +12,7 @@ const DAYS = dayNames('2024-01-01', 31);
 const ROWS = 100;
 const [A, B] = VENDORS;
 const POISONED = DAYS[12];
-const INTERRUPTIONS = 4;
+const INTERRUPTIONS = 2;
 
 let system: System;
 const settings: Record<string, string> = {};

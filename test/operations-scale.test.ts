@@ -24,7 +24,7 @@ import {
 import { startVendorServer } from './support/vendor-server.ts';
 
 const DAYS = dayNames('2024-06-01', 6);
-const ROWS = 20_000;
+const ROWS = 5000;
 const STREAM_BYTES = 1 << 28;
 const KEY = 'key-of-the-scale-test';
 

@@ -190,107 +190,107 @@ describe('stored rows that were altered by hand', () => {
   });
 });
 
-describe('a stored row that was altered by hand', () => {
+// One system for the three: each test leaves all days proved, and sound.
+describe('three days', () => {
   beforeAll(() => create());
   afterAll(() => system[Symbol.asyncDispose]());
 
-  test('replay finds and replaces it also where nobody verified', async () => {
-    await damage();
-    const replay = await system.run(['replay', DATASET, '--from', DAYS[1], '--to', DAYS[1]]);
-    expect([replay.exit, states(replay.json)]).toEqual([0, ['replaced']]);
-    expect(unitOf(replay.json, DAYS[1]).reason).toMatch(/rows_hash/);
-    expect(await system.digests()).toEqual(digests);
-    expect(states((await system.run(['replay', DATASET])).json)).toEqual(['identical', 'identical', 'identical']);
+  describe('a stored row that was altered by hand', () => {
+    test('replay finds and replaces it also where nobody verified', async () => {
+      await damage();
+      const replay = await system.run(['replay', DATASET, '--from', DAYS[1], '--to', DAYS[1]]);
+      expect([replay.exit, states(replay.json)]).toEqual([0, ['replaced']]);
+      expect(unitOf(replay.json, DAYS[1]).reason).toMatch(/rows_hash/);
+      expect(await system.digests()).toEqual(digests);
+      expect(states((await system.run(['replay', DATASET])).json)).toEqual(['identical', 'identical', 'identical']);
+    });
+
+    test('replay of days outside the range given leaves them alone', async () => {
+      await damage();
+      expect(states((await system.run(['replay', DATASET, '--from', DAYS[2]])).json)).toEqual(['identical']);
+      expect(states((await system.run(['verify', DATASET, '--to', DAYS[0]])).json)).toEqual(['proved']);
+      expect(states((await system.run(['replay', DATASET])).json)).toEqual(['identical', 'replaced', 'identical']);
+    });
   });
 
-  test('replay of days outside the range given leaves them alone', async () => {
-    await damage();
-    expect(states((await system.run(['replay', DATASET, '--from', DAYS[2]])).json)).toEqual(['identical']);
-    expect(states((await system.run(['verify', DATASET, '--to', DAYS[0]])).json)).toEqual(['proved']);
-    expect(states((await system.run(['replay', DATASET])).json)).toEqual(['identical', 'replaced', 'identical']);
-  });
-});
+  describe('a day that verify quarantined', () => {
+    beforeEach(async () => {
+      await damage();
+      expect((await system.run(['verify', DATASET])).exit).toBe(1);
+    });
 
-describe('a day that verify quarantined', () => {
-  beforeEach(async () => {
-    await create();
-    await damage();
-    expect((await system.run(['verify', DATASET])).exit).toBe(1);
-    return () => system[Symbol.asyncDispose]();
-  });
+    test('is not touched by a backfill, and is re-ingested as a new revision', async () => {
+      const refused = await system.backfill(DAYS[0], DAYS[2]);
+      expect([refused.exit, unitOf(refused.json, DAYS[1]).code]).toEqual([1, 'PARTITION_PROOF_FAILED']);
+      const again = await system.reingest(DAYS[1], DAYS[1], 'a row was altered');
+      expect([again.exit, again.json.units]).toEqual([
+        0,
+        [{ dataset: DATASET, partition: DAYS[1], state: 'proved', rows: ROWS }],
+      ]);
+      const after = await system.digests();
+      expect(after[DAYS[1]]).toEqual({ ...digests[DAYS[1]], revision: 2 });
+      expect((await coverage()).proved).toBe(ALL);
+      expect(await compareNative(system, csv, system.env.dir)).toEqual([3 * ROWS, 3 * ROWS, 0, 0]);
+    });
 
-  test('is not touched by a backfill, and is re-ingested as a new revision', async () => {
-    const refused = await system.backfill(DAYS[0], DAYS[2]);
-    expect([refused.exit, unitOf(refused.json, DAYS[1]).code]).toEqual([1, 'PARTITION_PROOF_FAILED']);
-    const again = await system.reingest(DAYS[1], DAYS[1], 'a row was altered');
-    expect([again.exit, again.json.units]).toEqual([
-      0,
-      [{ dataset: DATASET, partition: DAYS[1], state: 'proved', rows: ROWS }],
-    ]);
-    const after = await system.digests();
-    expect(after[DAYS[1]]).toEqual({ ...digests[DAYS[1]], revision: 2 });
-    expect((await coverage()).proved).toBe(ALL);
-    expect(await compareNative(system, csv, system.env.dir)).toEqual([3 * ROWS, 3 * ROWS, 0, 0]);
-  });
-
-  test('stays out of service when the vendor has a bad document now', async () => {
-    await writeDocument(system.vendor, DAYS[1], `${csvOfDay(1)}garbage\n`);
-    const { exit, json } = await system.reingest(DAYS[1], DAYS[1], 'try');
-    expect([exit, unitOf(json, DAYS[1]).code]).toEqual([1, 'SOURCE_ROW_INVALID']);
-    expect((await coverage()).proved).not.toBe(ALL);
-    const status = await system.status();
-    expect(status.partitions).toMatchObject({ proved: 2, missing: 0, quarantined: 1 });
-    // A try is no proof: without a reason the day stays as it is.
-    expect(unitOf((await system.backfill(DAYS[1], DAYS[1])).json, DAYS[1]).state).toBe('quarantined');
-    await writeDocument(system.vendor, DAYS[1], csvOfDay(1));
-    expect((await system.reingest(DAYS[1], DAYS[1], 'right now')).exit).toBe(0);
-    expect((await coverage()).proved).toBe(ALL);
-    expect(await compareNative(system, csv, system.env.dir)).toEqual([3 * ROWS, 3 * ROWS, 0, 0]);
-  });
-});
-
-describe('verify', () => {
-  beforeEach(async () => {
-    await create();
-    return () => system[Symbol.asyncDispose]();
+    test('stays out of service when the vendor has a bad document now', async () => {
+      await writeDocument(system.vendor, DAYS[1], `${csvOfDay(1)}garbage\n`);
+      const { exit, json } = await system.reingest(DAYS[1], DAYS[1], 'try');
+      expect([exit, unitOf(json, DAYS[1]).code]).toEqual([1, 'SOURCE_ROW_INVALID']);
+      expect((await coverage()).proved).not.toBe(ALL);
+      const status = await system.status();
+      expect(status.partitions).toMatchObject({ proved: 2, missing: 0, quarantined: 1 });
+      // A try is no proof: without a reason the day stays as it is.
+      expect(unitOf((await system.backfill(DAYS[1], DAYS[1])).json, DAYS[1]).state).toBe('quarantined');
+      await writeDocument(system.vendor, DAYS[1], csvOfDay(1));
+      expect((await system.reingest(DAYS[1], DAYS[1], 'right now')).exit).toBe(0);
+      expect((await coverage()).proved).toBe(ALL);
+      expect(await compareNative(system, csv, system.env.dir)).toEqual([3 * ROWS, 3 * ROWS, 0, 0]);
+    });
   });
 
-  test('of a partition that became another revision meanwhile says so, and quarantines nothing', async () => {
-    const catalog = new Catalog(system.client);
-    const row = await catalog.partition(exchangeASpotTrades, DAYS[1]);
-    await writeDocument(system.vendor, DAYS[1], csvOfDay(1, 99));
-    expect((await system.reingest(DAYS[1], DAYS[1], 'other content')).exit).toBe(0);
-    await using client = await connect({ url: system.env.databaseUrl, name: 'verify test' });
-    await using connection = await connectNats(system.env.natsUrl, 'verify test');
-    const needs = {
-      dataset: exchangeASpotTrades,
-      client,
-      catalog,
-      connection,
-      projection: projectionOf(exchangeASpotTrades),
-      batchBytes: 1 << 23,
-      deep: false,
-    };
-    await faultOf(verifyPartition(row!, needs), 'PARTITION_CHANGED');
-    expect((await coverage()).proved).toBe(ALL);
-    expect((await verifyPartition((await catalog.partition(exchangeASpotTrades, DAYS[1]))!, needs)).state).toBe(
-      'proved',
-    );
-  });
+  describe('verify', () => {
+    test('and replay fail, naming the day, where the log no longer holds its frames', async () => {
+      const before = await system.digests();
+      await system.rows(`update attempts set manifest_sequence = manifest_sequence - 1 where partition_key = $1`, [
+        DAYS[1],
+      ]);
+      const deep = await system.run(['verify', DATASET, '--deep']);
+      expect([deep.exit, states(deep.json)]).toEqual([1, ['proved', 'failed', 'proved']]);
+      expect(unitOf(deep.json, DAYS[1])).toMatchObject({ code: 'LOG_FRAME_CORRUPT' });
+      const replay = await system.run(['replay', DATASET]);
+      expect([replay.exit, states(replay.json)]).toEqual([1, ['identical', 'failed', 'identical']]);
+      // What is served was not found wanting: it is served on.
+      expect((await coverage()).proved).toBe(ALL);
+      expect(await system.digests()).toEqual(before);
+      expect(await system.leftovers()).toEqual([]);
+      await system.rows(`update attempts set manifest_sequence = manifest_sequence + 1 where partition_key = $1`, [
+        DAYS[1],
+      ]);
+    });
 
-  test('and replay fail, naming the day, where the log no longer holds its frames', async () => {
-    await system.rows(`update attempts set manifest_sequence = manifest_sequence - 1 where partition_key = $1`, [
-      DAYS[1],
-    ]);
-    const deep = await system.run(['verify', DATASET, '--deep']);
-    expect([deep.exit, states(deep.json)]).toEqual([1, ['proved', 'failed', 'proved']]);
-    expect(unitOf(deep.json, DAYS[1])).toMatchObject({ code: 'LOG_FRAME_CORRUPT' });
-    const replay = await system.run(['replay', DATASET]);
-    expect([replay.exit, states(replay.json)]).toEqual([1, ['identical', 'failed', 'identical']]);
-    // What is served was not found wanting: it is served on.
-    expect((await coverage()).proved).toBe(ALL);
-    expect(await system.digests()).toEqual(digests);
-    expect(await system.leftovers()).toEqual([]);
+    test('of a partition that became another revision meanwhile says so, and quarantines nothing', async () => {
+      const catalog = new Catalog(system.client);
+      const row = await catalog.partition(exchangeASpotTrades, DAYS[1]);
+      await writeDocument(system.vendor, DAYS[1], csvOfDay(1, 99));
+      expect((await system.reingest(DAYS[1], DAYS[1], 'other content')).exit).toBe(0);
+      await using client = await connect({ url: system.env.databaseUrl, name: 'verify test' });
+      await using connection = await connectNats(system.env.natsUrl, 'verify test');
+      const needs = {
+        dataset: exchangeASpotTrades,
+        client,
+        catalog,
+        connection,
+        projection: projectionOf(exchangeASpotTrades),
+        batchBytes: 1 << 23,
+        deep: false,
+      };
+      await faultOf(verifyPartition(row!, needs), 'PARTITION_CHANGED');
+      expect((await coverage()).proved).toBe(ALL);
+      expect((await verifyPartition((await catalog.partition(exchangeASpotTrades, DAYS[1]))!, needs)).state).toBe(
+        'proved',
+      );
+    });
   });
 });
 
