@@ -39,7 +39,7 @@ async function check(world: World, body: Body): Promise<void> {
   expect(answer.json.row_count).toBe(rows.length);
 }
 
-describe.each([1, 2, 3])('worlds of seed %i', (seed) => {
+describe.each([1, 2])('worlds of seed %i', (seed) => {
   const all = worlds(seed);
   beforeAll(async () => {
     for (const world of all) await loadWorld(env.databaseUrl, world);
@@ -51,7 +51,7 @@ describe.each([1, 2, 3])('worlds of seed %i', (seed) => {
       await check(world, { mode });
       await fc.assert(
         fc.asyncProperty(bodiesOf(world, mode), (body) => check(world, body)),
-        { numRuns: 60 },
+        { numRuns: 40 },
       );
     });
 
@@ -98,7 +98,7 @@ describe('samples', () => {
     const filters = clause ? [clause] : undefined;
     const rows = expected(world, { mode, filters }).map((row) => JSON.stringify(row));
     const counts = new Map(rows.map((row) => [row, 0]));
-    const [draws, n_random] = [150, Math.ceil(rows.length / 6)];
+    const [draws, n_random] = [75, Math.ceil(rows.length / 6)];
     for (let random_seed = 1; random_seed <= draws; random_seed++) {
       const { json } = await serving.query({ sources: [key], mode, n_random, random_seed, filters });
       for (const row of json.rows) counts.set(JSON.stringify(row), counts.get(JSON.stringify(row))! + 1);
