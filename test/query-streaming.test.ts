@@ -13,10 +13,12 @@ import { API_KEY, eventually, SAMPLE_MATRIX, type Serving, startServing } from '
 import { createMigratedEnv, execute, type TestEnv } from './support/stack.ts';
 
 const ROWS_PER_DAY = 750_000;
-const DAYS = 4;
+const DAYS = 3;
 const ALL = { sources: [DATASET] };
 /** 140 MB as JSON: more than sockets and buffers hold, and than memory may grow by. */
 const ONE_DAY = { ...ALL, time_range: ['2024-05-02T00:00:00Z', '2024-05-03T00:00:00Z'] };
+/** 70 MB: still more than sockets and buffers hold. */
+const HALF_A_DAY = { ...ALL, time_range: ['2024-05-02T00:00:00Z', '2024-05-02T12:00:00Z'] };
 /** Nobody is cut off, or refused, because this machine is busy. */
 const PATIENT = { SVC_QUERY_QUEUE_TIMEOUT_MS: '120000', SVC_QUERY_STALL_TIMEOUT_MS: '600000' };
 
@@ -68,7 +70,7 @@ async function lockTable(table: string): Promise<() => Promise<void>> {
 }
 
 describe('large answers', () => {
-  test('three million rows in flat memory, complete and in order', async () => {
+  test('millions of rows in flat memory, complete and in order', async () => {
     await using server = await startProcess();
     const small = await count(await server.post({ ...ALL, n_rows: 10 }));
     expect(small.rows).toBe(10);
@@ -80,7 +82,7 @@ describe('large answers', () => {
     const aligned = await count(await server.post({ ...ALL, mode: 'aligned_1s' }));
     expect(aligned.tail).toContain(`"row_count":${DAYS * 86_400}}`);
     const peak = await server.peakBytes();
-    // 570 MB went through; what grows is the collector's room and the buffers in turn.
+    // 430 MB went through; what grows is the collector's room and the buffers in turn.
     expect(peak - before).toBeLessThan(150 * 2 ** 20);
   });
 
@@ -88,7 +90,7 @@ describe('large answers', () => {
   test.for([
     ['text/csv', 'gzip'],
     ['application/vnd.apache.arrow.stream', 'zstd'],
-  ])('three million rows in %s as %s in flat memory, counted by their trailer', async ([mediaType, coding]) => {
+  ])('millions of rows in %s as %s in flat memory, counted by their trailer', async ([mediaType, coding]) => {
     await using server = await startProcess();
     await count(await server.post({ ...ALL, n_rows: 10 }));
     const before = await server.residentBytes();
@@ -118,14 +120,14 @@ describe('large answers', () => {
       settings: { SVC_QUERY_MAX_CONCURRENCY: '2', ...PATIENT },
     });
     const { plain } = serving.app.slots;
-    const slow = await Promise.all([1, 2].map(() => serving.open(post(ONE_DAY))));
+    const slow = await Promise.all([1, 2].map(() => serving.open(post(HALF_A_DAY))));
     for (const response of slow) response.pause();
     await expect.poll(() => plain.load).toEqual({ running: 0, waiting: 0, parked: 2 });
     const quick = await Promise.all([1, 2, 3, 4].map(() => serving.query({ ...ALL, n_rows: 1 })));
     expect(quick.map(({ status }) => status)).toEqual([200, 200, 200, 200]);
     // They go on, in a slot like any other, and get all of it.
     expect(await Promise.all(slow.map(async (response) => (await count(response)).rows))).toEqual(
-      slow.map(() => ROWS_PER_DAY),
+      slow.map(() => ROWS_PER_DAY / 2),
     );
     await expect.poll(() => plain.load).toEqual({ running: 0, waiting: 0, parked: 0 });
   });
@@ -138,7 +140,7 @@ describe('large answers', () => {
     const { plain } = serving.app.slots;
     const slow: IncomingMessage[] = [];
     for (let reader = 0; reader <= PARKED_PER_SLOT; reader++) {
-      const response = await serving.open(post(ONE_DAY));
+      const response = await serving.open(post(HALF_A_DAY));
       response.pause();
       slow.push(response);
     }
@@ -152,14 +154,14 @@ describe('large answers', () => {
         ),
       ),
     );
-    expect(outcomes.toSorted()).toEqual([...Array(PARKED_PER_SLOT).fill(ROWS_PER_DAY), 'ECONNRESET']);
+    expect(outcomes.toSorted()).toEqual([...Array(PARKED_PER_SLOT).fill(ROWS_PER_DAY / 2), 'ECONNRESET']);
     await expect.poll(() => plain.load).toEqual({ running: 0, waiting: 0, parked: 0 });
     expect((await serving.query({ ...ALL, n_rows: 1 })).status).toBe(200);
   });
 
-  test('n_rows of millions starts where it should', async () => {
+  test('n_rows of more than a day starts where it should', async () => {
     await using serving = await startServing({ databaseUrl: env.databaseUrl });
-    const n_rows = 2 * ROWS_PER_DAY + 12_345;
+    const n_rows = ROWS_PER_DAY + 12_345;
     const answer = await count(await serving.open(post({ ...ALL, n_rows, fields: ['trade_id'] })));
     expect(answer.rows).toBe(n_rows);
     expect(answer.head).toContain(`[{"trade_id":${DAYS * ROWS_PER_DAY - n_rows + 1}}`);
@@ -197,7 +199,9 @@ describe('readers that go away', () => {
       const hanging = httpRequest(`${serving.url}/v1/raw/query`, { method: 'POST', headers: { 'X-API-Key': API_KEY } });
       hanging.on('error', () => {});
       hanging.end(JSON.stringify(ALL));
-      await eventually(async () => (await busyBackends()) === 1, 'the read waits in the database');
+      // Between its statements nothing is to be cancelled: it is seen at the lock, not merely at work.
+      const waiting = () => backends(`and wait_event_type = 'Lock'`);
+      await eventually(async () => (await waiting()) === 1, 'the read waits in the database');
       hanging.destroy();
       // By itself the database looks for lost clients every 5 s.
       await eventually(() => database.cancels === 1, 'the database is told');
