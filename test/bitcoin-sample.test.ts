@@ -3,8 +3,8 @@ import { expect, test } from 'vitest';
 import { BitcoinSystem, eachOfSix } from './support/bitcoin-system.ts';
 import { startChain } from './support/regtest.ts';
 
-const SAMPLE_TIP = 30;
-const TIP = 35;
+const SAMPLE_TIP = 10;
+const TIP = 13;
 
 /** As a sample leaves it: proved rows of another chain, marked synthetic. */
 async function withSample(): Promise<BitcoinSystem> {

@@ -277,7 +277,7 @@ describe('recovering', () => {
     const urls = [stack.databaseUrl, stack.natsUrl];
     await execute(stack.databaseUrl, 'CREATE TABLE kept (v int)');
     await addMessage(stack.natsUrl, 'zero');
-    for (let round = 1; round <= 3; round++) {
+    for (let round = 1; round <= 2; round++) {
       await execute(stack.databaseUrl, `INSERT INTO kept VALUES (${round})`);
       await addMessage(stack.natsUrl, String(round));
       const before = pidsOf(stack);
@@ -289,8 +289,8 @@ describe('recovering', () => {
       await until('PostgreSQL answers', () => rows(stack.databaseUrl));
     }
     expect([stack.databaseUrl, stack.natsUrl]).toEqual(urls);
-    expect(await rows(stack.databaseUrl)).toEqual([1, 2, 3]);
-    expect(await messages(stack.natsUrl)).toEqual(['zero', '1', '2', '3']);
+    expect(await rows(stack.databaseUrl)).toEqual([1, 2]);
+    expect(await messages(stack.natsUrl)).toEqual(['zero', '1', '2']);
   });
 
   test('two supervisors of one stack start a killed server once', async () => {
