@@ -4,14 +4,17 @@ import { join } from 'node:path';
 import { consecutiveDays, type DayOptions, writeDay } from '../../pipelines/sources/exchange_a/generate.ts';
 import { csvOf, SYMBOL, type System } from './pipeline.ts';
 
-export const DAYS: readonly DayOptions[] = [
-  ...consecutiveDays({ from: '2024-03-01', to: '2024-03-02', rowsPerDay: 30_000, seed: 1, timeUnit: 'ms' }),
+const threeDays = (rowsPerDay: number, last: number): readonly DayOptions[] => [
+  ...consecutiveDays({ from: '2024-03-01', to: '2024-03-02', rowsPerDay, seed: 1, timeUnit: 'ms' }),
   {
-    ...consecutiveDays({ from: '2024-03-03', to: '2024-03-03', rowsPerDay: 40_000, seed: 2, timeUnit: 'us' })[0],
-    firstId: 60_001,
+    ...consecutiveDays({ from: '2024-03-03', to: '2024-03-03', rowsPerDay: last, seed: 2, timeUnit: 'us' })[0],
+    firstId: 2 * rowsPerDay + 1,
     header: true,
   },
 ];
+export const DAYS = threeDays(30_000, 40_000);
+/** For those that take them in again and again. */
+export const SMALL_DAYS = threeDays(8000, 9000);
 export const [FROM, , TO] = DAYS.map(({ day }) => day);
 
 /** As the vendor has them. @returns the paths of the same rows as plain CSV, in order. */
