@@ -57,14 +57,14 @@ describe.each(ROW_ROUTES)('$path', (route) => {
   const hasRows = route.style.kind === 'query' || route.style.dataset === DATASET;
 
   test('answers what is right with the rows it asks for, or says why not', async () => {
-    const runs = isQuery ? 300 : hasRows ? 150 : 40;
+    const runs = isQuery ? 180 : hasRows ? 90 : 25;
     const seen = await check(route, rightRequests(route.style, setups.requests), runs);
     if (hasRows) expect(seen.get('200')).toBeGreaterThan(runs / 10);
   });
 
   test('answers everything else as the contract says', async () => {
-    const seen = await check(route, anyRequests(route.style, setups.requests), isQuery ? 350 : 80);
-    expect(seen.get(`409 ${isQuery ? 'QUERY' : 'HISTORICAL'}_CONTRACT_ERROR`)).toBeGreaterThan(15);
+    const seen = await check(route, anyRequests(route.style, setups.requests), isQuery ? 200 : 60);
+    expect(seen.get(`409 ${isQuery ? 'QUERY' : 'HISTORICAL'}_CONTRACT_ERROR`)).toBeGreaterThan(10);
   });
 });
 

@@ -101,13 +101,13 @@ const ended = (child: { exitCode: number | null; signalCode: string | null } & N
 /** Dozens of processes are started one after the other: on a busy machine that alone takes minutes. */
 const LONG_MS = 600_000;
 
-test('killed twenty times at random moments, workers finish every export once, with the same bytes', {
+test('killed ten times at random moments, workers finish every export once, with the same bytes', {
   timeout: LONG_MS,
 }, async () => {
-  const random = seededRandom(20);
+  const random = seededRandom(10);
   const settings = { SVC_EXPORT_MAX_CRASHES: '1000' };
   const ids: string[] = [];
-  for (let kill = 0; kill < 20; kill++) {
+  for (let kill = 0; kill < 10; kill++) {
     // There is always one that nobody has tried: those of the dead come again after the lease.
     ids.push(await submit());
     const worker = startWorker(settings);
