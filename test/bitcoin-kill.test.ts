@@ -15,8 +15,8 @@ beforeAll(async () => {
   bitcoin = await BitcoinSystem.create();
   const chain = await startChain(bitcoin.rpc);
   await addEveryKind(chain);
-  let coins = await makeCoins(chain, 600, 3);
-  for (let block = 0; block < 6; block++) coins = await addBusyBlock(chain, coins, 300);
+  let coins = await makeCoins(chain, 200, 3);
+  for (let block = 0; block < 6; block++) coins = await addBusyBlock(chain, coins, 100);
   await chain.addMany(12);
   tip = chain.height;
 });
