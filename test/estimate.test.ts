@@ -84,7 +84,7 @@ describe('without filters', () => {
           rows === 0 ? { status: 404, code: 'QUERY_NO_DATA' } : { status: 200, code: null },
         );
       }),
-      { numRuns: 60, examples: [[FIRST, FIRST + 5 * DAY_MS]] },
+      { numRuns: 30, examples: [[FIRST, FIRST + 5 * DAY_MS]] },
     );
   });
 
