@@ -16,14 +16,14 @@ import { tracesOf } from './support/trades.ts';
 
 const LARGE: DayOptions = {
   day: '2024-03-02',
-  rows: 120_000,
+  rows: 500_000,
   seed: 11,
   firstId: 700,
   repeats: 0.01,
   order: 'shuffled',
   rpi: true,
 };
-const NEXT: DayOptions = { day: '2024-03-03', rows: 10_000, seed: 12, order: 'shuffled', repeats: 0.01 };
+const NEXT: DayOptions = { day: '2024-03-03', rows: 30_000, seed: 12, order: 'shuffled', repeats: 0.01 };
 const archivePath = (day: string) => `trading/BTCUSDT/BTCUSDT${day}.csv.gz`;
 const envOf = (vendor: string) => ({ SVC_EXCHANGE_C_BASE_URL: pathToFileURL(`${vendor}/`).href });
 const backfill = (system: System, from: string, to = from, env: Record<string, string> = envOf(system.vendor)) =>
@@ -64,14 +64,14 @@ describe('two days', () => {
   });
 
   test('hold exactly the rows of the files, repeats once, as DuckDB reads them', async () => {
-    expect(await compareNative(system, csv, system.env.dir, dataset.key)).toEqual([130_000, 130_000, 0, 0]);
+    expect(await compareNative(system, csv, system.env.dir, dataset.key)).toEqual([530_000, 530_000, 0, 0]);
     const zero = await system.rows(`select count(*) n from ${dataset.native.table} where size = 0`);
-    expect(Number(zero[0].n)).toBeGreaterThan(100);
+    expect(Number(zero[0].n)).toBeGreaterThan(500);
   });
 
   test('have one-second rows equal to what DuckDB computes, for all seconds', async () => {
     const expected = await secondsOfFiles(csv, dataset.key);
-    expect(expected.length).toBeGreaterThan(40_000);
+    expect(expected.length).toBeGreaterThan(80_000);
     const stored = await secondsStored(system, dataset.key);
     expect(stored.length).toBe(expected.length);
     const differing = stored.filter((row, index) => row.some((cell, column) => cell !== expected[index][column]));
@@ -94,7 +94,7 @@ describe('two days', () => {
         .update(`${sorted.join('\n')}\n`)
         .digest('hex'),
     });
-    expect(manifest.repeats_dropped).toBeGreaterThan(700);
+    expect(manifest.repeats_dropped).toBeGreaterThan(3000);
   });
 
   test('are the same sorted: no other digest, nothing to do', async () => {
