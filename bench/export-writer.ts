@@ -1,11 +1,11 @@
 /** A process that writes artifacts, one for each line it is sent, as an export worker does: its memory is its own. */
 import { createInterface } from 'node:readline';
-import { parseJson } from '../serving/contract/json.ts';
 import { parseQuery } from '../serving/contract/query.ts';
 import { poolOptions, WirePool } from '../serving/db/pool.ts';
 import { type ArtifactFormat, writeArtifact } from '../serving/exports/artifact/index.ts';
 import { Reader } from '../serving/read/reader.ts';
 import { BufferPool } from '../serving/rendering/response.ts';
+import { parseJson } from '../shared/strict-json.ts';
 
 export interface Order {
   readonly body: object;

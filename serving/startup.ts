@@ -6,12 +6,12 @@ import { faultsSql } from '../shared/db/read-roles.ts';
 import { explain } from '../shared/errors.ts';
 import { createLogger, type Logger } from '../shared/log/logger.ts';
 import { DATASETS } from '../shared/registry/index.ts';
+import { RightsStore } from '../shared/rights/store.ts';
 import { Params, text } from './db/params.ts';
 import { poolOptions, WirePool } from './db/pool.ts';
 import type { Wire } from './db/wire.ts';
 import { Session } from './read/session.ts';
 import { type ContractRow, contractStatement, violationOf } from './read/storage-contract.ts';
-import { RightsStore } from './rights/store.ts';
 
 /** Name of a check -> `ok`, or what is wrong in a word that may be shown to anyone. */
 export type CheckResults = Readonly<Record<string, string>>;

@@ -9,7 +9,6 @@ import { type CommandSpec, parseCommand } from '../pipelines/cli/options.ts';
 import * as specs from '../pipelines/cli/specs.ts';
 import { parseExport } from '../serving/contract/export.ts';
 import { historicalParser } from '../serving/contract/historical.ts';
-import { parseJson } from '../serving/contract/json.ts';
 import { PROBLEMS } from '../serving/contract/problems.ts';
 import { parseQuery } from '../serving/contract/query.ts';
 import { loadSettings } from '../shared/config/load.ts';
@@ -17,6 +16,7 @@ import { SETTINGS } from '../shared/config/settings.ts';
 import { ERROR_CODES } from '../shared/error-codes.ts';
 import { DATASETS } from '../shared/registry/index.ts';
 import { defaultProfile, postgresSettings } from '../shared/stack/postgres.ts';
+import { parseJson } from '../shared/strict-json.ts';
 import { csvOf, DATASET, type Json, System, writeDocument } from './support/pipeline.ts';
 
 const read = (path: string) => readFileSync(join(ROOT, path), 'utf8');

@@ -3,10 +3,10 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { parseExport } from '../serving/contract/export.ts';
 import { historicalParser } from '../serving/contract/historical.ts';
-import type { Json } from '../serving/contract/json.ts';
 import { distance, nearest } from '../serving/contract/nearest.ts';
 import { parseQuery } from '../serving/contract/query.ts';
 import { DATASETS } from '../shared/registry/index.ts';
+import type { Json } from '../shared/strict-json.ts';
 
 const KEY = 'exchange_a_spot_trades';
 const PARSERS: Readonly<Record<string, (body: Json) => object>> = {

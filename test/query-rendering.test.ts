@@ -1,7 +1,6 @@
 /** The byte writers against JSON.stringify and Date, and the parsers of requests against JSON.parse. */
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { JsonFault, parseJson } from '../serving/contract/json.ts';
 import { ceilMs, parseInstant } from '../serving/contract/time.ts';
 import { Prng } from '../serving/read/prng.ts';
 import { CELL } from '../serving/rendering/cells.ts';
@@ -11,6 +10,7 @@ import { BUFFER_BYTES, Out } from '../serving/rendering/out.ts';
 import { maxStringBytes, writeString, writeUuid } from '../serving/rendering/strings.ts';
 import { POSTGRES_EPOCH_MS, TimestampWriter } from '../serving/rendering/timestamps.ts';
 import type { Field } from '../shared/registry/index.ts';
+import { JsonFault, parseJson } from '../shared/strict-json.ts';
 import { runs } from './support/seed.ts';
 
 const RUNS = 20_000;

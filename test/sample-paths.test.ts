@@ -3,7 +3,6 @@
  * are noted on their way to a real database: a scan is told by the hashes it takes.
  */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import type { Json } from '../serving/contract/json.ts';
 import { parseQuery } from '../serving/contract/query.ts';
 import type { Params } from '../serving/db/params.ts';
 import { poolOptions, WirePool } from '../serving/db/pool.ts';
@@ -11,6 +10,7 @@ import type { Wire } from '../serving/db/wire.ts';
 import { contextOf } from '../serving/read/context.ts';
 import { planRead } from '../serving/read/plan.ts';
 import { Look, Session } from '../serving/read/session.ts';
+import type { Json } from '../shared/strict-json.ts';
 import { alignedOf, DAY_MS, loadDays, randomDay, type Trade } from './support/load-rows.ts';
 import { type Serving, startServing } from './support/serving.ts';
 import { createMigratedEnv, type TestEnv } from './support/stack.ts';

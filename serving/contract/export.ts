@@ -2,8 +2,8 @@
 import { createHash } from 'node:crypto';
 import { z } from 'zod';
 import { DATASET_KEYS, DATASETS, type DatasetKey, type Mode } from '../../shared/registry/index.ts';
+import type { Json, JsonObject } from '../../shared/strict-json.ts';
 import type { ReadRequest, Window } from '../read/types.ts';
-import type { Json, JsonObject } from './json.ts';
 import type { ContractFault } from './problems.ts';
 import { contractsOf, pinnedView, rawFaults, selectors, windowOf } from './raw.ts';
 import { fieldsOf, isObject } from './rules.ts';

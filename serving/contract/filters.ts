@@ -4,9 +4,9 @@
  */
 import type { Range } from '../../shared/db/ranges.ts';
 import type { Dtype, Field } from '../../shared/registry/index.ts';
+import type { Json } from '../../shared/strict-json.ts';
 import { array, bool, float8, int8, type Params, text, timestamptz, uuid } from '../db/params.ts';
 import type { Param } from '../db/wire-messages.ts';
-import type { Json } from './json.ts';
 import type { ContractFault } from './problems.ts';
 import { INSTANT_RULE, type Instant, parseInstant } from './time.ts';
 

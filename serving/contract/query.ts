@@ -1,8 +1,8 @@
 /** The body of POST /v1/raw/query, checked whole: every fault is reported at once. */
 import { z } from 'zod';
 import { DATASET_KEYS, DATASETS, type DatasetKey, type Mode } from '../../shared/registry/index.ts';
+import type { Json } from '../../shared/strict-json.ts';
 import type { ReadRequest, Window } from '../read/types.ts';
-import type { Json } from './json.ts';
 import { contractsOf, pinnedView, rawFaults, selectors, windowOf } from './raw.ts';
 import { fieldsOf, filtersOf, isObject } from './rules.ts';
 import {

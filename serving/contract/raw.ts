@@ -1,8 +1,8 @@
 /** What the bodies of the raw routes, query and export, have in common: keys, and the rules between them. */
 import { z } from 'zod';
 import { type DatasetDefinition, type Mode, shapeOf } from '../../shared/registry/index.ts';
+import type { Json, JsonObject } from '../../shared/strict-json.ts';
 import type { Window } from '../read/types.ts';
-import type { Json, JsonObject } from './json.ts';
 import type { ContractFault } from './problems.ts';
 import { asOfFaults, latestWindow, randomWindow, repeatFaults, seedFaults, selectorFaults } from './rules.ts';
 import { asOf, type Columns, instant, integer, latestRows, randomRows, randomSeed } from './shapes.ts';

@@ -1,9 +1,9 @@
 /** Rules between the keys of a body. They look at the raw body, so that they are reported beside wrong types. */
 import { randomInt } from 'node:crypto';
 import { DATASETS, type DatasetDefinition, type Field } from '../../shared/registry/index.ts';
+import type { Json, JsonObject } from '../../shared/strict-json.ts';
 import type { Window } from '../read/types.ts';
 import { type Filter, MAX_FILTERS, OPERATORS, parseFilter } from './filters.ts';
-import type { Json, JsonObject } from './json.ts';
 import type { ContractFault } from './problems.ts';
 import { type Columns, MAX_FIELDS } from './shapes.ts';
 

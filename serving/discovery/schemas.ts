@@ -1,8 +1,8 @@
 /** Pieces that the answers of several routes have in common. */
 import { z } from 'zod';
 import { DATASET_KEYS } from '../../shared/registry/index.ts';
+import { RIGHTS_STATES } from '../../shared/rights/matrix.ts';
 import { PROBLEMS, type ProblemCode } from '../contract/problems.ts';
-import { RIGHTS_STATES } from '../rights/matrix.ts';
 
 export const utc = (doc: string) =>
   z

@@ -1,8 +1,8 @@
 /** Problems of other routes under the codes of exports. */
 import type { DatasetKey } from '../../shared/registry/index.ts';
+import type { RightsStore } from '../../shared/rights/store.ts';
 import { Problem, type ProblemCode } from '../contract/problems.ts';
 import { checkRights, type Grant } from '../rights/gate.ts';
-import type { RightsStore } from '../rights/store.ts';
 
 const CODES: Partial<Record<ProblemCode, ProblemCode>> = {
   QUERY_CONTRACT_ERROR: 'EXPORT_CONTRACT_ERROR',

@@ -1,8 +1,8 @@
 /** What the database has of an export, as the code sees it. */
 import { DATASETS, type Mode } from '../../shared/registry/index.ts';
+import type { RightsState } from '../../shared/rights/matrix.ts';
 import type { ExportFormat } from '../contract/export.ts';
 import type { Warning } from '../contract/problems.ts';
-import type { RightsState } from '../rights/matrix.ts';
 import type { ExportState } from './states.ts';
 
 /** One file of an artifact, as it was when it was written. */

@@ -2,10 +2,10 @@
 import { createHash } from 'node:crypto';
 import { readFile, stat } from 'node:fs/promises';
 import { basename } from 'node:path';
+import type { RightsStore } from '../../shared/rights/store.ts';
+import type { Json } from '../../shared/strict-json.ts';
 import { parseExport } from '../contract/export.ts';
-import type { Json } from '../contract/json.ts';
 import { contractProblem } from '../http/params.ts';
-import type { RightsStore } from '../rights/store.ts';
 import { type Artifact, type ArtifactDeps, writeArtifact } from './artifact/index.ts';
 import { exportGrant } from './problems.ts';
 import type { StoredArtifact, StoredFile } from './rows.ts';

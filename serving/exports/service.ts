@@ -2,11 +2,11 @@
 import type { Settings } from '../../shared/config/settings.ts';
 import { auditFolderOf, exportRootOf } from '../../shared/exports/places.ts';
 import type { Logger } from '../../shared/log/logger.ts';
+import type { RightsStore } from '../../shared/rights/store.ts';
 import { poolOptions, WirePool } from '../db/pool.ts';
 import type { FreshnessRule } from '../read/judge.ts';
 import { Reader } from '../read/reader.ts';
 import { BufferPool } from '../rendering/response.ts';
-import type { RightsStore } from '../rights/store.ts';
 import { ExportAudit } from './audit.ts';
 import { ExportPlaces } from './places.ts';
 import { QueueConnection } from './queue-connection.ts';

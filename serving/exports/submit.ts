@@ -5,6 +5,7 @@
 import { createHash, randomUUID } from 'node:crypto';
 import type { AuditPayload } from '../../shared/audit/records.ts';
 import { shapeOf } from '../../shared/registry/index.ts';
+import type { RightsStore } from '../../shared/rights/store.ts';
 import type { ExportRequest } from '../contract/export.ts';
 import { Problem } from '../contract/problems.ts';
 import type { Inspector } from '../discovery/inspector.ts';
@@ -12,7 +13,6 @@ import { strictProblem } from '../http/read-problems.ts';
 import { mutableWindowWarning } from '../read/freshness.ts';
 import type { FreshnessRule } from '../read/judge.ts';
 import type { Grant } from '../rights/gate.ts';
-import type { RightsStore } from '../rights/store.ts';
 import { AUDIT_EVENTS, type ExportAudit } from './audit.ts';
 import { judgeExport } from './judge.ts';
 import { exportGrant } from './problems.ts';

@@ -4,9 +4,9 @@
  */
 import { explain, TidemarkError } from '../../shared/errors.ts';
 import { createLogger } from '../../shared/log/logger.ts';
+import { RightsStore } from '../../shared/rights/store.ts';
 import { freshnessRule } from '../read/judge.ts';
 import { shadowedBy } from '../rights/serving-state.ts';
-import { RightsStore } from '../rights/store.ts';
 import { readWorkOrder, untilStopped, usable } from '../work-order.ts';
 import { ExportService } from './service.ts';
 

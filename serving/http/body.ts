@@ -1,6 +1,6 @@
 /** Request bodies: read up to a limit, as JSON whatever their Content-Type. */
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import { type Json, JsonFault, parseJson } from '../contract/json.ts';
+import { type Json, JsonFault, parseJson } from '../../shared/strict-json.ts';
 import { Problem, type ProblemCode } from '../contract/problems.ts';
 import { ClientGone } from './client-gone.ts';
 

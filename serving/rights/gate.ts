@@ -1,9 +1,9 @@
 /** May this dataset be served to this caller, now? Asked before any work, and fails closed. */
 import type { DatasetKey } from '../../shared/registry/index.ts';
+import { RIGHTS_STATES, type RightsState, type SourceRights } from '../../shared/rights/matrix.ts';
+import { sourcesOf } from '../../shared/rights/sources.ts';
+import type { RightsStore } from '../../shared/rights/store.ts';
 import { Problem, type ProblemCode } from '../contract/problems.ts';
-import { RIGHTS_STATES, type RightsState, type SourceRights } from './matrix.ts';
-import { sourcesOf } from './sources.ts';
-import type { RightsStore } from './store.ts';
 
 export interface Grant {
   readonly state: RightsState;

@@ -1,6 +1,7 @@
 /** GET /v1/datasets: everything a caller has to know to ask for rows. */
 import { z } from 'zod';
 import { DATASETS, type DatasetKey } from '../../shared/registry/index.ts';
+import type { RightsStore } from '../../shared/rights/store.ts';
 import { OPERATORS_OF } from '../contract/filters.ts';
 import { readAvailability } from '../discovery/availability.ts';
 import { datasetsAnswer, describeDataset } from '../discovery/dataset-answer.ts';
@@ -10,7 +11,6 @@ import { queryParams } from '../http/params.ts';
 import type { Route } from '../http/routes.ts';
 import { CATALOG_PROBLEMS, type RouteDoc } from '../openapi/route-doc.ts';
 import { reportRights } from '../rights/gate.ts';
-import type { RightsStore } from '../rights/store.ts';
 
 export interface DatasetsDeps {
   readonly inspector: Inspector;

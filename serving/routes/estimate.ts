@@ -1,5 +1,6 @@
 /** POST /v1/raw/estimate: what a query would answer with, and what it would cost, without running it. */
 import { shapeOf } from '../../shared/registry/index.ts';
+import type { RightsStore } from '../../shared/rights/store.ts';
 import { parseQuery, querySchema } from '../contract/query.ts';
 import { estimateAnswer } from '../discovery/estimate/answer.ts';
 import { type EstimateRules, estimate } from '../discovery/estimate/estimate.ts';
@@ -13,7 +14,6 @@ import { queryExamples } from '../openapi/row-docs.ts';
 import { mutableWindowWarning } from '../read/freshness.ts';
 import { Look } from '../read/session.ts';
 import { checkRights } from '../rights/gate.ts';
-import type { RightsStore } from '../rights/store.ts';
 import { queryEnvelope } from './query.ts';
 import { parseRequest } from './read-route.ts';
 

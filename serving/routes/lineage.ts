@@ -3,6 +3,7 @@ import { z } from 'zod';
 import { codeOf } from '../../shared/errors.ts';
 import { AmbiguousEvent, type FoundEvent, findEvent, type RunRows } from '../../shared/lineage/find-event.ts';
 import { DATASET_KEYS, type DatasetDefinition } from '../../shared/registry/index.ts';
+import type { RightsStore } from '../../shared/rights/store.ts';
 import { Problem, type ProblemCode } from '../contract/problems.ts';
 import { Params, text } from '../db/params.ts';
 import type { Inspector } from '../discovery/inspector.ts';
@@ -15,7 +16,6 @@ import type { Route } from '../http/routes.ts';
 import type { Slots } from '../limits/slots.ts';
 import { CATALOG_PROBLEMS, RIGHTS_PROBLEMS, type RouteDoc } from '../openapi/route-doc.ts';
 import { checkRights } from '../rights/gate.ts';
-import type { RightsStore } from '../rights/store.ts';
 
 export interface LineageDeps {
   readonly inspector: Inspector;

@@ -3,7 +3,8 @@
  * rights, strict, queue, storage. A route is its path, the parser of its body and the members of its envelope.
  */
 import type { Logger } from '../../shared/log/logger.ts';
-import type { Json } from '../contract/json.ts';
+import type { RightsStore } from '../../shared/rights/store.ts';
+import type { Json } from '../../shared/strict-json.ts';
 import type { ProblemCode } from '../contract/problems.ts';
 import type { Query } from '../contract/query.ts';
 import type { Parsed } from '../contract/shapes.ts';
@@ -24,7 +25,6 @@ import { Out } from '../rendering/out.ts';
 import type { RowWriter } from '../rendering/representations.ts';
 import { type BufferPool, breakOff, ResponseBody } from '../rendering/response.ts';
 import { checkRights, type Grant } from '../rights/gate.ts';
-import type { RightsStore } from '../rights/store.ts';
 
 export interface ReadRouteDeps {
   readonly reader: Reader;

@@ -1,7 +1,7 @@
 /** The rights matrix: what each source's licence allows. Read whole, refused whole. */
 import { z } from 'zod';
-import { DATASET_KEYS, type DatasetKey } from '../../shared/registry/index.ts';
-import { type Json, JsonFault, parseJson } from '../contract/json.ts';
+import { DATASET_KEYS, type DatasetKey } from '../registry/index.ts';
+import { type Json, JsonFault, parseJson } from '../strict-json.ts';
 import { feeds, isSource } from './sources.ts';
 
 /** Most restrictive first. */

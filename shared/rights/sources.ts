@@ -1,5 +1,5 @@
 /** Which sources feed which dataset: the registry says so. */
-import { DATASETS, type DatasetKey } from '../../shared/registry/index.ts';
+import { DATASETS, type DatasetKey } from '../registry/index.ts';
 
 /** Sources a dataset is fed by, each of which must have a state. */
 export const sourcesOf = (dataset: DatasetKey): readonly string[] => DATASETS.get(dataset)!.sources;

@@ -5,8 +5,8 @@
 import { createHash } from 'node:crypto';
 import { type BigIntStats, readFileSync, statSync } from 'node:fs';
 import { dirname, resolve } from 'node:path';
-import type { Logger } from '../../shared/log/logger.ts';
-import type { DatasetKey } from '../../shared/registry/index.ts';
+import type { Logger } from '../log/logger.ts';
+import type { DatasetKey } from '../registry/index.ts';
 import { type Matrix, MatrixInvalid, parseMatrix, type SourceRights } from './matrix.ts';
 
 export type MatrixState =
