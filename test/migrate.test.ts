@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { type Client, connect } from '../shared/db/connect.ts';
 import { orm, pgCore } from '../shared/db/drizzle.ts';
-import { MIGRATIONS_DIR, migrate } from '../shared/db/migrate.ts';
+import { FORMER_NAMES, MIGRATIONS_DIR, migrate, pendingMigrations } from '../shared/db/migrate.ts';
 import { PARTITION_STATES } from '../shared/db/partition-states.ts';
 import * as schema from '../shared/db/schema.ts';
 import { ALIGNED_COLUMNS, ALIGNED_KEY, ALIGNED_TABLE } from '../shared/registry/aligned-storage.ts';
@@ -54,6 +54,41 @@ describe('migrations', () => {
     const { rows: before } = await client.query(FINGERPRINT);
     for (const name of await allFiles()) await client.query(await readFile(join(MIGRATIONS_DIR, name), 'utf8'));
     expect((await client.query(FINGERPRINT)).rows).toEqual(before);
+  });
+
+  test('are numbered one after the other, each number once', async () => {
+    const numbers = (await allFiles()).map((name) => Number(name.slice(0, 4)));
+    expect(numbers).toEqual(numbers.map((_, index) => index + 1));
+  });
+
+  test('that were applied under their former numbers are recognised, not applied again', async () => {
+    await using client = await open();
+    const { rows: before } = await client.query(FINGERPRINT);
+    const former = Object.entries(FORMER_NAMES);
+    expect(former).toHaveLength(5);
+    const [twice, ...rest] = former;
+    for (const [then, now] of rest) {
+      const { rowCount } = await client.query('update schema_migrations set name = $1 where name = $2', [then, now]);
+      expect([now, rowCount]).toEqual([now, 1]);
+    }
+    // A process of the earlier release that still runs may note its names down beside those of today.
+    await client.query(
+      'insert into schema_migrations (name, sha256) select $1, sha256 from schema_migrations where name = $2',
+      twice,
+    );
+    expect(await pendingMigrations(client)).toEqual({ missing: [], changed: [], unknown: [] });
+    expect(await migrate(client)).toEqual({ applied: [], present: await allFiles() });
+    expect((await client.query(FINGERPRINT)).rows).toEqual(before);
+  });
+
+  test('of a former number with other bytes are refused as changed', async () => {
+    await using client = await open();
+    const [then, now] = Object.entries(FORMER_NAMES)[0];
+    await client.query('begin');
+    await client.query(`update schema_migrations set name = $1, sha256 = '00' where name = $2`, [then, now]);
+    expect((await pendingMigrations(client)).changed).toEqual([now]);
+    expect((await faultOf(migrate(client), 'MIGRATION_DRIFT')).message).toContain(now);
+    await client.query('rollback');
   });
 
   test('register every dataset, with coverage and its one series', async () => {
@@ -144,7 +179,7 @@ describe('migrating an empty database', () => {
 
   test('one-second rows of decades that lay in chunks of 30 days are kept, in two long ones', async () => {
     await using client = await open(url);
-    const path = join(directory, '0024_aligned_sparse_times.sql');
+    const path = join(directory, '0019_aligned_sparse_times.sql');
     const moving = await readFile(path, 'utf8');
     await rm(path);
     await migrate(client, directory);
@@ -169,7 +204,7 @@ describe('migrating an empty database', () => {
     const before = await facts();
     expect([before.rows.length, before.chunks]).toEqual([7, 7]);
     await writeFile(path, moving);
-    expect((await migrate(client, directory)).applied).toEqual(['0024_aligned_sparse_times.sql']);
+    expect((await migrate(client, directory)).applied).toEqual(['0019_aligned_sparse_times.sql']);
     const after = await facts();
     expect(after.rows).toEqual(before.rows);
     // Up to 1969, up to October 2016, and two of 30 days; what came before 1923 goes with them as it did.

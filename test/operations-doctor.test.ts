@@ -66,9 +66,9 @@ const FAULTS: readonly Fault[] = [
   {
     check: 'migrations',
     name: 'one is not applied',
-    make: () => sql(`delete from schema_migrations where name = '0018_runs.sql'`),
+    make: () => sql(`delete from schema_migrations where name = '0017_runs.sql'`),
     mend: () => system.run(['migrate']).then(({ exit }) => expect(exit).toBe(0)),
-    says: /0018_runs\.sql: is not applied/,
+    says: /0017_runs\.sql: is not applied/,
     fix: /tidemark migrate/,
   },
   {

@@ -10,6 +10,15 @@ import { regrantReadRoles } from './read-roles.ts';
 
 export const MIGRATIONS_DIR = fileURLToPath(new URL('../../migrations/', import.meta.url));
 
+/** Names that files had when they were released with numbers twice or missing. Their bytes and order are the same. */
+export const FORMER_NAMES: Readonly<Record<string, string>> = {
+  '0013_read_roles.sql': '0014_read_roles.sql',
+  '0014_document_sha256.sql': '0015_document_sha256.sql',
+  '0018_runs.sql': '0017_runs.sql',
+  '0020_monitoring.sql': '0018_monitoring.sql',
+  '0024_aligned_sparse_times.sql': '0019_aligned_sparse_times.sql',
+};
+
 export interface MigrationReport {
   readonly applied: readonly string[];
   readonly present: readonly string[];
@@ -24,7 +33,7 @@ export async function pendingMigrations(
   const { rows: table } = await client.query(`select to_regclass('schema_migrations') is not null as there`);
   if (!table[0].there) return { missing: files, changed: [], unknown: [] };
   const { rows } = await client.query<{ name: string; sha256: string }>('select name, sha256 from schema_migrations');
-  const recorded = new Map(rows.map((row) => [row.name, row.sha256]));
+  const recorded = new Map(rows.map((row) => [FORMER_NAMES[row.name] ?? row.name, row.sha256]));
   const changed: string[] = [];
   for (const name of files) {
     const sha256 = createHash('sha256')
@@ -55,6 +64,7 @@ export async function migrate(client: Client, directory: string = MIGRATIONS_DIR
   try {
     await client.query(`create table if not exists schema_migrations
       (name text primary key, sha256 text not null, applied_at timestamptz not null default clock_timestamp())`);
+    await renameFormer(client);
     const known = await client.query<{ name: string; sha256: string }>('select name, sha256 from schema_migrations');
     const recorded = new Map(known.rows.map((row) => [row.name, row.sha256]));
     for (const name of files) {
@@ -79,6 +89,20 @@ export async function migrate(client: Client, directory: string = MIGRATIONS_DIR
     await client.query('select pg_advisory_unlock($1, $2)', [MIGRATION_LOCK, 0]);
   }
   return { applied, present };
+}
+
+/** Records of applied files take the names that the files have now. One statement: it happens whole or not at all. */
+async function renameFormer(client: Client): Promise<void> {
+  // A process of the earlier release that migrates meanwhile notes the old names down a second time.
+  await client.query(
+    `with names as (select * from unnest($1::text[], $2::text[]) n (former, now)),
+       twice as (
+         delete from schema_migrations m using names, schema_migrations other
+         where m.name = names.former and other.name = names.now and other.sha256 = m.sha256 returning m.name)
+     update schema_migrations m set name = names.now from names
+     where m.name = names.former and not exists (select from schema_migrations other where other.name = names.now)`,
+    [Object.keys(FORMER_NAMES), Object.values(FORMER_NAMES)],
+  );
 }
 
 async function applyOne(client: Client, name: string, sql: string, sha256: string): Promise<void> {
