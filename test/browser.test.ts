@@ -6,7 +6,7 @@ import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import type { Browser } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { CHROMIUM, lowContrast, nameless, openBrowser, openPage, tooWide } from './support/browser.ts';
+import { brokenRules, CHROMIUM, lowContrast, nameless, openBrowser, openPage, tooWide } from './support/browser.ts';
 import { csvOf, DATASET, ROOT, System, writeDocument } from './support/pipeline.ts';
 import { API_KEY, type Serving, startServing } from './support/serving.ts';
 
@@ -77,6 +77,17 @@ describe.runIf(CHROMIUM)('in a browser', () => {
       expect(faults).toEqual([]);
     },
   );
+
+  test.each([1366, 390])('axe-core finds no rule broken by /docs at %i px', async (width) => {
+    await using watched = await openPage(browser, serving.url, { viewport: { width, height: 800 } });
+    const { page } = watched;
+    await page.goto(`${serving.url}/docs`);
+    await page.locator('.command button').first().waitFor();
+    expect(await brokenRules(page)).toEqual([]);
+    // What is folded is not looked at until it is open.
+    await page.evaluate('for (const one of document.querySelectorAll("details")) one.open = true');
+    expect(await brokenRules(page)).toEqual([]);
+  });
 
   /** Runs a module on the other origin's page. @returns what it leaves in `result`. */
   async function onSite(body: string): Promise<{ readonly result: unknown; readonly faults: readonly string[] }> {

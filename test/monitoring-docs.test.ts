@@ -1,4 +1,5 @@
 /** docs/monitoring and the containers, against the service: metrics that are there, settings that exist, images that are ours. */
+import { spawnSync } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { validate } from 'dockerfile-utils';
@@ -12,6 +13,8 @@ import { csvOf, DATASET, type Json, ROOT, System, writeDocument } from './suppor
 import { type Serving, startServing } from './support/serving.ts';
 
 const read = (name: string) => readFileSync(join(ROOT, name), 'utf8');
+
+const PROMTOOL = '/usr/bin/promtool';
 
 /** Names of metrics in an expression of PromQL: words that are no function, keyword or label. */
 function metricsIn(expression: string): string[] {
@@ -32,6 +35,7 @@ describe('docs/monitoring', () => {
   /** Names as samples have them, and without what histograms add. */
   let there: Set<string>;
   let labels: Map<string, Set<string>>;
+  let metrics: string;
   beforeAll(async () => {
     system = await System.create();
     const day = '2024-01-01';
@@ -48,8 +52,8 @@ describe('docs/monitoring', () => {
       `insert into runs (kind, subject, datasets, command, host, pid, state) values
          ('follow', 'a', '{1}', 'follow a', 'h', 1, 'running')`,
     );
-    const { text } = await serving.send({ method: 'GET', path: '/metrics' });
-    const samples = parseMetrics(text);
+    ({ text: metrics } = await serving.send({ method: 'GET', path: '/metrics' }));
+    const samples = parseMetrics(metrics);
     there = new Set(samples.map(({ name }) => name));
     labels = new Map(samples.map(({ name, labels: own }) => [name, new Set(Object.keys(own))]));
   });
@@ -69,6 +73,19 @@ describe('docs/monitoring', () => {
       } else expect.fail(`${name} is not there`);
       if (spec.type === 'counter') expect(name).toMatch(/_total$/);
       expect(read('docs/monitoring.md')).toContain(`\`${name}\``);
+    }
+  });
+
+  test('promtool has nothing to say of /metrics, of what Node and the process add neither', ({ skip }) => {
+    skip(!existsSync(PROMTOOL), `there is no ${PROMTOOL}`);
+    const { status, stdout, stderr } = spawnSync(PROMTOOL, ['check', 'metrics'], { input: metrics, encoding: 'utf8' });
+    expect([stdout, stderr, status]).toEqual(['', '', 0]);
+  });
+
+  test('gauges of prom-client that are named as totals are there still, as they were sampled', () => {
+    for (const name of ['handles', 'requests', 'resources'].map((what) => `nodejs_active_${what}_total`)) {
+      expect(there).toContain(name);
+      expect(metrics).toContain(`# TYPE ${name} untyped\n`);
     }
   });
 

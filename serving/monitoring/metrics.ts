@@ -14,6 +14,16 @@ export interface MetricSources {
   readonly version: string;
 }
 
+/**
+ * prom-client names three of its gauges as Prometheus names counters. Dashboards of others go by these names, so they
+ * stay, and so do their samples. Declared as untyped they no longer claim to be gauges, which is what promtool objects to.
+ */
+const GAUGES_NAMED_TOTAL = [
+  'nodejs_active_handles_total',
+  'nodejs_active_requests_total',
+  'nodejs_active_resources_total',
+];
+
 type Labels = Readonly<Record<string, string | number>>;
 
 export class Metrics {
@@ -31,6 +41,10 @@ export class Metrics {
   /** Those of Node and the process as well: memory, event loop, garbage collection. */
   addProcessMetrics(): void {
     collectDefaultMetrics({ register: this.#registry });
+    for (const name of GAUGES_NAMED_TOTAL) {
+      const metric = this.#registry.getSingleMetric(name);
+      if (metric) Object.assign(metric, { type: 'untyped' });
+    }
   }
 
   get contentType(): string {

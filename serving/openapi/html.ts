@@ -31,9 +31,15 @@ export function prose(text: string): Html {
 export const paragraphs = (text: string): Html =>
   html`${text.split(/\n\n+/).map((paragraph) => html`<p>${prose(paragraph)}</p>`)}`;
 
-/** Wide tables scroll in a box of their own, so that the page does not. */
-export function table(header: readonly string[], rows: readonly (readonly Content[])[]): Html {
+/**
+ * Wide tables scroll in a box of their own, so that the page does not.
+ * @param label what the table is, for people who hear the page: no two of them are the same
+ */
+export function table(label: string, header: readonly string[], rows: readonly (readonly Content[])[]): Html {
   if (rows.length === 0) return NOTHING;
-  return html`<div class="scroll" tabindex="0"><table><thead><tr>${header.map((cell) => html`<th scope="col">${cell}</th>`)}</tr></thead>
+  return html`<div class="scroll" ${scrolling(label)}><table><thead><tr>${header.map((cell) => html`<th scope="col">${cell}</th>`)}</tr></thead>
 <tbody>${rows.map((cells) => html`<tr>${cells.map((cell) => html`<td>${cell}</td>`)}</tr>\n`)}</tbody></table></div>`;
 }
+
+/** Attributes of a box that scrolls: the keyboard reaches it, and it has a name there. */
+export const scrolling = (label: string): Html => html`role="region" aria-label="${label}" tabindex="0"`;

@@ -5,7 +5,7 @@ import { PROBLEMS, type ProblemCode, type ProblemKind } from '../contract/proble
 import { MODES } from '../contract/shapes.ts';
 import { curlOf } from './curl.ts';
 import { type About, type Documented, statusesOf, templateOf } from './document.ts';
-import { type Content, Html, html, NOTHING, paragraphs, prose, table } from './html.ts';
+import { type Content, Html, html, NOTHING, paragraphs, prose, scrolling, table } from './html.ts';
 import { type JsonSchema, type RouteDoc, TAGS } from './route-doc.ts';
 import { schemaOf } from './schemas.ts';
 
@@ -42,7 +42,7 @@ ${tags.map(({ tag, routes: own }) => (own.length === 0 ? NOTHING : html`<h2>${ta
 ${paragraphs(about.description)}
 <section id="begin"><h2>Begin</h2>
 <p>Set these two, then every command on this page can be pasted as it is. The machine-readable form is <a href="/openapi.json">/openapi.json</a>.</p>
-${command(new Html('URL=<span data-origin>http://127.0.0.1:8080</span>\nKEY=…your key…'))}
+${command('Commands to begin with', new Html('URL=<span data-origin>http://127.0.0.1:8080</span>\nKEY=…your key…'))}
 </section>
 ${tags.map(({ tag, title, routes: own }) => (own.length === 0 ? NOTHING : html`<section id="${tag}"><h2>${title}</h2>${own.map(operation)}</section>`))}
 <section id="datasets"><h2>Datasets</h2>
@@ -51,6 +51,7 @@ ${[...DATASETS.values()].map(datasetSection)}</section>
 <section id="filters"><h2>Filters</h2>
 <p>A clause is <code>{"field", "op", "value"}</code>; all clauses must hold. <code>null</code> goes with eq and ne alone, and a null cell matches nothing else.</p>
 ${table(
+  'Operators of filters',
   ['dtype', 'op'],
   Object.entries(OPERATORS_OF).map(([dtype, operators]) => [
     dtype,
@@ -59,7 +60,7 @@ ${table(
 )}</section>
 <section id="problems"><h2>Problems</h2>
 <p>Every answer that is not 2xx is <code>application/problem+json</code>. Go by <code>code</code>: it does not change. Name <code>request_id</code> when you ask the operator.</p>
-${problemTable(Object.keys(PROBLEMS) as ProblemCode[])}</section>
+${problemTable('All problems', Object.keys(PROBLEMS) as ProblemCode[])}</section>
 </main>
 </body>
 </html>
@@ -76,30 +77,31 @@ const shortPath = (path: string) => templateOf(path).replace(/^\/v1\//, '');
 
 function operation({ route, doc, problems }: Documented): Html {
   const [{ content, headers = {}, doc: answer }] = doc.answers;
+  const name = `${route.method} ${templateOf(route.path)}`;
   return html`<article id="${anchorOf(route.method, route.path)}">
 <h3><b class="method">${route.method}</b> <code>${templateOf(route.path)}</code></h3>
 <p class="summary">${prose(doc.summary)}</p>
 ${paragraphs(doc.doc)}
-${doc.examples.map((example) => html`<h4>${example.title}</h4>${command(curlOf(route, example))}`)}
-${parameterTable(doc)}
-${doc.body ? html`<h4>Body</h4>${propertyTable(schemaOf(doc.body, 'input'))}` : NOTHING}
+${doc.examples.map((example) => html`<h4>${example.title}</h4>${command(`${name}: ${example.title}`, curlOf(route, example))}`)}
+${parameterTable(`Parameters of ${name}`, doc)}
+${doc.body ? html`<h4>Body</h4>${propertyTable(`Body of ${name}`, schemaOf(doc.body, 'input'))}` : NOTHING}
 <h4>Answer</h4><p>${prose(answer)} ${prose(
     Object.keys(content)
       .map((type) => `\`${type}\``)
       .join(', '),
   )}</p>
-${answerTable(doc)}
+${answerTable(`Answer of ${name}`, doc)}
 ${Object.entries(headers).map(([name, what]) => html`<p><code>${name}</code>: ${prose(what)}</p>`)}
-<details><summary>Problems it may answer with</summary>${problemTable(problems)}</details>
+<details><summary>Problems it may answer with</summary>${problemTable(`Problems of ${name}`, problems)}</details>
 </article>`;
 }
 
 /** Text to paste, with a button that does it. */
-function command(text: Content): Html {
-  return html`<div class="command"><pre><code>${text}</code></pre></div>`;
+function command(label: string, text: Content): Html {
+  return html`<div class="command"><pre ${scrolling(label)}><code>${text}</code></pre></div>`;
 }
 
-function parameterTable({ segments = {}, query }: RouteDoc): Html {
+function parameterTable(label: string, { segments = {}, query }: RouteDoc): Html {
   const inPath = Object.entries(segments).map(([name, { doc, schema }]) => [
     html`<code>${name}</code>`,
     typeText(schema),
@@ -107,7 +109,7 @@ function parameterTable({ segments = {}, query }: RouteDoc): Html {
   ]);
   const { properties = {} } = query ? (schemaOf(query, 'input') as Properties) : {};
   const rows = [...inPath, ...propertyRows({ properties })];
-  return rows.length === 0 ? NOTHING : html`<h4>Parameters</h4>${table(['name', 'takes', 'what it is'], rows)}`;
+  return rows.length === 0 ? NOTHING : html`<h4>Parameters</h4>${table(label, ['name', 'takes', 'what it is'], rows)}`;
 }
 
 interface Properties {
@@ -115,7 +117,8 @@ interface Properties {
   readonly required?: readonly string[];
 }
 
-const propertyTable = (schema: JsonSchema): Html => table(['key', 'takes', 'what it is'], propertyRows(schema));
+const propertyTable = (label: string, schema: JsonSchema): Html =>
+  table(label, ['key', 'takes', 'what it is'], propertyRows(schema));
 
 function propertyRows({ properties = {}, required = [] }: Properties): Content[][] {
   return Object.entries(properties).map(([name, schema]) => [
@@ -126,7 +129,7 @@ function propertyRows({ properties = {}, required = [] }: Properties): Content[]
 }
 
 /** The members of a JSON answer, where it has named ones. */
-function answerTable({ answers }: RouteDoc): Html {
+function answerTable(label: string, { answers }: RouteDoc): Html {
   const json = answers[0].content['application/json'];
   if (!json) return NOTHING;
   const { properties = {} } = schemaOf(json, 'output') as Properties;
@@ -135,7 +138,7 @@ function answerTable({ answers }: RouteDoc): Html {
     typeText(schema),
     prose(String(schema.description ?? '')),
   ]);
-  return table(['member', 'type', 'what it is'], rows);
+  return table(label, ['member', 'type', 'what it is'], rows);
 }
 
 /** Choices that are more than a person reads are left to the OpenAPI document. */
@@ -159,8 +162,9 @@ function typeText(schema: JsonSchema): string {
   return typeof type === 'string' ? type : 'any';
 }
 
-function problemTable(codes: readonly ProblemCode[]): Html {
+function problemTable(label: string, codes: readonly ProblemCode[]): Html {
   return table(
+    label,
     ['code', 'status', 'meaning', 'try again after'],
     codes.map((code) => {
       const { title, retryAfter }: ProblemKind = PROBLEMS[code];
@@ -179,13 +183,14 @@ function datasetSection(dataset: DatasetDefinition): Html {
   return html`<details id="${key}"><summary><code>${key}</code> ${title}</summary>${paragraphs(doc)}${MODES.map(
     (mode) => {
       const { view, order, fields } = shapeOf(dataset, mode);
-      return html`<h4>${mode}</h4><p>View <code>${view.id}</code>, version ${view.version}; ordered by ${order.join(', ')}.</p>${fieldTable(fields)}`;
+      return html`<h3>${mode}</h3><p>View <code>${view.id}</code>, version ${view.version}; ordered by ${order.join(', ')}.</p>${fieldTable(`Fields of ${key} in mode ${mode}`, fields)}`;
     },
   )}</details>`;
 }
 
-const fieldTable = (fields: readonly Field[]): Html =>
+const fieldTable = (label: string, fields: readonly Field[]): Html =>
   table(
+    label,
     ['field', 'dtype', 'unit', 'what it is'],
     fields.map(({ name, dtype, nullable, unit = '', doc }) => [
       html`<code>${name}</code>`,

@@ -1,6 +1,7 @@
 /** A real Chromium, where there is one. */
 
 import { existsSync, readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
 import { type Browser, type BrowserContextOptions, chromium, type Page } from 'playwright-core';
 import { PATIENCE_MS } from './patience.ts';
 
@@ -58,3 +59,21 @@ export const nameless = (page: Page): Promise<string[]> => page.evaluate(`${CHEC
 
 /** What makes the page scroll sideways. */
 export const tooWide = (page: Page): Promise<string[]> => page.evaluate(`${CHECKS}; tooWide()`);
+
+/** WCAG to level AA, what is good practice beside it, and rules that axe-core still calls experimental. */
+const AXE_TAGS = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice', 'experimental'];
+
+interface AxeResults {
+  readonly violations: readonly { readonly id: string; readonly nodes: readonly { readonly html: string }[] }[];
+}
+
+/** Rules of axe-core that the page breaks in the state it is in, each with the first elements that break it. */
+export async function brokenRules(page: Page): Promise<string[]> {
+  const options = { runOnly: AXE_TAGS, resultTypes: ['violations'] };
+  const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+  const results: AxeResults = await page.evaluate(`${axe}; axe.run(document, ${JSON.stringify(options)})`);
+  return results.violations.map(({ id, nodes }) => {
+    const elements = nodes.slice(0, 5).map(({ html }) => html.slice(0, 200));
+    return `${id}, ${nodes.length} times: ${elements.join(' | ')}`;
+  });
+}

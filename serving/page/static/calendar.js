@@ -183,7 +183,8 @@ export class Calendar {
         title: `${day}: ${STATE_TEXT[state]}`,
         onclick: () => this.#choose(ms),
       },
-      String(new Date(ms).getUTCDate()),
+      // As it is written in the date, its name: who speaks to the page says what is seen.
+      day.slice(-2),
     );
   }
 
