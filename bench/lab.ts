@@ -1,6 +1,6 @@
 /**
  * What a benchmark runs in: a folder of its own and servers of its own, both gone when it ends, be it at its end, by a
- * fault, or by SIGINT or SIGTERM.
+ * fault, or by SIGINT, SIGTERM or SIGHUP.
  */
 import { mkdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -12,7 +12,7 @@ import { childrenOf } from './measure.ts';
 
 export const ROOT = fileURLToPath(new URL('../', import.meta.url));
 
-const SIGNALS = ['SIGINT', 'SIGTERM'] as const;
+const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
 /** By custom a shell reads from it that a signal was the end. */
 const INTERRUPTED = 130;
 const CHILD_ENDS_MS = 30_000;

@@ -9,6 +9,7 @@ import { type MigrationReport, migrate } from '../../shared/db/migrate.ts';
 import { createLogger, type Logger } from '../../shared/log/logger.ts';
 import { connectNats, type NatsConnection } from '../../shared/nats/connect.ts';
 import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
+import { STOP_SIGNALS } from './exit.ts';
 import type { ParsedCommand } from './options.ts';
 import { createOutput, type Output } from './output.ts';
 
@@ -25,7 +26,7 @@ export interface Context extends AsyncDisposable {
   readonly pool: Pool;
   readonly catalog: Catalog;
   readonly migrations: MigrationReport;
-  /** Aborted by SIGINT or SIGTERM. */
+  /** Aborted by SIGINT, SIGTERM or SIGHUP. */
   readonly signal: AbortSignal;
   nats(): Promise<NatsConnection>;
 }
@@ -43,11 +44,11 @@ export async function openContext(
   );
   const stopping = new AbortController();
   const stop = () => stopping.abort(new Error('interrupted'));
-  for (const signal of ['SIGINT', 'SIGTERM'] as const) process.on(signal, stop);
+  for (const signal of STOP_SIGNALS) process.on(signal, stop);
 
   await using cleanup = new AsyncDisposableStack();
   cleanup.defer(() => {
-    for (const signal of ['SIGINT', 'SIGTERM'] as const) process.off(signal, stop);
+    for (const signal of STOP_SIGNALS) process.off(signal, stop);
   });
   const stack = cleanup.use(
     await acquireStack({

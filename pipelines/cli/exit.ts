@@ -1,3 +1,6 @@
+/** Told to stop: by Ctrl-C, by a supervisor, by the end of the terminal. */
+export const STOP_SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
+
 /** Exit codes of the operator's command (docs/cli.md). */
 export const EXIT = {
   DONE: 0,

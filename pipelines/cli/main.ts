@@ -5,7 +5,7 @@
 import { ERROR_CODES } from '../../shared/error-codes.ts';
 import { codeOf, explain, TidemarkError } from '../../shared/errors.ts';
 import { outageCode } from '../../shared/outage.ts';
-import { EXIT } from './exit.ts';
+import { EXIT, STOP_SIGNALS } from './exit.ts';
 import { type CommandSpec, commandHelp, type ParsedCommand, parseCommand } from './options.ts';
 import * as specs from './specs.ts';
 
@@ -36,6 +36,9 @@ const COMMANDS: readonly Command[] = [
   { spec: specs.audit, load: async () => (await import('./commands/audit.ts')).runAudit },
   { spec: specs.event, load: async () => (await import('./commands/event.ts')).runEvent },
 ];
+
+/** Standard output takes nothing: the answer did not arrive. */
+let unwritten = false;
 
 /** By a signal: whatever a command fails with afterwards, that is why. */
 let stopped = false;
@@ -93,12 +96,22 @@ function report(error: unknown, command: string | undefined, json: boolean): num
   return code === 'PUBLISHER_LEASE_HELD' || code === 'WORK_HELD' ? EXIT.HELD : EXIT.FAILED;
 }
 
-// From the first moment Ctrl-C ends in order: a command stops by its own listener once it has one, and before that, or
-// without one, there is nothing to put away.
-for (const name of ['SIGINT', 'SIGTERM'] as const) {
+// A reader that goes away (`| head`), a terminal that is closed or a full disk takes the output, not the work: a service
+// that ended here would leave its servers behind.
+process.stderr.on('error', () => {});
+process.stdout.on('error', (error: NodeJS.ErrnoException) => {
+  if (error.code === 'EPIPE' || error.code === 'EIO') return;
+  process.stderr.write(`tidemark: the answer could not be written: ${error.message}\n`);
+  unwritten = true;
+});
+
+// From the first moment Ctrl-C ends in order, and so does the end of the terminal: a command stops by its own listener
+// once it has one, and before that, or without one, there is nothing to put away.
+for (const name of STOP_SIGNALS) {
   process.on(name, () => {
     stopped = true;
     if (process.listenerCount(name) === 1) process.exit(EXIT.INTERRUPTED);
   });
 }
 process.exitCode = await main(process.argv.slice(2));
+if (unwritten) process.exitCode ||= EXIT.FAILED;

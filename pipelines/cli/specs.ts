@@ -15,7 +15,7 @@ export const up: CommandSpec = {
   name: 'up',
   positionals: [],
   options: {},
-  doc: 'Starts the database, the log, the projectors and the HTTP service, and stops them again on Ctrl-C or SIGTERM.',
+  doc: 'Starts the database, the log, the projectors and the HTTP service, and stops them again on Ctrl-C, on SIGTERM, or when its terminal is closed.',
 };
 
 export const migrate: CommandSpec = {

@@ -5,9 +5,15 @@ export type { Logger };
 
 const REDACTED_PATHS = ['*.apiKey', '*.password', '*.authToken', 'apiKey', 'password', 'authToken'];
 
+/** Characters kept while standard error takes nothing; what comes after them is dropped. */
+const MAX_UNWRITTEN = 1 << 20;
+
 export function createLogger(level: string, process_: string): Logger {
+  const destination = pino.destination({ fd: 2, sync: true, maxLength: MAX_UNWRITTEN });
+  // Whoever reads the log has gone, or its disk is full: what is at work goes on.
+  destination.on('error', () => {});
   return pino(
     { level, base: { process: process_ }, timestamp: pino.stdTimeFunctions.isoTime, redact: REDACTED_PATHS },
-    pino.destination({ fd: 2, sync: true }),
+    destination,
   );
 }

@@ -18,9 +18,11 @@ export interface Secrets {
   readonly natsOperatorPassword: string;
 }
 
+export const secretsPath = (stateDir: string): string => join(stateDir, 'secrets.json');
+
 /** Call under the stack's lock. */
 export async function loadSecrets(stateDir: string): Promise<Secrets> {
-  const path = join(stateDir, 'secrets.json');
+  const path = secretsPath(stateDir);
   let stored: Partial<Secrets> = {};
   try {
     stored = JSON.parse(await readFile(path, 'utf8')) as Partial<Secrets>;

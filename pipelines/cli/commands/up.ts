@@ -2,6 +2,7 @@
 import { once } from 'node:events';
 import type { SettingName, Settings } from '../../../shared/config/settings.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
+import { secretsPath } from '../../../shared/stack/secrets.ts';
 import { feeds } from '../../sources/index.ts';
 import { fedDatasets } from '../../sources/projections.ts';
 import { SupervisedChild } from '../child.ts';
@@ -128,14 +129,13 @@ async function timeout(ms: number, child: SupervisedChild): Promise<never> {
 function banner(context: Context, url: string, apiKey: string, elapsedMs: number): string {
   const body = JSON.stringify({ sources: ['exchange_a_spot_trades'], n_rows: 3 });
   const exported = JSON.stringify({ dataset: 'exchange_a_spot_trades', format: 'csv', n_rows: 1000 });
-  // A key of the operator's own is not repeated to the screen; a generated one is there to be used.
-  const shown = context.settings.SVC_INTERNAL_API_KEY === undefined ? apiKey : '$SVC_INTERNAL_API_KEY';
+  const { shown, lines } = keyAsShown(context, apiKey);
   return [
     '',
     `Tidemark is up (${(elapsedMs / 1000).toFixed(1)} s)`,
     '',
     `  url    ${url}  (the operator's page; it asks for the key)`,
-    `  key    ${shown}`,
+    ...lines.map((line, index) => `  ${index === 0 ? 'key  ' : '     '}  ${line}`),
     `  state  ${context.stack.stateDir}`,
     '',
     `  curl -s ${url}/v1/raw/query -H "X-API-Key: ${shown}" -d '${body}'`,
@@ -143,4 +143,18 @@ function banner(context: Context, url: string, apiKey: string, elapsedMs: number
     '',
     'Ctrl-C stops everything. `./tidemark help` for backfill, replay, verify, status.',
   ].join('\n');
+}
+
+/**
+ * A key of the operator's own is not repeated. A generated one is shown on a terminal, to be used; in a pipe or a file it
+ * would stay where others read it, so the banner says where it is kept.
+ */
+function keyAsShown({ settings, stack }: Context, apiKey: string): { shown: string; lines: readonly string[] } {
+  if (settings.SVC_INTERNAL_API_KEY !== undefined) {
+    return { shown: '$SVC_INTERNAL_API_KEY', lines: ['$SVC_INTERNAL_API_KEY'] };
+  }
+  if (process.stdout.isTTY) return { shown: apiKey, lines: [apiKey] };
+  const path = secretsPath(stack.stateDir);
+  const quoted = `'${path.replaceAll("'", `'\\''`)}'`;
+  return { shown: '$KEY', lines: [`apiKey in ${path}`, `KEY=$(sed -n 's/.*"apiKey": "\\(.*\\)".*/\\1/p' ${quoted})`] };
 }
