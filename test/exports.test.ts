@@ -347,6 +347,9 @@ describe('the artifact', () => {
     expect((await part('bytes=0-9', { 'If-Range': '"other"' }))[0]).toBe(200);
     expect((await part('bytes=0-9', { 'If-Range': `W/${etag}` }))[0]).toBe(200);
     expect((await exports.get(uri, { 'If-None-Match': `"x", ${etag}` })).status).toBe(304);
+    expect((await part('bytes=0-9', { 'If-Match': `"x", ${etag}` }))[0]).toBe(206);
+    const other = await exports.get(uri, { 'If-Match': '"x"', Range: 'bytes=0-9' });
+    expect([other.status, other.json.code, other.headers.etag]).toEqual([412, 'EXPORT_PRECONDITION_FAILED', etag]);
     const head = await exports.serving.send({ method: 'HEAD', path: uri });
     expect([head.status, head.text]).toEqual([200, '']);
     expect(head.headers).toMatchObject({

@@ -306,6 +306,14 @@ describe.runIf(CHROMIUM)('the page', () => {
       headers: { 'If-None-Match': headers.etag! },
     });
     expect([again.status, again.text]).toEqual([304, '']);
+    // As proxies that compress send it.
+    const weak = await serving.send({
+      method: 'GET',
+      path: '/',
+      key: null,
+      headers: { 'If-None-Match': `"x", W/${headers.etag}` },
+    });
+    expect(weak.status).toBe(304);
   });
 
   test('follows what happens: a day that is proved meanwhile, a service that goes away and comes back', async () => {

@@ -80,6 +80,7 @@ export const PROBLEMS = {
     title: 'A file of the artifact is not what was written',
     retryAfter: 60,
   },
+  EXPORT_PRECONDITION_FAILED: { status: 412, title: 'The file is not the one that the request asks for' },
   EXPORT_RANGE_NOT_SATISFIABLE: { status: 416, title: 'The file has no such bytes' },
 
   // lineage

@@ -16,11 +16,16 @@ export interface SentFile extends FileState {
 
 const PIECE_BYTES = 256 * 1024;
 
-/** @throws Problem EXPORT_RANGE_NOT_SATISFIABLE, ClientGone */
+/** @throws Problem EXPORT_PRECONDITION_FAILED, EXPORT_RANGE_NOT_SATISFIABLE, ClientGone */
 export async function sendFile({ request, response, signal }: Exchange, file: SentFile): Promise<void> {
   const { bytes, etag, modifiedMs } = file;
   const wanted = wantedOf(request.headers, file);
   const common = { ETag: etag, 'Last-Modified': new Date(modifiedMs).toUTCString(), 'Accept-Ranges': 'bytes' };
+  if (wanted.kind === 'precondition_failed') {
+    throw new Problem('EXPORT_PRECONDITION_FAILED', `The file is ${etag}, last changed ${common['Last-Modified']}.`, {
+      headers: { ETag: etag },
+    });
+  }
   if (wanted.kind === 'unsatisfiable') {
     throw new Problem('EXPORT_RANGE_NOT_SATISFIABLE', `The file has ${bytes} bytes.`, {
       headers: { 'Content-Range': `bytes */${bytes}` },

@@ -169,6 +169,7 @@ function docOf({ doc: { content, ...doc }, segments, problems = [], example }: F
       ...EXPORT_RIGHTS_PROBLEMS,
       'EXPORT_ARTIFACT_NOT_READY',
       'EXPORT_ARTIFACT_EXPIRED',
+      'EXPORT_PRECONDITION_FAILED',
       'EXPORT_RANGE_NOT_SATISFIABLE',
       'EXPORT_STATUS_ERROR',
       'EXPORT_ARTIFACT_MISSING',

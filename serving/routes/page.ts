@@ -3,6 +3,7 @@ import { createHash } from 'node:crypto';
 import { Problem } from '../contract/problems.ts';
 import { answerBytes, requireAccept } from '../http/answer.ts';
 import { queryParams } from '../http/params.ts';
+import { isTagged } from '../http/ranges.ts';
 import type { Exchange, Route } from '../http/routes.ts';
 import type { RouteDoc } from '../openapi/route-doc.ts';
 import { PAGE_FILES, pageFile } from '../page/files.ts';
@@ -68,7 +69,7 @@ function answerFile(exchange: Exchange, name: string): void {
   // Asked about each time, sent when it changed: an upgrade is a reload away.
   const etag = `"${createHash('sha256').update(body).digest('base64url').slice(0, 22)}"`;
   const headers = { ...HEADERS, ETag: etag, 'Cache-Control': 'no-cache' };
-  if (exchange.request.headers['if-none-match'] === etag) {
+  if (isTagged(exchange.request.headers['if-none-match'] ?? '', etag)) {
     exchange.response.writeHead(304, headers).end();
     return;
   }
