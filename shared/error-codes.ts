@@ -152,6 +152,10 @@ export const ERROR_CODES = {
     transient: true,
     remedy: 'No projector proved the partition in time; run the same command again.',
   },
+  PROJECTOR_FAILED: {
+    transient: false,
+    remedy: 'Mend what the message names, then run the same command again; what the log holds already is not lost.',
+  },
   EVENT_UNKNOWN: { transient: false, remedy: 'Check the offset; `./tidemark status` shows what is proved.' },
   EVENT_AMBIGUOUS: { transient: false, remedy: 'Name the partition with --partition.' },
   PUBLISHER_LEASE_HELD: {
@@ -169,6 +173,10 @@ export const ERROR_CODES = {
 
   // storage
   DATABASE_UNAVAILABLE: { transient: true, remedy: 'PostgreSQL is not answering; check SVC_DATABASE_URL.' },
+  DATABASE_UNSUPPORTED: {
+    transient: false,
+    remedy: 'Give Tidemark a PostgreSQL 17 with a supported TimescaleDB; docs/dependencies.md names the versions.',
+  },
   MIGRATION_FAILED: { transient: false, remedy: 'The statement named failed; nothing of that migration was applied.' },
   MIGRATION_DRIFT: { transient: false, remedy: 'An applied migration file was changed afterwards; restore it.' },
   READ_ROLE_REFUSED: {

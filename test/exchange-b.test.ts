@@ -245,9 +245,8 @@ describe('two file days', () => {
 
   test('each in the two chunks it lies in, every chunk with its one unique index', async () => {
     const chunks = await system.client.query(
-      `select (select count(*)::int4 from pg_index i where i.indrelid = format('%I.%I', c.schema_name, c.table_name)::regclass
-         and i.indisunique and i.indisvalid) as uniques from _timescaledb_catalog.chunk c
-       join _timescaledb_catalog.hypertable h on h.id = c.hypertable_id where h.table_name = $1 and not c.dropped`,
+      `select (select count(*)::int4 from pg_index i where i.indrelid = format('%I.%I', chunk_schema, chunk_name)::regclass
+         and i.indisunique and i.indisvalid) as uniques from timescaledb_information.chunks where hypertable_name = $1`,
       [dataset.native.table],
     );
     expect(chunks.rows).toEqual([{ uniques: 1 }, { uniques: 1 }, { uniques: 1 }]);

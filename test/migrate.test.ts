@@ -31,7 +31,7 @@ const FINGERPRINT = `select string_agg(line, E'\\n' order by line) as text from 
     where c.relnamespace = 'public'::regnamespace
   union all select format('%s %s', conrelid::regclass, pg_get_constraintdef(oid)) from pg_constraint
     where connamespace = 'public'::regnamespace
-  union all select format('hypertable %s %s', table_name, id) from _timescaledb_catalog.hypertable
+  union all select format('hypertable %s %s', hypertable_name, format('%I.%I', hypertable_schema, hypertable_name)::regclass::oid) from timescaledb_information.hypertables
   union all select format('%s', t) from datasets t union all select format('%s', t) from series t
   union all select format('%s %s %s', dataset_id, version, proved) from coverage t
   union all select format('%s', t) from schema_migrations t) lines`;
@@ -135,6 +135,26 @@ describe('migrating an empty database', () => {
     const files = await allFiles();
     expect(reports.map((report) => report.applied.length).sort()).toEqual([0, 0, 0, files.length]);
     for (const { applied, present } of reports) expect([...present, ...applied]).toEqual(files);
+  });
+
+  test.each([
+    ['newer than any that was tried', '2.30.0', /TimescaleDB 2\.30\.0 is not supported; 2\.19 to 2\.29 is needed/],
+    ['that is not there', null, /the server has no TimescaleDB; 2\.19 to 2\.29 is needed/],
+  ])('refuses by name a TimescaleDB %s, and changes nothing', async (_what, version, says) => {
+    await execute(url, 'create schema other');
+    await execute(
+      url,
+      `create table other.pg_extension as select name as extname, default_version as extversion
+         from pg_available_extensions where false;
+       create table other.pg_available_extensions as select 'timescaledb' as name, ${version === null ? 'null' : `'${version}'`}::text as default_version`,
+    );
+    await using client = await open(url);
+    // Unqualified names of the system catalog now mean the tables that tell of another version.
+    await client.query('set search_path = other, pg_catalog, public');
+    const { message } = await faultOf(migrate(client), 'DATABASE_UNSUPPORTED');
+    expect(message).toMatch(says);
+    const { rows } = await client.query(`select to_regclass('public.schema_migrations') as there`);
+    expect(rows).toEqual([{ there: null }]);
   });
 
   test('refuses a file that was changed after it was applied, and says which', async () => {
@@ -280,8 +300,8 @@ describe('the live tables', () => {
         })),
       );
       const dimensions = await client.query(
-        `select column_name, interval_length::int8 as length from _timescaledb_catalog.dimension d
-         join _timescaledb_catalog.hypertable h on h.id = d.hypertable_id where h.table_name = $1`,
+        `select column_name, coalesce(integer_interval, (extract(epoch from time_interval) * 1000000)::int8) as length
+         from timescaledb_information.dimensions where hypertable_name = $1`,
         [native.table],
       );
       const unit = native.time.pg === 'int8' ? 1 : 1000;

@@ -101,9 +101,9 @@ const FAULTS: readonly Fault[] = [
     make: async () => {
       const [row] = await system.rows<Json>(
         `select c.oid::regclass::text as name, i.indexrelid::regclass::text as index, pg_get_indexdef(i.indexrelid) as sql
-         from _timescaledb_catalog.chunk k join _timescaledb_catalog.hypertable h on h.id = k.hypertable_id
-         join pg_class c on c.relname = k.table_name join pg_index i on i.indrelid = c.oid and i.indisunique
-         where h.table_name = $1 limit 1`,
+         from timescaledb_information.chunks k
+         join pg_class c on c.relname = k.chunk_name join pg_index i on i.indrelid = c.oid and i.indisunique
+         where k.hypertable_name = $1 limit 1`,
         [DATASET],
       );
       chunk = row;

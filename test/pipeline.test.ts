@@ -163,9 +163,8 @@ describe('a backfill', () => {
 
   test('makes one chunk a day, each with the one unique index that the loader builds', async () => {
     const chunks = await system.rows(
-      `select (select count(*)::int4 from pg_index i where i.indrelid = format('%I.%I', c.schema_name, c.table_name)::regclass
-         and i.indisunique and i.indisvalid) as uniques from _timescaledb_catalog.chunk c
-       join _timescaledb_catalog.hypertable h on h.id = c.hypertable_id where h.table_name = $1 and not c.dropped`,
+      `select (select count(*)::int4 from pg_index i where i.indrelid = format('%I.%I', chunk_schema, chunk_name)::regclass
+         and i.indisunique and i.indisvalid) as uniques from timescaledb_information.chunks where hypertable_name = $1`,
       [DATASET],
     );
     expect(chunks).toEqual([{ uniques: 1 }, { uniques: 1 }, { uniques: 1 }]);

@@ -62,6 +62,17 @@ test('a projector whose COPY is refused starts again, and goes on when it is tak
   expect((await ingesting).map(({ state }) => state)).toEqual(['proved']);
 });
 
+// With a server whose catalog had changed, a backfill waited 303 s and then said `failed` without a reason.
+test('a projector that cannot work is told of with its reason, not waited for in vain', async () => {
+  await system.rows('alter table bitcoin_block_headers rename column nonce to spoilt');
+  const [unit] = await system.ingest([HEADERS], [block(30)]);
+  expect(unit).toMatchObject({ state: 'failed', code: 'PROJECTOR_FAILED' });
+  expect(unit.reason).toMatch(/projector of bitcoin_block_headers failed 5 times in a row: column "nonce" .*not exist/);
+  await system.rows('alter table bitcoin_block_headers rename column spoilt to nonce');
+  // What the log holds is not lost.
+  expect((await system.ingest([HEADERS], [block(30)])).map(({ state }) => state)).toEqual(['proved']);
+});
+
 test('a projector whose consumer was taken from it makes another', async () => {
   expect((await system.ingest([HEADERS], [block(1)])).map(({ state }) => state)).toEqual(['proved']);
   const manager = await jetstreamManager(system.connection, { checkAPI: false });

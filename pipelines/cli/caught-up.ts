@@ -5,6 +5,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type JetStreamManager, jetstreamManager } from '@nats-io/jetstream';
 import type { Catalog } from '../../shared/db/catalog.ts';
+import type { TidemarkError } from '../../shared/errors.ts';
 import { decodeHeader } from '../../shared/frame/codec.ts';
 import type { NatsConnection } from '../../shared/nats/connect.ts';
 import { messageAt, streamInfo } from '../../shared/nats/stream.ts';
@@ -22,6 +23,8 @@ export interface CatchUpNeeds {
   readonly signal: AbortSignal;
   /** Sees to it that somebody projects. */
   readonly project: () => void;
+  /** Why nothing of the dataset will be proved; undefined while it may be. */
+  readonly faultOf?: (dataset: DatasetDefinition) => TidemarkError | undefined;
   /** Longest time without anything proved. */
   readonly patienceMs: number;
   /** Longest time without a sign of life; default STILL_MS. */
@@ -36,7 +39,7 @@ export interface CatchUpNeeds {
  */
 const STILL_MS = 30_000;
 
-/** @throws TidemarkError LOG_REWOUND when the log is not the one that was projected. */
+/** @throws TidemarkError LOG_REWOUND when the log is not the one that was projected, PROJECTOR_FAILED as `faultOf`. */
 export async function caughtUp(needs: CatchUpNeeds, dataset: DatasetDefinition): Promise<void> {
   const { connection, catalog, signal, project, patienceMs, stillMs = STILL_MS, note } = needs;
   const { sequence } = await verifyCheckpoint(connection, dataset, await catalog.checkpoint(dataset));
@@ -49,6 +52,8 @@ export async function caughtUp(needs: CatchUpNeeds, dataset: DatasetDefinition):
   const watch = new ProjectorWatch(catalog, dataset);
   while (!signal.aborted) {
     if ((await watch.look()) >= end) return;
+    const fault = needs.faultOf?.(dataset);
+    if (fault) throw fault;
     if (watch.stillMs > stillMs || watch.sinceStepMs > patienceMs) {
       // Whoever publishes now waits for its own proofs, and is told why they do not come.
       note(`${ahead}: ${watch.describe()}; publishing goes on`);

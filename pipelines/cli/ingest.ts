@@ -91,10 +91,13 @@ async function* bring(context: Context, feed: Feed, request: IngestRequest): Asy
     if (!projecting) cleanup.use(startProjector(context, keys));
     projecting = true;
   };
+  const waits = { databaseUrl: stack.databaseUrl, catalog, signal, patienceMs: PATIENCE_MS, onStill: note };
+  const outcomes = cleanup.use(await Outcomes.open(waits));
+  const faultOf = (dataset: DatasetDefinition) => outcomes.faultOf(dataset);
   for (const dataset of feed.datasets) {
     await ensureStream(connection, dataset.key, streamOptions(settings));
     // Nothing is published to a log that cannot be projected; and what it holds already is not fetched again.
-    await caughtUp({ connection, catalog, signal, project, patienceMs: PATIENCE_MS, note }, dataset);
+    await caughtUp({ connection, catalog, signal, project, faultOf, patienceMs: PATIENCE_MS, note }, dataset);
   }
   // An issuer's site and a node are asked for one thing after the other.
   const isFiles = feed.datasets[0].partition.kind === 'file_day';
@@ -119,8 +122,6 @@ async function* bring(context: Context, feed: Feed, request: IngestRequest): Asy
     return;
   }
   project();
-  const waits = { databaseUrl: stack.databaseUrl, catalog, signal, patienceMs: PATIENCE_MS, onStill: note };
-  const outcomes = cleanup.use(await Outcomes.open(waits));
   const publisher = new Publisher({
     source,
     connection,

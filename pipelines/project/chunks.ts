@@ -114,29 +114,23 @@ export async function ensureAlignedChunks(
 /** Those of the times that no aligned chunk holds. */
 async function withoutChunk(client: ClientBase, times: readonly number[]): Promise<number[]> {
   const { rows } = await client.query<{ ms: string }>(
-    `select distinct t.ms from unnest($2::int8[]) t (ms) where not exists (
-       select from _timescaledb_catalog.hypertable h
-       join _timescaledb_catalog.dimension d on d.hypertable_id = h.id
-       join _timescaledb_catalog.dimension_slice s on s.dimension_id = d.id
-       join _timescaledb_catalog.chunk_constraint k on k.dimension_slice_id = s.id
-       join _timescaledb_catalog.chunk c on c.id = k.chunk_id and not c.dropped
-       where h.table_name = $1 and h.schema_name = current_schema
-         and s.range_start <= t.ms * 1000 and s.range_end > t.ms * 1000)`,
+    `with chunks as materialized (
+       select range_start, range_end from timescaledb_information.chunks
+       where hypertable_name = $1 and hypertable_schema = current_schema)
+     select distinct t.ms from unnest($2::int8[]) t (ms) where not exists (
+       select from chunks
+       where range_start <= to_timestamp(t.ms / 1000.0) and range_end > to_timestamp(t.ms / 1000.0))`,
     [ALIGNED_TABLE, times],
   );
   return rows.map(({ ms }) => Number(ms));
 }
 
-/** The chunk that holds a point of the hypertable's time dimension (its own unit; microseconds for timestamptz). */
+/** The chunk that holds a point of a hypertable whose time dimension is an integer, in that dimension's unit. */
 async function findChunk(client: ClientBase, hypertable: string, point: number): Promise<string | undefined> {
   const found = await client.query(
-    `select format('%I.%I', c.schema_name, c.table_name) as chunk
-     from _timescaledb_catalog.hypertable h
-     join _timescaledb_catalog.dimension d on d.hypertable_id = h.id
-     join _timescaledb_catalog.dimension_slice s on s.dimension_id = d.id
-     join _timescaledb_catalog.chunk_constraint k on k.dimension_slice_id = s.id
-     join _timescaledb_catalog.chunk c on c.id = k.chunk_id and not c.dropped
-     where h.table_name = $1 and h.schema_name = current_schema and s.range_start <= $2 and s.range_end > $2`,
+    `select format('%I.%I', chunk_schema, chunk_name) as chunk from timescaledb_information.chunks
+     where hypertable_name = $1 and hypertable_schema = current_schema
+       and range_start_integer <= $2 and range_end_integer > $2`,
     [hypertable, point],
   );
   return found.rows[0]?.chunk;

@@ -1,12 +1,15 @@
 /** Keeps one dataset projected: takes the lock, projects, and after any failure starts again at the checkpoint. */
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Settings } from '../../shared/config/settings.ts';
+import { PROJECTOR_CHANNEL, type ProjectorFailure } from '../../shared/db/channels.ts';
 import { type Client, connect } from '../../shared/db/connect.ts';
 import { PROJECTOR_LOCK } from '../../shared/db/locks.ts';
+import { requireTimescale } from '../../shared/db/timescale.ts';
 import { codeOf, explain, TidemarkError } from '../../shared/errors.ts';
 import type { Logger } from '../../shared/log/logger.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
 import { ensureStream, streamOptions } from '../../shared/nats/stream.ts';
+import { outageCode } from '../../shared/outage.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import type { Projection } from '../rows/types.ts';
 import { Projector } from './projector.ts';
@@ -35,8 +38,27 @@ export async function keepProjected(dataset: DatasetDefinition, needs: Projectio
       failures = performance.now() - startedAt > 60_000 ? 1 : failures + 1;
       const waitMs = Math.min(100 * 2 ** failures, RESTART_MAX_MS);
       log.warn({ dataset: dataset.key, code: codeOf(error), waitMs, err: explain(error) }, 'projector starts again');
+      await announceFailure(dataset, needs, error);
       await delay(waitMs, undefined, { signal }).catch(() => {});
     }
+  }
+}
+
+/** Messages of NOTIFY are limited to 8000 bytes, and a character may take four. */
+const MAX_MESSAGE = 1500;
+
+/**
+ * Tells whoever waits for a proof why it does not come. A store that is away is no failure of the projector, and is
+ * waited for; and where the database cannot be reached nobody could be told.
+ */
+async function announceFailure(dataset: DatasetDefinition, { databaseUrl }: ProjectionNeeds, error: unknown) {
+  if (outageCode(error) !== undefined || (error instanceof TidemarkError && error.transient)) return;
+  const failure: ProjectorFailure = { dataset: dataset.key, message: explain(error).slice(0, MAX_MESSAGE) };
+  try {
+    await using client = await connect({ url: databaseUrl, name: `tidemark projector ${dataset.key}` });
+    await client.query('select pg_notify($1, $2)', [PROJECTOR_CHANNEL, JSON.stringify(failure)]);
+  } catch {
+    // The next failure is announced again.
   }
 }
 
@@ -44,6 +66,7 @@ async function projectOnce(dataset: DatasetDefinition, needs: ProjectionNeeds): 
   const { databaseUrl, natsUrl, settings, log, signal } = needs;
   await using client = await connect({ url: databaseUrl, name: `tidemark projector ${dataset.key}` });
   await using side = await connect({ url: databaseUrl, name: `tidemark projector ${dataset.key} side` });
+  await requireTimescale(side);
   if (!(await waitForLock(client, dataset, signal))) return;
   await using connection = await connectNats(natsUrl, `tidemark projector ${dataset.key}`);
   await ensureStream(connection, dataset.key, streamOptions(settings));

@@ -2,10 +2,11 @@
 import { once } from 'node:events';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Catalog } from '../../shared/db/catalog.ts';
-import { OUTCOME_CHANNEL } from '../../shared/db/channels.ts';
+import { OUTCOME_CHANNEL, PROJECTOR_CHANNEL, type ProjectorFailure } from '../../shared/db/channels.ts';
 import { type Client, connect } from '../../shared/db/connect.ts';
 import { TidemarkError } from '../../shared/errors.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
+import { ProjectorFaults } from './projector-faults.ts';
 import { ProjectorWatch } from './projector-watch.ts';
 
 export interface AttemptOutcome {
@@ -49,6 +50,7 @@ export class Outcomes implements AsyncDisposable {
   /** Datasets of which it was told that nothing moves. */
   readonly #told = new Set<string>();
   readonly #onStill: (message: string) => void;
+  readonly #faults = new ProjectorFaults();
   /** Keys to be asked about. */
   readonly #asked = new Set<string>();
   #client: Client | undefined;
@@ -70,7 +72,8 @@ export class Outcomes implements AsyncDisposable {
 
   /**
    * Resolves when the attempt has come to an end.
-   * @throws TidemarkError PARTITION_TIMEOUT when the dataset's projector did not move at all; the signal's reason.
+   * @throws TidemarkError PROJECTOR_FAILED when the dataset's projector fails again and again, PARTITION_TIMEOUT when it
+   *   did not move at all; the signal's reason.
    */
   async of(dataset: DatasetDefinition, partition: string, attempt: number): Promise<AttemptOutcome> {
     this.#signal.throwIfAborted();
@@ -88,6 +91,11 @@ export class Outcomes implements AsyncDisposable {
       this.#signal.removeEventListener('abort', abort);
       this.#waiting.delete(key);
     }
+  }
+
+  /** Why nothing of the dataset will be proved; undefined while it may be. */
+  faultOf(dataset: DatasetDefinition): TidemarkError | undefined {
+    return this.#faults.of(dataset.key);
   }
 
   /** Asks about it, together with whatever else is asked about at the moment. */
@@ -116,7 +124,12 @@ export class Outcomes implements AsyncDisposable {
   async #listen(url: string): Promise<void> {
     const client = await connect({ url, name: 'tidemark outcomes' });
     this.#client = client;
-    client.on('notification', ({ payload = '' }) => {
+    client.on('notification', ({ channel, payload = '' }) => {
+      if (channel === PROJECTOR_CHANNEL) {
+        this.#projectorFailed(JSON.parse(payload) as ProjectorFailure);
+        return;
+      }
+      this.#faults.worked(payload.slice(0, payload.indexOf('|')));
       const key = payload.slice(0, payload.lastIndexOf('|'));
       const waiting = this.#waiting.get(key);
       if (!waiting) return;
@@ -124,9 +137,18 @@ export class Outcomes implements AsyncDisposable {
       if (payload.endsWith('|proved')) waiting.resolve({ state: 'proved', reason: null });
       else this.#lookSoon(key);
     });
-    await client.query(`listen ${OUTCOME_CHANNEL}`);
+    await client.query(`listen ${OUTCOME_CHANNEL}; listen ${PROJECTOR_CHANNEL}`);
     // Lost connection: polling goes on alone; the outcome is the same, a second later.
     once(client, 'end').catch(() => {});
+  }
+
+  #projectorFailed(failure: ProjectorFailure): void {
+    const isFirst = this.#faults.failed(failure);
+    const waiting = [...this.#waiting.values()].filter(({ dataset }) => dataset.key === failure.dataset);
+    if (waiting.length === 0) return;
+    if (isFirst) this.#onStill(`${failure.dataset}: its projector failed and starts again: ${failure.message}`);
+    const fault = this.#faults.of(failure.dataset);
+    if (fault) for (const { reject } of waiting) reject(fault);
   }
 
   async #poll(): Promise<void> {

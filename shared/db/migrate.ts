@@ -7,6 +7,7 @@ import { TidemarkError } from '../errors.ts';
 import { DATASETS } from '../registry/index.ts';
 import { MIGRATION_LOCK } from './locks.ts';
 import { regrantReadRoles } from './read-roles.ts';
+import { requireTimescale } from './timescale.ts';
 
 export const MIGRATIONS_DIR = fileURLToPath(new URL('../../migrations/', import.meta.url));
 
@@ -53,12 +54,14 @@ const migrationFiles = async (directory: string): Promise<string[]> =>
   (await readdir(directory)).filter((name) => /^\d{4}_\w+\.sql$/.test(name)).sort();
 
 /**
- * @throws TidemarkError MIGRATION_DRIFT when an applied file has changed since, MIGRATION_FAILED naming the file.
+ * @throws TidemarkError DATABASE_UNSUPPORTED where TimescaleDB is of another version than the supported ones,
+ *   MIGRATION_DRIFT when an applied file has changed since, MIGRATION_FAILED naming the file.
  */
 export async function migrate(client: Client, directory: string = MIGRATIONS_DIR): Promise<MigrationReport> {
   const files = await migrationFiles(directory);
   const applied: string[] = [];
   const present: string[] = [];
+  await requireTimescale(client);
   // Session lock, not a transaction's: two starters must not both create the bookkeeping table.
   await client.query('select pg_advisory_lock($1, $2)', [MIGRATION_LOCK, 0]);
   try {

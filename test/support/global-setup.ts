@@ -1,5 +1,6 @@
 /**
- * One PostgreSQL for the whole run, in a state folder of its own; each test file gets a database on it. Migrating one
+ * One PostgreSQL for the whole run, in a state folder of its own or at TIDEMARK_TEST_DATABASE_URL (a superuser's URL, for
+ * trying another version); each test file gets a database on it. Migrating one
  * takes 0.4 s, copying one that is migrated 0.1: there is a template.
  */
 import { join } from 'node:path';
@@ -16,6 +17,7 @@ export default async function setup(project: TestProject): Promise<() => Promise
   await endLeftovers(stateDir);
   const stack = await acquireStack({
     stateDir,
+    databaseUrl: process.env.TIDEMARK_TEST_DATABASE_URL,
     log: createLogger(process.env.TIDEMARK_TEST_LOG ?? 'warn', 'test'),
     progress: (line) => process.stderr.write(`tidemark: ${line}\n`),
     profile: SHARED_PROFILE,

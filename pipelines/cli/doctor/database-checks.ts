@@ -3,6 +3,7 @@
 import { orm, pgCore } from '../../../shared/db/drizzle.ts';
 import { pendingMigrations } from '../../../shared/db/migrate.ts';
 import * as schema from '../../../shared/db/schema.ts';
+import { SUPPORTED_TIMESCALE, timescaleFault } from '../../../shared/db/timescale.ts';
 import { ALIGNED_COLUMNS, ALIGNED_TABLE } from '../../../shared/registry/aligned-storage.ts';
 import type { PgType } from '../../../shared/registry/index.ts';
 import { type Check, type Finding, fault, warning } from './types.ts';
@@ -85,16 +86,17 @@ const chunks: Check = {
   async run({ database, datasets }) {
     const tables = [...datasets.map(({ native }) => native.table), ALIGNED_TABLE];
     const { rows: hypertables } = await database.query(
-      'select table_name from _timescaledb_catalog.hypertable where table_name = any ($1) and schema_name = current_schema',
+      `select hypertable_name as name from timescaledb_information.hypertables
+       where hypertable_name = any ($1) and hypertable_schema = current_schema`,
       [tables],
     );
-    const known = new Set(hypertables.map((row) => row.table_name));
+    const known = new Set(hypertables.map((row) => row.name));
     const { rows } = await database.query(
-      `select h.table_name as table, format('%I.%I', c.schema_name, c.table_name) as chunk,
+      `select hypertable_name as table, format('%I.%I', chunk_schema, chunk_name) as chunk,
          (select count(*) from pg_index i where i.indisunique and i.indisvalid
-            and i.indrelid = format('%I.%I', c.schema_name, c.table_name)::regclass)::int4 as indexes
-       from _timescaledb_catalog.chunk c join _timescaledb_catalog.hypertable h on h.id = c.hypertable_id
-       where not c.dropped and h.table_name = any ($1) and h.schema_name = current_schema`,
+            and i.indrelid = format('%I.%I', chunk_schema, chunk_name)::regclass)::int4 as indexes
+       from timescaledb_information.chunks
+       where hypertable_name = any ($1) and hypertable_schema = current_schema`,
       [tables],
     );
     return [
@@ -193,7 +195,7 @@ const WANTED: readonly Wanted[] = [
 
 const postgres: Check = {
   name: 'postgres',
-  doc: 'settings of PostgreSQL that durability and speed depend on, and the TimescaleDB extension',
+  doc: 'settings of PostgreSQL that durability and speed depend on, and a TimescaleDB that is supported',
   needs: ['database'],
   async run({ database }) {
     const { rows } = await database.query('select name, setting, unit from pg_settings where name = any ($1)', [
@@ -216,6 +218,10 @@ const postgres: Check = {
     );
     if (extension.length === 0) {
       findings.push(fault('timescaledb', 'the extension is not there', 'create extension timescaledb'));
+    } else {
+      const unsupported = timescaleFault(extension[0].version);
+      const fix = `run PostgreSQL 17 with TimescaleDB ${SUPPORTED_TIMESCALE}`;
+      if (unsupported) findings.push(fault('timescaledb', unsupported, fix));
     }
     return findings;
   },
