@@ -94,7 +94,9 @@ export const LIMITS: readonly Limit[] = [
   of('Headers of a request to arrive', 'ms', 'serving/server.ts', 'HEADERS_TIMEOUT_MS'),
   of('A whole request to arrive', 'ms', 'serving/server.ts', 'REQUEST_TIMEOUT_MS'),
   of('How often late requests are looked for', 'ms', 'serving/server.ts', 'TIMEOUT_CHECK_MS'),
-  { what: 'Connections open at once', unit: '', setting: 'SVC_HTTP_MAX_CONNECTIONS' },
+  { what: 'Connections with a request at once', unit: '', setting: 'SVC_HTTP_MAX_CONNECTIONS' },
+  of('Connections beside those, for health and metrics', '', 'serving/server.ts', 'RESERVED_CONNECTIONS'),
+  of('Refused connection read on, so that its client reads the answer', 'ms', 'serving/server.ts', 'LINGER_MS'),
   of(
     'Body of a refused request read on, so that its client reads the answer',
     'ms',

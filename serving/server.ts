@@ -4,6 +4,7 @@ import { createServer, type RequestListener, type Server, type ServerResponse, S
 import { type AddressInfo, Server as NetServer, type Socket } from 'node:net';
 import type Koa from 'koa';
 import { TidemarkError } from '../shared/errors.ts';
+import { Connections } from './connections.ts';
 import { Problem, type ProblemCode } from './contract/problems.ts';
 
 const HEADERS_TIMEOUT_MS = 15_000;
@@ -12,6 +13,11 @@ const REQUEST_TIMEOUT_MS = 60_000;
 const TIMEOUT_CHECK_MS = 1000;
 /** Longer than the idle time-outs of common proxies, so that it is they who close. */
 const KEEP_ALIVE_TIMEOUT_MS = 65_000;
+/** Connections beside those, for supervisors and scrapers: a service that is busy is still seen to be well. */
+const RESERVED_CONNECTIONS = 16;
+const RESERVED_PATHS: ReadonlySet<string> = new Set(['/healthz', '/readyz', '/metrics']);
+/** A connection whose request was refused is read on for so long, so that its client reads the answer before it closes. */
+const LINGER_MS = 2000;
 const DEFAULT_PORT = 8080;
 const PORTS_TRIED = 100;
 
@@ -22,10 +28,12 @@ export interface Listening {
 }
 
 export interface ConnectionLimits {
-  /** Connections open at once; one more is closed unanswered. */
+  /** Connections with a request at once; beside them there is room for health and metrics. */
   readonly maxConnections?: number;
   readonly headersTimeoutMs?: number;
   readonly requestTimeoutMs?: number;
+  /** How long a connection is kept between requests. */
+  readonly idleTimeoutMs?: number;
 }
 
 export async function listen(
@@ -34,28 +42,23 @@ export async function listen(
   port: number | undefined,
   limits: ConnectionLimits = {},
 ): Promise<Listening> {
-  const connections = new Connections();
-  const answer = koa.callback();
-  const handle: RequestListener = (request, response) => {
-    if (request.headers.host === undefined && request.httpVersion === '1.1') {
-      answerBrokenRequest(NO_HOST, request.socket);
-      return;
-    }
-    connections.busy(request.socket, response);
-    answer(request, response);
-  };
-  const server = createServer(
-    {
-      headersTimeout: limits.headersTimeoutMs ?? HEADERS_TIMEOUT_MS,
-      requestTimeout: limits.requestTimeoutMs ?? REQUEST_TIMEOUT_MS,
-      keepAliveTimeout: KEEP_ALIVE_TIMEOUT_MS,
-      connectionsCheckingInterval: TIMEOUT_CHECK_MS,
-      // Asked for below: Node's own refusal has no envelope.
-      requireHostHeader: false,
-    },
-    handle,
-  );
-  if (limits.maxConnections !== undefined) server.maxConnections = limits.maxConnections;
+  const { headersTimeoutMs = HEADERS_TIMEOUT_MS, idleTimeoutMs = KEEP_ALIVE_TIMEOUT_MS } = limits;
+  const connections = new Connections({
+    open: limits.maxConnections ?? Number.POSITIVE_INFINITY,
+    reserved: RESERVED_CONNECTIONS,
+    // Node counts neither line ends before a request nor what a client leaves half open; both of its times are over then.
+    idleMs: idleTimeoutMs + headersTimeoutMs,
+  });
+  const server = createServer({
+    headersTimeout: headersTimeoutMs,
+    requestTimeout: limits.requestTimeoutMs ?? REQUEST_TIMEOUT_MS,
+    keepAliveTimeout: idleTimeoutMs,
+    connectionsCheckingInterval: TIMEOUT_CHECK_MS,
+    // Asked for in `answering`: Node's own refusal has no envelope.
+    requireHostHeader: false,
+  });
+  const handle = answering(koa.callback(), connections);
+  server.on('request', handle);
   // The body is asked for only when it will be read: see readJson.
   server.on('checkContinue', handle);
   // Of what is expected beside that nothing is known here, which is no reason to refuse; Node's 417 has no envelope.
@@ -66,6 +69,7 @@ export async function listen(
   server.on('clientError', answerBrokenRequest);
   server.on('connection', (socket) => connections.add(socket));
   await listenOnFree(server, host, port);
+  const sweep = setInterval(() => connections.closeIdle(), TIMEOUT_CHECK_MS).unref();
   const address = server.address() as AddressInfo;
   const name = address.family === 'IPv6' ? `[${address.address}]` : address.address;
   return {
@@ -77,35 +81,21 @@ export async function listen(
       const timer = setTimeout(() => server.closeAllConnections(), graceMs);
       await closed;
       clearTimeout(timer);
+      clearInterval(sweep);
     },
   };
 }
 
-/** Which connections have an answer under way, so that a stop cuts none of those. */
-class Connections {
-  readonly #all = new Map<Socket, Set<ServerResponse>>();
-  #closing = false;
-
-  add(socket: Socket): void {
-    this.#all.set(socket, new Set());
-    socket.once('close', () => this.#all.delete(socket));
-  }
-
-  busy(socket: Socket, response: ServerResponse): void {
-    // A connection kept alive would otherwise go on for as long as its client has requests.
-    if (this.#closing) response.setHeader('Connection', 'close');
-    const answers = this.#all.get(socket);
-    answers?.add(response);
-    response.once('close', () => {
-      answers?.delete(response);
-      if (this.#closing && answers?.size === 0) socket.end();
-    });
-  }
-
-  close(): void {
-    this.#closing = true;
-    for (const [socket, answers] of this.#all) if (answers.size === 0) socket.destroy();
-  }
+/** Passes on what can be answered, and refuses the rest. */
+function answering(answer: RequestListener, connections: Connections): RequestListener {
+  return (request, response) => {
+    const hasRoom = connections.busy({ request, response });
+    if (request.headers.host === undefined && request.httpVersion === '1.1') {
+      refuse(response, new Problem('HTTP_REQUEST_MALFORMED', 'HTTP/1.1 asks for a Host header.'));
+    } else if (!hasRoom && !RESERVED_PATHS.has(request.url!.split('?')[0])) {
+      refuse(response, new Problem('HTTP_CONNECTION_LIMIT_REACHED', 'Other requests are answered first.'));
+    } else answer(request, response);
+  };
 }
 
 async function listenOnFree(server: Server, host: string, port: number | undefined): Promise<void> {
@@ -134,23 +124,43 @@ const BROKEN_REQUESTS: Readonly<Record<string, ProblemCode>> = {
   ERR_HTTP_REQUEST_TIMEOUT: 'HTTP_REQUEST_TIMEOUT',
 };
 
-const NO_HOST = new Error('HTTP/1.1 asks for a Host header');
+/** Answers a request that does not reach the application, with the same envelope, and closes its connection. */
+function refuse(response: ServerResponse, problem: Problem): void {
+  const { headers, body } = refusalOf(problem);
+  response.writeHead(problem.status, { ...headers, 'Content-Length': Buffer.byteLength(body) });
+  response.end(body);
+}
 
-/** What is no HTTP request never reaches the application; it gets the same envelope. */
+/** The same for what Node cannot read as a request: there is no response to write to. */
 function answerBrokenRequest(error: Error & { code?: string }, socket: Socket): void {
+  // More of what was refused already: the connection closes in a moment.
+  if (socket.writableEnded) return;
   if (error.code === 'ECONNRESET' || !socket.writable) {
     socket.destroy();
     return;
   }
   const problem = new Problem(
     BROKEN_REQUESTS[error.code ?? ''] ?? 'HTTP_REQUEST_MALFORMED',
-    error === NO_HOST ? `${error.message}; the connection is closed.` : 'The connection is closed.',
+    'The connection is closed.',
   );
+  const { headers, body } = refusalOf(problem);
+  const head = Object.entries({ ...headers, 'Content-Length': Buffer.byteLength(body) })
+    .map(([name, value]) => `${name}: ${value}\r\n`)
+    .join('');
+  socket.end(`HTTP/1.1 ${problem.status} ${STATUS_CODES[problem.status]}\r\n${head}\r\n${body}`);
+  // A client that does not close its side would keep the connection for ever.
+  const timer = setTimeout(() => socket.destroy(), LINGER_MS).unref();
+  socket.once('close', () => clearTimeout(timer));
+}
+
+function refusalOf(problem: Problem): { readonly headers: Readonly<Record<string, string>>; readonly body: string } {
   const requestId = randomUUID();
   const body = JSON.stringify(problem.body(requestId));
-  socket.end(
-    `HTTP/1.1 ${problem.status} ${STATUS_CODES[problem.status]}\r\nContent-Type: application/problem+json\r\n` +
-      `X-Request-Id: ${requestId}\r\n` +
-      `Content-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`,
-  );
+  const headers = {
+    ...problem.headers,
+    'Content-Type': 'application/problem+json',
+    'X-Request-Id': requestId,
+    Connection: 'close',
+  };
+  return { headers, body };
 }

@@ -205,21 +205,6 @@ describe('clients that take their time to ask', () => {
 });
 
 describe('connections', () => {
-  test('past the limit are closed unanswered; a place that is given up is free', async () => {
-    await using serving = await serve({}, { connections: { maxConnections: 3 } });
-    const held = [socketTo(serving), socketTo(serving), socketTo(serving)];
-    await Promise.all(held.map((socket) => once(socket, 'connect')));
-    const ask = async () => {
-      const socket = socketTo(serving);
-      socket.end('GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n');
-      return await text(socket).catch(() => '');
-    };
-    await eventually(async () => (await ask()) === '', 'the door is closed');
-    held[0].destroy();
-    await eventually(async () => (await ask()).startsWith('HTTP/1.1 200'), 'a place is free');
-    for (const socket of held) socket.destroy();
-  });
-
   test('that carry many requests at once are answered in order', async () => {
     await using serving = await serve({ SVC_QUERY_MAX_CONCURRENCY: '2' });
     const socket = socketTo(serving);

@@ -12,6 +12,7 @@ export const PROBLEMS = {
   HTTP_REQUEST_MALFORMED: { status: 400, title: 'The bytes received are no HTTP request' },
   HTTP_REQUEST_TIMEOUT: { status: 408, title: 'The request did not arrive in time' },
   HTTP_HEADERS_TOO_LARGE: { status: 431, title: 'The request headers are too large' },
+  HTTP_CONNECTION_LIMIT_REACHED: { status: 503, title: 'Too many requests are under way', retryAfter: 1 },
   ROUTE_NOT_FOUND: { status: 404, title: 'There is no such path' },
   DATASET_NOT_FOUND: { status: 404, title: 'There is no such dataset' },
   METHOD_NOT_ALLOWED: { status: 405, title: 'The path does not take this method' },

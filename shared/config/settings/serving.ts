@@ -49,7 +49,7 @@ export const SERVING = {
     default: '1024',
     min: 1,
     max: 1_000_000,
-    doc: 'Connections open at once; one more is closed unanswered.',
+    doc: 'Connections with a request at once; past them health and metrics alone are answered, and the rest is 503.',
   },
   SVC_SOURCE_RIGHTS_MATRIX_PATH: {
     group: 'Rights',

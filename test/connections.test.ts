@@ -1,0 +1,159 @@
+/** What reaches the service before a route does: connections that say nothing or too much, and requests that are none. */
+import { once } from 'node:events';
+import { connect, type Socket } from 'node:net';
+import { text } from 'node:stream/consumers';
+import Koa from 'koa';
+import { describe, expect, test } from 'vitest';
+import { type ConnectionLimits, listen } from '../serving/server.ts';
+import { eventually } from './support/serving.ts';
+
+interface Front extends AsyncDisposable {
+  readonly port: number;
+  /** Requests to /hold that are being answered. */
+  readonly held: () => number;
+  /** Ends all of them. */
+  release(): void;
+}
+
+/** The front of the service around a few answers; it needs neither database nor broker. */
+async function startFront(limits: ConnectionLimits = {}): Promise<Front> {
+  const holding = new Set<() => void>();
+  const koa = new Koa();
+  koa.silent = true;
+  koa.use(async (context) => {
+    if (context.path === '/hold') {
+      await new Promise<void>((resolve) => {
+        holding.add(resolve);
+        context.res.once('close', resolve);
+      });
+    }
+    if (context.path === '/body') for await (const _ of context.req);
+    if (context.path === '/stream') {
+      context.respond = false;
+      context.res.write('the first half,');
+      await new Promise<void>((resolve) => {
+        holding.add(resolve);
+        context.res.once('close', resolve);
+      });
+      context.res.end('the second half');
+      return;
+    }
+    context.body = `answered ${context.path}`;
+  });
+  const server = await listen(koa, '127.0.0.1', 0, limits);
+  return {
+    port: Number(new URL(server.url).port),
+    held: () => holding.size,
+    release: () => {
+      for (const resolve of holding) resolve();
+      holding.clear();
+    },
+    [Symbol.asyncDispose]: () => server.close(0),
+  };
+}
+
+/** Half open: it does not hang up because the service does. Closes are seen by writing. */
+function socketTo(port: number): Socket {
+  const socket = connect({ port, host: '127.0.0.1', allowHalfOpen: true });
+  socket.on('error', () => {});
+  socket.resume();
+  return socket;
+}
+
+async function openSockets(count: number, port: number, first = ''): Promise<Socket[]> {
+  const sockets = Array.from({ length: count }, () => socketTo(port));
+  await Promise.all(sockets.map((socket) => once(socket, 'connect')));
+  for (const socket of sockets) if (first !== '') socket.write(first);
+  return sockets;
+}
+
+/** The service gave the connection up: what is sent on it is refused by the kernel. */
+const isClosed = (socket: Socket, sends: string) =>
+  eventually(
+    () => {
+      if (!socket.destroyed) socket.write(sends);
+      return socket.destroyed;
+    },
+    'the connection is closed',
+    30_000,
+  );
+
+const get = (path: string, more = '') => `GET ${path} HTTP/1.1\r\nHost: x\r\n${more}\r\n`;
+
+/** All that comes back over a connection of its own; the name of the error where it breaks. */
+async function answerOf(port: number, sends: string): Promise<string> {
+  const socket = connect({ port, host: '127.0.0.1' });
+  socket.write(sends);
+  return await text(socket).catch((error: NodeJS.ErrnoException) => error.code ?? error.message);
+}
+
+/** The first line of an answer. */
+async function ask(port: number, path: string): Promise<string> {
+  return (await answerOf(port, get(path, 'Connection: close\r\n'))).split('\r\n')[0];
+}
+
+const OK = 'HTTP/1.1 200 OK';
+
+describe('silent connections', () => {
+  test('more of them than the limit do not keep health from being answered: the oldest are closed', async () => {
+    await using front = await startFront({ maxConnections: 5 });
+    const silent = await openSockets(40, front.port);
+    expect(await ask(front.port, '/healthz')).toBe(OK);
+    expect(await ask(front.port, '/v1/raw/query')).toBe(OK);
+    await isClosed(silent[0], 'x');
+    // The newest one still has its say.
+    const youngest = silent.at(-1)!;
+    youngest.write(get('/healthz'));
+    expect(String((await once(youngest, 'data'))[0])).toMatch(OK);
+    for (const socket of silent) socket.destroy();
+  });
+
+  test('one that never sends a byte, or the half of a request, is told so and closed, though it stays half open', async () => {
+    await using front = await startFront({ headersTimeoutMs: 200 });
+    for (const first of ['', 'GET /healthz HTTP/1.1\r\nHost']) {
+      const [socket] = await openSockets(1, front.port, first);
+      const [answer] = await once(socket, 'data');
+      expect(String(answer)).toMatch(/^HTTP\/1\.1 408 /);
+      await isClosed(socket, 'x');
+    }
+  });
+
+  test('one that sends line ends and nothing else after its answer is closed', async () => {
+    await using front = await startFront({ idleTimeoutMs: 1000, headersTimeoutMs: 500 });
+    const [socket] = await openSockets(1, front.port, get('/healthz'));
+    await once(socket, 'data');
+    await isClosed(socket, '\r\n');
+  });
+});
+
+describe('more requests at once than the limit', () => {
+  test('are 503, while health and metrics are answered; a place that is given up is free', async () => {
+    await using front = await startFront({ maxConnections: 3 });
+    const held = await openSockets(3, front.port, get('/hold'));
+    await eventually(() => front.held() === 3, 'three requests are under way');
+    for (const path of ['/healthz', '/readyz', '/metrics', '/metrics?x=1']) {
+      expect(await ask(front.port, path)).toBe(OK);
+    }
+    const refused = await answerOf(front.port, get('/v1/raw/query'));
+    expect(refused).toMatch(/^HTTP\/1\.1 503 [\s\S]*\r\nRetry-After: 1\r\n/);
+    expect(JSON.parse(refused.split('\r\n\r\n')[1]).code).toBe('HTTP_CONNECTION_LIMIT_REACHED');
+    held[0].destroy();
+    await eventually(async () => (await ask(front.port, '/v1/raw/query')) === OK, 'a place is free');
+    // What is silent beside them takes no place of theirs.
+    const silent = await openSockets(40, front.port);
+    expect(await ask(front.port, '/healthz')).toBe(OK);
+    expect(held.slice(1).some((socket) => socket.destroyed)).toBe(false);
+    for (const socket of [...held, ...silent]) socket.destroy();
+  });
+
+  test('give their place to others while they send no body', async () => {
+    await using front = await startFront({ maxConnections: 3 });
+    const head = 'POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n';
+    const slow = await openSockets(6, front.port, head);
+    let closed = 0;
+    for (const socket of slow) socket.once('end', () => closed++);
+    expect(await ask(front.port, '/v1/raw/query')).toBe(OK);
+    await eventually(() => closed > 3, 'they made room for each other and for the one that was answered');
+    for (const socket of slow) socket.destroy();
+  });
+});
