@@ -4,6 +4,7 @@ import { once } from 'node:events';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import type { Logger } from '../../shared/log/logger.ts';
+import { TERMINAL_VARIABLE, type TerminalLog } from './terminal-log.ts';
 
 export interface ChildOptions {
   readonly name: string;
@@ -15,6 +16,8 @@ export interface ChildOptions {
   /** Beside the environment it inherits. */
   readonly env?: Readonly<Record<string, string>>;
   readonly log: Logger;
+  /** Takes the child's standard error, which is otherwise ours. */
+  readonly terminalLog?: TerminalLog;
   /** Told when the child refuses its settings (exit code 2): starting it again would change nothing. */
   readonly onRefusal?: () => void;
   /** Receives the child's standard output, line by line. */
@@ -23,6 +26,8 @@ export interface ChildOptions {
 
 const STOP_GRACE_MS = 10_000;
 const RESTART_MAX_MS = 5000;
+/** What a child wrote before it ended is read within this. */
+const SAID_MS = 1000;
 
 export class SupervisedChild implements AsyncDisposable {
   readonly #options: ChildOptions;
@@ -42,11 +47,11 @@ export class SupervisedChild implements AsyncDisposable {
   async #keepRunning(): Promise<void> {
     for (let failures = 0; !this.#stopping; failures++) {
       const startedAt = performance.now();
-      const { module, args, input, name, log, onLine, env } = this.#options;
+      const { module, args, input, name, log, terminalLog, onLine, env } = this.#options;
       const script = fileURLToPath(new URL(`../../${module}`, import.meta.url));
       const child = spawn(process.execPath, [...process.execArgv, script, ...(args ?? [])], {
-        stdio: ['pipe', onLine ? 'pipe' : 'ignore', 'inherit'],
-        env: { ...process.env, ...env },
+        stdio: ['pipe', onLine ? 'pipe' : 'ignore', terminalLog ? 'pipe' : 'inherit'],
+        env: { ...process.env, ...(terminalLog && { [TERMINAL_VARIABLE]: '1' }), ...env },
         // Its own group: Ctrl-C reaches us, and we end it in order.
         detached: true,
       });
@@ -54,7 +59,10 @@ export class SupervisedChild implements AsyncDisposable {
       child.stdin?.on('error', () => {});
       child.stdin?.end(input ?? '');
       if (onLine && child.stdout) forEachLine(child.stdout, onLine);
+      const said = terminalLog && child.stderr && forEachLine(child.stderr, (line) => terminalLog.writeOf(name, line));
       const [code, signal] = await once(child, 'exit');
+      // Why it ended is shown before what follows from it; a process of its own may hold its end of the pipe.
+      await Promise.race([said, delay(SAID_MS, undefined, { ref: false })]);
       if (this.#stopping) return;
       if (code === 2 && this.#options.onRefusal) {
         this.#options.onRefusal();
@@ -80,12 +88,19 @@ export class SupervisedChild implements AsyncDisposable {
   }
 }
 
-function forEachLine(stream: NodeJS.ReadableStream, onLine: (line: string) => void): void {
+/** @returns a promise of the stream's end. */
+function forEachLine(stream: NodeJS.ReadableStream, onLine: (line: string) => void): Promise<void> {
   let rest = '';
   stream.setEncoding('utf8');
   stream.on('data', (chunk: string) => {
     const lines = (rest + chunk).split('\n');
     rest = lines.pop() ?? '';
     for (const line of lines) onLine(line);
+  });
+  return new Promise((resolve) => {
+    stream.once('close', () => {
+      if (rest !== '') onLine(rest);
+      resolve();
+    });
   });
 }

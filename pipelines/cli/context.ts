@@ -1,4 +1,5 @@
 /** What every command works with: settings, the stack of the state folder, connections; all given back at the end. */
+import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { Pool } from 'pg';
 import { type LoadOptions, loadSettings } from '../../shared/config/load.ts';
@@ -12,6 +13,7 @@ import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
 import { STOP_SIGNALS } from './exit.ts';
 import type { ParsedCommand } from './options.ts';
 import { createOutput, type Output } from './output.ts';
+import { TERMINAL_VARIABLE, TerminalLog, TOLD } from './terminal-log.ts';
 
 /** The project's root: `.env`, `.tidemark` and relative paths start here, wherever the command is called from. */
 export const PROJECT_ROOT = fileURLToPath(new URL('../../', import.meta.url));
@@ -22,6 +24,10 @@ export interface Context extends AsyncDisposable {
   readonly settingFlags: ParsedCommand['settings'];
   readonly stack: Stack;
   readonly log: Logger;
+  /** The log of what a line for people says as well. */
+  readonly toldLog: Logger;
+  /** Where the log goes on a terminal. */
+  readonly terminalLog: TerminalLog | undefined;
   readonly output: Output;
   readonly pool: Pool;
   readonly catalog: Catalog;
@@ -38,10 +44,12 @@ export async function openContext(
 ): Promise<Context> {
   const settings = loadSettings({ flags: command.settings, cwd: PROJECT_ROOT, required });
   const output = createOutput(command);
-  const log = createLogger(
-    process.stderr.isTTY && settings.SVC_LOG_LEVEL === 'info' ? 'warn' : settings.SVC_LOG_LEVEL,
-    name,
-  );
+  const terminalLog = output.terminal
+    ? new TerminalLog({ path: join(settings.SVC_STATE_DIR, 'log', 'tidemark.log'), show: (line) => output.note(line) })
+    : undefined;
+  const log = createLogger(settings.SVC_LOG_LEVEL, name, terminalLog);
+  const isShown = terminalLog !== undefined || process.env[TERMINAL_VARIABLE] !== undefined;
+  const toldLog = isShown ? log.child(TOLD) : log;
   const stopping = new AbortController();
   const stop = () => stopping.abort(new Error('interrupted'));
   for (const signal of STOP_SIGNALS) process.on(signal, stop);
@@ -68,7 +76,7 @@ export async function openContext(
     await (await connection?.catch(() => undefined))?.[Symbol.asyncDispose]();
   });
   const onWait = (message: string) => {
-    log.warn(message);
+    toldLog.warn(message);
     output.note(message);
   };
   const kept = cleanup.move();
@@ -77,6 +85,8 @@ export async function openContext(
     settingFlags: command.settings,
     stack,
     log,
+    toldLog,
+    terminalLog,
     output,
     pool,
     catalog: new Catalog(pool),

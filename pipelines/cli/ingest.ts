@@ -84,7 +84,7 @@ async function* bring(context: Context, feed: Feed, request: IngestRequest): Asy
   const keys = feed.datasets.map(({ key }) => key);
   let projecting = request.ownProjector === false;
   const note = (message: string) => {
-    log.warn({ feed: feed.name }, message);
+    context.toldLog.warn({ feed: feed.name }, message);
     context.output.note(message);
   };
   const project = () => {
@@ -106,9 +106,9 @@ async function* bring(context: Context, feed: Feed, request: IngestRequest): Asy
   if (work.plan) request.onPlan?.(work.plan);
   const planned = work.plan && sum(work.plan.partitions);
   await run.tell({ planned: planned ?? null });
-  const progress = new Progress(context, planned);
+  const progress = new Progress(context, feed.name, planned);
   const counted = (result: UnitResult): UnitResult => {
-    progress.done++;
+    progress.ended();
     // Followed, what is not there yet has not failed.
     if (request.kind !== 'follow' || !isNotYet(feed, result.code)) run.note(progress.count(result));
     return result;
@@ -344,17 +344,19 @@ async function check(context: Context, dataset: DatasetDefinition, sourceId: str
 
 /** The line on the terminal, and what has come to its end. */
 class Progress {
-  done = 0;
   readonly #context: Context;
+  readonly #feed: string;
   readonly #total: number | undefined;
   readonly #startedAt = performance.now();
   readonly #counts = { proved: 0, unchanged: 0, refused: 0, quarantined: 0, failed: 0, rows: 0 };
-  #current = '';
+  #done = 0;
+  #at: PublishProgress | undefined;
+  /** Rows of the partitions before the one that is published now. */
   #before = 0;
-  #latest = 0;
 
-  constructor(context: Context, total: number | undefined) {
+  constructor(context: Context, feed: string, total: number | undefined) {
     this.#context = context;
+    this.#feed = feed;
     this.#total = total;
   }
 
@@ -368,16 +370,31 @@ class Progress {
     return this.counts;
   }
 
-  show({ partition, rows, bytes }: PublishProgress): void {
-    if (partition !== this.#current) {
-      [this.#current, this.#before, this.#latest] = [partition, this.#before + this.#latest, 0];
-    }
-    this.#latest = rows;
-    const rate = (this.#before + rows) / Math.max((performance.now() - this.#startedAt) / 1000, 0.001);
-    const share =
-      this.#total === undefined ? `${this.done}` : `${bar(this.done, this.#total)} ${this.done}/${this.#total}`;
-    this.#context.output.progress(
-      `${share}  ${partition}  ${rows.toLocaleString('en-US')} rows  ${(bytes / 1e6).toFixed(1)} MB  ${Math.round(rate).toLocaleString('en-US')} rows/s`,
-    );
+  /** A partition has come to its end. */
+  ended(): void {
+    this.#done++;
+    this.#draw();
+  }
+
+  show(at: PublishProgress): void {
+    if (this.#at && at.partition !== this.#at.partition) this.#before += this.#at.rows;
+    this.#at = at;
+    this.#draw();
+  }
+
+  #draw(): void {
+    const [done, total] = [this.#done, this.#total];
+    const share = total === undefined ? `${done}` : `${bar(done, total)} ${done}/${total}`;
+    this.#context.output.progress([this.#feed, share, ...(this.#at ? this.#publishing(this.#at) : [])].join('  '));
+  }
+
+  #publishing({ partition, rows, bytes }: PublishProgress): string[] {
+    const perSecond = (this.#before + rows) / Math.max((performance.now() - this.#startedAt) / 1000, 0.001);
+    return [
+      partition,
+      `${rows.toLocaleString('en-US')} rows`,
+      `${(bytes / 1e6).toFixed(1)} MB`,
+      `${Math.round(perSecond).toLocaleString('en-US')} rows/s`,
+    ];
   }
 }

@@ -2,6 +2,8 @@
 
 export interface Output {
   readonly json: boolean;
+  /** A person watches: lines for people, and the log in words. */
+  readonly terminal: boolean;
   /** The answer: `value` as JSON, or `text()` for people. */
   answer(value: object, text: () => string): void;
   /** A line for people, on stderr; nothing with --json. */
@@ -14,7 +16,8 @@ export interface Output {
 const PROGRESS_INTERVAL_MS = 100;
 
 export function createOutput(options: { json: boolean; progress: boolean }): Output {
-  const tty = options.progress && process.stderr.isTTY === true && !options.json;
+  const terminal = process.stderr.isTTY === true && !options.json;
+  const tty = options.progress && terminal;
   let drawn = false;
   let lastDrawn = 0;
   const clear = () => {
@@ -23,6 +26,7 @@ export function createOutput(options: { json: boolean; progress: boolean }): Out
   };
   return {
     json: options.json,
+    terminal,
     answer(value, text) {
       clear();
       process.stdout.write(options.json ? `${JSON.stringify(value, jsonValue)}\n` : `${text()}\n`);

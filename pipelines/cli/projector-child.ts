@@ -5,11 +5,12 @@ import { type Context, PROJECT_ROOT } from './context.ts';
 
 /** Several may be started; the lock lets one work, and another takes over when it is gone. */
 export function startProjector(context: Context, datasets: readonly string[]): SupervisedChild {
-  const { stack, log } = context;
+  const { stack, log, terminalLog } = context;
   return new SupervisedChild({
     name: 'projector',
     module: 'pipelines/project/main.ts',
     log,
+    terminalLog,
     input: JSON.stringify({
       databaseUrl: localUrl(stack),
       natsUrl: stack.natsUrl,

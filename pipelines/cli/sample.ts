@@ -2,11 +2,13 @@
 import { mkdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { codeOf, explain } from '../../shared/errors.ts';
+import { DATASETS } from '../../shared/registry/index.ts';
 import { DAY_MS } from '../../shared/time/days.ts';
 import { feeds } from '../sources/index.ts';
 import type { Feed, Sample } from '../sources/types.ts';
 import type { Context } from './context.ts';
 import { ingest } from './ingest.ts';
+import { seconds } from './output.ts';
 import { isLocated } from './selected-feeds.ts';
 
 export interface SampleReport {
@@ -14,6 +16,8 @@ export interface SampleReport {
   readonly partitions: number;
   readonly rows: number;
 }
+
+const LONGEST_NAME = Math.max(...[...DATASETS.keys()].map((key) => key.length));
 
 const WITHOUT_SERVER: ReadonlySet<string> = new Set(['STACK_INSTALL_FAILED', 'STACK_UNSUPPORTED_MACHINE']);
 
@@ -50,25 +54,43 @@ async function isWanted({ catalog }: Context, { datasets }: Feed, sample: Sample
 
 async function loadSample(context: Context, feed: Feed, sample: Sample): Promise<SampleReport> {
   const { settings, log, signal, output } = context;
+  const startedAt = performance.now();
   const directory = join(settings.SVC_STATE_DIR, 'sample', feed.name);
   await mkdir(directory, { recursive: true });
-  output.note(`loading a synthetic sample of ${feed.name}`);
+  if (output.terminal) output.progress(`${feed.name}  making a synthetic sample`);
+  else output.note(`loading a synthetic sample of ${feed.name}`);
+  const loaded = new Map(feed.datasets.map(({ key }) => [key, { partitions: 0, rows: 0 }]));
   try {
     const todayMs = Math.floor(Date.now() / DAY_MS) * DAY_MS;
     const { location, selection } = await sample.make({ directory, settings, todayMs, log, signal });
-    let rows = 0;
-    let partitions = 0;
     const line = './tidemark up (its sample)';
     const request = { kind: 'backfill', line, location, selection, synthetic: true, ownProjector: false } as const;
     for await (const unit of ingest(context, feed, request)) {
+      const counts = loaded.get(unit.dataset);
       if (unit.state !== 'proved') output.note(`${unit.partition}  ${unit.state} ${unit.code}: ${unit.reason}`);
-      else {
-        partitions++;
-        rows += unit.rows;
+      else if (counts) {
+        counts.partitions++;
+        counts.rows += unit.rows;
       }
     }
-    return { feed: feed.name, partitions, rows };
   } finally {
     await rm(directory, { recursive: true, force: true });
   }
+  if (output.terminal) {
+    const lines = [...loaded].map(([dataset, counts]) => lineOf(dataset, counts));
+    // Datasets of one feed are loaded together.
+    for (const line of lines.slice(0, -1)) output.note(line);
+    output.note(`${lines.at(-1)}  ${seconds(performance.now() - startedAt).padStart(7)}`);
+  }
+  const all = [...loaded.values()];
+  return {
+    feed: feed.name,
+    partitions: all.reduce((sum, { partitions }) => sum + partitions, 0),
+    rows: all.reduce((sum, { rows }) => sum + rows, 0),
+  };
+}
+
+function lineOf(dataset: string, { partitions, rows }: { partitions: number; rows: number }): string {
+  const amount = `${partitions} partitions`.padStart(15);
+  return `  ${dataset.padEnd(LONGEST_NAME)} ${amount} ${rows.toLocaleString('en-US').padStart(9)} rows, synthetic`;
 }

@@ -62,7 +62,7 @@ async function verifyInTurn(
   { intervalMs, deep = false }: VerifySchedule,
   run: Run,
 ): Promise<void> {
-  const { signal, log, catalog, stack, settings } = context;
+  const { signal, toldLog, catalog, stack, settings } = context;
   const counts = { proved: 0, quarantined: 0, failed: 0, rows: 0 };
   // What cannot be looked at stays the longest unverified: without this it would come first for ever, and nothing else.
   const failed = new Map<string, Pick<PartitionRow, 'datasetId' | 'partitionKey'> & { readonly againMs: number }>();
@@ -95,7 +95,7 @@ async function verifyInTurn(
       if (code === 'PARTITION_CHANGED') continue;
       const fault = `${id} cannot be verified: ${explain(error)}`;
       context.output.note(fault);
-      log.error({ dataset: dataset.key, partition: due.partitionKey, code, fault: explain(error) }, 'not verified');
+      toldLog.error({ dataset: dataset.key, partition: due.partitionKey, code, fault: explain(error) }, 'not verified');
       const { datasetId, partitionKey } = due;
       failed.set(id, { datasetId, partitionKey, againMs: Date.now() + Math.min(FAILED_MS, intervalMs) });
       counts.failed = failed.size;
@@ -108,7 +108,7 @@ async function verifyInTurn(
     run.note({ state: 'running', at_partition: id, ...counts, ...(failed.size ? {} : NO_FAULT) });
     if (result.state === 'proved') continue;
     const { partition, reason } = result;
-    log.error({ dataset: dataset.key, partition, reason }, 'a proved partition no longer matches: quarantined');
+    toldLog.error({ dataset: dataset.key, partition, reason }, 'a proved partition no longer matches: quarantined');
     context.output.note(`${dataset.key}  ${partition}  quarantined ${reason}`);
   }
 }

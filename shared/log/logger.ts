@@ -1,4 +1,4 @@
-/** Logs go to stderr, one JSON object a line, so that stdout stays the operator's answer. */
+/** Logs go to stderr, or where a command takes them, one JSON object a line: stdout stays the operator's answer. */
 import pino, { type Logger } from 'pino';
 
 export type { Logger };
@@ -8,12 +8,17 @@ const REDACTED_PATHS = ['*.apiKey', '*.password', '*.authToken', 'apiKey', 'pass
 /** Characters kept while standard error takes nothing; what comes after them is dropped. */
 const MAX_UNWRITTEN = 1 << 20;
 
-export function createLogger(level: string, process_: string): Logger {
+/** @param taker of each line, in place of standard error. */
+export function createLogger(level: string, process_: string, taker?: { write(line: string): void }): Logger {
+  return pino(
+    { level, base: { process: process_ }, timestamp: pino.stdTimeFunctions.isoTime, redact: REDACTED_PATHS },
+    taker ?? standardError(),
+  );
+}
+
+function standardError() {
   const destination = pino.destination({ fd: 2, sync: true, maxLength: MAX_UNWRITTEN });
   // Whoever reads the log has gone, or its disk is full: what is at work goes on.
   destination.on('error', () => {});
-  return pino(
-    { level, base: { process: process_ }, timestamp: pino.stdTimeFunctions.isoTime, redact: REDACTED_PATHS },
-    destination,
-  );
+  return destination;
 }

@@ -10,7 +10,7 @@ import { localUrl } from '../projector-child.ts';
 
 export async function runExportWorker(command: ParsedCommand): Promise<number> {
   await using context = await openContext(command, 'export-worker', required);
-  const { stack, settings, settingFlags, log, output, signal } = context;
+  const { stack, settings, settingFlags, log, terminalLog, output, signal } = context;
   stack.supervise();
   const taking = Promise.withResolvers<number>();
   taking.promise.catch(() => {}); // surfaces below
@@ -26,6 +26,7 @@ export async function runExportWorker(command: ParsedCommand): Promise<number> {
     module: 'serving/exports/worker-main.ts',
     args: ['--stdin'],
     log,
+    terminalLog,
     input: JSON.stringify({
       cwd: PROJECT_ROOT,
       parent: process.pid,

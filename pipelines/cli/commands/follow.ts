@@ -66,7 +66,7 @@ interface Following {
 }
 
 async function keepFollowing(context: Context, feed: Feed, { line, strict, summary }: Following): Promise<void> {
-  const { signal, log } = context;
+  const { signal, toldLog } = context;
   await using run = await openRun(context, feed, { kind: 'follow', line });
   let faulty = 0;
   let isFirst = true;
@@ -101,7 +101,7 @@ async function keepFollowing(context: Context, feed: Feed, { line, strict, summa
       [isFirst, answers] = [false, false];
       const fault = explain(error);
       const code = codeOf(error) ?? outageCode(error);
-      log.warn({ feed: feed.name, code, waitMs, fault }, 'following starts again');
+      toldLog.warn({ feed: feed.name, code, waitMs, fault }, 'following starts again');
       context.output.note(`${feed.name}  ${fault}; trying again in ${Math.round(waitMs / 1000)} s`);
       await run.tell({ state: 'waiting', failures, fault, next_at: new Date(Date.now() + waitMs) });
     },

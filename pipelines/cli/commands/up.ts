@@ -64,7 +64,7 @@ const apiKeyOf = ({ settings, stack }: Context): string => settings.SVC_INTERNAL
 
 /** Its settings go by standard input: the key and the database's password are nobody else's to read. */
 function startServing(context: Context, listening: PromiseWithResolvers<string>): SupervisedChild {
-  const { stack, log, settingFlags } = context;
+  const { stack, log, terminalLog, settingFlags } = context;
   const settings = {
     ...settingFlags,
     SVC_DATABASE_URL: localUrl(stack),
@@ -79,6 +79,7 @@ function startServing(context: Context, listening: PromiseWithResolvers<string>)
     module: 'serving/main.ts',
     args: ['--stdin'],
     log,
+    terminalLog,
     input: JSON.stringify({
       cwd: PROJECT_ROOT,
       parent: process.pid,
@@ -101,7 +102,7 @@ function startServing(context: Context, listening: PromiseWithResolvers<string>)
 }
 
 /** Of every source whose location is set, where `SVC_FOLLOW` says so. */
-function startFollowing({ settings, settingFlags, log, output }: Context): SupervisedChild | undefined {
+function startFollowing({ settings, settingFlags, log, terminalLog, output }: Context): SupervisedChild | undefined {
   if (!settings.SVC_FOLLOW) return undefined;
   if (!feeds().some((feed) => isLocated(settings, feed))) {
     output.note('SVC_FOLLOW is set, and no source: nothing is followed');
@@ -114,6 +115,7 @@ function startFollowing({ settings, settingFlags, log, output }: Context): Super
     // Flags by the environment: secrets belong on no command line.
     env: { ...settingFlags, [PARENT_VARIABLE]: String(process.pid) },
     log,
+    terminalLog,
     onRefusal: () => log.error('`follow` refuses its settings; its line above says which'),
   });
 }
@@ -137,6 +139,7 @@ function banner(context: Context, url: string, apiKey: string, elapsedMs: number
     `  url    ${url}  (the operator's page; it asks for the key)`,
     ...lines.map((line, index) => `  ${index === 0 ? 'key  ' : '     '}  ${line}`),
     `  state  ${context.stack.stateDir}`,
+    ...(context.terminalLog ? [`  log    ${context.terminalLog.path}`] : []),
     '',
     `  curl -s ${url}/v1/raw/query -H "X-API-Key: ${shown}" -d '${body}'`,
     `  curl -s ${url}/v1/raw/export -H "X-API-Key: ${shown}" -d '${exported}'`,

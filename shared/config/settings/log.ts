@@ -52,6 +52,6 @@ export const LOG = {
     kind: 'choice',
     choices: ['trace', 'debug', 'info', 'warn', 'error', 'silent'],
     default: 'info',
-    doc: 'Least severe level written, one JSON object a line on stderr; on a terminal the default shows warnings and above.',
+    doc: 'Least severe level written, one JSON object a line on stderr; on a terminal to log/tidemark.log in the state folder, and warnings and above are shown in words.',
   },
 } as const satisfies Record<string, Setting>;
