@@ -97,6 +97,7 @@ export function createApp(deps: AppDeps): App {
     pool,
     byokRole,
     budget,
+    log,
     ...freshness,
   });
   const checks = new Checks({ pool, rights, byokRole, log });

@@ -360,6 +360,7 @@ describe('the live tables', () => {
       'export_audit_heads',
       'exports',
       'read_roles',
+      'recount_requests',
       'runs',
       'series',
       'schema_migrations',

@@ -186,6 +186,16 @@ const FAULTS: readonly Fault[] = [
   },
   {
     check: 'partitions',
+    name: 'a recount that nobody does',
+    make: () =>
+      sql(`insert into recount_requests (dataset_id, partition_key, reason, asked_at)
+        values (1, '2024-05-01', 'a read', now() - interval '1 hour')`),
+    mend: () => sql('delete from recount_requests'),
+    says: /exchange_a_spot_trades: reads found other rows than were proved in 1 partitions, from 2024-05-01 on/,
+    fix: /tidemark verify exchange_a_spot_trades/,
+  },
+  {
+    check: 'partitions',
     name: 'one in quarantine',
     make: async () => {
       await sql(`update ${DATASET} set price = price + 1 where trade_id = 7`);

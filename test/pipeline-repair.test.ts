@@ -2,6 +2,7 @@
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { keepRecounted } from '../pipelines/prove/recount-requests.ts';
 import { verifyPartition } from '../pipelines/prove/verify.ts';
 import { projectionOf } from '../pipelines/sources/projections.ts';
 import { Catalog } from '../shared/db/catalog.ts';
@@ -20,6 +21,8 @@ import {
   unitOf,
   writeDocument,
 } from './support/pipeline.ts';
+import { eventually } from './support/serving.ts';
+import { testLogger } from './support/stack.ts';
 import { compareNative } from './support/trade-oracle.ts';
 
 const ROWS = 3000;
@@ -247,6 +250,43 @@ describe('three days', () => {
       expect((await coverage()).proved).toBe(ALL);
       expect(await compareNative(system, csv, system.env.dir)).toEqual([3 * ROWS, 3 * ROWS, 0, 0]);
     });
+  });
+
+  test('a recount that a read asked for quarantines the day only where it confirms the difference', async () => {
+    await damage(
+      1,
+      DAMAGES.find(([name]) => name === 'a row taken out'),
+    );
+    await system.rows(
+      `insert into recount_requests (dataset_id, partition_key, reason)
+       select 1, key, 'a read' from unnest($1::text[]) key`,
+      [[DAYS[0], DAYS[1], '2024-01-01']],
+    );
+    const stop = new AbortController();
+    const keeping = keepRecounted({
+      datasets: [exchangeASpotTrades],
+      projectionOf,
+      databaseUrl: system.env.databaseUrl,
+      log: testLogger(),
+      signal: stop.signal,
+    });
+    const asked = async () => (await system.rows('select partition_key from recount_requests')).length;
+    await eventually(async () => (await asked()) === 0, 'every recount is done');
+    stop.abort();
+    await keeping;
+    const found = await system.rows('select partition_key, state, reason from partitions order by 1');
+    expect(found).toEqual([
+      { partition_key: DAYS[0], state: 'proved', reason: null },
+      {
+        partition_key: DAYS[1],
+        state: 'quarantined',
+        reason: expect.stringMatching(/rows: expected 3000, found 2999/),
+      },
+      { partition_key: DAYS[2], state: 'proved', reason: null },
+    ]);
+    expect((await ledger()).at(-1)).toMatchObject({ kind: 'quarantined', details: { by: 'verify' } });
+    expect((await system.run(['replay', DATASET, '--partition', DAYS[1]])).exit).toBe(0);
+    expect((await coverage()).proved).toBe(ALL);
   });
 
   describe('verify', () => {

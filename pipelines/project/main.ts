@@ -10,6 +10,7 @@ import type { SettingName } from '../../shared/config/settings.ts';
 import { explain } from '../../shared/errors.ts';
 import { createLogger } from '../../shared/log/logger.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
+import { keepRecounted } from '../prove/recount-requests.ts';
 import { fedDatasets, projectionOf } from '../sources/projections.ts';
 import { keepProjected } from './run.ts';
 
@@ -57,15 +58,12 @@ if (order.parent !== undefined) {
   }, 1000).unref();
 }
 
-await Promise.all(
-  order.datasets.map((key) =>
-    keepProjected(datasetOf(key), {
-      projection: projectionOf(datasetOf(key)),
-      databaseUrl: order.databaseUrl,
-      natsUrl: order.natsUrl,
-      settings,
-      log,
-      signal: new AbortController().signal,
-    }),
+const { databaseUrl, natsUrl } = order;
+const datasets = order.datasets.map(datasetOf);
+const { signal } = new AbortController();
+await Promise.all([
+  ...datasets.map((dataset) =>
+    keepProjected(dataset, { projection: projectionOf(dataset), databaseUrl, natsUrl, settings, log, signal }),
   ),
-);
+  keepRecounted({ datasets, projectionOf, databaseUrl, log, signal }),
+]);

@@ -35,11 +35,11 @@ export interface VerifyNeeds {
   readonly dataset: DatasetDefinition;
   readonly client: Client;
   readonly catalog: Catalog;
-  readonly connection: NatsConnection;
   readonly projection: Projection;
-  readonly batchBytes: number;
-  /** Also every row's bytes against the log. */
-  readonly deep: boolean;
+  /** Also every row's bytes against the log, for which the two below are needed. */
+  readonly deep?: boolean;
+  readonly connection?: NatsConnection;
+  readonly batchBytes?: number;
 }
 
 export interface VerifyResult {
@@ -83,6 +83,11 @@ async function verifyOnce(row: PartitionRow, needs: VerifyNeeds): Promise<Verify
     if (reason) {
       await withholdPartition(client, dataset, projection.seconds, row, { reason, by: 'verify', recount: found });
     }
+    // A request that came after this snapshot is not seen here, and stays.
+    await client.query('delete from recount_requests where dataset_id = $1 and partition_key = $2', [
+      dataset.number,
+      row.partitionKey,
+    ]);
     await client.query('commit');
     if (!reason) await noteVerified(row, needs);
     return {
@@ -180,6 +185,7 @@ async function logDigests(
   const { catalog, dataset, connection, projection, batchBytes } = needs;
   const attempt = await catalog.attempt(dataset, row.partitionKey, row.attempt);
   assert(row.manifest, 'a proved partition has a manifest');
+  assert(connection && batchBytes !== undefined, 'a deep verification reads the log');
   const manifestSequence = inLog(dataset, row, attempt);
   const rows = projection.createRows(partition);
   const assembler = new RecordAssembler();

@@ -77,7 +77,7 @@ export class ExportService implements AsyncDisposable {
     }
     const pool = new WirePool(poolOptions(databaseUrl));
     const budget = { firstRowMs: ROW_TIMEOUT_MS, nextRowMs: ROW_TIMEOUT_MS };
-    const reader = new Reader({ pool, byokRole: undefined, budget, ...freshness });
+    const reader = new Reader({ pool, byokRole: undefined, budget, log, ...freshness });
     this.#pool = pool;
     this.#worker = new ExportWorker({
       store,

@@ -5,6 +5,7 @@ import type { RowSink, Wire } from '../db/wire.ts';
 import type { Column } from '../rendering/cells.ts';
 import type { RowWriter } from '../rendering/representations.ts';
 import type { LiveContext, Plan, PlanContext } from './context.ts';
+import { checkCount, type RowCount } from './counted.ts';
 import { ReadFault, StrictRefusal } from './faults.ts';
 import type { Freshness } from './freshness.ts';
 import type { Guard } from './guard.ts';
@@ -76,14 +77,26 @@ export class Answer {
     return this.#lookahead;
   }
 
-  /** All rows are written. @returns their number. */
+  /** Written so far. */
+  get rows(): number {
+    return this.#writer?.rows ?? 0;
+  }
+
+  /** @throws LostRows where so many rows are not what was proved. */
+  check(count: RowCount | undefined, found: number): void {
+    checkCount(this.#call.request.dataset.key, count, found);
+  }
+
+  /** All rows are written. @returns their number. @throws LostRows, ReadFault */
   finish(): number {
     this.#lookahead?.end();
     this.#flow?.end();
-    const rows = this.#writer?.rows ?? 0;
-    const expected = this.#plan?.expectedRows;
-    if (expected !== undefined && rows !== expected) {
-      throw new ReadFault('runtime', `${rows} rows were found where ${expected} are counted as proved`);
+    const { rows } = this;
+    const { expectedRows, count, parts = [] } = this.#plan ?? {};
+    this.check(count, rows);
+    if (expectedRows !== undefined) {
+      const [from = 0, to = 0] = [parts[0]?.from, parts.at(-1)?.to];
+      this.check({ rows: expectedRows, window: { from, to } }, rows);
     }
     if (rows === 0 && !this.#call.mayBeEmpty)
       throw new ReadFault('no_rows', this.#whyNone, { warnings: this.#warnings });

@@ -3,13 +3,16 @@ import type { Range } from '../../shared/db/ranges.ts';
 import type { Field } from '../../shared/registry/index.ts';
 import { Params } from '../db/params.ts';
 import type { Statement } from '../db/wire-messages.ts';
+import { countedSlices, type RowCount } from './counted.ts';
 import { admittedBy, boundsOf, type Coverage, type Part, partsOf, wholePart, within } from './coverage.ts';
 import { type SeriesRow, withEdges } from './edges.ts';
 import type { Gap } from './gaps.ts';
 import { Relation } from './relation.ts';
 import type { Series, Session, Snapshot } from './session.ts';
-import { slicesOf } from './slices.ts';
 import type { ReadRequest } from './types.ts';
+
+/** A statement of a plan, and how many rows it must yield, where that is known. */
+export type CountedStatement = Statement & { readonly count?: RowCount };
 
 export interface Plan {
   /** Unproved stretches the answer reaches across or past. */
@@ -18,9 +21,11 @@ export interface Plan {
   readonly parts: readonly Part[];
   /** Rows of before the parts that belong to the answer: see PlanContext. */
   readonly carried?: readonly SeriesRow[];
-  readonly statements: Iterable<Statement> | AsyncIterable<Statement>;
+  readonly statements: Iterable<CountedStatement> | AsyncIterable<CountedStatement>;
   /** How many rows there must be, where that is known. */
   readonly expectedRows?: number;
+  /** The rows of the proved partitions that all statements together read. */
+  readonly count?: RowCount;
 }
 
 export interface PlanContext {
@@ -84,10 +89,10 @@ export function boundsOfFilters(request: ReadRequest, isOne: (field: Field) => b
 }
 
 /** All rows of the window, slice by slice. */
-export async function* inOrder(context: LiveContext): AsyncGenerator<Statement> {
+export async function* inOrder(context: LiveContext): AsyncGenerator<CountedStatement> {
   const { relation, searched } = context;
-  for await (const slice of withEdges(context, slicesOf(searched, relation.chunkMs))) {
+  for await (const slice of withEdges(context, await countedSlices(context, searched))) {
     const params = new Params();
-    yield { text: relation.select(slice, params), params: params.list };
+    yield { text: relation.select(slice, params), params: params.list, count: slice.count };
   }
 }

@@ -1,5 +1,6 @@
 /** Why a read gave no answer, in the words of the read core; each access style maps them to its own codes. */
 import type { Warning } from '../contract/problems.ts';
+import type { RowCount } from './counted.ts';
 
 export type ReadFaultKind =
   /** The database is not reached, or could not run the statement. */
@@ -27,6 +28,16 @@ export class ReadFault extends Error {
     super(message, options);
     this.kind = kind;
     this.warnings = options.warnings ?? [];
+  }
+}
+
+/** The database does not hold the rows that were proved: a recount of their partitions is asked for. */
+export class LostRows extends ReadFault {
+  readonly count: RowCount;
+
+  constructor(message: string, count: RowCount) {
+    super('runtime', message);
+    this.count = count;
   }
 }
 

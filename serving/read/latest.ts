@@ -1,13 +1,14 @@
 /** The last n rows of the order, returned ascending. */
 import { Params } from '../db/params.ts';
 import type { Statement } from '../db/wire-messages.ts';
-import type { LiveContext, Plan, PlanContext } from './context.ts';
+import type { CountedStatement, LiveContext, Plan, PlanContext } from './context.ts';
+import { countedSlices } from './counted.ts';
 import { type Part, within } from './coverage.ts';
 import { withEdges } from './edges.ts';
 import { gapsSince } from './gaps.ts';
 import type { Rows } from './rows.ts';
 import type { Session } from './session.ts';
-import { slicesBackward, slicesOf } from './slices.ts';
+import { slicesBackward } from './slices.ts';
 
 /** As many rows are taken from the end and sorted by the database; more are read forward from where they start. */
 const SORTED_ROWS = 10_000;
@@ -83,13 +84,14 @@ async function* forward(
   context: LiveContext,
   parts: readonly Part[],
   key: readonly string[] | undefined,
-): AsyncGenerator<Statement> {
+): AsyncGenerator<CountedStatement> {
   const { relation } = context;
   let isFirst = true;
-  for await (const slice of withEdges(context, slicesOf(parts, relation.chunkMs))) {
+  for await (const slice of withEdges(context, await countedSlices(context, parts))) {
     const params = new Params();
     const where = isFirst && key ? relation.fromKey(key, params) : undefined;
     isFirst = false;
-    yield { text: relation.select(slice, params, where), params: params.list };
+    // The first statement may leave out rows of the millisecond that it begins with.
+    yield { text: relation.select(slice, params, where), params: params.list, count: where ? undefined : slice.count };
   }
 }

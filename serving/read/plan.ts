@@ -1,6 +1,7 @@
 /** Which statements answer a request, by its window. */
 import { int2, Params } from '../db/params.ts';
 import { boundsOfFilters, inOrder, type LiveContext, type Plan } from './context.ts';
+import { countOf } from './counted.ts';
 import { boundsOf, within } from './coverage.ts';
 import { gapsWithin } from './gaps.ts';
 import { planKlines } from './klines/plan.ts';
@@ -17,7 +18,7 @@ export async function planRead(live: LiveContext): Promise<Plan> {
   if (window.kind === 'latest') return await planLatest(context, window.rows);
   const gaps = gapsWithin(coverage, boundsOf(coverage, window));
   if (window.kind === 'random') return { gaps, parts, ...(await planRandom(context, window.rows, window.seed)) };
-  return { gaps, parts, carried: context.carried, statements: inOrder(context) };
+  return { gaps, parts, carried: context.carried, statements: inOrder(context), count: await countOf(context) };
 }
 
 /** The context with what its window and filters say of where to look. */

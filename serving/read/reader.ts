@@ -1,28 +1,33 @@
 /** Runs one read: a connection, a snapshot, a plan, its rows into a writer. The one core behind every access style. */
+import type { Logger } from '../../shared/log/logger.ts';
 import { Answer, type ReadCall } from './answer.ts';
 import { contextOf } from './context.ts';
-import { ReadFault } from './faults.ts';
+import { LostRows, ReadFault } from './faults.ts';
 import { Guard, type TimeBudget } from './guard.ts';
 import { GuessedRows, LastLooks } from './guess.ts';
 import type { FreshnessRule } from './judge.ts';
 import { planRead } from './plan.ts';
 import { qualityWarnings } from './quality/warnings.ts';
+import { RecountRequests } from './recount-requests.ts';
 import { Look, Session } from './session.ts';
 import { type SnapshotOptions, Snapshots } from './snapshots.ts';
 import type { ReadRequest } from './types.ts';
 
 export interface ReaderOptions extends FreshnessRule, SnapshotOptions {
   readonly budget: TimeBudget;
+  readonly log?: Logger;
 }
 
 export class Reader {
   readonly #options: ReaderOptions;
   readonly #snapshots: Snapshots;
   readonly #lastLooks = new LastLooks();
+  readonly #recounts: RecountRequests;
 
   constructor(options: ReaderOptions) {
     this.#options = options;
     this.#snapshots = new Snapshots(options);
+    this.#recounts = new RecountRequests(options.pool, options.log);
   }
 
   /** @throws ReadFault, StrictRefusal, or the signal's reason. @returns the number of rows written. */
@@ -31,6 +36,7 @@ export class Reader {
     try {
       return (await this.#readByGuess(call, guard)) ?? (await this.#readByLook(call, guard));
     } catch (error) {
+      if (error instanceof LostRows) await this.#recounts.ask(call.request, error);
       throw guard.explain(error);
     }
   }
@@ -51,7 +57,9 @@ export class Reader {
       const answer = new Answer(call, this.#options, guard);
       const sink = answer.start(context, plan, wire, quality);
       for await (const statement of plan.statements) {
+        const before = answer.rows;
         await session.stream(statement, context.relation.oids, sink);
+        answer.check(statement.count, answer.rows - before);
       }
       const rows = answer.finish();
       this.#snapshots.end(wire, call.token);

@@ -5,7 +5,7 @@
 import { array, Params, timestamptz } from '../db/params.ts';
 import type { Statement } from '../db/wire-messages.ts';
 import type { LiveContext } from './context.ts';
-import { ReadFault } from './faults.ts';
+import { LostRows } from './faults.ts';
 import { Prng } from './prng.ts';
 import type { Relation } from './relation.ts';
 import { batched, countOf, draw, type MakeLookup, type Partition, statementsOf } from './sample.ts';
@@ -89,7 +89,14 @@ async function trySeconds(context: LiveContext, trials: readonly Trial[], prng: 
 function tryDraw(trial: Trial, prng: Prng): number[] {
   const { partition, seconds, missing, tried } = trial;
   const count = Math.min(seconds - tried.size, Math.ceil((missing * seconds * 1.3) / partition.rows) + 3);
-  if (count === 0) throw new ReadFault('runtime', `${partition.key} holds fewer aligned rows than were proved`);
+  if (count === 0) {
+    const { key, from, to, rows } = partition;
+    throw new LostRows(`${key} holds fewer aligned rows than were proved`, {
+      rows,
+      window: { from, to },
+      partitions: [key],
+    });
+  }
   const drawn: number[] = [];
   while (drawn.length < count) {
     const ms = partition.from + prng.below(seconds) * SECOND_MS;

@@ -3,6 +3,7 @@
  * takes 0.4 s and a lock on each, over 32 it takes a few ms.
  */
 import type { Range } from '../../shared/db/ranges.ts';
+import type { RowCount } from './counted.ts';
 import type { Part } from './coverage.ts';
 import type { Edges } from './edges.ts';
 
@@ -15,6 +16,8 @@ export interface Slice {
   readonly following?: Range;
   /** Of a dataset of many series: what lies beyond the slice, by series. */
   readonly edges?: Edges;
+  /** The rows it must hold, where it is of whole partitions. */
+  readonly count?: RowCount;
 }
 
 export const MAX_CHUNKS = 32;

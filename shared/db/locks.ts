@@ -8,5 +8,7 @@ export const PROJECTOR_LOCK = 7303;
 export const RUN_LOCK = 7304;
 /** Work that is not to be done twice at once, with a number made of its name. */
 export const WORK_LOCK = 7305;
+/** One process at a time answers requests for recounts. Second key 0. */
+export const RECOUNT_LOCK = 7306;
 /** One submit of an export after the other: the limit of the queue is counted under it. Second key 0. */
 export const EXPORT_SUBMIT_LOCK = 7310;

@@ -9,6 +9,8 @@ import { type Check, type Finding, fault, warning } from './types.ts';
 
 /** An attempt that nothing has happened to for this long is not under way. */
 const STUCK_HOURS = 1;
+/** A recount is begun within seconds where a projector process runs. */
+const RECOUNT_MINUTES = 5;
 
 const partitions: Check = {
   name: 'partitions',
@@ -40,6 +42,15 @@ const partitions: Check = {
       const key = keys.get(dataset_id) ?? `dataset ${dataset_id}`;
       const fix = `./tidemark ledger ${key} --kind late_arrival_refused; ./tidemark reingest ${key} ... --reason "..."`;
       findings.push(warning(key, `${n} partitions have other content at their source now`, fix));
+    }
+    const waiting = await database.query(
+      `select dataset_id, count(*)::int4 as n, min(partition_key) as first from recount_requests
+       where asked_at < now() - interval '${RECOUNT_MINUTES} min' group by 1 order by 1`,
+    );
+    for (const { dataset_id, n, first } of waiting.rows) {
+      const key = keys.get(dataset_id) ?? `dataset ${dataset_id}`;
+      const what = `reads found other rows than were proved in ${n} partitions, from ${first} on, and no projector has recounted them`;
+      findings.push(fault(key, what, `see why the projector does not run; ./tidemark verify ${key}`));
     }
     return findings;
   },

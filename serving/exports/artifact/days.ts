@@ -1,7 +1,6 @@
 /** A very large window as a file a UTC day: each day's rows by statements of their own. */
 import { DAY_MS } from '../../../shared/time/days.ts';
-import type { Statement } from '../../db/wire-messages.ts';
-import { inOrder, type LiveContext, type Plan } from '../../read/context.ts';
+import { type CountedStatement, inOrder, type LiveContext, type Plan } from '../../read/context.ts';
 import { within } from '../../read/coverage.ts';
 import { dateName } from './names.ts';
 
@@ -15,7 +14,7 @@ export async function* statementsByDay(
   live: LiveContext,
   { parts }: Plan,
   begin: (day: string) => Promise<void>,
-): AsyncGenerator<Statement> {
+): AsyncGenerator<CountedStatement> {
   const days = new Set<number>();
   for (const { from, to } of parts) {
     for (let day = Math.floor(from / DAY_MS); day * DAY_MS < to; day++) days.add(day);

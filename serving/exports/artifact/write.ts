@@ -1,6 +1,7 @@
 /** Writes one artifact: the rows of one read, under one snapshot, into files that appear whole or not at all. */
 import { shapeOf } from '../../../shared/registry/index.ts';
 import type { ReadFacts } from '../../read/answer.ts';
+import { countOfFileDays } from '../../read/counted.ts';
 import { provedThrough } from '../../read/coverage.ts';
 import type { ReadRequest } from '../../read/types.ts';
 import { Brake } from './brake.ts';
@@ -73,7 +74,10 @@ async function writeFiles(deps: ArtifactDeps, job: ArtifactJob, directory: strin
         asOfMs = provedThrough(live.coverage);
         proof = await readProof(live, plan);
         split = proof.rows > deps.splitRows && canSplit(live);
-        if (split) return { ...plan, statements: statementsByDay(live, plan, (day) => files.begin(day)) };
+        if (split) {
+          const statements = statementsByDay(live, plan, (day) => files.begin(day));
+          return { ...plan, statements, count: plan.count ?? (await countOfFileDays(live, plan.parts)) };
+        }
         await files.begin(null);
         return plan;
       },
