@@ -33,7 +33,7 @@ for await (const line of createInterface({ input: process.stdin })) {
   if ('faults' in parsed) throw new Error(JSON.stringify(parsed.faults));
   const { manifest, files } = await writeArtifact(
     { reader, buffers, now: Date.now, splitRows: Number.POSITIVE_INFINITY },
-    { request: parsed.value.read, format, directory, signal: new AbortController().signal },
+    { request: parsed.value.read, admit: undefined, format, directory, signal: new AbortController().signal },
   );
   const { row_count: rows, bytes } = manifest;
   process.stdout.write(`${JSON.stringify({ rows, bytes, path: files[0].path })}\n`);

@@ -11,6 +11,8 @@ import { acquireStack, type Stack } from '../shared/stack/stack.ts';
 import { childrenOf } from './measure.ts';
 
 export const ROOT = fileURLToPath(new URL('../', import.meta.url));
+/** What is measured is in the vendors' layouts, which the sample's matrix does not cover. */
+export const RIGHTS_MATRIX = join(ROOT, 'test/support/rights/matrix.json');
 
 const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
 /** By custom a shell reads from it that a signal was the end. */

@@ -9,7 +9,7 @@ import pg from 'pg';
 import { writeDay } from '../pipelines/sources/exchange_a/generate.ts';
 import type { Stack } from '../shared/stack/stack.ts';
 import { DAY_MS } from '../shared/time/days.ts';
-import { ROOT } from './lab.ts';
+import { RIGHTS_MATRIX, ROOT } from './lab.ts';
 import { watch } from './measure.ts';
 
 export const DATASET = 'exchange_a_spot_trades';
@@ -80,8 +80,9 @@ export async function startServer(stack: Pick<Stack, 'databaseUrl'>): Promise<Se
     SVC_INTERNAL_API_KEY: API_KEY,
     SVC_HTTP_PORT: '0',
     SVC_LOG_LEVEL: 'warn',
+    SVC_SOURCE_RIGHTS_MATRIX_PATH: RIGHTS_MATRIX,
   };
-  child.stdin!.end(JSON.stringify({ settings, sample_rights: true }));
+  child.stdin!.end(JSON.stringify({ settings }));
   const [line] = await once(child.stdout!, 'data');
   const { url } = JSON.parse(String(line)) as { url: string };
   const agent = new Agent({ keepAlive: true });

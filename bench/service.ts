@@ -4,7 +4,7 @@ import { once } from 'node:events';
 import { Agent, request as httpRequest, type IncomingHttpHeaders } from 'node:http';
 import { join } from 'node:path';
 import type { SettingName } from '../shared/config/settings.ts';
-import { ROOT } from './lab.ts';
+import { RIGHTS_MATRIX, ROOT } from './lab.ts';
 
 const API_KEY = 'bench';
 
@@ -36,9 +36,10 @@ export async function startService(
     SVC_INTERNAL_API_KEY: API_KEY,
     SVC_HTTP_PORT: '0',
     SVC_LOG_LEVEL: 'error',
+    SVC_SOURCE_RIGHTS_MATRIX_PATH: RIGHTS_MATRIX,
     ...settings,
   };
-  child.stdin.end(JSON.stringify({ settings: all, sample_rights: true }));
+  child.stdin.end(JSON.stringify({ settings: all }));
   const [line] = await once(child.stdout, 'data');
   const { url } = JSON.parse(String(line)) as { url: string };
   const agent = new Agent({ keepAlive: true });

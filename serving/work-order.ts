@@ -1,12 +1,10 @@
 /** How a process of ours is told what to do: on standard input, in the environment and in `.env`; and when to stop. */
 import { text } from 'node:stream/consumers';
-import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { readSettings, settingsInvalid } from '../shared/config/load.ts';
 import type { SettingName, Settings } from '../shared/config/settings.ts';
+import { SAMPLE_MATRIX_PATH } from '../shared/rights/store.ts';
 import { findFaults } from './startup.ts';
-
-const SAMPLE_MATRIX = fileURLToPath(new URL('./rights/sample/matrix.json', import.meta.url));
 
 export interface WorkOrder {
   readonly cwd?: string;
@@ -39,7 +37,8 @@ export async function usable(order: WorkOrder) {
     required: () => (order.sample_rights ? REQUIRED : [...REQUIRED, 'SVC_SOURCE_RIGHTS_MATRIX_PATH']),
   });
   const databaseUrl = settings.SVC_DATABASE_URL?.href;
-  const rightsMatrixPath = settings.SVC_SOURCE_RIGHTS_MATRIX_PATH ?? (order.sample_rights ? SAMPLE_MATRIX : undefined);
+  const rightsMatrixPath =
+    settings.SVC_SOURCE_RIGHTS_MATRIX_PATH ?? (order.sample_rights ? SAMPLE_MATRIX_PATH : undefined);
   if (faults.length > 0) {
     const byokRole = settings.SVC_BYOK_DATABASE_ROLE;
     throw settingsInvalid([...faults, ...(await findFaults({ databaseUrl, rightsMatrixPath, byokRole }))]);

@@ -179,6 +179,14 @@ export const ERROR_CODES = {
   },
   MIGRATION_FAILED: { transient: false, remedy: 'The statement named failed; nothing of that migration was applied.' },
   MIGRATION_DRIFT: { transient: false, remedy: 'An applied migration file was changed afterwards; restore it.' },
+  RIGHTS_FILE_EXISTS: {
+    transient: false,
+    remedy: 'Change the files that are there, or name another place with SVC_SOURCE_RIGHTS_MATRIX_PATH.',
+  },
+  RIGHTS_FILE_UNWRITABLE: {
+    transient: false,
+    remedy: 'Check space and permissions, or name another place with SVC_SOURCE_RIGHTS_MATRIX_PATH.',
+  },
   READ_ROLE_REFUSED: {
     transient: false,
     remedy: 'Have the statements of `./tidemark read-role ROLE --sql` run by whoever may make roles.',

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { DATASETS } from '../shared/registry/index.ts';
 import { DATASET, DAY_MS, insertUnproved, loadDays, randomDay } from './support/load-rows.ts';
-import { SAMPLE_MATRIX, type Serving, startServing } from './support/serving.ts';
+import { OWN_MATRIX, type Serving, startServing } from './support/serving.ts';
 import { createMigratedEnv, execute, type TestEnv } from './support/stack.ts';
 
 const TRADES = '/v1/historical/exchange_a/spot/trades';
@@ -204,7 +204,7 @@ describe('refusals', () => {
   });
 
   test('rights come before strict and rows, for klines as for trades', async () => {
-    const matrix = JSON.parse(await readFile(SAMPLE_MATRIX, 'utf8'));
+    const matrix = JSON.parse(await readFile(OWN_MATRIX, 'utf8'));
     matrix.sources.exchange_a = {
       ...matrix.sources.exchange_a,
       rights_state: 'Ingest Only',
@@ -212,7 +212,7 @@ describe('refusals', () => {
     };
     for (const source of Object.values<{ legal_signoff_artifact?: string }>(matrix.sources)) {
       if (source.legal_signoff_artifact)
-        source.legal_signoff_artifact = join(SAMPLE_MATRIX, '..', source.legal_signoff_artifact);
+        source.legal_signoff_artifact = join(OWN_MATRIX, '..', source.legal_signoff_artifact);
     }
     const rightsMatrixPath = join(env.dir, 'matrix.json');
     await writeFile(rightsMatrixPath, JSON.stringify(matrix));

@@ -11,7 +11,7 @@ import { generateLines } from '../pipelines/sources/exchange_c/generate.ts';
 import { eventId } from '../shared/events/event-id.ts';
 import { datasetOf } from '../shared/registry/index.ts';
 import { csvOf, DATASET, documentPath, memberName, ROOT, System, startCli, writeDocument } from './support/pipeline.ts';
-import { type Answer, eventually, SAMPLE_MATRIX, type Serving, startServing } from './support/serving.ts';
+import { type Answer, eventually, OWN_MATRIX, type Serving, startServing } from './support/serving.ts';
 import { createPrivateStack, createTestEnv, execute } from './support/stack.ts';
 
 const sha256 = (bytes: string | Buffer) => createHash('sha256').update(bytes).digest('hex');
@@ -381,7 +381,7 @@ test.skipIf(!present)(
       .slice(0, 64);
     await using on = await startServing({
       databaseUrl: own.env.databaseUrl,
-      rightsMatrixPath: SAMPLE_MATRIX,
+      rightsMatrixPath: OWN_MATRIX,
       settings: { SVC_NATS_READER_URL: own.env.natsReaderUrl },
     });
     const first = 109_344_068;

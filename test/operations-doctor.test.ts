@@ -9,6 +9,7 @@ import { connect } from '../shared/db/connect.ts';
 import { Run } from '../shared/db/runs.ts';
 import { connectNats, type NatsConnection } from '../shared/nats/connect.ts';
 import { csvOf, DATASET, dayNames, type Json, System, writeDocument } from './support/pipeline.ts';
+import { OWN_MATRIX, SAMPLE_MATRIX } from './support/serving.ts';
 
 const DAYS = dayNames('2024-05-01', 2);
 const ROWS = 100;
@@ -29,7 +30,10 @@ beforeAll(async () => {
   const connection = cleanup.use(await connectNats(system.env.natsUrl, 'doctor'));
   const database = cleanup.use(await connect({ url: system.env.databaseUrl, name: 'doctor' }));
   patient = {
-    settings: loadSettings({ env: system.settings, cwd: system.env.dir }),
+    settings: loadSettings({
+      env: { ...system.settings, SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX },
+      cwd: system.env.dir,
+    }),
     datasets: fedDatasets(),
     database,
     log: { connection, manager: await jetstreamManager(connection) },
@@ -236,6 +240,27 @@ const FAULTS: readonly Fault[] = [
     make: async () => settings({ SVC_EXCHANGE_C_BASE_URL: new URL('http://127.0.0.1:9/') }),
     says: /SVC_EXCHANGE_C_BASE_URL: .*ECONNREFUSED/,
     fix: /correct the setting/,
+  },
+  {
+    check: 'rights',
+    name: 'rows of a source under the matrix of the sample',
+    make: async () => settings({ SVC_SOURCE_RIGHTS_MATRIX_PATH: SAMPLE_MATRIX }),
+    says: /exchange_a_spot_trades: rows that were published are refused; .* exchange_a, .*sample/,
+    fix: /tidemark rights init/,
+  },
+  {
+    check: 'rights',
+    name: 'the embedded stack, whose matrix is that of the sample',
+    make: async () => settings({ SVC_DATABASE_URL: undefined, SVC_SOURCE_RIGHTS_MATRIX_PATH: undefined }),
+    says: /exchange_a_spot_trades: rows that were published are refused/,
+    fix: /tidemark rights init/,
+  },
+  {
+    check: 'rights',
+    name: 'a matrix that is not there',
+    make: async () => settings({ SVC_SOURCE_RIGHTS_MATRIX_PATH: '/no/such/matrix.json' }),
+    says: /matrix.json: the file: it is not there/,
+    fix: /correct it/,
   },
 ];
 

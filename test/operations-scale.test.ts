@@ -21,6 +21,7 @@ import {
   System,
   writeDocument,
 } from './support/pipeline.ts';
+import { OWN_MATRIX } from './support/serving.ts';
 import { startVendorServer } from './support/vendor-server.ts';
 
 const DAYS = dayNames('2024-06-01', 6);
@@ -131,8 +132,8 @@ async function startServing(system: System): Promise<{ url: string } & AsyncDisp
       SVC_INTERNAL_API_KEY: KEY,
       SVC_HTTP_PORT: '0',
       SVC_LOG_LEVEL: 'error',
+      SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX,
     },
-    sample_rights: true,
   });
   const [line] = await once(ours.child.stdout!, 'data');
   return Object.assign(ours, { url: JSON.parse(line.toString()).url as string });

@@ -9,7 +9,7 @@ import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { DATASET, loadBulk } from './support/load-rows.ts';
-import { API_KEY, eventually, migrated, SAMPLE_MATRIX } from './support/serving.ts';
+import { API_KEY, eventually, migrated, OWN_MATRIX } from './support/serving.ts';
 import { createMigratedEnv, createTestEnv, execute, type TestEnv } from './support/stack.ts';
 
 const MAIN = fileURLToPath(new URL('../serving/main.ts', import.meta.url));
@@ -35,7 +35,7 @@ function start(settings: Record<string, string>, order?: object): ChildProcess {
 const settings = () => ({
   SVC_DATABASE_URL: env.databaseUrl,
   SVC_INTERNAL_API_KEY: API_KEY,
-  SVC_SOURCE_RIGHTS_MATRIX_PATH: SAMPLE_MATRIX,
+  SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX,
   SVC_HTTP_PORT: '0',
   SVC_LOG_LEVEL: 'warn',
 });
@@ -146,16 +146,20 @@ describe('the start', () => {
 
   test('one line on standard output, then it serves; a work order on standard input will do', async () => {
     const given = settings();
+    // As the embedded start gives it: real rows are refused under the sample matrix that it falls back to.
     const order = {
       settings: { ...given, SVC_SOURCE_RIGHTS_MATRIX_PATH: undefined },
       sample_rights: true,
     };
-    for (const child of [start(given), start({}, order)]) {
+    for (const [child, expected] of [
+      [start(given), [200, undefined]],
+      [start({}, { settings: given }), [200, undefined]],
+      [start({}, order), [409, 'QUERY_RIGHTS_LEGAL_SIGNOFF_MISSING']],
+    ] as const) {
       const { url, pid } = await said(child);
       expect(pid).toBe(child.pid);
       const answer = await post(url, { n_rows: 1 });
-      expect(answer.statusCode).toBe(200);
-      await text(answer);
+      expect([answer.statusCode, JSON.parse(await text(answer)).code]).toEqual(expected);
       child.kill('SIGINT');
       expect(await once(child, 'exit')).toEqual([0, null]);
     }

@@ -9,7 +9,7 @@ import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { PARKED_PER_SLOT } from '../serving/limits/slots.ts';
 import { DATASET, loadBulk } from './support/load-rows.ts';
-import { API_KEY, eventually, SAMPLE_MATRIX, type Serving, startServing } from './support/serving.ts';
+import { API_KEY, eventually, OWN_MATRIX, type Serving, startServing } from './support/serving.ts';
 import { createMigratedEnv, execute, type TestEnv } from './support/stack.ts';
 
 const ROWS_PER_DAY = 750_000;
@@ -415,7 +415,7 @@ async function startProcess(): Promise<ServerProcess> {
   const settings = {
     SVC_DATABASE_URL: env.databaseUrl,
     SVC_INTERNAL_API_KEY: API_KEY,
-    SVC_SOURCE_RIGHTS_MATRIX_PATH: SAMPLE_MATRIX,
+    SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX,
     SVC_HTTP_PORT: '0',
     SVC_LOG_LEVEL: 'warn',
   };

@@ -243,7 +243,7 @@ describe('the file', () => {
       const current = store.current();
       if ('faults' in current) return current.faults;
       const [rights] = current.matrix.sources;
-      return [rights.state === state, store.signoffFault(rights)];
+      return [rights.state === state, store.signoff(rights).fault];
     });
     expect(seen).toEqual(seen.map((_, i) => [true, i % 2 === 0 ? undefined : 'it is empty']));
   });

@@ -32,6 +32,7 @@ const COMMANDS: readonly Command[] = [
   { spec: specs.recover, load: async () => (await import('./commands/recover.ts')).runRecover },
   { spec: specs.runs, load: async () => (await import('./commands/runs.ts')).runRuns },
   { spec: specs.readRole, load: async () => (await import('./commands/read-role.ts')).runReadRole },
+  { spec: specs.rights, load: async () => (await import('./commands/rights.ts')).runRights },
   { spec: specs.exportWorker, load: async () => (await import('./commands/export-worker.ts')).runExportWorker },
   { spec: specs.audit, load: async () => (await import('./commands/audit.ts')).runAudit },
   { spec: specs.event, load: async () => (await import('./commands/event.ts')).runEvent },

@@ -180,3 +180,10 @@ export const readRole: CommandSpec = {
   },
   doc: 'Makes a database role that may read what reads need and do nothing else, or brings it up to date. Its password, which callers of BYOK Required datasets send as X-Backend-Token, is shown once. Name the role in SVC_BYOK_DATABASE_ROLE.',
 };
+
+export const rights: CommandSpec = {
+  name: 'rights',
+  positionals: ['action', 'source...?'],
+  options: {},
+  doc: '`init` writes a rights matrix of your own, where SVC_SOURCE_RIGHTS_MATRIX_PATH says or else as rights/matrix.json in the state folder, and beside it one form a source for the sign-off of its licence. Sources that are named are to be served and the others are Ingest Only; without a name all are to be served. Rows that a source published are refused until its form is filled in. Nothing that is there is overwritten.',
+};

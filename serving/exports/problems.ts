@@ -1,8 +1,8 @@
 /** Problems of other routes under the codes of exports. */
-import type { DatasetKey } from '../../shared/registry/index.ts';
+import type { DatasetDefinition, DatasetKey } from '../../shared/registry/index.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import { Problem, type ProblemCode } from '../contract/problems.ts';
-import { checkRights, type Grant } from '../rights/gate.ts';
+import { type Admission, admission, checkRights, type Grant, realRowsProblem } from '../rights/gate.ts';
 
 const CODES: Partial<Record<ProblemCode, ProblemCode>> = {
   QUERY_CONTRACT_ERROR: 'EXPORT_CONTRACT_ERROR',
@@ -38,4 +38,25 @@ export function exportGrant(rights: RightsStore, dataset: DatasetKey): Grant {
     }
     throw exportProblem(error);
   }
+}
+
+/** `admission`, under the codes of exports. */
+export function exportAdmission(grant: Grant, dataset: DatasetDefinition): Admission | undefined {
+  const admit = admission(grant, dataset);
+  return (
+    admit &&
+    (async (session) => {
+      try {
+        await admit(session);
+      } catch (error) {
+        throw exportProblem(error);
+      }
+    })
+  );
+}
+
+/** Of rows that have been written already. @throws Problem EXPORT_RIGHTS_LEGAL_SIGNOFF_MISSING */
+export function requireGrantOf(grant: Grant, dataset: DatasetKey, rows: { readonly synthetic: boolean }): void {
+  const problem = rows.synthetic ? undefined : realRowsProblem(grant, dataset);
+  if (problem) throw exportProblem(problem);
 }

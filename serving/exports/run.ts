@@ -7,7 +7,7 @@ import type { Json } from '../../shared/strict-json.ts';
 import { parseExport } from '../contract/export.ts';
 import { contractProblem } from '../http/params.ts';
 import { type Artifact, type ArtifactDeps, writeArtifact } from './artifact/index.ts';
-import { exportGrant } from './problems.ts';
+import { exportAdmission, exportGrant, requireGrantOf } from './problems.ts';
 import type { StoredArtifact, StoredFile } from './rows.ts';
 import type { WorkerOptions } from './worker.ts';
 
@@ -21,9 +21,12 @@ export function exportRunner(deps: RunDeps): WorkerOptions['run'] {
     const parsed = parseExport(row.request as unknown as Json);
     if ('faults' in parsed) throw contractProblem(parsed.faults, 'EXPORT_CONTRACT_ERROR');
     const { read, format, datasetKey } = parsed.value;
-    exportGrant(deps.rights, datasetKey);
+    const grant = exportGrant(deps.rights, datasetKey);
+    const admit = exportAdmission(grant, read.dataset);
     const run = { export_id: row.exportId };
-    const artifact = await writeArtifact(deps, { request: read, format, directory, run, signal, onProgress });
+    const artifact = await writeArtifact(deps, { request: read, admit, format, directory, run, signal, onProgress });
+    // What an attempt that was killed had written is taken as it is, without a read.
+    requireGrantOf(grant, datasetKey, artifact.manifest);
     const { warnings, as_of_utc: asOfUtc } = artifact.manifest;
     return { artifact: await storedOf(artifact), warnings, asOfUtc };
   };

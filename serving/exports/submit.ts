@@ -15,7 +15,7 @@ import type { FreshnessRule } from '../read/judge.ts';
 import type { Grant } from '../rights/gate.ts';
 import { AUDIT_EVENTS, type ExportAudit } from './audit.ts';
 import { judgeExport } from './judge.ts';
-import { exportGrant } from './problems.ts';
+import { exportAdmission, exportGrant, exportProblem } from './problems.ts';
 import type { QueueConnection } from './queue-connection.ts';
 import type { ExportRow } from './rows.ts';
 import { type ExportStore, isFull, type Load, type NewExport, type QueueLimits } from './store.ts';
@@ -47,6 +47,9 @@ export async function submitExport(
   const { store, audit, inspector, rights, freshness, limits } = deps;
   const { request, requestSha256, idempotencyKey, facts, signal } = submission;
   const grant = exportGrant(rights, request.datasetKey);
+  const admit = exportAdmission(grant, request.read.dataset);
+  // Now, and again in the snapshot of the run.
+  if (admit) await inspecting(inspector.run({ signal }, admit));
   const known = idempotencyKey === null ? undefined : await storing(store.findByIdempotencyKey(idempotencyKey));
   if (known) return await knownExport(deps, known, requestSha256);
   const mutable = mutableWindowWarning(request.window);
@@ -155,5 +158,13 @@ async function storing<T>(
     throw make
       ? make(cause)
       : new Problem('EXPORT_DISPATCH_ERROR', 'The database of exports does not answer.', { cause });
+  }
+}
+
+async function inspecting<T>(work: Promise<T>): Promise<T> {
+  try {
+    return await work;
+  } catch (error) {
+    throw exportProblem(error);
   }
 }

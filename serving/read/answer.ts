@@ -10,6 +10,7 @@ import { ReadFault, StrictRefusal } from './faults.ts';
 import type { Freshness } from './freshness.ts';
 import type { Guard } from './guard.ts';
 import { type FreshnessRule, judge } from './judge.ts';
+import type { Session } from './session.ts';
 import type { ReadRequest } from './types.ts';
 import { Lookahead } from './validity.ts';
 
@@ -35,6 +36,8 @@ export interface ReadCall {
   readonly signal: AbortSignal;
   /** Password of the restricted role, where rights demand the caller's own. */
   readonly token: string | undefined;
+  /** Whether these rows may be read at all: asked first, in their snapshot. Undefined: all may. */
+  readonly admit: ((session: Session) => Promise<void>) | undefined;
   /** No row of a proved window is an answer too. */
   readonly mayBeEmpty?: boolean;
   /** Looks at more of the snapshot that the rows come from, before the first of them. @returns the plan to go by. */

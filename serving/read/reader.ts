@@ -47,6 +47,7 @@ export class Reader {
     const { wire, look } = await this.#snapshots.begin(() => lookFor(request), call.token, guard);
     try {
       const session = new Session(wire);
+      await call.admit?.(session);
       const context = contextOf(request, this.#note(request, look));
       const { violation } = context.snapshot;
       if (violation !== undefined) throw new ReadFault('aligned_contract', violation);
@@ -73,7 +74,7 @@ export class Reader {
   /** The newest rows, as the last look leads to them. Undefined: nothing was written, look first. */
   async #readByGuess(call: ReadCall, guard: Guard): Promise<number | undefined> {
     const { request, token } = call;
-    if (!isLatest(request) || token !== undefined || call.inspect) return undefined;
+    if (!isLatest(request) || token !== undefined || call.inspect || call.admit) return undefined;
     const seen = this.#lastLooks.of(request);
     const guessed = this.#lastLooks.planOf(request);
     if (!seen || !guessed) return undefined;

@@ -1,15 +1,20 @@
 /** May this dataset be served to this caller, now? Asked before any work, and fails closed. */
-import type { DatasetKey } from '../../shared/registry/index.ts';
+import type { DatasetDefinition, DatasetKey } from '../../shared/registry/index.ts';
+import { OWN_MATRIX_REMEDY } from '../../shared/rights/form.ts';
 import { RIGHTS_STATES, type RightsState, type SourceRights } from '../../shared/rights/matrix.ts';
 import { sourcesOf } from '../../shared/rights/sources.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import { Problem, type ProblemCode } from '../contract/problems.ts';
+import { int2, Params } from '../db/params.ts';
+import type { Session } from '../read/session.ts';
 
 export interface Grant {
   readonly state: RightsState;
   readonly provisional: boolean;
   /** The caller's own storage credential, where the state asks for one. */
   readonly token: string | undefined;
+  /** Why synthetic rows alone may be served: see `admission`. Undefined: every row may. */
+  readonly syntheticOnly: string | undefined;
 }
 
 interface DatasetRights extends Pick<Grant, 'state' | 'provisional'> {
@@ -49,15 +54,17 @@ export function checkRights(store: RightsStore, dataset: DatasetKey, token: stri
       `${dataset} is served with the caller's own credentials: send X-Backend-Token.`,
     );
   }
+  let syntheticOnly: string | undefined;
   for (const rights of sources) {
     if (rights.state !== 'Hosted Allowed') continue;
-    const fault = store.signoffFault(rights);
+    const { fault, syntheticOnly: why } = store.signoff(rights);
     if (fault !== undefined) {
       throw new Problem(
         'QUERY_RIGHTS_LEGAL_SIGNOFF_MISSING',
         `The legal sign-off of ${rights.source} cannot be shown: ${fault}.`,
       );
     }
+    if (why !== undefined) syntheticOnly ??= `of the legal sign-off of ${rights.source}, ${why}`;
   }
   if (store.isShadowed(dataset)) {
     throw new Problem(
@@ -65,7 +72,38 @@ export function checkRights(store: RightsStore, dataset: DatasetKey, token: stri
       `${dataset} is ingested and proved, and not yet promoted to serving.`,
     );
   }
-  return { state, provisional, token: state === 'BYOK Required' ? token : undefined };
+  return { state, provisional, token: state === 'BYOK Required' ? token : undefined, syntheticOnly };
+}
+
+/** Real rows under a grant for synthetic ones. @returns undefined where the grant covers real rows. */
+export function realRowsProblem({ syntheticOnly }: Grant, dataset: DatasetKey): Problem | undefined {
+  if (syntheticOnly === undefined) return undefined;
+  return new Problem(
+    'QUERY_RIGHTS_LEGAL_SIGNOFF_MISSING',
+    `Rows of ${dataset} that are not synthetic may not be served: ${syntheticOnly}. ${OWN_MATRIX_REMEDY}`,
+  );
+}
+
+/** Asked in the snapshot that the rows come from. @throws Problem QUERY_RIGHTS_LEGAL_SIGNOFF_MISSING */
+export type Admission = (session: Pick<Session, 'rows'>) => Promise<void>;
+
+/** True where anything real is proved, or anything proved is not known to be synthetic. */
+const HOLDS_REAL = `select exists (select from coverage where dataset_id = $1 and not synthetic and proved <> '{}')
+  or exists (select from partitions where dataset_id = $1 and state = 'proved' and not synthetic)`;
+
+/**
+ * A grant for synthetic rows only has to be held against the rows themselves. A check before the read would not do: a
+ * real partition may be proved between the two. @returns undefined where there is nothing to ask.
+ */
+export function admission(grant: Grant, dataset: DatasetDefinition): Admission | undefined {
+  const problem = realRowsProblem(grant, dataset.key as DatasetKey);
+  if (!problem) return undefined;
+  return async (session) => {
+    const params = new Params();
+    params.add(int2(dataset.number));
+    const [[holdsReal]] = await session.rows(HOLDS_REAL, params);
+    if (holdsReal !== 'f') throw problem;
+  };
 }
 
 /** How things stand for callers, without refusing. */
@@ -78,9 +116,13 @@ export interface RightsReport {
   readonly refused_with: ProblemCode | null;
 }
 
-export function reportRights(store: RightsStore, dataset: DatasetKey): RightsReport {
+/** `holdsReal`: rows are proved that are not the sample's. */
+export function reportRights(store: RightsStore, dataset: DatasetKey, holdsReal: boolean): RightsReport {
   const rights = unlessProblem(() => rightsOf(store, dataset));
-  const grant = unlessProblem(() => checkRights(store, dataset, 'any'));
+  const grant = unlessProblem(() => {
+    const found = checkRights(store, dataset, 'any');
+    return (holdsReal && realRowsProblem(found, dataset)) || found;
+  });
   return {
     rights_state: rights instanceof Problem ? null : rights.state,
     rights_provisional: rights instanceof Problem ? null : rights.provisional,

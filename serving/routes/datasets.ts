@@ -37,9 +37,11 @@ export function datasetsRoute({ inspector, rights }: DatasetsDeps): Route {
       requireJson(exchange.request);
       queryParams(exchange.url, parameters);
       const availabilityOf = await inspector.run(exchange, readAvailability);
-      const datasets = [...DATASETS.values()].map((dataset) =>
-        describeDataset(dataset, reportRights(rights, dataset.key as DatasetKey), availabilityOf(dataset)),
-      );
+      const datasets = [...DATASETS.values()].map((dataset) => {
+        const available = availabilityOf(dataset);
+        const holdsReal = available.partitions > 0 && !available.synthetic;
+        return describeDataset(dataset, reportRights(rights, dataset.key as DatasetKey, holdsReal), available);
+      });
       answerJson(exchange, { datasets, operators: OPERATORS_OF });
     },
   };

@@ -13,7 +13,7 @@ import { CATALOG_PROBLEMS, RIGHTS_PROBLEMS, type RouteDoc } from '../openapi/rou
 import { queryExamples } from '../openapi/row-docs.ts';
 import { mutableWindowWarning } from '../read/freshness.ts';
 import { Look } from '../read/session.ts';
-import { checkRights } from '../rights/gate.ts';
+import { admission, checkRights } from '../rights/gate.ts';
 import { queryEnvelope } from './query.ts';
 import { parseRequest } from './read-route.ts';
 
@@ -53,13 +53,18 @@ export function estimateRoute({ inspector, rights, rules, maxBodyBytes }: Estima
         maxBodyBytes,
       );
       const grant = checkRights(rights, datasetKey, backendToken(request));
-      const mutable = mutableWindowWarning(window);
-      if (strict && mutable.length > 0) throw strictProblem(mutable);
       const { dataset } = read;
+      const admit = admission(grant, dataset);
+      const mutable = mutableWindowWarning(window);
+      // Where rights depend on what is proved, both are asked below, rights first.
+      if (strict && mutable.length > 0 && !admit) throw strictProblem(mutable);
       const found = await inspector.look(
         { signal, token: grant.token, contractViolationStatus: dataset.contractViolationStatus },
         () => new Look(read),
-        (session, look) => estimate(session, look, read, rules, (judgement) => queryEnvelope(read, grant, judgement)),
+        async (session, look) => {
+          await admit?.(session);
+          return await estimate(session, look, read, rules, (judgement) => queryEnvelope(read, grant, judgement));
+        },
       );
       const { view } = shapeOf(dataset, mode);
       answerJson(exchange, {

@@ -4,7 +4,7 @@ import { Problem } from '../contract/problems.ts';
 import { PREFIX } from '../exports/answers.ts';
 import type { ProvedFiles } from '../exports/artifact-files.ts';
 import { AUDIT_EVENTS } from '../exports/audit.ts';
-import { exportGrant } from '../exports/problems.ts';
+import { exportGrant, requireGrantOf } from '../exports/problems.ts';
 import type { ExportRow, StoredFile } from '../exports/rows.ts';
 import { requireAccept } from '../http/answer.ts';
 import type { Exchange, Route } from '../http/routes.ts';
@@ -99,11 +99,12 @@ function fileRoute(route: FileRoute, deps: ExportFileDeps): Route {
       exportParams(url, NO_PARAMETERS);
       const row = await exportOf(store, exchange);
       // A right that was withdrawn since is withdrawn from what was exported too.
-      exportGrant(rights, row.dataset as DatasetKey);
+      const grant = exportGrant(rights, row.dataset as DatasetKey);
       if (!row.artifact) {
         const why = row.errorCode === null ? '' : ` (${row.errorCode})`;
         throw new Problem('EXPORT_ARTIFACT_NOT_READY', `The export is ${row.state}${why}.`);
       }
+      requireGrantOf(grant, row.dataset as DatasetKey, row.artifact);
       if (row.isExpired) {
         throw new Problem('EXPORT_ARTIFACT_EXPIRED', `It was kept until ${row.expiresAt!.toISOString()}.`);
       }

@@ -2,7 +2,7 @@
 import { z } from 'zod';
 import { codeOf } from '../../shared/errors.ts';
 import { AmbiguousEvent, type FoundEvent, findEvent, type RunRows } from '../../shared/lineage/find-event.ts';
-import { DATASET_KEYS, type DatasetDefinition } from '../../shared/registry/index.ts';
+import { DATASET_KEYS, type DatasetDefinition, type DatasetKey } from '../../shared/registry/index.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import { Problem, type ProblemCode } from '../contract/problems.ts';
 import { Params, text } from '../db/params.ts';
@@ -15,7 +15,8 @@ import { datasetParam, queryParams } from '../http/params.ts';
 import type { Route } from '../http/routes.ts';
 import type { Slots } from '../limits/slots.ts';
 import { CATALOG_PROBLEMS, RIGHTS_PROBLEMS, type RouteDoc } from '../openapi/route-doc.ts';
-import { checkRights } from '../rights/gate.ts';
+import type { Session } from '../read/session.ts';
+import { admission, checkRights, realRowsProblem } from '../rights/gate.ts';
 
 export interface LineageDeps {
   readonly inspector: Inspector;
@@ -75,11 +76,16 @@ export function lineageRoute({ inspector, rights, log, slots }: LineageDeps): Ro
       const dataset = datasetParam(params.dataset);
       const { partition } = queryParams(url, parameters);
       const grant = checkRights(rights, dataset.key, backendToken(request));
-      const rows: RunRows = (query) =>
-        inspector.run({ signal, token: grant.token }, (session) => session.rows(query.text, textParams(query.values)));
+      const admit = admission(grant, dataset);
+      const look = <T>(work: (session: Session) => Promise<T>) =>
+        inspector.run({ signal, token: grant.token }, async (session) => {
+          await admit?.(session);
+          return await work(session);
+        });
+      const rows: RunRows = (query) => look((session) => session.rows(query.text, textParams(query.values)));
       const message = (key: string, sequence: number) => log.message(key, sequence);
-      // Also where no statement follows, as for an offset that can be none: credentials come before what is there.
-      if (grant.token !== undefined) await inspector.run({ signal, token: grant.token }, async () => {});
+      // Also where no statement follows, as for an offset that can be none: rights come before what is there.
+      if (grant.token !== undefined || admit) await look(async () => {});
       const slot = await slots.acquire(signal);
       let found: FoundEvent;
       try {
@@ -90,6 +96,10 @@ export function lineageRoute({ inspector, rights, log, slots }: LineageDeps): Ro
         slot.release();
       }
       const { synthetic } = found.partition;
+      // The event comes from the log, behind the snapshot that said which: it has to be the sample's there too.
+      const isSynthetic = synthetic && found.frame.synthetic === true;
+      const problem = isSynthetic ? undefined : realRowsProblem(grant, dataset.key as DatasetKey);
+      if (problem) throw problem;
       answerJson(exchange, describeEvent(dataset, found, grant), { ...(synthetic && { 'X-Svc-Synthetic': 'true' }) });
     },
   };

@@ -24,7 +24,7 @@ import { type Envelope, envelopeHeaders } from '../rendering/envelope.ts';
 import { Out } from '../rendering/out.ts';
 import type { RowWriter } from '../rendering/representations.ts';
 import { type BufferPool, breakOff, ResponseBody } from '../rendering/response.ts';
-import { checkRights, type Grant } from '../rights/gate.ts';
+import { type Admission, admission, checkRights, type Grant } from '../rights/gate.ts';
 
 export interface ReadRouteDeps {
   readonly reader: Reader;
@@ -59,12 +59,14 @@ export function readRoute(spec: ReadRouteSpec, deps: ReadRouteDeps): Route {
       const form = accepted(exchange.request, exchange.response);
       const query = await parseRequest(exchange, spec, deps.maxBodyBytes);
       const grant = checkRights(deps.rights, query.datasetKey, backendToken(exchange.request));
+      const admit = admission(grant, query.read.dataset);
       const mutable = mutableWindowWarning(query.window);
-      if (query.strict && mutable.length > 0) throw strictProblem(mutable);
+      // Rights come before strict: where they depend on the rows, the read itself asks for both, in this order.
+      if (query.strict && mutable.length > 0 && !admit) throw strictProblem(mutable);
       const slots = query.mode === 'native' ? deps.plainSlots : deps.alignedSlots;
       const slot = await slots.acquire(exchange.signal, sizeOf(query.read));
       try {
-        const rows = await answer(exchange, spec, deps, { request: query.read, grant, form, slot });
+        const rows = await answer(exchange, spec, deps, { request: query.read, grant, admit, form, slot });
         deps.observe({ route: spec.path, mode: query.mode }, (performance.now() - startedAt) / 1000, rows);
       } finally {
         slot.release();
@@ -117,6 +119,7 @@ const FLUSH_INTERVAL_MS = 1000;
 interface Admitted {
   readonly request: ReadRequest;
   readonly grant: Grant;
+  readonly admit: Admission | undefined;
   readonly form: Accepted;
   readonly slot: Slot;
 }
@@ -125,7 +128,7 @@ async function answer(
   exchange: Exchange,
   spec: ReadRouteSpec,
   deps: ReadRouteDeps,
-  { request, grant, form, slot }: Admitted,
+  { request, grant, admit, form, slot }: Admitted,
 ): Promise<number> {
   const { representation, coding } = form;
   const { contentType, rowsOnly } = representation;
@@ -156,6 +159,7 @@ async function answer(
       request,
       signal: exchange.signal,
       token: grant.token,
+      admit,
       open(found, flow) {
         facts = found;
         yielding = new YieldingFlow(flow, slot, () => breakOff(exchange.response));

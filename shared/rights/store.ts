@@ -5,9 +5,14 @@
 import { createHash } from 'node:crypto';
 import { type BigIntStats, readFileSync, statSync } from 'node:fs';
 import { dirname, resolve } from 'node:path';
+import { fileURLToPath } from 'node:url';
 import type { Logger } from '../log/logger.ts';
 import type { DatasetKey } from '../registry/index.ts';
+import { type ArtifactMeaning, meaningOf } from './artifact.ts';
 import { type Matrix, MatrixInvalid, parseMatrix, type SourceRights } from './matrix.ts';
+
+/** Grants synthetic rows only. It is used where the stack is our own and the operator names no matrix. */
+export const SAMPLE_MATRIX_PATH = fileURLToPath(new URL('../../serving/rights/sample/matrix.json', import.meta.url));
 
 export type MatrixState =
   | { readonly matrix: Matrix }
@@ -40,7 +45,7 @@ export class RightsStore {
   readonly #path: string;
   readonly #options: RightsStoreOptions;
   #seen: Seen<MatrixState> | undefined;
-  readonly #artifacts = new Map<string, Seen<string | undefined>>();
+  readonly #artifacts = new Map<string, Seen<ArtifactMeaning>>();
 
   constructor(path: string, options: RightsStoreOptions) {
     this.#path = path;
@@ -57,21 +62,21 @@ export class RightsStore {
     return value;
   }
 
-  /** Why the sign-off of a hosted source cannot be shown, or undefined when it can. */
-  signoffFault(rights: SourceRights): string | undefined {
-    if (rights.artifact === undefined) return 'none is named';
+  /** What the sign-off of a hosted source covers, or why it cannot be shown. */
+  signoff(rights: SourceRights): ArtifactMeaning {
+    if (rights.artifact === undefined) return { fault: 'none is named' };
     const path = resolve(dirname(this.#path), rights.artifact);
     const file = look(path, MAX_ARTIFACT_BYTES);
     let seen = this.#artifacts.get(path);
     if (seen?.signature !== file.signature) {
       const bytes = file.read();
-      seen = { signature: file.signature, digest: digestOf(bytes), value: artifactFault(bytes) };
+      seen = { signature: file.signature, digest: digestOf(bytes), value: meaningOf(bytes) };
       this.#artifacts.set(path, seen);
     }
-    if (seen.value !== undefined) return seen.value;
+    if (seen.value.fault !== undefined) return seen.value;
     if (rights.artifactSha256 !== undefined && rights.artifactSha256 !== seen.digest)
-      return 'it is not the one signed for';
-    return undefined;
+      return { fault: 'it is not the one signed for' };
+    return seen.value;
   }
 
   /** Whether the dataset is ingested and proved, but held back from callers by its serving state. */
@@ -86,7 +91,7 @@ export class RightsStore {
     return state.matrix.sources
       .filter((rights) => rights.state === 'Hosted Allowed')
       .flatMap((rights) => {
-        const fault = this.signoffFault(rights);
+        const { fault } = this.signoff(rights);
         return fault === undefined ? [] : [`sources.${rights.source}.legal_signoff_artifact: ${fault}`];
       });
   }
@@ -140,8 +145,3 @@ function look(path: string, maxBytes: number): Look {
 }
 
 const digestOf = (bytes: Buffer | string) => createHash('sha256').update(bytes).digest('hex');
-
-function artifactFault(bytes: Buffer | string): string | undefined {
-  if (typeof bytes === 'string') return bytes;
-  return bytes.some((byte) => byte > 0x20) ? undefined : 'it is empty';
-}

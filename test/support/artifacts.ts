@@ -70,6 +70,7 @@ function artifacts({ databaseUrl, root, now = Date.parse('2024-03-10T12:00:00Z')
         { ...deps, reader: otherReader, splitRows },
         {
           request: requestOf(body),
+          admit: undefined,
           format,
           directory: join(root, `export-${count++}`),
           signal: new AbortController().signal,

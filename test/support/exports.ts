@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import type { SettingName } from '../../shared/config/settings.ts';
 import { PATIENCE_MS } from './patience.ts';
 import { ROOT } from './pipeline.ts';
-import { type Answer, eventually, SAMPLE_MATRIX, type Serving, type ServingOptions, startServing } from './serving.ts';
+import { type Answer, eventually, OWN_MATRIX, type Serving, type ServingOptions, startServing } from './serving.ts';
 
 export const EXPORT = '/v1/raw/export';
 
@@ -114,7 +114,7 @@ export function spawnWorker(
     settings: {
       SVC_DATABASE_URL: env.databaseUrl,
       SVC_INTERNAL_API_KEY: 'none',
-      SVC_SOURCE_RIGHTS_MATRIX_PATH: SAMPLE_MATRIX,
+      SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX,
       SVC_LOG_LEVEL: process.env.TIDEMARK_TEST_LOG ?? 'error',
       ...exportSettings(env, settings),
     },

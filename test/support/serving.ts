@@ -16,6 +16,9 @@ import { PATIENCE_MS } from './patience.ts';
 import { testLogger } from './stack.ts';
 
 export const API_KEY = 'test-key';
+/** Allows everything, with an artifact of its own: tests serve rows that count as a vendor's. */
+export const OWN_MATRIX = fileURLToPath(new URL('./rights/matrix.json', import.meta.url));
+/** Allows synthetic rows only. */
 export const SAMPLE_MATRIX = fileURLToPath(new URL('../../serving/rights/sample/matrix.json', import.meta.url));
 
 export interface ServingOptions {
@@ -69,7 +72,7 @@ export async function startServing(options: ServingOptions): Promise<Serving> {
     settings,
     databaseUrl: options.databaseUrl,
     apiKey: options.apiKey ?? API_KEY,
-    rightsMatrixPath: options.rightsMatrixPath ?? SAMPLE_MATRIX,
+    rightsMatrixPath: options.rightsMatrixPath ?? OWN_MATRIX,
     log: testLogger(),
     now: options.now,
   });

@@ -12,10 +12,11 @@ import { fedDatasets } from '../../sources/projections.ts';
 import type { ParsedCommand } from '../options.ts';
 import { DATABASE_CHECKS } from './database-checks.ts';
 import { LOG_CHECKS } from './log-checks.ts';
+import { RIGHTS_CHECKS } from './rights-checks.ts';
 import { type Check, type Finding, fault, type Patient } from './types.ts';
 import { WORK_CHECKS } from './work-checks.ts';
 
-export const CHECKS: readonly Check[] = [...DATABASE_CHECKS, ...LOG_CHECKS, ...WORK_CHECKS];
+export const CHECKS: readonly Check[] = [...DATABASE_CHECKS, ...LOG_CHECKS, ...WORK_CHECKS, ...RIGHTS_CHECKS];
 
 export interface CheckReport {
   readonly check: string;

@@ -1,6 +1,7 @@
 /** What an artifact is asked for, and what its manifest says of it. `docs/exports.md` explains the manifest's members. */
 import type { Dtype, Mode } from '../../../shared/registry/index.ts';
 import type { Warning } from '../../contract/problems.ts';
+import type { ReadCall } from '../../read/answer.ts';
 import type { Reader } from '../../read/reader.ts';
 import type { ReadRequest } from '../../read/types.ts';
 import type { BufferPool } from '../../rendering/response.ts';
@@ -23,6 +24,7 @@ export interface ArtifactProgress {
 
 export interface ArtifactJob {
   readonly request: ReadRequest;
+  readonly admit: ReadCall['admit'];
   readonly format: ArtifactFormat;
   /**
    * Where the artifact will be: its parent exists, it does not. It appears whole or not at all; what is written until

@@ -69,6 +69,7 @@ async function writeFiles(deps: ArtifactDeps, job: ArtifactJob, directory: strin
       request,
       signal: AbortSignal.any([job.signal, stop.signal]),
       token: undefined,
+      admit: job.admit,
       mayBeEmpty: true,
       async inspect(live, plan) {
         asOfMs = provedThrough(live.coverage);

@@ -54,7 +54,7 @@ export const SERVING = {
   SVC_SOURCE_RIGHTS_MATRIX_PATH: {
     group: 'Rights',
     kind: 'path',
-    doc: 'The rights matrix (JSON). The embedded stack has a sample one; required with SVC_DATABASE_URL.',
+    doc: 'The rights matrix (JSON); `./tidemark rights init` writes one of your own. The embedded stack has a sample one, which covers synthetic rows only; required with SVC_DATABASE_URL.',
   },
   SVC_BYOK_DATABASE_ROLE: {
     group: 'Rights',

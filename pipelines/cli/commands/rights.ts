@@ -1,0 +1,30 @@
+/** `rights init`: a rights matrix of the operator's own, to be filled in and signed. Needs neither database nor log. */
+import { join } from 'node:path';
+import { loadSettings } from '../../../shared/config/load.ts';
+import { TidemarkError } from '../../../shared/errors.ts';
+import { writeOwnMatrix } from '../../../shared/rights/form.ts';
+import { PROJECT_ROOT } from '../context.ts';
+import { EXIT } from '../exit.ts';
+import type { ParsedCommand } from '../options.ts';
+import { createOutput } from '../output.ts';
+
+export async function runRights(command: ParsedCommand): Promise<number> {
+  const [action, ...sources] = command.positionals;
+  if (action !== 'init') throw new TidemarkError('USAGE', `rights takes init, not ${action}`);
+  const settings = loadSettings({ flags: command.settings, cwd: PROJECT_ROOT });
+  const path = settings.SVC_SOURCE_RIGHTS_MATRIX_PATH ?? join(settings.SVC_STATE_DIR, 'rights', 'matrix.json');
+  const { matrix, forms, ingestOnly } = await writeOwnMatrix(path, sources);
+  createOutput(command).answer({ command: 'rights', action, ok: true, matrix, forms, ingest_only: ingestOnly }, () =>
+    [
+      `matrix    ${matrix}`,
+      ...forms.map(({ source, path: form }) => `form      ${form}  (${source})`),
+      ...(ingestOnly.length > 0 ? [`not served: ${ingestOnly.join(', ')}`] : []),
+      '',
+      'Until its form is filled in, no row that a source published is served: replace every [UNSIGNED: ...], or name',
+      'the signed document in the matrix instead. Then name the matrix for the service, in .env or its environment:',
+      '',
+      `SVC_SOURCE_RIGHTS_MATRIX_PATH=${matrix}`,
+    ].join('\n'),
+  );
+  return EXIT.DONE;
+}
