@@ -41,12 +41,19 @@ export function exactDecimal(text: string): ExactDecimal {
   return { mantissa, scale: Math.max(scale, 0) };
 }
 
-/** Of any length, sign and exponent. */
+/** Digits of a number, and powers of ten in its exponent: more than a row of 512 bytes can hold of a finite float64. */
+const MOST_DIGITS = 1024;
+
+/** With a sign and an exponent. @throws TidemarkError LOG_FRAME_CORRUPT for what no decoder lets through. */
 function decimalOfText(text: string): ExactDecimal {
   const [coefficient, exponent = '0'] = text.toLowerCase().split('e');
   const [whole, fraction = ''] = coefficient.split('.');
-  const mantissa = BigInt(`${whole}${fraction}`.replace(/^\+/, '') || '0');
   const scale = fraction.length - Number(exponent);
+  if (text.length > MOST_DIGITS || !(Math.abs(scale) <= MOST_DIGITS)) {
+    const shown = JSON.stringify(text.slice(0, 40));
+    throw new TidemarkError('LOG_FRAME_CORRUPT', `A frame holds a number that is too long: ${shown}`);
+  }
+  const mantissa = BigInt(`${whole}${fraction}`.replace(/^\+/, '') || '0');
   return scale >= 0 ? { mantissa, scale } : { mantissa: mantissa * 10n ** BigInt(-scale), scale: 0 };
 }
 

@@ -1,18 +1,35 @@
 /** JSON documents: numbers keep the digits they were written with, and what is missing is named by its path. */
 import Big from 'big.js';
 import { shown, unreadable } from './fault.ts';
-import { parseNumber } from './numbers.ts';
+import { boundedDecimal, parseNumber } from './numbers.ts';
+
+/** A number of too many digits or too large an exponent. It is no fault of a document unless a fact is read from it. */
+class Oversized {
+  readonly #text: string;
+
+  constructor(text: string) {
+    this.#text = text;
+  }
+
+  /** For messages. */
+  toJSON(): string {
+    return this.#text.slice(0, 100);
+  }
+}
 
 /** A parsed document; numbers are exact decimals. */
-export type Exact = null | boolean | string | Big | readonly Exact[] | { readonly [name: string]: Exact };
+export type Exact = null | boolean | string | Big | Oversized | readonly Exact[] | { readonly [name: string]: Exact };
 
 /** @throws TidemarkError when the text is no JSON; a page in its place is named as such. */
 export function parseJson(text: string): Exact {
   if (/^\s*</.test(text)) throw unreadable(`the document is a page where JSON was expected: ${shown(text.trim())}`);
   try {
     // The third argument holds the digits as written; TypeScript does not know it yet.
-    const exact = (_name: string, value: unknown, context?: { readonly source?: string }) =>
-      typeof value === 'number' ? new Big(context!.source!) : value;
+    const exact = (_name: string, value: unknown, context?: { readonly source?: string }) => {
+      if (typeof value !== 'number') return value;
+      const source = context!.source!;
+      return boundedDecimal(source) ?? new Oversized(source);
+    };
     return JSON.parse(text, exact) as Exact;
   } catch (cause) {
     throw unreadable(`the document is no JSON, or not all of it`, cause);

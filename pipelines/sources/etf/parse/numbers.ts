@@ -10,20 +10,42 @@ const SCIENTIFIC = /^\d+(?:\.\d+)?[eE][+-]?\d{1,3}$/;
 const NO_VALUE = /^(?:[-\u2010-\u2015\u2212]+)?$/;
 /** A sign on either side of the currency, and a per cent sign at the end. */
 const SIGNED = /^([+\-\u2212]?)\s*(\$?)\s*([+\-\u2212]?)(.*?)\s*%?$/;
+/** Characters of a number as it is written. */
 const LONGEST = 64;
+/** Places between a number's first digit and its point: no price, count or share has nearly as many. */
+const MAX_EXPONENT = 40;
+const LINE_BREAK = /[\n\r\u2028\u2029]/;
+
+/**
+ * A number in the notation of JSON as an exact decimal. Undefined where it has too many digits or too large an exponent:
+ * `1e50000000` is ten bytes, and 50 MB when it is written out.
+ */
+export function boundedDecimal(text: string): Big | undefined {
+  if (text.length > LONGEST) return undefined;
+  const value = new Big(text);
+  return Math.abs(value.e) <= MAX_EXPONENT ? value : undefined;
+}
+
+/** The text without white space around it. @throws TidemarkError where it is too long, or not one line. */
+function oneLine(text: string, field: string): string {
+  const trimmed = text.trim();
+  if (trimmed.length > LONGEST || LINE_BREAK.test(trimmed)) throw unreadable(`${field} is no number: ${shown(text)}`);
+  return trimmed;
+}
 
 /** @returns null where the document says that there is no value. @throws TidemarkError naming `field`. */
 export function parseNumber(text: string, field: string): Big | null {
-  const trimmed = text.trim();
+  const trimmed = oneLine(text, field);
   if (NO_VALUE.test(trimmed)) return null;
   const [, open, inner] = /^(\$?)\((.*)\)$/.exec(trimmed) ?? [];
   const bracketed = inner !== undefined;
   const [, before, dollar, after, digits] = SIGNED.exec(bracketed ? open + inner : trimmed)!;
   const sign = dollar === '' ? before : before || after;
-  if (trimmed.length > LONGEST || (bracketed && sign !== '') || !(PLAIN.test(digits) || SCIENTIFIC.test(digits))) {
-    throw unreadable(`${field} is no number: ${shown(text)}`);
-  }
-  const value = new Big(digits.replaceAll(',', '').replace(/^\./, '0.').replace(/\.$/, ''));
+  const isNumber = !(bracketed && sign !== '') && (PLAIN.test(digits) || SCIENTIFIC.test(digits));
+  const value = isNumber
+    ? boundedDecimal(digits.replaceAll(',', '').replace(/^\./, '0.').replace(/\.$/, ''))
+    : undefined;
+  if (value === undefined) throw unreadable(`${field} is no number: ${shown(text)}`);
   return bracketed || (sign !== '' && sign !== '+') ? value.neg() : value;
 }
 
@@ -32,13 +54,17 @@ const WORDS: Readonly<Record<string, string>> = { thousand: '1e3', million: '1e6
 
 /** `$14.50B`, `230.1M`, `USD 73,109.73`: a number with a letter for its scale. */
 export function parseCompact(text: string, field: string): Big | null {
-  const [, digits, suffix = ''] = /^(.*?)([KMBT]?)$/i.exec(text.replace(/\bUSD\b/gi, '').trim())!;
+  const [, digits, suffix = ''] = /^(.*?)([KMBT]?)$/i.exec(
+    oneLine(text, field)
+      .replace(/\bUSD\b/gi, '')
+      .trim(),
+  )!;
   return suffix === '' ? parseNumber(digits, field) : scaled(digits, SUFFIXES[suffix.toUpperCase()], field);
 }
 
 /** `$1,234.5 Million`: a number with a word for its scale. */
 export function parseScaled(text: string, field: string): Big | null {
-  const [, digits, word = ''] = /^(.*?)\s*(thousand|million|billion|trillion)?$/i.exec(text.trim())!;
+  const [, digits, word = ''] = /^(.*?)\s*(thousand|million|billion|trillion)?$/i.exec(oneLine(text, field))!;
   return word === '' ? parseNumber(digits, field) : scaled(digits, WORDS[word.toLowerCase()], field);
 }
 
