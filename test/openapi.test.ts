@@ -1,6 +1,9 @@
 /** The documented contract against the running service: the schema of OpenAPI, every example, every command of the page. */
 import { execFile } from 'node:child_process';
+import { createRequire } from 'node:module';
+import { connect as connectTo } from 'node:net';
 import { join } from 'node:path';
+import { promisify } from 'node:util';
 import { Validator } from '@seriousme/openapi-schema-validator';
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import { load } from 'cheerio';
@@ -12,6 +15,20 @@ import { SAMPLE_MATRIX } from './support/serving.ts';
 import { createTestEnv, type TestEnv } from './support/stack.ts';
 
 const KEY = 'a-key';
+
+/** As far as it is used here. */
+interface Redocly {
+  createConfig(config: { readonly extends: readonly string[] }): Promise<object>;
+  lintFromString(document: { readonly source: string; readonly absoluteRef: string; readonly config: object }): Promise<
+    readonly {
+      readonly severity: string;
+      readonly ruleId: string;
+      readonly message: string;
+      readonly location: readonly { readonly pointer?: string }[];
+    }[]
+  >;
+}
+const REDOCLY: Redocly = createRequire(import.meta.url)('@redocly/openapi-core');
 
 let env: TestEnv;
 let up: Running;
@@ -99,6 +116,20 @@ describe('/openapi.json', () => {
     expect([valid, validator.version, openapi.openapi]).toEqual([true, '3.1', '3.1.0']);
   });
 
+  test('has nothing that Redocly’s linter objects to', async () => {
+    const config = await REDOCLY.createConfig({ extends: ['recommended'] });
+    const source = JSON.stringify(openapi);
+    const problems = await REDOCLY.lintFromString({ source, absoluteRef: '/openapi.json', config });
+    const said = problems.map(
+      ({ severity, ruleId, message, location }) => `${severity} ${ruleId}: ${message} ${location[0]?.pointer}`,
+    );
+    expect(said).toEqual([]);
+    // It looks: an operation without answers is told.
+    const empty = { ...openapi, paths: { '/': { get: { ...openapi.paths['/'].get, responses: {} } } } };
+    const found = await REDOCLY.lintFromString({ source: JSON.stringify(empty), absoluteRef: '/openapi.json', config });
+    expect(found.length).toBeGreaterThan(0);
+  });
+
   test('has every route of the service, and no other', async () => {
     const { detail } = (await (await get('/nowhere')).json()) as Json;
     const served = [...detail.matchAll(/(GET|POST|DELETE) (\/(?:[^\s,]*[^\s,.])?)/g)].map(
@@ -146,10 +177,199 @@ describe('/openapi.json', () => {
         }
       }
     }
-    // About no operation: there is none of that method, or what came was no request.
+    // About no operation: there is none of that method.
     const others = ['METHOD_NOT_ALLOWED'];
-    const missing = Object.keys(PROBLEMS).filter((code) => !named.has(code) && !code.startsWith('HTTP_'));
+    const missing = Object.keys(PROBLEMS).filter((code) => !named.has(code));
     expect(missing.sort()).toEqual(others.sort());
+  });
+});
+
+/** Compiles the schema at a place of the document. */
+function schemaAt(ajv: Ajv2020, ...place: readonly (string | number)[]) {
+  const parts = place.map((part) => encodeURIComponent(String(part).replaceAll('~', '~0').replaceAll('/', '~1')));
+  return ajv.compile({ $ref: `contract#/${parts.join('/')}` });
+}
+
+function contractAjv(): Ajv2020 {
+  const ajv = new Ajv2020({ strict: false, validateFormats: false, allErrors: true });
+  ajv.addSchema(openapi, 'contract');
+  return ajv;
+}
+
+/** Bytes as they are. @returns status, headers and body of what comes back until the connection ends */
+async function sendBytes(text: string): Promise<{ readonly status: number; readonly body: Json }> {
+  const { hostname, port } = new URL(url);
+  const socket = connectTo(Number(port), hostname);
+  socket.write(text);
+  const answer = Buffer.concat(await socket.toArray()).toString();
+  const [, status] = /^HTTP\/1\.1 (\d+)/.exec(answer)!;
+  return { status: Number(status), body: JSON.parse(answer.slice(answer.indexOf('\r\n\r\n') + 4)) };
+}
+
+/** Headers of HTTP itself, which no operation declares. */
+const OF_HTTP = [
+  'cache-control',
+  'connection',
+  'content-length',
+  'content-security-policy',
+  'content-type',
+  'date',
+  'keep-alive',
+  'referrer-policy',
+  'trailer',
+  'transfer-encoding',
+  'vary',
+  'x-content-type-options',
+];
+
+describe('headers and refusals that nothing declared', () => {
+  test('every header that the service heeds is a parameter: those that a preflight allows', async () => {
+    const { stdout } = await promisify(execFile)(process.execPath, [
+      '--input-type=module',
+      '--eval',
+      `const { Cors } = await import(${JSON.stringify(join(ROOT, 'serving/http/cors.ts'))});
+       new Cors(['*']).answerPreflight({ writeHead: (_, headers) => console.log(headers['Access-Control-Allow-Headers']), end() {} }, []);`,
+    ]);
+    // OpenAPI says these elsewhere: as contents of bodies and answers, and as the key.
+    const allowed = stdout
+      .trim()
+      .split(', ')
+      .filter((name) => !['Accept', 'Content-Type', 'X-API-Key'].includes(name));
+    const { parameters } = openapi.components;
+    expect(Object.keys(parameters).sort()).toEqual(allowed.sort());
+    const used = new Set(
+      operations().flatMap(({ operation }) => (operation.parameters ?? []).flatMap(({ $ref }: Json) => $ref ?? [])),
+    );
+    expect([...used].sort()).toEqual(allowed.map((name) => `#/components/parameters/${name}`).sort());
+    const of = (path: string, method = 'get') =>
+      openapi.paths[path][method].parameters.map(({ $ref = '' }: Json) => $ref.split('/').at(-1)).filter(Boolean);
+    expect(of('/v1/raw/export', 'post')).toEqual(['X-Request-Id', 'Idempotency-Key']);
+    expect(of('/v1/raw/export/{export_id}/artifact')).toEqual(
+      expect.arrayContaining(['Range', 'If-Range', 'If-Match']),
+    );
+    expect(of('/page/{file}')).toContain('If-None-Match');
+  });
+
+  test('every header of an answer is declared where it is sent', async () => {
+    const tried: readonly (readonly [
+      method: string,
+      path: string,
+      place: string,
+      headers: Record<string, string>,
+      body?: Json,
+    ])[] = [
+      [
+        'POST',
+        '/v1/raw/query',
+        '/v1/raw/query',
+        { Accept: 'application/x-ndjson', 'Accept-Encoding': 'gzip' },
+        { sources: ['exchange_a_spot_trades'], n_rows: 2 },
+      ],
+      ['POST', '/v1/historical/exchange_a/spot/trades', '', { Accept: 'text/csv' }, { n_latest_rows: 2 }],
+      ['GET', '/v1/coverage/exchange_a_spot_trades', '/v1/coverage/{dataset}', {}],
+      ['GET', '/v1/lineage/exchange_a_spot_trades/1', '/v1/lineage/{dataset}/{offset}', {}],
+      ['GET', `/v1/raw/export/${exported.export_id}/artifact`, '/v1/raw/export/{export_id}/artifact', {}],
+      [
+        'GET',
+        `/v1/raw/export/${exported.export_id}/artifact`,
+        '/v1/raw/export/{export_id}/artifact',
+        { Range: 'bytes=0-1' },
+      ],
+      [
+        'GET',
+        `/v1/raw/export/${exported.export_id}/artifact`,
+        '/v1/raw/export/{export_id}/artifact',
+        { Range: 'bytes=99999999-' },
+      ],
+      [
+        'GET',
+        `/v1/raw/export/${exported.export_id}/artifact`,
+        '/v1/raw/export/{export_id}/artifact',
+        { 'If-None-Match': '*' },
+      ],
+      [
+        'GET',
+        `/v1/raw/export/${exported.export_id}/artifact`,
+        '/v1/raw/export/{export_id}/artifact',
+        { 'If-Match': '"x"' },
+      ],
+      [
+        'POST',
+        '/v1/raw/export',
+        '/v1/raw/export',
+        { 'Idempotency-Key': 'headers' },
+        { dataset: 'exchange_a_spot_trades', format: 'csv', n_rows: 5 },
+      ],
+      [
+        'POST',
+        '/v1/raw/export',
+        '/v1/raw/export',
+        { 'Idempotency-Key': 'headers' },
+        { dataset: 'exchange_a_spot_trades', format: 'csv', n_rows: 5 },
+      ],
+      [
+        'POST',
+        '/v1/raw/export',
+        '/v1/raw/export',
+        { 'Idempotency-Key': ' ' },
+        { dataset: 'exchange_a_spot_trades', format: 'csv', n_rows: 5 },
+      ],
+      ['GET', '/', '/', {}],
+      ['GET', '/page/main.js', '/page/{file}', { 'If-None-Match': '*' }],
+    ];
+    const seen = new Set<string>();
+    for (const [method, path, place, headers, body] of tried) {
+      const answer = await fetch(`${url}${path}`, {
+        method,
+        headers: { 'X-API-Key': KEY, ...headers },
+        body: body && JSON.stringify(body),
+      });
+      await answer.arrayBuffer();
+      const response = openapi.paths[place || path][method.toLowerCase()].responses[answer.status];
+      const declared = Object.keys(response.headers).map((name) => name.toLowerCase());
+      for (const name of answer.headers.keys()) {
+        if (!OF_HTTP.includes(name)) expect(declared, `${method} ${path} ${answer.status}`).toContain(name);
+        seen.add(`${answer.status} ${name}`);
+      }
+    }
+    for (const one of [
+      '200 x-svc-schema',
+      '202 location',
+      '206 content-range',
+      '304 etag',
+      '412 etag',
+      '416 content-range',
+    ]) {
+      expect(seen).toContain(one);
+    }
+  });
+
+  test('what is no request is answered as every operation declares', async () => {
+    const ajv = contractAjv();
+    for (const [text, expected] of [
+      ['what is this\r\n\r\n', 400],
+      [`GET /healthz HTTP/1.1\r\nHost: a\r\nX: ${'x'.repeat(70_000)}\r\n\r\n`, 431],
+    ] as const) {
+      const { status, body } = await sendBytes(text);
+      expect(status).toBe(expected);
+      for (const { path, method, operation } of operations()) {
+        expect(Object.keys(operation.responses), path).toEqual(expect.arrayContaining(['400', '408', '431']));
+        const place = ['paths', path, method.toLowerCase(), 'responses', status, 'content', 'application/problem+json'];
+        expect(schemaAt(ajv, ...place, 'schema')(body), path).toBe(true);
+      }
+    }
+  });
+
+  test('a dtype that there is none of is no answer', async () => {
+    const body = JSON.stringify({ sources: ['exchange_a_spot_trades'], n_rows: 1, fields: ['price'] });
+    const headers = { 'X-API-Key': KEY };
+    const answer = (await (await fetch(`${url}/v1/raw/query`, { method: 'POST', headers, body })).json()) as Json;
+    const holds = schemaAt(
+      contractAjv(),
+      ...['paths', '/v1/raw/query', 'post', 'responses', 200, 'content', 'application/json', 'schema'],
+    );
+    expect(holds(answer)).toBe(true);
+    expect(holds({ ...answer, schema: [{ name: 'price', dtype: 'decimal' }] })).toBe(false);
   });
 });
 
@@ -197,8 +417,7 @@ const isEmpty = (path: string, body?: string) => {
 
 describe('every example', () => {
   test('is answered, with what its operation declares', async () => {
-    const ajv = new Ajv2020({ strict: false, validateFormats: false, allErrors: true });
-    ajv.addSchema(openapi, 'contract');
+    const ajv = contractAjv();
     let answered = 0;
     for (const operation of operations()) {
       for (const { name, path, body } of examplesOf(operation)) {
@@ -216,20 +435,9 @@ describe('every example', () => {
           expect(answer.status, `${what}: ${text.slice(0, 500)}`).toBe(statusOf(operation.method, operation.path));
           answered++;
         }
-        const pointer = [
-          'paths',
-          operation.path,
-          operation.method.toLowerCase(),
-          'responses',
-          answer.status,
-          'content',
-          type,
-          'schema',
-        ]
-          .map((part) => encodeURIComponent(String(part).replaceAll('~', '~0').replaceAll('/', '~1')))
-          .join('/');
-        const validate = ajv.compile({ $ref: `contract#/${pointer}` });
         if (!type.includes('json')) continue;
+        const place = ['paths', operation.path, operation.method.toLowerCase(), 'responses', answer.status, 'content'];
+        const validate = schemaAt(ajv, ...place, type, 'schema');
         expect(validate(JSON.parse(text)), `${what}: ${JSON.stringify(validate.errors)?.slice(0, 1000)}`).toBe(true);
       }
     }

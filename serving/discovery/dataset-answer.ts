@@ -1,13 +1,11 @@
 /** What GET /v1/datasets says of one dataset. */
 import { z } from 'zod';
-import { type DatasetDefinition, type Dtype, type Field, type Mode, shapeOf } from '../../shared/registry/index.ts';
-import { OPERATORS, OPERATORS_OF } from '../contract/filters.ts';
+import { type DatasetDefinition, DTYPES, type Field, type Mode, shapeOf } from '../../shared/registry/index.ts';
+import { OPERATORS } from '../contract/filters.ts';
 import { MODES } from '../contract/shapes.ts';
 import type { RightsReport } from '../rights/gate.ts';
 import type { Availability } from './availability.ts';
-import { count, datasetKey, flag, problemCode, rightsState, text, utc } from './schemas.ts';
-
-const DTYPES = Object.keys(OPERATORS_OF) as [Dtype, ...Dtype[]];
+import { count, datasetKey, flag, membersOf, problemCode, rightsState, text, utc } from './schemas.ts';
 
 const field = z.strictObject({
   name: text('As `fields` and `filters` name it.'),
@@ -55,7 +53,7 @@ const dataset = z.strictObject({
   historical_path: text('Its route with date windows.'),
   klines_path: z.string().nullable().describe('Its klines, where it has trades.'),
   coverage_path: text('Its coverage.'),
-  modes: z.strictObject(Object.fromEntries(MODES.map((name) => [name, mode])) as Record<Mode, typeof mode>),
+  modes: z.strictObject(membersOf(MODES, mode)),
   rights,
   availability,
 });
@@ -63,7 +61,7 @@ const dataset = z.strictObject({
 export const datasetsAnswer = z.strictObject({
   datasets: z.array(dataset),
   operators: z
-    .record(z.enum(DTYPES), z.array(z.enum(OPERATORS)))
+    .strictObject(membersOf(DTYPES, z.array(z.enum(OPERATORS))))
     .describe('The operators a filter takes, by dtype of its field.'),
 });
 

@@ -22,6 +22,10 @@ export const text = (doc: string) => z.string().describe(doc);
 
 export const flag = (doc: string) => z.boolean().describe(doc);
 
+/** The same for each name. An object of these members says more than a record: which of them there are. */
+export const membersOf = <Name extends string, S extends z.ZodType>(names: readonly Name[], schema: S) =>
+  Object.fromEntries(names.map((name) => [name, schema])) as Record<Name, S>;
+
 export const datasetKey = z.enum(DATASET_KEYS);
 
 export const rightsState = z.enum(RIGHTS_STATES);

@@ -3,23 +3,10 @@
  * is configured by default. The key goes in a header, so no credentials of the browser's own are ever allowed.
  */
 import type { IncomingMessage, ServerResponse } from 'node:http';
+import { REQUEST_HEADERS } from './request-headers.ts';
 
 /** What a page may send beside what every page may. */
-const REQUEST_HEADERS = [
-  'Accept',
-  'Accept-Encoding',
-  'Content-Type',
-  'Idempotency-Key',
-  'If-Match',
-  'If-Modified-Since',
-  'If-None-Match',
-  'If-Range',
-  'If-Unmodified-Since',
-  'Range',
-  'X-API-Key',
-  'X-Backend-Token',
-  'X-Request-Id',
-];
+const ALLOWED_HEADERS = ['Accept', 'Content-Type', 'X-API-Key', ...Object.keys(REQUEST_HEADERS)].sort();
 /** Seconds a browser keeps the answer to a preflight. */
 const PREFLIGHT_MAX_AGE_S = 600;
 
@@ -53,7 +40,7 @@ export class Cors {
   answerPreflight(response: ServerResponse, methods: readonly string[]): void {
     response.writeHead(204, {
       'Access-Control-Allow-Methods': methods.join(', '),
-      'Access-Control-Allow-Headers': REQUEST_HEADERS.join(', '),
+      'Access-Control-Allow-Headers': ALLOWED_HEADERS.join(', '),
       'Access-Control-Max-Age': String(PREFLIGHT_MAX_AGE_S),
     });
     response.end();

@@ -1,11 +1,20 @@
 /** The OpenAPI 3.1 document: the route table, what each route says of itself, the registry and the table of problems. */
 import { PROBLEMS, type ProblemCode, type ProblemKind } from '../contract/problems.ts';
+import { REQUEST_HEADERS, type RequestHeader, type RequestHeaderName } from '../http/request-headers.ts';
 import type { Route } from '../http/routes.ts';
 import { isVariable } from './curl.ts';
-import { type AnswerDoc, type ExampleDoc, type JsonSchema, type RouteDoc, TAGS } from './route-doc.ts';
+import {
+  type AnswerDoc,
+  type AnswerHeaders,
+  type ExampleDoc,
+  type JsonSchema,
+  type RouteDoc,
+  TAGS,
+} from './route-doc.ts';
 import { componentSchemas, refTo, schemaOf } from './schemas.ts';
 
 export interface About {
+  readonly license: { readonly name: string; readonly identifier: string };
   readonly title: string;
   readonly version: string;
   readonly description: string;
@@ -25,8 +34,12 @@ export function documented(routes: readonly Route[]): Documented[] {
   });
 }
 
+/** Requests that are none: whoever sends them meant some operation. */
+const HTTP_PROBLEMS = (Object.keys(PROBLEMS) as ProblemCode[]).filter((code) => code.startsWith('HTTP_'));
+
 /** What any route may answer. Paths and methods that are none are no operation's. */
 const commonProblems = ({ access }: Route): readonly ProblemCode[] => [
+  ...HTTP_PROBLEMS,
   ...(access !== 'open' ? (['AUTH_INVALID_API_KEY'] as const) : []),
   'NOT_ACCEPTABLE',
   'INTERNAL_ERROR',
@@ -48,6 +61,7 @@ export function openapiDocument(routes: readonly Documented[], about: About): Js
     paths,
     components: {
       schemas: componentSchemas(),
+      parameters: componentParameters(),
       securitySchemes: {
         key: { type: 'apiKey', in: 'header', name: 'X-API-Key', description: 'The key of the service.' },
         bearer: {
@@ -71,7 +85,11 @@ const SECURITY: Readonly<Record<Route['access'], readonly JsonSchema[]>> = {
 export const templateOf = (path: string): string => path.replaceAll(/:(\w+)/g, '{$1}');
 
 function operation(route: Route, doc: RouteDoc, problems: readonly ProblemCode[]): JsonSchema {
-  const parameters = [...segmentParameters(doc), ...queryParameters(doc), ...headerParameters(problems)];
+  const parameters = [
+    ...segmentParameters(doc),
+    ...queryParameters(doc),
+    ...headersOf({ doc, problems }).map(refToHeader),
+  ];
   return {
     operationId: `${route.method.toLowerCase()}${route.path.replaceAll(/[^a-zA-Z0-9]+/g, '_')}`,
     tags: [doc.tag],
@@ -107,22 +125,36 @@ function queryParameters({ query, examples }: RouteDoc): JsonSchema[] {
     required: required.includes(name),
     ...(description !== undefined && { description }),
     schema,
-    ...examplesOf(examples, ({ query: values }) => values?.[name]),
+    ...examplesOf(examples, ({ query: values }) => parameterValue(schema, values?.[name])),
   }));
 }
 
-function headerParameters(problems: readonly ProblemCode[]): JsonSchema[] {
-  if (!problems.includes('QUERY_RIGHTS_BYOK_REQUIRED')) return [];
-  return [
-    {
-      name: 'X-Backend-Token',
-      in: 'header',
-      required: false,
-      description:
-        'The caller’s own password of the read-only database role: for datasets whose rights are `BYOK Required`.',
-      schema: { type: 'string' },
-    },
-  ];
+/** What a parameter's text says, as its schema has it. */
+const parameterValue = ({ type }: JsonSchema, text: string | undefined) =>
+  type === 'integer' && text !== undefined ? Number(text) : text;
+
+/** Request headers that a route heeds. */
+export const headersOf = ({ doc, problems }: Pick<Documented, 'doc' | 'problems'>): readonly RequestHeaderName[] => [
+  'X-Request-Id',
+  ...(problems.includes('QUERY_RIGHTS_BYOK_REQUIRED') ? (['X-Backend-Token'] as const) : []),
+  ...(doc.headers ?? []),
+];
+
+const refToHeader = (name: RequestHeaderName): JsonSchema => ({ $ref: `#/components/parameters/${name}` });
+
+function componentParameters(): JsonSchema {
+  return Object.fromEntries(
+    Object.entries<RequestHeader>(REQUEST_HEADERS).map(([name, { doc, pattern }]) => [
+      name,
+      {
+        name,
+        in: 'header',
+        required: false,
+        description: doc,
+        schema: { type: 'string', ...(pattern && { pattern: pattern.source }) },
+      },
+    ]),
+  );
 }
 
 function requestBody({ body, examples }: RouteDoc): JsonSchema {
@@ -153,21 +185,22 @@ const slug = (title: string) =>
 const REQUEST_ID = { 'X-Request-Id': { description: 'Of this request.', schema: { type: 'string' } } };
 
 function answer({ status = 200, doc, content, headers = {} }: AnswerDoc): [string, JsonSchema] {
-  const described = Object.entries(headers).map(([name, description]) => [
-    name,
-    { description, schema: { type: 'string' } },
-  ]);
   return [
     String(status),
     {
       description: doc,
-      headers: { ...REQUEST_ID, ...Object.fromEntries(described) },
+      headers: { ...REQUEST_ID, ...describedHeaders(headers) },
       content: Object.fromEntries(
         Object.entries(content).map(([type, schema]) => [type, { schema: schemaOf(schema, 'output') }]),
       ),
     },
   ];
 }
+
+const describedHeaders = (headers: AnswerHeaders): JsonSchema =>
+  Object.fromEntries(
+    Object.entries(headers).map(([name, description]) => [name, { description, schema: { type: 'string' } }]),
+  );
 
 /** Codes by the statuses they come with: one has two, by dataset. */
 export function statusesOf(code: ProblemCode): readonly number[] {
@@ -184,7 +217,11 @@ function problemResponses(codes: readonly ProblemCode[]): JsonSchema {
       String(status),
       {
         description: group.map(({ code }) => `\`${code}\`: ${PROBLEMS[code].title}.`).join('\n'),
-        headers: { ...REQUEST_ID, ...(group.some(({ code }) => retries(code)) && RETRY_AFTER) },
+        headers: {
+          ...REQUEST_ID,
+          ...(group.some(({ code }) => retries(code)) && RETRY_AFTER),
+          ...describedHeaders(Object.assign({}, ...group.map(({ code }) => PROBLEM_HEADERS[code]))),
+        },
         content: {
           'application/problem+json': {
             schema: {
@@ -196,6 +233,12 @@ function problemResponses(codes: readonly ProblemCode[]): JsonSchema {
     ]),
   );
 }
+
+/** What some problems say beside their envelope. */
+const PROBLEM_HEADERS: Readonly<Partial<Record<ProblemCode, AnswerHeaders>>> = {
+  EXPORT_PRECONDITION_FAILED: { ETag: 'Of the file that there is.' },
+  EXPORT_RANGE_NOT_SATISFIABLE: { 'Content-Range': 'How many bytes the file has.' },
+};
 
 const RETRY_AFTER = { 'Retry-After': { description: 'Seconds.', schema: { type: 'integer' } } };
 

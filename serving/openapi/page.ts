@@ -3,8 +3,9 @@ import { DATASETS, type DatasetDefinition, type Field, shapeOf } from '../../sha
 import { OPERATORS_OF } from '../contract/filters.ts';
 import { PROBLEMS, type ProblemCode, type ProblemKind } from '../contract/problems.ts';
 import { MODES } from '../contract/shapes.ts';
+import { REQUEST_HEADERS } from '../http/request-headers.ts';
 import { curlOf } from './curl.ts';
-import { type About, type Documented, statusesOf, templateOf } from './document.ts';
+import { type About, type Documented, headersOf, statusesOf, templateOf } from './document.ts';
 import { type Content, Html, html, NOTHING, paragraphs, prose, scrolling, table } from './html.ts';
 import { type JsonSchema, type RouteDoc, TAGS } from './route-doc.ts';
 import { schemaOf } from './schemas.ts';
@@ -83,7 +84,7 @@ function operation({ route, doc, problems }: Documented): Html {
 <p class="summary">${prose(doc.summary)}</p>
 ${paragraphs(doc.doc)}
 ${doc.examples.map((example) => html`<h4>${example.title}</h4>${command(`${name}: ${example.title}`, curlOf(route, example))}`)}
-${parameterTable(`Parameters of ${name}`, doc)}
+${parameterTable(`Parameters of ${name}`, { doc, problems })}
 ${doc.body ? html`<h4>Body</h4>${propertyTable(`Body of ${name}`, schemaOf(doc.body, 'input'))}` : NOTHING}
 <h4>Answer</h4><p>${prose(answer)} ${prose(
     Object.keys(content)
@@ -101,14 +102,20 @@ function command(label: string, text: Content): Html {
   return html`<div class="command"><pre ${scrolling(label)}><code>${text}</code></pre></div>`;
 }
 
-function parameterTable(label: string, { segments = {}, query }: RouteDoc): Html {
+function parameterTable(label: string, { doc: described, problems }: Pick<Documented, 'doc' | 'problems'>): Html {
+  const { segments = {}, query } = described;
   const inPath = Object.entries(segments).map(([name, { doc, schema }]) => [
     html`<code>${name}</code>`,
     typeText(schema),
     prose(doc),
   ]);
   const { properties = {} } = query ? (schemaOf(query, 'input') as Properties) : {};
-  const rows = [...inPath, ...propertyRows({ properties })];
+  const headers = headersOf({ doc: described, problems }).map((name) => [
+    html`<code>${name}</code>`,
+    'header',
+    prose(REQUEST_HEADERS[name].doc),
+  ]);
+  const rows = [...inPath, ...propertyRows({ properties }), ...headers];
   return rows.length === 0 ? NOTHING : html`<h4>Parameters</h4>${table(label, ['name', 'takes', 'what it is'], rows)}`;
 }
 

@@ -1,6 +1,7 @@
 /** What a route says of itself. `/openapi.json` and `/docs` are made from it; every example is run by a test. */
 import type { z } from 'zod';
 import type { ProblemCode } from '../contract/problems.ts';
+import type { RequestHeaderName } from '../http/request-headers.ts';
 
 /** JSON Schema 2020-12, the dialect of OpenAPI 3.1. */
 export type JsonSchema = { readonly [key: string]: unknown };
@@ -24,8 +25,22 @@ export interface AnswerDoc {
   readonly doc: string;
   /** By media type. A zod schema is what the answer is, to the key: tests hold answers against it. */
   readonly content: Readonly<Record<string, z.ZodType | JsonSchema>>;
-  readonly headers?: Readonly<Record<string, string>>;
+  readonly headers?: AnswerHeaders;
 }
+
+/** Names of an answer's headers, and what each says. */
+export type AnswerHeaders = Readonly<Record<string, string>>;
+
+/** Of what was not published by any vendor. */
+export const SYNTHETIC_HEADER = {
+  'X-Svc-Synthetic': '`true` where rows are of the sample: no vendor published them.',
+} as const satisfies AnswerHeaders;
+
+/** Of answers that a client may keep and ask about again. */
+export const VALIDATOR_HEADERS = {
+  ETag: 'Names these very bytes.',
+  'Last-Modified': 'When they were written.',
+} as const satisfies AnswerHeaders;
 
 /** A request that works on the sample every new system has, so that whoever pastes it sees rows. */
 export interface ExampleDoc {
@@ -48,6 +63,8 @@ export interface RouteDoc {
   readonly segments?: Readonly<Record<string, SegmentDoc>>;
   /** Parameters behind the question mark; the schema that checks them. */
   readonly query?: z.ZodObject;
+  /** Request headers it heeds, beside those that every route does. */
+  readonly headers?: readonly RequestHeaderName[];
   /** The schema that checks the body. */
   readonly body?: z.ZodType;
   readonly answers: readonly [AnswerDoc, ...AnswerDoc[]];

@@ -1,12 +1,21 @@
 /** The documentation of routes that answer with rows. */
 import { z } from 'zod';
-import { DATASET_KEYS, type DatasetDefinition } from '../../shared/registry/index.ts';
+import { DATASET_KEYS, type DatasetDefinition, DTYPES } from '../../shared/registry/index.ts';
 import { type HistoricalKind, historicalSchema } from '../contract/historical.ts';
 import { querySchema } from '../contract/query.ts';
 import { MODES } from '../contract/shapes.ts';
 import { count, datasetKey, grantedRights, text, utc, warning } from '../discovery/schemas.ts';
+import { headerName } from '../rendering/envelope.ts';
 import { REPRESENTATIONS } from '../rendering/representations.ts';
-import { type AnswerDoc, HISTORICAL_PROBLEMS, type JsonSchema, READ_PROBLEMS, type RouteDoc } from './route-doc.ts';
+import {
+  type AnswerDoc,
+  type AnswerHeaders,
+  HISTORICAL_PROBLEMS,
+  type JsonSchema,
+  READ_PROBLEMS,
+  type RouteDoc,
+  SYNTHETIC_HEADER,
+} from './route-doc.ts';
 import { klinesOf, refTo, rowsOf, schemaOf, tradesOf } from './schemas.ts';
 
 const SAMPLE = 'exchange_a_spot_trades';
@@ -17,7 +26,7 @@ const common = {
   sources: z.array(datasetKey).length(1),
   warnings: z.array(warning),
   schema: z
-    .array(z.strictObject({ name: z.string(), dtype: z.string() }))
+    .array(z.strictObject({ name: z.string(), dtype: z.enum(DTYPES) }))
     .describe('Names and dtypes of the fields of rows; the same for the same request whatever the rows.'),
   ...grantedRights,
   rows: z.array(z.unknown()),
@@ -39,6 +48,19 @@ const historicalAnswer = z.strictObject(common);
 const TRAILERS =
   'Only rows: the other members are in headers `X-Svc-*`, the number of rows and the sha256 of the uncompressed body in the trailers `X-Svc-Row-Count` and `X-Svc-Sha256`.';
 
+const TRAILER = 'A trailer; a small answer has it among its headers as well.';
+
+/** Of answers that hold rows alone: the members of the JSON answer beside its rows, each in a header. */
+const envelopeHeaderDocs = (members: readonly string[]): AnswerHeaders =>
+  Object.fromEntries(
+    members
+      .filter((name) => !['rows', 'row_count'].includes(name))
+      .map((name) => [
+        headerName(name),
+        `Of rows alone: \`${name}\` of the JSON answer; as JSON where it is not a string.`,
+      ]),
+  );
+
 /** The same rows in every representation there is. */
 function rowAnswer(envelope: z.ZodType, rows: readonly string[]): AnswerDoc {
   const row = { anyOf: rows.map(refTo) };
@@ -52,7 +74,13 @@ function rowAnswer(envelope: z.ZodType, rows: readonly string[]): AnswerDoc {
   return {
     doc: 'The rows, in the representation that `Accept` asks for; compressed where `Accept-Encoding` takes it.',
     content: Object.fromEntries(content),
-    headers: { 'X-Svc-Synthetic': '`true` where rows are of the sample: no vendor published them.' },
+    headers: {
+      ...SYNTHETIC_HEADER,
+      ...envelopeHeaderDocs(Object.keys(properties)),
+      'Content-Encoding': 'The coding that `Accept-Encoding` chose; absent where there is none.',
+      'X-Svc-Row-Count': `Of rows alone: how many there are. ${TRAILER}`,
+      'X-Svc-Sha256': `Of rows alone: the sha256 of the uncompressed body. ${TRAILER}`,
+    },
   };
 }
 
@@ -61,6 +89,7 @@ export function queryDoc(): RouteDoc {
     tag: 'rows',
     summary: 'Rows of any dataset',
     doc: 'At most one of `time_range`, `n_rows`, `n_random`; with none the window is all that is proved. Large answers stream. A failure after the first byte breaks the connection: an answer that ends is whole.',
+    headers: ['Accept-Encoding'],
     body: querySchema,
     answers: [
       rowAnswer(
@@ -110,6 +139,7 @@ export function historicalDoc(dataset: DatasetDefinition, kind: HistoricalKind):
     tag: 'rows',
     summary: klines ? `${title}: klines` : title,
     doc: `${klines ? 'Candles of trades, on a grid of UTC time; buckets without a trade are absent.' : doc} Windows are of whole UTC days, both included; at most one of days, \`n_latest_rows\`, \`n_random_rows\`.`,
+    headers: ['Accept-Encoding'],
     body: historicalSchema(dataset, kind),
     answers: [rowAnswer(historicalAnswer, [native, aligned])],
     problems: HISTORICAL_PROBLEMS,

@@ -11,7 +11,7 @@ import { parseCursor } from '../discovery/partition-page.ts';
 import { answerJson, requireJson } from '../http/answer.ts';
 import { contractProblem, datasetParam, queryParams } from '../http/params.ts';
 import type { Route } from '../http/routes.ts';
-import { CATALOG_PROBLEMS, type RouteDoc } from '../openapi/route-doc.ts';
+import { CATALOG_PROBLEMS, type RouteDoc, SYNTHETIC_HEADER } from '../openapi/route-doc.ts';
 
 const MAX_PAGE = 1000;
 /** A year of file days. */
@@ -57,7 +57,7 @@ export function coverageRoute(inspector: Inspector): Route {
       doc: 'The proved stretches, the gaps between them, and the partitions they are made of, with the digests they were proved by and the documents they came in; quarantined ones with the reason. The parameters choose partitions; everything else is of the whole dataset, at one moment.',
       segments: { dataset: { doc: 'Key of the dataset.', schema: { type: 'string', enum: [...DATASET_KEYS] } } },
       query: parameters,
-      answers: [{ doc: 'Its coverage.', content: { 'application/json': coverageAnswer } }],
+      answers: [{ doc: 'Its coverage.', content: { 'application/json': coverageAnswer }, headers: SYNTHETIC_HEADER }],
       problems: ['DATASET_NOT_FOUND', 'QUERY_CONTRACT_ERROR', ...CATALOG_PROBLEMS],
       examples: [
         { title: 'The first two partitions', path: { dataset: 'exchange_a_spot_trades' }, query: { limit: '2' } },

@@ -9,7 +9,7 @@ import type { ExportRow, StoredFile } from '../exports/rows.ts';
 import { requireAccept } from '../http/answer.ts';
 import type { Exchange, Route } from '../http/routes.ts';
 import { sendFile } from '../http/send-file.ts';
-import type { RouteDoc, SegmentDoc } from '../openapi/route-doc.ts';
+import { type RouteDoc, type SegmentDoc, SYNTHETIC_HEADER, VALIDATOR_HEADERS } from '../openapi/route-doc.ts';
 import {
   EXPORT_ID,
   EXPORT_RIGHTS_PROBLEMS,
@@ -143,26 +143,27 @@ function fileRoute(route: FileRoute, deps: ExportFileDeps): Route {
 
 function docOf({ doc: { content, ...doc }, segments, problems = [], example }: FileRoute): RouteDoc {
   const headers = {
+    ...VALIDATOR_HEADERS,
     ETag: 'The sha256 of the file.',
     'Accept-Ranges': '`bytes`.',
-    'Content-Disposition': 'A name for the file.',
-    'X-Svc-Synthetic': '`true` where rows are of the sample: no vendor published them.',
   };
+  const withContent = { ...headers, 'Content-Disposition': 'A name for the file.', ...SYNTHETIC_HEADER };
   const bytes = Object.fromEntries(content.map((type) => [type, {}]));
   return {
     tag: 'export',
     ...doc,
     segments: { ...exportSegment, ...segments },
     query: NO_PARAMETERS,
+    headers: ['Range', 'If-Range', 'If-Match', 'If-None-Match', 'If-Modified-Since', 'If-Unmodified-Since'],
     answers: [
-      { doc: 'The file.', content: bytes, headers },
+      { doc: 'The file.', content: bytes, headers: withContent },
       {
         status: 206,
         doc: 'The part of it that `Range` asks for.',
         content: bytes,
-        headers: { 'Content-Range': 'Which.' },
+        headers: { ...withContent, 'Content-Range': 'Which.' },
       },
-      { status: 304, doc: 'The client has it already (`If-None-Match`).', content: {} },
+      { status: 304, doc: 'The client has it already.', content: {}, headers },
     ],
     problems: [
       'EXPORT_CONTRACT_ERROR',

@@ -15,6 +15,7 @@ import { type SubmitDeps, submitExport } from '../exports/submit.ts';
 import { answerJson, requireJson } from '../http/answer.ts';
 import { readJson } from '../http/body.ts';
 import { contractProblem, queryParams } from '../http/params.ts';
+import { REQUEST_HEADERS } from '../http/request-headers.ts';
 import type { Exchange, Route } from '../http/routes.ts';
 import type { RouteDoc } from '../openapi/route-doc.ts';
 
@@ -114,9 +115,8 @@ export function factsOf({ request, requestId }: Exchange): Readonly<Record<strin
 const KEY_RULE = 'must be 1 to 255 printable ASCII characters, given once';
 
 function idempotencyFaults(key: string | string[] | undefined) {
-  if (key === undefined || (typeof key === 'string' && /^[\x21-\x7e](?:[\x20-\x7e]{0,253}[\x21-\x7e])?$/.test(key))) {
-    return [];
-  }
+  const { pattern } = REQUEST_HEADERS['Idempotency-Key'];
+  if (key === undefined || (typeof key === 'string' && pattern.test(key))) return [];
   return [{ pointer: 'Idempotency-Key', message: KEY_RULE }];
 }
 
@@ -124,6 +124,7 @@ const submitDoc = (): RouteDoc => ({
   tag: 'export',
   summary: 'Rows of any dataset, as a file made in the background',
   doc: 'Exactly one of `month_year`, `time_range`, `n_rows`, `n_random`. Answers as soon as the export is on record and queued; ask for its status until it is `succeeded` or `failed`. With the header `Idempotency-Key` (1 to 255 characters of your choice) the same request sent again is the same export, whatever became of the first answer. The commands of the other routes here take its id from the shell’s `EXPORT_ID`.\n\nThe file holds what is proved when the run begins. The same request on the same proved data is the same bytes.',
+  headers: ['Idempotency-Key'],
   body: exportSchema,
   answers: [
     {

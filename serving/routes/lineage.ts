@@ -14,7 +14,7 @@ import { backendToken } from '../http/key.ts';
 import { datasetParam, queryParams } from '../http/params.ts';
 import type { Route } from '../http/routes.ts';
 import type { Slots } from '../limits/slots.ts';
-import { CATALOG_PROBLEMS, RIGHTS_PROBLEMS, type RouteDoc } from '../openapi/route-doc.ts';
+import { CATALOG_PROBLEMS, RIGHTS_PROBLEMS, type RouteDoc, SYNTHETIC_HEADER } from '../openapi/route-doc.ts';
 import type { Session } from '../read/session.ts';
 import { admission, checkRights, realRowsProblem } from '../rights/gate.ts';
 
@@ -55,7 +55,7 @@ export function lineageRoute({ inspector, rights, log, slots }: LineageDeps): Ro
         {
           doc: 'The event.',
           content: { 'application/json': lineageAnswer },
-          headers: { 'X-Svc-Synthetic': '`true` where it is of the sample: no vendor published it.' },
+          headers: SYNTHETIC_HEADER,
         },
       ],
       problems: [

@@ -8,14 +8,19 @@ import { docsPage, SCRIPT_PATH, STYLE_PATH } from '../openapi/page.ts';
 import type { RouteDoc } from '../openapi/route-doc.ts';
 import { NO_PARAMETERS } from './no-parameters.ts';
 
-const { version: VERSION_TEXT } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as {
+const { version: VERSION_TEXT, license: LICENSE } = JSON.parse(
+  readFileSync(new URL('../../package.json', import.meta.url), 'utf8'),
+) as {
   readonly version: string;
+  readonly license: string;
 };
 export const VERSION = VERSION_TEXT;
 
 const ABOUT: About = {
   title: 'Tidemark',
   version: VERSION,
+  // SPDX has no name for a licence that is not granted; names of one's own begin like this.
+  license: { name: LICENSE, identifier: `LicenseRef-${LICENSE}` },
   description:
     'Market data you can check. Rows are served once they have been counted and hashed equal to the vendor’s document they came in; what is proved so far is the tidemark, and every row below it can be followed back to the vendor’s bytes.\n\nTimes are UTC. A request is refused with every fault it has rather than answered with something else than was asked for.',
 };

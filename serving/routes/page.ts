@@ -5,7 +5,7 @@ import { answerBytes, requireAccept } from '../http/answer.ts';
 import { queryParams } from '../http/params.ts';
 import { isTagged } from '../http/ranges.ts';
 import type { Exchange, Route } from '../http/routes.ts';
-import type { RouteDoc } from '../openapi/route-doc.ts';
+import { type AnswerDoc, type RouteDoc, VALIDATOR_HEADERS } from '../openapi/route-doc.ts';
 import { PAGE_FILES, pageFile } from '../page/files.ts';
 import { NO_PARAMETERS } from './no-parameters.ts';
 
@@ -18,6 +18,9 @@ const HEADERS = {
   'X-Content-Type-Options': 'nosniff',
   'Referrer-Policy': 'no-referrer',
 } as const;
+
+const TAGGED = { ETag: VALIDATOR_HEADERS.ETag };
+const UNCHANGED: AnswerDoc = { status: 304, doc: 'The client has it already.', content: {}, headers: TAGGED };
 
 const INDEX = 'index.html';
 
@@ -33,7 +36,8 @@ export function pageRoutes(): Route[] {
         summary: 'The operator’s page',
         doc: 'Freshness, lag, coverage and work in progress, and a request put together by choosing. The page itself holds nothing and asks for the key; it loads nothing from elsewhere.',
         query: NO_PARAMETERS,
-        answers: [{ doc: 'The page.', content: { 'text/html': {} } }],
+        headers: ['If-None-Match'],
+        answers: [{ doc: 'The page.', content: { 'text/html': {} }, headers: TAGGED }, UNCHANGED],
         problems: ['QUERY_CONTRACT_ERROR'],
         examples: [{ title: 'The page' }],
       }),
@@ -52,7 +56,11 @@ export function pageRoutes(): Route[] {
         doc: 'Its scripts and styles.',
         segments: { file: { doc: 'Name of the part.', schema: { type: 'string', enum: [...PAGE_FILES.keys()] } } },
         query: NO_PARAMETERS,
-        answers: [{ doc: 'The file.', content: Object.fromEntries(types.map((type) => [type, {}])) }],
+        headers: ['If-None-Match'],
+        answers: [
+          { doc: 'The file.', content: Object.fromEntries(types.map((type) => [type, {}])), headers: TAGGED },
+          UNCHANGED,
+        ],
         problems: ['QUERY_CONTRACT_ERROR', 'ROUTE_NOT_FOUND'],
         examples: [{ title: 'Its script', path: { file: 'main.js' } }],
       }),

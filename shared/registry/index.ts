@@ -15,6 +15,7 @@ import { macroSeriesMetrics } from './datasets/macro_series_metrics.ts';
 import type { AlignedShape, DatasetDefinition, NativeShape } from './types.ts';
 
 export type { AlignedShape, DatasetDefinition, Dtype, Field, NativeShape, PgType, View } from './types.ts';
+export { DTYPES } from './types.ts';
 
 /** The twelve keys of the contract, in the order of the datasets' numbers. */
 export const DATASET_KEYS = [

@@ -10,7 +10,8 @@ import type { SettingName } from '../config/settings.ts';
 import type { AlignedColumn } from './aligned-storage.ts';
 
 /** Closed vocabulary of response types. Timestamps leave as `YYYY-MM-DDTHH:MM:SS.mmmZ`, bool01 as 0 or 1, json as text. */
-export type Dtype = 'int64' | 'float64' | 'string' | 'bool01' | 'timestamp_utc' | 'uuid' | 'json';
+export const DTYPES = ['int64', 'float64', 'string', 'bool01', 'timestamp_utc', 'uuid', 'json'] as const;
+export type Dtype = (typeof DTYPES)[number];
 
 /** PostgreSQL types that fields are stored as; each has one binary decoder. */
 export type PgType = 'int2' | 'int4' | 'int8' | 'float8' | 'text' | 'bool' | 'timestamptz' | 'uuid' | 'bytea';

@@ -2,7 +2,7 @@
 import { z } from 'zod';
 import { MODES } from '../../contract/shapes.ts';
 import { REPRESENTATIONS } from '../../rendering/representations.ts';
-import { count, datasetKey, flag, grantedRights, problemCode, text, utc, warning } from '../schemas.ts';
+import { count, datasetKey, flag, grantedRights, membersOf, problemCode, text, utc, warning } from '../schemas.ts';
 import { shortName } from './bytes.ts';
 
 const names = REPRESENTATIONS.map(shortName);
@@ -23,7 +23,7 @@ export const estimateAnswer = z.strictObject({
     ),
   rows_searched: count('Rows that the filters are held against.'),
   bytes: z
-    .record(z.enum(names as [string, ...string[]]), count('Bytes.'))
+    .strictObject(membersOf(names, count('Bytes.')))
     .describe('Size of the body in each representation, before compression.'),
   partitions: z.int().min(0).nullable().describe('Proved partitions that hold the window; null: not counted.'),
   will_exceed_time_budget: flag('The query is likely to find no row in time, and to be answered `QUERY_TIMEOUT`.'),
