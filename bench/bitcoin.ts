@@ -9,7 +9,6 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
 import { SINGLE_BLOCKS } from '../pipelines/sources/bitcoin/plan.ts';
 import { RpcClient } from '../pipelines/sources/bitcoin/rpc/client.ts';
 import {
@@ -28,6 +27,7 @@ import { type Bitcoind, startBitcoind } from '../shared/stack/bitcoind.ts';
 import type { Stack } from '../shared/stack/stack.ts';
 import { benchLab, ROOT } from './lab.ts';
 import { median, rounded } from './measure.ts';
+import { optionsOf } from './options.ts';
 
 const START_TIME = 1_700_000_000;
 const OUTPUTS_OF_A_SPLIT = 2_500;
@@ -35,16 +35,9 @@ const OUTPUTS_OF_A_SPLIT = 2_500;
 const CALLS = Number(SETTINGS.SVC_BITCOIN_RPC_PARALLEL.default);
 
 export async function run(argv: readonly string[]): Promise<void> {
-  const { values } = parseArgs({
-    args: [...argv],
-    options: {
-      blocks: { type: 'string', default: '100' },
-      transactions: { type: 'string', default: '2000' },
-      rounds: { type: 'string', default: '3' },
-      json: { type: 'boolean', default: false },
-    },
+  const { blocks, transactions, rounds, json } = optionsOf(argv, {
+    counts: { blocks: [100, 1], transactions: [2000, 1], rounds: [3, 1] },
   });
-  const [blocks, transactions, rounds] = [values.blocks, values.transactions, values.rounds].map(Number);
   await using lab = await benchLab('bitcoin');
   const { directory, stack, log, note } = lab;
   await using node = await startBitcoind({ dir: join(directory, 'node'), chain: 'regtest', log, progress: note });
@@ -90,7 +83,7 @@ export async function run(argv: readonly string[]): Promise<void> {
     tidemark_blocks_per_second: rounded(blocks / median(ours)),
     tidemark_transactions_per_second: Math.round((blocks * transactions) / median(ours)),
   };
-  process.stdout.write(values.json ? `${JSON.stringify(result)}\n` : `${table(result)}\n`);
+  process.stdout.write(json ? `${JSON.stringify(result)}\n` : `${table(result)}\n`);
 }
 
 const table = (result: Record<string, unknown>): string =>

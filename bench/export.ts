@@ -11,13 +11,13 @@ import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
 import { DuckDBInstance } from '@duckdb/node-api';
 import type { Stack } from '../shared/stack/stack.ts';
 import { DAY_MS } from '../shared/time/days.ts';
 import type { Order } from './export-writer.ts';
 import { benchLab, type Note, ROOT } from './lab.ts';
 import { median, rounded, watch } from './measure.ts';
+import { optionsOf } from './options.ts';
 import { DATASET, drained, FROM_MS, ingest, SAME_FIELDS, TO_MS, timed } from './query-subjects.ts';
 
 const BARE = `select t.* from ${DATASET} t where t.timestamp >= ${FROM_MS} and t.timestamp < ${TO_MS}
@@ -26,23 +26,15 @@ const FORMATS = ['csv', 'parquet'] as const;
 type Format = (typeof FORMATS)[number];
 
 export async function run(argv: readonly string[]): Promise<void> {
-  const { values } = parseArgs({
-    args: [...argv],
-    options: {
-      rows: { type: 'string', default: '3500000' },
-      rounds: { type: 'string', default: '5' },
-      json: { type: 'boolean', default: false },
-    },
-  });
-  const rows = Number(values.rows);
+  const { rows, rounds, json } = optionsOf(argv, { counts: { rows: [3_500_000, 1], rounds: [5, 1] } });
   await using lab = await benchLab('export');
   const { directory, stack, note } = lab;
   note(`ingesting ${rows.toLocaleString('en-US')} generated trades`);
   await ingest(stack, join(directory, 'vendor'), { rows });
   const bench = new Bench(stack, directory, rows, note);
-  const found = await bench.measure(Number(values.rounds));
+  const found = await bench.measure(rounds);
   const peaks = await bench.peaks();
-  report(rows, found, peaks, values.json);
+  report(rows, found, peaks, json);
 }
 
 interface Writer extends AsyncDisposable {

@@ -11,13 +11,13 @@ import { once } from 'node:events';
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { parseArgs } from 'node:util';
 import { connect } from '../shared/db/connect.ts';
 import type { Stack } from '../shared/stack/stack.ts';
 import { DAY_MS } from '../shared/time/days.ts';
 import { type IngestSubject, SUBJECTS } from './ingest-subjects.ts';
 import { benchLab, ROOT } from './lab.ts';
 import { cpuSeconds, median, rounded, watch } from './measure.ts';
+import { optionsOf } from './options.ts';
 
 interface Figures {
   readonly seconds: number;
@@ -29,21 +29,11 @@ interface Figures {
 }
 
 export async function run(argv: readonly string[]): Promise<void> {
-  const { values } = parseArgs({
-    args: [...argv],
-    options: {
-      dataset: { type: 'string', default: SUBJECTS[0].dataset },
-      rows: { type: 'string', default: '3500000' },
-      rounds: { type: 'string', default: '5' },
-      days: { type: 'string', default: '7' },
-      json: { type: 'boolean', default: false },
-    },
+  const { rows, rounds, days, ...options } = optionsOf(argv, {
+    counts: { rows: [3_500_000, 1], rounds: [5, 1], days: [7, 0] },
+    choices: { dataset: SUBJECTS.map(({ dataset }) => dataset) },
   });
-  const subject = SUBJECTS.find(({ dataset }) => dataset === values.dataset);
-  if (!subject) throw new Error(`--dataset is one of ${SUBJECTS.map(({ dataset }) => dataset).join(', ')}`);
-  const rows = Number(values.rows);
-  const rounds = Number(values.rounds);
-  const days = Number(values.days);
+  const subject = SUBJECTS.find(({ dataset }) => dataset === options.dataset) ?? SUBJECTS[0];
   await using lab = await benchLab('ingest');
   const { directory, stack, note } = lab;
   const vendor = join(directory, 'vendor');
@@ -79,7 +69,7 @@ export async function run(argv: readonly string[]): Promise<void> {
       backfillDays(stack, subject, vendor, plan[rounds + 1], plan[rounds + days]),
     );
   }
-  report({ dataset: subject.dataset, rows, rounds, ratios, ours, theirs, week, days }, values.json);
+  report({ dataset: subject.dataset, rows, rounds, ratios, ours, theirs, week, days }, options.json);
 }
 
 function report(

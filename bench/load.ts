@@ -7,13 +7,13 @@
  * Options: --seconds N (8, of each measurement), --chunks N (3,000), --clients N (64), --json.
  */
 import { setTimeout as delay } from 'node:timers/promises';
-import { parseArgs } from 'node:util';
 import pg from 'pg';
 import { DAY_MS } from '../shared/time/days.ts';
 import { createDatabase, loadDays, ROWS_PER_DAY } from './chunks.ts';
 import { benchLab, type Note } from './lab.ts';
 import { type Ask, at, closedLoop, loop, pacedLoop, timedMs } from './load-loops.ts';
 import { cpuSeconds, rounded } from './measure.ts';
+import { optionsOf } from './options.ts';
 import { type Reply, type Service, startService } from './service.ts';
 
 const QUERY = '/v1/raw/query';
@@ -226,25 +226,21 @@ export function loadLines({ clients, latest_100, chunks }: Load): string[] {
 }
 
 export async function run(argv: readonly string[]): Promise<void> {
-  const { values } = parseArgs({
-    args: [...argv],
-    options: {
-      seconds: { type: 'string', default: String(LOAD_DEFAULTS.seconds) },
-      chunks: { type: 'string', default: String(LOAD_DEFAULTS.chunks) },
-      clients: { type: 'string', default: String(LOAD_DEFAULTS.clients) },
-      json: { type: 'boolean', default: false },
+  const { seconds, clients, chunks, json } = optionsOf(argv, {
+    counts: {
+      seconds: [LOAD_DEFAULTS.seconds, 1],
+      chunks: [LOAD_DEFAULTS.chunks, 1],
+      clients: [LOAD_DEFAULTS.clients, 1],
     },
   });
   await using lab = await benchLab('load');
   const { stack, note } = lab;
   const load = await measureLoad({
     databaseUrl: stack.databaseUrl,
-    seconds: Number(values.seconds),
-    clients: Number(values.clients),
-    chunks: Number(values.chunks),
+    seconds,
+    clients,
+    chunks,
     note,
   });
-  process.stdout.write(
-    values.json ? `${JSON.stringify({ bench: 'load', ...load })}\n` : `${loadLines(load).join('\n')}\n`,
-  );
+  process.stdout.write(json ? `${JSON.stringify({ bench: 'load', ...load })}\n` : `${loadLines(load).join('\n')}\n`);
 }

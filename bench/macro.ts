@@ -8,13 +8,13 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
 import { connect } from '../shared/db/connect.ts';
 import { macroSeriesMetrics } from '../shared/registry/datasets/macro_series_metrics.ts';
 import type { Stack } from '../shared/stack/stack.ts';
 import { benchLab, ROOT } from './lab.ts';
 import { historyOf, serveHistory, vintagesOf } from './macro-history.ts';
 import { cpuSeconds, median, rounded, watch } from './measure.ts';
+import { optionsOf } from './options.ts';
 import { startService } from './service.ts';
 
 const { native } = macroSeriesMetrics;
@@ -24,17 +24,10 @@ const ESTIMATE = '/v1/raw/estimate';
 const READS = 5;
 
 export async function run(argv: readonly string[]): Promise<void> {
-  const { values } = parseArgs({
-    args: [...argv],
-    options: {
-      monthly: { type: 'string', default: '670' },
-      daily: { type: 'string', default: '3740' },
-      json: { type: 'boolean', default: false },
-    },
-  });
+  const { monthly, daily, json } = optionsOf(argv, { counts: { monthly: [670, 1], daily: [3740, 1] } });
   await using lab = await benchLab('macro');
   const { directory, stack, note } = lab;
-  const histories = historyOf({ monthly: Number(values.monthly), daily: Number(values.daily) });
+  const histories = historyOf({ monthly, daily });
   const vintages = vintagesOf(histories);
   await using provider = await serveHistory(histories);
   note(`${vintages} vintages of ${histories.length} series`);
@@ -68,7 +61,7 @@ export async function run(argv: readonly string[]): Promise<void> {
     ratio: rounded(ours.seconds / theirs.seconds, 1),
     read_ms: await readings(stack),
   };
-  process.stdout.write(values.json ? `${JSON.stringify(result)}\n` : `${table(result)}\n`);
+  process.stdout.write(json ? `${JSON.stringify(result)}\n` : `${table(result)}\n`);
 }
 
 /** Medians of reads of the whole history, to the last byte; of one that is refused its status. */

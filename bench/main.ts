@@ -2,6 +2,9 @@
  * `npm run bench -- <name> [--json] [options]`: ours beside what one would use instead, in one run, with the ratio.
  * Benchmarks are run by hand; they print and never judge. Machines differ: quote ratios and medians.
  */
+import { codeOf, explain } from '../shared/errors.ts';
+import { BenchUsage } from './options.ts';
+
 const BENCHES: Record<string, () => Promise<{ run(argv: readonly string[]): Promise<void> }>> = {
   bitcoin: () => import('./bitcoin.ts'),
   export: () => import('./export.ts'),
@@ -13,9 +16,22 @@ const BENCHES: Record<string, () => Promise<{ run(argv: readonly string[]): Prom
 
 const [name, ...argv] = process.argv.slice(2);
 const load = BENCHES[name ?? ''];
+const usage = (names: string) => `Usage: npm run bench -- ${names} [options]\n`;
 if (load) {
-  await (await load()).run(argv);
+  try {
+    await (await load()).run(argv);
+  } catch (error) {
+    if (error instanceof BenchUsage) {
+      process.stderr.write(`${error.message}\n${usage(name)}`);
+      process.exitCode = 2;
+    } else {
+      // What has a code is told in words; anything else is a fault of the benchmark, and its trace is worth having.
+      if (codeOf(error) === undefined) throw error;
+      process.stderr.write(`${explain(error)}\n`);
+      process.exitCode = 1;
+    }
+  }
 } else {
-  process.stderr.write(`Usage: npm run bench -- ${Object.keys(BENCHES).join('|')} [--json]\n`);
+  process.stderr.write(usage(Object.keys(BENCHES).join('|')));
   process.exitCode = 2;
 }

@@ -11,7 +11,6 @@
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { buffer } from 'node:stream/consumers';
-import { parseArgs } from 'node:util';
 import pg from 'pg';
 import type { Stack } from '../shared/stack/stack.ts';
 import { type Beside, besideLines, measureBeside } from './beside.ts';
@@ -20,6 +19,7 @@ import { benchLab, type Note } from './lab.ts';
 import { LOAD_DEFAULTS, type Load, loadLines, measureLoad } from './load.ts';
 import { median, rounded } from './measure.ts';
 import { type Memory, measureMemory, memoryLines } from './memory.ts';
+import { optionsOf } from './options.ts';
 import {
   DATASET,
   discard,
@@ -36,6 +36,8 @@ import {
 } from './query-subjects.ts';
 import { type Figures, linesOf, measureRepresentations } from './representations.ts';
 
+/** What `--only` measures alone. */
+const PARTS = ['rows', 'latest', 'representations', 'beside', 'klines', 'memory', 'load'] as const;
 /** Parts that bring their own rows. */
 const NEEDS_NO_DAY: ReadonlySet<string> = new Set(['klines', 'memory', 'load']);
 
@@ -49,24 +51,15 @@ const LATEST = `select t.trade_id, t.timestamp, t.price, t.quantity, t.quote_qua
   order by t.timestamp desc, t.trade_id desc limit 100`;
 
 export async function run(argv: readonly string[]): Promise<void> {
-  const { values } = parseArgs({
-    args: [...argv],
-    options: {
-      rows: { type: 'string', default: '1000000' },
-      rounds: { type: 'string', default: '7' },
-      latest: { type: 'string', default: '2000' },
-      'kline-rows': { type: 'string', default: '180000' },
-      only: { type: 'string' },
-      json: { type: 'boolean', default: false },
-    },
+  const { rows, rounds, only, ...options } = optionsOf(argv, {
+    counts: { rows: [1_000_000, 1], rounds: [7, 1], latest: [2000, 1], 'kline-rows': [180_000, 1] },
+    choices: { only: PARTS },
   });
-  const rows = Number(values.rows);
-  const rounds = Number(values.rounds);
-  const wants = (part: string) => values.only === undefined || values.only === part;
+  const wants = (part: string) => only === undefined || only === part;
   await using lab = await benchLab('query');
   const { directory, stack, note } = lab;
   const vendor = join(directory, 'vendor');
-  if (!NEEDS_NO_DAY.has(values.only ?? '')) {
+  if (!NEEDS_NO_DAY.has(only ?? '')) {
     note(`ingesting ${rows.toLocaleString('en-US')} generated trades`);
     await ingest(stack, vendor, { rows });
   }
@@ -77,19 +70,19 @@ export async function run(argv: readonly string[]): Promise<void> {
       await checkSame(stack, server, rows);
       found.large = await measureLarge(stack, server, rounds, note);
     }
-    if (wants('latest')) found.latest = await measureLatest(stack, server, Number(values.latest));
+    if (wants('latest')) found.latest = await measureLatest(stack, server, options.latest);
     found.peakMib = server.peakMib();
   }
   if (wants('representations')) found.representations = await measureRepresentations(stack, rows, rounds, note);
   if (wants('beside')) found.beside = await measureBeside(stack, LATEST, note);
   if (wants('klines')) {
-    const day = { day: KLINE_DAY, rows: Number(values['kline-rows']), firstId: rows + 1 };
+    const day = { day: KLINE_DAY, rows: options['kline-rows'], firstId: rows + 1 };
     await ingest(stack, vendor, day);
     found.klines = await measureKlines(stack, { ...day, note });
   }
   if (wants('memory')) found.memory = await measureMemory(stack.databaseUrl, note);
   if (wants('load')) found.load = await measureLoad({ ...LOAD_DEFAULTS, databaseUrl: stack.databaseUrl, note });
-  report(found, values.json);
+  report(found, options.json);
 }
 
 interface Found {

@@ -1,7 +1,7 @@
 /**
  * Makes a fresh clone runnable: installs the dependencies when they are missing or older than package-lock.json, and
- * sees to it that a Node that runs TypeScript is there. Runs on Node 20 with nothing installed, before every
- * `npm start` and `npm test` and from `./tidemark`; with nothing to do it only compares one digest.
+ * sees to it that a Node that runs TypeScript is there. Runs on Node 20 with nothing installed, before every npm script
+ * of package.json and from `./tidemark`; with nothing to do it only compares one digest.
  */
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';

@@ -2,7 +2,7 @@
 import { spawnSync } from 'node:child_process';
 import { chmod, cp, mkdir, readFile, rm, symlink, writeFile } from 'node:fs/promises';
 import { delimiter, dirname, join } from 'node:path';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { temporaryDir } from './support/stack.ts';
 
 const PROJECT = join(import.meta.dirname, '..');
@@ -17,6 +17,8 @@ beforeEach(async () => {
   await cp(join(PROJECT, 'shared/bootstrap.mjs'), join(root, 'shared/bootstrap.mjs'));
   await cp(join(PROJECT, 'tidemark'), join(root, 'tidemark'));
   await writeLock('1.0.0');
+  // Whatever a folder above says of modules.
+  await writeFile(join(dir, 'package.json'), '{}');
   // Stands in for npm: counts its runs, leaves what npm leaves.
   await writeFile(
     join(dir, 'npm.js'),
@@ -104,4 +106,57 @@ test('the launcher runs from any folder, through links, and hands over its argum
     `<--initial-old-space-size=512>\n<${root}/pipelines/cli/main.ts>\n<status>\n<--note>\n<two words>\n<>\n`,
   );
   expect(result.status).toBe(7);
+});
+
+describe('a fresh clone', () => {
+  const scripts = async () =>
+    JSON.parse(await readFile(join(PROJECT, 'package.json'), 'utf8')).scripts as Record<string, string>;
+
+  test('every npm script sets itself up first', async () => {
+    const all = await scripts();
+    const own = Object.keys(all).filter((name) => !name.startsWith('pre'));
+    expect(own).toContain('bench');
+    expect(Object.fromEntries(own.map((name) => [name, all[`pre${name}`]]))).toEqual(
+      Object.fromEntries(own.map((name) => [name, 'node shared/bootstrap.mjs'])),
+    );
+  });
+
+  test('docs and bench run in it, and a mistake in an option of a bench is told in a sentence', async () => {
+    const clone = join(dir, 'a clone');
+    const left = new Set(['node_modules', '.git', '.tidemark', '.env', 'coverage'].map((name) => join(PROJECT, name)));
+    await cp(PROJECT, clone, { recursive: true, filter: (path) => !left.has(path) });
+    // Installs as npm does, without a registry: what is installed here.
+    const installer = join(dir, 'install.js');
+    const copy = `require('node:child_process').execFileSync('cp', ['-al', ${JSON.stringify(join(PROJECT, 'node_modules'))}, 'node_modules']);`;
+    await writeFile(installer, `${copy} require('node:fs').rmSync('node_modules/.tidemark-stamp', { force: true });`);
+    const all = await scripts();
+    // As npm runs a script: the one before it first, and the programs of the dependencies on the PATH.
+    const run = (name: string, more = '') =>
+      spawnSync('sh', ['-c', `${all[`pre${name}`]} && ${all[name]} ${more}`], {
+        cwd: clone,
+        encoding: 'utf8',
+        env: {
+          PATH: [join(clone, 'node_modules/.bin'), dirname(process.execPath), '/usr/bin', '/bin'].join(delimiter),
+          npm_execpath: installer,
+        },
+      });
+    const docs = run('docs');
+    expect([docs.status, docs.stdout], docs.stderr).toEqual([0, '']);
+    expect(docs.stderr).toContain('dependencies installed');
+    for (const [wrong, message] of [
+      ['', 'Usage: npm run bench -- bitcoin|'],
+      ['nothing', 'Usage: npm run bench -- bitcoin|'],
+      ['ingest --nothing', "Unknown option '--nothing'"],
+      ['ingest --rows many', '--rows must be a whole number from 1 on, got "many"'],
+      ['ingest --rounds 0', '--rounds must be a whole number from 1 on, got "0"'],
+      ['ingest --dataset x', '--dataset must be one of exchange_a_spot_trades,'],
+      ['query --only x', '--only must be one of rows, latest,'],
+      ['load extra', "Unexpected argument 'extra'"],
+    ]) {
+      const { status, stdout, stderr } = run('bench', wrong);
+      expect({ wrong, status, stdout }, stderr).toEqual({ wrong, status: 2, stdout: '' });
+      expect(stderr).toContain(message);
+      expect(stderr).not.toMatch(/^\s+at /m);
+    }
+  });
 });
