@@ -71,6 +71,11 @@ export class Connections {
     return false;
   }
 
+  /** Whether an answer is under way that bytes of another would get into, or be taken for. */
+  isAnswering(socket: Socket): boolean {
+    return [...(this.#busy.get(socket) ?? [])].some((exchange) => !isStillSending(exchange));
+  }
+
   /** Closes what has been idle for too long. */
   closeIdle(): void {
     const latest = performance.now() - this.#rules.idleMs;

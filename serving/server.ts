@@ -1,6 +1,13 @@
 /** The HTTP server around the application: where it listens, how long it waits, how it stops. */
 import { randomUUID } from 'node:crypto';
-import { createServer, type RequestListener, type Server, type ServerResponse, STATUS_CODES } from 'node:http';
+import {
+  createServer,
+  type IncomingMessage,
+  type RequestListener,
+  type Server,
+  type ServerResponse,
+  STATUS_CODES,
+} from 'node:http';
 import { type AddressInfo, Server as NetServer, type Socket } from 'node:net';
 import type Koa from 'koa';
 import { TidemarkError } from '../shared/errors.ts';
@@ -54,7 +61,7 @@ export async function listen(
     requestTimeout: limits.requestTimeoutMs ?? REQUEST_TIMEOUT_MS,
     keepAliveTimeout: idleTimeoutMs,
     connectionsCheckingInterval: TIMEOUT_CHECK_MS,
-    // Asked for in `answering`: Node's own refusal has no envelope.
+    // Looked at in `answering`: Node's own refusal has no envelope, and it lets two of them pass.
     requireHostHeader: false,
   });
   const handle = answering(koa.callback(), connections);
@@ -66,7 +73,11 @@ export async function listen(
     delete request.headers.expect;
     handle(request, response);
   });
-  server.on('clientError', answerBrokenRequest);
+  server.on('clientError', (error, socket) => {
+    // Its 400 would get into the answer; a body that ends with its connection would then even look whole.
+    if (connections.isAnswering(socket as Socket)) (socket as Socket).resetAndDestroy();
+    else answerBrokenRequest(error, socket as Socket);
+  });
   server.on('connection', (socket) => connections.add(socket));
   await listenOnFree(server, host, port);
   const sweep = setInterval(() => connections.closeIdle(), TIMEOUT_CHECK_MS).unref();
@@ -90,8 +101,9 @@ export async function listen(
 function answering(answer: RequestListener, connections: Connections): RequestListener {
   return (request, response) => {
     const hasRoom = connections.busy({ request, response });
-    if (request.headers.host === undefined && request.httpVersion === '1.1') {
-      refuse(response, new Problem('HTTP_REQUEST_MALFORMED', 'HTTP/1.1 asks for a Host header.'));
+    const hosts = hostsOf(request);
+    if (hosts > 1 || (hosts === 0 && request.httpVersion === '1.1')) {
+      refuse(response, new Problem('HTTP_REQUEST_MALFORMED', `HTTP asks for one Host header; there are ${hosts}.`));
     } else if (!hasRoom && !RESERVED_PATHS.has(request.url!.split('?')[0])) {
       refuse(response, new Problem('HTTP_CONNECTION_LIMIT_REACHED', 'Other requests are answered first.'));
     } else answer(request, response);
@@ -123,6 +135,13 @@ const BROKEN_REQUESTS: Readonly<Record<string, ProblemCode>> = {
   HPE_HEADER_OVERFLOW: 'HTTP_HEADERS_TOO_LARGE',
   ERR_HTTP_REQUEST_TIMEOUT: 'HTTP_REQUEST_TIMEOUT',
 };
+
+/** How many Host headers a request has; of two, one hop may believe the first and the next one the second (RFC 9112, 3.2). */
+function hostsOf({ rawHeaders }: IncomingMessage): number {
+  let hosts = 0;
+  for (let at = 0; at < rawHeaders.length; at += 2) if (/^host$/i.test(rawHeaders[at])) hosts++;
+  return hosts;
+}
 
 /** Answers a request that does not reach the application, with the same envelope, and closes its connection. */
 function refuse(response: ServerResponse, problem: Problem): void {

@@ -157,3 +157,60 @@ describe('more requests at once than the limit', () => {
     for (const socket of slow) socket.destroy();
   });
 });
+
+describe('what is no request', () => {
+  test.each(['1.1', '1.0'])('two Host headers in HTTP/%s are 400, be they equal or not', async (version) => {
+    await using front = await startFront();
+    for (const hosts of [
+      ['a', 'b'],
+      ['x', 'x'],
+    ]) {
+      const [host, HOST] = hosts;
+      const answer = await answerOf(
+        front.port,
+        `GET /healthz HTTP/${version}\r\nHost: ${host}\r\nX-A: b\r\nHOST: ${HOST}\r\n\r\n`,
+      );
+      expect(answer).toMatch(/^HTTP\/1\.1 400 /);
+      expect(JSON.parse(answer.split('\r\n\r\n')[1])).toMatchObject({
+        code: 'HTTP_REQUEST_MALFORMED',
+        detail: expect.stringContaining('Host'),
+      });
+    }
+  });
+
+  test.each(['GET /stream HTTP/1.0\r\n\r\n', get('/stream'), get('/stream', 'Connection: close\r\n')])(
+    'garbage after a request breaks its running answer, instead of being answered in the middle of it: %j',
+    async (first) => {
+      await using front = await startFront();
+      const socket = connect({ port: front.port, host: '127.0.0.1' });
+      socket.write(first);
+      let received = '';
+      const failed = once(socket, 'error');
+      for await (const chunk of socket.iterator({ destroyOnReturn: false })) {
+        received += chunk;
+        if (received.includes('the first half')) break;
+      }
+      socket.on('data', (chunk) => {
+        received += chunk;
+      });
+      socket.write('no request\r\n\r\n');
+      expect((await failed)[0].code).toBe('ECONNRESET');
+      expect(received).not.toContain('400');
+    },
+  );
+
+  test('garbage after a request that is not answered yet breaks the connection: its 400 would be taken for the answer', async () => {
+    await using front = await startFront();
+    expect(await answerOf(front.port, `${get('/hold')}no request\r\n\r\n`)).toBe('ECONNRESET');
+  });
+
+  test('a faulty request behind one that is being answered does not get into its answer', async () => {
+    await using front = await startFront();
+    const socket = connect({ port: front.port, host: '127.0.0.1' });
+    socket.write(`${get('/stream')}GET /healthz HTTP/1.1\r\n\r\n`);
+    await eventually(() => front.held() === 1, 'the first is being answered');
+    front.release();
+    const answer = await text(socket);
+    expect(answer).toMatch(/the first half,\r\nf\r\nthe second half\r\n0\r\n\r\nHTTP\/1\.1 400 /);
+  });
+});
