@@ -97,6 +97,7 @@ export const LIMITS: readonly Limit[] = [
   { what: 'Connections with a request at once', unit: '', setting: 'SVC_HTTP_MAX_CONNECTIONS' },
   of('Connections beside those, for health and metrics', '', 'serving/server.ts', 'RESERVED_CONNECTIONS'),
   of('Refused connection read on, so that its client reads the answer', 'ms', 'serving/server.ts', 'LINGER_MS'),
+  of('Refusals of a code logged as one line and a count', 'ms', 'serving/http/refusal-log.ts', 'REFUSAL_LOG_MS'),
   of(
     'Body of a refused request read on, so that its client reads the answer',
     'ms',

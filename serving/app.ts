@@ -4,6 +4,7 @@ import Koa from 'koa';
 import type { Settings } from '../shared/config/settings.ts';
 import type { Logger } from '../shared/log/logger.ts';
 import { RightsStore } from '../shared/rights/store.ts';
+import { Problem } from './contract/problems.ts';
 import { poolOptions, WirePool } from './db/pool.ts';
 import { Inspector } from './discovery/inspector.ts';
 import { LogReader } from './discovery/log-reader.ts';
@@ -14,7 +15,9 @@ import { ClientGone } from './http/client-gone.ts';
 import { Cors } from './http/cors.ts';
 import { KeyCheck } from './http/key.ts';
 import { answerProblem } from './http/problem-response.ts';
+import { RefusalLog } from './http/refusal-log.ts';
 import { type Route, routerOf } from './http/routes.ts';
+import { parseTarget } from './http/target.ts';
 import { Slots } from './limits/slots.ts';
 import { Metrics } from './monitoring/metrics.ts';
 import { Monitor } from './monitoring/monitor.ts';
@@ -55,6 +58,7 @@ export interface App extends AsyncDisposable {
   readonly monitor: Monitor;
   readonly metrics: Metrics;
   readonly exports: ExportService;
+  readonly refusals: RefusalLog;
 }
 
 export function createApp(deps: AppDeps): App {
@@ -164,8 +168,10 @@ export function createApp(deps: AppDeps): App {
   const routes = [...described, ...openapiRoutes(described)];
   const served = [deps.apiKey, settings.SVC_INTERNAL_API_KEY_PREVIOUS];
   const keys = { service: new KeyCheck(served), metrics: new KeyCheck([...served, settings.SVC_METRICS_KEY]) };
+  const refusals = new RefusalLog(log);
   return {
-    koa: createKoa(routes, { keys, cors: new Cors(settings.SVC_HTTP_CORS_ORIGINS), metrics, log }),
+    koa: createKoa(routes, { keys, cors: new Cors(settings.SVC_HTTP_CORS_ORIGINS), metrics, log, refusals }),
+    refusals,
     checks,
     slots,
     pool,
@@ -173,6 +179,7 @@ export function createApp(deps: AppDeps): App {
     metrics,
     exports,
     async [Symbol.asyncDispose]() {
+      refusals[Symbol.dispose]();
       await exports[Symbol.asyncDispose]();
       await monitor[Symbol.asyncDispose]();
       await logReader[Symbol.asyncDispose]();
@@ -189,9 +196,10 @@ interface KoaDeps {
   readonly cors: Cors;
   readonly metrics: Metrics;
   readonly log: Logger;
+  readonly refusals: RefusalLog;
 }
 
-function createKoa(routes: readonly Route[], { keys, cors, metrics, log }: KoaDeps): Koa {
+function createKoa(routes: readonly Route[], { keys, cors, metrics, log, refusals }: KoaDeps): Koa {
   const koa = new Koa();
   koa.silent = true;
   koa.use(async (context, next) => {
@@ -205,6 +213,10 @@ function createKoa(routes: readonly Route[], { keys, cors, metrics, log }: KoaDe
     response.setHeader('X-Request-Id', requestId);
     cors.allow(request, response);
     try {
+      const url = parseTarget(request.url!);
+      context.state.url = url;
+      // Koa reads the path from here, and would read an absolute URL in its own way.
+      request.url = url.pathname + url.search;
       await next();
     } catch (error) {
       if (error instanceof ClientGone) {
@@ -213,6 +225,9 @@ function createKoa(routes: readonly Route[], { keys, cors, metrics, log }: KoaDe
         return;
       }
       await discardBody(request);
+      if (error instanceof Problem) {
+        refusals.note(error.code, error.message, { requestId, clientAddress: request.socket.remoteAddress });
+      }
       answerProblem(response, error, requestId, log);
     }
   });
@@ -225,8 +240,15 @@ function createKoa(routes: readonly Route[], { keys, cors, metrics, log }: KoaDe
           if (!response.writableFinished) gone.abort(new ClientGone());
         });
         state.route = route.path;
-        const url = new URL(request.url ?? '/', 'http://service');
-        const exchange = { request, response, url, params, requestId: state.requestId, log, signal: gone.signal };
+        const exchange = {
+          request,
+          response,
+          url: state.url,
+          params,
+          requestId: state.requestId,
+          log,
+          signal: gone.signal,
+        };
         if (route.access === 'metrics') keys.metrics.checkWithBearer(request);
         if (route.access === 'key') {
           try {

@@ -13,6 +13,7 @@ import type Koa from 'koa';
 import { TidemarkError } from '../shared/errors.ts';
 import { Connections } from './connections.ts';
 import { Problem, type ProblemCode } from './contract/problems.ts';
+import type { RefusalLog } from './http/refusal-log.ts';
 
 const HEADERS_TIMEOUT_MS = 15_000;
 const REQUEST_TIMEOUT_MS = 60_000;
@@ -41,6 +42,8 @@ export interface ConnectionLimits {
   readonly requestTimeoutMs?: number;
   /** How long a connection is kept between requests. */
   readonly idleTimeoutMs?: number;
+  /** Told of requests that do not reach the application. */
+  readonly refusals?: RefusalLog;
 }
 
 export async function listen(
@@ -64,7 +67,8 @@ export async function listen(
     // Looked at in `answering`: Node's own refusal has no envelope, and it lets two of them pass.
     requireHostHeader: false,
   });
-  const handle = answering(koa.callback(), connections);
+  const refusing = new Refusing(limits.refusals);
+  const handle = answering(koa.callback(), connections, refusing);
   server.on('request', handle);
   // The body is asked for only when it will be read: see readJson.
   server.on('checkContinue', handle);
@@ -76,7 +80,7 @@ export async function listen(
   server.on('clientError', (error, socket) => {
     // Its 400 would get into the answer; a body that ends with its connection would then even look whole.
     if (connections.isAnswering(socket as Socket)) (socket as Socket).resetAndDestroy();
-    else answerBrokenRequest(error, socket as Socket);
+    else refusing.broken(error, socket as Socket);
   });
   server.on('connection', (socket) => connections.add(socket));
   await listenOnFree(server, host, port);
@@ -98,14 +102,14 @@ export async function listen(
 }
 
 /** Passes on what can be answered, and refuses the rest. */
-function answering(answer: RequestListener, connections: Connections): RequestListener {
+function answering(answer: RequestListener, connections: Connections, refusing: Refusing): RequestListener {
   return (request, response) => {
     const hasRoom = connections.busy({ request, response });
     const hosts = hostsOf(request);
     if (hosts > 1 || (hosts === 0 && request.httpVersion === '1.1')) {
-      refuse(response, new Problem('HTTP_REQUEST_MALFORMED', `HTTP asks for one Host header; there are ${hosts}.`));
+      refusing.request(response, 'HTTP_REQUEST_MALFORMED', `HTTP asks for one Host header; there are ${hosts}.`);
     } else if (!hasRoom && !RESERVED_PATHS.has(request.url!.split('?')[0])) {
-      refuse(response, new Problem('HTTP_CONNECTION_LIMIT_REACHED', 'Other requests are answered first.'));
+      refusing.request(response, 'HTTP_CONNECTION_LIMIT_REACHED', 'Other requests are answered first.');
     } else answer(request, response);
   };
 }
@@ -143,43 +147,48 @@ function hostsOf({ rawHeaders }: IncomingMessage): number {
   return hosts;
 }
 
-/** Answers a request that does not reach the application, with the same envelope, and closes its connection. */
-function refuse(response: ServerResponse, problem: Problem): void {
-  const { headers, body } = refusalOf(problem);
-  response.writeHead(problem.status, { ...headers, 'Content-Length': Buffer.byteLength(body) });
-  response.end(body);
-}
+/** Answers what does not reach the application, with the same envelope, and closes the connection. */
+class Refusing {
+  readonly #log: RefusalLog | undefined;
 
-/** The same for what Node cannot read as a request: there is no response to write to. */
-function answerBrokenRequest(error: Error & { code?: string }, socket: Socket): void {
-  // More of what was refused already: the connection closes in a moment.
-  if (socket.writableEnded) return;
-  if (error.code === 'ECONNRESET' || !socket.writable) {
-    socket.destroy();
-    return;
+  constructor(log: RefusalLog | undefined) {
+    this.#log = log;
   }
-  const problem = new Problem(
-    BROKEN_REQUESTS[error.code ?? ''] ?? 'HTTP_REQUEST_MALFORMED',
-    'The connection is closed.',
-  );
-  const { headers, body } = refusalOf(problem);
-  const head = Object.entries({ ...headers, 'Content-Length': Buffer.byteLength(body) })
-    .map(([name, value]) => `${name}: ${value}\r\n`)
-    .join('');
-  socket.end(`HTTP/1.1 ${problem.status} ${STATUS_CODES[problem.status]}\r\n${head}\r\n${body}`);
-  // A client that does not close its side would keep the connection for ever.
-  const timer = setTimeout(() => socket.destroy(), LINGER_MS).unref();
-  socket.once('close', () => clearTimeout(timer));
-}
 
-function refusalOf(problem: Problem): { readonly headers: Readonly<Record<string, string>>; readonly body: string } {
-  const requestId = randomUUID();
-  const body = JSON.stringify(problem.body(requestId));
-  const headers = {
-    ...problem.headers,
-    'Content-Type': 'application/problem+json',
-    'X-Request-Id': requestId,
-    Connection: 'close',
-  };
-  return { headers, body };
+  request(response: ServerResponse, code: ProblemCode, detail: string): void {
+    const { status, headers, body } = this.#refusal(new Problem(code, detail), response.req.socket);
+    response.writeHead(status, headers);
+    response.end(body);
+  }
+
+  /** What Node cannot read as a request: there is no response to write to. */
+  broken(error: Error & { code?: string }, socket: Socket): void {
+    // More of what was refused already: the connection closes in a moment.
+    if (socket.writableEnded) return;
+    if (error.code === 'ECONNRESET' || !socket.writable) {
+      socket.destroy();
+      return;
+    }
+    const code = BROKEN_REQUESTS[error.code ?? ''] ?? 'HTTP_REQUEST_MALFORMED';
+    const { status, headers, body } = this.#refusal(new Problem(code, 'The connection is closed.'), socket);
+    const head = Object.entries(headers).map(([name, value]) => `${name}: ${value}\r\n`);
+    socket.end(`HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${head.join('')}\r\n${body}`);
+    // A client that does not close its side would keep the connection for ever.
+    const timer = setTimeout(() => socket.destroy(), LINGER_MS).unref();
+    socket.once('close', () => clearTimeout(timer));
+  }
+
+  #refusal(problem: Problem, { remoteAddress }: Socket) {
+    const requestId = randomUUID();
+    this.#log?.note(problem.code, problem.message, { requestId, clientAddress: remoteAddress });
+    const body = JSON.stringify(problem.body(requestId));
+    const headers = {
+      ...problem.headers,
+      'Content-Type': 'application/problem+json',
+      'X-Request-Id': requestId,
+      'Content-Length': Buffer.byteLength(body),
+      Connection: 'close',
+    };
+    return { status: problem.status, headers, body };
+  }
 }

@@ -3,9 +3,12 @@ import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 import { text } from 'node:stream/consumers';
 import Koa from 'koa';
+import pino from 'pino';
 import { describe, expect, test } from 'vitest';
+import { RefusalLog } from '../serving/http/refusal-log.ts';
+import { parseTarget } from '../serving/http/target.ts';
 import { type ConnectionLimits, listen } from '../serving/server.ts';
-import { eventually } from './support/serving.ts';
+import { eventually, startServing } from './support/serving.ts';
 
 interface Front extends AsyncDisposable {
   readonly port: number;
@@ -212,5 +215,69 @@ describe('what is no request', () => {
     front.release();
     const answer = await text(socket);
     expect(answer).toMatch(/the first half,\r\nf\r\nthe second half\r\n0\r\n\r\nHTTP\/1\.1 400 /);
+  });
+});
+
+describe('request targets', () => {
+  const UNPARSEABLE = ['http://a:99999/healthz', 'http://[::1/', 'http://a b/', 'http://:1/x', 'http://a:-1/healthz'];
+
+  test.each(UNPARSEABLE)('%s is no target', (target) => {
+    expect(() => parseTarget(target)).toThrow(expect.objectContaining({ code: 'HTTP_REQUEST_MALFORMED', status: 400 }));
+  });
+
+  test.each([
+    ['/healthz?x=1', '/healthz', '?x=1'],
+    ['http://elsewhere:1/healthz', '/healthz', ''],
+    ['http://elsewhere', '/', ''],
+    ['//a:99999/healthz', '//a:99999/healthz', ''],
+    ['//[', '//[', ''],
+    ['*', '/*', ''],
+  ])('%s is one', (target, pathname, search) => {
+    expect(parseTarget(target)).toMatchObject({ pathname, search });
+  });
+
+  test('one that cannot be parsed is 400 before the key is looked at, not 500', async () => {
+    // Nothing of this asks the database.
+    await using serving = await startServing({ databaseUrl: 'postgres://none@127.0.0.1:1/none' });
+    const port = Number(new URL(serving.url).port);
+    for (const target of UNPARSEABLE.filter((one) => !one.includes(' '))) {
+      const answer = await answerOf(port, `POST ${target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n`);
+      expect(answer, target).toMatch(/^HTTP\/1\.1 400 /);
+      expect(JSON.parse(answer.split('\r\n\r\n')[1]).code).toBe('HTTP_REQUEST_MALFORMED');
+    }
+    expect(await ask(port, 'http://elsewhere:1/healthz')).toBe(OK);
+    expect(await ask(port, '//elsewhere:1/healthz')).toBe('HTTP/1.1 404 Not Found');
+  });
+});
+
+describe('refused requests in the log', () => {
+  type Line = { code?: string; refused?: number; msg: string };
+  const logInto = (lines: Line[]) =>
+    pino({ base: null }, { write: (line: string) => void lines.push(JSON.parse(line)) });
+
+  test('a thousand of a kind are one line and a count', () => {
+    const lines: Line[] = [];
+    const refusals = new RefusalLog(logInto(lines));
+    for (let refused = 0; refused < 1000; refused++) {
+      refusals.note('HTTP_REQUEST_MALFORMED', 'The connection is closed.', { requestId: 'x', clientAddress: '::1' });
+    }
+    refusals.note('QUERY_CONTRACT_ERROR', 'Not of this log.', { requestId: 'x', clientAddress: '::1' });
+    refusals[Symbol.dispose]();
+    expect(lines.map(({ code, refused }) => [code, refused])).toEqual([
+      ['HTTP_REQUEST_MALFORMED', undefined],
+      ['HTTP_REQUEST_MALFORMED', 999],
+    ]);
+  });
+
+  test('what is no request, and what the application refuses, are in it, without a stack', async () => {
+    const lines: Line[] = [];
+    const refusals = new RefusalLog(logInto(lines));
+    await using front = await startFront({ refusals });
+    for (const first of ['no request\r\n\r\n', 'GET / HTTP/1.1\r\n\r\n', 'no request\r\n\r\n']) {
+      expect(await answerOf(front.port, first)).toMatch(/^HTTP\/1\.1 400 /);
+    }
+    expect(lines.length).toBe(1);
+    expect(lines[0]).toMatchObject({ code: 'HTTP_REQUEST_MALFORMED', clientAddress: '127.0.0.1' });
+    expect(lines[0]).not.toHaveProperty('err');
   });
 });

@@ -10,8 +10,10 @@ export function answerProblem(response: ServerResponse, error: unknown, requestI
     error instanceof Problem ? error : new Problem('INTERNAL_ERROR', 'The fault is logged under the request id.');
   const { code } = problem;
   const facts = { code, requestId, err: error instanceof Problem ? error.cause : error };
-  // A full queue is load being shed as it should be; thousands of lines about it would be load of their own.
-  if (problem.status >= 500 && !code.endsWith('QUEUE_LIMIT_REACHED')) log.error(facts, problem.message);
+  // A full queue is load being shed as it should be; thousands of lines about it would be load of their own. Why the
+  // service is not ready is logged where it is found, once, and anybody may ask.
+  const isExpected = code.endsWith('QUEUE_LIMIT_REACHED') || code === 'NOT_READY';
+  if (problem.status >= 500 && !isExpected) log.error(facts, problem.message);
   else log.debug(facts, problem.message);
   if (response.headersSent) {
     breakOff(response);

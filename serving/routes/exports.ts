@@ -104,11 +104,11 @@ function submitRoute(deps: ExportRouteDeps): Route {
 }
 
 /** Who asked, as far as it can be told: there is one key. */
-export function factsOf({ request, requestId }: Exchange): Readonly<Record<string, string | null>> {
+export function factsOf({ request, requestId, url }: Exchange): Readonly<Record<string, string | null>> {
   return {
     request_id: requestId,
     client_address: request.socket.remoteAddress ?? null,
-    action: `${request.method} ${new URL(request.url ?? '/', 'http://service').pathname.slice(0, 200)}`,
+    action: `${request.method} ${url.pathname.slice(0, 200)}`,
   };
 }
 
