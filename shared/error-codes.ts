@@ -49,6 +49,10 @@ export const ERROR_CODES = {
     transient: false,
     remedy: 'Downloads are kept in the state folder; check its space and permissions.',
   },
+  SOURCE_OUTSIDE_FOLDER: {
+    transient: false,
+    remedy: 'Put the file itself there, or point the setting at the folder that really holds it.',
+  },
   SOURCE_EMPTY: { transient: false, remedy: 'The document holds no rows.' },
   SOURCE_ROW_INVALID: { transient: false, remedy: 'The vendor row named is not of the documented shape.' },
   SOURCE_SEQUENCE_BROKEN: {

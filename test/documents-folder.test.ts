@@ -1,12 +1,13 @@
 /** A vendor's documents in a folder, the addresses they are looked for at, and the spool of downloads. */
 import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
-import { copyFile, mkdir, readdir, readFile, rename, rm, utimes, writeFile } from 'node:fs/promises';
+import { copyFile, mkdir, readdir, readFile, rename, rm, symlink, utimes, writeFile } from 'node:fs/promises';
 import { hostname } from 'node:os';
 import { dirname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { describe, expect, test, vi } from 'vitest';
 import { cleanSpool, fetchText } from '../pipelines/sources/documents/fetch.ts';
+import { localBytes } from '../pipelines/sources/documents/local.ts';
 import { backoffMs, retryAfterMs, withAttempts } from '../pipelines/sources/documents/retry.ts';
 import { documentName, isFollowed, urlBelow } from '../pipelines/sources/documents/urls.ts';
 import { documentFor } from '../pipelines/sources/exchange_a/fetch.ts';
@@ -63,6 +64,66 @@ describe('a document in a folder', () => {
     await rm(path);
     await mkdir(path);
     expect((await faultOf(local(directory), 'SOURCE_NOT_FOUND')).message).toContain('is not a file');
+  });
+
+  // The checksum file was a link to the file of the API key, whose content stood in the error and in the catalog.
+  test.each([
+    ['the checksum file', CHECKSUM_PATH],
+    ['the document', PATH],
+    ['a folder on the way', 'spot/daily'],
+    ['the first folder', 'spot'],
+  ])('is not looked for behind a link that leads out of it: %s', async (_what, linked) => {
+    const directory = join(vendor.folder, `linked-${linked.replaceAll('/', '-')}`);
+    const outside = join(vendor.folder, `outside-${linked.replaceAll('/', '-')}`);
+    for (const [path, content] of [
+      [PATH, vendor.zip],
+      [CHECKSUM_PATH, `${vendor.sha256}  ${NAME}\n`],
+    ] as const) {
+      await mkdir(dirname(join(directory, path)), { recursive: true });
+      await writeFile(join(directory, path), content);
+    }
+    expect(await local(directory)).toMatchObject({ sha256: vendor.sha256 });
+    await rename(join(directory, linked), outside);
+    if (linked === CHECKSUM_PATH) await writeFile(outside, 'SVC_INTERNAL_API_KEY=secret-of-the-service\n');
+    await symlink(outside, join(directory, linked));
+    const fault = await faultOf(local(directory), 'SOURCE_OUTSIDE_FOLDER');
+    expect(fault.message).toContain(directory);
+    expect(JSON.stringify([fault.message, fault.details, String(fault.cause)])).not.toMatch(/secret-of|outside-/);
+    // A link that stays within the folder is the vendor's own affair; so is what the folder itself is.
+    await rm(join(directory, linked));
+    await rename(outside, join(directory, 'within'));
+    if (linked === CHECKSUM_PATH) await writeFile(join(directory, 'within'), `${vendor.sha256}  ${NAME}\n`);
+    await symlink(join(directory, 'within'), join(directory, linked));
+    expect(await local(directory)).toMatchObject({ sha256: vendor.sha256 });
+    await symlink(directory, `${directory}-by-name`);
+    expect(await local(`${directory}-by-name`)).toMatchObject({ sha256: vendor.sha256 });
+  });
+
+  test('of no named base stays in its own folder', async () => {
+    const folder = join(vendor.folder, 'pages');
+    await mkdir(folder);
+    await writeFile(join(vendor.folder, 'secret'), 'secret-of-the-service');
+    await symlink('../secret', join(folder, '2024-01-02.csv'));
+    const limits = { maxBytes: 100, limitName: 'a limit' };
+    const url = pathToFileURL(join(folder, '2024-01-02.csv'));
+    await faultOf(localBytes({ url, ...limits }), 'SOURCE_OUTSIDE_FOLDER');
+    await faultOf(fetchText({ url, ...LIMITS }), 'SOURCE_OUTSIDE_FOLDER');
+    expect(String(await localBytes({ url, root: pathToFileURL(vendor.folder), ...limits }))).toContain('secret-of');
+  });
+
+  test('a checksum file that is none is not repeated in the error', async () => {
+    const directory = join(vendor.folder, 'no-checksum');
+    await mkdir(dirname(join(directory, PATH)), { recursive: true });
+    await writeFile(join(directory, PATH), vendor.zip);
+    for (const text of ['secret-of-the-service', `${'0'.repeat(64)} secret-of the-service.zip`]) {
+      await writeFile(join(directory, CHECKSUM_PATH), text);
+      const { message, details } = await local(directory).then(
+        () => expect.fail('it was taken'),
+        (error) => error,
+      );
+      expect(JSON.stringify([message, details])).not.toContain('secret-of');
+      expect(message).toContain(`(${text.length} characters)`);
+    }
   });
 
   test('replaced while it is decoded, it is not trusted', async () => {

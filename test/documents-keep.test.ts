@@ -1,7 +1,7 @@
 /** Keeping what cannot be fetched again: as it came, once, on the disk before anyone parses it. */
 import { spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { mkdtemp, open, readdir, readFile, rm, utimes, writeFile } from 'node:fs/promises';
+import { mkdtemp, open, readdir, readFile, rename, rm, symlink, utimes, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
@@ -32,6 +32,29 @@ test('any bytes come back as they were, under their sha256', async () => {
     }),
     { numRuns: 20 },
   );
+});
+
+test('a link that leads out of the archive is not followed, and what it leads to is not repeated', async () => {
+  const keep = await openKeep(join(folder, 'kept'));
+  const secret = Buffer.from('secret-of-the-service');
+  await writeFile(join(folder, 'secret'), secret);
+  const { sha256 } = await keep.put(secret, FETCH);
+  const places = [join('objects', sha256.slice(0, 2), sha256), join('fetches', FETCH.source_id)];
+  const [object, fetches] = places.map((place) => join(folder, 'kept', place));
+  const [record] = await readdir(fetches);
+  await rm(object);
+  await symlink(join(folder, 'secret'), object);
+  const reading = await faultOf(keep.read(sha256), 'SOURCE_OUTSIDE_FOLDER');
+  expect(reading.message).toContain(join(folder, 'kept'));
+  await rename(join(fetches, record), join(folder, 'record'));
+  const listed = async () => await Array.fromAsync(keep.fetches(FETCH.source_id));
+  expect(await listed()).toEqual([]);
+  await symlink(join(folder, 'secret'), join(fetches, record));
+  await faultOf(listed(), 'SOURCE_OUTSIDE_FOLDER');
+  await rm(join(fetches, record));
+  await writeFile(join(fetches, record), secret);
+  const damaged = await faultOf(listed(), 'SPOOL_UNUSABLE');
+  expect(`${damaged.message} ${damaged.cause}`).not.toContain('secret');
 });
 
 test('the same bytes fetched twice are one object and two fetches, oldest first; a source sees its own', async () => {

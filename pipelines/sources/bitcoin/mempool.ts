@@ -2,12 +2,13 @@
  * Snapshots of the mempool. What the node said cannot be asked for again, so a snapshot is a file on disk, synced, before
  * anything is published of it; a snapshot is published from its file, by whoever comes next if need be.
  */
-import { readdir, readFile } from 'node:fs/promises';
-import { join } from 'node:path';
+import { readdir } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
 import { promisify } from 'node:util';
 import { zstdCompress, zstdDecompress } from 'node:zlib';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { sha256Hex } from '../../../shared/frame/codec.ts';
+import { readBelow } from '../documents/below.ts';
 import { writeDurably } from '../documents/durable.ts';
 import type { RecordedEvent } from '../records/record-frames.ts';
 import { type MempoolEntry, readMempoolAnswer } from './mempool-answer.ts';
@@ -83,7 +84,7 @@ export async function snapshotFiles(dir: string): Promise<SnapshotFile[]> {
 
 /** @throws TidemarkError SOURCE_ROW_INVALID when the file is not one of ours, whole. */
 export async function readSnapshot({ path, takenAtMs }: SnapshotFile, chain: string): Promise<Snapshot> {
-  const bytes = await readFile(path);
+  const bytes = await readBelow(dirname(path), path);
   const name = `${chain}-mempool-${takenAtMs}.json.zst`;
   try {
     const cursor = new JsonCursor(await decompress(bytes, { maxOutputLength: MAX_SNAPSHOT_BYTES }));

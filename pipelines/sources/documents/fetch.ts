@@ -26,6 +26,8 @@ export interface SourceLimits {
 
 export interface FetchOptions extends SourceLimits {
   readonly url: URL;
+  /** Of a `file://` document: the folder that it must stay below; default the one that it lies in. */
+  readonly root?: URL;
   readonly maxBytes: number;
   readonly spoolDir: string;
   readonly headers?: Readonly<Record<string, string>>;
@@ -55,7 +57,7 @@ const DEFAULT_MIN_BYTES_PER_SECOND = 1024;
 const DOCUMENT_LIMIT = 'SVC_SOURCE_MAX_DOCUMENT_BYTES';
 
 /**
- * @throws TidemarkError SOURCE_NOT_FOUND (not retried), SOURCE_TOO_LARGE (not retried), SOURCE_TRUNCATED,
+ * @throws TidemarkError SOURCE_NOT_FOUND, SOURCE_TOO_LARGE, SOURCE_OUTSIDE_FOLDER (these are not retried), SOURCE_TRUNCATED,
  * SOURCE_UNREACHABLE, SPOOL_UNUSABLE; each with `document` in its details. Aborting throws the signal's reason.
  */
 export async function fetchDocument(options: FetchOptions): Promise<FetchedDocument> {
@@ -82,6 +84,8 @@ export async function fetchDocument(options: FetchOptions): Promise<FetchedDocum
 
 export interface FetchTextOptions extends SourceLimits {
   readonly url: URL;
+  /** As of `FetchOptions`. */
+  readonly root?: URL;
   /** Default 64 KiB. */
   readonly maxBytes?: number;
   /** Sent by POST instead of a GET. */

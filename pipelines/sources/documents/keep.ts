@@ -8,10 +8,11 @@
  *     partial/                                     files being written; a file gets its name when it is whole
  */
 import { createHash, randomUUID } from 'node:crypto';
-import { readdir, readFile, rm, stat } from 'node:fs/promises';
+import { readdir, rm, stat } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { DAY_MS } from '../../../shared/time/days.ts';
+import { readBelow } from './below.ts';
 import { makeDirectory, syncDirectory, writeDurably } from './durable.ts';
 
 export interface Fetch {
@@ -31,7 +32,10 @@ export interface KeptFetch extends Fetch {
 export interface Keep {
   /** @throws TidemarkError SPOOL_UNUSABLE when it cannot be stored; nothing may be parsed then. */
   put(bytes: Uint8Array, fetch: Fetch): Promise<KeptFetch>;
-  /** @throws TidemarkError SOURCE_NOT_FOUND; SOURCE_CHECKSUM_MISMATCH when the stored bytes are no longer those. */
+  /**
+   * @throws TidemarkError SOURCE_NOT_FOUND; SOURCE_OUTSIDE_FOLDER behind a link out of the folder; SOURCE_CHECKSUM_MISMATCH
+   *   when the stored bytes are no longer those.
+   */
   read(sha256: string): Promise<Buffer>;
   /** Fetches of a source, oldest first. */
   fetches(sourceId: string): AsyncIterable<KeptFetch>;
@@ -61,7 +65,7 @@ export async function openKeep(directory: string, nowMs: () => number = Date.now
       const record = join(directory, 'fetches', fetch.source_id, `${order}-${sha256}.json`);
       await usable(directory, async () => {
         // What is there but damaged is put right: these are the bytes.
-        if (!(await isStored(objectPath(sha256), sha256))) await store(objectPath(sha256), bytes);
+        if (!(await isStored(directory, objectPath(sha256), sha256))) await store(objectPath(sha256), bytes);
         await store(record, Buffer.from(`${JSON.stringify(kept)}\n`));
       });
       return kept;
@@ -69,7 +73,8 @@ export async function openKeep(directory: string, nowMs: () => number = Date.now
     async read(sha256) {
       if (!SHA256.test(sha256)) throw new TypeError(`${sha256} is no sha256`);
       const path = objectPath(sha256);
-      const bytes = await readFile(path).catch((cause: NodeJS.ErrnoException) => {
+      const bytes = await readBelow(directory, path).catch((cause: NodeJS.ErrnoException) => {
+        if (cause instanceof TidemarkError) throw cause;
         const code = cause.code === 'ENOENT' ? 'SOURCE_NOT_FOUND' : 'SPOOL_UNUSABLE';
         throw new TidemarkError(code, `The kept document ${path} cannot be read`, { cause });
       });
@@ -87,16 +92,26 @@ export async function openKeep(directory: string, nowMs: () => number = Date.now
         if (error.code === 'ENOENT') return [];
         throw error;
       });
-      for (const name of names.sort()) yield JSON.parse(await readFile(join(folder, name), 'utf8'));
+      for (const name of names.sort()) yield recordOf(await readBelow(directory, join(folder, name)), name);
     },
   };
 }
 
+/** The parser's own message would repeat what stands there. */
+function recordOf(bytes: Buffer, name: string): KeptFetch {
+  try {
+    return JSON.parse(bytes.toString('utf8'));
+  } catch {
+    throw new TidemarkError('SPOOL_UNUSABLE', `The record ${name} of a kept document is damaged`);
+  }
+}
+
 const sha256Of = (bytes: Uint8Array) => createHash('sha256').update(bytes).digest('hex');
 
-async function isStored(path: string, sha256: string): Promise<boolean> {
-  const bytes = await readFile(path).catch((error: NodeJS.ErrnoException) => {
-    if (error.code === 'ENOENT') return undefined;
+async function isStored(directory: string, path: string, sha256: string): Promise<boolean> {
+  const bytes = await readBelow(directory, path).catch((error: NodeJS.ErrnoException) => {
+    // A link that leads elsewhere is replaced like anything else that is not the document.
+    if (error.code === 'ENOENT' || error instanceof TidemarkError) return undefined;
     throw error;
   });
   if (bytes === undefined || sha256Of(bytes) !== sha256) return false;

@@ -1,8 +1,8 @@
 /** Documents of a `file://` base: read where they are, never copied and never removed. */
-import type { BigIntStats } from 'node:fs';
-import { open, stat } from 'node:fs/promises';
+import { stat } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { type ErrorDetails, TidemarkError } from '../../../shared/errors.ts';
+import { type FileBelow, openBelow } from './below.ts';
 import { sha256OfFile } from './digest.ts';
 import { documentName, localPath } from './urls.ts';
 
@@ -16,6 +16,8 @@ export interface LocalDocument {
 
 export interface LocalOptions {
   readonly url: URL;
+  /** The folder that the document must stay below, whatever links there are; default the one that it lies in. */
+  readonly root?: URL;
   readonly maxBytes: number;
   readonly limitName: string;
   readonly signal?: AbortSignal;
@@ -24,10 +26,10 @@ export interface LocalOptions {
 
 export async function localDocument(options: LocalOptions): Promise<LocalDocument> {
   const { url, signal, onProgress } = options;
-  const path = localPath(url);
-  const before = await checkedStat(path, options);
+  await using opened = await openLocal(options);
+  const { path, stats: before } = opened;
   const total = Number(before.size);
-  const { sha256, bytes } = await sha256OfFile(path, {
+  const { sha256, bytes } = await sha256OfFile(opened.file, {
     signal,
     onProgress: onProgress && ((read) => onProgress(read, total)),
   }).catch((cause) => {
@@ -35,7 +37,8 @@ export async function localDocument(options: LocalOptions): Promise<LocalDocumen
     throw unreadable(url, path, cause);
   });
   const assertUnchanged = async () => {
-    const now = await checkedStat(path, options);
+    await using again = await openLocal(options);
+    const { stats: now } = again;
     if (now.ino !== before.ino || now.size !== before.size || now.mtimeNs !== before.mtimeNs || bytes !== total)
       throw new TidemarkError('SOURCE_CHECKSUM_MISMATCH', `${path} was changed while it was read`, {
         details: { document: documentName(url), path },
@@ -51,32 +54,41 @@ export async function localText(options: LocalOptions): Promise<string> {
 
 /** A small local document as it is. */
 export async function localBytes(options: LocalOptions): Promise<Buffer> {
-  const path = localPath(options.url);
-  await checkedStat(path, options);
+  await using opened = await openLocal(options);
   try {
-    await using file = await open(path, 'r');
-    return await file.readFile({ signal: options.signal });
+    return await opened.file.readFile({ signal: options.signal });
   } catch (cause) {
     options.signal?.throwIfAborted();
-    throw unreadable(options.url, path, cause);
+    throw unreadable(options.url, opened.path, cause);
   }
 }
 
-async function checkedStat(path: string, { url, maxBytes, limitName }: LocalOptions): Promise<BigIntStats> {
+/** The document, open: a regular file below its root that is not too large. */
+async function openLocal({ url, root, maxBytes, limitName }: LocalOptions): Promise<FileBelow> {
   const document = documentName(url);
-  const found = await stat(path, { bigint: true }).catch(async (cause) => {
+  const path = localPath(url);
+  const folder = root === undefined ? dirname(path) : localPath(root);
+  const opened = await openBelow(folder, path).catch(async (cause) => {
+    if (cause instanceof TidemarkError) {
+      throw new TidemarkError(cause.code, cause.message, { details: { document, ...cause.details } });
+    }
     if (!isMissing(cause)) throw unreadable(url, path, cause);
     throw await missing(url, path);
   });
-  if (!found.isFile()) {
-    const details = { document, path };
-    throw new TidemarkError('SOURCE_NOT_FOUND', `${path} is not a file`, { details });
+  const refuse = async (fault: TidemarkError) => {
+    await opened[Symbol.asyncDispose]();
+    throw fault;
+  };
+  if (!opened.stats.isFile()) {
+    await refuse(new TidemarkError('SOURCE_NOT_FOUND', `${path} is not a file`, { details: { document, path } }));
   }
-  if (found.size > BigInt(maxBytes))
-    throw new TidemarkError('SOURCE_TOO_LARGE', `${path} is larger than ${limitName} allows (${maxBytes} bytes)`, {
-      details: { document, path, limit: limitName, maxBytes, bytes: Number(found.size) },
-    });
-  return found;
+  const bytes = Number(opened.stats.size);
+  if (bytes > maxBytes) {
+    const message = `${path} is larger than ${limitName} allows (${maxBytes} bytes)`;
+    const details = { document, path, limit: limitName, maxBytes, bytes };
+    await refuse(new TidemarkError('SOURCE_TOO_LARGE', message, { details }));
+  }
+  return opened;
 }
 
 /** Tells a missing file from a missing folder, and then which of the folders above is the first that is not there. */

@@ -15,6 +15,8 @@ export interface ArchivedDocument {
   /** Below the archive's folder. */
   readonly name: string;
   readonly url: URL;
+  /** The archive's folder. */
+  readonly root: URL;
   /** Differs once the file does. */
   readonly version: string;
 }
@@ -29,7 +31,13 @@ export async function archivedDocuments(base: URL, extension: string): Promise<A
     if (!names.at(-1)?.toLowerCase().endsWith(`.${extension}`)) return;
     const path = join(folder, ...names);
     const { mtimeMs, size } = await promises.stat(path).catch(() => ({ mtimeMs: 0, size: 0 }));
-    documents.push({ day, name: names.join('/'), url: pathToFileURL(path), version: `${path} ${mtimeMs} ${size}` });
+    documents.push({
+      day,
+      name: names.join('/'),
+      url: pathToFileURL(path),
+      root: base,
+      version: `${path} ${mtimeMs} ${size}`,
+    });
   };
   for (const entry of await entriesOf(folder)) {
     const day = DATED.exec(entry.name)?.[1];

@@ -96,10 +96,10 @@ export const isLeadingPage = ({ asked }: KeptFetch): boolean => asked.part === L
 
 async function fromArchive(
   { sourceId }: Issuer,
-  { day, name, url }: ArchivedDocument,
+  { day, name, url, root }: ArchivedDocument,
   { filed, signal }: FetchNeeds,
 ): Promise<FundDocument> {
-  const bytes = await localBytes({ url, maxBytes: MAX_PAGE_BYTES, limitName: PAGE_LIMIT, signal });
+  const bytes = await localBytes({ url, root, maxBytes: MAX_PAGE_BYTES, limitName: PAGE_LIMIT, signal });
   await filed?.put(bytes, { source_id: sourceId, name, asked: { filed_day: day } });
   return { bytes, seen: { name, atMs: Date.now(), filedDay: day } };
 }

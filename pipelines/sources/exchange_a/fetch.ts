@@ -69,7 +69,7 @@ export async function fetchTrades(options: FetchTradesOptions): Promise<FetchedT
   let used = 0;
   for (let mismatches = 1; ; mismatches++) {
     const left = options.maxAttempts - used;
-    const fetched = await fetchDocument({ ...fetching, url: document.url, headers, maxAttempts: left });
+    const fetched = await fetchDocument({ ...fetching, url: document.url, root: baseUrl, headers, maxAttempts: left });
     try {
       const checksum = await fetchChecksum(document, options, headers);
       if (checksum === fetched.sha256) return { ...fetched, attempts: used + fetched.attempts, document, checksum };
@@ -98,8 +98,8 @@ async function fetchChecksum(
   options: FetchTradesOptions,
   headers: Record<string, string>,
 ): Promise<string> {
-  const { timeoutMs, maxAttempts, minBytesPerSecond, backoff, signal, log } = options;
-  const limits = { timeoutMs, maxAttempts, minBytesPerSecond, backoff, signal, log };
+  const { baseUrl: root, timeoutMs, maxAttempts, minBytesPerSecond, backoff, signal, log } = options;
+  const limits = { root, timeoutMs, maxAttempts, minBytesPerSecond, backoff, signal, log };
   const text = await fetchText({ ...limits, url: document.checksumUrl, headers }).catch((cause) => {
     if (!(cause instanceof TidemarkError) || cause.code !== 'SOURCE_NOT_FOUND') throw named(cause, document);
     throw checksumFault('SOURCE_CHECKSUM_MISSING', document, 'has no checksum beside it', cause);
@@ -107,22 +107,23 @@ async function fetchChecksum(
   return parseChecksum(text, document);
 }
 
+/** What documents of the vendor are called. */
+const DOCUMENT_NAME = /^\w{1,32}-trades-[\d-]{4,10}\.zip$/;
+/** Says of a file that is no checksum how long it is: what it holds may be anything, and errors are kept and served. */
+const lengthOf = (text: string) => `(${text.length} characters)`;
+
 /** One line: the sha256 in hex, then the file's name as sha256sum writes it (two spaces, or a space and an asterisk). */
 function parseChecksum(text: string, document: TradesDocument): string {
   const line = text.replace(/^\uFEFF/, '').trim();
   const parts = /^([0-9a-f]{64})(?:\s+\*?(\S.*))?$/i.exec(line);
   if (parts === null)
-    throw checksumFault(
-      'SOURCE_CHECKSUM_MISSING',
-      document,
-      `has a checksum file without a sha256: ${JSON.stringify(line.slice(0, 80))}`,
-    );
+    throw checksumFault('SOURCE_CHECKSUM_MISSING', document, `has a checksum file without a sha256 ${lengthOf(text)}`);
   const [, sha256, name] = parts;
   if (name !== undefined && name !== document.name)
     throw checksumFault(
       'SOURCE_CHECKSUM_MISMATCH',
       document,
-      `has a checksum file that is for ${JSON.stringify(name)}`,
+      `has a checksum file that is for ${DOCUMENT_NAME.test(name) ? name : `another document ${lengthOf(text)}`}`,
     );
   return sha256.toLowerCase();
 }

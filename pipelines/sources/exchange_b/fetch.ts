@@ -44,7 +44,7 @@ export async function fetchTrades(options: FetchTradesOptions): Promise<FetchedT
   const name = documentName(instrument, day);
   for (let tries = 1; ; tries++) {
     const url = resolve === 'base' ? archiveUrl(location, instrument, day) : await resolveLink(options, name);
-    const fetched = await fetchDocument({ ...options, url });
+    const fetched = await fetchDocument({ ...options, url, root: resolve === 'base' ? location : undefined });
     try {
       const stated = fetched.headers['content-md5'];
       const actual = stated === undefined ? undefined : await md5OfFile(fetched.path);

@@ -46,7 +46,7 @@ async function open(request: FileDayRequest, options: ExchangeCOptions): Promise
   const { baseUrl, symbol, signal, maxSortBytes } = options;
   const [window] = request.partitions;
   const url = archiveUrl(baseUrl, symbol, request.period);
-  const file = await fetchDocument({ ...options, url, maxBytes: options.maxDocumentBytes });
+  const file = await fetchDocument({ ...options, url, root: baseUrl, maxBytes: options.maxDocumentBytes });
   try {
     const member = await openGzip({
       path: file.path,
