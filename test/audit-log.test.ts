@@ -316,3 +316,14 @@ describe('prune', () => {
     expect(await files(directory)).toEqual(old);
   });
 });
+
+test('a pipe in the place of a segment is a finding, and neither verify, prune nor a new writer waits for it', async () => {
+  const { directory, heads } = await written([12]);
+  const path = (await files(directory)).at(-1)!;
+  await rm(path);
+  execFileSync('mkfifo', [path]);
+  expect(await faults(directory, heads)).toContain('UNREADABLE');
+  expect(await pruneAudit(directory, 365)).toEqual([]);
+  await using writer = new AuditWriter({ directory, role: 'later' });
+  await writer.append(event(1));
+});

@@ -1,4 +1,5 @@
 /** Exports over HTTP: what is taken on and what is not, what is said of them, what they hold. */
+import { execFileSync } from 'node:child_process';
 import { createHash, randomUUID } from 'node:crypto';
 import { appendFile, readFile, rename, rm, utimes, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -6,7 +7,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { EXPORT, type Exports, startExports } from './support/exports.ts';
 import { type DayOfTrades, loadDays, randomDay } from './support/load-rows.ts';
 import { HOSTILE_TEXTS } from './support/oracle/requests.ts';
-import { eventually } from './support/serving.ts';
+import { API_KEY, eventually } from './support/serving.ts';
 import { createMigratedEnv, execute, type TestEnv } from './support/stack.ts';
 
 const DATASET = 'exchange_a_spot_trades';
@@ -404,6 +405,17 @@ describe('the artifact', () => {
     expect((await states())[0]).toEqual([503, 'EXPORT_ARTIFACT_MISSING']);
   });
 
+  test('replaced by a pipe, it is refused at once and holds nobody up', async () => {
+    const [{ json }, { json: other }] = [await exports.run(body()), await exports.run(body())];
+    const path = await pathOf(json.export_id);
+    await rm(path);
+    execFileSync('mkfifo', [path]);
+    const answers = await Promise.all(Array.from({ length: 8 }, () => code(exports.get(json.artifact.uri))));
+    expect(answers).toEqual(answers.map(() => [503, 'EXPORT_ARTIFACT_MISSING']));
+    expect(await code(exports.status(json.export_id))).toEqual([503, 'EXPORT_ARTIFACT_MISSING']);
+    expect((await exports.get(other.artifact.uri)).status).toBe(200);
+  });
+
   test('is deleted when its time is over', async () => {
     const { json } = await exports.run(body());
     await execute(
@@ -440,7 +452,18 @@ test('an artifact of several files has one path a file, and its checksum is that
     (file: { checksum_sha256: string; name: string }) => `${file.checksum_sha256}  ${file.name}\n`,
   );
   expect(sha256(Buffer.from(list.join('')))).toBe(whole);
-  expect(await code(split.get(uri))).toEqual([409, 'EXPORT_ARTIFACT_SPLIT']);
+  // The artifact's own path leads to what lists them, with and without a client that follows.
+  for (const method of ['GET', 'HEAD']) {
+    const { status, headers } = await split.serving.send({ method, path: uri });
+    expect([status, headers.location]).toEqual([303, json.artifact.manifest_uri]);
+  }
+  expect(await code(split.get(uri))).toEqual([303, 'EXPORT_ARTIFACT_SPLIT']);
+  const followed = await fetch(`${split.serving.url}${uri}`, { headers: { 'X-API-Key': API_KEY } });
+  const manifest = (await followed.json()) as { files: { name: string }[] };
+  expect([followed.status, manifest.files.map(({ name }) => name)]).toEqual([
+    200,
+    files.map(({ name }: { name: string }) => name),
+  ]);
   exports = await startExports(env);
   const month = await queryCsv({ time_range: ['2024-03-01T00:00:00Z', '2024-04-01T00:00:00Z'] });
   expect(texts[0] + texts[1].slice(texts[1].indexOf('\n') + 1)).toBe(month);

@@ -73,7 +73,7 @@ export const PROBLEMS = {
   EXPORT_STATUS_ERROR: { status: 503, title: 'The database of exports does not answer', retryAfter: 2 },
   EXPORT_STATUS_METADATA_ERROR: { status: 503, title: 'What is kept of the export cannot be read', retryAfter: 60 },
   EXPORT_ARTIFACT_NOT_READY: { status: 409, title: 'The export has no artifact' },
-  EXPORT_ARTIFACT_SPLIT: { status: 409, title: 'The artifact is several files' },
+  EXPORT_ARTIFACT_SPLIT: { status: 303, title: 'The artifact is several files' },
   EXPORT_ARTIFACT_EXPIRED: { status: 404, title: 'The artifact was kept until its time was over' },
   EXPORT_ARTIFACT_MISSING: { status: 503, title: 'A file of the artifact is gone', retryAfter: 60 },
   EXPORT_ARTIFACT_METADATA_ERROR: {

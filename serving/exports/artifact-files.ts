@@ -1,14 +1,15 @@
 /** Files of an artifact as they are now, against what was written: they lie on a disk that others can reach too. */
 import { createHash } from 'node:crypto';
-import { type FileHandle, open, stat } from 'node:fs/promises';
+import { type FileHandle, lstat } from 'node:fs/promises';
 import { join } from 'node:path';
+import { openRegular } from '../../shared/files/regular-file.ts';
 import { Problem } from '../contract/problems.ts';
 import type { StoredArtifact, StoredFile } from './rows.ts';
 
 /** Names and sizes, and when they were last changed. @throws Problem */
 export async function checkFiles(directory: string, { files }: StoredArtifact): Promise<void> {
   for (const file of files) {
-    const found = await stat(join(directory, file.name)).catch(() => undefined);
+    const found = await lstat(join(directory, file.name)).catch(() => undefined);
     if (!found?.isFile()) throw missing(file);
     if (found.size !== file.bytes || Math.floor(found.mtimeMs) !== Math.floor(file.modified_ms)) throw altered(file);
   }
@@ -34,7 +35,7 @@ export class ProvedFiles {
 
   /** The caller closes it. @throws Problem */
   async open(directory: string, file: StoredFile): Promise<FileHandle> {
-    const handle = await open(join(directory, file.name), 'r').catch(() => {
+    const handle = await openRegular(join(directory, file.name)).catch(() => {
       throw missing(file);
     });
     try {

@@ -1,5 +1,5 @@
 /** Folders of artifacts: one an export, in it one a run, by its fence. Nothing a caller says ever becomes part of a path. */
-import { readdir, rm, rmdir } from 'node:fs/promises';
+import { lstat, readdir, rm, rmdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { assert } from '../../shared/errors.ts';
 import { isFinished } from './states.ts';
@@ -49,6 +49,8 @@ export class ExportPlaces {
 
   async #removeRuns(exportId: string, isUnneeded: (fence: number) => boolean): Promise<void> {
     const folder = this.#folder(exportId);
+    // What a link leads to is not ours.
+    if (!(await lstat(folder).catch(() => undefined))?.isDirectory()) return;
     const names = await readdir(folder).catch(() => []);
     for (const name of names) {
       const fence = RUN_FOLDER.exec(name)?.[1];

@@ -1,7 +1,7 @@
 /** Runs one export: its request is read again, its rights are asked again, its rows are what is proved now. */
 import { createHash } from 'node:crypto';
-import { readFile, stat } from 'node:fs/promises';
 import { basename } from 'node:path';
+import { openRegular } from '../../shared/files/regular-file.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import type { Json } from '../../shared/strict-json.ts';
 import { parseExport } from '../contract/export.ts';
@@ -47,13 +47,14 @@ async function storedOf({ manifest, manifestPath, files }: Artifact): Promise<St
 }
 
 async function manifestFile(path: string, rows: number): Promise<StoredFile> {
-  const bytes = await readFile(path);
+  await using file = await openRegular(path);
+  const bytes = await file.readFile();
   return {
     name: basename(path),
     day: null,
     row_count: rows,
     bytes: bytes.length,
     sha256: createHash('sha256').update(bytes).digest('hex'),
-    modified_ms: (await stat(path)).mtimeMs,
+    modified_ms: (await file.stat()).mtimeMs,
   };
 }

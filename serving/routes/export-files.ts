@@ -45,15 +45,21 @@ const FILE_TYPES = ['application/vnd.apache.parquet', 'text/csv'];
 const ROUTES: readonly FileRoute[] = [
   {
     path: `${PREFIX}/:export_id/artifact`,
-    pick: ({ artifact }) => {
+    pick: ({ exportId, artifact }) => {
       const { files, split } = artifact!;
       if (split === 'none') return files[0];
-      throw new Problem('EXPORT_ARTIFACT_SPLIT', `It is ${files.length} files; the status names the path of each.`);
+      throw new Problem(
+        'EXPORT_ARTIFACT_SPLIT',
+        `It is ${files.length} files; its manifest and its status list them.`,
+        {
+          headers: { Location: `${PREFIX}/${exportId}/manifest` },
+        },
+      );
     },
     problems: ['EXPORT_ARTIFACT_SPLIT'],
     doc: {
       summary: 'The file of an export',
-      doc: 'Its bytes are hashed before any of them is sent. A download that broke off goes on with `Range: bytes=n-` and `If-Range` with the `ETag`, which is the checksum. `HEAD` tells size and checksum alone.',
+      doc: 'Its bytes are hashed before any of them is sent. A download that broke off goes on with `Range: bytes=n-` and `If-Range` with the `ETag`, which is the checksum. `HEAD` tells size and checksum alone. An artifact of several files is none of them: the answer is 303, and `Location` leads to the manifest, which lists them.',
       content: FILE_TYPES,
     },
   },

@@ -1,6 +1,7 @@
 /** Deletes whole segments that are older than the floor, and records that it did and where what is left begins. */
-import { readFile, rm, stat } from 'node:fs/promises';
+import { rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
+import { openRegular } from '../files/regular-file.ts';
 import { type AuditRecord, SEGMENTS_PRUNED } from './records.ts';
 import { chainsIn, segmentsOf } from './witness.ts';
 import { AuditWriter } from './writer.ts';
@@ -48,7 +49,8 @@ export async function pruneAudit(
 /** Undefined where the segment is not as it was written: that is for `verify` to tell, and nothing is deleted. */
 async function lastRecord(path: string): Promise<AuditRecord | undefined> {
   try {
-    const lines = (await readFile(path, 'utf8')).split('\n');
+    await using file = await openRegular(path);
+    const lines = (await file.readFile('utf8')).split('\n');
     const last = lines.at(-1) === '' ? lines.at(-2) : undefined;
     return last === undefined ? undefined : (JSON.parse(last) as AuditRecord);
   } catch {

@@ -2,8 +2,8 @@
  * Reads every chain of the audit log and says what is wrong with it: lines that are not what was written, records that
  * are missing inside, before or after what is there, chains that are gone.
  */
-import { createReadStream } from 'node:fs';
 import { join } from 'node:path';
+import { openRegular } from '../files/regular-file.ts';
 import {
   type AuditHead,
   type AuditRecord,
@@ -270,7 +270,8 @@ function isRecord({ chain, sequence, occurred_at, event, hash, payload }: AuditR
 /** Lines that have an end; what is left after the last goes to `rest`. */
 async function* linesOf(path: string, rest: Uint8Array[]): AsyncGenerator<string> {
   let left: Buffer = Buffer.alloc(0);
-  for await (const chunk of createReadStream(path) as AsyncIterable<Buffer>) {
+  await using file = await openRegular(path);
+  for await (const chunk of file.createReadStream({ autoClose: false }) as AsyncIterable<Buffer>) {
     left = left.length === 0 ? chunk : Buffer.concat([left, chunk]);
     let start = 0;
     for (let end = left.indexOf(0x0a); end >= 0; end = left.indexOf(0x0a, start)) {

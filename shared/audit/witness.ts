@@ -3,8 +3,9 @@
  * is cut or taken away later is missed by one that is still there.
  */
 import { createHash } from 'node:crypto';
-import { open, readdir } from 'node:fs/promises';
+import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
+import { openRegular } from '../files/regular-file.ts';
 import { type AuditHead, type AuditRecord, SEGMENT_NAME } from './records.ts';
 
 /** What a process that lost its power in the middle of a line left behind: seen, and no more than that. */
@@ -64,7 +65,7 @@ export const unfinishedOf = (rest: Uint8Array): Unfinished => ({
 });
 
 async function tailOf(path: string): Promise<Buffer> {
-  const file = await open(path, 'r');
+  const file = await openRegular(path);
   try {
     const { size } = await file.stat();
     const length = Math.min(size, TAIL_BYTES);

@@ -1,8 +1,8 @@
 /** The manifest: written beside the files, read back to know an artifact again. */
 import { createHash } from 'node:crypto';
-import { createReadStream } from 'node:fs';
-import { open, readFile, stat } from 'node:fs/promises';
+import { lstat, open } from 'node:fs/promises';
 import { join } from 'node:path';
+import { NotRegularFile, openRegular } from '../../../shared/files/regular-file.ts';
 import type { Window } from '../../read/types.ts';
 import { artifactFault } from './faults.ts';
 import type { Artifact, Manifest, ManifestFile, ManifestWindow, WrittenFile } from './types.ts';
@@ -51,21 +51,23 @@ export async function writeManifest(directory: string, manifest: Manifest): Prom
 export async function readArtifact(directory: string): Promise<Artifact | undefined> {
   const manifestPath = join(directory, MANIFEST_NAME);
   try {
-    const manifest = JSON.parse(await readFile(manifestPath, 'utf8')) as Manifest;
+    await using opened = await openRegular(manifestPath);
+    const manifest = JSON.parse(await opened.readFile('utf8')) as Manifest;
     if (manifest.manifest_version !== VERSION) return undefined;
     const files = await Promise.all(manifest.files.map((file) => writtenFile(directory, file)));
     if (files.some((file) => file === undefined)) return undefined;
     return { manifest, manifestPath, files: files as WrittenFile[] };
   } catch (error) {
-    if (error instanceof SyntaxError || (error as { code?: unknown }).code === 'ENOENT') return undefined;
+    if (error instanceof SyntaxError || isGone(error)) return undefined;
     throw artifactFault(error);
   }
 }
 
 async function writtenFile(directory: string, file: ManifestFile): Promise<WrittenFile | undefined> {
   const path = join(directory, file.name);
-  const { size, mtimeMs } = await stat(path);
-  return size === file.bytes ? { ...file, path, modifiedMs: mtimeMs } : undefined;
+  const found = await lstat(path);
+  const { size, mtimeMs } = found;
+  return found.isFile() && size === file.bytes ? { ...file, path, modifiedMs: mtimeMs } : undefined;
 }
 
 /** Whether the files hold what the manifest says, byte for byte. Reads all of them. */
@@ -73,12 +75,17 @@ export async function isIntact({ manifest, files }: Artifact): Promise<boolean> 
   for (const { path, sha256 } of files) {
     const digest = createHash('sha256');
     try {
-      for await (const chunk of createReadStream(path)) digest.update(chunk as Buffer);
+      await using opened = await openRegular(path);
+      for await (const chunk of opened.createReadStream({ autoClose: false })) digest.update(chunk as Buffer);
     } catch (error) {
-      if ((error as { code?: unknown }).code === 'ENOENT') return false;
+      if (isGone(error)) return false;
       throw artifactFault(error);
     }
     if (digest.digest('hex') !== sha256) return false;
   }
   return digestOf(manifest.files) === manifest.sha256;
 }
+
+/** Nothing is there, or something that is none of ours. */
+const isGone = (error: unknown): boolean =>
+  error instanceof NotRegularFile || (error as { code?: unknown }).code === 'ENOENT';

@@ -3,7 +3,8 @@
  * under the final name or all of it.
  */
 import { randomBytes } from 'node:crypto';
-import { mkdir, open, readdir, rename, rm } from 'node:fs/promises';
+import { constants } from 'node:fs';
+import { lstat, mkdir, open, readdir, rename, rm } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { ArtifactFault, artifactFault } from './faults.ts';
 
@@ -38,6 +39,7 @@ export class Place implements AsyncDisposable {
    */
   static async create(directory: string): Promise<Place> {
     try {
+      await requireFolder(dirname(directory));
       for (const left of await partials(directory)) await rm(left, { recursive: true, force: true, ...RETRY });
       const path = `${directory}${MARK}${randomBytes(6).toString('hex')}`;
       // With its parent, which a sweep removes whenever it finds it empty.
@@ -88,8 +90,18 @@ export async function removeArtifact(directory: string): Promise<void> {
     await rm(left, { recursive: true, force: true, ...RETRY });
 }
 
+/** Not there yet, or a folder: what a link leads to is not ours to write to, or to clear. @throws ArtifactFault */
+async function requireFolder(path: string): Promise<void> {
+  const found = await lstat(path).catch((error) => {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
+    throw error;
+  });
+  if (found && !found.isDirectory()) throw new ArtifactFault('not_writable');
+}
+
 async function syncDirectory(path: string): Promise<void> {
-  const handle = await open(path, 'r');
+  // Without the flag the open of a pipe in its place would wait for ever.
+  const handle = await open(path, constants.O_RDONLY | constants.O_DIRECTORY);
   try {
     await handle.sync();
   } finally {
