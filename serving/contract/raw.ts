@@ -6,7 +6,7 @@ import type { Window } from '../read/types.ts';
 import type { ContractFault } from './problems.ts';
 import { asOfFaults, latestWindow, randomWindow, repeatFaults, seedFaults, selectorFaults } from './rules.ts';
 import { asOf, type Columns, instant, integer, latestRows, randomRows, randomSeed } from './shapes.ts';
-import { ceilMs, type Instant, parseInstant } from './time.ts';
+import { ceilMs, type Instant, LAST_MS, parseInstant } from './time.ts';
 
 export const pinnedView = {
   view_id: z
@@ -75,7 +75,8 @@ interface Selected {
 export function windowOf(data: Selected): Window {
   if (data.time_range) {
     const [start, end] = data.time_range;
-    return { kind: 'range', fromMs: ceilMs(start), toMs: ceilMs(end) };
+    // An end finer than a millisecond may round up to the year 10000.
+    return { kind: 'range', fromMs: Math.min(ceilMs(start), LAST_MS), toMs: Math.min(ceilMs(end), LAST_MS) };
   }
   if (data.n_rows !== undefined) return latestWindow(data.n_rows, 'n_rows');
   if (data.n_random !== undefined) return randomWindow(data.n_random, data.random_seed, 'n_random');

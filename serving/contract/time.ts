@@ -11,8 +11,8 @@ export interface Instant {
 const PATTERN =
   /^(\d{4})-(\d{2})-(\d{2})T(\d{2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,18}))?)?(?:Z|([+-])(\d{2})(?::?(\d{2}))?)$/;
 
-/** Years of four digits, in UTC: what the contract's own timestamps can say. */
-const FIRST_MS = Date.parse('0000-01-01T00:00:00Z');
+/** Years 0001 to 9999, in UTC: what the contract's own timestamps can say. PostgreSQL has no year 0. */
+const FIRST_MS = Date.parse('0001-01-01T00:00:00Z');
 /** The last moment of them; no row is as late. */
 export const LAST_MS = Date.parse('9999-12-31T23:59:59.999Z');
 

@@ -42,6 +42,8 @@ export interface PlanContext {
   readonly searched: readonly Part[];
   /** Rows of before the window that are still valid when it begins, where they are not in its parts. */
   readonly carried: readonly SeriesRow[];
+  /** Start of the window, no earlier than the first proved row; undefined where it has none. */
+  readonly startMs: number | undefined;
   /** End of the window; infinite where it has none. */
   readonly endMs: number;
 }
@@ -52,10 +54,13 @@ export type LiveContext = PlanContext & { readonly session: Session };
 export function contextOf(request: ReadRequest, snapshot: Snapshot): PlanContext {
   const coverage = admittedBy(snapshot.coverage, request.filters);
   const { window } = request;
+  const given = window.kind === 'range' ? window.fromMs : undefined;
+  // Arithmetic with a start far back would leave the years that the database knows, and no row lies there.
+  const startMs = given === undefined || !coverage.extent ? undefined : Math.max(given, coverage.extent.from);
   const endMs = (window.kind === 'range' ? window.toMs : undefined) ?? Number.POSITIVE_INFINITY;
   const series = admittedSeries(request, snapshot);
-  const relation = new Relation(request, { coverage, snapshot, series, endMs });
-  const context = { request, snapshot, coverage, relation, series, carried: [], endMs };
+  const relation = new Relation(request, { coverage, snapshot, series, startMs, endMs });
+  const context = { request, snapshot, coverage, relation, series, carried: [], startMs, endMs };
   return withParts(context, boundsOf(coverage, window));
 }
 

@@ -42,6 +42,8 @@ export interface RelationFacts {
   readonly snapshot: Snapshot;
   /** Of a dataset of many series: those whose rows are read. */
   readonly series: readonly Series[];
+  /** Start of the window, no earlier than the first proved row; undefined where it has none. */
+  readonly startMs: number | undefined;
   /** End of the window; infinite where it has none. */
   readonly endMs: number;
 }
@@ -295,8 +297,7 @@ export class Relation {
 
   /** A state that was there before begins with the window. */
   #validFrom(): string {
-    const { window } = this.#request;
-    const start = window.kind === 'range' ? window.fromMs : undefined;
+    const { startMs: start } = this.#facts;
     return start === undefined ? 't.aligned_at_utc' : `greatest(t.aligned_at_utc, ${this.literal(start)})`;
   }
 
