@@ -9,7 +9,7 @@ import { gzipSync } from 'node:zlib';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { generateLines } from '../pipelines/sources/exchange_c/generate.ts';
 import { eventId } from '../shared/events/event-id.ts';
-import { datasetOf } from '../shared/registry/index.ts';
+import { DATASETS, datasetOf } from '../shared/registry/index.ts';
 import { csvOf, DATASET, documentPath, memberName, ROOT, System, startCli, writeDocument } from './support/pipeline.ts';
 import { type Answer, eventually, OWN_MATRIX, type Serving, startServing } from './support/serving.ts';
 import { createPrivateStack, createTestEnv, execute } from './support/stack.ts';
@@ -184,7 +184,6 @@ describe('an event', () => {
       'x',
       '1'.repeat(18),
       '9'.repeat(400),
-      '%00',
       '%27',
       '1%2F2',
     ];
@@ -197,12 +196,28 @@ describe('an event', () => {
     expect((await ask(1000, { query: '?partition=2023-12-31' })).json.detail).toMatch(
       /^No proved partition 2023-12-31 /,
     );
-    for (const partition of ['2024-01-02', '2023-12-31', 'x', '%00', "'"]) {
+    for (const partition of ['2024-01-02', '2023-12-31', 'x', "'"]) {
       const found = await ask(1000, { query: `?partition=${partition}` });
       expect(outcome(found), partition).toEqual([404, 'LINEAGE_OFFSET_NOT_FOUND']);
     }
     expect((await ask(1000, { query: `?partition=${DAYS[0]}` })).status).toBe(200);
   });
+});
+
+test('a NUL in the offset of a transaction reached the database, which refused the statement', async () => {
+  const TRANSACTIONS = 'bitcoin_block_transactions';
+  const found = await ask('1:0:ab%00', { dataset: TRANSACTIONS });
+  expect(outcome(found)).toEqual([409, 'QUERY_CONTRACT_ERROR']);
+  expect(found.json.errors).toEqual([{ pointer: '{offset}', message: 'must be Unicode text without NUL' }]);
+  for (const dataset of DATASETS.keys()) {
+    for (const offset of ['%00', '1%00', '1:0:%00', '1:0:a%00b']) {
+      expect(outcome(await ask(offset, { dataset })), dataset).toEqual([409, 'QUERY_CONTRACT_ERROR']);
+    }
+    const named = await ask('1', { dataset, query: '?partition=2024-01-01%00' });
+    expect([...outcome(named), named.json.errors[0].pointer]).toEqual([409, 'QUERY_CONTRACT_ERROR', '?partition']);
+    // What is no text at all in the URL is text by then, and simply not there.
+    expect([409, 404]).toContain((await ask('1:0:%ff', { dataset })).status);
+  }
 });
 
 describe('an offset that several partitions hold', () => {

@@ -179,14 +179,16 @@ function parseValue(field: Field, value: Json | undefined): Value | string {
       return typeof value === 'string' && UUID.test(value) ? { param: uuid(value) } : 'must be a UUID';
     case 'string':
       if (typeof value !== 'string') return 'must be a string';
-      return isStorableText(value) ? { param: text(value), text: value } : 'must be Unicode text without NUL';
+      return isStorableText(value) ? { param: text(value), text: value } : TEXT_RULE;
     case 'json':
       return 'cannot be filtered';
   }
 }
 
+export const TEXT_RULE = 'must be Unicode text without NUL';
+
 /** PostgreSQL's text has no NUL and no lone surrogates: such a value could not even be asked for. */
-const isStorableText = (value: string) => !value.includes('\0') && value.isWellFormed();
+export const isStorableText = (value: string) => !value.includes('\0') && value.isWellFormed();
 
 /** The [from, to) in ms that a comparison leaves open. */
 function instantBounds(op: Comparison, { ms, exact }: Instant): Filter['bounds'] {

@@ -4,6 +4,7 @@ import { codeOf } from '../../shared/errors.ts';
 import { AmbiguousEvent, type FoundEvent, findEvent, type RunRows } from '../../shared/lineage/find-event.ts';
 import { DATASET_KEYS, type DatasetDefinition, type DatasetKey } from '../../shared/registry/index.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
+import { isStorableText, TEXT_RULE } from '../contract/filters.ts';
 import { Problem, type ProblemCode } from '../contract/problems.ts';
 import { Params, text } from '../db/params.ts';
 import type { Inspector } from '../discovery/inspector.ts';
@@ -11,7 +12,7 @@ import { describeEvent, lineageAnswer } from '../discovery/lineage-answer.ts';
 import type { LogReader } from '../discovery/log-reader.ts';
 import { answerJson, requireJson } from '../http/answer.ts';
 import { backendToken } from '../http/key.ts';
-import { datasetParam, queryParams } from '../http/params.ts';
+import { contractProblem, datasetParam, queryParams } from '../http/params.ts';
 import type { Route } from '../http/routes.ts';
 import type { Slots } from '../limits/slots.ts';
 import { CATALOG_PROBLEMS, RIGHTS_PROBLEMS, type RouteDoc, SYNTHETIC_HEADER } from '../openapi/route-doc.ts';
@@ -30,6 +31,7 @@ const parameters = z.strictObject({
   partition: z
     .string()
     .min(1, { error: 'must name a partition' })
+    .refine(isStorableText, { error: TEXT_RULE })
     .optional()
     .describe('Which partition, where several hold the offset.'),
 });
@@ -75,6 +77,7 @@ export function lineageRoute({ inspector, rights, log, slots }: LineageDeps): Ro
       requireJson(request);
       const dataset = datasetParam(params.dataset);
       const { partition } = queryParams(url, parameters);
+      if (!isStorableText(params.offset)) throw contractProblem([{ pointer: '{offset}', message: TEXT_RULE }]);
       const grant = checkRights(rights, dataset.key, backendToken(request));
       const admit = admission(grant, dataset);
       const look = <T>(work: (session: Session) => Promise<T>) =>

@@ -22,7 +22,7 @@ const part = (sql: string, number: number) => `split_part(${sql}, ':', ${number}
 const ORDERS: Readonly<Record<OffsetRule['order'], Order>> = {
   numeric: { pattern: /^(?:0|[1-9]\d{0,17})$/, value: (sql) => `(${sql})::int8` },
   place: {
-    pattern: /^\d{1,18}:\d{1,18}:./,
+    pattern: /^\d{1,18}:\d{1,18}:[^\0]+$/,
     value: (sql) => `(${part(sql, 1)}::int8, ${part(sql, 2)}::int8)`,
   },
   // PostgreSQL's text holds no NUL, and would refuse the statement rather than find nothing.

@@ -233,7 +233,9 @@ export const GET_ROUTES: readonly GetRoute[] = [
     outcomes(visit, world, token) {
       const key = datasetOf(visit);
       if (!key) return [NO_DATASET];
-      if (!areRight(visit.params, { partition: (text) => text !== '' })) return [CONTRACT];
+      const hasNul = decoded(visit.segments.offset)?.includes('\0');
+      const isPartition = (text: string) => text !== '' && !text.includes('\0');
+      if (hasNul || !areRight(visit.params, { partition: isPartition })) return [CONTRACT];
       const refused = refusal(world, key, token);
       if (refused) return [refused];
       // Rows were put in place without a log, so an offset that is stored cannot be followed to the end.
