@@ -294,6 +294,40 @@ describe('sources', () => {
     expect(json.freshness).toBeNull();
   });
 
+  test('the days after the last market day are expected as little as those between two', async () => {
+    const friday = '2024-02-09T00:00:00Z';
+    const [saturday, sunday, monday] = ['2024-02-10', '2024-02-11', '2024-02-12'].map((day) => `${day}T00:00:00.000Z`);
+    // What is kept of a Friday's capture: it covers the time until Monday, the next day that is expected.
+    const days = [7, 8, 9].map((day) => `2024-02-0${day}T00:00:00Z`);
+    const run = { sourceId: ONE, span: [at(days[0]), at(monday)] as const, times: days, through: saturday };
+    await using own = await createMigratedEnv();
+    await loadWorld(own.databaseUrl, worldOf(KEY, [run], metric));
+    await using fresh = await startServing({ databaseUrl: own.databaseUrl, now: () => at('2024-02-11T12:00:00Z') });
+    const ask = (mode: string, from: string, to: string) =>
+      fresh.query({ sources: [KEY], mode, ...window(from, to), ...only(ONE) });
+    const codes = (answer: { json: { warnings: { code: string }[] } }) => answer.json.warnings.map(({ code }) => code);
+    for (const mode of ['native', 'aligned_1s']) {
+      expect(codes(await ask(mode, days[0], sunday))).not.toContain('WINDOW_EXCEEDS_PROVED_COVERAGE');
+      const past = await ask(mode, days[0], '2024-02-13T00:00:00Z');
+      const warning = past.json.warnings.find(
+        ({ code }: { code: string }) => code === 'WINDOW_EXCEEDS_PROVED_COVERAGE',
+      );
+      expect(warning.details).toMatchObject({
+        gaps: [{ start: monday, end: '2024-02-13T00:00:00.000Z' }],
+        proved_through: saturday,
+      });
+    }
+    const alone = await ask('aligned_1s', saturday, sunday);
+    expect(alone.json.rows).toMatchObject([
+      { aligned_at_utc: '2024-02-09T00:00:00.000Z', valid_from_utc: saturday, valid_to_utc_exclusive: sunday },
+    ]);
+    expect(alone.json.freshness.as_of_utc).toBe(saturday);
+    const open = await fresh.query({ sources: [KEY], mode: 'aligned_1s', filters: only(ONE).filters });
+    expect(open.json.rows.at(-1).valid_to_utc_exclusive).toBe(monday);
+    expect((await ask('aligned_1s', monday, '2024-02-13T00:00:00Z')).status).toBe(404);
+    expect((await ask('native', friday, saturday)).json.row_count).toBe(1);
+  });
+
   test('a state holds until the next, until a gap, or until what is known', async () => {
     const { json } = await serving.query({
       sources: [KEY],

@@ -6,8 +6,10 @@ import type { Window } from './types.ts';
 
 const SECOND_MS = 1000;
 
-/** Proved time without a gap: from its first row to what is proved through. */
+/** Proved time without a gap: from its first row to what is proved through, or to the next partition that is expected. */
 export interface Run extends Range {
+  /** What is proved through. Of captures the next may be expected later: no market day lies between. */
+  readonly through: number;
   /** Rows of the run lie before this: block times go past what is proved through. */
   readonly rowsTo: number;
   /** In the unit of the partition: heights; epoch ms of everything else. */
@@ -61,7 +63,7 @@ export function admittedBy(coverage: Coverage, filters: readonly Filter[]): Cove
 
 /** Exclusive end of what is proved: of several sources the one that is furthest behind. */
 export function provedThrough({ sources }: Coverage): number | undefined {
-  const ends = sources.flatMap(({ runs }) => runs.at(-1)?.to ?? []);
+  const ends = sources.flatMap(({ runs }) => runs.at(-1)?.through ?? []);
   return ends.length === 0 ? undefined : Math.min(...ends);
 }
 

@@ -2,6 +2,7 @@
 import { parseMultirange } from '../../shared/db/ranges.ts';
 import type { DatasetDefinition, Mode } from '../../shared/registry/index.ts';
 import { seriesValues } from '../../shared/registry/series.ts';
+import type { PartitionKind } from '../../shared/registry/types.ts';
 import { int2, int8, type Params } from '../db/params.ts';
 import type { RowSink, Step, Wire } from '../db/wire.ts';
 import type { Statement } from '../db/wire-messages.ts';
@@ -157,10 +158,15 @@ export class Look {
       const proved = parseMultirange(provedText);
       const sources: readonly SourceRuns[] =
         partition.kind === 'file_day'
-          ? [{ sourceId: '', runs: proved.map((range) => ({ ...range, rowsTo: range.to, span: range })) }]
+          ? [
+              {
+                sourceId: '',
+                runs: proved.map((range) => ({ ...range, through: range.to, rowsTo: range.to, span: range })),
+              },
+            ]
           : [...Map.groupBy(spans, ([sourceId]) => sourceId!)].map(([sourceId, rows]) => ({
               sourceId,
-              runs: rows.map((row) => runOf(row, this.#mode)),
+              runs: rows.map((row) => runOf(row, this.#mode, partition.kind)),
             }));
       parsed = { text, coverage: coverageOf(partition.kind, { synthetic, proved, sources }) };
       parsedCoverage.set(place, parsed);
@@ -170,12 +176,14 @@ export class Look {
 }
 
 /** A row of `spansStatement`. */
-function runOf([, lower, upper, from, to, through]: TextRow, mode: Mode): Run {
+function runOf([, lower, upper, from, to, through]: TextRow, mode: Mode, kind: PartitionKind['kind']): Run {
   // The second of a snapshot begins before it.
   const start = mode === 'native' ? Number(from) : Math.floor(Number(from) / 1000) * 1000;
   return {
     from: start,
-    to: Number(through),
+    // The span of a capture ends with the next market day: until then nothing is missing, and the last state holds.
+    to: kind === 'capture' ? Math.max(Number(through), Number(upper)) : Number(through),
+    through: Number(through),
     rowsTo: Number(to),
     span: { from: Number(lower), to: Number(upper) },
   };
