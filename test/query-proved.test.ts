@@ -69,6 +69,30 @@ describe('warnings', () => {
     ).toEqual(['WINDOW_LATEST_ROWS_MUTABLE', 'ALIGNED_FRESHNESS_STALE']);
   });
 
+  test('a 404 for a window inside a gap said that a range is proved which contains the window', async () => {
+    const gap = '2024-03-03T00:00:00.000Z to 2024-03-04T00:00:00.000Z';
+    const proved = `what is proved lies between ${iso(PROVED_FROM)} and ${iso(PROVED_TO)}`;
+    const details: string[] = [];
+    for (const body of [
+      { time_range: ['2024-03-03T06:00:00Z', '2024-03-03T07:00:00Z'] as const },
+      { mode: 'aligned_1s', time_range: ['2024-03-03T00:00:00Z', '2024-03-04T00:00:00Z'] as const },
+      { time_range: ['2024-03-02T23:59:59.999Z', '2024-03-03T07:00:00Z'] as const },
+      { time_range: ['2024-02-01T00:00:00Z', '2024-02-02T00:00:00Z'] as const },
+      { filters: [{ field: 'price', op: 'lt', value: 0 }] },
+    ] as Omit<Body, 'sources'>[]) {
+      const { status, json } = await ask(body);
+      expect(status).toBe(404);
+      details.push(json.detail);
+    }
+    expect(details).toEqual([
+      `Nothing of ${DATASET} is proved in the window; missing there is ${gap}.`,
+      `Nothing of ${DATASET} is proved in the window; missing there is ${gap}.`,
+      `No proved row of ${DATASET} lies in the window; missing there is ${gap}.`,
+      `Nothing of ${DATASET} is proved in the window; ${proved}.`,
+      `No proved row of ${DATASET} lies in the window and passes the filters; ${proved}.`,
+    ]);
+  });
+
   test('stale aligned rows: by the lag, for windows that reach past what is proved', async () => {
     const stale = await ask({ mode: 'aligned_1s', n_rows: 5 });
     expect(codes(stale)).toEqual(['WINDOW_LATEST_ROWS_MUTABLE', 'ALIGNED_FRESHNESS_STALE']);

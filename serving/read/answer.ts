@@ -1,4 +1,5 @@
 /** One answer in the making: what is said before its rows, the writer they go to, and what must hold after them. */
+import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import type { Warning } from '../contract/problems.ts';
 import { isoOf } from '../contract/time.ts';
 import type { RowSink, Wire } from '../db/wire.ts';
@@ -6,8 +7,10 @@ import type { Column } from '../rendering/cells.ts';
 import type { RowWriter } from '../rendering/representations.ts';
 import type { LiveContext, Plan, PlanContext } from './context.ts';
 import { checkCount, type RowCount } from './counted.ts';
+import { boundsOf, type Coverage } from './coverage.ts';
 import { ReadFault, StrictRefusal } from './faults.ts';
 import type { Freshness } from './freshness.ts';
+import { missingIn } from './gaps.ts';
 import type { Guard } from './guard.ts';
 import { type FreshnessRule, judge } from './judge.ts';
 import type { Session } from './session.ts';
@@ -117,9 +120,9 @@ export class Answer {
   }
 }
 
-/** For whom asks past what there is: what there is. */
+/** For whom asks where nothing is: what is missing there, or else what there is. */
 export function whyNoRows({ request, snapshot, coverage }: PlanContext, { parts }: Plan): string {
-  const { dataset, filters, asOfMs } = request;
+  const { dataset, filters, asOfMs, window } = request;
   const known = asOfMs === undefined ? '' : `, as it was known by ${isoOf(asOfMs)}`;
   if (!snapshot.coverage.extent) {
     return asOfMs === undefined
@@ -127,13 +130,18 @@ export function whyNoRows({ request, snapshot, coverage }: PlanContext, { parts 
       : `nothing of ${dataset.key} that is proved was known by ${isoOf(asOfMs)}`;
   }
   if (!coverage.extent) return `nothing of ${dataset.key} is proved of the sources that the filters name`;
-  // File days follow each other; of several sources, heights or snapshots it cannot be said that all between is proved.
-  const [is, and] =
-    dataset.native.scope.kind === 'window' ? ['proved is', 'to'] : ['what is proved lies between', 'and'];
-  const proved = `${is} ${isoOf(coverage.extent.from)} ${and} ${isoOf(coverage.extent.to)}${known}`;
+  const missing = window.kind === 'range' ? missingIn(coverage, boundsOf(coverage, window)) : undefined;
+  const proved = missing === undefined ? `${provedExtent(dataset, coverage)}${known}` : `missing there is ${missing}`;
   if (parts.length === 0) return `nothing of ${dataset.key} is proved in the window; ${proved}`;
   const passes = filters.length > 0 ? ' and passes the filters' : '';
   return `no proved row of ${dataset.key} lies in the window${passes}; ${proved}`;
+}
+
+/** Of file days without a gap all between is proved; of several sources, heights or snapshots that cannot be said. */
+function provedExtent(dataset: DatasetDefinition, { extent, sources }: Coverage): string {
+  const isOne = dataset.native.scope.kind === 'window' && sources[0]?.runs.length === 1;
+  const [is, and] = isOne ? ['proved is', 'to'] : ['what is proved lies between', 'and'];
+  return `${is} ${isoOf(extent!.from)} ${and} ${isoOf(extent!.to)}`;
 }
 
 /** A receiver may still ask for more when the rows have ended and the connection serves another read. */

@@ -67,13 +67,18 @@ export const gapsSince = (coverage: Coverage, from: number): Gap[] =>
     (gap) => gap.to > from,
   );
 
+/** The gaps between what is proved that a window reaches into, whole, in words. Undefined: it reaches into none. */
+export function missingIn(coverage: Coverage, window: Range): string | undefined {
+  const gaps = gapsSince(coverage, window.from).filter((gap) => gap.from < window.to);
+  return gaps.length === 0 ? undefined : describeAll(gaps);
+}
+
 /** More gaps than a person reads; the total tells of the rest. */
 const MAX_NAMED_GAPS = 100;
 
 export function coverageWarning(coverage: Coverage, gaps: readonly Gap[]): Warning[] {
   if (gaps.length === 0) return [];
   const [first] = gaps;
-  const more = gaps.length > 1 ? ` and ${gaps.length - 1} more` : '';
   const through = provedThrough(coverage);
   const begins =
     coverage.kind === 'snapshot' && coverage.extent && first.to <= coverage.extent.from
@@ -82,7 +87,7 @@ export function coverageWarning(coverage: Coverage, gaps: readonly Gap[]): Warni
   return [
     {
       code: 'WINDOW_EXCEEDS_PROVED_COVERAGE',
-      message: `The window holds time that is not proved: ${describe(first)}${more}${begins}.`,
+      message: `The window holds time that is not proved: ${describeAll(gaps)}${begins}.`,
       details: {
         gaps: gaps.slice(0, MAX_NAMED_GAPS).map(named),
         gaps_total: gaps.length,
@@ -101,6 +106,11 @@ const named = ({ from, to, sourceId, heights }: Gap) => ({
   ...(sourceId !== undefined && { source_id: sourceId }),
   ...(heights && { first_height: heights[0], last_height: finite(heights[1], Number) }),
 });
+
+function describeAll(gaps: readonly Gap[]): string {
+  const more = gaps.length > 1 ? ` and ${gaps.length - 1} more` : '';
+  return `${describe(gaps[0])}${more}`;
+}
 
 function describe({ from, to, sourceId, heights }: Gap): string {
   const start = finite(from, isoOf);
