@@ -165,7 +165,13 @@ export const LIMITS: readonly Limit[] = [
   of('Statement about exports', 'ms', 'serving/exports/store.ts', 'STATEMENT_TIMEOUT_MS'),
   of('Exports on a page', '', 'serving/routes/exports.ts', 'MAX_PAGE'),
   of('Segment of the audit log', 'bytes', 'shared/audit/writer.ts', 'MAX_SEGMENT_BYTES'),
-  of('Wrong keys recorded in a second', '', 'serving/exports/audit.ts', 'MAX_REFUSED_A_SECOND'),
+  of(
+    'Refusals of an address counted before the audit log has their number',
+    'ms',
+    'serving/exports/refused-runs.ts',
+    'REFUSED_RUN_MS',
+  ),
+  of('Addresses told apart in that time', '', 'serving/exports/refused-runs.ts', 'MAX_REFUSED_ADDRESSES'),
   of('Queue of exports', 'bytes', 'shared/nats/export-queue.ts', 'MAX_BYTES'),
   of('Running answers when the service stops', 'ms', 'serving/main.ts', 'GRACE_MS'),
 ];

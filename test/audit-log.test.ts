@@ -16,10 +16,13 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { ExportAudit } from '../serving/exports/audit.ts';
 import { pruneAudit } from '../shared/audit/prune.ts';
 import type { AuditHead, AuditRecord } from '../shared/audit/records.ts';
 import { verifyAudit } from '../shared/audit/verify.ts';
 import { AuditWriter } from '../shared/audit/writer.ts';
+import { createLogger } from '../shared/log/logger.ts';
+import { eventually } from './support/serving.ts';
 
 let base: string;
 beforeAll(async () => {
@@ -253,6 +256,97 @@ test('a full disk is a fault of the append; what was recorded stays whole, and r
   } finally {
     execFileSync('umount', ['-l', directory]);
   }
+});
+
+describe('refusals that anybody can cause do not fill it', () => {
+  const auditIn = (directory: string, refusedRunMs?: number) =>
+    new ExportAudit({
+      directory,
+      role: 'serving',
+      log: createLogger('silent', 'test'),
+      keepHead: async () => {},
+      refusedRunMs,
+    });
+  const factsFrom = (client_address: string, request_id = 'r') => ({ client_address, request_id, action: 'POST /v1' });
+
+  /** Its records but for the one that opened the chain; what is written verifies. */
+  async function recordsIn(directory: string): Promise<AuditRecord[]> {
+    expect((await verifyAudit(directory)).findings).toEqual([]);
+    const texts = await Promise.all((await files(directory)).map((path) => readFile(path, 'utf8')));
+    const lines = texts.join('').split('\n').slice(0, -1);
+    return lines.map((line) => JSON.parse(line) as AuditRecord).filter((record) => record.event !== 'chain_opened');
+  }
+
+  test('a thousand wrong keys from one address are the first and their number', async () => {
+    const directory = newFolder();
+    {
+      await using audit = auditIn(directory);
+      for (let sent = 1; sent <= 1000; sent++) await audit.refusedKey(factsFrom('192.0.2.1', `r${sent}`));
+      expect((await recordsIn(directory)).length).toBe(1);
+    }
+    const [first, run, ...more] = await recordsIn(directory);
+    expect(more).toEqual([]);
+    expect(first).toMatchObject({ event: 'export_access_refused', payload: factsFrom('192.0.2.1', 'r1') });
+    expect(run).toMatchObject({
+      event: 'export_access_refused',
+      payload: { client_address: '192.0.2.1', count: 1000, first_request_id: 'r1', last_request_id: 'r1000' },
+    });
+    expect(String(run.payload.first_at) <= String(run.payload.last_at)).toBe(true);
+  });
+
+  test('a single one is on record at once, and only once', async () => {
+    const directory = newFolder();
+    {
+      await using audit = auditIn(directory);
+      await audit.refusedKey(factsFrom('192.0.2.1'));
+      await audit.refusedKey(factsFrom('192.0.2.2'));
+      expect((await recordsIn(directory)).length).toBe(2);
+    }
+    expect((await recordsIn(directory)).map(({ payload }) => payload)).toEqual(
+      ['192.0.2.1', '192.0.2.2'].map((address) => factsFrom(address)),
+    );
+  });
+
+  test('ten thousand addresses are no more records than a few', async () => {
+    const directory = newFolder();
+    {
+      await using audit = auditIn(directory);
+      for (let sent = 0; sent < 20_000; sent++)
+        await audit.refusedKey(factsFrom(`2001:db8::${(sent >> 1).toString(16)}`));
+    }
+    const records = await recordsIn(directory);
+    const counted = records.filter(({ payload }) => typeof payload.count === 'number');
+    expect(records.length).toBeLessThan(40);
+    expect(counted.reduce((sum, { payload }) => sum + Number(payload.count), 0)).toBe(20_000);
+    expect(counted.filter(({ payload }) => payload.client_address === null).length).toBe(1);
+  });
+
+  test('contract faults are counted alike, by code; what was understood is recorded one by one', async () => {
+    const directory = newFolder();
+    const codes = ['EXPORT_CONTRACT_ERROR', 'EXPORT_AUTH_TOKEN_UNSUPPORTED', 'EXPORT_RIGHTS_INGEST_ONLY'] as const;
+    {
+      await using audit = auditIn(directory);
+      for (let sent = 0; sent < 50; sent++)
+        for (const code of codes) await audit.rejected(code, factsFrom('192.0.2.1'));
+    }
+    const records = await recordsIn(directory);
+    const countsOf = (code: string) =>
+      records.filter(({ payload }) => payload.code === code).map(({ payload }) => payload.count ?? 'one');
+    expect(countsOf('EXPORT_CONTRACT_ERROR')).toEqual(['one', 50]);
+    expect(countsOf('EXPORT_AUTH_TOKEN_UNSUPPORTED')).toEqual(['one', 50]);
+    expect(countsOf('EXPORT_RIGHTS_INGEST_ONLY')).toEqual(Array(50).fill('one'));
+  });
+
+  test('their number is on record when their time is over, and they begin anew', async () => {
+    const directory = newFolder();
+    await using audit = auditIn(directory, 50);
+    await Promise.all([1, 2, 3].map(() => audit.refusedKey(factsFrom('192.0.2.1'))));
+    const linesIn = async () => (await readFile((await files(directory))[0], 'utf8')).split('\n').length - 1;
+    await eventually(async () => (await linesIn()) === 3, 'the number is on record');
+    expect((await recordsIn(directory))[1].payload.count).toBe(3);
+    await audit.refusedKey(factsFrom('192.0.2.1'));
+    expect((await recordsIn(directory))[2].payload).toEqual(factsFrom('192.0.2.1'));
+  });
 });
 
 describe('prune', () => {

@@ -2,6 +2,8 @@
 import type { AuditPayload, AuditRecord } from '../../shared/audit/records.ts';
 import { AuditWriter } from '../../shared/audit/writer.ts';
 import type { Logger } from '../../shared/log/logger.ts';
+import type { ProblemCode } from '../contract/problems.ts';
+import { RefusedRuns } from './refused-runs.ts';
 import type { Transition } from './store.ts';
 
 export const AUDIT_EVENTS = {
@@ -22,14 +24,20 @@ export interface ExportAuditOptions {
   readonly role: string;
   readonly log: Logger;
   readonly now?: () => number;
+  /** How long refusals of an address are counted before their number is recorded. */
+  readonly refusedRunMs?: number;
   /** Keeps where the chain ends in another place than the log. */
   readonly keepHead: (chain: string, sequence: number, hash: string) => Promise<void>;
 }
 
 /** Heads are kept this often at most; what was recorded since is missed by nobody if it is cut off. */
 const HEAD_INTERVAL_MS = 500;
-/** Wrong keys in a second that are recorded one by one; the rest are counted. */
-const MAX_REFUSED_A_SECOND = 20;
+/** Refusals of requests that were not understood; all others are recorded one by one. */
+const COUNTED: ReadonlySet<ProblemCode> = new Set([
+  'NOT_ACCEPTABLE',
+  'EXPORT_CONTRACT_ERROR',
+  'EXPORT_AUTH_TOKEN_UNSUPPORTED',
+]);
 
 export class ExportAudit implements AsyncDisposable {
   readonly #writer: AuditWriter;
@@ -37,13 +45,16 @@ export class ExportAudit implements AsyncDisposable {
   #head: { readonly chain: string; readonly sequence: number; readonly hash: string } | undefined;
   #keeping: NodeJS.Timeout | undefined;
   #kept: Promise<void> = Promise.resolve();
-  #second = 0;
-  #refused = 0;
-  #uncounted = 0;
+  readonly #refusals: RefusedRuns;
 
   constructor(options: ExportAuditOptions) {
     this.#options = options;
-    const { directory, role, now } = options;
+    const { directory, role, now, refusedRunMs } = options;
+    this.#refusals = new RefusedRuns({
+      record: (event, payload) => this.note(event, null, payload),
+      now: now ?? Date.now,
+      runMs: refusedRunMs,
+    });
     this.#writer = new AuditWriter({
       directory,
       role,
@@ -81,17 +92,16 @@ export class ExportAudit implements AsyncDisposable {
     });
   }
 
-  /** A key that was missing or wrong. Whoever tries many must not fill the disk. */
+  /** A key that was missing or wrong. */
   async refusedKey(payload: AuditPayload): Promise<void> {
-    const second = Math.floor(performance.now() / 1000);
-    if (second !== this.#second) [this.#second, this.#refused] = [second, 0];
-    if (++this.#refused > MAX_REFUSED_A_SECOND) {
-      this.#uncounted++;
-      return;
-    }
-    const uncounted = this.#uncounted;
-    this.#uncounted = 0;
-    await this.note(AUDIT_EVENTS.refused, null, { ...payload, not_recorded_before: uncounted });
+    await this.#refusals.note(AUDIT_EVENTS.refused, payload);
+  }
+
+  /** A submit that was refused. */
+  async rejected(code: ProblemCode, facts: AuditPayload): Promise<void> {
+    const payload = { ...facts, code };
+    if (COUNTED.has(code)) await this.#refusals.note(AUDIT_EVENTS.rejected, payload);
+    else await this.note(AUDIT_EVENTS.rejected, null, payload);
   }
 
   #keep(): void {
@@ -104,6 +114,7 @@ export class ExportAudit implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
+    await this.#refusals[Symbol.asyncDispose]();
     await this.#writer[Symbol.asyncDispose]();
     clearTimeout(this.#keeping);
     if (this.#keeping !== undefined) this.#keep();

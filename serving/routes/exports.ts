@@ -96,7 +96,7 @@ function submitRoute(deps: ExportRouteDeps): Route {
           202,
         );
       } catch (error) {
-        if (error instanceof Problem) await audit.note(AUDIT_EVENTS.rejected, null, { ...facts, code: error.code });
+        if (error instanceof Problem) await audit.rejected(error.code, facts);
         throw error;
       }
     },
