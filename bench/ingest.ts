@@ -1,7 +1,8 @@
 /**
  * Ingest: a generated day of trades, ours end to end (zip on disk to proved and visible) beside `psql \copy` of the same
  * CSV into an equal hypertable with the same unique key. Alternating rounds, each on a day of its own, process starts
- * included; then a seven-day backfill of ours.
+ * included; then a seven-day backfill of ours. Before each measurement what was measured before is settled: no vacuum of
+ * one side's rows runs beside the other.
  *
  * Options: --dataset KEY (exchange_a_spot_trades), --rows N (3,500,000), --rounds N (5), --days N (7; 0 leaves the
  * backfill out), --json.
@@ -39,7 +40,7 @@ export async function run(argv: readonly string[]): Promise<void> {
   const vendor = join(directory, 'vendor');
   note(`generating ${rounds + days + 1} days of ${rows.toLocaleString('en-US')} trades`);
   const plan = await subject.generate(vendor, '2024-03-01', dayAfter('2024-03-01', rounds + days), rows);
-  await prepareBaseline(stack, subject);
+  await prepareBaseline(stack.databaseUrl, subject);
 
   const ours: Figures[] = [];
   const theirs: Figures[] = [];
@@ -48,9 +49,9 @@ export async function run(argv: readonly string[]): Promise<void> {
     const day = plan[round];
     const csv = join(directory, 'day.csv');
     await subject.unpack(vendor, day, csv);
-    await settle(stack);
+    await settle(stack.databaseUrl);
     const baseline = await measured(stack, rows, () => copyWithPsql(stack, subject, csv));
-    await settle(stack);
+    await settle(stack.databaseUrl);
     const tidemark = await measured(stack, rows, () => backfillDays(stack, subject, vendor, day, day));
     if (round > 0) {
       theirs.push(baseline);
@@ -64,7 +65,7 @@ export async function run(argv: readonly string[]): Promise<void> {
   const ratios = ours.map((figures, round) => figures.seconds / theirs[round].seconds);
   let week: Figures | undefined;
   if (days > 0) {
-    await settle(stack);
+    await settle(stack.databaseUrl);
     week = await measured(stack, rows * days, () =>
       backfillDays(stack, subject, vendor, plan[rounds + 1], plan[rounds + days]),
     );
@@ -126,8 +127,8 @@ const dayAfter = (day: string, count: number) =>
   new Date(Date.parse(`${day}T00:00:00Z`) + count * DAY_MS).toISOString().slice(0, 10);
 
 /** An equal hypertable: same columns, same chunks, the same unique key, in place as for any user of it. */
-async function prepareBaseline(stack: Stack, { table }: IngestSubject): Promise<void> {
-  await using client = await connect({ url: stack.databaseUrl, name: 'bench' });
+export async function prepareBaseline(databaseUrl: string, { table }: Pick<IngestSubject, 'table'>): Promise<void> {
+  await using client = await connect({ url: databaseUrl, name: 'bench' });
   await client.query('create extension if not exists timescaledb');
   await client.query(`create table baseline_trades (${table})`);
   await client.query(
@@ -136,9 +137,15 @@ async function prepareBaseline(stack: Stack, { table }: IngestSubject): Promise<
   await client.query('create unique index on baseline_trades ("timestamp", trade_id)');
 }
 
-/** Neither side pays for the other's dirty pages. */
-async function settle(stack: Stack): Promise<void> {
-  await using client = await connect({ url: stack.databaseUrl, name: 'bench' });
+/**
+ * Neither side pays for what the other left behind: rows that autovacuum would come for, and dirty pages. The baseline's
+ * rows are dropped, since each round is a day of its own; ours are vacuumed here, outside of what is measured. What a
+ * backfill of several days makes autovacuum do is then its own.
+ */
+export async function settle(databaseUrl: string): Promise<void> {
+  await using client = await connect({ url: databaseUrl, name: 'bench' });
+  await client.query('truncate baseline_trades');
+  await client.query('vacuum (analyze)');
   await client.query('checkpoint');
 }
 
