@@ -1,13 +1,8 @@
 /** The first 256 blocks of the real chain, from a real node, through the real command to rows that are served. */
 import { readFileSync } from 'node:fs';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import {
-  BitcoinSystem,
-  CHAIN_KEYS,
-  eachOfSix,
-  hasMainnetBlocks,
-  submitMainnetBlocks,
-} from './support/bitcoin-system.ts';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { BitcoinSystem, CHAIN_KEYS, eachOfSix, submitMainnetBlocks } from './support/bitcoin-system.ts';
+import { givenData } from './support/given.ts';
 import type { Json } from './support/pipeline.ts';
 import { startServing } from './support/serving.ts';
 
@@ -19,7 +14,7 @@ const DERIVED = [
   'bitcoin_circulating_supply',
 ];
 
-describe.skipIf(!hasMainnetBlocks)('chain main', () => {
+givenData('bitcoin/mainnet-blocks-1-256.bz2').describe('chain main', () => {
   let bitcoin: BitcoinSystem;
   beforeAll(async () => {
     bitcoin = await BitcoinSystem.create({ chain: 'main', configuration: ['maxtipage=99999999999'] });

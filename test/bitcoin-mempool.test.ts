@@ -25,6 +25,7 @@ import {
 import { displayHash } from '../pipelines/sources/bitcoin/wire/hash.ts';
 import { encodeRecord, recordsOf } from '../shared/frame/records.ts';
 import { createNode, rpcOf } from './support/bitcoin.ts';
+import { givenData } from './support/given.ts';
 import { makeCoins, startChain } from './support/regtest.ts';
 import { startRpcProxy } from './support/rpc-proxy.ts';
 
@@ -157,7 +158,7 @@ test('an entry that is no entry is refused while the node can still be asked, an
 });
 
 const RECORDED = '../shared/data/bitcoin/getrawmempool_true_regtest_2025-04.json';
-test.skipIf(!existsSync(RECORDED))('a recorded answer of another node', () => {
+givenData('bitcoin/getrawmempool_true_regtest_2025-04.json').test('a recorded answer of another node', () => {
   const [entry] = readMempoolAnswer(new JsonCursor(readFileSync(RECORDED))).entries;
   expect(entry).toEqual({
     txid: 'ece7a7280379ee681f692fa5b2e4c496a0c964f39cd9ecf879d537bb59c7c05c',

@@ -1,6 +1,5 @@
 /** Scripts as text, their kinds and addresses: the same as a real node says, for whatever bytes a script may be. */
 import { execFileSync } from 'node:child_process';
-import { existsSync } from 'node:fs';
 import fc from 'fast-check';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { TextWriter } from '../pipelines/sources/bitcoin/rows/text-writer.ts';
@@ -13,6 +12,7 @@ import { displayHash } from '../pipelines/sources/bitcoin/wire/hash.ts';
 import { WireReader } from '../pipelines/sources/bitcoin/wire/reader.ts';
 import { readTransaction, type Transaction } from '../pipelines/sources/bitcoin/wire/transaction.ts';
 import { createNode, rpcOf } from './support/bitcoin.ts';
+import { givenData } from './support/given.ts';
 
 type Chain = 'main' | 'regtest';
 const CHAINS: readonly Chain[] = ['main', 'regtest'];
@@ -180,7 +180,7 @@ test('pushes longer than a script may be, and scripts longer than may be run', a
 
 const MAGIC_AND_LENGTH = 8;
 const BUSY_BLOCK = '../shared/data/bitcoin/mainnet-block-277647.dat.bz2';
-test.skipIf(!existsSync(BUSY_BLOCK))('every script of a busy block of 2014', async () => {
+givenData('bitcoin/mainnet-block-277647.dat.bz2').test('every script of a busy block of 2014', async () => {
   const file = execFileSync('bzcat', [BUSY_BLOCK], { maxBuffer: 1 << 24 });
   const reader = new WireReader(file, (message) => new Error(message) as never, MAGIC_AND_LENGTH);
   const header = readHeader(reader);

@@ -5,18 +5,16 @@ import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import type { Browser } from 'playwright-core';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, expect, test } from 'vitest';
 import { brokenRules, CHROMIUM, lowContrast, nameless, openBrowser, openPage, tooWide } from './support/browser.ts';
+import { given } from './support/given.ts';
 import { csvOf, DATASET, ROOT, System, writeDocument } from './support/pipeline.ts';
 import { API_KEY, type Serving, startServing } from './support/serving.ts';
 
 const DAY = '2024-01-01';
 const ROWS = 3000;
 
-if (!CHROMIUM)
-  process.stderr.write('test/browser.test.ts: no Chromium on this machine, nothing is tried in a browser\n');
-
-describe.runIf(CHROMIUM)('in a browser', () => {
+given(CHROMIUM !== undefined, 'there is no Chromium').describe('in a browser', () => {
   let system: System;
   let serving: Serving;
   let browser: Browser;

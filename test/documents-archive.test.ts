@@ -14,6 +14,7 @@ import type { ErrorCode } from '../shared/error-codes.ts';
 import { TidemarkError } from '../shared/errors.ts';
 import { buildZip, type MemberSpec, type ZipSpec } from './support/broken-zip.ts';
 import { faultOf } from './support/faults.ts';
+import { givenData } from './support/given.ts';
 import { PATIENCE_MS } from './support/patience.ts';
 
 const NAME = 'trades.csv';
@@ -99,7 +100,7 @@ describe('a whole zip', () => {
     expect(pieces.length).toBeLessThanOrEqual(Math.ceil(content.length / 262_144) + 1);
   });
 
-  test.skipIf(!existsSync(SHARED_DATA))('real: the day has the rows it is known to have', async () => {
+  givenData('exchange_a').test('real: the day has the rows it is known to have', async () => {
     const expectedName = 'BTCUSDT-trades-2019-04-01.csv';
     const path = fileURLToPath(new URL('spot/daily/trades/BTCUSDT/BTCUSDT-trades-2019-04-01.zip', SHARED_DATA));
     const content = await contentOf(await openZipMember({ path, expectedName, maxUnpackedBytes: 20_000_000 }));
@@ -176,7 +177,7 @@ describe('a zip that is refused before its first byte', () => {
     }
   });
 
-  test.skipIf(!existsSync(SHARED_DATA))('the real truncated month', async () => {
+  givenData('exchange_a').test('the real truncated month', async () => {
     const path = fileURLToPath(new URL('broken/BTCUSDT-trades-2019-04.zip', SHARED_DATA));
     const fault = await refusedBy(openZip(path), 'SOURCE_TRUNCATED');
     expect(fault.message).toContain('3375104');

@@ -12,6 +12,7 @@ import { backoffMs, retryAfterMs, withAttempts } from '../pipelines/sources/docu
 import { documentName, isFollowed, urlBelow } from '../pipelines/sources/documents/urls.ts';
 import { documentFor } from '../pipelines/sources/exchange_a/fetch.ts';
 import { faultOf } from './support/faults.ts';
+import { givenData } from './support/given.ts';
 import { CHECKSUM_PATH, DAY, type FetchTrades, LIMITS, NAME, PATH, SYMBOL, vendorDay } from './support/vendor-day.ts';
 
 const SHARED_DATA = new URL('../../shared/data/exchange_a/', import.meta.url);
@@ -154,21 +155,18 @@ describe('a document in a folder', () => {
     await expect(document.assertUnchanged()).rejects.toMatchObject({ code: 'SOURCE_NOT_FOUND' });
   });
 
-  test.skipIf(!existsSync(SHARED_DATA))(
-    'the real archive: whole days are taken, the truncated month is refused',
-    async () => {
-      await using real = await vendor.fetch({ baseUrl: SHARED_DATA, period: '2019-04-01' });
-      expect(real.bytes).toBe(3_295_968);
-      const broken = 'BTCUSDT-trades-2019-04.zip';
-      const target = join(vendor.folder, 'broken/spot/monthly/trades/BTCUSDT', broken);
-      await mkdir(dirname(target), { recursive: true });
-      for (const suffix of ['', '.CHECKSUM'])
-        await copyFile(new URL(`broken/${broken}${suffix}`, SHARED_DATA), `${target}${suffix}`);
-      const baseUrl = pathToFileURL(join(vendor.folder, 'broken'));
-      const fault = await faultOf(vendor.fetch({ baseUrl, period: '2019-04' }), 'SOURCE_CHECKSUM_MISMATCH');
-      expect(fault.details).toMatchObject({ document: broken, bytes: 3_375_104 });
-    },
-  );
+  givenData('exchange_a').test('the real archive: whole days are taken, the truncated month is refused', async () => {
+    await using real = await vendor.fetch({ baseUrl: SHARED_DATA, period: '2019-04-01' });
+    expect(real.bytes).toBe(3_295_968);
+    const broken = 'BTCUSDT-trades-2019-04.zip';
+    const target = join(vendor.folder, 'broken/spot/monthly/trades/BTCUSDT', broken);
+    await mkdir(dirname(target), { recursive: true });
+    for (const suffix of ['', '.CHECKSUM'])
+      await copyFile(new URL(`broken/${broken}${suffix}`, SHARED_DATA), `${target}${suffix}`);
+    const baseUrl = pathToFileURL(join(vendor.folder, 'broken'));
+    const fault = await faultOf(vendor.fetch({ baseUrl, period: '2019-04' }), 'SOURCE_CHECKSUM_MISMATCH');
+    expect(fault.details).toMatchObject({ document: broken, bytes: 3_375_104 });
+  });
 });
 
 describe('addresses', () => {

@@ -2,13 +2,13 @@
 import { existsSync } from 'node:fs';
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, expect, test } from 'vitest';
 import { OPERATIONS } from '../pipelines/sources/etf/issuers/franklin-ezbc.ts';
 import { dayOf, documentOf, type IssuerServer, idOf, startIssuers } from './support/etf.ts';
+import { given } from './support/given.ts';
 import { type Json, System } from './support/pipeline.ts';
 
 const CHROMIUM = '/usr/bin/chromium';
-if (!existsSync(CHROMIUM)) console.warn(`skipped: pages in a browser, because there is no ${CHROMIUM}`);
 
 const DAY = '2026-03-05';
 
@@ -31,7 +31,7 @@ function askingFor(issuers: IssuerServer, document: string, names: readonly stri
     for (const at of ${JSON.stringify(names.map(at))}) fetch(at);</script></body></html>`;
 }
 
-describe.skipIf(!existsSync(CHROMIUM))('chromium', () => {
+given(existsSync(CHROMIUM), `there is no ${CHROMIUM}`).describe('chromium', () => {
   let system: System;
   let issuers: IssuerServer;
   beforeAll(async () => {

@@ -1,10 +1,11 @@
 /** Documents of funds through the real command: proved, served, and refused where they are not what they should be. */
-import { existsSync, readFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { ISSUERS } from '../pipelines/sources/etf/issuers/index.ts';
 import { Archives, dayOf, documentOf, idOf } from './support/etf.ts';
+import { givenData } from './support/given.ts';
 import { type Json, System } from './support/pipeline.ts';
 import { type Serving, startServing } from './support/serving.ts';
 
@@ -287,7 +288,7 @@ describe('verification', () => {
   });
 });
 
-describe.skipIf(!existsSync(REAL))('the real holdings file of IBIT', () => {
+givenData('etf/IBIT_holdings.csv').describe('the real holdings file of IBIT', () => {
   test('is proved and served: 822,736.649 BTC and 1,448,920,000 shares as of 2026-05-06', async () => {
     const funds = new Archives(join(system.env.dir, 'real'));
     await funds.write('IBIT', '2026-05-06', readFileSync(REAL), '2026-05-06/IBIT_holdings.csv');

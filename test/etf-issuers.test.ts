@@ -1,5 +1,5 @@
 /** The documents of ten issuers, good and bad. One row of the table is one issuer. */
-import { existsSync, readFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import Big from 'big.js';
 import { describe, expect, test } from 'vitest';
 import {
@@ -12,6 +12,7 @@ import {
 import { ISSUERS } from '../pipelines/sources/etf/issuers/index.ts';
 import { FACTS, type Metric, metricsOf } from '../pipelines/sources/etf/parse/facts.ts';
 import { TidemarkError } from '../shared/errors.ts';
+import { givenData } from './support/given.ts';
 
 interface Row {
   /** Of the table in docs/sources.md: metrics of a day. */
@@ -365,7 +366,7 @@ test('a past day without data is said to be one; the document is still no facts'
   expect(document.pathOf!('2026-03-05')).toMatch(/&asOfDate=20260305$/);
 });
 
-test.skipIf(!existsSync(REAL))('the real holdings file of one fund', () => {
+givenData('etf/IBIT_holdings.csv').test('the real holdings file of one fund', () => {
   const metrics = read('etf_ishares_ibit_daily', readFileSync(REAL, 'utf8'));
   expect(valuesOf(metrics)).toEqual({
     as_of_date: '2026-05-06',

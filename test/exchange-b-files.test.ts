@@ -1,12 +1,13 @@
 /** What only exchange B's files have: repeats, gaps, quote quantities that are made, the file day, real first rows. */
 import { createHash } from 'node:crypto';
-import { existsSync, readFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { exactProduct } from '../pipelines/sources/exchange_b/decode.ts';
 import { generateLines } from '../pipelines/sources/exchange_b/generate.ts';
 import { exactDecimal, fixed } from './support/decimals.ts';
+import { givenData } from './support/given.ts';
 import { runs } from './support/seed.ts';
 import { decimal, EXCHANGE_B, fileOf } from './support/trade-layouts.ts';
 import { decodeFile, factsOf, rawOf, refusalOf, runsOf } from './support/trades.ts';
@@ -110,7 +111,7 @@ describe('the quote quantity', () => {
   });
 });
 
-describe.skipIf(!existsSync(EXCERPTS))('real first rows', () => {
+givenData('exchange_b/excerpts').describe('real first rows', () => {
   const read = (name: string) => readFileSync(join(EXCERPTS, name));
 
   test('of 2024, and of 2026 with the later column and an exponent, are read', () => {

@@ -1,5 +1,5 @@
 /** What only exchange C's files have: any order, ids to be gathered, decimal seconds, zero sizes, a last column. */
-import { existsSync, readFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
@@ -9,6 +9,7 @@ import { HeldRows } from '../pipelines/sources/exchange_c/held-rows.ts';
 import type { DecodedItem } from '../pipelines/sources/types.ts';
 import { exchangeCSpotTrades } from '../shared/registry/datasets/exchange_c_spot_trades.ts';
 import { windowOf } from '../shared/registry/partitions.ts';
+import { givenData } from './support/given.ts';
 import { runs } from './support/seed.ts';
 import { decimal, EXCHANGE_C, fileOf } from './support/trade-layouts.ts';
 import { decodeFile, decodeInPieces, factsOf, rawOf, refusalOf, runsOf } from './support/trades.ts';
@@ -167,7 +168,7 @@ test('held rows are found in the order of their ids, equal ids in that of the fi
   }
 });
 
-describe.skipIf(!existsSync(EXCERPTS))('real first rows', () => {
+givenData('exchange_c/excerpts').describe('real first rows', () => {
   const read = (name: string) => readFileSync(join(EXCERPTS, name));
   const UUID = /line 2: trdMatchID must be m- followed by digits, found "[0-9a-f-]{36}"/;
   test.each([

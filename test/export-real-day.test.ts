@@ -1,11 +1,11 @@
 /** A real day from the vendor's document to artifacts, in both formats and modes, beside the query's rows in DuckDB. */
-import { existsSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, expect, test } from 'vitest';
 import { datasetOf, shapeOf } from '../shared/registry/index.ts';
 import { type ArtifactLab, type Artifacts, artifactLab } from './support/artifacts.ts';
+import { givenData } from './support/given.ts';
 import { DATASET, ROOT, System } from './support/pipeline.ts';
 import type { DuckDb } from './support/read-parquet.ts';
 import type { Serving } from './support/serving.ts';
@@ -13,12 +13,10 @@ import type { Serving } from './support/serving.ts';
 const REAL = join(ROOT, '..', 'shared', 'data', 'exchange_a');
 const DAY = '2019-04-01';
 const WINDOW = { time_range: ['2019-04-01T00:00:00Z', '2019-04-02T00:00:00Z'] };
-const present = existsSync(REAL);
-if (!present) console.warn(`skipped: the real documents of ${REAL} are not there`);
 
 const TYPES = { int64: 'bigint', float64: 'double', bool01: 'tinyint', timestamp_utc: 'timestamptz' } as const;
 
-describe.skipIf(!present)(`the real ${DAY}`, () => {
+givenData('exchange_a').describe(`the real ${DAY}`, () => {
   let system: System;
   let lab: ArtifactLab;
   let serving: Serving;

@@ -2,13 +2,13 @@
  * Trades and klines of a real day, from the vendor's document through ingest to the routes, beside DuckDB over the file;
  * and the same rows whichever way they are asked for.
  */
-import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
 import { pathToFileURL } from 'node:url';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, expect, test } from 'vitest';
 import { HistoricalData } from '../client/index.ts';
 import { datasetOf, shapeOf } from '../shared/registry/index.ts';
+import { givenData } from './support/given.ts';
 import { DATASET, documentPath, memberName, ROOT, System, unzip } from './support/pipeline.ts';
 import { READERS, type ReadBack } from './support/read-back.ts';
 import { API_KEY, type Serving, startServing } from './support/serving.ts';
@@ -16,10 +16,8 @@ import { duckdb, tradesOf } from './support/trade-oracle.ts';
 
 const REAL = join(ROOT, '..', 'shared', 'data', 'exchange_a');
 const DAY = '2019-04-01';
-const present = existsSync(REAL);
-if (!present) console.warn(`skipped: the real documents of ${REAL} are not there`);
 
-describe.skipIf(!present)(`the real ${DAY}`, () => {
+givenData('exchange_a').describe(`the real ${DAY}`, () => {
   let system: System;
   let serving: Serving;
   let trades: string;

@@ -1,7 +1,6 @@
 /** Lineage over HTTP: every event back to the vendor's bytes, with a real log behind it. */
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { existsSync } from 'node:fs';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
@@ -10,6 +9,7 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import { generateLines } from '../pipelines/sources/exchange_c/generate.ts';
 import { eventId } from '../shared/events/event-id.ts';
 import { DATASETS, datasetOf } from '../shared/registry/index.ts';
+import { givenData } from './support/given.ts';
 import { csvOf, DATASET, documentPath, memberName, ROOT, System, startCli, writeDocument } from './support/pipeline.ts';
 import { type Answer, eventually, OWN_MATRIX, type Serving, startServing } from './support/serving.ts';
 import { createPrivateStack, createTestEnv, execute } from './support/stack.ts';
@@ -375,10 +375,8 @@ describe('the log', () => {
 });
 
 const REAL = join(ROOT, '..', 'shared', 'data', 'exchange_a');
-const present = existsSync(REAL);
-if (!present) console.warn(`skipped: the real documents of ${REAL} are not there`);
 
-test.skipIf(!present)(
+givenData('exchange_a').test(
   'a real day: the bytes are the lines of the vendor’s file, the document is the vendor’s',
   async () => {
     await using own = await System.create();

@@ -7,13 +7,14 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { DuckDBInstance } from '@duckdb/node-api';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { givenData } from './support/given.ts';
 import {
   type ProviderServer,
   type ProviderSpec,
   type Publication,
   startMacroProvider,
 } from './support/macro-provider.ts';
-import { CSV_DIR, hasRealValues, metadataOf, type Revision, realProvider } from './support/macro-world.ts';
+import { CSV_DIR, metadataOf, type Revision, realProvider } from './support/macro-world.ts';
 import { type Json, System } from './support/pipeline.ts';
 import { eventually, type Serving, startServing } from './support/serving.ts';
 
@@ -29,7 +30,7 @@ const settingsOf = (provider: ProviderServer): Record<string, string> => ({
 
 const codesOf = (answer: { json: Json }) => answer.json.units.map(({ code }: Json) => code);
 
-describe.skipIf(!hasRealValues)('real values', () => {
+givenData('macro/fredgraph').describe('real values', () => {
   let system: System;
   let provider: ProviderServer;
   let serving: Serving;

@@ -1,5 +1,5 @@
 /** The macro provider's answers to vintages: recorded ones, a server of its protocol with all its refusals, any windows. */
-import { existsSync, readFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -17,6 +17,7 @@ import { explain, type TidemarkError } from '../shared/errors.ts';
 import type { Logger } from '../shared/log/logger.ts';
 import { macroSeriesMetrics } from '../shared/registry/datasets/macro_series_metrics.ts';
 import { faultOf } from './support/faults.ts';
+import { givenData } from './support/given.ts';
 import {
   observationsIn,
   type ProviderServer,
@@ -296,7 +297,7 @@ test('a value said from a day on that is no vintage is refused: its partition wa
 });
 
 const RECORDED = new URL('../../shared/data/macro/api_json/', import.meta.url);
-describe.skipIf(!existsSync(RECORDED))('recorded answers', () => {
+givenData('macro/api_json').describe('recorded answers', () => {
   const recorded = (name: string) => readFileSync(new URL(name, RECORDED), 'utf8');
   const as = (seriesId: string, more: Partial<MacroSeries> = {}): MacroSeries => ({ ...UNRATE, seriesId, ...more });
   const HISTORY =

@@ -2,7 +2,7 @@
 import { execFile, execFileSync } from 'node:child_process';
 import { promisify } from 'node:util';
 import type { Browser, Locator, Page } from 'playwright-core';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, expect, test } from 'vitest';
 import { connect } from '../shared/db/connect.ts';
 import { migrate } from '../shared/db/migrate.ts';
 import {
@@ -16,6 +16,7 @@ import {
   type Watched,
 } from './support/browser.ts';
 import { exportSettings } from './support/exports.ts';
+import { given } from './support/given.ts';
 import { csvOf, DATASET, ROOT, System, writeDocument } from './support/pipeline.ts';
 import { API_KEY, eventually, type Serving, startServing } from './support/serving.ts';
 import { createTestEnv, execute } from './support/stack.ts';
@@ -24,9 +25,7 @@ import { createTestEnv, execute } from './support/stack.ts';
 const DAYS = ['2024-01-01', '2024-01-02', '2024-01-04', '2024-01-05'];
 const ROWS = 400;
 
-if (!CHROMIUM) process.stderr.write('test/page.test.ts: no Chromium on this machine, the page is not tested\n');
-
-describe.runIf(CHROMIUM)('the page', () => {
+given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () => {
   let system: System;
   let serving: Serving;
   let browser: Browser;

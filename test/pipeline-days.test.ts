@@ -1,10 +1,10 @@
 /** The same days ingested in other ways, days whose ids do not follow each other, and a vendor's real days. */
-import { existsSync } from 'node:fs';
 import { cp, mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { beforeAll, describe, expect, test } from 'vitest';
 import { consecutiveDays, writeMonth } from '../pipelines/sources/exchange_a/generate.ts';
+import { givenData } from './support/given.ts';
 import {
   csvOf,
   DATASET,
@@ -148,10 +148,8 @@ describe('ids of neighbouring days', () => {
 
 describe('real documents', () => {
   const REAL = join(ROOT, '..', 'shared', 'data', 'exchange_a');
-  const present = existsSync(REAL);
-  if (!present) console.warn(`skipped: the real documents of ${REAL} are not there`);
 
-  test.skipIf(!present)('of 2019 (ms) and 2025 (µs) are proved with the known answers', async () => {
+  givenData('exchange_a').test('of 2019 (ms) and 2025 (µs) are proved with the known answers', async () => {
     await using system = await System.create();
     const csv: string[] = [];
     const env = { SVC_EXCHANGE_A_BASE_URL: pathToFileURL(`${REAL}/`).href };
@@ -187,7 +185,7 @@ describe('real documents', () => {
     expect(stored.filter((row, index) => row.some((cell, column) => cell !== expected[index][column]))).toEqual([]);
   });
 
-  test.skipIf(!present)('of a month cut off on its way are refused, and nothing is written', async () => {
+  givenData('exchange_a').test('of a month cut off on its way are refused, and nothing is written', async () => {
     await using system = await System.create();
     const target = join(system.vendor, documentPath('2019-04'));
     await mkdir(join(target, '..'), { recursive: true });

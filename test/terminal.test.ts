@@ -8,6 +8,7 @@ import { pathToFileURL } from 'node:url';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { TerminalLog } from '../pipelines/cli/terminal-log.ts';
 import { endProcess, isAlive, type ProcessRef, processRef } from '../shared/stack/processes.ts';
+import { given } from './support/given.ts';
 import { PATIENCE_MS } from './support/patience.ts';
 import { ROOT } from './support/pipeline.ts';
 import { remember, temporaryDir } from './support/stack.ts';
@@ -108,8 +109,8 @@ describe('without a terminal', () => {
 const HAS_SCRIPT = spawnSync('script', ['--version'], { encoding: 'utf8' }).stdout?.includes('util-linux') === true;
 
 describe('on a terminal', () => {
-  test.skipIf(!HAS_SCRIPT)(
-    `${HAS_SCRIPT ? '' : 'skipped, script of util-linux is not here: '}one line a dataset, warnings in words, JSON in a file`,
+  given(HAS_SCRIPT, 'there is no `script` of util-linux').test(
+    'one line a dataset, warnings in words, JSON in a file',
     async () => {
       const nowhere = pathToFileURL(`${dir}/`).href;
       const located = ['EXCHANGE_A_BASE_URL', 'EXCHANGE_B_BASE_URL', 'EXCHANGE_C_BASE_URL', 'BITCOIN_RPC_URL'];

@@ -1,6 +1,5 @@
 /** A whole system beside a real node: what the operator's command makes of the node's chain. */
 import { execFileSync } from 'node:child_process';
-import { existsSync } from 'node:fs';
 import { CHAIN_DATASETS } from '../../pipelines/sources/bitcoin/datasets.ts';
 import type { RpcClient } from '../../pipelines/sources/bitcoin/rpc/client.ts';
 import { createNode, rpcOf } from './bitcoin.ts';
@@ -71,7 +70,6 @@ export class BitcoinSystem implements AsyncDisposable {
 export const eachOfSix = <T>(value: T): Record<string, T> => Object.fromEntries(CHAIN_KEYS.map((key) => [key, value]));
 
 const MAINNET_BLOCKS = '../shared/data/bitcoin/mainnet-blocks-1-256.bz2';
-export const hasMainnetBlocks = existsSync(MAINNET_BLOCKS);
 
 /** Gives a node on chain main the real blocks 1 to 255. */
 export async function submitMainnetBlocks(rpc: RpcClient): Promise<void> {

@@ -1,10 +1,9 @@
 /** Publications of four series out of real values, and what was said when, by a model that shares nothing with the code. */
-import { existsSync, readFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import { SERIES } from '../../pipelines/sources/macro/series.ts';
 import type { ProviderSpec, Publication } from './macro-provider.ts';
 
 export const CSV_DIR = new URL('../../../shared/data/macro/fredgraph/', import.meta.url);
-export const hasRealValues = existsSync(CSV_DIR);
 
 type Values = readonly (readonly [date: string, value: string])[];
 
