@@ -107,7 +107,7 @@ export function createApp(deps: AppDeps): App {
   const checks = new Checks({ pool, rights, byokRole, log });
   const queues = { native: slots.plain, aligned: slots.aligned, discovery: catalogSlots, lineage: lineageSlots };
   const monitor = new Monitor({
-    databaseUrl: deps.databaseUrl,
+    databaseUrl: settings.SVC_DATABASE_MONITOR_URL?.href ?? deps.databaseUrl,
     manager: () => logReader.manager(),
     log,
     now: deps.now,

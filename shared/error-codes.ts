@@ -181,6 +181,10 @@ export const ERROR_CODES = {
     transient: false,
     remedy: 'Give Tidemark a PostgreSQL 17 with a supported TimescaleDB; docs/dependencies.md names the versions.',
   },
+  MIGRATION_NOT_ALLOWED: {
+    transient: false,
+    remedy: 'Run `./tidemark migrate` with SVC_DATABASE_OWNER_URL; this role may not change the schema.',
+  },
   MIGRATION_FAILED: { transient: false, remedy: 'The statement named failed; nothing of that migration was applied.' },
   MIGRATION_DRIFT: { transient: false, remedy: 'An applied migration file was changed afterwards; restore it.' },
   RIGHTS_FILE_EXISTS: {

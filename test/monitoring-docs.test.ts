@@ -187,6 +187,35 @@ describe('docker-compose.yml', () => {
     );
   });
 
+  test('hands each container only its own secrets', () => {
+    const secretsOf = (service: Json) =>
+      new Set([...JSON.stringify(service).matchAll(/\$\{(POSTGRES_\w*PASSWORD)\b/g)].map(([, name]) => name));
+    const roles = ['OWNER', 'INGEST', 'SERVE', 'EXPORT', 'MONITOR'].map((role) => `POSTGRES_${role}_PASSWORD`);
+    const [owner, ingest, serve, exporter, monitor] = roles;
+    const own: Record<string, readonly string[]> = {
+      postgres: ['POSTGRES_PASSWORD'],
+      // The one that makes the roles, and ends.
+      migrate: ['POSTGRES_PASSWORD', ...roles],
+      projector: [ingest],
+      follower: [ingest],
+      tidemark: [ingest, owner],
+      serving: [serve, monitor],
+      'export-worker': [exporter],
+      columnstore: [owner],
+    };
+    for (const [name, service] of services) {
+      expect([name, secretsOf(service)]).toEqual([name, new Set(own[name] ?? [])]);
+      // Compose's own file, in which all passwords may stand, is no container's; what opens sources is theirs who fetch.
+      const files = (service.env_file ?? []).map(({ path }: Json) => path);
+      expect(files, name).not.toContain('.env');
+      expect([name, files.includes('sources.env')]).toEqual([name, ['follower', 'tidemark'].includes(name)]);
+    }
+    for (const [name, { environment }] of services) {
+      const user = /^postgres:\/\/(\w+):/.exec(environment?.SVC_DATABASE_URL ?? '')?.[1];
+      if (user !== undefined) expect([name, user]).toEqual([name, expect.stringMatching(/^tidemark_/)]);
+    }
+  });
+
   test('gives the log the accounts and rights that the embedded one has', () => {
     const rightsOf = (text: string) =>
       [...text.matchAll(/\{ user: (\w+), password: "[^"]*"(?:, permissions: \{([\s\S]*?)\n\s*\} \})?/g)].map(

@@ -236,7 +236,7 @@ describe('keeping', () => {
     const found = await execute(stack.databaseUrl, 'SELECT name, setting FROM pg_settings');
     const settings = Object.fromEntries(found.rows.map(({ name, setting }) => [name, setting]));
     expect(settings).toMatchObject(wanted);
-    await execute(stack.databaseUrl, 'CREATE EXTENSION timescaledb');
+    await execute(stack.databaseUrl, 'CREATE EXTENSION IF NOT EXISTS timescaledb');
     const { rows: versions } = await execute(
       stack.databaseUrl,
       "SELECT extversion, current_setting('timescaledb.license') AS license FROM pg_extension WHERE extname = 'timescaledb'",

@@ -7,6 +7,7 @@ import type { Settings } from '../../shared/config/settings.ts';
 import { Catalog } from '../../shared/db/catalog.ts';
 import { connect, createPool } from '../../shared/db/connect.ts';
 import { type MigrationReport, migrate } from '../../shared/db/migrate.ts';
+import type { DatabaseRole } from '../../shared/db/roles.ts';
 import { createLogger, type Logger } from '../../shared/log/logger.ts';
 import { connectNats, type NatsConnection } from '../../shared/nats/connect.ts';
 import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
@@ -23,6 +24,8 @@ export interface Context extends AsyncDisposable {
   /** Settings given as flags, for processes that load their own. */
   readonly settingFlags: ParsedCommand['settings'];
   readonly stack: Stack;
+  /** What is set wins; else what the stack has. */
+  readonly databaseUrls: Readonly<Record<DatabaseRole, string>>;
   readonly log: Logger;
   /** The log of what a line for people says as well. */
   readonly toldLog: Logger;
@@ -68,9 +71,10 @@ export async function openContext(
       signal: stopping.signal,
     }),
   );
-  const pool = createPool({ url: stack.databaseUrl, name: `tidemark ${name}`, max: 4 });
+  const databaseUrls = databaseUrlsOf(settings, stack);
+  const pool = createPool({ url: databaseUrls.ingest, name: `tidemark ${name}`, max: 4 });
   cleanup.defer(() => pool.end());
-  const migrations = await migrateDatabase(stack.databaseUrl);
+  const migrations = await migrateDatabase(databaseUrls.owner);
   let connection: Promise<NatsConnection & AsyncDisposable> | undefined;
   cleanup.defer(async () => {
     await (await connection?.catch(() => undefined))?.[Symbol.asyncDispose]();
@@ -84,6 +88,7 @@ export async function openContext(
     settings,
     settingFlags: command.settings,
     stack,
+    databaseUrls,
     log,
     toldLog,
     terminalLog,
@@ -99,6 +104,15 @@ export async function openContext(
     [Symbol.asyncDispose]: () => kept.disposeAsync(),
   };
 }
+
+/** The role of each process: its own URL where one is set. */
+const databaseUrlsOf = (settings: Settings, { databaseUrls }: Stack): Record<DatabaseRole, string> => ({
+  owner: settings.SVC_DATABASE_OWNER_URL?.href ?? databaseUrls.owner,
+  ingest: databaseUrls.ingest,
+  serve: settings.SVC_DATABASE_SERVE_URL?.href ?? databaseUrls.serve,
+  export: settings.SVC_DATABASE_EXPORT_URL?.href ?? databaseUrls.export,
+  monitor: settings.SVC_DATABASE_MONITOR_URL?.href ?? databaseUrls.monitor,
+});
 
 async function migrateDatabase(url: string): Promise<MigrationReport> {
   await using client = await connect({ url, name: 'tidemark migrate' });

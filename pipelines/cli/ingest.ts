@@ -57,7 +57,7 @@ export const ingest = (context: Context, feed: Feed, request: IngestRequest): As
   notingFailures(context, feed, { results: bring(context, feed, request), isFollowed: request.kind === 'follow' });
 
 async function* bring(context: Context, feed: Feed, request: IngestRequest): AsyncGenerator<UnitResult> {
-  const { settings, log, signal, catalog, stack } = context;
+  const { settings, log, signal, catalog, stack, databaseUrls } = context;
   stack.supervise();
   await cleanSpool(join(settings.SVC_STATE_DIR, 'spool'));
   await using cleanup = new AsyncDisposableStack();
@@ -67,7 +67,7 @@ async function* bring(context: Context, feed: Feed, request: IngestRequest): Asy
   const run = request.run ?? cleanup.use(await openRun(context, feed, request));
   const lease = cleanup.use(
     openLease({
-      databaseUrl: stack.databaseUrl,
+      databaseUrl: databaseUrls.ingest,
       datasets: feed.datasets,
       patient: request.kind === 'follow' ? signal : undefined,
       onHeld: (backend) => void run.tell({ lease_backend: backend }),
@@ -91,7 +91,7 @@ async function* bring(context: Context, feed: Feed, request: IngestRequest): Asy
     if (!projecting) cleanup.use(startProjector(context, keys));
     projecting = true;
   };
-  const waits = { databaseUrl: stack.databaseUrl, catalog, signal, patienceMs: PATIENCE_MS, onStill: note };
+  const waits = { databaseUrl: databaseUrls.ingest, catalog, signal, patienceMs: PATIENCE_MS, onStill: note };
   const outcomes = cleanup.use(await Outcomes.open(waits));
   const faultOf = (dataset: DatasetDefinition) => outcomes.faultOf(dataset);
   for (const dataset of feed.datasets) {
@@ -165,11 +165,11 @@ async function* bring(context: Context, feed: Feed, request: IngestRequest): Asy
 }
 
 export const openRun = (
-  { stack }: Context,
+  { databaseUrls }: Context,
   feed: Feed,
   { kind, line }: Pick<IngestRequest, 'kind' | 'line'>,
 ): Promise<Run> =>
-  Run.open({ databaseUrl: stack.databaseUrl, kind, subject: feed.name, datasets: feed.datasets, command: line });
+  Run.open({ databaseUrl: databaseUrls.ingest, kind, subject: feed.name, datasets: feed.datasets, command: line });
 
 const sum = (counts: Readonly<Record<string, number>>) => Object.values(counts).reduce((all, one) => all + one, 0);
 
@@ -255,7 +255,7 @@ class Withheld {
 }
 
 function needsOf(context: Context, location: URL | undefined, withheld: Withheld, run?: Run): FeedNeeds {
-  const { settings, catalog, log, signal, stack } = context;
+  const { settings, catalog, log, signal, databaseUrls } = context;
   return {
     settings,
     location,
@@ -264,7 +264,7 @@ function needsOf(context: Context, location: URL | undefined, withheld: Withheld
     signal,
     onAway: (failures, fault) => run?.note({ failures, fault }),
     withhold: async (dataset, span, reason) => {
-      await using client = await connect({ url: stack.databaseUrl, name: 'tidemark withhold' });
+      await using client = await connect({ url: databaseUrls.ingest, name: 'tidemark withhold' });
       const { seconds } = projectionOf(dataset);
       const [sourceId] = dataset.sources;
       if (!seconds) throw new TidemarkError('USAGE', `${dataset.key} is withheld by the day, not by a span`);
@@ -336,7 +336,7 @@ const taken = ({ options: { required, optional = [] } }: Pick<Feed, 'options'>) 
   [...required.map((name) => `--${name}`), ...optional.map((name) => `[--${name}]`)].join(' ');
 
 async function check(context: Context, dataset: DatasetDefinition, sourceId: string, throughMs: number): Promise<void> {
-  await using client = await connect({ url: context.stack.databaseUrl, name: 'tidemark check' });
+  await using client = await connect({ url: context.databaseUrls.ingest, name: 'tidemark check' });
   await client.query('begin');
   await recordCheck(client, dataset, sourceId, throughMs);
   await client.query('commit');

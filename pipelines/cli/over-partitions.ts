@@ -84,7 +84,7 @@ async function overDataset(
   );
   if (rows.length === 0) return;
   await using run = await Run.open({
-    databaseUrl: context.stack.databaseUrl,
+    databaseUrl: context.databaseUrls.ingest,
     kind: over.name,
     subject: dataset.key,
     datasets: [dataset],

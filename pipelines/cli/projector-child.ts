@@ -1,5 +1,5 @@
 /** The projector as a process of its own: decoding and storing use a core while publishing uses the other. */
-import type { Stack } from '../../shared/stack/stack.ts';
+import type { DatabaseRole } from '../../shared/db/roles.ts';
 import { SupervisedChild } from './child.ts';
 import { type Context, PROJECT_ROOT } from './context.ts';
 
@@ -12,7 +12,7 @@ export function startProjector(context: Context, datasets: readonly string[]): S
     log,
     terminalLog,
     input: JSON.stringify({
-      databaseUrl: localUrl(stack),
+      databaseUrl: localUrl(context, 'ingest'),
       natsUrl: stack.natsUrl,
       datasets,
       cwd: PROJECT_ROOT,
@@ -23,9 +23,9 @@ export function startProjector(context: Context, datasets: readonly string[]): S
 }
 
 /** Through the unix socket where there is one: a day's rows are 250 MB. */
-export function localUrl({ databaseUrl, databaseSocketDir }: Stack): string {
-  if (databaseSocketDir === undefined) return databaseUrl;
-  const url = new URL(databaseUrl);
-  url.searchParams.set('host', databaseSocketDir);
+export function localUrl({ stack, databaseUrls }: Context, role: DatabaseRole): string {
+  if (stack.databaseSocketDir === undefined) return databaseUrls[role];
+  const url = new URL(databaseUrls[role]);
+  url.searchParams.set('host', stack.databaseSocketDir);
   return url.href;
 }

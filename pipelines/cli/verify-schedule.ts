@@ -33,11 +33,11 @@ export async function keepVerified(
   datasets: readonly DatasetDefinition[],
   schedule: VerifySchedule,
 ): Promise<void> {
-  const { signal, log, stack } = context;
+  const { signal, log, databaseUrls } = context;
   for (let told = false; !signal.aborted; ) {
     try {
       await using run = await Run.open({
-        databaseUrl: stack.databaseUrl,
+        databaseUrl: databaseUrls.ingest,
         kind: 'verify',
         subject: datasets.length === 1 ? datasets[0].key : 'scheduled',
         datasets,
@@ -62,7 +62,7 @@ async function verifyInTurn(
   { intervalMs, deep = false }: VerifySchedule,
   run: Run,
 ): Promise<void> {
-  const { signal, toldLog, catalog, stack, settings } = context;
+  const { signal, toldLog, catalog, databaseUrls, settings } = context;
   const counts = { proved: 0, quarantined: 0, failed: 0, rows: 0 };
   // What cannot be looked at stays the longest unverified: without this it would come first for ever, and nothing else.
   const failed = new Map<string, Pick<PartitionRow, 'datasetId' | 'partitionKey'> & { readonly againMs: number }>();
@@ -78,7 +78,7 @@ async function verifyInTurn(
     const id = `${dataset.key} ${due.partitionKey}`;
     let result: VerifyResult;
     try {
-      await using client = await connect({ url: stack.databaseUrl, name: 'tidemark verify' });
+      await using client = await connect({ url: databaseUrls.ingest, name: 'tidemark verify' });
       result = await verifyPartition(due, {
         dataset,
         client,

@@ -7,6 +7,7 @@ import { TidemarkError } from '../errors.ts';
 import { DATASETS } from '../registry/index.ts';
 import { MIGRATION_LOCK } from './locks.ts';
 import { regrantReadRoles } from './read-roles.ts';
+import { applyRoles } from './roles.ts';
 import { requireTimescale } from './timescale.ts';
 
 export const MIGRATIONS_DIR = fileURLToPath(new URL('../../migrations/', import.meta.url));
@@ -18,6 +19,7 @@ export const FORMER_NAMES: Readonly<Record<string, string>> = {
   '0018_runs.sql': '0017_runs.sql',
   '0020_monitoring.sql': '0018_monitoring.sql',
   '0024_aligned_sparse_times.sql': '0019_aligned_sparse_times.sql',
+  '0025_recount_requests.sql': '0020_recount_requests.sql',
 };
 
 export interface MigrationReport {
@@ -54,14 +56,17 @@ const migrationFiles = async (directory: string): Promise<string[]> =>
   (await readdir(directory)).filter((name) => /^\d{4}_\w+\.sql$/.test(name)).sort();
 
 /**
+ * Where the role may not change the schema nothing is changed, and nothing may be missing.
  * @throws TidemarkError DATABASE_UNSUPPORTED where TimescaleDB is of another version than the supported ones,
- *   MIGRATION_DRIFT when an applied file has changed since, MIGRATION_FAILED naming the file.
+ *   MIGRATION_DRIFT when an applied file has changed since, MIGRATION_FAILED naming the file, MIGRATION_NOT_ALLOWED.
  */
 export async function migrate(client: Client, directory: string = MIGRATIONS_DIR): Promise<MigrationReport> {
   const files = await migrationFiles(directory);
+  await requireTimescale(client);
+  const { rows: may } = await client.query(`select has_schema_privilege('public', 'create') as create`);
+  if (!may[0].create) return await nothingMissing(client, directory, files);
   const applied: string[] = [];
   const present: string[] = [];
-  await requireTimescale(client);
   // Session lock, not a transaction's: two starters must not both create the bookkeeping table.
   await client.query('select pg_advisory_lock($1, $2)', [MIGRATION_LOCK, 0]);
   try {
@@ -87,11 +92,23 @@ export async function migrate(client: Client, directory: string = MIGRATIONS_DIR
       applied.push(name);
     }
     await registerDatasets(client);
+    await applyRoles(client);
     await regrantReadRoles(client);
   } finally {
     await client.query('select pg_advisory_unlock($1, $2)', [MIGRATION_LOCK, 0]);
   }
   return { applied, present };
+}
+
+/** What any other role than the owner's can say: all is there, or it is not. */
+async function nothingMissing(client: Client, directory: string, files: readonly string[]): Promise<MigrationReport> {
+  const { missing, changed } = await pendingMigrations(client, directory);
+  if (missing.length === 0 && changed.length === 0) return { applied: [], present: files };
+  throw new TidemarkError(
+    'MIGRATION_NOT_ALLOWED',
+    `This role may not change the schema, and ${[...missing, ...changed].join(', ')} is not as this release has it`,
+    { details: { missing: missing.join(', '), changed: changed.join(', ') } },
+  );
 }
 
 /** Records of applied files take the names that the files have now. One statement: it happens whole or not at all. */

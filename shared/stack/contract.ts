@@ -1,4 +1,5 @@
 /** What callers of the stack see. */
+import type { DatabaseRole } from '../db/roles.ts';
 import type { Logger } from '../log/logger.ts';
 import type { Progress } from './apt-download.ts';
 import type { Runtime } from './install.ts';
@@ -28,7 +29,10 @@ export interface StackProcess {
 
 export interface Stack extends AsyncDisposable {
   readonly stateDir: string;
+  /** The superuser's of the embedded database, for its maker and for tests; else the URL that was given. */
   readonly databaseUrl: string;
+  /** Through each role: what processes connect with. All the same where the database is given by URL. */
+  readonly databaseUrls: Readonly<Record<DatabaseRole, string>>;
   /** May publish and read, not delete streams or messages. */
   readonly natsUrl: string;
   /** May only read the log; the same as `natsUrl` where the broker is given by URL. */

@@ -2,14 +2,15 @@
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import type { DatabaseRole } from '../db/roles.ts';
 import { explain } from '../errors.ts';
 import type { AcquireOptions, Stack, StackProcess } from './contract.ts';
 import { ensureServers } from './ensure.ts';
 import type { Runtime } from './install.ts';
 import { NATS_EXPORT, NATS_OPERATOR, NATS_READER, NATS_USER, natsUrl } from './nats.ts';
 import type { Place } from './place.ts';
-import { postgresUrl } from './postgres.ts';
-import type { Secrets } from './secrets.ts';
+import { everyRole, postgresUrl, roleUrls } from './postgres.ts';
+import { databasePasswords, type Secrets } from './secrets.ts';
 import { SERVER_NAMES, type Server, type ServerName, type ServerRecord } from './server.ts';
 import { countHolders, forgetProcesses, type Records, readState, removeHolder, writeState } from './state.ts';
 
@@ -46,6 +47,12 @@ export class HeldStack implements Stack {
     this.owned = options.owned;
     this.runtime = options.place.runtime;
     this.databaseSocketDir = options.databaseUrl === undefined ? options.place.socketDir : undefined;
+  }
+
+  get databaseUrls(): Readonly<Record<DatabaseRole, string>> {
+    const { databaseUrl, secrets } = this.#options;
+    if (databaseUrl !== undefined) return everyRole(databaseUrl);
+    return roleUrls(this.#records.postgres as ServerRecord, databasePasswords(secrets));
   }
 
   get databaseUrl(): string {

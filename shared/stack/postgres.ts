@@ -5,6 +5,7 @@ import { totalmem } from 'node:os';
 import { basename, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import pg from 'pg';
+import { DATABASE_ROLES, type DatabaseRole, type RolePasswords, roleName } from '../db/roles.ts';
 import { TidemarkError } from '../errors.ts';
 import type { Logger } from '../log/logger.ts';
 import type { Runtime } from './install.ts';
@@ -94,9 +95,19 @@ export function createPostgres(options: PostgresOptions): Server {
   };
 }
 
+/** The superuser's. */
 export function postgresUrl(record: { port: number }, password: string, database = DATABASE_NAME): string {
   return `postgres://${DATABASE_USER}:${password}@127.0.0.1:${record.port}/${database}`;
 }
+
+export const roleUrls = (record: { port: number }, passwords: RolePasswords): Record<DatabaseRole, string> =>
+  byRole((role) => `postgres://${roleName(role)}:${passwords[role]}@127.0.0.1:${record.port}/${DATABASE_NAME}`);
+
+/** A database that is given by one URL is used through it by everybody. */
+export const everyRole = (url: string): Record<DatabaseRole, string> => byRole(() => url);
+
+const byRole = (urlOf: (role: DatabaseRole) => string) =>
+  Object.fromEntries(DATABASE_ROLES.map((role) => [role, urlOf(role)])) as Record<DatabaseRole, string>;
 
 /** Why the database cannot be used, or undefined. One that has no connection to spare counts as usable. */
 export async function postgresFault(url: string, timeoutMs: number): Promise<Fault | undefined> {

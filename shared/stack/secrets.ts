@@ -2,13 +2,20 @@
 import { randomBytes } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import type { RolePasswords } from '../db/roles.ts';
 import { TidemarkError } from '../errors.ts';
 import { writeAtomic } from './state.ts';
 
 export interface Secrets {
   /** What callers send as X-API-Key. */
   readonly apiKey: string;
+  /** Of the superuser, which makes the roles and is nobody else's to use. */
   readonly databasePassword: string;
+  readonly databaseOwnerPassword: string;
+  readonly databaseIngestPassword: string;
+  readonly databaseServePassword: string;
+  readonly databaseExportPassword: string;
+  readonly databaseMonitorPassword: string;
   readonly natsPassword: string;
   /** Of the broker account that may only read. */
   readonly natsReaderPassword: string;
@@ -36,6 +43,11 @@ export async function loadSecrets(stateDir: string): Promise<Secrets> {
   const secrets: Secrets = {
     apiKey: stored.apiKey ?? secret(),
     databasePassword: stored.databasePassword ?? secret(),
+    databaseOwnerPassword: stored.databaseOwnerPassword ?? secret(),
+    databaseIngestPassword: stored.databaseIngestPassword ?? secret(),
+    databaseServePassword: stored.databaseServePassword ?? secret(),
+    databaseExportPassword: stored.databaseExportPassword ?? secret(),
+    databaseMonitorPassword: stored.databaseMonitorPassword ?? secret(),
     natsPassword: stored.natsPassword ?? secret(),
     natsReaderPassword: stored.natsReaderPassword ?? secret(),
     natsExportPassword: stored.natsExportPassword ?? secret(),
@@ -46,3 +58,11 @@ export async function loadSecrets(stateDir: string): Promise<Secrets> {
   }
   return secrets;
 }
+
+export const databasePasswords = (secrets: Secrets): RolePasswords => ({
+  owner: secrets.databaseOwnerPassword,
+  ingest: secrets.databaseIngestPassword,
+  serve: secrets.databaseServePassword,
+  export: secrets.databaseExportPassword,
+  monitor: secrets.databaseMonitorPassword,
+});

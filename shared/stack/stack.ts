@@ -8,7 +8,8 @@
  */
 import { mkdir, realpath, stat } from 'node:fs/promises';
 import { join } from 'node:path';
-import { describeUrl } from '../db/connect.ts';
+import { connect, describeUrl } from '../db/connect.ts';
+import { applyRoles, isProvisioned, provisionRoles } from '../db/roles.ts';
 import { TidemarkError } from '../errors.ts';
 import { serversOf } from '../nats/connect.ts';
 import type { AcquireOptions, Stack } from './contract.ts';
@@ -17,9 +18,9 @@ import { HeldStack } from './held-stack.ts';
 import { withLock } from './lock.ts';
 import { natsFault } from './nats.ts';
 import { choosePlace } from './place.ts';
-import { postgresFault } from './postgres.ts';
-import { loadSecrets } from './secrets.ts';
-import { type Fault, SERVER_NAMES } from './server.ts';
+import { everyRole, postgresFault, postgresUrl } from './postgres.ts';
+import { databasePasswords, loadSecrets, type Secrets } from './secrets.ts';
+import { type Fault, SERVER_NAMES, type ServerRecord } from './server.ts';
 import { addHolder, countHolders } from './state.ts';
 
 export type { AcquireOptions, Stack, StackProcess } from './contract.ts';
@@ -57,6 +58,7 @@ export async function acquireStack(options: AcquireOptions): Promise<Stack> {
       inUse: others > 0,
       log: options.log,
     });
+    if (options.databaseUrl === undefined) await ensureRoles(records.postgres as ServerRecord, secrets);
     const holder = await addHolder(stateDir);
     return new HeldStack({
       ...options,
@@ -76,6 +78,16 @@ export async function acquireStack(options: AcquireOptions): Promise<Stack> {
     options.signal.throwIfAborted();
   }
   return stack;
+}
+
+/**
+ * A cluster that has no roles yet, new or an earlier release's, gets them, and its tables the owners they are to have; so
+ * does a database that was restored into it.
+ */
+async function ensureRoles(record: ServerRecord, secrets: Secrets): Promise<void> {
+  await using admin = await connect({ url: postgresUrl(record, secrets.databasePassword), name: 'tidemark roles' });
+  if (!(await isProvisioned(admin))) await provisionRoles(admin, databasePasswords(secrets));
+  await applyRoles(admin);
 }
 
 async function checkOwner(stateDir: string): Promise<void> {
@@ -127,6 +139,7 @@ function externalStack(options: AcquireOptions): Stack {
   return {
     stateDir,
     databaseUrl: databaseUrl as string,
+    databaseUrls: everyRole(databaseUrl as string),
     natsUrl: brokerUrl as string,
     natsReaderUrl: brokerUrl as string,
     natsExportUrl: brokerUrl as string,

@@ -7,6 +7,7 @@ import { join } from 'node:path';
 import type { TestProject } from 'vitest/node';
 import { connect } from '../../shared/db/connect.ts';
 import { migrate } from '../../shared/db/migrate.ts';
+import { provisionRoles } from '../../shared/db/roles.ts';
 import { createLogger } from '../../shared/log/logger.ts';
 import { acquireStack } from '../../shared/stack/stack.ts';
 import { SHARED_PROFILE } from './profiles.ts';
@@ -23,6 +24,7 @@ export default async function setup(project: TestProject): Promise<() => Promise
     profile: SHARED_PROFILE,
   });
   project.provide('testDatabaseUrl', stack.databaseUrl);
+  project.provide('testRoleUrls', stack.databaseUrls);
   project.provide('testStateDir', stateDir);
   const admin = withDatabase(stack.databaseUrl, 'postgres');
   const template = `template_${process.pid}`;
@@ -40,6 +42,7 @@ async function makeTemplate(admin: string, name: string): Promise<void> {
   await execute(admin, `create database ${name}`);
   {
     await using client = await connect({ url: withDatabase(admin, name), name: 'test migrations' });
+    await provisionRoles(client, {});
     await migrate(client);
   }
   // TimescaleDB's scheduler would sit in it, and a database in which anybody sits cannot be copied.

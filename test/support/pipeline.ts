@@ -145,8 +145,11 @@ export class System implements AsyncDisposable {
   /** To look at the database with. */
   readonly client: Client;
 
-  private constructor(env: TestEnv, client: Client) {
+  readonly #isEmpty: boolean;
+
+  private constructor(env: TestEnv, client: Client, isEmpty: boolean) {
     this.env = env;
+    this.#isEmpty = isEmpty;
     this.vendor = join(env.dir, 'vendor');
     this.client = client;
   }
@@ -155,12 +158,25 @@ export class System implements AsyncDisposable {
   static async create(database: 'migrated' | 'empty' = 'migrated'): Promise<System> {
     const env = await (database === 'empty' ? createTestEnv() : createMigratedEnv());
     await mkdir(join(env.dir, 'vendor'));
-    return new System(env, await connect({ url: env.databaseUrl, name: 'test' }));
+    return new System(env, await connect({ url: env.databaseUrl, name: 'test' }), database === 'empty');
+  }
+
+  /** Each role by its own URL; an empty database has none yet, and is used through one. */
+  get #database(): Record<string, string> {
+    const { databaseUrl, databaseUrls: urls } = this.env;
+    if (this.#isEmpty) return { SVC_DATABASE_URL: databaseUrl };
+    return {
+      SVC_DATABASE_URL: urls.ingest,
+      SVC_DATABASE_OWNER_URL: urls.owner,
+      SVC_DATABASE_SERVE_URL: urls.serve,
+      SVC_DATABASE_EXPORT_URL: urls.export,
+      SVC_DATABASE_MONITOR_URL: urls.monitor,
+    };
   }
 
   get settings(): Record<string, string> {
     return {
-      SVC_DATABASE_URL: this.env.databaseUrl,
+      ...this.#database,
       SVC_NATS_URL: this.env.natsUrl,
       SVC_STATE_DIR: join(this.env.dir, 'state'),
       SVC_EXCHANGE_A_BASE_URL: pathToFileURL(`${this.vendor}/`).href,

@@ -13,7 +13,7 @@ import type { SettingName } from '../../shared/config/settings.ts';
 import { connect } from '../../shared/db/connect.ts';
 import { migrate } from '../../shared/db/migrate.ts';
 import { PATIENCE_MS } from './patience.ts';
-import { testLogger } from './stack.ts';
+import { rolesOf, testLogger } from './stack.ts';
 
 export const API_KEY = 'test-key';
 /** Allows everything, with an artifact of its own: tests serve rows that count as a vendor's. */
@@ -22,6 +22,7 @@ export const OWN_MATRIX = fileURLToPath(new URL('./rights/matrix.json', import.m
 export const SAMPLE_MATRIX = fileURLToPath(new URL('../../serving/rights/sample/matrix.json', import.meta.url));
 
 export interface ServingOptions {
+  /** A superuser's URL of the shared server is used as the role that serves. */
   readonly databaseUrl: string;
   /** Another than API_KEY. */
   readonly apiKey?: string;
@@ -67,10 +68,12 @@ export async function migrated(databaseUrl: string): Promise<void> {
 }
 
 export async function startServing(options: ServingOptions): Promise<Serving> {
-  const settings = loadSettings({ cwd: '/nowhere', env: {}, flags: options.settings });
+  const roles = rolesOf(options.databaseUrl);
+  const flags = { SVC_DATABASE_MONITOR_URL: roles.monitor, ...options.settings };
+  const settings = loadSettings({ cwd: '/nowhere', env: {}, flags });
   const app = createApp({
     settings,
-    databaseUrl: options.databaseUrl,
+    databaseUrl: roles.serve,
     apiKey: options.apiKey ?? API_KEY,
     rightsMatrixPath: options.rightsMatrixPath ?? OWN_MATRIX,
     log: testLogger(),

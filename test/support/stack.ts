@@ -8,6 +8,7 @@ import { tmpdir } from 'node:os';
 import { basename, join } from 'node:path';
 import pg from 'pg';
 import { expect, inject } from 'vitest';
+import { DATABASE_ROLES, type DatabaseRole, roleName } from '../../shared/db/roles.ts';
 import { createLogger, type Logger } from '../../shared/log/logger.ts';
 import { isAlive, type ProcessRef, processesIn, processRef } from '../../shared/stack/processes.ts';
 import type { ServerName } from '../../shared/stack/server.ts';
@@ -18,6 +19,8 @@ declare module 'vitest' {
   interface ProvidedContext {
     /** The shared PostgreSQL; a superuser's URL, database `tidemark`. */
     testDatabaseUrl: string;
+    /** The same server, through each role of the service. */
+    testRoleUrls: Readonly<Record<DatabaseRole, string>>;
     /** State folder of the run. */
     testStateDir: string;
     /** The database that migrated ones are copies of. */
@@ -31,6 +34,8 @@ export const testLogger = (): Logger => createLogger(process.env.TIDEMARK_TEST_L
 export interface TestEnv extends AsyncDisposable {
   /** A database made for this call, dropped at disposal; superuser. */
   readonly databaseUrl: string;
+  /** The same database through each role of the service; in one that is empty they may do nothing yet. */
+  readonly databaseUrls: Readonly<Record<DatabaseRole, string>>;
   /** The same server, database `postgres`. */
   readonly adminDatabaseUrl: string;
   readonly natsUrl: string;
@@ -59,7 +64,7 @@ async function createEnv(from: string): Promise<TestEnv> {
   const dir = await temporaryDir();
   const name = `t_${testName()}_${randomBytes(4).toString('hex')}`;
   const admin = withDatabase(sharedUrl, 'postgres');
-  await execute(admin, `CREATE DATABASE ${name} ${from}`);
+  await execute(admin, `CREATE DATABASE ${name} OWNER ${roleName('owner')} ${from}`);
   const forget = await remember(dir);
   const stack = await acquireStack({
     stateDir: join(dir, 'stack'),
@@ -71,6 +76,7 @@ async function createEnv(from: string): Promise<TestEnv> {
   await mkdir(filesDir);
   return {
     databaseUrl: withDatabase(sharedUrl, name),
+    databaseUrls: rolesOf(withDatabase(sharedUrl, name)),
     adminDatabaseUrl: admin,
     natsUrl: stack.natsUrl,
     natsReaderUrl: stack.natsReaderUrl,
@@ -139,6 +145,18 @@ export async function execute(url: string, sql: string): Promise<pg.QueryResult>
   } finally {
     await client.end();
   }
+}
+
+/** A database of the shared server through each role; one of another server as it is given. */
+export function rolesOf(databaseUrl: string): Record<DatabaseRole, string> {
+  const urls = inject('testRoleUrls');
+  const { host, pathname } = new URL(databaseUrl);
+  return Object.fromEntries(
+    DATABASE_ROLES.map((role) => {
+      const isShared = new URL(urls[role]).host === host;
+      return [role, isShared ? withDatabase(urls[role], pathname.slice(1)) : databaseUrl];
+    }),
+  ) as Record<DatabaseRole, string>;
 }
 
 export function withDatabase(url: string, database: string): string {

@@ -16,7 +16,7 @@ export async function runExportWorker(command: ParsedCommand): Promise<number> {
   taking.promise.catch(() => {}); // surfaces below
   const own = {
     ...settingFlags,
-    SVC_DATABASE_URL: localUrl(stack),
+    SVC_DATABASE_URL: localUrl(context, 'export'),
     SVC_NATS_EXPORT_URL: settings.SVC_NATS_EXPORT_URL?.href ?? stack.natsExportUrl,
     // It answers no callers.
     SVC_INTERNAL_API_KEY: 'none',

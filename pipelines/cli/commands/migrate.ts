@@ -1,7 +1,28 @@
-import { openContext } from '../context.ts';
+import { loadSettings } from '../../../shared/config/load.ts';
+import { connect } from '../../../shared/db/connect.ts';
+import { applyRoles, provisionRoles, rolePasswords } from '../../../shared/db/roles.ts';
+import { openContext, PROJECT_ROOT } from '../context.ts';
 import type { ParsedCommand } from '../options.ts';
 
+/** Where a superuser's URL is set: the roles that the other URLs name, before anything connects as one of them. */
+async function makeRoles(command: ParsedCommand): Promise<void> {
+  const settings = loadSettings({ flags: command.settings, cwd: PROJECT_ROOT });
+  const admin = settings.SVC_DATABASE_ADMIN_URL?.href;
+  if (admin === undefined) return;
+  const passwords = rolePasswords([
+    settings.SVC_DATABASE_URL,
+    settings.SVC_DATABASE_OWNER_URL,
+    settings.SVC_DATABASE_SERVE_URL,
+    settings.SVC_DATABASE_EXPORT_URL,
+    settings.SVC_DATABASE_MONITOR_URL,
+  ]);
+  await using client = await connect({ url: admin, name: 'tidemark roles' });
+  await provisionRoles(client, passwords);
+  await applyRoles(client);
+}
+
 export async function runMigrate(command: ParsedCommand): Promise<number> {
+  await makeRoles(command);
   await using context = await openContext(command, 'migrate');
   const { applied, present } = context.migrations;
   context.output.answer({ command: 'migrate', ok: true, applied, present }, () =>

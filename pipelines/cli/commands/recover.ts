@@ -19,7 +19,7 @@ export async function runRecover(command: ParsedCommand): Promise<number> {
   const dryRun = command.values['dry-run'] === true;
   const reason = (command.values.reason as string | undefined) ?? 'the two stores were not in step';
   await using context = await openContext(command, 'recover');
-  const { databaseUrl } = context.stack;
+  const databaseUrl = context.databaseUrls.ingest;
   await using client = await connect({ url: databaseUrl, name: 'tidemark recover' });
   const connection = await context.nats();
   await jetstreamManager(connection);

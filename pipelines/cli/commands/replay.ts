@@ -11,7 +11,7 @@ export async function runReplay(command: ParsedCommand): Promise<number> {
     states: ['proved', 'quarantined'],
     good: ['identical', 'replaced'],
     work: async (dataset, row, context) => {
-      await using client = await connect({ url: context.stack.databaseUrl, name: 'tidemark replay' });
+      await using client = await connect({ url: context.databaseUrls.ingest, name: 'tidemark replay' });
       const { partition, state, rows, differing } = await replayPartition(row, {
         dataset,
         client,

@@ -67,7 +67,8 @@ function startServing(context: Context, listening: PromiseWithResolvers<string>)
   const { stack, log, terminalLog, settingFlags } = context;
   const settings = {
     ...settingFlags,
-    SVC_DATABASE_URL: localUrl(stack),
+    SVC_DATABASE_URL: localUrl(context, 'serve'),
+    SVC_DATABASE_MONITOR_URL: localUrl(context, 'monitor'),
     // It reads the log and may do nothing else to it.
     SVC_NATS_READER_URL: context.settings.SVC_NATS_READER_URL?.href ?? stack.natsReaderUrl,
     // It fills the queue of exports and takes from it, and may do nothing else there.

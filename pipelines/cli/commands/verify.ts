@@ -27,7 +27,7 @@ export async function runVerify(command: ParsedCommand): Promise<number> {
     states: ['proved'],
     good: ['proved'],
     work: async (dataset, row, context) => {
-      await using client = await connect({ url: context.stack.databaseUrl, name: 'tidemark verify' });
+      await using client = await connect({ url: context.databaseUrls.ingest, name: 'tidemark verify' });
       return await verifyPartition(row, {
         dataset,
         client,

@@ -1,7 +1,9 @@
 /** Checks of PostgreSQL: migrations, the shape of the storage, indexes, settings. */
 
+import { connect } from '../../../shared/db/connect.ts';
 import { orm, pgCore } from '../../../shared/db/drizzle.ts';
 import { pendingMigrations } from '../../../shared/db/migrate.ts';
+import { missingRoles, roleChanges } from '../../../shared/db/roles.ts';
 import * as schema from '../../../shared/db/schema.ts';
 import { SUPPORTED_TIMESCALE, timescaleFault } from '../../../shared/db/timescale.ts';
 import { ALIGNED_COLUMNS, ALIGNED_TABLE } from '../../../shared/registry/aligned-storage.ts';
@@ -251,4 +253,29 @@ const clock: Check = {
   },
 };
 
-export const DATABASE_CHECKS: readonly Check[] = [migrations, storage, chunks, postgres, clock];
+const ROLES_FIX = 'docs/operations.md, "Roles of the database"; then ./tidemark migrate';
+
+const roles: Check = {
+  name: 'roles',
+  doc: 'no process is connected as a superuser, and each role of the database may do what it needs and nothing else',
+  needs: ['database'],
+  async run({ database, roleUrls }) {
+    const findings: Finding[] = [];
+    for (const [subject, url] of Object.entries(roleUrls)) {
+      await using client = await connect({ url, name: 'tidemark doctor' });
+      const { rows } = await client.query(
+        'select rolname, rolsuper, rolbypassrls or rolreplication as strong from pg_roles where rolname = current_user',
+      );
+      const [{ rolname, rolsuper, strong }] = rows;
+      if (rolsuper || strong) {
+        const what = `connects as ${rolname}, ${rolsuper ? 'a superuser' : 'who may replicate or pass row security'}`;
+        findings.push(warning(subject, what, ROLES_FIX));
+      }
+    }
+    if ((await missingRoles(database)).length > 0) return findings;
+    const changes = await roleChanges(database);
+    return [...findings, ...changes.map((sql) => warning('privileges', `lacks: ${sql}`, ROLES_FIX))];
+  },
+};
+
+export const DATABASE_CHECKS: readonly Check[] = [migrations, storage, chunks, roles, postgres, clock];

@@ -71,6 +71,18 @@ export async function ask(check: Check, patient: Patient): Promise<readonly Find
 const skipped = (checks: readonly Check[]): CheckReport[] =>
   checks.map(({ name, doc }) => ({ check: name, doc, state: 'skipped', findings: [] }));
 
+const OTHER_ROLES = [
+  'SVC_DATABASE_OWNER_URL',
+  'SVC_DATABASE_SERVE_URL',
+  'SVC_DATABASE_EXPORT_URL',
+  'SVC_DATABASE_MONITOR_URL',
+] as const;
+
+const otherRoleUrls = (settings: Settings): Record<string, string> =>
+  Object.fromEntries(
+    OTHER_ROLES.flatMap((name) => (settings[name] === undefined ? [] : [[name, settings[name].href]])),
+  );
+
 /** Each store by itself: one that is away hides nothing of the other. */
 async function reach(settings: Settings, cleanup: AsyncDisposableStack) {
   const findings: Finding[] = [];
@@ -97,7 +109,7 @@ async function reach(settings: Settings, cleanup: AsyncDisposableStack) {
             }),
           ),
         );
-  const databaseUrl = given.database ?? embedded?.databaseUrl;
+  const databaseUrl = given.database ?? embedded?.databaseUrls.ingest;
   const logUrl = given.log ?? embedded?.natsUrl;
   const database =
     databaseUrl === undefined
@@ -117,6 +129,7 @@ async function reach(settings: Settings, cleanup: AsyncDisposableStack) {
     settings,
     datasets: fedDatasets(),
     database,
+    roleUrls: databaseUrl === undefined ? {} : { SVC_DATABASE_URL: databaseUrl, ...otherRoleUrls(settings) },
     log,
     logDir: given.log === undefined ? embedded?.stateDir : undefined,
     databaseDir: given.database === undefined ? embedded?.stateDir : undefined,

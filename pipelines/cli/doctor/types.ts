@@ -18,6 +18,8 @@ export interface Patient {
   readonly settings: Settings;
   readonly datasets: readonly DatasetDefinition[];
   readonly database: Client;
+  /** What processes connect with, by the setting that says so. */
+  readonly roleUrls: Readonly<Record<string, string>>;
   readonly log: { readonly connection: NatsConnection; readonly manager: JetStreamManager };
   /** Folder whose disk the embedded log lies on; undefined where the log is given by a URL. */
   readonly logDir: string | undefined;
