@@ -2,10 +2,15 @@
 import { copyFile, cp, mkdir, readFile, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import type { ExportRow } from '../serving/exports/rows.ts';
+import { exportRunner } from '../serving/exports/run.ts';
+import type { Reader } from '../serving/read/reader.ts';
+import { BufferPool } from '../serving/rendering/response.ts';
+import { RightsStore } from '../shared/rights/store.ts';
 import { EXPORT, type Exports, startExports } from './support/exports.ts';
 import { DATASET, loadDays, randomDay } from './support/load-rows.ts';
 import { type Answer, eventually, OWN_MATRIX, SAMPLE_MATRIX } from './support/serving.ts';
-import { createMigratedEnv, execute, type TestEnv } from './support/stack.ts';
+import { createMigratedEnv, execute, type TestEnv, testLogger } from './support/stack.ts';
 
 const RANGE = ['2024-03-01T00:00:00Z', '2024-03-02T00:00:00Z'];
 const REFUSED = [409, 'QUERY_RIGHTS_LEGAL_SIGNOFF_MISSING'];
@@ -41,7 +46,8 @@ beforeAll(async () => {
   matrixPath = join(env.dir, 'rights', 'mine.json');
   await mkdir(dirname(matrixPath));
   await use(SAMPLE_MATRIX);
-  exports = await startExports(env, { rightsMatrixPath: matrixPath });
+  // Without a worker: the queue is everybody's, and each test that runs exports has a service and a folder of its own.
+  exports = await startExports(env, { rightsMatrixPath: matrixPath, worker: false });
 });
 afterAll(async () => {
   await exports?.[Symbol.asyncDispose]();
@@ -154,10 +160,8 @@ describe('what becomes real after it was asked about', () => {
     await using idle = await startExports(env, {
       rightsMatrixPath: matrixPath,
       worker: false,
-      settings: { SVC_STATE_DIR: join(env.dir, 'later') },
+      settings: { SVC_EXPORT_ROOT_DIR: join(env.dir, 'later') },
     });
-    // Its own queue is everybody's: the worker of the other service would take it.
-    await exports.serving.app.exports.rest();
     await mark(true);
     const accepted = await idle.submit(exported());
     expect(accepted.status).toBe(202);
@@ -177,7 +181,7 @@ describe('finished artifacts', () => {
     await use(OWN_MATRIX);
     await using own = await startExports(env, {
       rightsMatrixPath: matrixPath,
-      settings: { SVC_STATE_DIR: join(env.dir, 'real') },
+      settings: { SVC_EXPORT_ROOT_DIR: join(env.dir, 'real') },
     });
     const { json } = await own.run(exported());
     const paths = [
@@ -193,11 +197,38 @@ describe('finished artifacts', () => {
     }
   });
 
+  test('of real rows, whole and left by a worker that was killed, are not taken as a run’s under the sample', async () => {
+    await use(OWN_MATRIX);
+    await using own = await startExports(env, {
+      rightsMatrixPath: matrixPath,
+      settings: { SVC_EXPORT_ROOT_DIR: join(env.dir, 'left') },
+    });
+    const { json } = await own.run(exported());
+    const [fence] = await own.runs(json.export_id);
+    // Nothing is read for an artifact that is there already, so no snapshot is asked either.
+    const run = exportRunner({
+      reader: undefined as unknown as Reader,
+      rights: new RightsStore(matrixPath, { byokRole: undefined, log: testLogger() }),
+      buffers: new BufferPool(),
+      now: Date.now,
+      splitRows: 1_000_000,
+    });
+    const row = { exportId: json.export_id, request: exported() } as unknown as ExportRow;
+    const call = {
+      directory: join(own.root, json.export_id, fence),
+      signal: new AbortController().signal,
+      onProgress: () => {},
+    };
+    expect((await run(row, call)).artifact.sha256).toBe(json.artifact.checksum_sha256);
+    await use(SAMPLE_MATRIX);
+    await expect(run(row, call)).rejects.toMatchObject({ code: EXPORT_REFUSED[1] });
+  });
+
   test('of the sample stay what they are when the first real partition is proved', async () => {
     await mark(true);
     await using own = await startExports(env, {
       rightsMatrixPath: matrixPath,
-      settings: { SVC_STATE_DIR: join(env.dir, 'synthetic') },
+      settings: { SVC_EXPORT_ROOT_DIR: join(env.dir, 'synthetic') },
     });
     const { json } = await own.run(exported());
     expect(json.artifact.synthetic).toBe(true);
