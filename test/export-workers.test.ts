@@ -3,8 +3,8 @@
  * stores. However it goes, an export ends once, with one artifact, of the same bytes.
  */
 import { once } from 'node:events';
-import { readdir } from 'node:fs/promises';
-import { join } from 'node:path';
+import { readdir, readFile, writeFile } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { jetstreamManager } from '@nats-io/jetstream';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
@@ -13,7 +13,7 @@ import { connect } from '../shared/db/connect.ts';
 import { connectNats } from '../shared/nats/connect.ts';
 import { EXPORT, type Exports, spawnWorker, startExports, type TestSettings } from './support/exports.ts';
 import { DATASET, loadBulk } from './support/load-rows.ts';
-import { eventually } from './support/serving.ts';
+import { eventually, OWN_MATRIX } from './support/serving.ts';
 import { createMigratedEnv, type TestEnv } from './support/stack.ts';
 
 const ROWS = 60_000;
@@ -259,4 +259,17 @@ describe('in the process of the service', () => {
     await one.finished(first.json.export_id);
     expect((await one.submit(BODY)).status).toBe(202);
   });
+});
+
+test('a source whose callers bring their own credentials takes no other export from a worker of its own', async () => {
+  const matrix = JSON.parse(await readFile(OWN_MATRIX, 'utf8'));
+  for (const source of Object.values<{ legal_signoff_artifact: string }>(matrix.sources))
+    source.legal_signoff_artifact = join(dirname(OWN_MATRIX), source.legal_signoff_artifact);
+  matrix.sources.macro.rights_state = 'BYOK Required';
+  const path = join(env.dir, 'byok.json');
+  await writeFile(path, JSON.stringify(matrix));
+  const { json } = await exports.submit(BODY);
+  startWorker({ SVC_SOURCE_RIGHTS_MATRIX_PATH: path, SVC_BYOK_DATABASE_ROLE: 'somebody' });
+  const { json: status } = await exports.finished(json.export_id);
+  expect([status.status, status.error_code]).toEqual(['succeeded', undefined]);
 });

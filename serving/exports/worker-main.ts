@@ -14,7 +14,9 @@ async function main(): Promise<void> {
   const { order, parent } = await readWorkOrder();
   const { settings, databaseUrl, rightsMatrixPath } = await usable(order);
   const log = createLogger(settings.SVC_LOG_LEVEL, 'export-worker');
-  const rights = new RightsStore(rightsMatrixPath, { byokRole: undefined, log, shadowed: shadowedBy(settings) });
+  // The same settings as those of the HTTP service: without the role a matrix with BYOK Required would be invalid here.
+  const byokRole = settings.SVC_BYOK_DATABASE_ROLE;
+  const rights = new RightsStore(rightsMatrixPath, { byokRole, log, shadowed: shadowedBy(settings) });
   const freshness = freshnessRule(settings);
   await using exports = new ExportService({ settings, databaseUrl, rights, freshness, log, role: 'worker' });
   const stopping = untilStopped(parent);
