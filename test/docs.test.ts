@@ -173,6 +173,26 @@ describe('statements', () => {
     expect(Object.fromEntries(rows.map(([, name, version]) => [name, version]))).toEqual(declared);
   });
 
+  test('packages with published advisories are not brought in by others', () => {
+    const { packages } = JSON.parse(read('package-lock.json')) as {
+      packages: Record<string, { name?: string; version: string }>;
+    };
+    const found = Object.entries(packages).flatMap(([path, { name, version }]) => {
+      const installedAs = path.split('node_modules/').at(-1)!;
+      return [{ name: name ?? installedAs, version }];
+    });
+    // The least major version without known faults; `request` was given up with its last one.
+    const least: Readonly<Record<string, number>> = {
+      request: 99,
+      'har-validator': 99,
+      'form-data': 4,
+      'tough-cookie': 4,
+    };
+    const faulty = found.filter(({ name, version }) => Number(version.split('.')[0]) < (least[name] ?? 0));
+    expect(faulty).toEqual([]);
+    expect(found).toContainEqual({ name: '@cypress/request', version: '4.0.1' });
+  });
+
   test('docker-compose.yml runs the versions and settings of the embedded stack', () => {
     const compose = read('docker-compose.yml');
     const imageOf = (service: string) =>
