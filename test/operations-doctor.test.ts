@@ -263,7 +263,7 @@ const FAULTS: readonly Fault[] = [
     check: 'rights',
     name: 'rows of a source under the matrix of the sample',
     make: async () => settings({ SVC_SOURCE_RIGHTS_MATRIX_PATH: SAMPLE_MATRIX }),
-    says: /exchange_a_spot_trades: rows that were published are refused; .* exchange_a, .*sample/,
+    says: /exchange_a_spot_trades: rows that were published are refused; .* exchange_a is .*sample/,
     fix: /tidemark rights init/,
   },
   {

@@ -64,7 +64,7 @@ export function checkRights(store: RightsStore, dataset: DatasetKey, token: stri
         `The legal sign-off of ${rights.source} cannot be shown: ${fault}.`,
       );
     }
-    if (why !== undefined) syntheticOnly ??= `of the legal sign-off of ${rights.source}, ${why}`;
+    if (why !== undefined) syntheticOnly ??= `the legal sign-off of ${rights.source} is ${why}`;
   }
   if (store.isShadowed(dataset)) {
     throw new Problem(

@@ -19,7 +19,7 @@ const SEARCHED_BYTES = 1024 * 1024;
 export interface ArtifactMeaning {
   /** Why it is no artifact at all. */
   readonly fault?: string;
-  /** Why it covers synthetic rows only; undefined where it covers the source's own. */
+  /** What it is instead of a licence, and covers synthetic rows only; undefined where it covers the source's own. */
   readonly syntheticOnly?: string;
 }
 
@@ -31,10 +31,10 @@ export function meaningOf(bytes: Buffer | string): ArtifactMeaning {
   const text = bytes.toString('latin1', 0, SEARCHED_BYTES).replaceAll('\0', '').replaceAll('\r', '');
   const words = text.replace(/\s+/g, ' ');
   if (words.includes(SAMPLE_SENTENCE)) {
-    return { syntheticOnly: 'it is the artifact of the sample, which is no licence' };
+    return { syntheticOnly: 'the artifact of the sample, which is no licence' };
   }
   if (words.includes(UNSIGNED) || (words.includes(FORM_TITLE) && EMPTY_ANSWER.test(text))) {
-    return { syntheticOnly: 'it is a form of `rights init` that is not filled in' };
+    return { syntheticOnly: 'a form of `rights init` that is not filled in' };
   }
   return {};
 }

@@ -50,12 +50,12 @@ function findingsOf(dataset: DatasetDefinition, store: RightsStore, declared: re
   const hosted = sources.filter(({ state }) => state === 'Hosted Allowed');
   const reasons = Map.groupBy(hosted, (source) => {
     const { fault: missing, syntheticOnly } = store.signoff(source);
-    return missing ?? syntheticOnly ?? '';
+    return missing === undefined ? (syntheticOnly ?? '') : `not to be shown: ${missing}`;
   });
   reasons.delete('');
   return [...reasons].map(([why, of]) => {
     const names = of.map(({ source }) => source).join(', ');
-    return fault(dataset.key, `rows that were published are refused; of the sign-off of ${names}, ${why}`, OWN_MATRIX);
+    return fault(dataset.key, `rows that were published are refused; the sign-off of ${names} is ${why}`, OWN_MATRIX);
   });
 }
 
