@@ -6,7 +6,6 @@
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
@@ -42,21 +41,35 @@ function installedMatchesLock() {
   }
 }
 
+/** In the project's own folder, unlike one below the temporary directory, which anybody can make. */
+const installLock = join(root, '.tidemark-installing');
+/** An installer takes minutes at most. One that is older is gone, and its number another process's. */
+const INSTALL_LIMIT_MS = 30 * 60_000;
+
 /** One installer at a time per checkout: `npm start` and `npm test` may be started together. */
 function withInstallLock(section) {
-  const path = join(tmpdir(), `tidemark-npm-${createHash('sha256').update(root).digest('hex').slice(0, 12)}`);
-  for (;;) {
+  const path = installLock;
+  for (let told = false; ; ) {
     try {
       mkdirSync(path);
       break;
     } catch (error) {
-      if (error.code !== 'EEXIST') throw error;
+      if (error.code !== 'EEXIST') fail(`the dependencies cannot be installed in ${modules} (${error.message}).`);
       let owner = 0;
       try {
         owner = Number(readFileSync(join(path, 'pid'), 'utf8'));
       } catch {}
-      if (isDead(owner, path)) rmSync(path, { recursive: true, force: true });
-      else Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 200);
+      if (isDead(owner, path)) {
+        removeLock(path);
+        continue;
+      }
+      if (!told && owner > 0) {
+        told = true;
+        process.stderr.write(
+          `tidemark: waiting for process ${owner}, which installs the dependencies (remove ${path} if it does not)\n`,
+        );
+      }
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 200);
     }
   }
   try {
@@ -67,20 +80,33 @@ function withInstallLock(section) {
   }
 }
 
+function removeLock(path) {
+  try {
+    rmSync(path, { recursive: true, force: true });
+  } catch (error) {
+    fail(`the lock of an installer that is gone cannot be removed: ${path} (${error.message}).`);
+  }
+}
+
 function isDead(pid, lockPath) {
   if (pid > 0) {
     try {
       process.kill(pid, 0);
-      return false;
     } catch (error) {
-      return error.code === 'ESRCH';
+      if (error.code === 'ESRCH') return true;
     }
+    return ageOf(lockPath) > INSTALL_LIMIT_MS;
   }
   // Made but not yet signed; its owner died in between when that lasts.
+  return ageOf(lockPath) > 10_000;
+}
+
+/** Of what is gone meanwhile: none. */
+function ageOf(path) {
   try {
-    return Date.now() - statSync(lockPath).mtimeMs > 10_000;
+    return Date.now() - statSync(path).mtimeMs;
   } catch {
-    return false;
+    return 0;
   }
 }
 

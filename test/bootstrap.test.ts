@@ -1,6 +1,8 @@
 /** What runs before anything is installed: the bootstrap and the launcher, in a small project of their own. */
-import { spawnSync } from 'node:child_process';
-import { chmod, cp, mkdir, readFile, rm, symlink, writeFile } from 'node:fs/promises';
+import { spawn, spawnSync } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { once } from 'node:events';
+import { chmod, cp, mkdir, readFile, rm, symlink, utimes, writeFile } from 'node:fs/promises';
 import { delimiter, dirname, join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { temporaryDir } from './support/stack.ts';
@@ -43,6 +45,7 @@ const runs = async () => (await readFile(join(dir, 'runs'), 'utf8').catch(() => 
 function bootstrap(env: NodeJS.ProcessEnv = {}) {
   return spawnSync(process.execPath, [join(root, 'shared/bootstrap.mjs')], {
     encoding: 'utf8',
+    timeout: 60_000,
     env: { ...process.env, npm_execpath: join(dir, 'npm.js'), ...env },
   });
 }
@@ -55,6 +58,36 @@ test('installs once, and again when the lock file changes', async () => {
   await writeLock('1.0.1');
   expect(bootstrap().status).toBe(0);
   expect(await runs()).toEqual(['install', 'install']);
+});
+
+// Anybody may make a folder below the temporary directory; one that named a living process was waited for for ever.
+test('a folder that another made below the temporary directory holds nobody up', async () => {
+  const hash = createHash('sha256').update(root).digest('hex').slice(0, 12);
+  const foreign = join(dir, 'tmp', `tidemark-npm-${hash}`);
+  await mkdir(foreign, { recursive: true });
+  await writeFile(join(foreign, 'pid'), '1');
+  expect(bootstrap({ TMPDIR: join(dir, 'tmp') }).status).toBe(0);
+  expect(await runs()).toEqual(['install']);
+  expect(await readFile(join(foreign, 'pid'), 'utf8')).toBe('1');
+});
+
+test('who waits for another installer is told of it; a lock that nobody can hold any more is taken over', async () => {
+  const lock = join(root, '.tidemark-installing');
+  await mkdir(lock, { recursive: true });
+  await writeFile(join(lock, 'pid'), String(process.pid));
+  const waiting = spawn(process.execPath, [join(root, 'shared/bootstrap.mjs')], {
+    env: { ...process.env, npm_execpath: join(dir, 'npm.js') },
+    stdio: ['ignore', 'ignore', 'pipe'],
+  });
+  const [said] = await once(waiting.stderr!, 'data');
+  expect(String(said)).toContain(`waiting for process ${process.pid}, which installs the dependencies`);
+  expect(String(said)).toContain(lock);
+  expect(await runs()).toEqual([]);
+  const ended = once(waiting, 'exit');
+  // An install takes minutes at most: the number has become another process's.
+  await utimes(lock, 1, 1);
+  expect((await ended)[0]).toBe(0);
+  expect(await runs()).toEqual(['install']);
 });
 
 test('accepts what was installed by hand', async () => {

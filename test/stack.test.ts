@@ -353,6 +353,25 @@ describe('recovering', () => {
     expect(isAlive(processRef(stranger.pid as number) ?? { pid: 0, identity: '' })).toBe(true);
   });
 
+  // An operator's shell in PostgreSQL's data folder was taken for a backend, and killed at the next start.
+  test.each([
+    ['postgres', 'postgres'],
+    ['nats', 'nats'],
+  ] as const)('what works in the folder of %s and is no server of ours is left alone', async (name, folder) => {
+    const stack = await acquire();
+    const servers = join(dir, 'state', 'servers');
+    const cwd = join(servers, folder);
+    const stranger = spawn('sleep', ['600'], { ...asUser(serverUser(servers)), cwd, stdio: 'ignore' });
+    children.push(stranger);
+    const ref = processRef(stranger.pid as number)!;
+    const old = pidOf(stack, name);
+    process.kill(old, 'SIGKILL');
+    await until('it is dead', () => (alive([old]).length === 0 ? true : undefined));
+    const after = await acquire();
+    expect(pidOf(after, name)).not.toBe(old);
+    expect(isAlive(ref)).toBe(true);
+  });
+
   test('a cluster whose making was interrupted is made anew', async () => {
     const servers = join(dir, 'state', 'servers', 'postgres.new-killed', 'data');
     await mkdir(servers, { recursive: true });

@@ -3,7 +3,7 @@
  * own number, so that one that was killed is not taken for one that goes on.
  */
 import { hostname } from 'node:os';
-import type { ClientBase, Pool } from 'pg';
+import { type ClientBase, DatabaseError, type Pool } from 'pg';
 import { TidemarkError } from '../errors.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
 import { type Client, connect } from './connect.ts';
@@ -151,7 +151,9 @@ export class Run implements AsyncDisposable {
     const values = [this.id, ...names.map((name) => changes[name] ?? null)];
     try {
       await this.#client.query(sql, values);
-    } catch {
+    } catch (error) {
+      // What the database refuses (a full disk) leaves connection and lock as they are.
+      if (error instanceof DatabaseError && error.severity === 'ERROR') throw error;
       // The connection was lost, and the lock with it: taken again under the same number.
       await this.#client[Symbol.asyncDispose]();
       const { databaseUrl, kind, subject } = this.#needs;
@@ -160,8 +162,17 @@ export class Run implements AsyncDisposable {
         name: `tidemark run ${kind} ${subject}`,
         connectTimeoutMs: 2000,
       });
-      await this.#client.query('select pg_try_advisory_lock($1, $2)', [RUN_LOCK, this.id]);
+      await this.#takeLock();
       await this.#client.query(sql, values);
+    }
+  }
+
+  /** The lock of the connection that was lost ends when the database notices, which takes it a moment. */
+  async #takeLock(): Promise<void> {
+    for (const deadline = performance.now() + LINGER_MS; performance.now() < deadline; ) {
+      const asked = await this.#client.query('select pg_try_advisory_lock($1, $2) as held', [RUN_LOCK, this.id]);
+      if (asked.rows[0].held) return;
+      await this.#client.query('select pg_sleep(0.1)');
     }
   }
 

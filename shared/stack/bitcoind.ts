@@ -75,7 +75,7 @@ export async function startBitcoind(options: BitcoindOptions): Promise<Bitcoind>
   };
   // The lock is for starting alone: who comes later finds the folder in use by its processes and ends them.
   await withLock(join(dir, 'start.lock'), { waitMs: START_TIMEOUT_MS, signal }, async () => {
-    await endProcessesIn(dir, 'SIGTERM', log);
+    await endProcessesIn(dir, 'bitcoind', 'SIGTERM', log);
     for (let attempt = 1; ; attempt++) {
       port = await freePort();
       try {

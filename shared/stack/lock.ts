@@ -52,7 +52,8 @@ const SQLITE_BUSY = 5;
 
 function begin(file: DatabaseSync, path: string): boolean {
   try {
-    file.exec('BEGIN EXCLUSIVE');
+    // Beginning writes to the journal, which in memory needs no space on a disk that is full. Nothing is ever committed.
+    file.exec('PRAGMA journal_mode = MEMORY; BEGIN EXCLUSIVE');
     return true;
   } catch (cause) {
     if ((cause as { errcode?: number }).errcode === SQLITE_BUSY) return false;

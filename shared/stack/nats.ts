@@ -55,7 +55,7 @@ export function createNats(options: NatsOptions): Server {
     async start(port) {
       await mkdir(storeDir, { recursive: true, mode: 0o700 });
       if (user.uid !== undefined) await chown(storeDir, user.uid, user.gid as number);
-      await endProcessesIn(storeDir, 'SIGTERM', log);
+      await endProcessesIn(storeDir, 'nats-server', 'SIGTERM', log);
       const path = join(options.dir, 'run', 'nats.conf');
       const text = natsConfiguration({
         listen: `127.0.0.1:${port}`,

@@ -184,7 +184,7 @@ async function initialise(options: PostgresOptions, dataDir: string): Promise<vo
  * containers, where pids begin at 1 again) or as a zombie, PostgreSQL would take them for those of a living server.
  */
 async function clearRemnants(dataDir: string, runDir: string, log: Logger): Promise<void> {
-  await endProcessesIn(dataDir, 'SIGQUIT', log);
+  await endProcessesIn(dataDir, 'postgres', 'SIGQUIT', log);
   await rm(join(dataDir, 'postmaster.pid'), { force: true });
   for (const name of await readdir(runDir)) {
     if (name.startsWith('.s.PGSQL.')) await rm(join(runDir, name), { force: true });

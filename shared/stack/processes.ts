@@ -1,6 +1,7 @@
 /** Operating-system facts about the servers: who they run as, whether a pid still is the process we started. */
 import { spawn, spawnSync } from 'node:child_process';
 import { closeSync, openSync, readdirSync, readFileSync, readlinkSync, renameSync, statSync } from 'node:fs';
+import { basename } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from '../log/logger.ts';
 
@@ -79,14 +80,20 @@ export function isAlive(ref: ProcessRef): boolean {
   return ref.pid > 0 && identityOf(ref.pid) === ref.identity;
 }
 
-/** Processes whose working directory is `dir`: a PostgreSQL postmaster and all its backends. */
-export function processesIn(dir: string): number[] {
+/**
+ * Processes of `program` (the name of its file) that work in `dir`: a PostgreSQL postmaster and all its backends. Others
+ * may work there too, an operator's shell for one, and are none of our business.
+ */
+export function processesIn(dir: string, program: string): number[] {
   if (process.platform !== 'linux') return [];
   const found: number[] = [];
   for (const entry of readdirSync('/proc')) {
     if (!/^\d+$/.test(entry)) continue;
     try {
-      if (readlinkSync(`/proc/${entry}/cwd`) === dir && processRef(Number(entry))) found.push(Number(entry));
+      if (readlinkSync(`/proc/${entry}/cwd`) !== dir) continue;
+      // A program that was replaced while it ran is shown with this behind its path.
+      const file = basename(readlinkSync(`/proc/${entry}/exe`).replace(/ \(deleted\)$/, ''));
+      if (file === program && processRef(Number(entry))) found.push(Number(entry));
     } catch {
       // ended meanwhile, or somebody else's
     }
@@ -120,11 +127,11 @@ export async function endProcess(
 const REMNANT_GRACE_MS = 2_000;
 const REMNANT_SIGNAL_MS = 8_000;
 
-/** Waits until no process works in `dir`, then asks, then kills: two servers must never share one folder. */
-export async function endProcessesIn(dir: string, ask: NodeJS.Signals, log: Logger): Promise<void> {
+/** Waits until no process of `program` works in `dir`, then asks, then kills: two servers must never share one folder. */
+export async function endProcessesIn(dir: string, program: string, ask: NodeJS.Signals, log: Logger): Promise<void> {
   const started = Date.now();
   let asked = false;
-  for (let left = processesIn(dir); left.length > 0; left = processesIn(dir)) {
+  for (let left = processesIn(dir, program); left.length > 0; left = processesIn(dir, program)) {
     const waitedMs = Date.now() - started;
     if (waitedMs > REMNANT_GRACE_MS && !asked) {
       asked = true;

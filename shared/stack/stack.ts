@@ -59,7 +59,7 @@ export async function acquireStack(options: AcquireOptions): Promise<Stack> {
       log: options.log,
     });
     if (options.databaseUrl === undefined) await ensureRoles(records.postgres as ServerRecord, secrets);
-    const holder = await addHolder(stateDir);
+    const holder = await addHolder(stateDir, others, options.log);
     return new HeldStack({
       ...options,
       stateDir,

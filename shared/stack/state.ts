@@ -2,6 +2,7 @@
 import { randomBytes } from 'node:crypto';
 import { mkdir, open, readdir, readFile, rename, rm } from 'node:fs/promises';
 import { join } from 'node:path';
+import type { Logger } from '../log/logger.ts';
 import { isAlive, type ProcessRef, processRef } from './processes.ts';
 import type { ServerName, ServerRecord } from './server.ts';
 
@@ -43,21 +44,33 @@ export function writeState(stateDir: string, kind: StackState['kind'], servers: 
 /** Replaces a file so that it is whole whenever it is read. */
 export async function writeAtomic(path: string, text: string, mode: number): Promise<void> {
   const part = `${path}.${randomBytes(4).toString('hex')}`;
-  const file = await open(part, 'wx', mode);
   try {
+    await using file = await open(part, 'wx', mode);
     await file.writeFile(text);
     await file.sync();
-  } finally {
-    await file.close();
+  } catch (error) {
+    await rm(part, { force: true });
+    throw error;
   }
   await rename(part, path);
 }
 
-/** Registers this process as a user of the stack; returns the name to leave with. */
-export async function addHolder(stateDir: string): Promise<string> {
+const NO_SPACE: ReadonlySet<string> = new Set(['ENOSPC', 'EDQUOT']);
+
+/**
+ * Registers this process as a user of the stack; returns the name to leave with. `others`: how many there are. Where the
+ * disk is full and others keep the servers running it goes unregistered: whoever looks for the fault must be let in.
+ */
+export async function addHolder(stateDir: string, others: number, log: Logger): Promise<string> {
   const name = `${process.pid}-${randomBytes(4).toString('hex')}`;
-  await mkdir(join(stateDir, 'holders'), { recursive: true });
-  await writeAtomic(join(stateDir, 'holders', name), JSON.stringify({ ...processRef(process.pid), stateDir }), 0o644);
+  const path = join(stateDir, 'holders', name);
+  try {
+    await mkdir(join(stateDir, 'holders'), { recursive: true });
+    await writeAtomic(path, JSON.stringify({ ...processRef(process.pid), stateDir }), 0o644);
+  } catch (error) {
+    if (others === 0 || !NO_SPACE.has((error as NodeJS.ErrnoException).code ?? '')) throw error;
+    log.warn({ stateDir }, 'the disk is full: this process is not registered, and the servers end with the others');
+  }
   return name;
 }
 

@@ -187,7 +187,7 @@ export async function endLeftovers(testStateDir: string): Promise<void> {
       }
     }
     // A Bitcoin node, which no stack knows of (see bitcoin.ts).
-    for (const pid of processesIn(join(note.dir, 'node'))) process.kill(pid, 'SIGKILL');
+    for (const pid of processesIn(join(note.dir, 'node'), 'bitcoind')) process.kill(pid, 'SIGKILL');
     await rm(note.dir, { recursive: true, force: true });
     await rm(join(notes, name), { force: true });
   }
