@@ -4,10 +4,12 @@ import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { codeOf } from '../shared/errors.ts';
+import { DATASETS } from '../shared/registry/index.ts';
 import { meaningOf } from '../shared/rights/artifact.ts';
 import { writeOwnMatrix } from '../shared/rights/form.ts';
 import { RightsStore, SAMPLE_MATRIX_PATH } from '../shared/rights/store.ts';
 import { startCli } from './support/pipeline.ts';
+import { OWN_MATRIX } from './support/serving.ts';
 import { testLogger } from './support/stack.ts';
 
 let dir: string;
@@ -76,6 +78,16 @@ test('the artifact of the sample covers synthetic rows only', async () => {
   }
   const bytes = await readFile(join(dirname(SAMPLE_MATRIX_PATH), 'sample-data-only.md'));
   expect(meaningOf(Buffer.from(bytes.toString(), 'utf16le'))).toEqual({ syntheticOnly: expect.any(String) });
+});
+
+test('the matrices of the sample and of tests declare every dataset with all its sources', () => {
+  for (const matrix of [SAMPLE_MATRIX_PATH, OWN_MATRIX]) {
+    const declared = sourcesOf(storeOf(matrix)).flatMap(({ source, datasets }) =>
+      datasets.map((key) => `${source} ${key}`),
+    );
+    const there = [...DATASETS.values()].flatMap(({ key, sources }) => sources.map((source) => `${source} ${key}`));
+    expect(declared.sort(), matrix).toEqual(there.sort());
+  }
 });
 
 test('sources that are not named are Ingest Only; one that is none is refused and nothing is written', async () => {
