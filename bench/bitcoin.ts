@@ -148,6 +148,8 @@ async function backfill(stack: Stack, node: Bitcoind, from: number, to: number):
   await runProgram(join(ROOT, 'tidemark'), ['backfill', 'bitcoin', ...range, '--json'], node, {
     SVC_DATABASE_URL: stack.databaseUrl,
     SVC_NATS_URL: stack.natsUrl,
+    SVC_NATS_PROJECTOR_URL: stack.natsProjectorUrl,
+    SVC_NATS_OPERATOR_URL: stack.natsOperatorUrl,
     SVC_STATE_DIR: stack.stateDir,
   });
 }

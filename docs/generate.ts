@@ -1,5 +1,6 @@
 /**
- * What is derived from the code: `.env.example`, the client's types, and the marked sections of the pages.
+ * What is derived from the code: `.env.example`, the client's types, the accounts of the log in `docker-compose.yml`, and the
+ * marked sections of the pages.
  * `npm run docs` writes them; test/docs.test.ts fails while a page differs from what is derived here.
  *
  * A section stands between `<!-- generated:NAME -->` and `<!-- /generated -->`.
@@ -14,6 +15,7 @@ import { PROBLEMS, type ProblemKind } from '../serving/contract/problems.ts';
 import { METRICS, type MetricSpec } from '../serving/monitoring/names.ts';
 import { SETTINGS, type Setting, type SettingName } from '../shared/config/settings.ts';
 import { ERROR_CODES } from '../shared/error-codes.ts';
+import { accountsConfiguration, type NatsRole } from '../shared/nats/accounts.ts';
 import { DATASETS, type DatasetDefinition, type Field, type Mode, shapeOf } from '../shared/registry/index.ts';
 import { KLINE_FIELDS } from '../shared/registry/klines.ts';
 import { clientDatasets } from './client-types.ts';
@@ -35,6 +37,7 @@ export async function generate(root: string = ROOT): Promise<Map<string, string>
   const files = new Map([
     ['.env.example', envExample()],
     ['client/datasets.ts', clientDatasets()],
+    ['docker-compose.yml', composeFile(await readFile(join(root, 'docker-compose.yml'), 'utf8'))],
   ]);
   for (const path of await pages(root)) {
     files.set(path, await filled(root, path, await readFile(join(root, path), 'utf8')));
@@ -95,11 +98,41 @@ async function section(root: string, name: string, page: Page): Promise<string> 
       return errorCodes();
     case 'command':
       return command(Object.values(specs).find((spec) => spec.name === of) ?? fail(`${path}: no command ${of}`));
+    case 'nats-accounts':
+      return natsAccounts();
     case 'common-options':
       return table(['option', 'what it does'], COMMON_OPTIONS);
     default:
       return fail(`${path}: nothing is derived under the name ${name}`);
   }
+}
+
+// ---- accounts of the log -------------------------------------------------------------------------------------------
+
+const passwordsNamed = (name: (role: string) => string): Readonly<Record<NatsRole, string>> => ({
+  publisher: name('PASSWORD'),
+  projector: name('PROJECTOR_PASSWORD'),
+  reader: name('READER_PASSWORD'),
+  export: name('EXPORT_PASSWORD'),
+  operator: name('OPERATOR_PASSWORD'),
+});
+
+const natsAccounts = () => `\`\`\`text\n${accountsConfiguration(passwordsNamed((name) => name))}\`\`\`\n`;
+
+/** The server's configuration there is text of the file: `$` is written twice, passwords are the operator's variables. */
+function composeFile(text: string): string {
+  const accounts = accountsConfiguration(passwordsNamed((name) => `NATS_${name}`))
+    .replaceAll('$', '$$$$')
+    .replace(/"(NATS_\w+)"/g, (_, name) => `"\${${name}:?choose one}"`)
+    .trimEnd()
+    .split('\n')
+    .map((line) => `      ${line}\n`)
+    .join('');
+  const [start, end] = ['      # generated:nats-accounts\n', '      # /generated\n'];
+  const [before, rest, ...more] = text.split(start);
+  const after = rest?.split(end);
+  if (after?.length !== 2 || more.length > 0) return fail('docker-compose.yml: no section for the accounts of the log');
+  return `${before}${start}${accounts}${end}${after[1]}`;
 }
 
 function fail(message: string): never {

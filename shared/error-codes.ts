@@ -109,6 +109,10 @@ export const ERROR_CODES = {
 
   // the log
   LOG_UNAVAILABLE: { transient: true, remedy: 'nats-server is not answering; check SVC_NATS_URL.' },
+  LOG_ACCOUNT_REFUSED: {
+    transient: false,
+    remedy: 'Set SVC_NATS_OPERATOR_URL to an account that makes streams, and run `./tidemark migrate`.',
+  },
   LOG_FULL: {
     transient: true,
     remedy: 'The stream reached its byte limit; raise SVC_STREAM_MAX_BYTES, then run the same command again.',

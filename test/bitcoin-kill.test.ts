@@ -82,7 +82,7 @@ test('an event leads back to the bytes of the block', async () => {
   const header = (await bitcoin.rpc.call('getblockheader', hash, false)) as string;
   await using serving = await startServing({
     databaseUrl: bitcoin.system.env.databaseUrl,
-    settings: { SVC_NATS_URL: bitcoin.system.env.natsUrl },
+    settings: { SVC_NATS_READER_URL: bitcoin.system.env.natsReaderUrl },
   });
   const { status, json } = (await serving.send({ path: '/v1/lineage/bitcoin_block_headers/7', method: 'GET' })) as Json;
   expect(status).toBe(200);

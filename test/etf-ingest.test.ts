@@ -21,7 +21,10 @@ beforeAll(async () => {
   system = await System.create();
   archives = new Archives(join(system.env.dir, 'issuers'));
   await archives.fill([DAY]);
-  serving = await startServing({ databaseUrl: system.env.databaseUrl, settings: { SVC_NATS_URL: system.env.natsUrl } });
+  serving = await startServing({
+    databaseUrl: system.env.databaseUrl,
+    settings: { SVC_NATS_READER_URL: system.env.natsReaderUrl },
+  });
 });
 afterAll(async () => {
   await serving?.[Symbol.asyncDispose]();
@@ -255,7 +258,7 @@ describe('serving', () => {
   test('in shadow the dataset is proved and not served, on any route', async () => {
     await using shadow = await startServing({
       databaseUrl: system.env.databaseUrl,
-      settings: { SVC_ETF_QUERY_SERVING_STATE: 'shadow', SVC_NATS_URL: system.env.natsUrl },
+      settings: { SVC_ETF_QUERY_SERVING_STATE: 'shadow', SVC_NATS_READER_URL: system.env.natsReaderUrl },
     });
     const answers = await Promise.all([
       shadow.query({ sources: [DATASET] }),

@@ -31,6 +31,7 @@ afterAll(async () => {
 const place = () => ({
   databaseUrl: own.stack.databaseUrl,
   natsExportUrl: own.stack.natsExportUrl,
+  natsOperatorUrl: own.stack.natsOperatorUrl,
   dir: own.dir,
 });
 
@@ -82,16 +83,22 @@ test('the broker killed during a run: the run goes on, the export ends once, the
   expect(list.exports).toHaveLength(2);
 });
 
-test('the account of the queue can make and use it, and nothing else', async () => {
+test('the account of the queue can use it, and nothing else', async () => {
   await using connection = await connectNats(own.stack.natsExportUrl, 'test');
   const manager = await jetstreamManager(connection, { checkAPI: false });
   // What may not be asked is not answered.
   const refused = await jetstreamManager(connection, { checkAPI: false, timeout: 500 });
   expect((await manager.streams.info('exports')).config.retention).toBe('workqueue');
   {
-    // Queued twice is queued once; another lease is taken over.
-    const { ExportQueue } = await import('../shared/nats/export-queue.ts');
+    // Queued twice is queued once; another lease is taken over by who may change the queue, and by nobody else.
+    const { ensureExportQueue, ExportQueue } = await import('../shared/nats/export-queue.ts');
     await exports.serving.app.exports.rest();
+    await (await ExportQueue.open(own.stack.natsExportUrl, 'test', { leaseMs: 2000, replicas: 1 }))[
+      Symbol.asyncDispose
+    ]();
+    expect((await manager.consumers.info('exports', 'workers')).config.ack_wait).toBe(1_000_000_000);
+    await using operator = await connectNats(own.stack.natsOperatorUrl, 'test');
+    await ensureExportQueue(operator, { leaseMs: 2000, replicas: 1 });
     await using queue = await ExportQueue.open(own.stack.natsExportUrl, 'test', { leaseMs: 2000, replicas: 1 });
     const size = await queue.size();
     const [id, other] = ['00000000-0000-4000-8000-00000000000a', '00000000-0000-4000-8000-00000000000b'];
@@ -105,6 +112,8 @@ test('the account of the queue can make and use it, and nothing else', async () 
   }
   for (const forbidden of [
     () => refused.streams.add({ name: 'other', subjects: ['other.>'] }),
+    () => refused.streams.update('exports', { republish: { src: '>', dest: `${DATASET}.x.1.0` } }),
+    () => refused.consumers.add('exports', { durable_name: 'other' }),
     () => refused.streams.delete('exports'),
     () => refused.streams.purge('exports'),
     () => refused.streams.info(DATASET),

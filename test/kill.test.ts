@@ -25,7 +25,7 @@ import {
   startCli,
 } from './support/pipeline.ts';
 import { SEED } from './support/seed.ts';
-import { createPrivateStack, type PrivateStack } from './support/stack.ts';
+import { createPrivateStack, natsSettings, type PrivateStack } from './support/stack.ts';
 import { compareNative, secondsOfFiles, secondsStored } from './support/trade-oracle.ts';
 import { type DayContent, VENDOR_A, VENDOR_B, VENDOR_C, type Vendor } from './support/vendors.ts';
 
@@ -138,7 +138,7 @@ describe.each(TRIALS)('a backfill of $dataset', ({ vendor, dataset, killsEach, d
 
   const settings = () => ({
     SVC_DATABASE_URL: own.stack.databaseUrl,
-    SVC_NATS_URL: own.stack.natsUrl,
+    ...natsSettings(own.stack),
     SVC_STATE_DIR: join(own.dir, 'state'),
     ...vendor.settings(reference.vendor),
     SVC_STREAM_MAX_BYTES: String(1 << 28),

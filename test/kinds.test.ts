@@ -43,7 +43,7 @@ const proofNeeds = (system: KindSystem, dataset: DatasetDefinition) => ({
   dataset,
   client: system.client,
   catalog: system.catalog,
-  connection: system.connection,
+  connection: system.operator,
   projection: projectionOf(dataset),
   batchBytes: 1 << 22,
 });

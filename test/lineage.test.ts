@@ -12,7 +12,7 @@ import { DATASETS, datasetOf } from '../shared/registry/index.ts';
 import { givenData } from './support/given.ts';
 import { csvOf, DATASET, documentPath, memberName, ROOT, System, startCli, writeDocument } from './support/pipeline.ts';
 import { type Answer, eventually, OWN_MATRIX, type Serving, startServing } from './support/serving.ts';
-import { createPrivateStack, createTestEnv, execute } from './support/stack.ts';
+import { createPrivateStack, createTestEnv, execute, natsSettings } from './support/stack.ts';
 
 const sha256 = (bytes: string | Buffer) => createHash('sha256').update(bytes).digest('hex');
 const outcome = ({ status, json }: Answer) => [status, json.code];
@@ -304,7 +304,7 @@ describe('the log', () => {
     await writeDocument(vendor, DAYS[0], csv[0]);
     const settings = {
       SVC_DATABASE_URL: own.stack.databaseUrl,
-      SVC_NATS_URL: own.stack.natsUrl,
+      ...natsSettings(own.stack),
       SVC_STATE_DIR: join(own.dir, 'state'),
       SVC_EXCHANGE_A_BASE_URL: pathToFileURL(`${vendor}/`).href,
       SVC_STREAM_MAX_BYTES: String(1 << 28),
@@ -363,7 +363,7 @@ describe('the log', () => {
     await writeDocument(vendor, DAYS[1], csv[1]);
     const done = await startCli(['backfill', DATASET, '--from', DAYS[1], '--to', DAYS[1]], {
       SVC_DATABASE_URL: env.databaseUrl,
-      SVC_NATS_URL: env.natsUrl,
+      ...natsSettings(env),
       SVC_STATE_DIR: join(env.dir, 'state'),
       SVC_EXCHANGE_A_BASE_URL: pathToFileURL(`${vendor}/`).href,
       SVC_STREAM_MAX_BYTES: String(1 << 28),

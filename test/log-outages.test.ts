@@ -18,7 +18,7 @@ const STREAM = { maxBytes: 1 << 20 };
 describe('a log that does not answer', () => {
   test('is asked again until it does, and who waits is told', async () => {
     await using env = await createTestEnv();
-    await using proxy = await startNatsProxy(env.natsUrl);
+    await using proxy = await startNatsProxy(env.natsOperatorUrl);
     const told: string[] = [];
     await using connection = await connectNats(proxy.url, 'test', { onWait: (message) => told.push(message) });
     proxy.mute();
@@ -31,12 +31,12 @@ describe('a log that does not answer', () => {
 
   test('is waited for by a command', async () => {
     await using system = await System.create();
-    await using proxy = await startNatsProxy(system.env.natsUrl);
+    await using proxy = await startNatsProxy(system.env.natsOperatorUrl);
     const day = '2024-09-01';
     await writeDocument(system.vendor, day, csvOf({ day, rows: 200, seed: 4, firstId: 1, timeUnit: 'ms' }));
     proxy.muteAt('$JS.API.');
     const args = ['backfill', DATASET, '--from', day, '--to', day];
-    const running = system.start(args, { SVC_NATS_URL: proxy.url });
+    const running = system.start(args, { SVC_NATS_OPERATOR_URL: proxy.url });
     let said = '';
     running.child.stderr!.on('data', (text) => {
       said += text;
@@ -49,7 +49,7 @@ describe('a log that does not answer', () => {
 
   test('is given up when its time is over, with a code that says so', async () => {
     await using env = await createTestEnv();
-    await using proxy = await startNatsProxy(env.natsUrl);
+    await using proxy = await startNatsProxy(env.natsOperatorUrl);
     await using connection = await connectNats(proxy.url, 'test', { limitMs: 2000 });
     proxy.mute();
     const { message } = await faultOf(ensureStream(connection, 'never', STREAM), 'LOG_UNAVAILABLE');
@@ -58,7 +58,7 @@ describe('a log that does not answer', () => {
 
   test('holds up nobody who is told to stop', async () => {
     await using env = await createTestEnv();
-    await using proxy = await startNatsProxy(env.natsUrl);
+    await using proxy = await startNatsProxy(env.natsOperatorUrl);
     const stop = new AbortController();
     const onWait = () => stop.abort(new Error('told to stop'));
     await using connection = await connectNats(proxy.url, 'test', { onWait, signal: stop.signal });
@@ -68,7 +68,7 @@ describe('a log that does not answer', () => {
 
   test('is asked once by who did not say that he waits, and refusals are nobody to wait for', async () => {
     await using env = await createTestEnv();
-    await using proxy = await startNatsProxy(env.natsUrl);
+    await using proxy = await startNatsProxy(env.natsOperatorUrl);
     await using once = await connectNats(proxy.url, 'test');
     const told: string[] = [];
     await using patient = await connectNats(env.natsUrl, 'test', { onWait: (message) => told.push(message) });
@@ -85,7 +85,7 @@ describe('a log that does not answer', () => {
 // Messages on their way when a connection breaks count as delivered: no server sends them again.
 test('what was lost on its way to the projector is read again, with nothing behind it', async () => {
   await using system = await KindSystem.create();
-  await using proxy = await startNatsProxy(system.env.natsUrl);
+  await using proxy = await startNatsProxy(system.env.natsProjectorUrl);
   system.project([HEADERS], proxy.url);
   const block = (height: number) => {
     const ms = Date.parse('2026-01-01T00:00:00Z') + height * 1000;
@@ -112,7 +112,7 @@ test('frames are read on where a reader was lost: no proof says that they are no
   const { manifest } = (await catalog.partition(exchangeASpotTrades, day))!;
   expect(manifest!.frames).toBeGreaterThan(10);
   const { manifestSequence } = (await catalog.attempt(exchangeASpotTrades, day, 1))!;
-  await using connection = await connectNats(system.env.natsUrl, 'test');
+  await using connection = await connectNats(system.env.natsOperatorUrl, 'test');
   const manager = await jetstreamManager(connection);
   let lost = 0;
   const read: number[] = [];

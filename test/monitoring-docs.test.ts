@@ -244,14 +244,11 @@ describe('docker-compose.yml', () => {
       storeDir: '',
       maxFileStoreBytes: 1,
       durable: true,
-      password: '',
-      readerPassword: '',
-      exportPassword: '',
-      operatorPassword: '',
+      passwords: { publisher: '', projector: '', reader: '', export: '', operator: '' },
     });
     const { content } = compose.configs.nats;
     expect(rightsOf(content)).toEqual(rightsOf(embedded));
-    expect(rightsOf(content).map(([user]) => user)).toEqual(['tidemark', 'reader', 'export', 'operator']);
+    expect(rightsOf(content).map(([user]) => user)).toEqual(['tidemark', 'projector', 'reader', 'export', 'operator']);
     const interval = (text: string) => /sync_interval: "?(\d+s)/.exec(text)?.[1];
     expect([interval(content), /max_file_store: \S/.test(content)]).toEqual([interval(embedded), true]);
   });

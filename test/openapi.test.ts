@@ -12,7 +12,7 @@ import { PROBLEMS } from '../serving/contract/problems.ts';
 import { DATASETS, shapeOf } from '../shared/registry/index.ts';
 import { type Json, ROOT, type Running, startCli } from './support/pipeline.ts';
 import { SAMPLE_MATRIX } from './support/serving.ts';
-import { createTestEnv, type TestEnv } from './support/stack.ts';
+import { createTestEnv, natsSettings, type TestEnv } from './support/stack.ts';
 
 const KEY = 'a-key';
 
@@ -46,8 +46,7 @@ beforeAll(async () => {
   env = await createTestEnv();
   up = startCli(['up'], {
     SVC_DATABASE_URL: env.databaseUrl,
-    SVC_NATS_URL: env.natsUrl,
-    SVC_NATS_READER_URL: env.natsReaderUrl,
+    ...natsSettings(env),
     SVC_STATE_DIR: join(env.dir, 'state'),
     SVC_STREAM_MAX_BYTES: String(1 << 28),
     SVC_INTERNAL_API_KEY: KEY,

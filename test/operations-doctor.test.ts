@@ -37,6 +37,12 @@ beforeAll(async () => {
     datasets: fedDatasets(),
     database,
     roleUrls: { SVC_DATABASE_URL: system.env.databaseUrls.ingest },
+    accounts: [
+      { role: 'publisher', setting: 'SVC_NATS_URL', url: system.env.natsUrl },
+      { role: 'projector', setting: 'SVC_NATS_PROJECTOR_URL', url: system.env.natsProjectorUrl },
+      { role: 'reader', setting: 'SVC_NATS_READER_URL', url: system.env.natsReaderUrl },
+      { role: 'export', setting: 'SVC_NATS_EXPORT_URL', url: system.env.natsExportUrl },
+    ],
     log: { connection, manager: await jetstreamManager(connection) },
     logDir: system.env.dir,
     databaseDir: system.env.dir,
@@ -163,7 +169,10 @@ const FAULTS: readonly Fault[] = [
     check: 'streams',
     name: 'one that forgets',
     make: async () => {
-      await (await jetstreamManager(operator)).streams.add({
+      const manager = await jetstreamManager(operator);
+      // `migrate` made it.
+      await manager.streams.delete('macro_series_metrics').catch(() => {});
+      await manager.streams.add({
         name: 'macro_series_metrics',
         subjects: ['macro_series_metrics.>'],
         retention: RetentionPolicy.Limits,
@@ -184,11 +193,49 @@ const FAULTS: readonly Fault[] = [
   },
   {
     check: 'account',
-    name: 'one that may delete',
-    make: async () => ({ log: { connection: operator, manager: await jetstreamManager(operator) } }),
-    says: /may delete streams/,
-    fix: /deny/,
+    name: 'one that publishes and may delete, empty and forge the log',
+    make: async () => ({
+      accounts: [{ role: 'publisher', setting: 'SVC_NATS_URL', url: system.env.natsOperatorUrl }],
+    }),
+    says: /SVC_NATS_URL: .*\(publisher\) may delete streams, purge streams, delete messages, change streams, make streams, make consumers, delete consumers, queue exports, hear answers that are meant for others$/,
+    fix: /docs\/operations\.md/,
     severity: 'warning',
+  },
+  {
+    check: 'account',
+    name: 'one that reads and may write',
+    make: async () => ({
+      accounts: [{ role: 'reader', setting: 'SVC_NATS_READER_URL', url: system.env.natsUrl }],
+    }),
+    says: /SVC_NATS_READER_URL: its account \(reader\) may write events$/,
+    fix: /docs\/operations\.md/,
+    severity: 'warning',
+  },
+  {
+    check: 'streams',
+    name: 'a consumer that delivers into another log',
+    make: async () => {
+      const manager = await jetstreamManager(operator);
+      await manager.consumers.add(DATASET, { durable_name: 'thief', deliver_subject: 'exchange_b_spot_trades.x.1.0' });
+    },
+    mend: async () => void (await (await jetstreamManager(operator)).consumers.delete(DATASET, 'thief')),
+    says: /exchange_a_spot_trades: its consumer thief delivers to exchange_b_spot_trades\.x\.1\.0/,
+    fix: /nats consumer rm exchange_a_spot_trades thief/,
+  },
+  {
+    check: 'streams',
+    name: 'one that copies itself elsewhere',
+    make: async () => {
+      const manager = await jetstreamManager(operator);
+      await manager.streams.update(DATASET, { republish: { src: '>', dest: 'elsewhere.>' } });
+    },
+    mend: async () => {
+      const manager = await jetstreamManager(operator);
+      const { republish, ...config } = (await manager.streams.info(DATASET)).config;
+      await operator.request(`$JS.API.STREAM.UPDATE.${DATASET}`, JSON.stringify(config));
+    },
+    says: /exchange_a_spot_trades: republish is set, must not be/,
+    fix: /nats stream edit/,
   },
   {
     check: 'checkpoints',

@@ -22,6 +22,7 @@ import {
   writeDocument,
 } from './support/pipeline.ts';
 import { OWN_MATRIX } from './support/serving.ts';
+import { oneNatsAccount } from './support/stack.ts';
 import { startVendorServer } from './support/vendor-server.ts';
 
 const DAYS = dayNames('2024-06-01', 6);
@@ -44,7 +45,7 @@ test('a node of the cluster is killed in a backfill: nothing is lost; a projecto
   const env = {
     SVC_EXCHANGE_A_BASE_URL: vendor.url.href,
     SVC_SOURCE_TIMEOUT_SECONDS: '4',
-    SVC_NATS_URL: cluster.url,
+    ...oneNatsAccount(cluster.url),
     SVC_STREAM_REPLICAS: '3',
     SVC_STREAM_MAX_BYTES: String(STREAM_BYTES),
   };

@@ -21,11 +21,11 @@ describe('a log of damaged and misleading attempts', () => {
       const attempt = attemptOf(DAYS[index], csvOfDay(index));
       expect(attempt.frames.length).toBe(3);
       const instead = spoil(attempt);
-      await publish(system.env.natsUrl, instead ?? attempt);
+      await publish(system.env, instead ?? attempt);
     }
     // Two attempts among each other.
     const [a, b] = [left, right].map((day, index) => attemptOf(day, csvOfDay(CASES.length + index)));
-    await publish(system.env.natsUrl, [
+    await publish(system.env, [
       a.frames[0],
       b.frames[0],
       a.frames[1],
@@ -125,9 +125,9 @@ describe('an attempt for a day that is proved', () => {
     await writeDocument(system.vendor, next, csvOf({ day: next, rows: ROWS, seed: 8, firstId: 201, timeUnit: 'ms' }));
     expect((await system.backfill(day, day)).exit).toBe(0);
     const before = await system.digests();
-    await publish(system.env.natsUrl, attemptOf(day, csv, { attempt: 2 }));
+    await publish(system.env, attemptOf(day, csv, { attempt: 2 }));
     const other = csvOf({ day, rows: ROWS + 1, seed: 9, firstId: 1, timeUnit: 'ms' });
-    await publish(system.env.natsUrl, attemptOf(day, other, { attempt: 3 }));
+    await publish(system.env, attemptOf(day, other, { attempt: 3 }));
     expect((await system.backfill(next, next)).exit).toBe(0);
     expect((await system.digests())[day]).toEqual(before[day]);
     expect(await system.rows('select attempt, state from attempts where partition_key = $1 order by 1', [day])).toEqual(
@@ -145,7 +145,7 @@ describe('an attempt for a day that is proved', () => {
     // A revision that fails its proof leaves the proved one as it is.
     const revision = attemptOf(day, other, { attempt: 4, revision: 2 });
     revision.facts.rows_hash = '17';
-    await publish(system.env.natsUrl, revision);
+    await publish(system.env, revision);
     const third = csvOf({ day: after, rows: ROWS, seed: 8, firstId: 401, timeUnit: 'ms' });
     await writeDocument(system.vendor, after, third);
     const last = await system.backfill(day, after);
@@ -160,7 +160,7 @@ describe('an attempt for a day that is proved', () => {
     const [day, next] = dayNames('2024-08-01', 2);
     const forged = attemptOf(day, csvOf({ day, rows: ROWS, seed: 8, firstId: 1, timeUnit: 'ms' }));
     forged.facts.events_sha256 = 'cd'.repeat(32);
-    await publish(system.env.natsUrl, forged);
+    await publish(system.env, forged);
     await writeDocument(system.vendor, next, csvOf({ day: next, rows: ROWS, seed: 8, firstId: 201, timeUnit: 'ms' }));
     expect((await system.backfill(next, next)).exit).toBe(0);
     const { exit, json } = await system.run(['verify', DATASET, '--deep']);

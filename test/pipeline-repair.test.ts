@@ -315,7 +315,7 @@ describe('three days', () => {
       await writeDocument(system.vendor, DAYS[1], csvOfDay(1, 99));
       expect((await system.reingest(DAYS[1], DAYS[1], 'other content')).exit).toBe(0);
       await using client = await connect({ url: system.env.databaseUrl, name: 'verify test' });
-      await using connection = await connectNats(system.env.natsUrl, 'verify test');
+      await using connection = await connectNats(system.env.natsOperatorUrl, 'verify test');
       const needs = {
         dataset: exchangeASpotTrades,
         client,

@@ -75,7 +75,7 @@ test('a projector that cannot work is told of with its reason, not waited for in
 
 test('a projector whose consumer was taken from it makes another', async () => {
   expect((await system.ingest([HEADERS], [block(1)])).map(({ state }) => state)).toEqual(['proved']);
-  const manager = await jetstreamManager(system.connection, { checkAPI: false });
+  const manager = await jetstreamManager(system.operator, { checkAPI: false });
   await manager.consumers.delete(HEADERS.key, CONSUMER_NAME);
   expect((await system.ingest([HEADERS], [block(2)])).map(({ state }) => state)).toEqual(['proved']);
 });

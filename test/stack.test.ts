@@ -180,7 +180,7 @@ describe('keeping', () => {
   test('a second start finds data, addresses and secrets as they were, and needs no other program', async () => {
     const before = await acquire();
     await execute(before.databaseUrl, 'CREATE TABLE kept (v int); INSERT INTO kept VALUES (1), (2)');
-    await addMessage(before.natsUrl, 'one');
+    await addMessage(before.natsOperatorUrl, 'one');
     await before[Symbol.asyncDispose]();
     // Without apt, dpkg and docker on the PATH nothing could be fetched.
     const { answer } = await holder({ ...process.env, PATH: '/nonexistent' });
@@ -191,6 +191,27 @@ describe('keeping', () => {
     expect(after.apiKey).toBe(before.apiKey);
     expect(after.apiKey).toMatch(/^[0-9a-f]{48}$/);
     expect((await stat(join(dir, 'state', 'secrets.json'))).mode & 0o777).toBe(0o600);
+  });
+
+  test('a log that an earlier release started is started again with the accounts of this one, on its port', async () => {
+    const before = await acquire();
+    await addMessage(before.natsOperatorUrl, 'one');
+    // As it was kept when the projector had no account of its own.
+    const path = join(dir, 'state', 'secrets.json');
+    const { natsProjectorPassword, ...old } = JSON.parse(await readFile(path, 'utf8'));
+    await writeFile(path, JSON.stringify(old));
+    const after = await acquire();
+    expect(after.natsUrl).toBe(before.natsUrl);
+    expect(new URL(after.natsProjectorUrl).password).not.toBe(natsProjectorPassword);
+    expect(JSON.parse(await readFile(path, 'utf8'))).toMatchObject({
+      ...old,
+      natsProjectorPassword: expect.any(String),
+    });
+    expect(await messages(after.natsProjectorUrl)).toEqual(['one']);
+    await expect(messages(before.natsProjectorUrl)).rejects.toThrow(/does not answer/);
+    // It is started once.
+    const pids = pidsOf(after);
+    expect(pidsOf(await acquire())).toEqual(pids);
   });
 
   test('two state folders do not meet', async () => {
@@ -246,14 +267,14 @@ describe('keeping', () => {
 
   test('who writes the log can neither delete a stream nor a message of it, who reads it can do nothing else; the operator can', async () => {
     const stack = await acquire();
-    await addMessage(stack.natsUrl, 'one');
+    await addMessage(stack.natsOperatorUrl, 'one');
     await withNats(stack.natsUrl, async (connection) => {
       const manager = await jetstreamManager(connection, { timeout: 500 });
       await expect(manager.streams.deleteMessage('KEPT', 1)).rejects.toThrow();
       await expect(manager.streams.purge('KEPT')).rejects.toThrow();
       await expect(manager.streams.delete('KEPT')).rejects.toThrow();
     });
-    expect(await messages(stack.natsUrl)).toEqual(['one']);
+    expect(await messages(stack.natsOperatorUrl)).toEqual(['one']);
     await withNats(stack.natsReaderUrl, async (connection) => {
       const manager = await jetstreamManager(connection, { timeout: 500, checkAPI: false });
       expect((await manager.streams.getMessage('KEPT', { seq: 1 }))?.string()).toBe('one');
@@ -262,7 +283,7 @@ describe('keeping', () => {
       await expect(jetstream(connection, { timeout: 500 }).publish('kept', 'two')).rejects.toThrow();
       await expect(connection.request('$JS.API.INFO', '', { timeout: 500 })).rejects.toThrow();
     });
-    expect(await messages(stack.natsUrl)).toEqual(['one']);
+    expect(await messages(stack.natsOperatorUrl)).toEqual(['one']);
     await withNats(stack.natsOperatorUrl, async (connection) => {
       const manager = await jetstreamManager(connection);
       expect(await manager.streams.delete('KEPT')).toBe(true);
@@ -276,10 +297,10 @@ describe('recovering', () => {
     const { stack } = own;
     const urls = [stack.databaseUrl, stack.natsUrl];
     await execute(stack.databaseUrl, 'CREATE TABLE kept (v int)');
-    await addMessage(stack.natsUrl, 'zero');
+    await addMessage(stack.natsOperatorUrl, 'zero');
     for (let round = 1; round <= 2; round++) {
       await execute(stack.databaseUrl, `INSERT INTO kept VALUES (${round})`);
-      await addMessage(stack.natsUrl, String(round));
+      await addMessage(stack.natsOperatorUrl, String(round));
       const before = pidsOf(stack);
       own.kill('postgres');
       own.kill('nats');
@@ -290,7 +311,7 @@ describe('recovering', () => {
     }
     expect([stack.databaseUrl, stack.natsUrl]).toEqual(urls);
     expect(await rows(stack.databaseUrl)).toEqual([1, 2]);
-    expect(await messages(stack.natsUrl)).toEqual(['zero', '1', '2']);
+    expect(await messages(stack.natsOperatorUrl)).toEqual(['zero', '1', '2']);
   });
 
   test('two supervisors of one stack start a killed server once', async () => {

@@ -6,7 +6,7 @@ import { createTestEnv } from './support/stack.ts';
 
 test('a limit that the store has no room for is halved until it has, for each stream; an existing one stays', async () => {
   await using env = await createTestEnv();
-  await using connection = await connectNats(env.natsUrl, 'test');
+  await using connection = await connectNats(env.natsOperatorUrl, 'test');
   const PETABYTE = 2 ** 50;
   const limits: number[] = [];
   for (let stream = 0; stream < 4; stream++) {

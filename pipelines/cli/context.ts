@@ -37,8 +37,12 @@ export interface Context extends AsyncDisposable {
   readonly migrations: MigrationReport;
   /** Aborted by SIGINT, SIGTERM or SIGHUP. */
   readonly signal: AbortSignal;
-  nats(): Promise<NatsConnection>;
+  /** The connection of an account; `publisher` unless another is named. The same one for all who ask for the same. */
+  nats(role?: CommandRole): Promise<NatsConnection>;
 }
+
+/** `operator` where streams are made or changed, and where the log is read through readers that come and go. */
+export type CommandRole = 'publisher' | 'operator';
 
 export async function openContext(
   command: ParsedCommand,
@@ -75,9 +79,11 @@ export async function openContext(
   const pool = createPool({ url: databaseUrls.ingest, name: `tidemark ${name}`, max: 4 });
   cleanup.defer(() => pool.end());
   const migrations = await migrateDatabase(databaseUrls.owner);
-  let connection: Promise<NatsConnection & AsyncDisposable> | undefined;
+  const connections = new Map<string, Promise<NatsConnection & AsyncDisposable>>();
   cleanup.defer(async () => {
-    await (await connection?.catch(() => undefined))?.[Symbol.asyncDispose]();
+    for (const opened of await Promise.allSettled(connections.values())) {
+      if (opened.status === 'fulfilled') await opened.value[Symbol.asyncDispose]();
+    }
   });
   const onWait = (message: string) => {
     toldLog.warn(message);
@@ -97,9 +103,11 @@ export async function openContext(
     catalog: new Catalog(pool),
     migrations,
     signal: stopping.signal,
-    nats: () => {
-      connection ??= connectNats(stack.natsUrl, `tidemark ${name}`, { signal: stopping.signal, onWait });
-      return connection;
+    nats: (role = 'publisher') => {
+      const url = role === 'operator' ? natsUrls(settings, stack).operator : stack.natsUrl;
+      const opened = connections.get(url) ?? connectNats(url, `tidemark ${name}`, { signal: stopping.signal, onWait });
+      connections.set(url, opened);
+      return opened;
     },
     [Symbol.asyncDispose]: () => kept.disposeAsync(),
   };
@@ -112,6 +120,14 @@ const databaseUrlsOf = (settings: Settings, { databaseUrls }: Stack): Record<Dat
   serve: settings.SVC_DATABASE_SERVE_URL?.href ?? databaseUrls.serve,
   export: settings.SVC_DATABASE_EXPORT_URL?.href ?? databaseUrls.export,
   monitor: settings.SVC_DATABASE_MONITOR_URL?.href ?? databaseUrls.monitor,
+});
+
+/** What is set wins; else what the stack has. */
+export const natsUrls = (settings: Settings, stack: Stack) => ({
+  projector: settings.SVC_NATS_PROJECTOR_URL?.href ?? stack.natsProjectorUrl,
+  reader: settings.SVC_NATS_READER_URL?.href ?? stack.natsReaderUrl,
+  export: settings.SVC_NATS_EXPORT_URL?.href ?? stack.natsExportUrl,
+  operator: settings.SVC_NATS_OPERATOR_URL?.href ?? stack.natsOperatorUrl,
 });
 
 async function migrateDatabase(url: string): Promise<MigrationReport> {

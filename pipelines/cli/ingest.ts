@@ -4,7 +4,6 @@ import { connect } from '../../shared/db/connect.ts';
 import { recordCheck } from '../../shared/db/coverage.ts';
 import { Run, type RunCounts } from '../../shared/db/runs.ts';
 import { explain, TidemarkError } from '../../shared/errors.ts';
-import { ensureStream, streamOptions } from '../../shared/nats/stream.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { withholdSpan } from '../project/withhold.ts';
 import { FetchAhead } from '../publish/ahead.ts';
@@ -23,6 +22,7 @@ import type { Context } from './context.ts';
 import { bar } from './output.ts';
 import { startProjector } from './projector-child.ts';
 import { isNotYet, notingFailures } from './source-failures.ts';
+import { makeStreams } from './streams.ts';
 
 /** Nothing moving for this long means no projector is at work. */
 const PATIENCE_MS = 300_000;
@@ -95,7 +95,7 @@ async function* bring(context: Context, feed: Feed, request: IngestRequest): Asy
   const outcomes = cleanup.use(await Outcomes.open(waits));
   const faultOf = (dataset: DatasetDefinition) => outcomes.faultOf(dataset);
   for (const dataset of feed.datasets) {
-    await ensureStream(connection, dataset.key, streamOptions(settings));
+    await makeStreams(context, [dataset.key]);
     // Nothing is published to a log that cannot be projected; and what it holds already is not fetched again.
     await caughtUp({ connection, catalog, signal, project, faultOf, patienceMs: PATIENCE_MS, note }, dataset);
   }
@@ -270,7 +270,7 @@ function needsOf(context: Context, location: URL | undefined, withheld: Withheld
       if (!seconds) throw new TidemarkError('USAGE', `${dataset.key} is withheld by the day, not by a span`);
       // In the log first: what leaves service here must not come back where a database is built again from it.
       const connection = await context.nats();
-      await ensureStream(connection, dataset.key, streamOptions(settings));
+      await makeStreams(context, [dataset.key]);
       const marked: string[] = [];
       for (const row of await catalog.overlapping(dataset, sourceId, span)) {
         if (row.state !== 'proved') continue;

@@ -1,11 +1,11 @@
 /** The projector as a process of its own: decoding and storing use a core while publishing uses the other. */
 import type { DatabaseRole } from '../../shared/db/roles.ts';
 import { SupervisedChild } from './child.ts';
-import { type Context, PROJECT_ROOT } from './context.ts';
+import { type Context, natsUrls, PROJECT_ROOT } from './context.ts';
 
 /** Several may be started; the lock lets one work, and another takes over when it is gone. */
 export function startProjector(context: Context, datasets: readonly string[]): SupervisedChild {
-  const { stack, log, terminalLog } = context;
+  const { settings, stack, log, terminalLog } = context;
   return new SupervisedChild({
     name: 'projector',
     module: 'pipelines/project/main.ts',
@@ -13,7 +13,7 @@ export function startProjector(context: Context, datasets: readonly string[]): S
     terminalLog,
     input: JSON.stringify({
       databaseUrl: localUrl(context, 'ingest'),
-      natsUrl: stack.natsUrl,
+      natsUrl: natsUrls(settings, stack).projector,
       datasets,
       cwd: PROJECT_ROOT,
       parent: process.pid,

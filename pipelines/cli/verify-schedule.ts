@@ -83,7 +83,7 @@ async function verifyInTurn(
         dataset,
         client,
         catalog,
-        connection: await context.nats(),
+        connection: await context.nats('operator'),
         projection: projectionOf(dataset),
         batchBytes: settings.SVC_PULL_MAX_BYTES,
         deep,

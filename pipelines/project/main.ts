@@ -6,7 +6,7 @@
 import { text } from 'node:stream/consumers';
 import { parseArgs } from 'node:util';
 import { loadSettings } from '../../shared/config/load.ts';
-import type { SettingName } from '../../shared/config/settings.ts';
+import type { SettingName, Settings } from '../../shared/config/settings.ts';
 import { explain } from '../../shared/errors.ts';
 import { createLogger } from '../../shared/log/logger.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
@@ -28,10 +28,12 @@ interface WorkOrder {
 /** @throws TidemarkError CONFIGURATION_INVALID */
 function ownOrder(): WorkOrder {
   const cwd = process.cwd();
-  const required = () => ['SVC_DATABASE_URL', 'SVC_NATS_URL'] as const;
-  const { SVC_DATABASE_URL, SVC_NATS_URL } = loadSettings({ cwd, required });
+  const required = ({ SVC_NATS_PROJECTOR_URL: own }: Partial<Settings>): readonly SettingName[] =>
+    own === undefined ? ['SVC_DATABASE_URL', 'SVC_NATS_URL'] : ['SVC_DATABASE_URL'];
+  const { SVC_DATABASE_URL, SVC_NATS_URL, SVC_NATS_PROJECTOR_URL } = loadSettings({ cwd, required });
+  const natsUrl = (SVC_NATS_PROJECTOR_URL ?? SVC_NATS_URL)!.href;
   const datasets = fedDatasets().map(({ key }) => key);
-  return { databaseUrl: SVC_DATABASE_URL!.href, natsUrl: SVC_NATS_URL!.href, datasets, cwd, settings: {} };
+  return { databaseUrl: SVC_DATABASE_URL!.href, natsUrl, datasets, cwd, settings: {} };
 }
 
 async function orderOf(): Promise<WorkOrder> {

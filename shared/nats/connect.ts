@@ -29,6 +29,8 @@ export async function connectNats(
       user: decodeURIComponent(parsed.username) || undefined,
       pass: decodeURIComponent(parsed.password) || undefined,
       name,
+      // Where the account may listen; without it the client's usual `_INBOX`.
+      inboxPrefix: parsed.searchParams.get('inbox') ?? undefined,
       reconnect: true,
       maxReconnectAttempts: -1,
       reconnectTimeWait: 250,

@@ -14,21 +14,14 @@ import {
   RetentionPolicy,
   StorageType,
 } from '@nats-io/jetstream';
-import { TidemarkError } from '../errors.ts';
+import { codeOf, TidemarkError } from '../errors.ts';
 import { connectNats, type NatsConnection } from './connect.ts';
+import { allowed, isDenied } from './denied.ts';
 import { JS_ERROR, jsErrorCode } from './stream.ts';
 
-const EXPORT_STREAM = 'exports';
-const CONSUMER = 'workers';
-const SUBJECT = `${EXPORT_STREAM}.job`;
-
-/** What the account of the queue may publish: the calls that make and use it, its acknowledgements, and jobs. */
-export const exportSubjects = (): readonly string[] => [
-  ...['CREATE', 'UPDATE', 'INFO'].map((call) => `$JS.API.STREAM.${call}.${EXPORT_STREAM}`),
-  ...['CREATE', 'INFO', 'MSG.NEXT'].map((call) => `$JS.API.CONSUMER.${call}.${EXPORT_STREAM}.>`),
-  `$JS.ACK.${EXPORT_STREAM}.>`,
-  `${SUBJECT}.*`,
-];
+export const EXPORT_STREAM = 'exports';
+export const EXPORT_CONSUMER = 'workers';
+export const EXPORT_SUBJECT = `${EXPORT_STREAM}.job`;
 
 /** A message is an id; the whole queue fits a corner of any store. */
 const MAX_BYTES = 16 * 1024 * 1024;
@@ -44,20 +37,78 @@ export interface ExportQueueOptions {
   readonly replicas: number;
 }
 
+/**
+ * Makes the queue, through an account that may: the operator's. The lease of its consumer follows the settings.
+ * @throws what the client library throws.
+ */
+export async function ensureExportQueue(connection: NatsConnection, options: ExportQueueOptions): Promise<void> {
+  await ensure(await jetstreamManager(connection, { checkAPI: false, timeout: REQUEST_TIMEOUT_MS }), options);
+}
+
+/**
+ * The stream and its one consumer, made where they are not there. An account that may not change the consumer uses it as
+ * it is: its lease says only how soon a lost message comes again; who runs an export is said by the database.
+ * @throws TidemarkError LOG_ACCOUNT_REFUSED where something is missing that this account may not make.
+ */
+async function ensure(manager: JetStreamManager, { leaseMs, replicas }: ExportQueueOptions): Promise<void> {
+  if (!(await found(manager.streams.info(EXPORT_STREAM), JS_ERROR.STREAM_NOT_FOUND))) {
+    const making = manager.streams.add({
+      name: EXPORT_STREAM,
+      subjects: [`${EXPORT_SUBJECT}.*`],
+      retention: RetentionPolicy.Workqueue,
+      storage: StorageType.File,
+      // An export that is queued already is refused, so that queueing it again is harmless.
+      max_msgs_per_subject: 1,
+      discard: DiscardPolicy.New,
+      discard_new_per_subject: true,
+      max_bytes: MAX_BYTES,
+      num_replicas: replicas,
+    });
+    await allowed(making, `make the stream ${EXPORT_STREAM}`);
+  }
+  const ackWait = leaseMs * 1_000_000;
+  const info = await found(manager.consumers.info(EXPORT_STREAM, EXPORT_CONSUMER), JS_ERROR.CONSUMER_NOT_FOUND);
+  if (!info) {
+    const making = manager.consumers.add(EXPORT_STREAM, {
+      durable_name: EXPORT_CONSUMER,
+      ack_policy: AckPolicy.Explicit,
+      ack_wait: ackWait,
+      // How often one may be tried is the database's to count.
+      max_deliver: -1,
+      max_ack_pending: 1000,
+    });
+    await allowed(making, `make the consumer ${EXPORT_CONSUMER} of ${EXPORT_STREAM}`);
+  } else if (info.config.ack_wait !== ackWait) {
+    await manager.consumers.update(EXPORT_STREAM, EXPORT_CONSUMER, { ack_wait: ackWait }).catch((error) => {
+      if (!isDenied(error)) throw error;
+    });
+  }
+}
+
+async function found<T>(asked: Promise<T>, missing: number): Promise<T | undefined> {
+  try {
+    return await asked;
+  } catch (error) {
+    if (jsErrorCode(error) === missing) return undefined;
+    throw error;
+  }
+}
+
 export class ExportQueue implements AsyncDisposable {
   readonly connection: NatsConnection & AsyncDisposable;
   readonly #manager: JetStreamManager;
   readonly #client: JetStreamClient;
+
   readonly #options: ExportQueueOptions;
 
   private constructor(connection: ExportQueue['connection'], manager: JetStreamManager, options: ExportQueueOptions) {
     this.connection = connection;
     this.#manager = manager;
-    this.#client = jetstream(connection, { timeout: REQUEST_TIMEOUT_MS });
     this.#options = options;
+    this.#client = jetstream(connection, { timeout: REQUEST_TIMEOUT_MS });
   }
 
-  /** @throws TidemarkError LOG_UNAVAILABLE */
+  /** @throws TidemarkError LOG_UNAVAILABLE; LOG_ACCOUNT_REFUSED where it is not there and this account may not make it. */
   static async open(url: string, name: string, options: ExportQueueOptions): Promise<ExportQueue> {
     const connection = await connectNats(url, name);
     try {
@@ -67,57 +118,30 @@ export class ExportQueue implements AsyncDisposable {
       return queue;
     } catch (cause) {
       await connection[Symbol.asyncDispose]();
+      if (codeOf(cause) === 'LOG_ACCOUNT_REFUSED') throw cause;
       throw new TidemarkError('LOG_UNAVAILABLE', 'The queue of exports cannot be made', { cause });
     }
   }
 
-  /** The stream and its one consumer, made where they are not there. */
+  /**
+   * Where it went with its server's disk it is made again, if this account may.
+   * @throws TidemarkError LOG_ACCOUNT_REFUSED
+   */
   async ensure(): Promise<void> {
-    try {
-      await this.#manager.streams.info(EXPORT_STREAM);
-    } catch (error) {
-      if (jsErrorCode(error) !== JS_ERROR.STREAM_NOT_FOUND) throw error;
-      await this.#manager.streams.add({
-        name: EXPORT_STREAM,
-        subjects: [`${SUBJECT}.*`],
-        retention: RetentionPolicy.Workqueue,
-        storage: StorageType.File,
-        // An export that is queued already is refused, so that queueing it again is harmless.
-        max_msgs_per_subject: 1,
-        discard: DiscardPolicy.New,
-        discard_new_per_subject: true,
-        max_bytes: MAX_BYTES,
-        num_replicas: this.#options.replicas,
-      });
-    }
-    const ackWait = this.#options.leaseMs * 1_000_000;
-    try {
-      // Made again with the same settings it is the same.
-      await this.#manager.consumers.add(EXPORT_STREAM, {
-        durable_name: CONSUMER,
-        ack_policy: AckPolicy.Explicit,
-        ack_wait: ackWait,
-        // How often one may be tried is the database's to count.
-        max_deliver: -1,
-        max_ack_pending: 1000,
-      });
-    } catch (error) {
-      if (jsErrorCode(error) !== JS_ERROR.CONSUMER_EXISTS) throw error;
-      await this.#manager.consumers.update(EXPORT_STREAM, CONSUMER, { ack_wait: ackWait });
-    }
+    await ensure(this.#manager, this.#options);
   }
 
   /** @throws what the client library throws when the message may not have been stored. */
   async put(exportId: string): Promise<void> {
     try {
-      await this.#client.publish(`${SUBJECT}.${exportId}`, exportId, { timeout: REQUEST_TIMEOUT_MS });
+      await this.#client.publish(`${EXPORT_SUBJECT}.${exportId}`, exportId, { timeout: REQUEST_TIMEOUT_MS });
     } catch (error) {
       if (!(error instanceof JetStreamApiError && jsErrorCode(error) === ALREADY_QUEUED)) throw error;
     }
   }
 
   async consumer(): Promise<Consumer> {
-    return await this.#client.consumers.get(EXPORT_STREAM, CONSUMER);
+    return await this.#client.consumers.get(EXPORT_STREAM, EXPORT_CONSUMER);
   }
 
   /** Messages in the queue, taken ones included. */

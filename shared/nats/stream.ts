@@ -12,6 +12,7 @@ import {
 } from '@nats-io/jetstream';
 import type { NatsConnection } from '@nats-io/transport-node';
 import { TidemarkError } from '../errors.ts';
+import { allowed, isDenied } from './denied.ts';
 
 /** The projector's durable consumer of each stream: its lag is what monitors watch. */
 export const CONSUMER_NAME = 'projector';
@@ -68,7 +69,11 @@ const IMMUTABLE = {
   compression: StoreCompression.None,
   max_age: 0,
   max_msgs: -1,
+  max_msgs_per_subject: -1,
 } as const satisfies Partial<StreamConfig>;
+
+/** Settings that no log has: they write its messages elsewhere or other streams' here, or let a message remove others. */
+const NEVER = ['republish', 'mirror', 'sources', 'subject_transform', 'allow_rollup_hdrs', 'allow_msg_ttl', 'sealed'];
 
 export interface StreamOptions {
   readonly maxBytes: number;
@@ -86,8 +91,10 @@ const MIN_STREAM_BYTES = 256 * 1024 * 1024;
 
 /**
  * The stream of a dataset, made if it is not there; its byte limit follows the setting, which is reserved from the store:
- * where there is no room for all of it, half is asked for, and half again; a stream that is there stays as it is then.
- * @throws TidemarkError LOG_STREAM_MISCONFIGURED naming what differs, LOG_STORAGE_SHORT when there is no room at all.
+ * where there is no room for all of it, half is asked for, and half again; a stream that is there stays as it is then, and
+ * where the account may not change it.
+ * @throws TidemarkError LOG_STREAM_MISCONFIGURED naming what differs, LOG_STORAGE_SHORT when there is no room at all,
+ * LOG_ACCOUNT_REFUSED when it is not there and the account may not make it.
  */
 export async function ensureStream(
   connection: NatsConnection,
@@ -120,7 +127,7 @@ async function ensure(
 ): Promise<StreamInfo> {
   let info = await streamInfo(manager, dataset);
   if (!info) {
-    info = await manager.streams.add({
+    const making = manager.streams.add({
       ...IMMUTABLE,
       name: dataset,
       subjects: [`${dataset}.>`],
@@ -130,6 +137,7 @@ async function ensure(
       // Publishing is idempotent by subject; the dedupe window would only cost memory.
       duplicate_window: 100_000_000,
     });
+    info = await allowed(making, `make the stream ${dataset}`);
   }
   const differing = mutableIn(info);
   if (differing.length > 0) {
@@ -140,7 +148,12 @@ async function ensure(
   }
   const { max_bytes, num_replicas } = info.config;
   if (max_bytes !== maxBytes || num_replicas !== replicas) {
-    info = await manager.streams.update(dataset, { max_bytes: maxBytes, num_replicas: replicas });
+    try {
+      info = await manager.streams.update(dataset, { max_bytes: maxBytes, num_replicas: replicas });
+    } catch (error) {
+      // Whoever only publishes or reads uses the stream as it is.
+      if (!isDenied(error)) throw error;
+    }
   }
   return info;
 }
@@ -148,9 +161,10 @@ async function ensure(
 /** What of a stream's settings makes it no immutable log. */
 export function mutableIn(info: StreamInfo): string[] {
   const config = info.config as unknown as Record<string, unknown>;
-  return Object.entries(IMMUTABLE)
+  const differing = Object.entries(IMMUTABLE)
     .filter(([name, value]) => (config[name] ?? 0) !== value)
     .map(([name, value]) => `${name} is ${JSON.stringify(config[name])}, must be ${JSON.stringify(value)}`);
+  return [...differing, ...NEVER.filter((name) => config[name]).map((name) => `${name} is set, must not be`)];
 }
 
 export async function streamInfo(manager: JetStreamManager, dataset: string): Promise<StreamInfo | undefined> {

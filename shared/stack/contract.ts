@@ -33,13 +33,14 @@ export interface Stack extends AsyncDisposable {
   readonly databaseUrl: string;
   /** Through each role: what processes connect with. All the same where the database is given by URL. */
   readonly databaseUrls: Readonly<Record<DatabaseRole, string>>;
-  /** May publish and read, not delete streams or messages. */
+  /**
+   * The accounts of the broker (`shared/nats/accounts.ts`). This one writes events; where the broker is given by a URL, all
+   * are that one.
+   */
   readonly natsUrl: string;
-  /** May only read the log; the same as `natsUrl` where the broker is given by URL. */
+  readonly natsProjectorUrl: string;
   readonly natsReaderUrl: string;
-  /** May only make and use the queue of exports; the same as `natsUrl` where the broker is given by URL. */
   readonly natsExportUrl: string;
-  /** May also delete streams; the same as `natsUrl` where the broker is given by URL. */
   readonly natsOperatorUrl: string;
   /** Folder of PostgreSQL's unix socket, where there is one. */
   readonly databaseSocketDir: string | undefined;

@@ -6,10 +6,11 @@ import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { TidemarkError } from '../errors.ts';
-import { NATS_USER, natsConfiguration, natsFault, natsUrl } from './nats.ts';
+import { accountsConfiguration } from '../nats/accounts.ts';
+import { natsConfiguration, natsFault, natsUrl } from './nats.ts';
 import { DATABASE_NAME, DATABASE_USER, postgresFault, postgresSettings, postgresUrl } from './postgres.ts';
 import { run } from './run.ts';
-import type { Secrets } from './secrets.ts';
+import { natsPasswords, type Secrets } from './secrets.ts';
 import type { Fault, Profile, Server, ServerName, ServerRecord } from './server.ts';
 
 const IMAGES: Readonly<Record<ServerName, string>> = {
@@ -71,7 +72,7 @@ export function createContainer(
   const fault = (record: ServerRecord, timeoutMs: number): Promise<Fault | undefined> =>
     server === 'postgres'
       ? postgresFault(postgresUrl(record, secrets.databasePassword, 'postgres'), timeoutMs)
-      : natsFault(natsUrl(record, NATS_USER, secrets.natsPassword), timeoutMs);
+      : natsFault(natsUrl(record, 'publisher', natsPasswords(secrets)), timeoutMs);
   const runs = async () => {
     const result = await run('docker', ['inspect', '--format', '{{.State.Running}}', name], { check: false });
     return result.code === 0 && result.stdout.trim() === 'true';
@@ -90,10 +91,7 @@ export function createContainer(
             storeDir: '/data',
             maxFileStoreBytes: FILE_STORE_BYTES,
             durable: profile.durable,
-            password: secrets.natsPassword,
-            readerPassword: secrets.natsReaderPassword,
-            exportPassword: secrets.natsExportPassword,
-            operatorPassword: secrets.natsOperatorPassword,
+            passwords: natsPasswords(secrets),
           }),
         },
       });
@@ -114,6 +112,13 @@ export function createContainer(
 
     isAlive: runs,
     fault,
+
+    async isCurrent() {
+      if (server !== 'nats') return true;
+      const format = '{{range .Config.Env}}{{println .}}{{end}}';
+      const { code, stdout } = await run('docker', ['inspect', '--format', format, name], { check: false });
+      return code === 0 && stdout.includes(accountsConfiguration(natsPasswords(secrets)));
+    },
 
     async kill() {
       await run('docker', ['rm', '--force', name], { check: false });

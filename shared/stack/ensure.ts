@@ -53,7 +53,7 @@ async function isUsable(server: Server, record: ServerRecord, options: EnsureOpt
   const found = Date.now();
   for (;;) {
     const fault = await server.fault(record, options.patienceMs);
-    if (fault === undefined) return true;
+    if (fault === undefined) return await isCurrent(server, record, options);
     if (!(await server.isAlive(record))) return false;
     if (Date.now() - found > (fault.kind === 'starting' ? STARTING_MS : options.patienceMs)) {
       const { name } = server;
@@ -66,6 +66,17 @@ async function isUsable(server: Server, record: ServerRecord, options: EnsureOpt
     }
     await sleep(100);
   }
+}
+
+/** Stops a server that an earlier release configured; its clients come back to the one that follows. */
+async function isCurrent(server: Server, record: ServerRecord, { log }: EnsureOptions): Promise<boolean> {
+  if ((await server.isCurrent?.()) ?? true) return true;
+  log.warn(
+    { server: server.name, pid: record.pid },
+    'a server runs as another release configured it; starting it again',
+  );
+  await server.stop(record);
+  return false;
 }
 
 /** On the port it had, so that clients find it again; a new one only where nobody uses the stack yet. */

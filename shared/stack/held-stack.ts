@@ -4,13 +4,14 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { DatabaseRole } from '../db/roles.ts';
 import { explain } from '../errors.ts';
+import type { NatsRole } from '../nats/accounts.ts';
 import type { AcquireOptions, Stack, StackProcess } from './contract.ts';
 import { ensureServers } from './ensure.ts';
 import type { Runtime } from './install.ts';
-import { NATS_EXPORT, NATS_OPERATOR, NATS_READER, NATS_USER, natsUrl } from './nats.ts';
+import { natsUrl } from './nats.ts';
 import type { Place } from './place.ts';
 import { everyRole, postgresUrl, roleUrls } from './postgres.ts';
-import { databasePasswords, type Secrets } from './secrets.ts';
+import { databasePasswords, natsPasswords, type Secrets } from './secrets.ts';
 import { SERVER_NAMES, type Server, type ServerName, type ServerRecord } from './server.ts';
 import { countHolders, forgetProcesses, type Records, readState, removeHolder, writeState } from './state.ts';
 
@@ -61,26 +62,28 @@ export class HeldStack implements Stack {
   }
 
   get natsUrl(): string {
-    const { secrets } = this.#options;
-    return this.#options.natsUrl ?? natsUrl(this.#records.nats as ServerRecord, NATS_USER, secrets.natsPassword);
+    return this.#natsUrlOf('publisher');
+  }
+
+  get natsProjectorUrl(): string {
+    return this.#natsUrlOf('projector');
   }
 
   get natsReaderUrl(): string {
-    const { secrets } = this.#options;
-    if (this.#options.natsUrl !== undefined) return this.natsUrl;
-    return natsUrl(this.#records.nats as ServerRecord, NATS_READER, secrets.natsReaderPassword);
+    return this.#natsUrlOf('reader');
   }
 
   get natsExportUrl(): string {
-    const { secrets } = this.#options;
-    if (this.#options.natsUrl !== undefined) return this.natsUrl;
-    return natsUrl(this.#records.nats as ServerRecord, NATS_EXPORT, secrets.natsExportPassword);
+    return this.#natsUrlOf('export');
   }
 
   get natsOperatorUrl(): string {
-    const { secrets } = this.#options;
-    if (this.#options.natsUrl !== undefined) return this.natsUrl;
-    return natsUrl(this.#records.nats as ServerRecord, NATS_OPERATOR, secrets.natsOperatorPassword);
+    return this.#natsUrlOf('operator');
+  }
+
+  #natsUrlOf(role: NatsRole): string {
+    const { natsUrl: given, secrets } = this.#options;
+    return given ?? natsUrl(this.#records.nats as ServerRecord, role, natsPasswords(secrets));
   }
 
   get apiKey(): string | undefined {

@@ -1,24 +1,17 @@
 /** The embedded nats-server with JetStream. */
-import { chown, mkdir, statfs, writeFile } from 'node:fs/promises';
+import { chown, mkdir, readFile, statfs, writeFile } from 'node:fs/promises';
 import { connect as connectTcp } from 'node:net';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { TidemarkError } from '../errors.ts';
 import type { Logger } from '../log/logger.ts';
-import { exportSubjects } from '../nats/export-queue.ts';
+import { accountsConfiguration, accountUrl, type NatsRole } from '../nats/accounts.ts';
 import type { Runtime } from './install.ts';
 import { endProcess, endProcessesIn, faultText, isAlive, type ServerUser, spawnServer, tailOf } from './processes.ts';
 import type { Fault, Profile, Server, ServerRecord } from './server.ts';
 
 const MIB = 1024 * 1024;
 const GIB = 1024 * MIB;
-
-export const NATS_USER = 'tidemark';
-/** May read the log and ask how its streams stand, and nothing else: the HTTP service's. */
-export const NATS_READER = 'reader';
-/** May make and use the queue of exports, and nothing else: the export workers', and the HTTP service's to fill it. */
-export const NATS_EXPORT = 'export';
-export const NATS_OPERATOR = 'operator';
 
 /** JetStream reads and checks its files before it answers; while the process lives, waiting is right. */
 const START_TIMEOUT_MS = 600_000;
@@ -30,10 +23,7 @@ export interface NatsOptions {
   /** Owned by `user`. */
   readonly dir: string;
   readonly logFile: string;
-  readonly password: string;
-  readonly readerPassword: string;
-  readonly exportPassword: string;
-  readonly operatorPassword: string;
+  readonly passwords: Readonly<Record<NatsRole, string>>;
   readonly profile: Profile;
   readonly log: Logger;
 }
@@ -41,6 +31,7 @@ export interface NatsOptions {
 export function createNats(options: NatsOptions): Server {
   const { runtime, user, logFile, log } = options;
   const storeDir = join(options.dir, 'nats');
+  const configPath = join(options.dir, 'run', 'nats.conf');
   const stop = async (record: ServerRecord) => {
     const ended = await endProcess(record, [
       { signal: 'SIGTERM', waitMs: STOP_MS },
@@ -56,20 +47,16 @@ export function createNats(options: NatsOptions): Server {
       await mkdir(storeDir, { recursive: true, mode: 0o700 });
       if (user.uid !== undefined) await chown(storeDir, user.uid, user.gid as number);
       await endProcessesIn(storeDir, 'nats-server', 'SIGTERM', log);
-      const path = join(options.dir, 'run', 'nats.conf');
       const text = natsConfiguration({
         listen: `127.0.0.1:${port}`,
         storeDir,
         maxFileStoreBytes: await fileStoreLimit(options.dir),
         durable: options.profile.durable,
-        password: options.password,
-        readerPassword: options.readerPassword,
-        exportPassword: options.exportPassword,
-        operatorPassword: options.operatorPassword,
+        passwords: options.passwords,
       });
-      await writeFile(path, text, { mode: 0o600 });
-      if (user.uid !== undefined) await chown(path, user.uid, user.gid as number);
-      const ref = await spawnServer(runtime.natsServer, ['--config', path], { user, cwd: storeDir, logFile });
+      await writeFile(configPath, text, { mode: 0o600 });
+      if (user.uid !== undefined) await chown(configPath, user.uid, user.gid as number);
+      const ref = await spawnServer(runtime.natsServer, ['--config', configPath], { user, cwd: storeDir, logFile });
       const record = { ...ref, port };
       try {
         await untilReady(record, options);
@@ -82,7 +69,12 @@ export function createNats(options: NatsOptions): Server {
 
     isAlive,
 
-    fault: (record, timeoutMs) => natsFault(natsUrl(record, NATS_USER, options.password), timeoutMs),
+    async isCurrent() {
+      const text = await readFile(configPath, 'utf8').catch(() => '');
+      return text.includes(accountsConfiguration(options.passwords));
+    },
+
+    fault: (record, timeoutMs) => natsFault(natsUrl(record, 'publisher', options.passwords), timeoutMs),
 
     stop,
 
@@ -92,8 +84,12 @@ export function createNats(options: NatsOptions): Server {
   };
 }
 
-export function natsUrl(record: { port: number }, user: string, password: string): string {
-  return `nats://${user}:${password}@127.0.0.1:${record.port}`;
+export function natsUrl(
+  record: { port: number },
+  role: NatsRole,
+  passwords: Readonly<Record<NatsRole, string>>,
+): string {
+  return accountUrl(`127.0.0.1:${record.port}`, role, passwords[role]);
 }
 
 /**
@@ -146,7 +142,7 @@ export async function natsFault(url: string, timeoutMs: number): Promise<Fault |
 }
 
 async function untilReady(record: ServerRecord, options: NatsOptions): Promise<void> {
-  const url = natsUrl(record, NATS_USER, options.password);
+  const url = natsUrl(record, 'publisher', options.passwords);
   const started = Date.now();
   for (;;) {
     const fault = await natsFault(url, 5_000);
@@ -169,10 +165,7 @@ export interface NatsConfiguration {
   readonly storeDir: string;
   readonly maxFileStoreBytes: number;
   readonly durable: boolean;
-  readonly password: string;
-  readonly readerPassword: string;
-  readonly exportPassword: string;
-  readonly operatorPassword: string;
+  readonly passwords: Readonly<Record<NatsRole, string>>;
 }
 
 export function natsConfiguration(values: NatsConfiguration): string {
@@ -189,34 +182,7 @@ jetstream {
   # Acknowledged messages are on disk after this long at most; a power cut can take them, a killed process cannot.
   sync_interval: "${values.durable ? '10s' : '2m'}"
 }
-accounts {
-  SYS { users: [] }
-  TIDEMARK {
-    jetstream: enabled
-    users: [
-      # The log is immutable: who writes it can neither delete a stream nor any message of it.
-      { user: ${NATS_USER}, password: "${values.password}", permissions: {
-          publish: { deny: ["$JS.API.STREAM.DELETE.>", "$JS.API.STREAM.PURGE.>", "$JS.API.STREAM.MSG.DELETE.>"] }
-          subscribe: ">"
-      } }
-      { user: ${NATS_READER}, password: "${values.readerPassword}", permissions: {
-          publish: { allow: [
-            "$JS.API.STREAM.MSG.GET.>", "$JS.API.DIRECT.GET.>", "$JS.API.STREAM.INFO.*", "$JS.API.CONSUMER.INFO.*.projector"
-          ] }
-          subscribe: { allow: "_INBOX.>" }
-      } }
-      { user: ${NATS_EXPORT}, password: "${values.exportPassword}", permissions: {
-          publish: { allow: [${exportSubjects()
-            .map((subject) => JSON.stringify(subject))
-            .join(', ')}] }
-          subscribe: { allow: "_INBOX.>" }
-      } }
-      { user: ${NATS_OPERATOR}, password: "${values.operatorPassword}" }
-    ]
-  }
-}
-system_account: SYS
-`;
+${accountsConfiguration(values.passwords)}`;
 }
 
 /** Streams reserve their byte limits from this; a tenth of the disk is left for the database and everything else. */

@@ -13,7 +13,7 @@ import { createNats } from './nats.ts';
 import { unsupportedMachine } from './packages.ts';
 import { createPostgres, defaultProfile, socketDir } from './postgres.ts';
 import { canEnter, type ServerUser, serverUser } from './processes.ts';
-import type { Secrets } from './secrets.ts';
+import { natsPasswords, type Secrets } from './secrets.ts';
 import { SERVER_NAMES, type Server } from './server.ts';
 import { readState, type StackState } from './state.ts';
 
@@ -69,14 +69,7 @@ export async function choosePlace(stateDir: string, options: AcquireOptions): Pr
         const logFile = join(logDir, `${name}.log`);
         return name === 'postgres'
           ? createPostgres({ ...common, logFile, password: secrets.databasePassword })
-          : createNats({
-              ...common,
-              logFile,
-              password: secrets.natsPassword,
-              readerPassword: secrets.natsReaderPassword,
-              exportPassword: secrets.natsExportPassword,
-              operatorPassword: secrets.natsOperatorPassword,
-            });
+          : createNats({ ...common, logFile, passwords: natsPasswords(secrets) });
       }),
   };
 }

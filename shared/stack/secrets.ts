@@ -4,6 +4,7 @@ import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { RolePasswords } from '../db/roles.ts';
 import { TidemarkError } from '../errors.ts';
+import type { NatsRole } from '../nats/accounts.ts';
 import { writeAtomic } from './state.ts';
 
 export interface Secrets {
@@ -17,11 +18,13 @@ export interface Secrets {
   readonly databaseExportPassword: string;
   readonly databaseMonitorPassword: string;
   readonly natsPassword: string;
+  /** Of the broker account that projects. */
+  readonly natsProjectorPassword: string;
   /** Of the broker account that may only read. */
   readonly natsReaderPassword: string;
   /** Of the broker account of the export queue. */
   readonly natsExportPassword: string;
-  /** Of the broker account that may delete streams. */
+  /** Of the broker account that makes, changes and removes streams. */
   readonly natsOperatorPassword: string;
 }
 
@@ -49,6 +52,7 @@ export async function loadSecrets(stateDir: string): Promise<Secrets> {
     databaseExportPassword: stored.databaseExportPassword ?? secret(),
     databaseMonitorPassword: stored.databaseMonitorPassword ?? secret(),
     natsPassword: stored.natsPassword ?? secret(),
+    natsProjectorPassword: stored.natsProjectorPassword ?? secret(),
     natsReaderPassword: stored.natsReaderPassword ?? secret(),
     natsExportPassword: stored.natsExportPassword ?? secret(),
     natsOperatorPassword: stored.natsOperatorPassword ?? secret(),
@@ -65,4 +69,12 @@ export const databasePasswords = (secrets: Secrets): RolePasswords => ({
   serve: secrets.databaseServePassword,
   export: secrets.databaseExportPassword,
   monitor: secrets.databaseMonitorPassword,
+});
+
+export const natsPasswords = (secrets: Secrets): Readonly<Record<NatsRole, string>> => ({
+  publisher: secrets.natsPassword,
+  projector: secrets.natsProjectorPassword,
+  reader: secrets.natsReaderPassword,
+  export: secrets.natsExportPassword,
+  operator: secrets.natsOperatorPassword,
 });

@@ -22,6 +22,8 @@ export interface Server {
   /** Resolves when the server answers. */
   start(port: number): Promise<ServerRecord>;
   isAlive(record: ServerRecord): boolean | Promise<boolean>;
+  /** False when it was started by a release that told it other things; it is started again then. */
+  isCurrent?(): Promise<boolean>;
   /** Undefined when it answers as it should, else why not. */
   fault(record: ServerRecord, timeoutMs: number): Promise<Fault | undefined>;
   stop(record: ServerRecord): Promise<void>;

@@ -141,6 +141,7 @@ function externalStack(options: AcquireOptions): Stack {
     databaseUrl: databaseUrl as string,
     databaseUrls: everyRole(databaseUrl as string),
     natsUrl: brokerUrl as string,
+    natsProjectorUrl: brokerUrl as string,
     natsReaderUrl: brokerUrl as string,
     natsExportUrl: brokerUrl as string,
     natsOperatorUrl: brokerUrl as string,

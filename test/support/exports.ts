@@ -5,6 +5,8 @@ import { once } from 'node:events';
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { SettingName } from '../../shared/config/settings.ts';
+import { connectNats } from '../../shared/nats/connect.ts';
+import { ensureExportQueue } from '../../shared/nats/export-queue.ts';
 import { PATIENCE_MS } from './patience.ts';
 import { ROOT } from './pipeline.ts';
 import { type Answer, eventually, OWN_MATRIX, type Serving, type ServingOptions, startServing } from './serving.ts';
@@ -14,6 +16,7 @@ export const EXPORT = '/v1/raw/export';
 export interface ExportEnv {
   readonly databaseUrl: string;
   readonly natsExportUrl: string;
+  readonly natsOperatorUrl: string;
   readonly dir: string;
 }
 
@@ -51,8 +54,15 @@ export interface ExportsOptions extends Pick<ServingOptions, 'now' | 'rightsMatr
   readonly worker?: boolean;
 }
 
+/** As `up` and `migrate` do: the service itself may not. */
+async function makeQueue({ natsOperatorUrl }: ExportEnv, { SVC_EXPORT_LEASE_SECONDS }: TestSettings): Promise<void> {
+  await using operator = await connectNats(natsOperatorUrl, 'test');
+  await ensureExportQueue(operator, { leaseMs: Number(SVC_EXPORT_LEASE_SECONDS) * 1000, replicas: 1 });
+}
+
 export async function startExports(env: ExportEnv, options: ExportsOptions = {}): Promise<Exports> {
   const settings = exportSettings(env, options.settings);
+  await makeQueue(env, settings);
   const serving = await startServing({ databaseUrl: env.databaseUrl, ...options, settings });
   if (options.worker ?? true) serving.app.exports.work();
   const get = (path: string, headers?: Record<string, string>) => serving.send({ method: 'GET', path, headers });

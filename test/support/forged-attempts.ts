@@ -6,6 +6,7 @@ import { TradeFileDecoder } from '../../pipelines/sources/exchange_a/decode.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
 import { ensureStream } from '../../shared/nats/stream.ts';
 import { DATASET, DAY_MS, type Json } from './pipeline.ts';
+import type { TestEnv } from './stack.ts';
 
 const sha256 = (bytes: string | Buffer) => createHash('sha256').update(bytes).digest('hex');
 
@@ -79,8 +80,11 @@ function rewrite(message: Message, raw: Buffer, more: object = {}): void {
 export type Sealed = Message | { subject: string; bytes: Buffer };
 
 /** Publishes in order. The manifest is filled in last: it names the sequence of the first frame. */
-export async function publish(natsUrl: string, attempt: Attempt | readonly Sealed[]): Promise<void> {
-  await using connection = await connectNats(natsUrl, 'forger');
+export async function publish(
+  { natsOperatorUrl }: Pick<TestEnv, 'natsOperatorUrl'>,
+  attempt: Attempt | readonly Sealed[],
+): Promise<void> {
+  await using connection = await connectNats(natsOperatorUrl, 'forger');
   await ensureStream(connection, DATASET, { maxBytes: 1 << 30 });
   const client = jetstream(connection);
   const send = async (message: Sealed) =>

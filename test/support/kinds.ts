@@ -187,7 +187,10 @@ export interface IngestOptions {
 export class KindSystem implements AsyncDisposable {
   readonly env: TestEnv;
   readonly settings: Settings;
+  /** The publisher's. */
   readonly connection: NatsConnection & AsyncDisposable;
+  /** What reads frames back for proofs, and makes streams. */
+  readonly operator: NatsConnection & AsyncDisposable;
   readonly databaseUrl: string;
   readonly client: Client;
   readonly catalog: Catalog;
@@ -202,14 +205,14 @@ export class KindSystem implements AsyncDisposable {
   private constructor(
     env: TestEnv,
     client: Client,
-    connection: NatsConnection & AsyncDisposable,
+    connections: readonly (NatsConnection & AsyncDisposable)[],
     databaseUrl: string,
     owns: boolean,
   ) {
     this.env = env;
     this.#owns = owns;
     this.client = client;
-    this.connection = connection;
+    [this.connection, this.operator] = connections;
     this.databaseUrl = databaseUrl;
     this.settings = loadSettings({ cwd: env.dir, env: {}, flags: { SVC_STREAM_MAX_BYTES: String(1 << 28) } });
     this.#pool = createPool({ url: databaseUrl, name: 'test pool', max: 4 });
@@ -221,11 +224,13 @@ export class KindSystem implements AsyncDisposable {
     const databaseUrl = of?.databaseUrl ?? env.databaseUrl;
     const client = await connect({ url: databaseUrl, name: 'test' });
     await migrate(client);
-    return new KindSystem(env, client, await connectNats(env.natsUrl, 'test'), databaseUrl, of === undefined);
+    const urls = [env.natsUrl, env.natsOperatorUrl];
+    const connections = await Promise.all(urls.map((url) => connectNats(url, 'test')));
+    return new KindSystem(env, client, connections, databaseUrl, of === undefined);
   }
 
   /** Starts projectors of these datasets. */
-  project(datasets: readonly DatasetDefinition[], natsUrl = this.env.natsUrl): void {
+  project(datasets: readonly DatasetDefinition[], natsUrl = this.env.natsProjectorUrl): void {
     const stop = new AbortController();
     const { settings, databaseUrl } = this;
     const done = Promise.all(
@@ -258,7 +263,7 @@ export class KindSystem implements AsyncDisposable {
     const { signal } = options.stop ?? new AbortController();
     const { patienceMs = PATIENCE_MS } = options;
     const { catalog, connection, databaseUrl } = this;
-    for (const dataset of datasets) await ensureStream(connection, dataset.key, streamOptions(this.settings));
+    for (const dataset of datasets) await ensureStream(this.operator, dataset.key, streamOptions(this.settings));
     await using lease = openLease({ databaseUrl, datasets });
     await lease.ensure();
     await using outcomes = await Outcomes.open({ databaseUrl, catalog, signal, patienceMs });
@@ -337,6 +342,7 @@ export class KindSystem implements AsyncDisposable {
     await this.stopProjecting();
     await this.#pool.end();
     await this.connection[Symbol.asyncDispose]();
+    await this.operator[Symbol.asyncDispose]();
     await this.client[Symbol.asyncDispose]();
     if (this.#owns) await this.env[Symbol.asyncDispose]();
   }

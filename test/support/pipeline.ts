@@ -18,7 +18,7 @@ import { connectNats } from '../../shared/nats/connect.ts';
 import { messageAt, streamInfo } from '../../shared/nats/stream.ts';
 import { buildZip, type MemberSpec } from './broken-zip.ts';
 import { PATIENCE_MS } from './patience.ts';
-import { createMigratedEnv, createTestEnv, type TestEnv } from './stack.ts';
+import { createMigratedEnv, createTestEnv, natsSettings, type TestEnv } from './stack.ts';
 
 export const ROOT = join(import.meta.dirname, '..', '..');
 export const DATASET = 'exchange_a_spot_trades';
@@ -177,7 +177,7 @@ export class System implements AsyncDisposable {
   get settings(): Record<string, string> {
     return {
       ...this.#database,
-      SVC_NATS_URL: this.env.natsUrl,
+      ...natsSettings(this.env),
       SVC_STATE_DIR: join(this.env.dir, 'state'),
       SVC_EXCHANGE_A_BASE_URL: pathToFileURL(`${this.vendor}/`).href,
       SVC_STREAM_MAX_BYTES: String(1 << 30),

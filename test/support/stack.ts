@@ -39,11 +39,13 @@ export interface TestEnv extends AsyncDisposable {
   /** The same server, database `postgres`. */
   readonly adminDatabaseUrl: string;
   readonly natsUrl: string;
+  /** The broker account of the projector. */
+  readonly natsProjectorUrl: string;
   /** The broker account that may only read. */
   readonly natsReaderUrl: string;
   /** The broker account of the export queue. */
   readonly natsExportUrl: string;
-  /** The broker account that may delete streams. */
+  /** The broker account that makes, changes and removes streams. */
   readonly natsOperatorUrl: string;
   /** An empty folder, removed at disposal. */
   readonly dir: string;
@@ -52,6 +54,22 @@ export interface TestEnv extends AsyncDisposable {
   /** The nats-server program; undefined where the servers run in Docker. */
   readonly natsServer: string | undefined;
 }
+
+/** The log's accounts as a command is given them. */
+export const natsSettings = (
+  of: Pick<TestEnv, 'natsUrl' | 'natsProjectorUrl' | 'natsReaderUrl' | 'natsExportUrl' | 'natsOperatorUrl'>,
+) => ({
+  SVC_NATS_URL: of.natsUrl,
+  SVC_NATS_PROJECTOR_URL: of.natsProjectorUrl,
+  SVC_NATS_READER_URL: of.natsReaderUrl,
+  SVC_NATS_EXPORT_URL: of.natsExportUrl,
+  SVC_NATS_OPERATOR_URL: of.natsOperatorUrl,
+});
+
+/** One account for everything, as on a server without any. */
+export const oneNatsAccount = (natsUrl: string) => ({
+  ...natsSettings({ natsUrl, natsProjectorUrl: '', natsReaderUrl: '', natsExportUrl: '', natsOperatorUrl: '' }),
+});
 
 /** Use as `await using env = await createTestEnv()`, or dispose in afterAll. */
 export const createTestEnv = (): Promise<TestEnv> => createEnv('');
@@ -79,6 +97,7 @@ async function createEnv(from: string): Promise<TestEnv> {
     databaseUrls: rolesOf(withDatabase(sharedUrl, name)),
     adminDatabaseUrl: admin,
     natsUrl: stack.natsUrl,
+    natsProjectorUrl: stack.natsProjectorUrl,
     natsReaderUrl: stack.natsReaderUrl,
     natsExportUrl: stack.natsExportUrl,
     natsOperatorUrl: stack.natsOperatorUrl,

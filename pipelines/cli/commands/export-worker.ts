@@ -4,20 +4,22 @@ import type { SettingName, Settings } from '../../../shared/config/settings.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { exportRootOf } from '../../../shared/exports/places.ts';
 import { SupervisedChild } from '../child.ts';
-import { openContext, PROJECT_ROOT } from '../context.ts';
+import { natsUrls, openContext, PROJECT_ROOT } from '../context.ts';
 import type { ParsedCommand } from '../options.ts';
 import { localUrl } from '../projector-child.ts';
+import { makeExportQueue } from '../streams.ts';
 
 export async function runExportWorker(command: ParsedCommand): Promise<number> {
   await using context = await openContext(command, 'export-worker', required);
   const { stack, settings, settingFlags, log, terminalLog, output, signal } = context;
   stack.supervise();
+  await makeExportQueue(context);
   const taking = Promise.withResolvers<number>();
   taking.promise.catch(() => {}); // surfaces below
   const own = {
     ...settingFlags,
     SVC_DATABASE_URL: localUrl(context, 'export'),
-    SVC_NATS_EXPORT_URL: settings.SVC_NATS_EXPORT_URL?.href ?? stack.natsExportUrl,
+    SVC_NATS_EXPORT_URL: natsUrls(settings, stack).export,
     // It answers no callers.
     SVC_INTERNAL_API_KEY: 'none',
   };

@@ -29,10 +29,8 @@ export async function runFollow(command: ParsedCommand): Promise<number> {
   const chosen = withCompanions(selectedFeeds(names, context.settings));
   const summary = new Summary('follow', chosen, context.output);
   context.stack.supervise();
-  await using _projector = startProjector(
-    context,
-    chosen.flatMap(({ datasets }) => datasets.map(({ key }) => key)),
-  );
+  const keys = chosen.flatMap(({ datasets }) => datasets.map(({ key }) => key));
+  await using _projector = startProjector(context, keys);
   // What is named is meant: a mistake in it ends the command. What is followed because it is set waits to be put right.
   const strict = !names.includes(ALL);
   const ending = new AbortController();

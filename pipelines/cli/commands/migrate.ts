@@ -3,6 +3,7 @@ import { connect } from '../../../shared/db/connect.ts';
 import { applyRoles, provisionRoles, rolePasswords } from '../../../shared/db/roles.ts';
 import { openContext, PROJECT_ROOT } from '../context.ts';
 import type { ParsedCommand } from '../options.ts';
+import { makeEverything } from '../streams.ts';
 
 /** Where a superuser's URL is set: the roles that the other URLs name, before anything connects as one of them. */
 async function makeRoles(command: ParsedCommand): Promise<void> {
@@ -25,7 +26,11 @@ export async function runMigrate(command: ParsedCommand): Promise<number> {
   await makeRoles(command);
   await using context = await openContext(command, 'migrate');
   const { applied, present } = context.migrations;
-  context.output.answer({ command: 'migrate', ok: true, applied, present }, () =>
+  // The log is made with the tables. A stream that cannot be made is told, and holds up nothing that needs the tables.
+  const faults = await makeEverything(context.settings, await context.nats('operator'));
+  for (const { stream, fault } of faults) context.output.note(`${stream}: ${fault}`);
+  const streams = faults.length > 0 ? { streams_failed: faults } : {};
+  context.output.answer({ command: 'migrate', ok: true, applied, present, ...streams }, () =>
     applied.length > 0
       ? `Applied ${applied.join(', ')}; ${present.length} were there.`
       : `Up to date: ${present.length} migrations.`,

@@ -21,7 +21,7 @@ export async function runRecover(command: ParsedCommand): Promise<number> {
   await using context = await openContext(command, 'recover');
   const databaseUrl = context.databaseUrls.ingest;
   await using client = await connect({ url: databaseUrl, name: 'tidemark recover' });
-  const connection = await context.nats();
+  const connection = await context.nats('operator');
   await jetstreamManager(connection);
   const plans: RecoveryPlan[] = [];
   for (const dataset of datasets) {

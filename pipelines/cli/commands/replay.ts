@@ -16,7 +16,7 @@ export async function runReplay(command: ParsedCommand): Promise<number> {
         dataset,
         client,
         catalog: context.catalog,
-        connection: await context.nats(),
+        connection: await context.nats('operator'),
         projection: projectionOf(dataset),
         batchBytes: context.settings.SVC_PULL_MAX_BYTES,
         verifyOnly: command.values['verify-only'] === true,

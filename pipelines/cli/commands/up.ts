@@ -6,11 +6,12 @@ import { secretsPath } from '../../../shared/stack/secrets.ts';
 import { feeds } from '../../sources/index.ts';
 import { fedDatasets } from '../../sources/projections.ts';
 import { SupervisedChild } from '../child.ts';
-import { type Context, openContext, PROJECT_ROOT } from '../context.ts';
+import { type Context, natsUrls, openContext, PROJECT_ROOT } from '../context.ts';
 import type { ParsedCommand } from '../options.ts';
 import { localUrl, startProjector } from '../projector-child.ts';
 import { loadSamples } from '../sample.ts';
 import { isLocated } from '../selected-feeds.ts';
+import { keepStreams } from '../streams.ts';
 import { keepVerified } from '../verify-schedule.ts';
 import { PARENT_VARIABLE } from './follow.ts';
 
@@ -23,6 +24,7 @@ export async function runUp(command: ParsedCommand): Promise<number> {
   const { stack, signal, output } = context;
   const apiKey = apiKeyOf(context);
   stack.supervise();
+  await using _streams = await keepStreams(context);
   await using _projector = startProjector(
     context,
     fedDatasets().map(({ key }) => key),
@@ -65,14 +67,15 @@ const apiKeyOf = ({ settings, stack }: Context): string => settings.SVC_INTERNAL
 /** Its settings go by standard input: the key and the database's password are nobody else's to read. */
 function startServing(context: Context, listening: PromiseWithResolvers<string>): SupervisedChild {
   const { stack, log, terminalLog, settingFlags } = context;
+  const urls = natsUrls(context.settings, stack);
   const settings = {
     ...settingFlags,
     SVC_DATABASE_URL: localUrl(context, 'serve'),
     SVC_DATABASE_MONITOR_URL: localUrl(context, 'monitor'),
     // It reads the log and may do nothing else to it.
-    SVC_NATS_READER_URL: context.settings.SVC_NATS_READER_URL?.href ?? stack.natsReaderUrl,
+    SVC_NATS_READER_URL: urls.reader,
     // It fills the queue of exports and takes from it, and may do nothing else there.
-    SVC_NATS_EXPORT_URL: context.settings.SVC_NATS_EXPORT_URL?.href ?? stack.natsExportUrl,
+    SVC_NATS_EXPORT_URL: urls.export,
     SVC_INTERNAL_API_KEY: apiKeyOf(context),
   };
   return new SupervisedChild({

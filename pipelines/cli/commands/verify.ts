@@ -32,7 +32,7 @@ export async function runVerify(command: ParsedCommand): Promise<number> {
         dataset,
         client,
         catalog: context.catalog,
-        connection: await context.nats(),
+        connection: await context.nats('operator'),
         projection: projectionOf(dataset),
         batchBytes: context.settings.SVC_PULL_MAX_BYTES,
         deep: command.values.deep === true,

@@ -2,18 +2,18 @@
 import { statfs } from 'node:fs/promises';
 import { jetstreamManager } from '@nats-io/jetstream';
 import { readSettings } from '../../../shared/config/load.ts';
-import type { Settings } from '../../../shared/config/settings.ts';
+import type { SettingName, Settings } from '../../../shared/config/settings.ts';
 import { type Client, connect, describeUrl } from '../../../shared/db/connect.ts';
 import { explain, TidemarkError } from '../../../shared/errors.ts';
 import { createLogger } from '../../../shared/log/logger.ts';
 import { connectNats } from '../../../shared/nats/connect.ts';
-import { acquireStack } from '../../../shared/stack/stack.ts';
+import { acquireStack, type Stack } from '../../../shared/stack/stack.ts';
 import { fedDatasets } from '../../sources/projections.ts';
 import type { ParsedCommand } from '../options.ts';
 import { DATABASE_CHECKS } from './database-checks.ts';
 import { LOG_CHECKS } from './log-checks.ts';
 import { RIGHTS_CHECKS } from './rights-checks.ts';
-import { type Check, type Finding, fault, type Patient } from './types.ts';
+import { type Account, type Check, type Finding, fault, type Patient } from './types.ts';
 import { WORK_CHECKS } from './work-checks.ts';
 
 export const CHECKS: readonly Check[] = [...DATABASE_CHECKS, ...LOG_CHECKS, ...WORK_CHECKS, ...RIGHTS_CHECKS];
@@ -83,6 +83,20 @@ const otherRoleUrls = (settings: Settings): Record<string, string> =>
     OTHER_ROLES.flatMap((name) => (settings[name] === undefined ? [] : [[name, settings[name].href]])),
   );
 
+/** Those that are set or come with the embedded log; of one that stands for several only the publisher. */
+function accountsOf(settings: Settings, logUrl: string, embedded: Stack | undefined): Account[] {
+  const urls: readonly (readonly [Account['role'], SettingName, string | undefined])[] = [
+    ['publisher', 'SVC_NATS_URL', logUrl],
+    ['projector', 'SVC_NATS_PROJECTOR_URL', embedded?.natsProjectorUrl],
+    ['reader', 'SVC_NATS_READER_URL', embedded?.natsReaderUrl],
+    ['export', 'SVC_NATS_EXPORT_URL', embedded?.natsExportUrl],
+  ];
+  return urls.flatMap(([role, setting, own]) => {
+    const url = (settings[setting] as URL | undefined)?.href ?? own;
+    return url === undefined || (role !== 'publisher' && url === logUrl) ? [] : [{ role, setting, url }];
+  });
+}
+
 /** Each store by itself: one that is away hides nothing of the other. */
 async function reach(settings: Settings, cleanup: AsyncDisposableStack) {
   const findings: Finding[] = [];
@@ -128,6 +142,7 @@ async function reach(settings: Settings, cleanup: AsyncDisposableStack) {
   const patient: Partial<Patient> = {
     settings,
     datasets: fedDatasets(),
+    accounts: logUrl === undefined ? [] : accountsOf(settings, logUrl, embedded),
     database,
     roleUrls: databaseUrl === undefined ? {} : { SVC_DATABASE_URL: databaseUrl, ...otherRoleUrls(settings) },
     log,

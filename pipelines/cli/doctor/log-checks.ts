@@ -1,8 +1,9 @@
 /** Checks of the log: streams as they must be, in step with the checkpoints, with room. */
 
 import { Catalog } from '../../../shared/db/catalog.ts';
-import { JS_ERROR, jsErrorCode, mutableIn, streamInfo } from '../../../shared/nats/stream.ts';
+import { mutableIn, streamInfo } from '../../../shared/nats/stream.ts';
 import { logVerdict, REWOUND } from '../../project/checkpoint.ts';
+import { ACCOUNT_CHECK } from './account-check.ts';
 import { bytes, type Check, type Finding, fault, type Patient, warning } from './types.ts';
 
 const streams: Check = {
@@ -31,35 +32,20 @@ const streams: Check = {
       for (const peer of offline) {
         findings.push(warning(key, `its replica on ${peer.name} is away or behind`, 'start that server, or wait'));
       }
+      for await (const consumer of log.manager.consumers.list(key)) {
+        const { deliver_subject } = consumer.config;
+        if (deliver_subject === undefined) continue;
+        const what = `its consumer ${consumer.name} delivers to ${deliver_subject}: ours are asked`;
+        findings.push(
+          fault(key, what, `nats consumer rm ${key} ${consumer.name}, and change the password that made it`),
+        );
+      }
       if (limit > 0 && info.state.bytes > limit * 0.8) {
         const what = `holds ${bytes(info.state.bytes)} of ${bytes(limit)}`;
         findings.push(warning(key, what, 'raise SVC_STREAM_MAX_BYTES before it is full'));
       }
     }
     return findings;
-  },
-};
-
-/** A stream of this name is never made: what the server says to its removal shows what the account may do. */
-const NO_STREAM = 'tidemark_doctor_asks';
-
-const account: Check = {
-  name: 'account',
-  doc: 'the account that publishes can delete neither streams nor messages',
-  needs: ['log'],
-  async run({ log }) {
-    try {
-      await log.manager.streams.delete(NO_STREAM);
-    } catch (error) {
-      if (jsErrorCode(error) !== JS_ERROR.STREAM_NOT_FOUND) return [];
-    }
-    return [
-      warning(
-        'SVC_NATS_URL',
-        'its account may delete streams',
-        'deny $JS.API.STREAM.DELETE.>, STREAM.PURGE.> and STREAM.MSG.DELETE.> to it (docs/operations.md)',
-      ),
-    ];
   },
 };
 
@@ -125,4 +111,4 @@ const space: Check = {
   },
 };
 
-export const LOG_CHECKS: readonly Check[] = [streams, account, checkpoints, space];
+export const LOG_CHECKS: readonly Check[] = [streams, ACCOUNT_CHECK, checkpoints, space];

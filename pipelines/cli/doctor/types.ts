@@ -2,6 +2,7 @@
 import type { JetStreamManager } from '@nats-io/jetstream';
 import type { Settings } from '../../../shared/config/settings.ts';
 import type { Client } from '../../../shared/db/connect.ts';
+import type { NatsRole } from '../../../shared/nats/accounts.ts';
 import type { NatsConnection } from '../../../shared/nats/connect.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 
@@ -14,12 +15,21 @@ export interface Finding {
   readonly fix: string;
 }
 
+export interface Account {
+  readonly role: Exclude<NatsRole, 'operator'>;
+  /** The setting that names it. */
+  readonly setting: string;
+  readonly url: string;
+}
+
 export interface Patient {
   readonly settings: Settings;
   readonly datasets: readonly DatasetDefinition[];
   readonly database: Client;
   /** What processes connect with, by the setting that says so. */
   readonly roleUrls: Readonly<Record<string, string>>;
+  /** The accounts of the log that are to have no more rights than their work needs. */
+  readonly accounts: readonly Account[];
   readonly log: { readonly connection: NatsConnection; readonly manager: JetStreamManager };
   /** Folder whose disk the embedded log lies on; undefined where the log is given by a URL. */
   readonly logDir: string | undefined;

@@ -55,7 +55,21 @@ export const STACK = {
     kind: 'url',
     schemes: ['nats:', 'tls:'],
     secret: true,
-    doc: 'A nats-server with JetStream to use instead of the embedded one; of a cluster one, and the others by `?servers=HOST:PORT,HOST:PORT`.',
+    doc: 'A nats-server with JetStream to use instead of the embedded one; of a cluster one, and the others by `?servers=HOST:PORT,HOST:PORT`; `?inbox=PREFIX` where its account may listen to nothing else. The account writes events.',
+  },
+  SVC_NATS_PROJECTOR_URL: {
+    group: 'Stack',
+    kind: 'url',
+    schemes: ['nats:', 'tls:'],
+    secret: true,
+    doc: 'The same nats-server through the account of the projector; unset: SVC_NATS_URL.',
+  },
+  SVC_NATS_OPERATOR_URL: {
+    group: 'Stack',
+    kind: 'url',
+    schemes: ['nats:', 'tls:'],
+    secret: true,
+    doc: 'The same nats-server through an account that makes and changes streams: `migrate`, backfills and repairs use it; unset: SVC_NATS_URL.',
   },
   SVC_NATS_READER_URL: {
     group: 'Stack',
