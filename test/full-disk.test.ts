@@ -10,6 +10,7 @@ import { openRuns, Run } from '../shared/db/runs.ts';
 import { exchangeASpotTrades } from '../shared/registry/datasets/exchange_a_spot_trades.ts';
 import { withLock } from '../shared/stack/lock.ts';
 import { acquireStack } from '../shared/stack/stack.ts';
+import { given } from './support/given.ts';
 import { type Json, startCli } from './support/pipeline.ts';
 import { PRIVATE_PROFILE } from './support/profiles.ts';
 import { createMigratedEnv, execute, type TestEnv, testLogger } from './support/stack.ts';
@@ -31,7 +32,7 @@ await rm(probe, { recursive: true });
 
 const fill = (disk: string) => writeFile(join(disk, 'rest'), Buffer.alloc(512 << 20)).catch(({ code }) => code);
 
-describe.skipIf(!canMount)('where a disk can be mounted to be filled (root, outside of most containers)', () => {
+given(canMount, 'no disk can be mounted here to be filled').describe('on a full disk', () => {
   let disk: string;
   beforeAll(async () => {
     disk = await mkdtemp(join(tmpdir(), 'tidemark-full-'));
