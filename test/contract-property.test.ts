@@ -1,10 +1,12 @@
 /**
  * Every route that answers with rows, asked at random, rightly and wrongly, and held against the contract as
  * test/support/oracle has it, which shares nothing with the service: status, code, schema, warnings, and the rows
- * themselves where there are some. Never a 500, never an answer that does not come.
+ * themselves where there are some. Never a 500, never an answer that does not come. And against the service's own
+ * OpenAPI document, as ajv reads it: what its schemas allow is no fault of the contract, and all else is one.
  */
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { ContractSchemas } from './support/contract-schema.ts';
 import { DATASET } from './support/load-rows.ts';
 import { anyRequests, type Request, rightRequests } from './support/oracle/requests.ts';
 import { ROW_ROUTES, type RowRoute } from './support/oracle/routes.ts';
@@ -14,8 +16,11 @@ import { PATIENCE_MS } from './support/patience.ts';
 import { type Answer, API_KEY, type Serving } from './support/serving.ts';
 
 let setups: Setups;
+let schemas: ContractSchemas;
 beforeAll(async () => {
   setups = await createSetups();
+  const [{ serving }] = setups.both;
+  schemas = new ContractSchemas((await serving.send({ method: 'GET', path: '/openapi.json' })).json);
 });
 afterAll(() => setups[Symbol.asyncDispose]());
 
@@ -36,6 +41,15 @@ async function ask(serving: Serving, { path }: RowRoute, request: Request): Prom
   return await Promise.race([asked, timeout.promise]).finally(() => clearTimeout(timer));
 }
 
+/** What the schema allows is no fault of the contract, and what it forbids is one; the key is asked for before. */
+function expectAgreement({ path }: RowRoute, { key, search, body }: Request, { status, json }: Answer): void {
+  if (key !== 'right' || status === 406 || search.length > 1) return;
+  const { allows, why } = schemas.verdict(path, body);
+  const isContractFault = /^[A-Z]+_CONTRACT_ERROR$/.test(status === 200 ? '' : json.code);
+  const told = JSON.stringify(status === 200 ? '200' : json).slice(0, 1000);
+  expect(isContractFault, `the schema of ${path}: ${why}\nthe service: ${told}\n${body}`).toBe(!allows);
+}
+
 /** What came out, by how often. */
 async function check(route: RowRoute, arbitrary: fc.Arbitrary<Request>, numRuns: number): Promise<Map<string, number>> {
   const seen = new Map<string, number>();
@@ -45,6 +59,7 @@ async function check(route: RowRoute, arbitrary: fc.Arbitrary<Request>, numRuns:
     const foreseen = foresee(world, route.style, request);
     const answer = await ask(serving, route, request);
     verify(answer, route.style, request, foreseen);
+    expectAgreement(route, request, answer);
     const outcome = answer.status === 200 ? '200' : `${answer.status} ${answer.json.code}`;
     seen.set(outcome, (seen.get(outcome) ?? 0) + 1);
   });

@@ -2,17 +2,18 @@
 import { createHash } from 'node:crypto';
 import { z } from 'zod';
 import { DATASET_KEYS, DATASETS, type DatasetKey, type Mode } from '../../shared/registry/index.ts';
-import type { Json, JsonObject } from '../../shared/strict-json.ts';
+import type { Json } from '../../shared/strict-json.ts';
 import type { ReadRequest, Window } from '../read/types.ts';
-import type { ContractFault } from './problems.ts';
-import { contractsOf, pinnedView, rawFaults, selectors, windowOf } from './raw.ts';
-import { fieldsOf, isObject } from './rules.ts';
+import { properties } from './json-schema.ts';
+import { contractsOf, pinnedView, rawRules, selectors, windowOf } from './raw.ts';
+import { type DatasetPlace, faultsBetween, isObject, modeOf, needsOneOf, type Rule, schemaOfRules } from './rules.ts';
+import { fieldsOf } from './selected.ts';
 import {
   body as bodyOf,
   type Columns,
+  documentedBody,
   faultsOf,
   integer,
-  MODES,
   mode as modeKey,
   type Parsed,
   selection,
@@ -37,8 +38,20 @@ export interface ExportRequest {
   readonly hasAuthToken: boolean;
 }
 
-const SELECTORS = [['month_year'], ['time_range'], ['n_rows'], ['n_random']];
-const SELECTOR_RULE = 'must have exactly one of month_year, time_range, n_rows, n_random';
+const SELECTORS = ['month_year', 'time_range', 'n_rows', 'n_random'];
+
+const PLACE: DatasetPlace = {
+  datasetOf: ({ dataset }) => (typeof dataset === 'string' ? DATASETS.get(dataset) : undefined),
+  isOneOf: (keys) => properties({ dataset: { enum: keys } }),
+};
+
+const RULES: readonly Rule[] = [
+  needsOneOf(SELECTORS, `must have exactly one of ${SELECTORS.join(', ')}`),
+  ...rawRules(
+    PLACE,
+    SELECTORS.map((key) => [key]),
+  ),
+];
 
 const FIRST_YEAR = 1970;
 const LAST_YEAR = 9999;
@@ -69,18 +82,18 @@ const exportBody = (columns: Columns | undefined) =>
   });
 
 /** Of any dataset: what the contract's documents show. */
-export const exportSchema = exportBody(undefined);
+export const exportSchema = documentedBody(exportBody(undefined), schemaOfRules(RULES));
 
 const contractOf = contractsOf(exportBody);
 
 export function parseExport(body: Json): Parsed<ExportRequest> {
   const raw = isObject(body) ? body : {};
-  const mode = MODES.find((known) => known === raw.mode) ?? 'native';
-  const dataset = typeof raw.dataset === 'string' ? DATASETS.get(raw.dataset) : undefined;
+  const mode = modeOf(raw);
+  const dataset = PLACE.datasetOf(raw);
   const { columns, schema } = contractOf(dataset, mode);
   const outcome = schema.safeParse(body);
   const faults = outcome.success ? [] : faultsOf(outcome.error, schema);
-  faults.push(...noSelectorFaults(raw, body), ...rawFaults(raw, SELECTORS, dataset, mode));
+  if (isObject(body)) faults.push(...faultsBetween(RULES, raw));
   if (!outcome.success || faults.length > 0) return { faults };
   const {
     fields,
@@ -115,11 +128,6 @@ export function parseExport(body: Json): Parsed<ExportRequest> {
       hasAuthToken: auth_token !== undefined,
     },
   };
-}
-
-function noSelectorFaults(raw: JsonObject, body: Json): ContractFault[] {
-  if (!isObject(body) || SELECTORS.some(([key]) => key in raw)) return [];
-  return [{ pointer: '', message: SELECTOR_RULE }];
 }
 
 function monthWindow([month, year]: readonly [number, number]): Window {

@@ -7,11 +7,18 @@ import type { Dtype, Field } from '../../shared/registry/index.ts';
 import type { Json } from '../../shared/strict-json.ts';
 import { array, bool, float8, int8, type Params, text, timestamptz, uuid } from '../db/params.ts';
 import type { Param } from '../db/wire-messages.ts';
+import { type JsonSchema, properties, refTo } from './json-schema.ts';
 import type { ContractFault } from './problems.ts';
-import { INSTANT_RULE, type Instant, parseInstant } from './time.ts';
+import { INSTANT, INSTANT_RULE, type Instant, parseInstant } from './time.ts';
 
 export const OPERATORS = ['eq', 'ne', 'gt', 'gte', 'lt', 'lte', 'in', 'not_in'] as const;
 export type Operator = (typeof OPERATORS)[number];
+
+const UUID = /^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$/;
+
+/** PostgreSQL's text has no NUL and no lone surrogates: such a value could not even be asked for. */
+// biome-ignore lint/suspicious/noControlCharactersInRegex: it is the one that is meant
+export const STORABLE_TEXT = /^[^\u0000\ud800-\udfff]*$/u;
 
 const EQUALITY: readonly Operator[] = ['eq', 'ne', 'in', 'not_in'];
 
@@ -43,6 +50,52 @@ export interface Filter {
    * database keeps a histogram of.
    */
   readonly sides?: readonly ((params: Params) => string)[];
+}
+
+/** Doubles have no 2^63 - 1: what is not below 2^63 is no integer of 64 bits. */
+const TWO_63 = 2 ** 63;
+
+/** What a value of each dtype is in a clause, for the contract's documents; `parseValue` holds values to the same. */
+const VALUE_SCHEMAS: Readonly<Record<Dtype, JsonSchema>> = {
+  int64: { type: 'integer', format: 'int64', minimum: -TWO_63, exclusiveMaximum: TWO_63 },
+  float64: { type: 'number', format: 'double' },
+  timestamp_utc: { type: 'string', format: 'date-time', pattern: INSTANT.source },
+  string: { type: 'string', pattern: STORABLE_TEXT.source },
+  uuid: { type: 'string', pattern: UUID.source },
+  bool01: { type: 'integer', enum: [0, 1] },
+  json: {},
+};
+
+/** The operators of a dtype, each with what its value is. */
+export function comparisonSchema(dtype: Dtype): JsonSchema {
+  const value = VALUE_SCHEMAS[dtype];
+  const list = { type: 'array', minItems: 1, maxItems: MAX_LIST_VALUES, items: value };
+  const forms: readonly (readonly [readonly Operator[], JsonSchema])[] = [
+    [['eq', 'ne'], { anyOf: [value, { type: 'null' }] }],
+    [['gt', 'gte', 'lt', 'lte'], value],
+    [['in', 'not_in'], list],
+  ];
+  const taken = forms
+    .map(([ops, schema]) => [ops.filter((op) => OPERATORS_OF[dtype].includes(op)), schema] as const)
+    .filter(([ops]) => ops.length > 0)
+    .map(([ops, schema]) => properties({ op: { enum: ops }, value: schema }));
+  return {
+    description: `What a filter on a field of ${dtype} takes.`,
+    ...(taken.length > 1 ? { anyOf: taken } : taken[0]),
+  };
+}
+
+/** The name of its component. */
+export const comparisonOf = (dtype: Dtype): string => `filter.${dtype}`;
+
+/** The clauses that fields take: which operators and values go with which of them. */
+export function clauseSchema(fields: readonly Field[]): JsonSchema {
+  const usable = fields.filter(({ dtype }) => OPERATORS_OF[dtype].length > 0);
+  return {
+    anyOf: [...Map.groupBy(usable, ({ dtype }) => dtype)].map(([dtype, same]) => ({
+      allOf: [properties({ field: { enum: same.map(({ name }) => name) } }), refTo(comparisonOf(dtype))],
+    })),
+  };
 }
 
 /** A filter clause's value against its field, or every fault of it. `pointer` is the clause's place in the body. */
@@ -148,7 +201,6 @@ const isFiner = (value: Value) => value.instant?.exact === false;
 
 const INT64_MIN = -(2n ** 63n);
 const INT64_MAX = 2n ** 63n - 1n;
-const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i;
 
 /** @returns the value, or what it must be. */
 function parseValue(field: Field, value: Json | undefined): Value | string {
@@ -179,16 +231,13 @@ function parseValue(field: Field, value: Json | undefined): Value | string {
       return typeof value === 'string' && UUID.test(value) ? { param: uuid(value) } : 'must be a UUID';
     case 'string':
       if (typeof value !== 'string') return 'must be a string';
-      return isStorableText(value) ? { param: text(value), text: value } : TEXT_RULE;
+      return STORABLE_TEXT.test(value) ? { param: text(value), text: value } : TEXT_RULE;
     case 'json':
       return 'cannot be filtered';
   }
 }
 
 export const TEXT_RULE = 'must be Unicode text without NUL';
-
-/** PostgreSQL's text has no NUL and no lone surrogates: such a value could not even be asked for. */
-export const isStorableText = (value: string) => !value.includes('\0') && value.isWellFormed();
 
 /** The [from, to) in ms that a comparison leaves open. */
 function instantBounds(op: Comparison, { ms, exact }: Instant): Filter['bounds'] {

@@ -4,28 +4,32 @@ import { assert } from '../../shared/errors.ts';
 import type { DatasetDefinition, DatasetKey, Field, Mode } from '../../shared/registry/index.ts';
 import { KLINE_FIELDS } from '../../shared/registry/klines.ts';
 import type { Json, JsonObject } from '../../shared/strict-json.ts';
-import { DAY_MS, parseDay } from '../../shared/time/days.ts';
+import { DAY, DAY_MS, parseDay } from '../../shared/time/days.ts';
 import type { Window } from '../read/types.ts';
+import { properties, whereIs } from './json-schema.ts';
 import { klineSize } from './kline-size.ts';
 import type { ContractFault } from './problems.ts';
 import type { Query } from './query.ts';
 import { columnsOf } from './raw.ts';
 import {
-  fieldsOf,
-  filtersOf,
+  FIELDS_ONCE,
+  faultsBetween,
   hasVintages,
   isObject,
-  latestWindow,
-  randomWindow,
-  repeatFaults,
-  seedFaults,
-  selectorFaults,
+  modeOf,
+  ofColumns,
+  oneWindow,
+  onlyWith,
+  type Rule,
+  schemaOfRules,
 } from './rules.ts';
+import { fieldsOf, filtersOf, latestWindow, randomWindow } from './selected.ts';
 import {
   asOf,
   body as bodyOf,
   boolean,
   type Columns,
+  documentedBody,
   faultsOf,
   latestRows,
   MODES,
@@ -44,12 +48,12 @@ const DATETIME = 'datetime';
 
 const SELECTORS = [['start_date', 'end_date'], ['n_latest_rows'], ['n_random_rows']];
 
-const day = (doc: string) => parsedText(parseDay, DAY_RULE).optional().meta({ format: 'date', description: doc });
+const day = (doc: string) => parsedText(parseDay, DAY_RULE, DAY).optional().meta({ format: 'date', description: doc });
 
 const common = {
   mode: modeKey,
   start_date: day('First UTC day; left out: from the first proved row.'),
-  end_date: day('Last UTC day, included; left out: to the last proved row.'),
+  end_date: day('Last UTC day, included, not before `start_date`; left out: to the last proved row.'),
   n_latest_rows: latestRows,
   n_random_rows: randomRows,
   random_seed: randomSeed,
@@ -61,8 +65,8 @@ interface Style {
   readonly columns: (mode: Mode) => Columns;
   /** Keys of its own. */
   readonly keys: Readonly<Record<string, z.ZodType>>;
-  /** Rules for them, over the raw body. */
-  readonly faults?: (raw: JsonObject, mode: Mode) => ContractFault[];
+  /** Rules for them. */
+  readonly rules?: readonly Rule[];
 }
 
 /** Keys of their own, as the schema leaves them. */
@@ -76,15 +80,31 @@ export type HistoricalKind = 'rows' | 'klines';
 
 /** The body of a route in either mode, as the contract's documents show it. */
 export function historicalSchema(dataset: DatasetDefinition, kind: HistoricalKind): z.ZodType {
-  const { columns, keys } = styleOf(dataset, kind);
-  const [native, aligned] = MODES.map((mode) => columns(mode));
+  const style = styleOf(dataset, kind);
+  const [native, aligned] = MODES.map((mode) => style.columns(mode));
   const others = aligned.all.filter(({ name }) => !native.all.some((field) => field.name === name));
-  return bodyOf({ ...common, ...selection({ ...native, all: [...native.all, ...others] }), ...keys });
+  const schema = bodyOf({ ...common, ...selection({ ...native, all: [...native.all, ...others] }), ...style.keys });
+  return documentedBody(schema, schemaOfRules([...rulesOf(style), ofMode(native, aligned)]));
 }
+
+const rulesOf = ({ rules = [] }: Style): readonly Rule[] => [
+  oneWindow(SELECTORS),
+  onlyWith('random_seed', 'n_random_rows'),
+  FIELDS_ONCE,
+  { faults: dayFaults },
+  ...rules,
+];
+
+/** Which columns go with which mode: what the schema of either mode checks. */
+const ofMode = (native: Columns, aligned: Columns): Rule => ({
+  faults: () => [],
+  schema: whereIs('mode', 'aligned_1s', properties(ofColumns(aligned)), properties(ofColumns(native))),
+});
 
 /** The parser of one route's bodies. */
 export function historicalParser(dataset: DatasetDefinition, kind: HistoricalKind): (body: Json) => Parsed<Query> {
   const style = styleOf(dataset, kind);
+  const rules = rulesOf(style);
   const contracts = new Map(
     MODES.map((mode) => {
       const columns = style.columns(mode);
@@ -93,17 +113,11 @@ export function historicalParser(dataset: DatasetDefinition, kind: HistoricalKin
   );
   return (body) => {
     const raw = isObject(body) ? body : {};
-    const mode = MODES.find((known) => known === raw.mode) ?? 'native';
+    const mode = modeOf(raw);
     const { columns, schema } = contracts.get(mode)!;
     const outcome = schema.safeParse(body);
     const faults = outcome.success ? [] : faultsOf(outcome.error, schema);
-    faults.push(
-      ...selectorFaults(raw, SELECTORS),
-      ...seedFaults(raw, 'n_random_rows'),
-      ...repeatFaults(raw),
-      ...dayFaults(raw),
-      ...(style.faults?.(raw, mode) ?? []),
-    );
+    faults.push(...faultsBetween(rules, raw));
     const filters = filtersOf(raw, columns, faults);
     if (!outcome.success || faults.length > 0) return { faults };
     const { fields: names, strict, ...data } = outcome.data;
@@ -117,10 +131,14 @@ export function historicalParser(dataset: DatasetDefinition, kind: HistoricalKin
   };
 }
 
+/** What a route's fields and filters may name. */
+export const historicalColumns = (dataset: DatasetDefinition, kind: HistoricalKind, mode: Mode): Columns =>
+  styleOf(dataset, kind).columns(mode);
+
 function styleOf(dataset: DatasetDefinition, kind: HistoricalKind): Style {
   const { trades } = dataset;
   if (kind === 'klines') {
-    const columns = (mode: Mode) => klineColumns(dataset, mode);
+    const columns = (mode: Mode) => klineColumns(mode, dataset.key);
     return { columns, keys: { kline_size: klineSize } };
   }
   if (!trades) {
@@ -133,7 +151,7 @@ function styleOf(dataset: DatasetDefinition, kind: HistoricalKind): Style {
         .optional()
         .meta({ description: 'False leaves `datetime` out of the default fields; native only.' }),
     },
-    faults: datetimeFaults,
+    rules: [DATETIME_IS_NATIVE],
   };
 }
 
@@ -143,17 +161,31 @@ export function tradeColumns(dataset: DatasetDefinition): Columns {
   const { unified } = dataset.trades;
   const own = columnsOf(dataset, 'native');
   const others = own.all.filter(({ name }) => !unified.some((field) => field.name === name));
-  return { of: own.of, all: [...unified, ...others], default: unified };
+  return { name: `${dataset.key}.trades`, of: own.of, all: [...unified, ...others], default: unified };
 }
 
-function klineColumns(dataset: DatasetDefinition, mode: Mode): Columns {
+/** The columns of klines, which are the same for all datasets that have them. */
+export function klineColumns(mode: Mode, of = 'any exchange'): Columns {
   const fields = KLINE_FIELDS[mode];
-  return { of: `the klines of ${dataset.key} in mode ${mode}`, all: fields, default: fields };
+  return { name: `klines.${mode}`, of: `the klines of ${of} in mode ${mode}`, all: fields, default: fields };
 }
 
 const withoutDatetime = (fields: readonly Field[]) => fields.filter(({ name }) => name !== DATETIME);
 
-function datetimeFaults(raw: JsonObject, mode: Mode): ContractFault[] {
+const DATETIME_IS_NATIVE: Rule = {
+  faults: datetimeFaults,
+  schema: {
+    dependentSchemas: { include_datetime_col: properties({ mode: { const: 'native' } }) },
+    ...whereIs(
+      'include_datetime_col',
+      false,
+      properties({ fields: { not: { type: 'array', contains: { const: DATETIME } } } }),
+    ),
+  },
+};
+
+function datetimeFaults(raw: JsonObject): ContractFault[] {
+  const mode = modeOf(raw);
   if (!('include_datetime_col' in raw)) return [];
   if (mode !== 'native') {
     return [{ pointer: '/include_datetime_col', message: `is only for mode native; rows of ${mode} have none` }];

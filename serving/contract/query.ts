@@ -3,13 +3,15 @@ import { z } from 'zod';
 import { DATASET_KEYS, DATASETS, type DatasetKey, type Mode } from '../../shared/registry/index.ts';
 import type { Json } from '../../shared/strict-json.ts';
 import type { ReadRequest, Window } from '../read/types.ts';
-import { contractsOf, pinnedView, rawFaults, selectors, windowOf } from './raw.ts';
-import { fieldsOf, filtersOf, isObject } from './rules.ts';
+import { properties } from './json-schema.ts';
+import { contractsOf, pinnedView, rawRules, selectors, windowOf } from './raw.ts';
+import { type DatasetPlace, faultsBetween, isObject, modeOf, schemaOfRules } from './rules.ts';
+import { fieldsOf, filtersOf } from './selected.ts';
 import {
   body as bodyOf,
   type Columns,
+  documentedBody,
   faultsOf,
-  MODES,
   mode as modeKey,
   type Parsed,
   selection,
@@ -25,7 +27,15 @@ export interface Query {
   readonly read: ReadRequest;
 }
 
-const SELECTORS = [['time_range'], ['n_rows'], ['n_random']];
+const PLACE: DatasetPlace = {
+  datasetOf({ sources }) {
+    const key = Array.isArray(sources) ? sources[0] : undefined;
+    return typeof key === 'string' ? DATASETS.get(key) : undefined;
+  },
+  isOneOf: (keys) => properties({ sources: { items: { enum: keys } } }),
+};
+
+const RULES = rawRules(PLACE, [['time_range'], ['n_rows'], ['n_random']]);
 
 /** Fields and filters are checked against the columns of one dataset and mode, or only for shape. */
 const bodySchema = (columns: Columns | undefined) =>
@@ -43,19 +53,18 @@ const bodySchema = (columns: Columns | undefined) =>
   });
 
 /** Of any dataset: what the contract's documents show. */
-export const querySchema = bodySchema(undefined);
+export const querySchema = documentedBody(bodySchema(undefined), schemaOfRules(RULES));
 
 const contractOf = contractsOf(bodySchema);
 
 export function parseQuery(body: Json): Parsed<Query> {
   const raw = isObject(body) ? body : {};
-  const mode = MODES.find((known) => known === raw.mode) ?? 'native';
-  const key = Array.isArray(raw.sources) ? raw.sources[0] : undefined;
-  const dataset = typeof key === 'string' ? DATASETS.get(key) : undefined;
+  const mode = modeOf(raw);
+  const dataset = PLACE.datasetOf(raw);
   const { columns, schema } = contractOf(dataset, mode);
   const outcome = schema.safeParse(body);
   const faults = outcome.success ? [] : faultsOf(outcome.error, schema);
-  faults.push(...rawFaults(raw, SELECTORS, dataset, mode));
+  faults.push(...faultsBetween(RULES, raw));
   const filters = filtersOf(raw, columns, faults);
   if (!outcome.success || faults.length > 0) return { faults };
   const { fields, strict, sources, as_of: asOfTime, ...data } = outcome.data;

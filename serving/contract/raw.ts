@@ -1,11 +1,33 @@
 /** What the bodies of the raw routes, query and export, have in common: keys, and the rules between them. */
 import { z } from 'zod';
-import { type DatasetDefinition, type Mode, shapeOf } from '../../shared/registry/index.ts';
+import { DATASETS, type DatasetDefinition, type Mode, shapeOf } from '../../shared/registry/index.ts';
 import type { Json, JsonObject } from '../../shared/strict-json.ts';
 import type { Window } from '../read/types.ts';
+import { conditional, properties } from './json-schema.ts';
 import type { ContractFault } from './problems.ts';
-import { asOfFaults, latestWindow, randomWindow, repeatFaults, seedFaults, selectorFaults } from './rules.ts';
-import { asOf, type Columns, instant, integer, latestRows, randomRows, randomSeed } from './shapes.ts';
+import {
+  asOfOnlyWhereVintagesAre,
+  type DatasetPlace,
+  FIELDS_ONCE,
+  modeOf,
+  ofColumns,
+  oneWindow,
+  onlyWith,
+  type Rule,
+  together,
+} from './rules.ts';
+import { latestWindow, randomWindow } from './selected.ts';
+import {
+  asOf,
+  type Columns,
+  DEFAULT_MODE,
+  instant,
+  integer,
+  latestRows,
+  MODES,
+  randomRows,
+  randomSeed,
+} from './shapes.ts';
 import { ceilMs, type Instant, LAST_MS, parseInstant } from './time.ts';
 
 export const pinnedView = {
@@ -21,7 +43,7 @@ export const selectors = {
   time_range: z
     .tuple([instant, instant], { error: 'must be a list of two times, [start, end)' })
     .optional()
-    .meta({ description: 'Start inclusive, end exclusive: ISO-8601 times with `Z` or an offset.' }),
+    .meta({ description: 'Start inclusive, end exclusive, and later: ISO-8601 times with `Z` or an offset.' }),
   n_rows: latestRows,
   n_random: randomRows,
   random_seed: randomSeed,
@@ -45,25 +67,44 @@ export function contractsOf<S>(schemaOf: (columns: Columns | undefined) => S) {
 
 export function columnsOf(dataset: DatasetDefinition, mode: Mode): Columns {
   const { fields } = shapeOf(dataset, mode);
-  return { of: `${dataset.key} in mode ${mode}`, all: fields, default: fields };
+  return { name: `${dataset.key}.${mode}`, of: `${dataset.key} in mode ${mode}`, all: fields, default: fields };
 }
 
-/** @param exclusive groups of keys of which a body may have one. */
-export function rawFaults(
-  raw: JsonObject,
-  exclusive: readonly (readonly string[])[],
-  dataset: DatasetDefinition | undefined,
-  mode: Mode,
-): ContractFault[] {
-  return [
-    ...selectorFaults(raw, exclusive),
-    ...seedFaults(raw, 'n_random'),
-    ...asOfFaults(raw, dataset),
-    ...repeatFaults(raw),
-    ...rangeFaults(raw),
-    ...viewFaults(raw, dataset, mode),
-  ];
-}
+/** @param selectors groups of keys of which a body may have one. */
+export const rawRules = (place: DatasetPlace, selectors: readonly (readonly string[])[]): readonly Rule[] => [
+  oneWindow(selectors),
+  onlyWith('random_seed', 'n_random'),
+  asOfOnlyWhereVintagesAre(place),
+  FIELDS_ONCE,
+  { faults: rangeFaults },
+  together('view_id', 'view_version'),
+  ofShape(place),
+];
+
+/** What goes with the dataset and mode of a body: fields, clauses, and the one view that can be pinned. */
+const ofShape = (place: DatasetPlace): Rule => ({
+  faults: (raw) => viewFaults(raw, place.datasetOf(raw), modeOf(raw)),
+  schema: {
+    allOf: [...DATASETS.values()].flatMap((dataset) =>
+      MODES.map((mode) => {
+        const { view } = shapeOf(dataset, mode);
+        const isDataset = place.isOneOf([dataset.key]);
+        const isMode = {
+          ...properties({ mode: { const: mode } }),
+          ...(mode !== DEFAULT_MODE && { required: ['mode'] }),
+        };
+        return conditional(
+          { allOf: [isDataset, isMode] },
+          properties({
+            ...ofColumns(columnsOf(dataset, mode)),
+            view_id: { const: view.id },
+            view_version: { const: view.version },
+          }),
+        );
+      }),
+    ),
+  },
+});
 
 interface Selected {
   readonly time_range?: readonly [Instant, Instant];
@@ -100,13 +141,7 @@ function isBefore(startText: string, start: Instant, endText: string, end: Insta
 const fineness = (text: string) => (/[.,]\d{3}(\d+)/.exec(text)?.[1] ?? '').padEnd(18, '0');
 
 function viewFaults(raw: JsonObject, dataset: DatasetDefinition | undefined, mode: Mode): ContractFault[] {
-  const hasId = 'view_id' in raw;
-  const hasVersion = 'view_version' in raw;
-  if (hasId !== hasVersion) {
-    const [given, missing] = hasId ? ['view_id', 'view_version'] : ['view_version', 'view_id'];
-    return [{ pointer: `/${given}`, message: `must be given together with ${missing}` }];
-  }
-  if (!hasId || !dataset) return [];
+  if (!dataset || !('view_id' in raw && 'view_version' in raw)) return [];
   const { view } = shapeOf(dataset, mode);
   const message = `must be that of mode ${mode} of ${dataset.key}: ${view.id}, version ${view.version}`;
   if (typeof raw.view_id === 'string' && raw.view_id !== view.id) return [{ pointer: '/view_id', message }];

@@ -4,9 +4,12 @@ import type { Field, Mode } from '../../shared/registry/index.ts';
 import { MAX_FILTERS, OPERATORS } from './filters.ts';
 import { nearest } from './nearest.ts';
 import type { ContractFault } from './problems.ts';
-import { INSTANT_RULE, parseInstant } from './time.ts';
+import { INSTANT, INSTANT_RULE, parseInstant } from './time.ts';
 
 export const MODES = ['native', 'aligned_1s'] as const satisfies readonly Mode[];
+
+/** Where a body says none. */
+export const DEFAULT_MODE = 'native' satisfies Mode;
 
 /** A checked request, or everything that is wrong with it. */
 export type Parsed<T> = { readonly value: T } | { readonly faults: readonly ContractFault[] };
@@ -18,7 +21,7 @@ const MAX_COUNT = Number.MAX_SAFE_INTEGER;
 
 export const mode = z
   .enum(MODES, { error: `must be one of ${MODES.join(', ')}` })
-  .default('native')
+  .default(DEFAULT_MODE)
   .meta({ description: 'Rows as the source has them, or one row a UTC second and series.' });
 
 export const boolean = z.boolean({ error: 'must be true or false' });
@@ -42,9 +45,13 @@ export const randomSeed = integer(-MAX_COUNT)
   .optional()
   .meta({ description: 'Draws the same sample again, while the same rows are proved.' });
 
-/** A text that a parser understands; `rule` says what the parser takes. */
-export function parsedText<T>(parse: (text: string) => T | undefined, rule: string) {
-  return z.string({ error: rule }).transform((text, context): T => {
+/**
+ * A text that a parser understands; `rule` says what the parser takes.
+ * @param pattern what every such text matches, for the contract's documents
+ */
+export function parsedText<T>(parse: (text: string) => T | undefined, rule: string, pattern?: RegExp) {
+  const written = z.string({ error: rule });
+  return (pattern ? written.regex(pattern, { error: rule }) : written).transform((text, context): T => {
     const parsed = parse(text);
     if (parsed !== undefined) return parsed;
     context.addIssue({ code: 'custom', message: rule });
@@ -53,7 +60,7 @@ export function parsedText<T>(parse: (text: string) => T | undefined, rule: stri
 }
 
 /** A time of the contract. */
-export const instant = parsedText(parseInstant, INSTANT_RULE).meta({ format: 'date-time' });
+export const instant = parsedText(parseInstant, INSTANT_RULE, INSTANT).meta({ format: 'date-time' });
 
 /** Of datasets whose values are revised (see `asOfFaults`). */
 export const asOf = instant
@@ -62,6 +69,8 @@ export const asOf = instant
 
 /** Columns that a request may name: those of one dataset and mode, say. */
 export interface Columns {
+  /** Of the components of the contract's documents that are about them. */
+  readonly name: string;
   /** Whose they are, for people. */
   readonly of: string;
   readonly all: readonly Field[];
@@ -78,7 +87,8 @@ export function selection(columns: Columns | undefined) {
     {
       field: name,
       op: z.enum(OPERATORS, { error: `must be one of ${OPERATORS.join(', ')}` }),
-      value: z.unknown().optional(),
+      // That it is there is asked by `filtersOf`, which also knows what it may be.
+      value: z.unknown(),
     },
     { error: objectError('must be an object of field, op and value') },
   );
@@ -101,6 +111,10 @@ export function selection(columns: Columns | undefined) {
 export function body<Shape extends z.core.$ZodLooseShape>(shape: Shape) {
   return z.strictObject(shape, { error: objectError('must be a JSON object') });
 }
+
+/** The same with what the rules between its keys say, for the contract's documents. */
+export const documentedBody = <S extends z.ZodType>(schema: S, keywords: Readonly<Record<string, unknown>>): S =>
+  schema.meta(keywords);
 
 /** An object schema reports two things: that the value is no object, and the keys it does not know. */
 function objectError(notAnObject: string) {

@@ -1,4 +1,5 @@
 /** Instants as callers write them: ISO-8601 with `Z` or an offset. */
+import { DAY_PATTERN } from '../../shared/time/days.ts';
 
 /** Rows have milliseconds; what a caller writes may be finer. */
 export interface Instant {
@@ -8,8 +9,13 @@ export interface Instant {
   readonly exact: boolean;
 }
 
-const PATTERN =
-  /^(\d{4})-(\d{2})-(\d{2})T(\d{2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,18}))?)?(?:Z|([+-])(\d{2})(?::?(\d{2}))?)$/;
+const HOUR = String.raw`([01]\d|2[0-3])`;
+const SIXTIETHS = String.raw`([0-5]\d)`;
+const SECOND = String.raw`(?::${SIXTIETHS}(?:[.,](\d{1,18}))?)?`;
+const ZONE = `(?:Z|([+-])${HOUR}(?::?${SIXTIETHS})?)`;
+
+/** What a caller may write: schemas say it with the same expression. */
+export const INSTANT = new RegExp(`^(${DAY_PATTERN})T${HOUR}:${SIXTIETHS}${SECOND}${ZONE}$`);
 
 /** Years 0001 to 9999, in UTC: what the contract's own timestamps can say. PostgreSQL has no year 0. */
 const FIRST_MS = Date.parse('0001-01-01T00:00:00Z');
@@ -20,19 +26,12 @@ export const INSTANT_RULE = 'must be an ISO-8601 time with Z or an offset, such 
 
 /** @returns undefined when the text is no such instant: 30 February, 24:00 and a missing offset are none. */
 export function parseInstant(text: string): Instant | undefined {
-  const match = PATTERN.exec(text);
+  const match = INSTANT.exec(text);
   if (!match) return undefined;
-  const [, year, month, day, hour, minute, second = '00', fraction = '', sign, offsetHour = '00', offsetMinute = '00'] =
-    match;
-  const numbers = [year, month, day, hour, minute, second, offsetHour, offsetMinute].map(Number);
-  const [y, mo, d, h, mi, s, oh, om] = numbers;
-  if (mo < 1 || mo > 12 || d < 1 || h > 23 || mi > 59 || s > 59 || oh > 23 || om > 59) return undefined;
-  // setUTCFullYear, because Date.UTC takes the years 0..99 for 1900..1999.
-  const date = new Date(0);
-  date.setUTCFullYear(y, mo - 1, d);
-  if (date.getUTCMonth() !== mo - 1 || date.getUTCDate() !== d) return undefined;
-  const offsetMs = (oh * 60 + om) * 60_000 * (sign === '-' ? -1 : 1);
-  const ms = date.getTime() + ((h * 60 + mi) * 60 + s) * 1000 + Number(fraction.slice(0, 3).padEnd(3, '0')) - offsetMs;
+  const [, day, hour, minute, second = '00', fraction = '', sign, offsetHour = '00', offsetMinute = '00'] = match;
+  const offsetMs = (Number(offsetHour) * 60 + Number(offsetMinute)) * 60_000 * (sign === '-' ? -1 : 1);
+  const wholeMs = Date.parse(`${day}T${hour}:${minute}:${second}Z`) - offsetMs;
+  const ms = wholeMs + Number(fraction.slice(0, 3).padEnd(3, '0'));
   if (ms < FIRST_MS || ms > LAST_MS) return undefined;
   return { ms, exact: !/[1-9]/.test(fraction.slice(3)) };
 }

@@ -1,10 +1,10 @@
 /** What a route says of itself. `/openapi.json` and `/docs` are made from it; every example is run by a test. */
 import type { z } from 'zod';
+import type { JsonSchema } from '../contract/json-schema.ts';
 import type { ProblemCode } from '../contract/problems.ts';
 import type { RequestHeaderName } from '../http/request-headers.ts';
 
-/** JSON Schema 2020-12, the dialect of OpenAPI 3.1. */
-export type JsonSchema = { readonly [key: string]: unknown };
+export type { JsonSchema };
 
 export const TAGS = {
   rows: 'Rows of a dataset, whole or in part',

@@ -1,8 +1,9 @@
 /** The documentation of routes that answer with rows. */
 import { z } from 'zod';
-import { DATASET_KEYS, type DatasetDefinition, DTYPES } from '../../shared/registry/index.ts';
-import { type HistoricalKind, historicalSchema } from '../contract/historical.ts';
+import { DATASET_KEYS, DATASETS, type DatasetDefinition, DTYPES } from '../../shared/registry/index.ts';
+import { type HistoricalKind, historicalColumns, historicalSchema } from '../contract/historical.ts';
 import { querySchema } from '../contract/query.ts';
+import { columnsOf } from '../contract/raw.ts';
 import { MODES } from '../contract/shapes.ts';
 import { count, datasetKey, grantedRights, text, utc, warning } from '../discovery/schemas.ts';
 import { headerName } from '../rendering/envelope.ts';
@@ -16,7 +17,7 @@ import {
   type RouteDoc,
   SYNTHETIC_HEADER,
 } from './route-doc.ts';
-import { klinesOf, refTo, rowsOf, schemaOf, tradesOf } from './schemas.ts';
+import { refTo, schemaOf } from './schemas.ts';
 
 const SAMPLE = 'exchange_a_spot_trades';
 
@@ -94,7 +95,7 @@ export function queryDoc(): RouteDoc {
     answers: [
       rowAnswer(
         queryAnswer,
-        DATASET_KEYS.flatMap((key) => MODES.map((mode) => rowsOf(key, mode))),
+        DATASET_KEYS.flatMap((key) => MODES.map((mode) => columnsOf(DATASETS.get(key)!, mode).name)),
       ),
     ],
     problems: READ_PROBLEMS,
@@ -131,17 +132,16 @@ export const queryExamples = (): RouteDoc['examples'] => [
 ];
 
 export function historicalDoc(dataset: DatasetDefinition, kind: HistoricalKind): RouteDoc {
-  const { key, title, doc, trades } = dataset;
+  const { title, doc } = dataset;
   const klines = kind === 'klines';
-  const native = klines ? klinesOf('native') : trades ? tradesOf(key) : rowsOf(key, 'native');
-  const aligned = klines ? klinesOf('aligned_1s') : rowsOf(key, 'aligned_1s');
+  const rows = MODES.map((mode) => historicalColumns(dataset, kind, mode).name);
   return {
     tag: 'rows',
     summary: klines ? `${title}: klines` : title,
     doc: `${klines ? 'Candles of trades, on a grid of UTC time; buckets without a trade are absent.' : doc} Windows are of whole UTC days, both included; at most one of days, \`n_latest_rows\`, \`n_random_rows\`.`,
     headers: ['Accept-Encoding'],
     body: historicalSchema(dataset, kind),
-    answers: [rowAnswer(historicalAnswer, [native, aligned])],
+    answers: [rowAnswer(historicalAnswer, rows)],
     problems: HISTORICAL_PROBLEMS,
     examples: klines ? KLINE_EXAMPLES : rowExamples(dataset),
   };

@@ -1,9 +1,11 @@
 /** JSON Schemas out of what requests and rows are checked and made by: zod schemas, and the registry's fields. */
 import { z } from 'zod';
-import { DATASETS, type Dtype, type Field, type Mode } from '../../shared/registry/index.ts';
-import { KLINE_FIELDS } from '../../shared/registry/klines.ts';
-import { tradeColumns } from '../contract/historical.ts';
+import { DATASETS, DTYPES, type Dtype, type Field } from '../../shared/registry/index.ts';
+import { clauseSchema, comparisonOf, comparisonSchema, OPERATORS_OF } from '../contract/filters.ts';
+import { klineColumns, tradeColumns } from '../contract/historical.ts';
+import { refTo } from '../contract/json-schema.ts';
 import { columnsOf } from '../contract/raw.ts';
+import { clausesOf, fieldNamesOf } from '../contract/rules.ts';
 import { MODES } from '../contract/shapes.ts';
 import { warning } from '../discovery/schemas.ts';
 import type { JsonSchema } from './route-doc.ts';
@@ -15,7 +17,7 @@ export function schemaOf(schema: z.ZodType | JsonSchema, io: 'input' | 'output')
   return rest;
 }
 
-export const refTo = (name: string): JsonSchema => ({ $ref: `#/components/schemas/${name}` });
+export { refTo };
 
 const TYPES: Readonly<Record<Dtype, JsonSchema>> = {
   int64: { type: 'integer', format: 'int64' },
@@ -44,12 +46,6 @@ function rowSchema(description: string, fields: readonly Field[]): JsonSchema {
   return { type: 'object', description, properties: Object.fromEntries(properties), additionalProperties: false };
 }
 
-/** Names of row schemas among the components. */
-export const rowsOf = (key: string, mode: Mode): string => `${key}.${mode}`;
-export const klinesOf = (mode: Mode): string => `klines.${mode}`;
-/** Rows of a trade route: the columns all exchanges have, beside the dataset's own. */
-export const tradesOf = (key: string): string => `${key}.trades`;
-
 const problem = z
   .looseObject({
     type: z.string().describe('A URN of the code.'),
@@ -68,14 +64,19 @@ const problem = z
 
 export function componentSchemas(): Record<string, JsonSchema> {
   const rows = [...DATASETS.values()].flatMap((dataset) => [
-    ...MODES.map((mode) => {
-      const title = `A row of ${dataset.key} in mode ${mode}.`;
-      return [rowsOf(dataset.key, mode), rowSchema(title, columnsOf(dataset, mode).all)];
-    }),
-    ...(dataset.trades
-      ? [[tradesOf(dataset.key), rowSchema(`A trade of ${dataset.key}.`, tradeColumns(dataset).all)]]
-      : []),
+    ...MODES.map((mode) => ({
+      columns: columnsOf(dataset, mode),
+      doc: `A row of ${dataset.key} in mode ${mode}.`,
+    })),
+    ...(dataset.trades ? [{ columns: tradeColumns(dataset), doc: `A trade of ${dataset.key}.` }] : []),
   ]);
-  const klines = MODES.map((mode) => [klinesOf(mode), rowSchema(`A kline in mode ${mode}.`, KLINE_FIELDS[mode])]);
-  return { Problem: schemaOf(problem, 'output'), ...Object.fromEntries([...rows, ...klines]) };
+  const klines = MODES.map((mode) => ({ columns: klineColumns(mode), doc: `A kline in mode ${mode}.` }));
+  const shapes = [...rows, ...klines].flatMap(({ columns, doc }) => [
+    [columns.name, rowSchema(doc, columns.all)],
+    [fieldNamesOf(columns), { type: 'string', enum: columns.all.map(({ name }) => name) }],
+    [clausesOf(columns), clauseSchema(columns.all)],
+  ]);
+  const filtered = DTYPES.filter((dtype) => OPERATORS_OF[dtype].length > 0);
+  const comparisons = filtered.map((dtype) => [comparisonOf(dtype), comparisonSchema(dtype)]);
+  return { Problem: schemaOf(problem, 'output'), ...Object.fromEntries([...shapes, ...comparisons]) };
 }

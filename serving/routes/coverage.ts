@@ -3,7 +3,7 @@ import { z } from 'zod';
 import { PARTITION_STATES } from '../../shared/db/partition-states.ts';
 import { DATASET_KEYS } from '../../shared/registry/index.ts';
 import { parsedText } from '../contract/shapes.ts';
-import { ceilMs, INSTANT_RULE, parseInstant } from '../contract/time.ts';
+import { ceilMs, INSTANT, INSTANT_RULE, parseInstant } from '../contract/time.ts';
 import { readCoverage } from '../discovery/coverage.ts';
 import { coverageAnswer } from '../discovery/coverage-answer.ts';
 import type { Inspector } from '../discovery/inspector.ts';
@@ -25,7 +25,7 @@ function parseLimit(text: string): number | undefined {
 }
 
 const instant = (doc: string) =>
-  parsedText(parseInstant, INSTANT_RULE).optional().meta({ format: 'date-time', description: doc });
+  parsedText(parseInstant, INSTANT_RULE, INSTANT).optional().meta({ format: 'date-time', description: doc });
 
 const parameters = z.strictObject({
   from: instant('Partitions that end after this time.'),

@@ -228,7 +228,7 @@ function parseLimit(value: string): number | undefined {
   return limit >= 1 && limit <= MAX_PAGE ? limit : undefined;
 }
 
-const parseCursor = (value: string): string | undefined => (/^[1-9]\d{0,17}$/.test(value) ? value : undefined);
+const CURSOR_RULE = 'must be the next_cursor of an answer';
 
 const listParameters = z.strictObject({
   status: z
@@ -246,7 +246,9 @@ const listParameters = z.strictObject({
     default: DEFAULT_PAGE,
     description: 'Exports on a page.',
   }),
-  cursor: parsedText(parseCursor, 'must be the next_cursor of an answer')
+  cursor: z
+    .string({ error: CURSOR_RULE })
+    .regex(/^[1-9]\d{0,17}$/, { error: CURSOR_RULE })
     .optional()
     .meta({ description: 'The `next_cursor` of the page before.' }),
 });

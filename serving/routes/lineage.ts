@@ -4,7 +4,7 @@ import { codeOf } from '../../shared/errors.ts';
 import { AmbiguousEvent, type FoundEvent, findEvent, type RunRows } from '../../shared/lineage/find-event.ts';
 import { DATASET_KEYS, type DatasetDefinition, type DatasetKey } from '../../shared/registry/index.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
-import { isStorableText, TEXT_RULE } from '../contract/filters.ts';
+import { STORABLE_TEXT, TEXT_RULE } from '../contract/filters.ts';
 import { Problem, type ProblemCode } from '../contract/problems.ts';
 import { Params, text } from '../db/params.ts';
 import type { Inspector } from '../discovery/inspector.ts';
@@ -31,7 +31,7 @@ const parameters = z.strictObject({
   partition: z
     .string()
     .min(1, { error: 'must name a partition' })
-    .refine(isStorableText, { error: TEXT_RULE })
+    .regex(STORABLE_TEXT, { error: TEXT_RULE })
     .optional()
     .describe('Which partition, where several hold the offset.'),
 });
@@ -49,7 +49,7 @@ export function lineageRoute({ inspector, rights, log, slots }: LineageDeps): Ro
         dataset: { doc: 'Key of the dataset.', schema: { type: 'string', enum: [...DATASET_KEYS] } },
         offset: {
           doc: 'Offset of the event in its source: a trade id, a height, a `metric_id`.',
-          schema: { type: 'string' },
+          schema: { type: 'string', pattern: STORABLE_TEXT.source },
         },
       },
       query: parameters,
@@ -77,7 +77,7 @@ export function lineageRoute({ inspector, rights, log, slots }: LineageDeps): Ro
       requireJson(request);
       const dataset = datasetParam(params.dataset);
       const { partition } = queryParams(url, parameters);
-      if (!isStorableText(params.offset)) throw contractProblem([{ pointer: '{offset}', message: TEXT_RULE }]);
+      if (!STORABLE_TEXT.test(params.offset)) throw contractProblem([{ pointer: '{offset}', message: TEXT_RULE }]);
       const grant = checkRights(rights, dataset.key, backendToken(request));
       const admit = admission(grant, dataset);
       const look = <T>(work: (session: Session) => Promise<T>) =>

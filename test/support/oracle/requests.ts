@@ -282,7 +282,7 @@ function value(dtype: Dtype, seen: readonly (number | string)[]): fc.Arbitrary<u
         fc
           .date({ min: new Date(0), max: new Date('2100-01-01'), noInvalidDate: true })
           .map((date) => date.toISOString()),
-        fc.constantFrom('0000-01-01T00:00:00Z', '9999-12-31T23:59:59.999Z', '2024-03-01T00:00:00.0005Z'),
+        fc.constantFrom('0001-01-01T00:00:00Z', '9999-12-31T23:59:59.999Z', '2024-03-01T00:00:00.0005Z'),
       );
     case 'uuid':
       return fc.oneof(...known, fc.uuid());

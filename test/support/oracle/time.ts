@@ -20,7 +20,7 @@ export function parseTime(text: string): Time | undefined {
   const digits = BigInt(fraction.slice(1).padEnd(18, '0') || '0');
   const wholeMs = local.getTime() - offset * 60_000;
   const ms = wholeMs + Number(digits / 10n ** 15n);
-  if (ms < Date.parse('0000-01-01T00:00:00Z') || ms > Date.parse('9999-12-31T23:59:59.999Z')) return undefined;
+  if (ms < Date.parse('0001-01-01T00:00:00Z') || ms > Date.parse('9999-12-31T23:59:59.999Z')) return undefined;
   return { ms, ns: BigInt(wholeMs) * 10n ** 15n + digits };
 }
 
@@ -34,7 +34,7 @@ function minutesOf(zone: string): number | undefined {
 }
 
 export function parseDay(text: string): number | undefined {
-  if (!/^\d{4}-\d\d-\d\d$/.test(text)) return undefined;
+  if (!/^\d{4}-\d\d-\d\d$/.test(text) || text.startsWith('0000')) return undefined;
   const ms = Date.parse(`${text}T00:00:00Z`);
   return !Number.isNaN(ms) && new Date(ms).toISOString().startsWith(text) ? ms : undefined;
 }
