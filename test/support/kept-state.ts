@@ -6,14 +6,22 @@ import { promisify } from 'node:util';
 import { zstdDecompress } from 'node:zlib';
 import { serverUser } from '../../shared/stack/processes.ts';
 import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
-import { type Answer, startCli } from './pipeline.ts';
+import { type Answer, type Running, startCli } from './pipeline.ts';
 import { PRIVATE_PROFILE } from './profiles.ts';
 import { remember, temporaryDir, testLogger } from './stack.ts';
 
 const DATA = join(import.meta.dirname, '..', 'data');
 
 /** What the release that made the folder answered from it, by dataset and mode. */
-export type KeptAnswers = Record<string, Record<string, { readonly rows: number; readonly sha256: string }>>;
+export type KeptAnswers = Record<string, Record<string, KeptAnswer>>;
+
+export interface KeptAnswer {
+  /** What was asked for; absent: all fields. */
+  readonly fields?: readonly string[];
+  readonly rows: number;
+  /** Of the NDJSON body. */
+  readonly sha256: string;
+}
 
 export const keptAnswers = async (): Promise<KeptAnswers> =>
   JSON.parse(await readFile(join(DATA, 'kept-state.json'), 'utf8'));
@@ -23,6 +31,7 @@ export interface KeptState extends AsyncDisposable {
   readonly stack: Stack;
   /** `./tidemark ARGS --json` on the folder. */
   run(args: readonly string[], env?: Readonly<Record<string, string>>): Promise<Answer>;
+  start(args: readonly string[], env?: Readonly<Record<string, string>>): Running;
 }
 
 /** Unpacks the folder and starts its servers. */
@@ -37,9 +46,12 @@ export async function openKeptState(): Promise<KeptState> {
   const { uid, gid } = serverUser(servers);
   if (uid !== undefined) execFileSync('chown', ['-R', `${uid}:${gid}`, servers]);
   const stack = await acquireStack({ stateDir, log: testLogger(), profile: PRIVATE_PROFILE });
+  const start: KeptState['start'] = (args, env) =>
+    startCli(args, { SVC_STATE_DIR: stateDir, SVC_SAMPLE: 'false', ...env });
   return {
     stack,
-    run: (args, env) => startCli(args, { SVC_STATE_DIR: stateDir, SVC_SAMPLE: 'false', ...env }).done,
+    start,
+    run: (args, env) => start(args, env).done,
     async [Symbol.asyncDispose]() {
       await stack[Symbol.asyncDispose]();
       await rm(dir, { recursive: true, force: true });
