@@ -14,6 +14,7 @@ import {
   type Warning,
 } from './errors.ts';
 import type { Mode, Options } from './requests.ts';
+import { textOf } from './stall.ts';
 import { jittered, sleep, Transport, type TransportOptions } from './transport.ts';
 
 /** Exactly one of `month_year`, `time_range`, `n_rows`, `n_random`. */
@@ -219,9 +220,7 @@ export class Exports {
     const reader = response.body.getReader();
     try {
       for (;;) {
-        const { done, value } = await reader.read().catch((cause: unknown) => {
-          throw new IncompleteAnswerError('The file broke off', { cause });
-        });
+        const { done, value } = await reader.read();
         if (done) return;
         yield value;
       }
@@ -233,9 +232,10 @@ export class Exports {
   async #json<T>(request: Parameters<Transport['send']>[0]): Promise<T> {
     const response = await this.#transport.send(request);
     try {
-      return (await response.json()) as T;
+      return JSON.parse(await textOf(response)) as T;
     } catch (cause) {
       request.signal?.throwIfAborted();
+      if (!(cause instanceof IncompleteAnswerError || cause instanceof SyntaxError)) throw cause;
       throw new ConnectionError('The answer broke off, or is not of the service', { cause });
     }
   }

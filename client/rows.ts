@@ -6,6 +6,7 @@
  *   const bytes = await data.get_...(request).arrow()              an Arrow IPC stream, for Arrow's readers
  */
 import { HistoricalDataError, IncompleteAnswerError, UnsafeIntegerError, type Warning } from './errors.ts';
+import { bytesOf, textOf } from './stall.ts';
 import type { Transport } from './transport.ts';
 
 export type Dtype = 'int64' | 'float64' | 'string' | 'bool01' | 'timestamp_utc' | 'uuid' | 'json';
@@ -59,7 +60,7 @@ export class Rows<Row> implements PromiseLike<Answer<Row>>, AsyncIterable<Row> {
   async all(): Promise<Answer<Row>> {
     for (let again = true; ; again = false) {
       const response = await this.#open('application/json');
-      const text = await reading(response.text(), this.#source.signal).catch((error) => {
+      const text = await reading(textOf(response), this.#source.signal).catch((error) => {
         if (!again || !(error instanceof IncompleteAnswerError)) throw error;
       });
       if (text !== undefined) return parseAnswer<Row>(text);
@@ -88,7 +89,7 @@ export class Rows<Row> implements PromiseLike<Answer<Row>>, AsyncIterable<Row> {
   /** The rows as an Arrow IPC stream, whole. @throws HistoricalDataError */
   async arrow(): Promise<Uint8Array> {
     const response = await this.#open('application/vnd.apache.arrow.stream');
-    return new Uint8Array(await reading(response.arrayBuffer(), this.#source.signal));
+    return await reading(bytesOf(response), this.#source.signal);
   }
 
   /** The answer as the service sends it, as any media type it serves; its body is the caller's to read. */
@@ -104,14 +105,13 @@ export class Rows<Row> implements PromiseLike<Answer<Row>>, AsyncIterable<Row> {
 
 type Schema = Answer<unknown>['schema'];
 
-/** A connection that ends early is an error of fetch: the service ends whole answers with an empty chunk. */
+/** @throws the signal's reason where it was aborted, whatever that broke. */
 async function reading<T>(body: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
   try {
     return await body;
-  } catch (cause) {
+  } catch (error) {
     signal?.throwIfAborted();
-    if (cause instanceof IncompleteAnswerError) throw cause;
-    throw new IncompleteAnswerError('The answer broke off', { cause });
+    throw error;
   }
 }
 
@@ -136,7 +136,10 @@ async function* wholeLines(response: Response, signal: AbortSignal | undefined):
   let rest = '';
   try {
     for (;;) {
-      const { done, value } = await reading(reader.read(), signal);
+      const { done, value } = await reading(reader.read(), signal).catch((cause: unknown) => {
+        if (signal?.aborted || cause instanceof HistoricalDataError) throw cause;
+        throw new IncompleteAnswerError('The answer is no whole UTF-8 text', { cause });
+      });
       if (done) break;
       const end = value.lastIndexOf('\n');
       if (end < 0) {

@@ -70,7 +70,7 @@ export class Transport {
     const { maxAttempts } = this;
     for (let attempt = 1; ; attempt++) {
       const outcome = await this.#attempt(request);
-      if (outcome instanceof Response) return withinStalls(outcome, stallTimeoutMs);
+      if ('response' in outcome) return withinStalls(outcome.response, stallTimeoutMs, outcome.hangUp);
       const { error, retryAfterMs } = outcome;
       const waitMs = retryAfterMs ?? jittered(FIRST_BACKOFF_MS * 2 ** (attempt - 1));
       if (!outcome.passing || attempt >= maxAttempts || waitMs > maxRetryWaitMs) throw error;
@@ -78,7 +78,7 @@ export class Transport {
     }
   }
 
-  async #attempt({ method, path, body, headers, signal }: TransportRequest): Promise<Response | FailedAttempt> {
+  async #attempt({ method, path, body, headers, signal }: TransportRequest): Promise<Answered | FailedAttempt> {
     const { timeoutMs = 120_000, fetch: doFetch = fetch } = this.#options;
     signal?.throwIfAborted();
     const late = new AbortController();
@@ -105,7 +105,7 @@ export class Transport {
     } finally {
       clearTimeout(timer);
     }
-    if (response.ok) return response;
+    if (response.ok) return { response, hangUp: () => late.abort() };
     const error = await errorOf(response);
     return {
       error,
@@ -125,6 +125,12 @@ function headerOf(option: string, value: string): string {
     // Said below, without the key.
   }
   throw new TypeError(`${option} cannot be sent as a header: it begins or ends with white space, or holds a line end`);
+}
+
+interface Answered {
+  readonly response: Response;
+  /** Closes the connection of an answer that is not read to its end. */
+  readonly hangUp: () => void;
 }
 
 interface FailedAttempt {
