@@ -2,6 +2,7 @@
 import { mkdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { codeOf, explain } from '../../shared/errors.ts';
+import { outageCode } from '../../shared/outage.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
 import { DAY_MS } from '../../shared/time/days.ts';
 import { feeds } from '../sources/index.ts';
@@ -19,23 +20,26 @@ export interface SampleReport {
 
 const LONGEST_NAME = Math.max(...[...DATASETS.keys()].map((key) => key.length));
 
-const WITHOUT_SERVER: ReadonlySet<string> = new Set(['STACK_INSTALL_FAILED', 'STACK_UNSUPPORTED_MACHINE']);
-
-/** Loads the sample of every feed that has no partition and no source location. */
+/**
+ * Loads the sample of every feed that has no partition and no source location. A sample that cannot be loaded is told, and
+ * tried again at the next start; it ends nothing.
+ */
 export async function loadSamples(context: Context): Promise<SampleReport[]> {
   const reports: SampleReport[] = [];
   if (!context.settings.SVC_SAMPLE) return reports;
   for (const feed of feeds()) {
     const { sample } = feed;
-    if (!sample || isLocated(context.settings, feed) || !(await isWanted(context, feed, sample))) continue;
+    if (!sample || isLocated(context.settings, feed)) continue;
     try {
-      reports.push(await loadSample(context, feed, sample));
+      if (await isWanted(context, feed, sample)) reports.push(await loadSample(context, feed, sample));
     } catch (error) {
-      const code = codeOf(error) ?? '';
-      // Somebody is publishing real data at this moment: then no sample is wanted. Where the server that a sample is
-      // made with cannot be had, the others are still worth having.
-      if (WITHOUT_SERVER.has(code)) context.output.note(`no sample of ${feed.name}: ${explain(error)}`);
-      else if (code !== 'PUBLISHER_LEASE_HELD') throw error;
+      if (context.signal.aborted) return reports;
+      // Somebody is publishing real data at this moment: then no sample is wanted.
+      if (codeOf(error) === 'PUBLISHER_LEASE_HELD') continue;
+      // Whatever it lacks (a server to make it with, room in a store), the service and the other samples go on.
+      const code = codeOf(error) ?? outageCode(error) ?? 'UNEXPECTED';
+      context.log.warn({ feed: feed.name, code, fault: explain(error) }, 'the sample could not be loaded');
+      context.output.note(`no sample of ${feed.name}: ${explain(error)} [${code}]`);
     }
   }
   return reports;
