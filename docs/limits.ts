@@ -86,6 +86,7 @@ export const LIMITS: readonly Limit[] = [
   // serving
   { what: 'Request body', unit: 'bytes', setting: 'SVC_HTTP_MAX_BODY_BYTES' },
   of('Nesting of a request', 'levels', 'shared/strict-json.ts', 'MAX_DEPTH'),
+  of('Keys of a request, of all its objects', '', 'shared/strict-json.ts', 'MAX_KEYS'),
   of('Fields of a request', '', 'serving/contract/shapes.ts', 'MAX_FIELDS'),
   of('Filters of a request', '', 'serving/contract/filters.ts', 'MAX_FILTERS'),
   of('Values of one `in` or `not_in`', '', 'serving/contract/filters.ts', 'MAX_LIST_VALUES'),

@@ -4,6 +4,7 @@ import { describe, expect, test } from 'vitest';
 import { parseExport } from '../serving/contract/export.ts';
 import { historicalParser } from '../serving/contract/historical.ts';
 import { distance, nearest } from '../serving/contract/nearest.ts';
+import { MAX_FAULTS } from '../serving/contract/problems.ts';
 import { parseQuery } from '../serving/contract/query.ts';
 import { DATASETS } from '../shared/registry/index.ts';
 import type { Json } from '../shared/strict-json.ts';
@@ -47,9 +48,9 @@ describe('a key that is none', () => {
     expect(second).toBe('/offset is no key of the contract');
   });
 
-  test('is hinted at in time for any number of them, of any length', () => {
+  test('is hinted at in time for any number of them, of any length, and past the limit not collected', () => {
     const many = Object.fromEntries(Array.from({ length: 50_000 }, (_, at) => [`n_rows${at}`, 1]));
-    expect(saidOf('query', { sources: [KEY], ['x'.repeat(1_000_000)]: 1, ...many }).length).toBe(50_001);
+    expect(saidOf('query', { sources: [KEY], ['x'.repeat(1_000_000)]: 1, ...many }).length).toBe(MAX_FAULTS + 1);
   });
 });
 

@@ -3,8 +3,9 @@
  * partition. What comes must pass, once each, in order, again with the same seed, and from everywhere alike.
  */
 import pg from 'pg';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
 import { seededRandom } from '../pipelines/sources/trades/synthetic.ts';
+import { Wire } from '../serving/db/wire.ts';
 import { datasetOf } from '../shared/registry/index.ts';
 import { loadDays, randomDay, type Trade } from './support/load-rows.ts';
 import { loadWorld } from './support/load-worlds.ts';
@@ -233,4 +234,27 @@ test('a filter that next to nothing passes: the history is scanned, and what the
     filters: [{ field: 'price', op: 'eq', value: trades[777].price }],
   });
   expect(json.rows.map((row: Trade) => row.price)).toContain(trades[777].price);
+});
+
+test.each([
+  ['exchange_a_spot_trades', 'native', { field: 'price', op: 'lt', value: 0 }],
+  ['exchange_a_spot_trades', 'aligned_1s', { field: 'trade_count', op: 'lt', value: 0 }],
+  [
+    'exchange_a_spot_trades',
+    'aligned_1s',
+    { field: 'valid_to_utc_exclusive', op: 'lt', value: '2001-01-01T00:00:00Z' },
+  ],
+  ['bitcoin_block_headers', 'native', { field: 'nonce', op: 'lt', value: 0 }],
+])('%s, %s: a filter that nothing passes cost a hundred statements of draws', async (dataset, mode, filter) => {
+  const run = vi.spyOn(Wire.prototype, 'run');
+  try {
+    for (const n_random of [1, 5, 500]) {
+      run.mockClear();
+      const answer = await serving.query({ sources: [dataset], mode, n_random, filters: [filter] });
+      expect(answer.status, answer.text).toBe(404);
+      expect(run.mock.calls.length, `statements for ${n_random}`).toBeLessThan(20);
+    }
+  } finally {
+    run.mockRestore();
+  }
 });

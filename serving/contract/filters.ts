@@ -8,7 +8,7 @@ import type { Json } from '../../shared/strict-json.ts';
 import { array, bool, float8, int8, type Params, text, timestamptz, uuid } from '../db/params.ts';
 import type { Param } from '../db/wire-messages.ts';
 import { type JsonSchema, properties, refTo } from './json-schema.ts';
-import type { ContractFault } from './problems.ts';
+import { type ContractFault, MAX_FAULTS } from './problems.ts';
 import { INSTANT, INSTANT_RULE, type Instant, parseInstant } from './time.ts';
 
 export const OPERATORS = ['eq', 'ne', 'gt', 'gte', 'lt', 'lte', 'in', 'not_in'] as const;
@@ -171,12 +171,13 @@ function parseList(
   if (value.length > MAX_LIST_VALUES) return [{ pointer, message: `must hold at most ${MAX_LIST_VALUES} values` }];
   const faults: ContractFault[] = [];
   const values: Value[] = [];
-  value.forEach((element: Json, index) => {
+  for (const [index, element] of value.entries()) {
+    if (faults.length > MAX_FAULTS) break;
     const parsed = parseValue(field, element);
     if (typeof parsed === 'string') faults.push({ pointer: `${pointer}/${index}`, message: parsed });
     // A time finer than rows have equals none of them: it neither adds to nor takes from the list.
     else if (!isFiner(parsed)) values.push(parsed);
-  });
+  }
   if (faults.length > 0) return faults;
   if (values.length === 0) return { field, test: () => (op === 'in' ? 'false' : `(${field.sql}) is not null`) };
   const list = array(values.map((element) => element.param));

@@ -160,8 +160,8 @@ export class Problem extends Error {
   }
 }
 
-/** An answer to a body of a hundred thousand mistakes, or to one of a megabyte, stays small. */
-const MAX_FAULTS = 100;
+/** An answer to a body of a hundred thousand mistakes, or to one of a megabyte, stays small. Past it none is collected. */
+export const MAX_FAULTS = 100;
 const MAX_FAULT_CHARACTERS = 2000;
 
 function capped(errors: readonly ContractFault[]): readonly ContractFault[] {
@@ -169,7 +169,8 @@ function capped(errors: readonly ContractFault[]): readonly ContractFault[] {
     .slice(0, MAX_FAULTS)
     .map(({ pointer, message }) => ({ pointer: clipped(pointer), message: clipped(message) }));
   if (errors.length <= MAX_FAULTS) return named;
-  return [...named, { pointer: '', message: `and ${errors.length - MAX_FAULTS} more` }];
+  // How many there are is not known: they were not all looked for.
+  return [...named, { pointer: '', message: 'and more' }];
 }
 
 const clipped = (text: string) =>

@@ -4,7 +4,7 @@ import type { Field } from '../../shared/registry/index.ts';
 import type { Json, JsonObject } from '../../shared/strict-json.ts';
 import type { Window } from '../read/types.ts';
 import { type Filter, MAX_FILTERS, OPERATORS, parseFilter } from './filters.ts';
-import type { ContractFault } from './problems.ts';
+import { type ContractFault, MAX_FAULTS } from './problems.ts';
 import { isObject } from './rules.ts';
 import type { Columns } from './shapes.ts';
 
@@ -13,7 +13,7 @@ export function filtersOf(raw: JsonObject, columns: Columns | undefined, faults:
   if (!Array.isArray(raw.filters) || !columns) return [];
   const filters: Filter[] = [];
   raw.filters.slice(0, MAX_FILTERS).forEach((clause: Json, index) => {
-    if (!isObject(clause)) return;
+    if (!isObject(clause) || faults.length > MAX_FAULTS) return;
     const field = columns.all.find((known) => known.name === clause.field);
     const op = OPERATORS.find((known) => known === clause.op);
     if (!('value' in clause)) faults.push({ pointer: `/filters/${index}/value`, message: 'is missing' });

@@ -3,7 +3,7 @@ import { z } from 'zod';
 import type { Field, Mode } from '../../shared/registry/index.ts';
 import { MAX_FILTERS, OPERATORS } from './filters.ts';
 import { nearest } from './nearest.ts';
-import type { ContractFault } from './problems.ts';
+import { type ContractFault, MAX_FAULTS } from './problems.ts';
 import { INSTANT, INSTANT_RULE, parseInstant } from './time.ts';
 
 export const MODES = ['native', 'aligned_1s'] as const satisfies readonly Mode[];
@@ -127,7 +127,7 @@ export function faultsOf(error: z.ZodError, schema: z.ZodObject): ContractFault[
     const pointer = issue.path.map((part) => `/${pointerToken(String(part))}`).join('');
     if (issue.code !== 'unrecognized_keys') return [{ pointer, message: issue.message }];
     const known = issue.path.length === 0 ? Object.keys(schema.shape) : CLAUSE_KEYS;
-    return issue.keys.map((key, index) => ({
+    return issue.keys.slice(0, MAX_FAULTS + 1).map((key, index) => ({
       pointer: `${pointer}/${pointerToken(key)}`,
       message: `is no key of the contract${index < HINTED_KEYS ? hint(key, known, index) : ''}`,
     }));

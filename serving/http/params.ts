@@ -1,7 +1,7 @@
 /** What a request says in its URL: the dataset of its path, and parameters behind the question mark. */
 import type { z } from 'zod';
 import { DATASET_KEYS, DATASETS, type DatasetDefinition, type DatasetKey } from '../../shared/registry/index.ts';
-import { type ContractFault, Problem, type ProblemCode } from '../contract/problems.ts';
+import { type ContractFault, MAX_FAULTS, Problem, type ProblemCode } from '../contract/problems.ts';
 
 /** @throws Problem DATASET_NOT_FOUND */
 export function datasetParam(key: string): DatasetDefinition & { readonly key: DatasetKey } {
@@ -35,6 +35,7 @@ const pointerOf = (name: string) => `?${name}`;
 
 export function contractProblem(errors: readonly ContractFault[], code: ProblemCode = 'QUERY_CONTRACT_ERROR'): Problem {
   const [first] = errors;
-  const more = errors.length > 1 ? ` (and ${errors.length - 1} more)` : '';
+  const others = errors.length > MAX_FAULTS ? 'more' : `${errors.length - 1} more`;
+  const more = errors.length > 1 ? ` (and ${others})` : '';
   return new Problem(code, `${first.pointer || 'The body'} ${first.message}${more}.`, { errors });
 }

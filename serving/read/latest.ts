@@ -18,7 +18,12 @@ export async function planLatest(context: LiveContext, wanted: number): Promise<
   if (newest) return newest;
   const { parts, searched, coverage, session, relation } = context;
   const slices = withEdges(context, slicesBackward(searched, relation.chunkMs));
-  const start = await findStart(session, relation, slices, wanted);
+  const found = await findStart(session, relation, slices, wanted);
+  // Without a filter there must be rows: they are read, and missed.
+  if (found === 'none' && context.request.filters.length > 0) {
+    return { gaps: gapsSince(coverage, Number.NEGATIVE_INFINITY), parts, statements: [] };
+  }
+  const start = found === 'none' ? undefined : found;
   const sinceStart = { from: start?.ms ?? Number.NEGATIVE_INFINITY, to: Number.POSITIVE_INFINITY };
   return {
     gaps: gapsSince(coverage, sinceStart.from),
@@ -57,13 +62,16 @@ function startByTail({ request, snapshot }: PlanContext, newest: Part, wanted: n
   return undefined;
 }
 
-/** The n-th row from the end: its key and time. Undefined when there are not as many. `slices`: the newest first. */
+/**
+ * The n-th row from the end: its key and time. Undefined when there are not as many, `none` when there is no row at all:
+ * then there is nothing to be read again. `slices`: the newest first.
+ */
 export async function findStart<S>(
   session: Session,
   rows: Rows<S>,
   slices: Iterable<S> | AsyncIterable<S>,
   wanted: number,
-): Promise<{ readonly key: readonly string[]; readonly ms: number } | undefined> {
+): Promise<{ readonly key: readonly string[]; readonly ms: number } | 'none' | undefined> {
   let missing = wanted;
   for await (const slice of slices) {
     const params = new Params();
@@ -77,7 +85,7 @@ export async function findStart<S>(
     missing -= Number(row[last]);
     if (missing === 0) return { key: row.slice(0, -2) as string[], ms: Number(row[last - 1]) };
   }
-  return undefined;
+  return missing === wanted ? 'none' : undefined;
 }
 
 async function* forward(

@@ -16,12 +16,16 @@ export interface Sampled<S> {
   readonly seed: number;
 }
 
-/** Undefined when there are no more rows than wanted: all of them are the sample. */
-export async function sampleByHash<S>(of: Sampled<S>, wanted: number): Promise<AsyncIterable<Statement> | undefined> {
+/** Undefined when there are no more rows than wanted: all of them are the sample. None at all are not looked for again. */
+export async function sampleByHash<S>(
+  of: Sampled<S>,
+  wanted: number,
+): Promise<Iterable<Statement> | AsyncIterable<Statement> | undefined> {
   const counts = new Map<number, number>();
   for await (const rows of bySlice(of, (hash) => `select (${hash}) >> 48 as class, count(*)`, 'group by 1')) {
     for (const [key, count] of rows) counts.set(Number(key), (counts.get(Number(key)) ?? 0) + Number(count));
   }
+  if (counts.size === 0) return [];
   let before = 0;
   let found: number | undefined;
   for (const [key, count] of [...counts].sort(([a], [b]) => a - b)) {

@@ -23,6 +23,12 @@ const SECOND_MS = 1000;
 /** As many rows are scanned in the time of one draw. */
 const ROWS_A_DRAW = 500;
 
+/** Draws that show whether a filter passes enough of them to go on. */
+const FIRST_DRAWS = 64;
+
+/** Draws for each row that is wanted, however short the history: enough for filters that one row in twenty passes. */
+const MIN_DRAWS_A_ROW = 20;
+
 /** What numbers stand for. */
 interface Population {
   readonly count: number;
@@ -48,13 +54,17 @@ export async function sampleDrawn(
   const population = await populationOf(context);
   if (!population || (filtered && isScanned(population, wanted))) return undefined;
   if (wanted >= population.count) return 'all';
-  const limit = filtered ? Math.min(MAX_DRAWS, population.count) : population.count;
+  const limit = filtered ? Math.min(MAX_DRAWS, budgetOf(population, wanted), population.count) : population.count;
+  const first = filtered ? FIRST_DRAWS : wanted + 3;
   const prng = new Prng(seed);
   const tried = new Set<number>();
   const kept: RowKey[] = [];
   while (kept.length < wanted) {
     if (tried.size === limit) return limit === population.count ? 'all' : undefined;
-    const found = await population.find(fresh(prng, tried, population.count, nextDraws(wanted, kept, tried, limit)));
+    if (limit < population.count && tried.size >= inVain(wanted, kept.length, limit)) return undefined;
+    const found = await population.find(
+      fresh(prng, tried, population.count, nextDraws({ wanted, limit, first }, kept.length, tried.size)),
+    );
     kept.push(...(filtered ? await passing(context, found) : found));
   }
   // All that were drawn and pass are as likely: so is every choice among them.
@@ -66,11 +76,26 @@ export async function sampleDrawn(
 }
 
 /** As many as should give what is missing, by what they gave so far; not too many on the word of a few. */
-function nextDraws(wanted: number, kept: readonly RowKey[], tried: ReadonlySet<number>, limit: number): number {
-  const share = (kept.length + 1) / (tried.size + 1);
-  const guess = Math.ceil((wanted - kept.length) / share) + 3;
-  return Math.min(guess, 4 * Math.max(tried.size, wanted + 3), limit - tried.size);
+function nextDraws(
+  { wanted, limit, first }: { readonly wanted: number; readonly limit: number; readonly first: number },
+  kept: number,
+  tried: number,
+): number {
+  const share = (kept + 1) / (tried + 1);
+  const guess = Math.ceil((wanted - kept) / share) + 3;
+  const left = tried === 0 ? first : Math.max(1, inVain(wanted, kept, limit) - tried);
+  return Math.min(guess, 4 * Math.max(tried, first), left, limit - tried);
 }
+
+/** Draws are to cost no more than the scan that follows when they are in vain. */
+const budgetOf = ({ rows }: Population, wanted: number): number =>
+  Math.max(MIN_DRAWS_A_ROW * wanted, Math.ceil(rows / ROWS_A_DRAW));
+
+/**
+ * After so many draws of which so few were kept, going on at that rate would not end within the limit. Which rows were kept
+ * does not matter, only how many, so that the sample stays uniform.
+ */
+const inVain = (wanted: number, kept: number, limit: number): number => Math.ceil((limit * (kept + 1)) / wanted);
 
 /** By counts alone: the same history is always sampled the same way. */
 const isScanned = ({ rows, searched }: Population, wanted: number): boolean =>

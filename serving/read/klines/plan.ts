@@ -29,6 +29,7 @@ export async function planKlines(live: LiveContext, sizeMs: number): Promise<Pla
 async function planLatest(context: KlineContext, wanted: number): Promise<Plan> {
   const { parts, searched, klines, grid, session, coverage } = context;
   const start = await findStart(session, klines, klineSlicesBackward(searched, grid, wanted), wanted);
+  if (start === 'none') return { gaps: gapsSince(coverage, Number.NEGATIVE_INFINITY), parts, statements: [] };
   const sinceStart = { from: start?.ms ?? Number.NEGATIVE_INFINITY, to: Number.POSITIVE_INFINITY };
   return {
     gaps: gapsSince(coverage, sinceStart.from),

@@ -50,7 +50,9 @@ async function tryBuckets(
   const tried = new Set<number>();
   const kept: number[] = [];
   while (kept.length < wanted && tried.size < buckets.count) {
-    if (tried.size >= tries) return undefined;
+    // At this rate of buckets that make a kline, the rest of the tries would not bring as many as are wanted.
+    const isInVain = wanted * (tried.size + 1) > tries * (kept.length + 1);
+    if (tried.size >= tries || (tried.size > 0 && isInVain)) return undefined;
     const share = (kept.length + 1) / (tried.size + 1);
     const guess = Math.ceil(((wanted - kept.length) / share) * 1.2) + 3;
     const count = Math.min(guess, buckets.count - tried.size, tries - tried.size);
