@@ -86,6 +86,7 @@ describe('a row that was deleted by hand was missing from a well-formed answer',
       `create table kept_native as select * from ${DATASET} where trade_id = ${lost.trade_id};
        create table kept_aligned as select * from canonical_aligned_1s_aggregates
          where dataset_id = 1 and aligned_at_utc = to_timestamp(${second});
+       create table kept_newest (like ${DATASET});
        create table kept_headers (like bitcoin_block_headers)`,
     );
   });
@@ -135,6 +136,24 @@ describe('a row that was deleted by hand was missing from a well-formed answer',
       expect(asked[0].reason).toMatch(/rows were found where \d+ are counted as proved/);
       await restore();
       expect((await ask({ ...body, mode })).text).toBe(before.text);
+    }
+  });
+
+  test('the newest rows reached one row further back when one of the newest day was gone', async () => {
+    const { trade_id: id } = DAYS[3].trades[100];
+    for (const n_rows of [600, 200]) {
+      expect((await ask({ n_rows })).status).toBe(200);
+      await execute(
+        history.env.databaseUrl,
+        `with gone as (delete from ${DATASET} where trade_id = ${id} returning *) insert into kept_newest select * from gone`,
+      );
+      const answer = await ask({ n_rows });
+      expect([n_rows, answer.status, answer.json.code]).toEqual([n_rows, 503, 'QUERY_RUNTIME_ERROR']);
+      expect((await requests()).map((row) => row.partition_key)).toContain('2024-03-05');
+      await execute(
+        history.env.databaseUrl,
+        `insert into ${DATASET} select * from kept_newest; truncate kept_newest, recount_requests`,
+      );
     }
   });
 

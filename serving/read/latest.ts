@@ -47,19 +47,15 @@ export function planNewest(context: PlanContext, wanted: number): NewestPlan | u
 }
 
 /**
- * Without filters the counts of the newest partitions say where the rows start, as long as no gap lies between. Only
- * where partitions are stretches of time of their own.
+ * Without filters the count of the newest partition that has rows says where they start, as long as no gap lies between.
+ * Rows of more than that partition are read the long way, which holds each whole partition to its count. Only where
+ * partitions are stretches of time of their own.
  */
 function startByTail({ request, snapshot }: PlanContext, newest: Part, wanted: number): number | undefined {
   if (request.filters.length > 0 || request.dataset.partition.kind !== 'file_day' || wanted > SORTED_ROWS)
     return undefined;
-  let rows = 0;
-  for (const partition of snapshot.tail) {
-    if (partition.fromMs < newest.from) return undefined;
-    rows += partition.rows;
-    if (rows >= wanted) return partition.fromMs;
-  }
-  return undefined;
+  const last = snapshot.tail.find(({ rows }) => rows > 0);
+  return last && last.fromMs >= newest.from && last.rows >= wanted ? last.fromMs : undefined;
 }
 
 /**
