@@ -1,6 +1,9 @@
 /** What reaches the service before a route does: connections that say nothing or too much, and requests that are none. */
 import { once } from 'node:events';
+import { mkdtemp, rm } from 'node:fs/promises';
 import { connect, type Socket } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import Koa from 'koa';
 import pino from 'pino';
@@ -8,6 +11,7 @@ import { describe, expect, test } from 'vitest';
 import { RefusalLog } from '../serving/http/refusal-log.ts';
 import { parseTarget } from '../serving/http/target.ts';
 import { type ConnectionLimits, listen } from '../serving/server.ts';
+import { verifyAudit } from '../shared/audit/verify.ts';
 import { eventually, startServing } from './support/serving.ts';
 
 interface Front extends AsyncDisposable {
@@ -248,6 +252,24 @@ describe('request targets', () => {
     expect(await ask(port, 'http://elsewhere:1/healthz')).toBe(OK);
     expect(await ask(port, '//elsewhere:1/healthz')).toBe('HTTP/1.1 404 Not Found');
   });
+});
+
+test('wrong keys and contract faults of exports do not make the audit log longer with each', async () => {
+  const directory = await mkdtemp(join(tmpdir(), 'tidemark-refused-'));
+  const settings = { SVC_EXPORT_AUDIT_LOG_PATH: directory, SVC_NATS_EXPORT_URL: 'nats://127.0.0.1:1' };
+  {
+    await using serving = await startServing({ databaseUrl: 'postgres://none@127.0.0.1:1/none', settings });
+    for (let sent = 0; sent < 50; sent++) {
+      for (const key of ['wrong', undefined]) {
+        expect((await serving.send({ path: '/v1/raw/export', key, body: '{' })).status).toBe(409);
+      }
+    }
+  }
+  const report = await verifyAudit(directory);
+  expect(report.findings).toEqual([]);
+  // Each of the two: the first, and how many there were; again for each minute that the hundred may take.
+  expect(report.records).toBeLessThan(30);
+  await rm(directory, { recursive: true });
 });
 
 describe('refused requests in the log', () => {
