@@ -82,6 +82,27 @@ describe('a log that does not answer', () => {
   });
 });
 
+describe('a backfill whose store dies before its first document', () => {
+  test.each([
+    ['SVC_DATABASE_URL', 'as it takes down what it does', 'insert into runs'],
+    ['SVC_DATABASE_URL', 'as it takes its lease', 'pg_try_advisory_lock'],
+    ['SVC_DATABASE_URL', 'as it looks for the checkpoint', 'from checkpoints'],
+    ['SVC_DATABASE_URL', 'as it plans', 'partition_key = any'],
+    ['SVC_NATS_URL', 'as it connects', 'tidemark backfill'],
+    ['SVC_NATS_URL', 'as it looks how far the log is', '$JS.API.STREAM.INFO'],
+    ['SVC_NATS_OPERATOR_URL', 'as it makes the stream', '$JS.API.STREAM.INFO'],
+  ] as const)('%s, %s: waits for it and goes on', async (setting, _when, words) => {
+    await using system = await System.create();
+    await using proxy = await startNatsProxy(system.settings[setting]);
+    const day = '2024-09-01';
+    await writeDocument(system.vendor, day, csvOf({ day, rows: 200, seed: 4, firstId: 1, timeUnit: 'ms' }));
+    proxy.dieAt(words, 3);
+    const { exit, json, stderr } = await system.backfill(day, day, { [setting]: proxy.url });
+    expect(proxy.hasDied(), 'nobody said the words').toBe(true);
+    expect([exit, json?.proved], stderr).toEqual([0, 1]);
+  });
+});
+
 // Messages on their way when a connection breaks count as delivered: no server sends them again.
 test('what was lost on its way to the projector is read again, with nothing behind it', async () => {
   await using system = await KindSystem.create();

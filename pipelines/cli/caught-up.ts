@@ -29,6 +29,8 @@ export interface CatchUpNeeds {
   readonly patienceMs: number;
   /** Longest time without a sign of life; default STILL_MS. */
   readonly stillMs?: number;
+  /** Asks again while a store is away; default: asks once. */
+  readonly surely?: <T>(ask: () => Promise<T>) => Promise<T>;
   /** Told what is waited for, and that it is given up. */
   readonly note: (message: string) => void;
 }
@@ -42,16 +44,19 @@ const STILL_MS = 30_000;
 /** @throws TidemarkError LOG_REWOUND when the log is not the one that was projected, PROJECTOR_FAILED as `faultOf`. */
 export async function caughtUp(needs: CatchUpNeeds, dataset: DatasetDefinition): Promise<void> {
   const { connection, catalog, signal, project, patienceMs, stillMs = STILL_MS, note } = needs;
-  const { sequence } = await verifyCheckpoint(connection, dataset, await catalog.checkpoint(dataset));
+  const surely = needs.surely ?? ((ask) => ask());
+  const { sequence } = await surely(async () =>
+    verifyCheckpoint(connection, dataset, await catalog.checkpoint(dataset)),
+  );
   const manager = await jetstreamManager(connection, { checkAPI: false });
-  const end = await lastManifest(manager, dataset.key, sequence);
+  const end = await surely(() => lastManifest(manager, dataset.key, sequence));
   if (end === undefined) return;
   project();
   const ahead = `${dataset.key}: the log is ${end - sequence} messages ahead of the database`;
   note(`${ahead}; they are projected before more is published`);
   const watch = new ProjectorWatch(catalog, dataset);
   while (!signal.aborted) {
-    if ((await watch.look()) >= end) return;
+    if ((await surely(() => watch.look())) >= end) return;
     const fault = needs.faultOf?.(dataset);
     if (fault) throw fault;
     if (watch.stillMs > stillMs || watch.sinceStepMs > patienceMs) {

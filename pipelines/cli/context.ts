@@ -13,6 +13,7 @@ import { connectNats, type NatsConnection } from '../../shared/nats/connect.ts';
 import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
 import { STOP_SIGNALS } from './exit.ts';
 import type { ParsedCommand } from './options.ts';
+import { outlast } from './outlast.ts';
 import { createOutput, type Output } from './output.ts';
 import { TERMINAL_VARIABLE, TerminalLog, TOLD } from './terminal-log.ts';
 
@@ -78,7 +79,10 @@ export async function openContext(
   const databaseUrls = databaseUrlsOf(settings, stack);
   const pool = createPool({ url: databaseUrls.ingest, name: `tidemark ${name}`, max: 4 });
   cleanup.defer(() => pool.end());
-  const migrations = await migrateDatabase(databaseUrls.owner);
+  // A server that dies from here on is started again, and waited for.
+  stack.supervise();
+  const note = (message: string) => output.note(message);
+  const migrations = await outlast(() => migrateDatabase(databaseUrls.owner), { signal: stopping.signal, note });
   const connections = new Map<string, Promise<NatsConnection & AsyncDisposable>>();
   cleanup.defer(async () => {
     for (const opened of await Promise.allSettled(connections.values())) {
@@ -107,6 +111,8 @@ export async function openContext(
       const url = role === 'operator' ? natsUrls(settings, stack).operator : stack.natsUrl;
       const opened = connections.get(url) ?? connectNats(url, `tidemark ${name}`, { signal: stopping.signal, onWait });
       connections.set(url, opened);
+      // The next one who asks tries again.
+      opened.catch(() => connections.delete(url));
       return opened;
     },
     [Symbol.asyncDispose]: () => kept.disposeAsync(),

@@ -19,6 +19,7 @@ import { projectionOf } from '../sources/projections.ts';
 import type { DocumentRequest, Feed, FeedNeeds, OpenedFeed, Selection } from '../sources/types.ts';
 import { caughtUp } from './caught-up.ts';
 import type { Context } from './context.ts';
+import { outlast } from './outlast.ts';
 import { bar } from './output.ts';
 import { startProjector } from './projector-child.ts';
 import { isNotYet, notingFailures } from './source-failures.ts';
@@ -64,7 +65,13 @@ async function* bring(context: Context, feed: Feed, request: IngestRequest): Asy
   const opener = request.fromKept ? keptOf(feed) : feed;
   const withheld = new Withheld();
   const opened = cleanup.use(await opener.open(needsOf(context, request.location, withheld, request.run)));
-  const run = request.run ?? cleanup.use(await openRun(context, feed, request));
+  const note = (message: string) => {
+    context.toldLog.warn({ feed: feed.name }, message);
+    context.output.note(message);
+  };
+  /** A store that dies before the first document is waited for, as one that dies later. */
+  const surely = <T>(ask: () => Promise<T>) => outlast(ask, { signal, note });
+  const run = request.run ?? cleanup.use(await surely(() => openRun(context, feed, request)));
   const lease = cleanup.use(
     openLease({
       databaseUrl: databaseUrls.ingest,
@@ -75,34 +82,31 @@ async function* bring(context: Context, feed: Feed, request: IngestRequest): Asy
   );
   // Whoever is at it already is named before the source is asked for anything.
   if (request.selection !== undefined) {
-    await lease.ensure().catch(async (error) => {
+    await surely(() => lease.ensure()).catch(async (error) => {
       await run.end('failed', { fault: explain(error) });
       throw error;
     });
   }
-  const connection = await context.nats();
+  const connection = await surely(() => context.nats());
   const keys = feed.datasets.map(({ key }) => key);
   let projecting = request.ownProjector === false;
-  const note = (message: string) => {
-    context.toldLog.warn({ feed: feed.name }, message);
-    context.output.note(message);
-  };
   const project = () => {
     if (!projecting) cleanup.use(startProjector(context, keys));
     projecting = true;
   };
   const waits = { databaseUrl: databaseUrls.ingest, catalog, signal, patienceMs: PATIENCE_MS, onStill: note };
-  const outcomes = cleanup.use(await Outcomes.open(waits));
+  const outcomes = cleanup.use(await surely(() => Outcomes.open(waits)));
   const faultOf = (dataset: DatasetDefinition) => outcomes.faultOf(dataset);
   for (const dataset of feed.datasets) {
-    await makeStreams(context, [dataset.key]);
+    await surely(() => makeStreams(context, [dataset.key]));
     // Nothing is published to a log that cannot be projected; and what it holds already is not fetched again.
-    await caughtUp({ connection, catalog, signal, project, faultOf, patienceMs: PATIENCE_MS, note }, dataset);
+    await caughtUp({ connection, catalog, signal, project, faultOf, patienceMs: PATIENCE_MS, note, surely }, dataset);
   }
   // An issuer's site and a node are asked for one thing after the other.
   const isFiles = feed.datasets[0].partition.kind === 'file_day';
   const source = cleanup.use(new FetchAhead(opened.source, isFiles ? settings.SVC_BACKFILL_FETCH_AHEAD : 0));
-  const work = await workOf(context, opened, { name: feed.name, options: opener.options }, request);
+  const wanted = { name: feed.name, options: opener.options };
+  const work = await surely(() => workOf(context, opened, wanted, request));
   if (work.plan) request.onPlan?.(work.plan);
   const planned = work.plan && sum(work.plan.partitions);
   await run.tell({ planned: planned ?? null });

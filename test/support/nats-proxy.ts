@@ -1,4 +1,4 @@
-/** Stands between a client and nats-server: loses what the server says, and breaks connections, when told to. */
+/** Stands between a client and a store: loses what the server says, and breaks connections, when told to. */
 
 import type { AddressInfo } from 'node:net';
 import { connect, createServer, type Socket } from 'node:net';
@@ -11,6 +11,9 @@ export interface NatsProxy extends AsyncDisposable {
   /** The same from when a client has said this. */
   muteAt(words: string): void;
   unmute(): void;
+  /** When a client has said this, the store dies: connections break, and the next `refusals` ones are refused. */
+  dieAt(words: string, refusals: number): void;
+  hasDied(): boolean;
   /** Breaks the connections there are; new ones are as good as any, and heard. */
   cut(): void;
 }
@@ -20,11 +23,18 @@ export async function startNatsProxy(natsUrl: string): Promise<NatsProxy> {
   const sockets = new Set<Socket>();
   let muted = false;
   let cue: string | undefined;
+  let death: { readonly words: string; readonly refusals: number } | undefined;
+  let refusals = 0;
   const cut = () => {
     for (const socket of sockets) socket.destroy();
     muted = false;
   };
   const server = createServer((client) => {
+    if (refusals > 0) {
+      refusals--;
+      client.destroy();
+      return;
+    }
     const upstream = connect({ host: target.hostname, port: Number(target.port) });
     for (const [socket, other] of [
       [client, upstream],
@@ -41,6 +51,12 @@ export async function startNatsProxy(natsUrl: string): Promise<NatsProxy> {
       if (cue !== undefined && bytes.includes(cue)) {
         muted = true;
         cue = undefined;
+      }
+      if (death !== undefined && bytes.includes(death.words)) {
+        refusals = death.refusals;
+        death = undefined;
+        cut();
+        return;
       }
       upstream.write(bytes);
     });
@@ -59,6 +75,10 @@ export async function startNatsProxy(natsUrl: string): Promise<NatsProxy> {
     muteAt: (words) => {
       cue = words;
     },
+    dieAt: (words, count) => {
+      death = { words, refusals: count };
+    },
+    hasDied: () => death === undefined,
     unmute: () => {
       muted = false;
     },
