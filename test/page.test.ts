@@ -15,7 +15,7 @@ import {
   tooWide,
   type Watched,
 } from './support/browser.ts';
-import { exportSettings } from './support/exports.ts';
+import { exportSettings, makeExportQueue } from './support/exports.ts';
 import { given } from './support/given.ts';
 import { csvOf, DATASET, ROOT, System, writeDocument } from './support/pipeline.ts';
 import { API_KEY, eventually, type Serving, startServing } from './support/serving.ts';
@@ -37,10 +37,9 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
     }
     for (const [from, to] of [DAYS.slice(0, 2), [DAYS[2], DAYS[2]], [DAYS[3], DAYS[3]]])
       await system.backfill(from, to);
-    serving = await startServing({
-      databaseUrl: system.env.databaseUrl,
-      settings: exportSettings(system.env, { SVC_NATS_READER_URL: system.env.natsReaderUrl }),
-    });
+    const settings = exportSettings(system.env, { SVC_NATS_READER_URL: system.env.natsReaderUrl });
+    await makeExportQueue(system.env, settings);
+    serving = await startServing({ databaseUrl: system.env.databaseUrl, settings });
     serving.app.exports.work();
     browser = await openBrowser();
   });

@@ -55,14 +55,17 @@ export interface ExportsOptions extends Pick<ServingOptions, 'now' | 'rightsMatr
 }
 
 /** As `up` and `migrate` do: the service itself may not. */
-async function makeQueue({ natsOperatorUrl }: ExportEnv, { SVC_EXPORT_LEASE_SECONDS }: TestSettings): Promise<void> {
+export async function makeExportQueue(
+  { natsOperatorUrl }: ExportEnv,
+  { SVC_EXPORT_LEASE_SECONDS }: TestSettings,
+): Promise<void> {
   await using operator = await connectNats(natsOperatorUrl, 'test');
   await ensureExportQueue(operator, { leaseMs: Number(SVC_EXPORT_LEASE_SECONDS) * 1000, replicas: 1 });
 }
 
 export async function startExports(env: ExportEnv, options: ExportsOptions = {}): Promise<Exports> {
   const settings = exportSettings(env, options.settings);
-  await makeQueue(env, settings);
+  await makeExportQueue(env, settings);
   const serving = await startServing({ databaseUrl: env.databaseUrl, ...options, settings });
   if (options.worker ?? true) serving.app.exports.work();
   const get = (path: string, headers?: Record<string, string>) => serving.send({ method: 'GET', path, headers });
