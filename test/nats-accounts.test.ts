@@ -191,6 +191,33 @@ test('only the projector makes and removes its consumer, and no account an other
   }
 });
 
+test('a consumer of the projector that is made to deliver reaches neither a log nor a request', async () => {
+  const { projector } = connections;
+  const before = await streamsNow();
+  const deliver = async (deliver_subject: string) => {
+    const config = { durable_name: CONSUMER_NAME, ack_policy: 'none', deliver_policy: 'all', headers_only: true };
+    const { subject, payload } = api(`CONSUMER.CREATE.${B}.${CONSUMER_NAME}`, {
+      stream_name: B,
+      config: { ...config, deliver_subject },
+    });
+    await projector.request(subject, payload);
+  };
+  // Of its own inbox two messages arrive: that is how long a delivery takes, and it is shown to happen.
+  const delivered = async () => {
+    const inbox = projector.subscribe('_INBOX_projector.delivered', { max: 2 });
+    await deliver('_INBOX_projector.delivered');
+    for await (const _message of inbox);
+    await projector.request(`$JS.API.CONSUMER.DELETE.${B}.${CONSUMER_NAME}`);
+  };
+  for (const target of [`${A}.2024-01-02.1.0`, `$JS.API.STREAM.DELETE.${A}`, `$JS.API.STREAM.PURGE.${A}`]) {
+    await deliver(target);
+    await projector.request(`$JS.API.CONSUMER.INFO.${B}.${CONSUMER_NAME}`);
+    await projector.request(`$JS.API.CONSUMER.DELETE.${B}.${CONSUMER_NAME}`);
+    await delivered();
+    expect([target, await streamsNow()]).toEqual([target, before]);
+  }
+});
+
 test('nobody comes in without a password, or as the system', async () => {
   const { host } = new URL(env.natsUrl);
   for (const who of ['', 'tidemark:wrong@', 'SYS:@', 'sys:sys@', 'operator:@', 'projector:@']) {
