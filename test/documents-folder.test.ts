@@ -35,6 +35,11 @@ describe('a document in a folder', () => {
     );
   });
 
+  test('that nobody waits for any more ends by its reason: Ctrl-C before it was read ended the process', async () => {
+    const signal = AbortSignal.abort(new Error('told to stop'));
+    await expect(local(vendor.directory, { signal })).rejects.toThrow('told to stop');
+  });
+
   test('a missing file, and a missing folder: the first one that is not there is named', async () => {
     const noFile = await faultOf(local(vendor.directory, { period: '2023-01-01' }), 'SOURCE_NOT_FOUND');
     expect(noFile.details).toMatchObject({ document: 'BTCUSDT-trades-2023-01-01.zip', missing: 'file' });

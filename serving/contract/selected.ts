@@ -13,15 +13,13 @@ export function filtersOf(raw: JsonObject, columns: Columns | undefined, faults:
   if (!Array.isArray(raw.filters) || !columns) return [];
   const filters: Filter[] = [];
   raw.filters.slice(0, MAX_FILTERS).forEach((clause: Json, index) => {
-    if (!isObject(clause) || faults.length > MAX_FAULTS) return;
+    if (!isObject(clause) || clause.value === undefined || faults.length > MAX_FAULTS) return;
     const field = columns.all.find((known) => known.name === clause.field);
     const op = OPERATORS.find((known) => known === clause.op);
-    if (!('value' in clause)) faults.push({ pointer: `/filters/${index}/value`, message: 'is missing' });
-    else if (field && op) {
-      const parsed = parseFilter(field, op, clause.value, `/filters/${index}`);
-      if ('field' in parsed) filters.push(parsed);
-      else faults.push(...parsed);
-    }
+    if (!field || !op) return;
+    const parsed = parseFilter(field, op, clause.value, `/filters/${index}`);
+    if ('field' in parsed) filters.push(parsed);
+    else faults.push(...parsed);
   });
   return filters;
 }

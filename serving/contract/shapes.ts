@@ -87,8 +87,8 @@ export function selection(columns: Columns | undefined) {
     {
       field: name,
       op: z.enum(OPERATORS, { error: `must be one of ${OPERATORS.join(', ')}` }),
-      // That it is there is asked by `filtersOf`, which also knows what it may be.
-      value: z.unknown(),
+      // What it may be is asked by `filtersOf`, which knows the field.
+      value: z.unknown().nonoptional({ error: 'is missing' }),
     },
     { error: objectError('must be an object of field, op and value') },
   );

@@ -18,12 +18,14 @@ export async function sha256OfFile(
 ): Promise<{ sha256: string; bytes: number }> {
   const hash = createHash('sha256');
   let bytes = 0;
-  const reading = { highWaterMark: READ_BYTES, signal: options.signal };
+  const reading = { highWaterMark: READ_BYTES };
   const stream =
     typeof source === 'string'
       ? createReadStream(source, reading)
       : source.createReadStream({ ...reading, start: 0, autoClose: false });
   for await (const chunk of stream) {
+    // Not given to the stream: that of an open file ends the process when the signal is aborted before it is made.
+    options.signal?.throwIfAborted();
     hash.update(chunk as Buffer);
     bytes += (chunk as Buffer).length;
     options.onProgress?.(bytes);
