@@ -67,6 +67,8 @@ export async function listen(
     // Looked at in `answering`: Node's own refusal has no envelope, and it lets two of them pass.
     requireHostHeader: false,
   });
+  // Past this count Node keeps headers from `hostsOf`, or refuses them, by version. Their bytes are limited anyway.
+  server.maxHeadersCount = 0;
   const refusing = new Refusing(limits.refusals);
   const handle = answering(koa.callback(), connections, refusing);
   server.on('request', handle);

@@ -185,6 +185,16 @@ describe('what is no request', () => {
     }
   });
 
+  test('a second Host header behind a thousand other header lines is 400 too', async () => {
+    await using front = await startFront();
+    const answer = await answerOf(
+      front.port,
+      `GET /healthz HTTP/1.1\r\nHost: a\r\n${'a:\r\n'.repeat(1000)}Host: b\r\nConnection: close\r\n\r\n`,
+    );
+    expect(answer).toMatch(/^HTTP\/1\.1 400 /);
+    expect(JSON.parse(answer.split('\r\n\r\n')[1]).detail).toContain('there are 2');
+  });
+
   test.each(['GET /stream HTTP/1.0\r\n\r\n', get('/stream'), get('/stream', 'Connection: close\r\n')])(
     'garbage after a request breaks its running answer, instead of being answered in the middle of it: %j',
     async (first) => {
