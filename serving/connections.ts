@@ -11,7 +11,7 @@ export interface ConnectionRules {
   readonly idleMs: number;
 }
 
-interface Exchange {
+export interface Exchange {
   readonly request: IncomingMessage;
   readonly response: ServerResponse;
 }
@@ -53,13 +53,25 @@ export class Connections {
     const exchanges = this.#busy.get(socket) ?? new Set();
     this.#busy.set(socket, exchanges.add(exchange));
     response.once('close', () => {
-      exchanges.delete(exchange);
-      if (exchanges.size > 0 || !this.#open.has(socket)) return;
-      this.#busy.delete(socket);
-      this.#idle.set(socket, performance.now());
-      if (this.#closing) socket.end();
+      if (this.#done(exchange, socket) && this.#closing) socket.end();
     });
     return this.#busy.size <= this.#rules.open || this.#makeRoom(socket);
+  }
+
+  /** The request was refused. Its connection counts as idle from now on, though the rest of its body is still read. */
+  refused(exchange: Exchange): void {
+    this.#done(exchange, exchange.request.socket);
+  }
+
+  /** @returns whether the connection has become idle */
+  #done(exchange: Exchange, socket: Socket): boolean {
+    const exchanges = this.#busy.get(socket);
+    exchanges?.delete(exchange);
+    if ((exchanges && exchanges.size > 0) || !this.#open.has(socket)) return false;
+    this.#busy.delete(socket);
+    this.#idle.delete(socket);
+    this.#idle.set(socket, performance.now());
+    return true;
   }
 
   #makeRoom(wanted: Socket): boolean {

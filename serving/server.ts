@@ -1,18 +1,12 @@
 /** The HTTP server around the application: where it listens, how long it waits, how it stops. */
 import { randomUUID } from 'node:crypto';
-import {
-  createServer,
-  type IncomingMessage,
-  type RequestListener,
-  type Server,
-  type ServerResponse,
-  STATUS_CODES,
-} from 'node:http';
+import { createServer, type IncomingMessage, type RequestListener, type Server, STATUS_CODES } from 'node:http';
 import { type AddressInfo, Server as NetServer, type Socket } from 'node:net';
 import type Koa from 'koa';
 import { TidemarkError } from '../shared/errors.ts';
-import { Connections } from './connections.ts';
+import { Connections, type Exchange } from './connections.ts';
 import { Problem, type ProblemCode } from './contract/problems.ts';
+import { discardBody } from './http/body.ts';
 import type { RefusalLog } from './http/refusal-log.ts';
 
 const HEADERS_TIMEOUT_MS = 15_000;
@@ -105,13 +99,18 @@ export async function listen(
 
 /** Passes on what can be answered, and refuses the rest. */
 function answering(answer: RequestListener, connections: Connections, refusing: Refusing): RequestListener {
+  const refuse = (exchange: Exchange, code: ProblemCode, detail: string) => {
+    connections.refused(exchange);
+    void refusing.request(exchange, code, detail);
+  };
   return (request, response) => {
-    const hasRoom = connections.busy({ request, response });
+    const exchange = { request, response };
+    const hasRoom = connections.busy(exchange);
     const hosts = hostsOf(request);
     if (hosts > 1 || (hosts === 0 && request.httpVersion === '1.1')) {
-      refusing.request(response, 'HTTP_REQUEST_MALFORMED', `HTTP asks for one Host header; there are ${hosts}.`);
+      refuse(exchange, 'HTTP_REQUEST_MALFORMED', `HTTP asks for one Host header; there are ${hosts}.`);
     } else if (!hasRoom && !RESERVED_PATHS.has(request.url!.split('?')[0])) {
-      refusing.request(response, 'HTTP_CONNECTION_LIMIT_REACHED', 'Other requests are answered first.');
+      refuse(exchange, 'HTTP_CONNECTION_LIMIT_REACHED', 'Other requests are answered first.');
     } else answer(request, response);
   };
 }
@@ -157,10 +156,13 @@ class Refusing {
     this.#log = log;
   }
 
-  request(response: ServerResponse, code: ProblemCode, detail: string): void {
-    const { status, headers, body } = this.#refusal(new Problem(code, detail), response.req.socket);
+  /** The whole answer is written at once. The connection closes when the request's body has come, or takes too long. */
+  async request({ request, response }: Exchange, code: ProblemCode, detail: string): Promise<void> {
+    const { status, headers, body } = this.#refusal(new Problem(code, detail), request.socket);
     response.writeHead(status, headers);
-    response.end(body);
+    response.write(body);
+    await discardBody(request);
+    response.end();
   }
 
   /** What Node cannot read as a request: there is no response to write to. */

@@ -153,6 +153,41 @@ describe('more requests at once than the limit', () => {
     for (const socket of [...held, ...silent]) socket.destroy();
   });
 
+  test('are told so while they still send a body: a reset took the 503 away', async () => {
+    await using front = await startFront({ maxConnections: 3 });
+    const held = await openSockets(3, front.port, get('/hold'));
+    await eventually(() => front.held() === 3, 'three requests are under way');
+    const body = 'x'.repeat(1024 * 1024);
+    const post = (hosts: string) => `POST /body HTTP/1.1\r\n${hosts}Content-Length: ${body.length}\r\n\r\n`;
+    for (const [hosts, status] of [
+      ['Host: x\r\n', 503],
+      ['Host: x\r\nHost: y\r\n', 400],
+    ] as const) {
+      const answer = await answerOf(front.port, post(hosts) + body);
+      expect(answer).toMatch(new RegExp(`^HTTP/1\\.1 ${status} `));
+      expect(/\r\nRetry-After: 1\r\n/.test(answer)).toBe(status === 503);
+      // The service does not hang up before the body has come.
+      const [slow] = await openSockets(1, front.port, post(hosts));
+      let hasEnded = false;
+      slow.once('end', () => {
+        hasEnded = true;
+      });
+      expect(String((await once(slow, 'data'))[0])).toMatch(new RegExp(`^HTTP/1\\.1 ${status} `));
+      expect(await ask(front.port, '/healthz')).toBe(OK);
+      expect(hasEnded).toBe(false);
+      slow.write(body);
+      await once(slow, 'end');
+      slow.destroy();
+    }
+    // One that never sends its body takes no place, neither while it is read on nor by being closed for the next one.
+    const [refused] = await openSockets(1, front.port, post('Host: x\r\n'));
+    expect(String((await once(refused, 'data'))[0])).toMatch(/^HTTP\/1\.1 503 /);
+    expect(await ask(front.port, '/v1/raw/query')).toMatch(/^HTTP\/1\.1 503 /);
+    held[0].destroy();
+    await eventually(async () => (await ask(front.port, '/v1/raw/query')) === OK, 'a place is free');
+    for (const socket of [...held, refused]) socket.destroy();
+  });
+
   test('give their place to others while they send no body', async () => {
     await using front = await startFront({ maxConnections: 3 });
     const head = 'POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n';
