@@ -20,6 +20,13 @@ export class JsonFault extends Error {
   }
 }
 
+/** The text may well be JSON, but it is more than is read. */
+export class JsonLimit extends JsonFault {
+  constructor(offset: number, what: string) {
+    super(offset, `${what},`);
+  }
+}
+
 /** Deeper than any request needs; keeps the parser's own stack small. */
 const MAX_DEPTH = 32;
 /** Keys of all objects of a text: more than any request has. Keeping 95,000 of them takes the event loop half a second. */
@@ -64,7 +71,7 @@ class Parser {
   }
 
   value(depth: number): Json {
-    if (depth > MAX_DEPTH) throw new JsonFault(this.#at, `nesting deeper than ${MAX_DEPTH}`);
+    if (depth > MAX_DEPTH) throw new JsonLimit(this.#at, `nesting deeper than ${MAX_DEPTH} levels`);
     this.#space();
     switch (this.#text[this.#at]) {
       case '{':
@@ -101,7 +108,7 @@ class Parser {
       this.#space();
       const start = this.#at;
       if (this.#text[start] !== '"') throw this.#unexpected();
-      if (++this.#keys > MAX_KEYS) throw new JsonFault(start, `more than ${MAX_KEYS} keys`);
+      if (++this.#keys > MAX_KEYS) throw new JsonLimit(start, `more than ${MAX_KEYS} keys`);
       const key = this.#string();
       if (key in object) throw new JsonFault(start, `the key ${JSON.stringify(key)} a second time`);
       this.#space();

@@ -19,7 +19,7 @@ const faultsOf = (parse: (body: Json) => object, body: string): readonly Contrac
 test('a body of 95,000 unknown keys was kept whole and each of them made a fault', () => {
   for (const body of [keys(95_000), `{${SOURCES},"filters":${list(64, (n) => keys(1500, `${n}k`))}}`]) {
     expect(() => parseJson(body)).toThrow(JsonFault);
-    expect(() => parseJson(body)).toThrow(/^more than 1000 keys at offset \d+$/);
+    expect(() => parseJson(body)).toThrow(/^more than 1000 keys, at offset \d+$/);
   }
   expect(Object.keys(parseJson(keys(1000)) as object)).toHaveLength(1000);
 });

@@ -136,6 +136,18 @@ describe('the key', () => {
 });
 
 describe('the body', () => {
+  test('JSON past the limits was said to be no JSON', async () => {
+    for (const [body, detail] of [
+      [`{${Array.from({ length: 1001 }, (_, n) => `"k${n}":1`).join(',')}}`, 'more than 1000 keys, at offset 8891'],
+      [`${'['.repeat(40)}${']'.repeat(40)}`, 'nesting deeper than 32 levels, at offset 33'],
+    ]) {
+      const answer = await serving.query(body);
+      expectProblem(answer, 409, 'QUERY_CONTRACT_ERROR');
+      expect(answer.json.detail).toBe(`The body has ${detail}.`);
+      expect(answer.json.errors).toEqual([{ pointer: '', message: `the body has ${detail}` }]);
+    }
+  });
+
   test('what is no JSON is named with its place', async () => {
     const answer = await serving.query('{"sources": ["exchange_a_spot_trades"],}');
     expectProblem(answer, 409, 'QUERY_CONTRACT_ERROR');

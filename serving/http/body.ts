@@ -1,6 +1,6 @@
 /** Request bodies: read up to a limit, as JSON whatever their Content-Type. */
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import { type Json, JsonFault, parseJson } from '../../shared/strict-json.ts';
+import { type Json, JsonFault, JsonLimit, parseJson } from '../../shared/strict-json.ts';
 import { Problem, type ProblemCode } from '../contract/problems.ts';
 import { ClientGone } from './client-gone.ts';
 
@@ -10,7 +10,7 @@ export interface BodyRule {
   readonly code: ProblemCode;
 }
 
-/** @throws Problem naming the offset of what is no JSON, or the limit that was passed. */
+/** @throws Problem naming the offset of what is no JSON or too much of it, or the limit that was passed. */
 export async function readJson(request: IncomingMessage, response: ServerResponse, rule: BodyRule): Promise<Json> {
   const fault = (message: string) =>
     new Problem(rule.code, `The body ${message}.`, { errors: [{ pointer: '', message: `the body ${message}` }] });
@@ -33,6 +33,7 @@ export async function readJson(request: IncomingMessage, response: ServerRespons
   try {
     return parseJson(text);
   } catch (error) {
+    if (error instanceof JsonLimit) throw fault(`has ${error.message}`);
     if (error instanceof JsonFault) throw fault(`is not JSON: ${error.message}`);
     throw error;
   }

@@ -1,7 +1,7 @@
 /** The rights matrix: what each source's licence allows. Read whole, refused whole. */
 import { z } from 'zod';
 import { DATASET_KEYS, type DatasetKey } from '../registry/index.ts';
-import { type Json, JsonFault, parseJson } from '../strict-json.ts';
+import { type Json, JsonFault, JsonLimit, parseJson } from '../strict-json.ts';
 import { feeds, isSource } from './sources.ts';
 
 /** Most restrictive first. */
@@ -92,6 +92,7 @@ function jsonOf(bytes: Uint8Array): Json {
   try {
     return parseJson(new TextDecoder('utf-8', { fatal: true }).decode(bytes));
   } catch (error) {
+    if (error instanceof JsonLimit) throw new MatrixInvalid([error.message]);
     throw new MatrixInvalid([`not JSON: ${error instanceof JsonFault ? error.message : 'no UTF-8 text'}`]);
   }
 }
