@@ -167,6 +167,8 @@ describe('refused at submit', () => {
     expect(await send({ body: '{' })).toEqual([409, 'EXPORT_CONTRACT_ERROR']);
     expect(await send({ path: `${EXPORT}?format=csv` })).toEqual([409, 'EXPORT_CONTRACT_ERROR']);
     expect(await send({ headers: { 'Idempotency-Key': 'x'.repeat(256) } })).toEqual([409, 'EXPORT_CONTRACT_ERROR']);
+    // Two of them were joined, and named an export of their own.
+    expect(await send({ headers: { 'Idempotency-Key': ['a', 'b'] } })).toEqual([409, 'EXPORT_CONTRACT_ERROR']);
     expect(await send({ key: null })).toEqual([409, 'AUTH_INVALID_API_KEY']);
     expect(await send({ headers: { Accept: 'text/html' } })).toEqual([406, 'NOT_ACCEPTABLE']);
   });

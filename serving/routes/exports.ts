@@ -70,7 +70,7 @@ function submitRoute(deps: ExportRouteDeps): Route {
             pointer: `?${key}`,
             message: 'is no parameter here; the request goes into the JSON body',
           })),
-          ...idempotencyFaults(request.headers['idempotency-key']),
+          ...idempotencyFaults(request),
         ];
         if ('faults' in parsed || strays.length > 0) {
           throw contractProblem([...strays, ...('faults' in parsed ? parsed.faults : [])], CODE);
@@ -114,9 +114,11 @@ export function factsOf({ request, requestId, url }: Exchange): Readonly<Record<
 
 const KEY_RULE = 'must be 1 to 255 printable ASCII characters, given once';
 
-function idempotencyFaults(key: string | string[] | undefined) {
+function idempotencyFaults({ headersDistinct }: Exchange['request']) {
   const { pattern } = REQUEST_HEADERS['Idempotency-Key'];
-  if (key === undefined || (typeof key === 'string' && pattern.test(key))) return [];
+  // Several are joined in `headers`, and would name an export by a key that nobody chose.
+  const [key, ...more] = headersDistinct['idempotency-key'] ?? [];
+  if (key === undefined || (more.length === 0 && pattern.test(key))) return [];
   return [{ pointer: 'Idempotency-Key', message: KEY_RULE }];
 }
 
