@@ -116,7 +116,8 @@ function fileRoute(route: FileRoute, deps: ExportFileDeps): Route {
       }
       const file = route.pick(row, params);
       const type = route.isManifest ? MANIFEST_TYPE : row.artifact.media_type;
-      requireAccept(request, type.split(';')[0]);
+      // The path of a split artifact leads to the manifest, whatever type of file its client asked for.
+      if (!route.isManifest) requireAccept(request, type.split(';')[0]);
       const handle = await files.open(places.artifact(row.exportId, row.artifactFence!), file);
       try {
         if (request.method !== 'HEAD') {
