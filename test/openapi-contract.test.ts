@@ -104,6 +104,7 @@ test('what is no request is answered as every operation declares', async () => {
     expect(status).toBe(expected);
     for (const { path, method, operation } of operations()) {
       expect(Object.keys(operation.responses), path).toEqual(expect.arrayContaining(['400', '408', '431']));
+      if (method === 'head') continue;
       const place = ['paths', path, method, 'responses', status, 'content', 'application/problem+json', 'schema'];
       expect(schemas.at(...place)(body), path).toBe(true);
     }

@@ -108,14 +108,38 @@ describe('/openapi.json', () => {
     expect(served.length).toBeGreaterThan(20);
     expect(
       operations()
+        .filter(({ method }) => method !== 'HEAD')
         .map(({ name }) => name)
         .sort(),
     ).toEqual(served.sort());
   });
 
+  test('HEAD of an export’s files was served and declared nowhere', async () => {
+    const heads = operations().filter(({ method }) => method === 'HEAD');
+    expect(heads.map(({ path }) => path.replace('/v1/raw/export/{export_id}/', '')).sort()).toEqual([
+      'artifact',
+      'artifact/{file}',
+      'manifest',
+    ]);
+    for (const { path, operation } of heads) {
+      const { operationId, responses, ...rest } = operation;
+      const { operationId: _, responses: ofGet, ...get } = openapi.paths[path].get;
+      expect(rest).toEqual(get);
+      expect(operationId).toMatch(/^head_/);
+      const without = Object.entries<Json>(ofGet).map(([status, { content, ...response }]) => [status, response]);
+      expect(responses).toEqual(Object.fromEntries(without));
+      const target = path.replaceAll(/\{(\w+)\}/g, (_, name: string) => exported[name]);
+      const answer = await fetch(`${url}${target}`, { method: 'HEAD', headers: { 'X-API-Key': KEY } });
+      expect([answer.status, await answer.text()]).toEqual([200, '']);
+      const declared = Object.keys(responses[200].headers).map((name) => name.toLowerCase());
+      for (const name of answer.headers.keys()) if (!OF_HTTP.includes(name)) expect(declared, path).toContain(name);
+    }
+  });
+
   test('asks for the key where the service does', async () => {
     for (const { name, method, path, operation } of operations()) {
-      const answer = await fetch(`${url}${path}`, { method });
+      // The answer to HEAD has no body that names a code.
+      const answer = await fetch(`${url}${path}`, { method: method === 'HEAD' ? 'GET' : method });
       const asked = ((await answer.json().catch(() => ({}))) as Json).code === 'AUTH_INVALID_API_KEY';
       const ways = path === '/metrics' ? [{ key: [] }, { bearer: [] }] : [{ key: [] }];
       expect(operation.security, name).toEqual(asked ? ways : []);
@@ -139,7 +163,7 @@ describe('/openapi.json', () => {
     const named = new Set<string>();
     for (const { name, operation } of operations()) {
       for (const [status, { content }] of Object.entries<Json>(operation.responses)) {
-        const codes = content['application/problem+json']?.schema.allOf[1].properties.code.enum ?? [];
+        const codes = content?.['application/problem+json']?.schema.allOf[1].properties.code.enum ?? [];
         for (const code of codes) {
           named.add(code);
           const expected = PROBLEMS[code as keyof typeof PROBLEMS].status;
@@ -338,7 +362,7 @@ describe('every example', () => {
           expect(answer.status, `${what}: ${text.slice(0, 500)}`).toBe(statusOf(operation.method, operation.path));
           answered++;
         }
-        if (!type.includes('json')) continue;
+        if (!type.includes('json') || operation.method === 'HEAD') continue;
         const place = ['paths', operation.path, operation.method.toLowerCase(), 'responses', answer.status, 'content'];
         const validate = schemas.at(...place, type, 'schema');
         expect(validate(JSON.parse(text)), `${what}: ${JSON.stringify(validate.errors)?.slice(0, 1000)}`).toBe(true);
@@ -433,8 +457,9 @@ describe('/docs', () => {
       .map((element) => $(element).text());
     expect(commands.length).toBeGreaterThan(30);
     // One for every operation, and for every example of it.
+    // HEAD is told in the words of its GET.
     const examples = operations()
-      .filter(({ path }) => !/^\/(docs|page)\//.test(path))
+      .filter(({ path, method }) => method !== 'HEAD' && !/^\/(docs|page)\//.test(path))
       .flatMap(examplesOf);
     expect(commands.length).toBeGreaterThanOrEqual(examples.length);
     for (const command of commands) {

@@ -51,6 +51,7 @@ export function openapiDocument(routes: readonly Documented[], about: About): Js
     paths[templateOf(route.path)] = {
       ...paths[templateOf(route.path)],
       [route.method.toLowerCase()]: operation(route, doc, problems),
+      ...(doc.hasHead && { head: headOf(operation(route, doc, problems)) }),
     };
   }
   return {
@@ -99,6 +100,16 @@ function operation(route: Route, doc: RouteDoc, problems: readonly ProblemCode[]
     ...(doc.body && { requestBody: requestBody(doc) }),
     responses: { ...Object.fromEntries(doc.answers.map(answer)), ...problemResponses(problems) },
     security: SECURITY[route.access],
+  };
+}
+
+/** The operation HEAD beside one of GET: the same headers, and no content. */
+function headOf({ operationId, responses, ...get }: JsonSchema): JsonSchema {
+  const answers = Object.entries(responses as Readonly<Record<string, JsonSchema>>);
+  return {
+    operationId: String(operationId).replace(/^get_/, 'head_'),
+    ...get,
+    responses: Object.fromEntries(answers.map(([status, { content: _, ...answer }]) => [status, answer])),
   };
 }
 

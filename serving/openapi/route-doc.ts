@@ -71,6 +71,8 @@ export interface RouteDoc {
   /** Codes beside those every route has: ROUTE_NOT_FOUND and its kind, and the key's. */
   readonly problems: readonly ProblemCode[];
   readonly examples: readonly ExampleDoc[];
+  /** Of a GET route whose HEAD is worth asking for: HEAD becomes an operation too. Every GET route answers it. */
+  readonly hasHead?: boolean;
 }
 
 /** Of routes that pass the rights of a dataset. */

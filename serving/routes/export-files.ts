@@ -186,5 +186,6 @@ function docOf({ doc: { content, ...doc }, segments, problems = [], example }: F
       ...problems,
     ],
     examples: [{ title: 'Of yours', path: { export_id: EXPORT_ID, ...example } }],
+    hasHead: true,
   };
 }
