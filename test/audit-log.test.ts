@@ -307,18 +307,53 @@ describe('refusals that anybody can cause do not fill it', () => {
     );
   });
 
-  test('ten thousand addresses are no more records than a few', async () => {
+  const countsIn = (records: readonly AuditRecord[]) =>
+    records.filter(({ payload }) => typeof payload.count === 'number').map(({ payload }) => payload);
+
+  test('ten thousand networks are 1,024 that are named and one number of the others', async () => {
     const directory = newFolder();
     {
       await using audit = auditIn(directory);
-      for (let sent = 0; sent < 20_000; sent++)
-        await audit.refusedKey(factsFrom(`2001:db8::${(sent >> 1).toString(16)}`));
+      const sent = Array.from({ length: 20_000 }, (_, n) => factsFrom(`2001:db8:0:${(n % 10_000).toString(16)}::1`));
+      await Promise.all(sent.map((facts) => audit.refusedKey(facts)));
     }
     const records = await recordsIn(directory);
-    const counted = records.filter(({ payload }) => typeof payload.count === 'number');
-    expect(records.length).toBeLessThan(40);
-    expect(counted.reduce((sum, { payload }) => sum + Number(payload.count), 0)).toBe(20_000);
-    expect(counted.filter(({ payload }) => payload.client_address === null).length).toBe(1);
+    const counted = countsIn(records);
+    expect(records.length).toBe(2 * (1024 + 1));
+    expect(counted.reduce((sum, { count }) => sum + Number(count), 0)).toBe(20_000);
+    expect(counted.filter((payload) => payload.client_address === null)).toMatchObject([
+      { count: 2 * (10_000 - 1024) },
+    ]);
+  });
+
+  test('a few decoys hid the address of everybody after them', async () => {
+    const directory = newFolder();
+    {
+      await using audit = auditIn(directory);
+      for (let decoy = 1; decoy <= 100; decoy++) await audit.refusedKey(factsFrom(`192.0.2.${decoy}`));
+      for (let sent = 0; sent < 3; sent++) await audit.refusedKey(factsFrom('198.51.100.7'));
+    }
+    expect(countsIn(await recordsIn(directory))).toMatchObject([{ client_address: '198.51.100.7', count: 3 }]);
+  });
+
+  test('the addresses of one IPv6 network are one; those that stand for IPv4 are their own', async () => {
+    const directory = newFolder();
+    {
+      await using audit = auditIn(directory);
+      for (let sent = 0; sent < 2000; sent++) await audit.refusedKey(factsFrom(`2001:db8::${sent.toString(16)}`));
+      for (const address of ['2001:db8:1:2:3:4:5:6', '2001:db8:1:2::7', 'fe80::1%eth0', 'fe80::2%eth0', '::1', '::1']) {
+        await audit.refusedKey(factsFrom(address));
+      }
+      for (const last of [1, 1, 2]) await audit.refusedKey(factsFrom(`::ffff:192.0.2.${last}`));
+    }
+    const counted = countsIn(await recordsIn(directory));
+    expect(counted.map(({ client_address, count }) => [client_address, count])).toEqual([
+      ['2001:db8:0:0::/64', 2000],
+      ['2001:db8:1:2::/64', 2],
+      ['fe80:0:0:0::/64', 2],
+      ['::1', 2],
+      ['::ffff:192.0.2.1', 2],
+    ]);
   });
 
   test('contract faults are counted alike, by code; what was understood is recorded one by one', async () => {
