@@ -129,6 +129,12 @@ export const LIMITS: readonly Limit[] = [
   of('Connecting to the database', 'ms', 'serving/db/pool.ts', 'CONNECT_TIMEOUT_MS'),
   of('Rights matrix', 'bytes', 'shared/rights/store.ts', 'MAX_MATRIX_BYTES'),
   of('Legal artifact', 'bytes', 'shared/rights/store.ts', 'MAX_ARTIFACT_BYTES'),
+  of(
+    'Legal artifact searched for the marks of a sample or a form',
+    'bytes',
+    'shared/rights/artifact.ts',
+    'SEARCHED_BYTES',
+  ),
   of('Length of a kline', 's', 'serving/contract/kline-size.ts', 'MAX_KLINE_SECONDS'),
   of('Rows of a sample that are looked up; more are scanned for', '', 'serving/read/random.ts', 'MAX_LOOKUPS'),
   of('Draws of a sample under filters', '', 'serving/read/sample-drawn.ts', 'MAX_DRAWS'),
