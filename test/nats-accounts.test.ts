@@ -5,6 +5,8 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { connectNats, type NatsConnection } from '../shared/nats/connect.ts';
 import { ensureExportQueue } from '../shared/nats/export-queue.ts';
 import { CONSUMER_NAME, ensureStream } from '../shared/nats/stream.ts';
+import { System } from './support/pipeline.ts';
+import { OWN_MATRIX } from './support/serving.ts';
 import { createTestEnv, type TestEnv } from './support/stack.ts';
 
 const A = 'exchange_a_spot_trades';
@@ -243,4 +245,23 @@ test('each account can do its work', async () => {
   const looked = await jetstreamManager(reader, { checkAPI: false });
   expect((await looked.streams.getMessage(A, { seq: 1 }))?.string()).toBe('the first');
   expect((await looked.streams.info(B)).state.messages).toBe(2);
+});
+
+test('export-worker without the account of the operator names what is missing, and uses the queue that is there', async () => {
+  await using system = await System.create();
+  const own = { SVC_NATS_OPERATOR_URL: '', SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX };
+  const refused = await system.run(['export-worker'], own);
+  expect([refused.exit, refused.json?.error.code], refused.stderr).toEqual([1, 'LOG_ACCOUNT_REFUSED']);
+
+  await using another = await connectNats(system.env.natsOperatorUrl, 'test');
+  await ensureExportQueue(another, { leaseMs: 1000, replicas: 1 });
+  const { child, done } = system.start(['export-worker'], own);
+  child.stdout!.once('data', () => child.kill('SIGINT'));
+  const { exit, json, stderr } = await done;
+  expect([exit, json?.ok], stderr).toEqual([0, true]);
+
+  // The account that publishes may not even look at the consumer of the queue: a code says so.
+  await using publisher = await connectNats(system.env.natsUrl, 'test');
+  const looking = ensureExportQueue(publisher, { leaseMs: 1000, replicas: 1 });
+  await expect(looking).rejects.toMatchObject({ code: 'LOG_ACCOUNT_REFUSED' });
 });

@@ -1,6 +1,5 @@
 /** The streams of the log and the queue of exports, made and brought to the settings through the operator's account. */
 import { setTimeout as delay } from 'node:timers/promises';
-import type { Settings } from '../../shared/config/settings.ts';
 import type { ErrorCode } from '../../shared/error-codes.ts';
 import { codeOf, explain } from '../../shared/errors.ts';
 import { connectNats, type NatsConnection } from '../../shared/nats/connect.ts';
@@ -16,13 +15,26 @@ export async function makeStreams(context: Context, datasets: readonly string[])
   for (const dataset of datasets) await ensureStream(operator, dataset, streamOptions(context.settings));
 }
 
-export const makeExportQueue = async (context: Context): Promise<void> =>
-  ensureExportQueue(await context.nats('operator'), queueOptions(context.settings));
-
-const queueOptions = ({ SVC_EXPORT_LEASE_SECONDS, SVC_STREAM_REPLICAS }: Settings) => ({
-  leaseMs: SVC_EXPORT_LEASE_SECONDS * 1000,
-  replicas: SVC_STREAM_REPLICAS,
-});
+/**
+ * Makes the queue of exports through the operator's account. Where that account may not, because only the others are set,
+ * the queue is used as it is: the account of exports looks whether it is there.
+ * @throws TidemarkError LOG_ACCOUNT_REFUSED when it is not there and neither account may make it.
+ */
+export async function makeExportQueue(
+  context: Pick<Context, 'settings' | 'stack'>,
+  operator: NatsConnection,
+): Promise<void> {
+  const { settings, stack } = context;
+  const { SVC_EXPORT_LEASE_SECONDS, SVC_STREAM_REPLICAS } = settings;
+  const options = { leaseMs: SVC_EXPORT_LEASE_SECONDS * 1000, replicas: SVC_STREAM_REPLICAS };
+  try {
+    await ensureExportQueue(operator, options);
+  } catch (error) {
+    if (codeOf(error) !== 'LOG_ACCOUNT_REFUSED') throw error;
+    await using connection = await connectNats(natsUrls(settings, stack).export, 'tidemark streams');
+    await ensureExportQueue(connection, options);
+  }
+}
 
 export interface StreamFault {
   readonly stream: string;
@@ -31,14 +43,18 @@ export interface StreamFault {
 }
 
 /** All of them, each by itself: one that cannot be made keeps no other from being made. */
-export async function makeEverything(settings: Settings, operator: NatsConnection): Promise<StreamFault[]> {
+export async function makeEverything(
+  context: Pick<Context, 'settings' | 'stack'>,
+  operator: NatsConnection,
+): Promise<StreamFault[]> {
+  const { settings } = context;
   const faults: StreamFault[] = [];
   const attempt = (stream: string, making: Promise<unknown>) =>
     making.catch((error) => {
       faults.push({ stream, code: codeOf(error) ?? outageCode(error), fault: explain(error) });
     });
   for (const { key } of fedDatasets()) await attempt(key, ensureStream(operator, key, streamOptions(settings)));
-  await attempt('exports', ensureExportQueue(operator, queueOptions(settings)));
+  await attempt('exports', makeExportQueue(context, operator));
   return faults;
 }
 
@@ -58,7 +74,7 @@ export async function keepStreams(context: Context): Promise<AsyncDisposable> {
     try {
       // Its own: it asks again anyway, and is to wait for nothing.
       connection ??= await connectNats(natsUrls(settings, stack).operator, 'tidemark streams');
-      const faults = await makeEverything(settings, connection);
+      const faults = await makeEverything(context, connection);
       for (const { stream, code, fault } of faults) {
         // A log that is away is reported by whoever needs it.
         if (code === 'LOG_UNAVAILABLE' || said.get(stream) === fault) continue;

@@ -39,7 +39,7 @@ export interface ExportQueueOptions {
 
 /**
  * Makes the queue, through an account that may: the operator's. The lease of its consumer follows the settings.
- * @throws what the client library throws.
+ * @throws TidemarkError LOG_ACCOUNT_REFUSED when the account may not; else what the client library throws.
  */
 export async function ensureExportQueue(connection: NatsConnection, options: ExportQueueOptions): Promise<void> {
   await ensure(await jetstreamManager(connection, { checkAPI: false, timeout: REQUEST_TIMEOUT_MS }), options);
@@ -48,10 +48,12 @@ export async function ensureExportQueue(connection: NatsConnection, options: Exp
 /**
  * The stream and its one consumer, made where they are not there. An account that may not change the consumer uses it as
  * it is: its lease says only how soon a lost message comes again; who runs an export is said by the database.
- * @throws TidemarkError LOG_ACCOUNT_REFUSED where something is missing that this account may not make.
+ * @throws TidemarkError LOG_ACCOUNT_REFUSED where something is missing that this account may not make, and where it may not
+ *   look.
  */
 async function ensure(manager: JetStreamManager, { leaseMs, replicas }: ExportQueueOptions): Promise<void> {
-  if (!(await found(manager.streams.info(EXPORT_STREAM), JS_ERROR.STREAM_NOT_FOUND))) {
+  const looking = found(manager.streams.info(EXPORT_STREAM), JS_ERROR.STREAM_NOT_FOUND);
+  if (!(await allowed(looking, `look at the stream ${EXPORT_STREAM}`))) {
     const making = manager.streams.add({
       name: EXPORT_STREAM,
       subjects: [`${EXPORT_SUBJECT}.*`],
@@ -67,7 +69,8 @@ async function ensure(manager: JetStreamManager, { leaseMs, replicas }: ExportQu
     await allowed(making, `make the stream ${EXPORT_STREAM}`);
   }
   const ackWait = leaseMs * 1_000_000;
-  const info = await found(manager.consumers.info(EXPORT_STREAM, EXPORT_CONSUMER), JS_ERROR.CONSUMER_NOT_FOUND);
+  const asking = found(manager.consumers.info(EXPORT_STREAM, EXPORT_CONSUMER), JS_ERROR.CONSUMER_NOT_FOUND);
+  const info = await allowed(asking, `look at the consumer ${EXPORT_CONSUMER} of ${EXPORT_STREAM}`);
   if (!info) {
     const making = manager.consumers.add(EXPORT_STREAM, {
       durable_name: EXPORT_CONSUMER,

@@ -13,7 +13,7 @@ export async function runExportWorker(command: ParsedCommand): Promise<number> {
   await using context = await openContext(command, 'export-worker', required);
   const { stack, settings, settingFlags, log, terminalLog, output, signal } = context;
   stack.supervise();
-  await makeExportQueue(context);
+  await makeExportQueue(context, await context.nats('operator'));
   const taking = Promise.withResolvers<number>();
   taking.promise.catch(() => {}); // surfaces below
   const own = {

@@ -27,7 +27,7 @@ export async function runMigrate(command: ParsedCommand): Promise<number> {
   await using context = await openContext(command, 'migrate');
   const { applied, present } = context.migrations;
   // The log is made with the tables. A stream that cannot be made is told, and holds up nothing that needs the tables.
-  const faults = await makeEverything(context.settings, await context.nats('operator'));
+  const faults = await makeEverything(context, await context.nats('operator'));
   for (const { stream, fault } of faults) context.output.note(`${stream}: ${fault}`);
   const streams = faults.length > 0 ? { streams_failed: faults } : {};
   context.output.answer({ command: 'migrate', ok: true, applied, present, ...streams }, () =>
