@@ -84,6 +84,8 @@ describe('a log that does not answer', () => {
 
 describe('a backfill whose store dies before its first document', () => {
   test.each([
+    ['SVC_DATABASE_URL', 'as it is looked for', 'tidemark stack'],
+    ['SVC_NATS_URL', 'as it is looked for', 'tidemark stack'],
     ['SVC_DATABASE_URL', 'as it takes down what it does', 'insert into runs'],
     ['SVC_DATABASE_URL', 'as it takes its lease', 'pg_try_advisory_lock'],
     ['SVC_DATABASE_URL', 'as it looks for the checkpoint', 'from checkpoints'],
@@ -100,6 +102,23 @@ describe('a backfill whose store dies before its first document', () => {
     const { exit, json, stderr } = await system.backfill(day, day, { [setting]: proxy.url });
     expect(proxy.hasDied(), 'nobody said the words').toBe(true);
     expect([exit, json?.proved], stderr).toEqual([0, 1]);
+  });
+
+  test('waits for nothing where waiting changes nothing: a wrong password, a name that nobody knows', async () => {
+    await using system = await System.create();
+    for (const [setting, code] of [
+      ['SVC_DATABASE_URL', 'DATABASE_UNAVAILABLE'],
+      ['SVC_NATS_URL', 'LOG_UNAVAILABLE'],
+    ] as const) {
+      const [password, host] = [new URL(system.settings[setting]), new URL(system.settings[setting])];
+      password.password = 'wrong';
+      host.hostname = 'nobody.invalid';
+      for (const { href } of [password, host]) {
+        const { exit, json, stderr } = await system.backfill('2024-09-01', '2024-09-01', { [setting]: href });
+        expect([exit, json?.error.code], stderr).toEqual([1, code]);
+        expect(stderr).not.toContain('asking again');
+      }
+    }
   });
 });
 

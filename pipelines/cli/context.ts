@@ -10,6 +10,7 @@ import { type MigrationReport, migrate } from '../../shared/db/migrate.ts';
 import type { DatabaseRole } from '../../shared/db/roles.ts';
 import { createLogger, type Logger } from '../../shared/log/logger.ts';
 import { connectNats, type NatsConnection } from '../../shared/nats/connect.ts';
+import { OUTAGE_LIMIT_MS } from '../../shared/nats/patience.ts';
 import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
 import { STOP_SIGNALS } from './exit.ts';
 import type { ParsedCommand } from './options.ts';
@@ -45,6 +46,12 @@ export interface Context extends AsyncDisposable {
 /** `operator` where streams are made or changed, and where the log is read through readers that come and go. */
 export type CommandRole = 'publisher' | 'operator';
 
+/**
+ * Commands that work on for long: they wait for a server that is away when they start, as they would later. Others are
+ * asked to tell how things stand, and say it at once.
+ */
+const OUTLASTING: ReadonlySet<string> = new Set(['backfill', 'export-worker', 'follow', 'reparse', 'replay', 'verify']);
+
 export async function openContext(
   command: ParsedCommand,
   name: string,
@@ -73,6 +80,7 @@ export async function openContext(
       natsUrl: settings.SVC_NATS_URL?.href,
       log,
       progress: (line) => output.note(line),
+      waitMs: OUTLASTING.has(name) ? OUTAGE_LIMIT_MS : 0,
       signal: stopping.signal,
     }),
   );

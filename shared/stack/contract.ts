@@ -15,6 +15,8 @@ export interface AcquireOptions {
   /** Short lines for a person, during a first install. */
   readonly progress?: Progress;
   readonly profile?: Profile;
+  /** How long a server that is given and away is asked again, which `progress` is told of; default: it is asked once. */
+  readonly waitMs?: number;
   /** Gives up while installing or waiting; servers already started are stopped again. */
   readonly signal?: AbortSignal;
 }

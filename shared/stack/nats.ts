@@ -7,7 +7,16 @@ import { TidemarkError } from '../errors.ts';
 import type { Logger } from '../log/logger.ts';
 import { accountsConfiguration, accountUrl, type NatsRole } from '../nats/accounts.ts';
 import type { Runtime } from './install.ts';
-import { endProcess, endProcessesIn, faultText, isAlive, type ServerUser, spawnServer, tailOf } from './processes.ts';
+import {
+  endProcess,
+  endProcessesIn,
+  faultText,
+  isAlive,
+  isOutage,
+  type ServerUser,
+  spawnServer,
+  tailOf,
+} from './processes.ts';
 import type { Fault, Profile, Server, ServerRecord } from './server.ts';
 
 const MIB = 1024 * 1024;
@@ -102,12 +111,12 @@ export async function natsFault(url: string, timeoutMs: number): Promise<Fault |
   socket.setTimeout(timeoutMs);
   try {
     return await new Promise<Fault | undefined>((resolve) => {
-      const silent = (reason: string) => resolve({ kind: 'silent', reason });
+      const silent = (reason: string, passing?: boolean) => resolve({ kind: 'silent', reason, passing });
       const refused = (reason: string) => resolve({ kind: 'refused', reason });
       let text = '';
-      socket.once('error', (error) => silent(faultText(error)));
+      socket.once('error', (error) => silent(faultText(error), isOutage(error)));
       socket.once('timeout', () => silent(`no answer within ${timeoutMs} ms`));
-      socket.once('close', () => silent('connection closed'));
+      socket.once('close', () => silent('connection closed', true));
       socket.on('data', (chunk) => {
         const greeted = text.includes('\r\n');
         text += chunk.toString('latin1');

@@ -15,6 +15,7 @@ import {
   endProcessesIn,
   faultText,
   isAlive,
+  isOutage,
   type ServerUser,
   spawnServer,
   tailOf,
@@ -126,7 +127,7 @@ export async function postgresFault(url: string, timeoutMs: number): Promise<Fau
     const code = (error as { code?: string }).code ?? '';
     if (code === TOO_MANY_CONNECTIONS) return undefined;
     const kind = code === CANNOT_CONNECT_NOW ? 'starting' : /^[0-9A-Z]{5}$/.test(code) ? 'refused' : 'silent';
-    return { kind, reason: faultText(error) };
+    return { kind, reason: faultText(error), passing: isOutage(error) };
   } finally {
     await client.end().catch(() => {});
   }

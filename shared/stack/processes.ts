@@ -4,6 +4,7 @@ import { closeSync, openSync, readdirSync, readFileSync, readlinkSync, renameSyn
 import { basename } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from '../log/logger.ts';
+import { outageCode } from '../outage.ts';
 
 /** The account servers run as; `uid` undefined means our own. */
 export interface ServerUser {
@@ -196,7 +197,12 @@ export function tailOf(path: string, lines: number): string {
 
 /** A connection fault in words. */
 export function faultText(error: unknown): string {
-  // A refused connection to a name with several addresses is an AggregateError without a message of its own.
-  const first = error instanceof AggregateError ? error.errors[0] : error;
+  const first = firstOf(error);
   return first instanceof Error ? first.message || first.name : String(first);
 }
+
+/** Whether a store may answer in a moment: a name that nobody knows and a refusal stay what they are. */
+export const isOutage = (error: unknown): boolean => outageCode(firstOf(error)) !== undefined;
+
+/** A refused connection to a name with several addresses is an AggregateError without a message of its own. */
+const firstOf = (error: unknown): unknown => (error instanceof AggregateError ? error.errors[0] : error);

@@ -12,6 +12,8 @@ export interface ServerRecord extends ProcessRef {
 export interface Fault {
   readonly kind: 'silent' | 'starting' | 'refused';
   readonly reason: string;
+  /** Whether it may be another answer in a moment: nobody listens, a connection broke, a server that starts or stops. */
+  readonly passing?: boolean;
 }
 
 /** One server of the stack, however it is run. Methods are called by the lifecycle in `stack.ts`, under its lock. */

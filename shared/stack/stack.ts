@@ -8,6 +8,7 @@
  */
 import { mkdir, realpath, stat } from 'node:fs/promises';
 import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import { connect, describeUrl } from '../db/connect.ts';
 import { applyRoles, isProvisioned, provisionRoles } from '../db/roles.ts';
 import { TidemarkError } from '../errors.ts';
@@ -28,6 +29,7 @@ export type { AcquireOptions, Stack, StackProcess } from './contract.ts';
 /** A start can be a first install or a crash recovery of minutes; who comes meanwhile waits for it. */
 const LOCK_WAIT_MS = 600_000;
 const GIVEN_TIMEOUT_MS = 10_000;
+const GIVEN_PAUSE_MS = 500;
 
 /**
  * Attaches to the running stack of the state folder, or starts it.
@@ -102,23 +104,31 @@ async function checkOwner(stateDir: string): Promise<void> {
 }
 
 async function checkGiven(options: AcquireOptions): Promise<void> {
-  if (options.databaseUrl !== undefined) {
-    const fault = await postgresFault(options.databaseUrl, GIVEN_TIMEOUT_MS);
-    if (fault) {
-      throw new TidemarkError(
-        'DATABASE_UNAVAILABLE',
-        `The database of SVC_DATABASE_URL (${describeUrl(options.databaseUrl)}) cannot be used: ${fault.reason}`,
-      );
-    }
+  const { databaseUrl, natsUrl } = options;
+  if (databaseUrl !== undefined) {
+    const what = `The database of SVC_DATABASE_URL (${describeUrl(databaseUrl)}) cannot be used`;
+    const fault = await lastingFault(() => postgresFault(databaseUrl, GIVEN_TIMEOUT_MS), what, options);
+    if (fault) throw new TidemarkError('DATABASE_UNAVAILABLE', `${what}: ${fault.reason}`);
   }
-  if (options.natsUrl !== undefined) {
-    const fault = await clusterFault(options.natsUrl);
-    if (fault) {
-      throw new TidemarkError(
-        'LOG_UNAVAILABLE',
-        `The nats-server of SVC_NATS_URL (${describeUrl(options.natsUrl)}) cannot be used: ${fault.reason}`,
-      );
-    }
+  if (natsUrl !== undefined) {
+    const what = `The nats-server of SVC_NATS_URL (${describeUrl(natsUrl)}) cannot be used`;
+    const fault = await lastingFault(() => clusterFault(natsUrl), what, options);
+    if (fault) throw new TidemarkError('LOG_UNAVAILABLE', `${what}: ${fault.reason}`);
+  }
+}
+
+/** The fault of a server that is away is looked for again until it has gone or the time is over. */
+async function lastingFault(
+  find: () => Promise<Fault | undefined>,
+  what: string,
+  { waitMs = 0, signal, progress }: AcquireOptions,
+): Promise<Fault | undefined> {
+  const startedAt = performance.now();
+  for (let told = false; ; told = true) {
+    const fault = await find();
+    if (!fault?.passing || performance.now() - startedAt >= waitMs) return fault;
+    if (!told) progress?.(`${what} (${fault.reason}): asking again for up to ${waitMs / 1000} s`);
+    await delay(GIVEN_PAUSE_MS, undefined, { signal });
   }
 }
 
