@@ -203,20 +203,28 @@ describe('docker-compose.yml', () => {
   });
 
   test('hands each container only its own secrets', () => {
-    const secretsOf = (service: Json) =>
-      new Set([...JSON.stringify(service).matchAll(/\$\{(POSTGRES_\w*PASSWORD)\b/g)].map(([, name]) => name));
+    const secretsOf = (service: Json) => {
+      // The server of the log has the passwords of all its accounts, and is configured by a text of its own.
+      const configured = (service.configs ?? []).map(({ source }: Json) => compose.configs[source]);
+      const text = JSON.stringify([service, configured]);
+      return new Set([...text.matchAll(/\$\{(\w*(?:PASSWORD|KEY))\b/g)].map(([, name]) => name));
+    };
     const roles = ['OWNER', 'INGEST', 'SERVE', 'EXPORT', 'MONITOR'].map((role) => `POSTGRES_${role}_PASSWORD`);
     const [owner, ingest, serve, exporter, monitor] = roles;
+    const accounts = ['', 'PROJECTOR_', 'READER_', 'EXPORT_', 'OPERATOR_'].map((account) => `NATS_${account}PASSWORD`);
+    const [publishing, projecting, reading, exporting, operating] = accounts;
     const own: Record<string, readonly string[]> = {
       postgres: ['POSTGRES_PASSWORD'],
+      nats: accounts,
       // The one that makes the roles, and ends.
-      migrate: ['POSTGRES_PASSWORD', ...roles],
-      projector: [ingest],
-      follower: [ingest],
-      tidemark: [ingest, owner],
-      serving: [serve, monitor],
-      'export-worker': [exporter],
+      migrate: ['POSTGRES_PASSWORD', ...roles, publishing, operating],
+      projector: [ingest, projecting],
+      follower: [ingest, publishing, projecting],
+      tidemark: [ingest, owner, publishing, projecting, operating],
+      serving: [serve, monitor, reading, exporting, 'SVC_INTERNAL_API_KEY', 'SVC_METRICS_KEY'],
+      'export-worker': [exporter, exporting],
       columnstore: [owner],
+      grafana: ['GRAFANA_PASSWORD'],
     };
     for (const [name, service] of services) {
       expect([name, secretsOf(service)]).toEqual([name, new Set(own[name] ?? [])]);
