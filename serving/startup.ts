@@ -3,6 +3,7 @@ import { readdir } from 'node:fs/promises';
 import { RUN_LOCK } from '../shared/db/locks.ts';
 import { MIGRATIONS_DIR } from '../shared/db/migrate.ts';
 import { faultsSql } from '../shared/db/read-roles.ts';
+import { TIMESCALE_VERSION, timescaleFault } from '../shared/db/timescale.ts';
 import { explain } from '../shared/errors.ts';
 import { createLogger, type Logger } from '../shared/log/logger.ts';
 import { DATASETS } from '../shared/registry/index.ts';
@@ -94,6 +95,8 @@ async function databaseFindings(pool: WirePool, byokRole: string | undefined): P
   try {
     wire = (await pool.acquire()).wire;
     const session = new Session(wire);
+    const [[version]] = await session.rows(TIMESCALE_VERSION);
+    const unsupported = timescaleFault(version);
     const missing = await missingMigrations(session);
     const violations = await storageViolations(session);
     const unfit = missing.length > 0 || byokRole === undefined ? [] : await roleFaults(session, byokRole);
@@ -101,13 +104,14 @@ async function databaseFindings(pool: WirePool, byokRole: string | undefined): P
     pool.release(wire);
     return {
       results: {
-        database: 'ok',
+        database: unsupported === undefined ? 'ok' : 'unsupported',
         migrations: missing.length === 0 ? 'ok' : 'missing',
         aligned_storage: violations.length === 0 ? 'ok' : 'violated',
         [FOLLOWING]: failing.length === 0 ? 'ok' : `failing: ${failing.join(', ')}`,
         ...(byokRole !== undefined && { byok_role: unfit.length === 0 ? 'ok' : 'unfit' }),
       },
       faults: [
+        ...(unsupported === undefined ? [] : [`database: ${unsupported}`]),
         ...(missing.length === 0 ? [] : [`migrations not applied: ${missing.join(', ')}`]),
         ...violations,
         ...unfit.map((fault) => `role ${byokRole}: it ${fault}`),

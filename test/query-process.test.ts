@@ -197,6 +197,30 @@ describe('the start', () => {
     await once(child, 'exit');
   });
 
+  test('a database with a TimescaleDB that is not supported is not ready, and the version is named', async () => {
+    await using other = await createMigratedEnv();
+    // Whoever looks for the version finds this one; the server itself goes on with its own.
+    await execute(
+      other.databaseUrl,
+      `create schema shadow;
+       create view shadow.pg_extension as select extname, '2.18.2'::text as extversion from pg_catalog.pg_extension;
+       grant usage on schema shadow to public;
+       grant select on shadow.pg_extension to public;
+       do $$ begin
+         execute format('alter database %I set search_path = shadow, public, pg_catalog', current_database());
+       end $$`,
+    );
+    const child = start({ ...settings(), SVC_DATABASE_URL: other.databaseUrl });
+    const logged = text(child.stderr!);
+    const { url } = await said(child);
+    const ready = await fetch(`${url}/readyz`);
+    const { checks } = (await ready.json()) as { checks: Record<string, string> };
+    expect([ready.status, checks.database, checks.migrations]).toEqual([503, 'unsupported', 'ok']);
+    child.kill();
+    await once(child, 'exit');
+    expect(await logged).toContain('TimescaleDB 2.18.2 is not supported; 2.19 to 2.29 is needed');
+  });
+
   test('a database without the migrations is not ready', async () => {
     await using empty = await createTestEnv();
     const child = start({ ...settings(), SVC_DATABASE_URL: empty.databaseUrl });

@@ -16,16 +16,14 @@ export function timescaleFault(version: string | null | undefined): string | und
   return isSupported ? undefined : `TimescaleDB ${version} is not supported; ${SUPPORTED_TIMESCALE} is needed`;
 }
 
-/**
- * The version of the database, or of what `create extension` would install there.
- * @throws TidemarkError DATABASE_UNSUPPORTED naming the version found and those that are supported.
- */
+/** One row and column: the version of the database, or of what `create extension` would install there; null: neither. */
+export const TIMESCALE_VERSION = `select coalesce(
+    (select extversion from pg_extension where extname = 'timescaledb'),
+    (select default_version from pg_available_extensions where name = 'timescaledb')) as version`;
+
+/** @throws TidemarkError DATABASE_UNSUPPORTED naming the version found and those that are supported. */
 export async function requireTimescale(client: Pick<Client, 'query'>): Promise<void> {
-  const { rows } = await client.query<{ version: string | null }>(
-    `select coalesce(
-       (select extversion from pg_extension where extname = 'timescaledb'),
-       (select default_version from pg_available_extensions where name = 'timescaledb')) as version`,
-  );
+  const { rows } = await client.query<{ version: string | null }>(TIMESCALE_VERSION);
   const fault = timescaleFault(rows[0].version);
   if (fault) throw new TidemarkError('DATABASE_UNSUPPORTED', `The database cannot be used: ${fault}`);
 }
