@@ -24,9 +24,9 @@ const streams: Check = {
       }
       if (replicas !== settings.SVC_STREAM_REPLICAS) {
         const what = `has ${replicas} replicas, SVC_STREAM_REPLICAS says ${settings.SVC_STREAM_REPLICAS}`;
-        findings.push(
-          warning(key, what, 'correct the setting; the next projector or backfill brings the stream to it'),
-        );
+        const fix =
+          "correct the setting; the next migrate, up or backfill that has the operator's account brings the stream to it";
+        findings.push(warning(key, what, fix));
       }
       const offline = info.cluster?.replicas?.filter((peer) => peer.offline || !peer.current) ?? [];
       for (const peer of offline) {
