@@ -34,7 +34,7 @@ export const STACK = {
     kind: 'url',
     schemes: ['postgres:', 'postgresql:'],
     secret: true,
-    doc: 'The same database through the role of the workers that `export-worker` starts; unset: SVC_DATABASE_URL.',
+    doc: 'The same database through the role of the workers that `export-worker` starts; unset: SVC_DATABASE_URL, which must then be of a role that may run exports: `tidemark_ingest` may not.',
   },
   SVC_DATABASE_MONITOR_URL: {
     group: 'Stack',
