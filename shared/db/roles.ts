@@ -66,8 +66,8 @@ export const roleTables = (): readonly string[] => [...Object.keys(CATALOG), ...
 const DATA: Grants = { serve: 's', export: 's' };
 
 /**
- * Makes the roles, hands them the database, and gives them these passwords. For a superuser, or whoever may make roles
- * and owns the database; repeated it changes nothing but passwords.
+ * Makes the roles, hands them the database, and gives them these passwords. For a superuser: nobody else may grant
+ * rights on TimescaleDB's own schema, hand over the database or change roles that others made. Repeated it changes nothing but passwords.
  */
 export async function provisionRoles(admin: Queryable, passwords: Readonly<Partial<RolePasswords>>): Promise<void> {
   await requireTimescale(admin as Pick<Client, 'query'>);
