@@ -202,7 +202,14 @@ describe('a row that was deleted by hand was missing from a well-formed answer',
     const proved = world.rows.filter(({ partition }) => partition.state === 'proved');
     const { ms, partition } = proved[Math.floor(proved.length / 2)];
     const iso = (at: number) => new Date(at).toISOString();
-    for (const window of [{}, { time_range: [iso(ms - 7_200_000), iso(ms + 7_200_000)] }]) {
+    const windows = [
+      {},
+      { time_range: [iso(ms - 7_200_000), iso(ms + 7_200_000)] },
+      { n_rows: 50 },
+      { n_rows: 10_000 },
+      { n_random: 10_000 },
+    ];
+    for (const window of windows) {
       const body = { sources: [world.dataset.key], ...window };
       expect((await history.serving.query(body)).status).toBe(200);
       const { rowCount } = await execute(
@@ -212,13 +219,46 @@ describe('a row that was deleted by hand was missing from a well-formed answer',
       );
       expect(rowCount).toBeGreaterThan(0);
       const answer = await history.serving.query(body);
-      expect([answer.status, answer.json.code]).toEqual([503, 'QUERY_RUNTIME_ERROR']);
+      expect([window, answer.status, answer.json.code]).toEqual([window, 503, 'QUERY_RUNTIME_ERROR']);
       expect((await requests()).map((row) => row.partition_key)).toContain(partition.key);
       await execute(
         history.env.databaseUrl,
         `insert into bitcoin_block_headers select * from kept_headers; truncate kept_headers, recount_requests`,
       );
     }
+  });
+
+  test('a row added between heights that the window holds whole is refused as well', async () => {
+    const world = chainWorlds(3).find(({ dataset }) => dataset.key === 'bitcoin_block_headers')!;
+    const proved = world.partitions.filter(({ state }) => state === 'proved');
+    const timesOf = (of: (typeof proved)[number]) =>
+      world.rows.filter(({ partition }) => partition === of).map(({ ms }) => ms);
+    // A window inside the history of which no partition straddles a border.
+    const spans = proved.map((of) => [Math.min(...timesOf(of)), Math.max(...timesOf(of)) + 1] as const);
+    const isApart = (from: number, to: number) =>
+      spans.some(([, t]) => t <= from) &&
+      spans.some(([f]) => f >= to) &&
+      spans.every(([f, t]) => t <= from || f >= to || (f >= from && t <= to));
+    const apart = spans
+      .flatMap(([from]) => spans.map(([, to]) => [from, to] as const))
+      .find(([from, to]) => from < to && isApart(from, to))!;
+    const body = {
+      sources: [world.dataset.key],
+      time_range: apart.map((at) => new Date(at).toISOString()) as [string, string],
+    };
+    expect((await history.serving.query(body)).status).toBe(200);
+    await execute(
+      history.env.databaseUrl,
+      `insert into kept_headers select * from bitcoin_block_headers where "timestamp" = ${apart[0]} limit 1;
+       update kept_headers set block_hash = 'added', "timestamp" = "timestamp" + 1;
+       insert into bitcoin_block_headers select * from kept_headers`,
+    );
+    const answer = await history.serving.query(body);
+    expect([answer.status, answer.json.code]).toEqual([503, 'QUERY_RUNTIME_ERROR']);
+    await execute(
+      history.env.databaseUrl,
+      `delete from bitcoin_block_headers where block_hash = 'added'; truncate kept_headers, recount_requests`,
+    );
   });
 
   test('an answer whose first bytes have left is broken off', async () => {

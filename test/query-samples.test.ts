@@ -258,3 +258,40 @@ test.each([
     run.mockRestore();
   }
 });
+
+test('a filter that one row passes had the history scanned two and three times', async () => {
+  // Days so far apart that each is read by a statement of its own.
+  const days = Array.from({ length: 30 }, (_, index) => {
+    const day = new Date(Date.parse('2024-08-01') + index * 40 * DAY).toISOString().slice(0, 10);
+    return randomDay(day, 10, 1_000_000 + index * 100, 50 + index);
+  });
+  const [first, ...others] = days[12].trades;
+  await loadDays(env.databaseUrl, days.with(12, { ...days[12], trades: [{ ...first, price: 1 }, ...others] }));
+  const sources = ['exchange_a_spot_trades'];
+  const least = (field: string) => [{ field, op: 'lt', value: 2 }];
+  const klines = (body: object) =>
+    serving.send({
+      path: '/v1/historical/exchange_a/spot/klines',
+      body: JSON.stringify({ kline_size: '1d', filters: least('low'), ...body }),
+    });
+  const run = vi.spyOn(Wire.prototype, 'run');
+  try {
+    for (const [what, ask] of Object.entries({
+      'native n_rows': () => serving.query({ sources, n_rows: 5, filters: least('price') }),
+      'aligned n_rows': () => serving.query({ sources, mode: 'aligned_1s', n_rows: 5, filters: least('low_price') }),
+      'native n_random 1': () => serving.query({ sources, n_random: 1, filters: least('price') }),
+      'native n_random 500': () => serving.query({ sources, n_random: 500, filters: least('price') }),
+      'aligned n_random 1': () =>
+        serving.query({ sources, mode: 'aligned_1s', n_random: 1, filters: least('low_price') }),
+      'newest klines': () => klines({ n_latest_rows: 5 }),
+      'random klines': () => klines({ n_random_rows: 5 }),
+    })) {
+      run.mockClear();
+      const { status, json, text } = await ask();
+      expect([what, status, json.rows?.length], text).toEqual([what, 200, 1]);
+      expect(run.mock.calls.length, `statements for ${what}`).toBeLessThan(days.length + 25);
+    }
+  } finally {
+    run.mockRestore();
+  }
+});

@@ -3,6 +3,7 @@
  * it has to find; a difference means that stored rows were lost or added since the proof.
  */
 import type { Range } from '../../shared/db/ranges.ts';
+import { scopeJoinSql } from '../../shared/proof/scope.ts';
 import { DAY_MS } from '../../shared/time/days.ts';
 import { int2, int8, Params } from '../db/params.ts';
 import type { LiveContext, PlanContext } from './context.ts';
@@ -124,27 +125,66 @@ export async function countOfFileDays(context: LiveContext, parts: readonly Part
   };
 }
 
+/** Rows that are no file day's, read natively: they say themselves which partition they are of. */
+const isCountedByPartition = (context: LiveContext) =>
+  context.request.mode === 'native' && !context.relation.isOneLine && isUnfiltered(context) && context.parts.length > 0;
+
 /**
  * How many native rows a window must hold where rows say themselves which partition they are of: heights, snapshots, captures
- * and vintages overlap in time. Where the window cuts a run, partitions at its edges may add rows that are not counted.
+ * and vintages overlap in time. Where a partition straddles a border of the window, it may add rows that are not counted.
  */
 export async function countOf(context: LiveContext): Promise<RowCount | undefined> {
-  const { session, request, coverage, relation } = context;
-  const { extent } = coverage;
-  const isCounted = request.mode === 'native' && !relation.isOneLine && isUnfiltered(context);
-  if (!isCounted || !extent || context.parts.length === 0) return undefined;
+  const { session, request, coverage } = context;
+  if (!isCountedByPartition(context) || !coverage.extent) return undefined;
   const window = boundsOf(coverage, request.window);
-  const isWhole = coverage.sources.every(({ runs }) =>
-    runs.every(({ from, rowsTo }) => rowsTo <= window.from || from >= window.to || isWithin(from, rowsTo, window)),
-  );
   const params = new Params();
-  const [id, from, to] = [int2(request.dataset.number), int8(window.from), int8(window.to)];
-  const [[rows]] = await session.rows(
-    `select coalesce(sum(rows), 0)::int8 from partitions where dataset_id = ${params.add(id)} and state = 'proved'
-       and from_ms >= ${params.add(from)} and to_ms <= ${params.add(to)}`,
+  const [from, to] = [params.add(int8(window.from)), params.add(int8(window.to))];
+  const isInside = `from_ms >= ${from} and to_ms <= ${to}`;
+  const [[rows, straddling]] = await session.rows(
+    `select coalesce(sum(rows) filter (where ${isInside}), 0)::int8, count(*) filter (where not (${isInside}))
+     from partitions where dataset_id = ${params.add(int2(request.dataset.number))} and state = 'proved' and rows > 0
+       and from_ms < ${to} and to_ms > ${from}`,
     params,
   );
-  return { rows: Number(rows), isMinimum: !isWhole, window: { from: window.from, to: window.to } };
+  return { rows: Number(rows), isMinimum: straddling !== '0', window: { from: window.from, to: window.to } };
+}
+
+/** Rows of partitions that the oldest of the newest rows may be amid: more are not counted for one read. */
+const MAX_STRADDLING_ROWS = 10_000;
+
+/**
+ * How many rows there must be from a row on, the oldest of the newest `n`. A row that is lost after it is made up for by one
+ * before it, so the read itself always finds `n`. Partitions that begin before that row and end after it are counted as far
+ * as they lie before it, unless they are long: then the rows of those that begin later are a lower bound.
+ */
+export async function countOfNewest(
+  context: LiveContext,
+  start: { readonly key: readonly string[]; readonly ms: number },
+): Promise<RowCount | undefined> {
+  const { session, request, relation, coverage } = context;
+  if (!isCountedByPartition(context) || !coverage.extent) return undefined;
+  const { dataset } = request;
+  const window = { from: start.ms, to: coverage.extent.to };
+  const params = new Params();
+  const [id, at] = [params.add(int2(dataset.number)), params.add(int8(start.ms))];
+  const of = `from partitions p where p.dataset_id = ${id} and p.state = 'proved' and p.to_ms > ${at}`;
+  const [[later, straddling, fromMs]] = await session.rows(
+    `select coalesce(sum(rows) filter (where from_ms > ${at}), 0)::int8,
+       coalesce(sum(rows) filter (where from_ms <= ${at}), 0)::int8, min(from_ms) filter (where from_ms <= ${at}) ${of}`,
+    params,
+  );
+  // The row itself is of none of those that begin later.
+  if (Number(straddling) > MAX_STRADDLING_ROWS) return { rows: Number(later) + 1, isMinimum: true, window };
+  if (fromMs === null) return { rows: Number(later), window };
+  const cut = new Params();
+  const [number, last] = [cut.add(int2(dataset.number)), cut.add(int8(start.ms))];
+  const [[before]] = await session.rows(
+    `select count(*) from partitions p join "${dataset.native.table}" t on ${scopeJoinSql(dataset)}
+     where p.dataset_id = ${number} and p.state = 'proved' and p.from_ms <= ${last} and p.to_ms > ${last}
+       and ${relation.within(Number(fromMs), start.ms + 1)} and not (${relation.fromKey(start.key, cut)})`,
+    cut,
+  );
+  return { rows: Number(later) + Number(straddling) - Number(before), window };
 }
 
 const isWithin = (from: number, to: number, window: Range) => from >= window.from && to <= window.to;

@@ -2,13 +2,13 @@
 import { Params } from '../db/params.ts';
 import type { Statement } from '../db/wire-messages.ts';
 import type { CountedStatement, LiveContext, Plan, PlanContext } from './context.ts';
-import { countedSlices } from './counted.ts';
+import { countedSlices, countOf, countOfNewest } from './counted.ts';
 import { type Part, within } from './coverage.ts';
 import { withEdges } from './edges.ts';
 import { gapsSince } from './gaps.ts';
 import type { Rows } from './rows.ts';
 import type { Session } from './session.ts';
-import { slicesBackward } from './slices.ts';
+import { type Slice, slicesBackward } from './slices.ts';
 
 /** As many rows are taken from the end and sorted by the database; more are read forward from where they start. */
 const SORTED_ROWS = 10_000;
@@ -18,17 +18,15 @@ export async function planLatest(context: LiveContext, wanted: number): Promise<
   if (newest) return newest;
   const { parts, searched, coverage, session, relation } = context;
   const slices = withEdges(context, slicesBackward(searched, relation.chunkMs));
-  const found = await findStart(session, relation, slices, wanted);
-  // Without a filter there must be rows: they are read, and missed.
-  if (found === 'none' && context.request.filters.length > 0) {
-    return { gaps: gapsSince(coverage, Number.NEGATIVE_INFINITY), parts, statements: [] };
-  }
-  const start = found === 'none' ? undefined : found;
+  const { start, held } = await findStart(session, relation, slices, wanted);
+  // Without a filter there must be rows elsewhere, too: they are read, and missed.
+  const places = context.request.filters.length > 0 ? placesOf(held) : searched;
   const sinceStart = { from: start?.ms ?? Number.NEGATIVE_INFINITY, to: Number.POSITIVE_INFINITY };
   return {
     gaps: gapsSince(coverage, sinceStart.from),
     parts: within(parts, sinceStart),
-    statements: forward(context, within(searched, sinceStart), start?.key),
+    statements: forward(context, within(places, sinceStart), start?.key),
+    count: start ? await countOfNewest(context, start) : await countOf(context),
   };
 }
 
@@ -58,17 +56,29 @@ function startByTail({ request, snapshot }: PlanContext, newest: Part, wanted: n
   return last && last.fromMs >= newest.from && last.rows >= wanted ? last.fromMs : undefined;
 }
 
+/** Where the slices lie, ascending; those that follow each other in one part are one. `slices`: the newest first. */
+function placesOf(slices: readonly Slice[]): Part[] {
+  const places: Part[] = [];
+  for (const { from, to, part } of slices.toReversed()) {
+    const last = places.at(-1);
+    if (last?.to === from && last.until === part.until) places[places.length - 1] = { ...last, to };
+    else places.push({ ...part, from, to });
+  }
+  return places;
+}
+
 /**
- * The n-th row from the end: its key and time. Undefined when there are not as many, `none` when there is no row at all:
- * then there is nothing to be read again. `slices`: the newest first.
+ * The n-th row from the end: its key and time, undefined when there are not as many; and the slices that hold rows, the
+ * newest first: those without need not be read again. `slices`: the newest first.
  */
 export async function findStart<S>(
   session: Session,
   rows: Rows<S>,
   slices: Iterable<S> | AsyncIterable<S>,
   wanted: number,
-): Promise<{ readonly key: readonly string[]; readonly ms: number } | 'none' | undefined> {
+): Promise<{ readonly start?: { readonly key: readonly string[]; readonly ms: number }; readonly held: readonly S[] }> {
   let missing = wanted;
+  const held: S[] = [];
   for await (const slice of slices) {
     const params = new Params();
     const newestFirst = rows.order(' desc');
@@ -78,10 +88,11 @@ export async function findStart<S>(
     const last = rows.key.length + 1;
     const [row] = await session.rows(`select * from (${numbered}) n order by c${last} desc limit 1`, params);
     if (!row) continue;
+    held.push(slice);
     missing -= Number(row[last]);
-    if (missing === 0) return { key: row.slice(0, -2) as string[], ms: Number(row[last - 1]) };
+    if (missing === 0) return { start: { key: row.slice(0, -2) as string[], ms: Number(row[last - 1]) }, held };
   }
-  return missing === wanted ? 'none' : undefined;
+  return { held };
 }
 
 async function* forward(

@@ -16,16 +16,23 @@ export interface Sampled<S> {
   readonly seed: number;
 }
 
-/** Undefined when there are no more rows than wanted: all of them are the sample. None at all are not looked for again. */
+/** The sample; `all`: there are no more rows than wanted, and these slices hold them. Only slices with rows are read again. */
 export async function sampleByHash<S>(
   of: Sampled<S>,
   wanted: number,
-): Promise<Iterable<Statement> | AsyncIterable<Statement> | undefined> {
+): Promise<{ readonly sample: Iterable<Statement> } | { readonly all: readonly S[] }> {
   const counts = new Map<number, number>();
-  for await (const rows of bySlice(of, (hash) => `select (${hash}) >> 48 as class, count(*)`, 'group by 1')) {
+  /** Slices that hold rows, and the lowest class of these. */
+  const held: { readonly slice: S; readonly least: number }[] = [];
+  for await (const slice of of.slices()) {
+    const rows = await lookInto(of, slice, (hash) => `select (${hash}) >> 48 as class, count(*)`, 'group by 1');
     for (const [key, count] of rows) counts.set(Number(key), (counts.get(Number(key)) ?? 0) + Number(count));
+    if (rows.length > 0)
+      held.push({
+        slice,
+        least: rows.reduce((least, [key]) => Math.min(least, Number(key)), Number.POSITIVE_INFINITY),
+      });
   }
-  if (counts.size === 0) return [];
   let before = 0;
   let found: number | undefined;
   for (const [key, count] of [...counts].sort(([a], [b]) => a - b)) {
@@ -35,33 +42,42 @@ export async function sampleByHash<S>(
     }
     before += count;
   }
-  if (found === undefined) return undefined;
+  if (found === undefined) return { all: held.map(({ slice }) => slice) };
   const inClass: bigint[] = [];
   const ofClass = (hash: string) => `(${hash}) >> 48 = ${found}`;
-  for await (const rows of bySlice(of, (hash) => `select ${hash}`, '', ofClass)) {
-    for (const [hash] of rows) inClass.push(BigInt(hash!));
+  const sampled = held.filter(({ least }) => least <= found);
+  for (const { slice } of sampled) {
+    const hashes = await lookInto(of, slice, (hash) => `select ${hash}`, '', ofClass);
+    for (const [hash] of hashes) inClass.push(BigInt(hash!));
   }
   inClass.sort((a, b) => (a < b ? -1 : a > b ? 1 : 0));
-  return smallest(of, inClass[wanted - before - 1]);
+  const slices = sampled.map(({ slice }) => slice);
+  return { sample: smallest(of, slices, inClass[wanted - before - 1]) };
 }
 
-/** The same small result of every slice. */
-async function* bySlice<S>(
-  { session, rows, slices, seed }: Sampled<S>,
+/** All rows of the slices. */
+export function* selectEach<S>(rows: Rows<S>, slices: readonly S[]): Generator<Statement> {
+  for (const slice of slices) {
+    const params = new Params();
+    yield { text: rows.select(slice, params), params: params.list };
+  }
+}
+
+/** A small result of one slice. */
+async function lookInto<S>(
+  { session, rows, seed }: Sampled<S>,
+  slice: S,
   select: (hash: string) => string,
   rest: string,
   where?: (hash: string) => string,
 ) {
-  for await (const slice of slices()) {
-    const params = new Params();
-    const hash = rows.hash(params.add(int8(seed)));
-    const text = `${select(hash)} ${rows.from(slice, params, { where: where?.(hash) })} ${rest}`;
-    yield await session.rows(text, params);
-  }
+  const params = new Params();
+  const hash = rows.hash(params.add(int8(seed)));
+  return await session.rows(`${select(hash)} ${rows.from(slice, params, { where: where?.(hash) })} ${rest}`, params);
 }
 
-async function* smallest<S>({ rows, slices, seed }: Sampled<S>, threshold: bigint): AsyncGenerator<Statement> {
-  for await (const slice of slices()) {
+function* smallest<S>({ rows, seed }: Sampled<S>, slices: readonly S[], threshold: bigint): Generator<Statement> {
+  for (const slice of slices) {
     const params = new Params();
     const where = `${rows.hash(params.add(int8(seed)))} <= ${params.add(int8(threshold))}`;
     yield { text: rows.select(slice, params, where), params: params.list };

@@ -27,13 +27,13 @@ export async function planKlines(live: LiveContext, sizeMs: number): Promise<Pla
 }
 
 async function planLatest(context: KlineContext, wanted: number): Promise<Plan> {
-  const { parts, searched, klines, grid, session, coverage } = context;
-  const start = await findStart(session, klines, klineSlicesBackward(searched, grid, wanted), wanted);
-  if (start === 'none') return { gaps: gapsSince(coverage, Number.NEGATIVE_INFINITY), parts, statements: [] };
+  const { parts, searched, klines, grid, session, coverage, request } = context;
+  const { start, held } = await findStart(session, klines, klineSlicesBackward(searched, grid, wanted), wanted);
+  const places = request.filters.length > 0 ? held.toReversed().flatMap((slice) => slice.parts) : searched;
   const sinceStart = { from: start?.ms ?? Number.NEGATIVE_INFINITY, to: Number.POSITIVE_INFINITY };
   return {
     gaps: gapsSince(coverage, sinceStart.from),
     parts: within(parts, sinceStart),
-    statements: klinesInOrder(context, within(searched, sinceStart)),
+    statements: klinesInOrder(context, within(places, sinceStart)),
   };
 }

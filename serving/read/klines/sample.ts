@@ -7,7 +7,7 @@ import type { Statement } from '../../db/wire-messages.ts';
 import type { Plan } from '../context.ts';
 import type { Part } from '../coverage.ts';
 import { Prng } from '../prng.ts';
-import { sampleByHash } from '../sample-by-hash.ts';
+import { sampleByHash, selectEach } from '../sample-by-hash.ts';
 import { type KlineContext, klinesInOrder } from './context.ts';
 import { bucketSlice, ceilTo, floorTo, type KlineSlice, klineSlices } from './slices.ts';
 
@@ -19,14 +19,16 @@ const BATCH = 64;
 const ROWS_A_TRY = 1000;
 
 export async function sampleKlines(context: KlineContext, wanted: number, seed: number): Promise<Plan['statements']> {
-  const { session, searched, klines, grid } = context;
+  const { session, searched, klines, grid, request } = context;
   const buckets = new Buckets(searched, grid.sizeMs);
   if (wanted >= buckets.count) return klinesInOrder(context, searched);
   const tries = Math.min(MAX_TRIES, Math.max(BATCH, Math.floor((await countRows(context)) / ROWS_A_TRY)));
   const kept = wanted > tries ? undefined : await tryBuckets(context, buckets, { wanted, tries }, new Prng(seed));
   if (kept) return byBatch(context, kept);
   const slices = () => klineSlices(searched, grid);
-  return (await sampleByHash({ session, rows: klines, slices, seed }, wanted)) ?? klinesInOrder(context, searched);
+  const found = await sampleByHash({ session, rows: klines, slices, seed }, wanted);
+  if ('sample' in found) return found.sample;
+  return request.filters.length === 0 ? klinesInOrder(context, searched) : selectEach(klines, found.all);
 }
 
 /** Proved rows that klines are made of. */
