@@ -2,7 +2,13 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import type { Part } from '../serving/read/coverage.ts';
-import { bucketSlice, type KlineSlice, klineSlices, klineSlicesBackward } from '../serving/read/klines/slices.ts';
+import {
+  bucketSlice,
+  countedKlineSlices,
+  type KlineSlice,
+  klineSlices,
+  klineSlicesBackward,
+} from '../serving/read/klines/slices.ts';
 import { MAX_CHUNKS } from '../serving/read/slices.ts';
 
 const CHUNK_MS = 1000;
@@ -75,4 +81,50 @@ describe('slices for klines', () => {
       { from: 12, to: 18 },
     ]);
   });
+});
+
+test('whole file days are read apart from what the window cuts of others, unless a bucket is of both', () => {
+  const day = 1000;
+  const days = [1, 2, 5].map((n) => ({ key: String(n), from: n * day, to: (n + 1) * day, rows: 10 ** n }));
+  const shown = (sizeMs: number, all: readonly Part[]) =>
+    [...countedKlineSlices(all, days, { sizeMs, chunkMs: CHUNK_MS })].map(({ from, to, parts: of, count }) => [
+      of.length === 1 ? [from, to] : of.map((one) => [one.from, one.to]),
+      count && [count.rows, count.isMinimum],
+    ]);
+  const window = [part(500, 3200), part(5000, 5900)];
+  expect(shown(500, window)).toEqual([
+    [[500, 1000], undefined],
+    [
+      [1000, 3000],
+      [110, false],
+    ],
+    [
+      [
+        [3000, 3200],
+        [5000, 5900],
+      ],
+      undefined,
+    ],
+  ]);
+  expect(shown(3000, [part(500, 3200)])).toEqual([
+    [
+      [500, 3000],
+      [110, true],
+    ],
+    [[3000, 3200], undefined],
+  ]);
+});
+
+test('cutting for counts leaves every bucket whole', () => {
+  fc.assert(
+    fc.property(parts, sizes, fc.integer({ min: 500, max: 20_000 }), (all, sizeMs, day) => {
+      const days = all.flatMap(({ from, to }) =>
+        Array.from({ length: Math.max(0, Math.floor(to / day) - Math.ceil(from / day)) }, (_, n) => {
+          const at = (Math.ceil(from / day) + n) * day;
+          return { key: String(at), from: at, to: at + day, rows: 1 };
+        }),
+      );
+      checkSlices([...countedKlineSlices(all, days, { sizeMs, chunkMs: CHUNK_MS })], all, sizeMs);
+    }),
+  );
 });

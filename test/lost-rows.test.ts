@@ -261,6 +261,28 @@ describe('a row that was deleted by hand was missing from a well-formed answer',
     );
   });
 
+  test.each<[string, Record<string, unknown>]>([
+    ['a day', { start_date: '2024-03-02', end_date: '2024-03-02' }],
+    ['the whole history', {}],
+    ['the newest klines', { n_latest_rows: 5 }],
+  ])('klines of %s were made of the rows that were left', async (_, window) => {
+    for (const mode of ['native', 'aligned_1s'] as const) {
+      for (const fields of [undefined, ['datetime', 'close']]) {
+        const body = JSON.stringify({ mode, kline_size: '1d', ...window, ...(fields && { fields }) });
+        const klines = () => history.serving.send({ path: '/v1/historical/exchange_a/spot/klines', body });
+        const before = await klines();
+        expect(before.status, before.text).toBe(200);
+        await lose();
+        const answer = await klines();
+        expect([mode, answer.status, answer.json.code]).toEqual([mode, 503, 'HISTORICAL_RUNTIME_ERROR']);
+        expect((await requests()).map((row) => row.partition_key)).toContain('2024-03-02');
+        await restore();
+        await execute(history.env.databaseUrl, 'delete from recount_requests');
+        expect((await klines()).text).toBe(before.text);
+      }
+    }
+  });
+
   test('an answer whose first bytes have left is broken off', async () => {
     await loadBulk(history.env.databaseUrl, { fromDay: '2024-03-07', days: 1, rowsPerDay: 40_000, firstId: 5000 });
     await execute(

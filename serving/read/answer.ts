@@ -55,6 +55,7 @@ export class Answer {
   readonly #guard: Guard;
   #writer: RowWriter | undefined;
   #lookahead: Lookahead | undefined;
+  #tally: Tally | undefined;
   #plan: Plan | undefined;
   #flow: WireFlow | undefined;
   #warnings: readonly Warning[] = [];
@@ -70,7 +71,7 @@ export class Answer {
   start(context: PlanContext, plan: Plan, wire: Wire, quality: readonly Warning[] = []): RowSink {
     const { relation, snapshot } = context;
     const { warnings, freshness } = this.#judge(context, plan, quality);
-    const hiddenFirst = relation.validity === 'lookahead';
+    const hiddenFirst = relation.hidden !== undefined;
     this.#plan = plan;
     this.#flow = new WireFlow(wire);
     this.#writer = this.#call.open(
@@ -78,7 +79,11 @@ export class Answer {
       this.#flow,
     );
     this.#guard.watch(this.#writer);
-    if (!hiddenFirst) return this.#writer;
+    if (relation.hidden === undefined) return this.#writer;
+    if (relation.hidden === 'rows') {
+      this.#tally = new Tally(this.#writer);
+      return this.#tally;
+    }
     this.#lookahead = new Lookahead(this.#writer, plan.parts, context.endMs);
     return this.#lookahead;
   }
@@ -86,6 +91,11 @@ export class Answer {
   /** Written so far. */
   get rows(): number {
     return this.#writer?.rows ?? 0;
+  }
+
+  /** Stored rows found so far: those written, or those that the klines written are made of. */
+  get found(): number {
+    return this.#tally?.found ?? this.rows;
   }
 
   /** @throws LostRows where so many rows are not what was proved. */
@@ -99,7 +109,7 @@ export class Answer {
     this.#flow?.end();
     const { rows } = this;
     const { expectedRows, count, parts = [] } = this.#plan ?? {};
-    this.check(count, rows);
+    this.check(count, this.found);
     if (expectedRows !== undefined) {
       const [from = 0, to = 0] = [parts[0]?.from, parts.at(-1)?.to];
       this.check({ rows: expectedRows, window: { from, to } }, rows);
@@ -117,6 +127,22 @@ export class Answer {
     this.#whyNone = whyNoRows(context, plan);
     if (plan.parts.length === 0) throw new ReadFault('no_rows', this.#whyNone, { warnings });
     return { warnings, freshness };
+  }
+}
+
+/** Adds up of how many rows the klines are made. */
+class Tally implements RowSink {
+  readonly #writer: RowWriter;
+  found = 0;
+
+  constructor(writer: RowWriter) {
+    this.#writer = writer;
+  }
+
+  /** The first cell is the number, an int8; the writer skips it. */
+  row(view: DataView, bytes: Buffer, at: number, length: number): void {
+    this.found += Number(view.getBigInt64(at + 4));
+    this.#writer.row(view, bytes, at, length);
   }
 }
 

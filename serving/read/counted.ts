@@ -38,8 +38,7 @@ export function checkCount(dataset: string, count: RowCount | undefined, found: 
   throw new LostRows(`${dataset}: ${found} rows were found where ${least}${count.rows} are counted as proved`, count);
 }
 
-const isUnfiltered = ({ request }: PlanContext) =>
-  request.filters.length === 0 && request.klineMs === undefined && request.asOfMs === undefined;
+const isUnfiltered = ({ request }: PlanContext) => request.filters.length === 0 && request.asOfMs === undefined;
 
 /** The slices of the parts, cut so that those which hold whole file days know how many rows they must have. */
 export async function countedSlices(context: LiveContext, parts: readonly Part[]): Promise<Iterable<Slice>> {
@@ -49,7 +48,7 @@ export async function countedSlices(context: LiveContext, parts: readonly Part[]
 }
 
 /** The proved file days that lie within the parts, ascending. Those of other kinds are counted by `countOf`. */
-async function wholeFileDays(context: LiveContext, parts: readonly Part[]): Promise<CountedPartition[]> {
+export async function wholeFileDays(context: LiveContext, parts: readonly Part[]): Promise<CountedPartition[]> {
   const { session, request, coverage } = context;
   const long = parts.filter((part) => part.to - part.from >= DAY_MS);
   if (coverage.kind !== 'file_day' || !isUnfiltered(context) || long.length === 0) return [];
@@ -113,15 +112,19 @@ function groupFrom(
 
 /** How many rows the file days must yield together that lie within the parts. */
 export async function countOfFileDays(context: LiveContext, parts: readonly Part[]): Promise<RowCount | undefined> {
-  const partitions = (await wholeFileDays(context, parts)).filter((partition) =>
-    parts.some((part) => isWithin(partition.from, partition.to, part)),
-  );
+  return countWithin(await wholeFileDays(context, parts), parts);
+}
+
+/** How many rows those of the partitions yield together that lie within the parts. */
+export function countWithin(all: readonly CountedPartition[], parts: readonly Range[]): RowCount | undefined {
+  const partitions = all.filter(({ from, to }) => parts.some((part) => isWithin(from, to, part)));
   if (partitions.length === 0) return undefined;
   const length = (ranges: readonly Range[]) => ranges.reduce((sum, { from, to }) => sum + to - from, 0);
   return {
     rows: partitions.reduce((sum, { rows }) => sum + rows, 0),
     isMinimum: length(partitions) < length(parts),
     window: { from: partitions[0].from, to: partitions[partitions.length - 1].to },
+    ...(partitions.length === 1 && { partitions: [partitions[0].key] }),
   };
 }
 

@@ -58,9 +58,9 @@ export class Reader {
       const answer = new Answer(call, this.#options, guard);
       const sink = answer.start(context, plan, wire, quality);
       for await (const statement of plan.statements) {
-        const before = answer.rows;
+        const before = answer.found;
         await session.stream(statement, context.relation.oids, sink);
-        answer.check(statement.count, answer.rows - before);
+        answer.check(statement.count, answer.found - before);
       }
       const rows = answer.finish();
       this.#snapshots.end(wire, call.token);

@@ -51,6 +51,8 @@ export interface RelationFacts {
 export class Relation {
   readonly chunkMs: number;
   readonly validity: ValidityRule;
+  /** What the first cell of the rows is where it is not shown: their time, or of how many rows a kline is made. */
+  readonly hidden: 'time' | 'rows' | undefined;
   /** Rows follow each other in proved time: native file days, and aligned datasets that are one series. */
   readonly isOneLine: boolean;
   /** A window holds the rows that are valid in it. */
@@ -67,7 +69,7 @@ export class Relation {
   readonly #order: readonly OrderTerm[];
 
   constructor(request: ReadRequest, facts: RelationFacts) {
-    const { dataset, mode, fields, filters, window, asOfMs } = request;
+    const { dataset, mode, fields, filters, window, asOfMs, klineMs } = request;
     const native = mode === 'native';
     this.#request = request;
     this.#facts = facts;
@@ -92,7 +94,10 @@ export class Relation {
       field,
       cell: lookahead && field.sql === VALID_TO ? CELL.validTo : cellOf(field),
     }));
-    this.oids = [...(lookahead ? [OID.timestamptz] : []), ...this.#cellFields().map((field) => OID[field.pg])];
+    const isCounted = klineMs !== undefined && filters.length === 0 && dataset.partition.kind === 'file_day';
+    this.hidden = lookahead ? 'time' : isCounted ? 'rows' : undefined;
+    const hidden = { time: [OID.timestamptz], rows: [OID.int8], none: [] }[this.hidden ?? 'none'];
+    this.oids = [...hidden, ...this.#cellFields().map((field) => OID[field.pg])];
   }
 
   /** The time column as the registry writes it: filters on it narrow the slices. */

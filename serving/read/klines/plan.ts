@@ -19,11 +19,11 @@ export async function planKlines(live: LiveContext, sizeMs: number): Promise<Pla
   const { window } = request;
   if (window.kind === 'latest') return await planLatest(context, window.rows);
   const gaps = gapsWithin(coverage, boundsOf(coverage, window));
-  const statements =
+  const klinesOfWindow =
     window.kind === 'random'
       ? await sampleKlines(context, window.rows, window.seed)
-      : klinesInOrder(context, context.searched);
-  return { gaps, parts, statements };
+      : await klinesInOrder(context, context.searched);
+  return { gaps, parts, ...klinesOfWindow };
 }
 
 async function planLatest(context: KlineContext, wanted: number): Promise<Plan> {
@@ -34,6 +34,6 @@ async function planLatest(context: KlineContext, wanted: number): Promise<Plan> 
   return {
     gaps: gapsSince(coverage, sinceStart.from),
     parts: within(parts, sinceStart),
-    statements: klinesInOrder(context, within(places, sinceStart)),
+    ...(await klinesInOrder(context, within(places, sinceStart))),
   };
 }

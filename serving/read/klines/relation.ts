@@ -13,6 +13,8 @@ import type { KlineSlice } from './slices.ts';
 
 /** From here on buckets may hold some hundred thousand trades. */
 const LARGE_MS = 3_600_000;
+/** Of how many rows a kline is made. */
+const KLINE_ROWS = 'kline_rows';
 /** No id has more than 15 digits; below the sign bit that leaves the number of a day among 8,192. */
 const ID_BITS = 50;
 
@@ -22,12 +24,15 @@ export class KlineRelation implements Rows<KlineSlice> {
   /** The rows that klines are made of. */
   readonly #rows: Relation;
   readonly #time: Field;
+  /** Each kline comes with how many rows it is made of, before its columns. */
+  readonly #isCounted: boolean;
 
   constructor(context: PlanContext, sizeMs: number) {
     const { request } = context;
     const { order, fields } = shapeOf(request.dataset, request.mode);
     this.#request = request;
     this.#sizeMs = sizeMs;
+    this.#isCounted = context.relation.hidden === 'rows';
     this.#rows = new Relation({ ...request, fields: [], filters: [] }, context);
     this.#time = fields.find((field) => field.name === order[0])!;
   }
@@ -60,7 +65,8 @@ export class KlineRelation implements Rows<KlineSlice> {
 
   /** Klines of several slices, in order; no bucket may be of two of them. */
   selectAll(slices: readonly KlineSlice[], params: Params, where?: string): string {
-    const outputs = this.#request.fields.map((field) => field.sql).join(', ');
+    const hidden = this.#isCounted ? [`t.${KLINE_ROWS}`] : [];
+    const outputs = [...hidden, ...this.#request.fields.map((field) => field.sql)].join(', ');
     const names = [...this.#request.fields, ...this.#filtered].map((field) => field.name);
     return `select ${outputs} ${this.#from(slices, params, names, where)} order by ${this.order()}`;
   }
@@ -96,10 +102,13 @@ export class KlineRelation implements Rows<KlineSlice> {
   #klines(slice: KlineSlice, params: Params, names: ReadonlySet<string>): string {
     const formulas = Object.entries(this.#formulas(slice, params)).filter(([name]) => names.has(name));
     const aggregates = Object.entries(Object.assign({}, ...formulas.map(([, formula]) => formula.aggregates)));
-    const columns = aggregates.map(([name, sql]) => `, ${sql} as ${name}`).join('');
-    const values = formulas.map(([name, { value }]) => `, ${value} as ${name}`).join('');
+    const columns = [...aggregates, ...(this.#isCounted ? [[KLINE_ROWS, 'count(*)']] : [])].map(
+      ([name, sql]) => `, ${sql} as ${name}`,
+    );
+    const values = formulas.map(([name, { value }]) => `, ${value} as ${name}`);
+    if (this.#isCounted) values.push(`, k.${KLINE_ROWS}`);
     // Ordered here, so that the buckets follow each other out of the index and none waits for another to be complete.
-    return `select k.${KLINE_DATETIME}${values} from (select ${this.#bucket} as ${KLINE_DATETIME}${columns}
+    return `select k.${KLINE_DATETIME}${values.join('')} from (select ${this.#bucket} as ${KLINE_DATETIME}${columns.join('')}
       ${this.#rowsOf(slice, params)} group by 1 order by 1) k`;
   }
 

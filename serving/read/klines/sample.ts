@@ -18,17 +18,22 @@ const BATCH = 64;
 /** A scan goes through as many rows in the time of one try: a short history is scanned rather than guessed at. */
 const ROWS_A_TRY = 1000;
 
-export async function sampleKlines(context: KlineContext, wanted: number, seed: number): Promise<Plan['statements']> {
+export async function sampleKlines(
+  context: KlineContext,
+  wanted: number,
+  seed: number,
+): Promise<Pick<Plan, 'statements' | 'count'>> {
   const { session, searched, klines, grid, request } = context;
   const buckets = new Buckets(searched, grid.sizeMs);
-  if (wanted >= buckets.count) return klinesInOrder(context, searched);
+  if (wanted >= buckets.count) return await klinesInOrder(context, searched);
   const tries = Math.min(MAX_TRIES, Math.max(BATCH, Math.floor((await countRows(context)) / ROWS_A_TRY)));
   const kept = wanted > tries ? undefined : await tryBuckets(context, buckets, { wanted, tries }, new Prng(seed));
-  if (kept) return byBatch(context, kept);
+  if (kept) return { statements: byBatch(context, kept) };
   const slices = () => klineSlices(searched, grid);
   const found = await sampleByHash({ session, rows: klines, slices, seed }, wanted);
-  if ('sample' in found) return found.sample;
-  return request.filters.length === 0 ? klinesInOrder(context, searched) : selectEach(klines, found.all);
+  if ('sample' in found) return { statements: found.sample };
+  if (request.filters.length === 0) return await klinesInOrder(context, searched);
+  return { statements: selectEach(klines, found.all) };
 }
 
 /** Proved rows that klines are made of. */

@@ -1,11 +1,14 @@
 /** Proved parts cut at bucket boundaries: a kline is made by one statement, also where it reaches over a gap. */
 import { clip, type Range } from '../../../shared/db/ranges.ts';
+import { type CountedPartition, countWithin, type RowCount } from '../counted.ts';
 import type { Part } from '../coverage.ts';
 import { MAX_CHUNKS } from '../slices.ts';
 
 export interface KlineSlice extends Range {
   /** Whole buckets, from the first row's to the last row's; what of them is proved and asked for. */
   readonly parts: readonly Part[];
+  /** The rows that its klines are made of, where whole file days lie in it. */
+  readonly count?: RowCount;
 }
 
 export interface Grid {
@@ -25,6 +28,54 @@ export function* klineSlices(parts: readonly Part[], grid: Grid): Generator<Klin
     const to = Math.max(from + sizeMs, floorTo(sizeMs, floorTo(chunkMs, from) + MAX_CHUNKS * chunkMs));
     yield sliceOf(parts, index, from, to);
     from = to;
+  }
+}
+
+/** The same, cut where whole file days begin and end, if a bucket does there: what is cut off them has no known count. */
+export function* countedKlineSlices(
+  parts: readonly Part[],
+  partitions: readonly CountedPartition[],
+  grid: Grid,
+): Generator<KlineSlice> {
+  for (const group of groupsOf(parts, partitions, grid.sizeMs)) {
+    for (const slice of klineSlices(group, grid)) yield { ...slice, count: countWithin(partitions, slice.parts) };
+  }
+}
+
+/** Parts that are whole file days, and others, as far as no bucket is of both. */
+function groupsOf(parts: readonly Part[], partitions: readonly CountedPartition[], sizeMs: number): Part[][] {
+  const groups: Part[][] = [];
+  let wasWhole: boolean | undefined;
+  for (const { isWhole, ...part } of stretchesOf(parts, partitions)) {
+    const group = groups.at(-1);
+    const last = group?.at(-1);
+    const isApart = last !== undefined && ceilTo(sizeMs, last.to) <= floorTo(sizeMs, part.from);
+    if (!group || !last || (isApart && isWhole !== wasWhole)) groups.push([part]);
+    else if (last.to === part.from && last.until === part.until) group[group.length - 1] = { ...last, to: part.to };
+    else group.push(part);
+    wasWhole = isWhole;
+  }
+  return groups;
+}
+
+/** The parts, cut where whole file days begin and end that do not follow each other. */
+function* stretchesOf(
+  parts: readonly Part[],
+  partitions: readonly CountedPartition[],
+): Generator<Part & { readonly isWhole: boolean }> {
+  let next = 0;
+  for (const part of parts) {
+    let at = part.from;
+    while (next < partitions.length && partitions[next].from < part.from) next++;
+    while (next < partitions.length && partitions[next].to <= part.to) {
+      const { from } = partitions[next];
+      let { to } = partitions[next++];
+      while (partitions[next]?.from === to && partitions[next].to <= part.to) to = partitions[next++].to;
+      if (at < from) yield { ...part, from: at, to: from, isWhole: false };
+      yield { ...part, from, to, isWhole: true };
+      at = to;
+    }
+    if (at < part.to) yield { ...part, from: at, isWhole: false };
   }
 }
 
