@@ -140,6 +140,7 @@ export const LIMITS: readonly Limit[] = [
   of('Draws of a sample under filters', '', 'serving/read/sample-drawn.ts', 'MAX_DRAWS'),
   of('Draws that show whether a filter passes enough rows to go on', '', 'serving/read/sample-drawn.ts', 'FIRST_DRAWS'),
   of('Draws for each row wanted, however short the history', '', 'serving/read/sample-drawn.ts', 'MIN_DRAWS_A_ROW'),
+  of('Rows that chance may have held back before draws are given up', '', 'serving/read/sample-drawn.ts', 'SLACK_ROWS'),
   of(
     'Rows before the oldest of the newest that are counted to hold these',
     '',

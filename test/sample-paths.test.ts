@@ -104,6 +104,9 @@ const iso = (ms: number) => new Date(ms).toISOString();
 const DAY_3 = Date.parse('2024-05-03');
 const DAY_3_EVENING = Date.parse('2024-05-03T20:00:00Z');
 const NOON_2 = Date.parse('2024-05-02T12:00:00Z');
+/** They leave more than one second in twenty with a row, which is what draws are kept up for. */
+const NOON_FIRST = Date.parse('2024-05-01T12:00:00Z');
+const NOON_LAST = Date.parse('2024-05-05T12:00:00Z');
 
 interface Case extends Omit<Asked, 'random_seed'> {
   readonly name: string;
@@ -190,19 +193,19 @@ const CASES: readonly Case[] = [
     name: 'seconds by the end of their validity, which the next row tells',
     mode: 'aligned_1s',
     n_random: 20,
-    filters: [by('valid_to_utc_exclusive', 'lte', iso(NOON_2))],
+    filters: [by('valid_to_utc_exclusive', 'lte', iso(NOON_LAST))],
     scanned: false,
     draws: 8,
-    passing: secondsThat(({ validTo }) => validTo <= NOON_2),
+    passing: secondsThat(({ validTo }) => validTo <= NOON_LAST),
   },
   {
     name: 'seconds valid beyond a moment: not those that another row ends',
     mode: 'aligned_1s',
     n_random: 20,
-    filters: [by('valid_to_utc_exclusive', 'gt', iso(NOON_2))],
+    filters: [by('valid_to_utc_exclusive', 'gt', iso(NOON_FIRST))],
     scanned: false,
     draws: 8,
-    passing: secondsThat(({ validTo }) => validTo > NOON_2),
+    passing: secondsThat(({ validTo }) => validTo > NOON_FIRST),
   },
 ];
 
