@@ -12,7 +12,7 @@ import { createLogger, type Logger } from '../../shared/log/logger.ts';
 import { connectNats, type NatsConnection } from '../../shared/nats/connect.ts';
 import { OUTAGE_LIMIT_MS } from '../../shared/nats/patience.ts';
 import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
-import { STOP_SIGNALS } from './exit.ts';
+import type { Io } from './io.ts';
 import type { ParsedCommand } from './options.ts';
 import { outlast } from './outlast.ts';
 import { createOutput, type Output } from './output.ts';
@@ -22,6 +22,7 @@ import { TERMINAL_VARIABLE, TerminalLog, TOLD } from './terminal-log.ts';
 export const PROJECT_ROOT = fileURLToPath(new URL('../../', import.meta.url));
 
 export interface Context extends AsyncDisposable {
+  readonly io: Io;
   readonly settings: Settings;
   /** Settings given as flags, for processes that load their own. */
   readonly settingFlags: ParsedCommand['settings'];
@@ -57,22 +58,18 @@ export async function openContext(
   name: string,
   required?: LoadOptions['required'],
 ): Promise<Context> {
-  const settings = loadSettings({ flags: command.settings, cwd: PROJECT_ROOT, required });
+  const { io } = command;
+  const settings = loadSettings({ env: io.env, flags: command.settings, cwd: PROJECT_ROOT, required });
   const output = createOutput(command);
   const terminalLog = output.terminal
     ? new TerminalLog({ path: join(settings.SVC_STATE_DIR, 'log', 'tidemark.log'), show: (line) => output.note(line) })
     : undefined;
-  const log = createLogger(settings.SVC_LOG_LEVEL, name, terminalLog);
-  const isShown = terminalLog !== undefined || process.env[TERMINAL_VARIABLE] !== undefined;
+  const log = createLogger(settings.SVC_LOG_LEVEL, name, terminalLog ?? io.log);
+  const isShown = terminalLog !== undefined || io.env[TERMINAL_VARIABLE] !== undefined;
   const toldLog = isShown ? log.child(TOLD) : log;
   const stopping = new AbortController();
-  const stop = () => stopping.abort(new Error('interrupted'));
-  for (const signal of STOP_SIGNALS) process.on(signal, stop);
-
   await using cleanup = new AsyncDisposableStack();
-  cleanup.defer(() => {
-    for (const signal of STOP_SIGNALS) process.off(signal, stop);
-  });
+  cleanup.defer(io.onStop(() => stopping.abort(new Error('interrupted'))));
   const stack = cleanup.use(
     await acquireStack({
       stateDir: settings.SVC_STATE_DIR,
@@ -103,6 +100,7 @@ export async function openContext(
   };
   const kept = cleanup.move();
   return {
+    io,
     settings,
     settingFlags: command.settings,
     stack,

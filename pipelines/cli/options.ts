@@ -3,6 +3,7 @@ import { parseArgs } from 'node:util';
 import { SETTINGS, type SettingName } from '../../shared/config/settings.ts';
 import { TidemarkError } from '../../shared/errors.ts';
 import { parseDay } from '../../shared/time/days.ts';
+import { type Io, PROCESS_IO } from './io.ts';
 
 export interface OptionSpec {
   readonly type: 'string' | 'boolean';
@@ -33,6 +34,7 @@ export interface ParsedCommand {
   readonly json: boolean;
   readonly progress: boolean;
   readonly help: boolean;
+  readonly io: Io;
 }
 
 const COMMON: Readonly<Record<string, OptionSpec>> = {
@@ -45,7 +47,7 @@ const COMMON: Readonly<Record<string, OptionSpec>> = {
 export const flagOf = (name: SettingName): string => name.slice('SVC_'.length).toLowerCase().replaceAll('_', '-');
 
 /** @throws TidemarkError USAGE naming the fault. */
-export function parseCommand(spec: CommandSpec, argv: readonly string[]): ParsedCommand {
+export function parseCommand(spec: CommandSpec, argv: readonly string[], io: Io = PROCESS_IO): ParsedCommand {
   const settingFlags = (Object.keys(SETTINGS) as SettingName[]).map((name) => [flagOf(name), name] as const);
   const specs = { ...COMMON, ...spec.options };
   const options = Object.fromEntries([
@@ -84,6 +86,7 @@ export function parseCommand(spec: CommandSpec, argv: readonly string[]): Parsed
     json: values.json === true,
     progress: values['no-progress'] !== true,
     help: values.help === true,
+    io,
   };
 }
 

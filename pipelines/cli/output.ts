@@ -1,4 +1,5 @@
 /** What an operator sees: answers on stdout (text or one JSON object), everything else on stderr. */
+import type { ParsedCommand } from './options.ts';
 
 export interface Output {
   readonly json: boolean;
@@ -15,13 +16,14 @@ export interface Output {
 /** Redrawn at most this often: a terminal is not where the time goes. */
 const PROGRESS_INTERVAL_MS = 100;
 
-export function createOutput(options: { json: boolean; progress: boolean }): Output {
-  const terminal = process.stderr.isTTY === true && !options.json;
+export function createOutput(options: Pick<ParsedCommand, 'json' | 'progress' | 'io'>): Output {
+  const { stdout, stderr } = options.io;
+  const terminal = stderr.isTTY === true && !options.json;
   const tty = options.progress && terminal;
   let drawn = false;
   let lastDrawn = 0;
   const clear = () => {
-    if (drawn) process.stderr.write('\r\x1b[K');
+    if (drawn) stderr.write('\r\x1b[K');
     drawn = false;
   };
   return {
@@ -29,17 +31,17 @@ export function createOutput(options: { json: boolean; progress: boolean }): Out
     terminal,
     answer(value, text) {
       clear();
-      process.stdout.write(options.json ? `${JSON.stringify(value, jsonValue)}\n` : `${text()}\n`);
+      stdout.write(options.json ? `${JSON.stringify(value, jsonValue)}\n` : `${text()}\n`);
     },
     note(line) {
       clear();
-      if (!options.json) process.stderr.write(`${line}\n`);
+      if (!options.json) stderr.write(`${line}\n`);
     },
     progress(line) {
       const now = performance.now();
       if (!tty || now - lastDrawn < PROGRESS_INTERVAL_MS) return;
       lastDrawn = now;
-      process.stderr.write(`\r\x1b[K${line.slice(0, (process.stderr.columns ?? 80) - 1)}`);
+      stderr.write(`\r\x1b[K${line.slice(0, (stderr.columns ?? 80) - 1)}`);
       drawn = true;
     },
   };

@@ -4,16 +4,17 @@ import { SupervisedChild } from './child.ts';
 import { type Context, natsUrls, PROJECT_ROOT } from './context.ts';
 
 /** Several may be started; the lock lets one work, and another takes over when it is gone. */
-export function startProjector(context: Context, datasets: readonly string[]): SupervisedChild {
-  const { settings, stack, log, terminalLog } = context;
+export function startProjector(context: Context, datasets: readonly string[]): AsyncDisposable {
+  const { io, settings, stack, log, terminalLog } = context;
+  const urls = { databaseUrl: localUrl(context, 'ingest'), natsUrl: natsUrls(settings, stack).projector };
+  if (io.project) return io.project({ ...urls, datasets, settings, log });
   return new SupervisedChild({
     name: 'projector',
     module: 'pipelines/project/main.ts',
     log,
     terminalLog,
     input: JSON.stringify({
-      databaseUrl: localUrl(context, 'ingest'),
-      natsUrl: natsUrls(settings, stack).projector,
+      ...urls,
       datasets,
       cwd: PROJECT_ROOT,
       parent: process.pid,

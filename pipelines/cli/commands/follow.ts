@@ -35,7 +35,7 @@ export async function runFollow(command: ParsedCommand): Promise<number> {
   const strict = !names.includes(ALL);
   const ending = new AbortController();
   const signal = AbortSignal.any([context.signal, ending.signal]);
-  const parent = process.env[PARENT_VARIABLE];
+  const parent = context.io.env[PARENT_VARIABLE];
   const watch = setInterval(() => {
     if (parent !== undefined && String(process.ppid) !== parent) ending.abort(new Error('its supervisor is gone'));
   }, 1000).unref();

@@ -7,7 +7,7 @@ import { makeEverything } from '../streams.ts';
 
 /** Where a superuser's URL is set: the roles that the other URLs name, before anything connects as one of them. */
 async function makeRoles(command: ParsedCommand): Promise<void> {
-  const settings = loadSettings({ flags: command.settings, cwd: PROJECT_ROOT });
+  const settings = loadSettings({ env: command.io.env, flags: command.settings, cwd: PROJECT_ROOT });
   const admin = settings.SVC_DATABASE_ADMIN_URL?.href;
   if (admin === undefined) return;
   const passwords = rolePasswords([

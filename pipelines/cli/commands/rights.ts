@@ -11,7 +11,7 @@ import { createOutput } from '../output.ts';
 export async function runRights(command: ParsedCommand): Promise<number> {
   const [action, ...sources] = command.positionals;
   if (action !== 'init') throw new TidemarkError('USAGE', `rights takes init, not ${action}`);
-  const settings = loadSettings({ flags: command.settings, cwd: PROJECT_ROOT });
+  const settings = loadSettings({ env: command.io.env, flags: command.settings, cwd: PROJECT_ROOT });
   const path = settings.SVC_SOURCE_RIGHTS_MATRIX_PATH ?? join(settings.SVC_STATE_DIR, 'rights', 'matrix.json');
   const { matrix, forms, ingestOnly } = await writeOwnMatrix(path, sources);
   createOutput(command).answer({ command: 'rights', action, ok: true, matrix, forms, ingest_only: ingestOnly }, () =>

@@ -156,11 +156,11 @@ function banner(context: Context, url: string, apiKey: string, elapsedMs: number
  * A key of the operator's own is not repeated. A generated one is shown on a terminal, to be used; in a pipe or a file it
  * would stay where others read it, so the banner says where it is kept.
  */
-function keyAsShown({ settings, stack }: Context, apiKey: string): { shown: string; lines: readonly string[] } {
+function keyAsShown({ io, settings, stack }: Context, apiKey: string): { shown: string; lines: readonly string[] } {
   if (settings.SVC_INTERNAL_API_KEY !== undefined) {
     return { shown: '$SVC_INTERNAL_API_KEY', lines: ['$SVC_INTERNAL_API_KEY'] };
   }
-  if (process.stdout.isTTY) return { shown: apiKey, lines: [apiKey] };
+  if (io.stdout.isTTY) return { shown: apiKey, lines: [apiKey] };
   const path = secretsPath(stack.stateDir);
   const quoted = `'${path.replaceAll("'", `'\\''`)}'`;
   return { shown: '$KEY', lines: [`apiKey in ${path}`, `KEY=$(sed -n 's/.*"apiKey": "\\(.*\\)".*/\\1/p' ${quoted})`] };

@@ -41,7 +41,7 @@ export async function examine(command: ParsedCommand, cwd: string, only?: string
     const known = CHECKS.map(({ name }) => name).join(', ');
     throw new TidemarkError('USAGE', `There is no check ${JSON.stringify(only)}; known: ${known}`);
   }
-  const read = readSettings({ flags: command.settings, cwd });
+  const read = readSettings({ env: command.io.env, flags: command.settings, cwd });
   const faults = read.faults.map((text) => {
     const [subject, ...what] = text.split(': ');
     return fault(subject, what.join(': '), 'correct it; .env.example documents each setting');

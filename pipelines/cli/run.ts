@@ -1,0 +1,104 @@
+/**
+ * The operator's command, in whichever process. Answers go to stdout (`--json`: one object, docs/cli.md), everything else to
+ * stderr. Exit codes: exit.ts.
+ */
+import { ERROR_CODES } from '../../shared/error-codes.ts';
+import { codeOf, explain, TidemarkError } from '../../shared/errors.ts';
+import { outageCode } from '../../shared/outage.ts';
+import { EXIT } from './exit.ts';
+import type { Io } from './io.ts';
+import { type CommandSpec, commandHelp, type ParsedCommand, parseCommand } from './options.ts';
+import * as specs from './specs.ts';
+
+interface Command {
+  readonly spec: CommandSpec;
+  /** Loaded when asked for: what a command does not use costs it no start-up time. */
+  readonly load: () => Promise<(command: ParsedCommand) => Promise<number>>;
+}
+
+const COMMANDS: readonly Command[] = [
+  { spec: specs.up, load: async () => (await import('./commands/up.ts')).runUp },
+  { spec: specs.migrate, load: async () => (await import('./commands/migrate.ts')).runMigrate },
+  { spec: specs.backfill, load: async () => (await import('./commands/backfill.ts')).runBackfill },
+  { spec: specs.reingest, load: async () => (await import('./commands/backfill.ts')).runBackfill },
+  { spec: specs.reparse, load: async () => (await import('./commands/backfill.ts')).runReparse },
+  { spec: specs.follow, load: async () => (await import('./commands/follow.ts')).runFollow },
+  { spec: specs.replay, load: async () => (await import('./commands/replay.ts')).runReplay },
+  { spec: specs.verify, load: async () => (await import('./commands/verify.ts')).runVerify },
+  { spec: specs.status, load: async () => (await import('./commands/status.ts')).runStatus },
+  { spec: specs.doctor, load: async () => (await import('./commands/doctor.ts')).runDoctor },
+  { spec: specs.quarantine, load: async () => (await import('./commands/quarantine.ts')).runQuarantine },
+  { spec: specs.release, load: async () => (await import('./commands/quarantine.ts')).runRelease },
+  { spec: specs.ledger, load: async () => (await import('./commands/quarantine.ts')).runLedger },
+  { spec: specs.recover, load: async () => (await import('./commands/recover.ts')).runRecover },
+  { spec: specs.runs, load: async () => (await import('./commands/runs.ts')).runRuns },
+  { spec: specs.readRole, load: async () => (await import('./commands/read-role.ts')).runReadRole },
+  { spec: specs.rights, load: async () => (await import('./commands/rights.ts')).runRights },
+  { spec: specs.exportWorker, load: async () => (await import('./commands/export-worker.ts')).runExportWorker },
+  { spec: specs.audit, load: async () => (await import('./commands/audit.ts')).runAudit },
+  { spec: specs.event, load: async () => (await import('./commands/event.ts')).runEvent },
+];
+
+/** @returns the exit code. */
+export async function run(argv: readonly string[], io: Io): Promise<number> {
+  let stopped = false;
+  const forget = io.onStop(() => {
+    stopped = true;
+  });
+  try {
+    return await dispatch(argv, io);
+  } catch (error) {
+    // Whatever a command fails with after it was told to stop, that is why.
+    const reported = stopped ? new TidemarkError('INTERRUPTED', 'stopped', { cause: error }) : error;
+    return report(reported, argv, io);
+  } finally {
+    forget();
+  }
+}
+
+async function dispatch(argv: readonly string[], io: Io): Promise<number> {
+  const [name, ...rest] = argv;
+  if (name === undefined || name === 'help' || name === '--help' || name === '-h') {
+    const asked = COMMANDS.find(({ spec }) => spec.name === rest[0]);
+    if (!asked && rest[0] !== undefined && !rest[0].startsWith('-')) throw unknownCommand(rest[0]);
+    io.stdout.write(`${asked ? commandHelp(asked.spec) : overview()}\n`);
+    return name === undefined ? 2 : 0;
+  }
+  const command = COMMANDS.find(({ spec }) => spec.name === name);
+  if (!command) throw unknownCommand(name);
+  const parsed = parseCommand(command.spec, rest, io);
+  if (parsed.help) {
+    io.stdout.write(`${commandHelp(command.spec)}\n`);
+    return 0;
+  }
+  return await (await command.load())(parsed);
+}
+
+const unknownCommand = (name: string) =>
+  new TidemarkError('USAGE', `There is no command ${JSON.stringify(name)}\n\n${overview()}`);
+
+function overview(): string {
+  const width = Math.max(...COMMANDS.map(({ spec }) => spec.name.length));
+  const lines = COMMANDS.map(({ spec }) => `  ${spec.name.padEnd(width)}  ${spec.doc.split('. ')[0]}`);
+  return [
+    'Usage: ./tidemark <command> [options]',
+    '',
+    ...lines,
+    '',
+    '`./tidemark help <command>` tells the rest.',
+  ].join('\n');
+}
+
+function report(error: unknown, argv: readonly string[], io: Io): number {
+  const [command] = argv;
+  const code = codeOf(error) ?? outageCode(error) ?? 'UNEXPECTED';
+  const remedy = code === 'UNEXPECTED' ? undefined : ERROR_CODES[code].remedy;
+  if (argv.includes('--json'))
+    io.stdout.write(`${JSON.stringify({ command, ok: false, error: { code, message: explain(error), remedy } })}\n`);
+  else io.stderr.write(`tidemark: ${explain(error)}\n${remedy ? `${remedy}\n` : ''}[${code}]\n`);
+  if (code === 'UNEXPECTED' && error instanceof Error && io.env.SVC_LOG_LEVEL === 'debug')
+    io.stderr.write(`${error.stack}\n`);
+  if (code === 'USAGE' || code === 'CONFIGURATION_INVALID') return EXIT.USAGE;
+  if (code === 'INTERRUPTED') return EXIT.INTERRUPTED;
+  return code === 'PUBLISHER_LEASE_HELD' || code === 'WORK_HELD' ? EXIT.HELD : EXIT.FAILED;
+}
