@@ -1,25 +1,46 @@
+import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { defineConfig } from 'vitest/config';
-import { LongestFirst } from './test/support/longest-first.ts';
 import { PATIENCE_MS } from './test/support/patience.ts';
+import { LongestFirst } from './test/support/recorded-times.ts';
 
 // As ./tidemark does, for the services and helpers that tests start without it.
 process.env.NODE_COMPILE_CACHE ??= join(import.meta.dirname, 'node_modules/.cache/tidemark-compile');
 
+/** One report a set of levels, for `npm run test:times` and `.ci/run`; `npm test` writes unit+integration+system. */
+const levels = process.argv.flatMap((argument, index) => (argument === '--project' ? process.argv[index + 1] : []));
+const report = join(import.meta.dirname, `.tidemark/test/report-${levels.join('+') || 'all'}.json`);
+
+const shared = {
+  setupFiles: ['test/support/setup.ts'],
+  maxWorkers: availableParallelism(),
+  // Above test/support/patience.ts, so that what was waited for in vain is named. Nothing is expected to be fast.
+  testTimeout: 400_000,
+  hookTimeout: 400_000,
+  expect: { poll: { timeout: PATIENCE_MS } },
+};
+
+/** Levels whose tests talk to real servers. */
+const onServers = { ...shared, pool: 'forks' as const, globalSetup: ['test/support/global-setup.ts'] };
+
+/** The levels; test/README.md says what lives in each. */
 export default defineConfig({
   test: {
-    include: ['test/**/*.test.ts'],
-    reporters: ['default', './test/support/skipped-reporter.ts'],
-    globalSetup: ['test/support/global-setup.ts'],
-    setupFiles: ['test/support/setup.ts'],
-    // Tests run real servers; two files at once keep a two-core machine busy without making times meaningless.
-    pool: 'forks',
-    maxWorkers: 2,
-    sequence: { sequencer: LongestFirst },
-    // Above test/support/patience.ts, so that what was waited for in vain is told. Nothing is expected to be fast.
-    testTimeout: 400_000,
-    hookTimeout: 400_000,
     teardownTimeout: 60_000,
-    expect: { poll: { timeout: PATIENCE_MS } },
+    reporters: ['default', './test/support/skipped-reporter.ts', ['json', { outputFile: report }]],
+    sequence: { sequencer: LongestFirst },
+    projects: [
+      { test: { ...shared, name: 'unit', include: ['test/unit/**/*.test.ts'], pool: 'threads' } },
+      { test: { ...onServers, name: 'integration', include: ['test/integration/**/*.test.ts'] } },
+      {
+        test: {
+          ...onServers,
+          name: 'system',
+          include: ['test/system/**/*.test.ts'],
+          exclude: ['test/system/long/**'],
+        },
+      },
+      { test: { ...onServers, name: 'long', include: ['test/system/long/**/*.test.ts'] } },
+    ],
   },
 });

@@ -1,7 +1,7 @@
 /**
  * What is derived from the code: `.env.example`, the client's types, the accounts of the log in `docker-compose.yml`, and the
  * marked sections of the pages.
- * `npm run docs` writes them; test/docs.test.ts fails while a page differs from what is derived here.
+ * `npm run docs` writes them; test/system/docs.test.ts fails while a page differs from what is derived here.
  *
  * A section stands between `<!-- generated:NAME -->` and `<!-- /generated -->`.
  */

@@ -3,7 +3,8 @@ import { execFileSync } from 'node:child_process';
 import { CHAIN_DATASETS } from '../../pipelines/sources/bitcoin/datasets.ts';
 import type { RpcClient } from '../../pipelines/sources/bitcoin/rpc/client.ts';
 import { createNode, rpcOf } from './bitcoin.ts';
-import { type Answer, type Json, type Running, System } from './pipeline.ts';
+import type { Answer, Json, Running } from './command.ts';
+import { System } from './pipeline.ts';
 
 export const CHAIN_KEYS = CHAIN_DATASETS.map(({ key }) => key);
 

@@ -3,8 +3,8 @@
  * compare two values: that a window ends after it starts is asked here.
  */
 import { Ajv2020, type ValidateFunction } from 'ajv/dist/2020.js';
+import type { Json } from './command.ts';
 import { parseTime } from './oracle/time.ts';
-import type { Json } from './pipeline.ts';
 
 export class ContractSchemas {
   readonly #ajv = new Ajv2020({ strict: false, validateFormats: false, allErrors: true });

@@ -7,8 +7,8 @@ import { join } from 'node:path';
 import type { SettingName } from '../../shared/config/settings.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
 import { ensureExportQueue } from '../../shared/nats/export-queue.ts';
+import { ROOT } from './command.ts';
 import { PATIENCE_MS } from './patience.ts';
-import { ROOT } from './pipeline.ts';
 import { type Answer, eventually, OWN_MATRIX, type Serving, type ServingOptions, startServing } from './serving.ts';
 
 export const EXPORT = '/v1/raw/export';

@@ -5,7 +5,8 @@ import { jetstream } from '@nats-io/jetstream';
 import { TradeFileDecoder } from '../../pipelines/sources/exchange_a/decode.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
 import { ensureStream } from '../../shared/nats/stream.ts';
-import { DATASET, DAY_MS, type Json } from './pipeline.ts';
+import type { Json } from './command.ts';
+import { DATASET, DAY_MS } from './pipeline.ts';
 import type { TestEnv } from './stack.ts';
 
 const sha256 = (bytes: string | Buffer) => createHash('sha256').update(bytes).digest('hex');

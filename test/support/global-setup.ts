@@ -1,21 +1,56 @@
 /**
  * One PostgreSQL for the whole run, in a state folder of its own or at TIDEMARK_TEST_DATABASE_URL (a superuser's URL, for
- * trying another version); each test file gets a database on it. Migrating one
- * takes 0.4 s, copying one that is migrated 0.1: there is a template.
+ * trying another version); each test file gets a database on it. Migrating one takes 0.4 s, copying one that is migrated
+ * 0.1: there is a template. The levels of a run share it: whichever begins first starts it, and it stops with the last.
+ * Unit tests do not come here.
  */
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { join } from 'node:path';
 import type { TestProject } from 'vitest/node';
 import { connect } from '../../shared/db/connect.ts';
 import { migrate } from '../../shared/db/migrate.ts';
 import { provisionRoles } from '../../shared/db/roles.ts';
 import { createLogger } from '../../shared/log/logger.ts';
-import { acquireStack } from '../../shared/stack/stack.ts';
+import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
+import { endLeftovers } from './leftovers.ts';
 import { SHARED_PROFILE } from './profiles.ts';
-import { endLeftovers, execute, withDatabase } from './stack.ts';
+import { execute, withDatabase } from './stack.ts';
+
+interface SharedServers extends AsyncDisposable {
+  readonly databaseUrl: string;
+  readonly roleUrls: Stack['databaseUrls'];
+  readonly template: string;
+}
+
+/** Each level loads this file for itself; what they share hangs on the process. */
+const shared = globalThis as { tidemarkTestServers?: { users: number; servers: Promise<SharedServers> } };
 
 export default async function setup(project: TestProject): Promise<() => Promise<void>> {
   const stateDir = join(project.config.root, '.tidemark', 'test');
+  shared.tidemarkTestServers ??= { users: 0, servers: startServers(stateDir) };
+  const { tidemarkTestServers } = shared;
+  tidemarkTestServers.users++;
+  const { databaseUrl, roleUrls, template } = await tidemarkTestServers.servers;
+  project.provide('testDatabaseUrl', databaseUrl);
+  project.provide('testRoleUrls', roleUrls);
+  project.provide('testStateDir', stateDir);
+  project.provide('testTemplate', template);
+  return async () => {
+    if (--tidemarkTestServers.users > 0) return;
+    delete shared.tidemarkTestServers;
+    await (await tidemarkTestServers.servers)[Symbol.asyncDispose]();
+  };
+}
+
+async function startServers(stateDir: string): Promise<SharedServers> {
   await endLeftovers(stateDir);
+  process.env.TIDEMARK_TEST_RUN = `${process.pid}-${Date.now()}`;
+  const reaper = spawn(process.execPath, [join(import.meta.dirname, 'reaper.ts'), stateDir], {
+    detached: true,
+    stdio: ['pipe', 'ignore', 'ignore'],
+  });
+  reaper.unref();
   const stack = await acquireStack({
     stateDir,
     databaseUrl: process.env.TIDEMARK_TEST_DATABASE_URL,
@@ -23,16 +58,19 @@ export default async function setup(project: TestProject): Promise<() => Promise
     progress: (line) => process.stderr.write(`tidemark: ${line}\n`),
     profile: SHARED_PROFILE,
   });
-  project.provide('testDatabaseUrl', stack.databaseUrl);
-  project.provide('testRoleUrls', stack.databaseUrls);
-  project.provide('testStateDir', stateDir);
   const admin = withDatabase(stack.databaseUrl, 'postgres');
   const template = `template_${process.pid}`;
   await makeTemplate(admin, template);
-  project.provide('testTemplate', template);
-  return async () => {
-    await execute(admin, `drop database ${template}`);
-    await stack[Symbol.asyncDispose]();
+  return {
+    databaseUrl: stack.databaseUrl,
+    roleUrls: stack.databaseUrls,
+    template,
+    async [Symbol.asyncDispose]() {
+      await execute(admin, `drop database ${template}`);
+      await stack[Symbol.asyncDispose]();
+      reaper.stdin.end('done\n');
+      if (reaper.exitCode === null) await once(reaper, 'exit');
+    },
   };
 }
 

@@ -6,7 +6,7 @@ import { promisify } from 'node:util';
 import { zstdDecompress } from 'node:zlib';
 import { serverUser } from '../../shared/stack/processes.ts';
 import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
-import { type Answer, type Running, startCli } from './pipeline.ts';
+import { type Answer, type Running, startCommand } from './command.ts';
 import { PRIVATE_PROFILE } from './profiles.ts';
 import { remember, temporaryDir, testLogger } from './stack.ts';
 
@@ -47,7 +47,7 @@ export async function openKeptState(): Promise<KeptState> {
   if (uid !== undefined) execFileSync('chown', ['-R', `${uid}:${gid}`, servers]);
   const stack = await acquireStack({ stateDir, log: testLogger(), profile: PRIVATE_PROFILE });
   const start: KeptState['start'] = (args, env) =>
-    startCli(args, { SVC_STATE_DIR: stateDir, SVC_SAMPLE: 'false', ...env });
+    startCommand(args, { SVC_STATE_DIR: stateDir, SVC_SAMPLE: 'false', ...env });
   return {
     stack,
     start,

@@ -4,10 +4,11 @@
  * objects, so that a test can say what every answer must be.
  */
 import { once } from 'node:events';
-import pg from 'pg';
+import type pg from 'pg';
 import { from as copyFrom } from 'pg-copy-streams';
 import { seededRandom } from '../../pipelines/sources/trades/synthetic.ts';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
+import { loadRows } from './stack.ts';
 
 export const DAY_MS = 86_400_000;
 export const DATASET = 'exchange_a_spot_trades';
@@ -66,9 +67,7 @@ export const round = (value: number, digits: number): number => Number(value.toF
 
 /** Loads the days and proves them. */
 export async function loadDays(url: string, days: readonly DayOfTrades[], options: LoadOptions = {}): Promise<void> {
-  const client = new pg.Client({ connectionString: url });
-  await client.connect();
-  try {
+  await loadRows(url, async (client) => {
     await client.query('begin');
     for (const day of days) {
       await insertTrades(client, day.trades);
@@ -76,21 +75,15 @@ export async function loadDays(url: string, days: readonly DayOfTrades[], option
       await prove(client, day, options);
     }
     await client.query('commit');
-  } finally {
-    await client.end();
-  }
+  });
 }
 
 /** Rows in storage that nothing has proved: a quarantined or interrupted partition's. */
 export async function insertUnproved(url: string, trades: readonly Trade[]): Promise<void> {
-  const client = new pg.Client({ connectionString: url });
-  await client.connect();
-  try {
+  await loadRows(url, async (client) => {
     await insertTrades(client, trades);
     await insertAligned(client, alignedOf(trades));
-  } finally {
-    await client.end();
-  }
+  });
 }
 
 export interface AlignedRow {
@@ -233,9 +226,7 @@ const BULK_ROWS_PER_FRAME = 14_000;
 /** Millions of rows, made by the database itself: trade g of a day lies at its share of the day. */
 export async function loadBulk(url: string, options: BulkOptions): Promise<void> {
   const { days, rowsPerDay, firstId = 1, synthetic = false } = options;
-  const client = new pg.Client({ connectionString: url });
-  await client.connect();
-  try {
+  await loadRows(url, async (client) => {
     for (let index = 0; index < days; index++) {
       const fromMs = Date.parse(`${options.fromDay}T00:00:00Z`) + index * DAY_MS;
       const base = firstId + index * rowsPerDay;
@@ -253,9 +244,7 @@ export async function loadBulk(url: string, options: BulkOptions): Promise<void>
     }
     await client.query(`analyze ${TABLE}`);
     await client.query(`analyze ${ALIGNED_TABLE}`);
-  } finally {
-    await client.end();
-  }
+  });
 }
 
 async function bulkProof(

@@ -1,12 +1,13 @@
 /** Trades of any exchange put straight into storage and proved, as load-rows.ts does for exchange A. */
 import { once } from 'node:events';
-import pg from 'pg';
+import type pg from 'pg';
 import { from as copyFrom } from 'pg-copy-streams';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { windowOf } from '../../shared/registry/partitions.ts';
 import type { AnyTrade } from './kline-oracle.ts';
 import { alignedOf } from './load-rows.ts';
+import { loadRows } from './stack.ts';
 
 export interface FileDay {
   readonly key: string;
@@ -40,9 +41,7 @@ export const alignedOfTrades = (trades: readonly AnyTrade[]) =>
   alignedOf(trades.map((trade) => ({ ...trade, quote_quantity: quote(trade), is_best_match: 1 as const })));
 
 export async function loadFileDays(url: string, dataset: DatasetDefinition, days: readonly FileDay[]): Promise<void> {
-  const client = new pg.Client({ connectionString: url });
-  await client.connect();
-  try {
+  await loadRows(url, async (client) => {
     for (const { key, trades } of days) {
       const { table, columns } = dataset.native;
       await copyIn(
@@ -70,9 +69,7 @@ export async function loadFileDays(url: string, dataset: DatasetDefinition, days
         [dataset.number, fromMs, toMs],
       );
     }
-  } finally {
-    await client.end();
-  }
+  });
 }
 
 async function copyAligned(client: pg.Client, number: number, rows: ReturnType<typeof alignedOf>): Promise<void> {

@@ -1,19 +1,16 @@
 /** Puts a world into storage as the pipeline leaves it: rows, aligned rows, partitions, runs and coverage. */
-import pg from 'pg';
+import type pg from 'pg';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import { seriesKeyOf } from '../../shared/registry/series.ts';
+import { loadRows } from './stack.ts';
 import type { World } from './worlds.ts';
 
 export async function loadWorld(url: string, world: World): Promise<void> {
-  const client = new pg.Client({ connectionString: url });
-  await client.connect();
-  try {
+  await loadRows(url, async (client) => {
     await client.query('begin');
     await replace(client, world);
     await client.query('commit');
-  } finally {
-    await client.end();
-  }
+  });
 }
 
 /** As many rows of a partition are one frame of the log. */

@@ -1,12 +1,12 @@
 /**
  * A whole system for tests: a database and a log of its own, a folder that plays the vendor, and the operator's real
- * command run against them as a process.
+ * command run against them.
  */
-import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
+import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { mkdir, readdir, rename, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { pathToFileURL } from 'node:url';
 import { jetstreamManager } from '@nats-io/jetstream';
 import { generateDay } from '../../pipelines/sources/exchange_a/generate.ts';
@@ -17,10 +17,11 @@ import type { Manifest } from '../../shared/frame/manifest.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
 import { messageAt, streamInfo } from '../../shared/nats/stream.ts';
 import { buildZip, type MemberSpec } from './broken-zip.ts';
+import { type Answer, type Json, type Running, runCommand, startCommand } from './command.ts';
 import { PATIENCE_MS } from './patience.ts';
+import { spend } from './spans.ts';
 import { createMigratedEnv, createTestEnv, natsSettings, type TestEnv } from './stack.ts';
 
-export const ROOT = join(import.meta.dirname, '..', '..');
 export const DATASET = 'exchange_a_spot_trades';
 export const SYMBOL = 'BTCUSDT';
 export const DAY_MS = 86_400_000;
@@ -65,66 +66,6 @@ export function dayNames(from: string, count: number): string[] {
   return Array.from({ length: count }, (_, index) =>
     new Date(Date.parse(`${from}T00:00:00Z`) + index * DAY_MS).toISOString().slice(0, 10),
   );
-}
-
-// ---- the operator's command ----------------------------------------------------------------------------------------
-
-/** The one object that a command prints with --json; its fields are looked at by name. */
-// biome-ignore lint/suspicious/noExplicitAny: the shape differs by command and is what the tests check
-export type Json = any;
-
-export interface Answer {
-  readonly exit: number | null;
-  readonly signal: NodeJS.Signals | null;
-  readonly stdout: string;
-  readonly stderr: string;
-  readonly json: Json;
-}
-
-export interface Running {
-  readonly child: ChildProcess;
-  readonly done: Promise<Answer>;
-}
-
-/**
- * What a process wrote before it ended lies in its pipes by then, read or not: another child's end may have been what the
- * loop woke up for. Between these two turns of the loop it is read.
- */
-async function pipesRead(): Promise<void> {
-  await nextTurn();
-  await nextTurn();
-}
-
-/** Starts `./tidemark ARGS --json` with nothing in its environment but PATH and `env`. */
-export function startCli(args: readonly string[], env: Readonly<Record<string, string>>): Running {
-  const child = spawn(join(ROOT, 'tidemark'), [args[0], '--json', ...args.slice(1)], {
-    env: { PATH: process.env.PATH, SVC_LOG_LEVEL: process.env.TIDEMARK_TEST_LOG ?? 'warn', ...env },
-    stdio: ['ignore', 'pipe', 'pipe'],
-  });
-  let stdout = '';
-  let stderr = '';
-  child.stdout.setEncoding('utf8').on('data', (text) => {
-    stdout += text;
-  });
-  child.stderr.setEncoding('utf8').on('data', (text) => {
-    stderr += text;
-    if (process.env.TIDEMARK_TEST_LOG) process.stderr.write(text);
-  });
-  const done = new Promise<Answer>((resolve, reject) => {
-    child.once('error', reject);
-    // 'exit', not 'close': a projector that outlives its parent for a moment holds the pipes.
-    child.once('exit', async (exit, signal) => {
-      await pipesRead();
-      let json: Json;
-      try {
-        json = JSON.parse(stdout);
-      } catch {
-        json = undefined;
-      }
-      resolve({ exit, signal, stdout, stderr, json });
-    });
-  });
-  return { child, done };
 }
 
 // ---- a system ------------------------------------------------------------------------------------------------------
@@ -184,12 +125,14 @@ export class System implements AsyncDisposable {
     };
   }
 
+  /** The command as a process: to be killed, told to stop, or run beside others. */
   start(args: readonly string[], env: Readonly<Record<string, string>> = {}): Running {
-    return startCli(args, { ...this.settings, ...env });
+    return startCommand(args, { ...this.settings, ...env });
   }
 
-  async run(args: readonly string[], env: Readonly<Record<string, string>> = {}): Promise<Answer> {
-    return await this.start(args, env).done;
+  /** The command in this process. */
+  run(args: readonly string[], env: Readonly<Record<string, string>> = {}): Promise<Answer> {
+    return runCommand(args, { ...this.settings, ...env });
   }
 
   backfill(from: string, to: string, env: Readonly<Record<string, string>> = {}, more: readonly string[] = []) {
@@ -273,7 +216,9 @@ export async function digestsOf(client: Client): Promise<Record<string, Json>> {
  * Advisory locks and open transactions that are left; none in a system at rest. The server's side of a connection ends a
  * moment after the process whose it was, so that is waited for; what the server does by itself (autovacuum) is nobody's.
  */
-export async function leftoversOf(client: Client): Promise<Json[]> {
+export const leftoversOf = (client: Client): Promise<Json[]> => spend('waiting', () => leftovers(client));
+
+async function leftovers(client: Client): Promise<Json[]> {
   for (const deadline = Date.now() + PATIENCE_MS; ; await sleep(50)) {
     const { rows } = await client.query(
       `select a.application_name, a.state, l.locktype from pg_stat_activity a

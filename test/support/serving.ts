@@ -13,6 +13,7 @@ import type { SettingName } from '../../shared/config/settings.ts';
 import { connect } from '../../shared/db/connect.ts';
 import { migrate } from '../../shared/db/migrate.ts';
 import { PATIENCE_MS } from './patience.ts';
+import { spend } from './spans.ts';
 import { rolesOf, testLogger } from './stack.ts';
 
 export const API_KEY = 'test-key';
@@ -143,9 +144,11 @@ export async function eventually(
   what: string,
   withinMs = PATIENCE_MS,
 ): Promise<void> {
-  const deadline = Date.now() + withinMs;
-  while (!(await condition())) {
-    if (Date.now() > deadline) throw new Error(`not within ${withinMs / 1000} s: ${what}`);
-    await new Promise((resolve) => setTimeout(resolve, 10));
-  }
+  await spend('waiting', async () => {
+    const deadline = Date.now() + withinMs;
+    while (!(await condition())) {
+      if (Date.now() > deadline) throw new Error(`not within ${withinMs / 1000} s: ${what}`);
+      await new Promise((resolve) => setTimeout(resolve, 10));
+    }
+  });
 }

@@ -3,17 +3,18 @@
  * `createMigratedEnv()`, migrated; and a nats-server of one's own. `createPrivateStack()`: both servers of one's own, to kill.
  */
 import { randomBytes } from 'node:crypto';
-import { chmod, mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { chmod, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { basename, join } from 'node:path';
 import pg from 'pg';
 import { expect, inject } from 'vitest';
 import { DATABASE_ROLES, type DatabaseRole, roleName } from '../../shared/db/roles.ts';
 import { createLogger, type Logger } from '../../shared/log/logger.ts';
-import { isAlive, type ProcessRef, processesIn, processRef } from '../../shared/stack/processes.ts';
+import { processRef } from '../../shared/stack/processes.ts';
 import type { ServerName } from '../../shared/stack/server.ts';
 import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
 import { PRIVATE_PROFILE } from './profiles.ts';
+import { spend } from './spans.ts';
 
 declare module 'vitest' {
   interface ProvidedContext {
@@ -72,10 +73,11 @@ export const oneNatsAccount = (natsUrl: string) => ({
 });
 
 /** Use as `await using env = await createTestEnv()`, or dispose in afterAll. */
-export const createTestEnv = (): Promise<TestEnv> => createEnv('');
+export const createTestEnv = (): Promise<TestEnv> => spend('servers', () => createEnv(''));
 
 /** The same with a database of the current schema and no rows. */
-export const createMigratedEnv = (): Promise<TestEnv> => createEnv(`TEMPLATE ${inject('testTemplate')}`);
+export const createMigratedEnv = (): Promise<TestEnv> =>
+  spend('servers', () => createEnv(`TEMPLATE ${inject('testTemplate')}`));
 
 async function createEnv(from: string): Promise<TestEnv> {
   const sharedUrl = inject('testDatabaseUrl');
@@ -126,7 +128,9 @@ export interface PrivateStack extends AsyncDisposable {
 export async function createPrivateStack(options: { readonly supervise?: boolean } = {}): Promise<PrivateStack> {
   const dir = await temporaryDir();
   const forget = await remember(dir);
-  const stack = await acquireStack({ stateDir: join(dir, 'stack'), log: testLogger(), profile: PRIVATE_PROFILE });
+  const stack = await spend('servers', () =>
+    acquireStack({ stateDir: join(dir, 'stack'), log: testLogger(), profile: PRIVATE_PROFILE }),
+  );
   if (options.supervise ?? true) stack.supervise();
   const filesDir = join(dir, 'files');
   await mkdir(filesDir);
@@ -178,6 +182,18 @@ export function rolesOf(databaseUrl: string): Record<DatabaseRole, string> {
   ) as Record<DatabaseRole, string>;
 }
 
+/** Hands `work` a connection to put rows into storage with. */
+export const loadRows = (url: string, work: (client: pg.Client) => Promise<void>): Promise<void> =>
+  spend('rows', async () => {
+    const client = new pg.Client({ connectionString: url });
+    await client.connect();
+    try {
+      await work(client);
+    } finally {
+      await client.end();
+    }
+  });
+
 export function withDatabase(url: string, database: string): string {
   const result = new URL(url);
   result.pathname = `/${database}`;
@@ -191,25 +207,6 @@ export async function remember(dir: string): Promise<() => Promise<void>> {
   const note = join(notes, basename(dir));
   await writeFile(note, JSON.stringify({ dir, owner: processRef(process.pid) }));
   return () => rm(note, { force: true });
-}
-
-/** Ends what earlier test processes left behind when they were killed. */
-export async function endLeftovers(testStateDir: string): Promise<void> {
-  const notes = join(testStateDir, 'test-folders');
-  for (const name of await readdir(notes).catch(() => [])) {
-    const note = JSON.parse(await readFile(join(notes, name), 'utf8')) as { dir: string; owner: ProcessRef };
-    if (isAlive(note.owner)) continue;
-    const state = await readFile(join(note.dir, 'stack', 'stack.json'), 'utf8').catch(() => undefined);
-    if (state !== undefined) {
-      for (const record of Object.values((JSON.parse(state) as { servers: Record<string, ProcessRef> }).servers)) {
-        if (isAlive(record)) process.kill(record.pid, 'SIGKILL');
-      }
-    }
-    // A Bitcoin node, which no stack knows of (see bitcoin.ts).
-    for (const pid of processesIn(join(note.dir, 'node'), 'bitcoind')) process.kill(pid, 'SIGKILL');
-    await rm(note.dir, { recursive: true, force: true });
-    await rm(join(notes, name), { force: true });
-  }
 }
 
 function testName(): string {

@@ -1,0 +1,239 @@
+/**
+ * Reads as of a time, against a naive model: the world with the vintages that were known then and no others, asked as if
+ * it were all there is. Rows, validity, freshness, samples and estimates all have to agree with it.
+ */
+import fc from 'fast-check';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { connect } from '../../shared/db/connect.ts';
+import { datasetOf, type Mode } from '../../shared/registry/index.ts';
+import { loadWorld } from '../support/load-worlds.ts';
+import { type Serving, startServing } from '../support/serving.ts';
+import { createMigratedEnv, type TestEnv } from '../support/stack.ts';
+import { type Body, expected, iso, type Served } from '../support/world-oracle.ts';
+import { bodiesOf } from '../support/world-requests.ts';
+import { DAY, knownAt, macroWorld, type World } from '../support/worlds.ts';
+
+const KEY = 'macro_series_metrics';
+const MACRO = datasetOf(KEY);
+const KNOWN_AFTER = DAY + 6 * 3_600_000;
+
+let env: TestEnv;
+let serving: Serving;
+beforeAll(async () => {
+  env = await createMigratedEnv();
+  serving = await startServing({ databaseUrl: env.databaseUrl });
+});
+afterAll(async () => {
+  await serving[Symbol.asyncDispose]();
+  await env[Symbol.asyncDispose]();
+});
+
+const ask = (body: object) => serving.query({ sources: [KEY], ...body });
+
+/** Times at which a vintage becomes known, and about them; before all and after all. */
+const timesOf = ({ partitions }: World): fc.Arbitrary<number> =>
+  fc
+    .tuple(fc.constantFrom(...partitions), fc.constantFrom(0, 0, -1, 1, DAY, -DAY, -400 * DAY, 20_000 * DAY))
+    .map(([{ span }, shift]) => span[0] + KNOWN_AFTER + shift);
+
+async function check(world: World, body: Body): Promise<void> {
+  const known = knownAt(world, Date.parse(body.as_of!));
+  const rows = expected(known, body);
+  const answer = await ask(body);
+  if (rows.length === 0) {
+    expect([answer.status, answer.json.code], answer.text.slice(0, 500)).toEqual([404, 'QUERY_NO_DATA']);
+    return;
+  }
+  expect(answer.status, answer.text.slice(0, 500)).toBe(200);
+  expect(answer.json.rows).toEqual(rows);
+  if (body.mode === 'native' || body.filters) return;
+  const throughMs = Math.min(...known.runs.map((run) => run.throughMs));
+  const lag = Math.floor((Math.min(Date.parse(body.as_of!), Date.now()) - throughMs) / 1000);
+  expect(answer.json.freshness.as_of_utc).toBe(iso(throughMs));
+  expect(Math.abs(answer.json.freshness.lag_seconds - lag)).toBeLessThan(60);
+}
+
+describe.each([1, 2])('a world of seed %i', (seed) => {
+  const world = macroWorld(seed);
+  beforeAll(() => loadWorld(env.databaseUrl, world));
+
+  test.each(['native', 'aligned_1s'] as const)('%s: any window, fields and filters, at any time', async (mode) => {
+    await fc.assert(
+      fc.asyncProperty(bodiesOf(world, mode), timesOf(world), (body, ms) => check(world, { ...body, as_of: iso(ms) })),
+      { numRuns: 70 },
+    );
+  });
+
+  test('samples and estimates are of what was known', async () => {
+    const vintages = world.partitions.map(({ span }) => span[0]).sort((a, b) => a - b);
+    const as_of = iso(vintages[Math.floor(vintages.length / 2)] + KNOWN_AFTER);
+    const known = knownAt(world, Date.parse(as_of));
+    for (const mode of ['native', 'aligned_1s'] as const) {
+      const rows = expected(known, { mode }).map((row) => JSON.stringify(row));
+      const all = expected(world, { mode }).length;
+      expect(rows.length).toBeGreaterThan(7);
+      expect(rows.length).toBeLessThan(all);
+      for (const n_random of [Math.floor(rows.length / 2), rows.length + 1]) {
+        const { json } = await ask({ mode, as_of, n_random, random_seed: seed });
+        const places = json.rows.map((row: Served) => rows.indexOf(JSON.stringify(row)));
+        expect(places).toHaveLength(Math.min(n_random, rows.length));
+        expect(places).toEqual([...new Set(places)].sort((a, b) => Number(a) - Number(b)));
+        expect(places).not.toContain(-1);
+      }
+      const estimate = await serving.send({
+        path: '/v1/raw/estimate',
+        body: JSON.stringify({ sources: [KEY], mode, as_of }),
+      });
+      expect([estimate.json.rows, estimate.json.rows_is_exact]).toEqual([rows.length, true]);
+      expect(estimate.json.as_of_utc).toBe(iso(Math.min(...known.runs.map((run) => run.throughMs))));
+    }
+  });
+
+  test('what is known now is what is known as of a time after the last vintage', async () => {
+    const as_of = '2200-01-01T00:00:00Z';
+    for (const mode of ['native', 'aligned_1s'] as const) {
+      // What loads the world writes no time of publishing and no count into the stored seconds.
+      const drop = ({ provenance_json, records_in_bucket, ...row }: Served) => row;
+      const [now, then] = [await ask({ mode }), await ask({ mode, as_of })];
+      expect(then.json.rows.map(drop)).toEqual(now.json.rows.map(drop));
+    }
+  });
+});
+
+test('what a row takes from its partition is looked up in the catalog, not searched for in all of it', async () => {
+  await loadWorld(env.databaseUrl, macroWorld(1));
+  await using client = await connect({ url: env.databaseUrl, name: 'test' });
+  // The other indexes are as good of a table as small as here.
+  await client.query('begin; set local enable_seqscan = off; set local enable_hashjoin = off');
+  await client.query(`do $$ declare one record; begin
+    for one in select conname from pg_constraint where conrelid = 'partitions'::regclass and contype = 'x'
+      loop execute format('alter table partitions drop constraint %I', one.conname); end loop;
+    for one in select indexrelid::regclass as name from pg_index where indrelid = 'partitions'::regclass and not indisprimary
+      loop execute format('drop index %s', one.name); end loop; end $$`);
+  const facts = MACRO.native.fields.filter(({ name }) => /ingested|provenance/.test(name)).map(({ sql }) => sql);
+  const { rows } = await client.query(`explain select ${facts.join(', ')} from ${MACRO.native.table} t`);
+  const plan = rows.map((row) => row['QUERY PLAN']).join('\n');
+  expect(plan.match(/Index Cond: .*partition_key/g) ?? [], plan).toHaveLength(2);
+  await client.query('rollback');
+});
+
+describe('a first print and its revision', () => {
+  // One observation, said on two days, and one said only later.
+  const [OBSERVED, NEXT] = ['2024-01-01', '2024-02-01'];
+  const [FIRST, SECOND] = ['2024-02-13', '2024-03-12'];
+  const world = worldOf([
+    { vintage: FIRST, observed: OBSERVED, value: '308.417' },
+    { vintage: SECOND, observed: OBSERVED, value: '309.685' },
+    { vintage: SECOND, observed: NEXT, value: '311.054' },
+  ]);
+  beforeAll(() => loadWorld(env.databaseUrl, world));
+
+  const fields = (mode: Mode) =>
+    mode === 'native' ? ['observed_at_utc'] : ['aligned_at_utc', 'valid_to_utc_exclusive'];
+  const valuesAt = async (mode: Mode, as_of: string | undefined, historical = false) => {
+    const body = { mode, as_of, fields: ['metric_value_float', ...fields(mode)] };
+    const path = '/v1/historical/macro/series_metrics';
+    const answer = historical ? await serving.send({ path, body: JSON.stringify(body) }) : await ask(body);
+    return answer.status === 200 ? answer.json.rows.map((row: Served) => row.metric_value_float) : answer.status;
+  };
+
+  test.each([false, true])(
+    'a vintage is known from 06:00 of the day after its date (historical: %s)',
+    async (route) => {
+      for (const [as_of, native, aligned] of [
+        ['2024-02-14T05:59:59.999Z', 404, 404],
+        ['2024-02-14T06:00:00Z', [308.417], [308.417]],
+        ['2024-02-14T00:00:00-06:00', [308.417], [308.417]],
+        ['2024-03-13T05:59:59.999Z', [308.417], [308.417]],
+        ['2024-03-13T06:00:00Z', [308.417, 309.685, 311.054], [309.685, 311.054]],
+        [undefined, [308.417, 309.685, 311.054], [309.685, 311.054]],
+      ] as const) {
+        expect(await valuesAt('native', as_of, route), `native ${as_of}`).toEqual(native);
+        expect(await valuesAt('aligned_1s', as_of, route), `aligned ${as_of}`).toEqual(aligned);
+      }
+    },
+  );
+
+  test('of what was not known yet is said that it was not known', async () => {
+    const { json } = await ask({ as_of: '2024-02-14T00:00:00Z' });
+    expect([json.status, json.detail]).toEqual([
+      404,
+      'Nothing of macro_series_metrics that is proved was known by 2024-02-14T00:00:00.000Z.',
+    ]);
+  });
+
+  test('the last state that was known holds until the time, and no window reaches past it unnoticed', async () => {
+    const as_of = '2024-03-01T00:00:00Z';
+    const within = await ask({ mode: 'aligned_1s', as_of, time_range: ['2024-02-20T00:00:00Z', as_of] });
+    expect(within.json.rows).toMatchObject([
+      {
+        metric_value_float: 308.417,
+        valid_from_utc: '2024-02-20T00:00:00.000Z',
+        valid_to_utc_exclusive: iso(Date.parse(as_of)),
+      },
+    ]);
+    const codes = ({ json }: { json: { warnings: { code: string }[] } }) => json.warnings.map(({ code }) => code);
+    expect(codes(within)).not.toContain('WINDOW_EXCEEDS_PROVED_COVERAGE');
+    const past = await ask({ mode: 'aligned_1s', as_of, time_range: ['2024-02-20T00:00:00Z', '2024-03-02T00:00:00Z'] });
+    expect(codes(past)).toContain('WINDOW_EXCEEDS_PROVED_COVERAGE');
+    expect(past.json.rows[0].valid_to_utc_exclusive).toBe(iso(Date.parse(as_of)));
+  });
+
+  test('only a dataset that keeps its vintages can be asked as of a time; of others it is a fault of the contract', async () => {
+    const as_of = '2024-03-01T00:00:00Z';
+    const etf = await ask({ sources: ['etf_daily_metrics'], as_of });
+    expect([etf.status, etf.json.code]).toEqual([409, 'QUERY_CONTRACT_ERROR']);
+    expect(etf.json.errors).toEqual([
+      { pointer: '/as_of', message: `is only for datasets whose vintages are kept: ${KEY}` },
+    ]);
+    const path = '/v1/historical/etf/daily_metrics';
+    const route = await serving.send({ path, body: JSON.stringify({ as_of }) });
+    expect([route.status, route.json.errors[0].pointer]).toEqual([409, '/as_of']);
+    for (const bad of ['2024-03-01', '2024-03-01T00:00:00', 1_709_251_200_000, null]) {
+      expect((await ask({ as_of: bad })).json.errors?.[0].pointer, JSON.stringify(bad)).toBe('/as_of');
+    }
+  });
+});
+
+interface Print {
+  readonly vintage: string;
+  readonly observed: string;
+  readonly value: string;
+}
+
+/** One series as it was printed. */
+function worldOf(prints: readonly Print[]): World {
+  const [sourceId, name] = ['macro_cpiaucsl', 'consumer_price_index_all_items'];
+  const { dataset } = macroWorld(1, 2);
+  const vintages = [...new Set(prints.map(({ vintage }) => vintage))];
+  const partitions = vintages.map((vintage, index) => ({
+    key: `${sourceId}:${vintage}`,
+    state: 'proved' as const,
+    sourceId,
+    span: [Date.parse(vintage), Date.parse(vintage) + DAY] as const,
+    ingestedMs: Date.parse('2024-06-01T00:00:00Z') + index,
+    lastUpdatedMs: Date.parse(vintage) + 14 * 3_600_000,
+  }));
+  const rows = prints.map(({ vintage, observed, value }, index) => ({
+    ms: Date.parse(observed),
+    partition: partitions[vintages.indexOf(vintage)],
+    cells: {
+      observed_at_ms: Date.parse(observed),
+      metric_id: `${index}`.repeat(64),
+      source_id: sourceId,
+      metric_name: name,
+      metric_unit: 'Index 1982-1984=100',
+      value_kind: 'float',
+      value_text: value,
+      dimensions_json: '{}',
+      provenance_json: `{"realtime_start":"${vintage}"}`,
+      partition_key: `${sourceId}:${vintage}`,
+      vintage,
+    },
+  }));
+  const times = rows.map(({ ms }) => ms);
+  const span = [partitions[0].span[0], partitions.at(-1)!.span[1]] as const;
+  const run = { sourceId, span, fromMs: Math.min(...times), toMs: Math.max(...times) + 1, throughMs: span[1] };
+  const world = { dataset, partitions, rows, aligned: [], runs: [run] };
+  return { ...world, aligned: knownAt(world, Number.MAX_SAFE_INTEGER).aligned };
+}

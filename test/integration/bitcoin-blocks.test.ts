@@ -1,0 +1,177 @@
+/** Blocks of a real node, of every kind of spend: read twice, once as the node tells and once from bytes, to one row. */
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import type { RecordRow } from '../../pipelines/rows/record-rows.ts';
+import type { NodeBlock } from '../../pipelines/sources/bitcoin/block-answer.ts';
+import { type CheckedBlock, readBlocks } from '../../pipelines/sources/bitcoin/blocks.ts';
+import { DERIVED_DATASETS } from '../../pipelines/sources/bitcoin/derived.ts';
+import { BitcoinNode } from '../../pipelines/sources/bitcoin/node.ts';
+import { type ChainDataset, eventsOf } from '../../pipelines/sources/bitcoin/rows/expect.ts';
+import { createTransactionRow, derivedRow, headerRow } from '../../pipelines/sources/bitcoin/rows/project.ts';
+import type { RpcClient } from '../../pipelines/sources/bitcoin/rpc/client.ts';
+import type { SampleChain } from '../../pipelines/sources/bitcoin/sample/chain.ts';
+import { addEveryKind } from '../../pipelines/sources/bitcoin/sample/kinds.ts';
+import { encodeRecord, recordsOf } from '../../shared/frame/records.ts';
+import { createNode, rpcOf } from '../support/bitcoin.ts';
+import { startChain } from '../support/regtest.ts';
+
+let node: Awaited<ReturnType<typeof createNode>>;
+let rpc: RpcClient;
+let chain: SampleChain;
+let blocks: CheckedBlock[];
+
+const ROWS = new Map<ChainDataset, RecordRow>([
+  ['bitcoin_block_headers', headerRow],
+  ['bitcoin_block_transactions', createTransactionRow()],
+  ...DERIVED_DATASETS.map((dataset) => [dataset, derivedRow(dataset)] as const),
+]);
+
+beforeAll(async () => {
+  node = await createNode();
+  rpc = await rpcOf(node);
+  chain = await startChain(rpc);
+  await addEveryKind(chain);
+  await chain.addMany(305 - chain.height);
+  blocks = await read(0, chain.height);
+});
+afterAll(() => node?.[Symbol.asyncDispose]());
+
+async function read(from: number, to: number): Promise<CheckedBlock[]> {
+  const source = new BitcoinNode(rpc);
+  const hashes = await source.hashes(from, to);
+  return await Array.fromAsync(readBlocks(source, { chain: 'regtest', from, to, hashes, ahead: 4 }));
+}
+
+test('what the node tells and what its bytes say make the same rows, for every event of 306 blocks', () => {
+  expect(blocks).toHaveLength(306);
+  const counted: Record<string, number> = {};
+  for (const block of blocks) {
+    for (const { dataset, offset, payload, side, row } of eventsOf(block, 'regtest')) {
+      const [event] = recordsOf(encodeRecord(offset, payload, side));
+      expect(event.offset).toBe(offset);
+      expect(ROWS.get(dataset)!(event)).toEqual(row);
+      counted[dataset] = (counted[dataset] ?? 0) + 1;
+    }
+  }
+  const transactions = blocks.reduce((sum, { block }) => sum + block.transactions.length, 0);
+  expect(transactions).toBeGreaterThan(320);
+  for (const dataset of ROWS.keys()) {
+    expect(counted[dataset]).toBe(dataset === 'bitcoin_block_transactions' ? transactions : 306);
+  }
+});
+
+test('blocks read one where the other was are what each is by itself', async () => {
+  const source = new BitcoinNode(rpc);
+  const held = ({ transactions }: NodeBlock) =>
+    transactions.map(({ txid, raw, columns }) => {
+      const { inputs, outputs, values, scripts, witnessData } = columns;
+      return [txid, ...[raw, inputs, outputs, values, scripts, witnessData].map((bytes) => bytes.toString('latin1'))];
+    });
+  const kept = await source.block(blocks[0].block.hash);
+  for (const { block } of blocks.slice(-12)) {
+    const again = await source.block(block.hash);
+    expect(held(again)).toEqual(held(block));
+    source.release(again);
+  }
+  expect(held(kept)).toEqual(held(blocks[0].block));
+});
+
+test("fees, amounts and counts are those of the node's own statistics", async () => {
+  const keys = ['totalfee', 'total_out', 'subsidy', 'txs', 'ins', 'outs', 'height', 'time', 'mediantime', 'swtxs'];
+  const told = (await rpc.batch(
+    blocks.map(({ block }) => ({ method: 'getblockstats', params: [block.hash, keys] })),
+  )) as Record<string, string>[];
+  for (const [height, { block, fees }] of blocks.entries()) {
+    const rest = block.transactions.slice(1);
+    const count = (of: 'inputs' | 'outputs', transactions = rest) => transactions.reduce((sum, tx) => sum + tx[of], 0);
+    expect(told[height]).toMatchObject({
+      height: `${height}`,
+      totalfee: `${fees}`,
+      total_out: `${rest.reduce((sum, { sums }) => sum + sums.output, 0)}`,
+      txs: `${block.transactions.length}`,
+      ins: `${count('inputs')}`,
+      outs: `${count('outputs', [...block.transactions])}`,
+      time: `${block.time}`,
+      mediantime: `${block.medianTime}`,
+    });
+    const subsidy = [...eventsOf(blocks[height], 'regtest')].find(
+      ({ dataset }) => dataset === 'bitcoin_block_subsidy_schedule',
+    )!;
+    expect(subsidy.row[3]).toBe(Number(told[height].subsidy));
+    expect(subsidy.row[2]).toBe(Math.floor(height / 150));
+  }
+  expect(Math.max(...blocks.map(({ fees }) => fees))).toBeGreaterThan(0);
+});
+
+describe('shapes', () => {
+  const transactionOf = (height: number, index: number) => {
+    const event = [...eventsOf(blocks[height], 'regtest')].filter(
+      ({ dataset }) => dataset === 'bitcoin_block_transactions',
+    )[index];
+    const [inputs, outputs, values, scripts, witness] = event.row.slice(8, 13).map(String);
+    return { inputs, outputs, values, scripts, witness };
+  };
+
+  test('a coinbase', () => {
+    const { inputs, values, scripts, witness } = transactionOf(7, 0);
+    expect(inputs).toMatch(/^\[\{"coinbase_hex":"57[0-9a-f]+","input_index":0,"sequence":4294967295\}\]$/);
+    expect(values).toBe(
+      '{"input_value_btc_sum":0.00000000,"input_values_btc":[],"output_value_btc_sum":50.00000000,"output_values_btc":[50.00000000,0.00000000]}',
+    );
+    expect(JSON.parse(scripts).input_script_sig).toEqual([]);
+    expect(witness).toBe(`[{"input_index":0,"stack":["${'00'.repeat(32)}"]}]`);
+  });
+
+  test('every kind of output, and the empty items of a witness', async () => {
+    const everyKind = blocks.findIndex(({ block }) => block.transactions.length === 13);
+    const spread = transactionOf(everyKind - 1, 1);
+    const types = JSON.parse(spread.outputs).map(({ script_type }: { script_type: string }) => script_type);
+    expect(types).toEqual([
+      'pubkey',
+      'pubkeyhash',
+      'witness_v0_keyhash',
+      'witness_v1_taproot',
+      'witness_v1_taproot',
+      'multisig',
+      'scripthash',
+      'witness_v0_scripthash',
+      'scripthash',
+      'scripthash',
+      'anchor',
+      'witness_unknown',
+      'nulldata',
+      'nulldata',
+      'nonstandard',
+    ]);
+    // A multisig takes one item too many, which is empty.
+    expect(JSON.parse(transactionOf(everyKind, 8).witness)[0].stack[0]).toBe('');
+    expect(transactionOf(everyKind, 12).witness).toBe('[{"input_index":0,"stack":["",""]}]');
+    expect(transactionOf(everyKind, 11).witness).toBe('[]');
+  });
+
+  test('keys are sorted and nothing is between them, in all five columns of every transaction', () => {
+    const sorted = (value: unknown): unknown => {
+      if (Array.isArray(value)) return value.map(sorted);
+      if (typeof value !== 'object' || value === null) return value;
+      return Object.fromEntries(
+        Object.entries(value)
+          .sort(([a], [b]) => (a < b ? -1 : 1))
+          .map(([key, item]) => [key, sorted(item)]),
+      );
+    };
+    for (const [height, { block }] of blocks.entries()) {
+      for (const index of block.transactions.keys()) {
+        for (const text of Object.values(transactionOf(height, index))) {
+          // JSON.parse forgets the zeros of amounts, which are looked at by themselves.
+          const amounts = text.match(/\d+\.\d+/g) ?? [];
+          for (const amount of amounts) expect(amount).toMatch(/^\d+\.\d{8}$/);
+          const bare = (json: string) =>
+            json.replace(/(\d+)\.(\d{8})/g, (_, whole, rest) => String(Number(`${whole}.${rest}`)));
+          expect(bare(JSON.stringify(sorted(JSON.parse(text))))).toBe(bare(JSON.stringify(JSON.parse(text))));
+          expect(JSON.stringify(JSON.parse(text)).length).toBe(
+            amounts.reduce((length, amount) => length - amount.length + String(Number(amount)).length, text.length),
+          );
+        }
+      }
+    }
+  });
+});

@@ -1,0 +1,279 @@
+/** The client against the running service, over real sockets, and through a proxy that spoils answers. */
+import { tableFromIPC } from 'apache-arrow';
+import { afterAll, beforeAll, beforeEach, describe, expect, expectTypeOf, test } from 'vitest';
+import {
+  ConnectionError,
+  ContractError,
+  HistoricalData,
+  IncompleteAnswerError,
+  KeyError,
+  NoRowsError,
+  type Rows,
+  StrictWarningError,
+  UnavailableError,
+} from '../../client/index.ts';
+import { DATASETS } from '../../shared/registry/index.ts';
+import { type HttpFaultProxy, startHttpFaultProxy } from '../support/http-fault-proxy.ts';
+import { loadDays, randomDay } from '../support/load-rows.ts';
+import { API_KEY, type Serving, startServing } from '../support/serving.ts';
+import { createMigratedEnv, type TestEnv } from '../support/stack.ts';
+
+const ROWS = 20_000;
+let env: TestEnv;
+let serving: Serving;
+let proxy: HttpFaultProxy;
+let data: HistoricalData;
+
+beforeAll(async () => {
+  env = await createMigratedEnv();
+  await loadDays(env.databaseUrl, [randomDay('2024-01-01', ROWS, 1, 1), randomDay('2024-01-02', ROWS, ROWS + 1, 2)]);
+  serving = await startServing({ databaseUrl: env.databaseUrl });
+});
+afterAll(async () => {
+  await serving?.[Symbol.asyncDispose]();
+  await proxy?.[Symbol.asyncDispose]();
+  await env?.[Symbol.asyncDispose]();
+});
+beforeEach(async () => {
+  await proxy?.[Symbol.asyncDispose]();
+  proxy = await startHttpFaultProxy(serving.url);
+  data = new HistoricalData({ baseUrl: proxy.url, apiKey: API_KEY });
+});
+
+const DAY = { start_date: '2024-01-01', end_date: '2024-01-01' } as const;
+
+async function collected<Row>(rows: AsyncIterable<Row>): Promise<Row[]> {
+  const all: Row[] = [];
+  for await (const row of rows) all.push(row);
+  return all;
+}
+
+describe('rows', () => {
+  test('at once, one by one, as a stream with its schema and as Arrow are the rows of the query', async () => {
+    const fields = ['trade_id', 'timestamp', 'price', 'quantity', 'is_buyer_maker', 'datetime'] as const;
+    const query = await serving.query({
+      sources: ['exchange_a_spot_trades'],
+      time_range: ['2024-01-01T00:00:00Z', '2024-01-02T00:00:00Z'],
+      fields,
+    });
+    const request = () => data.get_exchange_a_spot_trades(DAY);
+    const answer = await request();
+    expect(answer.rows).toEqual(query.json.rows);
+    expect(answer).toMatchObject({ row_count: ROWS, source: 'exchange_a_spot_trades', mode: 'native', warnings: [] });
+    expect(await collected(request())).toEqual(query.json.rows);
+    const { schema, warnings, rows } = await request().stream();
+    expect({ schema, warnings }).toEqual({ schema: query.json.schema, warnings: [] });
+    expect(await collected(rows)).toEqual(query.json.rows);
+    const table = tableFromIPC(await request().arrow());
+    expect(table.numRows).toBe(ROWS);
+    expect([...table.getChild('trade_id')!].map(Number)).toEqual(
+      query.json.rows.map((row: { trade_id: number }) => row.trade_id),
+    );
+  });
+
+  test('their type follows the mode and the fields that are asked for', async () => {
+    const trades = await data.get_exchange_a_spot_trades({ n_latest_rows: 3, fields: ['price', 'quote_quantity'] });
+    expectTypeOf(trades.rows[0]).toEqualTypeOf<{ readonly price: number; readonly quote_quantity: number }>();
+    expect(trades.rows.map((row) => Object.keys(row))).toEqual(Array(3).fill(['price', 'quote_quantity']));
+    const seconds = await data.get_exchange_a_spot_trades({ mode: 'aligned_1s', n_latest_rows: 2 });
+    expectTypeOf(seconds.rows[0].valid_to_utc_exclusive).toEqualTypeOf<string>();
+    expect(seconds.rows[1].valid_from_utc).toBe(seconds.rows[1].aligned_at_utc);
+    const candles = await data.get_exchange_a_spot_klines({ ...DAY, kline_size: '1h' });
+    expectTypeOf(candles.rows[0].median).toEqualTypeOf<number>();
+    expect(candles.rows).toHaveLength(24);
+    expect(candles.rows.reduce((sum, row) => sum + row.no_of_trades, 0)).toBe(ROWS);
+    // @ts-expect-error no such field
+    const wrong = data.get_exchange_a_spot_trades({ fields: ['prize'] });
+    const prize = await wrong.then(undefined, (error: unknown) => error as Error);
+    expect(prize).toBeInstanceOf(ContractError);
+    // Of one fault it is said once.
+    expect((prize as Error).message).toMatch(/^HISTORICAL_CONTRACT_ERROR: \/fields\/0 must be [^\n]*$/);
+  });
+
+  test('leaving the loop ends the read at the service', async () => {
+    let seen = 0;
+    for await (const row of data.get_exchange_a_spot_trades({ ...DAY, fields: ['trade_id'] })) {
+      seen = row.trade_id;
+      if (seen === 5) break;
+    }
+    expect(seen).toBe(5);
+    await expect.poll(() => serving.app.slots.plain.load.running).toBe(0);
+  });
+
+  test('there is a method for each route, and one without data says so', async () => {
+    const methods = [...DATASETS.values()].flatMap(({ key, trades }) => [
+      `get_${key}`,
+      ...(trades ? [`get_${key.replace('_trades', '_klines')}`] : []),
+    ]);
+    expect(methods).toHaveLength(15);
+    for (const name of methods) {
+      const rows = (data as unknown as Record<string, (request: object) => Rows<object>>)[name]({ n_latest_rows: 1 });
+      if (name.startsWith('get_exchange_a')) expect((await rows).row_count, name).toBe(1);
+      else await expect(rows, name).rejects.toThrow(NoRowsError);
+    }
+  });
+});
+
+describe('errors', () => {
+  test('are classes that carry the service’s own answer', async () => {
+    const asked = data.get_exchange_a_spot_trades({ ...DAY, n_latest_rows: 0 });
+    const twoWindows = (await asked.then(undefined, (error: unknown) => error)) as ContractError;
+    expect(twoWindows).toBeInstanceOf(ContractError);
+    expect(twoWindows).toMatchObject({ status: 409, code: 'HISTORICAL_CONTRACT_ERROR' });
+    expect(twoWindows.problem.errors?.map(({ pointer }) => pointer)).toContain('/n_latest_rows');
+    expect(twoWindows.message).toContain('/n_latest_rows');
+    expect(twoWindows.requestId).toMatch(/^[0-9a-f-]{36}$/);
+    const stranger = new HistoricalData({ baseUrl: serving.url, apiKey: 'wrong' });
+    await expect(stranger.get_exchange_a_spot_trades(DAY)).rejects.toThrow(KeyError);
+    const strict = data.get_exchange_a_spot_trades({ n_latest_rows: 1, strict: true });
+    await expect(strict).rejects.toThrow(StrictWarningError);
+    const future = data.get_exchange_a_spot_trades({ start_date: '2030-01-01' });
+    await expect(collected(future)).rejects.toThrow(NoRowsError);
+    expect(proxy.seen).toBe(3);
+  });
+
+  test('of no rows say why there are none', async () => {
+    const proved = 'proved is 2024-01-01T00:00:00.000Z to 2024-01-03T00:00:00.000Z';
+    const nothing = 'HISTORICAL_NO_DATA: Nothing of';
+    const messageOf = (rows: PromiseLike<unknown>) =>
+      rows.then(
+        () => 'rows',
+        (error: unknown) => error instanceof NoRowsError && error.message,
+      );
+    expect([
+      await messageOf(data.get_exchange_a_spot_trades({ start_date: '2030-01-01' })),
+      await messageOf(data.get_exchange_b_spot_trades({ n_latest_rows: 1 })),
+      await messageOf(data.get_exchange_a_spot_trades({ ...DAY, filters: [{ field: 'price', op: 'lt', value: 0 }] })),
+    ]).toEqual([
+      `${nothing} exchange_a_spot_trades is proved in the window; ${proved}.`,
+      `${nothing} exchange_b_spot_trades is proved yet.`,
+      `HISTORICAL_NO_DATA: No proved row of exchange_a_spot_trades lies in the window and passes the filters; ${proved}.`,
+    ]);
+  });
+
+  test('of options are told before anything is sent', () => {
+    expect(() => new HistoricalData({ baseUrl: 'ftp://x', apiKey: 'k' })).toThrow(TypeError);
+    expect(() => new HistoricalData({ baseUrl: 'http://x', apiKey: '' })).toThrow('SVC_INTERNAL_API_KEY');
+    for (const key of ['a\nb', ' a', 'a ', '\0']) {
+      expect(() => new HistoricalData({ baseUrl: 'http://x', apiKey: key }), JSON.stringify(key)).toThrow(TypeError);
+      expect(() => new HistoricalData({ baseUrl: 'http://x', apiKey: 'k', backendToken: key })).toThrow('backendToken');
+    }
+  });
+
+  test('a key of any text is sent as it is', async () => {
+    for (const apiKey of ['schlüssel', 'ключ-€-🔑']) {
+      await using own = await startServing({ databaseUrl: env.databaseUrl, apiKey });
+      const rows = (key: string) =>
+        new HistoricalData({ baseUrl: own.url, apiKey: key }).get_exchange_a_spot_trades({ n_latest_rows: 1 });
+      expect((await rows(apiKey)).row_count).toBe(1);
+      await expect(rows(`${apiKey}é`)).rejects.toThrow(KeyError);
+    }
+  });
+
+  test('an aborted request throws the reason of its signal', async () => {
+    const reason = new Error('enough');
+    const before = data.get_exchange_a_spot_trades(DAY, { signal: AbortSignal.abort(reason) });
+    await expect(before).rejects.toBe(reason);
+    const stop = new AbortController();
+    const during = (async () => {
+      for await (const _row of data.get_exchange_a_spot_trades({}, { signal: stop.signal })) stop.abort(reason);
+    })();
+    await expect(during).rejects.toBe(reason);
+    await expect.poll(() => serving.app.slots.plain.load.running).toBe(0);
+  });
+});
+
+describe('attempts', () => {
+  const busy = {
+    status: 503,
+    headers: { 'Retry-After': '0', 'Content-Type': 'application/problem+json' },
+    body: JSON.stringify({ code: 'QUERY_QUEUE_LIMIT_REACHED', status: 503, title: '', detail: '', request_id: '1' }),
+  };
+
+  test('go on after a lost connection, a busy service and a proxy’s page', async () => {
+    proxy.spoil('reset', busy, { status: 502, body: '<html>Bad gateway</html>' });
+    const { row_count } = await data.get_exchange_a_spot_trades(DAY);
+    expect({ row_count, seen: proxy.seen }).toEqual({ row_count: ROWS, seen: 4 });
+  });
+
+  test('end after maxAttempts with the last error', async () => {
+    const impatient = new HistoricalData({ baseUrl: proxy.url, apiKey: API_KEY, maxAttempts: 2 });
+    proxy.spoil(busy, busy, busy);
+    await expect(impatient.get_exchange_a_spot_trades(DAY)).rejects.toThrow(UnavailableError);
+    expect(proxy.seen).toBe(2);
+  });
+
+  test.each([
+    'QUERY_TIMEOUT',
+    'ALIGNED_STORAGE_CONTRACT_VIOLATION',
+    'HISTORICAL_RUNTIME_ERROR',
+    'QUERY_RIGHTS_RESOLUTION_ERROR',
+  ])('are not made after %s, which does not pass by itself', async (code) => {
+    const lasting = { ...busy, body: JSON.stringify({ ...JSON.parse(busy.body), code }) };
+    proxy.spoil(lasting, lasting);
+    await expect(data.get_exchange_a_spot_trades(DAY)).rejects.toThrow(UnavailableError);
+    expect(proxy.seen).toBe(1);
+  });
+
+  test('are not made when the service asks for a longer pause than is allowed', async () => {
+    const impatient = new HistoricalData({ baseUrl: proxy.url, apiKey: API_KEY, maxRetryWaitMs: 1000 });
+    proxy.spoil({ ...busy, headers: { ...busy.headers, 'Retry-After': '60' } });
+    await expect(impatient.get_exchange_a_spot_trades(DAY)).rejects.toThrow(UnavailableError);
+    expect(proxy.seen).toBe(1);
+  });
+
+  test('a service that is not there is told as such', async () => {
+    const nobody = new HistoricalData({ baseUrl: 'http://127.0.0.1:9', apiKey: 'k', maxAttempts: 1 });
+    await expect(nobody.get_exchange_a_spot_trades(DAY)).rejects.toThrow(ConnectionError);
+  });
+});
+
+describe('a broken answer', () => {
+  test('is asked for again when all rows are awaited', async () => {
+    proxy.spoil({ cutAfterBytes: 50_000 });
+    expect((await data.get_exchange_a_spot_trades(DAY)).row_count).toBe(ROWS);
+    expect(proxy.seen).toBe(2);
+  });
+
+  test('and broken again, is an error', async () => {
+    proxy.spoil({ cutAfterBytes: 50_000 }, { cutAfterBytes: 50_000 });
+    await expect(data.get_exchange_a_spot_trades(DAY)).rejects.toThrow(IncompleteAnswerError);
+  });
+
+  test('never looks whole to a loop, wherever it is cut', async () => {
+    for (const cutAfterBytes of [1, 50_000, 50_001, 100_000]) {
+      proxy.spoil({ cutAfterBytes });
+      const ids: number[] = [];
+      const reading = (async () => {
+        for await (const row of data.get_exchange_a_spot_trades(DAY)) ids.push(row.trade_id);
+      })();
+      await expect(reading).rejects.toThrow(IncompleteAnswerError);
+      expect(ids).toEqual(ids.map((_, index) => index + 1));
+      expect(ids.length).toBeLessThan(ROWS);
+    }
+  });
+
+  test('that goes silent with its connection open is one, once patience ends; a slow reader has time', async () => {
+    const impatient = new HistoricalData({ baseUrl: proxy.url, apiKey: API_KEY, stallTimeoutMs: 500 });
+    for (const read of [
+      () => impatient.get_exchange_a_spot_trades(DAY).arrow(),
+      async () => {
+        for await (const _row of impatient.get_exchange_a_spot_trades(DAY));
+      },
+    ]) {
+      proxy.spoil({ stallAfterBytes: 50_000 });
+      await expect(read()).rejects.toThrow(new IncompleteAnswerError('The answer broke off: nothing came for 500 ms'));
+    }
+    const patient = new HistoricalData({ baseUrl: proxy.url, apiKey: API_KEY, stallTimeoutMs: 5000 });
+    let rows = 0;
+    for await (const _row of patient.get_exchange_a_spot_trades(DAY)) {
+      if (rows++ === 0) await new Promise((resolve) => setTimeout(resolve, 6000));
+    }
+    expect(rows).toBe(ROWS);
+  });
+
+  test('as Arrow is an error too', async () => {
+    proxy.spoil({ cutAfterBytes: 50_000 });
+    await expect(data.get_exchange_a_spot_trades(DAY).arrow()).rejects.toThrow(IncompleteAnswerError);
+  });
+});

@@ -1,0 +1,175 @@
+/** Exchange B's link endpoint: what it is asked, what is believed of its answers, and how seldom it is called. */
+import { createHash } from 'node:crypto';
+import { once } from 'node:events';
+import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { pace } from '../../pipelines/sources/documents/pace.ts';
+import { writeDay } from '../../pipelines/sources/exchange_b/generate.ts';
+import { exchangeBSource } from '../../pipelines/sources/exchange_b/source.ts';
+import { exchangeBSpotTrades as dataset } from '../../shared/registry/datasets/exchange_b_spot_trades.ts';
+import type { Json } from '../support/command.ts';
+import { faultOf } from '../support/faults.ts';
+import { dayNames, System } from '../support/pipeline.ts';
+import { VENDOR_B } from '../support/vendors.ts';
+
+const name = (day: string) => `BTC-USDT-trades-${day}`;
+
+describe('the link endpoint', () => {
+  const DAY = '2024-06-01';
+  let server: Server;
+  let base: string;
+  let directory: string;
+  let zip: Buffer;
+  const calls: { at: number; body: Json; method: string | undefined }[] = [];
+  /** What the endpoint answers next; the last one stays. */
+  let answers: ((response: ServerResponse) => void)[] = [];
+  let md5: string | undefined;
+  const json = (value: unknown) => (response: ServerResponse) => response.end(JSON.stringify(value));
+  const file = (more: object = {}) => ({
+    filename: `${name(DAY)}.zip`,
+    url: `${base}zip/${name(DAY)}.zip?sign=x`,
+    ...more,
+  });
+  const link = (...groups: object[]) => json({ code: '0', data: { details: [{ groupDetails: groups }] } });
+
+  beforeAll(async () => {
+    directory = await mkdtemp(join(tmpdir(), 'exchange-b-'));
+    await writeDay({ directory, day: DAY, rows: 2000, seed: 3 });
+    zip = await readFile(join(directory, VENDOR_B.path(DAY)));
+    server = createServer(async (request: IncomingMessage, response) => {
+      if (request.url?.startsWith('/zip/')) {
+        response.writeHead(200, { 'content-length': zip.length, ...(md5 === undefined ? {} : { 'content-md5': md5 }) });
+        response.end(zip);
+        return;
+      }
+      const pieces: Buffer[] = [];
+      for await (const piece of request) pieces.push(piece as Buffer);
+      calls.push({ at: Date.now(), body: JSON.parse(Buffer.concat(pieces).toString()), method: request.method });
+      (answers.length > 1 ? answers.shift()! : answers[0])(response);
+    });
+    server.listen(0, '127.0.0.1');
+    await once(server, 'listening');
+    base = `http://127.0.0.1:${(server.address() as AddressInfo).port}/`;
+  });
+  afterAll(async () => {
+    server.closeAllConnections();
+    server.close();
+    await rm(directory, { recursive: true, force: true });
+  });
+
+  const source = () =>
+    exchangeBSource({
+      location: new URL(`${base}link`),
+      resolve: 'link',
+      instrument: 'BTC-USDT',
+      spoolDir: join(directory, 'spool'),
+      timeoutMs: 60_000,
+      maxAttempts: 2,
+      backoff: { firstMs: 1 },
+      maxDocumentBytes: 1e9,
+      maxUnpackedBytes: 1e9,
+    });
+  const [request] = exchangeBSource({} as never).plan(DAY, DAY, 'daily');
+  const open = () => source().open(request);
+
+  test('is asked by POST for the day and believed when it names the file; an md5 is checked where stated', async () => {
+    answers = [link(file())];
+    md5 = createHash('md5').update(zip).digest('base64');
+    await using stated = await open();
+    expect(stated.facts).toMatchObject({ name: `${name(DAY)}.zip`, bytes: zip.length, content_md5: md5 });
+    const begin = String(Date.parse('2024-05-31T16:00:00Z'));
+    expect(calls.at(-1)).toMatchObject({
+      method: 'POST',
+      body: {
+        module: '1',
+        instType: 'SPOT',
+        instQueryParam: { instIdList: ['BTC-USDT'] },
+        dateQuery: { dateAggrType: 'daily', begin, end: begin },
+      },
+    });
+    md5 = undefined;
+    await using silent = await open();
+    expect(silent.facts.content_md5).toBeUndefined();
+  });
+
+  test.each(['AAAAAAAAAAAAAAAAAAAAAA==', 'nonsense'])(
+    'whose file has another md5 than stated (%s): refused',
+    async (wrong) => {
+      answers = [link(file())];
+      md5 = wrong;
+      const fault = await faultOf(open(), 'SOURCE_CHECKSUM_MISMATCH');
+      expect(fault.details).toMatchObject({ document: `${name(DAY)}.zip`, expected: wrong });
+      md5 = undefined;
+    },
+  );
+
+  test('answering 429 is asked again after the time it names; 429 for ever fails', async () => {
+    const limited = (response: ServerResponse) => response.writeHead(429, { 'retry-after': '2' }).end();
+    answers = [limited, link(file())];
+    const before = calls.length;
+    await using document = await open();
+    expect(document.facts.bytes).toBe(zip.length);
+    expect(calls[before + 1].at - calls[before].at).toBeGreaterThanOrEqual(1990);
+    answers = [(response) => response.writeHead(429).end()];
+    expect((await faultOf(open(), 'SOURCE_UNREACHABLE')).message).toMatch(/429.*after 2 attempts/);
+  });
+
+  test.each<[string, () => (response: ServerResponse) => void, RegExp]>([
+    ['what is no JSON', () => (response) => response.end('<html>'), /no JSON/],
+    ['null', () => json(null), /code/],
+    ['an error code', () => json({ code: '51000', data: null }), /code "51000"/],
+    ['no files', () => link(), /0 files/],
+    ['two files', () => link(file(), file()), /2 files/],
+    ['no list', () => json({ code: '0', data: {} }), /no list/],
+    ["another file's name", () => link(file({ filename: `${name('2024-06-02')}.zip` })), /named the file/],
+    ['no address', () => link(file({ url: 'x' })), /no address/],
+    ['a local path', () => link(file({ url: 'file:///etc/passwd' })), /file:/],
+    ['a megabyte', () => json({ code: '0', more: 'x'.repeat(1 << 20) }), /at length/],
+  ])('answering with %s: refused', async (_, answer, message) => {
+    answers = [answer()];
+    const fault = await faultOf(open(), 'SOURCE_LINK_INVALID');
+    expect(fault.message).toMatch(message);
+    expect(fault.details).toMatchObject({ document: `${name(DAY)}.zip` });
+  });
+
+  test('gives every caller a slot of its own, a spacing after the one before', async () => {
+    const spacingMs = 100;
+    const paced = join(directory, 'paced');
+    const startedAt = Date.now();
+    const times = await Promise.all(
+      Array.from({ length: 8 }, async () => {
+        await pace({ name: 'any', spacingMs, directory: paced });
+        return Date.now();
+      }),
+    );
+    for (const [index, at] of times.toSorted((a, b) => a - b).entries()) {
+      expect(at - startedAt).toBeGreaterThanOrEqual(index * spacingMs);
+    }
+  });
+
+  test('is called at most once in 750 ms, by all commands of the host together', async () => {
+    await using one = await System.create();
+    await using other = await System.create();
+    const days = dayNames(DAY, 3);
+    // Asks for no zip: what is paced is the asking. Every call is told that there is no such file.
+    answers = [json({ code: '0', data: { details: [] } })];
+    const before = calls.length;
+    const startedAt = Date.now();
+    const run = (system: System) =>
+      system.run(['backfill', dataset.key, '--from', days[0], '--to', days[2]], {
+        SVC_EXCHANGE_B_LINK_URL: `${base}link`,
+      });
+    const ended = await Promise.all([run(one), run(other)]);
+    for (const { exit, json: report } of ended) {
+      expect([exit, report.units.map(({ code }: Json) => code)]).toEqual([1, days.map(() => 'SOURCE_LINK_INVALID')]);
+    }
+    const times = calls.slice(before).map(({ at }) => at);
+    expect(times).toHaveLength(6);
+    // What is paced is the sending: on a busy machine any call may arrive late, and the next close behind it. None is early.
+    for (const [index, at] of times.entries()) expect(at - startedAt).toBeGreaterThanOrEqual(index * 750);
+  });
+});

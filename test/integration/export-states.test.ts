@@ -1,0 +1,222 @@
+/** The life of an export: the table of states and events, and the database's rows against a model made of it. */
+import { randomUUID } from 'node:crypto';
+import fc from 'fast-check';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import type { StoredArtifact } from '../../serving/exports/rows.ts';
+import {
+  EXPORT_EVENTS,
+  EXPORT_STATES,
+  type ExportState,
+  isFinished,
+  TRANSITIONS,
+} from '../../serving/exports/states.ts';
+import { ExportStore, type Outcome, type Transition } from '../../serving/exports/store.ts';
+import { createMigratedEnv, execute, type TestEnv } from '../support/stack.ts';
+
+let env: TestEnv;
+let store: ExportStore;
+const told: Transition[] = [];
+beforeAll(async () => {
+  env = await createMigratedEnv();
+  store = new ExportStore({
+    databaseUrl: env.databaseUrl,
+    leaseMs: 3_600_000,
+    onTransition: async (transition) => void told.push(transition),
+  });
+});
+afterAll(async () => {
+  await store?.[Symbol.asyncDispose]();
+  await env?.[Symbol.asyncDispose]();
+});
+
+test('the table: an event leads to one state from wherever it is taken, and what is over stays as it is', () => {
+  for (const event of EXPORT_EVENTS) {
+    const after = new Set(EXPORT_STATES.map((state) => TRANSITIONS[state][event]).filter((state) => state !== null));
+    expect(after.size, event).toBe(1);
+  }
+  for (const state of EXPORT_STATES.filter(isFinished))
+    expect(Object.values(TRANSITIONS[state])).toEqual(Array(5).fill(null));
+  // What the contract allows, and nothing else.
+  const steps = EXPORT_STATES.flatMap((from) =>
+    EXPORT_EVENTS.flatMap((event) => (TRANSITIONS[from][event] ? [`${from} ${TRANSITIONS[from][event]}`] : [])),
+  );
+  expect([...new Set(steps)].sort()).toEqual(
+    ['queued failed', 'queued running', 'running failed', 'running running', 'running succeeded'].sort(),
+  );
+});
+
+const ARTIFACT: StoredArtifact = {
+  row_count: 1,
+  bytes: 1,
+  sha256: 'a'.repeat(64),
+  media_type: 'text/csv',
+  split: 'none',
+  files: [],
+  manifest: { name: 'manifest.json', day: null, row_count: 1, bytes: 1, sha256: 'b'.repeat(64), modified_ms: 0 },
+  synthetic: false,
+};
+
+const newExport = (exportId: string) => ({
+  exportId,
+  request: {},
+  requestSha256: 'x',
+  idempotencyKey: null,
+  dataset: 'exchange_a_spot_trades',
+  mode: 'native' as const,
+  format: 'csv' as const,
+  rightsState: 'Hosted Allowed' as const,
+  rightsProvisional: false,
+  viewId: 'v',
+  viewVersion: 1,
+  warnings: [],
+  asOf: null,
+});
+
+const submit = async () => {
+  const exportId = randomUUID();
+  await store.submit(newExport(exportId), { running: 1000, waiting: 100_000 }, async () => {});
+  return exportId;
+};
+
+/** What the rows should be, in as few words as possible. */
+interface Model {
+  state: ExportState;
+  fence: number;
+  /** Who holds the highest fence and has not given it back. */
+  holder: number | null;
+  isAlive: boolean;
+  crashes: number;
+  /** The last fence of each worker. */
+  readonly fences: number[];
+}
+
+type Command =
+  | readonly ['claim' | 'beat' | 'release' | 'succeed' | 'fail', number]
+  | readonly ['cancel' | 'silence', number];
+
+const WORKERS = 3;
+const commands = fc.array(
+  fc.tuple(
+    fc.constantFrom('claim', 'claim', 'beat', 'release', 'succeed', 'fail', 'cancel', 'silence'),
+    fc.nat(WORKERS - 1),
+  ) as fc.Arbitrary<Command>,
+  { minLength: 1, maxLength: 14 },
+);
+
+/** What the model says becomes of a command. */
+function step(model: Model, [name, worker]: Command): Outcome['kind'] | boolean {
+  const mine = model.fences[worker] === model.fence;
+  if (name === 'silence') {
+    model.isAlive = false;
+    return true;
+  }
+  if (name === 'beat') {
+    const counts = mine && model.state === 'running';
+    if (counts) model.isAlive = true;
+    return counts;
+  }
+  const next = TRANSITIONS[model.state][name];
+  if (next === null) return 'refused';
+  if (name === 'claim') {
+    if (model.holder !== null && model.isAlive && model.holder !== worker) return 'taken';
+    if (model.holder !== null && model.holder !== worker) model.crashes++;
+    model.fences[worker] = ++model.fence;
+    [model.holder, model.isAlive] = [worker, true];
+  } else {
+    if (name !== 'cancel' && !mine) return 'taken';
+    model.holder = null;
+  }
+  model.state = next;
+  return 'done';
+}
+
+async function real(exportId: string, model: Model, [name, worker]: Command): Promise<Outcome['kind'] | boolean> {
+  const fence = model.fences[worker];
+  switch (name) {
+    case 'claim':
+      return (await store.claim(exportId, `worker ${worker}`)).kind;
+    case 'beat':
+      return await store.beat(exportId, fence, { rows: 1, bytes: 2 });
+    case 'release':
+      return (await store.release(exportId, fence, false)).kind;
+    case 'succeed':
+      return (await store.succeed(exportId, fence, { artifact: ARTIFACT, warnings: [], asOfUtc: null, ttlSeconds: 60 }))
+        .kind;
+    case 'fail':
+      return (await store.fail(exportId, fence, 'EXPORT_RUN_FAILED', 'no')).kind;
+    case 'cancel':
+      return (await store.cancel(exportId, 'EXPORT_RUN_CANCELED', 'no')).kind;
+    case 'silence':
+      await execute(
+        env.databaseUrl,
+        `update exports set heartbeat_at = heartbeat_at - interval '2 h' where export_id = '${exportId}'`,
+      );
+      return true;
+  }
+}
+
+test('rows do what the table says, whoever does it and in whatever order; only the highest fence counts', async () => {
+  await fc.assert(
+    fc.asyncProperty(commands, async (list) => {
+      const exportId = await submit();
+      told.length = 0;
+      const model: Model = {
+        state: 'queued',
+        fence: 0,
+        holder: null,
+        isAlive: false,
+        crashes: 0,
+        fences: Array(WORKERS).fill(0),
+      };
+      let steps = 0;
+      for (const command of list) {
+        // Asked before the model takes the step: a worker acts by the fence it has then.
+        const found = await real(exportId, model, command);
+        const expected = step(model, command);
+        expect(found, JSON.stringify([command, list])).toBe(expected);
+        if (expected === 'done') steps++;
+        const row = (await store.find(exportId))!;
+        expect([row.state, row.fence, row.crashes]).toEqual([model.state, model.fence, model.crashes]);
+        expect(row.updatedAt.getTime()).toBeGreaterThanOrEqual(row.submittedAt.getTime());
+        expect([row.artifact !== null, row.errorCode !== null]).toEqual([
+          row.state === 'succeeded',
+          row.state === 'failed',
+        ]);
+      }
+      expect(told).toHaveLength(steps);
+    }),
+    { numRuns: 25 },
+  );
+});
+
+test('a clock that was set back keeps nobody alive', async () => {
+  const exportId = await submit();
+  await store.claim(exportId, 'dead');
+  await execute(
+    env.databaseUrl,
+    `update exports set heartbeat_at = clock_timestamp() + interval '1 day' where export_id = '${exportId}'`,
+  );
+  expect((await store.claim(exportId, 'other')).kind).toBe('done');
+});
+
+test('of many submits at once exactly as many are taken as the queue has room for', async () => {
+  await execute(env.databaseUrl, 'delete from exports');
+  const limits = { running: 2, waiting: 3 };
+  const outcomes = await Promise.all(
+    Array.from({ length: 8 }, () => store.submit(newExport(randomUUID()), limits, async () => {})),
+  );
+  expect(outcomes.filter(({ kind }) => kind === 'accepted')).toHaveLength(3);
+  // One runs: one more may wait.
+  const [first] = outcomes.flatMap((outcome) => (outcome.kind === 'accepted' ? [outcome.row.exportId] : []));
+  await store.claim(first, 'w');
+  expect((await store.submit(newExport(randomUUID()), limits, async () => {})).kind).toBe('accepted');
+  expect((await store.submit(newExport(randomUUID()), limits, async () => {})).kind).toBe('full');
+  // What must be on record first, and is not, undoes the submit.
+  const unrecorded = randomUUID();
+  await expect(
+    store.submit(newExport(unrecorded), { running: 9, waiting: 9 }, async () => {
+      throw new Error('the disk is full');
+    }),
+  ).rejects.toThrow('the disk is full');
+  expect(await store.find(unrecorded)).toBeUndefined();
+});

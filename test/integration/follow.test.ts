@@ -1,0 +1,123 @@
+/** `follow` of file days, and what starts it again: pauses that grow, others that never notice, faults that are over. */
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
+import { keepRestarting, type Pauses } from '../../pipelines/cli/restarts.ts';
+import type { Json } from '../support/command.ts';
+import { csvOf, DATASET, DAY_MS, dayNames, documentPath, System, writeDocument } from '../support/pipeline.ts';
+import { startVendorServer, type VendorServer } from '../support/vendor-server.ts';
+
+describe('what failed starts again', () => {
+  const PAUSES: Pauses = { firstMs: 4, longestMs: 30, forgottenMs: 60_000, jitter: 0.2 };
+  const LATE_MS = 2; // A timer may fire a little early.
+
+  async function restarted(times: number, pauses: Pauses, work: (turn: number) => Promise<void>) {
+    const ending = new AbortController();
+    const told: { failures: number; waitMs: number; atMs: number }[] = [];
+    const starts: number[] = [];
+    await keepRestarting(
+      async () => {
+        starts.push(performance.now());
+        if (starts.length > times) return ending.abort();
+        await work(starts.length);
+        throw new Error('again');
+      },
+      {
+        signal: ending.signal,
+        pauses,
+        onFailure: async ({ failures, waitMs }) => void told.push({ failures, waitMs, atMs: performance.now() }),
+      },
+    );
+    return { told, starts };
+  }
+
+  test('after pauses that double up to the longest, each a fifth more or less', async () => {
+    const { told, starts } = await restarted(6, PAUSES, async () => {});
+    expect(told.map(({ failures }) => failures)).toEqual([1, 2, 3, 4, 5, 6]);
+    for (const [index, expected] of [4, 8, 16, 30, 30, 30].entries()) {
+      const { waitMs, atMs } = told[index];
+      expect(Math.abs(waitMs - expected)).toBeLessThanOrEqual(expected * PAUSES.jitter + 1);
+      expect(starts[index + 1] - atMs).toBeGreaterThanOrEqual(waitMs - LATE_MS);
+    }
+  });
+
+  test('a fault long after the last one counts as the first', async () => {
+    let now = 0;
+    using clock = vi.spyOn(performance, 'now').mockImplementation(() => now);
+    const { told } = await restarted(5, { ...PAUSES, forgottenMs: 40 }, async (turn) => {
+      now += turn === 4 ? 41 : 40;
+    });
+    expect(clock).toHaveBeenCalled();
+    expect(told.map(({ failures }) => failures)).toEqual([1, 2, 3, 1, 2]);
+  });
+
+  test('being told to stop ends the pause, whatever is left of it', async () => {
+    const ending = new AbortController();
+    let starts = 0;
+    const pauses = { ...PAUSES, firstMs: 3_600_000, longestMs: 3_600_000 };
+    const onFailure = async () => void setTimeout(() => ending.abort(), 1);
+    await keepRestarting(
+      async () => {
+        starts++;
+        throw new Error('again');
+      },
+      { signal: ending.signal, pauses, onFailure },
+    );
+    expect(starts).toBe(1);
+  });
+});
+
+describe('an exchange', () => {
+  const today = Math.floor(Date.now() / DAY_MS) * DAY_MS;
+  const [FIRST, LAST] = dayNames(new Date(today - 2 * DAY_MS).toISOString().slice(0, 10), 2);
+  const put = (day: string, firstId: number) =>
+    writeDocument(system.vendor, day, csvOf({ day, rows: 300, seed: firstId, firstId, timeUnit: 'ms' }));
+  let system: System;
+  let vendor: VendorServer;
+  beforeAll(async () => {
+    system = await System.create();
+    await put(FIRST, 1);
+    vendor = await startVendorServer(system.vendor);
+  });
+  afterAll(async () => {
+    await vendor?.[Symbol.asyncDispose]();
+    await system?.[Symbol.asyncDispose]();
+  });
+
+  const newest = async (): Promise<Json> =>
+    (await system.rows(`select * from runs where kind = 'follow' order by run_id desc limit 1`))[0];
+  const states = async () => {
+    const rows = await system.rows<{ day: string }>(
+      `select partition_key as day from partitions where state = 'proved'`,
+    );
+    return rows.map(({ day }) => day).sort();
+  };
+  const path = documentPath(LAST);
+
+  test('is asked for its latest days until they are there; a fault is told until it answers again, day or no day', async () => {
+    const settings = {
+      SVC_EXCHANGE_A_BASE_URL: vendor.url.href,
+      SVC_FOLLOW_FILES_SECONDS: '1',
+      SVC_SOURCE_MAX_ATTEMPTS: '1',
+      SVC_STATE_DIR: join(system.env.dir, 'state'),
+    };
+    expect((await system.backfill(FIRST, FIRST, settings)).exit).toBe(0);
+    const running = system.start(['follow', DATASET], settings);
+    // The last day is not published yet, which is no fault.
+    await expect.poll(() => vendor.requests(path).length).toBeGreaterThan(1);
+    expect(await newest()).toMatchObject({ state: 'running', failures: 0, fault: null });
+    vendor.fail(path, { kind: 'status', status: 500 });
+    await expect.poll(async () => (await newest()).failures).toBeGreaterThan(1);
+    expect((await newest()).fault).toContain('SOURCE_UNREACHABLE');
+    // It answers again, and has no new day yet: this was a failure until it had one.
+    vendor.reset();
+    await expect.poll(async () => (await newest()).failures).toBe(0);
+    expect((await newest()).fault).toBeNull();
+    await put(LAST, 301);
+    await expect.poll(states).toEqual([FIRST, LAST]);
+    running.child.kill('SIGTERM');
+    const { json } = await running.done;
+    // What is not there yet is no failure.
+    const refused = json.units.filter(({ code }: Json) => code !== undefined).map(({ code }: Json) => code);
+    expect([...new Set(refused)]).toEqual(['SOURCE_UNREACHABLE']);
+  });
+});

@@ -1,0 +1,406 @@
+import { cp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { type Client, connect } from '../../shared/db/connect.ts';
+import { orm, pgCore } from '../../shared/db/drizzle.ts';
+import { FORMER_NAMES, MIGRATIONS_DIR, migrate, pendingMigrations } from '../../shared/db/migrate.ts';
+import { PARTITION_STATES } from '../../shared/db/partition-states.ts';
+import * as schema from '../../shared/db/schema.ts';
+import { ALIGNED_COLUMNS, ALIGNED_KEY, ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
+import { DATASETS } from '../../shared/registry/index.ts';
+import type { PgType } from '../../shared/registry/types.ts';
+import { faultOf } from '../support/faults.ts';
+import { createTestEnv, execute, type TestEnv, withDatabase } from '../support/stack.ts';
+
+let env: TestEnv;
+beforeAll(async () => {
+  env = await createTestEnv();
+});
+afterAll(() => env[Symbol.asyncDispose]());
+
+const open = (url = env.databaseUrl) => connect({ url, name: 'migrate test' });
+const allFiles = async () => (await readdir(MIGRATIONS_DIR)).filter((name) => name.endsWith('.sql')).sort();
+
+/** Everything that a migration could change, as text: equal before and after = nothing happened. */
+const FINGERPRINT = `select string_agg(line, E'\\n' order by line) as text from (
+  select format('%s.%s %s %s %s', c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
+      coalesce(pg_get_expr(d.adbin, d.adrelid), '')) as line
+    from pg_attribute a join pg_class c on c.oid = a.attrelid left join pg_attrdef d on d.adrelid = c.oid and d.adnum = a.attnum
+    where c.relnamespace = 'public'::regnamespace and a.attnum > 0 and not a.attisdropped
+  union all select pg_get_indexdef(indexrelid) from pg_index i join pg_class c on c.oid = i.indrelid
+    where c.relnamespace = 'public'::regnamespace
+  union all select format('%s %s', conrelid::regclass, pg_get_constraintdef(oid)) from pg_constraint
+    where connamespace = 'public'::regnamespace
+  union all select format('hypertable %s %s', hypertable_name, format('%I.%I', hypertable_schema, hypertable_name)::regclass::oid) from timescaledb_information.hypertables
+  union all select format('%s', t) from datasets t union all select format('%s', t) from series t
+  union all select format('%s %s %s', dataset_id, version, proved) from coverage t
+  union all select format('%s', t) from schema_migrations t) lines`;
+
+describe('migrations', () => {
+  test('are applied once, and found there after that', async () => {
+    await using client = await open();
+    const files = await allFiles();
+    expect(await migrate(client)).toEqual({ applied: files, present: [] });
+    const { rows: before } = await client.query(FINGERPRINT);
+    expect(await migrate(client)).toEqual({ applied: [], present: files });
+    await using other = await open();
+    expect(await migrate(other)).toEqual({ applied: [], present: files });
+    expect((await client.query(FINGERPRINT)).rows).toEqual(before);
+    expect(before[0].text.split('\n').length).toBeGreaterThan(100);
+  });
+
+  test('may be run again by hand, each, without harm', async () => {
+    await using client = await open();
+    const { rows: before } = await client.query(FINGERPRINT);
+    for (const name of await allFiles()) await client.query(await readFile(join(MIGRATIONS_DIR, name), 'utf8'));
+    expect((await client.query(FINGERPRINT)).rows).toEqual(before);
+  });
+
+  test('are numbered one after the other, each number once', async () => {
+    const numbers = (await allFiles()).map((name) => Number(name.slice(0, 4)));
+    expect(numbers).toEqual(numbers.map((_, index) => index + 1));
+  });
+
+  test('that were applied under their former numbers are recognised, not applied again', async () => {
+    await using client = await open();
+    const { rows: before } = await client.query(FINGERPRINT);
+    const former = Object.entries(FORMER_NAMES);
+    expect(former).toHaveLength(6);
+    const [twice, ...rest] = former;
+    for (const [then, now] of rest) {
+      const { rowCount } = await client.query('update schema_migrations set name = $1 where name = $2', [then, now]);
+      expect([now, rowCount]).toEqual([now, 1]);
+    }
+    // A process of the earlier release that still runs may note its names down beside those of today.
+    await client.query(
+      'insert into schema_migrations (name, sha256) select $1, sha256 from schema_migrations where name = $2',
+      twice,
+    );
+    expect(await pendingMigrations(client)).toEqual({ missing: [], changed: [], unknown: [] });
+    expect(await migrate(client)).toEqual({ applied: [], present: await allFiles() });
+    expect((await client.query(FINGERPRINT)).rows).toEqual(before);
+  });
+
+  test('of a former number with other bytes are refused as changed', async () => {
+    await using client = await open();
+    const [then, now] = Object.entries(FORMER_NAMES)[0];
+    await client.query('begin');
+    await client.query(`update schema_migrations set name = $1, sha256 = '00' where name = $2`, [then, now]);
+    expect((await pendingMigrations(client)).changed).toEqual([now]);
+    expect((await faultOf(migrate(client), 'MIGRATION_DRIFT')).message).toContain(now);
+    await client.query('rollback');
+  });
+
+  test('register every dataset, with coverage and its one series', async () => {
+    const { rows } = await execute(
+      env.databaseUrl,
+      `select d.dataset_id, d.key, c.proved::text, c.version, (select count(*)::int4 from series s where s.dataset_id = d.dataset_id) as series
+       from datasets d left join coverage c using (dataset_id) order by 1`,
+    );
+    expect(rows).toEqual(
+      [...DATASETS.values()].map(({ number, key, aligned }) => ({
+        dataset_id: number,
+        key,
+        proved: '{}',
+        version: '0',
+        series: aligned.seriesKey.length === 0 ? 1 : 0,
+      })),
+    );
+  });
+});
+
+describe('migrating an empty database', () => {
+  let url: string;
+  let directory: string;
+  let made = 0;
+  beforeEach(async () => {
+    const name = `${new URL(env.databaseUrl).pathname.slice(1)}_${++made}`;
+    await execute(env.adminDatabaseUrl, `create database ${name}`);
+    url = withDatabase(env.databaseUrl, name);
+    directory = join(env.dir, `migrations${made}`);
+    await cp(MIGRATIONS_DIR, directory, { recursive: true });
+  });
+  afterAll(async () => {
+    const base = new URL(env.databaseUrl).pathname.slice(1);
+    for (; made > 0; made--) await execute(env.adminDatabaseUrl, `drop database ${base}_${made} with (force)`);
+  });
+
+  test('is done once also when several start at the same moment', async () => {
+    const reports = await Promise.all(
+      Array.from({ length: 4 }, async () => {
+        await using client = await open(url);
+        return await migrate(client, directory);
+      }),
+    );
+    const files = await allFiles();
+    expect(reports.map((report) => report.applied.length).sort()).toEqual([0, 0, 0, files.length]);
+    for (const { applied, present } of reports) expect([...present, ...applied]).toEqual(files);
+  });
+
+  test.each([
+    ['newer than any that was tried', '2.30.0', /TimescaleDB 2\.30\.0 is not supported; 2\.19 to 2\.29 is needed/],
+    ['that is not there', null, /the server has no TimescaleDB; 2\.19 to 2\.29 is needed/],
+  ])('refuses by name a TimescaleDB %s, and changes nothing', async (_what, version, says) => {
+    await execute(url, 'create schema other');
+    await execute(
+      url,
+      `create table other.pg_extension as select name as extname, default_version as extversion
+         from pg_available_extensions where false;
+       create table other.pg_available_extensions as select 'timescaledb' as name, ${version === null ? 'null' : `'${version}'`}::text as default_version`,
+    );
+    await using client = await open(url);
+    // Unqualified names of the system catalog now mean the tables that tell of another version.
+    await client.query('set search_path = other, pg_catalog, public');
+    const { message } = await faultOf(migrate(client), 'DATABASE_UNSUPPORTED');
+    expect(message).toMatch(says);
+    const { rows } = await client.query(`select to_regclass('public.schema_migrations') as there`);
+    expect(rows).toEqual([{ there: null }]);
+  });
+
+  test('refuses a file that was changed after it was applied, and says which', async () => {
+    await using client = await open(url);
+    await migrate(client, directory);
+    const [first, second] = await allFiles();
+    const path = join(directory, second);
+    await writeFile(path, `${await readFile(path, 'utf8')}\n-- afterthought\n`);
+    await writeFile(join(directory, '9999_later.sql'), 'create table later (a int)');
+    const fault = await faultOf(migrate(client, directory), 'MIGRATION_DRIFT');
+    expect(fault.message).toContain(second);
+    expect(fault.message).not.toContain(first);
+    expect((await client.query(`select to_regclass('later') as later`)).rows).toEqual([{ later: null }]);
+    // The lock is given back: another is not kept waiting.
+    await using other = await open(url);
+    await cp(MIGRATIONS_DIR, directory, { recursive: true });
+    expect((await migrate(other, directory)).applied).toEqual(['9999_later.sql']);
+  });
+
+  test('applies nothing of a file that fails, keeps those before it, and goes on when it is right', async () => {
+    await using client = await open(url);
+    const path = join(directory, '9998_wrong.sql');
+    await writeFile(join(directory, '9999_later.sql'), 'create table later (a int)');
+    const tables = () =>
+      client.query(`select to_regclass('half')::text as half, to_regclass('later')::text as later,
+        to_regclass('partitions')::text as partitions`);
+    // One fails in itself, the other where its being applied is noted down.
+    for (const fault of [
+      'insert into half values (1); select 1 / 0',
+      'alter table schema_migrations drop column name',
+    ]) {
+      await writeFile(path, `create table half (a int); ${fault}`);
+      const { message } = await faultOf(migrate(client, directory), 'MIGRATION_FAILED');
+      expect(message).toContain('9998_wrong.sql');
+      expect((await tables()).rows).toEqual([{ half: null, later: null, partitions: 'partitions' }]);
+    }
+    await writeFile(path, 'create table half (a int)');
+    const { applied, present } = await migrate(client, directory);
+    expect([applied, present]).toEqual([['9998_wrong.sql', '9999_later.sql'], await allFiles()]);
+    expect((await tables()).rows).toEqual([{ half: 'half', later: 'later', partitions: 'partitions' }]);
+  });
+
+  test('one-second rows of decades that lay in chunks of 30 days are kept, in two long ones', async () => {
+    await using client = await open(url);
+    const path = join(directory, '0019_aligned_sparse_times.sql');
+    const moving = await readFile(path, 'utf8');
+    await rm(path);
+    await migrate(client, directory);
+    const times = [
+      '1912-01-01Z',
+      '1950-01-01Z',
+      '1999-12-31Z',
+      '2009-01-03Z',
+      '2016-10-25T23:59:59Z',
+      '2016-10-26Z',
+      '2026-01-01Z',
+    ];
+    await client.query(
+      `insert into ${ALIGNED_TABLE} (dataset_id, series_id, aligned_at_utc, metric_value_string)
+       select 5, 1, at, at::text from unnest($1::timestamptz[]) at`,
+      [times],
+    );
+    const facts = async () => ({
+      rows: (await client.query(`select t.*, t::text as whole from ${ALIGNED_TABLE} t order by aligned_at_utc`)).rows,
+      chunks: (await client.query(`select distinct tableoid::regclass::text from ${ALIGNED_TABLE}`)).rows.length,
+    });
+    const before = await facts();
+    expect([before.rows.length, before.chunks]).toEqual([7, 7]);
+    await writeFile(path, moving);
+    expect((await migrate(client, directory)).applied).toEqual(['0019_aligned_sparse_times.sql']);
+    const after = await facts();
+    expect(after.rows).toEqual(before.rows);
+    // Up to 1969, up to October 2016, and two of 30 days; what came before 1923 goes with them as it did.
+    expect(after.chunks).toBe(5);
+    await client.query(
+      `insert into ${ALIGNED_TABLE} (dataset_id, series_id, aligned_at_utc) values (5, 1, '2027-06-01Z')`,
+    );
+    expect((await facts()).chunks).toBe(6);
+  });
+
+  test('takes only numbered files for migrations', async () => {
+    await using client = await open(url);
+    await writeFile(join(directory, 'notes.sql'), 'select 1 / 0');
+    await writeFile(join(directory, '0000_old.sql.orig'), 'select 1 / 0');
+    expect((await migrate(client, directory)).applied).toEqual(await allFiles());
+  });
+});
+
+describe('the live tables', () => {
+  let client: Client;
+  beforeAll(async () => {
+    client = await open();
+    await migrate(client);
+  });
+  afterAll(() => client[Symbol.asyncDispose]());
+
+  const columnsOf = async (table: string) => {
+    const { rows } = await client.query<{ name: string; type: string; notNull: boolean }>(
+      `select attname as name, format_type(atttypid, atttypmod) as type, attnotnull as "notNull" from pg_attribute
+       where attrelid = $1::regclass and attnum > 0 and not attisdropped order by attnum`,
+      [table],
+    );
+    return rows;
+  };
+  const SQL_NAMES: Record<PgType, string> = {
+    int2: 'smallint',
+    int4: 'integer',
+    int8: 'bigint',
+    float8: 'double precision',
+    text: 'text',
+    bool: 'boolean',
+    timestamptz: 'timestamp with time zone',
+    uuid: 'uuid',
+    bytea: 'bytea',
+  };
+
+  test('of aligned rows have the columns that the code declares, in its order', async () => {
+    expect(await columnsOf(ALIGNED_TABLE)).toEqual(
+      Object.entries(ALIGNED_COLUMNS).map(([name, type]) => ({
+        name,
+        type: SQL_NAMES[type],
+        notNull: name in ALIGNED_KEY,
+      })),
+    );
+    for (const [name, type] of Object.entries(ALIGNED_KEY)) {
+      expect([name, ALIGNED_COLUMNS[name as keyof typeof ALIGNED_COLUMNS]]).toEqual([name, type]);
+    }
+    const { rows } = await client.query(
+      `select pg_get_indexdef(indexrelid) as sql from pg_index where indrelid = $1::regclass and indisunique`,
+      [ALIGNED_TABLE],
+    );
+    expect(rows).toEqual([{ sql: expect.stringMatching(/\(dataset_id, series_id, aligned_at_utc\)$/) }]);
+  });
+
+  test.each([...DATASETS.values()].map((dataset) => [dataset.key, dataset] as const))(
+    'of %s have the columns, the chunks and the order that the registry declares',
+    async (_key, { native, aligned }) => {
+      expect(await columnsOf(native.table)).toEqual(
+        native.columns.map((column) => ({
+          name: column.name,
+          type: SQL_NAMES[column.pg],
+          notNull: !('nullable' in column && column.nullable === true),
+        })),
+      );
+      const dimensions = await client.query(
+        `select column_name, coalesce(integer_interval, (extract(epoch from time_interval) * 1000000)::int8) as length
+         from timescaledb_information.dimensions where hypertable_name = $1`,
+        [native.table],
+      );
+      const unit = native.time.pg === 'int8' ? 1 : 1000;
+      expect(dimensions.rows).toEqual([{ column_name: native.time.column, length: String(native.chunkMs * unit) }]);
+      // Where a partition fills chunks of its own, the loader builds the unique index of each; elsewhere it is there.
+      const indexes = await client.query(
+        'select pg_get_indexdef(indexrelid) as sql from pg_index where indrelid = $1::regclass and indisunique',
+        [native.table],
+      );
+      const key = [native.time.column, ...native.identity].map((name) => (name === 'timestamp' ? '"timestamp"' : name));
+      expect(indexes.rows.map(({ sql }) => /\((.*)\)$/.exec(sql)![1])).toEqual(
+        native.scope.kind === 'window' ? [] : [key.join(', ')],
+      );
+      const names = native.columns.map(({ name }) => name as string);
+      expect(names).toEqual(expect.arrayContaining([native.time.column, ...native.identity]));
+      for (const field of native.fields) expect(names).toEqual(expect.arrayContaining([...field.columns]));
+      for (const field of aligned.fields) {
+        expect(Object.keys(ALIGNED_COLUMNS)).toEqual(expect.arrayContaining([...field.columns]));
+      }
+      // Each declared expression is of the type that is declared for it.
+      for (const [table, fields] of [
+        [native.table, native.fields],
+        [ALIGNED_TABLE, aligned.fields.filter((field) => field.columns.length > 0)],
+      ] as const) {
+        const { rows } = await client.query(
+          `select ${fields.map((field) => `pg_typeof(${field.sql})::text as "${field.name}"`).join(', ')}
+           from (select null) one left join ${table} t on true limit 1`,
+        );
+        expect(rows).toEqual([Object.fromEntries(fields.map((field) => [field.name, SQL_NAMES[field.pg]]))]);
+      }
+    },
+  );
+
+  const declared = Object.values(schema).flatMap((value) => (orm.is(value, pgCore.PgTable) ? [value] : []));
+
+  test.each(declared.map((table) => [pgCore.getTableConfig(table).name, table] as const))(
+    'of the catalog are what the query builder believes: %s',
+    async (name, table) => {
+      const live = await columnsOf(name);
+      expect(
+        pgCore
+          .getTableConfig(table)
+          .columns.map((column) => ({ name: column.name, type: column.getSQLType(), notNull: column.notNull }))
+          .sort((a, b) => a.name.localeCompare(b.name)),
+      ).toEqual(live.toSorted((a, b) => a.name.localeCompare(b.name)));
+    },
+  );
+
+  test('are all declared, those that only SQL reads apart', async () => {
+    const { rows } = await client.query<{ name: string }>(
+      `select relname as name from pg_class where relnamespace = 'public'::regnamespace and relkind in ('r', 'p')`,
+    );
+    const own = new Set([ALIGNED_TABLE, ...[...DATASETS.values()].map(({ native }) => native.table as string)]);
+    const sqlOnly = [
+      'datasets',
+      'export_audit_heads',
+      'exports',
+      'read_roles',
+      'recount_requests',
+      'runs',
+      'series',
+      'schema_migrations',
+      'source_failures',
+    ];
+    expect(
+      rows
+        .map(({ name }) => name)
+        .filter((name) => !own.has(name))
+        .sort(),
+    ).toEqual([...declared.map((table) => pgCore.getTableConfig(table).name), ...sqlOnly].sort());
+  });
+
+  test('allow exactly the states that the code knows', async () => {
+    for (const [table, states] of [
+      ['attempts', schema.ATTEMPT_STATES],
+      ['partitions', PARTITION_STATES],
+    ] as const) {
+      const { rows } = await client.query(
+        `select pg_get_constraintdef(oid) as sql from pg_constraint where conrelid = $1::regclass and contype = 'c'`,
+        [table],
+      );
+      const check = rows.map(({ sql }) => sql as string).find((sql) => sql.includes('state'));
+      expect([...(check ?? '').matchAll(/'(\w+)'/g)].map(([, state]) => state).sort()).toEqual([...states].sort());
+    }
+  });
+
+  test('keep the ids of proved partitions apart, and of no others', async () => {
+    const insert = (key: string, state: string, offsets: string | null) =>
+      client.query(
+        `insert into partitions (dataset_id, partition_key, state, attempt, revision, from_ms, to_ms, synthetic, offsets)
+         values (1, $1, $2, 1, 1, 0, 1, false, $3)`,
+        [key, state, offsets],
+      );
+    await client.query('begin');
+    await insert('a', 'proved', '[1,10]');
+    await insert('b', 'quarantined', '[5,20]');
+    await insert('c', 'proved', '[11,20]');
+    await insert('d', 'proved', null);
+    await expect(insert('e', 'proved', '[20,21]')).rejects.toMatchObject({ code: '23P01' });
+    await client.query('rollback');
+  });
+});

@@ -1,0 +1,267 @@
+/** What each account of the log may do, tried as an attacker who holds its password would. */
+import { AckPolicy, jetstream, jetstreamManager } from '@nats-io/jetstream';
+import { PermissionViolationError } from '@nats-io/transport-node';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { connectNats, type NatsConnection } from '../../shared/nats/connect.ts';
+import { ensureExportQueue } from '../../shared/nats/export-queue.ts';
+import { CONSUMER_NAME, ensureStream } from '../../shared/nats/stream.ts';
+import { System } from '../support/pipeline.ts';
+import { OWN_MATRIX } from '../support/serving.ts';
+import { createTestEnv, type TestEnv } from '../support/stack.ts';
+
+const A = 'exchange_a_spot_trades';
+const B = 'exchange_b_spot_trades';
+const ROLES = ['publisher', 'projector', 'reader', 'export'] as const;
+type Role = (typeof ROLES)[number];
+
+let env: TestEnv;
+let operator: NatsConnection & AsyncDisposable;
+let connections: Record<Role, NatsConnection & AsyncDisposable>;
+const cleanup = new AsyncDisposableStack();
+
+beforeAll(async () => {
+  env = cleanup.use(await createTestEnv());
+  const open = async (url: string) => cleanup.use(await connectNats(url, 'test'));
+  operator = await open(env.natsOperatorUrl);
+  for (const dataset of [A, B]) {
+    await ensureStream(operator, dataset, { maxBytes: 1 << 26 });
+    await jetstream(operator).publish(`${dataset}.2024-01-01.1.0`, 'the first');
+    await jetstream(operator).publish(`${dataset}.2024-01-01.1.1`, 'the second');
+  }
+  await ensureExportQueue(operator, { leaseMs: 1000, replicas: 1 });
+  connections = {
+    publisher: await open(env.natsUrl),
+    projector: await open(env.natsProjectorUrl),
+    reader: await open(env.natsReaderUrl),
+    export: await open(env.natsExportUrl),
+  };
+});
+afterAll(() => cleanup.disposeAsync());
+
+/** Everything about the streams that an attack may want to change. */
+async function streamsNow() {
+  const manager = await jetstreamManager(operator);
+  const found = await manager.streams.list().next();
+  return found
+    .map(({ config, state }) => ({ config, messages: state.messages, last: state.last_seq, first: state.first_seq }))
+    .sort((one, other) => one.config.name.localeCompare(other.config.name));
+}
+
+const api = (call: string, body: unknown = '') => ({
+  subject: `$JS.API.${call}`,
+  payload: body === '' ? '' : JSON.stringify(body),
+});
+const stream = (name: string, more: object = {}) => ({ name, subjects: [`${name}.>`], storage: 'file', ...more });
+const pushTo = (deliver_subject: string, name = 'thief') => ({
+  stream_name: A,
+  config: { durable_name: name, ack_policy: 'none', deliver_policy: 'all', deliver_subject },
+});
+
+/** Requests that no account but the operator's may make. */
+const FORBIDDEN = {
+  'empties the log by a limit of one message': api(`STREAM.UPDATE.${A}`, stream(A, { max_msgs: 1, discard: 'old' })),
+  'empties the log by an age': api(`STREAM.UPDATE.${A}`, stream(A, { max_age: 1_000_000_000, discard: 'old' })),
+  'seals the log': api(`STREAM.UPDATE.${A}`, stream(A, { sealed: true })),
+  'republishes the log as another': api(
+    `STREAM.UPDATE.${A}`,
+    stream(A, { republish: { src: '>', dest: `${B}.2024-01-02.1.0` } }),
+  ),
+  'republishes the queue of exports into the log': api(
+    'STREAM.UPDATE.exports',
+    stream('exports', { subjects: ['exports.job.*'], republish: { src: '>', dest: `${A}.2024-01-02.1.0` } }),
+  ),
+  'transforms subjects of the log': api(
+    `STREAM.UPDATE.${A}`,
+    stream(A, { subject_transform: { src: `${A}.>`, dest: `${B}.>` } }),
+  ),
+  'makes a stream that republishes': api(
+    'STREAM.CREATE.mine',
+    stream('mine', { subjects: ['exports.job.mine'], republish: { src: '>', dest: `${A}.2024-01-02.1.0` } }),
+  ),
+  'makes a mirror': api('STREAM.CREATE.mine', { name: 'mine', storage: 'file', mirror: { name: A } }),
+  'makes a stream of sources': api('STREAM.CREATE.mine', { name: 'mine', storage: 'file', sources: [{ name: A }] }),
+  'makes the stream of a dataset': api('STREAM.CREATE.macro_series_metrics', stream('macro_series_metrics')),
+  'removes the log': api(`STREAM.DELETE.${A}`),
+  'purges the log': api(`STREAM.PURGE.${A}`),
+  'removes a message': api(`STREAM.MSG.DELETE.${A}`, { seq: 1 }),
+  'copies the log to a subject': api(`STREAM.SNAPSHOT.${A}`, { deliver_subject: '_INBOX_operator.x' }),
+  'restores another log': api(`STREAM.RESTORE.mine`, { config: stream('mine'), state: {} }),
+  'removes jobs of the queue': api('STREAM.PURGE.exports'),
+  'lets a consumer deliver to an inbox': api(`CONSUMER.CREATE.${A}.thief`, pushTo('_INBOX_operator.x')),
+  'lets a durable consumer deliver to an inbox': api(`CONSUMER.DURABLE.CREATE.${A}.thief`, pushTo('_INBOX_reader.x')),
+  'lets a nameless consumer deliver into another log': api(`CONSUMER.CREATE.${A}`, pushTo(`${B}.2024-01-02.1.0`)),
+  'lets a consumer with a filter deliver': api(`CONSUMER.CREATE.${A}.thief.${A}.>`, pushTo('_INBOX_operator.x')),
+  'makes the workers of the queue deliver into the log': api('CONSUMER.CREATE.exports.workers', {
+    stream_name: 'exports',
+    config: { durable_name: 'workers', ack_policy: 'explicit', deliver_subject: `${A}.2024-01-02.1.0` },
+  }),
+  'takes the consumer of the queue away': api('CONSUMER.DELETE.exports.workers'),
+  'removes what the system knows of the account': api('ACCOUNT.PURGE.TIDEMARK'),
+  'answers in the place of another': { subject: '_INBOX_operator.x.1', payload: 'forged' },
+  'answers in the place of a client with the usual inbox': { subject: '_INBOX.x.1', payload: 'forged' },
+  'asks the system account for its servers': { subject: '$SYS.REQ.SERVER.PING', payload: '' },
+  'asks the system account for connections': { subject: '$SYS.REQ.ACCOUNT.TIDEMARK.CONNZ', payload: '' },
+  'reloads the server': { subject: '$SYS.REQ.SERVER.x.RELOAD', payload: '' },
+};
+
+const OTHERS_INBOXES = ['>', '_INBOX.>', '_INBOX_operator.>', '_INBOX_*.>', `${A}.>`, '$SYS.>', '$JS.EVENT.ADVISORY.>'];
+const INBOX_OF: Record<Role, string> = {
+  publisher: '_INBOX_tidemark.>',
+  projector: '_INBOX_projector.>',
+  reader: '_INBOX_reader.>',
+  export: '_INBOX_export.>',
+};
+
+/** The server's refusal, as the client library reports it. */
+async function refusalOf(asked: Promise<unknown>): Promise<unknown> {
+  const error: unknown = await asked.then(
+    () => 'it was answered',
+    (fault) => fault,
+  );
+  for (let at = error; at instanceof Error; at = at.cause) if (at instanceof PermissionViolationError) return 'denied';
+  return error;
+}
+
+/** What the server says to a subscription. */
+async function listensTo(connection: NatsConnection, subject: string): Promise<string> {
+  const told = Promise.withResolvers<string>();
+  const subscription = connection.subscribe(subject, {
+    callback: (error) => told.resolve(error instanceof PermissionViolationError ? 'denied' : `heard ${subject}`),
+  });
+  await connection.flush();
+  // A refusal comes before the answer to the flush.
+  setImmediate(() => told.resolve(`listens to ${subject}`));
+  const answer = await told.promise;
+  subscription.unsubscribe();
+  return answer;
+}
+
+describe.each(ROLES)('the account of the %s', (role) => {
+  test('may not do what only the operator may', async () => {
+    const before = await streamsNow();
+    const connection = connections[role];
+    const answers = await Promise.all(
+      Object.entries(FORBIDDEN).map(async ([what, { subject, payload }]) => [
+        what,
+        await refusalOf(connection.request(subject, payload, { timeout: 2000 })),
+      ]),
+    );
+    expect(answers.filter(([, answer]) => answer !== 'denied')).toEqual([]);
+    expect(await streamsNow()).toEqual(before);
+  });
+
+  test('hears nobody but itself', async () => {
+    const others = ROLES.filter((other) => other !== role).map((other) => INBOX_OF[other]);
+    for (const subject of [...OTHERS_INBOXES, ...others]) {
+      expect([subject, await listensTo(connections[role], subject)]).toEqual([subject, 'denied']);
+    }
+    expect(await listensTo(connections[role], INBOX_OF[role])).toBe(`listens to ${INBOX_OF[role]}`);
+  });
+});
+
+test('only the publisher writes events, and only the queue takes jobs', async () => {
+  const before = await streamsNow();
+  for (const role of ['projector', 'reader', 'export'] as const) {
+    for (const subject of [`${A}.2024-01-02.1.0`, `${A}.2024-01-01.1.withheld`, `${B}.2024-01-02.1.0`]) {
+      expect([role, subject, await refusalOf(connections[role].request(subject, 'x'))]).toEqual([
+        role,
+        subject,
+        'denied',
+      ]);
+    }
+  }
+  for (const role of ['publisher', 'projector', 'reader'] as const) {
+    expect([role, await refusalOf(connections[role].request('exports.job.x', 'x'))]).toEqual([role, 'denied']);
+  }
+  expect(await streamsNow()).toEqual(before);
+});
+
+test('only the projector makes and removes its consumer, and no account an other of its stream', async () => {
+  const pull = { stream_name: A, config: { durable_name: CONSUMER_NAME, ack_policy: 'all' } };
+  for (const role of ['publisher', 'reader', 'export'] as const) {
+    for (const { subject, payload } of [
+      api(`CONSUMER.CREATE.${A}.${CONSUMER_NAME}`, pull),
+      api(`CONSUMER.DELETE.${A}.${CONSUMER_NAME}`),
+      api(`CONSUMER.MSG.NEXT.${A}.${CONSUMER_NAME}`, { batch: 1 }),
+    ]) {
+      expect([role, subject, await refusalOf(connections[role].request(subject, payload))]).toEqual([
+        role,
+        subject,
+        'denied',
+      ]);
+    }
+  }
+});
+
+test('a consumer of the projector that is made to deliver reaches neither a log nor a request', async () => {
+  const { projector } = connections;
+  const before = await streamsNow();
+  const deliver = async (deliver_subject: string) => {
+    const config = { durable_name: CONSUMER_NAME, ack_policy: 'none', deliver_policy: 'all', headers_only: true };
+    const { subject, payload } = api(`CONSUMER.CREATE.${B}.${CONSUMER_NAME}`, {
+      stream_name: B,
+      config: { ...config, deliver_subject },
+    });
+    await projector.request(subject, payload);
+  };
+  // Of its own inbox two messages arrive: that is how long a delivery takes, and it is shown to happen.
+  const delivered = async () => {
+    const inbox = projector.subscribe('_INBOX_projector.delivered', { max: 2 });
+    await deliver('_INBOX_projector.delivered');
+    for await (const _message of inbox);
+    await projector.request(`$JS.API.CONSUMER.DELETE.${B}.${CONSUMER_NAME}`);
+  };
+  for (const target of [`${A}.2024-01-02.1.0`, `$JS.API.STREAM.DELETE.${A}`, `$JS.API.STREAM.PURGE.${A}`]) {
+    await deliver(target);
+    await projector.request(`$JS.API.CONSUMER.INFO.${B}.${CONSUMER_NAME}`);
+    await projector.request(`$JS.API.CONSUMER.DELETE.${B}.${CONSUMER_NAME}`);
+    await delivered();
+    expect([target, await streamsNow()]).toEqual([target, before]);
+  }
+});
+
+test('nobody comes in without a password, or as the system', async () => {
+  const { host } = new URL(env.natsUrl);
+  for (const who of ['', 'tidemark:wrong@', 'SYS:@', 'sys:sys@', 'operator:@', 'projector:@']) {
+    await expect(connectNats(`nats://${who}${host}`, 'test')).rejects.toMatchObject({ code: 'LOG_UNAVAILABLE' });
+  }
+});
+
+test('each account can do its work', async () => {
+  const { publisher, projector, reader } = connections;
+  await jetstream(publisher).publish(`${A}.2024-01-03.1.0`, 'published');
+  const asked = await jetstreamManager(publisher);
+  expect((await asked.streams.getMessage(A, { last_by_subj: `${A}.2024-01-03.1.0` }))?.string()).toBe('published');
+
+  const manager = await jetstreamManager(projector);
+  await manager.consumers.add(A, { durable_name: CONSUMER_NAME, ack_policy: AckPolicy.All });
+  const consumer = await jetstream(projector).consumers.get(A, CONSUMER_NAME);
+  const first = await consumer.next();
+  expect(first?.string()).toBe('the first');
+  expect(await first?.ackAck()).toBe(true);
+  expect((await (await jetstreamManager(publisher)).consumers.info(A, CONSUMER_NAME)).ack_floor.stream_seq).toBe(1);
+  expect(await manager.consumers.delete(A, CONSUMER_NAME)).toBe(true);
+
+  const looked = await jetstreamManager(reader, { checkAPI: false });
+  expect((await looked.streams.getMessage(A, { seq: 1 }))?.string()).toBe('the first');
+  expect((await looked.streams.info(B)).state.messages).toBe(2);
+});
+
+test('export-worker without the account of the operator names what is missing, and uses the queue that is there', async () => {
+  await using system = await System.create();
+  const own = { SVC_NATS_OPERATOR_URL: '', SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX };
+  const refused = await system.run(['export-worker'], own);
+  expect([refused.exit, refused.json?.error.code], refused.stderr).toEqual([1, 'LOG_ACCOUNT_REFUSED']);
+
+  await using another = await connectNats(system.env.natsOperatorUrl, 'test');
+  await ensureExportQueue(another, { leaseMs: 1000, replicas: 1 });
+  const { child, done } = system.start(['export-worker'], own);
+  child.stdout!.once('data', () => child.kill('SIGINT'));
+  const { exit, json, stderr } = await done;
+  expect([exit, json?.ok], stderr).toEqual([0, true]);
+
+  // The account that publishes may not even look at the consumer of the queue: a code says so.
+  await using publisher = await connectNats(system.env.natsUrl, 'test');
+  const looking = ensureExportQueue(publisher, { leaseMs: 1000, replicas: 1 });
+  await expect(looking).rejects.toMatchObject({ code: 'LOG_ACCOUNT_REFUSED' });
+});

@@ -1,0 +1,236 @@
+/** Mending: replay that only looks, quarantine and its ways out, verification on a schedule, stores out of step. */
+
+import { createHash } from 'node:crypto';
+import { jetstream, jetstreamManager } from '@nats-io/jetstream';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { connectNats } from '../../shared/nats/connect.ts';
+import type { Json } from '../support/command.ts';
+import { csvOf, DATASET, dayNames, type LogMessage, System, writeDocument } from '../support/pipeline.ts';
+
+const DAYS = dayNames('2024-05-01', 4);
+const ROWS = 300;
+let system: System;
+
+beforeAll(async () => {
+  system = await System.create();
+  for (const [index, day] of DAYS.entries()) {
+    const content = { day, rows: ROWS, seed: index + 1, firstId: 1 + index * ROWS, timeUnit: 'ms' } as const;
+    await writeDocument(system.vendor, day, csvOf(content));
+  }
+  expect((await system.backfill(DAYS[0], DAYS[2])).exit).toBe(0);
+});
+afterAll(() => system[Symbol.asyncDispose]());
+
+/** One price of a day becomes another; `undo` takes it back. */
+const alter = (day: number, by: number) =>
+  system.client.query(`update ${DATASET} set price = price + $1 where trade_id = $2`, [by, day * ROWS + 7]);
+const stateOf = async (day: string) =>
+  (await system.rows('select state from partitions where partition_key = $1', [day]))[0]?.state;
+const run = async (...args: string[]): Promise<{ exit: number | null; json: Json }> => await system.run(args);
+
+test('replay --verify-only tells what differs and changes nothing; replay of everything replaces that alone', async () => {
+  await alter(1, 1);
+  const looked = await run('replay', 'all', '--verify-only');
+  expect(looked.exit).toBe(1);
+  expect(looked.json.units.map(({ state }: Json) => state)).toEqual(['identical', 'differs', 'identical']);
+  expect(looked.json.units[1].reason).toContain('rows_hash');
+  const mended = await run('replay', 'all');
+  expect([mended.exit, mended.json.units.map(({ state }: Json) => state)]).toEqual([
+    0,
+    ['identical', 'replaced', 'identical'],
+  ]);
+  expect((await run('replay', DATASET, '--verify-only')).exit).toBe(0);
+});
+
+describe('verification on a schedule', () => {
+  test('one that could not be looked at came first for ever, and the others were never looked at', async () => {
+    const where = `partition_key = '${DAYS[0]}'`;
+    const [lost] = await system.rows(`update attempts set manifest_sequence = null where ${where} returning *, (
+      select manifest_sequence from attempts o where o.${where} order by attempt desc limit 1) as was`);
+    await system.client.query('update partitions set verified_at = null');
+    const running = system.start(['verify', DATASET, '--deep', '--every', '1']);
+    const verified = async () => {
+      const sql = 'select partition_key as day from partitions where verified_at is not null order by 1';
+      return (await system.rows(sql)).map(({ day }) => day);
+    };
+    await expect.poll(verified).toEqual([DAYS[1], DAYS[2]]);
+    const told = async () => {
+      const { json } = await run('doctor', '--check', 'work');
+      return json.checks.flatMap(({ findings }: Json) => findings.map(({ what }: Json) => what));
+    };
+    await expect
+      .poll(told)
+      .toEqual([expect.stringMatching(`1 partitions could not be looked at.*${DAYS[0]}.*no longer holds`)]);
+    await system.client.query(`update attempts set manifest_sequence = $1 where ${where}`, [lost.was]);
+    await expect.poll(async () => (await verified()).length).toBe(3);
+    running.child.kill('SIGTERM');
+    expect((await running.done).exit).toBe(0);
+  });
+
+  test('quarantines a proved partition one of whose stored rows was altered; quarantine shows expected and found', async () => {
+    await system.client.query('update partitions set verified_at = null');
+    await alter(0, 1);
+    const running = system.start(['verify', DATASET, '--every', '1']);
+    await expect.poll(() => stateOf(DAYS[0])).toBe('quarantined');
+    running.child.kill('SIGTERM');
+    expect((await running.done).exit).toBe(0);
+    expect(await stateOf(DAYS[1])).toBe('proved');
+    const { exit, json } = await run('quarantine', DATASET, DAYS[0]);
+    expect([exit, json.partitions.length]).toEqual([0, 1]);
+    const [one] = json.partitions;
+    expect(one).toMatchObject({ partition: DAYS[0], by: 'verify', stored_rows: ROWS });
+    const fact = one.discrepancies.find((found: Json) => found.fact === 'totals.price');
+    // The column holds the price to eight decimals.
+    expect(BigInt(fact.found) - BigInt(fact.expected)).toBe(100_000_000n);
+    expect(one.remedy).toContain('replay');
+  });
+
+  test('release serves it again only when its rows are what they were', async () => {
+    await alter(0, -1);
+    const { exit, json } = await run('release', DATASET, DAYS[0], '--reason', 'the row was put back');
+    expect([exit, json.state]).toEqual([0, 'proved']);
+    expect((await run('verify', DATASET)).exit).toBe(0);
+    await alter(0, 1);
+    expect((await run('verify', DATASET)).exit).toBe(1);
+    const given = await run('release', DATASET, DAYS[0], '--reason', 'fetch it anew');
+    expect([given.exit, given.json.state]).toEqual([0, 'missing']);
+    expect((await system.traces(DAYS[0])).native).toBe(0);
+    expect((await system.backfill(DAYS[0], DAYS[2])).json).toMatchObject({ ok: true, proved: 1, unchanged: 2 });
+    const ledger = await run('ledger', DATASET, '--limit', '100');
+    const kinds = ledger.json.entries.map(({ kind, partition }: Json) => `${partition} ${kind}`);
+    expect(kinds.filter((kind: string) => kind.startsWith(DAYS[0]))).toEqual([
+      `${DAYS[0]} released`,
+      `${DAYS[0]} quarantined`,
+      `${DAYS[0]} released`,
+      `${DAYS[0]} quarantined`,
+    ]);
+    expect((await run('release', DATASET, DAYS[1], '--reason', 'x')).json.error.code).toBe('PARTITION_UNKNOWN');
+    // One that is named and not there was "nothing to do", and so done well.
+    const named = await run('verify', DATASET, '--partition', '2001-01-01');
+    expect([named.exit, named.json.error.code]).toEqual([1, 'PARTITION_UNKNOWN']);
+  });
+});
+
+describe('stores restored to different points', () => {
+  const verdicts = async () => {
+    const { json } = await run('recover', DATASET, '--dry-run');
+    return [json.plans[0].verdict, json.plans[0].lost];
+  };
+  const doctor = async () => {
+    const { json } = await run('doctor', '--check', 'checkpoints');
+    const { state, findings } = json.checks.find(({ check }: Json) => check === 'checkpoints');
+    return [state, findings.map(({ fix }: Json) => fix)];
+  };
+
+  test('the database behind: doctor says so, the projector catches up, nothing is doubled', async () => {
+    const before = await system.digests();
+    // As a backup has it that was taken before the day proved last, which is the first one, ingested again.
+    const [day] = DAYS;
+    const window = [Date.parse(`${day}T00:00:00Z`), Date.parse(`${day}T00:00:00Z`) + 86_400_000];
+    const known = await system.rows<{ sequence: string }>(
+      'select max(manifest_sequence) as sequence from attempts where partition_key <> $1',
+      [day],
+    );
+    const sequence = Number(known[0].sequence);
+    const message = (await system.log()).find((one) => one.sequence === sequence)!;
+    await system.client.query('begin');
+    const without: [string, unknown[]][] = [
+      ['delete from partitions where partition_key = $1', [day]],
+      ['delete from frames where partition_key = $1', [day]],
+      ['delete from attempts where manifest_sequence > $1', [sequence]],
+      [`delete from ${DATASET} where "timestamp" >= $1 and "timestamp" < $2`, window],
+      [
+        `delete from canonical_aligned_1s_aggregates where aligned_at_utc >= to_timestamp($1 / 1000.0)
+         and aligned_at_utc < to_timestamp($2 / 1000.0)`,
+        window,
+      ],
+      ['update coverage set proved = proved - int8multirange(int8range($1, $2)) where dataset_id = 1', window],
+      [
+        'update checkpoints set stream_sequence = $1, message_sha256 = $2 where dataset_id = 1',
+        [sequence, createHash('sha256').update(message.data).digest('hex')],
+      ],
+    ];
+    for (const [sql, values] of without) await system.client.query(sql, values);
+    await system.client.query('commit');
+    expect(await verdicts()).toEqual(['log_ahead', []]);
+    expect(await doctor()).toEqual(['warning', ['./tidemark up: it catches up by itself']]);
+    expect((await system.backfill(DAYS[0], DAYS[3])).exit).toBe(0);
+    const { [DAYS[3]]: _new, ...after } = await system.digests();
+    expect(after).toEqual(before);
+    expect((await run('verify', DATASET, '--deep')).exit).toBe(0);
+  });
+
+  test('the stream made anew: refused; recover names what is lost, reingest puts it back, reads never stop', async () => {
+    await using connection = await connectNats(system.env.natsOperatorUrl, 'test');
+    await (await jetstreamManager(connection)).streams.delete(DATASET);
+    expect((await system.backfill(DAYS[0], DAYS[3], {}, ['--compare'])).json.error.code).toBe('LOG_REWOUND');
+    expect(await doctor()).toEqual(['fault', [`./tidemark recover ${DATASET}`]]);
+    expect(await verdicts()).toEqual(['stream_recreated', DAYS]);
+    const { exit, json } = await run('recover', 'all');
+    expect([exit, json.changed, json.plans.find(({ dataset }: Json) => dataset === DATASET).lost]).toEqual([
+      0,
+      1,
+      DAYS,
+    ]);
+    expect((await doctor())[0]).toBe('ok');
+    expect((await run('verify', DATASET)).exit).toBe(0);
+    const deep = await run('verify', DATASET, '--deep');
+    expect(deep.json.units.map(({ code }: Json) => code)).toEqual(DAYS.map(() => 'LOG_PARTITION_LOST'));
+    expect((await system.reingest(DAYS[0], DAYS[3], 'the log was lost')).json).toMatchObject({ ok: true, proved: 4 });
+    expect((await run('replay', DATASET, '--verify-only')).exit).toBe(0);
+  });
+
+  test('the database ahead of the log: the checkpoint goes back to the last message that both know', async () => {
+    // As a backup of the log from before the last two days would be: the same messages, the tail gone.
+    const messages = await system.log();
+    await using connection = await connectNats(system.env.natsOperatorUrl, 'test');
+    const manager = await jetstreamManager(connection);
+    const { config } = await manager.streams.info(DATASET);
+    await manager.streams.delete(DATASET);
+    await manager.streams.add(config);
+    const kept = messages.filter(({ header }) => header.partition < DAYS[2]);
+    for (const { subject, data } of kept) await jetstream(connection).publish(subject, data);
+    const lost = DAYS.slice(2);
+    expect(await verdicts()).toEqual(['stream_recreated', lost]);
+    const { json } = await run('recover', DATASET, '--reason', 'log restored from a backup');
+    expect(json.plans[0]).toMatchObject({ common_sequence: kept.at(-1)!.sequence, lost });
+    const deep = await run('verify', DATASET, '--deep');
+    expect(deep.json.units.map(({ state }: Json) => state)).toEqual(['proved', 'proved', 'failed', 'failed']);
+    expect((await system.reingest(lost[0], lost[1], 'the log lost its tail')).exit).toBe(0);
+  });
+
+  test.each([
+    ['log_behind', 'that lost its tail, as a copy of its files is', (_tail: readonly LogMessage[]) => []],
+    ['other_messages', 'whose lost tail was written over', (tail: readonly LogMessage[]) => tail.toReversed()],
+    ['no_stream', 'that is gone', undefined],
+  ] as const)('%s, a log %s: recover says what is lost, and reingest puts it back', async (verdict, _what, after) => {
+    const messages = await system.log();
+    await using connection = await connectNats(system.env.natsOperatorUrl, 'test');
+    const manager = await jetstreamManager(connection);
+    const { config } = await manager.streams.info(DATASET);
+    await manager.streams.delete(DATASET);
+    const lost = after ? DAYS.slice(2) : DAYS;
+    if (after) {
+      const { created } = await manager.streams.add(config);
+      const kept = messages.filter(({ header }) => !lost.includes(header.partition));
+      const tail = messages.filter(({ header }) => lost.includes(header.partition));
+      for (const { subject, data } of [...kept, ...after(tail)]) await jetstream(connection).publish(subject, data);
+      // A copy of its files keeps the time that the stream was made at.
+      await system.client.query(
+        'update checkpoints set stream_created = $1, stream_sequence = $2, message_sha256 = $3',
+        [created, kept.length + tail.length, createHash('sha256').update(tail.at(-1)!.data).digest('hex')],
+      );
+    }
+    expect(await verdicts()).toEqual([verdict, lost]);
+    expect(await doctor()).toEqual(['fault', [`./tidemark recover ${DATASET}`]]);
+    expect((await run('recover', DATASET, '--reason', 'the log was restored')).exit).toBe(0);
+    // What stands in the tail's place is ahead of the projector, until somebody projects.
+    expect((await doctor())[0]).toBe(verdict === 'other_messages' ? 'warning' : 'ok');
+    const deep = await run('verify', DATASET, '--deep');
+    expect(
+      deep.json.units.filter(({ state }: Json) => state === 'failed').map(({ partition }: Json) => partition),
+    ).toEqual(lost);
+    expect((await system.reingest(lost[0], lost.at(-1)!, 'the log lost it')).exit).toBe(0);
+    expect((await run('verify', DATASET, '--deep')).exit).toBe(0);
+  });
+});

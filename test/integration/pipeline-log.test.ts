@@ -1,0 +1,232 @@
+/** A log that is not as a publisher left it: rewound, emptied, full; and who may publish to it. */
+
+import { execFileSync } from 'node:child_process';
+import { readdir, rm, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { jetstreamManager } from '@nats-io/jetstream';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { Catalog } from '../../shared/db/catalog.ts';
+import { connect } from '../../shared/db/connect.ts';
+import { PUBLISHER_LOCK } from '../../shared/db/locks.ts';
+import type { DocumentFacts } from '../../shared/frame/manifest.ts';
+import { connectNats } from '../../shared/nats/connect.ts';
+import { exchangeASpotTrades } from '../../shared/registry/datasets/exchange_a_spot_trades.ts';
+import { type Json, startCommand } from '../support/command.ts';
+import { PATIENCE_MS } from '../support/patience.ts';
+import { csvOf, DATASET, dayNames, documentPath, System, writeDocument } from '../support/pipeline.ts';
+import { temporaryDir } from '../support/stack.ts';
+import { compareNative } from '../support/trade-oracle.ts';
+
+const ROWS = 200;
+
+// ---- the stream itself ---------------------------------------------------------------------------------------------
+
+describe('a stream that is not the one that was projected', () => {
+  const days = dayNames('2024-09-01', 3);
+  const csv = (index: number) =>
+    csvOf({ day: days[index], rows: ROWS, seed: 4, firstId: 1 + index * ROWS, timeUnit: 'ms' });
+
+  test('made anew: refused at once, nothing is published to it, what is served stays', async () => {
+    await using system = await System.create();
+    for (const [index, day] of days.entries()) await writeDocument(system.vendor, day, csv(index));
+    expect((await system.backfill(days[0], days[1])).exit).toBe(0);
+    const digests = await system.digests();
+    await using operator = await connectNats(system.env.natsOperatorUrl, 'operator');
+    const manager = await jetstreamManager(operator);
+    // The account that ingests cannot do this.
+    await using ours = await connectNats(system.env.natsUrl, 'test');
+    const mine = await jetstreamManager(ours, { timeout: 1000 });
+    await expect(mine.streams.delete(DATASET)).rejects.toThrow();
+    await expect(mine.streams.purge(DATASET)).rejects.toThrow();
+    await expect(mine.streams.deleteMessage(DATASET, 1)).rejects.toThrow();
+    await manager.streams.delete(DATASET);
+
+    const startedAt = performance.now();
+    const { exit, json } = await system.backfill(days[2], days[2]);
+    expect([exit, json.error?.code ?? json.units?.[0].code]).toEqual([1, 'LOG_REWOUND']);
+    expect(performance.now() - startedAt).toBeLessThan(PATIENCE_MS);
+    expect(await system.log()).toEqual([]);
+    expect(await system.digests()).toEqual(digests);
+    expect((await system.traces(days[2])).state).toBe(null);
+  });
+
+  describe('by its checkpoint', () => {
+    let system: System;
+    beforeAll(async () => {
+      system = await System.create();
+      for (const [index, day] of days.entries()) await writeDocument(system.vendor, day, csv(index));
+      expect((await system.backfill(days[0], days[0])).exit).toBe(0);
+    });
+    afterAll(() => system?.[Symbol.asyncDispose]());
+
+    test.each([
+      ['that ends before the checkpoint', 'set stream_sequence = stream_sequence + 5', 'it ends at sequence'],
+      ['that holds another message there', `set message_sha256 = repeat('ab', 32)`, 'holds another message'],
+      ['made at another time', `set stream_created = stream_created - interval '1 s'`, 'it was made'],
+    ])('%s: refused', async (_name, change, reason) => {
+      const messages = (await system.log()).length;
+      await system.rows('create table was as select * from checkpoints');
+      await system.rows(`update checkpoints ${change}`);
+      const { exit, json } = await system.backfill(days[1], days[1]);
+      expect([exit, json.error?.code]).toEqual([1, 'LOG_REWOUND']);
+      expect(json.error.message).toContain(reason);
+      expect((await system.log()).length).toBe(messages);
+      await system.rows(`update checkpoints c set stream_sequence = w.stream_sequence, message_sha256 = w.message_sha256,
+        stream_created = w.stream_created from was w where w.dataset_id = c.dataset_id`);
+      await system.rows('drop table was');
+    });
+  });
+
+  test('that lost its tail on disk: refused; the day is there all the same', async () => {
+    // The embedded stack of a state folder: at rest between two commands, so that its files can be put back.
+    const dir = await temporaryDir();
+    try {
+      const vendor = join(dir, 'vendor');
+      for (const [index, day] of days.entries()) await writeDocument(vendor, day, csv(index));
+      const env = {
+        SVC_STATE_DIR: join(dir, 'state'),
+        SVC_EXCHANGE_A_BASE_URL: pathToFileURL(`${vendor}/`).href,
+        SVC_STREAM_MAX_BYTES: String(1 << 26),
+      };
+      const run = async (...args: string[]) => await startCommand(args, env).done;
+      const backfill = (day: string) => run('backfill', DATASET, '--from', day, '--to', day);
+      expect((await backfill(days[0])).exit).toBe(0);
+      const servers = join(env.SVC_STATE_DIR, 'servers');
+      const store = join(servers, (await readdir(servers)).find((name) => name.startsWith('nats'))!);
+      // `cp -a` keeps the owner, who may be another user.
+      execFileSync('cp', ['-a', store, join(dir, 'copy')]);
+      expect((await backfill(days[1])).exit).toBe(0);
+      await rm(store, { recursive: true });
+      execFileSync('cp', ['-a', join(dir, 'copy'), store]);
+      const { exit, json } = await backfill(days[2]);
+      expect([exit, json.error?.code]).toEqual([1, 'LOG_REWOUND']);
+      expect(json.error.message).toContain('it ends at sequence');
+      const status = await run('status', DATASET);
+      expect(status.json.datasets[0].partitions.proved).toBe(2);
+    } finally {
+      await rm(dir, { recursive: true, force: true });
+    }
+  });
+
+  test('with other settings than the immutable log has: refused, not repaired', async () => {
+    await using system = await System.create();
+    await using operator = await connectNats(system.env.natsOperatorUrl, 'operator');
+    const manager = await jetstreamManager(operator);
+    await manager.streams.add({ name: DATASET, subjects: [`${DATASET}.>`], max_bytes: 1 << 26 });
+    await writeDocument(system.vendor, days[0], csv(0));
+    const { exit, json } = await system.backfill(days[0], days[0], { SVC_STREAM_MAX_BYTES: String(1 << 26) });
+    expect([exit, json.error?.code]).toEqual([1, 'LOG_STREAM_MISCONFIGURED']);
+    for (const name of ['discard', 'deny_delete', 'deny_purge']) expect(json.error.message).toContain(name);
+  });
+});
+
+// Seen after a kill -9 of nats-server that lost the only frames there were: it calls the message before the first one a
+// "bad request", which was taken for an outage and asked again until patience ended.
+test('an attempt whose frames were all lost begins again in the empty log', async () => {
+  const day = '2024-09-01';
+  const text = csvOf({ day, rows: ROWS, seed: 4, firstId: 1, timeUnit: 'us' });
+  await using undisturbed = await System.create();
+  await using system = await System.create();
+  for (const { vendor } of [undisturbed, system]) await writeDocument(vendor, day, text);
+  expect((await undisturbed.backfill(day, day)).exit).toBe(0);
+  expect((await system.run(['migrate'])).exit).toBe(0);
+  const [{ document }] = await undisturbed.rows<{ document: DocumentFacts }>('select document from attempts');
+  const opening = { attempt: 1, revision: 1, publisher: 'killed', document, synthetic: false };
+  await new Catalog(system.client).openAttempts(exchangeASpotTrades, [day], opening);
+
+  const { json } = await system.backfill(day, day);
+  expect(json.units).toMatchObject([{ partition: day, state: 'proved', rows: ROWS }]);
+  expect(await system.rows('select attempt, state from attempts')).toEqual([{ attempt: 1, state: 'proved' }]);
+  expect(await system.digests()).toEqual(await undisturbed.digests());
+});
+
+describe('a stream that is full', () => {
+  const days = dayNames('2024-09-01', 3);
+
+  test.each([
+    ['in the environment', (bytes: number) => [{ SVC_STREAM_MAX_BYTES: String(bytes) }, []] as const],
+    ['as a flag', (bytes: number) => [{}, ['--stream-max-bytes', String(bytes)]] as const],
+  ])(
+    'stops the publisher with its own code; with more room, given %s, the same attempt goes on',
+    async (_name, room) => {
+      await using system = await System.create();
+      const csv: string[] = [];
+      for (const [index, day] of days.entries()) {
+        const text = csvOf({ day, rows: 25_000, seed: 4, firstId: 1 + index * 25_000, timeUnit: 'us' });
+        await writeDocument(system.vendor, day, text);
+        csv.push(join(system.env.dir, `${day}.csv`));
+        await writeFile(csv[index], text);
+      }
+      const run = ([env, flags]: readonly [Record<string, string> | object, readonly string[]]) =>
+        system.backfill(days[0], days[2], { SVC_FRAME_RAW_BYTES: '50000', SVC_PUBLISH_WINDOW: '4', ...env }, flags);
+      const { exit, json } = await run(room(1 << 20));
+      expect(exit).toBe(1);
+      const units = json.units.toSorted((a: Json, b: Json) => a.partition.localeCompare(b.partition));
+      const full = units.findIndex((unit: Json) => unit.code === 'LOG_FULL');
+      expect(full).toBeGreaterThan(0);
+      // The days behind it are not tried: the attempt must stay the log's last.
+      expect(units.map((unit: Json) => unit.state)).toEqual(
+        days.map((_, index) => (index < full ? 'proved' : 'failed')),
+      );
+      expect(units.slice(full).map((unit: Json) => unit.code)).toEqual(days.slice(full).map(() => 'LOG_FULL'));
+      expect(units[full].remedy).toContain('SVC_STREAM_MAX_BYTES');
+      expect(await system.rows('select state, attempt from attempts where partition_key = $1', [days[full]])).toEqual([
+        { state: 'publishing', attempt: 1 },
+      ]);
+      expect(await system.traces(days[full])).toMatchObject({ native: 0, aligned: 0, covered: 0, manifests: 0 });
+      const messages = (await system.log()).length;
+
+      const again = await run(room(1 << 24));
+      expect([again.exit, again.json.proved, again.json.unchanged]).toEqual([0, days.length - full, full]);
+      expect(await system.rows('select partition_key, attempt, state from attempts order by 1')).toEqual(
+        days.map((day) => ({ partition_key: day, attempt: 1, state: 'proved' })),
+      );
+      const log = await system.log();
+      expect(log.length).toBeGreaterThan(messages);
+      expect(new Set(log.map(({ subject }) => subject)).size).toBe(log.length);
+      expect(await compareNative(system, csv, system.env.dir)).toEqual([75_000, 75_000, 0, 0]);
+      expect((await system.status()).log).toMatchObject({ max_bytes: 1 << 24, unreferenced_messages: 0 });
+    },
+  );
+});
+
+describe('the publisher lease', () => {
+  test('held by another names its holder; the day is proved when it is free again', async () => {
+    await using system = await System.create();
+    const [day] = dayNames('2024-09-01', 1);
+    await writeDocument(system.vendor, day, csvOf({ day, rows: ROWS, seed: 4, firstId: 1, timeUnit: 'ms' }));
+    {
+      await using holder = await connect({ url: system.env.databaseUrl, name: 'somebody else, pid 17' });
+      await holder.query('select pg_advisory_lock($1, 1)', [PUBLISHER_LOCK]);
+      const { exit, json } = await system.backfill(day, day);
+      expect([exit, json.error.code]).toEqual([3, 'PUBLISHER_LEASE_HELD']);
+      expect(json.error.message).toContain('somebody else, pid 17');
+      expect(await system.log()).toEqual([]);
+    }
+    expect((await system.backfill(day, day)).exit).toBe(0);
+  });
+
+  test('lets one of two commands publish at a time, and neither does harm', async () => {
+    await using system = await System.create();
+    const days = dayNames('2024-09-01', 4);
+    const csv: string[] = [];
+    for (const [index, day] of days.entries()) {
+      const text = csvOf({ day, rows: 20_000, seed: 4, firstId: 1 + index * 20_000, timeUnit: 'ms' });
+      await writeDocument(system.vendor, day, text);
+      csv.push(join(system.env.dir, `${day}.csv`));
+      await writeFile(csv[index], text);
+    }
+    const answers = await Promise.all([system.backfill(days[0], days[3]), system.backfill(days[0], days[3])]);
+    const codes = answers.map(({ exit, json }) => (exit === 0 ? 'done' : json.error?.code));
+    expect(codes).toContain('done');
+    expect(codes.every((code) => code === 'done' || code === 'PUBLISHER_LEASE_HELD')).toBe(true);
+    expect(await compareNative(system, csv, system.env.dir)).toEqual([80_000, 80_000, 0, 0]);
+    expect((await system.log()).filter(({ manifest }) => manifest)).toHaveLength(4);
+  });
+});
+
+test('the documents are where the tests say they are', () => {
+  expect(documentPath('2024-09-01')).toBe('spot/daily/trades/BTCUSDT/BTCUSDT-trades-2024-09-01.zip');
+  expect(documentPath('2024-09')).toBe('spot/monthly/trades/BTCUSDT/BTCUSDT-trades-2024-09.zip');
+});

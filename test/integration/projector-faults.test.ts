@@ -1,0 +1,130 @@
+/** What goes wrong around a projector that is at work: each is a pause of it, none is its end. */
+import { jetstreamManager } from '@nats-io/jetstream';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { caughtUp } from '../../pipelines/cli/caught-up.ts';
+import { CopyIn } from '../../pipelines/project/copy-in.ts';
+import { connect } from '../../shared/db/connect.ts';
+import { PROJECTOR_LOCK } from '../../shared/db/locks.ts';
+import { CONSUMER_NAME } from '../../shared/nats/stream.ts';
+import { heightKey } from '../../shared/registry/keys.ts';
+import { documentOf, HEADERS, header, KindSystem } from '../support/kinds.ts';
+import { execute } from '../support/stack.ts';
+
+let system: KindSystem;
+beforeAll(async () => {
+  system = await KindSystem.create();
+  system.project([HEADERS]);
+});
+afterAll(() => system[Symbol.asyncDispose]());
+
+const START = Date.parse('2026-01-01T00:00:00Z');
+const block = (height: number) => {
+  const ms = START + height * 1000;
+  return documentOf({
+    dataset: HEADERS,
+    key: heightKey(height, height),
+    events: [header(height, ms)],
+    source: { through_ms: ms + 1000 },
+  });
+};
+
+// The stream of a COPY that is closed before the database let it begin waits for that answer, and it never comes.
+test.each([
+  ['refused by the database', 'no_such_table', false],
+  ['that went with its connection', 'bitcoin_block_headers', true],
+])('a COPY %s is given up at once', async (_what, table, lost) => {
+  await using client = await connect({ url: system.databaseUrl, name: 'test copy' });
+  if (lost) {
+    const { rows } = await client.query('select pg_backend_pid() as pid');
+    const ended = new Promise((resolve) => client.once('end', resolve));
+    await execute(system.databaseUrl, `select pg_terminate_backend(${rows[0].pid})`);
+    await ended;
+  }
+  const copy = new CopyIn(client, table, ['height']);
+  await expect(copy.end()).rejects.toThrow();
+  await copy.abort();
+});
+
+test('a projector whose COPY is refused starts again, and goes on when it is taken', async () => {
+  await system.rows('alter table bitcoin_block_headers rename column nonce to spoilt');
+  const ingesting = system.ingest([HEADERS], [block(0)]);
+  const backends = new Set<string>();
+  // The second one is there: the first has come to its end.
+  await system.until(async () => {
+    const rows = await system.rows(
+      `select pid from pg_stat_activity where datname = current_database()
+       and application_name = 'tidemark projector bitcoin_block_headers'`,
+    );
+    for (const { pid } of rows) backends.add(pid);
+    return backends.size > 1;
+  });
+  await system.rows('alter table bitcoin_block_headers rename column spoilt to nonce');
+  expect((await ingesting).map(({ state }) => state)).toEqual(['proved']);
+});
+
+// With a server whose catalog had changed, a backfill waited 303 s and then said `failed` without a reason.
+test('a projector that cannot work is told of with its reason, not waited for in vain', async () => {
+  await system.rows('alter table bitcoin_block_headers rename column nonce to spoilt');
+  const [unit] = await system.ingest([HEADERS], [block(30)]);
+  expect(unit).toMatchObject({ state: 'failed', code: 'PROJECTOR_FAILED' });
+  expect(unit.reason).toMatch(/projector of bitcoin_block_headers failed 5 times in a row: column "nonce" .*not exist/);
+  await system.rows('alter table bitcoin_block_headers rename column spoilt to nonce');
+  // What the log holds is not lost.
+  expect((await system.ingest([HEADERS], [block(30)])).map(({ state }) => state)).toEqual(['proved']);
+});
+
+test('a projector whose consumer was taken from it makes another', async () => {
+  expect((await system.ingest([HEADERS], [block(1)])).map(({ state }) => state)).toEqual(['proved']);
+  const manager = await jetstreamManager(system.operator, { checkAPI: false });
+  await manager.consumers.delete(HEADERS.key, CONSUMER_NAME);
+  expect((await system.ingest([HEADERS], [block(2)])).map(({ state }) => state)).toEqual(['proved']);
+});
+
+describe('a projector that stands still', () => {
+  const NAME = 'a session that does nothing';
+
+  test('holds up publishing for a moment only, and is named', async () => {
+    await using stuck = await stalled();
+    const told: string[] = [];
+    const needs = { connection: system.connection, catalog: system.catalog, signal: new AbortController().signal };
+    const waiting = system.ingest([HEADERS], [block(10)], { stop: stuck.stop });
+    await system.until(async () => (await system.rows(`select from attempts where state = 'published'`)).length === 1);
+    const patience = { patienceMs: 60_000, stillMs: 200 };
+    await caughtUp({ ...needs, ...patience, project: () => {}, note: (message) => told.push(message) }, HEADERS);
+    expect(told).toEqual([
+      expect.stringMatching(/the log is 2 messages ahead of the database; they are projected before/),
+      expect.stringMatching(new RegExp(`held by "${NAME}" \\(server process ${stuck.pid}, .*publishing goes on`)),
+    ]);
+    // Stopped, it ends; and the next one finds its partition in the log.
+    stuck.stop.abort(new Error('told to stop'));
+    expect((await waiting).map(({ code }) => code)).toEqual(['INTERRUPTED']);
+    await stuck[Symbol.asyncDispose]();
+    expect((await system.ingest([HEADERS], [block(10)])).map(({ state }) => state)).toEqual(['proved']);
+  });
+
+  test('is named by who gives up waiting for it', async () => {
+    await using stuck = await stalled();
+    const [unit] = await system.ingest([HEADERS], [block(11)], { patienceMs: 500 });
+    expect(unit).toMatchObject({ state: 'failed', code: 'PARTITION_TIMEOUT' });
+    expect(unit.reason).toContain(`held by "${NAME}" (server process ${stuck.pid}, `);
+  });
+
+  /** Whoever has the lock projects: this one does not. */
+  async function stalled() {
+    await system.stopProjecting();
+    const client = await connect({ url: system.databaseUrl, name: NAME });
+    await client.query('select pg_advisory_lock($1, $2)', [PROJECTOR_LOCK, HEADERS.number]);
+    const { rows } = await client.query('select pg_backend_pid() as pid');
+    let held = true;
+    return {
+      pid: rows[0].pid as number,
+      stop: new AbortController(),
+      [Symbol.asyncDispose]: async () => {
+        if (!held) return;
+        held = false;
+        await client[Symbol.asyncDispose]();
+        system.project([HEADERS]);
+      },
+    };
+  }
+});

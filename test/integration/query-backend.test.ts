@@ -1,0 +1,138 @@
+/** What reads do when the database does not go along: storage that is changed under them, servers and connections that die. */
+import { once } from 'node:events';
+import { buffer } from 'node:stream/consumers';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { DATASET, loadBulk, loadDays, randomDay } from '../support/load-rows.ts';
+import { eventually, migrated, startServing } from '../support/serving.ts';
+import { createMigratedEnv, createPrivateStack, execute, type TestEnv } from '../support/stack.ts';
+
+const ALL = { sources: [DATASET] };
+
+let env: TestEnv;
+beforeAll(async () => {
+  env = await createMigratedEnv();
+  await loadBulk(env.databaseUrl, { fromDay: '2024-05-01', days: 1, rowsPerDay: 10_000 });
+});
+afterAll(() => env[Symbol.asyncDispose]());
+
+describe('the storage contract', () => {
+  const aligned = { ...ALL, mode: 'aligned_1s', n_rows: 1 };
+  const table = 'canonical_aligned_1s_aggregates';
+  const drifts: readonly [string, string, string, RegExp][] = [
+    [
+      'a column renamed',
+      `alter table ${table} rename trade_count to trades`,
+      `alter table ${table} rename trades to trade_count`,
+      /trade_count is missing/,
+    ],
+    [
+      'a column retyped',
+      `alter table ${table} alter open_price type numeric`,
+      `alter table ${table} alter open_price type float8`,
+      /open_price is numeric, declared float8/,
+    ],
+    [
+      'the table gone',
+      `alter table ${table} rename to gone`,
+      `alter table gone rename to ${table}`,
+      /table \w+ is missing/,
+    ],
+  ];
+
+  test.each(drifts)(
+    '%s: aligned reads fail with its code, native ones go on, and it recovers',
+    async (_, drift, repair, what) => {
+      await using serving = await startServing({ databaseUrl: env.databaseUrl });
+      expect((await serving.query(aligned)).status).toBe(200);
+      await execute(env.databaseUrl, drift);
+      try {
+        for (const window of [
+          { n_rows: 1 },
+          { n_rows: undefined, n_random: 5 },
+          { n_rows: undefined, time_range: ['2024-05-01T00:00:00Z', '2024-05-01T00:01:00Z'] },
+        ]) {
+          const answer = await serving.query({ ...aligned, ...window });
+          expect([answer.status, answer.json.code]).toEqual([503, 'ALIGNED_STORAGE_CONTRACT_VIOLATION']);
+          expect(answer.json.detail).toMatch(what);
+        }
+        expect((await serving.query({ ...ALL, n_rows: 1 })).status).toBe(200);
+        await using other = await startServing({ databaseUrl: env.databaseUrl });
+        const ready = await other.send({ method: 'GET', path: '/readyz' });
+        expect([ready.status, ready.json.checks.aligned_storage]).toEqual([503, 'violated']);
+        expect((await other.query({ ...ALL, n_rows: 1 })).status).toBe(200);
+      } finally {
+        await execute(env.databaseUrl, repair);
+      }
+      expect((await serving.query(aligned)).status).toBe(200);
+    },
+  );
+
+  test('a dropped column, in a storage of its own', async () => {
+    await using own = await createMigratedEnv();
+    await loadDays(own.databaseUrl, [randomDay('2024-05-01', 100, 1, 1)]);
+    await using serving = await startServing({ databaseUrl: own.databaseUrl });
+    expect((await serving.query(aligned)).status).toBe(200);
+    await execute(own.databaseUrl, `alter table ${table} drop column close_price`);
+    const answer = await serving.query({ ...aligned, fields: ['open_price'] });
+    expect([answer.status, answer.json.code]).toEqual([503, 'ALIGNED_STORAGE_CONTRACT_VIOLATION']);
+    await execute(own.databaseUrl, `alter table ${table} drop column bucket_sha256`);
+    expect((await serving.query(aligned)).json.detail).toBe('Column close_price is missing.');
+  });
+
+  test('a native column of another type is a fault, not a wrong number', async () => {
+    await using own = await createMigratedEnv();
+    await loadDays(own.databaseUrl, [randomDay('2024-05-01', 100, 1, 1)]);
+    await using serving = await startServing({ databaseUrl: own.databaseUrl });
+    expect((await serving.query({ ...ALL, n_rows: 1 })).status).toBe(200);
+    await execute(own.databaseUrl, 'alter table exchange_a_spot_trades alter price type numeric');
+    for (const window of [{ n_rows: 1 }, {}]) {
+      const answer = await serving.query({ ...ALL, ...window });
+      expect([answer.status, answer.json.code]).toEqual([503, 'QUERY_RUNTIME_ERROR']);
+    }
+  });
+});
+
+describe('the database', () => {
+  test('killed and back: broken answers meanwhile are broken or 503, then all is well', async () => {
+    // It stays away until it is told to come back.
+    await using own = await createPrivateStack({ supervise: false });
+    await migrated(own.stack.databaseUrl);
+    await loadBulk(own.stack.databaseUrl, { fromDay: '2024-05-01', days: 1, rowsPerDay: 400_000 });
+    await using serving = await startServing({ databaseUrl: own.stack.databaseUrl });
+    const response = await serving.open({ body: JSON.stringify(ALL) });
+    await once(response, 'data');
+    response.pause();
+    own.kill('postgres');
+    const outcome = await buffer(response).then(
+      () => 'whole',
+      (error: NodeJS.ErrnoException) => error.code,
+    );
+    expect(outcome).toBe('ECONNRESET');
+    const served = async () => {
+      const answer = await serving.query({ ...ALL, n_rows: 5 });
+      if (answer.status === 200) return true;
+      expect([answer.status, answer.json.code]).toEqual([503, 'QUERY_BACKEND_ERROR']);
+      return false;
+    };
+    await eventually(async () => !(await served()), 'the database is away');
+    own.stack.supervise();
+    await eventually(served, 'the database is back');
+  });
+
+  test('connections that died while idle are not noticed by callers', async () => {
+    await using serving = await startServing({ databaseUrl: env.databaseUrl });
+    for (const body of [
+      { ...ALL, n_rows: 5 },
+      { ...ALL, mode: 'aligned_1s', n_rows: 5 },
+      { ...ALL, n_random: 5 },
+    ]) {
+      expect((await serving.query(body)).status).toBe(200);
+      await execute(
+        env.databaseUrl,
+        `select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'tidemark serving'
+         and datname = current_database()`,
+      );
+      expect((await serving.query(body)).status).toBe(200);
+    }
+  });
+});

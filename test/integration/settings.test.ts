@@ -1,0 +1,350 @@
+import { spawnSync } from 'node:child_process';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { checkSelection } from '../../pipelines/cli/ingest.ts';
+import { type CommandSpec, flagOf, parseCommand } from '../../pipelines/cli/options.ts';
+import * as specs from '../../pipelines/cli/specs.ts';
+import { feedOf } from '../../pipelines/sources/index.ts';
+import { type LoadOptions, loadSettings } from '../../shared/config/load.ts';
+import { SETTINGS, type Setting, type SettingName } from '../../shared/config/settings.ts';
+import { TidemarkError } from '../../shared/errors.ts';
+
+const NAMES = Object.keys(SETTINGS) as SettingName[];
+const settingOf = (name: SettingName): Setting => SETTINGS[name];
+const ROOT = join(import.meta.dirname, '../..');
+
+let cwd: string;
+beforeAll(async () => {
+  cwd = await mkdtemp(join(tmpdir(), 'settings-'));
+});
+afterAll(() => rm(cwd, { recursive: true }));
+
+const load = (env: NodeJS.ProcessEnv = {}, more: LoadOptions = {}) => loadSettings({ env, cwd, ...more });
+async function withDotEnv<T>(text: string, work: () => T): Promise<T> {
+  await writeFile(join(cwd, '.env'), text);
+  try {
+    return work();
+  } finally {
+    await rm(join(cwd, '.env'));
+  }
+}
+
+/** Lines of the fault, without its headline. */
+function faultsOf(work: () => unknown): string[] {
+  try {
+    work();
+  } catch (error) {
+    expect(error).toBeInstanceOf(TidemarkError);
+    expect((error as TidemarkError).code).toBe('CONFIGURATION_INVALID');
+    return (error as Error).message
+      .split('\n')
+      .slice(1)
+      .map((line) => line.trim());
+  }
+  throw new Error('the settings were accepted');
+}
+
+/** A text that the setting must refuse, if there is one. */
+function wrongText(setting: Setting): string | undefined {
+  switch (setting.kind) {
+    case 'integer':
+      return 'many';
+    case 'boolean':
+      return 'maybe';
+    case 'choice':
+      return 'nosuchchoice';
+    case 'origins':
+      return 'https://app.example.org, app.example.org';
+    case 'url':
+      return 'gopher://hidden:word@example.test/';
+    default:
+      return undefined;
+  }
+}
+
+describe('the table of settings', () => {
+  test('has a default that its own rules accept, and an explanation, for each', () => {
+    expect(() => load()).not.toThrow();
+    const settings = load();
+    for (const name of NAMES) {
+      const { kind, default: text, doc, group, secret } = settingOf(name);
+      expect(name).toMatch(/^SVC_[A-Z0-9]+(_[A-Z0-9]+)*$/);
+      expect([name, doc.length > 20, group.length > 0]).toEqual([name, true, true]);
+      if (text === undefined) expect([name, settings[name]]).toEqual([name, undefined]);
+      else if (kind === 'integer') expect([name, settings[name]]).toEqual([name, Number(text)]);
+      else expect([name, settings[name] === undefined]).toEqual([name, false]);
+      // A secret with a default is no secret.
+      if (secret) expect([name, text]).toEqual([name, undefined]);
+      if (/PASSWORD|_KEY|TOKEN|DATABASE_URL|NATS_URL/.test(name)) expect([name, secret]).toEqual([name, true]);
+    }
+  });
+});
+
+describe('faults', () => {
+  test('are listed all at once, each by its name', () => {
+    const wrong = NAMES.filter((name) => wrongText(settingOf(name)) !== undefined);
+    const env = Object.fromEntries(wrong.map((name) => [name, wrongText(settingOf(name))]));
+    const faults = faultsOf(() => load({ ...env, SVC_HTTP_PROT: '1', SVC_NOTHING_LIKE_IT: '2' }));
+    for (const name of [...wrong, 'SVC_HTTP_PROT', 'SVC_NOTHING_LIKE_IT']) {
+      expect([name, faults.filter((line) => line.startsWith(`${name}: `)).length]).toEqual([name, 1]);
+    }
+    expect(faults).toHaveLength(wrong.length + 2);
+  });
+
+  test.each(NAMES.filter((name) => settingOf(name).kind === 'integer'))('%s keeps to its bounds', (name) => {
+    const { min, max } = settingOf(name);
+    for (const bound of [min, max]) {
+      expect(bound).toBeDefined();
+      expect(load({ [name]: String(bound) })[name]).toBe(bound);
+    }
+    for (const text of [String(min! - 1), String(max! + 1), '1.5', '1e3', '0x10', '1 2', 'NaN', `${'9'.repeat(30)}`]) {
+      const faults = faultsOf(() => load({ [name]: text }));
+      expect(faults).toEqual([expect.stringMatching(new RegExp(`^${name}: `))]);
+      if (!settingOf(name).secret) expect(faults[0]).toContain(JSON.stringify(text));
+    }
+  });
+
+  test('are found in origins that no browser would send', () => {
+    const load = (text: string) => () => loadSettings({ env: { SVC_HTTP_CORS_ORIGINS: text }, cwd });
+    for (const text of [
+      'app.example.org',
+      'https://app.example.org/',
+      'https://app.example.org/app',
+      'https://App.example.org',
+      'https://app.example.org:443',
+      'ftp://app.example.org',
+      'null',
+      'https://*.example.org',
+    ]) {
+      expect(faultsOf(load(text)), text).toEqual([expect.stringContaining('SVC_HTTP_CORS_ORIGINS: must be origins')]);
+    }
+    expect(load('https://a.example.org,http://localhost:5173 , *')().SVC_HTTP_CORS_ORIGINS).toEqual([
+      'https://a.example.org',
+      'http://localhost:5173',
+      '*',
+    ]);
+    expect(load('')().SVC_HTTP_CORS_ORIGINS).toEqual([]);
+  });
+
+  test('are blank texts given as flags: a blank key would let in whoever sends none', () => {
+    for (const name of NAMES.filter((each) => ['string', 'path'].includes(settingOf(each).kind))) {
+      expect(faultsOf(() => load({}, { flags: { [name]: ' ' } }))).toEqual(
+        [`${name}: must not be blank`].map((line) => expect.stringContaining(line)),
+      );
+    }
+  });
+
+  test('are listed together with what is required and not there', () => {
+    const required = () => ['SVC_DATABASE_URL', 'SVC_INTERNAL_API_KEY', 'SVC_HTTP_PORT'] as const;
+    const faults = faultsOf(() => load({ SVC_HTTP_PORT: 'x', SVC_INTERNAL_API_KEY: 'k' }, { required }));
+    expect(faults).toEqual([expect.stringContaining('SVC_HTTP_PORT: must be'), 'SVC_DATABASE_URL: is required']);
+  });
+
+  test('of unknown names come with the name that was probably meant', () => {
+    for (const [name, meant] of [
+      ['SVC_HTTP_PROT', 'SVC_HTTP_PORT'],
+      ['SVC_EXCHANGE_A_BASEURL', 'SVC_EXCHANGE_A_BASE_URL'],
+      ['SVC_INTERNAL_API_KEYS', 'SVC_INTERNAL_API_KEY'],
+      ['SVC_DATABSE_URL', 'SVC_DATABASE_URL'],
+    ]) {
+      const [line] = faultsOf(() => load({ [name]: '1' }));
+      expect(line).toBe(`${name}: no such setting (did you mean ${meant}?)`);
+    }
+    expect(faultsOf(() => load({ SVC_NOTHING_LIKE_THAT: '1' }))).toEqual(['SVC_NOTHING_LIKE_THAT: no such setting']);
+    for (const name of NAMES) {
+      expect(faultsOf(() => load({ [`${name}S`]: '1' }))[0]).toContain(`(did you mean ${name}?)`);
+    }
+  });
+
+  test('in the .env file count like those of the environment', async () => {
+    const faults = await withDotEnv('SVC_HTTP_PORT=abc\nSVC_HTTP_PROT=1\n# SVC_COMMENT=1\n', () =>
+      faultsOf(() => load()),
+    );
+    expect(faults).toHaveLength(2);
+  });
+
+  test('never show what a secret holds, nor the credentials of an address', () => {
+    const secrets = NAMES.filter((name) => settingOf(name).secret);
+    expect(secrets.length).toBeGreaterThan(2);
+    for (const name of NAMES.filter((each) => settingOf(each).kind === 'url')) {
+      for (const text of [
+        'gopher://someone:verysecret@example.test/x',
+        'postgres//someone:verysecret@example.test/x',
+        'someone:verysecret@example.test',
+        'http://someone:verysecret@:99999/x',
+      ]) {
+        let message = '';
+        try {
+          load({ [name]: text, SVC_LOG_LEVEL: 'loud' });
+        } catch (error) {
+          message = (error as Error).message;
+        }
+        expect([name, message.includes('SVC_LOG_LEVEL')]).toEqual([name, true]);
+        expect([name, message.includes('verysecret')]).toEqual([name, false]);
+      }
+    }
+  });
+});
+
+describe('precedence', () => {
+  test('is flag, environment, .env, default', async () => {
+    await withDotEnv('SVC_SOURCE_MAX_ATTEMPTS=7\nSVC_PUBLISH_WINDOW=70\n', () => {
+      const flags = { SVC_SOURCE_MAX_ATTEMPTS: '9' };
+      const env = { SVC_SOURCE_MAX_ATTEMPTS: '8' };
+      expect(load(env, { flags }).SVC_SOURCE_MAX_ATTEMPTS).toBe(9);
+      expect(load(env).SVC_SOURCE_MAX_ATTEMPTS).toBe(8);
+      expect(load().SVC_SOURCE_MAX_ATTEMPTS).toBe(7);
+      expect(load(env, { flags }).SVC_PUBLISH_WINDOW).toBe(70);
+    });
+    expect(load().SVC_SOURCE_MAX_ATTEMPTS).toBe(Number(SETTINGS.SVC_SOURCE_MAX_ATTEMPTS.default));
+  });
+
+  test('takes a blank value for none', async () => {
+    await withDotEnv('SVC_SOURCE_MAX_ATTEMPTS=7\nSVC_HTTP_PORT=\n', () => {
+      expect(load({ SVC_SOURCE_MAX_ATTEMPTS: ' ' }).SVC_SOURCE_MAX_ATTEMPTS).toBe(7);
+      expect(load().SVC_HTTP_PORT).toBeUndefined();
+    });
+  });
+
+  test('a faulty value that is overruled does no harm', () => {
+    expect(load({ SVC_HTTP_PORT: 'abc' }, { flags: { SVC_HTTP_PORT: '80' } }).SVC_HTTP_PORT).toBe(80);
+  });
+
+  test('every setting is a flag of every command', () => {
+    const spec = { name: 'x', positionals: [], options: {}, doc: '' };
+    for (const name of NAMES) {
+      const value = 'some value';
+      for (const argv of [[`--${flagOf(name)}`, value], [`--${flagOf(name)}=${value}`]]) {
+        expect(parseCommand(spec, argv).settings).toEqual({ [name]: value });
+      }
+    }
+  });
+
+  test('relative paths start at the project, not where the command is called', () => {
+    expect(load({ SVC_STATE_DIR: 'some/where' }).SVC_STATE_DIR).toBe(join(cwd, 'some/where'));
+    expect(load({ SVC_STATE_DIR: '/some/where' }).SVC_STATE_DIR).toBe('/some/where');
+    expect(load().SVC_STATE_DIR).toBe(join(cwd, SETTINGS.SVC_STATE_DIR.default));
+  });
+});
+
+test('booleans are read in their usual words', () => {
+  for (const text of ['true', 'TRUE', '1', 'yes', 'on']) expect(load({ SVC_SAMPLE: text }).SVC_SAMPLE).toBe(true);
+  for (const text of ['false', 'False', '0', 'no', 'off']) expect(load({ SVC_SAMPLE: text }).SVC_SAMPLE).toBe(false);
+});
+
+describe('the grammar of the command line', () => {
+  const day = ['--from', '2024-01-01', '--to', '2024-01-01'];
+  const key = 'exchange_a_spot_trades';
+  test.each<[CommandSpec, string[], string]>([
+    [specs.backfill, [], '<feed> is missing'],
+    [specs.backfill, [key, '--from-height', '-1', '--to-height', '5'], '--from-height'],
+    [specs.backfill, [key, '--from-height', '1e3', '--to-height', '5'], '--from-height must be a whole number'],
+    [specs.backfill, [key, '--from', '2024-02-30', '--to', '2024-03-01'], '--from must be a day'],
+    [specs.backfill, [key, '--from', '2024-01-01', '--to', '20240101'], '--to must be a day'],
+    [specs.backfill, [key, ...day, '--granularity', 'hourly'], '--granularity must be daily or monthly'],
+    [specs.backfill, [key, ...day, '--nosuchflag'], '--nosuchflag'],
+    [specs.backfill, [key, ...day, '--reason', 'x'], '--reason'],
+    [specs.event, [key, '1', 'more'], 'one argument too many'],
+    [specs.reingest, [key, ...day], '--reason is missing'],
+    [specs.reingest, [key, ...day, '--reason', ' '], '--reason is missing'],
+    [specs.replay, [key, '--from', 'x'], '--from must be a day'],
+    [specs.verify, [], '<dataset> is missing'],
+    [specs.verify, [key, '--deep=1'], '--deep'],
+    [specs.verify, [key, '--every', '0'], '--every must be a whole number from 1 on'],
+    [specs.ledger, [key, '--kind', 'late'], '--kind must be late_arrival_refused or'],
+    [specs.runs, ['--limit', '0'], '--limit must be a whole number from 1 on'],
+    [specs.event, [key], '<offset> is missing'],
+  ])('refuses %# with the reason', (spec, argv, reason) => {
+    let fault: unknown;
+    try {
+      parseCommand(spec, argv);
+    } catch (error) {
+      fault = error;
+    }
+    expect(fault).toMatchObject({ code: 'USAGE', message: expect.stringContaining(reason) });
+    expect((fault as Error).message).toContain(`./tidemark ${spec.name}`);
+  });
+
+  test.each([
+    [{ from: '2024-01-02', to: '2024-01-01' }, '--from 2024-01-02 is after --to 2024-01-01'],
+    [{ from: '2024-01-01', to: '2024-01-01', 'from-height': '1' }, 'does not take --from-height'],
+  ])('a feed says what it takes: %j', (options, reason) => {
+    expect(() => checkSelection(feedOf(key), { options, reingest: false })).toThrow(reason);
+  });
+
+  test('accepts what it documents', () => {
+    const { values, json, progress } = parseCommand(specs.backfill, [key, ...day, '--json', '--no-progress']);
+    expect([values.from, values.granularity, json, progress]).toEqual(['2024-01-01', undefined, true, false]);
+  });
+});
+
+describe('the command', () => {
+  const run = (args: string[], env: Record<string, string> = {}) => {
+    const { PATH } = process.env;
+    const child = spawnSync(join(ROOT, 'tidemark'), args, {
+      encoding: 'utf8',
+      env: { PATH, SVC_STATE_DIR: join(cwd, 'state'), ...env },
+      timeout: 60_000,
+    });
+    return { exit: child.status, stdout: child.stdout, stderr: child.stderr };
+  };
+
+  test('ends with 2 and all faults of the settings, before it starts anything', () => {
+    const env = { SVC_HTTP_PORT: 'abc', SVC_FRAME_RAW_BYTES: '1', SVC_HTTP_PROT: '1' };
+    const human = run(['status', '--publish-window', '0'], env);
+    expect(human.exit).toBe(2);
+    expect(human.stdout).toBe('');
+    for (const name of ['SVC_HTTP_PORT', 'SVC_FRAME_RAW_BYTES', 'SVC_HTTP_PROT', 'SVC_PUBLISH_WINDOW']) {
+      expect(human.stderr).toContain(`${name}: `);
+    }
+    expect(human.stderr).toContain('[CONFIGURATION_INVALID]');
+    const { exit, stdout } = run(['status', '--json'], env);
+    expect([exit, JSON.parse(stdout)]).toMatchObject([
+      2,
+      { command: 'status', ok: false, error: { code: 'CONFIGURATION_INVALID' } },
+    ]);
+    expect(JSON.parse(stdout).error.message).toContain('SVC_HTTP_PROT');
+  });
+
+  test.each([
+    [[]],
+    [['nosuchcommand']],
+    [['backfill', 'exchange_a_spot_trades', '--from', '2024-01-02', '--to', '2024-01-01']],
+    [['replay', 'exchange_a_spot_trades', '--from', '2024-01-02', '--to', '2024-01-01']],
+    [['backfill', 'nosuchdataset', '--from', '2024-01-01', '--to', '2024-01-01']],
+    [['replay', 'bitcoin_block_headers', '--from-height', '5', '--to-height', '2']],
+    [['verify', 'exchange_a_spot_trades', '--every', '60', '--from', '2024-01-02']],
+    [['help', 'nosuchcommand']],
+    [['status', 'nosuchdataset']],
+  ])('ends with 2 on wrong usage: %j', (args) => {
+    const { exit, stdout, stderr } = run(args);
+    expect([exit, stderr]).toEqual([2, args.length === 0 ? '' : expect.stringContaining('[USAGE]')]);
+    expect(stdout === '').toBe(args.length > 0);
+  });
+
+  test('shows help and ends with 0', () => {
+    for (const [args, part] of [
+      [['help'], 'backfill'],
+      [['backfill', '--help'], '--granularity'],
+    ] as const) {
+      const { exit, stdout } = run([...args]);
+      expect([exit, stdout]).toEqual([0, expect.stringContaining(part)]);
+    }
+  });
+
+  test('never shows a password, also when a server does not answer', () => {
+    const env = {
+      SVC_DATABASE_URL: 'postgres://someone:verysecret@127.0.0.1:1/none',
+      SVC_NATS_URL: 'nats://someone:verysecret@127.0.0.1:1',
+      SVC_LOG_LEVEL: 'trace',
+    };
+    for (const given of [env, { ...env, SVC_DATABASE_URL: '' }]) {
+      const { exit, stdout, stderr } = run(['status', '--json'], given);
+      expect(exit).toBe(1);
+      expect(JSON.parse(stdout).error.code).toBe(given.SVC_DATABASE_URL ? 'DATABASE_UNAVAILABLE' : 'LOG_UNAVAILABLE');
+      expect(stdout + stderr).not.toContain('verysecret');
+    }
+  });
+});

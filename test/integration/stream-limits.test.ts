@@ -1,0 +1,57 @@
+/** Streams reserve their limit: on a small disk twelve of them must still find room, and without room the service still runs. */
+import { once } from 'node:events';
+import { jetstreamManager } from '@nats-io/jetstream';
+import { expect, test } from 'vitest';
+import { SETTINGS } from '../../shared/config/settings.ts';
+import { connectNats } from '../../shared/nats/connect.ts';
+import { ensureStream } from '../../shared/nats/stream.ts';
+import { System } from '../support/pipeline.ts';
+import { OWN_MATRIX } from '../support/serving.ts';
+import { createTestEnv } from '../support/stack.ts';
+
+test('a limit that the store has no room for is halved until it has, for each stream; an existing one stays', async () => {
+  await using env = await createTestEnv();
+  await using connection = await connectNats(env.natsOperatorUrl, 'test');
+  const PETABYTE = 2 ** 50;
+  const limits: number[] = [];
+  for (let stream = 0; stream < 4; stream++) {
+    limits.push((await ensureStream(connection, `stream_${stream}`, { maxBytes: PETABYTE })).config.max_bytes);
+  }
+  expect(limits.every((bytes) => bytes >= 256 * 1024 * 1024 && bytes < PETABYTE)).toBe(true);
+  expect((await ensureStream(connection, 'stream_0', { maxBytes: PETABYTE })).config.max_bytes).toBe(limits[0]);
+});
+
+// The sample of the first dataset ended `up` with LOG_STORAGE_SHORT, and the HTTP service with it.
+test('a store with no room for the sample ends no service: `up` says what failed and goes on', async () => {
+  await using system = await System.create();
+  {
+    await using connection = await connectNats(system.env.natsOperatorUrl, 'test');
+    const { streams } = await jetstreamManager(connection);
+    for (let bytes = 2 ** 50; bytes > 2 ** 20; bytes /= 2) {
+      await streams
+        .add({ name: `reserved_${bytes}`, subjects: [`reserved.${bytes}`], max_bytes: bytes })
+        .catch(() => {});
+    }
+  }
+  // One sample is enough: of the others there are sources.
+  const sources = Object.keys(SETTINGS).filter((name) => /^SVC_(?!EXCHANGE_B_BASE).*_(BASE|RPC)_URL$/.test(name));
+  const { child, done } = system.start(['up'], {
+    ...Object.fromEntries(sources.map((name) => [name, 'http://127.0.0.1:9/'])),
+    SVC_INTERNAL_API_KEY: 'key',
+    SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX,
+    SVC_HTTP_PORT: '0',
+  });
+  let said = '';
+  child.stderr?.on('data', (text) => {
+    said += text;
+  });
+  const url = await Promise.race([
+    once(child.stdout!, 'data').then(([line]) => (JSON.parse(line).url as string | undefined) ?? String(line)),
+    done.then(({ stdout }) => `ended: ${stdout}`),
+  ]);
+  expect(url).toMatch(/^http:/);
+  expect((await fetch(`${url}/healthz`)).status).toBe(200);
+  expect(said).toMatch(/LOG_STORAGE_SHORT.*has no room to reserve \d+ bytes.*the sample could not be loaded/);
+  child.kill('SIGTERM');
+  expect((await done).exit).toBe(0);
+});

@@ -1,0 +1,182 @@
+/** Long results take turns, and slots are left to small reads: nobody waits for a read that takes minutes. */
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { Turns } from '../../serving/db/turns.ts';
+import { type RowSink, Wire } from '../../serving/db/wire.ts';
+import { PARKED_PER_SLOT, Slots } from '../../serving/limits/slots.ts';
+import { eventually } from '../support/serving.ts';
+import { createTestEnv, type TestEnv } from '../support/stack.ts';
+
+/** Some 100 ms of reading: many slices on any machine. */
+const ROWS = 1_000_000;
+
+describe('a connection with a long result', () => {
+  let env: TestEnv;
+  beforeAll(async () => {
+    env = await createTestEnv();
+  });
+  afterAll(() => env[Symbol.asyncDispose]());
+
+  class Count implements RowSink {
+    rows = 0;
+    row(): void {
+      this.rows++;
+    }
+  }
+
+  /** Lets nobody go on by itself. */
+  class HeldTurns extends Turns {
+    readonly held: (() => void)[] = [];
+    override wait(goOn: () => void): void {
+      this.held.push(goOn);
+    }
+  }
+
+  const open = (turns: Turns) => Wire.open({ url: env.databaseUrl, name: 'test', connectTimeoutMs: 30_000, turns });
+  const long = (sink: RowSink) => [{ statement: { text: `select n, n from generate_series(1, ${ROWS}) n` }, sink }];
+  /** As many turns of the loop as a socket that is read would need to show it. */
+  const turnsOfTheLoop = async (count: number) => {
+    for (let i = 0; i < count; i++) await new Promise((resolve) => setImmediate(resolve));
+  };
+
+  test('stops after a slice until it is its turn, and is read to the end', async () => {
+    const turns = new HeldTurns();
+    const wire = await open(turns);
+    const count = new Count();
+    let ended = false;
+    const running = wire.run(long(count)).then(() => (ended = true));
+    let slices = 0;
+    for (;;) {
+      await eventually(async () => ended || turns.held.length > 0, 'a slice is read');
+      if (ended) break;
+      const { rows } = count;
+      expect(turns.held).toHaveLength(1);
+      if (slices++ < 3) {
+        await turnsOfTheLoop(50);
+        expect(count.rows).toBe(rows);
+      }
+      turns.held.shift()!();
+    }
+    await running;
+    expect(slices).toBeGreaterThan(3);
+    expect(count.rows).toBe(ROWS);
+    wire.end();
+  });
+
+  test('that its receiver holds back does not go on when its turn comes', async () => {
+    const turns = new HeldTurns();
+    const wire = await open(turns);
+    const count = new Count();
+    const running = wire.run(long(count));
+    await eventually(async () => turns.held.length > 0, 'a slice is read');
+    const { rows } = count;
+    wire.pause();
+    turns.held.shift()!();
+    await turnsOfTheLoop(50);
+    expect([count.rows, wire.isPaused]).toEqual([rows, true]);
+    wire.resume();
+    const ended = running.then(() => true);
+    const goOn = setInterval(() => turns.held.shift()?.(), 0);
+    expect(await ended).toBe(true);
+    clearInterval(goOn);
+    expect(count.rows).toBe(ROWS);
+    wire.end();
+  });
+
+  test('serves the next statement after one that ended', async () => {
+    const wire = await open(new Turns());
+    const count = new Count();
+    for (let i = 0; i < 2; i++) {
+      await wire.run([...long(count), { statement: { text: 'select 1' }, sink: count }]);
+    }
+    expect(count.rows).toBe(2 * (ROWS + 1));
+    wire.end();
+  });
+});
+
+test('one that waits goes on in each turn of the loop, in order', async () => {
+  const turns = new Turns();
+  const seen: string[] = [];
+  for (const name of ['a', 'b', 'c']) turns.wait(() => seen.push(name));
+  const byTurn: string[] = [];
+  while (seen.length < 3) {
+    await new Promise((resolve) => setImmediate(resolve));
+    byTurn.push(seen.join(''));
+  }
+  expect(byTurn.filter((now, turn) => now !== byTurn[turn - 1])).toEqual(
+    byTurn[0] === '' ? ['', 'a', 'ab', 'abc'] : ['a', 'ab', 'abc'],
+  );
+});
+
+describe('slots', () => {
+  const slotsOf = (running: number) =>
+    new Slots({ running, waiting: 10, timeoutMs: 60_000, code: 'QUERY_QUEUE_LIMIT_REACHED' });
+  const { signal } = new AbortController();
+
+  test('a fourth of them is left to small reads by those of any size', async () => {
+    const slots = slotsOf(8);
+    const large = await Promise.all(Array.from({ length: 6 }, () => slots.acquire(signal)));
+    const seventh = slots.acquire(signal);
+    expect(slots.load).toEqual({ running: 6, waiting: 1, parked: 0 });
+    const small = await Promise.all([slots.acquire(signal, 'small'), slots.acquire(signal, 'small')]);
+    expect(slots.load).toEqual({ running: 8, waiting: 1, parked: 0 });
+    // A small read's slot is not for the large one that waits, though it waits for longer than the next small one.
+    const third = slots.acquire(signal, 'small');
+    small[0].release();
+    await third;
+    small[1].release();
+    expect(slots.load).toEqual({ running: 7, waiting: 1, parked: 0 });
+    large[0].release();
+    await seventh;
+    expect(slots.load).toEqual({ running: 7, waiting: 0, parked: 0 });
+  });
+
+  test('small reads take all of them when nobody else wants any', async () => {
+    const slots = slotsOf(8);
+    const small = await Promise.all(Array.from({ length: 8 }, () => slots.acquire(signal, 'small')));
+    const large = slots.acquire(signal);
+    expect(slots.load).toEqual({ running: 8, waiting: 1, parked: 0 });
+    small[0].release();
+    await large;
+  });
+
+  test('a parked read that comes back takes none of the slots of small ones', async () => {
+    const slots = slotsOf(4);
+    const [parked, ...others] = await Promise.all(Array.from({ length: 3 }, () => slots.acquire(signal)));
+    parked.park(() => {});
+    const taken = await slots.acquire(signal);
+    const back = parked.unpark();
+    expect(slots.load).toEqual({ running: 3, waiting: 0, parked: 0 });
+    taken.release();
+    await back;
+    for (const slot of [parked, ...others]) slot.release();
+    expect(slots.load).toEqual({ running: 0, waiting: 0, parked: 0 });
+  });
+
+  test('of more parked reads than there may be, the one parked longest is ended', async () => {
+    const slots = slotsOf(1);
+    const ended: string[] = [];
+    const parked = async (name: string) => {
+      const slot = await slots.acquire(signal);
+      slot.park(() => ended.push(name));
+      return slot;
+    };
+    const first = await parked('first');
+    await parked('second');
+    // It went on in between: the other one is parked for longer.
+    await first.unpark();
+    first.park(() => ended.push('first again'));
+    expect([ended, slots.load]).toEqual([[], { running: 0, waiting: 0, parked: PARKED_PER_SLOT }]);
+    await parked('third');
+    await parked('fourth');
+    expect([ended, slots.load]).toEqual([
+      ['second', 'first again'],
+      { running: 0, waiting: 0, parked: PARKED_PER_SLOT },
+    ]);
+  });
+
+  test('of few slots none is kept', async () => {
+    const slots = slotsOf(2);
+    await Promise.all([slots.acquire(signal), slots.acquire(signal)]);
+    expect(slots.load).toEqual({ running: 2, waiting: 0, parked: 0 });
+  });
+});

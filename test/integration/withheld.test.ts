@@ -1,0 +1,130 @@
+/** What its source took back stays out of service, in this database and in any that is built again from the log. */
+import { jetstream, jetstreamManager } from '@nats-io/jetstream';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { markWithheld } from '../../pipelines/publish/withheld.ts';
+import { documentOf, HEADERS, header, KindSystem, type MadeDocument } from '../support/kinds.ts';
+
+const START = Date.parse('2026-01-01T00:00:00Z');
+const SECONDS = { 0: 0, 1: 0, 2: 0, 3: 1, 4: 1 } as const;
+type Height = keyof typeof SECONDS;
+const REASON = 'the node has other blocks';
+
+const block = (height: Height, salt = ''): MadeDocument => {
+  const ms = START + SECONDS[height] * 1000;
+  return documentOf({
+    dataset: HEADERS,
+    key: `${height}`,
+    events: [header(height, ms, salt)],
+    source: { through_ms: ms + 1000 },
+  });
+};
+
+let system: KindSystem;
+beforeAll(async () => {
+  system = await KindSystem.create();
+  system.project([HEADERS]);
+  await system.ingest(
+    [HEADERS],
+    ([0, 1, 2, 3, 4] as const).map((height) => block(height)),
+  );
+});
+afterAll(() => system?.[Symbol.asyncDispose]());
+
+const checkpoint = async (of: KindSystem) =>
+  (await of.rows('select stream_sequence as at from checkpoints where dataset_id = $1', [HEADERS.number]))[0]?.at;
+
+/** Another database, from the same log, once it has come as far; `look` sees every change of what is proved. */
+async function builtAgain(look: (again: KindSystem) => Promise<void>): Promise<string[]> {
+  const url = new URL(system.databaseUrl);
+  url.pathname += '_again';
+  const name = url.pathname.slice(1);
+  await system.client.query(`create database ${name}`);
+  const seen = new Set<string>();
+  // A stream has one projector.
+  await system.stopProjecting();
+  try {
+    await using again = await KindSystem.create({ env: system.env, databaseUrl: url.href });
+    await again.rows(`create table seen (proved text)`);
+    await again.rows(`create function see() returns trigger language plpgsql as
+      $$ begin insert into seen values (new.proved::text); return null; end $$`);
+    await again.rows(`create trigger see after update on coverage for each row execute function see()`);
+    again.project([HEADERS]);
+    const end = await checkpoint(system);
+    await again.until(async () => (await checkpoint(again)) === end);
+    for (const { proved } of await again.rows('select proved from seen')) seen.add(proved);
+    await look(again);
+    await again.stopProjecting();
+  } finally {
+    system.project([HEADERS]);
+    await system.client.query(`drop database ${name} with (force)`);
+  }
+  return [...seen];
+}
+
+test('a mark takes what is proved of an attempt out of service, once', async () => {
+  const row = (await system.catalog.partition(HEADERS, '3'))!;
+  await markWithheld(system.connection, HEADERS, row, { reason: REASON });
+  await system.until(async () => (await system.proved(HEADERS)) === '{[0,3),[4,5)}');
+  expect(await system.catalog.partition(HEADERS, '3')).toMatchObject({ state: 'quarantined', reason: REASON });
+  expect(
+    await system.rows('select records_in_bucket::int as n from canonical_aligned_1s_aggregates order by 1'),
+  ).toEqual([{ n: 1 }, { n: 3 }]);
+  const manager = await jetstreamManager(system.connection);
+  const { messages } = (await manager.streams.info(HEADERS.key)).state;
+  await markWithheld(system.connection, HEADERS, row, { reason: REASON });
+  expect((await manager.streams.info(HEADERS.key)).state.messages).toBe(messages);
+});
+
+test('a database built again from the log served it until the node was asked', async () => {
+  const seen = await builtAgain(async (again) => {
+    expect(await again.proved(HEADERS)).toBe('{[0,3),[4,5)}');
+    expect(await again.catalog.partition(HEADERS, '3')).toMatchObject({ state: 'quarantined' });
+    expect(await again.rows('select height::int from bitcoin_block_headers order by 1')).toEqual(
+      [0, 1, 2, 4].map((height) => ({ height })),
+    );
+  });
+  // Not for the time either in which the log was read up to the mark.
+  expect(seen.filter((proved) => /\[0,[45]\)/.test(proved))).toEqual([]);
+});
+
+test('what was ingested again in its place is served, in both', async () => {
+  const [unit] = await system.ingest([HEADERS], [block(3, 'reorganised')], { reason: 'a reorganisation' });
+  expect(unit.state).toBe('proved');
+  expect(await system.proved(HEADERS)).toBe('{[0,5)}');
+  const before = await system.digests(HEADERS);
+  await builtAgain(async (again) => expect(await again.digests(HEADERS)).toEqual(before));
+});
+
+test('a mark among the frames of another attempt is heeded, and that attempt is proved', async () => {
+  const row = (await system.catalog.partition(HEADERS, '2'))!;
+  const events = Array.from({ length: 400 }, (_, index) => header(10 + index, START + 60_000));
+  let marked: Promise<void> | undefined;
+  // Twice: once for the document's digest, and once for its frames.
+  Object.assign(events, {
+    *[Symbol.iterator]() {
+      for (let index = 0; index < events.length; index++) {
+        if (index === 100) marked = markWithheld(system.connection, HEADERS, row, { reason: REASON });
+        yield events[index];
+      }
+    },
+  });
+  const document = documentOf({ dataset: HEADERS, key: '10-409', events, source: { through_ms: START + 61_000 } });
+  const [unit] = await system.ingest([HEADERS], [document], { frameRawBytes: 512 });
+  await marked;
+  expect(unit).toMatchObject({ partition: '10-409', state: 'proved', rows: 400 });
+  expect(await system.proved(HEADERS)).toBe('{[0,2),[3,5),[10,410)}');
+  const manager = await jetstreamManager(system.connection);
+  const mark = await manager.streams.getMessage(HEADERS.key, { last_by_subj: `${HEADERS.key}.2.1.withheld` });
+  const first = await manager.streams.getMessage(HEADERS.key, { last_by_subj: `${HEADERS.key}.10-409.1.0` });
+  const { last_seq } = (await manager.streams.info(HEADERS.key)).state;
+  expect([mark!.seq > first!.seq, mark!.seq < last_seq]).toEqual([true, true]);
+});
+
+test('a mark of an attempt that was replaced changes nothing; one that cannot be read is passed over', async () => {
+  const row = (await system.catalog.partition(HEADERS, '3'))!;
+  await markWithheld(system.connection, HEADERS, { ...row, attempt: 77 }, { reason: REASON });
+  await jetstream(system.connection).publish(`${HEADERS.key}.4.1.withheld`, Buffer.from('no mark'));
+  const [unit] = await system.ingest([HEADERS], [block(4, 'again')], { reason: 'to see it go on' });
+  expect(unit.state).toBe('proved');
+  expect(await system.proved(HEADERS)).toBe('{[0,2),[3,5),[10,410)}');
+});

@@ -1,0 +1,128 @@
+/** The operator's command: in the test's own process, or as a process where a process is the point. */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { join } from 'node:path';
+import { setImmediate as nextTurn } from 'node:timers/promises';
+import type { Io, ProjectorOrder } from '../../pipelines/cli/io.ts';
+import { run } from '../../pipelines/cli/run.ts';
+import { keepProjected } from '../../pipelines/project/run.ts';
+import { keepRecounted } from '../../pipelines/prove/recount-requests.ts';
+import { projectionOf } from '../../pipelines/sources/projections.ts';
+import { datasetOf } from '../../shared/registry/index.ts';
+import { spend } from './spans.ts';
+
+export const ROOT = join(import.meta.dirname, '..', '..');
+
+/** The one object that a command prints with --json; its fields are looked at by name. */
+// biome-ignore lint/suspicious/noExplicitAny: the shape differs by command and is what the tests check
+export type Json = any;
+
+export interface Answer {
+  readonly exit: number | null;
+  readonly signal: NodeJS.Signals | null;
+  readonly stdout: string;
+  readonly stderr: string;
+  readonly json: Json;
+}
+
+export interface Running {
+  readonly child: ChildProcess;
+  readonly done: Promise<Answer>;
+}
+
+type Environment = Readonly<Record<string, string>>;
+
+const withJson = ([name, ...rest]: readonly string[]) => [name, '--json', ...rest];
+
+/** What a command finds in its environment: nothing of the test's but PATH. */
+const environmentOf = (env: Environment): NodeJS.ProcessEnv => ({
+  PATH: process.env.PATH,
+  // By this the processes of a run are found should it be killed (reaper.ts).
+  TIDEMARK_TEST_RUN: process.env.TIDEMARK_TEST_RUN,
+  SVC_LOG_LEVEL: process.env.TIDEMARK_TEST_LOG ?? 'warn',
+  ...env,
+});
+
+function answerOf(exit: number | null, signal: NodeJS.Signals | null, stdout: string, stderr: string): Answer {
+  let json: Json;
+  try {
+    json = JSON.parse(stdout);
+  } catch {
+    json = undefined;
+  }
+  return { exit, signal, stdout, stderr, json };
+}
+
+/** As the projector's process does (pipelines/project/main.ts). */
+function project({ datasets, ...needs }: ProjectorOrder): AsyncDisposable {
+  const stopping = new AbortController();
+  const { signal } = stopping;
+  const definitions = datasets.map(datasetOf);
+  const working = Promise.allSettled([
+    ...definitions.map((dataset) => keepProjected(dataset, { ...needs, projection: projectionOf(dataset), signal })),
+    keepRecounted({ ...needs, datasets: definitions, projectionOf, signal }),
+  ]);
+  return {
+    async [Symbol.asyncDispose]() {
+      stopping.abort();
+      await working;
+    },
+  };
+}
+
+/** `./tidemark ARGS --json` in this process, its projector too. */
+export function runCommand(args: readonly string[], env: Environment): Promise<Answer> {
+  const written = { stdout: '', stderr: '' };
+  const streamOf = (name: keyof typeof written) => ({
+    write(text: string) {
+      written[name] += text;
+      if (name === 'stderr' && process.env.TIDEMARK_TEST_LOG) process.stderr.write(text);
+    },
+  });
+  const io: Io = {
+    env: environmentOf(env),
+    stdout: streamOf('stdout'),
+    stderr: streamOf('stderr'),
+    log: streamOf('stderr'),
+    project,
+    onStop: () => () => {},
+  };
+  return spend('commands', async () => {
+    const exit = await run(withJson(args), io);
+    return answerOf(exit, null, written.stdout, written.stderr);
+  });
+}
+
+/**
+ * What a process wrote before it ended lies in its pipes by then, read or not: another child's end may have been what the
+ * loop woke up for. Between these two turns of the loop it is read.
+ */
+async function pipesRead(): Promise<void> {
+  await nextTurn();
+  await nextTurn();
+}
+
+/** Starts `./tidemark ARGS --json` with nothing in its environment but PATH and `env`. */
+export function startCommand(args: readonly string[], env: Environment): Running {
+  const child = spawn(join(ROOT, 'tidemark'), withJson(args), {
+    env: environmentOf(env),
+    stdio: ['ignore', 'pipe', 'pipe'],
+  });
+  let stdout = '';
+  let stderr = '';
+  child.stdout.setEncoding('utf8').on('data', (text) => {
+    stdout += text;
+  });
+  child.stderr.setEncoding('utf8').on('data', (text) => {
+    stderr += text;
+    if (process.env.TIDEMARK_TEST_LOG) process.stderr.write(text);
+  });
+  const ended = new Promise<Answer>((resolve, reject) => {
+    child.once('error', reject);
+    // 'exit', not 'close': a projector that outlives its parent for a moment holds the pipes.
+    child.once('exit', async (exit, signal) => {
+      await pipesRead();
+      resolve(answerOf(exit, signal, stdout, stderr));
+    });
+  });
+  return { child, done: spend('processes', () => ended) };
+}

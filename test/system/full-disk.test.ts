@@ -1,0 +1,120 @@
+/** What an operator needs on a disk that is full: a lock, a look at the system, and a true answer about what lives. */
+import { execFileSync } from 'node:child_process';
+import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { connect } from '../../shared/db/connect.ts';
+import { migrate } from '../../shared/db/migrate.ts';
+import { openRuns, Run } from '../../shared/db/runs.ts';
+import { exchangeASpotTrades } from '../../shared/registry/datasets/exchange_a_spot_trades.ts';
+import { withLock } from '../../shared/stack/lock.ts';
+import { acquireStack } from '../../shared/stack/stack.ts';
+import { type Json, startCommand } from '../support/command.ts';
+import { given } from '../support/given.ts';
+import { PRIVATE_PROFILE } from '../support/profiles.ts';
+import { createMigratedEnv, execute, type TestEnv, testLogger } from '../support/stack.ts';
+
+/** A disk of its own for each test that fills one: only root can mount it, and not in every container. */
+function mounted(path: string, megabytes: number): boolean {
+  try {
+    execFileSync('mount', ['-t', 'tmpfs', '-o', `size=${megabytes}m,mode=0755`, 'tmpfs', path], { stdio: 'ignore' });
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+const probe = await mkdtemp(join(tmpdir(), 'tidemark-mount-'));
+const canMount = mounted(probe, 1);
+if (canMount) execFileSync('umount', [probe]);
+await rm(probe, { recursive: true });
+
+const fill = (disk: string) => writeFile(join(disk, 'rest'), Buffer.alloc(512 << 20)).catch(({ code }) => code);
+
+given(canMount, 'no disk can be mounted here to be filled').describe('on a full disk', () => {
+  let disk: string;
+  beforeAll(async () => {
+    disk = await mkdtemp(join(tmpdir(), 'tidemark-full-'));
+  });
+  afterAll(() => rm(disk, { recursive: true }));
+
+  test('a lock needs no space', async () => {
+    mounted(disk, 1);
+    try {
+      await writeFile(join(disk, 'old.lock'), '');
+      expect(await fill(disk)).toBe('ENOSPC');
+      for (const name of ['old.lock', 'new.lock']) {
+        const path = join(disk, name);
+        await withLock(path, { waitMs: 0 }, async () => {
+          await expect(withLock(path, { waitMs: 0 }, async () => {})).rejects.toMatchObject({ code: 'STACK_LOCKED' });
+        });
+      }
+    } finally {
+      execFileSync('umount', [disk]);
+    }
+  });
+
+  test('status and doctor look at a service that lives, and do not call it killed', async () => {
+    mounted(disk, 400);
+    try {
+      const stateDir = join(disk, 'state');
+      await mkdir(stateDir);
+      await using stack = await acquireStack({ stateDir, log: testLogger(), profile: PRIVATE_PROFILE });
+      {
+        await using client = await connect({ url: stack.databaseUrl, name: 'test' });
+        await migrate(client);
+      }
+      const needs = { databaseUrl: stack.databaseUrl, datasets: [exchangeASpotTrades] };
+      await using _run = await Run.open({ ...needs, kind: 'follow', subject: 'exchange_a', command: './tidemark up' });
+      expect(await fill(disk)).toBe('ENOSPC');
+      const settings = { SVC_STATE_DIR: stateDir, SVC_SAMPLE: 'false' };
+      const status = await startCommand(['status'], settings).done;
+      expect([status.exit, status.json?.ok], status.stderr).toEqual([0, true]);
+      const { json, stderr } = await startCommand(['doctor'], settings).done;
+      const of = (name: string) => json?.checks.find(({ check }: Json) => check === name);
+      expect([of('connections')?.state, of('work')?.state], `${stderr} ${JSON.stringify(json)}`).toEqual(['ok', 'ok']);
+      // The visitors have left the servers to who holds them.
+      await execute(stack.databaseUrl, 'select 1');
+    } finally {
+      execFileSync('umount', ['-l', disk]);
+    }
+  });
+});
+
+describe('a run whose progress the database refuses to write', () => {
+  let env: TestEnv;
+  beforeAll(async () => {
+    env = await createMigratedEnv();
+  });
+  afterAll(() => env[Symbol.asyncDispose]());
+
+  // It gave its connection up, as if that were lost, and its lock with it: doctor called it killed.
+  test('is alive all the same', async () => {
+    const needs = { databaseUrl: env.databaseUrl, datasets: [exchangeASpotTrades] };
+    await using client = await connect({ url: env.databaseUrl, name: 'test' });
+    await using run = await Run.open({ ...needs, kind: 'follow', subject: 'exchange_a', command: './tidemark up' });
+    const holder = async () => {
+      const { rows } = await client.query(
+        `select pid from pg_locks where locktype = 'advisory' and objid = $1::int8::oid and objsubid = 2 and granted
+           and database = (select oid from pg_database where datname = current_database())`,
+        [run.id],
+      );
+      return rows.map(({ pid }) => pid);
+    };
+    const before = await holder();
+    expect(before).toHaveLength(1);
+    await client.query('alter table runs add constraint full_disk check (proved is null) not valid');
+    await run.tell({ proved: 1 });
+    expect(await holder()).toEqual(before);
+    expect((await openRuns(client)).map(({ run_id }) => run_id)).toContain(run.id);
+    await client.query('alter table runs drop constraint full_disk');
+    await run.tell({ proved: 2 });
+    expect((await openRuns(client))[0]).toMatchObject({ run_id: run.id, proved: 2 });
+    // A connection that is really lost is made again, with its lock.
+    await client.query('select pg_terminate_backend($1, 10000)', before);
+    await run.tell({ proved: 3 });
+    expect(await holder()).toHaveLength(1);
+    expect(await holder()).not.toEqual(before);
+  });
+});

@@ -1,0 +1,69 @@
+/** A real day from the vendor's document to artifacts, in both formats and modes, beside the query's rows in DuckDB. */
+import { writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { datasetOf, shapeOf } from '../../../shared/registry/index.ts';
+import { type ArtifactLab, type Artifacts, artifactLab } from '../../support/artifacts.ts';
+import { ROOT } from '../../support/command.ts';
+import { givenData } from '../../support/given.ts';
+import { DATASET, System } from '../../support/pipeline.ts';
+import type { DuckDb } from '../../support/read-parquet.ts';
+import type { Serving } from '../../support/serving.ts';
+
+const REAL = join(ROOT, '..', 'shared', 'data', 'exchange_a');
+const DAY = '2019-04-01';
+const WINDOW = { time_range: ['2019-04-01T00:00:00Z', '2019-04-02T00:00:00Z'] };
+
+const TYPES = { int64: 'bigint', float64: 'double', bool01: 'tinyint', timestamp_utc: 'timestamptz' } as const;
+
+givenData('exchange_a').describe(`the real ${DAY}`, () => {
+  let system: System;
+  let lab: ArtifactLab;
+  let serving: Serving;
+  let files: Artifacts;
+  let duck: DuckDb;
+
+  beforeAll(async () => {
+    system = await System.create();
+    const { exit } = await system.backfill(DAY, DAY, { SVC_EXCHANGE_A_BASE_URL: pathToFileURL(`${REAL}/`).href });
+    expect(exit).toBe(0);
+    lab = await artifactLab(system.env);
+    ({ files, serving, duck } = lab);
+  });
+  afterAll(async () => {
+    await lab?.[Symbol.asyncDispose]();
+    await system?.[Symbol.asyncDispose]();
+  });
+
+  test.for([
+    ['native', 183_355],
+    ['aligned_1s', undefined],
+  ] as const)('%s: both files hold the rows that the query serves', async ([mode, count]) => {
+    const body = { sources: [DATASET], mode, ...WINDOW };
+    const served = join(system.env.dir, `${mode}.ndjson`);
+    await writeFile(served, (await serving.query(body, { Accept: 'application/x-ndjson' })).text);
+    const { fields } = shapeOf(datasetOf(DATASET), mode);
+    const columns = `{${fields.map(({ name, dtype }) => `${name}: '${TYPES[dtype as keyof typeof TYPES]}'`).join(', ')}}`;
+    const query = `select row_number() over () as place, * from read_json('${served}', format = 'newline_delimited', columns = ${columns})`;
+    const sources = {
+      parquet: (path: string) => `'${path}'`,
+      csv: (path: string) => `read_csv('${path}', header = true, columns = ${columns})`,
+    };
+    const [[rows]] = await duck.texts(`select count(*) from (${query})`);
+    if (count !== undefined) expect(Number(rows)).toBe(count);
+    for (const format of ['csv', 'parquet'] as const) {
+      const { manifest, files: written } = await files.write(body, format);
+      const ours = `select row_number() over () as place, * from ${sources[format](written[0].path)}`;
+      const differing = `(${query} except ${ours}) union all (${ours} except ${query})`;
+      expect(await duck.texts(`select count(*) from (${differing})`)).toEqual([['0']]);
+      expect(manifest.row_count).toBe(Number(rows));
+      const { listed } = manifest.proof;
+      expect(listed).toMatchObject([{ partition: DAY, source_id: 'exchange_a', revision: 1, rows: 183_355 }]);
+      expect(listed[0].document_sha256).toMatch(/^[0-9a-f]{64}$/);
+      expect(listed[0].events_sha256).toMatch(/^[0-9a-f]{64}$/);
+      expect(listed[0].rows_hash).not.toBeNull();
+      expect(listed[0].aligned_hash).not.toBeNull();
+    }
+  });
+});

@@ -1,0 +1,388 @@
+/** Each check of the doctor, against a real fault of its kind: green before, red with it, green after. */
+import { jetstreamManager, RetentionPolicy } from '@nats-io/jetstream';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { ask, CHECKS } from '../../pipelines/cli/doctor/examine.ts';
+import type { Finding, Patient } from '../../pipelines/cli/doctor/types.ts';
+import { fedDatasets } from '../../pipelines/sources/projections.ts';
+import { loadSettings } from '../../shared/config/load.ts';
+import { connect } from '../../shared/db/connect.ts';
+import { Run } from '../../shared/db/runs.ts';
+import { connectNats, type NatsConnection } from '../../shared/nats/connect.ts';
+import type { Json } from '../support/command.ts';
+import { csvOf, DATASET, dayNames, System, writeDocument } from '../support/pipeline.ts';
+import { OWN_MATRIX, SAMPLE_MATRIX } from '../support/serving.ts';
+
+const DAYS = dayNames('2024-05-01', 2);
+const ROWS = 100;
+
+let system: System;
+let patient: Patient;
+let operator: NatsConnection;
+const cleanup = new AsyncDisposableStack();
+
+beforeAll(async () => {
+  system = cleanup.use(await System.create());
+  for (const [index, day] of DAYS.entries()) {
+    const content = { day, rows: ROWS, seed: index + 1, firstId: 1 + index * ROWS, timeUnit: 'ms' } as const;
+    await writeDocument(system.vendor, day, csvOf(content));
+  }
+  expect((await system.backfill(DAYS[0], DAYS[1])).exit).toBe(0);
+  operator = cleanup.use(await connectNats(system.env.natsOperatorUrl, 'test'));
+  const connection = cleanup.use(await connectNats(system.env.natsUrl, 'doctor'));
+  const database = cleanup.use(await connect({ url: system.env.databaseUrl, name: 'doctor' }));
+  patient = {
+    settings: loadSettings({
+      env: { ...system.settings, SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX },
+      cwd: system.env.dir,
+    }),
+    datasets: fedDatasets(),
+    database,
+    roleUrls: { SVC_DATABASE_URL: system.env.databaseUrls.ingest },
+    accounts: [
+      { role: 'publisher', setting: 'SVC_NATS_URL', url: system.env.natsUrl },
+      { role: 'projector', setting: 'SVC_NATS_PROJECTOR_URL', url: system.env.natsProjectorUrl },
+      { role: 'reader', setting: 'SVC_NATS_READER_URL', url: system.env.natsReaderUrl },
+      { role: 'export', setting: 'SVC_NATS_EXPORT_URL', url: system.env.natsExportUrl },
+    ],
+    log: { connection, manager: await jetstreamManager(connection) },
+    logDir: system.env.dir,
+    databaseDir: system.env.dir,
+    freeBytes: async () => 1e15,
+    now: Date.now,
+  };
+});
+afterAll(() => cleanup.disposeAsync());
+
+const sql = async (text: string, values: unknown[] = []) => void (await system.client.query(text, values));
+/** Settings of a session that others do not see; the doctor's own. */
+const session = async (text: string) => void (await patient.database.query(text));
+const settings = (values: Record<string, unknown>): Partial<Patient> => ({
+  settings: { ...patient.settings, ...values } as Patient['settings'],
+});
+
+interface Fault {
+  readonly check: string;
+  readonly name: string;
+  readonly make?: () => Promise<Partial<Patient> | undefined | undefined>;
+  readonly mend?: () => Promise<void>;
+  /** What the finding says, and what it names as the fix. */
+  readonly says: RegExp;
+  readonly fix: RegExp;
+  readonly severity?: Finding['severity'];
+}
+
+let chunk: { name: string; index: string; sql: string };
+let killed: Run | undefined;
+
+const FAULTS: readonly Fault[] = [
+  {
+    check: 'migrations',
+    name: 'one is not applied',
+    make: () => sql(`delete from schema_migrations where name = '0017_runs.sql'`),
+    mend: () => system.run(['migrate']).then(({ exit }) => expect(exit).toBe(0)),
+    says: /0017_runs\.sql: is not applied/,
+    fix: /tidemark migrate/,
+  },
+  {
+    check: 'migrations',
+    name: 'one is of a newer release',
+    make: () => sql(`insert into schema_migrations (name, sha256) values ('9999_future.sql', '')`),
+    mend: () => sql(`delete from schema_migrations where name = '9999_future.sql'`),
+    says: /9999_future\.sql: was applied by a newer release/,
+    fix: /newer/,
+  },
+  {
+    check: 'roles',
+    name: 'the service is connected as a superuser',
+    make: async () => ({ roleUrls: { SVC_DATABASE_SERVE_URL: system.env.databaseUrl } }),
+    says: /SVC_DATABASE_SERVE_URL: connects as \w+, a superuser/,
+    fix: /Roles of the database/,
+    severity: 'warning',
+  },
+  {
+    check: 'roles',
+    name: 'who serves may change what is proved',
+    make: () => sql('grant update on coverage to tidemark_serve'),
+    mend: () => sql('revoke update on coverage from tidemark_serve'),
+    says: /revoke UPDATE on "coverage" from tidemark_serve/,
+    fix: /tidemark migrate/,
+    severity: 'warning',
+  },
+  {
+    check: 'storage',
+    name: 'a column of another type',
+    make: () => sql('alter table canonical_aligned_1s_aggregates alter column bucket_sha256 type varchar'),
+    mend: () => sql('alter table canonical_aligned_1s_aggregates alter column bucket_sha256 type text'),
+    says: /bucket_sha256: is character varying, must be text/,
+    fix: /migrations/,
+  },
+  {
+    check: 'storage',
+    name: 'a table that is gone',
+    make: () => sql('alter table source_checks rename to source_checks_away'),
+    mend: () => sql('alter table source_checks_away rename to source_checks'),
+    says: /source_checks: the table is missing/,
+    fix: /migrations/,
+  },
+  {
+    check: 'chunks',
+    name: 'a chunk without its unique index',
+    make: async () => {
+      const [row] = await system.rows<Json>(
+        `select c.oid::regclass::text as name, i.indexrelid::regclass::text as index, pg_get_indexdef(i.indexrelid) as sql
+         from timescaledb_information.chunks k
+         join pg_class c on c.relname = k.chunk_name join pg_index i on i.indrelid = c.oid and i.indisunique
+         where k.hypertable_name = $1 limit 1`,
+        [DATASET],
+      );
+      chunk = row;
+      await sql(`drop index ${chunk.index}`);
+    },
+    mend: () => sql(chunk.sql),
+    says: /has 0 valid unique indexes/,
+    fix: /create unique index on .*"timestamp", "trade_id"/,
+  },
+  {
+    check: 'postgres',
+    name: 'a setting that costs speed',
+    make: () => session('set random_page_cost = 4'),
+    mend: () => session('reset random_page_cost'),
+    says: /random_page_cost: is 4/,
+    fix: /random_page_cost = '1\.1'/,
+    severity: 'warning',
+  },
+  {
+    check: 'postgres',
+    name: 'a setting that costs commits',
+    make: () => session('set synchronous_commit = off'),
+    mend: () => session('reset synchronous_commit'),
+    says: /synchronous_commit: is off/,
+    fix: /synchronous_commit = 'on'/,
+  },
+  {
+    check: 'clock',
+    name: 'a machine that is a minute behind',
+    make: async () => ({ now: () => Date.now() - 60_000 }),
+    says: /the database is \d+(\.\d+)? s ahead/,
+    fix: /NTP/,
+  },
+  {
+    check: 'streams',
+    name: 'one that forgets',
+    make: async () => {
+      const manager = await jetstreamManager(operator);
+      // `migrate` made it.
+      await manager.streams.delete('macro_series_metrics').catch(() => {});
+      await manager.streams.add({
+        name: 'macro_series_metrics',
+        subjects: ['macro_series_metrics.>'],
+        retention: RetentionPolicy.Limits,
+        max_age: 3600e9,
+      });
+    },
+    mend: async () => void (await (await jetstreamManager(operator)).streams.delete('macro_series_metrics')),
+    says: /macro_series_metrics: .*max_age is 3600000000000, must be 0/,
+    fix: /nats stream edit macro_series_metrics/,
+  },
+  {
+    check: 'streams',
+    name: 'fewer replicas than were asked for',
+    make: async () => settings({ SVC_STREAM_REPLICAS: 3 }),
+    says: /has 1 replicas, SVC_STREAM_REPLICAS says 3/,
+    fix: /correct the setting/,
+    severity: 'warning',
+  },
+  {
+    check: 'account',
+    name: 'one that publishes and may delete, empty and forge the log',
+    make: async () => ({
+      accounts: [{ role: 'publisher', setting: 'SVC_NATS_URL', url: system.env.natsOperatorUrl }],
+    }),
+    says: /SVC_NATS_URL: .*\(publisher\) may delete streams, purge streams, delete messages, change streams, make streams, make consumers, delete consumers, queue exports, hear answers that are meant for others$/,
+    fix: /docs\/operations\.md/,
+    severity: 'warning',
+  },
+  {
+    check: 'account',
+    name: 'one that reads and may write',
+    make: async () => ({
+      accounts: [{ role: 'reader', setting: 'SVC_NATS_READER_URL', url: system.env.natsUrl }],
+    }),
+    says: /SVC_NATS_READER_URL: its account \(reader\) may write events$/,
+    fix: /docs\/operations\.md/,
+    severity: 'warning',
+  },
+  {
+    check: 'streams',
+    name: 'a consumer that delivers into another log',
+    make: async () => {
+      const manager = await jetstreamManager(operator);
+      await manager.consumers.add(DATASET, { durable_name: 'thief', deliver_subject: 'exchange_b_spot_trades.x.1.0' });
+    },
+    mend: async () => void (await (await jetstreamManager(operator)).consumers.delete(DATASET, 'thief')),
+    says: /exchange_a_spot_trades: its consumer thief delivers to exchange_b_spot_trades\.x\.1\.0/,
+    fix: /nats consumer rm exchange_a_spot_trades thief/,
+  },
+  {
+    check: 'streams',
+    name: 'one that copies itself elsewhere',
+    make: async () => {
+      const manager = await jetstreamManager(operator);
+      await manager.streams.update(DATASET, { republish: { src: '>', dest: 'elsewhere.>' } });
+    },
+    mend: async () => {
+      const manager = await jetstreamManager(operator);
+      const { republish, ...config } = (await manager.streams.info(DATASET)).config;
+      await operator.request(`$JS.API.STREAM.UPDATE.${DATASET}`, JSON.stringify(config));
+    },
+    says: /exchange_a_spot_trades: republish is set, must not be/,
+    fix: /nats stream edit/,
+  },
+  {
+    check: 'checkpoints',
+    name: 'a checkpoint on another log',
+    make: () => sql(`update checkpoints set message_sha256 = 'x' || message_sha256`),
+    mend: () => sql('update checkpoints set message_sha256 = substr(message_sha256, 2)'),
+    says: /other_messages: sequence \d+ holds another message/,
+    fix: /tidemark recover exchange_a_spot_trades/,
+  },
+  {
+    check: 'space',
+    name: 'a disk smaller than what is reserved',
+    make: async () => ({ freeBytes: async () => 5e8 }),
+    says: /streams may still take .*, the disk has 500\.0 MB/,
+    fix: /SVC_STREAM_MAX_BYTES/,
+    severity: 'warning',
+  },
+  {
+    check: 'partitions',
+    name: 'a recount that nobody does',
+    make: () =>
+      sql(`insert into recount_requests (dataset_id, partition_key, reason, asked_at)
+        values (1, '2024-05-01', 'a read', now() - interval '1 hour')`),
+    mend: () => sql('delete from recount_requests'),
+    says: /exchange_a_spot_trades: reads found other rows than were proved in 1 partitions, from 2024-05-01 on/,
+    fix: /tidemark verify exchange_a_spot_trades/,
+  },
+  {
+    check: 'partitions',
+    name: 'one in quarantine',
+    make: async () => {
+      await sql(`update ${DATASET} set price = price + 1 where trade_id = 7`);
+      expect((await system.run(['verify', DATASET])).exit).toBe(1);
+    },
+    mend: async () => {
+      expect((await system.run(['replay', DATASET])).exit).toBe(0);
+    },
+    says: /exchange_a_spot_trades: 1 in quarantine, from 2024-05-01 on/,
+    fix: /tidemark quarantine exchange_a_spot_trades/,
+  },
+  {
+    check: 'work',
+    name: 'one that was killed',
+    make: async () => {
+      const needs = { databaseUrl: system.env.databaseUrl, datasets: patient.datasets.slice(0, 1) };
+      killed = await Run.open({ ...needs, kind: 'reingest', subject: DATASET, command: './tidemark reingest x' });
+      await sql(
+        `select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'tidemark run reingest%'`,
+      );
+      await expect.poll(async () => (await ask(CHECKS.find(({ name }) => name === 'work')!, patient)).length).toBe(1);
+    },
+    mend: async () => void (await killed?.[Symbol.asyncDispose]()),
+    says: /was killed after 0 of unknown many/,
+    fix: /run it again, it goes on: \.\/tidemark reingest x/,
+    severity: 'warning',
+  },
+  {
+    check: 'sources',
+    name: 'a folder that is not there',
+    make: async () => settings({ SVC_EXCHANGE_A_BASE_URL: new URL('file:///no/such/folder/') }),
+    says: /SVC_EXCHANGE_A_BASE_URL: there is no folder/,
+    fix: /correct the setting/,
+  },
+  {
+    check: 'sources',
+    name: 'a host that does not answer',
+    make: async () => settings({ SVC_EXCHANGE_C_BASE_URL: new URL('http://127.0.0.1:9/') }),
+    says: /SVC_EXCHANGE_C_BASE_URL: .*ECONNREFUSED/,
+    fix: /correct the setting/,
+  },
+  {
+    check: 'rights',
+    name: 'rows of a source under the matrix of the sample',
+    make: async () => settings({ SVC_SOURCE_RIGHTS_MATRIX_PATH: SAMPLE_MATRIX }),
+    says: /exchange_a_spot_trades: rows that were published are refused; .* exchange_a is .*sample/,
+    fix: /tidemark rights init/,
+  },
+  {
+    check: 'rights',
+    name: 'the embedded stack, whose matrix is that of the sample',
+    make: async () => settings({ SVC_DATABASE_URL: undefined, SVC_SOURCE_RIGHTS_MATRIX_PATH: undefined }),
+    says: /exchange_a_spot_trades: rows that were published are refused/,
+    fix: /tidemark rights init/,
+  },
+  {
+    check: 'rights',
+    name: 'a matrix that is not there',
+    make: async () => settings({ SVC_SOURCE_RIGHTS_MATRIX_PATH: '/no/such/matrix.json' }),
+    says: /matrix.json: the file: it is not there/,
+    fix: /correct it/,
+  },
+];
+
+describe.each(FAULTS)('$check: $name', ({ check, make, mend, says, fix, severity = 'fault' }) => {
+  test('green before, red with it, green after', async () => {
+    const one = CHECKS.find(({ name }) => name === check)!;
+    const before = await ask(one, patient);
+    // The servers of tests trade durability for speed: a true finding.
+    expect(before.map(({ subject }) => subject)).toEqual(check === 'postgres' ? ['fsync'] : []);
+    const changed = (await make?.()) ?? {};
+    try {
+      const findings = await ask(one, { ...patient, ...changed });
+      const found = findings.find(({ subject, what }) => says.test(`${subject}: ${what}`));
+      expect(found, JSON.stringify(findings)).toMatchObject({ severity, fix: expect.stringMatching(fix) });
+    } finally {
+      await mend?.();
+    }
+    expect(await ask(one, patient)).toEqual(before);
+  });
+});
+
+test('every check has a fault it was seen to find', () => {
+  expect([...new Set(FAULTS.map(({ check }) => check))].sort()).toEqual(CHECKS.map(({ name }) => name).sort());
+});
+
+describe('the command', () => {
+  test('every check of a sound system is ok; one that is not makes it exit 1', async () => {
+    const { exit, json } = await system.run(['doctor']);
+    const states = Object.fromEntries(json.checks.map(({ check, state }: Json) => [check, state]));
+    // The servers of tests do not sync, which is a fault.
+    const { postgres, ...rest } = states;
+    expect(new Set(Object.values(rest))).toEqual(new Set(['ok']));
+    expect([exit, postgres]).toEqual([1, 'fault']);
+  });
+
+  test('settings that cannot be used: named, the rest is not asked, exit 1', async () => {
+    const { exit, json } = await system.run(['doctor'], { SVC_PULL_MAX_BYTES: 'many' });
+    expect([exit, json.ok, json.checks[0].state]).toEqual([1, false, 'fault']);
+    expect(json.checks[0].findings[0]).toMatchObject({ subject: 'SVC_PULL_MAX_BYTES' });
+    expect(json.checks.slice(1).every(({ state }: Json) => state === 'skipped')).toBe(true);
+  });
+
+  test('a log that is away hides nothing of the database', async () => {
+    const { exit, json } = await system.run(['doctor'], { SVC_NATS_URL: 'nats://127.0.0.1:9' });
+    const of = (name: string) => json.checks.find(({ check }: Json) => check === name);
+    expect([exit, of('connections').state, of('storage').state, of('streams').state]).toEqual([
+      1,
+      'fault',
+      'ok',
+      'skipped',
+    ]);
+    expect(of('connections').findings[0].what).toContain('127.0.0.1:9');
+  });
+
+  test('a check that is none is refused', async () => {
+    const { exit, json } = await system.run(['doctor', '--check', 'nothing']);
+    expect([exit, json.error.code]).toEqual([2, 'USAGE']);
+  });
+});

@@ -1,0 +1,357 @@
+/** The operator's page in a real Chromium, over a real system with a proved, a missing and a quarantined day. */
+import { execFile, execFileSync } from 'node:child_process';
+import { promisify } from 'node:util';
+import type { Browser, Locator, Page } from 'playwright-core';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { connect } from '../../shared/db/connect.ts';
+import { migrate } from '../../shared/db/migrate.ts';
+import {
+  brokenRules,
+  CHROMIUM,
+  lowContrast,
+  nameless,
+  openBrowser,
+  openPage,
+  tooWide,
+  type Watched,
+} from '../support/browser.ts';
+import { ROOT } from '../support/command.ts';
+import { exportSettings, makeExportQueue } from '../support/exports.ts';
+import { given } from '../support/given.ts';
+import { csvOf, DATASET, System, writeDocument } from '../support/pipeline.ts';
+import { API_KEY, eventually, type Serving, startServing } from '../support/serving.ts';
+import { createTestEnv, execute } from '../support/stack.ts';
+
+/** Proved, proved, missing, proved, quarantined: its ids are taken. */
+const DAYS = ['2024-01-01', '2024-01-02', '2024-01-04', '2024-01-05'];
+const ROWS = 400;
+
+given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () => {
+  let system: System;
+  let serving: Serving;
+  let browser: Browser;
+  beforeAll(async () => {
+    system = await System.create();
+    for (const [index, day] of DAYS.entries()) {
+      const firstId = index === 3 ? 1 : 1 + index * ROWS;
+      await writeDocument(system.vendor, day, csvOf({ day, rows: ROWS, firstId, seed: index, timeUnit: 'ms' }));
+    }
+    for (const [from, to] of [DAYS.slice(0, 2), [DAYS[2], DAYS[2]], [DAYS[3], DAYS[3]]])
+      await system.backfill(from, to);
+    const settings = exportSettings(system.env, { SVC_NATS_READER_URL: system.env.natsReaderUrl });
+    await makeExportQueue(system.env, settings);
+    serving = await startServing({ databaseUrl: system.env.databaseUrl, settings });
+    serving.app.exports.work();
+    browser = await openBrowser();
+  });
+  afterAll(async () => {
+    await browser?.close();
+    await serving?.[Symbol.asyncDispose]();
+    await system?.[Symbol.asyncDispose]();
+  });
+
+  /** Opened with the key entered as a reader does. */
+  async function enter(options = {}, of = serving): Promise<Watched> {
+    const watched = await openPage(browser, of.url, options);
+    const { page } = watched;
+    await page.goto(of.url);
+    await page.locator('#key-input').fill(API_KEY);
+    await page.keyboard.press('Enter');
+    await page.locator('.datasets tbody tr').first().waitFor();
+    await page.locator('#calendar > *').first().waitFor();
+    return watched;
+  }
+
+  const textOf = async (place: Locator): Promise<string> => (await place.textContent()) ?? '';
+  const day = (page: Page, name: string) => page.getByRole('button', { name: new RegExp(`^${name},`) });
+
+  test('shows work and exports: what ran and how it ended', async () => {
+    const submitted = await serving.send({
+      path: '/v1/raw/export',
+      body: JSON.stringify({ dataset: DATASET, format: 'csv', n_rows: 7 }),
+    });
+    expect(submitted.status, submitted.text).toBe(202);
+    const { export_id: id } = submitted.json;
+    await eventually(
+      async () => (await serving.send({ method: 'GET', path: `/v1/raw/export/${id}` })).json.status === 'succeeded',
+      'the export is made',
+    );
+    await using watched = await enter();
+    const { page } = watched;
+    const made = page.locator('#exports tbody tr').first();
+    await made.waitFor();
+    expect(await made.locator('td').allTextContents()).toEqual([
+      `${DATASET} csv`,
+      'succeeded',
+      '7',
+      expect.stringMatching(/^\d+ B$/),
+      expect.stringMatching(/^20\d\d-/),
+    ]);
+    // The newest of the three backfills: its one day was quarantined.
+    const run = page.locator('#runs tbody tr').first();
+    expect((await run.locator('td').allTextContents()).slice(0, 3)).toEqual([
+      `backfill ${DATASET}`,
+      'failed',
+      '1 of 1, 1 fault',
+    ]);
+    expect(watched.faults).toEqual([]);
+  });
+
+  test('asks for the key, says when it is wrong, and keeps the right one for this tab alone', async () => {
+    await using watched = await openPage(browser, serving.url);
+    const { page } = watched;
+    await page.goto(serving.url);
+    await page.locator('#key-input').fill('wrong');
+    await page.keyboard.press('Enter');
+    await page.getByText('The service does not know that key').waitFor();
+    await page.locator('#key-input').fill(API_KEY);
+    await page.getByRole('button', { name: 'Use it' }).click();
+    await page.locator('.datasets tbody tr').first().waitFor();
+    expect(
+      await page.evaluate('[sessionStorage.getItem("tidemark-key"), localStorage.length, document.cookie]'),
+    ).toEqual([API_KEY, 0, '']);
+    await page.reload();
+    await page.locator('.datasets tbody tr').first().waitFor();
+    expect(await page.locator('dialog[open]').count()).toBe(0);
+  });
+
+  test('says what needs somebody, with the numbers of /v1/ops/status', async () => {
+    await using watched = await enter();
+    const { page } = watched;
+    const { json } = await serving.send({ method: 'GET', path: '/v1/ops/status' });
+    await page.getByRole('heading', { name: '1 thing needs you' }).waitFor();
+    const findings = await page.locator('.findings li').allInnerTexts();
+    expect(findings).toHaveLength(2);
+    expect(findings[0]).toContain(`1 partition of ${DATASET} is quarantined`);
+    expect(findings[1]).toContain(`1 partition of ${DATASET} is missing`);
+    const [first] = json.datasets;
+    const row = page.locator('.datasets tbody tr').first();
+    expect(await textOf(row.locator('td[data-name="Rows"]'))).toBe(new Intl.NumberFormat('en-US').format(first.rows));
+    expect(await textOf(row.locator('td[data-name="Proved through"]'))).toBe(first.proved_through_utc.slice(0, 10));
+    expect(await textOf(row.locator('td[data-name="Waiting"]'))).toBe(String(first.log.lag.frames));
+    expect(await page.locator('.datasets tbody tr').count()).toBe(json.datasets.length);
+    expect(watched.faults).toEqual([]);
+  });
+
+  test('shows each day by its state, and the proof of the one chosen, by keyboard alone', async () => {
+    await using watched = await enter();
+    const { page } = watched;
+    const states = await page
+      .locator('.grid button:not(.none)')
+      .evaluateAll((all) => all.map((one) => one.getAttribute('aria-label')));
+    expect(states).toEqual([
+      '2024-01-01, proved',
+      '2024-01-02, proved',
+      '2024-01-03, missing',
+      '2024-01-04, proved',
+      '2024-01-05, quarantined',
+    ]);
+    const proof = page.locator('#proof');
+    const { partitions } = (await serving.send({ method: 'GET', path: `/v1/coverage/${DATASET}` })).json;
+
+    await day(page, '2024-01-05').focus();
+    await page.keyboard.press('Enter');
+    await proof.getByText(partitions.find(({ state }: { state: string }) => state === 'quarantined').reason).waitFor();
+    await page.keyboard.press('ArrowLeft');
+    await page.keyboard.press('Enter');
+    const digest: string = partitions[2].events_sha256;
+    await proof.locator(`code[title="${digest}"]`).waitFor();
+    await page.keyboard.press('ArrowLeft');
+    await page.keyboard.press('Space');
+    await proof.getByText('No partition of this day is known').waitFor();
+    expect(await page.evaluate('document.activeElement.getAttribute("aria-label")')).toBe('2024-01-03, missing');
+    expect(watched.faults).toEqual([]);
+  });
+
+  test('leads from a proof down to the bytes of the source', async () => {
+    await using watched = await enter();
+    const { page } = watched;
+    await day(page, '2024-01-02').click();
+    await page.getByRole('button', { name: 'Its first event, from the log' }).click();
+    const line = csvOf({ day: DAYS[1], rows: ROWS, firstId: 1 + ROWS, seed: 1, timeUnit: 'ms' }).split('\n')[0];
+    await expect.poll(() => textOf(page.locator('#proof pre'))).toBe(line);
+    expect(watched.faults).toEqual([]);
+  });
+
+  test('puts a request together, runs it, and says the same in commands that do', async () => {
+    await using watched = await enter();
+    const { page } = watched;
+    const form = page.locator('#explorer-form');
+    await form.locator('[name=what]').selectOption('rows');
+    await form.locator('[name=count]').fill('5');
+    await form.getByText('Fields').click();
+    for (const name of ['trade_id', 'price']) await form.locator(`[data-field="${name}"]`).check();
+    await form.getByRole('button', { name: 'Add a filter' }).click();
+    await form.getByRole('combobox', { name: 'Field' }).selectOption('trade_id');
+    await form.getByRole('combobox', { name: 'Operator' }).selectOption('lte');
+    await form.getByRole('textbox', { name: 'Value' }).fill('100');
+    await form.getByRole('button', { name: 'Run it' }).click();
+    await page.locator('#explorer-result .scroll table').waitFor();
+    const ids = await page.locator('#explorer-result .scroll tbody tr td:first-child').allInnerTexts();
+    expect(ids).toEqual(['96', '97', '98', '99', '100']);
+
+    const said = page.locator('#explorer-said code');
+    const env = { ...process.env, SVC_INTERNAL_API_KEY: API_KEY };
+    const curl = await promisify(execFile)('sh', ['-c', await textOf(said)], { env });
+    expect(JSON.parse(curl.stdout).rows.map(({ trade_id }: { trade_id: number }) => String(trade_id))).toEqual(ids);
+    await page.getByRole('button', { name: 'TypeScript client' }).click();
+    const client = await promisify(execFile)(
+      process.execPath,
+      ['--input-type=module-typescript', '--eval', await textOf(said)],
+      { env, cwd: ROOT },
+    );
+    expect(client.stdout).toMatch(/^5 /);
+    await page.getByRole('button', { name: 'Python' }).click();
+    expect(
+      execFileSync('python3', ['-c', 'import ast, sys; print(len(ast.parse(sys.stdin.read()).body))'], {
+        input: await textOf(said),
+        encoding: 'utf8',
+      }).trim(),
+    ).toBe('4');
+    expect(watched.faults).toEqual([]);
+  });
+
+  test('draws candles and lines, and tells a refusal with its code and every fault', async () => {
+    await using watched = await enter();
+    const { page } = watched;
+    const run = () => page.getByRole('button', { name: 'Run it' }).click();
+    /** Colours on the chart that are not its ground. */
+    const painted = () =>
+      page.locator('#explorer-result canvas').evaluateAll((all) => {
+        const seen = new Set<string>();
+        for (const canvas of all as unknown as {
+          width: number;
+          height: number;
+          getContext(kind: string): { getImageData(...box: number[]): { data: Uint8Array } };
+        }[]) {
+          const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+          for (let at = 0; at < data.length; at += 4)
+            if (data[at + 3] === 255) seen.add(`${data[at]},${data[at + 1]},${data[at + 2]}`);
+        }
+        return [...seen];
+      });
+    await page.locator('#explorer-form [name=kline_size]').selectOption('1h');
+    await run();
+    await page.getByRole('img', { name: /\d+ candles of exchange_a_spot_trades/ }).waitFor();
+    // Up and down, as --proved and --bad are in light.
+    await expect.poll(painted).toEqual(expect.arrayContaining(['31,125,92', '179,38,30']));
+    await page.locator('.draw select').selectOption('close');
+    await page.getByRole('img', { name: 'close of exchange_a_spot_trades over time' }).waitFor();
+    await expect.poll(painted).toEqual(expect.arrayContaining(['11,95,115']));
+    expect(watched.faults).toEqual([]);
+
+    await page.locator('#explorer-form [name=window]').selectOption('days');
+    await page.locator('#explorer-form [name=from]').fill('2024-01-09');
+    await page.locator('#explorer-form [name=to]').fill('2024-01-02');
+    await run();
+    const refusal = page.locator('#explorer-result [role=alert]');
+    await refusal.waitFor();
+    expect(await textOf(refusal)).toMatch(
+      /HISTORICAL_CONTRACT_ERROR[\s\S]*\/start_date[\s\S]*must not be after end_date/,
+    );
+  });
+
+  test.each(['light', 'dark'] as const)(
+    'can be read and named in %s, at every width, and loads nothing from elsewhere',
+    async (colorScheme) => {
+      await using watched = await enter({ colorScheme });
+      const { page } = watched;
+      await day(page, '2024-01-05').click();
+      await page.locator('#proof .notice').waitFor();
+      await page.getByRole('button', { name: 'Run it' }).click();
+      await page.locator('#explorer-result .scroll table').waitFor();
+      for (const width of [1366, 768, 390, 320]) {
+        await page.setViewportSize({ width, height: 800 });
+        // Charts follow the width a moment later.
+        await expect.poll(() => tooWide(page), { message: `${width} px` }).toEqual([]);
+      }
+      expect(await nameless(page)).toEqual([]);
+      expect(await lowContrast(page)).toEqual([]);
+      await page.locator('#key-button').click();
+      expect(await nameless(page)).toEqual([]);
+      expect(watched.faults).toEqual([]);
+    },
+  );
+
+  test.each([1366, 390])('axe-core finds no rule broken by it at %i px', async (width) => {
+    await using watched = await enter({ viewport: { width, height: 800 } });
+    const { page } = watched;
+    await day(page, '2024-01-05').click();
+    await page.locator('#proof .notice').waitFor();
+    expect(await brokenRules(page)).toEqual([]);
+    await page.locator('#explorer-form [name=what]').selectOption('rows');
+    await page.getByRole('button', { name: 'Add a filter' }).click();
+    await page.getByRole('button', { name: 'Run it' }).click();
+    await page.locator('#explorer-result [role=alert]').waitFor();
+    expect(await brokenRules(page)).toEqual([]);
+    await page.getByRole('button', { name: 'Take this filter away' }).click();
+    await page.getByRole('button', { name: 'Run it' }).click();
+    await page.locator('#explorer-result .scroll table').waitFor();
+    expect(await brokenRules(page)).toEqual([]);
+    await page.locator('#key-button').click();
+    expect(await brokenRules(page)).toEqual([]);
+    // The browser reports the refused request; nothing else went wrong.
+    expect(watched.faults.filter((fault) => !fault.includes('status of 409'))).toEqual([]);
+  });
+
+  test('is told what it may load, and a part that did not change is not sent again', async () => {
+    const { headers } = await serving.send({ method: 'GET', path: '/', key: null });
+    expect(headers['content-security-policy']).toMatch(/^default-src 'none'; script-src 'self'; style-src 'self';/);
+    expect(headers['content-security-policy']).not.toMatch(/unsafe|https?:|\*/);
+    const again = await serving.send({
+      method: 'GET',
+      path: '/',
+      key: null,
+      headers: { 'If-None-Match': headers.etag! },
+    });
+    expect([again.status, again.text]).toEqual([304, '']);
+    // As proxies that compress send it.
+    const weak = await serving.send({
+      method: 'GET',
+      path: '/',
+      key: null,
+      headers: { 'If-None-Match': `"x", W/${headers.etag}` },
+    });
+    expect(weak.status).toBe(304);
+  });
+
+  test('follows what happens: a day that is proved meanwhile, a service that goes away and comes back', async () => {
+    await using own = await startServing({
+      databaseUrl: system.env.databaseUrl,
+      settings: { SVC_NATS_READER_URL: system.env.natsReaderUrl },
+    });
+    await using watched = await enter({}, own);
+    const { page } = watched;
+    await page.route('**/v1/**', (route) => route.abort());
+    await page.getByText('The service does not answer. Trying again.').waitFor();
+    await page.unroute('**/v1/**');
+    await writeDocument(
+      system.vendor,
+      '2024-01-03',
+      csvOf({ day: '2024-01-03', rows: 10, firstId: 10_000, seed: 9, timeUnit: 'ms' }),
+    );
+    expect((await system.backfill('2024-01-03', '2024-01-03')).exit).toBe(0);
+    await eventually(
+      async () => (await day(page, '2024-01-03').getAttribute('aria-label')) === '2024-01-03, proved',
+      'the day is shown as proved',
+    );
+    expect(await textOf(page.locator('#updated'))).toMatch(/^as of /);
+  });
+
+  test('of an empty system says what to do', async () => {
+    await using env = await createTestEnv();
+    await using client = await connect({ url: env.databaseUrl, name: 'test' });
+    await migrate(client);
+    await using empty = await startServing({
+      databaseUrl: env.databaseUrl,
+      settings: { SVC_NATS_READER_URL: env.natsReaderUrl },
+    });
+    await using watched = await enter({}, empty);
+    const { page } = watched;
+    await page.getByRole('heading', { name: 'Nothing is proved yet' }).waitFor();
+    await page.getByText('brings it in').waitFor();
+    await page.getByText('Nothing is at work.').waitFor();
+    expect(watched.faults).toEqual([]);
+    await execute(env.databaseUrl, 'select 1');
+  });
+});

@@ -1,0 +1,250 @@
+/** What an operator sees of `./tidemark up`: through a pipe, when the reader goes away, and on a terminal. Embedded servers. */
+import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { existsSync, readFileSync, statSync } from 'node:fs';
+import { mkdir, readdir, readFile, rm, symlink } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
+import { TerminalLog } from '../../pipelines/cli/terminal-log.ts';
+import { endProcess, isAlive, type ProcessRef, processRef } from '../../shared/stack/processes.ts';
+import { ROOT } from '../support/command.ts';
+import { given } from '../support/given.ts';
+import { PATIENCE_MS } from '../support/patience.ts';
+import { remember, temporaryDir } from '../support/stack.ts';
+
+let dir: string;
+let forget: () => Promise<void>;
+let child: ChildProcess | undefined;
+
+beforeEach(async () => {
+  dir = await temporaryDir();
+  forget = await remember(dir);
+});
+afterEach(async () => {
+  if (child && child.exitCode === null && child.signalCode === null) {
+    child.kill('SIGTERM');
+    await once(child, 'exit');
+  }
+  for (const server of await servers()) await endProcess(server, [{ signal: 'SIGKILL', waitMs: 60_000 }]);
+  await rm(dir, { recursive: true, force: true });
+  await forget();
+});
+
+const stateDir = () => join(dir, 'stack');
+
+const settings = (more: Readonly<Record<string, string>> = {}) => ({
+  ...Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith('SVC_'))),
+  SVC_STATE_DIR: stateDir(),
+  SVC_HTTP_PORT: '0',
+  SVC_SAMPLE: 'false',
+  ...more,
+});
+
+async function servers(): Promise<ProcessRef[]> {
+  const text = await readFile(join(stateDir(), 'stack.json'), 'utf8').catch(() => '{"servers":{}}');
+  return Object.values(JSON.parse(text).servers as Record<string, ProcessRef>).filter(({ pid }) => pid > 0);
+}
+
+function start(more: Readonly<Record<string, string>> = {}) {
+  const up = spawn(join(ROOT, 'tidemark'), ['up'], { env: settings(more), stdio: ['ignore', 'pipe', 'pipe'] });
+  child = up;
+  const said = { out: '', err: '' };
+  up.stdout.setEncoding('utf8').on('data', (text) => {
+    said.out += text;
+  });
+  up.stderr.setEncoding('utf8').on('data', (text) => {
+    said.err += text;
+  });
+  const until = (look: () => boolean) =>
+    vi.waitUntil(() => up.exitCode !== null || up.signalCode !== null || look(), {
+      timeout: PATIENCE_MS,
+      interval: 20,
+    });
+  return { up, said, until };
+}
+
+describe('without a terminal', () => {
+  test('the generated key is not written: the banner says where it is kept', async () => {
+    const { said, until } = start();
+    await until(() => said.out.includes('Ctrl-C'));
+    const path = join(stateDir(), 'secrets.json');
+    const { apiKey } = JSON.parse(await readFile(path, 'utf8'));
+    expect(said.out + said.err).not.toContain(apiKey);
+    expect(said.out).toContain(path);
+    // The lines to paste work in a shell that has read the key as the banner says.
+    const read = /^ +(KEY=.*)$/m.exec(said.out)![1];
+    const url = / {2}url {4}(\S+)/.exec(said.out)![1];
+    const shell = spawn('sh', [
+      '-c',
+      `${read}; curl -s -o /dev/null -w '%{http_code}' ${url}/v1/datasets -H "X-API-Key: $KEY"`,
+    ]);
+    let status = '';
+    shell.stdout.setEncoding('utf8').on('data', (text) => {
+      status += text;
+    });
+    await once(shell, 'close');
+    expect(status).toBe('200');
+  });
+
+  test('a reader that goes away neither ends the service nor leaves its servers behind', async () => {
+    const { up, said, until } = start({ SVC_LOG_LEVEL: 'info' });
+    // Before there is anything to read, as `| head -0` does, and later, as `2>&1 | head` does.
+    up.stdout.destroy();
+    await until(() => said.err.includes('"msg":"serving"'));
+    up.stderr.destroy();
+    const [first] = httpProcesses(up);
+    process.kill(first, 'SIGKILL');
+    await until(() => httpProcesses(up).some((pid) => pid !== first));
+    expect([up.exitCode, up.signalCode]).toEqual([null, null]);
+    const running = await servers();
+    expect(running.filter(isAlive).length).toBe(2);
+    // A terminal that is closed says so, too.
+    up.kill('SIGHUP');
+    expect(await once(up, 'exit')).toEqual([0, null]);
+    expect(running.filter(isAlive)).toEqual([]);
+  });
+});
+
+const HAS_SCRIPT = spawnSync('script', ['--version'], { encoding: 'utf8' }).stdout?.includes('util-linux') === true;
+
+describe('on a terminal', () => {
+  given(HAS_SCRIPT, 'there is no `script` of util-linux').test(
+    'one line a dataset, warnings in words, JSON in a file',
+    async () => {
+      const nowhere = pathToFileURL(`${dir}/`).href;
+      const located = ['EXCHANGE_A_BASE_URL', 'EXCHANGE_B_BASE_URL', 'EXCHANGE_C_BASE_URL', 'BITCOIN_RPC_URL'];
+      const terminal = startOnTerminal({
+        SVC_SAMPLE: 'true',
+        // Samples of the funds and of the macro series alone.
+        ...Object.fromEntries(
+          located.map((name) => [`SVC_${name}`, name.endsWith('RPC_URL') ? 'http://127.0.0.1:1' : nowhere]),
+        ),
+      });
+      await terminal.until(() => terminal.written().includes('Ctrl-C'));
+      const written = terminal.written();
+      expect(written).not.toContain('{"level"');
+      const lines = written.split('\r\n').map((line) => line.split('\r\x1b[K').at(-1)!);
+      for (const dataset of ['etf_daily_metrics', 'macro_series_metrics']) {
+        expect(lines.filter((line) => line.includes(dataset))).toEqual([
+          expect.stringMatching(/^ {2}\w+ +\d+ partitions +\d+ rows, synthetic +[\d.]+ s$/),
+        ]);
+      }
+      // The bar was drawn, again and again, on one line, and is gone.
+      expect(written.split('\r\x1b[Kmacro  ').length).toBeGreaterThan(2);
+      expect(lines.filter((line) => line.startsWith('macro'))).toEqual([]);
+      // On a terminal the key is there to be used.
+      const { apiKey } = JSON.parse(await readFile(join(stateDir(), 'secrets.json'), 'utf8'));
+      expect(lines).toContain(`  key    ${apiKey}`);
+
+      const [service] = httpProcesses(terminal.up());
+      process.kill(service, 'SIGKILL');
+      await terminal.until(() =>
+        terminal.written().includes('warning: up: process ended, starting it again (child serving'),
+      );
+      const logged = (await readFile(join(stateDir(), 'log/tidemark.log'), 'utf8')).trimEnd().split('\n');
+      const said = logged.map((line) => JSON.parse(line));
+      for (const name of ['up', 'projector', 'serving']) expect(said.map((one) => one.process)).toContain(name);
+
+      // The window is closed.
+      const { pid } = terminal.up();
+      const running = await servers();
+      terminal.script.kill('SIGKILL');
+      await vi.waitUntil(() => processRef(pid) === undefined, { timeout: PATIENCE_MS, interval: 20 });
+      expect(running.filter(isAlive)).toEqual([]);
+    },
+  );
+});
+
+/** `up` on a terminal of its own, 100 columns wide. */
+function startOnTerminal(more: Readonly<Record<string, string>>) {
+  const command = `stty cols 100; exec ${join(ROOT, 'tidemark')} up`;
+  const path = join(dir, 'typescript');
+  const script = spawn('script', ['--quiet', '--flush', '--command', command, path], {
+    env: settings({ SHELL: '/bin/sh', ...more }),
+    stdio: ['pipe', 'ignore', 'ignore'],
+  });
+  child = script;
+  const written = () => (existsSync(path) ? readFileSync(path, 'utf8') : '');
+  return {
+    script,
+    written,
+    up: () => ({ pid: childrenOf(script.pid!)[0] }),
+    until: (look: () => boolean) =>
+      vi.waitUntil(() => script.exitCode !== null || look(), { timeout: PATIENCE_MS, interval: 20 }),
+  };
+}
+
+/** Of this `up`: its own HTTP processes. */
+const httpProcesses = ({ pid }: { readonly pid?: number }) => childrenOf(pid!, 'serving/main.ts');
+
+function childrenOf(parent: number, named = ''): number[] {
+  const { stdout } = spawnSync('ps', ['-o', 'pid=,args=', '--ppid', String(parent)], { encoding: 'utf8' });
+  const found = stdout.split('\n').filter((line) => line.trim() !== '' && line.includes(named));
+  return found.map((line) => Number(line.trim().split(' ')[0]));
+}
+
+describe('the log of a terminal', () => {
+  const record = (more: object) =>
+    `${JSON.stringify({ level: 40, time: '2024-01-01T00:00:00.000Z', process: 'up', ...more })}\n`;
+
+  function open(maxBytes?: number) {
+    const shown: string[] = [];
+    const path = join(dir, 'state/log/tidemark.log');
+    return { path, shown, log: new TerminalLog({ path, show: (line) => shown.push(line), maxBytes }) };
+  }
+
+  test('shows warnings and errors in words, once; what was told in words already is only kept', async () => {
+    const { path, shown, log } = open();
+    log.write(record({ level: 30, msg: 'all is well' }));
+    const failed = { msg: 'following starts again', feed: 'etf', code: 'X_Y', fault: 'the provider is away' };
+    for (let n = 0; n < 3; n++) log.write(record(failed));
+    log.write(record({ ...failed, told: true, feed: 'macro' }));
+    log.write(
+      record({ level: 50, msg: 'not ready', faults: ['a', 'b'], err: { type: 'Error', message: 'm', stack: 's' } }),
+    );
+    expect(shown).toEqual([
+      'warning: up: following starts again (feed etf, code X_Y): the provider is away',
+      'error: up: not ready: a; b; m',
+    ]);
+    expect((await readFile(path, 'utf8')).split('\n').length).toBe(7);
+  });
+
+  test('a child that crashes is shown by its words; its trace is kept', async () => {
+    const { path, shown, log } = open();
+    for (const line of [
+      'tidemark serving: SVC_X: is wrong',
+      'Error: no',
+      '    at f (file:///x.ts:1:1)',
+      '',
+      '{"a":1',
+    ]) {
+      log.writeOf('serving', line);
+    }
+    expect(shown).toEqual(['tidemark serving: SVC_X: is wrong', 'Error: no', '{"a":1']);
+    const kept = (await readFile(path, 'utf8')).trimEnd().split('\n');
+    expect(kept.map((line) => JSON.parse(line).msg)).toContain('    at f (file:///x.ts:1:1)');
+  });
+
+  test('does not grow without bound, whoever else writes to it', async () => {
+    const MAX = 10_000;
+    const [one, other] = [open(MAX), open(MAX)];
+    for (let n = 0; n < 1000; n++) {
+      one.log.write(record({ level: 30, msg: `line ${n} of one` }));
+      other.log.write(record({ level: 30, msg: `line ${n} of the other` }));
+    }
+    const sizes = (await readdir(dirname(one.path))).map((name) => statSync(join(dirname(one.path), name)).size);
+    expect(sizes.length).toBe(2);
+    for (const size of sizes) expect(size).toBeLessThan(4 * MAX);
+    const last = (await readFile(one.path, 'utf8')) + (await readFile(`${one.path}.1`, 'utf8'));
+    for (const name of ['one', 'the other']) expect(last).toContain(`line 999 of ${name}"`);
+  });
+
+  test('a file that cannot be written keeps nobody from showing and working', async () => {
+    await mkdir(join(dir, 'state/log'), { recursive: true });
+    await symlink('/dev/full', join(dir, 'state/log/tidemark.log'));
+    const { shown, log } = open();
+    log.write(record({ msg: 'no room' }));
+    expect(shown).toEqual(['warning: up: no room']);
+  });
+});

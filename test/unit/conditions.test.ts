@@ -1,0 +1,45 @@
+/** Conditional requests for a file, by the order that RFC 9110, 13.2.2 gives their conditions. */
+import type { IncomingHttpHeaders } from 'node:http';
+import { describe, expect, test } from 'vitest';
+import { wantedOf } from '../../serving/http/ranges.ts';
+
+const ETAG = '"abc"';
+const MODIFIED = 'Wed, 01 May 2024 12:00:00 GMT';
+const BEFORE = 'Wed, 01 May 2024 11:59:59 GMT';
+const AFTER = 'Wed, 01 May 2024 12:00:01 GMT';
+/** The file changed half a second after the time that HTTP can tell. */
+const STATE = { etag: ETAG, bytes: 10, modifiedMs: Date.parse(MODIFIED) + 500 };
+
+const kindOf = (headers: IncomingHttpHeaders) => wantedOf(headers, STATE).kind;
+
+describe('If-Match was ignored: a client that asked for one file could get another', () => {
+  test.each([
+    [{ 'if-match': ETAG }, 'whole'],
+    [{ 'if-match': '*' }, 'whole'],
+    [{ 'if-match': `"x", ${ETAG}` }, 'whole'],
+    [{ 'if-match': '"x"' }, 'precondition_failed'],
+    [{ 'if-match': '"x", "y"' }, 'precondition_failed'],
+    // A weak tag is no promise about bytes.
+    [{ 'if-match': `W/${ETAG}` }, 'precondition_failed'],
+    [{ 'if-match': '' }, 'precondition_failed'],
+    [{ 'if-unmodified-since': MODIFIED }, 'whole'],
+    [{ 'if-unmodified-since': AFTER }, 'whole'],
+    [{ 'if-unmodified-since': BEFORE }, 'precondition_failed'],
+    // What is no date is no condition.
+    [{ 'if-unmodified-since': 'yesterday' }, 'whole'],
+    // If-Match is asked first, and alone.
+    [{ 'if-match': ETAG, 'if-unmodified-since': BEFORE }, 'whole'],
+    [{ 'if-match': '"x"', 'if-none-match': ETAG }, 'precondition_failed'],
+    [{ 'if-match': ETAG, 'if-none-match': ETAG }, 'not_modified'],
+    [{ 'if-match': ETAG, range: 'bytes=0-4' }, 'part'],
+    [{ 'if-match': '"x"', range: 'bytes=0-4' }, 'precondition_failed'],
+    [{ 'if-match': '"x"', range: 'bytes=99-' }, 'precondition_failed'],
+  ])('%o: %s', (headers, kind) => expect(kindOf(headers)).toBe(kind));
+});
+
+test('what a client has already is not sent again, whatever the form of its tag', () => {
+  for (const tags of [ETAG, `W/${ETAG}`, `"x", ${ETAG}`, '*'])
+    expect(kindOf({ 'if-none-match': tags })).toBe('not_modified');
+  expect(kindOf({ 'if-none-match': '"x"', 'if-modified-since': AFTER })).toBe('whole');
+  expect(kindOf({ 'if-modified-since': MODIFIED })).toBe('not_modified');
+});

@@ -1,0 +1,201 @@
+/** What only exchange C's files have: any order, ids to be gathered, decimal seconds, zero sizes, a last column. */
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import { ExchangeCDecoder } from '../../pipelines/sources/exchange_c/decode.ts';
+import { generateLines } from '../../pipelines/sources/exchange_c/generate.ts';
+import { HeldRows } from '../../pipelines/sources/exchange_c/held-rows.ts';
+import type { DecodedItem } from '../../pipelines/sources/types.ts';
+import { exchangeCSpotTrades } from '../../shared/registry/datasets/exchange_c_spot_trades.ts';
+import { windowOf } from '../../shared/registry/partitions.ts';
+import { givenData } from '../support/given.ts';
+import { runs } from '../support/seed.ts';
+import { decimal, EXCHANGE_C, fileOf } from '../support/trade-layouts.ts';
+import { decodeFile, decodeInPieces, factsOf, rawOf, refusalOf, runsOf } from '../support/trades.ts';
+
+const DAY = '2020-07-07';
+const [HEADER, WITH_RPI] = EXCHANGE_C.headers.map((header) => `${header}\n`);
+const ROW = '1594115944.4363,BTCUSDT,Sell,0.857,6733.5,MinusTick,m-20,577060950000.0,0.857,5770.6095';
+const EXCERPTS = join(import.meta.dirname, '../../../shared/data/exchange_c/excerpts');
+const decode = (text: string | Buffer, more: Parameters<typeof decodeFile>[2] = {}) =>
+  decodeFile(EXCHANGE_C, text, { day: DAY, ...more });
+const refusal = (text: string | Buffer, day = DAY) => refusalOf(() => decode(text, { day }));
+
+const set = (column: number, value: string, row = ROW) => row.split(',').with(column, value).join(',');
+const withId = (id: string | number, row = ROW) => set(6, `m-${id}`, row);
+
+/** The time of the first row as the projecting side stores it. */
+function storedMs(items: readonly DecodedItem[]): number {
+  const [run] = runsOf(items);
+  const projector = EXCHANGE_C.projector(DAY);
+  return Number(projector.rows(run.raw, run.rows).copy.readBigInt64BE(6));
+}
+
+describe('a file', () => {
+  test('gives the same facts and bytes in any order, pieces and frames', () => {
+    const options = { day: DAY, rows: 4000, seed: 3, repeats: 0.02, firstId: 99_990 } as const;
+    const sorted = decode(generateLines({ ...options, order: 'ids' }).join(''));
+    expect(factsOf(sorted)).toMatchObject({ rows: 4000, gaps: 0, first_offset: '99990', last_offset: '103989' });
+    expect(factsOf(sorted)?.repeats_dropped).toBeGreaterThan(40);
+    for (const [order, pieces, frame] of [
+      ['newest_first', [1 << 20], 1 << 16],
+      ['shuffled', [997], 1 << 16],
+      ['mixed', [50_000], 4096],
+    ] as const) {
+      const items = decode(generateLines({ ...options, order }).join(''), { pieces, frame });
+      expect(factsOf(items)).toEqual(factsOf(sorted));
+      expect(rawOf(items)).toBe(rawOf(sorted));
+    }
+    const crlf = generateLines({ ...options, order: 'shuffled' })
+      .join('')
+      .replaceAll('\n', '\r\n');
+    expect(rawOf(decode(`\uFEFF${crlf}`))).toBe(rawOf(sorted));
+  });
+
+  test('in any order of any rows is the file in the order of its ids', () => {
+    fc.assert(
+      fc.property(
+        EXCHANGE_C.lines(decimal, { minLength: 1, maxLength: 30 }).chain((list) =>
+          fc.tuple(
+            fc.constant(list),
+            fc.shuffledSubarray([...list.keys()], { minLength: list.length }),
+            // Rows that come again.
+            fc.array(fc.nat(list.length - 1), { maxLength: 5 }),
+          ),
+        ),
+        ([list, places, again]) => {
+          const lines = list.map(({ line }) => line);
+          const sorted = decodeFile(EXCHANGE_C, fileOf(EXCHANGE_C, lines));
+          const mixed = [...places, ...again].map((place) => lines[place]);
+          const items = decodeFile(EXCHANGE_C, fileOf(EXCHANGE_C, mixed));
+          expect(rawOf(items)).toBe(rawOf(sorted));
+          expect(factsOf(items)).toEqual({ ...factsOf(sorted), repeats_dropped: again.length });
+        },
+      ),
+      { numRuns: runs(300) },
+    );
+  });
+
+  test('is ordered by the numbers in its match ids, not by their text', () => {
+    const items = decode(HEADER + [10, 9, 11].map((id) => withId(id)).join('\n'));
+    expect(rawOf(items).match(/m-\d+/g)).toEqual(['m-9', 'm-10', 'm-11']);
+    const padded = decode(`${HEADER}${withId(10)}\n${withId('009')}\n`);
+    expect(factsOf(padded)).toMatchObject({ first_offset: '9', last_offset: '10', gaps: 0 });
+  });
+
+  test('names what is missing between its lowest and its highest id', () => {
+    const items = decode(HEADER + [30, 20, 21, 23, 23].map((id) => withId(id)).join('\n'));
+    expect(factsOf(items)).toMatchObject({ rows: 4, gaps: 7, missing_offsets: ['22', '24..29'], repeats_dropped: 1 });
+    expect(factsOf(decode(HEADER + [1, 1_000_000_000].map((id) => withId(id)).join('\n')))?.gaps).toBe(999_999_998);
+  });
+
+  test('may hold trades of size 0 and a last column of every kind', () => {
+    const zero = '1594115944.4363,BTCUSDT,Sell,0.0,9221.0,ZeroMinusTick,m-1,10000.0,0.0,0.0001';
+    expect(factsOf(decode(HEADER + zero))?.totals).toEqual({
+      price: '922100000000',
+      size: '0',
+      gross_value: '10000',
+      home_notional: '0',
+      foreign_notional: '10000',
+    });
+    const rpi = ['', 'true', 'False', '0', '1'].map((value, id) => `${withId(id, zero)},${value}`);
+    expect(rawOf(decode(WITH_RPI + rpi.join('\n')))).toBe(`${rpi.join('\n')}\n`);
+    for (const value of ['2', 'yes', 'TRUEE', ' ', '-']) {
+      expect(refusal(`${WITH_RPI}${ROW},${value}\n`).message).toMatch(/line 2: RPI must be/);
+    }
+  });
+
+  test.each([
+    ['1594115944', 0],
+    ['1594115944.4', 400],
+    ['1594115944.43649999', 436],
+    ['1594115944.4365', 437],
+    ['1594115944.436500000000000001', 437],
+    ['1594115944.9995', 1000],
+    ['1594115944.0004', 0],
+  ])('has times in decimal seconds, rounded half up: %s', (time, ms) => {
+    const items = decode(HEADER + set(0, time));
+    expect(factsOf(items)?.first_ms).toBe(1594115944000 + ms);
+    expect(storedMs(items)).toBe(1594115944000 + ms);
+  });
+
+  test('ends with its day: a time that would round into the next is its last millisecond', () => {
+    const midnight = Date.parse('2020-07-08T00:00:00Z');
+    const items = decode(HEADER + set(0, `${midnight / 1000 - 1}.9996`));
+    expect(factsOf(items)?.last_ms).toBe(midnight - 1);
+    expect(storedMs(items)).toBe(midnight - 1);
+    expect(refusal(HEADER + set(0, `${midnight / 1000}.0`)).code).toBe('SOURCE_OUTSIDE_PARTITION');
+  });
+
+  test('larger than may be held to be sorted is refused, naming the limit', () => {
+    const decoder = new ExchangeCDecoder({
+      document: `BTCUSDT${DAY}.csv.gz`,
+      symbol: 'BTCUSDT',
+      window: { key: DAY, ...windowOf(exchangeCSpotTrades, DAY) },
+      frameRawBytes: 1 << 16,
+      maxHeldBytes: 10_000,
+      limitName: 'THE_LIMIT',
+    });
+    const text = generateLines({ day: DAY, rows: 300, seed: 3 }).join('');
+    const work = () =>
+      decodeInPieces(
+        text,
+        [1000],
+        (chunk) => decoder.push(chunk),
+        () => decoder.finish(),
+      );
+    expect(refusalOf(work)).toMatchObject({
+      code: 'SOURCE_TOO_LARGE',
+      details: { document: `BTCUSDT${DAY}.csv.gz`, limit: 'THE_LIMIT', maxBytes: 10_000 },
+    });
+  });
+});
+
+test('held rows are found in the order of their ids, equal ids in that of the file', () => {
+  const near = fc.nat(20);
+  const far = fc.nat({ max: 2 ** 31 - 1 }).map((n) => n * 400_000);
+  for (const id of [near, fc.nat(200_000), far, fc.oneof(near, far)]) {
+    fc.assert(
+      fc.property(fc.array(id), (ids) => {
+        const held = new HeldRows();
+        held.openBlock(Buffer.from('x'));
+        for (const each of ids) held.add(each, 0, 1);
+        const expected = [...ids.keys()].sort((a, b) => ids[a] - ids[b] || a - b);
+        expect([...held.order()]).toEqual(expected);
+      }),
+    );
+  }
+});
+
+givenData('exchange_c/excerpts').describe('real first rows', () => {
+  const read = (name: string) => readFileSync(join(EXCERPTS, name));
+  const UUID = /line 2: trdMatchID must be m- followed by digits, found "[0-9a-f-]{36}"/;
+  test.each([
+    ['trading_BTCUSDT_2020-03-26.newest_first.3rows.csv', '2020-03-26', UUID],
+    ['trading_BTCUSDT_2021-05-03.1row.csv', '2021-05-03', UUID],
+    ['trading_BTCUSDT_2026-09-01.first1.csv', '2026-09-01', UUID],
+    ['trading_other_symbols.rows.csv', '2021-08-29', /line 2: symbol must be BTCUSDT, found "BTCUSD"/],
+    ['spot_BTCUSDT_2023-10-01.first1.csv', '2023-10-01', /line 1: the header must be/],
+    ['spot_BTCUSDT_2025-05-19.first3.csv', '2025-05-19', /line 1: the header must be/],
+    ['spot_BTCUSDT_2026-09-01.first3.csv', '2026-09-01', /line 1: the header must be/],
+  ])('%s is refused: the contract has ids of m- and digits', (name, day, message) => {
+    const fault = refusal(read(name), day);
+    expect(fault).toMatchObject({ code: 'SOURCE_ROW_INVALID', details: { document: `BTCUSDT${day}.csv.gz` } });
+    expect(fault.message).toMatch(message);
+  });
+
+  test('are read once their ids are of the contract, newest first or not', () => {
+    for (const [name, day, rows] of [
+      ['trading_BTCUSDT_2020-03-26.newest_first.3rows.csv', '2020-03-26', 3],
+      ['trading_BTCUSDT_2021-05-03.1row.csv', '2021-05-03', 1],
+      ['trading_BTCUSDT_2026-09-01.first1.csv', '2026-09-01', 1],
+    ] as const) {
+      let id = 5;
+      const text = read(name)
+        .toString()
+        .replaceAll(/[0-9a-f]{8}-[0-9a-f-]{27}/g, () => `m-${id--}`);
+      expect(factsOf(decode(text, { day }))).toMatchObject({ rows, gaps: 0, last_offset: '5' });
+    }
+  });
+});

@@ -1,0 +1,51 @@
+/** Events of metrics: names from facts alone, rows in the order of the native tables. */
+import { expect, test } from 'vitest';
+import { eventsOf as fundEvents, recordOf } from '../../pipelines/sources/etf/events.ts';
+import { DOCUMENTS, type FundDocument, fundDocument } from '../../pipelines/sources/etf/generate.ts';
+import { ISSUERS } from '../../pipelines/sources/etf/issuers/index.ts';
+import { metricsOf } from '../../pipelines/sources/etf/parse/facts.ts';
+import { eventsOf as seriesEvents } from '../../pipelines/sources/macro/events.ts';
+import { SERIES } from '../../pipelines/sources/macro/series.ts';
+import { etfDailyMetrics } from '../../shared/registry/datasets/etf_daily_metrics.ts';
+import { macroSeriesMetrics } from '../../shared/registry/datasets/macro_series_metrics.ts';
+
+const DAY = '2026-03-05';
+const metricsOfFund = (index: number, fund: FundDocument) => {
+  const issuer = ISSUERS[index];
+  const facts = issuer.parse(DOCUMENTS[issuer.sourceId](fund));
+  return metricsOf({ issuer: issuer.issuer, ticker: issuer.ticker, ...facts });
+};
+const eventsOfFund = (index: number, fund: FundDocument) =>
+  fundEvents(ISSUERS[index], metricsOfFund(index, fund), Date.parse(DAY));
+const recordOfFund = (index: number, fund: FundDocument) => recordOf(ISSUERS[index], metricsOfFund(index, fund));
+const idsOf = (events: ReturnType<typeof eventsOfFund>) => events.map(({ offset }) => offset);
+
+test('a fund fetched twice with another advert is one record; a changed fact shares no id with it', () => {
+  for (const [index] of ISSUERS.entries()) {
+    const fund = fundDocument(DAY, index + 1);
+    const events = eventsOfFund(index, fund);
+    expect(recordOfFund(index, { ...fund, visit: 'another' })).toBe(recordOfFund(index, fund));
+    const [bitcoin, cash] = fund.holdings;
+    const changedFund = { ...fund, holdings: [{ ...bitcoin, units: '12345.5' }, cash] };
+    const changed = eventsOfFund(index, changedFund);
+    expect(recordOfFund(index, changedFund)).not.toBe(recordOfFund(index, fund));
+    expect(idsOf(changed).filter((id) => idsOf(events).includes(id))).toEqual([]);
+    expect(idsOf(events)).toEqual(idsOf(events).toSorted());
+    for (const { row } of events) expect(row).toHaveLength(etfDailyMetrics.native.columns.length);
+  }
+});
+
+test('a value of a series is named by series, date and vintage; a missing one is its text', () => {
+  const rows = [
+    { date: '2026-01-01', value: '4.4' },
+    { date: '2025-10-01', value: '.' },
+  ];
+  const events = seriesEvents(SERIES[2], '2026-02-06', rows);
+  expect(events.map(({ row }) => row.slice(5, 7)).toSorted()).toEqual([
+    ['float', '4.4'],
+    ['string', '.'],
+  ]);
+  for (const { row } of events) expect(row).toHaveLength(macroSeriesMetrics.native.columns.length);
+  const later = seriesEvents(SERIES[2], '2026-03-06', rows);
+  expect(later.filter(({ offset }) => events.some((event) => event.offset === offset))).toEqual([]);
+});

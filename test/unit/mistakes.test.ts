@@ -1,0 +1,116 @@
+/** What is said to somebody who asked wrongly: which key, and what it should have been. */
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import { parseExport } from '../../serving/contract/export.ts';
+import { historicalParser } from '../../serving/contract/historical.ts';
+import { distance, nearest } from '../../serving/contract/nearest.ts';
+import { MAX_FAULTS } from '../../serving/contract/problems.ts';
+import { parseQuery } from '../../serving/contract/query.ts';
+import { DATASETS } from '../../shared/registry/index.ts';
+import type { Json } from '../../shared/strict-json.ts';
+
+const KEY = 'exchange_a_spot_trades';
+const PARSERS: Readonly<Record<string, (body: Json) => object>> = {
+  query: parseQuery,
+  export: parseExport,
+  trades: historicalParser(DATASETS.get(KEY)!, 'rows'),
+  klines: historicalParser(DATASETS.get(KEY)!, 'klines'),
+};
+
+const saidOf = (style: string, body: Record<string, Json>): string[] => {
+  const parsed = PARSERS[style](body) as { faults?: { pointer: string; message: string }[] };
+  return (parsed.faults ?? []).map(({ pointer, message }) => `${pointer || 'The body'} ${message}`);
+};
+
+const QUERY_KEYS =
+  'mode, sources, view_id, view_version, time_range, n_rows, n_random, random_seed, as_of, fields, filters, strict';
+
+describe('a key that is none', () => {
+  test.each([
+    ['query', { sources: [KEY], filter: [] }, '/filter is no key of the contract (did you mean filters?)'],
+    ['query', { sources: [KEY], 'n-rows': 5 }, '/n-rows is no key of the contract (did you mean n_rows?)'],
+    ['query', { sources: [KEY], limit: 5 }, `/limit is no key of the contract; its keys are ${QUERY_KEYS}`],
+    ['trades', { startDate: '2024-01-01' }, '/startDate is no key of the contract (did you mean start_date?)'],
+    ['trades', { n_latest_row: 1 }, '/n_latest_row is no key of the contract (did you mean n_latest_rows?)'],
+    ['klines', { kline_siz: 60 }, '/kline_siz is no key of the contract (did you mean kline_size?)'],
+    [
+      'query',
+      { sources: [KEY], filters: [{ feild: 'price', field: 'price', op: 'gt', value: 1 }] },
+      '/filters/0/feild is no key of the contract (did you mean field?)',
+    ],
+  ] as const)('of a %s: %j', (style, body, said) => {
+    expect(saidOf(style, body)).toEqual([said]);
+  });
+
+  test('beside others: what there is is said once', () => {
+    const [first, second] = saidOf('trades', { limit: 1, offset: 2 });
+    expect(first).toMatch(/^\/limit is no key of the contract; its keys are mode, start_date, .*include_datetime_col$/);
+    expect(second).toBe('/offset is no key of the contract');
+  });
+
+  test('is hinted at in time for any number of them, of any length, and past the limit not collected', () => {
+    const many = Object.fromEntries(Array.from({ length: 50_000 }, (_, at) => [`n_rows${at}`, 1]));
+    expect(saidOf('query', { sources: [KEY], ['x'.repeat(1_000_000)]: 1, ...many }).length).toBe(MAX_FAULTS + 1);
+  });
+});
+
+test.each([
+  [
+    'query',
+    { sources: [KEY], n_rows: 1, n_random: 2 },
+    [
+      '/n_rows cannot be given together with n_random: a request has one window',
+      '/n_random cannot be given together with n_rows: a request has one window',
+    ],
+  ],
+  [
+    'trades',
+    { start_date: '2024-01-01', end_date: '2024-01-01', n_latest_rows: 1 },
+    [
+      '/start_date cannot be given together with n_latest_rows: a request has one window',
+      '/end_date cannot be given together with n_latest_rows: a request has one window',
+      '/n_latest_rows cannot be given together with start_date, end_date: a request has one window',
+    ],
+  ],
+  [
+    'export',
+    { dataset: KEY, format: 'csv' },
+    ['The body must have exactly one of month_year, time_range, n_rows, n_random'],
+  ],
+  ['query', { sources: [KEY], n_random: 1, random_seed: 1.5 }, ['/random_seed must be an integer of at most 53 bits']],
+  [
+    'query',
+    { sources: [KEY], view_id: 'x', view_version: 1 },
+    [`/view_id must be that of mode native of ${KEY}: ${KEY}_native, version 1`],
+  ],
+  [
+    'query',
+    { sources: [KEY], filters: [{ field: 'is_best_match', op: 'gt', value: 0 }] },
+    ['/filters/0/op must be one of eq, ne for is_best_match (bool01)'],
+  ],
+] as const)('a %s reads as a sentence: %j', (style, body, said) => {
+  expect(saidOf(style, body as unknown as Record<string, Json>)).toEqual(said);
+});
+
+describe('what is nearest', () => {
+  const word = fc.string({ unit: fc.constantFrom('a', 'b', '_'), maxLength: 8 });
+
+  test('is told by the number of slips of the pen', () => {
+    expect(['', 'fields', 'feilds', 'field', 'fiellds', 'filters'].map((text) => distance(text, 'fields'))).toEqual([
+      6, 0, 1, 1, 1, 4,
+    ]);
+    fc.assert(
+      fc.property(word, word, fc.nat(8), (a, b, at) => {
+        const changed = `${a.slice(0, at)}x${a.slice(at)}`;
+        expect(distance(a, b)).toBe(distance(b, a));
+        expect(distance(a, b) === 0).toBe(a === b);
+        expect(distance(a, changed)).toBe(1);
+      }),
+    );
+  });
+
+  test('is nothing where nothing is like it', () => {
+    expect(nearest('limit', QUERY_KEYS.split(', '))).toBeUndefined();
+    expect(nearest('', ['a'])).toBeUndefined();
+  });
+});
