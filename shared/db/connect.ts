@@ -50,6 +50,9 @@ export function createPool(options: ConnectOptions & { max: number; statementTim
     types,
   });
   pool.on('error', () => {});
+  // The pool listens to idle connections alone: one that is lost while it is in use, between two queries, would end the
+  // process. Whoever uses it learns of the loss from the next query.
+  pool.on('connect', (client) => client.on('error', () => {}));
   return pool;
 }
 
