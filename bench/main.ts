@@ -25,7 +25,7 @@ if (load) {
       process.stderr.write(`${error.message}\n${usage(name)}`);
       process.exitCode = 2;
     } else {
-      // What has a code is told in words; anything else is a fault of the benchmark, and its trace is worth having.
+      // A fault with a code is printed as a sentence; any other is a fault of the benchmark and keeps its stack trace.
       if (codeOf(error) === undefined) throw error;
       process.stderr.write(`${explain(error)}\n`);
       process.exitCode = 1;

@@ -1,7 +1,7 @@
 /** Options of a benchmark: counts, choices and `--json`, and a sentence for each mistake instead of a trace. */
 import { parseArgs } from 'node:util';
 
-/** A mistake on the command line: told in a sentence, with the options there are; exit 2. */
+/** A mistake on the command line. The bench prints it as one sentence with the options that exist, and exits with 2. */
 export class BenchUsage extends Error {}
 
 export interface OptionTable<C extends string, T extends string> {
