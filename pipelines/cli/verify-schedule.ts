@@ -3,7 +3,7 @@
  * is spread over the interval and goes on where it stopped after a restart.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
-import { connect } from '../../shared/db/connect.ts';
+import { withClient } from '../../shared/db/connect.ts';
 import { Run } from '../../shared/db/runs.ts';
 import type { PartitionRow } from '../../shared/db/schema.ts';
 import { codeOf, explain } from '../../shared/errors.ts';
@@ -62,7 +62,7 @@ async function verifyInTurn(
   { intervalMs, deep = false }: VerifySchedule,
   run: Run,
 ): Promise<void> {
-  const { signal, toldLog, catalog, databaseUrls, settings } = context;
+  const { signal, toldLog, catalog, settings } = context;
   const counts = { proved: 0, quarantined: 0, failed: 0, rows: 0 };
   // What cannot be looked at stays the longest unverified: without this it would come first for ever, and nothing else.
   const failed = new Map<string, Pick<PartitionRow, 'datasetId' | 'partitionKey'> & { readonly againMs: number }>();
@@ -78,16 +78,15 @@ async function verifyInTurn(
     const id = `${dataset.key} ${due.partitionKey}`;
     let result: VerifyResult;
     try {
-      await using client = await connect({ url: databaseUrls.ingest, name: 'tidemark verify' });
-      result = await verifyPartition(due, {
+      const needs = {
         dataset,
-        client,
         catalog,
         connection: await context.nats('operator'),
         projection: projectionOf(dataset),
         batchBytes: settings.SVC_PULL_MAX_BYTES,
         deep,
-      });
+      };
+      result = await withClient(context.pool, (client) => verifyPartition(due, { ...needs, client }));
     } catch (error) {
       const code = codeOf(error);
       // A store that is away is no fault of the partition; one that was replaced meanwhile has been proved just now.

@@ -28,6 +28,7 @@ export class LogReader {
   readonly #connection: NatsConnection;
   readonly #dataset: string;
   readonly #maxMessages: number;
+  readonly #signal: AbortSignal;
   #messages: ConsumerMessages | undefined;
   #iterator: AsyncIterator<JsMsg> | undefined;
   #next: Promise<IteratorResult<JsMsg>> | undefined;
@@ -38,7 +39,8 @@ export class LogReader {
   #isOwed = false;
 
   /** `maxBytes` bounds what is buffered: pulls are counted in messages of the largest size there can be. */
-  constructor(connection: NatsConnection, dataset: string, maxBytes: number) {
+  constructor(connection: NatsConnection, dataset: string, maxBytes: number, signal: AbortSignal) {
+    this.#signal = signal;
     this.#connection = connection;
     this.#dataset = dataset;
     this.#maxMessages = Math.max(2, Math.floor(maxBytes / MAX_MESSAGE_BYTES));
@@ -69,14 +71,14 @@ export class LogReader {
   }
 
   /**
-   * The next message, or undefined when none came within `waitMs`.
+   * The next message, or undefined when none came within `waitMs` or before the signal.
    * @throws TidemarkError LOG_GAP when a sequence was left out: a consumer that lost its place, start again; LOG_UNAVAILABLE
    * when it ended, or does not bring what is there.
    */
   async read(waitMs: number): Promise<JsMsg | undefined> {
     for (;;) {
       this.#next ??= this.#iterator!.next();
-      const arrived = await withTimeout(this.#next, waitMs);
+      const arrived = await within(this.#next, waitMs, this.#signal);
       if (arrived === undefined) {
         this.#look();
         return undefined;
@@ -131,14 +133,17 @@ export class LogReader {
   }
 }
 
-async function withTimeout<T>(promise: Promise<T>, ms: number): Promise<T | undefined> {
-  let timer: NodeJS.Timeout | undefined;
-  const idle = new Promise<undefined>((resolve) => {
-    timer = setTimeout(resolve, ms, undefined);
-  });
+/** What a promise comes to; undefined after `ms`, and from the signal on. */
+async function within<T>(promise: Promise<T>, ms: number, signal: AbortSignal): Promise<T | undefined> {
+  const { promise: over, resolve } = Promise.withResolvers<undefined>();
+  const end = () => resolve(undefined);
+  const timer = setTimeout(end, ms);
+  signal.addEventListener('abort', end);
+  if (signal.aborted) end();
   try {
-    return await Promise.race([promise, idle]);
+    return await Promise.race([promise, over]);
   } finally {
     clearTimeout(timer);
+    signal.removeEventListener('abort', end);
   }
 }

@@ -52,6 +52,11 @@ interface LoadNeeds {
   readonly shared?: SharedCopy;
 }
 
+interface Folded {
+  readonly rows: FoldingProjector;
+  readonly columns: readonly string[];
+}
+
 export class PartitionLoad {
   readonly partition: PartitionRef;
   readonly frames: FrameEntry[] = [];
@@ -59,7 +64,7 @@ export class PartitionLoad {
   readonly #dataset: DatasetDefinition;
   readonly #rows: RowProjector;
   /** Present where one-second rows are folded from this partition alone. */
-  readonly #folded: FoldingProjector | undefined;
+  readonly #folded: Folded | undefined;
   readonly #assembler = new RecordAssembler();
   readonly #tables: LoadTables;
   readonly #seriesId: number;
@@ -75,8 +80,10 @@ export class PartitionLoad {
     this.#client = client;
     this.#dataset = dataset;
     this.partition = partition;
-    this.#folded = projection.seconds ? undefined : projection.createRows(partition);
-    this.#rows = this.#folded ?? projection.createRows(partition);
+    this.#folded = projection.seconds
+      ? undefined
+      : { rows: projection.createRows(partition), columns: projection.alignedColumns };
+    this.#rows = this.#folded?.rows ?? projection.createRows(partition);
     this.#tables = tables;
     this.#seriesId = needs.seriesId;
     this.#shared = needs.shared;
@@ -187,9 +194,9 @@ export class PartitionLoad {
     return discrepancies;
   }
 
-  async #copyAligned(folded: FoldingProjector): Promise<void> {
-    const aligned = folded.aligned({ datasetId: this.#dataset.number, seriesId: this.#seriesId });
-    const copy = new CopyIn(this.#client, this.#tables.aligned, folded.alignedColumns);
+  async #copyAligned({ rows, columns }: Folded): Promise<void> {
+    const aligned = rows.aligned({ datasetId: this.#dataset.number, seriesId: this.#seriesId });
+    const copy = new CopyIn(this.#client, this.#tables.aligned, columns);
     await copy.write(aligned.copy);
     await copy.end();
   }
@@ -201,7 +208,7 @@ export class PartitionLoad {
       return await recountNative(this.#client, this.#dataset, partition, table);
     }
     const tables = { native: table, aligned: this.#tables.aligned };
-    return await recount(this.#client, this.#dataset, this.partition, tables, this.#folded.alignedColumns);
+    return await recount(this.#client, this.#dataset, this.partition, tables, this.#folded.columns);
   }
 
   /** Ends the COPY if one is open; the caller rolls back. */

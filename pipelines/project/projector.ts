@@ -71,7 +71,7 @@ export class Projector {
 
   constructor(needs: ProjectorNeeds) {
     this.#needs = needs;
-    this.#reader = new LogReader(needs.connection, needs.dataset.key, needs.pullMaxBytes);
+    this.#reader = new LogReader(needs.connection, needs.dataset.key, needs.pullMaxBytes, needs.signal);
     this.#catalog = new Catalog(needs.side);
     this.#work = new OpenWork(needs);
   }

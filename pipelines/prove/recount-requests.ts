@@ -14,6 +14,8 @@ import { type VerifyResult, verifyPartition } from './verify.ts';
 
 /** How often it is looked whether a recount was asked for. */
 const POLL_MS = 5000;
+/** A command that is over by then needs no connection for this. */
+const FIRST_MS = 1000;
 /** After a recount that failed, and while another process holds the lock. */
 const RETRY_MS = 15_000;
 
@@ -23,11 +25,14 @@ export interface RecountNeeds {
   readonly databaseUrl: string;
   readonly log: Logger;
   readonly signal: AbortSignal;
+  /** It is looked for the first time after this long. */
+  readonly firstMs?: number;
 }
 
 /** Until the signal. Of several processes one recounts, the others stand by. */
 export async function keepRecounted(needs: RecountNeeds): Promise<void> {
-  const { databaseUrl, log, signal } = needs;
+  const { databaseUrl, log, signal, firstMs = FIRST_MS } = needs;
+  await delay(firstMs, undefined, { signal }).catch(() => {});
   while (!signal.aborted) {
     try {
       await using client = await connect({ url: databaseUrl, name: 'tidemark recount' });

@@ -4,8 +4,8 @@
  */
 import { createHash } from 'node:crypto';
 import type { NatsConnection } from '@nats-io/transport-node';
+import type { ClientBase } from 'pg';
 import type { Catalog } from '../../shared/db/catalog.ts';
-import type { Client } from '../../shared/db/connect.ts';
 import { coverWindow, lockCoverage, recoverSpan } from '../../shared/db/coverage.ts';
 import { record } from '../../shared/db/ledger.ts';
 import type { PartitionRow } from '../../shared/db/schema.ts';
@@ -26,7 +26,7 @@ import { comparedSeconds, inLog, withheldBy } from './verify.ts';
 
 export interface ReplayNeeds {
   readonly dataset: DatasetDefinition;
-  readonly client: Client;
+  readonly client: ClientBase;
   readonly catalog: Catalog;
   readonly connection: NatsConnection;
   readonly projection: Projection;
@@ -148,8 +148,8 @@ function differences(a: Recount, b: Recount): string[] {
 async function recountServed({ dataset, client, projection }: ReplayNeeds, partition: PartitionRef): Promise<Recount> {
   const { table } = dataset.native;
   if (projection.seconds) return await recountNative(client, dataset, partition, table);
-  const { alignedColumns } = projection.createRows(partition);
-  return await recount(client, dataset, partition, { native: table, aligned: ALIGNED_TABLE }, alignedColumns);
+  const tables = { native: table, aligned: ALIGNED_TABLE };
+  return await recount(client, dataset, partition, tables, projection.alignedColumns);
 }
 
 async function replaceRows(needs: ReplayNeeds, row: PartitionRow, differing: readonly string[]): Promise<void> {
@@ -172,7 +172,7 @@ async function replaceRows(needs: ReplayNeeds, row: PartitionRow, differing: rea
   await takeOut(client, dataset, partition, touched);
   await client.query(`insert into ${dataset.native.table} select * from ${SCRATCH.native}`);
   if (!projection.seconds) {
-    const columns = projection.createRows(partition).alignedColumns.join(', ');
+    const columns = projection.alignedColumns.join(', ');
     await client.query(`insert into ${ALIGNED_TABLE} (${columns}) select ${columns} from ${SCRATCH.aligned}`);
   }
   const again = await recountServed(needs, partition);

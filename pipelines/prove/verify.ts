@@ -7,7 +7,6 @@ import type { NatsConnection } from '@nats-io/transport-node';
 import { type ClientBase, DatabaseError } from 'pg';
 import { to as copyTo } from 'pg-copy-streams';
 import type { Catalog } from '../../shared/db/catalog.ts';
-import type { Client } from '../../shared/db/connect.ts';
 import type { Queryable } from '../../shared/db/read-roles.ts';
 import type { AttemptRow, PartitionRow } from '../../shared/db/schema.ts';
 import { assert, TidemarkError } from '../../shared/errors.ts';
@@ -33,7 +32,7 @@ import { framesOf } from './log-frames.ts';
 
 export interface VerifyNeeds {
   readonly dataset: DatasetDefinition;
-  readonly client: Client;
+  readonly client: ClientBase;
   readonly catalog: Catalog;
   readonly projection: Projection;
   /** Also every row's bytes against the log, for which the two below are needed. */
@@ -113,7 +112,7 @@ async function noteVerified({ partitionKey, attempt }: PartitionRow, { dataset, 
 
 /** What is stored, counted again, and all in which it is not what it should be: one-second rows with the native ones. */
 export async function recountStored(
-  client: Client,
+  client: ClientBase,
   dataset: DatasetDefinition,
   projection: Projection,
   row: PartitionRow,
@@ -128,8 +127,7 @@ export async function recountStored(
     return { found, discrepancies };
   }
   const tables = { native: dataset.native.table, aligned: ALIGNED_TABLE };
-  const { alignedColumns } = projection.createRows(partition);
-  const found = await recount(client, dataset, partition, tables, alignedColumns);
+  const found = await recount(client, dataset, partition, tables, projection.alignedColumns);
   const discrepancies = compare(dataset, manifest, found);
   if (found.aligned_hash !== row.alignedHash) {
     discrepancies.push({ fact: 'aligned_hash', expected: `${row.alignedHash}`, found: `${found.aligned_hash}` });
@@ -199,7 +197,7 @@ async function logDigests(
   return { rows: digest.update(COPY_TRAILER).digest('hex'), events: events.digest('hex') };
 }
 
-async function storedDigest(client: Client, dataset: DatasetDefinition, partition: PartitionRef): Promise<string> {
+async function storedDigest(client: ClientBase, dataset: DatasetDefinition, partition: PartitionRef): Promise<string> {
   const { table, columns } = dataset.native;
   const names = columns.map((column) => `t."${column.name}"`).join(', ');
   const stream = client.query(

@@ -30,96 +30,130 @@ const TEMPLATE = rowTemplate([
   'int2',
 ]);
 
+/** By second of a partition. Where `count` is 0, prices and ids mean nothing. */
+class Seconds {
+  readonly count: Int32Array;
+  readonly firstId: Float64Array;
+  readonly lastId: Float64Array;
+  readonly open: Float64Array;
+  readonly high: Float64Array;
+  readonly low: Float64Array;
+  readonly close: Float64Array;
+  readonly quantity: ExactBuckets;
+  readonly quote: ExactBuckets;
+
+  constructor(seconds: number) {
+    this.count = new Int32Array(seconds);
+    this.firstId = new Float64Array(seconds);
+    this.lastId = new Float64Array(seconds);
+    this.open = new Float64Array(seconds);
+    this.high = new Float64Array(seconds);
+    this.low = new Float64Array(seconds);
+    this.close = new Float64Array(seconds);
+    this.quantity = new ExactBuckets(seconds);
+    this.quote = new ExactBuckets(seconds);
+  }
+
+  /** As new. */
+  clear(quoteScale: number | undefined): this {
+    this.count.fill(0);
+    this.quantity.clear();
+    this.quote.clear(quoteScale);
+    return this;
+  }
+}
+
+/**
+ * Those of the last partition that was flushed, for the next: they are 6 MB for a day. New ones for each made V8 collect
+ * garbage for longer than a small day takes to be stored.
+ */
+let spare: Seconds | undefined;
+const FLUSHED = new Seconds(0);
+
+function takeSeconds(seconds: number, quoteScale: number | undefined): Seconds {
+  const kept = spare?.count.length === seconds ? spare : undefined;
+  if (kept) spare = undefined;
+  return (kept ?? new Seconds(seconds)).clear(quoteScale);
+}
+
 export class AlignedTrades {
   readonly #fromMs: number;
-  readonly #count: Int32Array;
-  readonly #firstId: Float64Array;
-  readonly #lastId: Float64Array;
-  readonly #open: Float64Array;
-  readonly #high: Float64Array;
-  readonly #low: Float64Array;
-  readonly #close: Float64Array;
-  readonly #quantity: ExactBuckets;
-  readonly #quote: ExactBuckets;
+  #seconds: Seconds;
 
   /** `quoteScale`: decimals that quote quantities have as a rule. */
   constructor(window: PartitionWindow, quoteScale?: number) {
-    const seconds = (window.toMs - window.fromMs) / 1000;
     this.#fromMs = window.fromMs;
-    this.#count = new Int32Array(seconds);
-    this.#firstId = new Float64Array(seconds);
-    this.#lastId = new Float64Array(seconds);
-    this.#open = new Float64Array(seconds);
-    this.#high = new Float64Array(seconds);
-    this.#low = new Float64Array(seconds);
-    this.#close = new Float64Array(seconds);
-    this.#quantity = new ExactBuckets(seconds);
-    this.#quote = new ExactBuckets(seconds, quoteScale);
+    this.#seconds = takeSeconds((window.toMs - window.fromMs) / 1000, quoteScale);
   }
 
   /** The second a time falls into; outside the partition's window it is no index of the arrays. */
   bucket(ms: number): number {
     const second = Math.floor((ms - this.#fromMs) / 1000);
-    return second >= 0 && second < this.#count.length ? second : -1;
+    return second >= 0 && second < this.#seconds.count.length ? second : -1;
   }
 
   /** Open and close go by the number of the id, not by the order of arrival. */
   price(second: number, id: number, price: number): void {
-    if (this.#count[second]++ === 0) {
-      this.#firstId[second] = id;
-      this.#lastId[second] = id;
-      this.#open[second] = price;
-      this.#high[second] = price;
-      this.#low[second] = price;
-      this.#close[second] = price;
+    const { count, firstId, lastId, open, high, low, close } = this.#seconds;
+    if (count[second]++ === 0) {
+      firstId[second] = id;
+      lastId[second] = id;
+      open[second] = price;
+      high[second] = price;
+      low[second] = price;
+      close[second] = price;
       return;
     }
-    if (id > this.#lastId[second]) {
-      this.#lastId[second] = id;
-      this.#close[second] = price;
-    } else if (id < this.#firstId[second]) {
-      this.#firstId[second] = id;
-      this.#open[second] = price;
+    if (id > lastId[second]) {
+      lastId[second] = id;
+      close[second] = price;
+    } else if (id < firstId[second]) {
+      firstId[second] = id;
+      open[second] = price;
     }
-    if (price > this.#high[second]) this.#high[second] = price;
-    if (price < this.#low[second]) this.#low[second] = price;
+    if (price > high[second]) high[second] = price;
+    if (price < low[second]) low[second] = price;
   }
 
   quantity(second: number, reader: DecimalReader, bytes: Buffer, start: number): void {
-    addTo(this.#quantity, second, reader, bytes, start);
+    addTo(this.#seconds.quantity, second, reader, bytes, start);
   }
 
   quote(second: number, reader: DecimalReader, bytes: Buffer, start: number): void {
-    addTo(this.#quote, second, reader, bytes, start);
+    addTo(this.#seconds.quote, second, reader, bytes, start);
   }
 
   quoteProduct(second: number, product: DecimalProduct): void {
-    if (product.exact) this.#quote.addExact(second, product.exact);
-    else this.#quote.add(second, product.mantissa, product.scale);
+    const { quote } = this.#seconds;
+    if (product.exact) quote.addExact(second, product.exact);
+    else quote.add(second, product.mantissa, product.scale);
   }
 
-  /** Binary COPY rows of the seconds that hold trades, in order of time. */
-  copy(key: { datasetId: number; seriesId: number }): { copy: Buffer; rows: number } {
+  /** Binary COPY rows of the seconds that hold trades, in order of time. Nothing can be added any more. */
+  flush(key: { datasetId: number; seriesId: number }): { copy: Buffer; rows: number } {
+    const seconds = this.#seconds;
+    this.#seconds = FLUSHED;
     let rows = 0;
-    for (const count of this.#count) if (count > 0) rows++;
+    for (const count of seconds.count) if (count > 0) rows++;
     const copy = TEMPLATE.stamp(rows);
     const view = new DataView(copy.buffer, copy.byteOffset, copy.byteLength);
     const [at, count, open, high, low, close, quantity, quote, series, dataset] = TEMPLATE.offsets;
     let row = 0;
-    for (let second = 0; second < this.#count.length; second++) {
-      if (this.#count[second] === 0) continue;
+    for (let second = 0; second < seconds.count.length; second++) {
+      if (seconds.count[second] === 0) continue;
       writeInt8(view, row + at, (this.#fromMs + second * 1000) * 1000 - POSTGRES_EPOCH_US);
-      writeInt8(view, row + count, this.#count[second]);
-      view.setFloat64(row + open, this.#open[second]);
-      view.setFloat64(row + high, this.#high[second]);
-      view.setFloat64(row + low, this.#low[second]);
-      view.setFloat64(row + close, this.#close[second]);
-      view.setFloat64(row + quantity, this.#quantity.value(second));
-      view.setFloat64(row + quote, this.#quote.value(second));
+      writeInt8(view, row + count, seconds.count[second]);
+      view.setFloat64(row + open, seconds.open[second]);
+      view.setFloat64(row + high, seconds.high[second]);
+      view.setFloat64(row + low, seconds.low[second]);
+      view.setFloat64(row + close, seconds.close[second]);
+      view.setFloat64(row + quantity, seconds.quantity.value(second));
+      view.setFloat64(row + quote, seconds.quote.value(second));
       view.setInt32(row + series, key.seriesId);
       view.setInt16(row + dataset, key.datasetId);
       row += TEMPLATE.rowBytes;
     }
+    spare = seconds;
     return { copy, rows };
   }
 }

@@ -81,13 +81,21 @@ const FRACTION_MARGIN = 2 ** -50;
  */
 export class ExactBuckets {
   readonly #units: Float64Array;
-  readonly #scale: number;
+  #scale: number;
   /** Units of 10^-LONG_SCALE below one unit; there from the first long decimal on. */
   #fine: Float64Array | undefined;
   readonly #large = new Map<number, ExactDecimal>();
 
   constructor(buckets: number, scale = USUAL_SCALE) {
     this.#units = new Float64Array(buckets);
+    this.#scale = scale;
+  }
+
+  /** All sums are 0 again. */
+  clear(scale = USUAL_SCALE): void {
+    this.#units.fill(0);
+    this.#fine = undefined;
+    this.#large.clear();
     this.#scale = scale;
   }
 

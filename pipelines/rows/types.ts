@@ -17,15 +17,22 @@ export interface RowProjector {
 
 /** Of datasets whose seconds are one partition's alone: one-second rows are folded while rows go by. */
 export interface FoldingProjector extends RowProjector {
-  /** Binary COPY rows of the aligned storage for everything seen; columns as in `alignedColumns`. */
+  /** At the end, once: binary COPY rows of the aligned storage for everything seen; columns as in `alignedColumns`. */
   aligned(key: { datasetId: number; seriesId: number }): { readonly copy: Buffer; readonly rows: number };
-  readonly alignedColumns: readonly string[];
 }
 
 /** Of datasets whose seconds partitions share: the database makes one-second rows from native rows. */
 export type SharedSeconds = SecondsRule;
 
+/** Of datasets whose seconds are one partition's alone. */
+export interface FoldingProjection {
+  readonly createRows: (partition: PartitionWindow) => FoldingProjector;
+  /** Columns that are folded. */
+  readonly alignedColumns: readonly string[];
+  readonly seconds?: undefined;
+}
+
 /** What the projector and the proofs need to know of a dataset beside its declaration. */
 export type Projection =
-  | { readonly createRows: (partition: PartitionWindow) => FoldingProjector; readonly seconds?: undefined }
+  | FoldingProjection
   | { readonly createRows: (partition: PartitionWindow) => RowProjector; readonly seconds: SharedSeconds };

@@ -1,17 +1,23 @@
 /** How the events of each dataset that has a source become rows: all that the projector needs to know of sources. */
 import { TidemarkError } from '../../shared/errors.ts';
 import { DATASETS, type DatasetDefinition } from '../../shared/registry/index.ts';
+import { ALIGNED_TRADE_COLUMNS } from '../rows/aligned-trades.ts';
 import { METRIC_PROJECTIONS } from '../rows/metric-rows.ts';
-import type { Projection } from '../rows/types.ts';
+import type { FoldingProjection, Projection } from '../rows/types.ts';
 import { NODE_PROJECTIONS } from './bitcoin/datasets.ts';
 import { TradeRowProjector } from './exchange_a/project.ts';
 import { ExchangeBRowProjector } from './exchange_b/project.ts';
 import { ExchangeCRowProjector } from './exchange_c/project.ts';
 
+const tradesBy = (createRows: FoldingProjection['createRows']): FoldingProjection => ({
+  createRows,
+  alignedColumns: ALIGNED_TRADE_COLUMNS,
+});
+
 const PROJECTIONS: Readonly<Record<string, Projection>> = {
-  exchange_a_spot_trades: { createRows: (window) => new TradeRowProjector(window) },
-  exchange_b_spot_trades: { createRows: (window) => new ExchangeBRowProjector(window) },
-  exchange_c_spot_trades: { createRows: (window) => new ExchangeCRowProjector(window) },
+  exchange_a_spot_trades: tradesBy((window) => new TradeRowProjector(window)),
+  exchange_b_spot_trades: tradesBy((window) => new ExchangeBRowProjector(window)),
+  exchange_c_spot_trades: tradesBy((window) => new ExchangeCRowProjector(window)),
   ...NODE_PROJECTIONS,
   ...METRIC_PROJECTIONS,
 };

@@ -56,6 +56,19 @@ export function createPool(options: ConnectOptions & { max: number; statementTim
   return pool;
 }
 
+/** Lends a connection of the pool; one that something failed on is closed, whatever it was. */
+export async function withClient<T>(pool: pg.Pool, work: (client: pg.PoolClient) => Promise<T>): Promise<T> {
+  const client = await pool.connect();
+  try {
+    const result = await work(client);
+    client.release();
+    return result;
+  } catch (error) {
+    client.release(true);
+    throw error;
+  }
+}
+
 /** Host, port and database of a connection URL, without credentials. */
 export function describeUrl(text: string): string {
   const url = new URL(text);

@@ -260,6 +260,7 @@ describe('three days', () => {
       databaseUrl: system.env.databaseUrl,
       log: testLogger(),
       signal: stop.signal,
+      firstMs: 0,
     });
     const asked = async () => (await system.rows('select partition_key from recount_requests')).length;
     await eventually(async () => (await asked()) === 0, 'every recount is done');

@@ -1,5 +1,5 @@
 /** `replay`: partitions built again from the log and compared with what is served. */
-import { connect } from '../../../shared/db/connect.ts';
+import { withClient } from '../../../shared/db/connect.ts';
 import { replayPartition } from '../../prove/replay.ts';
 import { projectionOf } from '../../sources/projections.ts';
 import type { ParsedCommand } from '../options.ts';
@@ -11,16 +11,16 @@ export async function runReplay(command: ParsedCommand): Promise<number> {
     states: ['proved', 'quarantined'],
     good: ['identical', 'replaced'],
     work: async (dataset, row, context) => {
-      await using client = await connect({ url: context.databaseUrls.ingest, name: 'tidemark replay' });
-      const { partition, state, rows, differing } = await replayPartition(row, {
+      const needs = {
         dataset,
-        client,
         catalog: context.catalog,
         connection: await context.nats('operator'),
         projection: projectionOf(dataset),
         batchBytes: context.settings.SVC_PULL_MAX_BYTES,
         verifyOnly: command.values['verify-only'] === true,
-      });
+      };
+      const replayed = await withClient(context.pool, (client) => replayPartition(row, { ...needs, client }));
+      const { partition, state, rows, differing } = replayed;
       const reason = differing.length > 0 ? `differed in ${differing.join(', ')}` : undefined;
       return { partition, state, rows, ...(reason ? { reason } : {}) };
     },

@@ -1,5 +1,5 @@
 /** `verify`: stored rows counted again, and on request compared byte by byte with the log; once, or for ever. */
-import { connect } from '../../../shared/db/connect.ts';
+import { withClient } from '../../../shared/db/connect.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { verifyPartition } from '../../prove/verify.ts';
 import { projectionOf } from '../../sources/projections.ts';
@@ -27,16 +27,15 @@ export async function runVerify(command: ParsedCommand): Promise<number> {
     states: ['proved'],
     good: ['proved'],
     work: async (dataset, row, context) => {
-      await using client = await connect({ url: context.databaseUrls.ingest, name: 'tidemark verify' });
-      return await verifyPartition(row, {
+      const needs = {
         dataset,
-        client,
         catalog: context.catalog,
         connection: await context.nats('operator'),
         projection: projectionOf(dataset),
         batchBytes: context.settings.SVC_PULL_MAX_BYTES,
         deep: command.values.deep === true,
-      });
+      };
+      return await withClient(context.pool, (client) => verifyPartition(row, { ...needs, client }));
     },
   });
 }

@@ -1,10 +1,10 @@
 /** Exchange A's event bytes as storage rows: the projector's side, sharing no parsing with the decoder. */
 import { TidemarkError } from '../../../shared/errors.ts';
 import { exchangeASpotTrades } from '../../../shared/registry/datasets/exchange_a_spot_trades.ts';
-import { ALIGNED_TRADE_COLUMNS, AlignedTrades } from '../../rows/aligned-trades.ts';
+import { AlignedTrades } from '../../rows/aligned-trades.ts';
 import { rowTemplate, StampedRows, writeInt8 } from '../../rows/binary-copy.ts';
 import { DecimalReader } from '../../rows/exact-decimal.ts';
-import type { PartitionWindow, RowProjector } from '../../rows/types.ts';
+import type { FoldingProjector, PartitionWindow } from '../../rows/types.ts';
 import { checkRowCount, malformed } from '../trades/malformed.ts';
 
 const COMMA = 44;
@@ -13,8 +13,7 @@ const LF = 10;
 const MIN_ROW_BYTES = 26;
 const TEMPLATE = rowTemplate(exchangeASpotTrades.native.columns.map((column) => column.pg));
 
-export class TradeRowProjector implements RowProjector {
-  readonly alignedColumns = ALIGNED_TRADE_COLUMNS;
+export class TradeRowProjector implements FoldingProjector {
   readonly #aligned: AlignedTrades;
   readonly #reader = new DecimalReader();
   readonly #rows = new StampedRows(TEMPLATE);
@@ -83,7 +82,7 @@ export class TradeRowProjector implements RowProjector {
   }
 
   aligned(key: { datasetId: number; seriesId: number }): { copy: Buffer; rows: number } {
-    return this.#aligned.copy(key);
+    return this.#aligned.flush(key);
   }
 }
 

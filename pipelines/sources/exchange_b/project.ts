@@ -1,10 +1,10 @@
 /** Exchange B's event bytes as storage rows: the projector's side, sharing no parsing with the decoder. */
 import { TidemarkError } from '../../../shared/errors.ts';
 import { exchangeBSpotTrades } from '../../../shared/registry/datasets/exchange_b_spot_trades.ts';
-import { ALIGNED_TRADE_COLUMNS, AlignedTrades } from '../../rows/aligned-trades.ts';
+import { AlignedTrades } from '../../rows/aligned-trades.ts';
 import { CopyRows } from '../../rows/binary-copy.ts';
 import { DecimalProduct, DecimalReader } from '../../rows/exact-decimal.ts';
-import type { PartitionWindow, RowProjector } from '../../rows/types.ts';
+import type { FoldingProjector, PartitionWindow } from '../../rows/types.ts';
 import { checkRowCount, malformed } from '../trades/malformed.ts';
 
 const COMMA = 44;
@@ -18,8 +18,7 @@ const ROW_BYTES = 2 + 5 * 12 + 2 * 4;
 const QUOTE_SCALE = 10;
 const SIDES = { b: Buffer.from('buy'), s: Buffer.from('sell') };
 
-export class ExchangeBRowProjector implements RowProjector {
-  readonly alignedColumns = ALIGNED_TRADE_COLUMNS;
+export class ExchangeBRowProjector implements FoldingProjector {
   readonly #aligned: AlignedTrades;
   readonly #copy = new CopyRows(COLUMNS);
   readonly #price = new DecimalReader();
@@ -80,6 +79,6 @@ export class ExchangeBRowProjector implements RowProjector {
   }
 
   aligned(key: { datasetId: number; seriesId: number }): { copy: Buffer; rows: number } {
-    return this.#aligned.copy(key);
+    return this.#aligned.flush(key);
   }
 }

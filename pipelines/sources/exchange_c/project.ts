@@ -1,10 +1,10 @@
 /** Exchange C's event bytes as storage rows: the projector's side, sharing no parsing with the decoder. */
 import { TidemarkError } from '../../../shared/errors.ts';
 import { exchangeCSpotTrades } from '../../../shared/registry/datasets/exchange_c_spot_trades.ts';
-import { ALIGNED_TRADE_COLUMNS, AlignedTrades } from '../../rows/aligned-trades.ts';
+import { AlignedTrades } from '../../rows/aligned-trades.ts';
 import { CopyRows } from '../../rows/binary-copy.ts';
 import { DecimalReader } from '../../rows/exact-decimal.ts';
-import type { PartitionWindow, RowProjector } from '../../rows/types.ts';
+import type { FoldingProjector, PartitionWindow } from '../../rows/types.ts';
 import { checkRowCount, malformed } from '../trades/malformed.ts';
 
 const COMMA = 44;
@@ -16,8 +16,7 @@ const COLUMNS = exchangeCSpotTrades.native.columns.length;
 const ROW_BYTES = 2 + 7 * 12 + 4 * 4;
 const SIDES = { b: Buffer.from('buy'), s: Buffer.from('sell') };
 
-export class ExchangeCRowProjector implements RowProjector {
-  readonly alignedColumns = ALIGNED_TRADE_COLUMNS;
+export class ExchangeCRowProjector implements FoldingProjector {
   readonly #window: PartitionWindow;
   readonly #aligned: AlignedTrades;
   readonly #copy = new CopyRows(COLUMNS);
@@ -96,7 +95,7 @@ export class ExchangeCRowProjector implements RowProjector {
   }
 
   aligned(key: { datasetId: number; seriesId: number }): { copy: Buffer; rows: number } {
-    return this.#aligned.copy(key);
+    return this.#aligned.flush(key);
   }
 
   /** Tenths of a millisecond, cut and rounded half up; never out of the day at its end. */
