@@ -21,13 +21,22 @@ export interface ZipSpec {
   readonly zip64?: boolean;
 }
 
+/** Of contents that many zips of a test hold. */
+const deflated = new WeakMap<Buffer, Buffer>();
+
+function deflate(content: Buffer): Buffer {
+  const packed = deflated.get(content) ?? deflateRawSync(content);
+  deflated.set(content, packed);
+  return packed;
+}
+
 export function buildZip({ members, zip64 = false }: ZipSpec): Buffer {
   const locals: Buffer[] = [];
   const centrals: Buffer[] = [];
   let at = 0;
   for (const member of members) {
     const method = member.method ?? 8;
-    const packed = member.packed ?? (method === 0 ? member.content : deflateRawSync(member.content));
+    const packed = member.packed ?? (method === 0 ? member.content : deflate(member.content));
     const claim = {
       unpackedBytes: member.content.length,
       packedBytes: packed.length,

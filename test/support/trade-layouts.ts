@@ -154,7 +154,7 @@ export const EXCHANGE_A = layout('exchange_a_spot_trades', ({ fromMs }) => ({
     { name: 'is_buyer_maker', bad: NO_FLAG },
     { name: 'is_best_match', bad: NO_FLAG },
   ],
-  decoder: ({ frameRawBytes = 1 << 20, day = DAY } = {}) =>
+  decoder: ({ frameRawBytes = 1 << 16, day = DAY } = {}) =>
     new TradeFileDecoder({
       document: `BTCUSDT-trades-${day}.zip`,
       ...partitionOf('exchange_a_spot_trades', day),
@@ -205,7 +205,7 @@ export const EXCHANGE_B = layout('exchange_b_spot_trades', ({ fromMs }) => ({
     ...['price', 'size'].map((name) => ({ name, bad: [...NO_DECIMALS, ...ZEROS, ...TOO_LARGE, ...TOO_LONG] })),
     { name: 'created_time', bad: [...NO_TIME, '1705276800000000', `${DAY}.5`] },
   ],
-  decoder: ({ frameRawBytes = 1 << 20, day = DAY } = {}) =>
+  decoder: ({ frameRawBytes = 1 << 16, day = DAY } = {}) =>
     new ExchangeBDecoder({
       document: `BTC-USDT-trades-${day}.zip`,
       instrument: 'BTC-USDT',
@@ -277,7 +277,7 @@ export const EXCHANGE_C = layout('exchange_c_spot_trades', ({ fromMs, toMs }) =>
     { name: 'homeNotional', bad: [...NO_DECIMALS, ...TOO_LARGE, ...TOO_LONG] },
     { name: 'foreignNotional', bad: [...NO_DECIMALS, ...ZEROS, ...TOO_LARGE, ...TOO_LONG] },
   ],
-  decoder: ({ frameRawBytes = 1 << 20, day = DAY } = {}) =>
+  decoder: ({ frameRawBytes = 1 << 16, day = DAY } = {}) =>
     new ExchangeCDecoder({
       document: `BTCUSDT${day}.csv.gz`,
       symbol: 'BTCUSDT',

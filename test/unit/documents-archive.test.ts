@@ -78,9 +78,9 @@ describe('a whole zip', () => {
   ])('%s: sizes, checksum and content are told and kept', async (_name, spec) => {
     const archive = await openZip(await zipFile(spec));
     expect(archive).toMatchObject({ name: NAME, unpackedBytes: CONTENT.length, crc32: crc32(CONTENT) });
-    expect(await contentOf(archive)).toEqual(CONTENT);
+    expect((await contentOf(archive)).equals(CONTENT)).toBe(true);
     // Each call reads anew.
-    expect(await contentOf(archive)).toEqual(CONTENT);
+    expect((await contentOf(archive)).equals(CONTENT)).toBe(true);
     expect(openFiles()).toEqual([]);
   });
 
@@ -195,7 +195,7 @@ describe('a zip that is refused while it is read', () => {
   };
 
   test('a bomb that lies about its size hands out nothing', async () => {
-    const packed = deflateRawSync(Buffer.alloc(100_000_000));
+    const packed = deflateRawSync(Buffer.alloc(20_000_000));
     const path = await zipFile({ member: member({ packed, claim: { unpackedBytes: 1000 } }) });
     let produced = 0;
     const archive = await openZip(path);
@@ -208,7 +208,7 @@ describe('a zip that is refused while it is read', () => {
   });
 
   test('a bomb that declares just what is allowed', async () => {
-    const packed = deflateRawSync(Buffer.alloc(50_000_000));
+    const packed = deflateRawSync(Buffer.alloc(20_000_000));
     const path = await zipFile({ member: member({ packed, claim: { unpackedBytes: 5_000_000 } }) });
     await refused(path, 'SOURCE_TOO_LARGE', 5_000_000);
   });
@@ -250,7 +250,7 @@ describe('a zip that is refused while it is read', () => {
 });
 
 describe('leaving', () => {
-  const big = Buffer.concat(Array.from({ length: 30 }, () => CONTENT));
+  const big = Buffer.concat(Array.from({ length: 6 }, () => CONTENT));
 
   test.each([0, 8])('early closes the file at once (method %d)', async (method) => {
     const archive = await openZip(await zipFile({ member: member({ content: big, method }) }), big.length);
@@ -287,7 +287,7 @@ describe('a gzip', () => {
     const path = await file(Buffer.concat([gzipSync(CONTENT.subarray(0, 1000)), gzipSync(CONTENT.subarray(1000))]));
     const archive = await openGz(path);
     expect(archive).toMatchObject({ name: NAME, unpackedBytes: null, crc32: null });
-    expect(await contentOf(archive)).toEqual(CONTENT);
+    expect((await contentOf(archive)).equals(CONTENT)).toBe(true);
     expect(openFiles()).toEqual([]);
   });
 
@@ -300,7 +300,7 @@ describe('a gzip', () => {
     for (const cut of [5, 100, whole.length - 4]) await refused(whole.subarray(0, cut), 'SOURCE_TRUNCATED');
     await refused(damaged, 'SOURCE_ARCHIVE_INVALID');
     await refused(Buffer.concat([whole, Buffer.from('trailing')]), 'SOURCE_ARCHIVE_INVALID');
-    await refused(gzipSync(Buffer.alloc(100_000_000)), 'SOURCE_TOO_LARGE', 1_000_000);
+    await refused(gzipSync(Buffer.alloc(20_000_000)), 'SOURCE_TOO_LARGE', 1_000_000);
   });
 });
 
@@ -309,7 +309,8 @@ test('property: what is written in any pieces is read back as the same bytes, an
   await fc.assert(
     fc.asyncProperty(
       fc.array(fc.uint8Array({ maxLength: 3000 }), { maxLength: 8 }),
-      fc.integer({ min: 1, max: 400 }),
+      // To several pieces of the stream.
+      fc.integer({ min: 1, max: 40 }),
       fc.integer({ min: 0, max: 9 }),
       async (parts, repeat, level) => {
         const chunks = parts.flatMap((part) => Array.from({ length: repeat }, () => Buffer.from(part)));

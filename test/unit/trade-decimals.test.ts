@@ -6,7 +6,8 @@ import { HIGH_DIGITS, LOW_DIGITS, MAX_SCALE, nearestQuotient } from '../../pipel
 import { RowReader } from '../../pipelines/sources/trades/row-reader.ts';
 import { runs } from '../support/seed.ts';
 
-const digitsOf = (length: number) => fc.stringMatching(new RegExp(`^[1-9][0-9]{${length - 1}}$`));
+const digitsOf = (length: number) =>
+  fc.bigInt({ min: 10n ** BigInt(length - 1), max: 10n ** BigInt(length) - 1n }).map(String);
 const anyDigits = fc.integer({ min: 1, max: HIGH_DIGITS + LOW_DIGITS }).chain(digitsOf);
 /** What a float is printed as: its digits lie next to no tie but its own. */
 const printedDigits = fc

@@ -1,5 +1,5 @@
 /** The rows of a day, held as they are in the file and found again in the order of their ids. 18 bytes a row beside its own. */
-const FIRST_CAPACITY = 1 << 16;
+const FIRST_CAPACITY = 1 << 10;
 /** Ids of a day lie close together; where there is room for so many beside each row, they are counted, not compared. */
 const MAX_SPREAD = 16;
 
