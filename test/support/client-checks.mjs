@@ -1,6 +1,6 @@
 /**
  * What the client does with answers that come whole, stop coming, or break off. Runs in every Node that the client
- * supports and in a browser, beside the client as `npm run client` writes it; test/system/client-platforms.test.ts serves it.
+ * supports and in a browser, beside the client as `npm run client` writes it; test/support/client-site.ts serves it.
  */
 import { Exports, HistoricalData } from './index.js';
 

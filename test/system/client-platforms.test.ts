@@ -1,129 +1,115 @@
-/** The client as `npm run client` writes it, in the oldest Nodes it supports, in this one, and in a browser. */
-import { execFile, execFileSync, spawnSync } from 'node:child_process';
-import { copyFileSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { createServer, type Server, type ServerResponse } from 'node:http';
-import type { AddressInfo } from 'node:net';
-import { tmpdir } from 'node:os';
-import { delimiter, join } from 'node:path';
-import { promisify } from 'node:util';
-import { afterAll, beforeAll, expect, test } from 'vitest';
+/**
+ * The client as `npm run client` writes it: in the oldest Node it supports, in this one, and in Chromium on a page of
+ * another origin.
+ */
+import type { Browser } from 'playwright-core';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { CHROMIUM, openBrowser, openPage } from '../support/browser.ts';
-import { ROOT } from '../support/command.ts';
-import { PATIENCE_MS } from '../support/patience.ts';
+import { type ClientSite, EXPECTED, openClientSite, SCRIPT } from '../support/client-site.ts';
+import { given } from '../support/given.ts';
+import { csvOf, DATASET, System, writeDocument } from '../support/pipeline.ts';
+import { API_KEY, type Serving, startServing } from '../support/serving.ts';
 
-/** Taken from npm where the machine has none of its own. */
-const NODES = { 20: '20.3.0', 22: '22.0.0' } as const;
-const SCRIPT = 'client-checks.mjs';
+const DAY = '2024-01-01';
+const ROWS = 3000;
 
-let dist: string;
-let server: Server;
-let url: string;
+let site: ClientSite;
 beforeAll(async () => {
-  dist = mkdtempSync(join(tmpdir(), 'tidemark-client-'));
-  execFileSync(process.execPath, [join(ROOT, 'node_modules/.bin/tsc'), '-p', join(ROOT, 'client'), '--outDir', dist]);
-  writeFileSync(join(dist, 'package.json'), '{"type":"module"}');
-  copyFileSync(join(ROOT, 'test/support', SCRIPT), join(dist, SCRIPT));
-  server = createServer(({ url: asked, headers }, response) => {
-    const [, how, ...path] = asked!.split('/');
-    if (path.length === 0) answerFile(how, response);
-    else if (how === 'once') answerPart(String(headers.range), response);
-    else answerRows(how, headers.accept!, response);
+  site = await openClientSite();
+});
+afterAll(() => site?.[Symbol.dispose]());
+
+// What lies between them: system/long/client-nodes.test.ts.
+describe('answers that come whole, stop coming or break off', () => {
+  test.for([20, 24])('in Node %i', async (major, context) => {
+    const outcomes = await site.outcomesInNode(major);
+    if (!outcomes) return context.skip(`no Node ${major} on this machine, and npm brings none`);
+    expect(outcomes).toEqual(EXPECTED);
   });
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
-});
-afterAll(() => {
-  server?.closeAllConnections();
-  server?.close();
-  rmSync(dist, { recursive: true, force: true });
 });
 
-/** The page and the scripts of the client. */
-function answerFile(name: string, response: ServerResponse): void {
-  const isScript = existsSync(join(dist, name)) && name !== '';
-  response.writeHead(200, { 'Content-Type': isScript ? 'text/javascript' : 'text/html' });
-  response.end(isScript ? readFileSync(join(dist, name)) : '<!doctype html><link rel="icon" href="data:,">');
-}
+given(CHROMIUM !== undefined, 'there is no Chromium').describe('in a browser', () => {
+  let system: System;
+  let serving: Serving;
+  let browser: Browser;
+  /** Another origin than the service's. */
+  let origin: string;
+  beforeAll(async () => {
+    origin = site.url;
+    system = await System.create();
+    await writeDocument(system.vendor, DAY, csvOf({ day: DAY, rows: ROWS, firstId: 1, seed: 1, timeUnit: 'ms' }));
+    expect((await system.backfill(DAY, DAY)).exit).toBe(0);
+    serving = await startServing({
+      databaseUrl: system.env.databaseUrl,
+      settings: { SVC_NATS_READER_URL: system.env.natsReaderUrl, SVC_HTTP_CORS_ORIGINS: origin },
+    });
+    browser = await openBrowser();
+  });
+  afterAll(async () => {
+    await browser?.close();
+    await serving?.[Symbol.asyncDispose]();
+    await system?.[Symbol.asyncDispose]();
+  });
 
-const SCHEMA = [{ name: 'trade_id', dtype: 'int64' }];
-const BODIES: Readonly<Record<string, string>> = {
-  'application/json': JSON.stringify({ schema: SCHEMA, warnings: [], rows: [{ trade_id: 1 }, { trade_id: 2 }] }),
-  'application/x-ndjson': '{"trade_id":1}\n{"trade_id":2}\n',
-  'application/vnd.apache.arrow.stream': 'x'.repeat(20),
-};
+  test('answers come whole, stop coming or break off there as they do in Node', async () => {
+    await using watched = await openPage(browser, origin);
+    await watched.page.goto(origin);
+    const outcomes = await watched.page.evaluate(`import('/${SCRIPT}').then((checks) => checks.outcomes('${origin}'))`);
+    expect(outcomes).toEqual(EXPECTED);
+  });
 
-/** Two rows: whole, without an end, or cut off. */
-function answerRows(how: string, accept: string, response: ServerResponse): void {
-  response.writeHead(200, { 'X-Svc-Schema': JSON.stringify(SCHEMA), 'X-Svc-Warnings': '[]' });
-  const body = BODIES[accept];
-  if (how === 'whole') response.end(body);
-  else response.write(body.slice(0, 18), () => how === 'cut' && response.socket?.resetAndDestroy());
-}
-
-/** The file `abcdefgh`: silent after its half, when it is asked for from its beginning. */
-function answerPart(range: string, response: ServerResponse): void {
-  response.writeHead(206, { ETag: `"${'a'.repeat(64)}"` });
-  if (range === 'bytes=0-') response.write('abcd');
-  else response.end('abcdefgh'.slice(Number(/\d+/.exec(range)?.[0])));
-}
-
-const CUT = expect.stringMatching(/^IncompleteAnswerError: The answer broke off$/);
-const SILENT = 'IncompleteAnswerError: The answer broke off: nothing came for 50 ms';
-const EXPECTED = {
-  'all, whole': [1, 2],
-  'all, cut': CUT,
-  'all, silent': SILENT,
-  'loop, whole': [1, 2],
-  'loop, cut': CUT,
-  'loop, silent': SILENT,
-  'close, whole': [1, true],
-  'arrow, whole': 20,
-  'arrow, cut': CUT,
-  'arrow, silent': SILENT,
-  'a loop that is aborted': 'Stopped: enough',
-  'a download that goes silent once': 'abcdefgh',
-  'a status that is cut': expect.stringMatching(/^ConnectionError: /),
-};
-
-/** A Node of the line: this one, one on the PATH, or the oldest of npm. */
-function nodeOf(major: number): string | undefined {
-  const onPath = (process.env.PATH ?? '').split(delimiter).map((folder) => join(folder, 'node'));
-  const here = [process.execPath, ...onPath].find(
-    (path) => existsSync(path) && spawnSync(path, ['--version'], { encoding: 'utf8' }).stdout?.startsWith(`v${major}.`),
-  );
-  const version = NODES[major as keyof typeof NODES];
-  if (here || !version) return here;
-  const name = `node-${process.platform}-${process.arch}`;
-  const folder = join(ROOT, 'node_modules/.cache/tidemark-nodes', version);
-  const path = join(folder, 'node_modules', name, 'bin/node');
-  if (!existsSync(path)) {
-    const options = ['--no-audit', '--no-fund', '--ignore-scripts', '--loglevel=error', '--prefix', folder];
-    spawnSync('npm', ['install', ...options, `${name}@${version}`], { cwd: tmpdir(), timeout: PATIENCE_MS });
+  /** Runs a module on the other origin's page. @returns what it leaves in `result`. */
+  async function onSite(body: string): Promise<{ readonly result: unknown; readonly faults: readonly string[] }> {
+    await using watched = await openPage(browser, origin);
+    const { page, faults } = watched;
+    await page.goto(origin);
+    const result = await page.evaluate(`(async () => {
+      const { HistoricalData, ...errors } = await import('/index.js');
+      const data = new HistoricalData({ baseUrl: ${JSON.stringify(serving.url)}, apiKey: ${JSON.stringify(API_KEY)}, maxAttempts: 1 });
+      ${body}
+    })()`);
+    return { result, faults: faults.filter((fault) => !fault.startsWith(`outside: ${serving.url}`)) };
   }
-  return existsSync(path) ? path : undefined;
-}
 
-test.for([20, 22, 24])('in Node %i', async (major, context) => {
-  const node = nodeOf(major);
-  if (!node) return context.skip(`no Node ${major} on this machine, and npm brings none`);
-  const run = `import { outcomes } from './${SCRIPT}'; console.log(JSON.stringify(await outcomes('${url}')));`;
-  const { stdout } = await promisify(execFile)(node, ['--input-type=module', '-e', run], {
-    cwd: dist,
-    timeout: PATIENCE_MS,
+  test('the client reads rows at once, one by one and as Arrow, from another origin', async () => {
+    const { result, faults } = await onSite(`
+      const { rows, row_count, warnings } = await data.get_${DATASET}({ start_date: '${DAY}', end_date: '${DAY}' });
+      let counted = 0;
+      for await (const { trade_id } of data.get_${DATASET}({ fields: ['trade_id'] })) {
+        counted++;
+        if (trade_id === 2500) break;
+      }
+      const bytes = await data.get_${DATASET}({ n_latest_rows: 10 }).arrow();
+      return [rows.length, row_count, rows[0].trade_id, warnings.length, counted, bytes.byteLength > 500];`);
+    expect(result).toEqual([ROWS, ROWS, 1, 0, 2500, true]);
+    expect(faults).toEqual([]);
   });
-  expect(JSON.parse(stdout)).toEqual(EXPECTED);
-});
 
-test('in a browser', async (context) => {
-  if (!CHROMIUM) return context.skip('no Chromium on this machine');
-  const browser = await openBrowser();
-  try {
-    await using watched = await openPage(browser, url);
-    await watched.page.goto(url);
-    expect(await watched.page.evaluate(`import('/${SCRIPT}').then(({ outcomes }) => outcomes('${url}'))`)).toEqual(
-      EXPECTED,
+  test('the client tells faults by class and code there, too', async () => {
+    const { result } = await onSite(`
+      const caught = async (promise) => promise.then(() => 'none', (error) => [error.constructor.name, error.code]);
+      const none = new HistoricalData({ baseUrl: ${JSON.stringify(serving.url)}, apiKey: 'wrong', maxAttempts: 1 });
+      const away = new HistoricalData({ baseUrl: 'http://127.0.0.1:1', apiKey: 'x', maxAttempts: 1 });
+      return [
+        await caught(data.get_${DATASET}({ start_date: '2024-01-09', end_date: '2024-01-02' })),
+        await caught(none.get_${DATASET}({ n_latest_rows: 1 })),
+        (await caught(away.get_${DATASET}({ n_latest_rows: 1 })))[0],
+      ];`);
+    expect(result).toEqual([
+      ['ContractError', 'HISTORICAL_CONTRACT_ERROR'],
+      ['KeyError', 'AUTH_INVALID_API_KEY'],
+      'ConnectionError',
+    ]);
+  });
+
+  test('a page whose origin is not allowed gets no rows', async () => {
+    await using other = await startServing({ databaseUrl: system.env.databaseUrl });
+    await using watched = await openPage(browser, origin);
+    await watched.page.goto(origin);
+    const outcome = await watched.page.evaluate(
+      `fetch('${other.url}/v1/datasets', { headers: { 'X-API-Key': '${API_KEY}' } }).then(() => 'read', (error) => error.name)`,
     );
-  } finally {
-    await browser.close();
-  }
+    expect(outcome).toBe('TypeError');
+    expect(watched.faults.join()).toContain('blocked by CORS policy');
+  });
 });

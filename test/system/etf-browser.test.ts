@@ -3,9 +3,10 @@ import { existsSync } from 'node:fs';
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { pageBrowser } from '../../pipelines/sources/etf/browser.ts';
 import { OPERATIONS } from '../../pipelines/sources/etf/issuers/franklin-ezbc.ts';
 import type { Json } from '../support/command.ts';
-import { dayOf, documentOf, type IssuerServer, idOf, startIssuers } from '../support/etf.ts';
+import { dayOf, documentOf, fundOf, type IssuerServer, idOf, startIssuers } from '../support/etf.ts';
 import { given } from '../support/given.ts';
 import { System } from '../support/pipeline.ts';
 
@@ -23,13 +24,17 @@ function madeByScript(issuers: IssuerServer, ticker: string, page: string): stri
     }, 200)</script></body></html>`;
 }
 
+const FETCH = 'fetch(at)';
+/** The page is not loaded before it has its answers. */
+const WAIT_FOR = `const asked = new XMLHttpRequest(); asked.open('GET', at, false); asked.send()`;
+
 /** A page that asks its own service for what it shows. */
-function askingFor(issuers: IssuerServer, document: string, names: readonly string[]): string {
+function askingFor(issuers: IssuerServer, document: string, names: readonly string[], how = FETCH): string {
   const { operations } = JSON.parse(document);
   const at = (name: string) => `/api/pds/price-and-performance?op=${name}&v=1`;
   for (const name of names) issuers.answers.set(at(name), JSON.stringify(operations[name]));
   return `<!doctype html><html><body><script>
-    for (const at of ${JSON.stringify(names.map(at))}) fetch(at);</script></body></html>`;
+    for (const at of ${JSON.stringify(names.map(at))}) { ${how}; }</script></body></html>`;
 }
 
 given(existsSync(CHROMIUM), `there is no ${CHROMIUM}`).describe('chromium', () => {
@@ -44,9 +49,9 @@ given(existsSync(CHROMIUM), `there is no ${CHROMIUM}`).describe('chromium', () =
     await system?.[Symbol.asyncDispose]();
   });
 
-  /** Pages that come to what is waited for are not to be given up on a busy machine; the others are, each after it. */
-  const unitsOf = async (timeoutSeconds: number, ...tickers: readonly string[]) => {
-    const browser = { SVC_BROWSER_PATH: CHROMIUM, SVC_BROWSER_TIMEOUT_SECONDS: String(timeoutSeconds) };
+  /** None of these pages is waited for to the end: what a page waits for comes, or its network is quiet. */
+  const unitsOf = async (...tickers: readonly string[]) => {
+    const browser = { SVC_BROWSER_PATH: CHROMIUM, SVC_BROWSER_TIMEOUT_SECONDS: '60' };
     const settings = { ...browser, ...issuers.settings(...tickers) };
     const { json, stderr } = await system.run(['backfill', 'etf'], settings);
     expect(json, stderr).toBeDefined();
@@ -60,7 +65,7 @@ given(existsSync(CHROMIUM), `there is no ${CHROMIUM}`).describe('chromium', () =
     issuers.show('GBTC', good('GBTC'));
     issuers.show('EZBC', askingFor(issuers, good('EZBC'), OPERATIONS));
     const tickers = ['EZBC', 'GBTC', 'FBTC', 'BRRR'];
-    const units = await unitsOf(60, ...tickers);
+    const units = await unitsOf(...tickers);
     expect(units.map(({ partition, state, rows, reason }) => [partition, state, reason ?? rows])).toEqual([
       [`${idOf('EZBC')}:${DAY}`, 'proved', 15],
       [`${idOf('GBTC')}:${DAY}`, 'proved', 14],
@@ -83,24 +88,33 @@ given(existsSync(CHROMIUM), `there is no ${CHROMIUM}`).describe('chromium', () =
     expect((await system.run(['reparse', 'etf'])).json).toMatchObject({ unchanged: 4, failed: 0 });
   });
 
-  test('a page that asks for less, one that is refused and one that never has its table fail, each for itself', async () => {
-    for (const name of OPERATIONS) issuers.answers.delete(`/api/pds/price-and-performance?op=${name}&v=1`);
-    const without = OPERATIONS.filter((name) => name !== 'Aum');
-    issuers.show('EZBC', askingFor(issuers, good('EZBC'), without));
+  test('a page that is refused and one that never has its table fail, each for itself', async () => {
     issuers.show('GBTC', 429);
     issuers.show('FBTC', '<!doctype html><html><body><div id="app">Loading</div></body></html>');
     issuers.show('BRRR', 404);
-    const units = await unitsOf(10, 'EZBC', 'GBTC', 'FBTC', 'BRRR');
+    const units = await unitsOf('GBTC', 'FBTC', 'BRRR');
     expect(units.map(({ partition, code }) => [partition, code])).toEqual([
-      ['EZBC today', 'SOURCE_LAYOUT_UNKNOWN'],
       ['GBTC today', 'SOURCE_UNREACHABLE'],
       ['FBTC today', 'SOURCE_LAYOUT_UNKNOWN'],
       ['BRRR today', 'SOURCE_NOT_FOUND'],
     ]);
-    expect(units[0].reason).toContain('op Aum');
-    expect(units[1].reason).toContain('GBTC: ');
-    expect(units[1].reason).toContain('429');
-    expect(units[2].reason).toContain('no label "Net assets"');
+    expect(units[0].reason).toContain('GBTC: ');
+    expect(units[0].reason).toContain('429');
+    expect(units[1].reason).toContain('no label "Net assets"');
+  });
+
+  test('of a page that asks for less the answer that is missing is named', async () => {
+    const without = OPERATIONS.filter((name) => name !== 'Aum');
+    issuers.show('EZBC', askingFor(issuers, good('EZBC'), without, WAIT_FOR));
+    const signal = new AbortController().signal;
+    // Nothing is left to come after the page but what it does not ask for.
+    await using browser = pageBrowser({ path: CHROMIUM, timeoutMs: 60_000, answersMs: 1000, signal });
+    const { path, answers } = fundOf('EZBC').document;
+    const url = new URL(`EZBC${path}`, issuers.url);
+    await expect(browser.document(url, answers)).rejects.toMatchObject({
+      code: 'SOURCE_LAYOUT_UNKNOWN',
+      message: expect.stringContaining('op Aum'),
+    });
   });
 
   test('a path that is no browser is named', async () => {

@@ -1,13 +1,15 @@
-/** The operator's page in a real Chromium, over a real system with a proved, a missing and a quarantined day. */
+/**
+ * The operator's page and the reference at /docs in a real Chromium, over a real system with a proved, a missing and a
+ * quarantined day.
+ */
 import { execFile, execFileSync } from 'node:child_process';
 import { promisify } from 'node:util';
 import type { Browser, Locator, Page } from 'playwright-core';
-import { afterAll, beforeAll, expect, test } from 'vitest';
-import { connect } from '../../shared/db/connect.ts';
-import { migrate } from '../../shared/db/migrate.ts';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import {
   brokenRules,
   CHROMIUM,
+  CONTRAST,
   lowContrast,
   nameless,
   openBrowser,
@@ -20,16 +22,20 @@ import { exportSettings, makeExportQueue } from '../support/exports.ts';
 import { given } from '../support/given.ts';
 import { csvOf, DATASET, System, writeDocument } from '../support/pipeline.ts';
 import { API_KEY, eventually, type Serving, startServing } from '../support/serving.ts';
-import { createTestEnv, execute } from '../support/stack.ts';
+import { createMigratedEnv } from '../support/stack.ts';
 
 /** Proved, proved, missing, proved, quarantined: its ids are taken. */
 const DAYS = ['2024-01-01', '2024-01-02', '2024-01-04', '2024-01-05'];
 const ROWS = 400;
+/** As often as the page looks. */
+const LOOK_MS = 5000;
 
 given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () => {
   let system: System;
   let serving: Serving;
   let browser: Browser;
+  /** For the tests that only look: a page costs a second of work to load. */
+  let looked: Watched;
   beforeAll(async () => {
     system = await System.create();
     for (const [index, day] of DAYS.entries()) {
@@ -43,6 +49,7 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
     serving = await startServing({ databaseUrl: system.env.databaseUrl, settings });
     serving.app.exports.work();
     browser = await openBrowser();
+    looked = await enter();
   });
   afterAll(async () => {
     await browser?.close();
@@ -51,9 +58,10 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
   });
 
   /** Opened with the key entered as a reader does. */
-  async function enter(options = {}, of = serving): Promise<Watched> {
+  async function enter(options = {}, of = serving, prepare = async (_: Page) => {}): Promise<Watched> {
     const watched = await openPage(browser, of.url, options);
     const { page } = watched;
+    await prepare(page);
     await page.goto(of.url);
     await page.locator('#key-input').fill(API_KEY);
     await page.keyboard.press('Enter');
@@ -116,8 +124,7 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
   });
 
   test('says what needs somebody, with the numbers of /v1/ops/status', async () => {
-    await using watched = await enter();
-    const { page } = watched;
+    const { page, faults } = looked;
     const { json } = await serving.send({ method: 'GET', path: '/v1/ops/status' });
     await page.getByRole('heading', { name: '1 thing needs you' }).waitFor();
     const findings = await page.locator('.findings li').allInnerTexts();
@@ -130,12 +137,11 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
     expect(await textOf(row.locator('td[data-name="Proved through"]'))).toBe(first.proved_through_utc.slice(0, 10));
     expect(await textOf(row.locator('td[data-name="Waiting"]'))).toBe(String(first.log.lag.frames));
     expect(await page.locator('.datasets tbody tr').count()).toBe(json.datasets.length);
-    expect(watched.faults).toEqual([]);
+    expect(faults).toEqual([]);
   });
 
   test('shows each day by its state, and the proof of the one chosen, by keyboard alone', async () => {
-    await using watched = await enter();
-    const { page } = watched;
+    const { page, faults } = looked;
     const states = await page
       .locator('.grid button:not(.none)')
       .evaluateAll((all) => all.map((one) => one.getAttribute('aria-label')));
@@ -160,17 +166,16 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
     await page.keyboard.press('Space');
     await proof.getByText('No partition of this day is known').waitFor();
     expect(await page.evaluate('document.activeElement.getAttribute("aria-label")')).toBe('2024-01-03, missing');
-    expect(watched.faults).toEqual([]);
+    expect(faults).toEqual([]);
   });
 
   test('leads from a proof down to the bytes of the source', async () => {
-    await using watched = await enter();
-    const { page } = watched;
+    const { page, faults } = looked;
     await day(page, '2024-01-02').click();
     await page.getByRole('button', { name: 'Its first event, from the log' }).click();
     const line = csvOf({ day: DAYS[1], rows: ROWS, firstId: 1 + ROWS, seed: 1, timeUnit: 'ms' }).split('\n')[0];
     await expect.poll(() => textOf(page.locator('#proof pre'))).toBe(line);
-    expect(watched.faults).toEqual([]);
+    expect(faults).toEqual([]);
   });
 
   test('puts a request together, runs it, and says the same in commands that do', async () => {
@@ -251,13 +256,17 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
     );
   });
 
-  test.each(['light', 'dark'] as const)(
-    'can be read and named in %s, at every width, and loads nothing from elsewhere',
-    async (colorScheme) => {
-      await using watched = await enter({ colorScheme });
+  test.each([
+    ['light', 1366, []],
+    ['dark', 390, [CONTRAST]],
+  ] as const)(
+    'can be read and named in %s, at every width, loads nothing from elsewhere; axe-core finds no rule broken by it at %i px',
+    async (colorScheme, axeWidth, without) => {
+      await using watched = await enter({ colorScheme, viewport: { width: axeWidth, height: 800 } });
       const { page } = watched;
       await day(page, '2024-01-05').click();
       await page.locator('#proof .notice').waitFor();
+      expect(await brokenRules(page, without)).toEqual([]);
       await page.getByRole('button', { name: 'Run it' }).click();
       await page.locator('#explorer-result .scroll table').waitFor();
       for (const width of [1366, 768, 390, 320]) {
@@ -267,32 +276,23 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
       }
       expect(await nameless(page)).toEqual([]);
       expect(await lowContrast(page)).toEqual([]);
+      await page.setViewportSize({ width: axeWidth, height: 800 });
+      await page.locator('#explorer-form [name=what]').selectOption('rows');
+      await page.getByRole('button', { name: 'Add a filter' }).click();
+      await page.getByRole('button', { name: 'Run it' }).click();
+      await page.locator('#explorer-result [role=alert]').waitFor();
+      expect(await brokenRules(page, without)).toEqual([]);
+      await page.getByRole('button', { name: 'Take this filter away' }).click();
+      await page.getByRole('button', { name: 'Run it' }).click();
+      await page.locator('#explorer-result .scroll table').waitFor();
+      expect(await brokenRules(page, without)).toEqual([]);
       await page.locator('#key-button').click();
       expect(await nameless(page)).toEqual([]);
-      expect(watched.faults).toEqual([]);
+      expect(await brokenRules(page, without)).toEqual([]);
+      // The browser reports the refused request; nothing else went wrong.
+      expect(watched.faults.filter((fault) => !fault.includes('status of 409'))).toEqual([]);
     },
   );
-
-  test.each([1366, 390])('axe-core finds no rule broken by it at %i px', async (width) => {
-    await using watched = await enter({ viewport: { width, height: 800 } });
-    const { page } = watched;
-    await day(page, '2024-01-05').click();
-    await page.locator('#proof .notice').waitFor();
-    expect(await brokenRules(page)).toEqual([]);
-    await page.locator('#explorer-form [name=what]').selectOption('rows');
-    await page.getByRole('button', { name: 'Add a filter' }).click();
-    await page.getByRole('button', { name: 'Run it' }).click();
-    await page.locator('#explorer-result [role=alert]').waitFor();
-    expect(await brokenRules(page)).toEqual([]);
-    await page.getByRole('button', { name: 'Take this filter away' }).click();
-    await page.getByRole('button', { name: 'Run it' }).click();
-    await page.locator('#explorer-result .scroll table').waitFor();
-    expect(await brokenRules(page)).toEqual([]);
-    await page.locator('#key-button').click();
-    expect(await brokenRules(page)).toEqual([]);
-    // The browser reports the refused request; nothing else went wrong.
-    expect(watched.faults.filter((fault) => !fault.includes('status of 409'))).toEqual([]);
-  });
 
   test('is told what it may load, and a part that did not change is not sent again', async () => {
     const { headers } = await serving.send({ method: 'GET', path: '/', key: null });
@@ -320,9 +320,10 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
       databaseUrl: system.env.databaseUrl,
       settings: { SVC_NATS_READER_URL: system.env.natsReaderUrl },
     });
-    await using watched = await enter({}, own);
+    await using watched = await enter({}, own, (page) => page.clock.install());
     const { page } = watched;
     await page.route('**/v1/**', (route) => route.abort());
+    await page.clock.fastForward(LOOK_MS);
     await page.getByText('The service does not answer. Trying again.').waitFor();
     await page.unroute('**/v1/**');
     await writeDocument(
@@ -331,17 +332,15 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
       csvOf({ day: '2024-01-03', rows: 10, firstId: 10_000, seed: 9, timeUnit: 'ms' }),
     );
     expect((await system.backfill('2024-01-03', '2024-01-03')).exit).toBe(0);
-    await eventually(
-      async () => (await day(page, '2024-01-03').getAttribute('aria-label')) === '2024-01-03, proved',
-      'the day is shown as proved',
-    );
+    await eventually(async () => {
+      await page.clock.fastForward(LOOK_MS);
+      return (await day(page, '2024-01-03').getAttribute('aria-label')) === '2024-01-03, proved';
+    }, 'the day is shown as proved');
     expect(await textOf(page.locator('#updated'))).toMatch(/^as of /);
   });
 
   test('of an empty system says what to do', async () => {
-    await using env = await createTestEnv();
-    await using client = await connect({ url: env.databaseUrl, name: 'test' });
-    await migrate(client);
+    await using env = await createMigratedEnv();
     await using empty = await startServing({
       databaseUrl: env.databaseUrl,
       settings: { SVC_NATS_READER_URL: env.natsReaderUrl },
@@ -352,6 +351,43 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
     await page.getByText('brings it in').waitFor();
     await page.getByText('Nothing is at work.').waitFor();
     expect(watched.faults).toEqual([]);
-    await execute(env.databaseUrl, 'select 1');
+  });
+
+  describe('/docs', () => {
+    test.each([
+      ['light', 1366],
+      ['dark', 390],
+    ] as const)(
+      'can be read in %s at every width, copies its commands, loads nothing; axe-core finds no rule broken by it at %i px',
+      async (colorScheme, axeWidth, without) => {
+        await using watched = await openPage(browser, serving.url, {
+          colorScheme,
+          viewport: { width: 1366, height: 800 },
+          permissions: ['clipboard-read', 'clipboard-write'],
+        });
+        const { page, faults } = watched;
+        await page.goto(`${serving.url}/docs`);
+        await page.getByRole('heading', { level: 1, name: /Tidemark/ }).waitFor();
+        expect(await page.locator('[data-origin]').first().textContent()).toBe(serving.url);
+        const copy = page.locator('.command button').nth(1);
+        await copy.scrollIntoViewIfNeeded();
+        await copy.click();
+        const command = await page.locator('.command code').nth(1).textContent();
+        await expect.poll(() => page.evaluate('navigator.clipboard.readText()')).toBe(command);
+        await page.getByRole('link', { name: /POST raw\/query/ }).click();
+        await expect.poll(() => page.url()).toContain('#');
+        for (const width of [390, 1366]) {
+          await page.setViewportSize({ width, height: 800 });
+          await expect.poll(() => tooWide(page), { message: `${width} px` }).toEqual([]);
+        }
+        expect(await nameless(page)).toEqual([]);
+        expect(await lowContrast(page)).toEqual([]);
+        await page.setViewportSize({ width: axeWidth, height: 800 });
+        // What is folded is not looked at until it is open.
+        await page.evaluate('for (const one of document.querySelectorAll("details")) one.open = true');
+        expect(await brokenRules(page, without)).toEqual([]);
+        expect(faults).toEqual([]);
+      },
+    );
   });
 });

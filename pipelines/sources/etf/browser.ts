@@ -13,11 +13,13 @@ export interface BrowserOptions {
   /** Of the Chromium to run; undefined: there is none. */
   readonly path?: string;
   readonly timeoutMs: number;
+  /** How long a page that is loaded may take to ask for its answers; `timeoutMs` unless told otherwise. */
+  readonly answersMs?: number;
   readonly signal: AbortSignal;
 }
 
 /** Starts with the first page. Each page has a profile of its own, so that no visit knows of another. */
-export function pageBrowser({ path, timeoutMs, signal }: BrowserOptions): PageBrowser {
+export function pageBrowser({ path, timeoutMs, answersMs = timeoutMs, signal }: BrowserOptions): PageBrowser {
   let started: Promise<Browser> | undefined;
   const launch = async () => {
     if (path === undefined) {
@@ -50,7 +52,7 @@ export function pageBrowser({ path, timeoutMs, signal }: BrowserOptions): PageBr
       try {
         const page = await context.newPage();
         page.setDefaultTimeout(timeoutMs);
-        return answers ? await answersOf(page, url, answers, timeoutMs) : await contentOf(page, url);
+        return answers ? await answersOf(page, url, answers, answersMs) : await contentOf(page, url);
       } catch (cause) {
         signal.throwIfAborted();
         if (cause instanceof TidemarkError) throw cause;
@@ -81,7 +83,7 @@ async function answersOf(
   page: Page,
   url: URL,
   { path, parameter, names }: NonNullable<IssuerDocument['answers']>,
-  timeoutMs: number,
+  withinMs: number,
 ): Promise<Buffer> {
   const found = new Map<string, unknown>();
   const done = Promise.withResolvers<void>();
@@ -95,7 +97,7 @@ async function answersOf(
   // What is no JSON is missing in the end, and named then.
   page.on('response', (response) => void take(response).catch(() => {}));
   await visit(page, url);
-  const timer = setTimeout(done.resolve, timeoutMs);
+  const timer = setTimeout(done.resolve, withinMs);
   await done.promise.finally(() => clearTimeout(timer));
   const missing = names.filter((name) => !found.has(name));
   if (missing.length > 0) {
