@@ -21,14 +21,23 @@ export interface ProjectionNeeds {
   readonly settings: Settings;
   readonly log: Logger;
   readonly signal: AbortSignal;
+  /** Before it starts again after a failure; default PAUSES. */
+  readonly pauses?: RestartPauses;
 }
+
+export interface RestartPauses {
+  /** After the first failure; doubled for each further one. */
+  readonly firstMs: number;
+  readonly longestMs: number;
+}
+
+const PAUSES: RestartPauses = { firstMs: 200, longestMs: 5000 };
 
 /** How often a candidate asks for the lock: another takes over within this after the holder is gone. */
 const LOCK_POLL_MS = 500;
-const RESTART_MAX_MS = 5000;
 
 export async function keepProjected(dataset: DatasetDefinition, needs: ProjectionNeeds): Promise<void> {
-  const { signal, log } = needs;
+  const { signal, log, pauses = PAUSES } = needs;
   for (let failures = 0; !signal.aborted; ) {
     const startedAt = performance.now();
     try {
@@ -36,7 +45,7 @@ export async function keepProjected(dataset: DatasetDefinition, needs: Projectio
     } catch (error) {
       if (signal.aborted) return;
       failures = performance.now() - startedAt > 60_000 ? 1 : failures + 1;
-      const waitMs = Math.min(100 * 2 ** failures, RESTART_MAX_MS);
+      const waitMs = Math.min(pauses.firstMs * 2 ** (failures - 1), pauses.longestMs);
       log.warn({ dataset: dataset.key, code: codeOf(error), waitMs, err: explain(error) }, 'projector starts again');
       await announceFailure(dataset, needs, error);
       await delay(waitMs, undefined, { signal }).catch(() => {});

@@ -153,7 +153,9 @@ export class Outcomes implements AsyncDisposable {
 
   async #poll(): Promise<void> {
     while (!this.#stopped.signal.aborted) {
-      await delay(POLL_MS, undefined, { signal: this.#stopped.signal, ref: false }).catch(() => {});
+      // Patience that is shorter is looked at in time, too.
+      const pauseMs = Math.min(POLL_MS, this.#patienceMs / 2);
+      await delay(pauseMs, undefined, { signal: this.#stopped.signal, ref: false }).catch(() => {});
       await this.#look([...this.#waiting.keys()]).catch(() => {});
       const datasets = new Set([...this.#waiting.values()].map(({ dataset }) => dataset));
       for (const dataset of datasets) await this.#checkPatience(dataset).catch(() => {});

@@ -5,7 +5,7 @@
 
 import { createHash } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
-import { keepProjected } from '../../pipelines/project/run.ts';
+import { keepProjected, type RestartPauses } from '../../pipelines/project/run.ts';
 import { backfill, type UnitResult } from '../../pipelines/publish/backfill.ts';
 import { openLease } from '../../pipelines/publish/lease.ts';
 import { Outcomes } from '../../pipelines/publish/outcomes.ts';
@@ -27,7 +27,7 @@ import { ensureStream, streamOptions } from '../../shared/nats/stream.ts';
 import type { StoredValue } from '../../shared/proof/row-facts.ts';
 import { type DatasetDefinition, datasetOf } from '../../shared/registry/index.ts';
 import { PATIENCE_MS } from './patience.ts';
-import { createTestEnv, type TestEnv, testLogger } from './stack.ts';
+import { createMigratedEnv, type TestEnv, testLogger } from './stack.ts';
 
 /** The side facts of these events are their rows; what stands where a partition's key belongs is the projector's. */
 function projectionFor(dataset: DatasetDefinition, seconds: SharedSeconds): Projection {
@@ -220,17 +220,17 @@ export class KindSystem implements AsyncDisposable {
   }
 
   static async create(of?: { readonly env: TestEnv; readonly databaseUrl: string }): Promise<KindSystem> {
-    const env = of?.env ?? (await createTestEnv());
+    const env = of?.env ?? (await createMigratedEnv());
     const databaseUrl = of?.databaseUrl ?? env.databaseUrl;
     const client = await connect({ url: databaseUrl, name: 'test' });
-    await migrate(client);
+    if (of) await migrate(client);
     const urls = [env.natsUrl, env.natsOperatorUrl];
     const connections = await Promise.all(urls.map((url) => connectNats(url, 'test')));
     return new KindSystem(env, client, connections, databaseUrl, of === undefined);
   }
 
   /** Starts projectors of these datasets. */
-  project(datasets: readonly DatasetDefinition[], natsUrl = this.env.natsProjectorUrl): void {
+  project(datasets: readonly DatasetDefinition[], natsUrl = this.env.natsProjectorUrl, pauses?: RestartPauses): void {
     const stop = new AbortController();
     const { settings, databaseUrl } = this;
     const done = Promise.all(
@@ -242,6 +242,7 @@ export class KindSystem implements AsyncDisposable {
           settings,
           log: testLogger(),
           signal: stop.signal,
+          pauses,
         }),
       ),
     );
