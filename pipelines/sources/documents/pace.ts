@@ -24,10 +24,16 @@ const TOLERANCE_MS = 50;
 /** Slots this long past are forgotten. */
 const KEPT_SLOTS = 20;
 
+const hostDirectory = () => join(tmpdir(), 'tidemark-pace');
+
+/** Where the slots of what is paced lie. A slot's name is its start over its length, the spacing and the tolerance. */
+export const folderOf = (name: string, directory = hostDirectory()): string =>
+  join(directory, createHash('sha256').update(name).digest('hex').slice(0, 16));
+
 /** Resolves when the caller may make its call, which it must then do at once. */
 export async function pace(options: PaceOptions): Promise<void> {
-  const { name, spacingMs, signal, directory = join(tmpdir(), 'tidemark-pace') } = options;
-  const folder = join(directory, createHash('sha256').update(name).digest('hex').slice(0, 16));
+  const { name, spacingMs, signal, directory = hostDirectory() } = options;
+  const folder = folderOf(name, directory);
   const slotMs = spacingMs + TOLERANCE_MS;
   try {
     await makeShared(directory);

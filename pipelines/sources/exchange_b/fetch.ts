@@ -20,6 +20,8 @@ export interface FetchTradesOptions extends Omit<FetchOptions, 'url' | 'headers'
   readonly day: string;
   /** Start of its window, epoch ms. */
   readonly fromMs: number;
+  /** Least time between two calls of the endpoint; default LINK_SPACING_MS. */
+  readonly linkSpacingMs?: number;
 }
 
 export interface FetchedTrades extends FetchedDocument {
@@ -68,7 +70,7 @@ export async function fetchTrades(options: FetchTradesOptions): Promise<FetchedT
 
 /** Asks the endpoint for the address of one day's zip, and believes it only if it names exactly that document. */
 async function resolveLink(options: FetchTradesOptions, name: string): Promise<URL> {
-  const { location, instrument, fromMs, signal } = options;
+  const { location, instrument, fromMs, signal, linkSpacingMs: spacingMs = LINK_SPACING_MS } = options;
   const fault = (why: string, cause?: unknown) =>
     new TidemarkError('SOURCE_LINK_INVALID', `${displayUrl(location)} ${why}, asked for ${name}`, {
       details: { document: name, url: displayUrl(location) },
@@ -84,7 +86,7 @@ async function resolveLink(options: FetchTradesOptions, name: string): Promise<U
       instQueryParam: { instIdList: [instrument] },
       dateQuery: { dateAggrType: 'daily', begin: String(fromMs), end: String(fromMs) },
     }),
-    beforeAttempt: () => pace({ name: `${location.origin}${location.pathname}`, spacingMs: LINK_SPACING_MS, signal }),
+    beforeAttempt: () => pace({ name: `${location.origin}${location.pathname}`, spacingMs, signal }),
   }).catch((cause) => {
     if (cause instanceof TidemarkError && cause.code === 'SOURCE_TOO_LARGE') throw fault('answered at length', cause);
     throw cause;

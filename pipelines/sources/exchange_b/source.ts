@@ -18,6 +18,7 @@ export interface ExchangeBOptions {
   readonly timeoutMs: number;
   readonly maxAttempts: number;
   readonly backoff?: Backoff;
+  readonly linkSpacingMs?: number;
   readonly maxDocumentBytes: number;
   readonly maxUnpackedBytes: number;
   readonly signal?: AbortSignal;
