@@ -12,7 +12,7 @@ import type { RefusalLog } from './http/refusal-log.ts';
 const HEADERS_TIMEOUT_MS = 15_000;
 const REQUEST_TIMEOUT_MS = 60_000;
 /** How often connections are looked at for the two above. */
-const TIMEOUT_CHECK_MS = 1000;
+const CHECK_INTERVAL_MS = 1000;
 /** Longer than the idle time-outs of common proxies, so that it is they who close. */
 const KEEP_ALIVE_TIMEOUT_MS = 65_000;
 /** Connections beside those, for supervisors and scrapers: a service that is busy is still seen to be well. */
@@ -36,6 +36,10 @@ export interface ConnectionLimits {
   readonly requestTimeoutMs?: number;
   /** How long a connection is kept between requests. */
   readonly idleTimeoutMs?: number;
+  /** How often connections are looked at for these times. */
+  readonly checkIntervalMs?: number;
+  /** How long a connection is read on after a refusal. */
+  readonly lingerMs?: number;
   /** Told of requests that do not reach the application. */
   readonly refusals?: RefusalLog;
 }
@@ -47,6 +51,7 @@ export async function listen(
   limits: ConnectionLimits = {},
 ): Promise<Listening> {
   const { headersTimeoutMs = HEADERS_TIMEOUT_MS, idleTimeoutMs = KEEP_ALIVE_TIMEOUT_MS } = limits;
+  const { checkIntervalMs = CHECK_INTERVAL_MS } = limits;
   const connections = new Connections({
     open: limits.maxConnections ?? Number.POSITIVE_INFINITY,
     reserved: RESERVED_CONNECTIONS,
@@ -57,13 +62,13 @@ export async function listen(
     headersTimeout: headersTimeoutMs,
     requestTimeout: limits.requestTimeoutMs ?? REQUEST_TIMEOUT_MS,
     keepAliveTimeout: idleTimeoutMs,
-    connectionsCheckingInterval: TIMEOUT_CHECK_MS,
+    connectionsCheckingInterval: checkIntervalMs,
     // Looked at in `answering`: Node's own refusal has no envelope, and it lets two of them pass.
     requireHostHeader: false,
   });
   // Past this count Node keeps headers from `hostsOf`, or refuses them, by version. Their bytes are limited anyway.
   server.maxHeadersCount = 0;
-  const refusing = new Refusing(limits.refusals);
+  const refusing = new Refusing(limits);
   const handle = answering(koa.callback(), connections, refusing);
   server.on('request', handle);
   // The body is asked for only when it will be read: see readJson.
@@ -80,7 +85,7 @@ export async function listen(
   });
   server.on('connection', (socket) => connections.add(socket));
   await listenOnFree(server, host, port);
-  const sweep = setInterval(() => connections.closeIdle(), TIMEOUT_CHECK_MS).unref();
+  const sweep = setInterval(() => connections.closeIdle(), checkIntervalMs).unref();
   const address = server.address() as AddressInfo;
   const name = address.family === 'IPv6' ? `[${address.address}]` : address.address;
   return {
@@ -151,9 +156,11 @@ function hostsOf({ rawHeaders }: IncomingMessage): number {
 /** Answers what does not reach the application, with the same envelope, and closes the connection. */
 class Refusing {
   readonly #log: RefusalLog | undefined;
+  readonly #lingerMs: number;
 
-  constructor(log: RefusalLog | undefined) {
-    this.#log = log;
+  constructor({ refusals, lingerMs = LINGER_MS }: ConnectionLimits) {
+    this.#log = refusals;
+    this.#lingerMs = lingerMs;
   }
 
   /** The whole answer is written at once. The connection closes when the request's body has come, or takes too long. */
@@ -178,7 +185,7 @@ class Refusing {
     const head = Object.entries(headers).map(([name, value]) => `${name}: ${value}\r\n`);
     socket.end(`HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${head.join('')}\r\n${body}`);
     // A client that does not close its side would keep the connection for ever.
-    const timer = setTimeout(() => socket.destroy(), LINGER_MS).unref();
+    const timer = setTimeout(() => socket.destroy(), this.#lingerMs).unref();
     socket.once('close', () => clearTimeout(timer));
   }
 

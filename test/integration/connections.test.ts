@@ -102,6 +102,9 @@ async function ask(port: number, path: string): Promise<string> {
 const OK = 'HTTP/1.1 200 OK';
 
 describe('silent connections', () => {
+  /** Looked at as soon as their time is over. */
+  const AT_ONCE = { checkIntervalMs: 20 };
+
   test('more of them than the limit do not keep health from being answered: the oldest are closed', async () => {
     await using front = await startFront({ maxConnections: 5 });
     const silent = await openSockets(40, front.port);
@@ -116,7 +119,7 @@ describe('silent connections', () => {
   });
 
   test('one that never sends a byte, or the half of a request, is told so and closed, though it stays half open', async () => {
-    await using front = await startFront({ headersTimeoutMs: 200 });
+    await using front = await startFront({ headersTimeoutMs: 200, ...AT_ONCE, lingerMs: 100 });
     for (const first of ['', 'GET /healthz HTTP/1.1\r\nHost']) {
       const [socket] = await openSockets(1, front.port, first);
       const [answer] = await once(socket, 'data');
@@ -126,7 +129,7 @@ describe('silent connections', () => {
   });
 
   test('one that sends line ends and nothing else after its answer is closed', async () => {
-    await using front = await startFront({ idleTimeoutMs: 1000, headersTimeoutMs: 500 });
+    await using front = await startFront({ idleTimeoutMs: 200, headersTimeoutMs: 100, ...AT_ONCE });
     const [socket] = await openSockets(1, front.port, get('/healthz'));
     await once(socket, 'data');
     await isClosed(socket, '\r\n');
