@@ -26,6 +26,7 @@ const columnOf = (table: string) => `"${columns.get(table) ?? 'price'}"`;
 
 beforeAll(async () => {
   env = await createMigratedEnv();
+  // A copy of a database has its tables' privileges, and not its own.
   await migrated(env.databaseUrl);
   await loadDays(env.databaseUrl, [randomDay('2024-03-01', 50, 1000, 1)]);
   const { rows } = await execute(
@@ -35,19 +36,30 @@ beforeAll(async () => {
   );
   columns = new Map(rows.map(({ relname, attname }) => [relname, attname]));
 });
-afterAll(() => env[Symbol.asyncDispose]());
+afterAll(async () => {
+  for (const session of sessions.values()) await (await session).end();
+  await env[Symbol.asyncDispose]();
+});
 
-/** One statement as the role, in a session that has undone its own settings. @returns rows, or the SQLSTATE. */
-async function as(role: DatabaseRole, sql: string): Promise<unknown[] | string> {
+const sessions = new Map<DatabaseRole, Promise<pg.Client>>();
+
+async function sessionOf(role: DatabaseRole): Promise<pg.Client> {
   const client = new pg.Client({ connectionString: env.databaseUrls[role] });
   await client.connect();
+  return client;
+}
+
+/** One statement as the role, in a session as good as new that has undone its own settings. @returns rows, or the SQLSTATE. */
+async function as(role: DatabaseRole, sql: string): Promise<unknown[] | string> {
+  const session = sessions.get(role) ?? sessionOf(role);
+  sessions.set(role, session);
+  const client = await session;
+  await client.query('discard all');
+  await client.query(`set default_transaction_read_only = off; set search_path = public; set row_security = on`);
   try {
-    await client.query(`set default_transaction_read_only = off; set search_path = public; set row_security = on`);
     return (await client.query(sql)).rows;
   } catch (error) {
     return (error as pg.DatabaseError).code!;
-  } finally {
-    await client.end();
   }
 }
 
