@@ -254,7 +254,7 @@ describe('a broken answer', () => {
   });
 
   test('that goes silent with its connection open is one, once patience ends; a slow reader has time', async () => {
-    const impatient = new HistoricalData({ baseUrl: proxy.url, apiKey: API_KEY, stallTimeoutMs: 500 });
+    const impatient = new HistoricalData({ baseUrl: proxy.url, apiKey: API_KEY, stallTimeoutMs: 200 });
     for (const read of [
       () => impatient.get_exchange_a_spot_trades(DAY).arrow(),
       async () => {
@@ -262,12 +262,12 @@ describe('a broken answer', () => {
       },
     ]) {
       proxy.spoil({ stallAfterBytes: 50_000 });
-      await expect(read()).rejects.toThrow(new IncompleteAnswerError('The answer broke off: nothing came for 500 ms'));
+      await expect(read()).rejects.toThrow(new IncompleteAnswerError('The answer broke off: nothing came for 200 ms'));
     }
-    const patient = new HistoricalData({ baseUrl: proxy.url, apiKey: API_KEY, stallTimeoutMs: 5000 });
+    const patient = new HistoricalData({ baseUrl: proxy.url, apiKey: API_KEY, stallTimeoutMs: 2000 });
     let rows = 0;
     for await (const _row of patient.get_exchange_a_spot_trades(DAY)) {
-      if (rows++ === 0) await new Promise((resolve) => setTimeout(resolve, 6000));
+      if (rows++ === 0) await new Promise((resolve) => setTimeout(resolve, 2500));
     }
     expect(rows).toBe(ROWS);
   });
