@@ -2,19 +2,17 @@
  * Export workers against each other and against what may happen to them: killed, frozen, stopped, left without their
  * stores. However it goes, an export ends once, with one artifact, of the same bytes.
  */
-import { once } from 'node:events';
 import { readdir, readFile, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-import { setTimeout as delay } from 'node:timers/promises';
 import { jetstreamManager } from '@nats-io/jetstream';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
-import { seededRandom } from '../../pipelines/sources/trades/synthetic.ts';
 import { connect } from '../../shared/db/connect.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
+import { ended, expectOne, killWorkers } from '../support/export-kills.ts';
 import { EXPORT, type Exports, spawnWorker, startExports, type TestSettings } from '../support/exports.ts';
 import { DATASET, loadBulk } from '../support/load-rows.ts';
 import { eventually, OWN_MATRIX } from '../support/serving.ts';
-import { createMigratedEnv, type TestEnv } from '../support/stack.ts';
+import { createMigratedEnv, execute, type TestEnv } from '../support/stack.ts';
 
 const ROWS = 60_000;
 const BODY = { dataset: DATASET, format: 'csv', month_year: [5, 2024] };
@@ -83,75 +81,47 @@ const running = async (exportId: string, attempt = 1) => {
   }, `${exportId} runs for the ${attempt}. time`);
 };
 
-/** One artifact, the right one, and nothing beside it. */
-async function expectOneArtifact(exportId: string, withinMs?: number): Promise<void> {
-  const { json } = await exports.finished(exportId, withinMs);
-  expect(json.status, JSON.stringify(json)).toBe('succeeded');
-  expect((await exports.bytes(exportId)).equals(undisturbed)).toBe(true);
-  await eventually(async () => (await exports.runs(exportId)).length === 1, 'one folder is left');
-  const [run] = await exports.runs(exportId);
-  expect((await readdir(join(exports.root, exportId, run))).sort()).toEqual(
-    [json.artifact.files[0].name, 'manifest.json'].sort(),
-  );
-}
+const expectOneArtifact = (exportId: string) => expectOne(exports, exportId, undisturbed);
 
-const ended = (child: { exitCode: number | null; signalCode: string | null } & NodeJS.EventEmitter) =>
-  child.exitCode !== null || child.signalCode !== null ? Promise.resolve() : once(child, 'exit');
-
-/** Dozens of processes are started one after the other: on a busy machine that alone takes minutes. */
-const LONG_MS = 600_000;
-
-test('killed ten times at random moments, workers finish every export once, with the same bytes', {
-  timeout: LONG_MS,
-}, async () => {
-  const random = seededRandom(10);
-  const settings = { SVC_EXPORT_MAX_CRASHES: '1000' };
-  const ids: string[] = [];
-  for (let kill = 0; kill < 10; kill++) {
-    // There is always one that nobody has tried: those of the dead come again after the lease.
-    ids.push(await submit());
-    const worker = startWorker(settings);
-    await worker.ready;
-    await delay(random() * 300);
-    worker.kill('SIGKILL');
-    await ended(worker);
-  }
-  const last = startWorker(settings);
-  for (const id of ids) await expectOneArtifact(id, LONG_MS);
-  last.kill('SIGTERM');
-  await ended(last);
-  expect(last.exitCode).toBe(0);
-});
+// Ten kills: system/long/export-kills.test.ts.
+test('killed three times at random moments, workers finish every export once, with the same bytes', () =>
+  killWorkers({ env, exports, body: BODY, undisturbed, kills: 3 }));
 
 test('a worker that was frozen while another took over changes nothing when it wakes', async () => {
-  const frozen = startWorker();
+  const frozen = startWorker({ SVC_EXPORT_MAX_CONCURRENCY: '1' });
   await frozen.ready;
   const rows = await blockedRows(env.databaseUrl);
   const exportId = await submit();
   await running(exportId);
   frozen.kill('SIGSTOP');
   await rows[Symbol.asyncDispose]();
-  startWorker();
+  const other = startWorker();
   await expectOneArtifact(exportId);
   const { json: before } = await exports.status(exportId);
+  other.kill('SIGKILL');
+  await ended(other);
   frozen.kill('SIGCONT');
-  // It works through what it had, learns that it does not count, and takes the next.
+  // It works through what it had, learns that it does not count, and takes the next: it alone is there, for one at a time.
   const next = await submit();
   await expectOneArtifact(next);
-  await delay(1500);
   expect((await exports.status(exportId)).json).toEqual(before);
   await expectOneArtifact(exportId);
 });
 
 test('of two workers that race for one export the later one makes it, whoever is first', async () => {
-  // It takes nothing back, however long the other one shows no sign of life on a machine that is busy.
-  const first = startWorker({ SVC_EXPORT_LEASE_SECONDS: '120' });
+  // Neither takes anything back, however long the other one shows no sign of life on a machine that is busy.
+  const settings = { SVC_EXPORT_LEASE_SECONDS: '3600' };
+  const first = startWorker(settings);
   await first.ready;
   const rows = await blockedRows(env.databaseUrl);
   const exportId = await submit();
   await running(exportId);
   first.kill('SIGSTOP');
-  startWorker();
+  await execute(
+    env.databaseUrl,
+    `update exports set heartbeat_at = heartbeat_at - interval '1 day' where state = 'running'`,
+  );
+  startWorker(settings);
   await running(exportId, 2);
   first.kill('SIGCONT');
   await rows[Symbol.asyncDispose]();

@@ -17,7 +17,7 @@ const MAIN = fileURLToPath(new URL('../../serving/main.ts', import.meta.url));
 let env: TestEnv;
 beforeAll(async () => {
   env = await createMigratedEnv();
-  await loadBulk(env.databaseUrl, { fromDay: '2024-05-01', days: 1, rowsPerDay: 500_000 });
+  await loadBulk(env.databaseUrl, { fromDay: '2024-05-01', days: 1, rowsPerDay: 120_000 });
 });
 afterAll(() => env[Symbol.asyncDispose]());
 
@@ -25,7 +25,7 @@ afterAll(() => env[Symbol.asyncDispose]());
 function start(settings: Record<string, string>, order?: object): ChildProcess {
   const child = spawn(process.execPath, [MAIN, ...(order ? ['--stdin'] : [])], {
     cwd: env.dir,
-    env: { PATH: process.env.PATH, ...settings },
+    env: { PATH: process.env.PATH, NODE_COMPILE_CACHE: process.env.NODE_COMPILE_CACHE, ...settings },
     stdio: ['pipe', 'pipe', 'pipe'],
   });
   child.stdin!.end(order ? JSON.stringify(order) : '');
