@@ -15,8 +15,8 @@ const shared = {
   setupFiles: ['test/support/setup.ts'],
   maxWorkers: availableParallelism(),
   // Above test/support/patience.ts, so that what was waited for in vain is named. Nothing is expected to be fast.
-  testTimeout: 400_000,
-  hookTimeout: 400_000,
+  testTimeout: PATIENCE_MS + 280_000,
+  hookTimeout: PATIENCE_MS + 280_000,
   expect: { poll: { timeout: PATIENCE_MS } },
 };
 

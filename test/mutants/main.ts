@@ -1,21 +1,24 @@
 /**
  * `npm run mutants -- --seed N --count 60`: breaks the product in small ways, one at a time, and sees whether a test turns
- * red. Works in a copy of the tree, whose changes that are not committed come along. Tests that import the broken file run
- * first, unit tests before the others, and the first red one ends the trial; only a mutant that they let live meets all.
+ * red. Works in a copy of the tree, with the changes that are not committed. Tests that import the broken file run first:
+ * unit tests, then the others, the nearest by imports first. The first red test ends the trial, once it is seen green on
+ * the unbroken copy. Only a mutant that these tests let live meets all others.
  *
- *   --seed N     which mutants are made (1)
- *   --count N    how many, spread evenly over the areas (60)
- *   --list       prints them and runs nothing
- *   --only N,..  these numbers of the list
- *   --related    survivors of the related tests are not tried on all
- *   --out FILE   writes the table as JSON
+ *   --seed N      which mutants are made (1)
+ *   --count N     how many, spread evenly over the areas (60)
+ *   --list        prints them and runs nothing
+ *   --again FILE  the mutants of an earlier table, where the product still has their lines, instead of new ones
+ *   --only N,..   these numbers of the list
+ *   --related     survivors of the related tests are not tried on the others
+ *   --out FILE    writes the table as JSON
  */
 import { execFileSync, spawnSync } from 'node:child_process';
 import { cpSync, mkdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { stripTypeScriptTypes } from 'node:module';
-import { dirname, join } from 'node:path';
+import { dirname, join, posix } from 'node:path';
 import { parseArgs } from 'node:util';
 import { seededRandom } from '../../pipelines/sources/trades/synthetic.ts';
+import { recordedTimes } from '../support/recorded-times.ts';
 import { applied, type Mutation, mutationsOf } from './operators.ts';
 
 const ROOT = join(import.meta.dirname, '..', '..');
@@ -32,17 +35,26 @@ const AREAS: Readonly<Record<string, readonly string[]>> = {
   audit: ['shared/audit/', 'serving/exports/audit'],
 };
 
+/** Of one run of tests; a mutant may make one that never ends. */
+const RUN_LIMIT_MS = 40 * 60_000;
+
 interface Mutant extends Mutation {
   readonly number: number;
   readonly area: string;
   readonly file: string;
   readonly line: number;
+  /** Offset at which its line begins. */
+  readonly start: number;
+  /** The whole line, by which it is found again. */
+  readonly text: string;
 }
 
 interface Outcome extends Mutant {
   /** What turned red first; undefined: it lived. */
   readonly killedBy?: string;
   readonly level: 'unit' | 'related' | 'all' | 'none';
+  /** Tests that were red on the unbroken copy, too, and do not count. */
+  readonly unsound: readonly string[];
   readonly seconds: number;
 }
 
@@ -51,6 +63,7 @@ const { values } = parseArgs({
     seed: { type: 'string', default: '1' },
     count: { type: 'string', default: '60' },
     list: { type: 'boolean', default: false },
+    again: { type: 'string' },
     only: { type: 'string' },
     related: { type: 'boolean', default: false },
     out: { type: 'string' },
@@ -95,10 +108,47 @@ function drawMutants(seed: number, count: number): Mutant[] {
     const place = `${file}:${mutation.at}:${mutation.to}`;
     if (seen.has(place) || !parses(applied(text, mutation))) continue;
     seen.add(place);
-    const line = text.slice(0, mutation.at).split('\n').length;
-    mutants.push({ ...mutation, number: mutants.length + 1, area, file, line });
+    mutants.push({ ...mutation, number: mutants.length + 1, area, file, ...lineAt(text, mutation.at) });
   }
   return mutants;
+}
+
+function lineAt(source: string, at: number): Pick<Mutant, 'line' | 'start' | 'text'> {
+  const line = source.slice(0, at).split('\n').length;
+  return { line, start: source.lastIndexOf('\n', at - 1) + 1, text: source.split('\n')[line - 1] };
+}
+
+/** Offsets at which a line begins that reads so. */
+function startsOf(source: string, text: string): number[] {
+  const starts: number[] = [];
+  let start = 0;
+  for (const line of source.split('\n')) {
+    if (line === text) starts.push(start);
+    start += line.length + 1;
+  }
+  return starts;
+}
+
+/** Those of an earlier table whose line is still there, in the file or in another of the product. */
+function mutantsAgain(table: string): Mutant[] {
+  const { outcomes } = JSON.parse(readFileSync(table, 'utf8')) as { outcomes: Mutant[] };
+  return outcomes.flatMap((mutant) => {
+    const offset = mutant.at - mutant.start;
+    for (const file of [
+      mutant.file,
+      ...tracked.filter((path) => isProduct(path, ['pipelines/', 'serving/', 'shared/'])),
+    ]) {
+      if (!tracked.includes(file)) continue;
+      const source = readFileSync(join(ROOT, file), 'utf8');
+      const starts = startsOf(source, mutant.text);
+      if (starts.length === 0) continue;
+      // Of equal lines the one that is nearest to where it was.
+      const start = starts.reduce((a, b) => (Math.abs(a - mutant.start) <= Math.abs(b - mutant.start) ? a : b));
+      return [{ ...mutant, file, at: start + offset, ...lineAt(source, start + offset) }];
+    }
+    console.log(`${describe(mutant)}\n     its line is no longer there`);
+    return [];
+  });
 }
 
 /** A copy of the tree beside the state of tests, with this tree's dependencies. */
@@ -113,67 +163,122 @@ function copyTree(): string {
   return copy;
 }
 
-/** @returns the first test that failed, or undefined. */
-function firstRed(copy: string, args: readonly string[]): string | undefined {
+/** How many imports lie between each test file and the broken one; files that do not come to it are left out. */
+function distancesTo(broken: string): Map<string, number> {
+  const importers = new Map<string, string[]>();
+  for (const path of tracked.filter((each) => each.endsWith('.ts'))) {
+    const source = readFileSync(join(ROOT, path), 'utf8');
+    for (const [, name] of source.matchAll(/(?:from |import\()'(\.[^']+)'/g)) {
+      const target = posix.join(posix.dirname(path), name);
+      importers.set(target, [...(importers.get(target) ?? []), path]);
+    }
+  }
+  const distances = new Map([[broken, 0]]);
+  // A map is walked in the order in which it grows: breadth first.
+  for (const [path, distance] of distances) {
+    for (const importer of importers.get(path) ?? []) {
+      if (!distances.has(importer)) distances.set(importer, distance + 1);
+    }
+  }
+  return new Map([...distances].filter(([path]) => path.endsWith('.test.ts')));
+}
+
+interface Red {
+  readonly file: string;
+  readonly test: string;
+}
+
+/** Runs files of tests in this order. @returns the first test that failed, or undefined. */
+function firstRed(copy: string, files: readonly string[]): Red | undefined {
+  if (files.length === 0) return undefined;
   const report = join(copy, '.tidemark', 'mutant.json');
+  const order = join(copy, '.tidemark', 'order.json');
+  mkdirSync(dirname(report), { recursive: true });
   rmSync(report, { force: true });
+  // Files begin in the order of their times, the longest first.
+  const times = files.map((file, index) => [file.slice('test/'.length), files.length - index]);
+  writeFileSync(order, JSON.stringify(Object.fromEntries(times)));
   const run = spawnSync(
     join(copy, 'node_modules/.bin/vitest'),
-    [...args, '--run', '--bail=1', '--reporter=json', `--outputFile=${report}`, '--passWithNoTests'],
+    [...files, '--run', '--bail=1', '--reporter=json', `--outputFile=${report}`],
     {
       cwd: copy,
       stdio: 'ignore',
-      env: { ...process.env, PATH: `${join(ROOT, 'node_modules/.bin')}:${process.env.PATH}` },
+      timeout: RUN_LIMIT_MS,
+      killSignal: 'SIGKILL',
+      env: {
+        ...process.env,
+        PATH: `${join(ROOT, 'node_modules/.bin')}:${process.env.PATH}`,
+        TIDEMARK_TEST_TIMES: order,
+        TIDEMARK_TEST_PATIENCE_MS: '20000',
+      },
     },
   );
   if (run.status === 0) return undefined;
   try {
     const { testResults } = JSON.parse(readFileSync(report, 'utf8'));
     for (const { name, status, assertionResults } of testResults) {
+      const file = name.slice(copy.length + 1);
       const red = assertionResults.find((each: { status: string }) => each.status === 'failed');
-      if (red) return `${name.slice(copy.length + 1)}: ${red.fullName}`;
-      if (status === 'failed') return `${name.slice(copy.length + 1)}: outside its tests`;
+      if (red) return { file, test: red.fullName };
+      if (status === 'failed') return { file, test: 'outside its tests' };
     }
   } catch {
-    // The run itself failed; that is red, too.
+    // The run itself ended otherwise, or did not end.
   }
-  return 'the run itself';
+  return { file: files[0], test: 'the run does not end as it should' };
+}
+
+/** The first test that fails for the mutant's sake: on the unbroken copy it is green. */
+function firstCaught(copy: string, mutant: Mutant, files: readonly string[], unsound: string[]): string | undefined {
+  const path = join(copy, mutant.file);
+  const source = readFileSync(path, 'utf8');
+  let left = files;
+  for (;;) {
+    writeFileSync(path, applied(source, mutant));
+    const red = firstRed(copy, left);
+    writeFileSync(path, source);
+    if (!red) return undefined;
+    if (!firstRed(copy, [red.file])) return `${red.file}: ${red.test}`;
+    unsound.push(`${red.file}: ${red.test}`);
+    left = left.filter((file) => file !== red.file);
+  }
 }
 
 function attempt(copy: string, mutant: Mutant): Outcome {
   const began = performance.now();
-  const path = join(copy, mutant.file);
-  const text = readFileSync(path, 'utf8');
-  writeFileSync(path, applied(text, mutant));
-  try {
-    const end = (level: Outcome['level'], killedBy?: string): Outcome => ({
-      ...mutant,
-      level,
-      killedBy,
-      seconds: Math.round((performance.now() - began) / 1000),
-    });
-    const byUnit = firstRed(copy, ['related', mutant.file, '--project', 'unit']);
-    if (byUnit) return end('unit', byUnit);
-    const levels = ['--project', 'integration', '--project', 'system'];
-    const byRelated = firstRed(copy, ['related', mutant.file, ...levels]);
-    if (byRelated) return end('related', byRelated);
-    if (values.related) return end('none');
-    const byAny = firstRed(copy, []);
-    return byAny ? end('all', byAny) : end('none');
-  } finally {
-    writeFileSync(path, text);
+  const times = recordedTimes();
+  const distances = distancesTo(mutant.file);
+  const tests = tracked.filter((path) => path.endsWith('.test.ts'));
+  const isUnit = (path: string) => path.startsWith('test/unit/');
+  const cost = (path: string) => (distances.get(path) ?? 0) * 10_000 + (times[path.slice('test/'.length)] ?? 0);
+  const related = [...distances.keys()].sort((a, b) => cost(a) - cost(b));
+  const steps = [
+    { level: 'unit', files: related.filter(isUnit) },
+    { level: 'related', files: related.filter((path) => !isUnit(path)) },
+    { level: 'all', files: values.related ? [] : tests.filter((path) => !distances.has(path)) },
+  ] as const;
+  const unsound: string[] = [];
+  let level: Outcome['level'] = 'none';
+  let killedBy: string | undefined;
+  for (const step of steps) {
+    killedBy = firstCaught(copy, mutant, step.files, unsound);
+    if (killedBy === undefined) continue;
+    level = step.level;
+    break;
   }
+  return { ...mutant, level, killedBy, unsound, seconds: Math.round((performance.now() - began) / 1000) };
 }
 
 const describe = ({ number, area, file, line, operator, from, to }: Mutant) =>
   `${String(number).padStart(3)}  ${area.padEnd(9)}  ${file}:${line}  ${operator}: ${JSON.stringify(from)} -> ${JSON.stringify(to)}`;
 
 const only = values.only?.split(',').map(Number);
-const mutants = drawMutants(Number(values.seed), Number(values.count)).filter(
-  ({ number }) => !only || only.includes(number),
-);
+const drawn = values.again ? mutantsAgain(values.again) : drawMutants(Number(values.seed), Number(values.count));
+const mutants = drawn.filter(({ number }) => !only || only.includes(number));
 if (values.list) {
   for (const mutant of mutants) console.log(describe(mutant));
+  if (values.out) writeFileSync(values.out, `${JSON.stringify({ outcomes: mutants }, null, 2)}\n`);
 } else {
   const copy = copyTree();
   const outcomes: Outcome[] = [];
@@ -182,7 +287,8 @@ if (values.list) {
     outcomes.push(outcome);
     const end = outcome.killedBy ? `${outcome.level}: ${outcome.killedBy}` : 'LIVES';
     console.log(`${describe(mutant)}\n     ${end} (${outcome.seconds} s)`);
-    if (values.out) writeFileSync(values.out, `${JSON.stringify({ seed: Number(values.seed), outcomes }, null, 2)}\n`);
+    for (const red of outcome.unsound) console.log(`     red without it, too: ${red}`);
+    if (values.out) writeFileSync(values.out, `${JSON.stringify({ outcomes }, null, 2)}\n`);
   }
   const killed = outcomes.filter(({ killedBy }) => killedBy).length;
   console.log(`${killed} of ${outcomes.length} mutants found`);

@@ -5,9 +5,12 @@ import { BaseSequencer, type TestSpecification } from 'vitest/node';
 
 export const RECORDED_TIMES = join(import.meta.dirname, '..', 'times.json');
 
-/** Milliseconds by path below `test/`; `npm run test:times -- --record` writes it from the last reports. */
+/**
+ * Milliseconds by path below `test/`; `npm run test:times -- --record` writes it from the last reports.
+ * TIDEMARK_TEST_TIMES names another such file (test/mutants/main.ts begins with the nearest tests by one).
+ */
 export function recordedTimes(): Readonly<Record<string, number>> {
-  return JSON.parse(readFileSync(RECORDED_TIMES, 'utf8'));
+  return JSON.parse(readFileSync(process.env.TIDEMARK_TEST_TIMES ?? RECORDED_TIMES, 'utf8'));
 }
 
 export class LongestFirst extends BaseSequencer {
