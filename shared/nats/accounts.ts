@@ -71,23 +71,42 @@ export function accountUrl(server: string, role: NatsRole, password: string): st
   return `nats://${account.user}:${password}@${server}?inbox=${inboxOf(account)}`;
 }
 
-/** The accounts as nats-server's configuration says them; the same in every stack, in compose and in the documentation. */
-export function accountsConfiguration(passwords: Readonly<Record<NatsRole, string>>): string {
+/** A user of the account of that number; the service's own is 1. */
+const userOf = (user: string, number: number): string => (number === 1 ? user : `${user}_${number}`);
+
+/** The address of the same user in the account of that number. */
+export function urlOfAccount(url: string, number: number): string {
+  const result = new URL(url);
+  result.username = userOf(result.username, number);
+  return result.href;
+}
+
+/**
+ * The accounts as nats-server's configuration says them; the same in every stack, in compose and in the documentation.
+ * @param count several, alike but for the users' names, for tests that share a server: none sees the streams of another
+ */
+export function accountsConfiguration(passwords: Readonly<Record<NatsRole, string>>, count = 1): string {
+  const numbers = Array.from({ length: count }, (_, index) => index + 1);
   return `accounts {
   SYS { users: [] }
-  TIDEMARK {
-    jetstream: enabled
-    users: [
-${NATS_ROLES.map((role) => userLines(NATS_ACCOUNTS[role], passwords[role])).join('\n')}
-    ]
-  }
+${numbers.map((number) => accountLines(passwords, number)).join('\n')}
 }
 system_account: SYS
 `;
 }
 
-function userLines(account: NatsAccount, password: string): string {
-  const { user, doc, publish } = account;
+const accountLines = (passwords: Readonly<Record<NatsRole, string>>, number: number): string => `  ${
+  number === 1 ? 'TIDEMARK' : `TIDEMARK_${number}`
+} {
+    jetstream: enabled
+    users: [
+${NATS_ROLES.map((role) => userLines(NATS_ACCOUNTS[role], passwords[role], number)).join('\n')}
+    ]
+  }`;
+
+function userLines(account: NatsAccount, password: string, number: number): string {
+  const { doc, publish } = account;
+  const user = userOf(account.user, number);
   const lines =
     publish === undefined
       ? [`{ user: ${user}, password: "${password}" }`]

@@ -89,9 +89,10 @@ export function createContainer(
           NATS_CONFIG: natsConfiguration({
             listen: '0.0.0.0:4222',
             storeDir: '/data',
-            maxFileStoreBytes: FILE_STORE_BYTES,
+            maxFileStoreBytes: FILE_STORE_BYTES * (profile.logAccounts ?? 1),
             durable: profile.durable,
             passwords: natsPasswords(secrets),
+            accounts: profile.logAccounts,
           }),
         },
       });
@@ -117,7 +118,7 @@ export function createContainer(
       if (server !== 'nats') return true;
       const format = '{{range .Config.Env}}{{println .}}{{end}}';
       const { code, stdout } = await run('docker', ['inspect', '--format', format, name], { check: false });
-      return code === 0 && stdout.includes(accountsConfiguration(natsPasswords(secrets)));
+      return code === 0 && stdout.includes(accountsConfiguration(natsPasswords(secrets), profile.logAccounts));
     },
 
     async kill() {

@@ -39,6 +39,7 @@ export interface NatsOptions {
 
 export function createNats(options: NatsOptions): Server {
   const { runtime, user, logFile, log } = options;
+  const accounts = options.profile.logAccounts ?? 1;
   const storeDir = join(options.dir, 'nats');
   const configPath = join(options.dir, 'run', 'nats.conf');
   const stop = async (record: ServerRecord) => {
@@ -59,9 +60,10 @@ export function createNats(options: NatsOptions): Server {
       const text = natsConfiguration({
         listen: `127.0.0.1:${port}`,
         storeDir,
-        maxFileStoreBytes: await fileStoreLimit(options.dir),
+        maxFileStoreBytes: (await fileStoreLimit(options.dir)) * accounts,
         durable: options.profile.durable,
         passwords: options.passwords,
+        accounts,
       });
       await writeFile(configPath, text, { mode: 0o600 });
       if (user.uid !== undefined) await chown(configPath, user.uid, user.gid as number);
@@ -80,7 +82,7 @@ export function createNats(options: NatsOptions): Server {
 
     async isCurrent() {
       const text = await readFile(configPath, 'utf8').catch(() => '');
-      return text.includes(accountsConfiguration(options.passwords));
+      return text.includes(accountsConfiguration(options.passwords, accounts));
     },
 
     fault: (record, timeoutMs) => natsFault(natsUrl(record, 'publisher', options.passwords), timeoutMs),
@@ -175,6 +177,7 @@ export interface NatsConfiguration {
   readonly maxFileStoreBytes: number;
   readonly durable: boolean;
   readonly passwords: Readonly<Record<NatsRole, string>>;
+  readonly accounts?: number;
 }
 
 export function natsConfiguration(values: NatsConfiguration): string {
@@ -191,7 +194,7 @@ jetstream {
   # Acknowledged messages are on disk after this long at most; a power cut can take them, a killed process cannot.
   sync_interval: "${values.durable ? '10s' : '2m'}"
 }
-${accountsConfiguration(values.passwords)}`;
+${accountsConfiguration(values.passwords, values.accounts)}`;
 }
 
 /** Streams reserve their byte limits from this; a tenth of the disk is left for the database and everything else. */

@@ -40,4 +40,6 @@ export interface Profile {
   readonly durable: boolean;
   /** A server found alive but silent this long is taken for hung and replaced. */
   readonly patienceMs: number;
+  /** Accounts of the log, each with users and streams of its own and the disk as its limit; 1 unless tests share a server. */
+  readonly logAccounts?: number;
 }

@@ -1,7 +1,7 @@
 /**
- * One PostgreSQL for the whole run, in a state folder of its own or at TIDEMARK_TEST_DATABASE_URL (a superuser's URL, for
- * trying another version); each test file gets a database on it. Migrating one takes 0.4 s, copying one that is migrated
- * 0.1: there is a template. The levels of a run share it: whichever begins first starts it, and it stops with the last.
+ * One PostgreSQL and one nats-server for the whole run, in a state folder of its own; PostgreSQL may instead be at
+ * TIDEMARK_TEST_DATABASE_URL (a superuser's URL, for trying another version). Each test file gets a database and an account
+ * of the log. Migrating a database takes 0.4 s, copying one that is migrated 0.1: there is a template. The levels of a run share it: whichever begins first starts it, and it stops with the last.
  * Unit tests do not come here.
  */
 import { spawn } from 'node:child_process';
@@ -14,12 +14,11 @@ import { provisionRoles } from '../../shared/db/roles.ts';
 import { createLogger } from '../../shared/log/logger.ts';
 import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
 import { endLeftovers } from './leftovers.ts';
-import { SHARED_PROFILE } from './profiles.ts';
-import { execute, withDatabase } from './stack.ts';
+import { LOG_ACCOUNTS, SHARED_PROFILE } from './profiles.ts';
+import { ACCOUNT_NUMBERS, execute, withDatabase } from './stack.ts';
 
 interface SharedServers extends AsyncDisposable {
-  readonly databaseUrl: string;
-  readonly roleUrls: Stack['databaseUrls'];
+  readonly stack: Stack;
   readonly template: string;
 }
 
@@ -31,9 +30,20 @@ export default async function setup(project: TestProject): Promise<() => Promise
   shared.tidemarkTestServers ??= { users: 0, servers: startServers(stateDir) };
   const { tidemarkTestServers } = shared;
   tidemarkTestServers.users++;
-  const { databaseUrl, roleUrls, template } = await tidemarkTestServers.servers;
-  project.provide('testDatabaseUrl', databaseUrl);
-  project.provide('testRoleUrls', roleUrls);
+  const { stack, template } = await tidemarkTestServers.servers;
+  project.provide('testDatabaseUrl', stack.databaseUrl);
+  project.provide('testRoleUrls', stack.databaseUrls);
+  project.provide('testLog', {
+    natsUrl: stack.natsUrl,
+    natsProjectorUrl: stack.natsProjectorUrl,
+    natsReaderUrl: stack.natsReaderUrl,
+    natsExportUrl: stack.natsExportUrl,
+    natsOperatorUrl: stack.natsOperatorUrl,
+  });
+  project.provide('testPrograms', {
+    postgresBin: stack.runtime?.postgresBin,
+    natsServer: stack.runtime?.natsServer,
+  });
   project.provide('testStateDir', stateDir);
   project.provide('testTemplate', template);
   return async () => {
@@ -59,11 +69,12 @@ async function startServers(stateDir: string): Promise<SharedServers> {
     profile: SHARED_PROFILE,
   });
   const admin = withDatabase(stack.databaseUrl, 'postgres');
+  await execute(admin, `drop sequence if exists ${ACCOUNT_NUMBERS}`);
+  await execute(admin, `create sequence ${ACCOUNT_NUMBERS} maxvalue ${LOG_ACCOUNTS} cycle`);
   const template = `template_${process.pid}`;
   await makeTemplate(admin, template);
   return {
-    databaseUrl: stack.databaseUrl,
-    roleUrls: stack.databaseUrls,
+    stack,
     template,
     async [Symbol.asyncDispose]() {
       await execute(admin, `drop database ${template}`);

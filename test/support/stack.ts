@@ -1,15 +1,19 @@
 /**
  * Real servers for tests. `createTestEnv()`: a fresh database on the PostgreSQL shared by the run, empty or, from
- * `createMigratedEnv()`, migrated; and a nats-server of one's own. `createPrivateStack()`: both servers of one's own, to kill.
+ * `createMigratedEnv()`, migrated; and an account without streams on its nats-server. `createPrivateStack()`: both servers
+ * of one's own, to kill.
  */
 import { randomBytes } from 'node:crypto';
 import { chmod, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { basename, join } from 'node:path';
+import { jetstreamManager } from '@nats-io/jetstream';
 import pg from 'pg';
 import { expect, inject } from 'vitest';
 import { DATABASE_ROLES, type DatabaseRole, roleName } from '../../shared/db/roles.ts';
 import { createLogger, type Logger } from '../../shared/log/logger.ts';
+import { urlOfAccount } from '../../shared/nats/accounts.ts';
+import { connectNats } from '../../shared/nats/connect.ts';
 import { processRef } from '../../shared/stack/processes.ts';
 import type { ServerName } from '../../shared/stack/server.ts';
 import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
@@ -22,6 +26,9 @@ declare module 'vitest' {
     testDatabaseUrl: string;
     /** The same server, through each role of the service. */
     testRoleUrls: Readonly<Record<DatabaseRole, string>>;
+    /** The first account of the shared nats-server, through each of its users. */
+    testLog: LogUrls;
+    testPrograms: Pick<TestEnv, 'postgresBin' | 'natsServer'>;
     /** State folder of the run. */
     testStateDir: string;
     /** The database that migrated ones are copies of. */
@@ -32,13 +39,9 @@ declare module 'vitest' {
 /** Silent unless TIDEMARK_TEST_LOG names a level. */
 export const testLogger = (): Logger => createLogger(process.env.TIDEMARK_TEST_LOG ?? 'silent', 'test');
 
-export interface TestEnv extends AsyncDisposable {
-  /** A database made for this call, dropped at disposal; superuser. */
-  readonly databaseUrl: string;
-  /** The same database through each role of the service; in one that is empty they may do nothing yet. */
-  readonly databaseUrls: Readonly<Record<DatabaseRole, string>>;
-  /** The same server, database `postgres`. */
-  readonly adminDatabaseUrl: string;
+/** An account of the log, through each of its users (`shared/nats/accounts.ts`). */
+export interface LogUrls {
+  /** The one that writes events. */
   readonly natsUrl: string;
   /** The broker account of the projector. */
   readonly natsProjectorUrl: string;
@@ -48,6 +51,16 @@ export interface TestEnv extends AsyncDisposable {
   readonly natsExportUrl: string;
   /** The broker account that makes, changes and removes streams. */
   readonly natsOperatorUrl: string;
+}
+
+/** What is made for a call: a database, dropped at disposal, and an account of the log, whose streams are removed then. */
+export interface TestEnv extends LogUrls, AsyncDisposable {
+  /** Superuser. */
+  readonly databaseUrl: string;
+  /** The same database through each role of the service; in one that is empty they may do nothing yet. */
+  readonly databaseUrls: Readonly<Record<DatabaseRole, string>>;
+  /** The same server, database `postgres`. */
+  readonly adminDatabaseUrl: string;
   /** An empty folder, removed at disposal. */
   readonly dir: string;
   /** Folder of psql and its kind; undefined where the servers run in Docker. */
@@ -57,9 +70,7 @@ export interface TestEnv extends AsyncDisposable {
 }
 
 /** The log's accounts as a command is given them. */
-export const natsSettings = (
-  of: Pick<TestEnv, 'natsUrl' | 'natsProjectorUrl' | 'natsReaderUrl' | 'natsExportUrl' | 'natsOperatorUrl'>,
-) => ({
+export const natsSettings = (of: LogUrls) => ({
   SVC_NATS_URL: of.natsUrl,
   SVC_NATS_PROJECTOR_URL: of.natsProjectorUrl,
   SVC_NATS_READER_URL: of.natsReaderUrl,
@@ -85,34 +96,41 @@ async function createEnv(from: string): Promise<TestEnv> {
   const name = `t_${testName()}_${randomBytes(4).toString('hex')}`;
   const admin = withDatabase(sharedUrl, 'postgres');
   await execute(admin, `CREATE DATABASE ${name} OWNER ${roleName('owner')} ${from}`);
+  const log = await accountOfLog(admin);
+  await removeStreams(log);
   const forget = await remember(dir);
-  const stack = await acquireStack({
-    stateDir: join(dir, 'stack'),
-    databaseUrl: sharedUrl,
-    log: testLogger(),
-    profile: PRIVATE_PROFILE,
-  });
   const filesDir = join(dir, 'files');
   await mkdir(filesDir);
   return {
+    ...log,
+    ...inject('testPrograms'),
     databaseUrl: withDatabase(sharedUrl, name),
     databaseUrls: rolesOf(withDatabase(sharedUrl, name)),
     adminDatabaseUrl: admin,
-    natsUrl: stack.natsUrl,
-    natsProjectorUrl: stack.natsProjectorUrl,
-    natsReaderUrl: stack.natsReaderUrl,
-    natsExportUrl: stack.natsExportUrl,
-    natsOperatorUrl: stack.natsOperatorUrl,
     dir: filesDir,
-    postgresBin: stack.runtime?.postgresBin,
-    natsServer: stack.runtime?.natsServer,
     async [Symbol.asyncDispose]() {
-      await stack[Symbol.asyncDispose]();
+      await removeStreams(log);
       await execute(admin, `DROP DATABASE IF EXISTS ${name} WITH (FORCE)`);
       await rm(dir, { recursive: true, force: true });
       await forget();
     },
   };
+}
+
+/** Counts the accounts of the shared nats-server, in turn, for all workers. */
+export const ACCOUNT_NUMBERS = 'test_log_accounts';
+
+async function accountOfLog(admin: string): Promise<LogUrls> {
+  const { rows } = await execute(admin, `select nextval('${ACCOUNT_NUMBERS}')::int as number`);
+  const urls = Object.entries(inject('testLog')).map(([user, url]) => [user, urlOfAccount(url, rows[0].number)]);
+  return Object.fromEntries(urls) as unknown as LogUrls;
+}
+
+/** Also those of a run that was killed. */
+async function removeStreams({ natsOperatorUrl }: LogUrls): Promise<void> {
+  await using connection = await connectNats(natsOperatorUrl, 'test', {});
+  const { streams } = await jetstreamManager(connection, { checkAPI: false });
+  for await (const { config } of streams.list()) await streams.delete(config.name);
 }
 
 export interface PrivateStack extends AsyncDisposable {
