@@ -1,0 +1,104 @@
+/** A run of tests that is ended from outside leaves no server behind. */
+import { spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { delimiter, join } from 'node:path';
+import { expect, test } from 'vitest';
+import { ROOT } from '../../support/command.ts';
+import { temporaryDir } from '../../support/stack.ts';
+
+const vitest = JSON.stringify(join(ROOT, 'node_modules/vitest/dist/index.js'));
+const support = (name: string) => JSON.stringify(join(ROOT, 'test/support', name));
+
+/** A project whose one test has the servers of the run, two of its own and a Bitcoin node, and waits for ever. */
+async function projectThatWaits(): Promise<string> {
+  const dir = await temporaryDir();
+  await mkdir(join(dir, 'tmp'), { mode: 0o755 });
+  const { scripts } = JSON.parse(await readFile(join(ROOT, 'package.json'), 'utf8'));
+  const script = scripts.test.replaceAll(/ --project \w+/g, '');
+  await writeFile(join(dir, 'package.json'), JSON.stringify({ type: 'module', scripts: { test: script } }));
+  await writeFile(
+    join(dir, 'vitest.config.ts'),
+    `export default { test: {
+       include: ['waits.test.ts'], pool: 'forks', maxWorkers: 1, testTimeout: 600_000,
+       globalSetup: [${support('global-setup.ts')}], server: { deps: { inline: true } },
+     } };`,
+  );
+  await writeFile(
+    join(dir, 'waits.test.ts'),
+    `import { writeFileSync } from 'node:fs';
+     import { test } from ${vitest};
+     import { createNode } from ${support('bitcoin.ts')};
+     import { createMigratedEnv, createPrivateStack } from ${support('stack.ts')};
+     test('waits', async () => {
+       await using env = await createMigratedEnv();
+       await using own = await createPrivateStack();
+       await using node = await createNode({});
+       writeFileSync(${JSON.stringify(join(dir, 'ready'))}, '');
+       await new Promise((resolve) => setTimeout(resolve, 600_000));
+     });`,
+  );
+  return dir;
+}
+
+/** Commands of living processes that name the folder: servers, workers, runners. */
+async function processesOf(dir: string): Promise<string[]> {
+  const commands = (await readdir('/proc'))
+    .filter((name) => /^\d+$/.test(name))
+    .map((pid) => readFile(`/proc/${pid}/cmdline`, 'utf8').catch(() => ''));
+  return (await Promise.all(commands))
+    .map((command) => command.replaceAll('\0', ' '))
+    .filter((each) => each.includes(dir));
+}
+
+const SERVERS = ['postgres', 'nats-server', 'bitcoind'];
+const serversAmong = (commands: readonly string[]) =>
+  SERVERS.map((name) => commands.filter((command) => command.split(' ')[0].endsWith(name)).length);
+
+// PostgreSQL and nats-server run in sessions of their own and lived on.
+test.each<[string, (run: number, vitest: number) => void]>([
+  ['SIGTERM to npm', (run) => process.kill(run, 'SIGTERM')],
+  ['SIGTERM to vitest', (_, runner) => process.kill(runner, 'SIGTERM')],
+  ['a closed terminal', (run) => process.kill(-run, 'SIGHUP')],
+  ['kill -9 of vitest', (_, runner) => process.kill(runner, 'SIGKILL')],
+])('%s leaves no server', async (_, end) => {
+  const dir = await projectThatWaits();
+  try {
+    const run = spawn('npm', ['test', '--', '--root', dir], {
+      cwd: dir,
+      detached: true,
+      stdio: 'ignore',
+      env: {
+        ...process.env,
+        PATH: [join(ROOT, 'node_modules/.bin'), process.env.PATH].join(delimiter),
+        TMPDIR: join(dir, 'tmp'),
+      },
+    });
+    const ended = once(run, 'exit');
+    await expect.poll(() => readdir(dir)).toContain('ready');
+    expect(serversAmong(await processesOf(dir))).toEqual([2, 2, 1]);
+    end(run.pid as number, await runnerOf(run.pid as number));
+    await ended;
+    await expect.poll(() => processesOf(dir)).toEqual([]);
+    expect(await readdir(join(dir, 'tmp'))).toEqual([]);
+  } finally {
+    await rm(dir, { recursive: true, force: true });
+  }
+});
+
+/** The process below npm and its shell that runs vitest. */
+async function runnerOf(npm: number): Promise<number> {
+  for (let pid = npm; ; ) {
+    const [child] = (await readFile(`/proc/${pid}/task/${pid}/children`, 'utf8')).trim().split(' ');
+    if (!child) throw new Error(`no vitest below process ${npm}`);
+    pid = Number(child);
+    const command = await readFile(`/proc/${pid}/cmdline`, 'utf8');
+    if (command.includes('vitest') && !command.startsWith('sh\0')) return pid;
+  }
+}
+
+// It ran the tests instead.
+test('npm test -- --version says the version of vitest', () => {
+  const { stdout, status } = spawnSync('npm', ['test', '--silent', '--', '--version'], { cwd: ROOT, encoding: 'utf8' });
+  expect([status, stdout]).toEqual([0, expect.stringMatching(/^vitest\/\d+\.\d+\.\d+/)]);
+});
