@@ -10,7 +10,7 @@ import { OWN_MATRIX } from '../support/serving.ts';
 import { createTestEnv } from '../support/stack.ts';
 
 test('a limit that the store has no room for is halved until it has, for each stream; an existing one stays', async () => {
-  await using env = await createTestEnv();
+  await using env = await createTestEnv({ ownLog: true });
   await using connection = await connectNats(env.natsOperatorUrl, 'test');
   const PETABYTE = 2 ** 50;
   const limits: number[] = [];
@@ -23,7 +23,7 @@ test('a limit that the store has no room for is halved until it has, for each st
 
 // The sample of the first dataset ended `up` with LOG_STORAGE_SHORT, and the HTTP service with it.
 test('a store with no room for the sample ends no service: `up` says what failed and goes on', async () => {
-  await using system = await System.create();
+  await using system = await System.create('migrated', { ownLog: true });
   {
     await using connection = await connectNats(system.env.natsOperatorUrl, 'test');
     const { streams } = await jetstreamManager(connection);

@@ -15,7 +15,7 @@ import { createLogger } from '../../shared/log/logger.ts';
 import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
 import { endLeftovers } from './leftovers.ts';
 import { LOG_ACCOUNTS, SHARED_PROFILE } from './profiles.ts';
-import { ACCOUNT_NUMBERS, execute, withDatabase } from './stack.ts';
+import { execute, FREE_ACCOUNTS, urlsOf, withDatabase } from './stack.ts';
 
 interface SharedServers extends AsyncDisposable {
   readonly stack: Stack;
@@ -33,13 +33,7 @@ export default async function setup(project: TestProject): Promise<() => Promise
   const { stack, template } = await tidemarkTestServers.servers;
   project.provide('testDatabaseUrl', stack.databaseUrl);
   project.provide('testRoleUrls', stack.databaseUrls);
-  project.provide('testLog', {
-    natsUrl: stack.natsUrl,
-    natsProjectorUrl: stack.natsProjectorUrl,
-    natsReaderUrl: stack.natsReaderUrl,
-    natsExportUrl: stack.natsExportUrl,
-    natsOperatorUrl: stack.natsOperatorUrl,
-  });
+  project.provide('testLog', urlsOf(stack));
   project.provide('testPrograms', {
     postgresBin: stack.runtime?.postgresBin,
     natsServer: stack.runtime?.natsServer,
@@ -69,8 +63,8 @@ async function startServers(stateDir: string): Promise<SharedServers> {
     profile: SHARED_PROFILE,
   });
   const admin = withDatabase(stack.databaseUrl, 'postgres');
-  await execute(admin, `drop sequence if exists ${ACCOUNT_NUMBERS}`);
-  await execute(admin, `create sequence ${ACCOUNT_NUMBERS} maxvalue ${LOG_ACCOUNTS} cycle`);
+  await execute(admin, `drop table if exists ${FREE_ACCOUNTS}`);
+  await execute(admin, `create table ${FREE_ACCOUNTS} as select generate_series(1, ${LOG_ACCOUNTS}) as number`);
   const template = `template_${process.pid}`;
   await makeTemplate(admin, template);
   return {

@@ -20,7 +20,7 @@ import { buildZip, type MemberSpec } from './broken-zip.ts';
 import { type Answer, type Json, type Running, runCommand, startCommand } from './command.ts';
 import { PATIENCE_MS } from './patience.ts';
 import { spend } from './spans.ts';
-import { createMigratedEnv, createTestEnv, natsSettings, type TestEnv } from './stack.ts';
+import { createMigratedEnv, createTestEnv, type EnvOptions, natsSettings, type TestEnv } from './stack.ts';
 
 export const DATASET = 'exchange_a_spot_trades';
 export const SYMBOL = 'BTCUSDT';
@@ -96,8 +96,8 @@ export class System implements AsyncDisposable {
   }
 
   /** @param database `empty`: one that the first command migrates. */
-  static async create(database: 'migrated' | 'empty' = 'migrated'): Promise<System> {
-    const env = await (database === 'empty' ? createTestEnv() : createMigratedEnv());
+  static async create(database: 'migrated' | 'empty' = 'migrated', options?: EnvOptions): Promise<System> {
+    const env = await (database === 'empty' ? createTestEnv(options) : createMigratedEnv(options));
     await mkdir(join(env.dir, 'vendor'));
     return new System(env, await connect({ url: env.databaseUrl, name: 'test' }), database === 'empty');
   }

@@ -83,33 +83,37 @@ export const oneNatsAccount = (natsUrl: string) => ({
   ...natsSettings({ natsUrl, natsProjectorUrl: '', natsReaderUrl: '', natsExportUrl: '', natsOperatorUrl: '' }),
 });
 
+export interface EnvOptions {
+  /** A nats-server of one's own instead of an account of the shared one: for tests that fill or fault it. */
+  readonly ownLog?: boolean;
+}
+
 /** Use as `await using env = await createTestEnv()`, or dispose in afterAll. */
-export const createTestEnv = (): Promise<TestEnv> => spend('servers', () => createEnv(''));
+export const createTestEnv = (options?: EnvOptions): Promise<TestEnv> => spend('servers', () => createEnv('', options));
 
 /** The same with a database of the current schema and no rows. */
-export const createMigratedEnv = (): Promise<TestEnv> =>
-  spend('servers', () => createEnv(`TEMPLATE ${inject('testTemplate')}`));
+export const createMigratedEnv = (options?: EnvOptions): Promise<TestEnv> =>
+  spend('servers', () => createEnv(`TEMPLATE ${inject('testTemplate')}`, options));
 
-async function createEnv(from: string): Promise<TestEnv> {
+async function createEnv(from: string, { ownLog = false }: EnvOptions = {}): Promise<TestEnv> {
   const sharedUrl = inject('testDatabaseUrl');
   const dir = await temporaryDir();
   const name = `t_${testName()}_${randomBytes(4).toString('hex')}`;
   const admin = withDatabase(sharedUrl, 'postgres');
   await execute(admin, `CREATE DATABASE ${name} OWNER ${roleName('owner')} ${from}`);
-  const log = await accountOfLog(admin);
-  await removeStreams(log);
   const forget = await remember(dir);
+  const log = await (ownLog ? startLog(sharedUrl, dir) : takeAccount(admin));
   const filesDir = join(dir, 'files');
   await mkdir(filesDir);
   return {
-    ...log,
+    ...log.urls,
     ...inject('testPrograms'),
     databaseUrl: withDatabase(sharedUrl, name),
     databaseUrls: rolesOf(withDatabase(sharedUrl, name)),
     adminDatabaseUrl: admin,
     dir: filesDir,
     async [Symbol.asyncDispose]() {
-      await removeStreams(log);
+      await log[Symbol.asyncDispose]();
       await execute(admin, `DROP DATABASE IF EXISTS ${name} WITH (FORCE)`);
       await rm(dir, { recursive: true, force: true });
       await forget();
@@ -117,13 +121,42 @@ async function createEnv(from: string): Promise<TestEnv> {
   };
 }
 
-/** Counts the accounts of the shared nats-server, in turn, for all workers. */
-export const ACCOUNT_NUMBERS = 'test_log_accounts';
+interface TestLog extends AsyncDisposable {
+  readonly urls: LogUrls;
+}
 
-async function accountOfLog(admin: string): Promise<LogUrls> {
-  const { rows } = await execute(admin, `select nextval('${ACCOUNT_NUMBERS}')::int as number`);
-  const urls = Object.entries(inject('testLog')).map(([user, url]) => [user, urlOfAccount(url, rows[0].number)]);
-  return Object.fromEntries(urls) as unknown as LogUrls;
+export const urlsOf = (stack: LogUrls): LogUrls => ({
+  natsUrl: stack.natsUrl,
+  natsProjectorUrl: stack.natsProjectorUrl,
+  natsReaderUrl: stack.natsReaderUrl,
+  natsExportUrl: stack.natsExportUrl,
+  natsOperatorUrl: stack.natsOperatorUrl,
+});
+
+async function startLog(databaseUrl: string, dir: string): Promise<TestLog> {
+  const stateDir = join(dir, 'stack');
+  const stack = await acquireStack({ stateDir, databaseUrl, log: testLogger(), profile: PRIVATE_PROFILE });
+  return { urls: urlsOf(stack), [Symbol.asyncDispose]: () => stack[Symbol.asyncDispose]() };
+}
+
+/** Numbers of the shared nats-server's accounts that no test has, for all workers. */
+export const FREE_ACCOUNTS = 'test_free_log_accounts';
+
+async function takeAccount(admin: string): Promise<TestLog> {
+  const free = `select number from ${FREE_ACCOUNTS} order by number limit 1 for update skip locked`;
+  const { rows } = await execute(admin, `delete from ${FREE_ACCOUNTS} where number = (${free}) returning number`);
+  if (rows.length === 0) throw new Error('tests have taken all accounts of the shared nats-server');
+  const [{ number }] = rows;
+  const shared = Object.entries(inject('testLog')).map(([user, url]) => [user, urlOfAccount(url, number)]);
+  const urls = Object.fromEntries(shared) as unknown as LogUrls;
+  await removeStreams(urls);
+  return {
+    urls,
+    async [Symbol.asyncDispose]() {
+      await removeStreams(urls);
+      await execute(admin, `insert into ${FREE_ACCOUNTS} values (${number})`);
+    },
+  };
 }
 
 /** Also those of a run that was killed. */
