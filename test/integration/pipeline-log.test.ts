@@ -3,7 +3,6 @@
 import { execFileSync } from 'node:child_process';
 import { readdir, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { pathToFileURL } from 'node:url';
 import { jetstreamManager } from '@nats-io/jetstream';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Catalog } from '../../shared/db/catalog.ts';
@@ -12,7 +11,7 @@ import { PUBLISHER_LOCK } from '../../shared/db/locks.ts';
 import type { DocumentFacts } from '../../shared/frame/manifest.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
 import { exchangeASpotTrades } from '../../shared/registry/datasets/exchange_a_spot_trades.ts';
-import { type Json, startCommand } from '../support/command.ts';
+import { type Json, runCommand } from '../support/command.ts';
 import { PATIENCE_MS } from '../support/patience.ts';
 import { csvOf, DATASET, dayNames, documentPath, System, writeDocument } from '../support/pipeline.ts';
 import { temporaryDir } from '../support/stack.ts';
@@ -79,17 +78,14 @@ describe('a stream that is not the one that was projected', () => {
   });
 
   test('that lost its tail on disk: refused; the day is there all the same', async () => {
-    // The embedded stack of a state folder: at rest between two commands, so that its files can be put back.
+    // The embedded nats-server of a state folder: at rest between two commands, so that its files can be put back.
+    await using system = await System.create();
     const dir = await temporaryDir();
     try {
-      const vendor = join(dir, 'vendor');
-      for (const [index, day] of days.entries()) await writeDocument(vendor, day, csv(index));
-      const env = {
-        SVC_STATE_DIR: join(dir, 'state'),
-        SVC_EXCHANGE_A_BASE_URL: pathToFileURL(`${vendor}/`).href,
-        SVC_STREAM_MAX_BYTES: String(1 << 26),
-      };
-      const run = async (...args: string[]) => await startCommand(args, env).done;
+      for (const [index, day] of days.entries()) await writeDocument(system.vendor, day, csv(index));
+      const ours = Object.entries(system.settings).filter(([name]) => !name.startsWith('SVC_NATS_'));
+      const env = { ...Object.fromEntries(ours), SVC_STATE_DIR: join(dir, 'state') };
+      const run = (...args: string[]) => runCommand(args, env);
       const backfill = (day: string) => run('backfill', DATASET, '--from', day, '--to', day);
       expect((await backfill(days[0])).exit).toBe(0);
       const servers = join(env.SVC_STATE_DIR, 'servers');
@@ -144,51 +140,47 @@ test('an attempt whose frames were all lost begins again in the empty log', asyn
 describe('a stream that is full', () => {
   const days = dayNames('2024-09-01', 3);
 
-  test.each([
-    ['in the environment', (bytes: number) => [{ SVC_STREAM_MAX_BYTES: String(bytes) }, []] as const],
-    ['as a flag', (bytes: number) => [{}, ['--stream-max-bytes', String(bytes)]] as const],
-  ])(
-    'stops the publisher with its own code; with more room, given %s, the same attempt goes on',
-    async (_name, room) => {
-      await using system = await System.create();
-      const csv: string[] = [];
-      for (const [index, day] of days.entries()) {
-        const text = csvOf({ day, rows: 25_000, seed: 4, firstId: 1 + index * 25_000, timeUnit: 'us' });
-        await writeDocument(system.vendor, day, text);
-        csv.push(join(system.env.dir, `${day}.csv`));
-        await writeFile(csv[index], text);
-      }
-      const run = ([env, flags]: readonly [Record<string, string> | object, readonly string[]]) =>
-        system.backfill(days[0], days[2], { SVC_FRAME_RAW_BYTES: '50000', SVC_PUBLISH_WINDOW: '4', ...env }, flags);
-      const { exit, json } = await run(room(1 << 20));
-      expect(exit).toBe(1);
-      const units = json.units.toSorted((a: Json, b: Json) => a.partition.localeCompare(b.partition));
-      const full = units.findIndex((unit: Json) => unit.code === 'LOG_FULL');
-      expect(full).toBeGreaterThan(0);
-      // The days behind it are not tried: the attempt must stay the log's last.
-      expect(units.map((unit: Json) => unit.state)).toEqual(
-        days.map((_, index) => (index < full ? 'proved' : 'failed')),
-      );
-      expect(units.slice(full).map((unit: Json) => unit.code)).toEqual(days.slice(full).map(() => 'LOG_FULL'));
-      expect(units[full].remedy).toContain('SVC_STREAM_MAX_BYTES');
-      expect(await system.rows('select state, attempt from attempts where partition_key = $1', [days[full]])).toEqual([
-        { state: 'publishing', attempt: 1 },
-      ]);
-      expect(await system.traces(days[full])).toMatchObject({ native: 0, aligned: 0, covered: 0, manifests: 0 });
-      const messages = (await system.log()).length;
+  test('stops the publisher with its own code; with more room, the same attempt goes on', async () => {
+    await using system = await System.create();
+    // The second fills it, so that there is one behind it.
+    const rows = [25_000, 50_000, 5000];
+    const csv: string[] = [];
+    for (const [index, day] of days.entries()) {
+      const text = csvOf({ day, rows: rows[index], seed: 4, firstId: 1 + index * 50_000, timeUnit: 'us' });
+      await writeDocument(system.vendor, day, text);
+      csv.push(join(system.env.dir, `${day}.csv`));
+      await writeFile(csv[index], text);
+    }
+    const small = { SVC_FRAME_RAW_BYTES: '50000', SVC_PUBLISH_WINDOW: '4' };
+    const room = { SVC_STREAM_MAX_BYTES: String(1 << 20) };
+    const { exit, json } = await system.backfill(days[0], days[2], { ...small, ...room });
+    expect(exit).toBe(1);
+    const units = json.units.toSorted((a: Json, b: Json) => a.partition.localeCompare(b.partition));
+    const full = units.findIndex((unit: Json) => unit.code === 'LOG_FULL');
+    expect(full).toBe(1);
+    // The days behind it are not tried: the attempt must stay the log's last.
+    expect(units.map((unit: Json) => unit.state)).toEqual(days.map((_, index) => (index < full ? 'proved' : 'failed')));
+    expect(units.slice(full).map((unit: Json) => unit.code)).toEqual(days.slice(full).map(() => 'LOG_FULL'));
+    expect(units[full].remedy).toContain('SVC_STREAM_MAX_BYTES');
+    expect(await system.rows(`select partition_key, attempt from attempts where state <> 'proved'`)).toEqual([
+      { partition_key: days[full], attempt: 1 },
+    ]);
+    expect(await system.traces(days[full])).toMatchObject({ native: 0, aligned: 0, covered: 0, manifests: 0 });
+    const messages = (await system.log()).length;
 
-      const again = await run(room(1 << 24));
-      expect([again.exit, again.json.proved, again.json.unchanged]).toEqual([0, days.length - full, full]);
-      expect(await system.rows('select partition_key, attempt, state from attempts order by 1')).toEqual(
-        days.map((day) => ({ partition_key: day, attempt: 1, state: 'proved' })),
-      );
-      const log = await system.log();
-      expect(log.length).toBeGreaterThan(messages);
-      expect(new Set(log.map(({ subject }) => subject)).size).toBe(log.length);
-      expect(await compareNative(system, csv, system.env.dir)).toEqual([75_000, 75_000, 0, 0]);
-      expect((await system.status()).log).toMatchObject({ max_bytes: 1 << 24, unreferenced_messages: 0 });
-    },
-  );
+    // As a flag, which the environment's value gives way to.
+    const more = ['--stream-max-bytes', String(1 << 24)];
+    const again = await system.backfill(days[0], days[2], { ...small, ...room }, more);
+    expect([again.exit, again.json.proved, again.json.unchanged]).toEqual([0, days.length - full, full]);
+    expect(await system.rows('select partition_key, attempt, state from attempts order by 1')).toEqual(
+      days.map((day) => ({ partition_key: day, attempt: 1, state: 'proved' })),
+    );
+    const log = await system.log();
+    expect(log.length).toBeGreaterThan(messages);
+    expect(new Set(log.map(({ subject }) => subject)).size).toBe(log.length);
+    expect(await compareNative(system, csv, system.env.dir)).toEqual([80_000, 80_000, 0, 0]);
+    expect((await system.status()).log).toMatchObject({ max_bytes: 1 << 24, unreferenced_messages: 0 });
+  });
 });
 
 describe('the publisher lease', () => {
@@ -212,7 +204,7 @@ describe('the publisher lease', () => {
     const days = dayNames('2024-09-01', 4);
     const csv: string[] = [];
     for (const [index, day] of days.entries()) {
-      const text = csvOf({ day, rows: 20_000, seed: 4, firstId: 1 + index * 20_000, timeUnit: 'ms' });
+      const text = csvOf({ day, rows: 5000, seed: 4, firstId: 1 + index * 5000, timeUnit: 'ms' });
       await writeDocument(system.vendor, day, text);
       csv.push(join(system.env.dir, `${day}.csv`));
       await writeFile(csv[index], text);
@@ -221,7 +213,7 @@ describe('the publisher lease', () => {
     const codes = answers.map(({ exit, json }) => (exit === 0 ? 'done' : json.error?.code));
     expect(codes).toContain('done');
     expect(codes.every((code) => code === 'done' || code === 'PUBLISHER_LEASE_HELD')).toBe(true);
-    expect(await compareNative(system, csv, system.env.dir)).toEqual([80_000, 80_000, 0, 0]);
+    expect(await compareNative(system, csv, system.env.dir)).toEqual([20_000, 20_000, 0, 0]);
     expect((await system.log()).filter(({ manifest }) => manifest)).toHaveLength(4);
   });
 });
