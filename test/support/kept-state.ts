@@ -6,7 +6,7 @@ import { promisify } from 'node:util';
 import { zstdDecompress } from 'node:zlib';
 import { serverUser } from '../../shared/stack/processes.ts';
 import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
-import { type Answer, type Running, startCommand } from './command.ts';
+import { type Answer, type Running, runCommand, startCommand } from './command.ts';
 import { PRIVATE_PROFILE } from './profiles.ts';
 import { remember, temporaryDir, testLogger } from './stack.ts';
 
@@ -29,8 +29,8 @@ export const keptAnswers = async (): Promise<KeptAnswers> =>
 export interface KeptState extends AsyncDisposable {
   /** Brought up by today's code; nothing is migrated yet. */
   readonly stack: Stack;
-  /** `./tidemark ARGS --json` on the folder. */
-  run(args: readonly string[], env?: Readonly<Record<string, string>>): Promise<Answer>;
+  /** `./tidemark ARGS --json` on the folder, in this process. */
+  run(args: readonly string[]): Promise<Answer>;
   start(args: readonly string[], env?: Readonly<Record<string, string>>): Running;
 }
 
@@ -46,12 +46,11 @@ export async function openKeptState(): Promise<KeptState> {
   const { uid, gid } = serverUser(servers);
   if (uid !== undefined) execFileSync('chown', ['-R', `${uid}:${gid}`, servers]);
   const stack = await acquireStack({ stateDir, log: testLogger(), profile: PRIVATE_PROFILE });
-  const start: KeptState['start'] = (args, env) =>
-    startCommand(args, { SVC_STATE_DIR: stateDir, SVC_SAMPLE: 'false', ...env });
+  const settings = { SVC_STATE_DIR: stateDir, SVC_SAMPLE: 'false' };
   return {
     stack,
-    start,
-    run: (args, env) => start(args, env).done,
+    start: (args, env) => startCommand(args, { ...settings, ...env }),
+    run: (args) => runCommand(args, settings),
     async [Symbol.asyncDispose]() {
       await stack[Symbol.asyncDispose]();
       await rm(dir, { recursive: true, force: true });

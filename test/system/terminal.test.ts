@@ -5,7 +5,7 @@ import { existsSync, readFileSync, statSync } from 'node:fs';
 import { mkdir, readdir, readFile, rm, symlink } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
 import { TerminalLog } from '../../pipelines/cli/terminal-log.ts';
 import { endProcess, isAlive, type ProcessRef, processRef } from '../../shared/stack/processes.ts';
 import { ROOT } from '../support/command.ts';
@@ -13,13 +13,23 @@ import { given } from '../support/given.ts';
 import { PATIENCE_MS } from '../support/patience.ts';
 import { remember, temporaryDir } from '../support/stack.ts';
 
-let dir: string;
+/** One after the other uses its state folder: the first makes the cluster and its tables. */
+let home: string;
 let forget: () => Promise<void>;
+let dir: string;
 let child: ChildProcess | undefined;
+
+beforeAll(async () => {
+  home = await temporaryDir();
+  forget = await remember(home);
+});
+afterAll(async () => {
+  await rm(home, { recursive: true, force: true });
+  await forget();
+});
 
 beforeEach(async () => {
   dir = await temporaryDir();
-  forget = await remember(dir);
 });
 afterEach(async () => {
   if (child && child.exitCode === null && child.signalCode === null) {
@@ -28,10 +38,9 @@ afterEach(async () => {
   }
   for (const server of await servers()) await endProcess(server, [{ signal: 'SIGKILL', waitMs: 60_000 }]);
   await rm(dir, { recursive: true, force: true });
-  await forget();
 });
 
-const stateDir = () => join(dir, 'stack');
+const stateDir = () => join(home, 'stack');
 
 const settings = (more: Readonly<Record<string, string>> = {}) => ({
   ...Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith('SVC_'))),
