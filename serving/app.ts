@@ -48,6 +48,8 @@ export interface AppDeps {
   readonly rightsMatrixPath: string;
   readonly log: Logger;
   readonly now?: () => number;
+  /** How long the log may take to answer. */
+  readonly logTimeoutMs?: number;
 }
 
 export interface App extends AsyncDisposable {
@@ -91,7 +93,8 @@ export function createApp(deps: AppDeps): App {
   const catalogSlots = discoverySlots();
   const lineageSlots = discoverySlots();
   const inspector = new Inspector({ pool, byokRole, slots: catalogSlots });
-  const logReader = new LogReader((settings.SVC_NATS_READER_URL ?? settings.SVC_NATS_URL)?.href, log);
+  const logUrl = (settings.SVC_NATS_READER_URL ?? settings.SVC_NATS_URL)?.href;
+  const logReader = new LogReader(logUrl, log, deps.logTimeoutMs);
   const budget = {
     firstRowMs: settings.SVC_QUERY_FIRST_ROW_TIMEOUT_MS,
     nextRowMs: settings.SVC_QUERY_NEXT_ROW_TIMEOUT_MS,

@@ -21,12 +21,14 @@ interface Connected {
 export class LogReader implements AsyncDisposable {
   readonly #url: string | undefined;
   readonly #log: Logger;
+  readonly #timeoutMs: number;
   #connected: Promise<Connected> | undefined;
 
   /** @param url of an account that needs no more than to read. */
-  constructor(url: string | undefined, log: Logger) {
+  constructor(url: string | undefined, log: Logger, timeoutMs = REQUEST_TIMEOUT_MS) {
     this.#url = url;
     this.#log = log;
+    this.#timeoutMs = timeoutMs;
   }
 
   /** Undefined: the log holds none there. @throws TidemarkError LOG_UNAVAILABLE */
@@ -65,7 +67,7 @@ export class LogReader implements AsyncDisposable {
   async #open(): Promise<Connected> {
     if (this.#url === undefined) throw unavailable('is not configured (SVC_NATS_READER_URL)');
     const connection = await connectNats(this.#url, 'tidemark serving');
-    const manager = await jetstreamManager(connection, { checkAPI: false, timeout: REQUEST_TIMEOUT_MS });
+    const manager = await jetstreamManager(connection, { checkAPI: false, timeout: this.#timeoutMs });
     const connected: Connected = { connection, manager, isAway: false };
     void this.#watch(connected);
     return connected;

@@ -9,11 +9,12 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import { generateLines } from '../../pipelines/sources/exchange_c/generate.ts';
 import { eventId } from '../../shared/events/event-id.ts';
 import { DATASETS, datasetOf } from '../../shared/registry/index.ts';
-import { ROOT, startCommand } from '../support/command.ts';
+import { ROOT, runCommand } from '../support/command.ts';
 import { givenData } from '../support/given.ts';
+import { startNatsProxy } from '../support/nats-proxy.ts';
 import { csvOf, DATASET, documentPath, memberName, System, writeDocument } from '../support/pipeline.ts';
 import { type Answer, eventually, OWN_MATRIX, type Serving, startServing } from '../support/serving.ts';
-import { createPrivateStack, createTestEnv, execute, natsSettings } from '../support/stack.ts';
+import { createMigratedEnv, execute, natsSettings } from '../support/stack.ts';
 
 const sha256 = (bytes: string | Buffer) => createHash('sha256').update(bytes).digest('hex');
 const outcome = ({ status, json }: Answer) => [status, json.code];
@@ -300,46 +301,33 @@ describe('a partition', () => {
 
 describe('the log', () => {
   test('away: lineage is 503 and nothing else is; back, it answers again', async () => {
-    await using own = await createPrivateStack({ supervise: false });
-    const vendor = join(own.dir, 'vendor');
-    await writeDocument(vendor, DAYS[0], csv[0]);
-    const settings = {
-      SVC_DATABASE_URL: own.stack.databaseUrl,
-      ...natsSettings(own.stack),
-      SVC_STATE_DIR: join(own.dir, 'state'),
-      SVC_EXCHANGE_A_BASE_URL: pathToFileURL(`${vendor}/`).href,
-      SVC_STREAM_MAX_BYTES: String(1 << 28),
-    };
-    const done = await startCommand(['backfill', DATASET, '--from', DAYS[0], '--to', DAYS[0]], settings).done;
-    expect(done.exit, done.stderr).toBe(0);
+    await using proxy = await startNatsProxy(system.env.natsReaderUrl);
     await using on = await startServing({
-      databaseUrl: own.stack.databaseUrl,
-      settings: { SVC_NATS_READER_URL: own.stack.natsReaderUrl },
+      databaseUrl: system.env.databaseUrl,
+      settings: { SVC_NATS_READER_URL: proxy.url },
+      logTimeoutMs: 300,
     });
     const others = async () => [
       (await on.query({ sources: [DATASET], n_rows: 1 })).status,
       (await on.send({ method: 'GET', path: '/readyz' })).status,
     ];
-    expect((await ask(1000, { on })).status).toBe(200);
-    const pid = own.pid('nats');
-    process.kill(pid, 'SIGSTOP');
-    try {
-      const silent = await ask(1000, { on });
-      expect([...outcome(silent), Number(silent.headers['retry-after']) > 0]).toEqual([
-        503,
-        'LINEAGE_LOG_UNAVAILABLE',
-        true,
-      ]);
-      expect(await others()).toEqual([200, 200]);
-    } finally {
-      process.kill(pid, 'SIGCONT');
-    }
-    await eventually(async () => (await ask(1000, { on })).status === 200, 'answers after the silence');
-    own.kill('nats');
-    await eventually(async () => (await ask(1000, { on })).status === 503, 'its absence is noticed');
+    const isServed = async () => (await ask(7000, { on })).status === 200;
+    await eventually(isServed, 'answers at first');
+    proxy.mute();
+    const silent = await ask(7000, { on });
+    expect([...outcome(silent), Number(silent.headers['retry-after']) > 0]).toEqual([
+      503,
+      'LINEAGE_LOG_UNAVAILABLE',
+      true,
+    ]);
     expect(await others()).toEqual([200, 200]);
-    own.stack.supervise();
-    await eventually(async () => (await ask(1000, { on })).status === 200, 'answers again');
+    proxy.unmute();
+    await eventually(isServed, 'answers after the silence');
+    proxy.goAway();
+    await eventually(async () => (await ask(7000, { on })).status === 503, 'its absence is noticed');
+    expect(await others()).toEqual([200, 200]);
+    proxy.comeBack();
+    await eventually(isServed, 'answers again');
   });
 
   test('never there, or not configured: 503, and rows are served', async () => {
@@ -355,21 +343,21 @@ describe('the log', () => {
   });
 
   test('with other messages in the frames’ places: 503, never another event', async () => {
-    await using env = await createTestEnv();
+    await using env = await createMigratedEnv();
     const settings = (natsReaderUrl: string) => ({ SVC_NATS_READER_URL: natsReaderUrl });
     await using on = await startServing({ databaseUrl: system.env.databaseUrl, settings: settings(env.natsReaderUrl) });
     // No stream at all; then one of another history.
     expect(outcome(await ask(7000, { on }))).toEqual([503, 'LINEAGE_LOG_DAMAGED']);
     const vendor = join(env.dir, 'vendor');
     await writeDocument(vendor, DAYS[1], csv[1]);
-    const done = await startCommand(['backfill', DATASET, '--from', DAYS[1], '--to', DAYS[1]], {
+    const done = await runCommand(['backfill', DATASET, '--from', DAYS[1], '--to', DAYS[1]], {
       SVC_DATABASE_URL: env.databaseUrl,
       ...natsSettings(env),
       SVC_STATE_DIR: join(env.dir, 'state'),
       SVC_EXCHANGE_A_BASE_URL: pathToFileURL(`${vendor}/`).href,
       SVC_STREAM_MAX_BYTES: String(1 << 28),
       SVC_FRAME_RAW_BYTES: '20000',
-    }).done;
+    });
     expect(done.exit, done.stderr).toBe(0);
     expect(outcome(await ask(1500, { on }))).toEqual([503, 'LINEAGE_LOG_DAMAGED']);
   });

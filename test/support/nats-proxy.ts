@@ -14,6 +14,9 @@ export interface NatsProxy extends AsyncDisposable {
   /** When a client has said this, the store dies: connections break, and the next `refusals` ones are refused. */
   dieAt(words: string, refusals: number): void;
   hasDied(): boolean;
+  /** Breaks the connections there are and refuses others, until it is back. */
+  goAway(): void;
+  comeBack(): void;
   /** Breaks the connections there are; new ones are as good as any, and heard. */
   cut(): void;
 }
@@ -81,6 +84,13 @@ export async function startNatsProxy(natsUrl: string): Promise<NatsProxy> {
     hasDied: () => death === undefined,
     unmute: () => {
       muted = false;
+    },
+    goAway: () => {
+      refusals = Number.POSITIVE_INFINITY;
+      cut();
+    },
+    comeBack: () => {
+      refusals = 0;
     },
     cut,
     async [Symbol.asyncDispose]() {

@@ -30,6 +30,8 @@ export interface ServingOptions {
   readonly settings?: Partial<Record<SettingName, string>>;
   readonly rightsMatrixPath?: string;
   readonly now?: () => number;
+  /** How long the log may take to answer. */
+  readonly logTimeoutMs?: number;
   readonly connections?: ConnectionLimits;
 }
 
@@ -79,6 +81,7 @@ export async function startServing(options: ServingOptions): Promise<Serving> {
     rightsMatrixPath: options.rightsMatrixPath ?? OWN_MATRIX,
     log: testLogger(),
     now: options.now,
+    logTimeoutMs: options.logTimeoutMs,
   });
   const server = await listen(app.koa, '127.0.0.1', 0, options.connections);
   const { url } = server;
