@@ -101,7 +101,7 @@ describe('an exchange', () => {
       SVC_STATE_DIR: join(system.env.dir, 'state'),
     };
     expect((await system.backfill(FIRST, FIRST, settings)).exit).toBe(0);
-    const running = system.start(['follow', DATASET], settings);
+    const running = system.begin(['follow', DATASET], settings);
     // The last day is not published yet, which is no fault.
     await expect.poll(() => vendor.requests(path).length).toBeGreaterThan(1);
     expect(await newest()).toMatchObject({ state: 'running', failures: 0, fault: null });
@@ -114,7 +114,7 @@ describe('an exchange', () => {
     expect((await newest()).fault).toBeNull();
     await put(LAST, 301);
     await expect.poll(states).toEqual([FIRST, LAST]);
-    running.child.kill('SIGTERM');
+    running.stop();
     const { json } = await running.done;
     // What is not there yet is no failure.
     const refused = json.units.filter(({ code }: Json) => code !== undefined).map(({ code }: Json) => code);

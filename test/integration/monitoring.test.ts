@@ -121,10 +121,10 @@ describe('status --json, /metrics and /v1/ops/status', () => {
     await still.query('select pg_advisory_lock($1, $2)', [PROJECTOR_LOCK, DATASETS.get(DATASET)!.number]);
     const before = await told();
     agree(before);
-    const running = system.start(['backfill', DATASET, '--from', DAYS[1], '--to', DAYS[3]]);
+    const running = system.begin(['backfill', DATASET, '--from', DAYS[1], '--to', DAYS[3]]);
     const waiting = async () => (await system.rows(`select 1 from attempts where state = 'published'`)).length;
     await eventually(async () => (await waiting()) === 2, 'both days are in the log');
-    running.child.kill('SIGTERM');
+    running.stop();
     await running.done;
 
     const first = await told();

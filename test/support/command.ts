@@ -70,7 +70,17 @@ function project({ datasets, ...needs }: ProjectorOrder): AsyncDisposable {
 }
 
 /** `./tidemark ARGS --json` in this process, its projector too. */
-export function runCommand(args: readonly string[], env: Environment): Promise<Answer> {
+export const runCommand = (args: readonly string[], env: Environment): Promise<Answer> => beginCommand(args, env).done;
+
+export interface Begun {
+  readonly done: Promise<Answer>;
+  /** As a signal does it. */
+  stop(): void;
+}
+
+/** The same, to be told to stop. */
+export function beginCommand(args: readonly string[], env: Environment): Begun {
+  const listeners = new Set<() => void>();
   const written = { stdout: '', stderr: '' };
   const streamOf = (name: keyof typeof written) => ({
     write(text: string) {
@@ -84,12 +94,21 @@ export function runCommand(args: readonly string[], env: Environment): Promise<A
     stderr: streamOf('stderr'),
     log: streamOf('stderr'),
     project,
-    onStop: () => () => {},
+    onStop(listener) {
+      listeners.add(listener);
+      return () => void listeners.delete(listener);
+    },
   };
-  return spend('commands', async () => {
+  const done = spend('commands', async () => {
     const exit = await run(withJson(args), io);
     return answerOf(exit, null, written.stdout, written.stderr);
   });
+  return {
+    done,
+    stop: () => {
+      for (const listener of listeners) listener();
+    },
+  };
 }
 
 /**

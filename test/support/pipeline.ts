@@ -17,7 +17,7 @@ import type { Manifest } from '../../shared/frame/manifest.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
 import { messageAt, streamInfo } from '../../shared/nats/stream.ts';
 import { buildZip, type MemberSpec } from './broken-zip.ts';
-import { type Answer, type Json, type Running, runCommand, startCommand } from './command.ts';
+import { type Answer, type Begun, beginCommand, type Json, type Running, runCommand, startCommand } from './command.ts';
 import { PATIENCE_MS } from './patience.ts';
 import { spend } from './spans.ts';
 import { createMigratedEnv, createTestEnv, type EnvOptions, natsSettings, type TestEnv } from './stack.ts';
@@ -133,6 +133,11 @@ export class System implements AsyncDisposable {
   /** The command in this process. */
   run(args: readonly string[], env: Readonly<Record<string, string>> = {}): Promise<Answer> {
     return runCommand(args, { ...this.settings, ...env });
+  }
+
+  /** The same, to be told to stop. */
+  begin(args: readonly string[], env: Readonly<Record<string, string>> = {}): Begun {
+    return beginCommand(args, { ...this.settings, ...env });
   }
 
   backfill(from: string, to: string, env: Readonly<Record<string, string>> = {}, more: readonly string[] = []) {
