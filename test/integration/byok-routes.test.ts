@@ -57,7 +57,9 @@ describe.each(ROW_ROUTES)('$path', ({ path, style }) => {
   test.each(datasets)('%s is read by the role, by nobody without it', async (dataset) => {
     const source = style.kind === 'query' ? { sources: [dataset] } : {};
     for (const mode of ['native', 'aligned_1s']) {
-      for (const window of WINDOWS[style.kind === 'query' ? 'query' : 'historical']) {
+      const windows = WINDOWS[style.kind === 'query' ? 'query' : 'historical'];
+      const [first] = windows;
+      for (const window of windows) {
         const isTrades = dataset === DATASET && mode === 'native' && style.kind !== 'klines';
         for (const selection of isTrades ? SELECTIONS : [{}]) {
           const body = JSON.stringify({ ...source, mode, ...window, ...selection });
@@ -67,6 +69,8 @@ describe.each(ROW_ROUTES)('$path', ({ path, style }) => {
           expect([body, answer.status]).toEqual([body, dataset === DATASET || path.endsWith('/estimate') ? 200 : 404]);
           if (answer.status === 200) expect(answer.json.rights_state).toBe('BYOK Required');
           expect((await ask()).json.code).toBe('QUERY_RIGHTS_BYOK_REQUIRED');
+          // Who asks is known before what is asked for: once is enough where there are no rows.
+          if (dataset !== DATASET && window !== first) continue;
           expect((await ask('wrong')).json.code).toBe('QUERY_RIGHTS_BYOK_REFUSED');
         }
       }
