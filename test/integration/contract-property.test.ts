@@ -13,6 +13,7 @@ import { ROW_ROUTES, type RowRoute } from '../support/oracle/routes.ts';
 import { createSetups, type Setups } from '../support/oracle/setups.ts';
 import { foresee, verify } from '../support/oracle/verify.ts';
 import { PATIENCE_MS } from '../support/patience.ts';
+import { runs } from '../support/seed.ts';
 import { type Answer, API_KEY, type Serving } from '../support/serving.ts';
 
 let setups: Setups;
@@ -72,14 +73,15 @@ describe.each(ROW_ROUTES)('$path', (route) => {
   const hasRows = route.style.kind === 'query' || route.style.dataset === DATASET;
 
   test('answers what is right with the rows it asks for, or says why not', async () => {
-    const runs = isQuery ? 180 : hasRows ? 90 : 25;
-    const seen = await check(route, rightRequests(route.style, setups.requests), runs);
-    if (hasRows) expect(seen.get('200')).toBeGreaterThan(runs / 10);
+    const count = runs(isQuery ? 360 : hasRows ? 180 : 60);
+    const seen = await check(route, rightRequests(route.style, setups.requests), count);
+    if (hasRows) expect(seen.get('200')).toBeGreaterThan(count / 10);
   });
 
   test('answers everything else as the contract says', async () => {
-    const seen = await check(route, anyRequests(route.style, setups.requests), isQuery ? 200 : 60);
-    expect(seen.get(`409 ${isQuery ? 'QUERY' : 'HISTORICAL'}_CONTRACT_ERROR`)).toBeGreaterThan(10);
+    const count = runs(isQuery ? 400 : 120);
+    const seen = await check(route, anyRequests(route.style, setups.requests), count);
+    expect(seen.get(`409 ${isQuery ? 'QUERY' : 'HISTORICAL'}_CONTRACT_ERROR`)).toBeGreaterThan(count / 6);
   });
 });
 

@@ -9,6 +9,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { Json } from '../support/command.ts';
 import { ContractSchemas } from '../support/contract-schema.ts';
 import { exportSettings } from '../support/exports.ts';
+import { runs } from '../support/seed.ts';
 import { type Answer, type RawRequest, type Serving, startServing } from '../support/serving.ts';
 import { createMigratedEnv, type TestEnv } from '../support/stack.ts';
 
@@ -261,15 +262,16 @@ function bodies(path: string, right: Json): fc.Arbitrary<Json> {
 
 describe('the schema and the service agree', () => {
   test.each([
-    ['/v1/raw/query', { sources: [TRADES] }, 400],
-    ['/v1/raw/query', { sources: [MACRO], mode: 'aligned_1s' }, 200],
-    ['/v1/raw/estimate', { sources: [TRADES] }, 100],
-    [EXPORT, { dataset: TRADES, format: 'csv', n_rows: 5, ...NO_RUN }, 300],
-    [EXPORT, { dataset: MACRO, format: 'parquet', n_random: 5, ...NO_RUN }, 150],
-    ['/v1/historical/exchange_a/spot/trades', {}, 250],
-    ['/v1/historical/exchange_a/spot/klines', { kline_size: 60 }, 250],
-    ['/v1/historical/macro/series_metrics', {}, 150],
-  ] as const)('on bodies of %s like %o', async (path, right, numRuns) => {
+    ['/v1/raw/query', { sources: [TRADES] }, 800],
+    ['/v1/raw/query', { sources: [MACRO], mode: 'aligned_1s' }, 400],
+    ['/v1/raw/estimate', { sources: [TRADES] }, 200],
+    [EXPORT, { dataset: TRADES, format: 'csv', n_rows: 5, ...NO_RUN }, 600],
+    [EXPORT, { dataset: MACRO, format: 'parquet', n_random: 5, ...NO_RUN }, 300],
+    ['/v1/historical/exchange_a/spot/trades', {}, 500],
+    ['/v1/historical/exchange_a/spot/klines', { kline_size: 60 }, 500],
+    ['/v1/historical/macro/series_metrics', {}, 300],
+  ] as const)('on bodies of %s like %o', async (path, right, searching) => {
+    const numRuns = runs(searching);
     const seen = { allowed: 0, forbidden: 0 };
     await fc.assert(
       fc.asyncProperty(bodies(path, right), async (body) => {

@@ -197,7 +197,8 @@ describe.each(CASES)('$dataset, $mode, $filters', ({ dataset, mode, filters, key
   test('rows that pass, once each, in order, again with the seed, from everywhere alike', async () => {
     const rows = all();
     const place = new Map(rows.map((row, index) => [row, index]));
-    const [draws, n_random, classes] = [40, 30, 50];
+    // 600 rows: shares that are off by three tenths (their root mean square) are found nine times in ten.
+    const [draws, n_random, classes] = [20, 30, 25];
     const counts = new Array<number>(classes).fill(0);
     for (let seed = 1; seed <= draws; seed++) {
       const drawn = await draw(n_random, seed);
@@ -210,8 +211,8 @@ describe.each(CASES)('$dataset, $mode, $filters', ({ dataset, mode, filters, key
     expect(await draw(n_random, 1)).toEqual(await draw(n_random, 1));
     const mean = (draws * n_random) / classes;
     const chi = counts.reduce((sum, count) => sum + (count - mean) ** 2 / mean, 0);
-    // 49 degrees of freedom: 99.99 % of samples lie below 95. Seeds are fixed.
-    expect(chi).toBeLessThan(95);
+    // 24 degrees of freedom: 99.99 % of samples lie below 59. Seeds are fixed.
+    expect(chi).toBeLessThan(59);
   });
 
   test('more than there are: all of them', async () => {
