@@ -1,5 +1,5 @@
-/** The sample's artifact grants synthetic rows only, wherever rows can leave the service. */
-import { copyFile, cp, mkdir, readFile, writeFile } from 'node:fs/promises';
+/** The sample's artifact grants synthetic rows only, wherever rows can leave the service; a right withdrawn stops exports. */
+import { copyFile, cp, mkdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import type { ExportRow } from '../../serving/exports/rows.ts';
@@ -235,4 +235,56 @@ describe('finished artifacts', () => {
     await mark(false);
     expect((await own.get(json.artifact.uri)).status).toBe(200);
   });
+});
+
+test('a right or a serving state that is withdrawn stops submits, runs and downloads alike', async () => {
+  const path = join(env.dir, 'matrix.json');
+  const artifact = join(env.dir, 'signed.txt');
+  await writeFile(artifact, 'signed');
+  const write = (rights_state: string) =>
+    writeFile(
+      path,
+      JSON.stringify({
+        version: '1',
+        sources: {
+          exchange_a: {
+            rights_state,
+            rights_provisional: false,
+            datasets: [DATASET],
+            legal_signoff_artifact: artifact,
+          },
+        },
+      }),
+    );
+  await write('Hosted Allowed');
+  await using own = await startExports(env, {
+    rightsMatrixPath: path,
+    worker: false,
+    settings: { SVC_EXPORT_ROOT_DIR: join(env.dir, 'withdrawn') },
+  });
+  const waiting = await own.submit(exported());
+  expect(waiting.status).toBe(202);
+  const refused: readonly [() => Promise<unknown>, string][] = [
+    [() => write('Ingest Only'), 'EXPORT_RIGHTS_INGEST_ONLY'],
+    [() => rm(artifact), 'EXPORT_RIGHTS_LEGAL_SIGNOFF_MISSING'],
+  ];
+  for (const [withdraw, problem] of refused.toReversed()) {
+    await withdraw();
+    expect(outcome(await own.submit(exported()))).toEqual([409, problem]);
+    await write('Hosted Allowed');
+    await writeFile(artifact, 'signed');
+  }
+  await write('Ingest Only');
+  own.serving.app.exports.work();
+  expect((await own.finished(waiting.json.export_id)).json).toMatchObject({
+    status: 'failed',
+    error_code: 'EXPORT_RIGHTS_INGEST_ONLY',
+  });
+  await write('Hosted Allowed');
+  const { json } = await own.run(exported());
+  await write('Ingest Only');
+  expect(outcome(await own.get(json.artifact.uri))).toEqual([409, 'EXPORT_RIGHTS_INGEST_ONLY']);
+  await writeFile(path, '{');
+  expect(outcome(await own.get(json.artifact.uri))).toEqual([503, 'EXPORT_RIGHTS_RESOLUTION_ERROR']);
+  expect(outcome(await own.submit(exported()))).toEqual([503, 'EXPORT_RIGHTS_RESOLUTION_ERROR']);
 });
