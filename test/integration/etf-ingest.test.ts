@@ -4,11 +4,12 @@ import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { ISSUERS } from '../../pipelines/sources/etf/issuers/index.ts';
+import { connect } from '../../shared/db/connect.ts';
 import type { Json } from '../support/command.ts';
 import { Archives, dayOf, documentOf, idOf } from '../support/etf.ts';
 import { givenData } from '../support/given.ts';
 import { System } from '../support/pipeline.ts';
-import { type Serving, startServing } from '../support/serving.ts';
+import { eventually, type Serving, startServing } from '../support/serving.ts';
 
 const DATASET = 'etf_daily_metrics';
 const REAL = '../shared/data/etf/IBIT_holdings.csv';
@@ -285,6 +286,28 @@ describe('serving', () => {
 });
 
 describe('verification', () => {
+  test('whose connection is lost fails the partition it was at, and goes on with another', async () => {
+    await using holder = await connect({ url: system.env.databaseUrl, name: 'test' });
+    await holder.query('begin; lock table etf_daily_metrics in access exclusive mode');
+    const verifying = system.run(['verify', DATASET]);
+    try {
+      await eventually(async () => {
+        const cut = await system.rows(
+          `select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database()
+             and application_name = 'tidemark verify' and wait_event_type = 'Lock'`,
+        );
+        return cut.length > 0;
+      }, 'a verification that waits is cut off');
+    } finally {
+      await holder.query('commit');
+    }
+    const { exit, json } = await verifying;
+    expect(exit).toBe(1);
+    expect(json.units.length).toBeGreaterThan(10);
+    const found = json.units.map(({ state }: Json) => state).sort();
+    expect(found).toEqual(['failed', ...json.units.slice(1).map(() => 'proved')]);
+  });
+
   test('verify and replay find nothing to say of it', async () => {
     expect((await system.run(['verify', DATASET, '--deep'])).json).toMatchObject({ ok: true });
     const before = await system.digests();
