@@ -227,7 +227,7 @@ describe('follow', () => {
 
   test('takes new blocks and snapshots as they come; both sides may go and come back', async () => {
     const env = { SVC_BITCOIN_MEMPOOL_INTERVAL_SECONDS: '1', SVC_SOURCE_MAX_ATTEMPTS: '1' };
-    let running = bitcoin.start(['follow', 'bitcoin'], env);
+    const running = bitcoin.start(['follow', 'bitcoin'], env);
     try {
       await chain.add();
       await eventually(async () => (await tipOf()) === chain.height, 'a new block');
@@ -235,17 +235,20 @@ describe('follow', () => {
       await bitcoin.node.restart();
       await chain.addMany(2);
       await eventually(async () => (await tipOf()) === chain.height, 'blocks after the node came back');
+    } finally {
       running.child.kill('SIGKILL');
-      await running.done;
-      await chain.addMany(2);
-      running = bitcoin.start(['follow', 'bitcoin'], env);
+    }
+    await running.done;
+    await chain.addMany(2);
+    const again = bitcoin.begin(['follow', 'bitcoin'], env);
+    try {
       await eventually(async () => (await tipOf()) === chain.height, 'blocks after the command came back');
       // Each of the six is proved in its own time.
       await expect.poll(() => bitcoin.proved()).toEqual(eachOfSix(ranges(chain.height)));
     } finally {
-      running.child.kill('SIGTERM');
+      again.stop();
     }
-    const { exit, json } = await running.done;
+    const { exit, json } = await again.done;
     const faults = json.units.filter(({ code }: Json) => code);
     expect({ exit, ok: json?.ok, faults }).toEqual({ exit: 0, ok: true, faults: [] });
   });
@@ -260,11 +263,11 @@ describe('follow', () => {
       SVC_SOURCE_MAX_ATTEMPTS: '1',
     };
     proxy.spoil('"getblock"', { kind: 'status', status: 503, body: 'busy' }, 1);
-    const running = bitcoin.start(['follow', 'bitcoin'], env);
+    const running = bitcoin.begin(['follow', 'bitcoin'], env);
     try {
       await eventually(isComplete, 'one run without a hole');
     } finally {
-      running.child.kill('SIGTERM');
+      running.stop();
     }
     const { json } = await running.done;
     expect(json).toMatchObject({ failed: 6 });
@@ -277,9 +280,9 @@ describe('follow', () => {
       SVC_BITCOIN_MEMPOOL_INTERVAL_SECONDS: '0',
       SVC_SOURCE_MAX_ATTEMPTS: '1',
     };
-    const running = bitcoin.start(['follow', 'bitcoin'], env);
-    const sql = `select failures, fault from runs where kind = 'follow' and subject = 'bitcoin' and pid = $1`;
-    const told = async () => (await bitcoin.rows<Json>(sql, [running.child.pid]).catch(() => []))[0];
+    const running = bitcoin.begin(['follow', 'bitcoin'], env);
+    const sql = `select failures, fault from runs where kind = 'follow' and subject = 'bitcoin' and pid = $1 and ended_at is null`;
+    const told = async () => (await bitcoin.rows<Json>(sql, [process.pid]).catch(() => []))[0];
     try {
       await eventually(async () => (await told()) !== undefined && proxy.requests().length > 0, 'it follows');
       proxy.spoil('getblockchaininfo', { kind: 'status', status: 503, body: 'busy' });
@@ -290,7 +293,7 @@ describe('follow', () => {
       await eventually(async () => (await told()).failures === 0, 'it is over');
       expect((await told()).fault).toBeNull();
     } finally {
-      running.child.kill('SIGTERM');
+      running.stop();
     }
     expect((await running.done).exit).toBe(0);
   });
@@ -299,7 +302,7 @@ describe('follow', () => {
     await using proxy = await startRpcProxy(bitcoin.node.url);
     const env = { SVC_BITCOIN_RPC_URL: proxy.url, SVC_BITCOIN_MEMPOOL_INTERVAL_SECONDS: '1' };
     proxy.spoil('getrawmempool', { kind: 'rewrite', rewrite: () => '{"result":[],"error":null,"id":0}' });
-    const running = bitcoin.start(['follow', 'bitcoin'], env);
+    const running = bitcoin.begin(['follow', 'bitcoin'], env);
     try {
       await eventually(
         async () => proxy.requests().some((body) => body.includes('getrawmempool')),
@@ -311,7 +314,7 @@ describe('follow', () => {
       proxy.mend();
       await eventually(async () => (await snapshots()) > before, 'a snapshot once the node answers');
     } finally {
-      running.child.kill('SIGTERM');
+      running.stop();
     }
     const { exit, stderr } = await running.done;
     expect({ exit, said: stderr.split('no snapshot of the mempool').length - 1 }).toEqual({ exit: 0, said: 1 });

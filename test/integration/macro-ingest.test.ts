@@ -184,7 +184,7 @@ givenData('macro/fredgraph').describe('real values', () => {
   test('follow takes new vintages as they come, and what is checked moves on where there are none', async () => {
     const publications = all.FEDFUNDS.publications as Publication[];
     const before = await system.rows(`select source_id, through_ms from source_checks order by 1`);
-    const { child, done } = system.start(['follow', 'macro'], {
+    const following = system.begin(['follow', 'macro'], {
       ...settingsOf(provider),
       SVC_MACRO_FOLLOW_SECONDS: '1',
       SVC_FOLLOW_JITTER_SECONDS: '0',
@@ -198,8 +198,8 @@ givenData('macro/fredgraph').describe('real values', () => {
       const checks = await system.rows(`select source_id, through_ms from source_checks order by 1`);
       return before.every((check, index) => Number(checks[index].through_ms) > Number(check.through_ms));
     }, 'all four are checked again');
-    child.kill('SIGTERM');
-    expect((await done).exit).toBe(0);
+    following.stop();
+    expect((await following.done).exit).toBe(0);
     const later = await system.run(['status', KEY]);
     expect(later.json.datasets[0].quarantined ?? []).toEqual([]);
   });

@@ -3,7 +3,7 @@ import { execFileSync } from 'node:child_process';
 import { CHAIN_DATASETS } from '../../pipelines/sources/bitcoin/datasets.ts';
 import type { RpcClient } from '../../pipelines/sources/bitcoin/rpc/client.ts';
 import { createNode, rpcOf } from './bitcoin.ts';
-import type { Answer, Json, Running } from './command.ts';
+import type { Answer, Begun, Json, Running } from './command.ts';
 import { System } from './pipeline.ts';
 
 export const CHAIN_KEYS = CHAIN_DATASETS.map(({ key }) => key);
@@ -36,12 +36,19 @@ export class BitcoinSystem implements AsyncDisposable {
     };
   }
 
+  /** The command as a process. */
   start(args: readonly string[], env: Readonly<Record<string, string>> = {}): Running {
     return this.system.start(args, { ...this.settings, ...env });
   }
 
+  /** The command in this process, until it is told to stop. */
+  begin(args: readonly string[], env: Readonly<Record<string, string>> = {}): Begun {
+    return this.system.begin(args, { ...this.settings, ...env });
+  }
+
+  /** The command in this process. */
   run(args: readonly string[], env: Readonly<Record<string, string>> = {}): Promise<Answer> {
-    return this.start(args, env).done;
+    return this.system.run(args, { ...this.settings, ...env });
   }
 
   backfill(from: number, to: number, env: Readonly<Record<string, string>> = {}): Promise<Answer> {

@@ -57,7 +57,7 @@ export function realProvider(lastUpdated: string): { all: NonNullable<ProviderSp
     ),
     UNRATE: publicationsOf(realValues('UNRATE', 60), 5, 35),
     FEDFUNDS: publicationsOf(realValues('FEDFUNDS', 60), 5, 32),
-    DGS10: publicationsOf(realValues('DGS10', 400), 30, 1),
+    DGS10: publicationsOf(realValues('DGS10', 400), 12, 1),
   };
   return {
     all: Object.fromEntries(
