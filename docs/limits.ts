@@ -94,7 +94,7 @@ export const LIMITS: readonly Limit[] = [
   of('What one of them, or the detail, may say', 'characters', 'serving/contract/problems.ts', 'MAX_FAULT_CHARACTERS'),
   of('Headers of a request to arrive', 'ms', 'serving/server.ts', 'HEADERS_TIMEOUT_MS'),
   of('A whole request to arrive', 'ms', 'serving/server.ts', 'REQUEST_TIMEOUT_MS'),
-  of('How often late requests are looked for', 'ms', 'serving/server.ts', 'TIMEOUT_CHECK_MS'),
+  of('How often late requests are looked for', 'ms', 'serving/server.ts', 'CHECK_INTERVAL_MS'),
   { what: 'Connections with a request at once', unit: '', setting: 'SVC_HTTP_MAX_CONNECTIONS' },
   of('Connections beside those, for health and metrics', '', 'serving/server.ts', 'RESERVED_CONNECTIONS'),
   of('Refused connection read on, so that its client reads the answer', 'ms', 'serving/server.ts', 'LINGER_MS'),
