@@ -231,7 +231,7 @@ describe('blocks', () => {
 
   test('are proved once each, however often the projector loses its database', async () => {
     await using fresh = await KindSystem.create();
-    fresh.project([HEADERS]);
+    fresh.project([HEADERS], undefined, { firstMs: 10, longestMs: 100 });
     const [first, second] = [0, 40].map((from) => Array.from({ length: 40 }, (_, index) => blocks(from + index)));
     const ended = new AbortController();
     let killed = 0;

@@ -1,11 +1,10 @@
 /**
- * The operator's page and the reference at /docs in a real Chromium, over a real system with a proved, a missing and a
- * quarantined day.
+ * The operator's page in a real Chromium, over a real system with a proved, a missing and a quarantined day.
  */
 import { execFile, execFileSync } from 'node:child_process';
 import { promisify } from 'node:util';
 import type { Browser, Locator, Page } from 'playwright-core';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, expect, test } from 'vitest';
 import {
   brokenRules,
   CHROMIUM,
@@ -351,43 +350,5 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
     await page.getByText('brings it in').waitFor();
     await page.getByText('Nothing is at work.').waitFor();
     expect(watched.faults).toEqual([]);
-  });
-
-  describe('/docs', () => {
-    test.each([
-      ['light', 1366, []],
-      ['dark', 390, [CONTRAST]],
-    ] as const)(
-      'can be read in %s at every width, copies its commands, loads nothing; axe-core finds no rule broken by it at %i px',
-      async (colorScheme, axeWidth, without) => {
-        await using watched = await openPage(browser, serving.url, {
-          colorScheme,
-          viewport: { width: 1366, height: 800 },
-          permissions: ['clipboard-read', 'clipboard-write'],
-        });
-        const { page, faults } = watched;
-        await page.goto(`${serving.url}/docs`);
-        await page.getByRole('heading', { level: 1, name: /Tidemark/ }).waitFor();
-        expect(await page.locator('[data-origin]').first().textContent()).toBe(serving.url);
-        const copy = page.locator('.command button').nth(1);
-        await copy.scrollIntoViewIfNeeded();
-        await copy.click();
-        const command = await page.locator('.command code').nth(1).textContent();
-        await expect.poll(() => page.evaluate('navigator.clipboard.readText()')).toBe(command);
-        await page.getByRole('link', { name: /POST raw\/query/ }).click();
-        await expect.poll(() => page.url()).toContain('#');
-        for (const width of [390, 1366]) {
-          await page.setViewportSize({ width, height: 800 });
-          await expect.poll(() => tooWide(page), { message: `${width} px` }).toEqual([]);
-        }
-        expect(await nameless(page)).toEqual([]);
-        expect(await lowContrast(page)).toEqual([]);
-        await page.setViewportSize({ width: axeWidth, height: 800 });
-        // What is folded is not looked at until it is open.
-        await page.evaluate('for (const one of document.querySelectorAll("details")) one.open = true');
-        expect(await brokenRules(page, without)).toEqual([]);
-        expect(faults).toEqual([]);
-      },
-    );
   });
 });

@@ -3,17 +3,17 @@
  * are noted on their way to a real database: a scan is told by the hashes it takes.
  */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { parseQuery } from '../../serving/contract/query.ts';
-import type { Params } from '../../serving/db/params.ts';
-import { poolOptions, WirePool } from '../../serving/db/pool.ts';
-import type { Wire } from '../../serving/db/wire.ts';
-import { contextOf } from '../../serving/read/context.ts';
-import { planRead } from '../../serving/read/plan.ts';
-import { Look, Session } from '../../serving/read/session.ts';
-import type { Json } from '../../shared/strict-json.ts';
-import { alignedOf, DAY_MS, loadDays, randomDay, type Trade } from '../support/load-rows.ts';
-import { type Serving, startServing } from '../support/serving.ts';
-import { createMigratedEnv, type TestEnv } from '../support/stack.ts';
+import { parseQuery } from '../../../serving/contract/query.ts';
+import type { Params } from '../../../serving/db/params.ts';
+import { poolOptions, WirePool } from '../../../serving/db/pool.ts';
+import type { Wire } from '../../../serving/db/wire.ts';
+import { contextOf } from '../../../serving/read/context.ts';
+import { planRead } from '../../../serving/read/plan.ts';
+import { Look, Session } from '../../../serving/read/session.ts';
+import type { Json } from '../../../shared/strict-json.ts';
+import { alignedOf, DAY_MS, loadDays, randomDay, type Trade } from '../../support/load-rows.ts';
+import { type Serving, startServing } from '../../support/serving.ts';
+import { createMigratedEnv, type TestEnv } from '../../support/stack.ts';
 
 const DATASET = 'exchange_a_spot_trades';
 const ROWS = 12_000;
