@@ -1,8 +1,8 @@
 /**
  * `npm run mutants -- --seed N --count 60`: breaks the product in small ways, one at a time, and sees whether a test turns
  * red. Works in a copy of the tree, with the changes that are not committed. Tests that import the broken file run first:
- * unit tests, then the others, the nearest by imports first. The first red test ends the trial, once it is seen green on
- * the unbroken copy. Only a mutant that these tests let live meets all others.
+ * unit tests, then the others, the nearest by imports first. The first red test ends the trial, once it is red again and
+ * green on the unbroken copy. Only a mutant that these tests let live meets all others.
  *
  *   --seed N      which mutants are made (1)
  *   --count N     how many, spread evenly over the areas (60)
@@ -53,7 +53,7 @@ interface Outcome extends Mutant {
   /** What turned red first; undefined: it lived. */
   readonly killedBy?: string;
   readonly level: 'unit' | 'related' | 'all' | 'none';
-  /** Tests that were red on the unbroken copy, too, and do not count. */
+  /** Tests that were red once, or on the unbroken copy, too, and do not count. */
   readonly unsound: readonly string[];
   readonly seconds: number;
 }
@@ -217,19 +217,23 @@ function firstRed(copy: string, files: readonly string[]): Red | undefined {
   if (run.status === 0) return undefined;
   try {
     const { testResults } = JSON.parse(readFileSync(report, 'utf8'));
-    for (const { name, status, assertionResults } of testResults) {
-      const file = name.slice(copy.length + 1);
-      const red = assertionResults.find((each: { status: string }) => each.status === 'failed');
-      if (red) return { file, test: red.fullName };
-      if (status === 'failed') return { file, test: 'outside its tests' };
+    const nameOf = ({ name }: { name: string }) => name.slice(copy.length + 1);
+    for (const result of testResults) {
+      const red = result.assertionResults.find((each: { status: string }) => each.status === 'failed');
+      if (red) return { file: nameOf(result), test: red.fullName };
     }
+    // Files that were cut short by the first red one have failed without a message.
+    const broken = testResults.find(
+      (each: { status: string; message: string }) => each.status === 'failed' && each.message,
+    );
+    if (broken) return { file: nameOf(broken), test: 'outside its tests' };
   } catch {
     // The run itself ended otherwise, or did not end.
   }
   return { file: files[0], test: 'the run does not end as it should' };
 }
 
-/** The first test that fails for the mutant's sake: on the unbroken copy it is green. */
+/** The first test that fails for the mutant's sake: its file fails again with it, and passes without it. */
 function firstCaught(copy: string, mutant: Mutant, files: readonly string[], unsound: string[]): string | undefined {
   const path = join(copy, mutant.file);
   const source = readFileSync(path, 'utf8');
@@ -237,9 +241,10 @@ function firstCaught(copy: string, mutant: Mutant, files: readonly string[], uns
   for (;;) {
     writeFileSync(path, applied(source, mutant));
     const red = firstRed(copy, left);
+    const again = red && firstRed(copy, [red.file]);
     writeFileSync(path, source);
     if (!red) return undefined;
-    if (!firstRed(copy, [red.file])) return `${red.file}: ${red.test}`;
+    if (again && !firstRed(copy, [red.file])) return `${red.file}: ${again.test}`;
     unsound.push(`${red.file}: ${red.test}`);
     left = left.filter((file) => file !== red.file);
   }
@@ -292,7 +297,7 @@ if (values.list) {
     outcomes.push(outcome);
     const end = outcome.killedBy ? `${outcome.level}: ${outcome.killedBy}` : 'LIVES';
     console.log(`${describe(mutant)}\n     ${end} (${outcome.seconds} s)`);
-    for (const red of outcome.unsound) console.log(`     red without it, too: ${red}`);
+    for (const red of outcome.unsound) console.log(`     red by chance: ${red}`);
     if (values.out) writeFileSync(values.out, `${JSON.stringify({ outcomes }, null, 2)}\n`);
   }
   const killed = outcomes.filter(({ killedBy }) => killedBy).length;

@@ -4,7 +4,7 @@
  *   --top N    how many files and tests are listed (20)
  *   --record   writes test/times.json, by which the next runs order their files
  */
-import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join, relative } from 'node:path';
 import { parseArgs } from 'node:util';
 import { RECORDED_TIMES, recordedTimes } from './recorded-times.ts';
@@ -36,15 +36,18 @@ const namesIn = (directory: string, pattern: RegExp): string[] => {
   }
 };
 
+/** Of a file that several reports hold, as after a run of one level or of one file, what the newest says. */
 function filesOfReports(): FileTime[] {
-  return namesIn(RUNS, /^report-.*\.json$/)
+  const results = namesIn(RUNS, /^report-.*\.json$/)
     .map((name) => JSON.parse(readFileSync(join(RUNS, name), 'utf8')) as Report)
     .flatMap(({ testResults }) => testResults)
-    .map(({ name, startTime, endTime, assertionResults }) => ({
-      path: relative(TEST, name),
-      ms: endTime - startTime,
-      tests: assertionResults.map(({ fullName, duration = 0 }) => ({ name: fullName, ms: duration })),
-    }));
+    .sort((a, b) => a.startTime - b.startTime);
+  const newest = new Map(results.map((result) => [result.name, result]));
+  return [...newest.values()].map(({ name, startTime, endTime, assertionResults }) => ({
+    path: relative(TEST, name),
+    ms: endTime - startTime,
+    tests: assertionResults.map(({ fullName, duration = 0 }) => ({ name: fullName, ms: duration })),
+  }));
 }
 
 function spansOf(paths: ReadonlySet<string>): Record<SpanKind, number> {
@@ -88,7 +91,8 @@ for (const kind of SPAN_KINDS)
 
 if (values.record) {
   const times = { ...recordedTimes(), ...Object.fromEntries(files.map(({ path, ms }) => [path, Math.round(ms)])) };
-  const sorted = Object.fromEntries(Object.entries(times).sort(([a], [b]) => a.localeCompare(b)));
+  const there = Object.entries(times).filter(([path]) => existsSync(join(TEST, path)));
+  const sorted = Object.fromEntries(there.sort(([a], [b]) => a.localeCompare(b)));
   writeFileSync(RECORDED_TIMES, `${JSON.stringify(sorted, null, 2)}\n`);
   print(`\n${Object.keys(sorted).length} files recorded in test/times.json`);
 }
