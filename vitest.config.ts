@@ -31,7 +31,8 @@ export default defineConfig({
     sequence: { sequencer: LongestFirst },
     projects: [
       { test: { ...shared, name: 'unit', include: ['test/unit/**/*.test.ts'], pool: 'threads' } },
-      { test: { ...onServers, name: 'integration', include: ['test/integration/**/*.test.ts'] } },
+      // Files of a worker share its process: starting one and importing the product again takes a second a file.
+      { test: { ...onServers, name: 'integration', include: ['test/integration/**/*.test.ts'], isolate: false } },
       {
         test: {
           ...onServers,

@@ -284,7 +284,8 @@ const FAULTS: readonly Fault[] = [
       const needs = { databaseUrl: system.env.databaseUrl, datasets: patient.datasets.slice(0, 1) };
       killed = await Run.open({ ...needs, kind: 'reingest', subject: DATASET, command: './tidemark reingest x' });
       await sql(
-        `select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'tidemark run reingest%'`,
+        `select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'tidemark run reingest%'
+         and datname = current_database()`,
       );
       await expect.poll(async () => (await ask(CHECKS.find(({ name }) => name === 'work')!, patient)).length).toBe(1);
     },

@@ -1,4 +1,4 @@
-/** The client in a Node between the oldest it supports and this one; system/client-platforms.test.ts has those two. */
+/** The client in a Node between the oldest it supports and this one; client-platforms.test.ts has those two. */
 import { expect, test } from 'vitest';
 import { EXPECTED, openClientSite } from '../../support/client-site.ts';
 

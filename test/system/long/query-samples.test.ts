@@ -4,14 +4,21 @@
  */
 import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
-import { seededRandom } from '../../pipelines/sources/trades/synthetic.ts';
-import { Wire } from '../../serving/db/wire.ts';
-import { datasetOf } from '../../shared/registry/index.ts';
-import { loadDays, randomDay, type Trade } from '../support/load-rows.ts';
-import { loadWorld } from '../support/load-worlds.ts';
-import { type Serving, startServing } from '../support/serving.ts';
-import { createMigratedEnv, type TestEnv } from '../support/stack.ts';
-import { DAY, SECOND, type World, type WorldAligned, type WorldPartition, type WorldRow } from '../support/worlds.ts';
+import { seededRandom } from '../../../pipelines/sources/trades/synthetic.ts';
+import { Wire } from '../../../serving/db/wire.ts';
+import { datasetOf } from '../../../shared/registry/index.ts';
+import { loadDays, randomDay, type Trade } from '../../support/load-rows.ts';
+import { loadWorld } from '../../support/load-worlds.ts';
+import { type Serving, startServing } from '../../support/serving.ts';
+import { createMigratedEnv, type TestEnv } from '../../support/stack.ts';
+import {
+  DAY,
+  SECOND,
+  type World,
+  type WorldAligned,
+  type WorldPartition,
+  type WorldRow,
+} from '../../support/worlds.ts';
 
 /** More than are scanned for the sizes of sample asked for below. */
 const ROWS = 24_000;

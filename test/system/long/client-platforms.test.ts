@@ -4,11 +4,11 @@
  */
 import type { Browser } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { CHROMIUM, openBrowser, openPage } from '../support/browser.ts';
-import { type ClientSite, EXPECTED, openClientSite, SCRIPT } from '../support/client-site.ts';
-import { given } from '../support/given.ts';
-import { csvOf, DATASET, System, writeDocument } from '../support/pipeline.ts';
-import { API_KEY, type Serving, startServing } from '../support/serving.ts';
+import { CHROMIUM, openBrowser, openPage } from '../../support/browser.ts';
+import { type ClientSite, EXPECTED, openClientSite, SCRIPT } from '../../support/client-site.ts';
+import { given } from '../../support/given.ts';
+import { csvOf, DATASET, System, writeDocument } from '../../support/pipeline.ts';
+import { API_KEY, type Serving, startServing } from '../../support/serving.ts';
 
 const DAY = '2024-01-01';
 const ROWS = 3000;
