@@ -191,29 +191,26 @@ interface Red {
 /** Runs files of tests in this order. @returns the first test that failed, or undefined. */
 function firstRed(copy: string, files: readonly string[]): Red | undefined {
   if (files.length === 0) return undefined;
-  const report = join(copy, '.tidemark', 'mutant.json');
+  // vitest.config.ts writes it.
+  const report = join(copy, '.tidemark', 'test', 'report-all.json');
   const order = join(copy, '.tidemark', 'order.json');
-  mkdirSync(dirname(report), { recursive: true });
+  mkdirSync(dirname(order), { recursive: true });
   rmSync(report, { force: true });
   // Files begin in the order of their times, the longest first.
   const times = files.map((file, index) => [file.slice('test/'.length), files.length - index]);
   writeFileSync(order, JSON.stringify(Object.fromEntries(times)));
-  const run = spawnSync(
-    join(copy, 'node_modules/.bin/vitest'),
-    [...files, '--run', '--bail=1', '--reporter=json', `--outputFile=${report}`],
-    {
-      cwd: copy,
-      stdio: 'ignore',
-      timeout: RUN_LIMIT_MS,
-      killSignal: 'SIGKILL',
-      env: {
-        ...process.env,
-        PATH: `${join(ROOT, 'node_modules/.bin')}:${process.env.PATH}`,
-        TIDEMARK_TEST_TIMES: order,
-        TIDEMARK_TEST_PATIENCE_MS: '20000',
-      },
+  const run = spawnSync(join(copy, 'node_modules/.bin/vitest'), [...files, '--run', '--bail=1'], {
+    cwd: copy,
+    stdio: 'ignore',
+    timeout: RUN_LIMIT_MS,
+    killSignal: 'SIGKILL',
+    env: {
+      ...process.env,
+      PATH: `${join(ROOT, 'node_modules/.bin')}:${process.env.PATH}`,
+      TIDEMARK_TEST_TIMES: order,
+      TIDEMARK_TEST_PATIENCE_MS: '20000',
     },
-  );
+  });
   if (run.status === 0) return undefined;
   try {
     const { testResults } = JSON.parse(readFileSync(report, 'utf8'));
