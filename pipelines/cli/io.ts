@@ -28,7 +28,7 @@ export interface Io {
   readonly log?: { write(line: string): void };
   /** Starts a projector in place of a process of its own. */
   readonly project?: (order: ProjectorOrder) => AsyncDisposable;
-  /** Calls the listener when the command is told to stop. @returns what takes the listener off again. */
+  /** Calls the listener when the user stops the command. @returns a function that removes the listener. */
   onStop(listener: () => void): () => void;
 }
 

@@ -48,7 +48,7 @@ export async function run(argv: readonly string[], io: Io): Promise<number> {
   try {
     return await dispatch(argv, io);
   } catch (error) {
-    // Whatever a command fails with after it was told to stop, that is why.
+    // A command that fails after the user stopped it fails for that reason, whatever its error says.
     const reported = stopped ? new TidemarkError('INTERRUPTED', 'stopped', { cause: error }) : error;
     return report(reported, argv, io);
   } finally {

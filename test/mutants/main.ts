@@ -146,7 +146,7 @@ function mutantsAgain(table: string): Mutant[] {
       const start = starts.reduce((a, b) => (Math.abs(a - mutant.start) <= Math.abs(b - mutant.start) ? a : b));
       return [{ ...mutant, file, at: start + offset, ...lineAt(source, start + offset) }];
     }
-    console.log(`${describe(mutant)}\n     its line is no longer there`);
+    console.log(`${describe(mutant)}\n     the product does not have its line any more`);
     return [];
   });
 }

@@ -13,7 +13,7 @@ export interface BrowserOptions {
   /** Of the Chromium to run; undefined: there is none. */
   readonly path?: string;
   readonly timeoutMs: number;
-  /** How long a page that is loaded may take to ask for its answers; `timeoutMs` unless told otherwise. */
+  /** How long a loaded page may take to request its answers; default `timeoutMs`. */
   readonly answersMs?: number;
   readonly signal: AbortSignal;
 }
