@@ -1,9 +1,7 @@
-/**
- * The operator's page in a real Chromium, over a real system with a proved, a missing and a quarantined day.
- */
+/** The operator's page in a real Chromium: what it shows, asks and draws. Each of its looks: system/long/page-looks.test.ts. */
 import { execFile, execFileSync } from 'node:child_process';
 import { promisify } from 'node:util';
-import type { Browser, Locator, Page } from 'playwright-core';
+import type { Locator } from 'playwright-core';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import {
   brokenRules,
@@ -11,66 +9,43 @@ import {
   CONTRAST,
   lowContrast,
   nameless,
-  openBrowser,
   openPage,
   tooWide,
   type Watched,
 } from '../support/browser.ts';
 import { ROOT } from '../support/command.ts';
-import { exportSettings, makeExportQueue } from '../support/exports.ts';
 import { given } from '../support/given.ts';
-import { csvOf, DATASET, System, writeDocument } from '../support/pipeline.ts';
+import { DAYS, dayOf, enter, loaded, makePageWorld, type PageWorld, ROWS } from '../support/operator-page.ts';
+import { csvOf, DATASET, type System, writeDocument } from '../support/pipeline.ts';
 import { API_KEY, eventually, type Serving, startServing } from '../support/serving.ts';
 import { createMigratedEnv } from '../support/stack.ts';
 
-/** Proved, proved, missing, proved, quarantined: its ids are taken. */
-const DAYS = ['2024-01-01', '2024-01-02', '2024-01-04', '2024-01-05'];
-const ROWS = 400;
 /** As often as the page looks. */
 const LOOK_MS = 5000;
 
 given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () => {
+  let world: PageWorld;
   let system: System;
   let serving: Serving;
-  let browser: Browser;
-  /** For the tests that only look: a page costs a second of work to load. */
+  /** For the tests that leave it as it is, or load it again: a page of its own costs a test a second of work. */
   let looked: Watched;
   beforeAll(async () => {
-    system = await System.create();
-    for (const [index, day] of DAYS.entries()) {
-      const firstId = index === 3 ? 1 : 1 + index * ROWS;
-      await writeDocument(system.vendor, day, csvOf({ day, rows: ROWS, firstId, seed: index, timeUnit: 'ms' }));
-    }
-    for (const [from, to] of [DAYS.slice(0, 2), [DAYS[2], DAYS[2]], [DAYS[3], DAYS[3]]])
-      await system.backfill(from, to);
-    const settings = exportSettings(system.env, { SVC_NATS_READER_URL: system.env.natsReaderUrl });
-    await makeExportQueue(system.env, settings);
-    serving = await startServing({ databaseUrl: system.env.databaseUrl, settings });
-    serving.app.exports.work();
-    browser = await openBrowser();
-    looked = await enter();
+    world = await makePageWorld();
+    ({ system, serving } = world);
+    looked = await enter(world.browser, serving);
   });
-  afterAll(async () => {
-    await browser?.close();
-    await serving?.[Symbol.asyncDispose]();
-    await system?.[Symbol.asyncDispose]();
-  });
+  afterAll(() => world?.[Symbol.asyncDispose]());
 
-  /** Opened with the key entered as a reader does. */
-  async function enter(options = {}, of = serving, prepare = async (_: Page) => {}): Promise<Watched> {
-    const watched = await openPage(browser, of.url, options);
-    const { page } = watched;
-    await prepare(page);
-    await page.goto(of.url);
-    await page.locator('#key-input').fill(API_KEY);
-    await page.keyboard.press('Enter');
-    await page.locator('.datasets tbody tr').first().waitFor();
-    await page.locator('#calendar > *').first().waitFor();
-    return watched;
+  /** The page as it is for who comes to it, and what it complains about from now on. */
+  async function afresh() {
+    const { page, faults } = looked;
+    const before = faults.length;
+    await page.reload();
+    await loaded(page);
+    return { page, faults: () => faults.slice(before) };
   }
 
   const textOf = async (place: Locator): Promise<string> => (await place.textContent()) ?? '';
-  const day = (page: Page, name: string) => page.getByRole('button', { name: new RegExp(`^${name},`) });
 
   test('shows work and exports: what ran and how it ended', async () => {
     const submitted = await serving.send({
@@ -83,8 +58,7 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
       async () => (await serving.send({ method: 'GET', path: `/v1/raw/export/${id}` })).json.status === 'succeeded',
       'the export is made',
     );
-    await using watched = await enter();
-    const { page } = watched;
+    const { page, faults } = await afresh();
     const made = page.locator('#exports tbody tr').first();
     await made.waitFor();
     expect(await made.locator('td').allTextContents()).toEqual([
@@ -101,11 +75,11 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
       'failed',
       '1 of 1, 1 fault',
     ]);
-    expect(watched.faults).toEqual([]);
+    expect(faults()).toEqual([]);
   });
 
   test('asks for the key, says when it is wrong, and keeps the right one for this tab alone', async () => {
-    await using watched = await openPage(browser, serving.url);
+    await using watched = await openPage(world.browser, serving.url);
     const { page } = watched;
     await page.goto(serving.url);
     await page.locator('#key-input').fill('wrong');
@@ -154,7 +128,7 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
     const proof = page.locator('#proof');
     const { partitions } = (await serving.send({ method: 'GET', path: `/v1/coverage/${DATASET}` })).json;
 
-    await day(page, '2024-01-05').focus();
+    await dayOf(page, '2024-01-05').focus();
     await page.keyboard.press('Enter');
     await proof.getByText(partitions.find(({ state }: { state: string }) => state === 'quarantined').reason).waitFor();
     await page.keyboard.press('ArrowLeft');
@@ -170,7 +144,7 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
 
   test('leads from a proof down to the bytes of the source', async () => {
     const { page, faults } = looked;
-    await day(page, '2024-01-02').click();
+    await dayOf(page, '2024-01-02').click();
     await page.getByRole('button', { name: 'Its first event, from the log' }).click();
     const line = csvOf({ day: DAYS[1], rows: ROWS, firstId: 1 + ROWS, seed: 1, timeUnit: 'ms' }).split('\n')[0];
     await expect.poll(() => textOf(page.locator('#proof pre'))).toBe(line);
@@ -178,8 +152,7 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
   });
 
   test('puts a request together, runs it, and says the same in commands that do', async () => {
-    await using watched = await enter();
-    const { page } = watched;
+    const { page, faults } = await afresh();
     const form = page.locator('#explorer-form');
     await form.locator('[name=what]').selectOption('rows');
     await form.locator('[name=count]').fill('5');
@@ -212,12 +185,11 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
         encoding: 'utf8',
       }).trim(),
     ).toBe('4');
-    expect(watched.faults).toEqual([]);
+    expect(faults()).toEqual([]);
   });
 
   test('draws candles and lines, and tells a refusal with its code and every fault', async () => {
-    await using watched = await enter();
-    const { page } = watched;
+    const { page, faults } = await afresh();
     const run = () => page.getByRole('button', { name: 'Run it' }).click();
     /** Colours on the chart that are not its ground. */
     const painted = () =>
@@ -242,7 +214,7 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
     await page.locator('.draw select').selectOption('close');
     await page.getByRole('img', { name: 'close of exchange_a_spot_trades over time' }).waitFor();
     await expect.poll(painted).toEqual(expect.arrayContaining(['11,95,115']));
-    expect(watched.faults).toEqual([]);
+    expect(faults()).toEqual([]);
 
     await page.locator('#explorer-form [name=window]').selectOption('days');
     await page.locator('#explorer-form [name=from]').fill('2024-01-09');
@@ -255,43 +227,27 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
     );
   });
 
-  test.each([
-    ['light', 1366, []],
-    ['dark', 390, [CONTRAST]],
-  ] as const)(
-    'can be read and named in %s, at every width, loads nothing from elsewhere; axe-core finds no rule broken by it at %i px',
-    async (colorScheme, axeWidth, without) => {
-      await using watched = await enter({ colorScheme, viewport: { width: axeWidth, height: 800 } });
-      const { page } = watched;
-      await day(page, '2024-01-05').click();
-      await page.locator('#proof .notice').waitFor();
-      expect(await brokenRules(page, without)).toEqual([]);
-      await page.getByRole('button', { name: 'Run it' }).click();
-      await page.locator('#explorer-result .scroll table').waitFor();
-      for (const width of [1366, 768, 390, 320]) {
-        await page.setViewportSize({ width, height: 800 });
-        // Charts follow the width a moment later.
-        await expect.poll(() => tooWide(page), { message: `${width} px` }).toEqual([]);
-      }
-      expect(await nameless(page)).toEqual([]);
-      expect(await lowContrast(page)).toEqual([]);
-      await page.setViewportSize({ width: axeWidth, height: 800 });
-      await page.locator('#explorer-form [name=what]').selectOption('rows');
-      await page.getByRole('button', { name: 'Add a filter' }).click();
-      await page.getByRole('button', { name: 'Run it' }).click();
-      await page.locator('#explorer-result [role=alert]').waitFor();
-      expect(await brokenRules(page, without)).toEqual([]);
-      await page.getByRole('button', { name: 'Take this filter away' }).click();
-      await page.getByRole('button', { name: 'Run it' }).click();
-      await page.locator('#explorer-result .scroll table').waitFor();
-      expect(await brokenRules(page, without)).toEqual([]);
-      await page.locator('#key-button').click();
-      expect(await nameless(page)).toEqual([]);
-      expect(await brokenRules(page, without)).toEqual([]);
-      // The browser reports the refused request; nothing else went wrong.
-      expect(watched.faults.filter((fault) => !fault.includes('status of 409'))).toEqual([]);
-    },
-  );
+  // axe-core looks at the colours, too, and at every state of the page, in system/long/page-looks.test.ts.
+  test('can be read in light and in dark, at every width; axe-core finds no rule broken by it', async () => {
+    const { page, faults } = await afresh();
+    await dayOf(page, '2024-01-05').click();
+    await page.locator('#proof .notice').waitFor();
+    await page.getByRole('button', { name: 'Run it' }).click();
+    await page.locator('#explorer-result .scroll table').waitFor();
+    for (const width of [768, 390, 320, 1366]) {
+      await page.setViewportSize({ width, height: 800 });
+      // Charts follow the width a moment later.
+      await expect.poll(() => tooWide(page), { message: `${width} px` }).toEqual([]);
+    }
+    for (const colorScheme of ['dark', 'light'] as const) {
+      await page.emulateMedia({ colorScheme });
+      expect(await lowContrast(page), colorScheme).toEqual([]);
+    }
+    expect(await brokenRules(page, [CONTRAST])).toEqual([]);
+    await page.locator('#key-button').click();
+    expect(await nameless(page)).toEqual([]);
+    expect(faults()).toEqual([]);
+  });
 
   test('is told what it may load, and a part that did not change is not sent again', async () => {
     const { headers } = await serving.send({ method: 'GET', path: '/', key: null });
@@ -319,7 +275,7 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
       databaseUrl: system.env.databaseUrl,
       settings: { SVC_NATS_READER_URL: system.env.natsReaderUrl },
     });
-    await using watched = await enter({}, own, (page) => page.clock.install());
+    await using watched = await enter(world.browser, own, { prepare: (page) => page.clock.install() });
     const { page } = watched;
     await page.route('**/v1/**', (route) => route.abort());
     await page.clock.fastForward(LOOK_MS);
@@ -333,7 +289,7 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
     expect((await system.backfill('2024-01-03', '2024-01-03')).exit).toBe(0);
     await eventually(async () => {
       await page.clock.fastForward(LOOK_MS);
-      return (await day(page, '2024-01-03').getAttribute('aria-label')) === '2024-01-03, proved';
+      return (await dayOf(page, '2024-01-03').getAttribute('aria-label')) === '2024-01-03, proved';
     }, 'the day is shown as proved');
     expect(await textOf(page.locator('#updated'))).toMatch(/^as of /);
   });
@@ -344,7 +300,7 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
       databaseUrl: env.databaseUrl,
       settings: { SVC_NATS_READER_URL: env.natsReaderUrl },
     });
-    await using watched = await enter({}, empty);
+    await using watched = await enter(world.browser, empty);
     const { page } = watched;
     await page.getByRole('heading', { name: 'Nothing is proved yet' }).waitFor();
     await page.getByText('brings it in').waitFor();
