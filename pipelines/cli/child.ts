@@ -13,7 +13,9 @@ export interface ChildOptions {
   readonly args?: readonly string[];
   /** Written to the child's standard input, then closed. */
   readonly input?: string;
-  /** Beside the environment it inherits. */
+  /** The environment it inherits: that of the command. */
+  readonly inherits: Readonly<NodeJS.ProcessEnv>;
+  /** Beside it. */
   readonly env?: Readonly<Record<string, string>>;
   readonly log: Logger;
   /** Takes the child's standard error, which is otherwise ours. */
@@ -47,11 +49,11 @@ export class SupervisedChild implements AsyncDisposable {
   async #keepRunning(): Promise<void> {
     for (let failures = 0; !this.#stopping; failures++) {
       const startedAt = performance.now();
-      const { module, args, input, name, log, terminalLog, onLine, env } = this.#options;
+      const { module, args, input, name, log, terminalLog, onLine, inherits, env } = this.#options;
       const script = fileURLToPath(new URL(`../../${module}`, import.meta.url));
       const child = spawn(process.execPath, [...process.execArgv, script, ...(args ?? [])], {
         stdio: ['pipe', onLine ? 'pipe' : 'ignore', terminalLog ? 'pipe' : 'inherit'],
-        env: { ...process.env, ...(terminalLog && { [TERMINAL_VARIABLE]: '1' }), ...env },
+        env: { ...inherits, ...(terminalLog && { [TERMINAL_VARIABLE]: '1' }), ...env },
         // Its own group: Ctrl-C reaches us, and we end it in order.
         detached: true,
       });

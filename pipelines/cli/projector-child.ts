@@ -11,6 +11,7 @@ export function startProjector(context: Context, datasets: readonly string[]): A
   return new SupervisedChild({
     name: 'projector',
     module: 'pipelines/project/main.ts',
+    inherits: io.env,
     log,
     terminalLog,
     input: JSON.stringify({

@@ -83,6 +83,8 @@ export class ExportWorker implements AsyncDisposable {
         if (isAway) await connected.ensure();
         const consumer = await connected.consumer();
         isAway = false;
+        // Stopped while the queue was opened: the event is over, and the pull would wait for its whole time.
+        signal.throwIfAborted();
         const message = await abortable(consumer.next({ expires: PULL_MS }), signal);
         if (message) await this.#handle(message);
       } catch (error) {

@@ -255,9 +255,10 @@ test('export-worker without the account of the operator names what is missing, a
 
   await using another = await connectNats(system.env.natsOperatorUrl, 'test');
   await ensureExportQueue(another, { leaseMs: 1000, replicas: 1 });
-  const { child, done } = system.start(['export-worker'], own);
-  child.stdout!.once('data', () => child.kill('SIGINT'));
-  const { exit, json, stderr } = await done;
+  const worker = system.begin(['export-worker'], own);
+  await Promise.race([worker.answered, worker.done]);
+  worker.stop();
+  const { exit, json, stderr } = await worker.done;
   expect([exit, json?.ok], stderr).toEqual([0, true]);
 
   // The account that publishes may not even look at the consumer of the queue: a code says so.

@@ -74,6 +74,8 @@ export const runCommand = (args: readonly string[], env: Environment): Promise<A
 
 export interface Begun {
   readonly done: Promise<Answer>;
+  /** It has written to standard output. */
+  readonly answered: Promise<void>;
   /** As a signal does it. */
   stop(): void;
 }
@@ -82,9 +84,11 @@ export interface Begun {
 export function beginCommand(args: readonly string[], env: Environment): Begun {
   const listeners = new Set<() => void>();
   const written = { stdout: '', stderr: '' };
+  const answered = Promise.withResolvers<void>();
   const streamOf = (name: keyof typeof written) => ({
     write(text: string) {
       written[name] += text;
+      if (name === 'stdout') answered.resolve();
       if (name === 'stderr' && process.env.TIDEMARK_TEST_LOG) process.stderr.write(text);
     },
   });
@@ -105,6 +109,7 @@ export function beginCommand(args: readonly string[], env: Environment): Begun {
   });
   return {
     done,
+    answered: answered.promise,
     stop: () => {
       for (const listener of listeners) listener();
     },

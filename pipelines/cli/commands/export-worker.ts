@@ -11,7 +11,7 @@ import { makeExportQueue } from '../streams.ts';
 
 export async function runExportWorker(command: ParsedCommand): Promise<number> {
   await using context = await openContext(command, 'export-worker', required);
-  const { stack, settings, settingFlags, log, terminalLog, output, signal } = context;
+  const { io, stack, settings, settingFlags, log, terminalLog, output, signal } = context;
   stack.supervise();
   await makeExportQueue(context, await context.nats('operator'));
   const taking = Promise.withResolvers<number>();
@@ -27,6 +27,7 @@ export async function runExportWorker(command: ParsedCommand): Promise<number> {
     name: 'export-worker',
     module: 'serving/exports/worker-main.ts',
     args: ['--stdin'],
+    inherits: io.env,
     log,
     terminalLog,
     input: JSON.stringify({

@@ -66,7 +66,7 @@ const apiKeyOf = ({ settings, stack }: Context): string => settings.SVC_INTERNAL
 
 /** Its settings go by standard input: the key and the database's password are nobody else's to read. */
 function startServing(context: Context, listening: PromiseWithResolvers<string>): SupervisedChild {
-  const { stack, log, terminalLog, settingFlags } = context;
+  const { io, stack, log, terminalLog, settingFlags } = context;
   const urls = natsUrls(context.settings, stack);
   const settings = {
     ...settingFlags,
@@ -82,6 +82,7 @@ function startServing(context: Context, listening: PromiseWithResolvers<string>)
     name: 'serving',
     module: 'serving/main.ts',
     args: ['--stdin'],
+    inherits: io.env,
     log,
     terminalLog,
     input: JSON.stringify({
@@ -106,7 +107,14 @@ function startServing(context: Context, listening: PromiseWithResolvers<string>)
 }
 
 /** Of every source whose location is set, where `SVC_FOLLOW` says so. */
-function startFollowing({ settings, settingFlags, log, terminalLog, output }: Context): SupervisedChild | undefined {
+function startFollowing({
+  io,
+  settings,
+  settingFlags,
+  log,
+  terminalLog,
+  output,
+}: Context): SupervisedChild | undefined {
   if (!settings.SVC_FOLLOW) return undefined;
   if (!feeds().some((feed) => isLocated(settings, feed))) {
     output.note('SVC_FOLLOW is set, and no source: nothing is followed');
@@ -116,6 +124,7 @@ function startFollowing({ settings, settingFlags, log, terminalLog, output }: Co
     name: 'follow',
     module: 'pipelines/cli/main.ts',
     args: ['follow', '--no-progress'],
+    inherits: io.env,
     // Flags by the environment: secrets belong on no command line.
     env: { ...settingFlags, [PARENT_VARIABLE]: String(process.pid) },
     log,
