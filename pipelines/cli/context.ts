@@ -59,7 +59,8 @@ export async function openContext(
   required?: LoadOptions['required'],
 ): Promise<Context> {
   const { io } = command;
-  const settings = loadSettings({ env: io.env, flags: command.settings, cwd: PROJECT_ROOT, required });
+  const loaded = loadSettings({ env: io.env, flags: command.settings, cwd: PROJECT_ROOT, required });
+  const settings = { ...loaded, ...io.settings };
   const output = createOutput(command);
   const terminalLog = output.terminal
     ? new TerminalLog({ path: join(settings.SVC_STATE_DIR, 'log', 'tidemark.log'), show: (line) => output.note(line) })

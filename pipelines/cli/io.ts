@@ -22,6 +22,8 @@ export interface ProjectorOrder {
 export interface Io {
   /** The settings; children inherit it. */
   readonly env: Readonly<NodeJS.ProcessEnv>;
+  /** In place of what the environment says: intervals shorter than the second that a setting has at least. */
+  readonly settings?: Partial<Settings>;
   readonly stdout: Stream;
   readonly stderr: Stream;
   /** Takes the lines of the log in place of the process's standard error. */

@@ -273,7 +273,7 @@ describe('follow', () => {
     expect(json).toMatchObject({ failed: 6 });
   });
 
-  test('a node that was away was sat out by the follower, and neither runs nor readiness told of it', async () => {
+  test('a node that is away is waited for; the run shows the fault until the node is back', async () => {
     await using proxy = await startRpcProxy(bitcoin.node.url);
     const env = {
       SVC_BITCOIN_RPC_URL: proxy.url,
@@ -282,16 +282,16 @@ describe('follow', () => {
     };
     const running = bitcoin.begin(['follow', 'bitcoin'], env);
     const sql = `select failures, fault from runs where kind = 'follow' and subject = 'bitcoin' and pid = $1 and ended_at is null`;
-    const told = async () => (await bitcoin.rows<Json>(sql, [process.pid]).catch(() => []))[0];
+    const run = async () => (await bitcoin.rows<Json>(sql, [process.pid]).catch(() => []))[0];
     try {
-      await eventually(async () => (await told()) !== undefined && proxy.requests().length > 0, 'it follows');
+      await eventually(async () => (await run()) !== undefined && proxy.requests().length > 0, 'it follows');
       proxy.spoil('getblockchaininfo', { kind: 'status', status: 503, body: 'busy' });
-      await eventually(async () => (await told()).failures > 1, 'others see it');
-      expect((await told()).fault).toContain('503');
+      await eventually(async () => (await run()).failures > 1, 'others see it');
+      expect((await run()).fault).toContain('503');
       proxy.mend();
       // No block comes meanwhile.
-      await eventually(async () => (await told()).failures === 0, 'it is over');
-      expect((await told()).fault).toBeNull();
+      await eventually(async () => (await run()).failures === 0, 'it is over');
+      expect((await run()).fault).toBeNull();
     } finally {
       running.stop();
     }
@@ -300,9 +300,9 @@ describe('follow', () => {
 
   test('a snapshot that cannot be read ended the following of blocks', async () => {
     await using proxy = await startRpcProxy(bitcoin.node.url);
-    const env = { SVC_BITCOIN_RPC_URL: proxy.url, SVC_BITCOIN_MEMPOOL_INTERVAL_SECONDS: '1' };
+    const env = { SVC_BITCOIN_RPC_URL: proxy.url };
     proxy.spoil('getrawmempool', { kind: 'rewrite', rewrite: () => '{"result":[],"error":null,"id":0}' });
-    const running = bitcoin.begin(['follow', 'bitcoin'], env);
+    const running = bitcoin.begin(['follow', 'bitcoin'], env, { SVC_BITCOIN_MEMPOOL_INTERVAL_SECONDS: 0.1 });
     try {
       await eventually(
         async () => proxy.requests().some((body) => body.includes('getrawmempool')),

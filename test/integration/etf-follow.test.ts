@@ -41,7 +41,6 @@ describe('follow', () => {
     issuers.show('ARKB', '<!doctype html><html><body>Checking your browser</body></html>');
     const settings = {
       ...issuers.settings('IBIT', 'BITB', 'ARKB'),
-      SVC_ETF_FOLLOW_SECONDS: '1',
       SVC_FOLLOW_JITTER_SECONDS: '0',
       SVC_SOURCE_MAX_ATTEMPTS: '1',
     };
@@ -57,7 +56,7 @@ describe('follow', () => {
     const lost = Buffer.from(documentOf('IBIT', dayOf('IBIT', LOST)));
     await keep.put(lost, { source_id: idOf('IBIT'), name: 'holdings.csv', asked: {} });
     const startedAt = Date.now();
-    const running = system.begin(['follow', 'etf'], settings);
+    const running = system.begin(['follow', 'etf'], settings, { SVC_ETF_FOLLOW_SECONDS: 0.1 });
     onTestFinished(() => running.stop());
     const has = async (...keys: readonly string[]) => {
       const found = await provedKeys();

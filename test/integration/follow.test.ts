@@ -96,12 +96,11 @@ describe('an exchange', () => {
   test('is asked for its latest days until they are there; a fault is told until it answers again, day or no day', async () => {
     const settings = {
       SVC_EXCHANGE_A_BASE_URL: vendor.url.href,
-      SVC_FOLLOW_FILES_SECONDS: '1',
       SVC_SOURCE_MAX_ATTEMPTS: '1',
       SVC_STATE_DIR: join(system.env.dir, 'state'),
     };
     expect((await system.backfill(FIRST, FIRST, settings)).exit).toBe(0);
-    const running = system.begin(['follow', DATASET], settings);
+    const running = system.begin(['follow', DATASET], settings, { SVC_FOLLOW_FILES_SECONDS: 0.05 });
     // The last day is not published yet, which is no fault.
     await expect.poll(() => vendor.requests(path).length).toBeGreaterThan(1);
     expect(await newest()).toMatchObject({ state: 'running', failures: 0, fault: null });

@@ -48,7 +48,7 @@ describe('verification on a schedule', () => {
     const [lost] = await system.rows(`update attempts set manifest_sequence = null where ${where} returning *, (
       select manifest_sequence from attempts o where o.${where} order by attempt desc limit 1) as was`);
     await system.client.query('update partitions set verified_at = null');
-    const running = system.start(['verify', DATASET, '--deep', '--every', '1']);
+    const running = system.begin(['verify', DATASET, '--deep', '--every', '1']);
     const verified = async () => {
       const sql = 'select partition_key as day from partitions where verified_at is not null order by 1';
       return (await system.rows(sql)).map(({ day }) => day);
@@ -63,16 +63,16 @@ describe('verification on a schedule', () => {
       .toEqual([expect.stringMatching(`1 partitions could not be looked at.*${DAYS[0]}.*no longer holds`)]);
     await system.client.query(`update attempts set manifest_sequence = $1 where ${where}`, [lost.was]);
     await expect.poll(async () => (await verified()).length).toBe(3);
-    running.child.kill('SIGTERM');
+    running.stop();
     expect((await running.done).exit).toBe(0);
   });
 
   test('quarantines a proved partition one of whose stored rows was altered; quarantine shows expected and found', async () => {
     await system.client.query('update partitions set verified_at = null');
     await alter(0, 1);
-    const running = system.start(['verify', DATASET, '--every', '1']);
+    const running = system.begin(['verify', DATASET, '--every', '1']);
     await expect.poll(() => stateOf(DAYS[0])).toBe('quarantined');
-    running.child.kill('SIGTERM');
+    running.stop();
     expect((await running.done).exit).toBe(0);
     expect(await stateOf(DAYS[1])).toBe('proved');
     const { exit, json } = await run('quarantine', DATASET, DAYS[0]);

@@ -2,6 +2,7 @@
 import { execFileSync } from 'node:child_process';
 import { CHAIN_DATASETS } from '../../pipelines/sources/bitcoin/datasets.ts';
 import type { RpcClient } from '../../pipelines/sources/bitcoin/rpc/client.ts';
+import type { Settings } from '../../shared/config/settings.ts';
 import { createNode, rpcOf } from './bitcoin.ts';
 import type { Answer, Begun, Json, Running } from './command.ts';
 import { System } from './pipeline.ts';
@@ -42,8 +43,8 @@ export class BitcoinSystem implements AsyncDisposable {
   }
 
   /** The command in this process, until it is told to stop. */
-  begin(args: readonly string[], env: Readonly<Record<string, string>> = {}): Begun {
-    return this.system.begin(args, { ...this.settings, ...env });
+  begin(args: readonly string[], env: Readonly<Record<string, string>> = {}, settings: Partial<Settings> = {}): Begun {
+    return this.system.begin(args, { ...this.settings, ...env }, { SVC_BITCOIN_POLL_SECONDS: 0.05, ...settings });
   }
 
   /** The command in this process. */

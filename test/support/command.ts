@@ -7,6 +7,7 @@ import { run } from '../../pipelines/cli/run.ts';
 import { keepProjected } from '../../pipelines/project/run.ts';
 import { keepRecounted } from '../../pipelines/prove/recount-requests.ts';
 import { projectionOf } from '../../pipelines/sources/projections.ts';
+import type { Settings } from '../../shared/config/settings.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
 import { spend } from './spans.ts';
 
@@ -80,8 +81,8 @@ export interface Begun {
   stop(): void;
 }
 
-/** The same, to be told to stop. */
-export function beginCommand(args: readonly string[], env: Environment): Begun {
+/** The same, to be told to stop. `settings` win: intervals that are shorter than an environment can say. */
+export function beginCommand(args: readonly string[], env: Environment, settings: Partial<Settings> = {}): Begun {
   const listeners = new Set<() => void>();
   const written = { stdout: '', stderr: '' };
   const answered = Promise.withResolvers<void>();
@@ -94,6 +95,7 @@ export function beginCommand(args: readonly string[], env: Environment): Begun {
   });
   const io: Io = {
     env: environmentOf(env),
+    settings,
     stdout: streamOf('stdout'),
     stderr: streamOf('stderr'),
     log: streamOf('stderr'),

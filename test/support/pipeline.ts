@@ -11,6 +11,7 @@ import { pathToFileURL } from 'node:url';
 import { jetstreamManager } from '@nats-io/jetstream';
 import { generateDay } from '../../pipelines/sources/exchange_a/generate.ts';
 import type { DayOptions } from '../../pipelines/sources/exchange_a/generate-rows.ts';
+import type { Settings } from '../../shared/config/settings.ts';
 import { type Client, connect } from '../../shared/db/connect.ts';
 import { decodeMessage, type Header } from '../../shared/frame/codec.ts';
 import type { Manifest } from '../../shared/frame/manifest.ts';
@@ -136,8 +137,8 @@ export class System implements AsyncDisposable {
   }
 
   /** The same, to be told to stop. */
-  begin(args: readonly string[], env: Readonly<Record<string, string>> = {}): Begun {
-    return beginCommand(args, { ...this.settings, ...env });
+  begin(args: readonly string[], env: Readonly<Record<string, string>> = {}, settings?: Partial<Settings>): Begun {
+    return beginCommand(args, { ...this.settings, ...env }, settings);
   }
 
   backfill(from: string, to: string, env: Readonly<Record<string, string>> = {}, more: readonly string[] = []) {
