@@ -271,22 +271,26 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
   });
 
   test('follows what happens: a day that is proved meanwhile, a service that goes away and comes back', async () => {
-    await using own = await startServing({
-      databaseUrl: system.env.databaseUrl,
-      settings: { SVC_NATS_READER_URL: system.env.natsReaderUrl },
-    });
-    await using watched = await enter(world.browser, own, { prepare: (page) => page.clock.install() });
+    await using watched = await enter(world.browser, serving, { prepare: (page) => page.clock.install() });
     const { page } = watched;
     await page.route('**/v1/**', (route) => route.abort());
     await page.clock.fastForward(LOOK_MS);
     await page.getByText('The service does not answer. Trying again.').waitFor();
-    await page.unroute('**/v1/**');
     await writeDocument(
       system.vendor,
       '2024-01-03',
       csvOf({ day: '2024-01-03', rows: 10, firstId: 10_000, seed: 9, timeUnit: 'ms' }),
     );
     expect((await system.backfill('2024-01-03', '2024-01-03')).exit).toBe(0);
+    // It was started again: one that went on would tell what it found for five seconds more.
+    await using again = await startServing({
+      databaseUrl: system.env.databaseUrl,
+      settings: { SVC_NATS_READER_URL: system.env.natsReaderUrl },
+    });
+    await page.unroute('**/v1/**');
+    await page.route('**/v1/**', (route) =>
+      route.continue({ url: route.request().url().replace(serving.url, again.url) }),
+    );
     await eventually(async () => {
       await page.clock.fastForward(LOOK_MS);
       return (await dayOf(page, '2024-01-03').getAttribute('aria-label')) === '2024-01-03, proved';
