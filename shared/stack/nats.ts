@@ -56,7 +56,7 @@ export function createNats(options: NatsOptions): Server {
     async start(port) {
       await mkdir(storeDir, { recursive: true, mode: 0o700 });
       if (user.uid !== undefined) await chown(storeDir, user.uid, user.gid as number);
-      await endProcessesIn(storeDir, 'nats-server', 'SIGTERM', log);
+      await endProcessesIn(storeDir, 'nats-server', 'SIGTERM', log, options.profile.patienceMs);
       const text = natsConfiguration({
         listen: `127.0.0.1:${port}`,
         storeDir,

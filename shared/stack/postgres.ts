@@ -48,7 +48,7 @@ export interface PostgresOptions {
 }
 
 export function createPostgres(options: PostgresOptions): Server {
-  const { runtime, user, logFile, log } = options;
+  const { runtime, user, logFile } = options;
   const dataDir = join(options.dir, 'postgres');
 
   const stop = async (record: ServerRecord) => {
@@ -66,7 +66,7 @@ export function createPostgres(options: PostgresOptions): Server {
 
     async start(port) {
       if (!existsSync(dataDir)) await initialise(options, dataDir);
-      await clearRemnants(dataDir, join(options.dir, 'run'), log);
+      await clearRemnants(dataDir, options);
       await writeFile(join(dataDir, 'postgresql.conf'), await configuration(options, port));
       const ref = await spawnServer(join(runtime.postgresBin, 'postgres'), ['-D', dataDir], {
         user,
@@ -184,8 +184,9 @@ async function initialise(options: PostgresOptions, dataDir: string): Promise<vo
  * beside them. After that its lock files mean nothing, but where their pid exists, as another program's (usual in
  * containers, where pids begin at 1 again) or as a zombie, PostgreSQL would take them for those of a living server.
  */
-async function clearRemnants(dataDir: string, runDir: string, log: Logger): Promise<void> {
-  await endProcessesIn(dataDir, 'postgres', 'SIGQUIT', log);
+async function clearRemnants(dataDir: string, { dir, log, profile }: PostgresOptions): Promise<void> {
+  const runDir = join(dir, 'run');
+  await endProcessesIn(dataDir, 'postgres', 'SIGQUIT', log, profile.patienceMs);
   await rm(join(dataDir, 'postmaster.pid'), { force: true });
   for (const name of await readdir(runDir)) {
     if (name.startsWith('.s.PGSQL.')) await rm(join(runDir, name), { force: true });

@@ -124,22 +124,32 @@ export async function endProcess(
   return !isAlive(ref);
 }
 
-/** How long processes of a dead server may take to end by themselves, then after a signal. */
+/** How long processes of a dead server may take to end by themselves at most, then after a signal. */
 const REMNANT_GRACE_MS = 2_000;
 const REMNANT_SIGNAL_MS = 8_000;
 
-/** Waits until no process of `program` works in `dir`, then asks, then kills: two servers must never share one folder. */
-export async function endProcessesIn(dir: string, program: string, ask: NodeJS.Signals, log: Logger): Promise<void> {
+/**
+ * Waits until no process of `program` works in `dir`, for `patienceMs` at first, then asks, then kills: two servers must
+ * never share one folder.
+ */
+export async function endProcessesIn(
+  dir: string,
+  program: string,
+  ask: NodeJS.Signals,
+  log: Logger,
+  patienceMs = REMNANT_GRACE_MS,
+): Promise<void> {
+  const graceMs = Math.min(REMNANT_GRACE_MS, patienceMs);
   const started = Date.now();
   let asked = false;
   for (let left = processesIn(dir, program); left.length > 0; left = processesIn(dir, program)) {
     const waitedMs = Date.now() - started;
-    if (waitedMs > REMNANT_GRACE_MS && !asked) {
+    if (waitedMs > graceMs && !asked) {
       asked = true;
       log.warn({ dir, pids: left.join(' ') }, 'ending processes left over from an earlier server');
       for (const pid of left) signal(pid, ask);
     }
-    if (waitedMs > REMNANT_GRACE_MS + REMNANT_SIGNAL_MS) for (const pid of left) signal(pid, 'SIGKILL');
+    if (waitedMs > graceMs + REMNANT_SIGNAL_MS) for (const pid of left) signal(pid, 'SIGKILL');
     await sleep(20);
   }
 }

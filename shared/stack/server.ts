@@ -38,7 +38,7 @@ export interface Profile {
   readonly sharedBuffersBytes: number;
   /** False skips waiting for the disk: state survives a killed process, not a power cut. For tests only. */
   readonly durable: boolean;
-  /** A server found alive but silent this long is taken for hung and replaced. */
+  /** A server found alive but silent this long is taken for hung and replaced; remnants of one may end by themselves, too. */
   readonly patienceMs: number;
   /** Accounts of the log, each with users and streams of its own and the disk as its limit; 1 unless tests share a server. */
   readonly logAccounts?: number;

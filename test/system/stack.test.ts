@@ -13,16 +13,22 @@ import type { ServerName } from '../../shared/stack/server.ts';
 import { acquireStack, type Stack, type StackProcess } from '../../shared/stack/stack.ts';
 import { PATIENCE_MS } from '../support/patience.ts';
 import { PRIVATE_PROFILE } from '../support/profiles.ts';
-import { createPrivateStack, execute, temporaryDir, testLogger } from '../support/stack.ts';
+import { execute, temporaryDir, testLogger } from '../support/stack.ts';
 
 /** A state folder that was made and stopped: a copy of it starts at once, where a new one makes its cluster first. */
 let made: string;
+/** What a making that was interrupted left in it before. */
+let half: string;
 let dir: string;
 const open: AsyncDisposable[] = [];
 const children: ChildProcess[] = [];
 
 beforeAll(async () => {
   made = await temporaryDir();
+  half = join(made, 'state', 'servers', 'postgres.new-killed', 'data');
+  await mkdir(half, { recursive: true });
+  await writeFile(join(half, 'PG_VERSION'), '17\n');
+  if (process.getuid?.() === 0) await execFileAsRoot(['chown', '-R', '65534:65534', join(made, 'state', 'servers')]);
   const stack = await acquireStack({ stateDir: join(made, 'state'), log: testLogger(), profile: PRIVATE_PROFILE });
   await stack[Symbol.asyncDispose]();
   await rm(join(made, 'state', 'log'), { recursive: true });
@@ -306,8 +312,8 @@ describe('keeping', () => {
 
 describe('recovering', () => {
   test('a killed server comes back on its port with what it had acknowledged', async () => {
-    await using own = await createPrivateStack();
-    const { stack } = own;
+    const stack = await acquire();
+    stack.supervise();
     const urls = [stack.databaseUrl, stack.natsUrl];
     await execute(stack.databaseUrl, 'CREATE TABLE kept (v int)');
     await addMessage(stack.natsOperatorUrl, 'zero');
@@ -315,8 +321,7 @@ describe('recovering', () => {
       await execute(stack.databaseUrl, `INSERT INTO kept VALUES (${round})`);
       await addMessage(stack.natsOperatorUrl, String(round));
       const before = pidsOf(stack);
-      own.kill('postgres');
-      own.kill('nats');
+      for (const pid of before) process.kill(pid, 'SIGKILL');
       await until('both are back', () =>
         alive(before).length === 0 && pidsOf(stack).every((pid) => !before.includes(pid)) ? true : undefined,
       );
@@ -369,7 +374,8 @@ describe('recovering', () => {
     const { child, answer } = await holder();
     await ended(child, 'SIGKILL');
     await rm(join(dir, 'state', 'stack.json'));
-    const stack = await acquire();
+    // None of them ends by itself, however long it is waited for.
+    const stack = await acquire('state', {}, { ...PRIVATE_PROFILE, patienceMs: 300 });
     expect(stack.owned).toBe(true);
     expect(alive(pidsOf(answer))).toEqual([]);
     await execute(stack.databaseUrl, 'SELECT 1');
@@ -408,13 +414,9 @@ describe('recovering', () => {
   });
 
   test('a cluster whose making was interrupted is made anew', async () => {
-    const servers = join(dir, 'new', 'servers', 'postgres.new-killed', 'data');
-    await mkdir(servers, { recursive: true });
-    await writeFile(join(servers, 'PG_VERSION'), '17\n');
-    if (process.getuid?.() === 0) await execFileAsRoot(['chown', '-R', '65534:65534', join(dir, 'new', 'servers')]);
-    const stack = await acquire('new');
+    const stack = await acquire();
     await execute(stack.databaseUrl, 'SELECT 1');
-    await expect(stat(servers)).rejects.toThrow(/ENOENT/);
+    await expect(stat(half)).rejects.toThrow(/ENOENT/);
   });
 });
 
