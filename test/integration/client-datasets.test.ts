@@ -2,45 +2,21 @@
 import { tableFromIPC } from 'apache-arrow';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { HistoricalData, type Rows } from '../../client/index.ts';
-import { DATASETS, datasetOf, type Mode } from '../../shared/registry/index.ts';
-import { windowOf } from '../../shared/registry/partitions.ts';
-import { randomDay } from '../support/load-rows.ts';
-import { loadFileDays } from '../support/load-trades.ts';
-import { loadWorld } from '../support/load-worlds.ts';
+import { DATASETS, type Mode } from '../../shared/registry/index.ts';
 import { API_KEY, type Serving, startServing } from '../support/serving.ts';
-import { createMigratedEnv, type TestEnv } from '../support/stack.ts';
+import type { TestEnv } from '../support/stack.ts';
 import { expected, iso, type Served } from '../support/world-oracle.ts';
-import { chainWorlds, etfWorld, macroWorld, mempoolWorld, type World } from '../support/worlds.ts';
+import { createWorldsEnv, TRADE_DAYS, WORLDS } from '../support/worlds-env.ts';
 
-const SEED = 7;
-const TRADES = 300;
-const TRADE_DAY = '2024-01-01';
+const TRADES = TRADE_DAYS.reduce((sum, { trades }) => sum + trades.length, 0);
 const WINDOW = { start_date: '1960-01-01', end_date: '2030-01-01' };
 const MODES: readonly Mode[] = ['native', 'aligned_1s'];
-const WORLDS = new Map<string, World>(
-  [...chainWorlds(SEED), mempoolWorld(SEED), etfWorld(SEED), macroWorld(SEED)].map((world) => [
-    world.dataset.key,
-    world,
-  ]),
-);
-
 let env: TestEnv;
 let serving: Serving;
 let data: Readonly<Record<string, (request: object) => Rows<Served>>>;
 
 beforeAll(async () => {
-  env = await createMigratedEnv();
-  for (const { key, trades: ofTrades } of DATASETS.values()) {
-    if (!ofTrades) continue;
-    // A vendor's file day need not begin at midnight UTC.
-    const shiftMs = windowOf(datasetOf(key), TRADE_DAY).fromMs - Date.parse(TRADE_DAY);
-    const trades = randomDay(TRADE_DAY, TRADES, 1, SEED).trades.map((trade) => ({
-      ...trade,
-      timestamp: trade.timestamp + shiftMs,
-    }));
-    await loadFileDays(env.databaseUrl, datasetOf(key), [{ key: TRADE_DAY, trades }]);
-  }
-  for (const world of WORLDS.values()) await loadWorld(env.databaseUrl, world);
+  env = await createWorldsEnv();
   serving = await startServing({ databaseUrl: env.databaseUrl });
   data = new HistoricalData({ baseUrl: serving.url, apiKey: API_KEY }) as unknown as typeof data;
 });
@@ -83,7 +59,7 @@ describe.for(METHODS)('$method', ({ method, key }) => {
 
     const names = schema.map(({ name }) => name);
     expect(Object.keys(rows[0])).toEqual(names);
-    const world = WORLDS.get(key);
+    const world = WORLDS.find(({ dataset }) => dataset.key === key);
     if (world) {
       const fields = names.filter((name) => name !== 'datetime');
       const shown = rows.map((row) => Object.fromEntries(fields.map((name) => [name, row[name]])));

@@ -5,10 +5,9 @@ import { estimateAnswer } from '../../serving/discovery/estimate/answer.ts';
 import { SHORT_NAMES } from '../../serving/discovery/estimate/bytes.ts';
 import type { Json } from '../support/command.ts';
 import { DATASET, type DayOfTrades, loadBulk, loadDays, randomDay } from '../support/load-rows.ts';
-import { loadWorld } from '../support/load-worlds.ts';
 import { type Answer, type Serving, startServing } from '../support/serving.ts';
 import { createMigratedEnv, execute, type TestEnv } from '../support/stack.ts';
-import { chainWorlds, etfWorld, macroWorld, mempoolWorld, type World } from '../support/worlds.ts';
+import { createWorldsEnv, WORLDS } from '../support/worlds-env.ts';
 
 const DAY_MS = 86_400_000;
 const FIRST = Date.parse('2024-03-01T00:00:00Z');
@@ -247,16 +246,10 @@ describe('the time budget', () => {
 });
 
 describe('partitions that are no stretches of time', () => {
-  const worlds = (seed: number): World[] => [
-    ...chainWorlds(seed),
-    mempoolWorld(seed),
-    etfWorld(seed),
-    macroWorld(seed),
-  ];
-
   test('any window of them is counted to the row, in both modes', async () => {
-    for (const world of worlds(11)) {
-      await loadWorld(env.databaseUrl, world);
+    await using own = await createWorldsEnv();
+    await using on = await startServing({ databaseUrl: own.databaseUrl });
+    for (const world of WORLDS) {
       const sources = [world.dataset.key];
       const marks = [...world.rows, ...world.aligned].map(({ ms }) => ms).sort((a, b) => a - b);
       const windows = [
@@ -271,8 +264,8 @@ describe('partitions that are no stretches of time', () => {
       for (const mode of ['native', 'aligned_1s']) {
         for (const window of windows) {
           const body = { sources, mode, ...window };
-          const { rows, rows_is_exact } = await ask(body);
-          expect([rows, rows_is_exact], JSON.stringify(body)).toEqual([await truth(body), true]);
+          const { rows, rows_is_exact } = await ask(body, on);
+          expect([rows, rows_is_exact], JSON.stringify(body)).toEqual([await truth(body, on), true]);
         }
       }
     }

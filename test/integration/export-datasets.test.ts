@@ -3,18 +3,12 @@ import { createHash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { DATASETS, datasetOf, type Mode, shapeOf } from '../../shared/registry/index.ts';
-import { windowOf } from '../../shared/registry/partitions.ts';
 import { type ArtifactLab, type Artifacts, artifactLab } from '../support/artifacts.ts';
-import { randomDay } from '../support/load-rows.ts';
-import { loadFileDays } from '../support/load-trades.ts';
-import { loadWorld } from '../support/load-worlds.ts';
 import type { DuckDb } from '../support/read-parquet.ts';
 import type { Serving } from '../support/serving.ts';
-import { createMigratedEnv, type TestEnv } from '../support/stack.ts';
-import { chainWorlds, etfWorld, macroWorld, mempoolWorld } from '../support/worlds.ts';
+import type { TestEnv } from '../support/stack.ts';
+import { createWorldsEnv } from '../support/worlds-env.ts';
 
-const SEED = 11;
-const TRADE_DAY = '2024-01-01';
 const MODES: readonly Mode[] = ['native', 'aligned_1s'];
 const ALL = { time_range: ['1960-01-01T00:00:00Z', '2030-01-01T00:00:00Z'] };
 
@@ -25,20 +19,7 @@ let serving: Serving;
 let duck: DuckDb;
 
 beforeAll(async () => {
-  env = await createMigratedEnv();
-  for (const { key, trades: ofTrades } of DATASETS.values()) {
-    if (!ofTrades) continue;
-    // A vendor's file day need not begin at midnight UTC.
-    const shiftMs = windowOf(datasetOf(key), TRADE_DAY).fromMs - Date.parse(TRADE_DAY);
-    const trades = randomDay(TRADE_DAY, 300, 1, SEED).trades.map((trade) => ({
-      ...trade,
-      timestamp: trade.timestamp + shiftMs,
-    }));
-    await loadFileDays(env.databaseUrl, datasetOf(key), [{ key: TRADE_DAY, trades }]);
-  }
-  for (const world of [...chainWorlds(SEED), mempoolWorld(SEED), etfWorld(SEED), macroWorld(SEED)]) {
-    await loadWorld(env.databaseUrl, world);
-  }
+  env = await createWorldsEnv();
   lab = await artifactLab(env);
   ({ files, duck, serving } = lab);
 });

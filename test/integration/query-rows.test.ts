@@ -191,6 +191,7 @@ describe('windows', () => {
     expect((await raw('gt', '-9223372036854775808')).json.row_count).toBe(TRADES.length);
     expect((await raw('eq', '1010.0')).json.rows[0].trade_id).toBe(1010);
     expect((await raw('eq', '9223372036854775808')).status).toBe(409);
+    expect((await raw('eq', '-9223372036854775809')).status).toBe(409);
     expect((await raw('eq', '1010.5')).status).toBe(409);
   });
 

@@ -1,7 +1,8 @@
 /**
  * One PostgreSQL and one nats-server for the whole run, in a state folder of its own; PostgreSQL may instead be at
  * TIDEMARK_TEST_DATABASE_URL (a superuser's URL, for trying another version). Each test file gets a database and an account
- * of the log. Migrating a database takes 0.4 s, copying one that is migrated 0.1: there is a template. The levels of a run share it: whichever begins first starts it, and it stops with the last.
+ * of the log. Migrating a database takes 0.4 s, copying one that is migrated 0.1: there is a template.
+ * The first file that wants loaded worlds makes a second one (`worlds-env.ts`). The levels of a run share it: whichever begins first starts it, and it stops with the last.
  * Unit tests do not come here.
  */
 import { spawn } from 'node:child_process';
@@ -15,7 +16,7 @@ import { createLogger } from '../../shared/log/logger.ts';
 import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
 import { endLeftovers } from './leftovers.ts';
 import { LOG_ACCOUNTS, SHARED_PROFILE } from './profiles.ts';
-import { execute, FREE_ACCOUNTS, urlsOf, withDatabase } from './stack.ts';
+import { closeTemplate, execute, FREE_ACCOUNTS, loadedTemplate, urlsOf, withDatabase } from './stack.ts';
 
 interface SharedServers extends AsyncDisposable {
   readonly stack: Stack;
@@ -72,6 +73,7 @@ async function startServers(stateDir: string): Promise<SharedServers> {
     template,
     async [Symbol.asyncDispose]() {
       await execute(admin, `drop database ${template}`);
+      await execute(admin, `drop database if exists ${loadedTemplate(template)} with (force)`);
       await stack[Symbol.asyncDispose]();
       reaper.stdin.end('done\n');
       if (reaper.exitCode === null) await once(reaper, 'exit');
@@ -81,14 +83,13 @@ async function startServers(stateDir: string): Promise<SharedServers> {
 
 async function makeTemplate(admin: string, name: string): Promise<void> {
   // Of a run that was killed, with our number.
-  await execute(admin, `drop database if exists ${name}`);
+  for (const old of [name, loadedTemplate(name)]) await execute(admin, `drop database if exists ${old}`);
   await execute(admin, `create database ${name}`);
   {
     await using client = await connect({ url: withDatabase(admin, name), name: 'test migrations' });
     await provisionRoles(client, {});
     await migrate(client);
   }
-  // TimescaleDB's scheduler would sit in it, and a database in which anybody sits cannot be copied.
-  await execute(admin, `alter database ${name} allow_connections false`);
-  await execute(admin, `select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = '${name}'`);
+  await using client = await connect({ url: admin, name: 'test template' });
+  await closeTemplate(client, name);
 }

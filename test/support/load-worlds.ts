@@ -19,6 +19,7 @@ const FRAME_ROWS = 5;
 async function replace(client: pg.Client, world: World): Promise<void> {
   const { dataset, partitions, rows, aligned, runs } = world;
   const { number, native } = dataset;
+  const ofPartition = Map.groupBy(rows, ({ partition }) => partition);
   await client.query(`delete from ${native.table}`);
   for (const table of [ALIGNED_TABLE, 'partitions', 'coverage_spans', 'frames']) {
     await client.query(`delete from ${table} where dataset_id = $1`, [number]);
@@ -43,7 +44,7 @@ async function replace(client: pg.Client, world: World): Promise<void> {
     client,
     'partitions',
     partitions.map((partition) => {
-      const own = rows.filter((row) => row.partition === partition);
+      const own = ofPartition.get(partition) ?? [];
       const times = own.map((row) => row.ms);
       return {
         dataset_id: number,
@@ -100,12 +101,12 @@ function framesOf({ dataset, partitions, rows }: World): object[] {
   const names = dataset.key === 'bitcoin_block_transactions' ? ['block_height', 'transaction_index', 'txid'] : [];
   if (dataset.key === 'bitcoin_mempool_state') names.push('snapshot_at_unix_ms', 'txid');
   if (names.length === 0) names.push(...dataset.native.identity);
+  const ofPartition = Map.groupBy(rows, ({ partition }) => partition);
   let sequence = 0;
   return partitions
     .filter(({ state }) => state === 'proved')
     .flatMap((partition) => {
-      const own = rows
-        .filter((row) => row.partition === partition)
+      const own = (ofPartition.get(partition) ?? [])
         .map(({ ms, cells }) => ({ ms, key: names.map((name) => cells[name]) }))
         .sort((a, b) => compare(a.key, b.key));
       return Array.from({ length: Math.ceil(own.length / FRAME_ROWS) }, (_, index) => {

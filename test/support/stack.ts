@@ -95,6 +95,44 @@ export const createTestEnv = (options?: EnvOptions): Promise<TestEnv> => spend('
 export const createMigratedEnv = (options?: EnvOptions): Promise<TestEnv> =>
   spend('servers', () => createEnv(`TEMPLATE ${inject('testTemplate')}`, options));
 
+/**
+ * The same with rows: those that `load` put into the run's second template. The first call of a run makes it, whatever its
+ * process, and the calls after it copy it. All calls give the same `load`.
+ */
+export async function createLoadedEnv(load: (databaseUrl: string) => Promise<void>): Promise<TestEnv> {
+  const name = loadedTemplate(inject('testTemplate'));
+  await spend('servers', () => makeOnce(name, load));
+  return await spend('servers', () => createEnv(`TEMPLATE ${name}`));
+}
+
+/** The name of the template with rows of a run. */
+export const loadedTemplate = (template: string) => `${template}_loaded`;
+
+async function makeOnce(name: string, load: (databaseUrl: string) => Promise<void>): Promise<void> {
+  const shared = inject('testDatabaseUrl');
+  const admin = new pg.Client({ connectionString: withDatabase(shared, 'postgres') });
+  await admin.connect();
+  try {
+    // Two workers may want it at once. The lock goes with the connection.
+    await admin.query('select pg_advisory_lock(hashtext($1))', [name]);
+    const made = await admin.query('select 1 from pg_database where datname = $1 and not datallowconn', [name]);
+    if (made.rows.length > 0) return;
+    // Of a call that failed before it was closed.
+    await admin.query(`drop database if exists ${name} with (force)`);
+    await admin.query(`create database ${name} owner ${roleName('owner')} template ${inject('testTemplate')}`);
+    await load(withDatabase(shared, name));
+    await closeTemplate(admin, name);
+  } finally {
+    await admin.end();
+  }
+}
+
+/** TimescaleDB's scheduler would sit in it, and a database in which anybody sits cannot be copied. */
+export async function closeTemplate(admin: Pick<pg.Client, 'query'>, name: string): Promise<void> {
+  await admin.query(`alter database ${name} allow_connections false`);
+  await admin.query('select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = $1', [name]);
+}
+
 async function createEnv(from: string, { ownLog = false }: EnvOptions = {}): Promise<TestEnv> {
   const sharedUrl = inject('testDatabaseUrl');
   const dir = await temporaryDir();

@@ -11,6 +11,7 @@ import { maxStringBytes, writeString, writeUuid } from '../../serving/rendering/
 import { POSTGRES_EPOCH_MS, TimestampWriter } from '../../serving/rendering/timestamps.ts';
 import type { Field } from '../../shared/registry/index.ts';
 import { JsonFault, parseJson } from '../../shared/strict-json.ts';
+import { parseDay } from '../../shared/time/days.ts';
 import { anyText } from '../support/generated-rows.ts';
 import { runs } from '../support/seed.ts';
 
@@ -273,6 +274,17 @@ describe('instants', () => {
     expect(ceilMs(parseInstant('2024-01-01T00:00:00.0005Z')!)).toBe(1704067200001);
     expect(ceilMs(parseInstant('2024-01-01T00:00:00.001000Z')!)).toBe(1704067200001);
     expect(parseInstant('1969-12-31T23:59:59.9999Z')).toEqual({ ms: -1, exact: false });
+  });
+
+  test('years 0000 and 10000 are no times of the contract, however they are written', () => {
+    for (const text of ['0000-12-31T23:59:59.999Z', '0000-01-01T00:00:00Z', '0001-01-01T00:00:00+00:01']) {
+      expect(parseInstant(text), text).toBeUndefined();
+    }
+    expect(parseInstant('9999-12-31T23:59:59-00:01')).toBeUndefined();
+    expect(parseInstant('0001-01-01T00:00:00Z')).toEqual({ ms: Date.parse('0001-01-01T00:00:00Z'), exact: true });
+    expect(parseInstant('9999-12-31T23:59:59.999999Z')).toMatchObject({ exact: false });
+    expect(parseDay('0000-12-31')).toBeUndefined();
+    expect(parseDay('0001-01-01')).toBe(Date.parse('0001-01-01T00:00:00Z'));
   });
 
   test.each([

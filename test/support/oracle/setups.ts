@@ -7,25 +7,15 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { connect } from '../../../shared/db/connect.ts';
 import { makeReadRole } from '../../../shared/db/read-roles.ts';
-import { type DatasetDefinition, datasetOf } from '../../../shared/registry/index.ts';
-import { windowOf } from '../../../shared/registry/partitions.ts';
-import { DATASET, loadDays, randomDay, type Trade } from '../load-rows.ts';
-import { loadFileDays } from '../load-trades.ts';
-import { loadWorld } from '../load-worlds.ts';
+import { DATASET } from '../load-rows.ts';
 import { type Serving, startServing } from '../serving.ts';
-import { createMigratedEnv, execute, type TestEnv } from '../stack.ts';
-import { chainWorlds, etfWorld, macroWorld, mempoolWorld } from '../worlds.ts';
+import { execute, type TestEnv } from '../stack.ts';
+import { createWorldsEnv, TRADE_DAYS } from '../worlds-env.ts';
 import { DATASETS, type Dataset } from './fields.ts';
 import type { World as RequestWorld } from './requests.ts';
 import { storedTrades, type Verdict, type World } from './world.ts';
 
-/** A day is missing in between. */
-const DAYS = [
-  randomDay('2024-03-01', 60, 1000, 1),
-  randomDay('2024-03-02', 40, 1060, 2),
-  randomDay('2024-03-04', 50, 1100, 3),
-];
-export const STORED = storedTrades(DAYS);
+export const STORED = storedTrades(TRADE_DAYS);
 
 const ETF_SOURCES = [
   'etf_ishares_ibit_daily',
@@ -69,18 +59,10 @@ export interface Setups extends AsyncDisposable {
 
 export async function createSetups(): Promise<Setups> {
   const role = `contract_${Math.random().toString(36).slice(2, 10)}`;
-  const env = await createMigratedEnv();
-  await loadDays(env.databaseUrl, DAYS);
+  const env = await createWorldsEnv();
   await using client = await connect({ url: env.databaseUrl, name: 'test' });
   const password = (await makeReadRole(client, role, false)).password!;
   await writeFile(join(env.dir, 'signed.md'), 'signed');
-  for (const world of [...chainWorlds(1), mempoolWorld(1), etfWorld(1), macroWorld(1)]) {
-    await loadWorld(env.databaseUrl, world);
-  }
-  for (const key of ['exchange_b_spot_trades', 'exchange_c_spot_trades']) {
-    const days = DAYS.map(({ day, trades }) => ({ key: day, trades }));
-    await loadFileDays(env.databaseUrl, datasetOf(key), days.map(within(datasetOf(key))));
-  }
   const both = [await setUp(env, role, 'open', {}), await setUp(env, role, 'mixed', mixed(password))] as const;
   return {
     env,
@@ -142,14 +124,6 @@ async function setUp(
   };
   return { serving, world };
 }
-
-/** Trades of a file day of another exchange, which may begin at another hour. */
-const within =
-  (dataset: DatasetDefinition) =>
-  ({ key, trades }: { key: string; trades: readonly Trade[] }) => {
-    const shiftMs = windowOf(dataset, key).fromMs - Date.parse(`${key}T00:00:00Z`);
-    return { key, trades: trades.map((trade) => ({ ...trade, timestamp: trade.timestamp + shiftMs })) };
-  };
 
 /** What of each dataset is worth asking for: what some of its rows hold. */
 async function requestWorld(serving: Serving, password: string): Promise<RequestWorld> {

@@ -11,7 +11,8 @@ import { type Serving, startServing } from '../../support/serving.ts';
 import { createMigratedEnv, type TestEnv } from '../../support/stack.ts';
 import { type Body, expected, type Served } from '../../support/world-oracle.ts';
 import { bodiesOf } from '../../support/world-requests.ts';
-import { chainWorlds, etfWorld, macroWorld, mempoolWorld, type World } from '../../support/worlds.ts';
+import type { World } from '../../support/worlds.ts';
+import { worldsOf } from '../../support/worlds-env.ts';
 
 let env: TestEnv;
 let serving: Serving;
@@ -24,8 +25,6 @@ afterAll(async () => {
   await serving[Symbol.asyncDispose]();
   await env[Symbol.asyncDispose]();
 });
-
-const worlds = (seed: number): World[] => [...chainWorlds(seed), mempoolWorld(seed), etfWorld(seed), macroWorld(seed)];
 
 async function check(world: World, body: Body): Promise<void> {
   const answer = await serving.query({ sources: [world.dataset.key], ...body });
@@ -40,7 +39,7 @@ async function check(world: World, body: Body): Promise<void> {
 }
 
 describe.each([1, 2])('worlds of seed %i', (seed) => {
-  const all = worlds(seed);
+  const all = worldsOf(seed);
   beforeAll(async () => {
     for (const world of all) await loadWorld(env.databaseUrl, world);
   });
@@ -75,7 +74,7 @@ describe.each([1, 2])('worlds of seed %i', (seed) => {
 
 describe('samples', () => {
   const SEED = 4;
-  const all = worlds(SEED);
+  const all = worldsOf(SEED);
   beforeAll(async () => {
     for (const world of all) await loadWorld(env.databaseUrl, world);
   });

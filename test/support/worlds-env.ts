@@ -1,0 +1,52 @@
+/**
+ * One set of loaded worlds for all files of a run that only read them: a world of each dataset whose partitions are no
+ * stretches of time, and three days of each exchange. It is loaded once a run; a file gets a copy of its own.
+ *
+ * Rows, aligned rows, partitions, coverage and runs are as the pipeline leaves them. No log stands behind them: proofs and
+ * lineage of these rows refer to events that no stream holds.
+ */
+import { type DatasetDefinition, datasetOf } from '../../shared/registry/index.ts';
+import { windowOf } from '../../shared/registry/partitions.ts';
+import { loadDays, randomDay, type Trade } from './load-rows.ts';
+import { loadFileDays } from './load-trades.ts';
+import { loadWorld } from './load-worlds.ts';
+import { createLoadedEnv, type TestEnv } from './stack.ts';
+import { chainWorlds, etfWorld, macroWorld, mempoolWorld, type World } from './worlds.ts';
+
+/** All days of each exchange; one is missing in between. */
+export const TRADE_DAYS = [
+  randomDay('2024-03-01', 60, 1000, 1),
+  randomDay('2024-03-02', 40, 1060, 2),
+  randomDay('2024-03-04', 50, 1100, 3),
+];
+
+/** A world of each dataset whose partitions are no stretches of time. */
+export const worldsOf = (seed: number): World[] => [
+  ...chainWorlds(seed),
+  mempoolWorld(seed),
+  etfWorld(seed),
+  macroWorld(seed),
+];
+
+/** Those of `createWorldsEnv`. */
+export const WORLDS: readonly World[] = worldsOf(1);
+
+/** Use as `createTestEnv`; with the worlds and the days above. */
+export const createWorldsEnv = (): Promise<TestEnv> => createLoadedEnv(load);
+
+async function load(databaseUrl: string): Promise<void> {
+  await loadDays(databaseUrl, TRADE_DAYS);
+  for (const world of WORLDS) await loadWorld(databaseUrl, world);
+  for (const key of ['exchange_b_spot_trades', 'exchange_c_spot_trades']) {
+    const days = TRADE_DAYS.map(({ day, trades }) => ({ key: day, trades }));
+    await loadFileDays(databaseUrl, datasetOf(key), days.map(within(datasetOf(key))));
+  }
+}
+
+/** Trades of a file day of another exchange, which may begin at another hour. */
+const within =
+  (dataset: DatasetDefinition) =>
+  ({ key, trades }: { key: string; trades: readonly Trade[] }) => {
+    const shiftMs = windowOf(dataset, key).fromMs - Date.parse(`${key}T00:00:00Z`);
+    return { key, trades: trades.map((trade) => ({ ...trade, timestamp: trade.timestamp + shiftMs })) };
+  };
