@@ -28,6 +28,9 @@ function secondSql({ native }: DatasetDefinition): string {
   return `((${time} - ((${time} % 1000) + 1000) % 1000) / 1000)`;
 }
 
+/** Connections whose session has the tables: a verification asks for them before each of thousands of partitions. */
+const PREPARED = new WeakSet<ClientBase>();
+
 export class TouchedSeconds {
   readonly #client: ClientBase;
   readonly #dataset: DatasetDefinition;
@@ -42,8 +45,9 @@ export class TouchedSeconds {
     this.#shared = shared;
   }
 
-  /** Makes the session's tables. Before a transaction: one that is rolled back would take them along. */
+  /** Makes the session's tables, once. Before a transaction: one that is rolled back would take them along. */
   static async prepare(client: ClientBase): Promise<void> {
+    if (PREPARED.has(client)) return;
     await client.query(
       `set client_min_messages = warning;
        create temp table if not exists ${TOUCHED} (second int8 primary key) on commit delete rows;
@@ -51,6 +55,7 @@ export class TouchedSeconds {
        alter table ${MADE} add column if not exists series_key text, alter series_id drop not null;
        reset client_min_messages`,
     );
+    PREPARED.add(client);
   }
 
   /** None touched yet. Inside a transaction. */

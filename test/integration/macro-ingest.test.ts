@@ -184,11 +184,8 @@ givenData('macro/fredgraph').describe('real values', () => {
   test('follow takes new vintages as they come, and what is checked moves on where there are none', async () => {
     const publications = all.FEDFUNDS.publications as Publication[];
     const before = await system.rows(`select source_id, through_ms from source_checks order by 1`);
-    const following = system.begin(['follow', 'macro'], {
-      ...settingsOf(provider),
-      SVC_MACRO_FOLLOW_SECONDS: '1',
-      SVC_FOLLOW_JITTER_SECONDS: '0',
-    });
+    const environment = { ...settingsOf(provider), SVC_FOLLOW_JITTER_SECONDS: '0' };
+    const following = system.begin(['follow', 'macro'], environment, { SVC_MACRO_FOLLOW_SECONDS: 0.1 });
     publications.push({ vintage: '2026-03-03', said: { '2026-02-01': '3.64' } });
     await eventually(async () => {
       const found = await system.rows(`select state from partitions where partition_key = 'macro_fedfunds:2026-03-03'`);

@@ -126,7 +126,6 @@ test('an attempt whose frames were all lost begins again in the empty log', asyn
   await using system = await System.create();
   for (const { vendor } of [undisturbed, system]) await writeDocument(vendor, day, text);
   expect((await undisturbed.backfill(day, day)).exit).toBe(0);
-  expect((await system.run(['migrate'])).exit).toBe(0);
   const [{ document }] = await undisturbed.rows<{ document: DocumentFacts }>('select document from attempts');
   const opening = { attempt: 1, revision: 1, publisher: 'killed', document, synthetic: false };
   await new Catalog(system.client).openAttempts(exchangeASpotTrades, [day], opening);
