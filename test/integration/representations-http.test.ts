@@ -11,10 +11,11 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { CODINGS } from '../../serving/rendering/codings.ts';
 import { REPRESENTATIONS } from '../../serving/rendering/representations.ts';
 import { BufferPool, ResponseBody } from '../../serving/rendering/response.ts';
+import { type Client, connect as connectDatabase } from '../../shared/db/connect.ts';
 import { DATASET, loadBulk, loadDays, randomDay } from '../support/load-rows.ts';
 import { READERS } from '../support/read-back.ts';
 import { API_KEY, eventually, type Serving, startServing } from '../support/serving.ts';
-import { createMigratedEnv, execute, type TestEnv } from '../support/stack.ts';
+import { createMigratedEnv, type TestEnv } from '../support/stack.ts';
 
 const SMALL = { sources: [DATASET], time_range: ['2024-05-01T00:00:00Z', '2024-05-02T00:00:00Z'] };
 const LARGE = { sources: [DATASET], time_range: ['2024-05-03T00:00:00Z', '2024-05-04T00:00:00Z'] };
@@ -39,6 +40,8 @@ const FORMS = REPRESENTATIONS.flatMap(({ mediaType, rowsOnly }) =>
 
 let env: TestEnv;
 let serving: Serving;
+/** Looks at the service's backends, again and again: a connection for each look is most of the work of it. */
+let watcher: Client;
 let now = NOW;
 
 beforeAll(async () => {
@@ -46,8 +49,10 @@ beforeAll(async () => {
   await loadDays(env.databaseUrl, [randomDay('2024-05-01', SMALL_ROWS, 1000, 1)]);
   await loadBulk(env.databaseUrl, { fromDay: '2024-05-03', days: 1, rowsPerDay: LARGE_ROWS, firstId: 1_000_000 });
   serving = await startServing({ databaseUrl: env.databaseUrl, now: () => now });
+  watcher = await connectDatabase({ url: env.databaseUrl, name: 'test watches' });
 });
 afterAll(async () => {
+  await watcher[Symbol.asyncDispose]();
   await serving[Symbol.asyncDispose]();
   await env[Symbol.asyncDispose]();
 });
@@ -324,14 +329,14 @@ const mine = `from pg_stat_activity where application_name = 'tidemark serving' 
 /** A backend of the service has rows that nobody takes, and goes on having them. */
 async function isHeldBack(): Promise<boolean> {
   for (let look = 0; look < 5; look++) {
-    const found = await execute(env.databaseUrl, `select wait_event ${mine} and state = 'active'`);
+    const found = await watcher.query(`select wait_event ${mine} and state = 'active'`);
     if (found.rows.length !== 1 || found.rows[0].wait_event !== 'ClientWrite') return false;
     await new Promise((resolve) => setTimeout(resolve, 50));
   }
   return true;
 }
 
-const endBackends = () => execute(env.databaseUrl, `select pg_terminate_backend(pid) ${mine}`);
+const endBackends = () => watcher.query(`select pg_terminate_backend(pid) ${mine}`);
 
 /** A POST in HTTP/1.0. */
 function speak(query: unknown, headers: readonly string[]) {

@@ -15,19 +15,24 @@ import { eventually, OWN_MATRIX } from '../support/serving.ts';
 import { createMigratedEnv, execute, type TestEnv } from '../support/stack.ts';
 
 const ROWS = 60_000;
-const BODY = { dataset: DATASET, format: 'csv', month_year: [5, 2024] };
+/** Long enough to be killed in the middle of it. */
+const LONG = { dataset: DATASET, format: 'csv', month_year: [5, 2024] };
+/** Where a run is held by a lock, or only its end counts. */
+const BODY = { dataset: DATASET, format: 'csv', n_rows: 5000 };
 
 let env: TestEnv;
 /** Submits and looks; runs nothing. */
 let exports: Exports;
-/** Bytes of the artifact, made without a disturbance. */
+/** Bytes of the artifacts, made without a disturbance. */
 let undisturbed: Buffer;
+let undisturbedLong: Buffer;
 beforeAll(async () => {
   env = await createMigratedEnv();
   await loadBulk(env.databaseUrl, { fromDay: '2024-05-01', days: 1, rowsPerDay: ROWS });
   {
     await using calm = await startExports(env);
     undisturbed = await calm.bytes((await calm.run(BODY)).json.export_id);
+    undisturbedLong = await calm.bytes((await calm.run(LONG)).json.export_id);
   }
   exports = await startExports(env, { worker: false, settings: { SVC_EXPORT_MAX_QUEUE: '100' } });
 });
@@ -85,7 +90,7 @@ const expectOneArtifact = (exportId: string) => expectOne(exports, exportId, und
 
 // Ten kills: system/long/export-kills.test.ts.
 test('killed three times at random moments, workers finish every export once, with the same bytes', () =>
-  killWorkers({ env, exports, body: BODY, undisturbed, kills: 3 }));
+  killWorkers({ env, exports, body: LONG, undisturbed: undisturbedLong, kills: 3 }));
 
 test('a worker that was frozen while another took over changes nothing when it wakes', async () => {
   const frozen = startWorker({ SVC_EXPORT_MAX_CONCURRENCY: '1' });
