@@ -60,6 +60,8 @@ export async function killWorkers({ env, exports, body, undisturbed, kills }: Ki
     await delay(random() * 300);
   }
   await using last = start();
+  // Others may have finished everything before it listens for signals.
+  await last.ready;
   for (const id of ids) await expectOne(exports, id, undisturbed, FINISHED_MS);
   last.kill('SIGTERM');
   await ended(last);

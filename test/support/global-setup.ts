@@ -14,6 +14,7 @@ import { migrate } from '../../shared/db/migrate.ts';
 import { provisionRoles } from '../../shared/db/roles.ts';
 import { createLogger } from '../../shared/log/logger.ts';
 import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
+import { countHolders } from '../../shared/stack/state.ts';
 import { endLeftovers } from './leftovers.ts';
 import { LOG_ACCOUNTS, SHARED_PROFILE } from './profiles.ts';
 import { closeTemplate, execute, FREE_ACCOUNTS, loadedTemplate, urlsOf, withDatabase } from './stack.ts';
@@ -50,6 +51,11 @@ export default async function setup(project: TestProject): Promise<() => Promise
 
 async function startServers(stateDir: string): Promise<SharedServers> {
   await endLeftovers(stateDir);
+  if ((await countHolders(stateDir)) > 0) {
+    throw new Error(
+      `Another run of the tests uses the servers of this tree (${stateDir}). Wait until it ends, or end it.`,
+    );
+  }
   process.env.TIDEMARK_TEST_RUN = `${process.pid}-${Date.now()}`;
   const reaper = spawn(process.execPath, [join(import.meta.dirname, 'reaper.ts'), stateDir], {
     detached: true,

@@ -6,7 +6,7 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { isAlive } from '../../shared/stack/processes.ts';
-import { readState } from '../../shared/stack/state.ts';
+import { countHolders, readState } from '../../shared/stack/state.ts';
 import { endLeftovers } from './leftovers.ts';
 
 /** Processes of the run that are still there, this one excepted. */
@@ -49,6 +49,8 @@ process.stdin.once('close', async () => {
     await sleep(50);
   }
   await endLeftovers(stateDir);
+  // The next run has begun already.
+  if ((await countHolders(stateDir)) > 0) return;
   const state = await readState(stateDir);
   for (const record of Object.values(state?.servers ?? {})) if (isAlive(record)) signal(record.pid, 'SIGKILL');
 });

@@ -68,11 +68,7 @@ test.each<[string, (run: number, vitest: number) => void]>([
       cwd: dir,
       detached: true,
       stdio: 'ignore',
-      env: {
-        ...process.env,
-        PATH: [join(ROOT, 'node_modules/.bin'), process.env.PATH].join(delimiter),
-        TMPDIR: join(dir, 'tmp'),
-      },
+      env: environmentOf(dir),
     });
     const ended = once(run, 'exit');
     await expect.poll(() => readdir(dir)).toContain('ready');
@@ -84,6 +80,32 @@ test.each<[string, (run: number, vitest: number) => void]>([
   } finally {
     await rm(dir, { recursive: true, force: true });
   }
+});
+
+// It shared the servers of the first run, and ended them when it was ended itself.
+test('a second run in the same tree is refused, and the first goes on', async () => {
+  const dir = await projectThatWaits();
+  const options = { cwd: dir, env: environmentOf(dir) };
+  const run = spawn('npm', ['test', '--', '--root', dir], { ...options, detached: true, stdio: 'ignore' });
+  const ended = once(run, 'exit');
+  try {
+    await expect.poll(() => readdir(dir)).toContain('ready');
+    const second = spawnSync('npm', ['test', '--', '--root', dir], { ...options, encoding: 'utf8' });
+    expect(second.status).not.toBe(0);
+    expect(second.stderr).toContain('Another run of the tests uses the servers of this tree');
+    expect(serversAmong(await processesOf(dir))).toEqual([2, 2, 1]);
+  } finally {
+    process.kill(-(run.pid as number), 'SIGTERM');
+    await ended;
+    await expect.poll(() => processesOf(dir)).toEqual([]);
+    await rm(dir, { recursive: true, force: true });
+  }
+});
+
+const environmentOf = (dir: string) => ({
+  ...process.env,
+  PATH: [join(ROOT, 'node_modules/.bin'), process.env.PATH].join(delimiter),
+  TMPDIR: join(dir, 'tmp'),
 });
 
 /** The process below npm and its shell that runs vitest. */
