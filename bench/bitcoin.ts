@@ -9,7 +9,7 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
-import { SINGLE_BLOCKS } from '../pipelines/sources/bitcoin/plan.ts';
+import { SINGLE_BLOCKS } from '../pipelines/sources/bitcoin/proved-chain.ts';
 import { RpcClient } from '../pipelines/sources/bitcoin/rpc/client.ts';
 import {
   type Coin,

@@ -1,10 +1,10 @@
 /** A process that writes artifacts, one for each line it is sent, as an export worker does: its memory is its own. */
 import { createInterface } from 'node:readline';
 import { parseQuery } from '../serving/contract/query.ts';
-import { poolOptions, WirePool } from '../serving/db/pool.ts';
-import { type ArtifactFormat, writeArtifact } from '../serving/exports/artifact/index.ts';
+import { PgPool, poolOptions } from '../serving/db/pool.ts';
+import { type ArtifactFormat, writeArtifact } from '../serving/exports/artifact/write.ts';
 import { Reader } from '../serving/read/reader.ts';
-import { BufferPool } from '../serving/rendering/response.ts';
+import { BufferPool } from '../serving/render/response.ts';
 import { parseJson } from '../shared/strict-json.ts';
 
 export interface Order {
@@ -16,7 +16,7 @@ export interface Order {
 const BUDGET_MS = 60_000;
 const FRESH_SECONDS = 172_800;
 
-await using pool = new WirePool(poolOptions(process.argv[2]));
+await using pool = new PgPool(poolOptions(process.argv[2]));
 const reader = new Reader({
   pool,
   byokRole: undefined,

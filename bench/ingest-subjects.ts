@@ -6,13 +6,13 @@ import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { pathToFileURL } from 'node:url';
 import { createGunzip } from 'node:zlib';
-import { openZipMember } from '../pipelines/sources/documents/archive.ts';
-import { localPath } from '../pipelines/sources/documents/urls.ts';
-import * as exchangeA from '../pipelines/sources/exchange_a/generate.ts';
-import * as exchangeBFetch from '../pipelines/sources/exchange_b/fetch.ts';
-import * as exchangeB from '../pipelines/sources/exchange_b/generate.ts';
-import * as exchangeC from '../pipelines/sources/exchange_c/generate.ts';
-import * as exchangeCSource from '../pipelines/sources/exchange_c/source.ts';
+import { localPath } from '../pipelines/sources/documents/locations.ts';
+import { openZipMember } from '../pipelines/sources/documents/zip-reader.ts';
+import * as exchangeA from '../pipelines/sources/exchange_a/sample.ts';
+import * as exchangeBFetch from '../pipelines/sources/exchange_b/feed.ts';
+import * as exchangeB from '../pipelines/sources/exchange_b/sample.ts';
+import * as exchangeCSource from '../pipelines/sources/exchange_c/feed.ts';
+import * as exchangeC from '../pipelines/sources/exchange_c/sample.ts';
 
 export interface IngestSubject {
   readonly dataset: string;

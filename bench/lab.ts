@@ -5,7 +5,7 @@
 import { mkdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { createLogger, type Logger } from '../shared/log/logger.ts';
+import { createLogger, type Logger } from '../shared/logger.ts';
 import { endProcess, processRef } from '../shared/stack/processes.ts';
 import { acquireStack, type Stack } from '../shared/stack/stack.ts';
 import { childrenOf } from './measure.ts';

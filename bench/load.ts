@@ -8,7 +8,7 @@
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
-import { DAY_MS } from '../shared/time/days.ts';
+import { DAY_MS } from '../shared/dates.ts';
 import { createDatabase, loadDays, ROWS_PER_DAY } from './chunks.ts';
 import { benchLab, type Note } from './lab.ts';
 import { type Ask, at, closedLoop, loop, pacedLoop, timedMs } from './load-loops.ts';

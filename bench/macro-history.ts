@@ -6,9 +6,9 @@ import {
   type Publication,
   seriesAnswer,
   vintagesAnswer,
-} from '../pipelines/sources/macro/generate.ts';
+} from '../pipelines/sources/macro/sample.ts';
 import { type MacroSeries, SERIES } from '../pipelines/sources/macro/series.ts';
-import { DAY_MS, dayKey } from '../shared/time/days.ts';
+import { DAY_MS, dayKey } from '../shared/dates.ts';
 
 export interface History {
   readonly series: MacroSeries;

@@ -2,7 +2,7 @@
  * Memory of the serving process while it answers with ten times as many rows: the highest it had after a million, and
  * after ten, in each representation and compressed.
  */
-import { REPRESENTATIONS } from '../serving/rendering/representations.ts';
+import { REPRESENTATIONS } from '../serving/render/representations.ts';
 import { createDatabase, loadDays } from './chunks.ts';
 import type { Note } from './lab.ts';
 import { DATASET, discard, startServer } from './query-subjects.ts';

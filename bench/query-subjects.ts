@@ -6,9 +6,9 @@ import { join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
 import { pathToFileURL } from 'node:url';
 import pg from 'pg';
-import { writeDay } from '../pipelines/sources/exchange_a/generate.ts';
+import { writeDay } from '../pipelines/sources/exchange_a/sample.ts';
+import { DAY_MS } from '../shared/dates.ts';
 import type { Stack } from '../shared/stack/stack.ts';
-import { DAY_MS } from '../shared/time/days.ts';
 import { RIGHTS_MATRIX, ROOT } from './lab.ts';
 import { watch } from './measure.ts';
 

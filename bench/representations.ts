@@ -7,7 +7,7 @@ import { createHash } from 'node:crypto';
 import type { IncomingMessage } from 'node:http';
 import type { Transform } from 'node:stream';
 import { createGunzip, createZstdDecompress } from 'node:zlib';
-import { REPRESENTATIONS } from '../serving/rendering/representations.ts';
+import { REPRESENTATIONS } from '../serving/render/representations.ts';
 import type { Stack } from '../shared/stack/stack.ts';
 import type { Note } from './lab.ts';
 import { median, rounded } from './measure.ts';

@@ -1,6 +1,6 @@
 /** `client/datasets.ts`: the rows and the methods of the client, derived from the registry. */
 import { DATASETS, type DatasetDefinition, type Field } from '../shared/registry/index.ts';
-import { KLINE_FIELDS } from '../shared/registry/klines.ts';
+import { KLINE_FIELDS } from '../shared/registry/trades.ts';
 
 const TYPE_OF: Readonly<Record<Field['dtype'], string>> = {
   int64: 'number',

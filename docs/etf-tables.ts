@@ -1,8 +1,9 @@
 /** What docs/etf.md says of funds and metrics: derived from their adapters, and from documents in their layouts. */
-import { DOCUMENTS, fundDocument } from '../pipelines/sources/etf/generate.ts';
+
 import { ISSUERS } from '../pipelines/sources/etf/issuers/index.ts';
 import type { Issuer } from '../pipelines/sources/etf/issuers/types.ts';
 import { FACTS, type FactName, metricsOf } from '../pipelines/sources/etf/parse/facts.ts';
+import { DOCUMENTS, fundDocument } from '../pipelines/sources/etf/sample.ts';
 import { etfDailyMetrics } from '../shared/registry/datasets/etf_daily_metrics.ts';
 import { table } from './table.ts';
 

@@ -2,43 +2,37 @@
 import { randomUUID } from 'node:crypto';
 import Koa from 'koa';
 import type { Settings } from '../shared/config/settings.ts';
-import type { Logger } from '../shared/log/logger.ts';
+import type { Logger } from '../shared/logger.ts';
 import { RightsStore } from '../shared/rights/store.ts';
 import { Problem } from './contract/problems.ts';
-import { poolOptions, WirePool } from './db/pool.ts';
+import { PgPool, poolOptions } from './db/pool.ts';
 import { Inspector } from './discovery/inspector.ts';
-import { LogReader } from './discovery/log-reader.ts';
-import { ProvedFiles } from './exports/artifact-files.ts';
+import { LogMessageReader } from './discovery/lineage.ts';
+import { ProvedFiles } from './exports/files.ts';
 import { ExportService } from './exports/service.ts';
-import { discardBody } from './http/body.ts';
-import { ClientGone } from './http/client-gone.ts';
-import { Cors } from './http/cors.ts';
-import { KeyCheck } from './http/key.ts';
-import { answerProblem } from './http/problem-response.ts';
-import { RefusalLog } from './http/refusal-log.ts';
+import { Cors, KeyCheck, RefusalLog } from './http/access.ts';
+import { answerProblem, ClientGone } from './http/answer.ts';
+import { discardBody, parseTarget } from './http/request.ts';
 import { type Route, routerOf } from './http/routes.ts';
-import { parseTarget } from './http/target.ts';
-import { Slots } from './limits/slots.ts';
+import { ConcurrencyLimiter } from './limits/concurrency-limiter.ts';
 import { Metrics } from './monitoring/metrics.ts';
 import { Monitor } from './monitoring/monitor.ts';
-import { freshnessRule } from './read/judge.ts';
+import { freshnessRule } from './read/execute/warnings.ts';
 import { Reader } from './read/reader.ts';
-import { BufferPool } from './rendering/response.ts';
-import { shadowedBy } from './rights/serving-state.ts';
+import { BufferPool } from './render/response.ts';
+import { shadowedBy } from './rights/gate.ts';
 import { coverageRoute } from './routes/coverage.ts';
 import { datasetsRoute } from './routes/datasets.ts';
 import { estimateRoute } from './routes/estimate.ts';
 import { type ExportFileDeps, exportFileRoutes } from './routes/export-files.ts';
 import { exportRoutes } from './routes/exports.ts';
-import { healthRoutes } from './routes/health.ts';
-import { historicalRoutes } from './routes/historical.ts';
+import { healthRoutes, metricsRoute } from './routes/health.ts';
 import { lineageRoute } from './routes/lineage.ts';
-import { metricsRoute } from './routes/metrics.ts';
 import { openapiRoutes, VERSION } from './routes/openapi.ts';
 import { opsRoutes } from './routes/ops.ts';
 import { pageRoutes } from './routes/page.ts';
-import { queryRoute } from './routes/query.ts';
-import type { ReadRouteDeps } from './routes/read-route.ts';
+import type { ReadRouteDeps } from './routes/read.ts';
+import { historicalRoutes, queryRoute } from './routes/read.ts';
 import { Checks } from './startup.ts';
 
 export interface AppDeps {
@@ -55,8 +49,8 @@ export interface AppDeps {
 export interface App extends AsyncDisposable {
   readonly koa: Koa;
   readonly checks: Checks;
-  readonly slots: { readonly plain: Slots; readonly aligned: Slots };
-  readonly pool: WirePool;
+  readonly slots: { readonly plain: ConcurrencyLimiter; readonly aligned: ConcurrencyLimiter };
+  readonly pool: PgPool;
   readonly monitor: Monitor;
   readonly metrics: Metrics;
   readonly exports: ExportService;
@@ -65,18 +59,18 @@ export interface App extends AsyncDisposable {
 
 export function createApp(deps: AppDeps): App {
   const { settings, log } = deps;
-  const pool = new WirePool(poolOptions(deps.databaseUrl));
+  const pool = new PgPool(poolOptions(deps.databaseUrl));
   const byokRole = settings.SVC_BYOK_DATABASE_ROLE;
   const rights = new RightsStore(deps.rightsMatrixPath, { byokRole, log, shadowed: shadowedBy(settings) });
   const timeoutMs = settings.SVC_QUERY_QUEUE_TIMEOUT_MS;
   const slots = {
-    plain: new Slots({
+    plain: new ConcurrencyLimiter({
       running: settings.SVC_QUERY_MAX_CONCURRENCY,
       waiting: settings.SVC_QUERY_MAX_QUEUE,
       timeoutMs,
       code: 'QUERY_QUEUE_LIMIT_REACHED',
     }),
-    aligned: new Slots({
+    aligned: new ConcurrencyLimiter({
       running: settings.SVC_ALIGNED_QUERY_MAX_CONCURRENCY,
       waiting: settings.SVC_ALIGNED_QUERY_MAX_QUEUE,
       timeoutMs,
@@ -84,7 +78,7 @@ export function createApp(deps: AppDeps): App {
     }),
   };
   const discoverySlots = () =>
-    new Slots({
+    new ConcurrencyLimiter({
       running: settings.SVC_DISCOVERY_MAX_CONCURRENCY,
       waiting: settings.SVC_DISCOVERY_MAX_QUEUE,
       timeoutMs,
@@ -94,7 +88,7 @@ export function createApp(deps: AppDeps): App {
   const lineageSlots = discoverySlots();
   const inspector = new Inspector({ pool, byokRole, slots: catalogSlots });
   const logUrl = (settings.SVC_NATS_READER_URL ?? settings.SVC_NATS_URL)?.href;
-  const logReader = new LogReader(logUrl, log, deps.logTimeoutMs);
+  const logReader = new LogMessageReader(logUrl, log, deps.logTimeoutMs);
   const budget = {
     firstRowMs: settings.SVC_QUERY_FIRST_ROW_TIMEOUT_MS,
     nextRowMs: settings.SVC_QUERY_NEXT_ROW_TIMEOUT_MS,

@@ -4,16 +4,16 @@
  * of the environment and off the command line. One line goes to standard output, when requests are answered.
  */
 import { explain, TidemarkError } from '../shared/errors.ts';
-import { createLogger } from '../shared/log/logger.ts';
+import { createLogger } from '../shared/logger.ts';
 import { createApp } from './app.ts';
+import { readProcessOptions, untilStopped, usable } from './process-options.ts';
 import { listen } from './server.ts';
-import { readWorkOrder, untilStopped, usable } from './work-order.ts';
 
 /** Running answers get this long to end. */
 const GRACE_MS = 10_000;
 
 async function main(): Promise<void> {
-  const { order, parent } = await readWorkOrder();
+  const { order, parent } = await readProcessOptions();
   const { settings, ...means } = await usable(order);
   const log = createLogger(settings.SVC_LOG_LEVEL, 'serving');
   await using app = createApp({ settings, ...means, log });

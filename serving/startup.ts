@@ -1,24 +1,22 @@
 /** What must hold before reads can be served, asked at the start and by /readyz. */
 import { readdir } from 'node:fs/promises';
-import { RUN_LOCK } from '../shared/db/locks.ts';
+import { RUN_LOCK, TIMESCALE_VERSION, timescaleFault } from '../shared/db/connect.ts';
 import { MIGRATIONS_DIR } from '../shared/db/migrate.ts';
-import { faultsSql } from '../shared/db/read-roles.ts';
-import { TIMESCALE_VERSION, timescaleFault } from '../shared/db/timescale.ts';
+import { faultsSql } from '../shared/db/roles.ts';
 import { explain } from '../shared/errors.ts';
-import { createLogger, type Logger } from '../shared/log/logger.ts';
+import { createLogger, type Logger } from '../shared/logger.ts';
 import { DATASETS } from '../shared/registry/index.ts';
 import { RightsStore } from '../shared/rights/store.ts';
 import { Params, text } from './db/params.ts';
-import { poolOptions, WirePool } from './db/pool.ts';
-import type { Wire } from './db/wire.ts';
-import { Session } from './read/session.ts';
-import { type ContractRow, contractStatement, violationOf } from './read/storage-contract.ts';
+import type { PgConnection } from './db/pg-connection.ts';
+import { PgPool, poolOptions } from './db/pool.ts';
+import { type ContractRow, contractStatement, Session, violationOf } from './read/snapshot/session.ts';
 
 /** Name of a check -> `ok`, or what is wrong in a word that may be shown to anyone. */
 export type CheckResults = Readonly<Record<string, string>>;
 
 export interface CheckDeps {
-  readonly pool: WirePool;
+  readonly pool: PgPool;
   /** For callers with their own credentials, where one is set. */
   readonly byokRole: string | undefined;
   readonly rights: RightsStore;
@@ -79,7 +77,7 @@ export async function findFaults(means: {
     faults.push(...rightsFindings(new RightsStore(means.rightsMatrixPath, { byokRole: means.byokRole, log })).faults);
   }
   if (means.databaseUrl !== undefined) {
-    await using pool = new WirePool(poolOptions(means.databaseUrl));
+    await using pool = new PgPool(poolOptions(means.databaseUrl));
     faults.push(...(await databaseFindings(pool, means.byokRole)).faults);
   }
   return faults;
@@ -90,8 +88,8 @@ function rightsFindings(rights: RightsStore): Findings {
   return { results: { rights: faults.length === 0 ? 'ok' : 'invalid' }, faults };
 }
 
-async function databaseFindings(pool: WirePool, byokRole: string | undefined): Promise<Findings> {
-  let wire: Wire | undefined;
+async function databaseFindings(pool: PgPool, byokRole: string | undefined): Promise<Findings> {
+  let wire: PgConnection | undefined;
   try {
     wire = (await pool.acquire()).wire;
     const session = new Session(wire);

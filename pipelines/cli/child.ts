@@ -1,9 +1,12 @@
 /** A process of ours, started again when it ends before it is told to. */
+
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import type { Logger } from '../../shared/log/logger.ts';
+import type { DatabaseRole } from '../../shared/db/roles.ts';
+import type { Logger } from '../../shared/logger.ts';
+import { type Context, natsUrls, PROJECT_ROOT } from './context.ts';
 import { TERMINAL_VARIABLE, type TerminalLog } from './terminal-log.ts';
 
 export interface ChildOptions {
@@ -105,4 +108,35 @@ function forEachLine(stream: NodeJS.ReadableStream, onLine: (line: string) => vo
       resolve();
     });
   });
+}
+
+/* The projector as a process of its own: decoding and storing use a core while publishing uses the other. */
+
+/** Several may be started; the lock lets one work, and another takes over when it is gone. */
+export function startProjector(context: Context, datasets: readonly string[]): AsyncDisposable {
+  const { io, settings, stack, log, terminalLog } = context;
+  const urls = { databaseUrl: localUrl(context, 'ingest'), natsUrl: natsUrls(settings, stack).projector };
+  if (io.project) return io.project({ ...urls, datasets, settings, log });
+  return new SupervisedChild({
+    name: 'projector',
+    module: 'pipelines/projector/main.ts',
+    inherits: io.env,
+    log,
+    terminalLog,
+    input: JSON.stringify({
+      ...urls,
+      datasets,
+      cwd: PROJECT_ROOT,
+      parent: process.pid,
+      settings: context.settingFlags,
+    }),
+  });
+}
+
+/** Through the unix socket where there is one: a day's rows are 250 MB. */
+export function localUrl({ stack, databaseUrls }: Context, role: DatabaseRole): string {
+  if (stack.databaseSocketDir === undefined) return databaseUrls[role];
+  const url = new URL(databaseUrls[role]);
+  url.searchParams.set('host', stack.databaseSocketDir);
+  return url.href;
 }

@@ -1,5 +1,7 @@
 /** What every command works with: settings, the stack of the state folder, connections; all given back at the end. */
+
 import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import type { Pool } from 'pg';
 import { type LoadOptions, loadSettings } from '../../shared/config/load.ts';
@@ -8,15 +10,58 @@ import { Catalog } from '../../shared/db/catalog.ts';
 import { connect, createPool } from '../../shared/db/connect.ts';
 import { type MigrationReport, migrate } from '../../shared/db/migrate.ts';
 import type { DatabaseRole } from '../../shared/db/roles.ts';
-import { createLogger, type Logger } from '../../shared/log/logger.ts';
-import { connectNats, type NatsConnection } from '../../shared/nats/connect.ts';
-import { OUTAGE_LIMIT_MS } from '../../shared/nats/patience.ts';
+import { codeOf, explain, outageCode } from '../../shared/errors.ts';
+import { createLogger, type Logger } from '../../shared/logger.ts';
+import { connectNats, type NatsConnection, OUTAGE_LIMIT_MS } from '../../shared/nats/connect.ts';
 import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
 import type { Io } from './io.ts';
 import type { ParsedCommand } from './options.ts';
-import { outlast } from './outlast.ts';
 import { createOutput, type Output } from './output.ts';
-import { TERMINAL_VARIABLE, TerminalLog, TOLD } from './terminal-log.ts';
+import { SHOWN_BY_PARENT, TERMINAL_VARIABLE, TerminalLog } from './terminal-log.ts';
+
+/* Sitting out a store that is away: a command asks again, and says so, for as long as it would publish again. */
+
+export interface OutageRetryOptions {
+  readonly signal: AbortSignal;
+  /** Told once what is waited for. */
+  readonly note: (message: string) => void;
+}
+
+const PAUSE_MS = 500;
+/** SQLSTATEs of a server that is there and refuses: who we are, what we may, which database. */
+const REFUSED = /^(28|3D|42)/;
+const REFUSALS: ReadonlySet<string> = new Set([
+  'AuthorizationError',
+  'UserAuthenticationExpiredError',
+  'PermissionViolationError',
+]);
+
+function isAway(error: unknown): boolean {
+  for (let at = error; at instanceof Error; at = at.cause) {
+    if (REFUSALS.has(at.name) || REFUSED.test(String((at as { code?: unknown }).code ?? ''))) return false;
+  }
+  const code = codeOf(error) ?? outageCode(error);
+  return code === 'LOG_UNAVAILABLE' || code === 'DATABASE_UNAVAILABLE';
+}
+
+/**
+ * What `ask` says, asked again for up to `OUTAGE_LIMIT_MS` while a store is away. It must not matter how often it is asked.
+ * @throws what `ask` throws when that is no outage, or when the time is over; the signal's reason.
+ */
+export async function retryThroughOutage<T>(ask: () => Promise<T>, { signal, note }: OutageRetryOptions): Promise<T> {
+  const startedAt = performance.now();
+  for (let told = false; ; ) {
+    try {
+      return await ask();
+    } catch (error) {
+      if (!isAway(error) || performance.now() - startedAt > OUTAGE_LIMIT_MS) throw error;
+      signal.throwIfAborted();
+      if (!told) note(`a store is away (${explain(error)}): asking again for up to ${OUTAGE_LIMIT_MS / 1000} s`);
+      told = true;
+      await delay(PAUSE_MS, undefined, { signal });
+    }
+  }
+}
 
 /** The project's root: `.env`, `.tidemark` and relative paths start here, wherever the command is called from. */
 export const PROJECT_ROOT = fileURLToPath(new URL('../../', import.meta.url));
@@ -67,7 +112,7 @@ export async function openContext(
     : undefined;
   const log = createLogger(settings.SVC_LOG_LEVEL, name, terminalLog ?? io.log);
   const isShown = terminalLog !== undefined || io.env[TERMINAL_VARIABLE] !== undefined;
-  const toldLog = isShown ? log.child(TOLD) : log;
+  const toldLog = isShown ? log.child(SHOWN_BY_PARENT) : log;
   const stopping = new AbortController();
   await using cleanup = new AsyncDisposableStack();
   cleanup.defer(io.onStop(() => stopping.abort(new Error('interrupted'))));
@@ -88,7 +133,10 @@ export async function openContext(
   // A server that dies from here on is started again, and waited for.
   stack.supervise();
   const note = (message: string) => output.note(message);
-  const migrations = await outlast(() => migrateDatabase(databaseUrls.owner), { signal: stopping.signal, note });
+  const migrations = await retryThroughOutage(() => migrateDatabase(databaseUrls.owner), {
+    signal: stopping.signal,
+    note,
+  });
   const connections = new Map<string, Promise<NatsConnection & AsyncDisposable>>();
   cleanup.defer(async () => {
     for (const opened of await Promise.allSettled(connections.values())) {

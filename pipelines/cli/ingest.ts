@@ -1,29 +1,80 @@
 /** A feed brought into the log and proved: what backfill, reingest, follow and the sample have in common. */
+
 import { join } from 'node:path';
 import { connect } from '../../shared/db/connect.ts';
 import { recordCheck } from '../../shared/db/coverage.ts';
-import { Run, type RunCounts } from '../../shared/db/runs.ts';
+import { type RunCounts, RunRecorder } from '../../shared/db/runs.ts';
 import { explain, TidemarkError } from '../../shared/errors.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
-import { withholdSpan } from '../project/withhold.ts';
-import { FetchAhead } from '../publish/ahead.ts';
-import { backfill, type UnitResult } from '../publish/backfill.ts';
-import { type Lease, openLease } from '../publish/lease.ts';
-import { Outcomes } from '../publish/outcomes.ts';
-import { type Plan, planOf } from '../publish/plan.ts';
-import { Publisher, type PublishProgress } from '../publish/publisher.ts';
-import { markWithheld } from '../publish/withheld.ts';
+import { retractSpan } from '../projector/retract.ts';
+import { ProofWaiter } from '../publisher/await-proof.ts';
+import { backfill, type UnitResult } from '../publisher/backfill.ts';
+import { type Lease, openLease } from '../publisher/lease.ts';
+import { type Plan, planOf } from '../publisher/plan-partitions.ts';
+import { Publisher, type PublishProgress } from '../publisher/publisher.ts';
 import { cleanSpool } from '../sources/documents/fetch.ts';
 import { feeds } from '../sources/index.ts';
 import { projectionOf } from '../sources/projections.ts';
-import type { DocumentRequest, Feed, FeedNeeds, OpenedFeed, Selection } from '../sources/types.ts';
-import { caughtUp } from './caught-up.ts';
-import type { Context } from './context.ts';
-import { outlast } from './outlast.ts';
+import type {
+  DocumentRequest,
+  Feed,
+  FeedNeeds,
+  OpenedDocument,
+  OpenedFeed,
+  Selection,
+  Source,
+} from '../sources/types.ts';
+import { startProjector } from './child.ts';
+import { type Context, retryThroughOutage } from './context.ts';
+import { drainBacklog } from './drain-backlog.ts';
 import { bar } from './output.ts';
-import { startProjector } from './projector-child.ts';
-import { isNotYet, notingFailures } from './source-failures.ts';
+import { isNotYet, notingFailures, publishRetraction } from './source-failures.ts';
 import { makeStreams } from './streams.ts';
+
+/* A source whose next documents are on their way while the one at hand is published: so many at once, and no more. */
+
+export class PrefetchingSource implements Source, AsyncDisposable {
+  readonly #source: Source;
+  readonly #depth: number;
+  readonly #opening = new Map<DocumentRequest, Promise<OpenedDocument>>();
+
+  /** `depth` documents beside the one at hand; 0: none. */
+  constructor(source: Source, depth: number) {
+    this.#source = source;
+    this.#depth = depth;
+  }
+
+  get datasets(): Source['datasets'] {
+    return this.#source.datasets;
+  }
+
+  publishedSha256(request: DocumentRequest): Promise<string | undefined> {
+    return this.#source.publishedSha256(request);
+  }
+
+  /** What will be asked for next, in that order. A fault surfaces when its turn comes, and only then. */
+  prepare(requests: readonly DocumentRequest[]): void {
+    for (const request of requests.slice(0, this.#depth)) {
+      if (this.#opening.size >= this.#depth || this.#opening.has(request)) continue;
+      const opening = this.#source.open(request);
+      opening.catch(() => {});
+      this.#opening.set(request, opening);
+    }
+  }
+
+  async open(request: DocumentRequest): Promise<OpenedDocument> {
+    const opening = this.#opening.get(request);
+    this.#opening.delete(request);
+    return await (opening ?? this.#source.open(request));
+  }
+
+  /** What was fetched and is not wanted any more. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    const left = [...this.#opening.values()];
+    this.#opening.clear();
+    await Promise.allSettled(left.map(async (opening) => await (await opening)[Symbol.asyncDispose]()));
+  }
+}
 
 /** Nothing moving for this long means no projector is at work. */
 const PATIENCE_MS = 300_000;
@@ -48,7 +99,7 @@ export interface IngestRequest {
   /** False where a projector is at work already. */
   readonly ownProjector?: boolean;
   /** Where others see how far it is; one of its own, if not given. */
-  readonly run?: Run;
+  readonly run?: RunRecorder;
   /** Told what there is to do, before anything is done. */
   readonly onPlan?: (plan: Plan) => void;
 }
@@ -70,7 +121,7 @@ async function* bring(context: Context, feed: Feed, request: IngestRequest): Asy
     context.output.note(message);
   };
   /** A store that dies before the first document is waited for, as one that dies later. */
-  const surely = <T>(ask: () => Promise<T>) => outlast(ask, { signal, note });
+  const surely = <T>(ask: () => Promise<T>) => retryThroughOutage(ask, { signal, note });
   const run = request.run ?? cleanup.use(await surely(() => openRun(context, feed, request)));
   const lease = cleanup.use(
     openLease({
@@ -95,16 +146,19 @@ async function* bring(context: Context, feed: Feed, request: IngestRequest): Asy
     projecting = true;
   };
   const waits = { databaseUrl: databaseUrls.ingest, catalog, signal, patienceMs: PATIENCE_MS, onStill: note };
-  const outcomes = cleanup.use(await surely(() => Outcomes.open(waits)));
+  const outcomes = cleanup.use(await surely(() => ProofWaiter.open(waits)));
   const faultOf = (dataset: DatasetDefinition) => outcomes.faultOf(dataset);
   for (const dataset of feed.datasets) {
     await surely(() => makeStreams(context, [dataset.key]));
     // Nothing is published to a log that cannot be projected; and what it holds already is not fetched again.
-    await caughtUp({ connection, catalog, signal, project, faultOf, patienceMs: PATIENCE_MS, note, surely }, dataset);
+    await drainBacklog(
+      { connection, catalog, signal, project, faultOf, patienceMs: PATIENCE_MS, note, surely },
+      dataset,
+    );
   }
   // An issuer's site and a node are asked for one thing after the other.
   const isFiles = feed.datasets[0].partition.kind === 'file_day';
-  const source = cleanup.use(new FetchAhead(opened.source, isFiles ? settings.SVC_BACKFILL_FETCH_AHEAD : 0));
+  const source = cleanup.use(new PrefetchingSource(opened.source, isFiles ? settings.SVC_BACKFILL_FETCH_AHEAD : 0));
   const wanted = { name: feed.name, options: opener.options };
   const work = await surely(() => workOf(context, opened, wanted, request));
   if (work.plan) request.onPlan?.(work.plan);
@@ -172,8 +226,14 @@ export const openRun = (
   { databaseUrls }: Context,
   feed: Feed,
   { kind, line }: Pick<IngestRequest, 'kind' | 'line'>,
-): Promise<Run> =>
-  Run.open({ databaseUrl: databaseUrls.ingest, kind, subject: feed.name, datasets: feed.datasets, command: line });
+): Promise<RunRecorder> =>
+  RunRecorder.open({
+    databaseUrl: databaseUrls.ingest,
+    kind,
+    subject: feed.name,
+    datasets: feed.datasets,
+    command: line,
+  });
 
 const sum = (counts: Readonly<Record<string, number>>) => Object.values(counts).reduce((all, one) => all + one, 0);
 
@@ -204,7 +264,7 @@ export async function planned(context: Context, feed: Feed, request: IngestReque
 }
 
 /** Documents in their order; the ones that follow are on their way already. */
-function* preparing({ documents }: Plan, source: FetchAhead): Generator<DocumentRequest> {
+function* preparing({ documents }: Plan, source: PrefetchingSource): Generator<DocumentRequest> {
   const wanted = documents.filter(({ action }) => action !== 'skip');
   for (let index = 0; index < wanted.length; index++) {
     const following = wanted.slice(index + 1, index + 1 + MAX_FETCH_AHEAD);
@@ -258,7 +318,7 @@ class Withheld {
   }
 }
 
-function needsOf(context: Context, location: URL | undefined, withheld: Withheld, run?: Run): FeedNeeds {
+function needsOf(context: Context, location: URL | undefined, withheld: Withheld, run?: RunRecorder): FeedNeeds {
   const { settings, catalog, log, signal, databaseUrls } = context;
   return {
     settings,
@@ -278,14 +338,14 @@ function needsOf(context: Context, location: URL | undefined, withheld: Withheld
       const marked: string[] = [];
       for (const row of await catalog.overlapping(dataset, sourceId, span)) {
         if (row.state !== 'proved') continue;
-        await markWithheld(connection, dataset, row, { reason });
+        await publishRetraction(connection, dataset, row, { reason });
         marked.push(row.partitionKey);
       }
-      const spanned = await withholdSpan(client, dataset, seconds, { sourceId, span }, { reason, by: 'source' });
+      const spanned = await retractSpan(client, dataset, seconds, { sourceId, span }, { reason, by: 'source' });
       // Some were proved in between; of others a projector has read the mark already.
       const late = spanned.filter((key) => !marked.includes(key));
       for (const row of await catalog.partitionsOf(dataset, late)) {
-        await markWithheld(connection, dataset, row, { reason });
+        await publishRetraction(connection, dataset, row, { reason });
       }
       const keys = [...marked, ...late];
       withheld.add(dataset, keys, reason);

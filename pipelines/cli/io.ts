@@ -1,7 +1,22 @@
 /** What a command has of the process it runs in. Tests hand in their own, and run commands in their own process. */
 import type { Settings } from '../../shared/config/settings.ts';
-import type { Logger } from '../../shared/log/logger.ts';
-import { STOP_SIGNALS } from './exit.ts';
+import type { Logger } from '../../shared/logger.ts';
+
+/** Told to stop: by Ctrl-C, by a supervisor, by the end of the terminal. */
+export const STOP_SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
+
+/** Exit codes of the operator's command (docs/cli.md). */
+export const EXIT = {
+  DONE: 0,
+  /** Some unit failed, or the command as a whole. */
+  FAILED: 1,
+  /** Usage or settings. */
+  USAGE: 2,
+  /** Somebody else is at the same work. */
+  HELD: 3,
+  /** Told to stop before the end; the same command goes on. */
+  INTERRUPTED: 130,
+} as const;
 
 interface Stream {
   readonly isTTY?: boolean;

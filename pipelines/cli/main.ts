@@ -1,6 +1,5 @@
 /** The operator's command as a process of its own. */
-import { EXIT, STOP_SIGNALS } from './exit.ts';
-import { PROCESS_IO } from './io.ts';
+import { EXIT, PROCESS_IO, STOP_SIGNALS } from './io.ts';
 import { run } from './run.ts';
 
 /** Standard output takes nothing: the answer did not arrive. */

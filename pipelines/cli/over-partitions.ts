@@ -1,14 +1,16 @@
 /** `replay` and `verify` go over partitions one by one; they differ in what they do with each. */
-import { Run, type RunKind } from '../../shared/db/runs.ts';
+import type { Settings } from '../../shared/config/settings.ts';
+import { DAY_MS, parseDay } from '../../shared/dates.ts';
+import { type RunKind, RunRecorder } from '../../shared/db/runs.ts';
 import type { PartitionRow } from '../../shared/db/schema.ts';
-import { codeOf, explain, TidemarkError } from '../../shared/errors.ts';
-import { outageCode } from '../../shared/outage.ts';
+import { codeOf, explain, outageCode, TidemarkError } from '../../shared/errors.ts';
 import { type DatasetDefinition, datasetOf } from '../../shared/registry/index.ts';
-import { windowOf } from '../../shared/registry/partitions.ts';
-import { DAY_MS, parseDay } from '../../shared/time/days.ts';
+import { windowOf } from '../../shared/registry/keys.ts';
+import { feedOf, feeds } from '../sources/index.ts';
 import { fedDatasets } from '../sources/projections.ts';
+import type { Feed } from '../sources/types.ts';
 import { type Context, openContext } from './context.ts';
-import { EXIT } from './exit.ts';
+import { EXIT } from './io.ts';
 import type { ParsedCommand } from './options.ts';
 import { bar, seconds, table } from './output.ts';
 
@@ -83,7 +85,7 @@ async function overDataset(
     (row) => over.states.includes(row.state) && row.manifest !== null && row.fromMs !== null,
   );
   if (rows.length === 0) return;
-  await using run = await Run.open({
+  await using run = await RunRecorder.open({
     databaseUrl: context.databaseUrls.ingest,
     kind: over.name,
     subject: dataset.key,
@@ -140,4 +142,30 @@ function startOf(dataset: DatasetDefinition, day: string | undefined): number | 
 function endOf(dataset: DatasetDefinition, day: string | undefined): number | undefined {
   const start = startOf(dataset, day);
   return start === undefined ? undefined : start + DAY_MS;
+}
+
+/* Which feeds a command is about: those named, or all whose source a setting names. */
+
+/** Where its documents are, a setting says. */
+export const isLocated = (settings: Settings, { datasets }: Feed): boolean =>
+  datasets.some(({ locations }) =>
+    Object.values(locations)
+      .flat()
+      .some((name) => settings[name] !== undefined),
+  );
+
+export const ALL = 'all';
+
+/**
+ * Feeds by name, each once; `all`: every one whose source is set.
+ * @throws TidemarkError USAGE for an unknown one, CONFIGURATION_INVALID where `all` is none.
+ */
+export function selectedFeeds(names: readonly string[], settings: Settings): Feed[] {
+  if (!names.includes(ALL)) return [...new Set(names.map(feedOf))];
+  const located = feeds().filter((feed) => isLocated(settings, feed));
+  if (located.length > 0) return located;
+  throw new TidemarkError(
+    'CONFIGURATION_INVALID',
+    'No source is set: `all` is every feed whose location one of the settings of the group Sources names',
+  );
 }

@@ -2,11 +2,9 @@
  * The operator's command, in whichever process. Answers go to stdout (`--json`: one object, docs/cli.md), everything else to
  * stderr. Exit codes: exit.ts.
  */
-import { ERROR_CODES } from '../../shared/error-codes.ts';
-import { codeOf, explain, TidemarkError } from '../../shared/errors.ts';
-import { outageCode } from '../../shared/outage.ts';
-import { EXIT } from './exit.ts';
+import { codeOf, ERROR_CODES, explain, outageCode, TidemarkError } from '../../shared/errors.ts';
 import type { Io } from './io.ts';
+import { EXIT } from './io.ts';
 import { type CommandSpec, commandHelp, type ParsedCommand, parseCommand } from './options.ts';
 import * as specs from './specs.ts';
 
@@ -18,7 +16,7 @@ interface Command {
 
 const COMMANDS: readonly Command[] = [
   { spec: specs.up, load: async () => (await import('./commands/up.ts')).runUp },
-  { spec: specs.migrate, load: async () => (await import('./commands/migrate.ts')).runMigrate },
+  { spec: specs.migrate, load: async () => (await import('./commands/roles.ts')).runMigrate },
   { spec: specs.backfill, load: async () => (await import('./commands/backfill.ts')).runBackfill },
   { spec: specs.reingest, load: async () => (await import('./commands/backfill.ts')).runBackfill },
   { spec: specs.reparse, load: async () => (await import('./commands/backfill.ts')).runReparse },
@@ -32,7 +30,7 @@ const COMMANDS: readonly Command[] = [
   { spec: specs.ledger, load: async () => (await import('./commands/quarantine.ts')).runLedger },
   { spec: specs.recover, load: async () => (await import('./commands/recover.ts')).runRecover },
   { spec: specs.runs, load: async () => (await import('./commands/runs.ts')).runRuns },
-  { spec: specs.readRole, load: async () => (await import('./commands/read-role.ts')).runReadRole },
+  { spec: specs.readRole, load: async () => (await import('./commands/roles.ts')).runReadRole },
   { spec: specs.rights, load: async () => (await import('./commands/rights.ts')).runRights },
   { spec: specs.exportWorker, load: async () => (await import('./commands/export-worker.ts')).runExportWorker },
   { spec: specs.audit, load: async () => (await import('./commands/audit.ts')).runAudit },

@@ -1,7 +1,7 @@
 /** Every command's words: positionals, options, help. What they do is in commands/. */
-import { LEDGER_KINDS } from '../../shared/db/ledger.ts';
+import { LEDGER_KINDS } from '../../shared/db/catalog.ts';
 import type { CommandSpec, OptionSpec } from './options.ts';
-import { SELECTION } from './selection.ts';
+import { SELECTION } from './options.ts';
 
 const OPTIONAL_DAYS = {
   from: { type: 'string', day: true, doc: 'First day; default the first there is.' },

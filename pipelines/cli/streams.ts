@@ -1,11 +1,10 @@
 /** The streams of the log and the queue of exports, made and brought to the settings through the operator's account. */
 import { setTimeout as delay } from 'node:timers/promises';
-import type { ErrorCode } from '../../shared/error-codes.ts';
-import { codeOf, explain } from '../../shared/errors.ts';
+import type { ErrorCode } from '../../shared/errors.ts';
+import { codeOf, explain, outageCode } from '../../shared/errors.ts';
 import { connectNats, type NatsConnection } from '../../shared/nats/connect.ts';
 import { ensureExportQueue } from '../../shared/nats/export-queue.ts';
 import { ensureStream, streamOptions } from '../../shared/nats/stream.ts';
-import { outageCode } from '../../shared/outage.ts';
 import { fedDatasets } from '../sources/projections.ts';
 import { type Context, natsUrls } from './context.ts';
 

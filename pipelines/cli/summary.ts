@@ -1,5 +1,5 @@
 /** How a command that brings partitions to their end tells of it: a line each, a table at the end, one exit code. */
-import type { UnitResult } from '../publish/backfill.ts';
+import type { UnitResult } from '../publisher/backfill.ts';
 import type { Feed } from '../sources/types.ts';
 import type { Output } from './output.ts';
 import { seconds, table } from './output.ts';

@@ -18,7 +18,7 @@ const ERROR = 50;
 /** Set for a child whose lines its parent shows on a terminal. */
 export const TERMINAL_VARIABLE = 'TIDEMARK_TERMINAL';
 /** Member of a log line that a line for people accompanies: it is not shown a second time. */
-export const TOLD = { told: true } as const;
+export const SHOWN_BY_PARENT = { told: true } as const;
 
 export interface TerminalLogOptions {
   readonly path: string;

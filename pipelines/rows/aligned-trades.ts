@@ -1,8 +1,8 @@
 /** Folds trades into one-second rows: arrays indexed by second of the partition, flushed once at the manifest. */
 
+import type { PartitionWindow } from './binary-copy.ts';
 import { POSTGRES_EPOCH_US, rowTemplate, writeInt8 } from './binary-copy.ts';
 import { type DecimalProduct, type DecimalReader, ExactBuckets, exactDecimal } from './exact-decimal.ts';
-import type { PartitionWindow } from './types.ts';
 
 export const ALIGNED_TRADE_COLUMNS = [
   'aligned_at_utc',

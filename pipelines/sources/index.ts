@@ -7,15 +7,13 @@ import { exchangeBSpotTrades } from '../../shared/registry/datasets/exchange_b_s
 import { exchangeCSpotTrades } from '../../shared/registry/datasets/exchange_c_spot_trades.ts';
 import { chainFeed } from './bitcoin/feed.ts';
 import { mempoolFeed } from './bitcoin/mempool-feed.ts';
-import { ETF } from './etf/named.ts';
-import { consecutiveDays, writeDay } from './exchange_a/generate.ts';
-import { exchangeASource } from './exchange_a/source.ts';
-import * as exchangeBSample from './exchange_b/generate.ts';
-import { exchangeBSource } from './exchange_b/source.ts';
-import * as exchangeCSample from './exchange_c/generate.ts';
-import { exchangeCSource } from './exchange_c/source.ts';
-import { loadedWhenUsed } from './loaded-when-used.ts';
-import { MACRO } from './macro/named.ts';
+import { exchangeASource } from './exchange_a/feed.ts';
+import { consecutiveDays, writeDay } from './exchange_a/sample.ts';
+import { exchangeBSource } from './exchange_b/feed.ts';
+import * as exchangeBSample from './exchange_b/sample.ts';
+import { exchangeCSource } from './exchange_c/feed.ts';
+import * as exchangeCSample from './exchange_c/sample.ts';
+import { ETF, lazyFeed, MACRO } from './lazy-feed.ts';
 import { fileDayFeed } from './trades/feed.ts';
 import type { Feed } from './types.ts';
 
@@ -77,8 +75,8 @@ const FEEDS: readonly Feed[] = [
   ),
   chainFeed,
   mempoolFeed,
-  loadedWhenUsed(ETF, async () => (await import('./etf/feed.ts')).etfFeed),
-  loadedWhenUsed(MACRO, async () => (await import('./macro/feed.ts')).macroFeed),
+  lazyFeed(ETF, async () => (await import('./etf/feed.ts')).etfFeed),
+  lazyFeed(MACRO, async () => (await import('./macro/feed.ts')).macroFeed),
 ];
 
 const limitsOf = (settings: Settings) => ({

@@ -2,8 +2,8 @@
 import { TidemarkError } from '../../shared/errors.ts';
 import { DATASETS, type DatasetDefinition } from '../../shared/registry/index.ts';
 import { ALIGNED_TRADE_COLUMNS } from '../rows/aligned-trades.ts';
-import { METRIC_PROJECTIONS } from '../rows/metric-rows.ts';
-import type { FoldingProjection, Projection } from '../rows/types.ts';
+import type { FoldingProjection, Projection } from '../rows/binary-copy.ts';
+import { METRIC_PROJECTIONS } from '../rows/record-rows.ts';
 import { NODE_PROJECTIONS } from './bitcoin/datasets.ts';
 import { TradeRowProjector } from './exchange_a/project.ts';
 import { ExchangeBRowProjector } from './exchange_b/project.ts';

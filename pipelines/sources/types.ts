@@ -7,13 +7,13 @@
  */
 import type { Settings } from '../../shared/config/settings.ts';
 import type { Catalog } from '../../shared/db/catalog.ts';
-import type { Range } from '../../shared/db/ranges.ts';
 import type { DocumentFacts, PartitionFacts, SourceFacts } from '../../shared/frame/manifest.ts';
-import type { Logger } from '../../shared/log/logger.ts';
+import type { Logger } from '../../shared/logger.ts';
+import type { Range } from '../../shared/ranges.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
-import type { PartitionWindow } from '../rows/types.ts';
+import type { PartitionWindow } from '../rows/binary-copy.ts';
 
-export type { PartitionWindow } from '../rows/types.ts';
+export type { PartitionWindow } from '../rows/binary-copy.ts';
 
 /** A contiguous run of events of one partition, ready to be framed. */
 export interface EventRun {
@@ -141,10 +141,10 @@ export interface Feed {
   /** @throws TidemarkError CONFIGURATION_INVALID naming the setting that is missing. */
   open(needs: FeedNeeds): Promise<OpenedFeed>;
   /** Of sources whose documents are kept: the same partitions from what was fetched before. It asks nobody. */
-  readonly kept?: KeptFeed;
+  readonly kept?: ArchiveFeed;
 }
 
-export interface KeptFeed {
+export interface ArchiveFeed {
   readonly options: Feed['options'];
   open(needs: FeedNeeds): Promise<OpenedFeed>;
 }

@@ -1,13 +1,13 @@
 /** The body of POST /v1/raw/export, checked whole: every fault is reported at once. */
 import { createHash } from 'node:crypto';
 import { z } from 'zod';
-import { DATASET_KEYS, DATASETS, type DatasetKey, type Mode } from '../../shared/registry/index.ts';
+import { DATASET_KEYS, DATASETS, type DatasetKey } from '../../shared/registry/index.ts';
+import type { Mode } from '../../shared/registry/types.ts';
 import type { Json } from '../../shared/strict-json.ts';
-import type { ReadRequest, Window } from '../read/types.ts';
 import { properties } from './json-schema.ts';
-import { contractsOf, pinnedView, rawRules, selectors, windowOf } from './raw.ts';
-import { type DatasetPlace, faultsBetween, isObject, modeOf, needsOneOf, type Rule, schemaOfRules } from './rules.ts';
-import { fieldsOf } from './selected.ts';
+import { contractsOf, fieldsOf, pinnedView, rawRules, selectors, windowOf } from './query.ts';
+import type { ReadRequest, Window } from './read-request.ts';
+import { type DatasetPointer, faultsBetween, isObject, modeOf, needsOneOf, type Rule, schemaOfRules } from './rules.ts';
 import {
   body as bodyOf,
   type Columns,
@@ -40,7 +40,7 @@ export interface ExportRequest {
 
 const SELECTORS = ['month_year', 'time_range', 'n_rows', 'n_random'];
 
-const PLACE: DatasetPlace = {
+const PLACE: DatasetPointer = {
   datasetOf: ({ dataset }) => (typeof dataset === 'string' ? DATASETS.get(dataset) : undefined),
   isOneOf: (keys) => properties({ dataset: { enum: keys } }),
 };

@@ -2,11 +2,11 @@
  * Filters: which operators a field takes, what its values are, and the SQL test that is pushed down. Values become
  * bound parameters; the SQL text holds only what the registry declares.
  */
-import type { Range } from '../../shared/db/ranges.ts';
+import type { Range } from '../../shared/ranges.ts';
 import type { Dtype, Field } from '../../shared/registry/index.ts';
 import type { Json } from '../../shared/strict-json.ts';
 import { array, bool, float8, int8, type Params, text, timestamptz, uuid } from '../db/params.ts';
-import type { Param } from '../db/wire-messages.ts';
+import type { Param } from '../db/pg-messages.ts';
 import { type JsonSchema, properties, refTo } from './json-schema.ts';
 import { type ContractFault, MAX_FAULTS } from './problems.ts';
 import { INSTANT, INSTANT_RULE, type Instant, parseInstant } from './time.ts';

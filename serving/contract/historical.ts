@@ -1,16 +1,16 @@
 /** Bodies of the historical routes, one contract a route and mode: windows are of whole UTC days, `n_*` count rows. */
-import type { z } from 'zod';
+
+import { z } from 'zod';
+import { DAY, DAY_MS, parseDay } from '../../shared/dates.ts';
 import { assert } from '../../shared/errors.ts';
-import type { DatasetDefinition, DatasetKey, Field, Mode } from '../../shared/registry/index.ts';
-import { KLINE_FIELDS } from '../../shared/registry/klines.ts';
+import type { DatasetDefinition, DatasetKey, Field } from '../../shared/registry/index.ts';
+import { KLINE_FIELDS } from '../../shared/registry/trades.ts';
+import type { Mode } from '../../shared/registry/types.ts';
 import type { Json, JsonObject } from '../../shared/strict-json.ts';
-import { DAY, DAY_MS, parseDay } from '../../shared/time/days.ts';
-import type { Window } from '../read/types.ts';
 import { properties, whereIs } from './json-schema.ts';
-import { klineSize } from './kline-size.ts';
 import type { ContractFault } from './problems.ts';
-import type { Query } from './query.ts';
-import { columnsOf } from './raw.ts';
+import { columnsOf, fieldsOf, filtersOf, latestWindow, type Query, randomWindow } from './query.ts';
+import type { Window } from './read-request.ts';
 import {
   FIELDS_ONCE,
   faultsBetween,
@@ -23,7 +23,6 @@ import {
   type Rule,
   schemaOfRules,
 } from './rules.ts';
-import { fieldsOf, filtersOf, latestWindow, randomWindow } from './selected.ts';
 import {
   asOf,
   body as bodyOf,
@@ -42,6 +41,49 @@ import {
   strict,
 } from './shapes.ts';
 import { type Instant, LAST_MS } from './time.ts';
+
+/* How long a kline is: whole seconds as a number, or a count and a unit as text. */
+
+/** 31 days. */
+const MAX_KLINE_SECONDS = 2_678_400;
+const DEFAULT_KLINE_SECONDS = 60;
+
+const UNIT_SECONDS: Readonly<Record<string, number>> = { s: 1, m: 60, h: 3600, d: 86_400, w: 604_800 };
+
+const KLINE_SIZE_RULE = `must be an integer of seconds from 1 to ${MAX_KLINE_SECONDS}, or a text such as "90s", "1m", "4h", "1d" or "1w" that says as much`;
+
+const error = KLINE_SIZE_RULE;
+
+/** An expression for the whole numbers from 1 to `max`, written without leading zeros. */
+function upTo(max: number): string {
+  const digits = String(max);
+  const shorter = digits.length === 1 ? [] : [`[1-9]\\d{0,${digits.length - 2}}`];
+  const sameLength = [...digits].flatMap((digit, at) => {
+    const below = Number(digit) - 1;
+    const least = at === 0 ? 1 : 0;
+    const rest = digits.length - at - 1;
+    return below < least ? [] : [`${digits.slice(0, at)}[${least}-${below}]${rest === 0 ? '' : `\\d{${rest}}`}`];
+  });
+  return `(?:${[...shorter, ...sameLength, digits].join('|')})`;
+}
+
+const TEXT = new RegExp(
+  `^(?:${Object.entries(UNIT_SECONDS)
+    .map(([unit, seconds]) => `${upTo(Math.floor(MAX_KLINE_SECONDS / seconds))}${unit}`)
+    .join('|')})$`,
+);
+
+/** Seconds. */
+export const klineSize = z
+  .union(
+    [z.int({ error }).min(1, { error }).max(MAX_KLINE_SECONDS, { error }), z.string({ error }).regex(TEXT, { error })],
+    { error },
+  )
+  .transform((size): number =>
+    typeof size === 'number' ? size : Number(size.slice(0, -1)) * UNIT_SECONDS[size.slice(-1)],
+  )
+  .default(DEFAULT_KLINE_SECONDS)
+  .meta({ description: 'Seconds, or a count and a unit of s, m, h, d, w; at most 31 days; default 60.' });
 
 const DAY_RULE = 'must be a UTC day, YYYY-MM-DD, such as 2024-01-31';
 const DATETIME = 'datetime';

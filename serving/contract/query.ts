@@ -1,22 +1,211 @@
 /** The body of POST /v1/raw/query, checked whole: every fault is reported at once. */
+
+import { randomInt } from 'node:crypto';
 import { z } from 'zod';
-import { DATASET_KEYS, DATASETS, type DatasetKey, type Mode } from '../../shared/registry/index.ts';
-import type { Json } from '../../shared/strict-json.ts';
-import type { ReadRequest, Window } from '../read/types.ts';
-import { properties } from './json-schema.ts';
-import { contractsOf, pinnedView, rawRules, selectors, windowOf } from './raw.ts';
-import { type DatasetPlace, faultsBetween, isObject, modeOf, schemaOfRules } from './rules.ts';
-import { fieldsOf, filtersOf } from './selected.ts';
 import {
+  DATASET_KEYS,
+  DATASETS,
+  type DatasetDefinition,
+  type DatasetKey,
+  type Field,
+  shapeOf,
+} from '../../shared/registry/index.ts';
+import type { Mode } from '../../shared/registry/types.ts';
+import type { Json, JsonObject } from '../../shared/strict-json.ts';
+import { type Filter, MAX_FILTERS, OPERATORS, parseFilter } from './filters.ts';
+import { conditional, properties } from './json-schema.ts';
+import { type ContractFault, MAX_FAULTS } from './problems.ts';
+import type { ReadRequest, Window } from './read-request.ts';
+import {
+  asOfOnlyWhereVintagesAre,
+  type DatasetPointer,
+  FIELDS_ONCE,
+  faultsBetween,
+  isObject,
+  modeOf,
+  ofColumns,
+  oneWindow,
+  onlyWith,
+  type Rule,
+  schemaOfRules,
+  together,
+} from './rules.ts';
+import {
+  asOf,
   body as bodyOf,
   type Columns,
+  DEFAULT_MODE,
   documentedBody,
   faultsOf,
+  instant,
+  integer,
+  latestRows,
+  MODES,
   mode as modeKey,
   type Parsed,
+  randomRows,
+  randomSeed,
   selection,
   strict,
 } from './shapes.ts';
+import { ceilMs, type Instant, LAST_MS, parseInstant } from './time.ts';
+
+/* What a checked body selects: its filters, its fields, and the windows that count rows. */
+
+/** The filters of the clauses that are well-formed; what is wrong with their values is added to the faults. */
+export function filtersOf(raw: JsonObject, columns: Columns | undefined, faults: ContractFault[]): Filter[] {
+  if (!Array.isArray(raw.filters) || !columns) return [];
+  const filters: Filter[] = [];
+  raw.filters.slice(0, MAX_FILTERS).forEach((clause: Json, index) => {
+    if (!isObject(clause) || clause.value === undefined || faults.length > MAX_FAULTS) return;
+    const field = columns.all.find((known) => known.name === clause.field);
+    const op = OPERATORS.find((known) => known === clause.op);
+    if (!field || !op) return;
+    const parsed = parseFilter(field, op, clause.value, `/filters/${index}`);
+    if ('field' in parsed) filters.push(parsed);
+    else faults.push(...parsed);
+  });
+  return filters;
+}
+
+/** The columns asked for, in the order they were named. */
+export function fieldsOf(names: readonly string[] | undefined, columns: Columns): readonly Field[] {
+  return names?.map((name) => columns.all.find((field) => field.name === name)!) ?? columns.default;
+}
+
+/** The window of a selector that counts rows; `selector` is the key it was given by. */
+export const latestWindow = (rows: number, selector: string): Window => ({ kind: 'latest', rows, selector });
+
+/** Without a seed one is drawn: the answer says which. */
+export const randomWindow = (rows: number, seed: number | undefined, selector: string): Window => ({
+  kind: 'random',
+  rows,
+  seed: seed ?? randomInt(2 ** 47),
+  selector,
+});
+
+/* What the bodies of the raw routes, query and export, have in common: keys, and the rules between them. */
+
+export const pinnedView = {
+  view_id: z
+    .string({ error: 'must be a string' })
+    .optional()
+    .meta({ description: 'Pins a view, with `view_version`.' }),
+  view_version: integer(1).optional().meta({ description: 'The version of the view that `view_id` pins.' }),
+};
+
+/** Which rows, and as of when. */
+export const selectors = {
+  time_range: z
+    .tuple([instant, instant], { error: 'must be a list of two times, [start, end)' })
+    .optional()
+    .meta({ description: 'Start inclusive, end exclusive, and later: ISO-8601 times with `Z` or an offset.' }),
+  n_rows: latestRows,
+  n_random: randomRows,
+  random_seed: randomSeed,
+  as_of: asOf,
+};
+
+/** A body's schema by dataset and mode, each built once; of no dataset, for shape alone. */
+export function contractsOf<S>(schemaOf: (columns: Columns | undefined) => S) {
+  const contracts = new Map<string, { readonly columns: Columns | undefined; readonly schema: S }>();
+  return (dataset: DatasetDefinition | undefined, mode: Mode) => {
+    const key = `${dataset?.key ?? ''} ${mode}`;
+    let contract = contracts.get(key);
+    if (!contract) {
+      const columns = dataset && columnsOf(dataset, mode);
+      contract = { columns, schema: schemaOf(columns) };
+      contracts.set(key, contract);
+    }
+    return contract;
+  };
+}
+
+export function columnsOf(dataset: DatasetDefinition, mode: Mode): Columns {
+  const { fields } = shapeOf(dataset, mode);
+  return { name: `${dataset.key}.${mode}`, of: `${dataset.key} in mode ${mode}`, all: fields, default: fields };
+}
+
+/** @param selectors groups of keys of which a body may have one. */
+export const rawRules = (place: DatasetPointer, selectors: readonly (readonly string[])[]): readonly Rule[] => [
+  oneWindow(selectors),
+  onlyWith('random_seed', 'n_random'),
+  asOfOnlyWhereVintagesAre(place),
+  FIELDS_ONCE,
+  { faults: rangeFaults },
+  together('view_id', 'view_version'),
+  ofShape(place),
+];
+
+/** What goes with the dataset and mode of a body: fields, clauses, and the one view that can be pinned. */
+const ofShape = (place: DatasetPointer): Rule => ({
+  faults: (raw) => viewFaults(raw, place.datasetOf(raw), modeOf(raw)),
+  schema: {
+    allOf: [...DATASETS.values()].flatMap((dataset) =>
+      MODES.map((mode) => {
+        const { view } = shapeOf(dataset, mode);
+        const isDataset = place.isOneOf([dataset.key]);
+        const isMode = {
+          ...properties({ mode: { const: mode } }),
+          ...(mode !== DEFAULT_MODE && { required: ['mode'] }),
+        };
+        return conditional(
+          { allOf: [isDataset, isMode] },
+          properties({
+            ...ofColumns(columnsOf(dataset, mode)),
+            view_id: { const: view.id },
+            view_version: { const: view.version },
+          }),
+        );
+      }),
+    ),
+  },
+});
+
+interface Selected {
+  readonly time_range?: readonly [Instant, Instant];
+  readonly n_rows?: number;
+  readonly n_random?: number;
+  readonly random_seed?: number;
+}
+
+export function windowOf(data: Selected): Window {
+  if (data.time_range) {
+    const [start, end] = data.time_range;
+    // An end finer than a millisecond may round up to the year 10000.
+    return { kind: 'range', fromMs: Math.min(ceilMs(start), LAST_MS), toMs: Math.min(ceilMs(end), LAST_MS) };
+  }
+  if (data.n_rows !== undefined) return latestWindow(data.n_rows, 'n_rows');
+  if (data.n_random !== undefined) return randomWindow(data.n_random, data.random_seed, 'n_random');
+  return { kind: 'history' };
+}
+
+function rangeFaults({ time_range: range }: JsonObject): ContractFault[] {
+  if (!Array.isArray(range) || range.length !== 2) return [];
+  const [start, end] = range.map((text: Json) => (typeof text === 'string' ? parseInstant(text) : undefined));
+  // Compared as written, finer than rows are: an empty window is a mistake however small.
+  if (!start || !end || isBefore(range[0], start, range[1], end)) return [];
+  return [{ pointer: '/time_range', message: 'must start before it ends' }];
+}
+
+function isBefore(startText: string, start: Instant, endText: string, end: Instant): boolean {
+  if (start.ms !== end.ms) return start.ms < end.ms;
+  return fineness(startText) < fineness(endText);
+}
+
+/** Digits below the millisecond, comparable as text. */
+const fineness = (text: string) => (/[.,]\d{3}(\d+)/.exec(text)?.[1] ?? '').padEnd(18, '0');
+
+function viewFaults(raw: JsonObject, dataset: DatasetDefinition | undefined, mode: Mode): ContractFault[] {
+  if (!dataset || !('view_id' in raw && 'view_version' in raw)) return [];
+  const { view } = shapeOf(dataset, mode);
+  const message = `must be that of mode ${mode} of ${dataset.key}: ${view.id}, version ${view.version}`;
+  if (typeof raw.view_id === 'string' && raw.view_id !== view.id) return [{ pointer: '/view_id', message }];
+  if (typeof raw.view_version === 'number' && raw.view_version !== view.version) {
+    return [{ pointer: '/view_version', message }];
+  }
+  return [];
+}
 
 /** A valid request. */
 export interface Query {
@@ -27,7 +216,7 @@ export interface Query {
   readonly read: ReadRequest;
 }
 
-const PLACE: DatasetPlace = {
+const PLACE: DatasetPointer = {
   datasetOf({ sources }) {
     const key = Array.isArray(sources) ? sources[0] : undefined;
     return typeof key === 'string' ? DATASETS.get(key) : undefined;

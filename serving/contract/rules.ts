@@ -2,7 +2,8 @@
  * Rules between the keys of a body. Each is said once: `faults` finds what breaks it, `schema` says it to whoever reads
  * the contract's documents. Faults are looked for in the raw body, so that they are reported beside wrong types.
  */
-import { DATASET_KEYS, DATASETS, type DatasetDefinition, type Mode } from '../../shared/registry/index.ts';
+import { DATASET_KEYS, DATASETS, type DatasetDefinition } from '../../shared/registry/index.ts';
+import type { Mode } from '../../shared/registry/types.ts';
 import type { Json, JsonObject } from '../../shared/strict-json.ts';
 import { type JsonSchema, properties, refTo } from './json-schema.ts';
 import type { ContractFault } from './problems.ts';
@@ -74,7 +75,7 @@ export const together = (one: string, other: string): Rule => ({
 });
 
 /** Where a body names its dataset. */
-export interface DatasetPlace {
+export interface DatasetPointer {
   datasetOf(raw: JsonObject): DatasetDefinition | undefined;
   /** Keywords of an object schema: the body names one of these. */
   isOneOf(keys: readonly string[]): JsonSchema;
@@ -83,7 +84,7 @@ export interface DatasetPlace {
 /** Whether what was published of it is kept by when it was published. */
 export const hasVintages = ({ partition }: DatasetDefinition): boolean => partition.kind === 'vintage';
 
-export function asOfOnlyWhereVintagesAre({ datasetOf, isOneOf }: DatasetPlace): Rule {
+export function asOfOnlyWhereVintagesAre({ datasetOf, isOneOf }: DatasetPointer): Rule {
   const keys = DATASET_KEYS.filter((key) => hasVintages(DATASETS.get(key)!));
   return {
     faults(raw) {

@@ -1,10 +1,50 @@
 /** Pieces of request bodies that all access styles have in common, as schemas. What a fault says is said here once. */
+
 import { z } from 'zod';
-import type { Field, Mode } from '../../shared/registry/index.ts';
+import type { Field } from '../../shared/registry/index.ts';
+import type { Mode } from '../../shared/registry/types.ts';
 import { MAX_FILTERS, OPERATORS } from './filters.ts';
-import { nearest } from './nearest.ts';
 import { type ContractFault, MAX_FAULTS } from './problems.ts';
 import { INSTANT, INSTANT_RULE, parseInstant } from './time.ts';
+
+/** What somebody who mistyped a name probably meant. */
+
+/** Longer texts are no slips of the pen. */
+const MAX_LENGTH = 200;
+
+/** How many letters are to be added, left out, changed or swapped with their neighbour to make one text of the other. */
+export function editDistance(a: string, b: string): number {
+  let before: number[] = [];
+  let last = Array.from({ length: b.length + 1 }, (_, column) => column);
+  for (let row = 1; row <= a.length; row++) {
+    const line = [row];
+    for (let column = 1; column <= b.length; column++) {
+      const changed = last[column - 1] + (a[row - 1] === b[column - 1] ? 0 : 1);
+      line[column] = Math.min(last[column] + 1, line[column - 1] + 1, changed);
+      const isSwapped = row > 1 && column > 1 && a[row - 1] === b[column - 2] && a[row - 2] === b[column - 1];
+      if (isSwapped) line[column] = Math.min(line[column], before[column - 2] + 1);
+    }
+    before = last;
+    last = line;
+  }
+  return last[b.length];
+}
+
+/** The name that is most like it, if one is: a letter in three may differ. */
+export function closestName(text: string, names: readonly string[]): string | undefined {
+  if (text.length > MAX_LENGTH) return undefined;
+  const lower = text.toLowerCase();
+  let best: string | undefined;
+  let least = Math.floor(text.length / 3) + 0.5;
+  for (const name of names) {
+    const far = editDistance(lower, name.toLowerCase());
+    if (far < least) {
+      best = name;
+      least = far;
+    }
+  }
+  return best;
+}
 
 export const MODES = ['native', 'aligned_1s'] as const satisfies readonly Mode[];
 
@@ -140,7 +180,7 @@ const HINTED_KEYS = 20;
 
 /** The key that was probably meant; where none is like it all there are, once. */
 function hint(key: string, known: readonly string[], index: number): string {
-  const meant = nearest(key, known);
+  const meant = closestName(key, known);
   if (meant !== undefined) return ` (did you mean ${meant}?)`;
   return index === 0 ? `; its keys are ${known.join(', ')}` : '';
 }

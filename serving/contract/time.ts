@@ -1,5 +1,5 @@
 /** Instants as callers write them: ISO-8601 with `Z` or an offset. */
-import { DAY_PATTERN } from '../../shared/time/days.ts';
+import { DAY_PATTERN } from '../../shared/dates.ts';
 
 /** Rows have milliseconds; what a caller writes may be finer. */
 export interface Instant {

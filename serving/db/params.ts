@@ -1,8 +1,10 @@
 /** Values bound to statements, in PostgreSQL's binary format. */
 import { assert } from '../../shared/errors.ts';
 import type { PgType } from '../../shared/registry/index.ts';
-import { POSTGRES_EPOCH_MS } from '../rendering/timestamps.ts';
-import type { Param } from './wire-messages.ts';
+import type { Param } from './pg-messages.ts';
+
+/** Microseconds from 1970-01-01 to 2000-01-01, where timestamptz starts. */
+export const POSTGRES_EPOCH_MS = 946_684_800_000;
 
 export const OID = {
   bool: 16,

@@ -1,23 +1,22 @@
 /** Connections of the service's own role, kept open between reads. How many there are is bounded by the read slots. */
-import { Turns } from './turns.ts';
-import { Wire, type WireOptions } from './wire.ts';
+import { FairScheduler, PgConnection, type PgConnectionOptions } from './pg-connection.ts';
 
 const CONNECT_TIMEOUT_MS = 5000;
 
-export const poolOptions = (url: string): WireOptions => ({
+export const poolOptions = (url: string): PgConnectionOptions => ({
   url,
   name: 'tidemark serving',
   connectTimeoutMs: CONNECT_TIMEOUT_MS,
-  turns: new Turns(),
+  turns: new FairScheduler(),
 });
 
-export class WirePool implements AsyncDisposable {
-  readonly options: WireOptions;
-  readonly #idle: Wire[] = [];
-  readonly #busy = new Set<Wire>();
+export class PgPool implements AsyncDisposable {
+  readonly options: PgConnectionOptions;
+  readonly #idle: PgConnection[] = [];
+  readonly #busy = new Set<PgConnection>();
   #ended = false;
 
-  constructor(options: WireOptions) {
+  constructor(options: PgConnectionOptions) {
     this.options = options;
   }
 
@@ -26,7 +25,7 @@ export class WirePool implements AsyncDisposable {
   }
 
   /** An idle connection if there is one, else a new one. `reused` connections may have died unnoticed. */
-  async acquire(fresh = false): Promise<{ wire: Wire; reused: boolean }> {
+  async acquire(fresh = false): Promise<{ wire: PgConnection; reused: boolean }> {
     while (!fresh) {
       const wire = this.#idle.pop();
       if (!wire) break;
@@ -34,20 +33,20 @@ export class WirePool implements AsyncDisposable {
       this.#busy.add(wire);
       return { wire, reused: true };
     }
-    const wire = await Wire.open(this.options);
+    const wire = await PgConnection.open(this.options);
     this.#busy.add(wire);
     return { wire, reused: false };
   }
 
   /** Back to the idle ones, if it is in a state to be used again. */
-  release(wire: Wire): void {
+  release(wire: PgConnection): void {
     if (!this.#busy.delete(wire) || wire.closed) return;
     if (this.#ended || wire.status !== 'I') wire.abandon();
     else this.#idle.push(wire);
   }
 
   /** Not to be used again; what it runs is cancelled. */
-  discard(wire: Wire): void {
+  discard(wire: PgConnection): void {
     this.#busy.delete(wire);
     wire.abandon();
   }

@@ -1,11 +1,330 @@
 /** Everything coverage says of a dataset, out of one snapshot. */
-import { PARTITION_STATES } from '../../shared/db/partition-states.ts';
+
+import { z } from 'zod';
+import { PARTITION_STATES } from '../../shared/db/schema.ts';
+import { gapsBetween, parseMultirange } from '../../shared/ranges.ts';
 import type { DatasetDefinition, DatasetKey } from '../../shared/registry/index.ts';
 import { isoOf } from '../contract/time.ts';
-import type { Session } from '../read/session.ts';
-import type { CoverageAnswer } from './coverage-answer.ts';
-import { epochMs, type PageRequest, readPage } from './partition-page.ts';
-import { inDataset, type Proved, readProved } from './proved.ts';
+import { int2, int8, Params, text } from '../db/params.ts';
+import type { Session, TextRow } from '../read/snapshot/session.ts';
+import { count, datasetKey, document, flag, sha256, textField, utc } from './schemas.ts';
+
+/* What GET /v1/coverage/{dataset} says. */
+
+const span = z
+  .strictObject({ unit: z.enum(['epoch_ms', 'height']), from: z.int(), to: z.int() })
+  .describe('The same in the unit that its partitions are counted in, [from, to).');
+
+const stretch = z.strictObject({
+  source_id: textField('The source it is complete for.'),
+  start_utc: utc('Its first moment.'),
+  through_utc: utc('The exclusive moment through which it is complete.'),
+  span,
+  partitions: count('Proved partitions in it.'),
+  rows: count('Their native rows.'),
+});
+
+const gap = z.strictObject({
+  source_id: textField('The source that is incomplete.'),
+  start_utc: utc('Start.'),
+  end_utc: utc('Exclusive end.'),
+  span,
+});
+
+const tally = z.strictObject({
+  partitions: count('Partitions in this state.'),
+  rows: count('Native rows they were proved to hold.'),
+});
+
+const partition = z.strictObject({
+  partition: textField('Its key.'),
+  source_id: textField('The source it is of.'),
+  state: z.enum(PARTITION_STATES),
+  start_utc: utc('Start of its window.').nullable(),
+  end_utc: utc('Exclusive end.').nullable(),
+  rows: count('Native rows; null unless proved.').nullable(),
+  aligned_rows: count('One-second rows, where these are of one partition each.').nullable(),
+  first_offset: z.string().nullable().describe('Offset of its first event.'),
+  last_offset: z.string().nullable().describe('Offset of its last event.'),
+  rows_hash: z.string().nullable().describe('Sum of the hashes of its rows, as the document and the database have it.'),
+  events_sha256: sha256('Of every event’s vendor bytes and a line feed, in order of offset.').nullable(),
+  document: document.nullable().describe('The document it came in.'),
+  revision: count('Rises when an operator ingests it again.'),
+  attempt: count('The try at publishing it that this is of.'),
+  synthetic: flag('Of the sample: no vendor published it.'),
+  ingested_at_utc: utc('When it was published to the log; the same after every replay.').nullable(),
+  proved_at_utc: utc('When its recount agreed.').nullable(),
+  reason: z.string().nullable().describe('Why it is quarantined: what was expected and what was found.'),
+});
+
+const lateArrival = z.strictObject({
+  at_utc: utc('When it was refused.'),
+  partition: textField('The proved partition that it was for.'),
+  reason: textField('What of it differs.'),
+  document: document.nullable().describe('The document that came late.'),
+});
+
+export const coverageAnswer = z.strictObject({
+  dataset: datasetKey,
+  partition_kind: textField('What is fetched, proved and replayed together.'),
+  version: count('Rises with every change of what is proved.'),
+  synthetic: flag('It is the sample: rows that no vendor published.'),
+  as_of_utc: utc('Until when every source is complete.').nullable(),
+  proved: z.array(stretch).describe('Stretches without a gap, by source and time.'),
+  gaps: z.array(gap).describe('What was expected between them and is not proved.'),
+  totals: z.strictObject(
+    Object.fromEntries(PARTITION_STATES.map((state) => [state, tally])) as Record<
+      (typeof PARTITION_STATES)[number],
+      typeof tally
+    >,
+  ),
+  partitions: z.array(partition).describe('Those asked for, by time.'),
+  next_cursor: z.string().nullable().describe('The `cursor` of the next page; null: this is the last.'),
+  late_arrivals: z
+    .array(lateArrival)
+    .describe('The newest documents that came for a proved partition with other content.'),
+  late_arrivals_total: count('All of them.'),
+});
+
+export type CoverageAnswer = z.input<typeof coverageAnswer>;
+
+/* What of a dataset is proved, and the gaps in it: by time for file days, by source for everything else. */
+
+type Kind = DatasetDefinition['partition']['kind'];
+type Stretch = CoverageAnswer['proved'][number];
+type Gap = CoverageAnswer['gaps'][number];
+
+/** What spans of a kind count, and whether what lies between two of a source was expected and is not there. */
+const SPANS: Readonly<Record<Kind, { readonly unit: 'height' | 'epoch_ms'; readonly gaps: boolean }>> = {
+  file_day: { unit: 'epoch_ms', gaps: true },
+  capture: { unit: 'epoch_ms', gaps: true },
+  vintage: { unit: 'epoch_ms', gaps: false },
+  height: { unit: 'height', gaps: true },
+  snapshot: { unit: 'epoch_ms', gaps: false },
+};
+
+export interface Proved extends Pick<CoverageAnswer, 'version' | 'synthetic' | 'as_of_utc' | 'proved' | 'gaps'> {}
+
+export async function readProved(session: Session, dataset: DatasetDefinition): Promise<Proved> {
+  const [row] = await inDataset(
+    session,
+    dataset,
+    (id) => `select proved::text, synthetic::text, version::text from coverage where dataset_id = ${id}`,
+  );
+  const [proved, synthetic, version] = row ?? ['{}', 'false', '0'];
+  const stretches =
+    dataset.native.scope.kind === 'window'
+      ? await stretchesOfTime(session, dataset, proved!)
+      : await stretchesOfSources(session, dataset);
+  const bySource = [...Map.groupBy(stretches, ({ source_id }) => source_id).values()];
+  const ends = bySource.map((ofSource) => ofSource[ofSource.length - 1].through_utc).sort();
+  return {
+    version: Number(version),
+    synthetic: synthetic === 'true' && stretches.length > 0,
+    as_of_utc: ends[0] ?? null,
+    proved: stretches,
+    gaps: SPANS[dataset.partition.kind].gaps ? bySource.flatMap(gapsOf) : [],
+  };
+}
+
+/** File days follow each other in time: what is proved is a set of stretches of it. */
+async function stretchesOfTime(session: Session, dataset: DatasetDefinition, proved: string): Promise<Stretch[]> {
+  const ranges = parseMultirange(proved);
+  const counts = await inDataset(
+    session,
+    dataset,
+    (id) => `select lower(r)::text, count(p.*)::text, coalesce(sum(p.rows), 0)::text
+      from (select unnest(proved) as r from coverage where dataset_id = ${id}) c
+      left join partitions p on p.dataset_id = ${id} and p.state = 'proved' and p.from_ms >= lower(r) and p.to_ms <= upper(r)
+      group by 1`,
+  );
+  const countsOf = new Map(counts.map(([from, ...numbers]) => [Number(from), numbers.map(Number)]));
+  return ranges.map(({ from, to }) => {
+    const [partitions, rows] = countsOf.get(from) ?? [0, 0];
+    return {
+      source_id: dataset.sources[0],
+      start_utc: isoOf(from),
+      through_utc: isoOf(to),
+      span: { unit: 'epoch_ms', from, to },
+      partitions,
+      rows,
+    };
+  });
+}
+
+async function stretchesOfSources(session: Session, dataset: DatasetDefinition): Promise<Stretch[]> {
+  const { unit } = SPANS[dataset.partition.kind];
+  const spans = await inDataset(
+    session,
+    dataset,
+    (id) => `select source_id, lower(span)::text, upper(span)::text, from_ms::text, through_ms::text, partitions::text,
+      rows::text from coverage_spans where dataset_id = ${id} order by source_id, span`,
+  );
+  return spans.map(([source, ...texts]) => {
+    const [from, to, startMs, throughMs, partitions, rows] = texts.map(Number);
+    return {
+      source_id: source!,
+      start_utc: isoOf(startMs),
+      through_utc: isoOf(throughMs),
+      span: { unit, from, to },
+      partitions,
+      rows,
+    };
+  });
+}
+
+/** Between the stretches of one source. Block time may run backwards: then a gap of heights has no time of its own. */
+function gapsOf(stretches: readonly Stretch[]): Gap[] {
+  return gapsBetween(stretches.map(({ span }) => span)).map((span, index) => {
+    const [before, after] = [stretches[index], stretches[index + 1]];
+    const endMs = Math.max(Date.parse(before.through_utc), Date.parse(after.start_utc));
+    return {
+      source_id: before.source_id,
+      start_utc: before.through_utc,
+      end_utc: isoOf(endMs),
+      span: { unit: before.span.unit, ...span },
+    };
+  });
+}
+
+export async function inDataset(
+  session: Session,
+  dataset: DatasetDefinition,
+  textOf: (id: string, params: Params) => string,
+): Promise<readonly TextRow[]> {
+  const params = new Params();
+  const id = params.add(int2(dataset.number));
+  return await session.rows(textOf(id, params), params);
+}
+
+/* Partitions of a dataset by time, a page at a time: a cursor names the last one seen, so pages stay right as days come. */
+
+type Partition = CoverageAnswer['partitions'][number];
+type State = (typeof PARTITION_STATES)[number];
+
+/** The place of a partition in the order: its start, if that is known yet, and its key. */
+export interface Cursor {
+  readonly fromMs: number | null;
+  readonly key: string;
+}
+
+const cursorText = ({ fromMs, key }: Cursor): string => Buffer.from(`${fromMs ?? ''}|${key}`).toString('base64url');
+
+/** Undefined: no cursor of ours. */
+export function parseCursor(cursor: string): Cursor | undefined {
+  const match = /^(-?\d{1,15})?\|([^\0]+)$/.exec(Buffer.from(cursor, 'base64url').toString());
+  if (!match) return undefined;
+  const found = { fromMs: match[1] === undefined ? null : Number(match[1]), key: match[2] };
+  return cursorText(found) === cursor ? found : undefined;
+}
+
+export interface PageRequest {
+  /** Partitions whose times intersect [fromMs, toMs). */
+  readonly fromMs: number | undefined;
+  readonly toMs: number | undefined;
+  readonly state: State | undefined;
+  readonly after: Cursor | undefined;
+  readonly limit: number;
+}
+
+export interface Page {
+  readonly partitions: readonly Partition[];
+  /** The cursor of the page after it. */
+  readonly next: string | null;
+}
+
+export async function readPage(session: Session, dataset: DatasetDefinition, request: PageRequest): Promise<Page> {
+  const wanted = request.limit + 1;
+  const rows: TextRow[] = [];
+  // Those whose times are not known yet come last.
+  if (request.after?.fromMs !== null) rows.push(...(await readTimed(session, dataset, request, wanted)));
+  const windowed = request.fromMs !== undefined || request.toMs !== undefined;
+  if (rows.length < wanted && !windowed) {
+    rows.push(...(await readUntimed(session, dataset, request, wanted - rows.length)));
+  }
+  const shown = rows.slice(0, request.limit);
+  const last = shown.at(-1);
+  const more = rows.length > request.limit && last !== undefined;
+  return {
+    partitions: shown.map((row) => partitionOf(dataset, row)),
+    next: more ? cursorText({ fromMs: last[3] === null ? null : Number(last[3]), key: last[0]! }) : null,
+  };
+}
+
+function readTimed(session: Session, dataset: DatasetDefinition, request: PageRequest, limit: number) {
+  const { fromMs, toMs, after } = request;
+  return readKeys(session, dataset, request, limit, (params) => [
+    'from_ms is not null',
+    ...(fromMs === undefined ? [] : [`to_ms > ${params.add(int8(fromMs))}`]),
+    ...(toMs === undefined ? [] : [`from_ms < ${params.add(int8(toMs))}`]),
+    ...(after === undefined ? [] : laterThan(after, params)),
+  ]);
+}
+
+/** In two tests, of which the first is what the index is searched by. */
+function laterThan({ fromMs, key }: Cursor, params: Params): string[] {
+  const at = params.add(int8(fromMs!));
+  return [`from_ms >= ${at}`, `(from_ms > ${at} or partition_key > ${params.add(text(key))})`];
+}
+
+function readUntimed(session: Session, dataset: DatasetDefinition, request: PageRequest, limit: number) {
+  const { after } = request;
+  return readKeys(session, dataset, request, limit, (params) => [
+    'from_ms is null',
+    ...(after?.fromMs === null ? [`partition_key > ${params.add(text(after.key))}`] : []),
+  ]);
+}
+
+/** Keys first: the rest of a row is wide, and only a page of it is wanted. */
+function readKeys(
+  session: Session,
+  dataset: DatasetDefinition,
+  { state }: PageRequest,
+  limit: number,
+  testsOf: (params: Params) => readonly string[],
+): Promise<readonly TextRow[]> {
+  return inDataset(session, dataset, (id, params) => {
+    const tests = [...testsOf(params), ...(state === undefined ? [] : [`state = ${params.add(text(state))}`])];
+    return `with page as materialized (select partition_key, from_ms from partitions
+        where dataset_id = ${id} and ${tests.join(' and ')} order by from_ms, partition_key limit ${limit})
+      select p.partition_key, p.source_id, p.state, p.from_ms::text, p.to_ms::text, p.rows::text, p.aligned_rows::text,
+        p.manifest->>'first_offset', p.manifest->>'last_offset', p.manifest->>'rows_hash', p.manifest->>'events_sha256',
+        (p.manifest->'document')::text, p.revision::text, p.attempt::text, p.synthetic::text,
+        p.manifest->>'ingested_at_ms', ${epochMs('p.proved_at')}, p.reason
+      from page join partitions p on p.dataset_id = ${id} and p.partition_key = page.partition_key
+      order by page.from_ms, page.partition_key`;
+  });
+}
+
+export const epochMs = (column: string): string => `floor(extract(epoch from ${column}) * 1000)::int8::text`;
+
+function partitionOf(dataset: DatasetDefinition, row: TextRow): Partition {
+  const [key, source, state, fromMs, toMs, rows, alignedRows, first, last, rowsHash, eventsSha256, document] = row;
+  const [revision, attempt, synthetic, ingestedMs, provedMs, reason] = row.slice(12);
+  const proved = state === 'proved';
+  const number = (cell: string | null) => (cell === null || !proved ? null : Number(cell));
+  const iso = (cell: string | null) => (cell === null ? null : isoOf(Number(cell)));
+  return {
+    partition: key!,
+    source_id: source ?? dataset.sources[0],
+    state: state as State,
+    start_utc: iso(fromMs),
+    end_utc: iso(toMs),
+    rows: number(rows),
+    aligned_rows: number(alignedRows),
+    first_offset: first,
+    last_offset: last,
+    rows_hash: rowsHash,
+    events_sha256: eventsSha256,
+    document: document === null ? null : JSON.parse(document),
+    revision: Number(revision),
+    attempt: Number(attempt),
+    synthetic: synthetic === 'true',
+    ingested_at_utc: iso(ingestedMs),
+    proved_at_utc: proved ? iso(provedMs) : null,
+    reason: proved ? null : reason,
+  };
+}
 
 /** Refused documents that are named; all of them are counted. */
 const MAX_LATE_ARRIVALS = 100;

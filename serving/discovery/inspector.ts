@@ -2,17 +2,17 @@
  * Looks into the catalog, for the routes that tell what there is. They have slots of their own, so that they answer
  * while long reads run, and like those they are bounded in number and time and see one snapshot.
  */
-import { toProblem } from '../http/read-problems.ts';
-import type { Slots } from '../limits/slots.ts';
-import { Guard } from '../read/guard.ts';
-import type { Look } from '../read/session.ts';
-import { Session } from '../read/session.ts';
-import { type SnapshotOptions, Snapshots } from '../read/snapshots.ts';
+import { toProblem } from '../http/answer.ts';
+import type { ConcurrencyLimiter } from '../limits/concurrency-limiter.ts';
+import { ReadDeadline } from '../read/execute/optimistic-read.ts';
+import { type SnapshotOptions, Snapshots } from '../read/execute/snapshots.ts';
+import type { CoverageProbe } from '../read/snapshot/session.ts';
+import { Session } from '../read/snapshot/session.ts';
 
 /** None of these statements depends on how many rows there are. */
 const TIMEOUT_MS = 10_000;
 
-const NO_LOOK: Pick<Look, 'steps'> = { steps: [] };
+const NO_LOOK: Pick<CoverageProbe, 'steps'> = { steps: [] };
 
 export interface Caller {
   readonly signal: AbortSignal;
@@ -24,9 +24,9 @@ export interface Caller {
 
 export class Inspector {
   readonly #snapshots: Snapshots;
-  readonly #slots: Slots;
+  readonly #slots: ConcurrencyLimiter;
 
-  constructor(options: SnapshotOptions & { readonly slots: Slots }) {
+  constructor(options: SnapshotOptions & { readonly slots: ConcurrencyLimiter }) {
     this.#snapshots = new Snapshots(options);
     this.#slots = options.slots;
   }
@@ -37,14 +37,14 @@ export class Inspector {
   }
 
   /** The same, begun by a look at coverage. */
-  async look<T, L extends Pick<Look, 'steps'>>(
+  async look<T, L extends Pick<CoverageProbe, 'steps'>>(
     { signal, token, contractViolationStatus }: Caller,
     look: () => L,
     work: (session: Session, look: L) => Promise<T>,
   ): Promise<T> {
     const slot = await this.#slots.acquire(signal);
     try {
-      using guard = new Guard(signal, { firstRowMs: TIMEOUT_MS, nextRowMs: TIMEOUT_MS });
+      using guard = new ReadDeadline(signal, { firstRowMs: TIMEOUT_MS, nextRowMs: TIMEOUT_MS });
       try {
         const opened = await this.#snapshots.begin(look, token, guard);
         try {

@@ -18,7 +18,7 @@ export const sha256 = (doc: string) =>
 
 export const count = (doc: string) => z.int().min(0).describe(doc);
 
-export const text = (doc: string) => z.string().describe(doc);
+export const textField = (doc: string) => z.string().describe(doc);
 
 export const flag = (doc: string) => z.boolean().describe(doc);
 
@@ -39,14 +39,14 @@ export const grantedRights = {
 };
 
 export const warning = z.strictObject({
-  code: text('Stable.'),
-  message: text('For people.'),
+  code: textField('Stable.'),
+  message: textField('For people.'),
   details: z.record(z.string(), z.unknown()),
 });
 
 export const document = z.looseObject({
-  name: text('Name of the document.'),
+  name: textField('Name of the document.'),
   sha256: sha256('Of its bytes.'),
   bytes: count('Its size.'),
-  granularity: text('What one document holds: a day, a month.').optional(),
+  granularity: textField('What one document holds: a day, a month.').optional(),
 });

@@ -4,13 +4,13 @@ import { DATASETS } from '../../shared/registry/index.ts';
 import { EXPORT_FORMATS } from '../contract/export.ts';
 import { Problem } from '../contract/problems.ts';
 import { MODES } from '../contract/shapes.ts';
-import { count, datasetKey, flag, grantedRights, sha256, text, utc, warning } from '../discovery/schemas.ts';
+import { count, datasetKey, flag, grantedRights, sha256, textField, utc, warning } from '../discovery/schemas.ts';
 import type { ExportRow, StoredFile } from './rows.ts';
 import { EXPORT_STATES } from './states.ts';
 
 export const PREFIX = '/v1/raw/export';
 
-const view = { view_id: text('The view that is read.'), view_version: count('Its version.') };
+const view = { view_id: textField('The view that is read.'), view_version: count('Its version.') };
 
 const common = {
   export_id: z.uuid().describe('Names the export from here on.'),
@@ -24,12 +24,12 @@ const common = {
 
 export const acceptedAnswer = z.strictObject({
   ...common,
-  status_path: text('Where its status is.'),
+  status_path: textField('Where its status is.'),
 });
 
 const fileAnswer = z.strictObject({
-  name: text('Its name, also in `Content-Disposition`.'),
-  uri: text('Path of its bytes.'),
+  name: textField('Its name, also in `Content-Disposition`.'),
+  uri: textField('Path of its bytes.'),
   day: z.string().nullable().describe('The UTC day whose rows it holds, of an artifact split by day.'),
   row_count: count('Its rows.'),
   bytes: count('Its size.'),
@@ -38,8 +38,8 @@ const fileAnswer = z.strictObject({
 
 const artifactAnswer = z.strictObject({
   format: z.enum(EXPORT_FORMATS),
-  uri: text('Path of its bytes; of an artifact of several files, see `files`.'),
-  manifest_uri: text('Path of its manifest: schema, window, proof.'),
+  uri: textField('Path of its bytes; of an artifact of several files, see `files`.'),
+  manifest_uri: textField('Path of its manifest: schema, window, proof.'),
   row_count: count('Its rows.'),
   bytes: count('Its size.'),
   checksum_sha256: sha256('Of the file; of several, of the lines that `sha256sum` prints of them.'),
@@ -54,7 +54,7 @@ export const statusAnswer = z.strictObject({
   mode: z.enum(MODES),
   format: z.enum(EXPORT_FORMATS),
   dataset: datasetKey,
-  source: text('Its sources in the registry, with commas between.'),
+  source: textField('Its sources in the registry, with commas between.'),
   updated_at: utc('Of the last change, progress included.'),
   progress: z.strictObject({
     rows: count('Written so far, by this run.'),
@@ -62,13 +62,13 @@ export const statusAnswer = z.strictObject({
     attempt: count('Runs so far: another one begins where a worker was stopped or died.'),
   }),
   artifact: artifactAnswer.optional().describe('Of `succeeded`.'),
-  error_code: text('Stable.').optional().describe('Of `failed`.'),
-  error_message: text('For people.').optional(),
+  error_code: textField('Stable.').optional().describe('Of `failed`.'),
+  error_message: textField('For people.').optional(),
 });
 
 export const listAnswer = z.strictObject({
   exports: z.array(statusAnswer).describe('Newest first.'),
-  next_cursor: text('Of the next page; null on the last.').nullable(),
+  next_cursor: textField('Of the next page; null on the last.').nullable(),
 });
 
 export type StatusAnswer = z.output<typeof statusAnswer>;

@@ -1,6 +1,6 @@
 /** The connection to the queue of exports: made when it is first needed, made again when it was lost for good. */
 import { TidemarkError } from '../../shared/errors.ts';
-import type { Logger } from '../../shared/log/logger.ts';
+import type { Logger } from '../../shared/logger.ts';
 import { ExportQueue } from '../../shared/nats/export-queue.ts';
 
 export interface QueueConnectionOptions {

@@ -1,5 +1,6 @@
 /** What the database has of an export, as the code sees it. */
-import { DATASETS, type Mode } from '../../shared/registry/index.ts';
+import { DATASETS } from '../../shared/registry/index.ts';
+import type { Mode } from '../../shared/registry/types.ts';
 import type { RightsState } from '../../shared/rights/matrix.ts';
 import type { ExportFormat } from '../contract/export.ts';
 import type { Warning } from '../contract/problems.ts';

@@ -1,19 +1,95 @@
 /** Everything of exports that one process has: what routes need, and a worker where it is to have one. */
 import type { Settings } from '../../shared/config/settings.ts';
-import { auditFolderOf, exportRootOf } from '../../shared/exports/places.ts';
-import type { Logger } from '../../shared/log/logger.ts';
+import { auditFolderOf, exportRootOf } from '../../shared/export-files.ts';
+import type { Logger } from '../../shared/logger.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
-import { poolOptions, WirePool } from '../db/pool.ts';
-import type { FreshnessRule } from '../read/judge.ts';
+import { PgPool, poolOptions } from '../db/pool.ts';
+import type { FreshnessRule } from '../read/execute/warnings.ts';
 import { Reader } from '../read/reader.ts';
-import { BufferPool } from '../rendering/response.ts';
-import { ExportAudit } from './audit.ts';
-import { ExportPlaces } from './places.ts';
+import { BufferPool } from '../render/response.ts';
+import { AUDIT_EVENTS, ExportAudit } from './audit.ts';
+import { ExportDirectories } from './files.ts';
 import { QueueConnection } from './queue-connection.ts';
-import { exportRunner } from './run.ts';
 import { ExportStore, type QueueLimits } from './store.ts';
-import { ExportSweeper } from './sweeper.ts';
-import { ExportWorker } from './worker.ts';
+import { ExportWorker, exportRunner } from './worker.ts';
+
+/* What is put right from time to time: jobs whose message was lost, artifacts whose time is over, what the dead left. */
+
+export interface SweeperOptions {
+  readonly store: ExportStore;
+  readonly queue: QueueConnection;
+  readonly places: ExportDirectories;
+  readonly audit: ExportAudit;
+  readonly leaseMs: number;
+  readonly log: Logger;
+}
+
+/** Between two looks; also how long an artifact may outlive its time. */
+const MAX_INTERVAL_MS = 30_000;
+/** Looks between two searches for what nobody needs. */
+const LOOKS_A_SEARCH = 20;
+
+export class ExportSweeper implements AsyncDisposable {
+  readonly #options: SweeperOptions;
+  readonly #timer: NodeJS.Timeout;
+  #looks = 0;
+  #looking: Promise<void> | undefined;
+
+  constructor(options: SweeperOptions) {
+    this.#options = options;
+    this.#timer = setInterval(() => void this.look(), Math.min(options.leaseMs, MAX_INTERVAL_MS));
+    void this.look();
+  }
+
+  look(): Promise<void> {
+    this.#looking ??= this.#look().finally(() => {
+      this.#looking = undefined;
+    });
+    return this.#looking;
+  }
+
+  async #look(): Promise<void> {
+    try {
+      await this.#queueAgain();
+      await this.#expire();
+      if (this.#looks++ % LOOKS_A_SEARCH === 0) await this.#clear();
+    } catch (error) {
+      this.#options.log.debug({ err: error }, 'exports cannot be looked after; later');
+    }
+  }
+
+  /** A message that is still there is not doubled. */
+  async #queueAgain(): Promise<void> {
+    const { store, queue, leaseMs } = this.#options;
+    const idle = await store.idle(leaseMs);
+    if (idle.length === 0) return;
+    const connected = await queue.get();
+    await connected.ensure();
+    for (const exportId of idle) await connected.put(exportId);
+  }
+
+  async #expire(): Promise<void> {
+    const { store, places, audit, log } = this.#options;
+    for (const exportId of await store.expired()) {
+      await places.removeUnneeded(exportId, { state: 'succeeded', fence: 0, kept: null });
+      await store.noteRemoved(exportId);
+      await audit.note(AUDIT_EVENTS.expired, exportId, { reason: 'expired' });
+      log.info({ exportId }, 'an artifact is deleted: its time is over');
+    }
+  }
+
+  /** Folders of runs that were killed. Of exports that the database does not know nothing is touched. */
+  async #clear(): Promise<void> {
+    const { store, places } = this.#options;
+    const known = await store.foldersOf(await places.present());
+    for (const [exportId, folders] of known) await places.removeUnneeded(exportId, folders);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    clearInterval(this.#timer);
+    await this.#looking;
+  }
+}
 
 export interface ExportServiceDeps {
   readonly settings: Settings;
@@ -32,11 +108,11 @@ export class ExportService implements AsyncDisposable {
   readonly store: ExportStore;
   readonly queue: QueueConnection;
   readonly audit: ExportAudit;
-  readonly places: ExportPlaces;
+  readonly places: ExportDirectories;
   readonly limits: QueueLimits;
   readonly #deps: ExportServiceDeps;
   readonly #leaseMs: number;
-  #pool: WirePool | undefined;
+  #pool: PgPool | undefined;
   #worker: ExportWorker | undefined;
   #sweeper: ExportSweeper | undefined;
 
@@ -45,7 +121,7 @@ export class ExportService implements AsyncDisposable {
     this.#deps = deps;
     this.#leaseMs = settings.SVC_EXPORT_LEASE_SECONDS * 1000;
     this.limits = { running: settings.SVC_EXPORT_MAX_CONCURRENCY, waiting: settings.SVC_EXPORT_MAX_QUEUE };
-    this.places = new ExportPlaces(exportRootOf(settings));
+    this.places = new ExportDirectories(exportRootOf(settings));
     this.store = new ExportStore({
       databaseUrl,
       leaseMs: this.#leaseMs,
@@ -75,7 +151,7 @@ export class ExportService implements AsyncDisposable {
       log.warn('no exports are taken: SVC_NATS_EXPORT_URL and SVC_NATS_URL are not set');
       return;
     }
-    const pool = new WirePool(poolOptions(databaseUrl));
+    const pool = new PgPool(poolOptions(databaseUrl));
     const budget = { firstRowMs: ROW_TIMEOUT_MS, nextRowMs: ROW_TIMEOUT_MS };
     const reader = new Reader({ pool, byokRole: undefined, budget, log, ...freshness });
     this.#pool = pool;

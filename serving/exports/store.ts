@@ -3,8 +3,7 @@
  * is decided by the table of transitions, under the row's lock; what a worker does counts only under the fence it holds.
  */
 import type { Pool, PoolClient } from 'pg';
-import { createPool } from '../../shared/db/connect.ts';
-import { EXPORT_SUBMIT_LOCK } from '../../shared/db/locks.ts';
+import { createPool, EXPORT_SUBMIT_LOCK } from '../../shared/db/connect.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
 import type { Warning } from '../contract/problems.ts';
 import { type ExportRow, type Progress, rowOf, type StoredArtifact } from './rows.ts';

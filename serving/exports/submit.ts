@@ -2,23 +2,72 @@
  * Takes an export on: what may be asked, by whom, of what; then the record of the intent, the row, the record that it was
  * accepted, the message. Nothing is queued that is not on record, and nobody is told of what is not queued.
  */
+
 import { createHash, randomUUID } from 'node:crypto';
 import type { AuditPayload } from '../../shared/audit/records.ts';
 import { shapeOf } from '../../shared/registry/index.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import type { ExportRequest } from '../contract/export.ts';
-import { Problem } from '../contract/problems.ts';
+import { Problem, type Warning } from '../contract/problems.ts';
+import type { ReadRequest } from '../contract/read-request.ts';
 import type { Inspector } from '../discovery/inspector.ts';
-import { strictProblem } from '../http/read-problems.ts';
-import { mutableWindowWarning } from '../read/freshness.ts';
-import type { FreshnessRule } from '../read/judge.ts';
+import { strictProblem } from '../http/answer.ts';
+import { whyNoRows } from '../read/execute/answer.ts';
+import { dryRun, type FreshnessRule, mutableWindowWarning } from '../read/execute/warnings.ts';
+import { provedThrough } from '../read/snapshot/coverage.ts';
+import { CoverageProbe, type Session } from '../read/snapshot/session.ts';
 import type { Grant } from '../rights/gate.ts';
 import { AUDIT_EVENTS, type ExportAudit } from './audit.ts';
-import { judgeExport } from './judge.ts';
-import { exportAdmission, exportGrant, exportProblem } from './problems.ts';
 import type { QueueConnection } from './queue-connection.ts';
 import type { ExportRow } from './rows.ts';
+import { exportAdmission, exportGrant, exportProblem } from './states.ts';
 import { type ExportStore, isFull, type Load, type NewExport, type QueueLimits } from './store.ts';
+
+/* What can be said of an export before it runs: its warnings, and whether anything of its window is proved. */
+
+export interface Judged {
+  readonly warnings: readonly Warning[];
+  readonly asOf: Date | null;
+}
+
+/** @throws Problem */
+export async function dryRunExport(
+  inspector: Inspector,
+  request: ReadRequest,
+  rule: FreshnessRule,
+  signal: AbortSignal,
+): Promise<Judged> {
+  const { contractViolationStatus } = request.dataset;
+  try {
+    return await inspector.look(
+      { signal, contractViolationStatus },
+      () => new CoverageProbe(request),
+      (session, look) => judged(session, look, request, rule),
+    );
+  } catch (error) {
+    throw exportProblem(error);
+  }
+}
+
+async function judged(
+  session: Session,
+  look: CoverageProbe,
+  request: ReadRequest,
+  rule: FreshnessRule,
+): Promise<Judged> {
+  const {
+    live,
+    judgement: { warnings },
+  } = await dryRun(session, look, request, rule);
+  if (live.parts.length === 0) {
+    const why = whyNoRows(live, { gaps: [], parts: [], statements: [] });
+    throw new Problem('EXPORT_WINDOW_NOT_PROVED', `${why[0].toUpperCase()}${why.slice(1)}.`, {
+      ...(warnings.length > 0 && { warnings }),
+    });
+  }
+  const asOfMs = provedThrough(live.coverage);
+  return { warnings, asOf: asOfMs === undefined ? null : new Date(asOfMs) };
+}
 
 export interface SubmitDeps {
   readonly store: ExportStore;
@@ -56,7 +105,7 @@ export async function submitExport(
   if (request.strict && mutable.length > 0) throw strictProblem(mutable);
   const load = await storing(store.load());
   if (isFull(load, limits)) throw queueFull(load);
-  const { warnings, asOf } = await judgeExport(inspector, request.read, freshness, signal);
+  const { warnings, asOf } = await dryRunExport(inspector, request.read, freshness, signal);
 
   const exportId = randomUUID();
   const payload = { ...facts, request: JSON.stringify(request.body), request_sha256: requestSha256 };

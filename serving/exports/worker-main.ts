@@ -3,15 +3,15 @@
  * line goes to standard output, when exports are taken.
  */
 import { explain, TidemarkError } from '../../shared/errors.ts';
-import { createLogger } from '../../shared/log/logger.ts';
+import { createLogger } from '../../shared/logger.ts';
 import { RightsStore } from '../../shared/rights/store.ts';
-import { freshnessRule } from '../read/judge.ts';
-import { shadowedBy } from '../rights/serving-state.ts';
-import { readWorkOrder, untilStopped, usable } from '../work-order.ts';
+import { readProcessOptions, untilStopped, usable } from '../process-options.ts';
+import { freshnessRule } from '../read/execute/warnings.ts';
+import { shadowedBy } from '../rights/gate.ts';
 import { ExportService } from './service.ts';
 
 async function main(): Promise<void> {
-  const { order, parent } = await readWorkOrder();
+  const { order, parent } = await readProcessOptions();
   const { settings, databaseUrl, rightsMatrixPath } = await usable(order);
   const log = createLogger(settings.SVC_LOG_LEVEL, 'export-worker');
   // The same settings as those of the HTTP service: without the role a matrix with BYOK Required would be invalid here.

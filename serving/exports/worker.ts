@@ -3,23 +3,68 @@
  * counts, is the database's word. A worker may be killed at any instant: its export is taken by another when it has shown
  * no sign of life for the lease.
  */
-import { randomBytes } from 'node:crypto';
+
+import { createHash, randomBytes } from 'node:crypto';
 import { hostname } from 'node:os';
+import { basename } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { JsMsg } from '@nats-io/jetstream';
-import type { Logger } from '../../shared/log/logger.ts';
-import type { Warning } from '../contract/problems.ts';
-import { type ExportPlaces, isExportId } from './places.ts';
+import { outageCode } from '../../shared/errors.ts';
+import type { Logger } from '../../shared/logger.ts';
+import { openRegular } from '../../shared/regular-file.ts';
+import type { RightsStore } from '../../shared/rights/store.ts';
+import type { Json } from '../../shared/strict-json.ts';
+import { parseExport } from '../contract/export.ts';
+import { Problem, type ProblemCode, type Warning } from '../contract/problems.ts';
+import { contractProblem } from '../http/request.ts';
+import { ReadFault, type ReadFaultKind, StrictRefusal } from '../read/types.ts';
+import { type Artifact, type ArtifactDeps, ArtifactFault, writeArtifact } from './artifact/write.ts';
+import { type ExportDirectories, isExportId } from './files.ts';
 import type { QueueConnection } from './queue-connection.ts';
-import type { ExportRow, Progress, StoredArtifact } from './rows.ts';
-import { verdictOf } from './run-faults.ts';
-import { isFinished } from './states.ts';
+import type { ExportRow, Progress, StoredArtifact, StoredFile } from './rows.ts';
+import { exportAdmission, exportGrant, isFinished, requireGrantOf } from './states.ts';
 import type { ExportStore, Outcome } from './store.ts';
+
+/* What a fault of a run means for its export: try again, or failed, with a code and words for the caller. */
+
+/** Codes of exports that failed while they ran; those of problems are among them. */
+const RUN_CODES = ['EXPORT_RUN_FAILED', 'EXPORT_RUN_CANCELED'] as const;
+export type RunCode = (typeof RUN_CODES)[number] | ProblemCode;
+
+export type Verdict =
+  | { readonly kind: 'retry'; readonly message: string }
+  | { readonly kind: 'failed'; readonly code: RunCode; readonly message: string };
+
+const failed = (code: RunCode, message: string): Verdict => ({ kind: 'failed', code, message });
+
+const READ_VERDICTS: Readonly<Record<ReadFaultKind, (fault: ReadFault) => Verdict>> = {
+  backend: () => ({ kind: 'retry', message: 'the database is away' }),
+  runtime: () => failed('EXPORT_RUN_FAILED', 'What is stored is not as declared; the operator has to look at it.'),
+  aligned_contract: (fault) => failed('ALIGNED_STORAGE_CONTRACT_VIOLATION', sentence(fault.message)),
+  timeout: () => failed('EXPORT_RUN_FAILED', 'The database found no further row within its time; narrow the window.'),
+  no_rows: (fault) => failed('EXPORT_WINDOW_NOT_PROVED', sentence(fault.message)),
+  // An export never runs with credentials of a caller.
+  credentials_refused: () => failed('EXPORT_RUN_FAILED', 'The run was refused by the database.'),
+  credentials_unfit: () => failed('EXPORT_RUN_FAILED', 'The run was refused by the database.'),
+};
+
+export function verdictOf(error: unknown): Verdict {
+  if (error instanceof ReadFault) return READ_VERDICTS[error.kind](error);
+  if (error instanceof StrictRefusal) {
+    return failed('STRICT_MODE_WARNING_FAILURE', error.warnings.map(({ message }) => message).join(' '));
+  }
+  if (error instanceof ArtifactFault) return failed('EXPORT_RUN_FAILED', sentence(error.message));
+  if (error instanceof Problem) return failed(error.code, error.message);
+  if (outageCode(error) !== undefined) return { kind: 'retry', message: 'a store is away' };
+  return failed('EXPORT_RUN_FAILED', 'The run failed; the fault is logged under the export’s id.');
+}
+
+const sentence = (text: string) => `${text[0].toUpperCase()}${text.slice(1)}.`;
 
 export interface WorkerOptions {
   readonly store: ExportStore;
   readonly queue: QueueConnection;
-  readonly places: ExportPlaces;
+  readonly places: ExportDirectories;
   readonly concurrency: number;
   readonly leaseMs: number;
   readonly maxCrashes: number;
@@ -273,4 +318,54 @@ async function abortable<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
   } finally {
     signal.removeEventListener('abort', onAbort);
   }
+}
+
+/* Runs one export: its request is read again, its rights are asked again, its rows are what is proved now. */
+
+export interface RunDeps extends ArtifactDeps {
+  readonly rights: RightsStore;
+}
+
+export function exportRunner(deps: RunDeps): WorkerOptions['run'] {
+  return async (row, { directory, signal, onProgress }) => {
+    // What was a right request when it was accepted may name a field that an upgrade took away.
+    const parsed = parseExport(row.request as unknown as Json);
+    if ('faults' in parsed) throw contractProblem(parsed.faults, 'EXPORT_CONTRACT_ERROR');
+    const { read, format, datasetKey } = parsed.value;
+    const grant = exportGrant(deps.rights, datasetKey);
+    const admit = exportAdmission(grant, read.dataset);
+    const run = { export_id: row.exportId };
+    const artifact = await writeArtifact(deps, { request: read, admit, format, directory, run, signal, onProgress });
+    // What an attempt that was killed had written is taken as it is, without a read.
+    requireGrantOf(grant, datasetKey, artifact.manifest);
+    const { warnings, as_of_utc: asOfUtc } = artifact.manifest;
+    return { artifact: await storedOf(artifact), warnings, asOfUtc };
+  };
+}
+
+async function storedOf({ manifest, manifestPath, files }: Artifact): Promise<StoredArtifact> {
+  const { row_count, bytes, sha256, media_type, split, synthetic } = manifest;
+  return {
+    row_count,
+    bytes,
+    sha256,
+    media_type,
+    split,
+    synthetic,
+    files: files.map(({ path: _, modifiedMs, ...file }) => ({ ...file, modified_ms: modifiedMs })),
+    manifest: await manifestFile(manifestPath, row_count),
+  };
+}
+
+async function manifestFile(path: string, rows: number): Promise<StoredFile> {
+  await using file = await openRegular(path);
+  const bytes = await file.readFile();
+  return {
+    name: basename(path),
+    day: null,
+    row_count: rows,
+    bytes: bytes.length,
+    sha256: createHash('sha256').update(bytes).digest('hex'),
+    modified_ms: (await file.stat()).mtimeMs,
+  };
 }

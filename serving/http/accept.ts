@@ -1,8 +1,8 @@
 /** Which representation and which content coding a client gets, by its Accept and Accept-Encoding headers (RFC 9110, 12.5). */
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { Problem } from '../contract/problems.ts';
-import { CODINGS, type Coding } from '../rendering/codings.ts';
-import { REPRESENTATIONS, type Representation } from '../rendering/representations.ts';
+import { REPRESENTATIONS, type Representation } from '../render/representations.ts';
+import { CODINGS, type Coding } from '../render/response.ts';
 
 /** The form of an answer with rows. */
 export interface Accepted {

@@ -1,7 +1,7 @@
 /** The metrics of this process and, as far as it can see them, of the system; in the text format of Prometheus. */
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
-import { PARTITION_STATES } from '../../shared/db/partition-states.ts';
-import type { Slots } from '../limits/slots.ts';
+import { PARTITION_STATES } from '../../shared/db/schema.ts';
+import type { ConcurrencyLimiter } from '../limits/concurrency-limiter.ts';
 import type { CheckResults } from '../startup.ts';
 import type { SystemStatus } from './monitor.ts';
 import { METRICS, type MetricName, type MetricSpec } from './names.ts';
@@ -9,7 +9,7 @@ import { METRICS, type MetricName, type MetricSpec } from './names.ts';
 export interface MetricSources {
   readonly status: () => Promise<SystemStatus>;
   readonly checks: () => Promise<CheckResults>;
-  readonly queues: Readonly<Record<string, Slots>>;
+  readonly queues: Readonly<Record<string, ConcurrencyLimiter>>;
   readonly connections: () => { readonly idle: number; readonly busy: number };
   readonly version: string;
 }

@@ -3,17 +3,76 @@
  * most every few seconds, over one connection of its own, so that neither scrapes nor open pages are load, and none of
  * them takes a slot from a read.
  */
+
 import type { JetStreamManager } from '@nats-io/jetstream';
-import type { Client } from '../../shared/db/connect.ts';
-import { connect } from '../../shared/db/connect.ts';
+import { type Client, connect } from '../../shared/db/connect.ts';
 import type { RunRow } from '../../shared/db/runs.ts';
 import { explain } from '../../shared/errors.ts';
-import type { Logger } from '../../shared/log/logger.ts';
-import { collect, type Standing } from '../../shared/status/collect.ts';
+import type { Logger } from '../../shared/logger.ts';
+import {
+  collect,
+  type DatasetStatus,
+  type ExportCounts,
+  type Overview,
+  readDatabaseBytes,
+  readExports,
+  readRuns,
+} from '../../shared/status/collect.ts';
 import { LogFactsReader } from '../../shared/status/log-facts.ts';
-import { type ExportCounts, readDatabaseBytes, readExports, readRuns } from '../../shared/status/system-facts.ts';
 
-import { History } from './history.ts';
+/* The last hour in samples, for plots: bounded, in memory, begun again with the process. */
+
+const KEPT_MS = 3_600_000;
+/** Looks at the page add samples of their own; no more than this many are kept apart. */
+const MIN_DISTANCE_MS = 10_000;
+
+/** One number of one dataset over time; null where it was not known. */
+export type Series = readonly (number | null)[];
+
+/** What of a dataset is kept. */
+const KEPT = {
+  lag_frames: ({ log }) => log?.lag.frames ?? null,
+  lag_events: ({ log }) => log?.lag.events ?? null,
+  lag_event_time_seconds: ({ log }) => log?.lag.event_time_seconds ?? null,
+  lag_oldest_seconds: ({ log }) => log?.lag.oldest_seconds ?? null,
+  freshness_seconds: ({ proved_through_utc: through }, atMs) =>
+    through === null ? null : Math.max(0, (atMs - Date.parse(through)) / 1000),
+  rows: ({ rows }) => rows,
+} as const satisfies Record<string, (overview: Overview, atMs: number) => number | null>;
+
+export type KeptName = keyof typeof KEPT;
+
+interface Sample {
+  readonly atMs: number;
+  /** By dataset. */
+  readonly values: ReadonlyMap<string, Readonly<Record<KeptName, number | null>>>;
+}
+
+export class History {
+  #samples: Sample[] = [];
+
+  add({ atMs, standings }: Pick<SystemStatus, 'atMs' | 'standings'>): void {
+    const last = this.#samples.at(-1);
+    if (last && atMs - last.atMs < MIN_DISTANCE_MS) return;
+    const values = new Map(standings.map(({ overview }) => [overview.dataset, valuesOf(overview, atMs)]));
+    this.#samples = [...this.#samples.filter((sample) => atMs - sample.atMs <= KEPT_MS), { atMs, values }];
+  }
+
+  get atMs(): readonly number[] {
+    return this.#samples.map((sample) => sample.atMs);
+  }
+
+  of(dataset: string): Readonly<Record<KeptName, Series>> {
+    return eachKept((name) => this.#samples.map(({ values }) => values.get(dataset)?.[name] ?? null));
+  }
+}
+
+export function eachKept<T>(of: (name: KeptName) => T): Record<KeptName, T> {
+  const names = Object.keys(KEPT) as KeptName[];
+  return Object.fromEntries(names.map((name): [string, T] => [name, of(name)])) as Record<KeptName, T>;
+}
+
+const valuesOf = (overview: Overview, atMs: number) => eachKept((name) => KEPT[name](overview, atMs));
 
 /** What was found is shown again for this long. */
 const KEEP_MS = 5000;
@@ -26,7 +85,7 @@ const STATEMENT_TIMEOUT_MS = 5000;
 export interface SystemStatus {
   readonly atMs: number;
   readonly collectMs: number;
-  readonly standings: readonly Standing[];
+  readonly standings: readonly DatasetStatus[];
   readonly logFault: string | undefined;
   readonly databaseBytes: number;
   /** Newest first; those at work are among them. */

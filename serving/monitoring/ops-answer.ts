@@ -1,7 +1,7 @@
 /** What GET /v1/ops/status and /v1/ops/history say. */
 import { z } from 'zod';
-import { count, datasetKey, flag, text, utc } from '../discovery/schemas.ts';
-import { eachKept, type KeptName } from './history.ts';
+import { count, datasetKey, flag, textField, utc } from '../discovery/schemas.ts';
+import { eachKept, type KeptName } from './monitor.ts';
 
 const seconds = (doc: string) => z.number().min(0).describe(doc);
 const number = (doc: string) => z.number().min(0).describe(doc);
@@ -46,12 +46,12 @@ const dataset = z.strictObject({
 
 const run = z.strictObject({
   run_id: count('Rises.'),
-  kind: text('backfill, reingest, reparse, follow, replay, verify, recover.'),
-  subject: text('A feed, or a dataset.'),
-  command: text('As it was typed.'),
-  host: text('Where.'),
+  kind: textField('backfill, reingest, reparse, follow, replay, verify, recover.'),
+  subject: textField('A feed, or a dataset.'),
+  command: textField('As it was typed.'),
+  host: textField('Where.'),
   pid: count('Which process.'),
-  state: text('running, waiting, done, failed, interrupted; lost: nobody is at it any more.'),
+  state: textField('running, waiting, done, failed, interrupted; lost: nobody is at it any more.'),
   planned: count('Partitions; null where nobody knows how many there will be.').nullable(),
   proved: count('Of them.'),
   unchanged: count('Of them.'),
@@ -70,7 +70,7 @@ const run = z.strictObject({
 });
 
 const queue = z.strictObject({
-  queue: text('native, aligned, discovery, lineage.'),
+  queue: textField('native, aligned, discovery, lineage.'),
   running: count('Reads at work.'),
   waiting: count('Reads that wait.'),
   parked: count('Reads whose client is behind.'),

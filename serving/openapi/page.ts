@@ -3,12 +3,55 @@ import { DATASETS, type DatasetDefinition, type Field, shapeOf } from '../../sha
 import { OPERATORS_OF } from '../contract/filters.ts';
 import { PROBLEMS, type ProblemCode, type ProblemKind } from '../contract/problems.ts';
 import { MODES } from '../contract/shapes.ts';
-import { REQUEST_HEADERS } from '../http/request-headers.ts';
-import { curlOf } from './curl.ts';
-import { type About, type Documented, headersOf, statusesOf, templateOf } from './document.ts';
-import { type Content, Html, html, NOTHING, paragraphs, prose, scrolling, table } from './html.ts';
-import { type JsonSchema, type RouteDoc, TAGS } from './route-doc.ts';
-import { schemaOf } from './schemas.ts';
+import { type JsonSchema, REQUEST_HEADERS, type RouteDoc, TAGS } from '../http/routes.ts';
+import { type About, curlOf, type Documented, headersOf, statusesOf, templateOf } from './document.ts';
+import { schemaOf } from './row-docs.ts';
+
+/** HTML as text that is escaped unless it was made here. */
+
+export class Html {
+  readonly text: string;
+
+  constructor(text: string) {
+    this.text = text;
+  }
+}
+
+export type Content = Html | string | number | readonly Content[];
+
+/** A template whose values are escaped. */
+export function html(parts: TemplateStringsArray, ...values: readonly Content[]): Html {
+  return new Html(parts.reduce((text, part, index) => text + textOf(values[index - 1]) + part));
+}
+
+function textOf(content: Content): string {
+  if (content instanceof Html) return content.text;
+  if (Array.isArray(content)) return content.map(textOf).join('');
+  return String(content).replaceAll(/[&<>"']/g, (character) => `&#${character.charCodeAt(0)};`);
+}
+
+export const NOTHING = new Html('');
+
+/** Words in backticks are code. */
+export function prose(text: string): Html {
+  return html`${text.split('`').map((part, index) => (index % 2 === 1 ? html`<code>${part}</code>` : part))}`;
+}
+
+export const paragraphs = (text: string): Html =>
+  html`${text.split(/\n\n+/).map((paragraph) => html`<p>${prose(paragraph)}</p>`)}`;
+
+/**
+ * Wide tables scroll in a box of their own, so that the page does not.
+ * @param label what the table is, for people who hear the page: no two of them are the same
+ */
+export function table(label: string, header: readonly string[], rows: readonly (readonly Content[])[]): Html {
+  if (rows.length === 0) return NOTHING;
+  return html`<div class="scroll" ${scrolling(label)}><table><thead><tr>${header.map((cell) => html`<th scope="col">${cell}</th>`)}</tr></thead>
+<tbody>${rows.map((cells) => html`<tr>${cells.map((cell) => html`<td>${cell}</td>`)}</tr>\n`)}</tbody></table></div>`;
+}
+
+/** Attributes of a box that scrolls: the keyboard reaches it, and it has a name there. */
+export const scrolling = (label: string): Html => html`role="region" aria-label="${label}" tabindex="0"`;
 
 export const STYLE_PATH = '/docs/docs.css';
 export const SCRIPT_PATH = '/docs/docs.js';

@@ -1,17 +1,16 @@
 /** Runs one read: a connection, a snapshot, a plan, its rows into a writer. The one core behind every access style. */
-import type { Logger } from '../../shared/log/logger.ts';
-import { Answer, type ReadCall } from './answer.ts';
-import { contextOf } from './context.ts';
-import { LostRows, ReadFault } from './faults.ts';
-import { Guard, type TimeBudget } from './guard.ts';
-import { GuessedRows, LastLooks } from './guess.ts';
-import type { FreshnessRule } from './judge.ts';
-import { planRead } from './plan.ts';
-import { qualityWarnings } from './quality/warnings.ts';
-import { RecountRequests } from './recount-requests.ts';
-import { Look, Session } from './session.ts';
-import { type SnapshotOptions, Snapshots } from './snapshots.ts';
-import type { ReadRequest } from './types.ts';
+import type { Logger } from '../../shared/logger.ts';
+import type { ReadRequest } from '../contract/read-request.ts';
+import { Answer, type ReadCall } from './execute/answer.ts';
+import { OptimisticRows, ProbeCache, ReadDeadline, type TimeBudget } from './execute/optimistic-read.ts';
+import { planRead } from './execute/plan-read.ts';
+import { RecountRequests } from './execute/recount-requests.ts';
+import { type SnapshotOptions, Snapshots } from './execute/snapshots.ts';
+import type { FreshnessRule } from './execute/warnings.ts';
+import { qualityWarnings } from './execute/warnings.ts';
+import { contextOf } from './plan/context.ts';
+import { CoverageProbe, Session } from './snapshot/session.ts';
+import { LostRows, ReadFault } from './types.ts';
 
 export interface ReaderOptions extends FreshnessRule, SnapshotOptions {
   readonly budget: TimeBudget;
@@ -21,7 +20,7 @@ export interface ReaderOptions extends FreshnessRule, SnapshotOptions {
 export class Reader {
   readonly #options: ReaderOptions;
   readonly #snapshots: Snapshots;
-  readonly #lastLooks = new LastLooks();
+  readonly #lastLooks = new ProbeCache();
   readonly #recounts: RecountRequests;
 
   constructor(options: ReaderOptions) {
@@ -32,7 +31,7 @@ export class Reader {
 
   /** @throws ReadFault, StrictRefusal, or the signal's reason. @returns the number of rows written. */
   async read(call: ReadCall): Promise<number> {
-    using guard = new Guard(call.signal, this.#options.budget);
+    using guard = new ReadDeadline(call.signal, this.#options.budget);
     try {
       return (await this.#readByGuess(call, guard)) ?? (await this.#readByLook(call, guard));
     } catch (error) {
@@ -42,7 +41,7 @@ export class Reader {
   }
 
   /** Look, plan, read. */
-  async #readByLook(call: ReadCall, guard: Guard): Promise<number> {
+  async #readByLook(call: ReadCall, guard: ReadDeadline): Promise<number> {
     const { request } = call;
     const { wire, look } = await this.#snapshots.begin(() => lookFor(request), call.token, guard);
     try {
@@ -72,7 +71,7 @@ export class Reader {
   }
 
   /** The newest rows, as the last look leads to them. Undefined: nothing was written, look first. */
-  async #readByGuess(call: ReadCall, guard: Guard): Promise<number | undefined> {
+  async #readByGuess(call: ReadCall, guard: ReadDeadline): Promise<number | undefined> {
     const { request, token } = call;
     if (!isLatest(request) || token !== undefined || call.inspect || call.admit) return undefined;
     const seen = this.#lastLooks.of(request);
@@ -81,9 +80,9 @@ export class Reader {
     const { context, plan } = guessed;
     const { wire } = await this.#options.pool.acquire();
     guard.own(wire);
-    const look = new Look(request);
+    const look = new CoverageProbe(request);
     const answer = new Answer(call, this.#options, guard);
-    const rows = new GuessedRows(
+    const rows = new OptimisticRows(
       () => look.signature === seen.signature,
       () => answer.start(context, plan, wire),
     );
@@ -105,7 +104,7 @@ export class Reader {
     }
   }
 
-  #note(request: ReadRequest, look: Look) {
+  #note(request: ReadRequest, look: CoverageProbe) {
     if (isLatest(request)) this.#lastLooks.note(request, look);
     return look.snapshot();
   }
@@ -119,4 +118,4 @@ function isLatest(request: ReadRequest): request is LatestRequest {
   return window.kind === 'latest' && filters.length === 0 && klineMs === undefined && asOfMs === undefined;
 }
 
-const lookFor = (request: ReadRequest) => new Look(request, isLatest(request));
+const lookFor = (request: ReadRequest) => new CoverageProbe(request, isLatest(request));

@@ -1,12 +1,12 @@
 /** May this dataset be served to this caller, now? Asked before any work, and fails closed. */
-import type { DatasetDefinition, DatasetKey } from '../../shared/registry/index.ts';
+import type { Settings } from '../../shared/config/settings.ts';
+import { DATASETS, type DatasetDefinition, type DatasetKey } from '../../shared/registry/index.ts';
 import { OWN_MATRIX_REMEDY } from '../../shared/rights/form.ts';
-import { RIGHTS_STATES, type RightsState, type SourceRights } from '../../shared/rights/matrix.ts';
-import { sourcesOf } from '../../shared/rights/sources.ts';
+import { RIGHTS_STATES, type RightsState, type SourceRights, sourcesOf } from '../../shared/rights/matrix.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import { Problem, type ProblemCode } from '../contract/problems.ts';
 import { int2, Params } from '../db/params.ts';
-import type { Session } from '../read/session.ts';
+import type { Session } from '../read/snapshot/session.ts';
 
 export interface Grant {
   readonly state: RightsState;
@@ -142,3 +142,12 @@ function unlessProblem<T>(work: () => T): T | Problem {
 
 const mostRestrictive = (sources: readonly SourceRights[]): RightsState =>
   RIGHTS_STATES.find((state) => sources.some((rights) => rights.state === state))!;
+
+/* Datasets that are held back from serving as a whole, by a setting that their declaration names. */
+
+export function shadowedBy(settings: Settings): ReadonlySet<DatasetKey> {
+  const held = [...DATASETS.values()].filter(
+    ({ servingState }) => servingState !== undefined && settings[servingState] === 'shadow',
+  );
+  return new Set(held.map(({ key }) => key as DatasetKey));
+}

@@ -1,17 +1,15 @@
 /** GET /v1/coverage/{dataset}: what is proved, what is missing, and what every partition was proved by. */
 import { z } from 'zod';
-import { PARTITION_STATES } from '../../shared/db/partition-states.ts';
+import { PARTITION_STATES } from '../../shared/db/schema.ts';
 import { DATASET_KEYS } from '../../shared/registry/index.ts';
 import { parsedText } from '../contract/shapes.ts';
 import { ceilMs, INSTANT, INSTANT_RULE, parseInstant } from '../contract/time.ts';
-import { readCoverage } from '../discovery/coverage.ts';
-import { coverageAnswer } from '../discovery/coverage-answer.ts';
+import { coverageAnswer, parseCursor, readCoverage } from '../discovery/coverage.ts';
 import type { Inspector } from '../discovery/inspector.ts';
-import { parseCursor } from '../discovery/partition-page.ts';
 import { answerJson, requireJson } from '../http/answer.ts';
-import { contractProblem, datasetParam, queryParams } from '../http/params.ts';
+import { contractProblem, datasetParam, queryParams } from '../http/request.ts';
 import type { Route } from '../http/routes.ts';
-import { CATALOG_PROBLEMS, type RouteDoc, SYNTHETIC_HEADER } from '../openapi/route-doc.ts';
+import { CATALOG_PROBLEMS, type RouteDoc, SYNTHETIC_HEADER } from '../http/routes.ts';
 
 const MAX_PAGE = 1000;
 /** A year of file days. */

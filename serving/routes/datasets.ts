@@ -1,15 +1,14 @@
 /** GET /v1/datasets: everything a caller has to know to ask for rows. */
+
 import { z } from 'zod';
 import { DATASETS, type DatasetKey } from '../../shared/registry/index.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import { OPERATORS_OF } from '../contract/filters.ts';
-import { readAvailability } from '../discovery/availability.ts';
-import { datasetsAnswer, describeDataset } from '../discovery/dataset-answer.ts';
+import { datasetsAnswer, describeDataset, readAvailability } from '../discovery/datasets.ts';
 import type { Inspector } from '../discovery/inspector.ts';
 import { answerJson, requireJson } from '../http/answer.ts';
-import { queryParams } from '../http/params.ts';
-import type { Route } from '../http/routes.ts';
-import { CATALOG_PROBLEMS, type RouteDoc } from '../openapi/route-doc.ts';
+import { queryParams } from '../http/request.ts';
+import { CATALOG_PROBLEMS, type Route, type RouteDoc } from '../http/routes.ts';
 import { reportRights } from '../rights/gate.ts';
 
 export interface DatasetsDeps {
@@ -46,3 +45,6 @@ export function datasetsRoute({ inspector, rights }: DatasetsDeps): Route {
     },
   };
 }
+
+/** Of routes whose URL takes none: one that is there is refused, not ignored. */
+export const NO_PARAMETERS = z.strictObject({});

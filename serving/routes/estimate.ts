@@ -2,20 +2,18 @@
 import { shapeOf } from '../../shared/registry/index.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import { parseQuery, querySchema } from '../contract/query.ts';
-import { estimateAnswer } from '../discovery/estimate/answer.ts';
+import { estimateAnswer } from '../discovery/estimate/bytes.ts';
 import { type EstimateRules, estimate } from '../discovery/estimate/estimate.ts';
 import type { Inspector } from '../discovery/inspector.ts';
-import { answerJson, requireJson } from '../http/answer.ts';
-import { backendToken } from '../http/key.ts';
-import { strictProblem } from '../http/read-problems.ts';
+import { backendToken } from '../http/access.ts';
+import { answerJson, requireJson, strictProblem } from '../http/answer.ts';
 import type { Route } from '../http/routes.ts';
-import { CATALOG_PROBLEMS, RIGHTS_PROBLEMS, type RouteDoc } from '../openapi/route-doc.ts';
+import { CATALOG_PROBLEMS, RIGHTS_PROBLEMS, type RouteDoc } from '../http/routes.ts';
 import { queryExamples } from '../openapi/row-docs.ts';
-import { mutableWindowWarning } from '../read/freshness.ts';
-import { Look } from '../read/session.ts';
+import { mutableWindowWarning } from '../read/execute/warnings.ts';
+import { CoverageProbe } from '../read/snapshot/session.ts';
 import { admission, checkRights } from '../rights/gate.ts';
-import { queryEnvelope } from './query.ts';
-import { parseRequest } from './read-route.ts';
+import { parseRequest, queryEnvelope } from './read.ts';
 
 export interface EstimateDeps {
   readonly inspector: Inspector;
@@ -60,7 +58,7 @@ export function estimateRoute({ inspector, rights, rules, maxBodyBytes }: Estima
       if (strict && mutable.length > 0 && !admit) throw strictProblem(mutable);
       const found = await inspector.look(
         { signal, token: grant.token, contractViolationStatus: dataset.contractViolationStatus },
-        () => new Look(read),
+        () => new CoverageProbe(read),
         async (session, look) => {
           await admit?.(session);
           return await estimate(session, look, read, rules, (judgement) => queryEnvelope(read, grant, judgement));

@@ -2,14 +2,14 @@
 import type { DatasetKey } from '../../shared/registry/index.ts';
 import { Problem } from '../contract/problems.ts';
 import { PREFIX } from '../exports/answers.ts';
-import type { ProvedFiles } from '../exports/artifact-files.ts';
 import { AUDIT_EVENTS } from '../exports/audit.ts';
-import { exportGrant, requireGrantOf } from '../exports/problems.ts';
+import type { ProvedFiles } from '../exports/files.ts';
 import type { ExportRow, StoredFile } from '../exports/rows.ts';
+import { exportGrant, requireGrantOf } from '../exports/states.ts';
 import { requireAccept } from '../http/answer.ts';
 import type { Exchange, Route } from '../http/routes.ts';
+import { type RouteDoc, type SegmentDoc, SYNTHETIC_HEADER, VALIDATOR_HEADERS } from '../http/routes.ts';
 import { sendFile } from '../http/send-file.ts';
-import { type RouteDoc, type SegmentDoc, SYNTHETIC_HEADER, VALIDATOR_HEADERS } from '../openapi/route-doc.ts';
 import {
   EXPORT_ID,
   EXPORT_RIGHTS_PROBLEMS,

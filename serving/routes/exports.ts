@@ -5,22 +5,19 @@ import { exportSchema, parseExport, requestDigest } from '../contract/export.ts'
 import { Problem } from '../contract/problems.ts';
 import { parsedText } from '../contract/shapes.ts';
 import { acceptedAnswer, acceptedOf, listAnswer, PREFIX, statusAnswer, statusOf } from '../exports/answers.ts';
-import { checkFiles } from '../exports/artifact-files.ts';
 import { AUDIT_EVENTS } from '../exports/audit.ts';
-import { type ExportPlaces, isExportId } from '../exports/places.ts';
+import { checkFiles, type ExportDirectories, isExportId } from '../exports/files.ts';
 import type { ExportRow } from '../exports/rows.ts';
 import { EXPORT_STATES } from '../exports/states.ts';
 import type { ExportStore } from '../exports/store.ts';
 import { type SubmitDeps, submitExport } from '../exports/submit.ts';
 import { answerJson, requireJson } from '../http/answer.ts';
-import { readJson } from '../http/body.ts';
-import { contractProblem, queryParams } from '../http/params.ts';
-import { REQUEST_HEADERS } from '../http/request-headers.ts';
-import type { Exchange, Route } from '../http/routes.ts';
-import type { RouteDoc } from '../openapi/route-doc.ts';
+import { contractProblem, queryParams, readJson } from '../http/request.ts';
+import type { Exchange, Route, RouteDoc } from '../http/routes.ts';
+import { REQUEST_HEADERS } from '../http/routes.ts';
 
 export interface ExportRouteDeps extends SubmitDeps {
-  readonly places: ExportPlaces;
+  readonly places: ExportDirectories;
   readonly maxBodyBytes: number;
 }
 

@@ -1,10 +1,13 @@
 /** GET /healthz: the process answers. GET /readyz: it can serve, and what stands in the way if not. */
+
 import { z } from 'zod';
 import { Problem } from '../contract/problems.ts';
-import { answerJson } from '../http/answer.ts';
-import type { Route } from '../http/routes.ts';
-import type { RouteDoc } from '../openapi/route-doc.ts';
+import { answerBytes, answerJson } from '../http/answer.ts';
+import { queryParams } from '../http/request.ts';
+import type { Route, RouteDoc } from '../http/routes.ts';
+import type { Metrics } from '../monitoring/metrics.ts';
 import { type Checks, FOLLOWING } from '../startup.ts';
+import { NO_PARAMETERS } from './datasets.ts';
 
 const checksAnswer = z.record(z.string(), z.string()).describe('Name of a check -> `ok`, or what is wrong in a word.');
 
@@ -58,4 +61,28 @@ export function healthRoutes(checks: Checks): Route[] {
       },
     },
   ];
+}
+
+/* GET /metrics, for Prometheus. */
+
+export function metricsRoute(metrics: Metrics): Route {
+  return {
+    method: 'GET',
+    path: '/metrics',
+    access: 'metrics',
+    doc: (): RouteDoc => ({
+      tag: 'service',
+      summary: 'Numbers for Prometheus',
+      doc: 'Lag, coverage, runs, exports and stores of the whole system as the catalog and the log have them, and the requests of this process. The key of the service opens it, and so does `SVC_METRICS_KEY`, which opens nothing else; either in `X-API-Key` or as `Authorization: Bearer`.\n\nHowever often it is asked, the database is asked once in five seconds at most.',
+      query: NO_PARAMETERS,
+      answers: [{ doc: 'The metrics.', content: { 'text/plain': {} } }],
+      problems: ['QUERY_CONTRACT_ERROR'],
+      examples: [{ title: 'All of them' }],
+    }),
+    async handle(exchange) {
+      queryParams(exchange.url, NO_PARAMETERS);
+      const body = Buffer.from(await metrics.text());
+      answerBytes(exchange, body, { 'Content-Type': metrics.contentType, 'Cache-Control': 'no-store' });
+    },
+  };
 }

@@ -8,23 +8,23 @@ import { STORABLE_TEXT, TEXT_RULE } from '../contract/filters.ts';
 import { Problem, type ProblemCode } from '../contract/problems.ts';
 import { Params, text } from '../db/params.ts';
 import type { Inspector } from '../discovery/inspector.ts';
-import { describeEvent, lineageAnswer } from '../discovery/lineage-answer.ts';
-import type { LogReader } from '../discovery/log-reader.ts';
+import type { LogMessageReader } from '../discovery/lineage.ts';
+import { describeEvent, lineageAnswer } from '../discovery/lineage.ts';
+import { backendToken } from '../http/access.ts';
 import { answerJson, requireJson } from '../http/answer.ts';
-import { backendToken } from '../http/key.ts';
-import { contractProblem, datasetParam, queryParams } from '../http/params.ts';
+import { contractProblem, datasetParam, queryParams } from '../http/request.ts';
 import type { Route } from '../http/routes.ts';
-import type { Slots } from '../limits/slots.ts';
-import { CATALOG_PROBLEMS, RIGHTS_PROBLEMS, type RouteDoc, SYNTHETIC_HEADER } from '../openapi/route-doc.ts';
-import type { Session } from '../read/session.ts';
+import { CATALOG_PROBLEMS, RIGHTS_PROBLEMS, type RouteDoc, SYNTHETIC_HEADER } from '../http/routes.ts';
+import type { ConcurrencyLimiter } from '../limits/concurrency-limiter.ts';
+import type { Session } from '../read/snapshot/session.ts';
 import { admission, checkRights, realRowsProblem } from '../rights/gate.ts';
 
 export interface LineageDeps {
   readonly inspector: Inspector;
   readonly rights: RightsStore;
-  readonly log: LogReader;
+  readonly log: LogMessageReader;
   /** Events read from the log at once: apart from looks into the catalog, which go on while the log is slow. */
-  readonly slots: Slots;
+  readonly slots: ConcurrencyLimiter;
 }
 
 const parameters = z.strictObject({

@@ -4,20 +4,18 @@ import { Problem } from '../contract/problems.ts';
 import { isoOf } from '../contract/time.ts';
 import { datasetKey } from '../discovery/schemas.ts';
 import { answerJson, requireJson } from '../http/answer.ts';
-import { queryParams } from '../http/params.ts';
-import type { Exchange, Route } from '../http/routes.ts';
-import type { Slots } from '../limits/slots.ts';
-import { eachKept } from '../monitoring/history.ts';
-import { type Monitor, SAMPLE_INTERVAL_MS } from '../monitoring/monitor.ts';
+import { queryParams } from '../http/request.ts';
+import type { Exchange, Route, RouteDoc } from '../http/routes.ts';
+import type { ConcurrencyLimiter } from '../limits/concurrency-limiter.ts';
+import { eachKept, type Monitor, SAMPLE_INTERVAL_MS } from '../monitoring/monitor.ts';
 import { type HistoryAnswer, historyAnswer, type StatusAnswer, statusAnswer } from '../monitoring/ops-answer.ts';
-import type { RouteDoc } from '../openapi/route-doc.ts';
 import type { Checks } from '../startup.ts';
-import { NO_PARAMETERS } from './no-parameters.ts';
+import { NO_PARAMETERS } from './datasets.ts';
 
 export interface OpsDeps {
   readonly monitor: Monitor;
   readonly checks: Checks;
-  readonly queues: Readonly<Record<string, Slots>>;
+  readonly queues: Readonly<Record<string, ConcurrencyLimiter>>;
 }
 
 export function opsRoutes(deps: OpsDeps): Route[] {

@@ -3,17 +3,21 @@
  * are missing inside, before or after what is there, chains that are gone.
  */
 import { join } from 'node:path';
-import { openRegular } from '../files/regular-file.ts';
+import { openRegular } from '../regular-file.ts';
 import {
   type AuditHead,
   type AuditRecord,
   type AuditValue,
   CHAIN_OPENED,
+  type ChainHead,
   canonical,
+  chainsIn,
   hashOf,
   SEGMENTS_PRUNED,
+  segmentsOf,
+  type Unfinished,
+  unfinishedOf,
 } from './records.ts';
-import { chainsIn, segmentsOf, type Unfinished, unfinishedOf, type Witnessed } from './witness.ts';
 
 export type AuditFault =
   /** A line is no record as one is written. */
@@ -149,7 +153,7 @@ class Verifier {
   /** What a record says of other chains. */
   #learn({ event, payload, chain: by }: AuditRecord): void {
     const list = event === CHAIN_OPENED && Array.isArray(payload.witnessed) ? payload.witnessed : [];
-    for (const { unfinished, ...head } of list.filter(isHead) as unknown as Witnessed[]) {
+    for (const { unfinished, ...head } of list.filter(isHead) as unknown as ChainHead[]) {
       this.#claims.push({ head, by });
       if (unfinished) this.#unfinished.push({ chain: head.chain, seen: unfinished });
     }

@@ -2,10 +2,12 @@
  * The audit log as one process writes it: a chain of its own, in a folder of its own, so that no two writers ever share a
  * file. A record is on the disk when `append` returns. Records that come together are written and synced together.
  */
+
 import { randomBytes } from 'node:crypto';
-import { type FileHandle, mkdir, open, stat } from 'node:fs/promises';
+import { type FileHandle, mkdir, open, rm, stat } from 'node:fs/promises';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
+import { openRegular } from '../regular-file.ts';
 import {
   type AuditEvent,
   type AuditHead,
@@ -13,11 +15,14 @@ import {
   type AuditRecord,
   type AuditValue,
   CHAIN_OPENED,
+  chainsIn,
   lineOf,
+  readChainHeads,
+  SEGMENTS_PRUNED,
   sealed,
   segmentName,
+  segmentsOf,
 } from './records.ts';
-import { witnessed } from './witness.ts';
 
 /** A segment is the unit of deletion; about 40,000 records. */
 const MAX_SEGMENT_BYTES = 16 * 1024 * 1024;
@@ -108,7 +113,7 @@ class Chain {
   static async begin(options: AuditWriterOptions): Promise<Chain> {
     const { directory, role, now = Date.now } = options;
     await mkdir(directory, { recursive: true, mode: 0o700 });
-    const others = await witnessed(directory);
+    const others = await readChainHeads(directory);
     const started = new Date(now()).toISOString().replaceAll(/[-:.]/g, '');
     const host = hostname().replaceAll(/[^A-Za-z0-9]/g, '-');
     const chain = new Chain(`${started}-${host}-${process.pid}-${randomBytes(4).toString('hex')}`, options);
@@ -211,5 +216,59 @@ async function syncFolder(path: string): Promise<void> {
     await folder.sync();
   } finally {
     await folder.close();
+  }
+}
+
+/* Deletes whole segments that are older than the floor, and records that it did and where what is left begins. */
+
+const DAY_MS = 86_400_000;
+
+export interface Pruned {
+  readonly chain: string;
+  readonly segments: number;
+  /** Last record that is gone. */
+  readonly sequence: number;
+}
+
+/** Age is that of a segment's newest record and of its last change, whichever is later: clocks may have been wrong. */
+export async function pruneAudit(
+  directory: string,
+  retentionDays: number,
+  { now = Date.now, dryRun = false }: { readonly now?: () => number; readonly dryRun?: boolean } = {},
+): Promise<Pruned[]> {
+  const floor = now() - retentionDays * DAY_MS;
+  const pruned: Pruned[] = [];
+  await using writer = new AuditWriter({ directory, role: 'prune', now });
+  for (const chain of await chainsIn(directory)) {
+    const old: { readonly path: string; readonly last: AuditRecord }[] = [];
+    for (const segment of await segmentsOf(directory, chain)) {
+      const path = join(directory, chain, segment);
+      const last = await lastRecord(path);
+      const changed = (await stat(path)).mtimeMs;
+      if (!last || Math.max(Date.parse(last.occurred_at), changed) >= floor) break;
+      old.push({ path, last });
+    }
+    const end = old.at(-1)?.last;
+    if (!end) continue;
+    const { sequence, hash } = end;
+    if (!dryRun) {
+      const segments = old.length;
+      await writer.append({ event: SEGMENTS_PRUNED, export_id: null, payload: { chain, sequence, hash, segments } });
+      for (const { path } of old) await rm(path);
+    }
+    pruned.push({ chain, segments: old.length, sequence });
+  }
+  return pruned;
+}
+
+/** Undefined where the segment is not as it was written: that is for `verify` to tell, and nothing is deleted. */
+async function lastRecord(path: string): Promise<AuditRecord | undefined> {
+  try {
+    await using file = await openRegular(path);
+    const lines = (await file.readFile('utf8')).split('\n');
+    const last = lines.at(-1) === '' ? lines.at(-2) : undefined;
+    return last === undefined ? undefined : (JSON.parse(last) as AuditRecord);
+  } catch {
+    return undefined;
   }
 }

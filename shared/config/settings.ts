@@ -2,14 +2,11 @@
  * Every setting of the service, in one table that the files of `settings/` make up. `.env.example` is generated from it
  * (`npm run docs`), and a test keeps the two equal. Precedence when read: command-line flag, environment, `.env`, default.
  */
-import { BITCOIN } from './settings/bitcoin.ts';
-import { EXPORTS } from './settings/exports.ts';
-import { LOG } from './settings/log.ts';
+
 import { METRICS } from './settings/metrics.ts';
-import { OPERATIONS } from './settings/operations.ts';
-import { SERVING } from './settings/serving.ts';
-import { SOURCES } from './settings/sources.ts';
-import { STACK } from './settings/stack.ts';
+import { LOG, OPERATIONS, STACK } from './settings/operations.ts';
+import { EXPORTS, SERVING } from './settings/serving.ts';
+import { BITCOIN, SOURCES } from './settings/sources.ts';
 import type { Setting } from './settings/types.ts';
 
 export type { Setting } from './settings/types.ts';

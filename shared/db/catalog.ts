@@ -2,14 +2,44 @@
  * Reading and moving the state of partitions and attempts. Plain SQL on purpose: every backfill and projector starts
  * with this module, and the query builder takes as long to load as half of a command; reports use it (shared/db/reports.ts).
  */
+
 import type { ClientBase, Pool, QueryResultRow } from 'pg';
 import type { DocumentFacts, Manifest } from '../frame/manifest.ts';
+import { parseMultirange, type Range } from '../ranges.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
 import { keyFacts } from '../registry/keys.ts';
-import { type LedgerKind, record } from './ledger.ts';
-import { PROJECTOR_LOCK } from './locks.ts';
-import { parseMultirange, type Range } from './ranges.ts';
+import { PROJECTOR_LOCK } from './connect.ts';
 import type { AttemptRow, CheckpointRow, CoverageRow, PartitionRow } from './schema.ts';
+
+/* The one place that writes the ledger: what operators and the service did to partitions on purpose, what was refused. */
+
+export const LEDGER_KINDS = [
+  'late_arrival_refused',
+  'reingest_started',
+  'revision_proved',
+  'quarantined',
+  'sample_retired',
+  'replaced',
+  'replay_replaced',
+  'released',
+  'log_recovered',
+  'log_lost',
+] as const;
+export type LedgerKind = (typeof LEDGER_KINDS)[number];
+
+export async function record(
+  client: ClientBase | Pool,
+  dataset: DatasetDefinition,
+  partition: string,
+  kind: LedgerKind,
+  reason: string,
+  details: Readonly<Record<string, unknown>> = {},
+): Promise<void> {
+  await (client as Pool).query(
+    'insert into ledger (dataset_id, partition_key, kind, reason, details) values ($1, $2, $3, $4, $5)',
+    [dataset.number, partition, kind, reason, details],
+  );
+}
 
 const PARTITION_COLUMNS = `dataset_id as "datasetId", partition_key as "partitionKey", state, attempt, revision,
   from_ms as "fromMs", to_ms as "toMs", synthetic, rows, aligned_rows as "alignedRows", aligned_hash as "alignedHash",
@@ -44,7 +74,7 @@ export interface ProjectorActivity {
   readonly isBusy: boolean;
 }
 
-export interface Standing {
+export interface PartitionStatus {
   readonly partition: Pick<PartitionRow, 'state' | 'synthetic' | 'revision' | 'fromMs'> | undefined;
   readonly attemptState: AttemptRow['state'] | undefined;
 }
@@ -233,7 +263,7 @@ export class Catalog {
   }
 
   /** All that has to be known of a partition, and of one attempt at it, to load it. */
-  async standing(dataset: DatasetDefinition, key: string, attempt: number): Promise<Standing> {
+  async standing(dataset: DatasetDefinition, key: string, attempt: number): Promise<PartitionStatus> {
     const [row] = await this.#rows<Record<string, unknown>>(
       `select p.state, p.synthetic, p.revision, p.from_ms as "fromMs", a.state as "attemptState"
        from (select $1::int2 as id, $2::text as key) k
@@ -243,8 +273,9 @@ export class Catalog {
     );
     const { attemptState, ...partition } = row;
     return {
-      attemptState: (attemptState ?? undefined) as Standing['attemptState'],
-      partition: partition.state === null ? undefined : (partition as unknown as NonNullable<Standing['partition']>),
+      attemptState: (attemptState ?? undefined) as PartitionStatus['attemptState'],
+      partition:
+        partition.state === null ? undefined : (partition as unknown as NonNullable<PartitionStatus['partition']>),
     };
   }
 

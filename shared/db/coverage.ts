@@ -3,16 +3,16 @@
  * and runs of heights, snapshots, captures and vintages by source (migration 0006).
  */
 import type { ClientBase } from 'pg';
+import type { Range } from '../ranges.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
-import type { Window } from '../registry/partitions.ts';
-import type { Range } from './ranges.ts';
+import type { TimeWindow } from '../registry/keys.ts';
 
 /** A proved partition's place in its source. */
 export interface Extent {
   readonly sourceId: string;
   readonly span: Range;
   /** Event times of its rows. */
-  readonly times: Window;
+  readonly times: TimeWindow;
   readonly throughMs: number;
   readonly rows: number;
 }
@@ -29,7 +29,7 @@ export async function lockCoverage(client: ClientBase, dataset: DatasetDefinitio
 export async function coverWindow(
   client: ClientBase,
   dataset: DatasetDefinition,
-  window: Window,
+  window: TimeWindow,
   synthetic?: boolean,
 ): Promise<void> {
   await client.query(
@@ -40,7 +40,7 @@ export async function coverWindow(
 }
 
 /** A file day is proved no more. */
-export async function uncoverWindow(client: ClientBase, dataset: DatasetDefinition, window: Window): Promise<void> {
+export async function uncoverWindow(client: ClientBase, dataset: DatasetDefinition, window: TimeWindow): Promise<void> {
   await client.query(
     `update coverage set proved = proved - int8multirange(int8range($2, $3)), version = version + 1,
        updated_at = clock_timestamp() where dataset_id = $1`,

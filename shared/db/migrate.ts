@@ -5,10 +5,8 @@ import { fileURLToPath } from 'node:url';
 import type { Client } from 'pg';
 import { TidemarkError } from '../errors.ts';
 import { DATASETS } from '../registry/index.ts';
-import { MIGRATION_LOCK } from './locks.ts';
-import { regrantReadRoles } from './read-roles.ts';
-import { applyRoles } from './roles.ts';
-import { requireTimescale } from './timescale.ts';
+import { MIGRATION_LOCK, requireTimescale } from './connect.ts';
+import { applyRoles, regrantReadRoles } from './roles.ts';
 
 export const MIGRATIONS_DIR = fileURLToPath(new URL('../../migrations/', import.meta.url));
 

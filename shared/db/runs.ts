@@ -6,8 +6,7 @@ import { hostname } from 'node:os';
 import { type ClientBase, DatabaseError, type Pool } from 'pg';
 import { TidemarkError } from '../errors.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
-import { type Client, connect } from './connect.ts';
-import { RUN_LOCK, WORK_LOCK } from './locks.ts';
+import { type Client, connect, RUN_LOCK, WORK_LOCK } from './connect.ts';
 
 export type RunKind = 'backfill' | 'reingest' | 'reparse' | 'follow' | 'replay' | 'verify' | 'recover';
 export type RunState = 'running' | 'waiting' | 'done' | 'failed' | 'interrupted';
@@ -70,7 +69,7 @@ const WRITE_INTERVAL_MS = 1000;
 /** Runs that ended longer ago are forgotten: what they did is in the ledger and in the partitions. */
 const KEPT_DAYS = 90;
 
-export class Run implements AsyncDisposable {
+export class RunRecorder implements AsyncDisposable {
   readonly id: number;
   readonly #needs: RunNeeds;
   #client: Client;
@@ -87,7 +86,7 @@ export class Run implements AsyncDisposable {
   }
 
   /** @throws TidemarkError WORK_HELD naming who is at the same work. */
-  static async open(needs: RunNeeds): Promise<Run> {
+  static async open(needs: RunNeeds): Promise<RunRecorder> {
     const { databaseUrl, kind, subject, datasets, command } = needs;
     const client = await connect({ url: databaseUrl, name: `tidemark run ${kind} ${subject}` });
     try {
@@ -103,7 +102,7 @@ export class Run implements AsyncDisposable {
       const id: number = rows[0].run_id;
       await client.query('select pg_advisory_lock($1, $2)', [RUN_LOCK, id]);
       await client.query('commit');
-      return new Run(needs, client, id);
+      return new RunRecorder(needs, client, id);
     } catch (error) {
       await client[Symbol.asyncDispose]();
       throw error;

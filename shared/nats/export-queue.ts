@@ -16,8 +16,7 @@ import {
 } from '@nats-io/jetstream';
 import { codeOf, TidemarkError } from '../errors.ts';
 import { connectNats, type NatsConnection } from './connect.ts';
-import { allowed, isDenied } from './denied.ts';
-import { JS_ERROR, jsErrorCode } from './stream.ts';
+import { allowed, isDenied, JS_ERROR, jsErrorCode } from './stream.ts';
 
 export const EXPORT_STREAM = 'exports';
 export const EXPORT_CONSUMER = 'workers';

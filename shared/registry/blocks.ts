@@ -1,8 +1,8 @@
 /** What the Bitcoin datasets have in common: one node, blocks as partitions, and the two shapes of their aligned rows. */
-import { DAY_MS } from '../time/days.ts';
-import { type AlignedColumn, alignedField, STATE_VALIDITY_FIELDS, VALIDITY_FIELDS } from './aligned-storage.ts';
-import { ALIGNED_VIEW, datetimeField, nativeView, storedField } from './fields.ts';
+import { DAY_MS } from '../dates.ts';
+import { alignedField, STATE_VALIDITY_FIELDS, VALIDITY_FIELDS } from './aligned-storage.ts';
 import type { AlignedShape, DatasetDefinition, Dtype, Field, NativeShape } from './types.ts';
+import { ALIGNED_VIEW, type AlignedColumn, datetimeField, nativeView, storedField } from './types.ts';
 
 const YEAR_MS = 365 * DAY_MS;
 

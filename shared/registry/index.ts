@@ -1,4 +1,5 @@
 /** The dataset registry: a dataset is served, projected and documented by being listed here. */
+
 import { TidemarkError } from '../errors.ts';
 import { bitcoinBlockFeeTotals } from './datasets/bitcoin_block_fee_totals.ts';
 import { bitcoinBlockHeaders } from './datasets/bitcoin_block_headers.ts';
@@ -12,7 +13,7 @@ import { exchangeASpotTrades } from './datasets/exchange_a_spot_trades.ts';
 import { exchangeBSpotTrades } from './datasets/exchange_b_spot_trades.ts';
 import { exchangeCSpotTrades } from './datasets/exchange_c_spot_trades.ts';
 import { macroSeriesMetrics } from './datasets/macro_series_metrics.ts';
-import type { AlignedShape, DatasetDefinition, NativeShape } from './types.ts';
+import type { AlignedShape, DatasetDefinition, Mode, NativeShape } from './types.ts';
 
 export type { AlignedShape, DatasetDefinition, Dtype, Field, NativeShape, PgType, View } from './types.ts';
 export { DTYPES } from './types.ts';
@@ -34,7 +35,6 @@ export const DATASET_KEYS = [
 ] as const;
 
 export type DatasetKey = (typeof DATASET_KEYS)[number];
-export type Mode = 'native' | 'aligned_1s';
 
 const DEFINITIONS: { readonly [K in DatasetKey]: DatasetDefinition & { readonly key: K } } = {
   exchange_a_spot_trades: exchangeASpotTrades,

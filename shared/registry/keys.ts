@@ -1,12 +1,43 @@
 /** What a partition's key says: its source, what it covers in the unit of its kind, and when its rows can be. */
-import type { Range } from '../db/ranges.ts';
+import { DAY_MS, daysBetween, parseDay } from '../dates.ts';
 import { TidemarkError } from '../errors.ts';
-import { DAY_MS, parseDay } from '../time/days.ts';
-import { type Window, windowOf } from './partitions.ts';
+import type { Range } from '../ranges.ts';
 import type { DatasetDefinition } from './types.ts';
 
+/* Partition keys and the time windows they stand for. */
+
+export interface TimeWindow {
+  /** Epoch ms, inclusive. */
+  readonly fromMs: number;
+  /** Exclusive. */
+  readonly toMs: number;
+}
+
+/** @throws TidemarkError PARTITION_UNKNOWN when the key is not one of the dataset's kind. */
+export function windowOf(dataset: DatasetDefinition, key: string): TimeWindow {
+  if (dataset.partition.kind === 'file_day') {
+    const day = parseDay(key);
+    if (day !== undefined) {
+      const fromMs = day + dataset.partition.startOffsetMs;
+      return { fromMs, toMs: fromMs + DAY_MS };
+    }
+  }
+  throw new TidemarkError('PARTITION_UNKNOWN', `${JSON.stringify(key)} is no partition of ${dataset.key}`);
+}
+
+/** Keys of the file days from..to, both included. */
+export function fileDays(fromDay: string, toDay: string): string[] {
+  return daysBetween(fromDay, toDay);
+}
+
+/**
+ * SQL: the row `t` is of the partition `p` of the catalog, where rows have its key. Keys of rows compare by code points and
+ * the catalog's do not: its index is of use only where that is said.
+ */
+export const isOfPartition = (column = 'partition_key'): string => `p.partition_key = t."${column}" collate "default"`;
+
 /** Nothing is known of the times of rows. */
-export const ALL_TIME: Window = { fromMs: -8.64e15, toMs: 8.64e15 };
+export const ALL_TIME: TimeWindow = { fromMs: -8.64e15, toMs: 8.64e15 };
 
 export interface KeyFacts {
   /** `source_id` of its rows; of file days the one source of the dataset. */
@@ -14,7 +45,7 @@ export interface KeyFacts {
   /** Heights, or epoch ms of a snapshot, an as-of day, a vintage date; of a file day nothing but its window. */
   readonly span: Range | undefined;
   /** Where the times of its rows must lie, as far as the key tells. */
-  readonly times: Window;
+  readonly times: TimeWindow;
 }
 
 /** `<height>`, or `<from>-<to>` with both included. */

@@ -5,9 +5,67 @@
  * Words: an *event* is one source record; a *partition* is the unit of fetching, proving and replaying; an *offset*
  * identifies an event within its partition; a *series* is one line of values in an aligned dataset.
  */
-
 import type { SettingName } from '../config/settings.ts';
-import type { AlignedColumn } from './aligned-storage.ts';
+
+export const ALIGNED_COLUMNS = {
+  // key first by width, so that rows carry no padding
+  aligned_at_utc: 'timestamptz',
+  // trades
+  trade_count: 'int8',
+  open_price: 'float8',
+  high_price: 'float8',
+  low_price: 'float8',
+  close_price: 'float8',
+  quantity_sum: 'float8',
+  quote_volume_sum: 'float8',
+  series_id: 'int4',
+  dataset_id: 'int2',
+  // metrics (ETF, macro, derived)
+  metric_value_bool: 'bool',
+  metric_value_int: 'int8',
+  metric_value_float: 'float8',
+  metric_value_string: 'text',
+  metric_id: 'text',
+  source_id: 'text',
+  metric_name: 'text',
+  metric_unit: 'text',
+  dimensions_json: 'text',
+  provenance_json: 'text',
+  // every dataset but trades
+  records_in_bucket: 'int8',
+  latest_ingested_at_utc: 'timestamptz',
+  // Bitcoin streams
+  first_source_offset_or_equivalent: 'text',
+  last_source_offset_or_equivalent: 'text',
+  bucket_sha256: 'text',
+  latest_source_chain: 'text',
+  latest_height: 'int8',
+  latest_block_hash: 'text',
+  latest_prev_hash: 'text',
+  latest_merkle_root: 'text',
+  latest_version: 'int8',
+  latest_nonce: 'int8',
+  latest_difficulty: 'float8',
+  latest_timestamp_ms: 'int8',
+  tx_count: 'int8',
+  coinbase_tx_count: 'int8',
+  total_input_value_btc: 'float8',
+  total_output_value_btc: 'float8',
+  first_block_height: 'int8',
+  last_block_height: 'int8',
+  latest_block_timestamp_ms: 'int8',
+  latest_txid: 'text',
+  fee_rate_sat_vb_min: 'float8',
+  fee_rate_sat_vb_max: 'float8',
+  fee_rate_sat_vb_avg: 'float8',
+  total_vsize: 'int8',
+  first_seen_timestamp_min: 'int8',
+  first_seen_timestamp_max: 'int8',
+  rbf_true_count: 'int8',
+  latest_snapshot_at_unix_ms: 'int8',
+} as const satisfies Record<string, PgType>;
+
+export type AlignedColumn = keyof typeof ALIGNED_COLUMNS;
 
 /** Closed vocabulary of response types. Timestamps leave as `YYYY-MM-DDTHH:MM:SS.mmmZ`, bool01 as 0 or 1, json as text. */
 export const DTYPES = ['int64', 'float64', 'string', 'bool01', 'timestamp_utc', 'uuid', 'json'] as const;
@@ -86,7 +144,7 @@ export type EventShape =
 
 /**
  * How the rows of one partition are told from all others in storage. Delete, recount, replay, verification, one-second
- * rows and the proof check of every read go by it (shared/proof/scope.ts).
+ * rows and the proof check of every read go by it (shared/proof/recount.ts).
  */
 export type PartitionScope =
   /** By their time: those in the partition's window. */
@@ -210,3 +268,45 @@ export interface TradesShape {
   /** Path of the klines below `/v1/historical/`. */
   readonly klinesPath: string;
 }
+
+/** Keys of series in the dictionary: the values of the series key's fields, joined. */
+
+const SEPARATOR = '|';
+
+export const seriesKeyOf = (values: readonly string[]): string => values.join(SEPARATOR);
+
+/** The values back; only the last of them may hold the separator. */
+export function seriesValues(key: string, fields: number): string[] {
+  const parts = key.split(SEPARATOR);
+  return [...parts.slice(0, fields - 1), parts.slice(fields - 1).join(SEPARATOR)];
+}
+
+export type Mode = 'native' | 'aligned_1s';
+
+/* Fields as most datasets have them, and what follows from a dataset's key alone. */
+
+/** A native field that is a stored column by the same name. */
+export function storedField(
+  name: string,
+  dtype: Dtype,
+  pg: PgType,
+  doc: string,
+  more: { readonly unit?: string; readonly nullable?: boolean } = {},
+): Field {
+  const { unit, nullable = false } = more;
+  return { name, dtype, nullable, unit, doc, sql: `t.${name}`, pg, columns: [name] };
+}
+
+/** The event time, stored as epoch ms, as a timestamp. */
+export function timeField(name: string, column: string, doc: string): Field {
+  return { name, dtype: 'timestamp_utc', nullable: false, doc, sql: `t.${column}`, pg: 'int8', columns: [column] };
+}
+
+/** The event time once more, as a timestamp. */
+export const datetimeField = (column: string): Field =>
+  timeField('datetime', column, `The same instant as \`${column}\`.`);
+
+export const nativeView = (key: string): View => ({ id: `${key}_native`, version: 1 });
+
+/** Of every dataset's aligned rows. */
+export const ALIGNED_VIEW: View = { id: 'aligned_1s_raw', version: 1 };

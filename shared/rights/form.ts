@@ -3,8 +3,8 @@ import { mkdir, open, rm } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { TidemarkError } from '../errors.ts';
 import { DATASETS } from '../registry/index.ts';
-import { FORM_TITLE, UNSIGNED } from './artifact.ts';
-import { isSource } from './sources.ts';
+import { isSource } from './matrix.ts';
+import { FORM_TITLE, UNSIGNED } from './store.ts';
 
 /** What an operator does about real rows that are refused. */
 export const OWN_MATRIX_REMEDY =

@@ -1,8 +1,18 @@
 /** The rights matrix: what each source's licence allows. Read whole, refused whole. */
+
 import { z } from 'zod';
-import { DATASET_KEYS, type DatasetKey } from '../registry/index.ts';
+import { DATASET_KEYS, DATASETS, type DatasetKey } from '../registry/index.ts';
 import { type Json, JsonFault, JsonLimit, parseJson } from '../strict-json.ts';
-import { feeds, isSource } from './sources.ts';
+
+/* Which sources feed which dataset: the registry says so. */
+
+/** Sources a dataset is fed by, each of which must have a state. */
+export const sourcesOf = (dataset: DatasetKey): readonly string[] => DATASETS.get(dataset)!.sources;
+
+export const feeds = (source: string, dataset: DatasetKey): boolean => sourcesOf(dataset).includes(source);
+
+export const isSource = (source: string): boolean =>
+  [...DATASETS.values()].some((dataset) => dataset.sources.includes(source));
 
 /** Most restrictive first. */
 export const RIGHTS_STATES = ['Ingest Only', 'BYOK Required', 'Hosted Allowed'] as const;

@@ -2,14 +2,55 @@
  * The matrix file and its legal artifacts, as they are now: a few `stat` calls before each read (10 us) find any
  * change, so that a right withdrawn on disk is withdrawn with the next request.
  */
+
 import { createHash } from 'node:crypto';
 import { type BigIntStats, readFileSync, statSync } from 'node:fs';
 import { dirname, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import type { Logger } from '../log/logger.ts';
+import type { Logger } from '../logger.ts';
 import type { DatasetKey } from '../registry/index.ts';
-import { type ArtifactMeaning, meaningOf } from './artifact.ts';
 import { type Matrix, MatrixInvalid, parseMatrix, type SourceRights } from './matrix.ts';
+
+/**
+ * What a legal artifact stands for, told by its content: never by its path, its name or the matrix's version. The artifact
+ * of the sample and a form that nobody filled in are no licence; they cover synthetic rows alone.
+ */
+
+/** Of `serving/rights/sample/sample-data-only.md`, which has held this sentence since its first release. */
+const SAMPLE_SENTENCE = 'This is not a licence. It is the artifact of the sample rights matrix';
+
+/** Begins each place of a form that is to be filled in. */
+export const UNSIGNED = '[UNSIGNED:';
+/** Of every form that `rights init` writes. */
+export const FORM_TITLE = 'Legal sign-off for';
+/** A line of a form whose place was emptied instead of filled in. */
+const EMPTY_ANSWER = /^- [^:\n]+:[ \t]*$/m;
+
+/** Both marks stand at the top of short documents; a scanned licence need not be searched to its end. */
+const SEARCHED_BYTES = 1024 * 1024;
+
+export interface ArtifactMeaning {
+  /** Why it is no artifact at all. */
+  readonly fault?: string;
+  /** What it is instead of a licence, and covers synthetic rows only; undefined where it covers the source's own. */
+  readonly syntheticOnly?: string;
+}
+
+/** `bytes`: the content, or why there is none. */
+export function meaningOf(bytes: Buffer | string): ArtifactMeaning {
+  if (typeof bytes === 'string') return { fault: bytes };
+  if (!bytes.some((byte) => byte > 0x20)) return { fault: 'it is empty' };
+  // An editor may have changed line ends, wrapped the lines anew or saved two bytes a letter: the sentences stay.
+  const text = bytes.toString('latin1', 0, SEARCHED_BYTES).replaceAll('\0', '').replaceAll('\r', '');
+  const words = text.replace(/\s+/g, ' ');
+  if (words.includes(SAMPLE_SENTENCE)) {
+    return { syntheticOnly: 'the artifact of the sample, which is no licence' };
+  }
+  if (words.includes(UNSIGNED) || (words.includes(FORM_TITLE) && EMPTY_ANSWER.test(text))) {
+    return { syntheticOnly: 'a form of `rights init` that is not filled in' };
+  }
+  return {};
+}
 
 /** Grants synthetic rows only. It is used where the stack is our own and the operator names no matrix. */
 export const SAMPLE_MATRIX_PATH = fileURLToPath(new URL('../../serving/rights/sample/matrix.json', import.meta.url));

@@ -2,17 +2,48 @@
  * A Bitcoin node of our own: offline, loopback only, with a generated password. It is brought up when a sample is made
  * or a test wants one, and ends with whoever started it; a service's node is an operator's, named by SVC_BITCOIN_RPC_URL.
  */
+
 import { randomBytes } from 'node:crypto';
 import { mkdir, realpath, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { TidemarkError } from '../errors.ts';
-import type { Logger } from '../log/logger.ts';
-import type { Progress } from './apt-download.ts';
-import { ensureBitcoind } from './bitcoind-install.ts';
-import { withLock } from './lock.ts';
-import { freePort, isPortFree } from './ports.ts';
-import { endProcess, endProcessesIn, faultText, isAlive, type ProcessRef, spawnServer, tailOf } from './processes.ts';
+import type { Logger } from '../logger.ts';
+import type { Progress } from './apt.ts';
+import { ensurePackages, type InstallOptions, type Recipe } from './packages.ts';
+import {
+  endProcess,
+  endProcessesIn,
+  faultText,
+  isAlive,
+  type ProcessRef,
+  run,
+  spawnServer,
+  tailOf,
+  withLock,
+} from './processes.ts';
+import { freePort, isPortFree } from './state.ts';
+
+/* A Bitcoin node from the distribution's backports, for samples and tests: got only when one is wanted. */
+
+const BITCOIND = 'usr/bin/bitcoind';
+
+const NODE: Recipe = {
+  name: 'bitcoin',
+  what: 'a Bitcoin node',
+  names: ['bitcoin-knots', 'patchelf'],
+  backports: true,
+  unused: ['usr/share/bash-completion', 'usr/lib/systemd', 'usr/share/fish'],
+  programs: async (root) => [join(root, BITCOIND), join(root, 'usr/bin/bitcoin-cli')],
+  async smokeTest(prefix) {
+    await run(join(prefix, BITCOIND), ['--version']);
+  },
+};
+
+/** Path of the program, installing it first if needed. @throws TidemarkError as `ensurePackages`. */
+export async function ensureBitcoind(options: InstallOptions): Promise<string> {
+  return join(await ensurePackages(NODE, options), BITCOIND);
+}
 
 /** Verifying the last blocks of a real chain can take minutes; while the process lives, waiting is right. */
 const START_TIMEOUT_MS = 600_000;

@@ -4,9 +4,9 @@ import { connect as connectTcp } from 'node:net';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { TidemarkError } from '../errors.ts';
-import type { Logger } from '../log/logger.ts';
+import type { Logger } from '../logger.ts';
 import { accountsConfiguration, accountUrl, type NatsRole } from '../nats/accounts.ts';
-import type { Runtime } from './install.ts';
+import type { Runtime } from './packages.ts';
 import {
   endProcess,
   endProcessesIn,

@@ -7,8 +7,8 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import pg from 'pg';
 import { DATABASE_ROLES, type DatabaseRole, type RolePasswords, roleName } from '../db/roles.ts';
 import { TidemarkError } from '../errors.ts';
-import type { Logger } from '../log/logger.ts';
-import type { Runtime } from './install.ts';
+import type { Logger } from '../logger.ts';
+import type { Runtime } from './packages.ts';
 import {
   asUser,
   endProcess,
@@ -16,11 +16,11 @@ import {
   faultText,
   isAlive,
   isOutage,
+  run,
   type ServerUser,
   spawnServer,
   tailOf,
 } from './processes.ts';
-import { run } from './run.ts';
 import type { Fault, Profile, Server, ServerRecord } from './server.ts';
 
 const MIB = 1024 * 1024;

@@ -1,10 +1,22 @@
 /** Operating-system facts about the servers: who they run as, whether a pid still is the process we started. */
+
 import { spawn, spawnSync } from 'node:child_process';
-import { closeSync, openSync, readdirSync, readFileSync, readlinkSync, renameSync, statSync } from 'node:fs';
-import { basename } from 'node:path';
+import {
+  accessSync,
+  closeSync,
+  constants,
+  openSync,
+  readdirSync,
+  readFileSync,
+  readlinkSync,
+  renameSync,
+  statSync,
+} from 'node:fs';
+import { basename, delimiter, join } from 'node:path';
+import { DatabaseSync } from 'node:sqlite';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Logger } from '../log/logger.ts';
-import { outageCode } from '../outage.ts';
+import { outageCode, TidemarkError } from '../errors.ts';
+import type { Logger } from '../logger.ts';
 
 /** The account servers run as; `uid` undefined means our own. */
 export interface ServerUser {
@@ -216,3 +228,115 @@ export const isOutage = (error: unknown): boolean => outageCode(firstOf(error)) 
 
 /** A refused connection to a name with several addresses is an AggregateError without a message of its own. */
 const firstOf = (error: unknown): unknown => (error instanceof AggregateError ? error.errors[0] : error);
+
+export interface RunResult {
+  readonly code: number;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+/**
+ * Runs a command to its end, output captured.
+ * @throws TidemarkError STACK_INSTALL_FAILED with the end of its output, unless `check` is false.
+ */
+export async function run(
+  command: string,
+  args: readonly string[],
+  options: {
+    readonly env?: NodeJS.ProcessEnv;
+    readonly cwd?: string;
+    readonly check?: boolean;
+    readonly uid?: number;
+    readonly gid?: number;
+    readonly signal?: AbortSignal;
+  } = {},
+): Promise<RunResult> {
+  const { check = true, env, ...rest } = options;
+  const child = spawn(command, args, { ...rest, env: { ...process.env, ...env }, stdio: ['ignore', 'pipe', 'pipe'] });
+  const out: Buffer[] = [];
+  const err: Buffer[] = [];
+  child.stdout.on('data', (chunk: Buffer) => out.push(chunk));
+  child.stderr.on('data', (chunk: Buffer) => err.push(chunk));
+  const code = await new Promise<number>((resolve, reject) => {
+    child.once('error', reject);
+    child.once('close', (status) => resolve(status ?? 1));
+  });
+  const result = { code, stdout: Buffer.concat(out).toString(), stderr: Buffer.concat(err).toString() };
+  if (check && code !== 0) {
+    const tail = `${result.stdout}\n${result.stderr}`.trim().split('\n').slice(-8).join('\n');
+    throw new TidemarkError('STACK_INSTALL_FAILED', `${command} ${args[0] ?? ''} ended with ${code}:\n${tail}`);
+  }
+  return result;
+}
+
+export function commandExists(name: string): boolean {
+  for (const dir of (process.env.PATH ?? '/usr/bin:/bin').split(delimiter)) {
+    try {
+      accessSync(join(dir, name), constants.X_OK);
+      return true;
+    } catch {
+      // not here
+    }
+  }
+  return false;
+}
+
+/*
+ * One-at-a-time sections between processes. The lock is SQLite's exclusive lock on a file, which the kernel lets go
+ * of when its owner dies however it dies: no stale lock files, no guessing by pid.
+ */
+
+const RETRY_MS = 25;
+const TELL_AFTER_MS = 2_000;
+
+export interface LockOptions {
+  readonly waitMs: number;
+  /** Told once, when waiting takes noticeably long. */
+  readonly onWait?: () => void;
+  readonly signal?: AbortSignal;
+}
+
+/**
+ * Runs `section` while holding the lock at `path`.
+ * @throws TidemarkError STACK_LOCKED when it cannot be had within `waitMs`.
+ */
+export async function withLock<T>(path: string, options: LockOptions, section: () => Promise<T>): Promise<T> {
+  const { waitMs, onWait, signal } = options;
+  const started = Date.now();
+  let told = false;
+  let file: DatabaseSync;
+  try {
+    file = new DatabaseSync(path, { timeout: 0 });
+  } catch (cause) {
+    throw new TidemarkError('STACK_START_FAILED', `The lock ${path} cannot be used`, { cause });
+  }
+  try {
+    while (!begin(file, path)) {
+      const waitedMs = Date.now() - started;
+      if (waitedMs >= waitMs) {
+        throw new TidemarkError('STACK_LOCKED', `The lock ${path} was held by another process for ${waitMs} ms`);
+      }
+      if (waitedMs >= TELL_AFTER_MS && !told) {
+        told = true;
+        onWait?.();
+      }
+      await sleep(RETRY_MS, undefined, { signal });
+    }
+    return await section();
+  } finally {
+    file.close();
+  }
+}
+
+const SQLITE_BUSY = 5;
+
+function begin(file: DatabaseSync, path: string): boolean {
+  try {
+    // Beginning writes to the journal, which in memory needs no space on a disk that is full. Nothing is ever committed.
+    file.exec('PRAGMA journal_mode = MEMORY; BEGIN EXCLUSIVE');
+    return true;
+  } catch (cause) {
+    if ((cause as { errcode?: number }).errcode === SQLITE_BUSY) return false;
+    throw new TidemarkError('STACK_START_FAILED', `The lock ${path} cannot be used`, { cause });
+  }
+}

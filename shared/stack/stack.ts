@@ -6,25 +6,308 @@
  * behind are attached to by the next one if they answer, else ended and started again. All of this happens under one
  * lock per state folder. Servers run in sessions of their own: Ctrl-C reaches us, and we decide.
  */
+
+import { existsSync } from 'node:fs';
 import { mkdir, realpath, stat } from 'node:fs/promises';
 import { join } from 'node:path';
-import { setTimeout as delay } from 'node:timers/promises';
+import { setTimeout as delay, setTimeout as sleep } from 'node:timers/promises';
 import { connect, describeUrl } from '../db/connect.ts';
-import { applyRoles, isProvisioned, provisionRoles } from '../db/roles.ts';
-import { TidemarkError } from '../errors.ts';
+import { applyRoles, type DatabaseRole, isProvisioned, provisionRoles } from '../db/roles.ts';
+import { explain, TidemarkError } from '../errors.ts';
+import type { Logger } from '../logger.ts';
+import type { NatsRole } from '../nats/accounts.ts';
 import { serversOf } from '../nats/connect.ts';
-import type { AcquireOptions, Stack } from './contract.ts';
-import { ensureServers } from './ensure.ts';
-import { HeldStack } from './held-stack.ts';
-import { withLock } from './lock.ts';
-import { natsFault } from './nats.ts';
-import { choosePlace } from './place.ts';
-import { everyRole, postgresFault, postgresUrl } from './postgres.ts';
-import { databasePasswords, loadSecrets, type Secrets } from './secrets.ts';
-import { type Fault, SERVER_NAMES, type ServerRecord } from './server.ts';
-import { addHolder, countHolders } from './state.ts';
+import { chooseServerRuntime, type ServerRuntime } from './docker.ts';
+import { natsFault, natsUrl } from './nats.ts';
+import type { Runtime } from './packages.ts';
+import { everyRole, postgresFault, postgresUrl, roleUrls } from './postgres.ts';
+import { withLock } from './processes.ts';
+import {
+  type AcquireOptions,
+  type Fault,
+  SERVER_NAMES,
+  type Server,
+  type ServerName,
+  type ServerRecord,
+  type Stack,
+  type StackProcess,
+} from './server.ts';
+import {
+  addHolder,
+  countHolders,
+  databasePasswords,
+  forgetProcesses,
+  freePort,
+  isPortFree,
+  loadSecrets,
+  natsPasswords,
+  type Records,
+  readState,
+  removeHolder,
+  type Secrets,
+  type StackState,
+  writeState,
+} from './state.ts';
 
-export type { AcquireOptions, Stack, StackProcess } from './contract.ts';
+/* Brings the servers of a state folder to life, keeping those that already are. */
+
+/** Longest crash recovery, or shutdown begun by somebody else, that is waited for. */
+const STARTING_MS = 600_000;
+
+export interface EnsureOptions {
+  readonly servers: readonly Server[];
+  readonly kind: StackState['kind'];
+  /** Others hold the stack: ports must stay, and what runs is theirs too. */
+  readonly inUse: boolean;
+  readonly patienceMs: number;
+  readonly log: Logger;
+}
+
+/** Keeps what runs and answers, starts what does not. Call under the lock. */
+export async function ensureServers(
+  stateDir: string,
+  options: EnsureOptions,
+): Promise<{ records: Records; started: number }> {
+  const { servers, kind, inUse } = options;
+  const state = await readState(stateDir);
+  const records: { [N in ServerName]?: ServerRecord } = { ...state?.servers };
+  let started = 0;
+  const outcomes = await Promise.allSettled(
+    servers.map(async (server) => {
+      const known = records[server.name];
+      if (known && (await isUsable(server, known, options))) return;
+      records[server.name] = await startServer(server, known?.port, options);
+      started++;
+    }),
+  );
+  const failure = outcomes.find((outcome) => outcome.status === 'rejected');
+  if (failure && !inUse) {
+    // Nobody would stop what did start, or was left over and still runs.
+    for (const server of servers) {
+      const record = records[server.name];
+      if (record && (await server.isAlive(record))) await server.stop(record);
+    }
+    throw failure.reason;
+  }
+  if (started > 0) await writeState(stateDir, kind, records);
+  if (failure) throw failure.reason;
+  return { records, started };
+}
+
+async function isUsable(server: Server, record: ServerRecord, options: EnsureOptions): Promise<boolean> {
+  if (!(await server.isAlive(record))) return false;
+  const found = Date.now();
+  for (;;) {
+    const fault = await server.fault(record, options.patienceMs);
+    if (fault === undefined) return await isCurrent(server, record, options);
+    if (!(await server.isAlive(record))) return false;
+    if (Date.now() - found > (fault.kind === 'starting' ? STARTING_MS : options.patienceMs)) {
+      const { name } = server;
+      options.log.warn(
+        { server: name, pid: record.pid, reason: fault.reason },
+        'a server does not answer; replacing it',
+      );
+      await server.kill(record);
+      return false;
+    }
+    await sleep(100);
+  }
+}
+
+/** Stops a server that an earlier release configured; its clients come back to the one that follows. */
+async function isCurrent(server: Server, record: ServerRecord, { log }: EnsureOptions): Promise<boolean> {
+  if ((await server.isCurrent?.()) ?? true) return true;
+  log.warn(
+    { server: server.name, pid: record.pid },
+    'a server runs as another release configured it; starting it again',
+  );
+  await server.stop(record);
+  return false;
+}
+
+/** On the port it had, so that clients find it again; a new one only where nobody uses the stack yet. */
+async function startServer(
+  server: Server,
+  knownPort: number | undefined,
+  { inUse, log }: EnsureOptions,
+): Promise<ServerRecord> {
+  for (let attempt = 1; ; attempt++) {
+    const reuse = knownPort !== undefined && (inUse || (attempt === 1 && (await isPortFree(knownPort))));
+    const port = reuse ? knownPort : await freePort();
+    try {
+      const before = Date.now();
+      const record = await server.start(port);
+      log.info({ server: server.name, pid: record.pid, port, tookMs: Date.now() - before }, 'server started');
+      return record;
+    } catch (error) {
+      // Somebody may have taken the port between the look and the start.
+      if (attempt >= 3 || inUse || (await isPortFree(port))) throw error;
+    }
+  }
+}
+
+/* A stack as one of its holders has it: addresses, supervision, leaving. */
+
+const RESTART_BACKOFF_MS = [0, 200, 500, 1_000, 2_000, 5_000];
+
+export interface HeldStackOptions extends AcquireOptions {
+  readonly secrets: Secrets;
+  /** Those not given by URL. */
+  readonly needed: readonly Server[];
+  /** Also what another holder, without URLs, may have started: the last one stops that too. */
+  readonly all: readonly Server[];
+  readonly records: Records;
+  readonly holder: string;
+  readonly locked: <T>(section: () => Promise<T>) => Promise<T>;
+  readonly owned: boolean;
+  readonly place: ServerRuntime;
+}
+
+export class HeldStack implements Stack {
+  readonly stateDir: string;
+  readonly owned: boolean;
+  readonly runtime: Runtime | undefined;
+  readonly databaseSocketDir: string | undefined;
+  readonly #options: HeldStackOptions;
+  #records: Records;
+  #disposal: Promise<void> | undefined;
+  #supervision: Promise<void> | undefined;
+  readonly #ending = new AbortController();
+
+  constructor(options: HeldStackOptions) {
+    this.#options = options;
+    this.#records = options.records;
+    this.stateDir = options.stateDir;
+    this.owned = options.owned;
+    this.runtime = options.place.runtime;
+    this.databaseSocketDir = options.databaseUrl === undefined ? options.place.socketDir : undefined;
+  }
+
+  get databaseUrls(): Readonly<Record<DatabaseRole, string>> {
+    const { databaseUrl, secrets } = this.#options;
+    if (databaseUrl !== undefined) return everyRole(databaseUrl);
+    return roleUrls(this.#records.postgres as ServerRecord, databasePasswords(secrets));
+  }
+
+  get databaseUrl(): string {
+    const { databaseUrl, secrets } = this.#options;
+    return databaseUrl ?? postgresUrl(this.#records.postgres as ServerRecord, secrets.databasePassword);
+  }
+
+  get natsUrl(): string {
+    return this.#natsUrlOf('publisher');
+  }
+
+  get natsProjectorUrl(): string {
+    return this.#natsUrlOf('projector');
+  }
+
+  get natsReaderUrl(): string {
+    return this.#natsUrlOf('reader');
+  }
+
+  get natsExportUrl(): string {
+    return this.#natsUrlOf('export');
+  }
+
+  get natsOperatorUrl(): string {
+    return this.#natsUrlOf('operator');
+  }
+
+  #natsUrlOf(role: NatsRole): string {
+    const { natsUrl: given, secrets } = this.#options;
+    return given ?? natsUrl(this.#records.nats as ServerRecord, role, natsPasswords(secrets));
+  }
+
+  get apiKey(): string | undefined {
+    return this.#options.databaseUrl === undefined ? this.#options.secrets.apiKey : undefined;
+  }
+
+  get processes(): StackProcess[] {
+    const { databaseUrl, natsUrl: brokerUrl } = this.#options;
+    const given: Record<ServerName, string | undefined> = { postgres: databaseUrl, nats: brokerUrl };
+    return SERVER_NAMES.map((name) => {
+      const pid = given[name] === undefined ? (this.#records[name]?.pid ?? 0) : 0;
+      return { name, pid, external: pid === 0 };
+    });
+  }
+
+  supervise(onRestart: (name: ServerName) => void = () => {}): void {
+    this.#supervision ??= this.#superviseUntil(this.#ending.signal, onRestart);
+  }
+
+  async #superviseUntil(ending: AbortSignal, onRestart: (name: ServerName) => void): Promise<void> {
+    const { needed, locked, stateDir, place, log } = this.#options;
+    const dead = async () => {
+      const alive = await Promise.all(
+        needed.map((server) => server.isAlive(this.#records[server.name] as ServerRecord)),
+      );
+      return needed.filter((_, index) => !alive[index]);
+    };
+    const intervalMs = Math.max(...needed.map((server) => server.checkIntervalMs));
+    for (let failures = 0; !ending.aborted; ) {
+      try {
+        await sleep(intervalMs + RESTART_BACKOFF_MS[Math.min(failures, RESTART_BACKOFF_MS.length - 1)], null, {
+          signal: ending,
+          ref: false,
+        });
+      } catch {
+        return;
+      }
+      const missing = await dead();
+      if (missing.length === 0) {
+        failures = 0;
+        continue;
+      }
+      try {
+        await locked(async () => {
+          if (ending.aborted) return;
+          // Another holder may have been quicker; then its server is adopted.
+          this.#records = (await ensureServers(stateDir, { ...place, servers: needed, inUse: true, log })).records;
+        });
+        failures++;
+        for (const server of missing) onRestart(server.name);
+      } catch (error) {
+        failures++;
+        log.error({ fault: explain(error) }, 'a server of the stack could not be started again; trying further');
+      }
+    }
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    this.#disposal ??= this.#leave();
+    return this.#disposal;
+  }
+
+  async #leave(): Promise<void> {
+    const { stateDir, holder, locked, place } = this.#options;
+    this.#ending.abort();
+    await this.#supervision;
+    if (!existsSync(join(stateDir, 'stack.json'))) {
+      // The folder was removed under us: nobody else can find these servers any more.
+      await this.#stop(this.#records);
+      return;
+    }
+    await locked(async () => {
+      await removeHolder(stateDir, holder);
+      if ((await countHolders(stateDir)) > 0) return;
+      const servers = (await readState(stateDir))?.servers ?? this.#records;
+      await this.#stop(servers);
+      await writeState(stateDir, place.kind, forgetProcesses(servers));
+    });
+  }
+
+  async #stop(running: Records): Promise<void> {
+    await Promise.all(
+      this.#options.all.map(async (server) => {
+        const record = running[server.name];
+        if (record && (await server.isAlive(record))) await server.stop(record);
+      }),
+    );
+  }
+}
+
+export type { AcquireOptions, Stack, StackProcess } from './server.ts';
 
 /** A start can be a first install or a crash recovery of minutes; who comes meanwhile waits for it. */
 const LOCK_WAIT_MS = 600_000;
@@ -47,7 +330,7 @@ export async function acquireStack(options: AcquireOptions): Promise<Stack> {
   const locked = <T>(section: () => Promise<T>, signal?: AbortSignal) =>
     withLock(lock, { waitMs: LOCK_WAIT_MS, onWait, signal }, section);
   const stack = await locked(async () => {
-    const place = await choosePlace(stateDir, options);
+    const place = await chooseServerRuntime(stateDir, options);
     const secrets = await loadSecrets(stateDir);
     const all = place.createServers(secrets);
     const needed = all.filter(

@@ -1,8 +1,13 @@
 /** What is remembered of a stack between processes: `stack.json` and the holder files. Read and written under its lock. */
+
 import { randomBytes } from 'node:crypto';
 import { mkdir, open, readdir, readFile, rename, rm } from 'node:fs/promises';
+import { createServer } from 'node:net';
 import { join } from 'node:path';
-import type { Logger } from '../log/logger.ts';
+import type { RolePasswords } from '../db/roles.ts';
+import { TidemarkError } from '../errors.ts';
+import type { Logger } from '../logger.ts';
+import type { NatsRole } from '../nats/accounts.ts';
 import { isAlive, type ProcessRef, processRef } from './processes.ts';
 import type { ServerName, ServerRecord } from './server.ts';
 
@@ -93,4 +98,102 @@ export async function countHolders(stateDir: string): Promise<number> {
     else await rm(join(dir, name), { force: true });
   }
   return live;
+}
+
+/* Secrets of one state folder: made once, kept in a file only its owner can read, never logged. */
+
+export interface Secrets {
+  /** What callers send as X-API-Key. */
+  readonly apiKey: string;
+  /** Of the superuser, which makes the roles and is nobody else's to use. */
+  readonly databasePassword: string;
+  readonly databaseOwnerPassword: string;
+  readonly databaseIngestPassword: string;
+  readonly databaseServePassword: string;
+  readonly databaseExportPassword: string;
+  readonly databaseMonitorPassword: string;
+  readonly natsPassword: string;
+  /** Of the broker account that projects. */
+  readonly natsProjectorPassword: string;
+  /** Of the broker account that may only read. */
+  readonly natsReaderPassword: string;
+  /** Of the broker account of the export queue. */
+  readonly natsExportPassword: string;
+  /** Of the broker account that makes, changes and removes streams. */
+  readonly natsOperatorPassword: string;
+}
+
+export const secretsPath = (stateDir: string): string => join(stateDir, 'secrets.json');
+
+/** Call under the stack's lock. */
+export async function loadSecrets(stateDir: string): Promise<Secrets> {
+  const path = secretsPath(stateDir);
+  let stored: Partial<Secrets> = {};
+  try {
+    stored = JSON.parse(await readFile(path, 'utf8')) as Partial<Secrets>;
+  } catch (cause) {
+    if ((cause as NodeJS.ErrnoException).code !== 'ENOENT') {
+      throw new TidemarkError('STACK_START_FAILED', `The secrets of the stack in ${path} cannot be read`, { cause });
+    }
+  }
+  // 192 bits each, in characters that need no escaping in a URL or a configuration file.
+  const secret = () => randomBytes(24).toString('hex');
+  const secrets: Secrets = {
+    apiKey: stored.apiKey ?? secret(),
+    databasePassword: stored.databasePassword ?? secret(),
+    databaseOwnerPassword: stored.databaseOwnerPassword ?? secret(),
+    databaseIngestPassword: stored.databaseIngestPassword ?? secret(),
+    databaseServePassword: stored.databaseServePassword ?? secret(),
+    databaseExportPassword: stored.databaseExportPassword ?? secret(),
+    databaseMonitorPassword: stored.databaseMonitorPassword ?? secret(),
+    natsPassword: stored.natsPassword ?? secret(),
+    natsProjectorPassword: stored.natsProjectorPassword ?? secret(),
+    natsReaderPassword: stored.natsReaderPassword ?? secret(),
+    natsExportPassword: stored.natsExportPassword ?? secret(),
+    natsOperatorPassword: stored.natsOperatorPassword ?? secret(),
+  };
+  if (Object.keys(stored).length < Object.keys(secrets).length) {
+    await writeAtomic(path, `${JSON.stringify(secrets, null, 2)}\n`, 0o600);
+  }
+  return secrets;
+}
+
+export const databasePasswords = (secrets: Secrets): RolePasswords => ({
+  owner: secrets.databaseOwnerPassword,
+  ingest: secrets.databaseIngestPassword,
+  serve: secrets.databaseServePassword,
+  export: secrets.databaseExportPassword,
+  monitor: secrets.databaseMonitorPassword,
+});
+
+export const natsPasswords = (secrets: Secrets): Readonly<Record<NatsRole, string>> => ({
+  publisher: secrets.natsPassword,
+  projector: secrets.natsProjectorPassword,
+  reader: secrets.natsReaderPassword,
+  export: secrets.natsExportPassword,
+  operator: secrets.natsOperatorPassword,
+});
+
+// Below the range from which systems take ports for outgoing connections (32768 on Linux), so that a remembered
+// port is not lost to one of those while the stack is down.
+const FIRST_PORT = 21_000;
+const LAST_PORT = 31_999;
+
+export function isPortFree(port: number): Promise<boolean> {
+  return new Promise((resolve) => {
+    const server = createServer();
+    server.once('error', () => resolve(false));
+    server.listen({ port, host: '127.0.0.1', exclusive: true }, () => server.close(() => resolve(true)));
+  });
+}
+
+/** A free loopback port; the search starts anywhere, so that two starters seldom meet. */
+export async function freePort(): Promise<number> {
+  const span = LAST_PORT - FIRST_PORT + 1;
+  const start = Math.floor(Math.random() * span);
+  for (let i = 0; i < 200; i++) {
+    const port = FIRST_PORT + ((start + i * 7) % span);
+    if (await isPortFree(port)) return port;
+  }
+  throw new TidemarkError('STACK_START_FAILED', `No free port between ${FIRST_PORT} and ${LAST_PORT}`);
 }

@@ -4,10 +4,10 @@
  * they are stored.
  */
 import type { ClientBase } from 'pg';
-import { PROJECTOR_LOCK, PUBLISHER_LOCK } from '../db/locks.ts';
-import type { PARTITION_STATES } from '../db/partition-states.ts';
+import { PROJECTOR_LOCK, PUBLISHER_LOCK } from '../db/connect.ts';
+import type { PARTITION_STATES } from '../db/schema.ts';
 import { DATASETS, type DatasetDefinition } from '../registry/index.ts';
-import { type Run, runsOfDays } from './proved-ranges.ts';
+import { type DayRange, runsOfDays } from './proved-ranges.ts';
 
 type State = (typeof PARTITION_STATES)[number];
 
@@ -36,7 +36,7 @@ export interface SourceFailures {
 export interface DatasetFacts {
   readonly version: number;
   readonly synthetic: boolean;
-  readonly runs: readonly Run[];
+  readonly runs: readonly DayRange[];
   readonly partitions: Readonly<Record<State, number>>;
   /** Native rows of proved partitions. */
   readonly rows: number;
@@ -130,7 +130,7 @@ function factsOf(dataset: DatasetDefinition, found: Found): DatasetFacts {
   };
 }
 
-const runOf = (row: Row): Run => ({
+const runOf = (row: Row): DayRange => ({
   source: row.source_id,
   span: { from: Number(row.lower), to: Number(row.upper) },
   fromMs: Number(row.from_ms),

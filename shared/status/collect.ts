@@ -1,23 +1,160 @@
 /** Catalog and log together: how all datasets stand. */
+
 import type { JetStreamManager } from '@nats-io/jetstream';
 import type { ClientBase } from 'pg';
+import { latestRuns, openRuns, type RunRow } from '../db/runs.ts';
 import { explain } from '../errors.ts';
 import { DATASETS, type DatasetDefinition } from '../registry/index.ts';
+import { keyFacts } from '../registry/keys.ts';
 import { type DatasetFacts, readCatalogFacts } from './catalog-facts.ts';
 import { type LogFacts, LogFactsReader } from './log-facts.ts';
-import { type Overview, overviewOf } from './overview.ts';
-import type { ProvedRanges } from './proved-ranges.ts';
+import { type ProvedRanges, provedRanges } from './proved-ranges.ts';
 
-export interface Standing {
+/*
+ * How a dataset stands, in the numbers that `tidemark status`, `/metrics` and the operator page all show: computed
+ * here and nowhere else, so that they cannot differ.
+ */
+
+export interface Lag {
+  /** Messages of the log that are not projected: frames and manifests. */
+  readonly frames: number;
+  /** Their events: exact of whole attempts; of one still being written as many as its frames hold at its newest one's rate. */
+  readonly events: number;
+  /** Length of what waits, or the way from the proved end to the newest of it, whichever is longer. */
+  readonly event_time_seconds: number;
+  /** How long the oldest of them has been waiting. */
+  readonly oldest_seconds: number;
+}
+
+export interface LogOverview {
+  readonly messages: number;
+  readonly bytes: number;
+  readonly max_bytes: number;
+  readonly last_sequence: number;
+  readonly checkpoint_sequence: number;
+  readonly lag: Lag;
+}
+
+export interface Overview {
+  readonly dataset: string;
+  readonly coverage_version: number;
+  readonly synthetic: boolean;
+  readonly rows: number;
+  readonly partitions: {
+    readonly missing: number;
+    readonly publishing: number;
+    readonly published: number;
+    readonly proved: number;
+    readonly quarantined: number;
+  };
+  readonly proved_from_utc: string | null;
+  /** Of several sources the one that is furthest behind. */
+  readonly proved_through_utc: string | null;
+  readonly late_arrivals_total: number;
+  /** Names of the connections that hold its locks: who publishes, and who projects. */
+  readonly publisher: string | null;
+  readonly projector: string | null;
+  /** Null: there is no stream yet, or the log cannot be asked. */
+  readonly log: LogOverview | null;
+}
+
+export function overviewOf(
+  dataset: DatasetDefinition,
+  facts: DatasetFacts,
+  log: LogFacts | undefined,
+  nowMs: number,
+): { readonly overview: Overview; readonly ranges: ProvedRanges } {
+  const ranges = provedRanges(dataset, facts.runs);
+  const overview: Overview = {
+    dataset: dataset.key,
+    coverage_version: facts.version,
+    synthetic: facts.synthetic,
+    rows: facts.rows,
+    partitions: { missing: Math.max(0, ranges.missing - knownInGaps(facts)), ...facts.partitions },
+    proved_from_utc: iso(ranges.fromMs),
+    proved_through_utc: iso(ranges.throughMs),
+    late_arrivals_total: facts.lateArrivals,
+    publisher: facts.publisher ?? null,
+    projector: facts.projector ?? null,
+    log: log ? logOverview(dataset, facts, log, { throughMs: ranges.throughMs, nowMs }) : null,
+  };
+  return { overview, ranges };
+}
+
+/** Days that the catalog knows and that are not proved are no missing ones. */
+function knownInGaps({ runs, unprovedDays }: DatasetFacts): number {
+  if (runs.length === 0) return 0;
+  const [from, to] = [runs[0].span.from, runs[runs.length - 1].span.to];
+  return unprovedDays.filter(({ fromMs, toMs }) => fromMs >= from && toMs <= to).length;
+}
+
+function logOverview(
+  dataset: DatasetDefinition,
+  facts: DatasetFacts,
+  log: LogFacts,
+  at: { readonly throughMs: number | undefined; readonly nowMs: number },
+): LogOverview {
+  const checkpoint = facts.checkpoint?.sequence ?? 0;
+  const frames = log.consumer ? log.consumer.waiting : Math.max(0, log.lastSequence - checkpoint);
+  const oldestMs = log.waitingSince ? Math.max(0, at.nowMs - log.waitingSince.getTime()) : 0;
+  return {
+    messages: log.messages,
+    bytes: log.bytes,
+    max_bytes: log.maxBytes,
+    last_sequence: log.lastSequence,
+    checkpoint_sequence: checkpoint,
+    lag: {
+      frames,
+      ...(frames > 0 ? waiting(dataset, facts, log, at.throughMs) : NOTHING),
+      oldest_seconds: oldestMs / 1000,
+    },
+  };
+}
+
+const NOTHING = { events: 0, event_time_seconds: 0 };
+
+interface Piece {
+  readonly rows: number;
+  readonly fromMs: number;
+  readonly toMs: number;
+}
+
+function waiting(
+  dataset: DatasetDefinition,
+  { open }: DatasetFacts,
+  { newest }: LogFacts,
+  throughMs: number | undefined,
+): typeof NOTHING {
+  const pieces: Piece[] = open
+    .filter(({ state }) => state === 'published')
+    .map(({ rows = 0, firstMs = 0, lastMs = firstMs }) => ({ rows, fromMs: firstMs, toMs: lastMs + 1 }));
+  if (newest) {
+    const { times } = keyFacts(dataset, newest.partition);
+    // Of a partition that is no window the key does not say when it begins.
+    const fromMs = Number.isFinite(times.fromMs) && times.fromMs > -8.64e15 ? times.fromMs : newest.first_ms;
+    pieces.push({ rows: newest.rows * (newest.frame + 1), fromMs, toMs: newest.last_ms + 1 });
+  }
+  if (pieces.length === 0) return NOTHING;
+  const length = pieces.reduce((sum, { fromMs, toMs }) => sum + (toMs - fromMs), 0);
+  const newestMs = Math.max(...pieces.map(({ toMs }) => toMs));
+  return {
+    events: pieces.reduce((sum, { rows }) => sum + rows, 0),
+    event_time_seconds: Math.max(length, throughMs === undefined ? 0 : newestMs - throughMs) / 1000,
+  };
+}
+
+const iso = (ms: number | undefined) => (ms === undefined ? null : new Date(ms).toISOString());
+
+export interface DatasetStatus {
   readonly dataset: DatasetDefinition;
   readonly overview: Overview;
   readonly ranges: ProvedRanges;
   readonly facts: DatasetFacts;
 }
 
-export interface Collected {
+export interface SystemStatus {
   readonly atMs: number;
-  readonly standings: readonly Standing[];
+  readonly standings: readonly DatasetStatus[];
   /** Why the log could not be asked; the catalog is the same without. */
   readonly logFault: string | undefined;
 }
@@ -27,7 +164,7 @@ export async function collect(
   client: ClientBase,
   manager: () => Promise<JetStreamManager>,
   { logs = new LogFactsReader(), now = Date.now }: { readonly logs?: LogFactsReader; readonly now?: () => number } = {},
-): Promise<Collected> {
+): Promise<SystemStatus> {
   const facts = await readCatalogFacts(client);
   const datasets = [...DATASETS.values()];
   let found: (LogFacts | undefined)[] = [];
@@ -47,4 +184,38 @@ export async function collect(
       return { dataset, facts: ofDataset, ...overviewOf(dataset, ofDataset, found[index], atMs) };
     }),
   };
+}
+
+/* What monitors show beside the datasets: work in progress, exports by state, the size of the database. */
+
+/** What ended longer ago is no news. */
+const LATEST_RUNS = 20;
+
+export type ExportCounts = Readonly<Record<(typeof EXPORT_STATES)[number], number>>;
+
+export async function readDatabaseBytes(client: ClientBase): Promise<number> {
+  const { rows } = await client.query('select pg_database_size(current_database()) as bytes');
+  return Number(rows[0].bytes);
+}
+
+/** Those at work, and the newest; newest first. */
+export async function readRuns(client: ClientBase): Promise<RunRow[]> {
+  const [latest, open] = [await latestRuns(client, LATEST_RUNS), await openRuns(client)];
+  const shown = new Set(latest.map(({ run_id }) => run_id));
+  // One that was killed is told of until the same is begun again.
+  const isOver = ({ state, kind, subject, run_id }: RunRow) =>
+    state === 'lost' &&
+    latest.some((later) => later.kind === kind && later.subject === subject && later.run_id > run_id);
+  return [...latest.filter((run) => !isOver(run)), ...open.filter(({ run_id }) => !shown.has(run_id)).toReversed()];
+}
+
+const EXPORT_STATES = ['queued', 'running', 'succeeded', 'failed'] as const;
+
+/** Undefined: this database has no exports yet. */
+export async function readExports(client: ClientBase): Promise<ExportCounts | undefined> {
+  const { rows: table } = await client.query(`select to_regclass('exports') is not null as there`);
+  if (!table[0].there) return undefined;
+  const { rows } = await client.query('select state, count(*)::float8 as exports from exports group by state');
+  const counts = new Map(rows.map(({ state, exports }) => [state, exports]));
+  return Object.fromEntries(EXPORT_STATES.map((state) => [state, counts.get(state) ?? 0])) as ExportCounts;
 }

@@ -1,8 +1,8 @@
 /** What is proved of a dataset, and what is missing in between, as people ask for it: days, heights, times. */
-import { gapsBetween, parseMultirange, type Range } from '../db/ranges.ts';
+
+import { DAY_MS, dayKey, isMarketDay } from '../dates.ts';
+import { gapsBetween, parseMultirange, type Range } from '../ranges.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
-import { DAY_MS, dayKey } from '../time/days.ts';
-import { isMarketDay } from '../time/market-days.ts';
 
 export interface Stretch {
   readonly source: string;
@@ -24,7 +24,7 @@ export interface ProvedRanges {
 }
 
 /** A run of one source: its span in the unit of the kind, and when that was. */
-export interface Run {
+export interface DayRange {
   readonly source: string;
   readonly span: Range;
   readonly fromMs: number;
@@ -32,7 +32,7 @@ export interface Run {
 }
 
 /** @param runs by source and span. */
-export function provedRanges(dataset: DatasetDefinition, runs: readonly Run[]): ProvedRanges {
+export function provedRanges(dataset: DatasetDefinition, runs: readonly DayRange[]): ProvedRanges {
   const bySource = [...Map.groupBy(runs, ({ source }) => source).values()];
   const gaps = isBridged(dataset) ? [] : bySource.flatMap(gapsOfSource);
   const ends = bySource.map((ofSource) => ofSource.at(-1)!.throughMs);
@@ -46,7 +46,7 @@ export function provedRanges(dataset: DatasetDefinition, runs: readonly Run[]): 
 }
 
 /** The runs of file days, which are stretches of time: `coverage.proved`. */
-export const runsOfDays = (dataset: DatasetDefinition, proved: string): Run[] =>
+export const runsOfDays = (dataset: DatasetDefinition, proved: string): DayRange[] =>
   parseMultirange(proved).map((span) => ({
     source: dataset.sources[0],
     span,
@@ -55,7 +55,7 @@ export const runsOfDays = (dataset: DatasetDefinition, proved: string): Run[] =>
   }));
 
 /** Between the runs of one source, which are in order. */
-function gapsOfSource(runs: readonly Run[]): Run[] {
+function gapsOfSource(runs: readonly DayRange[]): DayRange[] {
   return gapsBetween(runs.map(({ span }) => span)).map((span, index) => ({
     source: runs[index].source,
     span,
@@ -73,7 +73,7 @@ function expectedIn({ partition: { kind } }: DatasetDefinition, { from, to }: Ra
   return kind === 'file_day' ? Math.round((to - from) / DAY_MS) : 1;
 }
 
-function stretch(dataset: DatasetDefinition, { source, span, fromMs, throughMs }: Run): Stretch {
+function stretch(dataset: DatasetDefinition, { source, span, fromMs, throughMs }: DayRange): Stretch {
   const [from, to] = namesOf(dataset, span);
   return { source, from, to, from_utc: iso(fromMs), to_utc_exclusive: iso(throughMs) };
 }

@@ -4,12 +4,14 @@ import { readBlocks } from '../../pipelines/sources/bitcoin/blocks.ts';
 import { BitcoinNode } from '../../pipelines/sources/bitcoin/node.ts';
 import {
   type Coin,
+  encodeTransaction,
+  input,
   OPEN_OUTPUT,
   OPEN_WITNESS,
+  output,
   pay,
   type SampleChain,
 } from '../../pipelines/sources/bitcoin/sample/chain.ts';
-import { encodeTransaction, input, output } from '../../pipelines/sources/bitcoin/sample/encode.ts';
 import { contentFault, merkleRoot } from '../../pipelines/sources/bitcoin/wire/block.ts';
 import { createNode, rpcOf } from '../support/bitcoin.ts';
 import { addHugeTransaction, makeCoins, startChain } from '../support/regtest.ts';

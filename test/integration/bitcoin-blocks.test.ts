@@ -1,15 +1,19 @@
 /** Blocks of a real node, of every kind of spend: read twice, once as the node tells and once from bytes, to one row. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { RecordRow } from '../../pipelines/rows/record-rows.ts';
-import type { NodeBlock } from '../../pipelines/sources/bitcoin/block-answer.ts';
-import { type CheckedBlock, readBlocks } from '../../pipelines/sources/bitcoin/blocks.ts';
-import { DERIVED_DATASETS } from '../../pipelines/sources/bitcoin/derived.ts';
+import { readBlocks } from '../../pipelines/sources/bitcoin/blocks.ts';
 import { BitcoinNode } from '../../pipelines/sources/bitcoin/node.ts';
-import { type ChainDataset, eventsOf } from '../../pipelines/sources/bitcoin/rows/expect.ts';
+import type { NodeBlock } from '../../pipelines/sources/bitcoin/node-answers.ts';
+import { DERIVED_DATASETS } from '../../pipelines/sources/bitcoin/rows/derived.ts';
+import {
+  type ChainDataset,
+  type CheckedBlock,
+  expectedEvents,
+} from '../../pipelines/sources/bitcoin/rows/expected-events.ts';
 import { createTransactionRow, derivedRow, headerRow } from '../../pipelines/sources/bitcoin/rows/project.ts';
 import type { RpcClient } from '../../pipelines/sources/bitcoin/rpc/client.ts';
 import type { SampleChain } from '../../pipelines/sources/bitcoin/sample/chain.ts';
-import { addEveryKind } from '../../pipelines/sources/bitcoin/sample/kinds.ts';
+import { addEveryKind } from '../../pipelines/sources/bitcoin/sample/generate.ts';
 import { encodeRecord, recordsOf } from '../../shared/frame/records.ts';
 import { createNode, rpcOf } from '../support/bitcoin.ts';
 import { startChain } from '../support/regtest.ts';
@@ -45,7 +49,7 @@ test('what the node tells and what its bytes say make the same rows, for every e
   expect(blocks).toHaveLength(306);
   const counted: Record<string, number> = {};
   for (const block of blocks) {
-    for (const { dataset, offset, payload, side, row } of eventsOf(block, 'regtest')) {
+    for (const { dataset, offset, payload, side, row } of expectedEvents(block, 'regtest')) {
       const [event] = recordsOf(encodeRecord(offset, payload, side));
       expect(event.offset).toBe(offset);
       expect(ROWS.get(dataset)!(event)).toEqual(row);
@@ -93,7 +97,7 @@ test("fees, amounts and counts are those of the node's own statistics", async ()
       time: `${block.time}`,
       mediantime: `${block.medianTime}`,
     });
-    const subsidy = [...eventsOf(blocks[height], 'regtest')].find(
+    const subsidy = [...expectedEvents(blocks[height], 'regtest')].find(
       ({ dataset }) => dataset === 'bitcoin_block_subsidy_schedule',
     )!;
     expect(subsidy.row[3]).toBe(Number(told[height].subsidy));
@@ -104,7 +108,7 @@ test("fees, amounts and counts are those of the node's own statistics", async ()
 
 describe('shapes', () => {
   const transactionOf = (height: number, index: number) => {
-    const event = [...eventsOf(blocks[height], 'regtest')].filter(
+    const event = [...expectedEvents(blocks[height], 'regtest')].filter(
       ({ dataset }) => dataset === 'bitcoin_block_transactions',
     )[index];
     const [inputs, outputs, values, scripts, witness] = event.row.slice(8, 13).map(String);

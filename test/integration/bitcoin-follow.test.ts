@@ -1,7 +1,7 @@
 /** A node's chain through the real command: followed, reorganised, asked for twice at once, gone and back. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { SampleChain } from '../../pipelines/sources/bitcoin/sample/chain.ts';
-import { addEveryKind } from '../../pipelines/sources/bitcoin/sample/kinds.ts';
+import { addEveryKind } from '../../pipelines/sources/bitcoin/sample/generate.ts';
 import { createNode } from '../support/bitcoin.ts';
 import { BitcoinSystem, CHAIN_KEYS, eachOfSix } from '../support/bitcoin-system.ts';
 import type { Json } from '../support/command.ts';

@@ -9,8 +9,8 @@ import {
   snapshotFiles,
   takeSnapshot,
 } from '../../pipelines/sources/bitcoin/mempool.ts';
-import { readMempoolAnswer } from '../../pipelines/sources/bitcoin/mempool-answer.ts';
 import { BitcoinNode } from '../../pipelines/sources/bitcoin/node.ts';
+import { readMempoolAnswer } from '../../pipelines/sources/bitcoin/node-answers.ts';
 import { mempoolRow } from '../../pipelines/sources/bitcoin/rows/project.ts';
 import type { RpcClient } from '../../pipelines/sources/bitcoin/rpc/client.ts';
 import { JsonCursor } from '../../pipelines/sources/bitcoin/rpc/json-cursor.ts';
@@ -22,7 +22,7 @@ import {
   pay,
   type SampleChain,
 } from '../../pipelines/sources/bitcoin/sample/chain.ts';
-import { displayHash } from '../../pipelines/sources/bitcoin/wire/hash.ts';
+import { displayHash } from '../../pipelines/sources/bitcoin/wire/bytes.ts';
 import { encodeRecord, recordsOf } from '../../shared/frame/records.ts';
 import { createNode, rpcOf } from '../support/bitcoin.ts';
 import { givenData } from '../support/given.ts';

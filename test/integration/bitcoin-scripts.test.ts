@@ -2,15 +2,18 @@
 import { execFileSync } from 'node:child_process';
 import fc from 'fast-check';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { TextWriter } from '../../pipelines/sources/bitcoin/rows/text-writer.ts';
 import type { RpcClient } from '../../pipelines/sources/bitcoin/rpc/client.ts';
-import { encodeTransaction, input, output } from '../../pipelines/sources/bitcoin/sample/encode.ts';
+import { encodeTransaction, input, output } from '../../pipelines/sources/bitcoin/sample/chain.ts';
 import { writeAsm } from '../../pipelines/sources/bitcoin/script/asm.ts';
 import { scriptKind } from '../../pipelines/sources/bitcoin/script/kinds.ts';
-import { merkleRoot, readHeader } from '../../pipelines/sources/bitcoin/wire/block.ts';
-import { displayHash } from '../../pipelines/sources/bitcoin/wire/hash.ts';
-import { WireReader } from '../../pipelines/sources/bitcoin/wire/reader.ts';
-import { readTransaction, type Transaction } from '../../pipelines/sources/bitcoin/wire/transaction.ts';
+import { TextWriter } from '../../pipelines/sources/bitcoin/text-writer.ts';
+import {
+  merkleRoot,
+  readHeader,
+  readTransaction,
+  type Transaction,
+} from '../../pipelines/sources/bitcoin/wire/block.ts';
+import { displayHash, WireReader } from '../../pipelines/sources/bitcoin/wire/bytes.ts';
 import { createNode, rpcOf } from '../support/bitcoin.ts';
 import { givenData } from '../support/given.ts';
 

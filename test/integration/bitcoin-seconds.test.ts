@@ -2,11 +2,12 @@
 import { createHash } from 'node:crypto';
 import type { ClientBase } from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { CopyIn } from '../../pipelines/project/copy-in.ts';
+import { CopyIn } from '../../pipelines/projector/partition-load.ts';
+import type { SharedSeconds } from '../../pipelines/rows/binary-copy.ts';
 import { type RecordRow, RecordRows } from '../../pipelines/rows/record-rows.ts';
-import type { SharedSeconds } from '../../pipelines/rows/types.ts';
-import { DERIVED_DATASETS, type DerivedDataset, derivedPayload } from '../../pipelines/sources/bitcoin/derived.ts';
 import { mempoolEvents } from '../../pipelines/sources/bitcoin/mempool.ts';
+import { DERIVED_DATASETS, type DerivedDataset, derivedPayload } from '../../pipelines/sources/bitcoin/rows/derived.ts';
+import { encodeHeaderAuxiliary, encodeTransactionAuxiliary } from '../../pipelines/sources/bitcoin/rows/prevouts.ts';
 import {
   createTransactionRow,
   derivedRow,
@@ -19,10 +20,9 @@ import {
   MEMPOOL_SECONDS,
   TRANSACTION_SECONDS,
 } from '../../pipelines/sources/bitcoin/rows/seconds.ts';
-import { encodeTransaction, input, output } from '../../pipelines/sources/bitcoin/sample/encode.ts';
-import { headerSide, transactionSide } from '../../pipelines/sources/bitcoin/side.ts';
+import { encodeTransaction, input, output } from '../../pipelines/sources/bitcoin/sample/chain.ts';
 import { writeHeader } from '../../pipelines/sources/bitcoin/wire/block.ts';
-import { displayHash, sha256d } from '../../pipelines/sources/bitcoin/wire/hash.ts';
+import { displayHash, sha256d } from '../../pipelines/sources/bitcoin/wire/bytes.ts';
 import { type Client, connect } from '../../shared/db/connect.ts';
 import { migrate } from '../../shared/db/migrate.ts';
 import { encodeRecord } from '../../shared/frame/records.ts';
@@ -96,7 +96,7 @@ describe('headers', () => {
       nonce: 4_000_000_000 + height,
     });
     const offset = `${height}`;
-    return { offset, payload, record: encodeRecord(offset, payload, headerSide({ height, chain: 'main' })) };
+    return { offset, payload, record: encodeRecord(offset, payload, encodeHeaderAuxiliary({ height, chain: 'main' })) };
   };
 
   test('blocks of one second are one row, in the order of their heights; time may go back', async () => {
@@ -144,7 +144,14 @@ describe('transactions', () => {
       lockTime: index,
     });
     const offset = `${height}:${index}:${displayHash(tx.txid)}`;
-    const side = transactionSide({ height, index, time, blockHash: Buffer.alloc(32, height), chain: 'main', spent });
+    const side = encodeTransactionAuxiliary({
+      height,
+      index,
+      time,
+      blockHash: Buffer.alloc(32, height),
+      chain: 'main',
+      spent,
+    });
     return { offset, payload: tx.raw, record: encodeRecord(offset, tx.raw, side), spent, paid };
   };
 

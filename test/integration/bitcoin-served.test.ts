@@ -11,8 +11,9 @@ import {
   pay,
   type SampleChain,
 } from '../../pipelines/sources/bitcoin/sample/chain.ts';
-import { addEveryKind } from '../../pipelines/sources/bitcoin/sample/kinds.ts';
-import { datasetOf, type Mode } from '../../shared/registry/index.ts';
+import { addEveryKind } from '../../pipelines/sources/bitcoin/sample/generate.ts';
+import { datasetOf } from '../../shared/registry/index.ts';
+import type { Mode } from '../../shared/registry/types.ts';
 import { BitcoinSystem, CHAIN_KEYS, eachOfSix } from '../support/bitcoin-system.ts';
 import type { Json } from '../support/command.ts';
 import { startChain } from '../support/regtest.ts';

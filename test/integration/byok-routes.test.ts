@@ -3,7 +3,7 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { connect } from '../../shared/db/connect.ts';
-import { makeReadRole } from '../../shared/db/read-roles.ts';
+import { makeReadRole } from '../../shared/db/roles.ts';
 import { DATASETS as REGISTERED } from '../../shared/registry/index.ts';
 import { loadDays, randomDay } from '../support/load-rows.ts';
 import { ROW_ROUTES } from '../support/oracle/routes.ts';

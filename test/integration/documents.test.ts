@@ -3,7 +3,7 @@ import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, expect, test, vi } from 'vitest';
 import { fetchDocument, fetchText } from '../../pipelines/sources/documents/fetch.ts';
-import type { Logger } from '../../shared/log/logger.ts';
+import type { Logger } from '../../shared/logger.ts';
 import { faultOf } from '../support/faults.ts';
 import { PATIENCE_MS } from '../support/patience.ts';
 import { CHECKSUM_PATH, LIMITS, NAME, PATH, vendorDay } from '../support/vendor-day.ts';

@@ -1,8 +1,7 @@
 /** Estimates against the queries they are of: counts to the row, bytes of every representation, filters, time budgets. */
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { estimateAnswer } from '../../serving/discovery/estimate/answer.ts';
-import { SHORT_NAMES } from '../../serving/discovery/estimate/bytes.ts';
+import { estimateAnswer, SHORT_NAMES } from '../../serving/discovery/estimate/bytes.ts';
 import type { Json } from '../support/command.ts';
 import { DATASET, type DayOfTrades, loadBulk, loadDays, randomDay } from '../support/load-rows.ts';
 import { type Answer, type Serving, startServing } from '../support/serving.ts';

@@ -2,12 +2,12 @@
 import { mkdir, readdir, readFile, rename } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
-import { openKeep } from '../../pipelines/sources/documents/keep.ts';
-import { bitwisePage } from '../../pipelines/sources/etf/generate.ts';
+import { openDocumentArchive } from '../../pipelines/sources/documents/document-archive.ts';
+import { bitwisePage } from '../../pipelines/sources/etf/sample.ts';
+import { isMarketDay } from '../../shared/dates.ts';
 import { Catalog } from '../../shared/db/catalog.ts';
 import { etfDailyMetrics } from '../../shared/registry/datasets/etf_daily_metrics.ts';
 import { captureKey } from '../../shared/registry/keys.ts';
-import { isMarketDay } from '../../shared/time/market-days.ts';
 import type { Json } from '../support/command.ts';
 import { dayOf, documentOf, fundOf, type IssuerServer, idOf, marketDays, startIssuers } from '../support/etf.ts';
 import { expectSameAfterKills } from '../support/etf-kills.ts';
@@ -52,7 +52,7 @@ describe('follow', () => {
       document: { name: 'holdings.csv', sha256: '', bytes: 0, granularity: 'capture' },
       synthetic: false,
     });
-    const keep = await openKeep(keptIn(system));
+    const keep = await openDocumentArchive(keptIn(system));
     const lost = Buffer.from(documentOf('IBIT', dayOf('IBIT', LOST)));
     await keep.put(lost, { source_id: idOf('IBIT'), name: 'holdings.csv', asked: {} });
     const startedAt = Date.now();
@@ -191,7 +191,7 @@ describe('reparse', () => {
     const said = dayOf('ARKB', SECOND);
     const [bitcoin, cash] = said.holdings;
     const document = documentOf('ARKB', { ...said, holdings: [{ ...bitcoin, units: '77.25' }, cash] });
-    const keep = await openKeep(other);
+    const keep = await openDocumentArchive(other);
     await keep.put(Buffer.from(document), { source_id: idOf('ARKB'), name: 'holdings.csv', asked: {} });
     const key = `${idOf('ARKB')}:${SECOND}`;
     const units = () =>

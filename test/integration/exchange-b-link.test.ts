@@ -7,9 +7,9 @@ import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { folderOf, pace } from '../../pipelines/sources/documents/pace.ts';
-import { writeDay } from '../../pipelines/sources/exchange_b/generate.ts';
-import { exchangeBSource } from '../../pipelines/sources/exchange_b/source.ts';
+import { rateLimitFolder, waitForRateLimit } from '../../pipelines/sources/documents/http.ts';
+import { exchangeBSource } from '../../pipelines/sources/exchange_b/feed.ts';
+import { writeDay } from '../../pipelines/sources/exchange_b/sample.ts';
 import { exchangeBSpotTrades as dataset } from '../../shared/registry/datasets/exchange_b_spot_trades.ts';
 import type { Json } from '../support/command.ts';
 import { faultOf } from '../support/faults.ts';
@@ -143,7 +143,7 @@ describe('the link endpoint', () => {
     const startedAt = Date.now();
     const times = await Promise.all(
       Array.from({ length: 8 }, async () => {
-        await pace({ name: 'any', spacingMs, directory: paced });
+        await waitForRateLimit({ name: 'any', spacingMs, directory: paced });
         return Date.now();
       }),
     );
@@ -173,7 +173,7 @@ describe('the link endpoint', () => {
     }
     const times = calls.slice(before).map(({ at }) => at);
     // Each call has a slot of 750 ms and 50 of tolerance that all of the host know of; one that wakes up late takes another.
-    const slots = (await readdir(folderOf(`${base}paced`))).map((slot) => Number(slot) * 800).sort();
+    const slots = (await readdir(rateLimitFolder(`${base}paced`))).map((slot) => Number(slot) * 800).sort();
     expect(slots.length).toBeGreaterThanOrEqual(3);
     expect(slots[0]).toBeGreaterThanOrEqual(startedAt);
     // On a busy machine any call may arrive late, and the next close behind it. None is early.

@@ -5,10 +5,14 @@ import { mkdir, readdir, readFile, rm, truncate, writeFile } from 'node:fs/promi
 import { basename, dirname, join } from 'node:path';
 import { setTimeout } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { Brake } from '../../serving/exports/artifact/brake.ts';
-import { FileSink } from '../../serving/exports/artifact/file-sink.ts';
-import { ArtifactFiles } from '../../serving/exports/artifact/files.ts';
-import { type FileTarget, type FileWriter, FORMATS as FORMATS_OF } from '../../serving/exports/artifact/formats.ts';
+import {
+  BackpressureGate,
+  FileSink,
+  type FileTarget,
+  type FileWriter,
+} from '../../serving/exports/artifact/file-sink.ts';
+import { ArtifactFiles, FORMATS as FORMATS_OF } from '../../serving/exports/artifact/files.ts';
+import { StagingDirectory } from '../../serving/exports/artifact/staging.ts';
 import {
   type Artifact,
   type ArtifactFormat,
@@ -16,11 +20,10 @@ import {
   isIntact,
   readArtifact,
   removeArtifact,
-} from '../../serving/exports/artifact/index.ts';
-import { Place } from '../../serving/exports/artifact/place.ts';
-import { ExportPlaces } from '../../serving/exports/places.ts';
+} from '../../serving/exports/artifact/write.ts';
+import { ExportDirectories } from '../../serving/exports/files.ts';
 import type { Reader } from '../../serving/read/reader.ts';
-import { BufferPool } from '../../serving/rendering/response.ts';
+import { BufferPool } from '../../serving/render/response.ts';
 import { type ArtifactLab, type Artifacts, artifactLab } from '../support/artifacts.ts';
 import { writeRow } from '../support/generated-rows.ts';
 import { DATASET, loadDays, randomDay } from '../support/load-rows.ts';
@@ -303,7 +306,7 @@ describe('what ends the writing leaves nothing behind', () => {
 
   // A run was ended as "cannot be written": what a killed run had left was swept, and its folder with it, as it began.
   test('an export’s folder that a sweep removes whenever it finds it empty', async () => {
-    const places = new ExportPlaces(join(env.dir, 'places'));
+    const places = new ExportDirectories(join(env.dir, 'places'));
     const exportId = '00000000-0000-4000-8000-000000000002';
     const directory = places.artifact(exportId, 4);
     let sweeping = true;
@@ -311,7 +314,7 @@ describe('what ends the writing leaves nothing behind', () => {
       while (sweeping) await places.removeUnneeded(exportId, { state: 'running', fence: 4, kept: null });
     })();
     try {
-      for (let begun = 0; begun < 200; begun++) await (await Place.create(directory))[Symbol.asyncDispose]();
+      for (let begun = 0; begun < 200; begun++) await (await StagingDirectory.create(directory))[Symbol.asyncDispose]();
       await files.write(body, 'csv', { directory });
     } finally {
       sweeping = false;
@@ -377,7 +380,7 @@ test('a disk that is behind holds the rows back, and lets them go again', async 
 
 test('while a finished day is synced the read is held back: it is not the database that is late', async () => {
   const calls: string[] = [];
-  const brake = new Brake();
+  const brake = new BackpressureGate();
   brake.flow = { pause: () => void calls.push('pause'), resume: () => void calls.push('resume') };
   const format = {
     ...FORMATS_OF.csv,

@@ -6,10 +6,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { Problem } from '../../serving/contract/problems.ts';
-import { isIntact, type Manifest, readArtifact } from '../../serving/exports/artifact/index.ts';
-import { Place } from '../../serving/exports/artifact/place.ts';
-import { checkFiles, ProvedFiles } from '../../serving/exports/artifact-files.ts';
-import { ExportPlaces } from '../../serving/exports/places.ts';
+import { StagingDirectory } from '../../serving/exports/artifact/staging.ts';
+import { isIntact, type Manifest, readArtifact } from '../../serving/exports/artifact/write.ts';
+import { checkFiles, ExportDirectories, ProvedFiles } from '../../serving/exports/files.ts';
 import type { StoredArtifact, StoredFile } from '../../serving/exports/rows.ts';
 
 const BYTES = 'a,b\n1,2\n';
@@ -98,7 +97,7 @@ describe('the folder of an export', () => {
   test('that is a link is not cleared: what it leads to is not ours', async () => {
     const other = await elsewhere();
     await symlink(other, join(dir, EXPORT_ID));
-    const places = new ExportPlaces(dir);
+    const places = new ExportDirectories(dir);
     await places.removeRun(EXPORT_ID, 1);
     await places.removeUnneeded(EXPORT_ID, { state: 'succeeded', fence: 5, kept: null });
     expect(await readFile(join(other, '1', 'mine'), 'utf8')).toBe('mine');
@@ -107,16 +106,16 @@ describe('the folder of an export', () => {
   test('that is a link, or no folder, is not written to', async () => {
     const other = await elsewhere();
     await symlink(other, join(dir, EXPORT_ID));
-    await expect(Place.create(join(dir, EXPORT_ID, '1'))).rejects.toMatchObject({ kind: 'not_writable' });
+    await expect(StagingDirectory.create(join(dir, EXPORT_ID, '1'))).rejects.toMatchObject({ kind: 'not_writable' });
     await rm(join(dir, EXPORT_ID));
     pipe(join(dir, EXPORT_ID));
-    await expect(Place.create(join(dir, EXPORT_ID, '1'))).rejects.toMatchObject({ kind: 'not_writable' });
+    await expect(StagingDirectory.create(join(dir, EXPORT_ID, '1'))).rejects.toMatchObject({ kind: 'not_writable' });
     expect(await readdir(other)).toEqual(['1']);
   });
 
   test('that is a pipe does not stop the sweeper', async () => {
     pipe(join(dir, EXPORT_ID));
-    const places = new ExportPlaces(dir);
+    const places = new ExportDirectories(dir);
     expect(await places.present()).toEqual([EXPORT_ID]);
     await places.removeUnneeded(EXPORT_ID, { state: 'succeeded', fence: 5, kept: null });
   });
@@ -124,7 +123,7 @@ describe('the folder of an export', () => {
   test('holds a pipe among its runs: it is removed like a run', async () => {
     await mkdir(join(dir, EXPORT_ID));
     pipe(join(dir, EXPORT_ID, '1'));
-    await new ExportPlaces(dir).removeUnneeded(EXPORT_ID, { state: 'succeeded', fence: 5, kept: null });
+    await new ExportDirectories(dir).removeUnneeded(EXPORT_ID, { state: 'succeeded', fence: 5, kept: null });
     expect(await readdir(dir)).not.toContain(EXPORT_ID);
   });
 });

@@ -1,7 +1,7 @@
 /** `follow` of file days, and what starts it again: pauses that grow, others that never notice, faults that are over. */
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
-import { keepRestarting, type Pauses } from '../../pipelines/cli/restarts.ts';
+import { keepRestarting, type Pauses } from '../../pipelines/cli/commands/follow.ts';
 import type { Json } from '../support/command.ts';
 import { csvOf, DATASET, DAY_MS, dayNames, documentPath, System, writeDocument } from '../support/pipeline.ts';
 import { startVendorServer, type VendorServer } from '../support/vendor-server.ts';

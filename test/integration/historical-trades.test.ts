@@ -3,9 +3,9 @@
  * histories of few trades a day, with gaps.
  */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { seededRandom } from '../../pipelines/sources/trades/synthetic.ts';
+import { seededRandom } from '../../pipelines/sources/trades/sample.ts';
 import { DATASETS, type DatasetDefinition } from '../../shared/registry/index.ts';
-import { windowOf } from '../../shared/registry/partitions.ts';
+import { windowOf } from '../../shared/registry/keys.ts';
 import { type AnyTrade, alignedKlines, type Kline, nativeKlines } from '../support/kline-oracle.ts';
 import { DAY_MS, round } from '../support/load-rows.ts';
 import { alignedOfTrades, type FileDay, loadFileDays } from '../support/load-trades.ts';

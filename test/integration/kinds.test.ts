@@ -2,11 +2,11 @@
 import { randomBytes } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { withholdSpan } from '../../pipelines/project/withhold.ts';
-import { storedEvent } from '../../pipelines/prove/event.ts';
-import { replayPartition } from '../../pipelines/prove/replay.ts';
-import { verifyPartition } from '../../pipelines/prove/verify.ts';
-import type { UnitResult } from '../../pipelines/publish/backfill.ts';
+import { storedEvent } from '../../pipelines/cli/commands/event.ts';
+import { replayPartition } from '../../pipelines/cli/commands/replay.ts';
+import { retractSpan } from '../../pipelines/projector/retract.ts';
+import { verifyPartition } from '../../pipelines/projector/verify.ts';
+import type { UnitResult } from '../../pipelines/publisher/backfill.ts';
 import { createPool } from '../../shared/db/connect.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { heightKey } from '../../shared/registry/keys.ts';
@@ -186,7 +186,7 @@ describe('blocks', () => {
     const withholding = { reason: 'the node has other blocks', by: 'source' };
     const span = { sourceId: 'bitcoin_core', span: { from: 8, to: 12 } };
     const { seconds } = projectionOf(HEADERS);
-    expect(await withholdSpan(system.client, HEADERS, seconds!, span, withholding)).toEqual(['0-9', '10', '11']);
+    expect(await retractSpan(system.client, HEADERS, seconds!, span, withholding)).toEqual(['0-9', '10', '11']);
     expect(await system.proved(HEADERS)).toBe('{[12,30)}');
     const held = (await system.catalog.partition(HEADERS, '10'))!;
     await expect(replayPartition(held, proofNeeds(system, HEADERS))).rejects.toMatchObject({

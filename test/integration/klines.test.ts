@@ -4,7 +4,7 @@
  */
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { KLINE_FIELDS } from '../../shared/registry/klines.ts';
+import { KLINE_FIELDS } from '../../shared/registry/trades.ts';
 import { compares } from '../support/comparisons.ts';
 import { alignedKlines, type Kline, nativeKlines } from '../support/kline-oracle.ts';
 import { alignedOf, DAY_MS, insertUnproved, loadDays, randomDay, type Trade } from '../support/load-rows.ts';

@@ -1,15 +1,15 @@
 /** Metrics from the log to rows: the projector reads what the sources wrote, and the database makes their seconds. */
 import type { ClientBase } from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { CopyIn } from '../../pipelines/project/copy-in.ts';
-import { METRIC_PROJECTIONS } from '../../pipelines/rows/metric-rows.ts';
-import { eventsOf as fundEvents } from '../../pipelines/sources/etf/events.ts';
-import { DOCUMENTS, fundDocument } from '../../pipelines/sources/etf/generate.ts';
+import { CopyIn } from '../../pipelines/projector/partition-load.ts';
+import { METRIC_PROJECTIONS } from '../../pipelines/rows/record-rows.ts';
+import { eventsOf as fundEvents } from '../../pipelines/sources/etf/captures.ts';
 import { ISSUERS } from '../../pipelines/sources/etf/issuers/index.ts';
 import { metricsOf } from '../../pipelines/sources/etf/parse/facts.ts';
-import { eventsOf as seriesEvents } from '../../pipelines/sources/macro/events.ts';
+import { DOCUMENTS, fundDocument } from '../../pipelines/sources/etf/sample.ts';
 import { SERIES } from '../../pipelines/sources/macro/series.ts';
-import type { RecordedEvent } from '../../pipelines/sources/records/record-frames.ts';
+import { eventsOf as seriesEvents } from '../../pipelines/sources/macro/vintages.ts';
+import type { RecordedEvent } from '../../pipelines/sources/record-frames.ts';
 import { type Client, connect } from '../../shared/db/connect.ts';
 import { migrate } from '../../shared/db/migrate.ts';
 import { encodeRecord } from '../../shared/frame/records.ts';

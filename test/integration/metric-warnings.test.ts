@@ -3,8 +3,8 @@
  * historical routes and estimates alike, judged over the window that was asked for.
  */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { dayKey } from '../../shared/dates.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
-import { dayKey } from '../../shared/time/days.ts';
 import { startExports } from '../support/exports.ts';
 import { loadWorld } from '../support/load-worlds.ts';
 import { type Serving, startServing } from '../support/serving.ts';

@@ -2,13 +2,13 @@ import { cp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { type Client, connect } from '../../shared/db/connect.ts';
-import { orm, pgCore } from '../../shared/db/drizzle.ts';
 import { FORMER_NAMES, MIGRATIONS_DIR, migrate, pendingMigrations } from '../../shared/db/migrate.ts';
-import { PARTITION_STATES } from '../../shared/db/partition-states.ts';
 import * as schema from '../../shared/db/schema.ts';
-import { ALIGNED_COLUMNS, ALIGNED_KEY, ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
+import { orm, PARTITION_STATES, pgCore } from '../../shared/db/schema.ts';
+import { ALIGNED_KEY, ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
 import type { PgType } from '../../shared/registry/types.ts';
+import { ALIGNED_COLUMNS } from '../../shared/registry/types.ts';
 import { faultOf } from '../support/faults.ts';
 import { createTestEnv, execute, type TestEnv, withDatabase } from '../support/stack.ts';
 

@@ -1,8 +1,7 @@
 /** How the system stands, told in three ways that must agree: `tidemark status --json`, /metrics, /v1/ops/status. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { historyAnswer, statusAnswer } from '../../serving/monitoring/ops-answer.ts';
-import { connect } from '../../shared/db/connect.ts';
-import { PROJECTOR_LOCK } from '../../shared/db/locks.ts';
+import { connect, PROJECTOR_LOCK } from '../../shared/db/connect.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
 import type { Json } from '../support/command.ts';
 import { parseMetrics, type Sample, sampleOf } from '../support/metrics.ts';

@@ -3,7 +3,7 @@ import { cp, mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { beforeAll, describe, expect, test } from 'vitest';
-import { consecutiveDays, writeMonth } from '../../pipelines/sources/exchange_a/generate.ts';
+import { consecutiveDays, writeMonth } from '../../pipelines/sources/exchange_a/sample.ts';
 import { type Json, ROOT } from '../support/command.ts';
 import { givenData } from '../support/given.ts';
 import {

@@ -2,8 +2,8 @@
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { keepRecounted } from '../../pipelines/prove/recount-requests.ts';
-import { verifyPartition } from '../../pipelines/prove/verify.ts';
+import { keepRecounted } from '../../pipelines/projector/recount-requests.ts';
+import { verifyPartition } from '../../pipelines/projector/verify.ts';
 import { projectionOf } from '../../pipelines/sources/projections.ts';
 import { Catalog } from '../../shared/db/catalog.ts';
 import { connect } from '../../shared/db/connect.ts';

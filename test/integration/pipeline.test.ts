@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { unpackEventId } from '../../shared/events/event-id.ts';
+import { unpackEventId } from '../../shared/registry/event-id.ts';
 import type { Json } from '../support/command.ts';
 import {
   csvOf,

@@ -1,10 +1,9 @@
 /** What goes wrong around a projector that is at work: each is a pause of it, none is its end. */
 import { jetstreamManager } from '@nats-io/jetstream';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { caughtUp } from '../../pipelines/cli/caught-up.ts';
-import { CopyIn } from '../../pipelines/project/copy-in.ts';
-import { connect } from '../../shared/db/connect.ts';
-import { PROJECTOR_LOCK } from '../../shared/db/locks.ts';
+import { drainBacklog } from '../../pipelines/cli/drain-backlog.ts';
+import { CopyIn } from '../../pipelines/projector/partition-load.ts';
+import { connect, PROJECTOR_LOCK } from '../../shared/db/connect.ts';
 import { CONSUMER_NAME } from '../../shared/nats/stream.ts';
 import { heightKey } from '../../shared/registry/keys.ts';
 import { documentOf, HEADERS, header, KindSystem } from '../support/kinds.ts';
@@ -93,7 +92,7 @@ describe('a projector that stands still', () => {
     const waiting = system.ingest([HEADERS], [block(10)], { stop: stuck.stop });
     await system.until(async () => (await system.rows(`select from attempts where state = 'published'`)).length === 1);
     const patience = { patienceMs: 60_000, stillMs: 200 };
-    await caughtUp({ ...needs, ...patience, project: () => {}, note: (message) => told.push(message) }, HEADERS);
+    await drainBacklog({ ...needs, ...patience, project: () => {}, note: (message) => told.push(message) }, HEADERS);
     expect(told).toEqual([
       expect.stringMatching(/the log is 2 messages ahead of the database; they are projected before/),
       expect.stringMatching(new RegExp(`held by "${NAME}" \\(server process ${stuck.pid}, .*publishing goes on`)),

@@ -6,7 +6,7 @@ import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { connect } from '../../shared/db/connect.ts';
 import { MIGRATIONS_DIR, migrate } from '../../shared/db/migrate.ts';
-import { makeReadRole, readRoleFaults, readTables, roleStatements } from '../../shared/db/read-roles.ts';
+import { makeReadRole, readRoleFaults, readTables, roleStatements } from '../../shared/db/roles.ts';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
 import { loadDays, randomDay } from '../support/load-rows.ts';

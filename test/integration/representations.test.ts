@@ -5,14 +5,12 @@ import { DuckDBInstance } from '@duckdb/node-api';
 import { RecordBatchReader, type Schema, tableFromIPC } from 'apache-arrow';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { Turns } from '../../serving/db/turns.ts';
-import { ColumnTypeFault, Wire } from '../../serving/db/wire.ts';
-import { BATCH_ROWS, BATCH_TEXT_BYTES, FIRST_BATCH_ROWS } from '../../serving/rendering/arrow/arrow-rows.ts';
-import { END_OF_STREAM } from '../../serving/rendering/arrow/messages.ts';
-import { CELL, type Column, cellOf, type RowShape } from '../../serving/rendering/cells.ts';
-import { envelopeHeaders } from '../../serving/rendering/envelope.ts';
-import { BUFFER_BYTES, Out } from '../../serving/rendering/out.ts';
-import { REPRESENTATIONS, type Representation } from '../../serving/rendering/representations.ts';
+import { ColumnTypeFault, FairScheduler, PgConnection } from '../../serving/db/pg-connection.ts';
+import { END_OF_STREAM } from '../../serving/render/arrow-messages.ts';
+import { BATCH_ROWS, BATCH_TEXT_BYTES, FIRST_BATCH_ROWS } from '../../serving/render/arrow-rows.ts';
+import { BUFFER_BYTES, CELL, type Column, cellOf, OutputBuffer, type RowShape } from '../../serving/render/cells.ts';
+import { envelopeHeaders } from '../../serving/render/json-rows.ts';
+import { REPRESENTATIONS, type Representation } from '../../serving/render/representations.ts';
 import type { Dtype, PgType } from '../../shared/registry/index.ts';
 import {
   bodyOf,
@@ -277,11 +275,19 @@ describe('as PostgreSQL sends them', () => {
     ];
     const shape = { columns, hiddenFirst: false };
     const names = columns.map(({ field }) => field.name).join(', ');
-    const wire = await Wire.open({ url: env.databaseUrl, name: 'test', connectTimeoutMs: 5000, turns: new Turns() });
+    const wire = await PgConnection.open({
+      url: env.databaseUrl,
+      name: 'test',
+      connectTimeoutMs: 5000,
+      turns: new FairScheduler(),
+    });
     const found = new Map<string, unknown>();
     for (const representation of REPRESENTATIONS) {
       const parts: Buffer[] = [];
-      const out = new Out({ write: (part) => parts.push(Buffer.from(part)), buffer: () => Buffer.alloc(BUFFER_BYTES) });
+      const out = new OutputBuffer({
+        write: (part) => parts.push(Buffer.from(part)),
+        buffer: () => Buffer.alloc(BUFFER_BYTES),
+      });
       const writer = representation.open(out, shape, { warnings: [] });
       await wire.run([
         {

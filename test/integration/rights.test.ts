@@ -5,7 +5,7 @@ import { mkdir, readFile, rm, symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { connect } from '../../shared/db/connect.ts';
-import { makeReadRole } from '../../shared/db/read-roles.ts';
+import { makeReadRole } from '../../shared/db/roles.ts';
 import { etfDailyMetrics } from '../../shared/registry/datasets/etf_daily_metrics.ts';
 import { MatrixInvalid, parseMatrix } from '../../shared/rights/matrix.ts';
 import { RightsStore } from '../../shared/rights/store.ts';

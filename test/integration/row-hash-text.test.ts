@@ -2,11 +2,11 @@
 import fc from 'fast-check';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Client, connect } from '../../shared/db/connect.ts';
-import { eventId, eventIdSql } from '../../shared/events/event-id.ts';
 import { knownText, RowHasher, rowHashSql } from '../../shared/proof/row-hash.ts';
 import { exchangeBSpotTrades } from '../../shared/registry/datasets/exchange_b_spot_trades.ts';
 import { exchangeCSpotTrades } from '../../shared/registry/datasets/exchange_c_spot_trades.ts';
-import { windowOf } from '../../shared/registry/partitions.ts';
+import { eventId, eventIdSql } from '../../shared/registry/event-id.ts';
+import { windowOf } from '../../shared/registry/keys.ts';
 import { createTestEnv, type TestEnv } from '../support/stack.ts';
 
 let env: TestEnv;

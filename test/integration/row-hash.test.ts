@@ -3,10 +3,10 @@ import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type Client, connect } from '../../shared/db/connect.ts';
 import { codeOf } from '../../shared/errors.ts';
-import { eventId, unpackEventId } from '../../shared/events/event-id.ts';
+import { ExactTotal, roundHalfEven, totalSql } from '../../shared/proof/row-facts.ts';
 import { RowHasher, rowHashSql, valueHashSql } from '../../shared/proof/row-hash.ts';
-import { ExactTotal, roundHalfEven, totalSql } from '../../shared/proof/totals.ts';
 import { exchangeASpotTrades } from '../../shared/registry/datasets/exchange_a_spot_trades.ts';
+import { eventId, unpackEventId } from '../../shared/registry/event-id.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { createTestEnv, type TestEnv } from '../support/stack.ts';
 

@@ -2,7 +2,7 @@
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
-import { timescaleFault } from '../../shared/db/timescale.ts';
+import { timescaleFault } from '../../shared/db/connect.ts';
 import { type Json, ROOT } from '../support/command.ts';
 import { given } from '../support/given.ts';
 import { csvOf, DATASET, dayNames, System, unitOf, writeDocument } from '../support/pipeline.ts';

@@ -1,8 +1,7 @@
 /** Long results take turns, and slots are left to small reads: nobody waits for a read that takes minutes. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { Turns } from '../../serving/db/turns.ts';
-import { type RowSink, Wire } from '../../serving/db/wire.ts';
-import { PARKED_PER_SLOT, Slots } from '../../serving/limits/slots.ts';
+import { FairScheduler, PgConnection, type RowSink } from '../../serving/db/pg-connection.ts';
+import { ConcurrencyLimiter, PARKED_PER_SLOT } from '../../serving/limits/concurrency-limiter.ts';
 import { eventually } from '../support/serving.ts';
 import { createTestEnv, type TestEnv } from '../support/stack.ts';
 
@@ -24,14 +23,15 @@ describe('a connection with a long result', () => {
   }
 
   /** Lets nobody go on by itself. */
-  class HeldTurns extends Turns {
+  class HeldTurns extends FairScheduler {
     readonly held: (() => void)[] = [];
     override wait(goOn: () => void): void {
       this.held.push(goOn);
     }
   }
 
-  const open = (turns: Turns) => Wire.open({ url: env.databaseUrl, name: 'test', connectTimeoutMs: 30_000, turns });
+  const open = (turns: FairScheduler) =>
+    PgConnection.open({ url: env.databaseUrl, name: 'test', connectTimeoutMs: 30_000, turns });
   const long = (sink: RowSink) => [{ statement: { text: `select n, n from generate_series(1, ${ROWS}) n` }, sink }];
   /** As many turns of the loop as a socket that is read would need to show it. */
   const turnsOfTheLoop = async (count: number) => {
@@ -83,7 +83,7 @@ describe('a connection with a long result', () => {
   });
 
   test('serves the next statement after one that ended', async () => {
-    const wire = await open(new Turns());
+    const wire = await open(new FairScheduler());
     const count = new Count();
     for (let i = 0; i < 2; i++) {
       await wire.run([...long(count), { statement: { text: 'select 1' }, sink: count }]);
@@ -94,7 +94,7 @@ describe('a connection with a long result', () => {
 });
 
 test('one that waits goes on in each turn of the loop, in order', async () => {
-  const turns = new Turns();
+  const turns = new FairScheduler();
   const seen: string[] = [];
   for (const name of ['a', 'b', 'c']) turns.wait(() => seen.push(name));
   const byTurn: string[] = [];
@@ -109,7 +109,7 @@ test('one that waits goes on in each turn of the loop, in order', async () => {
 
 describe('slots', () => {
   const slotsOf = (running: number) =>
-    new Slots({ running, waiting: 10, timeoutMs: 60_000, code: 'QUERY_QUEUE_LIMIT_REACHED' });
+    new ConcurrencyLimiter({ running, waiting: 10, timeoutMs: 60_000, code: 'QUERY_QUEUE_LIMIT_REACHED' });
   const { signal } = new AbortController();
 
   test('a fourth of them is left to small reads by those of any size', async () => {

@@ -1,7 +1,7 @@
 /** What its source took back stays out of service, in this database and in any that is built again from the log. */
 import { jetstream, jetstreamManager } from '@nats-io/jetstream';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { markWithheld } from '../../pipelines/publish/withheld.ts';
+import { publishRetraction } from '../../pipelines/cli/source-failures.ts';
 import { documentOf, HEADERS, header, KindSystem, type MadeDocument } from '../support/kinds.ts';
 
 const START = Date.parse('2026-01-01T00:00:00Z');
@@ -63,7 +63,7 @@ async function builtAgain(look: (again: KindSystem) => Promise<void>): Promise<s
 
 test('a mark takes what is proved of an attempt out of service, once', async () => {
   const row = (await system.catalog.partition(HEADERS, '3'))!;
-  await markWithheld(system.connection, HEADERS, row, { reason: REASON });
+  await publishRetraction(system.connection, HEADERS, row, { reason: REASON });
   await system.until(async () => (await system.proved(HEADERS)) === '{[0,3),[4,5)}');
   expect(await system.catalog.partition(HEADERS, '3')).toMatchObject({ state: 'quarantined', reason: REASON });
   expect(
@@ -71,7 +71,7 @@ test('a mark takes what is proved of an attempt out of service, once', async () 
   ).toEqual([{ n: 1 }, { n: 3 }]);
   const manager = await jetstreamManager(system.connection);
   const { messages } = (await manager.streams.info(HEADERS.key)).state;
-  await markWithheld(system.connection, HEADERS, row, { reason: REASON });
+  await publishRetraction(system.connection, HEADERS, row, { reason: REASON });
   expect((await manager.streams.info(HEADERS.key)).state.messages).toBe(messages);
 });
 
@@ -103,7 +103,7 @@ test('a mark among the frames of another attempt is heeded, and that attempt is 
   Object.assign(events, {
     *[Symbol.iterator]() {
       for (let index = 0; index < events.length; index++) {
-        if (index === 100) marked = markWithheld(system.connection, HEADERS, row, { reason: REASON });
+        if (index === 100) marked = publishRetraction(system.connection, HEADERS, row, { reason: REASON });
         yield events[index];
       }
     },
@@ -122,7 +122,7 @@ test('a mark among the frames of another attempt is heeded, and that attempt is 
 
 test('a mark of an attempt that was replaced changes nothing; one that cannot be read is passed over', async () => {
   const row = (await system.catalog.partition(HEADERS, '3'))!;
-  await markWithheld(system.connection, HEADERS, { ...row, attempt: 77 }, { reason: REASON });
+  await publishRetraction(system.connection, HEADERS, { ...row, attempt: 77 }, { reason: REASON });
   await jetstream(system.connection).publish(`${HEADERS.key}.4.1.withheld`, Buffer.from('no mark'));
   const [unit] = await system.ingest([HEADERS], [block(4, 'again')], { reason: 'to see it go on' });
   expect(unit.state).toBe('proved');

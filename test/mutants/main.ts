@@ -17,7 +17,7 @@ import { cpSync, mkdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } f
 import { stripTypeScriptTypes } from 'node:module';
 import { dirname, join, posix } from 'node:path';
 import { parseArgs } from 'node:util';
-import { seededRandom } from '../../pipelines/sources/trades/synthetic.ts';
+import { seededRandom } from '../../pipelines/sources/trades/sample.ts';
 import { recordedTimes } from '../support/recorded-times.ts';
 import { applied, type Mutation, mutationsOf } from './operators.ts';
 
@@ -27,10 +27,10 @@ const ROOT = join(import.meta.dirname, '..', '..');
 const AREAS: Readonly<Record<string, readonly string[]>> = {
   contract: ['serving/contract/'],
   read: ['serving/read/'],
-  rendering: ['serving/rendering/'],
+  rendering: ['serving/render/'],
   decode: ['pipelines/sources/'],
-  project: ['pipelines/project/', 'pipelines/publish/', 'pipelines/rows/'],
-  proof: ['pipelines/prove/', 'shared/proof/', 'shared/frame/'],
+  project: ['pipelines/projector/', 'pipelines/publisher/', 'pipelines/rows/'],
+  proof: ['shared/proof/', 'shared/frame/'],
   rights: ['serving/rights/', 'shared/rights/'],
   audit: ['shared/audit/', 'serving/exports/audit'],
 };

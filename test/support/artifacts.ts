@@ -1,17 +1,17 @@
 /** Artifacts written straight from the read core, as an export worker does, and the query's own rows to hold against. */
 import { join } from 'node:path';
 import { parseQuery } from '../../serving/contract/query.ts';
-import { poolOptions, WirePool } from '../../serving/db/pool.ts';
+import type { ReadRequest } from '../../serving/contract/read-request.ts';
+import { PgPool, poolOptions } from '../../serving/db/pool.ts';
 import {
   type Artifact,
   type ArtifactDeps,
   type ArtifactFormat,
   type ArtifactJob,
   writeArtifact,
-} from '../../serving/exports/artifact/index.ts';
+} from '../../serving/exports/artifact/write.ts';
 import { Reader } from '../../serving/read/reader.ts';
-import type { ReadRequest } from '../../serving/read/types.ts';
-import { BufferPool } from '../../serving/rendering/response.ts';
+import { BufferPool } from '../../serving/render/response.ts';
 import { type DuckDb, openDuckDb } from './read-parquet.ts';
 import { type Serving, startServing } from './serving.ts';
 import type { TestEnv } from './stack.ts';
@@ -51,7 +51,7 @@ export interface ArtifactOptions {
 }
 
 function artifacts({ databaseUrl, root, now = Date.parse('2024-03-10T12:00:00Z') }: ArtifactOptions): Artifacts {
-  const pool = new WirePool(poolOptions(databaseUrl));
+  const pool = new PgPool(poolOptions(databaseUrl));
   const reader = new Reader({
     pool,
     byokRole: undefined,

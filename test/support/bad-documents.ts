@@ -1,6 +1,6 @@
 /** What can be wrong with a vendor's document of one day, and the odd ones that are read: data for tests of each vendor. */
 import { deflateRawSync, gzipSync } from 'node:zlib';
-import type { ErrorCode } from '../../shared/error-codes.ts';
+import type { ErrorCode } from '../../shared/errors.ts';
 import { buildZip } from './broken-zip.ts';
 import { SYMBOL, writeDocument } from './pipeline.ts';
 import { VENDOR_A, VENDOR_B, VENDOR_C, type Vendor } from './vendors.ts';

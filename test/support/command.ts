@@ -4,8 +4,8 @@ import { join } from 'node:path';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import type { Io, ProjectorOrder } from '../../pipelines/cli/io.ts';
 import { run } from '../../pipelines/cli/run.ts';
-import { keepProjected } from '../../pipelines/project/run.ts';
-import { keepRecounted } from '../../pipelines/prove/recount-requests.ts';
+import { keepRecounted } from '../../pipelines/projector/recount-requests.ts';
+import { keepProjected } from '../../pipelines/projector/run.ts';
 import { projectionOf } from '../../pipelines/sources/projections.ts';
 import type { Settings } from '../../shared/config/settings.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
@@ -53,7 +53,7 @@ function answerOf(exit: number | null, signal: NodeJS.Signals | null, stdout: st
   return { exit, signal, stdout, stderr, json };
 }
 
-/** As the projector's process does (pipelines/project/main.ts). */
+/** As the projector's process does (pipelines/projector/main.ts). */
 function project({ datasets, ...needs }: ProjectorOrder): AsyncDisposable {
   const stopping = new AbortController();
   const { signal } = stopping;

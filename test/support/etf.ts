@@ -4,11 +4,11 @@ import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { dirname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { DOCUMENTS, type FundDocument, fundDocument } from '../../pipelines/sources/etf/generate.ts';
 import { ISSUERS } from '../../pipelines/sources/etf/issuers/index.ts';
 import type { Issuer } from '../../pipelines/sources/etf/issuers/types.ts';
+import { DOCUMENTS, type FundDocument, fundDocument } from '../../pipelines/sources/etf/sample.ts';
+import { nextMarketDay } from '../../shared/dates.ts';
 import { etfDailyMetrics } from '../../shared/registry/datasets/etf_daily_metrics.ts';
-import { nextMarketDay } from '../../shared/time/market-days.ts';
 
 export const fundOf = (ticker: string): Issuer => ISSUERS.find((issuer) => issuer.ticker === ticker)!;
 export const idOf = (ticker: string): string => fundOf(ticker).sourceId;

@@ -4,7 +4,7 @@ import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { expect } from 'vitest';
-import { seededRandom } from '../../pipelines/sources/trades/synthetic.ts';
+import { seededRandom } from '../../pipelines/sources/trades/sample.ts';
 import { type ExportEnv, type Exports, spawnWorker } from './exports.ts';
 import { eventually } from './serving.ts';
 

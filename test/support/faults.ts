@@ -1,6 +1,6 @@
 /** Expecting a fault by its code, with a message that tells what came instead. */
 import { expect } from 'vitest';
-import type { ErrorCode } from '../../shared/error-codes.ts';
+import type { ErrorCode } from '../../shared/errors.ts';
 import { TidemarkError } from '../../shared/errors.ts';
 
 /** The fault `work` ends with; fails when it succeeds (what it made is disposed of) or fails otherwise. */

@@ -1,9 +1,9 @@
 /** Rows of any columns as PostgreSQL sends them, beside what each cell must be shown as. */
 import fc from 'fast-check';
-import { CELL, type Column, cellOf, type RowShape } from '../../serving/rendering/cells.ts';
-import { BUFFER_BYTES, Out } from '../../serving/rendering/out.ts';
-import type { Representation, RowWriter } from '../../serving/rendering/representations.ts';
-import { POSTGRES_EPOCH_MS } from '../../serving/rendering/timestamps.ts';
+import { POSTGRES_EPOCH_MS } from '../../serving/db/params.ts';
+import type { RowWriter } from '../../serving/render/cells.ts';
+import { BUFFER_BYTES, CELL, type Column, cellOf, OutputBuffer, type RowShape } from '../../serving/render/cells.ts';
+import type { Representation } from '../../serving/render/representations.ts';
 import type { Dtype, PgType } from '../../shared/registry/index.ts';
 
 /** A cell: its bytes, and its text. */
@@ -217,9 +217,9 @@ export function bodyOf(representation: Representation, generated: GeneratedRows)
 }
 
 /** All that is written, from buffers that hold rubbish before. */
-export function collected(write: (out: Out) => void): Buffer {
+export function collected(write: (out: OutputBuffer) => void): Buffer {
   const parts: Buffer[] = [];
-  const out = new Out({
+  const out = new OutputBuffer({
     write: (part) => parts.push(Buffer.from(part)),
     buffer: () => Buffer.alloc(BUFFER_BYTES, 0x21),
   });

@@ -12,7 +12,7 @@ import type { TestProject } from 'vitest/node';
 import { connect } from '../../shared/db/connect.ts';
 import { migrate } from '../../shared/db/migrate.ts';
 import { provisionRoles } from '../../shared/db/roles.ts';
-import { createLogger } from '../../shared/log/logger.ts';
+import { createLogger } from '../../shared/logger.ts';
 import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
 import { countHolders } from '../../shared/stack/state.ts';
 import { endLeftovers } from './leftovers.ts';

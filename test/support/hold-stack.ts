@@ -3,7 +3,7 @@
  * the fault), leaves on SIGTERM, ignores SIGINT.
  */
 import { codeOf } from '../../shared/errors.ts';
-import { createLogger } from '../../shared/log/logger.ts';
+import { createLogger } from '../../shared/logger.ts';
 import { acquireStack } from '../../shared/stack/stack.ts';
 import { PRIVATE_PROFILE } from './profiles.ts';
 

@@ -5,15 +5,15 @@
 
 import { createHash } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
-import { keepProjected, type RestartPauses } from '../../pipelines/project/run.ts';
-import { backfill, type UnitResult } from '../../pipelines/publish/backfill.ts';
-import { openLease } from '../../pipelines/publish/lease.ts';
-import { Outcomes } from '../../pipelines/publish/outcomes.ts';
-import { Publisher } from '../../pipelines/publish/publisher.ts';
+import { keepProjected, type RestartPauses } from '../../pipelines/projector/run.ts';
+import { ProofWaiter } from '../../pipelines/publisher/await-proof.ts';
+import { backfill, type UnitResult } from '../../pipelines/publisher/backfill.ts';
+import { openLease } from '../../pipelines/publisher/lease.ts';
+import { Publisher } from '../../pipelines/publisher/publisher.ts';
+import type { Projection, SharedSeconds } from '../../pipelines/rows/binary-copy.ts';
 import { RecordRows } from '../../pipelines/rows/record-rows.ts';
-import type { Projection, SharedSeconds } from '../../pipelines/rows/types.ts';
 import { HEADER_SECONDS, MEMPOOL_SECONDS, TRANSACTION_SECONDS } from '../../pipelines/sources/bitcoin/rows/seconds.ts';
-import { type RecordedEvent, RecordFrames } from '../../pipelines/sources/records/record-frames.ts';
+import { type RecordedEvent, RecordFrames } from '../../pipelines/sources/record-frames.ts';
 import type { DecodedItem, DocumentRequest, Source, SourceCheck } from '../../pipelines/sources/types.ts';
 import { loadSettings } from '../../shared/config/load.ts';
 import type { Settings } from '../../shared/config/settings.ts';
@@ -267,7 +267,7 @@ export class KindSystem implements AsyncDisposable {
     for (const dataset of datasets) await ensureStream(this.operator, dataset.key, streamOptions(this.settings));
     await using lease = openLease({ databaseUrl, datasets });
     await lease.ensure();
-    await using outcomes = await Outcomes.open({ databaseUrl, catalog, signal, patienceMs });
+    await using outcomes = await ProofWaiter.open({ databaseUrl, catalog, signal, patienceMs });
     const source = madeSource(datasets) as Source;
     const publisher = new Publisher({
       source,

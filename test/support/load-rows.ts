@@ -6,7 +6,7 @@
 import { once } from 'node:events';
 import type pg from 'pg';
 import { from as copyFrom } from 'pg-copy-streams';
-import { seededRandom } from '../../pipelines/sources/trades/synthetic.ts';
+import { seededRandom } from '../../pipelines/sources/trades/sample.ts';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import { loadRows } from './stack.ts';
 

@@ -4,7 +4,7 @@ import type pg from 'pg';
 import { from as copyFrom } from 'pg-copy-streams';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
-import { windowOf } from '../../shared/registry/partitions.ts';
+import { windowOf } from '../../shared/registry/keys.ts';
 import type { AnyTrade } from './kline-oracle.ts';
 import { alignedOf } from './load-rows.ts';
 import { loadRows } from './stack.ts';

@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { jetstreamManager } from '@nats-io/jetstream';
 import { connectNats } from '../../shared/nats/connect.ts';
-import { freePort } from '../../shared/stack/ports.ts';
+import { freePort } from '../../shared/stack/state.ts';
 import { PATIENCE_MS } from './patience.ts';
 
 const NODES = ['one', 'two', 'three'] as const;

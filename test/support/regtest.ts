@@ -7,10 +7,10 @@ import {
   OPEN_WITNESS,
   type Paying,
   pay,
+  push,
   SampleChain,
+  taprootScript,
 } from '../../pipelines/sources/bitcoin/sample/chain.ts';
-import { push } from '../../pipelines/sources/bitcoin/sample/encode.ts';
-import { taprootScript } from '../../pipelines/sources/bitcoin/sample/keys.ts';
 
 const START_TIME = 1_700_000_000;
 const BTC = 100_000_000;

@@ -11,7 +11,7 @@ import { jetstreamManager } from '@nats-io/jetstream';
 import pg from 'pg';
 import { expect, inject } from 'vitest';
 import { DATABASE_ROLES, type DatabaseRole, roleName } from '../../shared/db/roles.ts';
-import { createLogger, type Logger } from '../../shared/log/logger.ts';
+import { createLogger, type Logger } from '../../shared/logger.ts';
 import { urlOfAccount } from '../../shared/nats/accounts.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
 import { processRef } from '../../shared/stack/processes.ts';

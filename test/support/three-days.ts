@@ -1,7 +1,7 @@
 /** Three days of exchange A that follow each other: ms, ms with ids going on, and µs under a header. */
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { consecutiveDays, type DayOptions, writeDay } from '../../pipelines/sources/exchange_a/generate.ts';
+import { consecutiveDays, type DayOptions, writeDay } from '../../pipelines/sources/exchange_a/sample.ts';
 import { csvOf, SYMBOL, type System } from './pipeline.ts';
 
 const threeDays = (rowsPerDay: number, last: number): readonly DayOptions[] => [

@@ -3,7 +3,7 @@
  * what is none. Written apart from the decoders: texts, Number() and BigInts.
  */
 import fc from 'fast-check';
-import type { FoldingProjector } from '../../pipelines/rows/types.ts';
+import type { FoldingProjector } from '../../pipelines/rows/binary-copy.ts';
 import { TradeFileDecoder } from '../../pipelines/sources/exchange_a/decode.ts';
 import { TradeRowProjector } from '../../pipelines/sources/exchange_a/project.ts';
 import { ExchangeBDecoder } from '../../pipelines/sources/exchange_b/decode.ts';
@@ -13,7 +13,7 @@ import { ExchangeCRowProjector } from '../../pipelines/sources/exchange_c/projec
 import type { DecodedItem } from '../../pipelines/sources/types.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
-import { windowOf } from '../../shared/registry/partitions.ts';
+import { windowOf } from '../../shared/registry/keys.ts';
 import { exactDecimal, fixed, TEN } from './decimals.ts';
 
 /** A row, and what it means. */

@@ -4,7 +4,7 @@ import type { Client } from '../../shared/db/connect.ts';
 import { TidemarkError } from '../../shared/errors.ts';
 import type { PartitionFacts } from '../../shared/frame/manifest.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
-import { windowOf } from '../../shared/registry/partitions.ts';
+import { windowOf } from '../../shared/registry/keys.ts';
 import type { TradeLayout } from './trade-layouts.ts';
 
 /** Feeds text in pieces of the given sizes, over and over; default all at once. */

@@ -6,7 +6,7 @@
  * lineage of these rows refer to events that no stream holds.
  */
 import { type DatasetDefinition, datasetOf } from '../../shared/registry/index.ts';
-import { windowOf } from '../../shared/registry/partitions.ts';
+import { windowOf } from '../../shared/registry/keys.ts';
 import { loadDays, randomDay, type Trade } from './load-rows.ts';
 import { loadFileDays } from './load-trades.ts';
 import { loadWorld } from './load-worlds.ts';

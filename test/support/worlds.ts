@@ -3,7 +3,7 @@
  * snapshots, captures of funds and vintages of series, some of them proved and some stored all the same. What is loaded
  * is returned as plain values, so that a test can say by itself what every answer must be.
  */
-import { seededRandom } from '../../pipelines/sources/trades/synthetic.ts';
+import { seededRandom } from '../../pipelines/sources/trades/sample.ts';
 import { type DatasetDefinition, datasetOf } from '../../shared/registry/index.ts';
 
 export const SECOND = 1000;

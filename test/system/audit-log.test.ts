@@ -17,11 +17,10 @@ import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { ExportAudit } from '../../serving/exports/audit.ts';
-import { pruneAudit } from '../../shared/audit/prune.ts';
 import type { AuditHead, AuditRecord } from '../../shared/audit/records.ts';
 import { verifyAudit } from '../../shared/audit/verify.ts';
-import { AuditWriter } from '../../shared/audit/writer.ts';
-import { createLogger } from '../../shared/log/logger.ts';
+import { AuditWriter, pruneAudit } from '../../shared/audit/writer.ts';
+import { createLogger } from '../../shared/logger.ts';
 import { eventually } from '../support/serving.ts';
 
 let base: string;

@@ -14,7 +14,7 @@ import { PROBLEMS } from '../../serving/contract/problems.ts';
 import { parseQuery } from '../../serving/contract/query.ts';
 import { loadSettings } from '../../shared/config/load.ts';
 import { SETTINGS } from '../../shared/config/settings.ts';
-import { ERROR_CODES } from '../../shared/error-codes.ts';
+import { ERROR_CODES } from '../../shared/errors.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
 import { defaultProfile, postgresSettings } from '../../shared/stack/postgres.ts';
@@ -234,7 +234,7 @@ describe('statements', () => {
     for (const name of readdirSync(join(ROOT, 'pipelines'), { recursive: true, encoding: 'utf8' })) {
       const path = join('pipelines', name);
       // Programs put stages together: nothing imports them.
-      if (!name.endsWith('.ts') || name.startsWith('cli/') || name === 'project/main.ts') continue;
+      if (!name.endsWith('.ts') || name.startsWith('cli/') || name === 'projector/main.ts') continue;
       for (const [, target] of read(path).matchAll(/(?:from|import\() ?'(\.[^']+)'/g)) {
         const [room, stage] = normalize(join(dirname(path), target)).split('/');
         const [from] = name.split('/');
@@ -249,9 +249,8 @@ describe('statements', () => {
 const STAGES: Readonly<Record<string, readonly string[]>> = {
   rows: ['rows'],
   sources: ['sources', 'rows'],
-  publish: ['publish', 'sources', 'rows'],
-  project: ['project', 'rows'],
-  prove: ['prove', 'project', 'rows'],
+  publisher: ['publisher', 'sources', 'rows'],
+  projector: ['projector', 'rows'],
 };
 
 /** A source's own folder; what several share lies beside them. */

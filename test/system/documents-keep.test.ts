@@ -8,7 +8,7 @@ import { createInterface } from 'node:readline';
 import { pathToFileURL } from 'node:url';
 import fc from 'fast-check';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
-import { openKeep } from '../../pipelines/sources/documents/keep.ts';
+import { openDocumentArchive } from '../../pipelines/sources/documents/document-archive.ts';
 import { faultOf } from '../support/faults.ts';
 
 let folder: string;
@@ -23,7 +23,7 @@ const filesBelow = async (path: string) =>
   (await readdir(join(folder, path), { recursive: true, withFileTypes: true })).filter((entry) => entry.isFile());
 
 test('any bytes come back as they were, under their sha256', async () => {
-  const keep = await openKeep(folder);
+  const keep = await openDocumentArchive(folder);
   await fc.assert(
     fc.asyncProperty(fc.uint8Array({ maxLength: 5000 }), async (bytes) => {
       const kept = await keep.put(bytes, FETCH);
@@ -35,7 +35,7 @@ test('any bytes come back as they were, under their sha256', async () => {
 });
 
 test('a link that leads out of the archive is not followed, and what it leads to is not repeated', async () => {
-  const keep = await openKeep(join(folder, 'kept'));
+  const keep = await openDocumentArchive(join(folder, 'kept'));
   const secret = Buffer.from('secret-of-the-service');
   await writeFile(join(folder, 'secret'), secret);
   const { sha256 } = await keep.put(secret, FETCH);
@@ -59,7 +59,7 @@ test('a link that leads out of the archive is not followed, and what it leads to
 
 test('the same bytes fetched twice are one object and two fetches, oldest first; a source sees its own', async () => {
   let now = 1_700_000_000_000;
-  const keep = await openKeep(folder, () => now);
+  const keep = await openDocumentArchive(folder, () => now);
   const first = await keep.put(Buffer.from('a page'), FETCH);
   now += 86_400_000;
   const other = await keep.put(Buffer.from('another page'), FETCH);
@@ -72,7 +72,7 @@ test('the same bytes fetched twice are one object and two fetches, oldest first;
 });
 
 test('bytes, names and new folders are synced before `put` returns', async () => {
-  const keep = await openKeep(folder);
+  const keep = await openDocumentArchive(folder);
   const handle = await open(join(folder, 'any'), 'w');
   const sync = vi.spyOn(Object.getPrototypeOf(handle), 'sync');
   await handle.close();
@@ -92,7 +92,7 @@ test('bytes, names and new folders are synced before `put` returns', async () =>
 });
 
 test('a kept document that was damaged is not handed out, and is put right when it is fetched again', async () => {
-  const keep = await openKeep(folder);
+  const keep = await openDocumentArchive(folder);
   const { sha256 } = await keep.put(Buffer.from('a page'), FETCH);
   await writeFile(join(folder, 'objects', sha256.slice(0, 2), sha256), 'a pagf');
   await faultOf(keep.read(sha256), 'SOURCE_CHECKSUM_MISMATCH');
@@ -102,30 +102,30 @@ test('a kept document that was damaged is not handed out, and is put right when 
 });
 
 test('names that would leave the folder are refused', async () => {
-  const keep = await openKeep(folder);
+  const keep = await openDocumentArchive(folder);
   await expect(keep.put(Buffer.from('x'), { ...FETCH, source_id: '../x' })).rejects.toThrow(/no source id/);
   await expect(keep.read('../x')).rejects.toThrow(/no sha256/);
 });
 
 test('a folder that cannot be used is said to be one', async () => {
   await writeFile(join(folder, 'file'), '');
-  await faultOf(openKeep(join(folder, 'file', 'keep')), 'SPOOL_UNUSABLE');
+  await faultOf(openDocumentArchive(join(folder, 'file', 'keep')), 'SPOOL_UNUSABLE');
 });
 
 test('what a killed process was writing is forgotten after a day, not sooner', async () => {
-  await openKeep(folder);
+  await openDocumentArchive(folder);
   for (const name of ['old', 'new']) await writeFile(join(folder, 'partial', name), 'half a pa');
   const dayBefore = Date.now() / 1000 - 90_000;
   await utimes(join(folder, 'partial', 'old'), dayBefore, dayBefore);
-  await openKeep(folder);
+  await openDocumentArchive(folder);
   expect((await filesBelow('partial')).map(({ name }) => name)).toEqual(['new']);
 });
 
 test('a process killed at any moment: what it was told is kept is there and whole, and nothing is half there', async () => {
-  const module = pathToFileURL(join(import.meta.dirname, '../../pipelines/sources/documents/keep.ts')).href;
+  const module = pathToFileURL(join(import.meta.dirname, '../../pipelines/sources/documents/document-archive.ts')).href;
   const script = `
-    const { openKeep } = await import(${JSON.stringify(module)});
-    const keep = await openKeep(${JSON.stringify(folder)});
+    const { openDocumentArchive } = await import(${JSON.stringify(module)});
+    const keep = await openDocumentArchive(${JSON.stringify(folder)});
     for (let n = 0; ; n++) {
       const kept = await keep.put(Buffer.alloc(200_000, 'page ' + n), ${JSON.stringify(FETCH)});
       console.log(kept.sha256);
@@ -138,7 +138,7 @@ test('a process killed at any moment: what it was told is kept is there and whol
     told.push(line);
     if (told.length === 20) child.kill('SIGKILL');
   }
-  const keep = await openKeep(folder);
+  const keep = await openDocumentArchive(folder);
   const kept = await Array.fromAsync(keep.fetches(FETCH.source_id));
   expect(kept.map(({ sha256 }) => sha256)).toEqual(expect.arrayContaining(told));
   for (const { sha256 } of kept) expect(await keep.read(sha256)).toHaveLength(200_000);

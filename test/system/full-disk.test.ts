@@ -6,9 +6,9 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { connect } from '../../shared/db/connect.ts';
 import { migrate } from '../../shared/db/migrate.ts';
-import { openRuns, Run } from '../../shared/db/runs.ts';
+import { openRuns, RunRecorder } from '../../shared/db/runs.ts';
 import { exchangeASpotTrades } from '../../shared/registry/datasets/exchange_a_spot_trades.ts';
-import { withLock } from '../../shared/stack/lock.ts';
+import { withLock } from '../../shared/stack/processes.ts';
 import { acquireStack } from '../../shared/stack/stack.ts';
 import { type Json, startCommand } from '../support/command.ts';
 import { given } from '../support/given.ts';
@@ -66,7 +66,12 @@ given(canMount, 'no disk can be mounted here to be filled').describe('on a full 
         await migrate(client);
       }
       const needs = { databaseUrl: stack.databaseUrl, datasets: [exchangeASpotTrades] };
-      await using _run = await Run.open({ ...needs, kind: 'follow', subject: 'exchange_a', command: './tidemark up' });
+      await using _run = await RunRecorder.open({
+        ...needs,
+        kind: 'follow',
+        subject: 'exchange_a',
+        command: './tidemark up',
+      });
       expect(await fill(disk)).toBe('ENOSPC');
       const settings = { SVC_STATE_DIR: stateDir, SVC_SAMPLE: 'false' };
       const status = await startCommand(['status'], settings).done;
@@ -93,7 +98,12 @@ describe('a run whose progress the database refuses to write', () => {
   test('is alive all the same', async () => {
     const needs = { databaseUrl: env.databaseUrl, datasets: [exchangeASpotTrades] };
     await using client = await connect({ url: env.databaseUrl, name: 'test' });
-    await using run = await Run.open({ ...needs, kind: 'follow', subject: 'exchange_a', command: './tidemark up' });
+    await using run = await RunRecorder.open({
+      ...needs,
+      kind: 'follow',
+      subject: 'exchange_a',
+      command: './tidemark up',
+    });
     const holder = async () => {
       const { rows } = await client.query(
         `select pid from pg_locks where locktype = 'advisory' and objid = $1::int8::oid and objsubid = 2 and granted

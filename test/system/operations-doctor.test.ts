@@ -1,12 +1,12 @@
 /** Each check of the doctor, against a real fault of its kind: green before, red with it, green after. */
 import { jetstreamManager, RetentionPolicy } from '@nats-io/jetstream';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { ask, CHECKS } from '../../pipelines/cli/doctor/examine.ts';
+import { ask, CHECKS } from '../../pipelines/cli/commands/doctor.ts';
 import type { Finding, Patient } from '../../pipelines/cli/doctor/types.ts';
 import { fedDatasets } from '../../pipelines/sources/projections.ts';
 import { loadSettings } from '../../shared/config/load.ts';
 import { connect } from '../../shared/db/connect.ts';
-import { Run } from '../../shared/db/runs.ts';
+import { RunRecorder } from '../../shared/db/runs.ts';
 import { connectNats, type NatsConnection } from '../../shared/nats/connect.ts';
 import type { Json } from '../support/command.ts';
 import { csvOf, DATASET, dayNames, System, writeDocument } from '../support/pipeline.ts';
@@ -72,7 +72,7 @@ interface Fault {
 }
 
 let chunk: { name: string; index: string; sql: string };
-let killed: Run | undefined;
+let killed: RunRecorder | undefined;
 
 const FAULTS: readonly Fault[] = [
   {
@@ -282,7 +282,12 @@ const FAULTS: readonly Fault[] = [
     name: 'one that was killed',
     make: async () => {
       const needs = { databaseUrl: system.env.databaseUrl, datasets: patient.datasets.slice(0, 1) };
-      killed = await Run.open({ ...needs, kind: 'reingest', subject: DATASET, command: './tidemark reingest x' });
+      killed = await RunRecorder.open({
+        ...needs,
+        kind: 'reingest',
+        subject: DATASET,
+        command: './tidemark reingest x',
+      });
       await sql(
         `select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'tidemark run reingest%'
          and datname = current_database()`,

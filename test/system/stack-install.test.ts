@@ -2,15 +2,15 @@
 import { mkdir, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import { aptDistribution } from '../../shared/stack/apt-download.ts';
 import {
+  aptDistribution,
   formatDeb822,
   parseDeb822Sources,
   parseOneLineSources,
   retargetSources,
-} from '../../shared/stack/apt-sources.ts';
+} from '../../shared/stack/apt.ts';
 import { containerName, dockerRunArgs } from '../../shared/stack/docker.ts';
-import { withLock } from '../../shared/stack/lock.ts';
+import { withLock } from '../../shared/stack/processes.ts';
 import { temporaryDir } from '../support/stack.ts';
 
 const TRIXIE = { suite: 'trixie', components: ['main'] };

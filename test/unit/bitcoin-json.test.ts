@@ -2,7 +2,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { btcText, integer, sats } from '../../pipelines/sources/bitcoin/rpc/answers.ts';
-import { parseExactly } from '../../pipelines/sources/bitcoin/rpc/exact-json.ts';
+import { parseExactly } from '../../pipelines/sources/bitcoin/rpc/client.ts';
 import { JsonCursor } from '../../pipelines/sources/bitcoin/rpc/json-cursor.ts';
 import { runs } from '../support/seed.ts';
 

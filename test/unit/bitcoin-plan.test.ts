@@ -2,9 +2,8 @@
 import { readFileSync } from 'node:fs';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { planUnits, SINGLE_BLOCKS, UNIT_BLOCKS } from '../../pipelines/sources/bitcoin/plan.ts';
-import { confirmationDepth, settledTip, syncNote } from '../../pipelines/sources/bitcoin/prechecks.ts';
-import { firstLost } from '../../pipelines/sources/bitcoin/reorg.ts';
+import { confirmationDepth, settledTip, syncNote } from '../../pipelines/sources/bitcoin/open-node.ts';
+import { firstLost, planUnits, SINGLE_BLOCKS, UNIT_BLOCKS } from '../../pipelines/sources/bitcoin/proved-chain.ts';
 import {
   difficultyOf,
   eraOf,
@@ -13,8 +12,8 @@ import {
   observedInterval,
   subsidyOf,
   supplyAt,
-} from '../../pipelines/sources/bitcoin/schedule.ts';
-import type { Range } from '../../shared/db/ranges.ts';
+} from '../../pipelines/sources/bitcoin/rows/derived.ts';
+import type { Range } from '../../shared/ranges.ts';
 import { givenData } from '../support/given.ts';
 import { runs } from '../support/seed.ts';
 

@@ -1,7 +1,7 @@
 /** Conditional requests for a file, by the order that RFC 9110, 13.2.2 gives their conditions. */
 import type { IncomingHttpHeaders } from 'node:http';
 import { describe, expect, test } from 'vitest';
-import { wantedOf } from '../../serving/http/ranges.ts';
+import { wantedOf } from '../../serving/http/send-file.ts';
 
 const ETAG = '"abc"';
 const MODIFIED = 'Wed, 01 May 2024 12:00:00 GMT';

@@ -2,12 +2,12 @@
 import { describe, expect, test } from 'vitest';
 import { DecimalReader, exactDecimal } from '../../pipelines/rows/exact-decimal.ts';
 import { sats } from '../../pipelines/sources/bitcoin/rpc/answers.ts';
-import { DOCUMENTS, fundDocument } from '../../pipelines/sources/etf/generate.ts';
 import { ISSUERS } from '../../pipelines/sources/etf/issuers/index.ts';
 import { metricsOf } from '../../pipelines/sources/etf/parse/facts.ts';
-import { Place, parseJson as parseDocument } from '../../pipelines/sources/etf/parse/json.ts';
-import { parseCompact, parseNumber, parseScaled } from '../../pipelines/sources/etf/parse/numbers.ts';
-import { readObservations } from '../../pipelines/sources/macro/answers.ts';
+import { parseCompact, parseNumber, parseScaled } from '../../pipelines/sources/etf/parse/fields.ts';
+import { JsonPath, parseJson as parseDocument } from '../../pipelines/sources/etf/parse/tables.ts';
+import { DOCUMENTS, fundDocument } from '../../pipelines/sources/etf/sample.ts';
+import { readObservations } from '../../pipelines/sources/macro/provider-api.ts';
 import { SERIES } from '../../pipelines/sources/macro/series.ts';
 import { RowReader } from '../../pipelines/sources/trades/row-reader.ts';
 import { parseFilter } from '../../serving/contract/filters.ts';
@@ -52,7 +52,7 @@ describe('a number of an issuer that is gigabytes when it is written out', () =>
   });
 
   test('that no fact is read from holds nobody up', () => {
-    const document = new Place(parseDocument(`{"a": 1.50, "b": [${HUGE.join(', ')}], "c": 0e50000000}`), '');
+    const document = new JsonPath(parseDocument(`{"a": 1.50, "b": [${HUGE.join(', ')}], "c": 0e50000000}`), '');
     expect(document.at('a').number()?.toFixed()).toBe('1.5');
     expect(document.at('c').number()?.toFixed()).toBe('0');
     expect(refusal(() => document.at('b', 0, 'e').number()).message).toContain('has no b.0.e');

@@ -6,8 +6,8 @@ import { pathToFileURL } from 'node:url';
 import { DuckDBInstance } from '@duckdb/node-api';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { openZipMember } from '../../pipelines/sources/documents/archive.ts';
-import { fetchTrades } from '../../pipelines/sources/exchange_a/fetch.ts';
+import { openZipMember } from '../../pipelines/sources/documents/zip-reader.ts';
+import { fetchTrades } from '../../pipelines/sources/exchange_a/feed.ts';
 import {
   consecutiveDays,
   type DayOptions,
@@ -15,7 +15,7 @@ import {
   generateDay,
   writeDay,
   writeMonth,
-} from '../../pipelines/sources/exchange_a/generate.ts';
+} from '../../pipelines/sources/exchange_a/sample.ts';
 
 const SYMBOL = 'BTCUSDT';
 let folder: string;

@@ -2,15 +2,15 @@
 import { readFileSync } from 'node:fs';
 import Big from 'big.js';
 import { describe, expect, test } from 'vitest';
+import { ISSUERS } from '../../pipelines/sources/etf/issuers/index.ts';
+import { FACTS, type Metric, metricsOf } from '../../pipelines/sources/etf/parse/facts.ts';
 import {
   bitwisePage,
   DOCUMENTS,
   type FundDocument,
   fundDocument,
   type Holding,
-} from '../../pipelines/sources/etf/generate.ts';
-import { ISSUERS } from '../../pipelines/sources/etf/issuers/index.ts';
-import { FACTS, type Metric, metricsOf } from '../../pipelines/sources/etf/parse/facts.ts';
+} from '../../pipelines/sources/etf/sample.ts';
 import { TidemarkError } from '../../shared/errors.ts';
 import { givenData } from '../support/given.ts';
 

@@ -2,7 +2,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { TradeFileDecoder } from '../../pipelines/sources/exchange_a/decode.ts';
-import { generateDay } from '../../pipelines/sources/exchange_a/generate.ts';
+import { generateDay } from '../../pipelines/sources/exchange_a/sample.ts';
 import type { DecodedItem } from '../../pipelines/sources/types.ts';
 import { runs } from '../support/seed.ts';
 import { decimal, EXCHANGE_A, fileOf, pieceSizes, shapes } from '../support/trade-layouts.ts';

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { exactProduct } from '../../pipelines/sources/exchange_b/decode.ts';
-import { generateLines } from '../../pipelines/sources/exchange_b/generate.ts';
+import { generateLines } from '../../pipelines/sources/exchange_b/sample.ts';
 import { exactDecimal, fixed } from '../support/decimals.ts';
 import { givenData } from '../support/given.ts';
 import { runs } from '../support/seed.ts';

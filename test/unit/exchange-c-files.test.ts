@@ -3,12 +3,11 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { ExchangeCDecoder } from '../../pipelines/sources/exchange_c/decode.ts';
-import { generateLines } from '../../pipelines/sources/exchange_c/generate.ts';
-import { HeldRows } from '../../pipelines/sources/exchange_c/held-rows.ts';
+import { ExchangeCDecoder, SortBuffer } from '../../pipelines/sources/exchange_c/decode.ts';
+import { generateLines } from '../../pipelines/sources/exchange_c/sample.ts';
 import type { DecodedItem } from '../../pipelines/sources/types.ts';
 import { exchangeCSpotTrades } from '../../shared/registry/datasets/exchange_c_spot_trades.ts';
-import { windowOf } from '../../shared/registry/partitions.ts';
+import { windowOf } from '../../shared/registry/keys.ts';
 import { givenData } from '../support/given.ts';
 import { runs } from '../support/seed.ts';
 import { decimal, EXCHANGE_C, fileOf } from '../support/trade-layouts.ts';
@@ -158,7 +157,7 @@ test('held rows are found in the order of their ids, equal ids in that of the fi
   for (const id of [near, fc.nat(16_000), far, fc.oneof(near, far)]) {
     fc.assert(
       fc.property(fc.array(id), (ids) => {
-        const held = new HeldRows();
+        const held = new SortBuffer();
         held.openBlock(Buffer.from('x'));
         for (const each of ids) held.add(each, 0, 1);
         const expected = [...ids.keys()].sort((a, b) => ids[a] - ids[b] || a - b);

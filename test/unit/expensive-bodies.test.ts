@@ -4,7 +4,7 @@ import { parseExport } from '../../serving/contract/export.ts';
 import { historicalParser } from '../../serving/contract/historical.ts';
 import { type ContractFault, MAX_FAULTS, Problem } from '../../serving/contract/problems.ts';
 import { parseQuery } from '../../serving/contract/query.ts';
-import { contractProblem } from '../../serving/http/params.ts';
+import { contractProblem } from '../../serving/http/request.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
 import { type Json, JsonFault, parseJson } from '../../shared/strict-json.ts';
 

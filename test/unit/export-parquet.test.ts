@@ -4,12 +4,11 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { Brake } from '../../serving/exports/artifact/brake.ts';
-import { FileSink } from '../../serving/exports/artifact/file-sink.ts';
-import { FORMATS } from '../../serving/exports/artifact/formats.ts';
-import { GROUP_ROWS, GROUP_TEXT_BYTES } from '../../serving/exports/artifact/parquet/parquet-file.ts';
-import { type Column, cellOf } from '../../serving/rendering/cells.ts';
-import { BufferPool } from '../../serving/rendering/response.ts';
+import { BackpressureGate, FileSink } from '../../serving/exports/artifact/file-sink.ts';
+import { FORMATS } from '../../serving/exports/artifact/files.ts';
+import { GROUP_ROWS, GROUP_TEXT_BYTES } from '../../serving/exports/artifact/parquet-file.ts';
+import { type Column, cellOf } from '../../serving/render/cells.ts';
+import { BufferPool } from '../../serving/render/response.ts';
 import type { Dtype, PgType } from '../../shared/registry/index.ts';
 import {
   expectedTexts,
@@ -38,7 +37,7 @@ async function written(generated: GeneratedRows, facts: Record<string, string> =
   const path = join(dir, `${files++}.parquet`);
   // Rows come when they are let.
   let gate: PromiseWithResolvers<void> | undefined;
-  const brake = new Brake();
+  const brake = new BackpressureGate();
   brake.flow = { pause: () => (gate = Promise.withResolvers()), resume: () => gate?.resolve() };
   const onFault = (error: unknown) => {
     throw error;

@@ -14,8 +14,8 @@ import {
   type ManifestHeader,
   sha256Hex,
 } from '../../shared/frame/codec.ts';
-import { findLine } from '../../shared/frame/lines.ts';
 import { differingFacts, type Manifest, type PartitionFacts, parseManifest } from '../../shared/frame/manifest.ts';
+import { findLine } from '../../shared/lineage/find-event.ts';
 import { faultOf } from '../support/faults.ts';
 
 type Unpacked = Omit<FrameHeader, 'raw_bytes' | 'raw_sha256' | 'version'>;

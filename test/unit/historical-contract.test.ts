@@ -4,7 +4,7 @@ import { describe, expect, test } from 'vitest';
 import { OPERATORS_OF } from '../../serving/contract/filters.ts';
 import { historicalParser } from '../../serving/contract/historical.ts';
 import { DATASET_KEYS, DATASETS, type Dtype, type Field, shapeOf } from '../../shared/registry/index.ts';
-import { KLINE_FIELDS } from '../../shared/registry/klines.ts';
+import { KLINE_FIELDS } from '../../shared/registry/trades.ts';
 import { type Json, parseJson } from '../../shared/strict-json.ts';
 
 const ROUTES = DATASET_KEYS.flatMap((key) => {

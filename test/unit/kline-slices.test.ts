@@ -1,7 +1,6 @@
 /** Cutting proved parts for klines: no bucket in two statements, nothing lost, no statement over more than it has to be. */
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import type { Part } from '../../serving/read/coverage.ts';
 import {
   bucketSlice,
   countedKlineSlices,
@@ -9,7 +8,8 @@ import {
   klineSlices,
   klineSlicesBackward,
 } from '../../serving/read/klines/slices.ts';
-import { MAX_CHUNKS } from '../../serving/read/slices.ts';
+import { MAX_CHUNKS } from '../../serving/read/plan/boundary-rows.ts';
+import type { Part } from '../../serving/read/types.ts';
 
 const CHUNK_MS = 1000;
 

@@ -5,16 +5,23 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import { readObservations, readSeries, readVintages } from '../../pipelines/sources/macro/answers.ts';
-import { FIRST_CHUNK, fetchObservations, fetchSeries, fetchVintageDates } from '../../pipelines/sources/macro/api.ts';
-import { folderApi } from '../../pipelines/sources/macro/folder.ts';
-import { providerApi } from '../../pipelines/sources/macro/provider.ts';
+import {
+  FIRST_CHUNK,
+  fetchObservations,
+  fetchSeries,
+  fetchVintageDates,
+  folderApi,
+  providerApi,
+  readObservations,
+  readSeries,
+  readVintages,
+} from '../../pipelines/sources/macro/provider-api.ts';
 import { makeSample, SAMPLE_PARTITIONS } from '../../pipelines/sources/macro/sample.ts';
 import { type MacroSeries, SERIES } from '../../pipelines/sources/macro/series.ts';
 import { sameValue, vintagesIn, vintagesOf } from '../../pipelines/sources/macro/vintages.ts';
 import type { SampleNeeds } from '../../pipelines/sources/types.ts';
 import { explain, type TidemarkError } from '../../shared/errors.ts';
-import type { Logger } from '../../shared/log/logger.ts';
+import type { Logger } from '../../shared/logger.ts';
 import { macroSeriesMetrics } from '../../shared/registry/datasets/macro_series_metrics.ts';
 import { faultOf } from '../support/faults.ts';
 import { givenData } from '../support/given.ts';

@@ -1,9 +1,8 @@
 /** The list of days without trade, against the rules that most of them follow. */
 import { expect, test } from 'vitest';
+import { dayKey, daysBetween, isMarketDay, LISTED_YEARS, marketDaysSince, nextMarketDay } from '../../shared/dates.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
 import { provedRanges } from '../../shared/status/proved-ranges.ts';
-import { dayKey, daysBetween } from '../../shared/time/days.ts';
-import { isMarketDay, LISTED_YEARS, marketDaysSince, nextMarketDay } from '../../shared/time/market-days.ts';
 
 const at = (year: number, month: number, day: number) => Date.UTC(year, month - 1, day);
 const weekdayOf = (ms: number) => new Date(ms).getUTCDay();

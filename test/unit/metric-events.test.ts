@@ -1,11 +1,11 @@
 /** Events of metrics: names from facts alone, rows in the order of the native tables. */
 import { expect, test } from 'vitest';
-import { eventsOf as fundEvents, recordOf } from '../../pipelines/sources/etf/events.ts';
-import { DOCUMENTS, type FundDocument, fundDocument } from '../../pipelines/sources/etf/generate.ts';
+import { eventsOf as fundEvents, recordOf } from '../../pipelines/sources/etf/captures.ts';
 import { ISSUERS } from '../../pipelines/sources/etf/issuers/index.ts';
 import { metricsOf } from '../../pipelines/sources/etf/parse/facts.ts';
-import { eventsOf as seriesEvents } from '../../pipelines/sources/macro/events.ts';
+import { DOCUMENTS, type FundDocument, fundDocument } from '../../pipelines/sources/etf/sample.ts';
 import { SERIES } from '../../pipelines/sources/macro/series.ts';
+import { eventsOf as seriesEvents } from '../../pipelines/sources/macro/vintages.ts';
 import { etfDailyMetrics } from '../../shared/registry/datasets/etf_daily_metrics.ts';
 import { macroSeriesMetrics } from '../../shared/registry/datasets/macro_series_metrics.ts';
 

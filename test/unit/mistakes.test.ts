@@ -3,9 +3,9 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { parseExport } from '../../serving/contract/export.ts';
 import { historicalParser } from '../../serving/contract/historical.ts';
-import { distance, nearest } from '../../serving/contract/nearest.ts';
 import { MAX_FAULTS } from '../../serving/contract/problems.ts';
 import { parseQuery } from '../../serving/contract/query.ts';
+import { closestName, editDistance } from '../../serving/contract/shapes.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
 import type { Json } from '../../shared/strict-json.ts';
 
@@ -96,21 +96,21 @@ describe('what is nearest', () => {
   const word = fc.string({ unit: fc.constantFrom('a', 'b', '_'), maxLength: 8 });
 
   test('is told by the number of slips of the pen', () => {
-    expect(['', 'fields', 'feilds', 'field', 'fiellds', 'filters'].map((text) => distance(text, 'fields'))).toEqual([
-      6, 0, 1, 1, 1, 4,
-    ]);
+    expect(['', 'fields', 'feilds', 'field', 'fiellds', 'filters'].map((text) => editDistance(text, 'fields'))).toEqual(
+      [6, 0, 1, 1, 1, 4],
+    );
     fc.assert(
       fc.property(word, word, fc.nat(8), (a, b, at) => {
         const changed = `${a.slice(0, at)}x${a.slice(at)}`;
-        expect(distance(a, b)).toBe(distance(b, a));
-        expect(distance(a, b) === 0).toBe(a === b);
-        expect(distance(a, changed)).toBe(1);
+        expect(editDistance(a, b)).toBe(editDistance(b, a));
+        expect(editDistance(a, b) === 0).toBe(a === b);
+        expect(editDistance(a, changed)).toBe(1);
       }),
     );
   });
 
   test('is nothing where nothing is like it', () => {
-    expect(nearest('limit', QUERY_KEYS.split(', '))).toBeUndefined();
-    expect(nearest('', ['a'])).toBeUndefined();
+    expect(closestName('limit', QUERY_KEYS.split(', '))).toBeUndefined();
+    expect(closestName('', ['a'])).toBeUndefined();
   });
 });

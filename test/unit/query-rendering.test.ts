@@ -2,16 +2,21 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { ceilMs, parseInstant } from '../../serving/contract/time.ts';
-import { Prng } from '../../serving/read/prng.ts';
-import { CELL } from '../../serving/rendering/cells.ts';
-import { writeFloat, writeInt64 } from '../../serving/rendering/digits.ts';
-import { JSON_LIST, JsonRows } from '../../serving/rendering/json-rows.ts';
-import { BUFFER_BYTES, Out } from '../../serving/rendering/out.ts';
-import { maxStringBytes, writeString, writeUuid } from '../../serving/rendering/strings.ts';
-import { POSTGRES_EPOCH_MS, TimestampWriter } from '../../serving/rendering/timestamps.ts';
+import { POSTGRES_EPOCH_MS } from '../../serving/db/params.ts';
+import { Prng } from '../../serving/read/sampling/draw.ts';
+import { BUFFER_BYTES, CELL, OutputBuffer } from '../../serving/render/cells.ts';
+import { JSON_LIST, JsonRows } from '../../serving/render/json-rows.ts';
+import {
+  maxStringBytes,
+  TimestampWriter,
+  writeFloat,
+  writeInt64,
+  writeString,
+  writeUuid,
+} from '../../serving/render/text.ts';
+import { parseDay } from '../../shared/dates.ts';
 import type { Field } from '../../shared/registry/index.ts';
 import { JsonFault, parseJson } from '../../shared/strict-json.ts';
-import { parseDay } from '../../shared/time/days.ts';
 import { anyText } from '../support/generated-rows.ts';
 import { runs } from '../support/seed.ts';
 
@@ -148,7 +153,7 @@ describe('rows', () => {
 
   function render(columns: readonly Kind[], rows: readonly (readonly Value[])[]): { text: string; chunks: number } {
     const parts: Buffer[] = [];
-    const out = new Out({
+    const out = new OutputBuffer({
       write: (part) => parts.push(Buffer.from(part)),
       buffer: () => Buffer.alloc(BUFFER_BYTES, 0x21),
     });

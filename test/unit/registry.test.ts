@@ -1,7 +1,7 @@
 /** The declarations against the contract's own list of fields, written down here a second time, in the contract's words. */
 import { describe, expect, test } from 'vitest';
-import { ALIGNED_COLUMNS } from '../../shared/registry/aligned-storage.ts';
-import { DATASET_KEYS, DATASETS, type DatasetKey, type Mode, shapeOf } from '../../shared/registry/index.ts';
+import { DATASET_KEYS, DATASETS, type DatasetKey, shapeOf } from '../../shared/registry/index.ts';
+import { ALIGNED_COLUMNS, type Mode } from '../../shared/registry/types.ts';
 
 /** Name and dtype of each field in order, `?` behind what may be null; a dtype holds for all names since the last. */
 const METRIC_NATIVE = (q: '' | '?') => `metric_id string, source_id string, metric_name string, metric_unit string${q},

@@ -2,8 +2,13 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { DecimalReader, ExactBuckets } from '../../pipelines/rows/exact-decimal.ts';
-import { HIGH_DIGITS, LOW_DIGITS, MAX_SCALE, nearestQuotient } from '../../pipelines/sources/trades/nearest.ts';
-import { RowReader } from '../../pipelines/sources/trades/row-reader.ts';
+import {
+  HIGH_DIGITS,
+  LOW_DIGITS,
+  MAX_SCALE,
+  nearestDouble,
+  RowReader,
+} from '../../pipelines/sources/trades/row-reader.ts';
 import { runs } from '../support/seed.ts';
 
 const digitsOf = (length: number) =>
@@ -29,7 +34,7 @@ test('a quotient of many digits is the nearest float, or said to be too close to
   const digits = fc.oneof(anyDigits, printedDigits, tieDigits);
   fc.assert(
     fc.property(digits, fc.integer({ min: 0, max: MAX_SCALE }), (text, scale) => {
-      const found = nearestQuotient(...split(text), scale);
+      const found = nearestDouble(...split(text), scale);
       if (Number.isNaN(found)) uncertain++;
       else {
         certain++;
@@ -50,7 +55,7 @@ test('so is a product with a factor', () => {
       fc.integer({ min: 1, max: 10 ** 9 }),
       fc.integer({ min: 0, max: MAX_SCALE }),
       (text, factor, scale) => {
-        const found = nearestQuotient(...split(text), scale, factor);
+        const found = nearestDouble(...split(text), scale, factor);
         const exact = Number(`${BigInt(text) * BigInt(factor)}e-${scale}`);
         if (!Number.isNaN(found)) expect(found).toBe(exact);
       },

@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { MAX_ROW_BYTES } from '../../pipelines/sources/trades/line-feeder.ts';
+import { MAX_ROW_BYTES } from '../../pipelines/sources/trades/row-reader.ts';
 import type { DecodedItem } from '../../pipelines/sources/types.ts';
 import { rint } from '../support/decimals.ts';
 import { runs } from '../support/seed.ts';

@@ -1,8 +1,9 @@
 /** `audit`: the hash-chained log of exports, read and proved, or relieved of what is older than its floor. */
-import { pruneAudit } from '../../../shared/audit/prune.ts';
+
 import { verifyAudit } from '../../../shared/audit/verify.ts';
+import { pruneAudit } from '../../../shared/audit/writer.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
-import { auditFolderOf } from '../../../shared/exports/places.ts';
+import { auditFolderOf } from '../../../shared/export-files.ts';
 import { type Context, openContext } from '../context.ts';
 import type { ParsedCommand } from '../options.ts';
 import { seconds } from '../output.ts';

@@ -1,16 +1,15 @@
 /** `backfill`, `reingest` and `reparse`: a plan, then its documents into the log, each partition proved. */
-import { codeOf, explain, TidemarkError } from '../../../shared/errors.ts';
-import { outageCode } from '../../../shared/outage.ts';
-import { type Plan, type PlannedRun, runsOfPlan } from '../../publish/plan.ts';
+import { codeOf, explain, outageCode, TidemarkError } from '../../../shared/errors.ts';
+import { type Plan, type PlannedRun, runsOfPlan } from '../../publisher/plan-partitions.ts';
 import { feedOf } from '../../sources/index.ts';
 import type { Feed, Selection } from '../../sources/types.ts';
 import { type Context, openContext } from '../context.ts';
-import { EXIT } from '../exit.ts';
 import { checkSelection, type IngestRequest, ingest, keptOf, planned } from '../ingest.ts';
+import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
+import { SELECTION } from '../options.ts';
 import { table } from '../output.ts';
-import { selectedFeeds } from '../selected-feeds.ts';
-import { SELECTION } from '../selection.ts';
+import { selectedFeeds } from '../over-partitions.ts';
 import { Summary } from '../summary.ts';
 
 export async function runBackfill(command: ParsedCommand): Promise<number> {

@@ -1,9 +1,166 @@
 /** `doctor`: what is wrong and how to mend it, for people as a table and for programs as an object that stays as it is. */
+
+import { statfs } from 'node:fs/promises';
+import { jetstreamManager } from '@nats-io/jetstream';
+import { readSettings } from '../../../shared/config/load.ts';
+import type { SettingName, Settings } from '../../../shared/config/settings.ts';
+import { type Client, connect, describeUrl } from '../../../shared/db/connect.ts';
+import { explain, TidemarkError } from '../../../shared/errors.ts';
+import { createLogger } from '../../../shared/logger.ts';
+import { connectNats } from '../../../shared/nats/connect.ts';
+import { acquireStack, type Stack } from '../../../shared/stack/stack.ts';
+import { fedDatasets } from '../../sources/projections.ts';
 import { PROJECT_ROOT } from '../context.ts';
-import { type CheckReport, examine } from '../doctor/examine.ts';
-import { EXIT } from '../exit.ts';
+import { DATABASE_CHECKS } from '../doctor/database-checks.ts';
+import { LOG_CHECKS } from '../doctor/log-checks.ts';
+import { type Account, type Check, type Finding, fault, type Patient } from '../doctor/types.ts';
+import { RIGHTS_CHECKS, WORK_CHECKS } from '../doctor/work-checks.ts';
+import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { createOutput, table } from '../output.ts';
+
+/* Runs the checks over what can be reached. A check that fails is a finding, not the end of the others. */
+
+export const CHECKS: readonly Check[] = [...DATABASE_CHECKS, ...LOG_CHECKS, ...WORK_CHECKS, ...RIGHTS_CHECKS];
+
+export interface CheckReport {
+  readonly check: string;
+  readonly doc: string;
+  readonly state: 'ok' | 'warning' | 'fault' | 'skipped';
+  readonly findings: readonly Finding[];
+}
+
+const report = (check: string, doc: string, findings: readonly Finding[]): CheckReport => {
+  const severities = findings.map(({ severity }) => severity);
+  const state = severities.includes('fault') ? 'fault' : severities.length > 0 ? 'warning' : 'ok';
+  return { check, doc, state, findings };
+};
+
+const SETTINGS_DOC = 'all settings can be used';
+const CONNECTIONS_DOC = 'database and log answer and let us in';
+
+/** `only`: the name of one check. */
+export async function examine(command: ParsedCommand, cwd: string, only?: string): Promise<CheckReport[]> {
+  const wanted = CHECKS.filter(({ name }) => only === undefined || name === only);
+  if (only !== undefined && wanted.length === 0) {
+    const known = CHECKS.map(({ name }) => name).join(', ');
+    throw new TidemarkError('USAGE', `There is no check ${JSON.stringify(only)}; known: ${known}`);
+  }
+  const read = readSettings({ env: command.io.env, flags: command.settings, cwd });
+  const faults = read.faults.map((text) => {
+    const [subject, ...what] = text.split(': ');
+    return fault(subject, what.join(': '), 'correct it; .env.example documents each setting');
+  });
+  const reports = [report('settings', SETTINGS_DOC, faults)];
+  if (faults.length > 0) return [...reports, ...skipped(wanted)];
+  const settings = read.settings as Settings;
+  await using cleanup = new AsyncDisposableStack();
+  const reached = await reach(settings, cleanup);
+  reports.push(report('connections', CONNECTIONS_DOC, reached.findings));
+  for (const check of wanted) {
+    const lacks = check.needs.some((need) => reached.patient[need] === undefined);
+    if (lacks) reports.push(...skipped([check]));
+    else reports.push(report(check.name, check.doc, await ask(check, reached.patient as Patient)));
+  }
+  return reports;
+}
+
+export async function ask(check: Check, patient: Patient): Promise<readonly Finding[]> {
+  try {
+    return await check.run(patient);
+  } catch (error) {
+    return [fault(check.name, `could not be checked: ${explain(error)}`, 'mend what is found above first')];
+  }
+}
+
+const skipped = (checks: readonly Check[]): CheckReport[] =>
+  checks.map(({ name, doc }) => ({ check: name, doc, state: 'skipped', findings: [] }));
+
+const OTHER_ROLES = [
+  'SVC_DATABASE_OWNER_URL',
+  'SVC_DATABASE_SERVE_URL',
+  'SVC_DATABASE_EXPORT_URL',
+  'SVC_DATABASE_MONITOR_URL',
+] as const;
+
+const otherRoleUrls = (settings: Settings): Record<string, string> =>
+  Object.fromEntries(
+    OTHER_ROLES.flatMap((name) => (settings[name] === undefined ? [] : [[name, settings[name].href]])),
+  );
+
+/** Those that are set or come with the embedded log; of one that stands for several only the publisher. */
+function accountsOf(settings: Settings, logUrl: string, embedded: Stack | undefined): Account[] {
+  const urls: readonly (readonly [Account['role'], SettingName, string | undefined])[] = [
+    ['publisher', 'SVC_NATS_URL', logUrl],
+    ['projector', 'SVC_NATS_PROJECTOR_URL', embedded?.natsProjectorUrl],
+    ['reader', 'SVC_NATS_READER_URL', embedded?.natsReaderUrl],
+    ['export', 'SVC_NATS_EXPORT_URL', embedded?.natsExportUrl],
+  ];
+  return urls.flatMap(([role, setting, own]) => {
+    const url = (settings[setting] as URL | undefined)?.href ?? own;
+    return url === undefined || (role !== 'publisher' && url === logUrl) ? [] : [{ role, setting, url }];
+  });
+}
+
+/** Each store by itself: one that is away hides nothing of the other. */
+async function reach(settings: Settings, cleanup: AsyncDisposableStack) {
+  const findings: Finding[] = [];
+  const attempt = async <T>(subject: string, fix: string, work: () => Promise<T>): Promise<T | undefined> => {
+    try {
+      return await work();
+    } catch (error) {
+      findings.push(fault(subject, explain(error), error instanceof TidemarkError ? error.remedy : fix));
+      return undefined;
+    }
+  };
+  const given = { database: settings.SVC_DATABASE_URL?.href, log: settings.SVC_NATS_URL?.href };
+  const embedded =
+    given.database !== undefined && given.log !== undefined
+      ? undefined
+      : await attempt('SVC_STATE_DIR', 'see the log files in its folder log/', async () =>
+          cleanup.use(
+            await acquireStack({
+              stateDir: settings.SVC_STATE_DIR,
+              log: createLogger('error', 'doctor'),
+              // One that is given is asked below, so that it can be away without taking the other along.
+              ...(given.database === undefined ? {} : { databaseUrl: given.database }),
+              ...(given.log === undefined ? {} : { natsUrl: given.log }),
+            }),
+          ),
+        );
+  const databaseUrl = given.database ?? embedded?.databaseUrls.ingest;
+  const logUrl = given.log ?? embedded?.natsUrl;
+  const database =
+    databaseUrl === undefined
+      ? undefined
+      : await attempt(`database ${describeUrl(databaseUrl)}`, 'check SVC_DATABASE_URL', async () => {
+          const client: Client = await connect({ url: databaseUrl, name: 'tidemark doctor' });
+          return cleanup.use(client);
+        });
+  const log =
+    logUrl === undefined
+      ? undefined
+      : await attempt(`log ${describeUrl(logUrl)}`, 'check SVC_NATS_URL, and that JetStream is enabled', async () => {
+          const connection = cleanup.use(await connectNats(logUrl, 'tidemark doctor'));
+          return { connection, manager: await jetstreamManager(connection) };
+        });
+  const patient: Partial<Patient> = {
+    settings,
+    datasets: fedDatasets(),
+    accounts: logUrl === undefined ? [] : accountsOf(settings, logUrl, embedded),
+    database,
+    roleUrls: databaseUrl === undefined ? {} : { SVC_DATABASE_URL: databaseUrl, ...otherRoleUrls(settings) },
+    log,
+    logDir: given.log === undefined ? embedded?.stateDir : undefined,
+    databaseDir: given.database === undefined ? embedded?.stateDir : undefined,
+    freeBytes: async (dir) => {
+      const disk = await statfs(dir);
+      return disk.bavail * disk.bsize;
+    },
+    now: Date.now,
+  };
+  return { findings, patient };
+}
 
 export async function runDoctor(command: ParsedCommand): Promise<number> {
   const checks = await examine(command, PROJECT_ROOT, command.values.check as string | undefined);

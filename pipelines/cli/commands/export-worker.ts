@@ -2,11 +2,10 @@
 import { once } from 'node:events';
 import type { SettingName, Settings } from '../../../shared/config/settings.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
-import { exportRootOf } from '../../../shared/exports/places.ts';
-import { SupervisedChild } from '../child.ts';
+import { exportRootOf } from '../../../shared/export-files.ts';
+import { localUrl, SupervisedChild } from '../child.ts';
 import { natsUrls, openContext, PROJECT_ROOT } from '../context.ts';
 import type { ParsedCommand } from '../options.ts';
-import { localUrl } from '../projector-child.ts';
 import { makeExportQueue } from '../streams.ts';
 
 export async function runExportWorker(command: ParsedCommand): Promise<number> {

@@ -2,21 +2,69 @@
  * `follow`: what is new, as it comes, of every source on a rhythm of its own. Each feed is a task of its own that starts
  * again after a fault, with growing pauses; the others never notice. `runs` shows how each one does.
  */
-import type { Run } from '../../../shared/db/runs.ts';
-import { codeOf, explain, TidemarkError } from '../../../shared/errors.ts';
-import { outageCode } from '../../../shared/outage.ts';
-import type { UnitResult } from '../../publish/backfill.ts';
+
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { RunRecorder } from '../../../shared/db/runs.ts';
+import { codeOf, explain, outageCode, TidemarkError } from '../../../shared/errors.ts';
+import type { UnitResult } from '../../publisher/backfill.ts';
 import { feedOf } from '../../sources/index.ts';
 import type { Feed } from '../../sources/types.ts';
+import { startProjector } from '../child.ts';
 import { type Context, openContext } from '../context.ts';
-import { EXIT } from '../exit.ts';
 import { ingest, openRun } from '../ingest.ts';
+import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
-import { startProjector } from '../projector-child.ts';
-import { keepRestarting } from '../restarts.ts';
-import { ALL, selectedFeeds } from '../selected-feeds.ts';
+import { ALL, selectedFeeds } from '../over-partitions.ts';
 import { isNotYet } from '../source-failures.ts';
 import { Summary } from '../summary.ts';
+
+/* A task that starts again after each fault, with pauses that grow, until the signal. */
+
+export interface Pauses {
+  readonly firstMs: number;
+  readonly longestMs: number;
+  /** A fault this long after the last one counts as the first. */
+  readonly forgottenMs: number;
+  /** Tasks that failed together are not to try together for ever: this share more or less, at random. */
+  readonly jitter: number;
+}
+
+const PAUSES: Pauses = { firstMs: 1000, longestMs: 300_000, forgottenMs: 600_000, jitter: 0.2 };
+
+export interface Failure {
+  readonly error: unknown;
+  /** In a row, this one included. */
+  readonly failures: number;
+  readonly waitMs: number;
+}
+
+export interface Restarting {
+  readonly signal: AbortSignal;
+  /** Told of each fault before its pause. What it throws ends the task. */
+  readonly onFailure: (failure: Failure) => Promise<void>;
+  readonly pauses?: Pauses;
+}
+
+/** @param work it never ends but by a fault or the signal. */
+export async function keepRestarting(
+  work: () => Promise<void>,
+  { signal, onFailure, pauses = PAUSES }: Restarting,
+): Promise<void> {
+  const { firstMs, longestMs, forgottenMs, jitter } = pauses;
+  for (let failures = 0, failedAt = Number.NEGATIVE_INFINITY; !signal.aborted; ) {
+    try {
+      await work();
+    } catch (error) {
+      if (signal.aborted) return;
+      failures = performance.now() - failedAt > forgottenMs ? 1 : failures + 1;
+      failedAt = performance.now();
+      const pauseMs = Math.min(firstMs * 2 ** (failures - 1), longestMs);
+      const waitMs = Math.round(pauseMs * (1 + jitter * (2 * Math.random() - 1)));
+      await onFailure({ error, failures, waitMs });
+      await sleep(waitMs, undefined, { signal }).catch(() => {});
+    }
+  }
+}
 
 /** What follows from one unit for all that come after it. */
 const STOPPING: ReadonlySet<string> = new Set(['LOG_FULL', 'LOG_REWOUND']);
@@ -108,7 +156,7 @@ async function keepFollowing(context: Context, feed: Feed, { line, strict, summa
 }
 
 /** Others see how it does: the last fault stays until something goes well. @returns faults in a row. */
-async function tell(run: Run, { state, code, reason }: UnitResult, faulty: number): Promise<number> {
+async function tell(run: RunRecorder, { state, code, reason }: UnitResult, faulty: number): Promise<number> {
   if (state === 'proved' || state === 'unchanged') {
     run.note({ failures: 0, fault: null, succeeded_at: new Date() });
     return 0;

@@ -1,15 +1,176 @@
 /** `recover`: database and log put in step after they were restored to different points. A plan first, then the act. */
 
+import { createHash } from 'node:crypto';
 import { jetstreamManager } from '@nats-io/jetstream';
+import type { NatsConnection } from '@nats-io/transport-node';
+import type { ClientBase } from 'pg';
+import { Catalog, record } from '../../../shared/db/catalog.ts';
 import { connect } from '../../../shared/db/connect.ts';
-import { Run } from '../../../shared/db/runs.ts';
-import { REWOUND } from '../../project/checkpoint.ts';
-import { type RecoveryPlan, recover, recoveryPlan } from '../../prove/recover.ts';
+import { lockCoverage } from '../../../shared/db/coverage.ts';
+import { RunRecorder } from '../../../shared/db/runs.ts';
+import { decodeMessage } from '../../../shared/frame/codec.ts';
+import { messageAt, streamInfo, subjectOf } from '../../../shared/nats/stream.ts';
+import type { DatasetDefinition } from '../../../shared/registry/index.ts';
+import { type LogVerdict, logVerdict, REWOUND } from '../../projector/checkpoint.ts';
 import { openContext } from '../context.ts';
-import { EXIT } from '../exit.ts';
+import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { table } from '../output.ts';
 import { selectedDatasets } from '../over-partitions.ts';
+
+/*
+ * The two stores put back in step after they were restored to different points. What is proved stays proved and served:
+ * the checkpoint goes back to the last message that both know, and what the log no longer holds is named, so that it can
+ * be ingested again. The log is only added to, so one message that is the same says that all before it are.
+ */
+
+export interface RecoveryPlan {
+  readonly dataset: string;
+  readonly verdict: LogVerdict['state'];
+  /** The verdict in words. */
+  readonly finding: string;
+  /** Sequence of the last message that both stores know; 0: none. */
+  readonly common_sequence: number;
+  /** Where the checkpoint is now, and would go to. */
+  readonly checkpoint_sequence: number;
+  /** Proved partitions that the log no longer holds: served on, and not to be replayed until they are ingested again. */
+  readonly lost: readonly string[];
+}
+
+interface Ended {
+  readonly partition: string;
+  readonly attempt: number;
+  readonly frames: number;
+  readonly sequence: number;
+  readonly state: string;
+  readonly ingestedAtMs: number | null;
+}
+
+export interface RecoverNeeds {
+  readonly client: ClientBase;
+  readonly connection: NatsConnection;
+  readonly dataset: DatasetDefinition;
+}
+
+/** Looks, and changes nothing. */
+export async function recoveryPlan(needs: RecoverNeeds): Promise<RecoveryPlan> {
+  const { client, connection, dataset } = needs;
+  const checkpoint = await new Catalog(client).checkpoint(dataset);
+  const verdict = await logVerdict(connection, dataset, checkpoint);
+  const plan = {
+    dataset: dataset.key,
+    verdict: verdict.state,
+    finding: verdict.finding,
+    checkpoint_sequence: checkpoint?.streamSequence ?? 0,
+  };
+  if (verdict.state === 'in_step' || verdict.state === 'log_ahead' || verdict.state === 'empty') {
+    return { ...plan, common_sequence: plan.checkpoint_sequence, lost: [] };
+  }
+  const ended = await endedAttempts(client, dataset);
+  const common = await lastCommon(needs, ended);
+  const beyond = ended.filter(({ sequence }) => sequence > common);
+  const proved = await client.query<{ partition_key: string; attempt: number }>(
+    `select partition_key, attempt from partitions where dataset_id = $1 and state = 'proved'`,
+    [dataset.number],
+  );
+  const current = new Map(proved.rows.map((row) => [row.partition_key, row.attempt]));
+  const lost = beyond.filter(({ partition, attempt }) => current.get(partition) === attempt);
+  return { ...plan, common_sequence: common, lost: lost.map(({ partition }) => partition).sort() };
+}
+
+/** Puts the checkpoint where both stores agree, in one transaction, ledgered; the projector goes on from there. */
+export async function recover(needs: RecoverNeeds, reason: string): Promise<RecoveryPlan> {
+  const { client, connection, dataset } = needs;
+  await client.query('begin');
+  try {
+    // Waits for a projector's commit, and makes it wait.
+    await lockCoverage(client, dataset);
+    const plan = await recoveryPlan(needs);
+    if (plan.verdict !== 'in_step' && plan.verdict !== 'log_ahead' && plan.verdict !== 'empty') {
+      await rewindCheckpoint(client, connection, dataset, plan.common_sequence);
+      await client.query(
+        `update attempts set manifest_sequence = null, first_sequence = null, updated_at = clock_timestamp()
+         where dataset_id = $1 and manifest_sequence > $2`,
+        [dataset.number, plan.common_sequence],
+      );
+      // Their places in the log are others' now, or nobody's.
+      await client.query('delete from frames where dataset_id = $1 and partition_key = any ($2::text[])', [
+        dataset.number,
+        plan.lost,
+      ]);
+      const { verdict, finding, common_sequence, checkpoint_sequence } = plan;
+      const details = { verdict, finding, common_sequence, checkpoint_sequence };
+      await record(client, dataset, '', 'log_recovered', reason, { ...details, lost: plan.lost.length });
+      for (const partition of plan.lost) await record(client, dataset, partition, 'log_lost', finding);
+    }
+    await client.query('commit');
+    return plan;
+  } catch (error) {
+    await client.query('rollback').catch(() => {});
+    throw error;
+  }
+}
+
+async function rewindCheckpoint(
+  client: ClientBase,
+  connection: NatsConnection,
+  dataset: DatasetDefinition,
+  sequence: number,
+): Promise<void> {
+  const manager = await jetstreamManager(connection, { checkAPI: false });
+  const info = await streamInfo(manager, dataset.key);
+  const message = sequence > 0 && info ? await messageAt(manager, dataset.key, sequence) : undefined;
+  if (!info || !message) {
+    await client.query('delete from checkpoints where dataset_id = $1', [dataset.number]);
+    return;
+  }
+  await client.query(
+    `update checkpoints set stream_created = $2, stream_sequence = $3, message_sha256 = $4, updated_at = clock_timestamp()
+     where dataset_id = $1`,
+    [dataset.number, new Date(info.created), sequence, createHash('sha256').update(message.data).digest('hex')],
+  );
+}
+
+/** Attempts whose manifest the catalog knows a place of, in the order of the log. */
+async function endedAttempts(client: ClientBase, dataset: DatasetDefinition): Promise<Ended[]> {
+  const { rows } = await client.query(
+    `select partition_key, attempt, frames, manifest_sequence::float8 as sequence, state,
+       (manifest->>'ingested_at_ms')::float8 as ingested_at from attempts
+     where dataset_id = $1 and manifest_sequence is not null order by manifest_sequence`,
+    [dataset.number],
+  );
+  return rows.map((row) => ({
+    partition: row.partition_key,
+    attempt: row.attempt,
+    frames: row.frames,
+    sequence: row.sequence,
+    state: row.state,
+    ingestedAtMs: row.ingested_at,
+  }));
+}
+
+/** The last manifest that lies where the catalog says, by halving: all before it do, none after it does. */
+async function lastCommon({ connection, dataset }: RecoverNeeds, ended: readonly Ended[]): Promise<number> {
+  const manager = await jetstreamManager(connection, { checkAPI: false });
+  if (!(await streamInfo(manager, dataset.key))) return 0;
+  const isThere = async ({ partition, attempt, frames, sequence, ingestedAtMs }: Ended): Promise<boolean> => {
+    const message = await messageAt(manager, dataset.key, sequence);
+    if (message?.subject !== subjectOf(dataset.key, partition, attempt, frames)) return false;
+    try {
+      const { raw } = await decodeMessage(message.data, `${dataset.key} sequence ${sequence}`);
+      return (JSON.parse(raw.toString()) as { ingested_at_ms?: number }).ingested_at_ms === ingestedAtMs;
+    } catch {
+      return false;
+    }
+  };
+  let [there, gone] = [0, ended.length];
+  while (there < gone) {
+    const middle = Math.floor((there + gone) / 2);
+    if (await isThere(ended[middle])) there = middle + 1;
+    else gone = middle;
+  }
+  return there === 0 ? 0 : ended[there - 1].sequence;
+}
 
 /** Partitions that are named in the text; `--json` names all. */
 const MAX_NAMED = 20;
@@ -31,7 +192,7 @@ export async function runRecover(command: ParsedCommand): Promise<number> {
       plans.push(plan);
       continue;
     }
-    await using run = await Run.open({
+    await using run = await RunRecorder.open({
       databaseUrl,
       kind: 'recover',
       subject: dataset.key,

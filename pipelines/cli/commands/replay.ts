@@ -1,9 +1,209 @@
 /** `replay`: partitions built again from the log and compared with what is served. */
+
+import { createHash } from 'node:crypto';
+import type { NatsConnection } from '@nats-io/transport-node';
+import type { ClientBase } from 'pg';
+import { type Catalog, record } from '../../../shared/db/catalog.ts';
 import { withClient } from '../../../shared/db/connect.ts';
-import { replayPartition } from '../../prove/replay.ts';
+import { coverWindow, lockCoverage, recoverSpan } from '../../../shared/db/coverage.ts';
+import type { PartitionRow } from '../../../shared/db/schema.ts';
+import { assert, TidemarkError } from '../../../shared/errors.ts';
+import {
+  describeDiscrepancies,
+  type PartitionRef,
+  type Recount,
+  recount,
+  recountNative,
+} from '../../../shared/proof/recount.ts';
+import { ALIGNED_TABLE } from '../../../shared/registry/aligned-storage.ts';
+import type { DatasetDefinition } from '../../../shared/registry/index.ts';
+import { keyFacts } from '../../../shared/registry/keys.ts';
+import type { LoadTarget } from '../../projector/chunks.ts';
+import { DirtyBuckets } from '../../projector/dirty-buckets.ts';
+import { PartitionLoad, partitionRefOf } from '../../projector/partition-load.ts';
+import { takeOut } from '../../projector/retract.ts';
+import { comparedSeconds, framesOf, inLog, withheldBy } from '../../projector/verify.ts';
+import type { Projection } from '../../rows/binary-copy.ts';
 import { projectionOf } from '../../sources/projections.ts';
 import type { ParsedCommand } from '../options.ts';
 import { overPartitions } from '../over-partitions.ts';
+
+/*
+ * Replay: a partition built again from the log, beside the one that is served. Equal digests mean there is nothing to
+ * do; otherwise the served rows are replaced in one transaction, which readers see whole or not at all.
+ */
+
+export interface ReplayNeeds {
+  readonly dataset: DatasetDefinition;
+  readonly client: ClientBase;
+  readonly catalog: Catalog;
+  readonly connection: NatsConnection;
+  readonly projection: Projection;
+  readonly batchBytes: number;
+  /** Only say what would be replaced. */
+  readonly verifyOnly?: boolean;
+}
+
+export interface ReplayResult {
+  readonly partition: string;
+  readonly state: 'identical' | 'replaced' | 'differs';
+  readonly rows: number;
+  /** What the served rows said otherwise; empty when identical. */
+  readonly differing: readonly string[];
+}
+
+const SCRATCH = { native: 'replay_native', aligned: 'replay_aligned' } as const;
+
+/** @throws TidemarkError PARTITION_PROOF_FAILED when the log itself no longer yields the manifest's content. */
+export async function replayPartition(row: PartitionRow, needs: ReplayNeeds): Promise<ReplayResult> {
+  const { dataset, client, catalog, connection, projection } = needs;
+  const attempt = await catalog.attempt(dataset, row.partitionKey, row.attempt);
+  assert(row.manifest && attempt, 'a proved partition has a manifest');
+  const manifestSequence = inLog(dataset, row, attempt);
+  // What was never proved is not made so by building it again: its reason stands until it is re-ingested.
+  if (attempt.state !== 'proved') {
+    throw new TidemarkError(
+      'PARTITION_PROOF_FAILED',
+      `${dataset.key} ${row.partitionKey} was never proved: ${row.reason}`,
+    );
+  }
+  const partition = partitionRefOf(row);
+  await checkReplayable(row, needs);
+  if (projection.seconds) await DirtyBuckets.prepare(client);
+  await client.query('begin');
+  try {
+    await client.query(`create temp table ${SCRATCH.native} (like ${dataset.native.table}) on commit drop`);
+    await client.query(`create temp table ${SCRATCH.aligned} (like ${ALIGNED_TABLE}) on commit drop`);
+    const load = await PartitionLoad.open(client, {
+      dataset,
+      partition,
+      projection,
+      seriesId: projection.seconds ? 0 : await catalog.seriesId(dataset),
+      tables: { native: scratchOf(partition), aligned: SCRATCH.aligned },
+    });
+    const events = createHash('sha256');
+    try {
+      for await (const frame of framesOf(connection, row.manifest, manifestSequence, needs.batchBytes)) {
+        events.update(frame.raw);
+        await load.add(frame.sequence, frame.header, frame.raw);
+      }
+    } catch (error) {
+      await load.abort();
+      throw error;
+    }
+    const result = await load.finish(row.manifest);
+    const { recount: rebuilt } = result;
+    const discrepancies = [...result.discrepancies];
+    const events_sha256 = events.digest('hex');
+    if (events_sha256 !== row.manifest.events_sha256) {
+      discrepancies.push({ fact: 'events_sha256', expected: row.manifest.events_sha256, found: events_sha256 });
+    }
+    if (discrepancies.length > 0) {
+      throw new TidemarkError(
+        'PARTITION_PROOF_FAILED',
+        `The log of ${dataset.key} ${row.partitionKey} no longer yields its manifest: ${describeDiscrepancies(discrepancies)}`,
+      );
+    }
+    const differing = differences(rebuilt, await recountServed(needs, partition));
+    if (projection.seconds && differing.length === 0) {
+      const { made, stored } = await comparedSeconds(client, dataset, projection.seconds, partition);
+      if (made !== stored) differing.push('aligned_hash');
+    }
+    // What verification took out comes back only as what the log yields, whatever a recount says of the rows.
+    if (row.state === 'quarantined' && differing.length === 0) differing.push('quarantined');
+    const replaces = differing.length > 0 && !needs.verifyOnly;
+    if (replaces) await replaceRows(needs, row, differing);
+    await client.query('commit');
+    return {
+      partition: row.partitionKey,
+      state: replaces ? 'replaced' : differing.length > 0 ? 'differs' : 'identical',
+      rows: rebuilt.rows,
+      differing,
+    };
+  } catch (error) {
+    await client.query('rollback').catch(() => {});
+    throw error;
+  }
+}
+
+/** One table for the whole partition, without an index. */
+const scratchOf = ({ fromMs, toMs }: PartitionRef): LoadTarget => ({
+  table: SCRATCH.native,
+  chunks: [{ table: SCRATCH.native, fromMs, toMs, indexed: true, fresh: true }],
+});
+
+/**
+ * What verification took out comes back by a replay. What its source no longer stands by does not: the log holds it as it
+ * was, which is what is wrong with it.
+ */
+async function checkReplayable(row: PartitionRow, { dataset, client }: ReplayNeeds): Promise<void> {
+  if (row.state !== 'quarantined') return;
+  const by = await withheldBy(client, dataset, row.partitionKey);
+  // `proof`: from before the ledger said who.
+  if (by === 'verify' || by === 'proof') return;
+  throw new TidemarkError(
+    'PARTITION_PROOF_FAILED',
+    `${dataset.key} ${row.partitionKey} was withheld by ${by}: ${row.reason}`,
+  );
+}
+
+/** Names of the recount's facts that differ. */
+function differences(a: Recount, b: Recount): string[] {
+  const flat = (found: Recount) => ({ ...found, ...found.totals, totals: undefined }) as Record<string, unknown>;
+  const [left, right] = [flat(a), flat(b)];
+  return Object.keys(left).filter((name) => String(left[name]) !== String(right[name]));
+}
+
+async function recountServed({ dataset, client, projection }: ReplayNeeds, partition: PartitionRef): Promise<Recount> {
+  const { table } = dataset.native;
+  if (projection.seconds) return await recountNative(client, dataset, partition, table);
+  const tables = { native: table, aligned: ALIGNED_TABLE };
+  return await recount(client, dataset, partition, tables, projection.alignedColumns);
+}
+
+async function replaceRows(needs: ReplayNeeds, row: PartitionRow, differing: readonly string[]): Promise<void> {
+  const { dataset, client, projection } = needs;
+  const partition = partitionRefOf(row);
+  // Waits for whoever else changes this dataset's coverage, the projector first of all.
+  await lockCoverage(client, dataset);
+  const now = await client.query('select attempt from partitions where dataset_id = $1 and partition_key = $2', [
+    dataset.number,
+    row.partitionKey,
+  ]);
+  if (now.rows[0]?.attempt !== row.attempt) {
+    throw new TidemarkError(
+      'PARTITION_CHANGED',
+      `${dataset.key} ${row.partitionKey} became another revision meanwhile`,
+    );
+  }
+  const touched = projection.seconds && (await DirtyBuckets.open(client, dataset, projection.seconds));
+  await touched?.addWindow(partition);
+  await takeOut(client, dataset, partition, touched);
+  await client.query(`insert into ${dataset.native.table} select * from ${SCRATCH.native}`);
+  if (!projection.seconds) {
+    const columns = projection.alignedColumns.join(', ');
+    await client.query(`insert into ${ALIGNED_TABLE} (${columns}) select ${columns} from ${SCRATCH.aligned}`);
+  }
+  const again = await recountServed(needs, partition);
+  await client.query(
+    `update partitions set state = 'proved', reason = null, recount = $3, rows = $4, aligned_rows = $5, aligned_hash = $6,
+       proved_at = clock_timestamp(), updated_at = clock_timestamp() where dataset_id = $1 and partition_key = $2`,
+    [dataset.number, partition.key, again, again.rows, again.aligned_rows, again.aligned_hash],
+  );
+  await touched?.addPartition(partition);
+  await touched?.rebuild();
+  const { sourceId, span } = keyFacts(dataset, partition.key);
+  if (span) await recoverSpan(client, dataset, sourceId, span, { served: [partition.key] });
+  else await coverWindow(client, dataset, partition);
+  await record(
+    client,
+    dataset,
+    partition.key,
+    'replay_replaced',
+    `the served rows differed in ${differing.join(', ')}`,
+    { differing },
+  );
+}
 
 export async function runReplay(command: ParsedCommand): Promise<number> {
   return await overPartitions(command, {

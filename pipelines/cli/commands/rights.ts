@@ -4,7 +4,7 @@ import { loadSettings } from '../../../shared/config/load.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { writeOwnMatrix } from '../../../shared/rights/form.ts';
 import { PROJECT_ROOT } from '../context.ts';
-import { EXIT } from '../exit.ts';
+import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { createOutput } from '../output.ts';
 

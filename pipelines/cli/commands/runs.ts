@@ -1,7 +1,7 @@
 /** `runs`: what is at work, and what was. */
 import { latestRuns, openRuns } from '../../../shared/db/runs.ts';
 import { openContext } from '../context.ts';
-import { EXIT } from '../exit.ts';
+import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { table } from '../output.ts';
 

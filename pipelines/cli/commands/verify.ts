@@ -1,13 +1,121 @@
 /** `verify`: stored rows counted again, and on request compared byte by byte with the log; once, or for ever. */
+
+import { setTimeout as sleep } from 'node:timers/promises';
 import { withClient } from '../../../shared/db/connect.ts';
-import { TidemarkError } from '../../../shared/errors.ts';
-import { verifyPartition } from '../../prove/verify.ts';
+import { RunRecorder } from '../../../shared/db/runs.ts';
+import type { PartitionRow } from '../../../shared/db/schema.ts';
+import { codeOf, explain, outageCode, TidemarkError } from '../../../shared/errors.ts';
+import type { DatasetDefinition } from '../../../shared/registry/index.ts';
+import { type VerifyResult, verifyPartition } from '../../projector/verify.ts';
 import { projectionOf } from '../../sources/projections.ts';
-import { openContext } from '../context.ts';
-import { EXIT } from '../exit.ts';
+import { type Context, openContext } from '../context.ts';
+import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { overPartitions, selectedDatasets } from '../over-partitions.ts';
-import { keepVerified } from '../verify-schedule.ts';
+
+/*
+ * Verification without end: of all proved partitions the one that was looked at longest ago comes next, so that the work
+ * is spread over the interval and goes on where it stopped after a restart.
+ */
+
+/** How often it is looked whether something is due. */
+const LOOK_MS = 30_000;
+const RETRY_MS = 60_000;
+/** A partition that could not be looked at (the log lost it, say) is tried again after this long, or the interval. */
+const FAILED_MS = 3_600_000;
+const NO_FAULT = { fault: null };
+
+export interface VerifySchedule {
+  readonly intervalMs: number;
+  /** As an operator would type it. */
+  readonly line: string;
+  readonly deep?: boolean;
+}
+
+/** Until the signal. Of several processes one works, the others stand by. */
+export async function keepVerified(
+  context: Context,
+  datasets: readonly DatasetDefinition[],
+  schedule: VerifySchedule,
+): Promise<void> {
+  const { signal, log, databaseUrls } = context;
+  for (let told = false; !signal.aborted; ) {
+    try {
+      await using run = await RunRecorder.open({
+        databaseUrl: databaseUrls.ingest,
+        kind: 'verify',
+        subject: datasets.length === 1 ? datasets[0].key : 'scheduled',
+        datasets,
+        command: schedule.line,
+        exclusive: true,
+      });
+      await verifyInTurn(context, datasets, schedule, run);
+      await run.end('interrupted');
+    } catch (error) {
+      if (signal.aborted) return;
+      if (codeOf(error) !== 'WORK_HELD') log.warn({ fault: explain(error) }, 'verification starts again');
+      else if (!told) context.output.note(`${explain(error)}; standing by`);
+      told = true;
+      await sleep(RETRY_MS, undefined, { signal }).catch(() => {});
+    }
+  }
+}
+
+async function verifyInTurn(
+  context: Context,
+  datasets: readonly DatasetDefinition[],
+  { intervalMs, deep = false }: VerifySchedule,
+  run: RunRecorder,
+): Promise<void> {
+  const { signal, toldLog, catalog, settings } = context;
+  const counts = { proved: 0, quarantined: 0, failed: 0, rows: 0 };
+  // What cannot be looked at stays the longest unverified: without this it would come first for ever, and nothing else.
+  const failed = new Map<string, Pick<PartitionRow, 'datasetId' | 'partitionKey'> & { readonly againMs: number }>();
+  while (!signal.aborted) {
+    for (const [id, { againMs }] of failed) if (againMs <= Date.now()) failed.delete(id);
+    const due = await catalog.longestUnverified(datasets, new Date(Date.now() - intervalMs), [...failed.values()]);
+    const dataset = due && datasets.find(({ number }) => number === due.datasetId);
+    if (!due || !dataset) {
+      await run.tell({ state: 'waiting', at_partition: null, failed: failed.size, ...(failed.size ? {} : NO_FAULT) });
+      await sleep(Math.min(LOOK_MS, intervalMs), undefined, { signal }).catch(() => {});
+      continue;
+    }
+    const id = `${dataset.key} ${due.partitionKey}`;
+    let result: VerifyResult;
+    try {
+      const needs = {
+        dataset,
+        catalog,
+        connection: await context.nats('operator'),
+        projection: projectionOf(dataset),
+        batchBytes: settings.SVC_PULL_MAX_BYTES,
+        deep,
+      };
+      result = await withClient(context.pool, (client) => verifyPartition(due, { ...needs, client }));
+    } catch (error) {
+      const code = codeOf(error);
+      // A store that is away is no fault of the partition; one that was replaced meanwhile has been proved just now.
+      if (outageCode(error) !== undefined || code?.endsWith('_UNAVAILABLE')) throw error;
+      if (code === 'PARTITION_CHANGED') continue;
+      const fault = `${id} cannot be verified: ${explain(error)}`;
+      context.output.note(fault);
+      toldLog.error({ dataset: dataset.key, partition: due.partitionKey, code, fault: explain(error) }, 'not verified');
+      const { datasetId, partitionKey } = due;
+      failed.set(id, { datasetId, partitionKey, againMs: Date.now() + Math.min(FAILED_MS, intervalMs) });
+      counts.failed = failed.size;
+      await run.tell({ state: 'running', at_partition: id, ...counts, fault });
+      continue;
+    }
+    counts[result.state]++;
+    counts.failed = failed.size;
+    counts.rows += result.rows;
+    run.note({ state: 'running', at_partition: id, ...counts, ...(failed.size ? {} : NO_FAULT) });
+    if (result.state === 'proved') continue;
+    const { partition, reason } = result;
+    toldLog.error({ dataset: dataset.key, partition, reason }, 'a proved partition no longer matches: quarantined');
+    context.output.note(`${dataset.key}  ${partition}  quarantined ${reason}`);
+  }
+}
 
 export async function runVerify(command: ParsedCommand): Promise<number> {
   const { every } = command.values as { every?: string };

@@ -1,13 +1,13 @@
 /** Checks of PostgreSQL: migrations, the shape of the storage, indexes, settings. */
 
-import { connect } from '../../../shared/db/connect.ts';
-import { orm, pgCore } from '../../../shared/db/drizzle.ts';
+import { connect, SUPPORTED_TIMESCALE, timescaleFault } from '../../../shared/db/connect.ts';
 import { pendingMigrations } from '../../../shared/db/migrate.ts';
 import { missingRoles, roleChanges } from '../../../shared/db/roles.ts';
 import * as schema from '../../../shared/db/schema.ts';
-import { SUPPORTED_TIMESCALE, timescaleFault } from '../../../shared/db/timescale.ts';
-import { ALIGNED_COLUMNS, ALIGNED_TABLE } from '../../../shared/registry/aligned-storage.ts';
+import { orm, pgCore } from '../../../shared/db/schema.ts';
+import { ALIGNED_TABLE } from '../../../shared/registry/aligned-storage.ts';
 import type { PgType } from '../../../shared/registry/index.ts';
+import { ALIGNED_COLUMNS } from '../../../shared/registry/types.ts';
 import { type Check, type Finding, fault, warning } from './types.ts';
 
 const MIGRATE = './tidemark migrate';

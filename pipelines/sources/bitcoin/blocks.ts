@@ -2,42 +2,33 @@
  * Blocks of a range of heights, in order, each proved to be what its hash says before anyone uses it: header, work, link
  * to the block before, transactions, witness data, amounts. The node is asked, not believed.
  */
+
 import { TidemarkError } from '../../../shared/errors.ts';
-import type { NodeBlock } from './block-answer.ts';
 import type { BitcoinNode } from './node.ts';
-import { eraOf, halvingInterval, subsidyOf } from './schedule.ts';
+import type { NodeBlock } from './node-answers.ts';
+import { eraOf, halvingInterval, subsidyOf } from './rows/derived.ts';
+import type { CheckedBlock } from './rows/expected-events.ts';
 import {
   type BlockContent,
   type BlockHeader,
   contentFault,
   hasItsWork,
   readHeader,
+  readTransaction,
   writeHeader,
 } from './wire/block.ts';
 import {
+  bytesSha256,
   displayHash,
   displayHashAt,
   HASH_BYTES,
   hashFromDisplay,
+  MAX_SATS,
   sha256d,
-  sha256Hex,
   sha256OfHexInto,
-} from './wire/hash.ts';
+  WireReader,
+} from './wire/bytes.ts';
 import { TransactionLayout } from './wire/layout.ts';
-import { MAX_SATS, WireReader } from './wire/reader.ts';
-import { readTransaction } from './wire/transaction.ts';
-
-export interface CheckedBlock {
-  readonly block: NodeBlock;
-  /** 80 bytes. */
-  readonly header: Buffer;
-  /** Digest of each transaction's bytes, in hex. */
-  readonly digests: readonly string[];
-  /** Of all transactions, satoshis. */
-  readonly fees: number;
-  /** Time of this block minus that of the one before; at genesis of the next one minus this. */
-  readonly rawInterval: number;
-}
 
 export interface BlockRange {
   readonly chain: string;
@@ -162,7 +153,7 @@ function contentOf({ transactions }: NodeBlock, hash: string): { content: BlockC
     layout.txidInto(txids, at);
     if (displayHashAt(txids, at) !== txid) throw invalid(hash, `transaction ${index} does not match its id`);
     // The hash with witness data is the digest of the digest that the row holds.
-    const digest = sha256Hex(raw);
+    const digest = bytesSha256(raw);
     digests.push(digest);
     if (layout.marked) sha256OfHexInto(wtxids, at, digest);
     else txids.copy(wtxids, at, at, at + HASH_BYTES);

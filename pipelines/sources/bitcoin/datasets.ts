@@ -6,10 +6,10 @@ import { bitcoinBlockTransactions } from '../../../shared/registry/datasets/bitc
 import { bitcoinCirculatingSupply } from '../../../shared/registry/datasets/bitcoin_circulating_supply.ts';
 import { bitcoinMempoolState } from '../../../shared/registry/datasets/bitcoin_mempool_state.ts';
 import { bitcoinNetworkHashrateEstimate } from '../../../shared/registry/datasets/bitcoin_network_hashrate_estimate.ts';
+import type { Projection, SharedSeconds } from '../../rows/binary-copy.ts';
 import { type RecordRow, RecordRows } from '../../rows/record-rows.ts';
-import type { Projection, SharedSeconds } from '../../rows/types.ts';
-import { DERIVED_DATASETS } from './derived.ts';
-import type { ChainDataset } from './rows/expect.ts';
+import { DERIVED_DATASETS } from './rows/derived.ts';
+import type { ChainDataset } from './rows/expected-events.ts';
 import { createTransactionRow, derivedRow, headerRow, mempoolRow } from './rows/project.ts';
 import { derivedSeconds, HEADER_SECONDS, MEMPOOL_SECONDS, TRANSACTION_SECONDS } from './rows/seconds.ts';
 

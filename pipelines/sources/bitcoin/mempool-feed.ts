@@ -1,13 +1,12 @@
 /** The mempool as a feed: a snapshot now, or one every so often. */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath, pathToFileURL } from 'node:url';
+import { DAY_MS } from '../../../shared/dates.ts';
 import { codeOf, explain, TidemarkError } from '../../../shared/errors.ts';
-import { DAY_MS } from '../../../shared/time/days.ts';
 import type { Feed, FeedNeeds, OpenedFeed, SampleNeeds } from '../types.ts';
 import { MEMPOOL_DATASET } from './datasets.ts';
 import { snapshotDir, snapshotFiles, takeSnapshot } from './mempool.ts';
-import { type OpenedNode, openNode } from './open-node.ts';
-import { checkNode } from './prechecks.ts';
+import { checkNode, type OpenedNode, openNode } from './open-node.ts';
 import { ProvedChain } from './proved-chain.ts';
 import { SAMPLE_CHAIN, SAMPLE_SNAPSHOTS, startSampleNode } from './sample/generate.ts';
 import { mempoolSource, type SnapshotRequest, snapshotRequest } from './source.ts';

@@ -8,14 +8,13 @@ import { promisify } from 'node:util';
 import { zstdCompress, zstdDecompress } from 'node:zlib';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { sha256Hex } from '../../../shared/frame/codec.ts';
-import { readBelow } from '../documents/below.ts';
-import { writeDurably } from '../documents/durable.ts';
-import type { RecordedEvent } from '../records/record-frames.ts';
-import { type MempoolEntry, readMempoolAnswer } from './mempool-answer.ts';
+import { writeDurably } from '../documents/document-archive.ts';
+import { readInFolder } from '../documents/locations.ts';
+import type { RecordedEvent } from '../record-frames.ts';
 import { type BitcoinNode, MAX_MEMPOOL_BYTES } from './node.ts';
+import { type MempoolEntry, readMempoolAnswer } from './node-answers.ts';
 import { flag, record } from './rpc/answers.ts';
-import { enterObject, integerAt, plainTextAt, shown } from './rpc/cursor-values.ts';
-import { JsonCursor, JsonKeys } from './rpc/json-cursor.ts';
+import { enterObject, integerAt, JsonCursor, JsonKeys, plainTextAt, shown } from './rpc/json-cursor.ts';
 
 const compress = promisify(zstdCompress);
 const decompress = promisify(zstdDecompress);
@@ -84,7 +83,7 @@ export async function snapshotFiles(dir: string): Promise<SnapshotFile[]> {
 
 /** @throws TidemarkError SOURCE_ROW_INVALID when the file is not one of ours, whole. */
 export async function readSnapshot({ path, takenAtMs }: SnapshotFile, chain: string): Promise<Snapshot> {
-  const bytes = await readBelow(dirname(path), path);
+  const bytes = await readInFolder(dirname(path), path);
   const name = `${chain}-mempool-${takenAtMs}.json.zst`;
   try {
     const cursor = new JsonCursor(await decompress(bytes, { maxOutputLength: MAX_SNAPSHOT_BYTES }));

@@ -1,11 +1,10 @@
 /** The node's answers as values: which chain it has, its blocks with what their inputs spent, its mempool. */
 import { TidemarkError } from '../../../shared/errors.ts';
-import { type NodeBlock, readBlockAnswer } from './block-answer.ts';
-import { type MempoolAnswer, readMempoolAnswer } from './mempool-answer.ts';
-import { TextWriter } from './rows/text-writer.ts';
+import { type MempoolAnswer, type NodeBlock, readBlockAnswer, readMempoolAnswer } from './node-answers.ts';
 import { flag, hex, integer, record, text } from './rpc/answers.ts';
 import type { RpcClient } from './rpc/client.ts';
 import type { JsonCursor } from './rpc/json-cursor.ts';
+import { TextWriter } from './text-writer.ts';
 
 export interface ChainState {
   readonly chain: string;

@@ -1,16 +1,89 @@
 /** What is proved of blocks and snapshots, held against the chain that the node has. */
 import type { Catalog } from '../../../shared/db/catalog.ts';
-import { clip, parseMultirange, type Range } from '../../../shared/db/ranges.ts';
 import type { PartitionRow } from '../../../shared/db/schema.ts';
 import { assert, TidemarkError } from '../../../shared/errors.ts';
+import { clip, parseMultirange, type Range } from '../../../shared/ranges.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import { keyFacts } from '../../../shared/registry/keys.ts';
 import { CHAIN_DATASETS, MEMPOOL_DATASET } from './datasets.ts';
 import type { ChainState } from './node.ts';
 import type { OpenedNode } from './open-node.ts';
-import { UNIT_BLOCKS } from './plan.ts';
-import { firstLost, type ProvedUnit } from './reorg.ts';
 import { hashesDigest, isOfChain } from './source.ts';
+
+/* Which heights are fetched together. */
+
+/**
+ * Blocks of one unit of work: one attempt, one manifest, one commit in each of the six datasets. Full blocks are 50,000
+ * rows and 50 MB of texts then, which are proved while the next ones are fetched.
+ */
+export const UNIT_BLOCKS = 20;
+/**
+ * This close to the tip each block is a unit of its own, so that a reorganisation quarantines what it touches and no
+ * more. Deeper ones take whole units with them.
+ */
+export const SINGLE_BLOCKS = 12;
+
+/** A partition there is, in whatever state, of any of the datasets. */
+export interface KnownPartition {
+  readonly span: Range;
+}
+
+/**
+ * Units that cover the heights from..to (both included), none of which is partly inside a known partition: cut at round
+ * heights, at the ends of what is known, and one by one near the tip.
+ */
+export function planUnits(from: number, to: number, tip: number, known: readonly KnownPartition[]): Range[] {
+  const cuts = new Set<number>([to + 1]);
+  for (const { span } of known) for (const end of [span.from, span.to]) cuts.add(end);
+  const ends = [...cuts].filter((cut) => cut > from && cut <= to + 1).sort((a, b) => a - b);
+  const units: Range[] = [];
+  let start = from;
+  for (const end of ends) {
+    while (start < end) {
+      const single = start > tip - SINGLE_BLOCKS;
+      const round = single ? start + 1 : (Math.floor(start / UNIT_BLOCKS) + 1) * UNIT_BLOCKS;
+      const beforeSingles = start <= tip - SINGLE_BLOCKS ? tip - SINGLE_BLOCKS + 1 : round;
+      // What is known is one unit again, whatever would be planned today.
+      const whole = known.some(({ span }) => span.from === start && span.to === end);
+      const next = whole ? end : Math.min(end, round, beforeSingles);
+      units.push({ from: start, to: next });
+      start = next;
+    }
+  }
+  return units;
+}
+
+/*
+ * Whether proved blocks are still in the node's chain. A block names the one before it, so if a block is in the chain all
+ * before it are: of a run of proved units the last one is asked for, and only where it is gone is the place searched
+ * where the chains part.
+ */
+
+export interface ProvedUnit {
+  readonly span: Range;
+  /** Of the document it came from: the hashes of its blocks. */
+  readonly documentSha256: string;
+}
+
+/**
+ * The first unit of a run, in the order of heights, that the node's chain no longer has as it was proved.
+ * `digestOf`: of the same heights now.
+ */
+export async function firstLost(
+  run: readonly ProvedUnit[],
+  digestOf: (span: Range) => Promise<string>,
+): Promise<ProvedUnit | undefined> {
+  const isThere = async ({ span, documentSha256 }: ProvedUnit) => (await digestOf(span)) === documentSha256;
+  // The first one that is lost lies in [low, high], or there is none.
+  let [low, high] = [0, run.length];
+  while (low < high) {
+    // The last one first: it is there nearly always, and then nothing more is asked.
+    const probe = high === run.length ? high - 1 : Math.floor((low + high) / 2);
+    if (await isThere(run[probe])) low = probe + 1;
+    else high = probe;
+  }
+  return run[low];
+}
 
 const [HEADERS] = CHAIN_DATASETS;
 export const [SOURCE_ID] = HEADERS.sources;

@@ -6,13 +6,13 @@ import { TidemarkError } from '../../../shared/errors.ts';
 import { sha256Hex } from '../../../shared/frame/codec.ts';
 import type { DocumentFacts } from '../../../shared/frame/manifest.ts';
 import { heightKey } from '../../../shared/registry/keys.ts';
-import { RecordFrames } from '../records/record-frames.ts';
+import { RecordFrames } from '../record-frames.ts';
 import type { DecodedItem, DocumentRequest, OpenedDocument, Source } from '../types.ts';
 import { readBlocks } from './blocks.ts';
 import { CHAIN_DATASETS, MEMPOOL_DATASET } from './datasets.ts';
 import { mempoolEvents, readSnapshot, type SnapshotFile } from './mempool.ts';
 import type { BitcoinNode } from './node.ts';
-import { eventsOf } from './rows/expect.ts';
+import { expectedEvents } from './rows/expected-events.ts';
 
 export interface HeightRequest extends DocumentRequest {
   /** Both included. */
@@ -81,7 +81,7 @@ export function chainSource({ node, chain, ahead, checkLink }: ChainSourceOption
           for await (const checked of readBlocks(node, { chain, from, to, hashes, ahead })) {
             if (checked.block.height === from) await checkLink?.(from, checked.block.prevHash);
             // Not delegated: that would wait a turn for each of thousands of events.
-            for (const event of eventsOf(checked, chain)) {
+            for (const event of expectedEvents(checked, chain)) {
               for (const run of frames.get(event.dataset)!.add(event)) yield run;
             }
             medianTime = checked.block.medianTime;

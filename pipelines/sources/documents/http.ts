@@ -2,13 +2,91 @@
  * One GET of one document (or one POST of a question): redirects, time limits, and the difference between a body that ended and one that was cut.
  * Bytes are taken as they are sent; a content encoding is never undone, because checksums are over what is published.
  */
+
+import { createHash } from 'node:crypto';
+import { chmod, mkdir, open, readdir, rm } from 'node:fs/promises';
 import type { IncomingMessage } from 'node:http';
 import * as http from 'node:http';
 import * as https from 'node:https';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { performance } from 'node:perf_hooks';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { TidemarkError } from '../../../shared/errors.ts';
-import { Retryable, retryAfterMs } from './retry.ts';
-import { displayUrl, documentName, isFollowed } from './urls.ts';
+import { displayUrl, documentName, isFollowed } from './locations.ts';
+
+/* Bounded tries of one document: exponential backoff with jitter, a server's Retry-After honoured. */
+
+export interface Backoff {
+  /** Mean wait before the second attempt; doubled for each further one. Default 500. */
+  readonly firstMs?: number;
+  /** Longest wait of our own. Default 30,000. */
+  readonly maxMs?: number;
+}
+
+/** A source that asks for a longer wait than this is given up at once, saying so: 5 minutes. */
+const MAX_RETRY_AFTER_MS = 300_000;
+
+/** Thrown by an attempt that another one may outdo; `fault` is what the caller sees when there is none left. */
+export class Retryable extends Error {
+  readonly fault: TidemarkError;
+  readonly retryAfterMs: number | undefined;
+
+  constructor(fault: TidemarkError, retryAfterMs?: number) {
+    super(fault.message);
+    this.fault = fault;
+    this.retryAfterMs = retryAfterMs;
+  }
+}
+
+export interface AttemptsOptions {
+  readonly maxAttempts: number;
+  readonly backoff?: Backoff;
+  readonly signal?: AbortSignal;
+  /** Told before each wait. */
+  readonly onRetry?: (fault: TidemarkError, attempt: number, waitMs: number) => void;
+}
+
+/** Runs `attempt` (numbered from 1) until it succeeds, fails for good, or the attempts are used up. */
+export async function withAttempts<T>(options: AttemptsOptions, attempt: (n: number) => Promise<T>): Promise<T> {
+  for (let n = 1; ; n++) {
+    try {
+      options.signal?.throwIfAborted();
+      return await attempt(n);
+    } catch (error) {
+      if (!(error instanceof Retryable)) throw error;
+      const { fault, retryAfterMs = 0 } = error;
+      if (retryAfterMs > MAX_RETRY_AFTER_MS)
+        throw exhausted(fault, n, ` (it asks to wait ${Math.ceil(retryAfterMs / 1000)} s)`);
+      if (n >= options.maxAttempts) throw exhausted(fault, n, '');
+      const waitMs = Math.max(retryAfterMs, backoffMs(n, options.backoff));
+      options.onRetry?.(fault, n, waitMs);
+      // An abort shows at the next attempt, before anything is sent.
+      await sleep(waitMs, undefined, { signal: options.signal }).catch(() => {});
+    }
+  }
+}
+
+/** Wait after the n-th attempt: between half and one and a half times the doubled base, so that clients spread out. */
+export function backoffMs(n: number, { firstMs = 500, maxMs = 30_000 }: Backoff = {}): number {
+  return Math.min(maxMs, firstMs * 2 ** (n - 1)) * (0.5 + Math.random());
+}
+
+/** Milliseconds of a Retry-After header: seconds or an HTTP date. */
+export function retryAfterMs(header: string | undefined): number | undefined {
+  if (header === undefined) return undefined;
+  if (/^\s*\d+\s*$/.test(header)) return Number(header) * 1000;
+  const at = Date.parse(header);
+  return Number.isNaN(at) ? undefined : Math.max(0, at - Date.now());
+}
+
+function exhausted(fault: TidemarkError, attempts: number, suffix: string): TidemarkError {
+  const tries = attempts === 1 ? 'one attempt' : `${attempts} attempts`;
+  return new TidemarkError(fault.code, `${fault.message}, after ${tries}${suffix}`, {
+    details: { ...fault.details, attempts },
+    cause: fault.cause,
+  });
+}
 
 export interface RequestOptions {
   readonly url: URL;
@@ -211,4 +289,77 @@ function tooLarge({ url, maxBytes, limitName }: RequestOptions, bytes: number): 
 function reason(cause: unknown): string {
   if (!(cause instanceof Error)) return String(cause);
   return cause.message || ((cause as NodeJS.ErrnoException).code ?? cause.name);
+}
+
+/*
+ * Calls of one address, spaced over all processes of this host. Time is cut into slots, and a call belongs to the
+ * process that made the slot's file: creating one is atomic, needs no lock that a killed process could keep, and the
+ * clock is the same for all.
+ */
+
+export interface RateLimitOptions {
+  /** What is paced; processes that name the same wait for each other. */
+  readonly name: string;
+  readonly spacingMs: number;
+  readonly signal?: AbortSignal;
+  /** Default a folder of the host's temporary directory. */
+  readonly directory?: string;
+}
+
+/** How late a process may wake up in its slot. Slots are longer by it, so calls never come closer than the spacing. */
+const TOLERANCE_MS = 50;
+/** Slots this long past are forgotten. */
+const KEPT_SLOTS = 20;
+
+const hostDirectory = () => join(tmpdir(), 'tidemark-pace');
+
+/** Where the slots of what is paced lie. A slot's name is its start over its length, the spacing and the tolerance. */
+export const rateLimitFolder = (name: string, directory = hostDirectory()): string =>
+  join(directory, createHash('sha256').update(name).digest('hex').slice(0, 16));
+
+/** Resolves when the caller may make its call, which it must then do at once. */
+export async function waitForRateLimit(options: RateLimitOptions): Promise<void> {
+  const { name, spacingMs, signal, directory = hostDirectory() } = options;
+  const folder = rateLimitFolder(name, directory);
+  const slotMs = spacingMs + TOLERANCE_MS;
+  try {
+    await makeShared(directory);
+    await makeShared(folder);
+    for (;;) {
+      signal?.throwIfAborted();
+      const slot = await reserve(folder, Math.ceil(Date.now() / slotMs));
+      const startMs = slot * slotMs;
+      // While there is time: between the beginning of the slot and the call nothing else is to be waited for.
+      await forget(folder, Math.floor(Date.now() / slotMs) - KEPT_SLOTS);
+      while (Date.now() < startMs) await sleep(startMs - Date.now(), undefined, { signal });
+      if (Date.now() < startMs + TOLERANCE_MS) return;
+    }
+  } catch (cause) {
+    signal?.throwIfAborted();
+    throw new TidemarkError('SPOOL_UNUSABLE', `Calls of ${name} cannot be paced: ${folder} is not usable`, { cause });
+  }
+}
+
+/** The first free slot from `first` on. */
+async function reserve(folder: string, first: number): Promise<number> {
+  for (let slot = first; ; slot++) {
+    try {
+      await (await open(join(folder, String(slot)), 'wx')).close();
+      return slot;
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
+    }
+  }
+}
+
+/** For every user of the host, as the temporary directory is. */
+async function makeShared(path: string): Promise<void> {
+  const made = await mkdir(path, { recursive: true });
+  if (made !== undefined) await chmod(path, 0o1777);
+}
+
+async function forget(folder: string, before: number): Promise<void> {
+  const old = (await readdir(folder)).filter((name) => Number(name) < before);
+  // Of another user's, or gone: either way not ours to remove.
+  for (const name of old) await rm(join(folder, name), { force: true }).catch(() => {});
 }

@@ -1,10 +1,43 @@
 /** Documents of a `file://` base: read where they are, never copied and never removed. */
-import { stat } from 'node:fs/promises';
+
+import { createHash } from 'node:crypto';
+import { createReadStream } from 'node:fs';
+import { type FileHandle, stat } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { type ErrorDetails, TidemarkError } from '../../../shared/errors.ts';
-import { type FileBelow, openBelow } from './below.ts';
-import { sha256OfFile } from './digest.ts';
-import { documentName, localPath } from './urls.ts';
+import { documentName, type FolderFile, localPath, openInFolder } from './locations.ts';
+
+/* sha256 of a file, streamed. */
+
+/** Large reads: with the default of 64 KiB the event loop costs more than the hash. */
+const READ_BYTES = 1024 * 1024;
+
+export interface DigestOptions {
+  readonly signal?: AbortSignal;
+  readonly onProgress?: (bytes: number) => void;
+}
+
+/** Of the file at a path, or of one that is open, which is read from its start and stays open. */
+export async function sha256OfFile(
+  source: string | FileHandle,
+  options: DigestOptions = {},
+): Promise<{ sha256: string; bytes: number }> {
+  const hash = createHash('sha256');
+  let bytes = 0;
+  const reading = { highWaterMark: READ_BYTES };
+  const stream =
+    typeof source === 'string'
+      ? createReadStream(source, reading)
+      : source.createReadStream({ ...reading, start: 0, autoClose: false });
+  for await (const chunk of stream) {
+    // Not given to the stream: that of an open file ends the process when the signal is aborted before it is made.
+    options.signal?.throwIfAborted();
+    hash.update(chunk as Buffer);
+    bytes += (chunk as Buffer).length;
+    options.onProgress?.(bytes);
+  }
+  return { sha256: hash.digest('hex'), bytes };
+}
 
 export interface LocalDocument {
   readonly path: string;
@@ -64,11 +97,11 @@ export async function localBytes(options: LocalOptions): Promise<Buffer> {
 }
 
 /** The document, open: a regular file below its root that is not too large. */
-async function openLocal({ url, root, maxBytes, limitName }: LocalOptions): Promise<FileBelow> {
+async function openLocal({ url, root, maxBytes, limitName }: LocalOptions): Promise<FolderFile> {
   const document = documentName(url);
   const path = localPath(url);
   const folder = root === undefined ? dirname(path) : localPath(root);
-  const opened = await openBelow(folder, path).catch(async (cause) => {
+  const opened = await openInFolder(folder, path).catch(async (cause) => {
     if (cause instanceof TidemarkError) {
       throw new TidemarkError(cause.code, cause.message, { details: { document, ...cause.details } });
     }

@@ -1,7 +1,7 @@
 /** Pages that build themselves: a real Chromium opens them, and what it then has is the document. */
 import type { Browser, Page, Response } from 'playwright-core';
 import { explain, TidemarkError } from '../../../shared/errors.ts';
-import { displayUrl } from '../documents/urls.ts';
+import { displayUrl } from '../documents/locations.ts';
 import type { IssuerDocument } from './issuers/types.ts';
 
 export interface PageBrowser extends AsyncDisposable {

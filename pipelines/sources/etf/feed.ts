@@ -1,27 +1,154 @@
 /** What an operator names `etf`: the documents of ten funds, from their issuers or from archives. */
+
 import { readdir } from 'node:fs/promises';
 import { fileURLToPath } from 'node:url';
 import type { SettingName, Settings } from '../../../shared/config/settings.ts';
+import { DAY_MS, dayKey, daysBetween, isMarketDay } from '../../../shared/dates.ts';
+import type { Catalog } from '../../../shared/db/catalog.ts';
 import { explain, TidemarkError } from '../../../shared/errors.ts';
 import { etfDailyMetrics } from '../../../shared/registry/datasets/etf_daily_metrics.ts';
-import { captureKey } from '../../../shared/registry/keys.ts';
-import { DAY_MS, dayKey, daysBetween } from '../../../shared/time/days.ts';
-import { isMarketDay } from '../../../shared/time/market-days.ts';
-import { keepOf } from '../documents/kept.ts';
-import type { KeepingFeed } from '../loaded-when-used.ts';
+import { captureFamily, captureKey } from '../../../shared/registry/keys.ts';
+import { type ArchivedFetch, documentArchiveOf } from '../documents/document-archive.ts';
+import { type ArchivingFeed, ETF } from '../lazy-feed.ts';
 import { turns } from '../schedule.ts';
 import type { FeedNeeds, OpenedFeed, Selection } from '../types.ts';
-import { type ArchivedDocument, archivedDocuments } from './archive.ts';
 import { pageBrowser } from './browser.ts';
-import { type FetchNeeds, FiledBefore } from './fetch.ts';
-import { fundsNamed } from './funds.ts';
+import { type ArchivedDocument, archivedDocuments, type Capture, readCapture } from './captures.ts';
+import { etfSource, type FetchNeeds, FiledBefore, type FundRequest, fundDocument, isLeadingPage } from './fetch.ts';
+import { ISSUERS } from './issuers/index.ts';
 import type { Issuer } from './issuers/types.ts';
-import { keptRequests, Unpublished } from './kept.ts';
-import { ETF } from './named.ts';
 import { makeSample, SAMPLE_PARTITIONS } from './sample.ts';
-import { etfSource, type FundRequest } from './source.ts';
 
-export const etfFeed: KeepingFeed = {
+/* Funds by the names an operator gives them. */
+
+/** Tickers or source ids, with commas between; all without. @throws TidemarkError USAGE naming those there are. */
+export function fundsNamed(names: string | undefined): readonly Issuer[] {
+  if (names === undefined) return ISSUERS;
+  const wanted = names.split(',').map((name) => name.trim());
+  const found = wanted.map((name) => ({ name, issuer: ISSUERS.find((issuer) => isNamed(issuer, name)) }));
+  const unknown = found.filter(({ issuer }) => issuer === undefined).map(({ name }) => JSON.stringify(name));
+  if (unknown.length > 0) {
+    const known = ISSUERS.map(({ ticker }) => ticker).join(', ');
+    throw new TidemarkError('USAGE', `There is no fund ${unknown.join(', ')}; known: ${known}`);
+  }
+  return ISSUERS.filter((issuer) => found.some((one) => one.issuer === issuer));
+}
+
+const isNamed = ({ ticker, sourceId }: Issuer, name: string) =>
+  ticker === name.toUpperCase() || sourceId === name.toLowerCase();
+
+/* Kept documents of funds as what they are captures of: the same partitions as when they were fetched. */
+
+interface Read {
+  readonly fetch: ArchivedFetch;
+  /** None where the document cannot be read. */
+  readonly capture?: Capture;
+  readonly fault?: unknown;
+}
+
+/** Documents of a fund in the order of their fetches; each that cannot be read once, however often it came. */
+async function* readKept(
+  issuer: Issuer,
+  needs: FetchNeeds,
+  isWanted: (fetch: ArchivedFetch) => boolean = () => true,
+): AsyncGenerator<Read> {
+  const unreadable = new Set<string>();
+  for await (const fetch of needs.keep!.fetches(issuer.sourceId)) {
+    if (isLeadingPage(fetch) || !isWanted(fetch) || unreadable.has(fetch.sha256)) continue;
+    try {
+      const { bytes, seen } = await fundDocument(issuer, { kind: 'kept', fetch }, needs);
+      yield { fetch, capture: readCapture(issuer, bytes, seen) };
+    } catch (fault) {
+      unreadable.add(fetch.sha256);
+      yield { fetch, fault };
+    }
+  }
+}
+
+const requestOf = (issuer: Issuer, fetch: ArchivedFetch, key: string, number?: number): FundRequest => ({
+  period: `${issuer.ticker} ${fetch.name}`,
+  partitions: [{ key }],
+  issuer,
+  place: { kind: 'kept', fetch },
+  number,
+});
+
+/**
+ * Of each fund and day one request for each different thing that was said of it, in the order of the fetches. A document
+ * that cannot be read is named and passed over, as it was when it was fetched; one that a proved partition was made of
+ * is asked for all the same, so that its fault is the unit's.
+ */
+export async function* keptRequests(
+  issuers: readonly Issuer[],
+  { options: { from = '', to = '9999-12-31' } }: Selection,
+  { catalog, log }: FeedNeeds,
+  needs: FetchNeeds,
+): AsyncGenerator<FundRequest> {
+  const proved = new Map<string, string>();
+  for (const { partitionKey, manifest, state } of await catalog.partitions(etfDailyMetrics)) {
+    if (state === 'proved' && manifest) proved.set(manifest.document.sha256, partitionKey);
+  }
+  for (const issuer of issuers) {
+    const said = new Map<string, (string | undefined)[]>();
+    for await (const { fetch, capture, fault } of readKept(issuer, needs)) {
+      if (!capture) {
+        const key = proved.get(fetch.sha256);
+        if (key !== undefined) yield requestOf(issuer, fetch, key);
+        else
+          log.warn(
+            { fund: issuer.ticker, sha256: fetch.sha256, fault: explain(fault) },
+            'a kept document is passed over',
+          );
+        continue;
+      }
+      const { asOf, recordSha256 } = capture;
+      const records = said.get(asOf) ?? [];
+      if (records.includes(recordSha256)) continue;
+      said.set(asOf, [...records, recordSha256]);
+      if (asOf < from || asOf > to) continue;
+      const number = records.length + 1;
+      yield requestOf(issuer, fetch, captureKey(issuer.sourceId, asOf, number), number);
+    }
+  }
+}
+
+/**
+ * Documents that were kept when they were fetched and never published, because a store was away or the process was
+ * killed: those of days that nothing is known of. Each document is looked at once.
+ */
+export class Unpublished {
+  readonly #needs: FetchNeeds;
+  readonly #catalog: Catalog;
+  readonly #seen = new Set<string>();
+
+  constructor(needs: FetchNeeds, catalog: Catalog) {
+    this.#needs = needs;
+    this.#catalog = catalog;
+  }
+
+  async *requests(issuers: readonly Issuer[], sinceMs: number): AsyncGenerator<FundRequest> {
+    const known = new Set<string>();
+    // What has only been begun has no times yet, and is not among these: whoever was killed over it left it.
+    for (const row of await this.#catalog.partitions(etfDailyMetrics)) {
+      if (!row.synthetic) known.add(captureFamily(row.partitionKey));
+    }
+    for (const issuer of issuers) {
+      const isNew = (fetch: ArchivedFetch) => {
+        const name = `${fetch.sha256} ${fetch.fetched_at_ms}`;
+        if (fetch.fetched_at_ms < sinceMs || this.#seen.has(name)) return false;
+        this.#seen.add(name);
+        return true;
+      };
+      for await (const { fetch, capture } of readKept(issuer, this.#needs, isNew)) {
+        if (!capture) continue;
+        const key = captureKey(issuer.sourceId, capture.asOf);
+        if (!known.has(key)) yield requestOf(issuer, fetch, key);
+      }
+    }
+  }
+}
+
+export const etfFeed: ArchivingFeed = {
   ...ETF,
   sample: { partitions: () => SAMPLE_PARTITIONS, make: makeSample },
   async open(needs) {
@@ -53,7 +180,7 @@ async function fetchingOf({ settings, location, log, signal }: FeedNeeds): Promi
     timeoutMs: settings.SVC_BROWSER_TIMEOUT_SECONDS * 1000,
     signal,
   });
-  const keep = location ? undefined : await keepOf(settings);
+  const keep = location ? undefined : await documentArchiveOf(settings);
   return {
     keep,
     filed: keep && new FiledBefore(keep),

@@ -1,25 +1,29 @@
 /** Gets a fund's document and keeps it: nothing is parsed that is not on the disk before. */
+import { nextMarketDay, parseDay } from '../../../shared/dates.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { sha256Hex } from '../../../shared/frame/codec.ts';
-import type { Logger } from '../../../shared/log/logger.ts';
+import type { Logger } from '../../../shared/logger.ts';
+import { etfDailyMetrics } from '../../../shared/registry/datasets/etf_daily_metrics.ts';
+import { captureKey } from '../../../shared/registry/keys.ts';
+import type { ArchivedFetch, DocumentArchive, Fetch } from '../documents/document-archive.ts';
 import { fetchAnswer, type SourceLimits } from '../documents/fetch.ts';
-import type { Fetch, Keep, KeptFetch } from '../documents/keep.ts';
 import { localBytes } from '../documents/local.ts';
-import { displayUrl } from '../documents/urls.ts';
-import type { ArchivedDocument } from './archive.ts';
+import { displayUrl } from '../documents/locations.ts';
+import { RecordFrames } from '../record-frames.ts';
+import type { DocumentRequest, OpenedDocument, Source, SourceCheck } from '../types.ts';
 import type { PageBrowser } from './browser.ts';
-import { pathBehind, type Seen } from './capture.ts';
+import { type ArchivedDocument, type Capture, pathBehind, readCapture, type Seen } from './captures.ts';
 import type { Issuer } from './issuers/types.ts';
 
 /** Where a document is. */
-export type Place =
+export type DocumentLocation =
   /** At the issuer; of today, or of a past day where the issuer has those. */
   | { readonly kind: 'issuer'; readonly base: URL; readonly day?: string }
   | { readonly kind: 'archive'; readonly document: ArchivedDocument }
   /** Nowhere: asked for, and not to be had. */
   | { readonly kind: 'absent'; readonly fault: TidemarkError }
   /** Fetched before. */
-  | { readonly kind: 'kept'; readonly fetch: KeptFetch };
+  | { readonly kind: 'kept'; readonly fetch: ArchivedFetch };
 
 export interface FundDocument {
   readonly bytes: Buffer;
@@ -28,7 +32,7 @@ export interface FundDocument {
 
 export interface FetchNeeds extends SourceLimits {
   /** None for a sample's documents, which can be made again. */
-  readonly keep?: Keep;
+  readonly keep?: DocumentArchive;
   readonly filed?: FiledBefore;
   readonly browser: PageBrowser;
   readonly signal: AbortSignal;
@@ -42,7 +46,7 @@ const PAGE_LIMIT = "the limit of an issuer's document";
 const ACCEPTED = { csv: 'text/csv, text/plain', json: 'application/json, text/plain', html: 'text/html' } as const;
 
 /** @throws TidemarkError naming fund and document. */
-export async function fundDocument(issuer: Issuer, place: Place, needs: FetchNeeds): Promise<FundDocument> {
+export async function fundDocument(issuer: Issuer, place: DocumentLocation, needs: FetchNeeds): Promise<FundDocument> {
   try {
     switch (place.kind) {
       case 'issuer':
@@ -65,7 +69,7 @@ export async function fundDocument(issuer: Issuer, place: Place, needs: FetchNee
 
 async function fromIssuer(
   issuer: Issuer,
-  { base, day }: Place & { kind: 'issuer' },
+  { base, day }: DocumentLocation & { kind: 'issuer' },
   needs: FetchNeeds,
 ): Promise<FundDocument> {
   const { document, sourceId } = issuer;
@@ -92,7 +96,7 @@ async function fromIssuer(
 
 /** What is asked for on the way to a document, and is none itself. */
 const LEADING_PAGE = 'page';
-export const isLeadingPage = ({ asked }: KeptFetch): boolean => asked.part === LEADING_PAGE;
+export const isLeadingPage = ({ asked }: ArchivedFetch): boolean => asked.part === LEADING_PAGE;
 
 async function fromArchive(
   { sourceId }: Issuer,
@@ -104,7 +108,7 @@ async function fromArchive(
   return { bytes, seen: { name, atMs: Date.now(), filedDay: day } };
 }
 
-async function fromKept({ sha256, name, asked, fetched_at_ms }: KeptFetch, { keep }: FetchNeeds) {
+async function fromKept({ sha256, name, asked, fetched_at_ms }: ArchivedFetch, { keep }: FetchNeeds) {
   // An archive is read as of now, whenever that is.
   const atMs = asked.filed_day === undefined ? fetched_at_ms : Date.now();
   const seen: Seen = { name, atMs, askedDay: asked.day, filedDay: asked.filed_day };
@@ -113,10 +117,10 @@ async function fromKept({ sha256, name, asked, fetched_at_ms }: KeptFetch, { kee
 
 /** Keeps documents of archives, each once: an archive that is read again has not been fetched again. */
 export class FiledBefore {
-  readonly #keep: Keep;
+  readonly #keep: DocumentArchive;
   readonly #bySource = new Map<string, Promise<Set<string>>>();
 
-  constructor(keep: Keep) {
+  constructor(keep: DocumentArchive) {
     this.#keep = keep;
   }
 
@@ -141,7 +145,7 @@ export class FiledBefore {
   }
 }
 
-const keyOf = ({ sha256, name, asked }: Pick<KeptFetch, 'sha256' | 'name' | 'asked'>) =>
+const keyOf = ({ sha256, name, asked }: Pick<ArchivedFetch, 'sha256' | 'name' | 'asked'>) =>
   [sha256, name, asked.filed_day].join(' ');
 
 /** The issuer's path and query below the base's path. @throws TidemarkError CONFIGURATION_INVALID for an odd base. */
@@ -157,3 +161,44 @@ function urlOf(base: URL, path: string): URL {
   }
   return url;
 }
+
+/* Documents of funds as captures: one document is one partition, of the fund and the day it is as of. */
+
+export interface FundRequest extends DocumentRequest {
+  readonly issuer: Issuer;
+  readonly place: DocumentLocation;
+  /** Which capture of its day it is, where that is known; else the first. */
+  readonly number?: number;
+}
+
+export function etfSource(needs: FetchNeeds): Source<FundRequest> {
+  return {
+    datasets: [etfDailyMetrics],
+    publishedSha256: async () => undefined,
+    async open({ issuer, place, number }): Promise<OpenedDocument> {
+      const { bytes, seen } = await fundDocument(issuer, place, needs);
+      const capture = readCapture(issuer, bytes, seen);
+      return {
+        facts: { name: seen.name, sha256: sha256Hex(bytes), bytes: bytes.length, granularity: 'capture' },
+        checks: isLatest(place) ? [{ sourceId: issuer.sourceId, throughMs: seen.atMs }] : NO_CHECKS,
+        async *decode({ frameRawBytes }) {
+          const key = captureKey(issuer.sourceId, capture.asOf, number);
+          const frames = new RecordFrames(etfDailyMetrics, key, frameRawBytes);
+          for (const event of capture.events) yield* frames.add(event);
+          yield* frames.end({ span_end: expectedAfter(capture), record_sha256: capture.recordSha256 });
+        },
+        async [Symbol.asyncDispose]() {},
+      };
+    },
+  };
+}
+
+const NO_CHECKS: readonly SourceCheck[] = [];
+
+/** The issuer was asked for what it has now, so it had nothing newer then. */
+function isLatest(place: DocumentLocation): boolean {
+  if (place.kind === 'issuer') return place.day === undefined;
+  return place.kind === 'kept' && place.fetch.asked.day === undefined && place.fetch.asked.filed_day === undefined;
+}
+
+const expectedAfter = ({ asOf }: Capture) => parseDay(nextMarketDay(asOf))!;

@@ -1,13 +1,318 @@
-/** The last market days of ten funds, in their issuers' layouts: made up, the same on every machine on a day. */
+/** Documents of funds in their issuers' layouts, for the sample and for tests. Made up; the layouts are not. */
+
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import Big from 'big.js';
-import { DAY_MS, dayKey } from '../../../shared/time/days.ts';
-import { isMarketDay } from '../../../shared/time/market-days.ts';
+import { DAY_MS, dayKey, isMarketDay } from '../../../shared/dates.ts';
 import type { SampleNeeds } from '../types.ts';
-import { DOCUMENTS, fundOf } from './generate.ts';
 import { ISSUERS } from './issuers/index.ts';
+
+/** Numbers are plain decimals, written the issuer's way; any other text is written as it stands. */
+export interface Holding {
+  readonly name: string;
+  readonly ticker: string;
+  readonly units: string;
+  readonly priceUsd: string;
+  readonly valueUsd: string;
+  readonly weightPct: string;
+}
+
+export interface FundDocument {
+  readonly asOf: string;
+  readonly holdings: readonly Holding[];
+  readonly netAssetsUsd: string;
+  readonly sharesOutstanding: string;
+  readonly navUsd: string;
+  readonly premiumPct: string;
+  /** Differs from visit to visit and says nothing about the fund. */
+  readonly visit: string;
+}
+
+/** A fund's day: Bitcoin and some cash, by a number that stands for fund and day. */
+export function fundDocument(day: string, seed: number): FundDocument {
+  return fundOf(day, {
+    units: new Big(20_000).plus(new Big((seed * 7919) % 100_000).div(8)).toFixed(),
+    priceUsd: new Big(60_000).plus(new Big((seed * 104_729) % 2_000_000).div(100)).toFixed(),
+    cashUsd: new Big((seed * 31) % 5_000_000).plus('1000.25').toFixed(),
+    sharesOutstanding: new Big(30_000_000).plus((seed * 10_000) % 9_000_000).toFixed(),
+    visit: `v${seed}`,
+  });
+}
+
+/** Plain decimals. */
+export interface FundDay extends Pick<FundDocument, 'sharesOutstanding' | 'visit'> {
+  readonly units: string;
+  readonly priceUsd: string;
+  readonly cashUsd: string;
+}
+
+export function fundOf(day: string, { units, priceUsd, cashUsd, sharesOutstanding, visit }: FundDay): FundDocument {
+  const valueUsd = new Big(units).times(priceUsd).toFixed();
+  const netAssetsUsd = new Big(valueUsd).plus(cashUsd).toFixed();
+  return {
+    asOf: day,
+    holdings: [
+      { name: 'Bitcoin', ticker: 'BTC', units, priceUsd, valueUsd, weightPct: '99.98' },
+      { name: 'US Dollar Cash', ticker: 'USD', units: cashUsd, priceUsd: '1', valueUsd: cashUsd, weightPct: '0.02' },
+    ],
+    netAssetsUsd,
+    sharesOutstanding,
+    navUsd: new Big(netAssetsUsd).div(sharesOutstanding).toFixed(2),
+    premiumPct: '-0.12',
+    visit,
+  };
+}
+
+const isPlain = (text: string) => /^-?\d+(?:\.\d+)?$/.test(text);
+
+/** `1234567.5` as `1,234,567.5`. */
+function grouped(text: string): string {
+  if (!isPlain(text)) return text;
+  const [whole, fraction] = text.split('.');
+  const groups = whole.replaceAll(/\B(?=(?:\d{3})+$)/g, ',');
+  return fraction === undefined ? groups : `${groups}.${fraction}`;
+}
+
+const dollars = (text: string) => (isPlain(text) ? `$${grouped(text)}` : text);
+const inPercent = (text: string) => (isPlain(text) ? `${text}%` : text);
+const inBillions = (text: string) => (isPlain(text) ? `${new Big(text).div(1e9).toFixed()}B` : text);
+const inMillions = (text: string, unit: string) =>
+  isPlain(text) ? `${new Big(text).div(1e6).toFixed()}${unit}` : text;
+
+/** A JSON number with exactly these digits; TypeScript does not know the function yet. */
+const { rawJSON } = JSON as unknown as { rawJSON(text: string): unknown };
+const number = (text: string): unknown => (isPlain(text) ? rawJSON(text) : text);
+
+const quoted = (cells: readonly string[]) => cells.map((cell) => `"${cell}"`).join(',');
+const named = (fund: FundDocument, pattern: RegExp) => fund.holdings.filter(({ name }) => pattern.test(name));
+
+function page(fund: FundDocument, body: string): string {
+  return `<!doctype html>\n<html><head><title>Fund</title><script>window.build = "${fund.visit}";</script></head>\n<body>${body}</body></html>\n`;
+}
+
+const lines = (texts: readonly string[]) => texts.map((text) => `<div><span>${text}</span></div>`).join('\n');
+
+/** By source id. */
+export const DOCUMENTS: Readonly<Record<string, (fund: FundDocument) => string>> = {
+  etf_ishares_ibit_daily: (fund) =>
+    [
+      '\uFEFFBitcoin Trust ETF',
+      `Fund Holdings as of,"${fund.asOf}"`,
+      'Inception Date,"Jan 05, 2024"',
+      `Shares Outstanding,"${grouped(fund.sharesOutstanding)}"`,
+      '\u00a0',
+      'Ticker,Name,Sector,Asset Class,Market Value,Weight (%),Notional Value,Quantity,Market Currency,Accrual Date',
+      ...fund.holdings.map(({ ticker, name, valueUsd, weightPct, units }) => {
+        const [value, quantity] = [grouped(valueUsd), grouped(units)];
+        return quoted([ticker, name.toUpperCase(), '-', 'Alternative', value, weightPct, value, quantity, ticker, '-']);
+      }),
+      '\u00a0',
+      `"The content herein is made up, ${fund.visit}."`,
+    ].join('\n'),
+  etf_invesco_btco_daily: (fund) =>
+    JSON.stringify({
+      effectiveBusinessDate: fund.asOf,
+      effectiveDate: fund.asOf,
+      cusip: '46091J101',
+      totalNumberOfHoldings: fund.holdings.length,
+      requestId: fund.visit,
+      holdings: fund.holdings.map(({ name, valueUsd, units, weightPct }) => ({
+        issuerName: name,
+        marketValueBase: number(valueUsd),
+        units: number(units),
+        percentageOfTotalNetAssets: number(weightPct),
+      })),
+    }),
+  etf_bitwise_bitb_daily: (fund) =>
+    JSON.stringify({
+      pageProps: {
+        visit: fund.visit,
+        fundData: {
+          data: {
+            updatedAt: `${fund.asOf} 22:00, ${fund.visit}`,
+            fundDetails: {
+              asOfDate: fund.asOf,
+              netAssets: number(fund.netAssetsUsd),
+              sharesOutstanding: number(fund.sharesOutstanding),
+              numHoldings: fund.holdings.length,
+            },
+            holdings: {
+              asOfDate: fund.asOf,
+              basket: fund.holdings.map(({ name, valueUsd, units }) => ({
+                companyName: name,
+                marketValue: number(valueUsd),
+                shares: number(units),
+              })),
+            },
+            wallets: {
+              walletBalances: named(fund, /bitcoin/i).map(({ units }) => ({ active: true, balance: number(units) })),
+            },
+          },
+        },
+        proofOfReservesSnapshotData: {
+          totalReserve: number('20001.5'),
+          timestamp: `${fund.asOf} 21:00, ${fund.visit}`,
+        },
+      },
+    }),
+  etf_ark_arkb_daily: (fund) =>
+    [
+      'date,fund,company,ticker,cusip,shares,"market value ($)","weight (%)"',
+      ...fund.holdings.map(
+        ({ name, ticker, units, valueUsd, weightPct }) =>
+          `"${fund.asOf}",ARKB,${name.toUpperCase()},${ticker},,"${grouped(units)}","${dollars(valueUsd)}",${inPercent(weightPct)}`,
+      ),
+      `"This document is made up and says nothing about any fund that you could invest in, ${fund.visit}."`,
+      '',
+    ].join('\n'),
+  etf_vaneck_hodl_daily: (fund) =>
+    JSON.stringify({
+      AsOfDate: fund.asOf,
+      RequestId: fund.visit,
+      Holdings: fund.holdings.map(({ name, units, valueUsd, weightPct }) => ({
+        HoldingName: name,
+        Shares: grouped(units),
+        MV: dollars(valueUsd),
+        Weight: inPercent(weightPct),
+        CUSIP: null,
+      })),
+    }),
+  etf_franklin_ezbc_daily: (fund) =>
+    JSON.stringify({
+      final_url: `https://funds.example/39639?visit=${fund.visit}`,
+      operations: {
+        ProductCommon: { data: { ProductDetails: { fundid: '39639' } } },
+        Identifiers: {
+          data: {
+            Overview: { shareclass: [{ identifiers: { ticker: 'EZBC', cusip: '35354Q105', isin: 'US35354Q1058' } }] },
+          },
+        },
+        PricingDetails: {
+          data: {
+            Overview: {
+              shareclass: [{ nav: { navvalue: dollars(fund.navUsd), mktpricevalue: dollars(fund.navUsd) } }],
+            },
+          },
+        },
+        Aum: {
+          data: {
+            Overview: { aum: { totnetassets: `$${inMillions(fund.netAssetsUsd, ' Million')}`, asofdate: fund.asOf } },
+          },
+        },
+        Holdings: {
+          data: {
+            Portfolio: {
+              portfolio: {
+                dailyholdings: fund.holdings.map(({ name, units, valueUsd, weightPct }) => ({
+                  asofdate: fund.asOf,
+                  secname: name.toUpperCase(),
+                  quantityshrpar: grouped(units),
+                  mktvalue: grouped(valueUsd),
+                  pctofnetassets: weightPct,
+                })),
+              },
+            },
+          },
+        },
+      },
+    }),
+  etf_grayscale_gbtc_daily: (fund) => {
+    const [bitcoin] = named(fund, /bitcoin/i);
+    const facts = {
+      ticker: 'GBTC',
+      pricingDataDate: fund.asOf,
+      ...(bitcoin && { totalAssetInTrust: grouped(bitcoin.units), aum: dollars(bitcoin.valueUsd) }),
+      gaapAum: dollars(fund.netAssetsUsd),
+      sharesOutstanding: grouped(fund.sharesOutstanding),
+      holdingsPerShare: fund.navUsd,
+      marketPricePerShare: dollars(fund.navUsd),
+      premiumDiscountPercent: inPercent(fund.premiumPct),
+      cusip: '389637109',
+    };
+    // The facts are JSON inside a string of a script.
+    return page(fund, `<script>self.push([1,${JSON.stringify(JSON.stringify(facts))}])</script>`);
+  },
+  etf_fidelity_fbtc_daily: (fund) =>
+    page(
+      fund,
+      lines([
+        'Net assets',
+        `As of ${fund.asOf}`,
+        `$${inBillions(fund.netAssetsUsd)}`,
+        ...named(fund, /bitcoin/i).flatMap(({ units }) => [
+          'Total bitcoin in fund',
+          `As of ${fund.asOf}`,
+          grouped(units),
+        ]),
+        'Shares outstanding',
+        inMillions(fund.sharesOutstanding, 'M'),
+        'Nav',
+        dollars(fund.navUsd),
+      ]),
+    ),
+  etf_coinshares_brrr_daily: (fund) =>
+    page(
+      fund,
+      lines([
+        'ASSETS UNDER MANAGEMENT (US$)',
+        dollars(fund.netAssetsUsd),
+        'NAV (US$)',
+        dollars(fund.navUsd),
+        '# of holdings',
+        String(fund.holdings.length),
+        'BRRR Holdings',
+        `As of ${fund.asOf}`,
+        ...fund.holdings.flatMap(({ name, ticker, units, valueUsd }) => [
+          name.toUpperCase(),
+          ticker.replace('BTC', 'XBTUSD'),
+          grouped(units),
+          dollars(valueUsd),
+        ]),
+      ]),
+    ),
+  etf_hashdex_defi_daily: (fund) => {
+    const keys = [
+      'name',
+      'price',
+      'shares',
+      'ticker',
+      'weight',
+      'referenceDate',
+      'totalNetAssets',
+      'sharesOutstanding',
+    ];
+    const places = Object.fromEntries([...keys, 'weight_percentage'].map((key, index) => [key, 20 + index]));
+    // What the first holding has said of the fund is not said again.
+    const said = (index: number) =>
+      index > 0 ? [] : [fund.asOf, dollars(fund.netAssetsUsd), grouped(fund.sharesOutstanding)];
+    return JSON.stringify([
+      { visit: 1 },
+      fund.visit,
+      'Hashdex Bitcoin ETF',
+      'DEFI',
+      'https://documents.example/DEFI_Holdings.xlsx',
+      { values: 7, downloadLink: 4 },
+      fund.holdings.map((_, index) => 8 + index),
+      ...fund.holdings.flatMap(({ name, ticker, units, priceUsd, weightPct }, index) => [
+        places,
+        name,
+        dollars(priceUsd),
+        grouped(units),
+        ticker,
+        weightPct,
+        ...said(index),
+        inPercent(weightPct),
+      ]),
+    ]);
+  },
+};
+
+/** The page that names the build of the document, where the document is behind one. */
+export const bitwisePage = (visit: string): string =>
+  `<!doctype html><html><body><script>{"props":{},"buildId":"${visit}"}</script></body></html>`;
+
+/* The last market days of ten funds, in their issuers' layouts: made up, the same on every machine on a day. */
 
 const SAMPLE_DAYS = 3;
 export const SAMPLE_PARTITIONS = SAMPLE_DAYS * ISSUERS.length;

@@ -5,16 +5,17 @@
  *
  * Reads LF and CRLF ends, a byte order mark, and a header row; refuses everything else that is not a row.
  */
+
+import { DAY_MS, dayKey } from '../../../shared/dates.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
+import { ExactTotal } from '../../../shared/proof/row-facts.ts';
 import { RowHasher } from '../../../shared/proof/row-hash.ts';
-import { ExactTotal } from '../../../shared/proof/totals.ts';
-import { DAY_MS, dayKey } from '../../../shared/time/days.ts';
-import { LineFeeder, type LineTaker, skipByteOrderMark } from '../trades/line-feeder.ts';
+import { LineSplitter, type LineTaker, skipByteOrderMark } from '../trades/line-splitter.ts';
 import { PartitionFrames, type RowParser } from '../trades/partition-frames.ts';
 import { addTo, RowReader } from '../trades/row-reader.ts';
 import type { DecodedItem } from '../types.ts';
 
-export { MAX_ROW_BYTES } from '../trades/line-feeder.ts';
+export { MAX_ROW_BYTES } from '../trades/row-reader.ts';
 
 const LF = 10;
 const COLUMNS = ['id', 'price', 'qty', 'quote_qty', 'time', 'is_buyer_maker', 'is_best_match'] as const;
@@ -41,7 +42,7 @@ export interface DecodeOptions {
 export class TradeFileDecoder implements LineTaker, RowParser {
   readonly reader: RowReader;
   readonly #options: DecodeOptions;
-  readonly #feeder = new LineFeeder(this);
+  readonly #feeder = new LineSplitter(this);
   readonly #frames: PartitionFrames;
   #started = false;
 

@@ -2,10 +2,10 @@
 import { TidemarkError } from '../../../shared/errors.ts';
 import { exchangeASpotTrades } from '../../../shared/registry/datasets/exchange_a_spot_trades.ts';
 import { AlignedTrades } from '../../rows/aligned-trades.ts';
+import type { FoldingProjector, PartitionWindow } from '../../rows/binary-copy.ts';
 import { rowTemplate, StampedRows, writeInt8 } from '../../rows/binary-copy.ts';
 import { DecimalReader } from '../../rows/exact-decimal.ts';
-import type { FoldingProjector, PartitionWindow } from '../../rows/types.ts';
-import { checkRowCount, malformed } from '../trades/malformed.ts';
+import { checkRowCount, malformed } from '../trades/line-splitter.ts';
 
 const COMMA = 44;
 const LF = 10;

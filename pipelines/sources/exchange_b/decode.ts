@@ -4,14 +4,21 @@
  * repeats the one before byte for byte is left out and counted, one with the same id and other bytes is refused.
  */
 import { TidemarkError } from '../../../shared/errors.ts';
+import { ExactTotal } from '../../../shared/proof/row-facts.ts';
 import { type KnownText, knownText, RowHasher } from '../../../shared/proof/row-hash.ts';
-import { ExactTotal } from '../../../shared/proof/totals.ts';
-import { readHeader } from '../trades/header.ts';
-import { LineFeeder, type LineTaker } from '../trades/line-feeder.ts';
-import { MAX_SCALE, nearestQuotient, POWERS_OF_TEN } from '../trades/nearest.ts';
+import { LineSplitter, type LineTaker, readHeader } from '../trades/line-splitter.ts';
 import { PartitionFrames, type RowParser } from '../trades/partition-frames.ts';
-import { addTo, MAX_VALUE, MAX_VALUE_TEXT, RowReader } from '../trades/row-reader.ts';
-import { HASHED_SIDES, SIDES } from '../trades/side.ts';
+import {
+  addTo,
+  HASHED_TAKER_SIDES,
+  MAX_SCALE,
+  MAX_VALUE,
+  MAX_VALUE_TEXT,
+  nearestDouble,
+  POWERS_OF_TEN,
+  RowReader,
+  TAKER_SIDES,
+} from '../trades/row-reader.ts';
 import type { DecodedItem, PartitionWindow } from '../types.ts';
 
 const COMMA = 44;
@@ -36,7 +43,7 @@ export class ExchangeBDecoder implements LineTaker, RowParser {
   readonly #options: DecodeOptions;
   readonly #instrument: Buffer;
   readonly #hashedInstrument: KnownText;
-  readonly #feeder = new LineFeeder(this);
+  readonly #feeder = new LineSplitter(this);
   readonly #frames: PartitionFrames;
   readonly #hasher = new RowHasher();
   readonly #priceTotal = new ExactTotal();
@@ -108,7 +115,7 @@ export class ExchangeBDecoder implements LineTaker, RowParser {
     const idStart = reader.next(buffer, 0);
     const id = reader.integer(buffer, idStart, 1, 15);
     reader.noLeadingZero(buffer, idStart, 1);
-    const side = reader.word(buffer, reader.next(buffer, 1), 2, SIDES);
+    const side = reader.word(buffer, reader.next(buffer, 1), 2, TAKER_SIDES);
     const price = reader.decimal(buffer, reader.next(buffer, 2), 3);
     const priceUnits = reader.units;
     const priceDigits = reader.lowDigits === 0 ? reader.high : MAX_EXACT;
@@ -122,7 +129,7 @@ export class ExchangeBDecoder implements LineTaker, RowParser {
     if (priceDigits < MAX_EXACT && priceScale >= 0 && reader.scale >= 0 && scale <= MAX_SCALE) {
       const digits = priceDigits * reader.high;
       if (reader.lowDigits === 0 && digits < MAX_EXACT) quote = digits / POWERS_OF_TEN[scale];
-      else quote = nearestQuotient(reader.high, reader.low, reader.lowDigits, scale, priceDigits);
+      else quote = nearestDouble(reader.high, reader.low, reader.lowDigits, scale, priceDigits);
     }
     if (Number.isNaN(quote)) {
       quote = exactProduct(
@@ -175,7 +182,7 @@ export class ExchangeBDecoder implements LineTaker, RowParser {
     hasher.float8(price);
     hasher.float8(size);
     hasher.float8(quote);
-    hasher.known(HASHED_SIDES[side]);
+    hasher.known(HASHED_TAKER_SIDES[side]);
     hasher.known(this.#hashedInstrument);
     hasher.end();
     return end;

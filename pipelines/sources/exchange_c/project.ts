@@ -2,10 +2,10 @@
 import { TidemarkError } from '../../../shared/errors.ts';
 import { exchangeCSpotTrades } from '../../../shared/registry/datasets/exchange_c_spot_trades.ts';
 import { AlignedTrades } from '../../rows/aligned-trades.ts';
+import type { FoldingProjector, PartitionWindow } from '../../rows/binary-copy.ts';
 import { CopyRows } from '../../rows/binary-copy.ts';
 import { DecimalReader } from '../../rows/exact-decimal.ts';
-import type { FoldingProjector, PartitionWindow } from '../../rows/types.ts';
-import { checkRowCount, malformed } from '../trades/malformed.ts';
+import { checkRowCount, malformed } from '../trades/line-splitter.ts';
 
 const COMMA = 44;
 const LF = 10;

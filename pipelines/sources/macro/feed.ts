@@ -1,22 +1,118 @@
 /** What an operator names `macro`: the vintages of four series, from the provider's API or from answers that were kept. */
 import type { Settings } from '../../../shared/config/settings.ts';
 import { explain, TidemarkError } from '../../../shared/errors.ts';
+import type { Logger } from '../../../shared/logger.ts';
 import { macroSeriesMetrics } from '../../../shared/registry/datasets/macro_series_metrics.ts';
 import { vintageKey } from '../../../shared/registry/keys.ts';
-import { keepOf } from '../documents/kept.ts';
-import type { KeepingFeed } from '../loaded-when-used.ts';
+import { type ArchivedFetch, type DocumentArchive, documentArchiveOf } from '../documents/document-archive.ts';
+import { type ArchivingFeed, MACRO } from '../lazy-feed.ts';
 import { turns } from '../schedule.ts';
 import type { FeedNeeds, OpenedFeed, Selection } from '../types.ts';
-import { fetchObservations, fetchSeries, fetchVintageDates, type MacroApi, type VintageSpan } from './api.ts';
-import { folderApi } from './folder.ts';
-import { keptRequests } from './kept.ts';
-import { MACRO } from './named.ts';
-import { providerApi } from './provider.ts';
+import {
+  fetchObservations,
+  fetchSeries,
+  fetchVintageDates,
+  folderApi,
+  type MacroApi,
+  type Observation,
+  type ProviderAnswers,
+  providerApi,
+  readObservations,
+  readSeries,
+  readVintages,
+  type VintageSpan,
+} from './provider-api.ts';
 import { makeSample, SAMPLE_PARTITIONS } from './sample.ts';
 import { type MacroSeries, SERIES } from './series.ts';
-import { macroSource, type VintagesRequest } from './source.ts';
+import { macroSource, type VintagesRequest } from './vintages.ts';
 
-export const macroFeed: KeepingFeed = {
+/*
+ * Answers that were kept, as the vintages they told of: the same partitions as when they came. An answer about vintages
+ * begins with what was said on the one before them, so each stands by itself, whatever was asked before.
+ */
+
+/** What the answers before have told, as far as it is needed to read the next. */
+interface Told {
+  lastUpdatedMs: number | undefined;
+  /** Ascending. */
+  dates: readonly string[];
+  /** Pages of one answer, so far. */
+  observations: Observation[];
+  pages: Buffer[];
+  /** Answers met already: fetched again they say nothing new. */
+  readonly seen: Set<string>;
+}
+
+export async function* keptRequests(
+  named: readonly MacroSeries[],
+  { options: { from = '', to = '9999-12-31' }, reingest: replaces }: Selection,
+  keep: DocumentArchive,
+  log: Logger,
+): AsyncGenerator<VintagesRequest> {
+  for (const series of named) {
+    const told: Told = { lastUpdatedMs: undefined, dates: [], observations: [], pages: [], seen: new Set() };
+    for await (const fetch of keep.fetches(series.sourceId)) {
+      try {
+        const said = take(series, fetch, await keep.read(fetch.sha256), told);
+        if (!said || told.lastUpdatedMs === undefined) continue;
+        const vintages = said.span.vintages.filter((vintage) => vintage >= from && vintage <= to);
+        if (vintages.length === 0) continue;
+        yield {
+          period: `${series.seriesId} ${vintages[0]}..${vintages[vintages.length - 1]}, kept`,
+          partitions: vintages.map((vintage) => ({ key: vintageKey(series.sourceId, vintage) })),
+          series,
+          content: { said, vintages, lastUpdatedMs: told.lastUpdatedMs, replaces },
+        };
+      } catch (error) {
+        // Refused when it came, and refused now: an error told with 200, a page in its place.
+        const { sha256, name } = fetch;
+        log.warn({ document: name, sha256, fault: explain(error) }, 'a kept answer is passed over');
+      }
+    }
+  }
+}
+
+function take(
+  series: MacroSeries,
+  { asked, sha256 }: ArchivedFetch,
+  bytes: Buffer,
+  told: Told,
+): ProviderAnswers | undefined {
+  const text = bytes.toString('utf8');
+  switch (asked.path) {
+    case 'series':
+      told.lastUpdatedMs = readSeries(text, series).lastUpdatedMs;
+      return undefined;
+    case 'series/vintagedates': {
+      const { dates } = readVintages(text, series);
+      told.dates = asked.offset === '0' ? dates : [...new Set([...told.dates, ...dates])].sort();
+      return undefined;
+    }
+    case 'series/observations': {
+      const place = `${sha256} ${asked.realtime_start} ${asked.realtime_end} ${asked.offset}`;
+      if (asked.offset === '0') [told.observations, told.pages] = [[], []];
+      // The rest of an answer whose begin was not kept, or was another's.
+      if (asked.offset !== String(told.observations.length)) return undefined;
+      const { count, observations } = readObservations(text, series);
+      told.observations.push(...observations);
+      told.pages.push(bytes);
+      if (told.observations.length < count || told.seen.has(place)) return undefined;
+      told.seen.add(place);
+      return { span: spanOf(asked, told.dates), observations: told.observations, pages: told.pages };
+    }
+    default:
+      return undefined;
+  }
+}
+
+/** The vintages between the two days it was asked for; the first day is the one before them, unless nothing was before it. */
+function spanOf({ realtime_start: start, realtime_end: end }: ArchivedFetch['asked'], dates: readonly string[]) {
+  const isFirst = dates[0] === start;
+  const vintages = dates.filter((date) => (isFirst ? date >= start : date > start) && date <= end);
+  return { before: isFirst ? undefined : start, vintages };
+}
+
+export const macroFeed: ArchivingFeed = {
   ...MACRO,
   sample: { partitions: () => SAMPLE_PARTITIONS, make: makeSample },
   async open(needs) {
@@ -31,7 +127,7 @@ export const macroFeed: KeepingFeed = {
   kept: {
     options: MACRO.options,
     async open({ catalog, settings, log }) {
-      const keep = await keepOf(settings);
+      const keep = await documentArchiveOf(settings);
       return {
         source: macroSource(catalog),
         requests: async (selection) => keptRequests(seriesNamed(selection.options.series), selection, keep, log),
@@ -47,7 +143,7 @@ type ApiOf = (series: MacroSeries) => MacroApi;
 async function apisOf({ settings, location, log, signal }: FeedNeeds): Promise<ApiOf> {
   if (location) return () => folderApi(location);
   const { baseUrl, key } = providerOf(settings);
-  const keep = await keepOf(settings);
+  const keep = await documentArchiveOf(settings);
   return ({ seriesId, sourceId }) =>
     providerApi({
       baseUrl,

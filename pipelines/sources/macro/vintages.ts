@@ -1,11 +1,21 @@
-/**
+/** What was said of a series over some vintages, as partitions: one a vintage, with what it changed. */
+
+import { createHash } from 'node:crypto';
+import Big from 'big.js';
+import { DAY_MS, parseDay } from '../../../shared/dates.ts';
+import type { Catalog } from '../../../shared/db/catalog.ts';
+import { TidemarkError } from '../../../shared/errors.ts';
+import { macroSeriesMetrics } from '../../../shared/registry/datasets/macro_series_metrics.ts';
+import { vintageKey } from '../../../shared/registry/keys.ts';
+import { type RecordedEvent, RecordFrames } from '../record-frames.ts';
+import type { DocumentRequest, OpenedDocument, Source } from '../types.ts';
+import type { Observation, ProviderAnswers, VintageSpan } from './provider-api.ts';
+import type { MacroSeries } from './series.ts';
+
+/*
  * Vintages: what each publication changed. The provider says each value with the days from and to which it was said;
  * a row is kept where the number first differs from the one before it. The text of an equal number may differ.
  */
-import Big from 'big.js';
-import { TidemarkError } from '../../../shared/errors.ts';
-import type { Observation } from './answers.ts';
-import type { VintageSpan } from './api.ts';
 
 /** A value as one publication first said it. */
 export interface VintageRow {
@@ -80,3 +90,118 @@ export function sameValue(a: string, b: string): boolean {
 }
 
 const compare = (a: string, b: string) => (a < b ? -1 : a > b ? 1 : 0);
+
+/* What one vintage of a series changed, as events: one a value. When the source last changed it is no part of them. */
+
+/** In the order of their offsets. */
+export function eventsOf(
+  series: MacroSeries,
+  vintage: string,
+  rows: readonly VintageRow[],
+  /** The text of a value, where it was taken down before. */
+  textOf: (metricId: string, row: VintageRow) => string = (_, { value }) => value,
+): RecordedEvent[] {
+  const { seriesId, sourceId, metricName, unit, frequency, seasonalAdjustment } = series;
+  return rows
+    .map((change): RecordedEvent => {
+      const { date } = change;
+      const metricId = createHash('sha256').update(`${sourceId}|${metricName}|${date}|${vintage}`).digest('hex');
+      const value = textOf(metricId, change);
+      const kind = value === MISSING ? 'string' : 'float';
+      // Keys in the order of the alphabet; `realtime_start` is where the serving side puts last_updated_utc before.
+      const dimensions = {
+        frequency,
+        observation_date: date,
+        seasonal_adjustment: seasonalAdjustment,
+        series_id: seriesId,
+      };
+      const provenance = {
+        realtime_start: vintage,
+        series_id: seriesId,
+        source_uri: `series/${seriesId}`,
+        units: unit,
+      };
+      const payload = {
+        dimensions,
+        metric_id: metricId,
+        metric_name: metricName,
+        metric_unit: unit,
+        metric_value_kind: kind,
+        metric_value_text: value,
+        observed_at_utc: `${date}T00:00:00.000Z`,
+        provenance,
+        source_id: sourceId,
+      };
+      const texts = [JSON.stringify(dimensions), JSON.stringify(provenance)];
+      const at = Date.parse(`${date}T00:00:00Z`);
+      const row = [at, metricId, sourceId, metricName, unit, kind, value, ...texts, '', vintage];
+      return { offset: metricId, payload: Buffer.from(JSON.stringify(payload)), row };
+    })
+    .sort((a, b) => (a.offset < b.offset ? -1 : 1));
+}
+
+export interface VintagesRequest extends DocumentRequest {
+  readonly series: MacroSeries;
+  readonly content: ProviderContent | { readonly fault: unknown };
+}
+
+/** Answers that came. */
+export interface ProviderContent {
+  readonly said: ProviderAnswers;
+  /** Those of its vintages that are wanted, ascending. */
+  readonly vintages: readonly string[];
+  /** When the source last changed the series, as the fetch was told. */
+  readonly lastUpdatedMs: number;
+  /** What is proved is to be replaced by what the source says now, down to the text. */
+  readonly replaces?: boolean;
+  /** The last of its vintages was the last there was at that time. */
+  readonly throughMs?: number;
+}
+
+export function macroSource(catalog: Catalog): Source<VintagesRequest> {
+  return {
+    datasets: [macroSeriesMetrics],
+    publishedSha256: async () => undefined,
+    async open({ series, content, partitions }): Promise<OpenedDocument> {
+      if ('fault' in content) throw content.fault;
+      const { said, vintages, lastUpdatedMs, throughMs, replaces } = content;
+      const changed = vintagesIn(said.span, said.observations);
+      const keys = partitions.map(({ key }) => key);
+      const stored = replaces ? new Map() : await catalog.valueTexts(macroSeriesMetrics, keys);
+      return {
+        facts: { ...documentOf(series, said), granularity: 'vintages' },
+        checks: throughMs === undefined ? [] : [{ sourceId: series.sourceId, throughMs }],
+        async *decode({ frameRawBytes }) {
+          for (const vintage of vintages) {
+            const frames = new RecordFrames(macroSeriesMetrics, vintageKey(series.sourceId, vintage), frameRawBytes);
+            for (const event of eventsOf(series, vintage, changed.get(vintage) ?? [], writtenBefore(stored))) {
+              yield* frames.add(event);
+            }
+            const fromMs = parseDay(vintage)!;
+            yield* frames.end({ last_updated_ms: lastUpdatedMs }, { fromMs, toMs: fromMs + DAY_MS });
+          }
+        },
+        async [Symbol.asyncDispose]() {},
+      };
+    },
+  };
+}
+
+/** The source may write a number that it said before in another way: it stays as it was taken down. */
+const writtenBefore =
+  (stored: ReadonlyMap<string, string | null>) =>
+  (metricId: string, { value }: VintageRow): string => {
+    const text = stored.get(metricId);
+    return typeof text === 'string' && sameValue(text, value) ? text : value;
+  };
+
+/** One answer, or the pages of one. */
+function documentOf({ seriesId }: MacroSeries, { span: { before, vintages }, pages }: ProviderAnswers) {
+  const hash = createHash('sha256');
+  for (const page of pages) hash.update(page);
+  return {
+    name: `${seriesId} ${before ?? vintages[0]}..${vintages[vintages.length - 1]}`,
+    sha256: hash.digest('hex'),
+    bytes: pages.reduce((sum, page) => sum + page.length, 0),
+  };
+}

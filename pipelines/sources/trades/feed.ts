@@ -1,12 +1,13 @@
 /** A feed of one dataset whose documents are file days in a place that a setting names. */
+
 import { pathToFileURL } from 'node:url';
 import type { SettingName, Settings } from '../../../shared/config/settings.ts';
+import { DAY_MS, dayKey } from '../../../shared/dates.ts';
 import type { Catalog } from '../../../shared/db/catalog.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
-import type { Logger } from '../../../shared/log/logger.ts';
+import type { Logger } from '../../../shared/logger.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
-import { windowOf } from '../../../shared/registry/partitions.ts';
-import { DAY_MS, dayKey } from '../../../shared/time/days.ts';
+import { fileDays, windowOf } from '../../../shared/registry/keys.ts';
 import { turns } from '../schedule.ts';
 import type { Feed, FeedNeeds, FileDayRequest, FileDaySource, SampleNeeds, Selection } from '../types.ts';
 
@@ -131,3 +132,17 @@ function locationOf(settings: Settings, dataset: DatasetDefinition): { location:
       : `${names.join(' or ')} is not set: it says ${where} (an http(s) URL or a file:// folder)`,
   );
 }
+
+/* The plan of a source that publishes one document a file day. */
+
+/** @throws TidemarkError USAGE from the plan, for any other granularity. */
+export const planDaily =
+  (dataset: DatasetDefinition): FileDaySource['plan'] =>
+  (fromDay, toDay, granularity) => {
+    if (granularity !== 'daily') throw new TidemarkError('USAGE', `${dataset.key} has daily documents only`);
+    return fileDays(fromDay, toDay).map((day) => ({
+      period: day,
+      granularity,
+      partitions: [{ key: day, ...windowOf(dataset, day) }],
+    }));
+  };

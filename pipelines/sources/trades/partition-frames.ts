@@ -5,7 +5,7 @@
 import { createHash, type Hash } from 'node:crypto';
 import type { PartitionFacts } from '../../../shared/frame/manifest.ts';
 import type { DecodedItem, PartitionWindow } from '../types.ts';
-import { MAX_ROW_BYTES } from './line-feeder.ts';
+import { MAX_ROW_BYTES } from './row-reader.ts';
 
 const LF = 10;
 const CR = 13;

@@ -1,21 +1,18 @@
 /** What a query would answer with, without running it: a few looks into the catalog, at any length of the history. */
 import type { Warning } from '../../contract/problems.ts';
+import type { ReadRequest } from '../../contract/read-request.ts';
 import { isoOf } from '../../contract/time.ts';
 import { Params } from '../../db/params.ts';
-import { contextOf, type LiveContext } from '../../read/context.ts';
-import { provedThrough } from '../../read/coverage.ts';
-import { withEdges } from '../../read/edges.ts';
-import type { TimeBudget } from '../../read/guard.ts';
-import { type FreshnessRule, foresee, type Judgement } from '../../read/judge.ts';
-import type { Look, Session } from '../../read/session.ts';
-import { slicesOf } from '../../read/slices.ts';
-import type { ReadRequest } from '../../read/types.ts';
-import type { Envelope } from '../../rendering/envelope.ts';
-import type { EstimateAnswer } from './answer.ts';
-import { type BudgetVerdict, judgeBudget } from './budget.ts';
-import { estimateBytes } from './bytes.ts';
-import { type Count, countRows } from './counts.ts';
-import { guessRows, isStored } from './planner.ts';
+import type { TimeBudget } from '../../read/execute/optimistic-read.ts';
+import { dryRun, type FreshnessRule, type WarningEvaluation } from '../../read/execute/warnings.ts';
+import { slicesOf, withBoundaryRows } from '../../read/plan/boundary-rows.ts';
+import { contextOf, type LiveContext } from '../../read/plan/context.ts';
+import { provedThrough } from '../../read/snapshot/coverage.ts';
+import type { CoverageProbe, Session } from '../../read/snapshot/session.ts';
+import type { Envelope } from '../../render/json-rows.ts';
+import type { EstimateAnswer } from './bytes.ts';
+import { type BudgetVerdict, estimateBytes, evaluateBudget } from './bytes.ts';
+import { type Count, countRows, guessRows, isStored } from './counts.ts';
 
 export interface EstimateRules {
   readonly freshness: FreshnessRule;
@@ -30,17 +27,17 @@ export type Estimate = Omit<
 /** @throws ReadFault, StrictRefusal as the query would, before it reads. */
 export async function estimate(
   session: Session,
-  look: Look,
+  look: CoverageProbe,
   request: ReadRequest,
   { freshness: rule, budget }: EstimateRules,
-  envelopeOf: (judgement: Judgement) => Envelope,
+  envelopeOf: (judgement: WarningEvaluation) => Envelope,
 ): Promise<Estimate> {
-  const { live, judgement } = await foresee(session, look, request, rule);
+  const { live, judgement } = await dryRun(session, look, request, rule);
   const { window } = request;
   const found = await findRows(live);
   const rows = 'rows' in window ? Math.min(window.rows, found.rows) : found.rows;
   const atMost = found.atMost === null || !('rows' in window) ? found.atMost : Math.min(window.rows, found.atMost);
-  const verdict = judgeBudget(
+  const verdict = evaluateBudget(
     window,
     { searched: found.searched, passing: found.rows, isFiltered: request.filters.length > 0 },
     budget,
@@ -127,7 +124,7 @@ async function countFew(context: LiveContext, expected: number): Promise<number 
   const slices = [...slicesOf(searched, relation.chunkMs)];
   if (expected > FEW_ROWS || slices.length > FEW_SLICES) return undefined;
   let total = 0;
-  for await (const slice of withEdges(context, slices)) {
+  for await (const slice of withBoundaryRows(context, slices)) {
     const params = new Params();
     const [[rows]] = await session.rows(`select count(*)::text ${relation.from(slice, params)}`, params);
     total += Number(rows);

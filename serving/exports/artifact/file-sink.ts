@@ -1,10 +1,11 @@
 /** A file being written: one write at a time, its digest made of the very bytes, durable when it is finished. */
+
 import { createHash } from 'node:crypto';
 import { type FileHandle, open } from 'node:fs/promises';
-import type { Flow } from '../../read/answer.ts';
-import type { Destination } from '../../rendering/out.ts';
-import type { BufferPool } from '../../rendering/response.ts';
-import { artifactFault } from './faults.ts';
+import type { Flow } from '../../read/execute/answer.ts';
+import type { Destination, RowShape, RowWriter } from '../../render/cells.ts';
+import type { BufferPool } from '../../render/response.ts';
+import { artifactFault } from './types.ts';
 
 /** Bytes that may wait for the disk before whoever makes them is held back, and where that goes on. */
 const HIGH_BYTES = 2 * 1024 * 1024;
@@ -117,4 +118,52 @@ export class FileSink implements Destination, AsyncDisposable {
     this.#paused = false;
     this.#options.flow.resume();
   }
+}
+
+/* Holds rows back as long as any of several has a reason to. */
+
+export class BackpressureGate {
+  #flow: Flow | undefined;
+  #reasons = 0;
+
+  /** What is held back. */
+  set flow(flow: Flow) {
+    this.#flow = flow;
+    if (this.#reasons > 0) flow.pause();
+  }
+
+  /** One reason: paused and resumed in turn. */
+  lever(): Flow {
+    let isOn = false;
+    return {
+      pause: () => {
+        if (isOn) return;
+        isOn = true;
+        if (this.#reasons++ === 0) this.#flow?.pause();
+      },
+      resume: () => {
+        if (!isOn) return;
+        isOn = false;
+        if (--this.#reasons === 0) this.#flow?.resume();
+      },
+    };
+  }
+}
+
+/** Facts that a format may keep in the file; the same for the same request. */
+export type FileMetadata = Readonly<Record<string, string>>;
+
+export interface FileTarget {
+  readonly sink: FileSink;
+  /** Holds rows back while earlier ones are being made into bytes. */
+  readonly flow: Flow;
+  readonly shape: RowShape;
+  readonly facts: FileMetadata;
+  /** What goes wrong beside the calls. */
+  readonly onFault: (error: unknown) => void;
+}
+
+export interface FileWriter extends RowWriter, AsyncDisposable {
+  /** After the last row: all of the file's bytes are in its sink. */
+  close(): Promise<void>;
 }

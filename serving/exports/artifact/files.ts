@@ -1,21 +1,72 @@
 /** The files of an artifact in the making: one, or one a day, each begun before its rows and finished behind them. */
+
 import { join } from 'node:path';
-import type { RowShape } from '../../rendering/cells.ts';
-import type { RowWriter } from '../../rendering/representations.ts';
-import type { BufferPool } from '../../rendering/response.ts';
-import type { Brake } from './brake.ts';
-import { FileSink } from './file-sink.ts';
-import type { FileFacts, FileWriter, Format } from './formats.ts';
-import type { ManifestFile } from './types.ts';
+import type { Dtype } from '../../../shared/registry/index.ts';
+import { OutputBuffer, type RowShape, type RowWriter } from '../../render/cells.ts';
+import { CsvRows } from '../../render/csv-rows.ts';
+import type { BufferPool } from '../../render/response.ts';
+import { type BackpressureGate, type FileMetadata, FileSink, type FileTarget, type FileWriter } from './file-sink.ts';
+import { ParquetFile } from './parquet-file.ts';
+import type { ArtifactFormat, ManifestColumn, ManifestFile } from './types.ts';
+
+/* How rows become a file. Another format is another entry. */
+
+export interface Format {
+  readonly extension: string;
+  readonly mediaType: string;
+  typeOf(dtype: Dtype): ManifestColumn['type'];
+  open(target: FileTarget): FileWriter;
+}
+
+/** In the words of Arrow, which readers use too. */
+const PARQUET_TYPES: Readonly<Record<Dtype, string>> = {
+  int64: 'int64',
+  float64: 'double',
+  bool01: 'int8',
+  timestamp_utc: 'timestamp[ms, UTC]',
+  string: 'string',
+  uuid: 'string',
+  json: 'string',
+};
+
+export const FORMATS: Readonly<Record<ArtifactFormat, Format>> = {
+  csv: {
+    extension: 'csv',
+    mediaType: 'text/csv; charset=utf-8; header=present',
+    typeOf: () => 'text',
+    open: ({ sink, shape }) => new CsvFile(new OutputBuffer(sink), shape),
+  },
+  parquet: {
+    extension: 'parquet',
+    mediaType: 'application/vnd.apache.parquet',
+    typeOf: (dtype) => PARQUET_TYPES[dtype],
+    open: (target) => new ParquetFile(target),
+  },
+};
+
+class CsvFile extends CsvRows implements FileWriter {
+  readonly #out: OutputBuffer;
+
+  constructor(out: OutputBuffer, shape: RowShape) {
+    super(out, shape);
+    this.#out = out;
+  }
+
+  async close(): Promise<void> {
+    this.#out.flush();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {}
+}
 
 export interface FilesOptions {
   readonly directory: string;
   /** Names begin with it. */
   readonly stem: string;
   readonly format: Format;
-  readonly facts: FileFacts;
+  readonly facts: FileMetadata;
   readonly buffers: BufferPool;
-  readonly brake: Brake;
+  readonly brake: BackpressureGate;
   /** Ends the read; told once, what went wrong beside it. */
   readonly onFault: (error: unknown) => void;
 }

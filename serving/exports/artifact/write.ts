@@ -1,19 +1,21 @@
 /** Writes one artifact: the rows of one read, under one snapshot, into files that appear whole or not at all. */
 import { shapeOf } from '../../../shared/registry/index.ts';
-import type { ReadFacts } from '../../read/answer.ts';
-import { countOfFileDays } from '../../read/counted.ts';
-import { provedThrough } from '../../read/coverage.ts';
-import type { ReadRequest } from '../../read/types.ts';
-import { Brake } from './brake.ts';
-import { canSplit, statementsByDay } from './days.ts';
-import { ArtifactFault } from './faults.ts';
-import { ArtifactFiles } from './files.ts';
-import { FORMATS, type Format } from './formats.ts';
-import { digestOf, isIntact, readArtifact, windowOf, writeManifest } from './manifest.ts';
-import { stemOf } from './names.ts';
-import { Place } from './place.ts';
-import { type Proof, readProof } from './proof.ts';
-import type { Artifact, ArtifactDeps, ArtifactJob, Manifest, ManifestColumn } from './types.ts';
+import type { ReadRequest } from '../../contract/read-request.ts';
+import type { ReadFacts } from '../../read/execute/answer.ts';
+import { countOfFileDays } from '../../read/plan/counted.ts';
+import { provedThrough } from '../../read/snapshot/coverage.ts';
+import { BackpressureGate } from './file-sink.ts';
+import { ArtifactFiles, FORMATS, type Format } from './files.ts';
+import { digestOf, isIntact, type Proof, readArtifact, readProof, windowOf, writeManifest } from './manifest.ts';
+import { canSplit, StagingDirectory, statementsByDay, stemOf } from './staging.ts';
+import {
+  type Artifact,
+  type ArtifactDeps,
+  ArtifactFault,
+  type ArtifactJob,
+  type Manifest,
+  type ManifestColumn,
+} from './types.ts';
 
 const PROGRESS_INTERVAL_MS = 500;
 
@@ -22,7 +24,7 @@ const PROGRESS_INTERVAL_MS = 500;
  * @throws ArtifactFault, ReadFault (`no_rows`: nothing is proved in the window), StrictRefusal, or the signal's reason.
  */
 export async function writeArtifact(deps: ArtifactDeps, job: ArtifactJob): Promise<Artifact> {
-  await using place = await Place.create(job.directory);
+  await using place = await StagingDirectory.create(job.directory);
   const earlier = await intactArtifact(job.directory);
   if (earlier) return earlier;
   const manifest = await writeFiles(deps, job, place.path);
@@ -48,7 +50,7 @@ async function writeFiles(deps: ArtifactDeps, job: ArtifactJob, directory: strin
   const format = FORMATS[job.format];
   const schema = columnsOf(request, format);
   const stop = new AbortController();
-  const brake = new Brake();
+  const brake = new BackpressureGate();
   await using files = new ArtifactFiles({
     directory,
     stem: stemOf(request),
@@ -140,3 +142,19 @@ const columnsOf = ({ fields }: ReadRequest, format: Format): ManifestColumn[] =>
 const factsOf = (request: ReadRequest, schema: readonly ManifestColumn[]) => ({
   tidemark: JSON.stringify({ ...subjectOf(request), schema }),
 });
+
+export { FORMATS } from './files.ts';
+export { isIntact, MANIFEST_NAME, readArtifact } from './manifest.ts';
+export { removeArtifact } from './staging.ts';
+export type {
+  Artifact,
+  ArtifactDeps,
+  ArtifactFormat,
+  ArtifactJob,
+  ArtifactProgress,
+  Manifest,
+  ManifestFile,
+  WrittenFile,
+} from './types.ts';
+/** What the rest of the exports uses of artifacts. */
+export { ArtifactFault, type ArtifactFaultKind } from './types.ts';

@@ -1,15 +1,16 @@
 /** The SQL of klines, over the rows of a dataset's relation. */
+
+import { DAY_MS } from '../../../shared/dates.ts';
 import { assert } from '../../../shared/errors.ts';
 import { type Field, shapeOf } from '../../../shared/registry/index.ts';
-import { KLINE_DATETIME } from '../../../shared/registry/klines.ts';
-import { DAY_MS } from '../../../shared/time/days.ts';
+import { KLINE_DATETIME } from '../../../shared/registry/trades.ts';
+import type { ReadRequest } from '../../contract/read-request.ts';
 import type { Params } from '../../db/params.ts';
-import type { PlanContext } from '../context.ts';
-import { Relation } from '../relation.ts';
-import type { Rows } from '../rows.ts';
-import type { ReadRequest } from '../types.ts';
-import { alignedFormulas, type Formulas, nativeFormulas } from './formulas.ts';
+import type { PlanContext } from '../plan/context.ts';
+import { Relation } from '../sql/relation.ts';
+import type { Rows } from '../types.ts';
 import type { KlineSlice } from './slices.ts';
+import { alignedFormulas, type Formulas, nativeFormulas } from './sums.ts';
 
 /** From here on buckets may hold some hundred thousand trades. */
 const LARGE_MS = 3_600_000;

@@ -1,8 +1,8 @@
 /** Proved parts cut at bucket boundaries: a kline is made by one statement, also where it reaches over a gap. */
-import { clip, type Range } from '../../../shared/db/ranges.ts';
-import { type CountedPartition, countWithin, type RowCount } from '../counted.ts';
-import type { Part } from '../coverage.ts';
-import { MAX_CHUNKS } from '../slices.ts';
+import { clip, type Range } from '../../../shared/ranges.ts';
+import { MAX_CHUNKS } from '../plan/boundary-rows.ts';
+import { type CountedPartition, countWithin } from '../plan/counted.ts';
+import type { Part, RowCount } from '../types.ts';
 
 export interface KlineSlice extends Range {
   /** Whole buckets, from the first row's to the last row's; what of them is proved and asked for. */

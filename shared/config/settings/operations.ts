@@ -1,5 +1,5 @@
 /** Backfills, following, verification. */
-import type { Setting } from './types.ts';
+import { MIB, type Setting } from './types.ts';
 
 export const OPERATIONS = {
   SVC_BACKFILL_FETCH_AHEAD: {
@@ -51,5 +51,156 @@ export const OPERATIONS = {
     min: 1,
     max: 5,
     doc: 'Servers of a NATS cluster that keep each stream: 1, 3 or 5. Streams that are there are brought to it.',
+  },
+} as const satisfies Record<string, Setting>;
+
+/* Settings of the log of events, and the lines that processes write. */
+
+export const LOG = {
+  SVC_FRAME_RAW_BYTES: {
+    group: 'Log',
+    kind: 'integer',
+    unit: 'bytes',
+    default: String(MIB),
+    min: 4096,
+    max: 2 * MIB,
+    doc: 'Event bytes gathered into one frame before compression. Digests do not depend on it.',
+  },
+  SVC_PUBLISH_WINDOW: {
+    group: 'Log',
+    kind: 'integer',
+    unit: 'frames',
+    default: '32',
+    min: 1,
+    max: 256,
+    doc: 'Frames in flight to the log.',
+  },
+  SVC_STREAM_MAX_BYTES: {
+    group: 'Log',
+    kind: 'integer',
+    unit: 'bytes',
+    default: String(8 * 1024 * MIB),
+    min: MIB,
+    max: 1024 * 1024 * 1024 * MIB,
+    doc: 'Byte limit of each stream, reserved on the disk of the log; where that has no room for it a new stream gets half, or half of that. A full stream stops the publisher; nothing is dropped.',
+  },
+  SVC_PULL_MAX_BYTES: {
+    group: 'Log',
+    kind: 'integer',
+    unit: 'bytes',
+    default: String(8 * MIB),
+    min: 2 * MIB,
+    max: 64 * MIB,
+    doc: 'Bytes the projector asks for at once.',
+  },
+  SVC_ATTEMPT_SILENCE_MS: {
+    group: 'Log',
+    kind: 'integer',
+    unit: 'ms',
+    default: '30000',
+    min: 100,
+    max: 3_600_000,
+    doc: 'An attempt that sends no frame for this long is rolled back; it is read again when it goes on.',
+  },
+  SVC_LOG_LEVEL: {
+    group: 'Logs',
+    kind: 'choice',
+    choices: ['trace', 'debug', 'info', 'warn', 'error', 'silent'],
+    default: 'info',
+    doc: 'Least severe level written, one JSON object a line on stderr; on a terminal to log/tidemark.log in the state folder, and warnings and above are shown in words.',
+  },
+} as const satisfies Record<string, Setting>;
+
+/* Settings of the embedded stack, and what is used in its place. */
+
+export const STACK = {
+  SVC_STATE_DIR: {
+    group: 'Stack',
+    kind: 'path',
+    default: '.tidemark',
+    doc: 'Folder of the embedded stack: database and log files, ports, generated secrets.',
+  },
+  SVC_DATABASE_URL: {
+    group: 'Stack',
+    kind: 'url',
+    schemes: ['postgres:', 'postgresql:'],
+    secret: true,
+    doc: 'A PostgreSQL with TimescaleDB to use instead of the embedded one. Every process uses it; where other roles are set below, it is that of ingest and of commands (in the HTTP service and the export worker: their own).',
+  },
+  SVC_DATABASE_OWNER_URL: {
+    group: 'Stack',
+    kind: 'url',
+    schemes: ['postgres:', 'postgresql:'],
+    secret: true,
+    doc: 'The same database through the role that owns it, for migrations and `read-role`; unset: SVC_DATABASE_URL.',
+  },
+  SVC_DATABASE_SERVE_URL: {
+    group: 'Stack',
+    kind: 'url',
+    schemes: ['postgres:', 'postgresql:'],
+    secret: true,
+    doc: 'The same database through the role of the HTTP service that `up` starts; unset: SVC_DATABASE_URL.',
+  },
+  SVC_DATABASE_EXPORT_URL: {
+    group: 'Stack',
+    kind: 'url',
+    schemes: ['postgres:', 'postgresql:'],
+    secret: true,
+    doc: 'The same database through the role of the workers that `export-worker` starts; unset: SVC_DATABASE_URL, which must then be of a role that may run exports: `tidemark_ingest` may not.',
+  },
+  SVC_DATABASE_MONITOR_URL: {
+    group: 'Stack',
+    kind: 'url',
+    schemes: ['postgres:', 'postgresql:'],
+    secret: true,
+    doc: 'The same database through the role that the HTTP service collects its figures with; unset: SVC_DATABASE_URL.',
+  },
+  SVC_DATABASE_ADMIN_URL: {
+    group: 'Stack',
+    kind: 'url',
+    schemes: ['postgres:', 'postgresql:'],
+    secret: true,
+    doc: 'The same database through a superuser, for `migrate` alone: it makes the roles that the other URLs name, with their passwords. No running process needs it.',
+  },
+  SVC_NATS_URL: {
+    group: 'Stack',
+    kind: 'url',
+    schemes: ['nats:', 'tls:'],
+    secret: true,
+    doc: 'A nats-server with JetStream to use instead of the embedded one; of a cluster one, and the others by `?servers=HOST:PORT,HOST:PORT`; `?inbox=PREFIX` where its account may listen to nothing else. The account writes events.',
+  },
+  SVC_NATS_PROJECTOR_URL: {
+    group: 'Stack',
+    kind: 'url',
+    schemes: ['nats:', 'tls:'],
+    secret: true,
+    doc: 'The same nats-server through the account of the projector; unset: SVC_NATS_URL.',
+  },
+  SVC_NATS_OPERATOR_URL: {
+    group: 'Stack',
+    kind: 'url',
+    schemes: ['nats:', 'tls:'],
+    secret: true,
+    doc: 'The same nats-server through an account that makes and changes streams: `migrate`, backfills and repairs use it; unset: SVC_NATS_URL.',
+  },
+  SVC_NATS_READER_URL: {
+    group: 'Stack',
+    kind: 'url',
+    schemes: ['nats:', 'tls:'],
+    secret: true,
+    doc: 'The same nats-server through an account that may only read, for lineage; unset: SVC_NATS_URL.',
+  },
+  SVC_NATS_EXPORT_URL: {
+    group: 'Stack',
+    kind: 'url',
+    schemes: ['nats:', 'tls:'],
+    secret: true,
+    doc: 'The same nats-server through the account of the export queue; unset: SVC_NATS_URL.',
+  },
+  SVC_SAMPLE: {
+    group: 'Stack',
+    kind: 'boolean',
+    default: 'true',
+    doc: 'Load a small synthetic sample into an empty system at start; never for a dataset whose source location is set.',
   },
 } as const satisfies Record<string, Setting>;

@@ -186,3 +186,84 @@ export const SERVING = {
     doc: 'MACRO_SOURCE_PUBLISH_STALE is said of a series whose source last published longer ago. Unset: 5 days for daily series, 45 for monthly ones.',
   },
 } as const satisfies Record<string, Setting>;
+
+/* Exports: how many, where, for how long; and the audit log of them. */
+
+export const EXPORTS = {
+  SVC_EXPORT_MAX_CONCURRENCY: {
+    group: 'Exports',
+    kind: 'integer',
+    default: '2',
+    min: 1,
+    max: 100,
+    doc: 'Exports running at once in one worker.',
+  },
+  SVC_EXPORT_MAX_QUEUE: {
+    group: 'Exports',
+    kind: 'integer',
+    default: '16',
+    min: 0,
+    max: 100_000,
+    doc: 'Exports waiting, of all callers and serving processes together; one more is 503.',
+  },
+  SVC_EXPORT_IN_PROCESS: {
+    group: 'Exports',
+    kind: 'boolean',
+    default: 'true',
+    doc: 'Whether the HTTP service runs exports itself; false: only `./tidemark export-worker` does.',
+  },
+  SVC_EXPORT_ROOT_DIR: {
+    group: 'Exports',
+    kind: 'path',
+    doc: 'Folder of artifacts; workers and serving processes on several machines share it. Unset: exports in the state folder.',
+  },
+  SVC_EXPORT_ARTIFACT_TTL_SECONDS: {
+    group: 'Exports',
+    kind: 'integer',
+    unit: 's',
+    default: '604800',
+    min: 1,
+    max: 10 * 366 * 86400,
+    doc: 'An artifact is kept this long after its export succeeded; then it is deleted.',
+  },
+  SVC_EXPORT_SPLIT_ROWS: {
+    group: 'Exports',
+    kind: 'integer',
+    unit: 'rows',
+    default: '250000000',
+    min: 1,
+    max: 100_000_000_000,
+    doc: 'An export whose partitions hold more rows becomes one file a UTC day, with one manifest. A month of the busiest dataset is one file by default.',
+  },
+  SVC_EXPORT_LEASE_SECONDS: {
+    group: 'Exports',
+    kind: 'integer',
+    unit: 's',
+    default: '30',
+    min: 1,
+    max: 3600,
+    doc: 'A worker that gives no sign of life for this long is taken for dead, and its export is started again by another. The same for all workers.',
+  },
+  SVC_EXPORT_MAX_CRASHES: {
+    group: 'Exports',
+    kind: 'integer',
+    default: '5',
+    min: 1,
+    max: 1000,
+    doc: 'An export whose worker died this often while it ran has failed; stops in order and outages do not count.',
+  },
+  SVC_EXPORT_AUDIT_LOG_PATH: {
+    group: 'Exports',
+    kind: 'path',
+    doc: 'Folder of the hash-chained audit log of exports. Unset: export-audit in the state folder.',
+  },
+  SVC_AUDIT_LOG_RETENTION_DAYS: {
+    group: 'Exports',
+    kind: 'integer',
+    unit: 'days',
+    default: '365',
+    min: 365,
+    max: 36_500,
+    doc: 'Segments of the audit log younger than this are never deleted; older ones by `./tidemark audit prune` alone.',
+  },
+} as const satisfies Record<string, Setting>;

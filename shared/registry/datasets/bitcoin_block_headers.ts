@@ -7,8 +7,8 @@ import {
   SOURCE_CHAIN,
   streamField,
 } from '../blocks.ts';
-import { datetimeField, storedField as field, nativeView } from '../fields.ts';
 import type { DatasetDefinition } from '../types.ts';
+import { datetimeField, storedField as field, nativeView } from '../types.ts';
 
 const KEY = 'bitcoin_block_headers';
 

@@ -1,6 +1,6 @@
 import { btcField, derivedFromBlocks } from '../blocks.ts';
-import { storedField as field } from '../fields.ts';
 import type { DatasetDefinition } from '../types.ts';
+import { storedField as field } from '../types.ts';
 
 export const bitcoinCirculatingSupply = {
   number: 12,

@@ -1,7 +1,7 @@
-import { DAY_MS } from '../../time/days.ts';
+import { DAY_MS } from '../../dates.ts';
 import { alignedStream, ofNode, PAYLOAD_SHA256, SOURCE_CHAIN, streamField } from '../blocks.ts';
-import { storedField as field, nativeView, timeField } from '../fields.ts';
 import type { DatasetDefinition } from '../types.ts';
+import { storedField as field, nativeView, timeField } from '../types.ts';
 
 const KEY = 'bitcoin_mempool_state';
 

@@ -1,4 +1,4 @@
-import { eventIdSql } from '../../events/event-id.ts';
+import { eventIdSql } from '../event-id.ts';
 import { tradeField as field, MAKER_BY_SIDE, TRADE_DATETIME, tradesOf } from '../trades.ts';
 import type { DatasetDefinition } from '../types.ts';
 

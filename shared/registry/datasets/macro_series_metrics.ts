@@ -1,4 +1,4 @@
-import { DAY_MS } from '../../time/days.ts';
+import { DAY_MS } from '../../dates.ts';
 import { metricsOf } from '../metrics.ts';
 import type { DatasetDefinition } from '../types.ts';
 

@@ -6,7 +6,7 @@
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { connect } from '../../../shared/db/connect.ts';
-import { makeReadRole } from '../../../shared/db/read-roles.ts';
+import { makeReadRole } from '../../../shared/db/roles.ts';
 import { DATASET } from '../load-rows.ts';
 import { type Serving, startServing } from '../serving.ts';
 import { execute, type TestEnv } from '../stack.ts';

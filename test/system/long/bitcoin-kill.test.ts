@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { addEveryKind } from '../../../pipelines/sources/bitcoin/sample/kinds.ts';
+import { addEveryKind } from '../../../pipelines/sources/bitcoin/sample/generate.ts';
 import { BitcoinSystem, CHAIN_KEYS, eachOfSix } from '../../support/bitcoin-system.ts';
 import type { Json } from '../../support/command.ts';
 import { addBusyBlock, makeCoins, startChain } from '../../support/regtest.ts';

@@ -9,10 +9,10 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { seededRandom } from '../../../pipelines/sources/trades/synthetic.ts';
+import { seededRandom } from '../../../pipelines/sources/trades/sample.ts';
 import { connect } from '../../../shared/db/connect.ts';
-import { ERROR_CODES, type ErrorCode } from '../../../shared/error-codes.ts';
-import { windowOf } from '../../../shared/registry/partitions.ts';
+import { ERROR_CODES, type ErrorCode } from '../../../shared/errors.ts';
+import { windowOf } from '../../../shared/registry/keys.ts';
 import { type Answer, type Json, type Running, startCommand } from '../../support/command.ts';
 import { dayNames, digestsOf, leftoversOf, readLog, System } from '../../support/pipeline.ts';
 import { SEED } from '../../support/seed.ts';
@@ -36,7 +36,7 @@ function projectorOf(pid: number): number | undefined {
         .replace(/^.*\) /, 'x ')
         .split(' ');
       const command = readFileSync(`/proc/${name}/cmdline`, 'utf8');
-      if (Number(ppid) === pid && command.includes('pipelines/project/main.ts')) return Number(name);
+      if (Number(ppid) === pid && command.includes('pipelines/projector/main.ts')) return Number(name);
     } catch {
       // Gone while we looked.
     }

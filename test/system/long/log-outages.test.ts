@@ -1,7 +1,7 @@
 /** A log that is there and does not answer, or loses what it was asked for: waited out, asked again, never misread. */
 import { jetstreamManager } from '@nats-io/jetstream';
 import { describe, expect, test } from 'vitest';
-import { framesOf } from '../../../pipelines/prove/log-frames.ts';
+import { framesOf } from '../../../pipelines/projector/verify.ts';
 import { Catalog } from '../../../shared/db/catalog.ts';
 import { connectNats } from '../../../shared/nats/connect.ts';
 import { CONSUMER_NAME, ensureStream, streamInfo } from '../../../shared/nats/stream.ts';

@@ -7,7 +7,7 @@ import { once } from 'node:events';
 import { join } from 'node:path';
 import { jetstreamManager } from '@nats-io/jetstream';
 import { expect, test } from 'vitest';
-import { PROJECTOR_LOCK } from '../../../shared/db/locks.ts';
+import { PROJECTOR_LOCK } from '../../../shared/db/connect.ts';
 import { connectNats } from '../../../shared/nats/connect.ts';
 import { type Json, ROOT } from '../../support/command.ts';
 import { startCluster } from '../../support/nats-cluster.ts';
@@ -110,7 +110,7 @@ function startOurs(module: string, args: readonly string[], order: object): { ch
 }
 
 const startProjector = (system: System, natsUrl: string) =>
-  startOurs('pipelines/project/main.ts', [], {
+  startOurs('pipelines/projector/main.ts', [], {
     databaseUrl: system.env.databaseUrl,
     natsUrl,
     datasets: [DATASET],

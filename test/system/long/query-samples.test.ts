@@ -4,8 +4,8 @@
  */
 import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
-import { seededRandom } from '../../../pipelines/sources/trades/synthetic.ts';
-import { Wire } from '../../../serving/db/wire.ts';
+import { seededRandom } from '../../../pipelines/sources/trades/sample.ts';
+import { PgConnection } from '../../../serving/db/pg-connection.ts';
 import { datasetOf } from '../../../shared/registry/index.ts';
 import { loadDays, randomDay, type Trade } from '../../support/load-rows.ts';
 import { loadWorld } from '../../support/load-worlds.ts';
@@ -254,7 +254,7 @@ test.each([
   ],
   ['bitcoin_block_headers', 'native', { field: 'nonce', op: 'lt', value: 0 }],
 ])('%s, %s: a filter that nothing passes cost a hundred statements of draws', async (dataset, mode, filter) => {
-  const run = vi.spyOn(Wire.prototype, 'run');
+  const run = vi.spyOn(PgConnection.prototype, 'run');
   try {
     for (const n_random of [1, 5, 500]) {
       run.mockClear();
@@ -282,7 +282,7 @@ test('a filter that one row passes had the history scanned two and three times',
       path: '/v1/historical/exchange_a/spot/klines',
       body: JSON.stringify({ kline_size: '1d', filters: least('low'), ...body }),
     });
-  const run = vi.spyOn(Wire.prototype, 'run');
+  const run = vi.spyOn(PgConnection.prototype, 'run');
   try {
     for (const [what, ask] of Object.entries({
       'native n_rows': () => serving.query({ sources, n_rows: 5, filters: least('price') }),

@@ -7,7 +7,7 @@ import { request as httpRequest } from 'node:http';
 import { type AddressInfo, connect as connectSocket, createServer, type Socket } from 'node:net';
 import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { PARKED_PER_SLOT } from '../../../serving/limits/slots.ts';
+import { PARKED_PER_SLOT } from '../../../serving/limits/concurrency-limiter.ts';
 import { DATASET, loadBulk } from '../../support/load-rows.ts';
 import { API_KEY, eventually, OWN_MATRIX, type Serving, startServing } from '../../support/serving.ts';
 import { createMigratedEnv, execute, type TestEnv } from '../../support/stack.ts';

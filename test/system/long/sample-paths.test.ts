@@ -5,11 +5,11 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { parseQuery } from '../../../serving/contract/query.ts';
 import type { Params } from '../../../serving/db/params.ts';
-import { poolOptions, WirePool } from '../../../serving/db/pool.ts';
-import type { Wire } from '../../../serving/db/wire.ts';
-import { contextOf } from '../../../serving/read/context.ts';
-import { planRead } from '../../../serving/read/plan.ts';
-import { Look, Session } from '../../../serving/read/session.ts';
+import type { PgConnection } from '../../../serving/db/pg-connection.ts';
+import { PgPool, poolOptions } from '../../../serving/db/pool.ts';
+import { planRead } from '../../../serving/read/execute/plan-read.ts';
+import { contextOf } from '../../../serving/read/plan/context.ts';
+import { CoverageProbe, Session } from '../../../serving/read/snapshot/session.ts';
 import type { Json } from '../../../shared/strict-json.ts';
 import { alignedOf, DAY_MS, loadDays, randomDay, type Trade } from '../../support/load-rows.ts';
 import { type Serving, startServing } from '../../support/serving.ts';
@@ -21,7 +21,7 @@ const DAYS = ['2024-05-01', '2024-05-02', '2024-05-03', '2024-05-05'];
 
 let env: TestEnv;
 let serving: Serving;
-let pool: WirePool;
+let pool: PgPool;
 let trades: readonly Trade[];
 /** Seconds that hold a row, with the end of their validity. */
 let seconds: readonly { readonly ms: number; readonly validTo: number; readonly count: number }[];
@@ -44,7 +44,7 @@ beforeAll(async () => {
   });
   await loadDays(env.databaseUrl, days, { rowsPerFrame: 900 });
   serving = await startServing({ databaseUrl: env.databaseUrl });
-  pool = new WirePool(poolOptions(env.databaseUrl));
+  pool = new PgPool(poolOptions(env.databaseUrl));
 });
 afterAll(async () => {
   await pool[Symbol.asyncDispose]();
@@ -79,9 +79,9 @@ async function isScanned(asked: Asked): Promise<boolean> {
   const parsed = parseQuery({ sources: [DATASET], ...asked } as unknown as Json);
   if (!('value' in parsed)) throw new Error(JSON.stringify(parsed.faults));
   const request = parsed.value.read;
-  const { wire }: { wire: Wire } = await pool.acquire();
+  const { wire }: { wire: PgConnection } = await pool.acquire();
   const session = new NotedSession(wire);
-  const look = new Look(request);
+  const look = new CoverageProbe(request);
   await session.begin(look);
   const plan = await planRead({ ...contextOf(request, look.snapshot()), session });
   const scanned = session.texts.some((text) => text.includes('hash'));

@@ -3,15 +3,13 @@ import { TidemarkError } from '../../../../shared/errors.ts';
 import type { EventRecord } from '../../../../shared/frame/records.ts';
 import type { StoredValue } from '../../../../shared/proof/row-facts.ts';
 import type { RecordRow } from '../../../rows/record-rows.ts';
-import { DERIVED_FACTS, type DerivedDataset } from '../derived.ts';
-import { difficultyOf, hashrateOf } from '../schedule.ts';
-import { readHeaderSide, readTransactionSide } from '../side.ts';
+import { TextWriter } from '../text-writer.ts';
 import { readHeader } from '../wire/block.ts';
-import { displayHash, displayHashAt, HASH_BYTES, sha256d, sha256Hex } from '../wire/hash.ts';
+import { bytesSha256, displayHash, displayHashAt, HASH_BYTES, sha256d, WireReader } from '../wire/bytes.ts';
 import { TransactionLayout } from '../wire/layout.ts';
-import { WireReader } from '../wire/reader.ts';
-import { columnsAsRead } from './read.ts';
-import { TextWriter } from './text-writer.ts';
+import { consensusColumns } from './consensus-columns.ts';
+import { DERIVED_FACTS, type DerivedDataset, difficultyOf, hashrateOf } from './derived.ts';
+import { decodeHeaderAuxiliary, decodeTransactionAuxiliary } from './prevouts.ts';
 
 const corrupt = (offset: string) => (message: string) =>
   new TidemarkError('LOG_FRAME_CORRUPT', `The event ${offset} cannot be read: ${message}`);
@@ -21,7 +19,7 @@ export const headerRow: RecordRow = ({ offset, payload, side }) => {
   const reader = new WireReader(payload, fail);
   const header = readHeader(reader);
   if (reader.left > 0) throw reader.fault('a header goes on');
-  const { height, chain } = readHeaderSide(side, fail);
+  const { height, chain } = decodeHeaderAuxiliary(side, fail);
   expectOffset(offset, `${height}`);
   return [
     header.time * 1000,
@@ -33,7 +31,7 @@ export const headerRow: RecordRow = ({ offset, payload, side }) => {
     height === 0 ? '' : displayHash(header.prevHash),
     displayHash(header.merkleRoot),
     chain,
-    sha256Hex(payload),
+    bytesSha256(payload),
   ];
 };
 
@@ -51,7 +49,7 @@ export const createTransactionRow = (): RecordRow => {
     const reader = new WireReader(payload, fail);
     layout.read(reader);
     if (reader.left > 0) throw reader.fault('a transaction goes on');
-    const { height, index, time, blockHash, chain, spent } = readTransactionSide(side, fail);
+    const { height, index, time, blockHash, chain, spent } = decodeTransactionAuxiliary(side, fail);
     const coinbase = layout.isCoinbase;
     if (spent.length !== (coinbase ? 0 : layout.inputs)) throw fail(`${spent.length} amounts of its inputs`);
     layout.txidInto(txid, 0);
@@ -60,7 +58,7 @@ export const createTransactionRow = (): RecordRow => {
     if (!block.hash.equals(blockHash))
       Object.assign(block, { hash: Buffer.from(blockHash), shown: displayHash(blockHash) });
     writer.clear(0);
-    const columns = columnsAsRead(layout, spent, chain, writer);
+    const columns = consensusColumns(layout, spent, chain, writer);
     return [
       time * 1000,
       height,
@@ -76,7 +74,7 @@ export const createTransactionRow = (): RecordRow => {
       columns.scripts,
       columns.witnessData,
       chain,
-      sha256Hex(payload),
+      bytesSha256(payload),
     ];
   };
 };
@@ -132,7 +130,7 @@ export const mempoolRow: RecordRow = ({ offset, payload }) => {
     facts.rbf_flag === true,
     txid,
     textOf(offset, facts, 'source_chain'),
-    sha256Hex(payload),
+    bytesSha256(payload),
   ];
 };
 

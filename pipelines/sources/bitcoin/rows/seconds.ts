@@ -2,9 +2,9 @@
  * One-second rows of the seven datasets, as SQL over native rows: blocks of one second are merged in offset order, over
  * all proved heights. Sums are of satoshis, and become bitcoins in one rounding.
  */
-import type { AlignedColumn } from '../../../../shared/registry/aligned-storage.ts';
-import type { SharedSeconds } from '../../../rows/types.ts';
-import type { DerivedDataset } from '../derived.ts';
+import type { AlignedColumn } from '../../../../shared/registry/types.ts';
+import type { SharedSeconds } from '../../../rows/binary-copy.ts';
+import type { DerivedDataset } from './derived.ts';
 
 /** Expressions by column, over `t`, the rows of one second. */
 type Expressions = Partial<Record<AlignedColumn, string>>;

@@ -4,7 +4,7 @@
  * arrives as a JSON string reads the same.
  */
 import { TidemarkError } from '../../../../shared/errors.ts';
-import { MAX_SATS } from '../wire/reader.ts';
+import { MAX_SATS } from '../wire/bytes.ts';
 
 export type Answer = Readonly<Record<string, unknown>>;
 

@@ -1,13 +1,264 @@
 /** A chain on a node's regtest, block by block, its times and transactions chosen here and so the same everywhere. */
+
+import { createECDH } from 'node:crypto';
 import { TidemarkError } from '../../../../shared/errors.ts';
+import { eraOf, halvingInterval, subsidyOf } from '../rows/derived.ts';
 import type { RpcClient } from '../rpc/client.ts';
-import { eraOf, halvingInterval, subsidyOf } from '../schedule.ts';
-import { displayHash, hashFromDisplay, sha256 } from '../wire/hash.ts';
-import { WireReader } from '../wire/reader.ts';
-import { readTransaction, type Transaction } from '../wire/transaction.ts';
-import { encodeTransaction, input, output } from './encode.ts';
-import type { Key } from './keys.ts';
-import { type MinedBlock, mine } from './mine.ts';
+import { OP } from '../script/asm.ts';
+import { hash160 } from '../script/kinds.ts';
+import {
+  type BlockHeader,
+  hasItsWork,
+  merkleRoot,
+  readTransaction,
+  type Transaction,
+  type TxInput,
+  type TxOutput,
+  writeHeader,
+} from '../wire/block.ts';
+import { displayHash, hashFromDisplay, sha256, sha256d, WireReader } from '../wire/bytes.ts';
+
+/* Consensus serialisation, written: what samples and tests make blocks of. */
+
+export type UnsignedTransaction = Pick<Transaction, 'version' | 'inputs' | 'outputs' | 'lockTime'>;
+
+export function encodeTransaction(tx: UnsignedTransaction): Transaction {
+  const head = i32(tx.version);
+  const body = [
+    count(tx.inputs.length),
+    ...tx.inputs.flatMap(({ prevTxid, prevVout, script, sequence }) => [
+      prevTxid,
+      u32(prevVout),
+      field(script),
+      u32(sequence),
+    ]),
+    count(tx.outputs.length),
+    ...tx.outputs.flatMap(({ sats, script }) => [u64(sats), field(script)]),
+  ];
+  const stacks = tx.inputs.flatMap(({ witness }) => [count(witness.length), ...witness.map(field)]);
+  const tail = u32(tx.lockTime);
+  const plain = Buffer.concat([head, ...body, tail]);
+  const txid = sha256d(plain);
+  if (tx.inputs.every(({ witness }) => witness.length === 0)) return { ...tx, raw: plain, txid, wtxid: txid };
+  const raw = Buffer.concat([head, Buffer.of(0, 1), ...body, ...stacks, tail]);
+  return { ...tx, raw, txid, wtxid: sha256d(raw) };
+}
+
+export const input = (
+  prevTxid: Buffer,
+  prevVout: number,
+  more: Partial<Pick<TxInput, 'script' | 'sequence' | 'witness'>> = {},
+): TxInput => ({ prevTxid, prevVout, script: Buffer.alloc(0), sequence: 0xfffffffd, witness: [], ...more });
+
+export const output = (sats: number, script: Buffer): TxOutput => ({ sats, script });
+
+/** A push of the bytes, in the shortest of the plain forms. */
+export function push(bytes: Buffer): Buffer {
+  if (bytes.length < 0x4c) return Buffer.concat([Buffer.of(bytes.length), bytes]);
+  if (bytes.length < 0x100) return Buffer.concat([Buffer.of(0x4c, bytes.length), bytes]);
+  const length = Buffer.alloc(3, 0x4d);
+  length.writeUInt16LE(bytes.length, 1);
+  return Buffer.concat([length, bytes]);
+}
+
+export function count(value: number): Buffer {
+  if (value < 0xfd) return Buffer.of(value);
+  if (value < 0x10000) {
+    const bytes = Buffer.alloc(3, 0xfd);
+    bytes.writeUInt16LE(value, 1);
+    return bytes;
+  }
+  return Buffer.concat([Buffer.of(0xfe), u32(value)]);
+}
+
+const field = (bytes: Buffer): Buffer => Buffer.concat([count(bytes.length), bytes]);
+
+function i32(value: number): Buffer {
+  const bytes = Buffer.alloc(4);
+  bytes.writeInt32LE(value);
+  return bytes;
+}
+
+function u32(value: number): Buffer {
+  const bytes = Buffer.alloc(4);
+  bytes.writeUInt32LE(value);
+  return bytes;
+}
+
+function u64(value: number): Buffer {
+  const bytes = Buffer.alloc(8);
+  bytes.writeBigUInt64LE(BigInt(value));
+  return bytes;
+}
+
+/* Keys that are the same on every machine, and the scripts that pay to them. Nothing of value is ever paid to them. */
+
+export interface Key {
+  /** Compressed. */
+  readonly publicKey: Buffer;
+  /** As the node imports it on a test chain. */
+  readonly wif: string;
+}
+
+const CURVE = 'secp256k1';
+const CURVE_ORDER = 0xfffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141n;
+const TEST_SECRET = 0xef;
+
+export function keyOf(name: string): Key {
+  return keyFromSecret(sha256(Buffer.from(`tidemark sample ${name}`)));
+}
+
+function keyFromSecret(secret: Buffer): Key {
+  return {
+    publicKey: publicKeyOf(secret),
+    wif: base58Check(Buffer.concat([Buffer.of(TEST_SECRET), secret, Buffer.of(1)])),
+  };
+}
+
+function publicKeyOf(secret: Buffer): Buffer {
+  const curve = createECDH(CURVE);
+  curve.setPrivateKey(secret);
+  return curve.getPublicKey(null, 'compressed');
+}
+
+const ALPHABET = '123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz';
+
+function base58Check(payload: Buffer): string {
+  const bytes = Buffer.concat([payload, sha256d(payload).subarray(0, 4)]);
+  let text = '';
+  for (let value = BigInt(`0x${bytes.toString('hex')}`); value > 0n; value /= 58n)
+    text = ALPHABET[Number(value % 58n)] + text;
+  return text;
+}
+
+const op = (...codes: number[]): Buffer => Buffer.of(...codes);
+
+export const payToKey = ({ publicKey }: Key): Buffer => Buffer.concat([push(publicKey), op(OP.CHECKSIG)]);
+
+export const payToKeyHash = ({ publicKey }: Key): Buffer =>
+  Buffer.concat([op(OP.DUP, OP.HASH160), push(hash160(publicKey)), op(OP.EQUALVERIFY, OP.CHECKSIG)]);
+
+export const payToScriptHash = (script: Buffer): Buffer =>
+  Buffer.concat([op(OP.HASH160), push(hash160(script)), op(OP.EQUAL)]);
+
+export const payToWitnessKeyHash = ({ publicKey }: Key): Buffer => Buffer.concat([op(0), push(hash160(publicKey))]);
+
+export const payToWitnessScriptHash = (script: Buffer): Buffer => Buffer.concat([op(0), push(sha256(script))]);
+
+export const multisig = (needed: number, keys: readonly Key[]): Buffer =>
+  Buffer.concat([
+    op(OP.ONE - 1 + needed),
+    ...keys.map(({ publicKey }) => push(publicKey)),
+    op(OP.ONE - 1 + keys.length, OP.CHECKMULTISIG),
+  ]);
+
+/** Data in an output that nobody can spend. */
+export const note = (text: string): Buffer => Buffer.concat([op(OP.RETURN), push(Buffer.from(text))]);
+
+/** The output key is the key itself, without a tweak: the node signs for it without being told more. */
+export const payToTaprootKey = ({ publicKey }: Key): Buffer => Buffer.concat([op(OP.ONE), push(publicKey.subarray(1))]);
+
+/** An output of taproot that a script may spend, and the control block that shows it may. */
+export function taprootScript(name: string, script: Buffer): { readonly payTo: Buffer; readonly control: Buffer } {
+  const secret = sha256(Buffer.from(`tidemark sample ${name}`));
+  const inner = publicKeyOf(secret);
+  const leaf = tagged('TapLeaf', Buffer.concat([op(LEAF_VERSION), count(script.length), script]));
+  const tweak = tagged('TapTweak', Buffer.concat([inner.subarray(1), leaf]));
+  // The key with an even y stands for both; its secret is the negated one where y was odd.
+  const even = inner[0] === 2 ? toNumber(secret) : CURVE_ORDER - toNumber(secret);
+  const tweaked = (even + toNumber(tweak)) % CURVE_ORDER;
+  const outer = publicKeyOf(Buffer.from(tweaked.toString(16).padStart(64, '0'), 'hex'));
+  const parity = outer[0] === 3 ? 1 : 0;
+  return {
+    payTo: Buffer.concat([op(OP.ONE), push(outer.subarray(1))]),
+    control: Buffer.concat([op(LEAF_VERSION | parity), inner.subarray(1)]),
+  };
+}
+
+const LEAF_VERSION = 0xc0;
+
+const toNumber = (bytes: Buffer): bigint => BigInt(`0x${bytes.toString('hex')}`);
+
+function tagged(tag: string, bytes: Buffer): Buffer {
+  const prefix = sha256(Buffer.from(tag));
+  return sha256(Buffer.concat([prefix, prefix, bytes]));
+}
+
+/* Blocks with the least work there is, which a node on regtest takes. */
+
+const REGTEST_BITS = 0x207fffff;
+/** Version bits of BIP 9, none set. */
+const VERSION = 0x20000000;
+
+export interface BlockPlan {
+  readonly prevHash: Buffer;
+  readonly height: number;
+  /** Epoch seconds. */
+  readonly time: number;
+  /** What the coinbase takes: subsidy and fees. */
+  readonly reward: number;
+  readonly payTo: Buffer;
+  /** Without the coinbase. */
+  readonly transactions: readonly Transaction[];
+  /** Told apart from another block at the same place. */
+  readonly extraNonce?: number;
+}
+
+export interface MinedBlock {
+  readonly hash: Buffer;
+  readonly header: BlockHeader;
+  readonly transactions: readonly Transaction[];
+  readonly raw: Buffer;
+}
+
+export function mine(plan: BlockPlan): MinedBlock {
+  const transactions = [coinbase(plan), ...plan.transactions];
+  const { root } = merkleRoot(transactions.map(({ txid }) => txid));
+  const header: BlockHeader = {
+    version: VERSION,
+    prevHash: plan.prevHash,
+    merkleRoot: root,
+    time: plan.time,
+    bits: REGTEST_BITS,
+    nonce: 0,
+  };
+  for (let nonce = 0; ; nonce++) {
+    const bytes = writeHeader({ ...header, nonce });
+    const hash = sha256d(bytes);
+    if (!hasItsWork(hash, REGTEST_BITS)) continue;
+    const raw = Buffer.concat([bytes, count(transactions.length), ...transactions.map((tx) => tx.raw)]);
+    return { hash, header: { ...header, nonce }, transactions, raw };
+  }
+}
+
+/** With the height in its script (BIP 34) and the witness commitment (BIP 141). */
+function coinbase({ height, reward, payTo, transactions, extraNonce = 0 }: BlockPlan): Transaction {
+  const reserved = Buffer.alloc(32);
+  const { root } = merkleRoot([reserved, ...transactions.map(({ wtxid }) => wtxid)]);
+  const commitment = sha256d(Buffer.concat([root, reserved]));
+  return encodeTransaction({
+    version: 2,
+    inputs: [
+      input(Buffer.alloc(32), 0xffffffff, {
+        script: Buffer.concat([heightPush(height), push(Buffer.from(`sample ${extraNonce}`))]),
+        sequence: 0xffffffff,
+        witness: [reserved],
+      }),
+    ],
+    outputs: [output(reward, payTo), output(0, Buffer.concat([Buffer.from('6a24aa21a9ed', 'hex'), commitment]))],
+    lockTime: 0,
+  });
+}
+
+/** As the node expects it: small heights by their opcode, others as the shortest number. */
+function heightPush(height: number): Buffer {
+  if (height === 0) return Buffer.of(0);
+  if (height <= 16) return Buffer.of(0x50 + height);
+  const bytes: number[] = [];
+  for (let rest = height; rest > 0; rest = Math.floor(rest / 256)) bytes.push(rest % 256);
+  if (bytes[bytes.length - 1] >= 0x80) bytes.push(0);
+  return push(Buffer.from(bytes));
+}
 
 /** An output that can be spent. */
 export interface Coin {

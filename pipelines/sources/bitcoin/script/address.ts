@@ -1,6 +1,6 @@
 /** Addresses: base58 with a checksum for hashes, bech32 and bech32m for witness programs (BIP 173, 350). */
 import { TidemarkError } from '../../../../shared/errors.ts';
-import { sha256d } from '../wire/hash.ts';
+import { sha256d } from '../wire/bytes.ts';
 
 interface AddressFormat {
   readonly keyHash: number;

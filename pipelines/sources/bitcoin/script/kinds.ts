@@ -1,9 +1,8 @@
 /** What an output's script is, and the address it pays to: the node's own classes under the node's own names. */
 import { hash } from 'node:crypto';
-import { sha256 } from '../wire/hash.ts';
+import { sha256 } from '../wire/bytes.ts';
 import { addressFormat, base58Address, witnessAddress } from './address.ts';
-import { scriptNumber } from './asm.ts';
-import { OP, type Operation, operationAt } from './opcodes.ts';
+import { OP, type Operation, operationAt, scriptNumber } from './asm.ts';
 
 export type ScriptType =
   | 'nonstandard'

@@ -2,8 +2,9 @@
  * Where the parts of a transaction lie in its consensus serialisation. One layout is filled again and again: a block of
  * thousands of transactions is walked through without an object for each part.
  */
-import { HASH_BYTES, sha256d, sha256dInto } from './hash.ts';
-import type { WireReader } from './reader.ts';
+
+import type { WireReader } from './bytes.ts';
+import { HASH_BYTES, sha256d, sha256dInto } from './bytes.ts';
 
 const NO_VOUT = 0xffffffff;
 const OUTPOINT_BYTES = 36;

@@ -1,11 +1,7 @@
 /** CSV from its first line. */
 import Big from 'big.js';
-import { isBitcoin, onlyBitcoin } from '../parse/bitcoin-row.ts';
-import { parseTable } from '../parse/csv.ts';
-import { parseAsOf } from '../parse/dates.ts';
-import { shown, unreadable } from '../parse/fault.ts';
-import { parseNumber, sum } from '../parse/numbers.ts';
-import { refuseForeign } from '../parse/page.ts';
+import { isBitcoin, onlyBitcoin, parseAsOf, parseNumber, shown, sum, unreadable } from '../parse/fields.ts';
+import { parseTable, refuseForeign } from '../parse/tables.ts';
 import type { Issuer } from './types.ts';
 
 export const arkArkb: Issuer = {

@@ -1,12 +1,8 @@
 /** Two requests: the page names its build, the build's data document holds the fund. */
 import Big from 'big.js';
-import { isBitcoin, onlyBitcoin } from '../parse/bitcoin-row.ts';
-import { parseAsOf } from '../parse/dates.ts';
 import { MAX_HOLDINGS } from '../parse/facts.ts';
-import { unreadable } from '../parse/fault.ts';
-import { firstText, Place, parseJson } from '../parse/json.ts';
-import { sum } from '../parse/numbers.ts';
-import { refuseForeign } from '../parse/page.ts';
+import { isBitcoin, onlyBitcoin, parseAsOf, sum, unreadable } from '../parse/fields.ts';
+import { firstText, JsonPath, parseJson, refuseForeign } from '../parse/tables.ts';
 import type { Issuer } from './types.ts';
 
 const BUILD = /"buildId":"([A-Za-z0-9_-]+)"/;
@@ -27,7 +23,7 @@ export const bitwiseBitb: Issuer = {
     },
   },
   parse(document) {
-    const props = new Place(parseJson(document), '').at('pageProps');
+    const props = new JsonPath(parseJson(document), '').at('pageProps');
     const data = props.at('fundData', 'data');
     const details = data.at('fundDetails');
     const basket = data.at('holdings', 'basket').list(MAX_HOLDINGS);

@@ -1,8 +1,6 @@
 /** A page read as its reader sees it. */
-import { parseAsOf } from '../parse/dates.ts';
-import { unreadable } from '../parse/fault.ts';
-import { parseCompact, parseNumber } from '../parse/numbers.ts';
-import { Lines, linesOf } from '../parse/page.ts';
+import { parseAsOf, parseCompact, parseNumber, unreadable } from '../parse/fields.ts';
+import { Lines, linesOf } from '../parse/tables.ts';
 import type { Issuer } from './types.ts';
 
 const AS_OF = /^As of (.+)$/i;

@@ -1,9 +1,7 @@
 /** A page read as its reader sees it: labels, each followed by a date and a value. */
 import Big from 'big.js';
-import { parseAsOf } from '../parse/dates.ts';
-import { unreadable } from '../parse/fault.ts';
-import { parseCompact, parseNumber } from '../parse/numbers.ts';
-import { Lines, linesOf } from '../parse/page.ts';
+import { parseAsOf, parseCompact, parseNumber, unreadable } from '../parse/fields.ts';
+import { Lines, linesOf } from '../parse/tables.ts';
 import type { Issuer } from './types.ts';
 
 const VALUE = /^[+-]?\$?[A-Za-z0-9,.\-%]+$/;

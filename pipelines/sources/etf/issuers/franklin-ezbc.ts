@@ -1,11 +1,8 @@
 /** The five answers a page asks its own service for, kept together: `{final_url, operations: {<op>: answer}}`. */
 import Big from 'big.js';
-import { isBitcoin, onlyBitcoin } from '../parse/bitcoin-row.ts';
-import { parseAsOf } from '../parse/dates.ts';
 import { MAX_HOLDINGS } from '../parse/facts.ts';
-import { shown, unreadable } from '../parse/fault.ts';
-import { firstText, Place, parseJson } from '../parse/json.ts';
-import { parseScaled, sum } from '../parse/numbers.ts';
+import { isBitcoin, onlyBitcoin, parseAsOf, parseScaled, shown, sum, unreadable } from '../parse/fields.ts';
+import { firstText, JsonPath, parseJson } from '../parse/tables.ts';
 import type { Issuer } from './types.ts';
 
 export const OPERATIONS = ['ProductCommon', 'Identifiers', 'PricingDetails', 'Aum', 'Holdings'] as const;
@@ -21,7 +18,7 @@ export const franklinEzbc: Issuer = {
     answers: { path: 'api/pds/price-and-performance', parameter: 'op', names: OPERATIONS },
   },
   parse(document) {
-    const operations = new Place(parseJson(document), '').at('operations');
+    const operations = new JsonPath(parseJson(document), '').at('operations');
     const missing = OPERATIONS.filter((name) => operations.at(name).value === undefined);
     if (missing.length > 0) throw unreadable(`operations without an answer: ${missing.join(', ')}`);
     const of = (name: (typeof OPERATIONS)[number]) => operations.at(name, 'data');
@@ -54,7 +51,7 @@ export const franklinEzbc: Issuer = {
 };
 
 /** An id is its digits, whether the answer quotes them or not. */
-function textOrNumber(place: Place): string | null {
+function textOrNumber(place: JsonPath): string | null {
   if (typeof place.value === 'string') return place.text();
   return place.number()?.toFixed() ?? null;
 }

@@ -1,9 +1,7 @@
 /** A page whose scripts hold JSON with its quotes escaped: `\"field\":\"value\"`. */
 import Big from 'big.js';
-import { parseAsOf } from '../parse/dates.ts';
-import { unreadable } from '../parse/fault.ts';
-import { parseNumber } from '../parse/numbers.ts';
-import { requirePage } from '../parse/page.ts';
+import { parseAsOf, parseNumber, unreadable } from '../parse/fields.ts';
+import { requirePage } from '../parse/tables.ts';
 import type { Issuer } from './types.ts';
 
 const ANCHOR = String.raw`\"pricingDataDate\":`;

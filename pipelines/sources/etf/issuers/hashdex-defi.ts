@@ -1,10 +1,8 @@
 /** A flattened payload: objects hold the places of their values, and a value said before is not said again. */
 import Big from 'big.js';
-import { parseAsOf } from '../parse/dates.ts';
 import { MAX_HOLDINGS } from '../parse/facts.ts';
-import { unreadable } from '../parse/fault.ts';
-import { parseJson } from '../parse/json.ts';
-import { parseNumber } from '../parse/numbers.ts';
+import { parseAsOf, parseNumber, unreadable } from '../parse/fields.ts';
+import { parseJson } from '../parse/tables.ts';
 import type { Issuer } from './types.ts';
 
 const PRODUCT = '"Hashdex Bitcoin ETF","DEFI",';

@@ -1,10 +1,8 @@
 /** JSON: dates, a count, and the holdings. */
-import { isBitcoin, onlyBitcoin } from '../parse/bitcoin-row.ts';
-import { parseAsOf } from '../parse/dates.ts';
+
 import { MAX_HOLDINGS } from '../parse/facts.ts';
-import { shown, unreadable } from '../parse/fault.ts';
-import { firstText, Place, parseJson } from '../parse/json.ts';
-import { sum } from '../parse/numbers.ts';
+import { isBitcoin, onlyBitcoin, parseAsOf, shown, sum, unreadable } from '../parse/fields.ts';
+import { firstText, JsonPath, parseJson } from '../parse/tables.ts';
 import type { Issuer } from './types.ts';
 
 const CUSIP = '46091J101';
@@ -19,7 +17,7 @@ export const invescoBtco: Issuer = {
     extension: 'json',
   },
   parse(document) {
-    const root = new Place(parseJson(document), '');
+    const root = new JsonPath(parseJson(document), '');
     const holdings = root.at('holdings').list(MAX_HOLDINGS);
     const bitcoin = onlyBitcoin(holdings, (row) => isBitcoin(row.at('issuerName').text()));
     const date = firstText(root.at('effectiveBusinessDate'), root.at('effectiveDate'));

@@ -1,11 +1,7 @@
 /** CSV with a preamble of labels, a table, and disclaimers after an empty line. Past days are served too. */
 import Big from 'big.js';
-import { isBitcoin, onlyBitcoin } from '../parse/bitcoin-row.ts';
-import { parseTable } from '../parse/csv.ts';
-import { parseAsOf } from '../parse/dates.ts';
-import { unreadable } from '../parse/fault.ts';
-import { parseNumber, sum } from '../parse/numbers.ts';
-import { refuseForeign } from '../parse/page.ts';
+import { isBitcoin, onlyBitcoin, parseAsOf, parseNumber, sum, unreadable } from '../parse/fields.ts';
+import { parseTable, refuseForeign } from '../parse/tables.ts';
 import type { Issuer } from './types.ts';
 
 const PATH = '/us/products/333011/fund/1467271812596.ajax?dataType=fund&fileName=IBIT_holdings&fileType=csv';

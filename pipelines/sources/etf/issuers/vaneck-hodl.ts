@@ -1,10 +1,8 @@
 /** JSON with every number written out as text. */
 import Big from 'big.js';
-import { isBitcoin, onlyBitcoin } from '../parse/bitcoin-row.ts';
-import { parseAsOf } from '../parse/dates.ts';
 import { MAX_HOLDINGS } from '../parse/facts.ts';
-import { firstText, Place, parseJson } from '../parse/json.ts';
-import { sum } from '../parse/numbers.ts';
+import { isBitcoin, onlyBitcoin, parseAsOf, sum } from '../parse/fields.ts';
+import { firstText, JsonPath, parseJson } from '../parse/tables.ts';
 import type { Issuer } from './types.ts';
 
 export const vaneckHodl: Issuer = {
@@ -17,7 +15,7 @@ export const vaneckHodl: Issuer = {
     extension: 'json',
   },
   parse(document) {
-    const root = new Place(parseJson(document), '');
+    const root = new JsonPath(parseJson(document), '');
     const holdings = root.at('Holdings').list(MAX_HOLDINGS);
     const bitcoin = onlyBitcoin(holdings, (row) => isBitcoin(row.at('HoldingName').text()));
     return {

@@ -1,6 +1,6 @@
 /** What a fund says of one day, and the metrics that follow from it. */
 import Big from 'big.js';
-import { shown, unreadable } from './fault.ts';
+import { shown, unreadable } from './fields.ts';
 
 /** A fund holds Bitcoin and perhaps cash; a longer list is another document. */
 export const MAX_HOLDINGS = 1000;

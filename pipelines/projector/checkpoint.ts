@@ -1,0 +1,147 @@
+/** Whether the log is still the one the checkpoint was taken on. */
+
+import { createHash } from 'node:crypto';
+import { jetstreamManager } from '@nats-io/jetstream';
+import type { NatsConnection } from '@nats-io/transport-node';
+import { Catalog } from '../../shared/db/catalog.ts';
+import type { Client } from '../../shared/db/connect.ts';
+import type { CheckpointRow } from '../../shared/db/schema.ts';
+import { TidemarkError } from '../../shared/errors.ts';
+import { differingFacts, type Manifest } from '../../shared/frame/manifest.ts';
+import { messageAt, streamInfo } from '../../shared/nats/stream.ts';
+import type { DatasetDefinition } from '../../shared/registry/index.ts';
+import { keyFacts, type TimeWindow } from '../../shared/registry/keys.ts';
+import { moveCheckpoint, type Position, writeQuarantined, writeRefused } from './commit.ts';
+import { outsidePartition } from './faults.ts';
+import type { AttemptId } from './log-reader.ts';
+
+export interface LogVerdict {
+  readonly state: /** Nothing was ever projected, and nothing is there to be. */
+    | 'empty'
+    | 'in_step'
+    /** More is in the log than is projected: work under way, or a database restored to an earlier point. */
+    | 'log_ahead'
+    | 'no_stream'
+    | 'stream_recreated'
+    /** Its tail is gone. */
+    | 'log_behind'
+    /** Its tail went, and other messages have taken the place. */
+    | 'other_messages';
+  /** In words. */
+  readonly finding: string;
+  readonly streamCreated: Date;
+  readonly lastSequence: number;
+}
+
+/** States in which nothing may be projected or published. */
+export const REWOUND: ReadonlySet<LogVerdict['state']> = new Set([
+  'no_stream',
+  'stream_recreated',
+  'log_behind',
+  'other_messages',
+]);
+
+/**
+ * JetStream acknowledges before it has fsynced, so after a crash a stream may have lost its tail and given the same
+ * sequences to other messages: that is found here, not trusted.
+ */
+export async function logVerdict(
+  connection: NatsConnection,
+  dataset: DatasetDefinition,
+  checkpoint: CheckpointRow | undefined,
+): Promise<LogVerdict> {
+  const manager = await jetstreamManager(connection, { checkAPI: false });
+  const info = await streamInfo(manager, dataset.key);
+  const streamCreated = new Date(info?.created ?? 0);
+  const lastSequence = info?.state.last_seq ?? 0;
+  const verdict = (state: LogVerdict['state'], finding: string) => ({ state, finding, streamCreated, lastSequence });
+  if (!info) {
+    const finding = `The stream ${dataset.key} does not exist`;
+    return verdict(checkpoint ? 'no_stream' : 'empty', finding);
+  }
+  if (!checkpoint) {
+    return lastSequence === 0
+      ? verdict('empty', 'nothing was published')
+      : verdict('log_ahead', `${lastSequence} messages are in the log, and nothing was ever projected`);
+  }
+  const { streamSequence } = checkpoint;
+  const created = [streamCreated, checkpoint.streamCreated].map((date) => date.toISOString());
+  if (created[0] !== created[1]) {
+    return verdict('stream_recreated', `it was made ${created[0]}, the checkpoint is on one made ${created[1]}`);
+  }
+  if (lastSequence < streamSequence) {
+    return verdict('log_behind', `it ends at sequence ${lastSequence}, the checkpoint is at ${streamSequence}`);
+  }
+  const message = await messageAt(manager, dataset.key, streamSequence);
+  if (!message) return verdict('other_messages', `it holds no message at sequence ${streamSequence}`);
+  if (createHash('sha256').update(message.data).digest('hex') !== checkpoint.messageSha256) {
+    return verdict('other_messages', `sequence ${streamSequence} holds another message`);
+  }
+  return lastSequence > streamSequence
+    ? verdict('log_ahead', `it ends at sequence ${lastSequence}, ${lastSequence - streamSequence} after the checkpoint`)
+    : verdict('in_step', `the log ends at the checkpoint, sequence ${streamSequence}`);
+}
+
+/**
+ * Where to read on.
+ * @throws TidemarkError LOG_REWOUND
+ */
+export async function verifyCheckpoint(
+  connection: NatsConnection,
+  dataset: DatasetDefinition,
+  checkpoint: CheckpointRow | undefined,
+): Promise<{ streamCreated: Date; sequence: number }> {
+  const { state, finding, streamCreated, lastSequence } = await logVerdict(connection, dataset, checkpoint);
+  if (streamCreated.getTime() === 0) {
+    throw new TidemarkError('LOG_REWOUND', `The stream ${dataset.key} does not exist`);
+  }
+  if (REWOUND.has(state)) {
+    throw new TidemarkError('LOG_REWOUND', `The log of ${dataset.key} is not the one that was projected: ${finding}`, {
+      details: { dataset: dataset.key, sequence: checkpoint?.streamSequence, last_sequence: lastSequence },
+    });
+  }
+  return { streamCreated, sequence: checkpoint?.streamSequence ?? 0 };
+}
+
+/* Attempts whose frames are passed over: a repetition, a late arrival, or one that cannot be completed. */
+
+/** Why: its partition is proved, it came to its end before, or it cannot be completed. */
+export type Why = 'proved' | 'ended' | 'broken';
+
+export interface Skipping {
+  readonly name: AttemptId;
+  readonly why: Why;
+  readonly reason: string;
+}
+
+/** Its manifest has come: its end is recorded. */
+export async function endSkipped(
+  client: Client,
+  dataset: DatasetDefinition,
+  { why, reason, name }: Skipping,
+  manifest: Manifest,
+  position: Position,
+): Promise<void> {
+  const named = { ...manifest, partition: name.partition, attempt: name.attempt };
+  if (why === 'ended') {
+    await moveCheckpoint(client, dataset, position);
+    return;
+  }
+  if (why === 'proved') {
+    const known = await new Catalog(client).partition(dataset, name.partition);
+    const differing = known?.manifest ? differingFacts(known.manifest, manifest) : [];
+    // Met again after the checkpoint was lost: nothing new.
+    if (known?.attempt === name.attempt && differing.length === 0) return;
+    const what = differing.length > 0 ? `${reason} with other content (${differing.join(', ')})` : reason;
+    await writeRefused(client, dataset, named, what, differing.length > 0, position);
+    return;
+  }
+  let times: TimeWindow;
+  try {
+    times = keyFacts(dataset, name.partition).times;
+  } catch {
+    await writeRefused(client, dataset, named, reason, true, position);
+    return;
+  }
+  await writeQuarantined(client, dataset, outsidePartition(manifest, name, times), reason, null, position);
+}

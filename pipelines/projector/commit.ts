@@ -1,0 +1,266 @@
+/**
+ * The ends an attempt can come to, each with the checkpoint moved in the same transaction: proved, quarantined, refused.
+ */
+
+import type { ClientBase } from 'pg';
+import { record } from '../../shared/db/catalog.ts';
+import { OUTCOME_CHANNEL } from '../../shared/db/connect.ts';
+import { type Covered, coverSpans, coverWindow, lockCoverage, recoverSpan } from '../../shared/db/coverage.ts';
+import type { Manifest } from '../../shared/frame/manifest.ts';
+import type { Recount } from '../../shared/proof/recount.ts';
+import type { DatasetDefinition } from '../../shared/registry/index.ts';
+import { keyFacts, type TimeWindow } from '../../shared/registry/keys.ts';
+import { extentOf, offsetsOf } from './faults.ts';
+import type { FrameEntry } from './partition-load.ts';
+import { deleteSampleRows } from './retract.ts';
+
+/** The message an attempt's end stands at. */
+export interface Position {
+  readonly streamCreated: Date;
+  readonly sequence: number;
+  readonly messageSha256: string;
+}
+
+/** Makes one-second rows again, once the catalog says what is proved. */
+export type Rebuild = () => Promise<void>;
+
+/** A partition whose proof holds. */
+export interface Proved {
+  readonly manifest: Manifest;
+  readonly recount: Recount;
+  readonly frames: readonly FrameEntry[];
+  /** Of its manifest. */
+  readonly sequence: number;
+}
+
+/** Inside the load's transaction, after the proof: everything that makes its partitions served. */
+export async function writeProved(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  proved: readonly Proved[],
+  position: Position,
+  rebuild: Rebuild,
+): Promise<void> {
+  const manifests = proved.map(({ manifest }) => manifest);
+  const [{ synthetic }] = manifests;
+  const keys = manifests.map(({ partition }) => partition);
+  const before = await lockCoverage(client, dataset);
+  // Where partitions share chunks the sample went before the load: its rows might be those that came.
+  if (before.synthetic && !synthetic && dataset.native.scope.kind === 'window') {
+    await deleteSampleRows(client, dataset, keys[0]);
+  }
+  const known = await client.query<{ key: string; revision: number; state: string }>(
+    'select partition_key as key, revision, state from partitions where dataset_id = $1 and partition_key = any ($2::text[])',
+    [dataset.number, keys],
+  );
+  const old = new Map(known.rows.map((row) => [row.key, row]));
+  await writeFrames(client, dataset, proved);
+  await writePartitions(client, dataset, proved);
+  await rebuild();
+  const arriving: Covered[] = [];
+  for (const manifest of manifests) {
+    const { partition: key } = manifest;
+    const extent = extentOf(dataset, manifest);
+    if (!extent) await coverWindow(client, dataset, { fromMs: manifest.from_ms, toMs: manifest.to_ms }, synthetic);
+    else if (old.get(key)?.state !== 'proved') arriving.push({ key, ...extent });
+    else await recoverSpan(client, dataset, extent.sourceId, extent.span, { served: [key] });
+  }
+  await coverSpans(client, dataset, arriving, synthetic);
+  for (const { partition: key, revision, attempt } of manifests) {
+    if ((old.get(key)?.revision ?? revision) >= revision) continue;
+    await record(client, dataset, key, 'revision_proved', `revision ${revision}`, { attempt });
+  }
+  await endAttempts(client, dataset, proved, 'proved', null);
+  await moveCheckpoint(client, dataset, position);
+  await announce(client, dataset, manifests, 'proved');
+}
+
+async function writePartitions(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  proved: readonly Proved[],
+): Promise<void> {
+  const rows = proved.map(({ manifest, recount }) => {
+    const extent = extentOf(dataset, manifest);
+    return {
+      partition_key: manifest.partition,
+      attempt: manifest.attempt,
+      revision: manifest.revision,
+      from_ms: manifest.from_ms,
+      to_ms: manifest.to_ms,
+      synthetic: manifest.synthetic,
+      rows: manifest.rows,
+      aligned_rows: recount.aligned_rows,
+      aligned_hash: recount.aligned_hash,
+      offsets: offsetsOf(dataset, manifest),
+      manifest,
+      recount,
+      ingested_at_ms: manifest.ingested_at_ms,
+      source_id: extent?.sourceId ?? null,
+      span: extent ? `[${extent.span.from},${extent.span.to})` : null,
+      through_ms: extent?.throughMs ?? null,
+      last_updated_ms: manifest.last_updated_ms ?? null,
+    };
+  });
+  await client.query(
+    `insert into partitions (dataset_id, partition_key, state, attempt, revision, from_ms, to_ms, synthetic, rows,
+       aligned_rows, aligned_hash, offsets, manifest, recount, reason, ingested_at, proved_at, source_id, span, through_ms,
+       last_updated_at)
+     select $1, partition_key, 'proved', attempt, revision, from_ms, to_ms, synthetic, rows, aligned_rows, aligned_hash,
+       offsets, manifest, recount, null, to_timestamp(ingested_at_ms / 1000.0), clock_timestamp(), source_id, span,
+       through_ms, to_timestamp(last_updated_ms / 1000.0)
+     from jsonb_to_recordset($2) p (partition_key text, attempt int4, revision int4, from_ms int8, to_ms int8,
+       synthetic boolean, rows int8, aligned_rows int8, aligned_hash text, offsets int8range, manifest jsonb, recount jsonb,
+       ingested_at_ms int8, source_id text, span int8range, through_ms int8, last_updated_ms int8)
+     on conflict (dataset_id, partition_key) do update set state = excluded.state, attempt = excluded.attempt,
+       revision = excluded.revision, from_ms = excluded.from_ms, to_ms = excluded.to_ms, synthetic = excluded.synthetic,
+       rows = excluded.rows, aligned_rows = excluded.aligned_rows, aligned_hash = excluded.aligned_hash,
+       offsets = excluded.offsets, manifest = excluded.manifest, recount = excluded.recount, reason = null,
+       ingested_at = excluded.ingested_at, proved_at = excluded.proved_at, source_id = excluded.source_id,
+       span = excluded.span, through_ms = excluded.through_ms, last_updated_at = excluded.last_updated_at,
+       updated_at = clock_timestamp()`,
+    [dataset.number, JSON.stringify(rows)],
+  );
+}
+
+/** Its own transaction, after the load was rolled back: the partition is not served and says why. */
+export async function writeQuarantined(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  manifest: Manifest,
+  reason: string,
+  recount: Recount | null,
+  position: Position,
+): Promise<void> {
+  const { partition: key, attempt, revision } = manifest;
+  const { sourceId, span } = keyFacts(dataset, key);
+  // The times of rows that are not stored are nobody's: they would say where to look for rows to take out.
+  const times: Partial<TimeWindow> = span ? {} : { fromMs: manifest.from_ms, toMs: manifest.to_ms };
+  await client.query('begin');
+  // A failed revision leaves the proved one served.
+  await client.query(
+    `insert into partitions (dataset_id, partition_key, state, attempt, revision, from_ms, to_ms, synthetic, rows, manifest,
+       recount, reason, source_id, span)
+     values ($1, $2, 'quarantined', $3, $4, $5, $6, $7, null, $8, $9, $10, $11, int8range($12, $13))
+     on conflict (dataset_id, partition_key) do update set state = excluded.state, attempt = excluded.attempt,
+       revision = excluded.revision, synthetic = excluded.synthetic, manifest = excluded.manifest,
+       recount = excluded.recount, reason = excluded.reason, updated_at = clock_timestamp()
+       where partitions.state <> 'proved'`,
+    [
+      dataset.number,
+      key,
+      attempt,
+      revision,
+      times.fromMs ?? null,
+      times.toMs ?? null,
+      manifest.synthetic,
+      manifest,
+      recount,
+      reason,
+      span ? sourceId : null,
+      span?.from ?? null,
+      span?.to ?? null,
+    ],
+  );
+  await record(client, dataset, key, 'quarantined', reason, { attempt, revision });
+  await endAttempts(client, dataset, [{ manifest, sequence: position.sequence }], 'quarantined', reason);
+  await moveCheckpoint(client, dataset, position);
+  await announce(client, dataset, [manifest], 'quarantined');
+  await client.query('commit');
+}
+
+/** A manifest for a partition that is proved already: nothing changes but the record of it. */
+export async function writeRefused(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  manifest: Manifest,
+  reason: string,
+  late: boolean,
+  position: Position,
+): Promise<void> {
+  await client.query('begin');
+  if (late) {
+    await record(client, dataset, manifest.partition, 'late_arrival_refused', reason, {
+      attempt: manifest.attempt,
+      document: manifest.document,
+    });
+  }
+  await endAttempts(client, dataset, [{ manifest, sequence: position.sequence }], 'refused', reason);
+  await moveCheckpoint(client, dataset, position);
+  await announce(client, dataset, [manifest], 'refused');
+  await client.query('commit');
+}
+
+async function writeFrames(client: ClientBase, dataset: DatasetDefinition, proved: readonly Proved[]): Promise<void> {
+  const keys = proved.map(({ manifest }) => manifest.partition);
+  await client.query('delete from frames where dataset_id = $1 and partition_key = any ($2::text[])', [
+    dataset.number,
+    keys,
+  ]);
+  const entries = proved.flatMap(({ manifest, frames }) => {
+    let base = 0;
+    return frames.map(({ sequence, header }) => {
+      base += header.rows;
+      return { key: manifest.partition, sequence, header, base: base - header.rows };
+    });
+  });
+  await client.query(
+    `insert into frames (dataset_id, partition_key, stream_sequence, first_offset, last_offset, first_ms, last_ms, rows, row_base)
+     select $1, * from unnest($2::text[], $3::int8[], $4::text[], $5::text[], $6::int8[], $7::int8[], $8::int4[], $9::int8[])`,
+    [
+      dataset.number,
+      entries.map(({ key }) => key),
+      entries.map(({ sequence }) => sequence),
+      entries.map(({ header }) => header.first_offset),
+      entries.map(({ header }) => header.last_offset),
+      entries.map(({ header }) => header.first_ms),
+      entries.map(({ header }) => header.last_ms),
+      entries.map(({ header }) => header.rows),
+      entries.map(({ base }) => base),
+    ],
+  );
+}
+
+async function endAttempts(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  ended: readonly Pick<Proved, 'manifest' | 'sequence'>[],
+  state: 'proved' | 'quarantined' | 'refused',
+  reason: string | null,
+): Promise<void> {
+  // An attempt may be unknown here: the database can be younger than the log.
+  await client.query(
+    `insert into attempts (dataset_id, partition_key, attempt, revision, state, publisher, document, manifest, frames,
+       first_sequence, manifest_sequence, reason)
+     select $1, manifest->>'partition', (manifest->>'attempt')::int4, (manifest->>'revision')::int4, $3, 'log',
+       manifest->'document', manifest, (manifest->>'frames')::int4, (manifest->>'first_sequence')::int8, sequence, $4
+     from jsonb_to_recordset($2) e (manifest jsonb, sequence int8)
+     on conflict (dataset_id, partition_key, attempt) do update set state = excluded.state, manifest = excluded.manifest,
+       frames = excluded.frames, first_sequence = excluded.first_sequence, manifest_sequence = excluded.manifest_sequence,
+       reason = excluded.reason, updated_at = clock_timestamp()`,
+    [dataset.number, JSON.stringify(ended.map(({ manifest, sequence }) => ({ manifest, sequence }))), state, reason],
+  );
+}
+
+export async function moveCheckpoint(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  position: Position,
+): Promise<void> {
+  await client.query(
+    `insert into checkpoints (dataset_id, stream_created, stream_sequence, message_sha256) values ($1, $2, $3, $4)
+     on conflict (dataset_id) do update set stream_created = excluded.stream_created,
+       stream_sequence = excluded.stream_sequence, message_sha256 = excluded.message_sha256, updated_at = clock_timestamp()`,
+    [dataset.number, position.streamCreated, position.sequence, position.messageSha256],
+  );
+}
+
+async function announce(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  manifests: readonly Manifest[],
+  state: string,
+): Promise<void> {
+  const payloads = manifests.map(({ partition, attempt }) => `${dataset.key}|${partition}|${attempt}|${state}`);
+  await client.query('select pg_notify($1, payload) from unnest($2::text[]) payload', [OUTCOME_CHANNEL, payloads]);
+}

@@ -1,0 +1,113 @@
+/** Faults of the data, told from faults of the stores; and manifests that say of themselves what is not so. */
+
+import { DatabaseError } from 'pg';
+import { DAY_MS } from '../../shared/dates.ts';
+import type { Extent } from '../../shared/db/coverage.ts';
+import { assert, TidemarkError } from '../../shared/errors.ts';
+import type { Header, ManifestHeader } from '../../shared/frame/codec.ts';
+import type { Manifest } from '../../shared/frame/manifest.ts';
+import type { Discrepancy } from '../../shared/proof/recount.ts';
+import type { Range } from '../../shared/ranges.ts';
+import type { DatasetDefinition } from '../../shared/registry/index.ts';
+import { keyFacts } from '../../shared/registry/keys.ts';
+import type { PartitionLoad } from './partition-load.ts';
+
+/* What a manifest says a partition covers, and whether it may say so. */
+
+const SECOND_MS = 1000;
+/** Longest time from one expected capture to the next: a weekend between holidays, and some. */
+const MAX_CAPTURE_SPAN_MS = 15 * DAY_MS;
+
+/** Of a partition that is no stretch of time; undefined of a file day. */
+export function extentOf(dataset: DatasetDefinition, manifest: Manifest): Extent | undefined {
+  const { sourceId, span } = keyFacts(dataset, manifest.partition);
+  if (!span) return undefined;
+  const to = manifest.span_end ?? span.to;
+  const throughMs = manifest.through_ms ?? defaultThrough(dataset, span);
+  assert(throughMs !== undefined, 'a manifest without its end is quarantined before');
+  return {
+    sourceId,
+    span: { from: span.from, to },
+    times: { fromMs: manifest.from_ms, toMs: manifest.to_ms },
+    throughMs,
+    rows: manifest.rows,
+  };
+}
+
+/** The end of the snapshot's second, of the as-of day, of the vintage; of heights only the chain knows it. */
+function defaultThrough(dataset: DatasetDefinition, span: Range): number | undefined {
+  if (dataset.partition.kind === 'height') return undefined;
+  return dataset.partition.kind === 'snapshot' ? Math.floor(span.from / SECOND_MS) * SECOND_MS + SECOND_MS : span.to;
+}
+
+/** Numbers that no two proved partitions may share: heights, snapshots, ids of a dataset whose ids are unique. */
+export function offsetsOf(dataset: DatasetDefinition, manifest: Manifest): string | null {
+  const { span } = keyFacts(dataset, manifest.partition);
+  if (!dataset.offset.unique) return null;
+  return span ? `[${span.from},${span.to})` : `[${manifest.first_offset},${manifest.last_offset}]`;
+}
+
+/** What a manifest says of times and spans that its key and its rows do not bear out. */
+export function misplaced(dataset: DatasetDefinition, manifest: Manifest): Discrepancy[] {
+  const { times, span } = keyFacts(dataset, manifest.partition);
+  const found: Discrepancy[] = [];
+  const check = (fact: string, holds: boolean, expected: unknown, actual: unknown) => {
+    if (!holds) found.push({ fact: `manifest.${fact}`, expected: String(expected), found: String(actual) });
+  };
+  const { from_ms, to_ms, span_end } = manifest;
+  if (!span) {
+    check('from_ms', from_ms === times.fromMs, times.fromMs, from_ms);
+    check('to_ms', to_ms === times.toMs, times.toMs, to_ms);
+    return found;
+  }
+  if (manifest.rows > 0) {
+    check('from_ms', from_ms === manifest.first_ms, manifest.first_ms, from_ms);
+    check('to_ms', to_ms === manifest.last_ms + 1, manifest.last_ms + 1, to_ms);
+  }
+  check('from_ms', from_ms >= times.fromMs && from_ms < to_ms, `at least ${times.fromMs}`, from_ms);
+  check('to_ms', to_ms <= times.toMs, `at most ${times.toMs}`, to_ms);
+  const through = manifest.through_ms ?? defaultThrough(dataset, span);
+  check('through_ms', through !== undefined, 'the end that the chain gives', through);
+  if (span_end === undefined) return found;
+  const furthest = dataset.partition.kind === 'capture' ? span.from + MAX_CAPTURE_SPAN_MS : span.from;
+  check('span_end', span_end >= span.to && span_end <= furthest, `${span.to} to ${furthest}`, span_end);
+  return found;
+}
+
+/** What a manifest says of itself, against where it lies and what came before it. */
+export function manifestDiscrepancies(
+  dataset: DatasetDefinition,
+  manifest: Manifest,
+  header: ManifestHeader,
+  load: PartitionLoad,
+): Discrepancy[] {
+  const facts: [string, unknown, unknown][] = [
+    ['manifest.partition', header.partition, manifest.partition],
+    ['manifest.attempt', header.attempt, manifest.attempt],
+    ['manifest.revision', header.revision, manifest.revision],
+    ['manifest.frames', header.frame, manifest.frames],
+    ['manifest.first_sequence', load.frames[0]?.sequence ?? 0, manifest.first_sequence],
+  ];
+  const found = facts
+    .filter(([, expected, said]) => expected !== said)
+    .map(([fact, expected, said]) => ({ fact, expected: String(expected), found: String(said) }));
+  return [...found, ...misplaced(dataset, { ...manifest, partition: header.partition })];
+}
+
+/** The manifest with what it should have said of itself: a quarantined partition stands where it belongs. */
+export const outsidePartition = (
+  manifest: Manifest,
+  { partition, attempt }: Pick<Header, 'partition' | 'attempt'>,
+  { fromMs, toMs }: { readonly fromMs: number; readonly toMs: number },
+): Manifest => ({ ...manifest, partition, attempt, from_ms: fromMs, to_ms: toMs });
+
+/** Refusals that speak of the data, not of the stores: they quarantine; everything else starts the projector again. */
+export function dataFault(error: unknown): string | undefined {
+  if (error instanceof TidemarkError) return error.code === 'LOG_FRAME_CORRUPT' ? error.message : undefined;
+  if (!(error instanceof DatabaseError)) return undefined;
+  // What is said here is served as the reason of a quarantine: values of rows, no name of a table or a constraint.
+  if (error.code === '23505') return `rows repeat: ${error.detail ?? 'two have the same identity'}`;
+  if (error.code === '23P01') return `ids overlap another proved partition: ${error.detail ?? 'the same ids'}`;
+  if (error.code?.startsWith('22')) return `the database refuses the rows: ${error.message}`;
+  return error.code?.startsWith('23') ? 'the database refuses the rows: a rule of storage is broken' : undefined;
+}

@@ -1,0 +1,176 @@
+/**
+ * Reads the log from a position on: a pull consumer, made anew each time, so that where to start is said by Postgres
+ * alone. (A killed durable consumer was seen to deliver newer messages before unacknowledged ones.)
+ */
+
+import {
+  AckPolicy,
+  type Consumer,
+  type ConsumerInfo,
+  type ConsumerMessages,
+  DeliverPolicy,
+  type JsMsg,
+  jetstream,
+  jetstreamManager,
+  ReplayPolicy,
+} from '@nats-io/jetstream';
+import type { NatsConnection } from '@nats-io/transport-node';
+import { explain, TidemarkError } from '../../shared/errors.ts';
+import { decodeBody, decodeHeader, type Header, MAX_MESSAGE_BYTES } from '../../shared/frame/codec.ts';
+import { CONSUMER_NAME, JS_ERROR, jsErrorCode } from '../../shared/nats/stream.ts';
+import type { DatasetDefinition } from '../../shared/registry/index.ts';
+
+/** After this long without a message it is looked whether there is one. */
+const QUIET_MS = 5000;
+
+/** Nothing is redelivered by time: an open transaction may last longer than any guess. */
+const NEVER_NS = 365 * 86_400 * 1e9;
+
+export class LogReader {
+  readonly #connection: NatsConnection;
+  readonly #dataset: string;
+  readonly #maxMessages: number;
+  readonly #signal: AbortSignal;
+  #messages: ConsumerMessages | undefined;
+  #iterator: AsyncIterator<JsMsg> | undefined;
+  #next: Promise<IteratorResult<JsMsg>> | undefined;
+  #lastSequence = 0;
+  #consumer: Consumer | undefined;
+  #lookedAt = 0;
+  /** The log held more than had come when it was last looked, and nothing has come since. */
+  #isOwed = false;
+
+  /** `maxBytes` bounds what is buffered: pulls are counted in messages of the largest size there can be. */
+  constructor(connection: NatsConnection, dataset: string, maxBytes: number, signal: AbortSignal) {
+    this.#signal = signal;
+    this.#connection = connection;
+    this.#dataset = dataset;
+    this.#maxMessages = Math.max(2, Math.floor(maxBytes / MAX_MESSAGE_BYTES));
+  }
+
+  /** Starts after `sequence`. */
+  async seek(sequence: number): Promise<void> {
+    await this.close();
+    const manager = await jetstreamManager(this.#connection, { checkAPI: false });
+    try {
+      await manager.consumers.delete(this.#dataset, CONSUMER_NAME);
+    } catch (error) {
+      if (jsErrorCode(error) !== JS_ERROR.CONSUMER_NOT_FOUND) throw error;
+    }
+    await manager.consumers.add(this.#dataset, {
+      durable_name: CONSUMER_NAME,
+      ack_policy: AckPolicy.All,
+      ack_wait: NEVER_NS,
+      max_ack_pending: -1,
+      deliver_policy: DeliverPolicy.StartSequence,
+      opt_start_seq: sequence + 1,
+      replay_policy: ReplayPolicy.Instant,
+    });
+    this.#consumer = await jetstream(this.#connection).consumers.get(this.#dataset, CONSUMER_NAME);
+    this.#messages = await this.#consumer.consume({ max_messages: this.#maxMessages, abort_on_missing_resource: true });
+    this.#iterator = this.#messages[Symbol.asyncIterator]();
+    this.#came(sequence);
+  }
+
+  /**
+   * The next message, or undefined when none came within `waitMs` or before the signal.
+   * @throws TidemarkError LOG_GAP when a sequence was left out: a consumer that lost its place, start again; LOG_UNAVAILABLE
+   * when it ended, or does not bring what is there.
+   */
+  async read(waitMs: number): Promise<JsMsg | undefined> {
+    for (;;) {
+      this.#next ??= this.#iterator!.next();
+      const arrived = await within(this.#next, waitMs, this.#signal);
+      if (arrived === undefined) {
+        this.#look();
+        return undefined;
+      }
+      this.#next = undefined;
+      if (arrived.done) throw new TidemarkError('LOG_UNAVAILABLE', `The consumer of ${this.#dataset} ended`);
+      const message = arrived.value;
+      if (message.seq <= this.#lastSequence) continue;
+      // Nothing is ever deleted from the log, so what comes next is known.
+      if (message.seq !== this.#lastSequence + 1) {
+        throw new TidemarkError('LOG_GAP', `${this.#dataset} delivered ${message.seq} after ${this.#lastSequence}`);
+      }
+      this.#came(message.seq);
+      return message;
+    }
+  }
+
+  #came(sequence: number): void {
+    this.#lastSequence = sequence;
+    this.#lookedAt = performance.now();
+    this.#isOwed = false;
+  }
+
+  /**
+   * Messages on their way when a connection broke count as delivered, and are not sent again; a pull that went with its
+   * server is made again after half a minute or more. Neither is waited for.
+   */
+  #look(): void {
+    if (performance.now() - this.#lookedAt < QUIET_MS) return;
+    this.#lookedAt = performance.now();
+    const after = this.#lastSequence;
+    if (this.#isOwed) {
+      throw new TidemarkError('LOG_UNAVAILABLE', `The consumer of ${this.#dataset} brings nothing after ${after}`);
+    }
+    const consumer = this.#consumer;
+    const noteOwed = ({ num_pending, delivered }: ConsumerInfo) => {
+      if (this.#consumer !== consumer || this.#lastSequence !== after) return;
+      this.#isOwed = num_pending > 0 || delivered.stream_seq > after;
+    };
+    // A log that does not say is asked again.
+    consumer?.info().then(noteOwed, () => {});
+  }
+
+  async close(): Promise<void> {
+    this.#next?.catch(() => {});
+    this.#next = undefined;
+    // Not awaited: it settles only when the iterator has been read to its end, which nobody will do.
+    this.#messages?.close().catch(() => {});
+    this.#messages = undefined;
+    this.#iterator = undefined;
+    this.#consumer = undefined;
+  }
+}
+
+/** What a promise comes to; undefined after `ms`, and from the signal on. */
+async function within<T>(promise: Promise<T>, ms: number, signal: AbortSignal): Promise<T | undefined> {
+  const { promise: over, resolve } = Promise.withResolvers<undefined>();
+  const end = () => resolve(undefined);
+  const timer = setTimeout(end, ms);
+  signal.addEventListener('abort', end);
+  if (signal.aborted) end();
+  try {
+    return await Promise.race([promise, over]);
+  } finally {
+    clearTimeout(timer);
+    signal.removeEventListener('abort', end);
+  }
+}
+
+/* Messages of the log as they arrive: unpacked ahead of their turn, or with what is wrong with them. */
+
+/** Which attempt a message is of. */
+export type AttemptId = Pick<Header, 'partition' | 'attempt'>;
+
+export interface ReadableMessage<H extends Header = Header> {
+  readonly message: JsMsg;
+  readonly header: H;
+  readonly body: Promise<Buffer>;
+}
+
+export type DecodedMessage = ReadableMessage | { readonly message: JsMsg; readonly fault: string };
+
+export function decodeMessage(dataset: DatasetDefinition, message: JsMsg): DecodedMessage {
+  const place = `${dataset.key} sequence ${message.seq}`;
+  try {
+    const header = decodeHeader(message.data, place);
+    const body = decodeBody(message.data, header, place);
+    body.catch(() => {}); // surfaces when the frame's turn comes
+    return { message, header, body };
+  } catch (error) {
+    return { message, fault: explain(error) };
+  }
+}

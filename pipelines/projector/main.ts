@@ -1,0 +1,72 @@
+/**
+ * The projector process. Its work order is one JSON object on standard input, which keeps what a supervisor passes on out
+ * of the environment and off the command line. With `--env` it is a process of its own, in a container or under another
+ * supervisor: it goes by the settings of its environment, and ends when it is told to.
+ */
+
+import { text } from 'node:stream/consumers';
+import { parseArgs } from 'node:util';
+import { loadSettings } from '../../shared/config/load.ts';
+import type { SettingName, Settings } from '../../shared/config/settings.ts';
+import { explain } from '../../shared/errors.ts';
+import { createLogger } from '../../shared/logger.ts';
+import { datasetOf } from '../../shared/registry/index.ts';
+import { fedDatasets, projectionOf } from '../sources/projections.ts';
+import { keepRecounted } from './recount-requests.ts';
+import { keepProjected } from './run.ts';
+
+interface WorkOrder {
+  readonly databaseUrl: string;
+  readonly natsUrl: string;
+  readonly datasets: readonly string[];
+  readonly cwd: string;
+  /** Process id of the command that started this. */
+  readonly parent?: number;
+  /** Settings given as flags to the command that started this. */
+  readonly settings: Partial<Record<SettingName, string>>;
+}
+
+/** @throws TidemarkError CONFIGURATION_INVALID */
+function ownOrder(): WorkOrder {
+  const cwd = process.cwd();
+  const required = ({ SVC_NATS_PROJECTOR_URL: own }: Partial<Settings>): readonly SettingName[] =>
+    own === undefined ? ['SVC_DATABASE_URL', 'SVC_NATS_URL'] : ['SVC_DATABASE_URL'];
+  const { SVC_DATABASE_URL, SVC_NATS_URL, SVC_NATS_PROJECTOR_URL } = loadSettings({ cwd, required });
+  const natsUrl = (SVC_NATS_PROJECTOR_URL ?? SVC_NATS_URL)!.href;
+  const datasets = fedDatasets().map(({ key }) => key);
+  return { databaseUrl: SVC_DATABASE_URL!.href, natsUrl, datasets, cwd, settings: {} };
+}
+
+async function orderOf(): Promise<WorkOrder> {
+  const { values } = parseArgs({ options: { env: { type: 'boolean', default: false } } });
+  if (!values.env) return JSON.parse(await text(process.stdin)) as WorkOrder;
+  try {
+    return ownOrder();
+  } catch (error) {
+    process.stderr.write(`tidemark projector: ${explain(error)}\n`);
+    process.exit(2);
+  }
+}
+
+const order = await orderOf();
+const settings = loadSettings({ cwd: order.cwd, flags: order.settings });
+const log = createLogger(settings.SVC_LOG_LEVEL, 'projector');
+// Nothing is worth waiting for: an open load is rolled back by the database when its connection ends, and what is
+// committed is committed. A projector may be killed anywhere; told to stop, it does the same without the fuss.
+for (const name of ['SIGTERM', 'SIGINT'] as const) process.on(name, () => process.exit(0));
+// A projector without its parent has nobody to stop it. The parent may be gone already, so it names itself.
+if (order.parent !== undefined) {
+  setInterval(() => {
+    if (process.ppid !== order.parent) process.exit(0);
+  }, 1000).unref();
+}
+
+const { databaseUrl, natsUrl } = order;
+const datasets = order.datasets.map(datasetOf);
+const { signal } = new AbortController();
+await Promise.all([
+  ...datasets.map((dataset) =>
+    keepProjected(dataset, { projection: projectionOf(dataset), databaseUrl, natsUrl, settings, log, signal }),
+  ),
+  keepRecounted({ datasets, projectionOf, databaseUrl, log, signal }),
+]);

@@ -1,0 +1,182 @@
+/** Taking stored rows out, in the transaction of what replaces them. */
+
+import type { ClientBase } from 'pg';
+import { Catalog, record } from '../../shared/db/catalog.ts';
+import { clearCoverage, lockCoverage, recoverSpan, uncoverWindow } from '../../shared/db/coverage.ts';
+import type { PartitionRow } from '../../shared/db/schema.ts';
+import type { PartitionRef, Recount } from '../../shared/proof/recount.ts';
+import type { Range } from '../../shared/ranges.ts';
+import type { DatasetDefinition } from '../../shared/registry/index.ts';
+import { keyFacts } from '../../shared/registry/keys.ts';
+import type { SharedSeconds } from '../rows/binary-copy.ts';
+import { DirtyBuckets } from './dirty-buckets.ts';
+import { deleteNative, deleteWindow, partitionRefOf } from './partition-load.ts';
+
+/** A partition of the catalog whose rows are, or may be, in storage. */
+interface Stored extends PartitionRef {
+  readonly rows: number;
+  readonly revision: number;
+}
+
+async function stored(client: ClientBase, dataset: DatasetDefinition, where: string, values: unknown[]) {
+  const found = await client.query(
+    `select partition_key, from_ms, to_ms, rows, revision from partitions
+     where dataset_id = $1 and from_ms is not null and ${where} order by from_ms, partition_key`,
+    [dataset.number, ...values],
+  );
+  return found.rows.map(
+    (row): Stored => ({
+      key: row.partition_key,
+      fromMs: Number(row.from_ms),
+      toMs: Number(row.to_ms),
+      rows: Number(row.rows),
+      revision: row.revision,
+    }),
+  );
+}
+
+/** The rows go; the seconds they were in are to be made again. */
+export async function takeOut(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  partition: PartitionRef,
+  touched: DirtyBuckets | undefined,
+): Promise<void> {
+  if (!touched) {
+    await deleteWindow(client, dataset, partition);
+    return;
+  }
+  await touched.addPartition(partition);
+  await deleteNative(client, dataset, partition);
+}
+
+/**
+ * Before a partition that shares chunks is loaded: its own rows of an earlier revision go, and so do other partitions that
+ * a revision of it covers (a quarantined range of heights, ingested again one by one).
+ */
+export async function deleteReplacedRows(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  arriving: { readonly key: string; readonly revision: number },
+  touched: DirtyBuckets,
+): Promise<void> {
+  for (const own of await stored(client, dataset, 'partition_key = $2', [arriving.key])) {
+    await takeOut(client, dataset, own, touched);
+  }
+  const { sourceId, span } = keyFacts(dataset, arriving.key);
+  if (dataset.partition.kind !== 'height' || arriving.revision === 1 || !span) return;
+  const covered = await stored(
+    client,
+    dataset,
+    `source_id = $2 and span && int8range($3, $4) and partition_key <> $5 and revision < $6`,
+    [sourceId, span.from, span.to, arriving.key, arriving.revision],
+  );
+  for (const other of covered) {
+    await takeOut(client, dataset, other, touched);
+    await forget(client, dataset, other.key);
+    await record(client, dataset, other.key, 'replaced', `revision ${arriving.revision} of ${arriving.key} covers it`, {
+      rows: other.rows,
+      revision: other.revision,
+    });
+  }
+  if (covered.length === 0) return;
+  const whole = covered.map(({ key }) => keyFacts(dataset, key).span).filter((one): one is Range => one !== undefined);
+  await recoverSpan(
+    client,
+    dataset,
+    sourceId,
+    { from: Math.min(...whole.map(({ from }) => from)), to: Math.max(...whole.map(({ to }) => to)) },
+    { served: covered.map(({ key }) => key) },
+  );
+}
+
+async function forget(client: ClientBase, dataset: DatasetDefinition, key: string): Promise<void> {
+  await client.query('delete from partitions where dataset_id = $1 and partition_key = $2', [dataset.number, key]);
+  await client.query('delete from frames where dataset_id = $1 and partition_key = $2', [dataset.number, key]);
+}
+
+/**
+ * The first real partition of a dataset takes the synthetic sample out, in its own commit. The window of the arriving
+ * file day was emptied before it was loaded; emptying it again would take its own rows.
+ */
+export async function deleteSampleRows(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  arriving: string,
+  touched?: DirtyBuckets,
+): Promise<void> {
+  for (const sample of await stored(client, dataset, 'synthetic', [])) {
+    if (touched || sample.key !== arriving) await takeOut(client, dataset, sample, touched);
+    await forget(client, dataset, sample.key);
+    await record(client, dataset, sample.key, 'sample_retired', 'the first real partition was proved', {
+      rows: sample.rows,
+    });
+  }
+  await client.query('delete from partitions where dataset_id = $1 and synthetic', [dataset.number]);
+  await clearCoverage(client, dataset);
+}
+
+/* Takes proved partitions out of service: their rows no longer match, or their source no longer stands by them. */
+
+export interface Withholding {
+  readonly reason: string;
+  /** Who found it: goes into the ledger. */
+  readonly by: string;
+  /** What the rows say of themselves, where they were counted. */
+  readonly recount?: Recount;
+}
+
+/**
+ * In the caller's transaction. The rows stay where they are; nothing reads them until they are proved again, and the
+ * seconds they shared with others are made without them.
+ */
+export async function retractPartition(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  seconds: SharedSeconds | undefined,
+  row: PartitionRow,
+  { reason, by, recount }: Withholding,
+): Promise<void> {
+  await lockCoverage(client, dataset);
+  await client.query(
+    `update partitions set state = 'quarantined', reason = $3, recount = coalesce($4, recount), updated_at = clock_timestamp()
+     where dataset_id = $1 and partition_key = $2`,
+    [dataset.number, row.partitionKey, reason, recount ?? null],
+  );
+  const { sourceId, span } = keyFacts(dataset, row.partitionKey);
+  if (!seconds || !span) {
+    await uncoverWindow(client, dataset, partitionRefOf(row));
+  } else {
+    const touched = await DirtyBuckets.open(client, dataset, seconds);
+    await touched.addWindow(partitionRefOf(row));
+    await touched.rebuild();
+    await recoverSpan(client, dataset, sourceId, span, { withheld: [row.partitionKey] });
+  }
+  await record(client, dataset, row.partitionKey, 'quarantined', reason, { by, attempt: row.attempt });
+}
+
+/**
+ * Withholds every proved partition that covers some of a span: blocks that are no longer in the node's chain. One
+ * transaction. @returns their keys.
+ */
+export async function retractSpan(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  seconds: SharedSeconds,
+  { sourceId, span }: { readonly sourceId: string; readonly span: Range },
+  withholding: Withholding,
+): Promise<string[]> {
+  await DirtyBuckets.prepare(client);
+  await client.query('begin');
+  try {
+    await lockCoverage(client, dataset);
+    const covering = await new Catalog(client).overlapping(dataset, sourceId, span);
+    const proved = covering.filter((row) => row.state === 'proved');
+    for (const row of proved) await retractPartition(client, dataset, seconds, row, withholding);
+    await client.query('commit');
+    return proved.map((row) => row.partitionKey);
+  } catch (error) {
+    await client.query('rollback').catch(() => {});
+    throw error;
+  }
+}

@@ -1,0 +1,334 @@
+/**
+ * Verification of what is served: the recount again, and on request byte by byte against the log. A partition whose
+ * stored rows no longer match is quarantined at once.
+ */
+
+import { createHash } from 'node:crypto';
+import { setTimeout as delay } from 'node:timers/promises';
+import { type Consumer, type JetStreamClient, type JsMsg, jetstream, jetstreamManager } from '@nats-io/jetstream';
+import type { NatsConnection } from '@nats-io/transport-node';
+import { type ClientBase, DatabaseError } from 'pg';
+import { to as copyTo } from 'pg-copy-streams';
+import type { Catalog } from '../../shared/db/catalog.ts';
+import type { Queryable } from '../../shared/db/roles.ts';
+import type { AttemptRow, PartitionRow } from '../../shared/db/schema.ts';
+import { assert, TidemarkError } from '../../shared/errors.ts';
+import { decodeBody, decodeHeader, type FrameHeader, MAX_MESSAGE_BYTES } from '../../shared/frame/codec.ts';
+import type { Manifest } from '../../shared/frame/manifest.ts';
+import { RecordAssembler } from '../../shared/frame/records.ts';
+import { isLostReader, OUTAGE_LIMIT_MS, retryingRead } from '../../shared/nats/connect.ts';
+import { messageAt } from '../../shared/nats/stream.ts';
+import {
+  compare,
+  type Discrepancy,
+  describeDiscrepancies,
+  identityOrder,
+  type PartitionRef,
+  type Recount,
+  recount,
+  recountNative,
+  scopeSql,
+} from '../../shared/proof/recount.ts';
+import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
+import type { DatasetDefinition } from '../../shared/registry/index.ts';
+import { COPY_HEADER, COPY_TRAILER, type Projection, type SharedSeconds } from '../rows/binary-copy.ts';
+import { DirtyBuckets } from './dirty-buckets.ts';
+import { partitionRefOf } from './partition-load.ts';
+import { retractPartition } from './retract.ts';
+
+/* Reads one attempt's frames back out of the log, in order, verified. */
+
+export interface StoredFrame {
+  readonly sequence: number;
+  readonly header: FrameHeader;
+  readonly raw: Buffer;
+}
+
+/** Frames being unpacked ahead: as in the projector. */
+const LOOKAHEAD = 4;
+
+/**
+ * Frames 0..n-1 of the attempt a manifest ends. `manifestSequence` is where that manifest lies.
+ * @throws TidemarkError LOG_FRAME_CORRUPT when one is missing, altered or out of order.
+ */
+export async function* framesOf(
+  connection: NatsConnection,
+  manifest: Manifest,
+  manifestSequence: number,
+  batchBytes: number,
+): AsyncGenerator<StoredFrame> {
+  const { dataset, partition, attempt } = manifest;
+  const ahead: { sequence: number; header: FrameHeader; body: Promise<Buffer> }[] = [];
+  let next = 0;
+  const stretch = { dataset, first: manifest.first_sequence, last: manifestSequence - 1 };
+  const batch = Math.max(1, Math.floor(batchBytes / MAX_MESSAGE_BYTES));
+  for await (const message of messagesOf(connection, stretch, batch)) {
+    const place = `${dataset} sequence ${message.seq}`;
+    const header = decodeHeader(message.data, place);
+    if (header.kind !== 'frame' || header.partition !== partition || header.attempt !== attempt) continue;
+    if (header.frame !== next) {
+      throw new TidemarkError('LOG_FRAME_CORRUPT', `${place} holds frame ${header.frame}, expected frame ${next}`);
+    }
+    next++;
+    const body = decodeBody(message.data, header, place);
+    body.catch(() => {}); // surfaces when its turn comes
+    ahead.push({ sequence: message.seq, header, body });
+    if (ahead.length >= LOOKAHEAD) yield await taken(ahead.shift()!);
+  }
+  while (ahead.length > 0) yield await taken(ahead.shift()!);
+  if (next !== manifest.frames) {
+    throw new TidemarkError(
+      'LOG_FRAME_CORRUPT',
+      `The log holds ${next} of ${manifest.frames} frames of ${dataset} ${partition} attempt ${attempt}`,
+    );
+  }
+}
+
+interface Stretch {
+  readonly dataset: string;
+  /** Sequences, both included. */
+  readonly first: number;
+  readonly last: number;
+}
+
+/** How long a reader may bring nothing. */
+const FETCH_MS = 5000;
+/** Before another reader is made. */
+const PAUSE_MS = 200;
+
+/**
+ * Every message of a stretch, in order, or those there are where the log ends before. A reader lives on one server of a
+ * cluster and may go with it; the next one goes on where it stopped.
+ * @throws TidemarkError LOG_UNAVAILABLE when nothing came for `OUTAGE_LIMIT_MS`.
+ */
+async function* messagesOf(
+  connection: NatsConnection,
+  { dataset, first, last }: Stretch,
+  max_messages: number,
+): AsyncGenerator<JsMsg> {
+  const client = jetstream(connection);
+  const manager = await jetstreamManager(connection, { checkAPI: false });
+  let cameAt = performance.now();
+  for (let next = first; next <= last; ) {
+    const consumer = await readerAt(client, dataset, next);
+    try {
+      for (let came = true; came && next <= last; ) {
+        came = false;
+        const fetched = await consumer.fetch({ max_messages, expires: FETCH_MS });
+        // Without a connection the client library would wait for one for ever.
+        const late = setTimeout(() => void fetched.close(), 2 * FETCH_MS);
+        try {
+          for await (const message of fetched) {
+            came = true;
+            next = message.seq + 1;
+            if (message.seq <= last) yield message;
+            cameAt = performance.now();
+            if (next > last) break;
+          }
+        } finally {
+          clearTimeout(late);
+        }
+      }
+    } catch (error) {
+      if (!isLostReader(error)) throw error;
+    } finally {
+      const removed = consumer.delete().catch(() => {});
+      // One that was lost is not waited for.
+      if (next > last) await removed;
+    }
+    if (next > last || !(await messageAt(manager, dataset, last))) return;
+    if (performance.now() - cameAt > OUTAGE_LIMIT_MS) {
+      const message = `The log of ${dataset} brought nothing for ${OUTAGE_LIMIT_MS / 1000} s at sequence ${next}`;
+      throw new TidemarkError('LOG_UNAVAILABLE', message);
+    }
+    await delay(PAUSE_MS);
+  }
+}
+
+const readerAt = (client: JetStreamClient, dataset: string, sequence: number): Promise<Consumer> =>
+  retryingRead(() => client.consumers.get(dataset, { opt_start_seq: sequence }), {}, undefined, isLostReader);
+
+async function taken(frame: { sequence: number; header: FrameHeader; body: Promise<Buffer> }): Promise<StoredFrame> {
+  return { sequence: frame.sequence, header: frame.header, raw: await frame.body };
+}
+
+export interface VerifyNeeds {
+  readonly dataset: DatasetDefinition;
+  readonly client: ClientBase;
+  readonly catalog: Catalog;
+  readonly projection: Projection;
+  /** Also every row's bytes against the log, for which the two below are needed. */
+  readonly deep?: boolean;
+  readonly connection?: NatsConnection;
+  readonly batchBytes?: number;
+}
+
+export interface VerifyResult {
+  readonly partition: string;
+  readonly state: 'proved' | 'quarantined';
+  readonly rows: number;
+  readonly reason?: string;
+}
+
+/** A verdict is taken in one snapshot; when the dataset's coverage moved under it, the next try sees the new one. */
+const TRIES = 5;
+
+export async function verifyPartition(row: PartitionRow, needs: VerifyNeeds): Promise<VerifyResult> {
+  if (needs.projection.seconds) await DirtyBuckets.prepare(needs.client);
+  for (let tries = 1; ; tries++) {
+    try {
+      return await verifyOnce(row, needs);
+    } catch (error) {
+      const moved = error instanceof DatabaseError && error.code === '40001';
+      if (!moved || tries === TRIES) throw error;
+    }
+  }
+}
+
+async function verifyOnce(row: PartitionRow, needs: VerifyNeeds): Promise<VerifyResult> {
+  const { dataset, client, projection } = needs;
+  const partition = partitionRefOf(row);
+  assert(row.manifest, 'a proved partition has a manifest');
+  await client.query('begin isolation level repeatable read');
+  try {
+    await checkCurrent(row, needs);
+    const { found, discrepancies } = await recountStored(client, dataset, projection, row, row.manifest);
+    if (needs.deep && discrepancies.length === 0) {
+      const log = await logDigests(row, partition, needs);
+      const stored = await storedDigest(client, dataset, partition);
+      if (log.rows !== stored) discrepancies.push({ fact: 'rows_sha256', expected: log.rows, found: stored });
+      const { events_sha256: expected } = row.manifest;
+      if (log.events !== expected) discrepancies.push({ fact: 'events_sha256', expected, found: log.events });
+    }
+    const reason = describeDiscrepancies(discrepancies);
+    if (reason) {
+      await retractPartition(client, dataset, projection.seconds, row, { reason, by: 'verify', recount: found });
+    }
+    // A request that came after this snapshot is not seen here, and stays.
+    await client.query('delete from recount_requests where dataset_id = $1 and partition_key = $2', [
+      dataset.number,
+      row.partitionKey,
+    ]);
+    await client.query('commit');
+    if (!reason) await noteVerified(row, needs);
+    return {
+      partition: row.partitionKey,
+      state: reason ? 'quarantined' : 'proved',
+      rows: found.rows,
+      ...(reason ? { reason } : {}),
+    };
+  } catch (error) {
+    await client.query('rollback').catch(() => {});
+    throw error;
+  }
+}
+
+/** A statement of its own: it changes nothing that anybody else waits for. */
+async function noteVerified({ partitionKey, attempt }: PartitionRow, { dataset, client }: VerifyNeeds): Promise<void> {
+  await client.query(
+    `update partitions set verified_at = clock_timestamp()
+     where dataset_id = $1 and partition_key = $2 and attempt = $3 and state = 'proved'`,
+    [dataset.number, partitionKey, attempt],
+  );
+}
+
+/** What is stored, counted again, and all in which it is not what it should be: one-second rows with the native ones. */
+export async function recountStored(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  projection: Projection,
+  row: PartitionRow,
+  manifest: Manifest,
+): Promise<{ readonly found: Recount; readonly discrepancies: Discrepancy[] }> {
+  const partition = partitionRefOf(row);
+  if (projection.seconds) {
+    const found = await recountNative(client, dataset, partition, dataset.native.table);
+    const discrepancies = compare(dataset, manifest, found);
+    const { made, stored } = await comparedSeconds(client, dataset, projection.seconds, partition);
+    if (made !== stored) discrepancies.push({ fact: 'aligned_hash', expected: made, found: stored });
+    return { found, discrepancies };
+  }
+  const tables = { native: dataset.native.table, aligned: ALIGNED_TABLE };
+  const found = await recount(client, dataset, partition, tables, projection.alignedColumns);
+  const discrepancies = compare(dataset, manifest, found);
+  if (found.aligned_hash !== row.alignedHash) {
+    discrepancies.push({ fact: 'aligned_hash', expected: `${row.alignedHash}`, found: `${found.aligned_hash}` });
+  }
+  return { found, discrepancies };
+}
+
+/** Who took a partition out of service, by the ledger: `verify`, `source`; the proof itself where it never was in. */
+export async function withheldBy(client: Queryable, dataset: DatasetDefinition, key: string): Promise<string> {
+  const { rows } = await client.query(
+    `select details->>'by' as by from ledger where dataset_id = $1 and partition_key = $2 and kind = 'quarantined'
+     order by entry_id desc limit 1`,
+    [dataset.number, key],
+  );
+  return (rows[0]?.by as string | null | undefined) ?? 'proof';
+}
+
+/** Digests of the partition's seconds as its native rows and those of others make them, and as they are stored. */
+export async function comparedSeconds(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  seconds: SharedSeconds,
+  partition: PartitionRef,
+): Promise<{ readonly made: string; readonly stored: string }> {
+  const touched = await DirtyBuckets.open(client, dataset, seconds);
+  await touched.addProof(partition);
+  return await touched.compare();
+}
+
+/** @throws TidemarkError PARTITION_CHANGED when the snapshot holds another revision than the one asked about. */
+async function checkCurrent(row: PartitionRow, { dataset, client }: VerifyNeeds): Promise<void> {
+  const { rows } = await client.query<{ attempt: number; state: string }>(
+    'select attempt, state from partitions where dataset_id = $1 and partition_key = $2',
+    [dataset.number, row.partitionKey],
+  );
+  if (rows[0]?.attempt !== row.attempt || rows[0].state !== 'proved') {
+    throw new TidemarkError('PARTITION_CHANGED', `${dataset.key} ${row.partitionKey} is no longer what it was`);
+  }
+}
+
+/** @throws TidemarkError LOG_PARTITION_LOST where the log lost it. */
+export function inLog(dataset: DatasetDefinition, row: PartitionRow, attempt: AttemptRow | undefined): number {
+  if (attempt?.manifestSequence) return attempt.manifestSequence;
+  throw new TidemarkError('LOG_PARTITION_LOST', `The log no longer holds ${dataset.key} ${row.partitionKey}`);
+}
+
+/** sha256 of what the log yields, in the order of offsets: its rows as binary COPY, and its events as they are. */
+async function logDigests(
+  row: PartitionRow,
+  partition: PartitionRef,
+  needs: VerifyNeeds,
+): Promise<{ rows: string; events: string }> {
+  const { catalog, dataset, connection, projection, batchBytes } = needs;
+  const attempt = await catalog.attempt(dataset, row.partitionKey, row.attempt);
+  assert(row.manifest, 'a proved partition has a manifest');
+  assert(connection && batchBytes !== undefined, 'a deep verification reads the log');
+  const manifestSequence = inLog(dataset, row, attempt);
+  const rows = projection.createRows(partition);
+  const assembler = new RecordAssembler();
+  const digest = createHash('sha256').update(COPY_HEADER);
+  const events = createHash('sha256');
+  for await (const frame of framesOf(connection, row.manifest, manifestSequence, batchBytes)) {
+    events.update(frame.raw);
+    const body = assembler.take(frame.header, frame.raw);
+    if (body) digest.update(rows.rows(body, frame.header.rows).copy);
+  }
+  return { rows: digest.update(COPY_TRAILER).digest('hex'), events: events.digest('hex') };
+}
+
+async function storedDigest(client: ClientBase, dataset: DatasetDefinition, partition: PartitionRef): Promise<string> {
+  const { table, columns } = dataset.native;
+  const names = columns.map((column) => `t."${column.name}"`).join(', ');
+  const stream = client.query(
+    copyTo(
+      `copy (select ${names} from ${table} t where ${scopeSql(dataset, partition)}
+       order by ${identityOrder(dataset).join(', ')}) to stdout with (format binary)`,
+    ),
+  );
+  const digest = createHash('sha256');
+  for await (const chunk of stream) digest.update(chunk);
+  return digest.digest('hex');
+}

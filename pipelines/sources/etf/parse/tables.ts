@@ -1,0 +1,261 @@
+/** Pages: what a reader sees, line by line. */
+
+import { createRequire } from 'node:module';
+import Big from 'big.js';
+import { parse } from 'csv-parse/sync';
+import { MAX_HOLDINGS } from './facts.ts';
+import { boundedDecimal, parseNumber, shown, unreadable } from './fields.ts';
+
+/** Loaded with the first page: it takes 140 ms, and every command and every projector starts with this module. */
+const cheerio = () => createRequire(import.meta.url)('cheerio') as typeof import('cheerio');
+
+/** What stands on pages that are not the issuer's: a bot check, a block, an error. */
+const FOREIGN = [
+  /security checkpoint/i,
+  /verify (?:that )?you are (?:a )?human/i,
+  /access denied/i,
+  /enable javascript and cookies/i,
+  /attention required/i,
+  /request unsuccessful/i,
+];
+
+/** @throws TidemarkError when the page is a bot check or a block. */
+export function refuseForeign(html: string): void {
+  const found = FOREIGN.map((pattern) => pattern.exec(html)?.[0]).find((text) => text !== undefined);
+  if (found) throw unreadable(`the page is not the issuer's: it says "${found}"`);
+}
+
+/** @throws TidemarkError when the page is another's, or does not come to its end. */
+export function requirePage(html: string): void {
+  refuseForeign(html);
+  if (!/<\/html>\s*$/i.test(html)) throw unreadable('the page does not end: it is truncated, or no page');
+}
+
+interface PageNode {
+  readonly type: string;
+  readonly data?: string;
+  readonly children?: readonly PageNode[];
+}
+
+const isElement = ({ type }: PageNode) => type === 'tag' || type === 'script' || type === 'style';
+
+/** Every tag ends a line; scripts and styles are no text; blank lines are dropped. */
+export function linesOf(html: string): string[] {
+  requirePage(html);
+  const page = cheerio().load(html);
+  page('script, style, noscript, template').remove();
+  const texts: string[] = [];
+  // By hand: a selection that grows by concatenation takes seconds on a page of some thousand rows.
+  const pending: PageNode[] = page.root().toArray();
+  for (let node = pending.pop(); node; node = pending.pop()) {
+    const { children = [] } = node;
+    for (const { type, data = '' } of children) if (type === 'text') texts.push(data);
+    for (const child of children.toReversed()) if (isElement(child)) pending.push(child);
+  }
+  return texts
+    .join('\n')
+    .replaceAll('\u00a0', ' ')
+    .split('\n')
+    .map((line) => line.trim().replaceAll(/\s+/g, ' '))
+    .filter((line) => line !== '');
+}
+
+/** Lines of a page, read from a label on. */
+export class Lines {
+  readonly #lines: readonly string[];
+
+  constructor(lines: readonly string[]) {
+    this.#lines = lines;
+  }
+
+  /** Index of the first line from `from` on that is the label. @throws TidemarkError naming it when there is none. */
+  find(label: string, from = 0): number {
+    const index = this.#lines.indexOf(label, from);
+    if (index < 0) throw unreadable(`the page has no label "${label}"`);
+    return index;
+  }
+
+  /** Index of the only line that is the label and is followed by what fits. @throws TidemarkError for none or several. */
+  only(label: string, from: number, next: (line: string) => boolean = () => true): number {
+    const fitting = this.#lines.flatMap((line, at) =>
+      at >= from && line === label && next(this.#lines[at + 1] ?? '') ? [at] : [],
+    );
+    if (fitting.length !== 1) throw unreadable(`the page has ${fitting.length} places "${label}", not 1`);
+    return fitting[0];
+  }
+
+  /** The first of the `within` lines after `at` that fits. @throws TidemarkError naming the label. */
+  after(at: number, within: number, label: string, fits: (line: string) => boolean): string {
+    const found = this.#lines.slice(at + 1, at + 1 + within).find(fits);
+    if (found === undefined) throw unreadable(`"${label}" is not followed by a value within ${within} lines`);
+    return found;
+  }
+
+  line(at: number): string | undefined {
+    return this.#lines[at];
+  }
+}
+
+/* Tables in CSV: columns are found by name, whatever their case, punctuation and order. */
+
+export interface Table {
+  readonly rows: readonly TableRow[];
+}
+
+export interface TableRow {
+  /** Of the document, counted from 1; for messages. */
+  readonly line: number;
+  /** The cell of the first of these columns that the table has. @throws TidemarkError where it has none. */
+  cell(...names: readonly string[]): string;
+  /** The same; undefined where there is no such column. */
+  optional(...names: readonly string[]): string | undefined;
+}
+
+const MAX_COLUMNS = 100;
+/** Lines of one long text after the table are disclaimers; a row that was cut is not that long. */
+const DISCLAIMER_CHARACTERS = 60;
+
+const plain = (name: string) => name.toLowerCase().replaceAll(/[^a-z0-9]/g, '');
+
+/** @param text the header line and the rows. @param firstLine the header's line in the document. */
+export function parseTable(text: string, firstLine: number): Table {
+  let records: string[][];
+  try {
+    records = parse(text, { relax_column_count: true, skip_empty_lines: false, max_record_size: 64 * 1024 });
+  } catch (cause) {
+    throw unreadable('the table is damaged', cause);
+  }
+  const [header = [], ...all] = records;
+  const body = withoutDisclaimers(all);
+  if (header.length > MAX_COLUMNS) throw unreadable(`the table has ${header.length} columns`);
+  if (body.length > MAX_HOLDINGS) throw unreadable(`the table has ${body.length} rows, more than ${MAX_HOLDINGS}`);
+  const uneven = body.findIndex((cells) => !isBlank(cells) && cells.length !== header.length);
+  if (uneven >= 0) {
+    const at = `line ${firstLine + 1 + uneven}`;
+    throw unreadable(`the table is damaged: ${at} has ${body[uneven].length} cells, not ${header.length}`);
+  }
+  const columns = header.map(plain);
+  const rows = body.map((cells, index): TableRow => {
+    const line = firstLine + 1 + index;
+    const optional = (...names: readonly string[]) => {
+      const column = names.map((name) => columns.indexOf(plain(name))).find((found) => found >= 0);
+      return column === undefined ? undefined : cells[column];
+    };
+    return {
+      line,
+      optional,
+      cell: (...names) => {
+        const found = optional(...names);
+        if (found === undefined) throw unreadable(`the table has no column ${names.join(' or ')}`);
+        return found;
+      },
+    };
+  });
+  return { rows: rows.filter((_, index) => !isBlank(body[index])) };
+}
+
+const isBlank = (cells: readonly string[]) => cells.every((cell) => cell.trim() === '');
+
+function withoutDisclaimers(rows: readonly string[][]): readonly string[][] {
+  const isDisclaimer = ([text, ...rest]: readonly string[]) => isBlank(rest) && text.length >= DISCLAIMER_CHARACTERS;
+  return rows.slice(0, rows.findLastIndex((cells) => !isBlank(cells) && !isDisclaimer(cells)) + 1);
+}
+
+/* JSON documents: numbers keep the digits they were written with, and what is missing is named by its path. */
+
+/** A number of too many digits or too large an exponent. It is no fault of a document unless a fact is read from it. */
+class Oversized {
+  readonly #text: string;
+
+  constructor(text: string) {
+    this.#text = text;
+  }
+
+  /** For messages. */
+  toJSON(): string {
+    return this.#text.slice(0, 100);
+  }
+}
+
+/** A parsed document; numbers are exact decimals. */
+export type Exact = null | boolean | string | Big | Oversized | readonly Exact[] | { readonly [name: string]: Exact };
+
+/** @throws TidemarkError when the text is no JSON; a page in its place is named as such. */
+export function parseJson(text: string): Exact {
+  if (/^\s*</.test(text)) throw unreadable(`the document is a page where JSON was expected: ${shown(text.trim())}`);
+  try {
+    // The third argument holds the digits as written; TypeScript does not know it yet.
+    const exact = (_name: string, value: unknown, context?: { readonly source?: string }) => {
+      if (typeof value !== 'number') return value;
+      const source = context!.source!;
+      return boundedDecimal(source) ?? new Oversized(source);
+    };
+    return JSON.parse(text, exact) as Exact;
+  } catch (cause) {
+    throw unreadable(`the document is no JSON, or not all of it`, cause);
+  }
+}
+
+/** The text of the first of these places that has one. @throws TidemarkError when none has. */
+export function firstText(...places: readonly JsonPath[]): string {
+  const found = places.find((place) => place.exists && place.text() !== null)?.text();
+  if (!found) throw unreadable(`${places.map((place) => place.path).join(' and ')} ${MISSING[places.length]}`);
+  return found;
+}
+
+const MISSING: Readonly<Record<number, string>> = { 1: 'is missing', 2: 'are missing' };
+
+/** A place in a document, and the way to it. */
+export class JsonPath {
+  readonly value: Exact | undefined;
+  readonly path: string;
+
+  constructor(value: Exact | undefined, path: string) {
+    this.value = value;
+    this.path = path;
+  }
+
+  at(...names: readonly (string | number)[]): JsonPath {
+    let place: JsonPath = this;
+    for (const name of names) {
+      const { value } = place;
+      const isBranch = typeof value === 'object' && value !== null && !(value instanceof Big);
+      const next = isBranch && Object.hasOwn(value, name) ? (value as Record<string | number, Exact>)[name] : undefined;
+      place = new JsonPath(next, place.path === '' ? `${name}` : `${place.path}.${name}`);
+    }
+    return place;
+  }
+
+  /** Entries of a list. @throws TidemarkError where there is none. */
+  list(max: number): JsonPath[] {
+    if (!Array.isArray(this.value)) throw unreadable(`${this.path} is no list: ${shown(this.value)}`);
+    if (this.value.length > max) throw unreadable(`${this.path} has ${this.value.length} entries, more than ${max}`);
+    return this.value.map((value, index) => new JsonPath(value, `${this.path}[${index}]`));
+  }
+
+  /** Whether the document has such a place, whatever it holds. */
+  get exists(): boolean {
+    return this.value !== undefined;
+  }
+
+  /** Text; null where the document says nothing. @throws TidemarkError for what is no text, or not there: renamed. */
+  text(): string | null {
+    const value = this.#said();
+    if (value === null) return null;
+    if (typeof value !== 'string') throw unreadable(`${this.path} is no text: ${shown(value)}`);
+    return value.trim() === '' ? null : value.trim();
+  }
+
+  /** A number, as such or written out; null where the document says nothing. @throws like `text`. */
+  number(): Big | null {
+    const value = this.#said();
+    if (value === null || value instanceof Big) return value;
+    if (typeof value !== 'string') throw unreadable(`${this.path} is no number: ${shown(value)}`);
+    return parseNumber(value, this.path);
+  }
+
+  #said(): Exact {
+    if (this.value === undefined) throw unreadable(`the document has no ${this.path}`);
+    return this.value;
+  }
+}

@@ -1,0 +1,82 @@
+/** Synthetic documents in exchange B's layout, with what its files are known for: gaps, repeats, printed floats. */
+
+import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { DAY_MS, daysBetween } from '../../../shared/dates.ts';
+import { exchangeBSpotTrades } from '../../../shared/registry/datasets/exchange_b_spot_trades.ts';
+import { windowOf } from '../../../shared/registry/keys.ts';
+import { localPath } from '../documents/locations.ts';
+import { type WrittenZip, writeZip } from '../documents/zip-writer.ts';
+import { inPieces, printedFloat, seededRandom, syntheticTrades } from '../trades/sample.ts';
+import { archiveUrl, documentName } from './feed.ts';
+
+export interface DayOptions {
+  /** File day, `YYYY-MM-DD`. */
+  readonly day: string;
+  /** Distinct trades; repeats come on top. */
+  readonly rows: number;
+  readonly seed: number;
+  readonly instrument?: string;
+  /** Default 1. */
+  readonly firstId?: number;
+  readonly startPrice?: number;
+  /** With the later years' column. */
+  readonly source?: boolean;
+  /** Share of ids followed by a gap, and of rows repeated exactly. Default 0.01 and 0.001. */
+  readonly gaps?: number;
+  readonly repeats?: number;
+}
+
+/** The file's lines, header first, each with its line end. */
+export function* generateLines(options: DayOptions): Generator<string> {
+  const { day, rows, seed, instrument = 'BTC-USDT', source = false, gaps = 0.01, repeats = 0.001 } = options;
+  const { fromMs, toMs } = windowOf(exchangeBSpotTrades, day);
+  const random = seededRandom(seed + fromMs / DAY_MS);
+  yield `instrument_name,trade_id,side,price,size,created_time${source ? ',source' : ''}\n`;
+  let id = options.firstId ?? 1;
+  const startPriceTenths = Math.round((options.startPrice ?? 42_000) * 10);
+  for (const trade of syntheticTrades({ rows, windowMs: toMs - fromMs, random, startPriceTenths })) {
+    // Matching engines of several hosts: a later id may bear a slightly earlier time.
+    const ms = Math.max(fromMs, fromMs + Math.floor(trade.offsetMs) - (random() < 0.02 ? 3 : 0));
+    const cells = [instrument, id, trade.buy ? 'buy' : 'sell', trade.priceTenths / 10, sizeText(random), ms];
+    const line = `${cells.join(',')}${source ? ',0' : ''}\n`;
+    yield line;
+    if (random() < repeats) yield line;
+    id += random() < gaps ? 2 + Math.floor(random() * 5) : 1;
+  }
+}
+
+/** Mostly round hundred-millionths, some dust with an exponent, some the artefacts of sums of floats. */
+function sizeText(random: () => number): string {
+  const kind = random();
+  const units = 1 + Math.floor(random() ** 3 * 2e8);
+  if (kind < 0.05) return printedFloat(Math.ceil(random() * 9999) / 1e8);
+  if (kind < 0.08) {
+    const size = Math.max(units, 20_000) / 1e8;
+    return printedFloat(size * (1 + 2 ** -52 * Math.ceil(random() * 3)));
+  }
+  if (kind < 0.1) return printedFloat(Math.ceil(random() * 5));
+  return printedFloat(units / 1e8);
+}
+
+/** `trades/daily/YYYYMMDD/INSTRUMENT-trades-YYYY-MM-DD.zip` below the directory. */
+export async function writeDay(options: DayOptions & { readonly directory: string }): Promise<WrittenZip> {
+  const { directory, day, instrument = 'BTC-USDT' } = options;
+  return await writeZip({
+    path: localPath(archiveUrl(pathToFileURL(join(directory, '/')), instrument, day)),
+    memberName: documentName(instrument, day).replace(/zip$/, 'csv'),
+    chunks: inPieces(generateLines(options)),
+    modified: new Date(windowOf(exchangeBSpotTrades, day).toMs),
+  });
+}
+
+/** Neighbouring file days; ids never meet. */
+export function consecutiveDays(options: { from: string; to: string; rowsPerDay: number; seed: number }): DayOptions[] {
+  return daysBetween(options.from, options.to).map((day, index) => ({
+    day,
+    rows: options.rowsPerDay,
+    seed: options.seed,
+    // Gaps take at most six ids a row.
+    firstId: 1 + index * options.rowsPerDay * 7,
+  }));
+}

@@ -1,0 +1,120 @@
+/** Synthetic documents in exchange C's layout, with what its files are known for: any order, repeats, zero sizes, printed floats. */
+
+import { createWriteStream } from 'node:fs';
+import { mkdir, rename } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import { Readable } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
+import { pathToFileURL } from 'node:url';
+import { createGzip } from 'node:zlib';
+import { DAY_MS, daysBetween } from '../../../shared/dates.ts';
+import { exchangeCSpotTrades } from '../../../shared/registry/datasets/exchange_c_spot_trades.ts';
+import { windowOf } from '../../../shared/registry/keys.ts';
+import { localPath } from '../documents/locations.ts';
+import { inPieces, printedFloat, seededRandom, syntheticTrades } from '../trades/sample.ts';
+import { archiveUrl } from './feed.ts';
+
+export interface DayOptions {
+  /** `YYYY-MM-DD`. */
+  readonly day: string;
+  /** Distinct trades; repeats come on top. */
+  readonly rows: number;
+  readonly seed: number;
+  readonly symbol?: string;
+  /** Number of the first match id. Default 1. */
+  readonly firstId?: number;
+  readonly startPrice?: number;
+  /** Order of the lines. Default newest first, in places. */
+  readonly order?: 'ids' | 'newest_first' | 'mixed' | 'shuffled';
+  /** With the later years' column. */
+  readonly rpi?: boolean;
+  /** Share of rows repeated exactly. Default 0.001. */
+  readonly repeats?: number;
+  /** Match ids left out. */
+  readonly without?: readonly number[];
+}
+
+const HEADER = 'timestamp,symbol,side,size,price,tickDirection,trdMatchID,grossValue,homeNotional,foreignNotional';
+const TICKS = ['PlusTick', 'ZeroPlusTick', 'MinusTick', 'ZeroMinusTick'];
+const RPI = ['', '0', '1', 'true', 'false'];
+
+/** The file's lines, header first, each with its line end. */
+export function generateLines(options: DayOptions): string[] {
+  const { day, rows, seed, symbol = 'BTCUSDT', rpi = false, repeats = 0.001, order = 'mixed' } = options;
+  const { fromMs, toMs } = windowOf(exchangeCSpotTrades, day);
+  const random = seededRandom(seed + fromMs / DAY_MS);
+  const without = new Set(options.without ?? []);
+  const lines: string[] = [];
+  let id = options.firstId ?? 1;
+  const startPriceTenths = Math.round((options.startPrice ?? 42_000) * 10);
+  for (const trade of syntheticTrades({ rows, windowMs: toMs - fromMs, random, startPriceTenths })) {
+    // Ids are given out a little apart from times.
+    const tenthsOfMs = Math.floor(Math.min(trade.offsetMs + random() * 40, toMs - fromMs - 0.2) * 10);
+    const seconds = printedFloat((fromMs * 10 + tenthsOfMs) / 10_000);
+    const size = random() < 0.002 ? 0 : (1 + Math.floor(random() ** 3 * 2000)) / 1000;
+    const price = trade.priceTenths / 10;
+    const foreign = size === 0 ? 0.0001 : size * price;
+    const gross = foreign * 1e8;
+    const cells = [
+      seconds.replace(/\.0$/, ''),
+      symbol,
+      trade.buy ? 'Buy' : 'Sell',
+      printedFloat(size),
+      printedFloat(price),
+      TICKS[Math.floor(random() * TICKS.length)],
+      `m-${id}`,
+      rpi ? exponent(gross) : printedFloat(gross),
+      printedFloat(size),
+      printedFloat(foreign),
+      ...(rpi ? [RPI[Math.floor(random() * RPI.length)]] : []),
+    ];
+    const line = `${cells.join(',')}\n`;
+    if (!without.has(id)) {
+      lines.push(line);
+      if (random() < repeats) lines.push(line);
+    }
+    id++;
+  }
+  return [`${HEADER}${rpi ? ',RPI' : ''}\n`, ...reordered(lines, order, random)];
+}
+
+function reordered(lines: string[], order: DayOptions['order'], random: () => number): string[] {
+  if (order === 'ids') return lines;
+  if (order === 'newest_first') return lines.reverse();
+  const shuffle = (from: number, to: number) => {
+    for (let at = to - 1; at > from; at--) {
+      const other = from + Math.floor(random() * (at - from + 1));
+      [lines[at], lines[other]] = [lines[other], lines[at]];
+    }
+  };
+  if (order === 'shuffled') shuffle(0, lines.length);
+  else for (let at = 0; at < lines.length; at += 500) shuffle(at, Math.min(at + 20, lines.length));
+  return lines;
+}
+
+/** `7.854169999999999e+09`, as the later files print gross values. */
+function exponent(value: number): string {
+  const [digits, power] = value.toExponential().split('e');
+  return `${digits}e${power[0]}${power.slice(1).padStart(2, '0')}`;
+}
+
+/** `trading/SYMBOL/SYMBOLYYYY-MM-DD.csv.gz` below the directory. @returns its path. */
+export async function writeDay(options: DayOptions & { readonly directory: string }): Promise<string> {
+  const { directory, day, symbol = 'BTCUSDT' } = options;
+  const path = localPath(archiveUrl(pathToFileURL(join(directory, '/')), symbol, day));
+  await mkdir(dirname(path), { recursive: true });
+  const partial = `${path}.${process.pid}.partial`;
+  await pipeline(Readable.from(inPieces(generateLines(options))), createGzip({ level: 4 }), createWriteStream(partial));
+  await rename(partial, path);
+  return path;
+}
+
+/** Neighbouring days; ids start again every day, as they may. */
+export function consecutiveDays(options: { from: string; to: string; rowsPerDay: number; seed: number }): DayOptions[] {
+  return daysBetween(options.from, options.to).map((day) => ({
+    day,
+    rows: options.rowsPerDay,
+    seed: options.seed,
+    firstId: 1,
+  }));
+}

@@ -1,0 +1,164 @@
+/**
+ * Fills frames with records and keeps the facts of the partition they are of: the publishing side of any dataset whose
+ * events are no lines. Memory: one frame, and the largest record.
+ */
+
+import { createHash } from 'node:crypto';
+import { assert } from '../../shared/errors.ts';
+import type { SourceFacts } from '../../shared/frame/manifest.ts';
+import { encodeRecord, MAX_RECORD_FRAME_BYTES, recordBytes, writeRecord } from '../../shared/frame/records.ts';
+import { RowFacts, type StoredValue } from '../../shared/proof/row-facts.ts';
+import { compareOffsets } from '../../shared/registry/event-id.ts';
+import type { DatasetDefinition } from '../../shared/registry/index.ts';
+import { ALL_TIME, keyFacts } from '../../shared/registry/keys.ts';
+import type { DecodedItem, EventRun, PartitionEnd, PartitionWindow } from './types.ts';
+
+/** One event: its name, its bytes, and the row it stands for. */
+export interface RecordedEvent {
+  readonly offset: string;
+  readonly payload: Uint8Array;
+  /** What the row needs beside the payload (shared/frame/records.ts). */
+  readonly side?: Uint8Array;
+  /** Values in the order of the native table's columns; where one is the partition's key, whatever stands there. */
+  readonly row: readonly StoredValue[];
+}
+
+/** What a frame begins with: most partitions fill a small part of one. */
+const LEAST_FRAME_BYTES = 4 * 1024;
+
+export class RecordFrames {
+  readonly #dataset: DatasetDefinition;
+  readonly #partition: PartitionWindow;
+  readonly #frameBytes: number;
+  readonly #facts: RowFacts;
+  readonly #digest = createHash('sha256');
+  #firstOffset = '';
+  #lastOffset = '';
+
+  // the frame being filled
+  #frame: Buffer = Buffer.alloc(0);
+  #records = 0;
+  #bytes = 0;
+  #frameFirst = '';
+  #frameFirstMs = Number.POSITIVE_INFINITY;
+  #frameLastMs = Number.NEGATIVE_INFINITY;
+
+  /** Events of one partition, in the order of their offsets. @throws TidemarkError PARTITION_UNKNOWN */
+  constructor(dataset: DatasetDefinition, key: string, frameRawBytes: number) {
+    this.#dataset = dataset;
+    this.#partition = { key, ...keyFacts(dataset, key).times };
+    this.#frameBytes = Math.min(frameRawBytes, MAX_RECORD_FRAME_BYTES);
+    this.#facts = new RowFacts(dataset.native);
+  }
+
+  /** @returns frames that are full. @throws TidemarkError SOURCE_TOO_LARGE */
+  *add(event: RecordedEvent): Generator<EventRun> {
+    const { offset, payload, side } = event;
+    if (this.#facts.rows > 0 && compareOffsets(this.#dataset.offset, this.#lastOffset, offset) >= 0) {
+      assert(false, `${this.#dataset.key}: ${offset} follows ${this.#lastOffset}`);
+    }
+    const bytes = recordBytes(offset, payload, side);
+    const isPart = bytes > this.#frameBytes;
+    if (this.#bytes > 0 && (isPart || this.#bytes + bytes > this.#frameBytes)) yield this.#endFrame();
+    const ms = this.#facts.add(event.row);
+    if (this.#facts.rows === 1) this.#firstOffset = offset;
+    this.#lastOffset = offset;
+    if (isPart) {
+      yield* this.#inParts(encodeRecord(offset, payload, side), offset, ms);
+      return;
+    }
+    if (this.#records === 0) this.#frameFirst = offset;
+    this.#reserve(bytes);
+    writeRecord(this.#frame, this.#bytes, offset, payload, side);
+    this.#records++;
+    this.#bytes += bytes;
+    if (ms < this.#frameFirstMs) this.#frameFirstMs = ms;
+    if (ms > this.#frameLastMs) this.#frameLastMs = ms;
+  }
+
+  /** All events have been added. `times`: of an empty partition whose key does not tell them. */
+  *end(source: SourceFacts = {}, times?: Omit<PartitionWindow, 'key'>): Generator<DecodedItem> {
+    if (this.#bytes > 0) yield this.#endFrame();
+    yield this.#end(source, times);
+  }
+
+  #end(source: SourceFacts, times: Omit<PartitionWindow, 'key'> | undefined): PartitionEnd {
+    const facts = this.#facts;
+    const { key, fromMs, toMs } = this.#partition;
+    const empty = times ?? { fromMs, toMs };
+    assert(facts.rows > 0 || empty.fromMs > ALL_TIME.fromMs, `the times of ${key}, which is empty, are not known`);
+    const held = facts.rows > 0 ? { fromMs: facts.firstMs, toMs: facts.lastMs + 1 } : empty;
+    return {
+      kind: 'end',
+      dataset: this.#dataset,
+      partition: { key, fromMs: held.fromMs, toMs: held.toMs },
+      facts: {
+        rows: facts.rows,
+        first_offset: this.#firstOffset,
+        last_offset: this.#lastOffset,
+        first_ms: held.fromMs,
+        last_ms: facts.rows > 0 ? facts.lastMs : held.fromMs,
+        gaps: this.#gaps(),
+        totals: facts.totals,
+        rows_hash: facts.hash,
+        events_sha256: this.#digest.digest('hex'),
+        ...source,
+      },
+    };
+  }
+
+  #gaps(): number {
+    if (this.#dataset.offset.order !== 'numeric' || this.#facts.rows === 0) return 0;
+    return Number(BigInt(this.#lastOffset) - BigInt(this.#firstOffset)) + 1 - this.#facts.rows;
+  }
+
+  #endFrame(): EventRun {
+    // Whoever gets it keeps it: the next frame has bytes of its own.
+    const raw = this.#frame.subarray(0, this.#bytes);
+    this.#digest.update(raw);
+    const run = this.#run(raw, {
+      rows: this.#records,
+      first_offset: this.#frameFirst,
+      last_offset: this.#lastOffset,
+      first_ms: this.#frameFirstMs,
+      last_ms: this.#frameLastMs,
+    });
+    this.#frame = Buffer.alloc(0);
+    this.#records = 0;
+    this.#bytes = 0;
+    this.#frameFirstMs = Number.POSITIVE_INFINITY;
+    this.#frameLastMs = Number.NEGATIVE_INFINITY;
+    return run;
+  }
+
+  #reserve(bytes: number): void {
+    const needed = this.#bytes + bytes;
+    if (needed <= this.#frame.length) return;
+    const larger = Buffer.allocUnsafeSlow(
+      Math.min(this.#frameBytes, Math.max(needed, 4 * this.#frame.length, LEAST_FRAME_BYTES)),
+    );
+    this.#frame.copy(larger, 0, 0, this.#bytes);
+    this.#frame = larger;
+  }
+
+  *#inParts(record: Buffer, offset: string, ms: number): Generator<EventRun> {
+    this.#digest.update(record);
+    const parts = Math.ceil(record.length / this.#frameBytes);
+    for (let part = 1; part <= parts; part++) {
+      const piece = record.subarray((part - 1) * this.#frameBytes, part * this.#frameBytes);
+      yield this.#run(piece, {
+        rows: part === parts ? 1 : 0,
+        first_offset: offset,
+        last_offset: offset,
+        first_ms: ms,
+        last_ms: ms,
+        part,
+        parts,
+      });
+    }
+  }
+
+  #run(raw: Buffer, facts: Omit<EventRun, 'kind' | 'dataset' | 'partition' | 'raw'>): EventRun {
+    return { kind: 'events', dataset: this.#dataset, partition: this.#partition, raw, ...facts };
+  }
+}

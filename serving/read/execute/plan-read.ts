@@ -1,0 +1,101 @@
+/** Which statements answer a request, by its window. */
+import { int2, Params } from '../../db/params.ts';
+import { planKlines } from '../klines/klines.ts';
+import { slicesOf, withBoundaryRows, withCarriedIn } from '../plan/boundary-rows.ts';
+import { boundsOfFilters, type CountedStatement, type LiveContext, type Plan } from '../plan/context.ts';
+import { countedSlices, countOfWindow } from '../plan/counted.ts';
+import { planLatest } from '../plan/latest.ts';
+import { readPartitions, rowsOf } from '../sampling/draw.ts';
+import { sampleDrawn } from '../sampling/drawn.ts';
+import { sampleByHash, sampleNative, selectEach } from '../sampling/native.ts';
+import { sampleAligned } from '../sampling/seconds.ts';
+import { boundsOf, gapsWithin, within } from '../snapshot/coverage.ts';
+
+/** All rows of the window, slice by slice. */
+export async function* inOrder(context: LiveContext): AsyncGenerator<CountedStatement> {
+  const { relation, searched } = context;
+  for await (const slice of withBoundaryRows(context, await countedSlices(context, searched))) {
+    const params = new Params();
+    yield { text: relation.select(slice, params), params: params.list, count: slice.count };
+  }
+}
+
+/* A uniform sample without replacement, in the order of the rows: by look-ups, and by scans where these would not end. */
+
+type Sample = Pick<Plan, 'statements' | 'expectedRows' | 'count'>;
+
+/** A look-up costs a millisecond or so a row, and its rank is kept in memory; past this many rows scanning is as good. */
+const MAX_LOOKUPS = 100_000;
+
+export async function planRandom(context: LiveContext, wanted: number, seed: number): Promise<Sample> {
+  const { request, coverage } = context;
+  if (wanted > MAX_LOOKUPS) return await byHash(context, wanted, seed);
+  if (request.filters.length === 0 && coverage.kind === 'file_day') return await ofFileDays(context, wanted, seed);
+  const drawn = await sampleDrawn(context, wanted, seed);
+  if (drawn === 'all') return await all(context);
+  return drawn ? { statements: drawn, expectedRows: wanted } : await byHash(context, wanted, seed);
+}
+
+/** Partitions that are stretches of time of their own, each with its number of rows: there a rank leads to the row. */
+async function ofFileDays(context: LiveContext, wanted: number, seed: number): Promise<Sample> {
+  const partitions = await readPartitions(context);
+  const total = rowsOf(partitions);
+  if (wanted >= total) return { statements: inOrder(context), expectedRows: total };
+  const sample = context.request.mode === 'native' ? sampleNative : sampleAligned;
+  return { statements: await sample(context, partitions, wanted, seed), expectedRows: wanted };
+}
+
+const all = async (context: LiveContext): Promise<Sample> => ({
+  statements: inOrder(context),
+  count: await countOfWindow(context),
+});
+
+async function byHash(context: LiveContext, wanted: number, seed: number): Promise<Sample> {
+  const { session, relation: rows, searched, request } = context;
+  const slices = () => withBoundaryRows(context, slicesOf(searched, rows.chunkMs));
+  const found = await sampleByHash({ session, rows, slices, seed }, wanted);
+  if ('sample' in found) return { statements: found.sample };
+  // Without a filter all rows are held to their counts, also those of slices in which none was found.
+  return request.filters.length === 0 ? await all(context) : { statements: selectEach(rows, found.all) };
+}
+
+export async function planRead(live: LiveContext): Promise<Plan> {
+  const { klineMs } = live.request;
+  if (klineMs !== undefined) return await planKlines(live, klineMs);
+  const context = await narrowed(live);
+  const { request, coverage, parts } = context;
+  const { window } = request;
+  if (window.kind === 'latest') return await planLatest(context, window.rows);
+  const gaps = gapsWithin(coverage, boundsOf(coverage, window));
+  if (window.kind === 'random') return { gaps, parts, ...(await planRandom(context, window.rows, window.seed)) };
+  return { gaps, parts, carried: context.carried, statements: inOrder(context), count: await countOfWindow(context) };
+}
+
+/** The context with what its window and filters say of where to look. */
+export async function narrowed(live: LiveContext): Promise<LiveContext> {
+  return await narrowByIdentity(await withCarriedIn(live));
+}
+
+/**
+ * Ids have no index of their own: rows are kept by time. Where no two partitions share one, the partitions' ranges of
+ * ids, or of heights, say which to search, and a row is found in milliseconds instead of by a scan of the history.
+ */
+async function narrowByIdentity(context: LiveContext): Promise<LiveContext> {
+  const { request, session, searched } = context;
+  const { dataset } = request;
+  if (request.mode !== 'native' || !dataset.offset.unique) return context;
+  const { scope, identity } = dataset.native;
+  const [column, ranges] = scope.kind === 'column' ? [scope.column, 'span'] : [identity[0], 'offsets'];
+  const ids = boundsOfFilters(request, (field) => field.columns.length === 1 && field.sql === `t.${column}`);
+  if (!Number.isFinite(ids.from) && !Number.isFinite(ids.to)) return context;
+  if (ids.from >= ids.to) return { ...context, searched: [] };
+  const bound = (id: number) => (Number.isFinite(id) ? String(id) : 'null');
+  const params = new Params();
+  const [[from, to]] = await session.rows(
+    `select min(from_ms), max(to_ms) from partitions where dataset_id = ${params.add(int2(dataset.number))}
+     and state = 'proved' and ${ranges} && int8range(${bound(ids.from)}, ${bound(ids.to)})`,
+    params,
+  );
+  if (from === null) return { ...context, searched: [] };
+  return { ...context, searched: within(searched, { from: Number(from), to: Number(to) }) };
+}

@@ -1,0 +1,81 @@
+/**
+ * Asks for a recount of partitions whose rows a read did not find as they were proved. The request is all that this process
+ * writes: the projector process counts the rows again, and it alone takes a partition out of service.
+ */
+import { explain } from '../../../shared/errors.ts';
+import type { Logger } from '../../../shared/logger.ts';
+import { scopeJoinSql } from '../../../shared/proof/recount.ts';
+import { ALIGNED_TABLE } from '../../../shared/registry/aligned-storage.ts';
+import type { DatasetDefinition } from '../../../shared/registry/index.ts';
+import type { ReadRequest } from '../../contract/read-request.ts';
+import { array, int2, int8, Params, text } from '../../db/params.ts';
+import type { PgPool } from '../../db/pool.ts';
+import type { LostRows } from '../types.ts';
+
+/** Partitions asked for at once. A window in which more of them differ has lost more than a recount will mend. */
+const MAX_ASKED = 100;
+/** Counting the rows of a long window again, to find the partitions that differ. */
+const TIMEOUT_MS = 20_000;
+
+export class RecountRequests {
+  readonly #pool: PgPool;
+  readonly #log: Logger | undefined;
+
+  constructor(pool: PgPool, log: Logger | undefined) {
+    this.#pool = pool;
+    this.#log = log;
+  }
+
+  /** Never throws: the read has failed already, and its caller is told so whatever becomes of the request. */
+  async ask({ dataset, mode }: ReadRequest, lost: LostRows): Promise<void> {
+    const facts = { dataset: dataset.key, mode, ...lost.count.window, partitions: lost.count.partitions };
+    this.#log?.error(facts, `a read found other rows than were proved: ${lost.message}`);
+    try {
+      const params = new Params();
+      const reason = params.add(text(`${mode}: ${lost.message}`));
+      const statement = `insert into recount_requests (dataset_id, partition_key, reason)
+        select p.dataset_id, p.partition_key, ${reason} from partitions p
+        where p.dataset_id = ${params.add(int2(dataset.number))} and p.state = 'proved'
+          and ${differing(dataset, mode, lost, params)} order by p.from_ms limit ${MAX_ASKED}
+        on conflict do nothing`;
+      await this.#run(statement, params);
+    } catch (error) {
+      this.#log?.error({ ...facts, fault: explain(error) }, 'the recount could not be asked for');
+    }
+  }
+
+  async #run(statement: string, params: Params): Promise<void> {
+    const { wire } = await this.#pool.acquire(true);
+    try {
+      // Sessions of the pool are read-only unless a transaction says otherwise.
+      await wire.run([
+        { statement: { text: 'begin read write' } },
+        { statement: { text: `set local statement_timeout = ${TIMEOUT_MS}` } },
+        { statement: { text: statement, params: params.list } },
+        { statement: { text: 'commit' } },
+      ]);
+      this.#pool.release(wire);
+    } catch (error) {
+      this.#pool.discard(wire);
+      throw error;
+    }
+  }
+}
+
+/** A test over partitions `p`: those the read named, or those in its window that no longer have as many rows as were proved. */
+function differing(
+  dataset: DatasetDefinition,
+  mode: ReadRequest['mode'],
+  { count: { window, partitions } }: LostRows,
+  params: Params,
+): string {
+  if (partitions) return `p.partition_key = any (${params.add(array(partitions.map(text)))})`;
+  const { table, time } = dataset.native;
+  const native = `select count(*) from "${table}" t where t."${time.column}" >= p.from_ms
+    and t."${time.column}" < p.to_ms and ${scopeJoinSql(dataset)}`;
+  const aligned = `select count(*) from ${ALIGNED_TABLE} t where t.dataset_id = p.dataset_id
+    and t.aligned_at_utc >= to_timestamp(p.from_ms / 1000.0) and t.aligned_at_utc < to_timestamp(p.to_ms / 1000.0)`;
+  const [counted, found] = mode === 'native' ? ['p.rows', native] : ['p.aligned_rows', aligned];
+  return `p.from_ms < ${params.add(int8(window.to))} and p.to_ms > ${params.add(int8(window.from))}
+    and ${counted} <> (${found})`;
+}

@@ -1,0 +1,342 @@
+/** Warnings that the dataset's own rules give a window: one evaluation a kind of rule, whatever the dataset. */
+import type { SettingName, Settings } from '../../../shared/config/settings.ts';
+import { DAY_MS, dayKey, marketDaysSince } from '../../../shared/dates.ts';
+import type { QualityRule } from '../../../shared/registry/types.ts';
+import type { Warning } from '../../contract/problems.ts';
+import type { ReadRequest, Window } from '../../contract/read-request.ts';
+import { isoOf } from '../../contract/time.ts';
+import { array, int2, int8, Params, text } from '../../db/params.ts';
+import { withCarriedIn } from '../plan/boundary-rows.ts';
+import { contextOf, type LiveContext } from '../plan/context.ts';
+import {
+  admits,
+  boundsOf,
+  type Coverage,
+  coverageWarning,
+  type Gap,
+  gapsWithin,
+  provedThrough,
+} from '../snapshot/coverage.ts';
+import type { CoverageProbe, Session } from '../snapshot/session.ts';
+import { secondsOf } from '../sql/relation.ts';
+import { clockOf, knownTest, ReadFault, StrictRefusal } from '../types.ts';
+import { narrowed } from './plan-read.ts';
+
+/* What the evaluations of rules have in common. */
+
+/** Of whom and when a rule is evaluated. */
+export interface Evaluation<Kind extends QualityRule['kind']> {
+  readonly rule: Extract<QualityRule, { readonly kind: Kind }>;
+  /** `today`: now, or the end of a window that ended before. */
+  readonly clockMs: number;
+  readonly maxAgeDays: number | undefined;
+}
+
+/** More names than a person reads; details have all of them. */
+const MAX_NAMES = 12;
+
+export const listed = (names: readonly string[]): string =>
+  names.length <= MAX_NAMES
+    ? names.join(', ')
+    : `${names.slice(0, MAX_NAMES).join(', ')} and ${names.length - MAX_NAMES} more`;
+
+/* Sources that publish every market day: looked at on the latest day that the window holds rows of. */
+
+/** The latest day, and the sources that have rows of it. */
+interface Latest {
+  readonly ms: number;
+  readonly sources: readonly string[];
+}
+
+export async function dailyWarnings(
+  context: LiveContext,
+  { rule, clockMs, maxAgeDays = Number.POSITIVE_INFINITY }: Evaluation<'daily'>,
+): Promise<Warning[]> {
+  const { request } = context;
+  const expected = request.dataset.sources.filter((id) => admits(request.filters, id));
+  if (expected.length === 0) return [];
+  const latest = (await observedIn(context)) ?? (await carriedInto(context));
+  if (!latest) {
+    const message = `The window holds no rows of any day: ${listed(expected)}.`;
+    return [{ code: rule.codes.missing, message, details: { latest_day: null, sources: expected } }];
+  }
+  const day = dayKey(latest.ms);
+  const today = dayKey(clockMs);
+  const warnings: Warning[] = [];
+  const missing = expected.filter((id) => !latest.sources.includes(id));
+  if (missing.length > 0) {
+    warnings.push({
+      code: rule.codes.missing,
+      message: `No rows of ${day}, the latest day in the window: ${listed(missing)}.`,
+      details: { latest_day: day, sources: missing },
+    });
+  }
+  const age = marketDaysSince(day, today);
+  if (age > maxAgeDays) {
+    warnings.push({
+      code: rule.codes.stale,
+      message: `The latest day in the window is ${day}, ${age} market days before ${today}; at most ${maxAgeDays} are fresh: ${listed(expected)}.`,
+      details: { latest_day: day, today, age_market_days: age, max_age_market_days: maxAgeDays, sources: expected },
+    });
+  }
+  const there = { ...latest, sources: expected.filter((id) => latest.sources.includes(id)) };
+  const incomplete = await lacking(context, there, rule.required);
+  if (incomplete.length > 0) {
+    const named = incomplete.map(({ source_id, metrics }) => `${source_id} (${metrics.join(', ')})`);
+    warnings.push({
+      code: rule.codes.incomplete,
+      message: `Without a value on ${day}, the latest day in the window: ${listed(named)}.`,
+      details: { latest_day: day, sources: incomplete },
+    });
+  }
+  return warnings;
+}
+
+/** Of partitions alone: all rows of one are of its day. */
+async function observedIn({ session, request }: LiveContext): Promise<Latest | undefined> {
+  const { dataset, filters, window } = request;
+  const { fromMs, toMs }: { readonly fromMs?: number; readonly toMs?: number } = window.kind === 'range' ? window : {};
+  const params = new Params();
+  const ids = params.add(array(dataset.sources.filter((id) => admits(filters, id)).map(text)));
+  const rows = await session.rows(
+    `with held as (select p.source_id, p.from_ms from partitions p
+       where p.dataset_id = ${params.add(int2(dataset.number))} and p.state = 'proved' and p.rows > 0 and p.source_id = any (${ids})
+       ${fromMs === undefined ? '' : `and p.from_ms >= ${params.add(int8(fromMs))}`}
+       ${toMs === undefined ? '' : `and p.from_ms < ${params.add(int8(toMs))}`})
+     select distinct from_ms::text, source_id from held where from_ms = (select max(from_ms) from held)`,
+    params,
+  );
+  return rows.length === 0 ? undefined : { ms: Number(rows[0][0]), sources: rows.map(([, id]) => id!) };
+}
+
+/** What holds in the window although it was observed before. */
+async function carriedInto(context: LiveContext): Promise<Latest | undefined> {
+  const { relation, request } = context;
+  if (!relation.isState) return undefined;
+  const { carried, series } = await withCarriedIn(context);
+  if (carried.length === 0) return undefined;
+  const ms = Math.max(...carried.map((row) => row.ms));
+  const place = request.dataset.aligned.seriesKey.indexOf('source_id');
+  const sourceOf = new Map(series.map(({ id, key }) => [id, key[place]]));
+  const sources = carried.filter((row) => row.ms === ms).map(({ seriesId }) => sourceOf.get(seriesId)!);
+  return { ms, sources };
+}
+
+/** Which of the metrics the day's sources do not have, or without a value. */
+async function lacking(
+  { session, request }: LiveContext,
+  { ms, sources }: Latest,
+  required: readonly string[],
+): Promise<{ readonly source_id: string; readonly metrics: readonly string[] }[]> {
+  const params = new Params();
+  const test = `t.source_id = any (${params.add(array(sources.map(text)))})
+    and t.metric_name = any (${params.add(array(required.map(text)))})`;
+  const found = await session.rows(
+    // Of several captures of the day the one that is served as its state.
+    `select distinct m.source_id, m.metric_name from (${secondsOf(request, { from: ms, to: ms + 1 }, test)}) m
+     where m.metric_value_string is not null`,
+    params,
+  );
+  const have = new Set(found.map(([id, name]) => `${id} ${name}`));
+  return sources
+    .map((id) => ({ source_id: id, metrics: required.filter((name) => !have.has(`${id} ${name}`)) }))
+    .filter(({ metrics }) => metrics.length > 0);
+}
+
+/* Sources that say when they last published: named where none of their rows tells it, and where it is long ago. */
+
+export async function publishedWarnings(
+  context: LiveContext,
+  { rule, clockMs, maxAgeDays }: Evaluation<'published'>,
+): Promise<Warning[]> {
+  const sources = Object.entries(rule.sources).filter(([id]) => admits(context.request.filters, id));
+  const published = await lastPublished(context);
+  const today = dayKey(clockMs);
+  const missing = sources.flatMap(([id]) => (published.has(id) ? [] : [id]));
+  const stale = sources.flatMap(([id, cadence]) => {
+    const at = published.get(id);
+    const age = at === undefined ? 0 : Math.floor(clockMs / DAY_MS) - Math.floor(at / DAY_MS);
+    const limit = maxAgeDays ?? cadence;
+    return at !== undefined && age > limit ? [{ id, at, age, limit }] : [];
+  });
+  const end = Number.isFinite(context.endMs) ? isoOf(context.endMs) : null;
+  return [
+    ...(missing.length > 0
+      ? [
+          {
+            code: rule.codes.missing,
+            message: `No proved row${end === null ? '' : ` up to ${end}`} tells when its source last published: ${listed(missing)}.`,
+            details: { sources: missing, window_end: end },
+          },
+        ]
+      : []),
+    ...(stale.length > 0
+      ? [
+          {
+            code: rule.codes.stale,
+            message: `Published long before ${today}: ${listed(
+              stale.map(({ id, at, age, limit }) => `${id} on ${dayKey(at)}, ${age} days, at most ${limit} are fresh`),
+            )}.`,
+            details: {
+              today,
+              sources: stale.map(({ id, at, age, limit }) => ({
+                source_id: id,
+                last_updated_utc: isoOf(at),
+                age_days: age,
+                max_age_days: limit,
+              })),
+            },
+          },
+        ]
+      : []),
+  ];
+}
+
+/**
+ * By source the latest time of publishing that proved rows of up to the window's end carry. It is one for all rows of a
+ * partition. As of a time a publication is no later than the vintage was known: what the fetch was told came after it.
+ */
+async function lastPublished({ session, request, endMs }: LiveContext): Promise<ReadonlyMap<string, number>> {
+  const { number, partition } = request.dataset;
+  const known = knownTest(request);
+  const params = new Params();
+  const told = 'extract(epoch from p.last_updated_at) * 1000';
+  const at =
+    known === undefined || partition.kind !== 'vintage'
+      ? told
+      : `least(${told}, lower(p.span) + ${partition.knownAfterMs})`;
+  const rows = await session.rows(
+    `select p.source_id, floor(max(${at}))::int8::text from partitions p
+     where p.dataset_id = ${params.add(int2(number))} and p.state = 'proved' and p.rows > 0 and p.last_updated_at is not null
+       ${Number.isFinite(endMs) ? `and p.from_ms <= ${params.add(int8(endMs))}` : ''}
+       ${known === undefined ? '' : `and ${known}`} group by p.source_id`,
+    params,
+  );
+  return new Map(rows.map(([id, ms]) => [id!, Number(ms)]));
+}
+
+export interface QualityLimits {
+  readonly now: () => number;
+  /** A setting of days, where it is set. */
+  readonly maxAgeDays: (name: SettingName) => number | undefined;
+}
+
+export async function qualityWarnings(context: LiveContext, limits: QualityLimits): Promise<Warning[]> {
+  const { quality: rule } = context.request.dataset;
+  if (!rule) return [];
+  const clockMs = Math.min(clockOf(context.request, limits.now()), context.endMs);
+  const evaluation = { clockMs, maxAgeDays: limits.maxAgeDays(rule.maxAgeDays) };
+  return rule.kind === 'daily'
+    ? await dailyWarnings(context, { ...evaluation, rule })
+    : await publishedWarnings(context, { ...evaluation, rule });
+}
+
+/* How old the newest proved row may be, and warnings that need no look at the rows. */
+
+export interface Freshness {
+  readonly as_of_utc: string;
+  readonly lag_seconds: number;
+}
+
+export function freshnessOf(asOfMs: number, nowMs: number): Freshness {
+  return { as_of_utc: isoOf(asOfMs), lag_seconds: Math.max(0, Math.floor((nowMs - asOfMs) / 1000)) };
+}
+
+/** Only windows that reach past what is proved can be stale: a fixed window in the past is complete. */
+export function staleWarning(freshness: Freshness, asOfMs: number, window: Window, maxAgeSeconds: number): Warning[] {
+  const end = window.kind === 'range' ? window.toMs : undefined;
+  if (end !== undefined && end <= asOfMs) return [];
+  if (freshness.lag_seconds <= maxAgeSeconds) return [];
+  return [
+    {
+      code: 'ALIGNED_FRESHNESS_STALE',
+      message: `Aligned rows are proved through ${freshness.as_of_utc}, ${freshness.lag_seconds} s ago; at most ${maxAgeSeconds} s is fresh.`,
+      details: { ...freshness, max_age_seconds: maxAgeSeconds },
+    },
+  ];
+}
+
+/** Windows that another moment, or another seed, would answer differently. Known before anything is read. */
+export function mutableWindowWarning(window: Window): Warning[] {
+  if (window.kind === 'latest') {
+    return [
+      {
+        code: 'WINDOW_LATEST_ROWS_MUTABLE',
+        message: 'The latest rows change as partitions are proved.',
+        details: { [window.selector]: window.rows },
+      },
+    ];
+  }
+  if (window.kind === 'random') {
+    return [
+      {
+        code: 'WINDOW_RANDOM_SAMPLE',
+        message: 'The rows are a random sample; the same random_seed over the same proved rows gives it again.',
+        details: { [window.selector]: window.rows, random_seed: window.seed },
+      },
+    ];
+  }
+  return [];
+}
+
+/* What an answer has to say beside its rows: the same for a read, for the estimate of it, and for an export's submit. */
+
+export interface FreshnessRule extends QualityLimits {
+  readonly alignedMaxAgeSeconds: number;
+}
+
+export const freshnessRule = (settings: Settings, now: () => number = Date.now): FreshnessRule => ({
+  alignedMaxAgeSeconds: settings.SVC_ALIGNED_FRESHNESS_MAX_AGE_SECONDS,
+  now,
+  maxAgeDays: (name) => settings[name] as number | undefined,
+});
+
+export interface WarningEvaluation {
+  readonly warnings: readonly Warning[];
+  readonly freshness: Freshness | null;
+}
+
+/** What there is to say of a window, looked up where that takes a look. */
+export interface Findings {
+  readonly coverage: Coverage;
+  readonly gaps: readonly Gap[];
+  /** What the dataset's own rules find. */
+  readonly quality: readonly Warning[];
+}
+
+export function evaluateWarnings(
+  request: ReadRequest,
+  { coverage, gaps, quality }: Findings,
+  { now, alignedMaxAgeSeconds }: FreshnessRule,
+): WarningEvaluation {
+  const asOfMs = provedThrough(coverage);
+  const warnings = [...mutableWindowWarning(request.window), ...coverageWarning(coverage, gaps), ...quality];
+  if (request.mode === 'native' || asOfMs === undefined) return { warnings, freshness: null };
+  const freshness = freshnessOf(asOfMs, clockOf(request, now()));
+  warnings.push(...staleWarning(freshness, asOfMs, request.window, alignedMaxAgeSeconds));
+  return { warnings, freshness };
+}
+
+/**
+ * A request judged without being read: every warning that its answer would carry, but for gaps that only the reading of
+ * the latest rows shows.
+ * @throws ReadFault, StrictRefusal as the read would, before it reads.
+ */
+export async function dryRun(
+  session: Session,
+  look: CoverageProbe,
+  request: ReadRequest,
+  rule: FreshnessRule,
+): Promise<{ readonly live: LiveContext; readonly judgement: WarningEvaluation }> {
+  const context = { ...contextOf(request, look.snapshot()), session };
+  const { violation } = context.snapshot;
+  if (violation !== undefined) throw new ReadFault('aligned_contract', violation);
+  const live = await narrowed(context);
+  const { coverage } = live;
+  // How far back the latest rows reach is not looked at.
+  const gaps = request.window.kind === 'latest' ? [] : gapsWithin(coverage, boundsOf(coverage, request.window));
+  const quality = await qualityWarnings(live, rule);
+  const judgement = evaluateWarnings(request, { coverage, gaps, quality }, rule);
+  if (request.strict && judgement.warnings.length > 0) throw new StrictRefusal(judgement.warnings);
+  return { live, judgement };
+}

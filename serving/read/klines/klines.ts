@@ -1,0 +1,205 @@
+/** Which statements answer a request for klines. Windows are of time or of klines, never of the rows they are made of. */
+import { KLINE_DATETIME } from '../../../shared/registry/trades.ts';
+import { int2, Params } from '../../db/params.ts';
+import type { Statement } from '../../db/pg-messages.ts';
+import { boundsOfFilters, type CountedStatement, type LiveContext, type Plan } from '../plan/context.ts';
+import { countWithin, wholeFileDays } from '../plan/counted.ts';
+import { findStart } from '../plan/latest.ts';
+import { Prng } from '../sampling/draw.ts';
+import { sampleByHash, selectEach } from '../sampling/native.ts';
+import { boundsOf, gapsSince, gapsWithin, within } from '../snapshot/coverage.ts';
+import type { Part } from '../types.ts';
+import { KlineRelation } from './relation.ts';
+import {
+  bucketSlice,
+  ceilTo,
+  countedKlineSlices,
+  floorTo,
+  type Grid,
+  type KlineSlice,
+  klineSlices,
+  klineSlicesBackward,
+} from './slices.ts';
+
+/* What a plan for klines is made of, and the statements for all klines of some parts. */
+
+export interface KlineContext extends LiveContext {
+  readonly klines: KlineRelation;
+  readonly grid: Grid;
+}
+
+/** All klines of the parts, held to the counts of the whole file days that they are made of. */
+export async function klinesInOrder(
+  context: KlineContext,
+  parts: readonly Part[],
+): Promise<Pick<Plan, 'statements' | 'count'>> {
+  const partitions = await wholeFileDays(context, parts);
+  const slices = countedKlineSlices(parts, partitions, context.grid);
+  // Together once more: of days that a bucket cuts, none of the slices knows all rows.
+  return { statements: statementsOf(context, slices), count: countWithin(partitions, parts) };
+}
+
+function* statementsOf({ klines }: KlineContext, slices: Iterable<KlineSlice>): Generator<CountedStatement> {
+  for (const slice of slices) {
+    const params = new Params();
+    yield { text: klines.select(slice, params), params: params.list, count: slice.count };
+  }
+}
+
+/*
+ * A uniform sample of klines. Which buckets hold rows is not known, so buckets are tried at random and those that make
+ * a kline that passes the filters are kept; past a budget of tries the history is scanned instead.
+ */
+
+/** Tries cost a second or so at most. */
+const MAX_TRIES = 4000;
+/** Buckets looked at in one statement. */
+const BATCH = 64;
+/** A scan goes through as many rows in the time of one try: a short history is scanned rather than guessed at. */
+const ROWS_A_TRY = 1000;
+
+export async function sampleKlines(
+  context: KlineContext,
+  wanted: number,
+  seed: number,
+): Promise<Pick<Plan, 'statements' | 'count'>> {
+  const { session, searched, klines, grid, request } = context;
+  const buckets = new Buckets(searched, grid.sizeMs);
+  if (wanted >= buckets.count) return await klinesInOrder(context, searched);
+  const tries = Math.min(MAX_TRIES, Math.max(BATCH, Math.floor((await countRows(context)) / ROWS_A_TRY)));
+  const kept = wanted > tries ? undefined : await tryBuckets(context, buckets, { wanted, tries }, new Prng(seed));
+  if (kept) return { statements: byBatch(context, kept) };
+  const slices = () => klineSlices(searched, grid);
+  const found = await sampleByHash({ session, rows: klines, slices, seed }, wanted);
+  if ('sample' in found) return { statements: found.sample };
+  if (request.filters.length === 0) return await klinesInOrder(context, searched);
+  return { statements: selectEach(klines, found.all) };
+}
+
+/** Proved rows that klines are made of. */
+async function countRows({ session, request }: KlineContext): Promise<number> {
+  const params = new Params();
+  const [[count]] = await session.rows(
+    `select coalesce(sum(${request.mode === 'native' ? 'rows' : 'aligned_rows'}), 0) from partitions
+     where dataset_id = ${params.add(int2(request.dataset.number))} and state = 'proved'`,
+    params,
+  );
+  return Number(count);
+}
+
+/** Starts of the buckets drawn, ascending; undefined when there were not as many among as many as may be tried. */
+async function tryBuckets(
+  context: KlineContext,
+  buckets: Buckets,
+  { wanted, tries }: { readonly wanted: number; readonly tries: number },
+  prng: Prng,
+): Promise<number[] | undefined> {
+  const tried = new Set<number>();
+  const kept: number[] = [];
+  while (kept.length < wanted && tried.size < buckets.count) {
+    // At this rate of buckets that make a kline, the rest of the tries would not bring as many as are wanted.
+    const isInVain = wanted * (tried.size + 1) > tries * (kept.length + 1);
+    if (tried.size >= tries || (tried.size > 0 && isInVain)) return undefined;
+    const share = (kept.length + 1) / (tried.size + 1);
+    const guess = Math.ceil(((wanted - kept.length) / share) * 1.2) + 3;
+    const count = Math.min(guess, buckets.count - tried.size, tries - tried.size);
+    const drawn: number[] = [];
+    while (drawn.length < count) {
+      const number = prng.below(buckets.count);
+      if (tried.has(number)) continue;
+      tried.add(number);
+      drawn.push(buckets.startOf(number));
+    }
+    const present = await makingKlines(context, drawn);
+    kept.push(...drawn.filter((ms) => present.has(ms)).slice(0, wanted - kept.length));
+  }
+  return kept.sort((a, b) => a - b);
+}
+
+/** Which of the buckets hold a row, or with filters: make a kline that passes them. */
+async function makingKlines(context: KlineContext, starts: readonly number[]): Promise<ReadonlySet<number>> {
+  const { session, klines, request, searched, grid } = context;
+  const found = new Set<number>();
+  for (let at = 0; at < starts.length; at += BATCH) {
+    const params = new Params();
+    const selects = starts.slice(at, at + BATCH).map((ms) => {
+      const slice = bucketSlice(searched, grid.sizeMs, ms);
+      // A row is found at once; that there is a kline would take all rows of the bucket.
+      if (request.filters.length === 0) return `select ${ms}::int8 where ${klines.exists(slice, params)}`;
+      return `select ${klines.timeMs} ${klines.from(slice, params)}`;
+    });
+    for (const [ms] of await session.rows(selects.join(' union all '), params)) found.add(Number(ms));
+  }
+  return found;
+}
+
+function* byBatch({ klines, searched, grid }: KlineContext, starts: readonly number[]): Generator<Statement> {
+  for (let at = 0; at < starts.length; at += BATCH) {
+    const slices: KlineSlice[] = starts.slice(at, at + BATCH).map((ms) => bucketSlice(searched, grid.sizeMs, ms));
+    const params = new Params();
+    yield { text: klines.selectAll(slices, params), params: params.list };
+  }
+}
+
+/** The buckets that reach into proved parts, numbered from 0. */
+class Buckets {
+  readonly count: number;
+  readonly #sizeMs: number;
+  /** Stretches of buckets, and the number of their first. */
+  readonly #stretches: { readonly from: number; readonly first: number }[] = [];
+
+  constructor(parts: readonly Part[], sizeMs: number) {
+    let count = 0;
+    let end = Number.NEGATIVE_INFINITY;
+    for (const part of parts) {
+      // The first bucket may be the last one of the part before.
+      const from = Math.max(end, floorTo(sizeMs, part.from));
+      end = ceilTo(sizeMs, part.to);
+      this.#stretches.push({ from, first: count });
+      count += (end - from) / sizeMs;
+    }
+    this.count = count;
+    this.#sizeMs = sizeMs;
+  }
+
+  startOf(number: number): number {
+    let low = 0;
+    let high = this.#stretches.length - 1;
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (this.#stretches[middle].first <= number) low = middle;
+      else high = middle - 1;
+    }
+    const { from, first } = this.#stretches[low];
+    return from + (number - first) * this.#sizeMs;
+  }
+}
+
+export async function planKlines(live: LiveContext, sizeMs: number): Promise<Plan> {
+  const { request, coverage, parts } = live;
+  const klines = new KlineRelation(live, sizeMs);
+  // Filters on the stamp leave whole buckets.
+  const stamps = boundsOfFilters(request, (field) => field.name === KLINE_DATETIME);
+  const searched = within(parts, { from: ceilTo(sizeMs, stamps.from), to: ceilTo(sizeMs, stamps.to) });
+  const context: KlineContext = { ...live, searched, klines, grid: { sizeMs, chunkMs: klines.chunkMs } };
+  const { window } = request;
+  if (window.kind === 'latest') return await planLatest(context, window.rows);
+  const gaps = gapsWithin(coverage, boundsOf(coverage, window));
+  const klinesOfWindow =
+    window.kind === 'random'
+      ? await sampleKlines(context, window.rows, window.seed)
+      : await klinesInOrder(context, context.searched);
+  return { gaps, parts, ...klinesOfWindow };
+}
+
+async function planLatest(context: KlineContext, wanted: number): Promise<Plan> {
+  const { parts, searched, klines, grid, session, coverage, request } = context;
+  const { start, held } = await findStart(session, klines, klineSlicesBackward(searched, grid, wanted), wanted);
+  const places = request.filters.length > 0 ? held.toReversed().flatMap((slice) => slice.parts) : searched;
+  const sinceStart = { from: start?.ms ?? Number.NEGATIVE_INFINITY, to: Number.POSITIVE_INFINITY };
+  return {
+    gaps: gapsSince(coverage, sinceStart.from),
+    parts: within(parts, sinceStart),
+    ...(await klinesInOrder(context, within(places, sinceStart))),
+  };
+}

@@ -1,0 +1,164 @@
+/**
+ * What lies beyond the edges of a slice, by series: the row that is still valid when it begins, and the one that ends the
+ * validity of its last. Either may lie far away, so both are looked for near first; the index has them in microseconds.
+ */
+import type { Range } from '../../../shared/ranges.ts';
+import { array, int4, Params } from '../../db/params.ts';
+import { boundsOf, lastValid, type ProvedRun, type SourceRuns } from '../snapshot/coverage.ts';
+import type { Part, SeriesRow, Slice } from '../types.ts';
+import { type LiveContext, type PlanContext, withParts } from './context.ts';
+
+/*
+ * Proved parts cut into slices of few chunks. Every statement has literal time bounds: planning over 3,000 chunks
+ * takes 0.4 s and a lock on each, over 32 it takes a few ms.
+ */
+
+export const MAX_CHUNKS = 32;
+
+/** Ascending, cut where chunks are. */
+export function* slicesOf(parts: readonly Part[], chunkMs: number): Generator<Slice> {
+  for (const part of parts) {
+    for (let from = part.from; from < part.to; ) {
+      const to = Math.min(part.to, (Math.floor(from / chunkMs) + MAX_CHUNKS) * chunkMs);
+      yield { from, to, part };
+      from = to;
+    }
+  }
+}
+
+/** From the oldest on, one chunk first, then twice as many each time. */
+export function* slicesForward(part: Part, chunkMs: number): Generator<Slice> {
+  let chunks = 1;
+  for (let from = part.from; from < part.to; ) {
+    const to = Math.min(part.to, (Math.floor(from / chunkMs) + chunks) * chunkMs);
+    yield { from, to, part };
+    from = to;
+    chunks = Math.min(MAX_CHUNKS, chunks * 2);
+  }
+}
+
+/** From the newest back, one chunk first, then twice as many each time: what is looked for is mostly near the end. */
+export function* slicesBackward(parts: readonly Part[], chunkMs: number): Generator<Slice> {
+  let chunks = 1;
+  for (const part of parts.toReversed()) {
+    for (let to = part.to; to > part.from; ) {
+      const from = Math.max(part.from, (Math.ceil(to / chunkMs) - chunks) * chunkMs);
+      yield { from, to, part };
+      to = from;
+      chunks = Math.min(MAX_CHUNKS, chunks * 2);
+    }
+  }
+}
+
+/** The slices, of a dataset of many series with what lies beyond them. */
+export async function* withBoundaryRows(context: LiveContext, slices: Iterable<Slice>): AsyncGenerator<Slice> {
+  const { relation, carried, endMs, coverage } = context;
+  if (relation.isSingleSeries || !relation.isState) {
+    yield* slices;
+    return;
+  }
+  let rows = carried;
+  const last = Math.min(endMs, coverage.extent?.to ?? endMs);
+  for (const slice of slices) {
+    const next = relation.validity === 'none' || slice.to >= last ? [] : await after(context, slice.to);
+    yield { ...slice, edges: { carried: rows, next } };
+    rows = [];
+  }
+  // None of the slices was there to take them.
+  const [row] = rows;
+  if (row) yield { from: row.ms, to: row.ms, part: emptyPart(row.ms), edges: { carried: rows, next: [] } };
+}
+
+export const emptyPart = (at: number): Part => ({ from: at, to: at, until: at, provedTo: undefined, isLast: true });
+
+/** The first row of each series at or after a moment, as far as the row before it may be valid until there. */
+function after(context: LiveContext, ms: number): Promise<SeriesRow[]> {
+  return nearestRows(context, 'after', ms, (runs) => {
+    const run = runs.find(({ from, to }) => from < ms && ms < to);
+    return { from: ms, to: Math.min(run?.to ?? ms, context.endMs) };
+  });
+}
+
+/** The row of each series nearest to a moment, within limits that go by the runs of its source. */
+export async function nearestRows(
+  context: LiveContext,
+  direction: 'before' | 'after',
+  ms: number,
+  limitOf: (runs: SourceRuns['runs']) => Range,
+): Promise<SeriesRow[]> {
+  const { session, relation } = context;
+  let open = seriesOf(context).flatMap((id) => {
+    const limit = limitOf(runsOf(context, id));
+    return limit.from < limit.to ? [{ id, limit }] : [];
+  });
+  const found: SeriesRow[] = [];
+  if (open.length === 0) return found;
+  const part: Part = {
+    from: Math.min(...open.map(({ limit }) => limit.from)),
+    to: Math.max(...open.map(({ limit }) => limit.to)),
+    until: ms,
+    provedTo: undefined,
+    isLast: true,
+  };
+  const slices =
+    direction === 'before' ? slicesBackward([part], relation.chunkMs) : slicesForward(part, relation.chunkMs);
+  for (const slice of slices) {
+    open = open.filter(({ limit }) => limit.from < slice.to && slice.from < limit.to);
+    if (open.length === 0) break;
+    const params = new Params();
+    const ids = params.add(array(open.map(({ id }) => int4(id))));
+    const rows = await session.rows(relation.selectNearest(slice, ids, direction), params);
+    const missing = new Set(open.map(({ id }) => id));
+    for (const [id, at] of rows) {
+      const seriesId = Number(id);
+      const row = { seriesId, ms: Number(at) };
+      const { limit } = open.find((one) => one.id === seriesId)!;
+      // One outside its limit is as far as the series goes.
+      missing.delete(seriesId);
+      if (limit.from <= row.ms && row.ms < limit.to) found.push(row);
+    }
+    open = open.filter(({ id }) => missing.has(id));
+  }
+  return found;
+}
+
+const seriesOf = ({ relation, series, snapshot }: PlanContext): number[] => {
+  if (!relation.isSingleSeries) return series.map(({ id }) => id);
+  return snapshot.seriesId === undefined ? [] : [snapshot.seriesId];
+};
+
+export function runsOf({ coverage, relation, request, series }: PlanContext, seriesId: number): SourceRuns['runs'] {
+  const [only] = coverage.sources;
+  if (relation.isSingleSeries) return only?.runs ?? [];
+  const place = request.dataset.aligned.seriesKey.indexOf('source_id');
+  const sourceId = series.find(({ id }) => id === seriesId)?.key[place];
+  return coverage.sources.find((source) => source.sourceId === sourceId)?.runs ?? [];
+}
+
+/* Windows of states: a window holds every row that is valid in it, so it begins with rows of before it. */
+
+const SECOND_MS = 1000;
+
+/** The context with the rows that are carried into its window. */
+export async function withCarriedIn(context: LiveContext): Promise<LiveContext> {
+  const { request, coverage, relation, startMs: start } = context;
+  if (!relation.isState || start === undefined) return context;
+  // Past the validity of every row, as far as the last year that the database knows, nothing holds.
+  const holds = ({ to, rowsTo }: ProvedRun) => start < Math.max(to, rowsTo + SECOND_MS);
+  if (!coverage.sources.some(({ runs }) => runs.some(holds))) return context;
+  // With the first instant of the window: a row of that instant leaves nothing to be carried in.
+  const end = start + 1;
+  const found = await nearestRows(context, 'before', end, (runs) => {
+    const run = runs.find(({ from, to }) => from < start && start < to);
+    // Past what is proved through, a row is valid for its second.
+    return { from: run?.from ?? start - SECOND_MS, to: end };
+  });
+  const carried = found.filter(({ seriesId, ms }) => ms < start && lastValid(runsOf(context, seriesId), ms) > start);
+  if (relation.isSingleSeries) {
+    const [row] = carried;
+    return row ? withParts(context, { ...boundsOf(coverage, request.window), from: row.ms }) : context;
+  }
+  if (carried.length === 0 || context.parts.length > 0) return { ...context, carried };
+  // Nothing was observed in the window, and yet something holds.
+  return { ...context, carried, parts: [emptyPart(start)] };
+}

@@ -1,0 +1,185 @@
+/**
+ * Reads are held to the row counts that were proved. A read without filters that covers whole partitions knows how many rows
+ * it has to find; a difference means that stored rows were lost or added since the proof.
+ */
+import { DAY_MS } from '../../../shared/dates.ts';
+import { scopeJoinSql } from '../../../shared/proof/recount.ts';
+import type { Range } from '../../../shared/ranges.ts';
+import { int2, int8, Params } from '../../db/params.ts';
+import { boundsOf } from '../snapshot/coverage.ts';
+import { LostRows, type Part, type RowCount, type Slice } from '../types.ts';
+import { MAX_CHUNKS, slicesOf } from './boundary-rows.ts';
+import type { LiveContext, PlanContext } from './context.ts';
+
+/** A proved partition that the read covers whole. */
+export interface CountedPartition extends Range {
+  readonly key: string;
+  readonly rows: number;
+}
+
+/** Partitions of more rows together are read by several statements: a difference then names few partitions. */
+const MAX_COUNTED_ROWS = 100_000;
+
+/** @throws LostRows where `found` is not what was proved. */
+export function checkCount(dataset: string, count: RowCount | undefined, found: number): void {
+  if (!count || found === count.rows || (count.isMinimum && found > count.rows)) return;
+  const least = count.isMinimum ? 'at least ' : '';
+  throw new LostRows(`${dataset}: ${found} rows were found where ${least}${count.rows} are counted as proved`, count);
+}
+
+const isUnfiltered = ({ request }: PlanContext) => request.filters.length === 0 && request.asOfMs === undefined;
+
+/** The slices of the parts, cut so that those which hold whole file days know how many rows they must have. */
+export async function countedSlices(context: LiveContext, parts: readonly Part[]): Promise<Iterable<Slice>> {
+  const { relation } = context;
+  const partitions = await wholeFileDays(context, parts);
+  return partitions.length === 0 ? slicesOf(parts, relation.chunkMs) : cut(parts, partitions, relation.chunkMs);
+}
+
+/** The proved file days that lie within the parts, ascending. Those of other kinds are counted by `countOf`. */
+export async function wholeFileDays(context: LiveContext, parts: readonly Part[]): Promise<CountedPartition[]> {
+  const { session, request, coverage } = context;
+  const long = parts.filter((part) => part.to - part.from >= DAY_MS);
+  if (coverage.kind !== 'file_day' || !isUnfiltered(context) || long.length === 0) return [];
+  const params = new Params();
+  const [id, from, to] = [int2(request.dataset.number), int8(long[0].from), int8(long[long.length - 1].to)];
+  const found = await session.rows(
+    `select partition_key, from_ms, to_ms, ${request.mode === 'native' ? 'rows' : 'aligned_rows'} from partitions
+     where dataset_id = ${params.add(id)} and state = 'proved' and from_ms >= ${params.add(from)}
+       and to_ms <= ${params.add(to)} order by from_ms`,
+    params,
+  );
+  return found.flatMap(([key, fromMs, toMs, rows]) =>
+    rows === null ? [] : [{ key: key!, from: Number(fromMs), to: Number(toMs), rows: Number(rows) }],
+  );
+}
+
+/** Exported for its test. */
+export function* cut(
+  parts: readonly Part[],
+  partitions: readonly CountedPartition[],
+  chunkMs: number,
+): Generator<Slice> {
+  let next = 0;
+  for (const part of parts) {
+    let at = part.from;
+    const plain = function* (to: number) {
+      for (const slice of slicesOf([{ ...part, from: at, to }], chunkMs)) yield { ...slice, part };
+    };
+    while (next < partitions.length && partitions[next].from < part.from) next++;
+    while (next < partitions.length && partitions[next].to <= part.to) {
+      const group = groupFrom(partitions, next, part.to, chunkMs);
+      next += group.length;
+      const window = { from: group[0].from, to: group[group.length - 1].to };
+      yield* plain(window.from);
+      const rows = group.reduce((sum, partition) => sum + partition.rows, 0);
+      yield { ...window, part, count: { rows, window, partitions: group.map(({ key }) => key) } };
+      at = window.to;
+    }
+    yield* plain(part.to);
+  }
+}
+
+/** Partitions that follow each other without a gap: as many as one statement reads. */
+function groupFrom(
+  partitions: readonly CountedPartition[],
+  first: number,
+  end: number,
+  chunkMs: number,
+): CountedPartition[] {
+  const group = [partitions[first]];
+  const last = (Math.floor(partitions[first].from / chunkMs) + MAX_CHUNKS) * chunkMs;
+  let { rows, to } = partitions[first];
+  for (const partition of partitions.slice(first + 1, first + 1 + MAX_CHUNKS)) {
+    rows += partition.rows;
+    if (partition.from !== to || partition.to > Math.min(end, last) || rows > MAX_COUNTED_ROWS) break;
+    group.push(partition);
+    to = partition.to;
+  }
+  return group;
+}
+
+/** How many rows the file days must yield together that lie within the parts. */
+export async function countOfFileDays(context: LiveContext, parts: readonly Part[]): Promise<RowCount | undefined> {
+  return countWithin(await wholeFileDays(context, parts), parts);
+}
+
+/** How many rows those of the partitions yield together that lie within the parts. */
+export function countWithin(all: readonly CountedPartition[], parts: readonly Range[]): RowCount | undefined {
+  const partitions = all.filter(({ from, to }) => parts.some((part) => isWithin(from, to, part)));
+  if (partitions.length === 0) return undefined;
+  const length = (ranges: readonly Range[]) => ranges.reduce((sum, { from, to }) => sum + to - from, 0);
+  return {
+    rows: partitions.reduce((sum, { rows }) => sum + rows, 0),
+    isMinimum: length(partitions) < length(parts),
+    window: { from: partitions[0].from, to: partitions[partitions.length - 1].to },
+    ...(partitions.length === 1 && { partitions: [partitions[0].key] }),
+  };
+}
+
+/** Rows that are no file day's, read natively: they say themselves which partition they are of. */
+const isCountedByPartition = (context: LiveContext) =>
+  context.request.mode === 'native' &&
+  !context.relation.isSingleSeries &&
+  isUnfiltered(context) &&
+  context.parts.length > 0;
+
+/**
+ * How many native rows a window must hold where rows say themselves which partition they are of: heights, snapshots, captures
+ * and vintages overlap in time. Where a partition straddles a border of the window, it may add rows that are not counted.
+ */
+export async function countOfWindow(context: LiveContext): Promise<RowCount | undefined> {
+  const { session, request, coverage } = context;
+  if (!isCountedByPartition(context) || !coverage.extent) return undefined;
+  const window = boundsOf(coverage, request.window);
+  const params = new Params();
+  const [from, to] = [params.add(int8(window.from)), params.add(int8(window.to))];
+  const isInside = `from_ms >= ${from} and to_ms <= ${to}`;
+  const [[rows, straddling]] = await session.rows(
+    `select coalesce(sum(rows) filter (where ${isInside}), 0)::int8, count(*) filter (where not (${isInside}))
+     from partitions where dataset_id = ${params.add(int2(request.dataset.number))} and state = 'proved' and rows > 0
+       and from_ms < ${to} and to_ms > ${from}`,
+    params,
+  );
+  return { rows: Number(rows), isMinimum: straddling !== '0', window: { from: window.from, to: window.to } };
+}
+
+/** Rows of partitions that the oldest of the newest rows may be amid: more are not counted for one read. */
+const MAX_STRADDLING_ROWS = 10_000;
+
+/**
+ * How many rows there must be from a row on, the oldest of the newest `n`. A row that is lost after it is made up for by one
+ * before it, so the read itself always finds `n`. Partitions that begin before that row and end after it are counted as far
+ * as they lie before it, unless they are long: then the rows of those that begin later are a lower bound.
+ */
+export async function countOfNewest(
+  context: LiveContext,
+  start: { readonly key: readonly string[]; readonly ms: number },
+): Promise<RowCount | undefined> {
+  const { session, request, relation, coverage } = context;
+  if (!isCountedByPartition(context) || !coverage.extent) return undefined;
+  const { dataset } = request;
+  const window = { from: start.ms, to: coverage.extent.to };
+  const params = new Params();
+  const [id, at] = [params.add(int2(dataset.number)), params.add(int8(start.ms))];
+  const of = `from partitions p where p.dataset_id = ${id} and p.state = 'proved' and p.to_ms > ${at}`;
+  const [[later, straddling, fromMs]] = await session.rows(
+    `select coalesce(sum(rows) filter (where from_ms > ${at}), 0)::int8,
+       coalesce(sum(rows) filter (where from_ms <= ${at}), 0)::int8, min(from_ms) filter (where from_ms <= ${at}) ${of}`,
+    params,
+  );
+  // The row itself is of none of those that begin later.
+  if (Number(straddling) > MAX_STRADDLING_ROWS) return { rows: Number(later) + 1, isMinimum: true, window };
+  if (fromMs === null) return { rows: Number(later), window };
+  const cut = new Params();
+  const [number, last] = [cut.add(int2(dataset.number)), cut.add(int8(start.ms))];
+  const [[before]] = await session.rows(
+    `select count(*) from partitions p join "${dataset.native.table}" t on ${scopeJoinSql(dataset)}
+     where p.dataset_id = ${number} and p.state = 'proved' and p.from_ms <= ${last} and p.to_ms > ${last}
+       and ${relation.within(Number(fromMs), start.ms + 1)} and not (${relation.fromKey(start.key, cut)})`,
+    cut,
+  );
+  return { rows: Number(later) + Number(straddling) - Number(before), window };
+}
+
+const isWithin = (from: number, to: number, window: Range) => from >= window.from && to <= window.to;

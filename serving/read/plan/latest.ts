@@ -1,0 +1,110 @@
+/** The last n rows of the order, returned ascending. */
+import { Params } from '../../db/params.ts';
+import type { Statement } from '../../db/pg-messages.ts';
+import { gapsSince, within } from '../snapshot/coverage.ts';
+import type { Session } from '../snapshot/session.ts';
+import type { Part, Rows, Slice } from '../types.ts';
+import { slicesBackward, withBoundaryRows } from './boundary-rows.ts';
+import type { CountedStatement, LiveContext, Plan, PlanContext } from './context.ts';
+import { countedSlices, countOfNewest, countOfWindow } from './counted.ts';
+
+/** As many rows are taken from the end and sorted by the database; more are read forward from where they start. */
+const SORTED_ROWS = 10_000;
+
+export async function planLatest(context: LiveContext, wanted: number): Promise<Plan> {
+  const newest = planNewest(context, wanted);
+  if (newest) return newest;
+  const { parts, searched, coverage, session, relation } = context;
+  const slices = withBoundaryRows(context, slicesBackward(searched, relation.chunkMs));
+  const { start, held } = await findStart(session, relation, slices, wanted);
+  // Without a filter there must be rows elsewhere, too: they are read, and missed.
+  const places = context.request.filters.length > 0 ? placesOf(held) : searched;
+  const sinceStart = { from: start?.ms ?? Number.NEGATIVE_INFINITY, to: Number.POSITIVE_INFINITY };
+  return {
+    gaps: gapsSince(coverage, sinceStart.from),
+    parts: within(parts, sinceStart),
+    statements: forward(context, within(places, sinceStart), start?.key),
+    count: start ? await countOfNewest(context, start) : await countOfWindow(context),
+  };
+}
+
+export type NewestPlan = Plan & { readonly statements: readonly [Statement] };
+
+/** One statement, where the counts of the newest partitions say how far back it has to look. */
+export function planNewest(context: PlanContext, wanted: number): NewestPlan | undefined {
+  const { parts, relation } = context;
+  const newest = parts.at(-1);
+  const from = newest && startByTail(context, newest, wanted);
+  if (from === undefined) return undefined;
+  const part = { ...newest!, from };
+  const params = new Params();
+  const text = relation.selectLatest({ from, to: part.to, part }, params, wanted);
+  return { gaps: [], parts: [part], statements: [{ text, params: params.list, keep: true }], expectedRows: wanted };
+}
+
+/**
+ * Without filters the count of the newest partition that has rows says where they start, as long as no gap lies between.
+ * Rows of more than that partition are read the long way, which holds each whole partition to its count. Only where
+ * partitions are stretches of time of their own.
+ */
+function startByTail({ request, snapshot }: PlanContext, newest: Part, wanted: number): number | undefined {
+  if (request.filters.length > 0 || request.dataset.partition.kind !== 'file_day' || wanted > SORTED_ROWS)
+    return undefined;
+  const last = snapshot.tail.find(({ rows }) => rows > 0);
+  return last && last.fromMs >= newest.from && last.rows >= wanted ? last.fromMs : undefined;
+}
+
+/** Where the slices lie, ascending; those that follow each other in one part are one. `slices`: the newest first. */
+function placesOf(slices: readonly Slice[]): Part[] {
+  const places: Part[] = [];
+  for (const { from, to, part } of slices.toReversed()) {
+    const last = places.at(-1);
+    if (last?.to === from && last.until === part.until) places[places.length - 1] = { ...last, to };
+    else places.push({ ...part, from, to });
+  }
+  return places;
+}
+
+/**
+ * The n-th row from the end: its key and time, undefined when there are not as many; and the slices that hold rows, the
+ * newest first: those without need not be read again. `slices`: the newest first.
+ */
+export async function findStart<S>(
+  session: Session,
+  rows: Rows<S>,
+  slices: Iterable<S> | AsyncIterable<S>,
+  wanted: number,
+): Promise<{ readonly start?: { readonly key: readonly string[]; readonly ms: number }; readonly held: readonly S[] }> {
+  let missing = wanted;
+  const held: S[] = [];
+  for await (const slice of slices) {
+    const params = new Params();
+    const newestFirst = rows.order(' desc');
+    const numbered = `select ${[...rows.key, `(${rows.timeMs})::text`, `row_number() over (order by ${newestFirst})`]
+      .map((sql, index) => `${sql} as c${index}`)
+      .join(', ')} ${rows.from(slice, params)} order by ${newestFirst} limit ${missing}`;
+    const last = rows.key.length + 1;
+    const [row] = await session.rows(`select * from (${numbered}) n order by c${last} desc limit 1`, params);
+    if (!row) continue;
+    held.push(slice);
+    missing -= Number(row[last]);
+    if (missing === 0) return { start: { key: row.slice(0, -2) as string[], ms: Number(row[last - 1]) }, held };
+  }
+  return { held };
+}
+
+async function* forward(
+  context: LiveContext,
+  parts: readonly Part[],
+  key: readonly string[] | undefined,
+): AsyncGenerator<CountedStatement> {
+  const { relation } = context;
+  let isFirst = true;
+  for await (const slice of withBoundaryRows(context, await countedSlices(context, parts))) {
+    const params = new Params();
+    const where = isFirst && key ? relation.fromKey(key, params) : undefined;
+    isFirst = false;
+    // The first statement may leave out rows of the millisecond that it begins with.
+    yield { text: relation.select(slice, params, where), params: params.list, count: where ? undefined : slice.count };
+  }
+}

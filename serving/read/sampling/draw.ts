@@ -1,0 +1,143 @@
+/**
+ * Samples of unfiltered history without scanning it: ranks are drawn among the proved rows, partitions' counts say in
+ * which partition a rank lies, and a look-up of its own finds the row.
+ */
+import { int2, Params } from '../../db/params.ts';
+import type { Statement } from '../../db/pg-messages.ts';
+import type { LiveContext, PlanContext } from '../plan/context.ts';
+import type { Part } from '../types.ts';
+
+export interface Partition {
+  readonly key: string;
+  readonly from: number;
+  readonly to: number;
+  readonly rows: number;
+  readonly part: Part;
+}
+
+/** Ranks drawn in one partition, counted from its first row. */
+export interface Draw {
+  readonly partition: Partition;
+  readonly ranks: readonly number[];
+}
+
+/** Look-ups put into one statement: each costs the planner a fraction of a millisecond. */
+const MAX_LOOKUPS = 64;
+
+/** The proved partitions, in order of time. */
+export async function readPartitions({ session, request, parts }: LiveContext): Promise<Partition[]> {
+  const rows = request.mode === 'native' ? 'rows' : 'aligned_rows';
+  const params = new Params();
+  const found = await session.rows(
+    `select partition_key, from_ms, to_ms, ${rows} from partitions
+     where dataset_id = ${params.add(int2(request.dataset.number))} and state = 'proved' order by from_ms`,
+    params,
+  );
+  let at = 0;
+  return found.flatMap(([key, fromText, toText, count]) => {
+    const [from, to] = [Number(fromText), Number(toText)];
+    while (at < parts.length && parts[at].to < to) at++;
+    const part = parts[at];
+    return part && part.from <= from ? [{ key: key!, from, to, rows: Number(count), part }] : [];
+  });
+}
+
+export const rowsOf = (partitions: readonly Partition[]): number =>
+  partitions.reduce((sum, partition) => sum + partition.rows, 0);
+
+/** The ranks, ascending, in the partitions they lie in. */
+export function draw(partitions: readonly Partition[], ranks: readonly number[]): Draw[] {
+  const draws: Draw[] = [];
+  let base = 0;
+  let at = 0;
+  for (const partition of partitions) {
+    const end = base + partition.rows;
+    const from = at;
+    while (at < ranks.length && ranks[at] < end) at++;
+    if (at > from) draws.push({ partition, ranks: ranks.slice(from, at).map((rank) => rank - base) });
+    base = end;
+  }
+  return draws;
+}
+
+/** A look-up in the making: adds its values to the parameters of the statement it becomes part of. */
+export type MakeLookup = (params: Params) => string;
+
+/**
+ * Look-ups put together to statements. Partitions follow each other in time, so their statements do; a partition's
+ * look-ups stay in one statement, within which the database orders the rows.
+ */
+export function* statementsOf(
+  { relation }: PlanContext,
+  partitions: Iterable<readonly MakeLookup[]>,
+): Generator<Statement> {
+  for (const batch of batched(partitions)) {
+    const params = new Params();
+    yield { text: relation.selectLookups(batch.map((make) => make(params))), params: params.list };
+  }
+}
+
+export function* batched<T>(groups: Iterable<readonly T[]>): Generator<T[]> {
+  let batch: T[] = [];
+  for (const group of groups) {
+    if (batch.length > 0 && batch.length + group.length > MAX_LOOKUPS) {
+      yield batch;
+      batch = [];
+    }
+    batch.push(...group);
+  }
+  if (batch.length > 0) yield batch;
+}
+
+/** Seeded randomness: the same seed over the same proved rows draws the same sample, on any machine. */
+
+/** xoshiro128**, seeded by splitmix32; public domain, D. Blackman and S. Vigna. */
+export class Prng {
+  readonly #state = new Uint32Array(4);
+
+  constructor(seed: number) {
+    let low = seed >>> 0;
+    const high = Math.floor(seed / 4294967296) >>> 0;
+    for (let i = 0; i < 4; i++) {
+      low = (low + 0x9e3779b9 + Math.imul(high, 0x85ebca6b)) >>> 0;
+      let z = low;
+      z = Math.imul(z ^ (z >>> 16), 0x21f0aaad);
+      z = Math.imul(z ^ (z >>> 15), 0x735a2d97);
+      this.#state[i] = (z ^ (z >>> 15)) >>> 0;
+    }
+  }
+
+  #next(): number {
+    const s = this.#state;
+    const product = Math.imul(s[1], 5);
+    const result = Math.imul((product << 7) | (product >>> 25), 9) >>> 0;
+    const t = s[1] << 9;
+    s[2] ^= s[0];
+    s[3] ^= s[1];
+    s[1] ^= s[2];
+    s[0] ^= s[3];
+    s[2] ^= t;
+    s[3] = (s[3] << 11) | (s[3] >>> 21);
+    return result;
+  }
+
+  /** A whole number 0 <= x < bound, every one as likely; bound at most 2^53. */
+  below(bound: number): number {
+    const range = 2 ** 53;
+    const limit = range - (range % bound);
+    for (;;) {
+      const x = (this.#next() >>> 5) * 67108864 + (this.#next() >>> 6);
+      if (x < limit) return x % bound;
+    }
+  }
+
+  /** `count` different whole numbers below `bound`, ascending; every subset as likely. (R. Floyd) */
+  distinct(count: number, bound: number): number[] {
+    const chosen = new Set<number>();
+    for (let j = bound - count; j < bound; j++) {
+      const x = this.below(j + 1);
+      chosen.add(chosen.has(x) ? j : x);
+    }
+    return [...chosen].sort((a, b) => a - b);
+  }
+}

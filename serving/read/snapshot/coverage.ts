@@ -1,0 +1,267 @@
+/** What of a dataset is proved, as the read's snapshot sees it, and which stretches of time a window reads. */
+import { clip, type Range } from '../../../shared/ranges.ts';
+import type { PartitionKind } from '../../../shared/registry/types.ts';
+import type { Filter } from '../../contract/filters.ts';
+import type { Warning } from '../../contract/problems.ts';
+import type { Window } from '../../contract/read-request.ts';
+import { isoOf } from '../../contract/time.ts';
+import type { Part } from '../types.ts';
+
+const SECOND_MS = 1000;
+
+/** Proved time without a gap: from its first row to what is proved through, or to the next partition that is expected. */
+export interface ProvedRun extends Range {
+  /** What is proved through. Of captures the next may be expected later: no market day lies between. */
+  readonly through: number;
+  /** Rows of the run lie before this: block times go past what is proved through. */
+  readonly rowsTo: number;
+  /** In the unit of the partition: heights; epoch ms of everything else. */
+  readonly span: Range;
+}
+
+export interface SourceRuns {
+  readonly sourceId: string;
+  /** Ascending and apart. */
+  readonly runs: readonly ProvedRun[];
+}
+
+export interface Coverage {
+  readonly kind: PartitionKind['kind'];
+  readonly synthetic: boolean;
+  /** What is proved in the unit of the partition, ascending and apart; of captures and vintages it tells no partition. */
+  readonly proved: readonly Range[];
+  /** ETF and macro have several sources, each proved on its own. */
+  readonly sources: readonly SourceRuns[];
+  /** Times of all proved rows. */
+  readonly extent: Range | undefined;
+}
+
+export function coverageOf(
+  kind: Coverage['kind'],
+  facts: Pick<Coverage, 'synthetic' | 'proved' | 'sources'>,
+): Coverage {
+  const runs = facts.sources.flatMap((source) => source.runs);
+  const extent =
+    runs.length === 0
+      ? undefined
+      : { from: Math.min(...runs.map((run) => run.from)), to: Math.max(...runs.map((run) => run.rowsTo)) };
+  return { kind, ...facts, extent };
+}
+
+/** Kinds whose sources are proved each on its own. */
+const hasSources = (kind: Coverage['kind']) => kind === 'capture' || kind === 'vintage';
+
+/** What the filters say of sources: what others lack is no concern of the request. */
+export function admits(filters: readonly Filter[], sourceId: string): boolean {
+  return filters.every(({ field, equals }) => field.name !== 'source_id' || !equals || equals.includes(sourceId));
+}
+
+/** The coverage of the sources that the filters leave. */
+export function admittedBy(coverage: Coverage, filters: readonly Filter[]): Coverage {
+  if (!hasSources(coverage.kind)) return coverage;
+  const sources = coverage.sources.filter(({ sourceId }) => admits(filters, sourceId));
+  if (sources.length === coverage.sources.length) return coverage;
+  return coverageOf(coverage.kind, { ...coverage, sources });
+}
+
+/** Exclusive end of what is proved: of several sources the one that is furthest behind. */
+export function provedThrough({ sources }: Coverage): number | undefined {
+  const ends = sources.flatMap(({ runs }) => runs.at(-1)?.through ?? []);
+  return ends.length === 0 ? undefined : Math.min(...ends);
+}
+
+// ---- windows -------------------------------------------------------------------------------------------------------
+
+/** A window by time. A side that was not given is where proved rows begin or end, and lacks nothing. */
+export interface Bounds extends Range {
+  readonly fromIsGiven: boolean;
+  readonly toIsGiven: boolean;
+}
+
+export function boundsOf(coverage: Coverage, window: Window): Bounds {
+  const { from, to } = coverage.extent ?? { from: 0, to: 0 };
+  const given: { readonly fromMs?: number; readonly toMs?: number } = window.kind === 'range' ? window : {};
+  return {
+    from: given.fromMs ?? from,
+    to: given.toMs ?? to,
+    fromIsGiven: given.fromMs !== undefined,
+    toIsGiven: given.toMs !== undefined,
+  };
+}
+
+/** What [from, to) holds of a dataset that is one series, ascending. */
+export function partsOf(coverage: Coverage, { from, to }: Range): Part[] {
+  return stretchesOf(coverage).flatMap((stretch) =>
+    clip([stretch], from, to).map((part) => ({ ...stretch, ...part, until: part.to })),
+  );
+}
+
+/**
+ * What [from, to) holds of a dataset whose rows say themselves whether they are proved and until when. Time after the last
+ * row is proved, too, as far as was looked; time between the runs of every source is not.
+ */
+export function wholePart({ sources }: Coverage, { from, to }: Range): Part[] {
+  const stretches = sources.flatMap(({ runs }) =>
+    clip(
+      runs.map((run) => ({ from: run.from, to: Math.max(run.to, run.rowsTo) })),
+      from,
+      to,
+    ),
+  );
+  if (stretches.length === 0) return [];
+  const part = {
+    from: Math.min(...stretches.map((stretch) => stretch.from)),
+    to: Math.max(...stretches.map((stretch) => stretch.to)),
+  };
+  return [{ ...part, until: part.to, provedTo: undefined, isLast: true }];
+}
+
+/** Proved time, and after each run of it the rows that go beyond. */
+function stretchesOf({ sources }: Coverage): Omit<Part, 'until'>[] {
+  const runs = sources[0]?.runs ?? [];
+  const stretches: Omit<Part, 'until'>[] = [];
+  let at = Number.NEGATIVE_INFINITY;
+  const push = (from: number, to: number, provedTo: number | undefined, isLast: boolean) => {
+    const start = Math.max(at, from);
+    if (start < to) stretches.push({ from: start, to, provedTo, isLast });
+    at = Math.max(at, to);
+  };
+  // Rows of a run may lie later than all rows of the next.
+  let rowsTo = Number.NEGATIVE_INFINITY;
+  runs.forEach((run, index) => {
+    const next = runs[index + 1];
+    rowsTo = Math.max(rowsTo, run.rowsTo);
+    push(run.from, run.to, run.to, !next);
+    push(Math.max(run.from, run.to), Math.min(rowsTo, next?.from ?? rowsTo), undefined, !next);
+  });
+  return stretches;
+}
+
+/** What of the parts lies in [from, to). */
+export function within(parts: readonly Part[], { from, to }: Range): Part[] {
+  return parts.flatMap((part) => clip([part], from, to).map((range) => ({ ...part, ...range })));
+}
+
+/** The last a row of this time can be valid, whatever follows it. */
+export function lastValid(runs: readonly ProvedRun[], ms: number): number {
+  const run = runs.find(({ from, to }) => from <= ms && ms < to);
+  return Math.max(run?.to ?? 0, ms + SECOND_MS);
+}
+
+/* Expected partitions that are not proved, as stretches of time of a window, and what is said about them. */
+
+/** Ends are infinite where the window gives none. */
+export interface Gap extends Range {
+  /** Of a dataset with several sources. */
+  readonly sourceId?: string;
+  /** First and last of the heights that are missing. */
+  readonly heights?: readonly [first: number, last: number];
+}
+
+/**
+ * The gaps of a window: file days and heights are expected one after the other; of what is not (snapshots, captures,
+ * vintages) the runs tell. What lies before and after them is missing only where the window was given to reach there.
+ */
+export function gapsWithin(coverage: Coverage, bounds: Bounds): Gap[] {
+  const from = bounds.fromIsGiven ? bounds.from : Number.NEGATIVE_INFINITY;
+  const to = bounds.toIsGiven ? bounds.to : Number.POSITIVE_INFINITY;
+  if (coverage.sources.every(({ runs }) => runs.length === 0)) {
+    return bounds.fromIsGiven || bounds.toIsGiven ? [{ from, to }] : [];
+  }
+  const gaps = coverage.sources.flatMap(({ sourceId, runs }) => {
+    const [first, last] = [runs[0], runs[runs.length - 1]];
+    if (!first) return [];
+    const missesAll = to <= first.from || from >= last.to;
+    return [
+      ...(bounds.fromIsGiven || missesAll ? before(coverage, first) : []),
+      ...runs.slice(1).map((run, index) => between(coverage, runs[index], run)),
+      ...(bounds.toIsGiven || missesAll ? [after(coverage, last)] : []),
+    ]
+      .map((gap) => ({ ...gap, from: Math.max(gap.from, from), to: Math.min(gap.to, to) }))
+      .filter((gap) => gap.from < gap.to)
+      .map((gap): Gap => (coverage.sources.length > 1 ? { ...gap, sourceId } : gap));
+  });
+  // Ends may be infinite, and infinities have no difference.
+  return gaps.sort((a, b) => (a.from < b.from || (a.from === b.from && a.to < b.to) ? -1 : 1));
+}
+
+/** Before the first block there is none to be missing. */
+function before({ kind }: Coverage, first: ProvedRun): Gap[] {
+  if (kind !== 'height') return [{ from: Number.NEGATIVE_INFINITY, to: first.from }];
+  if (first.span.from === 0) return [];
+  return [{ from: Number.NEGATIVE_INFINITY, to: first.from, heights: [0, first.span.from - 1] }];
+}
+
+function between({ kind }: Coverage, run: ProvedRun, next: ProvedRun): Gap {
+  if (kind !== 'height') return { from: run.to, to: next.from };
+  // Block times are no measure of how many blocks are missing: two runs may touch in time.
+  const to = Math.max(next.from, run.to + SECOND_MS);
+  return { from: run.to, to, heights: [run.span.to, next.span.from - 1] };
+}
+
+const after = ({ kind }: Coverage, last: ProvedRun): Gap => ({
+  from: last.to,
+  to: Number.POSITIVE_INFINITY,
+  ...(kind === 'height' && { heights: [last.span.to, Number.POSITIVE_INFINITY] as const }),
+});
+
+/** The gaps between what is proved, from a moment on. */
+export const gapsSince = (coverage: Coverage, from: number): Gap[] =>
+  gapsWithin(coverage, { from, to: Number.POSITIVE_INFINITY, fromIsGiven: false, toIsGiven: false }).filter(
+    (gap) => gap.to > from,
+  );
+
+/** The gaps between what is proved that a window reaches into, whole, in words. Undefined: it reaches into none. */
+export function missingIn(coverage: Coverage, window: Range): string | undefined {
+  const gaps = gapsSince(coverage, window.from).filter((gap) => gap.from < window.to);
+  return gaps.length === 0 ? undefined : describeAll(gaps);
+}
+
+/** More gaps than a person reads; the total tells of the rest. */
+const MAX_NAMED_GAPS = 100;
+
+export function coverageWarning(coverage: Coverage, gaps: readonly Gap[]): Warning[] {
+  if (gaps.length === 0) return [];
+  const [first] = gaps;
+  const through = provedThrough(coverage);
+  const begins =
+    coverage.kind === 'snapshot' && coverage.extent && first.to <= coverage.extent.from
+      ? `; the first snapshot is of ${isoOf(coverage.extent.from)}`
+      : '';
+  return [
+    {
+      code: 'WINDOW_EXCEEDS_PROVED_COVERAGE',
+      message: `The window holds time that is not proved: ${describeAll(gaps)}${begins}.`,
+      details: {
+        gaps: gaps.slice(0, MAX_NAMED_GAPS).map(named),
+        gaps_total: gaps.length,
+        proved_from: coverage.extent ? isoOf(coverage.extent.from) : null,
+        proved_through: through === undefined ? null : isoOf(through),
+      },
+    },
+  ];
+}
+
+const finite = <T>(value: number, of: (value: number) => T): T | null => (Number.isFinite(value) ? of(value) : null);
+
+const named = ({ from, to, sourceId, heights }: Gap) => ({
+  start: finite(from, isoOf),
+  end: finite(to, isoOf),
+  ...(sourceId !== undefined && { source_id: sourceId }),
+  ...(heights && { first_height: heights[0], last_height: finite(heights[1], Number) }),
+});
+
+function describeAll(gaps: readonly Gap[]): string {
+  const more = gaps.length > 1 ? ` and ${gaps.length - 1} more` : '';
+  return `${describe(gaps[0])}${more}`;
+}
+
+function describe({ from, to, sourceId, heights }: Gap): string {
+  const start = finite(from, isoOf);
+  const end = finite(to, isoOf);
+  const time = start === null ? `before ${end}` : end === null ? `from ${start} on` : `${start} to ${end}`;
+  const blocks =
+    heights && (Number.isFinite(heights[1]) ? `heights ${heights[0]} to ${heights[1]}` : `heights from ${heights[0]}`);
+  const what = [sourceId, blocks].filter((one) => one !== undefined).join(', ');
+  return what === '' ? time : `${time} (${what})`;
+}

@@ -1,0 +1,410 @@
+/** The SQL of one request's rows, for any slice of time. Text comes from the registry and from numbers, never from callers. */
+import { assert } from '../../../shared/errors.ts';
+import { clip, type Range } from '../../../shared/ranges.ts';
+import { ALIGNED_CHUNK_MS, ALIGNED_TABLE } from '../../../shared/registry/aligned-storage.ts';
+import { type DatasetDefinition, type Field, shapeOf } from '../../../shared/registry/index.ts';
+import { isOfPartition } from '../../../shared/registry/keys.ts';
+import { type Mode, PARTITION_FACTS } from '../../../shared/registry/types.ts';
+import type { ReadRequest } from '../../contract/read-request.ts';
+import { isoOf } from '../../contract/time.ts';
+import { array, int8, OID, type Params, text } from '../../db/params.ts';
+import { CELL, type Column, cellOf } from '../../render/cells.ts';
+import type { Coverage } from '../snapshot/coverage.ts';
+import type { Series, Snapshot } from '../snapshot/session.ts';
+import { knownTest, type Part, type Slice, type ValidityRule } from '../types.ts';
+import { seriesRows } from './series-rows.ts';
+
+/* One-second rows of metrics out of native ones, where the storage does not have them as they are asked for. */
+
+const SECOND_MS = 1000;
+
+type Asked = Pick<ReadRequest, 'dataset' | 'asOfMs'>;
+
+/** SQL of one-second rows as the registry makes them, of a stretch of time and of what was known; `test` is one more over `t`. */
+export function secondsOf(request: Asked, { from, to }: Range, test?: string): string {
+  const { native, aligned, number, offset, key } = request.dataset;
+  assert(aligned.seconds && native.time.pg === 'int8', `the seconds of ${key} are not made from its rows`);
+  const time = `t."${native.time.column}"`;
+  // All of a second, however little of it is asked for: its rows decide together.
+  const [first, end] = [Math.floor(from / SECOND_MS) * SECOND_MS, Math.ceil(to / SECOND_MS) * SECOND_MS];
+  const tests = [`p.state = 'proved'`, `${time} >= ${first}`, `${time} < ${end}`, knownTest(request), test];
+  return aligned.seconds.select(`(select t.*, floor(${time} / ${SECOND_MS}.0)::int8 as second, ${offset.sql} as source_offset,
+      ${PARTITION_FACTS.map((fact) => `p.${fact}`).join(', ')}
+    from "${native.table}" t join partitions p on p.dataset_id = ${number} and ${isOfPartition()}
+    where ${tests.filter((one) => one !== undefined).join(' and ')})`);
+}
+
+/**
+ * Aligned rows as of a time, as a table of the columns of the storage. The storage has those of the newest vintages; these
+ * are made of the native rows that were known.
+ */
+export function knownSeconds(request: Asked, range: Range): string {
+  const { aligned, number } = request.dataset;
+  const columns = aligned.seconds!.columns.map((column) => `m.${column}`).join(', ');
+  const series = aligned.seriesKey.map((name) => `m.${name}`).join(', ');
+  return `(select s.dataset_id, s.series_id, to_timestamp(m.second) as aligned_at_utc, ${columns}
+    from (${secondsOf(request, range)}) m join series s on s.dataset_id = ${number} and s.key = concat_ws('|', ${series}))`;
+}
+
+/* What rows are ordered by, as SQL. */
+
+export type OrderTerm = Pick<Field, 'sql' | 'pg' | 'columns'>;
+
+export function orderOf(dataset: DatasetDefinition, mode: Mode): readonly OrderTerm[] {
+  const { fields, order } = shapeOf(dataset, mode);
+  return order.map((name) => {
+    const field = fields.find((one) => one.name === name);
+    if (field) {
+      // Texts of the native tables compare by code points as they are declared; those of the aligned one are told to.
+      const isLocal = mode === 'aligned_1s' && field.pg === 'text';
+      return isLocal ? { ...field, sql: `${field.sql} collate "C"` } : field;
+    }
+    const column = dataset.native.columns.find((one) => one.name === name);
+    assert(mode === 'native' && column, `${dataset.key} cannot be ordered by ${name}`);
+    return { sql: `t."${name}"`, pg: column.pg, columns: [name] };
+  });
+}
+
+/*
+ * Which rows of a native table are proved, where time does not say it: what the snapshot's coverage holds, in the terms
+ * of the column by which rows belong to partitions.
+ */
+
+/** More ranges are looked up in a multirange (a binary search) than compared one by one. */
+const MAX_COMPARED = 4;
+
+/** A test over `t`; undefined where a slice of proved time holds proved rows only. Of what was known, as of a time. */
+export function proofTest(
+  request: Pick<ReadRequest, 'dataset' | 'asOfMs'>,
+  coverage: Coverage,
+  slice: Range,
+  params: Params,
+): string | undefined {
+  const { dataset } = request;
+  const { scope } = dataset.native;
+  if (scope.kind === 'window') return undefined;
+  const column = `t."${scope.column}"`;
+  if (scope.pg === 'text') {
+    const known = knownTest(request);
+    return `exists (select from partitions p where p.dataset_id = ${dataset.number} and p.state = 'proved'
+      and ${isOfPartition(scope.column)}${known === undefined ? '' : ` and ${known}`})`;
+  }
+  const isTime = scope.column === dataset.native.time.column;
+  const ranges = isTime ? clip(coverage.proved, slice.from, slice.to) : coverage.proved;
+  if (ranges.length === 0) return 'false';
+  if (ranges.length <= MAX_COMPARED) {
+    return `(${ranges.map(({ from, to }) => `${column} >= ${from} and ${column} < ${to}`).join(' or ')})`;
+  }
+  const multirange = `{${ranges.map(({ from, to }) => `[${from},${to})`).join(',')}}`;
+  return `${column} <@ ${params.add(text(multirange))}::text::int8multirange`;
+}
+
+/** Of a dataset that has no aligned rows yet. */
+const NO_SERIES = -1;
+/** The registry's expressions for validity: columns that only these statements make. */
+const VALID_FROM = 't.valid_from';
+const VALID_TO = 't.valid_to';
+
+/** How `computed` finds the following row: by a window over all rows, or by a probe for each of few. */
+export type NextRow = 'lead' | 'probe';
+
+export interface Lookup {
+  readonly where?: string;
+  readonly places?: { readonly numbers: readonly number[]; readonly numberedBy: string };
+}
+
+export interface RelationFacts {
+  readonly coverage: Coverage;
+  readonly snapshot: Snapshot;
+  /** Of a dataset of many series: those whose rows are read. */
+  readonly series: readonly Series[];
+  /** Start of the window, no earlier than the first proved row; undefined where it has none. */
+  readonly startMs: number | undefined;
+  /** End of the window; infinite where it has none. */
+  readonly endMs: number;
+}
+
+export class Relation {
+  readonly chunkMs: number;
+  readonly validity: ValidityRule;
+  /** What the first cell of the rows is where it is not shown: their time, or of how many rows a kline is made. */
+  readonly hidden: 'time' | 'rows' | undefined;
+  /** Rows follow each other in proved time: native file days, and aligned datasets that are one series. */
+  readonly isSingleSeries: boolean;
+  /** A window holds the rows that are valid in it. */
+  readonly isState: boolean;
+  /** Columns of the answer. */
+  readonly columns: readonly Column[];
+  /** Type OIDs the rows come with. */
+  readonly oids: readonly number[];
+  readonly #request: ReadRequest;
+  readonly #facts: RelationFacts;
+  readonly #table: string;
+  readonly #time: { readonly sql: string; readonly pg: 'int8' | 'timestamptz' };
+  readonly #series: string;
+  readonly #order: readonly OrderTerm[];
+
+  constructor(request: ReadRequest, facts: RelationFacts) {
+    const { dataset, mode, fields, filters, window, asOfMs, klineMs } = request;
+    const native = mode === 'native';
+    this.#request = request;
+    this.#facts = facts;
+    this.#table = native ? `"${dataset.native.table}"` : ALIGNED_TABLE;
+    this.#time = native
+      ? { sql: `t."${dataset.native.time.column}"`, pg: dataset.native.time.pg }
+      : { sql: 't.aligned_at_utc', pg: 'timestamptz' };
+    this.isSingleSeries = native ? dataset.native.scope.kind === 'window' : dataset.aligned.seriesKey.length === 0;
+    this.isState = !native && dataset.aligned.windowing === 'state';
+    const one = this.isSingleSeries ? ` and series_id = ${facts.snapshot.seriesId ?? NO_SERIES}` : '';
+    this.#series = native ? '' : `dataset_id = ${dataset.number}${one}`;
+    // As of a time aligned rows are made of native ones.
+    this.chunkMs = native || asOfMs !== undefined ? dataset.native.chunkMs : ALIGNED_CHUNK_MS;
+    this.#order = orderOf(dataset, mode);
+    const filtered = filters.map((filter) => filter.field);
+    const asks = (list: readonly Field[], sql: string) => list.some((field) => field.sql === sql);
+    const asked = asks([...fields, ...filtered], VALID_TO) || asks(filtered, VALID_FROM);
+    const complete = this.isSingleSeries && filters.length === 0 && window.kind !== 'random';
+    this.validity = !asked ? 'none' : complete ? 'lookahead' : 'computed';
+    const lookahead = this.validity === 'lookahead';
+    this.columns = fields.map((field) => ({
+      field,
+      cell: lookahead && field.sql === VALID_TO ? CELL.validTo : cellOf(field),
+    }));
+    const isCounted = klineMs !== undefined && filters.length === 0 && dataset.partition.kind === 'file_day';
+    this.hidden = lookahead ? 'time' : isCounted ? 'rows' : undefined;
+    const hidden = { time: [OID.timestamptz], rows: [OID.int8], none: [] }[this.hidden ?? 'none'];
+    this.oids = [...hidden, ...this.#cellFields().map((field) => OID[field.pg])];
+  }
+
+  /** The time column as the registry writes it: filters on it narrow the slices. */
+  isTime(field: Field): boolean {
+    return field.sql.replaceAll('"', '') === this.#time.sql.replaceAll('"', '');
+  }
+
+  /** Rows of the slice in order; `where` is one more test over `t`. */
+  select(slice: Slice, params: Params, where?: string): string {
+    return `select ${this.#outputs()} ${this.from(slice, params, { where })} order by ${this.order()}`;
+  }
+
+  /** The newest `rows` of the slice, in order. */
+  selectLatest(slice: Slice, params: Params, rows: number): string {
+    const inner = `select ${this.#innerColumns().join(', ')} ${this.from(slice, params)} order by ${this.order(' desc')} limit ${rows}`;
+    return `select ${this.#outputs()} from (${inner}) t order by ${this.order()}`;
+  }
+
+  /** Of each of the series `ids` the last or the first row of the slice: its series and its time in epoch ms. */
+  selectNearest(slice: Slice, ids: string, direction: 'before' | 'after'): string {
+    const { number } = this.#request.dataset;
+    const nearest = `select t.aligned_at_utc from ${this.#tableOf(slice)} t where t.dataset_id = ${number} and t.series_id = s.id
+      and ${this.within(slice.from, slice.to)} order by t.aligned_at_utc ${direction === 'before' ? 'desc' : 'asc'} limit 1`;
+    return `select t.id, ${this.timeMs} from (select s.id, (${nearest}) as aligned_at_utc from unnest(${ids}) s (id)) t
+      where t.aligned_at_utc is not null`;
+  }
+
+  /** The time in epoch ms of the first row of the slice, of a dataset that is one series. */
+  selectFirst(slice: Slice): string {
+    return `select ${this.timeMs} from ${this.#table} t where ${this.#ofSeries('t')} and ${this.within(slice.from, slice.to)}
+      order by t.aligned_at_utc limit 1`;
+  }
+
+  /** A test for the rows `t` of the native table that are proved; undefined where their time says so. */
+  provedNative(slice: Range, params: Params): string | undefined {
+    return proofTest(this.#request, this.#facts.coverage, slice, params);
+  }
+
+  /**
+   * Some rows of a slice, for `selectLookups`: those that pass the test `where`, and of these the ones at `places`,
+   * counted from 0 in the order of `numberedBy`, where that is given.
+   */
+  lookup(slice: Slice, params: Params, { where, places }: Lookup): string {
+    const columns = this.#innerColumns().join(', ');
+    // A test leaves few rows, each with its own search for the next one; numbering goes through all of them anyway.
+    const rows = this.from(slice, params, { where, next: places ? 'lead' : 'probe' });
+    if (!places) return `select ${columns} ${rows}`;
+    const numbers = params.add(array(places.numbers.map((number) => int8(number))));
+    return `select ${columns} from (select ${columns}, row_number() over (order by ${places.numberedBy}) - 1 as place ${rows}) t
+      where t.place = any (${numbers})`;
+  }
+
+  /** A test for the rows at these places of the slice, counted from 0 in order of time. Aligned rows of one series only. */
+  atPlaces(slice: Slice, places: readonly number[]): string {
+    const within = `${this.#ofSeries('n')} and ${this.within(slice.from, slice.to).replaceAll('t.', 'n.')}`;
+    // Each walks the index alone, without touching a row: 10,000 entries take a millisecond.
+    const times = places.map(
+      (place) =>
+        `(select n.aligned_at_utc from ${this.#table} n where ${within} order by n.aligned_at_utc offset ${place} limit 1)`,
+    );
+    return `t.aligned_at_utc = any (array[${times.join(', ')}])`;
+  }
+
+  /** Of the rows of several lookups their times in epoch ms and their keys, in order. */
+  selectKeys(lookups: readonly string[]): string {
+    return `select ${[this.timeMs, ...this.key].join(', ')} from (${lookups.join(' union all ')}) t order by ${this.order()}`;
+  }
+
+  /** The rows of several lookups, in order. */
+  selectLookups(lookups: readonly string[]): string {
+    return `select ${this.#outputs()} from (${lookups.join(' union all ')}) t order by ${this.order()}`;
+  }
+
+  order(direction = ''): string {
+    return this.#order.map((term) => `${term.sql}${direction}`).join(', ');
+  }
+
+  /** `from ... where ...`: the slice's rows that pass the filters. */
+  from(
+    slice: Slice,
+    params: Params,
+    { where, next = 'lead' }: { readonly where?: string; readonly next?: NextRow } = {},
+  ): string {
+    const tests = [
+      ...(where === undefined ? [] : [where]),
+      ...this.#request.filters.map((filter) => filter.test(params)),
+    ];
+    if (!this.isSingleSeries && this.isState) {
+      const columns = this.#innerColumns().filter((column) => column !== VALID_FROM && column !== VALID_TO);
+      const rows = seriesRows(
+        {
+          ...this.#facts,
+          tableOf: (range) => this.#tableOf(range),
+          dataset: this.#request.dataset,
+          within: this.within(slice.from, slice.to),
+          columns,
+          validity: this.validity,
+          validFrom: this.#validFrom(),
+        },
+        slice,
+        params,
+      );
+      return `from (${rows}) t${tests.length === 0 ? '' : ` where ${tests.join(' and ')}`}`;
+    }
+    const stored = this.#stored(slice, params);
+    if (this.validity !== 'computed') return `from ${this.#table} t where ${[stored, ...tests].join(' and ')}`;
+    const columns = this.#innerColumns().filter((column) => column !== VALID_FROM && column !== VALID_TO);
+    if (this.isState) columns.push(`${this.#validFrom()} as valid_from`);
+    const probed = next === 'probe' && where !== undefined ? ` and ${where}` : '';
+    const inner = `select ${columns.join(', ')}, ${this.#validTo(slice, next)} as valid_to
+      from ${this.#table} t where ${stored}${probed}`;
+    return `from (${inner}) t${tests.length === 0 ? '' : ` where ${tests.join(' and ')}`}`;
+  }
+
+  /** The time is in [fromMs, toMs). */
+  within(fromMs: number, toMs: number): string {
+    const { sql } = this.#time;
+    return `${sql} >= ${this.literal(fromMs)} and ${sql} < ${this.literal(toMs)}`;
+  }
+
+  literal(ms: number): string {
+    return this.#time.pg === 'int8' ? String(ms) : `timestamptz '${isoOf(ms)}'`;
+  }
+
+  /** The time in epoch ms, as SQL. */
+  get timeMs(): string {
+    const { sql, pg } = this.#time;
+    return pg === 'int8' ? sql : `floor(extract(epoch from ${sql}) * 1000)::int8`;
+  }
+
+  /** The order's values as text, to be given back to `fromKey`. */
+  get key(): readonly string[] {
+    return this.#order.map((term) => `(${term.sql})::text`);
+  }
+
+  /** The row with this key and those after it. */
+  fromKey(key: readonly string[], params: Params): string {
+    const values = this.#order.map(({ pg }, index) => `${params.add(text(key[index]))}::text::${pg}`);
+    const expressions = this.#order.map((term) => term.sql);
+    return `(${expressions.join(', ')}) >= (${values.join(', ')})`;
+  }
+
+  /** The rows with one of these keys. */
+  isOneOf(keys: readonly { readonly values: readonly string[] }[], params: Params): string {
+    const lists = this.#order.map((_, index) => params.add(array(keys.map(({ values }) => text(values[index])))));
+    const names = this.#order.map((_, index) => `c${index}`);
+    const typed = this.#order.map(({ pg }, index) => `k.c${index}::${pg}`);
+    const expressions = this.#order.map((term) => term.sql);
+    return `(${expressions.join(', ')}) in (select ${typed.join(', ')} from unnest(${lists.join(', ')}) k (${names.join(', ')}))`;
+  }
+
+  /** A number that depends on the row's identity and a seed alone. */
+  hash(seed: string): string {
+    return this.#order.reduce(
+      (hash, term) =>
+        term.pg === 'int8'
+          ? `hashint8extended(${term.sql}, ${hash})`
+          : `hashtextextended((${term.sql})::text, ${hash})`,
+      seed,
+    );
+  }
+
+  /** What makes a row of the table one of the slice, and one that is proved. */
+  #stored(slice: Slice, params: Params): string {
+    const within = this.within(slice.from, slice.to);
+    if (this.#series !== '') return `${this.#ofSeries('t')} and ${within}`;
+    const proof = this.provedNative(slice, params);
+    return proof === undefined ? within : `${within} and ${proof}`;
+  }
+
+  /** What holds the rows of a stretch of time: the storage, or as of a time what would have been stored then. */
+  #tableOf(range: Range): string {
+    const { mode, asOfMs } = this.#request;
+    return mode === 'aligned_1s' && asOfMs !== undefined ? knownSeconds(this.#request, range) : this.#table;
+  }
+
+  #ofSeries(alias: string): string {
+    return this.#series.replaceAll(/\b(dataset_id|series_id)\b/g, `${alias}.$1`);
+  }
+
+  #cellFields(): Field[] {
+    return this.columns.filter((column) => column.cell !== CELL.validTo).map((column) => column.field);
+  }
+
+  #outputs(): string {
+    const hidden = this.validity === 'lookahead' ? [this.#time.sql] : [];
+    // A column of its own only where the database makes one.
+    const isMade = this.validity === 'computed' || !this.isSingleSeries;
+    const cells = this.#cellFields().map(({ sql }) => (sql === VALID_FROM && !isMade ? this.#validFrom() : sql));
+    return [...hidden, ...cells].join(', ');
+  }
+
+  #innerColumns(): string[] {
+    const fields = [...this.#request.fields, ...this.#request.filters.map((filter) => filter.field), ...this.#order];
+    const names = new Set(fields.flatMap((field) => field.columns));
+    const columns = [...names].map((name) => `t."${name}"`);
+    if (this.validity !== 'none' && !names.has('aligned_at_utc')) columns.push('t."aligned_at_utc"');
+    if (this.isState && (this.validity === 'computed' || !this.isSingleSeries)) columns.push(VALID_FROM);
+    if (this.validity === 'computed') columns.push(VALID_TO);
+    return columns;
+  }
+
+  /** A state that was there before begins with the window. */
+  #validFrom(): string {
+    const { startMs: start } = this.#facts;
+    return start === undefined ? 't.aligned_at_utc' : `greatest(t.aligned_at_utc, ${this.literal(start)})`;
+  }
+
+  /** Until the next row of the series, or the end of what is proved, or of the window. */
+  #validTo(slice: Slice, next: NextRow): string {
+    const { from, to, part, following = { from: to, to: part.until } } = slice;
+    const first = (tests: string) => `(select n.aligned_at_utc from ${this.#table} n
+      where ${this.#ofSeries('n')} and ${tests} order by n.aligned_at_utc limit 1)`;
+    const between = (range: Range) =>
+      `n.aligned_at_utc >= ${this.literal(range.from)} and n.aligned_at_utc < ${this.literal(range.to)}`;
+    const candidates = [
+      next === 'lead'
+        ? 'lead(t.aligned_at_utc) over (order by t.aligned_at_utc)'
+        : first(`n.aligned_at_utc > t.aligned_at_utc and ${between({ from, to })}`),
+    ];
+    if (following.from < following.to) candidates.push(first(between(following)));
+    return `least(coalesce(${candidates.join(', ')}), ${this.#cap(part)})`;
+  }
+
+  /** The last a row of the part can be valid, whatever follows it. */
+  #cap({ provedTo, isLast, to }: Part): string {
+    const end = this.#facts.endMs;
+    if (provedTo !== undefined && !isLast) return this.literal(Math.min(end, provedTo));
+    const second = `t.aligned_at_utc + interval '1 second'`;
+    const open = provedTo === undefined ? second : `greatest(${this.literal(provedTo)}, ${second})`;
+    // A row is at most a second past its part: a later end of the window, however far, does not matter.
+    return end < (provedTo ?? to) + 1000 ? `least(${this.literal(end)}, ${open})` : open;
+  }
+}

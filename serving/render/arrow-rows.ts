@@ -1,0 +1,192 @@
+/**
+ * Rows as an Arrow IPC stream: a schema, record batches of bounded size, the end-of-stream marker.
+ */
+import { ColumnTypeFault } from '../db/pg-connection.ts';
+import { ArrowColumn } from './arrow-column.ts';
+import { END_OF_STREAM, type Metadata, padded, recordBatchMessage, schemaMessage } from './arrow-messages.ts';
+import { CELL, type Cell, type OutputBuffer, type RowShape, type RowWriter } from './cells.ts';
+import { readTimestamptzMs, UUID_BYTES, writeUuid } from './text.ts';
+
+/*
+ * Rows gathered column by column, in batches: typed arrays filled from the bytes of PostgreSQL's binary rows, no object
+ * for a row. Where batches end depends on the rows alone, so the same rows make the same batches.
+ */
+
+const NO_HOLE = -1;
+
+export interface BatchLimits {
+  /** Rows of the first batch; each has twice those of the one before, until `rows`. */
+  readonly firstRows: number;
+  readonly rows: number;
+  /** A batch ends early once its texts take this much; one row more may go past it. */
+  readonly textBytes: number;
+}
+
+export abstract class BatchedRows implements RowWriter {
+  protected readonly columns: readonly ArrowColumn[];
+  readonly #limits: BatchLimits;
+  readonly #cells: readonly Cell[];
+  readonly #hidden: boolean;
+  readonly #validTo: ArrowColumn | undefined;
+  #rows = 0;
+  /** Rows in the batch, how many it takes, and the bytes of their texts. */
+  #filled = 0;
+  #capacity: number;
+  #textBytes = 0;
+  #hole = NO_HOLE;
+
+  constructor({ columns, hiddenFirst }: RowShape, limits: BatchLimits) {
+    this.#limits = limits;
+    this.#capacity = limits.firstRows;
+    this.#cells = columns.map((column) => column.cell);
+    this.columns = columns.map((column) => new ArrowColumn(column, limits.firstRows));
+    this.#hidden = hiddenFirst;
+    this.#validTo = this.columns[this.#cells.indexOf(CELL.validTo)];
+  }
+
+  get rows(): number {
+    return this.#rows;
+  }
+
+  /** One row: `at` is where its cells start, after the column count. */
+  row(view: DataView, source: Buffer, at: number): void {
+    if (this.#filled === this.#capacity || this.#textBytes >= this.#limits.textBytes) this.#nextBatch();
+    const row = this.#filled;
+    const cells = this.#cells;
+    let from = at;
+    if (this.#hidden) from += 4 + view.getInt32(from);
+    for (let index = 0; index < cells.length; index++) {
+      const cell = cells[index];
+      const column = this.columns[index];
+      if (cell === CELL.validTo) {
+        this.#hole = row;
+        continue;
+      }
+      const size = view.getInt32(from);
+      from += 4;
+      if (size < 0) {
+        this.#null(column, row);
+        continue;
+      }
+      switch (cell) {
+        case CELL.int8:
+        case CELL.epochMs:
+          column.words[row * 2] = view.getInt32(from + 4);
+          column.words[row * 2 + 1] = view.getInt32(from);
+          break;
+        case CELL.float8:
+          column.doubles[row] = view.getFloat64(from);
+          break;
+        case CELL.bool:
+          column.bytes[row] = view.getUint8(from);
+          break;
+        case CELL.timestamptz:
+          column.setInteger(row, readTimestamptzMs(view, from));
+          break;
+        case CELL.int4:
+          column.setInteger(row, view.getInt32(from));
+          break;
+        case CELL.int2:
+          column.setInteger(row, view.getInt16(from));
+          break;
+        case CELL.text:
+          column.addText(row, source, from, from + size);
+          this.#textBytes += size;
+          break;
+        case CELL.uuid:
+          column.reserveText(UUID_BYTES);
+          column.endText(row, writeUuid(column.text, column.textBytes, source, from));
+          this.#textBytes += UUID_BYTES;
+          break;
+      }
+      from += size;
+    }
+    this.#filled = row + 1;
+    this.#rows++;
+  }
+
+  /** The end of validity of the last row. */
+  resolve(ms: number): void {
+    if (this.#hole === NO_HOLE) return;
+    this.#validTo?.setInteger(this.#hole, ms);
+    this.#hole = NO_HOLE;
+  }
+
+  abstract flush(): void;
+
+  end(): void {
+    this.#endBatch();
+  }
+
+  /** Takes the batch out of the columns, and leaves them empty. */
+  protected abstract emit(rows: number): void;
+
+  #null(column: ArrowColumn, row: number): void {
+    // A reader that trusts the schema would take what lies under it for a value.
+    if (!column.field.nullable) throw new ColumnTypeFault(`${column.field.name} is null, declared not null`);
+    column.setNull(row);
+  }
+
+  #nextBatch(): void {
+    this.#endBatch();
+    const { rows } = this.#limits;
+    if (this.#capacity === rows) return;
+    this.#capacity = Math.min(this.#capacity * 2, rows);
+    for (const column of this.columns) column.grow(this.#capacity);
+  }
+
+  #endBatch(): void {
+    const rows = this.#filled;
+    if (rows === 0) return;
+    this.emit(rows);
+    this.#filled = 0;
+    this.#textBytes = 0;
+  }
+}
+
+/**
+ * A batch is memory here and at the reader: 1 MiB of eight numbers a row. The first is small and each has twice the rows
+ * of the one before, so that a slow read shows soon that it lives. Where batches end depends on the rows alone: the same
+ * rows are the same bytes.
+ */
+export const BATCH_ROWS = 16_384;
+export const FIRST_BATCH_ROWS = 256;
+/** A batch ends early once its texts take this much; one row more may go past it. */
+export const BATCH_TEXT_BYTES = 1024 * 1024;
+const PADDING = new Uint8Array(8);
+
+export class ArrowRows extends BatchedRows {
+  readonly #out: OutputBuffer;
+
+  constructor(out: OutputBuffer, shape: RowShape, metadata: Metadata) {
+    super(shape, { firstRows: FIRST_BATCH_ROWS, rows: BATCH_ROWS, textBytes: BATCH_TEXT_BYTES });
+    this.#out = out;
+    out.copy(
+      schemaMessage(
+        this.columns.map((column) => column.field),
+        metadata,
+      ),
+    );
+  }
+
+  /** Whole batches: a row whose end is open is in none. */
+  flush(): void {
+    this.#out.flush();
+  }
+
+  override end(): void {
+    super.end();
+    this.#out.copy(END_OF_STREAM);
+  }
+
+  protected emit(rows: number): void {
+    const out = this.#out;
+    const taken = this.columns.map((column) => column.take(rows));
+    out.copy(recordBatchMessage(rows, taken));
+    for (const buffer of taken.flatMap((column) => column.buffers)) {
+      out.copy(buffer);
+      out.copy(PADDING.subarray(0, padded(buffer.length) - buffer.length));
+    }
+    for (const column of this.columns) column.clear();
+  }
+}

@@ -1,0 +1,107 @@
+/**
+ * Rows as CSV: RFC 4180 with a header and LF, nothing for null and `""` for empty text, written from the bytes of
+ * PostgreSQL's binary rows. No object is made for a row.
+ */
+import { CELL, type Cell, type OutputBuffer, type RowShape, type RowWriter } from './cells.ts';
+import {
+  maxCsvBytes,
+  readTimestamptzMs,
+  TIMESTAMP_BYTES,
+  TimestampWriter,
+  writeCsvText,
+  writeNumber,
+  writeUuid,
+} from './text.ts';
+
+const COMMA = 0x2c;
+const LF = 0x0a;
+/** Widest fixed-size cell, a uuid, with its comma. */
+const FIXED_CELL_BYTES = 40;
+const NO_HOLE = -1;
+
+export class CsvRows implements RowWriter {
+  readonly #out: OutputBuffer;
+  readonly #cells: readonly Cell[];
+  readonly #fixedBytes: number;
+  readonly #variable: boolean;
+  readonly #hidden: boolean;
+  readonly #times = new TimestampWriter();
+  #rows = 0;
+  #hole = NO_HOLE;
+
+  constructor(out: OutputBuffer, { columns, hiddenFirst }: RowShape) {
+    this.#out = out;
+    this.#cells = columns.map((column) => column.cell);
+    this.#variable = this.#cells.includes(CELL.text);
+    this.#fixedBytes = columns.length * FIXED_CELL_BYTES;
+    this.#hidden = hiddenFirst;
+    // Names of fields are letters, digits and underscores.
+    out.text(`${columns.map(({ field }) => field.name).join(',')}\n`);
+  }
+
+  get rows(): number {
+    return this.#rows;
+  }
+
+  /** One row: `at` is where its cells start, after the column count; `bytes` what they take. */
+  row(view: DataView, source: Buffer, at: number, bytes: number): void {
+    const out = this.#out;
+    out.reserve(this.#variable ? this.#fixedBytes + maxCsvBytes(bytes) : this.#fixedBytes);
+    const to = out.view;
+    const cells = this.#cells;
+    let next = out.at;
+    let from = at;
+    if (this.#hidden) from += 4 + view.getInt32(from);
+    for (let index = 0; index < cells.length; index++) {
+      const cell = cells[index];
+      if (cell === CELL.validTo) {
+        this.#hole = next;
+        next += TIMESTAMP_BYTES;
+        to.setUint8(next++, COMMA);
+        continue;
+      }
+      const size = view.getInt32(from);
+      from += 4;
+      if (size >= 0) {
+        switch (cell) {
+          case CELL.epochMs:
+            next = this.#times.write(to, next, view.getInt32(from) * 4294967296 + view.getUint32(from + 4));
+            break;
+          case CELL.timestamptz:
+            next = this.#times.write(to, next, readTimestamptzMs(view, from));
+            break;
+          case CELL.text:
+            next = writeCsvText(out.bytes, next, source, from, from + size);
+            break;
+          case CELL.uuid:
+            next = writeUuid(out.bytes, next, source, from);
+            break;
+          default:
+            // A float that is no number is null in JSON too.
+            if (cell !== CELL.float8 || Number.isFinite(view.getFloat64(from))) {
+              next = writeNumber(cell, to, next, view, from);
+            }
+        }
+        from += size;
+      }
+      to.setUint8(next++, COMMA);
+    }
+    // The comma after the last field.
+    to.setUint8(next - 1, LF);
+    this.#rows++;
+    out.at = next;
+  }
+
+  /** The end of validity of the last row written. Nothing may be handed on between the two. */
+  resolve(ms: number): void {
+    if (this.#hole === NO_HOLE) return;
+    this.#times.write(this.#out.view, this.#hole, ms);
+    this.#hole = NO_HOLE;
+  }
+
+  flush(): void {
+    if (this.#hole === NO_HOLE) this.#out.flush();
+  }
+
+  end(): void {}
+}

@@ -1,0 +1,209 @@
+/** Rows as JSON objects, written from the bytes of PostgreSQL's binary rows. No object is made for a row. */
+import { CELL, type Cell, type OutputBuffer, type RowShape, type RowWriter } from './cells.ts';
+import {
+  maxStringBytes,
+  readTimestamptzMs,
+  TIMESTAMP_BYTES,
+  TimestampWriter,
+  writeNumber,
+  writeString,
+  writeUuid,
+} from './text.ts';
+
+const COMMA = 0x2c;
+const QUOTE = 0x22;
+const OPEN = 0x5b;
+const LF = 0x0a;
+const CLOSE_LF = 0x7d | (LF << 8);
+const NULL_LE = 0x6c6c756e; // "null"
+/** Widest fixed-size cell: an integer of 20 digits, a float of 25 characters, a quoted timestamp or uuid. */
+const FIXED_CELL_BYTES = 40;
+const NO_HOLE = -1;
+
+/** The bytes before a cell, `,"name":`, as 8-byte stores. ASCII is never the bit pattern of a NaN. */
+interface Prefix {
+  readonly words: Float64Array;
+  readonly length: number;
+}
+
+/** What stands around the objects. */
+export interface JsonFraming {
+  readonly kind: 'list' | 'lines';
+  /** After the last row. */
+  end(rows: number): string;
+}
+
+/** The last member but one of an answer, and what follows it. */
+export const JSON_LIST: JsonFraming = {
+  kind: 'list',
+  end: (rows) => `${rows === 0 ? '[' : ''}],"row_count":${rows}}`,
+};
+/** One object a line, each line ended. */
+export const JSON_LINES: JsonFraming = { kind: 'lines', end: () => '' };
+
+export class JsonRows implements RowWriter {
+  readonly #out: OutputBuffer;
+  readonly #framing: JsonFraming;
+  readonly #cells: readonly Cell[];
+  readonly #prefixes: readonly Prefix[];
+  readonly #fixedBytes: number;
+  readonly #variable: boolean;
+  readonly #hidden: boolean;
+  /** The comma before the first row becomes the bracket that opens the list: one branch less in every row. */
+  readonly #isList: boolean;
+  readonly #closeBytes: number;
+  readonly #times = new TimestampWriter();
+  #rows = 0;
+  #hole = NO_HOLE;
+
+  constructor(out: OutputBuffer, { columns, hiddenFirst }: RowShape, framing: JsonFraming) {
+    this.#out = out;
+    this.#framing = framing;
+    this.#isList = framing.kind === 'list';
+    this.#closeBytes = this.#isList ? 1 : 2;
+    this.#cells = columns.map((column) => column.cell);
+    this.#prefixes = columns.map(({ field }, index) =>
+      prefixOf(`${index > 0 ? ',' : this.#isList ? ',{' : '{'}${JSON.stringify(field.name)}:`),
+    );
+    this.#variable = this.#cells.includes(CELL.text);
+    this.#fixedBytes = this.#prefixes.reduce((sum, prefix) => sum + prefix.length + FIXED_CELL_BYTES, 8);
+    this.#hidden = hiddenFirst;
+  }
+
+  get rows(): number {
+    return this.#rows;
+  }
+
+  /** One row: `at` is where its cells start, after the column count; `bytes` what they take. */
+  row(view: DataView, source: Buffer, at: number, bytes: number): void {
+    const out = this.#out;
+    out.reserve(this.#variable ? this.#fixedBytes + maxStringBytes(bytes) : this.#fixedBytes);
+    const to = out.view;
+    const start = out.at;
+    const cells = this.#cells;
+    let next = start;
+    let from = at;
+    if (this.#hidden) from += 4 + view.getInt32(from);
+    for (let index = 0; index < cells.length; index++) {
+      const { words, length } = this.#prefixes[index];
+      for (let word = 0; word < words.length; word++) to.setFloat64(next + word * 8, words[word], true);
+      next += length;
+      const cell = cells[index];
+      if (cell === CELL.validTo) {
+        this.#hole = next;
+        next += TIMESTAMP_BYTES + 2;
+        continue;
+      }
+      const size = view.getInt32(from);
+      from += 4;
+      if (size < 0) {
+        to.setUint32(next, NULL_LE, true);
+        next += 4;
+        continue;
+      }
+      switch (cell) {
+        case CELL.epochMs:
+          next = this.#time(to, next, view.getInt32(from) * 4294967296 + view.getUint32(from + 4));
+          break;
+        case CELL.timestamptz:
+          next = this.#time(to, next, readTimestamptzMs(view, from));
+          break;
+        case CELL.text:
+          next = writeString(out.bytes, next, source, from, from + size);
+          break;
+        case CELL.uuid:
+          to.setUint8(next, QUOTE);
+          next = writeUuid(out.bytes, next + 1, source, from);
+          to.setUint8(next++, QUOTE);
+          break;
+        default:
+          next = writeNumber(cell, to, next, view, from);
+      }
+      from += size;
+    }
+    to.setUint16(next, CLOSE_LF, true);
+    if (this.#rows++ === 0 && this.#isList) to.setUint8(start, OPEN);
+    out.at = next + this.#closeBytes;
+  }
+
+  /** The end of validity of the last row written. Nothing may be handed on between the two. */
+  resolve(ms: number): void {
+    if (this.#hole === NO_HOLE) return;
+    this.#time(this.#out.view, this.#hole, ms);
+    this.#hole = NO_HOLE;
+  }
+
+  flush(): void {
+    if (this.#hole === NO_HOLE) this.#out.flush();
+  }
+
+  end(): void {
+    this.#out.text(this.#framing.end(this.#rows));
+  }
+
+  #time(to: DataView, at: number, ms: number): number {
+    to.setUint8(at, QUOTE);
+    const next = this.#times.write(to, at + 1, ms);
+    to.setUint8(next, QUOTE);
+    return next + 1;
+  }
+}
+
+function prefixOf(text: string): Prefix {
+  const length = Buffer.byteLength(text);
+  const padded = Buffer.alloc(Math.ceil(length / 8) * 8, COMMA);
+  padded.write(text);
+  const view = new DataView(padded.buffer, padded.byteOffset, padded.length);
+  const words = new Float64Array(padded.length / 8);
+  for (let i = 0; i < words.length; i++) words[i] = view.getFloat64(i * 8, true);
+  return { words, length };
+}
+
+/** The members of an answer beside its rows, for bodies that hold rows alone: in headers, and in Arrow's metadata. */
+
+export type Envelope = Readonly<Record<string, unknown>>;
+
+/**
+ * For a body that carries it along. Without freshness, which is another one every second: the same rows of the same
+ * window are the same bytes.
+ */
+export function envelopeMetadata(envelope: Envelope): [name: string, text: string][] {
+  return Object.entries(envelope)
+    .filter(([name]) => name !== 'freshness')
+    .map(([name, value]) => [name, textOf(value)]);
+}
+
+/** `view_id` is `X-Svc-View-Id`. */
+export function envelopeHeaders(envelope: Envelope): Record<string, string> {
+  return Object.fromEntries(
+    Object.entries(envelope).map(([name, value]) => [
+      headerName(name),
+      name === 'warnings' ? shortened(value) : ascii(textOf(value)),
+    ]),
+  );
+}
+
+/** `row_count` -> `X-Svc-Row-Count` */
+export const headerName = (name: string): string =>
+  `X-Svc-${name.replaceAll(/(?:^|_)([a-z])/g, (_, letter: string) => `-${letter.toUpperCase()}`).slice(1)}`;
+
+/** Clients take 16 KiB of headers and common proxies less; the schema of the widest dataset takes one. */
+const MAX_WARNINGS_BYTES = 4096;
+
+/** Warnings that name a hundred gaps do not fit a header: their details are left out, and that is said. */
+function shortened(warnings: unknown): string {
+  const list = warnings as readonly { readonly code: string; readonly message: string }[];
+  const shorter = [
+    list,
+    list.map(({ code, message }) => ({ code, message, details: { omitted: true } })),
+    list.map(({ code }) => ({ code })),
+  ].map((some) => ascii(JSON.stringify(some)));
+  return shorter.find((text) => text.length <= MAX_WARNINGS_BYTES) ?? shorter[shorter.length - 1];
+}
+
+/** Texts as they are, everything else as JSON. */
+const textOf = (value: unknown): string => (typeof value === 'string' ? value : JSON.stringify(value));
+
+/** Header values are ASCII; JSON can say every other character in it. */
+const ascii = (text: string): string =>
+  text.replaceAll(/[^\x20-\x7e]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`);

@@ -1,0 +1,291 @@
+/**
+ * What every route that answers with rows does, in the order of the contract's checks: representation, body, contract,
+ * rights, strict, queue, storage. A route is its path, the parser of its body and the members of its envelope.
+ */
+import type { Logger } from '../../shared/logger.ts';
+import { DATASETS, type DatasetDefinition, shapeOf } from '../../shared/registry/index.ts';
+import type { RightsStore } from '../../shared/rights/store.ts';
+import type { Json } from '../../shared/strict-json.ts';
+import { type HistoricalKind, historicalParser } from '../contract/historical.ts';
+import type { ProblemCode } from '../contract/problems.ts';
+import { parseQuery, type Query } from '../contract/query.ts';
+import type { ReadRequest } from '../contract/read-request.ts';
+import type { Parsed } from '../contract/shapes.ts';
+import { type Accepted, accepted } from '../http/accept.ts';
+import { backendToken } from '../http/access.ts';
+import { type ProblemFamily, strictProblem, toProblem } from '../http/answer.ts';
+import { contractProblem, readJson } from '../http/request.ts';
+import type { Exchange, Route } from '../http/routes.ts';
+import type { ConcurrencyLimiter, ReadSize, Slot } from '../limits/concurrency-limiter.ts';
+import { historicalDoc, queryDoc } from '../openapi/row-docs.ts';
+import type { ReadFacts } from '../read/execute/answer.ts';
+import { mutableWindowWarning, type WarningEvaluation } from '../read/execute/warnings.ts';
+import type { Reader } from '../read/reader.ts';
+import { OutputBuffer, type RowWriter } from '../render/cells.ts';
+import { type Envelope, envelopeHeaders } from '../render/json-rows.ts';
+import { type BufferPool, breakOff, ResponseBody } from '../render/response.ts';
+import { type Admission, admission, checkRights, type Grant } from '../rights/gate.ts';
+
+/* Holds a read back while its client is behind, and meanwhile leaves its slot to others. */
+
+interface Flow {
+  pause(): void;
+  resume(): void;
+}
+
+/** A client that is behind for a moment keeps its slot: giving it up and taking it again would only cost others. */
+const PARK_AFTER_MS = 250;
+
+export class BackpressureFlow implements Flow {
+  readonly #flow: Flow;
+  readonly #slot: Slot;
+  readonly #evict: () => void;
+  #timer: NodeJS.Timeout | undefined;
+
+  /** @param evict ends the read: too many are parked, and this one has been for longest. */
+  constructor(flow: Flow, slot: Slot, evict: () => void) {
+    this.#flow = flow;
+    this.#slot = slot;
+    this.#evict = evict;
+  }
+
+  pause(): void {
+    this.#flow.pause();
+    this.#timer = setTimeout(() => this.#slot.park(this.#evict), PARK_AFTER_MS);
+  }
+
+  resume(): void {
+    this.end();
+    this.#slot.unpark().then(() => this.#flow.resume());
+  }
+
+  /** The read has ended: nothing is parked any more. */
+  end(): void {
+    clearTimeout(this.#timer);
+  }
+}
+
+export interface ReadRouteDeps {
+  readonly reader: Reader;
+  readonly rights: RightsStore;
+  readonly plainSlots: ConcurrencyLimiter;
+  readonly alignedSlots: ConcurrencyLimiter;
+  readonly buffers: BufferPool;
+  readonly maxBodyBytes: number;
+  readonly stallTimeoutMs: number;
+  readonly log: Logger;
+  /** Told of each answer that went out whole. */
+  readonly observe: (labels: { readonly route: string; readonly mode: string }, seconds: number, rows: number) => void;
+}
+
+export interface ReadRouteSpec {
+  readonly path: string;
+  readonly family: ProblemFamily;
+  readonly doc: Route['doc'];
+  parse(body: Json): Parsed<Query>;
+  /** The members of the answer beside `rows` and `row_count`. */
+  envelope(request: ReadRequest, grant: Grant, facts: ReadFacts): Envelope;
+}
+
+export function readRoute(spec: ReadRouteSpec, deps: ReadRouteDeps): Route {
+  return {
+    method: 'POST',
+    path: spec.path,
+    access: 'key',
+    doc: spec.doc,
+    async handle(exchange) {
+      const startedAt = performance.now();
+      const form = accepted(exchange.request, exchange.response);
+      const query = await parseRequest(exchange, spec, deps.maxBodyBytes);
+      const grant = checkRights(deps.rights, query.datasetKey, backendToken(exchange.request));
+      const admit = admission(grant, query.read.dataset);
+      const mutable = mutableWindowWarning(query.window);
+      // Rights come before strict: where they depend on the rows, the read itself asks for both, in this order.
+      if (query.strict && mutable.length > 0 && !admit) throw strictProblem(mutable);
+      const slots = query.mode === 'native' ? deps.plainSlots : deps.alignedSlots;
+      const slot = await slots.acquire(exchange.signal, sizeOf(query.read));
+      try {
+        const rows = await answer(exchange, spec, deps, { request: query.read, grant, admit, form, slot });
+        deps.observe({ route: spec.path, mode: query.mode }, (performance.now() - startedAt) / 1000, rows);
+      } finally {
+        slot.release();
+      }
+    },
+  };
+}
+
+/** What is at most read so far is soon over: tens of milliseconds, where a whole history takes hours. */
+const SMALL_ROWS = 10_000;
+const SMALL_WINDOW_MS = 3_600_000;
+
+function sizeOf({ window, filters, klineMs }: ReadRequest): ReadSize {
+  switch (window.kind) {
+    case 'latest':
+    case 'random':
+      // A filter may have to look at everything for them.
+      return window.rows <= SMALL_ROWS && filters.length === 0 && klineMs === undefined ? 'small' : 'any';
+    case 'range':
+      return window.toMs! - window.fromMs! <= SMALL_WINDOW_MS ? 'small' : 'any';
+    case 'history':
+      return 'any';
+  }
+}
+
+/** The body of a route that asks for rows. @throws Problem with every fault of body and URL. */
+export async function parseRequest(
+  exchange: Exchange,
+  { parse, family = 'QUERY' }: Pick<ReadRouteSpec, 'parse'> & { readonly family?: ProblemFamily },
+  maxBytes: number,
+): Promise<Query> {
+  const code: ProblemCode = `${family}_CONTRACT_ERROR`;
+  const body = await readJson(exchange.request, exchange.response, { maxBytes, code });
+  const parsed = parse(body);
+  // A parameter in the URL would be ignored, and its sender would take the answer for what was asked.
+  const strays = [...exchange.url.searchParams.keys()].map((key) => ({
+    pointer: `?${key}`,
+    message: 'is no parameter here; the request goes into the JSON body',
+  }));
+  if ('faults' in parsed || strays.length > 0) {
+    throw contractProblem([...strays, ...('faults' in parsed ? parsed.faults : [])], code);
+  }
+  return (parsed as { value: Query }).value;
+}
+
+/** Partly filled buffers leave after this long, so that slow reads show that they live. */
+const FLUSH_INTERVAL_MS = 1000;
+
+/** A request that may run now. */
+interface Admitted {
+  readonly request: ReadRequest;
+  readonly grant: Grant;
+  readonly admit: Admission | undefined;
+  readonly form: Accepted;
+  readonly slot: Slot;
+}
+
+async function answer(
+  exchange: Exchange,
+  spec: ReadRouteSpec,
+  deps: ReadRouteDeps,
+  { request, grant, admit, form, slot }: Admitted,
+): Promise<number> {
+  const { representation, coding } = form;
+  const { contentType, rowsOnly } = representation;
+  let yielding: BackpressureFlow | undefined;
+  let envelope: Envelope = {};
+  let facts: ReadFacts | undefined;
+  let writer: RowWriter | undefined;
+  const headers = () => ({
+    'Content-Type': contentType,
+    ...(rowsOnly && envelopeHeaders(envelope)),
+    ...(facts?.synthetic && { 'X-Svc-Synthetic': 'true' }),
+  });
+  const body = new ResponseBody(exchange.response, {
+    headers,
+    buffers: deps.buffers,
+    stallTimeoutMs: deps.stallTimeoutMs,
+    coding,
+    proved: rowsOnly,
+  });
+  const out = new OutputBuffer(body);
+  const flusher = setInterval(() => {
+    if (!writer?.rows) return;
+    writer.flush();
+    body.flush();
+  }, FLUSH_INTERVAL_MS);
+  try {
+    const rows = await deps.reader.read({
+      request,
+      signal: exchange.signal,
+      token: grant.token,
+      admit,
+      open(found, flow) {
+        facts = found;
+        yielding = new BackpressureFlow(flow, slot, () => breakOff(exchange.response));
+        body.flow = yielding;
+        envelope = spec.envelope(request, grant, found);
+        const opened = representation.open(out, found, envelope);
+        writer = opened;
+        return opened;
+      },
+    });
+    writer?.end();
+    body.end(out.bytes.subarray(0, out.at), rows);
+    return rows;
+  } catch (error) {
+    deps.buffers.give(out.bytes);
+    throw toProblem(error, request.dataset.contractViolationStatus, spec.family);
+  } finally {
+    clearInterval(flusher);
+    yielding?.end();
+  }
+}
+
+/* POST /v1/raw/query */
+
+export function queryRoute(deps: ReadRouteDeps): Route {
+  return readRoute(
+    {
+      path: '/v1/raw/query',
+      family: 'QUERY',
+      doc: queryDoc,
+      parse: parseQuery,
+      envelope: queryEnvelope,
+    },
+    deps,
+  );
+}
+
+/** The members of an answer beside its rows. */
+export function queryEnvelope(
+  { dataset, mode, fields }: ReadRequest,
+  grant: Grant,
+  { warnings, freshness }: WarningEvaluation,
+): Envelope {
+  const { view } = shapeOf(dataset, mode);
+  return {
+    mode,
+    source: dataset.key,
+    sources: [dataset.key],
+    warnings,
+    freshness,
+    schema: fields.map(({ name, dtype }) => ({ name, dtype })),
+    view_id: view.id,
+    view_version: view.version,
+    rights_state: grant.state,
+    rights_provisional: grant.provisional,
+  };
+}
+
+/* POST /v1/historical/...: one route a registered dataset, and one more for the klines of each that has trades. */
+
+const PREFIX = '/v1/historical';
+
+export function historicalRoutes(deps: ReadRouteDeps): Route[] {
+  return [...DATASETS.values()].flatMap((dataset) => [
+    historicalRoute(dataset, 'rows', `${PREFIX}/${dataset.historicalPath}`, deps),
+    ...(dataset.trades ? [historicalRoute(dataset, 'klines', `${PREFIX}/${dataset.trades.klinesPath}`, deps)] : []),
+  ]);
+}
+
+function historicalRoute(dataset: DatasetDefinition, kind: HistoricalKind, path: string, deps: ReadRouteDeps): Route {
+  return readRoute(
+    {
+      path,
+      family: 'HISTORICAL',
+      doc: () => historicalDoc(dataset, kind),
+      parse: historicalParser(dataset, kind),
+      // These seven, `rows` and `row_count`: the contract knows no others.
+      envelope: ({ mode, fields }, grant, { warnings }) => ({
+        mode,
+        source: dataset.key,
+        sources: [dataset.key],
+        warnings,
+        schema: fields.map(({ name, dtype }) => ({ name, dtype })),
+        rights_state: grant.state,
+        rights_provisional: grant.provisional,
+      }),
+    },
+    deps,
+  );
+}

@@ -1,0 +1,74 @@
+/** UTC days, as text `YYYY-MM-DD` and as epoch milliseconds. */
+export const DAY_MS = 86_400_000;
+
+export const dayKey = (ms: number): string => new Date(ms).toISOString().slice(0, 10);
+
+const LONG_MONTH = String.raw`(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])`;
+const SHORT_MONTH = String.raw`(?:0[469]|11)-(?:0[1-9]|[12]\d|30)`;
+const FEBRUARY = String.raw`02-(?:0[1-9]|1\d|2[0-8])`;
+const LEAP_YEAR = String.raw`(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)`;
+
+/** A day of the calendar in the years 0001 to 9999: a regular expression, so that schemas can say the same. */
+export const DAY_PATTERN = String.raw`(?!0000)(?:\d{4}-(?:${LONG_MONTH}|${SHORT_MONTH}|${FEBRUARY})|${LEAP_YEAR}-02-29)`;
+
+export const DAY = new RegExp(`^${DAY_PATTERN}$`);
+
+/** Epoch ms of a strict `YYYY-MM-DD` from 0001-01-01 on, or undefined: 2024-02-30 is no day, and PostgreSQL has no year 0. */
+export function parseDay(text: string): number | undefined {
+  return DAY.test(text) ? Date.parse(`${text}T00:00:00Z`) : undefined;
+}
+
+/** Days from..to, both included. */
+export function daysBetween(from: string, to: string): string[] {
+  const days: string[] = [];
+  for (let ms = Date.parse(`${from}T00:00:00Z`), end = Date.parse(`${to}T00:00:00Z`); ms <= end; ms += DAY_MS) {
+    days.push(dayKey(ms));
+  }
+  return days;
+}
+
+/*
+ * Days on which US exchanges trade, by a list of their closures: rules would miss the days of mourning, and the list is
+ * what the exchanges publish, three years ahead. Half days are days.
+ */
+
+/** Weekdays without trade. */
+const CLOSED: ReadonlySet<string> = new Set([
+  ...['2024-01-01', '2024-01-15', '2024-02-19', '2024-03-29', '2024-05-27', '2024-06-19', '2024-07-04', '2024-09-02'],
+  ...['2024-11-28', '2024-12-25'],
+  // 9 January: a national day of mourning.
+  ...['2025-01-01', '2025-01-09', '2025-01-20', '2025-02-17', '2025-04-18', '2025-05-26', '2025-06-19', '2025-07-04'],
+  ...['2025-09-01', '2025-11-27', '2025-12-25'],
+  ...['2026-01-01', '2026-01-19', '2026-02-16', '2026-04-03', '2026-05-25', '2026-06-19', '2026-07-03', '2026-09-07'],
+  ...['2026-11-26', '2026-12-25'],
+  ...['2027-01-01', '2027-01-18', '2027-02-15', '2027-03-26', '2027-05-31', '2027-06-18', '2027-07-05', '2027-09-06'],
+  ...['2027-11-25', '2027-12-24'],
+  ...['2028-01-17', '2028-02-21', '2028-04-14', '2028-05-29', '2028-06-19', '2028-07-04', '2028-09-04', '2028-11-23'],
+  ...['2028-12-25'],
+]);
+
+/** The list covers these years. Outside them every weekday counts: a day expected in vain shows, a day missed does not. */
+export const LISTED_YEARS = { first: 2024, last: 2028 } as const;
+
+export function isMarketDay(day: string): boolean {
+  const weekday = new Date(msOf(day)).getUTCDay();
+  return weekday !== 0 && weekday !== 6 && !CLOSED.has(day);
+}
+
+/** The first market day after `day`, which need not be one. */
+export function nextMarketDay(day: string): string {
+  for (let ms = msOf(day) + DAY_MS; ; ms += DAY_MS) if (isMarketDay(dayKey(ms))) return dayKey(ms);
+}
+
+/** Market days after `from`, up to `to` and with it: how old a fact of `from` is on `to`. 0 where `to` is not later. */
+export function marketDaysSince(from: string, to: string): number {
+  let days = 0;
+  for (let day = nextMarketDay(from); day <= to; day = nextMarketDay(day)) days++;
+  return days;
+}
+
+function msOf(day: string): number {
+  const ms = parseDay(day);
+  if (ms === undefined) throw new RangeError(`${day} is no day`);
+  return ms;
+}
