@@ -145,6 +145,8 @@ describe('broken behind its back', () => {
     expect(await faults(directory, heads)).toEqual(['LINK_BROKEN']);
     await put(lines.toSpliced(2, 1));
     expect(await faults(directory, heads)).toEqual(['LINK_BROKEN']);
+    // The message names the record that is there, and the last one before it.
+    expect((await verifyAudit(directory, heads)).findings[0].message).toMatch(/record 4\b.*\b2\b/);
     await put(lines.toSpliced(2, 0, lines[2]));
     expect(await faults(directory, heads)).toEqual(['LINK_BROKEN']);
     await put(lines.slice(1));
