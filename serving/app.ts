@@ -17,8 +17,9 @@ import { type Route, routerOf } from './http/routes.ts';
 import { ConcurrencyLimiter } from './limits/concurrency-limiter.ts';
 import { Metrics } from './monitoring/metrics.ts';
 import { Monitor } from './monitoring/monitor.ts';
+import { Checks } from './monitoring/startup.ts';
+import { Reader } from './read/execute/reader.ts';
 import { freshnessRule } from './read/execute/warnings.ts';
-import { Reader } from './read/reader.ts';
 import { BufferPool } from './render/response.ts';
 import { shadowedBy } from './rights/gate.ts';
 import { coverageRoute } from './routes/coverage.ts';
@@ -33,7 +34,6 @@ import { opsRoutes } from './routes/ops.ts';
 import { pageRoutes } from './routes/page.ts';
 import type { ReadRouteDeps } from './routes/read.ts';
 import { historicalRoutes, queryRoute } from './routes/read.ts';
-import { Checks } from './startup.ts';
 
 export interface AppDeps {
   readonly settings: Settings;

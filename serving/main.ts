@@ -6,7 +6,7 @@
 import { explain, TidemarkError } from '../shared/errors.ts';
 import { createLogger } from '../shared/logger.ts';
 import { createApp } from './app.ts';
-import { readProcessOptions, untilStopped, usable } from './process-options.ts';
+import { readProcessOptions, untilStopped, usable } from './monitoring/startup.ts';
 import { listen } from './server.ts';
 
 /** Running answers get this long to end. */

@@ -1,11 +1,12 @@
 /** Everything of exports that one process has: what routes need, and a worker where it is to have one. */
+
+import { auditFolderOf, exportRootOf } from '../../shared/config/export-folders.ts';
 import type { Settings } from '../../shared/config/settings.ts';
-import { auditFolderOf, exportRootOf } from '../../shared/export-files.ts';
 import type { Logger } from '../../shared/logger.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import { PgPool, poolOptions } from '../db/pool.ts';
+import { Reader } from '../read/execute/reader.ts';
 import type { FreshnessRule } from '../read/execute/warnings.ts';
-import { Reader } from '../read/reader.ts';
 import { BufferPool } from '../render/response.ts';
 import { AUDIT_EVENTS, ExportAudit } from './audit.ts';
 import { ExportDirectories } from './files.ts';

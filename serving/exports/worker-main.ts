@@ -5,7 +5,7 @@
 import { explain, TidemarkError } from '../../shared/errors.ts';
 import { createLogger } from '../../shared/logger.ts';
 import { RightsStore } from '../../shared/rights/store.ts';
-import { readProcessOptions, untilStopped, usable } from '../process-options.ts';
+import { readProcessOptions, untilStopped, usable } from '../monitoring/startup.ts';
 import { freshnessRule } from '../read/execute/warnings.ts';
 import { shadowedBy } from '../rights/gate.ts';
 import { ExportService } from './service.ts';

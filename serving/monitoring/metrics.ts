@@ -2,9 +2,9 @@
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
 import { PARTITION_STATES } from '../../shared/db/schema.ts';
 import type { ConcurrencyLimiter } from '../limits/concurrency-limiter.ts';
-import type { CheckResults } from '../startup.ts';
 import type { SystemStatus } from './monitor.ts';
 import { METRICS, type MetricName, type MetricSpec } from './names.ts';
+import type { CheckResults } from './startup.ts';
 
 export interface MetricSources {
   readonly status: () => Promise<SystemStatus>;

@@ -6,7 +6,7 @@ import { answerBytes, answerJson } from '../http/answer.ts';
 import { queryParams } from '../http/request.ts';
 import type { Route, RouteDoc } from '../http/routes.ts';
 import type { Metrics } from '../monitoring/metrics.ts';
-import { type Checks, FOLLOWING } from '../startup.ts';
+import { type Checks, FOLLOWING } from '../monitoring/startup.ts';
 import { NO_PARAMETERS } from './datasets.ts';
 
 const checksAnswer = z.record(z.string(), z.string()).describe('Name of a check -> `ok`, or what is wrong in a word.');

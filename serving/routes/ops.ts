@@ -9,7 +9,7 @@ import type { Exchange, Route, RouteDoc } from '../http/routes.ts';
 import type { ConcurrencyLimiter } from '../limits/concurrency-limiter.ts';
 import { eachKept, type Monitor, SAMPLE_INTERVAL_MS } from '../monitoring/monitor.ts';
 import { type HistoryAnswer, historyAnswer, type StatusAnswer, statusAnswer } from '../monitoring/ops-answer.ts';
-import type { Checks } from '../startup.ts';
+import type { Checks } from '../monitoring/startup.ts';
 import { NO_PARAMETERS } from './datasets.ts';
 
 export interface OpsDeps {

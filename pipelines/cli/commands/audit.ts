@@ -2,8 +2,8 @@
 
 import { verifyAudit } from '../../../shared/audit/verify.ts';
 import { pruneAudit } from '../../../shared/audit/writer.ts';
+import { auditFolderOf } from '../../../shared/config/export-folders.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
-import { auditFolderOf } from '../../../shared/export-files.ts';
 import { type Context, openContext } from '../context.ts';
 import type { ParsedCommand } from '../options.ts';
 import { seconds } from '../output.ts';

@@ -1,8 +1,8 @@
 /** `export-worker`: the part of the service that runs exports, as a child that is started again when it dies. */
 import { once } from 'node:events';
+import { exportRootOf } from '../../../shared/config/export-folders.ts';
 import type { SettingName, Settings } from '../../../shared/config/settings.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
-import { exportRootOf } from '../../../shared/export-files.ts';
 import { localUrl, SupervisedChild } from '../child.ts';
 import { natsUrls, openContext, PROJECT_ROOT } from '../context.ts';
 import type { ParsedCommand } from '../options.ts';

@@ -1,16 +1,15 @@
 /** Runs one read: a connection, a snapshot, a plan, its rows into a writer. The one core behind every access style. */
-import type { Logger } from '../../shared/logger.ts';
-import type { ReadRequest } from '../contract/read-request.ts';
-import { Answer, type ReadCall } from './execute/answer.ts';
-import { OptimisticRows, ProbeCache, ReadDeadline, type TimeBudget } from './execute/optimistic-read.ts';
-import { planRead } from './execute/plan-read.ts';
-import { RecountRequests } from './execute/recount-requests.ts';
-import { type SnapshotOptions, Snapshots } from './execute/snapshots.ts';
-import type { FreshnessRule } from './execute/warnings.ts';
-import { qualityWarnings } from './execute/warnings.ts';
-import { contextOf } from './plan/context.ts';
-import { CoverageProbe, Session } from './snapshot/session.ts';
-import { LostRows, ReadFault } from './types.ts';
+import type { Logger } from '../../../shared/logger.ts';
+import type { ReadRequest } from '../../contract/read-request.ts';
+import { contextOf } from '../plan/context.ts';
+import { CoverageProbe, Session } from '../snapshot/session.ts';
+import { LostRows, ReadFault } from '../types.ts';
+import { Answer, type ReadCall } from './answer.ts';
+import { OptimisticRows, ProbeCache, ReadDeadline, type TimeBudget } from './optimistic-read.ts';
+import { planRead } from './plan-read.ts';
+import { RecountRequests } from './recount-requests.ts';
+import { type SnapshotOptions, Snapshots } from './snapshots.ts';
+import { type FreshnessRule, qualityWarnings } from './warnings.ts';
 
 export interface ReaderOptions extends FreshnessRule, SnapshotOptions {
   readonly budget: TimeBudget;

@@ -1,7 +1,7 @@
 /** Where exports and their audit log lie, by the settings: the service writes there, the operator's command looks there. */
 
 import { join } from 'node:path';
-import type { Settings } from './config/settings.ts';
+import type { Settings } from './settings.ts';
 
 type Places = Pick<Settings, 'SVC_STATE_DIR' | 'SVC_EXPORT_ROOT_DIR' | 'SVC_EXPORT_AUDIT_LOG_PATH'>;
 
