@@ -16,11 +16,12 @@ import { METRICS, type MetricSpec } from '../serving/monitoring/names.ts';
 import { SETTINGS, type Setting, type SettingName } from '../shared/config/settings.ts';
 import { ERROR_CODES } from '../shared/errors.ts';
 import { accountsConfiguration, type NatsRole } from '../shared/nats/accounts.ts';
-import { DATASETS, type DatasetDefinition, type Field, shapeOf } from '../shared/registry/index.ts';
+import { DATASETS, type Field } from '../shared/registry/index.ts';
 import { KLINE_FIELDS } from '../shared/registry/trades.ts';
 import type { Mode } from '../shared/registry/types.ts';
 import { clientDatasets } from './client-types.ts';
 import { etfFunds, etfMetrics } from './etf-tables.ts';
+import { fieldReference } from './field-tables.ts';
 import { constantIn, LIMITS, type Limit } from './limits.ts';
 import { macroSeries } from './macro-tables.ts';
 import { table } from './table.ts';
@@ -52,29 +53,21 @@ async function filled(root: string, path: string, text: string): Promise<string>
   const parts: string[] = [];
   let end = 0;
   for (const match of text.matchAll(SECTION)) {
-    parts.push(text.slice(end, match.index), match[1], await section(root, match[2], { path, text }), match[3]);
+    parts.push(text.slice(end, match.index), match[1], await section(root, match[2], path), match[3]);
     end = match.index + match[0].length;
   }
   return [...parts, text.slice(end)].join('');
 }
 
-interface Page {
-  readonly path: string;
-  readonly text: string;
-}
-
-async function section(root: string, name: string, page: Page): Promise<string> {
+async function section(root: string, name: string, path: string): Promise<string> {
   const [kind, of = ''] = name.split(':');
-  const { path } = page;
   switch (kind) {
     case 'limits':
       return await limits(root);
     case 'datasets':
       return datasets();
     case 'fields':
-      return DATASETS.get(of) ? fields(DATASETS.get(of)!) : fail(`${path}: there is no dataset ${of}`);
-    case 'other-fields':
-      return otherFields(page);
+      return fieldReference();
     case 'type':
       return await declaration(root, of);
     case 'metrics':
@@ -235,22 +228,6 @@ function datasets(): string {
     `${dataset.doc}${fed.has(dataset) ? '' : ' Declared; its source is not written yet.'}`,
   ]);
   return table(['dataset', 'state'], rows);
-}
-
-/** Registered datasets that the page has no section of its own for. */
-function otherFields(page: Page): string {
-  const others = [...DATASETS.values()].filter(({ key }) => !page.text.includes(`<!-- generated:fields:${key} -->`));
-  return others.map((dataset) => `## ${dataset.key}\n\n${dataset.doc}\n\n${fields(dataset)}`).join('\n');
-}
-
-function fields(dataset: DatasetDefinition): string {
-  const blocks = (['native', 'aligned_1s'] satisfies Mode[]).map((mode) => {
-    const shape = shapeOf(dataset, mode);
-    const order = shape.order.map((name) => `\`${name}\``).join(', ');
-    const view = `View \`${shape.view.id}\`, version ${shape.view.version}; rows ordered by ${order}.`;
-    return `\`mode: "${mode}"\`. ${view}\n\n${fieldTable(shape.fields)}`;
-  });
-  return blocks.join('\n');
 }
 
 const fieldTable = (list: readonly Field[]) =>

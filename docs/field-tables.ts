@@ -1,0 +1,86 @@
+/**
+ * The field reference, docs/fields.md: each field once. Datasets of one family share most of their fields, so a family lists
+ * what all its datasets have, and a dataset lists what is its own.
+ */
+
+import { DATASETS, type DatasetDefinition, type Field, shapeOf } from '../shared/registry/index.ts';
+import { ALIGNED_VIEW, type DatasetKind, type Mode, nativeView } from '../shared/registry/types.ts';
+
+const FAMILIES: Readonly<Record<DatasetKind, string>> = {
+  spot_trades: 'Spot trades',
+  etf_daily_metrics: 'ETF and macro metrics',
+  macro_series_metrics: 'ETF and macro metrics',
+  bitcoin_stream: 'Bitcoin: headers, transactions, mempool',
+  bitcoin_derived: 'Bitcoin: one value a block',
+};
+
+const MODES = ['native', 'aligned_1s'] satisfies Mode[];
+
+/** What the reference says of one mode: a line that introduces its list, and the list. */
+interface Facts {
+  readonly order: ReadonlySet<string>;
+  readonly fields: ReadonlySet<string>;
+}
+type ByMode = Readonly<Record<Mode, Facts>>;
+
+export function fieldReference(): string {
+  const families = Map.groupBy(DATASETS.values(), ({ kind }) => FAMILIES[kind]);
+  return [...families].map(([heading, members]) => family(heading, members)).join('\n');
+}
+
+function family(heading: string, members: readonly DatasetDefinition[]): string {
+  const all = members.map(factsOf);
+  const shared = byMode((mode) => ({
+    order: all.map((facts) => facts[mode].order).reduce((left, right) => left.intersection(right)),
+    fields: all.map((facts) => facts[mode].fields).reduce((left, right) => left.intersection(right)),
+  }));
+  const own = members.map((dataset, index) => {
+    const rest = byMode((mode) => ({
+      order: all[index][mode].order.difference(shared[mode].order),
+      fields: all[index][mode].fields.difference(shared[mode].fields),
+    }));
+    return `### ${dataset.key}\n\n${lists(rest)}`;
+  });
+  return [`## ${heading}\n`, lists(shared), ...own].join('\n');
+}
+
+/** Fields that are the same in both modes are listed once. */
+function lists(facts: ByMode): string {
+  const both = facts.native.fields.intersection(facts.aligned_1s.fields);
+  const parts = [
+    { intro: 'Both modes', order: [], fields: both },
+    ...MODES.map((mode) => ({
+      intro: `\`${mode}\``,
+      order: [...facts[mode].order],
+      fields: facts[mode].fields.difference(both),
+    })),
+  ];
+  return parts
+    .filter(({ order, fields }) => order.length > 0 || fields.size > 0)
+    .map(({ intro, order, fields }) => {
+      const text = [intro, ...order].join(', ordered by ');
+      return `${text}${fields.size > 0 ? ':' : '.'}\n\n${[...fields].map((field) => `${field}\n`).join('')}`;
+    })
+    .join('\n');
+}
+
+function factsOf(dataset: DatasetDefinition): ByMode {
+  return byMode((mode) => {
+    const { fields, order, view } = shapeOf(dataset, mode);
+    const usual = mode === 'native' ? nativeView(dataset.key) : ALIGNED_VIEW;
+    if (view.id !== usual.id || view.version !== usual.version)
+      throw new Error(`docs/fields.md tells of no view ${view.id}`);
+    return {
+      order: new Set([order.map((name) => `\`${name}\``).join(', ')]),
+      fields: new Set(fields.map(line)),
+    };
+  });
+}
+
+const line = ({ name, dtype, nullable, unit, doc }: Field) =>
+  `- \`${name}\` ${dtype}${nullable ? '?' : ''}${unit ? ` ${unit}` : ''}: ${doc}`;
+
+const byMode = <T>(of: (mode: Mode) => T): Readonly<Record<Mode, T>> => ({
+  native: of('native'),
+  aligned_1s: of('aligned_1s'),
+});
