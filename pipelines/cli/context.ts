@@ -137,16 +137,13 @@ export async function openContext(
     signal: stopping.signal,
     note,
   });
-  const connections = new Map<string, Promise<NatsConnection & AsyncDisposable>>();
-  cleanup.defer(async () => {
-    for (const opened of await Promise.allSettled(connections.values())) {
-      if (opened.status === 'fulfilled') await opened.value[Symbol.asyncDispose]();
-    }
-  });
   const onWait = (message: string) => {
     toldLog.warn(message);
     output.note(message);
   };
+  const connections = cleanup.use(
+    new SharedConnections((url) => connectNats(url, `tidemark ${name}`, { signal: stopping.signal, onWait })),
+  );
   const kept = cleanup.move();
   return {
     io,
@@ -162,16 +159,35 @@ export async function openContext(
     catalog: new Catalog(pool),
     migrations,
     signal: stopping.signal,
-    nats: (role = 'publisher') => {
-      const url = role === 'operator' ? natsUrls(settings, stack).operator : stack.natsUrl;
-      const opened = connections.get(url) ?? connectNats(url, `tidemark ${name}`, { signal: stopping.signal, onWait });
-      connections.set(url, opened);
-      // The next one who asks tries again.
-      opened.catch(() => connections.delete(url));
-      return opened;
-    },
+    nats: (role = 'publisher') =>
+      connections.to(role === 'operator' ? natsUrls(settings, stack).operator : stack.natsUrl),
     [Symbol.asyncDispose]: () => kept.disposeAsync(),
   };
+}
+
+type OpenNats = (url: string) => Promise<NatsConnection & AsyncDisposable>;
+
+/** One connection a URL, for all who ask for it. A connection that fails is forgotten, so that the next caller tries again. */
+class SharedConnections implements AsyncDisposable {
+  readonly #open: OpenNats;
+  readonly #byUrl = new Map<string, ReturnType<OpenNats>>();
+
+  constructor(open: OpenNats) {
+    this.#open = open;
+  }
+
+  to(url: string): Promise<NatsConnection> {
+    const connection = this.#byUrl.get(url) ?? this.#open(url);
+    this.#byUrl.set(url, connection);
+    connection.catch(() => this.#byUrl.delete(url));
+    return connection;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    for (const opened of await Promise.allSettled(this.#byUrl.values())) {
+      if (opened.status === 'fulfilled') await opened.value[Symbol.asyncDispose]();
+    }
+  }
 }
 
 /** The role of each process: its own URL where one is set. */

@@ -209,52 +209,7 @@ describe('statements', () => {
     expect(theirs).not.toHaveLength(0);
     for (const [, name, value] of theirs) expect(megabytes(value), name).toBe(ours[name]);
   });
-
-  test('rooms import one way', () => {
-    const faults: string[] = [];
-    for (const room of ['shared', 'pipelines', 'serving']) {
-      for (const name of readdirSync(join(ROOT, room), { recursive: true, encoding: 'utf8' })) {
-        if (!name.endsWith('.ts')) continue;
-        const path = join(room, name);
-        for (const [, target] of read(path).matchAll(/(?:from|import\() ?'(\.[^']+)'/g)) {
-          const to = normalize(join(dirname(path), target)).split('/');
-          const from = path.split('/');
-          const allowed = to[0] === room || to[0] === 'shared';
-          const otherSource =
-            from[1] === 'sources' && to[1] === 'sources' && isSource(from[2]) && isSource(to[2]) && from[2] !== to[2];
-          if (!allowed || otherSource) faults.push(`${path} imports ${target}`);
-        }
-      }
-    }
-    expect(faults).toEqual([]);
-  });
-
-  test('stages of the pipeline never call back', () => {
-    const faults: string[] = [];
-    for (const name of readdirSync(join(ROOT, 'pipelines'), { recursive: true, encoding: 'utf8' })) {
-      const path = join('pipelines', name);
-      // Programs put stages together: nothing imports them.
-      if (!name.endsWith('.ts') || name.startsWith('cli/') || name === 'projector/main.ts') continue;
-      for (const [, target] of read(path).matchAll(/(?:from|import\() ?'(\.[^']+)'/g)) {
-        const [room, stage] = normalize(join(dirname(path), target)).split('/');
-        const [from] = name.split('/');
-        if (room === 'pipelines' && !STAGES[from]?.includes(stage)) faults.push(`${path} imports ${target}`);
-      }
-    }
-    expect(faults).toEqual([]);
-  });
 });
-
-/** What each stage may import of the others, itself included. */
-const STAGES: Readonly<Record<string, readonly string[]>> = {
-  rows: ['rows'],
-  sources: ['sources', 'rows'],
-  publisher: ['publisher', 'sources', 'rows'],
-  projector: ['projector', 'rows'],
-};
-
-/** A source's own folder; what several share lies beside them. */
-const isSource = (folder: string) => /^(exchange_|etf|macro|bitcoin)/.test(folder);
 
 // ---- fields of --json ----------------------------------------------------------------------------------------------
 

@@ -67,18 +67,12 @@ export function* generateDay(options: DayOptions): Generator<Buffer, DaySummary>
   const { rows, timeUnit, header = false, firstId = 1, startPrice = 40_000, endPrice = startPrice } = options;
   const dayStartMs = checkOptions(options);
   const random = randomSource(options.seed, dayStartMs);
-  const dayLength = timeUnit === 'us' ? 1000 * DAY_MS : DAY_MS;
-  const dayStart = timeUnit === 'us' ? dayStartMs * 1000 : dayStartMs;
-  const hours = cumulativeActivity(random);
-  const from = Math.round(startPrice * PRICE_SCALE);
-  const drift = Math.round(endPrice * PRICE_SCALE) - from;
-
-  let bid = from;
-  let position = 0;
-  let time = dayStart;
-  let fills = 0;
-  let buyerMaker = false;
-  let price = bid;
+  const orders = new OrderFlow(random, {
+    dayStart: timeUnit === 'us' ? dayStartMs * 1000 : dayStartMs,
+    dayLength: timeUnit === 'us' ? 1000 * DAY_MS : DAY_MS,
+    from: Math.round(startPrice * PRICE_SCALE),
+    to: Math.round(endPrice * PRICE_SCALE),
+  });
   let firstTime = 0;
   let quantitySum = 0;
   let quoteSum = 0n;
@@ -89,52 +83,17 @@ export function* generateDay(options: DayOptions): Generator<Buffer, DaySummary>
   let at = header ? chunk.write(`${CSV_HEADER}\n`, 0, 'latin1') : 0;
 
   for (let row = 0; row < rows; row++) {
-    if (fills === 0) {
-      // The next of the remaining orders, as the order statistics of that many uniform points: sorted without sorting.
-      const ordersLeft = Math.max(1, (rows - row) / MEAN_FILLS);
-      position += (1 - position) * (1 - random() ** (1 / ordersLeft));
-      time = dayStart + Math.min(dayLength - 1, Math.floor(activityTime(hours, position) * dayLength));
-      // The taker's side persists and the best bid moves rarely, by few ticks, pulled towards the day's line.
-      if (random() < 0.35) buyerMaker = !buyerMaker;
-      const move = random();
-      if (move < 0.4) {
-        const ticks = move < 0.004 ? 1 + Math.floor(400 * random()) : 1 + Math.floor(8 * random());
-        const pull = (from + drift * position - bid) / from;
-        bid += random() < 0.5 + 20 * pull ? ticks : -ticks;
-        bid = Math.min(MAX_PRICE, Math.max(1, bid));
-      }
-      price = buyerMaker ? bid : bid + 1;
-      fills = 1;
-      while (fills < 64 && random() < MORE_FILLS) fills++;
-    } else if (random() < 0.2) {
-      price = buyerMaker ? Math.max(1, price - 1) : price + 1;
-    }
-    fills--;
+    orders.next(rows - row);
     const quantity = drawQuantity(random);
-    const quote = price * quantity;
-    if (row === 0) firstTime = time;
+    if (row === 0) firstTime = orders.time;
+    if (orders.buyerMaker) buyerMakerRows++;
     quantitySum += quantity;
-    quotePart += quote;
+    quotePart += orders.price * quantity;
     if (quotePart > 2 ** 50) {
       quoteSum += BigInt(quotePart);
       quotePart = 0;
     }
-
-    at = writeInteger(chunk, at, firstId + row);
-    chunk[at++] = COMMA;
-    at = writeDecimal(chunk, at, price, PRICE_SCALE);
-    chunk[at++] = COMMA;
-    at = writeDecimal(chunk, at, quantity, QUANTITY_SCALE);
-    chunk[at++] = COMMA;
-    at = writeDecimal(chunk, at, quote, QUOTE_SCALE);
-    chunk[at++] = COMMA;
-    at = writeInteger(chunk, at, time);
-    if (buyerMaker) {
-      buyerMakerRows++;
-      for (let i = 0; i < TRUE_TRUE.length; i++) chunk[at++] = TRUE_TRUE[i];
-    } else {
-      for (let i = 0; i < FALSE_TRUE.length; i++) chunk[at++] = FALSE_TRUE[i];
-    }
+    at = writeRow(chunk, at, firstId + row, orders, quantity);
     if (at > CHUNK_BYTES - MAX_ROW_BYTES) {
       yield chunk.subarray(0, at);
       chunk = Buffer.allocUnsafeSlow(CHUNK_BYTES);
@@ -147,11 +106,87 @@ export function* generateDay(options: DayOptions): Generator<Buffer, DaySummary>
     firstId,
     lastId: firstId + rows - 1,
     firstTime,
-    lastTime: time,
+    lastTime: orders.time,
     quantity: decimalText(BigInt(quantitySum), QUANTITY_SCALE),
     quoteQuantity: decimalText(quoteSum + BigInt(quotePart), QUOTE_SCALE),
     buyerMakerRows,
   };
+}
+
+interface FlowOptions {
+  /** In the document's unit of time, as `dayLength` is. */
+  readonly dayStart: number;
+  readonly dayLength: number;
+  /** First and last price, in ticks. */
+  readonly from: number;
+  readonly to: number;
+}
+
+/** Orders of takers through a day, each filled by one trade or several; a trade is what `next` leaves in the fields. */
+class OrderFlow {
+  time: number;
+  price: number;
+  buyerMaker = false;
+  readonly #random: () => number;
+  readonly #options: FlowOptions;
+  readonly #hours: Float64Array;
+  #bid: number;
+  /** Part of the day's activity that is over. */
+  #position = 0;
+  #fills = 0;
+
+  constructor(random: () => number, options: FlowOptions) {
+    this.#random = random;
+    this.#options = options;
+    this.#hours = cumulativeActivity(random);
+    this.time = options.dayStart;
+    this.#bid = options.from;
+    this.price = this.#bid;
+  }
+
+  next(tradesLeft: number): void {
+    if (this.#fills === 0) this.#order(tradesLeft);
+    else if (this.#random() < 0.2) this.price = this.buyerMaker ? Math.max(1, this.price - 1) : this.price + 1;
+    this.#fills--;
+  }
+
+  #order(tradesLeft: number): void {
+    const random = this.#random;
+    const { dayStart, dayLength, from, to } = this.#options;
+    // The next of the remaining orders, as the order statistics of that many uniform points: sorted without sorting.
+    const ordersLeft = Math.max(1, tradesLeft / MEAN_FILLS);
+    this.#position += (1 - this.#position) * (1 - random() ** (1 / ordersLeft));
+    const activity = activityTime(this.#hours, this.#position);
+    this.time = dayStart + Math.min(dayLength - 1, Math.floor(activity * dayLength));
+    // The taker's side persists and the best bid moves rarely, by few ticks, pulled towards the day's line.
+    if (random() < 0.35) this.buyerMaker = !this.buyerMaker;
+    const move = random();
+    if (move < 0.4) {
+      const ticks = move < 0.004 ? 1 + Math.floor(400 * random()) : 1 + Math.floor(8 * random());
+      const pull = (from + (to - from) * this.#position - this.#bid) / from;
+      this.#bid += random() < 0.5 + 20 * pull ? ticks : -ticks;
+      this.#bid = Math.min(MAX_PRICE, Math.max(1, this.#bid));
+    }
+    this.price = this.buyerMaker ? this.#bid : this.#bid + 1;
+    this.#fills = 1;
+    while (this.#fills < 64 && random() < MORE_FILLS) this.#fills++;
+  }
+}
+
+/** @returns where the row ends. */
+function writeRow(chunk: Buffer, from: number, id: number, orders: OrderFlow, quantity: number): number {
+  let at = writeInteger(chunk, from, id);
+  chunk[at++] = COMMA;
+  at = writeDecimal(chunk, at, orders.price, PRICE_SCALE);
+  chunk[at++] = COMMA;
+  at = writeDecimal(chunk, at, quantity, QUANTITY_SCALE);
+  chunk[at++] = COMMA;
+  at = writeDecimal(chunk, at, orders.price * quantity, QUOTE_SCALE);
+  chunk[at++] = COMMA;
+  at = writeInteger(chunk, at, orders.time);
+  const flags = orders.buyerMaker ? TRUE_TRUE : FALSE_TRUE;
+  for (let i = 0; i < flags.length; i++) chunk[at++] = flags[i];
+  return at;
 }
 
 export interface DaysOptions {

@@ -151,17 +151,7 @@ export class ExchangeBDecoder implements LineTaker, RowParser {
     const end = reader.endOfRow(buffer, start, reader.columns.length - 1);
 
     if (id <= this.#frames.lastId) {
-      if (id < this.#frames.lastId) {
-        const why = `the id is ${id}, after ${this.#frames.lastId}`;
-        throw reader.fault('SOURCE_SEQUENCE_BROKEN', why, { found: id });
-      }
-      const last = this.#lastStart + this.#lastLength;
-      if (this.#last.compare(buffer, start, end, this.#lastStart, last) !== 0) {
-        const why = `the id ${id} is that of the row before, which has other content`;
-        throw reader.fault('SOURCE_ROW_CONFLICT', why, { found: id });
-      }
-      this.#repeats++;
-      this.#frames.drop();
+      this.#dropRepeat(buffer, start, end, id);
       return end;
     }
     const { window } = this.#options;
@@ -186,6 +176,21 @@ export class ExchangeBDecoder implements LineTaker, RowParser {
     hasher.known(this.#hashedInstrument);
     hasher.end();
     return end;
+  }
+
+  /** A row with the id of the row before is left out where it is the same, byte by byte, and refused otherwise. */
+  #dropRepeat(buffer: Buffer, start: number, end: number, id: number): void {
+    if (id < this.#frames.lastId) {
+      const why = `the id is ${id}, after ${this.#frames.lastId}`;
+      throw this.reader.fault('SOURCE_SEQUENCE_BROKEN', why, { found: id });
+    }
+    const last = this.#lastStart + this.#lastLength;
+    if (this.#last.compare(buffer, start, end, this.#lastStart, last) !== 0) {
+      const why = `the id ${id} is that of the row before, which has other content`;
+      throw this.reader.fault('SOURCE_ROW_CONFLICT', why, { found: id });
+    }
+    this.#repeats++;
+    this.#frames.drop();
   }
 }
 

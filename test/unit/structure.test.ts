@@ -1,0 +1,199 @@
+/**
+ * How the product is laid out: which folder may import which, no circle of imports (types included), sizes of files and
+ * functions. An exception is argued beside its name.
+ */
+import { readdirSync, readFileSync } from 'node:fs';
+import { dirname, join, posix } from 'node:path';
+import { parseAst } from 'rolldown/parseAst';
+import { expect, test } from 'vitest';
+
+const ROOT = join(import.meta.dirname, '../..');
+const MAX_FILES = 330;
+const MAX_FILE_LINES = 500;
+const MAX_FUNCTION_LINES = 70;
+
+/**
+ * The layers of each tree, the lowest first. A file imports from its own layer and from those before it in this list; of
+ * the other trees, `pipelines` and `serving` import `shared` alone, and `shared` imports nobody.
+ */
+const LAYERS = [
+  'shared',
+  'shared/config/settings',
+  'shared/config',
+  'shared/registry',
+  'shared/frame',
+  'shared/proof',
+  'shared/db',
+  'shared/nats',
+  'shared/audit',
+  'shared/rights',
+  'shared/lineage',
+  'shared/status',
+  'shared/stack',
+  'pipelines/rows',
+  'pipelines/sources',
+  'pipelines/publisher',
+  'pipelines/projector',
+  'pipelines/cli',
+  'pipelines/cli/doctor',
+  'pipelines/cli/commands',
+  'serving/db',
+  'serving/contract',
+  'serving/render',
+  'serving/read',
+  'serving/read/snapshot',
+  'serving/read/sql',
+  'serving/read/plan',
+  'serving/read/sampling',
+  'serving/read/klines',
+  'serving/read/execute',
+  'serving/rights',
+  'serving/http',
+  'serving/limits',
+  'serving/discovery',
+  'serving/exports',
+  'serving/monitoring',
+  'serving/openapi',
+  'serving/routes',
+  'serving/page',
+  'serving',
+];
+
+/** Programs put layers together; nothing imports them. */
+const PROGRAMS = new Set([
+  'pipelines/cli/main.ts',
+  'pipelines/cli/run.ts',
+  'pipelines/projector/main.ts',
+  'serving/exports/worker-main.ts',
+]);
+
+const files = ['shared', 'pipelines', 'serving'].flatMap((tree) =>
+  readdirSync(join(ROOT, tree), { recursive: true, encoding: 'utf8' })
+    .filter((name) => /\.(ts|mjs)$/.test(name) && !name.includes('node_modules'))
+    .map((name) => posix.join(tree, name)),
+);
+const textOf = new Map(files.map((file) => [file, readFileSync(join(ROOT, file), 'utf8')]));
+
+/** Files of the product that a file imports, those it loads when it needs them included where `lazy` is set. */
+function importsOf(file: string, lazy: boolean): string[] {
+  const text = textOf.get(file)!;
+  const found = [...text.matchAll(/^(?:import|export)\b[^;]*?from '(\.[^']+)'/gm)];
+  if (lazy) found.push(...text.matchAll(/import\('(\.[^']+)'\)/g));
+  return found.map(([, path]) => posix.join(dirname(file), path));
+}
+
+const layerOf = (file: string): number => {
+  for (let folder = dirname(file); folder !== '.'; folder = dirname(folder)) {
+    const layer = LAYERS.indexOf(folder);
+    if (layer >= 0) return layer;
+  }
+  throw new Error(`${file} is in no layer`);
+};
+
+test('a file imports its own layer and lower ones, and pipelines and serving never each other', () => {
+  const faults = files.flatMap((file) =>
+    PROGRAMS.has(file)
+      ? []
+      : importsOf(file, true)
+          .filter((target) => {
+            const [tree, other] = [file.split('/')[0], target.split('/')[0]];
+            return !textOf.has(target) || (tree !== other && other !== 'shared') || layerOf(target) > layerOf(file);
+          })
+          .map((target) => `${file} imports ${target}`),
+  );
+  expect(faults).toEqual([]);
+});
+
+/** A source's own folder; what several share lies beside them. */
+const SOURCE = /^pipelines\/sources\/(exchange_[a-z]|etf|macro|bitcoin)\//;
+
+test('no source imports another', () => {
+  const sourceOf = (file: string) => SOURCE.exec(file)?.[1];
+  const faults = files.flatMap((file) =>
+    importsOf(file, true)
+      .filter((target) => sourceOf(file) && sourceOf(target) && sourceOf(file) !== sourceOf(target))
+      .map((target) => `${file} imports ${target}`),
+  );
+  expect(faults).toEqual([]);
+});
+
+test('the projector decodes what the log says by itself: it imports no decoder of a source', () => {
+  const faults = files
+    .filter((file) => file.startsWith('pipelines/projector/') && !PROGRAMS.has(file))
+    .flatMap((file) => importsOf(file, true).filter((target) => /^pipelines\/(sources|publisher)\//.test(target)));
+  expect(faults).toEqual([]);
+});
+
+test('no circle of imports, types included', () => {
+  expect(circles()).toEqual([]);
+});
+
+/** Strongly connected files, by Tarjan's algorithm. */
+function circles(): string[][] {
+  const found: string[][] = [];
+  const order = new Map<string, number>();
+  const lowest = new Map<string, number>();
+  const stack: string[] = [];
+  const visit = (file: string): void => {
+    order.set(file, order.size);
+    lowest.set(file, order.get(file)!);
+    stack.push(file);
+    for (const target of importsOf(file, false).filter((path) => textOf.has(path))) {
+      if (!order.has(target)) visit(target);
+      if (stack.includes(target)) lowest.set(file, Math.min(lowest.get(file)!, lowest.get(target)!));
+    }
+    if (lowest.get(file) !== order.get(file)) return;
+    const circle = stack.splice(stack.indexOf(file));
+    if (circle.length > 1) found.push(circle);
+  };
+  for (const file of files) if (!order.has(file)) visit(file);
+  return found;
+}
+
+test(`at most ${MAX_FILES} files, none of more than ${MAX_FILE_LINES} lines`, () => {
+  expect(files.length).toBeLessThanOrEqual(MAX_FILES);
+  const long = [...textOf].map(([file, text]) => [file, text.split('\n').length - 1] as const);
+  expect(long.filter(([, lines]) => lines > MAX_FILE_LINES)).toEqual([]);
+});
+
+/** File -> why one of its functions may be longer. */
+const LONG_FUNCTIONS: Readonly<Record<string, string>> = {
+  'pipelines/cli/ingest.ts': 'to be split: orchestration, retraction and progress are one function',
+  'serving/app.ts': 'to be split: the list of routes is part of it',
+  'serving/routes/lineage.ts': '71 lines, to be split',
+  'serving/exports/artifact/write.ts': '71 lines, to be split',
+};
+
+test(`no function of more than ${MAX_FUNCTION_LINES} lines`, () => {
+  const long = [...textOf].flatMap(([file, text]) =>
+    functionsOf(text).map(({ line, lines }) => ({ at: `${file}:${line}`, lines })),
+  );
+  expect(long.filter(({ at, lines }) => lines > MAX_FUNCTION_LINES && !(at.split(':')[0] in LONG_FUNCTIONS))).toEqual(
+    [],
+  );
+});
+
+interface Node {
+  readonly type: string;
+  readonly start: number;
+  readonly end: number;
+}
+
+function functionsOf(text: string): { line: number; lines: number }[] {
+  const found: { line: number; lines: number }[] = [];
+  const lineAt = (offset: number) => text.slice(0, offset).split('\n').length;
+  const visit = (value: unknown): void => {
+    if (Array.isArray(value)) {
+      for (const each of value) visit(each);
+      return;
+    }
+    if (typeof value !== 'object' || value === null) return;
+    const { type, start, end } = value as Node;
+    if (/^(FunctionDeclaration|FunctionExpression|ArrowFunctionExpression)$/.test(type)) {
+      found.push({ line: lineAt(start), lines: text.slice(start, end).split('\n').length });
+    }
+    for (const each of Object.values(value)) visit(each);
+  };
+  visit(parseAst(text, { lang: 'ts' }).body);
+  return found;
+}
