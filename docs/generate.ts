@@ -18,7 +18,6 @@ import { ERROR_CODES } from '../shared/errors.ts';
 import { accountsConfiguration, type NatsRole } from '../shared/nats/accounts.ts';
 import { DATASETS, type Field } from '../shared/registry/index.ts';
 import { KLINE_FIELDS } from '../shared/registry/trades.ts';
-import type { Mode } from '../shared/registry/types.ts';
 import { clientDatasets } from './client-types.ts';
 import { etfFunds, etfMetrics } from './etf-tables.ts';
 import { fieldReference } from './field-tables.ts';
@@ -83,9 +82,9 @@ async function section(root: string, name: string, path: string): Promise<string
     case 'macro-series':
       return macroSeries();
     case 'unified-trades':
-      return fieldTable(DATASETS.get('exchange_a_spot_trades')!.trades!.unified);
+      return fieldList(DATASETS.get('exchange_a_spot_trades')!.trades!.unified);
     case 'klines':
-      return fieldTable(KLINE_FIELDS[of as Mode] ?? fail(`${path}: there is no mode ${of}`));
+      return klines();
     case 'problems':
       return problems();
     case 'error-codes':
@@ -241,12 +240,29 @@ const fieldTable = (list: readonly Field[]) =>
     ]),
   );
 
+const fieldList = (list: readonly Field[]) =>
+  list.map(({ name, dtype, unit, doc }) => `- \`${name}\` (${dtype}${unit ? `, ${unit}` : ''}): ${doc}\n`).join('');
+
+/** Fields of native klines, each with what it is in aligned ones where these have it. Most are float64: the page says so. */
+function klines(): string {
+  const aligned = new Map(KLINE_FIELDS.aligned_1s.map((field) => [field.name, field]));
+  const lines = KLINE_FIELDS.native.map(({ name, dtype, unit, doc }) => {
+    const kind = [...(dtype === 'float64' ? [] : [dtype]), ...(unit ? [unit] : [])].join(', ');
+    const other = aligned.get(name)?.doc;
+    aligned.delete(name);
+    const also = other === undefined || other === doc ? '' : ` Aligned: ${other}`;
+    return `- \`${name}\`${kind && ` (${kind})`}: ${doc}${also}\n`;
+  });
+  return aligned.size === 0 ? lines.join('') : fail(`aligned klines alone have ${[...aligned.keys()].join(', ')}`);
+}
+
+/** The key of the dataset stands beside a path that does not spell it. */
 function historicalRoutes(): string {
-  const rows = [...DATASETS.values()].flatMap(({ key, historicalPath, trades }) => [
-    [`\`${key}\``, `\`/v1/historical/${historicalPath}\``],
-    ...(trades ? [[`klines of \`${key}\``, `\`/v1/historical/${trades.klinesPath}\``]] : []),
-  ]);
-  return table(['rows of', 'path'], rows);
+  const lines = [...DATASETS.values()].map(({ key, historicalPath, trades }) => {
+    const dataset = historicalPath.replaceAll('/', '_') === key ? '' : `: \`${key}\``;
+    return `- \`${historicalPath}\`${dataset}${trades ? `, \`${trades.klinesPath}\`` : ''}\n`;
+  });
+  return lines.join('');
 }
 
 const metrics = () =>
@@ -260,24 +276,27 @@ const metrics = () =>
     ]),
   );
 
+/** Dtypes that take the same operators share a line. */
 const operators = () =>
-  table(
-    ['dtype', 'operators'],
-    Object.entries(OPERATORS_OF).map(([dtype, list]) => [dtype, list.map((op) => `\`${op}\``).join(' ') || 'none']),
-  );
+  [...Map.groupBy(Object.entries(OPERATORS_OF), ([, list]) => list.map((op) => `\`${op}\``).join(' ') || 'none')]
+    .map(([list, entries]) => `- ${entries.map(([dtype]) => dtype).join(', ')}: ${list}\n`)
+    .join('');
 
 // ---- codes ---------------------------------------------------------------------------------------------------------
 
-const problems = () =>
-  table(
-    ['code', 'status', 'title', 'try again after'],
-    (Object.entries(PROBLEMS) as [string, ProblemKind][]).map(([code, { status, title, retryAfter }]) => [
-      `\`${code}\``,
-      String(status),
-      title,
-      retryAfter === undefined ? '' : `${retryAfter} s`,
-    ]),
-  );
+/** A list for each status; codes of several routes that mean the same share a line. */
+function problems(): string {
+  const kinds = Object.entries(PROBLEMS) as [string, ProblemKind][];
+  const lists = [...Map.groupBy(kinds, ([, { status }]) => status)].sort(([one], [other]) => one - other);
+  return lists
+    .map(([status, those]) => {
+      const wait = (seconds?: number) => (seconds === undefined ? '' : ` (${seconds} s)`);
+      const lines = Map.groupBy(those, ([, { title, retryAfter }]) => `${wait(retryAfter)}: ${title}`);
+      const items = [...lines].map(([what, codes]) => `- ${codes.map(([code]) => `\`${code}\``).join(', ')}${what}\n`);
+      return items.length === 1 ? `**${status}** ${items[0].slice(2)}` : `**${status}**\n\n${items.join('')}`;
+    })
+    .join('\n');
+}
 
 const errorCodes = () =>
   table(

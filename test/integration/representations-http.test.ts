@@ -304,7 +304,7 @@ describe('docs/representations.md', () => {
   const page = readFileSync(new URL('../../docs/representations.md', import.meta.url), 'utf8');
 
   test('lists the headers there are, and no other', async () => {
-    const listed = [...page.matchAll(/^\| `(X-Svc-[\w-]+)`/gm)].map(([, name]) => name.toLowerCase());
+    const listed = [...page.matchAll(/^- `(X-Svc-[\w-]+)`/gm)].map(([, name]) => name.toLowerCase());
     const { response } = await ask(SMALL, { Accept: 'text/csv' });
     const served = Object.keys(response.headers).filter((name) => name.startsWith('x-svc-'));
     expect(listed.toSorted()).toEqual([...served, 'x-svc-synthetic'].toSorted());
