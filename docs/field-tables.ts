@@ -4,6 +4,7 @@
  */
 
 import { DATASETS, type DatasetDefinition, type Field, shapeOf } from '../shared/registry/index.ts';
+import { KLINE_FIELDS } from '../shared/registry/trades.ts';
 import { ALIGNED_VIEW, type DatasetKind, type Mode, nativeView } from '../shared/registry/types.ts';
 
 const FAMILIES: Readonly<Record<DatasetKind, string>> = {
@@ -84,3 +85,23 @@ const byMode = <T>(of: (mode: Mode) => T): Readonly<Record<Mode, T>> => ({
   native: of('native'),
   aligned_1s: of('aligned_1s'),
 });
+
+/* Columns that historical routes alone have. */
+
+/** Columns that the trades of all exchanges answer with. */
+export const unifiedTrades = (): string =>
+  DATASETS.get('exchange_a_spot_trades')!
+    .trades!.unified.map((field) => `${line(field)}\n`)
+    .join('');
+
+/** Native klines, each field with what it is in aligned klines where these have it. */
+export function klines(): string {
+  const aligned = new Map(KLINE_FIELDS.aligned_1s.map((field) => [field.name, field.doc]));
+  const lines = KLINE_FIELDS.native.map((field) => {
+    const doc = aligned.get(field.name) ?? field.doc;
+    aligned.delete(field.name);
+    return `${line(field)}${doc === field.doc ? '' : ` Aligned: ${doc}`}\n`;
+  });
+  if (aligned.size > 0) throw new Error(`aligned klines alone have ${[...aligned.keys()].join(', ')}`);
+  return lines.join('');
+}

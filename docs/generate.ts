@@ -16,11 +16,10 @@ import { METRICS, type MetricSpec } from '../serving/monitoring/names.ts';
 import { SETTINGS, type Setting, type SettingName } from '../shared/config/settings.ts';
 import { ERROR_CODES } from '../shared/errors.ts';
 import { accountsConfiguration, type NatsRole } from '../shared/nats/accounts.ts';
-import { DATASETS, type Field } from '../shared/registry/index.ts';
-import { KLINE_FIELDS } from '../shared/registry/trades.ts';
+import { DATASETS } from '../shared/registry/index.ts';
 import { clientDatasets } from './client-types.ts';
 import { etfFunds, etfMetrics } from './etf-tables.ts';
-import { fieldReference } from './field-tables.ts';
+import { fieldReference, klines, unifiedTrades } from './field-tables.ts';
 import { constantIn, LIMITS, type Limit } from './limits.ts';
 import { macroSeries } from './macro-tables.ts';
 import { table } from './table.ts';
@@ -82,7 +81,7 @@ async function section(root: string, name: string, path: string): Promise<string
     case 'macro-series':
       return macroSeries();
     case 'unified-trades':
-      return fieldList(DATASETS.get('exchange_a_spot_trades')!.trades!.unified);
+      return unifiedTrades();
     case 'klines':
       return klines();
     case 'problems':
@@ -227,33 +226,6 @@ function datasets(): string {
     `${dataset.doc}${fed.has(dataset) ? '' : ' Declared; its source is not written yet.'}`,
   ]);
   return table(['dataset', 'state'], rows);
-}
-
-const fieldTable = (list: readonly Field[]) =>
-  table(
-    ['field', 'dtype', 'unit', 'what it is'],
-    list.map(({ name, dtype, nullable, unit, doc }) => [
-      `\`${name}\``,
-      `${dtype}${nullable ? '?' : ''}`,
-      unit ?? '',
-      doc,
-    ]),
-  );
-
-const fieldList = (list: readonly Field[]) =>
-  list.map(({ name, dtype, unit, doc }) => `- \`${name}\` (${dtype}${unit ? `, ${unit}` : ''}): ${doc}\n`).join('');
-
-/** Fields of native klines, each with what it is in aligned ones where these have it. Most are float64: the page says so. */
-function klines(): string {
-  const aligned = new Map(KLINE_FIELDS.aligned_1s.map((field) => [field.name, field]));
-  const lines = KLINE_FIELDS.native.map(({ name, dtype, unit, doc }) => {
-    const kind = [...(dtype === 'float64' ? [] : [dtype]), ...(unit ? [unit] : [])].join(', ');
-    const other = aligned.get(name)?.doc;
-    aligned.delete(name);
-    const also = other === undefined || other === doc ? '' : ` Aligned: ${other}`;
-    return `- \`${name}\`${kind && ` (${kind})`}: ${doc}${also}\n`;
-  });
-  return aligned.size === 0 ? lines.join('') : fail(`aligned klines alone have ${[...aligned.keys()].join(', ')}`);
 }
 
 /** The key of the dataset stands beside a path that does not spell it. */
