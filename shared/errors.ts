@@ -48,7 +48,7 @@ export const ERROR_CODES = {
   SOURCE_ARCHIVE_INVALID: { transient: false, remedy: 'The archive is damaged or not of the documented shape.' },
   SOURCE_TOO_LARGE: {
     transient: false,
-    remedy: 'The document exceeds a named limit; see docs/architecture.md, limits.',
+    remedy: 'The document exceeds a named limit; docs/limits.md lists them.',
   },
   SPOOL_UNUSABLE: {
     transient: false,
