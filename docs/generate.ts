@@ -3,20 +3,18 @@
  * marked sections of the pages.
  * `npm run docs` writes them; test/system/docs.test.ts fails while a page differs from what is derived here.
  *
- * A section stands between `<!-- generated:NAME -->` and `<!-- /generated -->`.
+ * A section stands between `<!--generated:NAME-->` and `<!--/generated-->`.
  */
 import { readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { type CommandSpec, commandHelp, usageLine } from '../pipelines/cli/options.ts';
-import * as specs from '../pipelines/cli/specs.ts';
 import { fedDatasets } from '../pipelines/sources/projections.ts';
 import { OPERATORS_OF } from '../serving/contract/filters.ts';
 import { PROBLEMS, type ProblemKind } from '../serving/contract/problems.ts';
 import { METRICS, type MetricSpec } from '../serving/monitoring/names.ts';
 import { SETTINGS, type Setting, type SettingName } from '../shared/config/settings.ts';
-import { ERROR_CODES } from '../shared/errors.ts';
 import { accountsConfiguration, type NatsRole } from '../shared/nats/accounts.ts';
 import { DATASETS } from '../shared/registry/index.ts';
+import { command, errorCodes, sharedOptions } from './cli-tables.ts';
 import { clientDatasets } from './client-types.ts';
 import { etfFunds, etfMetrics } from './etf-tables.ts';
 import { fieldReference, klines, unifiedTrades } from './field-tables.ts';
@@ -45,7 +43,7 @@ export async function generate(root: string = ROOT): Promise<Map<string, string>
   return files;
 }
 
-const SECTION = /(<!-- generated:([\w:./#-]+) -->\n)[\s\S]*?(<!-- \/generated -->)/g;
+const SECTION = /(<!-- ?generated:([\w:./#-]+?) ?-->\n)[\s\S]*?(<!-- ?\/generated ?-->)/g;
 
 async function filled(root: string, path: string, text: string): Promise<string> {
   const parts: string[] = [];
@@ -89,11 +87,11 @@ async function section(root: string, name: string, path: string): Promise<string
     case 'error-codes':
       return errorCodes();
     case 'command':
-      return command(Object.values(specs).find((spec) => spec.name === of) ?? fail(`${path}: no command ${of}`));
+      return command(of);
     case 'nats-accounts':
       return natsAccounts();
-    case 'common-options':
-      return table(['option', 'what it does'], COMMON_OPTIONS);
+    case 'shared-options':
+      return sharedOptions();
     default:
       return fail(`${path}: nothing is derived under the name ${name}`);
   }
@@ -268,35 +266,6 @@ function problems(): string {
       return items.length === 1 ? `**${status}** ${items[0].slice(2)}` : `**${status}**\n\n${items.join('')}`;
     })
     .join('\n');
-}
-
-const errorCodes = () =>
-  table(
-    ['code', 'unchanged retry', 'what to do'],
-    Object.entries(ERROR_CODES).map(([code, { transient, remedy }]) => [
-      `\`${code}\``,
-      transient ? 'can help' : '',
-      remedy,
-    ]),
-  );
-
-// ---- commands ------------------------------------------------------------------------------------------------------
-
-/** Options as the command's own help shows them: two spaces, the option, two or more spaces, what it does. */
-const optionRows = (spec: CommandSpec) =>
-  [...commandHelp(spec).matchAll(/^ {2}(--\S+(?: \S+)?) {2,}(.+)$/gm)].map(([, option, what]) => [
-    `\`${option}\``,
-    what,
-  ]);
-
-/** Those of a command that has none of its own. */
-const COMMON_OPTIONS = optionRows(specs.migrate);
-
-function command(spec: CommandSpec): string {
-  const common = new Set(COMMON_OPTIONS.map(([option]) => option));
-  const rows = optionRows(spec).filter(([option]) => !common.has(option));
-  const options = rows.length > 0 ? `\n${table(['option', 'what it does'], rows)}` : '';
-  return `\`\`\`text\n${usageLine(spec)}\n\`\`\`\n\n${spec.doc}\n${options}`;
 }
 
 // ---- types --------------------------------------------------------------------------------------------------------

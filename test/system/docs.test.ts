@@ -213,17 +213,23 @@ describe('statements', () => {
 
 // ---- fields of --json ----------------------------------------------------------------------------------------------
 
-/** Field paths that docs/cli.md lists under a heading: `units[].rows`. */
-function documentedFields(heading: string, column = 'field'): string[] {
+/** Field paths that docs/cli.md lists under a heading, after a line that ends in `intro`: `units[].rows`. */
+function documentedFields(heading: string, intro = /\b[Ff]ields(?! of `--dry-run`)[^\n]*:/): string[] {
   const text = read('docs/cli.md')
     .split(new RegExp(`^#{2,3} ${heading}$`, 'm'))[1]
     .split(/^#{2,3} /m)[0];
-  const rows = [
-    ...text.matchAll(new RegExp(`^\\| ${column} +\\| what it is +\\|\\n\\|[ |-]+\\n((?:\\|.*\\n)+)`, 'gm')),
-  ];
-  return rows.flatMap(([, body]) =>
-    body.split('\n').flatMap((row) => [...(row.split('|')[1] ?? '').matchAll(/`([^`]+)`/g)].map(([, field]) => field)),
+  const [, below = ''] = /\bFields below `([^`]+)`:\n/.exec(text) ?? [];
+  const lists = [...text.matchAll(new RegExp(`${intro.source}\\n\\n((?:- .*\\n)+)`, 'g'))];
+  const names = lists.flatMap(([, list]) => [...list.matchAll(/^- ([^:(]+)/gm)].map(([, before]) => before));
+  return names.flatMap((before) =>
+    [...before.matchAll(/`([^`]+)`/g)].flatMap(([, field]) => unfolded(field).map((path) => `${below}${path}`)),
   );
+}
+
+/** `a.{b,c}` is `a.b` and `a.c`. */
+function unfolded(field: string): string[] {
+  const [, before, names] = /^(.*)\{(.+)\}$/.exec(field) ?? [];
+  return names === undefined ? [field] : names.split(',').map((name) => before + name);
 }
 
 function fieldsOf(value: Json, path = ''): string[] {
@@ -287,9 +293,12 @@ test('docs/cli.md lists the fields that --json prints', async () => {
   await run('event', [DATASET, '999999'], 1, 'When a command fails');
   seen.set('up', fieldsOf(await started(system)));
 
-  expect(distinct(seen.get('backfill, dry')!)).toEqual(distinct(documentedFields('backfill', 'field of `--dry-run`')));
+  const common = documentedFields('Every command');
+  expect(common).not.toHaveLength(0);
+  const documented = (...of: Parameters<typeof documentedFields>) => distinct([...common, ...documentedFields(...of)]);
+  expect(distinct(seen.get('backfill, dry')!)).toEqual(documented('backfill', /Fields of `--dry-run`:/));
   seen.delete('backfill, dry');
-  for (const [heading, fields] of seen) expect(distinct(fields), heading).toEqual(distinct(documentedFields(heading)));
+  for (const [heading, fields] of seen) expect(distinct(fields), heading).toEqual(documented(heading));
 });
 
 /** What `up` prints when it answers requests; it is told to stop then. */

@@ -1,0 +1,51 @@
+/** The derived lists of docs/cli.md: commands with their options, and error codes. */
+import { type CommandSpec, commandHelp, usageLine } from '../pipelines/cli/options.ts';
+import * as specs from '../pipelines/cli/specs.ts';
+import { ERROR_CODES } from '../shared/errors.ts';
+
+const SPECS: readonly CommandSpec[] = Object.values(specs);
+
+/** Options as the command's own help shows them: two spaces, the option, two or more spaces, what it does. */
+const optionLines = (spec: CommandSpec): string[] =>
+  [...commandHelp(spec).matchAll(/^ {2}(--\S+(?: \S+)?) {2,}(.+)$/gm)].map(
+    ([, option, what]) => `- \`${option}\`: ${what}\n`,
+  );
+
+/** Lines that several commands have -> the commands that have them. */
+const SHARED: ReadonlyMap<string, readonly string[]> = new Map(
+  [...new Set(SPECS.flatMap(optionLines))]
+    .map((line) => [line, SPECS.filter((spec) => optionLines(spec).includes(line)).map(({ name }) => name)] as const)
+    .filter(([, names]) => names.length > 1),
+);
+
+/** Options of several commands, each once. */
+export function sharedOptions(): string {
+  const groups = Map.groupBy(SHARED, ([, names]) =>
+    names.length === SPECS.length ? 'Every command' : names.map((name) => `\`${name}\``).join(', '),
+  );
+  return [...groups]
+    .sort(([, [[, one]]], [, [[, other]]]) => other.length - one.length)
+    .map(([names, lines]) => `${names}:\n\n${lines.map(([line]) => line).join('')}`)
+    .join('\n');
+}
+
+/** @throws Error when there is no such command. */
+export function command(name: string): string {
+  const spec = SPECS.find((known) => known.name === name);
+  if (!spec) throw new Error(`docs/cli.md: there is no command ${name}`);
+  const own = optionLines(spec).filter((line) => !SHARED.has(line));
+  const optional = Object.values(spec.options).some(({ required }) => !required);
+  const required = Object.fromEntries(Object.entries(spec.options).filter(([, option]) => option.required));
+  const usage = `${usageLine({ ...spec, options: required })}${optional ? ' [options]' : ''}`;
+  return `\`${usage}\`\n\n${spec.doc}\n${own.length > 0 ? `\n${own.join('')}` : ''}`;
+}
+
+export function errorCodes(): string {
+  const [transient, lasting] = [true, false].map((can) =>
+    Object.entries(ERROR_CODES)
+      .filter(([, { transient: is }]) => is === can)
+      .map(([code, { remedy }]) => `- \`${code}\`: ${remedy}\n`)
+      .join(''),
+  );
+  return `The same command, run again unchanged, can succeed:\n\n${transient}\nIt cannot:\n\n${lasting}`;
+}
