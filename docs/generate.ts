@@ -178,7 +178,7 @@ async function limits(root: string): Promise<string> {
   return table(['limit', 'value', 'where'], rows);
 }
 
-const place = ({ file, name }: Extract<Limit, { file: string }>) => `\`${name}\`, \`${file}\``;
+const place = ({ file, name }: Extract<Limit, { file: string }>) => `\`${file}#${name}\``;
 
 async function shown(root: string, limit: Limit): Promise<string> {
   const value =
@@ -235,16 +235,19 @@ function historicalRoutes(): string {
   return lines.join('');
 }
 
+/** A table for each type of metric, with the labels behind the name. */
 const metrics = () =>
-  table(
-    ['metric', 'type', 'labels', 'what it is'],
-    Object.entries<MetricSpec>(METRICS).map(([name, { type, labels = [], help }]) => [
-      `\`${name}\``,
-      type,
-      labels.map((label) => `\`${label}\``).join(' '),
-      help,
-    ]),
-  );
+  [...Map.groupBy(Object.entries<MetricSpec>(METRICS), ([, { type }]) => type)]
+    .map(([type, entries]) =>
+      table(
+        [type, 'what it is'],
+        entries.map(([name, { labels = [], help }]) => [
+          `\`${name}\`${labels.length > 0 ? ` (${labels.join(', ')})` : ''}`,
+          help,
+        ]),
+      ),
+    )
+    .join('\n');
 
 /** Dtypes that take the same operators share a line. */
 const operators = () =>
