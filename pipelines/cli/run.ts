@@ -16,6 +16,7 @@ interface Command {
 
 const COMMANDS: readonly Command[] = [
   { spec: specs.up, load: async () => (await import('./commands/up.ts')).runUp },
+  { spec: specs.sample, load: async () => (await import('./commands/sample.ts')).runSample },
   { spec: specs.migrate, load: async () => (await import('./commands/roles.ts')).runMigrate },
   { spec: specs.backfill, load: async () => (await import('./commands/backfill.ts')).runBackfill },
   { spec: specs.reingest, load: async () => (await import('./commands/backfill.ts')).runBackfill },

@@ -18,6 +18,22 @@ export const up: CommandSpec = {
   doc: 'Starts the database, the log, the projectors and the HTTP service, and stops them again on Ctrl-C, on SIGTERM, or when its terminal is closed.',
 };
 
+export const sample: CommandSpec = {
+  name: 'sample',
+  positionals: ['feed'],
+  options: {
+    from: { type: 'string', day: true, required: true, doc: 'First day.' },
+    to: { type: 'string', day: true, required: true, doc: 'The last, included; it must be over.' },
+    out: {
+      type: 'string',
+      required: true,
+      doc: 'The folder to write to, below which the layout of the vendor begins.',
+    },
+    rows: { type: 'string', integer: true, min: 1, doc: 'Of an exchange: trades a day, 60,000 if not given.' },
+  },
+  doc: "Writes synthetic documents in the vendor's own layout, to try `backfill` and programs of your own without the vendor. The same days give the same documents on every machine. The command needs no server and changes no file that is there.",
+};
+
 export const migrate: CommandSpec = {
   name: 'migrate',
   positionals: [],

@@ -19,6 +19,8 @@ import type { Feed } from './types.ts';
 
 /** Of one day of a sample. */
 const SAMPLE_ROWS = 60_000;
+/** From this day on exchange A's files state times in microseconds; before it, in milliseconds. */
+const FIRST_DAY_IN_MICROSECONDS = '2025-01-01';
 
 const FEEDS: readonly Feed[] = [
   fileDayFeed(
@@ -31,9 +33,11 @@ const FEEDS: readonly Feed[] = [
         log,
         signal,
       }),
-    async ({ directory, from, to, settings }) => {
-      for (const day of consecutiveDays({ from, to, rowsPerDay: SAMPLE_ROWS, seed: 1, timeUnit: 'us' })) {
-        await writeDay({ directory, symbol: settings.SVC_EXCHANGE_A_SYMBOL, ...day });
+    async ({ directory, from, to, rows = SAMPLE_ROWS, settings, signal }) => {
+      for (const day of consecutiveDays({ from, to, rowsPerDay: rows, seed: 1, timeUnit: 'us' })) {
+        signal.throwIfAborted();
+        const timeUnit = day.day < FIRST_DAY_IN_MICROSECONDS ? 'ms' : 'us';
+        await writeDay({ directory, symbol: settings.SVC_EXCHANGE_A_SYMBOL, ...day, timeUnit });
       }
     },
   ),
@@ -48,9 +52,10 @@ const FEEDS: readonly Feed[] = [
         log,
         signal,
       }),
-    async ({ directory, from, to, settings }) => {
+    async ({ directory, from, to, rows = SAMPLE_ROWS, settings, signal }) => {
       const instrument = settings.SVC_EXCHANGE_B_INSTRUMENT;
-      for (const day of exchangeBSample.consecutiveDays({ from, to, rowsPerDay: SAMPLE_ROWS, seed: 2 })) {
+      for (const day of exchangeBSample.consecutiveDays({ from, to, rowsPerDay: rows, seed: 2 })) {
+        signal.throwIfAborted();
         await exchangeBSample.writeDay({ directory, instrument, ...day });
       }
     },
@@ -66,9 +71,10 @@ const FEEDS: readonly Feed[] = [
         log,
         signal,
       }),
-    async ({ directory, from, to, settings }) => {
+    async ({ directory, from, to, rows = SAMPLE_ROWS, settings, signal }) => {
       const symbol = settings.SVC_EXCHANGE_C_SYMBOL;
-      for (const day of exchangeCSample.consecutiveDays({ from, to, rowsPerDay: SAMPLE_ROWS, seed: 3 })) {
+      for (const day of exchangeCSample.consecutiveDays({ from, to, rowsPerDay: rows, seed: 3 })) {
+        signal.throwIfAborted();
         await exchangeCSample.writeDay({ directory, symbol, ...day });
       }
     },

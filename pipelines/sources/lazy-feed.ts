@@ -6,7 +6,10 @@ import { etfDailyMetrics } from '../../shared/registry/datasets/etf_daily_metric
 import { macroSeriesMetrics } from '../../shared/registry/datasets/macro_series_metrics.ts';
 import type { ArchiveFeed, Feed, Sample } from './types.ts';
 
-export type FeedDescriptor = Pick<Feed, 'name' | 'datasets' | 'options'>;
+export type FeedDescriptor = Pick<Feed, 'name' | 'datasets' | 'options'> & {
+  /** Whether its sample can write documents of given days: known before the code is loaded. */
+  readonly writesSample?: true;
+};
 
 /** A feed with a sample, whose documents are kept. */
 export type ArchivingFeed = FeedDescriptor &
@@ -19,6 +22,7 @@ export function lazyFeed(named: FeedDescriptor, load: () => Promise<ArchivingFee
     sample: {
       partitions: async () => (await load()).sample.partitions(),
       make: async (needs) => (await load()).sample.make(needs),
+      ...(named.writesSample ? { write: async (order) => (await load()).sample.write?.(order) } : {}),
     },
     kept: { options: named.options, open: async (needs) => (await load()).kept.open(needs) },
   };
@@ -30,6 +34,7 @@ export const ETF: FeedDescriptor = {
   name: 'etf',
   datasets: [etfDailyMetrics],
   options: { required: [], optional: ['fund', 'from', 'to'] },
+  writesSample: true,
 };
 
 /* What an operator sees of the feed, apart from its code, which is loaded when it is used. */

@@ -154,6 +154,19 @@ export interface Sample {
   partitions(): number | Promise<number>;
   /** Makes its documents, the same on every machine. @returns where they are, and what of them to ingest. */
   make(needs: SampleNeeds): Promise<{ readonly location: URL; readonly selection: Selection }>;
+  /** Writes documents of the days asked for, where a setting of the source can name their folder. */
+  readonly write?: (order: SampleOrder) => Promise<void>;
+}
+
+/** Synthetic documents of the days from..to, both included, in the vendor's layout below `directory`. */
+export interface SampleOrder {
+  readonly directory: string;
+  readonly from: string;
+  readonly to: string;
+  /** Trades of a day; a source whose documents have rows of their own ignores it. */
+  readonly rows?: number;
+  readonly settings: Settings;
+  readonly signal: AbortSignal;
 }
 
 export interface SampleNeeds {

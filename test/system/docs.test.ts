@@ -289,6 +289,7 @@ test('docs/cli.md lists the fields that --json prints', async () => {
   await run('runs', ['--limit', '3'], 0);
   await run('reingest', [...days(fourth), '--reason', 'it was republished'], 0, 'backfill');
   await run('event', [DATASET, '7'], 0);
+  await run('sample', [...days(first), '--rows', '2', '--out', join(system.env.dir, 'sample')], 0);
   await run('rights', ['init', 'exchange_a', '--source-rights-matrix-path', join(system.env.dir, 'matrix.json')], 0);
   await run('event', [DATASET, '999999'], 1, 'When a command fails');
   seen.set('up', fieldsOf(await started(system)));

@@ -17,7 +17,7 @@ import { type ArchivedDocument, archivedDocuments, type Capture, readCapture } f
 import { etfSource, type FetchNeeds, FiledBefore, type FundRequest, fundDocument, isLeadingPage } from './fetch.ts';
 import { ISSUERS } from './issuers/index.ts';
 import type { Issuer } from './issuers/types.ts';
-import { makeSample, SAMPLE_PARTITIONS } from './sample.ts';
+import { makeSample, SAMPLE_PARTITIONS, writeSample } from './sample.ts';
 
 /* Funds by the names an operator gives them. */
 
@@ -150,7 +150,7 @@ export class Unpublished {
 
 export const etfFeed: ArchivingFeed = {
   ...ETF,
-  sample: { partitions: () => SAMPLE_PARTITIONS, make: makeSample },
+  sample: { partitions: () => SAMPLE_PARTITIONS, make: makeSample, write: writeSample },
   async open(needs) {
     const fetching = await fetchingOf(needs);
     const feed = new EtfFeed(needs, fetching);

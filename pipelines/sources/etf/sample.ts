@@ -4,8 +4,8 @@ import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import Big from 'big.js';
-import { DAY_MS, dayKey, isMarketDay } from '../../../shared/dates.ts';
-import type { SampleNeeds } from '../types.ts';
+import { DAY_MS, dayKey, daysBetween, isMarketDay } from '../../../shared/dates.ts';
+import type { SampleNeeds, SampleOrder } from '../types.ts';
 import { ISSUERS } from './issuers/index.ts';
 
 /** Numbers are plain decimals, written the issuer's way; any other text is written as it stands. */
@@ -318,16 +318,26 @@ const SAMPLE_DAYS = 3;
 export const SAMPLE_PARTITIONS = SAMPLE_DAYS * ISSUERS.length;
 
 /** The market days before today. */
-export async function makeSample({ directory, todayMs }: SampleNeeds) {
-  const days = lastMarketDays(todayMs);
+export async function makeSample({ directory, todayMs, signal }: SampleNeeds) {
+  await writeDays(directory, lastMarketDays(todayMs), signal);
+  return { location: pathToFileURL(`${directory}/`), selection: { options: {}, reingest: false } };
+}
+
+/** Market days of from..to. */
+export async function writeSample({ directory, from, to, signal }: SampleOrder): Promise<void> {
+  await writeDays(directory, daysBetween(from, to).filter(isMarketDay), signal);
+}
+
+/** A folder for each fund, as its own archive: documents filed under their day. */
+async function writeDays(directory: string, days: readonly string[], signal: AbortSignal): Promise<void> {
   for (const [index, { sourceId, document }] of ISSUERS.entries()) {
     const folder = join(directory, sourceId);
     await mkdir(folder, { recursive: true });
     for (const day of days) {
+      signal.throwIfAborted();
       await writeFile(join(folder, `${day}.${document.extension}`), DOCUMENTS[sourceId](sampleDay(day, index)));
     }
   }
-  return { location: pathToFileURL(`${directory}/`), selection: { options: {}, reingest: false } };
 }
 
 function lastMarketDays(todayMs: number): string[] {

@@ -9,7 +9,7 @@ import type { Logger } from '../../../shared/logger.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import { fileDays, windowOf } from '../../../shared/registry/keys.ts';
 import { turns } from '../schedule.ts';
-import type { Feed, FeedNeeds, FileDayRequest, FileDaySource, SampleNeeds, Selection } from '../types.ts';
+import type { Feed, FeedNeeds, FileDayRequest, FileDaySource, Sample, SampleNeeds, Selection } from '../types.ts';
 
 export interface FileDayNeeds {
   readonly settings: Settings;
@@ -21,19 +21,16 @@ export interface FileDayNeeds {
   readonly signal?: AbortSignal;
 }
 
-/** Writes synthetic documents of the days from..to in the vendor's layout below `directory`. */
-export type WriteSample = (days: { directory: string; from: string; to: string; settings: Settings }) => Promise<void>;
-
 /** Small enough for a first start in seconds, large enough for candles worth looking at. */
 const SAMPLE_DAYS = 3;
 
 export function fileDayFeed(
   dataset: DatasetDefinition,
   createSource: (needs: FileDayNeeds) => FileDaySource,
-  writeSample: WriteSample,
+  writeSample: NonNullable<Sample['write']>,
 ): Feed {
   return {
-    sample: { partitions: () => SAMPLE_DAYS, make: (needs) => makeSample(needs, writeSample) },
+    sample: { partitions: () => SAMPLE_DAYS, make: (needs) => makeSample(needs, writeSample), write: writeSample },
     name: dataset.key,
     datasets: [dataset],
     options: { required: [], optional: ['from', 'to', 'granularity'] },
@@ -51,10 +48,10 @@ export function fileDayFeed(
 }
 
 /** The days before today. */
-async function makeSample({ directory, settings, todayMs }: SampleNeeds, write: WriteSample) {
+async function makeSample({ directory, settings, todayMs, signal }: SampleNeeds, write: NonNullable<Sample['write']>) {
   const from = dayKey(todayMs - SAMPLE_DAYS * DAY_MS);
   const to = dayKey(todayMs - DAY_MS);
-  await write({ directory, from, to, settings });
+  await write({ directory, from, to, settings, signal });
   return { location: pathToFileURL(`${directory}/`), selection: { options: { from, to }, reingest: false } };
 }
 

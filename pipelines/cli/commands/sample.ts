@@ -1,0 +1,203 @@
+/** `sample`: synthetic documents in a vendor's layout, in a folder of the operator's. Needs neither database nor log. */
+import { mkdir, mkdtemp, readdir, rename, rm, rmdir } from 'node:fs/promises';
+import { dirname, join, relative, resolve, sep } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { loadSettings } from '../../../shared/config/load.ts';
+import { SETTINGS, type Setting, type SettingName } from '../../../shared/config/settings.ts';
+import { DAY_MS, dayKey, daysBetween } from '../../../shared/dates.ts';
+import { explain, TidemarkError } from '../../../shared/errors.ts';
+import { sha256OfFile } from '../../sources/documents/local.ts';
+import { feedOf, feeds } from '../../sources/index.ts';
+import type { Feed, Sample } from '../../sources/types.ts';
+import { PROJECT_ROOT } from '../context.ts';
+import { EXIT } from '../io.ts';
+import type { ParsedCommand } from '../options.ts';
+import { createOutput, table } from '../output.ts';
+
+/** A year: more is a mistyped day. */
+const MAX_DAYS = 366;
+/** Exchange C's lines are sorted in memory, some 300 bytes each. */
+const MAX_ROWS = 2_000_000;
+/** No bitcoin was traded before, and times of 13 digits begin in 2001. */
+const FIRST_DAY = '2010-01-01';
+/** A folder inside the one written to: renaming out of it stays on one file system. */
+const STAGING = '.tidemark-sample-';
+
+interface SampleDocument {
+  /** Below the folder, with slashes. */
+  readonly path: string;
+  readonly bytes: number;
+  readonly sha256: string;
+}
+
+type WritingFeed = Feed & { readonly sample: Sample & { readonly write: NonNullable<Sample['write']> } };
+
+export async function runSample(command: ParsedCommand): Promise<number> {
+  const { from, to, out, rows } = command.values as Readonly<Record<string, string | undefined>>;
+  const feed = writingFeed(command.positionals[0]);
+  checkDays(from!, to!);
+  checkRows(feed, rows);
+  const settings = loadSettings({ env: command.io.env, flags: command.settings, cwd: PROJECT_ROOT });
+  const folder = resolve(out!);
+  const stopping = new AbortController();
+  const forget = command.io.onStop(() => stopping.abort(new Error('interrupted')));
+  try {
+    const documents = await writtenTo(folder, async (directory) => {
+      const order = { directory, from: from!, to: to!, settings, signal: stopping.signal };
+      await feed.sample.write({ ...order, ...(rows === undefined ? {} : { rows: Number(rows) }) });
+    });
+    const locations = locationsOf(feed, folder);
+    createOutput(command).answer(
+      { command: 'sample', ok: true, feed: feed.name, from, to, folder, documents, settings: locations },
+      () => textOf(feed, { from: from!, to: to!, folder, documents, locations }),
+    );
+    return EXIT.DONE;
+  } finally {
+    forget();
+  }
+}
+
+/** @throws TidemarkError USAGE naming the feeds whose documents can be written. */
+function writingFeed(name: string): WritingFeed {
+  const feed = feeds().find(({ datasets }) => datasets.some(({ key }) => key === name)) ?? feedOf(name);
+  if (feed.sample?.write) return feed as WritingFeed;
+  const known = feeds().flatMap((one) => (one.sample?.write ? [one.name] : []));
+  throw new TidemarkError(
+    'USAGE',
+    `${feed.name} is read from a server, not from documents in a folder. \`./tidemark up\` loads a sample of it into an empty system. This command writes ${known.join(', ')}`,
+  );
+}
+
+function checkDays(from: string, to: string): void {
+  const fault = (why: string) => new TidemarkError('USAGE', why);
+  if (from > to) throw fault(`--from ${from} is after --to ${to}`);
+  if (from < FIRST_DAY) throw fault(`--from ${from} is before ${FIRST_DAY}, the first day that a sample can have`);
+  const today = dayKey(Date.now());
+  if (to >= today)
+    throw fault(`--to ${to} is not over yet (UTC); the last day that is over is ${dayKey(Date.now() - DAY_MS)}`);
+  const days = daysBetween(from, to).length;
+  if (days > MAX_DAYS)
+    throw fault(`--from ${from} --to ${to} are ${days} days; at most ${MAX_DAYS} are written at once`);
+}
+
+function checkRows(feed: Feed, rows: string | undefined): void {
+  if (rows === undefined) return;
+  if (feed.datasets[0].kind !== 'spot_trades') {
+    throw new TidemarkError('USAGE', `--rows is for trades; the documents of ${feed.name} have rows of their own`);
+  }
+  if (Number(rows) > MAX_ROWS) throw new TidemarkError('USAGE', `--rows must be at most ${MAX_ROWS}, got ${rows}`);
+}
+
+/**
+ * Documents appear in the folder whole. A document that is there with the same bytes stays; anything else refuses the
+ * command before the first one appears.
+ */
+async function writtenTo(folder: string, write: (directory: string) => Promise<void>): Promise<SampleDocument[]> {
+  const made = await makeFolder(folder);
+  try {
+    const staging = await mkdtemp(join(folder, STAGING)).catch((cause) => {
+      throw new TidemarkError('USAGE', `--out ${folder} cannot be written to: ${explain(cause)}`, { cause });
+    });
+    try {
+      await write(staging);
+      const documents = await documentsIn(staging);
+      if (documents.length === 0) throw new TidemarkError('USAGE', 'No day of --from to --to has a document');
+      const missing = await missingFrom(folder, documents);
+      for (const { path } of missing) {
+        await mkdir(dirname(join(folder, path)), { recursive: true });
+        await rename(join(staging, path), join(folder, path));
+      }
+      return documents;
+    } finally {
+      await rm(staging, { recursive: true, force: true });
+    }
+  } catch (error) {
+    // Only while it is empty: what is in it stays.
+    if (made) await rmdir(folder).catch(() => {});
+    throw error;
+  }
+}
+
+/** @returns whether it was made now. */
+async function makeFolder(folder: string): Promise<boolean> {
+  try {
+    return (await mkdir(folder, { recursive: true })) !== undefined;
+  } catch (cause) {
+    const why = (cause as NodeJS.ErrnoException).code === 'EEXIST' ? 'is not a folder' : 'cannot be made';
+    throw new TidemarkError('USAGE', `--out ${folder} ${why}; name a folder that is empty or does not exist`, {
+      cause,
+    });
+  }
+}
+
+/** @throws TidemarkError USAGE when the folder holds anything else than these documents. */
+async function missingFrom(folder: string, documents: readonly SampleDocument[]): Promise<SampleDocument[]> {
+  const missing = new Map(documents.map((document) => [document.path, document]));
+  const refuse = (path: string, what: string): never => {
+    const why = `holds ${path}, which ${what}; nothing was written`;
+    throw new TidemarkError('USAGE', `--out ${folder} ${why}. Name a folder that is empty or does not exist`);
+  };
+  // What is not of the sample is refused before it is gone through: it may be a whole disk.
+  const ours = new Set(documents.map(({ path }) => path.split('/')[0]));
+  for (const name of (await readdir(folder)).sort()) {
+    if (!ours.has(name) && !name.startsWith(STAGING)) refuse(name, 'is not of this sample');
+  }
+  for (const { path, sha256 } of await documentsIn(folder)) {
+    const same = missing.get(path);
+    if (!same) refuse(path, 'is not of this sample');
+    else if (same.sha256 !== sha256) refuse(path, 'has other bytes than this sample gives it');
+    missing.delete(path);
+  }
+  return [...missing.values()];
+}
+
+/** Every file, sorted, but what another run has in the making. */
+async function documentsIn(folder: string): Promise<SampleDocument[]> {
+  const entries = await readdir(folder, { recursive: true, withFileTypes: true });
+  const paths = entries
+    .filter((entry) => !entry.isDirectory())
+    .map((entry) => relative(folder, join(entry.parentPath, entry.name)).replaceAll(sep, '/'))
+    .filter((path) => !path.startsWith(STAGING))
+    .sort();
+  return await Promise.all(paths.map(async (path) => ({ path, ...(await sha256OfFile(join(folder, path))) })));
+}
+
+interface Location {
+  readonly name: SettingName;
+  readonly url: string;
+}
+
+/** What the settings of the source are to be, so that `backfill` reads the folder: one, or one for each fund. */
+function locationsOf({ datasets: [{ locations }] }: Feed, folder: string): Location[] {
+  const sources = Object.entries(locations);
+  return sources.flatMap(([source, names]) => {
+    const name = names.find((one) => (SETTINGS[one] as Setting).schemes?.includes('file:'));
+    const place = sources.length === 1 ? folder : join(folder, source);
+    return name ? [{ name, url: pathToFileURL(`${place}/`).href }] : [];
+  });
+}
+
+interface Written {
+  readonly from: string;
+  readonly to: string;
+  readonly folder: string;
+  readonly documents: readonly SampleDocument[];
+  readonly locations: readonly Location[];
+}
+
+function textOf(feed: Feed, { from, to, folder, documents, locations }: Written): string {
+  return [
+    table(
+      ['document', 'bytes'],
+      documents.map(({ path, bytes }) => [path, bytes]),
+    ),
+    '',
+    `${documents.length} synthetic documents of ${feed.name} are in ${folder}. To load them:`,
+    '',
+    ...locations.map(({ name, url }) => `export ${name}='${url.replaceAll("'", '%27')}'`),
+    `./tidemark backfill ${feed.name} --from ${from} --to ${to}`,
+    '',
+    'What is loaded this way counts as published by the source: it replaces the sample of `./tidemark up`, and it is served',
+    'once the rights of the source say so (`./tidemark help rights`).',
+  ].join('\n');
+}
