@@ -1,4 +1,9 @@
-/** UTC days, as text `YYYY-MM-DD` and as epoch milliseconds. */
+/**
+ * UTC days, as text `YYYY-MM-DD` and as epoch milliseconds, and the days on which US exchanges trade. Those come from a
+ * list of closures, which the exchanges publish three years ahead: rules would miss the days of mourning. Half days count
+ * as trading days.
+ */
+
 export const DAY_MS = 86_400_000;
 
 export const dayKey = (ms: number): string => new Date(ms).toISOString().slice(0, 10);
@@ -8,17 +13,17 @@ const SHORT_MONTH = String.raw`(?:0[469]|11)-(?:0[1-9]|[12]\d|30)`;
 const FEBRUARY = String.raw`02-(?:0[1-9]|1\d|2[0-8])`;
 const LEAP_YEAR = String.raw`(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)`;
 
-/** A day of the calendar in the years 0001 to 9999: a regular expression, so that schemas can say the same. */
+/** A calendar day in the years 0001 to 9999, as a regular expression that JSON schemas can use too. */
 export const DAY_PATTERN = String.raw`(?!0000)(?:\d{4}-(?:${LONG_MONTH}|${SHORT_MONTH}|${FEBRUARY})|${LEAP_YEAR}-02-29)`;
 
 export const DAY = new RegExp(`^${DAY_PATTERN}$`);
 
-/** Epoch ms of a strict `YYYY-MM-DD` from 0001-01-01 on, or undefined: 2024-02-30 is no day, and PostgreSQL has no year 0. */
+/** Epoch ms of a `YYYY-MM-DD` from 0001-01-01 on; undefined for days such as 2024-02-30. PostgreSQL has no year 0. */
 export function parseDay(text: string): number | undefined {
   return DAY.test(text) ? Date.parse(`${text}T00:00:00Z`) : undefined;
 }
 
-/** Days from..to, both included. */
+/** The days from `from` to `to`, both included. */
 export function daysBetween(from: string, to: string): string[] {
   const days: string[] = [];
   for (let ms = Date.parse(`${from}T00:00:00Z`), end = Date.parse(`${to}T00:00:00Z`); ms <= end; ms += DAY_MS) {
@@ -27,12 +32,7 @@ export function daysBetween(from: string, to: string): string[] {
   return days;
 }
 
-/*
- * Days on which US exchanges trade, by a list of their closures: rules would miss the days of mourning, and the list is
- * what the exchanges publish, three years ahead. Half days are days.
- */
-
-/** Weekdays without trade. */
+/** Weekdays on which US exchanges are closed. */
 const CLOSED: ReadonlySet<string> = new Set([
   ...['2024-01-01', '2024-01-15', '2024-02-19', '2024-03-29', '2024-05-27', '2024-06-19', '2024-07-04', '2024-09-02'],
   ...['2024-11-28', '2024-12-25'],
@@ -47,7 +47,10 @@ const CLOSED: ReadonlySet<string> = new Set([
   ...['2028-12-25'],
 ]);
 
-/** The list covers these years. Outside them every weekday counts: a day expected in vain shows, a day missed does not. */
+/**
+ * The years that `CLOSED` covers. Outside them every weekday counts as a market day: an operator sees a day that is
+ * expected in vain, but not a day that is missed.
+ */
 export const LISTED_YEARS = { first: 2024, last: 2028 } as const;
 
 export function isMarketDay(day: string): boolean {
@@ -55,12 +58,12 @@ export function isMarketDay(day: string): boolean {
   return weekday !== 0 && weekday !== 6 && !CLOSED.has(day);
 }
 
-/** The first market day after `day`, which need not be one. */
+/** The first market day after `day`; `day` itself may be any day. */
 export function nextMarketDay(day: string): string {
   for (let ms = msOf(day) + DAY_MS; ; ms += DAY_MS) if (isMarketDay(dayKey(ms))) return dayKey(ms);
 }
 
-/** Market days after `from`, up to `to` and with it: how old a fact of `from` is on `to`. 0 where `to` is not later. */
+/** Market days after `from` up to and including `to`: the age on `to` of a fact of `from`. 0 where `to` is not later. */
 export function marketDaysSince(from: string, to: string): number {
   let days = 0;
   for (let day = nextMarketDay(from); day <= to; day = nextMarketDay(day)) days++;
@@ -69,6 +72,6 @@ export function marketDaysSince(from: string, to: string): number {
 
 function msOf(day: string): number {
   const ms = parseDay(day);
-  if (ms === undefined) throw new RangeError(`${day} is no day`);
+  if (ms === undefined) throw new RangeError(`${day} is not a calendar day`);
   return ms;
 }

@@ -1,15 +1,15 @@
 /**
- * Every fault that an operator or a caller may meet carries a stable `code`; messages are for people and may change.
- * Codes are declared once, in `shared/errors.ts`, with the sentence that tells what to do about them.
+ * The errors that an operator can meet. Each has a stable `code`; messages are for people and may change. HTTP problem
+ * codes are the public contract and have a table of their own (`serving/contract/problems.ts`).
  */
 
-/**
- * The table of operator-facing fault codes: `transient` says whether an unchanged retry can help, `remedy` what to do.
- * HTTP codes are a table of their own (`serving/contract/problems.ts`): they are the public contract.
- */
+/** The table of error codes: `transient` says whether an unchanged retry can help, `remedy` what the operator should do. */
 export const ERROR_CODES = {
   // configuration and usage (exit 2)
-  CONFIGURATION_INVALID: { transient: false, remedy: 'Correct the settings named; `.env.example` documents each.' },
+  CONFIGURATION_INVALID: {
+    transient: false,
+    remedy: 'Correct the settings that the message names; `.env.example` documents each.',
+  },
   USAGE: { transient: false, remedy: 'Run `./tidemark help` for the commands and their options.' },
 
   // embedded stack
@@ -19,206 +19,238 @@ export const ERROR_CODES = {
   },
   STACK_INSTALL_FAILED: {
     transient: true,
-    remedy: 'See the command named; the network to the package mirror is needed once.',
+    remedy: 'Check the command that the message names. It needs the network to the package mirror once.',
   },
-  STACK_START_FAILED: { transient: true, remedy: 'Read the log file named, in the state folder.' },
-  STACK_LOCKED: { transient: true, remedy: 'Another process is starting or stopping the stack of this state folder.' },
+  STACK_START_FAILED: {
+    transient: true,
+    remedy: 'Read the log file that the message names; it is in the state folder.',
+  },
+  STACK_LOCKED: {
+    transient: true,
+    remedy: 'Wait until the other process has started or stopped the stack of this state folder, then try again.',
+  },
 
-  SERVICE_START_FAILED: { transient: true, remedy: 'The log on standard error says what it waits for.' },
+  SERVICE_START_FAILED: {
+    transient: true,
+    remedy: 'Read the log on standard error: it says what the service waits for.',
+  },
 
   // fetching and reading a vendor document
   SOURCE_NOT_FOUND: {
     transient: false,
-    remedy: 'The vendor has not published this document, or the base URL is wrong.',
+    remedy: 'Check the base URL setting. If it is right, the vendor has not published this document.',
   },
   SOURCE_UNREACHABLE: { transient: true, remedy: 'Check the network, the vendor and the base URL setting.' },
   SOURCE_REFUSED: {
     transient: false,
-    remedy: 'The source says what is wrong with the request, most likely its key: check the setting of the key.',
+    remedy: 'Read in the message what the source refused, and check the setting of its key first.',
   },
   SOURCE_TRUNCATED: { transient: true, remedy: 'The document ended early; fetch it again.' },
   SOURCE_CHECKSUM_MISSING: {
     transient: false,
-    remedy: 'The vendor publishes a checksum beside each document; it is not there.',
+    remedy: 'Ask the vendor for the checksum that it publishes beside each document; this document has none.',
   },
   SOURCE_CHECKSUM_MISMATCH: {
     transient: true,
-    remedy: 'The bytes are not those the vendor signed for; fetch them again.',
+    remedy: "The bytes do not match the vendor's checksum; fetch the document again.",
   },
-  SOURCE_ARCHIVE_INVALID: { transient: false, remedy: 'The archive is damaged or not of the documented shape.' },
+  SOURCE_ARCHIVE_INVALID: {
+    transient: false,
+    remedy: 'The archive is damaged or does not have the documented form; ask the vendor.',
+  },
   SOURCE_TOO_LARGE: {
     transient: false,
-    remedy: 'The document exceeds a named limit; docs/limits.md lists them.',
+    remedy: 'The document exceeds the limit that the message names; docs/limits.md lists the limits.',
   },
   SPOOL_UNUSABLE: {
     transient: false,
-    remedy: 'Downloads are kept in the state folder; check its space and permissions.',
+    remedy: 'Check the space and the permissions of the state folder; downloads are stored there.',
   },
   SOURCE_OUTSIDE_FOLDER: {
     transient: false,
-    remedy: 'Put the file itself there, or point the setting at the folder that really holds it.',
+    remedy: 'Put the file itself into the folder, or point the setting at the folder that holds it.',
   },
   SOURCE_EMPTY: { transient: false, remedy: 'The document holds no rows.' },
-  SOURCE_ROW_INVALID: { transient: false, remedy: 'The vendor row named is not of the documented shape.' },
+  SOURCE_ROW_INVALID: {
+    transient: false,
+    remedy: 'The row that the message names does not have the documented form; ask the vendor.',
+  },
   SOURCE_SEQUENCE_BROKEN: {
     transient: false,
-    remedy: 'The ids of the document do not follow each other as its source has them; fetch it again.',
+    remedy: 'The ids of the document do not follow one another as the source numbers them; fetch the document again.',
   },
   SOURCE_ROW_CONFLICT: {
     transient: false,
-    remedy: 'Two rows of the document claim one id with different content; ask the vendor which is right.',
+    remedy: 'Two rows of the document have one id and different content; ask the vendor which is right.',
   },
   SOURCE_LAYOUT_UNKNOWN: {
     transient: false,
-    remedy: 'The document is not of the layout its adapter reads, or a page in its place; nothing was written.',
+    remedy:
+      'The document does not have the layout that its adapter reads, or the source sent another page. Nothing was written.',
   },
   SOURCE_LINK_INVALID: {
     transient: false,
-    remedy: 'The endpoint that tells where documents are did not name the one asked for; check its URL setting.',
+    remedy: 'The link endpoint did not return a link of the requested document; check its URL setting.',
   },
-  SOURCE_OUTSIDE_PARTITION: { transient: false, remedy: 'The row is outside the time range of its partition.' },
+  SOURCE_OUTSIDE_PARTITION: {
+    transient: false,
+    remedy: 'The row lies outside the time range of its partition; ask the vendor.',
+  },
 
   // a Bitcoin node
-  NODE_UNREACHABLE: { transient: true, remedy: 'Check that the node runs and SVC_BITCOIN_RPC_URL; then ask again.' },
-  NODE_ANSWER_CUT: { transient: true, remedy: 'The connection to the node broke inside of an answer; ask again.' },
+  NODE_UNREACHABLE: {
+    transient: true,
+    remedy: 'Check that the node runs, and check SVC_BITCOIN_RPC_URL; then try again.',
+  },
+  NODE_ANSWER_CUT: {
+    transient: true,
+    remedy: 'The connection to the node broke in the middle of an answer; try again.',
+  },
   NODE_CREDENTIALS_REFUSED: {
     transient: false,
     remedy: 'Check SVC_BITCOIN_RPC_USER and SVC_BITCOIN_RPC_PASSWORD.',
   },
   NODE_CHAIN_MISMATCH: {
     transient: false,
-    remedy: 'SVC_BITCOIN_NETWORK names another chain than the node has; correct one of them.',
+    remedy: 'The node is on another chain than SVC_BITCOIN_NETWORK names; correct one of them.',
   },
-  NODE_PRUNED: { transient: false, remedy: 'A node that keeps every block is needed: run it with prune=0.' },
+  NODE_PRUNED: { transient: false, remedy: 'Run the node with prune=0: Tidemark needs every block.' },
   NODE_HEIGHT_BEYOND_TIP: {
     transient: true,
-    remedy: 'The node has not come so far, or SVC_BITCOIN_CONFIRMATION_DEPTH keeps these blocks back; ask again later.',
+    remedy:
+      'The node has not reached this height, or SVC_BITCOIN_CONFIRMATION_DEPTH holds its block back; try again later.',
   },
   NODE_UNDO_MISSING: {
     transient: false,
-    remedy: 'The node cannot tell what these inputs spent; it needs version 23 or newer and its undo data (-reindex).',
+    remedy:
+      'The node does not report which outputs these inputs spent; it needs version 23 or newer and its undo data (-reindex).',
   },
   NODE_BLOCK_INVALID: {
     transient: false,
-    remedy: 'The block named is not what its hash says; the node or what is in front of it is at fault.',
+    remedy: 'The block does not match its hash; check the node and any proxy in front of it.',
   },
   NODE_ANSWER_INVALID: {
     transient: false,
-    remedy: 'The answer is not of the shape a Bitcoin node gives; check SVC_BITCOIN_RPC_URL and its version.',
+    remedy:
+      'The answer does not have the form that a Bitcoin node gives; check SVC_BITCOIN_RPC_URL and the version of the node.',
   },
-  NODE_CALL_REFUSED: { transient: false, remedy: 'The node refused the call for the reason in the message.' },
+  NODE_CALL_REFUSED: { transient: false, remedy: 'The message gives the reason for which the node refused the call.' },
   CHAIN_REORGANISED: {
     transient: true,
-    remedy: 'Blocks that were there are no longer in the chain; `./tidemark status` shows the heights to re-ingest.',
+    remedy: 'Blocks have left the chain; `./tidemark status` shows the heights to re-ingest.',
   },
 
   // the log
-  LOG_UNAVAILABLE: { transient: true, remedy: 'nats-server is not answering; check SVC_NATS_URL.' },
+  LOG_UNAVAILABLE: { transient: true, remedy: 'nats-server does not answer; check SVC_NATS_URL.' },
   LOG_ACCOUNT_REFUSED: {
     transient: false,
-    remedy: 'Set SVC_NATS_OPERATOR_URL to an account that makes streams, and run `./tidemark migrate`.',
+    remedy: 'Set SVC_NATS_OPERATOR_URL to an account that may create streams, and run `./tidemark migrate`.',
   },
   LOG_FULL: {
     transient: true,
-    remedy: 'The stream reached its byte limit; raise SVC_STREAM_MAX_BYTES, then run the same command again.',
+    remedy: 'The stream has reached its byte limit; raise SVC_STREAM_MAX_BYTES, then run the same command again.',
   },
   LOG_STORAGE_SHORT: {
     transient: false,
-    remedy: 'Streams reserve their limit: lower SVC_STREAM_MAX_BYTES, or give nats-server a larger store.',
+    remedy: 'Streams reserve their byte limit: lower SVC_STREAM_MAX_BYTES, or give nats-server a larger store.',
   },
-  LOG_CONFLICT: { transient: false, remedy: 'The log holds another frame at this place; a new attempt is needed.' },
+  LOG_CONFLICT: { transient: false, remedy: 'The log holds another frame at this position; start a new attempt.' },
   LOG_FRAME_CORRUPT: { transient: false, remedy: 'A stored frame does not match its digest; re-ingest the partition.' },
-  LOG_GAP: { transient: true, remedy: 'The projector starts again at its checkpoint by itself.' },
+  LOG_GAP: { transient: true, remedy: 'Nothing to do: the projector restarts at its checkpoint by itself.' },
   LOG_REWOUND: {
     transient: false,
     remedy:
-      'The stream is not the one the checkpoint was taken on: `./tidemark recover` puts the two in step and names what the log lost.',
+      'The checkpoint was taken on another stream: `./tidemark recover` brings the two into step and names what the log lost.',
   },
   LOG_PARTITION_LOST: {
     transient: false,
     remedy:
-      'The log lost this partition, which is served all the same; `./tidemark reingest ... --reason` puts it there again.',
+      'The log has lost this partition; it is still served. `./tidemark reingest ... --reason` writes it to the log again.',
   },
   LOG_STREAM_MISCONFIGURED: {
     transient: false,
-    remedy: 'The stream exists with other settings than the immutable log needs.',
+    remedy: 'Give the stream the settings that the message names: the immutable log needs them.',
   },
 
   // partitions
   PARTITION_LATE_ARRIVAL: {
     transient: false,
     remedy:
-      'The partition is proved with other content. `./tidemark reingest ... --reason` replaces it as a new revision.',
+      'The partition is proved with different content. `./tidemark reingest ... --reason` replaces it with a new revision.',
   },
   PARTITION_PROOF_FAILED: {
     transient: false,
-    remedy: 'The partition is quarantined; `./tidemark status` shows expected and found.',
+    remedy: 'The partition is quarantined; `./tidemark status` shows the expected and the found values.',
   },
-  INTERRUPTED: { transient: true, remedy: 'Run the same command again; it goes on where it stopped.' },
-  PARTITION_UNKNOWN: { transient: false, remedy: '`./tidemark status` lists the partitions there are.' },
+  INTERRUPTED: { transient: true, remedy: 'Run the same command again; it continues where it stopped.' },
+  PARTITION_UNKNOWN: { transient: false, remedy: '`./tidemark status` lists the existing partitions.' },
   PARTITION_OVERLAPS: {
     transient: false,
-    remedy: 'Ask for the heights of the partition named; a quarantined one gives way to `./tidemark reingest`.',
+    remedy:
+      'Request the heights of the partition that the message names; `./tidemark reingest` replaces a quarantined one.',
   },
   PARTITION_CHANGED: { transient: true, remedy: 'The partition was revised while it was read; run the command again.' },
   PARTITION_TIMEOUT: {
     transient: true,
-    remedy: 'No projector proved the partition in time; run the same command again.',
+    remedy: 'No projector has proved the partition in time; run the same command again.',
   },
   PROJECTOR_FAILED: {
     transient: false,
-    remedy: 'Mend what the message names, then run the same command again; what the log holds already is not lost.',
+    remedy: 'Repair what the message names, then run the same command again. What the log already holds is not lost.',
   },
   EVENT_UNKNOWN: { transient: false, remedy: 'Check the offset; `./tidemark status` shows what is proved.' },
   EVENT_AMBIGUOUS: { transient: false, remedy: 'Name the partition with --partition.' },
   PUBLISHER_LEASE_HELD: {
     transient: true,
-    remedy: 'Another process is publishing this dataset; it is named in the message.',
+    remedy: 'The process that the message names is publishing this dataset; wait for it, or stop it.',
   },
   WORK_HELD: {
     transient: true,
-    remedy: 'The same work is being done by the process named in the message; wait for it, or stop it.',
+    remedy: 'The process that the message names is doing the same work; wait for it, or stop it.',
   },
   PUBLISHER_LEASE_LOST: {
     transient: true,
-    remedy: 'The connection that held the lease was lost; the same command goes on where it stopped.',
+    remedy: 'Run the same command again; it continues where the lost connection, which held the lease, stopped it.',
   },
 
   // storage
-  DATABASE_UNAVAILABLE: { transient: true, remedy: 'PostgreSQL is not answering; check SVC_DATABASE_URL.' },
+  DATABASE_UNAVAILABLE: { transient: true, remedy: 'PostgreSQL does not answer; check SVC_DATABASE_URL.' },
   DATABASE_UNSUPPORTED: {
     transient: false,
-    remedy: 'Give Tidemark a PostgreSQL 17 with a supported TimescaleDB; docs/dependencies.md names the versions.',
+    remedy: 'Use a PostgreSQL 17 with a supported TimescaleDB; docs/dependencies.md names the versions.',
   },
   MIGRATION_NOT_ALLOWED: {
     transient: false,
     remedy: 'Run `./tidemark migrate` with SVC_DATABASE_OWNER_URL; this role may not change the schema.',
   },
-  MIGRATION_FAILED: { transient: false, remedy: 'The statement named failed; nothing of that migration was applied.' },
-  MIGRATION_DRIFT: { transient: false, remedy: 'An applied migration file was changed afterwards; restore it.' },
+  MIGRATION_FAILED: {
+    transient: false,
+    remedy: 'Remove the cause that the message gives, then migrate again; nothing of the failed migration was applied.',
+  },
+  MIGRATION_DRIFT: { transient: false, remedy: 'Restore the migration file; it was changed after it was applied.' },
   RIGHTS_FILE_EXISTS: {
     transient: false,
-    remedy: 'Change the files that are there, or name another place with SVC_SOURCE_RIGHTS_MATRIX_PATH.',
+    remedy: 'Change the existing files, or name another path with SVC_SOURCE_RIGHTS_MATRIX_PATH.',
   },
   RIGHTS_FILE_UNWRITABLE: {
     transient: false,
-    remedy: 'Check space and permissions, or name another place with SVC_SOURCE_RIGHTS_MATRIX_PATH.',
+    remedy: 'Check space and permissions, or name another path with SVC_SOURCE_RIGHTS_MATRIX_PATH.',
   },
   READ_ROLE_REFUSED: {
     transient: false,
-    remedy: 'Have the statements of `./tidemark read-role ROLE --sql` run by whoever may make roles.',
+    remedy: 'Let a role that may create roles run the statements of `./tidemark read-role ROLE --sql`.',
   },
   READ_ROLE_UNSAFE: {
     transient: false,
-    remedy: 'A role whose password callers know may do nothing but read; take another name.',
+    remedy: 'Choose another name: callers know the password of this role, so it may do nothing but read.',
   },
 
-  INTERNAL_INVARIANT: { transient: false, remedy: 'This is a defect; please report it with the message.' },
+  INTERNAL_INVARIANT: { transient: false, remedy: 'This is a defect of Tidemark; please report it with the message.' },
 } as const satisfies Record<string, { transient: boolean; remedy: string }>;
 
 export type ErrorCode = keyof typeof ERROR_CODES;
 
-/** Facts that place a fault: document, line, offset, setting, partition ... Values must be safe to show to an operator. */
+/** Facts that locate a fault: document, line, offset, setting, partition ... Values must be safe to show to an operator. */
 export type ErrorDetails = Readonly<Record<string, string | number | boolean | bigint | null | undefined>>;
 
 export class TidemarkError extends Error {
@@ -232,42 +264,40 @@ export class TidemarkError extends Error {
     this.details = options.details ?? {};
   }
 
-  /** What to do about it; the same for every fault of this code. */
+  /** What the operator should do; the same for every error of this code. */
   get remedy(): string {
     return ERROR_CODES[this.code].remedy;
   }
 
-  /** Whether trying the same thing again, unchanged, can help. */
+  /** Whether an unchanged retry can help. */
   get transient(): boolean {
     return ERROR_CODES[this.code].transient;
   }
 }
 
-/** The code of any thrown value, or undefined for faults that are not ours. */
+/** The code of a thrown value; undefined unless it is a `TidemarkError`. */
 export function codeOf(error: unknown): ErrorCode | undefined {
   return error instanceof TidemarkError ? error.code : undefined;
 }
 
-/** One line for a person: message, then the chain of causes. */
+/** One line for a person: the message, then the chain of causes. */
 export function explain(error: unknown): string {
   const parts: string[] = [];
-  for (let at: unknown = error, depth = 0; at !== undefined && at !== null && depth < 5; depth++) {
-    parts.push(at instanceof Error ? at.message || at.name : String(at));
-    at = at instanceof Error ? at.cause : undefined;
+  for (let cause: unknown = error, depth = 0; cause !== undefined && cause !== null && depth < 5; depth++) {
+    parts.push(cause instanceof Error ? cause.message || cause.name : String(cause));
+    cause = cause instanceof Error ? cause.cause : undefined;
   }
   return parts.join(': ');
 }
 
-/** An invariant of ours does not hold: a bug, never bad input. */
+/** Checks an invariant of Tidemark. A failure is a bug, never bad input. */
 export function assert(condition: unknown, message: string): asserts condition {
   if (!condition) throw new TidemarkError('INTERNAL_INVARIANT', message);
 }
 
-/* Telling that a store is away: its drivers report a lost connection as a bare Error, at whatever was being asked. */
-
-/** Texts of the PostgreSQL driver for a connection that ended under a query or before one. */
+/** Messages of the PostgreSQL driver about a connection that ended before or during a query. */
 const DATABASE_LOST = /Connection terminated|not queryable|Connection ended|Client was closed|trying to connect/;
-/** PostgreSQL: shutdown and start-up, connection faults, no room for another connection. */
+/** SQLSTATEs of PostgreSQL for shutdown and start-up, connection faults, and too many connections. */
 const DATABASE_STATES = /^(57P0|08|53)/;
 const LOG_ERRORS: ReadonlySet<string> = new Set([
   'TimeoutError',
@@ -280,7 +310,10 @@ const LOG_ERRORS: ReadonlySet<string> = new Set([
 ]);
 const SOCKET_CODES: ReadonlySet<string> = new Set(['ECONNREFUSED', 'ECONNRESET', 'EPIPE', 'ENOENT']);
 
-/** The code of the store that is away, if that is what the error says. */
+/**
+ * The code of the server that an error says is unavailable, PostgreSQL or nats-server; undefined for other errors. The
+ * drivers report a lost connection as a bare `Error`, from whatever call was in progress.
+ */
 export function outageCode(error: unknown): ErrorCode | undefined {
   if (!(error instanceof Error)) return undefined;
   if (LOG_ERRORS.has(error.name)) return 'LOG_UNAVAILABLE';

@@ -1,4 +1,4 @@
-/** Logs go to stderr, or where a command takes them, one JSON object a line: stdout stays the operator's answer. */
+/** The logger: one JSON object a line on stderr, or to a destination that a command gives. stdout is for results. */
 
 import type { Logger } from 'pino';
 import pino from 'pino';
@@ -7,20 +7,20 @@ export type { Logger };
 
 const REDACTED_PATHS = ['*.apiKey', '*.password', '*.authToken', 'apiKey', 'password', 'authToken'];
 
-/** Characters kept while standard error takes nothing; what comes after them is dropped. */
+/** Characters buffered while standard error accepts none; the logger drops what exceeds them. */
 const MAX_UNWRITTEN = 1 << 20;
 
-/** @param taker of each line, in place of standard error. */
-export function createLogger(level: string, process_: string, taker?: { write(line: string): void }): Logger {
+/** @param destination receives each line in place of standard error. */
+export function createLogger(level: string, process_: string, destination?: { write(line: string): void }): Logger {
   return pino(
     { level, base: { process: process_ }, timestamp: pino.stdTimeFunctions.isoTime, redact: REDACTED_PATHS },
-    taker ?? standardError(),
+    destination ?? standardError(),
   );
 }
 
 function standardError() {
   const destination = pino.destination({ fd: 2, sync: true, maxLength: MAX_UNWRITTEN });
-  // Whoever reads the log has gone, or its disk is full: what is at work goes on.
+  // The reader of the log has gone, or its disk is full: the process continues without the log.
   destination.on('error', () => {});
   return destination;
 }

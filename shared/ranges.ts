@@ -1,11 +1,11 @@
-/** PostgreSQL's int8range and int8multirange text, as pairs of numbers: [from, to). */
+/** Half-open ranges of integers, [from, to), and PostgreSQL's text form of them (int8range, int8multirange). */
 
 export interface Range {
   readonly from: number;
   readonly to: number;
 }
 
-/** `{[1,5),[7,9)}` -> pairs. The server normalises int8 ranges to this form. */
+/** Parses `{[1,5),[7,9)}`, the form to which the server normalises int8 multiranges. */
 export function parseMultirange(text: string): Range[] {
   return [...text.matchAll(/\[(-?\d+),(-?\d+)\)/g)].map(([, from, to]) => ({ from: Number(from), to: Number(to) }));
 }
@@ -17,21 +17,21 @@ export function clip(ranges: readonly Range[], from: number, to: number): Range[
     .filter((range) => range.from < range.to);
 }
 
-/** The holes between the first and the last of sorted, disjoint ranges. */
+/** The gaps between sorted, disjoint ranges. */
 export function gapsBetween(ranges: readonly Range[]): Range[] {
   const gaps: Range[] = [];
   for (let i = 1; i < ranges.length; i++) gaps.push({ from: ranges[i - 1].to, to: ranges[i].from });
   return gaps;
 }
 
-/** What is in any of the ranges, sorted and disjoint. */
+/** The union of the ranges, sorted and disjoint. */
 export function joined(ranges: readonly Range[]): Range[] {
   const sorted = ranges.toSorted((a, b) => a.from - b.from);
-  const runs: Range[] = [];
+  const union: Range[] = [];
   for (const range of sorted) {
-    const last = runs.at(-1);
-    if (last && range.from <= last.to) runs[runs.length - 1] = { from: last.from, to: Math.max(last.to, range.to) };
-    else runs.push(range);
+    const last = union.at(-1);
+    if (last && range.from <= last.to) union[union.length - 1] = { from: last.from, to: Math.max(last.to, range.to) };
+    else union.push(range);
   }
-  return runs;
+  return union;
 }

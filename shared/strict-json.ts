@@ -1,10 +1,10 @@
 /**
- * Strict JSON. JSON.parse cannot be used for requests: it does not say where a fault is, takes the last of two equal
- * keys silently, and rounds integers past 2^53.
+ * A strict JSON parser for requests. `JSON.parse` does not report where a fault is, silently takes the last of two equal
+ * keys, and rounds integers above 2^53.
  */
 
 export type Json = null | boolean | number | bigint | string | readonly Json[] | JsonObject;
-/** Without a prototype: `__proto__` is a key like any other. */
+/** An object without a prototype, so that `__proto__` is a key like any other. */
 export interface JsonObject {
   readonly [key: string]: Json;
 }
@@ -20,24 +20,24 @@ export class JsonFault extends Error {
   }
 }
 
-/** The text may well be JSON, but it is more than is read. */
+/** The text exceeds a limit of the parser; it may be valid JSON. */
 export class JsonLimit extends JsonFault {
   constructor(offset: number, what: string) {
     super(offset, `${what},`);
   }
 }
 
-/** Deeper than any request needs; keeps the parser's own stack small. */
+/** Nesting limit. No request needs as much, and the parser recurses. */
 const MAX_DEPTH = 32;
-/** Keys of all objects of a text: more than any request has. Keeping 95,000 of them takes the event loop half a second. */
+/** Limit of keys over all objects of a text. No request has as many; 95,000 keys block the event loop for half a second. */
 const MAX_KEYS = 1000;
 /**
- * Characters of an integer that is read exactly. A longer one is beyond every float64: it reads as an infinity, which no
- * field accepts. Working out a million digits takes the event loop 0.7 s.
+ * Longest integer that is parsed exactly. A longer one exceeds every float64 and becomes an infinity, which no field
+ * accepts. Parsing a million digits exactly blocks the event loop for 0.7 s.
  */
 const MAX_INTEGER_LENGTH = 310;
 const NUMBER = /-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?/y;
-// biome-ignore lint/suspicious/noControlCharactersInRegex: they are what JSON forbids within strings
+// biome-ignore lint/suspicious/noControlCharactersInRegex: JSON forbids control characters within strings
 const PLAIN_TEXT = /[^"\\\u0000-\u001f]*/y;
 const ESCAPED: Readonly<Record<string, string>> = {
   '"': '"',
@@ -51,7 +51,7 @@ const ESCAPED: Readonly<Record<string, string>> = {
 };
 
 /**
- * Integers past 2^53 come as bigint, all other numbers as number; `1.0` is 1.
+ * Parses a text. Integers above 2^53 become bigint, all other numbers number; `1.0` is 1.
  * @throws JsonFault
  */
 export function parseJson(text: string): Json {

@@ -1,4 +1,4 @@
-/** Reads and validates all settings together: every fault is listed at once, none is found later at run time. */
+/** Reads and validates all settings at start and reports every fault at once, so that none appears later at run time. */
 import { readFileSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { parseEnv } from 'node:util';
@@ -6,24 +6,24 @@ import { TidemarkError } from '../errors.ts';
 import { SETTINGS, type Setting, type SettingName, type Settings } from './settings.ts';
 
 export interface LoadOptions {
-  /** Command-line flags already mapped to setting names; they win. */
+  /** Command-line flags, already mapped to setting names. They win over every other source. */
   readonly flags?: Partial<Record<SettingName, string>>;
   readonly env?: NodeJS.ProcessEnv;
-  /** Where `.env` is looked for and relative paths start; default the current folder. */
+  /** Folder of `.env`, and the base of relative paths; default: the current folder. */
   readonly cwd?: string;
-  /** Settings without a default that the process cannot do without, by what else is set. */
+  /** Names the settings without a default that the process needs, given the others. */
   readonly required?: (settings: Partial<Settings>) => readonly SettingName[];
 }
 
 export interface ReadSettings {
-  /** What could be used; complete where there are no faults. */
+  /** The valid settings; complete where `faults` is empty. */
   readonly settings: Partial<Settings>;
-  /** `NAME: what is wrong`. */
+  /** Each as `NAME: what is wrong`. */
   readonly faults: readonly string[];
 }
 
 /**
- * All settings, typed.
+ * Reads all settings.
  * @throws TidemarkError CONFIGURATION_INVALID naming every faulty setting, one a line.
  */
 export function loadSettings(options: LoadOptions = {}): Settings {
@@ -33,9 +33,9 @@ export function loadSettings(options: LoadOptions = {}): Settings {
 }
 
 export const settingsInvalid = (faults: readonly string[]): TidemarkError =>
-  new TidemarkError('CONFIGURATION_INVALID', `Settings cannot be used:\n  ${faults.join('\n  ')}`);
+  new TidemarkError('CONFIGURATION_INVALID', `Some settings are invalid:\n  ${faults.join('\n  ')}`);
 
-/** The same for a process that has more to check before it reports what is wrong. */
+/** Reads all settings for a process that adds checks of its own before it reports the faults. */
 export function readSettings(options: LoadOptions = {}): ReadSettings {
   const cwd = options.cwd ?? process.cwd();
   const env = options.env ?? process.env;
@@ -50,7 +50,7 @@ export function readSettings(options: LoadOptions = {}): ReadSettings {
     if ('value' in parsed) values[name] = parsed.value;
     else {
       faulty.add(name);
-      faults.push(`${name}: ${parsed.fault}${isTelling(setting, text) ? `, got ${JSON.stringify(text)}` : ''}`);
+      faults.push(`${name}: ${parsed.fault}${mayShow(setting, text) ? `, got ${JSON.stringify(text)}` : ''}`);
     }
   }
   const settings = values as Partial<Settings>;
@@ -63,8 +63,8 @@ export function readSettings(options: LoadOptions = {}): ReadSettings {
   return { settings, faults };
 }
 
-/** Whether a faulty text may be shown: no secret, and no address with credentials in it. */
-const isTelling = (setting: Setting, text: string) =>
+/** Whether a message may show a faulty value: not a secret, and not a URL that may hold credentials. */
+const mayShow = (setting: Setting, text: string) =>
   !setting.secret && !((setting.kind === 'url' || setting.kind === 'origins') && text.includes('@'));
 
 function parseSetting(setting: Setting, text: string, cwd: string): { value: unknown } | { fault: string } {
@@ -108,7 +108,7 @@ function parseSetting(setting: Setting, text: string, cwd: string): { value: unk
 
 const BLANK = { fault: 'must not be blank' };
 
-/** As browsers send them: scheme, host and port, in lower case, nothing after. */
+/** An origin as browsers send it: scheme, host and port, in lower case, with nothing after them. */
 function isOrigin(text: string): boolean {
   const url = URL.canParse(text) ? new URL(text) : undefined;
   return /^https?:$/.test(url?.protocol ?? '') && url?.origin === text && !text.includes('*');
@@ -120,14 +120,14 @@ function readDotEnv(path: string): Record<string, string | undefined> {
     text = readFileSync(path, 'utf8');
   } catch (cause) {
     if ((cause as NodeJS.ErrnoException).code === 'ENOENT') return {};
-    throw new TidemarkError('CONFIGURATION_INVALID', `The file ${path} cannot be read`, { cause });
+    throw new TidemarkError('CONFIGURATION_INVALID', `Cannot read the settings file ${path}`, { cause });
   }
   return parseEnv(text);
 }
 
 const nonBlank = (text: string | undefined) => (text === undefined || text.trim() === '' ? undefined : text.trim());
 
-/** Nearest known name, for typing mistakes: at most a third of it is otherwise. */
+/** Suggests the nearest known name for a misspelt one; at most a third of its characters may differ. */
 function suggestion(name: string): string {
   const near = Object.keys(SETTINGS)
     .map((candidate) => ({ candidate, distance: editDistance(name, candidate) }))
@@ -136,7 +136,7 @@ function suggestion(name: string): string {
   return near ? ` (did you mean ${near.candidate}?)` : '';
 }
 
-/** Levenshtein: insertions, deletions and replacements that make one text of the other. */
+/** The Levenshtein distance: the insertions, deletions and replacements that turn one text into the other. */
 function editDistance(from: string, to: string): number {
   let row = Array.from({ length: to.length + 1 }, (_, index) => index);
   for (let i = 1; i <= from.length; i++) {

@@ -1,6 +1,6 @@
 /**
- * Every setting of the service, in one table that the files of `settings/` make up. `.env.example` is generated from it
- * (`npm run docs`), and a test keeps the two equal. Precedence when read: command-line flag, environment, `.env`, default.
+ * The table of every setting of the service; the files of `settings/` hold its parts. `npm run docs` generates
+ * `.env.example` from it, and a test keeps the two equal. Precedence: command-line flag, environment, `.env`, default.
  */
 
 import { METRICS } from './settings/metrics.ts';

@@ -1,4 +1,4 @@
-/** Settings of ETF issuers and the provider of macro series. */
+/** Settings of the ETF issuers and of the macro provider. */
 import type { Setting } from './types.ts';
 
 export const METRICS = {
@@ -72,12 +72,12 @@ export const METRICS = {
   SVC_KEEP_DIR: {
     group: 'Sources',
     kind: 'path',
-    doc: 'Folder in which documents that cannot be fetched again (pages of issuers, answers of the macro provider) are kept for good; back it up. Unset: `kept` in the state folder.',
+    doc: 'Folder that archives documents that cannot be fetched again (pages of issuers, answers of the macro provider). Nothing deletes them; back the folder up. Unset: `kept` in the state folder.',
   },
   SVC_BROWSER_PATH: {
     group: 'Sources',
     kind: 'path',
-    doc: 'Chromium for pages of issuers that build themselves (EZBC, GBTC, FBTC, BRRR), `/usr/bin/chromium` on Debian. Unset: such pages are read from archives only.',
+    doc: 'Chromium for issuer pages that scripts render (EZBC, GBTC, FBTC, BRRR), `/usr/bin/chromium` on Debian. Unset: such pages are read from archives only.',
   },
   SVC_BROWSER_TIMEOUT_SECONDS: {
     group: 'Sources',
@@ -86,7 +86,7 @@ export const METRICS = {
     default: '90',
     min: 1,
     max: 600,
-    doc: 'A page that has not built itself after this long is given up.',
+    doc: 'Longest wait for a page to render; after it the fetch fails.',
   },
   SVC_ETF_FOLLOW_SECONDS: {
     group: 'Sources',
@@ -113,6 +113,6 @@ export const METRICS = {
     default: '600',
     min: 0,
     max: 86_400,
-    doc: '`follow etf` and `follow macro` add up to this much to each wait, at random, so that they never ask by the clock.',
+    doc: '`follow etf` and `follow macro` add a random time up to this to each wait, so that their requests do not fall at fixed times.',
   },
 } as const satisfies Record<string, Setting>;

@@ -1,4 +1,4 @@
-/** Backfills, following, verification. */
+/** Settings of the embedded stack, of the log of events and its readers, and of backfills, following and verification. */
 import { MIB, type Setting } from './types.ts';
 
 export const OPERATIONS = {
@@ -9,7 +9,7 @@ export const OPERATIONS = {
     default: '2',
     min: 0,
     max: 16,
-    doc: 'Documents of one feed fetched ahead of the one that is published; they wait in the state folder.',
+    doc: 'Documents of one feed that are fetched while an earlier one is published; they wait in the state folder.',
   },
   SVC_BACKFILL_FEEDS: {
     group: 'Operations',
@@ -42,7 +42,7 @@ export const OPERATIONS = {
     default: '86400',
     min: 0,
     max: 366 * 86_400,
-    doc: '`up` counts the stored rows of each proved partition again this long after the last time, one at a time; 0: never.',
+    doc: '`up` recounts the stored rows of each proved partition this long after its last recount, one partition at a time; 0: never.',
   },
   SVC_STREAM_REPLICAS: {
     group: 'Operations',
@@ -50,12 +50,11 @@ export const OPERATIONS = {
     default: '1',
     min: 1,
     max: 5,
-    doc: 'Servers of a NATS cluster that keep each stream: 1, 3 or 5. Streams that are there are brought to it.',
+    doc: 'Servers of a NATS cluster that store each stream: 1, 3 or 5. Existing streams are changed to this number.',
   },
 } as const satisfies Record<string, Setting>;
 
-/* Settings of the log of events, and the lines that processes write. */
-
+/** Settings of the log of events, and of the log lines that processes write. */
 export const LOG = {
   SVC_FRAME_RAW_BYTES: {
     group: 'Log',
@@ -64,7 +63,7 @@ export const LOG = {
     default: String(MIB),
     min: 4096,
     max: 2 * MIB,
-    doc: 'Event bytes gathered into one frame before compression. Digests do not depend on it.',
+    doc: 'Event bytes that one frame holds before compression. Digests do not depend on it.',
   },
   SVC_PUBLISH_WINDOW: {
     group: 'Log',
@@ -73,7 +72,7 @@ export const LOG = {
     default: '32',
     min: 1,
     max: 256,
-    doc: 'Frames in flight to the log.',
+    doc: 'Frames that the publisher sends before the log has acknowledged them.',
   },
   SVC_STREAM_MAX_BYTES: {
     group: 'Log',
@@ -82,7 +81,7 @@ export const LOG = {
     default: String(8 * 1024 * MIB),
     min: MIB,
     max: 1024 * 1024 * 1024 * MIB,
-    doc: 'Byte limit of each stream, reserved on the disk of the log; where that has no room for it a new stream gets half, or half of that. A full stream stops the publisher; nothing is dropped.',
+    doc: 'Byte limit of each stream, reserved on the disk of nats-server. Where the disk has no room for it, a new stream gets a half or a quarter of it. A full stream stops the publisher; nothing is dropped.',
   },
   SVC_PULL_MAX_BYTES: {
     group: 'Log',
@@ -91,7 +90,7 @@ export const LOG = {
     default: String(8 * MIB),
     min: 2 * MIB,
     max: 64 * MIB,
-    doc: 'Bytes the projector asks for at once.',
+    doc: 'Bytes that the projector requests from the log at once.',
   },
   SVC_ATTEMPT_SILENCE_MS: {
     group: 'Log',
@@ -100,19 +99,18 @@ export const LOG = {
     default: '30000',
     min: 100,
     max: 3_600_000,
-    doc: 'An attempt that sends no frame for this long is rolled back; it is read again when it goes on.',
+    doc: 'The projector rolls back an attempt that sends no frame for this long; it reads the attempt again when further frames come.',
   },
   SVC_LOG_LEVEL: {
     group: 'Logs',
     kind: 'choice',
     choices: ['trace', 'debug', 'info', 'warn', 'error', 'silent'],
     default: 'info',
-    doc: 'Least severe level written, one JSON object a line on stderr; on a terminal to log/tidemark.log in the state folder, and warnings and above are shown in words.',
+    doc: 'Least severe level that is written, as one JSON object a line on stderr. On a terminal the lines go to log/tidemark.log in the state folder, and warnings and errors are also shown as text.',
   },
 } as const satisfies Record<string, Setting>;
 
-/* Settings of the embedded stack, and what is used in its place. */
-
+/** Settings of the embedded stack, and of the servers that are used in its place. */
 export const STACK = {
   SVC_STATE_DIR: {
     group: 'Stack',
@@ -125,7 +123,7 @@ export const STACK = {
     kind: 'url',
     schemes: ['postgres:', 'postgresql:'],
     secret: true,
-    doc: 'A PostgreSQL with TimescaleDB to use instead of the embedded one. Every process uses it; where other roles are set below, it is that of ingest and of commands (in the HTTP service and the export worker: their own).',
+    doc: 'A PostgreSQL with TimescaleDB to use instead of the embedded one. Every process uses it. Where the URLs below name other roles, this one is the role of ingest and of commands; in the HTTP service and the export worker it is their own role.',
   },
   SVC_DATABASE_OWNER_URL: {
     group: 'Stack',
@@ -146,28 +144,28 @@ export const STACK = {
     kind: 'url',
     schemes: ['postgres:', 'postgresql:'],
     secret: true,
-    doc: 'The same database through the role of the workers that `export-worker` starts; unset: SVC_DATABASE_URL, which must then be of a role that may run exports: `tidemark_ingest` may not.',
+    doc: 'The same database through the role of the workers that `export-worker` starts; unset: SVC_DATABASE_URL, whose role must then be allowed to run exports. `tidemark_ingest` is not.',
   },
   SVC_DATABASE_MONITOR_URL: {
     group: 'Stack',
     kind: 'url',
     schemes: ['postgres:', 'postgresql:'],
     secret: true,
-    doc: 'The same database through the role that the HTTP service collects its figures with; unset: SVC_DATABASE_URL.',
+    doc: 'The same database through the role with which the HTTP service collects its metrics; unset: SVC_DATABASE_URL.',
   },
   SVC_DATABASE_ADMIN_URL: {
     group: 'Stack',
     kind: 'url',
     schemes: ['postgres:', 'postgresql:'],
     secret: true,
-    doc: 'The same database through a superuser, for `migrate` alone: it makes the roles that the other URLs name, with their passwords. No running process needs it.',
+    doc: 'The same database through a superuser, for `migrate` alone: `migrate` creates the roles that the other URLs name, with their passwords. No running process needs it.',
   },
   SVC_NATS_URL: {
     group: 'Stack',
     kind: 'url',
     schemes: ['nats:', 'tls:'],
     secret: true,
-    doc: 'A nats-server with JetStream to use instead of the embedded one; of a cluster one, and the others by `?servers=HOST:PORT,HOST:PORT`; `?inbox=PREFIX` where its account may listen to nothing else. The account writes events.',
+    doc: 'A nats-server with JetStream to use instead of the embedded one. For a cluster, name one server here and the others in `?servers=HOST:PORT,HOST:PORT`. Add `?inbox=PREFIX` where the account may subscribe to that prefix only. The account writes events.',
   },
   SVC_NATS_PROJECTOR_URL: {
     group: 'Stack',
@@ -181,7 +179,7 @@ export const STACK = {
     kind: 'url',
     schemes: ['nats:', 'tls:'],
     secret: true,
-    doc: 'The same nats-server through an account that makes and changes streams: `migrate`, backfills and repairs use it; unset: SVC_NATS_URL.',
+    doc: 'The same nats-server through an account that creates and changes streams: `migrate`, backfills and repairs use it; unset: SVC_NATS_URL.',
   },
   SVC_NATS_READER_URL: {
     group: 'Stack',
@@ -201,6 +199,6 @@ export const STACK = {
     group: 'Stack',
     kind: 'boolean',
     default: 'true',
-    doc: 'Load a small synthetic sample into an empty system at start; never for a dataset whose source location is set.',
+    doc: 'Load a small synthetic sample into an empty system at start, except for datasets whose source location is set.',
   },
 } as const satisfies Record<string, Setting>;

@@ -1,4 +1,4 @@
-/** Settings of the HTTP service: connections, rights, limits, freshness. */
+/** Settings of the HTTP service (connections, rights, limits, freshness) and of exports. */
 import { MIB, type Setting } from './types.ts';
 
 export const SERVING = {
@@ -17,7 +17,7 @@ export const SERVING = {
     default: String(MIB),
     min: 1024,
     max: 16 * MIB,
-    doc: 'Largest request body that is read.',
+    doc: 'Largest request body that the service accepts.',
   },
   SVC_INTERNAL_API_KEY: {
     group: 'HTTP',
@@ -35,13 +35,13 @@ export const SERVING = {
     group: 'HTTP',
     kind: 'string',
     secret: true,
-    doc: 'A key that opens /metrics and nothing else, so that a scraper need not hold the key of the service.',
+    doc: 'A key for /metrics alone, so that a scraper need not hold the key of the service.',
   },
   SVC_HTTP_CORS_ORIGINS: {
     group: 'HTTP',
     kind: 'origins',
     default: '',
-    doc: 'Origins whose pages in browsers may call the service, with commas between; * is any. None by default.',
+    doc: 'Origins whose browser pages may call the service, separated by commas; * allows any. None by default.',
   },
   SVC_HTTP_MAX_CONNECTIONS: {
     group: 'HTTP',
@@ -49,12 +49,12 @@ export const SERVING = {
     default: '1024',
     min: 1,
     max: 1_000_000,
-    doc: 'Connections with a request at once; past them health and metrics alone are answered, and the rest is 503.',
+    doc: 'Connections with a request in progress at once. Above this number the service answers health and metrics only; every other request gets a 503.',
   },
   SVC_SOURCE_RIGHTS_MATRIX_PATH: {
     group: 'Rights',
     kind: 'path',
-    doc: 'The rights matrix (JSON); `./tidemark rights init` writes one of your own. The embedded stack has a sample one, which covers synthetic rows only; required with SVC_DATABASE_URL.',
+    doc: 'The rights matrix (JSON); `./tidemark rights init` writes one of your own. The embedded stack has a sample matrix, which covers synthetic rows only; required with SVC_DATABASE_URL.',
   },
   SVC_BYOK_DATABASE_ROLE: {
     group: 'Rights',
@@ -66,7 +66,7 @@ export const SERVING = {
     kind: 'choice',
     choices: ['shadow', 'promoted'],
     default: 'promoted',
-    doc: 'Whether etf_daily_metrics is served; in shadow it is ingested and proved, and every read of it is refused.',
+    doc: 'Whether etf_daily_metrics is served. In `shadow` it is ingested and proved, and every read of it is refused.',
   },
   SVC_MACRO_QUERY_SERVING_STATE: {
     group: 'Rights',
@@ -113,7 +113,7 @@ export const SERVING = {
     default: '4',
     min: 1,
     max: 1000,
-    doc: 'Looks into the catalog running at once: datasets, coverage, estimates, lineage.',
+    doc: 'Catalog requests running at once: datasets, coverage, estimates, lineage.',
   },
   SVC_DISCOVERY_MAX_QUEUE: {
     group: 'Limits',
@@ -121,7 +121,7 @@ export const SERVING = {
     default: '64',
     min: 0,
     max: 100_000,
-    doc: 'Looks into the catalog waiting; one more is 503.',
+    doc: 'Catalog requests waiting; one more is 503.',
   },
   SVC_QUERY_QUEUE_TIMEOUT_MS: {
     group: 'Limits',
@@ -139,7 +139,7 @@ export const SERVING = {
     default: '30000',
     min: 100,
     max: 3_600_000,
-    doc: 'Time budget of a read until its first row; past it the answer is 503 QUERY_TIMEOUT.',
+    doc: 'Time budget of a read until its first row; when it runs out, the answer is 503 QUERY_TIMEOUT.',
   },
   SVC_QUERY_NEXT_ROW_TIMEOUT_MS: {
     group: 'Limits',
@@ -148,7 +148,7 @@ export const SERVING = {
     default: '60000',
     min: 100,
     max: 3_600_000,
-    doc: 'Time budget of a read from one row to the next; the time its reader takes does not count. Past it the answer is broken off, or 503 QUERY_TIMEOUT if nothing of it was sent.',
+    doc: 'Time budget of a read from one row to the next; the time that the client takes to read does not count. When it runs out, the service cuts the answer off, or answers 503 QUERY_TIMEOUT if it has sent nothing yet.',
   },
   SVC_QUERY_STALL_TIMEOUT_MS: {
     group: 'Limits',
@@ -157,7 +157,7 @@ export const SERVING = {
     default: '60000',
     min: 1000,
     max: 3_600_000,
-    doc: 'A reader that takes no bytes for this long loses its connection, its slot and its database backend.',
+    doc: 'A client that takes no bytes for this long loses its connection, its slot and its database backend.',
   },
   SVC_ALIGNED_FRESHNESS_MAX_AGE_SECONDS: {
     group: 'Freshness',
@@ -166,7 +166,7 @@ export const SERVING = {
     default: '172800',
     min: 1,
     max: 10 * 366 * 86400,
-    doc: 'Lag above which an aligned answer carries ALIGNED_FRESHNESS_STALE. Trade files come a day late.',
+    doc: 'Lag above which an aligned answer carries ALIGNED_FRESHNESS_STALE. Vendors publish trade files a day late.',
   },
   SVC_ETF_DAILY_STALE_MAX_AGE_DAYS: {
     group: 'Freshness',
@@ -175,7 +175,7 @@ export const SERVING = {
     default: '3',
     min: 1,
     max: 10_000,
-    doc: 'ETF_DAILY_STALE_RECORDS is said when more US market days lie after the latest day of a window.',
+    doc: 'An answer carries ETF_DAILY_STALE_RECORDS when more US market days than this have passed since the latest day of its window.',
   },
   SVC_MACRO_SOURCE_PUBLISH_STALE_MAX_AGE_DAYS: {
     group: 'Freshness',
@@ -183,12 +183,11 @@ export const SERVING = {
     unit: 'days',
     min: 1,
     max: 10_000,
-    doc: 'MACRO_SOURCE_PUBLISH_STALE is said of a series whose source last published longer ago. Unset: 5 days for daily series, 45 for monthly ones.',
+    doc: 'An answer carries MACRO_SOURCE_PUBLISH_STALE for a series whose source last published longer ago than this. Unset: 5 days for daily series, 45 for monthly ones.',
   },
 } as const satisfies Record<string, Setting>;
 
-/* Exports: how many, where, for how long; and the audit log of them. */
-
+/** Settings of exports (how many, where, for how long) and of their audit log. */
 export const EXPORTS = {
   SVC_EXPORT_MAX_CONCURRENCY: {
     group: 'Exports',
@@ -204,18 +203,18 @@ export const EXPORTS = {
     default: '16',
     min: 0,
     max: 100_000,
-    doc: 'Exports waiting, of all callers and serving processes together; one more is 503.',
+    doc: 'Exports waiting, over all callers and serving processes together; one more is 503.',
   },
   SVC_EXPORT_IN_PROCESS: {
     group: 'Exports',
     kind: 'boolean',
     default: 'true',
-    doc: 'Whether the HTTP service runs exports itself; false: only `./tidemark export-worker` does.',
+    doc: 'Whether the HTTP service runs exports itself; false: only `./tidemark export-worker` runs them.',
   },
   SVC_EXPORT_ROOT_DIR: {
     group: 'Exports',
     kind: 'path',
-    doc: 'Folder of artifacts; workers and serving processes on several machines share it. Unset: exports in the state folder.',
+    doc: 'Folder of artifacts; workers and serving processes on several machines share it. Unset: `exports` in the state folder.',
   },
   SVC_EXPORT_ARTIFACT_TTL_SECONDS: {
     group: 'Exports',
@@ -224,7 +223,7 @@ export const EXPORTS = {
     default: '604800',
     min: 1,
     max: 10 * 366 * 86400,
-    doc: 'An artifact is kept this long after its export succeeded; then it is deleted.',
+    doc: 'The service deletes an artifact this long after its export succeeded.',
   },
   SVC_EXPORT_SPLIT_ROWS: {
     group: 'Exports',
@@ -233,7 +232,7 @@ export const EXPORTS = {
     default: '250000000',
     min: 1,
     max: 100_000_000_000,
-    doc: 'An export whose partitions hold more rows becomes one file a UTC day, with one manifest. A month of the busiest dataset is one file by default.',
+    doc: 'An export whose partitions hold more rows than this becomes one file a UTC day, with one manifest. With the default, a month of the busiest dataset is one file.',
   },
   SVC_EXPORT_LEASE_SECONDS: {
     group: 'Exports',
@@ -242,7 +241,7 @@ export const EXPORTS = {
     default: '30',
     min: 1,
     max: 3600,
-    doc: 'A worker that gives no sign of life for this long is taken for dead, and its export is started again by another. The same for all workers.',
+    doc: 'A worker that does not renew its lease for this long counts as dead, and another worker starts its export again. Set the same value for all workers.',
   },
   SVC_EXPORT_MAX_CRASHES: {
     group: 'Exports',
@@ -250,12 +249,12 @@ export const EXPORTS = {
     default: '5',
     min: 1,
     max: 1000,
-    doc: 'An export whose worker died this often while it ran has failed; stops in order and outages do not count.',
+    doc: 'An export fails when its worker has died this often while it ran; orderly stops and outages do not count.',
   },
   SVC_EXPORT_AUDIT_LOG_PATH: {
     group: 'Exports',
     kind: 'path',
-    doc: 'Folder of the hash-chained audit log of exports. Unset: export-audit in the state folder.',
+    doc: 'Folder of the hash-chained audit log of exports. Unset: `export-audit` in the state folder.',
   },
   SVC_AUDIT_LOG_RETENTION_DAYS: {
     group: 'Exports',
@@ -264,6 +263,6 @@ export const EXPORTS = {
     default: '365',
     min: 365,
     max: 36_500,
-    doc: 'Segments of the audit log younger than this are never deleted; older ones by `./tidemark audit prune` alone.',
+    doc: 'Segments of the audit log younger than this are never deleted; only `./tidemark audit prune` deletes older ones.',
   },
 } as const satisfies Record<string, Setting>;

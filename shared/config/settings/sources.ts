@@ -1,4 +1,4 @@
-/** Settings of where documents come from: exchanges, and what holds for every source. */
+/** Settings of the exchanges, of fetching from any source, and of the Bitcoin node. */
 import { MIB, type Setting } from './types.ts';
 
 export const SOURCES = {
@@ -12,19 +12,19 @@ export const SOURCES = {
     group: 'Sources',
     kind: 'url',
     schemes: ['http:', 'https:', 'file:'],
-    doc: 'Archive of exchange B: trades/daily/YYYYMMDD/INSTRUMENT-trades-YYYY-MM-DD.zip below it. Not together with SVC_EXCHANGE_B_LINK_URL.',
+    doc: 'Archive of exchange B: trades/daily/YYYYMMDD/INSTRUMENT-trades-YYYY-MM-DD.zip below it. It excludes SVC_EXCHANGE_B_LINK_URL.',
   },
   SVC_EXCHANGE_B_LINK_URL: {
     group: 'Sources',
     kind: 'url',
     schemes: ['http:', 'https:'],
-    doc: 'Endpoint of exchange B that tells, by POST, where the zip of a day is; called at most once in 0.75 s by all processes of this host.',
+    doc: "Endpoint of exchange B that answers a POST with the link of a day's zip. All processes of this host together call it at most once in 0.75 s.",
   },
   SVC_EXCHANGE_B_INSTRUMENT: {
     group: 'Sources',
     kind: 'string',
     default: 'BTC-USDT',
-    doc: 'Instrument of exchange B; rows of another are refused.',
+    doc: 'Instrument of exchange B; rows of any other are refused.',
   },
   SVC_EXCHANGE_C_BASE_URL: {
     group: 'Sources',
@@ -36,7 +36,7 @@ export const SOURCES = {
     group: 'Sources',
     kind: 'string',
     default: 'BTCUSDT',
-    doc: 'Symbol of exchange C; rows of another are refused.',
+    doc: 'Symbol of exchange C; rows of any other are refused.',
   },
   SVC_EXCHANGE_C_MAX_SORT_BYTES: {
     group: 'Sources',
@@ -45,7 +45,7 @@ export const SOURCES = {
     default: String(2048 * MIB),
     min: MIB,
     max: 65536 * MIB,
-    doc: 'Largest unpacked day of exchange C: its rows come in any order, so a day is held in memory to be sorted.',
+    doc: 'Largest unpacked day of exchange C. Its rows come in any order, so a whole day is sorted in memory.',
   },
   SVC_EXCHANGE_A_SYMBOL: { group: 'Sources', kind: 'string', default: 'BTCUSDT', doc: 'Symbol of exchange A.' },
   SVC_SOURCE_TIMEOUT_SECONDS: {
@@ -55,7 +55,7 @@ export const SOURCES = {
     default: '60',
     min: 1,
     max: 3600,
-    doc: 'A source that sends nothing for this long is given up, then retried.',
+    doc: 'A request whose source sends nothing for this long ends and is retried.',
   },
   SVC_SOURCE_MAX_ATTEMPTS: {
     group: 'Sources',
@@ -63,7 +63,7 @@ export const SOURCES = {
     default: '4',
     min: 1,
     max: 20,
-    doc: 'Tries for one document, with backoff between.',
+    doc: 'Tries for one document, with backoff between them.',
   },
   SVC_SOURCE_MAX_DOCUMENT_BYTES: {
     group: 'Sources',
@@ -72,7 +72,7 @@ export const SOURCES = {
     default: String(4096 * MIB),
     min: MIB,
     max: 65536 * MIB,
-    doc: 'Largest document downloaded.',
+    doc: 'Largest document that is downloaded.',
   },
   SVC_SOURCE_MAX_UNPACKED_BYTES: {
     group: 'Sources',
@@ -81,12 +81,11 @@ export const SOURCES = {
     default: String(65536 * MIB),
     min: MIB,
     max: 1048576 * MIB,
-    doc: 'Largest unpacked size of an archive member; more is refused as a bomb.',
+    doc: 'Largest unpacked size of an archive member; a larger one is refused as a zip bomb.',
   },
 } as const satisfies Record<string, Setting>;
 
-/* Settings of the Bitcoin node. */
-
+/** Settings of the Bitcoin node. */
 export const BITCOIN = {
   SVC_BITCOIN_RPC_URL: {
     group: 'Sources',
@@ -101,7 +100,7 @@ export const BITCOIN = {
     kind: 'choice',
     choices: ['main', 'test', 'testnet4', 'signet', 'regtest'],
     default: 'main',
-    doc: 'Chain the node must be on, as it names it itself.',
+    doc: 'Chain that the node must be on, by the name that the node gives it.',
   },
   SVC_BITCOIN_RPC_TIMEOUT_SECONDS: {
     group: 'Sources',
@@ -110,7 +109,7 @@ export const BITCOIN = {
     default: '60',
     min: 1,
     max: 3600,
-    doc: 'Longest wait for one whole answer of the node; then the call is tried again.',
+    doc: 'Longest wait for one whole answer of the node; after it the call is retried.',
   },
   SVC_BITCOIN_RPC_PARALLEL: {
     group: 'Sources',
@@ -134,14 +133,14 @@ export const BITCOIN = {
     default: '0',
     min: 0,
     max: 100_000_000,
-    doc: 'First height that is ever ingested, of all six chain datasets.',
+    doc: 'First height that is ingested, for all six chain datasets.',
   },
   SVC_BITCOIN_HEADERS_END_HEIGHT: {
     group: 'Sources',
     kind: 'integer',
     min: 0,
     max: 100_000_000,
-    doc: 'Last height that is ever ingested, of all six chain datasets. Unset: as far as the chain goes.',
+    doc: 'Last height that is ingested, for all six chain datasets. Unset: as far as the chain goes.',
   },
   SVC_BITCOIN_POLL_SECONDS: {
     group: 'Sources',

@@ -1,15 +1,15 @@
-/** What is said of a setting. */
+/** The type of a setting's entry in the table. */
 
 type Kind = 'string' | 'integer' | 'url' | 'path' | 'boolean' | 'choice' | 'origins';
 
 export interface Setting {
   readonly kind: Kind;
-  /** Default as text; undefined = unset (optional) unless `required`. */
+  /** Default as text. Without one the setting may be unset, unless `LoadOptions.required` names it. */
   readonly default?: string;
   readonly min?: number;
   readonly max?: number;
   readonly choices?: readonly string[];
-  /** URL schemes allowed, with their colon. */
+  /** Allowed URL schemes, with their colon. */
   readonly schemes?: readonly string[];
   readonly secret?: boolean;
   readonly unit?: string;
