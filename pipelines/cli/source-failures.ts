@@ -5,7 +5,7 @@ import type { NatsConnection } from '@nats-io/transport-node';
 import { isSourceFault, recordSourceFailure } from '../../shared/db/reports.ts';
 import type { PartitionRow } from '../../shared/db/schema.ts';
 import { codeOf, explain, TidemarkError } from '../../shared/errors.ts';
-import { encodeMessage, type WithheldHeader, type WithheldMark } from '../../shared/frame/codec.ts';
+import { encodeMessage, type Retraction, type RetractionHeader } from '../../shared/frame/codec.ts';
 import { retryingRead } from '../../shared/nats/connect.ts';
 import { JS_ERROR, jsErrorCode, withheldSubject } from '../../shared/nats/stream.ts';
 import { type DatasetDefinition, datasetOf } from '../../shared/registry/index.ts';
@@ -69,11 +69,11 @@ export async function publishRetraction(
   connection: NatsConnection,
   dataset: DatasetDefinition,
   row: PartitionRow,
-  mark: WithheldMark,
+  mark: Retraction,
 ): Promise<void> {
   const { partitionKey: partition, attempt, revision, manifest } = row;
   const document_sha256 = manifest?.document.sha256 ?? '';
-  const message = await encodeMessage<WithheldHeader>(
+  const message = await encodeMessage<RetractionHeader>(
     { kind: 'withheld', dataset: dataset.key, partition, revision, attempt, frame: 0, document_sha256 },
     Buffer.from(JSON.stringify(mark)),
   );

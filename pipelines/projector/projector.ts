@@ -19,7 +19,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { type JsMsg, jetstreamManager } from '@nats-io/jetstream';
 import { Catalog } from '../../shared/db/catalog.ts';
 import { assert, explain } from '../../shared/errors.ts';
-import type { FrameHeader, Header, ManifestHeader, WithheldHeader, WithheldMark } from '../../shared/frame/codec.ts';
+import type { FrameHeader, Header, ManifestHeader, Retraction, RetractionHeader } from '../../shared/frame/codec.ts';
 import { type Manifest, parseManifest } from '../../shared/frame/manifest.ts';
 import { attemptFilter, withheldSubject, withheldSubjects } from '../../shared/nats/stream.ts';
 import type { PartitionRef } from '../../shared/proof/recount.ts';
@@ -173,14 +173,14 @@ export class Projector {
    * What is proved of the attempt leaves service; of one that was replaced, or never proved, nothing does. A mark among the
    * frames of another attempt is heeded at once, and those are read again.
    */
-  async #withhold({ message, header, body }: ReadableMessage<WithheldHeader>): Promise<void> {
+  async #withhold({ message, header, body }: ReadableMessage<RetractionHeader>): Promise<void> {
     if (this.#heeded.has(message.seq)) return;
     const among = this.#work.load !== undefined || this.#skipping !== undefined;
     await this.#work.drop();
     await this.#work.commit();
     let reason: string;
     try {
-      ({ reason } = JSON.parse(String(await body)) as WithheldMark);
+      ({ reason } = JSON.parse(String(await body)) as Retraction);
     } catch (error) {
       await this.#takeUnreadable(message, explain(error));
       return;

@@ -1,5 +1,5 @@
 /**
- * The frame codec: one JetStream message of the log.
+ * The frame codec. Each JetStream message of the log has this form:
  *
  *     4 bytes  magic "TMK1"
  *     4 bytes  little-endian length of the header
@@ -7,12 +7,13 @@
  *     n bytes  header, JSON (UTF-8)
  *     rest     body, one zstd frame (level 1)
  *
- * The CRC covers what the body's sha256 does not: the header, bits that zstd ignores and bytes behind its frame. It
- * runs at 7 GB/s, so it is checked wherever a header is read.
+ * The CRC covers what the body's sha256 does not: the header, bits that zstd ignores, and bytes after the zstd frame. It
+ * runs at 7 GB/s, so every reader of a header checks it.
  *
- * A frame's body is a contiguous run of a partition's events: each its `payload_raw` followed by one LF (encoding
- * `lines`: payloads hold no LF), or records of any bytes (shared/frame/records.ts). A manifest's body is the manifest as JSON. zstd-1 of trade rows is a quarter of the
- * bytes at 400 MB/s; the stream itself is stored uncompressed.
+ * The body of a frame is a contiguous run of a partition's events. With the encoding `lines` each event is its
+ * `payload_raw` followed by one LF (payloads hold no LF); with `records` it may be any bytes (shared/frame/records.ts).
+ * The body of a manifest is the manifest as JSON. zstd level 1 reduces trade rows to a quarter of their bytes at
+ * 400 MB/s; the stream itself is stored uncompressed.
  */
 import { createHash } from 'node:crypto';
 import { promisify } from 'node:util';
@@ -20,17 +21,17 @@ import { constants, crc32, zstdCompress, zstdDecompress } from 'node:zlib';
 import { assert, TidemarkError } from '../errors.ts';
 
 const MAGIC = 0x314b4d54; // "TMK1", little-endian
-const CRC_AT = 8;
+const CRC_OFFSET = 8;
 const PREFIX_BYTES = 12;
 
-/** nats-server's default limit is 1 MiB with headers; the rest is room for the subject and protocol headers. */
+/** nats-server's default limit is 1 MiB; 8 KiB of it stay free for the subject and the protocol headers. */
 export const MAX_MESSAGE_BYTES = 1024 * 1024 - 8 * 1024;
 export const MAX_HEADER_BYTES = 8 * 1024;
-/** A body never unpacks to more: bound on a reader's memory, whatever the bytes claim. */
+/** Limit of an unpacked body; it bounds a reader's memory, whatever the header claims. */
 export const MAX_RAW_BYTES = 4 * 1024 * 1024;
 
 const ZSTD_OPTIONS = { params: { [constants.ZSTD_c_compressionLevel]: 1 } };
-/** The least chunk size zlib takes. */
+/** The smallest chunk size that zlib accepts. */
 const MIN_CHUNK_BYTES = 64;
 const compress = promisify(zstdCompress);
 const decompress = promisify(zstdDecompress);
@@ -41,12 +42,12 @@ interface CommonHeader {
   readonly partition: string;
   readonly revision: number;
   readonly attempt: number;
-  /** 0-based number of the frame within its attempt; the manifest has the number after the last frame. */
+  /** Number of the frame within its attempt, from 0; the manifest has the number after the last frame. */
   readonly frame: number;
   readonly raw_bytes: number;
   readonly raw_sha256: string;
   readonly document_sha256: string;
-  /** Of a sample; absent otherwise. */
+  /** Set for synthetic sample data, absent otherwise. */
   readonly synthetic?: true;
 }
 
@@ -59,7 +60,7 @@ export interface FrameHeader extends CommonHeader {
   readonly last_offset: string;
   readonly first_ms: number;
   readonly last_ms: number;
-  /** The body is this piece, counted from 1, of one record in so many pieces. */
+  /** Set where one record spans several frames: the body is part `part`, from 1, of `parts`. */
   readonly part?: number;
   readonly parts?: number;
 }
@@ -69,18 +70,18 @@ export interface ManifestHeader extends CommonHeader {
 }
 
 /**
- * The source no longer stands by an attempt that was proved; the body is a `WithheldMark` as JSON. It is of no attempt's
- * frames, and has no number among them.
+ * A retraction: the source no longer vouches for a proved attempt. The body is a `Retraction` as JSON. The message is
+ * not one of the attempt's frames, so `frame` does not count it.
  */
-export interface WithheldHeader extends CommonHeader {
+export interface RetractionHeader extends CommonHeader {
   readonly kind: 'withheld';
 }
 
-export interface WithheldMark {
+export interface Retraction {
   readonly reason: string;
 }
 
-export type Header = FrameHeader | ManifestHeader | WithheldHeader;
+export type Header = FrameHeader | ManifestHeader | RetractionHeader;
 
 export interface Message<H extends Header = Header> {
   readonly header: H;
@@ -92,67 +93,76 @@ const KINDS: ReadonlySet<string> = new Set(['frame', 'manifest', 'withheld'] sat
 
 export const sha256Hex = (bytes: Uint8Array | string): string => createHash('sha256').update(bytes).digest('hex');
 
-/** Packs a message; `raw_bytes` and `raw_sha256` are filled in here. */
+/** Packs a message and fills in `raw_bytes` and `raw_sha256`. */
 export async function encodeMessage<H extends Header>(
   header: Omit<H, 'raw_bytes' | 'raw_sha256' | 'version'>,
   raw: Uint8Array,
 ): Promise<Buffer> {
-  assert(raw.byteLength > 0 && raw.byteLength <= MAX_RAW_BYTES, `a body of ${raw.byteLength} bytes is not framed`);
+  assert(
+    raw.byteLength > 0 && raw.byteLength <= MAX_RAW_BYTES,
+    `a frame's body has 1 to ${MAX_RAW_BYTES} bytes, not ${raw.byteLength}`,
+  );
   const full = { version: 1, ...header, raw_bytes: raw.byteLength, raw_sha256: sha256Hex(raw) };
   const head = Buffer.from(JSON.stringify(full));
-  assert(head.length <= MAX_HEADER_BYTES, `a header of ${head.length} bytes is not framed`);
-  // One output piece: the default of 16 KiB means a trip to the thread pool and a copy for each.
+  assert(head.length <= MAX_HEADER_BYTES, `a frame's header has at most ${MAX_HEADER_BYTES} bytes, not ${head.length}`);
+  // One output chunk: with the default of 16 KiB, each chunk costs a trip to the thread pool and a copy.
   const body = await compress(raw, { ...ZSTD_OPTIONS, chunkSize: Math.max(MIN_CHUNK_BYTES, raw.byteLength >> 1) });
   const message = Buffer.allocUnsafe(PREFIX_BYTES + head.length + body.length);
   message.writeUInt32LE(MAGIC, 0);
   message.writeUInt32LE(head.length, 4);
   head.copy(message, PREFIX_BYTES);
   body.copy(message, PREFIX_BYTES + head.length);
-  message.writeUInt32LE(crc32(message.subarray(PREFIX_BYTES)), CRC_AT);
-  assert(message.length <= MAX_MESSAGE_BYTES, `a message of ${message.length} bytes does not fit the log`);
+  message.writeUInt32LE(crc32(message.subarray(PREFIX_BYTES)), CRC_OFFSET);
+  assert(
+    message.length <= MAX_MESSAGE_BYTES,
+    `a message has at most ${MAX_MESSAGE_BYTES} bytes, not ${message.length}`,
+  );
   return message;
 }
 
 /**
- * The header alone; the body is not unpacked.
- * @throws TidemarkError LOG_FRAME_CORRUPT naming the place.
+ * Decodes the header without unpacking the body.
+ * @param position names the message in faults: its stream and sequence.
+ * @throws TidemarkError LOG_FRAME_CORRUPT
  */
-export function decodeHeader(message: Uint8Array, place: string): Header {
+export function decodeHeader(message: Uint8Array, position: string): Header {
   const bytes = Buffer.from(message.buffer, message.byteOffset, message.byteLength);
-  if (bytes.length < PREFIX_BYTES || bytes.readUInt32LE(0) !== MAGIC) throw corrupt(place, 'it does not start as one');
+  if (bytes.length < PREFIX_BYTES || bytes.readUInt32LE(0) !== MAGIC)
+    throw corrupt(position, 'it does not start with the magic bytes');
   const length = bytes.readUInt32LE(4);
-  if (length > MAX_HEADER_BYTES || PREFIX_BYTES + length >= bytes.length) throw corrupt(place, 'its header is cut off');
-  if (bytes.readUInt32LE(CRC_AT) !== crc32(bytes.subarray(PREFIX_BYTES)))
-    throw corrupt(place, 'its CRC does not match');
+  if (length > MAX_HEADER_BYTES || PREFIX_BYTES + length >= bytes.length)
+    throw corrupt(position, 'its header is cut off');
+  if (bytes.readUInt32LE(CRC_OFFSET) !== crc32(bytes.subarray(PREFIX_BYTES)))
+    throw corrupt(position, 'its CRC does not match');
   let header: Header;
   try {
     header = JSON.parse(bytes.toString('utf8', PREFIX_BYTES, PREFIX_BYTES + length));
   } catch (cause) {
-    throw corrupt(place, 'its header is not JSON', cause);
+    throw corrupt(position, 'its header is not JSON', cause);
   }
   if (header?.version !== 1 || !KINDS.has(header.kind)) {
-    throw corrupt(place, `it is of version ${header?.version}, kind ${header?.kind}`);
+    throw corrupt(position, `it has the version ${header?.version} and the kind ${header?.kind}`);
   }
   if (!Number.isInteger(header.raw_bytes) || header.raw_bytes < 1 || header.raw_bytes > MAX_RAW_BYTES) {
-    throw corrupt(place, `it claims ${header.raw_bytes} bytes`);
+    throw corrupt(position, `it claims ${header.raw_bytes} bytes`);
   }
   if (header.kind === 'frame' && (header.part ?? header.parts) !== undefined) {
     const isCount = (value: unknown) => Number.isInteger(value) && (value as number) >= 1;
-    if (!isCount(header.part) || !isCount(header.parts)) throw corrupt(place, 'its part has no number');
+    if (!isCount(header.part) || !isCount(header.parts)) throw corrupt(position, 'its part has no number');
   }
   return header;
 }
 
 /**
- * Header and verified body.
+ * Decodes the header, and unpacks and verifies the body.
  * @throws TidemarkError LOG_FRAME_CORRUPT when a length or digest does not match.
  */
-export async function decodeMessage(message: Uint8Array, place: string): Promise<Message> {
-  const header = decodeHeader(message, place);
-  return { header, raw: await decodeBody(message, header, place) };
+export async function decodeMessage(message: Uint8Array, position: string): Promise<Message> {
+  const header = decodeHeader(message, position);
+  return { header, raw: await decodeBody(message, header, position) };
 }
 
-export async function decodeBody(message: Uint8Array, header: Header, place: string): Promise<Buffer> {
+export async function decodeBody(message: Uint8Array, header: Header, position: string): Promise<Buffer> {
   const length = Buffer.from(message.buffer, message.byteOffset, 8).readUInt32LE(4);
   let raw: Buffer;
   try {
@@ -161,16 +171,16 @@ export async function decodeBody(message: Uint8Array, header: Header, place: str
       chunkSize: Math.max(MIN_CHUNK_BYTES, header.raw_bytes),
     });
   } catch (cause) {
-    throw corrupt(place, 'its body does not unpack', cause);
+    throw corrupt(position, 'its body does not unpack', cause);
   }
-  if (raw.length !== header.raw_bytes) throw corrupt(place, `it holds ${raw.length} bytes of ${header.raw_bytes}`);
-  if (sha256Hex(raw) !== header.raw_sha256) throw corrupt(place, 'its bytes do not match their digest');
+  if (raw.length !== header.raw_bytes) throw corrupt(position, `it holds ${raw.length} bytes of ${header.raw_bytes}`);
+  if (sha256Hex(raw) !== header.raw_sha256) throw corrupt(position, 'its bytes do not match their digest');
   return raw;
 }
 
-function corrupt(place: string, why: string, cause?: unknown): TidemarkError {
-  return new TidemarkError('LOG_FRAME_CORRUPT', `The message at ${place} is not a frame of this log: ${why}`, {
+function corrupt(position: string, why: string, cause?: unknown): TidemarkError {
+  return new TidemarkError('LOG_FRAME_CORRUPT', `The message at ${position} is not a frame of this log: ${why}`, {
     cause,
-    details: { place },
+    details: { place: position },
   });
 }

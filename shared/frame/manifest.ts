@@ -1,43 +1,43 @@
 /**
- * The manifest: the last message of an attempt, saying what the source document held. It is what the stored rows are
- * proved against, so nothing in it may come from the projector.
+ * The manifest: the last message of an attempt. It states what the source document held. The stored rows are proved
+ * against it, so nothing in it may come from the projector.
  */
 import { TidemarkError } from '../errors.ts';
 
-/** Facts about a partition that are the same however it was cut, batched or replayed. */
+/** Facts about a partition that do not depend on how it was framed, batched or replayed. */
 export interface PartitionFacts {
   readonly rows: number;
-  /** Of an empty partition offsets are '' and times the start of its window. */
+  /** The offsets of an empty partition are '', its times the start of its window. */
   readonly first_offset: string;
   readonly last_offset: string;
-  /** Earliest and latest. */
+  /** Earliest and latest event time. */
   readonly first_ms: number;
   readonly last_ms: number;
   /** Offsets missing between first and last. */
   readonly gaps: number;
-  /** The first of them, as `n` or `n..m`, where they are not meant to be missing. */
+  /** The first missing offsets, as `n` or `n..m`, where the source should have no gaps. */
   readonly missing_offsets?: readonly string[];
-  /** Rows of the document that repeated another exactly and were left out; not part of the content. */
+  /** Rows of the document that repeated another exactly and were dropped; not part of the content. */
   readonly repeats_dropped?: number;
   /** Exact integer totals by column, value x 10^scale, as text. */
   readonly totals: Readonly<Record<string, string>>;
   /** Sum of the row hashes as text (see shared/proof/row-hash.ts). */
   readonly rows_hash: string;
-  /** sha256 over every event as frames hold it: of lines payload_raw followed by LF, in offset order. */
+  /** sha256 over the events in offset order as frames hold them; for `lines` each is payload_raw followed by LF. */
   readonly events_sha256: string;
 }
 
-/** What a partition says of its source beside its content: in no digest, and no reason to call content other. */
+/** Facts about the source of a partition. No digest covers them, and a difference in them is not one of content. */
 export interface SourceFacts {
-  /** Exclusive end of what the source is complete for with this partition, epoch ms. File days have their window. */
+  /** Exclusive end of the time for which this partition makes the source complete, epoch ms. File days use their window. */
   readonly through_ms?: number;
-  /** Exclusive end of a capture's span, where it is not the next day: the next day that is expected, epoch ms. */
+  /** Exclusive end of a capture's span, epoch ms: the next expected day, where that is not the next calendar day. */
   readonly span_end?: number;
-  /** When the source last changed the series, as it said itself. */
+  /** When the source last changed the series, by its own account. */
   readonly last_updated_ms?: number;
   /**
-   * Digest of what makes two captures of a day one, where not all they say does: when a page was last changed is a fact of
-   * the page. Where both tell it nothing else decides.
+   * Digest that identifies a record where a capture also holds volatile facts, such as when its page last changed. Two
+   * captures that both have this digest are the same if it is equal, whatever else differs.
    */
   readonly record_sha256?: string;
 }
@@ -48,7 +48,7 @@ export interface DocumentFacts {
   readonly sha256: string;
   readonly bytes: number;
   readonly granularity: string;
-  /** What the vendor's answer said of the document, where it did. */
+  /** From the headers of the vendor's response, where it has them. */
   readonly content_md5?: string;
   readonly etag?: string;
 }
@@ -65,11 +65,11 @@ export interface Manifest extends PartitionFacts, SourceFacts {
   readonly to_ms: number;
   readonly synthetic: boolean;
   readonly document: DocumentFacts;
-  /** The one ingest time of the partition; every replay copies it. No digest covers it. */
+  /** Ingest time of the partition; every replay copies it. No digest covers it. */
   readonly ingested_at_ms: number;
 }
 
-/** The names that make two manifests tell of the same content. */
+/** The facts that two manifests of the same content share. */
 const CONTENT_FACTS = [
   'rows',
   'first_offset',
@@ -83,7 +83,7 @@ const CONTENT_FACTS = [
 
 const OPTIONAL = ['repeats_dropped', 'through_ms', 'span_end', 'last_updated_ms'] as const;
 
-/** The type of every fact, so that what is believed later is there: a manifest may come from another writer. */
+/** The type of every required fact. A manifest may come from another writer, so parsing checks that each is present. */
 const SHAPE: Readonly<
   Record<
     Exclude<
@@ -113,16 +113,19 @@ const SHAPE: Readonly<
   ingested_at_ms: 'integer',
 };
 
-/** @throws TidemarkError LOG_FRAME_CORRUPT naming the place and what is wrong. */
-export function parseManifest(raw: Uint8Array, place: string): Manifest {
+/** @throws TidemarkError LOG_FRAME_CORRUPT naming the position in the log and the fault. */
+export function parseManifest(raw: Uint8Array, position: string): Manifest {
   let manifest: Manifest;
   try {
     manifest = JSON.parse(Buffer.from(raw).toString('utf8'));
   } catch (cause) {
-    throw new TidemarkError('LOG_FRAME_CORRUPT', `The manifest at ${place} is not JSON`, { cause });
+    throw new TidemarkError('LOG_FRAME_CORRUPT', `The manifest at ${position} is not JSON`, { cause });
   }
   if (manifest?.format !== 1) {
-    throw new TidemarkError('LOG_FRAME_CORRUPT', `The manifest at ${place} has format ${manifest?.format}, known: 1`);
+    throw new TidemarkError(
+      'LOG_FRAME_CORRUPT',
+      `The manifest at ${position} has the format ${manifest?.format}; this release knows 1`,
+    );
   }
   const faulty = Object.entries(SHAPE).flatMap(([name, type]) => {
     const value: unknown = manifest[name as keyof Manifest];
@@ -142,12 +145,12 @@ export function parseManifest(raw: Uint8Array, place: string): Manifest {
     if (manifest[name] !== undefined && !Number.isSafeInteger(manifest[name])) faulty.push(name);
   }
   if (faulty.length > 0) {
-    throw new TidemarkError('LOG_FRAME_CORRUPT', `The manifest at ${place} lacks ${faulty.join(', ')}`);
+    throw new TidemarkError('LOG_FRAME_CORRUPT', `The manifest at ${position} lacks ${faulty.join(', ')}`);
   }
   return manifest;
 }
 
-/** Which content facts differ; empty when the two tell of the same events. */
+/** The names of the content facts that differ; empty when both describe the same events. */
 export function differingFacts(a: PartitionFacts & SourceFacts, b: PartitionFacts & SourceFacts): string[] {
   if (a.record_sha256 !== undefined && a.record_sha256 === b.record_sha256) return [];
   const names: string[] = CONTENT_FACTS.filter((name) => a[name] !== b[name]);

@@ -29,7 +29,7 @@ import { type DatasetDefinition, datasetOf } from '../../shared/registry/index.t
 import { PATIENCE_MS } from './patience.ts';
 import { createMigratedEnv, type TestEnv, testLogger } from './stack.ts';
 
-/** The side facts of these events are their rows; what stands where a partition's key belongs is the projector's. */
+/** The auxiliary data of these events holds their rows; the projector fills in the key of the partition. */
 function projectionFor(dataset: DatasetDefinition, seconds: SharedSeconds): Projection {
   const { scope } = dataset.native;
   const at = dataset.native.columns.findIndex(
@@ -38,8 +38,8 @@ function projectionFor(dataset: DatasetDefinition, seconds: SharedSeconds): Proj
   return {
     seconds,
     createRows: ({ key }) =>
-      new RecordRows(dataset.native, ({ side }) => {
-        const row = JSON.parse(side.toString()) as StoredValue[];
+      new RecordRows(dataset.native, ({ auxiliary }) => {
+        const row = JSON.parse(auxiliary.toString()) as StoredValue[];
         return at < 0 ? row : row.with(at, key);
       }),
   };

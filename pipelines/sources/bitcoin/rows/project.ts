@@ -14,12 +14,12 @@ import { decodeHeaderAuxiliary, decodeTransactionAuxiliary } from './prevouts.ts
 const corrupt = (offset: string) => (message: string) =>
   new TidemarkError('LOG_FRAME_CORRUPT', `The event ${offset} cannot be read: ${message}`);
 
-export const headerRow: RecordRow = ({ offset, payload, side }) => {
+export const headerRow: RecordRow = ({ offset, payload, auxiliary }) => {
   const fail = corrupt(offset);
   const reader = new WireReader(payload, fail);
   const header = readHeader(reader);
   if (reader.left > 0) throw reader.fault('a header goes on');
-  const { height, chain } = decodeHeaderAuxiliary(side, fail);
+  const { height, chain } = decodeHeaderAuxiliary(auxiliary, fail);
   expectOffset(offset, `${height}`);
   return [
     header.time * 1000,
@@ -44,12 +44,12 @@ export const createTransactionRow = (): RecordRow => {
   const txid = Buffer.alloc(HASH_BYTES);
   /** The block of the transaction before, which is nearly always the block of this one. */
   const block = { hash: Buffer.alloc(HASH_BYTES), shown: displayHash(Buffer.alloc(HASH_BYTES)) };
-  return ({ offset, payload, side }) => {
+  return ({ offset, payload, auxiliary }) => {
     const fail = corrupt(offset);
     const reader = new WireReader(payload, fail);
     layout.read(reader);
     if (reader.left > 0) throw reader.fault('a transaction goes on');
-    const { height, index, time, blockHash, chain, spent } = decodeTransactionAuxiliary(side, fail);
+    const { height, index, time, blockHash, chain, spent } = decodeTransactionAuxiliary(auxiliary, fail);
     const coinbase = layout.isCoinbase;
     if (spent.length !== (coinbase ? 0 : layout.inputs)) throw fail(`${spent.length} amounts of its inputs`);
     layout.txidInto(txid, 0);
