@@ -1,6 +1,8 @@
 /**
- * Records of the audit log: one line of JSON each, keys sorted, without a space. A record names the one before it by its
- * hash, so that none can be changed, left out or put in without all that follow being made again.
+ * The records of the audit log, and the heads of its chains. A record is one line of JSON with sorted keys and no spaces.
+ * It holds the hash of the record before it, so that nobody can change, remove or insert a record without rewriting all
+ * that follow. Each new chain records the heads of the chains before it, so that a chain that is cut or removed later
+ * leaves a trace in another.
  */
 
 import { createHash } from 'node:crypto';
@@ -19,7 +21,7 @@ export type AuditPayload = { readonly [key: string]: AuditValue };
 
 export interface AuditEvent {
   readonly event: string;
-  /** Null where it is about none. */
+  /** Null where the event concerns no export. */
   readonly export_id: string | null;
   readonly payload: AuditPayload;
 }
@@ -29,13 +31,13 @@ export interface AuditRecord extends AuditEvent {
   /** From 1, without a gap. */
   readonly sequence: number;
   readonly occurred_at: string;
-  /** Null in the first. */
+  /** Null in the first record of a chain. */
   readonly previous_hash: string | null;
   /** sha256 of the line without this member. */
   readonly hash: string;
 }
 
-/** A place in a chain, and what stands there. */
+/** A position in a chain, and the hash of the record there. */
 export interface AuditHead {
   readonly chain: string;
   readonly sequence: number;
@@ -58,7 +60,7 @@ export function hashOf({ hash: _, ...rest }: Omit<AuditRecord, 'hash'> & { reado
 
 export const lineOf = (record: AuditRecord): string => `${canonical(record as unknown as AuditValue)}\n`;
 
-/** One text for one value. */
+/** The canonical JSON text of a value: equal values have equal texts. */
 export function canonical(value: AuditValue): string {
   if (Array.isArray(value)) return `[${value.map(canonical).join(',')}]`;
   if (typeof value !== 'object' || value === null) return JSON.stringify(value);
@@ -69,26 +71,22 @@ export function canonical(value: AuditValue): string {
   return `{${members.join(',')}}`;
 }
 
-/*
- * Where other chains end, read from their last lines. Each new chain begins by saying so of those before it: a chain that
- * is cut or taken away later is missed by one that is still there.
- */
-
-/** What a process that lost its power in the middle of a line left behind: seen, and no more than that. */
+/** An incomplete last line, as a power loss in the middle of a write leaves it behind. */
 export interface Unfinished {
   readonly bytes: number;
   readonly sha256: string;
 }
 
-export type ChainHead = AuditHead & { readonly unfinished: { readonly bytes: number; readonly sha256: string } | null };
+export type ChainHead = AuditHead & { readonly unfinished: Unfinished | null };
 
-/** Every start looks at the newest ones: each chain is seen again and again before it drops out. */
-const MAX_WITNESSED = 16;
-/** The last line of a segment lies within this. */
+/** Heads that a new chain records, of the newest chains: several later chains record each head before it drops out. */
+const MAX_RECORDED_HEADS = 16;
+/** The last line of a segment fits into this many bytes. */
 const TAIL_BYTES = 256 * 1024;
 
+/** The heads of the newest chains, from the last lines of their segments. */
 export async function readChainHeads(directory: string): Promise<ChainHead[]> {
-  const chains = (await chainsIn(directory)).slice(-MAX_WITNESSED);
+  const chains = (await chainsIn(directory)).slice(-MAX_RECORDED_HEADS);
   const heads = await Promise.all(chains.map((chain) => headOf(directory, chain).catch(() => undefined)));
   return heads.filter((head) => head !== undefined);
 }
@@ -113,7 +111,7 @@ async function headOf(directory: string, chain: string): Promise<ChainHead | und
   for (const segment of (await segmentsOf(directory, chain)).reverse()) {
     const tail = await tailOf(join(directory, chain, segment));
     const end = tail.lastIndexOf('\n');
-    // A segment that was begun and never written to.
+    // The segment was created and never written to.
     if (end < 0 && tail.length === 0) continue;
     const rest = tail.subarray(end + 1);
     const unfinished = rest.length === 0 ? null : unfinishedOf(rest);

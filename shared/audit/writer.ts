@@ -1,6 +1,7 @@
 /**
- * The audit log as one process writes it: a chain of its own, in a folder of its own, so that no two writers ever share a
- * file. A record is on the disk when `append` returns. Records that come together are written and synced together.
+ * The writer of the audit log, and its pruning. Each process writes a chain of its own in a folder of its own, so that no
+ * two writers ever share a file. A record is on the disk when `append` resolves. Records that arrive together are written
+ * and synced together.
  */
 
 import { randomBytes } from 'node:crypto';
@@ -24,16 +25,16 @@ import {
   segmentsOf,
 } from './records.ts';
 
-/** A segment is the unit of deletion; about 40,000 records. */
+/** Size of a segment, the unit of deletion: about 40,000 records. */
 const MAX_SEGMENT_BYTES = 16 * 1024 * 1024;
 
 export interface AuditWriterOptions {
   /** Folder of all chains. */
   readonly directory: string;
-  /** What the process is: `serving`, `worker`. */
+  /** The kind of the process: `serving`, `worker`. */
   readonly role: string;
   readonly now?: () => number;
-  /** Told where the chain ends, after every append. */
+  /** Receives the head of the chain after every append. */
   readonly onHead?: (head: AuditHead) => void;
   readonly maxSegmentBytes?: number;
 }
@@ -54,7 +55,7 @@ export class AuditWriter implements AsyncDisposable {
     this.#options = options;
   }
 
-  /** @throws the file system's error: nothing was recorded then, and the next may try again. */
+  /** @throws the file system's error. The writer has then recorded nothing, and a later append may succeed. */
   append(event: AuditEvent): Promise<AuditRecord> {
     const { promise, resolve, reject } = Promise.withResolvers<AuditRecord>();
     this.#waiting.push({ event, resolve, reject });
@@ -66,8 +67,8 @@ export class AuditWriter implements AsyncDisposable {
     while (this.#waiting.length > 0) {
       const batch = this.#waiting.splice(0);
       try {
-        // Moved or cut behind our back: what is lost is found by `verify`; recording goes on in a new chain.
-        if (this.#chain && !(await this.#chain.isIntact())) await this.#leave();
+        // Somebody moved or cut the file: recording continues in a new chain, and `verify` reports what is lost.
+        if (this.#chain && !(await this.#chain.isIntact())) await this.#closeChain();
         this.#chain ??= await Chain.begin(this.#options);
         const records = await this.#chain.append(batch.map(({ event }) => event));
         records.forEach((record, index) => {
@@ -79,18 +80,18 @@ export class AuditWriter implements AsyncDisposable {
         for (const { reject } of batch) reject(error);
       }
     }
-    // In the same breath as the look that found nothing: one that comes now begins anew.
+    // In the same tick as the check that found nothing waiting, so that the next append starts a new run.
     this.#writing = undefined;
   }
 
-  async #leave(): Promise<void> {
+  async #closeChain(): Promise<void> {
     await this.#chain?.close();
     this.#chain = undefined;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#writing;
-    await this.#leave();
+    await this.#closeChain();
   }
 }
 
@@ -138,7 +139,7 @@ class Chain {
     return join(this.#folder, segmentName(this.#segment));
   }
 
-  /** Whether the segment is the file we write, as we left it. */
+  /** Whether the segment on disk is still the file that this process writes, with the size that it wrote. */
   async isIntact(): Promise<boolean> {
     if (!this.#file) return true;
     try {
@@ -173,7 +174,7 @@ class Chain {
       await writeWhole(file, bytes, this.#bytes);
       await file.datasync();
     } catch (error) {
-      // The disk is full, perhaps in the middle of a line: as if nothing had been written.
+      // The disk may have filled up in the middle of a line: remove what was written.
       await file.truncate(this.#bytes).catch(() => {});
       throw error;
     }
@@ -186,7 +187,7 @@ class Chain {
     const number = this.#segment + 1;
     const file = await open(join(this.#folder, segmentName(number)), 'a+', 0o600);
     try {
-      // Left there by a try that could not go on.
+      // An earlier attempt may have failed here and left bytes.
       await file.truncate(0);
       await syncFolder(this.#folder);
     } catch (error) {
@@ -219,18 +220,19 @@ async function syncFolder(path: string): Promise<void> {
   }
 }
 
-/* Deletes whole segments that are older than the floor, and records that it did and where what is left begins. */
-
 const DAY_MS = 86_400_000;
 
 export interface Pruned {
   readonly chain: string;
   readonly segments: number;
-  /** Last record that is gone. */
+  /** The last deleted record. */
   readonly sequence: number;
 }
 
-/** Age is that of a segment's newest record and of its last change, whichever is later: clocks may have been wrong. */
+/**
+ * Deletes whole segments that are older than the retention, and records the last deleted record of each chain. The age of
+ * a segment counts from its newest record or its last change, whichever is later: clocks may have been wrong.
+ */
 export async function pruneAudit(
   directory: string,
   retentionDays: number,
@@ -261,7 +263,7 @@ export async function pruneAudit(
   return pruned;
 }
 
-/** Undefined where the segment is not as it was written: that is for `verify` to tell, and nothing is deleted. */
+/** Undefined for an altered segment: `verify` reports it, and nothing is deleted. */
 async function lastRecord(path: string): Promise<AuditRecord | undefined> {
   try {
     await using file = await openRegular(path);

@@ -1,4 +1,7 @@
-/** A matrix of the operator's own, with a form for each source's licence: to be filled in, and refused until it is. */
+/**
+ * Writes a rights matrix for the operator to own, with a form for each source's licence. The service refuses a form until
+ * the operator has filled it in.
+ */
 import { mkdir, open, rm } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { TidemarkError } from '../errors.ts';
@@ -6,7 +9,7 @@ import { DATASETS } from '../registry/index.ts';
 import { isSource } from './matrix.ts';
 import { FORM_TITLE, UNSIGNED } from './store.ts';
 
-/** What an operator does about real rows that are refused. */
+/** What the operator should do when the service refuses real rows. */
 export const OWN_MATRIX_REMEDY =
   'The operator writes a matrix with `./tidemark rights init`, fills in the forms it makes, and names it in SVC_SOURCE_RIGHTS_MATRIX_PATH.';
 
@@ -15,22 +18,23 @@ const FORMS = 'signoff';
 
 export interface WrittenMatrix {
   readonly matrix: string;
-  /** One a source that is to be hosted. */
+  /** One for each hosted source. */
   readonly forms: readonly { readonly source: string; readonly path: string }[];
-  /** Kept and proved, not served. */
+  /** Sources whose rows are stored and proved but not served. */
   readonly ingestOnly: readonly string[];
 }
 
 const ALL_SOURCES = [...new Set([...DATASETS.values()].flatMap(({ sources }) => sources))];
 
 /**
- * `hosted`: sources to be served, each with a form; none: all of them. The others are Ingest Only.
- * @throws TidemarkError USAGE for a source that is none, RIGHTS_FILE_EXISTS; nothing is written then.
+ * Writes the matrix and a form for each hosted source. Without `hosted` every source is hosted; otherwise the others are
+ * Ingest Only.
+ * @throws TidemarkError USAGE for an unknown source, RIGHTS_FILE_EXISTS; then it writes nothing.
  */
 export async function writeOwnMatrix(path: string, hosted: readonly string[]): Promise<WrittenMatrix> {
   const unknown = hosted.filter((source) => !isSource(source));
   if (unknown.length > 0) {
-    throw new TidemarkError('USAGE', `There is no source ${unknown.join(', ')}; known: ${ALL_SOURCES.join(', ')}`);
+    throw new TidemarkError('USAGE', `There is no source ${unknown.join(', ')}. Sources: ${ALL_SOURCES.join(', ')}`);
   }
   const served = ALL_SOURCES.filter((source) => hosted.length === 0 || hosted.includes(source));
   const forms = served.map((source) => ({ source, path: join(dirname(path), FORMS, `${source}.md`) }));
@@ -64,24 +68,24 @@ const matrixOf = (served: readonly string[]) => ({
 
 const formOf = (source: string): string => `# ${FORM_TITLE} ${source}
 
-Tidemark serves rows that this source published only when every place in square brackets below is filled in. Or put the
-signed document itself here, under any name, and name that in the matrix.
+Tidemark serves the rows of this source only when every field in square brackets below is filled in. You can also put the
+signed document itself here, under any name, and name it in the matrix.
 
 - Datasets: ${datasetsOf(source).join(', ')}
-- Licence or agreement, and where it is kept: ${UNSIGNED} title and date of the document]
+- Licence or agreement, and where it is archived: ${UNSIGNED} title and date of the document]
 - What it allows: ${UNSIGNED} hosting, to whom, until when]
 - Checked by: ${UNSIGNED} name and role]
 - Date: ${UNSIGNED} YYYY-MM-DD]
 `;
 
-/** All of them or none, and never over what is there. */
+/** Writes all of the files or none, and never over an existing file. */
 async function writeNew(files: readonly { readonly path: string; readonly text: string }[]): Promise<void> {
-  const made: string[] = [];
+  const written: string[] = [];
   try {
     for (const { path, text } of files) {
       await mkdir(dirname(path), { recursive: true });
       const file = await open(path, 'wx', 0o640);
-      made.push(path);
+      written.push(path);
       try {
         await file.writeFile(text);
         await file.sync();
@@ -90,11 +94,11 @@ async function writeNew(files: readonly { readonly path: string; readonly text: 
       }
     }
   } catch (cause) {
-    for (const path of made) await rm(path, { force: true });
+    for (const path of written) await rm(path, { force: true });
     const { code, path } = cause as NodeJS.ErrnoException;
     if (code === 'EEXIST') {
-      throw new TidemarkError('RIGHTS_FILE_EXISTS', `${path} is there already; nothing was written`, { cause });
+      throw new TidemarkError('RIGHTS_FILE_EXISTS', `${path} exists already; nothing was written`, { cause });
     }
-    throw new TidemarkError('RIGHTS_FILE_UNWRITABLE', `${path ?? files[0].path} cannot be written`, { cause });
+    throw new TidemarkError('RIGHTS_FILE_UNWRITABLE', `Cannot write ${path ?? files[0].path}`, { cause });
   }
 }

@@ -1,12 +1,10 @@
-/** The rights matrix: what each source's licence allows. Read whole, refused whole. */
+/** The rights matrix: what each source's licence allows. One fault makes the whole matrix invalid. */
 
 import { z } from 'zod';
 import { DATASET_KEYS, DATASETS, type DatasetKey } from '../registry/index.ts';
 import { type Json, JsonFault, JsonLimit, parseJson } from '../strict-json.ts';
 
-/* Which sources feed which dataset: the registry says so. */
-
-/** Sources a dataset is fed by, each of which must have a state. */
+/** The sources that feed a dataset, by the registry. Each must have a rights state. */
 export const sourcesOf = (dataset: DatasetKey): readonly string[] => DATASETS.get(dataset)!.sources;
 
 export const feeds = (source: string, dataset: DatasetKey): boolean => sourcesOf(dataset).includes(source);
@@ -23,7 +21,7 @@ export interface SourceRights {
   readonly state: RightsState;
   readonly provisional: boolean;
   readonly datasets: readonly DatasetKey[];
-  /** As written: relative to the matrix file. */
+  /** Path as the matrix gives it, relative to the matrix file. */
   readonly artifact: string | undefined;
   readonly artifactSha256: string | undefined;
 }
@@ -33,7 +31,7 @@ export interface Matrix {
   readonly sources: readonly SourceRights[];
 }
 
-/** The file cannot be used; `faults` name every place, for the operator. */
+/** The matrix is invalid; `faults` names every faulty member for the operator. */
 export class MatrixInvalid extends Error {
   override readonly name = 'MatrixInvalid';
   readonly faults: readonly string[];
@@ -70,19 +68,19 @@ export function parseMatrix(bytes: Uint8Array, options: { readonly byokRole: str
   }
   const faults: string[] = [];
   const sources = Object.entries(outcome.data.sources).map(([source, entry]): SourceRights => {
-    if (!isSource(source)) faults.push(`sources.${source}: no such source`);
+    if (!isSource(source)) faults.push(`sources.${source}: there is no such source`);
     for (const dataset of entry.datasets) {
       if (isSource(source) && !feeds(source, dataset))
-        faults.push(`sources.${source}.datasets: it does not feed ${dataset}`);
+        faults.push(`sources.${source}.datasets: the source does not feed ${dataset}`);
     }
     if (entry.rights_provisional && entry.rights_state !== 'Hosted Allowed') {
-      faults.push(`sources.${source}.rights_provisional: only with Hosted Allowed`);
+      faults.push(`sources.${source}.rights_provisional: allowed only with Hosted Allowed`);
     }
     if (entry.rights_state === 'BYOK Required' && options.byokRole === undefined) {
       faults.push(`sources.${source}: BYOK Required needs the setting SVC_BYOK_DATABASE_ROLE`);
     }
     if (entry.legal_signoff_sha256 !== undefined && entry.legal_signoff_artifact === undefined) {
-      faults.push(`sources.${source}.legal_signoff_sha256: without legal_signoff_artifact`);
+      faults.push(`sources.${source}.legal_signoff_sha256: needs legal_signoff_artifact`);
     }
     return {
       source,
@@ -97,12 +95,12 @@ export function parseMatrix(bytes: Uint8Array, options: { readonly byokRole: str
   return { version: String(outcome.data.version), sources };
 }
 
-/** Strict: of a source declared twice, neither is believed. */
+/** Parses strictly: a source that is declared twice makes the matrix invalid. */
 function jsonOf(bytes: Uint8Array): Json {
   try {
     return parseJson(new TextDecoder('utf-8', { fatal: true }).decode(bytes));
   } catch (error) {
     if (error instanceof JsonLimit) throw new MatrixInvalid([error.message]);
-    throw new MatrixInvalid([`not JSON: ${error instanceof JsonFault ? error.message : 'no UTF-8 text'}`]);
+    throw new MatrixInvalid([`not JSON: ${error instanceof JsonFault ? error.message : 'not UTF-8 text'}`]);
   }
 }

@@ -199,7 +199,9 @@ describe('legal artifacts', () => {
   test('/readyz tells of them, without a path', async () => {
     await rm(artifactPath);
     const store = new RightsStore(matrixPath, { byokRole: undefined, log: testLogger() });
-    expect(store.faults()).toEqual(['sources.exchange_a.legal_signoff_artifact: it is not there']);
+    expect(store.faults()).toEqual([
+      'sources.exchange_a.legal_signoff_artifact: it does not exist, or its folder is not accessible',
+    ]);
   });
 });
 
@@ -280,14 +282,14 @@ describe('the file', () => {
     [
       'unknown source',
       matrix(HOSTED, { exchange_z: { ...HOSTED, datasets: [DATASET] } }),
-      /exchange_z: no such source/,
+      /exchange_z: there is no such source/,
     ],
     ['unknown dataset', matrix({ ...HOSTED, datasets: ['exchange_a_futures'] }), /datasets/],
     ['dataset of another source', matrix({ ...HOSTED, datasets: ['macro_series_metrics'] }), /does not feed/],
     [
       'provisional without hosted',
       matrix({ ...HOSTED, rights_state: 'Ingest Only', rights_provisional: true }),
-      /only with Hosted/,
+      /allowed only with Hosted/,
     ],
     ['no provisional', matrix({ ...HOSTED, rights_provisional: undefined }), /rights_provisional/],
     ['no state', matrix({ ...HOSTED, rights_state: undefined }), /rights_state/],

@@ -331,7 +331,7 @@ const FAULTS: readonly Fault[] = [
     check: 'rights',
     name: 'a matrix that is not there',
     make: async () => settings({ SVC_SOURCE_RIGHTS_MATRIX_PATH: '/no/such/matrix.json' }),
-    says: /matrix.json: the file: it is not there/,
+    says: /matrix.json: file: it does not exist/,
     fix: /correct it/,
   },
 ];
