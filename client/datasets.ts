@@ -181,7 +181,7 @@ export interface ExchangeCSpotTrades extends Shape {
 /** What ten issuers publish each day about their bitcoin funds, one row a metric of a fund's day. */
 export interface EtfDailyMetrics extends Shape {
   readonly native: {
-    /** Id of the value, made from stable facts alone: fetched twice, it is the same. */
+    /** Id of the value, made from stable facts alone, so that a second fetch gives the same id. */
     readonly metric_id: string;
     /** Where the value is from, one per fund or series. */
     readonly source_id: string;
@@ -197,19 +197,19 @@ export interface EtfDailyMetrics extends Shape {
     readonly metric_value_float: number | null;
     /** The value, where it is yes or no. */
     readonly metric_value_bool: 0 | 1 | null;
-    /** Midnight UTC of the as-of day, which is no publishing time. */
+    /** Midnight UTC of the as-of day, which is not the time of publication. */
     readonly observed_at_utc: string;
     /** What distinguishes values of one name: `{"row_index":"1"}`. */
     readonly dimensions_json: string;
-    /** The document the value was read from (`artifact_sha256`), where it is, and what read it. */
+    /** The document from which the value was read (`artifact_sha256`), its location, and the reader. */
     readonly provenance_json: string | null;
     /** When the row's partition was ingested; one for all its rows, the same after every replay. */
     readonly ingested_at_utc: string;
   };
   readonly aligned_1s: {
-    /** Midnight UTC of the as-of day, which is no publishing time. */
+    /** Midnight UTC of the as-of day, which is not the time of publication. */
     readonly aligned_at_utc: string;
-    /** Id of the value, made from stable facts alone: fetched twice, it is the same. */
+    /** Id of the value, made from stable facts alone, so that a second fetch gives the same id. */
     readonly metric_id: string;
     /** Where the value is from, one per fund or series. */
     readonly source_id: string;
@@ -227,11 +227,11 @@ export interface EtfDailyMetrics extends Shape {
     readonly metric_value_bool: 0 | 1 | null;
     /** What distinguishes values of one name: `{"row_index":"1"}`. */
     readonly dimensions_json: string;
-    /** The document the value was read from (`artifact_sha256`), where it is, and what read it. */
+    /** The document from which the value was read (`artifact_sha256`), its location, and the reader. */
     readonly provenance_json: string | null;
-    /** Native rows of the series in the second; the winner gives the values. */
+    /** Native rows of the series in the second; the latest one gives the values. */
     readonly records_in_bucket: number;
-    /** When the winner's partition was ingested. */
+    /** When the partition of that latest row was ingested. */
     readonly latest_ingested_at_utc: string;
     /** Start of the interval the row is valid for, inclusive; not before the start of the window. */
     readonly valid_from_utc: string;
@@ -260,7 +260,7 @@ export interface MacroSeriesMetrics extends Shape {
     readonly metric_value_float: number | null;
     /** The value, where it is yes or no. */
     readonly metric_value_bool: 0 | 1 | null;
-    /** Midnight UTC of the observation date, which is no publishing time. */
+    /** Midnight UTC of the observation date, which is not the time of publication. */
     readonly observed_at_utc: string;
     /** Series, observation date, frequency and seasonal adjustment. */
     readonly dimensions_json: string;
@@ -270,7 +270,7 @@ export interface MacroSeriesMetrics extends Shape {
     readonly ingested_at_utc: string;
   };
   readonly aligned_1s: {
-    /** Midnight UTC of the observation date, which is no publishing time. */
+    /** Midnight UTC of the observation date, which is not the time of publication. */
     readonly aligned_at_utc: string;
     /** sha256 of `source_id|metric_name|observation_date|realtime_start`. */
     readonly metric_id: string;
@@ -292,9 +292,9 @@ export interface MacroSeriesMetrics extends Shape {
     readonly dimensions_json: string;
     /** Series, vintage (`realtime_start`) and `last_updated_utc`, when the source last changed the series. */
     readonly provenance_json: string | null;
-    /** Native rows of the series in the second; the winner gives the values. */
+    /** Native rows of the series in the second; the latest one gives the values. */
     readonly records_in_bucket: number;
-    /** When the winner's partition was ingested. */
+    /** When the partition of that latest row was ingested. */
     readonly latest_ingested_at_utc: string;
     /** Start of the interval the row is valid for, inclusive; not before the start of the window. */
     readonly valid_from_utc: string;
@@ -333,7 +333,7 @@ export interface BitcoinBlockHeaders extends Shape {
     readonly aligned_at_utc: string;
     /** Events of the second. */
     readonly records_in_bucket: number;
-    /** Height of the highest block of the second; the other `latest_` fields are its. */
+    /** Height of the highest block of the second, to which the other `latest_` fields belong. */
     readonly latest_height: number;
     /** Its hash. */
     readonly latest_block_hash: string;
@@ -376,7 +376,7 @@ export interface BitcoinBlockTransactions extends Shape {
     readonly block_hash: string;
     /** The block's own time, whole seconds; it may be earlier than that of the block before. Unit: ms. */
     readonly block_timestamp: number;
-    /** Place in the block, from 0; 0 is the coinbase. */
+    /** Index in the block, from 0; 0 is the coinbase. */
     readonly transaction_index: number;
     /** Id of the transaction, 64 hexadecimal digits. */
     readonly txid: string;
@@ -445,7 +445,7 @@ export interface BitcoinMempoolState extends Shape {
     readonly snapshot_at_unix_ms: number;
     /** Id of the transaction, 64 hexadecimal digits. */
     readonly txid: string;
-    /** Its base fee by its virtual size. Unit: sat/vB. */
+    /** Its base fee divided by its virtual size. Unit: sat/vB. */
     readonly fee_rate_sat_vb: number;
     /** Its virtual size. Unit: vB. */
     readonly vsize: number;
@@ -471,9 +471,9 @@ export interface BitcoinMempoolState extends Shape {
     readonly fee_rate_sat_vb_avg: number;
     /** Sum of the virtual sizes. Unit: vB. */
     readonly total_vsize: number;
-    /** Earliest first sight. Unit: s. */
+    /** Earliest time at which the node first saw one of them. Unit: s. */
     readonly first_seen_timestamp_min: number;
-    /** Latest first sight. Unit: s. */
+    /** Latest time at which the node first saw one of them. Unit: s. */
     readonly first_seen_timestamp_max: number;
     /** Transactions that may be replaced. */
     readonly rbf_true_count: number;
@@ -508,7 +508,7 @@ export interface BitcoinBlockFeeTotals extends Shape {
     readonly block_hash: string;
     /** The block's own time, whole seconds; it may be earlier than that of the block before. Unit: ms. */
     readonly block_timestamp: number;
-    /** Inputs less outputs of all transactions but the coinbase; 0 where there is no other. Unit: BTC. */
+    /** Inputs less outputs of all transactions except the coinbase; 0 where there is no other. Unit: BTC. */
     readonly fee_total_btc: number;
     /** The same instant as `block_timestamp`. */
     readonly datetime: string;
@@ -601,7 +601,7 @@ export interface BitcoinBlockSubsidySchedule extends Shape {
   readonly defaults: keyof BitcoinBlockSubsidySchedule['native'];
 }
 
-/** Hashes a second that the difficulty and the time since the block before stand for, one row a block. */
+/** Hashes a second, estimated from the difficulty and the time since the block before, one row a block. */
 export interface BitcoinNetworkHashrateEstimate extends Shape {
   readonly native: {
     /** Height of the block. */
@@ -612,7 +612,7 @@ export interface BitcoinNetworkHashrateEstimate extends Shape {
     readonly block_timestamp: number;
     /** Difficulty, as the node reports it. */
     readonly difficulty: number;
-    /** The divisor: this block's time less that of the block before, at least 1; of genesis the next block's time less its own. Unit: s. */
+    /** The divisor: this block's time less that of the block before, at least 1; for genesis the next block's time less its own. Unit: s. */
     readonly observed_interval_seconds: number;
     /** difficulty x 2^32 / observed_interval_seconds. Unit: H/s. */
     readonly hashrate_hs: number;
@@ -663,7 +663,7 @@ export interface BitcoinCirculatingSupply extends Shape {
     readonly block_hash: string;
     /** The block's own time, whole seconds; it may be earlier than that of the block before. Unit: ms. */
     readonly block_timestamp: number;
-    /** Subsidies of the blocks 0 to this one by the schedule; what miners left unclaimed and what cannot be spent counts. Unit: sat. */
+    /** Subsidies of the blocks 0 to this one by the schedule; amounts that miners left unclaimed or that nobody can spend count too. Unit: sat. */
     readonly circulating_supply_sats: number;
     /** The same in BTC. Unit: BTC. */
     readonly circulating_supply_btc: number;
@@ -876,7 +876,7 @@ export abstract class DatasetRoutes {
     return this.rows('bitcoin/block_subsidy_schedule', request, options);
   }
 
-  /** Hashes a second that the difficulty and the time since the block before stand for, one row a block. POST /v1/historical/bitcoin/network_hashrate_estimate */
+  /** Hashes a second, estimated from the difficulty and the time since the block before, one row a block. POST /v1/historical/bitcoin/network_hashrate_estimate */
   get_bitcoin_network_hashrate_estimate<M extends Mode = 'native', F extends keyof BitcoinNetworkHashrateEstimate[M] & string = never>(
     request: Common<BitcoinNetworkHashrateEstimate, M, F> = {},
     options?: Options,

@@ -1,7 +1,7 @@
 /**
- * Makes a fresh clone runnable: installs the dependencies when they are missing or older than package-lock.json, and
- * sees to it that a Node that runs TypeScript is there. Runs on Node 20 with nothing installed, before every npm script
- * of package.json and from `./tidemark`; with nothing to do it only compares one digest.
+ * Makes a fresh clone runnable: installs the dependencies when they are missing or older than package-lock.json, and checks
+ * that a Node that runs TypeScript exists. It runs on Node 20 with nothing installed, before every npm script of
+ * package.json and from `./tidemark`; when there is nothing to do it only compares one digest.
  */
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
@@ -24,7 +24,7 @@ const wanted = () => {
 
 const stamped = () => existsSync(stampPath) && readFileSync(stampPath, 'utf8') === wanted();
 
-/** What npm wrote down of its last run in this folder, against the lock file: an install made by hand counts too. */
+/** Whether what npm recorded of its last run in this folder matches the lock file; an install by hand counts too. */
 function installedMatchesLock() {
   try {
     const read = (path) => JSON.parse(readFileSync(path, 'utf8')).packages;
@@ -41,20 +41,22 @@ function installedMatchesLock() {
   }
 }
 
-/** In the project's own folder, unlike one below the temporary directory, which anybody can make. */
+/** The lock is in the project's own folder: anybody could create one below the temporary directory. */
 const installLock = join(root, '.tidemark-installing');
-/** An installer takes minutes at most. One that is older is gone, and its number another process's. */
+/** An installer takes minutes at most. A lock that is older belongs to a dead one, whose pid another process has now. */
 const INSTALL_LIMIT_MS = 30 * 60_000;
 
-/** One installer at a time per checkout: `npm start` and `npm test` may be started together. */
+/** Allows one installer at a time per checkout: `npm start` and `npm test` may be started together. */
 function withInstallLock(section) {
   const path = installLock;
-  for (let told = false; ; ) {
+  for (let isReported = false; ; ) {
     try {
       mkdirSync(path);
       break;
     } catch (error) {
-      if (error.code !== 'EEXIST') fail(`the dependencies cannot be installed in ${modules} (${error.message}).`);
+      if (error.code !== 'EEXIST') {
+        fail(`cannot install the dependencies in ${modules} (${error.message}). Check its permissions and free space.`);
+      }
       let owner = 0;
       try {
         owner = Number(readFileSync(join(path, 'pid'), 'utf8'));
@@ -63,10 +65,10 @@ function withInstallLock(section) {
         removeLock(path);
         continue;
       }
-      if (!told && owner > 0) {
-        told = true;
+      if (!isReported && owner > 0) {
+        isReported = true;
         process.stderr.write(
-          `tidemark: waiting for process ${owner}, which installs the dependencies (remove ${path} if it does not)\n`,
+          `tidemark: waiting for process ${owner}, which installs the dependencies (if it does not, remove ${path})\n`,
         );
       }
       Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 200);
@@ -84,7 +86,7 @@ function removeLock(path) {
   try {
     rmSync(path, { recursive: true, force: true });
   } catch (error) {
-    fail(`the lock of an installer that is gone cannot be removed: ${path} (${error.message}).`);
+    fail(`cannot remove ${path}, the lock of an installer that has died (${error.message}). Remove it by hand.`);
   }
 }
 
@@ -97,11 +99,11 @@ function isDead(pid, lockPath) {
     }
     return ageOf(lockPath) > INSTALL_LIMIT_MS;
   }
-  // Made but not yet signed; its owner died in between when that lasts.
+  // The lock exists without a pid. If that lasts, its owner died in between.
   return ageOf(lockPath) > 10_000;
 }
 
-/** Of what is gone meanwhile: none. */
+/** The age of a file in milliseconds; 0 when it no longer exists. */
 function ageOf(path) {
   try {
     return Date.now() - statSync(path).mtimeMs;
@@ -115,24 +117,24 @@ function install() {
   if (!installedMatchesLock()) {
     process.stderr.write('tidemark: installing dependencies (once) ...\n');
     const started = Date.now();
-    // npm tells its scripts where it is; `npm` on the PATH may be another one.
+    // npm gives its scripts its own path; `npm` on the PATH may be another one.
     const npm = process.env.npm_execpath;
-    // As locked, like `npm ci`, which however refuses a lock file that lacks optional packages of other platforms, as
-    // one written from a registry without them does.
+    // Installs what is locked, as `npm ci` does. `npm ci` itself refuses a lock file without the optional packages of other
+    // platforms, which is what npm writes from a registry that lacks them.
     const args = ['install', '--no-save', '--no-audit', '--no-fund', '--loglevel=error'];
     const result = npm?.endsWith('.js')
       ? spawnSync(process.execPath, [npm, ...args], { cwd: root, encoding: 'utf8' })
       : spawnSync('npm', args, { cwd: root, encoding: 'utf8' });
     if (result.status !== 0) {
       process.stderr.write(`${result.stdout ?? ''}${result.stderr ?? ''}${result.error ? `${result.error}\n` : ''}`);
-      fail('the dependencies could not be installed; the output of npm is above.');
+      fail('npm could not install the dependencies; its output is above.');
     }
     process.stderr.write(`tidemark: dependencies installed (${((Date.now() - started) / 1000).toFixed(0)} s)\n`);
   }
   writeFileSync(stampPath, wanted());
 }
 
-/** Ends with a message unless a Node that runs TypeScript is there and works. */
+/** Ends the process with a message unless a Node that runs TypeScript exists and works. */
 function checkNode() {
   if (Number(process.versions.node.split('.')[0]) >= NEEDED_MAJOR) return;
   if (existsSync(bundledNode)) {
@@ -140,14 +142,14 @@ function checkNode() {
     const major = Number(/^v(\d+)\./.exec(probe.stdout ?? '')?.[1]);
     if (probe.status === 0 && major >= NEEDED_MAJOR) return;
     fail(
-      `the Node ${NEEDED_MAJOR} among the dependencies does not run here` +
+      `the Node ${NEEDED_MAJOR} of the dependencies does not run here` +
         ` (${(probe.stderr || String(probe.error ?? probe.stdout)).trim().split('\n')[0]}).` +
         ` Install Node ${NEEDED_MAJOR} or newer and start again.`,
     );
   }
   fail(
-    `Node ${NEEDED_MAJOR} or newer is needed; this is ${process.version}, and for ${process.platform}/${process.arch}` +
-      ' none comes with the dependencies. Install it and start again.',
+    `Node ${NEEDED_MAJOR} or newer is needed. This is ${process.version}, and the dependencies bring none for` +
+      ` ${process.platform}/${process.arch}. Install it and start again.`,
   );
 }
 

@@ -128,7 +128,7 @@ async function* bring(context: Context, feed: Feed, request: IngestRequest): Asy
       databaseUrl: databaseUrls.ingest,
       datasets: feed.datasets,
       patient: request.kind === 'follow' ? signal : undefined,
-      onHeld: (backend) => void run.tell({ lease_backend: backend }),
+      onHeld: (backend) => void run.write({ lease_backend: backend }),
     }),
   );
   // Whoever is at it already is named before the source is asked for anything.
@@ -163,7 +163,7 @@ async function* bring(context: Context, feed: Feed, request: IngestRequest): Asy
   const work = await surely(() => workOf(context, opened, wanted, request));
   if (work.plan) request.onPlan?.(work.plan);
   const planned = work.plan && sum(work.plan.partitions);
-  await run.tell({ planned: planned ?? null });
+  await run.write({ planned: planned ?? null });
   const progress = new Progress(context, feed.name, planned);
   const counted = (result: UnitResult): UnitResult => {
     progress.ended();

@@ -93,7 +93,7 @@ async function overDataset(
     command: command.line,
     exclusive: true,
   });
-  await run.tell({ planned: rows.length });
+  await run.write({ planned: rows.length });
   const counts = { proved: 0, failed: 0, rows: 0 };
   for (const [index, row] of rows.entries()) {
     if (context.signal.aborted) break;

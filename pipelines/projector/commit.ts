@@ -5,7 +5,7 @@
 import type { ClientBase } from 'pg';
 import { record } from '../../shared/db/catalog.ts';
 import { OUTCOME_CHANNEL } from '../../shared/db/connect.ts';
-import { type Covered, coverSpans, coverWindow, lockCoverage, recoverSpan } from '../../shared/db/coverage.ts';
+import { coverSpans, coverWindow, lockCoverage, type ProvedExtent, recoverSpan } from '../../shared/db/coverage.ts';
 import type { Manifest } from '../../shared/frame/manifest.ts';
 import type { Recount } from '../../shared/proof/recount.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
@@ -57,7 +57,7 @@ export async function writeProved(
   await writeFrames(client, dataset, proved);
   await writePartitions(client, dataset, proved);
   await rebuild();
-  const arriving: Covered[] = [];
+  const arriving: ProvedExtent[] = [];
   for (const manifest of manifests) {
     const { partition: key } = manifest;
     const extent = extentOf(dataset, manifest);

@@ -5,7 +5,7 @@ import { DatabaseError } from 'pg';
 import { codeOf, explain, outageCode, TidemarkError } from '../../shared/errors.ts';
 import type { Logger } from '../../shared/logger.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
-import { captureFamily } from '../../shared/registry/keys.ts';
+import { captureGroup } from '../../shared/registry/keys.ts';
 import type { DocumentRequest, Source, SourceCheck } from '../sources/types.ts';
 import type { AttemptOutcome } from './await-proof.ts';
 import type { Lease } from './lease.ts';
@@ -246,7 +246,7 @@ interface Unit {
 
 /** A later capture of a day is asked for as the day. */
 const nameOf = ({ dataset, partition }: Unit) =>
-  `${dataset.key} ${dataset.partition.kind === 'capture' ? captureFamily(partition) : partition}`;
+  `${dataset.key} ${dataset.partition.kind === 'capture' ? captureGroup(partition) : partition}`;
 
 /** Every partition that had not come to its end; of a document that had told none, the document. */
 function unitsAtFault(source: Source, request: DocumentRequest, seen: ReadonlySet<string>): Unit[] {

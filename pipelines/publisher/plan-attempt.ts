@@ -11,7 +11,7 @@ import { type DocumentFacts, parseManifest } from '../../shared/frame/manifest.t
 import type { Logger } from '../../shared/logger.ts';
 import { attemptFilter, messageAt, messageOf, subjectOf } from '../../shared/nats/stream.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
-import { captureFamily, captureKey, keyFacts } from '../../shared/registry/keys.ts';
+import { captureGroup, captureKey, keyFacts } from '../../shared/registry/keys.ts';
 import { AttemptWriter } from './attempt-writer.ts';
 
 export interface PublishOptions {
@@ -133,7 +133,7 @@ export class AttemptPlanner {
 
   /** An issuer may state a day again with other facts: that is another capture, not a late arrival. */
   async #decideCapture(dataset: DatasetDefinition, key: string, document: DocumentFacts): Promise<PublishPlan> {
-    const family = await this.#catalog.family(dataset, captureFamily(key));
+    const family = await this.#catalog.family(dataset, captureGroup(key));
     const latest = family.at(-1);
     if (latest === undefined) return await this.open(dataset, key, undefined, document);
     const proved = family.filter((row) => this.#isProved(row));
@@ -149,7 +149,7 @@ export class AttemptPlanner {
       return proved.length > 0 ? { kind: 'compare', proved, held: error } : { kind: 'held', error };
     }
     if (proved.length === 0) return await this.open(dataset, latest.partitionKey, latest, document);
-    const [sourceId, day] = captureFamily(key).split(':');
+    const [sourceId, day] = captureGroup(key).split(':');
     return {
       kind: 'compare',
       proved,
@@ -164,7 +164,7 @@ export class AttemptPlanner {
     const isHeld = row?.state === 'quarantined' && row.synthetic === this.#options.synthetic;
     if (isHeld && !mayReplace) return { kind: 'held', error: quarantinedError(dataset, row) };
     const isCapture = dataset.partition.kind === 'capture';
-    const family = isCapture ? await this.#catalog.family(dataset, captureFamily(key)) : row ? [row] : [];
+    const family = isCapture ? await this.#catalog.family(dataset, captureGroup(key)) : row ? [row] : [];
     // Also one that says what another capture of the day says: the day has these facts already.
     const proved = family.filter((one) => this.#isProved(one));
     if (proved.length === 0) return await this.open(dataset, key, row, document);

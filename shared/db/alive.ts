@@ -1,6 +1,6 @@
 /**
- * Health of a process that listens nowhere, for containers: whether this machine has a connection to the database whose
- * name begins as the argument says. Projectors, followers and workers hold one for as long as they work.
+ * Health check for containers whose process listens on no port: it passes when this machine has a database connection
+ * whose name begins with the argument. Projectors, followers and workers hold one for as long as they work.
  *
  *     node shared/db/alive.ts 'tidemark projector'
  */
@@ -25,7 +25,7 @@ async function isConnected(prefix: string): Promise<boolean> {
 try {
   const [prefix = ''] = process.argv.slice(2);
   if (!(await isConnected(prefix))) {
-    process.stderr.write(`nothing of this machine is connected as ${prefix}\n`);
+    process.stderr.write(`no process of this machine has a database connection named ${prefix}\n`);
     process.exitCode = 1;
   }
 } catch (error) {

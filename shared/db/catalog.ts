@@ -1,6 +1,7 @@
 /**
- * Reading and moving the state of partitions and attempts. Plain SQL on purpose: every backfill and projector starts
- * with this module, and the query builder takes as long to load as half of a command; reports use it (shared/db/reports.ts).
+ * The catalog: reads and changes the state of partitions and attempts, and writes the ledger. It uses plain SQL on purpose:
+ * every backfill and projector loads this module, and the query builder takes as long to load as half of a command.
+ * Reports use the query builder (shared/db/reports.ts).
  */
 
 import type { ClientBase, Pool, QueryResultRow } from 'pg';
@@ -11,8 +12,7 @@ import { keyFacts } from '../registry/keys.ts';
 import { PROJECTOR_LOCK } from './connect.ts';
 import type { AttemptRow, CheckpointRow, CoverageRow, PartitionRow } from './schema.ts';
 
-/* The one place that writes the ledger: what operators and the service did to partitions on purpose, what was refused. */
-
+/** What the ledger records: what operators and the service did to partitions on purpose, and what was refused. */
 export const LEDGER_KINDS = [
   'late_arrival_refused',
   'reingest_started',
@@ -27,6 +27,7 @@ export const LEDGER_KINDS = [
 ] as const;
 export type LedgerKind = (typeof LEDGER_KINDS)[number];
 
+/** Writes an entry of the ledger. No other code does. */
 export async function record(
   client: ClientBase | Pool,
   dataset: DatasetDefinition,
@@ -49,7 +50,7 @@ const PARTITION_COLUMNS = `dataset_id as "datasetId", partition_key as "partitio
 const ATTEMPT_COLUMNS = `dataset_id as "datasetId", partition_key as "partitionKey", attempt, revision, state, publisher,
   document, manifest, frames, first_sequence as "firstSequence", manifest_sequence as "manifestSequence", reason,
   started_at as "startedAt", updated_at as "updatedAt"`;
-/** int8 columns: exact as numbers, and text from the driver. */
+/** The int8 columns: the driver returns them as text, and their values are exact as numbers. */
 const NUMBERS = [
   'fromMs',
   'toMs',
@@ -62,15 +63,15 @@ const NUMBERS = [
   'version',
 ];
 
-/** What can be seen of a projector from the side. */
+/** What the database shows of the activity of a projector. */
 export interface ProjectorActivity {
-  /** Of the checkpoint; 0: there is none. */
+  /** Stream sequence of the checkpoint; 0 without one. */
   readonly sequence: number;
   /** The connection that holds the projector's lock. */
   readonly holder: { readonly name: string; readonly pid: number; readonly since: Date } | undefined;
-  /** Another text when the holder has done anything, or is another one. */
+  /** A text that changes when the holder does anything or another one takes its place. */
   readonly mark: string;
-  /** At work in the database at this moment, waiting for nobody. */
+  /** Whether the holder is executing a statement now and waits neither for a lock nor for its client. */
   readonly isBusy: boolean;
 }
 
@@ -117,7 +118,7 @@ export class Catalog {
     return { sequence: Number(sequence ?? 0), holder, mark, isBusy: busy };
   }
 
-  /** Partitions whose window starts in [fromMs, toMs), in order of time. */
+  /** The partitions whose window starts in [fromMs, toMs), in order of time. */
   async partitions(dataset: DatasetDefinition, fromMs = -8.64e15, toMs = 8.64e15): Promise<PartitionRow[]> {
     return await this.#rows<PartitionRow>(
       `select ${PARTITION_COLUMNS} from partitions where dataset_id = $1 and from_ms >= $2 and from_ms < $3
@@ -126,7 +127,7 @@ export class Catalog {
     );
   }
 
-  /** Proved partitions of the sample, and real ones in whatever state. */
+  /** The number of proved partitions of the sample, and of real partitions in any state. */
   async counts(dataset: DatasetDefinition): Promise<{ readonly synthetic: number; readonly real: number }> {
     const [{ synthetic, real }] = await this.#rows<{ synthetic: string; real: string }>(
       `select count(*) filter (where synthetic and state = 'proved') as synthetic,
@@ -136,21 +137,21 @@ export class Catalog {
     return { synthetic: Number(synthetic), real: Number(real) };
   }
 
-  /** The first real partition there is, in whatever state. */
+  /** The key of the earliest real partition in any state. */
   async firstKey(dataset: DatasetDefinition): Promise<string | undefined> {
     const sql = `select partition_key as key from partitions where dataset_id = $1 and not synthetic and from_ms is not null
       order by from_ms limit 1`;
     return (await this.#rows<{ key: string }>(sql, [dataset.number]))[0]?.key;
   }
 
-  /** Those of the keys that need nothing more: proved, or quarantined until an operator acts. */
+  /** The keys among `keys` that need no more work: proved, or quarantined until an operator acts. */
   async endedKeys(dataset: DatasetDefinition, keys: readonly string[]): Promise<ReadonlySet<string>> {
     const sql = `select partition_key as key from partitions where dataset_id = $1 and partition_key = any ($2::text[])
       and state in ('proved', 'quarantined') and not synthetic`;
     return new Set((await this.#rows<{ key: string }>(sql, [dataset.number, keys])).map(({ key }) => key));
   }
 
-  /** The proved partition that was looked at longest ago, before a time. */
+  /** The proved partition whose last verification is the longest ago, and before `before`. */
   async longestUnverified(
     datasets: readonly DatasetDefinition[],
     before: Date,
@@ -169,7 +170,7 @@ export class Catalog {
     return (await this.#rows<PartitionRow>(sql, parameters))[0];
   }
 
-  /** Those of the keys that are known. */
+  /** The known partitions among `keys`. */
   async partitionsOf(dataset: DatasetDefinition, keys: readonly string[]): Promise<PartitionRow[]> {
     return await this.#rows<PartitionRow>(
       `select ${PARTITION_COLUMNS} from partitions where dataset_id = $1 and partition_key = any ($2::text[])`,
@@ -177,7 +178,7 @@ export class Catalog {
     );
   }
 
-  /** Texts of the stored values of partitions of metrics, by the id of the metric. */
+  /** The texts of the stored values of partitions of metrics, by metric id. */
   async valueTexts(dataset: DatasetDefinition, keys: readonly string[]): Promise<ReadonlyMap<string, string | null>> {
     const rows = await this.#rows<{ metric_id: string; value_text: string | null }>(
       `select metric_id, value_text from ${dataset.native.table} where partition_key = any ($1::text[])`,
@@ -186,7 +187,7 @@ export class Catalog {
     return new Map(rows.map(({ metric_id, value_text }) => [metric_id, value_text]));
   }
 
-  /** Captures of one source and day, in the order of their numbers. */
+  /** The captures of one source and day, in the order of their numbers. */
   async family(dataset: DatasetDefinition, first: string): Promise<PartitionRow[]> {
     return await this.#rows<PartitionRow>(
       `select ${PARTITION_COLUMNS} from partitions where dataset_id = $1
@@ -196,7 +197,7 @@ export class Catalog {
     );
   }
 
-  /** Partitions of a source that cover some of the span, in its order. */
+  /** The partitions of a source that overlap the span, in its order. */
   async overlapping(dataset: DatasetDefinition, sourceId: string, { from, to }: Range): Promise<PartitionRow[]> {
     return await this.#rows<PartitionRow>(
       `select ${PARTITION_COLUMNS} from partitions where dataset_id = $1 and source_id = $2 and span && int8range($3, $4)
@@ -205,7 +206,7 @@ export class Catalog {
     );
   }
 
-  /** The lowest of what a source's partitions cover that came to their end, proved or quarantined, synthetic or real. */
+  /** The lowest value that an ended partition of a source covers: proved or quarantined, synthetic or real. */
   async firstEnded(dataset: DatasetDefinition, sourceId: string, synthetic: boolean): Promise<number | undefined> {
     const [{ first }] = await this.#rows<{ first: string | null }>(
       `select min(lower(span)) as first from partitions
@@ -215,7 +216,7 @@ export class Catalog {
     return first === null ? undefined : Number(first);
   }
 
-  /** The parts of a span that no partition of a source in one of the states covers, synthetic or real. */
+  /** The parts of a span that no partition of a source in one of the given states covers, synthetic or real. */
   async uncovered(
     dataset: DatasetDefinition,
     sourceId: string,
@@ -230,7 +231,7 @@ export class Catalog {
     return parseMultirange(missing);
   }
 
-  /** Newest first. */
+  /** The attempts at a partition, newest first. */
   async attempts(dataset: DatasetDefinition, key: string): Promise<AttemptRow[]> {
     return await this.#rows<AttemptRow>(
       `select ${ATTEMPT_COLUMNS} from attempts where dataset_id = $1 and partition_key = $2 order by attempt desc`,
@@ -262,7 +263,7 @@ export class Catalog {
     return found[0].series_id;
   }
 
-  /** All that has to be known of a partition, and of one attempt at it, to load it. */
+  /** What the projector needs to know of a partition, and of one attempt at it, to load it. */
   async standing(dataset: DatasetDefinition, key: string, attempt: number): Promise<PartitionStatus> {
     const [row] = await this.#rows<Record<string, unknown>>(
       `select p.state, p.synthetic, p.revision, p.from_ms as "fromMs", a.state as "attemptState"
@@ -279,7 +280,7 @@ export class Catalog {
     };
   }
 
-  /** How attempts stand, by partition. */
+  /** The states of attempts, with the reasons of those that ended. */
   async attemptStates(
     dataset: DatasetDefinition,
     names: readonly { readonly partition: string; readonly attempt: number }[],
@@ -291,16 +292,16 @@ export class Catalog {
     );
   }
 
-  /** Those of the keys that were ever tried. */
+  /** The keys among `keys` that have an attempt. */
   async attemptedKeys(dataset: DatasetDefinition, keys: readonly string[]): Promise<ReadonlySet<string>> {
     const sql = `select distinct partition_key as key from attempts where dataset_id = $1 and partition_key = any ($2::text[])`;
     return new Set((await this.#rows<{ key: string }>(sql, [dataset.number, keys])).map(({ key }) => key));
   }
 
   /**
-   * Opens attempt number `attempt` of each of the keys (or re-opens it, when an interrupted one goes on). The partition
-   * itself moves to `publishing` unless it is proved or quarantined: a revision is published behind the rows that are
-   * served, and a quarantine ends with a proof, not with a try.
+   * Opens attempt number `attempt` of each key, or reopens it to resume an interrupted one. The partition moves to
+   * `publishing` unless it is proved or quarantined: the rows of a proved partition are served while its revision is
+   * published, and only a proof ends a quarantine.
    */
   async openAttempts(
     dataset: DatasetDefinition,
@@ -314,7 +315,7 @@ export class Catalog {
         ? { key, source_id: sourceId, span: `[${span.from},${span.to})` }
         : { key, from_ms: times.fromMs, to_ms: times.toMs };
     });
-    // One statement, so that it is one transaction on a pool as well.
+    // One statement, so that it is one transaction on a pool too.
     await this.#rows(
       `with opening as (
          select * from jsonb_to_recordset($7) o (key text, source_id text, span int8range, from_ms int8, to_ms int8)),
@@ -334,7 +335,7 @@ export class Catalog {
     );
   }
 
-  /** Their manifests are in the log. The projector may have been faster, so only open attempts move. */
+  /** Marks attempts whose manifest is in the log. The projector may have ended some already, so only open ones change. */
   async markPublished(
     dataset: DatasetDefinition,
     published: readonly { readonly manifest: Manifest; readonly sequence: number }[],
@@ -354,7 +355,7 @@ export class Catalog {
     );
   }
 
-  /** Gives an open attempt up. Nothing of it is referenced, so its partition is missing again. */
+  /** Abandons an open attempt. Nothing refers to its frames, so its partition is missing again. */
   async abandonAttempt(dataset: DatasetDefinition, key: string, attempt: number, reason: string): Promise<void> {
     await this.#rows(
       `with abandoned as (

@@ -1,22 +1,25 @@
-/** Connections. Everything that talks to PostgreSQL starts here, so that names, parsers and time-outs are the same. */
+/**
+ * Connections to PostgreSQL, and what all their users share: parsers, timeouts, advisory locks, notification channels and
+ * the supported versions of TimescaleDB.
+ */
 
 import pg from 'pg';
 import { TidemarkError } from '../errors.ts';
 
 export interface ConnectOptions {
   readonly url: string;
-  /** Shown in pg_stat_activity; locks name their holder by it. */
+  /** Name in pg_stat_activity; messages name the holder of a lock by it. */
   readonly name: string;
   readonly connectTimeoutMs?: number;
 }
 
 export type Client = pg.Client & AsyncDisposable;
 
-/** Parsers: int8 and numeric stay text (exact), json stays parsed, timestamptz becomes a Date. */
+/** The default parsers: int8 and numeric stay text (exact), json is parsed, timestamptz becomes a Date. */
 const types = new pg.TypeOverrides();
 
 /**
- * One connection, closed by `await using`.
+ * Opens one connection, which `await using` closes.
  * @throws TidemarkError DATABASE_UNAVAILABLE
  */
 export async function connect(options: ConnectOptions): Promise<Client> {
@@ -27,12 +30,12 @@ export async function connect(options: ConnectOptions): Promise<Client> {
     keepAlive: true,
     types,
   });
-  // A connection lost while idle is reported by the next query; without a listener it would end the process.
+  // Without a listener a connection that is lost while idle would end the process. The next query reports the loss.
   client.on('error', () => {});
   try {
     await client.connect();
   } catch (cause) {
-    throw new TidemarkError('DATABASE_UNAVAILABLE', `PostgreSQL at ${describeUrl(options.url)} does not let us in`, {
+    throw new TidemarkError('DATABASE_UNAVAILABLE', `Cannot connect to PostgreSQL at ${describeUrl(options.url)}`, {
       cause,
     });
   }
@@ -51,13 +54,13 @@ export function createPool(options: ConnectOptions & { max: number; statementTim
     types,
   });
   pool.on('error', () => {});
-  // The pool listens to idle connections alone: one that is lost while it is in use, between two queries, would end the
-  // process. Whoever uses it learns of the loss from the next query.
+  // The pool listens to errors of idle connections only. A connection that is lost while it is lent, between two queries,
+  // would end the process. The next query reports the loss.
   pool.on('connect', (client) => client.on('error', () => {}));
   return pool;
 }
 
-/** Lends a connection of the pool; one that something failed on is closed, whatever it was. */
+/** Lends a connection of the pool to `work`; after any error the connection is closed instead of reused. */
 export async function withClient<T>(pool: pg.Pool, work: (client: pg.PoolClient) => Promise<T>): Promise<T> {
   const client = await pool.connect();
   try {
@@ -76,43 +79,41 @@ export function describeUrl(text: string): string {
   return `${url.hostname || url.searchParams.get('host') || 'localhost'}${url.port ? `:${url.port}` : ''}${url.pathname}`;
 }
 
-/** Channel on which the end of an attempt is announced: `<dataset>|<partition>|<attempt>|<state>`. */
+/** Channel of the notifications that an attempt has ended: `<dataset>|<partition>|<attempt>|<state>`. */
 export const OUTCOME_CHANNEL = 'tidemark_partition';
 
-/** Channel on which a projector announces that it failed and starts again: a `ProjectorFailure` as JSON. */
+/** Channel of the notifications that a projector has failed and restarts: a `ProjectorFailure` as JSON. */
 export const PROJECTOR_CHANNEL = 'tidemark_projector';
 
 export interface ProjectorFailure {
   /** Key of the dataset. */
   readonly dataset: string;
-  /** For the operator; what the projector logs. */
+  /** The message that the projector logs for the operator. */
   readonly message: string;
 }
 
 /** Advisory lock classes: the first key of `pg_advisory_lock(class, dataset number)`. Arbitrary, never reused. */
 export const MIGRATION_LOCK = 7301;
-/** One publisher per dataset: its frames lie in the log one attempt after the other. */
+/** One publisher per dataset, so that the attempts lie in the log one after the other. */
 export const PUBLISHER_LOCK = 7302;
 /** One projector per dataset. */
 export const PROJECTOR_LOCK = 7303;
-/** One holder per run, with the run's number: a run is alive while it is held. */
+/** Held with the number of a run while the run is alive. */
 export const RUN_LOCK = 7304;
-/** Work that is not to be done twice at once, with a number made of its name. */
+/** Held for work that only one process may do at a time, with a hash of its name. */
 export const WORK_LOCK = 7305;
-/** One process at a time answers requests for recounts. Second key 0. */
+/** Held by the one process that answers requests for recounts. Second key 0. */
 export const RECOUNT_LOCK = 7306;
-/** One submit of an export after the other: the limit of the queue is counted under it. Second key 0. */
+/** Held while an export is submitted, so that submits cannot exceed the limit of the queue together. Second key 0. */
 export const EXPORT_SUBMIT_LOCK = 7310;
 
-/* Which versions of TimescaleDB this release works with. Others are refused by name before anything is written. */
-
-/** Minor versions of TimescaleDB 2, both included, that the tests were run against. */
+/** The oldest and the newest minor version of TimescaleDB 2 that the tests were run against. */
 const OLDEST_MINOR = 19;
 const NEWEST_MINOR = 29;
 
 export const SUPPORTED_TIMESCALE = `2.${OLDEST_MINOR} to 2.${NEWEST_MINOR}`;
 
-/** What is wrong with a version, as an operator reads it; undefined for one that is supported. */
+/** Why a version is unsupported, for the operator; undefined for a supported one. */
 export function timescaleFault(version: string | null | undefined): string | undefined {
   if (!version) return `the server has no TimescaleDB; ${SUPPORTED_TIMESCALE} is needed`;
   const [, major, minor] = /^(\d+)\.(\d+)(?:\.|-|$)/.exec(version) ?? [];
@@ -120,14 +121,14 @@ export function timescaleFault(version: string | null | undefined): string | und
   return isSupported ? undefined : `TimescaleDB ${version} is not supported; ${SUPPORTED_TIMESCALE} is needed`;
 }
 
-/** One row and column: the version of the database, or of what `create extension` would install there; null: neither. */
+/** SQL: the version of TimescaleDB in the database, or else the one that `create extension` would install; else null. */
 export const TIMESCALE_VERSION = `select coalesce(
     (select extversion from pg_extension where extname = 'timescaledb'),
     (select default_version from pg_available_extensions where name = 'timescaledb')) as version`;
 
-/** @throws TidemarkError DATABASE_UNSUPPORTED naming the version found and those that are supported. */
+/** @throws TidemarkError DATABASE_UNSUPPORTED naming the found and the supported versions, before anything is written. */
 export async function requireTimescale(client: Pick<pg.Client, 'query'>): Promise<void> {
   const { rows } = await client.query<{ version: string | null }>(TIMESCALE_VERSION);
   const fault = timescaleFault(rows[0].version);
-  if (fault) throw new TidemarkError('DATABASE_UNSUPPORTED', `The database cannot be used: ${fault}`);
+  if (fault) throw new TidemarkError('DATABASE_UNSUPPORTED', `The database is not supported: ${fault}`);
 }

@@ -1,13 +1,13 @@
 /**
- * What is proved, kept in step with the partitions in the transaction that proves or withdraws one: ranges of file days,
- * and runs of heights, snapshots, captures and vintages by source (migration 0006).
+ * Coverage: what is proved. The transaction that proves or withdraws a partition also updates it: ranges of file days,
+ * and spans of heights, snapshots, captures and vintages by source (migration 0006).
  */
 import type { ClientBase } from 'pg';
 import type { Range } from '../ranges.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
 import type { TimeWindow } from '../registry/keys.ts';
 
-/** A proved partition's place in its source. */
+/** What a proved partition covers of its source. */
 export interface Extent {
   readonly sourceId: string;
   readonly span: Range;
@@ -17,7 +17,7 @@ export interface Extent {
   readonly rows: number;
 }
 
-/** Orders this transaction with every other change of the dataset's coverage, until it ends. */
+/** Locks the dataset's coverage until the transaction ends, so that its changes happen one after another. */
 export async function lockCoverage(client: ClientBase, dataset: DatasetDefinition): Promise<{ synthetic: boolean }> {
   const { rows } = await client.query('select synthetic from coverage where dataset_id = $1 for update', [
     dataset.number,
@@ -25,7 +25,7 @@ export async function lockCoverage(client: ClientBase, dataset: DatasetDefinitio
   return rows[0];
 }
 
-/** A file day is proved. */
+/** Adds a proved file day to the coverage. */
 export async function coverWindow(
   client: ClientBase,
   dataset: DatasetDefinition,
@@ -39,7 +39,7 @@ export async function coverWindow(
   );
 }
 
-/** A file day is proved no more. */
+/** Removes a file day from the coverage. */
 export async function uncoverWindow(client: ClientBase, dataset: DatasetDefinition, window: TimeWindow): Promise<void> {
   await client.query(
     `update coverage set proved = proved - int8multirange(int8range($2, $3)), version = version + 1,
@@ -48,7 +48,7 @@ export async function uncoverWindow(client: ClientBase, dataset: DatasetDefiniti
   );
 }
 
-/** Nothing is proved: the sample has gone. */
+/** Empties the coverage when the sample is retired. */
 export async function clearCoverage(client: ClientBase, dataset: DatasetDefinition): Promise<void> {
   await client.query('delete from coverage_spans where dataset_id = $1', [dataset.number]);
   await client.query('delete from source_checks where dataset_id = $1', [dataset.number]);
@@ -59,19 +59,19 @@ export async function clearCoverage(client: ClientBase, dataset: DatasetDefiniti
   );
 }
 
-/** A partition that was not is proved, as `Extent` has it. */
-export interface Covered extends Extent {
+/** A newly proved partition. */
+export interface ProvedExtent extends Extent {
   readonly key: string;
 }
 
 /**
- * Partitions that were not are proved; their rows in the catalog say so already. Only the runs they touch are looked at: a
- * history of single heights is merged in one statement each transaction.
+ * Adds newly proved partitions, whose rows in the catalog are written already. It reads only the spans that they touch:
+ * one statement for each transaction merges a history of single heights.
  */
 export async function coverSpans(
   client: ClientBase,
   dataset: DatasetDefinition,
-  arriving: readonly Covered[],
+  arriving: readonly ProvedExtent[],
   synthetic?: boolean,
 ): Promise<void> {
   const bridged = isBridged(dataset);
@@ -103,13 +103,13 @@ export async function coverSpans(
         extents.map(({ rows }) => rows),
       ],
     );
-    await settle(client, dataset, sourceId, { noLonger: extents.map(({ key }) => key), synthetic });
+    await updateProved(client, dataset, sourceId, { servedAgain: extents.map(({ key }) => key), synthetic });
   }
 }
 
 /**
- * Partitions of a source within a span changed in another way: the runs there are made again from the catalog.
- * `withheld`, `served`: partitions whose rows are stored and not to be served, or to be served again.
+ * Rebuilds the spans of a source within `span` from the catalog, after any other change of its partitions.
+ * @param change `withheld`: partitions whose stored rows must not be served; `served`: partitions to serve again.
  */
 export async function recoverSpan(
   client: ClientBase,
@@ -144,10 +144,10 @@ export async function recoverSpan(
        where key <> all($3::text[]) order by key) where dataset_id = $1`,
     [dataset.number, withheld, served],
   );
-  await settle(client, dataset, sourceId, {});
+  await updateProved(client, dataset, sourceId, {});
 }
 
-/** A source was looked at and had nothing newer: it is complete until then. */
+/** Records that a source was checked and had nothing newer, so that it is complete until `throughMs`. */
 export async function recordCheck(
   client: ClientBase,
   dataset: DatasetDefinition,
@@ -161,24 +161,24 @@ export async function recordCheck(
        through_ms = greatest(source_checks.through_ms, excluded.through_ms)`,
     [dataset.number, sourceId, throughMs],
   );
-  await settle(client, dataset, sourceId, {});
+  await updateProved(client, dataset, sourceId, {});
 }
 
-/** Kinds whose partitions are not expected one after the other: nothing is missing between two of them. */
+/** Whether partitions come at no fixed distance, so that nothing is missing between two of them. */
 const isBridged = ({ partition: { kind } }: DatasetDefinition) => kind === 'snapshot' || kind === 'vintage';
 
-/** Kinds whose sources are looked at without bringing a partition each time. */
+/** Whether a check of the source may bring no new partition, and then extends the coverage. */
 const isChecked = ({ partition: { kind } }: DatasetDefinition) => kind === 'capture' || kind === 'vintage';
 
-/** Follows from the runs: how far the checks reach, and the ranges that readers take first. */
-async function settle(
+/** Derives from the spans how far the checks reach, and the ranges (`coverage.proved`) that readers use first. */
+async function updateProved(
   client: ClientBase,
   dataset: DatasetDefinition,
   sourceId: string,
-  change: { readonly noLonger?: readonly string[]; readonly synthetic?: boolean },
+  change: { readonly servedAgain?: readonly string[]; readonly synthetic?: boolean },
 ): Promise<void> {
   if (isChecked(dataset)) {
-    // A check speaks for the last run alone; a run before a gap ends where the next partition was expected.
+    // A check extends the last span only; a span before a gap ends where the next partition was expected.
     await client.query(
       `update coverage_spans s set through_ms = case
          when exists (select from coverage_spans l where l.dataset_id = $1 and l.source_id = $2 and l.span >> s.span)
@@ -199,7 +199,7 @@ async function settle(
   await client.query(
     `update coverage c set version = version + 1, synthetic = coalesce($3, synthetic), updated_at = clock_timestamp(),
        withheld = array(select key from unnest(withheld) key where key <> all($2::text[]) order by key) where dataset_id = $1`,
-    [dataset.number, change.noLonger ?? [], change.synthetic],
+    [dataset.number, change.servedAgain ?? [], change.synthetic],
   );
   await client.query(
     `update coverage c set proved = coalesce((select range_agg(${range}) from coverage_spans where dataset_id = $1), '{}')

@@ -1,4 +1,4 @@
-/** Applies `migrations/*.sql` in order, each once, each in one transaction. Safe to run at any time, by anyone. */
+/** Applies `migrations/*.sql` in order, each once and in one transaction. Any process may run it at any time. */
 import { createHash } from 'node:crypto';
 import { readdirSync, readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
@@ -10,7 +10,7 @@ import { applyRoles, regrantReadRoles } from './roles.ts';
 
 export const MIGRATIONS_DIR = fileURLToPath(new URL('../../migrations/', import.meta.url));
 
-/** Names that files had when they were released with numbers twice or missing. Their bytes and order are the same. */
+/** Former names of files that were released with duplicate or missing numbers. Their bytes and order have not changed. */
 export const FORMER_NAMES: Readonly<Record<string, string>> = {
   '0013_read_roles.sql': '0014_read_roles.sql',
   '0014_document_sha256.sql': '0015_document_sha256.sql',
@@ -25,7 +25,7 @@ export interface MigrationReport {
   readonly present: readonly string[];
 }
 
-/** How a database stands to the migrations of this release; changes nothing. */
+/** Compares a database with the migrations of this release, without changing it. */
 export async function pendingMigrations(
   client: Pick<Client, 'query'>,
   directory: string = MIGRATIONS_DIR,
@@ -50,16 +50,16 @@ export async function pendingMigrations(
   };
 }
 
-// Small files, read at every start: synchronous is many times cheaper.
+// The files are small and read at every start; synchronous calls are many times cheaper.
 const migrationFiles = (directory: string): string[] =>
   readdirSync(directory)
     .filter((name) => /^\d{4}_\w+\.sql$/.test(name))
     .sort();
 
 /**
- * Where the role may not change the schema nothing is changed, and nothing may be missing.
- * @throws TidemarkError DATABASE_UNSUPPORTED where TimescaleDB is of another version than the supported ones,
- *   MIGRATION_DRIFT when an applied file has changed since, MIGRATION_FAILED naming the file, MIGRATION_NOT_ALLOWED.
+ * Applies the missing migrations. With a role that may not change the schema it only checks that none is missing.
+ * @throws TidemarkError DATABASE_UNSUPPORTED for an unsupported version of TimescaleDB, MIGRATION_DRIFT when an applied
+ *   file was changed afterwards, MIGRATION_FAILED naming the file, MIGRATION_NOT_ALLOWED.
  */
 export async function migrate(client: Client, directory: string = MIGRATIONS_DIR): Promise<MigrationReport> {
   const files = migrationFiles(directory);
@@ -68,7 +68,7 @@ export async function migrate(client: Client, directory: string = MIGRATIONS_DIR
   if (!may[0].create) return await nothingMissing(client, directory, files);
   const applied: string[] = [];
   const present: string[] = [];
-  // Session lock, not a transaction's: two starters must not both create the bookkeeping table.
+  // A session lock, not one of a transaction: two processes must not both create the table of applied migrations.
   await client.query('select pg_advisory_lock($1, $2)', [MIGRATION_LOCK, 0]);
   try {
     await client.query(`create table if not exists schema_migrations
@@ -101,20 +101,20 @@ export async function migrate(client: Client, directory: string = MIGRATIONS_DIR
   return { applied, present };
 }
 
-/** What any other role than the owner's can say: all is there, or it is not. */
+/** The check of a role that may not change the schema: every migration must be applied. */
 async function nothingMissing(client: Client, directory: string, files: readonly string[]): Promise<MigrationReport> {
   const { missing, changed } = await pendingMigrations(client, directory);
   if (missing.length === 0 && changed.length === 0) return { applied: [], present: files };
   throw new TidemarkError(
     'MIGRATION_NOT_ALLOWED',
-    `This role may not change the schema, and ${[...missing, ...changed].join(', ')} is not as this release has it`,
+    `This role may not change the schema, and these migrations are missing or changed: ${[...missing, ...changed].join(', ')}`,
     { details: { missing: missing.join(', '), changed: changed.join(', ') } },
   );
 }
 
-/** Records of applied files take the names that the files have now. One statement: it happens whole or not at all. */
+/** Gives the records of applied files their current names, all in one statement. */
 async function renameFormer(client: Client): Promise<void> {
-  // A process of the earlier release that migrates meanwhile notes the old names down a second time.
+  // A process of the earlier release that migrates at the same time records the former names once more.
   await client.query(
     `with names as (select * from unnest($1::text[], $2::text[]) n (former, now)),
        twice as (
@@ -138,7 +138,7 @@ async function applyOne(client: Client, name: string, sql: string, sha256: strin
   }
 }
 
-/** Registered datasets get their row, their one series where they have no key, and an empty coverage. */
+/** Inserts for each dataset of the registry its row, an empty coverage, and its one series where it has no series key. */
 async function registerDatasets(client: Client): Promise<void> {
   const datasets = [...DATASETS.values()];
   const numbers = datasets.map(({ number }) => number);

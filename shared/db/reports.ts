@@ -1,4 +1,4 @@
-/** Typed read-only queries over the catalog for reports: status, and whatever shows an operator how things stand. */
+/** Typed read-only queries over the catalog, for `status` and other reports; and the counters of source failures. */
 
 import type { Pool } from 'pg';
 import type { DatasetDefinition } from '../registry/index.ts';
@@ -13,7 +13,7 @@ export class Reports {
     this.#db = drizzle(pool);
   }
 
-  /** Number of partitions and their rows, by state. */
+  /** The number of partitions and of their rows, by state. */
   async states(
     dataset: DatasetDefinition,
   ): Promise<Partial<Record<PartitionRow['state'], { partitions: number; rows: number }>>> {
@@ -25,7 +25,7 @@ export class Reports {
     return Object.fromEntries(found.map(({ state, ...rest }) => [state, { ...rest, rows: rest.rows ?? 0 }]));
   }
 
-  /** Partitions that are known and not proved, in order of time. */
+  /** Known partitions that are not proved, in order of time. */
   async unproved(dataset: DatasetDefinition, limit: number) {
     return await this.#db
       .select()
@@ -35,7 +35,7 @@ export class Reports {
       .limit(limit);
   }
 
-  /** How many partitions inside the window are known and not proved. */
+  /** The number of known partitions inside the window that are not proved. */
   async unprovedWithin(dataset: DatasetDefinition, fromMs: number, toMs: number): Promise<number> {
     const found = await this.#db
       .select({ partitions: count() })
@@ -51,7 +51,7 @@ export class Reports {
     return found[0].partitions;
   }
 
-  /** Newest first. */
+  /** Entries of the ledger, newest first. */
   async ledger(dataset: DatasetDefinition, kind: string | undefined, limit: number): Promise<LedgerRow[]> {
     return await this.#db
       .select()
@@ -61,14 +61,14 @@ export class Reports {
       .limit(limit);
   }
 
-  /** Messages of the log that a manifest vouches for: frames and the manifest itself. */
+  /** The number of messages of the log that belong to a published attempt: its frames, manifest and retraction. */
   async referencedMessages(dataset: DatasetDefinition): Promise<number> {
     const found = await this.#db
       .select({ messages: sql<string>`coalesce(sum(${attempts.frames} + 1), 0)` })
       .from(attempts)
       .where(and(eq(attempts.datasetId, dataset.number), sql`${attempts.manifestSequence} is not null`));
-    // A partition that its source took back has a mark in the log.
-    const marked = await this.#db
+    // The retraction of a partition is a message too.
+    const retracted = await this.#db
       .select({ messages: count() })
       .from(ledger)
       .where(
@@ -78,17 +78,16 @@ export class Reports {
           sql`${ledger.details} ->> 'by' = 'source'`,
         ),
       );
-    return Number(found[0].messages) + marked[0].messages;
+    return Number(found[0].messages) + retracted[0].messages;
   }
 }
 
-/* What sources failed to give after all tries: counted for ever, by source and code, for those who watch. */
-
-/** Of codes: faults of a vendor, an issuer, a provider or a node, and of what they sent. */
+/** Codes of the faults of a vendor, an issuer, a provider or a node, and of the documents that they sent. */
 const OF_SOURCES = /^(?:SOURCE|NODE|CHAIN)_/;
 
 export const isSourceFault = (code: string | undefined): code is string => code !== undefined && OF_SOURCES.test(code);
 
+/** Counts a failure of a source after all retries, by source and code, for monitors. The counts are never reset. */
 export async function recordSourceFailure(
   pool: Pool,
   dataset: DatasetDefinition,

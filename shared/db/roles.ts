@@ -1,9 +1,10 @@
 /**
- * The roles that the processes of the service connect as, and what each may do: said here once, brought about after every
- * migration, and held against the database by `./tidemark doctor`.
+ * The database roles and their privileges: those that the processes of the service use, and the read roles of callers.
+ * This file is their only definition. `migrate` applies it after every migration, and `./tidemark doctor` checks the
+ * database against it.
  *
- * A privilege ends at the table. Which of its rows are proved is decided by each read, in a snapshot that begins with
- * the coverage; docs/security.md says what it would cost to have the database decide it.
+ * A privilege covers whole tables. Each read itself restricts the rows to the proved ones, in a snapshot that begins with
+ * the coverage; docs/security.md says what it would cost to let the database do that.
  */
 
 import { randomBytes } from 'node:crypto';
@@ -13,45 +14,41 @@ import { ALIGNED_TABLE } from '../registry/aligned-storage.ts';
 import { DATASETS } from '../registry/index.ts';
 import { requireTimescale } from './connect.ts';
 
-/*
- * Roles that may read what the service reads, and do nothing else: callers of `BYOK Required` datasets come with the
- * password of one. What such a role may do is said here once, granted at its making and after every migration, and
- * held against the database by `readRoleFaults`.
- */
-
-/** A `pg` client, or anything like it. */
+/** A `pg` client or pool. */
 export interface Queryable {
   query(text: string, values?: unknown[]): Promise<{ rows: Record<string, unknown>[] }>;
 }
 
-/** Catalog tables that answers are made from. */
+/** Catalog tables that reads use. */
 const CATALOG_TABLES = ['coverage', 'coverage_spans', 'frames', 'partitions', 'series', 'source_checks'];
 
-/** Every table a read may touch. */
+/** Every table that reads use. */
 export const readTables = (): readonly string[] => [
   ...CATALOG_TABLES,
   ALIGNED_TABLE,
   ...[...DATASETS.values()].map((dataset) => dataset.native.table),
 ];
 
-/** Names that need no quoting anywhere. */
+/** Names of roles that need no quoting in SQL. */
 const ROLE_NAME = /^[a-z_][a-z0-9_]{0,62}$/;
 
-/** 192 bits, in characters that need no escaping in a header or a URL. */
+/** A password of 192 bits, in characters that need no escaping in a header or a URL. */
 const newPassword = () => randomBytes(24).toString('hex');
 
-export interface MadeRole {
+export interface ReadRole {
   readonly role: string;
   readonly created: boolean;
-  /** Set where it is new: it is stored nowhere, and shown once. */
+  /** Set where it is new. It is stored nowhere and shown once. */
   readonly password: string | undefined;
 }
 
 /**
- * Makes the role, or brings it to what it should be. `rotate` gives a role that exists a new password.
- * @throws TidemarkError USAGE for a name that is none; READ_ROLE_UNSAFE for a role that can do more than read.
+ * Creates a read role, or gives an existing one the privileges it should have. Callers of `BYOK Required` datasets send
+ * the password of such a role, so it may read what the service reads and do nothing else.
+ * @param rotate gives an existing role a new password.
+ * @throws TidemarkError USAGE for an invalid name; READ_ROLE_UNSAFE for a role that can do more than read.
  */
-export async function makeReadRole(client: Queryable, role: string, rotate: boolean): Promise<MadeRole> {
+export async function makeReadRole(client: Queryable, role: string, rotate: boolean): Promise<ReadRole> {
   const created = (await client.query('select 1 from pg_roles where rolname = $1', [checked(role)])).rows.length === 0;
   const password = created || rotate ? newPassword() : undefined;
   await client.query('begin');
@@ -64,14 +61,14 @@ export async function makeReadRole(client: Queryable, role: string, rotate: bool
   } catch (cause) {
     await client.query('rollback');
     if ((cause as { code?: string }).code !== '42501') throw cause;
-    throw new TidemarkError('READ_ROLE_REFUSED', `The database does not let us make or grant the role ${role}`, {
+    throw new TidemarkError('READ_ROLE_REFUSED', `This role may not create or grant the role ${role}`, {
       cause,
     });
   }
   return { role, created, password };
 }
 
-/** What makes the role, as SQL: for whoever may make roles where we may not. */
+/** The SQL that creates a read role, for an administrator who may create roles where this process may not. */
 export function roleStatements(role: string, options: { create: boolean; password: string | undefined }): string[] {
   checked(role);
   const { create, password } = options;
@@ -92,17 +89,17 @@ function grantStatements(role: string): string[] {
     `revoke all on all tables in schema public from ${role}`,
     `grant usage on schema public to ${role}`,
     `grant select on ${readTables().join(', ')} to ${role}`,
-    // Granted to everyone by default: a reader has nothing to create.
+    // PostgreSQL grants these to everyone by default; a reader creates nothing.
     `revoke create on schema public from public`,
     `do $$ begin execute format('revoke temporary on database %I from public', current_database()); end $$`,
   ];
 }
 
-/** Grants the roles that lack some of it what reads need now. Called after migrations, by the tables' owner. */
+/** Grants the read roles what reads of this release need. The owner of the tables calls it after migrations. */
 export async function regrantReadRoles(client: Queryable): Promise<void> {
   const { rows } = await client.query('select r.role from read_roles r join pg_roles p on p.rolname = r.role');
   for (const { role } of rows) {
-    // A grant on a hypertable goes to each of its chunks: not something for every start.
+    // A grant on a hypertable goes to each of its chunks, which is too much for every start.
     if ((await readRoleFaults(client, String(role))).length === 0) continue;
     await client.query('begin');
     for (const statement of grantStatements(String(role))) await client.query(statement);
@@ -110,13 +107,13 @@ export async function regrantReadRoles(client: Queryable): Promise<void> {
   }
 }
 
-/** What the role can do beyond reading what reads need, and what of that it cannot. */
+/** The faults of a read role: privileges that reads do not need, and missing ones that they need. */
 export async function readRoleFaults(client: Queryable, role: string): Promise<string[]> {
   const { rows } = await client.query(faultsSql(), [role]);
   return rows.map(({ fault }) => String(fault));
 }
 
-/** The same as SQL over the role's name, `$1`: one row a fault. */
+/** SQL that returns a row for each fault of the read role named `$1`. */
 export const faultsSql = (): string => `
   with role as (select * from pg_roles where rolname = $1::text),
     mine as (select c.oid, c.relname as name, c.relkind as kind, c.relowner as owner,
@@ -149,14 +146,14 @@ function checked(role: string): string {
   if (ROLE_NAME.test(role)) return role;
   throw new TidemarkError(
     'USAGE',
-    `${JSON.stringify(role)} is no role name: lower case letters, digits and _, at most 63`,
+    `${JSON.stringify(role)} is not a valid role name: use at most 63 lower case letters, digits and _`,
   );
 }
 
 /**
- * `owner` owns the database and the catalog: it migrates and makes roles for callers. `ingest` owns the tables of rows,
- * so that it can make chunks, index and compress them, and keeps the catalog; the operator's commands use it too. `serve`
- * answers requests. `export` writes artifacts. `monitor` collects figures.
+ * `owner` owns the database and the catalog: it migrates and creates roles for callers. `ingest` owns the tables of rows,
+ * so that it can create, index and compress chunks, and writes the catalog; the operator's commands use it too. `serve`
+ * answers requests. `export` writes artifacts. `monitor` collects metrics.
  */
 export const DATABASE_ROLES = ['owner', 'ingest', 'serve', 'export', 'monitor'] as const;
 export type DatabaseRole = (typeof DATABASE_ROLES)[number];
@@ -170,12 +167,12 @@ export type RolePasswords = Readonly<Record<DatabaseRole, string>>;
 
 const ACTIONS = { s: 'SELECT', i: 'INSERT', u: 'UPDATE', d: 'DELETE', m: 'MAINTAIN' } as const;
 type Grantee = Exclude<DatabaseRole, 'owner'>;
-/** Letters of ACTIONS by role; none: nothing. */
+/** Letters of ACTIONS by role; a role that is absent has no privilege. */
 type Grants = Readonly<Partial<Record<Grantee, string>>>;
 
 const READ: Grants = { serve: 's', export: 's', monitor: 's' };
 
-/** Tables of the catalog. What is only added to (the ledger) can neither be changed nor deleted by those who write it. */
+/** Privileges on the tables of the catalog. The writers of the ledger can neither change nor delete its entries. */
 const CATALOG: Readonly<Record<string, Grants>> = {
   attempts: { ingest: 'siu', monitor: 's' },
   checkpoints: { ingest: 'siud', monitor: 's' },
@@ -186,7 +183,7 @@ const CATALOG: Readonly<Record<string, Grants>> = {
   exports: { ingest: 's', serve: 'siud', export: 'su', monitor: 's' },
   frames: { ...READ, ingest: 'siud' },
   ledger: { ...READ, ingest: 'si' },
-  // Its statistics are taken when many small partitions have been proved.
+  // Ingest analyses the table when many small partitions have been proved.
   partitions: { ...READ, ingest: 'siudm' },
   read_roles: {},
   recount_requests: { ingest: 'siud', serve: 'si', export: 'si', monitor: 's' },
@@ -201,19 +198,20 @@ const DATA_TABLES: ReadonlySet<string> = new Set([
   ALIGNED_TABLE,
   ...[...DATASETS.values()].map((dataset) => dataset.native.table as string),
 ]);
-/** Every table that the service has. */
+/** Every table of the service. */
 export const roleTables = (): readonly string[] => [...Object.keys(CATALOG), ...DATA_TABLES];
 
-/** `ingest` owns them. */
+/** Privileges on the tables of rows, which `ingest` owns. */
 const DATA: Grants = { serve: 's', export: 's' };
 
 /**
- * Makes the roles, hands them the database, and gives them these passwords. For a superuser: nobody else may grant
- * rights on TimescaleDB's own schema, hand over the database or change roles that others made. Repeated it changes nothing but passwords.
+ * Creates the roles, gives them the database and sets these passwords. It needs a superuser: nobody else may grant
+ * privileges on TimescaleDB's own schema, hand over the database or change roles that others created. A second call
+ * changes nothing but the passwords.
  */
 export async function provisionRoles(admin: Queryable, passwords: Readonly<Partial<RolePasswords>>): Promise<void> {
   await requireTimescale(admin as Pick<Client, 'query'>);
-  // One at a time on the server, whatever database it is asked for in: roles belong to all of them.
+  // Roles belong to the whole server, so only one process may do this at a time, whatever its database.
   await admin.query('begin');
   try {
     await admin.query('lock table pg_catalog.pg_db_role_setting in share row exclusive mode');
@@ -234,7 +232,7 @@ export async function provisionRoles(admin: Queryable, passwords: Readonly<Parti
   }
 }
 
-/** What the URLs of processes say about the roles that they name; other users are none of ours. */
+/** The passwords of the roles that the URLs of processes name; other users are ignored. */
 export function rolePasswords(urls: readonly (URL | undefined)[]): Partial<RolePasswords> {
   const found: Partial<Record<DatabaseRole, string>> = {};
   for (const role of DATABASE_ROLES) {
@@ -244,7 +242,7 @@ export function rolePasswords(urls: readonly (URL | undefined)[]): Partial<RoleP
   return found;
 }
 
-/** Whether `provisionRoles` was done here: all roles are there, and this database, new or restored, is theirs. */
+/** Whether `provisionRoles` was run: all roles exist and own this database, which may be new or restored. */
 export async function isProvisioned(admin: Queryable): Promise<boolean> {
   if ((await missingRoles(admin)).length > 0) return false;
   const { rows } = await admin.query(
@@ -254,7 +252,7 @@ export async function isProvisioned(admin: Queryable): Promise<boolean> {
   return rows[0].done === true;
 }
 
-/** Roles that are not there yet. */
+/** The roles that do not exist yet. */
 export async function missingRoles(client: Queryable): Promise<DatabaseRole[]> {
   const { rows } = await client.query('select rolname from pg_roles where rolname = any ($1)', [
     DATABASE_ROLES.map(roleName),
@@ -263,17 +261,17 @@ export async function missingRoles(client: Queryable): Promise<DatabaseRole[]> {
   return DATABASE_ROLES.filter((role) => !found.has(roleName(role)));
 }
 
-/** Beside the roles themselves, all of it for this database. */
+/** What `provisionRoles` does in this database, besides creating the roles. */
 const PROVISIONS: readonly string[] = [
   `grant ${INGEST} to ${OWNER} with inherit true, set true`,
-  // Whose session holds a lease, and since when.
+  // For the figures of who holds a lease, and since when.
   `grant pg_read_all_stats to ${roleName('monitor')}`,
   `do $$ begin execute format('alter database %I owner to ${OWNER}', current_database()); end $$`,
   'create extension if not exists timescaledb',
   'create extension if not exists btree_gist',
-  // Chunks are there, and their indexes are made there.
+  // The chunks and their indexes are created in this schema.
   `grant usage, create on schema _timescaledb_internal to ${INGEST}`,
-  // Roles of callers that were made before there was an owner: it may grant them what later migrations bring.
+  // Read roles that were created before there was an owner: the owner may grant them what later migrations add.
   `do $$ declare r text; begin
      if to_regclass('read_roles') is not null then
        for r in select role from read_roles join pg_roles on rolname = role where not rolsuper loop
@@ -286,21 +284,21 @@ const PROVISIONS: readonly string[] = [
 interface TableFacts {
   readonly name: string;
   readonly owner: string;
-  /** `role ACTION`. */
+  /** Each as `role ACTION`. */
   readonly granted: readonly string[];
 }
 
-/** Statements that are left to do, for the owner or a superuser; none where all is as it should be. */
+/** The statements that bring owners and privileges to this definition, for the owner or a superuser. */
 export async function roleChanges(client: Queryable): Promise<string[]> {
   const tables = await tablesOf(client);
   const changes = await databaseChanges(client);
-  const handed: string[] = [];
+  const ownerChanges: string[] = [];
   for (const { name, owner, granted } of tables) {
     const data = DATA_TABLES.has(name);
-    // Of somebody else, who has a table of another name in our schema.
+    // A table of somebody else in our schema.
     if (!data && !(name in CATALOG)) continue;
     const wantedOwner = data ? INGEST : OWNER;
-    if (owner !== wantedOwner) (data ? handed : changes).push(`alter table "${name}" owner to ${wantedOwner}`);
+    if (owner !== wantedOwner) (data ? ownerChanges : changes).push(`alter table "${name}" owner to ${wantedOwner}`);
     const grants = data ? DATA : CATALOG[name];
     for (const role of DATABASE_ROLES) {
       if (role === 'owner' || (data && role === 'ingest')) continue;
@@ -312,15 +310,15 @@ export async function roleChanges(client: Queryable): Promise<string[]> {
       if (lacking.length > 0) changes.push(`grant ${lacking.join(', ')} on "${name}" to ${roleName(role)}`);
     }
   }
-  // Who takes a table over must be allowed to make tables in its schema: for this moment alone.
-  const handing =
-    handed.length > 0
-      ? [`grant create on schema public to ${INGEST}`, ...handed, `revoke create on schema public from ${INGEST}`]
+  // The new owner of a table must be allowed to create tables in its schema at that moment.
+  const transfer =
+    ownerChanges.length > 0
+      ? [`grant create on schema public to ${INGEST}`, ...ownerChanges, `revoke create on schema public from ${INGEST}`]
       : [];
-  return [...handing, ...changes];
+  return [...transfer, ...changes];
 }
 
-/** Temporary tables are for those who ingest; by default anybody may make them. */
+/** Only ingest may create temporary tables; by default everybody may. */
 async function databaseChanges(client: Queryable): Promise<string[]> {
   const { rows } = await client.query(
     `select quote_ident(current_database()) as name,
@@ -348,9 +346,9 @@ async function tablesOf(client: Queryable): Promise<TableFacts[]> {
 }
 
 /**
- * Tables get their owners and roles their privileges, where the roles are there and we may: after migrations. Each table
- * is changed once; a grant on a hypertable goes to each of its chunks.
- * @returns whether the database has roles now.
+ * Applies owners and privileges after migrations, if the roles exist and this role is allowed to. It changes each table
+ * at most once, because a grant on a hypertable goes to each of its chunks.
+ * @returns whether the database has the roles now.
  */
 export async function applyRoles(client: Queryable): Promise<boolean> {
   const { rows } = await client.query(

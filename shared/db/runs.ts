@@ -1,6 +1,6 @@
 /**
- * Work in progress, as others see it: who does what, since when, how far it has come. A run holds a session lock of its
- * own number, so that one that was killed is not taken for one that goes on.
+ * Runs: the work in progress that other processes can see, with its process, start and progress. A run holds a session
+ * lock with its own number, so that a killed run is not mistaken for a running one.
  */
 import { hostname } from 'node:os';
 import { type ClientBase, DatabaseError, type Pool } from 'pg';
@@ -37,13 +37,13 @@ export interface RunNeeds {
   readonly kind: RunKind;
   readonly subject: string;
   readonly datasets: readonly DatasetDefinition[];
-  /** As an operator would type it. */
+  /** The command line, as an operator would type it. */
   readonly command: string;
-  /** Nobody else may do the same to the same subject meanwhile. */
+  /** Whether only one run of this kind may work on the subject at a time. */
   readonly exclusive?: boolean;
 }
 
-/** A row of the table, as reports show it. */
+/** A row of the table `runs`, as reports show it. */
 export interface RunRow extends RunCounts {
   readonly run_id: number;
   readonly kind: RunKind;
@@ -51,7 +51,7 @@ export interface RunRow extends RunCounts {
   readonly command: string;
   readonly host: string;
   readonly pid: number;
-  /** `lost`: it never came to its end, and nobody is at it any more. */
+  /** `lost`: the run never ended, and its process no longer exists. */
   readonly state: RunState | 'lost';
   readonly planned: number | null;
   readonly at_partition: string | null;
@@ -64,10 +64,10 @@ export interface RunRow extends RunCounts {
   readonly ended_at_utc: string | null;
 }
 
-/** Progress is written this often at most; the end always. */
+/** Shortest time between two writes of progress. The end is always written. */
 const WRITE_INTERVAL_MS = 1000;
-/** Runs that ended longer ago are forgotten: what they did is in the ledger and in the partitions. */
-const KEPT_DAYS = 90;
+/** Runs that ended longer ago are deleted: the ledger and the partitions show what they did. */
+const RETENTION_DAYS = 90;
 
 export class RunRecorder implements AsyncDisposable {
   readonly id: number;
@@ -85,14 +85,14 @@ export class RunRecorder implements AsyncDisposable {
     this.id = id;
   }
 
-  /** @throws TidemarkError WORK_HELD naming who is at the same work. */
+  /** @throws TidemarkError WORK_HELD naming the process that does the same work. */
   static async open(needs: RunNeeds): Promise<RunRecorder> {
     const { databaseUrl, kind, subject, datasets, command } = needs;
     const client = await connect({ url: databaseUrl, name: `tidemark run ${kind} ${subject}` });
     try {
       if (needs.exclusive) await takeWork(client, kind, subject);
-      await client.query(`delete from runs where ended_at < now() - interval '${KEPT_DAYS} days'`);
-      // The lock before the row is seen: a row without it would look like one that was killed.
+      await client.query(`delete from runs where ended_at < now() - interval '${RETENTION_DAYS} days'`);
+      // Take the lock before others see the row: without the lock the run would look killed.
       await client.query('begin');
       const { rows } = await client.query(
         `insert into runs (kind, subject, datasets, command, host, pid, state) values ($1, $2, $3, $4, $5, $6, 'running')
@@ -109,7 +109,7 @@ export class RunRecorder implements AsyncDisposable {
     }
   }
 
-  /** Kept, and written a moment later: once a second at most. */
+  /** Records progress and writes it later, at most once a second. */
   note(progress: RunProgress): void {
     if (this.#ended) return;
     Object.assign(this.#pending, progress);
@@ -118,8 +118,8 @@ export class RunRecorder implements AsyncDisposable {
     this.#timer = setTimeout(() => this.#write(), waitMs).unref();
   }
 
-  /** Written now. A database that is away loses it: the next one says more. */
-  async tell(progress: RunProgress): Promise<void> {
+  /** Writes progress now. If the database is unavailable it is lost; the next write has newer figures. */
+  async write(progress: RunProgress): Promise<void> {
     if (this.#ended) return;
     Object.assign(this.#pending, progress);
     this.#write();
@@ -151,9 +151,9 @@ export class RunRecorder implements AsyncDisposable {
     try {
       await this.#client.query(sql, values);
     } catch (error) {
-      // What the database refuses (a full disk) leaves connection and lock as they are.
+      // A statement that the database refuses (a full disk) leaves the connection and the lock as they are.
       if (error instanceof DatabaseError && error.severity === 'ERROR') throw error;
-      // The connection was lost, and the lock with it: taken again under the same number.
+      // The connection was lost and the lock with it: take the lock again, under the same number.
       await this.#client[Symbol.asyncDispose]();
       const { databaseUrl, kind, subject } = this.#needs;
       this.#client = await connect({
@@ -166,7 +166,7 @@ export class RunRecorder implements AsyncDisposable {
     }
   }
 
-  /** The lock of the connection that was lost ends when the database notices, which takes it a moment. */
+  /** Waits for the lock: the database releases that of a lost connection only when it notices the loss. */
   async #takeLock(): Promise<void> {
     for (const deadline = performance.now() + LINGER_MS; performance.now() < deadline; ) {
       const asked = await this.#client.query('select pg_try_advisory_lock($1, $2) as held', [RUN_LOCK, this.id]);
@@ -182,7 +182,7 @@ export class RunRecorder implements AsyncDisposable {
   }
 }
 
-/** A killed holder's lock ends when the database notices, which takes it a moment. */
+/** Longest wait until the database notices that the connection of a lock's holder is lost. */
 const LINGER_MS = 2000;
 
 async function takeWork(client: Client, kind: RunKind, subject: string): Promise<void> {
@@ -196,12 +196,12 @@ async function takeWork(client: Client, kind: RunKind, subject: string): Promise
     await client.query('select pg_sleep(0.1)');
   }
   const [holder] = (await openRuns(client)).filter((run) => run.kind === kind && run.subject === subject);
-  throw new TidemarkError('WORK_HELD', `${kind} of ${subject} is being done ${describeHolder(holder)}`, {
+  throw new TidemarkError('WORK_HELD', `The work ${kind} of ${subject} is being done ${describeHolder(holder)}`, {
     details: { host: holder?.host, pid: holder?.pid, since: holder?.started_at_utc },
   });
 }
 
-/** `by pid 12 on host-a since ... (./tidemark ...)`. */
+/** Describes the process of a run: `by pid 12 on host-a since ... (./tidemark ...)`. */
 export function describeHolder(run: Pick<RunRow, 'host' | 'pid' | 'started_at_utc' | 'command'> | undefined): string {
   if (!run) return 'by another process';
   return `by pid ${run.pid} on ${run.host} since ${run.started_at_utc} (${run.command})`;
@@ -211,12 +211,12 @@ const COLUMNS = `run_id, kind, subject, command, host, pid,
   case when r.ended_at is null and not alive then 'lost' else state end as state,
   planned::float8, proved::float8, unchanged::float8, refused::float8, quarantined::float8, failed::float8, rows::float8,
   at_partition, failures, fault, next_at, succeeded_at, started_at, updated_at, ended_at`;
-/** `(class, number)` locks have objsubid 2. */
+/** Runs with a column `alive`; pg_locks shows two-key locks with objsubid 2. */
 const FROM = `from (select r.*, exists (select from pg_locks l where l.locktype = 'advisory' and l.classid = ${RUN_LOCK}
     and l.objid = r.run_id::oid and l.objsubid = 2 and l.granted
     and l.database = (select oid from pg_database where datname = current_database())) as alive from runs r) r`;
 
-/** Those at work now, the oldest first. */
+/** The running runs, oldest first. */
 export async function openRuns(client: ClientBase | Pool): Promise<RunRow[]> {
   const { rows } = await (client as Pool).query(
     `select ${COLUMNS} ${FROM} where r.ended_at is null and alive order by run_id`,
@@ -224,7 +224,7 @@ export async function openRuns(client: ClientBase | Pool): Promise<RunRow[]> {
   return rows.map(reported);
 }
 
-/** The newest runs, whatever became of them. */
+/** The newest runs in any state. */
 export async function latestRuns(client: ClientBase | Pool, limit: number): Promise<RunRow[]> {
   const { rows } = await (client as Pool).query(`select ${COLUMNS} ${FROM} order by run_id desc limit $1`, [limit]);
   return rows.map(reported);

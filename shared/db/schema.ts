@@ -1,4 +1,4 @@
-/** The catalog tables for drizzle: types of what `migrations/0001_catalog.sql` creates (a test holds the two equal). */
+/** The catalog tables for drizzle, with the types of the columns. A test keeps them equal to `migrations/`. */
 
 import { createRequire } from 'node:module';
 import type { DocumentFacts, Manifest } from '../frame/manifest.ts';
@@ -49,7 +49,7 @@ export const partitions = pgTable('partitions', {
   state: text('state', { enum: PARTITION_STATES }).notNull(),
   attempt: integer('attempt').notNull(),
   revision: integer('revision').notNull(),
-  /** Null until the manifest says, where the key does not. */
+  /** Null until the manifest is published, where the key does not give the window. */
   fromMs: big('from_ms'),
   toMs: big('to_ms'),
   synthetic: boolean('synthetic').notNull(),

@@ -1,7 +1,7 @@
 /**
- * One event back from the log: the vendor's bytes, the frame they lie in, the document they came in and the proof of
- * their partition. The operator's command and the HTTP service both answer with it. A look-up in the catalog says which
- * frame, then that one message is read: a few milliseconds at any history length.
+ * Lineage: finds one event in the log, with the vendor's bytes, their frame, their document and the proof of their
+ * partition. The operator's command and the HTTP service both use it. A query of the catalog finds the frame, and then one
+ * message is read: a few milliseconds at any length of history.
  */
 import type { PartitionRow } from '../db/schema.ts';
 import { TidemarkError } from '../errors.ts';
@@ -13,8 +13,6 @@ import { eventId } from '../registry/event-id.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
 import type { EventShape, OffsetRule } from '../registry/types.ts';
 
-/* Bodies of encoding `lines`: each event's payload_raw, then one LF; one of the line's cells is the offset. */
-
 type Cell = Extract<EventShape, { encoding: 'lines' }>['cell'];
 
 const LF = 10;
@@ -22,8 +20,8 @@ const COMMA = 44;
 const ZERO = 48;
 
 /**
- * The payload whose cell says `offset`, a number without leading zeros, and the number of its line, from 0; a scan of
- * one frame, a millisecond.
+ * Finds the line whose offset cell holds `offset`, a number without leading zeros; `position` is the number of the line,
+ * from 0. The scan of one frame takes a millisecond.
  */
 export function findLine(
   raw: Buffer,
@@ -48,14 +46,12 @@ function cellIs(raw: Buffer, start: number, end: number, needle: Buffer, { colum
     if (raw[at] === COMMA) commas++;
   }
   at += prefix.length;
-  // Digits are compared as a number: what the line writes before them does not count.
+  // Digits are compared as a number, so leading zeros in the line do not count.
   while (raw[at] === ZERO && raw[at + 1] >= ZERO && raw[at + 1] <= ZERO + 9) at++;
   const after = at + needle.length;
   if (after > end || (after < end && raw[after] !== COMMA)) return false;
   return raw.compare(needle, 0, needle.length, at, after) === 0;
 }
-
-/* Which proved frames an offset may lie in, as SQL over the catalog. */
 
 /** A statement and its parameters, all of them text. */
 export interface OffsetQuery {
@@ -63,13 +59,13 @@ export interface OffsetQuery {
   readonly values: readonly string[];
 }
 
-/** Partitions named where several hold an offset. */
+/** The most partitions that a message names where several hold an offset. */
 export const MAX_NAMED_PARTITIONS = 100;
 
 interface Order {
-  /** What an offset looks like. Numbers of 18 digits fit int8 whatever they are. */
+  /** The form of an offset. All numbers of 18 digits fit an int8. */
   readonly pattern: RegExp;
-  /** SQL that compares as offsets do. */
+  /** SQL whose values compare as offsets do. */
   readonly value: (sql: string) => string;
 }
 
@@ -77,11 +73,11 @@ const part = (sql: string, number: number) => `split_part(${sql}, ':', ${number}
 
 const ORDERS: Readonly<Record<OffsetRule['order'], Order>> = {
   numeric: { pattern: /^(?:0|[1-9]\d{0,17})$/, value: (sql) => `(${sql})::int8` },
-  place: {
+  composite: {
     pattern: /^\d{1,18}:\d{1,18}:[^\0]+$/,
     value: (sql) => `(${part(sql, 1)}::int8, ${part(sql, 2)}::int8)`,
   },
-  // PostgreSQL's text holds no NUL, and would refuse the statement rather than find nothing.
+  // PostgreSQL's text cannot hold a NUL: it would refuse the statement instead of finding nothing.
   text: { pattern: /^[^\0]+$/, value: (sql) => `(${sql}) collate "C"` },
 };
 
@@ -89,8 +85,8 @@ const LEADING_NUMBER = /^\d{1,18}(?::|$)/;
 const OFFSET = '$1::text';
 
 /**
- * Rows of (partition, frame, proof); a frame is null where several partitions hold the offset, for then none is read.
- * Undefined: the text cannot be an offset of the dataset, or no partition can have that key.
+ * SQL that yields the candidates: partition, frame and proof. The frame is null where several partitions hold the offset,
+ * because then none is read. Undefined where the text cannot be an offset, or the key cannot be one of a partition.
  */
 export function candidatesSql(
   dataset: DatasetDefinition,
@@ -102,29 +98,29 @@ export function candidatesSql(
   if (unique && !LEADING_NUMBER.test(offset)) return undefined;
   return {
     values: partition === undefined ? [offset] : [offset, partition],
-    text: `with held as materialized (
+    text: `with candidates as materialized (
         select p.* from partitions p
         where p.dataset_id = ${dataset.number} and p.state = 'proved' and ${offsetCondition(dataset)}
           ${partition === undefined ? '' : 'and p.partition_key = $2::text'}
         order by p.partition_key limit ${MAX_NAMED_PARTITIONS + 1})
       select p.partition_key, f.stream_sequence::text, p.attempt::text, p.revision::text, p.synthetic::text,
         p.manifest::text, p.recount::text, floor(extract(epoch from p.proved_at) * 1000)::int8::text
-      from held p
-      left join frames f on (select count(*) from held) = 1 and f.dataset_id = p.dataset_id
+      from candidates p
+      left join frames f on (select count(*) from candidates) = 1 and f.dataset_id = p.dataset_id
         and f.partition_key = p.partition_key and ${between(order, 'f.first_offset', 'f.last_offset')}
       order by p.partition_key, f.stream_sequence`,
   };
 }
 
-/** The partition `p` may hold the offset. */
+/** SQL: the partition `p` may hold the offset. */
 function offsetCondition({ offset, native }: DatasetDefinition): string {
-  // Ranges of ids (or of the number an offset begins with) that no two partitions share: they have an index.
+  // No two partitions share a range of ids (or of the first number of an offset), and the ranges are indexed.
   if (offset.unique) return `p.offsets @> ${part(OFFSET, 1)}::int8`;
-  // Rows that say which partition they are of.
+  // The rows hold the key of their partition.
   if (native.scope.kind === 'column') {
     return `p.partition_key in (select t."${native.scope.column}"::text from "${native.table}" t where ${offset.sql} = ${OFFSET})`;
   }
-  // Few partitions, each of which knows its first and last.
+  // The partitions are few, and each has its first and last offset.
   return between(offset.order, `p.manifest->>'first_offset'`, `p.manifest->>'last_offset'`);
 }
 
@@ -133,7 +129,7 @@ function between(order: OffsetRule['order'], first: string, last: string): strin
   return `${value(first)} <= ${value(OFFSET)} and ${value(last)} >= ${value(OFFSET)}`;
 }
 
-/** Runs one statement with text parameters; every value of the result as text. */
+/** Runs one statement with text parameters; every value of the result is text. */
 export type RunRows = (query: OffsetQuery) => Promise<readonly (readonly (string | null)[])[]>;
 
 /** The stored message at a sequence of the dataset's stream; undefined when there is none. */
@@ -145,7 +141,7 @@ export interface LineageNeeds {
   readonly message: ReadMessage;
 }
 
-/** What is known of the proved partition that holds an event. */
+/** The proved partition that holds an event. */
 export interface ProvedPartition extends Pick<PartitionRow, 'attempt' | 'revision' | 'synthetic'> {
   readonly key: string;
   readonly manifest: Manifest;
@@ -158,7 +154,7 @@ export interface FoundEvent {
   readonly eventId: string;
   readonly payload: Buffer;
   readonly payloadSha256: string;
-  /** Of the last frame it lies in: one, unless the event is larger. */
+  /** Sequence of its frame, or of the last one where the event is larger than a frame. */
   readonly streamSequence: number;
   /** Number of the event within its frame, from 0. */
   readonly position: number;
@@ -166,7 +162,7 @@ export interface FoundEvent {
   readonly partition: ProvedPartition;
 }
 
-/** A frame in which the offset may lie. */
+/** A frame that may hold the offset. */
 interface Candidate {
   readonly sequence: number;
   readonly partition: ProvedPartition;
@@ -174,7 +170,7 @@ interface Candidate {
 
 /**
  * @throws TidemarkError EVENT_UNKNOWN, EVENT_AMBIGUOUS (AmbiguousEvent, naming the partitions), LOG_REWOUND when the
- *   log lost the frame, LOG_FRAME_CORRUPT when what it holds there is not that frame.
+ *   log lost the frame, LOG_FRAME_CORRUPT when it holds another message there.
  */
 export async function findEvent(needs: LineageNeeds, offset: string, partition?: string): Promise<FoundEvent> {
   const { dataset } = needs;
@@ -183,7 +179,7 @@ export async function findEvent(needs: LineageNeeds, offset: string, partition?:
   const rows = await needs.rows(query);
   const keys = [...new Set(rows.map(([key]) => key!))];
   if (keys.length > 1) throw new AmbiguousEvent(dataset, offset, keys);
-  // An event larger than a frame lies in several of them, one after the other.
+  // An event that is larger than a frame spans several consecutive frames.
   const parts = new RecordAssembler();
   for (const [, sequence, ...cells] of rows) {
     if (sequence === null) continue;
@@ -195,14 +191,14 @@ export async function findEvent(needs: LineageNeeds, offset: string, partition?:
   throw unknown(dataset, offset);
 }
 
-/** The offset lies in several partitions; one has to be named. */
+/** Several partitions hold the offset; the caller has to name one. */
 export class AmbiguousEvent extends TidemarkError {
   readonly partitions: readonly string[];
 
   constructor(dataset: DatasetDefinition, offset: string, partitions: readonly string[]) {
     const named = partitions.slice(0, MAX_NAMED_PARTITIONS);
     const more = partitions.length > named.length ? ' and others' : '';
-    super('EVENT_AMBIGUOUS', `${dataset.key} has ${offset} in ${named.join(', ')}${more}`, {
+    super('EVENT_AMBIGUOUS', `${dataset.key} has the offset ${offset} in ${named.join(', ')}${more}`, {
       details: { dataset: dataset.key, partitions: named.join(',') },
     });
     this.partitions = named;
@@ -215,24 +211,24 @@ async function readFrom(
   offset: string,
   parts: RecordAssembler,
 ): Promise<FoundEvent | undefined> {
-  const place = `${dataset.key} sequence ${sequence}`;
+  const at = `${dataset.key} sequence ${sequence}`;
   const stored = await message(dataset.key, sequence);
-  if (!stored) throw new TidemarkError('LOG_REWOUND', `The log holds no message at ${place}`);
-  const frame = decodeHeader(stored, place);
+  if (!stored) throw new TidemarkError('LOG_REWOUND', `The log holds no message at ${at}`);
+  const frame = decodeHeader(stored, at);
   const { manifest } = partition;
-  // A log that lost its tail gives the same sequences to other messages: sound frames, of something else.
-  const isThat =
+  // A log that lost its tail reuses the sequences for other messages: valid frames of other partitions.
+  const isExpected =
     frame.kind === 'frame' &&
     frame.dataset === dataset.key &&
     frame.partition === partition.key &&
     frame.attempt === partition.attempt &&
     frame.document_sha256 === manifest.document.sha256;
-  if (!isThat) {
-    throw new TidemarkError('LOG_FRAME_CORRUPT', `The message at ${place} is no frame of ${partition.key}`, {
-      details: { place },
+  if (!isExpected) {
+    throw new TidemarkError('LOG_FRAME_CORRUPT', `The message at ${at} is not a frame of ${partition.key}`, {
+      details: { place: at },
     });
   }
-  const body = parts.take(frame, await decodeBody(stored, frame, place));
+  const body = parts.take(frame, await decodeBody(stored, frame, at));
   const event = body && eventIn(dataset, body, offset);
   if (!event) return undefined;
   return {

@@ -1,6 +1,7 @@
 /**
- * The recount: what the stored rows of a partition say about themselves, in the same terms as the manifest. Computed
- * by the database over any table of the native shape (the chunk just loaded, the hypertable, a scratch table).
+ * The recount: the facts of a partition's stored rows, in the same terms as the manifest, and their comparison with it. The
+ * database computes them over any table of the native shape: a chunk just loaded, the hypertable, a scratch table. The
+ * functions that delete, replay and verify partitions select their rows with the same SQL.
  */
 
 import type { ClientBase } from 'pg';
@@ -12,15 +13,13 @@ import { ALIGNED_COLUMNS, type AlignedColumn } from '../registry/types.ts';
 import { totalSql } from './row-facts.ts';
 import { rowHashSql, valueHashSql } from './row-hash.ts';
 
-/* Which stored rows are a partition's. Deleting, recounting, replaying and verifying all ask here. */
-
-/** A partition and the times its rows lie in: of file days the window, else what its manifest says. */
+/** A partition and the times of its rows: the window of a file day, otherwise those in its manifest. */
 export interface PartitionRef extends TimeWindow {
   readonly key: string;
 }
 
 /**
- * SQL over alias `t`: the row is the partition's. Text of literals, so that only chunks of its time are looked at.
+ * SQL over alias `t`: the row belongs to the partition. The SQL holds literals, so that only chunks of its time are read.
  * @throws TidemarkError PARTITION_UNKNOWN
  */
 export function scopeSql(dataset: DatasetDefinition, ref: PartitionRef): string {
@@ -29,7 +28,7 @@ export function scopeSql(dataset: DatasetDefinition, ref: PartitionRef): string 
   if (ref.fromMs > ALL_TIME.fromMs) tests.push(`t."${time.column}" >= ${ref.fromMs}`);
   if (ref.toMs < ALL_TIME.toMs) tests.push(`t."${time.column}" < ${ref.toMs}`);
   if (scope.kind === 'column') {
-    // A key of its kind holds nothing that SQL would have to be guarded from.
+    // `keyFacts` accepts only keys that are safe in SQL.
     const { span } = keyFacts(dataset, ref.key);
     const column = `t."${scope.column}"`;
     if (scope.pg === 'text') tests.push(`${column} = '${ref.key}'`);
@@ -38,7 +37,7 @@ export function scopeSql(dataset: DatasetDefinition, ref: PartitionRef): string 
   return tests.join(' and ');
 }
 
-/** SQL over alias `t`, of a dataset whose scope is a column: the row is of one of these partitions. */
+/** SQL over alias `t`, for a dataset whose scope is a column: the row belongs to one of these partitions. */
 export function scopeOfManySql(dataset: DatasetDefinition, refs: readonly PartitionRef[]): string {
   const { scope, time } = dataset.native;
   assert(scope.kind === 'column' && refs.length > 0, 'partitions that share chunks are looked at together');
@@ -47,28 +46,28 @@ export function scopeOfManySql(dataset: DatasetDefinition, refs: readonly Partit
     and t."${time.column}" < ${Math.max(...refs.map(({ toMs }) => toMs))}`;
   if (scope.pg === 'text') return `${times} and ${column} in (${refs.map(({ key }) => `'${key}'`).join(', ')})`;
   const spans = refs.map(({ key }) => keyFacts(dataset, key).span!);
-  // Bounds beside: the planner knows nothing of how many rows a multirange holds.
+  // The bounds are given too, because the planner cannot estimate how many rows a multirange selects.
   return `${times} and ${column} >= ${Math.min(...spans.map(({ from }) => from))}
     and ${column} < ${Math.max(...spans.map(({ to }) => to))}
     and '{${spans.map(({ from, to }) => `[${from},${to})`).join(',')}}'::int8multirange @> ${column}`;
 }
 
-/** SQL over alias `t`: which of the partitions the row is of, by its place among them, from 0. They do not overlap. */
-export function placeAmongSql(dataset: DatasetDefinition, refs: readonly PartitionRef[]): string {
+/** SQL over alias `t`: the index in `refs`, from 0, of the partition that the row belongs to. They must not overlap. */
+function partitionIndexSql(dataset: DatasetDefinition, refs: readonly PartitionRef[]): string {
   const { scope } = dataset.native;
   assert(scope.kind === 'column', 'partitions that share chunks are looked at together');
   const column = `t."${scope.column}"`;
   if (scope.pg === 'text') {
     return `array_position(array[${refs.map(({ key }) => `'${key}'`).join(', ')}], ${column} collate "default") - 1`;
   }
-  const places = refs
-    .map(({ key }, place) => ({ place, from: keyFacts(dataset, key).span!.from }))
+  const sorted = refs
+    .map(({ key }, index) => ({ index, from: keyFacts(dataset, key).span!.from }))
     .sort((a, b) => a.from - b.from);
-  const [bounds, order] = [places.map(({ from }) => from), places.map(({ place }) => place)];
+  const [bounds, order] = [sorted.map(({ from }) => from), sorted.map(({ index }) => index)];
   return `(array[${order}])[width_bucket(${column}, array[${bounds}]::int8[])]`;
 }
 
-/** SQL: the row `t` is of the partition `p` of the catalog. */
+/** SQL: the row `t` belongs to the partition `p` of the catalog. */
 export function scopeJoinSql(dataset: DatasetDefinition): string {
   const { scope, time } = dataset.native;
   if (scope.kind === 'window') return `t."${time.column}" >= p.from_ms and t."${time.column}" < p.to_ms`;
@@ -77,7 +76,7 @@ export function scopeJoinSql(dataset: DatasetDefinition): string {
   return `p.span @> ${column}`;
 }
 
-/** Columns in the order of offsets, as SQL sorts: texts by code points whatever the database's locale. */
+/** The columns of the order of offsets, as SQL; texts sort by code points whatever the locale of the database is. */
 export const identityOrder = (dataset: DatasetDefinition): string[] =>
   dataset.native.identity.map((name) => {
     const text = dataset.native.columns.find((column) => column.name === name)?.pg === 'text';
@@ -94,9 +93,9 @@ export interface Recount {
   readonly totals: Readonly<Record<string, string | null>>;
   /** Null where partitions share seconds. */
   readonly aligned_rows: number | null;
-  /** Sum of the aligned rows' event counts, where the dataset has one. */
+  /** Sum of the aligned rows' event counts, where the dataset has a count field. */
   readonly aligned_events: number | null;
-  /** Order-independent digest of the aligned rows: two projections of the same events agree on it. */
+  /** Digest of the aligned rows, independent of their order: two projections of the same events have the same. */
   readonly aligned_hash: string | null;
 }
 
@@ -105,7 +104,7 @@ export interface Tables {
   readonly aligned: string;
 }
 
-/** One scan of each table, bounded by literal times so that only chunks of the partition are visited. */
+/** Recounts native and aligned rows in one scan of each table, with literal times so that only the needed chunks are read. */
 export async function recount(
   client: ClientBase,
   dataset: DatasetDefinition,
@@ -119,7 +118,7 @@ export async function recount(
   return { ...native, aligned_rows: Number(a.rows), aligned_events: number(a.events), aligned_hash: a.hash };
 }
 
-/** The native rows alone: of a dataset whose seconds partitions share, they are all that is a partition's own. */
+/** Recounts the native rows alone, for datasets whose partitions share seconds and so have no aligned rows of their own. */
 export async function recountNative(
   client: ClientBase,
   dataset: DatasetDefinition,
@@ -127,15 +126,15 @@ export async function recountNative(
   table: string,
 ): Promise<Recount> {
   const isWindow = dataset.native.scope.kind === 'window';
-  // A chunk just loaded has no statistics yet, and the planner would visit 3.5 M rows through their index (0.7 s); all of
-  // them are wanted, so the table is read as it lies, by several workers (0.4 s). Inside the caller's transaction.
+  // A chunk just loaded has no statistics yet, and the planner would read 3.5 M rows through their index (0.7 s). A parallel
+  // sequential scan takes 0.4 s. The settings last until the end of the caller's transaction.
   if (isWindow) await client.query('set local enable_indexscan = off; set local enable_bitmapscan = off');
   const found = await client.query(nativeRecountSql(dataset, scopeSql(dataset, partition), table));
   if (isWindow) await client.query('set local enable_indexscan = on; set local enable_bitmapscan = on');
   return countedOf(dataset, found.rows[0]);
 }
 
-/** The same of partitions that share chunks, in one scan; in their order. */
+/** Recounts the native rows of partitions that share chunks in one scan; the results are in the order of `partitions`. */
 export async function recountMany(
   client: ClientBase,
   dataset: DatasetDefinition,
@@ -150,16 +149,16 @@ export async function recountMany(
       : [1, 'count(*)'].map((at) => `(array_agg(${offset.sql} order by ${order}))[${at}]`);
   const totals = native.totals.map(({ column, scale }) => `, ${totalSql(column, scale)} as "total_${column}"`);
   const { rows } = await client.query(
-    `select ${placeAmongSql(dataset, partitions)} as place, count(*) as rows, ${first} as first_offset, ${last} as last_offset,
+    `select ${partitionIndexSql(dataset, partitions)} as index, count(*) as rows, ${first} as first_offset, ${last} as last_offset,
        min(${time}) as first_ms, max(${time}) as last_ms, sum(${rowHashSql(native)})::text as rows_hash ${totals.join('')}
      from ${native.table} t where ${scopeOfManySql(dataset, partitions)} group by 1`,
   );
-  const counted = new Map(rows.map((row) => [row.place as number, countedOf(dataset, row)]));
+  const counted = new Map(rows.map((row) => [row.index as number, countedOf(dataset, row)]));
   const none = { rows: 0, first_offset: null, last_offset: null, first_ms: null, last_ms: null, rows_hash: null };
-  return partitions.map((_, place) => counted.get(place) ?? countedOf(dataset, none));
+  return partitions.map((_, index) => counted.get(index) ?? countedOf(dataset, none));
 }
 
-// biome-ignore lint/suspicious/noExplicitAny: columns go by the dataset
+// biome-ignore lint/suspicious/noExplicitAny: the columns depend on the dataset
 function countedOf(dataset: DatasetDefinition, n: any): Recount {
   return {
     rows: Number(n.rows),
@@ -177,7 +176,7 @@ function countedOf(dataset: DatasetDefinition, n: any): Recount {
 
 const number = (text: string | null) => (text === null ? null : Number(text));
 
-/** `test`: SQL over alias `t` that holds for the rows to be counted. */
+/** SQL of the recount of the native rows for which `test`, SQL over alias `t`, is true. */
 export function nativeRecountSql(dataset: DatasetDefinition, test: string, table: string): string {
   const { native } = dataset;
   const time = `t."${native.time.column}"`;
@@ -189,7 +188,7 @@ export function nativeRecountSql(dataset: DatasetDefinition, test: string, table
     from ${table} t where ${test}`;
 }
 
-/** The offset of the first or last row: of a number in the scan of all rows, else by a look-up of its own. */
+/** SQL of the offset of the first or last row: numeric offsets come from the scan itself, others from a separate look-up. */
 function offsetSql(dataset: DatasetDefinition, test: string, table: string, which: 'first' | 'last'): string {
   if (dataset.offset.order === 'numeric') {
     return `${which === 'first' ? 'min' : 'max'}(t."${dataset.native.identity[0]}")::text`;
@@ -211,7 +210,7 @@ function alignedRecountSql(
     and t.aligned_at_utc < '${new Date(window.toMs).toISOString()}'`;
 }
 
-/** The digest of one aligned row of alias `t`. */
+/** SQL of the digest of one aligned row of alias `t`. */
 export function alignedHashSql(dataset: DatasetDefinition, columns: readonly string[]): string {
   const required = new Set(dataset.aligned.fields.filter((field) => !field.nullable).flatMap((field) => field.columns));
   return columns
@@ -223,22 +222,22 @@ export function alignedHashSql(dataset: DatasetDefinition, columns: readonly str
 }
 
 /**
- * The one series of a dataset without a series key: the aligned index is (dataset, series, time), and without its second
- * column a day's scan would visit the whole chunk.
+ * SQL that selects the one series of a dataset without a series key. The aligned index is (dataset, series, time); without
+ * its second column the scan of a day would read the whole chunk.
  */
 export const seriesCondition = (dataset: DatasetDefinition): string =>
   dataset.aligned.seriesKey.length > 0
     ? ''
     : ` and t.series_id = (select series_id from series where dataset_id = ${dataset.number} and key = '')`;
 
-/** Name, expected and found of everything that does not agree; empty = proved. */
+/** A fact in which the recount differs from the manifest. A partition without discrepancies is proved. */
 export interface Discrepancy {
   readonly fact: string;
   readonly expected: string;
   readonly found: string;
 }
 
-/** Manifest against recount. Expected values come from the publishing side alone. */
+/** Compares a recount with the manifest. Expected values come from the publisher alone. */
 export function compare(dataset: DatasetDefinition, manifest: Manifest, found: Recount): Discrepancy[] {
   const discrepancies: Discrepancy[] = [];
   const check = (fact: string, expected: unknown, actual: unknown) => {
@@ -247,7 +246,7 @@ export function compare(dataset: DatasetDefinition, manifest: Manifest, found: R
     }
   };
   check('rows', manifest.rows, found.rows);
-  // Nothing is said of no rows.
+  // An empty partition has no further facts.
   if (manifest.rows === 0) return discrepancies;
   check('first_offset', manifest.first_offset, found.first_offset);
   check('last_offset', manifest.last_offset, found.last_offset);
@@ -262,7 +261,7 @@ export function compare(dataset: DatasetDefinition, manifest: Manifest, found: R
   if (dataset.offset.contiguous) {
     const span = BigInt(manifest.last_offset) - BigInt(manifest.first_offset) + 1n;
     check('gaps', manifest.gaps, span - BigInt(found.rows));
-    // What the document itself lacks is no fault of the projection, and yet nothing to serve.
+    // The document itself lacks offsets: the projection is right, but the partition must not be served.
     if (manifest.gaps > 0) {
       const { missing_offsets: missing = [] } = manifest;
       const named = missing.length === 0 ? '' : `: ${missing.join(', ')}`;

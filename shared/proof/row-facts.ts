@@ -1,27 +1,29 @@
-/** The facts of a partition's rows, from values as a decoder parsed them: any dataset's, where rows are not millions. */
+/**
+ * The facts of a partition's rows for the manifest: row hash, exact totals, times. `RowFacts` computes them for any dataset
+ * from the values that a decoder parsed; trades, with millions of rows a day, have faster code of their own.
+ */
 import { assert } from '../errors.ts';
 import type { NativeShape, PgType } from '../registry/types.ts';
 import { isPartitionKey, RowHasher } from './row-hash.ts';
 
-/**
- * Exact integer totals. A column's value x 10^scale is summed as an integer: on the publishing side from the digits of
- * the source, in the database from the stored float64 (`totalSql`). Equal totals mean no value was mangled on the way.
- */
-
-/** Partial sums stay exact below this; then they are carried into a BigInt. */
+/** A partial sum that reaches this is carried into a BigInt; below it a float64 is exact. */
 const CARRY_AT = 2 ** 52;
 
+/**
+ * The exact integer total of a column: the sum of value x 10^scale. The publisher computes it from the digits of the
+ * source, the database from the stored float64 (`totalSql`). Equal totals mean that no value changed on the way.
+ */
 export class ExactTotal {
   #partial = 0;
   #total = 0n;
 
-  /** `units` is a non-negative integer below 2^52. */
+  /** Adds a value whose units are an exact, non-negative integer below 2^52. */
   add(units: number): void {
     this.#partial += units;
     if (this.#partial >= CARRY_AT) this.#carry();
   }
 
-  /** What the database will see of a value whose units are not exact in float64: round(value x scale), half to even. */
+  /** Adds a value whose units may not be exact in float64, as the database does: round(value x scale), half to even. */
   addFloat(value: number, scale: number): void {
     const units = roundHalfEven(value * scale);
     if (units < CARRY_AT) this.add(units);
@@ -39,7 +41,7 @@ export class ExactTotal {
   }
 }
 
-/** rint(): what PostgreSQL's round(float8) does. */
+/** Rounds half to even, as PostgreSQL's round(float8). */
 export function roundHalfEven(value: number): number {
   const floor = Math.floor(value);
   const rest = value - floor;
@@ -48,18 +50,18 @@ export function roundHalfEven(value: number): number {
   return floor % 2 === 0 ? floor : floor + 1;
 }
 
-/** The same total over stored rows of alias `t`. */
+/** SQL of the total over stored rows of alias `t`. */
 export const totalSql = (column: string, scale: number): string => `sum(round(t."${column}" * 1e${scale})::int8)`;
 
 /**
- * A value of a stored column. int8 is exact as a number up to 2^53; times of the time column are epoch ms; a text may be
- * its bytes (UTF-8).
+ * A value of a stored column. An int8 is a number, exact up to 2^53; the time column holds epoch ms; a text may be given as
+ * its UTF-8 bytes.
  */
 export type StoredValue = number | string | boolean | Uint8Array | null;
 
 type Column = NativeShape['columns'][number];
 
-/** What stands for null in a hash (valueHashSql): no value of ours begins with it. */
+/** The text that represents null in a hash (valueHashSql). No stored value begins with it. */
 const NULL_TEXT = Buffer.of(1);
 
 export class RowFacts {
@@ -67,14 +69,14 @@ export class RowFacts {
   readonly #hasher = new RowHasher();
   readonly #time: number;
   readonly #flags: readonly number[];
-  /** Columns that are hashed one after the other, with their place in a row. */
+  /** The columns that are hashed one after the other, with their index in a row. */
   readonly #hashed: readonly { readonly at: number; readonly hash: (value: StoredValue) => void }[];
   readonly #totals: readonly {
     readonly at: number;
     readonly name: string;
     readonly scale: number;
     readonly total: ExactTotal;
-    /** What is too large, or too small, for it. */
+    /** Sum of the values that are outside the range of `total`. */
     rest: bigint;
   }[];
   #rows = 0;
@@ -101,10 +103,10 @@ export class RowFacts {
     }));
   }
 
-  /** A row, its values in the order of the table's columns. @returns its time. */
+  /** Adds a row, with its values in the order of the table's columns. @returns its time. */
   add(row: readonly StoredValue[]): number {
     const { columns } = this.#native;
-    if (row.length !== columns.length) assert(false, `a row of ${row.length} values has not ${columns.length} columns`);
+    if (row.length !== columns.length) assert(false, `a row has ${row.length} values instead of ${columns.length}`);
     const ms = row[this.#time] as number;
     let flags = 0;
     for (let bit = 0; bit < this.#flags.length; bit++) if (row[this.#flags[bit]] === true) flags |= 1 << bit;
@@ -148,15 +150,15 @@ export class RowFacts {
   #hashOf({ name, pg, nullable }: Column): (value: StoredValue) => void {
     const hasher = this.#hasher;
     if (nullable) {
-      // The database hashes a column that may be null as its text.
-      assert(pg !== 'float8', `${name}: a float that may be null is not hashed alike on both sides`);
+      // The database hashes a nullable column as its text, and a float has different texts here and there.
+      assert(pg !== 'float8', `${name}: a nullable float cannot be hashed equally by the publisher and the database`);
       return (value) => {
         const bytes = value === null ? NULL_TEXT : value instanceof Uint8Array ? value : Buffer.from(String(value));
         hasher.text(bytes, 0, bytes.length);
       };
     }
     const hash = HASHES[pg];
-    assert(hash, `${name}: ${pg} is not hashed`);
+    assert(hash, `${name}: there is no hash for the type ${pg}`);
     return (value) => {
       if (value === null) assert(false, `${name} is null`);
       hash(hasher, value);
@@ -164,7 +166,7 @@ export class RowFacts {
   }
 }
 
-/** Short texts go through here: a buffer for each costs more than its hash. */
+/** Buffer for short texts: to allocate one for each would cost more than the hash. */
 const SHORT = Buffer.alloc(3 * 128);
 
 const HASHES: Partial<Record<PgType, (hasher: RowHasher, value: StoredValue) => void>> = {

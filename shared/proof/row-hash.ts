@@ -1,8 +1,9 @@
 /**
- * The row hash: PostgreSQL's own extended hash functions (Jenkins lookup3, 64-bit) chained over a row's columns, each
- * seeded with the previous result, and summed over rows. The first seed is the row's time with its booleans as low
- * bits, which ties them in without a hash of their own (a hash is 25 ns, a day is 3.5 M rows). A publisher computes it here from what it parsed, the
- * database computes it in SQL from what it stored; the sum does not depend on order, framing or batching.
+ * The row hash. PostgreSQL's own extended hash functions (Jenkins lookup3, 64-bit) are chained over the columns of a row,
+ * each seeded with the previous result, and the hashes are summed over rows. The first seed is the time of the row with its
+ * booleans as low bits, so that booleans need no hash of their own (a hash takes 25 ns, a day has 3.5 M rows). The publisher
+ * computes the sum here from what it parsed, the database in SQL from what it stored. The sum does not depend on order,
+ * framing or batching.
  * Source of the algorithm: PostgreSQL, src/common/hashfn.c (hash_bytes_extended, hash_bytes_uint32_extended).
  */
 import { assert } from '../errors.ts';
@@ -13,52 +14,57 @@ const BLOCK_BYTES = 12;
 const textInit = (length: number): number => (0x9e3779b9 + length + 3923095) | 0;
 const INIT_4 = textInit(4);
 const INIT_8 = textInit(8);
-/** Both partial sums stay below 2^53 for this many rows (2^32 x 2^20). */
+/** For this many rows both partial sums stay below 2^53 (2^32 x 2^20). */
 const ROWS_BEFORE_CARRY = 1 << 20;
 
 const float = new Float64Array(1);
 const words = new Uint32Array(float.buffer);
 
 export class RowHasher {
-  /** The running hash of the current row: high and low half. */
+  /** The high and the low half of the current row's hash. */
   #high = 0;
   #low = 0;
   #sumHigh = 0;
   #sumLow = 0;
   #rows = 0;
   #total = 0n;
-  /** State of the hash between two blocks of a text. */
+  /** The state of the hash between two blocks of a text. */
   #a = 0;
   #b = 0;
   #c = 0;
 
-  /** `time` in the time column's own unit; `flags` the row's booleans, first column in bit 0; `width` how many. */
+  /**
+   * Begins a row.
+   * @param time in the unit of the time column.
+   * @param flags the row's booleans, the first column in bit 0.
+   * @param width the number of booleans.
+   */
   begin(time: number, flags: number, width: number): void {
     const seed = time * 2 ** width + flags;
     this.#high = Math.floor(seed / 4294967296) | 0;
     this.#low = seed | 0;
   }
 
-  /** hashint8extended; exact for |value| <= 2^53. */
+  /** As hashint8extended; exact for |value| <= 2^53. */
   int8(value: number): void {
     const high = Math.floor(value / 4294967296) | 0;
     const low = value | 0;
     this.#word(low ^ (value >= 0 ? high : ~high));
   }
 
-  /** hashint4extended */
+  /** As hashint4extended. */
   int4(value: number): void {
     this.#word(value | 0);
   }
 
-  /** hashfloat8extended; the caller has no NaN to hash. */
+  /** As hashfloat8extended. The value must not be NaN. */
   float8(value: number): void {
     if (value === 0) return; // -0 and 0 hash to the seed
     float[0] = value;
     this.#twoWords(words[0], words[1]);
   }
 
-  /** hashtextextended under a deterministic collation: hash_any_extended of the bytes [start, end). */
+  /** As hashtextextended under a deterministic collation: hash_any_extended of the bytes [start, end). */
   text(bytes: Uint8Array, start: number, end: number): void {
     const length = end - start;
     if (length < BLOCK_BYTES) {
@@ -70,14 +76,14 @@ export class RowHasher {
     }
   }
 
-  /** A text that many rows have: its words are read once. */
+  /** Hashes a text that many rows have and whose words were read once, by `knownText`. */
   known(text: KnownText): void {
     const { bytes } = text;
     if (bytes.length < BLOCK_BYTES) this.#mixAndFinish(text.init, text.k0, text.k1, text.k2);
     else this.#longText(bytes, 0, bytes.length);
   }
 
-  /** mix() of lookup3 written out: the state stays in registers over a text of kilobytes. */
+  /** mix() of lookup3 is written out here, so that the state stays in registers over a text of kilobytes. */
   #longText(bytes: Uint8Array, start: number, end: number): void {
     const init = textInit(end - start);
     let a = init;
@@ -120,7 +126,7 @@ export class RowHasher {
     if (++this.#rows % ROWS_BEFORE_CARRY === 0) this.#carry();
   }
 
-  /** Sum of the signed 64-bit hashes of all rows, as text. */
+  /** The sum of the signed 64-bit hashes of all rows, as text. */
   total(): string {
     this.#carry();
     return this.#total.toString();
@@ -140,7 +146,7 @@ export class RowHasher {
     this.#mixAndFinish(INIT_8, k0, k1, 0);
   }
 
-  /** The lowest byte of c stands for the length, so what is added to it begins at its second. */
+  /** lookup3 reserves the lowest byte of c for the length, so `addC` starts at the second byte. */
   #mixAndFinish(init: number, addA: number, addB: number, addC: number): void {
     let a = init;
     let b = init;
@@ -164,7 +170,7 @@ export class RowHasher {
     this.#finish((a + addA) | 0, (b + addB) | 0, (c + addC) | 0);
   }
 
-  /** mix() of lookup3, into #a, #b, #c: texts alone need it apart from what follows. */
+  /** mix() of lookup3, into #a, #b and #c. Only texts need it without the final step. */
   #mix(a: number, b: number, c: number): void {
     a = ((a - c) | 0) ^ ((c << 4) | (c >>> 28));
     c = (c + b) | 0;
@@ -198,14 +204,14 @@ export class RowHasher {
 
 export interface KnownText {
   readonly bytes: Uint8Array;
-  /** Of a short one: what its hash begins with, and its words. */
+  /** For a short text: the initial state of its hash, and its words. */
   readonly init: number;
   readonly k0: number;
   readonly k1: number;
   readonly k2: number;
 }
 
-/** For `RowHasher.known`. */
+/** Prepares a text for `RowHasher.known`. */
 export function knownText(text: string): KnownText {
   const bytes = Buffer.from(text);
   const padded = Buffer.alloc(BLOCK_BYTES);
@@ -213,22 +219,22 @@ export function knownText(text: string): KnownText {
   return { bytes, init: textInit(bytes.length), k0: word(padded, 0), k1: word(padded, 4), k2: word(padded, 8) << 8 };
 }
 
-/** Four bytes, little-endian. */
+/** Reads four bytes, little-endian. */
 const word = (bytes: Uint8Array, at: number): number =>
   bytes[at] | (bytes[at + 1] << 8) | (bytes[at + 2] << 16) | (bytes[at + 3] << 24);
 
-/** Up to three bytes. */
+/** Reads up to three bytes, little-endian. */
 const part = (bytes: Uint8Array, at: number, length: number): number =>
   (length > 0 ? bytes[at] : 0) | (length > 1 ? bytes[at + 1] << 8 : 0) | (length > 2 ? bytes[at + 2] << 16 : 0);
 
 /**
- * The partition's key among a row's columns: it is the scope that rows are counted by, and no part of their content,
- * which is the same in two captures of a day.
+ * Whether a column holds the key of the partition. The key selects the rows and is not part of their content, so that two
+ * captures of a day can have the same content.
  */
 export const isPartitionKey = ({ scope }: NativeShape, column: string): boolean =>
   scope.kind === 'column' && scope.pg === 'text' && scope.column === column;
 
-/** SQL for the hash of one row of alias `t`, equal to RowHasher fed with the columns in table order. */
+/** SQL of the hash of one row of alias `t`; it equals that of a RowHasher that gets the columns in table order. */
 export function rowHashSql(native: NativeShape): string {
   assert(native.time.pg === 'int8', 'the row hash is seeded with an int8 time');
   const isFlag = (column: NativeShape['columns'][number]) => column.pg === 'bool' && column.nullable !== true;
@@ -242,9 +248,9 @@ export function rowHashSql(native: NativeShape): string {
     );
 }
 
-/** The hash of one column of alias `t`, seeded with `seed`; `seed` stands once, or nesting would double it. */
+/** SQL of the hash of one column of alias `t`, seeded with `seed`. The SQL uses `seed` once: twice would grow exponentially. */
 export function valueHashSql(column: string, type: PgType, seed: string, nullable = false): string {
-  // A null must differ from every text: chr(1) does not begin a value of ours.
+  // A null must differ from every text: no stored value begins with chr(1).
   if (nullable) return `hashtextextended(coalesce(t."${column}"::text, chr(1)), ${seed})`;
   if (type === 'timestamptz') return `timestamp_hash_extended(t."${column}" at time zone 'UTC', ${seed})`;
   if (type === 'bool') return `hashint4extended(t."${column}"::int4, ${seed})`;

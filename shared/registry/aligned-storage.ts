@@ -1,7 +1,7 @@
 /**
- * `canonical_aligned_1s_aggregates`: the one fixed storage behind every aligned read of all twelve datasets.
- * Declared once here; the migration creates it, a test holds the two equal, and each aligned read checks the columns
- * its dataset needs in its own snapshot. One wide table: a dataset's unused columns cost one bit each.
+ * The storage of all aligned rows: the table `canonical_aligned_1s_aggregates`. A migration creates it, a test keeps it
+ * equal to this declaration, and each aligned read checks in its own snapshot the columns that its dataset needs. It is one
+ * wide table, because a column that a dataset does not use costs one bit a row.
  */
 
 import { DAY_MS } from '../dates.ts';
@@ -10,16 +10,16 @@ import { ALIGNED_COLUMNS, type AlignedColumn } from './types.ts';
 
 export const ALIGNED_TABLE = 'canonical_aligned_1s_aggregates';
 
-/** Length of its chunks (migration 0002): a year of one dataset is 12 chunks. */
+/** Length of a chunk (migration 0002): a year of one dataset has 12 chunks. */
 export const ALIGNED_CHUNK_MS = 30 * DAY_MS;
 
-/** Before this time, 2016-10-26, rows are few, and chunks as long as from 1970 to it (migration 0024). */
+/** Before this time, 2016-10-26, rows are few: one chunk covers the time since 1970 (migration 0024). */
 export const ALIGNED_DENSE_FROM_MS = 17_100 * DAY_MS;
 
-/** Key columns, common to all datasets. */
+/** The key columns of all datasets. */
 export const ALIGNED_KEY = { dataset_id: 'int2', series_id: 'int4', aligned_at_utc: 'timestamptz' } as const;
 
-/** A field of an aligned dataset that is a column of the storage by the same name. */
+/** A field of an aligned dataset that is the column of the same name. */
 export function alignedField(
   name: AlignedColumn,
   dtype: Field['dtype'],
@@ -39,8 +39,8 @@ export function alignedField(
 }
 
 /**
- * Validity bounds. They are not stored: a row is valid until the next row of its series, a coverage gap or the end of
- * what is proved, so the reader computes them (see the read core).
+ * The end of validity is not stored: a row is valid until the next row of its series, a coverage gap or the end of what is
+ * proved, so the read computes it (serving/read).
  */
 const VALID_TO: Field = {
   name: 'valid_to_utc_exclusive',
@@ -59,7 +59,7 @@ const VALID_FROM = {
   pg: 'timestamptz',
 } as const;
 
-/** Of rows that a window holds when their second lies in it. */
+/** The validity of rows that a window holds when their second lies in it. */
 export const VALIDITY_FIELDS: readonly Field[] = [
   {
     ...VALID_FROM,
@@ -70,7 +70,7 @@ export const VALIDITY_FIELDS: readonly Field[] = [
   VALID_TO,
 ];
 
-/** Of rows that a window holds when they are valid in it: the one that was valid before begins with the window. */
+/** The validity of rows that a window holds when they are valid in it; a row valid before starts with the window. */
 export const STATE_VALIDITY_FIELDS: readonly Field[] = [
   {
     ...VALID_FROM,

@@ -1,4 +1,4 @@
-/** What the Bitcoin datasets have in common: one node, blocks as partitions, and the two shapes of their aligned rows. */
+/** What the Bitcoin datasets have in common: the node, blocks as partitions, and the two shapes of their aligned rows. */
 import { DAY_MS } from '../dates.ts';
 import { alignedField, STATE_VALIDITY_FIELDS, VALIDITY_FIELDS } from './aligned-storage.ts';
 import type { AlignedShape, DatasetDefinition, Dtype, Field, NativeShape } from './types.ts';
@@ -6,7 +6,7 @@ import { ALIGNED_VIEW, type AlignedColumn, datetimeField, nativeView, storedFiel
 
 const YEAR_MS = 365 * DAY_MS;
 
-/** Every Bitcoin dataset comes from the one node; its events are bytes, not lines. */
+/** Every Bitcoin dataset comes from the same node; its events are bytes, not lines. */
 const NODE = {
   events: { encoding: 'records' },
   sources: ['bitcoin_core'],
@@ -19,7 +19,7 @@ export const ofNode = <K extends string>(key: K) => ({
   historicalPath: `bitcoin/${key.replace('bitcoin_', '')}`,
 });
 
-/** One event a block, named by its height. */
+/** Partitions of a dataset with one event a block; the offset is the height. */
 export const blockPartitions = (heightColumn: string) =>
   ({
     partition: { kind: 'height' },
@@ -39,10 +39,10 @@ export const SOURCE_CHAIN = storedField(
   'Chain of the node, as it names it: `main`, `test`, `signet` or `regtest`.',
 );
 
-/** sha256 of an event's bytes: the digests of aligned seconds are made from it. Stored, not served. */
+/** The sha256 of an event's bytes, from which the digests of aligned seconds are computed. It is stored and not served. */
 export const PAYLOAD_SHA256 = { name: 'payload_sha256', pg: 'text' } as const;
 
-/** Satoshis are stored, BTC is what they make: a division of two exact integers, rounded once. */
+/** A field in BTC, from a stored column in satoshis: a division of two exact integers, rounded once. */
 export const btcField = (name: string, satsColumn: string, doc: string): Field => ({
   name,
   dtype: 'float64',
@@ -64,21 +64,19 @@ const BLOCK_TIMESTAMP = storedField(
   { unit: 'ms' },
 );
 
-/** Fields before and after those that differ, of rows that belong to a block. */
+/** The fields before and after those that differ, for rows that belong to a block. */
 export const IN_BLOCK = {
   before: [BLOCK_HEIGHT, BLOCK_HASH, BLOCK_TIMESTAMP],
   after: [datetimeField('block_timestamp'), SOURCE_CHAIN],
 } as const;
 
-// ---- streams: headers, transactions, mempool ----------------------------------------------------------------------
-
-/** A field of an aligned stream: the storage's column by the same name. */
+/** A field of an aligned stream (headers, transactions, mempool): the column of the same name. */
 export const streamField = (name: AlignedColumn, dtype: Dtype, doc: string, unit?: string): Field =>
   alignedField(name, dtype, doc, { unit });
 
 const EVENTS: Field = alignedField('records_in_bucket', 'int64', 'Events of the second.');
 
-/** Aligned rows of a stream: events of a second merged in offset order. `own` lies between the count and the chain. */
+/** The aligned rows of a stream: the events of a second merged in offset order. `own` stands between count and chain. */
 export function alignedStream(own: readonly Field[]): AlignedShape {
   return {
     fields: [
@@ -109,17 +107,15 @@ export function alignedStream(own: readonly Field[]): AlignedShape {
   };
 }
 
-/** Chunks of a table with one row a block: 52,560 rows. */
+/** Length of the chunks of a table with one row a block: 52,560 rows. */
 export const BLOCK_CHUNK_MS = YEAR_MS;
-
-// ---- derived: one value a block ------------------------------------------------------------------------------------
 
 interface Derived {
   readonly metric: { readonly name: string; readonly unit: string; readonly doc: string };
-  /** Stored columns between the height and the texts. */
+  /** The stored columns between the height and the texts. */
   readonly columns: NativeShape['columns'];
   readonly totals: NativeShape['totals'];
-  /** Native fields between the block's and its datetime. */
+  /** The native fields between those of the block and the datetime. */
   readonly fields: readonly Field[];
 }
 

@@ -1,6 +1,6 @@
 /**
- * Event ids are derived, never stored. For file-day datasets a UUIDv8 (RFC 9562) packs what identifies the event, so
- * that the id can be read back:
+ * Event ids, and the order of offsets. An event id is derived, never stored. For file-day datasets it is a UUIDv8
+ * (RFC 9562) that packs what identifies the event, so that it can be unpacked:
  *
  *     48 bits  format 1 (8), dataset number (16), file day since 1970-01-01 (24)
  *      4 bits  version 8
@@ -15,21 +15,19 @@ import { assert, TidemarkError } from '../errors.ts';
 import { keyFacts } from './keys.ts';
 import type { DatasetDefinition, OffsetRule } from './types.ts';
 
-/* How offsets of a dataset compare, outside the database. */
-
-/** Negative, zero or positive, as sort functions want it. */
+/** Compares two offsets outside the database; returns a negative number, zero or a positive one. */
 export function compareOffsets(rule: Pick<OffsetRule, 'order'>, a: string, b: string): number {
   switch (rule.order) {
     case 'numeric':
       return compareNumbers(a, b);
     case 'text':
       return a < b ? -1 : a > b ? 1 : 0;
-    case 'place':
+    case 'composite':
       return compareParts(a, b);
   }
 }
 
-/** Parts are looked at from the first one on that differs: of two neighbours that is nearly always the second. */
+/** Compares from the first part that differs; between two neighbours it is nearly always the second. */
 function compareParts(a: string, b: string): number {
   let at = 0;
   let part = 0;
@@ -37,7 +35,7 @@ function compareParts(a: string, b: string): number {
   if (at === a.length && at === b.length) return 0;
   const [left, right] = [partAt(a, part), partAt(b, part)];
   const order = isNumber(left) && isNumber(right) ? compareNumbers(left, right) : left < right ? -1 : +(left > right);
-  // One has parts that the other lacks.
+  // One offset has more parts than the other.
   return order !== 0 ? order : a.length - b.length;
 }
 
@@ -46,12 +44,13 @@ function partAt(text: string, from: number): string {
   return end < 0 ? text.slice(from) : text.slice(from, end);
 }
 
-/** Longer is larger: there are no leading zeros. Ids of 64 hexadecimal digits are texts, whatever their digits. */
+/** Ids of 64 hexadecimal digits are texts, whatever their digits. */
 const isNumber = (text: string) => /^(?:0|[1-9]\d{0,17})$/.test(text);
 
+/** Compares numbers without leading zeros: the longer one is larger. */
 const compareNumbers = (a: string, b: string) => a.length - b.length || (a < b ? -1 : +(a > b));
 
-/** The first number of an offset: trade id, height or snapshot, of which ranges of partitions are kept apart. */
+/** The first number of an offset: trade id, height or snapshot. The partitions of a dataset have disjoint ranges of it. */
 export const leadingNumber = (offset: string): string => offset.split(':', 1)[0];
 
 const FORMAT = 1n;
@@ -59,8 +58,8 @@ const LOW_BITS = 62n;
 const LOW_MASK = (1n << LOW_BITS) - 1n;
 
 /**
- * The id of an event: packed as above for file days; elsewhere a UUIDv5 of `1|source|dataset|partition|offset`, where a
- * block's partition is its height, whatever range of heights it was ingested with.
+ * The id of an event: packed as above for file days, otherwise a UUIDv5 of `1|source|dataset|partition|offset`. The
+ * partition of a block is then its height, whatever range of heights it was ingested with.
  */
 export function eventId(dataset: DatasetDefinition, partition: string, offset: string): string {
   if (dataset.partition.kind !== 'file_day') {
@@ -79,7 +78,7 @@ export function eventId(dataset: DatasetDefinition, partition: string, offset: s
     .replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, '$1-$2-$3-$4-$5');
 }
 
-/** Chosen once, at random. Ids made with it are in callers' databases: it never changes. */
+/** Chosen once, at random. It never changes, because callers' databases hold ids made with it. */
 const NAMESPACE = Buffer.from('8c1d7f0e5f0a4b6f9f3ce2a4d1b7605e', 'hex');
 
 /** RFC 9562, version 5: SHA-1 over the namespace and the name. */
@@ -91,17 +90,17 @@ function uuidV5(name: string): string {
 }
 
 /**
- * The same id as SQL, from what a row holds: an expression of its time in epoch ms and one of its numeric offset. A
- * file day covers [day + startOffsetMs, + 24 h).
+ * SQL of the event id of a file-day dataset, from an expression of the row's time in epoch ms and one of its numeric offset.
+ * A file day covers [day + startOffsetMs, + 24 h).
  */
 export function eventIdSql(datasetNumber: number, startOffsetMs: number, timeMs: string, offset: string): string {
   const head = ((FORMAT << 16n) | BigInt(datasetNumber)).toString(16).padStart(6, '0');
   const day = `lpad(to_hex((${timeMs} - (${startOffsetMs})) / ${DAY_MS}), 6, '0')`;
-  // Version 8 and twelve zero bits; then the variant as the sign bit of the offset: sixteen digits whatever it is.
+  // Version 8 and twelve zero bits. Then the variant as the sign bit of the offset, which gives sixteen digits always.
   return `('${head}' || ${day} || '8000' || to_hex((-9223372036854775808)::int8 | ${offset}))::uuid`;
 }
 
-/** What an id was packed from. @throws TidemarkError EVENT_UNKNOWN for an id that is not of this form. */
+/** Unpacks an event id. @throws TidemarkError EVENT_UNKNOWN for an id that is not of this form. */
 export function unpackEventId(id: string): { datasetNumber: number; partition: string; offset: string } {
   const hex = id.replaceAll('-', '').toLowerCase();
   const bits = /^[0-9a-f]{32}$/.test(hex) ? BigInt(`0x${hex}`) : 0n;

@@ -1,4 +1,4 @@
-/** The dataset registry: a dataset is served, projected and documented by being listed here. */
+/** The dataset registry: every dataset in this list is ingested, served and documented. */
 
 import { TidemarkError } from '../errors.ts';
 import { bitcoinBlockFeeTotals } from './datasets/bitcoin_block_fee_totals.ts';
@@ -59,7 +59,7 @@ export function datasetOf(key: string): DatasetDefinition {
   if (!dataset) {
     throw new TidemarkError(
       'USAGE',
-      `There is no dataset ${JSON.stringify(key)}; known: ${[...DATASETS.keys()].join(', ')}`,
+      `There is no dataset ${JSON.stringify(key)}. Datasets: ${[...DATASETS.keys()].join(', ')}`,
     );
   }
   return dataset;

@@ -1,10 +1,8 @@
-/** What a partition's key says: its source, what it covers in the unit of its kind, and when its rows can be. */
+/** Partition keys: their forms, and the source, span and times that a key stands for. */
 import { DAY_MS, daysBetween, parseDay } from '../dates.ts';
 import { TidemarkError } from '../errors.ts';
 import type { Range } from '../ranges.ts';
 import type { DatasetDefinition } from './types.ts';
-
-/* Partition keys and the time windows they stand for. */
 
 export interface TimeWindow {
   /** Epoch ms, inclusive. */
@@ -22,36 +20,36 @@ export function windowOf(dataset: DatasetDefinition, key: string): TimeWindow {
       return { fromMs, toMs: fromMs + DAY_MS };
     }
   }
-  throw new TidemarkError('PARTITION_UNKNOWN', `${JSON.stringify(key)} is no partition of ${dataset.key}`);
+  throw new TidemarkError('PARTITION_UNKNOWN', `${dataset.key} has no partition ${JSON.stringify(key)}`);
 }
 
-/** Keys of the file days from..to, both included. */
+/** The keys of the file days from `fromDay` to `toDay`, both included. */
 export function fileDays(fromDay: string, toDay: string): string[] {
   return daysBetween(fromDay, toDay);
 }
 
 /**
- * SQL: the row `t` is of the partition `p` of the catalog, where rows have its key. Keys of rows compare by code points and
- * the catalog's do not: its index is of use only where that is said.
+ * SQL: the row `t` belongs to the partition `p` of the catalog, by the key that the row holds. Keys in rows have the
+ * collation "C" and those of the catalog do not; only with its collation can the catalog's index be used.
  */
 export const isOfPartition = (column = 'partition_key'): string => `p.partition_key = t."${column}" collate "default"`;
 
-/** Nothing is known of the times of rows. */
+/** The window of rows whose times are unknown. */
 export const ALL_TIME: TimeWindow = { fromMs: -8.64e15, toMs: 8.64e15 };
 
 export interface KeyFacts {
-  /** `source_id` of its rows; of file days the one source of the dataset. */
+  /** `source_id` of its rows; for file days the one source of the dataset. */
   readonly sourceId: string;
-  /** Heights, or epoch ms of a snapshot, an as-of day, a vintage date; of a file day nothing but its window. */
+  /** Heights, or epoch ms of a snapshot, an as-of day or a vintage date; undefined for a file day, which has a window. */
   readonly span: Range | undefined;
-  /** Where the times of its rows must lie, as far as the key tells. */
+  /** The window in which its rows must lie, as far as the key gives it. */
   readonly times: TimeWindow;
 }
 
-/** `<height>`, or `<from>-<to>` with both included. */
+/** The key `<height>`, or `<from>-<to>` with both included. */
 export const heightKey = (from: number, to: number): string => (from === to ? `${from}` : `${from}-${to}`);
 
-/** `<source_id>:<as-of day>`; captures of the same day with other facts are numbered from 2. */
+/** The key `<source_id>:<as-of day>`; further captures of the same day with different facts are numbered from 2. */
 export const captureKey = (sourceId: string, day: string, number = 1): string =>
   number === 1 ? `${sourceId}:${day}` : `${sourceId}:${day}:${number}`;
 
@@ -72,7 +70,7 @@ export function keyFacts(dataset: DatasetDefinition, key: string): KeyFacts {
         : kind === 'snapshot'
           ? snapshot(dataset, key)
           : dated(dataset, key);
-  if (!facts) throw new TidemarkError('PARTITION_UNKNOWN', `${JSON.stringify(key)} is no partition of ${dataset.key}`);
+  if (!facts) throw new TidemarkError('PARTITION_UNKNOWN', `${dataset.key} has no partition ${JSON.stringify(key)}`);
   return facts;
 }
 
@@ -90,7 +88,7 @@ function snapshot(dataset: DatasetDefinition, key: string): KeyFacts | undefined
   return { sourceId: dataset.sources[0], span: { from: ms, to: ms + 1 }, times: { fromMs: ms, toMs: ms + 1 } };
 }
 
-/** A capture's rows are of its as-of day; a vintage's are of any day. */
+/** The rows of a capture lie in its as-of day; those of a vintage may lie in any day. */
 function dated(dataset: DatasetDefinition, key: string): KeyFacts | undefined {
   const [, sourceId, day, number] = DATED.exec(key) ?? [];
   const from = day === undefined ? undefined : parseDay(day);
@@ -100,8 +98,8 @@ function dated(dataset: DatasetDefinition, key: string): KeyFacts | undefined {
   return { sourceId, span, times: isCapture ? { fromMs: span.from, toMs: span.to } : ALL_TIME };
 }
 
-/** The keys a capture of the same source and day may have: the first one's, and what numbered ones begin with. */
-export const captureFamily = (key: string): string => key.split(':').slice(0, 2).join(':');
+/** The group of captures of one source and day: the key of the first, with which the keys of the others begin. */
+export const captureGroup = (key: string): string => key.split(':').slice(0, 2).join(':');
 
-/** Heights of a span, as operators write them: `190-199`. */
+/** The heights of a span, as operators write them: `190-199`. */
 export const describeHeights = ({ from, to }: Range): string => heightKey(from, to - 1);

@@ -1,4 +1,4 @@
-/** What ETF and macro metrics have in common: their rows, their value channels, their aligned series. */
+/** What the ETF and macro metrics have in common: their rows, their value channels and their aligned series. */
 import { DAY_MS } from '../dates.ts';
 import { alignedField, STATE_VALIDITY_FIELDS } from './aligned-storage.ts';
 import { isOfPartition } from './keys.ts';
@@ -15,24 +15,23 @@ import {
   timeField,
 } from './types.ts';
 
-/*
- * One-second rows of metrics out of native ones, said once: the projector stores them, and a read as of a time makes
- * them of the rows that were known then.
- */
-
 interface MetricSeconds {
   readonly seriesKey: readonly string[];
-  /** The value channels: columns of the aligned storage, and SQL over `t`. */
+  /** The value channels: columns of the aligned storage, and their SQL over `t`. */
   readonly channels: readonly { readonly name: string; readonly sql: string }[];
   /** SQL over `t` of provenance_json. */
   readonly provenanceSql: string;
-  /** SQL over `t`: of the native rows of a second and series the one that is first by these. */
-  readonly winner: readonly string[];
-  /** A test over the winner `t`: false where it says that there is no value, and the second has no row. */
-  readonly holds?: string;
+  /** SQL over `t`: the order by which the first native row of a second and series gives the values. */
+  readonly latestBy: readonly string[];
+  /** SQL condition over that row `t`. Where it is false the row states that there is no value, and the second has no row. */
+  readonly isPresent?: string;
 }
 
-export function metricSeconds({ seriesKey, channels, provenanceSql, winner, holds }: MetricSeconds): SecondsRule {
+/**
+ * How one-second rows of metrics follow from native ones. The projector stores them, and a read as of a time makes them of
+ * the rows that were known then.
+ */
+export function metricSeconds({ seriesKey, channels, provenanceSql, latestBy, isPresent }: MetricSeconds): SecondsRule {
   const series = ['second', ...seriesKey].map((name) => `t.${name}`).join(', ');
   const values: Readonly<Record<string, string>> = {
     metric_id: 't.metric_id',
@@ -51,7 +50,7 @@ export function metricSeconds({ seriesKey, channels, provenanceSql, winner, hold
     columns,
     select: (rows) => `select t.second, ${chosen.join(', ')} from (
       select distinct on (${series}) t.*, count(*) over (partition by ${series}) as in_bucket
-      from ${rows} t order by ${series}, ${winner.join(', ')}) t${holds === undefined ? '' : ` where ${holds}`}`,
+      from ${rows} t order by ${series}, ${latestBy.join(', ')}) t${isPresent === undefined ? '' : ` where ${isPresent}`}`,
   };
 }
 
@@ -60,30 +59,28 @@ const DECADE_MS = 3650 * DAY_MS;
 interface Metrics {
   readonly number: number;
   readonly table: string;
-  /** Stored texts that only this dataset has. */
+  /** The stored text columns that only this dataset has. */
   readonly ownColumns: NativeShape['columns'];
   readonly order: readonly string[];
   readonly seriesKey: readonly string[];
-  /** Aligned columns whose values depend on when a partition was fetched. */
+  /** The aligned columns whose values depend on when a partition was fetched. */
   readonly outsideDigests: readonly string[];
-  /** SQL of provenance_json over `t`, given SQL of a fact of the row's partition. */
+  /** SQL of provenance_json over `t`; `fact` gives the SQL of a fact of the row's partition. */
   readonly provenanceSql: (fact: (column: string) => string) => string;
-  /** Which native row gives a second its values: SQL over `t`, first by these. */
-  readonly winner: readonly string[];
-  /** A test over the winner: false where it says that there is no value. */
-  readonly holds?: string;
+  readonly latestBy: MetricSeconds['latestBy'];
+  readonly isPresent?: MetricSeconds['isPresent'];
   readonly unit: { readonly nullable: boolean; readonly doc: string };
   readonly provenance: { readonly nullable: boolean; readonly doc: string };
   readonly docs: { readonly metricId: string; readonly observed: string; readonly dimensions: string };
 }
 
-/** A fact of the row's partition: one value for all its rows, written with the proof. */
+/** SQL of a fact of the row's partition: one value for all its rows, written with the proof. */
 const partitionFact = (dataset: number, column: string): string =>
   `(select p.${column} from partitions p where p.dataset_id = ${dataset} and ${isOfPartition()})`;
 
 /**
- * A value has one text, as the source has it, and a kind; the channels are made from the two. So a row is texts, and
- * what is stored is what was read.
+ * The value channels. A row stores the value as the text of the source, and its kind; the channels are computed from the
+ * two, so that the row hash covers what was read.
  */
 const VALUE_CHANNELS: readonly Field[] = [
   {
@@ -111,7 +108,7 @@ function channel(
   return { name, dtype, nullable: true, doc, sql, pg, columns: ['value_kind', 'value_text'] };
 }
 
-/** Native and aligned shape of a metrics dataset. */
+/** The native and the aligned shape of a dataset of metrics. */
 export function metricsOf(metrics: Metrics) {
   const { number, table, unit, provenance, docs } = metrics;
   const text = (name: string, doc: string) => storedField(name, 'string', 'text', doc);
@@ -144,7 +141,7 @@ export function metricsOf(metrics: Metrics) {
         { name: 'partition_key', pg: 'text' },
         ...metrics.ownColumns,
       ],
-      // Values are texts: the row hash covers every digit of them.
+      // Values are texts, and the row hash covers every digit.
       totals: [],
       chunkMs: DECADE_MS,
       fields: [
@@ -194,9 +191,9 @@ function alignedMetrics(metrics: Metrics, sourceId: string): AlignedShape {
       alignedField(
         'records_in_bucket',
         'int64',
-        'Native rows of the series in the second; the winner gives the values.',
+        'Native rows of the series in the second; the latest one gives the values.',
       ),
-      alignedField('latest_ingested_at_utc', 'timestamp_utc', "When the winner's partition was ingested."),
+      alignedField('latest_ingested_at_utc', 'timestamp_utc', 'When the partition of that latest row was ingested.'),
       ...STATE_VALIDITY_FIELDS,
     ],
     order: ['aligned_at_utc', ...metrics.seriesKey],
@@ -207,8 +204,8 @@ function alignedMetrics(metrics: Metrics, sourceId: string): AlignedShape {
       seriesKey: metrics.seriesKey,
       channels: VALUE_CHANNELS,
       provenanceSql: metrics.provenanceSql((column) => `t.${column}`),
-      winner: metrics.winner,
-      holds: metrics.holds,
+      latestBy: metrics.latestBy,
+      isPresent: metrics.isPresent,
     }),
     view: ALIGNED_VIEW,
   };

@@ -1,4 +1,4 @@
-/** What the three spot-trade datasets have in common. */
+/** What the spot-trade datasets have in common, and the columns of klines. */
 import { DAY_MS } from '../dates.ts';
 import { alignedField, VALIDITY_FIELDS } from './aligned-storage.ts';
 import {
@@ -35,14 +35,14 @@ const ALIGNED_TRADES: AlignedShape = {
   view: ALIGNED_VIEW,
 };
 
-/** What differs between the exchanges. */
+/** What differs between exchanges. */
 interface Trades extends Pick<NativeShape, 'totals' | 'fields'> {
-  /** Stored columns after time and trade id: fixed widths before texts, which need no alignment. */
+  /** The stored columns after time and trade id: fixed widths first, then texts, which need no alignment. */
   readonly columns: NativeShape['columns'];
-  readonly own: Own;
+  readonly own: SourceColumns;
 }
 
-/** A dataset of one exchange's daily trade files; its number, words, locations, day and ids are the exchange's own. */
+/** The parts that all datasets of daily trade files share. */
 export function tradesOf<E extends string>(exchange: E, { columns, totals, fields, own }: Trades) {
   const key: `${E}_spot_trades` = `${exchange}_spot_trades`;
   return {
@@ -79,17 +79,17 @@ export const tradeField = (
 
 export const TRADE_DATETIME = datetimeField('timestamp');
 
-/** Where a dataset has what all exchanges have. */
-interface Own {
-  /** Column of the base quantity. */
+/** Where a dataset stores the fields that all exchanges have. */
+interface SourceColumns {
+  /** The column of the base quantity. */
   readonly quantity: string;
   readonly isBuyerMaker: Pick<Field, 'sql' | 'columns'>;
 }
 
-/** `side` is what the taker did, and ingest takes `buy` and `sell` only: of a sale the buyer is the maker. */
-export const MAKER_BY_SIDE: Own['isBuyerMaker'] = { sql: "(t.side = 'sell')", columns: ['side'] };
+/** `side` is the side of the taker, and ingest accepts `buy` and `sell` only. When the taker sells, the buyer is the maker. */
+export const MAKER_BY_SIDE: SourceColumns['isBuyerMaker'] = { sql: "(t.side = 'sell')", columns: ['side'] };
 
-const unifiedFields = ({ quantity, isBuyerMaker }: Own): readonly Field[] => [
+const unifiedFields = ({ quantity, isBuyerMaker }: SourceColumns): readonly Field[] => [
   tradeField('trade_id', 'int64', 'int8', 'Trade id of the exchange.'),
   tradeField('timestamp', 'int64', 'int8', 'Trade time.', 'ms'),
   tradeField('price', 'float64', 'float8', 'Price.', 'quote'),
@@ -104,11 +104,6 @@ const unifiedFields = ({ quantity, isBuyerMaker }: Own): readonly Field[] => [
   },
   TRADE_DATETIME,
 ];
-
-/*
- * Columns of klines: candles with more than OHLC, computed by the database from trades (native) or one-second rows
- * (aligned). A column is one of the same name of the relation the read core makes; how it is computed is said there.
- */
 
 export const KLINE_DATETIME = 'datetime';
 
@@ -131,7 +126,10 @@ const datetime = (pg: 'int8' | 'timestamptz'): Field => ({
   pg,
 });
 
-/** In documented order. Order and names are those of the contract. */
+/**
+ * The columns of klines, candles with more than OHLC; their names and order are those of the contract. The database
+ * computes them from trades (native) or one-second rows (aligned): each is a column of the relation that serving/read makes.
+ */
 export const KLINE_FIELDS: Readonly<Record<Mode, readonly Field[]>> = {
   native: [
     datetime('int8'),

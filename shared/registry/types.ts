@@ -1,14 +1,15 @@
 /**
- * The shape of a dataset declaration. Everything that differs between datasets is said here, as data: request
- * validation, response schema, SQL, the storage contract, coverage rules and documentation derive from it.
+ * The types of a dataset definition, and fields that most datasets share. A definition holds, as data, everything that
+ * differs between datasets: request validation, response schema, SQL, the storage contract, coverage rules and
+ * documentation derive from it.
  *
- * Words: an *event* is one source record; a *partition* is the unit of fetching, proving and replaying; an *offset*
- * identifies an event within its partition; a *series* is one line of values in an aligned dataset.
+ * Terms: an *event* is one source record; a *partition* is the unit of fetching, proving and replaying; an *offset*
+ * identifies an event within its partition; a *series* is one sequence of values in an aligned dataset.
  */
 import type { SettingName } from '../config/settings.ts';
 
 export const ALIGNED_COLUMNS = {
-  // key first by width, so that rows carry no padding
+  // the columns of the key come first and are ordered by width, so that rows need no padding
   aligned_at_utc: 'timestamptz',
   // trades
   trade_count: 'int8',
@@ -67,11 +68,11 @@ export const ALIGNED_COLUMNS = {
 
 export type AlignedColumn = keyof typeof ALIGNED_COLUMNS;
 
-/** Closed vocabulary of response types. Timestamps leave as `YYYY-MM-DDTHH:MM:SS.mmmZ`, bool01 as 0 or 1, json as text. */
+/** All response types. A timestamp is sent as `YYYY-MM-DDTHH:MM:SS.mmmZ`, a bool01 as 0 or 1, json as text. */
 export const DTYPES = ['int64', 'float64', 'string', 'bool01', 'timestamp_utc', 'uuid', 'json'] as const;
 export type Dtype = (typeof DTYPES)[number];
 
-/** PostgreSQL types that fields are stored as; each has one binary decoder. */
+/** The PostgreSQL types of stored fields; each has one binary decoder. */
 export type PgType = 'int2' | 'int4' | 'int8' | 'float8' | 'text' | 'bool' | 'timestamptz' | 'uuid' | 'bytea';
 
 export interface Field {
@@ -82,12 +83,12 @@ export interface Field {
   readonly unit?: string;
   readonly doc: string;
   /**
-   * SQL over the table alias `t` that yields the value, and the type it yields. A `timestamp_utc` field may be an
-   * `int8` of epoch milliseconds or a `timestamptz`. Filters are pushed down to the same expression.
+   * SQL over the table alias `t` that yields the value; `pg` is the type of the value. A `timestamp_utc` field may be an
+   * `int8` of epoch milliseconds or a `timestamptz`. Filters use the same expression.
    */
   readonly sql: string;
   readonly pg: PgType;
-  /** Columns of the storage that `sql` reads; the storage contract checks them. */
+  /** The stored columns that `sql` reads; the storage contract checks them. */
   readonly columns: readonly string[];
 }
 
@@ -96,134 +97,132 @@ export interface View {
   readonly version: number;
 }
 
-/**
- * What is said of a window of metrics beside its rows, as warnings: which codes, of which sources, by which measure.
- */
+/** The rule by which answers with metrics carry warnings: the codes, the sources and the measure. */
 export type QualityRule =
   /** Every source publishes each market day. */
   | {
       readonly kind: 'daily';
       readonly codes: { readonly missing: string; readonly stale: string; readonly incomplete: string };
-      /** Metrics that each source has on each of its days, with a value. */
+      /** Metrics for which each source must have a value on each of its days. */
       readonly required: readonly string[];
-      /** Market days after the latest day of the window that are still fresh. */
+      /** Setting: market days for which the latest day of the window counts as fresh. */
       readonly maxAgeDays: SettingName;
     }
-  /** Sources say when they last published, which the fetch took down. */
+  /** Each source reports when it last published, and the fetch records it. */
   | {
       readonly kind: 'published';
       readonly codes: { readonly missing: string; readonly stale: string };
-      /** Days after its last publication in which a source is fresh, by `source_id`: as often as it publishes. */
+      /** By `source_id`: days for which a source counts as fresh after its last publication, by how often it publishes. */
       readonly sources: Readonly<Record<string, number>>;
-      /** Where set it stands for all of them. */
+      /** Setting that, where it is set, replaces the days of every source. */
       readonly maxAgeDays: SettingName;
     };
 
-/** What a partition of the dataset is, and how its key is written. */
+/** What a partition of the dataset is, and the form of its key. */
 export type PartitionKind =
   /** A vendor's file day, key `YYYY-MM-DD`, covering [day + startOffsetMs, + 24 h). */
   | { readonly kind: 'file_day'; readonly startOffsetMs: number }
   /** One capture of an issuer's page, key `<source_id>:<as-of day>`; spans count in epoch ms of as-of days. */
   | { readonly kind: 'capture' }
   /**
-   * One vintage of a series, key `<source_id>:<vintage date>`; spans count in epoch ms of vintage dates. It is known from
-   * `knownAfterMs` after the start of its date on, UTC: a read as of an earlier time is without it.
+   * One vintage of a series, key `<source_id>:<vintage date>`; spans count in epoch ms of vintage dates. It is known
+   * `knownAfterMs` after the start of its date, UTC: a read as of an earlier time does not include it.
    */
   | { readonly kind: 'vintage'; readonly knownAfterMs: number }
-  /** Blocks: key = height, or `<from>-<to>`, both included, where several are one unit of work; spans count heights. */
+  /** Blocks: key = height, or `<from>-<to>`, both included, for several blocks; spans count heights. */
   | { readonly kind: 'height' }
-  /** One mempool snapshot, key = epoch ms, which spans count too. */
+  /** One mempool snapshot, key = epoch ms; spans count epoch ms. */
   | { readonly kind: 'snapshot' };
 
 /** How a frame of the log holds events. */
 export type EventShape =
-  /** Lines of text without LF. A cell says the offset: its number in the line, and the text before the number in it. */
+  /** Lines of text without LF. One cell holds the offset: `column` is its number in the line, `prefix` precedes the offset. */
   | { readonly encoding: 'lines'; readonly cell: { readonly column: number; readonly prefix: string } }
-  /** Any bytes, each event with its offset beside (shared/frame/records.ts). */
+  /** Any bytes; each event is stored with its offset (shared/frame/records.ts). */
   | { readonly encoding: 'records' };
 
 /**
- * How the rows of one partition are told from all others in storage. Delete, recount, replay, verification, one-second
- * rows and the proof check of every read go by it (shared/proof/recount.ts).
+ * What distinguishes the stored rows of a partition from all others. Deletion, recount, replay, verification, one-second
+ * rows and the proof check of every read use it (shared/proof/recount.ts).
  */
 export type PartitionScope =
-  /** By their time: those in the partition's window. */
+  /** Time: the rows in the partition's window. */
   | { readonly kind: 'window' }
-  /** By a stored column: heights and snapshots by their number, captures and vintages by the partition's key as text. */
+  /** A stored column: the number of heights and snapshots, the partition's key as text for captures and vintages. */
   | { readonly kind: 'column'; readonly column: string; readonly pg: 'int8' | 'text' };
 
 export interface OffsetRule {
-  /** What an offset is and an example, for people who got it wrong: `the trade id, such as 109344068`. */
+  /** What an offset is, with an example, for error messages: `the trade id, such as 109344068`. */
   readonly doc: string;
   /**
-   * How offsets compare: trade ids and heights as numbers, everything else as text (code points); `place` is
+   * How offsets compare: trade ids and heights as numbers, everything else as text (code points); `composite` is
    * `<number>:<number>:<text>` and compares by its two numbers.
    */
-  readonly order: 'numeric' | 'text' | 'place';
-  /** Whether a proved partition's offsets follow each other without a gap; one with a gap is not proved. */
+  readonly order: 'numeric' | 'text' | 'composite';
+  /** Whether the offsets of a partition must have no gaps; a partition with a gap is not proved. */
   readonly contiguous: boolean;
   /**
-   * Whether no two partitions may hold the same offset; partitions then keep disjoint ranges of its first number (trade
+   * Whether no two partitions may hold the same offset; partitions then have disjoint ranges of its first number (trade
    * id, height, snapshot).
    */
   readonly unique: boolean;
-  /** SQL over the table alias `t`: a stored row's offset, as text. */
+  /** SQL over the table alias `t` that yields a stored row's offset as text. */
   readonly sql: string;
 }
 
 export interface NativeShape {
   readonly table: string;
-  /** Column of event time and what it holds. */
+  /** The column of the event time, and its type. */
   readonly time: { readonly column: string; readonly pg: 'int8' | 'timestamptz' };
-  /** Columns that identify a row within one instant, together with the time; in the order of offsets. */
+  /** The columns that identify a row together with its time, in the order of offsets. */
   readonly identity: readonly string[];
   readonly scope: PartitionScope;
-  /** Stored columns in table order. */
+  /** The stored columns in table order. */
   readonly columns: readonly { readonly name: string; readonly pg: PgType; readonly nullable?: boolean }[];
-  /** Columns whose exact integer totals (value x 10^scale) are proved, beside the row hash. */
+  /** The columns whose exact integer totals (value x 10^scale) are proved in addition to the row hash. */
   readonly totals: readonly { readonly column: string; readonly scale: number }[];
   readonly chunkMs: number;
   readonly fields: readonly Field[];
-  /** What rows are ordered by, ascending: fields, or stored columns that are none. */
+  /** The order of rows, ascending: fields, or stored columns that are not fields. */
   readonly order: readonly string[];
   readonly view: View;
 }
 
 export interface AlignedShape {
   readonly fields: readonly Field[];
-  /** Fields that rows are ordered by, ascending: the second, then the series. */
+  /** The order of rows, ascending: the field of the second, then those of the series. */
   readonly order: readonly string[];
   /**
    * `bucket`: a window holds the rows whose second lies in it (trades, block and mempool streams).
    * `state`: a window holds the rows whose validity intersects it, carried-in state first (metrics).
    */
   readonly windowing: 'bucket' | 'state';
-  /** Field names that identify a series; empty where the dataset is one series. */
+  /** The names of the fields that identify a series; empty where the dataset is one series. */
   readonly seriesKey: readonly string[];
-  /** Field holding the sum of which equals the number of native events, if there is one. */
+  /** The field whose sum equals the number of native events, if there is one. */
   readonly countField?: string;
-  /** Columns whose values depend on when a partition was fetched: the aligned digest leaves them out. */
+  /** The columns whose values depend on when a partition was fetched; the aligned digest does not cover them. */
   readonly outsideDigests: readonly string[];
-  /** Of metrics: how their rows follow from native ones. */
+  /** For metrics: how the database makes aligned rows from native ones. */
   readonly seconds?: SecondsRule;
   readonly view: View;
 }
 
-/** Facts of a partition that all its rows share; columns of the catalog. */
+/** The facts of a partition that all its rows share; they are columns of the catalog. */
 export const PARTITION_FACTS = ['ingested_at', 'last_updated_at', 'document_sha256'] as const;
 
-/** One-second rows as the database makes them from native rows. */
+/** How the database makes one-second rows from native rows. */
 export interface SecondsRule {
-  /** Columns of the aligned storage that `select` gives, beside the second and the series. */
+  /** The columns of the aligned storage that `select` yields, besides the second and the series. */
   readonly columns: readonly AlignedColumn[];
   /**
-   * SQL of the one-second rows of `rows`, a relation: the native table's columns and `second` (epoch s), `source_offset`,
-   * and the facts of the row's partition; of proved partitions only.
+   * SQL of the one-second rows of the relation `rows`. It holds rows of proved partitions only: the columns of the native
+   * table, `second` (epoch s), `source_offset` and the facts of the row's partition.
    */
   select(rows: string): string;
 }
 
-/** The contract's families of datasets. */
+/** The families of datasets in the contract. */
 export type DatasetKind =
   | 'spot_trades'
   | 'etf_daily_metrics'
@@ -232,17 +231,17 @@ export type DatasetKind =
   | 'bitcoin_derived';
 
 export interface DatasetDefinition {
-  /** Stable small number: storage key and part of event ids. Never reused. */
+  /** A stable small number, never reused: it is the key in storage and part of event ids. */
   readonly number: number;
   readonly key: string;
   readonly kind: DatasetKind;
   readonly title: string;
   readonly doc: string;
-  /** Source keys of the rights matrix that feed this dataset. */
+  /** The sources that feed this dataset, by their keys in the rights matrix. */
   readonly sources: readonly string[];
   /**
-   * Settings that say where a source's documents are, by source key; ETF has ten sources. One of a source's settings is
-   * set at a time. A synthetic sample is loaded only while none of them is.
+   * The settings with the location of a source's documents, by source key; ETF has ten sources. At most one setting of a
+   * source may be set. The synthetic sample is loaded only while none of them is set.
    */
   readonly locations: Readonly<Record<string, readonly SettingName[]>>;
   readonly partition: PartitionKind;
@@ -250,40 +249,37 @@ export interface DatasetDefinition {
   readonly events: EventShape;
   readonly native: NativeShape;
   readonly aligned: AlignedShape;
-  /** HTTP status of a violated aligned storage contract. */
+  /** HTTP status of an answer when the aligned storage contract is violated. */
   readonly contractViolationStatus: 409 | 503;
-  /** Setting that promotes the dataset to serving or holds it back (`shadow`); without one it is always promoted. */
+  /** The setting that promotes the dataset or keeps it unserved (`shadow`); without one it is always promoted. */
   readonly servingState?: SettingName;
   /** Path below `/v1/historical/`. */
   readonly historicalPath: string;
   readonly quality?: QualityRule;
-  /** Of spot trades only. */
+  /** Set for spot trades only. */
   readonly trades?: TradesShape;
 }
 
-/** What the trade and kline routes make of a dataset of spot trades. */
+/** What the trade and kline routes need of a dataset of spot trades. */
 export interface TradesShape {
-  /** The columns that all exchanges have in common, the default of the trade route; klines are computed from them. */
+  /** The fields that all exchanges share: the default of the trade route, and the input of klines. */
   readonly unified: readonly Field[];
   /** Path of the klines below `/v1/historical/`. */
   readonly klinesPath: string;
 }
 
-/** Keys of series in the dictionary: the values of the series key's fields, joined. */
-
 const SEPARATOR = '|';
 
+/** The key of a series in the table `series`: the values of the fields of the series key, joined. */
 export const seriesKeyOf = (values: readonly string[]): string => values.join(SEPARATOR);
 
-/** The values back; only the last of them may hold the separator. */
+/** The values of a series key; only the last of them may contain the separator. */
 export function seriesValues(key: string, fields: number): string[] {
   const parts = key.split(SEPARATOR);
   return [...parts.slice(0, fields - 1), parts.slice(fields - 1).join(SEPARATOR)];
 }
 
 export type Mode = 'native' | 'aligned_1s';
-
-/* Fields as most datasets have them, and what follows from a dataset's key alone. */
 
 /** A native field that is a stored column by the same name. */
 export function storedField(
@@ -297,16 +293,16 @@ export function storedField(
   return { name, dtype, nullable, unit, doc, sql: `t.${name}`, pg, columns: [name] };
 }
 
-/** The event time, stored as epoch ms, as a timestamp. */
+/** The event time as a timestamp, where it is stored as epoch ms. */
 export function timeField(name: string, column: string, doc: string): Field {
   return { name, dtype: 'timestamp_utc', nullable: false, doc, sql: `t.${column}`, pg: 'int8', columns: [column] };
 }
 
-/** The event time once more, as a timestamp. */
+/** The field `datetime`: the event time as a timestamp. */
 export const datetimeField = (column: string): Field =>
   timeField('datetime', column, `The same instant as \`${column}\`.`);
 
 export const nativeView = (key: string): View => ({ id: `${key}_native`, version: 1 });
 
-/** Of every dataset's aligned rows. */
+/** The view of every dataset's aligned rows. */
 export const ALIGNED_VIEW: View = { id: 'aligned_1s_raw', version: 1 };

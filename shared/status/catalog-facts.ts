@@ -1,7 +1,6 @@
 /**
- * What the catalog says of all datasets at one moment, for whoever reports how things stand. None of the statements
- * reads rows of data, and none the history of attempts: what is open is found by partial indexes, runs are counted as
- * they are stored.
+ * The facts of the catalog about all datasets at one moment, for the reports of their status. No statement reads rows of
+ * data or the history of attempts: partial indexes find the open attempts, and the coverage spans hold counts.
  */
 import type { ClientBase } from 'pg';
 import { PROJECTOR_LOCK, PUBLISHER_LOCK } from '../db/connect.ts';
@@ -11,11 +10,11 @@ import { type DayRange, runsOfDays } from './proved-ranges.ts';
 
 type State = (typeof PARTITION_STATES)[number];
 
-/** An attempt that has not come to its end. */
+/** An attempt that has not ended. */
 export interface OpenAttempt {
   readonly partition: string;
   readonly attempt: number;
-  /** `published`: its manifest is in the log, so what it holds is known. */
+  /** `published`: the manifest is in the log, so the facts of the content are known. */
   readonly state: 'publishing' | 'published';
   readonly publisher: string;
   readonly startedAt: Date;
@@ -38,20 +37,20 @@ export interface DatasetFacts {
   readonly synthetic: boolean;
   readonly runs: readonly DayRange[];
   readonly partitions: Readonly<Record<State, number>>;
-  /** Native rows of proved partitions. */
+  /** Native rows of all proved partitions. */
   readonly rows: number;
-  /** Windows of file days that are known and not proved. */
+  /** Windows of known file days that are not proved. */
   readonly unprovedDays: readonly { readonly fromMs: number; readonly toMs: number }[];
   readonly lateArrivals: number;
   readonly checkpoint: { readonly sequence: number; readonly at: Date } | undefined;
   readonly open: readonly OpenAttempt[];
-  /** Names of the connections that hold its locks. */
+  /** Names of the connections that hold the dataset's locks. */
   readonly publisher: string | undefined;
   readonly projector: string | undefined;
   readonly failures: readonly SourceFailures[];
 }
 
-/** Where a partition is a window of time, its rows in the catalog are its only record; others are counted by runs. */
+/** Numbers of the datasets of file days. The catalog counts their partitions one by one; coverage spans count the others. */
 const DAYS = [...DATASETS.values()].filter(({ native }) => native.scope.kind === 'window').map(({ number }) => number);
 
 const STATEMENTS = {
@@ -68,7 +67,7 @@ const STATEMENTS = {
   open: `select dataset_id, partition_key, attempt, state, publisher, started_at, updated_at, manifest->'rows' as rows,
       manifest->'first_ms' as first_ms, manifest->'last_ms' as last_ms
     from attempts where state in ('publishing', 'published') order by dataset_id, updated_at desc`,
-  // Both keys of a two-key lock are read as unsigned; ours are small. In a database of another name they are not ours.
+  // pg_locks shows both keys of a two-key lock as unsigned; ours are small. Locks of other databases are not ours.
   locks: `select l.objid::int4 as dataset_id, l.classid::int4 as lock, a.application_name as name
     from pg_locks l join pg_stat_activity a using (pid)
     where l.locktype = 'advisory' and l.objsubid = 2 and l.granted and l.classid in (${PUBLISHER_LOCK}, ${PROJECTOR_LOCK})
@@ -76,11 +75,11 @@ const STATEMENTS = {
   failures: `select dataset_id, source_id, code, failures, last_at, last_reason from source_failures order by 1, 2, 3`,
 } as const;
 
-// biome-ignore lint/suspicious/noExplicitAny: columns as the statements name them
+// biome-ignore lint/suspicious/noExplicitAny: the columns depend on the statement
 type Row = Record<string, any>;
 type Found = { readonly [K in keyof typeof STATEMENTS]: Map<number, Row[]> };
 
-/** By number of the dataset, in one snapshot. */
+/** Reads the facts in one snapshot, by the number of the dataset. */
 export async function readCatalogFacts(client: ClientBase): Promise<ReadonlyMap<number, DatasetFacts>> {
   const found: Record<string, Map<number, Row[]>> = {};
   await client.query('begin isolation level repeatable read read only');

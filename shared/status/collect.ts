@@ -1,4 +1,7 @@
-/** Catalog and log together: how all datasets stand. */
+/**
+ * The status of all datasets, from the catalog and the log. `tidemark status`, `/metrics` and the operator page all show
+ * the figures that are computed here, so that they cannot differ.
+ */
 
 import type { JetStreamManager } from '@nats-io/jetstream';
 import type { ClientBase } from 'pg';
@@ -10,19 +13,14 @@ import { type DatasetFacts, readCatalogFacts } from './catalog-facts.ts';
 import { type LogFacts, LogFactsReader } from './log-facts.ts';
 import { type ProvedRanges, provedRanges } from './proved-ranges.ts';
 
-/*
- * How a dataset stands, in the numbers that `tidemark status`, `/metrics` and the operator page all show: computed
- * here and nowhere else, so that they cannot differ.
- */
-
 export interface Lag {
   /** Messages of the log that are not projected: frames and manifests. */
   readonly frames: number;
-  /** Their events: exact of whole attempts; of one still being written as many as its frames hold at its newest one's rate. */
+  /** Their events: exact for whole attempts, estimated from the newest frame for an attempt that is still being written. */
   readonly events: number;
-  /** Length of what waits, or the way from the proved end to the newest of it, whichever is longer. */
+  /** Event time that the waiting messages cover, or from the proved end to their newest event, whichever is longer. */
   readonly event_time_seconds: number;
-  /** How long the oldest of them has been waiting. */
+  /** Time for which the oldest of them has been waiting. */
   readonly oldest_seconds: number;
 }
 
@@ -48,13 +46,13 @@ export interface Overview {
     readonly quarantined: number;
   };
   readonly proved_from_utc: string | null;
-  /** Of several sources the one that is furthest behind. */
+  /** The end of the source that is furthest behind. */
   readonly proved_through_utc: string | null;
   readonly late_arrivals_total: number;
-  /** Names of the connections that hold its locks: who publishes, and who projects. */
+  /** Names of the connections that hold the locks of publisher and projector. */
   readonly publisher: string | null;
   readonly projector: string | null;
-  /** Null: there is no stream yet, or the log cannot be asked. */
+  /** Null where there is no stream yet, or the log does not answer. */
   readonly log: LogOverview | null;
 }
 
@@ -81,7 +79,7 @@ export function overviewOf(
   return { overview, ranges };
 }
 
-/** Days that the catalog knows and that are not proved are no missing ones. */
+/** The days in gaps that the catalog knows as unproved: they do not count as missing. */
 function knownInGaps({ runs, unprovedDays }: DatasetFacts): number {
   if (runs.length === 0) return 0;
   const [from, to] = [runs[0].span.from, runs[runs.length - 1].span.to];
@@ -130,7 +128,7 @@ function waiting(
     .map(({ rows = 0, firstMs = 0, lastMs = firstMs }) => ({ rows, fromMs: firstMs, toMs: lastMs + 1 }));
   if (newest) {
     const { times } = keyFacts(dataset, newest.partition);
-    // Of a partition that is no window the key does not say when it begins.
+    // Only the key of a window partition gives its start.
     const fromMs = Number.isFinite(times.fromMs) && times.fromMs > -8.64e15 ? times.fromMs : newest.first_ms;
     pieces.push({ rows: newest.rows * (newest.frame + 1), fromMs, toMs: newest.last_ms + 1 });
   }
@@ -155,11 +153,11 @@ export interface DatasetStatus {
 export interface SystemStatus {
   readonly atMs: number;
   readonly standings: readonly DatasetStatus[];
-  /** Why the log could not be asked; the catalog is the same without. */
+  /** Why the log did not answer; the facts of the catalog do not depend on it. */
   readonly logFault: string | undefined;
 }
 
-/** Asks the catalog first: what is projected meanwhile makes the lag smaller than the catalog has it, never larger. */
+/** Reads the catalog before the log, so that messages projected in between make the lag too small, never too large. */
 export async function collect(
   client: ClientBase,
   manager: () => Promise<JetStreamManager>,
@@ -186,9 +184,7 @@ export async function collect(
   };
 }
 
-/* What monitors show beside the datasets: work in progress, exports by state, the size of the database. */
-
-/** What ended longer ago is no news. */
+/** Finished runs that monitors show. */
 const LATEST_RUNS = 20;
 
 export type ExportCounts = Readonly<Record<(typeof EXPORT_STATES)[number], number>>;
@@ -198,11 +194,11 @@ export async function readDatabaseBytes(client: ClientBase): Promise<number> {
   return Number(rows[0].bytes);
 }
 
-/** Those at work, and the newest; newest first. */
+/** The running and the latest runs, newest first. */
 export async function readRuns(client: ClientBase): Promise<RunRow[]> {
   const [latest, open] = [await latestRuns(client, LATEST_RUNS), await openRuns(client)];
   const shown = new Set(latest.map(({ run_id }) => run_id));
-  // One that was killed is told of until the same is begun again.
+  // A killed run is shown until the same work starts again.
   const isOver = ({ state, kind, subject, run_id }: RunRow) =>
     state === 'lost' &&
     latest.some((later) => later.kind === kind && later.subject === subject && later.run_id > run_id);
@@ -211,7 +207,7 @@ export async function readRuns(client: ClientBase): Promise<RunRow[]> {
 
 const EXPORT_STATES = ['queued', 'running', 'succeeded', 'failed'] as const;
 
-/** Undefined: this database has no exports yet. */
+/** Undefined where the database has no table of exports yet. */
 export async function readExports(client: ClientBase): Promise<ExportCounts | undefined> {
   const { rows: table } = await client.query(`select to_regclass('exports') is not null as there`);
   if (!table[0].there) return undefined;

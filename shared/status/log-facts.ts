@@ -1,4 +1,4 @@
-/** What the log says of each dataset's stream and of the consumer that projects it. */
+/** The facts of the log about each dataset's stream and about the consumer of its projector. */
 import type { ConsumerInfo, JetStreamManager } from '@nats-io/jetstream';
 import { decodeHeader, type FrameHeader } from '../frame/codec.ts';
 import { CONSUMER_NAME, JS_ERROR, jsErrorCode, streamInfo } from '../nats/stream.ts';
@@ -9,26 +9,24 @@ export interface LogFacts {
   readonly maxBytes: number;
   readonly lastSequence: number;
   readonly consumer: ConsumerFacts | undefined;
-  /** The newest message, where some wait and it is a frame: its attempt has no manifest yet. */
+  /** The header of the newest message, where messages wait and it is a frame, so that its attempt has no manifest yet. */
   readonly newest: FrameHeader | undefined;
-  /** When the oldest message that waits came in. */
+  /** When the oldest waiting message was stored. */
   readonly waitingSince: Date | undefined;
 }
 
 interface ConsumerFacts {
-  /** Messages that were not delivered, or delivered and not acknowledged: not projected. */
+  /** Messages that are not projected: not delivered yet, or delivered and not acknowledged. */
   readonly waiting: number;
-  /** The last one projected. */
+  /** Sequence of the last projected message. */
   readonly ackFloor: number;
 }
 
-/** Messages do not change: what was read of one is kept until another is the oldest that waits. */
-type Seen = Map<string, { readonly sequence: number; readonly at: Date }>;
-
 export class LogFactsReader {
-  readonly #oldest: Seen = new Map();
+  /** The oldest waiting message by dataset. Messages do not change, so each is read once while it is the oldest. */
+  readonly #oldest = new Map<string, { readonly sequence: number; readonly at: Date }>();
 
-  /** Undefined: there is no stream. */
+  /** Undefined where there is no stream. */
   async read(manager: JetStreamManager, dataset: string): Promise<LogFacts | undefined> {
     const [info, consumer] = await Promise.all([streamInfo(manager, dataset), consumerFacts(manager, dataset)]);
     if (!info) return undefined;
@@ -46,8 +44,8 @@ export class LogFactsReader {
   }
 
   async #timeOf(manager: JetStreamManager, dataset: string, sequence: number): Promise<Date | undefined> {
-    const seen = this.#oldest.get(dataset);
-    if (seen?.sequence === sequence) return seen.at;
+    const cached = this.#oldest.get(dataset);
+    if (cached?.sequence === sequence) return cached.at;
     const at = (await stored(manager, dataset, sequence))?.time;
     if (at) this.#oldest.set(dataset, { sequence, at });
     return at;
@@ -72,7 +70,7 @@ async function frameAt(manager: JetStreamManager, dataset: string, sequence: num
     const header = decodeHeader(message.data, `${dataset} ${sequence}`);
     return header.kind === 'frame' ? header : undefined;
   } catch {
-    // Damaged: the projector says so.
+    // The message is damaged; the projector reports it.
     return undefined;
   }
 }

@@ -1,4 +1,4 @@
-/** What is proved of a dataset, and what is missing in between, as people ask for it: days, heights, times. */
+/** The proved ranges of a dataset and the gaps between them, in the units of its partitions: days, heights, times. */
 
 import { DAY_MS, dayKey, isMarketDay } from '../dates.ts';
 import { gapsBetween, parseMultirange, type Range } from '../ranges.ts';
@@ -16,14 +16,14 @@ export interface Stretch {
 export interface ProvedRanges {
   readonly proved: readonly Stretch[];
   readonly gaps: readonly Stretch[];
-  /** Partitions that are expected in the gaps. */
+  /** Number of partitions that are expected in the gaps. */
   readonly missing: number;
   readonly fromMs: number | undefined;
-  /** Of several sources the one that is furthest behind. */
+  /** The end of the source that is furthest behind. */
   readonly throughMs: number | undefined;
 }
 
-/** A run of one source: its span in the unit of the kind, and when that was. */
+/** A contiguous proved range of one source: its span in the unit of the partition kind, and its times. */
 export interface DayRange {
   readonly source: string;
   readonly span: Range;
@@ -31,7 +31,7 @@ export interface DayRange {
   readonly throughMs: number;
 }
 
-/** @param runs by source and span. */
+/** @param runs sorted by source and span. */
 export function provedRanges(dataset: DatasetDefinition, runs: readonly DayRange[]): ProvedRanges {
   const bySource = [...Map.groupBy(runs, ({ source }) => source).values()];
   const gaps = isBridged(dataset) ? [] : bySource.flatMap(gapsOfSource);
@@ -45,7 +45,7 @@ export function provedRanges(dataset: DatasetDefinition, runs: readonly DayRange
   };
 }
 
-/** The runs of file days, which are stretches of time: `coverage.proved`. */
+/** The ranges of a dataset of file days, from `coverage.proved`. */
 export const runsOfDays = (dataset: DatasetDefinition, proved: string): DayRange[] =>
   parseMultirange(proved).map((span) => ({
     source: dataset.sources[0],
@@ -54,7 +54,7 @@ export const runsOfDays = (dataset: DatasetDefinition, proved: string): DayRange
     throughMs: span.to,
   }));
 
-/** Between the runs of one source, which are in order. */
+/** The gaps between the sorted ranges of one source. */
 function gapsOfSource(runs: readonly DayRange[]): DayRange[] {
   return gapsBetween(runs.map(({ span }) => span)).map((span, index) => ({
     source: runs[index].source,
@@ -64,12 +64,12 @@ function gapsOfSource(runs: readonly DayRange[]): DayRange[] {
   }));
 }
 
-/** Nothing is expected between two snapshots or vintages. */
+/** Whether partitions come at no fixed distance, as snapshots and vintages do, so that none are expected in between. */
 const isBridged = ({ partition: { kind } }: DatasetDefinition) => kind === 'snapshot' || kind === 'vintage';
 
 function expectedIn({ partition: { kind } }: DatasetDefinition, { from, to }: Range): number {
   if (kind === 'height') return to - from;
-  // Of captures only business days are expected; at least one is.
+  // Captures are expected on market days only; a gap holds at least one.
   return kind === 'file_day' ? Math.round((to - from) / DAY_MS) : 1;
 }
 
@@ -78,7 +78,7 @@ function stretch(dataset: DatasetDefinition, { source, span, fromMs, throughMs }
   return { source, from, to, from_utc: iso(fromMs), to_utc_exclusive: iso(throughMs) };
 }
 
-/** First and last of a span. */
+/** The first and the last partition of a span, as people name them. */
 function namesOf({ partition }: DatasetDefinition, { from, to }: Range): [string, string] {
   switch (partition.kind) {
     case 'height':
@@ -94,7 +94,7 @@ function namesOf({ partition }: DatasetDefinition, { from, to }: Range): [string
   }
 }
 
-/** A run of captures reaches to the next day that is expected: the last as-of day in it lies before a weekend. */
+/** The last as-of day of a range of captures; such a range extends to the next expected day, so over a weekend. */
 function lastMarketDay(from: number, to: number): string {
   for (let ms = to - DAY_MS; ms > from; ms -= DAY_MS) if (isMarketDay(dayKey(ms))) return dayKey(ms);
   return dayKey(from);

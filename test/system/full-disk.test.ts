@@ -115,15 +115,15 @@ describe('a run whose progress the database refuses to write', () => {
     const before = await holder();
     expect(before).toHaveLength(1);
     await client.query('alter table runs add constraint full_disk check (proved is null) not valid');
-    await run.tell({ proved: 1 });
+    await run.write({ proved: 1 });
     expect(await holder()).toEqual(before);
     expect((await openRuns(client)).map(({ run_id }) => run_id)).toContain(run.id);
     await client.query('alter table runs drop constraint full_disk');
-    await run.tell({ proved: 2 });
+    await run.write({ proved: 2 });
     expect((await openRuns(client))[0]).toMatchObject({ run_id: run.id, proved: 2 });
     // A connection that is really lost is made again, with its lock.
     await client.query('select pg_terminate_backend($1, 10000)', before);
-    await run.tell({ proved: 3 });
+    await run.write({ proved: 3 });
     expect(await holder()).toHaveLength(1);
     expect(await holder()).not.toEqual(before);
   });

@@ -120,14 +120,14 @@ async function keepFollowing(context: Context, feed: Feed, { line, strict, summa
   let answers = true;
   let said: string | undefined;
   const follow = async () => {
-    await run.tell({ state: 'running', next_at: null });
+    await run.write({ state: 'running', next_at: null });
     const request = { kind: 'follow', line, selection: undefined, synthetic: false, ownProjector: false, run } as const;
     for await (const unit of ingest(context, feed, request)) {
       // What is followed ends by being stopped: what was under way then is no failure.
       if (unit.code === 'INTERRUPTED') continue;
       if (isNotYet(feed, unit.code)) {
         // A vendor that has nothing new answers: what was wrong with it is over, hours before the next day is there.
-        if (faulty > 0 || !answers) await run.tell({ failures: 0, fault: null });
+        if (faulty > 0 || !answers) await run.write({ failures: 0, fault: null });
         if (unit.reason !== said) context.output.note(`${unit.partition}  not yet: ${unit.reason}`);
         [faulty, answers, said] = [0, true, unit.reason];
         continue;
@@ -149,7 +149,7 @@ async function keepFollowing(context: Context, feed: Feed, { line, strict, summa
       const code = codeOf(error) ?? outageCode(error);
       toldLog.warn({ feed: feed.name, code, waitMs, fault }, 'following starts again');
       context.output.note(`${feed.name}  ${fault}; trying again in ${Math.round(waitMs / 1000)} s`);
-      await run.tell({ state: 'waiting', failures, fault, next_at: new Date(Date.now() + waitMs) });
+      await run.write({ state: 'waiting', failures, fault, next_at: new Date(Date.now() + waitMs) });
     },
   });
   await run.end('interrupted');
@@ -161,7 +161,7 @@ async function tell(run: RunRecorder, { state, code, reason }: UnitResult, fault
     run.note({ failures: 0, fault: null, succeeded_at: new Date() });
     return 0;
   }
-  await run.tell({ fault: `${code}: ${reason}`, failures: faulty + 1 });
+  await run.write({ fault: `${code}: ${reason}`, failures: faulty + 1 });
   return faulty + 1;
 }
 

@@ -76,7 +76,7 @@ async function verifyInTurn(
     const due = await catalog.longestUnverified(datasets, new Date(Date.now() - intervalMs), [...failed.values()]);
     const dataset = due && datasets.find(({ number }) => number === due.datasetId);
     if (!due || !dataset) {
-      await run.tell({ state: 'waiting', at_partition: null, failed: failed.size, ...(failed.size ? {} : NO_FAULT) });
+      await run.write({ state: 'waiting', at_partition: null, failed: failed.size, ...(failed.size ? {} : NO_FAULT) });
       await sleep(Math.min(LOOK_MS, intervalMs), undefined, { signal }).catch(() => {});
       continue;
     }
@@ -103,7 +103,7 @@ async function verifyInTurn(
       const { datasetId, partitionKey } = due;
       failed.set(id, { datasetId, partitionKey, againMs: Date.now() + Math.min(FAILED_MS, intervalMs) });
       counts.failed = failed.size;
-      await run.tell({ state: 'running', at_partition: id, ...counts, fault });
+      await run.write({ state: 'running', at_partition: id, ...counts, fault });
       continue;
     }
     counts[result.state]++;

@@ -7,7 +7,7 @@ import { DAY_MS, dayKey, daysBetween, isMarketDay } from '../../../shared/dates.
 import type { Catalog } from '../../../shared/db/catalog.ts';
 import { explain, TidemarkError } from '../../../shared/errors.ts';
 import { etfDailyMetrics } from '../../../shared/registry/datasets/etf_daily_metrics.ts';
-import { captureFamily, captureKey } from '../../../shared/registry/keys.ts';
+import { captureGroup, captureKey } from '../../../shared/registry/keys.ts';
 import { type ArchivedFetch, documentArchiveOf } from '../documents/document-archive.ts';
 import { type ArchivingFeed, ETF } from '../lazy-feed.ts';
 import { turns } from '../schedule.ts';
@@ -130,7 +130,7 @@ export class Unpublished {
     const known = new Set<string>();
     // What has only been begun has no times yet, and is not among these: whoever was killed over it left it.
     for (const row of await this.#catalog.partitions(etfDailyMetrics)) {
-      if (!row.synthetic) known.add(captureFamily(row.partitionKey));
+      if (!row.synthetic) known.add(captureGroup(row.partitionKey));
     }
     for (const issuer of issuers) {
       const isNew = (fetch: ArchivedFetch) => {

@@ -64,7 +64,7 @@ export const bitcoinBlockHeaders = {
     streamField(
       'latest_height',
       'int64',
-      'Height of the highest block of the second; the other `latest_` fields are its.',
+      'Height of the highest block of the second, to which the other `latest_` fields belong.',
     ),
     streamField('latest_block_hash', 'string', 'Its hash.'),
     streamField('latest_prev_hash', 'string', 'Hash of the block before it; empty at genesis.'),

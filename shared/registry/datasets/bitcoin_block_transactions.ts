@@ -14,7 +14,7 @@ export const bitcoinBlockTransactions = {
   partition: { kind: 'height' },
   offset: {
     doc: '<block_height>:<transaction_index>:<txid>, such as 170:1:f4184fc5… with the txid in full',
-    order: 'place',
+    order: 'composite',
     contiguous: false,
     unique: true,
     sql: `t.block_height || ':' || t.transaction_index || ':' || t.txid`,
@@ -23,14 +23,14 @@ export const bitcoinBlockTransactions = {
   native: {
     table: KEY,
     time: { column: 'block_timestamp', pg: 'int8' },
-    // Two txids occur in two blocks each: a transaction is named by its place.
+    // Two txids occur in two blocks each, so a transaction is identified by block and index.
     identity: ['block_height', 'transaction_index'],
     scope: { kind: 'column', column: 'block_height', pg: 'int8' },
     columns: [
       { name: 'block_timestamp', pg: 'int8' },
       { name: 'block_height', pg: 'int8' },
       { name: 'transaction_index', pg: 'int8' },
-      // The exact sums behind those in `values`: proved as totals, summed by aligned rows. Not served.
+      // The exact sums behind those in `values`: proved as totals, summed in aligned rows, and not served.
       { name: 'input_value_sats', pg: 'int8' },
       { name: 'output_value_sats', pg: 'int8' },
       { name: 'coinbase', pg: 'bool' },
@@ -51,7 +51,7 @@ export const bitcoinBlockTransactions = {
     chunkMs: DAY_MS,
     fields: [
       ...IN_BLOCK.before,
-      field('transaction_index', 'int64', 'int8', 'Place in the block, from 0; 0 is the coinbase.'),
+      field('transaction_index', 'int64', 'int8', 'Index in the block, from 0; 0 is the coinbase.'),
       field('txid', 'string', 'text', 'Id of the transaction, 64 hexadecimal digits.'),
       field(
         'inputs',

@@ -15,7 +15,7 @@ export const bitcoinCirculatingSupply = {
         'circulating_supply_sats',
         'int64',
         'int8',
-        'Subsidies of the blocks 0 to this one by the schedule; what miners left unclaimed and what cannot be spent counts.',
+        'Subsidies of the blocks 0 to this one by the schedule; amounts that miners left unclaimed or that nobody can spend count too.',
         { unit: 'sat' },
       ),
       btcField('circulating_supply_btc', 'circulating_supply_sats', 'The same in BTC.'),

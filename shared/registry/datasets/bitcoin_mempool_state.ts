@@ -27,7 +27,7 @@ export const bitcoinMempoolState = {
     scope: { kind: 'column', column: 'snapshot_at_unix_ms', pg: 'int8' },
     columns: [
       { name: 'snapshot_at_unix_ms', pg: 'int8' },
-      // The exact fee behind the rate: proved as a total. Not served.
+      // The exact fee behind the rate: proved as a total, and not served.
       { name: 'fee_sats', pg: 'int8' },
       { name: 'vsize', pg: 'int8' },
       { name: 'first_seen_timestamp', pg: 'int8' },
@@ -50,7 +50,7 @@ export const bitcoinMempoolState = {
         dtype: 'float64',
         nullable: false,
         unit: 'sat/vB',
-        doc: 'Its base fee by its virtual size.',
+        doc: 'Its base fee divided by its virtual size.',
         sql: 't.fee_sats::float8 / t.vsize',
         pg: 'float8',
         columns: ['fee_sats', 'vsize'],
@@ -69,8 +69,8 @@ export const bitcoinMempoolState = {
     streamField('fee_rate_sat_vb_max', 'float64', 'Highest fee rate.', 'sat/vB'),
     streamField('fee_rate_sat_vb_avg', 'float64', 'Mean of the fee rates, each transaction counted once.', 'sat/vB'),
     streamField('total_vsize', 'int64', 'Sum of the virtual sizes.', 'vB'),
-    streamField('first_seen_timestamp_min', 'int64', 'Earliest first sight.', 's'),
-    streamField('first_seen_timestamp_max', 'int64', 'Latest first sight.', 's'),
+    streamField('first_seen_timestamp_min', 'int64', 'Earliest time at which the node first saw one of them.', 's'),
+    streamField('first_seen_timestamp_max', 'int64', 'Latest time at which the node first saw one of them.', 's'),
     streamField('rbf_true_count', 'int64', 'Transactions that may be replaced.'),
     streamField('latest_snapshot_at_unix_ms', 'int64', 'Time of the last snapshot of the second.', 'ms'),
     streamField('latest_txid', 'string', 'Highest txid of that snapshot.'),

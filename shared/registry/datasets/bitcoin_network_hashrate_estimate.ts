@@ -5,7 +5,7 @@ import { storedField as field } from '../types.ts';
 export const bitcoinNetworkHashrateEstimate = {
   number: 11,
   title: 'Bitcoin network hashrate estimate',
-  doc: 'Hashes a second that the difficulty and the time since the block before stand for, one row a block.',
+  doc: 'Hashes a second, estimated from the difficulty and the time since the block before, one row a block.',
   ...derivedFromBlocks('bitcoin_network_hashrate_estimate', {
     metric: {
       name: 'network_hashrate_hs',
@@ -14,7 +14,7 @@ export const bitcoinNetworkHashrateEstimate = {
     },
     columns: [
       { name: 'observed_interval_seconds', pg: 'int8' },
-      // As the block times say it, 0 and negative ones too; aligned provenance shows it. Not served.
+      // The difference of the block times, which may be 0 or negative. Aligned provenance shows it; no field does.
       { name: 'raw_interval_seconds', pg: 'int8' },
       { name: 'difficulty', pg: 'float8' },
       { name: 'hashrate_hs', pg: 'float8' },
@@ -26,7 +26,7 @@ export const bitcoinNetworkHashrateEstimate = {
         'observed_interval_seconds',
         'int64',
         'int8',
-        "The divisor: this block's time less that of the block before, at least 1; of genesis the next block's time less its own.",
+        "The divisor: this block's time less that of the block before, at least 1; for genesis the next block's time less its own.",
         { unit: 's' },
       ),
       field('hashrate_hs', 'float64', 'float8', 'difficulty x 2^32 / observed_interval_seconds.', { unit: 'H/s' }),

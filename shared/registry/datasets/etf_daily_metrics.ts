@@ -5,8 +5,8 @@ const KEY = 'etf_daily_metrics';
 const NUMBER = 4;
 
 /**
- * Which document the value was read from: a fact of the partition, so that an advert in it makes no other row. Put into its
- * place among the sorted keys.
+ * Adds the document from which the value was read. It is a fact of the partition, so that a change elsewhere in the
+ * document (an advert) does not change the row. It is inserted in the order of the sorted keys.
  */
 const provenanceSql = (fact: (column: string) => string): string => {
   const document = fact('document_sha256');
@@ -75,15 +75,15 @@ export const etfDailyMetrics = {
     seriesKey: ['source_id', 'metric_name', 'dimensions_json'],
     outsideDigests: ['latest_ingested_at_utc', 'provenance_json'],
     provenanceSql,
-    winner: ['t.ingested_at desc', 't.source_offset desc'],
+    latestBy: ['t.ingested_at desc', 't.source_offset desc'],
     unit: { nullable: true, doc: '`BTC`, `USD`, `PCT` or `COUNT`; null for a text.' },
     provenance: {
       nullable: true,
-      doc: 'The document the value was read from (`artifact_sha256`), where it is, and what read it.',
+      doc: 'The document from which the value was read (`artifact_sha256`), its location, and the reader.',
     },
     docs: {
-      metricId: 'Id of the value, made from stable facts alone: fetched twice, it is the same.',
-      observed: 'Midnight UTC of the as-of day, which is no publishing time.',
+      metricId: 'Id of the value, made from stable facts alone, so that a second fetch gives the same id.',
+      observed: 'Midnight UTC of the as-of day, which is not the time of publication.',
       dimensions: 'What distinguishes values of one name: `{"row_index":"1"}`.',
     },
   }),

@@ -3,7 +3,7 @@ import { tradeField as field, MAKER_BY_SIDE, TRADE_DATETIME, tradesOf } from '..
 import type { DatasetDefinition } from '../types.ts';
 
 const NUMBER = 2;
-/** The vendor's day is that of UTC+8: file day D begins at 16:00 UTC of the day before. */
+/** The vendor's days are those of UTC+8: file day D begins at 16:00 UTC of the day before. */
 const START_OFFSET_MS = -8 * 3_600_000;
 const PROVED = `from partitions p where p.dataset_id = ${NUMBER} and p.state = 'proved'`;
 
@@ -76,7 +76,7 @@ export const exchangeBSpotTrades = {
         dtype: 'timestamp_utc',
         nullable: false,
         doc: "When the row's partition was ingested; one for all its rows, the same after every replay.",
-        // Both lists are made once a statement (they depend on no row); a row costs a binary search in the first.
+        // Both arrays are computed once a statement (they depend on no row); each row costs a binary search.
         sql: `(select array_agg(p.ingested_at order by p.from_ms) ${PROVED})[width_bucket(t.timestamp,
           (select array_agg(p.from_ms order by p.from_ms) ${PROVED}))]`,
         pg: 'timestamptz',

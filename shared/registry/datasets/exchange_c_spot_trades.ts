@@ -7,9 +7,9 @@ export const exchangeCSpotTrades = {
   doc: "Every spot trade of exchange C's daily trade files, one row a trade; rows the vendor repeats exactly count once.",
   locations: { exchange_c: ['SVC_EXCHANGE_C_BASE_URL'] },
   partition: { kind: 'file_day', startOffsetMs: 0 },
-  // Ids are without a gap within a day and need not continue from one day to the next.
+  // Ids have no gaps within a day and need not continue from one day to the next.
   offset: {
-    doc: 'the trade_id, the number behind m- without zeros in front, such as 42',
+    doc: 'the trade_id, the number after m- without leading zeros, such as 42',
     order: 'numeric',
     contiguous: true,
     unique: false,
@@ -32,7 +32,7 @@ export const exchangeCSpotTrades = {
     totals: [
       { column: 'price', scale: 8 },
       { column: 'size', scale: 8 },
-      // Of the order of 1e8 x the quote quantity: at scale 8 a single large trade would leave int8.
+      // Values are about 1e8 x the quote quantity: with scale 8 a single large trade would exceed int8.
       { column: 'gross_value', scale: 0 },
       { column: 'home_notional', scale: 8 },
       { column: 'foreign_notional', scale: 8 },

@@ -6,8 +6,9 @@ const KEY = 'macro_series_metrics';
 const NUMBER = 5;
 
 /**
- * When the source last changed the series, as the fetch that brought the row was told: a fact of the partition, outside
- * every digest, put into its place among the sorted keys. A quoted key with its colon cannot stand in a JSON text.
+ * Adds the time at which the source last changed the series, as it reported at the fetch of the row. It is a fact of the
+ * partition, outside every digest, and inserted in the order of the sorted keys. The replaced text is unique: a JSON string
+ * cannot contain a quoted key with its colon.
  */
 const provenanceSql = (
   fact: (column: string) => string,
@@ -15,7 +16,7 @@ const provenanceSql = (
   ${fact('last_updated_at')} at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') || '","realtime_start":'),
   t.provenance_json)`;
 
-/** Days between two publications, and what a weekend with a holiday, or a late release, adds. */
+/** Days between two publications, plus what a weekend with a holiday, or a late release, adds. */
 const DAILY = 5;
 const MONTHLY = 45;
 
@@ -42,15 +43,15 @@ export const macroSeriesMetrics = {
   ...metricsOf({
     number: NUMBER,
     table: KEY,
-    // `YYYY-MM-DD`: the day from which the source says the value
+    // `YYYY-MM-DD`: the day on which the source published the value
     ownColumns: [{ name: 'vintage', pg: 'text' }],
     order: ['observed_at_utc', 'source_id', 'metric_name', 'vintage', 'metric_id'],
     seriesKey: ['source_id', 'metric_name'],
     outsideDigests: ['latest_ingested_at_utc', 'provenance_json'],
     provenanceSql,
-    // Vintages are written so that they compare as texts; what is ingested last is not what was said last.
-    winner: ['t.vintage desc', 't.ingested_at desc', 't.source_offset desc'],
-    holds: `t.value_text is distinct from '.'`,
+    // Vintages compare as texts. They decide before the ingest time: the last ingested vintage need not be the latest.
+    latestBy: ['t.vintage desc', 't.ingested_at desc', 't.source_offset desc'],
+    isPresent: `t.value_text is distinct from '.'`,
     unit: { nullable: false, doc: 'Unit of the series, as the source names it.' },
     provenance: {
       nullable: false,
@@ -58,7 +59,7 @@ export const macroSeriesMetrics = {
     },
     docs: {
       metricId: 'sha256 of `source_id|metric_name|observation_date|realtime_start`.',
-      observed: 'Midnight UTC of the observation date, which is no publishing time.',
+      observed: 'Midnight UTC of the observation date, which is not the time of publication.',
       dimensions: 'Series, observation date, frequency and seasonal adjustment.',
     },
   }),
