@@ -14,34 +14,30 @@ const namesOf = ({ sourceId, issuer, ticker, parse }: Issuer): Set<string> => {
 
 export const etfFunds = (): string =>
   table(
-    ['fund', '`source_id`', 'setting', 'document', 'past days', 'metrics'],
-    ISSUERS.map((issuer) => [
-      issuer.ticker,
-      `\`${issuer.sourceId}\``,
-      `\`${(etfDailyMetrics.locations as Readonly<Record<string, readonly string[]>>)[issuer.sourceId][0]}\``,
-      `${issuer.document.extension}${issuer.document.by === 'browser' ? ', in a browser' : ''}: \`${issuer.document.path}\``,
-      issuer.document.firstDay === undefined ? 'none' : `from ${issuer.document.firstDay}`,
-      `${namesOf(issuer).size}`,
+    ['fund', '`source_id`', 'setting', 'document'],
+    ISSUERS.map(({ ticker, sourceId, document }) => [
+      ticker,
+      `\`${sourceId}\``,
+      `\`${(etfDailyMetrics.locations as Readonly<Record<string, readonly string[]>>)[sourceId][0]}\``,
+      [
+        `${document.extension} \`${document.path}\``,
+        ...(document.by === 'browser' ? ['in a browser'] : []),
+        ...(document.firstDay === undefined ? [] : [`days from ${document.firstDay} on`]),
+      ].join(', '),
     ]),
   );
 
+/** Each metric in the form of docs/fields.md, with the funds that have it. */
 export function etfMetrics(): string {
   const funds = ISSUERS.map((issuer) => ({ ticker: issuer.ticker, names: namesOf(issuer) }));
-  return table(
-    ['metric', 'unit', 'kind', 'may be null', 'funds', 'what it is'],
-    (Object.keys(FACTS) as FactName[]).map((name) => {
-      const { kind, unit, doc, ...rule } = FACTS[name];
-      const having = funds.filter(({ names }) => names.has(name)).map(({ ticker }) => ticker);
-      return [
-        `\`${name}\``,
-        unit ?? '',
-        KINDS[kind],
-        'required' in rule ? 'no' : 'yes',
-        having.length === funds.length ? 'all' : having.join(', '),
-        doc,
-      ];
-    }),
-  );
+  const rows = funds.reduce((sum, { names }) => sum + names.size, 0);
+  const lines = (Object.keys(FACTS) as FactName[]).map((name) => {
+    const { kind, unit, doc, ...rule } = FACTS[name];
+    const having = funds.filter(({ names }) => names.has(name)).map(({ ticker }) => ticker);
+    const type = `${KINDS[kind]}${'required' in rule ? '' : '?'}${unit ? ` ${unit}` : ''}`;
+    return `- \`${name}\` ${type}${having.length === funds.length ? '' : ` (${having.join(', ')})`}: ${doc}\n`;
+  });
+  return `A full day of all funds has ${rows} rows.\n\n${lines.join('')}`;
 }
 
 const KINDS = { number: 'float', integer: 'int', text: 'string' } as const;
