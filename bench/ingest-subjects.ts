@@ -9,10 +9,10 @@ import { createGunzip } from 'node:zlib';
 import { localPath } from '../pipelines/sources/documents/locations.ts';
 import { openZipMember } from '../pipelines/sources/documents/zip-reader.ts';
 import * as exchangeA from '../pipelines/sources/exchange_a/sample.ts';
-import * as exchangeBFetch from '../pipelines/sources/exchange_b/feed.ts';
 import * as exchangeB from '../pipelines/sources/exchange_b/sample.ts';
-import * as exchangeCSource from '../pipelines/sources/exchange_c/feed.ts';
+import * as exchangeBFetch from '../pipelines/sources/exchange_b/source.ts';
 import * as exchangeC from '../pipelines/sources/exchange_c/sample.ts';
+import * as exchangeCSource from '../pipelines/sources/exchange_c/source.ts';
 
 export interface IngestSubject {
   readonly dataset: string;

@@ -7,7 +7,7 @@
  */
 import { readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { fedDatasets } from '../pipelines/sources/projections.ts';
+import { fedDatasets } from '../pipelines/sources/index.ts';
 import { OPERATORS_OF } from '../serving/contract/filters.ts';
 import { PROBLEMS, type ProblemKind } from '../serving/contract/problems.ts';
 import { METRICS, type MetricSpec } from '../serving/monitoring/names.ts';

@@ -30,7 +30,7 @@ export const LIMITS: readonly Limit[] = [
   of(
     'Downloads that disagree with their checksum, then failure',
     '',
-    'pipelines/sources/exchange_a/feed.ts',
+    'pipelines/sources/exchange_a/source.ts',
     'MAX_MISMATCHES',
   ),
   of("Document of a fund's issuer", 'bytes', 'pipelines/sources/etf/fetch.ts', 'MAX_PAGE_BYTES'),

@@ -13,8 +13,7 @@ import { type Lease, openLease } from '../publisher/lease.ts';
 import { type Plan, planOf } from '../publisher/plan-partitions.ts';
 import { Publisher, type PublishProgress } from '../publisher/publisher.ts';
 import { cleanSpool } from '../sources/documents/fetch.ts';
-import { feeds } from '../sources/index.ts';
-import { projectionOf } from '../sources/projections.ts';
+import { feeds, projectionOf } from '../sources/index.ts';
 import type {
   DocumentRequest,
   Feed,

@@ -5,7 +5,7 @@ import { codeOf, explain, outageCode } from '../../shared/errors.ts';
 import { connectNats, type NatsConnection } from '../../shared/nats/connect.ts';
 import { ensureExportQueue } from '../../shared/nats/export-queue.ts';
 import { ensureStream, streamOptions } from '../../shared/nats/stream.ts';
-import { fedDatasets } from '../sources/projections.ts';
+import { fedDatasets } from '../sources/index.ts';
 import { type Context, natsUrls } from './context.ts';
 
 /** @throws TidemarkError what `ensureStream` throws, of the first dataset that has no stream it can use. */

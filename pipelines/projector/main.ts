@@ -11,7 +11,7 @@ import type { SettingName, Settings } from '../../shared/config/settings.ts';
 import { explain } from '../../shared/errors.ts';
 import { createLogger } from '../../shared/logger.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
-import { fedDatasets, projectionOf } from '../sources/projections.ts';
+import { fedDatasets, projectionOf } from '../sources/index.ts';
 import { keepRecounted } from './recount-requests.ts';
 import { keepProjected } from './run.ts';
 

@@ -3,8 +3,6 @@ import { dayKey, parseDay } from '../../shared/dates.ts';
 import { assert, TidemarkError } from '../../shared/errors.ts';
 import { type EventRecord, recordsOf } from '../../shared/frame/records.ts';
 import type { StoredValue } from '../../shared/proof/row-facts.ts';
-import { etfDailyMetrics } from '../../shared/registry/datasets/etf_daily_metrics.ts';
-import { macroSeriesMetrics } from '../../shared/registry/datasets/macro_series_metrics.ts';
 import type { DatasetDefinition, NativeShape, PgType } from '../../shared/registry/index.ts';
 import { keyFacts } from '../../shared/registry/keys.ts';
 import { POSTGRES_EPOCH_US, type Projection, REUSE_FROM_BYTES, type RowProjector } from './binary-copy.ts';
@@ -202,19 +200,9 @@ function parse(bytes: Buffer, fault: (what: string, cause?: unknown) => Tidemark
   return value as Payload;
 }
 
-function metricProjection(dataset: DatasetDefinition, own: OwnColumns): Projection {
+export function metricProjection(dataset: DatasetDefinition, own: OwnColumns): Projection {
   const { native, aligned } = dataset;
   const { seconds } = aligned;
   if (!seconds) throw new TypeError(`${dataset.key} declares no seconds`);
   return { createRows: ({ key }) => new RecordRows(native, metricRow(dataset, key, own)), seconds };
 }
-
-/** By dataset key. */
-export const METRIC_PROJECTIONS: Readonly<Record<string, Projection>> = {
-  [etfDailyMetrics.key]: metricProjection(etfDailyMetrics, ({ observed_at_utc }, day) =>
-    String(observed_at_utc).startsWith(day) ? [] : undefined,
-  ),
-  [macroSeriesMetrics.key]: metricProjection(macroSeriesMetrics, ({ provenance }, day) =>
-    (provenance as Payload).realtime_start === day ? [day] : undefined,
-  ),
-};

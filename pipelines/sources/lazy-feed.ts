@@ -2,45 +2,29 @@
  * A feed whose code is loaded when it is used. Every command and every projector has the table of feeds; reading it with
  * all that parses pages and checks answers takes 0.15 s of each start.
  */
-import { etfDailyMetrics } from '../../shared/registry/datasets/etf_daily_metrics.ts';
-import { macroSeriesMetrics } from '../../shared/registry/datasets/macro_series_metrics.ts';
 import type { ArchiveFeed, Feed, Sample } from './types.ts';
 
+/** What is known of a feed before its code is loaded. */
 export type FeedDescriptor = Pick<Feed, 'name' | 'datasets' | 'options'> & {
-  /** Whether its sample can write documents of given days: known before the code is loaded. */
+  /** Whether its sample can write documents of given days. */
   readonly writesSample?: true;
 };
 
-/** A feed with a sample, whose documents are kept. */
-export type ArchivingFeed = FeedDescriptor &
-  Pick<Feed, 'open'> & { readonly sample: Sample; readonly kept: ArchiveFeed };
+/** What is loaded: a feed with a sample, whose documents are archived. */
+export interface LoadedFeed extends Pick<Feed, 'open'> {
+  readonly sample: Sample;
+  readonly kept: Pick<ArchiveFeed, 'open'>;
+}
 
-export function lazyFeed(named: FeedDescriptor, load: () => Promise<ArchivingFeed>): ArchivingFeed {
+export function lazyFeed({ writesSample, ...descriptor }: FeedDescriptor, load: () => Promise<LoadedFeed>): Feed {
   return {
-    ...named,
+    ...descriptor,
     open: async (needs) => (await load()).open(needs),
     sample: {
       partitions: async () => (await load()).sample.partitions(),
       make: async (needs) => (await load()).sample.make(needs),
-      ...(named.writesSample ? { write: async (order) => (await load()).sample.write?.(order) } : {}),
+      ...(writesSample ? { write: async (order) => (await load()).sample.write?.(order) } : {}),
     },
-    kept: { options: named.options, open: async (needs) => (await load()).kept.open(needs) },
+    kept: { options: descriptor.options, open: async (needs) => (await load()).kept.open(needs) },
   };
 }
-
-/* What an operator sees of the feed, apart from its code, which is loaded when it is used. */
-
-export const ETF: FeedDescriptor = {
-  name: 'etf',
-  datasets: [etfDailyMetrics],
-  options: { required: [], optional: ['fund', 'from', 'to'] },
-  writesSample: true,
-};
-
-/* What an operator sees of the feed, apart from its code, which is loaded when it is used. */
-
-export const MACRO: FeedDescriptor = {
-  name: 'macro',
-  datasets: [macroSeriesMetrics],
-  options: { required: [], optional: ['series', 'from', 'to'] },
-};

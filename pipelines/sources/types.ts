@@ -11,7 +11,7 @@ import type { DocumentFacts, PartitionFacts, SourceFacts } from '../../shared/fr
 import type { Logger } from '../../shared/logger.ts';
 import type { Range } from '../../shared/ranges.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
-import type { PartitionWindow } from '../rows/binary-copy.ts';
+import type { PartitionWindow, Projection } from '../rows/binary-copy.ts';
 
 export type { PartitionWindow } from '../rows/binary-copy.ts';
 
@@ -126,6 +126,13 @@ export interface Selection {
   readonly options: Readonly<Record<string, string | undefined>>;
   /** What is proved is to be replaced. */
   readonly reingest: boolean;
+}
+
+/** All that a source brings to the pipeline: `feed.ts` of its folder exports one, and `index.ts` lists them. */
+export interface Adapter {
+  readonly feeds: readonly Feed[];
+  /** By dataset: how its events become rows. The projector needs nothing else of a source. */
+  readonly projections: Readonly<Record<string, Projection>>;
 }
 
 /** What an operator names: one dataset, or several that one source feeds. */

@@ -18,40 +18,29 @@ import type { AlignedShape, DatasetDefinition, Mode, NativeShape } from './types
 export type { AlignedShape, DatasetDefinition, Dtype, Field, NativeShape, PgType, View } from './types.ts';
 export { DTYPES } from './types.ts';
 
-/** The twelve keys of the contract, in the order of the datasets' numbers. */
-export const DATASET_KEYS = [
-  'exchange_a_spot_trades',
-  'exchange_b_spot_trades',
-  'exchange_c_spot_trades',
-  'etf_daily_metrics',
-  'macro_series_metrics',
-  'bitcoin_block_headers',
-  'bitcoin_block_transactions',
-  'bitcoin_mempool_state',
-  'bitcoin_block_fee_totals',
-  'bitcoin_block_subsidy_schedule',
-  'bitcoin_network_hashrate_estimate',
-  'bitcoin_circulating_supply',
-] as const;
+/** All datasets, in the order of their numbers. */
+const DEFINITIONS = [
+  exchangeASpotTrades,
+  exchangeBSpotTrades,
+  exchangeCSpotTrades,
+  etfDailyMetrics,
+  macroSeriesMetrics,
+  bitcoinBlockHeaders,
+  bitcoinBlockTransactions,
+  bitcoinMempoolState,
+  bitcoinBlockFeeTotals,
+  bitcoinBlockSubsidySchedule,
+  bitcoinNetworkHashrateEstimate,
+  bitcoinCirculatingSupply,
+] as const satisfies readonly DatasetDefinition[];
 
-export type DatasetKey = (typeof DATASET_KEYS)[number];
+export type DatasetKey = (typeof DEFINITIONS)[number]['key'];
 
-const DEFINITIONS: { readonly [K in DatasetKey]: DatasetDefinition & { readonly key: K } } = {
-  exchange_a_spot_trades: exchangeASpotTrades,
-  exchange_b_spot_trades: exchangeBSpotTrades,
-  exchange_c_spot_trades: exchangeCSpotTrades,
-  etf_daily_metrics: etfDailyMetrics,
-  macro_series_metrics: macroSeriesMetrics,
-  bitcoin_block_headers: bitcoinBlockHeaders,
-  bitcoin_block_transactions: bitcoinBlockTransactions,
-  bitcoin_mempool_state: bitcoinMempoolState,
-  bitcoin_block_fee_totals: bitcoinBlockFeeTotals,
-  bitcoin_block_subsidy_schedule: bitcoinBlockSubsidySchedule,
-  bitcoin_network_hashrate_estimate: bitcoinNetworkHashrateEstimate,
-  bitcoin_circulating_supply: bitcoinCirculatingSupply,
-};
+export const DATASET_KEYS = DEFINITIONS.map(({ key }) => key) as [DatasetKey, ...DatasetKey[]];
 
-export const DATASETS: ReadonlyMap<string, DatasetDefinition> = new Map(Object.entries(DEFINITIONS));
+export const DATASETS: ReadonlyMap<string, DatasetDefinition> = new Map(
+  DEFINITIONS.map((definition) => [definition.key, definition]),
+);
 
 /** @throws TidemarkError USAGE naming the known keys. */
 export function datasetOf(key: string): DatasetDefinition {

@@ -2,11 +2,11 @@
 import type { ClientBase } from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { CopyIn } from '../../pipelines/projector/partition-load.ts';
-import { METRIC_PROJECTIONS } from '../../pipelines/rows/record-rows.ts';
 import { eventsOf as fundEvents } from '../../pipelines/sources/etf/captures.ts';
 import { ISSUERS } from '../../pipelines/sources/etf/issuers/index.ts';
 import { metricsOf } from '../../pipelines/sources/etf/parse/facts.ts';
 import { DOCUMENTS, fundDocument } from '../../pipelines/sources/etf/sample.ts';
+import { projectionOf } from '../../pipelines/sources/index.ts';
 import { SERIES } from '../../pipelines/sources/macro/series.ts';
 import { eventsOf as seriesEvents } from '../../pipelines/sources/macro/vintages.ts';
 import type { RecordedEvent } from '../../pipelines/sources/record-frames.ts';
@@ -46,7 +46,7 @@ interface Partition {
 }
 
 const copyOf = (dataset: DatasetDefinition, { key, events }: Partition) =>
-  METRIC_PROJECTIONS[dataset.key]
+  projectionOf(dataset)
     .createRows({ key, fromMs: 0, toMs: 0 })
     .rows(Buffer.concat(events.map(({ offset, payload }) => encodeRecord(offset, payload))), events.length).copy;
 
@@ -68,7 +68,7 @@ async function load(dataset: DatasetDefinition, partitions: readonly Partition[]
 }
 
 async function secondsOf(dataset: DatasetDefinition): Promise<Record<string, unknown>[]> {
-  const { seconds } = METRIC_PROJECTIONS[dataset.key];
+  const { seconds } = projectionOf(dataset);
   const rows = `(select t.*, floor(t.observed_at_ms / 1000)::int8 as second, t.metric_id as source_offset, p.ingested_at,
     p.last_updated_at, p.document_sha256 from ${dataset.native.table} t join partitions p using (partition_key))`;
   const found = await client.query(

@@ -6,7 +6,7 @@ import type { Io, ProjectorOrder } from '../../pipelines/cli/io.ts';
 import { run } from '../../pipelines/cli/run.ts';
 import { keepRecounted } from '../../pipelines/projector/recount-requests.ts';
 import { keepProjected } from '../../pipelines/projector/run.ts';
-import { projectionOf } from '../../pipelines/sources/projections.ts';
+import { projectionOf } from '../../pipelines/sources/index.ts';
 import type { Settings } from '../../shared/config/settings.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
 import { spend } from './spans.ts';

@@ -3,8 +3,8 @@ import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, beforeEach, expect } from 'vitest';
-import { fetchTrades } from '../../pipelines/sources/exchange_a/feed.ts';
 import { writeDay } from '../../pipelines/sources/exchange_a/sample.ts';
+import { fetchTrades } from '../../pipelines/sources/exchange_a/source.ts';
 import { startVendorServer, type VendorServer } from './vendor-server.ts';
 
 export const SYMBOL = 'BTCUSDT';

@@ -3,7 +3,7 @@ import { jetstreamManager, RetentionPolicy } from '@nats-io/jetstream';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { ask, CHECKS } from '../../pipelines/cli/commands/doctor.ts';
 import type { Finding, Patient } from '../../pipelines/cli/doctor/types.ts';
-import { fedDatasets } from '../../pipelines/sources/projections.ts';
+import { fedDatasets } from '../../pipelines/sources/index.ts';
 import { loadSettings } from '../../shared/config/load.ts';
 import { connect } from '../../shared/db/connect.ts';
 import { RunRecorder } from '../../shared/db/runs.ts';

@@ -10,7 +10,7 @@ import { cleanSpool, fetchText } from '../../pipelines/sources/documents/fetch.t
 import { backoffMs, retryAfterMs, withAttempts } from '../../pipelines/sources/documents/http.ts';
 import { localBytes } from '../../pipelines/sources/documents/local.ts';
 import { documentName, isFollowed, urlBelow } from '../../pipelines/sources/documents/locations.ts';
-import { documentFor } from '../../pipelines/sources/exchange_a/feed.ts';
+import { documentFor } from '../../pipelines/sources/exchange_a/source.ts';
 import { faultOf } from '../support/faults.ts';
 import { givenData } from '../support/given.ts';
 import { CHECKSUM_PATH, DAY, type FetchTrades, LIMITS, NAME, PATH, SYMBOL, vendorDay } from '../support/vendor-day.ts';

@@ -7,7 +7,6 @@ import { DuckDBInstance } from '@duckdb/node-api';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { openZipMember } from '../../pipelines/sources/documents/zip-reader.ts';
-import { fetchTrades } from '../../pipelines/sources/exchange_a/feed.ts';
 import {
   consecutiveDays,
   type DayOptions,
@@ -16,6 +15,7 @@ import {
   writeDay,
   writeMonth,
 } from '../../pipelines/sources/exchange_a/sample.ts';
+import { fetchTrades } from '../../pipelines/sources/exchange_a/source.ts';
 
 const SYMBOL = 'BTCUSDT';
 let folder: string;

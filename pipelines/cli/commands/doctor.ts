@@ -9,7 +9,7 @@ import { explain, TidemarkError } from '../../../shared/errors.ts';
 import { createLogger } from '../../../shared/logger.ts';
 import { connectNats } from '../../../shared/nats/connect.ts';
 import { acquireStack, type Stack } from '../../../shared/stack/stack.ts';
-import { fedDatasets } from '../../sources/projections.ts';
+import { fedDatasets } from '../../sources/index.ts';
 import { PROJECT_ROOT } from '../context.ts';
 import { DATABASE_CHECKS } from '../doctor/database-checks.ts';
 import { LOG_CHECKS } from '../doctor/log-checks.ts';

@@ -15,7 +15,7 @@ import { partitionRefOf } from '../../projector/partition-load.ts';
 import { takeOut } from '../../projector/retract.ts';
 import { recountStored, withheldBy } from '../../projector/verify.ts';
 import type { Projection } from '../../rows/binary-copy.ts';
-import { fedDatasets, projectionOf } from '../../sources/projections.ts';
+import { fedDatasets, projectionOf } from '../../sources/index.ts';
 import { openContext } from '../context.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';

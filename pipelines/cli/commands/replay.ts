@@ -24,7 +24,7 @@ import { PartitionLoad, partitionRefOf } from '../../projector/partition-load.ts
 import { takeOut } from '../../projector/retract.ts';
 import { comparedSeconds, framesOf, inLog, withheldBy } from '../../projector/verify.ts';
 import type { Projection } from '../../rows/binary-copy.ts';
-import { projectionOf } from '../../sources/projections.ts';
+import { projectionOf } from '../../sources/index.ts';
 import type { ParsedCommand } from '../options.ts';
 import { overPartitions } from '../over-partitions.ts';
 

@@ -7,7 +7,7 @@ import type { PartitionRow } from '../../../shared/db/schema.ts';
 import { codeOf, explain, outageCode, TidemarkError } from '../../../shared/errors.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import { type VerifyResult, verifyPartition } from '../../projector/verify.ts';
-import { projectionOf } from '../../sources/projections.ts';
+import { projectionOf } from '../../sources/index.ts';
 import { type Context, openContext } from '../context.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';

@@ -7,7 +7,7 @@ import { DAY_MS } from '../../../shared/dates.ts';
 import { assert, TidemarkError } from '../../../shared/errors.ts';
 import { localPath } from '../documents/locations.ts';
 import { type WrittenZip, writeZip } from '../documents/zip-writer.ts';
-import { documentFor } from './feed.ts';
+import { documentFor } from './source.ts';
 
 /*
  * Synthetic trades of one day, as bytes in exchange A's CSV layout: the same options give the same bytes on every

@@ -8,7 +8,7 @@ import { windowOf } from '../../../shared/registry/keys.ts';
 import { localPath } from '../documents/locations.ts';
 import { type WrittenZip, writeZip } from '../documents/zip-writer.ts';
 import { inPieces, printedFloat, seededRandom, syntheticTrades } from '../trades/sample.ts';
-import { archiveUrl, documentName } from './feed.ts';
+import { archiveUrl, documentName } from './source.ts';
 
 export interface DayOptions {
   /** File day, `YYYY-MM-DD`. */

@@ -12,7 +12,7 @@ import { exchangeCSpotTrades } from '../../../shared/registry/datasets/exchange_
 import { windowOf } from '../../../shared/registry/keys.ts';
 import { localPath } from '../documents/locations.ts';
 import { inPieces, printedFloat, seededRandom, syntheticTrades } from '../trades/sample.ts';
-import { archiveUrl } from './feed.ts';
+import { archiveUrl } from './source.ts';
 
 export interface DayOptions {
   /** `YYYY-MM-DD`. */

@@ -1,5 +1,6 @@
 /** A feed of one dataset whose documents are file days in a place that a setting names. */
 
+import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import type { SettingName, Settings } from '../../../shared/config/settings.ts';
 import { DAY_MS, dayKey } from '../../../shared/dates.ts';
@@ -8,8 +9,20 @@ import { TidemarkError } from '../../../shared/errors.ts';
 import type { Logger } from '../../../shared/logger.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import { fileDays, windowOf } from '../../../shared/registry/keys.ts';
+import { ALIGNED_TRADE_COLUMNS } from '../../rows/aligned-trades.ts';
+import type { FoldingProjection } from '../../rows/binary-copy.ts';
 import { turns } from '../schedule.ts';
-import type { Feed, FeedNeeds, FileDayRequest, FileDaySource, Sample, SampleNeeds, Selection } from '../types.ts';
+import type {
+  Adapter,
+  Feed,
+  FeedNeeds,
+  FileDayRequest,
+  FileDaySource,
+  Sample,
+  SampleNeeds,
+  SampleOrder,
+  Selection,
+} from '../types.ts';
 
 export interface FileDayNeeds {
   readonly settings: Settings;
@@ -23,8 +36,36 @@ export interface FileDayNeeds {
 
 /** Small enough for a first start in seconds, large enough for candles worth looking at. */
 const SAMPLE_DAYS = 3;
+/** Of one day. */
+const SAMPLE_ROWS = 60_000;
 
-export function fileDayFeed(
+/** The adapter of an exchange that publishes its trades in files. */
+export const tradesAdapter = (
+  dataset: DatasetDefinition,
+  {
+    createSource,
+    createRows,
+    writeSample,
+  }: {
+    readonly createSource: (needs: FileDayNeeds) => FileDaySource;
+    readonly createRows: FoldingProjection['createRows'];
+    readonly writeSample: (order: Required<SampleOrder>) => Promise<void>;
+  },
+): Adapter => ({
+  feeds: [fileDayFeed(dataset, createSource, (order) => writeSample({ rows: SAMPLE_ROWS, ...order }))],
+  projections: { [dataset.key]: { createRows, alignedColumns: ALIGNED_TRADE_COLUMNS } },
+});
+
+/** Limits of downloads that the settings give. */
+export const documentLimits = (settings: Settings) => ({
+  spoolDir: join(settings.SVC_STATE_DIR, 'spool'),
+  timeoutMs: settings.SVC_SOURCE_TIMEOUT_SECONDS * 1000,
+  maxAttempts: settings.SVC_SOURCE_MAX_ATTEMPTS,
+  maxDocumentBytes: settings.SVC_SOURCE_MAX_DOCUMENT_BYTES,
+  maxUnpackedBytes: settings.SVC_SOURCE_MAX_UNPACKED_BYTES,
+});
+
+function fileDayFeed(
   dataset: DatasetDefinition,
   createSource: (needs: FileDayNeeds) => FileDaySource,
   writeSample: NonNullable<Sample['write']>,

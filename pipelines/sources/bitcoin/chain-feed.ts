@@ -1,0 +1,253 @@
+/** What an operator names `bitcoin`: the six datasets of the chain, by heights, or as blocks come. */
+
+import { mkdir } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { pathToFileURL } from 'node:url';
+import type { Settings } from '../../../shared/config/settings.ts';
+import { DAY_MS } from '../../../shared/dates.ts';
+import type { PartitionRow } from '../../../shared/db/schema.ts';
+import { explain, TidemarkError } from '../../../shared/errors.ts';
+import { joined, type Range } from '../../../shared/ranges.ts';
+import type { DatasetDefinition } from '../../../shared/registry/index.ts';
+import { describeHeights } from '../../../shared/registry/keys.ts';
+import type { Feed, FeedNeeds, OpenedFeed, SampleNeeds, Selection } from '../types.ts';
+import { CHAIN_DATASETS, MEMPOOL_DATASET } from './datasets.ts';
+import type { ChainState } from './node.ts';
+import { checkNode, type OpenedNode, openNode, settledTip, syncNote } from './open-node.ts';
+import { ProvedChain, planUnits, SOURCE_ID, spanOf } from './proved-chain.ts';
+import { SAMPLE_BLOCKS, startSampleNode } from './sample/generate.ts';
+import { chainSource, type HeightRequest, heightRequest } from './source.ts';
+
+const SAMPLE_DAYS = 3;
+/** Heights that failed are asked for again by `follow` after a poll, then ever later, until this. */
+const MAX_RETRY_MS = 10 * 60_000;
+
+const ENDED = ['proved', 'quarantined'] as const;
+/** What this process has published comes to its end without it. */
+const HANDED_OVER = [...ENDED, 'published'] as const;
+
+export const chainFeed: Feed = {
+  name: 'bitcoin',
+  datasets: CHAIN_DATASETS,
+  options: { required: [], optional: ['from-height', 'to-height'] },
+  followedWith: [MEMPOOL_DATASET.key],
+  sample: { partitions: () => planUnits(0, SAMPLE_BLOCKS, SAMPLE_BLOCKS, []).length, make: makeSample },
+  async open(needs) {
+    await using cleanup = new AsyncDisposableStack();
+    const opened = cleanup.use(await openNode(needs));
+    const proved = new ProvedChain(needs.catalog, opened, isSample(needs));
+    const feed = new ChainFeed(needs, opened, proved);
+    const kept = cleanup.move();
+    const source = chainSource({
+      node: opened.node,
+      chain: opened.network,
+      ahead: needs.settings.SVC_BITCOIN_RPC_PARALLEL,
+      checkLink: (height, prevHash) => proved.checkLink(height, prevHash),
+    });
+    return {
+      source,
+      requests: (selection) => feed.requests(selection),
+      follow: () => feed.follow(),
+      after: () => feed.after(),
+      [Symbol.asyncDispose]: () => kept.disposeAsync(),
+    } satisfies OpenedFeed;
+  },
+};
+
+const isSample = ({ location }: FeedNeeds): boolean => location !== undefined;
+
+/** Its snapshots are left where the sample of the mempool looks for them. */
+async function makeSample({ directory, todayMs, log, signal }: SampleNeeds) {
+  const mempool = join(dirname(directory), MEMPOOL_DATASET.key);
+  await mkdir(mempool, { recursive: true });
+  const fromMs = todayMs - SAMPLE_DAYS * DAY_MS;
+  await using _node = await startSampleNode({ directory, snapshotsIn: mempool, fromMs, log, signal });
+  const options = { 'from-height': '0', 'to-height': `${SAMPLE_BLOCKS}` };
+  return { location: pathToFileURL(`${directory}/`), selection: { options, reingest: false } };
+}
+
+class ChainFeed {
+  readonly #needs: FeedNeeds;
+  readonly #opened: OpenedNode;
+  readonly #proved: ProvedChain;
+  readonly #isSample: boolean;
+  #reingests = false;
+
+  constructor(needs: FeedNeeds, opened: OpenedNode, proved: ProvedChain) {
+    this.#needs = needs;
+    this.#opened = opened;
+    this.#proved = proved;
+    this.#isSample = isSample(needs);
+  }
+
+  async requests({ options, reingest }: Selection): Promise<HeightRequest[]> {
+    this.#reingests = reingest;
+    const { node, network, depth } = this.#opened;
+    const state = await checkNode(node, network);
+    const note = syncNote(state);
+    if (note) this.#needs.log.warn({ node: node.rpc.place }, note);
+    const { first, last } = boundsOf(this.#needs.settings);
+    const tip = settledTip(state, depth);
+    const from = options['from-height'] === undefined ? first : Number(options['from-height']);
+    const to = options['to-height'] === undefined ? Math.min(tip, last) : Number(options['to-height']);
+    checkBounds(from, to, this.#needs.settings);
+    await this.#proved.checkSameChain();
+    if (!reingest) await this.#withholdLost(state);
+    const requests: HeightRequest[] = [];
+    if (from <= tip) requests.push(...(await this.#plan(from, Math.min(to, tip), tip)));
+    // Asked for and not settled: reported as such, beside what can be had.
+    if (to > tip) requests.push(heightRequest(Math.max(from, tip + 1), to, `the settled tip is ${tip}`));
+    return requests;
+  }
+
+  /** A backfill may take hours: blocks that were lost meanwhile are found at its end, not with the next command. */
+  async after(): Promise<void> {
+    if (this.#reingests || this.#isSample) return;
+    const { node, network } = this.#opened;
+    try {
+      await this.#withholdLost(await checkNode(node, network));
+    } catch (error) {
+      if (!(error instanceof TidemarkError && error.transient)) throw error;
+      this.#needs.log.warn({ fault: explain(error) }, 'whether all is still in the chain is looked at next time');
+    }
+  }
+
+  /**
+   * New blocks, and all that is missing below them from the first that is there, for ever. The node may go away and come
+   * back; a unit that failed is asked for again.
+   */
+  async *follow(): AsyncGenerator<HeightRequest> {
+    const { signal, settings, log, onAway } = this.#needs;
+    const { node, network, depth } = this.#opened;
+    const { first, last } = boundsOf(settings);
+    const pollMs = settings.SVC_BITCOIN_POLL_SECONDS * 1000;
+    const retry = { atMs: Number.POSITIVE_INFINITY, afterMs: pollMs };
+    let seen: string | undefined;
+    let next: number | undefined;
+    let states: readonly PartitionRow['state'][] = ENDED;
+    // Of a follower that was started again it is not known whether the node was away.
+    for (let away: number | undefined; !signal.aborted; ) {
+      try {
+        const state = await checkNode(node, network);
+        if (away) log.info({ node: node.rpc.place }, 'the node is back');
+        if (away !== 0) onAway?.(0, null);
+        away = 0;
+        if (state.bestHash !== seen || performance.now() >= retry.atMs) {
+          await this.#proved.checkSameChain();
+          await this.#withholdLost(state);
+          const tip = Math.min(settledTip(state, depth), last);
+          next ??= Math.max(first, (await this.#firstEnded()) ?? first);
+          yield* await this.#planMissing(next, tip, states);
+          states = HANDED_OVER;
+          const [left] = await this.#missing(next, tip, states);
+          next = left?.from ?? Math.max(next, tip + 1);
+          if (left) {
+            log.warn({ from_height: left.from, wait_ms: retry.afterMs }, 'heights are missing; asking for them again');
+            Object.assign(retry, {
+              atMs: performance.now() + retry.afterMs,
+              afterMs: Math.min(2 * retry.afterMs, MAX_RETRY_MS),
+            });
+          } else {
+            Object.assign(retry, { atMs: Number.POSITIVE_INFINITY, afterMs: pollMs });
+          }
+          seen = state.bestHash;
+        }
+      } catch (error) {
+        if (signal.aborted) return;
+        if (!(error instanceof TidemarkError && error.transient)) throw error;
+        if (!away)
+          log.warn({ node: node.rpc.place, fault: explain(error) }, 'the node cannot be followed; trying further');
+        away = (away ?? 0) + 1;
+        onAway?.(away, explain(error));
+        seen = undefined;
+      }
+      await sleep(pollMs, undefined, { signal }).catch(() => {});
+    }
+  }
+
+  /** Units that hold what is missing of the heights from..tip. */
+  async #planMissing(from: number, tip: number, states: readonly PartitionRow['state'][]): Promise<HeightRequest[]> {
+    const planned = new Map<string, HeightRequest>();
+    for (const span of await this.#missing(from, tip, states)) {
+      // Two that are missing may lie in one unit that is known.
+      for (const request of await this.#plan(span.from, span.to - 1, tip)) planned.set(request.period, request);
+    }
+    return [...planned.values()];
+  }
+
+  /** Heights of from..tip that are in none of the states in one of the datasets or more: a killed one goes on, too. */
+  async #missing(from: number, tip: number, states: readonly PartitionRow['state'][]): Promise<Range[]> {
+    if (from > tip) return [];
+    const { catalog } = this.#needs;
+    const options = { states, synthetic: this.#isSample };
+    const of = (dataset: DatasetDefinition) => catalog.uncovered(dataset, SOURCE_ID, { from, to: tip + 1 }, options);
+    return joined((await Promise.all(CHAIN_DATASETS.map(of))).flat());
+  }
+
+  /** What lies below was never asked for. */
+  async #firstEnded(): Promise<number | undefined> {
+    const { catalog } = this.#needs;
+    const of = (dataset: DatasetDefinition) => catalog.firstEnded(dataset, SOURCE_ID, this.#isSample);
+    const found = (await Promise.all(CHAIN_DATASETS.map(of))).filter((height) => height !== undefined);
+    return found.length > 0 ? Math.min(...found) : undefined;
+  }
+
+  /** Units that hold the heights from..to; what is known of them already stays in the units it is known in. */
+  async #plan(from: number, to: number, tip: number): Promise<HeightRequest[]> {
+    let range: Range = { from, to: to + 1 };
+    for (;;) {
+      const known = await this.#known(range);
+      const whole = {
+        from: Math.min(range.from, ...known.map(({ from: start }) => start)),
+        to: Math.max(range.to, ...known.map(({ to: end }) => end)),
+      };
+      if (whole.from === range.from && whole.to === range.to) {
+        const spans = known.map((span) => ({ span }));
+        return planUnits(range.from, range.to - 1, tip, spans).map((unit) => heightRequest(unit.from, unit.to - 1));
+      }
+      range = whole;
+    }
+  }
+
+  async #known(range: Range): Promise<Range[]> {
+    const spans = new Map<string, Range>();
+    for (const dataset of CHAIN_DATASETS) {
+      const rows = await this.#needs.catalog.overlapping(dataset, SOURCE_ID, range);
+      for (const { partitionKey, synthetic } of rows) {
+        if (synthetic === this.#isSample) spans.set(partitionKey, spanOf(partitionKey));
+      }
+    }
+    return [...spans.values()];
+  }
+
+  /** Proved blocks that the node's chain no longer has are served no more. */
+  async #withholdLost(state: ChainState): Promise<void> {
+    const { withhold, log } = this.#needs;
+    const { place } = this.#opened.node.rpc;
+    const onBehind = () => log.warn({ node: place, tip: state.blocks }, 'the node has less than what is proved');
+    for (const { span, first } of await this.#proved.lost(state, onBehind)) {
+      const reason = `the node's chain has other blocks from one of the heights ${describeHeights(first)} on`;
+      for (const dataset of CHAIN_DATASETS) {
+        const keys = await withhold(dataset, span, reason);
+        if (keys.length === 0) continue;
+        log.error({ dataset: dataset.key, partitions: keys.join(' '), reason }, 'the chain was reorganised');
+      }
+    }
+  }
+}
+
+const boundsOf = (settings: Settings) => ({
+  first: settings.SVC_BITCOIN_HEADERS_START_HEIGHT,
+  last: settings.SVC_BITCOIN_HEADERS_END_HEIGHT ?? Number.MAX_SAFE_INTEGER,
+});
+
+function checkBounds(from: number, to: number, settings: Settings): void {
+  const { first, last } = boundsOf(settings);
+  if (from < first) {
+    throw new TidemarkError('USAGE', `Height ${from} is below SVC_BITCOIN_HEADERS_START_HEIGHT, which is ${first}`);
+  }
+  if (to > last) {
+    throw new TidemarkError('USAGE', `Height ${to} is above SVC_BITCOIN_HEADERS_END_HEIGHT, which is ${last}`);
+  }
+}

@@ -1,0 +1,359 @@
+/** What an operator names `etf`: the documents of ten funds, from their issuers or from archives. */
+
+import { readdir } from 'node:fs/promises';
+import { fileURLToPath } from 'node:url';
+import type { SettingName, Settings } from '../../../shared/config/settings.ts';
+import { DAY_MS, dayKey, daysBetween, isMarketDay } from '../../../shared/dates.ts';
+import type { Catalog } from '../../../shared/db/catalog.ts';
+import { explain, TidemarkError } from '../../../shared/errors.ts';
+import { etfDailyMetrics } from '../../../shared/registry/datasets/etf_daily_metrics.ts';
+import { captureGroup, captureKey } from '../../../shared/registry/keys.ts';
+import { type ArchivedFetch, documentArchiveOf } from '../documents/document-archive.ts';
+import type { LoadedFeed } from '../lazy-feed.ts';
+import { turns } from '../schedule.ts';
+import type { FeedNeeds, OpenedFeed, Selection } from '../types.ts';
+import { pageBrowser } from './browser.ts';
+import { type ArchivedDocument, archivedDocuments, type Capture, readCapture } from './captures.ts';
+import { etfSource, type FetchNeeds, FiledBefore, type FundRequest, fundDocument, isLeadingPage } from './fetch.ts';
+import { ISSUERS } from './issuers/index.ts';
+import type { Issuer } from './issuers/types.ts';
+import { makeSample, SAMPLE_PARTITIONS, writeSample } from './sample.ts';
+
+/* Funds by the names an operator gives them. */
+
+/** Tickers or source ids, with commas between; all without. @throws TidemarkError USAGE naming those there are. */
+export function fundsNamed(names: string | undefined): readonly Issuer[] {
+  if (names === undefined) return ISSUERS;
+  const wanted = names.split(',').map((name) => name.trim());
+  const found = wanted.map((name) => ({ name, issuer: ISSUERS.find((issuer) => isNamed(issuer, name)) }));
+  const unknown = found.filter(({ issuer }) => issuer === undefined).map(({ name }) => JSON.stringify(name));
+  if (unknown.length > 0) {
+    const known = ISSUERS.map(({ ticker }) => ticker).join(', ');
+    throw new TidemarkError('USAGE', `There is no fund ${unknown.join(', ')}; known: ${known}`);
+  }
+  return ISSUERS.filter((issuer) => found.some((one) => one.issuer === issuer));
+}
+
+const isNamed = ({ ticker, sourceId }: Issuer, name: string) =>
+  ticker === name.toUpperCase() || sourceId === name.toLowerCase();
+
+/* Kept documents of funds as what they are captures of: the same partitions as when they were fetched. */
+
+interface Read {
+  readonly fetch: ArchivedFetch;
+  /** None where the document cannot be read. */
+  readonly capture?: Capture;
+  readonly fault?: unknown;
+}
+
+/** Documents of a fund in the order of their fetches; each that cannot be read once, however often it came. */
+async function* readKept(
+  issuer: Issuer,
+  needs: FetchNeeds,
+  isWanted: (fetch: ArchivedFetch) => boolean = () => true,
+): AsyncGenerator<Read> {
+  const unreadable = new Set<string>();
+  for await (const fetch of needs.keep!.fetches(issuer.sourceId)) {
+    if (isLeadingPage(fetch) || !isWanted(fetch) || unreadable.has(fetch.sha256)) continue;
+    try {
+      const { bytes, seen } = await fundDocument(issuer, { kind: 'kept', fetch }, needs);
+      yield { fetch, capture: readCapture(issuer, bytes, seen) };
+    } catch (fault) {
+      unreadable.add(fetch.sha256);
+      yield { fetch, fault };
+    }
+  }
+}
+
+const requestOf = (issuer: Issuer, fetch: ArchivedFetch, key: string, number?: number): FundRequest => ({
+  period: `${issuer.ticker} ${fetch.name}`,
+  partitions: [{ key }],
+  issuer,
+  place: { kind: 'kept', fetch },
+  number,
+});
+
+/**
+ * Of each fund and day one request for each different thing that was said of it, in the order of the fetches. A document
+ * that cannot be read is named and passed over, as it was when it was fetched; one that a proved partition was made of
+ * is asked for all the same, so that its fault is the unit's.
+ */
+export async function* keptRequests(
+  issuers: readonly Issuer[],
+  { options: { from = '', to = '9999-12-31' } }: Selection,
+  { catalog, log }: FeedNeeds,
+  needs: FetchNeeds,
+): AsyncGenerator<FundRequest> {
+  const proved = new Map<string, string>();
+  for (const { partitionKey, manifest, state } of await catalog.partitions(etfDailyMetrics)) {
+    if (state === 'proved' && manifest) proved.set(manifest.document.sha256, partitionKey);
+  }
+  for (const issuer of issuers) {
+    const said = new Map<string, (string | undefined)[]>();
+    for await (const { fetch, capture, fault } of readKept(issuer, needs)) {
+      if (!capture) {
+        const key = proved.get(fetch.sha256);
+        if (key !== undefined) yield requestOf(issuer, fetch, key);
+        else
+          log.warn(
+            { fund: issuer.ticker, sha256: fetch.sha256, fault: explain(fault) },
+            'a kept document is passed over',
+          );
+        continue;
+      }
+      const { asOf, recordSha256 } = capture;
+      const records = said.get(asOf) ?? [];
+      if (records.includes(recordSha256)) continue;
+      said.set(asOf, [...records, recordSha256]);
+      if (asOf < from || asOf > to) continue;
+      const number = records.length + 1;
+      yield requestOf(issuer, fetch, captureKey(issuer.sourceId, asOf, number), number);
+    }
+  }
+}
+
+/**
+ * Documents that were kept when they were fetched and never published, because a store was away or the process was
+ * killed: those of days that nothing is known of. Each document is looked at once.
+ */
+export class Unpublished {
+  readonly #needs: FetchNeeds;
+  readonly #catalog: Catalog;
+  readonly #seen = new Set<string>();
+
+  constructor(needs: FetchNeeds, catalog: Catalog) {
+    this.#needs = needs;
+    this.#catalog = catalog;
+  }
+
+  async *requests(issuers: readonly Issuer[], sinceMs: number): AsyncGenerator<FundRequest> {
+    const known = new Set<string>();
+    // What has only been begun has no times yet, and is not among these: whoever was killed over it left it.
+    for (const row of await this.#catalog.partitions(etfDailyMetrics)) {
+      if (!row.synthetic) known.add(captureGroup(row.partitionKey));
+    }
+    for (const issuer of issuers) {
+      const isNew = (fetch: ArchivedFetch) => {
+        const name = `${fetch.sha256} ${fetch.fetched_at_ms}`;
+        if (fetch.fetched_at_ms < sinceMs || this.#seen.has(name)) return false;
+        this.#seen.add(name);
+        return true;
+      };
+      for await (const { fetch, capture } of readKept(issuer, this.#needs, isNew)) {
+        if (!capture) continue;
+        const key = captureKey(issuer.sourceId, capture.asOf);
+        if (!known.has(key)) yield requestOf(issuer, fetch, key);
+      }
+    }
+  }
+}
+
+export const etfFeed: LoadedFeed = {
+  sample: { partitions: () => SAMPLE_PARTITIONS, make: makeSample, write: writeSample },
+  async open(needs) {
+    const fetching = await fetchingOf(needs);
+    const feed = new EtfFeed(needs, fetching);
+    return {
+      source: etfSource(fetching),
+      requests: (selection) => feed.requests(selection),
+      follow: () => feed.follow(),
+      [Symbol.asyncDispose]: () => fetching.browser[Symbol.asyncDispose](),
+    } satisfies OpenedFeed;
+  },
+  kept: {
+    async open(needs) {
+      const fetching = await fetchingOf(needs);
+      return {
+        source: etfSource(fetching),
+        requests: async (selection) => keptRequests(fundsNamed(selection.options.fund), selection, needs, fetching),
+        async [Symbol.asyncDispose]() {},
+      } satisfies OpenedFeed;
+    },
+  },
+};
+
+async function fetchingOf({ settings, location, log, signal }: FeedNeeds): Promise<FetchNeeds> {
+  const browser = pageBrowser({
+    path: settings.SVC_BROWSER_PATH,
+    timeoutMs: settings.SVC_BROWSER_TIMEOUT_SECONDS * 1000,
+    signal,
+  });
+  const keep = location ? undefined : await documentArchiveOf(settings);
+  return {
+    keep,
+    filed: keep && new FiledBefore(keep),
+    browser,
+    timeoutMs: settings.SVC_SOURCE_TIMEOUT_SECONDS * 1000,
+    maxAttempts: settings.SVC_SOURCE_MAX_ATTEMPTS,
+    log,
+    signal,
+  };
+}
+
+/** Kept documents older than this wait for `reparse`. */
+const LOOK_BACK_MS = 7 * DAY_MS;
+
+/** A fund whose documents can be had. */
+interface Located {
+  readonly issuer: Issuer;
+  readonly base: URL;
+}
+
+class EtfFeed {
+  readonly #needs: FeedNeeds;
+  readonly #fetching: FetchNeeds;
+
+  constructor(needs: FeedNeeds, fetching: FetchNeeds) {
+    this.#needs = needs;
+    this.#fetching = fetching;
+  }
+
+  async requests({ options }: Selection): Promise<FundRequest[]> {
+    const { from, to } = options;
+    const requests: FundRequest[] = [];
+    for (const fund of await this.#located(options.fund)) {
+      if (fund.base.protocol === 'file:') requests.push(...(await archivedDays(fund, from, to)));
+      else if (from === undefined && to === undefined) requests.push(latestOf(fund));
+      else requests.push(...pastDays(fund, from, to, dayKey(Date.now())));
+    }
+    return requests;
+  }
+
+  /** Every fund's document, again and again; of archives what has come since. A fund that fails is asked again next time. */
+  async *follow(): AsyncGenerator<FundRequest> {
+    const { settings, signal, log, catalog } = this.#needs;
+    const unpublished = new Unpublished(this.#fetching, catalog);
+    const funds = await this.#located(undefined);
+    const seen = new Set<string>();
+    const times = {
+      everyMs: settings.SVC_ETF_FOLLOW_SECONDS * 1000,
+      jitterMs: settings.SVC_FOLLOW_JITTER_SECONDS * 1000,
+    };
+    for await (const _turn of turns({ ...times, signal })) {
+      yield* unpublished.requests(
+        funds.map(({ issuer }) => issuer),
+        Date.now() - LOOK_BACK_MS,
+      );
+      for (const fund of funds) {
+        if (signal.aborted) return;
+        if (fund.base.protocol !== 'file:') {
+          yield latestOf(fund);
+          continue;
+        }
+        try {
+          for (const document of await archivedDocuments(fund.base, fund.issuer.document.extension)) {
+            if (seen.has(document.version)) continue;
+            seen.add(document.version);
+            yield archivedOf(fund, document);
+          }
+        } catch (error) {
+          log.warn({ fund: fund.issuer.ticker, fault: explain(error) }, 'the archive cannot be read; trying further');
+        }
+      }
+    }
+  }
+
+  /** Those named, or all that have a place. @throws TidemarkError CONFIGURATION_INVALID naming the setting. */
+  async #located(named: string | undefined): Promise<Located[]> {
+    const { settings, location } = this.#needs;
+    const issuers = fundsNamed(named);
+    if (location) return await sampled(issuers, location);
+    const located = issuers.flatMap((issuer) => {
+      const base = baseOf(settings, issuer);
+      return base ? [{ issuer, base }] : [];
+    });
+    const missing = issuers.filter((issuer) => !located.some((fund) => fund.issuer === issuer));
+    if (located.length > 0 && (named === undefined || missing.length === 0)) return located;
+    const names = missing.map((issuer) => settingOf(issuer)).join(', ');
+    throw new TidemarkError(
+      'CONFIGURATION_INVALID',
+      `${names} ${missing.length === 1 ? 'is' : 'are'} not set: where the documents of ${missing.map(({ ticker }) => ticker).join(', ')} are (an http(s) URL or a file:// folder)`,
+    );
+  }
+}
+
+/** The setting that says where the documents of a fund are. */
+const settingOf = ({ sourceId }: Issuer): SettingName =>
+  (etfDailyMetrics.locations as Readonly<Record<string, readonly SettingName[]>>)[sourceId][0];
+
+const baseOf = (settings: Settings, issuer: Issuer) => settings[settingOf(issuer)] as URL | undefined;
+
+/** A folder for each fund that has any. */
+async function sampled(issuers: readonly Issuer[], location: URL): Promise<Located[]> {
+  const folders = new Set(await readdir(fileURLToPath(location)));
+  return issuers
+    .filter(({ sourceId }) => folders.has(sourceId))
+    .map((issuer) => ({ issuer, base: new URL(`${issuer.sourceId}/`, location) }));
+}
+
+const latestOf = ({ issuer, base }: Located): FundRequest => ({
+  period: `${issuer.ticker} today`,
+  partitions: [],
+  issuer,
+  place: { kind: 'issuer', base },
+});
+
+/**
+ * Market days up to yesterday of an issuer that has past days. Of the others today's document alone can be had: asked for
+ * with the rest, the rest is said to be out of reach.
+ */
+function pastDays(fund: Located, from: string | undefined, to: string | undefined, today: string): FundRequest[] {
+  const { issuer, base } = fund;
+  const { pathOf, firstDay } = issuer.document;
+  const last = to ?? today;
+  if (pathOf !== undefined) {
+    const yesterday = dayKey(Date.parse(today) - DAY_MS);
+    const days = daysBetween(from ?? firstDay ?? today, last < today ? last : yesterday).filter(isMarketDay);
+    const requests = days.map(
+      (day): FundRequest => ({
+        period: `${issuer.ticker} ${day}`,
+        partitions: [{ key: captureKey(issuer.sourceId, day) }],
+        issuer,
+        place: { kind: 'issuer', base, day },
+      }),
+    );
+    return last >= today ? [...requests, latestOf(fund)] : requests;
+  }
+  const requests = last >= today ? [latestOf(fund)] : [];
+  if (from !== undefined && from >= today) return requests;
+  return [
+    ...requests,
+    absent(
+      fund,
+      `before ${today}`,
+      new TidemarkError(
+        'SOURCE_NOT_FOUND',
+        `the issuer shows today's document alone; earlier ones come from an archive (a file:// base URL) or from what was kept (reparse)`,
+      ),
+    ),
+  ];
+}
+
+/** Documents filed under the days. A fund without any is a fault of its own, and keeps no other from going on. */
+async function archivedDays(fund: Located, from = '', to = '9999-12-31'): Promise<FundRequest[]> {
+  const { issuer, base } = fund;
+  try {
+    const documents = await archivedDocuments(base, issuer.document.extension);
+    const wanted = documents.filter(({ day }) => day >= from && day <= to);
+    if (wanted.length > 0) return wanted.map((document) => archivedOf(fund, document));
+    const what = `${fileURLToPath(base)} has no .${issuer.document.extension} filed under the days asked for`;
+    return [absent(fund, 'archive', new TidemarkError('SOURCE_NOT_FOUND', what))];
+  } catch (error) {
+    if (!(error instanceof TidemarkError)) throw error;
+    return [absent(fund, 'archive', error)];
+  }
+}
+
+const archivedOf = ({ issuer }: Located, document: ArchivedDocument): FundRequest => ({
+  period: `${issuer.ticker} ${document.name}`,
+  partitions: [],
+  issuer,
+  place: { kind: 'archive', document },
+});
+
+const absent = ({ issuer }: Located, what: string, fault: TidemarkError): FundRequest => ({
+  period: `${issuer.ticker} ${what}`,
+  partitions: [],
+  issuer,
+  place: { kind: 'absent', fault },
+});

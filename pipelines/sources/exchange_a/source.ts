@@ -1,0 +1,276 @@
+/** Exchange A as a source: daily and monthly zips of trades, each with its CHECKSUM. */
+
+import { setTimeout as sleep } from 'node:timers/promises';
+import { DAY_MS } from '../../../shared/dates.ts';
+import { type ErrorDetails, TidemarkError } from '../../../shared/errors.ts';
+import type { Logger } from '../../../shared/logger.ts';
+import { exchangeASpotTrades } from '../../../shared/registry/datasets/exchange_a_spot_trades.ts';
+import { fileDays, windowOf } from '../../../shared/registry/keys.ts';
+import { type FetchedDocument, type FetchOptions, fetchDocument, fetchText } from '../documents/fetch.ts';
+import { backoffMs } from '../documents/http.ts';
+import { displayUrl, urlBelow, urlWithSuffix } from '../documents/locations.ts';
+import { openZipMember } from '../documents/zip-reader.ts';
+import type { DecodedItem, FileDayRequest, FileDaySource, OpenedDocument, PartitionWindow } from '../types.ts';
+import { TradeFileDecoder } from './decode.ts';
+
+/*
+ * Where exchange A publishes its trades: one zip a day and one a month, each with the sha256 of the zip beside it.
+ * A document is handed on only when its bytes are those the vendor signed for.
+ */
+
+export interface TradesDocument {
+  readonly url: URL;
+  readonly checksumUrl: URL;
+  /** File name of the zip. */
+  readonly name: string;
+  /** The one member it must hold. */
+  readonly memberName: string;
+  /** `YYYY-MM-DD` or `YYYY-MM`. */
+  readonly period: string;
+  readonly granularity: 'daily' | 'monthly';
+  /** Time range of its rows, UTC ms, end exclusive. */
+  readonly startMs: number;
+  readonly endMs: number;
+}
+
+/** @throws TidemarkError USAGE for a period that is no day or month, CONFIGURATION_INVALID for a symbol that is no name. */
+export function documentFor(baseUrl: URL, symbol: string, period: string): TradesDocument {
+  const { granularity, startMs, endMs } = rangeOf(period);
+  const stem = `${symbol}-trades-${period}`;
+  const url = urlBelow(baseUrl, 'spot', granularity, 'trades', symbol, `${stem}.zip`);
+  return {
+    url,
+    checksumUrl: urlWithSuffix(url, '.CHECKSUM'),
+    name: `${stem}.zip`,
+    memberName: `${stem}.csv`,
+    period,
+    granularity,
+    startMs,
+    endMs,
+  };
+}
+
+export interface FetchTradesOptions extends Omit<FetchOptions, 'url' | 'headers'> {
+  readonly baseUrl: URL;
+  readonly symbol: string;
+  /** `YYYY-MM-DD` or `YYYY-MM`. */
+  readonly period: string;
+}
+
+export interface FetchedTrades extends FetchedDocument {
+  readonly document: TradesDocument;
+  /** The vendor's sha256, equal to `sha256`. */
+  readonly checksum: string;
+}
+
+/** Downloads of one document that may disagree with its checksum before it is given up: vendors republish both. */
+const MAX_MISMATCHES = 3;
+
+/**
+ * @throws TidemarkError SOURCE_CHECKSUM_MISSING, SOURCE_CHECKSUM_MISMATCH, and those of `fetchDocument`;
+ * each with `document` in its details.
+ */
+export async function fetchTrades(options: FetchTradesOptions): Promise<FetchedTrades> {
+  const { baseUrl, symbol, period, ...fetching } = options;
+  const document = documentFor(baseUrl, symbol, period);
+  const remote = document.url.protocol !== 'file:';
+  let headers: Record<string, string> = {};
+  let used = 0;
+  for (let mismatches = 1; ; mismatches++) {
+    const left = options.maxAttempts - used;
+    const fetched = await fetchDocument({ ...fetching, url: document.url, root: baseUrl, headers, maxAttempts: left });
+    try {
+      const checksum = await fetchChecksum(document, options, headers);
+      if (checksum === fetched.sha256) return { ...fetched, attempts: used + fetched.attempts, document, checksum };
+      used += fetched.attempts;
+      const fault = mismatch(document, fetched, checksum, used);
+      if (!remote || mismatches >= MAX_MISMATCHES || used >= options.maxAttempts) throw fault;
+      const waitMs = backoffMs(mismatches, options.backoff);
+      options.log?.warn(
+        { code: fault.code, document: document.name, attempt: used, waitMs: Math.round(waitMs) },
+        fault.message,
+      );
+      await fetched[Symbol.asyncDispose]();
+      await sleep(waitMs, undefined, { signal: options.signal });
+      // A cache on the way may still hold one of the two as it was.
+      headers = { 'cache-control': 'no-cache' };
+    } catch (error) {
+      await fetched[Symbol.asyncDispose]();
+      options.signal?.throwIfAborted();
+      throw error;
+    }
+  }
+}
+
+async function fetchChecksum(
+  document: TradesDocument,
+  options: FetchTradesOptions,
+  headers: Record<string, string>,
+): Promise<string> {
+  const { baseUrl: root, timeoutMs, maxAttempts, minBytesPerSecond, backoff, signal, log } = options;
+  const limits = { root, timeoutMs, maxAttempts, minBytesPerSecond, backoff, signal, log };
+  const text = await fetchText({ ...limits, url: document.checksumUrl, headers }).catch((cause) => {
+    if (!(cause instanceof TidemarkError) || cause.code !== 'SOURCE_NOT_FOUND') throw named(cause, document);
+    throw checksumFault('SOURCE_CHECKSUM_MISSING', document, 'has no checksum beside it', cause);
+  });
+  return parseChecksum(text, document);
+}
+
+/** What documents of the vendor are called. */
+const DOCUMENT_NAME = /^\w{1,32}-trades-[\d-]{4,10}\.zip$/;
+/** Says of a file that is no checksum how long it is: what it holds may be anything, and errors are kept and served. */
+const lengthOf = (text: string) => `(${text.length} characters)`;
+
+/** One line: the sha256 in hex, then the file's name as sha256sum writes it (two spaces, or a space and an asterisk). */
+function parseChecksum(text: string, document: TradesDocument): string {
+  const line = text.replace(/^\uFEFF/, '').trim();
+  const parts = /^([0-9a-f]{64})(?:\s+\*?(\S.*))?$/i.exec(line);
+  if (parts === null)
+    throw checksumFault('SOURCE_CHECKSUM_MISSING', document, `has a checksum file without a sha256 ${lengthOf(text)}`);
+  const [, sha256, name] = parts;
+  if (name !== undefined && name !== document.name)
+    throw checksumFault(
+      'SOURCE_CHECKSUM_MISMATCH',
+      document,
+      `has a checksum file that is for ${DOCUMENT_NAME.test(name) ? name : `another document ${lengthOf(text)}`}`,
+    );
+  return sha256.toLowerCase();
+}
+
+function mismatch(
+  document: TradesDocument,
+  fetched: FetchedDocument,
+  expected: string,
+  attempts: number,
+): TidemarkError {
+  return new TidemarkError(
+    'SOURCE_CHECKSUM_MISMATCH',
+    `${fetched.url} has sha256 ${fetched.sha256} where the vendor's checksum is ${expected}`,
+    { details: { ...place(document), expected, actual: fetched.sha256, bytes: fetched.bytes, attempts } },
+  );
+}
+
+function checksumFault(
+  code: 'SOURCE_CHECKSUM_MISSING' | 'SOURCE_CHECKSUM_MISMATCH',
+  document: TradesDocument,
+  what: string,
+  cause?: unknown,
+): TidemarkError {
+  const details = { ...place(document), checksumUrl: displayUrl(document.checksumUrl) };
+  return new TidemarkError(code, `${displayUrl(document.url)} ${what}`, { details, cause });
+}
+
+/** A fault of the companion file is a fault of the document it belongs to. */
+function named(cause: unknown, document: TradesDocument): unknown {
+  if (!(cause instanceof TidemarkError)) return cause;
+  const details = { ...cause.details, document: document.name };
+  return new TidemarkError(cause.code, cause.message, { details, cause: cause.cause });
+}
+
+const place = (document: TradesDocument): ErrorDetails => ({ document: document.name, url: displayUrl(document.url) });
+
+function rangeOf(period: string): Pick<TradesDocument, 'granularity' | 'startMs' | 'endMs'> {
+  const [, year, month, day] = (/^(\d{4})-(\d{2})(?:-(\d{2}))?$/.exec(period) ?? []).map(Number);
+  const granularity = period.length === 10 ? 'daily' : 'monthly';
+  const startMs = granularity === 'daily' ? Date.UTC(year, month - 1, day) : Date.UTC(year, month - 1);
+  if (Number.isNaN(startMs) || !new Date(startMs).toISOString().startsWith(period))
+    throw new TidemarkError('USAGE', `${JSON.stringify(period)} is neither a day (YYYY-MM-DD) nor a month (YYYY-MM)`);
+  const endMs = granularity === 'daily' ? startMs + DAY_MS : Date.UTC(year, month);
+  return { granularity, startMs, endMs };
+}
+
+/** The sha256 the vendor publishes for a document, without fetching the document. */
+export async function publishedChecksum(options: FetchTradesOptions): Promise<string> {
+  return await fetchChecksum(documentFor(options.baseUrl, options.symbol, options.period), options, {});
+}
+
+export interface ExchangeAOptions {
+  readonly baseUrl: URL;
+  readonly symbol: string;
+  readonly spoolDir: string;
+  readonly timeoutMs: number;
+  readonly maxAttempts: number;
+  readonly maxDocumentBytes: number;
+  readonly maxUnpackedBytes: number;
+  readonly signal?: AbortSignal;
+  readonly log?: Logger;
+}
+
+export function exchangeASource(options: ExchangeAOptions): FileDaySource {
+  const fetching = (request: FileDayRequest) => ({
+    baseUrl: options.baseUrl,
+    symbol: options.symbol,
+    period: request.period,
+    spoolDir: options.spoolDir,
+    timeoutMs: options.timeoutMs,
+    maxBytes: options.maxDocumentBytes,
+    maxAttempts: options.maxAttempts,
+    signal: options.signal,
+    log: options.log,
+  });
+  return {
+    datasets: [exchangeASpotTrades],
+    granularities: ['daily', 'monthly'],
+    plan: (fromDay, toDay, granularity) => {
+      const days = fileDays(fromDay, toDay);
+      if (granularity === 'daily') {
+        return days.map((day) => ({ period: day, granularity, partitions: [partition(day)] }));
+      }
+      const months = [...new Set(days.map((day) => day.slice(0, 7)))];
+      return months.map((month) => ({ period: month, granularity, partitions: daysOfMonth(month).map(partition) }));
+    },
+    publishedSha256: (request) => publishedChecksum(fetching(request)),
+    open: (request) => open(request, options, fetching(request)),
+  };
+}
+
+async function open(
+  request: FileDayRequest,
+  options: ExchangeAOptions,
+  fetching: Parameters<typeof fetchTrades>[0],
+): Promise<OpenedDocument> {
+  const file = await fetchTrades(fetching);
+  try {
+    const member = await openZipMember({
+      path: file.path,
+      expectedName: file.document.memberName,
+      maxUnpackedBytes: options.maxUnpackedBytes,
+      document: file.name,
+    });
+    return {
+      facts: { name: file.name, sha256: file.sha256, bytes: file.bytes, granularity: request.granularity },
+      async *decode({ frameRawBytes }): AsyncGenerator<DecodedItem> {
+        const decoder = new TradeFileDecoder({
+          document: file.name,
+          fromMs: file.document.startMs,
+          toMs: file.document.endMs,
+          frameRawBytes,
+        });
+        // The end of a partition is vouched for only by a file that is still the one whose digest was checked.
+        const vouched = async (item: DecodedItem) => {
+          if (item.kind === 'end') await file.assertUnchanged();
+          return item;
+        };
+        for await (const chunk of member.stream(options.signal)) {
+          for (const item of decoder.push(chunk)) yield await vouched(item);
+        }
+        for (const item of decoder.finish()) yield await vouched(item);
+      },
+      [Symbol.asyncDispose]: () => file[Symbol.asyncDispose](),
+    };
+  } catch (error) {
+    await file[Symbol.asyncDispose]();
+    throw error;
+  }
+}
+
+function partition(day: string): PartitionWindow {
+  return { key: day, ...windowOf(exchangeASpotTrades, day) };
+}
+
+function daysOfMonth(month: string): string[] {
+  const [year, number] = month.split('-').map(Number);
+  if (!(number >= 1 && number <= 12)) throw new TidemarkError('USAGE', `${JSON.stringify(month)} is no month`);
+  const last = new Date(Date.UTC(year, number, 0)).getUTCDate();
+  return fileDays(`${month}-01`, `${month}-${String(last).padStart(2, '0')}`);
+}

@@ -1,0 +1,207 @@
+/** Exchange B as a source: one zip of trades a file day. */
+
+import { createHash } from 'node:crypto';
+import { createReadStream } from 'node:fs';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { TidemarkError } from '../../../shared/errors.ts';
+import type { Logger } from '../../../shared/logger.ts';
+import { exchangeBSpotTrades } from '../../../shared/registry/datasets/exchange_b_spot_trades.ts';
+import { type FetchedDocument, type FetchOptions, fetchDocument, fetchText } from '../documents/fetch.ts';
+import { type Backoff, backoffMs, waitForRateLimit } from '../documents/http.ts';
+import { displayUrl, isFollowed, urlBelow } from '../documents/locations.ts';
+import { openZipMember } from '../documents/zip-reader.ts';
+import { planDaily } from '../trades/feed.ts';
+import type { DecodedItem, FileDayRequest, FileDaySource, OpenedDocument } from '../types.ts';
+import { ExchangeBDecoder } from './decode.ts';
+
+/*
+ * Where exchange B publishes its trades: one zip a file day, at an address that follows from the day, or that an
+ * endpoint tells. The md5 the vendor's answer may state is held against the bytes.
+ */
+
+export interface FetchTradesOptions extends Omit<FetchOptions, 'url' | 'headers'> {
+  /** Base of the archive, or the endpoint. */
+  readonly location: URL;
+  readonly resolve: 'base' | 'link';
+  readonly instrument: string;
+  /** File day, `YYYY-MM-DD`. */
+  readonly day: string;
+  /** Start of its window, epoch ms. */
+  readonly fromMs: number;
+  /** Least time between two calls of the endpoint; default LINK_SPACING_MS. */
+  readonly linkSpacingMs?: number;
+}
+
+export interface FetchedTrades extends FetchedDocument {
+  /** The vendor's md5 in base64, equal to that of the bytes; undefined where it stated none. */
+  readonly contentMd5: string | undefined;
+}
+
+/** The least time between two calls of the endpoint that it was seen to bear. */
+const LINK_SPACING_MS = 750;
+/** Downloads that may disagree with their md5 before the document is given up. */
+const MAX_MISMATCHES = 3;
+
+export const documentName = (instrument: string, day: string): string => `${instrument}-trades-${day}.zip`;
+
+/** @throws TidemarkError CONFIGURATION_INVALID for an instrument that is no name. */
+export const archiveUrl = (base: URL, instrument: string, day: string): URL =>
+  urlBelow(base, 'trades', 'daily', day.replaceAll('-', ''), documentName(instrument, day));
+
+/** @throws TidemarkError SOURCE_CHECKSUM_MISMATCH, SOURCE_LINK_INVALID, and those of `fetchDocument`. */
+export async function fetchTrades(options: FetchTradesOptions): Promise<FetchedTrades> {
+  const { location, resolve, instrument, day, log, signal } = options;
+  const name = documentName(instrument, day);
+  for (let tries = 1; ; tries++) {
+    const url = resolve === 'base' ? archiveUrl(location, instrument, day) : await resolveLink(options, name);
+    const fetched = await fetchDocument({ ...options, url, root: resolve === 'base' ? location : undefined });
+    try {
+      const stated = fetched.headers['content-md5'];
+      const actual = stated === undefined ? undefined : await md5OfFile(fetched.path);
+      if (stated?.trim() === actual) return { ...fetched, name, contentMd5: actual };
+      const fault = new TidemarkError(
+        'SOURCE_CHECKSUM_MISMATCH',
+        `${fetched.url} has md5 ${actual} where its Content-MD5 is ${stated}`,
+        { details: { document: name, url: fetched.url, expected: stated, actual, bytes: fetched.bytes } },
+      );
+      if (tries >= Math.min(MAX_MISMATCHES, options.maxAttempts)) throw fault;
+      const waitMs = backoffMs(tries, options.backoff);
+      log?.warn({ code: fault.code, document: name, attempt: tries, waitMs: Math.round(waitMs) }, fault.message);
+      await fetched[Symbol.asyncDispose]();
+      await sleep(waitMs, undefined, { signal });
+    } catch (error) {
+      await fetched[Symbol.asyncDispose]();
+      throw error;
+    }
+  }
+}
+
+/** Asks the endpoint for the address of one day's zip, and believes it only if it names exactly that document. */
+async function resolveLink(options: FetchTradesOptions, name: string): Promise<URL> {
+  const { location, instrument, fromMs, signal, linkSpacingMs: spacingMs = LINK_SPACING_MS } = options;
+  const fault = (why: string, cause?: unknown) =>
+    new TidemarkError('SOURCE_LINK_INVALID', `${displayUrl(location)} ${why}, asked for ${name}`, {
+      details: { document: name, url: displayUrl(location) },
+      cause,
+    });
+  const text = await fetchText({
+    ...options,
+    maxBytes: undefined,
+    url: location,
+    json: JSON.stringify({
+      module: '1',
+      instType: 'SPOT',
+      instQueryParam: { instIdList: [instrument] },
+      dateQuery: { dateAggrType: 'daily', begin: String(fromMs), end: String(fromMs) },
+    }),
+    beforeAttempt: () => waitForRateLimit({ name: `${location.origin}${location.pathname}`, spacingMs, signal }),
+  }).catch((cause) => {
+    if (cause instanceof TidemarkError && cause.code === 'SOURCE_TOO_LARGE') throw fault('answered at length', cause);
+    throw cause;
+  });
+  let reply: LinkReply;
+  try {
+    reply = JSON.parse(text) as LinkReply;
+  } catch (cause) {
+    throw fault('answered what is no JSON', cause);
+  }
+  if (reply?.code !== '0') throw fault(`answered with code ${JSON.stringify(reply?.code)?.slice(0, 40)}`);
+  const group = only(reply.data?.details)?.groupDetails;
+  const file = only(group);
+  if (!file) {
+    const count = Array.isArray(group) ? `${group.length} files` : 'no list of files';
+    throw fault(`answered with ${count} instead of one`);
+  }
+  if (file.filename !== name) throw fault(`named the file ${JSON.stringify(file.filename)?.slice(0, 80)}`);
+  if (typeof file.url !== 'string' || !URL.canParse(file.url)) throw fault('named no address of the file');
+  const url = new URL(file.url);
+  if (!isFollowed(location, url)) {
+    throw fault(`named an address of ${url.protocol}//, which is not followed`);
+  }
+  return url;
+}
+
+interface LinkReply {
+  readonly code?: unknown;
+  readonly data?: { readonly details?: readonly { readonly groupDetails?: readonly LinkedFile[] }[] };
+}
+
+interface LinkedFile {
+  readonly filename?: unknown;
+  readonly url?: unknown;
+}
+
+const only = <T>(list: readonly T[] | undefined): T | undefined =>
+  Array.isArray(list) && list.length === 1 ? (list[0] ?? undefined) : undefined;
+
+async function md5OfFile(path: string): Promise<string> {
+  const hash = createHash('md5');
+  for await (const piece of createReadStream(path, { highWaterMark: 1024 * 1024 })) hash.update(piece as Buffer);
+  return hash.digest('base64');
+}
+
+export interface ExchangeBOptions {
+  /** Base of the archive, or the endpoint that tells where a document is. */
+  readonly location: URL;
+  readonly resolve: 'base' | 'link';
+  readonly instrument: string;
+  readonly spoolDir: string;
+  readonly timeoutMs: number;
+  readonly maxAttempts: number;
+  readonly backoff?: Backoff;
+  readonly linkSpacingMs?: number;
+  readonly maxDocumentBytes: number;
+  readonly maxUnpackedBytes: number;
+  readonly signal?: AbortSignal;
+  readonly log?: Logger;
+}
+
+export function exchangeBSource(options: ExchangeBOptions): FileDaySource {
+  return {
+    datasets: [exchangeBSpotTrades],
+    granularities: ['daily'],
+    plan: planDaily(exchangeBSpotTrades),
+    // Only the answer that brings the document states its digest.
+    publishedSha256: async () => undefined,
+    open: (request) => open(request, options),
+  };
+}
+
+async function open(request: FileDayRequest, options: ExchangeBOptions): Promise<OpenedDocument> {
+  const { instrument, signal } = options;
+  const [window] = request.partitions;
+  const file = await fetchTrades({
+    ...options,
+    maxBytes: options.maxDocumentBytes,
+    day: request.period,
+    fromMs: window.fromMs,
+  });
+  try {
+    const member = await openZipMember({
+      path: file.path,
+      expectedName: file.name.replace(/zip$/, 'csv'),
+      maxUnpackedBytes: options.maxUnpackedBytes,
+      document: file.name,
+    });
+    return {
+      facts: {
+        name: file.name,
+        sha256: file.sha256,
+        bytes: file.bytes,
+        granularity: request.granularity,
+        ...(file.contentMd5 === undefined ? {} : { content_md5: file.contentMd5 }),
+      },
+      async *decode({ frameRawBytes }): AsyncGenerator<DecodedItem> {
+        const decoder = new ExchangeBDecoder({ document: file.name, instrument, window, frameRawBytes });
+        for await (const chunk of member.stream(signal)) yield* decoder.push(chunk);
+        // The end of a partition is vouched for only by a file that is still the one whose digest was taken.
+        await file.assertUnchanged();
+        yield* decoder.finish();
+      },
+      [Symbol.asyncDispose]: () => file[Symbol.asyncDispose](),
+    };
+  } catch (error) {
+    await file[Symbol.asyncDispose]();
+    throw error;
+  }
+}

@@ -1,0 +1,276 @@
+/** What an operator names `macro`: the vintages of four series, from the provider's API or from answers that were kept. */
+import type { Settings } from '../../../shared/config/settings.ts';
+import { explain, TidemarkError } from '../../../shared/errors.ts';
+import type { Logger } from '../../../shared/logger.ts';
+import { macroSeriesMetrics } from '../../../shared/registry/datasets/macro_series_metrics.ts';
+import { vintageKey } from '../../../shared/registry/keys.ts';
+import { type ArchivedFetch, type DocumentArchive, documentArchiveOf } from '../documents/document-archive.ts';
+import type { LoadedFeed } from '../lazy-feed.ts';
+import { turns } from '../schedule.ts';
+import type { FeedNeeds, OpenedFeed, Selection } from '../types.ts';
+import {
+  fetchObservations,
+  fetchSeries,
+  fetchVintageDates,
+  folderApi,
+  type MacroApi,
+  type Observation,
+  type ProviderAnswers,
+  providerApi,
+  readObservations,
+  readSeries,
+  readVintages,
+  type VintageSpan,
+} from './provider-api.ts';
+import { makeSample, SAMPLE_PARTITIONS } from './sample.ts';
+import { type MacroSeries, SERIES } from './series.ts';
+import { macroSource, type VintagesRequest } from './vintages.ts';
+
+/*
+ * Answers that were kept, as the vintages they told of: the same partitions as when they came. An answer about vintages
+ * begins with what was said on the one before them, so each stands by itself, whatever was asked before.
+ */
+
+/** What the answers before have told, as far as it is needed to read the next. */
+interface Told {
+  lastUpdatedMs: number | undefined;
+  /** Ascending. */
+  dates: readonly string[];
+  /** Pages of one answer, so far. */
+  observations: Observation[];
+  pages: Buffer[];
+  /** Answers met already: fetched again they say nothing new. */
+  readonly seen: Set<string>;
+}
+
+export async function* keptRequests(
+  named: readonly MacroSeries[],
+  { options: { from = '', to = '9999-12-31' }, reingest: replaces }: Selection,
+  keep: DocumentArchive,
+  log: Logger,
+): AsyncGenerator<VintagesRequest> {
+  for (const series of named) {
+    const told: Told = { lastUpdatedMs: undefined, dates: [], observations: [], pages: [], seen: new Set() };
+    for await (const fetch of keep.fetches(series.sourceId)) {
+      try {
+        const said = take(series, fetch, await keep.read(fetch.sha256), told);
+        if (!said || told.lastUpdatedMs === undefined) continue;
+        const vintages = said.span.vintages.filter((vintage) => vintage >= from && vintage <= to);
+        if (vintages.length === 0) continue;
+        yield {
+          period: `${series.seriesId} ${vintages[0]}..${vintages[vintages.length - 1]}, kept`,
+          partitions: vintages.map((vintage) => ({ key: vintageKey(series.sourceId, vintage) })),
+          series,
+          content: { said, vintages, lastUpdatedMs: told.lastUpdatedMs, replaces },
+        };
+      } catch (error) {
+        // Refused when it came, and refused now: an error told with 200, a page in its place.
+        const { sha256, name } = fetch;
+        log.warn({ document: name, sha256, fault: explain(error) }, 'a kept answer is passed over');
+      }
+    }
+  }
+}
+
+function take(
+  series: MacroSeries,
+  { asked, sha256 }: ArchivedFetch,
+  bytes: Buffer,
+  told: Told,
+): ProviderAnswers | undefined {
+  const text = bytes.toString('utf8');
+  switch (asked.path) {
+    case 'series':
+      told.lastUpdatedMs = readSeries(text, series).lastUpdatedMs;
+      return undefined;
+    case 'series/vintagedates': {
+      const { dates } = readVintages(text, series);
+      told.dates = asked.offset === '0' ? dates : [...new Set([...told.dates, ...dates])].sort();
+      return undefined;
+    }
+    case 'series/observations': {
+      const place = `${sha256} ${asked.realtime_start} ${asked.realtime_end} ${asked.offset}`;
+      if (asked.offset === '0') [told.observations, told.pages] = [[], []];
+      // The rest of an answer whose begin was not kept, or was another's.
+      if (asked.offset !== String(told.observations.length)) return undefined;
+      const { count, observations } = readObservations(text, series);
+      told.observations.push(...observations);
+      told.pages.push(bytes);
+      if (told.observations.length < count || told.seen.has(place)) return undefined;
+      told.seen.add(place);
+      return { span: spanOf(asked, told.dates), observations: told.observations, pages: told.pages };
+    }
+    default:
+      return undefined;
+  }
+}
+
+/** The vintages between the two days it was asked for; the first day is the one before them, unless nothing was before it. */
+function spanOf({ realtime_start: start, realtime_end: end }: ArchivedFetch['asked'], dates: readonly string[]) {
+  const isFirst = dates[0] === start;
+  const vintages = dates.filter((date) => (isFirst ? date >= start : date > start) && date <= end);
+  return { before: isFirst ? undefined : start, vintages };
+}
+
+export const macroFeed: LoadedFeed = {
+  sample: { partitions: () => SAMPLE_PARTITIONS, make: makeSample },
+  async open(needs) {
+    const apiOf = await apisOf(needs);
+    return {
+      source: macroSource(needs.catalog),
+      requests: async (selection) => askedFor(apiOf, selection),
+      follow: () => followed(apiOf, needs),
+      async [Symbol.asyncDispose]() {},
+    } satisfies OpenedFeed;
+  },
+  kept: {
+    async open({ catalog, settings, log }) {
+      const keep = await documentArchiveOf(settings);
+      return {
+        source: macroSource(catalog),
+        requests: async (selection) => keptRequests(seriesNamed(selection.options.series), selection, keep, log),
+        async [Symbol.asyncDispose]() {},
+      } satisfies OpenedFeed;
+    },
+  },
+};
+
+type ApiOf = (series: MacroSeries) => MacroApi;
+
+/** Every answer is kept under its series before it is looked into; a sample's is not. */
+async function apisOf({ settings, location, log, signal }: FeedNeeds): Promise<ApiOf> {
+  if (location) return () => folderApi(location);
+  const { baseUrl, key } = providerOf(settings);
+  const keep = await documentArchiveOf(settings);
+  return ({ seriesId, sourceId }) =>
+    providerApi({
+      baseUrl,
+      key,
+      timeoutMs: settings.SVC_SOURCE_TIMEOUT_SECONDS * 1000,
+      maxAttempts: settings.SVC_SOURCE_MAX_ATTEMPTS,
+      keep: (bytes, { path, query }) =>
+        keep.put(bytes, { source_id: sourceId, name: `${seriesId} ${path}`, asked: { path, ...query } }),
+      log,
+      signal,
+    });
+}
+
+/** @throws TidemarkError CONFIGURATION_INVALID naming what is not set. */
+function providerOf({ SVC_MACRO_BASE_URL: baseUrl, SVC_MACRO_API_KEY: key }: Settings): { baseUrl: URL; key: string } {
+  if (baseUrl && key) return { baseUrl, key };
+  const missing = [...(baseUrl ? [] : ['SVC_MACRO_BASE_URL']), ...(key ? [] : ['SVC_MACRO_API_KEY'])];
+  throw new TidemarkError(
+    'CONFIGURATION_INVALID',
+    `${missing.join(' and ')} ${missing.length === 1 ? 'is' : 'are'} not set: where the macro provider is, and its key`,
+  );
+}
+
+/** @throws TidemarkError USAGE naming the series there are. */
+function seriesNamed(named: string | undefined): readonly MacroSeries[] {
+  if (named === undefined) return SERIES;
+  const names = named.split(',').map((name) => name.trim());
+  const found = names.map((name) =>
+    SERIES.find(({ seriesId, sourceId }) => seriesId === name.toUpperCase() || sourceId === name),
+  );
+  const at = found.indexOf(undefined);
+  if (at < 0) return SERIES.filter((series) => found.includes(series));
+  const known = SERIES.map(({ seriesId, sourceId }) => `${seriesId} (${sourceId})`).join(', ');
+  throw new TidemarkError('USAGE', `There is no series ${JSON.stringify(names[at])}; there are ${known}`);
+}
+
+/** All vintages of the days asked for: those that are proved are compared. */
+function askedFor(apiOf: ApiOf, { options, reingest: replaces }: Selection): AsyncGenerator<VintagesRequest> {
+  const { from = '', to = '9999-12-31' } = options;
+  const choose: Choose = async (_, dates) => dates.filter((date) => date >= from && date <= to);
+  return requestsFor(apiOf, seriesNamed(options.series), { choose, replaces });
+}
+
+/** What is not proved yet, again and again; where there is nothing, the last vintage, which shows that it is the last. */
+async function* followed(apiOf: ApiOf, { settings, catalog, signal, log }: FeedNeeds): AsyncGenerator<VintagesRequest> {
+  const times = {
+    everyMs: settings.SVC_MACRO_FOLLOW_SECONDS * 1000,
+    jitterMs: settings.SVC_FOLLOW_JITTER_SECONDS * 1000,
+    signal,
+  };
+  for await (const _turn of turns(times)) {
+    try {
+      const choose: Choose = async (series, dates) => {
+        const rows = await catalog.partitionsOf(
+          macroSeriesMetrics,
+          dates.map((date) => vintageKey(series.sourceId, date)),
+        );
+        // What is quarantined waits for an operator.
+        const ended = rows.filter(
+          ({ state, synthetic }) => !synthetic && (state === 'proved' || state === 'quarantined'),
+        );
+        const keys = new Set(ended.map(({ partitionKey }) => partitionKey));
+        const open = dates.filter((date) => !keys.has(vintageKey(series.sourceId, date)));
+        return open.length > 0 ? open : dates.slice(-1);
+      };
+      yield* requestsFor(apiOf, SERIES, { choose });
+    } catch (error) {
+      if (signal.aborted) return;
+      log.warn({ fault: explain(error) }, 'the macro provider was not asked to the end; trying further');
+    }
+  }
+}
+
+/** Chooses among the vintage dates of a series, ascending. */
+type Choose = (series: MacroSeries, dates: readonly string[]) => Promise<readonly string[]>;
+
+interface Wanted {
+  readonly choose: Choose;
+  readonly replaces?: boolean;
+}
+
+/** A series that cannot be had is a unit that failed, and the others go on. */
+async function* requestsFor(
+  apiOf: ApiOf,
+  named: readonly MacroSeries[],
+  wanted: Wanted,
+): AsyncGenerator<VintagesRequest> {
+  for (const series of named) {
+    try {
+      yield* ofSeries(apiOf(series), series, wanted);
+    } catch (fault) {
+      yield { period: series.seriesId, partitions: [], series, content: { fault } };
+    }
+  }
+}
+
+async function* ofSeries(
+  api: MacroApi,
+  series: MacroSeries,
+  { choose, replaces }: Wanted,
+): AsyncGenerator<VintagesRequest> {
+  const { lastUpdatedMs } = await fetchSeries(api, series);
+  const { dates, atMs } = await fetchVintageDates(api, series);
+  const chosen = new Set(await choose(series, dates));
+  const last = dates[dates.length - 1];
+  for (const whole of spansOf(dates, chosen)) {
+    for await (const one of fetchObservations(api, series, whole)) {
+      const { vintages } = one.span;
+      const partitions = vintages.map((vintage) => ({ key: vintageKey(series.sourceId, vintage) }));
+      const period = `${series.seriesId} ${vintages[0]}..${vintages[vintages.length - 1]}`;
+      if ('fault' in one) {
+        yield { period, partitions, series, content: { fault: one.fault } };
+        continue;
+      }
+      const throughMs = vintages.includes(last) ? atMs : undefined;
+      yield { period, partitions, series, content: { said: one, vintages, lastUpdatedMs, throughMs, replaces } };
+    }
+  }
+}
+
+/** The chosen dates, as spans of dates that follow each other in the list. */
+function spansOf(dates: readonly string[], chosen: ReadonlySet<string>): VintageSpan[] {
+  const spans: { before: string | undefined; vintages: string[] }[] = [];
+  for (const [index, date] of dates.entries()) {
+    if (!chosen.has(date)) continue;
+    const before = index === 0 ? undefined : dates[index - 1];
+    const open = spans[spans.length - 1];
+    if (open && open.vintages[open.vintages.length - 1] === before) open.vintages.push(date);
+    else spans.push({ before, vintages: [date] });
+  }
+  return spans;
+}
