@@ -1,7 +1,7 @@
 /** When `follow` looks again. */
 import { setTimeout as delay } from 'node:timers/promises';
 import { expect, test } from 'vitest';
-import { turns } from '../../pipelines/sources/schedule.ts';
+import { turns } from '../../pipelines/sources/feed-helpers.ts';
 
 /** Times of the turns, ms after the first; the consumer takes `busyMs` over each. */
 async function timesOf(options: { everyMs: number; jitterMs: number; random?: () => number }, busyMs = 0) {

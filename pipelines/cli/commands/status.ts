@@ -3,11 +3,13 @@ import type { NatsConnection } from '@nats-io/transport-node';
 import type { Pool } from 'pg';
 import type { Catalog } from '../../../shared/db/catalog.ts';
 import { Reports } from '../../../shared/db/reports.ts';
+import { latestRuns, openRuns } from '../../../shared/db/runs.ts';
 import { explain } from '../../../shared/errors.ts';
 import { DATASETS, type DatasetDefinition, datasetOf } from '../../../shared/registry/index.ts';
 import { collect, type DatasetStatus, type Lag } from '../../../shared/status/collect.ts';
 import { verifyCheckpoint } from '../../projector/checkpoint.ts';
 import { type Context, openContext } from '../context.ts';
+import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { table } from '../output.ts';
 
@@ -142,4 +144,33 @@ function describe(status: Status): string {
 function describeLag({ frames, events, event_time_seconds: seconds, oldest_seconds: waiting }: Lag): string {
   if (frames === 0) return '0';
   return `${frames} messages, ${events.toLocaleString('en-US')} events, ${Math.round(seconds)} s of event time, waiting for ${Math.round(waiting)} s`;
+}
+
+/* `runs`: what is at work, and what was. */
+
+export async function runRuns(command: ParsedCommand): Promise<number> {
+  const limit = Number(command.values.limit ?? 20);
+  await using context = await openContext(command, 'runs');
+  const runs = command.values.open === true ? await openRuns(context.pool) : await latestRuns(context.pool, limit);
+  context.output.answer({ command: 'runs', ok: true, runs }, () =>
+    runs.length === 0
+      ? 'Nothing.'
+      : table(
+          ['run', 'state', 'kind', 'subject', 'done', 'planned', 'failed', 'rows', 'who', 'since', 'fault'],
+          runs.map((run) => [
+            run.run_id,
+            run.state,
+            run.kind,
+            run.subject,
+            run.proved + run.unchanged,
+            run.planned ?? '-',
+            run.failed + run.refused + run.quarantined,
+            run.rows,
+            `${run.host}:${run.pid}`,
+            run.started_at_utc,
+            run.fault ?? '',
+          ]),
+        ),
+  );
+  return EXIT.DONE;
 }

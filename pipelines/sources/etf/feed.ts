@@ -1,7 +1,7 @@
 /** Issuers of ETFs: the adapter. */
 import { etfDailyMetrics } from '../../../shared/registry/datasets/etf_daily_metrics.ts';
 import { metricProjection } from '../../rows/record-rows.ts';
-import { lazyFeed } from '../lazy-feed.ts';
+import { lazyFeed } from '../feed-helpers.ts';
 import type { Adapter } from '../types.ts';
 
 export const etf: Adapter = {

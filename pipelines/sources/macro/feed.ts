@@ -1,7 +1,7 @@
 /** The provider of macro series: the adapter. */
 import { macroSeriesMetrics } from '../../../shared/registry/datasets/macro_series_metrics.ts';
 import { metricProjection } from '../../rows/record-rows.ts';
-import { lazyFeed } from '../lazy-feed.ts';
+import { lazyFeed } from '../feed-helpers.ts';
 import type { Adapter } from '../types.ts';
 
 export const macro: Adapter = {

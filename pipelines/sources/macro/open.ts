@@ -5,8 +5,8 @@ import type { Logger } from '../../../shared/logger.ts';
 import { macroSeriesMetrics } from '../../../shared/registry/datasets/macro_series_metrics.ts';
 import { vintageKey } from '../../../shared/registry/keys.ts';
 import { type ArchivedFetch, type DocumentArchive, documentArchiveOf } from '../documents/document-archive.ts';
-import type { LoadedFeed } from '../lazy-feed.ts';
-import { turns } from '../schedule.ts';
+import type { LoadedFeed } from '../feed-helpers.ts';
+import { turns } from '../feed-helpers.ts';
 import type { FeedNeeds, OpenedFeed, Selection } from '../types.ts';
 import {
   fetchObservations,

@@ -11,7 +11,7 @@ import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import { fileDays, windowOf } from '../../../shared/registry/keys.ts';
 import { ALIGNED_TRADE_COLUMNS } from '../../rows/aligned-trades.ts';
 import type { FoldingProjection } from '../../rows/binary-copy.ts';
-import { turns } from '../schedule.ts';
+import { turns } from '../feed-helpers.ts';
 import type {
   Adapter,
   Feed,

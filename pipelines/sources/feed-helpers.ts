@@ -1,8 +1,31 @@
-/**
+/** What feeds share: turns at intervals, and feeds whose code is loaded when it is used. */
+
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { ArchiveFeed, Feed, Sample } from './types.ts';
+
+export interface Schedule {
+  readonly everyMs: number;
+  /** Most that is added to each wait. */
+  readonly jitterMs: number;
+  readonly signal: AbortSignal;
+  /** Between 0 and 1; for tests. */
+  readonly random?: () => number;
+}
+
+/** Now, and then again and again, until the signal. What takes longer than the wait puts the next off, never two up. */
+export async function* turns({ everyMs, jitterMs, signal, random = Math.random }: Schedule): AsyncGenerator<number> {
+  for (let turn = 0; !signal.aborted; turn++) {
+    const due = performance.now() + everyMs + random() * jitterMs;
+    yield turn;
+    const left = due - performance.now();
+    if (left > 0) await sleep(left, undefined, { signal }).catch(() => {});
+  }
+}
+
+/*
  * A feed whose code is loaded when it is used. Every command and every projector has the table of feeds; reading it with
  * all that parses pages and checks answers takes 0.15 s of each start.
  */
-import type { ArchiveFeed, Feed, Sample } from './types.ts';
 
 /** What is known of a feed before its code is loaded. */
 export type FeedDescriptor = Pick<Feed, 'name' | 'datasets' | 'options'> & {
