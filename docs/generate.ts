@@ -171,14 +171,17 @@ function rule(setting: Setting): string {
 // ---- limits --------------------------------------------------------------------------------------------------------
 
 async function limits(root: string): Promise<string> {
-  const rows: string[][] = [];
-  for (const limit of LIMITS) {
-    rows.push([limit.what, await shown(root, limit), 'setting' in limit ? `\`${limit.setting}\`` : place(limit)]);
+  const sections: string[] = [];
+  for (const [subject, list] of Object.entries(LIMITS)) {
+    const lines: string[] = [];
+    for (const limit of list) {
+      const where = 'setting' in limit ? limit.setting : `${limit.file}#${limit.name}`;
+      lines.push(`- ${limit.what}: ${await shown(root, limit)} (\`${where}\`)\n`);
+    }
+    sections.push(`## ${subject}\n\n${lines.join('')}`);
   }
-  return table(['limit', 'value', 'where'], rows);
+  return sections.join('\n');
 }
-
-const place = ({ file, name }: Extract<Limit, { file: string }>) => `\`${file}#${name}\``;
 
 async function shown(root: string, limit: Limit): Promise<string> {
   const value =
@@ -235,21 +238,18 @@ function historicalRoutes(): string {
   return lines.join('');
 }
 
-/** A table for each type of metric, with the labels behind the name. */
+/** A list for each type of metric, with the labels behind the name. */
 const metrics = () =>
   [...Map.groupBy(Object.entries<MetricSpec>(METRICS), ([, { type }]) => type)]
-    .map(([type, entries]) =>
-      table(
-        [type, 'what it is'],
-        entries.map(([name, { labels = [], help }]) => [
-          `\`${name}\`${labels.length > 0 ? ` (${labels.join(', ')})` : ''}`,
-          help,
-        ]),
-      ),
-    )
+    .map(([type, entries]) => {
+      const lines = entries.map(
+        ([name, { labels = [], help }]) =>
+          `- \`${name}\`${labels.length > 0 ? ` (${labels.join(', ')})` : ''}: ${help}\n`,
+      );
+      return `${type[0].toUpperCase()}${type.slice(1)}s:\n\n${lines.join('')}`;
+    })
     .join('\n');
 
-/** Dtypes that take the same operators share a line. */
 const operators = () =>
   [...Map.groupBy(Object.entries(OPERATORS_OF), ([, list]) => list.map((op) => `\`${op}\``).join(' ') || 'none')]
     .map(([list, entries]) => `- ${entries.map(([dtype]) => dtype).join(', ')}: ${list}\n`)

@@ -1,0 +1,60 @@
+/** docs/glossary.md: one word for one thing. Its last column lists words that neither pages nor the product use for it. */
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { expect, test } from 'vitest';
+
+const ROOT = join(import.meta.dirname, '../..');
+const GLOSSARY = 'docs/glossary.md';
+const MAX_TERMS = 40;
+
+const read = (path: string) => readFileSync(join(ROOT, path), 'utf8');
+const below = (folder: string, extension: string) =>
+  readdirSync(join(ROOT, folder), { recursive: true, encoding: 'utf8' })
+    .filter((name) => name.endsWith(extension) && !name.includes('node_modules'))
+    .map((name) => join(folder, name));
+
+const rows = read(GLOSSARY)
+  .split('\n')
+  .filter((line) => line.startsWith('| '))
+  .map((line) => line.split('|').map((cell) => cell.trim()))
+  .slice(2);
+const terms = rows.map(([, term]) => term);
+const avoided = rows.flatMap(([, , , words]) => words.split(', ').filter((word) => word !== ''));
+
+/** Word -> files that may use it, and why. */
+const EXCEPTIONS: Readonly<Record<string, { readonly in: RegExp; readonly why: string }>> = {
+  withheld: { in: /\.ts$/, why: 'the kind of a message of the log, which stays as it is written' },
+  withhold: { in: /\.ts$/, why: 'to be renamed with the publisher and the projector' },
+  treatment: { in: /^pipelines\/publisher\//, why: 'to be renamed with the publisher' },
+  'side facts': { in: /^(shared\/frame|pipelines\/sources\/bitcoin)\/|add-a-dataset/, why: 'to be renamed' },
+  lever: { in: /^serving\/exports\/artifact\//, why: 'to be renamed with the writers of files' },
+  'touched second': { in: /^pipelines\/projector\//, why: 'to be renamed' },
+  'caught up': { in: /\.ts$/, why: 'to be renamed' },
+  'catching up': { in: /\.ts$/, why: 'to be renamed' },
+  'counted again': { in: /\.ts$/, why: 'to be renamed' },
+  'fetched ahead': { in: /\.ts$/, why: 'to be renamed' },
+};
+
+test(`has at most ${MAX_TERMS} terms, each once`, () => {
+  expect(terms).toContain('partition');
+  expect(terms.length).toBeLessThanOrEqual(MAX_TERMS);
+  expect(terms).toEqual([...new Set(terms)]);
+  expect(rows.filter((cells) => cells.length !== 5)).toEqual([]);
+});
+
+test('words that it replaces are used nowhere', () => {
+  expect(avoided).toContain('open work');
+  const files = [
+    ...['README.md', 'CONTRIBUTING.md', 'SECURITY.md'],
+    ...below('docs', '.md').filter((path) => path !== GLOSSARY),
+    ...['shared', 'pipelines', 'serving', 'client'].flatMap((folder) => below(folder, '.ts')),
+  ];
+  const found = files.flatMap((file) => {
+    const text = read(file);
+    return avoided
+      .filter((word) => new RegExp(`\\b${word.replaceAll(' ', '[\\s*]+')}s?\\b`, 'i').test(text))
+      .filter((word) => !EXCEPTIONS[word]?.in.test(file))
+      .map((word) => `${file}: ${word}`);
+  });
+  expect(found).toEqual([]);
+});
