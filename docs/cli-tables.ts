@@ -40,12 +40,13 @@ export function command(name: string): string {
   return `\`${usage}\`\n\n${spec.doc}\n${own.length > 0 ? `\n${own.join('')}` : ''}`;
 }
 
+/** Codes without their remedies: a failing command prints its own, and shared/errors.ts has them all. */
 export function errorCodes(): string {
   const [transient, lasting] = [true, false].map((can) =>
     Object.entries(ERROR_CODES)
       .filter(([, { transient: is }]) => is === can)
-      .map(([code, { remedy }]) => `- \`${code}\`: ${remedy}\n`)
-      .join(''),
+      .map(([code]) => `\`${code}\``)
+      .join(', '),
   );
-  return `The same command, run again unchanged, can succeed:\n\n${transient}\nIt cannot:\n\n${lasting}`;
+  return `The same command, run again unchanged, can succeed: ${transient}.\n\nIt cannot: ${lasting}.\n`;
 }

@@ -26,7 +26,21 @@ type ByMode = Readonly<Record<Mode, Facts>>;
 
 export function fieldReference(): string {
   const families = Map.groupBy(DATASETS.values(), ({ kind }) => FAMILIES[kind]);
-  return [...families].map(([heading, members]) => family(heading, members)).join('\n');
+  return withoutRepeats([...families].map(([heading, members]) => family(heading, members)).join('\n'));
+}
+
+/** A list only names the fields that were last described in the same words. */
+function withoutRepeats(text: string): string {
+  const last = new Map<string, string>();
+  return text.replaceAll(/(?:^- .*\n)+/gm, (list) => {
+    const [repeated, others] = [[] as string[], [] as string[]];
+    for (const [field, name] of list.matchAll(/^- (`\w+`) .*\n/gm)) {
+      if (last.get(name) === field) repeated.push(name);
+      else others.push(field);
+      last.set(name, field);
+    }
+    return [...others, ...(repeated.length > 0 ? [`- As above: ${repeated.join(', ')}.\n`] : [])].join('');
+  });
 }
 
 function family(heading: string, members: readonly DatasetDefinition[]): string {
