@@ -27,7 +27,14 @@ export const ROOT = join(import.meta.dirname, '..');
 /** Pages that may hold sections, and that test/system/docs.test.ts checks. */
 export async function pages(root: string = ROOT): Promise<string[]> {
   const docs = (await readdir(join(root, 'docs'))).filter((name) => name.endsWith('.md')).sort();
-  return ['README.md', 'CHANGELOG.md', 'CONTRIBUTING.md', 'SECURITY.md', ...docs.map((name) => `docs/${name}`)];
+  return [
+    'README.md',
+    'CHANGELOG.md',
+    'CONTRIBUTING.md',
+    'SECURITY.md',
+    'examples/README.md',
+    ...docs.map((name) => `docs/${name}`),
+  ];
 }
 
 /** Path below the project's root -> what the file must hold. */

@@ -1,0 +1,104 @@
+/** The programs of examples/, as a reader runs them: against a service with proved days, a log, and answers that break. */
+import { spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { sha256OfFile } from '../../pipelines/sources/documents/local.ts';
+import { ROOT } from '../support/command.ts';
+import { given } from '../support/given.ts';
+import { type HttpFaultProxy, startHttpFaultProxy } from '../support/http-fault-proxy.ts';
+import { csvOf, DATASET, documentPath, System, writeDocument } from '../support/pipeline.ts';
+import { API_KEY, type Serving, startServing } from '../support/serving.ts';
+
+const DAYS = ['2024-01-01', '2024-01-02'];
+const ROWS = 5000;
+let system: System;
+let serving: Serving;
+let proxy: HttpFaultProxy;
+/** Of the last day. */
+let csv: string;
+
+beforeAll(async () => {
+  system = await System.create();
+  for (const [index, day] of DAYS.entries()) {
+    csv = csvOf({ day, rows: ROWS, firstId: 1 + index * ROWS, seed: index, timeUnit: 'ms' });
+    await writeDocument(system.vendor, day, csv);
+  }
+  expect((await system.backfill(DAYS[0], DAYS[1])).exit).toBe(0);
+  const settings = { SVC_NATS_READER_URL: system.env.natsReaderUrl };
+  serving = await startServing({ databaseUrl: system.env.databaseUrl, settings });
+  proxy = await startHttpFaultProxy(serving.url);
+});
+afterAll(async () => {
+  await proxy?.[Symbol.asyncDispose]();
+  await serving?.[Symbol.asyncDispose]();
+  await system?.[Symbol.asyncDispose]();
+});
+
+async function run(command: readonly string[], key = API_KEY) {
+  const [program, ...args] = command;
+  const child = spawn(program, args, {
+    cwd: ROOT,
+    env: { PATH: process.env.PATH, HOME: process.env.HOME, TIDEMARK_URL: proxy.url, SVC_INTERNAL_API_KEY: key },
+    stdio: ['ignore', 'pipe', 'pipe'],
+  });
+  const [stdout, stderr, [exit]] = await Promise.all([text(child.stdout), text(child.stderr), once(child, 'exit')]);
+  return { exit, stdout, stderr };
+}
+
+const has = (program: string) => spawnSync(program, ['--version']).status === 0;
+const PROGRAMS = [
+  { file: 'largest-trade.sh', needs: ['bash', 'curl', 'jq'], command: ['bash'] },
+  { file: 'largest-trade.ts', needs: [], command: [process.execPath] },
+  { file: 'largest-trade.py', needs: ['python3'], command: ['python3'] },
+];
+
+for (const { file, needs, command } of PROGRAMS) {
+  const missing = needs.filter((program) => !has(program));
+  given(missing.length === 0, `there is no ${missing.join(', no ')}`).describe(`examples/${file}`, () => {
+    const example = [...command, join(ROOT, 'examples', file)];
+
+    test('follows the largest trade to the line of the file', async () => {
+      const { exit, stdout, stderr } = await run(example);
+      expect([exit, stderr]).toEqual([0, '']);
+      const lines = stdout.trimEnd().split('\n');
+      const ofDatasets = lines.slice(0, -3);
+      expect(ofDatasets[0]).toBe(`${DATASET}: ${2 * ROWS} rows from ${DAYS[0]} to ${DAYS[1]}`);
+      expect(ofDatasets).toContain('macro_series_metrics: nothing proved');
+      const trades = csv.trimEnd().split('\n');
+      const [largest] = trades.toSorted((one, other) => quantityOf(other) - quantityOf(one));
+      const [id, price] = largest.split(',');
+      const document = join(system.vendor, documentPath(DAYS[1]));
+      expect(lines.slice(-3)).toEqual([
+        `${DAYS[1]}: ${ROWS} trades; the largest, ${id}, is ${quantityOf(largest)} at ${Number(price)}`,
+        `BTCUSDT-trades-${DAYS[1]}.zip, sha256 ${(await sha256OfFile(document)).sha256}, has the line`,
+        largest,
+      ]);
+    });
+
+    test('says why the service refuses', async () => {
+      const { exit, stdout, stderr } = await run(example, 'wrong');
+      expect([exit, stdout]).toEqual([1, '']);
+      expect(stderr).toContain('AUTH_INVALID_API_KEY');
+    });
+
+    test('fails when the answer breaks off', async () => {
+      // The answer with the rows is the second.
+      proxy.spoil({ cutAfterBytes: 1e9 }, { cutAfterBytes: 3000 });
+      const { exit, stdout } = await run(example);
+      expect(exit).toBe(1);
+      expect(stdout).not.toContain('the largest');
+    });
+  });
+}
+
+const quantityOf = (line: string) => Number(line.split(',')[2]);
+
+describe('examples/README.md', () => {
+  test('names every program', async () => {
+    const page = await readFile(join(ROOT, 'examples/README.md'), 'utf8');
+    for (const { file } of PROGRAMS) expect(page.split(file)).toHaveLength(3);
+  });
+});
