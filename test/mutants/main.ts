@@ -35,8 +35,8 @@ const AREAS: Readonly<Record<string, readonly string[]>> = {
   audit: ['shared/audit/', 'serving/exports/audit'],
 };
 
-/** Of one run of tests; a mutant may make one that never ends. */
-const RUN_LIMIT_MS = 40 * 60_000;
+/** A mutant may make a run that never ends: it is ended after this many times what its files take, and a minute. */
+const RUN_LIMIT_FACTOR = 4;
 
 interface Mutant extends Mutation {
   readonly number: number;
@@ -191,6 +191,7 @@ interface Red {
 /** Runs files of tests in this order. @returns the first test that failed, or undefined. */
 function firstRed(copy: string, files: readonly string[]): Red | undefined {
   if (files.length === 0) return undefined;
+  const recorded = recordedTimes();
   // vitest.config.ts writes it.
   const report = join(copy, '.tidemark', 'test', 'report-all.json');
   const order = join(copy, '.tidemark', 'order.json');
@@ -202,7 +203,8 @@ function firstRed(copy: string, files: readonly string[]): Red | undefined {
   const run = spawnSync(join(copy, 'node_modules/.bin/vitest'), [...files, '--run', '--bail=1'], {
     cwd: copy,
     stdio: 'ignore',
-    timeout: RUN_LIMIT_MS,
+    timeout:
+      60_000 + RUN_LIMIT_FACTOR * files.reduce((sum, file) => sum + (recorded[file.slice('test/'.length)] ?? 0), 0),
     killSignal: 'SIGKILL',
     env: {
       ...process.env,
