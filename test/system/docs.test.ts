@@ -172,7 +172,7 @@ describe('statements', () => {
         Object.entries(packageJson.devDependencies).filter(([name]) => !name.startsWith('@types/')),
       ),
     };
-    const rows = [...read('docs/dependencies.md').matchAll(/^\| `([^`]+)` +\| (\d\S*) +\|/gm)];
+    const rows = [...read('docs/dependencies.md').matchAll(/^- `([^`]+)` (\d\S*): /gm)];
     expect(Object.fromEntries(rows.map(([, name, version]) => [name, version]))).toEqual(declared);
   });
 

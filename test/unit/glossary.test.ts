@@ -1,4 +1,4 @@
-/** docs/glossary.md: one word for one thing. Its last column lists words that neither pages nor the product use for it. */
+/** docs/glossary.md: one word for one thing. It lists words that neither pages nor the product use instead. */
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
@@ -13,13 +13,12 @@ const below = (folder: string, extension: string) =>
     .filter((name) => name.endsWith(extension) && !name.includes('node_modules'))
     .map((name) => join(folder, name));
 
-const rows = read(GLOSSARY)
+const entries = read(GLOSSARY)
   .split('\n')
-  .filter((line) => line.startsWith('| '))
-  .map((line) => line.split('|').map((cell) => cell.trim()))
-  .slice(2);
-const terms = rows.map(([, term]) => term);
-const avoided = rows.flatMap(([, , , words]) => words.split(', ').filter((word) => word !== ''));
+  .filter((line) => line.startsWith('- '))
+  .map((line) => /^- \*\*([\w -]+)\*\*: .+?(?: \(not: ([^)]+)\))?\.$/.exec(line) ?? [line, '']);
+const terms = entries.map(([, term]) => term);
+const avoided = entries.flatMap(([, , words]) => words?.split(', ') ?? []);
 
 /** Word -> files that may use it, and why. */
 const EXCEPTIONS: Readonly<Record<string, { readonly in: RegExp; readonly why: string }>> = {
@@ -39,7 +38,7 @@ test(`has at most ${MAX_TERMS} terms, each once`, () => {
   expect(terms).toContain('partition');
   expect(terms.length).toBeLessThanOrEqual(MAX_TERMS);
   expect(terms).toEqual([...new Set(terms)]);
-  expect(rows.filter((cells) => cells.length !== 5)).toEqual([]);
+  expect(entries.filter(([, term]) => term === '')).toEqual([]);
 });
 
 test('words that it replaces are used nowhere', () => {
