@@ -164,7 +164,7 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     { what: 'Worker crashes an export survives', unit: '', setting: 'SVC_EXPORT_MAX_CRASHES' },
     of('Tries of an export while a store is unavailable', '', 'serving/exports/worker.ts', 'MAX_RETRIES'),
     of('Time an export waits for its next row', 'ms', 'serving/exports/service.ts', 'ROW_TIMEOUT_MS'),
-    of('Time a finished export waits for the database', 'ms', 'serving/exports/worker.ts', 'STORE_PATIENCE_MS'),
+    of('Time a finished export waits for the database', 'ms', 'serving/exports/worker.ts', 'STORE_TIMEOUT_MS'),
     of('Time of a statement on the exports table', 'ms', 'serving/exports/store.ts', 'STATEMENT_TIMEOUT_MS'),
     of('Exports on a page', '', 'serving/routes/exports.ts', 'MAX_PAGE'),
     of('Segment of the audit log', 'bytes', 'shared/audit/writer.ts', 'MAX_SEGMENT_BYTES'),

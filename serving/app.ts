@@ -1,4 +1,4 @@
-/** The application: Koa over the route table. It can be tested without a process or a port of its own. */
+/** Builds the application: Koa over the route table. Tests can use it without a process or a port. */
 import { randomUUID } from 'node:crypto';
 import Koa from 'koa';
 import type { Settings } from '../shared/config/settings.ts';
@@ -42,14 +42,14 @@ export interface AppDeps {
   readonly rightsMatrixPath: string;
   readonly log: Logger;
   readonly now?: () => number;
-  /** How long the log may take to answer. */
+  /** The most time that the log may take to answer, ms. */
   readonly logTimeoutMs?: number;
 }
 
 export interface App extends AsyncDisposable {
   readonly koa: Koa;
   readonly checks: Checks;
-  readonly slots: { readonly plain: ConcurrencyLimiter; readonly aligned: ConcurrencyLimiter };
+  readonly limiters: Readonly<Record<'plain' | 'aligned', ConcurrencyLimiter>>;
   readonly pool: PgPool;
   readonly monitor: Monitor;
   readonly metrics: Metrics;
@@ -58,119 +58,18 @@ export interface App extends AsyncDisposable {
 }
 
 export function createApp(deps: AppDeps): App {
+  const services = createServices(deps);
   const { settings, log } = deps;
-  const pool = new PgPool(poolOptions(deps.databaseUrl));
-  const byokRole = settings.SVC_BYOK_DATABASE_ROLE;
-  const rights = new RightsStore(deps.rightsMatrixPath, { byokRole, log, shadowed: shadowedBy(settings) });
-  const timeoutMs = settings.SVC_QUERY_QUEUE_TIMEOUT_MS;
-  const slots = {
-    plain: new ConcurrencyLimiter({
-      running: settings.SVC_QUERY_MAX_CONCURRENCY,
-      waiting: settings.SVC_QUERY_MAX_QUEUE,
-      timeoutMs,
-      code: 'QUERY_QUEUE_LIMIT_REACHED',
-    }),
-    aligned: new ConcurrencyLimiter({
-      running: settings.SVC_ALIGNED_QUERY_MAX_CONCURRENCY,
-      waiting: settings.SVC_ALIGNED_QUERY_MAX_QUEUE,
-      timeoutMs,
-      code: 'ALIGNED_QUERY_QUEUE_LIMIT_REACHED',
-    }),
-  };
-  const discoverySlots = () =>
-    new ConcurrencyLimiter({
-      running: settings.SVC_DISCOVERY_MAX_CONCURRENCY,
-      waiting: settings.SVC_DISCOVERY_MAX_QUEUE,
-      timeoutMs,
-      code: 'DISCOVERY_QUEUE_LIMIT_REACHED',
-    });
-  const catalogSlots = discoverySlots();
-  const lineageSlots = discoverySlots();
-  const inspector = new Inspector({ pool, byokRole, slots: catalogSlots });
-  const logUrl = (settings.SVC_NATS_READER_URL ?? settings.SVC_NATS_URL)?.href;
-  const logReader = new LogMessageReader(logUrl, log, deps.logTimeoutMs);
-  const budget = {
-    firstRowMs: settings.SVC_QUERY_FIRST_ROW_TIMEOUT_MS,
-    nextRowMs: settings.SVC_QUERY_NEXT_ROW_TIMEOUT_MS,
-  };
-  const freshness = freshnessRule(settings, deps.now);
-  const reader = new Reader({
-    pool,
-    byokRole,
-    budget,
-    log,
-    ...freshness,
-  });
-  const checks = new Checks({ pool, rights, byokRole, log });
-  const queues = { native: slots.plain, aligned: slots.aligned, discovery: catalogSlots, lineage: lineageSlots };
-  const monitor = new Monitor({
-    databaseUrl: settings.SVC_DATABASE_MONITOR_URL?.href ?? deps.databaseUrl,
-    manager: () => logReader.manager(),
-    log,
-    now: deps.now,
-  });
-  const metrics = new Metrics({
-    status: () => monitor.status(),
-    checks: () => checks.run(),
-    queues,
-    connections: () => pool.open,
-    version: VERSION,
-  });
-  const reads: ReadRouteDeps = {
-    reader,
-    rights,
-    plainSlots: slots.plain,
-    alignedSlots: slots.aligned,
-    buffers: new BufferPool(),
-    maxBodyBytes: settings.SVC_HTTP_MAX_BODY_BYTES,
-    stallTimeoutMs: settings.SVC_QUERY_STALL_TIMEOUT_MS,
-    log,
-    observe: (labels, seconds, rows) => metrics.read(labels, seconds, rows),
-  };
-  const exports = new ExportService({
-    settings,
-    databaseUrl: deps.databaseUrl,
-    rights,
-    freshness,
-    log,
-    role: 'serving',
-  });
-  const exportDeps: ExportFileDeps = {
-    store: exports.store,
-    queue: exports.queue,
-    audit: exports.audit,
-    places: exports.places,
-    limits: exports.limits,
-    inspector,
-    rights,
-    freshness,
-    files: new ProvedFiles(),
-    maxBodyBytes: settings.SVC_HTTP_MAX_BODY_BYTES,
-    stallTimeoutMs: settings.SVC_QUERY_STALL_TIMEOUT_MS,
-  };
-  const described = [
-    ...healthRoutes(checks),
-    queryRoute(reads),
-    ...historicalRoutes(reads),
-    ...exportRoutes(exportDeps),
-    ...exportFileRoutes(exportDeps),
-    datasetsRoute({ inspector, rights }),
-    coverageRoute(inspector),
-    estimateRoute({ inspector, rights, rules: { budget, freshness }, maxBodyBytes: settings.SVC_HTTP_MAX_BODY_BYTES }),
-    lineageRoute({ inspector, rights, log: logReader, slots: lineageSlots }),
-    ...opsRoutes({ monitor, checks, queues }),
-    metricsRoute(metrics),
-    ...pageRoutes(),
-  ];
-  const routes = [...described, ...openapiRoutes(described)];
-  const served = [deps.apiKey, settings.SVC_INTERNAL_API_KEY_PREVIOUS];
-  const keys = { service: new KeyCheck(served), metrics: new KeyCheck([...served, settings.SVC_METRICS_KEY]) };
+  const { pool, limiters, logReader, checks, monitor, metrics, exports } = services;
+  const accepted = [deps.apiKey, settings.SVC_INTERNAL_API_KEY_PREVIOUS];
+  const keys = { service: new KeyCheck(accepted), metrics: new KeyCheck([...accepted, settings.SVC_METRICS_KEY]) };
   const refusals = new RefusalLog(log);
+  const cors = new Cors(settings.SVC_HTTP_CORS_ORIGINS);
   return {
-    koa: createKoa(routes, { keys, cors: new Cors(settings.SVC_HTTP_CORS_ORIGINS), metrics, log, refusals }),
+    koa: createKoa(createRoutes(services, deps), { keys, cors, metrics, log, refusals }),
     refusals,
     checks,
-    slots,
+    limiters,
     pool,
     monitor,
     metrics,
@@ -185,7 +84,131 @@ export function createApp(deps: AppDeps): App {
   };
 }
 
-/** A caller's own id is kept when it is one: letters, digits and a few signs. */
+/** The services behind the routes. */
+function createServices(deps: AppDeps) {
+  const { settings, databaseUrl, log, now } = deps;
+  const pool = new PgPool(poolOptions(databaseUrl));
+  const byokRole = settings.SVC_BYOK_DATABASE_ROLE;
+  const rights = new RightsStore(deps.rightsMatrixPath, { byokRole, log, shadowed: shadowedBy(settings) });
+  const limiters = createLimiters(settings);
+  const logUrl = (settings.SVC_NATS_READER_URL ?? settings.SVC_NATS_URL)?.href;
+  const logReader = new LogMessageReader(logUrl, log, deps.logTimeoutMs);
+  const budget = {
+    firstRowMs: settings.SVC_QUERY_FIRST_ROW_TIMEOUT_MS,
+    nextRowMs: settings.SVC_QUERY_NEXT_ROW_TIMEOUT_MS,
+  };
+  const freshness = freshnessRule(settings, now);
+  const checks = new Checks({ pool, rights, byokRole, log });
+  const queues = {
+    native: limiters.plain,
+    aligned: limiters.aligned,
+    discovery: limiters.discovery,
+    lineage: limiters.lineage,
+  };
+  const monitor = new Monitor({
+    databaseUrl: settings.SVC_DATABASE_MONITOR_URL?.href ?? databaseUrl,
+    manager: () => logReader.manager(),
+    log,
+    now,
+  });
+  const metrics = new Metrics({
+    status: () => monitor.status(),
+    checks: () => checks.run(),
+    queues,
+    connections: () => pool.open,
+    version: VERSION,
+  });
+  return {
+    pool,
+    rights,
+    limiters,
+    queues,
+    inspector: new Inspector({ pool, byokRole, limiter: limiters.discovery }),
+    logReader,
+    budget,
+    freshness,
+    reader: new Reader({ pool, byokRole, budget, log, ...freshness }),
+    checks,
+    monitor,
+    metrics,
+    exports: new ExportService({ settings, databaseUrl, rights, freshness, log, role: 'serving' }),
+  };
+}
+
+/** One limiter per queue. Lineage has its own, so that a slow log does not hold up the catalog. */
+function createLimiters(settings: Settings) {
+  const timeoutMs = settings.SVC_QUERY_QUEUE_TIMEOUT_MS;
+  const discoveryLimiter = () =>
+    new ConcurrencyLimiter({
+      running: settings.SVC_DISCOVERY_MAX_CONCURRENCY,
+      waiting: settings.SVC_DISCOVERY_MAX_QUEUE,
+      timeoutMs,
+      code: 'DISCOVERY_QUEUE_LIMIT_REACHED',
+    });
+  return {
+    plain: new ConcurrencyLimiter({
+      running: settings.SVC_QUERY_MAX_CONCURRENCY,
+      waiting: settings.SVC_QUERY_MAX_QUEUE,
+      timeoutMs,
+      code: 'QUERY_QUEUE_LIMIT_REACHED',
+    }),
+    aligned: new ConcurrencyLimiter({
+      running: settings.SVC_ALIGNED_QUERY_MAX_CONCURRENCY,
+      waiting: settings.SVC_ALIGNED_QUERY_MAX_QUEUE,
+      timeoutMs,
+      code: 'ALIGNED_QUERY_QUEUE_LIMIT_REACHED',
+    }),
+    discovery: discoveryLimiter(),
+    lineage: discoveryLimiter(),
+  };
+}
+
+function createRoutes(services: ReturnType<typeof createServices>, { settings, log }: AppDeps): Route[] {
+  const { rights, limiters, queues, inspector, budget, freshness, checks, monitor, metrics, exports } = services;
+  const maxBodyBytes = settings.SVC_HTTP_MAX_BODY_BYTES;
+  const stallTimeoutMs = settings.SVC_QUERY_STALL_TIMEOUT_MS;
+  const reads: ReadRouteDeps = {
+    reader: services.reader,
+    rights,
+    plainLimiter: limiters.plain,
+    alignedLimiter: limiters.aligned,
+    buffers: new BufferPool(),
+    maxBodyBytes,
+    stallTimeoutMs,
+    log,
+    observe: (labels, seconds, rows) => metrics.read(labels, seconds, rows),
+  };
+  const exportDeps: ExportFileDeps = {
+    store: exports.store,
+    queue: exports.queue,
+    audit: exports.audit,
+    directories: exports.directories,
+    limits: exports.limits,
+    inspector,
+    rights,
+    freshness,
+    files: new ProvedFiles(),
+    maxBodyBytes,
+    stallTimeoutMs,
+  };
+  const described = [
+    ...healthRoutes(checks),
+    queryRoute(reads),
+    ...historicalRoutes(reads),
+    ...exportRoutes(exportDeps),
+    ...exportFileRoutes(exportDeps),
+    datasetsRoute({ inspector, rights }),
+    coverageRoute(inspector),
+    estimateRoute({ inspector, rights, rules: { budget, freshness }, maxBodyBytes }),
+    lineageRoute({ inspector, rights, log: services.logReader, limiter: limiters.lineage }),
+    ...opsRoutes({ monitor, checks, queues }),
+    metricsRoute(metrics),
+    ...pageRoutes(),
+  ];
+  return [...described, ...openapiRoutes(described)];
+}
+
+/** The service uses the caller's request id if it has this form. */
 const REQUEST_ID = /^[A-Za-z0-9._-]{1,128}$/;
 
 interface KoaDeps {
@@ -203,7 +226,7 @@ function createKoa(routes: readonly Route[], { keys, cors, metrics, log, refusal
     const { req: request, res: response } = context;
     const offered = request.headers['x-request-id'];
     const requestId = typeof offered === 'string' && REQUEST_ID.test(offered) ? offered : randomUUID();
-    // Handlers write to the response themselves: bodies are streamed from buffers that go round.
+    // Handlers write to the response themselves: they stream bodies from pooled buffers.
     context.respond = false;
     context.state.requestId = requestId;
     measure(context, metrics);
@@ -212,12 +235,12 @@ function createKoa(routes: readonly Route[], { keys, cors, metrics, log, refusal
     try {
       const url = parseTarget(request.url!);
       context.state.url = url;
-      // Koa reads the path from here, and would read an absolute URL in its own way.
+      // Koa reads the path from here, and would parse an absolute URL differently.
       request.url = url.pathname + url.search;
       await next();
     } catch (error) {
       if (error instanceof ClientGone) {
-        log.debug({ requestId }, 'the client went away');
+        log.debug({ requestId }, 'the client closed the connection');
         response.destroy();
         return;
       }
@@ -267,7 +290,7 @@ function createKoa(routes: readonly Route[], { keys, cors, metrics, log, refusal
   return koa;
 }
 
-/** The route is known once it is found; paths that are none are one label, or anybody could make new ones. */
+/** Counts the request. A path without a route gets the label `none`; otherwise anybody could create new labels. */
 function measure({ req: request, res: response, state }: Koa.Context, metrics: Metrics): void {
   const startedAt = performance.now();
   response.once('close', () => {

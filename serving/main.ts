@@ -1,20 +1,20 @@
 /**
- * The serving process. Settings come from the environment and `.env`; with `--stdin` a JSON object on standard input
- * comes first: `{"cwd", "settings": {name: text}, "sample_rights": true}`, which keeps what a supervisor passes on out
- * of the environment and off the command line. One line goes to standard output, when requests are answered.
+ * The serving process. It reads its settings from the environment and `.env`; with `--stdin` a JSON object on standard input
+ * takes precedence: `{"cwd", "settings": {name: text}, "sample_rights": true}`. A supervisor passes secrets that way, which
+ * keeps them out of the environment and off the command line. The process prints one line when it answers requests.
  */
 import { explain, TidemarkError } from '../shared/errors.ts';
 import { createLogger } from '../shared/logger.ts';
 import { createApp } from './app.ts';
-import { readProcessOptions, untilStopped, usable } from './monitoring/startup.ts';
+import { readProcessOptions, untilStopped, usableSettings } from './monitoring/startup.ts';
 import { listen } from './server.ts';
 
-/** Running answers get this long to end. */
+/** Time that running answers get to finish. */
 const GRACE_MS = 10_000;
 
 async function main(): Promise<void> {
-  const { order, parent } = await readProcessOptions();
-  const { settings, ...means } = await usable(order);
+  const { options, parent } = await readProcessOptions();
+  const { settings, ...means } = await usableSettings(options);
   const log = createLogger(settings.SVC_LOG_LEVEL, 'serving');
   await using app = createApp({ settings, ...means, log });
   const server = await listen(app.koa, settings.SVC_HTTP_HOST, settings.SVC_HTTP_PORT, {
@@ -22,7 +22,7 @@ async function main(): Promise<void> {
     refusals: app.refusals,
   });
   const stopping = untilStopped(parent);
-  // A fault here does not end the process: what can be served is served, and /readyz says what cannot.
+  // A fault here does not end the process: it serves what it can, and /readyz reports the rest.
   await app.checks.run();
   app.metrics.addProcessMetrics();
   app.monitor.start();
@@ -31,8 +31,8 @@ async function main(): Promise<void> {
   process.stdout.write(`${JSON.stringify({ url: server.url, pid: process.pid })}\n`);
   await stopping;
   log.info('stopping');
-  // Exports are given back at once: whoever stops us does not wait for longer than answers take.
-  await Promise.all([server.close(GRACE_MS), app.exports.rest()]);
+  // Exports go back to the queue at once, so that a stop takes no longer than the running answers.
+  await Promise.all([server.close(GRACE_MS), app.exports.stopWork()]);
 }
 
 try {

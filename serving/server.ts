@@ -1,5 +1,4 @@
-/** The HTTP server around the application: where it listens, how long it waits, how it stops. */
-
+/** The HTTP server around the application: its port, its connections, its time limits, and how it stops. */
 import { randomUUID } from 'node:crypto';
 import {
   createServer,
@@ -16,36 +15,35 @@ import { Problem, type ProblemCode } from './contract/problems.ts';
 import type { RefusalLog } from './http/access.ts';
 import { discardBody } from './http/request.ts';
 
-/* The open connections: which are idle, which wait for an answer, and which is closed when there are too many. */
-
 export interface ConnectionRules {
-  /** Connections that may wait for an answer at once; more are answered health and metrics alone. */
+  /** Connections that may wait for an answer at once. Beyond them the server answers only health and metrics. */
   readonly open: number;
-  /** Connections beside those. */
+  /** Connections in addition to those. */
   readonly reserved: number;
-  /** A connection without a request for so long is closed, ms. */
+  /** A connection without a request for this long is closed, ms. */
   readonly idleMs: number;
 }
 
-export interface Exchange {
+export interface PendingRequest {
   readonly request: IncomingMessage;
   readonly response: ServerResponse;
 }
 
+/** The open connections: which are idle, which wait for an answer, and which to close when there are too many. */
 export class Connections {
   readonly #rules: ConnectionRules;
   readonly #open = new Set<Socket>();
-  /** Since when, by `performance.now()`. The connection that has been idle longest comes first. */
+  /** Idle connections and since when, by `performance.now()`. The one that has been idle for longest comes first. */
   readonly #idle = new Map<Socket, number>();
-  /** Requests whose answer is under way. */
-  readonly #busy = new Map<Socket, Set<Exchange>>();
+  /** Connections with requests whose answer is not complete. */
+  readonly #busy = new Map<Socket, Set<PendingRequest>>();
   #closing = false;
 
   constructor(rules: ConnectionRules) {
     this.#rules = rules;
   }
 
-  /** Takes a new connection. Past the limit the one that has been idle longest is closed, or this one if none is. */
+  /** Adds a connection. Beyond the limit it closes the one that has been idle for longest, or the new one if none is idle. */
   add(socket: Socket): void {
     this.#open.add(socket);
     this.#idle.set(socket, performance.now());
@@ -56,14 +54,13 @@ export class Connections {
   }
 
   /**
-   * Takes a request. Of more connections with a request than there may be, the oldest that still sends its request is
-   * closed.
-   * @returns false when there is none: then only what the reserve is for may be answered.
+   * Registers a request. When too many connections have one, it closes the oldest that is still sending its request.
+   * @returns false when there is no such connection; the server may then answer only the reserved paths.
    */
-  busy(exchange: Exchange): boolean {
+  busy(exchange: PendingRequest): boolean {
     const { request, response } = exchange;
     const { socket } = request;
-    // A connection kept alive would otherwise go on for as long as its client has requests.
+    // A connection kept alive would otherwise last as long as its client has requests.
     if (this.#closing) response.setHeader('Connection', 'close');
     this.#idle.delete(socket);
     const exchanges = this.#busy.get(socket) ?? new Set();
@@ -74,13 +71,13 @@ export class Connections {
     return this.#busy.size <= this.#rules.open || this.#makeRoom(socket);
   }
 
-  /** The request was refused. Its connection counts as idle from now on, though the rest of its body is still read. */
-  refused(exchange: Exchange): void {
+  /** The server refused the request. Its connection counts as idle at once, although the rest of its body is still read. */
+  refused(exchange: PendingRequest): void {
     this.#done(exchange, exchange.request.socket);
   }
 
-  /** @returns whether the connection has become idle */
-  #done(exchange: Exchange, socket: Socket): boolean {
+  /** @returns whether the connection is now idle */
+  #done(exchange: PendingRequest, socket: Socket): boolean {
     const exchanges = this.#busy.get(socket);
     exchanges?.delete(exchange);
     if ((exchanges && exchanges.size > 0) || !this.#open.has(socket)) return false;
@@ -99,12 +96,12 @@ export class Connections {
     return false;
   }
 
-  /** Whether an answer is under way that bytes of another would get into, or be taken for. */
+  /** Whether an answer is in progress that the bytes of another would corrupt, or be mistaken for. */
   isAnswering(socket: Socket): boolean {
     return [...(this.#busy.get(socket) ?? [])].some((exchange) => !isStillSending(exchange));
   }
 
-  /** Closes what has been idle for too long. */
+  /** Closes connections that have been idle for too long. */
   closeIdle(): void {
     const latest = performance.now() - this.#rules.idleMs;
     for (const [socket, since] of this.#idle) {
@@ -113,7 +110,7 @@ export class Connections {
     }
   }
 
-  /** Closes what is idle now; the others close when they have been answered. */
+  /** Closes idle connections; the others close after their answers. */
   close(): void {
     this.#closing = true;
     for (const socket of this.#idle.keys()) this.#shed(socket);
@@ -131,40 +128,40 @@ export class Connections {
   }
 }
 
-const isStillSending = ({ request, response }: Exchange) => !request.complete && !response.headersSent;
+const isStillSending = ({ request, response }: PendingRequest) => !request.complete && !response.headersSent;
 
 const HEADERS_TIMEOUT_MS = 15_000;
 const REQUEST_TIMEOUT_MS = 60_000;
-/** How often connections are looked at for the two above. */
+/** How often the server checks connections against these two limits. */
 const CHECK_INTERVAL_MS = 1000;
-/** Longer than the idle time-outs of common proxies, so that it is they who close. */
+/** Longer than the idle time-outs of common proxies, so that the proxy closes first. */
 const KEEP_ALIVE_TIMEOUT_MS = 65_000;
-/** Connections beside those, for supervisors and scrapers: a service that is busy is still seen to be well. */
+/** Connections in addition to those, for supervisors and scrapers: a busy service still shows that it is healthy. */
 const RESERVED_CONNECTIONS = 16;
 const RESERVED_PATHS: ReadonlySet<string> = new Set(['/healthz', '/readyz', '/metrics']);
-/** A connection whose request was refused is read on for so long, so that its client reads the answer before it closes. */
+/** After a refusal the server keeps reading for this long, so that the client reads the answer before the connection closes. */
 const LINGER_MS = 2000;
 const DEFAULT_PORT = 8080;
 const PORTS_TRIED = 100;
 
 export interface Listening {
   readonly url: string;
-  /** Takes no new connections, lets running answers end for so long, then cuts them. */
+  /** Accepts no new connections, lets running answers finish for that long, then cuts them. */
   close(graceMs: number): Promise<void>;
 }
 
 export interface ConnectionLimits {
-  /** Connections with a request at once; beside them there is room for health and metrics. */
+  /** Connections with a request at once; health and metrics have further ones. */
   readonly maxConnections?: number;
   readonly headersTimeoutMs?: number;
   readonly requestTimeoutMs?: number;
-  /** How long a connection is kept between requests. */
+  /** How long an idle connection is kept between requests. */
   readonly idleTimeoutMs?: number;
-  /** How often connections are looked at for these times. */
+  /** How often the server checks connections against these limits. */
   readonly checkIntervalMs?: number;
-  /** How long a connection is read on after a refusal. */
+  /** How long the server keeps reading after a refusal. */
   readonly lingerMs?: number;
-  /** Told of requests that do not reach the application. */
+  /** Logs requests that do not reach the application. */
   readonly refusals?: RefusalLog;
 }
 
@@ -179,7 +176,7 @@ export async function listen(
   const connections = new Connections({
     open: limits.maxConnections ?? Number.POSITIVE_INFINITY,
     reserved: RESERVED_CONNECTIONS,
-    // Node counts neither line ends before a request nor what a client leaves half open; both of its times are over then.
+    // Node's timers ignore line ends before a request and half-open clients; after the sum both of its limits have passed.
     idleMs: idleTimeoutMs + headersTimeoutMs,
   });
   const server = createServer({
@@ -187,25 +184,25 @@ export async function listen(
     requestTimeout: limits.requestTimeoutMs ?? REQUEST_TIMEOUT_MS,
     keepAliveTimeout: idleTimeoutMs,
     connectionsCheckingInterval: checkIntervalMs,
-    // Looked at in `answering`: Node's own refusal has no envelope, and it lets two of them pass.
+    // `answering` checks the header: Node's own refusal has no envelope, and Node accepts two Host headers.
     requireHostHeader: false,
   });
-  // Past this count Node keeps headers from `hostsOf`, or refuses them, by version. Their bytes are limited anyway.
+  // Beyond this count Node, depending on its version, hides headers from `hostsOf` or refuses them. Their bytes are limited anyway.
   server.maxHeadersCount = 0;
-  const refusing = new Refusing(limits);
-  const handle = answering(koa.callback(), connections, refusing);
+  const refuser = new Refuser(limits);
+  const handle = answering(koa.callback(), connections, refuser);
   server.on('request', handle);
-  // The body is asked for only when it will be read: see readJson.
+  // The server asks for the body only when it will read it: see readJson.
   server.on('checkContinue', handle);
-  // Of what is expected beside that nothing is known here, which is no reason to refuse; Node's 417 has no envelope.
+  // The server ignores every other expectation; Node would answer 417 without an envelope.
   server.on('checkExpectation', (request, response) => {
     delete request.headers.expect;
     handle(request, response);
   });
   server.on('clientError', (error, socket) => {
-    // Its 400 would get into the answer; a body that ends with its connection would then even look whole.
+    // Node's 400 would end up inside the answer; a body that ends with its connection would then even look complete.
     if (connections.isAnswering(socket as Socket)) (socket as Socket).resetAndDestroy();
-    else refusing.broken(error, socket as Socket);
+    else refuser.broken(error, socket as Socket);
   });
   server.on('connection', (socket) => connections.add(socket));
   await listenOnFree(server, host, port);
@@ -226,20 +223,20 @@ export async function listen(
   };
 }
 
-/** Passes on what can be answered, and refuses the rest. */
-function answering(answer: RequestListener, connections: Connections, refusing: Refusing): RequestListener {
-  const refuse = (exchange: Exchange, code: ProblemCode, detail: string) => {
+/** Passes on the requests that can be answered, and refuses the others. */
+function answering(answer: RequestListener, connections: Connections, refuser: Refuser): RequestListener {
+  const refuse = (exchange: PendingRequest, code: ProblemCode, detail: string) => {
     connections.refused(exchange);
-    void refusing.request(exchange, code, detail);
+    void refuser.request(exchange, code, detail);
   };
   return (request, response) => {
     const exchange = { request, response };
     const hasRoom = connections.busy(exchange);
     const hosts = hostsOf(request);
     if (hosts > 1 || (hosts === 0 && request.httpVersion === '1.1')) {
-      refuse(exchange, 'HTTP_REQUEST_MALFORMED', `HTTP asks for one Host header; there are ${hosts}.`);
+      refuse(exchange, 'HTTP_REQUEST_MALFORMED', `The request has ${hosts} Host headers. Send exactly one.`);
     } else if (!hasRoom && !RESERVED_PATHS.has(request.url!.split('?')[0])) {
-      refuse(exchange, 'HTTP_CONNECTION_LIMIT_REACHED', 'Other requests are answered first.');
+      refuse(exchange, 'HTTP_CONNECTION_LIMIT_REACHED', 'The service answers other requests first. Try again later.');
     } else answer(request, response);
   };
 }
@@ -260,7 +257,9 @@ async function listenOnFree(server: Server, host: string, port: number | undefin
     } catch (cause) {
       const taken = (cause as NodeJS.ErrnoException).code === 'EADDRINUSE';
       if (taken && candidate < last) continue;
-      throw new TidemarkError('CONFIGURATION_INVALID', `Cannot listen on ${host}, port ${candidate}`, { cause });
+      throw new TidemarkError('CONFIGURATION_INVALID', `The service cannot listen on ${host}, port ${candidate}`, {
+        cause,
+      });
     }
   }
 }
@@ -270,15 +269,15 @@ const BROKEN_REQUESTS: Readonly<Record<string, ProblemCode>> = {
   ERR_HTTP_REQUEST_TIMEOUT: 'HTTP_REQUEST_TIMEOUT',
 };
 
-/** How many Host headers a request has; of two, one hop may believe the first and the next one the second (RFC 9112, 3.2). */
+/** The number of Host headers. With two, one hop may believe the first and the next hop the second (RFC 9112, 3.2). */
 function hostsOf({ rawHeaders }: IncomingMessage): number {
   let hosts = 0;
   for (let at = 0; at < rawHeaders.length; at += 2) if (/^host$/i.test(rawHeaders[at])) hosts++;
   return hosts;
 }
 
-/** Answers what does not reach the application, with the same envelope, and closes the connection. */
-class Refusing {
+/** Answers requests that do not reach the application, with the same envelope, and closes the connection. */
+class Refuser {
   readonly #log: RefusalLog | undefined;
   readonly #lingerMs: number;
 
@@ -287,8 +286,8 @@ class Refusing {
     this.#lingerMs = lingerMs;
   }
 
-  /** The whole answer is written at once. The connection closes when the request's body has come, or takes too long. */
-  async request({ request, response }: Exchange, code: ProblemCode, detail: string): Promise<void> {
+  /** Writes the whole answer at once. The connection closes after the request's body has arrived, or after 5 s. */
+  async request({ request, response }: PendingRequest, code: ProblemCode, detail: string): Promise<void> {
     const { status, headers, body } = this.#refusal(new Problem(code, detail), request.socket);
     response.writeHead(status, headers);
     response.write(body);
@@ -296,19 +295,22 @@ class Refusing {
     response.end();
   }
 
-  /** What Node cannot read as a request: there is no response to write to. */
+  /** Answers bytes that Node cannot parse as a request, so there is no response to write to. */
   broken(error: Error & { code?: string }, socket: Socket): void {
-    // More of what was refused already: the connection closes in a moment.
+    // More bytes of a request that was already refused: the connection closes in a moment.
     if (socket.writableEnded) return;
     if (error.code === 'ECONNRESET' || !socket.writable) {
       socket.destroy();
       return;
     }
     const code = BROKEN_REQUESTS[error.code ?? ''] ?? 'HTTP_REQUEST_MALFORMED';
-    const { status, headers, body } = this.#refusal(new Problem(code, 'The connection is closed.'), socket);
+    const { status, headers, body } = this.#refusal(
+      new Problem(code, 'The server closes the connection. Send a valid HTTP request on a new one.'),
+      socket,
+    );
     const head = Object.entries(headers).map(([name, value]) => `${name}: ${value}\r\n`);
     socket.end(`HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${head.join('')}\r\n${body}`);
-    // A client that does not close its side would keep the connection for ever.
+    // A client that does not close its side would keep the connection forever.
     const timer = setTimeout(() => socket.destroy(), this.#lingerMs).unref();
     socket.once('close', () => clearTimeout(timer));
   }

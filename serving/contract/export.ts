@@ -1,4 +1,4 @@
-/** The body of POST /v1/raw/export, checked whole: every fault is reported at once. */
+/** Parses the body of POST /v1/raw/export. The parser reports every fault of the body at once. */
 import { createHash } from 'node:crypto';
 import { z } from 'zod';
 import { DATASET_KEYS, DATASETS, type DatasetKey } from '../../shared/registry/index.ts';
@@ -32,15 +32,15 @@ export interface ExportRequest {
   readonly strict: boolean;
   readonly window: Window;
   readonly read: ReadRequest;
-  /** The body again, as it is kept: with the seed that was drawn for it. */
+  /** The body that the export stores: with the seed that the service drew for it. */
   readonly body: Readonly<Record<string, unknown>>;
-  /** A caller's own storage credential: known, and not supported. */
+  /** Whether the body carries the caller's own storage credential. The service knows the key and does not support it. */
   readonly hasAuthToken: boolean;
 }
 
 const SELECTORS = ['month_year', 'time_range', 'n_rows', 'n_random'];
 
-const PLACE: DatasetPointer = {
+const POINTER: DatasetPointer = {
   datasetOf: ({ dataset }) => (typeof dataset === 'string' ? DATASETS.get(dataset) : undefined),
   isOneOf: (keys) => properties({ dataset: { enum: keys } }),
 };
@@ -48,7 +48,7 @@ const PLACE: DatasetPointer = {
 const RULES: readonly Rule[] = [
   needsOneOf(SELECTORS, `must have exactly one of ${SELECTORS.join(', ')}`),
   ...rawRules(
-    PLACE,
+    POINTER,
     SELECTORS.map((key) => [key]),
   ),
 ];
@@ -81,7 +81,7 @@ const exportBody = (columns: Columns | undefined) =>
     }),
   });
 
-/** Of any dataset: what the contract's documents show. */
+/** The schema of a body for any dataset, as the contract's documents show it. */
 export const exportSchema = documentedBody(exportBody(undefined), schemaOfRules(RULES));
 
 const contractOf = contractsOf(exportBody);
@@ -89,7 +89,7 @@ const contractOf = contractsOf(exportBody);
 export function parseExport(body: Json): Parsed<ExportRequest> {
   const raw = isObject(body) ? body : {};
   const mode = modeOf(raw);
-  const dataset = PLACE.datasetOf(raw);
+  const dataset = POINTER.datasetOf(raw);
   const { columns, schema } = contractOf(dataset, mode);
   const outcome = schema.safeParse(body);
   const faults = outcome.success ? [] : faultsOf(outcome.error, schema);
@@ -115,7 +115,7 @@ export function parseExport(body: Json): Parsed<ExportRequest> {
     strict: isStrict,
     asOfMs: as_of?.ms,
   };
-  const kept = { ...raw, ...(window.kind === 'random' && { random_seed: window.seed }) };
+  const storedBody = { ...raw, ...(window.kind === 'random' && { random_seed: window.seed }) };
   return {
     value: {
       datasetKey,
@@ -124,7 +124,7 @@ export function parseExport(body: Json): Parsed<ExportRequest> {
       strict: isStrict,
       window,
       read,
-      body: kept,
+      body: storedBody,
       hasAuthToken: auth_token !== undefined,
     },
   };
@@ -135,7 +135,7 @@ function monthWindow([month, year]: readonly [number, number]): Window {
   return { kind: 'range', fromMs: start(month - 1), toMs: Math.min(start(month), LAST_MS) };
 }
 
-/** Of what was asked for, whatever its layout and the order of its keys. */
+/** The digest of a request. It does not depend on the body's layout or on the order of its keys. */
 export function requestDigest(body: Json): string {
   return createHash('sha256').update(canonical(body)).digest('hex');
 }

@@ -1,5 +1,5 @@
 /**
- * Filters: which operators a field takes, what its values are, and the SQL test that is pushed down. Values become
+ * Filters: the operators that a field takes, the values it takes, and the SQL condition that is pushed down. Values become
  * bound parameters; the SQL text holds only what the registry declares.
  */
 import type { Range } from '../../shared/ranges.ts';
@@ -16,8 +16,8 @@ export type Operator = (typeof OPERATORS)[number];
 
 const UUID = /^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$/;
 
-/** PostgreSQL's text has no NUL and no lone surrogates: such a value could not even be asked for. */
-// biome-ignore lint/suspicious/noControlCharactersInRegex: it is the one that is meant
+/** PostgreSQL's text holds neither NUL nor lone surrogates, so no row can have such a value. */
+// biome-ignore lint/suspicious/noControlCharactersInRegex: the expression excludes NUL on purpose
 export const STORABLE_TEXT = /^[^\u0000\ud800-\udfff]*$/u;
 
 const EQUALITY: readonly Operator[] = ['eq', 'ne', 'in', 'not_in'];
@@ -34,28 +34,28 @@ export const OPERATORS_OF: Readonly<Record<Dtype, readonly Operator[]>> = {
 };
 
 export const MAX_FILTERS = 64;
-/** Values of one in/not_in list. */
+/** The most values that one in/not_in list may hold. */
 const MAX_LIST_VALUES = 10_000;
 
 export interface Filter {
   readonly field: Field;
-  /** The test over the table alias `t`; adds its values to the statement's parameters. */
+  /** The SQL condition over the table alias `t`; it adds its values to the statement's parameters. */
   test(params: Params): string;
-  /** Where the field's value must lie, [from, to), for integers and for times in epoch ms. */
+  /** The interval [from, to) that the field's value must lie in, for integers and for times in epoch ms. */
   readonly bounds?: Range;
-  /** The texts of which the field's value must be one. */
+  /** The texts that the field's value must be one of. */
   readonly equals?: readonly string[];
   /**
-   * Tests of one side each: where all rows fail one of them, the value lies beyond all there are. For values that the
-   * database keeps a histogram of.
+   * One-sided conditions. When every row fails one of them, the value lies beyond all stored values. Present only for
+   * types that the database keeps a histogram of.
    */
   readonly sides?: readonly ((params: Params) => string)[];
 }
 
-/** Doubles have no 2^63 - 1: what is not below 2^63 is no integer of 64 bits. */
+/** A double cannot hold 2^63 - 1, so the schema says "below 2^63" for the largest integer of 64 bits. */
 const TWO_63 = 2 ** 63;
 
-/** What a value of each dtype is in a clause, for the contract's documents; `parseValue` holds values to the same. */
+/** The schema of a filter value by dtype, for the contract's documents; `parseValue` enforces the same rules. */
 const VALUE_SCHEMAS: Readonly<Record<Dtype, JsonSchema>> = {
   int64: { type: 'integer', format: 'int64', minimum: -TWO_63, exclusiveMaximum: TWO_63 },
   float64: { type: 'number', format: 'double' },
@@ -66,7 +66,7 @@ const VALUE_SCHEMAS: Readonly<Record<Dtype, JsonSchema>> = {
   json: {},
 };
 
-/** The operators of a dtype, each with what its value is. */
+/** The schema of a dtype's operators, each with the value it takes. */
 export function comparisonSchema(dtype: Dtype): JsonSchema {
   const value = VALUE_SCHEMAS[dtype];
   const list = { type: 'array', minItems: 1, maxItems: MAX_LIST_VALUES, items: value };
@@ -80,15 +80,15 @@ export function comparisonSchema(dtype: Dtype): JsonSchema {
     .filter(([ops]) => ops.length > 0)
     .map(([ops, schema]) => properties({ op: { enum: ops }, value: schema }));
   return {
-    description: `What a filter on a field of ${dtype} takes.`,
+    description: `The operators and values of a filter on a field of ${dtype}.`,
     ...(taken.length > 1 ? { anyOf: taken } : taken[0]),
   };
 }
 
-/** The name of its component. */
+/** The name of the OpenAPI component that holds `comparisonSchema(dtype)`. */
 export const comparisonOf = (dtype: Dtype): string => `filter.${dtype}`;
 
-/** The clauses that fields take: which operators and values go with which of them. */
+/** The schema of a filter clause over these fields: it ties operators and values to each field. */
 export function clauseSchema(fields: readonly Field[]): JsonSchema {
   const usable = fields.filter(({ dtype }) => OPERATORS_OF[dtype].length > 0);
   return {
@@ -98,7 +98,7 @@ export function clauseSchema(fields: readonly Field[]): JsonSchema {
   };
 }
 
-/** A filter clause's value against its field, or every fault of it. `pointer` is the clause's place in the body. */
+/** Checks a clause's value against its field. Returns the filter, or every fault. `pointer` locates the clause in the body. */
 export function parseFilter(
   field: Field,
   op: Operator,
@@ -147,7 +147,7 @@ const SIDES: Readonly<Partial<Record<Comparison, readonly string[]>>> = {
 function comparison(field: Field, op: Comparison, value: Value): Filter {
   const bounds = value.instant && instantBounds(op, value.instant);
   if (isFiner(value)) {
-    // Rows have whole milliseconds: none is equal to a finer instant, and what is before or after it is told by the floor.
+    // Rows hold whole milliseconds, so none equals a finer instant, and its floor decides which rows are before or after it.
     if (op === 'eq') return { field, test: () => 'false', bounds };
     if (op === 'ne') return { field, test: () => `(${field.sql}) is not null` };
     const sql = op === 'gt' || op === 'gte' ? '>' : '<=';
@@ -166,7 +166,7 @@ function parseList(
   pointer: string,
 ): Filter | readonly ContractFault[] {
   if (!Array.isArray(value) || value.length === 0) {
-    return [{ pointer, message: `must be a list of at least one value, for ${op}` }];
+    return [{ pointer, message: `must be a list of at least one value for ${op}` }];
   }
   if (value.length > MAX_LIST_VALUES) return [{ pointer, message: `must hold at most ${MAX_LIST_VALUES} values` }];
   const faults: ContractFault[] = [];
@@ -175,7 +175,7 @@ function parseList(
     if (faults.length > MAX_FAULTS) break;
     const parsed = parseValue(field, element);
     if (typeof parsed === 'string') faults.push({ pointer: `${pointer}/${index}`, message: parsed });
-    // A time finer than rows have equals none of them: it neither adds to nor takes from the list.
+    // A time finer than a millisecond equals no row, so it has no effect on the list.
     else if (!isFiner(parsed)) values.push(parsed);
   }
   if (faults.length > 0) return faults;
@@ -193,7 +193,7 @@ function parseList(
 /** A value ready to be bound. */
 interface Value {
   readonly param: Param;
-  /** The value as a time in ms, for fields that are one or may be (an integer of ms). */
+  /** The value as a time in ms, for times and for integers that may be times in ms. */
   readonly instant?: Instant;
   readonly text?: string;
 }
@@ -203,13 +203,13 @@ const isFiner = (value: Value) => value.instant?.exact === false;
 const INT64_MIN = -(2n ** 63n);
 const INT64_MAX = 2n ** 63n - 1n;
 
-/** @returns the value, or what it must be. */
+/** @returns the value, or the rule that it breaks. */
 function parseValue(field: Field, value: Json | undefined): Value | string {
   switch (field.dtype) {
     case 'int64': {
       const isWhole = typeof value === 'bigint' || (typeof value === 'number' && Number.isInteger(value));
       if (!isWhole || BigInt(value) < INT64_MIN || BigInt(value) > INT64_MAX) {
-        return 'must be an integer of 64 bits';
+        return 'must be a 64-bit integer';
       }
       return {
         param: int8(value),
@@ -240,7 +240,7 @@ function parseValue(field: Field, value: Json | undefined): Value | string {
 
 export const TEXT_RULE = 'must be Unicode text without NUL';
 
-/** The [from, to) in ms that a comparison leaves open. */
+/** The interval [from, to) in ms that satisfies the comparison. */
 function instantBounds(op: Comparison, { ms, exact }: Instant): Filter['bounds'] {
   const ceil = exact ? ms : ms + 1;
   switch (op) {

@@ -1,4 +1,7 @@
-/** Bodies of the historical routes, one contract a route and mode: windows are of whole UTC days, `n_*` count rows. */
+/**
+ * Parses the bodies of the historical routes. Each route and mode has its own contract. Windows are whole UTC days, and
+ * `n_*` counts rows.
+ */
 
 import { z } from 'zod';
 import { DAY, DAY_MS, parseDay } from '../../shared/dates.ts';
@@ -42,7 +45,7 @@ import {
 } from './shapes.ts';
 import { type Instant, LAST_MS } from './time.ts';
 
-/* How long a kline is: whole seconds as a number, or a count and a unit as text. */
+const SELECTORS = [['start_date', 'end_date'], ['n_latest_rows'], ['n_random_rows']];
 
 /** 31 days. */
 const MAX_KLINE_SECONDS = 2_678_400;
@@ -50,11 +53,11 @@ const DEFAULT_KLINE_SECONDS = 60;
 
 const UNIT_SECONDS: Readonly<Record<string, number>> = { s: 1, m: 60, h: 3600, d: 86_400, w: 604_800 };
 
-const KLINE_SIZE_RULE = `must be an integer of seconds from 1 to ${MAX_KLINE_SECONDS}, or a text such as "90s", "1m", "4h", "1d" or "1w" that says as much`;
+const KLINE_SIZE_RULE = `must be an integer of seconds from 1 to ${MAX_KLINE_SECONDS}, or a text of the same length such as "90s", "1m", "4h", "1d" or "1w"`;
 
 const error = KLINE_SIZE_RULE;
 
-/** An expression for the whole numbers from 1 to `max`, written without leading zeros. */
+/** A regular expression for the integers from 1 to `max`, written without leading zeros. */
 function upTo(max: number): string {
   const digits = String(max);
   const shorter = digits.length === 1 ? [] : [`[1-9]\\d{0,${digits.length - 2}}`];
@@ -73,7 +76,7 @@ const TEXT = new RegExp(
     .join('|')})$`,
 );
 
-/** Seconds. */
+/** The length of a kline in seconds. A body gives whole seconds as a number, or a count and a unit as text. */
 export const klineSize = z
   .union(
     [z.int({ error }).min(1, { error }).max(MAX_KLINE_SECONDS, { error }), z.string({ error }).regex(TEXT, { error })],
@@ -88,30 +91,28 @@ export const klineSize = z
 const DAY_RULE = 'must be a UTC day, YYYY-MM-DD, such as 2024-01-31';
 const DATETIME = 'datetime';
 
-const SELECTORS = [['start_date', 'end_date'], ['n_latest_rows'], ['n_random_rows']];
-
 const day = (doc: string) => parsedText(parseDay, DAY_RULE, DAY).optional().meta({ format: 'date', description: doc });
 
 const common = {
   mode: modeKey,
-  start_date: day('First UTC day; left out: from the first proved row.'),
-  end_date: day('Last UTC day, included, not before `start_date`; left out: to the last proved row.'),
+  start_date: day('First UTC day. Without it the window starts at the first proved row.'),
+  end_date: day('Last UTC day, inclusive, not before `start_date`. Without it the window ends at the last proved row.'),
   n_latest_rows: latestRows,
   n_random_rows: randomRows,
   random_seed: randomSeed,
   strict,
 };
 
-/** What a route has beside the common keys. */
+/** What distinguishes one route from another: its columns and keys beside the common ones. */
 interface Style {
   readonly columns: (mode: Mode) => Columns;
-  /** Keys of its own. */
+  /** The keys that only this route has. */
   readonly keys: Readonly<Record<string, z.ZodType>>;
-  /** Rules for them. */
+  /** The rules for those keys. */
   readonly rules?: readonly Rule[];
 }
 
-/** Keys of their own, as the schema leaves them. */
+/** The values of a route's own keys, as the schema returns them. */
 interface OwnKeys {
   readonly include_datetime_col?: boolean;
   readonly kline_size?: number;
@@ -137,13 +138,13 @@ const rulesOf = ({ rules = [] }: Style): readonly Rule[] => [
   ...rules,
 ];
 
-/** Which columns go with which mode: what the schema of either mode checks. */
+/** Ties the columns to the mode. It has no faults of its own: the schema of each mode already checks the columns. */
 const ofMode = (native: Columns, aligned: Columns): Rule => ({
   faults: () => [],
   schema: whereIs('mode', 'aligned_1s', properties(ofColumns(aligned)), properties(ofColumns(native))),
 });
 
-/** The parser of one route's bodies. */
+/** Returns the parser of one route's bodies. */
 export function historicalParser(dataset: DatasetDefinition, kind: HistoricalKind): (body: Json) => Parsed<Query> {
   const style = styleOf(dataset, kind);
   const rules = rulesOf(style);
@@ -173,7 +174,7 @@ export function historicalParser(dataset: DatasetDefinition, kind: HistoricalKin
   };
 }
 
-/** What a route's fields and filters may name. */
+/** The columns that a route's fields and filters may name. */
 export const historicalColumns = (dataset: DatasetDefinition, kind: HistoricalKind, mode: Mode): Columns =>
   styleOf(dataset, kind).columns(mode);
 
@@ -191,13 +192,13 @@ function styleOf(dataset: DatasetDefinition, kind: HistoricalKind): Style {
     keys: {
       include_datetime_col: boolean
         .optional()
-        .meta({ description: 'False leaves `datetime` out of the default fields; native only.' }),
+        .meta({ description: 'When false, the default fields leave out `datetime`. Only for mode native.' }),
     },
     rules: [DATETIME_IS_NATIVE],
   };
 }
 
-/** The columns all exchanges have, and after them the dataset's own by their names. */
+/** The columns that all exchanges share, followed by the dataset's own columns under their own names. */
 export function tradeColumns(dataset: DatasetDefinition): Columns {
   assert(dataset.trades !== undefined, `${dataset.key} has no trades`);
   const { unified } = dataset.trades;
@@ -206,7 +207,7 @@ export function tradeColumns(dataset: DatasetDefinition): Columns {
   return { name: `${dataset.key}.trades`, of: own.of, all: [...unified, ...others], default: unified };
 }
 
-/** The columns of klines, which are the same for all datasets that have them. */
+/** The columns of klines. All datasets that have klines share them. */
 export function klineColumns(mode: Mode, of = 'any exchange'): Columns {
   const fields = KLINE_FIELDS[mode];
   return { name: `klines.${mode}`, of: `the klines of ${of} in mode ${mode}`, all: fields, default: fields };
@@ -230,11 +231,16 @@ function datetimeFaults(raw: JsonObject): ContractFault[] {
   const mode = modeOf(raw);
   if (!('include_datetime_col' in raw)) return [];
   if (mode !== 'native') {
-    return [{ pointer: '/include_datetime_col', message: `is only for mode native; rows of ${mode} have none` }];
+    return [
+      {
+        pointer: '/include_datetime_col',
+        message: `applies only to mode native; rows of mode ${mode} have no datetime`,
+      },
+    ];
   }
   const at = Array.isArray(raw.fields) ? raw.fields.indexOf(DATETIME) : -1;
   if (raw.include_datetime_col !== false || at < 0) return [];
-  return [{ pointer: `/fields/${at}`, message: 'is asked for here and left out by include_datetime_col' }];
+  return [{ pointer: `/fields/${at}`, message: 'cannot be listed while include_datetime_col is false' }];
 }
 
 function dayFaults({ start_date: start, end_date: end }: JsonObject): ContractFault[] {
@@ -255,7 +261,7 @@ interface WindowKeys {
 function windowOf(data: WindowKeys): Window {
   const { start_date: fromMs, end_date: lastDayMs } = data;
   if (fromMs !== undefined || lastDayMs !== undefined) {
-    // Both days are included.
+    // Both days are inclusive.
     const toMs = lastDayMs === undefined ? undefined : Math.min(lastDayMs + DAY_MS, LAST_MS);
     return { kind: 'range', fromMs, toMs };
   }

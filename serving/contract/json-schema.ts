@@ -1,19 +1,19 @@
-/** JSON Schema 2020-12, the dialect of OpenAPI 3.1, as far as the contract is written in it by hand. */
+/** JSON Schema 2020-12, the dialect of OpenAPI 3.1: the parts of the contract that are written by hand. */
 export type JsonSchema = { readonly [key: string]: unknown };
 
-/** A schema that the OpenAPI document keeps among its components. */
+/** A reference to a schema among the components of the OpenAPI document. */
 export const refTo = (name: string): JsonSchema => ({ $ref: `#/components/schemas/${name}` });
 
 /**
- * A fragment about some properties of an object, none of them required. It says that there may be others, as the
- * standard has it anyway: some validators take objects for closed unless they are told.
+ * A schema fragment about some properties of an object; none of them is required. It states `additionalProperties: true`,
+ * which is the standard's default, because some validators treat an object as closed unless the schema says otherwise.
  */
 export const properties = (schemas: Readonly<Record<string, unknown>>): JsonSchema => ({
   properties: schemas,
   additionalProperties: true,
 });
 
-/** `schema` where a body has this value under the key, and `otherwise` where it has not. */
+/** Applies `schema` where the body has this value under the key, and `otherwise` elsewhere. */
 export const whereIs = (key: string, value: unknown, schema: JsonSchema, otherwise?: JsonSchema): JsonSchema =>
   conditional({ ...properties({ [key]: { const: value } }), required: [key] }, schema, otherwise);
 

@@ -1,9 +1,9 @@
-/** Every code a caller can meet, once: status and title. Documentation and OpenAPI are generated from this table. */
+/** Every code that a caller can meet, with its status and title. The documentation and OpenAPI are generated from this table. */
 
 export interface ProblemKind {
   readonly status: number;
   readonly title: string;
-  /** Seconds after which trying again makes sense; every 503 has it. */
+  /** Seconds after which a retry makes sense; every 503 has it. */
   readonly retryAfter?: number;
 }
 
@@ -42,7 +42,7 @@ export const PROBLEMS = {
   QUERY_QUEUE_LIMIT_REACHED: { status: 503, title: 'Too many reads are waiting', retryAfter: 1 },
   ALIGNED_QUERY_QUEUE_LIMIT_REACHED: { status: 503, title: 'Too many aligned reads are waiting', retryAfter: 1 },
   QUERY_TIMEOUT: { status: 503, title: 'The read found no row within its time budget', retryAfter: 5 },
-  // status as the dataset declares it: 409 for the Bitcoin streams
+  // The dataset declares the status: 409 for the Bitcoin streams.
   ALIGNED_STORAGE_CONTRACT_VIOLATION: { status: 503, title: 'The aligned storage is not as declared', retryAfter: 30 },
   QUERY_BACKEND_ERROR: { status: 503, title: 'The database could not answer', retryAfter: 2 },
   QUERY_RUNTIME_ERROR: { status: 503, title: 'Stored data is not as declared', retryAfter: 30 },
@@ -89,7 +89,7 @@ export const PROBLEMS = {
   LINEAGE_OFFSET_NOT_FOUND: { status: 404, title: 'No proved partition holds the offset' },
   LINEAGE_LOG_UNAVAILABLE: { status: 503, title: 'The log does not answer', retryAfter: 5 },
   LINEAGE_LOG_DAMAGED: { status: 503, title: 'The log no longer holds the frame as it was proved', retryAfter: 60 },
-  // the same of the historical routes; all other codes are common
+  // The historical routes have these five codes of their own and share all others.
   HISTORICAL_CONTRACT_ERROR: { status: 409, title: 'The request does not follow the contract' },
   HISTORICAL_BACKEND_ERROR: { status: 503, title: 'The database could not answer', retryAfter: 2 },
   HISTORICAL_RUNTIME_ERROR: { status: 503, title: 'Stored data is not as declared', retryAfter: 30 },
@@ -99,7 +99,7 @@ export const PROBLEMS = {
 
 export type ProblemCode = keyof typeof PROBLEMS;
 
-/** One fault of a request: where (JSON pointer into the body), and what. */
+/** One fault of a request: its location (a JSON pointer into the body) and what is wrong. */
 export interface ContractFault {
   readonly pointer: string;
   readonly message: string;
@@ -116,13 +116,13 @@ export interface ProblemMore {
   readonly warnings?: readonly Warning[];
   readonly status?: number;
   readonly headers?: Readonly<Record<string, string>>;
-  /** More members of the envelope. */
+  /** Further members of the envelope. */
   readonly members?: Readonly<Record<string, unknown>>;
-  /** For the log, never for the caller. */
+  /** Goes to the log, never to the caller. */
   readonly cause?: unknown;
 }
 
-/** An answer other than 2xx. `detail` is for the caller: no SQL, no path, no credential. */
+/** An answer other than 2xx. The caller reads `detail`, so it holds no SQL, path or credential. */
 export class Problem extends Error {
   override readonly name = 'Problem';
   readonly code: ProblemCode;
@@ -160,8 +160,9 @@ export class Problem extends Error {
   }
 }
 
-/** An answer to a body of a hundred thousand mistakes, or to one of a megabyte, stays small. Past it none is collected. */
+/** Bounds the answer to a body with a hundred thousand faults. Parsers stop collecting faults past it. */
 export const MAX_FAULTS = 100;
+/** Bounds the answer to a fault that quotes a megabyte of the body. */
 const MAX_FAULT_CHARACTERS = 2000;
 
 function capped(errors: readonly ContractFault[]): readonly ContractFault[] {
@@ -169,7 +170,7 @@ function capped(errors: readonly ContractFault[]): readonly ContractFault[] {
     .slice(0, MAX_FAULTS)
     .map(({ pointer, message }) => ({ pointer: clipped(pointer), message: clipped(message) }));
   if (errors.length <= MAX_FAULTS) return named;
-  // How many there are is not known: they were not all looked for.
+  // The parsers stopped at the limit, so the total is unknown.
   return [...named, { pointer: '', message: 'and more' }];
 }
 

@@ -1,5 +1,7 @@
-/** The body of POST /v1/raw/query, checked whole: every fault is reported at once. */
-
+/**
+ * Parses the body of POST /v1/raw/query, and holds what it shares with the other bodies: filters, fields, windows, and
+ * the rules between keys. The parser reports every fault of the body at once.
+ */
 import { randomInt } from 'node:crypto';
 import { z } from 'zod';
 import {
@@ -49,10 +51,33 @@ import {
   strict,
 } from './shapes.ts';
 import { ceilMs, type Instant, LAST_MS, parseInstant } from './time.ts';
+/** A valid request. */
+export interface Query {
+  readonly datasetKey: DatasetKey;
+  readonly mode: Mode;
+  readonly strict: boolean;
+  readonly window: Window;
+  readonly read: ReadRequest;
+}
 
-/* What a checked body selects: its filters, its fields, and the windows that count rows. */
+export function parseQuery(body: Json): Parsed<Query> {
+  const raw = isObject(body) ? body : {};
+  const mode = modeOf(raw);
+  const dataset = POINTER.datasetOf(raw);
+  const { columns, schema } = contractOf(dataset, mode);
+  const outcome = schema.safeParse(body);
+  const faults = outcome.success ? [] : faultsOf(outcome.error, schema);
+  faults.push(...faultsBetween(RULES, raw));
+  const filters = filtersOf(raw, columns, faults);
+  if (!outcome.success || faults.length > 0) return { faults };
+  const { fields, strict, sources, as_of: asOfTime, ...data } = outcome.data;
+  const window = windowOf(data);
+  const asOfMs = asOfTime?.ms;
+  const read = { dataset: dataset!, mode, fields: fieldsOf(fields, columns!), filters, window, strict, asOfMs };
+  return { value: { datasetKey: sources[0], mode, strict, window, read } };
+}
 
-/** The filters of the clauses that are well-formed; what is wrong with their values is added to the faults. */
+/** Returns the filters of the well-formed clauses, and adds the faults of their values to `faults`. */
 export function filtersOf(raw: JsonObject, columns: Columns | undefined, faults: ContractFault[]): Filter[] {
   if (!Array.isArray(raw.filters) || !columns) return [];
   const filters: Filter[] = [];
@@ -73,10 +98,10 @@ export function fieldsOf(names: readonly string[] | undefined, columns: Columns)
   return names?.map((name) => columns.all.find((field) => field.name === name)!) ?? columns.default;
 }
 
-/** The window of a selector that counts rows; `selector` is the key it was given by. */
+/** The window of a selector that counts rows; `selector` is the request's key. */
 export const latestWindow = (rows: number, selector: string): Window => ({ kind: 'latest', rows, selector });
 
-/** Without a seed one is drawn: the answer says which. */
+/** Draws a seed when the request has none; the answer carries the seed. */
 export const randomWindow = (rows: number, seed: number | undefined, selector: string): Window => ({
   kind: 'random',
   rows,
@@ -84,8 +109,7 @@ export const randomWindow = (rows: number, seed: number | undefined, selector: s
   selector,
 });
 
-/* What the bodies of the raw routes, query and export, have in common: keys, and the rules between them. */
-
+/** Keys that the bodies of the raw routes, query and export, have in common. */
 export const pinnedView = {
   view_id: z
     .string({ error: 'must be a string' })
@@ -94,19 +118,18 @@ export const pinnedView = {
   view_version: integer(1).optional().meta({ description: 'The version of the view that `view_id` pins.' }),
 };
 
-/** Which rows, and as of when. */
+/** The keys that select rows, and the time as of which. */
 export const selectors = {
-  time_range: z
-    .tuple([instant, instant], { error: 'must be a list of two times, [start, end)' })
-    .optional()
-    .meta({ description: 'Start inclusive, end exclusive, and later: ISO-8601 times with `Z` or an offset.' }),
+  time_range: z.tuple([instant, instant], { error: 'must be a list of two times, [start, end)' }).optional().meta({
+    description: 'Start inclusive, end exclusive and later than the start: ISO-8601 times with `Z` or an offset.',
+  }),
   n_rows: latestRows,
   n_random: randomRows,
   random_seed: randomSeed,
   as_of: asOf,
 };
 
-/** A body's schema by dataset and mode, each built once; of no dataset, for shape alone. */
+/** Builds a body's schema once per dataset and mode. Without a dataset the schema checks only the body's shape. */
 export function contractsOf<S>(schemaOf: (columns: Columns | undefined) => S) {
   const contracts = new Map<string, { readonly columns: Columns | undefined; readonly schema: S }>();
   return (dataset: DatasetDefinition | undefined, mode: Mode) => {
@@ -126,25 +149,25 @@ export function columnsOf(dataset: DatasetDefinition, mode: Mode): Columns {
   return { name: `${dataset.key}.${mode}`, of: `${dataset.key} in mode ${mode}`, all: fields, default: fields };
 }
 
-/** @param selectors groups of keys of which a body may have one. */
-export const rawRules = (place: DatasetPointer, selectors: readonly (readonly string[])[]): readonly Rule[] => [
+/** The rules of the raw routes. @param selectors groups of keys; a body may use one group. */
+export const rawRules = (pointer: DatasetPointer, selectors: readonly (readonly string[])[]): readonly Rule[] => [
   oneWindow(selectors),
   onlyWith('random_seed', 'n_random'),
-  asOfOnlyWhereVintagesAre(place),
+  asOfOnlyWhereVintagesAre(pointer),
   FIELDS_ONCE,
   { faults: rangeFaults },
   together('view_id', 'view_version'),
-  ofShape(place),
+  ofShape(pointer),
 ];
 
-/** What goes with the dataset and mode of a body: fields, clauses, and the one view that can be pinned. */
-const ofShape = (place: DatasetPointer): Rule => ({
-  faults: (raw) => viewFaults(raw, place.datasetOf(raw), modeOf(raw)),
+/** Ties fields, clauses and the view that can be pinned to the dataset and mode of the body. */
+const ofShape = (pointer: DatasetPointer): Rule => ({
+  faults: (raw) => viewFaults(raw, pointer.datasetOf(raw), modeOf(raw)),
   schema: {
     allOf: [...DATASETS.values()].flatMap((dataset) =>
       MODES.map((mode) => {
         const { view } = shapeOf(dataset, mode);
-        const isDataset = place.isOneOf([dataset.key]);
+        const isDataset = pointer.isOneOf([dataset.key]);
         const isMode = {
           ...properties({ mode: { const: mode } }),
           ...(mode !== DEFAULT_MODE && { required: ['mode'] }),
@@ -172,7 +195,7 @@ interface Selected {
 export function windowOf(data: Selected): Window {
   if (data.time_range) {
     const [start, end] = data.time_range;
-    // An end finer than a millisecond may round up to the year 10000.
+    // An end finer than a millisecond may round up to the year 10000, which the contract's times cannot express.
     return { kind: 'range', fromMs: Math.min(ceilMs(start), LAST_MS), toMs: Math.min(ceilMs(end), LAST_MS) };
   }
   if (data.n_rows !== undefined) return latestWindow(data.n_rows, 'n_rows');
@@ -183,7 +206,7 @@ export function windowOf(data: Selected): Window {
 function rangeFaults({ time_range: range }: JsonObject): ContractFault[] {
   if (!Array.isArray(range) || range.length !== 2) return [];
   const [start, end] = range.map((text: Json) => (typeof text === 'string' ? parseInstant(text) : undefined));
-  // Compared as written, finer than rows are: an empty window is a mistake however small.
+  // The texts are compared as written, finer than rows are: an empty window is a mistake however small it is.
   if (!start || !end || isBefore(range[0], start, range[1], end)) return [];
   return [{ pointer: '/time_range', message: 'must start before it ends' }];
 }
@@ -193,7 +216,7 @@ function isBefore(startText: string, start: Instant, endText: string, end: Insta
   return fineness(startText) < fineness(endText);
 }
 
-/** Digits below the millisecond, comparable as text. */
+/** The digits below the millisecond, comparable as text. */
 const fineness = (text: string) => (/[.,]\d{3}(\d+)/.exec(text)?.[1] ?? '').padEnd(18, '0');
 
 function viewFaults(raw: JsonObject, dataset: DatasetDefinition | undefined, mode: Mode): ContractFault[] {
@@ -207,16 +230,7 @@ function viewFaults(raw: JsonObject, dataset: DatasetDefinition | undefined, mod
   return [];
 }
 
-/** A valid request. */
-export interface Query {
-  readonly datasetKey: DatasetKey;
-  readonly mode: Mode;
-  readonly strict: boolean;
-  readonly window: Window;
-  readonly read: ReadRequest;
-}
-
-const PLACE: DatasetPointer = {
+const POINTER: DatasetPointer = {
   datasetOf({ sources }) {
     const key = Array.isArray(sources) ? sources[0] : undefined;
     return typeof key === 'string' ? DATASETS.get(key) : undefined;
@@ -224,9 +238,9 @@ const PLACE: DatasetPointer = {
   isOneOf: (keys) => properties({ sources: { items: { enum: keys } } }),
 };
 
-const RULES = rawRules(PLACE, [['time_range'], ['n_rows'], ['n_random']]);
+const RULES = rawRules(POINTER, [['time_range'], ['n_rows'], ['n_random']]);
 
-/** Fields and filters are checked against the columns of one dataset and mode, or only for shape. */
+/** Checks fields and filters against the columns of one dataset and mode, or only for shape. */
 const bodySchema = (columns: Columns | undefined) =>
   bodyOf({
     mode: modeKey,
@@ -241,24 +255,7 @@ const bodySchema = (columns: Columns | undefined) =>
     strict,
   });
 
-/** Of any dataset: what the contract's documents show. */
+/** The schema of a body for any dataset, as the contract's documents show it. */
 export const querySchema = documentedBody(bodySchema(undefined), schemaOfRules(RULES));
 
 const contractOf = contractsOf(bodySchema);
-
-export function parseQuery(body: Json): Parsed<Query> {
-  const raw = isObject(body) ? body : {};
-  const mode = modeOf(raw);
-  const dataset = PLACE.datasetOf(raw);
-  const { columns, schema } = contractOf(dataset, mode);
-  const outcome = schema.safeParse(body);
-  const faults = outcome.success ? [] : faultsOf(outcome.error, schema);
-  faults.push(...faultsBetween(RULES, raw));
-  const filters = filtersOf(raw, columns, faults);
-  if (!outcome.success || faults.length > 0) return { faults };
-  const { fields, strict, sources, as_of: asOfTime, ...data } = outcome.data;
-  const window = windowOf(data);
-  const asOfMs = asOfTime?.ms;
-  const read = { dataset: dataset!, mode, fields: fieldsOf(fields, columns!), filters, window, strict, asOfMs };
-  return { value: { datasetKey: sources[0], mode, strict, window, read } };
-}

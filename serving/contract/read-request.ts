@@ -1,14 +1,14 @@
-/** What a read is asked for, the same for query, historical and export. */
+/** What a caller asks to read. Query, historical and export requests all produce it. */
 import type { DatasetDefinition, Field } from '../../shared/registry/index.ts';
 import type { Mode } from '../../shared/registry/types.ts';
 import type { Filter } from './filters.ts';
 
 export type Window =
-  /** No selector: the proved history. */
+  /** No selector: the whole proved history. */
   | { readonly kind: 'history' }
-  /** [fromMs, toMs); an open side is the proved history's. */
+  /** [fromMs, toMs); an open side extends to the end of the proved history. */
   | { readonly kind: 'range'; readonly fromMs: number | undefined; readonly toMs: number | undefined }
-  /** `selector` is the key of the request that says how many. */
+  /** `selector` is the request's key that holds the number of rows. */
   | { readonly kind: 'latest'; readonly rows: number; readonly selector: string }
   | { readonly kind: 'random'; readonly rows: number; readonly seed: number; readonly selector: string };
 
@@ -19,8 +19,8 @@ export interface ReadRequest {
   readonly filters: readonly Filter[];
   readonly window: Window;
   readonly strict: boolean;
-  /** Rows put together to klines of this length; fields and filters are then those of klines. */
+  /** When set, rows are aggregated to klines of this length, and fields and filters are those of klines. */
   readonly klineMs?: number;
-  /** Of a dataset with vintages: rows as they were known then. */
+  /** For a dataset with vintages: the read returns rows as they were known at this time. */
   readonly asOfMs?: number;
 }

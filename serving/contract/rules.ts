@@ -1,6 +1,6 @@
 /**
- * Rules between the keys of a body. Each is said once: `faults` finds what breaks it, `schema` says it to whoever reads
- * the contract's documents. Faults are looked for in the raw body, so that they are reported beside wrong types.
+ * Rules between the keys of a body. Each rule is defined once: `faults` finds what breaks it, and `schema` states it in the
+ * contract's documents. `faults` reads the raw body, so that its findings are reported beside wrong types.
  */
 import { DATASET_KEYS, DATASETS, type DatasetDefinition } from '../../shared/registry/index.ts';
 import type { Mode } from '../../shared/registry/types.ts';
@@ -11,7 +11,7 @@ import { type Columns, MAX_FIELDS, MODES } from './shapes.ts';
 
 export interface Rule {
   faults(raw: JsonObject): readonly ContractFault[];
-  /** Keywords of an object schema; absent where JSON Schema cannot say it. */
+  /** Keywords of an object schema; absent where JSON Schema cannot express the rule. */
   readonly schema?: JsonSchema;
 }
 
@@ -19,18 +19,18 @@ export function isObject(value: Json | undefined): value is JsonObject {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
-/** Native where the body says nothing, or nothing that is a mode. */
+/** The mode of a body: native where the body names no mode or an unknown one. */
 export const modeOf = (raw: JsonObject): Mode => MODES.find((known) => known === raw.mode) ?? 'native';
 
 export const faultsBetween = (rules: readonly Rule[], raw: JsonObject): ContractFault[] =>
   rules.flatMap((rule) => rule.faults(raw));
 
-/** The rules as keywords beside those of the body's own schema. */
+/** The rules as keywords that are added to the schema of the body. */
 export const schemaOfRules = (rules: readonly Rule[]): JsonSchema => ({
   allOf: rules.map(({ schema }) => schema).filter((schema) => schema !== undefined),
 });
 
-/** At most one way to say the window; each is one key or several. */
+/** A body may select its window in at most one way; a way is one key or several. */
 export function oneWindow(selectors: readonly (readonly string[])[]): Rule {
   const excluded = selectors.flatMap((keys) => {
     const others = selectors.filter((other) => other !== keys).flat();
@@ -52,19 +52,20 @@ function selectorFaults(raw: JsonObject, selectors: readonly (readonly string[])
   });
 }
 
-/** One of these keys at least. */
+/** A body must have at least one of these keys. */
 export const needsOneOf = (keys: readonly string[], message: string): Rule => ({
   faults: (raw) => (keys.some((key) => key in raw) ? [] : [{ pointer: '', message }]),
   schema: { anyOf: keys.map((key) => ({ ...properties({ [key]: true }), required: [key] })) },
 });
 
-/** A key that says more of another. */
+/** A key that is only valid beside another. */
 export const onlyWith = (key: string, other: string): Rule => ({
-  faults: (raw) => (key in raw && !(other in raw) ? [{ pointer: `/${key}`, message: `is only for ${other}` }] : []),
+  faults: (raw) =>
+    key in raw && !(other in raw) ? [{ pointer: `/${key}`, message: `is only valid together with ${other}` }] : [],
   schema: { dependentRequired: { [key]: [other] } },
 });
 
-/** Two keys that mean nothing without each other. */
+/** Two keys that must be given together. */
 export const together = (one: string, other: string): Rule => ({
   faults(raw) {
     if (one in raw === other in raw) return [];
@@ -74,14 +75,14 @@ export const together = (one: string, other: string): Rule => ({
   schema: { dependentRequired: { [one]: [other], [other]: [one] } },
 });
 
-/** Where a body names its dataset. */
+/** How a body names its dataset. */
 export interface DatasetPointer {
   datasetOf(raw: JsonObject): DatasetDefinition | undefined;
-  /** Keywords of an object schema: the body names one of these. */
+  /** Keywords of an object schema: the body names one of these datasets. */
   isOneOf(keys: readonly string[]): JsonSchema;
 }
 
-/** Whether what was published of it is kept by when it was published. */
+/** Whether the dataset keeps each published version of a value by its time of publication. */
 export const hasVintages = ({ partition }: DatasetDefinition): boolean => partition.kind === 'vintage';
 
 export function asOfOnlyWhereVintagesAre({ datasetOf, isOneOf }: DatasetPointer): Rule {
@@ -90,7 +91,7 @@ export function asOfOnlyWhereVintagesAre({ datasetOf, isOneOf }: DatasetPointer)
     faults(raw) {
       const dataset = datasetOf(raw);
       if (!('as_of' in raw) || !dataset || hasVintages(dataset)) return [];
-      return [{ pointer: '/as_of', message: `is only for datasets whose vintages are kept: ${keys.join(', ')}` }];
+      return [{ pointer: '/as_of', message: `is only for datasets that keep vintages: ${keys.join(', ')}` }];
     },
     schema: { dependentSchemas: { as_of: isOneOf(keys) } },
   };
@@ -108,11 +109,11 @@ export const FIELDS_ONCE: Rule = {
   schema: properties({ fields: { uniqueItems: true } }),
 };
 
-/** Names of the components that say what `fields` and `filters` take of these columns. */
+/** Names of the OpenAPI components that list the values of `fields` and `filters` for these columns. */
 export const fieldNamesOf = ({ name }: Columns): string => `${name}.field`;
 export const clausesOf = ({ name }: Columns): string => `${name}.filter`;
 
-/** What a body may say of these columns: the schema's side of `selection` and `filtersOf`. */
+/** The schema counterpart of `selection` and `filtersOf` for these columns. */
 export const ofColumns = (columns: Columns): Readonly<Record<string, JsonSchema>> => ({
   fields: { items: refTo(fieldNamesOf(columns)) },
   filters: { items: refTo(clausesOf(columns)) },

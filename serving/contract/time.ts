@@ -1,11 +1,11 @@
 /** Instants as callers write them: ISO-8601 with `Z` or an offset. */
 import { DAY_PATTERN } from '../../shared/dates.ts';
 
-/** Rows have milliseconds; what a caller writes may be finer. */
+/** An instant of the request. Rows hold milliseconds; a caller may write finer times. */
 export interface Instant {
   /** Epoch ms, rounded down. */
   readonly ms: number;
-  /** Nothing was lost by rounding down. */
+  /** Whether rounding down lost nothing. */
   readonly exact: boolean;
 }
 
@@ -14,17 +14,17 @@ const SIXTIETHS = String.raw`([0-5]\d)`;
 const SECOND = String.raw`(?::${SIXTIETHS}(?:[.,](\d{1,18}))?)?`;
 const ZONE = `(?:Z|([+-])${HOUR}(?::?${SIXTIETHS})?)`;
 
-/** What a caller may write: schemas say it with the same expression. */
+/** The texts that a caller may write; the schemas use the same expression. */
 export const INSTANT = new RegExp(`^(${DAY_PATTERN})T${HOUR}:${SIXTIETHS}${SECOND}${ZONE}$`);
 
-/** Years 0001 to 9999, in UTC: what the contract's own timestamps can say. PostgreSQL has no year 0. */
+/** Years 0001 to 9999 in UTC, the range that the contract's timestamps can express. PostgreSQL has no year 0. */
 const FIRST_MS = Date.parse('0001-01-01T00:00:00Z');
-/** The last moment of them; no row is as late. */
+/** The last moment of that range; no row is as late. */
 export const LAST_MS = Date.parse('9999-12-31T23:59:59.999Z');
 
 export const INSTANT_RULE = 'must be an ISO-8601 time with Z or an offset, such as 2024-01-01T00:00:00Z';
 
-/** @returns undefined when the text is no such instant: 30 February, 24:00 and a missing offset are none. */
+/** @returns undefined for any other text: 30 February, 24:00 and a missing offset are rejected. */
 export function parseInstant(text: string): Instant | undefined {
   const match = INSTANT.exec(text);
   if (!match) return undefined;
@@ -36,7 +36,7 @@ export function parseInstant(text: string): Instant | undefined {
   return { ms, exact: !/[1-9]/.test(fraction.slice(3)) };
 }
 
-/** The first whole millisecond at or after the instant: rows t >= instant are those with t >= it. */
+/** The first whole millisecond at or after the instant: a row is at or after the instant if it is at or after this. */
 export const ceilMs = (instant: Instant): number => (instant.exact ? instant.ms : instant.ms + 1);
 
 export const isoOf = (ms: number): string => new Date(ms).toISOString();

@@ -1,9 +1,9 @@
-/** Values bound to statements, in PostgreSQL's binary format. */
+/** Values that are bound to statements, in PostgreSQL's binary format. */
 import { assert } from '../../shared/errors.ts';
 import type { PgType } from '../../shared/registry/index.ts';
 import type { Param } from './pg-messages.ts';
 
-/** Microseconds from 1970-01-01 to 2000-01-01, where timestamptz starts. */
+/** Milliseconds from 1970-01-01 to 2000-01-01, the epoch of timestamptz. */
 export const POSTGRES_EPOCH_MS = 946_684_800_000;
 
 export const OID = {
@@ -18,7 +18,7 @@ export const OID = {
   uuid: 2950,
 } as const satisfies Record<PgType, number>;
 
-/** Array types by the type of their elements. */
+/** Array types by element type. */
 const ARRAY_OID: Readonly<Record<number, number>> = {
   [OID.int8]: 1016,
   [OID.int4]: 1007,
@@ -75,10 +75,10 @@ export function timestamptz(ms: number): Param {
   return { oid: OID.timestamptz, bytes };
 }
 
-/** One array of at least one scalar, all of one type and none null. */
+/** An array of at least one scalar; all elements have one type and none is null. */
 export function array(elements: readonly Param[]): Param {
   const oid = ARRAY_OID[elements[0]?.oid];
-  assert(oid !== undefined, 'no array of such elements is bound');
+  assert(oid !== undefined, 'there is no array type for elements of this type');
   const head = Buffer.alloc(20);
   head.writeInt32BE(1, 0); // dimensions
   head.writeInt32BE(0, 4); // no nulls
@@ -87,7 +87,7 @@ export function array(elements: readonly Param[]): Param {
   head.writeInt32BE(1, 16); // lower bound
   const parts: Buffer[] = [head];
   for (const { bytes } of elements) {
-    assert(bytes !== null, 'an array of bound values holds no null');
+    assert(bytes !== null, 'an array of bound values cannot hold null');
     const length = Buffer.alloc(4);
     length.writeInt32BE(bytes.length);
     parts.push(length, bytes);

@@ -1,7 +1,6 @@
 /**
- * A connection to PostgreSQL for reads. `pg` opens it (TLS, authentication, URL); afterwards its socket is read here,
- * because rows are rendered from the bytes they arrive in: an object per row would cost more than all the rest.
- *
+ * A connection to PostgreSQL for reads. `pg` opens it (TLS, authentication, URL); then this class reads its socket, because
+ * the service renders rows from the bytes they arrive in: an object per row would cost more than everything else.
  * Measured on 1 M trades: the extended protocol in binary takes 0.37-0.43 s where COPY (...) TO STDOUT takes
  * 0.40-0.47 s, and unlike COPY it binds parameters, so no value of a caller ever becomes SQL text.
  */
@@ -12,7 +11,7 @@ import {
   decodeColumnOids,
   decodeError,
   encodeCancel,
-  encodeForget,
+  encodeClose,
   encodeStatement,
   FROM_SERVER,
   type Statement,
@@ -20,21 +19,20 @@ import {
   TERMINATE,
 } from './pg-messages.ts';
 
-/**
- * Long results take turns. A socket that always has more is read 32 times before the event loop looks at anything else,
- * and rows are rendered as they are read: 20 to 45 ms of processor, in which no other answer moves. So a connection
- * stops after a slice of work, and of those that stopped one goes on in each turn of the loop.
- */
-
-/** Work on one connection's rows before others get their turn, ms. A read of a few hundred rows takes less. */
+/** Time spent on one connection's rows before others get their turn, ms. A read of a few hundred rows takes less. */
 export const SLICE_MS = 2;
 
+/**
+ * Schedules long results fairly. Node reads a busy socket up to 32 times before the event loop turns to anything else, and
+ * rows are rendered as they are read: 20 to 45 ms of CPU time in which no other answer progresses. So a connection pauses
+ * after a slice of work, and each turn of the event loop resumes one paused connection.
+ */
 export class FairScheduler {
   readonly #waiting: (() => void)[] = [];
 
-  /** `goOn` is called in a later turn of the event loop, after those that wait already, no two of them in one turn. */
-  wait(goOn: () => void): void {
-    this.#waiting.push(goOn);
+  /** Calls `resume` in a later turn of the event loop, after the connections that already wait; one connection per turn. */
+  wait(resume: () => void): void {
+    this.#waiting.push(resume);
     if (this.#waiting.length === 1) setImmediate(this.#next);
   }
 
@@ -46,16 +44,16 @@ export class FairScheduler {
 
 export interface PgConnectionOptions {
   readonly url: string;
-  /** Shown in pg_stat_activity. */
+  /** Name of the connection in pg_stat_activity. */
   readonly name: string;
   readonly connectTimeoutMs: number;
-  /** Shared by the connections of one process. */
-  readonly turns: FairScheduler;
-  /** A caller's credentials instead of the URL's. They must prove something: see UnprovedCredentials. */
+  /** All connections of a process share one scheduler. */
+  readonly scheduler: FairScheduler;
+  /** A caller's credentials instead of the URL's. The server must check them: see UnprovedCredentials. */
   readonly caller?: { readonly user: string; readonly password: string };
 }
 
-/** Takes the rows of one statement. `at` is the first cell, after the column count; `length` what the cells take. */
+/** Receives the rows of one statement. `at` is the first cell, after the column count; `length` is the size of the cells. */
 export interface RowSink {
   row(view: DataView, bytes: Buffer, at: number, length: number): void;
 }
@@ -63,55 +61,55 @@ export interface RowSink {
 export interface Step {
   readonly statement: Statement;
   readonly sink?: RowSink;
-  /** Results in binary, of exactly these type OIDs; text without a check where absent. */
+  /** The expected type OIDs of the columns; the result is then binary. Without them it is text, and unchecked. */
   readonly oids?: readonly number[];
 }
 
-/** What the server said, by SQLSTATE. Its text is for the log, never for a caller. */
+/** An error of the server, by SQLSTATE. Its text goes to the log, never to a caller. */
 export class ServerFault extends Error {
   override readonly name = 'ServerFault';
   readonly sqlState: string;
 
   constructor(fields: Record<string, string>) {
-    super(fields.M ?? 'unknown fault');
+    super(fields.M ?? 'the server reported an unknown error');
     this.sqlState = fields.C ?? '';
   }
 }
 
-/** The connection is gone: nothing more is known about what it was doing. */
+/** The connection is lost. The state of its last batch is unknown. */
 export class ConnectionLost extends Error {
   override readonly name: string = 'ConnectionLost';
 }
 
-/** No connection was made. */
+/** The connection could not be opened. */
 export class ConnectFault extends ConnectionLost {
-  /** Where the server answered: why it refused. */
+  /** The server's reason, if it answered. */
   readonly sqlState: string;
 
   constructor(cause: unknown) {
-    super(`no connection to the database: ${cause instanceof Error ? cause.message : String(cause)}`, { cause });
+    super(`cannot connect to the database: ${cause instanceof Error ? cause.message : String(cause)}`, { cause });
     this.sqlState = String((cause as { code?: unknown }).code ?? '');
   }
 }
 
-/** The server let a caller in without asking for the password, so whatever was sent would have been right. */
+/** The server admitted a caller without asking for the password, so any password would have been accepted. */
 export class UnprovedCredentials extends ConnectionLost {
   override readonly name = 'UnprovedCredentials';
 }
 
-/** A result's columns are not of the types the registry declares. */
+/** The columns of a result do not have the declared types. */
 export class ColumnTypeFault extends Error {
   override readonly name = 'ColumnTypeFault';
 }
 
-interface Kept {
+interface PreparedStatement {
   readonly name: string;
-  /** The last one of this text that was run, and how it is said. */
+  /** The last statement of this text that was run, with its encoded message. */
   readonly statement: Statement;
   readonly message: Buffer;
 }
 
-interface Active {
+interface ActiveBatch {
   readonly steps: readonly Step[];
   at: number;
   fault: Error | undefined;
@@ -128,45 +126,45 @@ interface PgInternals {
 }
 
 /**
- * Reads come in order of time from indexes: a sort of a whole chunk before the first row is never the better plan,
- * also not on chunks that have no statistics yet. One backend a read, so that slots bound the machine's load. Every
- * transaction is one read-only snapshot; the steps of one message that begins none are a transaction of their own.
+ * The session settings. Reads take rows from indexes in order of time: to sort a whole chunk before the first row is never
+ * the better plan, even for chunks without statistics. A read uses one backend, so that the limiters bound the load of the
+ * machine. Every transaction is a read-only snapshot; a message that begins none is a transaction of its own.
  */
 const SESSION = `select set_config(name, value, false) from (values ('enable_sort', 'off'), ('jit', 'off'),
   ('max_parallel_workers_per_gather', '0'), ('client_connection_check_interval', '5s'), ('timezone', 'UTC'),
   ('default_transaction_isolation', 'repeatable read'), ('default_transaction_read_only', 'on')) as s (name, value)`;
 
-/** What `pg` says when the server wants to see the password. */
+/** Events of `pg` when the server asks for the password. */
 const PASSWORD_REQUESTS = ['authenticationCleartextPassword', 'authenticationMD5Password', 'authenticationSASL'];
 
-/** Statements kept on one connection: a few of the service's own, and reads of the newest rows. */
-const MAX_KEPT = 64;
+/** Prepared statements per connection: a few of the service's own, and reads of the newest rows. */
+const MAX_PREPARED = 64;
 
-/** A message of more bytes than any row can have is a broken stream. */
+/** A message larger than any row can be means that the stream is corrupt. */
 const MAX_MESSAGE_BYTES = 1024 * 1024 * 1024;
 
 export class PgConnection {
-  /** Idle, in a transaction, or in a failed one: PostgreSQL's letters. */
+  /** PostgreSQL's letter: idle (I), in a transaction (T), or in a failed one (E). */
   status: 'I' | 'T' | 'E' = 'I';
   readonly #socket: Socket;
   readonly #target: PgInternals;
-  /** Kept statements by their text, the longest unused first. */
-  readonly #kept = new Map<string, Kept>();
+  /** Prepared statements by their text, the least recently used first. */
+  readonly #prepared = new Map<string, PreparedStatement>();
   #names = 0;
-  #active: Active | undefined;
+  #active: ActiveBatch | undefined;
   #pending: Buffer[] = [];
   #pendingBytes = 0;
   #neededBytes = 5;
   #closed = false;
-  readonly #turns: FairScheduler;
-  /** Since it last let others have their turn. */
+  readonly #scheduler: FairScheduler;
+  /** Work since the connection last gave way to others. */
   #workedMs = 0;
   #isHeldBack = false;
   #waitsForTurn = false;
 
-  private constructor(client: PgInternals, turns: FairScheduler) {
+  private constructor(client: PgInternals, scheduler: FairScheduler) {
     this.#target = client;
-    this.#turns = turns;
+    this.#scheduler = scheduler;
     this.#socket = client.connection.stream;
     this.#socket.removeAllListeners('data');
     this.#socket.on('data', (chunk: Buffer) => this.#onData(chunk));
@@ -188,25 +186,25 @@ export class PgConnection {
       keepAlive: true,
     });
     client.on('error', () => {});
-    let asked = false;
-    for (const event of PASSWORD_REQUESTS) client.connection.once(event, () => (asked = true));
+    let wasAsked = false;
+    for (const event of PASSWORD_REQUESTS) client.connection.once(event, () => (wasAsked = true));
     try {
       await client.connect();
     } catch (cause) {
       throw new ConnectFault(cause);
     }
-    if (caller && !asked) {
+    if (caller && !wasAsked) {
       client.end().catch(() => {});
-      throw new UnprovedCredentials('the database asks for no password');
+      throw new UnprovedCredentials('the database does not ask for a password');
     }
-    const wire = new PgConnection(client as unknown as PgInternals, options.turns);
-    const timer = setTimeout(() => wire.abandon(), options.connectTimeoutMs);
+    const connection = new PgConnection(client as unknown as PgInternals, options.scheduler);
+    const timer = setTimeout(() => connection.abandon(), options.connectTimeoutMs);
     try {
-      await wire.run([{ statement: { text: SESSION } }]);
+      await connection.run([{ statement: { text: SESSION } }]);
     } finally {
       clearTimeout(timer);
     }
-    return wire;
+    return connection;
   }
 
   get closed(): boolean {
@@ -218,12 +216,12 @@ export class PgConnection {
   }
 
   /**
-   * Runs the steps in one message; rows go to the sinks as they arrive. Settles when the server is ready again. After a
-   * fault the connection is not used again: which of the names in the message it knows is not certain.
+   * Runs the steps in one message; rows go to the sinks as they arrive. The promise settles when the server is ready again.
+   * After a fault the connection must not be reused: it is unknown which of the batch's statements the server prepared.
    */
   run(steps: readonly Step[]): Promise<void> {
     if (this.#closed) return Promise.reject(new ConnectionLost('the connection is closed'));
-    if (this.#active) return Promise.reject(new Error('a connection runs one batch at a time'));
+    if (this.#active) return Promise.reject(new Error('a connection can run only one batch at a time'));
     const messages = steps.flatMap((step) => this.#encode(step));
     return new Promise((resolve, reject) => {
       this.#active = { steps, at: 0, fault: undefined, resolve, reject };
@@ -233,23 +231,23 @@ export class PgConnection {
 
   #encode({ statement, oids }: Step): Buffer[] {
     const options = { binary: oids !== undefined, describe: oids !== undefined };
-    if (!statement.keep) return [encodeStatement(statement, { name: '', parse: true, ...options })];
-    const known = this.#kept.get(statement.text);
+    if (!statement.prepared) return [encodeStatement(statement, { name: '', parse: true, ...options })];
+    const known = this.#prepared.get(statement.text);
     if (known?.statement === statement) return [known.message];
     const name = known?.name ?? `s${this.#names++}`;
     const message = encodeStatement(statement, { name, parse: false, ...options });
-    this.#kept.delete(statement.text);
-    this.#kept.set(statement.text, { name, statement, message });
+    this.#prepared.delete(statement.text);
+    this.#prepared.set(statement.text, { name, statement, message });
     const messages = known ? [message] : [encodeStatement(statement, { name, parse: true, ...options })];
-    if (this.#kept.size > MAX_KEPT) {
-      const [[text, oldest]] = this.#kept;
-      this.#kept.delete(text);
-      messages.unshift(encodeForget(oldest.name));
+    if (this.#prepared.size > MAX_PREPARED) {
+      const [[text, oldest]] = this.#prepared;
+      this.#prepared.delete(text);
+      messages.unshift(encodeClose(oldest.name));
     }
     return messages;
   }
 
-  /** Held back by whoever takes the rows. */
+  /** Whether the receiver of the rows holds the connection back. */
   get isPaused(): boolean {
     return this.#isHeldBack;
   }
@@ -264,23 +262,23 @@ export class PgConnection {
     if (!this.#waitsForTurn) this.#socket.resume();
   }
 
-  /** Others first. */
+  /** Pauses the connection and lets others work first. */
   #giveWay(): void {
     this.#workedMs = 0;
     this.#waitsForTurn = true;
     this.#socket.pause();
-    this.#turns.wait(() => {
+    this.#scheduler.wait(() => {
       this.#waitsForTurn = false;
       if (!this.#isHeldBack) this.#socket.resume();
     });
   }
 
-  /** Stops what runs and ends the connection; the server's backend is free at once. */
+  /** Cancels the running statement and closes the connection; the server's backend is free at once. */
   abandon(): void {
     if (this.#closed) return;
     const { host, port, processID, secretKey } = this.#target;
     if (this.#active) {
-      // A backend that is computing notices a lost client only at its next write; a cancel request it obeys now.
+      // A busy backend notices a lost client only at its next write, but obeys a cancel request at once.
       const socket = host.startsWith('/') ? connectSocket(`${host}/.s.PGSQL.${port}`) : connectSocket(port, host);
       socket.on('error', () => {});
       socket.setTimeout(5000, () => socket.destroy());
@@ -290,7 +288,7 @@ export class PgConnection {
     this.#onClose();
   }
 
-  /** Ends an idle connection politely. */
+  /** Closes an idle connection with a Terminate message. */
   end(): void {
     if (this.#closed) return;
     this.#socket.end(TERMINATE);
@@ -308,13 +306,13 @@ export class PgConnection {
 
   #onData(chunk: Buffer): void {
     const startedAt = performance.now();
-    this.#take(chunk);
+    this.#receive(chunk);
     this.#workedMs += performance.now() - startedAt;
     if (!this.#active) this.#workedMs = 0;
     else if (this.#workedMs >= SLICE_MS) this.#giveWay();
   }
 
-  #take(chunk: Buffer): void {
+  #receive(chunk: Buffer): void {
     let bytes = chunk;
     if (this.#pendingBytes > 0) {
       this.#pending.push(chunk);
@@ -323,7 +321,7 @@ export class PgConnection {
       bytes = Buffer.concat(this.#pending, this.#pendingBytes);
     }
     try {
-      this.#keep(bytes, this.#decode(bytes));
+      this.#storeRest(bytes, this.#decode(bytes));
     } catch (error) {
       const active = this.#active;
       this.#active = undefined;
@@ -332,21 +330,21 @@ export class PgConnection {
     }
   }
 
-  /** Keeps the start of a message whose rest has not come. */
-  #keep(bytes: Buffer, at: number): void {
+  /** Stores the start of a message whose rest has not arrived. */
+  #storeRest(bytes: Buffer, at: number): void {
     const rest = bytes.length - at;
     this.#pending = rest > 0 ? [bytes.subarray(at)] : [];
     this.#pendingBytes = rest;
     this.#neededBytes = rest >= 5 ? bytes.readInt32BE(at + 1) + 1 : 5;
   }
 
-  /** @returns how far whole messages go. */
+  /** @returns the end of the last complete message. */
   #decode(bytes: Buffer): number {
     const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
     let at = 0;
     while (bytes.length - at >= 5) {
       const size = view.getInt32(at + 1) + 1;
-      if (size < 5 || size > MAX_MESSAGE_BYTES) throw new ConnectionLost('the database sent what is no message');
+      if (size < 5 || size > MAX_MESSAGE_BYTES) throw new ConnectionLost('the database sent an invalid message');
       if (bytes.length - at < size) break;
       const active = this.#active;
       if (bytes[at] === FROM_SERVER.dataRow) {
@@ -359,7 +357,7 @@ export class PgConnection {
     return at;
   }
 
-  #control(active: Active, code: number, body: Buffer): void {
+  #control(active: ActiveBatch, code: number, body: Buffer): void {
     switch (code) {
       case FROM_SERVER.commandComplete:
       case FROM_SERVER.emptyQuery:
@@ -383,5 +381,5 @@ export class PgConnection {
 
 function checkOids(found: readonly number[], expected: readonly number[]): void {
   const fits = found.length === expected.length && found.every((oid, index) => oid === expected[index]);
-  if (!fits) throw new ColumnTypeFault(`columns are of types ${found.join(',')}, declared ${expected.join(',')}`);
+  if (!fits) throw new ColumnTypeFault(`the columns have types ${found.join(',')}, declared are ${expected.join(',')}`);
 }

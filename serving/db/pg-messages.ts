@@ -1,9 +1,9 @@
 /**
- * Messages of PostgreSQL's extended query protocol, both ways, as far as reads need them.
+ * Messages of PostgreSQL's extended query protocol: those that reads send and receive.
  * Format: PostgreSQL documentation, "Message Formats".
  */
 
-/** A bound value in binary: it never becomes part of the SQL text, so nothing in it has to be escaped. */
+/** A bound value in binary. It never becomes part of the SQL text, so it needs no escaping. */
 export interface Param {
   readonly oid: number;
   readonly bytes: Buffer | null;
@@ -12,8 +12,8 @@ export interface Param {
 export interface Statement {
   readonly text: string;
   readonly params?: readonly Param[];
-  /** Kept parsed and planned on the connection: for texts that come again and again, of which there are few. */
-  readonly keep?: boolean;
+  /** Whether the connection prepares the statement. For the few texts that recur often. */
+  readonly prepared?: boolean;
 }
 
 export const FROM_SERVER = {
@@ -32,7 +32,7 @@ const DESCRIBE_PORTAL = Buffer.from([0x44, 0, 0, 0, 6, 0x50, 0]);
 
 const CANCEL_REQUEST_CODE = 80_877_102;
 
-/** Bind and Execute, before them Parse where the statement is not known to the connection by its name. */
+/** Bind and Execute, preceded by Parse if the connection has not prepared the statement under its name. */
 export function encodeStatement(
   statement: Statement,
   options: { readonly name: string; readonly parse: boolean; readonly binary: boolean; readonly describe: boolean },
@@ -58,17 +58,17 @@ export function encodeStatement(
   const count = Buffer.alloc(2);
   count.writeInt16BE(params.length, 0);
   const resultFormat = Buffer.from([0, 1, 0, options.binary ? 1 : 0]);
-  // unnamed portal, statement, "all parameters binary", their number, the values, "all results binary" or text
+  // Unnamed portal, statement, "all parameters binary", their number, the values, "all results binary" or text.
   parts.push(message(0x42, cString(''), cString(name), Buffer.from([0, 1, 0, 1]), count, ...values, resultFormat));
   if (options.describe) parts.push(DESCRIBE_PORTAL);
   parts.push(EXECUTE_ALL);
   return Buffer.concat(parts);
 }
 
-/** The connection forgets a kept statement. */
-export const encodeForget = (name: string): Buffer => message(0x43, Buffer.from('S'), cString(name));
+/** Deallocates a prepared statement. */
+export const encodeClose = (name: string): Buffer => message(0x43, Buffer.from('S'), cString(name));
 
-/** What is sent on a connection of its own to stop what another one is running. */
+/** The request, sent on a separate connection, that cancels what a backend is running. */
 export function encodeCancel(processId: number, secretKey: number): Buffer {
   const bytes = Buffer.alloc(16);
   bytes.writeInt32BE(16, 0);
@@ -78,7 +78,7 @@ export function encodeCancel(processId: number, secretKey: number): Buffer {
   return bytes;
 }
 
-/** Fields of an ErrorResponse by their letter: S severity, C SQLSTATE, M message ... */
+/** The fields of an ErrorResponse by their letter: S severity, C SQLSTATE, M message ... */
 export function decodeError(bytes: Buffer): Record<string, string> {
   const fields: Record<string, string> = {};
   let at = 0;
@@ -90,7 +90,7 @@ export function decodeError(bytes: Buffer): Record<string, string> {
   return fields;
 }
 
-/** Type OIDs of a RowDescription's columns. */
+/** The type OIDs of a RowDescription's columns. */
 export function decodeColumnOids(bytes: Buffer): number[] {
   const oids: number[] = [];
   const columns = bytes.readInt16BE(0);

@@ -1,4 +1,4 @@
-/** Connections of the service's own role, kept open between reads. How many there are is bounded by the read slots. */
+/** Connections of the service's own role, kept open between reads. The read limiters bound their number. */
 import { FairScheduler, PgConnection, type PgConnectionOptions } from './pg-connection.ts';
 
 const CONNECT_TIMEOUT_MS = 5000;
@@ -7,7 +7,7 @@ export const poolOptions = (url: string): PgConnectionOptions => ({
   url,
   name: 'tidemark serving',
   connectTimeoutMs: CONNECT_TIMEOUT_MS,
-  turns: new FairScheduler(),
+  scheduler: new FairScheduler(),
 });
 
 export class PgPool implements AsyncDisposable {
@@ -24,36 +24,36 @@ export class PgPool implements AsyncDisposable {
     return { idle: this.#idle.length, busy: this.#busy.size };
   }
 
-  /** An idle connection if there is one, else a new one. `reused` connections may have died unnoticed. */
-  async acquire(fresh = false): Promise<{ wire: PgConnection; reused: boolean }> {
+  /** Returns an idle connection, or opens one. A `reused` connection may have died unnoticed. */
+  async acquire(fresh = false): Promise<{ connection: PgConnection; reused: boolean }> {
     while (!fresh) {
-      const wire = this.#idle.pop();
-      if (!wire) break;
-      if (wire.closed) continue;
-      this.#busy.add(wire);
-      return { wire, reused: true };
+      const connection = this.#idle.pop();
+      if (!connection) break;
+      if (connection.closed) continue;
+      this.#busy.add(connection);
+      return { connection, reused: true };
     }
-    const wire = await PgConnection.open(this.options);
-    this.#busy.add(wire);
-    return { wire, reused: false };
+    const connection = await PgConnection.open(this.options);
+    this.#busy.add(connection);
+    return { connection, reused: false };
   }
 
-  /** Back to the idle ones, if it is in a state to be used again. */
-  release(wire: PgConnection): void {
-    if (!this.#busy.delete(wire) || wire.closed) return;
-    if (this.#ended || wire.status !== 'I') wire.abandon();
-    else this.#idle.push(wire);
+  /** Returns the connection to the pool if it can be reused. */
+  release(connection: PgConnection): void {
+    if (!this.#busy.delete(connection) || connection.closed) return;
+    if (this.#ended || connection.status !== 'I') connection.abandon();
+    else this.#idle.push(connection);
   }
 
-  /** Not to be used again; what it runs is cancelled. */
-  discard(wire: PgConnection): void {
-    this.#busy.delete(wire);
-    wire.abandon();
+  /** Closes the connection and cancels what it runs. */
+  discard(connection: PgConnection): void {
+    this.#busy.delete(connection);
+    connection.abandon();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.#ended = true;
-    for (const wire of this.#idle.splice(0)) wire.end();
-    for (const wire of this.#busy) wire.abandon();
+    for (const connection of this.#idle.splice(0)) connection.end();
+    for (const connection of this.#busy) connection.abandon();
   }
 }

@@ -1,4 +1,4 @@
-/** Everything coverage says of a dataset, out of one snapshot. */
+/** Reads the answer of GET /v1/coverage/{dataset}: everything about a dataset's coverage, from one snapshot. */
 
 import { z } from 'zod';
 import { PARTITION_STATES } from '../../shared/db/schema.ts';
@@ -9,18 +9,16 @@ import { int2, int8, Params, text } from '../db/params.ts';
 import type { Session, TextRow } from '../read/snapshot/session.ts';
 import { count, datasetKey, document, flag, sha256, textField, utc } from './schemas.ts';
 
-/* What GET /v1/coverage/{dataset} says. */
-
 const span = z
   .strictObject({ unit: z.enum(['epoch_ms', 'height']), from: z.int(), to: z.int() })
-  .describe('The same in the unit that its partitions are counted in, [from, to).');
+  .describe('The same range in the unit of the partitions, [from, to).');
 
 const stretch = z.strictObject({
-  source_id: textField('The source it is complete for.'),
-  start_utc: utc('Its first moment.'),
-  through_utc: utc('The exclusive moment through which it is complete.'),
+  source_id: textField('The source that the stretch belongs to.'),
+  start_utc: utc('Start of the stretch.'),
+  through_utc: utc('Exclusive end of the stretch.'),
   span,
-  partitions: count('Proved partitions in it.'),
+  partitions: count('Proved partitions in the stretch.'),
   rows: count('Their native rows.'),
 });
 
@@ -33,68 +31,66 @@ const gap = z.strictObject({
 
 const tally = z.strictObject({
   partitions: count('Partitions in this state.'),
-  rows: count('Native rows they were proved to hold.'),
+  rows: count('Proved native rows of these partitions.'),
 });
 
 const partition = z.strictObject({
-  partition: textField('Its key.'),
-  source_id: textField('The source it is of.'),
+  partition: textField('Key of the partition.'),
+  source_id: textField('Source of the partition.'),
   state: z.enum(PARTITION_STATES),
   start_utc: utc('Start of its window.').nullable(),
   end_utc: utc('Exclusive end.').nullable(),
   rows: count('Native rows; null unless proved.').nullable(),
-  aligned_rows: count('One-second rows, where these are of one partition each.').nullable(),
-  first_offset: z.string().nullable().describe('Offset of its first event.'),
-  last_offset: z.string().nullable().describe('Offset of its last event.'),
-  rows_hash: z.string().nullable().describe('Sum of the hashes of its rows, as the document and the database have it.'),
-  events_sha256: sha256('Of every event’s vendor bytes and a line feed, in order of offset.').nullable(),
-  document: document.nullable().describe('The document it came in.'),
-  revision: count('Rises when an operator ingests it again.'),
-  attempt: count('The try at publishing it that this is of.'),
-  synthetic: flag('Of the sample: no vendor published it.'),
-  ingested_at_utc: utc('When it was published to the log; the same after every replay.').nullable(),
-  proved_at_utc: utc('When its recount agreed.').nullable(),
-  reason: z.string().nullable().describe('Why it is quarantined: what was expected and what was found.'),
+  aligned_rows: count('One-second rows, where each belongs to one partition.').nullable(),
+  first_offset: z.string().nullable().describe('Offset of the first event.'),
+  last_offset: z.string().nullable().describe('Offset of the last event.'),
+  rows_hash: z.string().nullable().describe('Sum of the row hashes, equal in the document and the database.'),
+  events_sha256: sha256('Digest of every event’s vendor bytes and a line feed, in order of offset.').nullable(),
+  document: document.nullable().describe('The document that the partition came in.'),
+  revision: count('Number that rises when an operator ingests the partition again.'),
+  attempt: count('Number of the publishing attempt.'),
+  synthetic: flag('Whether the partition belongs to the sample: no vendor published it.'),
+  ingested_at_utc: utc('Time at which it was published to the log; a replay does not change it.').nullable(),
+  proved_at_utc: utc('Time at which its recount agreed.').nullable(),
+  reason: z.string().nullable().describe('Why the partition is quarantined: the expected and the found values.'),
 });
 
 const lateArrival = z.strictObject({
-  at_utc: utc('When it was refused.'),
-  partition: textField('The proved partition that it was for.'),
-  reason: textField('What of it differs.'),
-  document: document.nullable().describe('The document that came late.'),
+  at_utc: utc('Time at which the document was refused.'),
+  partition: textField('The proved partition that the document is for.'),
+  reason: textField('What differs from the proved content.'),
+  document: document.nullable().describe('The refused document.'),
 });
 
 export const coverageAnswer = z.strictObject({
   dataset: datasetKey,
   partition_kind: textField('What is fetched, proved and replayed together.'),
-  version: count('Rises with every change of what is proved.'),
-  synthetic: flag('It is the sample: rows that no vendor published.'),
-  as_of_utc: utc('Until when every source is complete.').nullable(),
+  version: count('Number that rises with every change of coverage.'),
+  synthetic: flag('Whether the dataset holds the sample: rows that no vendor published.'),
+  as_of_utc: utc('Time up to which every source is complete.').nullable(),
   proved: z.array(stretch).describe('Stretches without a gap, by source and time.'),
-  gaps: z.array(gap).describe('What was expected between them and is not proved.'),
+  gaps: z.array(gap).describe('Expected stretches between them that are not proved.'),
   totals: z.strictObject(
     Object.fromEntries(PARTITION_STATES.map((state) => [state, tally])) as Record<
       (typeof PARTITION_STATES)[number],
       typeof tally
     >,
   ),
-  partitions: z.array(partition).describe('Those asked for, by time.'),
-  next_cursor: z.string().nullable().describe('The `cursor` of the next page; null: this is the last.'),
+  partitions: z.array(partition).describe('The selected partitions, in order of time.'),
+  next_cursor: z.string().nullable().describe('The `cursor` of the next page; null on the last page.'),
   late_arrivals: z
     .array(lateArrival)
-    .describe('The newest documents that came for a proved partition with other content.'),
-  late_arrivals_total: count('All of them.'),
+    .describe('The newest documents that were refused because their partition is proved with other content.'),
+  late_arrivals_total: count('Number of all such documents.'),
 });
 
 export type CoverageAnswer = z.input<typeof coverageAnswer>;
-
-/* What of a dataset is proved, and the gaps in it: by time for file days, by source for everything else. */
 
 type Kind = DatasetDefinition['partition']['kind'];
 type Stretch = CoverageAnswer['proved'][number];
 type Gap = CoverageAnswer['gaps'][number];
 
-/** What spans of a kind count, and whether what lies between two of a source was expected and is not there. */
+/** By kind of partition: the unit of its spans, and whether the time between two spans of a source is a gap. */
 const SPANS: Readonly<Record<Kind, { readonly unit: 'height' | 'epoch_ms'; readonly gaps: boolean }>> = {
   file_day: { unit: 'epoch_ms', gaps: true },
   capture: { unit: 'epoch_ms', gaps: true },
@@ -103,6 +99,7 @@ const SPANS: Readonly<Record<Kind, { readonly unit: 'height' | 'epoch_ms'; reado
   snapshot: { unit: 'epoch_ms', gaps: false },
 };
 
+/** What is proved of a dataset and the gaps in it: by time for file days, by source for all other kinds. */
 export interface Proved extends Pick<CoverageAnswer, 'version' | 'synthetic' | 'as_of_utc' | 'proved' | 'gaps'> {}
 
 export async function readProved(session: Session, dataset: DatasetDefinition): Promise<Proved> {
@@ -127,7 +124,7 @@ export async function readProved(session: Session, dataset: DatasetDefinition): 
   };
 }
 
-/** File days follow each other in time: what is proved is a set of stretches of it. */
+/** File days follow each other in time, so their coverage is a set of stretches of time. */
 async function stretchesOfTime(session: Session, dataset: DatasetDefinition, proved: string): Promise<Stretch[]> {
   const ranges = parseMultirange(proved);
   const counts = await inDataset(
@@ -173,7 +170,7 @@ async function stretchesOfSources(session: Session, dataset: DatasetDefinition):
   });
 }
 
-/** Between the stretches of one source. Block time may run backwards: then a gap of heights has no time of its own. */
+/** The gaps between the stretches of one source. Block times may run backwards; a gap of heights then has no length in time. */
 function gapsOf(stretches: readonly Stretch[]): Gap[] {
   return gapsBetween(stretches.map(({ span }) => span)).map((span, index) => {
     const [before, after] = [stretches[index], stretches[index + 1]];
@@ -197,12 +194,10 @@ export async function inDataset(
   return await session.rows(textOf(id, params), params);
 }
 
-/* Partitions of a dataset by time, a page at a time: a cursor names the last one seen, so pages stay right as days come. */
-
 type Partition = CoverageAnswer['partitions'][number];
 type State = (typeof PARTITION_STATES)[number];
 
-/** The place of a partition in the order: its start, if that is known yet, and its key. */
+/** A position in the order of partitions: the start, if known, and the key of the last one seen. New days do not shift it. */
 export interface Cursor {
   readonly fromMs: number | null;
   readonly key: string;
@@ -210,7 +205,7 @@ export interface Cursor {
 
 const cursorText = ({ fromMs, key }: Cursor): string => Buffer.from(`${fromMs ?? ''}|${key}`).toString('base64url');
 
-/** Undefined: no cursor of ours. */
+/** @returns undefined for a text that is not a cursor of this service. */
 export function parseCursor(cursor: string): Cursor | undefined {
   const match = /^(-?\d{1,15})?\|([^\0]+)$/.exec(Buffer.from(cursor, 'base64url').toString());
   if (!match) return undefined;
@@ -229,14 +224,14 @@ export interface PageRequest {
 
 export interface Page {
   readonly partitions: readonly Partition[];
-  /** The cursor of the page after it. */
+  /** The cursor of the next page. */
   readonly next: string | null;
 }
 
 export async function readPage(session: Session, dataset: DatasetDefinition, request: PageRequest): Promise<Page> {
   const wanted = request.limit + 1;
   const rows: TextRow[] = [];
-  // Those whose times are not known yet come last.
+  // Partitions without known times come last.
   if (request.after?.fromMs !== null) rows.push(...(await readTimed(session, dataset, request, wanted)));
   const windowed = request.fromMs !== undefined || request.toMs !== undefined;
   if (rows.length < wanted && !windowed) {
@@ -261,7 +256,7 @@ function readTimed(session: Session, dataset: DatasetDefinition, request: PageRe
   ]);
 }
 
-/** In two tests, of which the first is what the index is searched by. */
+/** Two conditions; the index is searched by the first. */
 function laterThan({ fromMs, key }: Cursor, params: Params): string[] {
   const at = params.add(int8(fromMs!));
   return [`from_ms >= ${at}`, `(from_ms > ${at} or partition_key > ${params.add(text(key))})`];
@@ -275,7 +270,7 @@ function readUntimed(session: Session, dataset: DatasetDefinition, request: Page
   ]);
 }
 
-/** Keys first: the rest of a row is wide, and only a page of it is wanted. */
+/** Selects keys first: the rest of a row is wide, and only a page of rows is needed. */
 function readKeys(
   session: Session,
   dataset: DatasetDefinition,
@@ -326,7 +321,7 @@ function partitionOf(dataset: DatasetDefinition, row: TextRow): Partition {
   };
 }
 
-/** Refused documents that are named; all of them are counted. */
+/** The answer lists at most this many refused documents; it counts all of them. */
 const MAX_LATE_ARRIVALS = 100;
 
 export async function readCoverage(
@@ -349,7 +344,7 @@ export async function readCoverage(
   };
 }
 
-/** Proved ones are counted with the stretches they make; there are few others, and they have an index. */
+/** Proved partitions are counted by their stretches. There are few others, and an index finds them. */
 async function readTotals(
   session: Session,
   dataset: DatasetDefinition,

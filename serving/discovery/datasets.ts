@@ -1,5 +1,4 @@
-/** What GET /v1/datasets says of one dataset. */
-
+/** Describes one dataset for GET /v1/datasets: its declaration, its rights, and its availability at one moment. */
 import { z } from 'zod';
 import { parseMultirange } from '../../shared/ranges.ts';
 import { DATASETS, type DatasetDefinition, DTYPES, type Field, shapeOf } from '../../shared/registry/index.ts';
@@ -11,17 +10,16 @@ import type { Session } from '../read/snapshot/session.ts';
 import type { RightsReport } from '../rights/gate.ts';
 import { count, datasetKey, flag, membersOf, problemCode, rightsState, textField, utc } from './schemas.ts';
 
-/* How much of each dataset is proved, at one moment. */
-
+/** How much of a dataset is proved, at one moment. */
 export interface Availability {
-  /** Of the oldest row and exclusive of the newest; null while nothing is proved. */
+  /** Start of the oldest row and exclusive end of the newest; null while nothing is proved. */
   readonly proved_from_utc: string | null;
   readonly proved_through_utc: string | null;
-  /** Until when every source is complete: the oldest of their ends. */
+  /** Time up to which every source is complete: the earliest of their ends. */
   readonly as_of_utc: string | null;
   readonly partitions: number;
   readonly rows: number;
-  /** The sample: rows that no vendor published. */
+  /** Whether the rows belong to the sample, which no vendor published. */
   readonly synthetic: boolean;
 }
 
@@ -37,8 +35,8 @@ const NOTHING: Availability = {
 const DAYS = [...DATASETS.values()].filter(({ native }) => native.scope.kind === 'window');
 
 /**
- * By number of the dataset. Where a dataset has spans they are counted already, and a source's end is that of its last
- * run; file days are few enough to be counted.
+ * Availability by dataset number. Datasets with spans have their counts already, and a source ends with its last run; file days
+ * are few enough to count.
  */
 const STATEMENT = `select c.dataset_id::text, c.proved::text, c.synthetic::text, coalesce(s.partitions, p.partitions, 0)::text,
     coalesce(s.rows, p.rows, 0)::text, s.from_ms::text, s.to_ms::text, s.through_ms::text
@@ -75,51 +73,51 @@ export async function readAvailability(session: Session): Promise<(dataset: Data
 }
 
 const field = z.strictObject({
-  name: textField('As `fields` and `filters` name it.'),
-  dtype: z.enum(DTYPES).describe('Type of its values in answers.'),
-  nullable: flag('Whether null occurs.'),
-  unit: z.string().nullable().describe('Unit of the value, where it has one.'),
-  doc: textField('What it is.'),
+  name: textField('Name of the field in `fields` and `filters`.'),
+  dtype: z.enum(DTYPES).describe('Type of the values in answers.'),
+  nullable: flag('Whether values may be null.'),
+  unit: z.string().nullable().describe('Unit of the value, if it has one.'),
+  doc: textField('Meaning of the field.'),
 });
 
 const mode = z.strictObject({
   view_id: textField('The view that `view_id` may pin.'),
-  view_version: count('Its version.'),
-  order: z.array(z.string()).describe('What rows are ordered by, ascending.'),
-  series_key: z
-    .array(z.string())
-    .describe('Fields that tell one series from another; none: the dataset is one series.'),
-  fields: z.array(field).describe('In documented order, which is the order of an answer that asks for no fields.'),
+  view_version: count('Version of the view.'),
+  order: z.array(z.string()).describe('Fields that order the rows, ascending.'),
+  series_key: z.array(z.string()).describe('Fields that distinguish series; empty for a dataset with a single series.'),
+  fields: z
+    .array(field)
+    .describe('In documented order, which is also the order in an answer to a request without `fields`.'),
 });
 
 const rights = z.strictObject({
-  rights_state: rightsState.nullable().describe('Null: the rights of the dataset cannot be established.'),
-  rights_provisional: z.boolean().nullable().describe('A temporary hosted path.'),
-  serving_state: z.enum(['promoted', 'shadow']).describe('In shadow a dataset is proved and not served.'),
+  rights_state: rightsState.nullable().describe('The rights state; null if it cannot be established.'),
+  rights_provisional: z.boolean().nullable().describe('Whether the right is temporary.'),
+  serving_state: z.enum(['promoted', 'shadow']).describe('A dataset in `shadow` is proved but not served.'),
   refused_with: problemCode
     .nullable()
-    .describe('The code that every read of it is refused with now; null: it is served.'),
+    .describe('The code with which the service refuses every read; null if the dataset is served.'),
 });
 
 const availability = z.strictObject({
-  proved_from_utc: utc('Start of what is proved.').nullable(),
-  proved_through_utc: utc('Its exclusive end.').nullable(),
-  as_of_utc: utc('Until when every source is complete.').nullable(),
+  proved_from_utc: utc('Start of the proved rows.').nullable(),
+  proved_through_utc: utc('Exclusive end of the proved rows.').nullable(),
+  as_of_utc: utc('Time up to which every source is complete.').nullable(),
   partitions: count('Proved partitions.'),
-  rows: count('Their native rows.'),
-  synthetic: flag('It is the sample: rows that no vendor published.'),
+  rows: count('Native rows of the proved partitions.'),
+  synthetic: flag('Whether the dataset holds the sample: rows that no vendor published.'),
 });
 
 const dataset = z.strictObject({
   key: datasetKey,
-  kind: textField('Its family.'),
-  title: textField('For people.'),
-  doc: textField('What its rows are.'),
-  sources: z.array(z.string()).describe('Keys of the rights matrix that feed it.'),
-  partition_kind: textField('What is fetched, proved and replayed together.'),
-  historical_path: textField('Its route with date windows.'),
-  klines_path: z.string().nullable().describe('Its klines, where it has trades.'),
-  coverage_path: textField('Its coverage.'),
+  kind: textField('Family of the dataset.'),
+  title: textField('Title for people.'),
+  doc: textField('Meaning of a row.'),
+  sources: z.array(z.string()).describe('Keys of its sources in the rights matrix.'),
+  partition_kind: textField('The unit of fetching, proving and replaying.'),
+  historical_path: textField('Path of the route with date windows.'),
+  klines_path: z.string().nullable().describe('Path of its klines, if it has trades.'),
+  coverage_path: textField('Path of its coverage.'),
   modes: z.strictObject(membersOf(MODES, mode)),
   rights,
   availability,
@@ -129,12 +127,12 @@ export const datasetsAnswer = z.strictObject({
   datasets: z.array(dataset),
   operators: z
     .strictObject(membersOf(DTYPES, z.array(z.enum(OPERATORS))))
-    .describe('The operators a filter takes, by dtype of its field.'),
+    .describe('The operators of a filter, by dtype of its field.'),
 });
 
 export type DatasetsAnswer = z.input<typeof datasetsAnswer>;
 
-/** What does not change while the process lives. */
+/** The declarations of datasets, which do not change while the process lives. */
 const declarations = new Map<string, ReturnType<typeof declare>>();
 
 export function describeDataset(

@@ -1,6 +1,6 @@
 /**
- * Looks into the catalog, for the routes that tell what there is. They have slots of their own, so that they answer
- * while long reads run, and like those they are bounded in number and time and see one snapshot.
+ * Inspects the catalog, for the discovery routes. They have a limiter of their own, so that they answer while long reads run;
+ * like reads they are bounded in number and time, and each sees one snapshot.
  */
 import { toProblem } from '../http/answer.ts';
 import type { ConcurrencyLimiter } from '../limits/concurrency-limiter.ts';
@@ -9,54 +9,54 @@ import { type SnapshotOptions, Snapshots } from '../read/execute/snapshots.ts';
 import type { CoverageProbe } from '../read/snapshot/session.ts';
 import { Session } from '../read/snapshot/session.ts';
 
-/** None of these statements depends on how many rows there are. */
+/** The cost of these statements does not depend on the number of rows. */
 const TIMEOUT_MS = 10_000;
 
-const NO_LOOK: Pick<CoverageProbe, 'steps'> = { steps: [] };
+const NO_PROBE: Pick<CoverageProbe, 'steps'> = { steps: [] };
 
 export interface Caller {
   readonly signal: AbortSignal;
-  /** Password of the restricted role, where rights demand the caller's own. */
+  /** Password of the restricted role, for datasets whose rights demand the caller's own. */
   readonly token?: string | undefined;
-  /** Of the dataset whose aligned storage is looked at. */
+  /** The status for a violation of the dataset's aligned storage. */
   readonly contractViolationStatus?: number;
 }
 
 export class Inspector {
   readonly #snapshots: Snapshots;
-  readonly #slots: ConcurrencyLimiter;
+  readonly #limiter: ConcurrencyLimiter;
 
-  constructor(options: SnapshotOptions & { readonly slots: ConcurrencyLimiter }) {
+  constructor(options: SnapshotOptions & { readonly limiter: ConcurrencyLimiter }) {
     this.#snapshots = new Snapshots(options);
-    this.#slots = options.slots;
+    this.#limiter = options.limiter;
   }
 
-  /** @throws Problem */
+  /** Runs the work in a snapshot. @throws Problem */
   async run<T>(caller: Caller, work: (session: Session) => Promise<T>): Promise<T> {
-    return await this.look(caller, () => NO_LOOK, work);
+    return await this.inspect(caller, () => NO_PROBE, work);
   }
 
-  /** The same, begun by a look at coverage. */
-  async look<T, L extends Pick<CoverageProbe, 'steps'>>(
+  /** Runs the work in a snapshot that begins with a coverage probe. */
+  async inspect<T, L extends Pick<CoverageProbe, 'steps'>>(
     { signal, token, contractViolationStatus }: Caller,
-    look: () => L,
-    work: (session: Session, look: L) => Promise<T>,
+    probe: () => L,
+    work: (session: Session, probe: L) => Promise<T>,
   ): Promise<T> {
-    const slot = await this.#slots.acquire(signal);
+    const slot = await this.#limiter.acquire(signal);
     try {
-      using guard = new ReadDeadline(signal, { firstRowMs: TIMEOUT_MS, nextRowMs: TIMEOUT_MS });
+      using deadline = new ReadDeadline(signal, { firstRowMs: TIMEOUT_MS, nextRowMs: TIMEOUT_MS });
       try {
-        const opened = await this.#snapshots.begin(look, token, guard);
+        const opened = await this.#snapshots.begin(probe, token, deadline);
         try {
-          const result = await work(new Session(opened.wire), opened.look);
-          this.#snapshots.end(opened.wire, token);
+          const result = await work(new Session(opened.connection), opened.probe);
+          this.#snapshots.end(opened.connection, token);
           return result;
         } catch (error) {
-          this.#snapshots.discard(opened.wire);
+          this.#snapshots.discard(opened.connection);
           throw error;
         }
       } catch (error) {
-        throw toProblem(guard.explain(error), contractViolationStatus);
+        throw toProblem(deadline.explain(error), contractViolationStatus);
       }
     } finally {
       slot.release();

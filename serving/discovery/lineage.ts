@@ -1,5 +1,4 @@
-/** What GET /v1/lineage/{dataset}/{offset} says of an event. */
-
+/** Describes an event for GET /v1/lineage/{dataset}/{offset}, and reads messages of the log for lineage and monitoring. */
 import { isUtf8 } from 'node:buffer';
 import { type JetStreamManager, jetstreamManager } from '@nats-io/jetstream';
 import { z } from 'zod';
@@ -17,48 +16,52 @@ import { count, datasetKey, document, flag, grantedRights, sha256, textField, ut
 const nullableText = (doc: string) => z.string().nullable().describe(doc);
 
 const expected = z.looseObject({
-  rows: count('Events.'),
+  rows: count('Number of events.'),
   first_offset: nullableText('Lowest offset.'),
   last_offset: nullableText('Highest offset.'),
   first_ms: z.int().nullable().describe('Earliest time, epoch ms.'),
   last_ms: z.int().nullable().describe('Latest time, epoch ms.'),
   totals: z.record(z.string(), nullableText('Exact integer total of the column.')),
-  rows_hash: nullableText('Sum of the hashes of rows.'),
+  rows_hash: nullableText('Sum of the row hashes.'),
 });
 
 export const lineageAnswer = z.strictObject({
   dataset: datasetKey,
-  offset: textField('As asked.'),
-  event_id: textField('Derived from dataset, partition and offset; the same after every replay.'),
-  partition: textField('The proved partition that holds it.'),
-  synthetic: flag('Of the sample: no vendor published it.'),
-  ingested_at_utc: utc('When its partition was published to the log.'),
+  offset: textField('The requested offset.'),
+  event_id: textField('Id derived from dataset, partition and offset; a replay does not change it.'),
+  partition: textField('The proved partition that holds the event.'),
+  synthetic: flag('Whether the event belongs to the sample: no vendor published it.'),
+  ingested_at_utc: utc('Time at which its partition was published to the log.'),
   payload_raw: z.strictObject({
-    bytes: count('How many they are.'),
-    base64: textField('The record’s bytes as its source gave them.'),
-    utf8: nullableText('The same as text, where they are text.'),
+    bytes: count('Number of bytes.'),
+    base64: textField('The record’s bytes as the source delivered them.'),
+    utf8: nullableText('The same bytes as text, if they are text.'),
   }),
-  payload_sha256_raw: sha256('Of those bytes.'),
+  payload_sha256_raw: sha256('Digest of those bytes.'),
   frame: z
     .strictObject({
-      stream: textField('Stream of the log.'),
-      stream_sequence: count('Message in it.'),
-      number: count('Frame of its attempt, from 0.'),
-      position: count('Event within the frame, from 0.'),
-      rows: count('Events of the frame.'),
-      first_offset: textField('Offset of its first event.'),
-      last_offset: textField('Offset of its last event.'),
-      raw_bytes: count('Its size, unpacked.'),
-      raw_sha256: sha256('Of all its events, unpacked.'),
+      stream: textField('Name of the stream in the log.'),
+      stream_sequence: count('Sequence of the message in the stream.'),
+      number: count('Number of the frame in its attempt, from 0.'),
+      position: count('Index of the event in the frame, from 0.'),
+      rows: count('Number of events in the frame.'),
+      first_offset: textField('Offset of the first event.'),
+      last_offset: textField('Offset of the last event.'),
+      raw_bytes: count('Uncompressed size of the frame.'),
+      raw_sha256: sha256('Digest of all its events, uncompressed.'),
     })
-    .describe('Where in the log the bytes were read from.'),
-  document: document.describe('The document it came in: a vendor’s file, blocks of a node, an answer that was kept.'),
+    .describe('The position in the log that the bytes were read from.'),
+  document: document.describe(
+    'The document that the event came in: a vendor’s file, blocks of a node, an archived response.',
+  ),
   proof: z.strictObject({
-    attempt: count('The try at publishing the partition that was proved.'),
-    revision: count('Rises when an operator ingests it again.'),
-    proved_at_utc: utc('When the two agreed.'),
-    expected: expected.describe('What the publisher counted and hashed in the document, before any of it was stored.'),
-    recount: expected.describe('What the database counted and hashed over the rows it had stored.'),
+    attempt: count('Number of the publishing attempt that was proved.'),
+    revision: count('Number that rises when an operator ingests the partition again.'),
+    proved_at_utc: utc('Time at which the two agreed.'),
+    expected: expected.describe(
+      'Counts and hashes of the document, computed by the publisher before anything was stored.',
+    ),
+    recount: expected.describe('Counts and hashes of the stored rows, computed by the database.'),
   }),
   ...grantedRights,
 });
@@ -111,38 +114,37 @@ function factsOf(manifest: Manifest) {
   return { rows, first_offset, last_offset, first_ms, last_ms, gaps, totals, rows_hash, events_sha256 };
 }
 
-/*
- * The log, for lineage and for monitoring. No read needs it: it is connected when it is first asked for, and its absence
- * is one route's 503 and a number on the operator's page.
- */
-
-/** A message is there in a millisecond or two; a server that takes this long is as good as away. */
+/** A healthy server answers within a millisecond or two; one that takes this long counts as unavailable. */
 const REQUEST_TIMEOUT_MS = 2000;
 
 interface Connected {
   readonly connection: NatsConnection & AsyncDisposable;
   readonly manager: JetStreamManager;
-  /** Away for now: the client library reconnects by itself. */
-  isAway: boolean;
+  /** Whether the connection is lost for now. The client library reconnects by itself. */
+  isDisconnected: boolean;
 }
 
+/**
+ * Reads messages of the log. Reads of rows do not need the log: the reader connects on first use, and without the log one
+ * route answers 503 and the operator's page shows it.
+ */
 export class LogMessageReader implements AsyncDisposable {
   readonly #url: string | undefined;
   readonly #log: Logger;
   readonly #timeoutMs: number;
   #connected: Promise<Connected> | undefined;
 
-  /** @param url of an account that needs no more than to read. */
+  /** @param url of an account that may only read. */
   constructor(url: string | undefined, log: Logger, timeoutMs = REQUEST_TIMEOUT_MS) {
     this.#url = url;
     this.#log = log;
     this.#timeoutMs = timeoutMs;
   }
 
-  /** Undefined: the log holds none there. @throws TidemarkError LOG_UNAVAILABLE */
+  /** Undefined: the log has no message there. @throws TidemarkError LOG_UNAVAILABLE */
   async message(dataset: string, sequence: number): Promise<Uint8Array | undefined> {
     const connected = await this.#connect();
-    if (connected.isAway) throw unavailable('is away; it is connected to again by itself');
+    if (connected.isDisconnected) throw unavailable('is disconnected; the service reconnects by itself');
     try {
       return (await messageAt(connected.manager, dataset, sequence))?.data;
     } catch (error) {
@@ -151,10 +153,10 @@ export class LogMessageReader implements AsyncDisposable {
     }
   }
 
-  /** To ask how its streams stand. @throws TidemarkError LOG_UNAVAILABLE */
+  /** A manager, to query the state of the streams. @throws TidemarkError LOG_UNAVAILABLE */
   async manager(): Promise<JetStreamManager> {
-    const { manager, isAway } = await this.#connect();
-    if (isAway) throw unavailable('is away; it is connected to again by itself');
+    const { manager, isDisconnected } = await this.#connect();
+    if (isDisconnected) throw unavailable('is disconnected; the service reconnects by itself');
     return manager;
   }
 
@@ -165,7 +167,7 @@ export class LogMessageReader implements AsyncDisposable {
 
   #connect(): Promise<Connected> {
     this.#connected ??= this.#open().catch((error) => {
-      // The next one who asks tries again.
+      // The next call tries again.
       this.#connected = undefined;
       throw error;
     });
@@ -173,10 +175,10 @@ export class LogMessageReader implements AsyncDisposable {
   }
 
   async #open(): Promise<Connected> {
-    if (this.#url === undefined) throw unavailable('is not configured (SVC_NATS_READER_URL)');
+    if (this.#url === undefined) throw unavailable('is not configured; set SVC_NATS_READER_URL');
     const connection = await connectNats(this.#url, 'tidemark serving');
     const manager = await jetstreamManager(connection, { checkAPI: false, timeout: this.#timeoutMs });
-    const connected: Connected = { connection, manager, isAway: false };
+    const connected: Connected = { connection, manager, isDisconnected: false };
     void this.#watch(connected);
     return connected;
   }
@@ -184,10 +186,10 @@ export class LogMessageReader implements AsyncDisposable {
   async #watch(connected: Connected): Promise<void> {
     for await (const { type } of connected.connection.status()) {
       if (type !== 'disconnect' && type !== 'reconnect') continue;
-      connected.isAway = type === 'disconnect';
-      this.#log.info(connected.isAway ? 'the log is away' : 'the log is back');
+      connected.isDisconnected = type === 'disconnect';
+      this.#log.info(connected.isDisconnected ? 'the connection to the log is lost' : 'the log is connected again');
     }
-    // Closed for good: refused credentials end a connection.
+    // The connection was closed for good, as after refused credentials.
     this.#connected = undefined;
   }
 }

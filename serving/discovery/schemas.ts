@@ -1,4 +1,4 @@
-/** Pieces that the answers of several routes have in common. */
+/** Schemas that the answers of several routes share. */
 import { z } from 'zod';
 import { DATASET_KEYS } from '../../shared/registry/index.ts';
 import { RIGHTS_STATES } from '../../shared/rights/matrix.ts';
@@ -22,7 +22,7 @@ export const textField = (doc: string) => z.string().describe(doc);
 
 export const flag = (doc: string) => z.boolean().describe(doc);
 
-/** The same for each name. An object of these members says more than a record: which of them there are. */
+/** An object with the same schema for each name. Unlike a record, it states which members there are. */
 export const membersOf = <Name extends string, S extends z.ZodType>(names: readonly Name[], schema: S) =>
   Object.fromEntries(names.map((name) => [name, schema])) as Record<Name, S>;
 
@@ -32,21 +32,21 @@ export const rightsState = z.enum(RIGHTS_STATES);
 
 export const problemCode = z.enum(Object.keys(PROBLEMS) as [ProblemCode, ...ProblemCode[]]);
 
-/** The rights an answer was given under. */
+/** The rights that an answer was given under. */
 export const grantedRights = {
-  rights_state: rightsState.describe('Under what right it is served.'),
-  rights_provisional: flag('A temporary hosted path.'),
+  rights_state: rightsState.describe('The right under which the dataset is served.'),
+  rights_provisional: flag('Whether the right is temporary.'),
 };
 
 export const warning = z.strictObject({
-  code: textField('Stable.'),
-  message: textField('For people.'),
+  code: textField('Code of the warning; it does not change.'),
+  message: textField('Text for people.'),
   details: z.record(z.string(), z.unknown()),
 });
 
 export const document = z.looseObject({
   name: textField('Name of the document.'),
-  sha256: sha256('Of its bytes.'),
-  bytes: count('Its size.'),
-  granularity: textField('What one document holds: a day, a month.').optional(),
+  sha256: sha256('Digest of its bytes.'),
+  bytes: count('Size of the document.'),
+  granularity: textField('Period that one document covers: a day, a month.').optional(),
 });

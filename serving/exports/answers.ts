@@ -1,4 +1,4 @@
-/** What callers are told of an export. The schemas are what the answers are, to the key. */
+/** The answers about exports. A schema describes its answer completely. */
 import { z } from 'zod';
 import { DATASETS } from '../../shared/registry/index.ts';
 import { EXPORT_FORMATS } from '../contract/export.ts';
@@ -10,42 +10,42 @@ import { EXPORT_STATES } from './states.ts';
 
 export const PREFIX = '/v1/raw/export';
 
-const view = { view_id: textField('The view that is read.'), view_version: count('Its version.') };
+const view = { view_id: textField('The view that the export reads.'), view_version: count('Version of the view.') };
 
 const common = {
-  export_id: z.uuid().describe('Names the export from here on.'),
+  export_id: z.uuid().describe('Id of the export.'),
   status: z.enum(EXPORT_STATES).describe('`succeeded` and `failed` are final.'),
-  submitted_at: utc('When it was accepted.'),
+  submitted_at: utc('Time at which the service accepted it.'),
   ...grantedRights,
   ...view,
-  warnings: z.array(warning).describe('As judged at submit, then as the run found them.'),
-  as_of_utc: utc('End of what was proved then.').nullable(),
+  warnings: z.array(warning).describe('Warnings of the submission, later those of the run.'),
+  as_of_utc: utc('End of coverage at that time.').nullable(),
 };
 
 export const acceptedAnswer = z.strictObject({
   ...common,
-  status_path: textField('Where its status is.'),
+  status_path: textField('Path of its status.'),
 });
 
 const fileAnswer = z.strictObject({
-  name: textField('Its name, also in `Content-Disposition`.'),
-  uri: textField('Path of its bytes.'),
-  day: z.string().nullable().describe('The UTC day whose rows it holds, of an artifact split by day.'),
-  row_count: count('Its rows.'),
-  bytes: count('Its size.'),
-  checksum_sha256: sha256('Of its bytes; the ETag of its download.'),
+  name: textField('Name of the file, also in `Content-Disposition`.'),
+  uri: textField('Path of the file.'),
+  day: z.string().nullable().describe('The UTC day of its rows, if the artifact is split by day.'),
+  row_count: count('Rows of the file.'),
+  bytes: count('Size of the file.'),
+  checksum_sha256: sha256('Digest of the file; also the ETag of its download.'),
 });
 
 const artifactAnswer = z.strictObject({
   format: z.enum(EXPORT_FORMATS),
-  uri: textField('Path of its bytes; of an artifact of several files, see `files`.'),
-  manifest_uri: textField('Path of its manifest: schema, window, proof.'),
-  row_count: count('Its rows.'),
-  bytes: count('Its size.'),
-  checksum_sha256: sha256('Of the file; of several, of the lines that `sha256sum` prints of them.'),
-  expires_at: utc('When it is deleted.'),
-  expired: flag('That time is over.'),
-  synthetic: flag('Rows of the sample: no vendor published them.'),
+  uri: textField('Path of the file. For an artifact of several files, see `files`.'),
+  manifest_uri: textField('Path of the manifest: schema, window, proof.'),
+  row_count: count('Rows of the artifact.'),
+  bytes: count('Size of the artifact.'),
+  checksum_sha256: sha256('Digest of the file; for several files, of the lines that `sha256sum` prints for them.'),
+  expires_at: utc('Time at which the service deletes it.'),
+  expired: flag('Whether that time has passed.'),
+  synthetic: flag('Whether the rows belong to the sample: no vendor published them.'),
   files: z.array(fileAnswer),
 });
 
@@ -54,21 +54,23 @@ export const statusAnswer = z.strictObject({
   mode: z.enum(MODES),
   format: z.enum(EXPORT_FORMATS),
   dataset: datasetKey,
-  source: textField('Its sources in the registry, with commas between.'),
-  updated_at: utc('Of the last change, progress included.'),
+  source: textField('Sources of the dataset in the registry, separated by commas.'),
+  updated_at: utc('Time of the last change, including progress.'),
   progress: z.strictObject({
-    rows: count('Written so far, by this run.'),
-    bytes: count('Their size.'),
-    attempt: count('Runs so far: another one begins where a worker was stopped or died.'),
+    rows: count('Rows that this run has written so far.'),
+    bytes: count('Bytes that this run has written so far.'),
+    attempt: count('Number of runs so far. A new run begins when a worker was stopped or died.'),
   }),
-  artifact: artifactAnswer.optional().describe('Of `succeeded`.'),
-  error_code: textField('Stable.').optional().describe('Of `failed`.'),
-  error_message: textField('For people.').optional(),
+  artifact: artifactAnswer.optional().describe('The artifact of a `succeeded` export.'),
+  error_code: textField('Code of the fault; it does not change.')
+    .optional()
+    .describe('Code of the fault of a `failed` export.'),
+  error_message: textField('Text for people.').optional(),
 });
 
 export const listAnswer = z.strictObject({
   exports: z.array(statusAnswer).describe('Newest first.'),
-  next_cursor: textField('Of the next page; null on the last.').nullable(),
+  next_cursor: textField('The `cursor` of the next page; null on the last page.').nullable(),
 });
 
 export type StatusAnswer = z.output<typeof statusAnswer>;
@@ -94,7 +96,7 @@ export const acceptedOf = (row: ExportRow): z.output<typeof acceptedAnswer> => (
   status_path: statusPath(row.exportId),
 });
 
-/** @throws Problem EXPORT_STATUS_METADATA_ERROR where the row is not one of ours. */
+/** @throws Problem EXPORT_STATUS_METADATA_ERROR if the row is invalid. */
 export function statusOf(row: ExportRow): StatusAnswer {
   const dataset = DATASETS.get(row.dataset);
   const answer = {
@@ -111,7 +113,11 @@ export function statusOf(row: ExportRow): StatusAnswer {
   };
   const outcome = statusAnswer.safeParse(answer);
   if (outcome.success) return outcome.data;
-  throw new Problem('EXPORT_STATUS_METADATA_ERROR', 'The operator has to look at it.', { cause: outcome.error });
+  throw new Problem(
+    'EXPORT_STATUS_METADATA_ERROR',
+    'The stored status of the export is invalid. The operator has to repair it.',
+    { cause: outcome.error },
+  );
 }
 
 function artifactOf({ exportId, format, artifact, expiresAt, isExpired }: ExportRow) {

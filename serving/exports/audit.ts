@@ -1,4 +1,4 @@
-/** What is recorded of exports: who asked for what, what was decided, what became of it, who took it. Never a secret. */
+/** The audit log of exports: who requested what, the decision, the outcome, and who downloaded it. It holds no secrets. */
 
 import { isIPv6 } from 'node:net';
 import type { AuditPayload, AuditRecord, AuditValue } from '../../shared/audit/records.ts';
@@ -7,17 +7,12 @@ import type { Logger } from '../../shared/logger.ts';
 import type { ProblemCode } from '../contract/problems.ts';
 import type { Transition } from './store.ts';
 
-/*
- * Refusals that anybody can cause, in the audit log: of each source address (of IPv6: each network) the first in a minute,
- * and at the minute's end how many there were. Whoever repeats one, from however many addresses, cannot fill the disk.
- */
-
 /** How long refusals are counted before their number is recorded. */
 const REFUSED_RUN_MS = 60_000;
 /**
- * Source addresses told apart in that time, of one event and code; those of all others are counted together. With fewer a
- * handful of decoys hides everybody else. Each has at most two records a minute, of 940 and 790 bytes at the longest:
- * 1.8 MB a minute for each code. Only refused keys cost their sender no key: 1.5 MB a minute, from 1,024 addresses.
+ * Source addresses that are distinguished in that time, per event and code; refusals of all others are counted together. With
+ * fewer, a handful of decoys would hide everybody else. Each has at most two records per minute, of at most 940 and 790 bytes:
+ * 1.8 MB a minute for each code. Only refused keys need no key: 1.5 MB a minute, from 1,024 addresses.
  */
 const MAX_REFUSED_ADDRESSES = 1024;
 
@@ -28,11 +23,11 @@ export interface RefusedRunsOptions {
   readonly runMs?: number;
 }
 
-/** What refusals of one event, code and address have in common. */
-interface Run {
+/** Refusals of one event, code and address. */
+interface RefusedRun {
   readonly event: string;
   readonly code: AuditValue | undefined;
-  /** Null: of all addresses that have no run of their own. */
+  /** Null: the refusals of all addresses without a run of their own. */
   readonly address: AuditValue;
   readonly first: Refusal;
   last: Refusal;
@@ -44,19 +39,23 @@ interface Refusal {
   readonly requestId: AuditValue | undefined;
 }
 
+/**
+ * Records refusals that anybody can cause. Per source address (for IPv6: per network) it records the first in a minute at once,
+ * and at the minute's end the number of refusals. So nobody can fill the disk by repeating one, from however many addresses.
+ */
 export class RefusedRuns implements AsyncDisposable {
   readonly #options: RefusedRunsOptions;
-  readonly #runs = new Map<string, Run>();
-  /** How many addresses have a run, by event and code. */
+  readonly #runs = new Map<string, RefusedRun>();
+  /** By event and code: the number of addresses that have a run. */
   readonly #addresses = new Map<string, number>();
   #timer: NodeJS.Timeout | undefined;
-  #told: Promise<void> = Promise.resolve();
+  #recorded: Promise<void> = Promise.resolve();
 
   constructor(options: RefusedRunsOptions) {
     this.#options = options;
   }
 
-  /** The first of a run is on record when this resolves; those that follow are counted. */
+  /** Resolves when the first refusal of a run is recorded; those that follow are counted. */
   async note(event: string, payload: AuditPayload): Promise<void> {
     const { client_address: sender = null, code, request_id: requestId } = payload;
     const address = networkOf(sender);
@@ -68,11 +67,11 @@ export class RefusedRuns implements AsyncDisposable {
       return;
     }
     this.#begin(event, code, address, refusal);
-    this.#timer ??= setTimeout(() => this.#tell(), this.#options.runMs ?? REFUSED_RUN_MS).unref();
+    this.#timer ??= setTimeout(() => this.#recordRuns(), this.#options.runMs ?? REFUSED_RUN_MS).unref();
     await this.#options.record(event, payload);
   }
 
-  #find(event: string, code: AuditValue | undefined, address: AuditValue): Run | undefined {
+  #find(event: string, code: AuditValue | undefined, address: AuditValue): RefusedRun | undefined {
     const kind = kindOf(event, code);
     const own = this.#runs.get(`${kind} ${address}`);
     return own ?? (this.#isFull(kind) ? this.#runs.get(kind) : undefined);
@@ -90,8 +89,8 @@ export class RefusedRuns implements AsyncDisposable {
     this.#runs.set(isOwn ? `${kind} ${address}` : kind, run);
   }
 
-  /** Records the runs of more than one, and begins anew. */
-  #tell(): void {
+  /** Records the runs with more than one refusal, and starts anew. */
+  #recordRuns(): void {
     clearTimeout(this.#timer);
     this.#timer = undefined;
     const records = [...this.#runs.values()]
@@ -109,18 +108,18 @@ export class RefusedRuns implements AsyncDisposable {
       );
     this.#runs.clear();
     this.#addresses.clear();
-    this.#told = Promise.all([this.#told, ...records]).then(() => {});
+    this.#recorded = Promise.all([this.#recorded, ...records]).then(() => {});
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    this.#tell();
-    await this.#told;
+    this.#recordRuns();
+    await this.#recorded;
   }
 }
 
 /**
- * What refusals are counted by: an IPv6 address is told by its network of 64 bits, because whoever has one has all of its
- * addresses. Those that begin with zeros stand for an IPv4 address or for this machine, and stay as they are.
+ * The address that refusals are counted by: for IPv6 the network of 64 bits, because whoever has one address has all of them.
+ * Addresses that begin with zeros stand for an IPv4 address or for this machine, and stay as they are.
  */
 function networkOf(address: AuditValue): AuditValue {
   if (typeof address !== 'string' || !isIPv6(address) || address.startsWith('::')) return address;
@@ -136,7 +135,7 @@ export const AUDIT_EVENTS = {
   intent: 'export_submit_intent',
   accepted: 'export_submit_accepted',
   rejected: 'export_submit_rejected',
-  /** Accepted, and then it could not be queued. */
+  /** The export was accepted, but could not be queued. */
   failed: 'export_submit_failed',
   transition: 'export_transition',
   cancel: 'export_cancel_requested',
@@ -152,13 +151,13 @@ export interface ExportAuditOptions {
   readonly now?: () => number;
   /** How long refusals of an address are counted before their number is recorded. */
   readonly refusedRunMs?: number;
-  /** Keeps where the chain ends in another place than the log. */
+  /** Stores the head of the chain outside the log. */
   readonly keepHead: (chain: string, sequence: number, hash: string) => Promise<void>;
 }
 
-/** Heads are kept this often at most; what was recorded since is missed by nobody if it is cut off. */
+/** Interval of storing heads. If the log is cut off, records since the last head are not missed. */
 const HEAD_INTERVAL_MS = 500;
-/** Refusals of requests that were not understood; all others are recorded one by one. */
+/** Refusals of requests that were not understood are counted; all others are recorded one by one. */
 const COUNTED: ReadonlySet<ProblemCode> = new Set([
   'NOT_ACCEPTABLE',
   'EXPORT_CONTRACT_ERROR',
@@ -169,8 +168,8 @@ export class ExportAudit implements AsyncDisposable {
   readonly #writer: AuditWriter;
   readonly #options: ExportAuditOptions;
   #head: { readonly chain: string; readonly sequence: number; readonly hash: string } | undefined;
-  #keeping: NodeJS.Timeout | undefined;
-  #kept: Promise<void> = Promise.resolve();
+  #headTimer: NodeJS.Timeout | undefined;
+  #headStored: Promise<void> = Promise.resolve();
   readonly #refusals: RefusedRuns;
 
   constructor(options: ExportAuditOptions) {
@@ -187,22 +186,25 @@ export class ExportAudit implements AsyncDisposable {
       now,
       onHead: (head) => {
         this.#head = head;
-        this.#keeping ??= setTimeout(() => this.#keep(), HEAD_INTERVAL_MS).unref();
+        this.#headTimer ??= setTimeout(() => this.#storeHead(), HEAD_INTERVAL_MS).unref();
       },
     });
   }
 
-  /** What must be on record before anything happens. @throws where it cannot be. */
+  /** Records what must be on record before anything happens. @throws if it cannot be recorded. */
   async must(event: string, exportId: string | null, payload: AuditPayload): Promise<AuditRecord> {
     return await this.#writer.append({ event, export_id: exportId, payload });
   }
 
-  /** What happens whether it can be recorded or not: the log's fault stops new exports alone. */
+  /** Records what happens in any case: a fault of the log stops only new exports. */
   async note(event: string, exportId: string | null, payload: AuditPayload): Promise<void> {
     try {
       await this.must(event, exportId, payload);
     } catch (error) {
-      this.#options.log.error({ err: error, event, exportId }, 'the audit log cannot be written');
+      this.#options.log.error(
+        { err: error, event, exportId },
+        'the service cannot write the audit log; check its folder and disk',
+      );
     }
   }
 
@@ -218,32 +220,35 @@ export class ExportAudit implements AsyncDisposable {
     });
   }
 
-  /** A key that was missing or wrong. */
+  /** Records a missing or wrong key. */
   async refusedKey(payload: AuditPayload): Promise<void> {
     await this.#refusals.note(AUDIT_EVENTS.refused, payload);
   }
 
-  /** A submit that was refused. */
+  /** Records a refused submission. */
   async rejected(code: ProblemCode, facts: AuditPayload): Promise<void> {
     const payload = { ...facts, code };
     if (COUNTED.has(code)) await this.#refusals.note(AUDIT_EVENTS.rejected, payload);
     else await this.note(AUDIT_EVENTS.rejected, null, payload);
   }
 
-  #keep(): void {
-    this.#keeping = undefined;
+  #storeHead(): void {
+    this.#headTimer = undefined;
     const head = this.#head;
     if (!head) return;
-    this.#kept = this.#options.keepHead(head.chain, head.sequence, head.hash).catch((error) => {
-      this.#options.log.warn({ err: error }, 'where the audit log ends could not be kept');
+    this.#headStored = this.#options.keepHead(head.chain, head.sequence, head.hash).catch((error) => {
+      this.#options.log.warn(
+        { err: error },
+        'the service could not store the head of the audit log; it tries again with the next record',
+      );
     });
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#refusals[Symbol.asyncDispose]();
     await this.#writer[Symbol.asyncDispose]();
-    clearTimeout(this.#keeping);
-    if (this.#keeping !== undefined) this.#keep();
-    await this.#kept;
+    clearTimeout(this.#headTimer);
+    if (this.#headTimer !== undefined) this.#storeHead();
+    await this.#headStored;
   }
 }

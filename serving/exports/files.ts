@@ -1,5 +1,7 @@
-/** Files of an artifact as they are now, against what was written: they lie on a disk that others can reach too. */
-
+/**
+ * Compares an artifact's files with what was written, since others can reach the disk too; and the directories of artifacts:
+ * one per export, with one per run inside, named by its fence. No caller's text ever becomes part of a path.
+ */
 import { createHash } from 'node:crypto';
 import { type FileHandle, lstat, readdir, rm, rmdir } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -8,9 +10,9 @@ import { openRegular } from '../../shared/regular-file.ts';
 import { Problem } from '../contract/problems.ts';
 import type { StoredArtifact, StoredFile } from './rows.ts';
 import { isFinished } from './states.ts';
-import type { Folders } from './store.ts';
+import type { RunFolders } from './store.ts';
 
-/** Names and sizes, and when they were last changed. @throws Problem */
+/** Checks names, sizes and times of modification. @throws Problem */
 export async function checkFiles(directory: string, { files }: StoredArtifact): Promise<void> {
   for (const file of files) {
     const found = await lstat(join(directory, file.name)).catch(() => undefined);
@@ -20,24 +22,27 @@ export async function checkFiles(directory: string, { files }: StoredArtifact): 
 }
 
 const missing = ({ name }: StoredFile) =>
-  new Problem('EXPORT_ARTIFACT_MISSING', `${name} is no longer there; submit the export again.`);
+  new Problem('EXPORT_ARTIFACT_MISSING', `${name} is missing. Submit the export again.`);
 
 const altered = ({ name }: StoredFile) =>
-  new Problem('EXPORT_ARTIFACT_METADATA_ERROR', `${name} is not what was written; submit the export again.`);
+  new Problem(
+    'EXPORT_ARTIFACT_METADATA_ERROR',
+    `${name} differs from what the service wrote. Submit the export again.`,
+  );
 
-/** A file is read in pieces of this size. */
-const PIECE_BYTES = 1024 * 1024;
-/** Digests kept; each is of one state of one file. */
-const MAX_KEPT = 1000;
+/** Files are read in chunks of this size. */
+const CHUNK_BYTES = 1024 * 1024;
+/** Digests to cache; each belongs to one state of one file. */
+const MAX_DIGESTS = 1000;
 
 /**
- * Opens files that are proved to be what was written: each is hashed when it is first asked for, and again when anything
- * about it has changed. What is sent is read from the very file that was hashed.
+ * Opens files that equal what was written. It hashes a file on the first request and again whenever the file's metadata
+ * changed. The answer is read from the very file that was hashed.
  */
 export class ProvedFiles {
   readonly #digests = new Map<string, Promise<string>>();
 
-  /** The caller closes it. @throws Problem */
+  /** The caller closes the handle. @throws Problem */
   async open(directory: string, file: StoredFile): Promise<FileHandle> {
     const handle = await openRegular(join(directory, file.name)).catch(() => {
       throw missing(file);
@@ -59,10 +64,10 @@ export class ProvedFiles {
     if (!digest) {
       digest = hashOf(handle);
       this.#digests.set(state, digest);
-      // Its reader went away, or the disk failed: the next one reads again.
+      // The reader left, or the disk failed: the next request hashes the file again.
       digest.catch(() => this.#digests.delete(state));
       const [oldest] = this.#digests.keys();
-      if (this.#digests.size > MAX_KEPT) this.#digests.delete(oldest);
+      if (this.#digests.size > MAX_DIGESTS) this.#digests.delete(oldest);
     }
     return await digest;
   }
@@ -70,19 +75,17 @@ export class ProvedFiles {
 
 async function hashOf(handle: FileHandle): Promise<string> {
   const hash = createHash('sha256');
-  const piece = Buffer.allocUnsafeSlow(PIECE_BYTES);
+  const chunk = Buffer.allocUnsafeSlow(CHUNK_BYTES);
   for (let at = 0; ; ) {
-    const { bytesRead } = await handle.read(piece, 0, piece.length, at);
+    const { bytesRead } = await handle.read(chunk, 0, chunk.length, at);
     if (bytesRead === 0) return hash.digest('hex');
-    hash.update(piece.subarray(0, bytesRead));
+    hash.update(chunk.subarray(0, bytesRead));
     at += bytesRead;
   }
 }
 
-/* Folders of artifacts: one an export, in it one a run, by its fence. Nothing a caller says ever becomes part of a path. */
-
 const EXPORT_ID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
-/** A run's folder, or what it is written in until it is whole. */
+/** A run's directory, or its staging directory. */
 const RUN_FOLDER = /^(\d+)(?:\.|$)/;
 
 export const isExportId = (text: string): boolean => EXPORT_ID.test(text);
@@ -99,22 +102,22 @@ export class ExportDirectories {
     return join(this.#root, exportId);
   }
 
-  /** Where a run's artifact lies, or will. */
+  /** The directory of a run's artifact. */
   artifact(exportId: string, fence: number): string {
     return join(this.#folder(exportId), String(fence));
   }
 
-  /** What one run left behind. */
+  /** Removes what one run left behind. */
   async removeRun(exportId: string, fence: number): Promise<void> {
     await this.#removeRuns(exportId, (number) => number === fence);
   }
 
-  /** What is no longer needed of an export. */
-  async removeUnneeded(exportId: string, { state, fence, kept }: Folders): Promise<void> {
-    await this.#removeRuns(exportId, (number) => (isFinished(state) ? number !== kept : number < fence));
+  /** Removes the directories of an export that are no longer needed. */
+  async removeUnneeded(exportId: string, { state, fence, artifactFence }: RunFolders): Promise<void> {
+    await this.#removeRuns(exportId, (number) => (isFinished(state) ? number !== artifactFence : number < fence));
   }
 
-  /** Ids of exports that have a folder. */
+  /** Ids of the exports that have a directory. */
   async present(): Promise<string[]> {
     const names = await readdir(this.#root).catch((error) => {
       if ((error as NodeJS.ErrnoException).code === 'ENOENT') return [];
@@ -125,7 +128,7 @@ export class ExportDirectories {
 
   async #removeRuns(exportId: string, isUnneeded: (fence: number) => boolean): Promise<void> {
     const folder = this.#folder(exportId);
-    // What a link leads to is not ours.
+    // The target of a link is not the service's to clear.
     if (!(await lstat(folder).catch(() => undefined))?.isDirectory()) return;
     const names = await readdir(folder).catch(() => []);
     for (const name of names) {
@@ -133,7 +136,7 @@ export class ExportDirectories {
       if (fence !== undefined && isUnneeded(Number(fence)))
         await rm(join(folder, name), { recursive: true, force: true });
     }
-    // Only where nothing is left.
+    // Succeeds only when the directory is empty.
     await rmdir(folder).catch(() => {});
   }
 }

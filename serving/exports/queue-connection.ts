@@ -1,4 +1,4 @@
-/** The connection to the queue of exports: made when it is first needed, made again when it was lost for good. */
+/** The connection to the queue of exports. It opens on first use, and again after it was lost for good. */
 import { TidemarkError } from '../../shared/errors.ts';
 import type { Logger } from '../../shared/logger.ts';
 import { ExportQueue } from '../../shared/nats/export-queue.ts';
@@ -7,19 +7,19 @@ export interface QueueConnectionOptions {
   readonly url: string | undefined;
   readonly name: string;
   readonly leaseMs: number;
-  /** Of the queue's stream, where it is made. */
+  /** Replicas of the queue's stream, used when the stream is created. */
   readonly replicas: number;
   readonly log: Logger;
 }
 
-interface Connected {
+interface ConnectedQueue {
   readonly queue: ExportQueue;
-  isAway: boolean;
+  isDisconnected: boolean;
 }
 
 export class QueueConnection implements AsyncDisposable {
   readonly #options: QueueConnectionOptions;
-  #connected: Promise<Connected> | undefined;
+  #connected: Promise<ConnectedQueue> | undefined;
   #closed = false;
 
   constructor(options: QueueConnectionOptions) {
@@ -30,35 +30,47 @@ export class QueueConnection implements AsyncDisposable {
     return this.#options.url !== undefined;
   }
 
-  /** @throws TidemarkError LOG_UNAVAILABLE at once where it is known to be away. */
+  /** @throws TidemarkError LOG_UNAVAILABLE at once if the connection is known to be lost. */
   async get(): Promise<ExportQueue> {
-    if (this.#closed) throw new TidemarkError('LOG_UNAVAILABLE', 'The queue of exports is closed');
+    if (this.#closed)
+      throw new TidemarkError('LOG_UNAVAILABLE', 'The queue of exports is closed: the process is stopping');
     this.#connected ??= this.#open().catch((error) => {
       this.#connected = undefined;
       throw error;
     });
-    const { queue, isAway } = await this.#connected;
-    if (isAway) throw new TidemarkError('LOG_UNAVAILABLE', 'The queue of exports is away');
+    const { queue, isDisconnected } = await this.#connected;
+    if (isDisconnected)
+      throw new TidemarkError(
+        'LOG_UNAVAILABLE',
+        'The connection to the queue of exports is lost; the service reconnects by itself',
+      );
     return queue;
   }
 
-  async #open(): Promise<Connected> {
+  async #open(): Promise<ConnectedQueue> {
     const { url, name, leaseMs, replicas } = this.#options;
     if (url === undefined) {
-      throw new TidemarkError('LOG_UNAVAILABLE', 'The queue of exports is not configured (SVC_NATS_EXPORT_URL)');
+      throw new TidemarkError('LOG_UNAVAILABLE', 'The queue of exports is not configured; set SVC_NATS_EXPORT_URL');
     }
-    const connected: Connected = { queue: await ExportQueue.open(url, name, { leaseMs, replicas }), isAway: false };
+    const connected: ConnectedQueue = {
+      queue: await ExportQueue.open(url, name, { leaseMs, replicas }),
+      isDisconnected: false,
+    };
     void this.#watch(connected);
     return connected;
   }
 
-  async #watch(connected: Connected): Promise<void> {
+  async #watch(connected: ConnectedQueue): Promise<void> {
     for await (const { type } of connected.queue.connection.status()) {
       if (type !== 'disconnect' && type !== 'reconnect') continue;
-      connected.isAway = type === 'disconnect';
-      this.#options.log.info(connected.isAway ? 'the queue of exports is away' : 'the queue of exports is back');
+      connected.isDisconnected = type === 'disconnect';
+      this.#options.log.info(
+        connected.isDisconnected
+          ? 'the connection to the queue of exports is lost'
+          : 'the queue of exports is connected again',
+      );
     }
-    // Closed for good: refused credentials end a connection.
+    // The connection was closed for good, as after refused credentials.
     this.#connected = undefined;
   }
 

@@ -1,4 +1,4 @@
-/** What the database has of an export, as the code sees it. */
+/** Rows of the exports table, as the code sees them. */
 import { DATASETS } from '../../shared/registry/index.ts';
 import type { Mode } from '../../shared/registry/types.ts';
 import type { RightsState } from '../../shared/rights/matrix.ts';
@@ -6,7 +6,7 @@ import type { ExportFormat } from '../contract/export.ts';
 import type { Warning } from '../contract/problems.ts';
 import type { ExportState } from './states.ts';
 
-/** One file of an artifact, as it was when it was written. */
+/** One file of an artifact, as it was written. */
 export interface StoredFile {
   readonly name: string;
   readonly day: string | null;
@@ -16,7 +16,7 @@ export interface StoredFile {
   readonly modified_ms: number;
 }
 
-/** What is kept of an artifact beside its files. */
+/** The database's record of an artifact. */
 export interface StoredArtifact {
   readonly row_count: number;
   readonly bytes: number;
@@ -58,7 +58,7 @@ export interface ExportRow {
   readonly artifact: StoredArtifact | null;
   readonly artifactFence: number | null;
   readonly expiresAt: Date | null;
-  /** By the database's clock, which is the one that decides. */
+  /** By the database's clock, which decides. */
   readonly isExpired: boolean;
   readonly errorCode: string | null;
   readonly errorMessage: string | null;

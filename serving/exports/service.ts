@@ -1,5 +1,4 @@
-/** Everything of exports that one process has: what routes need, and a worker where it is to have one. */
-
+/** The exports part of a process: what the routes need, a worker if the process runs exports, and the sweeper. */
 import { auditFolderOf, exportRootOf } from '../../shared/config/export-folders.ts';
 import type { Settings } from '../../shared/config/settings.ts';
 import type { Logger } from '../../shared/logger.ts';
@@ -14,52 +13,51 @@ import { QueueConnection } from './queue-connection.ts';
 import { ExportStore, type QueueLimits } from './store.ts';
 import { ExportWorker, exportRunner } from './worker.ts';
 
-/* What is put right from time to time: jobs whose message was lost, artifacts whose time is over, what the dead left. */
-
 export interface SweeperOptions {
   readonly store: ExportStore;
   readonly queue: QueueConnection;
-  readonly places: ExportDirectories;
+  readonly directories: ExportDirectories;
   readonly audit: ExportAudit;
   readonly leaseMs: number;
   readonly log: Logger;
 }
 
-/** Between two looks; also how long an artifact may outlive its time. */
+/** Longest interval between two sweeps; also how long an artifact may outlive its time. */
 const MAX_INTERVAL_MS = 30_000;
-/** Looks between two searches for what nobody needs. */
-const LOOKS_A_SEARCH = 20;
+/** Every so many sweeps the sweeper also searches for unneeded directories. */
+const SWEEPS_PER_SEARCH = 20;
 
+/** Repairs periodically: queues jobs whose message was lost, deletes expired artifacts, and clears what killed runs left. */
 export class ExportSweeper implements AsyncDisposable {
   readonly #options: SweeperOptions;
   readonly #timer: NodeJS.Timeout;
-  #looks = 0;
-  #looking: Promise<void> | undefined;
+  #sweeps = 0;
+  #sweeping: Promise<void> | undefined;
 
   constructor(options: SweeperOptions) {
     this.#options = options;
-    this.#timer = setInterval(() => void this.look(), Math.min(options.leaseMs, MAX_INTERVAL_MS));
-    void this.look();
+    this.#timer = setInterval(() => void this.sweep(), Math.min(options.leaseMs, MAX_INTERVAL_MS));
+    void this.sweep();
   }
 
-  look(): Promise<void> {
-    this.#looking ??= this.#look().finally(() => {
-      this.#looking = undefined;
+  sweep(): Promise<void> {
+    this.#sweeping ??= this.#sweep().finally(() => {
+      this.#sweeping = undefined;
     });
-    return this.#looking;
+    return this.#sweeping;
   }
 
-  async #look(): Promise<void> {
+  async #sweep(): Promise<void> {
     try {
       await this.#queueAgain();
       await this.#expire();
-      if (this.#looks++ % LOOKS_A_SEARCH === 0) await this.#clear();
+      if (this.#sweeps++ % SWEEPS_PER_SEARCH === 0) await this.#clear();
     } catch (error) {
-      this.#options.log.debug({ err: error }, 'exports cannot be looked after; later');
+      this.#options.log.debug({ err: error }, 'the sweep of exports failed; the next one tries again');
     }
   }
 
-  /** A message that is still there is not doubled. */
+  /** The queue ignores an export whose message it still holds. */
   async #queueAgain(): Promise<void> {
     const { store, queue, leaseMs } = this.#options;
     const idle = await store.idle(leaseMs);
@@ -70,25 +68,25 @@ export class ExportSweeper implements AsyncDisposable {
   }
 
   async #expire(): Promise<void> {
-    const { store, places, audit, log } = this.#options;
+    const { store, directories, audit, log } = this.#options;
     for (const exportId of await store.expired()) {
-      await places.removeUnneeded(exportId, { state: 'succeeded', fence: 0, kept: null });
+      await directories.removeUnneeded(exportId, { state: 'succeeded', fence: 0, artifactFence: null });
       await store.noteRemoved(exportId);
       await audit.note(AUDIT_EVENTS.expired, exportId, { reason: 'expired' });
-      log.info({ exportId }, 'an artifact is deleted: its time is over');
+      log.info({ exportId }, 'the sweeper deleted an expired artifact');
     }
   }
 
-  /** Folders of runs that were killed. Of exports that the database does not know nothing is touched. */
+  /** Removes the directories of killed runs. It leaves exports alone that the database does not know. */
   async #clear(): Promise<void> {
-    const { store, places } = this.#options;
-    const known = await store.foldersOf(await places.present());
-    for (const [exportId, folders] of known) await places.removeUnneeded(exportId, folders);
+    const { store, directories } = this.#options;
+    const known = await store.foldersOf(await directories.present());
+    for (const [exportId, folders] of known) await directories.removeUnneeded(exportId, folders);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     clearInterval(this.#timer);
-    await this.#looking;
+    await this.#sweeping;
   }
 }
 
@@ -98,18 +96,18 @@ export interface ExportServiceDeps {
   readonly rights: RightsStore;
   readonly freshness: FreshnessRule;
   readonly log: Logger;
-  /** What the process is, in the audit log. */
+  /** Role of the process, for the audit log. */
   readonly role: 'serving' | 'worker';
 }
 
-/** An export may search long for its next row; the database is told to stop all the same when it finds none. */
+/** An export may search long for its next row; the read still ends when the search takes longer. */
 const ROW_TIMEOUT_MS = 600_000;
 
 export class ExportService implements AsyncDisposable {
   readonly store: ExportStore;
   readonly queue: QueueConnection;
   readonly audit: ExportAudit;
-  readonly places: ExportDirectories;
+  readonly directories: ExportDirectories;
   readonly limits: QueueLimits;
   readonly #deps: ExportServiceDeps;
   readonly #leaseMs: number;
@@ -122,7 +120,7 @@ export class ExportService implements AsyncDisposable {
     this.#deps = deps;
     this.#leaseMs = settings.SVC_EXPORT_LEASE_SECONDS * 1000;
     this.limits = { running: settings.SVC_EXPORT_MAX_CONCURRENCY, waiting: settings.SVC_EXPORT_MAX_QUEUE };
-    this.places = new ExportDirectories(exportRootOf(settings));
+    this.directories = new ExportDirectories(exportRootOf(settings));
     this.store = new ExportStore({
       databaseUrl,
       leaseMs: this.#leaseMs,
@@ -144,12 +142,12 @@ export class ExportService implements AsyncDisposable {
     });
   }
 
-  /** Takes exports from the queue, until disposal. */
+  /** Runs exports from the queue until disposal. */
   work(): void {
     const { settings, databaseUrl, rights, freshness, log } = this.#deps;
-    const { store, queue, places, audit } = this;
+    const { store, queue, directories, audit } = this;
     if (!queue.isConfigured) {
-      log.warn('no exports are taken: SVC_NATS_EXPORT_URL and SVC_NATS_URL are not set');
+      log.warn('this process runs no exports: set SVC_NATS_EXPORT_URL or SVC_NATS_URL');
       return;
     }
     const pool = new PgPool(poolOptions(databaseUrl));
@@ -159,7 +157,7 @@ export class ExportService implements AsyncDisposable {
     this.#worker = new ExportWorker({
       store,
       queue,
-      places,
+      directories,
       log,
       concurrency: settings.SVC_EXPORT_MAX_CONCURRENCY,
       leaseMs: this.#leaseMs,
@@ -173,17 +171,17 @@ export class ExportService implements AsyncDisposable {
         splitRows: settings.SVC_EXPORT_SPLIT_ROWS,
       }),
     });
-    this.#sweeper = new ExportSweeper({ store, queue, places, audit, leaseMs: this.#leaseMs, log });
+    this.#sweeper = new ExportSweeper({ store, queue, directories, audit, leaseMs: this.#leaseMs, log });
   }
 
-  /** Takes no more, and gives back what runs. */
-  async rest(): Promise<void> {
+  /** Takes no more exports, and gives the running ones back to the queue. */
+  async stopWork(): Promise<void> {
     await this.#worker?.[Symbol.asyncDispose]();
     await this.#sweeper?.[Symbol.asyncDispose]();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.rest();
+    await this.stopWork();
     await this.queue[Symbol.asyncDispose]();
     await this.#pool?.[Symbol.asyncDispose]();
     await this.audit[Symbol.asyncDispose]();

@@ -1,28 +1,28 @@
+/** The states of an export as a table, and its problems and rights under the codes of exports. */
 import type { DatasetDefinition, DatasetKey } from '../../shared/registry/index.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import { Problem, type ProblemCode } from '../contract/problems.ts';
 import { type Admission, admission, checkRights, type Grant, realRowsProblem } from '../rights/gate.ts';
 
-/** The life of an export, as a table: every state, every event, and what follows. The database's updates are made from it. */
-
 export const EXPORT_STATES = ['queued', 'running', 'succeeded', 'failed'] as const;
 export type ExportState = (typeof EXPORT_STATES)[number];
 
 export const EXPORT_EVENTS = [
-  /** A worker takes it: the first time, or after the one before gave it back or died. */
+  /** A worker takes the export: the first time, or after the previous worker gave it back or died. */
   'claim',
-  /** A worker gives it back: it is stopped, or a store is away. Nobody runs it then; it is claimed again. */
+  /** A worker gives the export back because it stops or a store is unavailable. Nobody runs it until the next claim. */
   'release',
   'succeed',
   'fail',
-  /** The caller wants it no longer. */
+  /** The caller cancels the export. */
   'cancel',
 ] as const;
 export type ExportEvent = (typeof EXPORT_EVENTS)[number];
 
-/** The event means nothing in this state, and changes nothing. */
+/** The event is not allowed in this state and changes nothing. */
 const REFUSED = null;
 
+/** Every state, every event, and the state that follows. The database's updates use this table. */
 export const TRANSITIONS: Readonly<Record<ExportState, Readonly<Record<ExportEvent, ExportState | typeof REFUSED>>>> = {
   queued: { claim: 'running', release: REFUSED, succeed: REFUSED, fail: 'failed', cancel: 'failed' },
   running: { claim: 'running', release: 'running', succeed: 'succeeded', fail: 'failed', cancel: 'failed' },
@@ -32,8 +32,7 @@ export const TRANSITIONS: Readonly<Record<ExportState, Readonly<Record<ExportEve
 
 export const isFinished = (state: ExportState): boolean => state === 'succeeded' || state === 'failed';
 
-/* Problems of other routes under the codes of exports. */
-
+/** Codes of other routes and the codes of exports with the same meaning. */
 const CODES: Partial<Record<ProblemCode, ProblemCode>> = {
   QUERY_CONTRACT_ERROR: 'EXPORT_CONTRACT_ERROR',
   QUERY_RIGHTS_MISSING_STATE: 'EXPORT_RIGHTS_MISSING_STATE',
@@ -55,7 +54,7 @@ export function exportProblem(error: unknown): unknown {
   return new Problem(code, error.message, more);
 }
 
-/** The right to export, now. Credentials of the caller's own are of no use: the run has none. @throws Problem */
+/** The current right to export. The caller's own credentials do not help, since the run has none. @throws Problem */
 export function exportGrant(rights: RightsStore, dataset: DatasetKey): Grant {
   try {
     return checkRights(rights, dataset, undefined);
@@ -63,14 +62,14 @@ export function exportGrant(rights: RightsStore, dataset: DatasetKey): Grant {
     if (error instanceof Problem && error.code === 'QUERY_RIGHTS_BYOK_REQUIRED') {
       throw new Problem(
         'EXPORT_RIGHTS_BYOK_REQUIRED',
-        `${dataset} is served with the caller's own credentials alone, and an export has none: query it.`,
+        `The service serves ${dataset} only with the caller’s own credentials, and an export has none. Query the dataset instead.`,
       );
     }
     throw exportProblem(error);
   }
 }
 
-/** `admission`, under the codes of exports. */
+/** `admission` under the codes of exports. */
 export function exportAdmission(grant: Grant, dataset: DatasetDefinition): Admission | undefined {
   const admit = admission(grant, dataset);
   return (
@@ -85,7 +84,7 @@ export function exportAdmission(grant: Grant, dataset: DatasetDefinition): Admis
   );
 }
 
-/** Of rows that have been written already. @throws Problem EXPORT_RIGHTS_LEGAL_SIGNOFF_MISSING */
+/** Checks rows that are already written. @throws Problem EXPORT_RIGHTS_LEGAL_SIGNOFF_MISSING */
 export function requireGrantOf(grant: Grant, dataset: DatasetKey, rows: { readonly synthetic: boolean }): void {
   const problem = rows.synthetic ? undefined : realRowsProblem(grant, dataset);
   if (problem) throw exportProblem(problem);

@@ -1,6 +1,6 @@
 /**
- * Exports as the database has them: the one truth about what was asked for and how far it has come. Every change of state
- * is decided by the table of transitions, under the row's lock; what a worker does counts only under the fence it holds.
+ * Exports in the database, the single source of truth about requests and progress. The table of transitions decides every
+ * change of state, under the row's lock; a worker's change counts only under the fence that it holds.
  */
 import type { Pool, PoolClient } from 'pg';
 import { createPool, EXPORT_SUBMIT_LOCK } from '../../shared/db/connect.ts';
@@ -33,30 +33,30 @@ export interface QueueLimits {
   readonly waiting: number;
 }
 
-export interface Load {
+export interface QueueLoad {
   readonly queued: number;
   readonly running: number;
 }
 
-export type Submitted =
+export type SubmitOutcome =
   | { readonly kind: 'accepted' | 'known'; readonly row: ExportRow }
   | { readonly kind: 'conflict' }
-  | ({ readonly kind: 'full' } & Load);
+  | ({ readonly kind: 'full' } & QueueLoad);
 
-/** Which of an export's numbered folders may be needed. */
-export interface Folders {
+/** The numbered directories of an export that may be needed. */
+export interface RunFolders {
   readonly state: ExportState;
   readonly fence: number;
-  /** Of the artifact, while there is one. */
-  readonly kept: number | null;
+  /** The fence of the artifact, while there is one. */
+  readonly artifactFence: number | null;
 }
 
-/** What became of an event. */
+/** The outcome of an event. */
 export type Outcome =
   | { readonly kind: 'done'; readonly row: ExportRow }
-  /** The table has no such step. */
+  /** The table does not allow the event in this state. */
   | { readonly kind: 'refused'; readonly row: ExportRow }
-  /** Another worker has it, or had it since. */
+  /** Another worker runs the export, or has run it since. */
   | { readonly kind: 'taken'; readonly row: ExportRow }
   | { readonly kind: 'unknown' };
 
@@ -69,15 +69,15 @@ export interface Transition {
 export interface StoreOptions {
   readonly databaseUrl: string;
   readonly leaseMs: number;
-  /** Told of every transition before it is committed. Must not throw. */
+  /** Called with every transition before it is committed. It must not throw. */
   readonly onTransition: (transition: Transition) => Promise<void>;
 }
 
-/** Statements touch one row, or a page of them. */
+/** Statements touch one row or a page of rows. */
 const STATEMENT_TIMEOUT_MS = 10_000;
 const CONNECT_TIMEOUT_MS = 5000;
 const CONNECTIONS = 4;
-/** A heartbeat that is this far ahead of the clock is of a clock that was set back since. */
+/** A heartbeat further ahead of the clock than this comes from a clock that was set back since. */
 const CLOCK_TOLERANCE_MS = 1000;
 
 const NOW = `date_trunc('milliseconds', clock_timestamp())`;
@@ -103,7 +103,7 @@ export class ExportStore implements AsyncDisposable {
     return rows.length === 0 ? undefined : rowOf(rows[0]);
   }
 
-  /** Newest first, those after a number. */
+  /** A page of exports, newest first, below a number. */
   async page(filter: {
     readonly state: ExportState | undefined;
     readonly dataset: string | undefined;
@@ -123,7 +123,7 @@ export class ExportStore implements AsyncDisposable {
     return rows.length === 0 ? undefined : rowOf(rows[0]);
   }
 
-  async load(client: Pick<Pool, 'query'> = this.#pool): Promise<Load> {
+  async load(client: Pick<Pool, 'query'> = this.#pool): Promise<QueueLoad> {
     const { rows } = await client.query(
       `select count(*) filter (where state = 'queued')::int as queued, count(*) filter (where state = 'running')::int as running
        from exports where state in ('queued', 'running')`,
@@ -131,12 +131,12 @@ export class ExportStore implements AsyncDisposable {
     return rows[0];
   }
 
-  /** @param beforeCommit what must have happened first; its fault undoes the submit. */
+  /** @param beforeCommit runs before the commit; its fault rolls the submission back. */
   async submit(
     one: NewExport,
     limits: QueueLimits,
     beforeCommit: (row: ExportRow) => Promise<void>,
-  ): Promise<Submitted> {
+  ): Promise<SubmitOutcome> {
     return await this.#transaction(async (client) => {
       await client.query('select pg_advisory_xact_lock($1, 0)', [EXPORT_SUBMIT_LOCK]);
       if (one.idempotencyKey !== null) {
@@ -176,15 +176,15 @@ export class ExportStore implements AsyncDisposable {
     });
   }
 
-  /** As if it had never been submitted: it could not be queued, and nobody was told of it. */
+  /** Deletes an export that could not be queued. No caller knows about it. */
   async withdraw(exportId: string): Promise<void> {
     await this.#pool.query(`delete from exports where export_id = $1 and state = 'queued'`, [exportId]);
   }
 
-  /** `taken`: a worker that shows signs of life has it. */
+  /** `taken`: a worker with a recent heartbeat runs the export. */
   async claim(exportId: string, worker: string): Promise<Outcome> {
     return await this.#step(exportId, 'claim', {
-      // One that died and came back with the same name is itself.
+      // A worker that died and returned under the same name may claim its own export.
       allows: (row, isAlive) => !isAlive || row.worker === worker,
       set: `fence = fence + 1, worker = $2, heartbeat_at = clock_timestamp(),
         crashes = crashes + (case when worker is null or worker = $2 then 0 else 1 end), progress = default`,
@@ -192,7 +192,7 @@ export class ExportStore implements AsyncDisposable {
     });
   }
 
-  /** @returns whether it is still this run that counts. */
+  /** @returns whether this run still holds the export. */
   async beat(exportId: string, fence: number, progress: Progress): Promise<boolean> {
     const { rowCount } = await this.#pool.query(
       `update exports set heartbeat_at = clock_timestamp(), updated_at = greatest(updated_at, ${NOW}), progress = $3
@@ -202,7 +202,7 @@ export class ExportStore implements AsyncDisposable {
     return rowCount === 1;
   }
 
-  /** @param isRetry it is given back because it failed and may do better. */
+  /** @param isRetry whether the run failed and may succeed on another try. */
   async release(exportId: string, fence: number, isRetry: boolean): Promise<Outcome> {
     return await this.#step(exportId, 'release', {
       allows: (row) => row.fence === fence,
@@ -251,7 +251,7 @@ export class ExportStore implements AsyncDisposable {
     });
   }
 
-  /** Unfinished ones that nobody runs: those whose message may be lost. */
+  /** Unfinished exports that nobody runs; their message may be lost. */
   async idle(olderThanMs: number): Promise<string[]> {
     const { rows } = await this.#pool.query(
       `select export_id from exports e where state in ('queued', 'running')
@@ -262,7 +262,7 @@ export class ExportStore implements AsyncDisposable {
     return rows.map(({ export_id }) => export_id);
   }
 
-  /** Artifacts whose time is over. */
+  /** Expired artifacts that are not deleted yet. */
   async expired(): Promise<string[]> {
     const { rows } = await this.#pool.query(
       `select export_id from exports where state = 'succeeded' and removed_at is null and expires_at <= clock_timestamp()
@@ -275,8 +275,8 @@ export class ExportStore implements AsyncDisposable {
     await this.#pool.query('update exports set removed_at = clock_timestamp() where export_id = $1', [exportId]);
   }
 
-  /** By id; absent: it is not one of ours. */
-  async foldersOf(exportIds: readonly string[]): Promise<Map<string, Folders>> {
+  /** The directories by export id; ids that the database does not know are absent. */
+  async foldersOf(exportIds: readonly string[]): Promise<Map<string, RunFolders>> {
     const { rows } = await this.#pool.query(
       `select export_id, state, fence, artifact_fence, removed_at from exports where export_id = any($1::uuid[])`,
       [exportIds],
@@ -287,7 +287,7 @@ export class ExportStore implements AsyncDisposable {
         {
           state,
           fence: Number(fence),
-          kept: removed_at === null && artifact_fence !== null ? Number(artifact_fence) : null,
+          artifactFence: removed_at === null && artifact_fence !== null ? Number(artifact_fence) : null,
         },
       ]),
     );
@@ -349,17 +349,17 @@ export class ExportStore implements AsyncDisposable {
       await client.query('rollback').catch(() => {});
       throw error;
     } finally {
-      // A connection in an unknown state is not used again.
+      // A connection in an unknown state is not reused.
       client.release(fault !== undefined);
     }
   }
 }
 
-/** Someone runs it and has said so within the lease; a clock that was set back does not keep the dead alive. */
+/** A worker runs the export and sent a heartbeat within the lease. A clock that was set back does not keep a dead worker alive. */
 const isAliveSql = (leaseMs: string): string =>
   `coalesce(e.worker is not null and e.heartbeat_at between clock_timestamp() - ${leaseMs} * interval '1 ms'
      and clock_timestamp() + ${CLOCK_TOLERANCE_MS} * interval '1 ms', false)`;
 
-/** A free worker's export does not wait. */
-export const isFull = ({ queued, running }: Load, limits: QueueLimits): boolean =>
+/** The queue is not full while a worker is free, since an export then does not wait. */
+export const isFull = ({ queued, running }: QueueLoad, limits: QueueLimits): boolean =>
   queued >= limits.waiting && queued + running >= limits.running;

@@ -1,6 +1,6 @@
 /**
- * Takes an export on: what may be asked, by whom, of what; then the record of the intent, the row, the record that it was
- * accepted, the message. Nothing is queued that is not on record, and nobody is told of what is not queued.
+ * Accepts an export: checks the request, the rights and the window; then writes the record of the intent, the row, the record of
+ * acceptance, and the message. Nothing is queued without a record, and the caller learns only of exports that are queued.
  */
 
 import { createHash, randomUUID } from 'node:crypto';
@@ -21,44 +21,43 @@ import { AUDIT_EVENTS, type ExportAudit } from './audit.ts';
 import type { QueueConnection } from './queue-connection.ts';
 import type { ExportRow } from './rows.ts';
 import { exportAdmission, exportGrant, exportProblem } from './states.ts';
-import { type ExportStore, isFull, type Load, type NewExport, type QueueLimits } from './store.ts';
+import { type ExportStore, isFull, type NewExport, type QueueLimits, type QueueLoad } from './store.ts';
 
-/* What can be said of an export before it runs: its warnings, and whether anything of its window is proved. */
-
-export interface Judged {
+/** What is known about an export before it runs. */
+export interface ExportDryRun {
   readonly warnings: readonly Warning[];
   readonly asOf: Date | null;
 }
 
-/** @throws Problem */
+/** Finds the warnings of an export and whether anything of its window is proved. @throws Problem */
 export async function dryRunExport(
   inspector: Inspector,
   request: ReadRequest,
   rule: FreshnessRule,
   signal: AbortSignal,
-): Promise<Judged> {
+): Promise<ExportDryRun> {
   const { contractViolationStatus } = request.dataset;
   try {
-    return await inspector.look(
+    return await inspector.inspect(
       { signal, contractViolationStatus },
       () => new CoverageProbe(request),
-      (session, look) => judged(session, look, request, rule),
+      (session, probe) => dryRunIn(session, probe, request, rule),
     );
   } catch (error) {
     throw exportProblem(error);
   }
 }
 
-async function judged(
+async function dryRunIn(
   session: Session,
-  look: CoverageProbe,
+  probe: CoverageProbe,
   request: ReadRequest,
   rule: FreshnessRule,
-): Promise<Judged> {
+): Promise<ExportDryRun> {
   const {
     live,
-    judgement: { warnings },
-  } = await dryRun(session, look, request, rule);
+    evaluation: { warnings },
+  } = await dryRun(session, probe, request, rule);
   if (live.parts.length === 0) {
     const why = whyNoRows(live, { gaps: [], parts: [], statements: [] });
     throw new Problem('EXPORT_WINDOW_NOT_PROVED', `${why[0].toUpperCase()}${why.slice(1)}.`, {
@@ -88,7 +87,7 @@ export interface Submission {
   readonly signal: AbortSignal;
 }
 
-/** @returns the export, new or known by its idempotency key. @throws Problem */
+/** @returns the export, new or found by its idempotency key. @throws Problem */
 export async function submitExport(
   deps: SubmitDeps,
   submission: Submission,
@@ -97,13 +96,13 @@ export async function submitExport(
   const { request, requestSha256, idempotencyKey, facts, signal } = submission;
   const grant = exportGrant(rights, request.datasetKey);
   const admit = exportAdmission(grant, request.read.dataset);
-  // Now, and again in the snapshot of the run.
-  if (admit) await inspecting(inspector.run({ signal }, admit));
-  const known = idempotencyKey === null ? undefined : await storing(store.findByIdempotencyKey(idempotencyKey));
+  // Checked now, and again in the snapshot of the run.
+  if (admit) await inspected(inspector.run({ signal }, admit));
+  const known = idempotencyKey === null ? undefined : await stored(store.findByIdempotencyKey(idempotencyKey));
   if (known) return await knownExport(deps, known, requestSha256);
   const mutable = mutableWindowWarning(request.window);
   if (request.strict && mutable.length > 0) throw strictProblem(mutable);
-  const load = await storing(store.load());
+  const load = await stored(store.load());
   if (isFull(load, limits)) throw queueFull(load);
   const { warnings, asOf } = await dryRunExport(inspector, request.read, freshness, signal);
 
@@ -112,7 +111,7 @@ export async function submitExport(
   await recorded(audit.must(AUDIT_EVENTS.intent, exportId, { ...payload, ...keyFact(idempotencyKey) }));
   const row = newRow(exportId, submission, grant);
   let isAudited = true;
-  const submitted = await storing(
+  const submitted = await stored(
     store.submit({ ...row, warnings, asOf }, limits, async () => {
       await audit.must(AUDIT_EVENTS.accepted, exportId, { ...facts }).catch((error) => {
         isAudited = false;
@@ -150,42 +149,52 @@ function newRow(
 }
 
 /**
- * @param isKept it can be asked for again by its key, by others at this moment too: it stays, and is queued when the
- *   queue is back. Without a key it is as if it had never been.
+ * @param isKept the caller, or another caller at the same moment, can find the export by its key. It then stays, and is queued
+ *   when the queue is available again. Without a key it is deleted.
  * @throws Problem EXPORT_DISPATCH_ERROR
  */
 async function dispatch({ store, queue, audit }: SubmitDeps, { exportId }: ExportRow, isKept: boolean): Promise<void> {
   try {
     await (await queue.get()).put(exportId);
   } catch (cause) {
-    // Where the database is away too, the row is found and queued later: nothing is lost, and nobody waits for it.
+    // If the database is unavailable too, the sweeper finds and queues the row later; no caller waits for it.
     if (!isKept) await store.withdraw(exportId).catch(() => {});
     await audit.note(AUDIT_EVENTS.failed, exportId, { code: 'EXPORT_DISPATCH_ERROR', withdrawn: !isKept });
-    throw new Problem('EXPORT_DISPATCH_ERROR', 'The queue of exports does not answer.', { cause });
+    throw new Problem('EXPORT_DISPATCH_ERROR', 'The queue of exports does not answer. Try again later.', { cause });
   }
 }
 
 async function knownExport(deps: SubmitDeps, row: ExportRow, requestSha256: string) {
   if (row.requestSha256 !== requestSha256) throw conflict();
-  // Its first submit may have found no queue.
+  // The first submission may not have reached the queue.
   if (row.state === 'queued') await dispatch(deps, row, true);
   return { row, isNew: false };
 }
 
 const conflict = () =>
-  new Problem('EXPORT_IDEMPOTENCY_CONFLICT', 'The Idempotency-Key belongs to an export with another body.');
+  new Problem(
+    'EXPORT_IDEMPOTENCY_CONFLICT',
+    'The Idempotency-Key belongs to an export with another body. Send the same body, or use another key.',
+  );
 
-const queueFull = ({ queued, running }: Load) =>
-  new Problem('EXPORT_QUEUE_LIMIT_REACHED', `${queued} exports are waiting, ${running} are running.`);
+const queueFull = ({ queued, running }: QueueLoad) =>
+  new Problem(
+    'EXPORT_QUEUE_LIMIT_REACHED',
+    `${queued} exports are waiting and ${running} are running. Try again later.`,
+  );
 
-/** Keys are the caller's own: whose it was can be shown by whoever has it. */
+/** The key belongs to the caller, so the log holds its digest: whoever has the key can prove it. */
 const keyFact = (key: string | null): AuditPayload =>
   key === null ? {} : { idempotency_key_sha256: createHash('sha256').update(key).digest('hex') };
 
 const auditProblem = (cause: unknown) =>
-  new Problem('EXPORT_AUDIT_WRITE_ERROR', 'What is exported must be on record, and nothing can be recorded now.', {
-    cause,
-  });
+  new Problem(
+    'EXPORT_AUDIT_WRITE_ERROR',
+    'The audit log cannot be written, and every export must be recorded. Try again later.',
+    {
+      cause,
+    },
+  );
 
 async function recorded<T>(work: Promise<T>): Promise<T> {
   try {
@@ -195,8 +204,8 @@ async function recorded<T>(work: Promise<T>): Promise<T> {
   }
 }
 
-/** @throws Problem EXPORT_DISPATCH_ERROR for what the database does not do, or another that is the reason. */
-async function storing<T>(
+/** @throws Problem EXPORT_DISPATCH_ERROR for a fault of the database, or the problem that `other` supplies. */
+async function stored<T>(
   work: Promise<T>,
   other: () => ((cause: unknown) => Problem) | undefined = () => undefined,
 ): Promise<T> {
@@ -206,11 +215,11 @@ async function storing<T>(
     const make = other();
     throw make
       ? make(cause)
-      : new Problem('EXPORT_DISPATCH_ERROR', 'The database of exports does not answer.', { cause });
+      : new Problem('EXPORT_DISPATCH_ERROR', 'The database of exports does not answer. Try again later.', { cause });
   }
 }
 
-async function inspecting<T>(work: Promise<T>): Promise<T> {
+async function inspected<T>(work: Promise<T>): Promise<T> {
   try {
     return await work;
   } catch (error) {

@@ -1,20 +1,20 @@
 /**
- * Export workers as a process of their own: `./tidemark export-worker`. Settings come as those of the HTTP service do. One
- * line goes to standard output, when exports are taken.
+ * The process of an export worker: `./tidemark export-worker`. It takes its settings like the HTTP service. It prints one line
+ * when it takes exports.
  */
 import { explain, TidemarkError } from '../../shared/errors.ts';
 import { createLogger } from '../../shared/logger.ts';
 import { RightsStore } from '../../shared/rights/store.ts';
-import { readProcessOptions, untilStopped, usable } from '../monitoring/startup.ts';
+import { readProcessOptions, untilStopped, usableSettings } from '../monitoring/startup.ts';
 import { freshnessRule } from '../read/execute/warnings.ts';
 import { shadowedBy } from '../rights/gate.ts';
 import { ExportService } from './service.ts';
 
 async function main(): Promise<void> {
-  const { order, parent } = await readProcessOptions();
-  const { settings, databaseUrl, rightsMatrixPath } = await usable(order);
+  const { options, parent } = await readProcessOptions();
+  const { settings, databaseUrl, rightsMatrixPath } = await usableSettings(options);
   const log = createLogger(settings.SVC_LOG_LEVEL, 'export-worker');
-  // The same settings as those of the HTTP service: without the role a matrix with BYOK Required would be invalid here.
+  // The same settings as the HTTP service: without the role, a matrix with BYOK Required would be invalid here.
   const byokRole = settings.SVC_BYOK_DATABASE_ROLE;
   const rights = new RightsStore(rightsMatrixPath, { byokRole, log, shadowed: shadowedBy(settings) });
   const freshness = freshnessRule(settings);

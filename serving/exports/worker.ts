@@ -1,7 +1,7 @@
 /**
- * Takes exports from the queue and runs them. A message only says which; whether it may be run, and whether what was run
- * counts, is the database's word. A worker may be killed at any instant: its export is taken by another when it has shown
- * no sign of life for the lease.
+ * Takes exports from the queue and runs them. A message only names an export; the database decides whether the export may run
+ * and whether a run counts. A worker may be killed at any instant: after a lease without a heartbeat another worker takes its
+ * export.
  */
 
 import { createHash, randomBytes } from 'node:crypto';
@@ -25,12 +25,11 @@ import type { ExportRow, Progress, StoredArtifact, StoredFile } from './rows.ts'
 import { exportAdmission, exportGrant, isFinished, requireGrantOf } from './states.ts';
 import type { ExportStore, Outcome } from './store.ts';
 
-/* What a fault of a run means for its export: try again, or failed, with a code and words for the caller. */
-
-/** Codes of exports that failed while they ran; those of problems are among them. */
+/** Codes of exports that failed while they ran, besides the codes of problems. */
 const RUN_CODES = ['EXPORT_RUN_FAILED', 'EXPORT_RUN_CANCELED'] as const;
 export type RunCode = (typeof RUN_CODES)[number] | ProblemCode;
 
+/** The consequence of a run's fault: another try, or a failure with a code and a message for the caller. */
 export type Verdict =
   | { readonly kind: 'retry'; readonly message: string }
   | { readonly kind: 'failed'; readonly code: RunCode; readonly message: string };
@@ -38,14 +37,17 @@ export type Verdict =
 const failed = (code: RunCode, message: string): Verdict => ({ kind: 'failed', code, message });
 
 const READ_VERDICTS: Readonly<Record<ReadFaultKind, (fault: ReadFault) => Verdict>> = {
-  backend: () => ({ kind: 'retry', message: 'the database is away' }),
-  runtime: () => failed('EXPORT_RUN_FAILED', 'What is stored is not as declared; the operator has to look at it.'),
+  backend: () => ({ kind: 'retry', message: 'the database is unavailable' }),
+  runtime: () =>
+    failed('EXPORT_RUN_FAILED', 'Stored data differs from its declaration. The operator has to repair it.'),
   aligned_contract: (fault) => failed('ALIGNED_STORAGE_CONTRACT_VIOLATION', sentence(fault.message)),
-  timeout: () => failed('EXPORT_RUN_FAILED', 'The database found no further row within its time; narrow the window.'),
+  timeout: () => failed('EXPORT_RUN_FAILED', 'The database found no further row in time. Narrow the window.'),
   no_rows: (fault) => failed('EXPORT_WINDOW_NOT_PROVED', sentence(fault.message)),
-  // An export never runs with credentials of a caller.
-  credentials_refused: () => failed('EXPORT_RUN_FAILED', 'The run was refused by the database.'),
-  credentials_unfit: () => failed('EXPORT_RUN_FAILED', 'The run was refused by the database.'),
+  // An export never runs with a caller's credentials.
+  credentials_refused: () =>
+    failed('EXPORT_RUN_FAILED', 'The database refused the run. The operator has to check its credentials.'),
+  credentials_unfit: () =>
+    failed('EXPORT_RUN_FAILED', 'The database refused the run. The operator has to check its credentials.'),
 };
 
 export function verdictOf(error: unknown): Verdict {
@@ -55,8 +57,11 @@ export function verdictOf(error: unknown): Verdict {
   }
   if (error instanceof ArtifactFault) return failed('EXPORT_RUN_FAILED', sentence(error.message));
   if (error instanceof Problem) return failed(error.code, error.message);
-  if (outageCode(error) !== undefined) return { kind: 'retry', message: 'a store is away' };
-  return failed('EXPORT_RUN_FAILED', 'The run failed; the fault is logged under the export’s id.');
+  if (outageCode(error) !== undefined) return { kind: 'retry', message: 'a store is unavailable' };
+  return failed(
+    'EXPORT_RUN_FAILED',
+    'The run failed. The service logged the fault under the export’s id; give that id to the operator.',
+  );
 }
 
 const sentence = (text: string) => `${text[0].toUpperCase()}${text.slice(1)}.`;
@@ -64,18 +69,18 @@ const sentence = (text: string) => `${text[0].toUpperCase()}${text.slice(1)}.`;
 export interface WorkerOptions {
   readonly store: ExportStore;
   readonly queue: QueueConnection;
-  readonly places: ExportDirectories;
+  readonly directories: ExportDirectories;
   readonly concurrency: number;
   readonly leaseMs: number;
   readonly maxCrashes: number;
   readonly ttlSeconds: number;
   readonly log: Logger;
   /** @throws Problem, ReadFault, StrictRefusal, ArtifactFault, or the signal's reason. */
-  readonly run: (row: ExportRow, run: RunCall) => Promise<Ran>;
+  readonly run: (row: ExportRow, run: RunCall) => Promise<RunResult>;
 }
 
-/** What a run made. */
-export interface Ran {
+/** The result of a run. */
+export interface RunResult {
   readonly artifact: StoredArtifact;
   readonly warnings: readonly Warning[];
   readonly asOfUtc: string | null;
@@ -87,25 +92,25 @@ export interface RunCall {
   readonly onProgress: (progress: Progress) => void;
 }
 
-/** An empty queue is asked again this often; a job that comes is handed over at once. */
+/** Duration of one pull from an empty queue; a job that arrives is delivered at once. */
 const PULL_MS = 5000;
-/** Signs of life within one lease. */
+/** Heartbeats per lease. */
 const BEATS_A_LEASE = 3;
-/** Faults that pass by themselves are given this many tries, with growing pauses. */
+/** Transient faults get this many tries, with growing pauses. */
 const MAX_RETRIES = 20;
 const FIRST_RETRY_MS = 500;
 const MAX_RETRY_MS = 30_000;
-/** Pause before a store that is away is asked again. */
-const AWAY_MS = 300;
-/** A finished artifact waits this long for a database that is away before its export is given back. */
-const STORE_PATIENCE_MS = 300_000;
+/** Pause before the next try when a store is unavailable. */
+const STORE_RETRY_MS = 300;
+/** A finished artifact waits this long for an unavailable database before its export is given back. */
+const STORE_TIMEOUT_MS = 300_000;
 
 class Stopping extends Error {}
-/** Another worker has it, or nobody wants it any more. */
+/** Another worker runs the export, or it was canceled. */
 class Superseded extends Error {}
 
 export class ExportWorker implements AsyncDisposable {
-  /** Shown in the row it runs. */
+  /** Name of the worker in the row of the export that it runs. */
   readonly name = `${hostname()}:${process.pid}:${randomBytes(3).toString('hex')}`;
   readonly #options: WorkerOptions;
   readonly #stopping = new AbortController();
@@ -120,23 +125,23 @@ export class ExportWorker implements AsyncDisposable {
   async #loop(): Promise<void> {
     const { queue, log } = this.#options;
     const { signal } = this.#stopping;
-    let isAway = false;
+    let isUnavailable = false;
     while (!signal.aborted) {
       try {
         const connected = await queue.get();
-        // The stream may have gone with its server's disk.
-        if (isAway) await connected.ensure();
+        // The stream may have been lost with its server's disk.
+        if (isUnavailable) await connected.ensure();
         const consumer = await connected.consumer();
-        isAway = false;
-        // Stopped while the queue was opened: the event is over, and the pull would wait for its whole time.
+        isUnavailable = false;
+        // The worker may have been stopped while the queue was opened; the pull would not notice and wait its full time.
         signal.throwIfAborted();
         const message = await abortable(consumer.next({ expires: PULL_MS }), signal);
         if (message) await this.#handle(message);
       } catch (error) {
         if (signal.aborted) return;
-        if (!isAway) log.warn({ err: error }, 'exports cannot be taken from their queue; trying further');
-        isAway = true;
-        await delay(AWAY_MS, undefined, { signal }).catch(() => {});
+        if (!isUnavailable) log.warn({ err: error }, 'the worker cannot take exports from the queue; it keeps trying');
+        isUnavailable = true;
+        await delay(STORE_RETRY_MS, undefined, { signal }).catch(() => {});
       }
     }
   }
@@ -147,26 +152,26 @@ export class ExportWorker implements AsyncDisposable {
     let claimed: Outcome;
     try {
       if (!isExportId(exportId)) return message.ack();
-      // A broker that was restarted hands out again what it has not heard of since.
+      // A restarted broker delivers messages again whose acknowledgement it has not seen.
       if (this.#running.has(exportId)) return message.nak(leaseMs);
       claimed = await store.claim(exportId, this.name);
     } catch (error) {
-      log.warn({ err: error, exportId }, 'an export cannot be claimed; later');
-      return message.nak(AWAY_MS);
+      log.warn({ err: error, exportId }, 'the worker cannot claim an export; it tries again later');
+      return message.nak(STORE_RETRY_MS);
     }
-    // Its worker shows signs of life: should they end, the message comes again.
+    // Its worker is alive. If its heartbeats end, the message is delivered again.
     if (claimed.kind === 'taken') return message.nak(leaseMs);
-    // Finished already, or withdrawn.
+    // The export has finished, or was withdrawn.
     if (claimed.kind !== 'done') return message.ack();
     this.#running.add(exportId);
     try {
-      await new Run(message, claimed.row, this.#options, this.#stopping.signal).go();
+      await new ExportRun(message, claimed.row, this.#options, this.#stopping.signal).execute();
     } finally {
       this.#running.delete(exportId);
     }
   }
 
-  /** Gives back what is running. */
+  /** Gives the running exports back. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#stopping.abort(new Stopping());
     await Promise.all(this.#loops);
@@ -174,7 +179,7 @@ export class ExportWorker implements AsyncDisposable {
 }
 
 /** One claim of one export. */
-class Run {
+class ExportRun {
   readonly #message: JsMsg;
   readonly #row: ExportRow;
   readonly #options: WorkerOptions;
@@ -189,16 +194,19 @@ class Run {
     this.#stopping = stopping;
   }
 
-  async go(): Promise<void> {
+  async execute(): Promise<void> {
     const { exportId, fence } = this.#row;
     const { log, leaseMs } = this.#options;
     const beats = setInterval(() => void this.#beat(), leaseMs / BEATS_A_LEASE);
     try {
       await this.#run();
     } catch (error) {
-      // The database is away for good, or nearly: the message comes again.
-      log.error({ err: error, exportId, fence }, 'what became of an export cannot be stored; it is given back');
-      this.#message.nak(AWAY_MS);
+      // The database was unavailable for too long; the message is delivered again.
+      log.error(
+        { err: error, exportId, fence },
+        'the worker cannot store the outcome of an export; it gives the export back',
+      );
+      this.#message.nak(STORE_RETRY_MS);
     } finally {
       clearInterval(beats);
     }
@@ -206,17 +214,22 @@ class Run {
 
   async #run(): Promise<void> {
     const { exportId, fence, crashes } = this.#row;
-    const { store, places, maxCrashes, ttlSeconds, log } = this.#options;
+    const { store, directories, maxCrashes, ttlSeconds, log } = this.#options;
     if (crashes >= maxCrashes) {
       await this.#store(() =>
-        store.fail(exportId, fence, 'EXPORT_RUN_FAILED', `The run was cut off ${crashes} times.`),
+        store.fail(
+          exportId,
+          fence,
+          'EXPORT_RUN_FAILED',
+          `The run was cut off ${crashes} times. Submit the export again, or ask the operator.`,
+        ),
       );
       return this.#message.ack();
     }
-    let ran: Ran;
+    let result: RunResult;
     try {
-      ran = await this.#options.run(this.#row, {
-        directory: places.artifact(exportId, fence),
+      result = await this.#options.run(this.#row, {
+        directory: directories.artifact(exportId, fence),
         signal: AbortSignal.any([this.#stopping, this.#superseded.signal]),
         onProgress: (progress) => {
           this.#progress = progress;
@@ -225,7 +238,7 @@ class Run {
     } catch (error) {
       return await this.#end(error);
     }
-    const { artifact, warnings, asOfUtc } = ran;
+    const { artifact, warnings, asOfUtc } = result;
     const outcome = await this.#store(() =>
       store.succeed(exportId, fence, {
         artifact,
@@ -235,13 +248,13 @@ class Run {
       }),
     );
     if (!this.#counts(outcome)) return await this.#giveUp(outcome);
-    log.info({ exportId, rows: artifact.row_count, bytes: artifact.bytes }, 'exported');
+    log.info({ exportId, rows: artifact.row_count, bytes: artifact.bytes }, 'the worker finished an export');
     this.#message.ack();
-    // What earlier runs left behind; the sweep would find it too.
-    await places.removeUnneeded(exportId, { state: 'succeeded', fence, kept: fence }).catch(() => {});
+    // Removes what earlier runs left behind. The sweeper would find it too.
+    await directories.removeUnneeded(exportId, { state: 'succeeded', fence, artifactFence: fence }).catch(() => {});
   }
 
-  /** The answer to an update may have been lost: then it is refused when it is repeated. */
+  /** The response to an update may have been lost; its repetition is then refused. */
   #counts(outcome: Outcome): boolean {
     if (outcome.kind === 'done') return true;
     return outcome.kind === 'refused' && outcome.row.artifactFence === this.#row.fence;
@@ -249,18 +262,18 @@ class Run {
 
   async #end(error: unknown): Promise<void> {
     const { exportId, fence, retries } = this.#row;
-    const { store, places, log } = this.#options;
-    await places.removeRun(exportId, fence).catch(() => {});
+    const { store, directories, log } = this.#options;
+    await directories.removeRun(exportId, fence).catch(() => {});
     if (this.#superseded.signal.aborted) return await this.#giveUp();
     if (this.#stopping.aborted) {
-      log.info({ exportId }, 'an export is given back: the worker stops');
+      log.info({ exportId }, 'the worker stops and gives an export back');
       await store.release(exportId, fence, false);
       return this.#message.nak();
     }
     const verdict = verdictOf(error);
     if (verdict.kind === 'retry' && retries < MAX_RETRIES) {
       const waitMs = Math.min(FIRST_RETRY_MS * 2 ** retries, MAX_RETRY_MS);
-      log.warn({ err: error, exportId, waitMs }, `an export is tried again: ${verdict.message}`);
+      log.warn({ err: error, exportId, waitMs }, `the worker will try an export again: ${verdict.message}`);
       await this.#store(() => store.release(exportId, fence, true));
       return this.#message.nak(waitMs);
     }
@@ -273,41 +286,41 @@ class Run {
     this.#message.ack();
   }
 
-  /** It is another's now, whose delivery of the message is not ours to end; or it is over. */
+  /** The export has another owner, who acknowledges its own delivery of the message; or it has finished. */
   async #giveUp(outcome?: Outcome): Promise<void> {
     const { exportId, fence } = this.#row;
-    await this.#options.places.removeRun(exportId, fence).catch(() => {});
+    await this.#options.directories.removeRun(exportId, fence).catch(() => {});
     const row = outcome && 'row' in outcome ? outcome.row : await this.#options.store.find(exportId);
     if (!row || isFinished(row.state)) this.#message.ack();
   }
 
-  /** Through an outage of the database: what was run is not thrown away for it. */
+  /** Retries through an outage of the database, so that a finished run is not lost. */
   async #store(work: () => Promise<Outcome>): Promise<Outcome> {
-    const deadline = performance.now() + STORE_PATIENCE_MS;
+    const deadline = performance.now() + STORE_TIMEOUT_MS;
     for (;;) {
       try {
         return await work();
       } catch (error) {
         if (performance.now() > deadline || this.#stopping.aborted) throw error;
-        await delay(AWAY_MS, undefined, { signal: this.#stopping }).catch(() => {});
+        await delay(STORE_RETRY_MS, undefined, { signal: this.#stopping }).catch(() => {});
       }
     }
   }
 
   async #beat(): Promise<void> {
     const { exportId, fence } = this.#row;
-    // Without it the message would be given to another worker.
+    // Otherwise the queue would deliver the message to another worker.
     this.#message.working();
     try {
       if (await this.#options.store.beat(exportId, fence, this.#progress)) return;
       this.#superseded.abort(new Superseded());
     } catch {
-      // The database is away: whether the run still counts is said when it ends.
+      // The database is unavailable. Whether the run still counts is decided when it ends.
     }
   }
 }
 
-/** A pull that is not over when the worker stops is left to itself: the connection is closed after it. */
+/** Abandons a pull that outlasts the worker; the connection closes afterwards. */
 async function abortable<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
   work.catch(() => {});
   const { promise, reject } = Promise.withResolvers<never>();
@@ -320,15 +333,14 @@ async function abortable<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
   }
 }
 
-/* Runs one export: its request is read again, its rights are asked again, its rows are what is proved now. */
-
 export interface RunDeps extends ArtifactDeps {
   readonly rights: RightsStore;
 }
 
+/** Runs one export: parses its request again, checks its rights again, and reads what is proved now. */
 export function exportRunner(deps: RunDeps): WorkerOptions['run'] {
   return async (row, { directory, signal, onProgress }) => {
-    // What was a right request when it was accepted may name a field that an upgrade took away.
+    // A request that was valid when it was accepted may name a field that an upgrade removed.
     const parsed = parseExport(row.request as unknown as Json);
     if ('faults' in parsed) throw contractProblem(parsed.faults, 'EXPORT_CONTRACT_ERROR');
     const { read, format, datasetKey } = parsed.value;
@@ -336,7 +348,7 @@ export function exportRunner(deps: RunDeps): WorkerOptions['run'] {
     const admit = exportAdmission(grant, read.dataset);
     const run = { export_id: row.exportId };
     const artifact = await writeArtifact(deps, { request: read, admit, format, directory, run, signal, onProgress });
-    // What an attempt that was killed had written is taken as it is, without a read.
+    // The artifact may come from a killed attempt, reused without a read.
     requireGrantOf(grant, datasetKey, artifact.manifest);
     const { warnings, as_of_utc: asOfUtc } = artifact.manifest;
     return { artifact: await storedOf(artifact), warnings, asOfUtc };

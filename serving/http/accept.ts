@@ -1,4 +1,4 @@
-/** Which representation and which content coding a client gets, by its Accept and Accept-Encoding headers (RFC 9110, 12.5). */
+/** Chooses the representation and the content coding of an answer by Accept and Accept-Encoding (RFC 9110, 12.5). */
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { Problem } from '../contract/problems.ts';
 import { REPRESENTATIONS, type Representation } from '../render/representations.ts';
@@ -7,11 +7,11 @@ import { CODINGS, type Coding } from '../render/response.ts';
 /** The form of an answer with rows. */
 export interface Accepted {
   readonly representation: Representation;
-  /** None: as it is. */
+  /** Undefined: the answer is not encoded. */
   readonly coding: Coding | undefined;
 }
 
-/** What the request accepts; the response then says what it depended on. @throws Problem NOT_ACCEPTABLE */
+/** Negotiates the answer and sets Vary to the headers it depends on. @throws Problem NOT_ACCEPTABLE */
 export function accepted({ headers }: IncomingMessage, response: ServerResponse): Accepted {
   response.appendHeader('Vary', 'Accept, Accept-Encoding');
   return {
@@ -33,25 +33,28 @@ export function chooseRepresentation(accept: string | undefined): Representation
   const best = bestOf(REPRESENTATIONS, ({ mediaType }) => qualityOfType(choices, mediaType));
   if (best) return best;
   const known = REPRESENTATIONS.map(({ mediaType }) => mediaType).join(', ');
-  throw new Problem('NOT_ACCEPTABLE', `Rows are served as ${known}.`);
+  throw new Problem(
+    'NOT_ACCEPTABLE',
+    `The Accept header names no type that rows are served as. Accept one of ${known}.`,
+  );
 }
 
-/** How much a client wants a media type, 0 to 1. */
+/** The client's preference for a media type, 0 to 1. */
 export function mediaQuality(accept: string | undefined, mediaType: string): number {
   const choices = choicesOf(accept);
   return choices.length === 0 ? 1 : qualityOfType(choices, mediaType);
 }
 
-/** The most specific range that fits decides. */
+/** The most specific media range that matches decides. */
 function qualityOfType(choices: readonly Choice[], mediaType: string): number {
   const all = `${mediaType.split('/')[0]}/*`;
   return qualityOf(choices, mediaType) ?? qualityOf(choices, all) ?? qualityOf(choices, '*/*') ?? 0;
 }
 
-/** Below every quality a client can state, three decimals: what it did not name comes last. */
+/** Below every quality that a client can state (three decimals), so that codings the client did not name come last. */
 const UNNAMED = 0.0001;
 
-/** @returns undefined: as it is. @throws Problem NOT_ACCEPTABLE */
+/** @returns undefined when the answer is not encoded. @throws Problem NOT_ACCEPTABLE */
 export function chooseCoding(acceptEncoding: string | undefined): Coding | undefined {
   const choices = choicesOf(acceptEncoding).map(({ name, quality }) => ({
     name: name.replace(/^x-gzip$/, 'gzip'),
@@ -61,24 +64,27 @@ export function chooseCoding(acceptEncoding: string | undefined): Coding | undef
   const any = qualityOf(choices, '*');
   const coding = bestOf(CODINGS, ({ name }) => qualityOf(choices, name) ?? 0);
   const ofCoding = coding ? qualityOf(choices, coding.name)! : 0;
-  // Without a coding an answer is acceptable unless that is ruled out; `*` alone asks for none of them in particular.
+  // An unencoded answer is acceptable unless the client rules it out; a bare `*` prefers none of the codings.
   const plain = qualityOf(choices, 'identity') ?? (any === undefined ? UNNAMED : any);
   if (plain > ofCoding) return undefined;
   if (coding) return coding;
   const unnamed = CODINGS.find(({ name }) => qualityOf(choices, name) === undefined);
   if (unnamed && any) return unnamed;
   const known = CODINGS.map(({ name }) => name).join(', ');
-  throw new Problem('NOT_ACCEPTABLE', `Answers are encoded as ${known}, or not at all.`);
+  throw new Problem(
+    'NOT_ACCEPTABLE',
+    `The Accept-Encoding header names no coding of this service and rules out an unencoded answer. Accept ${known} or identity.`,
+  );
 }
 
-/** The one with the highest quality, the first of equals; undefined where none has any. */
+/** The offer with the highest quality, the first of equals; undefined where every quality is 0. */
 function bestOf<T>(offers: readonly T[], quality: (offer: T) => number): T | undefined {
   let best: T | undefined;
   for (const offer of offers) if (quality(offer) > (best === undefined ? 0 : quality(best))) best = offer;
   return best;
 }
 
-/** Named twice: what is said first. */
+/** When the header names a choice twice, the first mention counts. */
 const qualityOf = (choices: readonly Choice[], name: string): number | undefined =>
   choices.find((choice) => choice.name === name)?.quality;
 
@@ -93,7 +99,7 @@ function choicesOf(header: string | undefined): Choice[] {
 function parseChoice(text: string): Choice {
   const [name, ...parameters] = text.split(';').map((part) => part.trim().toLowerCase());
   const q = parameters.find((parameter) => /^q\s*=/.test(parameter))?.replace(/^q\s*=\s*/, '');
-  // A quality that is none rules out, rather than being taken for the highest.
+  // An unreadable quality rules the choice out; it does not count as the highest.
   const quality = q === undefined ? 1 : q === '' ? 0 : Number(q);
   return { name, quality: quality >= 0 && quality <= 1 ? quality : 0 };
 }

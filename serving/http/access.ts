@@ -1,5 +1,7 @@
-/** The caller's key, compared without telling by the time taken how much of it was right. */
-
+/**
+ * Who may call the service: the caller's key, the origins whose pages may call it from a browser, and the log of refused
+ * requests.
+ */
 import { createHash, timingSafeEqual } from 'node:crypto';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Logger } from '../../shared/logger.ts';
@@ -8,12 +10,13 @@ import { REQUEST_HEADERS } from './routes.ts';
 
 const digest = (bytes: Buffer) => createHash('sha256').update(bytes).digest();
 
+/** Compares the caller's key in constant time, so that the time taken does not reveal how much of it is right. */
 export class KeyCheck {
   readonly #accepted: readonly Buffer[];
 
-  /** The key, and during a rotation the one before it. */
+  /** @param keys the key, and during a rotation the previous one. */
   constructor(keys: readonly (string | undefined)[]) {
-    // A blank key would let in whoever sends none.
+    // A blank key would admit every caller that sends none.
     this.#accepted = keys.filter((key) => key !== undefined && key !== '').map((key) => digest(Buffer.from(key!)));
   }
 
@@ -22,7 +25,7 @@ export class KeyCheck {
     this.#check(request.headers['x-api-key']);
   }
 
-  /** The same for callers that can send no header of their own but `Authorization: Bearer`. @throws as check */
+  /** Also accepts `Authorization: Bearer`, for callers that can send no header of their own. @throws as check */
   checkWithBearer({ headers }: IncomingMessage): void {
     this.#check(headers['x-api-key'] ?? /^Bearer (.+)$/i.exec(headers.authorization ?? '')?.[1]);
   }
@@ -34,29 +37,29 @@ export class KeyCheck {
     if (typeof given !== 'string') {
       throw new Problem('AUTH_INVALID_API_KEY', 'Send the service’s key in the X-API-Key header.');
     }
-    if (!accepted) throw new Problem('AUTH_INVALID_API_KEY', 'The key that was sent is not the service’s.');
+    if (!accepted)
+      throw new Problem('AUTH_INVALID_API_KEY', 'The key is wrong. Send the service’s key in the X-API-Key header.');
   }
 }
 
-/** Node reads header bytes as latin1; keys and passwords are UTF-8. */
+/** Node decodes header bytes as latin1; keys and passwords are UTF-8. */
 const headerBytes = (value: string): Buffer => Buffer.from(value, 'latin1');
 
-/** The caller's own storage credential, if it sent one. */
+/** The caller's own storage credential, if the request has one. */
 export function backendToken(request: IncomingMessage): string | undefined {
   const token = request.headers['x-backend-token'];
   return typeof token === 'string' ? headerBytes(token).toString() : undefined;
 }
 
-/*
- * Cross-origin requests: pages of the configured origins may call the service from a browser, others may not. Nothing
- * is configured by default. The key goes in a header, so no credentials of the browser's own are ever allowed.
- */
-
-/** What a page may send beside what every page may. */
+/** The headers that a page may send beside those that every page may send. */
 const ALLOWED_HEADERS = ['Accept', 'Content-Type', 'X-API-Key', ...Object.keys(REQUEST_HEADERS)].sort();
-/** Seconds a browser keeps the answer to a preflight. */
+/** Seconds for which a browser caches the answer to a preflight. */
 const PREFLIGHT_MAX_AGE_S = 600;
 
+/**
+ * Cross-origin requests: pages of the configured origins may call the service from a browser, others may not. No origin is
+ * configured by default. The key travels in a header, so the service never allows the browser's own credentials.
+ */
 export class Cors {
   readonly #origins: ReadonlySet<string>;
   readonly #any: boolean;
@@ -66,18 +69,18 @@ export class Cors {
     this.#any = this.#origins.has('*');
   }
 
-  /** Sets what every answer needs, errors too: a page could not read them otherwise. */
+  /** Sets the headers that every answer needs; without them a page could not read errors either. */
   allow(request: IncomingMessage, response: ServerResponse): void {
     if (this.#origins.size === 0) return;
     const { origin } = request.headers;
     if (!this.#any) response.setHeader('Vary', 'Origin');
     if (!this.#isAllowed(origin)) return;
     response.setHeader('Access-Control-Allow-Origin', this.#any ? '*' : origin!);
-    // Any name, X-Svc-* among them: it is a wildcard wherever no credentials are sent, and none are.
+    // `*` covers every name, X-Svc-* among them: it is a wildcard for requests without credentials, and these have none.
     response.setHeader('Access-Control-Expose-Headers', '*');
   }
 
-  /** Whether a browser asks what its page may send. It comes without a key. */
+  /** Whether the request is a browser's preflight. A preflight carries no key. */
   isPreflight({ method, headers }: IncomingMessage): boolean {
     return (
       method === 'OPTIONS' && this.#isAllowed(headers.origin) && headers['access-control-request-method'] !== undefined
@@ -98,9 +101,7 @@ export class Cors {
   }
 }
 
-/* Refused requests in the service's log, at a bounded rate: anybody can send them, as many as they like. */
-
-/** Codes of requests that are refused before a route looks at them. */
+/** Codes of requests that are refused before a route handles them. */
 const LOGGED: ReadonlySet<ProblemCode> = new Set([
   'HTTP_REQUEST_MALFORMED',
   'HTTP_REQUEST_TIMEOUT',
@@ -108,7 +109,7 @@ const LOGGED: ReadonlySet<ProblemCode> = new Set([
   'HTTP_CONNECTION_LIMIT_REACHED',
   'AUTH_INVALID_API_KEY',
 ]);
-/** One line a code in so long for the first refusal, and one for how many followed. */
+/** Per code and interval, the log gets one line for the first refusal and one with the count of the others. */
 const REFUSAL_LOG_MS = 60_000;
 
 export interface Refusal {
@@ -116,10 +117,11 @@ export interface Refusal {
   readonly clientAddress: string | undefined;
 }
 
+/** Logs refused requests at a bounded rate, because anybody can send any number of them. */
 export class RefusalLog implements Disposable {
   readonly #log: Logger;
   readonly #intervalMs: number;
-  /** How many of a code followed the one that was logged. */
+  /** By code: the number of refusals after the one that was logged. */
   readonly #followed = new Map<ProblemCode, number>();
   #timer: NodeJS.Timeout | undefined;
 
@@ -128,27 +130,27 @@ export class RefusalLog implements Disposable {
     this.#intervalMs = intervalMs;
   }
 
-  /** Logs the first of a code at once and counts those that follow it. Other codes are not logged. */
+  /** Logs the first refusal of a code at once and counts those that follow. It ignores all other codes. */
   note(code: ProblemCode, detail: string, { requestId, clientAddress }: Refusal): void {
     if (!LOGGED.has(code)) return;
     const followed = this.#followed.get(code);
     if (followed === undefined) {
-      this.#log.warn({ code, requestId, clientAddress }, `a request was refused: ${detail}`);
+      this.#log.warn({ code, requestId, clientAddress }, `the service refused a request: ${detail}`);
       this.#followed.set(code, 0);
     } else this.#followed.set(code, followed + 1);
-    this.#timer ??= setTimeout(() => this.#tell(), this.#intervalMs).unref();
+    this.#timer ??= setTimeout(() => this.#logFollowed(), this.#intervalMs).unref();
   }
 
-  #tell(): void {
+  #logFollowed(): void {
     clearTimeout(this.#timer);
     this.#timer = undefined;
     for (const [code, refused] of this.#followed) {
-      if (refused > 0) this.#log.warn({ code, refused }, 'more requests were refused since');
+      if (refused > 0) this.#log.warn({ code, refused }, 'the service refused more requests since');
     }
     this.#followed.clear();
   }
 
   [Symbol.dispose](): void {
-    this.#tell();
+    this.#logFollowed();
   }
 }

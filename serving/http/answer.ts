@@ -1,4 +1,4 @@
-/** Answers that are one small document. */
+/** Answers that are one small document, and the mapping of every fault to a problem that tells the caller nothing secret. */
 
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Logger } from '../../shared/logger.ts';
@@ -13,7 +13,10 @@ const JSON_TYPE = 'application/json';
 /** @throws Problem NOT_ACCEPTABLE */
 export function requireAccept(request: IncomingMessage, mediaType: string): void {
   if (mediaQuality(request.headers.accept, mediaType) > 0) return;
-  throw new Problem('NOT_ACCEPTABLE', `This path is served as ${mediaType}.`);
+  throw new Problem(
+    'NOT_ACCEPTABLE',
+    `The Accept header rules out ${mediaType}, the only type of this path. Accept it.`,
+  );
 }
 
 /** @throws Problem NOT_ACCEPTABLE */
@@ -38,16 +41,19 @@ export function answerBytes(
   response.end(body);
 }
 
-/* Problems as answers, and every other fault as one that tells the caller nothing it should not know. */
-
-/** Answers with the problem, or breaks the connection when an answer is already under way. */
+/** Answers with the problem, or breaks the connection when an answer has already started. */
 export function answerProblem(response: ServerResponse, error: unknown, requestId: string, log: Logger): void {
   const problem =
-    error instanceof Problem ? error : new Problem('INTERNAL_ERROR', 'The fault is logged under the request id.');
+    error instanceof Problem
+      ? error
+      : new Problem(
+          'INTERNAL_ERROR',
+          'The service logged the fault under the request id. Give that id to the operator.',
+        );
   const { code } = problem;
   const facts = { code, requestId, err: error instanceof Problem ? error.cause : error };
-  // A full queue is load being shed as it should be; thousands of lines about it would be load of their own. Why the
-  // service is not ready is logged where it is found, once, and anybody may ask.
+  // A full queue sheds load as it should; thousands of log lines about it would be load themselves. The readiness checks
+  // log once why the service is not ready, and anybody may ask for readiness.
   const isExpected = code.endsWith('QUEUE_LIMIT_REACHED') || code === 'NOT_READY';
   if (problem.status >= 500 && !isExpected) log.error(facts, problem.message);
   else log.debug(facts, problem.message);
@@ -64,56 +70,58 @@ export function answerProblem(response: ServerResponse, error: unknown, requestI
   response.end(body);
 }
 
-/** The client closed the connection before its answer was complete. Nobody is left to be told. */
+/** The client closed the connection before its answer was complete, so nobody receives the error. */
 export class ClientGone extends Error {
   override readonly name = 'ClientGone';
 
   constructor(options?: ErrorOptions) {
-    super('the client went away', options);
+    super('the client closed the connection', options);
   }
 }
-
-/* What the read core reports, as answers of HTTP: one mapping for every route that reads. */
 
 export const strictProblem = (warnings: StrictRefusal['warnings']) =>
   new Problem('STRICT_MODE_WARNING_FAILURE', warnings.map((warning) => warning.message).join(' '), { warnings });
 
-/** Codes of the same meaning, one set an access style; what is common to all has one code. */
+/** Each access style has codes of its own for these faults; the other codes are common to all. */
 export type ProblemFamily = 'QUERY' | 'HISTORICAL';
 
-/** The fault's own message is meant for the caller. */
-const AS_TOLD = null;
+/** The fault's own message is written for the caller and becomes the detail. */
+const FAULT_MESSAGE = null;
 
+/** Maps the faults of a read to problems, for every route that reads. */
 const READ_PROBLEMS: Readonly<
   Record<
     ReadFaultKind,
-    { readonly code: (family: ProblemFamily) => ProblemCode; readonly detail: string | typeof AS_TOLD }
+    { readonly code: (family: ProblemFamily) => ProblemCode; readonly detail: string | typeof FAULT_MESSAGE }
   >
 > = {
   backend: {
     code: (family) => `${family}_BACKEND_ERROR`,
-    detail: 'The database is not reachable or could not run the read.',
+    detail: 'The database is unreachable or could not run the read. Try again later.',
   },
   runtime: {
     code: (family) => `${family}_RUNTIME_ERROR`,
-    detail: 'What is stored is not as declared; the operator has to look at it.',
+    detail: 'Stored data differs from its declaration. The operator has to repair it.',
   },
-  aligned_contract: { code: () => 'ALIGNED_STORAGE_CONTRACT_VIOLATION', detail: AS_TOLD },
-  timeout: { code: () => 'QUERY_TIMEOUT', detail: 'Narrow the window or the filters, or ask again later.' },
-  no_rows: { code: (family) => `${family}_NO_DATA`, detail: AS_TOLD },
+  aligned_contract: { code: () => 'ALIGNED_STORAGE_CONTRACT_VIOLATION', detail: FAULT_MESSAGE },
+  timeout: {
+    code: () => 'QUERY_TIMEOUT',
+    detail: 'The read found no row within its time budget. Narrow the window or the filters, or try again later.',
+  },
+  no_rows: { code: (family) => `${family}_NO_DATA`, detail: FAULT_MESSAGE },
   credentials_refused: {
     code: () => 'QUERY_RIGHTS_BYOK_REFUSED',
-    detail: 'X-Backend-Token is not the password of the read role.',
+    detail: 'The database refused X-Backend-Token. Send the password of the read role.',
   },
   credentials_unfit: {
     code: () => 'QUERY_RIGHTS_RESOLUTION_ERROR',
-    detail: 'The role for callers with their own credentials is not fit for it; the operator has to look at it.',
+    detail: 'The role for callers with their own credentials has the wrong privileges. The operator has to repair it.',
   },
 };
 
-/** `contractViolationStatus`: of the dataset that was read. */
+/** Maps any error to a problem. `contractViolationStatus` is that of the dataset that was read. */
 export function toProblem(error: unknown, contractViolationStatus?: number, family: ProblemFamily = 'QUERY'): unknown {
-  // Nobody is left to be told, and nothing went wrong.
+  // A problem is already an answer, and a client that is gone receives none.
   if (error instanceof Problem || error instanceof ClientGone) return error;
   if (error instanceof StrictRefusal) return strictProblem(error.warnings);
   if (error instanceof ReadFault) {
@@ -126,5 +134,9 @@ export function toProblem(error: unknown, contractViolationStatus?: number, fami
       ...(error.kind === 'aligned_contract' && { status: contractViolationStatus }),
     });
   }
-  return new Problem(`${family}_UNKNOWN_ERROR`, 'The fault is logged under the request id.', { cause: error });
+  return new Problem(
+    `${family}_UNKNOWN_ERROR`,
+    'The service logged the fault under the request id. Give that id to the operator.',
+    { cause: error },
+  );
 }

@@ -1,5 +1,4 @@
-/** Request bodies: read up to a limit, as JSON whatever their Content-Type. */
-
+/** Reads requests: the target of the request line, query parameters, the dataset of the path, and JSON bodies. */
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { z } from 'zod';
 import { DATASET_KEYS, DATASETS, type DatasetDefinition, type DatasetKey } from '../../shared/registry/index.ts';
@@ -9,11 +8,11 @@ import { ClientGone } from './answer.ts';
 
 export interface BodyRule {
   readonly maxBytes: number;
-  /** The contract code of the route. */
+  /** The code of the route's contract faults. */
   readonly code: ProblemCode;
 }
 
-/** @throws Problem naming the offset of what is no JSON or too much of it, or the limit that was passed. */
+/** Reads the body as JSON, whatever its Content-Type. @throws Problem with the offset of a fault, or the exceeded limit. */
 export async function readJson(request: IncomingMessage, response: ServerResponse, rule: BodyRule): Promise<Json> {
   const fault = (message: string) =>
     new Problem(rule.code, `The body ${message}.`, { errors: [{ pointer: '', message: `the body ${message}` }] });
@@ -21,7 +20,7 @@ export async function readJson(request: IncomingMessage, response: ServerRespons
     throw fault('must not be compressed');
   }
   const tooLarge = () => fault(`is larger than ${rule.maxBytes} bytes`);
-  // Told before a byte of it is read: a client that asks first (Expect: 100-continue) sends nothing in vain.
+  // Refused before any byte is read: a client that asks first (Expect: 100-continue) then sends no body.
   if (Number(request.headers['content-length'] ?? 0) > rule.maxBytes) throw tooLarge();
   if (request.headers.expect !== undefined) response.writeContinue();
   const bytes = await readBytes(request, rule.maxBytes);
@@ -42,7 +41,7 @@ export async function readJson(request: IncomingMessage, response: ServerRespons
   }
 }
 
-/** The whole body, or undefined when it is larger than that. */
+/** Reads the whole body; undefined when it exceeds the limit. */
 async function readBytes(request: IncomingMessage, maxBytes: number): Promise<Buffer | undefined> {
   const chunks: Buffer[] = [];
   let bytes = 0;
@@ -61,11 +60,11 @@ async function readBytes(request: IncomingMessage, maxBytes: number): Promise<Bu
 const DISCARD_MS = 5000;
 
 /**
- * Throws away what of the body was not read, as it comes: a client that is answered and cut off while it still sends
- * does not get to read the answer. For a while; one that goes on sending has only itself to blame.
+ * Discards the unread rest of the body: a client that is cut off while it still sends does not get to read the answer.
+ * It stops after 5 s, so that a client that keeps sending cannot hold the connection.
  */
 export async function discardBody(request: IncomingMessage): Promise<void> {
-  // A client that waits to be asked for its body sends none.
+  // A client that waits for 100-continue sends no body.
   if (request.complete || request.headers.expect !== undefined) return;
   request.resume();
   await new Promise<void>((resolve) => {
@@ -79,16 +78,15 @@ export async function discardBody(request: IncomingMessage): Promise<void> {
   });
 }
 
-/* What a request says in its URL: the dataset of its path, and parameters behind the question mark. */
-
-/** @throws Problem DATASET_NOT_FOUND */
+/** The dataset of the path. @throws Problem DATASET_NOT_FOUND */
 export function datasetParam(key: string): DatasetDefinition & { readonly key: DatasetKey } {
   const dataset = DATASETS.get(key) as (DatasetDefinition & { readonly key: DatasetKey }) | undefined;
-  if (!dataset) throw new Problem('DATASET_NOT_FOUND', `The datasets are ${DATASET_KEYS.join(', ')}.`);
+  if (!dataset)
+    throw new Problem('DATASET_NOT_FOUND', `The path names no dataset. The datasets are ${DATASET_KEYS.join(', ')}.`);
   return dataset;
 }
 
-/** The parameters as the schema has them. @throws Problem QUERY_CONTRACT_ERROR with every fault, `?name` for a pointer. */
+/** The parameters, parsed by the schema. @throws Problem QUERY_CONTRACT_ERROR with every fault; pointers are `?name`. */
 export function queryParams<S extends z.ZodObject>(url: URL, schema: S): z.output<S> {
   const given: Record<string, string> = Object.create(null);
   const faults: ContractFault[] = [];
@@ -101,7 +99,9 @@ export function queryParams<S extends z.ZodObject>(url: URL, schema: S): z.outpu
   for (const issue of outcome.success ? [] : outcome.error.issues) {
     if (issue.code === 'unrecognized_keys') {
       const message =
-        known.length === 0 ? 'is no parameter: this path takes none' : `is no parameter; known: ${known.join(', ')}`;
+        known.length === 0
+          ? 'is not a parameter: this path takes none'
+          : `is not a parameter; the parameters are ${known.join(', ')}`;
       faults.push(...issue.keys.map((name) => ({ pointer: pointerOf(name), message })));
     } else faults.push({ pointer: pointerOf(String(issue.path[0] ?? '')), message: issue.message });
   }
@@ -118,19 +118,17 @@ export function contractProblem(errors: readonly ContractFault[], code: ProblemC
   return new Problem(code, `${first.pointer || 'The body'} ${first.message}${more}.`, { errors });
 }
 
-/* What a request asks for: the path and query of its first line. */
-
 /**
- * Parses a request target: a path, or an absolute URL as clients send it to proxies. The host of the result stands for
- * nothing.
+ * Parses a request target: a path, or an absolute URL as clients send it to proxies. The host of the result has no
+ * meaning.
  * @throws Problem HTTP_REQUEST_MALFORMED
  */
 export function parseTarget(target: string): URL {
-  // A path cannot fail: it is appended to a host, so that `//a` is a path too.
+  // A path cannot fail: the service appends it to a host, so that `//a` is a path too.
   const url = URL.parse(target.startsWith('/') ? `http://service${target}` : target, 'http://service');
   if (url) return url;
   throw new Problem(
     'HTTP_REQUEST_MALFORMED',
-    'The request target cannot be parsed: send a path such as /healthz, or an absolute http URL.',
+    'The request target is not a URL. Send a path such as /healthz, or an absolute http URL.',
   );
 }

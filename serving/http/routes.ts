@@ -1,4 +1,4 @@
-/** The route table: paths, the methods each takes, and whether a key is asked for. */
+/** The route table: paths, the methods each takes, whether a route needs a key, and how each route is documented. */
 
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import Router from '@koa/router';
@@ -9,49 +9,46 @@ import type { JsonSchema } from '../contract/json-schema.ts';
 import { Problem, type ProblemCode } from '../contract/problems.ts';
 import { editDistance } from '../contract/shapes.ts';
 
-/** The request headers that the service heeds, once: the OpenAPI document and preflights are made from this table. */
-
 export interface RequestHeader {
   readonly doc: string;
-  /** A value that does not match is refused as a fault of the contract. Without a pattern: ignored, or as documented. */
+  /** A value that does not match is a contract fault. A header without a pattern is ignored, or used as documented. */
   readonly pattern?: RegExp;
 }
 
+/** The request headers that the service reads. The OpenAPI document and preflights are generated from this table. */
 export const REQUEST_HEADERS = {
   'X-Request-Id': {
-    doc: 'Names the request in the answer and in logs: 1 to 128 letters, digits, `.`, `_`, `-`. Any other value is replaced by one that the service makes.',
+    doc: 'Names the request in the answer and in logs: 1 to 128 letters, digits, `.`, `_`, `-`. The service replaces any other value by an id of its own.',
   },
   'X-Backend-Token': {
-    doc: 'The caller’s own password of the read-only database role: for datasets whose rights are `BYOK Required`.',
+    doc: 'The caller’s own password of the read-only database role, for datasets whose rights are `BYOK Required`.',
   },
   'Accept-Encoding': { doc: 'Content codings that the client can read: `zstd`, `gzip`.' },
   'Idempotency-Key': {
-    doc: 'Names this submit: 1 to 255 printable ASCII characters, without a space at either end. The same key with the same body is the same export; with another body it is refused.',
+    doc: 'Identifies this submission: 1 to 255 printable ASCII characters, without a space at either end. The same key with the same body returns the same export; with another body the service refuses it.',
     pattern: /^[\x21-\x7e](?:[\x20-\x7e]{0,253}[\x21-\x7e])?$/,
   },
   Range: {
-    doc: 'One range of bytes, such as `bytes=0-1023`, `bytes=1024-` or `bytes=-512`. Several ranges, and what is no range, get the whole file.',
+    doc: 'One range of bytes, such as `bytes=0-1023`, `bytes=1024-` or `bytes=-512`. For several ranges or an unreadable one the service sends the whole file.',
   },
-  'If-Range': { doc: 'The `ETag` that `Range` goes on from. Of another file the whole is sent.' },
-  'If-Match': { doc: 'The `ETag`s of the files that will do, or `*`. Any other file is refused with 412.' },
-  'If-None-Match': { doc: 'The `ETag`s of the files that the client has already. One of them is answered with 304.' },
+  'If-Range': {
+    doc: 'The `ETag` of the file that `Range` continues. If the file is another one, the service sends it whole.',
+  },
+  'If-Match': { doc: 'The `ETag`s that the client accepts, or `*`. For any other file the service answers 412.' },
+  'If-None-Match': { doc: 'The `ETag`s that the client already has. For one of them the service answers 304.' },
   'If-Modified-Since': {
-    doc: 'A file that has not changed since is answered with 304. Not asked beside `If-None-Match`.',
+    doc: 'If the file has not changed since, the service answers 304. Ignored beside `If-None-Match`.',
   },
-  'If-Unmodified-Since': { doc: 'A file that changed since is refused with 412. Not asked beside `If-Match`.' },
+  'If-Unmodified-Since': { doc: 'If the file changed since, the service answers 412. Ignored beside `If-Match`.' },
 } as const satisfies Record<string, RequestHeader>;
 
 export type RequestHeaderName = keyof typeof REQUEST_HEADERS;
 
-/* What a route says of itself. `/openapi.json` and `/docs` are made from it; every example is run by a test. */
-
-export type { JsonSchema };
-
 export const TAGS = {
   rows: 'Rows of a dataset, whole or in part',
-  discovery: 'What there is: datasets, what of them is proved, what a request would cost, where a row comes from',
+  discovery: 'Datasets, their proved coverage, the cost of a request, and the origin of a row',
   export: 'Files made in the background',
-  operations: 'How it stands: for operators and monitors',
+  operations: 'The state of the system, for operators and monitors',
   service: 'The service itself',
 } as const;
 
@@ -61,29 +58,29 @@ export interface SegmentDoc {
 }
 
 export interface AnswerDoc {
-  /** 200 unless said otherwise. */
+  /** Default 200. */
   readonly status?: number;
   readonly doc: string;
-  /** By media type. A zod schema is what the answer is, to the key: tests hold answers against it. */
+  /** By media type. A zod schema describes the answer completely: tests compare answers with it. */
   readonly content: Readonly<Record<string, z.ZodType | JsonSchema>>;
   readonly headers?: AnswerHeaders;
 }
 
-/** Names of an answer's headers, and what each says. */
+/** Headers of an answer: name -> meaning. */
 export type AnswerHeaders = Readonly<Record<string, string>>;
 
-/** Of what was not published by any vendor. */
+/** The header of answers whose rows no vendor published. */
 export const SYNTHETIC_HEADER = {
-  'X-Svc-Synthetic': '`true` where rows are of the sample: no vendor published them.',
+  'X-Svc-Synthetic': '`true` when the rows belong to the sample: no vendor published them.',
 } as const satisfies AnswerHeaders;
 
-/** Of answers that a client may keep and ask about again. */
+/** Headers of answers that a client may cache and revalidate. */
 export const VALIDATOR_HEADERS = {
-  ETag: 'Names these very bytes.',
-  'Last-Modified': 'When they were written.',
+  ETag: 'Identifies exactly these bytes.',
+  'Last-Modified': 'Time at which they were written.',
 } as const satisfies AnswerHeaders;
 
-/** A request that works on the sample every new system has, so that whoever pastes it sees rows. */
+/** A request that works on the sample of every new system, so that whoever pastes it sees rows. */
 export interface ExampleDoc {
   readonly title: string;
   /** Values of the path's segments. */
@@ -91,32 +88,33 @@ export interface ExampleDoc {
   readonly query?: Readonly<Record<string, string>>;
   readonly headers?: Readonly<Record<string, string>>;
   readonly body?: unknown;
-  /** Of the answer, where it is not the first of the route's answers. */
+  /** Status of the answer, where it is not that of the route's first answer. */
   readonly status?: number;
 }
 
+/** How a route describes itself. `/openapi.json` and `/docs` are generated from it, and a test runs every example. */
 export interface RouteDoc {
   readonly tag: keyof typeof TAGS;
   readonly summary: string;
-  /** Paragraphs, parted by blank lines; words in backticks are code. */
+  /** Paragraphs separated by blank lines; words in backticks are code. */
   readonly doc: string;
-  /** Every `:segment` of the path. */
+  /** A description of every `:segment` of the path. */
   readonly segments?: Readonly<Record<string, SegmentDoc>>;
-  /** Parameters behind the question mark; the schema that checks them. */
+  /** The schema that checks the query parameters. */
   readonly query?: z.ZodObject;
-  /** Request headers it heeds, beside those that every route does. */
+  /** Request headers the route reads, beside those that every route reads. */
   readonly headers?: readonly RequestHeaderName[];
   /** The schema that checks the body. */
   readonly body?: z.ZodType;
   readonly answers: readonly [AnswerDoc, ...AnswerDoc[]];
-  /** Codes beside those every route has: ROUTE_NOT_FOUND and its kind, and the key's. */
+  /** Codes beside those of every route: ROUTE_NOT_FOUND and its kind, and the key's. */
   readonly problems: readonly ProblemCode[];
   readonly examples: readonly ExampleDoc[];
-  /** Of a GET route whose HEAD is worth asking for: HEAD becomes an operation too. Every GET route answers it. */
+  /** Makes HEAD an operation of the document, for a GET route whose HEAD is useful. Every GET route answers HEAD. */
   readonly hasHead?: boolean;
 }
 
-/** Of routes that pass the rights of a dataset. */
+/** Problems of routes that check the rights of a dataset. */
 export const RIGHTS_PROBLEMS = [
   'QUERY_RIGHTS_MISSING_STATE',
   'QUERY_RIGHTS_INGEST_ONLY',
@@ -127,7 +125,7 @@ export const RIGHTS_PROBLEMS = [
   'QUERY_SERVING_SHADOW_MODE',
 ] as const satisfies readonly ProblemCode[];
 
-/** Of routes that look into the catalog. */
+/** Problems of routes that read the catalog. */
 export const CATALOG_PROBLEMS = [
   'DISCOVERY_QUEUE_LIMIT_REACHED',
   'QUERY_TIMEOUT',
@@ -145,7 +143,7 @@ const COMMON_READ_PROBLEMS = [
   'ALIGNED_STORAGE_CONTRACT_VIOLATION',
 ] as const satisfies readonly ProblemCode[];
 
-/** Of routes that answer with rows. */
+/** Problems of routes that answer with rows. */
 export const READ_PROBLEMS = [
   'QUERY_CONTRACT_ERROR',
   ...COMMON_READ_PROBLEMS,
@@ -155,7 +153,7 @@ export const READ_PROBLEMS = [
   'QUERY_NO_DATA',
 ] as const satisfies readonly ProblemCode[];
 
-/** The same of the historical routes. */
+/** The same for the historical routes. */
 export const HISTORICAL_PROBLEMS = [
   'HISTORICAL_CONTRACT_ERROR',
   ...COMMON_READ_PROBLEMS,
@@ -165,7 +163,7 @@ export const HISTORICAL_PROBLEMS = [
   'HISTORICAL_NO_DATA',
 ] as const satisfies readonly ProblemCode[];
 
-/** What a handler gets. It answers through `response`, or throws a Problem. */
+/** What a handler receives. It answers through `response`, or throws a Problem. */
 export interface Exchange {
   readonly request: IncomingMessage;
   readonly response: ServerResponse;
@@ -174,35 +172,35 @@ export interface Exchange {
   readonly params: Readonly<Record<string, string>>;
   readonly requestId: string;
   readonly log: Logger;
-  /** Aborted when the client goes away. */
+  /** Aborted when the client closes the connection. */
   readonly signal: AbortSignal;
 }
 
 export interface Route {
   readonly method: 'GET' | 'POST' | 'DELETE';
-  /** Segments; `:name` matches any one. */
+  /** Segments; `:name` matches any one segment. */
   readonly path: string;
-  /** Open routes answer without a key; `metrics` takes the service's and one for scrapers, as a bearer token too. */
+  /** Open routes need no key; `metrics` takes the service's key or the scrapers' key, also as a bearer token. */
   readonly access: 'key' | 'metrics' | 'open';
-  /** What it says of itself, made when somebody asks for it. */
+  /** The route's description, built on demand. */
   readonly doc: () => RouteDoc;
   handle(exchange: Exchange): Promise<void>;
-  /** Told when the key was missing or wrong, before that is answered. */
+  /** Called when the key was missing or wrong, before the service answers. */
   keyRefused?(exchange: Exchange): Promise<void>;
 }
 
-/** A path as it was probably meant: lower case, no slash too many. */
+/** Normalizes a path for comparison: lower case, no repeated and no trailing slash. */
 const plain = (path: string) =>
   path
     .toLowerCase()
     .replaceAll(/\/{2,}/g, '/')
     .replace(/(.)\/$/, '$1');
 
-/** Longer ones are no slips of the pen. */
+/** A longer path is no misspelling. */
 const MAX_MISTYPED = 200;
 const MAX_MISTAKES = 3;
 
-/** The route whose path is most like it, with a few letters wrong at most; what `:name` stands for is as it was written. */
+/** The route with the most similar path, if only a few letters differ. A `:name` segment matches any value. */
 function meantRoute(path: string, routes: readonly Route[]): Route | undefined {
   if (path.length > MAX_MISTYPED) return undefined;
   const segments = plain(path).split('/');
@@ -211,29 +209,29 @@ function meantRoute(path: string, routes: readonly Route[]): Route | undefined {
   for (const route of routes) {
     const known = route.path.split('/');
     if (known.length !== segments.length) continue;
-    const mistakes = known.map((name, at) => {
-      if (name.startsWith(':')) return segments[at] === '' ? Number.POSITIVE_INFINITY : 0;
-      const far = editDistance(segments[at], name);
-      // A segment of which hardly anything is right is another word.
-      return far > name.length / 2 ? Number.POSITIVE_INFINITY : far;
+    const mistakes = known.map((name, index) => {
+      if (name.startsWith(':')) return segments[index] === '' ? Number.POSITIVE_INFINITY : 0;
+      const distance = editDistance(segments[index], name);
+      // A segment with most letters wrong is another word.
+      return distance > name.length / 2 ? Number.POSITIVE_INFINITY : distance;
     });
-    const far = mistakes.reduce((sum, each) => sum + each, 0);
-    if (far < least) {
+    const total = mistakes.reduce((sum, each) => sum + each, 0);
+    if (total < least) {
       best = route;
-      least = far;
+      least = total;
     }
   }
   return best;
 }
 
-/** Leads requests to their routes. @throws Problem ROUTE_NOT_FOUND or METHOD_NOT_ALLOWED for those that have none. */
+/** Dispatches requests to their routes. @throws Problem ROUTE_NOT_FOUND or METHOD_NOT_ALLOWED for requests without one. */
 export function routerOf(
   routes: readonly Route[],
   handle: (route: Route, context: Koa.Context, params: Readonly<Record<string, string>>) => Promise<void>,
-  /** May answer a method that the path does not take; told those it does. @returns whether it did. */
+  /** May answer a method that the path does not take; it receives those that the path takes. @returns whether it answered. */
   answerOther: (context: Koa.Context, methods: readonly string[]) => boolean,
 ): Koa.Middleware {
-  // Exact paths: `/V1/raw/query/` is another path, and saying so beats answering by luck.
+  // Paths match exactly: `/V1/raw/query/` is another path, and the service refuses it instead of guessing.
   const router = new Router({ sensitive: true, strict: true });
   for (const route of routes) {
     router.register(route.path, [route.method], (context) => handle(route, context, context.params));
@@ -244,7 +242,7 @@ export function routerOf(
     const match = router.match(context.path, context.method);
     if (match.path.length === 0) {
       const meant = meantRoute(context.path, routes);
-      const hint = meant ? `Did you mean ${meant.method} ${meant.path}?` : `There are: ${known}.`;
+      const hint = meant ? `Did you mean ${meant.method} ${meant.path}?` : `The paths are ${known}.`;
       throw new Problem('ROUTE_NOT_FOUND', hint);
     }
     if (!match.route) {

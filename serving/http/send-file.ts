@@ -1,5 +1,7 @@
-/** Answers with a file or a part of it, from an open handle. */
-
+/**
+ * Answers with a file or a part of it, from an open handle. The file never changes under its name, so conditional and
+ * partial requests (RFC 9110, 13 and 14) need only its tag, size and time.
+ */
 import type { FileHandle } from 'node:fs/promises';
 import type { IncomingHttpHeaders } from 'node:http';
 import { pipeline } from 'node:stream/promises';
@@ -8,9 +10,7 @@ import { breakOff } from '../render/response.ts';
 import { ClientGone } from './answer.ts';
 import type { Exchange } from './routes.ts';
 
-/* Conditional and partial requests for a file that never changes under its name (RFC 9110, 13 and 14). */
-
-/** Of a file: its strong entity tag, size and time of change. */
+/** A file's strong entity tag, size and time of modification. */
 export interface FileState {
   readonly etag: string;
   readonly bytes: number;
@@ -19,21 +19,21 @@ export interface FileState {
 
 export type Wanted =
   | { readonly kind: 'whole' }
-  /** Both ends included. */
+  /** Both ends are inclusive. */
   | { readonly kind: 'part'; readonly first: number; readonly last: number }
   | { readonly kind: 'not_modified' }
-  /** The client asked for another file than this one is. */
+  /** The file is not the one that the client requires. */
   | { readonly kind: 'precondition_failed' }
   | { readonly kind: 'unsatisfiable' };
 
 const WHOLE: Wanted = { kind: 'whole' };
 
-/** What a GET or HEAD asks for. The conditions are evaluated in the order of RFC 9110, 13.2.2. */
+/** What a GET or HEAD asks for. It evaluates the conditions in the order of RFC 9110, 13.2.2. */
 export function wantedOf(headers: IncomingHttpHeaders, state: FileState): Wanted {
   if (!isWanted(headers, state)) return { kind: 'precondition_failed' };
   if (isKnown(headers, state)) return { kind: 'not_modified' };
   const { range } = headers;
-  // A client that goes on where it stopped, and says of what: of another file it gets the whole.
+  // A client that resumes a download names its file in If-Range; if the file is another one, it gets the whole file.
   if (range === undefined || !isSame(headers['if-range'] as string | undefined, state)) return WHOLE;
   return partOf(range, state.bytes);
 }
@@ -42,7 +42,7 @@ function isWanted(headers: IncomingHttpHeaders, { etag, modifiedMs }: FileState)
   const tags = headers['if-match'];
   if (tags !== undefined) return tags.trim() === '*' || tagsOf(tags).includes(etag);
   const since = headers['if-unmodified-since'];
-  // What is no date is no condition: nothing is after it.
+  // An unreadable date sets no condition: comparisons with NaN are false.
   return since === undefined || !(wholeSeconds(modifiedMs) > Date.parse(since));
 }
 
@@ -53,23 +53,23 @@ function isKnown(headers: IncomingHttpHeaders, { etag, modifiedMs }: FileState):
   return since !== undefined && wholeSeconds(modifiedMs) <= Date.parse(since);
 }
 
-/** Whether an If-None-Match names the tag; weak tags are compared as strong ones are. */
+/** Whether an If-None-Match header holds the tag. It compares weak tags like strong ones. */
 export const isTagged = (tags: string, etag: string): boolean =>
   tags.trim() === '*' || tagsOf(tags).some((tag) => tag.replace(/^W\//, '') === etag);
 
 const tagsOf = (tags: string): string[] => tags.split(',').map((tag) => tag.trim());
 
-/** HTTP's dates have no fractions. */
+/** HTTP dates have no fractions of a second. */
 const wholeSeconds = (ms: number): number => Math.floor(ms / 1000) * 1000;
 
 function isSame(condition: string | undefined, { etag, modifiedMs }: FileState): boolean {
   if (condition === undefined) return true;
-  // A weak tag is no promise about bytes.
+  // A weak tag promises nothing about bytes.
   if (condition.includes('"')) return condition.trim() === etag;
   return Date.parse(condition) === wholeSeconds(modifiedMs);
 }
 
-/** Several ranges, or none that is understood: the whole, as the standard allows. */
+/** Several ranges, or one that cannot be read, yield the whole file, as the standard allows. */
 function partOf(range: string, bytes: number): Wanted {
   const match = /^bytes\s*=\s*(\d*)\s*-\s*(\d*)\s*$/i.exec(range);
   if (!match || (match[1] === '' && match[2] === '')) return WHOLE;
@@ -87,11 +87,11 @@ function partOf(range: string, bytes: number): Wanted {
 export interface SentFile extends FileState {
   readonly handle: FileHandle;
   readonly headers: Readonly<Record<string, string>>;
-  /** A reader that takes nothing for this long is cut off. */
+  /** A client that reads nothing for this long is cut off. */
   readonly stallTimeoutMs: number;
 }
 
-const PIECE_BYTES = 256 * 1024;
+const CHUNK_BYTES = 256 * 1024;
 
 /** @throws Problem EXPORT_PRECONDITION_FAILED, EXPORT_RANGE_NOT_SATISFIABLE, ClientGone */
 export async function sendFile({ request, response, signal }: Exchange, file: SentFile): Promise<void> {
@@ -99,12 +99,16 @@ export async function sendFile({ request, response, signal }: Exchange, file: Se
   const wanted = wantedOf(request.headers, file);
   const common = { ETag: etag, 'Last-Modified': new Date(modifiedMs).toUTCString(), 'Accept-Ranges': 'bytes' };
   if (wanted.kind === 'precondition_failed') {
-    throw new Problem('EXPORT_PRECONDITION_FAILED', `The file is ${etag}, last changed ${common['Last-Modified']}.`, {
-      headers: { ETag: etag },
-    });
+    throw new Problem(
+      'EXPORT_PRECONDITION_FAILED',
+      `The file is now ${etag}, last modified ${common['Last-Modified']}. Request it without the condition.`,
+      {
+        headers: { ETag: etag },
+      },
+    );
   }
   if (wanted.kind === 'unsatisfiable') {
-    throw new Problem('EXPORT_RANGE_NOT_SATISFIABLE', `The file has ${bytes} bytes.`, {
+    throw new Problem('EXPORT_RANGE_NOT_SATISFIABLE', `The range lies outside the file. The file has ${bytes} bytes.`, {
       headers: { 'Content-Range': `bytes */${bytes}` },
     });
   }
@@ -128,12 +132,12 @@ export async function sendFile({ request, response, signal }: Exchange, file: Se
     start: first,
     end: last,
     autoClose: false,
-    highWaterMark: PIECE_BYTES,
+    highWaterMark: CHUNK_BYTES,
   });
   try {
     await pipeline(stream, response, { signal });
   } catch (cause) {
-    // The reader left, or stalled; a disk that fails breaks the answer off, and its length tells that it did.
+    // The client left or stalled, or the disk failed; the client sees that the answer is shorter than its Content-Length.
     breakOff(response);
     throw new ClientGone({ cause });
   }

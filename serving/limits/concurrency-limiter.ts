@@ -1,11 +1,12 @@
 /**
- * Read slots: so many run, so many wait, one more is refused at once. A read whose client is behind does no work, so it
- * can be parked: it gives its slot to another and takes one again to go on. Reads of any size never take all slots: some
- * are left to small ones, which would otherwise wait, and be refused in the end, behind a few that take minutes.
+ * Limits concurrent reads: a number of reads run, a number wait, and any further one is refused at once. A read whose client is
+ * behind does no work, so it can be parked: it gives its slot to another read and takes a slot again before it goes on. Reads
+ * of any size never take all slots: some are left to small reads, which would otherwise wait behind a few that take minutes,
+ * and be refused in the end.
  */
 import { Problem, type ProblemCode } from '../contract/problems.ts';
 
-export interface SlotOptions {
+export interface LimiterOptions {
   readonly running: number;
   readonly waiting: number;
   readonly timeoutMs: number;
@@ -13,15 +14,15 @@ export interface SlotOptions {
 }
 
 export interface Slot {
-  /** The client is behind: another may have the slot. `evict` ends this read when too many are parked. */
+  /** The client is behind: gives the slot to another read. `evict` ends this read when too many are parked. */
   park(evict: () => void): void;
-  /** A slot again, before those who have not begun; at once where the read is not parked. */
+  /** Takes a slot again, before reads that have not begun; resolves at once if the read is not parked. */
   unpark(): Promise<void>;
-  /** To be called once the read has ended, wherever it was. */
+  /** Call it when the read has ended, in any state. */
   release(): void;
 }
 
-/** `small`: bounded by what is asked for, whatever is stored. */
+/** `small`: the request bounds the read, whatever is stored. */
 export type ReadSize = 'small' | 'any';
 
 interface Waiter {
@@ -29,24 +30,24 @@ interface Waiter {
   readonly admit: () => void;
 }
 
-/** Of so many slots one is for small reads alone. */
+/** One slot in this many is for small reads alone. */
 const SLOTS_PER_SMALL = 4;
 
-/** Parked reads a slot: each holds a database backend, so there is a bound, and the one parked longest pays for it. */
+/** Parked reads per slot. Each holds a database backend, so they are bounded; the one parked longest is evicted. */
 export const PARKED_PER_SLOT = 2;
 
 export class ConcurrencyLimiter {
-  readonly #options: SlotOptions;
+  readonly #options: LimiterOptions;
   readonly #queue = new Set<Waiter>();
-  /** Parked reads that want to go on. */
+  /** Parked reads that wait for a slot to go on. */
   readonly #returning = new Set<Waiter>();
   readonly #parked = new Map<object, () => void>();
   #running = 0;
-  /** Running reads of any size. */
+  /** The number of running reads of size `any`. */
   #anySize = 0;
   readonly #rejected = { full: 0, timeout: 0 };
 
-  constructor(options: SlotOptions) {
+  constructor(options: LimiterOptions) {
     this.#options = options;
   }
 
@@ -54,7 +55,7 @@ export class ConcurrencyLimiter {
     return { running: this.#running, waiting: this.#queue.size, parked: this.#parked.size };
   }
 
-  /** Since the start. */
+  /** The number of rejections since the start. */
   get rejected(): { readonly full: number; readonly timeout: number } {
     return { ...this.#rejected };
   }
@@ -64,8 +65,8 @@ export class ConcurrencyLimiter {
   }
 
   /**
-   * A slot, now or when one is free, in order of arrival among those of a size.
-   * @throws Problem when too many wait or the wait is too long; the signal's reason when the caller went away.
+   * Acquires a slot, now or when one becomes free; reads of one size are served in order of arrival.
+   * @throws Problem when too many reads wait or the wait is too long; the signal's reason when the caller is gone.
    */
   async acquire(signal: AbortSignal, size: ReadSize = 'any'): Promise<Slot> {
     signal.throwIfAborted();
@@ -103,9 +104,9 @@ export class ConcurrencyLimiter {
         this.#parked.set(read, evict);
         this.#give(size);
         if (this.#parked.size > this.#options.running * PARKED_PER_SLOT) {
-          const [[longest, end]] = this.#parked;
-          this.#parked.delete(longest);
-          end();
+          const [[oldest, evictOldest]] = this.#parked;
+          this.#parked.delete(oldest);
+          evictOldest();
         }
       },
       unpark: () => {
@@ -136,7 +137,7 @@ export class ConcurrencyLimiter {
     };
   }
 
-  /** Hands a free slot on: to a read that was begun before, else to the one who waits longest and may have it. */
+  /** Passes a free slot on: to a read that was parked, else to the longest waiting read that may have it. */
   #next(): void {
     for (const waiters of [this.#returning, this.#queue]) {
       for (const waiter of waiters) {
@@ -153,7 +154,9 @@ export class ConcurrencyLimiter {
     const { waiting, timeoutMs, code } = this.#options;
     if (this.#queue.size >= waiting) {
       this.#rejected.full++;
-      return Promise.reject(new Problem(code, `All slots are taken and ${waiting} reads are waiting.`));
+      return Promise.reject(
+        new Problem(code, `All slots are taken, and ${waiting} reads are waiting. Try again later.`),
+      );
     }
     return new Promise((resolve, reject) => {
       const leave = (reason: unknown) => {
@@ -164,7 +167,7 @@ export class ConcurrencyLimiter {
       const onAbort = () => leave(signal.reason);
       const timer = setTimeout(() => {
         this.#rejected.timeout++;
-        leave(new Problem(code, `No slot became free within ${timeoutMs} ms.`));
+        leave(new Problem(code, `No slot became free within ${timeoutMs} ms. Try again later.`));
       }, timeoutMs);
       const settle = () => {
         clearTimeout(timer);

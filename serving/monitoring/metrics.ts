@@ -1,4 +1,4 @@
-/** The metrics of this process and, as far as it can see them, of the system; in the text format of Prometheus. */
+/** The metrics of this process and of the system as the process sees it, in the text format of Prometheus. */
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
 import { PARTITION_STATES } from '../../shared/db/schema.ts';
 import type { ConcurrencyLimiter } from '../limits/concurrency-limiter.ts';
@@ -15,8 +15,8 @@ export interface MetricSources {
 }
 
 /**
- * prom-client names three of its gauges as Prometheus names counters. Dashboards of others go by these names, so they
- * stay, and so do their samples. Declared as untyped they no longer claim to be gauges, which is what promtool objects to.
+ * prom-client gives three of its gauges names that Prometheus reserves for counters. Existing dashboards use these names, so
+ * they and their samples stay. Declared as untyped they no longer claim to be gauges, which promtool objects to.
  */
 const GAUGES_NAMED_TOTAL = [
   'nodejs_active_handles_total',
@@ -30,7 +30,7 @@ export class Metrics {
   readonly #registry = new Registry();
   readonly #sources: MetricSources;
   readonly #metrics: ReadonlyMap<string, Gauge | Counter | Histogram>;
-  /** Rows of each dataset when they were last looked at. */
+  /** Rows of each dataset at the last status. */
   readonly #rowsSeen = new Map<string, number>();
 
   constructor(sources: MetricSources) {
@@ -38,7 +38,7 @@ export class Metrics {
     this.#metrics = new Map(Object.entries(METRICS).map(([name, spec]) => [name, this.#create(name, spec)]));
   }
 
-  /** Those of Node and the process as well: memory, event loop, garbage collection. */
+  /** Adds Node's own metrics of the process: memory, event loop, garbage collection. */
   addProcessMetrics(): void {
     collectDefaultMetrics({ register: this.#registry });
     for (const name of GAUGES_NAMED_TOTAL) {
@@ -79,7 +79,7 @@ export class Metrics {
     (this.#metrics.get(name) as Gauge).set(labels, value);
   }
 
-  /** A counter that is counted elsewhere. */
+  /** Sets a counter that is counted elsewhere. */
   #total(name: MetricName, labels: Labels, value: number): void {
     const counter = this.#metrics.get(name) as Counter;
     counter.remove(labels);
@@ -88,13 +88,13 @@ export class Metrics {
 
   #ofProcess(): void {
     this.#set('tidemark_build_info', { version: this.#sources.version }, 1);
-    for (const [queue, slots] of Object.entries(this.#sources.queues)) {
-      for (const [state, count] of Object.entries(slots.load))
+    for (const [queue, limiter] of Object.entries(this.#sources.queues)) {
+      for (const [state, count] of Object.entries(limiter.load))
         this.#set('tidemark_read_slots', { queue, state }, count);
-      for (const [state, count] of Object.entries(slots.limits)) {
+      for (const [state, count] of Object.entries(limiter.limits)) {
         this.#set('tidemark_read_slots_limit', { queue, state }, count);
       }
-      for (const [reason, count] of Object.entries(slots.rejected)) {
+      for (const [reason, count] of Object.entries(limiter.rejected)) {
         this.#total('tidemark_read_rejections_total', { queue, reason }, count);
       }
     }
@@ -114,7 +114,7 @@ export class Metrics {
     try {
       status = await this.#sources.status();
     } catch {
-      // What was last known is not how things stand: it goes, and alerts on its absence and on this hold.
+      // Stale numbers would mislead: the process removes them, and alerts watch their absence and `tidemark_database_up`.
       for (const name of OF_SYSTEM) this.#metrics.get(name)!.reset();
       this.#set('tidemark_database_up', {}, 0);
       return;
@@ -155,7 +155,7 @@ export class Metrics {
     for (const { source, code, failures } of facts.failures) {
       this.#total('tidemark_source_failures_total', { dataset, source, code }, failures);
     }
-    // Rows that go (a quarantine, the sample) are no negative ingest: the counter goes on from what is left.
+    // Removed rows (a quarantine, the sample) do not decrease the counter: it continues from the rows that are left.
     const before = this.#rowsSeen.get(dataset) ?? rows;
     (this.#metrics.get('tidemark_ingested_rows_total') as Counter).inc(labels, Math.max(0, rows - before));
     this.#rowsSeen.set(dataset, rows);
@@ -174,7 +174,7 @@ export class Metrics {
   }
 }
 
-/** Those that are set anew from each status, so that what is no more does not stay. */
+/** Metrics that are reset before each status, so that vanished label values do not stay. */
 const OF_DATASETS = [
   'tidemark_consumer_lag_messages',
   'tidemark_consumer_lag_events',

@@ -1,7 +1,7 @@
 /**
- * How the whole system stands, as this process knows it from the catalog and the log: asked for by whoever looks, at
- * most every few seconds, over one connection of its own, so that neither scrapes nor open pages are load, and none of
- * them takes a slot from a read.
+ * The state of the whole system, as the catalog and the log have it. The monitor collects it on demand, at most every few
+ * seconds, over a connection of its own, so that neither scrapes nor open pages cause load or take a slot from a read. It also
+ * keeps samples of the last hour for plots, in memory and bounded.
  */
 
 import type { JetStreamManager } from '@nats-io/jetstream';
@@ -20,17 +20,15 @@ import {
 } from '../../shared/status/collect.ts';
 import { LogFactsReader } from '../../shared/status/log-facts.ts';
 
-/* The last hour in samples, for plots: bounded, in memory, begun again with the process. */
-
-const KEPT_MS = 3_600_000;
-/** Looks at the page add samples of their own; no more than this many are kept apart. */
+const HISTORY_MS = 3_600_000;
+/** Requests of the page add samples too; samples closer together than this are dropped. */
 const MIN_DISTANCE_MS = 10_000;
 
-/** One number of one dataset over time; null where it was not known. */
-export type Series = readonly (number | null)[];
+/** One number of one dataset over time; null where it was unknown. */
+export type SampleSeries = readonly (number | null)[];
 
-/** What of a dataset is kept. */
-const KEPT = {
+/** The numbers that each sample holds per dataset. */
+const SERIES = {
   lag_frames: ({ log }) => log?.lag.frames ?? null,
   lag_events: ({ log }) => log?.lag.events ?? null,
   lag_event_time_seconds: ({ log }) => log?.lag.event_time_seconds ?? null,
@@ -40,12 +38,12 @@ const KEPT = {
   rows: ({ rows }) => rows,
 } as const satisfies Record<string, (overview: Overview, atMs: number) => number | null>;
 
-export type KeptName = keyof typeof KEPT;
+export type SeriesName = keyof typeof SERIES;
 
 interface Sample {
   readonly atMs: number;
-  /** By dataset. */
-  readonly values: ReadonlyMap<string, Readonly<Record<KeptName, number | null>>>;
+  /** Values by dataset. */
+  readonly values: ReadonlyMap<string, Readonly<Record<SeriesName, number | null>>>;
 }
 
 export class History {
@@ -55,31 +53,31 @@ export class History {
     const last = this.#samples.at(-1);
     if (last && atMs - last.atMs < MIN_DISTANCE_MS) return;
     const values = new Map(standings.map(({ overview }) => [overview.dataset, valuesOf(overview, atMs)]));
-    this.#samples = [...this.#samples.filter((sample) => atMs - sample.atMs <= KEPT_MS), { atMs, values }];
+    this.#samples = [...this.#samples.filter((sample) => atMs - sample.atMs <= HISTORY_MS), { atMs, values }];
   }
 
   get atMs(): readonly number[] {
     return this.#samples.map((sample) => sample.atMs);
   }
 
-  of(dataset: string): Readonly<Record<KeptName, Series>> {
-    return eachKept((name) => this.#samples.map(({ values }) => values.get(dataset)?.[name] ?? null));
+  of(dataset: string): Readonly<Record<SeriesName, SampleSeries>> {
+    return eachSeries((name) => this.#samples.map(({ values }) => values.get(dataset)?.[name] ?? null));
   }
 }
 
-export function eachKept<T>(of: (name: KeptName) => T): Record<KeptName, T> {
-  const names = Object.keys(KEPT) as KeptName[];
-  return Object.fromEntries(names.map((name): [string, T] => [name, of(name)])) as Record<KeptName, T>;
+export function eachSeries<T>(of: (name: SeriesName) => T): Record<SeriesName, T> {
+  const names = Object.keys(SERIES) as SeriesName[];
+  return Object.fromEntries(names.map((name): [string, T] => [name, of(name)])) as Record<SeriesName, T>;
 }
 
-const valuesOf = (overview: Overview, atMs: number) => eachKept((name) => KEPT[name](overview, atMs));
+const valuesOf = (overview: Overview, atMs: number) => eachSeries((name) => SERIES[name](overview, atMs));
 
-/** What was found is shown again for this long. */
-const KEEP_MS = 5000;
-/** A sample for the plots this often; each is a collection. */
+/** A collected status is cached for this long. */
+const CACHE_MS = 5000;
+/** Interval of the samples for plots; each is a collection. */
 export const SAMPLE_INTERVAL_MS = 15_000;
-/** Files of a database are counted one by one: a tenth of a second where there are thousands of chunks. */
-const DATABASE_SIZE_KEEP_MS = 60_000;
+/** To size a database means to stat its files one by one: a tenth of a second with thousands of chunks. */
+const DATABASE_SIZE_CACHE_MS = 60_000;
 const STATEMENT_TIMEOUT_MS = 5000;
 
 export interface SystemStatus {
@@ -88,9 +86,9 @@ export interface SystemStatus {
   readonly standings: readonly DatasetStatus[];
   readonly logFault: string | undefined;
   readonly databaseBytes: number;
-  /** Newest first; those at work are among them. */
+  /** The newest first; all that are in progress are among them. */
   readonly runs: readonly RunRow[];
-  /** Undefined until there is a table of them. */
+  /** Undefined until the exports table exists. */
   readonly exports: ExportCounts | undefined;
 }
 
@@ -106,7 +104,7 @@ export class Monitor implements AsyncDisposable {
   readonly #deps: MonitorDeps;
   readonly #logs = new LogFactsReader();
   #client: Client | undefined;
-  #kept: { readonly at: number; readonly status: Promise<SystemStatus> } | undefined;
+  #cached: { readonly at: number; readonly status: Promise<SystemStatus> } | undefined;
   #databaseBytes: { readonly at: number; readonly bytes: number } | undefined;
   #timer: NodeJS.Timeout | undefined;
 
@@ -114,32 +112,35 @@ export class Monitor implements AsyncDisposable {
     this.#deps = deps;
   }
 
-  /** Takes samples from now on. */
+  /** Starts to take samples. */
   start(): void {
-    const sample = () => this.status().catch((error) => this.#deps.log.debug({ err: explain(error) }, 'no sample'));
+    const sample = () =>
+      this.status().catch((error) =>
+        this.#deps.log.debug({ err: explain(error) }, 'the monitor could not take a sample'),
+      );
     void sample();
     this.#timer = setInterval(sample, SAMPLE_INTERVAL_MS);
     this.#timer.unref();
   }
 
-  /** @throws what the database says. */
+  /** @throws the database's error. */
   status(): Promise<SystemStatus> {
     const now = performance.now();
-    if (!this.#kept || now - this.#kept.at > KEEP_MS) {
+    if (!this.#cached || now - this.#cached.at > CACHE_MS) {
       const status = this.#collect();
-      const kept = { at: now, status };
-      this.#kept = kept;
-      // A failure is not kept: the next one who asks tries again.
+      const cached = { at: now, status };
+      this.#cached = cached;
+      // A failure is not cached: the next call tries again.
       status.catch(() => {
-        if (this.#kept === kept) this.#kept = undefined;
+        if (this.#cached === cached) this.#cached = undefined;
       });
     }
-    return this.#kept.status;
+    return this.#cached.status;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     clearInterval(this.#timer);
-    await this.#kept?.status.catch(() => {});
+    await this.#cached?.status.catch(() => {});
     await this.#client?.[Symbol.asyncDispose]();
   }
 
@@ -179,7 +180,7 @@ export class Monitor implements AsyncDisposable {
 
   async #sizeOf(client: Client): Promise<number> {
     const at = performance.now();
-    if (!this.#databaseBytes || at - this.#databaseBytes.at > DATABASE_SIZE_KEEP_MS) {
+    if (!this.#databaseBytes || at - this.#databaseBytes.at > DATABASE_SIZE_CACHE_MS) {
       this.#databaseBytes = { at, bytes: await readDatabaseBytes(client) };
     }
     return this.#databaseBytes.bytes;

@@ -1,6 +1,6 @@
 /**
- * Every metric of ours, once: what it is, its labels, its buckets. docs/monitoring.md is generated from it, and alert
- * rules and the dashboard are held against it. Label values are bounded: datasets, sources, codes, routes, modes, states.
+ * Every metric of the service: its meaning, its labels, its buckets. docs/monitoring.md is generated from this table, and a test
+ * checks alert rules and the dashboard against it. Label values are bounded: datasets, sources, codes, routes, modes, states.
  */
 
 export interface MetricSpec {
@@ -11,29 +11,33 @@ export interface MetricSpec {
 }
 
 const OF_DATASET = ['dataset'] as const;
-/** From an index look-up to a day's history over a slow line. */
+/** From an index look-up to a day's history over a slow connection. */
 const SECONDS = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300];
 const ROWS = [1, 10, 100, 1e3, 1e4, 1e5, 1e6, 1e7];
 
 export const METRICS = {
   tidemark_build_info: { type: 'gauge', labels: ['version'], help: 'Always 1; the version of the service' },
 
-  // the consumer of each stream: what is in the log and not projected
+  // The consumer of each stream: messages in the log that are not projected yet.
   tidemark_consumer_lag_messages: {
     type: 'gauge',
     labels: OF_DATASET,
-    help: 'Messages of the stream that are not projected: num_pending + num_ack_pending of the consumer',
+    help: 'Messages of the stream that are not projected yet: num_pending + num_ack_pending of the consumer',
   },
-  tidemark_consumer_lag_events: { type: 'gauge', labels: OF_DATASET, help: 'Events in them' },
+  tidemark_consumer_lag_events: {
+    type: 'gauge',
+    labels: OF_DATASET,
+    help: 'Events in the messages that are not projected yet',
+  },
   tidemark_consumer_lag_event_time_seconds: {
     type: 'gauge',
     labels: OF_DATASET,
-    help: 'Event time that waits: its length, or its way ahead of the proved end if that is longer',
+    help: 'Event time that is not projected yet: its length, or its distance from the proved end if that is longer',
   },
   tidemark_consumer_ack_floor_age_seconds: {
     type: 'gauge',
     labels: OF_DATASET,
-    help: 'How long the oldest message after the ack floor has been waiting; 0 when none is',
+    help: 'How long the oldest message after the ack floor has been waiting; 0 when none waits',
   },
   tidemark_checkpoint_sequence: {
     type: 'gauge',
@@ -51,7 +55,7 @@ export const METRICS = {
     help: '1 while a publisher holds the lock of the dataset',
   },
 
-  // the log
+  // The log.
   tidemark_stream_messages: { type: 'gauge', labels: OF_DATASET, help: 'Messages in the stream' },
   tidemark_stream_bytes: { type: 'gauge', labels: OF_DATASET, help: 'Bytes in the stream' },
   tidemark_stream_max_bytes: {
@@ -61,76 +65,80 @@ export const METRICS = {
   },
   tidemark_stream_last_sequence: { type: 'gauge', labels: OF_DATASET, help: 'Sequence of the newest message' },
 
-  // what is proved
+  // Coverage.
   tidemark_proved_through_timestamp_seconds: {
     type: 'gauge',
     labels: OF_DATASET,
-    help: 'Exclusive end of what is proved, of several sources the earliest; absent while nothing is',
+    help: 'Exclusive end of coverage, with several sources the earliest; absent while nothing is proved',
   },
   tidemark_proved_rows: { type: 'gauge', labels: OF_DATASET, help: 'Native rows of proved partitions' },
   tidemark_ingested_rows_total: {
     type: 'counter',
     labels: OF_DATASET,
-    help: 'Rows that became proved since this process began to look; its rate is rows per second',
+    help: 'Rows that became proved since the process started; its rate is rows per second',
   },
   tidemark_partitions: {
     type: 'gauge',
     labels: ['dataset', 'state'],
-    help: 'Partitions by state; missing ones are expected and unknown',
+    help: 'Partitions by state; missing ones are expected but not in the catalog',
   },
   tidemark_late_arrivals_total: {
     type: 'counter',
     labels: OF_DATASET,
     help: 'Documents refused because their partition was proved with other content',
   },
-  tidemark_synthetic: { type: 'gauge', labels: OF_DATASET, help: '1 while what is proved is the sample' },
+  tidemark_synthetic: { type: 'gauge', labels: OF_DATASET, help: '1 while the proved rows belong to the sample' },
 
-  // sources and work
+  // Sources and runs.
   tidemark_source_failures_total: {
     type: 'counter',
     labels: ['dataset', 'source', 'code'],
-    help: 'Documents given up after all tries, by source and code of the fault',
+    help: 'Documents abandoned after all retries, by source and code of the fault',
   },
   tidemark_runs: {
     type: 'gauge',
     labels: ['kind', 'state'],
-    help: 'Backfills, followers and other work that is not at its end',
+    help: 'Backfills, followers and other runs that have not ended',
   },
   tidemark_follow_failures: {
     type: 'gauge',
     labels: ['subject'],
-    help: 'Failures in a row of what is followed; 0 after a success',
+    help: 'Consecutive failures of the follower; 0 after a success',
   },
   tidemark_exports: { type: 'gauge', labels: ['state'], help: 'Exports by state; absent until there are exports' },
 
-  // stores
+  // Stores.
   tidemark_database_up: { type: 'gauge', help: '1 when the catalog answered' },
-  tidemark_database_size_bytes: { type: 'gauge', help: 'Size of the database on disk, looked at once a minute' },
+  tidemark_database_size_bytes: { type: 'gauge', help: 'Size of the database on disk, measured once a minute' },
   tidemark_log_up: { type: 'gauge', help: '1 when the log answered' },
-  tidemark_ready: { type: 'gauge', labels: ['check'], help: '1 for each check of /readyz that holds' },
-  tidemark_status_timestamp_seconds: { type: 'gauge', help: 'When the numbers above were collected' },
-  tidemark_status_collect_duration_seconds: { type: 'gauge', help: 'How long collecting them took' },
+  tidemark_ready: { type: 'gauge', labels: ['check'], help: '1 for each check of /readyz that passes' },
+  tidemark_status_timestamp_seconds: { type: 'gauge', help: 'Time at which the numbers above were collected' },
+  tidemark_status_collect_duration_seconds: { type: 'gauge', help: 'Duration of that collection' },
 
-  // this process
+  // This process.
   tidemark_http_request_duration_seconds: {
     type: 'histogram',
     labels: ['method', 'route', 'status'],
     buckets: SECONDS,
-    help: 'From the request to the last byte of its answer, or to the end of its connection (status 0)',
+    help: 'Time from the request to the last byte of its answer, or to the end of its connection (status 0)',
   },
   tidemark_read_duration_seconds: {
     type: 'histogram',
     labels: ['route', 'mode'],
     buckets: SECONDS,
-    help: 'Reads that were answered with rows, from the request to the last row',
+    help: 'Time of reads that returned rows, from the request to the last row',
   },
-  tidemark_read_rows: { type: 'histogram', labels: ['route', 'mode'], buckets: ROWS, help: 'Rows of those answers' },
+  tidemark_read_rows: { type: 'histogram', labels: ['route', 'mode'], buckets: ROWS, help: 'Rows of those reads' },
   tidemark_read_slots: {
     type: 'gauge',
     labels: ['queue', 'state'],
     help: 'Reads running, waiting, and parked because their client is behind',
   },
-  tidemark_read_slots_limit: { type: 'gauge', labels: ['queue', 'state'], help: 'How many may run and wait' },
+  tidemark_read_slots_limit: {
+    type: 'gauge',
+    labels: ['queue', 'state'],
+    help: 'Number of reads that may run and wait',
+  },
   tidemark_read_rejections_total: {
     type: 'counter',
     labels: ['queue', 'reason'],

@@ -1,5 +1,7 @@
-/** What must hold before reads can be served, asked at the start and by /readyz. */
-
+/**
+ * The start of a serving process: its options and settings, and the conditions for serving reads. The process checks them at
+ * its start, and /readyz on request.
+ */
 import { readdir } from 'node:fs/promises';
 import { text as readText } from 'node:stream/consumers';
 import { parseArgs } from 'node:util';
@@ -17,26 +19,26 @@ import type { PgConnection } from '../db/pg-connection.ts';
 import { PgPool, poolOptions } from '../db/pool.ts';
 import { type ContractRow, contractStatement, Session, violationOf } from '../read/snapshot/session.ts';
 
-/** Name of a check -> `ok`, or what is wrong in a word that may be shown to anyone. */
+/** Name of a check -> `ok`, or the fault in a word that anyone may see. */
 export type CheckResults = Readonly<Record<string, string>>;
 
 export interface CheckDeps {
   readonly pool: PgPool;
-  /** For callers with their own credentials, where one is set. */
+  /** The role for callers with their own credentials, if one is set. */
   readonly byokRole: string | undefined;
   readonly rights: RightsStore;
   readonly log: Logger;
 }
 
-/** Told, and no reason not to serve: what is proved stays right when nothing is added to it. */
+/** This check is reported and does not make the service unready: proved data stays right when nothing is added to it. */
 export const FOLLOWING = 'following';
 
-/** Answers are kept this long: probes must not be load. */
-const KEEP_MS = 1000;
+/** Results are cached for this long, so that probes cause no load. */
+const CACHE_MS = 1000;
 
 export class Checks {
   readonly #deps: CheckDeps;
-  #kept: { readonly at: number; readonly results: Promise<CheckResults> } | undefined;
+  #cached: { readonly at: number; readonly results: Promise<CheckResults> } | undefined;
   #logged = '';
 
   constructor(deps: CheckDeps) {
@@ -45,19 +47,19 @@ export class Checks {
 
   run(): Promise<CheckResults> {
     const now = performance.now();
-    if (!this.#kept || now - this.#kept.at > KEEP_MS) this.#kept = { at: now, results: this.#run() };
-    return this.#kept.results;
+    if (!this.#cached || now - this.#cached.at > CACHE_MS) this.#cached = { at: now, results: this.#run() };
+    return this.#cached.results;
   }
 
   async #run(): Promise<CheckResults> {
     const { rights, pool, byokRole } = this.#deps;
     const [ofRights, ofDatabase] = [rightsFindings(rights), await databaseFindings(pool, byokRole)];
     const faults = [...ofRights.faults, ...ofDatabase.faults];
-    // Once for each new state, with everything that is wrong: probes come every few seconds.
+    // One log line per change of state, with every fault: probes come every few seconds.
     const text = faults.join('; ');
     if (text !== this.#logged) {
-      if (faults.length > 0) this.#deps.log.error({ faults }, 'not ready');
-      else this.#deps.log.info('ready again');
+      if (faults.length > 0) this.#deps.log.error({ faults }, 'the service is not ready');
+      else this.#deps.log.info('the service is ready again');
       this.#logged = text;
     }
     return { ...ofRights.results, ...ofDatabase.results };
@@ -66,11 +68,11 @@ export class Checks {
 
 interface Findings {
   readonly results: CheckResults;
-  /** For the operator, in full. */
+  /** The faults in full, for the operator. */
   readonly faults: readonly string[];
 }
 
-/** What would be wrong, as far as it can be told from the settings that can be used. */
+/** The faults that can be found with the valid settings. */
 export async function findFaults(means: {
   readonly databaseUrl: string | undefined;
   readonly rightsMatrixPath: string | undefined;
@@ -94,17 +96,17 @@ function rightsFindings(rights: RightsStore): Findings {
 }
 
 async function databaseFindings(pool: PgPool, byokRole: string | undefined): Promise<Findings> {
-  let wire: PgConnection | undefined;
+  let connection: PgConnection | undefined;
   try {
-    wire = (await pool.acquire()).wire;
-    const session = new Session(wire);
+    connection = (await pool.acquire()).connection;
+    const session = new Session(connection);
     const [[version]] = await session.rows(TIMESCALE_VERSION);
     const unsupported = timescaleFault(version);
     const missing = await missingMigrations(session);
     const violations = await storageViolations(session);
     const unfit = missing.length > 0 || byokRole === undefined ? [] : await roleFaults(session, byokRole);
     const failing = missing.length > 0 ? [] : await failingFollowers(session);
-    pool.release(wire);
+    pool.release(connection);
     return {
       results: {
         database: unsupported === undefined ? 'ok' : 'unsupported',
@@ -121,7 +123,7 @@ async function databaseFindings(pool: PgPool, byokRole: string | undefined): Pro
       ],
     };
   } catch (error) {
-    if (wire) pool.discard(wire);
+    if (connection) pool.discard(connection);
     return {
       results: { database: 'unavailable', migrations: 'unknown', aligned_storage: 'unknown' },
       faults: [`database: ${explain(error)}`],
@@ -129,7 +131,7 @@ async function databaseFindings(pool: PgPool, byokRole: string | undefined): Pro
   }
 }
 
-/** Feeds that are followed and fail, or whose follower was killed and has no successor. */
+/** Feeds whose follower fails, or was killed and has no successor. */
 async function failingFollowers(session: Session): Promise<string[]> {
   const rows = await session.rows(
     `select subject from (
@@ -163,44 +165,43 @@ async function roleFaults(session: Session, role: string): Promise<string[]> {
   return (await session.rows(faultsSql(), params)).map(([fault]) => fault!);
 }
 
-/* How a process of ours is told what to do: on standard input, in the environment and in `.env`; and when to stop. */
-
+/** The input of a process of ours on standard input; settings also come from the environment and `.env`. */
 export interface ProcessOptions {
   readonly cwd?: string;
-  /** Process id of who gave the order: it may be gone by the time it is looked for. */
+  /** Id of the process that gave the options. It may have ended by the time this process checks. */
   readonly parent?: number;
   readonly settings?: Partial<Record<SettingName, string>>;
-  /** Use the sample rights matrix where no other is set: for the embedded stack alone. */
+  /** Use the sample rights matrix when no other is set. Only the embedded stack sets it. */
   readonly sample_rights?: boolean;
 }
 
-/** @returns also the process whose end is ours, where one gave the order. */
+/** @returns the options and the parent process: this process stops when its parent ends. */
 export async function readProcessOptions(): Promise<{
-  readonly order: ProcessOptions;
+  readonly options: ProcessOptions;
   readonly parent: number | undefined;
 }> {
   const { values } = parseArgs({ options: { stdin: { type: 'boolean', default: false } } });
-  if (!values.stdin) return { order: {}, parent: undefined };
-  const order = JSON.parse(await readText(process.stdin)) as ProcessOptions;
-  return { order, parent: order.parent ?? process.ppid };
+  if (!values.stdin) return { options: {}, parent: undefined };
+  const options = JSON.parse(await readText(process.stdin)) as ProcessOptions;
+  return { options, parent: options.parent ?? process.ppid };
 }
 
 const REQUIRED = ['SVC_DATABASE_URL', 'SVC_INTERNAL_API_KEY'] as const satisfies readonly SettingName[];
 
 /**
- * The settings, if all of them can be used.
- * @throws TidemarkError CONFIGURATION_INVALID naming every one that cannot, and what else would keep reads from being
- * served: an operator who starts the service at night is to learn everything at once.
+ * Returns the settings if all of them are valid.
+ * @throws TidemarkError CONFIGURATION_INVALID with every invalid setting and every other fault that would prevent reads, so
+ * that an operator learns everything from one start.
  */
-export async function usable(order: ProcessOptions) {
+export async function usableSettings(options: ProcessOptions) {
   const { settings, faults } = readSettings({
-    cwd: order.cwd,
-    flags: order.settings,
-    required: () => (order.sample_rights ? REQUIRED : [...REQUIRED, 'SVC_SOURCE_RIGHTS_MATRIX_PATH']),
+    cwd: options.cwd,
+    flags: options.settings,
+    required: () => (options.sample_rights ? REQUIRED : [...REQUIRED, 'SVC_SOURCE_RIGHTS_MATRIX_PATH']),
   });
   const databaseUrl = settings.SVC_DATABASE_URL?.href;
   const rightsMatrixPath =
-    settings.SVC_SOURCE_RIGHTS_MATRIX_PATH ?? (order.sample_rights ? SAMPLE_MATRIX_PATH : undefined);
+    settings.SVC_SOURCE_RIGHTS_MATRIX_PATH ?? (options.sample_rights ? SAMPLE_MATRIX_PATH : undefined);
   if (faults.length > 0) {
     const byokRole = settings.SVC_BYOK_DATABASE_ROLE;
     throw settingsInvalid([...faults, ...(await findFaults({ databaseUrl, rightsMatrixPath, byokRole }))]);
@@ -213,7 +214,7 @@ export async function usable(order: ProcessOptions) {
   };
 }
 
-/** A signal, or the end of the process that gave the work order. */
+/** Resolves on a signal, or when the parent process ends. */
 export function untilStopped(parent: number | undefined): Promise<void> {
   return new Promise((resolve) => {
     for (const name of ['SIGTERM', 'SIGINT'] as const) process.once(name, () => resolve());

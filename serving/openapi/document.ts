@@ -1,10 +1,10 @@
-/** The OpenAPI 3.1 document: the route table, what each route says of itself, the registry and the table of problems. */
+/** Builds the OpenAPI 3.1 document from the route table, the routes' descriptions, the registry and the table of problems. */
+import type { JsonSchema } from '../contract/json-schema.ts';
 import { PROBLEMS, type ProblemCode, type ProblemKind } from '../contract/problems.ts';
 import {
   type AnswerDoc,
   type AnswerHeaders,
   type ExampleDoc,
-  type JsonSchema,
   REQUEST_HEADERS,
   type RequestHeader,
   type RequestHeaderName,
@@ -14,23 +14,22 @@ import {
 } from '../http/routes.ts';
 import { componentSchemas, refTo, schemaOf } from './row-docs.ts';
 
-/* Examples as commands to paste: `$URL` and `$KEY` are set once, at the head of the page. */
+/** A body of up to this many characters stays on one line, which fits a phone. */
+const MAX_LINE = 72;
 
-/** What fits a line of a phone is left on it. */
-const LINE = 72;
-
-/** A value that is there once another command was run: a variable of the shell. */
+/** Whether a value is a shell variable, which the output of another command fills. */
 export const isVariable = (value: string): boolean => /^\$[A-Z_]+$/.test(value);
 
 const segment = (value: string) => (isVariable(value) ? value : encodeURIComponent(value));
 
-/** The path of a request with its segments and parameters filled in. */
+/** The path of a request with its segments and parameters. */
 function targetOf(route: Pick<Route, 'path'>, { path = {}, query = {} }: ExampleDoc): string {
   const filled = route.path.replaceAll(/:(\w+)/g, (_, name: string) => segment(path[name] ?? ''));
   const parameters = new URLSearchParams(query).toString();
   return parameters === '' ? filled : `${filled}?${parameters}`;
 }
 
+/** An example as a command to paste; it uses `$URL` and `$KEY`, which the page sets at its top. */
 export function curlOf(route: Pick<Route, 'path' | 'access' | 'method'>, example: ExampleDoc): string {
   const { headers = {}, body } = example;
   const options = [
@@ -43,8 +42,8 @@ export function curlOf(route: Pick<Route, 'path' | 'access' | 'method'>, example
 }
 
 function bodyText(body: unknown): string {
-  const line = JSON.stringify(body);
-  if (line.length <= LINE) return line;
+  const json = JSON.stringify(body);
+  if (json.length <= MAX_LINE) return json;
   const members = Object.entries(body as Record<string, unknown>).map(
     ([key, value]) => `  ${JSON.stringify(key)}: ${JSON.stringify(value)}`,
   );
@@ -60,7 +59,7 @@ export interface About {
   readonly description: string;
 }
 
-/** A route with what it says of itself, asked once. */
+/** A route with its description, evaluated once. */
 export interface Documented {
   readonly route: Route;
   readonly doc: RouteDoc;
@@ -74,10 +73,10 @@ export function documented(routes: readonly Route[]): Documented[] {
   });
 }
 
-/** Requests that are none: whoever sends them meant some operation. */
+/** Problems of bytes that are not a request. Any operation may have been meant. */
 const HTTP_PROBLEMS = (Object.keys(PROBLEMS) as ProblemCode[]).filter((code) => code.startsWith('HTTP_'));
 
-/** What any route may answer. Paths and methods that are none are no operation's. */
+/** The problems that any route may answer with. Unknown paths and methods belong to no operation. */
 const commonProblems = ({ access }: Route): readonly ProblemCode[] => [
   ...HTTP_PROBLEMS,
   ...(access !== 'open' ? (['AUTH_INVALID_API_KEY'] as const) : []),
@@ -115,14 +114,14 @@ export function openapiDocument(routes: readonly Documented[], about: About): Js
   };
 }
 
-/** Any one of them will do. */
+/** The security schemes; any one of a route's schemes is enough. */
 const SECURITY: Readonly<Record<Route['access'], readonly JsonSchema[]>> = {
   key: [{ key: [] }],
   metrics: [{ key: [] }, { bearer: [] }],
   open: [],
 };
 
-/** `/v1/coverage/:dataset` is `/v1/coverage/{dataset}`. */
+/** `/v1/coverage/:dataset` becomes `/v1/coverage/{dataset}`. */
 export const templateOf = (path: string): string => path.replaceAll(/:(\w+)/g, '{$1}');
 
 function operation(route: Route, doc: RouteDoc, problems: readonly ProblemCode[]): JsonSchema {
@@ -143,7 +142,7 @@ function operation(route: Route, doc: RouteDoc, problems: readonly ProblemCode[]
   };
 }
 
-/** The operation HEAD beside one of GET: the same headers, and no content. */
+/** The operation HEAD beside a GET operation: the same headers without content. */
 function headOf({ operationId, responses, ...get }: JsonSchema): JsonSchema {
   const answers = Object.entries(responses as Readonly<Record<string, JsonSchema>>);
   return {
@@ -180,11 +179,11 @@ function queryParameters({ query, examples }: RouteDoc): JsonSchema[] {
   }));
 }
 
-/** What a parameter's text says, as its schema has it. */
+/** A parameter's text, converted to the type of its schema. */
 const parameterValue = ({ type }: JsonSchema, text: string | undefined) =>
   type === 'integer' && text !== undefined ? Number(text) : text;
 
-/** Request headers that a route heeds. */
+/** The request headers that a route reads. */
 export const headersOf = ({ doc, problems }: Pick<Documented, 'doc' | 'problems'>): readonly RequestHeaderName[] => [
   'X-Request-Id',
   ...(problems.includes('QUERY_RIGHTS_BYOK_REQUIRED') ? (['X-Backend-Token'] as const) : []),
@@ -211,14 +210,15 @@ function componentParameters(): JsonSchema {
 function requestBody({ body, examples }: RouteDoc): JsonSchema {
   return {
     required: true,
-    description: 'Read as JSON whatever its Content-Type. Unknown keys are refused, nothing is coerced.',
+    description:
+      'The service reads the body as JSON, whatever its Content-Type. It refuses unknown keys and coerces nothing.',
     content: {
       'application/json': { schema: schemaOf(body!, 'input'), ...examplesOf(examples, (example) => example.body) },
     },
   };
 }
 
-/** Those of the examples that have a value there, by their titles. */
+/** The examples that have a value for the picked property, by their titles. */
 function examplesOf(examples: readonly ExampleDoc[], pick: (example: ExampleDoc) => unknown): JsonSchema {
   const found = examples.flatMap((example) => {
     const value = pick(example);
@@ -233,7 +233,7 @@ const slug = (title: string) =>
     .replaceAll(/[^a-z0-9]+/g, '_')
     .replaceAll(/^_|_$/g, '');
 
-const REQUEST_ID = { 'X-Request-Id': { description: 'Of this request.', schema: { type: 'string' } } };
+const REQUEST_ID = { 'X-Request-Id': { description: 'Id of this request.', schema: { type: 'string' } } };
 
 function answer({ status = 200, doc, content, headers = {} }: AnswerDoc): [string, JsonSchema] {
   return [
@@ -253,7 +253,7 @@ const describedHeaders = (headers: AnswerHeaders): JsonSchema =>
     Object.entries(headers).map(([name, description]) => [name, { description, schema: { type: 'string' } }]),
   );
 
-/** Codes by the statuses they come with: one has two, by dataset. */
+/** The statuses of a code. One code has two, depending on the dataset. */
 export function statusesOf(code: ProblemCode): readonly number[] {
   return code === 'ALIGNED_STORAGE_CONTRACT_VIOLATION' ? [409, PROBLEMS[code].status] : [PROBLEMS[code].status];
 }
@@ -285,12 +285,12 @@ function problemResponses(codes: readonly ProblemCode[]): JsonSchema {
   );
 }
 
-/** What some problems say beside their envelope. */
+/** Headers that some problems add. */
 const PROBLEM_HEADERS: Readonly<Partial<Record<ProblemCode, AnswerHeaders>>> = {
-  EXPORT_PRECONDITION_FAILED: { ETag: 'Of the file that there is.' },
-  EXPORT_RANGE_NOT_SATISFIABLE: { 'Content-Range': 'How many bytes the file has.' },
+  EXPORT_PRECONDITION_FAILED: { ETag: 'Tag of the current file.' },
+  EXPORT_RANGE_NOT_SATISFIABLE: { 'Content-Range': 'Size of the file.' },
 };
 
-const RETRY_AFTER = { 'Retry-After': { description: 'Seconds.', schema: { type: 'integer' } } };
+const RETRY_AFTER = { 'Retry-After': { description: 'Seconds to wait before a retry.', schema: { type: 'integer' } } };
 
 const retries = (code: ProblemCode) => (PROBLEMS[code] as ProblemKind).retryAfter !== undefined;

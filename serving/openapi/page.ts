@@ -1,15 +1,15 @@
-/** The page at /docs: the same facts as the OpenAPI document, for people; without anything from elsewhere. */
+/** The page at /docs: the facts of the OpenAPI document for people. It loads nothing from other hosts. */
 import { DATASETS, type DatasetDefinition, type Field, shapeOf } from '../../shared/registry/index.ts';
 import { OPERATORS_OF } from '../contract/filters.ts';
+import type { JsonSchema } from '../contract/json-schema.ts';
 import { PROBLEMS, type ProblemCode, type ProblemKind } from '../contract/problems.ts';
 import { MODES } from '../contract/shapes.ts';
-import { type JsonSchema, REQUEST_HEADERS, type RouteDoc, TAGS } from '../http/routes.ts';
+import { REQUEST_HEADERS, type RouteDoc, TAGS } from '../http/routes.ts';
 import { type About, curlOf, type Documented, headersOf, statusesOf, templateOf } from './document.ts';
 import { schemaOf } from './row-docs.ts';
 
-/** HTML as text that is escaped unless it was made here. */
-
-export class Html {
+/** HTML text. Templates escape every value that is not of this class. */
+class Html {
   readonly text: string;
 
   constructor(text: string) {
@@ -17,10 +17,10 @@ export class Html {
   }
 }
 
-export type Content = Html | string | number | readonly Content[];
+type Content = Html | string | number | readonly Content[];
 
-/** A template whose values are escaped. */
-export function html(parts: TemplateStringsArray, ...values: readonly Content[]): Html {
+/** Builds HTML from a template and escapes its values. */
+function html(parts: TemplateStringsArray, ...values: readonly Content[]): Html {
   return new Html(parts.reduce((text, part, index) => text + textOf(values[index - 1]) + part));
 }
 
@@ -30,28 +30,28 @@ function textOf(content: Content): string {
   return String(content).replaceAll(/[&<>"']/g, (character) => `&#${character.charCodeAt(0)};`);
 }
 
-export const NOTHING = new Html('');
+const NOTHING = new Html('');
 
-/** Words in backticks are code. */
-export function prose(text: string): Html {
+/** Renders words in backticks as code. */
+function prose(text: string): Html {
   return html`${text.split('`').map((part, index) => (index % 2 === 1 ? html`<code>${part}</code>` : part))}`;
 }
 
-export const paragraphs = (text: string): Html =>
+const paragraphs = (text: string): Html =>
   html`${text.split(/\n\n+/).map((paragraph) => html`<p>${prose(paragraph)}</p>`)}`;
 
 /**
- * Wide tables scroll in a box of their own, so that the page does not.
- * @param label what the table is, for people who hear the page: no two of them are the same
+ * A table in a box that scrolls, so that a wide table does not scroll the page.
+ * @param label the table's name for screen readers; every table has a different one
  */
-export function table(label: string, header: readonly string[], rows: readonly (readonly Content[])[]): Html {
+function table(label: string, header: readonly string[], rows: readonly (readonly Content[])[]): Html {
   if (rows.length === 0) return NOTHING;
   return html`<div class="scroll" ${scrolling(label)}><table><thead><tr>${header.map((cell) => html`<th scope="col">${cell}</th>`)}</tr></thead>
 <tbody>${rows.map((cells) => html`<tr>${cells.map((cell) => html`<td>${cell}</td>`)}</tr>\n`)}</tbody></table></div>`;
 }
 
-/** Attributes of a box that scrolls: the keyboard reaches it, and it has a name there. */
-export const scrolling = (label: string): Html => html`role="region" aria-label="${label}" tabindex="0"`;
+/** Attributes of a box that scrolls: the keyboard can reach it, and it has a name. */
+const scrolling = (label: string): Html => html`role="region" aria-label="${label}" tabindex="0"`;
 
 export const STYLE_PATH = '/docs/docs.css';
 export const SCRIPT_PATH = '/docs/docs.js';
@@ -60,7 +60,7 @@ export function docsPage(routes: readonly Documented[], about: About): string {
   const tags = Object.entries(TAGS).map(([tag, title]) => ({
     tag,
     title,
-    // Parts of this page are nobody's business.
+    // The page does not document its own parts.
     routes: routes.filter(({ doc, route }) => doc.tag === tag && !/^\/(docs|page)\//.test(route.path)),
   }));
   return html`<!doctype html>
@@ -85,15 +85,15 @@ ${tags.map(({ tag, routes: own }) => (own.length === 0 ? NOTHING : html`<h2>${ta
 <h1>${about.title} <small>${about.version}</small></h1>
 ${paragraphs(about.description)}
 <section id="begin"><h2>Begin</h2>
-<p>Set these two, then every command on this page can be pasted as it is. The machine-readable form is <a href="/openapi.json">/openapi.json</a>.</p>
+<p>Set these two variables, then paste any command of this page. The machine-readable form is <a href="/openapi.json">/openapi.json</a>.</p>
 ${command('Commands to begin with', new Html('URL=<span data-origin>http://127.0.0.1:8080</span>\nKEY=…your key…'))}
 </section>
 ${tags.map(({ tag, title, routes: own }) => (own.length === 0 ? NOTHING : html`<section id="${tag}"><h2>${title}</h2>${own.map(operation)}</section>`))}
 <section id="datasets"><h2>Datasets</h2>
-<p>What of them is there and proved: <a href="#${anchorOf('GET', '/v1/datasets')}"><code>GET /v1/datasets</code></a>.</p>
+<p>For what is available and proved, see <a href="#${anchorOf('GET', '/v1/datasets')}"><code>GET /v1/datasets</code></a>.</p>
 ${[...DATASETS.values()].map(datasetSection)}</section>
 <section id="filters"><h2>Filters</h2>
-<p>A clause is <code>{"field", "op", "value"}</code>; all clauses must hold. <code>null</code> goes with eq and ne alone, and a null cell matches nothing else.</p>
+<p>A clause is <code>{"field", "op", "value"}</code>; all clauses must hold. <code>null</code> is allowed only with eq and ne, and a null cell matches nothing else.</p>
 ${table(
   'Operators of filters',
   ['dtype', 'op'],
@@ -103,7 +103,7 @@ ${table(
   ]),
 )}</section>
 <section id="problems"><h2>Problems</h2>
-<p>Every answer that is not 2xx is <code>application/problem+json</code>. Go by <code>code</code>: it does not change. Name <code>request_id</code> when you ask the operator.</p>
+<p>Every answer that is not 2xx is <code>application/problem+json</code>. Programs should check <code>code</code>, which does not change. Give <code>request_id</code> to the operator when you report a problem.</p>
 ${problemTable('All problems', Object.keys(PROBLEMS) as ProblemCode[])}</section>
 </main>
 </body>
@@ -140,7 +140,7 @@ ${Object.entries(headers).map(([name, what]) => html`<p><code>${name}</code>: ${
 </article>`;
 }
 
-/** Text to paste, with a button that does it. */
+/** Text to paste, with a copy button. */
 function command(label: string, text: Content): Html {
   return html`<div class="command"><pre ${scrolling(label)}><code>${text}</code></pre></div>`;
 }
@@ -178,7 +178,7 @@ function propertyRows({ properties = {}, required = [] }: Properties): Content[]
   ]);
 }
 
-/** The members of a JSON answer, where it has named ones. */
+/** The members of a JSON answer, if it has named ones. */
 function answerTable(label: string, { answers }: RouteDoc): Html {
   const json = answers[0].content['application/json'];
   if (!json) return NOTHING;
@@ -191,10 +191,10 @@ function answerTable(label: string, { answers }: RouteDoc): Html {
   return table(label, ['member', 'type', 'what it is'], rows);
 }
 
-/** Choices that are more than a person reads are left to the OpenAPI document. */
+/** More choices than this are listed only in the OpenAPI document. */
 const MAX_CHOICES = 12;
 
-/** A schema in a few words. */
+/** Describes a schema in a few words. */
 function typeText(schema: JsonSchema): string {
   const { type, enum: choices, items, prefixItems, anyOf, minimum, maximum, format } = schema;
   if (Array.isArray(choices)) {

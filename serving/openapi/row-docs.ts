@@ -1,5 +1,4 @@
-/** The documentation of routes that answer with rows. */
-
+/** Documents the routes that answer with rows: schemas of bodies, rows and envelopes, and examples. */
 import { z } from 'zod';
 import {
   DATASET_KEYS,
@@ -17,7 +16,7 @@ import {
   klineColumns,
   tradeColumns,
 } from '../contract/historical.ts';
-import { refTo } from '../contract/json-schema.ts';
+import { type JsonSchema, refTo } from '../contract/json-schema.ts';
 import { columnsOf, querySchema } from '../contract/query.ts';
 import { clausesOf, fieldNamesOf } from '../contract/rules.ts';
 import { MODES } from '../contract/shapes.ts';
@@ -26,7 +25,6 @@ import {
   type AnswerDoc,
   type AnswerHeaders,
   HISTORICAL_PROBLEMS,
-  type JsonSchema,
   READ_PROBLEMS,
   type RouteDoc,
   SYNTHETIC_HEADER,
@@ -34,9 +32,7 @@ import {
 import { headerName } from '../render/json-rows.ts';
 import { REPRESENTATIONS } from '../render/representations.ts';
 
-/* JSON Schemas out of what requests and rows are checked and made by: zod schemas, and the registry's fields. */
-
-/** What a caller sends, or gets. */
+/** The JSON Schema of what a caller sends or receives. */
 export function schemaOf(schema: z.ZodType | JsonSchema, io: 'input' | 'output'): JsonSchema {
   if (!(schema instanceof z.ZodType)) return schema;
   const { $schema: _, ...rest } = z.toJSONSchema(schema, { io, unrepresentable: 'any' });
@@ -55,7 +51,7 @@ const TYPES: Readonly<Record<Dtype, JsonSchema>> = {
   json: { type: 'string', contentMediaType: 'application/json' },
 };
 
-/** No field is required: an answer holds those that were asked for. */
+/** No field is required: an answer holds the requested fields. */
 function rowSchema(description: string, fields: readonly Field[]): JsonSchema {
   const properties = fields.map(({ name, dtype, nullable, unit, doc }) => {
     const { enum: values, ...type } = TYPES[dtype];
@@ -74,19 +70,19 @@ function rowSchema(description: string, fields: readonly Field[]): JsonSchema {
 
 const problem = z
   .looseObject({
-    type: z.string().describe('A URN of the code.'),
+    type: z.string().describe('URN of the code.'),
     title: z.string().describe('The meaning of the code.'),
-    status: z.int().describe('The HTTP status once more.'),
-    detail: z.string().describe('What is wrong with this request, for people.'),
-    code: z.string().describe('Stable; what programs go by.'),
-    request_id: z.string().describe('Also in `X-Request-Id`; name it when you ask the operator.'),
+    status: z.int().describe('The HTTP status.'),
+    detail: z.string().describe('What happened with this request and what to do, for people.'),
+    code: z.string().describe('Code for programs; it does not change.'),
+    request_id: z.string().describe('Also in `X-Request-Id`. Give it to the operator when you report a problem.'),
     errors: z
       .array(z.strictObject({ pointer: z.string(), message: z.string() }))
       .optional()
-      .describe('Every fault of the request: a JSON pointer into the body, or `?name` of a parameter.'),
-    warnings: z.array(warning).optional().describe('Those that a strict request failed with.'),
+      .describe('Every fault of the request. The pointer is a JSON pointer into the body, or `?name` for a parameter.'),
+    warnings: z.array(warning).optional().describe('The warnings that made a strict request fail.'),
   })
-  .describe('RFC 9457. Every answer that is not 2xx is one.');
+  .describe('A problem (RFC 9457). Every answer other than 2xx is one.');
 
 export function componentSchemas(): Record<string, JsonSchema> {
   const rows = [...DATASETS.values()].flatMap((dataset) => [
@@ -116,41 +112,41 @@ const common = {
   warnings: z.array(warning),
   schema: z
     .array(z.strictObject({ name: z.string(), dtype: z.enum(DTYPES) }))
-    .describe('Names and dtypes of the fields of rows; the same for the same request whatever the rows.'),
+    .describe('Names and dtypes of the rows’ fields. They depend on the request alone, not on the rows.'),
   ...grantedRights,
   rows: z.array(z.unknown()),
-  row_count: count('After the rows, because large answers stream.'),
+  row_count: count('Number of rows. It follows the rows, because large answers stream.'),
 };
 
 const queryAnswer = z.strictObject({
   ...common,
   freshness: z
-    .strictObject({ as_of_utc: utc('End of what is proved.'), lag_seconds: count('How long ago that is.') })
+    .strictObject({ as_of_utc: utc('End of coverage.'), lag_seconds: count('Seconds since that time.') })
     .nullable()
-    .describe('Of aligned rows; null in native mode.'),
-  view_id: textField('The view that was read.'),
-  view_version: count('Its version.'),
+    .describe('Freshness of aligned rows; null in native mode.'),
+  view_id: textField('The view that the service read.'),
+  view_version: count('Version of the view.'),
 });
 
 const historicalAnswer = z.strictObject(common);
 
 const TRAILERS =
-  'Only rows: the other members are in headers `X-Svc-*`, the number of rows and the sha256 of the uncompressed body in the trailers `X-Svc-Row-Count` and `X-Svc-Sha256`.';
+  'The body holds only rows. The other members are in the headers `X-Svc-*`; the number of rows and the sha256 of the uncompressed body are in the trailers `X-Svc-Row-Count` and `X-Svc-Sha256`.';
 
-const TRAILER = 'A trailer; a small answer has it among its headers as well.';
+const TRAILER = 'It is a trailer; a small answer also has it as a header.';
 
-/** Of answers that hold rows alone: the members of the JSON answer beside its rows, each in a header. */
+/** Headers of bodies that hold only rows: one per member of the JSON answer beside the rows. */
 const envelopeHeaderDocs = (members: readonly string[]): AnswerHeaders =>
   Object.fromEntries(
     members
       .filter((name) => !['rows', 'row_count'].includes(name))
       .map((name) => [
         headerName(name),
-        `Of rows alone: \`${name}\` of the JSON answer; as JSON where it is not a string.`,
+        `For bodies of rows alone: \`${name}\` of the JSON answer, as JSON unless it is a string.`,
       ]),
   );
 
-/** The same rows in every representation there is. */
+/** Documents the same rows in every representation. */
 function rowAnswer(envelope: z.ZodType, rows: readonly string[]): AnswerDoc {
   const row = { anyOf: rows.map(refTo) };
   const { properties, ...whole } = schemaOf(envelope, 'output') as { readonly properties: JsonSchema };
@@ -161,14 +157,14 @@ function rowAnswer(envelope: z.ZodType, rows: readonly string[]): AnswerDoc {
     !rowsOnly ? json : mediaType.endsWith('ndjson') ? lines : { description: TRAILERS },
   ]);
   return {
-    doc: 'The rows, in the representation that `Accept` asks for; compressed where `Accept-Encoding` takes it.',
+    doc: 'The rows, in the representation that `Accept` selects, compressed if `Accept-Encoding` allows it.',
     content: Object.fromEntries(content),
     headers: {
       ...SYNTHETIC_HEADER,
       ...envelopeHeaderDocs(Object.keys(properties)),
-      'Content-Encoding': 'The coding that `Accept-Encoding` chose; absent where there is none.',
-      'X-Svc-Row-Count': `Of rows alone: how many there are. ${TRAILER}`,
-      'X-Svc-Sha256': `Of rows alone: the sha256 of the uncompressed body. ${TRAILER}`,
+      'Content-Encoding': 'The coding that `Accept-Encoding` selected; absent without one.',
+      'X-Svc-Row-Count': `For bodies of rows alone: the number of rows. ${TRAILER}`,
+      'X-Svc-Sha256': `For bodies of rows alone: the sha256 of the uncompressed body. ${TRAILER}`,
     },
   };
 }
@@ -177,7 +173,7 @@ export function queryDoc(): RouteDoc {
   return {
     tag: 'rows',
     summary: 'Rows of any dataset',
-    doc: 'At most one of `time_range`, `n_rows`, `n_random`; with none the window is all that is proved. Large answers stream. A failure after the first byte breaks the connection: an answer that ends is whole.',
+    doc: 'The body has at most one of `time_range`, `n_rows`, `n_random`; without any of them the window is the whole proved history. Large answers stream. A failure after the first byte breaks the connection, so an answer that ends is complete.',
     headers: ['Accept-Encoding'],
     body: querySchema,
     answers: [
@@ -191,11 +187,11 @@ export function queryDoc(): RouteDoc {
   };
 }
 
-/** They work on the sample, and on any history there is. */
+/** The examples work on the sample and on any history. */
 export const queryExamples = (): RouteDoc['examples'] => [
   { title: 'The latest trades', body: { sources: [SAMPLE], n_rows: 3 } },
   {
-    title: 'Some fields of trades that pass filters, in a window',
+    title: 'Some fields of the trades in a window that pass filters',
     body: {
       sources: [SAMPLE],
       time_range: ['2020-01-01T00:00:00Z', '2040-01-01T00:00:00Z'],
@@ -204,7 +200,7 @@ export const queryExamples = (): RouteDoc['examples'] => [
     },
   },
   {
-    title: 'The latest seconds, each with the interval it is valid for',
+    title: 'The latest seconds, each with its interval of validity',
     body: {
       sources: [SAMPLE],
       mode: 'aligned_1s',
@@ -226,7 +222,7 @@ export function historicalDoc(dataset: DatasetDefinition, kind: HistoricalKind):
   return {
     tag: 'rows',
     summary: klines ? `${title}: klines` : title,
-    doc: `${klines ? 'Candles of trades, on a grid of UTC time; buckets without a trade are absent.' : doc} Windows are of whole UTC days, both included; at most one of days, \`n_latest_rows\`, \`n_random_rows\`.`,
+    doc: `${klines ? 'Candles of trades, on a grid of UTC time; buckets without a trade are absent.' : doc} A window consists of whole UTC days, both inclusive. The body has at most one of days, \`n_latest_rows\`, \`n_random_rows\`.`,
     headers: ['Accept-Encoding'],
     body: historicalSchema(dataset, kind),
     answers: [rowAnswer(historicalAnswer, rows)],
@@ -236,9 +232,9 @@ export function historicalDoc(dataset: DatasetDefinition, kind: HistoricalKind):
 }
 
 const KLINE_EXAMPLES: RouteDoc['examples'] = [
-  { title: 'Hours, since a day', body: { start_date: '2020-01-01', kline_size: '1h' } },
+  { title: 'Hourly klines since a day', body: { start_date: '2020-01-01', kline_size: '1h' } },
   {
-    title: 'The latest minutes, out of one-second rows',
+    title: 'The latest minutes, from one-second rows',
     body: { mode: 'aligned_1s', n_latest_rows: 3, kline_size: 60, fields: ['datetime', 'open', 'close', 'volume'] },
   },
 ];

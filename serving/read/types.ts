@@ -1,40 +1,39 @@
+/** Types of the read core: parts and slices of time, the SQL of their rows, and the faults that a read reports. */
 import type { Range } from '../../shared/ranges.ts';
 import type { Warning } from '../contract/problems.ts';
 import type { ReadRequest } from '../contract/read-request.ts';
 import type { Params } from '../db/params.ts';
 
-// ---- parts ---------------------------------------------------------------------------------------------------------
-
-/** One stretch of time that rows are read from, and how long its rows can be valid at most. */
+/** One stretch of time that rows are read from, and how long its rows can be valid. */
 export interface Part extends Range {
-  /** Where the stretch ends, also when only some of it is searched: as far as there may be a following row. */
+  /** The end of the whole stretch, even when only some of it is searched: a following row may lie up to here. */
   readonly until: number;
-  /** End of the proved time the stretch is of. Undefined: rows later than what is proved through, each valid its second. */
+  /** End of the stretch's proved time. Undefined: the rows lie beyond it, and each is valid for its second. */
   readonly provedTo: number | undefined;
-  /** Nothing later is proved: the end is what has been proved so far, not a gap. */
+  /** Whether nothing later is proved: the end is then the end of coverage, not a gap. */
   readonly isLast: boolean;
 }
 
-/** How many rows a statement, or a whole read, must yield. */
+/** The number of rows that a statement or a whole read must yield. */
 export interface RowCount {
   readonly rows: number;
-  /** Partitions that only some of the window's rows are of may add to them. */
+  /** Whether partitions that cross the window's border may add rows. */
   readonly isMinimum?: boolean;
-  /** The time that the partitions lie in. */
+  /** The time range of the partitions. */
   readonly window: Range;
-  /** The partitions, where they are few. */
+  /** The partitions, if they are few. */
   readonly partitions?: readonly string[];
 }
 
-/** A row by what identifies it. */
+/** The identity of an aligned row. */
 export interface SeriesRow {
   readonly seriesId: number;
   readonly ms: number;
 }
 
-/** What lies beyond a slice. */
+/** The rows just outside a slice. */
 export interface BoundaryRows {
-  /** Rows of before the window that are still valid when it begins: they come with its first slice. */
+  /** Rows from before the window that are still valid when it begins; only the window's first slice has them. */
   readonly carried: readonly SeriesRow[];
   /** The first row of each series after the slice. */
   readonly next: readonly SeriesRow[];
@@ -43,78 +42,74 @@ export interface BoundaryRows {
 export interface Slice {
   readonly from: number;
   readonly to: number;
-  /** The part the slice is of: what comes after the slice may still be proved. */
+  /** The part that the slice belongs to. Time after the slice may still be proved. */
   readonly part: Part;
-  /** Where the row after the slice's last is looked for; the rest of the part unless it is known better. */
+  /** Where to search for the row after the slice's last one; by default the rest of the part. */
   readonly following?: Range;
-  /** Of a dataset of many series: what lies beyond the slice, by series. */
-  readonly edges?: BoundaryRows;
-  /** The rows it must hold, where it is of whole partitions. */
+  /** For a dataset of many series: the rows just outside the slice, by series. */
+  readonly boundary?: BoundaryRows;
+  /** The number of rows that the slice must hold, if it covers whole partitions. */
   readonly count?: RowCount;
 }
 
-/** How the end of a row's validity is found. */
+/** How the end of a row's validity is determined. */
 export type ValidityRule =
-  /** Not asked for. */
+  /** The request does not need it. */
   | 'none'
-  /** From the row that follows in the answer, by the renderer: all rows are there, in order. */
+  /** The renderer takes it from the next row of the answer, which has all rows in order. */
   | 'lookahead'
-  /** From the row that follows in the storage, by the database: a filter or a sample leaves rows out, or series mix. */
+  /** The database takes it from the next stored row, because a filter or sample omits rows, or series are mixed. */
   | 'computed';
 
-/* Rows in their order, as SQL for any slice of them: those of a table, or klines made of them. */
-
+/** SQL of ordered rows for any slice of them: the rows of a table, or klines that aggregate them. */
 export interface Rows<S> {
-  /** `from ... where ...`, with the rows under the alias `t`; `where` is one more test over it. */
+  /** `from ... where ...`, with the rows under the alias `t`; `where` is a further condition over it. */
   from(slice: S, params: Params, more?: { readonly where?: string }): string;
   /** The answer's columns of these rows, in order. */
   select(slice: S, params: Params, where?: string): string;
   order(direction?: string): string;
-  /** The order's values as text. */
+  /** SQL of the order's values as text. */
   readonly key: readonly string[];
   readonly timeMs: string;
-  /** A number that depends on the row's identity and a seed alone. */
+  /** SQL of a number that depends only on the row's identity and a seed. */
   hash(seed: string): string;
 }
 
-/* Reads as of a time: which vintages were known then, and what would have been said of them. */
+export type RowScope = Pick<ReadRequest, 'dataset' | 'asOfMs'>;
 
-type Asked = Pick<ReadRequest, 'dataset' | 'asOfMs'>;
-
-/** Start of the date of the newest vintage that was known, epoch ms; undefined where the request asks for what is known now. */
-export function newestKnown({ dataset: { partition }, asOfMs }: Asked): number | undefined {
+/** Start of the newest vintage that was known as of the request's time, epoch ms; undefined without such a time. */
+export function newestKnown({ dataset: { partition }, asOfMs }: RowScope): number | undefined {
   if (asOfMs === undefined || partition.kind !== 'vintage') return undefined;
   return asOfMs - partition.knownAfterMs;
 }
 
-/** A test over partitions `p`: it was known. Undefined where all are. */
-export function knownTest(request: Asked): string | undefined {
+/** A condition on partitions `p`: it was known as of the request's time. Undefined where all are. */
+export function knownTest(request: RowScope): string | undefined {
   const newest = newestKnown(request);
   return newest === undefined ? undefined : `lower(p.span) <= ${newest}`;
 }
 
-/** The time that the answer is of: what was not known then is neither missing nor late. */
+/** The time that the answer describes: what was unknown then is neither missing nor late. */
 export const clockOf = ({ asOfMs }: Pick<ReadRequest, 'asOfMs'>, nowMs: number): number =>
   Math.min(nowMs, asOfMs ?? nowMs);
 
-/* Why a read gave no answer, in the words of the read core; each access style maps them to its own codes. */
-
+/** Why a read yields no answer, in the terms of the read core. Each access style maps the kinds to its own codes. */
 export type ReadFaultKind =
-  /** The database is not reached, or could not run the statement. */
+  /** The database is unreachable, or could not run the statement. */
   | 'backend'
-  /** Stored data is not as declared. */
+  /** Stored data differs from its declaration. */
   | 'runtime'
   | 'aligned_contract'
   | 'timeout'
   | 'no_rows'
   | 'credentials_refused'
-  /** Any password would do, or the role is no restricted one: the operator's to put right. */
+  /** The role takes any password, or is not restricted. The operator has to repair it. */
   | 'credentials_unfit';
 
 export class ReadFault extends Error {
   override readonly name = 'ReadFault';
   readonly kind: ReadFaultKind;
-  /** What the answer would have carried: why there are no rows, perhaps. */
+  /** The warnings that the answer would have carried. They may explain why there are no rows. */
   readonly warnings: readonly Warning[];
 
   constructor(
@@ -128,7 +123,7 @@ export class ReadFault extends Error {
   }
 }
 
-/** The database does not hold the rows that were proved: a recount of their partitions is asked for. */
+/** The database does not hold the rows that were proved. The reader requests a recount of their partitions. */
 export class LostRows extends ReadFault {
   readonly count: RowCount;
 

@@ -1,10 +1,10 @@
-/** One column of the batch being filled: typed arrays in Arrow's layout, used again for the next batch. */
+/** One column of an Arrow batch: typed arrays in Arrow's layout, reused for the next batch. */
 import { assert } from '../../shared/errors.ts';
 import type { Field } from '../../shared/registry/index.ts';
 import type { ArrowField, ArrowType, BatchColumn } from './arrow-messages.ts';
 import { CELL, type Column } from './cells.ts';
 
-/** bool01 is the integer 0 or 1 of the contract; uuid and json are the texts they are in JSON. */
+/** Arrow types by dtype. bool01 is the contract's integer 0 or 1; uuid and json are texts as in JSON. */
 const TYPES: Readonly<Record<Field['dtype'], ArrowType>> = {
   int64: 'int64',
   float64: 'float64',
@@ -18,39 +18,39 @@ const TYPES: Readonly<Record<Field['dtype'], ArrowType>> = {
 const WIDTHS: Readonly<Record<ArrowType, number>> = { int64: 8, float64: 8, int8: 1, timestamp_ms_utc: 8, utf8: 4 };
 
 const FIRST_TEXT_BYTES = 4096;
-/** Room for text that one wide row left behind is given back past this. */
-const MAX_KEPT_TEXT_BYTES = 4 * 1024 * 1024;
-/** Below this, a loop over bytes is faster than a call that copies them. */
+/** Above this size, the column releases the text buffer that one wide row enlarged. */
+const MAX_REUSED_TEXT_BYTES = 4 * 1024 * 1024;
+/** For shorter texts, a loop over bytes is faster than a call that copies them. */
 const SHORT_BYTES = 24;
 
-/** What a batch of a column was in. */
+/** The memory of a column's batch. */
 export interface ColumnMemory {
   readonly bytes: Uint8Array;
   readonly text: Uint8Array;
 }
 
-/** Of the widest values, and one more where texts end. */
+/** The bytes for the widest values, and one more entry for the end of the last text. */
 const bytesFor = (capacity: number): number => capacity * 8 + 8;
 
 export class ArrowColumn {
   readonly field: ArrowField;
   readonly #width: number;
   readonly #isText: boolean;
-  /** Rows there is room for. */
+  /** The number of rows that fit. */
   #capacity: number;
-  /** The values, or where texts end; one memory, in the widths that are written. */
+  /** The values, or the ends of texts: one memory, viewed in the widths that are written. */
   words: Int32Array;
   doubles: Float64Array;
   bytes: Uint8Array;
   text: Uint8Array;
   textBytes = 0;
   nulls = 0;
-  /** One bit a row, made when a null comes. */
+  /** One bit per row, allocated at the first null. */
   #validity: Uint8Array | undefined;
 
   constructor({ field, cell }: Column, capacity: number) {
     const type = TYPES[field.dtype];
-    assert(type !== 'int8' || cell === CELL.bool, `${field.name}: only a bool is written as one byte`);
+    assert(type !== 'int8' || cell === CELL.bool, `${field.name}: only a bool can be written as one byte`);
     const metadata: [string, string][] = [['dtype', field.dtype]];
     if (field.unit !== undefined) metadata.push(['unit', field.unit]);
     this.field = { name: field.name, type, nullable: field.nullable, metadata };
@@ -63,21 +63,21 @@ export class ArrowColumn {
     this.text = new Uint8Array(this.#isText ? FIRST_TEXT_BYTES : 0);
   }
 
-  /** Room for so many rows, in a batch that is empty yet. */
+  /** Makes room for so many rows in an empty batch. */
   grow(capacity: number): void {
     this.#capacity = capacity;
     this.#use(new Uint8Array(bytesFor(capacity)));
     this.#validity = undefined;
   }
 
-  /** Milliseconds, or any whole number a double holds. */
+  /** Stores milliseconds, or any integer that a double holds. */
   setInteger(row: number, value: number): void {
-    // Stored modulo 2^32.
+    // The array stores the value modulo 2^32.
     this.words[row * 2] = value;
     this.words[row * 2 + 1] = Math.floor(value / 4294967296);
   }
 
-  /** The row's text, copied. */
+  /** Copies the row's text. */
   addText(row: number, source: Uint8Array, start: number, end: number): void {
     const size = end - start;
     this.reserveText(size);
@@ -101,7 +101,7 @@ export class ArrowColumn {
   }
 
   setNull(row: number): void {
-    // What lies under a null is zero, so that equal rows are equal bytes.
+    // The value under a null is zero, so that equal rows have equal bytes.
     if (this.#isText) this.endText(row, this.textBytes);
     else if (this.#width === 1) this.bytes[row] = 0;
     else this.doubles[row] = 0;
@@ -110,7 +110,7 @@ export class ArrowColumn {
     this.nulls++;
   }
 
-  /** The buffers of the batch's rows, in the format's order, and what the message says of them. */
+  /** The buffers of the batch's rows in the format's order, and their description for the message. */
   take(rows: number): BatchColumn & { readonly buffers: readonly Uint8Array[] } {
     const values = this.bytes.subarray(0, this.#isText ? (rows + 1) * 4 : rows * this.#width);
     const buffers = [this.#bits(rows), values];
@@ -118,22 +118,22 @@ export class ArrowColumn {
     return { nulls: this.nulls, lengths: buffers.map((buffer) => buffer.length), buffers };
   }
 
-  /** An empty batch, in the same memory. */
+  /** Starts an empty batch in the same memory. */
   clear(): void {
     if (this.nulls > 0) this.#validity!.fill(0xff);
     this.nulls = 0;
     this.textBytes = 0;
-    if (this.text.length > MAX_KEPT_TEXT_BYTES) this.text = new Uint8Array(FIRST_TEXT_BYTES);
+    if (this.text.length > MAX_REUSED_TEXT_BYTES) this.text = new Uint8Array(FIRST_TEXT_BYTES);
   }
 
-  /** An empty batch in other memory, because that of the last one is another's now: that of an earlier one, if given. */
-  renew(kept?: ColumnMemory): void {
+  /** Starts an empty batch in other memory, because the receiver of the last batch owns its memory. Reuses `earlier` if given. */
+  renew(earlier?: ColumnMemory): void {
     this.nulls = 0;
     this.textBytes = 0;
     this.#validity = undefined;
-    if (kept && kept.bytes.length === bytesFor(this.#capacity)) this.#use(kept.bytes);
+    if (earlier && earlier.bytes.length === bytesFor(this.#capacity)) this.#use(earlier.bytes);
     else this.grow(this.#capacity);
-    if (this.#isText) this.text = kept && kept.text.length > 0 ? kept.text : new Uint8Array(FIRST_TEXT_BYTES);
+    if (this.#isText) this.text = earlier && earlier.text.length > 0 ? earlier.text : new Uint8Array(FIRST_TEXT_BYTES);
   }
 
   #use(bytes: Uint8Array): void {
@@ -142,7 +142,7 @@ export class ArrowColumn {
     this.doubles = new Float64Array(bytes.buffer);
   }
 
-  /** Without a null there is no need for bits. Those past the last row are zero. */
+  /** The validity bits; none without a null. The bits after the last row are zero. */
   #bits(rows: number): Uint8Array {
     if (this.nulls === 0) return new Uint8Array(0);
     const bits = this.#validity!.subarray(0, (rows + 7) >> 3);

@@ -1,6 +1,6 @@
 /**
- * Messages of the Arrow IPC stream: their Flatbuffers, as Schema.fbs and Message.fbs of the format declare them. Numbers
- * are the declarations' own: slots of tables, members of unions.
+ * Messages of the Arrow IPC stream: their Flatbuffers as the format's Schema.fbs and Message.fbs declare them. The numbers are
+ * those of the declarations: slots of tables, members of unions.
  */
 import { Builder } from 'flatbuffers';
 
@@ -15,7 +15,7 @@ export interface ArrowField {
   readonly metadata: Metadata;
 }
 
-/** One column of a batch: how many of its values are null, and the lengths of its buffers. */
+/** One column of a batch: its number of nulls, and the lengths of its buffers. */
 export interface BatchColumn {
   readonly nulls: number;
   readonly lengths: readonly number[];
@@ -31,7 +31,7 @@ const CONTINUATION = 0xffffffff;
 
 export const padded = (length: number): number => Math.ceil(length / ALIGNMENT) * ALIGNMENT;
 
-/** No message follows: the one sign that a stream is whole. */
+/** The marker after the last message; only with it a stream is complete. */
 export const END_OF_STREAM = Buffer.from([0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
 
 const TYPES: Readonly<Record<ArrowType, { readonly member: number; write(builder: Builder): number }>> = {
@@ -79,7 +79,7 @@ export function schemaMessage(fields: readonly ArrowField[], metadata: Metadata)
   );
   const pairs = writeMetadata(builder, metadata);
   builder.startObject(4);
-  // Slot 0, the byte order, is little by default.
+  // Slot 0, the byte order, is little-endian by default.
   builder.addFieldOffset(1, written, 0);
   builder.addFieldOffset(2, pairs, 0);
   return message(builder, HEADER.schema, builder.endObject(), 0);
@@ -89,7 +89,7 @@ function writeField(builder: Builder, { name, type, nullable, metadata }: ArrowF
   const nameAt = builder.createString(name);
   const { member, write } = TYPES[type];
   const typeAt = write(builder);
-  // Readers insist on the list of children, also where there are none.
+  // Readers require the list of children even when it is empty.
   const children = offsets(builder, []);
   const pairs = writeMetadata(builder, metadata);
   builder.startObject(7);
@@ -114,14 +114,14 @@ function writeMetadata(builder: Builder, metadata: Metadata): number {
   return offsets(builder, pairs);
 }
 
-/** A list of tables. */
+/** A vector of tables. */
 function offsets(builder: Builder, tables: readonly number[]): number {
   builder.startVector(4, tables.length, 4);
   for (const table of tables.toReversed()) builder.addOffset(table);
   return builder.endVector();
 }
 
-/** What precedes a batch's body, in which each buffer starts at a multiple of ALIGNMENT. */
+/** The header of a batch. Each buffer of the batch's body starts at a multiple of ALIGNMENT. */
 export function recordBatchMessage(rows: number, columns: readonly BatchColumn[]): Uint8Array {
   const builder = new Builder(1024);
   const buffers: [at: number, length: number][] = [];
@@ -134,15 +134,15 @@ export function recordBatchMessage(rows: number, columns: readonly BatchColumn[]
     builder,
     columns.map(({ nulls }) => [rows, nulls]),
   );
-  const places = pairs(builder, buffers);
+  const locations = pairs(builder, buffers);
   builder.startObject(5);
   builder.addFieldInt64(0, BigInt(rows), 0n);
   builder.addFieldOffset(1, nodes, 0);
-  builder.addFieldOffset(2, places, 0);
+  builder.addFieldOffset(2, locations, 0);
   return message(builder, HEADER.recordBatch, builder.endObject(), bodyBytes);
 }
 
-/** A list of structs of two 64-bit numbers each: FieldNode, Buffer. */
+/** A vector of structs of two 64-bit numbers each: FieldNode, Buffer. */
 function pairs(builder: Builder, list: readonly (readonly [number, number])[]): number {
   builder.startVector(16, list.length, 8);
   for (const [first, second] of list.toReversed()) {
@@ -153,7 +153,7 @@ function pairs(builder: Builder, list: readonly (readonly [number, number])[]): 
   return builder.endVector();
 }
 
-/** The Flatbuffer between its length and its padding. */
+/** The Flatbuffer with its length before and its padding after it. */
 function message(builder: Builder, type: number, header: number, bodyBytes: number): Uint8Array {
   builder.startObject(5);
   builder.addFieldInt16(0, VERSION_V5, 0);

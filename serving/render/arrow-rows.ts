@@ -1,27 +1,24 @@
-/**
- * Rows as an Arrow IPC stream: a schema, record batches of bounded size, the end-of-stream marker.
- */
+/** Rows as an Arrow IPC stream: a schema, record batches of bounded size, the end-of-stream marker. */
 import { ColumnTypeFault } from '../db/pg-connection.ts';
 import { ArrowColumn } from './arrow-column.ts';
 import { END_OF_STREAM, type Metadata, padded, recordBatchMessage, schemaMessage } from './arrow-messages.ts';
 import { CELL, type Cell, type OutputBuffer, type RowShape, type RowWriter } from './cells.ts';
 import { readTimestamptzMs, UUID_BYTES, writeUuid } from './text.ts';
 
-/*
- * Rows gathered column by column, in batches: typed arrays filled from the bytes of PostgreSQL's binary rows, no object
- * for a row. Where batches end depends on the rows alone, so the same rows make the same batches.
- */
-
 const NO_HOLE = -1;
 
 export interface BatchLimits {
-  /** Rows of the first batch; each has twice those of the one before, until `rows`. */
+  /** Rows of the first batch; each batch has twice as many as the one before, up to `rows`. */
   readonly firstRows: number;
   readonly rows: number;
-  /** A batch ends early once its texts take this much; one row more may go past it. */
+  /** A batch ends early once its texts reach this size; one more row may exceed it. */
   readonly textBytes: number;
 }
 
+/**
+ * Gathers rows column by column, in batches: it fills typed arrays from the bytes of PostgreSQL's binary rows, without an
+ * object per row. Batch boundaries depend only on the rows, so the same rows make the same batches.
+ */
 export abstract class BatchedRows implements RowWriter {
   protected readonly columns: readonly ArrowColumn[];
   readonly #limits: BatchLimits;
@@ -29,7 +26,7 @@ export abstract class BatchedRows implements RowWriter {
   readonly #hidden: boolean;
   readonly #validTo: ArrowColumn | undefined;
   #rows = 0;
-  /** Rows in the batch, how many it takes, and the bytes of their texts. */
+  /** The batch's rows, its capacity, and the bytes of its texts. */
   #filled = 0;
   #capacity: number;
   #textBytes = 0;
@@ -48,7 +45,7 @@ export abstract class BatchedRows implements RowWriter {
     return this.#rows;
   }
 
-  /** One row: `at` is where its cells start, after the column count. */
+  /** Adds a row: `at` is the start of its cells, after the column count. */
   row(view: DataView, source: Buffer, at: number): void {
     if (this.#filled === this.#capacity || this.#textBytes >= this.#limits.textBytes) this.#nextBatch();
     const row = this.#filled;
@@ -105,7 +102,7 @@ export abstract class BatchedRows implements RowWriter {
     this.#rows++;
   }
 
-  /** The end of validity of the last row. */
+  /** Sets the end of validity of the last row. */
   resolve(ms: number): void {
     if (this.#hole === NO_HOLE) return;
     this.#validTo?.setInteger(this.#hole, ms);
@@ -118,12 +115,12 @@ export abstract class BatchedRows implements RowWriter {
     this.#endBatch();
   }
 
-  /** Takes the batch out of the columns, and leaves them empty. */
+  /** Takes the batch out of the columns and leaves them empty. */
   protected abstract emit(rows: number): void;
 
   #null(column: ArrowColumn, row: number): void {
-    // A reader that trusts the schema would take what lies under it for a value.
-    if (!column.field.nullable) throw new ColumnTypeFault(`${column.field.name} is null, declared not null`);
+    // A reader that trusts the schema would read the value under the null.
+    if (!column.field.nullable) throw new ColumnTypeFault(`${column.field.name} is null, but declared not null`);
     column.setNull(row);
   }
 
@@ -145,13 +142,13 @@ export abstract class BatchedRows implements RowWriter {
 }
 
 /**
- * A batch is memory here and at the reader: 1 MiB of eight numbers a row. The first is small and each has twice the rows
- * of the one before, so that a slow read shows soon that it lives. Where batches end depends on the rows alone: the same
- * rows are the same bytes.
+ * A batch takes memory here and in the reader: 1 MiB with eight numbers per row. The first batch is small and each has twice
+ * as many rows as the one before, so that a slow read shows progress early. Batch boundaries depend only on the rows: the same
+ * rows yield the same bytes.
  */
 export const BATCH_ROWS = 16_384;
 export const FIRST_BATCH_ROWS = 256;
-/** A batch ends early once its texts take this much; one row more may go past it. */
+/** A batch ends early once its texts reach this size; one more row may exceed it. */
 export const BATCH_TEXT_BYTES = 1024 * 1024;
 const PADDING = new Uint8Array(8);
 
@@ -169,7 +166,7 @@ export class ArrowRows extends BatchedRows {
     );
   }
 
-  /** Whole batches: a row whose end is open is in none. */
+  /** Sends complete batches. A row whose validity is open belongs to none. */
   flush(): void {
     this.#out.flush();
   }

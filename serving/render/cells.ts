@@ -1,4 +1,4 @@
-/** How a field's binary value is read, by what it means and how it is stored. */
+/** How a field's binary value is read, by its meaning and its storage; and the output buffer that rows are written to. */
 import { assert } from '../../shared/errors.ts';
 import type { Dtype, Field, PgType } from '../../shared/registry/index.ts';
 
@@ -8,12 +8,12 @@ export const CELL = {
   int2: 2,
   float8: 3,
   bool: 4,
-  /** int8 of epoch milliseconds, shown as a timestamp */
+  /** int8 of epoch milliseconds, written as a timestamp. */
   epochMs: 5,
   timestamptz: 6,
   text: 7,
   uuid: 8,
-  /** No cell of the row: the end of its validity, known when the next row is. */
+  /** Not a cell of the row: the end of its validity, which the next row determines. */
   validTo: 9,
 } as const;
 
@@ -35,38 +35,37 @@ export function cellOf(field: Pick<Field, 'name' | 'dtype' | 'pg'>): Cell {
   return cell;
 }
 
-/** A column of a result: the field, and whether its value comes in the row or from the next one. */
+/** A column of a result: the field, and whether its value comes in the row or from the next row. */
 export interface Column {
   readonly field: Field;
   readonly cell: Cell;
 }
 
-/** What a writer of rows has to know of them. */
+/** What a row writer has to know about the rows. */
 export interface RowShape {
   readonly columns: readonly Column[];
-  /** Rows start with a cell that is not shown: the time that ends the validity of the row before. */
+  /** Rows start with a hidden cell: the time that ends the validity of the row before. */
   readonly hiddenFirst: boolean;
 }
 
-/** The growing end of a body: one buffer being filled, handed on when it is nearly full. */
-
 /** A full buffer holds at least 64 KiB: smaller writes cost more in system calls than in rendering. */
 export const BUFFER_BYTES = 256 * 1024;
-/** Writers may store this much past the end of what they wrote. */
+/** Writers may store up to this many bytes past the end of what they wrote. */
 const SLACK_BYTES = 64;
 
 export interface Destination {
-  /** Takes the bytes; the buffer comes back through `recycle`, or not at all. */
+  /** Takes the bytes. Their buffer returns to the pool when they are sent. */
   write(bytes: Buffer): void;
-  /** A buffer to go on with, of at least BUFFER_BYTES. */
+  /** The next buffer, of at least BUFFER_BYTES. */
   buffer(): Buffer;
 }
 
+/** The growing end of a body: fills one buffer and hands it on when it is nearly full. */
 export class OutputBuffer {
   bytes: Buffer;
   view: DataView;
   at = 0;
-  /** Bytes handed on so far. */
+  /** Number of bytes handed on so far. */
   flushed = 0;
   readonly #destination: Destination;
 
@@ -76,12 +75,12 @@ export class OutputBuffer {
     this.view = viewOf(this.bytes);
   }
 
-  /** Makes sure that `bytes` more can be written, with slack. What is in the buffer may be handed on. */
+  /** Makes room for `bytes` more, with slack. It may hand on the buffer's content. */
   reserve(bytes: number): void {
     if (this.at + bytes + SLACK_BYTES <= this.bytes.length) return;
     this.flush();
     if (bytes + SLACK_BYTES > this.bytes.length) {
-      // A single row wider than the buffer: a buffer for it alone.
+      // A single row wider than the buffer gets a buffer of its own.
       this.bytes = Buffer.allocUnsafeSlow(bytes + SLACK_BYTES);
       this.view = viewOf(this.bytes);
     }
@@ -101,7 +100,7 @@ export class OutputBuffer {
     this.at += this.bytes.write(text, this.at);
   }
 
-  /** Bytes made elsewhere, over as many buffers as they take. */
+  /** Copies bytes, over as many buffers as they need. */
   copy(source: Uint8Array): void {
     let from = 0;
     while (from < source.length) {
@@ -120,10 +119,10 @@ const viewOf = (bytes: Buffer) => new DataView(bytes.buffer, bytes.byteOffset, b
 export interface RowWriter {
   readonly rows: number;
   row(view: DataView, bytes: Buffer, at: number, length: number): void;
-  /** The end of validity of the last row. */
+  /** Sets the end of validity of the last row. */
   resolve(ms: number): void;
-  /** Hands on what is complete, so that a slow read shows that it lives. Nothing, while a row's validity is open. */
+  /** Hands on what is complete, so that a slow read shows progress. Does nothing while a row's validity is open. */
   flush(): void;
-  /** After the last row: the rest of the body is then in the writer's Out. */
+  /** Call it after the last row. The rest of the body is then in the writer's OutputBuffer. */
   end(): void;
 }

@@ -1,6 +1,6 @@
 /**
- * Rows as CSV: RFC 4180 with a header and LF, nothing for null and `""` for empty text, written from the bytes of
- * PostgreSQL's binary rows. No object is made for a row.
+ * Rows as CSV (RFC 4180 with a header and LF). Null is an empty field and empty text is `""`. The writer renders them from the
+ * bytes of PostgreSQL's binary rows, without an object per row.
  */
 import { CELL, type Cell, type OutputBuffer, type RowShape, type RowWriter } from './cells.ts';
 import {
@@ -15,7 +15,7 @@ import {
 
 const COMMA = 0x2c;
 const LF = 0x0a;
-/** Widest fixed-size cell, a uuid, with its comma. */
+/** Size of the widest fixed-size cell, a uuid, with its comma. */
 const FIXED_CELL_BYTES = 40;
 const NO_HOLE = -1;
 
@@ -35,7 +35,7 @@ export class CsvRows implements RowWriter {
     this.#variable = this.#cells.includes(CELL.text);
     this.#fixedBytes = columns.length * FIXED_CELL_BYTES;
     this.#hidden = hiddenFirst;
-    // Names of fields are letters, digits and underscores.
+    // Field names are letters, digits and underscores, so they need no quotes.
     out.text(`${columns.map(({ field }) => field.name).join(',')}\n`);
   }
 
@@ -43,7 +43,7 @@ export class CsvRows implements RowWriter {
     return this.#rows;
   }
 
-  /** One row: `at` is where its cells start, after the column count; `bytes` what they take. */
+  /** Writes a row: `at` is the start of its cells, after the column count; `bytes` is their size. */
   row(view: DataView, source: Buffer, at: number, bytes: number): void {
     const out = this.#out;
     out.reserve(this.#variable ? this.#fixedBytes + maxCsvBytes(bytes) : this.#fixedBytes);
@@ -77,7 +77,7 @@ export class CsvRows implements RowWriter {
             next = writeUuid(out.bytes, next, source, from);
             break;
           default:
-            // A float that is no number is null in JSON too.
+            // A float that is not finite is null in JSON too.
             if (cell !== CELL.float8 || Number.isFinite(view.getFloat64(from))) {
               next = writeNumber(cell, to, next, view, from);
             }
@@ -86,13 +86,13 @@ export class CsvRows implements RowWriter {
       }
       to.setUint8(next++, COMMA);
     }
-    // The comma after the last field.
+    // Overwrites the comma after the last field.
     to.setUint8(next - 1, LF);
     this.#rows++;
     out.at = next;
   }
 
-  /** The end of validity of the last row written. Nothing may be handed on between the two. */
+  /** Sets the end of validity of the last row written. The buffer must not be handed on between the two. */
   resolve(ms: number): void {
     if (this.#hole === NO_HOLE) return;
     this.#times.write(this.#out.view, this.#hole, ms);

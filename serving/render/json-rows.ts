@@ -1,4 +1,7 @@
-/** Rows as JSON objects, written from the bytes of PostgreSQL's binary rows. No object is made for a row. */
+/**
+ * Rows as JSON objects, rendered from the bytes of PostgreSQL's binary rows without an object per row; and the envelope as
+ * headers or Arrow metadata, for bodies that hold only rows.
+ */
 import { CELL, type Cell, type OutputBuffer, type RowShape, type RowWriter } from './cells.ts';
 import {
   maxStringBytes,
@@ -16,29 +19,29 @@ const OPEN = 0x5b;
 const LF = 0x0a;
 const CLOSE_LF = 0x7d | (LF << 8);
 const NULL_LE = 0x6c6c756e; // "null"
-/** Widest fixed-size cell: an integer of 20 digits, a float of 25 characters, a quoted timestamp or uuid. */
+/** Size of the widest fixed-size cell: an integer of 20 digits, a float of 25 characters, a quoted timestamp or uuid. */
 const FIXED_CELL_BYTES = 40;
 const NO_HOLE = -1;
 
-/** The bytes before a cell, `,"name":`, as 8-byte stores. ASCII is never the bit pattern of a NaN. */
+/** The bytes before a cell, `,"name":`, as 8-byte stores. ASCII text is never the bit pattern of a NaN. */
 interface Prefix {
   readonly words: Float64Array;
   readonly length: number;
 }
 
-/** What stands around the objects. */
+/** The text around the objects. */
 export interface JsonFraming {
   readonly kind: 'list' | 'lines';
-  /** After the last row. */
+  /** The text after the last row. */
   end(rows: number): string;
 }
 
-/** The last member but one of an answer, and what follows it. */
+/** A list that is the last member but one of an answer, followed by `row_count`. */
 export const JSON_LIST: JsonFraming = {
   kind: 'list',
   end: (rows) => `${rows === 0 ? '[' : ''}],"row_count":${rows}}`,
 };
-/** One object a line, each line ended. */
+/** One object per line; every line ends with LF. */
 export const JSON_LINES: JsonFraming = { kind: 'lines', end: () => '' };
 
 export class JsonRows implements RowWriter {
@@ -49,7 +52,7 @@ export class JsonRows implements RowWriter {
   readonly #fixedBytes: number;
   readonly #variable: boolean;
   readonly #hidden: boolean;
-  /** The comma before the first row becomes the bracket that opens the list: one branch less in every row. */
+  /** A list's opening bracket overwrites the comma before the first row, which saves a branch per row. */
   readonly #isList: boolean;
   readonly #closeBytes: number;
   readonly #times = new TimestampWriter();
@@ -74,7 +77,7 @@ export class JsonRows implements RowWriter {
     return this.#rows;
   }
 
-  /** One row: `at` is where its cells start, after the column count; `bytes` what they take. */
+  /** Writes a row: `at` is the start of its cells, after the column count; `bytes` is their size. */
   row(view: DataView, source: Buffer, at: number, bytes: number): void {
     const out = this.#out;
     out.reserve(this.#variable ? this.#fixedBytes + maxStringBytes(bytes) : this.#fixedBytes);
@@ -126,7 +129,7 @@ export class JsonRows implements RowWriter {
     out.at = next + this.#closeBytes;
   }
 
-  /** The end of validity of the last row written. Nothing may be handed on between the two. */
+  /** Sets the end of validity of the last row written. The buffer must not be handed on between the two. */
   resolve(ms: number): void {
     if (this.#hole === NO_HOLE) return;
     this.#time(this.#out.view, this.#hole, ms);
@@ -159,13 +162,12 @@ function prefixOf(text: string): Prefix {
   return { words, length };
 }
 
-/** The members of an answer beside its rows, for bodies that hold rows alone: in headers, and in Arrow's metadata. */
-
+/** The members of an answer beside its rows. */
 export type Envelope = Readonly<Record<string, unknown>>;
 
 /**
- * For a body that carries it along. Without freshness, which is another one every second: the same rows of the same
- * window are the same bytes.
+ * The envelope inside a body. It leaves out freshness, which changes every second: the same rows of the same window must yield
+ * the same bytes.
  */
 export function envelopeMetadata(envelope: Envelope): [name: string, text: string][] {
   return Object.entries(envelope)
@@ -173,7 +175,7 @@ export function envelopeMetadata(envelope: Envelope): [name: string, text: strin
     .map(([name, value]) => [name, textOf(value)]);
 }
 
-/** `view_id` is `X-Svc-View-Id`. */
+/** The envelope as headers: `view_id` becomes `X-Svc-View-Id`. */
 export function envelopeHeaders(envelope: Envelope): Record<string, string> {
   return Object.fromEntries(
     Object.entries(envelope).map(([name, value]) => [
@@ -187,10 +189,10 @@ export function envelopeHeaders(envelope: Envelope): Record<string, string> {
 export const headerName = (name: string): string =>
   `X-Svc-${name.replaceAll(/(?:^|_)([a-z])/g, (_, letter: string) => `-${letter.toUpperCase()}`).slice(1)}`;
 
-/** Clients take 16 KiB of headers and common proxies less; the schema of the widest dataset takes one. */
+/** Clients accept 16 KiB of headers and common proxies less; the schema of the widest dataset takes 1 KiB. */
 const MAX_WARNINGS_BYTES = 4096;
 
-/** Warnings that name a hundred gaps do not fit a header: their details are left out, and that is said. */
+/** Warnings that name a hundred gaps do not fit into a header: it then omits their details and says so. */
 function shortened(warnings: unknown): string {
   const list = warnings as readonly { readonly code: string; readonly message: string }[];
   const shorter = [
@@ -201,9 +203,9 @@ function shortened(warnings: unknown): string {
   return shorter.find((text) => text.length <= MAX_WARNINGS_BYTES) ?? shorter[shorter.length - 1];
 }
 
-/** Texts as they are, everything else as JSON. */
+/** Texts unchanged, everything else as JSON. */
 const textOf = (value: unknown): string => (typeof value === 'string' ? value : JSON.stringify(value));
 
-/** Header values are ASCII; JSON can say every other character in it. */
+/** Header values are ASCII; JSON can escape every other character. */
 const ascii = (text: string): string =>
   text.replaceAll(/[^\x20-\x7e]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`);

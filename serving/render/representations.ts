@@ -1,15 +1,15 @@
-/** The media types rows are served as. Another one is another entry. */
+/** The media types that rows are served as. */
 import { ArrowRows } from './arrow-rows.ts';
 import type { OutputBuffer, RowShape, RowWriter } from './cells.ts';
 import { CsvRows } from './csv-rows.ts';
 import { type Envelope, envelopeMetadata, JSON_LINES, JSON_LIST, JsonRows } from './json-rows.ts';
 
 export interface Representation {
-  /** As Accept names it. */
+  /** The name in Accept. */
   readonly mediaType: string;
-  /** As Content-Type does. */
+  /** The value of Content-Type. */
   readonly contentType: string;
-  /** The body holds rows alone: the envelope is in headers, their number and the body's digest in trailers. */
+  /** The body holds only rows: the envelope is in headers; the row count and the body's digest are in trailers. */
   readonly rowsOnly: boolean;
   /** Begins a body. */
   open(out: OutputBuffer, shape: RowShape, envelope: Envelope): RowWriter;

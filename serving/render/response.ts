@@ -1,6 +1,6 @@
 /**
- * A body on its way to the client. Nothing is sent before the first buffer is full or the rows have ended, so that
- * every fault until then still gets a proper answer; small answers leave in one piece.
+ * Sends a body to the client. It sends nothing before the first buffer is full or the rows have ended, so that every fault
+ * until then still gets a proper answer; a small answer leaves in one piece.
  */
 
 import { createHash, type Hash } from 'node:crypto';
@@ -11,41 +11,40 @@ import { constants, createGzip, createZstdCompress, type Gzip, type ZstdCompress
 import { BUFFER_BYTES, type Destination } from './cells.ts';
 import { headerName } from './json-rows.ts';
 
-/*
- * How bodies are compressed for those who ask. Levels are the fastest: on a day of trades as JSON zstd-1 takes 700 MB/s
- * to a seventh and gzip-1 300 MB/s to a sixth, where gzip's usual level 6 takes 120 MB/s for the last tenth of that.
- * Both work on the thread pool, not on the thread that renders.
- */
-
+/** A content coding. */
 export interface Coding {
-  /** As Content-Encoding says it. */
+  /** The name in Content-Encoding. */
   readonly name: string;
   create(): Gzip | ZstdCompress;
 }
 
 const OUTPUT_BYTES = 64 * 1024;
 
-/** In order of preference. */
+/**
+ * In order of preference. Levels are the fastest: for a day of trades as JSON, zstd-1 compresses 700 MB/s to a seventh and
+ * gzip-1 300 MB/s to a sixth, where gzip's usual level 6 takes 120 MB/s to save the last tenth of that. Both run on the thread
+ * pool, not on the thread that renders.
+ */
 export const CODINGS: readonly Coding[] = [
   {
     name: 'zstd',
     create: () =>
       createZstdCompress({
         chunkSize: OUTPUT_BYTES,
-        // The checksum lets a decoder notice damage, as gzip's always does.
+        // The checksum lets a decoder notice damage, as gzip's checksum always does.
         params: { [constants.ZSTD_c_compressionLevel]: 1, [constants.ZSTD_c_checksumFlag]: 1 },
       }),
   },
   { name: 'gzip', create: () => createGzip({ chunkSize: OUTPUT_BYTES, level: constants.Z_BEST_SPEED }) },
 ];
 
-/** Bytes that may wait for the client before the database is held back, and where it goes on. */
+/** Above the first number of waiting bytes the body pauses the database; below the second it resumes it. */
 const HIGH_BYTES = 4 * BUFFER_BYTES;
 const LOW_BYTES = 2 * BUFFER_BYTES;
-/** Buffers kept for the next answer. */
+/** Buffers kept for later answers. */
 const MAX_SPARE = 32;
 
-/** Buffers in turn: a client that takes 100 MB is served from four of them. */
+/** Reuses buffers: four of them serve a client that takes 100 MB. */
 export class BufferPool {
   readonly #spare: Buffer[] = [];
 
@@ -61,11 +60,11 @@ export class BufferPool {
 export interface BodyOptions {
   readonly headers: () => Record<string, string>;
   readonly buffers: BufferPool;
-  /** The client takes nothing for this long: it is cut off. */
+  /** A client that takes nothing for this long is cut off. */
   readonly stallTimeoutMs: number;
-  /** None: the body leaves as it is written. */
+  /** Undefined: the body is not encoded. */
   readonly coding: Coding | undefined;
-  /** Trailers say how many rows there were and what the digest of the body is, before its coding. */
+  /** Whether trailers carry the number of rows and the digest of the body before its coding. */
   readonly proved: boolean;
 }
 
@@ -73,9 +72,9 @@ const ROW_COUNT = headerName('row_count');
 const SHA256 = headerName('sha256');
 const TRAILER = `${ROW_COUNT}, ${SHA256}`;
 
-/** Ends an answer that cannot be completed so that nobody takes it for whole, also where its end is the connection's. */
+/** Ends an incomplete answer such that no client takes it for complete, even where the connection's end ends the body. */
 export function breakOff(response: ServerResponse): void {
-  // Only TCP knows a reset; a Unix socket has no address.
+  // Only TCP has a reset; a Unix socket has no address.
   if (response.socket?.remoteAddress !== undefined) response.socket.resetAndDestroy();
   else response.destroy();
 }
@@ -85,12 +84,12 @@ export class ResponseBody implements Destination {
   readonly #options: BodyOptions;
   readonly #digest: Hash | undefined;
   #flow: { pause(): void; resume(): void } | undefined;
-  /** Where the body is written: the response, or what encodes for it. */
+  /** The stream that the body is written to: the response, or the encoder before it. */
   #target: Writable;
   #encoder: ReturnType<Coding['create']> | undefined;
-  /** Bytes written whose memory is not free yet. */
+  /** Bytes written whose memory is still in use. */
   #waiting = 0;
-  /** Encoded bytes that the client has not taken. */
+  /** Encoded bytes that the client has not taken yet. */
   #encoded = 0;
   #paused = false;
   #stall: NodeJS.Timeout | undefined;
@@ -106,7 +105,7 @@ export class ResponseBody implements Destination {
     });
   }
 
-  /** What is held back while the client is behind. */
+  /** The flow that the body pauses while the client is behind. */
   set flow(flow: { pause(): void; resume(): void }) {
     this.#flow = flow;
   }
@@ -126,12 +125,12 @@ export class ResponseBody implements Destination {
     }
   }
 
-  /** Sends what has been written so far, as far as the client keeps up. */
+  /** Sends what has been written so far, if the client keeps up. */
   flush(): void {
     if (this.#waiting === 0) this.#encoder?.flush();
   }
 
-  /** The rest of the body; `last` is not used again by the caller. */
+  /** Sends the rest of the body. The caller must not use `last` again. */
   end(last: Buffer, rows: number): void {
     const response = this.#response;
     if (response.destroyed) return;
@@ -147,7 +146,7 @@ export class ResponseBody implements Destination {
     this.#target.end();
   }
 
-  /** Only bodies sent in chunks have trailers: HTTP/1.0 knows neither. */
+  /** Only chunked bodies have trailers; HTTP/1.0 has neither. */
   get #hasTrailers(): boolean {
     return this.#options.proved && this.#response.useChunkedEncodingByDefault;
   }
@@ -170,11 +169,11 @@ export class ResponseBody implements Destination {
     this.#target = encoder;
     encoder.on('data', (chunk: Buffer) => {
       this.#encoded += chunk.length;
-      const goOn = response.write(chunk, () => {
+      const hasRoom = response.write(chunk, () => {
         this.#encoded -= chunk.length;
         this.#watch();
       });
-      if (goOn) return;
+      if (hasRoom) return;
       encoder.pause();
       response.once('drain', () => encoder.resume());
     });
@@ -187,7 +186,7 @@ export class ResponseBody implements Destination {
     this.#watch();
     this.#target.write(bytes, (error) => {
       this.#waiting -= bytes.length;
-      // A view of a whole buffer of ours; one made for a single wide row is left to the collector.
+      // Pooled buffers return to the pool; the garbage collector takes one that was allocated for a single wide row.
       if (!error) this.#options.buffers.give(Buffer.from(bytes.buffer));
       this.#watch();
       if (this.#paused && this.#waiting <= LOW_BYTES) {
@@ -197,7 +196,7 @@ export class ResponseBody implements Destination {
     });
   }
 
-  /** A small answer. What its trailers say is known before it leaves, so that clients without trailers can have it too. */
+  /** Sends a small answer. Its trailers are known beforehand, so they are headers too, for clients without trailers. */
   #endWhole(whole: Buffer, proof: Record<string, string>): void {
     const response = this.#response;
     const send = (body: Buffer) => {
@@ -218,7 +217,7 @@ export class ResponseBody implements Destination {
     buffer(encoder).then(send, () => breakOff(response));
   }
 
-  /** The client's clock: it starts again with everything it takes. */
+  /** Restarts the client's timer whenever it takes something. */
   #watch(): void {
     clearTimeout(this.#stall);
     if (this.#waiting + this.#encoded === 0) return;

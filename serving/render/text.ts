@@ -1,15 +1,16 @@
 /**
- * Decimal digits by table: writing four digits as one 32-bit store is what lets a row of eight cells cost 0.25 us.
- * Every writer may store up to 8 bytes past the position it returns; the buffer's slack covers that.
+ * Writers of numbers, texts and times as bytes. Digits come from tables: writing four digits as one 32-bit store is what keeps
+ * a row of eight cells at 0.25 us. Every writer may store up to 8 bytes past the position it returns; the buffer's slack
+ * covers that.
  */
 import { POSTGRES_EPOCH_MS } from '../db/params.ts';
 import { CELL, type Cell } from './cells.ts';
 
-/** Four ASCII digits of 0..9999, most significant first in memory. */
+/** The four ASCII digits of 0..9999, most significant first in memory. */
 export const QUADS = new Uint32Array(10_000);
-/** How many of the four digits are left after dropping trailing zeros. */
+/** How many of the four digits remain without trailing zeros. */
 const SIGNIFICANT = new Uint8Array(10_000);
-/** Two ASCII digits of 0..99, as a little-endian 16-bit store. */
+/** The two ASCII digits of 0..99, as a little-endian 16-bit store. */
 export const PAIRS = new Uint16Array(100);
 
 for (let n = 0; n < 10_000; n++) {
@@ -22,14 +23,14 @@ for (let n = 0; n < 100; n++) {
   PAIRS[n] = text.charCodeAt(0) | (text.charCodeAt(1) << 8);
 }
 
-/** 0..9999 without leading zeros. */
+/** Writes 0..9999 without leading zeros. */
 function writeHead(view: DataView, at: number, n: number): number {
   const digits = n < 100 ? (n < 10 ? 1 : 2) : n < 1000 ? 3 : 4;
   view.setUint32(at, QUADS[n] >>> (8 * (4 - digits)), true);
   return at + digits;
 }
 
-/** An integer 0..2^31-1. */
+/** Writes an integer 0..2^31-1. */
 function writeSmall(view: DataView, at: number, n: number): number {
   if (n < 10_000) return writeHead(view, at, n);
   const high = (n / 10_000) | 0;
@@ -46,14 +47,14 @@ function writeSmall(view: DataView, at: number, n: number): number {
   return next + 8;
 }
 
-/** Exactly eight digits of 0..99,999,999. */
+/** Writes exactly eight digits of 0..99,999,999. */
 function writeEight(view: DataView, at: number, n: number): void {
   const high = (n / 10_000) | 0;
   view.setUint32(at, QUADS[high], true);
   view.setUint32(at + 4, QUADS[n - high * 10_000], true);
 }
 
-/** A whole number of at most 2^53, either sign. @returns the position after it. */
+/** Writes an integer of at most 2^53, of either sign. @returns the position after it. */
 function writeInteger(view: DataView, at: number, value: number): number {
   let n = value;
   let next = at;
@@ -76,13 +77,13 @@ function writeInteger(view: DataView, at: number, value: number): number {
   return next + 8;
 }
 
-/** Short ASCII text, byte by byte. */
+/** Writes short ASCII text byte by byte. */
 export function writeAscii(view: DataView, at: number, text: string): number {
   for (let i = 0; i < text.length; i++) view.setUint8(at + i, text.charCodeAt(i));
   return at + text.length;
 }
 
-/** A whole number of any size in int8, given as its two halves. */
+/** Writes any int8, given as its two halves. */
 export function writeInt64(view: DataView, at: number, high: number, low: number): number {
   const value = high * 4294967296 + low;
   if (value >= -9007199254740991 && value <= 9007199254740991) return writeInteger(view, at, value);
@@ -90,8 +91,8 @@ export function writeInt64(view: DataView, at: number, high: number, low: number
 }
 
 /**
- * A float64 exactly as JSON.stringify writes it. Nearly every value of a market is k / 10^8 with at most 15 digits:
- * such a decimal is the shortest text of its double, because two decimals of at most 15 digits never share one.
+ * Writes a float64 exactly as JSON.stringify does. Nearly every market value is k / 10^8 with at most 15 digits. Such a decimal
+ * is the shortest text of its double, because two decimals of at most 15 digits never share one.
  */
 export function writeFloat(view: DataView, at: number, value: number): number {
   let v = value;
@@ -102,7 +103,7 @@ export function writeFloat(view: DataView, at: number, value: number): number {
   }
   const whole = v | 0;
   if (v === whole) return writeSmall(view, v === 0 ? at : next, whole);
-  // Below 1e-6 the text has an exponent; past 10^7 there may be more than 15 digits.
+  // Below 1e-6 the text has an exponent; from 10^7 on there may be more than 15 digits.
   if (v >= 1e-6 && v < 1e7) {
     const units = Math.floor(v * 1e8 + 0.5);
     if (units / 1e8 === v) {
@@ -121,7 +122,7 @@ export function writeFloat(view: DataView, at: number, value: number): number {
   return writeAscii(view, at, Number.isFinite(value) ? String(value) : 'null');
 }
 
-/** A cell of a number type, never null. @returns the position after it. */
+/** Writes a non-null cell of a number type. @returns the position after it. */
 export function writeNumber(cell: Cell, to: DataView, at: number, view: DataView, from: number): number {
   switch (cell) {
     case CELL.int8:
@@ -136,12 +137,10 @@ export function writeNumber(cell: Cell, to: DataView, at: number, view: DataView
     case CELL.int2:
       return writeInteger(to, at, view.getInt16(from));
   }
-  throw new TypeError(`a cell of kind ${cell} is no number`);
+  throw new TypeError(`a cell of kind ${cell} is not a number`);
 }
 
-/** Text cells: UTF-8 bytes in, UTF-8 bytes out. In JSON escaped as JSON.stringify escapes, in CSV quoted by RFC 4180. */
-
-/** 0: as it is; otherwise the letter after the backslash, `u` meaning \u00XX. */
+/** Escapes of JSON texts as JSON.stringify writes them. 0: no escape; otherwise the letter after the backslash, `u` for \u00XX. */
 const ESCAPES = new Uint8Array(256);
 for (let byte = 0; byte < 0x20; byte++) ESCAPES[byte] = 0x75;
 for (const [byte, letter] of [
@@ -157,10 +156,10 @@ for (const [byte, letter] of [
 }
 const HEX = Buffer.from('0123456789abcdef');
 
-/** The most bytes a text of `length` bytes can take, with its quotes. */
+/** The most bytes that a text of `length` bytes takes as a JSON string, with its quotes. */
 export const maxStringBytes = (length: number): number => length * 6 + 2;
 
-/** @returns the position after the closing quote. */
+/** Writes UTF-8 text as a JSON string. @returns the position after the closing quote. */
 export function writeString(to: Uint8Array, at: number, from: Uint8Array, start: number, end: number): number {
   let next = at;
   to[next++] = 0x22;
@@ -185,14 +184,14 @@ export function writeString(to: Uint8Array, at: number, from: Uint8Array, start:
 }
 
 const QUOTE = 0x22;
-/** 1: a field with this byte has to be quoted. */
+/** 1: a field with this byte needs quotes (RFC 4180). */
 const NEEDS_QUOTES = new Uint8Array(256);
 for (const byte of Buffer.from(',"\r\n')) NEEDS_QUOTES[byte] = 1;
 
-/** The most bytes a text of `length` bytes can take as a CSV field. */
+/** The most bytes that a text of `length` bytes takes as a CSV field. */
 export const maxCsvBytes = (length: number): number => length * 2 + 2;
 
-/** A CSV field; empty text is `""`, because nothing at all means null. @returns the position after it. */
+/** Writes a CSV field. Empty text is `""`, because an empty field means null. @returns the position after it. */
 export function writeCsvText(to: Uint8Array, at: number, from: Uint8Array, start: number, end: number): number {
   let next = at;
   let plain = start < end;
@@ -215,7 +214,7 @@ export function writeCsvText(to: Uint8Array, at: number, from: Uint8Array, start
 
 export const UUID_BYTES = 36;
 
-/** The 16 bytes at `start` as `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`. */
+/** Writes the 16 bytes at `start` as `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`. */
 export function writeUuid(to: Uint8Array, at: number, from: Uint8Array, start: number): number {
   let next = at;
   for (let i = 0; i < 16; i++) {
@@ -226,20 +225,19 @@ export function writeUuid(to: Uint8Array, at: number, from: Uint8Array, start: n
   return next;
 }
 
-/* `YYYY-MM-DDTHH:MM:SS.mmmZ`, 24 bytes. Rows come in order of time, so the text of their second is kept. */
-
 const DAY_SECONDS = 86_400;
-/** 0000-01-01 and 10000-01-01: between them the year has four digits. */
+/** 0000-01-01 and 10000-01-01: between them a year has four digits. */
 const FIRST_SECOND = -62_167_219_200;
 const LAST_SECOND = 253_402_300_800;
 
 export const TIMESTAMP_BYTES = 24;
 
+/** Writes `YYYY-MM-DDTHH:MM:SS.mmmZ`, 24 bytes. It caches the text of the last second, since rows come in order of time. */
 export class TimestampWriter {
   readonly #bytes = new DataView(new ArrayBuffer(TIMESTAMP_BYTES));
   #second = Number.NaN;
   #day = Number.NaN;
-  // The bytes above as stores of 8, 8 and 4. ASCII is never the bit pattern of a NaN, so doubles carry it unchanged.
+  // The bytes above as stores of 8, 8 and 4. ASCII text is never the bit pattern of a NaN, so doubles hold it unchanged.
   #first = 0;
   #middle = 0;
   #last = 0;
@@ -254,7 +252,7 @@ export class TimestampWriter {
     view.setFloat64(at, this.#first, true);
     view.setFloat64(at + 8, this.#middle, true);
     view.setUint32(at + 16, this.#last, true);
-    // One store too early by a byte: the point is written again over the leading zero.
+    // The store starts one byte early; the next line writes the point over its leading zero.
     view.setUint32(at + 19, QUADS[ms - second * 1000], true);
     view.setUint8(at + 19, 0x2e);
     view.setUint8(at + 23, 0x5a);
@@ -282,7 +280,7 @@ export class TimestampWriter {
   }
 }
 
-/** Milliseconds of a timestamptz, which counts microseconds from 2000: more of them than a double holds past 2285. */
+/** The milliseconds of a timestamptz. It counts microseconds from 2000; from 2285 on a double cannot hold their number. */
 export function readTimestamptzMs(view: DataView, at: number): number {
   const high = view.getInt32(at);
   const low = view.getUint32(at + 4);

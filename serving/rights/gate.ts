@@ -1,4 +1,4 @@
-/** May this dataset be served to this caller, now? Asked before any work, and fails closed. */
+/** Decides whether a dataset may be served to a caller now. The check precedes any work and fails closed. */
 import type { Settings } from '../../shared/config/settings.ts';
 import { DATASETS, type DatasetDefinition, type DatasetKey } from '../../shared/registry/index.ts';
 import { OWN_MATRIX_REMEDY } from '../../shared/rights/form.ts';
@@ -11,9 +11,9 @@ import type { Session } from '../read/snapshot/session.ts';
 export interface Grant {
   readonly state: RightsState;
   readonly provisional: boolean;
-  /** The caller's own storage credential, where the state asks for one. */
+  /** The caller's own storage credential, if the state requires one. */
   readonly token: string | undefined;
-  /** Why synthetic rows alone may be served: see `admission`. Undefined: every row may. */
+  /** Why only synthetic rows may be served: see `admission`. Undefined: any row may be served. */
   readonly syntheticOnly: string | undefined;
 }
 
@@ -21,19 +21,22 @@ interface DatasetRights extends Pick<Grant, 'state' | 'provisional'> {
   readonly sources: readonly SourceRights[];
 }
 
-/** What the matrix says. @throws Problem QUERY_RIGHTS_RESOLUTION_ERROR, QUERY_RIGHTS_MISSING_STATE */
+/** The matrix's entry for a dataset. @throws Problem QUERY_RIGHTS_RESOLUTION_ERROR, QUERY_RIGHTS_MISSING_STATE */
 function rightsOf(store: RightsStore, dataset: DatasetKey): DatasetRights {
   const current = store.current();
   if ('faults' in current) {
     throw new Problem(
       'QUERY_RIGHTS_RESOLUTION_ERROR',
-      'The rights matrix cannot be used; reads are refused until it is put right.',
+      'The rights matrix is invalid, and the service refuses all reads. The operator has to correct the matrix.',
     );
   }
   const sources = current.matrix.sources.filter((rights) => rights.datasets.includes(dataset));
   const undeclared = sourcesOf(dataset).filter((source) => !sources.some((rights) => rights.source === source));
   if (sources.length === 0 || undeclared.length > 0) {
-    throw new Problem('QUERY_RIGHTS_MISSING_STATE', `The rights matrix does not declare every source of ${dataset}.`);
+    throw new Problem(
+      'QUERY_RIGHTS_MISSING_STATE',
+      `The rights matrix does not declare every source of ${dataset}. The operator has to add them.`,
+    );
   }
   return { sources, state: mostRestrictive(sources), provisional: sources.some((rights) => rights.provisional) };
 }
@@ -51,7 +54,7 @@ export function checkRights(store: RightsStore, dataset: DatasetKey, token: stri
   if (state === 'BYOK Required' && blank) {
     throw new Problem(
       'QUERY_RIGHTS_BYOK_REQUIRED',
-      `${dataset} is served with the caller's own credentials: send X-Backend-Token.`,
+      `The service serves ${dataset} only with the caller’s own credentials. Send X-Backend-Token.`,
     );
   }
   let syntheticOnly: string | undefined;
@@ -69,31 +72,31 @@ export function checkRights(store: RightsStore, dataset: DatasetKey, token: stri
   if (store.isShadowed(dataset)) {
     throw new Problem(
       'QUERY_SERVING_SHADOW_MODE',
-      `${dataset} is ingested and proved, and not yet promoted to serving.`,
+      `${dataset} is ingested and proved, but the operator has not promoted it to serving yet.`,
     );
   }
   return { state, provisional, token: state === 'BYOK Required' ? token : undefined, syntheticOnly };
 }
 
-/** Real rows under a grant for synthetic ones. @returns undefined where the grant covers real rows. */
+/** The problem of real rows under a grant for synthetic ones. @returns undefined where the grant covers real rows. */
 export function realRowsProblem({ syntheticOnly }: Grant, dataset: DatasetKey): Problem | undefined {
   if (syntheticOnly === undefined) return undefined;
   return new Problem(
     'QUERY_RIGHTS_LEGAL_SIGNOFF_MISSING',
-    `Rows of ${dataset} that are not synthetic may not be served: ${syntheticOnly}. ${OWN_MATRIX_REMEDY}`,
+    `The service may not serve rows of ${dataset} that are not synthetic: ${syntheticOnly}. ${OWN_MATRIX_REMEDY}`,
   );
 }
 
-/** Asked in the snapshot that the rows come from. @throws Problem QUERY_RIGHTS_LEGAL_SIGNOFF_MISSING */
+/** Runs in the snapshot that the rows come from. @throws Problem QUERY_RIGHTS_LEGAL_SIGNOFF_MISSING */
 export type Admission = (session: Pick<Session, 'rows'>) => Promise<void>;
 
-/** True where anything real is proved, or anything proved is not known to be synthetic. */
+/** True if anything real is proved, or anything proved is not known to be synthetic. */
 const HOLDS_REAL = `select exists (select from coverage where dataset_id = $1 and not synthetic and proved <> '{}')
   or exists (select from partitions where dataset_id = $1 and state = 'proved' and not synthetic)`;
 
 /**
- * A grant for synthetic rows only has to be held against the rows themselves. A check before the read would not do: a
- * real partition may be proved between the two. @returns undefined where there is nothing to ask.
+ * A grant for synthetic rows only must be checked against the rows themselves. A check before the read is not enough: a real
+ * partition may be proved between the two. @returns undefined where there is nothing to check.
  */
 export function admission(grant: Grant, dataset: DatasetDefinition): Admission | undefined {
   const problem = realRowsProblem(grant, dataset.key as DatasetKey);
@@ -106,17 +109,17 @@ export function admission(grant: Grant, dataset: DatasetDefinition): Admission |
   };
 }
 
-/** How things stand for callers, without refusing. */
+/** The rights of a dataset, reported without refusing. */
 export interface RightsReport {
-  /** Null: the matrix cannot be used, or does not declare the dataset. */
+  /** Null: the matrix is invalid, or does not declare the dataset. */
   readonly rights_state: RightsState | null;
   readonly rights_provisional: boolean | null;
   readonly serving_state: 'promoted' | 'shadow';
-  /** The code a read is refused with, also one with credentials of the caller's own; null: it is served. */
+  /** The code that refuses any read, even with the caller's own credentials; null: the dataset is served. */
   readonly refused_with: ProblemCode | null;
 }
 
-/** `holdsReal`: rows are proved that are not the sample's. */
+/** @param holdsReal whether rows are proved that do not belong to the sample. */
 export function reportRights(store: RightsStore, dataset: DatasetKey, holdsReal: boolean): RightsReport {
   const rights = unlessProblem(() => rightsOf(store, dataset));
   const grant = unlessProblem(() => {
@@ -143,11 +146,10 @@ function unlessProblem<T>(work: () => T): T | Problem {
 const mostRestrictive = (sources: readonly SourceRights[]): RightsState =>
   RIGHTS_STATES.find((state) => sources.some((rights) => rights.state === state))!;
 
-/* Datasets that are held back from serving as a whole, by a setting that their declaration names. */
-
+/** The datasets that are not served as a whole: a setting, named in their declaration, holds them in shadow. */
 export function shadowedBy(settings: Settings): ReadonlySet<DatasetKey> {
-  const held = [...DATASETS.values()].filter(
+  const shadowed = [...DATASETS.values()].filter(
     ({ servingState }) => servingState !== undefined && settings[servingState] === 'shadow',
   );
-  return new Set(held.map(({ key }) => key as DatasetKey));
+  return new Set(shadowed.map(({ key }) => key as DatasetKey));
 }

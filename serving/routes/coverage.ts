@@ -1,4 +1,4 @@
-/** GET /v1/coverage/{dataset}: what is proved, what is missing, and what every partition was proved by. */
+/** GET /v1/coverage/{dataset}: what is proved, what is missing, and the proof of every partition. */
 import { z } from 'zod';
 import { PARTITION_STATES } from '../../shared/db/schema.ts';
 import { DATASET_KEYS } from '../../shared/registry/index.ts';
@@ -51,8 +51,8 @@ export function coverageRoute(inspector: Inspector): Route {
     access: 'key',
     doc: (): RouteDoc => ({
       tag: 'discovery',
-      summary: 'What of a dataset is proved, what is missing, and what each partition was proved by',
-      doc: 'The proved stretches, the gaps between them, and the partitions they are made of, with the digests they were proved by and the documents they came in; quarantined ones with the reason. The parameters choose partitions; everything else is of the whole dataset, at one moment.',
+      summary: 'What of a dataset is proved, what is missing, and the proof of each partition',
+      doc: 'The answer lists the proved stretches, the gaps between them, and the partitions behind them. A partition comes with its document and the digests that proved it; a quarantined one comes with the reason. The parameters select partitions; everything else describes the whole dataset at one moment.',
       segments: { dataset: { doc: 'Key of the dataset.', schema: { type: 'string', enum: [...DATASET_KEYS] } } },
       query: parameters,
       answers: [{ doc: 'Its coverage.', content: { 'application/json': coverageAnswer }, headers: SYNTHETIC_HEADER }],

@@ -1,4 +1,4 @@
-/** GET /v1/datasets: everything a caller has to know to ask for rows. */
+/** GET /v1/datasets: everything that a caller has to know to request rows. */
 
 import { z } from 'zod';
 import { DATASETS, type DatasetKey } from '../../shared/registry/index.ts';
@@ -25,12 +25,12 @@ export function datasetsRoute({ inspector, rights }: DatasetsDeps): Route {
     access: 'key',
     doc: (): RouteDoc => ({
       tag: 'discovery',
-      summary: 'All datasets: fields, units, rights, and how much of each is proved',
-      doc: 'What is here is what requests are checked against: the fields of both modes with type, unit and meaning, the order of rows, the views, and the operators that filters take. Rights and availability are those of this moment.',
+      summary: 'All datasets: fields, units, rights, and proved coverage',
+      doc: 'The service checks requests against these tables: the fields of both modes with type, unit and meaning, the order of rows, the views, and the operators of filters. Rights and availability are those of this moment.',
       query: parameters,
       answers: [{ doc: 'The datasets.', content: { 'application/json': datasetsAnswer } }],
       problems: ['QUERY_CONTRACT_ERROR', ...CATALOG_PROBLEMS],
-      examples: [{ title: 'Everything there is' }],
+      examples: [{ title: 'All datasets' }],
     }),
     async handle(exchange) {
       requireJson(exchange.request);
@@ -46,5 +46,5 @@ export function datasetsRoute({ inspector, rights }: DatasetsDeps): Route {
   };
 }
 
-/** Of routes whose URL takes none: one that is there is refused, not ignored. */
+/** The schema of a URL without parameters: the service refuses any parameter instead of ignoring it. */
 export const NO_PARAMETERS = z.strictObject({});

@@ -1,4 +1,4 @@
-/** POST /v1/raw/estimate: what a query would answer with, and what it would cost, without running it. */
+/** POST /v1/raw/estimate: the size and the cost of a query's answer, without running the query. */
 import { shapeOf } from '../../shared/registry/index.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import { parseQuery, querySchema } from '../contract/query.ts';
@@ -29,8 +29,8 @@ export function estimateRoute({ inspector, rights, rules, maxBodyBytes }: Estima
     access: 'key',
     doc: (): RouteDoc => ({
       tag: 'discovery',
-      summary: 'Rows and bytes a query would answer with, without running it',
-      doc: 'Takes the body of a query, checks it as a query is checked, and says in tens of milliseconds how many rows and bytes it would be, whatever the length of the history. Without filters rows are counted, by what was proved of partitions and frames. With filters they are what the database’s statistics say, and a filter that hardly any row passes is told to be likely to exceed the time budget.',
+      summary: 'The rows and bytes that a query would return, without running it',
+      doc: 'The route takes the body of a query, checks it like a query, and estimates its rows and bytes within tens of milliseconds, whatever the length of the history. Without filters the service counts rows by the proofs of partitions and frames. With filters it uses the database’s statistics, and it warns when a filter passes so few rows that the query is likely to exceed its time budget.',
       body: querySchema,
       answers: [{ doc: 'The estimate.', content: { 'application/json': estimateAnswer } }],
       problems: [
@@ -54,14 +54,14 @@ export function estimateRoute({ inspector, rights, rules, maxBodyBytes }: Estima
       const { dataset } = read;
       const admit = admission(grant, dataset);
       const mutable = mutableWindowWarning(window);
-      // Where rights depend on what is proved, both are asked below, rights first.
+      // Where rights depend on what is proved, the session below checks both, rights first.
       if (strict && mutable.length > 0 && !admit) throw strictProblem(mutable);
-      const found = await inspector.look(
+      const found = await inspector.inspect(
         { signal, token: grant.token, contractViolationStatus: dataset.contractViolationStatus },
         () => new CoverageProbe(read),
-        async (session, look) => {
+        async (session, probe) => {
           await admit?.(session);
-          return await estimate(session, look, read, rules, (judgement) => queryEnvelope(read, grant, judgement));
+          return await estimate(session, probe, read, rules, (evaluation) => queryEnvelope(read, grant, evaluation));
         },
       );
       const { view } = shapeOf(dataset, mode);

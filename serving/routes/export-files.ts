@@ -1,4 +1,4 @@
-/** The files of an export: its artifact, whole or one of several, and the manifest of it. With ranges, so that a download can go on. */
+/** The files of an export: its artifact, whole or one of several, and its manifest. Ranges let a client resume a download. */
 import type { DatasetKey } from '../../shared/registry/index.ts';
 import { Problem } from '../contract/problems.ts';
 import { PREFIX } from '../exports/answers.ts';
@@ -26,7 +26,7 @@ export interface ExportFileDeps extends ExportRouteDeps {
   readonly stallTimeoutMs: number;
 }
 
-/** What of an export is asked for. @throws Problem */
+/** Chooses the file of an export that the path asks for. @throws Problem */
 type Choice = (row: ExportRow, params: Exchange['params']) => StoredFile;
 
 interface FileRoute {
@@ -50,7 +50,7 @@ const ROUTES: readonly FileRoute[] = [
       if (split === 'none') return files[0];
       throw new Problem(
         'EXPORT_ARTIFACT_SPLIT',
-        `It is ${files.length} files; its manifest and its status list them.`,
+        `The artifact consists of ${files.length} files. Read their names from the manifest or the status.`,
         {
           headers: { Location: `${PREFIX}/${exportId}/manifest` },
         },
@@ -59,7 +59,7 @@ const ROUTES: readonly FileRoute[] = [
     problems: ['EXPORT_ARTIFACT_SPLIT'],
     doc: {
       summary: 'The file of an export',
-      doc: 'Its bytes are hashed before any of them is sent. A download that broke off goes on with `Range: bytes=n-` and `If-Range` with the `ETag`, which is the checksum. `HEAD` tells size and checksum alone. An artifact of several files is none of them: the answer is 303, and `Location` leads to the manifest, which lists them.',
+      doc: 'The service hashes the file before it sends any of it. To resume a download, send `Range: bytes=n-` and `If-Range` with the `ETag`, which is the checksum. `HEAD` returns only size and checksum. For an artifact of several files the answer is 303, and `Location` leads to the manifest, which lists them.',
       content: FILE_TYPES,
     },
   },
@@ -68,13 +68,16 @@ const ROUTES: readonly FileRoute[] = [
     pick: ({ artifact }, { file: name }) => {
       const file = artifact!.files.find((one) => one.name === name);
       if (file) return file;
-      throw new Problem('EXPORT_NOT_FOUND', 'The artifact has no such file; its status names those there are.');
+      throw new Problem(
+        'EXPORT_NOT_FOUND',
+        'The artifact has no file of this name. Read the names from the status of the export.',
+      );
     },
-    segments: { file: { doc: 'Its name, of the status.', schema: { type: 'string' } } },
+    segments: { file: { doc: 'Name of the file, as the status lists it.', schema: { type: 'string' } } },
     example: { file: '$EXPORT_FILE' },
     doc: {
       summary: 'One file of an export, by its name',
-      doc: 'Of an artifact that was split by day there are several.',
+      doc: 'An artifact that was split by day has several files.',
       content: FILE_TYPES,
     },
   },
@@ -84,7 +87,7 @@ const ROUTES: readonly FileRoute[] = [
     isManifest: true,
     doc: {
       summary: 'The manifest of an export',
-      doc: 'What the file holds and what proves it: schema, window, rows, checksums, warnings, and the partitions inside with the digests they were proved by.',
+      doc: 'What the file holds and what proves it: schema, window, rows, checksums, warnings, and the partitions with the digests that proved them.',
       content: [MANIFEST_TYPE],
     },
   },
@@ -93,7 +96,7 @@ const ROUTES: readonly FileRoute[] = [
 export const exportFileRoutes = (deps: ExportFileDeps): Route[] => ROUTES.map((route) => fileRoute(route, deps));
 
 function fileRoute(route: FileRoute, deps: ExportFileDeps): Route {
-  const { store, places, audit, rights, files, stallTimeoutMs } = deps;
+  const { store, directories, audit, rights, files, stallTimeoutMs } = deps;
   return {
     method: 'GET',
     path: route.path,
@@ -104,21 +107,27 @@ function fileRoute(route: FileRoute, deps: ExportFileDeps): Route {
       const { request, params, url } = exchange;
       exportParams(url, NO_PARAMETERS);
       const row = await exportOf(store, exchange);
-      // A right that was withdrawn since is withdrawn from what was exported too.
+      // A right that was withdrawn also applies to earlier exports.
       const grant = exportGrant(rights, row.dataset as DatasetKey);
       if (!row.artifact) {
         const why = row.errorCode === null ? '' : ` (${row.errorCode})`;
-        throw new Problem('EXPORT_ARTIFACT_NOT_READY', `The export is ${row.state}${why}.`);
+        throw new Problem(
+          'EXPORT_ARTIFACT_NOT_READY',
+          `The export is ${row.state}${why} and has no artifact. Read its status, or submit it again.`,
+        );
       }
       requireGrantOf(grant, row.dataset as DatasetKey, row.artifact);
       if (row.isExpired) {
-        throw new Problem('EXPORT_ARTIFACT_EXPIRED', `It was kept until ${row.expiresAt!.toISOString()}.`);
+        throw new Problem(
+          'EXPORT_ARTIFACT_EXPIRED',
+          `The artifact was kept until ${row.expiresAt!.toISOString()}. Submit the export again.`,
+        );
       }
       const file = route.pick(row, params);
       const type = route.isManifest ? MANIFEST_TYPE : row.artifact.media_type;
-      // The path of a split artifact leads to the manifest, whatever type of file its client asked for.
+      // The path of a split artifact redirects to the manifest, whatever type of file the client accepts.
       if (!route.isManifest) requireAccept(request, type.split(';')[0]);
-      const handle = await files.open(places.artifact(row.exportId, row.artifactFence!), file);
+      const handle = await files.open(directories.artifact(row.exportId, row.artifactFence!), file);
       try {
         if (request.method !== 'HEAD') {
           const { range } = request.headers;
@@ -154,7 +163,7 @@ function docOf({ doc: { content, ...doc }, segments, problems = [], example }: F
     ETag: 'The sha256 of the file.',
     'Accept-Ranges': '`bytes`.',
   };
-  const withContent = { ...headers, 'Content-Disposition': 'A name for the file.', ...SYNTHETIC_HEADER };
+  const withContent = { ...headers, 'Content-Disposition': 'A file name.', ...SYNTHETIC_HEADER };
   const bytes = Object.fromEntries(content.map((type) => [type, {}]));
   return {
     tag: 'export',
@@ -166,11 +175,11 @@ function docOf({ doc: { content, ...doc }, segments, problems = [], example }: F
       { doc: 'The file.', content: bytes, headers: withContent },
       {
         status: 206,
-        doc: 'The part of it that `Range` asks for.',
+        doc: 'The part of the file that `Range` asks for.',
         content: bytes,
-        headers: { ...withContent, 'Content-Range': 'Which.' },
+        headers: { ...withContent, 'Content-Range': 'The part that the answer holds.' },
       },
-      { status: 304, doc: 'The client has it already.', content: {}, headers },
+      { status: 304, doc: 'The client already has the file.', content: {}, headers },
     ],
     problems: [
       'EXPORT_CONTRACT_ERROR',
@@ -185,7 +194,7 @@ function docOf({ doc: { content, ...doc }, segments, problems = [], example }: F
       'EXPORT_ARTIFACT_METADATA_ERROR',
       ...problems,
     ],
-    examples: [{ title: 'Of yours', path: { export_id: EXPORT_ID, ...example } }],
+    examples: [{ title: 'One of your exports', path: { export_id: EXPORT_ID, ...example } }],
     hasHead: true,
   };
 }

@@ -1,4 +1,4 @@
-/** POST /v1/raw/export, the list of exports, the status of one, and its end on demand. */
+/** POST /v1/raw/export, the list of exports, the status of one, and its cancellation. */
 import { z } from 'zod';
 import { DATASET_KEYS } from '../../shared/registry/index.ts';
 import { exportSchema, parseExport, requestDigest } from '../contract/export.ts';
@@ -17,7 +17,7 @@ import type { Exchange, Route, RouteDoc } from '../http/routes.ts';
 import { REQUEST_HEADERS } from '../http/routes.ts';
 
 export interface ExportRouteDeps extends SubmitDeps {
-  readonly places: ExportDirectories;
+  readonly directories: ExportDirectories;
   readonly maxBodyBytes: number;
 }
 
@@ -34,17 +34,15 @@ export const EXPORT_RIGHTS_PROBLEMS = [
 ] as const;
 
 export const exportSegment = {
-  export_id: { doc: 'Of the answer to the submit.', schema: { type: 'string', format: 'uuid' } },
+  export_id: { doc: 'Id from the answer to the submission.', schema: { type: 'string', format: 'uuid' } },
 };
 export const NO_PARAMETERS = z.strictObject({});
-/** In the shell of whoever pastes examples: the id of an export of theirs. */
+/** The shell variable that holds an export's id in the examples. */
 export const EXPORT_ID = '$EXPORT_ID';
 
 export function exportRoutes(deps: ExportRouteDeps): Route[] {
   return [submitRoute(deps), listRoute(deps), statusRoute(deps), cancelRoute(deps)];
 }
-
-// ---- submit --------------------------------------------------------------------------------------------------------
 
 function submitRoute(deps: ExportRouteDeps): Route {
   const { audit, maxBodyBytes } = deps;
@@ -65,7 +63,7 @@ function submitRoute(deps: ExportRouteDeps): Route {
         const strays = [
           ...[...url.searchParams.keys()].map((key) => ({
             pointer: `?${key}`,
-            message: 'is no parameter here; the request goes into the JSON body',
+            message: 'is not a parameter of this path; put it into the JSON body',
           })),
           ...idempotencyFaults(request),
         ];
@@ -75,9 +73,13 @@ function submitRoute(deps: ExportRouteDeps): Route {
         const { value } = parsed;
         facts = { ...facts, dataset: value.datasetKey, mode: value.mode, format: value.format };
         if (value.hasAuthToken) {
-          throw new Problem('EXPORT_AUTH_TOKEN_UNSUPPORTED', 'Leave auth_token out.', {
-            errors: [{ pointer: '/auth_token', message: 'is not supported: an export runs without the caller' }],
-          });
+          throw new Problem(
+            'EXPORT_AUTH_TOKEN_UNSUPPORTED',
+            'An export runs without the caller’s credentials. Leave auth_token out.',
+            {
+              errors: [{ pointer: '/auth_token', message: 'is not supported: an export runs without the caller' }],
+            },
+          );
         }
         const { row, isNew } = await submitExport(deps, {
           request: value,
@@ -100,7 +102,7 @@ function submitRoute(deps: ExportRouteDeps): Route {
   };
 }
 
-/** Who asked, as far as it can be told: there is one key. */
+/** Facts about the caller for the audit log. They name no person: all callers share one key. */
 export function factsOf({ request, requestId, url }: Exchange): Readonly<Record<string, string | null>> {
   return {
     request_id: requestId,
@@ -113,7 +115,7 @@ const KEY_RULE = 'must be 1 to 255 printable ASCII characters, given once';
 
 function idempotencyFaults({ headersDistinct }: Exchange['request']) {
   const { pattern } = REQUEST_HEADERS['Idempotency-Key'];
-  // Several are joined in `headers`, and would name an export by a key that nobody chose.
+  // `headers` joins repeated values, which would name an export by a key that nobody chose.
   const [key, ...more] = headersDistinct['idempotency-key'] ?? [];
   if (key === undefined || (more.length === 0 && pattern.test(key))) return [];
   return [{ pointer: 'Idempotency-Key', message: KEY_RULE }];
@@ -121,18 +123,18 @@ function idempotencyFaults({ headersDistinct }: Exchange['request']) {
 
 const submitDoc = (): RouteDoc => ({
   tag: 'export',
-  summary: 'Rows of any dataset, as a file made in the background',
-  doc: 'Exactly one of `month_year`, `time_range`, `n_rows`, `n_random`. Answers as soon as the export is on record and queued; ask for its status until it is `succeeded` or `failed`. With the header `Idempotency-Key` (1 to 255 characters of your choice) the same request sent again is the same export, whatever became of the first answer. The commands of the other routes here take its id from the shell’s `EXPORT_ID`.\n\nThe file holds what is proved when the run begins. The same request on the same proved data is the same bytes.',
+  summary: 'Export rows of any dataset to a file, in the background',
+  doc: 'The body has exactly one of `month_year`, `time_range`, `n_rows`, `n_random`. The service answers as soon as it has recorded and queued the export; poll its status until it is `succeeded` or `failed`. With the header `Idempotency-Key` (1 to 255 characters of your choice) a repeated request returns the same export, even if the first answer was lost. The commands of the other export routes take the id from the shell variable `EXPORT_ID`.\n\nThe file holds the rows that are proved when the run begins. The same request on the same proved data yields the same bytes.',
   headers: ['Idempotency-Key'],
   body: exportSchema,
   answers: [
     {
       status: 202,
-      doc: 'It is queued.',
+      doc: 'The export is queued.',
       content: { 'application/json': acceptedAnswer },
       headers: {
-        Location: 'Path of its status.',
-        'Idempotency-Replayed': '`true` where the key named an export that was there already.',
+        Location: 'Path of the export’s status.',
+        'Idempotency-Replayed': '`true` when the key names an existing export.',
       },
     },
   ],
@@ -166,21 +168,19 @@ const submitDoc = (): RouteDoc => ({
   ],
 });
 
-// ---- status and list -----------------------------------------------------------------------------------------------
-
 function statusRoute(deps: ExportRouteDeps): Route {
-  const { store, places } = deps;
+  const { store, directories } = deps;
   return {
     method: 'GET',
     path: `${PREFIX}/:export_id`,
     access: 'key',
     doc: (): RouteDoc => ({
       tag: 'export',
-      summary: 'How far an export has come',
-      doc: 'Of a succeeded one it says where the file is, after a look whether it is still there as it was written: a file that is gone or was changed is 503, with the code that says which.',
+      summary: 'The status of an export',
+      doc: 'For a succeeded export the status locates the file, after the service has checked that the file is unchanged. If a file is missing or was changed, the answer is 503 with a code for either case.',
       segments: exportSegment,
       query: NO_PARAMETERS,
-      answers: [{ doc: 'Its status.', content: { 'application/json': statusAnswer } }],
+      answers: [{ doc: 'The status.', content: { 'application/json': statusAnswer } }],
       problems: [
         CODE,
         'EXPORT_NOT_FOUND',
@@ -189,7 +189,7 @@ function statusRoute(deps: ExportRouteDeps): Route {
         'EXPORT_ARTIFACT_MISSING',
         'EXPORT_ARTIFACT_METADATA_ERROR',
       ],
-      examples: [{ title: 'Of yours', path: { export_id: EXPORT_ID } }],
+      examples: [{ title: 'One of your exports', path: { export_id: EXPORT_ID } }],
     }),
     async handle(exchange) {
       requireJson(exchange.request);
@@ -197,7 +197,7 @@ function statusRoute(deps: ExportRouteDeps): Route {
       const row = await exportOf(store, exchange);
       const answer = statusOf(row);
       if (row.artifact && !row.isExpired) {
-        await checkFiles(places.artifact(row.exportId, row.artifactFence!), row.artifact);
+        await checkFiles(directories.artifact(row.exportId, row.artifactFence!), row.artifact);
       }
       answerJson(exchange, answer, { 'Cache-Control': 'no-store' });
     },
@@ -206,16 +206,16 @@ function statusRoute(deps: ExportRouteDeps): Route {
 
 /** The export that the path names. @throws Problem EXPORT_NOT_FOUND, EXPORT_STATUS_ERROR */
 export async function exportOf(store: ExportStore, { params }: Exchange): Promise<ExportRow> {
-  const row = isExportId(params.export_id) ? await asking(store.find(params.export_id)) : undefined;
-  if (!row) throw new Problem('EXPORT_NOT_FOUND', 'No export has this id.');
+  const row = isExportId(params.export_id) ? await queried(store.find(params.export_id)) : undefined;
+  if (!row) throw new Problem('EXPORT_NOT_FOUND', 'No export has this id. List the exports with GET /v1/raw/export.');
   return row;
 }
 
-async function asking<T>(work: Promise<T>): Promise<T> {
+async function queried<T>(work: Promise<T>): Promise<T> {
   try {
     return await work;
   } catch (cause) {
-    throw new Problem('EXPORT_STATUS_ERROR', 'The database of exports does not answer.', { cause });
+    throw new Problem('EXPORT_STATUS_ERROR', 'The database of exports does not answer. Try again later.', { cause });
   }
 }
 
@@ -259,17 +259,17 @@ function listRoute({ store }: ExportRouteDeps): Route {
     access: 'key',
     doc: (): RouteDoc => ({
       tag: 'export',
-      summary: 'The exports there are, newest first',
-      doc: 'All that were accepted under the service’s key. Files are not looked at: the status of one does that.',
+      summary: 'All exports, newest first',
+      doc: 'All exports that the service accepted. The list does not check their files; the status of an export does.',
       query: listParameters,
-      answers: [{ doc: 'A page of them.', content: { 'application/json': listAnswer } }],
+      answers: [{ doc: 'A page of exports.', content: { 'application/json': listAnswer } }],
       problems: [CODE, 'EXPORT_STATUS_ERROR', 'EXPORT_STATUS_METADATA_ERROR'],
       examples: [{ title: 'The last two', query: { limit: '2' } }],
     }),
     async handle(exchange) {
       requireJson(exchange.request);
       const { status, dataset, limit = DEFAULT_PAGE, cursor } = exportParams(exchange.url, listParameters);
-      const rows = await asking(store.page({ state: status, dataset, before: cursor, limit: limit + 1 }));
+      const rows = await queried(store.page({ state: status, dataset, before: cursor, limit: limit + 1 }));
       const shown = rows.slice(0, limit);
       answerJson(
         exchange,
@@ -290,8 +290,6 @@ export function exportParams<S extends z.ZodObject>(url: URL, schema: S): z.outp
   }
 }
 
-// ---- cancel --------------------------------------------------------------------------------------------------------
-
 function cancelRoute({ store, audit }: ExportRouteDeps): Route {
   return {
     method: 'DELETE',
@@ -300,11 +298,11 @@ function cancelRoute({ store, audit }: ExportRouteDeps): Route {
     keyRefused: (exchange) => audit.refusedKey(factsOf(exchange)),
     doc: (): RouteDoc => ({
       tag: 'export',
-      summary: 'An export is wanted no longer',
-      doc: 'It is `failed` with `EXPORT_RUN_CANCELED` from then on; a run under way ends within seconds and leaves no file. One that is over cannot be canceled.',
+      summary: 'Cancel an export',
+      doc: 'The export becomes `failed` with `EXPORT_RUN_CANCELED`. A run in progress ends within seconds and leaves no file. A finished export cannot be canceled.',
       segments: exportSegment,
       query: NO_PARAMETERS,
-      answers: [{ doc: 'Its status after that.', content: { 'application/json': statusAnswer } }],
+      answers: [{ doc: 'The status after the cancellation.', content: { 'application/json': statusAnswer } }],
       problems: [
         CODE,
         'EXPORT_NOT_FOUND',
@@ -312,19 +310,20 @@ function cancelRoute({ store, audit }: ExportRouteDeps): Route {
         'EXPORT_STATUS_ERROR',
         'EXPORT_STATUS_METADATA_ERROR',
       ],
-      examples: [{ title: 'Of yours', path: { export_id: EXPORT_ID } }],
+      examples: [{ title: 'One of your exports', path: { export_id: EXPORT_ID } }],
     }),
     async handle(exchange) {
       requireJson(exchange.request);
       exportParams(exchange.url, NO_PARAMETERS);
       const { exportId } = await exportOf(store, exchange);
       await audit.note(AUDIT_EVENTS.cancel, exportId, factsOf(exchange));
-      const outcome = await asking(store.cancel(exportId, 'EXPORT_RUN_CANCELED', 'The caller canceled it.'));
-      if (outcome.kind === 'unknown') throw new Problem('EXPORT_NOT_FOUND', 'No export has this id.');
+      const outcome = await queried(store.cancel(exportId, 'EXPORT_RUN_CANCELED', 'The caller canceled it.'));
+      if (outcome.kind === 'unknown')
+        throw new Problem('EXPORT_NOT_FOUND', 'No export has this id. List the exports with GET /v1/raw/export.');
       if (outcome.kind !== 'done') {
         throw new Problem(
           'EXPORT_ALREADY_FINISHED',
-          `It is ${outcome.row.state}; only what is not over can be canceled.`,
+          `The export is ${outcome.row.state}. Only an export that has not finished can be canceled.`,
         );
       }
       answerJson(exchange, statusOf(outcome.row), { 'Cache-Control': 'no-store' });

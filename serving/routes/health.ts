@@ -1,5 +1,7 @@
-/** GET /healthz: the process answers. GET /readyz: it can serve, and what stands in the way if not. */
-
+/**
+ * GET /healthz: the process answers. GET /readyz: the service can serve, or what prevents it. GET /metrics: numbers for
+ * Prometheus.
+ */
 import { z } from 'zod';
 import { Problem } from '../contract/problems.ts';
 import { answerBytes, answerJson } from '../http/answer.ts';
@@ -9,7 +11,7 @@ import type { Metrics } from '../monitoring/metrics.ts';
 import { type Checks, FOLLOWING } from '../monitoring/startup.ts';
 import { NO_PARAMETERS } from './datasets.ts';
 
-const checksAnswer = z.record(z.string(), z.string()).describe('Name of a check -> `ok`, or what is wrong in a word.');
+const checksAnswer = z.record(z.string(), z.string()).describe('Name of a check -> `ok`, or the fault in a word.');
 
 export function healthRoutes(checks: Checks): Route[] {
   return [
@@ -20,10 +22,10 @@ export function healthRoutes(checks: Checks): Route[] {
       doc: (): RouteDoc => ({
         tag: 'service',
         summary: 'Does the process answer?',
-        doc: 'For supervisors: it looks at nothing but itself.',
+        doc: 'For supervisors. The check covers only the process itself.',
         answers: [
           {
-            doc: 'It does.',
+            doc: 'The process answers.',
             content: { 'application/json': z.strictObject({ status: z.literal('ok') }) },
           },
         ],
@@ -38,11 +40,11 @@ export function healthRoutes(checks: Checks): Route[] {
       access: 'open',
       doc: (): RouteDoc => ({
         tag: 'service',
-        summary: 'Can it serve, and what stands in the way if not?',
-        doc: 'For load balancers: rights matrix, database, migrations, aligned storage. What is followed and fails is told and keeps it from nothing. What can be served is served while it is not ready.',
+        summary: 'Can the service serve, and if not, what prevents it?',
+        doc: 'For load balancers. The checks cover the rights matrix, the database, migrations and aligned storage. The answer also names failing followers, which do not make the service unready. While it is not ready, the service still serves what it can.',
         answers: [
           {
-            doc: 'It can.',
+            doc: 'The service is ready.',
             content: {
               'application/json': z.strictObject({ status: z.literal('ready'), checks: checksAnswer }),
             },
@@ -55,15 +57,15 @@ export function healthRoutes(checks: Checks): Route[] {
         const results = await checks.run();
         const failed = Object.keys(results).filter((name) => results[name] !== 'ok' && name !== FOLLOWING);
         if (failed.length > 0) {
-          throw new Problem('NOT_READY', `Not ready: ${failed.join(', ')}.`, { members: { checks: results } });
+          throw new Problem('NOT_READY', `The service is not ready. Failing checks: ${failed.join(', ')}.`, {
+            members: { checks: results },
+          });
         }
         answerJson(exchange, { status: 'ready', checks: results });
       },
     },
   ];
 }
-
-/* GET /metrics, for Prometheus. */
 
 export function metricsRoute(metrics: Metrics): Route {
   return {
@@ -73,7 +75,7 @@ export function metricsRoute(metrics: Metrics): Route {
     doc: (): RouteDoc => ({
       tag: 'service',
       summary: 'Numbers for Prometheus',
-      doc: 'Lag, coverage, runs, exports and stores of the whole system as the catalog and the log have them, and the requests of this process. The key of the service opens it, and so does `SVC_METRICS_KEY`, which opens nothing else; either in `X-API-Key` or as `Authorization: Bearer`.\n\nHowever often it is asked, the database is asked once in five seconds at most.',
+      doc: 'Lag, coverage, runs, exports and stores of the whole system as recorded in the catalog and the log, and the requests of this process. The route takes the service’s key or `SVC_METRICS_KEY`, which opens no other route, in `X-API-Key` or as `Authorization: Bearer`.\n\nThe service queries the database at most once in five seconds, however often the route is called.',
       query: NO_PARAMETERS,
       answers: [{ doc: 'The metrics.', content: { 'text/plain': {} } }],
       problems: ['QUERY_CONTRACT_ERROR'],

@@ -1,4 +1,4 @@
-/** GET /v1/lineage/{dataset}/{offset}: one event back to its source's bytes, their document and the proof. */
+/** GET /v1/lineage/{dataset}/{offset}: traces one event back to its source's bytes, their document and the proof. */
 import { z } from 'zod';
 import { codeOf } from '../../shared/errors.ts';
 import { AmbiguousEvent, type FoundEvent, findEvent, type RunRows } from '../../shared/lineage/find-event.ts';
@@ -23,8 +23,8 @@ export interface LineageDeps {
   readonly inspector: Inspector;
   readonly rights: RightsStore;
   readonly log: LogMessageReader;
-  /** Events read from the log at once: apart from looks into the catalog, which go on while the log is slow. */
-  readonly slots: ConcurrencyLimiter;
+  /** Bounds the events read from the log at once. Separate from the catalog's limiter, which must not wait for a slow log. */
+  readonly limiter: ConcurrencyLimiter;
 }
 
 const parameters = z.strictObject({
@@ -33,10 +33,10 @@ const parameters = z.strictObject({
     .min(1, { error: 'must name a partition' })
     .regex(STORABLE_TEXT, { error: TEXT_RULE })
     .optional()
-    .describe('Which partition, where several hold the offset.'),
+    .describe('The partition to choose when several hold the offset.'),
 });
 
-export function lineageRoute({ inspector, rights, log, slots }: LineageDeps): Route {
+export function lineageRoute({ inspector, rights, log, limiter }: LineageDeps): Route {
   return {
     method: 'GET',
     path: '/v1/lineage/:dataset/:offset',
@@ -44,7 +44,7 @@ export function lineageRoute({ inspector, rights, log, slots }: LineageDeps): Ro
     doc: (): RouteDoc => ({
       tag: 'discovery',
       summary: 'One event: its source’s own bytes, the document they came in, and the proof',
-      doc: 'An offset is what the source calls its record: a trade id, a height, `<height>:<place>:<txid>` of a transaction, `<snapshot, ms>:<txid>` of the mempool, a `metric_id`. The bytes are read from the immutable log, not from the database; their sha256, the document’s and the counts of document and database are beside them, so that a row can be followed to a line of the vendor’s file by anyone who has it.',
+      doc: 'An offset identifies a record in its source: a trade id, a height, `<height>:<place>:<txid>` for a transaction, `<snapshot, ms>:<txid>` for the mempool, a `metric_id`. The service reads the bytes from the immutable log, not from the database. The answer adds their sha256, the document’s sha256, and the counts of document and database, so that anyone with the vendor’s file can trace a row to its line.',
       segments: {
         dataset: { doc: 'Key of the dataset.', schema: { type: 'string', enum: [...DATASET_KEYS] } },
         offset: {
@@ -80,16 +80,16 @@ export function lineageRoute({ inspector, rights, log, slots }: LineageDeps): Ro
       if (!STORABLE_TEXT.test(params.offset)) throw contractProblem([{ pointer: '{offset}', message: TEXT_RULE }]);
       const grant = checkRights(rights, dataset.key, backendToken(request));
       const admit = admission(grant, dataset);
-      const look = <T>(work: (session: Session) => Promise<T>) =>
+      const inspect = <T>(work: (session: Session) => Promise<T>) =>
         inspector.run({ signal, token: grant.token }, async (session) => {
           await admit?.(session);
           return await work(session);
         });
-      const rows: RunRows = (query) => look((session) => session.rows(query.text, textParams(query.values)));
+      const rows: RunRows = (query) => inspect((session) => session.rows(query.text, textParams(query.values)));
       const message = (key: string, sequence: number) => log.message(key, sequence);
-      // Also where no statement follows, as for an offset that can be none: rights come before what is there.
-      if (grant.token !== undefined || admit) await look(async () => {});
-      const slot = await slots.acquire(signal);
+      // Rights are checked even where no statement follows, as for an impossible offset: they come before existence.
+      if (grant.token !== undefined || admit) await inspect(async () => {});
+      const slot = await limiter.acquire(signal);
       let found: FoundEvent;
       try {
         found = await findEvent({ dataset, rows, message }, params.offset, partition);
@@ -99,7 +99,7 @@ export function lineageRoute({ inspector, rights, log, slots }: LineageDeps): Ro
         slot.release();
       }
       const { synthetic } = found.partition;
-      // The event comes from the log, behind the snapshot that said which: it has to be the sample's there too.
+      // The event comes from the log, outside the snapshot that located it, so its frame must be marked as sample too.
       const isSynthetic = synthetic && found.frame.synthetic === true;
       const problem = isSynthetic ? undefined : realRowsProblem(grant, dataset.key as DatasetKey);
       if (problem) throw problem;
@@ -117,16 +117,19 @@ function textParams(values: readonly string[]): Params {
 const PROBLEM_OF: Readonly<Record<string, { readonly code: ProblemCode; readonly detail: string }>> = {
   LOG_UNAVAILABLE: {
     code: 'LINEAGE_LOG_UNAVAILABLE',
-    detail: 'Events are read from the log; rows are served without it.',
+    detail: 'The log does not answer, and lineage needs it. Try again later; rows are served without the log.',
   },
-  LOG_REWOUND: { code: 'LINEAGE_LOG_DAMAGED', detail: 'The rows stay proved; the operator has to look at the log.' },
+  LOG_REWOUND: {
+    code: 'LINEAGE_LOG_DAMAGED',
+    detail: 'The log no longer holds the proved frame. The rows stay proved; the operator has to repair the log.',
+  },
   LOG_FRAME_CORRUPT: {
     code: 'LINEAGE_LOG_DAMAGED',
-    detail: 'The rows stay proved; the operator has to look at the log.',
+    detail: 'The log no longer holds the proved frame. The rows stay proved; the operator has to repair the log.',
   },
 };
 
-/** Of what the caller wrote, in a text for people. */
+/** The most characters of the caller's text that a message quotes. */
 const MAX_ECHO = 80;
 
 function toProblem(error: unknown, dataset: DatasetDefinition, partition: string | undefined): unknown {
@@ -137,14 +140,18 @@ function toProblem(error: unknown, dataset: DatasetDefinition, partition: string
         : `proved partition ${partition.slice(0, MAX_ECHO)}`;
     return new Problem(
       'LINEAGE_OFFSET_NOT_FOUND',
-      `No ${where} holds this offset. An offset of ${dataset.key} is ${dataset.offset.doc}; GET /v1/coverage/${dataset.key} tells what is proved.`,
+      `No ${where} holds this offset. An offset of ${dataset.key} is ${dataset.offset.doc}. GET /v1/coverage/${dataset.key} lists what is proved.`,
       { cause: error },
     );
   }
   if (error instanceof AmbiguousEvent) {
-    return new Problem('LINEAGE_OFFSET_AMBIGUOUS', 'Name one of the partitions with ?partition=.', {
-      members: { partitions: error.partitions },
-    });
+    return new Problem(
+      'LINEAGE_OFFSET_AMBIGUOUS',
+      'Several partitions hold this offset. Choose one of them with ?partition=.',
+      {
+        members: { partitions: error.partitions },
+      },
+    );
   }
   const known = PROBLEM_OF[codeOf(error) ?? ''];
   return known ? new Problem(known.code, known.detail, { cause: error }) : error;

@@ -1,4 +1,4 @@
-/** GET /openapi.json and /docs: the contract for programs and for people, made once, when somebody asks. */
+/** GET /openapi.json and /docs: the contract for programs and for people, built on the first request. */
 import { readFileSync } from 'node:fs';
 import { answerBytes, requireAccept } from '../http/answer.ts';
 import { queryParams } from '../http/request.ts';
@@ -18,41 +18,41 @@ export const VERSION = VERSION_TEXT;
 const ABOUT: About = {
   title: 'Tidemark',
   version: VERSION,
-  // SPDX has no name for a licence that is not granted; names of one's own begin like this.
+  // SPDX has no identifier for an unlicensed work; it prescribes this prefix for identifiers of one's own.
   license: { name: LICENSE, identifier: `LicenseRef-${LICENSE}` },
   description:
-    'Market data you can check. Rows are served once they have been counted and hashed equal to the vendor’s document they came in; what is proved so far is the tidemark, and every row below it can be followed back to the vendor’s bytes.\n\nTimes are UTC. A request is refused with every fault it has rather than answered with something else than was asked for.',
+    'Market data you can check. The service serves a row only after its count and hash equal those of the vendor’s document. The tidemark is what is proved so far, and every row below it can be traced back to the vendor’s bytes.\n\nTimes are UTC. The service refuses a faulty request and lists every fault; it never answers a different request.',
 };
 
-/** The page runs its own script and style and nothing else, and loads nothing from anywhere. */
+/** The page runs only its own script and style, and loads nothing from other hosts. */
 const PAGE_POLICY =
   "default-src 'none'; style-src 'self'; script-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/** Files of the page, read once. */
+/** Static files of the page. */
 const FILES: readonly { readonly path: string; readonly file: string; readonly type: string; readonly what: string }[] =
   [
-    { path: STYLE_PATH, file: 'docs.css', type: 'text/css', what: 'Its style.' },
-    { path: SCRIPT_PATH, file: 'docs.js', type: 'text/javascript', what: 'Its script.' },
+    { path: STYLE_PATH, file: 'docs.css', type: 'text/css', what: 'The style of the page.' },
+    { path: SCRIPT_PATH, file: 'docs.js', type: 'text/javascript', what: 'The script of the page.' },
   ];
 
-/** The routes that describe all routes, themselves included. */
+/** The routes that describe all routes, including themselves. */
 export function openapiRoutes(others: readonly Route[]): Route[] {
   const all = (): Documented[] => documented([...others, ...routes]);
   const routes: Route[] = [
     fixed('/openapi.json', 'application/json', () => JSON.stringify(openapiDocument(all(), ABOUT)), {
       summary: 'This contract as OpenAPI 3.1',
-      doc: 'Made from the tables that requests are checked by: the registry of datasets, the schemas of bodies and parameters, the routes and the codes of problems.',
+      doc: 'Generated from the tables that requests are checked against: the registry of datasets, the schemas of bodies and parameters, the routes and the problem codes.',
       what: 'The document.',
     }),
     fixed('/docs', 'text/html', () => docsPage(all(), ABOUT), {
-      summary: 'The same for people',
-      doc: 'One page, light or dark as your system is; it loads nothing from elsewhere.',
+      summary: 'This contract as a page for people',
+      doc: 'One page in the light or dark style of your system. It loads nothing from other hosts.',
       what: 'The page.',
       headers: { 'Content-Security-Policy': PAGE_POLICY, 'X-Content-Type-Options': 'nosniff' },
     }),
     ...FILES.map(({ path, file, type, what }) =>
       fixed(path, type, () => readFileSync(new URL(`../openapi/static/${file}`, import.meta.url), 'utf8'), {
-        summary: `A part of /docs: ${file}`,
+        summary: `Part of /docs: ${file}`,
         doc: what,
         what,
       }),
@@ -66,7 +66,7 @@ interface FixedDoc extends Pick<RouteDoc, 'summary' | 'doc'> {
   readonly headers?: Readonly<Record<string, string>>;
 }
 
-/** A document that is the same for as long as the process lives. */
+/** A document that stays the same for the lifetime of the process. */
 function fixed(path: string, type: string, make: () => string, { what, headers, ...doc }: FixedDoc): Route {
   let body: Buffer | undefined;
   return {

@@ -1,4 +1,4 @@
-/** GET /v1/ops/status and /v1/ops/history: how the system stands, for the operator's page and whoever watches it. */
+/** GET /v1/ops/status and /v1/ops/history: the state of the system, for the operator's page and for monitors. */
 import { DATASETS } from '../../shared/registry/index.ts';
 import { Problem } from '../contract/problems.ts';
 import { isoOf } from '../contract/time.ts';
@@ -7,7 +7,7 @@ import { answerJson, requireJson } from '../http/answer.ts';
 import { queryParams } from '../http/request.ts';
 import type { Exchange, Route, RouteDoc } from '../http/routes.ts';
 import type { ConcurrencyLimiter } from '../limits/concurrency-limiter.ts';
-import { eachKept, type Monitor, SAMPLE_INTERVAL_MS } from '../monitoring/monitor.ts';
+import { eachSeries, type Monitor, SAMPLE_INTERVAL_MS } from '../monitoring/monitor.ts';
 import { type HistoryAnswer, historyAnswer, type StatusAnswer, statusAnswer } from '../monitoring/ops-answer.ts';
 import type { Checks } from '../monitoring/startup.ts';
 import { NO_PARAMETERS } from './datasets.ts';
@@ -21,15 +21,17 @@ export interface OpsDeps {
 export function opsRoutes(deps: OpsDeps): Route[] {
   return [
     opsRoute('/v1/ops/status', (): Promise<StatusAnswer> => statusOf(deps), {
-      summary: 'How the whole system stands',
-      doc: 'Lag, coverage, work in progress, exports and queues: the numbers of `/metrics` and of `tidemark status --json`, from the same computation. Collected at most once in five seconds, whoever asks.',
-      answers: [{ doc: 'At one moment.', content: { 'application/json': statusAnswer } }],
+      summary: 'The state of the whole system',
+      doc: 'Lag, coverage, work in progress, exports and queues: the numbers of `/metrics` and of `tidemark status --json`, from the same computation. The service collects them at most once in five seconds, however many callers ask.',
+      answers: [{ doc: 'The state at one moment.', content: { 'application/json': statusAnswer } }],
       examples: [{ title: 'Now' }],
     }),
     opsRoute('/v1/ops/history', async (): Promise<HistoryAnswer> => historyOf(deps.monitor), {
-      summary: 'The last hour of it, in samples',
-      doc: 'For plots: this process takes a sample every 15 seconds and keeps an hour of them in memory; for more there is Prometheus.',
-      answers: [{ doc: 'One list of times, and as many numbers.', content: { 'application/json': historyAnswer } }],
+      summary: 'Samples of the last hour',
+      doc: 'For plots. The process takes a sample every 15 seconds and keeps one hour of samples in memory. For longer histories use Prometheus.',
+      answers: [
+        { doc: 'A list of times, and series of as many numbers.', content: { 'application/json': historyAnswer } },
+      ],
       examples: [{ title: 'The last hour' }],
     }),
   ];
@@ -60,7 +62,7 @@ function opsRoute(
 
 async function statusOf({ monitor, checks, queues }: OpsDeps): Promise<StatusAnswer> {
   const status = await monitor.status().catch((cause) => {
-    throw new Problem('QUERY_BACKEND_ERROR', 'The catalog does not answer.', { cause });
+    throw new Problem('QUERY_BACKEND_ERROR', 'The catalog does not answer. Try again later.', { cause });
   });
   return {
     at_utc: isoOf(status.atMs),
@@ -92,4 +94,4 @@ function historyOf({ history }: Monitor): HistoryAnswer {
   };
 }
 
-const copied = (series: ReturnType<Monitor['history']['of']>) => eachKept((name) => [...series[name]]);
+const copied = (series: ReturnType<Monitor['history']['of']>) => eachSeries((name) => [...series[name]]);

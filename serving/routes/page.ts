@@ -1,4 +1,7 @@
-/** GET / and /page/:file: the operator's page. Open, as it holds nothing: what it shows it asks for with the key. */
+/**
+ * GET / and /page/:file: the operator's page. The page is open because it holds no data; it requests all data with the key.
+ * Its files are its own and the chart library of its package, read on the first request.
+ */
 
 import { createHash } from 'node:crypto';
 import { readdirSync, readFileSync } from 'node:fs';
@@ -9,8 +12,6 @@ import { queryParams } from '../http/request.ts';
 import { type AnswerDoc, type Exchange, type Route, type RouteDoc, VALIDATOR_HEADERS } from '../http/routes.ts';
 import { isTagged } from '../http/send-file.ts';
 import { NO_PARAMETERS } from './datasets.ts';
-
-/* The files of the operator's page: its own, and the chart library as it lies in its package. Read when first asked for. */
 
 const TYPES = {
   '.html': 'text/html',
@@ -25,11 +26,11 @@ export interface PageFile {
 }
 
 const OWN = new URL('../page/static/', import.meta.url);
-/** One file, minified, with everything in it. */
+/** The library's bundle: one minified file with everything in it. */
 const CHARTS = 'lightweight-charts.js';
 const CHARTS_URL = new URL('./lightweight-charts.standalone.production.mjs', import.meta.resolve('lightweight-charts'));
 
-/** By name: `/page/main.js` is `main.js`. */
+/** The files by name: `/page/main.js` is `main.js`. */
 export const PAGE_FILES: ReadonlyMap<string, PageFile> = new Map([
   ...readdirSync(fileURLToPath(OWN))
     .filter((name) => typeOf(name) !== undefined)
@@ -41,17 +42,17 @@ function typeOf(name: string): PageFile['type'] | undefined {
   return TYPES[/\.\w+$/.exec(name)?.[0] as keyof typeof TYPES];
 }
 
-const held = new Map<string, Buffer>();
+const cache = new Map<string, Buffer>();
 
 export function pageFile(name: string): { readonly type: PageFile['type']; readonly body: Buffer } | undefined {
   const file = PAGE_FILES.get(name);
   if (!file) return undefined;
-  const body = held.get(name) ?? readFileSync(file.url);
-  held.set(name, body);
+  const body = cache.get(name) ?? readFileSync(file.url);
+  cache.set(name, body);
   return { type: file.type, body };
 }
 
-/** Its own files and its own service, and nothing from or to anywhere else. */
+/** The page may load its own files and call its own service, and nothing else. */
 const POLICY =
   "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -62,7 +63,7 @@ const HEADERS = {
 } as const;
 
 const TAGGED = { ETag: VALIDATOR_HEADERS.ETag };
-const UNCHANGED: AnswerDoc = { status: 304, doc: 'The client has it already.', content: {}, headers: TAGGED };
+const UNCHANGED: AnswerDoc = { status: 304, doc: 'The client already has the file.', content: {}, headers: TAGGED };
 
 const INDEX = 'index.html';
 
@@ -76,7 +77,7 @@ export function pageRoutes(): Route[] {
       doc: (): RouteDoc => ({
         tag: 'operations',
         summary: 'The operator’s page',
-        doc: 'Freshness, lag, coverage and work in progress, and a request put together by choosing. The page itself holds nothing and asks for the key; it loads nothing from elsewhere.',
+        doc: 'The page shows freshness, lag, coverage and work in progress, and composes a request from your choices. It holds no data itself, asks for the key, and loads nothing from other hosts.',
         query: NO_PARAMETERS,
         headers: ['If-None-Match'],
         answers: [{ doc: 'The page.', content: { 'text/html': {} }, headers: TAGGED }, UNCHANGED],
@@ -94,8 +95,8 @@ export function pageRoutes(): Route[] {
       access: 'open',
       doc: (): RouteDoc => ({
         tag: 'operations',
-        summary: 'A part of the operator’s page',
-        doc: 'Its scripts and styles.',
+        summary: 'Part of the operator’s page',
+        doc: 'The scripts and styles of the page.',
         segments: { file: { doc: 'Name of the part.', schema: { type: 'string', enum: [...PAGE_FILES.keys()] } } },
         query: NO_PARAMETERS,
         headers: ['If-None-Match'],
@@ -104,7 +105,7 @@ export function pageRoutes(): Route[] {
           UNCHANGED,
         ],
         problems: ['QUERY_CONTRACT_ERROR', 'ROUTE_NOT_FOUND'],
-        examples: [{ title: 'Its script', path: { file: 'main.js' } }],
+        examples: [{ title: 'The script of the page', path: { file: 'main.js' } }],
       }),
       handle: async (exchange) => answerFile(exchange, exchange.params.file),
     },
@@ -113,10 +114,10 @@ export function pageRoutes(): Route[] {
 
 function answerFile(exchange: Exchange, name: string): void {
   const file = pageFile(name);
-  if (!file) throw new Problem('ROUTE_NOT_FOUND', 'The page has no such part.');
+  if (!file) throw new Problem('ROUTE_NOT_FOUND', 'The page has no file of this name. Open the page at GET /.');
   const { type, body } = file;
   queryParams(exchange.url, NO_PARAMETERS);
-  // Asked about each time, sent when it changed: an upgrade is a reload away.
+  // Browsers revalidate the file every time and receive it only when it changed: a reload gets an upgrade.
   const etag = `"${createHash('sha256').update(body).digest('base64url').slice(0, 22)}"`;
   const headers = { ...HEADERS, ETag: etag, 'Cache-Control': 'no-cache' };
   if (isTagged(exchange.request.headers['if-none-match'] ?? '', etag)) {

@@ -1,6 +1,6 @@
 /**
- * What every route that answers with rows does, in the order of the contract's checks: representation, body, contract,
- * rights, strict, queue, storage. A route is its path, the parser of its body and the members of its envelope.
+ * The steps that every route with rows takes, in the order of the contract's checks: representation, body, contract, rights,
+ * strict, queue, storage. A route consists of its path, the parser of its body and the members of its envelope.
  */
 import type { Logger } from '../../shared/logger.ts';
 import { DATASETS, type DatasetDefinition, shapeOf } from '../../shared/registry/index.ts';
@@ -26,23 +26,22 @@ import { type Envelope, envelopeHeaders } from '../render/json-rows.ts';
 import { type BufferPool, breakOff, ResponseBody } from '../render/response.ts';
 import { type Admission, admission, checkRights, type Grant } from '../rights/gate.ts';
 
-/* Holds a read back while its client is behind, and meanwhile leaves its slot to others. */
-
 interface Flow {
   pause(): void;
   resume(): void;
 }
 
-/** A client that is behind for a moment keeps its slot: giving it up and taking it again would only cost others. */
+/** A client that is behind for less than this keeps its slot: to give it up and take it again would only cost others. */
 const PARK_AFTER_MS = 250;
 
+/** Pauses a read while its client is behind, and meanwhile gives the read's slot to others. */
 export class BackpressureFlow implements Flow {
   readonly #flow: Flow;
   readonly #slot: Slot;
   readonly #evict: () => void;
   #timer: NodeJS.Timeout | undefined;
 
-  /** @param evict ends the read: too many are parked, and this one has been for longest. */
+  /** @param evict ends the read: too many reads are parked, and this one has been parked for longest. */
   constructor(flow: Flow, slot: Slot, evict: () => void) {
     this.#flow = flow;
     this.#slot = slot;
@@ -59,7 +58,7 @@ export class BackpressureFlow implements Flow {
     this.#slot.unpark().then(() => this.#flow.resume());
   }
 
-  /** The read has ended: nothing is parked any more. */
+  /** Call it when the read has ended; the flow then parks no more. */
   end(): void {
     clearTimeout(this.#timer);
   }
@@ -68,13 +67,13 @@ export class BackpressureFlow implements Flow {
 export interface ReadRouteDeps {
   readonly reader: Reader;
   readonly rights: RightsStore;
-  readonly plainSlots: ConcurrencyLimiter;
-  readonly alignedSlots: ConcurrencyLimiter;
+  readonly plainLimiter: ConcurrencyLimiter;
+  readonly alignedLimiter: ConcurrencyLimiter;
   readonly buffers: BufferPool;
   readonly maxBodyBytes: number;
   readonly stallTimeoutMs: number;
   readonly log: Logger;
-  /** Told of each answer that went out whole. */
+  /** Called for each answer that was sent completely. */
   readonly observe: (labels: { readonly route: string; readonly mode: string }, seconds: number, rows: number) => void;
 }
 
@@ -100,10 +99,10 @@ export function readRoute(spec: ReadRouteSpec, deps: ReadRouteDeps): Route {
       const grant = checkRights(deps.rights, query.datasetKey, backendToken(exchange.request));
       const admit = admission(grant, query.read.dataset);
       const mutable = mutableWindowWarning(query.window);
-      // Rights come before strict: where they depend on the rows, the read itself asks for both, in this order.
+      // Rights come before strict. Where rights depend on the rows, the read itself checks both, in this order.
       if (query.strict && mutable.length > 0 && !admit) throw strictProblem(mutable);
-      const slots = query.mode === 'native' ? deps.plainSlots : deps.alignedSlots;
-      const slot = await slots.acquire(exchange.signal, sizeOf(query.read));
+      const limiter = query.mode === 'native' ? deps.plainLimiter : deps.alignedLimiter;
+      const slot = await limiter.acquire(exchange.signal, sizeOf(query.read));
       try {
         const rows = await answer(exchange, spec, deps, { request: query.read, grant, admit, form, slot });
         deps.observe({ route: spec.path, mode: query.mode }, (performance.now() - startedAt) / 1000, rows);
@@ -114,7 +113,7 @@ export function readRoute(spec: ReadRouteSpec, deps: ReadRouteDeps): Route {
   };
 }
 
-/** What is at most read so far is soon over: tens of milliseconds, where a whole history takes hours. */
+/** A read of at most this size takes tens of milliseconds; a read of a whole history takes hours. */
 const SMALL_ROWS = 10_000;
 const SMALL_WINDOW_MS = 3_600_000;
 
@@ -122,7 +121,7 @@ function sizeOf({ window, filters, klineMs }: ReadRequest): ReadSize {
   switch (window.kind) {
     case 'latest':
     case 'random':
-      // A filter may have to look at everything for them.
+      // With a filter the read may have to scan everything.
       return window.rows <= SMALL_ROWS && filters.length === 0 && klineMs === undefined ? 'small' : 'any';
     case 'range':
       return window.toMs! - window.fromMs! <= SMALL_WINDOW_MS ? 'small' : 'any';
@@ -131,7 +130,7 @@ function sizeOf({ window, filters, klineMs }: ReadRequest): ReadSize {
   }
 }
 
-/** The body of a route that asks for rows. @throws Problem with every fault of body and URL. */
+/** Parses the body of a route with rows. @throws Problem with every fault of body and URL. */
 export async function parseRequest(
   exchange: Exchange,
   { parse, family = 'QUERY' }: Pick<ReadRouteSpec, 'parse'> & { readonly family?: ProblemFamily },
@@ -140,10 +139,10 @@ export async function parseRequest(
   const code: ProblemCode = `${family}_CONTRACT_ERROR`;
   const body = await readJson(exchange.request, exchange.response, { maxBytes, code });
   const parsed = parse(body);
-  // A parameter in the URL would be ignored, and its sender would take the answer for what was asked.
+  // A parameter in the URL would be ignored, and its sender would mistake the answer.
   const strays = [...exchange.url.searchParams.keys()].map((key) => ({
     pointer: `?${key}`,
-    message: 'is no parameter here; the request goes into the JSON body',
+    message: 'is not a parameter of this path; put it into the JSON body',
   }));
   if ('faults' in parsed || strays.length > 0) {
     throw contractProblem([...strays, ...('faults' in parsed ? parsed.faults : [])], code);
@@ -151,10 +150,10 @@ export async function parseRequest(
   return (parsed as { value: Query }).value;
 }
 
-/** Partly filled buffers leave after this long, so that slow reads show that they live. */
+/** Partly filled buffers are sent after this time, so that a slow read shows progress. */
 const FLUSH_INTERVAL_MS = 1000;
 
-/** A request that may run now. */
+/** A request that has passed all checks and holds a slot. */
 interface Admitted {
   readonly request: ReadRequest;
   readonly grant: Grant;
@@ -171,7 +170,7 @@ async function answer(
 ): Promise<number> {
   const { representation, coding } = form;
   const { contentType, rowsOnly } = representation;
-  let yielding: BackpressureFlow | undefined;
+  let backpressure: BackpressureFlow | undefined;
   let envelope: Envelope = {};
   let facts: ReadFacts | undefined;
   let writer: RowWriter | undefined;
@@ -187,7 +186,7 @@ async function answer(
     coding,
     proved: rowsOnly,
   });
-  const out = new OutputBuffer(body);
+  const output = new OutputBuffer(body);
   const flusher = setInterval(() => {
     if (!writer?.rows) return;
     writer.flush();
@@ -201,28 +200,27 @@ async function answer(
       admit,
       open(found, flow) {
         facts = found;
-        yielding = new BackpressureFlow(flow, slot, () => breakOff(exchange.response));
-        body.flow = yielding;
+        backpressure = new BackpressureFlow(flow, slot, () => breakOff(exchange.response));
+        body.flow = backpressure;
         envelope = spec.envelope(request, grant, found);
-        const opened = representation.open(out, found, envelope);
+        const opened = representation.open(output, found, envelope);
         writer = opened;
         return opened;
       },
     });
     writer?.end();
-    body.end(out.bytes.subarray(0, out.at), rows);
+    body.end(output.bytes.subarray(0, output.at), rows);
     return rows;
   } catch (error) {
-    deps.buffers.give(out.bytes);
+    deps.buffers.give(output.bytes);
     throw toProblem(error, request.dataset.contractViolationStatus, spec.family);
   } finally {
     clearInterval(flusher);
-    yielding?.end();
+    backpressure?.end();
   }
 }
 
-/* POST /v1/raw/query */
-
+/** POST /v1/raw/query. */
 export function queryRoute(deps: ReadRouteDeps): Route {
   return readRoute(
     {
@@ -236,7 +234,7 @@ export function queryRoute(deps: ReadRouteDeps): Route {
   );
 }
 
-/** The members of an answer beside its rows. */
+/** The members of a query's answer beside its rows. */
 export function queryEnvelope(
   { dataset, mode, fields }: ReadRequest,
   grant: Grant,
@@ -257,10 +255,9 @@ export function queryEnvelope(
   };
 }
 
-/* POST /v1/historical/...: one route a registered dataset, and one more for the klines of each that has trades. */
-
 const PREFIX = '/v1/historical';
 
+/** POST /v1/historical/...: one route per registered dataset, and one more for klines per dataset with trades. */
 export function historicalRoutes(deps: ReadRouteDeps): Route[] {
   return [...DATASETS.values()].flatMap((dataset) => [
     historicalRoute(dataset, 'rows', `${PREFIX}/${dataset.historicalPath}`, deps),
@@ -275,7 +272,7 @@ function historicalRoute(dataset: DatasetDefinition, kind: HistoricalKind, path:
       family: 'HISTORICAL',
       doc: () => historicalDoc(dataset, kind),
       parse: historicalParser(dataset, kind),
-      // These seven, `rows` and `row_count`: the contract knows no others.
+      // The contract allows these seven members, `rows` and `row_count`, and no others.
       envelope: ({ mode, fields }, grant, { warnings }) => ({
         mode,
         source: dataset.key,

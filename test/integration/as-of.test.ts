@@ -185,7 +185,7 @@ describe('a first print and its revision', () => {
     const etf = await ask({ sources: ['etf_daily_metrics'], as_of });
     expect([etf.status, etf.json.code]).toEqual([409, 'QUERY_CONTRACT_ERROR']);
     expect(etf.json.errors).toEqual([
-      { pointer: '/as_of', message: `is only for datasets whose vintages are kept: ${KEY}` },
+      { pointer: '/as_of', message: `is only for datasets that keep vintages: ${KEY}` },
     ]);
     const path = '/v1/historical/etf/daily_metrics';
     const route = await serving.send({ path, body: JSON.stringify({ as_of }) });

@@ -97,7 +97,7 @@ describe('rows', () => {
       if (seen === 5) break;
     }
     expect(seen).toBe(5);
-    await expect.poll(() => serving.app.slots.plain.load.running).toBe(0);
+    await expect.poll(() => serving.app.limiters.plain.load.running).toBe(0);
   });
 
   test('there is a method for each route, and one without data says so', async () => {
@@ -179,7 +179,7 @@ describe('errors', () => {
       for await (const _row of data.get_exchange_a_spot_trades({}, { signal: stop.signal })) stop.abort(reason);
     })();
     await expect(during).rejects.toBe(reason);
-    await expect.poll(() => serving.app.slots.plain.load.running).toBe(0);
+    await expect.poll(() => serving.app.limiters.plain.load.running).toBe(0);
   });
 });
 

@@ -230,7 +230,7 @@ describe('what is no request', () => {
       `GET /healthz HTTP/1.1\r\nHost: a\r\n${'a:\r\n'.repeat(1000)}Host: b\r\nConnection: close\r\n\r\n`,
     );
     expect(answer).toMatch(/^HTTP\/1\.1 400 /);
-    expect(JSON.parse(answer.split('\r\n\r\n')[1]).detail).toContain('there are 2');
+    expect(JSON.parse(answer.split('\r\n\r\n')[1]).detail).toContain('has 2 Host headers');
   });
 
   test.each(['GET /stream HTTP/1.0\r\n\r\n', get('/stream'), get('/stream', 'Connection: close\r\n')])(

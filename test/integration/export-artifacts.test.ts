@@ -311,7 +311,7 @@ describe('what ends the writing leaves nothing behind', () => {
     const directory = places.artifact(exportId, 4);
     let sweeping = true;
     const sweeps = (async () => {
-      while (sweeping) await places.removeUnneeded(exportId, { state: 'running', fence: 4, kept: null });
+      while (sweeping) await places.removeUnneeded(exportId, { state: 'running', fence: 4, artifactFence: null });
     })();
     try {
       for (let begun = 0; begun < 200; begun++) await (await StagingDirectory.create(directory))[Symbol.asyncDispose]();
@@ -380,8 +380,8 @@ test('a disk that is behind holds the rows back, and lets them go again', async 
 
 test('while a finished day is synced the read is held back: it is not the database that is late', async () => {
   const calls: string[] = [];
-  const brake = new BackpressureGate();
-  brake.flow = { pause: () => void calls.push('pause'), resume: () => void calls.push('resume') };
+  const gate = new BackpressureGate();
+  gate.flow = { pause: () => void calls.push('pause'), resume: () => void calls.push('resume') };
   const format = {
     ...FORMATS_OF.csv,
     open: (target: FileTarget): FileWriter => {
@@ -390,7 +390,7 @@ test('while a finished day is synced the read is held back: it is not the databa
       return Object.assign(writer, { close: () => setTimeout(20).then(close) });
     },
   };
-  const options = { directory: env.dir, stem: 'held', format, facts: {}, buffers: new BufferPool(), brake };
+  const options = { directory: env.dir, stem: 'held', format, facts: {}, buffers: new BufferPool(), gate };
   await using days = new ArtifactFiles({ ...options, onFault: () => {} });
   const shape = { columns: [], hiddenFirst: false };
   days.shape = shape;

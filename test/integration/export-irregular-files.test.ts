@@ -99,7 +99,7 @@ describe('the folder of an export', () => {
     await symlink(other, join(dir, EXPORT_ID));
     const places = new ExportDirectories(dir);
     await places.removeRun(EXPORT_ID, 1);
-    await places.removeUnneeded(EXPORT_ID, { state: 'succeeded', fence: 5, kept: null });
+    await places.removeUnneeded(EXPORT_ID, { state: 'succeeded', fence: 5, artifactFence: null });
     expect(await readFile(join(other, '1', 'mine'), 'utf8')).toBe('mine');
   });
 
@@ -117,13 +117,13 @@ describe('the folder of an export', () => {
     pipe(join(dir, EXPORT_ID));
     const places = new ExportDirectories(dir);
     expect(await places.present()).toEqual([EXPORT_ID]);
-    await places.removeUnneeded(EXPORT_ID, { state: 'succeeded', fence: 5, kept: null });
+    await places.removeUnneeded(EXPORT_ID, { state: 'succeeded', fence: 5, artifactFence: null });
   });
 
   test('holds a pipe among its runs: it is removed like a run', async () => {
     await mkdir(join(dir, EXPORT_ID));
     pipe(join(dir, EXPORT_ID, '1'));
-    await new ExportDirectories(dir).removeUnneeded(EXPORT_ID, { state: 'succeeded', fence: 5, kept: null });
+    await new ExportDirectories(dir).removeUnneeded(EXPORT_ID, { state: 'succeeded', fence: 5, artifactFence: null });
     expect(await readdir(dir)).not.toContain(EXPORT_ID);
   });
 });

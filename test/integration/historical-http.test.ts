@@ -280,6 +280,6 @@ describe('long histories', () => {
     const response = await serving.open({ path: KLINES, body: JSON.stringify({ kline_size: 1 }) });
     expect(response.statusCode).toBe(200);
     response.destroy();
-    await expect.poll(() => serving.app.slots.plain.load).toEqual({ running: 0, waiting: 0, parked: 0 });
+    await expect.poll(() => serving.app.limiters.plain.load).toEqual({ running: 0, waiting: 0, parked: 0 });
   });
 });

@@ -192,8 +192,8 @@ describe('an event', () => {
     for (const offset of none)
       expect(outcome(await ask(offset)), String(offset)).toEqual([404, 'LINEAGE_OFFSET_NOT_FOUND']);
     expect((await ask('x')).json.detail).toBe(
-      `No proved partition of ${DATASET} holds this offset. An offset of ${DATASET} is the trade id, such as 109344068; ` +
-        `GET /v1/coverage/${DATASET} tells what is proved.`,
+      `No proved partition of ${DATASET} holds this offset. An offset of ${DATASET} is the trade id, such as 109344068. ` +
+        `GET /v1/coverage/${DATASET} lists what is proved.`,
     );
     expect((await ask(1000, { query: '?partition=2023-12-31' })).json.detail).toMatch(
       /^No proved partition 2023-12-31 /,

@@ -4,7 +4,7 @@
  */
 import { readdir } from 'node:fs/promises';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
-import { type CountedPartition, checkCount, cut } from '../../serving/read/plan/counted.ts';
+import { type CountedPartition, checkCount, cutAtPartitions } from '../../serving/read/plan/counted.ts';
 import type { Part } from '../../serving/read/types.ts';
 import { LostRows } from '../../serving/read/types.ts';
 import { type ArtifactLab, artifactLab } from '../support/artifacts.ts';
@@ -24,11 +24,11 @@ describe('statements that know how many rows they must yield', () => {
       to: (from + n + 1) * DAY,
       rows,
     }));
-  const shown = (slices: Iterable<ReturnType<typeof cut> extends Iterable<infer S> ? S : never>) =>
+  const shown = (slices: Iterable<ReturnType<typeof cutAtPartitions> extends Iterable<infer S> ? S : never>) =>
     [...slices].map(({ from, to, count }) => [from / DAY, to / DAY, count?.rows]);
 
   test('the cut days at the edges of a window have no count, those between do', () => {
-    expect(shown(cut([partOf(0.5 * DAY, 3.25 * DAY)], days(1, 3), DAY))).toEqual([
+    expect(shown(cutAtPartitions([partOf(0.5 * DAY, 3.25 * DAY)], days(1, 3), DAY))).toEqual([
       [0.5, 1, undefined],
       [1, 3, 20],
       [3, 3.25, undefined],
@@ -36,13 +36,13 @@ describe('statements that know how many rows they must yield', () => {
   });
 
   test('days of many rows are read one by one, days of few together, and no statement reads more than 32 chunks', () => {
-    const large = shown(cut([partOf(0, 3 * DAY)], days(0, 3, 70_000), DAY));
+    const large = shown(cutAtPartitions([partOf(0, 3 * DAY)], days(0, 3, 70_000), DAY));
     expect(large).toEqual([
       [0, 1, 70_000],
       [1, 2, 70_000],
       [2, 3, 70_000],
     ]);
-    expect(shown(cut([partOf(0, 40 * DAY)], days(0, 40), DAY))).toEqual([
+    expect(shown(cutAtPartitions([partOf(0, 40 * DAY)], days(0, 40), DAY))).toEqual([
       [0, 32, 320],
       [32, 40, 80],
     ]);
@@ -50,7 +50,7 @@ describe('statements that know how many rows they must yield', () => {
 
   test('what lies between two parts is of neither', () => {
     const parts = [partOf(0, 2 * DAY), partOf(5 * DAY, 6 * DAY)];
-    expect(shown(cut(parts, [...days(0, 2), ...days(5, 6)], DAY))).toEqual([
+    expect(shown(cutAtPartitions(parts, [...days(0, 2), ...days(5, 6)], DAY))).toEqual([
       [0, 2, 20],
       [5, 6, 10],
     ]);
@@ -133,7 +133,7 @@ describe('a row that was deleted by hand was missing from a well-formed answer',
       expect([mode, answer.status, answer.json.code]).toEqual([mode, 503, 'QUERY_RUNTIME_ERROR']);
       const asked = await requests();
       expect(asked.map((row) => row.partition_key)).toContain('2024-03-02');
-      expect(asked[0].reason).toMatch(/rows were found where \d+ are counted as proved/);
+      expect(asked[0].reason).toMatch(/rows were found, but \d+ are proved/);
       await restore();
       expect((await ask({ ...body, mode })).text).toBe(before.text);
     }

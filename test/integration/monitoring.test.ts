@@ -229,7 +229,7 @@ describe('/metrics', () => {
     const route = '/v1/raw/query';
     for (const n_rows of [3, 30]) expect((await serving.query({ sources: [DATASET], n_rows })).status).toBe(200);
     expect((await serving.query({ sources: [DATASET], n_rows: 7, mode: 'aligned_1s' })).status).toBe(200);
-    const taken = await serving.app.slots.plain.acquire(AbortSignal.timeout(10_000));
+    const taken = await serving.app.limiters.plain.acquire(AbortSignal.timeout(10_000));
     expect((await serving.query({ sources: [DATASET], n_rows: 1 })).json.code).toBe('QUERY_QUEUE_LIMIT_REACHED');
     const busy = await metricsOf(serving);
     taken.release();

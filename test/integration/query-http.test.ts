@@ -65,7 +65,7 @@ describe('routes', () => {
     const coverage = await serving.send({ path: `/v1/covrage/${DATASET}/`, key: null });
     expect(coverage.json.detail).toBe('Did you mean GET /v1/coverage/:dataset?');
     expect((await serving.send({ path: '/v1/raw', key: null })).json.detail).toMatch(
-      /^There are: .*POST \/v1\/raw\/query,/,
+      /^The paths are .*POST \/v1\/raw\/query,/,
     );
   });
 

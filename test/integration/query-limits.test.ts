@@ -42,7 +42,7 @@ async function busyBackends(): Promise<number> {
 }
 
 const isFree = (serving: Serving) => async () => {
-  const { plain, aligned } = serving.app.slots;
+  const { plain, aligned } = serving.app.limiters;
   const held = [plain.load, aligned.load].flatMap(({ running, parked }) => [running, parked]);
   return held.every((count) => count === 0) && (await busyBackends()) === 0;
 };
@@ -126,7 +126,7 @@ describe('the time budget', () => {
 
   test('does not run while the reader is behind', async () => {
     await using hurried = await serve({ SVC_QUERY_NEXT_ROW_TIMEOUT_MS: '200', SVC_QUERY_FIRST_ROW_TIMEOUT_MS: '800' });
-    const { plain } = hurried.app.slots;
+    const { plain } = hurried.app.limiters;
     // Until the reader is behind there are rows all the time, if none in time on a machine that is busy.
     let response = await openUnread();
     await eventually(async () => {
@@ -212,7 +212,7 @@ describe('clients that take their time to ask', () => {
     });
     await Promise.all(slow.map((socket) => once(socket, 'connect')));
     expect((await serving.query({ ...ALL, n_rows: 5 })).json.row_count).toBe(5);
-    expect(serving.app.slots.plain.load.running).toBe(0);
+    expect(serving.app.limiters.plain.load.running).toBe(0);
     for (const socket of slow) socket.destroy();
   });
 });

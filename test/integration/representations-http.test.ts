@@ -185,7 +185,7 @@ describe('a reader that is slow', () => {
         unix: true,
       });
       response.pause();
-      const { plain } = impatient.app.slots;
+      const { plain } = impatient.app.limiters;
       // Parked first, as it is behind, and then gone.
       await eventually(() => plain.load.running + plain.load.parked === 0, 'the read has ended');
       const broken = once(response, 'error');

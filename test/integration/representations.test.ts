@@ -279,7 +279,7 @@ describe('as PostgreSQL sends them', () => {
       url: env.databaseUrl,
       name: 'test',
       connectTimeoutMs: 5000,
-      turns: new FairScheduler(),
+      scheduler: new FairScheduler(),
     });
     const found = new Map<string, unknown>();
     for (const representation of REPRESENTATIONS) {

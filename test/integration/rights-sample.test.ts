@@ -145,7 +145,7 @@ describe('real rows under the sample matrix', () => {
 describe('what becomes real after it was asked about', () => {
   test('between the check of the rights and the read: not one row leaves', async () => {
     await mark(true);
-    const { plain } = exports.serving.app.slots;
+    const { plain } = exports.serving.app.limiters;
     const held = await Promise.all(
       Array.from({ length: plain.limits.running }, () => plain.acquire(new AbortController().signal, 'small')),
     );

@@ -30,8 +30,8 @@ describe('a connection with a long result', () => {
     }
   }
 
-  const open = (turns: FairScheduler) =>
-    PgConnection.open({ url: env.databaseUrl, name: 'test', connectTimeoutMs: 30_000, turns });
+  const open = (scheduler: FairScheduler) =>
+    PgConnection.open({ url: env.databaseUrl, name: 'test', connectTimeoutMs: 30_000, scheduler });
   const long = (sink: RowSink) => [{ statement: { text: `select n, n from generate_series(1, ${ROWS}) n` }, sink }];
   /** As many turns of the loop as a socket that is read would need to show it. */
   const turnsOfTheLoop = async (count: number) => {
@@ -39,64 +39,64 @@ describe('a connection with a long result', () => {
   };
 
   test('stops after a slice until it is its turn, and is read to the end', async () => {
-    const turns = new HeldTurns();
-    const wire = await open(turns);
+    const scheduler = new HeldTurns();
+    const connection = await open(scheduler);
     const count = new Count();
     let ended = false;
-    const running = wire.run(long(count)).then(() => (ended = true));
+    const running = connection.run(long(count)).then(() => (ended = true));
     let slices = 0;
     for (;;) {
-      await eventually(async () => ended || turns.held.length > 0, 'a slice is read');
+      await eventually(async () => ended || scheduler.held.length > 0, 'a slice is read');
       if (ended) break;
       const { rows } = count;
-      expect(turns.held).toHaveLength(1);
+      expect(scheduler.held).toHaveLength(1);
       if (slices++ < 3) {
         await turnsOfTheLoop(50);
         expect(count.rows).toBe(rows);
       }
-      turns.held.shift()!();
+      scheduler.held.shift()!();
     }
     await running;
     expect(slices).toBeGreaterThan(3);
     expect(count.rows).toBe(ROWS);
-    wire.end();
+    connection.end();
   });
 
   test('that its receiver holds back does not go on when its turn comes', async () => {
-    const turns = new HeldTurns();
-    const wire = await open(turns);
+    const scheduler = new HeldTurns();
+    const connection = await open(scheduler);
     const count = new Count();
-    const running = wire.run(long(count));
-    await eventually(async () => turns.held.length > 0, 'a slice is read');
+    const running = connection.run(long(count));
+    await eventually(async () => scheduler.held.length > 0, 'a slice is read');
     const { rows } = count;
-    wire.pause();
-    turns.held.shift()!();
+    connection.pause();
+    scheduler.held.shift()!();
     await turnsOfTheLoop(50);
-    expect([count.rows, wire.isPaused]).toEqual([rows, true]);
-    wire.resume();
+    expect([count.rows, connection.isPaused]).toEqual([rows, true]);
+    connection.resume();
     const ended = running.then(() => true);
-    const goOn = setInterval(() => turns.held.shift()?.(), 0);
+    const goOn = setInterval(() => scheduler.held.shift()?.(), 0);
     expect(await ended).toBe(true);
     clearInterval(goOn);
     expect(count.rows).toBe(ROWS);
-    wire.end();
+    connection.end();
   });
 
   test('serves the next statement after one that ended', async () => {
-    const wire = await open(new FairScheduler());
+    const connection = await open(new FairScheduler());
     const count = new Count();
     for (let i = 0; i < 2; i++) {
-      await wire.run([...long(count), { statement: { text: 'select 1' }, sink: count }]);
+      await connection.run([...long(count), { statement: { text: 'select 1' }, sink: count }]);
     }
     expect(count.rows).toBe(2 * (ROWS + 1));
-    wire.end();
+    connection.end();
   });
 });
 
 test('one that waits goes on in each turn of the loop, in order', async () => {
-  const turns = new FairScheduler();
+  const scheduler = new FairScheduler();
   const seen: string[] = [];
-  for (const name of ['a', 'b', 'c']) turns.wait(() => seen.push(name));
+  for (const name of ['a', 'b', 'c']) scheduler.wait(() => seen.push(name));
   const byTurn: string[] = [];
   while (seen.length < 3) {
     await new Promise((resolve) => setImmediate(resolve));

@@ -92,7 +92,7 @@ test('the account of the queue can use it, and nothing else', async () => {
   {
     // Queued twice is queued once; another lease is taken over by who may change the queue, and by nobody else.
     const { ensureExportQueue, ExportQueue } = await import('../../shared/nats/export-queue.ts');
-    await exports.serving.app.exports.rest();
+    await exports.serving.app.exports.stopWork();
     await (await ExportQueue.open(own.stack.natsExportUrl, 'test', { leaseMs: 2000, replicas: 1 }))[
       Symbol.asyncDispose
     ]();

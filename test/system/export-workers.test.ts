@@ -211,7 +211,7 @@ describe('in the process of the service', () => {
     await using one = await startExports(env, { settings: { SVC_EXPORT_ROOT_DIR: file } });
     const { json } = await one.run(BODY);
     expect(json).toMatchObject({ status: 'failed', error_code: 'EXPORT_RUN_FAILED' });
-    expect(json.error_message).toBe('The export root cannot be written.');
+    expect(json.error_message).toBe('The export root is not writable; the operator has to repair it.');
   });
 
   test('a full queue refuses one more, with 503, and takes it when there is room', async () => {

@@ -122,7 +122,7 @@ test('an integer of a body that has more digits than any number the service know
       { pointer: '/filters/0/value', message: 'must be a finite number' },
     ]);
     expect(parseFilter(tradeId, 'gt', value, '/filters/0')).toEqual([
-      { pointer: '/filters/0/value', message: 'must be an integer of 64 bits' },
+      { pointer: '/filters/0/value', message: 'must be a 64-bit integer' },
     ]);
   }
   expect(parseJson('9223372036854775807')).toBe(9223372036854775807n);

@@ -42,9 +42,9 @@ async function written(generated: GeneratedRows, facts: Record<string, string> =
   const onFault = (error: unknown) => {
     throw error;
   };
-  await using sink = await FileSink.create(path, { buffers: new BufferPool(), flow: brake.lever(), onFault });
+  await using sink = await FileSink.create(path, { buffers: new BufferPool(), flow: brake.createReason(), onFault });
   const { shape } = generated;
-  await using writer = FORMATS.parquet.open({ sink, flow: brake.lever(), shape, facts, onFault });
+  await using writer = FORMATS.parquet.open({ sink, flow: brake.createReason(), shape, facts, onFault });
   for (const row of generated.rows) {
     writeRow(writer, shape, row);
     if (shape.hiddenFirst) writer.resolve(row.toMs);

@@ -27,16 +27,16 @@ const QUERY_KEYS =
 
 describe('a key that is none', () => {
   test.each([
-    ['query', { sources: [KEY], filter: [] }, '/filter is no key of the contract (did you mean filters?)'],
-    ['query', { sources: [KEY], 'n-rows': 5 }, '/n-rows is no key of the contract (did you mean n_rows?)'],
-    ['query', { sources: [KEY], limit: 5 }, `/limit is no key of the contract; its keys are ${QUERY_KEYS}`],
-    ['trades', { startDate: '2024-01-01' }, '/startDate is no key of the contract (did you mean start_date?)'],
-    ['trades', { n_latest_row: 1 }, '/n_latest_row is no key of the contract (did you mean n_latest_rows?)'],
-    ['klines', { kline_siz: 60 }, '/kline_siz is no key of the contract (did you mean kline_size?)'],
+    ['query', { sources: [KEY], filter: [] }, '/filter is not a key of the contract (did you mean filters?)'],
+    ['query', { sources: [KEY], 'n-rows': 5 }, '/n-rows is not a key of the contract (did you mean n_rows?)'],
+    ['query', { sources: [KEY], limit: 5 }, `/limit is not a key of the contract; the keys are ${QUERY_KEYS}`],
+    ['trades', { startDate: '2024-01-01' }, '/startDate is not a key of the contract (did you mean start_date?)'],
+    ['trades', { n_latest_row: 1 }, '/n_latest_row is not a key of the contract (did you mean n_latest_rows?)'],
+    ['klines', { kline_siz: 60 }, '/kline_siz is not a key of the contract (did you mean kline_size?)'],
     [
       'query',
       { sources: [KEY], filters: [{ feild: 'price', field: 'price', op: 'gt', value: 1 }] },
-      '/filters/0/feild is no key of the contract (did you mean field?)',
+      '/filters/0/feild is not a key of the contract (did you mean field?)',
     ],
   ] as const)('of a %s: %j', (style, body, said) => {
     expect(saidOf(style, body)).toEqual([said]);
@@ -44,8 +44,10 @@ describe('a key that is none', () => {
 
   test('beside others: what there is is said once', () => {
     const [first, second] = saidOf('trades', { limit: 1, offset: 2 });
-    expect(first).toMatch(/^\/limit is no key of the contract; its keys are mode, start_date, .*include_datetime_col$/);
-    expect(second).toBe('/offset is no key of the contract');
+    expect(first).toMatch(
+      /^\/limit is not a key of the contract; the keys are mode, start_date, .*include_datetime_col$/,
+    );
+    expect(second).toBe('/offset is not a key of the contract');
   });
 
   test('is hinted at in time for any number of them, of any length, and past the limit not collected', () => {

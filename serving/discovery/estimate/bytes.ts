@@ -1,5 +1,7 @@
-/** How many bytes rows take in each representation: a few rows of the window are rendered, and the rest is arithmetic. */
-
+/**
+ * Estimates the size of an answer in each representation, by rendering a few rows of the window; and whether a read is likely
+ * to find its next row in time. Also the schema of POST /v1/raw/estimate's answer.
+ */
 import { z } from 'zod';
 import type { Window } from '../../contract/read-request.ts';
 import { MODES } from '../../contract/shapes.ts';
@@ -16,9 +18,7 @@ import { REPRESENTATIONS, type Representation } from '../../render/representatio
 import { readTimestamptzMs } from '../../render/text.ts';
 import { count, datasetKey, flag, grantedRights, membersOf, problemCode, textField, utc, warning } from '../schemas.ts';
 
-/* Where in a window to look, when only some of it is looked at. */
-
-/** Slices of at most `lengthMs` at even distances in the time of the parts, from the middle of each distance on. */
+/** Slices of at most `lengthMs` at even distances in the time of the parts; each starts in the middle of its distance. */
 export function probeSlices(parts: readonly Part[], count: number, lengthMs: number): Slice[] {
   const whole = parts.reduce((sum, { from, to }) => sum + to - from, 0);
   const slices: Slice[] = [];
@@ -36,10 +36,10 @@ export function probeSlices(parts: readonly Part[], count: number, lengthMs: num
   return slices;
 }
 
-/** Places in the window that rows are taken from, and how many at each. */
-const PLACES = 4;
+/** Number of positions in the window that rows are sampled at, and of rows per position. */
+const POSITIONS = 4;
 const ROWS = 32;
-/** Rows rendered, the sample over and over: what is once for many rows weighs as little as it will. */
+/** Number of rows to render, by repeating the sample: the answer's fixed parts then weigh as little as they will. */
 const RENDERED = 1024;
 
 export const SHORT_NAMES: Readonly<Record<string, string>> = {
@@ -52,7 +52,7 @@ export const SHORT_NAMES: Readonly<Record<string, string>> = {
 export const shortName = ({ mediaType }: Pick<Representation, 'mediaType'>): string =>
   SHORT_NAMES[mediaType] ?? mediaType;
 
-/** @param context of the request without its filters: they choose rows, and rows are of much the same size. */
+/** @param context that of the request without its filters: filters select rows, but hardly change their size. */
 export async function estimateBytes(
   session: Session,
   context: PlanContext,
@@ -74,20 +74,20 @@ export async function estimateBytes(
 }
 
 /** A row as the database sent it. */
-interface Kept {
+interface SampledRow {
   readonly view: DataView;
   readonly bytes: Buffer;
   readonly at: number;
   readonly length: number;
 }
 
-async function readSample(session: Session, { relation, searched }: PlanContext): Promise<Kept[]> {
-  const kept: Kept[] = [];
+async function readSample(session: Session, { relation, searched }: PlanContext): Promise<SampledRow[]> {
+  const sample: SampledRow[] = [];
   const sink: RowSink = {
     row(_view, source, at, length) {
-      // The connection's buffer goes on to the next message.
+      // Copied, because the connection reuses its buffer for the next message.
       const bytes = Buffer.from(source.subarray(at, at + length));
-      kept.push({ view: new DataView(bytes.buffer, bytes.byteOffset, length), bytes, at: 0, length });
+      sample.push({ view: new DataView(bytes.buffer, bytes.byteOffset, length), bytes, at: 0, length });
     },
   };
   const take = async (slices: readonly Slice[]) => {
@@ -97,35 +97,33 @@ async function readSample(session: Session, { relation, searched }: PlanContext)
       await session.stream(statement, relation.oids, sink);
     }
   };
-  await take(probeSlices(searched, PLACES, relation.chunkMs));
-  // Rows that lie at the beginning alone.
-  if (kept.length === 0) await take([...slicesOf(searched, relation.chunkMs)].slice(0, 1));
-  return kept;
+  await take(probeSlices(searched, POSITIONS, relation.chunkMs));
+  // All rows may lie at the beginning of the window.
+  if (sample.length === 0) await take([...slicesOf(searched, relation.chunkMs)].slice(0, 1));
+  return sample;
 }
 
 function render(
   representation: Representation,
   { relation }: PlanContext,
   envelope: Envelope,
-  sample: readonly Kept[],
+  sample: readonly SampledRow[],
   times: number,
 ): number {
   const hiddenFirst = relation.validity === 'lookahead';
   const spare = Buffer.allocUnsafe(BUFFER_BYTES);
-  const out = new OutputBuffer({ write() {}, buffer: () => spare });
-  const writer = representation.open(out, { columns: relation.columns, hiddenFirst }, envelope);
+  const output = new OutputBuffer({ write() {}, buffer: () => spare });
+  const writer = representation.open(output, { columns: relation.columns, hiddenFirst }, envelope);
   for (let time = 0; time < times; time++) {
     for (const { view, bytes, at, length } of sample) {
       writer.row(view, bytes, at, length);
-      // Its end of validity is told by the next row; any is as long.
+      // The next row determines the end of validity; every time has the same length.
       if (hiddenFirst) writer.resolve(readTimestamptzMs(view, at + 4));
     }
   }
   writer.end();
-  return out.flushed + out.at;
+  return output.flushed + output.at;
 }
-
-/* What POST /v1/raw/estimate says. */
 
 const names = REPRESENTATIONS.map(shortName);
 
@@ -135,57 +133,60 @@ export const estimateAnswer = z.strictObject({
   mode: z.enum(MODES),
   source: datasetKey,
   sources: z.array(datasetKey).length(1),
-  rows: count('Rows the query would answer with.'),
-  rows_is_exact: flag('They are counted, at this moment.'),
-  rows_at_most: z.int().min(0).nullable().describe('They cannot be more; null: not known.'),
+  rows: count('Number of rows that the query would return.'),
+  rows_is_exact: flag('Whether the number is an exact count, at this moment.'),
+  rows_at_most: z.int().min(0).nullable().describe('Upper bound of the number; null if unknown.'),
   rows_basis: z
     .enum(BASES)
     .describe(
-      '`counted`: by partitions and frames. `statistics`: the database’s statistics of the columns filtered on. `rules_of_thumb`: it has none yet.',
+      '`counted`: by partitions and frames. `statistics`: by the database’s statistics of the filtered columns. `rules_of_thumb`: the database has no statistics yet.',
     ),
-  rows_searched: count('Rows that the filters are held against.'),
+  rows_searched: count('Number of rows that the filters are applied to.'),
   bytes: z
     .strictObject(membersOf(names, count('Bytes.')))
     .describe('Size of the body in each representation, before compression.'),
-  partitions: z.int().min(0).nullable().describe('Proved partitions that hold the window; null: not counted.'),
-  will_exceed_time_budget: flag('The query is likely to find no row in time, and to be answered `QUERY_TIMEOUT`.'),
+  partitions: z.int().min(0).nullable().describe('Number of proved partitions in the window; null if not counted.'),
+  will_exceed_time_budget: flag('Whether the query is likely to find no row in time and to fail with `QUERY_TIMEOUT`.'),
   time: z
     .strictObject({
-      budget_ms: count('What a read is given to find its next row.'),
-      first_row_ms: count('Until it finds one, if rows lie evenly.'),
-      scan_ms: count('To go through all rows searched, if none passes.'),
+      budget_ms: count('Time that a read has to find its next row.'),
+      first_row_ms: count('Expected time to the first row, if rows are spread evenly.'),
+      scan_ms: count('Time to scan all searched rows, if none passes.'),
     })
-    .describe('For filters, at the speed of rows that are in memory.'),
+    .describe('Times for filters, at the speed of rows in memory.'),
   would_answer: z
     .strictObject({ status: z.int(), code: problemCode.nullable() })
-    .describe('What the query would be answered with, as far as can be told.'),
-  as_of_utc: utc('Until when every source is complete.').nullable(),
-  warnings: z.array(warning).describe('Those of the query, and `QUERY_TIMEOUT_LIKELY` or `QUERY_TIMEOUT_POSSIBLE`.'),
-  view_id: textField('The view that would be read.'),
-  view_version: count('Its version.'),
+    .describe('The answer that the query would probably get.'),
+  as_of_utc: utc('Time up to which every source is complete.').nullable(),
+  warnings: z
+    .array(warning)
+    .describe('The warnings of the query, and `QUERY_TIMEOUT_LIKELY` or `QUERY_TIMEOUT_POSSIBLE`.'),
+  view_id: textField('The view that the query would read.'),
+  view_version: count('Version of the view.'),
   ...grantedRights,
 });
 
 export type EstimateAnswer = z.input<typeof estimateAnswer>;
 
-/* Whether a read is likely to find its next row within the time it is given. */
-
 /**
- * Rows a read goes through in a second where they are in memory: one backend in the order of the index, 4.6 M trades and
- * 3.8 M one-second rows measured. From a disk it is fewer.
+ * Rows that a read scans per second from memory. Measured for one backend in the order of the index: 4.6 M trades, 3.8 M
+ * one-second rows. From a disk it is fewer.
  */
 const ROWS_PER_SECOND = 4_000_000;
 
 export interface BudgetVerdict {
   readonly budgetMs: number;
-  /** To go through all rows the filters are held against. */
+  /** Time to scan all rows that the filters are applied to. */
   readonly scanMs: number;
-  /** Until a row is found, as far as is known. */
+  /** Expected time to the first row. */
   readonly firstRowMs: number;
   readonly exceeds: boolean;
 }
 
-/** @param passing rows that pass the filters, of `searched` that are gone through. */
+/**
+ * Estimates whether a read finds its next row within its time budget.
+ * @param passing number of rows that pass the filters, of the `searched` rows to scan.
+ */
 export function evaluateBudget(
   window: Window,
   {
@@ -201,13 +202,13 @@ export function evaluateBudget(
   return { budgetMs, scanMs: isFiltered ? ms(searched) : 0, firstRowMs, exceeds: firstRowMs > budgetMs };
 }
 
-/** Rows gone through before one is shown. */
+/** The number of rows scanned before the first one is shown. */
 function rowsBeforeFirst(window: Window, searched: number, passing: number): number {
   switch (window.kind) {
-    // All n are found, from the newest back, before the first of them is shown.
+    // The read finds all n rows, from the newest back, before it shows the first.
     case 'latest':
       return passing < window.rows ? searched : (searched * window.rows) / passing;
-    // Counted by classes of their hash, looked at in one class, then read: three times over.
+    // The read counts hash classes, examines one class, then reads the rows: three passes.
     case 'random':
       return 2 * searched + searched / (Math.min(window.rows, passing) + 1);
     default:

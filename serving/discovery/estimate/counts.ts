@@ -1,6 +1,6 @@
 /**
- * How many rows a window without filters holds, without reading it: partitions know theirs, and of those that the
- * window cuts, the frames index and a short count at the cut know the rest.
+ * Counts the rows of a window without filters, without reading them: partitions have counts, and for partitions that the window
+ * cuts, the frames index and a short count at the cut supply the rest. With filters, estimates by the planner's statistics.
  */
 import type { Range } from '../../../shared/ranges.ts';
 import type { Field } from '../../../shared/registry/index.ts';
@@ -15,14 +15,14 @@ import { probeSlices } from './bytes.ts';
 export interface Count {
   readonly rows: number;
   readonly isExact: boolean;
-  /** Proved partitions that hold the window. */
+  /** Number of proved partitions in the window. */
   readonly partitions: number;
 }
 
-/** Rows looked at where a window cuts partitions. More are taken for spread evenly over the partition's time. */
+/** Most rows to count where the window cuts a partition. More rows are assumed to spread evenly over the partition's time. */
 const MAX_COUNTED = 300_000;
 
-/** A partition of which the window holds a part. */
+/** A partition that lies partly in the window. */
 interface Cut {
   readonly key: string;
   readonly times: Range;
@@ -30,7 +30,7 @@ interface Cut {
   readonly span: string | null;
 }
 
-/** Undefined: partitions do not say (one-second rows that several of them share). */
+/** Undefined where partitions do not tell, as for one-second rows that several partitions share. */
 export async function countRows(context: LiveContext): Promise<Count | undefined> {
   const { request, searched } = context;
   const { scope } = request.dataset.native;
@@ -86,7 +86,7 @@ async function countCut(context: LiveContext, cut: Cut, window: Range): Promise<
   return { rows: await countStored(context, within, scopeTest(context, cut)), isExact: true };
 }
 
-/** Frames within the cut are counted already; those across it are looked at. */
+/** Frames inside the window have counts; rows of frames across its border are counted. */
 async function countFrames(context: LiveContext, cut: Cut, within: Range): Promise<Counted> {
   const { session, request } = context;
   const { dataset } = request;
@@ -104,9 +104,9 @@ async function countFrames(context: LiveContext, cut: Cut, within: Range): Promi
     frames.filter((frame) => frame[1] !== 'true'),
   ];
   const sum = (list: typeof frames) => list.reduce((total, [rows]) => total + Number(rows), 0);
-  // A partition without an index of its frames is one frame.
-  const [isIndexed, looked] = frames.length > 0 ? [true, sum(across)] : [false, cut.rows];
-  if (looked > MAX_COUNTED) return spread(cut, within);
+  // A partition without a frames index counts as one frame.
+  const [isIndexed, toCount] = frames.length > 0 ? [true, sum(across)] : [false, cut.rows];
+  if (toCount > MAX_COUNTED) return spread(cut, within);
   if (!isIndexed) return { rows: await countStored(context, within), isExact: true };
   const identity = `t."${dataset.native.identity[0]}"`;
   let rows = sum(whole);
@@ -119,7 +119,7 @@ async function countFrames(context: LiveContext, cut: Cut, within: Range): Promi
   return { rows, isExact: true };
 }
 
-/** Rows of the partition alone: others may have theirs at the same times. */
+/** A condition for rows of the partition alone: other partitions may have rows at the same times. */
 function scopeTest({ request }: LiveContext, { key, span }: Cut): ((params: Params) => string) | undefined {
   const { scope } = request.dataset.native;
   if (request.mode !== 'native' || scope.kind !== 'column') return undefined;
@@ -149,38 +149,37 @@ function spread({ times, rows }: Cut, within: Range): Counted {
   return { rows: Math.round(rows * share), isExact: false };
 }
 
-/*
- * What the planner knows of a request: how many rows it has, and how many of them pass the filters. A few chunks spread
- * over the window are asked, and nothing is run. On chunks without statistics (loaded a minute ago) the planner goes by
- * rules of thumb, which is said.
+/**
+ * The planner's estimate of a request: its rows, and how many of them pass the filters. The planner is asked about a few chunks
+ * spread over the window, and nothing is executed. For chunks without statistics (loaded a minute ago) the planner uses rules
+ * of thumb, which the estimate reports.
  */
-
-export interface Guess {
-  /** Rows of the chunks asked, before and after the filters. */
+export interface PlannerEstimate {
+  /** Rows of the sampled chunks, before and after the filters. */
   readonly rows: number;
   readonly passing: number;
-  /** Of the window's time, the part that was asked about. */
-  readonly asked: number;
-  /** A filter asks for what lies beyond the lowest or highest value known: nothing is likely to pass. */
+  /** The share of the window's time that the sampled chunks cover. */
+  readonly sampled: number;
+  /** Whether a filter selects values beyond the lowest or highest known one: then probably nothing passes. */
   readonly isBeyond: boolean;
   readonly hasStatistics: boolean;
 }
 
 const CHUNKS = 4;
-/** Filters that are looked at one by one; more than a person writes. */
+/** Filters that are examined one by one; nobody writes more. */
 const MAX_FILTERS = 8;
-/** The planner gives what lies beyond its histogram a ten-thousandth; twice that is as good as none. */
+/** The planner assumes a ten-thousandth for values beyond its histogram; twice that share counts as none. */
 const BEYOND = 2e-4;
 
-export async function guessRows(
+export async function estimateByPlanner(
   session: Session,
-  /** The request as it is and without its filters, of neither any field; and with nothing but the fields filtered on. */
+  /** The request with and without its filters, both without fields; and without filters, with only the filtered fields. */
   {
     filtered,
     bare,
     sided,
   }: { readonly filtered: PlanContext; readonly bare: PlanContext; readonly sided: PlanContext },
-): Promise<Guess> {
+): Promise<PlannerEstimate> {
   const slices = chunksOf(filtered);
   const relations = new Set<string>();
   const explain = async (relation: Relation, slice: Slice, test?: (params: Params) => string) => {
@@ -209,7 +208,7 @@ export async function guessRows(
     for (const [index, tests] of sides.entries()) {
       for (const [side, test] of tests.entries()) {
         const { rows: beyond, scanned } = await explain(sided.relation, slice, test);
-        // Beyond in one chunk may be within in another. One row is the least the planner expects of each.
+        // Values beyond one chunk may lie within another. The planner expects at least one row of each relation.
         isBeyond[index][side] &&= beyond <= Math.max(scanned, all * BEYOND);
       }
     }
@@ -218,18 +217,18 @@ export async function guessRows(
   return {
     rows,
     passing: Math.min(passing, rows),
-    asked: whole === 0 ? 1 : slices.reduce((sum, { from, to }) => sum + to - from, 0) / whole,
+    sampled: whole === 0 ? 1 : slices.reduce((sum, { from, to }) => sum + to - from, 0) / whole,
     isBeyond: isBeyond.flat().includes(true),
     hasStatistics: await haveStatistics(session, [...relations]),
   };
 }
 
-/** Filters on time and identity chose what is searched: there the values are. */
+/** Whether the filter's field (time or identity) selects what is searched: its values then lie there. */
 function narrows({ request: { dataset, mode }, relation }: PlanContext, field: Field): boolean {
   return relation.isTime(field) || (mode === 'native' && field.sql === `t.${dataset.native.identity[0]}`);
 }
 
-/** Ends of validity are made by the statement that reads them: the planner knows nothing of their values. */
+/** The statement that reads ends of validity computes them, so the planner knows nothing about their values. */
 export const isStored = (field: Field): boolean => field.columns.length > 0 && !field.name.startsWith('valid_');
 
 interface PlanNode {
@@ -254,7 +253,7 @@ async function haveStatistics(session: Session, names: readonly string[]): Promi
   return Number(known) > 0;
 }
 
-/** Chunks at even distances in what is searched; all of it, where that is no more. */
+/** Chunks at even distances in the searched time, or all of it if that is no more. */
 function chunksOf({ searched, relation: { chunkMs } }: PlanContext): Slice[] {
   const whole = searched.reduce((sum, { from, to }) => sum + to - from, 0);
   if (whole > CHUNKS * chunkMs) return probeSlices(searched, CHUNKS, chunkMs);

@@ -1,4 +1,4 @@
-/** What a query would answer with, without running it: a few looks into the catalog, at any length of the history. */
+/** Estimates the answer of a query without running it: a few queries of the catalog, whatever the length of the history. */
 import type { Warning } from '../../contract/problems.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
 import { isoOf } from '../../contract/time.ts';
@@ -12,7 +12,7 @@ import type { CoverageProbe, Session } from '../../read/snapshot/session.ts';
 import type { Envelope } from '../../render/json-rows.ts';
 import type { EstimateAnswer } from './bytes.ts';
 import { type BudgetVerdict, estimateBytes, evaluateBudget } from './bytes.ts';
-import { type Count, countRows, guessRows, isStored } from './counts.ts';
+import { type Count, countRows, estimateByPlanner, isStored } from './counts.ts';
 
 export interface EstimateRules {
   readonly freshness: FreshnessRule;
@@ -27,12 +27,12 @@ export type Estimate = Omit<
 /** @throws ReadFault, StrictRefusal as the query would, before it reads. */
 export async function estimate(
   session: Session,
-  look: CoverageProbe,
+  probe: CoverageProbe,
   request: ReadRequest,
   { freshness: rule, budget }: EstimateRules,
-  envelopeOf: (judgement: WarningEvaluation) => Envelope,
+  envelopeOf: (evaluation: WarningEvaluation) => Envelope,
 ): Promise<Estimate> {
-  const { live, judgement } = await dryRun(session, look, request, rule);
+  const { live, evaluation } = await dryRun(session, probe, request, rule);
   const { window } = request;
   const found = await findRows(live);
   const rows = 'rows' in window ? Math.min(window.rows, found.rows) : found.rows;
@@ -42,7 +42,7 @@ export async function estimate(
     { searched: found.searched, passing: found.rows, isFiltered: request.filters.length > 0 },
     budget,
   );
-  // Of rows as they would be shown; filters only choose among them.
+  // The size is that of rows as they would be shown; filters only select among them.
   const shown = { ...contextOf({ ...request, filters: [] }, live.snapshot), searched: live.searched };
   const asOfMs = provedThrough(live.coverage);
   return {
@@ -51,13 +51,13 @@ export async function estimate(
     rows_at_most: atMost,
     rows_basis: found.basis,
     rows_searched: found.searched,
-    bytes: await estimateBytes(session, shown, rows, envelopeOf(judgement)),
+    bytes: await estimateBytes(session, shown, rows, envelopeOf(evaluation)),
     partitions: found.partitions,
     will_exceed_time_budget: verdict.exceeds,
     time: { budget_ms: verdict.budgetMs, first_row_ms: verdict.firstRowMs, scan_ms: verdict.scanMs },
-    would_answer: foretold(rows, found.basis === 'counted' && found.isExact, verdict),
+    would_answer: expectedAnswer(rows, found.basis === 'counted' && found.isExact, verdict),
     as_of_utc: asOfMs === undefined ? null : isoOf(asOfMs),
-    warnings: [...judgement.warnings, ...timeWarnings(verdict, found.basis)],
+    warnings: [...evaluation.warnings, ...timeWarnings(verdict, found.basis)],
   };
 }
 
@@ -72,21 +72,21 @@ interface Found {
 
 async function findRows(live: LiveContext): Promise<Found> {
   const { request, session, snapshot } = live;
-  // What was found of the window stays; only what is asked for changes.
-  const asking = (fewer: Partial<ReadRequest>): LiveContext => {
+  // The context of the window stays; only the fields and filters change.
+  const requesting = (fewer: Partial<ReadRequest>): LiveContext => {
     const { relation, series } = contextOf({ ...request, ...fewer }, snapshot);
     return { ...live, request: { ...request, ...fewer }, relation, series };
   };
-  const bare = asking({ fields: [], filters: [] });
+  const bare = requesting({ fields: [], filters: [] });
   const counted = await countRows(bare);
   const isFiltered = request.filters.length > 0;
   if (counted && (!isFiltered || (counted.isExact && counted.rows === 0))) return ofCount(counted);
-  const filtered = asking({ fields: [] });
-  const sided = asking({ fields: request.filters.map(({ field }) => field).filter(isStored), filters: [] });
-  const guess = await guessRows(session, { filtered, bare, sided });
-  const all = counted?.rows ?? Math.round(guess.rows / guess.asked);
-  const share = guess.rows === 0 ? 0 : guess.passing / guess.rows;
-  const rows = guess.isBeyond ? 0 : Math.round(all * share);
+  const filtered = requesting({ fields: [] });
+  const sided = requesting({ fields: request.filters.map(({ field }) => field).filter(isStored), filters: [] });
+  const planned = await estimateByPlanner(session, { filtered, bare, sided });
+  const all = counted?.rows ?? Math.round(planned.rows / planned.sampled);
+  const share = planned.rows === 0 ? 0 : planned.passing / planned.rows;
+  const rows = planned.isBeyond ? 0 : Math.round(all * share);
   if (!isFiltered) {
     const few = await countFew(bare, all);
     if (few !== undefined) return ofCount({ rows: few, isExact: true, partitions: null });
@@ -95,7 +95,7 @@ async function findRows(live: LiveContext): Promise<Found> {
     rows,
     isExact: false,
     atMost: counted?.isExact ? counted.rows : null,
-    basis: guess.hasStatistics ? 'statistics' : 'rules_of_thumb',
+    basis: planned.hasStatistics ? 'statistics' : 'rules_of_thumb',
     searched: all,
     partitions: counted?.partitions ?? null,
   };
@@ -114,11 +114,11 @@ const ofCount = ({
   partitions,
 });
 
-/** Rows that are as quickly counted as guessed, and slices of them. */
+/** Up to this many rows and slices, counting is as fast as estimating. */
 const FEW_ROWS = 200_000;
 const FEW_SLICES = 16;
 
-/** Rows that no partition counts, where they are few: one-second rows of blocks, snapshots and metrics. */
+/** Counts rows that no partition counts, if they are few: one-second rows of blocks, snapshots and metrics. */
 async function countFew(context: LiveContext, expected: number): Promise<number | undefined> {
   const { session, relation, searched } = context;
   const slices = [...slicesOf(searched, relation.chunkMs)];
@@ -132,8 +132,8 @@ async function countFew(context: LiveContext, expected: number): Promise<number 
   return total;
 }
 
-/** Where none are expected, a read that is searching still runs out of its time before it can say so. */
-function foretold(rows: number, isCounted: boolean, { exceeds }: BudgetVerdict): EstimateAnswer['would_answer'] {
+/** A read that expects no row can still run out of time before it finds that out. */
+function expectedAnswer(rows: number, isCounted: boolean, { exceeds }: BudgetVerdict): EstimateAnswer['would_answer'] {
   if (exceeds && !(isCounted && rows === 0)) return { status: 503, code: 'QUERY_TIMEOUT' };
   return rows === 0 ? { status: 404, code: 'QUERY_NO_DATA' } : { status: 200, code: null };
 }
@@ -148,12 +148,12 @@ function timeWarnings(
     exceeds
       ? {
           code: 'QUERY_TIMEOUT_LIKELY',
-          message: `Few rows pass the filters, if any: the first is expected after ${firstRowMs} ms of ${budgetMs}. Narrow the window.`,
+          message: `Few rows pass the filters, if any: the first is expected after ${firstRowMs} ms, and the budget is ${budgetMs} ms. Narrow the window.`,
           details,
         }
       : {
           code: 'QUERY_TIMEOUT_POSSIBLE',
-          message: `Going through all rows searched takes ${scanMs} ms, more than the ${budgetMs} a read is given to find the next.`,
+          message: `A scan of all searched rows takes ${scanMs} ms, and a read has ${budgetMs} ms to find its next row. Narrow the window if it times out.`,
           details,
         },
   ];

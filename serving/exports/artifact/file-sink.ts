@@ -1,4 +1,4 @@
-/** A file being written: one write at a time, its digest made of the very bytes, durable when it is finished. */
+/** The sink of a file: it writes one buffer at a time, hashes the very bytes it writes, and syncs the file when it ends. */
 
 import { createHash } from 'node:crypto';
 import { type FileHandle, open } from 'node:fs/promises';
@@ -7,15 +7,15 @@ import type { Destination, RowShape, RowWriter } from '../../render/cells.ts';
 import type { BufferPool } from '../../render/response.ts';
 import { artifactFault } from './types.ts';
 
-/** Bytes that may wait for the disk before whoever makes them is held back, and where that goes on. */
+/** Above the first number of waiting bytes the sink pauses its producer; below the second it resumes it. */
 const HIGH_BYTES = 2 * 1024 * 1024;
 const LOW_BYTES = 512 * 1024;
 
 export interface FileSinkOptions {
   readonly buffers: BufferPool;
-  /** Held back while the disk is behind. */
+  /** The flow to pause while the disk is behind. */
   readonly flow: Flow;
-  /** The first fault, as soon as it is there. */
+  /** Called at once with the first fault. */
   readonly onFault: (error: unknown) => void;
 }
 
@@ -26,7 +26,7 @@ export interface FileFacts {
 }
 
 export class FileSink implements Destination, AsyncDisposable {
-  /** Taken so far, those on their way included. */
+  /** Bytes accepted so far, including those that wait for the disk. */
   bytes = 0;
   readonly #file: FileHandle;
   readonly #options: FileSinkOptions;
@@ -43,7 +43,7 @@ export class FileSink implements Destination, AsyncDisposable {
     this.#options = options;
   }
 
-  /** Of a file that must not exist. @throws ArtifactFault */
+  /** Creates a file that must not exist. @throws ArtifactFault */
   static async create(path: string, options: FileSinkOptions): Promise<FileSink> {
     try {
       return new FileSink(await open(path, 'wx', 0o640), options);
@@ -68,7 +68,7 @@ export class FileSink implements Destination, AsyncDisposable {
     }
   }
 
-  /** All of it is on the disk. @throws ArtifactFault */
+  /** Waits until everything is on the disk. @throws ArtifactFault */
   async finish(): Promise<FileFacts> {
     await this.#writing;
     if (this.#fault !== undefined) throw this.#fault;
@@ -91,79 +91,78 @@ export class FileSink implements Destination, AsyncDisposable {
   }
 
   async #writeAll(): Promise<void> {
-    // Whoever wrote goes on first: a fault is told from outside its call.
+    // Returns to the caller first, so that a fault never arises inside its call.
     await Promise.resolve();
     try {
       for (let bytes = this.#queue.shift(); bytes; bytes = this.#queue.shift()) {
         this.#digest.update(bytes);
         for (let at = 0; at < bytes.length; ) at += (await this.#file.write(bytes, at)).bytesWritten;
         this.#waiting -= bytes.length;
-        // A view of a whole buffer of the pool; anything else is left to the collector.
+        // A buffer of the pool returns to it; the garbage collector takes any other.
         if (bytes instanceof Buffer && bytes.byteOffset === 0) this.#options.buffers.give(Buffer.from(bytes.buffer));
-        this.#letGo();
+        this.#resumeFlow();
       }
     } catch (error) {
       this.#fault = artifactFault(error);
       this.#queue.length = 0;
       this.#waiting = 0;
       this.#options.onFault(this.#fault);
-      this.#letGo();
+      this.#resumeFlow();
     } finally {
       this.#writing = undefined;
     }
   }
 
-  #letGo(): void {
+  #resumeFlow(): void {
     if (!this.#paused || this.#waiting > LOW_BYTES) return;
     this.#paused = false;
     this.#options.flow.resume();
   }
 }
 
-/* Holds rows back as long as any of several has a reason to. */
-
+/** Pauses a flow while at least one of several parts has a reason to. */
 export class BackpressureGate {
   #flow: Flow | undefined;
   #reasons = 0;
 
-  /** What is held back. */
+  /** The flow to pause. */
   set flow(flow: Flow) {
     this.#flow = flow;
     if (this.#reasons > 0) flow.pause();
   }
 
-  /** One reason: paused and resumed in turn. */
-  lever(): Flow {
-    let isOn = false;
+  /** A flow that stands for one reason: pausing it adds the reason, resuming it removes the reason. */
+  createReason(): Flow {
+    let isActive = false;
     return {
       pause: () => {
-        if (isOn) return;
-        isOn = true;
+        if (isActive) return;
+        isActive = true;
         if (this.#reasons++ === 0) this.#flow?.pause();
       },
       resume: () => {
-        if (!isOn) return;
-        isOn = false;
+        if (!isActive) return;
+        isActive = false;
         if (--this.#reasons === 0) this.#flow?.resume();
       },
     };
   }
 }
 
-/** Facts that a format may keep in the file; the same for the same request. */
+/** Metadata that a format may store in the file; the same request has the same metadata. */
 export type FileMetadata = Readonly<Record<string, string>>;
 
 export interface FileTarget {
   readonly sink: FileSink;
-  /** Holds rows back while earlier ones are being made into bytes. */
+  /** The flow to pause while earlier rows are being encoded. */
   readonly flow: Flow;
   readonly shape: RowShape;
   readonly facts: FileMetadata;
-  /** What goes wrong beside the calls. */
+  /** Called with faults that occur outside the calls. */
   readonly onFault: (error: unknown) => void;
 }
 
 export interface FileWriter extends RowWriter, AsyncDisposable {
-  /** After the last row: all of the file's bytes are in its sink. */
+  /** Call it after the last row. It resolves when all bytes of the file are in its sink. */
   close(): Promise<void>;
 }

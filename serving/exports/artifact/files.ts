@@ -1,4 +1,4 @@
-/** The files of an artifact in the making: one, or one a day, each begun before its rows and finished behind them. */
+/** The files of an artifact in progress: one, or one per day. Each opens before its rows and closes while the next one fills. */
 
 import { join } from 'node:path';
 import type { Dtype } from '../../../shared/registry/index.ts';
@@ -9,8 +9,7 @@ import { type BackpressureGate, type FileMetadata, FileSink, type FileTarget, ty
 import { ParquetFile } from './parquet-file.ts';
 import type { ArtifactFormat, ManifestColumn, ManifestFile } from './types.ts';
 
-/* How rows become a file. Another format is another entry. */
-
+/** How rows become a file. */
 export interface Format {
   readonly extension: string;
   readonly mediaType: string;
@@ -18,7 +17,7 @@ export interface Format {
   open(target: FileTarget): FileWriter;
 }
 
-/** In the words of Arrow, which readers use too. */
+/** Column types by Arrow's names, which readers use too. */
 const PARQUET_TYPES: Readonly<Record<Dtype, string>> = {
   int64: 'int64',
   float64: 'double',
@@ -45,15 +44,15 @@ export const FORMATS: Readonly<Record<ArtifactFormat, Format>> = {
 };
 
 class CsvFile extends CsvRows implements FileWriter {
-  readonly #out: OutputBuffer;
+  readonly #output: OutputBuffer;
 
-  constructor(out: OutputBuffer, shape: RowShape) {
-    super(out, shape);
-    this.#out = out;
+  constructor(output: OutputBuffer, shape: RowShape) {
+    super(output, shape);
+    this.#output = output;
   }
 
   async close(): Promise<void> {
-    this.#out.flush();
+    this.#output.flush();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {}
@@ -61,13 +60,13 @@ class CsvFile extends CsvRows implements FileWriter {
 
 export interface FilesOptions {
   readonly directory: string;
-  /** Names begin with it. */
+  /** Prefix of the file names. */
   readonly stem: string;
   readonly format: Format;
   readonly facts: FileMetadata;
   readonly buffers: BufferPool;
-  readonly brake: BackpressureGate;
-  /** Ends the read; told once, what went wrong beside it. */
+  readonly gate: BackpressureGate;
+  /** Ends the read. Called with a fault that occurs outside it. */
   readonly onFault: (error: unknown) => void;
 }
 
@@ -83,9 +82,9 @@ export class ArtifactFiles implements RowWriter, AsyncDisposable {
   readonly #options: FilesOptions;
   readonly #open = new Set<OpenFile>();
   #shape: RowShape | undefined;
-  /** The one that has the last row. */
+  /** The file that holds the last row. */
   #current: OpenFile | undefined;
-  /** The one that the next row goes to. */
+  /** The file that the next row goes to. */
   #next: OpenFile | undefined;
   #closing: Promise<void>[] = [];
   #rowsBefore = 0;
@@ -104,24 +103,24 @@ export class ArtifactFiles implements RowWriter, AsyncDisposable {
     return bytes;
   }
 
-  /** What rows look like; before the first of them. */
+  /** The shape of the rows; set it before the first row. */
   set shape(shape: RowShape) {
     this.#shape = shape;
   }
 
-  /** The rows to come go to a file of their own. The one before may still wait for the end of its last row's validity. */
+  /** Starts a file for the next rows. The file before may still wait for the end of validity of its last row. */
   async begin(day: string | null): Promise<void> {
-    await this.#closed();
+    await this.#waitUntilClosed();
     if (this.#next) this.#startClosing(this.#next);
-    const { directory, stem, format, buffers, brake, onFault } = this.#options;
+    const { directory, stem, format, buffers, gate, onFault } = this.#options;
     const name = `${stem}${day === null ? '' : `.${day}`}.${format.extension}`;
-    const sink = await FileSink.create(join(directory, name), { buffers, flow: brake.lever(), onFault });
+    const sink = await FileSink.create(join(directory, name), { buffers, flow: gate.createReason(), onFault });
     this.#next = { name, day, sink, writer: undefined };
     this.#open.add(this.#next);
   }
 
   row(view: DataView, bytes: Buffer, at: number, length: number): void {
-    if (this.#next) this.#turn();
+    if (this.#next) this.#switchFile();
     this.#current!.writer!.row(view, bytes, at, length);
   }
 
@@ -133,9 +132,9 @@ export class ArtifactFiles implements RowWriter, AsyncDisposable {
 
   end(): void {}
 
-  /** All rows are written. @throws what could not be written */
+  /** Call it after the last row. @throws the first fault of a file */
   async finish(): Promise<void> {
-    if (this.#next) this.#turn();
+    if (this.#next) this.#switchFile();
     if (this.#current) this.#startClosing(this.#current);
     await Promise.all(this.#closing);
     this.done.sort((a, b) => (a.name < b.name ? -1 : 1));
@@ -149,20 +148,20 @@ export class ArtifactFiles implements RowWriter, AsyncDisposable {
     }
   }
 
-  /** That no rows come meanwhile is not the database's fault: a read whose rows are held back is given time. */
-  async #closed(): Promise<void> {
+  /** Pauses the read meanwhile: a read whose rows are held back gets more time. */
+  async #waitUntilClosed(): Promise<void> {
     if (this.#closing.length === 0) return;
-    const lever = this.#options.brake.lever();
-    lever.pause();
+    const reason = this.#options.gate.createReason();
+    reason.pause();
     try {
       await Promise.all(this.#closing);
     } finally {
-      lever.resume();
+      reason.resume();
     }
     this.#closing = [];
   }
 
-  #turn(): void {
+  #switchFile(): void {
     const next = this.#next!;
     this.#next = undefined;
     if (this.#current) {
@@ -174,14 +173,14 @@ export class ArtifactFiles implements RowWriter, AsyncDisposable {
   }
 
   #writerOf(file: OpenFile): FileWriter {
-    const { format, facts, brake, onFault } = this.#options;
-    file.writer ??= format.open({ sink: file.sink, flow: brake.lever(), shape: this.#shape!, facts, onFault });
+    const { format, facts, gate, onFault } = this.#options;
+    file.writer ??= format.open({ sink: file.sink, flow: gate.createReason(), shape: this.#shape!, facts, onFault });
     return file.writer;
   }
 
   #startClosing(file: OpenFile): void {
     const closing = this.#close(file);
-    // Whoever waits for it may come late.
+    // Reported at once, because `finish` may wait for it much later.
     closing.catch(this.#options.onFault);
     this.#closing.push(closing);
   }

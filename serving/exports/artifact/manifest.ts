@@ -1,4 +1,4 @@
-/** The manifest: written beside the files, read back to know an artifact again. */
+/** The manifest of an artifact: written beside the files, and read to recognize an existing artifact. */
 
 import { createHash } from 'node:crypto';
 import { lstat, open } from 'node:fs/promises';
@@ -23,7 +23,7 @@ import {
 export const MANIFEST_NAME = 'manifest.json';
 const VERSION = 1;
 
-/** Of one file its own; of several that of `sha256sum`'s lines, so that anybody can make it again. */
+/** The digest of an artifact: that of its file, or of the lines that `sha256sum` prints for several, so that anyone can compute it. */
 export function digestOf(files: readonly ManifestFile[]): string {
   if (files.length === 1 && files[0].day === null) return files[0].sha256;
   const digest = createHash('sha256');
@@ -60,7 +60,7 @@ export async function writeManifest(directory: string, manifest: Manifest): Prom
   }
 }
 
-/** The artifact of a directory, as far as names and sizes tell. Undefined: there is none, or not all of it. */
+/** The artifact of a directory, judging by names and sizes. Undefined: there is none, or it is incomplete. */
 export async function readArtifact(directory: string): Promise<Artifact | undefined> {
   const manifestPath = join(directory, MANIFEST_NAME);
   try {
@@ -83,7 +83,7 @@ async function writtenFile(directory: string, file: ManifestFile): Promise<Writt
   return found.isFile() && size === file.bytes ? { ...file, path, modifiedMs: mtimeMs } : undefined;
 }
 
-/** Whether the files hold what the manifest says, byte for byte. Reads all of them. */
+/** Whether the files match the manifest, byte for byte. It reads all of them. */
 export async function isIntact({ manifest, files }: Artifact): Promise<boolean> {
   for (const { path, sha256 } of files) {
     const digest = createHash('sha256');
@@ -99,18 +99,17 @@ export async function isIntact({ manifest, files }: Artifact): Promise<boolean> 
   return digestOf(manifest.files) === manifest.sha256;
 }
 
-/** Nothing is there, or something that is none of ours. */
+/** Whether the file is missing, or something other than a regular file. */
 const isGone = (error: unknown): boolean =>
   error instanceof NotRegularFile || (error as { code?: unknown }).code === 'ENOENT';
 
-/* The proved partitions that an artifact's rows come from, read in the snapshot of the rows. */
-
-/** A manifest lists so many; their number and digest are of all. A snapshot a minute is half a million a year. */
+/** A manifest lists at most this many partitions; count and digest cover all. A snapshot per minute makes half a million a year. */
 const MAX_LISTED = 20_000;
 
+/** The proved partitions that an artifact's rows come from. */
 export interface Proof {
   readonly manifest: Manifest['proof'];
-  /** Rows, of the mode that is asked for, in all partitions that the window touches. */
+  /** Number of rows, in the requested mode, in all partitions that the window touches. */
   readonly rows: number;
 }
 
@@ -118,6 +117,7 @@ const COLUMNS = `partition_key, source_id, revision::text, rows::text, aligned_r
   aligned_hash, manifest->>'events_sha256', manifest->'document'->>'sha256'`;
 const OIDS = COLUMNS.split(',').map(() => OID.text);
 
+/** Reads the proof in the snapshot of the rows. */
 export async function readProof({ session, request }: LiveContext, plan: Plan): Promise<Proof> {
   const { dataset, mode } = request;
   const [[version] = ['0']] = await session.rows(
@@ -154,7 +154,7 @@ function withParams(...list: Parameters<Params['add']>[0][]): Params {
   return params;
 }
 
-/** Makes no more of a partition than is listed: there may be millions. */
+/** Keeps no more partitions than the manifest lists, since there may be millions. */
 class PartitionSink implements RowSink {
   partitions = 0;
   rows = 0;
@@ -163,7 +163,7 @@ class PartitionSink implements RowSink {
   readonly digest = createHash('sha256');
   readonly #onlySource: string;
 
-  /** @param onlySource of a dataset whose partitions name none */
+  /** @param onlySource for a dataset whose partitions name no source */
   constructor(onlySource: string) {
     this.#onlySource = onlySource;
   }

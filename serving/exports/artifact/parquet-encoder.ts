@@ -1,6 +1,6 @@
 /**
- * A thread that makes a Parquet file of batches of columns: 3.5 M trades cost it three seconds, in which the thread that
- * serves could answer nobody. Every row group leaves as soon as it is encoded.
+ * A thread that encodes batches of columns into a Parquet file. 3.5 M trades take three seconds, during which the serving
+ * thread could answer nobody. The thread returns every row group as soon as it is encoded.
  */
 
 import { parentPort, workerData } from 'node:worker_threads';
@@ -9,14 +9,12 @@ import { ByteWriter, type ColumnSource, ParquetWriter, type SchemaElement } from
 import type { ArrowType } from '../../render/arrow-messages.ts';
 import type { EncoderBatch, EncoderColumn, EncoderFile, FromEncoder, ToEncoder } from './parquet-file.ts';
 
-/* Columns as Parquet has them: their schema, and a batch's values as the encoder takes them. */
-
-/** Converted types are for readers of before there were logical ones. */
+/** Parquet types. Converted types serve readers that predate logical types. */
 const ELEMENTS: Readonly<Record<ArrowType, Omit<SchemaElement, 'name' | 'repetition_type'>>> = {
   int64: { type: 'INT64' },
   float64: { type: 'DOUBLE' },
-  // By its converted type alone: version 0.17.0 of the library writes the bit width of the logical type as Thrift's i32,
-  // where the format has an i8, and no reader takes the file.
+  // With its converted type alone: version 0.17.0 of the library writes the bit width of the logical type as Thrift's i32,
+  // where the format has an i8, and no reader accepts the file.
   int8: { type: 'INT32', converted_type: 'INT_8' },
   timestamp_ms_utc: {
     type: 'INT64',
@@ -41,7 +39,7 @@ export function schemaOf(columns: readonly EncoderColumn[]): SchemaElement[] {
 
 type Values = BigInt64Array | Float64Array | Int32Array | (bigint | number | string | Uint8Array | null)[];
 
-/** A column's values in a row group. */
+/** The values of a column in a row group, as the encoder takes them. */
 export function valuesOf({ type, isDocument }: EncoderColumn, rows: number, batch: EncoderBatch): Values {
   if (type === 'utf8') return isDocument ? documentsOf(rows, batch) : textsOf(rows, batch);
   const values = numbersOf(type, batch.values);
@@ -69,14 +67,14 @@ function numbersOf(type: Exclude<ArrowType, 'utf8'>, { buffer, byteOffset, byteL
 function textsOf(rows: number, batch: EncoderBatch): (string | null)[] {
   const { text } = batch;
   const bytes = Buffer.from(text.buffer, text.byteOffset, text.byteLength);
-  return places(rows, batch, (from, to) => bytes.toString('utf8', from, to));
+  return rowRanges(rows, batch, (from, to) => bytes.toString('utf8', from, to));
 }
 
-/** As the bytes they are: a string of each would be made only to be encoded again. */
+/** Documents stay bytes: a string of each would only be encoded again. */
 const documentsOf = (rows: number, batch: EncoderBatch): (Uint8Array | null)[] =>
-  places(rows, batch, (from, to) => batch.text.subarray(from, to));
+  rowRanges(rows, batch, (from, to) => batch.text.subarray(from, to));
 
-function places<T>(
+function rowRanges<T>(
   rows: number,
   { values, validity }: EncoderBatch,
   of: (from: number, to: number) => T,
@@ -90,18 +88,18 @@ function places<T>(
   return all;
 }
 
-/** Of values before compression. A page is what a reader with a filter can skip by the page index. */
+/** Size of a page before compression. A page is the unit that a reader with a filter can skip by the page index. */
 const PAGE_BYTES = 256 * 1024;
-/** Level 3, the default of zstd: an eighth smaller than level 1 for a twentieth of the time more. */
+/** Level 3, the default of zstd: an eighth smaller than level 1 for a twentieth more time. */
 const ZSTD = { params: { [constants.ZSTD_c_compressionLevel]: 3 } };
 
-/** Bounds of JSON texts help nobody, and the library keeps those of every group, whole, until the end. */
+/** Bounds of JSON texts are useless, and the library would hold those of every group in memory until the end. */
 const DOCUMENT = { encoding: 'PLAIN', statistics: false } as const;
 
 /**
- * Ids and times in order are a bit or two each as differences; one reader in use takes these only without nulls. Of
- * doubles, zstd makes as much as a dictionary does: on a day of real trades 0.28 and 0.28 MB of prices, 0.96 and 1.00 MB of
- * quantities. Everything else: as the library finds.
+ * Ascending ids and times take a bit or two each as differences; one reader in use accepts these only without nulls. For
+ * doubles, zstd is as good as a dictionary: on a day of real trades 0.28 and 0.28 MB of prices, 0.96 and 1.00 MB of
+ * quantities. For everything else the library chooses.
  */
 function encodingOf({ type, nullable, isDocument }: EncoderColumn): Pick<ColumnSource, 'encoding' | 'columnIndex'> {
   if (isDocument) return DOCUMENT;
@@ -120,7 +118,7 @@ const parquet = new ParquetWriter({
   codec: 'ZSTD',
   compressors: { ZSTD: (bytes) => zstdCompressSync(bytes, ZSTD) },
   kvMetadata: facts.map(([key, value]) => ({ key, value })),
-  // With a version, of the files' layout: readers that find none distrust the bounds of texts.
+  // It includes a version of the files' layout: readers that find none distrust the bounds of texts.
   createdBy: 'tidemark version 1',
 });
 
@@ -151,7 +149,7 @@ port.on('message', (message: ToEncoder) => {
   port.postMessage({ kind: 'bytes', bytes, memory } satisfies FromEncoder, [bytes.buffer, ...buffers]);
 });
 
-/** What has been written since the last time; offsets in the file go on. */
+/** The bytes written since the last call. Offsets in the file continue. */
 function written(): Uint8Array<ArrayBuffer> {
   const bytes = new Uint8Array(writer.getBuffer());
   writer.index = 0;

@@ -1,4 +1,4 @@
-/** Rows into a Parquet file: row groups gathered here, encoded in a thread of their own, held back while it is behind. */
+/** Writes rows to a Parquet file: gathers row groups, encodes them in a thread, and pauses the read while the thread is behind. */
 
 import { once } from 'node:events';
 import { Worker } from 'node:worker_threads';
@@ -7,28 +7,27 @@ import type { ArrowType } from '../../render/arrow-messages.ts';
 import { BatchedRows } from '../../render/arrow-rows.ts';
 import type { FileTarget, FileWriter } from './file-sink.ts';
 
-/* What goes between the thread that reads rows and the one that encodes them. Buffers change hands, none is copied. */
-
+/** A column of the file. The messages between the two threads transfer their buffers and copy none. */
 export interface EncoderColumn {
   readonly name: string;
   readonly type: ArrowType;
   readonly nullable: boolean;
-  /** Texts that are long and seldom the same. */
+  /** Whether texts are long and seldom equal. */
   readonly isDocument: boolean;
 }
 
-/** What the encoder is started with. */
+/** The encoder's start parameters. */
 export interface EncoderFile {
   readonly columns: readonly EncoderColumn[];
-  /** Pairs that the file's footer carries. */
+  /** Key-value pairs for the file's footer. */
   readonly facts: readonly (readonly [key: string, value: string])[];
 }
 
 /** A column of a row group, in Arrow's layout. */
 export interface EncoderBatch {
-  /** The values, or where texts end. */
+  /** The values, or the ends of texts. */
   readonly values: Uint8Array;
-  /** One bit a row, set where there is a value; empty: no nulls. */
+  /** One bit per row, set where there is a value; empty without nulls. */
   readonly validity: Uint8Array;
   readonly text: Uint8Array;
 }
@@ -38,30 +37,30 @@ export type ToEncoder =
   | { readonly kind: 'end' };
 
 export type FromEncoder =
-  /** More of the file; with it, its row group is done, and its memory comes back. */
+  /** More bytes of the file. Its row group is encoded, and its memory returns. */
   | { readonly kind: 'bytes'; readonly bytes: Uint8Array; readonly memory: readonly ColumnMemory[] }
   /** The rest of the file. */
   | { readonly kind: 'end'; readonly bytes: Uint8Array };
 
-/** A multiple of what DuckDB reads at a time, 2,048, and its own default; a column of it is 1 MB. */
+/** A multiple of 2,048, the number of rows that DuckDB reads at a time, and DuckDB's own default; a column of it is 1 MB. */
 export const GROUP_ROWS = 122_880;
-/** A group ends early once its texts take this much: transactions are kilobytes each. */
+/** A group ends early once its texts reach this size: a transaction takes kilobytes. */
 export const GROUP_TEXT_BYTES = 8 * 1024 * 1024;
-/** Groups that may wait or be encoded while the next is gathered. */
+/** Groups that may wait or be encoded while the next one is gathered. */
 const MAX_GROUPS_AHEAD = 1;
 /**
- * Of the encoder's heap. Nearly all it makes is garbage a column later; with Node's default the process peaked at 383 MiB
- * for 3.5 M trades and at 286 for one million, with this at 206 and 197, for a twentieth more processor time.
+ * Limit of the encoder's young heap: nearly all it allocates is garbage a column later. With Node's default the process peaked
+ * at 383 MiB for 3.5 M trades and at 286 for one million, with this limit at 206 and 197, for a twentieth more CPU time.
  */
 const YOUNG_MB = 16;
 
 export class ParquetFile extends BatchedRows implements FileWriter {
   readonly #target: FileTarget;
   readonly #worker: Worker;
-  /** Memory of groups that are done: two or three sets of it serve any number of rows. */
+  /** Memory of encoded groups: two or three sets of it serve any number of rows. */
   readonly #spare: (readonly ColumnMemory[])[] = [];
   #ahead = 0;
-  #held = false;
+  #isPaused = false;
   #fault: unknown;
   readonly #ended: Promise<unknown>;
 
@@ -83,14 +82,14 @@ export class ParquetFile extends BatchedRows implements FileWriter {
       resourceLimits: { maxYoungGenerationSizeMb: YOUNG_MB },
     });
     this.#ended = once(this.#worker, 'exit');
-    this.#worker.on('message', (message: FromEncoder) => this.#take(message));
+    this.#worker.on('message', (message: FromEncoder) => this.#receive(message));
     this.#worker.on('error', (error) => {
       this.#fault = error;
       target.onFault(error);
     });
   }
 
-  /** A group is whole or not there. */
+  /** A group is complete or absent, so there is nothing to flush. */
   flush(): void {}
 
   async close(): Promise<void> {
@@ -116,8 +115,8 @@ export class ParquetFile extends BatchedRows implements FileWriter {
       column.renew(spare?.[index]);
     });
     this.#ahead++;
-    if (this.#held || this.#ahead <= MAX_GROUPS_AHEAD) return;
-    this.#held = true;
+    if (this.#isPaused || this.#ahead <= MAX_GROUPS_AHEAD) return;
+    this.#isPaused = true;
     this.#target.flow.pause();
   }
 
@@ -125,13 +124,13 @@ export class ParquetFile extends BatchedRows implements FileWriter {
     this.#worker.postMessage(message, memory);
   }
 
-  #take(message: FromEncoder): void {
+  #receive(message: FromEncoder): void {
     this.#target.sink.write(message.bytes);
     if (message.kind === 'end') return;
     this.#spare.push(message.memory);
     this.#ahead--;
-    if (!this.#held || this.#ahead > MAX_GROUPS_AHEAD) return;
-    this.#held = false;
+    if (!this.#isPaused || this.#ahead > MAX_GROUPS_AHEAD) return;
+    this.#isPaused = false;
     this.#target.flow.resume();
   }
 }

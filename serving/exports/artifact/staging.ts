@@ -1,6 +1,6 @@
 /**
- * The directory of an artifact: filled under another name beside it, made durable, renamed. A crash leaves either nothing
- * under the final name or all of it.
+ * The directory of an artifact: filled under another name beside it, synced, then renamed. After a crash the final name holds
+ * either nothing or the whole artifact. Also the names of its files, and the split of a large window by day.
  */
 
 import { randomBytes } from 'node:crypto';
@@ -14,22 +14,24 @@ import type { CountedStatement, LiveContext, Plan } from '../../read/plan/contex
 import { within } from '../../read/snapshot/coverage.ts';
 import { ArtifactFault, artifactFault } from './types.ts';
 
-const MARK = '.partial-';
-/** An attempt that still runs may make a file in the folder that is being removed. */
-const RETRY = { maxRetries: 5, retryDelay: 20 };
+const STAGING_MARK = '.partial-';
+/** An attempt that still runs may create a file in the directory while it is being removed. */
+const RM_RETRY = { maxRetries: 5, retryDelay: 20 };
 
-/** Directories of attempts that are not finished, ours and those of a process that was killed. */
+/** Directories of unfinished attempts: of this process and of killed ones. */
 async function partials(directory: string): Promise<string[]> {
   const parent = dirname(directory);
   const names = await readdir(parent).catch((error) => {
     if ((error as NodeJS.ErrnoException).code === 'ENOENT') return [];
     throw error;
   });
-  return names.filter((name) => name.startsWith(`${basename(directory)}${MARK}`)).map((name) => join(parent, name));
+  return names
+    .filter((name) => name.startsWith(`${basename(directory)}${STAGING_MARK}`))
+    .map((name) => join(parent, name));
 }
 
 export class StagingDirectory implements AsyncDisposable {
-  /** Where to write. */
+  /** The directory to write to. */
   readonly path: string;
   readonly #directory: string;
   #isPublished = false;
@@ -40,15 +42,15 @@ export class StagingDirectory implements AsyncDisposable {
   }
 
   /**
-   * Takes over from earlier attempts at the same artifact: one that still runs loses its files, and its end is a fault.
+   * Supersedes earlier attempts at the same artifact: one that still runs loses its files and fails.
    * @throws ArtifactFault
    */
   static async create(directory: string): Promise<StagingDirectory> {
     try {
       await requireFolder(dirname(directory));
-      for (const left of await partials(directory)) await rm(left, { recursive: true, force: true, ...RETRY });
-      const path = `${directory}${MARK}${randomBytes(6).toString('hex')}`;
-      // With its parent, which a sweep removes whenever it finds it empty.
+      for (const left of await partials(directory)) await rm(left, { recursive: true, force: true, ...RM_RETRY });
+      const path = `${directory}${STAGING_MARK}${randomBytes(6).toString('hex')}`;
+      // Creates the parent too, because a sweep removes it whenever it is empty.
       await mkdir(path, { recursive: true, mode: 0o750 });
       return new StagingDirectory(directory, path);
     } catch (error) {
@@ -57,8 +59,8 @@ export class StagingDirectory implements AsyncDisposable {
   }
 
   /**
-   * The files are complete and durable: from here on they are the artifact. False: another stands there; of two that
-   * publish at once the first stays.
+   * Publishes the files, which are complete and durable, as the artifact. False: another artifact is there; of two concurrent
+   * attempts the first one stays.
    * @throws ArtifactFault
    */
   async publish(): Promise<boolean> {
@@ -76,27 +78,27 @@ export class StagingDirectory implements AsyncDisposable {
     }
   }
 
-  /** What stands there is no artifact, or no longer. @throws ArtifactFault */
+  /** Removes a damaged artifact from the final name. @throws ArtifactFault */
   async clear(): Promise<void> {
     try {
-      await rm(this.#directory, { recursive: true, force: true, ...RETRY });
+      await rm(this.#directory, { recursive: true, force: true, ...RM_RETRY });
     } catch (error) {
       throw artifactFault(error);
     }
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    if (!this.#isPublished) await rm(this.path, { recursive: true, force: true, ...RETRY });
+    if (!this.#isPublished) await rm(this.path, { recursive: true, force: true, ...RM_RETRY });
   }
 }
 
-/** The artifact, and what any attempt at it left behind. */
+/** Removes the artifact and everything that attempts at it left behind. */
 export async function removeArtifact(directory: string): Promise<void> {
   for (const left of [directory, ...(await partials(directory))])
-    await rm(left, { recursive: true, force: true, ...RETRY });
+    await rm(left, { recursive: true, force: true, ...RM_RETRY });
 }
 
-/** Not there yet, or a folder: what a link leads to is not ours to write to, or to clear. @throws ArtifactFault */
+/** The path must be absent or a directory: the service neither writes to nor clears the target of a link. @throws ArtifactFault */
 async function requireFolder(path: string): Promise<void> {
   const found = await lstat(path).catch((error) => {
     if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
@@ -106,7 +108,7 @@ async function requireFolder(path: string): Promise<void> {
 }
 
 async function syncDirectory(path: string): Promise<void> {
-  // Without the flag the open of a pipe in its place would wait for ever.
+  // Without the flag, to open a pipe in its place would block forever.
   const handle = await open(path, constants.O_RDONLY | constants.O_DIRECTORY);
   try {
     await handle.sync();
@@ -115,9 +117,7 @@ async function syncDirectory(path: string): Promise<void> {
   }
 }
 
-/* Names of an artifact's files: they say what is inside and hold nothing that a file system or a URL minds. */
-
-/** `exchange_a_spot_trades.native.2019-04` */
+/** The prefix of an artifact's file names, safe for file systems and URLs: `exchange_a_spot_trades.native.2019-04`. */
 export function stemOf({ dataset, mode, window, asOfMs }: ReadRequest): string {
   const asOf = asOfMs === undefined ? '' : `.as-of-${instantName(asOfMs)}`;
   return `${dataset.key}.${mode}.${windowName(window)}${asOf}`;
@@ -136,7 +136,7 @@ function windowName(window: Window): string {
   }
 }
 
-/** A month, a day or days by their dates, both included; anything else by its instants. */
+/** A month, a day or several days by their dates, inclusive; any other range by its instants. */
 function rangeName(fromMs: number | undefined, toMs: number | undefined): string {
   if (fromMs === undefined || toMs === undefined || fromMs % DAY_MS !== 0 || toMs % DAY_MS !== 0) {
     return `${instantName(fromMs)}-${instantName(toMs)}`;
@@ -153,14 +153,16 @@ export const dateName = (ms: number): string => new Date(ms).toISOString().slice
 const instantName = (ms: number | undefined): string =>
   ms === undefined ? 'open' : new Date(ms).toISOString().replaceAll(/[-:]|\.000(?=Z)/g, '');
 
-/* A very large window as a file a UTC day: each day's rows by statements of their own. */
-
-/** Rows of many series that hold on come in one piece: their windows are small, and a row of before has no day of its own. */
+/**
+ * Whether a large window can become one file per UTC day. States of many series come in one piece: their windows are small, and
+ * a row from before the window has no day of its own.
+ */
 export function canSplit({ request, relation }: LiveContext): boolean {
   const { kind } = request.window;
   return (kind === 'range' || kind === 'history') && (relation.isSingleSeries || !relation.isState);
 }
 
+/** The statements of a split window: each day's rows have statements of their own. */
 export async function* statementsByDay(
   live: LiveContext,
   { parts }: Plan,

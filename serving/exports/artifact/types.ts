@@ -1,4 +1,4 @@
-/** What an artifact is asked for, and what its manifest says of it. `docs/exports.md` explains the manifest's members. */
+/** The job of writing an artifact, and its manifest. `docs/exports.md` explains the manifest's members. */
 import type { Dtype } from '../../../shared/registry/index.ts';
 import type { Mode } from '../../../shared/registry/types.ts';
 import type { Warning } from '../../contract/problems.ts';
@@ -13,13 +13,13 @@ export interface ArtifactDeps {
   readonly reader: Reader;
   readonly buffers: BufferPool;
   readonly now: () => number;
-  /** A window whose partitions hold more rows becomes a file a UTC day. */
+  /** A window whose partitions hold more rows than this becomes one file per UTC day. */
   readonly splitRows: number;
 }
 
 export interface ArtifactProgress {
   readonly rows: number;
-  /** On their way to the disk. */
+  /** Including bytes on their way to the disk. */
   readonly bytes: number;
 }
 
@@ -28,11 +28,11 @@ export interface ArtifactJob {
   readonly admit: ReadCall['admit'];
   readonly format: ArtifactFormat;
   /**
-   * Where the artifact will be: its parent exists, it does not. It appears whole or not at all; what is written until
-   * then lies beside it and is removed by whatever ends the writing, a later attempt included.
+   * The final directory of the artifact. Its parent exists; the directory does not. The artifact appears completely or not at
+   * all. Unfinished files lie beside it; the end of the writing or a later attempt removes them.
    */
   readonly directory: string;
-  /** Kept in the manifest's `run`: facts of this run alone, such as the export's id. */
+  /** Facts of this run alone, such as the export's id, for the manifest's `run`. */
   readonly run?: Readonly<Record<string, string | number | boolean | null>>;
   readonly signal: AbortSignal;
   onProgress?(progress: ArtifactProgress): void;
@@ -44,14 +44,14 @@ export interface ManifestColumn {
   readonly dtype: Dtype;
   readonly nullable: boolean;
   readonly unit: string | null;
-  /** Of the file: `int64`, `double`, `timestamp[ms, UTC]` in Parquet, `text` in CSV. */
+  /** The type in the file: `int64`, `double`, `timestamp[ms, UTC]` in Parquet, `text` in CSV. */
   readonly type: string;
 }
 
 export interface ManifestFile {
-  /** In the artifact's directory. */
+  /** Name in the artifact's directory. */
   readonly name: string;
-  /** The UTC day whose rows it holds, of an artifact split by day; else null. */
+  /** The UTC day of its rows, if the artifact is split by day; else null. */
   readonly day: string | null;
   readonly row_count: number;
   readonly bytes: number;
@@ -62,10 +62,10 @@ export interface ManifestPartition {
   readonly partition: string;
   readonly source_id: string;
   readonly revision: number;
-  /** Native rows, and seconds, of the whole partition, also where the window holds only some. */
+  /** Native and one-second rows of the whole partition, even if the window holds only some. */
   readonly rows: number | null;
   readonly aligned_rows: number | null;
-  /** Digests that the partition was proved by, as in coverage and lineage. */
+  /** The digests that proved the partition, as in coverage and lineage. */
   readonly rows_hash: string | null;
   readonly aligned_hash: string | null;
   readonly events_sha256: string | null;
@@ -86,29 +86,29 @@ export interface Manifest {
   readonly format: ArtifactFormat;
   readonly media_type: string;
   readonly window: ManifestWindow;
-  /** Rows as they were known then; null: as they are known now. */
+  /** The time as of which the rows were known; null: now. */
   readonly as_of: string | null;
   readonly schema: readonly ManifestColumn[];
   readonly row_count: number;
   readonly bytes: number;
-  /** Of the one file; of several, of the lines that `sha256sum <files>` prints in their order here. */
+  /** Digest of the file; for several files, of the lines that `sha256sum <files>` prints in the order of `files`. */
   readonly sha256: string;
   readonly split: 'none' | 'day';
   readonly files: readonly ManifestFile[];
-  /** Made from the service's own sample, not from a vendor's documents. */
+  /** Whether the rows come from the service's own sample and not from a vendor's documents. */
   readonly synthetic: boolean;
-  /** Exclusive end of what is proved of the dataset; null where nothing is. */
+  /** Exclusive end of the dataset's coverage; null where nothing is proved. */
   readonly as_of_utc: string | null;
   readonly warnings: readonly Warning[];
   /** The proved partitions that the rows come from. */
   readonly proof: {
     readonly coverage_version: number;
     readonly partitions: number;
-    /** Of all of them, one line each; how, is in the documentation. */
+    /** Digest over one line per partition; the documentation describes the line. */
     readonly sha256: string;
     readonly listed: readonly ManifestPartition[];
   };
-  /** What another run of the same request need not repeat. Everything above is the same for the same proved data. */
+  /** Facts that differ between runs of the same request. Everything above is the same for the same proved data. */
   readonly run: Readonly<Record<string, string | number | boolean | null>>;
 }
 
@@ -123,23 +123,22 @@ export interface Artifact {
   readonly files: readonly WrittenFile[];
 }
 
-/** Why an artifact could not be written or is not what it was. Messages name no path: they may reach a caller. */
-
+/** Why an artifact could not be written or was changed. The messages may reach a caller, so they name no path. */
 export type ArtifactFaultKind =
-  /** The disk, or the share of it, is full. */
+  /** The disk or its quota is full. */
   | 'no_space'
-  /** The directory is missing, read-only or not ours. */
+  /** The directory is missing, read-only or belongs to another user. */
   | 'not_writable'
   /** The disk failed. */
   | 'io'
-  /** A later attempt at the same artifact took this one's place. */
+  /** A later attempt at the same artifact replaced this one. */
   | 'superseded';
 
 const MESSAGES: Readonly<Record<ArtifactFaultKind, string>> = {
-  no_space: 'the disk of the export root is full',
-  not_writable: 'the export root cannot be written',
-  io: 'the disk of the export root failed',
-  superseded: 'a later attempt at the same export has taken over',
+  no_space: 'the disk of the export root is full; the operator has to free space',
+  not_writable: 'the export root is not writable; the operator has to repair it',
+  io: 'the disk of the export root failed; the operator has to check it',
+  superseded: 'a later attempt at the same export replaced this one',
 };
 
 const KINDS: Readonly<Record<string, ArtifactFaultKind>> = {
@@ -163,7 +162,7 @@ export class ArtifactFault extends Error {
   }
 }
 
-/** What a failed call on a file means. */
+/** Maps the error of a file system call. */
 export function artifactFault(cause: unknown): ArtifactFault {
   if (cause instanceof ArtifactFault) return cause;
   return new ArtifactFault(KINDS[String((cause as { code?: unknown } | null)?.code)] ?? 'io', cause);

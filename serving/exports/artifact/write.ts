@@ -1,4 +1,4 @@
-/** Writes one artifact: the rows of one read, under one snapshot, into files that appear whole or not at all. */
+/** Writes one artifact: the rows of one read, in one snapshot, to files that appear completely or not at all. */
 import { shapeOf } from '../../../shared/registry/index.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
 import type { ReadFacts } from '../../read/execute/answer.ts';
@@ -20,20 +20,20 @@ import {
 const PROGRESS_INTERVAL_MS = 500;
 
 /**
- * A complete artifact that is already there, of an attempt that was killed before it could tell, is taken as it is.
+ * Reuses a complete artifact of an attempt that was killed before it could report it.
  * @throws ArtifactFault, ReadFault (`no_rows`: nothing is proved in the window), StrictRefusal, or the signal's reason.
  */
 export async function writeArtifact(deps: ArtifactDeps, job: ArtifactJob): Promise<Artifact> {
-  await using place = await StagingDirectory.create(job.directory);
+  await using staging = await StagingDirectory.create(job.directory);
   const earlier = await intactArtifact(job.directory);
   if (earlier) return earlier;
-  const manifest = await writeFiles(deps, job, place.path);
+  const manifest = await writeFiles(deps, job, staging.path);
   job.signal.throwIfAborted();
-  await writeManifest(place.path, manifest);
-  while (!(await place.publish())) {
+  await writeManifest(staging.path, manifest);
+  while (!(await staging.publish())) {
     const other = await intactArtifact(job.directory);
     if (other) return other;
-    await place.clear();
+    await staging.clear();
   }
   const artifact = await readArtifact(job.directory);
   if (!artifact) throw new ArtifactFault('superseded');
@@ -50,54 +50,28 @@ async function writeFiles(deps: ArtifactDeps, job: ArtifactJob, directory: strin
   const format = FORMATS[job.format];
   const schema = columnsOf(request, format);
   const stop = new AbortController();
-  const brake = new BackpressureGate();
+  const gate = new BackpressureGate();
   await using files = new ArtifactFiles({
     directory,
     stem: stemOf(request),
     format,
     facts: factsOf(request, schema),
     buffers: deps.buffers,
-    brake,
+    gate,
     onFault: (error) => stop.abort(error),
   });
-  let facts: ReadFacts | undefined;
-  let proof: Proof | undefined;
-  let asOfMs: number | undefined;
-  let split = false;
-  const tell = () => job.onProgress?.({ rows: files.rows, bytes: files.bytes });
-  const teller = setInterval(tell, PROGRESS_INTERVAL_MS);
+  const reportProgress = () => job.onProgress?.({ rows: files.rows, bytes: files.bytes });
+  const timer = setInterval(reportProgress, PROGRESS_INTERVAL_MS);
+  let read: ReadResult;
   try {
-    await deps.reader.read({
-      request,
-      signal: AbortSignal.any([job.signal, stop.signal]),
-      token: undefined,
-      admit: job.admit,
-      mayBeEmpty: true,
-      async inspect(live, plan) {
-        asOfMs = provedThrough(live.coverage);
-        proof = await readProof(live, plan);
-        split = proof.rows > deps.splitRows && canSplit(live);
-        if (split) {
-          const statements = statementsByDay(live, plan, (day) => files.begin(day));
-          return { ...plan, statements, count: plan.count ?? (await countOfFileDays(live, plan.parts)) };
-        }
-        await files.begin(null);
-        return plan;
-      },
-      open(found, flow) {
-        facts = found;
-        files.shape = found;
-        brake.flow = flow;
-        return files;
-      },
-    });
+    read = await readInto(files, { deps, job, gate, stop: stop.signal });
     await files.finish();
   } catch (error) {
     throw stop.signal.aborted && !job.signal.aborted ? stop.signal.reason : error;
   } finally {
-    clearInterval(teller);
+    clearInterval(timer);
   }
-  tell();
+  reportProgress();
   return {
     manifest_version: 1,
     ...subjectOf(request),
@@ -107,16 +81,67 @@ async function writeFiles(deps: ArtifactDeps, job: ArtifactJob, directory: strin
     row_count: files.rows,
     bytes: files.bytes,
     sha256: digestOf(files.done),
-    split: split ? 'day' : 'none',
+    split: read.split ? 'day' : 'none',
     files: files.done,
-    synthetic: facts!.synthetic,
-    as_of_utc: asOfMs === undefined ? null : new Date(asOfMs).toISOString(),
-    warnings: facts!.warnings,
-    proof: proof!.manifest,
+    synthetic: read.facts.synthetic,
+    as_of_utc: read.asOfMs === undefined ? null : new Date(read.asOfMs).toISOString(),
+    warnings: read.facts.warnings,
+    proof: read.proof.manifest,
     run: { ...job.run, written_at_utc: new Date(deps.now()).toISOString() },
   };
 }
+interface ReadResult {
+  readonly facts: ReadFacts;
+  readonly proof: Proof;
+  readonly asOfMs: number | undefined;
+  readonly split: boolean;
+}
 
+/** Runs the read with the files as its writer, and collects the facts of its snapshot. */
+async function readInto(
+  files: ArtifactFiles,
+  {
+    deps,
+    job,
+    gate,
+    stop,
+  }: {
+    readonly deps: ArtifactDeps;
+    readonly job: ArtifactJob;
+    readonly gate: BackpressureGate;
+    readonly stop: AbortSignal;
+  },
+): Promise<ReadResult> {
+  let facts: ReadFacts | undefined;
+  let proof: Proof | undefined;
+  let asOfMs: number | undefined;
+  let split = false;
+  await deps.reader.read({
+    request: job.request,
+    signal: AbortSignal.any([job.signal, stop]),
+    token: undefined,
+    admit: job.admit,
+    mayBeEmpty: true,
+    async inspect(live, plan) {
+      asOfMs = provedThrough(live.coverage);
+      proof = await readProof(live, plan);
+      split = proof.rows > deps.splitRows && canSplit(live);
+      if (split) {
+        const statements = statementsByDay(live, plan, (day) => files.begin(day));
+        return { ...plan, statements, count: plan.count ?? (await countOfFileDays(live, plan.parts)) };
+      }
+      await files.begin(null);
+      return plan;
+    },
+    open(found, flow) {
+      facts = found;
+      files.shape = found;
+      gate.flow = flow;
+      return files;
+    },
+  });
+  return { facts: facts!, proof: proof!, asOfMs, split };
+}
 function subjectOf({ dataset, mode, window, asOfMs }: ReadRequest) {
   const { view } = shapeOf(dataset, mode);
   return {
@@ -138,7 +163,7 @@ const columnsOf = ({ fields }: ReadRequest, format: Format): ManifestColumn[] =>
     type: format.typeOf(dtype),
   }));
 
-/** What a file says of itself when it has lost its manifest. */
+/** Metadata that describes a file without its manifest. */
 const factsOf = (request: ReadRequest, schema: readonly ManifestColumn[]) => ({
   tidemark: JSON.stringify({ ...subjectOf(request), schema }),
 });
@@ -156,5 +181,5 @@ export type {
   ManifestFile,
   WrittenFile,
 } from './types.ts';
-/** What the rest of the exports uses of artifacts. */
+/** Re-exports for the rest of the exports. */
 export { ArtifactFault, type ArtifactFaultKind } from './types.ts';

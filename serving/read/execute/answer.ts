@@ -1,4 +1,4 @@
-/** One answer in the making: what is said before its rows, the writer they go to, and what must hold after them. */
+/** One answer in progress: the facts before its rows, the writer that receives the rows, and the checks after them. */
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import type { Warning } from '../../contract/problems.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
@@ -14,10 +14,9 @@ import { type Part, ReadFault, type RowCount, StrictRefusal } from '../types.ts'
 import type { ReadDeadline } from './optimistic-read.ts';
 import { evaluateWarnings, type Freshness, type FreshnessRule } from './warnings.ts';
 
-/* The end of validity of rows that come complete and in order: each row's is told by the next one. */
-
 const SECOND_MS = 1000;
 
+/** Computes the end of validity of rows that arrive completely and in order: the next row ends the validity of a row. */
 export class ValidityLookahead implements RowSink {
   readonly #writer: RowWriter;
   readonly #parts: readonly Part[];
@@ -31,7 +30,7 @@ export class ValidityLookahead implements RowSink {
     this.#endMs = endMs;
   }
 
-  /** The first cell is the row's second; the writer skips it. */
+  /** The first cell is the row's second. The writer skips it. */
   row(view: DataView, bytes: Buffer, at: number, length: number): void {
     const ms = readTimestamptzMs(view, at + 4);
     this.#resolve(ms);
@@ -39,7 +38,7 @@ export class ValidityLookahead implements RowSink {
     this.#lastMs = ms;
   }
 
-  /** No row follows. */
+  /** Call it after the last row. */
   end(): void {
     this.#resolve(Number.POSITIVE_INFINITY);
     this.#lastMs = undefined;
@@ -56,17 +55,17 @@ export class ValidityLookahead implements RowSink {
   }
 }
 
-/** What is known of an answer before its first row. */
+/** The facts about an answer that are known before its first row. */
 export interface ReadFacts {
   readonly warnings: readonly Warning[];
   readonly freshness: Freshness | null;
   readonly synthetic: boolean;
   readonly columns: readonly Column[];
-  /** Rows start with a cell that is not shown. */
+  /** Whether rows start with a cell that the answer does not show. */
   readonly hiddenFirst: boolean;
 }
 
-/** Holds the database back while the receiver of the rows is behind. */
+/** Slows the database down while the receiver of the rows is behind. */
 export interface Flow {
   pause(): void;
   resume(): void;
@@ -74,75 +73,75 @@ export interface Flow {
 
 export interface ReadCall {
   readonly request: ReadRequest;
-  /** Aborted when the receiver goes away: the database stops at once. */
+  /** Aborted when the receiver goes away; the database then stops at once. */
   readonly signal: AbortSignal;
-  /** Password of the restricted role, where rights demand the caller's own. */
+  /** Password of the restricted role, for datasets whose rights demand the caller's own. */
   readonly token: string | undefined;
-  /** Whether these rows may be read at all: asked first, in their snapshot. Undefined: all may. */
+  /** Checks in the snapshot, before anything else, whether these rows may be read. Undefined: any row may be read. */
   readonly admit: ((session: Session) => Promise<void>) | undefined;
-  /** No row of a proved window is an answer too. */
+  /** Whether a proved window without rows is an answer. */
   readonly mayBeEmpty?: boolean;
-  /** Looks at more of the snapshot that the rows come from, before the first of them. @returns the plan to go by. */
+  /** Inspects the snapshot of the rows further, before the first row. @returns the plan to execute. */
   inspect?(live: LiveContext, plan: Plan): Promise<Plan>;
-  /** Makes the writer; called once, before the first row. */
+  /** Creates the writer; called once, before the first row. */
   open(facts: ReadFacts, flow: Flow): RowWriter;
 }
 
 export class Answer {
   readonly #call: ReadCall;
   readonly #rule: FreshnessRule;
-  readonly #guard: ReadDeadline;
+  readonly #deadline: ReadDeadline;
   #writer: RowWriter | undefined;
   #lookahead: ValidityLookahead | undefined;
-  #tally: Tally | undefined;
+  #counter: SourceRowCounter | undefined;
   #plan: Plan | undefined;
-  #flow: WireFlow | undefined;
+  #flow: ConnectionFlow | undefined;
   #warnings: readonly Warning[] = [];
   #whyNone = '';
 
-  constructor(call: ReadCall, rule: FreshnessRule, guard: ReadDeadline) {
+  constructor(call: ReadCall, rule: FreshnessRule, deadline: ReadDeadline) {
     this.#call = call;
     this.#rule = rule;
-    this.#guard = guard;
+    this.#deadline = deadline;
   }
 
-  /** Where the plan's rows go. @throws StrictRefusal, ReadFault before anything is written. */
-  start(context: PlanContext, plan: Plan, wire: PgConnection, quality: readonly Warning[] = []): RowSink {
+  /** @returns the sink of the plan's rows. @throws StrictRefusal, ReadFault before anything is written. */
+  start(context: PlanContext, plan: Plan, connection: PgConnection, quality: readonly Warning[] = []): RowSink {
     const { relation, snapshot } = context;
-    const { warnings, freshness } = this.#judge(context, plan, quality);
+    const { warnings, freshness } = this.#evaluate(context, plan, quality);
     const hiddenFirst = relation.hidden !== undefined;
     this.#plan = plan;
-    this.#flow = new WireFlow(wire);
+    this.#flow = new ConnectionFlow(connection);
     this.#writer = this.#call.open(
       { warnings, freshness, synthetic: snapshot.coverage.synthetic, columns: relation.columns, hiddenFirst },
       this.#flow,
     );
-    this.#guard.watch(this.#writer);
+    this.#deadline.watch(this.#writer);
     if (relation.hidden === undefined) return this.#writer;
     if (relation.hidden === 'rows') {
-      this.#tally = new Tally(this.#writer);
-      return this.#tally;
+      this.#counter = new SourceRowCounter(this.#writer);
+      return this.#counter;
     }
     this.#lookahead = new ValidityLookahead(this.#writer, plan.parts, context.endMs);
     return this.#lookahead;
   }
 
-  /** Written so far. */
+  /** Number of rows written so far. */
   get rows(): number {
     return this.#writer?.rows ?? 0;
   }
 
-  /** Stored rows found so far: those written, or those that the klines written are made of. */
+  /** Number of stored rows found so far: the rows written, or those that the written klines aggregate. */
   get found(): number {
-    return this.#tally?.found ?? this.rows;
+    return this.#counter?.found ?? this.rows;
   }
 
-  /** @throws LostRows where so many rows are not what was proved. */
+  /** @throws LostRows when the number of rows found differs from the proved count. */
   check(count: RowCount | undefined, found: number): void {
     checkCount(this.#call.request.dataset.key, count, found);
   }
 
-  /** All rows are written. @returns their number. @throws LostRows, ReadFault */
+  /** Ends the answer after its last row. @returns the number of rows written. @throws LostRows, ReadFault */
   finish(): number {
     this.#lookahead?.end();
     this.#flow?.end();
@@ -158,7 +157,7 @@ export class Answer {
     return rows;
   }
 
-  #judge(context: PlanContext, plan: Plan, quality: readonly Warning[]) {
+  #evaluate(context: PlanContext, plan: Plan, quality: readonly Warning[]) {
     const { request, coverage } = context;
     const { warnings, freshness } = evaluateWarnings(request, { coverage, gaps: plan.gaps, quality }, this.#rule);
     if (request.strict && warnings.length > 0) throw new StrictRefusal(warnings);
@@ -169,8 +168,8 @@ export class Answer {
   }
 }
 
-/** Adds up of how many rows the klines are made. */
-class Tally implements RowSink {
+/** Adds up how many stored rows the klines aggregate. */
+class SourceRowCounter implements RowSink {
   readonly #writer: RowWriter;
   found = 0;
 
@@ -178,14 +177,14 @@ class Tally implements RowSink {
     this.#writer = writer;
   }
 
-  /** The first cell is the number, an int8; the writer skips it. */
+  /** The first cell is the number of rows, an int8. The writer skips it. */
   row(view: DataView, bytes: Buffer, at: number, length: number): void {
     this.found += Number(view.getBigInt64(at + 4));
     this.#writer.row(view, bytes, at, length);
   }
 }
 
-/** For whom asks where nothing is: what is missing there, or else what there is. */
+/** Explains an empty answer: what is missing in the window, or what is proved. */
 export function whyNoRows({ request, snapshot, coverage }: PlanContext, { parts }: Plan): string {
   const { dataset, filters, asOfMs, window } = request;
   const known = asOfMs === undefined ? '' : `, as it was known by ${isoOf(asOfMs)}`;
@@ -202,31 +201,31 @@ export function whyNoRows({ request, snapshot, coverage }: PlanContext, { parts 
   return `no proved row of ${dataset.key} lies in the window${passes}; ${proved}`;
 }
 
-/** Of file days without a gap all between is proved; of several sources, heights or snapshots that cannot be said. */
+/** File days without a gap are proved throughout their extent. Several sources, heights or snapshots may have gaps in it. */
 function provedExtent(dataset: DatasetDefinition, { extent, sources }: Coverage): string {
   const isOne = dataset.native.scope.kind === 'window' && sources[0]?.runs.length === 1;
-  const [is, and] = isOne ? ['proved is', 'to'] : ['what is proved lies between', 'and'];
-  return `${is} ${isoOf(extent!.from)} ${and} ${isoOf(extent!.to)}`;
+  const [start, and] = isOne ? ['proved is', 'to'] : ['what is proved lies between', 'and'];
+  return `${start} ${isoOf(extent!.from)} ${and} ${isoOf(extent!.to)}`;
 }
 
-/** A receiver may still ask for more when the rows have ended and the connection serves another read. */
-class WireFlow implements Flow {
-  #wire: PgConnection | undefined;
+/** Ignores a receiver that asks for more after the last row: the connection may already serve another read. */
+class ConnectionFlow implements Flow {
+  #connection: PgConnection | undefined;
 
-  constructor(wire: PgConnection) {
-    this.#wire = wire;
+  constructor(connection: PgConnection) {
+    this.#connection = connection;
   }
 
   pause(): void {
-    this.#wire?.pause();
+    this.#connection?.pause();
   }
 
   resume(): void {
-    this.#wire?.resume();
+    this.#connection?.resume();
   }
 
   end(): void {
-    this.#wire?.resume();
-    this.#wire = undefined;
+    this.#connection?.resume();
+    this.#connection = undefined;
   }
 }

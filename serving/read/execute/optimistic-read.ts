@@ -1,6 +1,6 @@
 /**
- * The newest rows in one round trip instead of two. What the last look at coverage said is taken for true, the read it
- * leads to is sent along with the new look, in one transaction, and its rows are used only if both looks agree.
+ * Reads the newest rows in one round trip instead of two. The read assumes the result of the last coverage probe: it sends
+ * a new probe and the statement planned from the last one in one transaction, and uses the rows only if both probes agree.
  */
 import type { ReadRequest } from '../../contract/read-request.ts';
 import {
@@ -16,39 +16,39 @@ import { type NewestPlan, planNewest } from '../plan/latest.ts';
 import type { CoverageProbe, Snapshot } from '../snapshot/session.ts';
 import { ReadFault, type ReadFaultKind, StrictRefusal } from '../types.ts';
 
-export interface Seen {
+export interface SeenCoverage {
   readonly signature: string;
   readonly snapshot: Snapshot;
 }
 
-export interface GuessedPlan {
+export interface OptimisticPlan {
   readonly context: PlanContext;
   readonly plan: NewestPlan;
 }
 
-/** Plans kept for one look: as many kinds of request for the newest rows as are likely to come again. */
+/** Plans cached per probe: enough for the kinds of request for the newest rows that are likely to come again. */
 const MAX_PLANS = 32;
 
-/** The last look at each dataset and mode, and the plans it led to. */
+/** The last probe of each dataset and mode, and the plans made from it. */
 export class ProbeCache {
-  readonly #seen = new Map<string, Seen & { readonly plans: Map<string, GuessedPlan | undefined> }>();
+  readonly #seen = new Map<string, SeenCoverage & { readonly plans: Map<string, OptimisticPlan | undefined> }>();
 
-  of(request: ReadRequest): Seen | undefined {
+  of(request: ReadRequest): SeenCoverage | undefined {
     return this.#seen.get(keyOf(request));
   }
 
-  note(request: ReadRequest, look: CoverageProbe): void {
-    const { signature } = look;
+  note(request: ReadRequest, probe: CoverageProbe): void {
+    const { signature } = probe;
     if (this.of(request)?.signature === signature) return;
-    this.#seen.set(keyOf(request), { signature, snapshot: look.snapshot(), plans: new Map() });
+    this.#seen.set(keyOf(request), { signature, snapshot: probe.snapshot(), plans: new Map() });
   }
 
   forget(request: ReadRequest): void {
     this.#seen.delete(keyOf(request));
   }
 
-  /** How the newest rows are read if the last look still holds. Undefined: look first. */
-  planOf(request: ReadRequest & { readonly window: { readonly kind: 'latest' } }): GuessedPlan | undefined {
+  /** The plan for the newest rows if the last probe still holds. Undefined: the read must probe first. */
+  planOf(request: ReadRequest & { readonly window: { readonly kind: 'latest' } }): OptimisticPlan | undefined {
     const seen = this.#seen.get(keyOf(request));
     if (!seen || seen.snapshot.violation !== undefined) return undefined;
     const { rows } = request.window;
@@ -65,7 +65,7 @@ export class ProbeCache {
 
 const keyOf = ({ dataset, mode }: ReadRequest) => `${dataset.number} ${mode}`;
 
-/** The rows of a read that was sent on a guess; dropped when the look before them says otherwise. */
+/** Receives the rows of a read that was sent optimistically, and drops them if the probe before them shows a change. */
 export class OptimisticRows implements RowSink {
   readonly #isRight: () => boolean;
   readonly #start: () => RowSink;
@@ -77,7 +77,7 @@ export class OptimisticRows implements RowSink {
     this.#start = start;
   }
 
-  /** Rows came and were used. */
+  /** Whether rows arrived and were used. */
   get used(): boolean {
     return this.#sink !== undefined;
   }
@@ -91,54 +91,53 @@ export class OptimisticRows implements RowSink {
   }
 }
 
-/* Ends a read from outside: its receiver left, or rows did not come in time. */
-
 export interface TimeBudget {
   readonly firstRowMs: number;
-  /** From one row to the next, while the receiver takes them. */
+  /** The time from one row to the next, while the receiver takes rows. */
   readonly nextRowMs: number;
 }
 
+/** Ends a read from outside: its receiver left, or its rows did not come in time. */
 export class ReadDeadline implements Disposable {
   readonly #signal: AbortSignal;
   readonly #budget: TimeBudget;
   #timer: NodeJS.Timeout;
-  #wire: PgConnection | undefined;
+  #connection: PgConnection | undefined;
   #writer: RowWriter | undefined;
   #rowsSeen = 0;
   #timedOut = false;
-  readonly #onAbort = () => this.#wire?.abandon();
+  readonly #onAbort = () => this.#connection?.abandon();
 
   constructor(signal: AbortSignal, budget: TimeBudget) {
     this.#signal = signal;
     this.#budget = budget;
     signal.addEventListener('abort', this.#onAbort);
-    this.#timer = setTimeout(() => this.#look(), budget.firstRowMs);
+    this.#timer = setTimeout(() => this.#check(), budget.firstRowMs);
   }
 
-  /** A database that found rows since the last look, or is held back, gets more time. */
-  #look(): void {
+  /** Extends the deadline if rows arrived since the last check, or while the receiver holds the database back. */
+  #check(): void {
     const rows = this.#writer?.rows ?? 0;
-    if (rows > this.#rowsSeen || this.#wire?.isPaused) {
+    if (rows > this.#rowsSeen || this.#connection?.isPaused) {
       this.#rowsSeen = rows;
-      this.#timer = setTimeout(() => this.#look(), this.#budget.nextRowMs);
+      this.#timer = setTimeout(() => this.#check(), this.#budget.nextRowMs);
       return;
     }
     this.#timedOut = true;
-    this.#wire?.abandon();
+    this.#connection?.abandon();
   }
 
   get hasFired(): boolean {
     return this.#timedOut || this.#signal.aborted;
   }
 
-  /** The connection that is ended. */
-  own(wire: PgConnection): void {
-    this.#wire = wire;
-    if (this.hasFired) wire.abandon();
+  /** Sets the connection that the deadline closes. */
+  own(connection: PgConnection): void {
+    this.#connection = connection;
+    if (this.hasFired) connection.abandon();
   }
 
-  /** Whose rows are what is waited for. */
+  /** Sets the writer whose rows the deadline waits for. */
   watch(writer: RowWriter): void {
     this.#writer = writer;
   }
@@ -148,11 +147,12 @@ export class ReadDeadline implements Disposable {
     this.#signal.removeEventListener('abort', this.#onAbort);
   }
 
-  /** The reason behind what a failure looks like. */
+  /** Turns a failure into its reason. */
   explain(error: unknown): unknown {
     if (error instanceof ReadFault || error instanceof StrictRefusal) return error;
     if (this.#signal.aborted) return this.#signal.reason;
-    if (this.#timedOut) return new ReadFault('timeout', `no row in time, after ${this.#rowsSeen}`, { cause: error });
+    if (this.#timedOut)
+      return new ReadFault('timeout', `no row came in time after ${this.#rowsSeen} rows`, { cause: error });
     if (error instanceof ColumnTypeFault) return new ReadFault('runtime', error.message, { cause: error });
     if (error instanceof ServerFault) return new ReadFault(kindOf(error.sqlState), error.message, { cause: error });
     if (error instanceof ConnectionLost) return new ReadFault('backend', error.message, { cause: error });
@@ -162,11 +162,11 @@ export class ReadDeadline implements Disposable {
 
 function kindOf(sqlState: string): ReadFaultKind {
   switch (sqlState) {
-    case '57014': // cancelled: by nobody here, so by a time-out of the database's own
+    case '57014': // Canceled. This service cancels nothing, so it was a time-out of the database's own.
       return 'timeout';
-    case '42501': // a role that may not read this
+    case '42501': // The role may not read this.
       return 'backend';
-    default: // class 42: a table, column or type is not what the registry says
+    default: // Class 42: a table, column or type differs from the registry.
       return sqlState.startsWith('42') ? 'runtime' : 'backend';
   }
 }

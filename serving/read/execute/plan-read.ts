@@ -1,4 +1,4 @@
-/** Which statements answer a request, by its window. */
+/** Plans the statements that answer a request, by its window. */
 import { int2, Params } from '../../db/params.ts';
 import { planKlines } from '../klines/klines.ts';
 import { slicesOf, withBoundaryRows, withCarriedIn } from '../plan/boundary-rows.ts';
@@ -20,13 +20,12 @@ export async function* inOrder(context: LiveContext): AsyncGenerator<CountedStat
   }
 }
 
-/* A uniform sample without replacement, in the order of the rows: by look-ups, and by scans where these would not end. */
-
 type Sample = Pick<Plan, 'statements' | 'expectedRows' | 'count'>;
 
-/** A look-up costs a millisecond or so a row, and its rank is kept in memory; past this many rows scanning is as good. */
+/** A look-up costs about a millisecond per row, and its rank is kept in memory. Beyond this many rows a scan is as good. */
 const MAX_LOOKUPS = 100_000;
 
+/** A uniform sample without replacement, in the order of the rows: by look-ups, or by scans where look-ups would take too long. */
 export async function planRandom(context: LiveContext, wanted: number, seed: number): Promise<Sample> {
   const { request, coverage } = context;
   if (wanted > MAX_LOOKUPS) return await byHash(context, wanted, seed);
@@ -36,7 +35,7 @@ export async function planRandom(context: LiveContext, wanted: number, seed: num
   return drawn ? { statements: drawn, expectedRows: wanted } : await byHash(context, wanted, seed);
 }
 
-/** Partitions that are stretches of time of their own, each with its number of rows: there a rank leads to the row. */
+/** For partitions that are disjoint stretches of time with known row counts: there a rank leads to its row. */
 async function ofFileDays(context: LiveContext, wanted: number, seed: number): Promise<Sample> {
   const partitions = await readPartitions(context);
   const total = rowsOf(partitions);
@@ -55,7 +54,7 @@ async function byHash(context: LiveContext, wanted: number, seed: number): Promi
   const slices = () => withBoundaryRows(context, slicesOf(searched, rows.chunkMs));
   const found = await sampleByHash({ session, rows, slices, seed }, wanted);
   if ('sample' in found) return { statements: found.sample };
-  // Without a filter all rows are held to their counts, also those of slices in which none was found.
+  // Without a filter the read checks all counts, also those of slices in which the sampler found no row.
   return request.filters.length === 0 ? await all(context) : { statements: selectEach(rows, found.all) };
 }
 
@@ -71,14 +70,14 @@ export async function planRead(live: LiveContext): Promise<Plan> {
   return { gaps, parts, carried: context.carried, statements: inOrder(context), count: await countOfWindow(context) };
 }
 
-/** The context with what its window and filters say of where to look. */
+/** The context, narrowed by what its window and filters imply. */
 export async function narrowed(live: LiveContext): Promise<LiveContext> {
   return await narrowByIdentity(await withCarriedIn(live));
 }
 
 /**
- * Ids have no index of their own: rows are kept by time. Where no two partitions share one, the partitions' ranges of
- * ids, or of heights, say which to search, and a row is found in milliseconds instead of by a scan of the history.
+ * Ids have no index of their own, since rows are stored by time. Where no two partitions share an id, the partitions' ranges
+ * of ids or heights tell which partitions to search. The read then finds a row in milliseconds, without a scan.
  */
 async function narrowByIdentity(context: LiveContext): Promise<LiveContext> {
   const { request, session, searched } = context;

@@ -1,6 +1,6 @@
 /**
- * Asks for a recount of partitions whose rows a read did not find as they were proved. The request is all that this process
- * writes: the projector process counts the rows again, and it alone takes a partition out of service.
+ * Requests a recount of partitions whose rows a read did not find as proved. The request is all that this process writes:
+ * the projector process recounts the rows, and it alone takes a partition out of service.
  */
 import { explain } from '../../../shared/errors.ts';
 import type { Logger } from '../../../shared/logger.ts';
@@ -12,9 +12,9 @@ import { array, int2, int8, Params, text } from '../../db/params.ts';
 import type { PgPool } from '../../db/pool.ts';
 import type { LostRows } from '../types.ts';
 
-/** Partitions asked for at once. A window in which more of them differ has lost more than a recount will mend. */
+/** Partitions per request. A window in which more partitions differ has lost more than a recount can repair. */
 const MAX_ASKED = 100;
-/** Counting the rows of a long window again, to find the partitions that differ. */
+/** Time to recount the rows of a long window and find the partitions that differ. */
 const TIMEOUT_MS = 20_000;
 
 export class RecountRequests {
@@ -26,7 +26,7 @@ export class RecountRequests {
     this.#log = log;
   }
 
-  /** Never throws: the read has failed already, and its caller is told so whatever becomes of the request. */
+  /** Never throws: the read has already failed, and its caller gets that failure whatever happens to the request. */
   async ask({ dataset, mode }: ReadRequest, lost: LostRows): Promise<void> {
     const facts = { dataset: dataset.key, mode, ...lost.count.window, partitions: lost.count.partitions };
     this.#log?.error(facts, `a read found other rows than were proved: ${lost.message}`);
@@ -40,29 +40,32 @@ export class RecountRequests {
         on conflict do nothing`;
       await this.#run(statement, params);
     } catch (error) {
-      this.#log?.error({ ...facts, fault: explain(error) }, 'the recount could not be asked for');
+      this.#log?.error(
+        { ...facts, fault: explain(error) },
+        'the recount could not be requested; run ./tidemark verify for the dataset',
+      );
     }
   }
 
   async #run(statement: string, params: Params): Promise<void> {
-    const { wire } = await this.#pool.acquire(true);
+    const { connection } = await this.#pool.acquire(true);
     try {
-      // Sessions of the pool are read-only unless a transaction says otherwise.
-      await wire.run([
+      // The pool's sessions are read-only unless a transaction says otherwise.
+      await connection.run([
         { statement: { text: 'begin read write' } },
         { statement: { text: `set local statement_timeout = ${TIMEOUT_MS}` } },
         { statement: { text: statement, params: params.list } },
         { statement: { text: 'commit' } },
       ]);
-      this.#pool.release(wire);
+      this.#pool.release(connection);
     } catch (error) {
-      this.#pool.discard(wire);
+      this.#pool.discard(connection);
       throw error;
     }
   }
 }
 
-/** A test over partitions `p`: those the read named, or those in its window that no longer have as many rows as were proved. */
+/** A condition on partitions `p`: the partitions that the read named, or those in its window whose row count differs. */
 function differing(
   dataset: DatasetDefinition,
   mode: ReadRequest['mode'],

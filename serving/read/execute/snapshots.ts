@@ -1,4 +1,4 @@
-/** Connections with an open snapshot: the service's own from the pool, or one of the caller's own role. */
+/** Connections with an open snapshot: the service's own from the pool, or one of the caller's role. */
 import { ConnectFault, PgConnection, type PgConnectionOptions, UnprovedCredentials } from '../../db/pg-connection.ts';
 import type { PgPool } from '../../db/pool.ts';
 import { type CoverageProbe, Session } from '../snapshot/session.ts';
@@ -18,76 +18,76 @@ export class Snapshots {
   }
 
   /**
-   * A connection whose snapshot has answered the look. One that was idle may have died unnoticed, so it gets a second
-   * try. @throws ReadFault credentials_refused
+   * Opens a connection whose snapshot has answered the probe. A pooled connection may have died unnoticed while idle, so the
+   * method retries once on a fresh one. @throws ReadFault credentials_refused
    */
   async begin<L extends Pick<CoverageProbe, 'steps'>>(
-    look: () => L,
+    createProbe: () => L,
     token: string | undefined,
-    guard: ReadDeadline,
-  ): Promise<{ wire: PgConnection; look: L }> {
+    deadline: ReadDeadline,
+  ): Promise<{ connection: PgConnection; probe: L }> {
     for (let fresh = false; ; fresh = true) {
-      const { wire, reused } = await this.#connect(token, fresh, guard);
-      const asked = look();
+      const { connection, reused } = await this.#connect(token, fresh, deadline);
+      const probe = createProbe();
       try {
-        await new Session(wire).begin(asked);
-        return { wire, look: asked };
+        await new Session(connection).begin(probe);
+        return { connection, probe };
       } catch (error) {
-        this.discard(wire);
-        if (!reused || guard.hasFired) throw error;
+        this.discard(connection);
+        if (!reused || deadline.hasFired) throw error;
       }
     }
   }
 
-  /** The caller has what it wanted; the transaction's end is the connection's own affair. */
-  end(wire: PgConnection, token: string | undefined): void {
-    new Session(wire).commit().then(
-      () => (token === undefined ? this.#options.pool.release(wire) : wire.end()),
-      () => this.discard(wire),
+  /** Ends the transaction in the background: the caller already has its rows. */
+  end(connection: PgConnection, token: string | undefined): void {
+    new Session(connection).commit().then(
+      () => (token === undefined ? this.#options.pool.release(connection) : connection.end()),
+      () => this.discard(connection),
     );
   }
 
-  discard(wire: PgConnection): void {
-    this.#options.pool.discard(wire);
+  discard(connection: PgConnection): void {
+    this.#options.pool.discard(connection);
   }
 
   async #connect(
     token: string | undefined,
     fresh: boolean,
-    guard: ReadDeadline,
-  ): Promise<{ wire: PgConnection; reused: boolean }> {
+    deadline: ReadDeadline,
+  ): Promise<{ connection: PgConnection; reused: boolean }> {
     const { pool, byokRole } = this.#options;
     if (token !== undefined) {
       const caller = { user: byokRole!, password: token };
-      return { wire: await openAsCaller({ ...pool.options, caller }, guard), reused: false };
+      return { connection: await openAsCaller({ ...pool.options, caller }, deadline), reused: false };
     }
     const connected = await pool.acquire(fresh);
-    guard.own(connected.wire);
+    deadline.own(connected.connection);
     return connected;
   }
 }
 
-const POWERS = `select rolsuper or rolcreaterole or rolcreatedb or rolreplication or rolbypassrls
+const PRIVILEGES_SQL = `select rolsuper or rolcreaterole or rolcreatedb or rolreplication or rolbypassrls
   from pg_roles where rolname = session_user`;
 
-/** @throws ReadFault credentials_refused, or credentials_unfit where they prove or bound nothing. */
-async function openAsCaller(options: PgConnectionOptions, guard: ReadDeadline): Promise<PgConnection> {
-  let wire: PgConnection;
+/** @throws ReadFault credentials_refused, or credentials_unfit where the credentials prove or restrict nothing. */
+async function openAsCaller(options: PgConnectionOptions, deadline: ReadDeadline): Promise<PgConnection> {
+  let connection: PgConnection;
   try {
-    wire = await PgConnection.open(options);
+    connection = await PgConnection.open(options);
   } catch (cause) {
     if (cause instanceof UnprovedCredentials) throw new ReadFault('credentials_unfit', cause.message, { cause });
     // SQLSTATE class 28: invalid authorization.
     if (!(cause instanceof ConnectFault && cause.sqlState.startsWith('28'))) throw cause;
     throw new ReadFault('credentials_refused', 'the role or password was refused', { cause });
   }
-  guard.own(wire);
+  deadline.own(connection);
   try {
-    const [[powerful]] = await new Session(wire).rows(POWERS);
-    if (powerful === 'f') return wire;
+    const [[isPrivileged]] = await new Session(connection).rows(PRIVILEGES_SQL);
+    if (isPrivileged === 'f') return connection;
     throw new ReadFault('credentials_unfit', 'the role of SVC_BYOK_DATABASE_ROLE can do more than read');
   } catch (error) {
-    wire.abandon();
+    connection.abandon();
     throw error;
   }
 }

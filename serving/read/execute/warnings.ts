@@ -1,4 +1,7 @@
-/** Warnings that the dataset's own rules give a window: one evaluation a kind of rule, whatever the dataset. */
+/**
+ * The warnings of an answer: by the dataset's own quality rules, by coverage, by freshness, and by the kind of window. A read,
+ * its estimate and an export's submission evaluate the same rules.
+ */
 import type { SettingName, Settings } from '../../../shared/config/settings.ts';
 import { DAY_MS, dayKey, marketDaysSince } from '../../../shared/dates.ts';
 import type { QualityRule } from '../../../shared/registry/types.ts';
@@ -22,17 +25,15 @@ import { secondsOf } from '../sql/relation.ts';
 import { clockOf, knownTest, ReadFault, StrictRefusal } from '../types.ts';
 import { narrowed } from './plan-read.ts';
 
-/* What the evaluations of rules have in common. */
-
-/** Of whom and when a rule is evaluated. */
+/** A rule, and the time it is evaluated for. */
 export interface Evaluation<Kind extends QualityRule['kind']> {
   readonly rule: Extract<QualityRule, { readonly kind: Kind }>;
-  /** `today`: now, or the end of a window that ended before. */
+  /** The day that counts as today: now, or the end of a window that ended earlier. */
   readonly clockMs: number;
   readonly maxAgeDays: number | undefined;
 }
 
-/** More names than a person reads; details have all of them. */
+/** A message lists at most this many names; the details list all of them. */
 const MAX_NAMES = 12;
 
 export const listed = (names: readonly string[]): string =>
@@ -40,14 +41,13 @@ export const listed = (names: readonly string[]): string =>
     ? names.join(', ')
     : `${names.slice(0, MAX_NAMES).join(', ')} and ${names.length - MAX_NAMES} more`;
 
-/* Sources that publish every market day: looked at on the latest day that the window holds rows of. */
-
-/** The latest day, and the sources that have rows of it. */
+/** The latest day with rows in the window, and the sources that have rows of that day. */
 interface Latest {
   readonly ms: number;
   readonly sources: readonly string[];
 }
 
+/** For sources that publish every market day: evaluates the latest day with rows in the window. */
 export async function dailyWarnings(
   context: LiveContext,
   { rule, clockMs, maxAgeDays = Number.POSITIVE_INFINITY }: Evaluation<'daily'>,
@@ -92,7 +92,7 @@ export async function dailyWarnings(
   return warnings;
 }
 
-/** Of partitions alone: all rows of one are of its day. */
+/** The latest observed day by partitions alone: all rows of a partition are of its day. */
 async function observedIn({ session, request }: LiveContext): Promise<Latest | undefined> {
   const { dataset, filters, window } = request;
   const { fromMs, toMs }: { readonly fromMs?: number; readonly toMs?: number } = window.kind === 'range' ? window : {};
@@ -109,20 +109,20 @@ async function observedIn({ session, request }: LiveContext): Promise<Latest | u
   return rows.length === 0 ? undefined : { ms: Number(rows[0][0]), sources: rows.map(([, id]) => id!) };
 }
 
-/** What holds in the window although it was observed before. */
+/** The latest day whose rows are still valid in the window although they were observed before it. */
 async function carriedInto(context: LiveContext): Promise<Latest | undefined> {
   const { relation, request } = context;
   if (!relation.isState) return undefined;
   const { carried, series } = await withCarriedIn(context);
   if (carried.length === 0) return undefined;
   const ms = Math.max(...carried.map((row) => row.ms));
-  const place = request.dataset.aligned.seriesKey.indexOf('source_id');
-  const sourceOf = new Map(series.map(({ id, key }) => [id, key[place]]));
+  const sourceIndex = request.dataset.aligned.seriesKey.indexOf('source_id');
+  const sourceOf = new Map(series.map(({ id, key }) => [id, key[sourceIndex]]));
   const sources = carried.filter((row) => row.ms === ms).map(({ seriesId }) => sourceOf.get(seriesId)!);
   return { ms, sources };
 }
 
-/** Which of the metrics the day's sources do not have, or without a value. */
+/** The required metrics that are missing or without a value, by source of the day. */
 async function lacking(
   { session, request }: LiveContext,
   { ms, sources }: Latest,
@@ -132,7 +132,7 @@ async function lacking(
   const test = `t.source_id = any (${params.add(array(sources.map(text)))})
     and t.metric_name = any (${params.add(array(required.map(text)))})`;
   const found = await session.rows(
-    // Of several captures of the day the one that is served as its state.
+    // Several captures of a day reduce to the one that is served as the day's state.
     `select distinct m.source_id, m.metric_name from (${secondsOf(request, { from: ms, to: ms + 1 }, test)}) m
      where m.metric_value_string is not null`,
     params,
@@ -143,8 +143,7 @@ async function lacking(
     .filter(({ metrics }) => metrics.length > 0);
 }
 
-/* Sources that say when they last published: named where none of their rows tells it, and where it is long ago. */
-
+/** For sources that state when they last published: warns when no row has that time, and when it is long ago. */
 export async function publishedWarnings(
   context: LiveContext,
   { rule, clockMs, maxAgeDays }: Evaluation<'published'>,
@@ -193,18 +192,18 @@ export async function publishedWarnings(
 }
 
 /**
- * By source the latest time of publishing that proved rows of up to the window's end carry. It is one for all rows of a
- * partition. As of a time a publication is no later than the vintage was known: what the fetch was told came after it.
+ * By source, the latest time of publication in proved rows up to the window's end. All rows of a partition share that time.
+ * As of a time, a publication counts no later than its vintage became known: the fetch learned of it later.
  */
 async function lastPublished({ session, request, endMs }: LiveContext): Promise<ReadonlyMap<string, number>> {
   const { number, partition } = request.dataset;
   const known = knownTest(request);
   const params = new Params();
-  const told = 'extract(epoch from p.last_updated_at) * 1000';
+  const stated = 'extract(epoch from p.last_updated_at) * 1000';
   const at =
     known === undefined || partition.kind !== 'vintage'
-      ? told
-      : `least(${told}, lower(p.span) + ${partition.knownAfterMs})`;
+      ? stated
+      : `least(${stated}, lower(p.span) + ${partition.knownAfterMs})`;
   const rows = await session.rows(
     `select p.source_id, floor(max(${at}))::int8::text from partitions p
      where p.dataset_id = ${params.add(int2(number))} and p.state = 'proved' and p.rows > 0 and p.last_updated_at is not null
@@ -217,7 +216,7 @@ async function lastPublished({ session, request, endMs }: LiveContext): Promise<
 
 export interface QualityLimits {
   readonly now: () => number;
-  /** A setting of days, where it is set. */
+  /** The value of a setting in days, if it is set. */
   readonly maxAgeDays: (name: SettingName) => number | undefined;
 }
 
@@ -231,8 +230,6 @@ export async function qualityWarnings(context: LiveContext, limits: QualityLimit
     : await publishedWarnings(context, { ...evaluation, rule });
 }
 
-/* How old the newest proved row may be, and warnings that need no look at the rows. */
-
 export interface Freshness {
   readonly as_of_utc: string;
   readonly lag_seconds: number;
@@ -242,7 +239,7 @@ export function freshnessOf(asOfMs: number, nowMs: number): Freshness {
   return { as_of_utc: isoOf(asOfMs), lag_seconds: Math.max(0, Math.floor((nowMs - asOfMs) / 1000)) };
 }
 
-/** Only windows that reach past what is proved can be stale: a fixed window in the past is complete. */
+/** Only a window that reaches past what is proved can be stale; a window in the past is complete. */
 export function staleWarning(freshness: Freshness, asOfMs: number, window: Window, maxAgeSeconds: number): Warning[] {
   const end = window.kind === 'range' ? window.toMs : undefined;
   if (end !== undefined && end <= asOfMs) return [];
@@ -256,7 +253,7 @@ export function staleWarning(freshness: Freshness, asOfMs: number, window: Windo
   ];
 }
 
-/** Windows that another moment, or another seed, would answer differently. Known before anything is read. */
+/** Warns of windows that another moment, or another seed, would answer differently. It reads nothing. */
 export function mutableWindowWarning(window: Window): Warning[] {
   if (window.kind === 'latest') {
     return [
@@ -279,8 +276,6 @@ export function mutableWindowWarning(window: Window): Warning[] {
   return [];
 }
 
-/* What an answer has to say beside its rows: the same for a read, for the estimate of it, and for an export's submit. */
-
 export interface FreshnessRule extends QualityLimits {
   readonly alignedMaxAgeSeconds: number;
 }
@@ -296,11 +291,11 @@ export interface WarningEvaluation {
   readonly freshness: Freshness | null;
 }
 
-/** What there is to say of a window, looked up where that takes a look. */
+/** The findings about a window that needed a probe-up. */
 export interface Findings {
   readonly coverage: Coverage;
   readonly gaps: readonly Gap[];
-  /** What the dataset's own rules find. */
+  /** The warnings of the dataset's own rules. */
   readonly quality: readonly Warning[];
 }
 
@@ -318,25 +313,25 @@ export function evaluateWarnings(
 }
 
 /**
- * A request judged without being read: every warning that its answer would carry, but for gaps that only the reading of
- * the latest rows shows.
+ * Evaluates a request without reading its rows. It returns every warning that the answer would carry, except for gaps that
+ * only reading the latest rows reveals.
  * @throws ReadFault, StrictRefusal as the read would, before it reads.
  */
 export async function dryRun(
   session: Session,
-  look: CoverageProbe,
+  probe: CoverageProbe,
   request: ReadRequest,
   rule: FreshnessRule,
-): Promise<{ readonly live: LiveContext; readonly judgement: WarningEvaluation }> {
-  const context = { ...contextOf(request, look.snapshot()), session };
+): Promise<{ readonly live: LiveContext; readonly evaluation: WarningEvaluation }> {
+  const context = { ...contextOf(request, probe.snapshot()), session };
   const { violation } = context.snapshot;
   if (violation !== undefined) throw new ReadFault('aligned_contract', violation);
   const live = await narrowed(context);
   const { coverage } = live;
-  // How far back the latest rows reach is not looked at.
+  // How far back the latest rows reach is unknown here.
   const gaps = request.window.kind === 'latest' ? [] : gapsWithin(coverage, boundsOf(coverage, request.window));
   const quality = await qualityWarnings(live, rule);
-  const judgement = evaluateWarnings(request, { coverage, gaps, quality }, rule);
-  if (request.strict && judgement.warnings.length > 0) throw new StrictRefusal(judgement.warnings);
-  return { live, judgement };
+  const evaluation = evaluateWarnings(request, { coverage, gaps, quality }, rule);
+  if (request.strict && evaluation.warnings.length > 0) throw new StrictRefusal(evaluation.warnings);
+  return { live, evaluation };
 }

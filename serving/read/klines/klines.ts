@@ -1,4 +1,4 @@
-/** Which statements answer a request for klines. Windows are of time or of klines, never of the rows they are made of. */
+/** Plans the statements that answer a request for klines. A window selects time or klines, never the rows they aggregate. */
 import { KLINE_DATETIME } from '../../../shared/registry/trades.ts';
 import { int2, Params } from '../../db/params.ts';
 import type { Statement } from '../../db/pg-messages.ts';
@@ -21,21 +21,19 @@ import {
   klineSlicesBackward,
 } from './slices.ts';
 
-/* What a plan for klines is made of, and the statements for all klines of some parts. */
-
 export interface KlineContext extends LiveContext {
   readonly klines: KlineRelation;
   readonly grid: Grid;
 }
 
-/** All klines of the parts, held to the counts of the whole file days that they are made of. */
+/** All klines of the parts, checked against the row counts of the whole file days that they aggregate. */
 export async function klinesInOrder(
   context: KlineContext,
   parts: readonly Part[],
 ): Promise<Pick<Plan, 'statements' | 'count'>> {
   const partitions = await wholeFileDays(context, parts);
   const slices = countedKlineSlices(parts, partitions, context.grid);
-  // Together once more: of days that a bucket cuts, none of the slices knows all rows.
+  // Checked once more together: when a bucket crosses days, no single slice knows the count of all rows.
   return { statements: statementsOf(context, slices), count: countWithin(partitions, parts) };
 }
 
@@ -46,18 +44,17 @@ function* statementsOf({ klines }: KlineContext, slices: Iterable<KlineSlice>): 
   }
 }
 
-/*
- * A uniform sample of klines. Which buckets hold rows is not known, so buckets are tried at random and those that make
- * a kline that passes the filters are kept; past a budget of tries the history is scanned instead.
- */
-
-/** Tries cost a second or so at most. */
+/** Limits the tries to about a second. */
 const MAX_TRIES = 4000;
-/** Buckets looked at in one statement. */
+/** Buckets queried in one statement. */
 const BATCH = 64;
-/** A scan goes through as many rows in the time of one try: a short history is scanned rather than guessed at. */
+/** A scan reads about this many rows in the time of one try, so a short history is scanned at once. */
 const ROWS_A_TRY = 1000;
 
+/**
+ * A uniform sample of klines. The index does not tell which buckets hold rows, so the sampler tries random buckets and keeps
+ * those that yield a kline that passes the filters. Beyond a budget of tries it scans the history instead.
+ */
 export async function sampleKlines(
   context: KlineContext,
   wanted: number,
@@ -67,8 +64,8 @@ export async function sampleKlines(
   const buckets = new Buckets(searched, grid.sizeMs);
   if (wanted >= buckets.count) return await klinesInOrder(context, searched);
   const tries = Math.min(MAX_TRIES, Math.max(BATCH, Math.floor((await countRows(context)) / ROWS_A_TRY)));
-  const kept = wanted > tries ? undefined : await tryBuckets(context, buckets, { wanted, tries }, new Prng(seed));
-  if (kept) return { statements: byBatch(context, kept) };
+  const accepted = wanted > tries ? undefined : await tryBuckets(context, buckets, { wanted, tries }, new Prng(seed));
+  if (accepted) return { statements: byBatch(context, accepted) };
   const slices = () => klineSlices(searched, grid);
   const found = await sampleByHash({ session, rows: klines, slices, seed }, wanted);
   if ('sample' in found) return { statements: found.sample };
@@ -76,7 +73,7 @@ export async function sampleKlines(
   return { statements: selectEach(klines, found.all) };
 }
 
-/** Proved rows that klines are made of. */
+/** The number of proved rows that klines aggregate. */
 async function countRows({ session, request }: KlineContext): Promise<number> {
   const params = new Params();
   const [[count]] = await session.rows(
@@ -87,7 +84,7 @@ async function countRows({ session, request }: KlineContext): Promise<number> {
   return Number(count);
 }
 
-/** Starts of the buckets drawn, ascending; undefined when there were not as many among as many as may be tried. */
+/** Starts of the accepted buckets, ascending; undefined when the tries did not find enough. */
 async function tryBuckets(
   context: KlineContext,
   buckets: Buckets,
@@ -95,14 +92,14 @@ async function tryBuckets(
   prng: Prng,
 ): Promise<number[] | undefined> {
   const tried = new Set<number>();
-  const kept: number[] = [];
-  while (kept.length < wanted && tried.size < buckets.count) {
-    // At this rate of buckets that make a kline, the rest of the tries would not bring as many as are wanted.
-    const isInVain = wanted * (tried.size + 1) > tries * (kept.length + 1);
+  const accepted: number[] = [];
+  while (accepted.length < wanted && tried.size < buckets.count) {
+    // At this rate the remaining tries would not find as many klines as wanted.
+    const isInVain = wanted * (tried.size + 1) > tries * (accepted.length + 1);
     if (tried.size >= tries || (tried.size > 0 && isInVain)) return undefined;
-    const share = (kept.length + 1) / (tried.size + 1);
-    const guess = Math.ceil(((wanted - kept.length) / share) * 1.2) + 3;
-    const count = Math.min(guess, buckets.count - tried.size, tries - tried.size);
+    const share = (accepted.length + 1) / (tried.size + 1);
+    const estimated = Math.ceil(((wanted - accepted.length) / share) * 1.2) + 3;
+    const count = Math.min(estimated, buckets.count - tried.size, tries - tried.size);
     const drawn: number[] = [];
     while (drawn.length < count) {
       const number = prng.below(buckets.count);
@@ -111,12 +108,12 @@ async function tryBuckets(
       drawn.push(buckets.startOf(number));
     }
     const present = await makingKlines(context, drawn);
-    kept.push(...drawn.filter((ms) => present.has(ms)).slice(0, wanted - kept.length));
+    accepted.push(...drawn.filter((ms) => present.has(ms)).slice(0, wanted - accepted.length));
   }
-  return kept.sort((a, b) => a - b);
+  return accepted.sort((a, b) => a - b);
 }
 
-/** Which of the buckets hold a row, or with filters: make a kline that passes them. */
+/** The buckets that hold a row or, with filters, yield a kline that passes them. */
 async function makingKlines(context: KlineContext, starts: readonly number[]): Promise<ReadonlySet<number>> {
   const { session, klines, request, searched, grid } = context;
   const found = new Set<number>();
@@ -124,7 +121,7 @@ async function makingKlines(context: KlineContext, starts: readonly number[]): P
     const params = new Params();
     const selects = starts.slice(at, at + BATCH).map((ms) => {
       const slice = bucketSlice(searched, grid.sizeMs, ms);
-      // A row is found at once; that there is a kline would take all rows of the bucket.
+      // A row is found at once; to check that a kline exists would take all rows of the bucket.
       if (request.filters.length === 0) return `select ${ms}::int8 where ${klines.exists(slice, params)}`;
       return `select ${klines.timeMs} ${klines.from(slice, params)}`;
     });
@@ -141,18 +138,18 @@ function* byBatch({ klines, searched, grid }: KlineContext, starts: readonly num
   }
 }
 
-/** The buckets that reach into proved parts, numbered from 0. */
+/** The buckets that overlap proved parts, numbered from 0. */
 class Buckets {
   readonly count: number;
   readonly #sizeMs: number;
-  /** Stretches of buckets, and the number of their first. */
+  /** Stretches of adjacent buckets, each with the number of its first bucket. */
   readonly #stretches: { readonly from: number; readonly first: number }[] = [];
 
   constructor(parts: readonly Part[], sizeMs: number) {
     let count = 0;
     let end = Number.NEGATIVE_INFINITY;
     for (const part of parts) {
-      // The first bucket may be the last one of the part before.
+      // The part's first bucket may be the last bucket of the part before it.
       const from = Math.max(end, floorTo(sizeMs, part.from));
       end = ceilTo(sizeMs, part.to);
       this.#stretches.push({ from, first: count });
@@ -178,7 +175,7 @@ class Buckets {
 export async function planKlines(live: LiveContext, sizeMs: number): Promise<Plan> {
   const { request, coverage, parts } = live;
   const klines = new KlineRelation(live, sizeMs);
-  // Filters on the stamp leave whole buckets.
+  // A filter on a kline's start time selects whole buckets.
   const stamps = boundsOfFilters(request, (field) => field.name === KLINE_DATETIME);
   const searched = within(parts, { from: ceilTo(sizeMs, stamps.from), to: ceilTo(sizeMs, stamps.to) });
   const context: KlineContext = { ...live, searched, klines, grid: { sizeMs, chunkMs: klines.chunkMs } };
@@ -195,11 +192,11 @@ export async function planKlines(live: LiveContext, sizeMs: number): Promise<Pla
 async function planLatest(context: KlineContext, wanted: number): Promise<Plan> {
   const { parts, searched, klines, grid, session, coverage, request } = context;
   const { start, held } = await findStart(session, klines, klineSlicesBackward(searched, grid, wanted), wanted);
-  const places = request.filters.length > 0 ? held.toReversed().flatMap((slice) => slice.parts) : searched;
+  const partsWithRows = request.filters.length > 0 ? held.toReversed().flatMap((slice) => slice.parts) : searched;
   const sinceStart = { from: start?.ms ?? Number.NEGATIVE_INFINITY, to: Number.POSITIVE_INFINITY };
   return {
     gaps: gapsSince(coverage, sinceStart.from),
     parts: within(parts, sinceStart),
-    ...(await klinesInOrder(context, within(places, sinceStart))),
+    ...(await klinesInOrder(context, within(partsWithRows, sinceStart))),
   };
 }

@@ -12,20 +12,20 @@ import type { Rows } from '../types.ts';
 import type { KlineSlice } from './slices.ts';
 import { alignedFormulas, type Formulas, nativeFormulas } from './sums.ts';
 
-/** From here on buckets may hold some hundred thousand trades. */
+/** From this length on a bucket may hold some hundred thousand trades. */
 const LARGE_MS = 3_600_000;
-/** Of how many rows a kline is made. */
+/** The column with the number of rows that a kline aggregates. */
 const KLINE_ROWS = 'kline_rows';
-/** No id has more than 15 digits; below the sign bit that leaves the number of a day among 8,192. */
+/** No id has more than 15 digits (50 bits); below the sign bit that leaves 13 bits, the number of a day among 8,192. */
 const ID_BITS = 50;
 
 export class KlineRelation implements Rows<KlineSlice> {
   readonly #request: ReadRequest;
   readonly #sizeMs: number;
-  /** The rows that klines are made of. */
+  /** The rows that klines aggregate. */
   readonly #rows: Relation;
   readonly #time: Field;
-  /** Each kline comes with how many rows it is made of, before its columns. */
+  /** Whether each kline is preceded by the number of rows that it aggregates. */
   readonly #isCounted: boolean;
 
   constructor(context: PlanContext, sizeMs: number) {
@@ -59,12 +59,12 @@ export class KlineRelation implements Rows<KlineSlice> {
     return `hashint8extended(${this.timeMs}, ${seed})`;
   }
 
-  /** Klines of the slice in order, with the columns asked for. */
+  /** The klines of the slice in order, with the requested columns. */
   select(slice: KlineSlice, params: Params, where?: string): string {
     return this.selectAll([slice], params, where);
   }
 
-  /** Klines of several slices, in order; no bucket may be of two of them. */
+  /** The klines of several slices, in order. No bucket may lie in two of them. */
   selectAll(slices: readonly KlineSlice[], params: Params, where?: string): string {
     const hidden = this.#isCounted ? [`t.${KLINE_ROWS}`] : [];
     const outputs = [...hidden, ...this.#request.fields.map((field) => field.sql)].join(', ');
@@ -72,13 +72,13 @@ export class KlineRelation implements Rows<KlineSlice> {
     return `select ${outputs} ${this.#from(slices, params, names, where)} order by ${this.order()}`;
   }
 
-  /** `from ... where ...`: klines that pass the filters, with no more columns than these need. */
+  /** `from ... where ...`: the klines that pass the filters, with only the columns that the filters need. */
   from(slice: KlineSlice, params: Params, { where }: { readonly where?: string } = {}): string {
     const names = this.#filtered.map((field) => field.name);
     return this.#from([slice], params, names, where);
   }
 
-  /** Whether there is a row in the slice, as a test. */
+  /** A condition: the slice has a row. */
   exists(slice: KlineSlice, params: Params): string {
     return `exists (select 1 ${this.#rowsOf(slice, params)})`;
   }
@@ -108,7 +108,7 @@ export class KlineRelation implements Rows<KlineSlice> {
     );
     const values = formulas.map(([name, { value }]) => `, ${value} as ${name}`);
     if (this.#isCounted) values.push(`, k.${KLINE_ROWS}`);
-    // Ordered here, so that the buckets follow each other out of the index and none waits for another to be complete.
+    // Ordered here, so that buckets stream out of the index and none waits for another to be complete.
     return `select k.${KLINE_DATETIME}${values.join('')} from (select ${this.#bucket} as ${KLINE_DATETIME}${columns.join('')}
       ${this.#rowsOf(slice, params)} group by 1 order by 1) k`;
   }
@@ -127,7 +127,7 @@ export class KlineRelation implements Rows<KlineSlice> {
     return nativeFormulas(trades.unified, this.#id(slice), bucket);
   }
 
-  /** What trades are ordered by. Ids that begin anew with a partition come after its day. */
+  /** The expression that orders trades. Where ids restart with each partition, the day comes first. */
   #id({ from, to }: KlineSlice): string {
     const { native, offset, partition } = this.#request.dataset;
     const id = `t."${native.identity[0]}"`;
@@ -146,7 +146,7 @@ export class KlineRelation implements Rows<KlineSlice> {
     return `time_bucket(${this.#size}, ${this.#time.sql}${origin})`;
   }
 
-  /** `from ... where ...`: the rows of the slice. */
+  /** `from ... where ...`: the slice's rows. */
   #rowsOf({ from, to, parts }: KlineSlice, params: Params, where?: string): string {
     const [part] = parts;
     const ranges = parts.map((one) => `(${this.#rows.within(one.from, one.to)})`);

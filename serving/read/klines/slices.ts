@@ -1,23 +1,23 @@
-/** Proved parts cut at bucket boundaries: a kline is made by one statement, also where it reaches over a gap. */
+/** Cuts proved parts at bucket boundaries, so that one statement computes a kline even where it spans a gap. */
 import { clip, type Range } from '../../../shared/ranges.ts';
 import { MAX_CHUNKS } from '../plan/boundary-rows.ts';
 import { type CountedPartition, countWithin } from '../plan/counted.ts';
 import type { Part, RowCount } from '../types.ts';
 
 export interface KlineSlice extends Range {
-  /** Whole buckets, from the first row's to the last row's; what of them is proved and asked for. */
+  /** The proved and requested parts of whole buckets, from the first row's bucket to the last row's. */
   readonly parts: readonly Part[];
-  /** The rows that its klines are made of, where whole file days lie in it. */
+  /** The number of rows that its klines aggregate, where the slice holds whole file days. */
   readonly count?: RowCount;
 }
 
 export interface Grid {
-  /** Length of a bucket; buckets start at its multiples. */
+  /** Length of a bucket. Buckets start at multiples of it. */
   readonly sizeMs: number;
   readonly chunkMs: number;
 }
 
-/** Ascending. As few chunks as elsewhere, or one bucket where that is longer. */
+/** Ascending slices. A slice covers at most as many chunks as other statements do, or one bucket if that is longer. */
 export function* klineSlices(parts: readonly Part[], grid: Grid): Generator<KlineSlice> {
   const { sizeMs, chunkMs } = grid;
   let from = Number.NEGATIVE_INFINITY;
@@ -31,7 +31,7 @@ export function* klineSlices(parts: readonly Part[], grid: Grid): Generator<Klin
   }
 }
 
-/** The same, cut where whole file days begin and end, if a bucket does there: what is cut off them has no known count. */
+/** The same, cut where whole file days begin and end if a bucket does too. Rows outside whole file days have no known count. */
 export function* countedKlineSlices(
   parts: readonly Part[],
   partitions: readonly CountedPartition[],
@@ -42,15 +42,15 @@ export function* countedKlineSlices(
   }
 }
 
-/** Parts that are whole file days, and others, as far as no bucket is of both. */
+/** Groups of parts that are whole file days, and groups of others, such that no bucket lies in two groups. */
 function groupsOf(parts: readonly Part[], partitions: readonly CountedPartition[], sizeMs: number): Part[][] {
   const groups: Part[][] = [];
   let wasWhole: boolean | undefined;
   for (const { isWhole, ...part } of stretchesOf(parts, partitions)) {
     const group = groups.at(-1);
     const last = group?.at(-1);
-    const isApart = last !== undefined && ceilTo(sizeMs, last.to) <= floorTo(sizeMs, part.from);
-    if (!group || !last || (isApart && isWhole !== wasWhole)) groups.push([part]);
+    const isSeparate = last !== undefined && ceilTo(sizeMs, last.to) <= floorTo(sizeMs, part.from);
+    if (!group || !last || (isSeparate && isWhole !== wasWhole)) groups.push([part]);
     else if (last.to === part.from && last.until === part.until) group[group.length - 1] = { ...last, to: part.to };
     else group.push(part);
     wasWhole = isWhole;
@@ -58,7 +58,7 @@ function groupsOf(parts: readonly Part[], partitions: readonly CountedPartition[
   return groups;
 }
 
-/** The parts, cut where whole file days begin and end that do not follow each other. */
+/** The parts, cut where runs of adjacent whole file days begin and end. */
 function* stretchesOf(
   parts: readonly Part[],
   partitions: readonly CountedPartition[],
@@ -79,7 +79,7 @@ function* stretchesOf(
   }
 }
 
-/** From the newest back: as long as `buckets` buckets first, then twice as long each time. */
+/** Slices from the newest back: `buckets` buckets first, then twice as many each time. */
 export function* klineSlicesBackward(parts: readonly Part[], grid: Grid, buckets: number): Generator<KlineSlice> {
   const { sizeMs, chunkMs } = grid;
   const most = Math.max(1, Math.floor((MAX_CHUNKS * chunkMs) / sizeMs));
@@ -99,7 +99,7 @@ export function* klineSlicesBackward(parts: readonly Part[], grid: Grid, buckets
   }
 }
 
-/** What of the parts lies in one bucket. */
+/** The parts within one bucket. */
 export function bucketSlice(parts: readonly Part[], sizeMs: number, fromMs: number): KlineSlice {
   return sliceOf(
     parts,

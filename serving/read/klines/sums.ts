@@ -1,53 +1,48 @@
 /**
- * How each column of a kline is computed: aggregates over the rows of a bucket (alias `t`), and a value over what they
- * come to (alias `k`). Sums are exact:
- * - what is rounded is added as doubles, and the error that this can have made is bounded: the rounded sum is certain,
- *   except where a sum is that close to the middle of two decimals;
- * - what is not, or is to have more decimals than such a sum is good for, is added as integers of 1e-8 where every value
- *   has at most eight decimals.
- * Where this does not settle a bucket, its rows are added once more, as decimals of any length.
+ * How each column of a kline is computed: aggregates over the rows of a bucket (alias `t`), and a value over the aggregates
+ * (alias `k`). Sums are exact sums of the decimals that doubles stand for, at the cost of sums of doubles:
+ * - a rounded column is summed as doubles, and the error is bounded: the rounded sum is certain, except where a sum is too
+ *   close to the middle between two decimals;
+ * - an unrounded column, or one with more decimals than a sum of doubles can guarantee, is summed as integers of 1e-8 if
+ *   every value has at most eight decimals.
+ * Where this does not settle a bucket, a second pass sums its rows as decimals of any length.
  */
 import type { Field } from '../../../shared/registry/index.ts';
 
-/**
- * Sums over the rows of a bucket, of the decimals that doubles stand for, at the cost of sums of doubles. SQL: aggregates
- * over rows (alias `t`), and a value over what they come to (alias `k`).
- */
-
 export interface Formula {
-  /** By name; formulas share aggregates of the same name. */
+  /** SQL of the aggregates by name; formulas share aggregates of the same name. */
   readonly aggregates: Readonly<Record<string, string>>;
   readonly value: string;
 }
 
 export interface Bucket {
-  /** An aggregate over the rows of the bucket `k` once more, as a scalar. */
+  /** An aggregate over the rows of the bucket `k` in a second pass, as a scalar. */
   again(aggregate: string): string;
-  /** Buckets may hold so many rows that the error of a plain sum of doubles would often be too large. */
+  /** Whether a bucket may hold so many rows that the error of a plain sum of doubles would often be too large. */
   readonly large: boolean;
 }
 
-/** What is summed. */
+/** The terms of a sum. */
 export interface Terms {
-  /** Of the aggregates. */
+  /** Prefix of the aggregates' names. */
   readonly name: string;
-  /** Not negative; a double that is `exact` but for at most three roundings. */
+  /** A non-negative double that differs from `exact` by at most three roundings. */
   readonly value: string;
-  /** The same as a decimal; the one that `value` is shown as where it is not said otherwise. */
+  /** The same value as a decimal; by default the decimal that `value` prints as. */
   readonly exact?: string;
-  /** `filter (where ...)`: only these rows. */
+  /** `filter (where ...)` that selects the rows. */
   readonly filter?: string;
 }
 
-/** The decimal that a double is shown as: the shortest that is nearest to it. */
+/** The decimal that a double prints as: the shortest one that is nearest to it. */
 export const decimal = (value: string): string => `(${value})::text::numeric`;
 
 const exactSum = ({ value, exact = decimal(value), filter = '' }: Terms) => `sum(${exact}) ${filter}`;
 
-/** 2^53 / 1e8, rounded down: below it a value of eight decimals is an exact integer of 1e-8, and no other has its double. */
+/** 2^53 / 1e8, rounded down: below it a value of eight decimals is an exact integer of 1e-8, and has a double of its own. */
 const SHORT_BELOW = '9e7';
 
-/** The exact sum, as a numeric: of integers of 1e-8 where every value has at most eight decimals and is not too large. */
+/** The exact sum as a numeric: of integers of 1e-8 where every value has at most eight decimals and is small enough. */
 export function decimalSum(terms: Terms, { again }: Bucket): Formula {
   const { name, value, filter = '' } = terms;
   return {
@@ -55,19 +50,19 @@ export function decimalSum(terms: Terms, { again }: Bucket): Formula {
       [`${name}_units`]: `sum((least(${value}, ${SHORT_BELOW}) * 1e8)::int8) ${filter}`,
       [`${name}_is_short`]: `bool_and(${value} < ${SHORT_BELOW} and round(${value} * 1e8) / 1e8 = ${value}) ${filter}`,
     },
-    // Neither is there where the filter leaves no row: the sum is 0.
+    // Where the filter leaves no row, both aggregates are null and the sum is 0.
     value: `coalesce(case when coalesce(k.${name}_is_short, true) then k.${name}_units * 0.00000001
       else ${again(exactSum(terms))} end, 0)`,
   };
 }
 
-/** Not less than 2^-53, half the distance of doubles from 1 up. */
+/** At least 2^-53, half the distance between doubles from 1 up. */
 const HALF_ULP = '1.2e-16::float8';
 
 /**
- * A sum to some decimals, halves going up. n terms added as doubles are wrong by at most (n + 2) half ulps of the sum s;
- * of terms cut in two, the whole parts add up without error (below 2^53) and the parts below one, less than n together,
- * are wrong by n half ulps of n. The rest allows for the arithmetic of the comparison itself.
+ * A sum rounded to some decimals, halves up. A sum s of n terms, added as doubles, is wrong by at most (n + 2) half ulps of s.
+ * When each term is split, the whole parts add up without error (below 2^53), and the fractions, whose sum is below n, are
+ * wrong by at most n half ulps of n. The rest of the bound allows for the arithmetic of the comparison itself.
  */
 export function roundedSum(terms: Terms, decimals: number, { again, large }: Bucket): Formula {
   const { name, value, filter = '' } = terms;
@@ -87,9 +82,9 @@ export function roundedSum(terms: Terms, decimals: number, { again, large }: Buc
   };
 }
 
-/** The mean of all rows to some decimals, halves going up. Costs nothing beside a deviation of the same values. */
+/** The mean of all rows rounded to some decimals, halves up. It costs nothing beside a deviation of the same values. */
 export function roundedMean(terms: Terms, decimals: number, bucket: Bucket): Formula {
-  // On the exact quotient: one cut to some digits could make a half of what is none.
+  // Computed on the exact quotient: a quotient cut to some digits could look like a half.
   const of = (sum: string) => `div(2e${decimals} * ${sum} + k.terms, 2 * k.terms)::float8 / 1e${decimals}`;
   if (bucket.large) {
     const { aggregates, value } = decimalSum(terms, bucket);
@@ -102,7 +97,7 @@ export function roundedMean(terms: Terms, decimals: number, bucket: Bucket): For
   };
 }
 
-/** A double that is wrong by at most `error`, rounded where that settles it. */
+/** Rounds a double that is wrong by at most `error`, if the error cannot change the result. */
 function rounded(value: string, error: string, decimals: number, otherwise: string): string {
   const units = (of: string) => `floor((${of}) * 1e${decimals} + 0.5)`;
   return `case when ${units(`${value} + ${error}`)} = ${units(`${value} - ${error}`)}
@@ -111,7 +106,7 @@ function rounded(value: string, error: string, decimals: number, otherwise: stri
 
 export type Formulas = Readonly<Record<string, Formula>>;
 
-/** From trades: the columns that all exchanges have. */
+/** Formulas over trades: the columns that all exchanges share. */
 export function nativeFormulas(unified: readonly Field[], id: string, bucket: Bucket): Formulas {
   const sql = (name: string) => unified.find((field) => field.name === name)!.sql;
   const [price, quantity, isMaker] = ['price', 'quantity', 'is_buyer_maker'].map(sql);
@@ -152,7 +147,7 @@ export function nativeFormulas(unified: readonly Field[], id: string, bucket: Bu
   };
 }
 
-/** From one-second rows. */
+/** Formulas over one-second rows. */
 export function alignedFormulas(bucket: Bucket): Formulas {
   const at = 't.aligned_at_utc';
   return {
@@ -166,7 +161,7 @@ export function alignedFormulas(bucket: Bucket): Formulas {
   };
 }
 
-/** To nine decimals: too many for the error that a large bucket's sum of doubles can have. */
+/** Nine decimals are too many for the error that a large bucket's sum of doubles can have. */
 function volumeOf(terms: Terms, bucket: Bucket): Formula {
   if (!bucket.large) return roundedSum(terms, 9, bucket);
   const { aggregates, value } = decimalSum(terms, bucket);

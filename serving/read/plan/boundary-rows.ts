@@ -1,6 +1,7 @@
 /**
- * What lies beyond the edges of a slice, by series: the row that is still valid when it begins, and the one that ends the
- * validity of its last. Either may lie far away, so both are looked for near first; the index has them in microseconds.
+ * Slices of proved parts, and per series the rows just outside a slice: the row that is still valid when the slice begins, and
+ * the row that ends the validity of the last one. Either may lie far away, so the search starts near; the index finds each in
+ * microseconds.
  */
 import type { Range } from '../../../shared/ranges.ts';
 import { array, int4, Params } from '../../db/params.ts';
@@ -8,14 +9,13 @@ import { boundsOf, lastValid, type ProvedRun, type SourceRuns } from '../snapsho
 import type { Part, SeriesRow, Slice } from '../types.ts';
 import { type LiveContext, type PlanContext, withParts } from './context.ts';
 
-/*
- * Proved parts cut into slices of few chunks. Every statement has literal time bounds: planning over 3,000 chunks
- * takes 0.4 s and a lock on each, over 32 it takes a few ms.
+/**
+ * Chunks per statement. Every statement has literal time bounds: planning over 3,000 chunks takes 0.4 s and a lock on each,
+ * over 32 it takes a few ms.
  */
-
 export const MAX_CHUNKS = 32;
 
-/** Ascending, cut where chunks are. */
+/** Ascending slices, cut at chunk boundaries. */
 export function* slicesOf(parts: readonly Part[], chunkMs: number): Generator<Slice> {
   for (const part of parts) {
     for (let from = part.from; from < part.to; ) {
@@ -26,7 +26,7 @@ export function* slicesOf(parts: readonly Part[], chunkMs: number): Generator<Sl
   }
 }
 
-/** From the oldest on, one chunk first, then twice as many each time. */
+/** Slices from the oldest on: one chunk first, then twice as many each time. */
 export function* slicesForward(part: Part, chunkMs: number): Generator<Slice> {
   let chunks = 1;
   for (let from = part.from; from < part.to; ) {
@@ -37,7 +37,7 @@ export function* slicesForward(part: Part, chunkMs: number): Generator<Slice> {
   }
 }
 
-/** From the newest back, one chunk first, then twice as many each time: what is looked for is mostly near the end. */
+/** Slices from the newest back: one chunk first, then twice as many each time, since the wanted rows are mostly near the end. */
 export function* slicesBackward(parts: readonly Part[], chunkMs: number): Generator<Slice> {
   let chunks = 1;
   for (const part of parts.toReversed()) {
@@ -50,7 +50,7 @@ export function* slicesBackward(parts: readonly Part[], chunkMs: number): Genera
   }
 }
 
-/** The slices, of a dataset of many series with what lies beyond them. */
+/** The slices; for a dataset of many series each comes with its boundary rows. */
 export async function* withBoundaryRows(context: LiveContext, slices: Iterable<Slice>): AsyncGenerator<Slice> {
   const { relation, carried, endMs, coverage } = context;
   if (relation.isSingleSeries || !relation.isState) {
@@ -61,17 +61,17 @@ export async function* withBoundaryRows(context: LiveContext, slices: Iterable<S
   const last = Math.min(endMs, coverage.extent?.to ?? endMs);
   for (const slice of slices) {
     const next = relation.validity === 'none' || slice.to >= last ? [] : await after(context, slice.to);
-    yield { ...slice, edges: { carried: rows, next } };
+    yield { ...slice, boundary: { carried: rows, next } };
     rows = [];
   }
-  // None of the slices was there to take them.
+  // There was no slice to carry the rows.
   const [row] = rows;
-  if (row) yield { from: row.ms, to: row.ms, part: emptyPart(row.ms), edges: { carried: rows, next: [] } };
+  if (row) yield { from: row.ms, to: row.ms, part: emptyPart(row.ms), boundary: { carried: rows, next: [] } };
 }
 
 export const emptyPart = (at: number): Part => ({ from: at, to: at, until: at, provedTo: undefined, isLast: true });
 
-/** The first row of each series at or after a moment, as far as the row before it may be valid until there. */
+/** The first row of each series at or after a moment, as far as it can end the validity of the row before. */
 function after(context: LiveContext, ms: number): Promise<SeriesRow[]> {
   return nearestRows(context, 'after', ms, (runs) => {
     const run = runs.find(({ from, to }) => from < ms && ms < to);
@@ -79,7 +79,7 @@ function after(context: LiveContext, ms: number): Promise<SeriesRow[]> {
   });
 }
 
-/** The row of each series nearest to a moment, within limits that go by the runs of its source. */
+/** The row of each series nearest to a moment, within limits that depend on the runs of its source. */
 export async function nearestRows(
   context: LiveContext,
   direction: 'before' | 'after',
@@ -113,7 +113,7 @@ export async function nearestRows(
       const seriesId = Number(id);
       const row = { seriesId, ms: Number(at) };
       const { limit } = open.find((one) => one.id === seriesId)!;
-      // One outside its limit is as far as the series goes.
+      // A row outside its limit ends the search of its series.
       missing.delete(seriesId);
       if (limit.from <= row.ms && row.ms < limit.to) found.push(row);
     }
@@ -130,27 +130,24 @@ const seriesOf = ({ relation, series, snapshot }: PlanContext): number[] => {
 export function runsOf({ coverage, relation, request, series }: PlanContext, seriesId: number): SourceRuns['runs'] {
   const [only] = coverage.sources;
   if (relation.isSingleSeries) return only?.runs ?? [];
-  const place = request.dataset.aligned.seriesKey.indexOf('source_id');
-  const sourceId = series.find(({ id }) => id === seriesId)?.key[place];
+  const sourceIndex = request.dataset.aligned.seriesKey.indexOf('source_id');
+  const sourceId = series.find(({ id }) => id === seriesId)?.key[sourceIndex];
   return coverage.sources.find((source) => source.sourceId === sourceId)?.runs ?? [];
 }
 
-/* Windows of states: a window holds every row that is valid in it, so it begins with rows of before it. */
-
 const SECOND_MS = 1000;
-
-/** The context with the rows that are carried into its window. */
+/** The context with the rows that are carried into its window: a window of states holds every row that is valid in it. */
 export async function withCarriedIn(context: LiveContext): Promise<LiveContext> {
   const { request, coverage, relation, startMs: start } = context;
   if (!relation.isState || start === undefined) return context;
-  // Past the validity of every row, as far as the last year that the database knows, nothing holds.
+  // Nothing is valid past the validity of every row, as far as the last year that the database knows.
   const holds = ({ to, rowsTo }: ProvedRun) => start < Math.max(to, rowsTo + SECOND_MS);
   if (!coverage.sources.some(({ runs }) => runs.some(holds))) return context;
-  // With the first instant of the window: a row of that instant leaves nothing to be carried in.
+  // The search includes the window's first instant: a row of that instant leaves nothing to carry in.
   const end = start + 1;
   const found = await nearestRows(context, 'before', end, (runs) => {
     const run = runs.find(({ from, to }) => from < start && start < to);
-    // Past what is proved through, a row is valid for its second.
+    // Past the end of proved time, a row is valid for its second.
     return { from: run?.from ?? start - SECOND_MS, to: end };
   });
   const carried = found.filter(({ seriesId, ms }) => ms < start && lastValid(runsOf(context, seriesId), ms) > start);
@@ -159,6 +156,6 @@ export async function withCarriedIn(context: LiveContext): Promise<LiveContext> 
     return row ? withParts(context, { ...boundsOf(coverage, request.window), from: row.ms }) : context;
   }
   if (carried.length === 0 || context.parts.length > 0) return { ...context, carried };
-  // Nothing was observed in the window, and yet something holds.
+  // No row was observed in the window, and yet one is valid in it.
   return { ...context, carried, parts: [emptyPart(start)] };
 }

@@ -1,6 +1,6 @@
 /**
- * Reads are held to the row counts that were proved. A read without filters that covers whole partitions knows how many rows
- * it has to find; a difference means that stored rows were lost or added since the proof.
+ * Checks reads against the proved row counts. A read without filters that covers whole partitions knows how many rows it must
+ * find; a difference means that stored rows were lost or added since the proof.
  */
 import { DAY_MS } from '../../../shared/dates.ts';
 import { scopeJoinSql } from '../../../shared/proof/recount.ts';
@@ -11,32 +11,34 @@ import { LostRows, type Part, type RowCount, type Slice } from '../types.ts';
 import { MAX_CHUNKS, slicesOf } from './boundary-rows.ts';
 import type { LiveContext, PlanContext } from './context.ts';
 
-/** A proved partition that the read covers whole. */
+/** A proved partition that the read covers completely. */
 export interface CountedPartition extends Range {
   readonly key: string;
   readonly rows: number;
 }
 
-/** Partitions of more rows together are read by several statements: a difference then names few partitions. */
+/** Partitions with more rows than this are read by several statements, so that a difference points at few partitions. */
 const MAX_COUNTED_ROWS = 100_000;
 
-/** @throws LostRows where `found` is not what was proved. */
+/** @throws LostRows when `found` differs from the proved count. */
 export function checkCount(dataset: string, count: RowCount | undefined, found: number): void {
   if (!count || found === count.rows || (count.isMinimum && found > count.rows)) return;
   const least = count.isMinimum ? 'at least ' : '';
-  throw new LostRows(`${dataset}: ${found} rows were found where ${least}${count.rows} are counted as proved`, count);
+  throw new LostRows(`${dataset}: ${found} rows were found, but ${least}${count.rows} are proved`, count);
 }
 
 const isUnfiltered = ({ request }: PlanContext) => request.filters.length === 0 && request.asOfMs === undefined;
 
-/** The slices of the parts, cut so that those which hold whole file days know how many rows they must have. */
+/** Slices of the parts, cut so that a slice of whole file days knows its row count. */
 export async function countedSlices(context: LiveContext, parts: readonly Part[]): Promise<Iterable<Slice>> {
   const { relation } = context;
   const partitions = await wholeFileDays(context, parts);
-  return partitions.length === 0 ? slicesOf(parts, relation.chunkMs) : cut(parts, partitions, relation.chunkMs);
+  return partitions.length === 0
+    ? slicesOf(parts, relation.chunkMs)
+    : cutAtPartitions(parts, partitions, relation.chunkMs);
 }
 
-/** The proved file days that lie within the parts, ascending. Those of other kinds are counted by `countOf`. */
+/** The proved file days within the parts, ascending. `countOfWindow` counts partitions of other kinds. */
 export async function wholeFileDays(context: LiveContext, parts: readonly Part[]): Promise<CountedPartition[]> {
   const { session, request, coverage } = context;
   const long = parts.filter((part) => part.to - part.from >= DAY_MS);
@@ -54,8 +56,8 @@ export async function wholeFileDays(context: LiveContext, parts: readonly Part[]
   );
 }
 
-/** Exported for its test. */
-export function* cut(
+/** Cuts the parts at whole partitions, which carry their counts. Exported for its test. */
+export function* cutAtPartitions(
   parts: readonly Part[],
   partitions: readonly CountedPartition[],
   chunkMs: number,
@@ -80,7 +82,7 @@ export function* cut(
   }
 }
 
-/** Partitions that follow each other without a gap: as many as one statement reads. */
+/** A run of partitions without a gap that one statement can read. */
 function groupFrom(
   partitions: readonly CountedPartition[],
   first: number,
@@ -99,12 +101,12 @@ function groupFrom(
   return group;
 }
 
-/** How many rows the file days must yield together that lie within the parts. */
+/** The number of rows that the file days within the parts must yield together. */
 export async function countOfFileDays(context: LiveContext, parts: readonly Part[]): Promise<RowCount | undefined> {
   return countWithin(await wholeFileDays(context, parts), parts);
 }
 
-/** How many rows those of the partitions yield together that lie within the parts. */
+/** The number of rows that those of the partitions yield together that lie within the parts. */
 export function countWithin(all: readonly CountedPartition[], parts: readonly Range[]): RowCount | undefined {
   const partitions = all.filter(({ from, to }) => parts.some((part) => isWithin(from, to, part)));
   if (partitions.length === 0) return undefined;
@@ -117,7 +119,7 @@ export function countWithin(all: readonly CountedPartition[], parts: readonly Ra
   };
 }
 
-/** Rows that are no file day's, read natively: they say themselves which partition they are of. */
+/** Native rows of partitions that are not file days: a column names the partition of each row. */
 const isCountedByPartition = (context: LiveContext) =>
   context.request.mode === 'native' &&
   !context.relation.isSingleSeries &&
@@ -125,8 +127,8 @@ const isCountedByPartition = (context: LiveContext) =>
   context.parts.length > 0;
 
 /**
- * How many native rows a window must hold where rows say themselves which partition they are of: heights, snapshots, captures
- * and vintages overlap in time. Where a partition straddles a border of the window, it may add rows that are not counted.
+ * The number of native rows that a window must hold where a column names the partition of each row: heights, snapshots,
+ * captures and vintages overlap in time. A partition that crosses a border of the window may add uncounted rows.
  */
 export async function countOfWindow(context: LiveContext): Promise<RowCount | undefined> {
   const { session, request, coverage } = context;
@@ -144,13 +146,13 @@ export async function countOfWindow(context: LiveContext): Promise<RowCount | un
   return { rows: Number(rows), isMinimum: straddling !== '0', window: { from: window.from, to: window.to } };
 }
 
-/** Rows of partitions that the oldest of the newest rows may be amid: more are not counted for one read. */
+/** The count includes rows of partitions that span the start only up to this many rows per read. */
 const MAX_STRADDLING_ROWS = 10_000;
 
 /**
- * How many rows there must be from a row on, the oldest of the newest `n`. A row that is lost after it is made up for by one
- * before it, so the read itself always finds `n`. Partitions that begin before that row and end after it are counted as far
- * as they lie before it, unless they are long: then the rows of those that begin later are a lower bound.
+ * The number of rows from the oldest of the newest `n` rows on. When a later row is lost, an earlier one takes its place, so
+ * the read itself always finds `n`. Partitions that begin before that row and end after it are counted up to the row, unless
+ * they are long: then the rows of partitions that begin later are a lower bound.
  */
 export async function countOfNewest(
   context: LiveContext,
@@ -168,16 +170,16 @@ export async function countOfNewest(
        coalesce(sum(rows) filter (where from_ms <= ${at}), 0)::int8, min(from_ms) filter (where from_ms <= ${at}) ${of}`,
     params,
   );
-  // The row itself is of none of those that begin later.
+  // The oldest row itself lies in none of the partitions that begin later.
   if (Number(straddling) > MAX_STRADDLING_ROWS) return { rows: Number(later) + 1, isMinimum: true, window };
   if (fromMs === null) return { rows: Number(later), window };
-  const cut = new Params();
-  const [number, last] = [cut.add(int2(dataset.number)), cut.add(int8(start.ms))];
+  const countParams = new Params();
+  const [number, last] = [countParams.add(int2(dataset.number)), countParams.add(int8(start.ms))];
   const [[before]] = await session.rows(
     `select count(*) from partitions p join "${dataset.native.table}" t on ${scopeJoinSql(dataset)}
      where p.dataset_id = ${number} and p.state = 'proved' and p.from_ms <= ${last} and p.to_ms > ${last}
-       and ${relation.within(Number(fromMs), start.ms + 1)} and not (${relation.fromKey(start.key, cut)})`,
-    cut,
+       and ${relation.within(Number(fromMs), start.ms + 1)} and not (${relation.fromKey(start.key, countParams)})`,
+    countParams,
   );
   return { rows: Number(later) + Number(straddling) - Number(before), window };
 }

@@ -1,4 +1,4 @@
-/** The last n rows of the order, returned ascending. */
+/** Plans windows of the last n rows in the dataset's order. The rows are returned ascending. */
 import { Params } from '../../db/params.ts';
 import type { Statement } from '../../db/pg-messages.ts';
 import { gapsSince, within } from '../snapshot/coverage.ts';
@@ -8,7 +8,7 @@ import { slicesBackward, withBoundaryRows } from './boundary-rows.ts';
 import type { CountedStatement, LiveContext, Plan, PlanContext } from './context.ts';
 import { countedSlices, countOfNewest, countOfWindow } from './counted.ts';
 
-/** As many rows are taken from the end and sorted by the database; more are read forward from where they start. */
+/** Up to this many rows, the database sorts the rows from the end. More rows are read forward from where they start. */
 const SORTED_ROWS = 10_000;
 
 export async function planLatest(context: LiveContext, wanted: number): Promise<Plan> {
@@ -17,20 +17,20 @@ export async function planLatest(context: LiveContext, wanted: number): Promise<
   const { parts, searched, coverage, session, relation } = context;
   const slices = withBoundaryRows(context, slicesBackward(searched, relation.chunkMs));
   const { start, held } = await findStart(session, relation, slices, wanted);
-  // Without a filter there must be rows elsewhere, too: they are read, and missed.
-  const places = context.request.filters.length > 0 ? placesOf(held) : searched;
+  // Without a filter there must be rows elsewhere too: the read covers them, and notices lost ones.
+  const partsWithRows = context.request.filters.length > 0 ? partsOfSlices(held) : searched;
   const sinceStart = { from: start?.ms ?? Number.NEGATIVE_INFINITY, to: Number.POSITIVE_INFINITY };
   return {
     gaps: gapsSince(coverage, sinceStart.from),
     parts: within(parts, sinceStart),
-    statements: forward(context, within(places, sinceStart), start?.key),
+    statements: forward(context, within(partsWithRows, sinceStart), start?.key),
     count: start ? await countOfNewest(context, start) : await countOfWindow(context),
   };
 }
 
 export type NewestPlan = Plan & { readonly statements: readonly [Statement] };
 
-/** One statement, where the counts of the newest partitions say how far back it has to look. */
+/** One statement, where the row counts of the newest partitions tell how far back it has to read. */
 export function planNewest(context: PlanContext, wanted: number): NewestPlan | undefined {
   const { parts, relation } = context;
   const newest = parts.at(-1);
@@ -39,13 +39,13 @@ export function planNewest(context: PlanContext, wanted: number): NewestPlan | u
   const part = { ...newest!, from };
   const params = new Params();
   const text = relation.selectLatest({ from, to: part.to, part }, params, wanted);
-  return { gaps: [], parts: [part], statements: [{ text, params: params.list, keep: true }], expectedRows: wanted };
+  return { gaps: [], parts: [part], statements: [{ text, params: params.list, prepared: true }], expectedRows: wanted };
 }
 
 /**
- * Without filters the count of the newest partition that has rows says where they start, as long as no gap lies between.
- * Rows of more than that partition are read the long way, which holds each whole partition to its count. Only where
- * partitions are stretches of time of their own.
+ * Without filters, the count of the newest partition with rows tells where the rows start, if no gap lies between. For rows
+ * beyond that partition the full plan checks each whole partition against its count. Only for partitions that are disjoint
+ * stretches of time.
  */
 function startByTail({ request, snapshot }: PlanContext, newest: Part, wanted: number): number | undefined {
   if (request.filters.length > 0 || request.dataset.partition.kind !== 'file_day' || wanted > SORTED_ROWS)
@@ -54,20 +54,20 @@ function startByTail({ request, snapshot }: PlanContext, newest: Part, wanted: n
   return last && last.fromMs >= newest.from && last.rows >= wanted ? last.fromMs : undefined;
 }
 
-/** Where the slices lie, ascending; those that follow each other in one part are one. `slices`: the newest first. */
-function placesOf(slices: readonly Slice[]): Part[] {
-  const places: Part[] = [];
+/** The stretches of the slices (newest first), ascending; adjacent slices of a part are merged. */
+function partsOfSlices(slices: readonly Slice[]): Part[] {
+  const merged: Part[] = [];
   for (const { from, to, part } of slices.toReversed()) {
-    const last = places.at(-1);
-    if (last?.to === from && last.until === part.until) places[places.length - 1] = { ...last, to };
-    else places.push({ ...part, from, to });
+    const last = merged.at(-1);
+    if (last?.to === from && last.until === part.until) merged[merged.length - 1] = { ...last, to };
+    else merged.push({ ...part, from, to });
   }
-  return places;
+  return merged;
 }
 
 /**
- * The n-th row from the end: its key and time, undefined when there are not as many; and the slices that hold rows, the
- * newest first: those without need not be read again. `slices`: the newest first.
+ * Finds the n-th row from the end, its key and time; undefined when there are fewer rows. It also returns the slices that hold
+ * rows, newest first, since the others need not be read again. `slices` must come newest first.
  */
 export async function findStart<S>(
   session: Session,
@@ -104,7 +104,7 @@ async function* forward(
     const params = new Params();
     const where = isFirst && key ? relation.fromKey(key, params) : undefined;
     isFirst = false;
-    // The first statement may leave out rows of the millisecond that it begins with.
+    // The first statement may leave out rows of its first millisecond, so its count is unknown.
     yield { text: relation.select(slice, params, where), params: params.list, count: where ? undefined : slice.count };
   }
 }

@@ -1,6 +1,6 @@
 /**
- * Samples of unfiltered history without scanning it: ranks are drawn among the proved rows, partitions' counts say in
- * which partition a rank lies, and a look-up of its own finds the row.
+ * Samples unfiltered history without a scan: the sampler draws ranks among the proved rows, the counts of partitions locate
+ * each rank, and a look-up finds its row.
  */
 import { int2, Params } from '../../db/params.ts';
 import type { Statement } from '../../db/pg-messages.ts';
@@ -21,10 +21,10 @@ export interface Draw {
   readonly ranks: readonly number[];
 }
 
-/** Look-ups put into one statement: each costs the planner a fraction of a millisecond. */
+/** Look-ups per statement; each costs the planner a fraction of a millisecond. */
 const MAX_LOOKUPS = 64;
 
-/** The proved partitions, in order of time. */
+/** The proved partitions in order of time. */
 export async function readPartitions({ session, request, parts }: LiveContext): Promise<Partition[]> {
   const rows = request.mode === 'native' ? 'rows' : 'aligned_rows';
   const params = new Params();
@@ -45,7 +45,7 @@ export async function readPartitions({ session, request, parts }: LiveContext): 
 export const rowsOf = (partitions: readonly Partition[]): number =>
   partitions.reduce((sum, partition) => sum + partition.rows, 0);
 
-/** The ranks, ascending, in the partitions they lie in. */
+/** Assigns ascending ranks to the partitions that they lie in. */
 export function draw(partitions: readonly Partition[], ranks: readonly number[]): Draw[] {
   const draws: Draw[] = [];
   let base = 0;
@@ -60,12 +60,12 @@ export function draw(partitions: readonly Partition[], ranks: readonly number[])
   return draws;
 }
 
-/** A look-up in the making: adds its values to the parameters of the statement it becomes part of. */
+/** Builds the SQL of a look-up and adds its values to the parameters of the statement that it becomes part of. */
 export type MakeLookup = (params: Params) => string;
 
 /**
- * Look-ups put together to statements. Partitions follow each other in time, so their statements do; a partition's
- * look-ups stay in one statement, within which the database orders the rows.
+ * Combines look-ups into statements. Partitions follow each other in time, and so do their statements; the look-ups of a
+ * partition stay in one statement, in which the database orders the rows.
  */
 export function* statementsOf(
   { relation }: PlanContext,
@@ -89,9 +89,10 @@ export function* batched<T>(groups: Iterable<readonly T[]>): Generator<T[]> {
   if (batch.length > 0) yield batch;
 }
 
-/** Seeded randomness: the same seed over the same proved rows draws the same sample, on any machine. */
-
-/** xoshiro128**, seeded by splitmix32; public domain, D. Blackman and S. Vigna. */
+/**
+ * Seeded randomness: the same seed over the same proved rows draws the same sample on any machine. The generator is
+ * xoshiro128**, seeded by splitmix32 (public domain, D. Blackman and S. Vigna).
+ */
 export class Prng {
   readonly #state = new Uint32Array(4);
 
@@ -121,7 +122,7 @@ export class Prng {
     return result;
   }
 
-  /** A whole number 0 <= x < bound, every one as likely; bound at most 2^53. */
+  /** A uniform integer 0 <= x < bound; bound is at most 2^53. */
   below(bound: number): number {
     const range = 2 ** 53;
     const limit = range - (range % bound);
@@ -131,7 +132,7 @@ export class Prng {
     }
   }
 
-  /** `count` different whole numbers below `bound`, ascending; every subset as likely. (R. Floyd) */
+  /** `count` distinct integers below `bound`, ascending; every subset is equally likely (R. Floyd). */
   distinct(count: number, bound: number): number[] {
     const chosen = new Set<number>();
     for (let j = bound - count; j < bound; j++) {

@@ -1,7 +1,7 @@
 /**
- * Samples by drawing: numbers that each stand for a row, or for a place where one may be, are drawn without repeating any;
- * what stands there is found, and kept if it passes the filters. What is kept is uniform over the rows that pass, however
- * few they are; a budget of draws tells when a scan is the better way.
+ * Samples by drawing: each number stands for a row, or for a position that may hold one. The sampler draws numbers without
+ * repetition, finds their rows, and keeps those that pass the filters. The accepted rows are uniform over all rows that pass,
+ * however few; a budget of draws decides when a scan is cheaper.
  */
 import type { Range } from '../../../shared/ranges.ts';
 import { Params } from '../../db/params.ts';
@@ -13,35 +13,35 @@ import { countRows, findByRank, keysOf, passing, type RowKey, rowsByKey } from '
 import { nativeLookups } from './native.ts';
 import { unitsOf } from './seconds.ts';
 
-/** A second or two of draws; past it they are as good as in vain. */
+/** Draws that take a second or two; a sampler that needs more is as good as stuck. */
 const MAX_DRAWS = 5000;
 
 const SECOND_MS = 1000;
 
-/** As many rows are scanned in the time of one draw. */
+/** A scan reads this many rows in the time of one draw. */
 const ROWS_A_DRAW = 500;
 
-/** Draws that show whether a filter passes enough of them to go on. */
+/** Draws that show whether enough rows pass the filter to go on. */
 const FIRST_DRAWS = 64;
 
-/** Draws for each row that is wanted, however short the history: enough for filters that one row in twenty passes. */
+/** Draws per wanted row, however short the history: enough for a filter that one row in twenty passes. */
 const MIN_DRAWS_A_ROW = 20;
 
-/** What numbers stand for. */
+/** The population that the numbers stand for. */
 interface Population {
   readonly count: number;
-  /** Rows they stand for, or a few more. */
+  /** The number of rows that they stand for, or a few more. */
   readonly rows: number;
-  /** How much of their time the filters on time leave. */
+  /** The share of their time that passes the filters on time. */
   readonly searched: number;
-  /** Keys of the rows that the numbers stand for, in any order; there may be none at some. */
+  /** The keys of the rows that the numbers stand for, in any order. A number may have no row. */
   find(numbers: readonly number[]): Promise<RowKey[]>;
 }
 
-/** Filters on time that leave less than this share of what would be drawn from: what they leave is better scanned. */
+/** When filters on time leave less than this share of the population, a scan of that share is cheaper. */
 const MIN_SEARCHED = 0.25;
 
-/** Undefined: the history is to be scanned. `all`: it holds no more rows than wanted. */
+/** Undefined: scan the history instead. `all`: the history holds no more rows than wanted. */
 export async function sampleDrawn(
   context: LiveContext,
   wanted: number,
@@ -56,59 +56,59 @@ export async function sampleDrawn(
   const first = filtered ? FIRST_DRAWS : wanted + 3;
   const prng = new Prng(seed);
   const tried = new Set<number>();
-  const kept: RowKey[] = [];
-  while (kept.length < wanted) {
+  const accepted: RowKey[] = [];
+  while (accepted.length < wanted) {
     if (tried.size === limit) return limit === population.count ? 'all' : undefined;
-    if (limit < population.count && tried.size >= inVain(wanted, kept.length, limit)) return undefined;
+    if (limit < population.count && tried.size >= drawsInVain(wanted, accepted.length, limit)) return undefined;
     const found = await population.find(
-      fresh(prng, tried, population.count, nextDraws({ wanted, limit, first }, kept.length, tried.size)),
+      fresh(prng, tried, population.count, nextDraws({ wanted, limit, first }, accepted.length, tried.size)),
     );
-    kept.push(...(filtered ? await passing(context, found) : found));
+    accepted.push(...(filtered ? await passing(context, found) : found));
   }
-  // All that were drawn and pass are as likely: so is every choice among them.
-  kept.sort(compareKeys);
+  // All accepted rows are equally likely, and so is every choice among them.
+  accepted.sort(compareKeys);
   return await rowsByKey(
     context,
-    prng.distinct(wanted, kept.length).map((index) => kept[index]),
+    prng.distinct(wanted, accepted.length).map((index) => accepted[index]),
   );
 }
 
-/** As many as should give what is missing, by what they gave so far; not too many on the word of a few. */
+/** The number of draws that should yield the missing rows, by the rate so far; limited while few draws support the rate. */
 function nextDraws(
   { wanted, limit, first }: { readonly wanted: number; readonly limit: number; readonly first: number },
-  kept: number,
+  accepted: number,
   tried: number,
 ): number {
-  const share = (kept + 1) / (tried + 1);
-  const guess = Math.ceil((wanted - kept) / share) + 3;
-  const left = tried === 0 ? first : Math.max(1, inVain(wanted, kept, limit) - tried);
-  return Math.min(guess, 4 * Math.max(tried, first), left, limit - tried);
+  const share = (accepted + 1) / (tried + 1);
+  const estimated = Math.ceil((wanted - accepted) / share) + 3;
+  const left = tried === 0 ? first : Math.max(1, drawsInVain(wanted, accepted, limit) - tried);
+  return Math.min(estimated, 4 * Math.max(tried, first), left, limit - tried);
 }
 
-/** Draws are to cost no more than the scan that follows when they are in vain. */
+/** Draws that turn out to be in vain cost no more than the scan that follows. */
 const budgetOf = ({ rows }: Population, wanted: number): number =>
   Math.max(MIN_DRAWS_A_ROW * wanted, Math.ceil(rows / ROWS_A_DRAW));
 
-/** Rows that chance may have held back: 60 draws of which one in 16 would pass bring none in 2 % of cases, 20 draws in 27 %. */
+/** Allowance for bad luck: if one row in 16 passes, 60 draws find none in 2 % of cases, 20 draws in 27 %. */
 const SLACK_ROWS = 3;
 
 /**
- * After so many draws of which so few were kept, going on at that rate would not end within the limit. Which rows were kept
- * does not matter, only how many, so that the sample stays uniform.
+ * The number of draws after which, with so few rows accepted, the same rate would not finish within the limit. It depends only
+ * on how many rows were accepted, not on which, so the sample stays uniform.
  */
-const inVain = (wanted: number, kept: number, limit: number): number =>
-  Math.ceil((limit * (kept + SLACK_ROWS)) / wanted);
+const drawsInVain = (wanted: number, accepted: number, limit: number): number =>
+  Math.ceil((limit * (accepted + SLACK_ROWS)) / wanted);
 
-/** By counts alone: the same history is always sampled the same way. */
+/** Decides by counts alone, so that the same history is always sampled the same way. */
 const isScanned = ({ rows, searched }: Population, wanted: number): boolean =>
   searched < MIN_SEARCHED || rows <= ROWS_A_DRAW * wanted;
 
 const lengthOf = (parts: readonly Range[]) => parts.reduce((sum, { from, to }) => sum + to - from, 0);
 
-/** Any order that is always the same. */
+/** An arbitrary but fixed order. */
 const compareKeys = (a: RowKey, b: RowKey) => a.ms - b.ms || (a.values.join(' ') < b.values.join(' ') ? -1 : 1);
 
-/** Numbers that were not drawn before, in the order they are drawn. */
+/** Draws numbers that were not drawn before, in the order of drawing. */
 function fresh(prng: Prng, tried: Set<number>, count: number, wanted: number): number[] {
   const numbers: number[] = [];
   while (numbers.length < wanted) {
@@ -130,7 +130,7 @@ async function populationOf(context: LiveContext): Promise<Population | undefine
     case 'snapshot':
       return native ? await numberedOf(context) : await blockSecondsOf(context);
     default:
-      // Captures and vintages are a few hundred thousand rows.
+      // Captures and vintages have only a few hundred thousand rows.
       return undefined;
   }
 }
@@ -161,17 +161,17 @@ async function tradesOf(context: LiveContext): Promise<Population> {
   };
 }
 
-/** The others hold no row that passes. */
+/** The partitions that can hold rows that pass; all others hold none. */
 async function searchedPartitions(context: LiveContext): Promise<Partition[]> {
   const partitions = await readPartitions(context);
   return partitions.filter(({ from, to }) => context.searched.some((part) => part.from < to && from < part.to));
 }
 
-/** Of no time at all there is nothing to leave out. */
+/** The share is 1 when there is no time to leave out. */
 const shareOf = (searched: readonly Range[], all: readonly Range[]): number =>
   all.length === 0 ? 1 : lengthOf(searched) / lengthOf(all);
 
-/** Every proved second that the filters on time leave: there may be a row. */
+/** Every proved second that passes the filters on time; a second may hold a row. */
 async function secondsOf(context: LiveContext): Promise<Population> {
   const partitions = await searchedPartitions(context);
   const stretches = context.searched.map(({ from, to }) => {

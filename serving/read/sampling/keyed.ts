@@ -1,6 +1,7 @@
 /**
- * Native rows of drawn ranks where partitions are heights or snapshots. They follow each other by number, rows are
- * answered by time, and block times go back and forth: so the rows' keys are found first, by partition and frame.
+ * Finds rows by key, and native rows of drawn ranks where partitions are heights or snapshots. Those partitions follow each
+ * other by number, but answers are ordered by time and block times go back and forth. So the sampler first finds the rows'
+ * keys by partition and frame, then checks the filters, then reads the rows in their order.
  */
 import type { DatasetDefinition, PgType } from '../../../shared/registry/index.ts';
 import { array, int2, int8, Params, text } from '../../db/params.ts';
@@ -10,25 +11,23 @@ import { Relation } from '../sql/relation.ts';
 import type { Part, Slice } from '../types.ts';
 import { batched, type MakeLookup, statementsOf } from './draw.ts';
 
-/* Rows of a sample by what identifies them: found, looked whether they pass the filters, and answered in their order. */
-
 const SECOND_MS = 1000;
 
-/** What identifies a row: its time, and the values of the order as text. */
+/** A row's identity: its time, and the values that it is ordered by, as text. */
 export interface RowKey {
   readonly ms: number;
   readonly values: readonly string[];
 }
 
-/** The rows of the keys, in their order. */
+/** The rows with these keys, in the dataset's order. */
 export async function rowsByKey(context: LiveContext, keys: readonly RowKey[]): Promise<Iterable<Statement>> {
   return statementsOf(context, await lookupsOf(context, keys));
 }
 
-/** Those of the keys whose rows are there and pass the filters. */
+/** The keys whose rows exist and pass the filters. */
 export async function passing(context: LiveContext, keys: readonly RowKey[]): Promise<RowKey[]> {
   const { request, session } = context;
-  // Without fields nothing is worked out that no filter asks for.
+  // Without fields the database computes only what the filters need.
   const relation = new Relation({ ...request, fields: [] }, context);
   const found: RowKey[] = [];
   for (const batch of batched(await lookupsOf({ ...context, relation }, keys))) {
@@ -38,13 +37,13 @@ export async function passing(context: LiveContext, keys: readonly RowKey[]): Pr
   return found;
 }
 
-/** Keys out of rows of `relation.selectKeys`. */
+/** The keys in rows of `relation.selectKeys`. */
 export const keysOf = (rows: readonly (readonly (string | null)[])[]): RowKey[] =>
   rows.map(([ms, ...values]) => ({ ms: Number(ms), values: values as string[] }));
 
 const byTime = (keys: readonly RowKey[]) => [...Map.groupBy(keys, ({ ms }) => ms)].sort(([a], [b]) => a - b);
 
-/** Look-ups of the keys, by their times. Where the end of validity is asked for, by fields or by a filter, it is told. */
+/** Look-ups of the keys by their times. They include the next row where a field or filter needs the end of validity. */
 async function lookupsOf(context: LiveContext, keys: readonly RowKey[]): Promise<MakeLookup[][]> {
   const { relation } = context;
   const times = byTime(keys);
@@ -68,14 +67,14 @@ function lookupOf(
 const partAt = (parts: readonly Part[], ms: number): Part =>
   parts.find((part) => part.to > ms) ?? parts[parts.length - 1];
 
-/** The aligned row that follows each of the times, as far as it may end the validity of the one there. */
+/** The aligned row that follows each time, as far as it may end the validity of the row there. */
 async function followersOf(
   { session, relation, parts }: LiveContext,
   times: readonly (readonly [number, readonly RowKey[]])[],
 ): Promise<ReadonlyMap<number, number>> {
   const found = new Map<number, number>();
   let open = times.map(([ms]) => ({ ms, end: partAt(parts, ms).until }));
-  // Near first: the index of a chunk or two tells of nearly all.
+  // The search starts near: the index of a chunk or two answers for nearly all.
   for (let reach = relation.chunkMs; open.length > 0; reach *= 4) {
     for (const batch of batched(open.map((one) => [one]))) {
       const selects = batch.map(({ ms, end }) => {
@@ -92,15 +91,15 @@ async function followersOf(
   return found;
 }
 
-/** Rows drawn from one frame, or from a partition that has no frames index. */
+/** The rows drawn from one frame, or from a partition without a frames index. */
 interface Hit {
   readonly fromMs: number;
   readonly toMs: number;
-  /** First and last of the rows' keys; undefined where the whole partition is numbered. */
+  /** First and last key of the frame's rows; undefined where the ranks count through the whole partition. */
   readonly keys: readonly [first: readonly string[], last: readonly string[]] | undefined;
-  /** Of the partition: heights, or the snapshot. */
+  /** The partition's heights, or its snapshot. */
   readonly span: readonly [from: string, to: string];
-  /** Numbers of rows within the frame. */
+  /** Ranks of the drawn rows within the frame. */
   readonly rows: number[];
 }
 
@@ -109,7 +108,7 @@ interface KeyColumn {
   readonly pg: PgType;
 }
 
-/** Number of proved rows. */
+/** The number of proved rows. */
 export async function countRows({ session, request }: LiveContext): Promise<number> {
   const params = new Params();
   const [[count]] = await session.rows(
@@ -119,14 +118,14 @@ export async function countRows({ session, request }: LiveContext): Promise<numb
   return Number(count);
 }
 
-/** The keys of the rows of these ranks, which count through the partitions in the order of their numbers. */
+/** The keys of the rows with these ranks. Ranks count through the partitions in the order of their numbers. */
 export async function findByRank(context: LiveContext, ranks: readonly number[]): Promise<RowKey[]> {
   const columns = keyColumns(context.request.dataset);
   const hits = await findFrames(context, ranks, columns.length);
   return await findKeys(context, hits, columns);
 }
 
-/** The number of the partition, then what tells its rows apart: in the order of offsets, and of an offset's parts. */
+/** The partition's number, followed by the columns that distinguish its rows: in the order of offsets and their parts. */
 function keyColumns({ native }: DatasetDefinition): KeyColumn[] {
   const first = native.scope.kind === 'column' ? [native.scope.column] : [];
   return [...new Set([...first, ...native.identity])].map((name) => ({
@@ -135,7 +134,7 @@ function keyColumns({ native }: DatasetDefinition): KeyColumn[] {
   }));
 }
 
-/** The frames of the ranks, which count through the partitions in the order of their numbers. */
+/** The frames of the ranks. Ranks count through the partitions in the order of their numbers. */
 async function findFrames(
   { session, request }: LiveContext,
   ranks: readonly number[],
@@ -160,8 +159,8 @@ async function findFrames(
   );
   const hits = new Map<string, Hit>();
   for (const [fromMs, toMs, lower, upper, sequence, firstMs, lastMs, first, last, row] of found) {
-    const place = `${lower} ${sequence}`;
-    let hit = hits.get(place);
+    const frameKey = `${lower} ${sequence}`;
+    let hit = hits.get(frameKey);
     if (!hit) {
       hit = {
         fromMs: Number(firstMs ?? fromMs),
@@ -170,14 +169,14 @@ async function findFrames(
         span: [lower!, upper!],
         rows: [],
       };
-      hits.set(place, hit);
+      hits.set(frameKey, hit);
     }
     hit.rows.push(Number(row));
   }
   return [...hits.values()];
 }
 
-/** The rows of the frames by number, in the order of offsets. */
+/** Finds the keys of the frames' rows by rank, in the order of offsets. */
 async function findKeys(
   { session, relation, request }: LiveContext,
   hits: readonly Hit[],

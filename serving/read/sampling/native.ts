@@ -1,4 +1,7 @@
-/** Native rows of drawn ranks, through the frames index: it says which few thousand rows to look among. */
+/**
+ * Native rows of drawn ranks: the frames index tells which few thousand rows to search. Also the sampler by scans, for
+ * populations that cannot be drawn from.
+ */
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import { array, int2, int8, Params, text } from '../../db/params.ts';
 import type { Statement } from '../../db/pg-messages.ts';
@@ -8,14 +11,14 @@ import type { Relation } from '../sql/relation.ts';
 import type { Rows } from '../types.ts';
 import { type Draw, draw, type MakeLookup, type Partition, Prng, rowsOf, statementsOf } from './draw.ts';
 
-/** A frame that drawn rows lie in: where it is in time, and which of its rows are drawn. */
+/** A frame with drawn rows: its time, and the ranks of the drawn rows. */
 interface Hit {
   readonly partition: Partition;
   readonly firstMs: number;
   readonly lastMs: number;
-  /** First and last offset; undefined where a partition has no frames index and counts as one frame. */
+  /** First and last offset; undefined for a partition without a frames index, which counts as one frame. */
   readonly offsets: { readonly first: bigint; readonly last: bigint } | undefined;
-  /** Numbers of rows within the frame. */
+  /** Ranks of the drawn rows within the frame. */
   readonly rows: number[];
 }
 
@@ -29,14 +32,14 @@ export async function sampleNative(
   return statementsOf(context, await nativeLookups(context, draw(partitions, ranks)));
 }
 
-/** The drawn rows of each partition. Where the n-th of a frame is looked for, filters would make another of it. */
+/** Look-ups of the drawn rows by partition. They run without filters, which would change the n-th row of a frame. */
 export async function nativeLookups(context: LiveContext, draws: readonly Draw[]): Promise<MakeLookup[][]> {
   const { relation, request } = context;
   const hits = await findFrames(context, draws);
   return hits.map((ofPartition) => ofPartition.map((hit) => lookupOf(relation, request.dataset, hit)));
 }
 
-/** The frames of the drawn ranks, by partition and place. */
+/** The frames of the drawn ranks, by partition and frame. */
 async function findFrames({ session, request }: LiveContext, draws: readonly Draw[]): Promise<Hit[][]> {
   const params = new Params();
   const keys = array(draws.flatMap(({ partition, ranks }) => ranks.map(() => text(partition.key))));
@@ -49,11 +52,11 @@ async function findFrames({ session, request }: LiveContext, draws: readonly Dra
        and f.row_base <= r.rank and r.rank < f.row_base + f.rows limit 1) f on true order by r.place`,
     params,
   );
-  let place = 0;
+  let next = 0;
   return draws.map(({ partition, ranks }) => {
     const hits = new Map<number, Hit>();
     for (const rank of ranks) {
-      const [firstMs, lastMs, first, last, baseText] = found[place++];
+      const [firstMs, lastMs, first, last, baseText] = found[next++];
       const base = Number(baseText ?? 0);
       let hit = hits.get(base);
       if (!hit) {
@@ -77,24 +80,18 @@ function lookupOf(relation: Relation, dataset: DatasetDefinition, hit: Hit): Mak
   const slice = { from: hit.firstMs, to: hit.lastMs + 1, part: hit.partition.part };
   const { offsets, rows } = hit;
   if (offsets && dataset.offset.contiguous) {
-    // Ids follow each other within a document: the n-th row of a frame has the n-th id.
+    // Ids are consecutive within a document: the n-th row of a frame has the n-th id.
     const ids = array(rows.map((row) => int8(offsets.first + BigInt(row))));
     return (params) => relation.lookup(slice, params, { where: `${id} = any (${params.add(ids)})` });
   }
   return (params) =>
     relation.lookup(slice, params, {
       where: offsets && `${id} between ${params.add(int8(offsets.first))} and ${params.add(int8(offsets.last))}`,
-      places: { numbers: rows, numberedBy: id },
+      positions: { numbers: rows, numberedBy: id },
     });
 }
 
-/*
- * A uniform sample by scans: the rows with the n smallest hashes of (seed, identity). Memory stays flat for any n: a
- * count of rows by the first 16 bits of their hash says in which of the 65,536 classes the n-th smallest lies, and only
- * that class is looked at.
- */
-
-/** What is sampled: rows, and their slices in order, as often as they are asked for. */
+/** A population to sample: its rows, and their slices in order, as often as the sampler asks for them. */
 export interface Sampled<S> {
   readonly session: Session;
   readonly rows: Rows<S>;
@@ -102,16 +99,21 @@ export interface Sampled<S> {
   readonly seed: number;
 }
 
-/** The sample; `all`: there are no more rows than wanted, and these slices hold them. Only slices with rows are read again. */
+/**
+ * A uniform sample by scans: the rows with the n smallest hashes of (seed, identity). Memory stays flat for any n: the sampler
+ * counts rows by the first 16 bits of their hash, which tells in which of 65,536 classes the n-th smallest hash lies, and
+ * examines only that class. It reads only slices with rows again. `all`: there are no more rows than wanted, and these slices
+ * hold them.
+ */
 export async function sampleByHash<S>(
   of: Sampled<S>,
   wanted: number,
 ): Promise<{ readonly sample: Iterable<Statement> } | { readonly all: readonly S[] }> {
   const counts = new Map<number, number>();
-  /** Slices that hold rows, and the lowest class of these. */
+  /** The slices that hold rows, each with its lowest class. */
   const held: { readonly slice: S; readonly least: number }[] = [];
   for await (const slice of of.slices()) {
-    const rows = await lookInto(of, slice, (hash) => `select (${hash}) >> 48 as class, count(*)`, 'group by 1');
+    const rows = await queryHashes(of, slice, (hash) => `select (${hash}) >> 48 as class, count(*)`, 'group by 1');
     for (const [key, count] of rows) counts.set(Number(key), (counts.get(Number(key)) ?? 0) + Number(count));
     if (rows.length > 0)
       held.push({
@@ -133,7 +135,7 @@ export async function sampleByHash<S>(
   const ofClass = (hash: string) => `(${hash}) >> 48 = ${found}`;
   const sampled = held.filter(({ least }) => least <= found);
   for (const { slice } of sampled) {
-    const hashes = await lookInto(of, slice, (hash) => `select ${hash}`, '', ofClass);
+    const hashes = await queryHashes(of, slice, (hash) => `select ${hash}`, '', ofClass);
     for (const [hash] of hashes) inClass.push(BigInt(hash!));
   }
   inClass.sort((a, b) => (a < b ? -1 : a > b ? 1 : 0));
@@ -149,8 +151,8 @@ export function* selectEach<S>(rows: Rows<S>, slices: readonly S[]): Generator<S
   }
 }
 
-/** A small result of one slice. */
-async function lookInto<S>(
+/** Queries the hashes of one slice; the result is small. */
+async function queryHashes<S>(
   { session, rows, seed }: Sampled<S>,
   slice: S,
   select: (hash: string) => string,

@@ -1,6 +1,6 @@
 /**
- * Aligned rows of drawn ranks. A second holds a row or it does not, so trying seconds at random and keeping the hits is
- * uniform over the rows of a dense partition; the rows of a sparse one are numbered.
+ * Aligned rows of drawn ranks. A second may or may not hold a row, so the sampler tries random seconds and keeps the hits,
+ * which is uniform over the rows of a dense partition. The rows of a sparse partition are numbered.
  */
 import type { Range } from '../../../shared/ranges.ts';
 import { array, int2, int8, Params, timestamptz } from '../../db/params.ts';
@@ -11,11 +11,11 @@ import { LostRows, type Slice } from '../types.ts';
 import { batched, draw, type MakeLookup, type Partition, Prng, rowsOf, statementsOf } from './draw.ts';
 
 const SECOND_MS = 1000;
-/** Numbering as many rows takes as long as trying seconds (a few ms). */
+/** Numbering this many rows takes as long as trying seconds (a few ms). */
 const NUMBERED_ROWS = 10_000;
-/** More places are found by numbering the rows once than by walking to each. */
-const WALKED_PLACES = 4;
-/** Of a large share of a partition most tries would repeat. */
+/** Up to this many positions, walking the index to each is faster than numbering all rows once. */
+const WALKED_POSITIONS = 4;
+/** When more than this share of a partition's rows is wanted, most tries would repeat an earlier one. */
 const MAX_SHARE = 0.25;
 
 export async function sampleAligned(
@@ -31,10 +31,10 @@ export async function sampleAligned(
   for (const { partition, ranks } of draw(partitions, prng.distinct(wanted, rowsOf(partitions)))) {
     const slice = sliceOf(partitions, partition);
     if (partition.rows <= NUMBERED_ROWS || ranks.length > partition.rows * MAX_SHARE) {
-      const places = { numbers: ranks, numberedBy: 't.aligned_at_utc' };
-      const few = ranks.length <= WALKED_PLACES;
+      const positions = { numbers: ranks, numberedBy: 't.aligned_at_utc' };
+      const few = ranks.length <= WALKED_POSITIONS;
       lookups.set(partition, (params) =>
-        relation.lookup(slice, params, few ? { where: relation.atPlaces(slice, ranks) } : { places }),
+        relation.lookup(slice, params, few ? { where: relation.atPositions(slice, ranks) } : { positions }),
       );
     } else {
       const seconds = Math.floor((partition.to - partition.from) / SECOND_MS);
@@ -57,11 +57,11 @@ interface Trial {
   readonly seconds: number;
   missing: number;
   readonly tried: Set<number>;
-  /** Seconds that hold a row, as many as were drawn. */
+  /** The seconds that hold a row, as many as ranks were drawn. */
   readonly hits: number[];
 }
 
-/** The partition, and the next one that holds rows: there the row after its last is looked for. */
+/** The slice of a partition. The row after its last one is in the next partition that holds rows. */
 function sliceOf(partitions: readonly Partition[], partition: Partition): Slice {
   const { from, to, part } = partition;
   const next = partitions.find((other) => other.from >= to && other.rows > 0);
@@ -69,7 +69,7 @@ function sliceOf(partitions: readonly Partition[], partition: Partition): Slice 
   return { from, to, part, following };
 }
 
-/** Until every trial has its hits. */
+/** Tries seconds until every trial has its hits. */
 async function trySeconds(context: LiveContext, trials: readonly Trial[], prng: Prng): Promise<void> {
   for (let open = trials; open.length > 0; open = open.filter((trial) => trial.missing > 0)) {
     for (const batch of batched(open.map((trial) => [trial]))) {
@@ -84,13 +84,13 @@ async function trySeconds(context: LiveContext, trials: readonly Trial[], prng: 
   }
 }
 
-/** Seconds not tried before, a few more than should be needed. */
+/** Draws seconds not tried before, a few more than should be needed. */
 function tryDraw(trial: Trial, prng: Prng): number[] {
   const { partition, seconds, missing, tried } = trial;
   const count = Math.min(seconds - tried.size, Math.ceil((missing * seconds * 1.3) / partition.rows) + 3);
   if (count === 0) {
     const { key, from, to, rows } = partition;
-    throw new LostRows(`${key} holds fewer aligned rows than were proved`, {
+    throw new LostRows(`${key} holds fewer aligned rows than are proved`, {
       rows,
       window: { from, to },
       partitions: [key],
@@ -106,7 +106,7 @@ function tryDraw(trial: Trial, prng: Prng): number[] {
   return drawn;
 }
 
-/** Which of the tried seconds hold a row. */
+/** The tried seconds that hold a row. */
 async function existing(
   { session, relation }: LiveContext,
   trials: readonly Trial[],
@@ -124,23 +124,20 @@ const secondsOf = (relation: Relation, slice: Slice, times: readonly number[], p
 const isOneOf = (times: readonly number[], params: Params) =>
   `t.aligned_at_utc = any (${params.add(array(times.map((ms) => timestamptz(ms))))})`;
 
-/*
- * Aligned rows drawn where partitions are heights or snapshots. How many seconds hold a row is not known, since several
- * blocks may share one; but of these just one is the lowest, so blocks are drawn and those that are the lowest of their
- * second are kept: every second is as likely.
+/**
+ * The units that aligned rows are drawn by where partitions are heights or snapshots. The number of seconds with a row is
+ * unknown, since several blocks may share a second; but exactly one of them is the lowest. So the sampler draws blocks and
+ * keeps those that are the lowest of their second: every second is equally likely. A unit is a height, or the index of a
+ * snapshot among those with rows.
  */
-
-/** Heights, or places among the snapshots that hold rows. */
 export interface Units {
   readonly count: number;
-  /** Of the drawn units those that are the lowest of their second: their seconds in epoch ms, as drawn. */
+  /** The seconds, in epoch ms, of those drawn units that are the lowest of their second, in the order of drawing. */
   lowest(numbers: readonly number[]): Promise<number[]>;
 }
 
 export const unitsOf = async (context: LiveContext): Promise<Units> =>
   context.coverage.kind === 'height' ? heights(context) : await snapshots(context);
-
-// ---- heights -------------------------------------------------------------------------------------------------------
 
 function heights(context: LiveContext): Units {
   const { coverage } = context;
@@ -159,7 +156,7 @@ function heights(context: LiveContext): Units {
           found.push({ height: Number(height), ms: Number(ms) });
         }
       }
-      // In the order they were drawn: a part of them may be taken.
+      // Kept in the order of drawing, since the caller may take only some of them.
       return found.sort((a, b) => order.get(a.height)! - order.get(b.height)!).map(({ ms }) => ms);
     },
   };
@@ -178,7 +175,7 @@ interface HeightWindow extends Range {
   readonly height: number;
 }
 
-/** Times of the partitions that hold the heights. */
+/** The times of the partitions that hold the heights. */
 async function windowsOf({ session, request }: LiveContext, wanted: readonly number[]): Promise<HeightWindow[]> {
   const params = new Params();
   const found = await session.rows(
@@ -190,7 +187,7 @@ async function windowsOf({ session, request }: LiveContext, wanted: readonly num
   return found.map(([height, from, to]) => ({ height: Number(height), from: Number(from), to: Number(to) }));
 }
 
-/** The second of a block, unless a lower proved one shares it. */
+/** Selects the second of a block, unless a lower proved block shares it. */
 function lowestOfSecond(
   { relation, request }: LiveContext,
   { height, from, to }: HeightWindow,
@@ -208,8 +205,6 @@ function lowestOfSecond(
     where not exists (select from ${near(`and ${column} < ${height} and ${second} = b.ms${proved ? ` and ${proved}` : ''}`)}))`;
 }
 
-// ---- snapshots -----------------------------------------------------------------------------------------------------
-
 async function snapshots({ session, request }: LiveContext): Promise<Units> {
   const held = `from partitions p where p.dataset_id = ${request.dataset.number} and p.state = 'proved' and p.rows > 0`;
   const [[count]] = await session.rows(`select count(*) ${held}`);
@@ -217,12 +212,12 @@ async function snapshots({ session, request }: LiveContext): Promise<Units> {
     count: Number(count),
     async lowest(numbers) {
       const params = new Params();
-      const places = params.add(array(numbers.map((number) => int8(number))));
+      const indexes = params.add(array(numbers.map((number) => int8(number))));
       const second = `ms - ms % ${SECOND_MS}`;
       const found = await session.rows(
         `select ${second} from (select lower(p.span) as ms, lag(lower(p.span)) over w as before, row_number() over w - 1 as place
            ${held} window w as (order by p.span)) p
-         join unnest(${places}) with ordinality d (place, n) using (place)
+         join unnest(${indexes}) with ordinality d (place, n) using (place)
          where before is null or before < ${second} order by d.n`,
         params,
       );

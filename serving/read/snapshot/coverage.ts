@@ -1,4 +1,4 @@
-/** What of a dataset is proved, as the read's snapshot sees it, and which stretches of time a window reads. */
+/** What is proved of a dataset in the read's snapshot, which stretches of time a window reads, and which gaps it has. */
 import { clip, type Range } from '../../../shared/ranges.ts';
 import type { PartitionKind } from '../../../shared/registry/types.ts';
 import type { Filter } from '../../contract/filters.ts';
@@ -9,30 +9,30 @@ import type { Part } from '../types.ts';
 
 const SECOND_MS = 1000;
 
-/** Proved time without a gap: from its first row to what is proved through, or to the next partition that is expected. */
+/** Proved time without a gap: from its first row to the end of what is proved, or to the next expected partition. */
 export interface ProvedRun extends Range {
-  /** What is proved through. Of captures the next may be expected later: no market day lies between. */
+  /** The end of what is proved. For captures the run may extend beyond it, if no market day lies between. */
   readonly through: number;
-  /** Rows of the run lie before this: block times go past what is proved through. */
+  /** Rows of the run lie before this time, which may be later than `through`: block times run ahead. */
   readonly rowsTo: number;
-  /** In the unit of the partition: heights; epoch ms of everything else. */
+  /** In the unit of the partition: heights, or epoch ms for all other kinds. */
   readonly span: Range;
 }
 
 export interface SourceRuns {
   readonly sourceId: string;
-  /** Ascending and apart. */
+  /** Ascending and disjoint. */
   readonly runs: readonly ProvedRun[];
 }
 
 export interface Coverage {
   readonly kind: PartitionKind['kind'];
   readonly synthetic: boolean;
-  /** What is proved in the unit of the partition, ascending and apart; of captures and vintages it tells no partition. */
+  /** What is proved, in the unit of the partition, ascending and disjoint. Not by partition for captures and vintages. */
   readonly proved: readonly Range[];
-  /** ETF and macro have several sources, each proved on its own. */
+  /** The proved runs by source. ETF and macro have several sources, each proved on its own. */
   readonly sources: readonly SourceRuns[];
-  /** Times of all proved rows. */
+  /** From the first to the last proved row. */
   readonly extent: Range | undefined;
 }
 
@@ -48,15 +48,15 @@ export function coverageOf(
   return { kind, ...facts, extent };
 }
 
-/** Kinds whose sources are proved each on its own. */
+/** Kinds of partition whose sources are each proved on their own. */
 const hasSources = (kind: Coverage['kind']) => kind === 'capture' || kind === 'vintage';
 
-/** What the filters say of sources: what others lack is no concern of the request. */
+/** Whether the filters admit the source. Gaps of other sources do not concern the request. */
 export function admits(filters: readonly Filter[], sourceId: string): boolean {
   return filters.every(({ field, equals }) => field.name !== 'source_id' || !equals || equals.includes(sourceId));
 }
 
-/** The coverage of the sources that the filters leave. */
+/** The coverage of the sources that the filters admit. */
 export function admittedBy(coverage: Coverage, filters: readonly Filter[]): Coverage {
   if (!hasSources(coverage.kind)) return coverage;
   const sources = coverage.sources.filter(({ sourceId }) => admits(filters, sourceId));
@@ -64,15 +64,13 @@ export function admittedBy(coverage: Coverage, filters: readonly Filter[]): Cove
   return coverageOf(coverage.kind, { ...coverage, sources });
 }
 
-/** Exclusive end of what is proved: of several sources the one that is furthest behind. */
+/** The exclusive end of what is proved; with several sources, of the one that is furthest behind. */
 export function provedThrough({ sources }: Coverage): number | undefined {
   const ends = sources.flatMap(({ runs }) => runs.at(-1)?.through ?? []);
   return ends.length === 0 ? undefined : Math.min(...ends);
 }
 
-// ---- windows -------------------------------------------------------------------------------------------------------
-
-/** A window by time. A side that was not given is where proved rows begin or end, and lacks nothing. */
+/** A window of time. An open side ends at the first or last proved row, and has no gap beyond. */
 export interface Bounds extends Range {
   readonly fromIsGiven: boolean;
   readonly toIsGiven: boolean;
@@ -89,7 +87,7 @@ export function boundsOf(coverage: Coverage, window: Window): Bounds {
   };
 }
 
-/** What [from, to) holds of a dataset that is one series, ascending. */
+/** The proved parts of [from, to) of a dataset with a single series, ascending. */
 export function partsOf(coverage: Coverage, { from, to }: Range): Part[] {
   return stretchesOf(coverage).flatMap((stretch) =>
     clip([stretch], from, to).map((part) => ({ ...stretch, ...part, until: part.to })),
@@ -97,8 +95,8 @@ export function partsOf(coverage: Coverage, { from, to }: Range): Part[] {
 }
 
 /**
- * What [from, to) holds of a dataset whose rows say themselves whether they are proved and until when. Time after the last
- * row is proved, too, as far as was looked; time between the runs of every source is not.
+ * The part of [from, to) that holds rows, for a dataset whose rows carry their own proof and validity. Time after the last row
+ * counts as proved up to the last observation; time outside the runs of every source does not.
  */
 export function wholePart({ sources }: Coverage, { from, to }: Range): Part[] {
   const stretches = sources.flatMap(({ runs }) =>
@@ -116,7 +114,7 @@ export function wholePart({ sources }: Coverage, { from, to }: Range): Part[] {
   return [{ ...part, until: part.to, provedTo: undefined, isLast: true }];
 }
 
-/** Proved time, and after each run of it the rows that go beyond. */
+/** Proved time, and after each run the rows that lie beyond it. */
 function stretchesOf({ sources }: Coverage): Omit<Part, 'until'>[] {
   const runs = sources[0]?.runs ?? [];
   const stretches: Omit<Part, 'until'>[] = [];
@@ -126,7 +124,7 @@ function stretchesOf({ sources }: Coverage): Omit<Part, 'until'>[] {
     if (start < to) stretches.push({ from: start, to, provedTo, isLast });
     at = Math.max(at, to);
   };
-  // Rows of a run may lie later than all rows of the next.
+  // Rows of a run may be later than all rows of the next run.
   let rowsTo = Number.NEGATIVE_INFINITY;
   runs.forEach((run, index) => {
     const next = runs[index + 1];
@@ -137,30 +135,28 @@ function stretchesOf({ sources }: Coverage): Omit<Part, 'until'>[] {
   return stretches;
 }
 
-/** What of the parts lies in [from, to). */
+/** The parts clipped to [from, to). */
 export function within(parts: readonly Part[], { from, to }: Range): Part[] {
   return parts.flatMap((part) => clip([part], from, to).map((range) => ({ ...part, ...range })));
 }
 
-/** The last a row of this time can be valid, whatever follows it. */
+/** The latest time at which a row of this time can be valid, whatever follows it. */
 export function lastValid(runs: readonly ProvedRun[], ms: number): number {
   const run = runs.find(({ from, to }) => from <= ms && ms < to);
   return Math.max(run?.to ?? 0, ms + SECOND_MS);
 }
 
-/* Expected partitions that are not proved, as stretches of time of a window, and what is said about them. */
-
-/** Ends are infinite where the window gives none. */
+/** A stretch of time in which expected partitions are not proved. Ends are infinite for an open side of the window. */
 export interface Gap extends Range {
-  /** Of a dataset with several sources. */
+  /** For a dataset with several sources. */
   readonly sourceId?: string;
-  /** First and last of the heights that are missing. */
+  /** First and last missing height. */
   readonly heights?: readonly [first: number, last: number];
 }
 
 /**
- * The gaps of a window: file days and heights are expected one after the other; of what is not (snapshots, captures,
- * vintages) the runs tell. What lies before and after them is missing only where the window was given to reach there.
+ * The gaps of a window. File days and heights are expected one after the other; the gaps of snapshots, captures and vintages
+ * lie between their runs. Time before and after the runs is missing only where the window explicitly reaches there.
  */
 export function gapsWithin(coverage: Coverage, bounds: Bounds): Gap[] {
   const from = bounds.fromIsGiven ? bounds.from : Number.NEGATIVE_INFINITY;
@@ -181,11 +177,11 @@ export function gapsWithin(coverage: Coverage, bounds: Bounds): Gap[] {
       .filter((gap) => gap.from < gap.to)
       .map((gap): Gap => (coverage.sources.length > 1 ? { ...gap, sourceId } : gap));
   });
-  // Ends may be infinite, and infinities have no difference.
+  // Compared, not subtracted: ends may be infinite.
   return gaps.sort((a, b) => (a.from < b.from || (a.from === b.from && a.to < b.to) ? -1 : 1));
 }
 
-/** Before the first block there is none to be missing. */
+/** Nothing is missing before the first block. */
 function before({ kind }: Coverage, first: ProvedRun): Gap[] {
   if (kind !== 'height') return [{ from: Number.NEGATIVE_INFINITY, to: first.from }];
   if (first.span.from === 0) return [];
@@ -194,7 +190,7 @@ function before({ kind }: Coverage, first: ProvedRun): Gap[] {
 
 function between({ kind }: Coverage, run: ProvedRun, next: ProvedRun): Gap {
   if (kind !== 'height') return { from: run.to, to: next.from };
-  // Block times are no measure of how many blocks are missing: two runs may touch in time.
+  // Block times do not measure how many blocks are missing: two runs may touch in time.
   const to = Math.max(next.from, run.to + SECOND_MS);
   return { from: run.to, to, heights: [run.span.to, next.span.from - 1] };
 }
@@ -205,19 +201,19 @@ const after = ({ kind }: Coverage, last: ProvedRun): Gap => ({
   ...(kind === 'height' && { heights: [last.span.to, Number.POSITIVE_INFINITY] as const }),
 });
 
-/** The gaps between what is proved, from a moment on. */
+/** The gaps between proved runs, from a moment on. */
 export const gapsSince = (coverage: Coverage, from: number): Gap[] =>
   gapsWithin(coverage, { from, to: Number.POSITIVE_INFINITY, fromIsGiven: false, toIsGiven: false }).filter(
     (gap) => gap.to > from,
   );
 
-/** The gaps between what is proved that a window reaches into, whole, in words. Undefined: it reaches into none. */
+/** Describes the gaps between proved runs that the window reaches into, each in full. Undefined: there is none. */
 export function missingIn(coverage: Coverage, window: Range): string | undefined {
   const gaps = gapsSince(coverage, window.from).filter((gap) => gap.from < window.to);
   return gaps.length === 0 ? undefined : describeAll(gaps);
 }
 
-/** More gaps than a person reads; the total tells of the rest. */
+/** The details list at most this many gaps; the total counts the rest. */
 const MAX_NAMED_GAPS = 100;
 
 export function coverageWarning(coverage: Coverage, gaps: readonly Gap[]): Warning[] {
@@ -233,7 +229,7 @@ export function coverageWarning(coverage: Coverage, gaps: readonly Gap[]): Warni
       code: 'WINDOW_EXCEEDS_PROVED_COVERAGE',
       message: `The window holds time that is not proved: ${describeAll(gaps)}${begins}.`,
       details: {
-        gaps: gaps.slice(0, MAX_NAMED_GAPS).map(named),
+        gaps: gaps.slice(0, MAX_NAMED_GAPS).map(gapDetails),
         gaps_total: gaps.length,
         proved_from: coverage.extent ? isoOf(coverage.extent.from) : null,
         proved_through: through === undefined ? null : isoOf(through),
@@ -244,7 +240,7 @@ export function coverageWarning(coverage: Coverage, gaps: readonly Gap[]): Warni
 
 const finite = <T>(value: number, of: (value: number) => T): T | null => (Number.isFinite(value) ? of(value) : null);
 
-const named = ({ from, to, sourceId, heights }: Gap) => ({
+const gapDetails = ({ from, to, sourceId, heights }: Gap) => ({
   start: finite(from, isoOf),
   end: finite(to, isoOf),
   ...(sourceId !== undefined && { source_id: sourceId }),

@@ -1,4 +1,4 @@
-/** One read's transaction: a read-only snapshot on one connection, begun by looking at coverage. */
+/** The transaction of one read: a read-only snapshot on one connection, which begins with a coverage probe. */
 import { parseMultirange } from '../../../shared/ranges.ts';
 import { ALIGNED_KEY, ALIGNED_TABLE } from '../../../shared/registry/aligned-storage.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
@@ -10,19 +10,18 @@ import type { Statement } from '../../db/pg-messages.ts';
 import { newestKnown } from '../types.ts';
 import { type Coverage, coverageOf, type ProvedRun, type SourceRuns } from './coverage.ts';
 
-/*
- * The aligned storage contract: the columns a dataset needs are there, with the declared types. Asked in the snapshot
- * of every aligned read, so that a drift by hand is met by a code and not by wrong numbers.
- */
-
-/** Rows of the check's result: column, declared type, found type or null, whether the table is there. */
+/** A row of the storage check: column, declared type, found type or null, whether the table exists. */
 export type ContractRow = readonly (string | null)[];
 
-const statements = new Map<string, Statement>();
+const contractStatements = new Map<string, Statement>();
 
-/** One row for each column that is not as declared. */
+/**
+ * Checks the storage contract of aligned rows: the columns that a dataset needs exist with the declared types. Every aligned
+ * read runs the check in its snapshot, so that a change by hand causes an error code and not wrong numbers. The result has one
+ * row per column that differs.
+ */
 export function contractStatement(dataset: DatasetDefinition): Statement {
-  let statement = statements.get(dataset.key);
+  let statement = contractStatements.get(dataset.key);
   if (!statement) {
     const types: Record<string, string> = { ...ALIGNED_KEY };
     for (const field of dataset.aligned.fields) {
@@ -30,7 +29,7 @@ export function contractStatement(dataset: DatasetDefinition): Statement {
     }
     const values = Object.entries(types).map(([column, type]) => `('${column}', '${type}')`);
     statement = {
-      keep: true,
+      prepared: true,
       text: `select c.name, c.type, t.typname, to_regclass('${ALIGNED_TABLE}') is not null
         from (values ${values.join(', ')}) as c (name, type)
         left join pg_attribute a on a.attrelid = to_regclass('${ALIGNED_TABLE}') and a.attname = c.name
@@ -38,12 +37,12 @@ export function contractStatement(dataset: DatasetDefinition): Statement {
         left join pg_type t on t.oid = a.atttypid
         where t.typname is distinct from c.type`,
     };
-    statements.set(dataset.key, statement);
+    contractStatements.set(dataset.key, statement);
   }
   return statement;
 }
 
-/** What is violated, for people; undefined when the storage is as declared. */
+/** Describes the violations; undefined when the storage is as declared. */
 export function violationOf(rows: readonly ContractRow[]): string | undefined {
   if (rows.length === 0) return undefined;
   if (rows[0][3] === 'f') return `the table ${ALIGNED_TABLE} is missing`;
@@ -56,33 +55,33 @@ export function violationOf(rows: readonly ContractRow[]): string | undefined {
 
 export type TextRow = readonly (string | null)[];
 
-/** Partitions in order of time, newest first, as far as they were asked for. */
+/** The newest partitions, newest first. */
 export interface PartitionTail {
   readonly fromMs: number;
   readonly rows: number;
 }
 
-/** One series of a dataset that has a series key. */
+/** One series of a dataset with a series key. */
 export interface Series {
   readonly id: number;
-  /** Values of the series key's fields, in their order. */
+  /** Values of the series key's fields, in the order of the key. */
   readonly key: readonly string[];
 }
 
 export interface Snapshot {
   readonly coverage: Coverage;
-  /** The one series of a dataset that has no series key. */
+  /** The single series of a dataset without a series key. */
   readonly seriesId: number | undefined;
-  /** The series of a dataset that has a series key, for aligned reads. */
+  /** The series of a dataset with a series key, for aligned reads. */
   readonly series: readonly Series[];
-  /** What the aligned storage lacks; undefined in native mode and where it is as declared. */
+  /** How the aligned storage violates its contract; undefined in native mode and when it does not. */
   readonly violation: string | undefined;
   readonly tail: readonly PartitionTail[];
 }
 
-/** A read-only snapshot: see the session settings of a connection. */
-const BEGIN: Statement = { text: 'begin', keep: true };
-const COMMIT: Statement = { text: 'commit', keep: true };
+/** Begins a read-only snapshot: see the session settings of a connection. */
+const BEGIN: Statement = { text: 'begin', prepared: true };
+const COMMIT: Statement = { text: 'commit', prepared: true };
 
 const coverageStatements = new Map<string, Statement>();
 
@@ -90,7 +89,7 @@ function coverageStatement(dataset: DatasetDefinition): Statement {
   let statement = coverageStatements.get(dataset.key);
   if (!statement) {
     statement = {
-      keep: true,
+      prepared: true,
       text: `select c.proved::text, c.synthetic::text, (select s.series_id::text from series s
         where s.dataset_id = c.dataset_id and s.key = ''), c.version::text from coverage c where c.dataset_id = $1`,
       params: [int2(dataset.number)],
@@ -100,17 +99,17 @@ function coverageStatement(dataset: DatasetDefinition): Statement {
   return statement;
 }
 
-/** Runs of partitions that are no stretches of time, in the order of `SpanRow`. */
+/** Runs of partitions that are not stretches of time, in the order of `runOf`. */
 const spansStatement = (dataset: DatasetDefinition): Statement => ({
-  keep: true,
+  prepared: true,
   text: `select source_id, lower(span)::text, upper(span)::text, from_ms::text, to_ms::text, through_ms::text
     from coverage_spans where dataset_id = $1 order by source_id collate "C", span`,
   params: [int2(dataset.number)],
 });
 
-/** The same as of a time: of what was known then, and proved no further. */
+/** The same as of a time: the runs that were known then. */
 const knownSpansStatement = (dataset: DatasetDefinition, newest: number, asOfMs: number): Statement => ({
-  keep: true,
+  prepared: true,
   text: `select s.source_id, lower(s.span)::text, max(upper(p.span))::text, min(p.from_ms)::text, max(p.to_ms)::text,
       least(s.through_ms, $3)::text
     from coverage_spans s join partitions p on p.dataset_id = s.dataset_id and p.source_id = s.source_id
@@ -120,28 +119,28 @@ const knownSpansStatement = (dataset: DatasetDefinition, newest: number, asOfMs:
 });
 
 const seriesStatement = (dataset: DatasetDefinition): Statement => ({
-  keep: true,
+  prepared: true,
   text: `select series_id::text, key from series where dataset_id = $1 order by series_id`,
   params: [int2(dataset.number)],
 });
 
-/** The newest partitions hold the latest rows: their counts say how far back those go. */
+/** The newest partitions hold the latest rows; their counts tell how far back those rows reach. */
 const TAIL_PARTITIONS = 8;
 
 const tailStatement = (dataset: DatasetDefinition, mode: Mode): Statement => {
   const rows = mode === 'native' ? 'rows' : 'aligned_rows';
   return {
-    keep: true,
+    prepared: true,
     text: `select from_ms::text, ${rows}::text from partitions where dataset_id = $1 and state = 'proved'
       order by from_ms desc limit ${TAIL_PARTITIONS}`,
     params: [int2(dataset.number)],
   };
 };
 
-/** Parsed coverage by its text: it changes when a partition is proved, not with every read. */
+/** Caches parsed coverage by its text, which changes when a partition is proved, not with every read. */
 const parsedCoverage = new Map<string, { readonly text: string; readonly coverage: Coverage }>();
 
-/** What a snapshot is asked first: all a plan needs, in one message. */
+/** The first queries of a snapshot: everything that a plan needs, in one message. */
 export class CoverageProbe {
   readonly steps: readonly Step[];
   readonly #dataset: DatasetDefinition;
@@ -172,7 +171,7 @@ export class CoverageProbe {
     this.steps = steps;
   }
 
-  /** Two looks with the same signature saw the same: no partition is proved or withdrawn without a new version. */
+  /** Probes with equal signatures saw the same state: every proof and withdrawal raises the coverage version. */
   get signature(): string {
     return JSON.stringify([this.#coverage.rows, this.#spans.rows, this.#contract.rows]);
   }
@@ -195,8 +194,8 @@ export class CoverageProbe {
     const { key, partition } = this.#dataset;
     const spans = this.#spans.rows;
     const text = `${synthetic} ${provedText} ${spans.length === 0 ? '' : JSON.stringify(spans)}`;
-    const place = `${key} ${this.#mode}`;
-    let parsed = parsedCoverage.get(place);
+    const cacheKey = `${key} ${this.#mode}`;
+    let parsed = parsedCoverage.get(cacheKey);
     if (parsed?.text !== text) {
       const proved = parseMultirange(provedText);
       const sources: readonly SourceRuns[] =
@@ -212,19 +211,19 @@ export class CoverageProbe {
               runs: rows.map((row) => runOf(row, this.#mode, partition.kind)),
             }));
       parsed = { text, coverage: coverageOf(partition.kind, { synthetic, proved, sources }) };
-      parsedCoverage.set(place, parsed);
+      parsedCoverage.set(cacheKey, parsed);
     }
     return parsed.coverage;
   }
 }
 
-/** A row of `spansStatement`. */
+/** Parses a row of `spansStatement`. */
 function runOf([, lower, upper, from, to, through]: TextRow, mode: Mode, kind: PartitionKind['kind']): ProvedRun {
-  // The second of a snapshot begins before it.
+  // A snapshot's second begins before the snapshot.
   const start = mode === 'native' ? Number(from) : Math.floor(Number(from) / 1000) * 1000;
   return {
     from: start,
-    // The span of a capture ends with the next market day: until then nothing is missing, and the last state holds.
+    // The span of a capture ends with the next market day. Until then nothing is missing, and the last state stays valid.
     to: kind === 'capture' ? Math.max(Number(through), Number(upper)) : Number(through),
     through: Number(through),
     rowsTo: Number(to),
@@ -233,36 +232,36 @@ function runOf([, lower, upper, from, to, through]: TextRow, mode: Mode, kind: P
 }
 
 export class Session {
-  readonly #wire: PgConnection;
+  readonly #connection: PgConnection;
 
-  constructor(wire: PgConnection) {
-    this.#wire = wire;
+  constructor(connection: PgConnection) {
+    this.#connection = connection;
   }
 
-  /** Opens the transaction. */
-  async begin(look: Pick<CoverageProbe, 'steps'>): Promise<void> {
-    await this.#wire.run([{ statement: BEGIN }, ...look.steps]);
+  /** Opens the transaction and runs the probe. */
+  async begin(probe: Pick<CoverageProbe, 'steps'>): Promise<void> {
+    await this.#connection.run([{ statement: BEGIN }, ...probe.steps]);
   }
 
-  /** A whole transaction in one message: the look, and a read that goes by what it is thought to say. */
-  async all(look: CoverageProbe, statement: Statement, oids: readonly number[], sink: RowSink): Promise<void> {
-    await this.#wire.run([...look.steps, { statement, oids, sink }]);
+  /** Runs a whole transaction in one message: the probe, and a statement that assumes the probe's result. */
+  async all(probe: CoverageProbe, statement: Statement, oids: readonly number[], sink: RowSink): Promise<void> {
+    await this.#connection.run([...probe.steps, { statement, oids, sink }]);
   }
 
-  /** A result small enough to keep. */
+  /** A result small enough to hold in memory. */
   async rows(textOf: string, params?: Params): Promise<readonly TextRow[]> {
     const sink = new TextRows();
-    await this.#wire.run([{ statement: { text: textOf, params: params?.list }, sink }]);
+    await this.#connection.run([{ statement: { text: textOf, params: params?.list }, sink }]);
     return sink.rows;
   }
 
   /** A result of any size, in binary. */
   async stream(statement: Statement, oids: readonly number[], sink: RowSink): Promise<void> {
-    await this.#wire.run([{ statement, oids, sink }]);
+    await this.#connection.run([{ statement, oids, sink }]);
   }
 
   async commit(): Promise<void> {
-    await this.#wire.run([{ statement: COMMIT }]);
+    await this.#connection.run([{ statement: COMMIT }]);
   }
 }
 

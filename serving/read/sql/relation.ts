@@ -1,4 +1,4 @@
-/** The SQL of one request's rows, for any slice of time. Text comes from the registry and from numbers, never from callers. */
+/** The SQL of a request's rows for any slice of time. Its text comes from the registry and from numbers, never from callers. */
 import { assert } from '../../../shared/errors.ts';
 import { clip, type Range } from '../../../shared/ranges.ts';
 import { ALIGNED_CHUNK_MS, ALIGNED_TABLE } from '../../../shared/registry/aligned-storage.ts';
@@ -14,18 +14,16 @@ import type { Series, Snapshot } from '../snapshot/session.ts';
 import { knownTest, type Part, type Slice, type ValidityRule } from '../types.ts';
 import { seriesRows } from './series-rows.ts';
 
-/* One-second rows of metrics out of native ones, where the storage does not have them as they are asked for. */
-
 const SECOND_MS = 1000;
 
-type Asked = Pick<ReadRequest, 'dataset' | 'asOfMs'>;
+type RowScope = Pick<ReadRequest, 'dataset' | 'asOfMs'>;
 
-/** SQL of one-second rows as the registry makes them, of a stretch of time and of what was known; `test` is one more over `t`. */
-export function secondsOf(request: Asked, { from, to }: Range, test?: string): string {
+/** SQL of one-second rows as the registry builds them, for a range of time; `test` is a further condition over `t`. */
+export function secondsOf(request: RowScope, { from, to }: Range, test?: string): string {
   const { native, aligned, number, offset, key } = request.dataset;
   assert(aligned.seconds && native.time.pg === 'int8', `the seconds of ${key} are not made from its rows`);
   const time = `t."${native.time.column}"`;
-  // All of a second, however little of it is asked for: its rows decide together.
+  // The query covers whole seconds, however little of one the request needs: all rows of a second decide together.
   const [first, end] = [Math.floor(from / SECOND_MS) * SECOND_MS, Math.ceil(to / SECOND_MS) * SECOND_MS];
   const tests = [`p.state = 'proved'`, `${time} >= ${first}`, `${time} < ${end}`, knownTest(request), test];
   return aligned.seconds.select(`(select t.*, floor(${time} / ${SECOND_MS}.0)::int8 as second, ${offset.sql} as source_offset,
@@ -35,18 +33,16 @@ export function secondsOf(request: Asked, { from, to }: Range, test?: string): s
 }
 
 /**
- * Aligned rows as of a time, as a table of the columns of the storage. The storage has those of the newest vintages; these
- * are made of the native rows that were known.
+ * Aligned rows as of a time, as a table with the columns of the storage. The storage holds those of the newest vintages; this
+ * query builds the rows from the native rows that were known at that time.
  */
-export function knownSeconds(request: Asked, range: Range): string {
+export function knownSeconds(request: RowScope, range: Range): string {
   const { aligned, number } = request.dataset;
   const columns = aligned.seconds!.columns.map((column) => `m.${column}`).join(', ');
   const series = aligned.seriesKey.map((name) => `m.${name}`).join(', ');
   return `(select s.dataset_id, s.series_id, to_timestamp(m.second) as aligned_at_utc, ${columns}
     from (${secondsOf(request, range)}) m join series s on s.dataset_id = ${number} and s.key = concat_ws('|', ${series}))`;
 }
-
-/* What rows are ordered by, as SQL. */
 
 export type OrderTerm = Pick<Field, 'sql' | 'pg' | 'columns'>;
 
@@ -55,7 +51,7 @@ export function orderOf(dataset: DatasetDefinition, mode: Mode): readonly OrderT
   return order.map((name) => {
     const field = fields.find((one) => one.name === name);
     if (field) {
-      // Texts of the native tables compare by code points as they are declared; those of the aligned one are told to.
+      // Native tables declare the collation of their texts (code points); the aligned table needs it in the query.
       const isLocal = mode === 'aligned_1s' && field.pg === 'text';
       return isLocal ? { ...field, sql: `${field.sql} collate "C"` } : field;
     }
@@ -65,15 +61,13 @@ export function orderOf(dataset: DatasetDefinition, mode: Mode): readonly OrderT
   });
 }
 
-/*
- * Which rows of a native table are proved, where time does not say it: what the snapshot's coverage holds, in the terms
- * of the column by which rows belong to partitions.
- */
-
-/** More ranges are looked up in a multirange (a binary search) than compared one by one. */
+/** More ranges than this are compared through a multirange (a binary search) instead of one by one. */
 const MAX_COMPARED = 4;
 
-/** A test over `t`; undefined where a slice of proved time holds proved rows only. Of what was known, as of a time. */
+/**
+ * A condition over `t` that selects proved rows, and as of a time those that were known; undefined where every row of a proved
+ * slice is proved. It follows the snapshot's coverage, in terms of the column that assigns rows to partitions.
+ */
 export function proofTest(
   request: Pick<ReadRequest, 'dataset' | 'asOfMs'>,
   coverage: Coverage,
@@ -99,43 +93,43 @@ export function proofTest(
   return `${column} <@ ${params.add(text(multirange))}::text::int8multirange`;
 }
 
-/** Of a dataset that has no aligned rows yet. */
+/** The id for a dataset without aligned rows. */
 const NO_SERIES = -1;
-/** The registry's expressions for validity: columns that only these statements make. */
+/** The registry's expressions for validity. Only these statements create the columns. */
 const VALID_FROM = 't.valid_from';
 const VALID_TO = 't.valid_to';
 
-/** How `computed` finds the following row: by a window over all rows, or by a probe for each of few. */
+/** How `computed` finds the following row: by a window function over all rows, or by a probe per row if there are few. */
 export type NextRow = 'lead' | 'probe';
 
 export interface Lookup {
   readonly where?: string;
-  readonly places?: { readonly numbers: readonly number[]; readonly numberedBy: string };
+  readonly positions?: { readonly numbers: readonly number[]; readonly numberedBy: string };
 }
 
 export interface RelationFacts {
   readonly coverage: Coverage;
   readonly snapshot: Snapshot;
-  /** Of a dataset of many series: those whose rows are read. */
+  /** For a dataset of many series: the series whose rows are read. */
   readonly series: readonly Series[];
-  /** Start of the window, no earlier than the first proved row; undefined where it has none. */
+  /** Start of the window, no earlier than the first proved row; undefined for a window without a start. */
   readonly startMs: number | undefined;
-  /** End of the window; infinite where it has none. */
+  /** End of the window; infinite for a window without an end. */
   readonly endMs: number;
 }
 
 export class Relation {
   readonly chunkMs: number;
   readonly validity: ValidityRule;
-  /** What the first cell of the rows is where it is not shown: their time, or of how many rows a kline is made. */
+  /** The meaning of a hidden first cell: the row's time, or the number of rows that a kline aggregates. */
   readonly hidden: 'time' | 'rows' | undefined;
-  /** Rows follow each other in proved time: native file days, and aligned datasets that are one series. */
+  /** Whether rows follow each other in proved time: native file days, and aligned datasets with a single series. */
   readonly isSingleSeries: boolean;
-  /** A window holds the rows that are valid in it. */
+  /** Whether a window holds the rows that are valid in it. */
   readonly isState: boolean;
-  /** Columns of the answer. */
+  /** The columns of the answer. */
   readonly columns: readonly Column[];
-  /** Type OIDs the rows come with. */
+  /** The type OIDs of the result's columns. */
   readonly oids: readonly number[];
   readonly #request: ReadRequest;
   readonly #facts: RelationFacts;
@@ -157,7 +151,7 @@ export class Relation {
     this.isState = !native && dataset.aligned.windowing === 'state';
     const one = this.isSingleSeries ? ` and series_id = ${facts.snapshot.seriesId ?? NO_SERIES}` : '';
     this.#series = native ? '' : `dataset_id = ${dataset.number}${one}`;
-    // As of a time aligned rows are made of native ones.
+    // As of a time, aligned rows are built from native ones.
     this.chunkMs = native || asOfMs !== undefined ? dataset.native.chunkMs : ALIGNED_CHUNK_MS;
     this.#order = orderOf(dataset, mode);
     const filtered = filters.map((filter) => filter.field);
@@ -176,23 +170,23 @@ export class Relation {
     this.oids = [...hidden, ...this.#cellFields().map((field) => OID[field.pg])];
   }
 
-  /** The time column as the registry writes it: filters on it narrow the slices. */
+  /** Whether the field is the time column as the registry writes it: filters on it narrow the slices. */
   isTime(field: Field): boolean {
     return field.sql.replaceAll('"', '') === this.#time.sql.replaceAll('"', '');
   }
 
-  /** Rows of the slice in order; `where` is one more test over `t`. */
+  /** The rows of the slice in order; `where` is a further condition over `t`. */
   select(slice: Slice, params: Params, where?: string): string {
     return `select ${this.#outputs()} ${this.from(slice, params, { where })} order by ${this.order()}`;
   }
 
-  /** The newest `rows` of the slice, in order. */
+  /** The newest `rows` rows of the slice, in order. */
   selectLatest(slice: Slice, params: Params, rows: number): string {
     const inner = `select ${this.#innerColumns().join(', ')} ${this.from(slice, params)} order by ${this.order(' desc')} limit ${rows}`;
     return `select ${this.#outputs()} from (${inner}) t order by ${this.order()}`;
   }
 
-  /** Of each of the series `ids` the last or the first row of the slice: its series and its time in epoch ms. */
+  /** The last or first row of the slice for each of the series `ids`: series and time in epoch ms. */
   selectNearest(slice: Slice, ids: string, direction: 'before' | 'after'): string {
     const { number } = this.#request.dataset;
     const nearest = `select t.aligned_at_utc from ${this.#tableOf(slice)} t where t.dataset_id = ${number} and t.series_id = s.id
@@ -201,48 +195,48 @@ export class Relation {
       where t.aligned_at_utc is not null`;
   }
 
-  /** The time in epoch ms of the first row of the slice, of a dataset that is one series. */
+  /** The time in epoch ms of the slice's first row, for a dataset with a single series. */
   selectFirst(slice: Slice): string {
     return `select ${this.timeMs} from ${this.#table} t where ${this.#ofSeries('t')} and ${this.within(slice.from, slice.to)}
       order by t.aligned_at_utc limit 1`;
   }
 
-  /** A test for the rows `t` of the native table that are proved; undefined where their time says so. */
+  /** A condition for proved rows `t` of the native table; undefined where time alone decides. */
   provedNative(slice: Range, params: Params): string | undefined {
     return proofTest(this.#request, this.#facts.coverage, slice, params);
   }
 
   /**
-   * Some rows of a slice, for `selectLookups`: those that pass the test `where`, and of these the ones at `places`,
-   * counted from 0 in the order of `numberedBy`, where that is given.
+   * Some rows of a slice, for `selectLookups`: those that pass the condition `where`, and of these the ones at `positions`, if
+   * given, counted from 0 in the order of `numberedBy`.
    */
-  lookup(slice: Slice, params: Params, { where, places }: Lookup): string {
+  lookup(slice: Slice, params: Params, { where, positions }: Lookup): string {
     const columns = this.#innerColumns().join(', ');
-    // A test leaves few rows, each with its own search for the next one; numbering goes through all of them anyway.
-    const rows = this.from(slice, params, { where, next: places ? 'lead' : 'probe' });
-    if (!places) return `select ${columns} ${rows}`;
-    const numbers = params.add(array(places.numbers.map((number) => int8(number))));
-    return `select ${columns} from (select ${columns}, row_number() over (order by ${places.numberedBy}) - 1 as place ${rows}) t
+    // A condition leaves few rows, each with its own search for the next one; numbering reads all rows anyway.
+    const rows = this.from(slice, params, { where, next: positions ? 'lead' : 'probe' });
+    if (!positions) return `select ${columns} ${rows}`;
+    const numbers = params.add(array(positions.numbers.map((number) => int8(number))));
+    return `select ${columns} from (select ${columns}, row_number() over (order by ${positions.numberedBy}) - 1 as place ${rows}) t
       where t.place = any (${numbers})`;
   }
 
-  /** A test for the rows at these places of the slice, counted from 0 in order of time. Aligned rows of one series only. */
-  atPlaces(slice: Slice, places: readonly number[]): string {
+  /** A condition for the rows at these positions of the slice, counted from 0 in order of time. Single aligned series only. */
+  atPositions(slice: Slice, positions: readonly number[]): string {
     const within = `${this.#ofSeries('n')} and ${this.within(slice.from, slice.to).replaceAll('t.', 'n.')}`;
-    // Each walks the index alone, without touching a row: 10,000 entries take a millisecond.
-    const times = places.map(
-      (place) =>
-        `(select n.aligned_at_utc from ${this.#table} n where ${within} order by n.aligned_at_utc offset ${place} limit 1)`,
+    // Each subquery walks only the index and touches no row: 10,000 entries take a millisecond.
+    const times = positions.map(
+      (position) =>
+        `(select n.aligned_at_utc from ${this.#table} n where ${within} order by n.aligned_at_utc offset ${position} limit 1)`,
     );
     return `t.aligned_at_utc = any (array[${times.join(', ')}])`;
   }
 
-  /** Of the rows of several lookups their times in epoch ms and their keys, in order. */
+  /** The times in epoch ms and the keys of the rows of several look-ups, in order. */
   selectKeys(lookups: readonly string[]): string {
     return `select ${[this.timeMs, ...this.key].join(', ')} from (${lookups.join(' union all ')}) t order by ${this.order()}`;
   }
 
-  /** The rows of several lookups, in order. */
+  /** The rows of several look-ups, in order. */
   selectLookups(lookups: readonly string[]): string {
     return `select ${this.#outputs()} from (${lookups.join(' union all ')}) t order by ${this.order()}`;
   }
@@ -288,7 +282,7 @@ export class Relation {
     return `from (${inner}) t${tests.length === 0 ? '' : ` where ${tests.join(' and ')}`}`;
   }
 
-  /** The time is in [fromMs, toMs). */
+  /** A condition: the time is in [fromMs, toMs). */
   within(fromMs: number, toMs: number): string {
     const { sql } = this.#time;
     return `${sql} >= ${this.literal(fromMs)} and ${sql} < ${this.literal(toMs)}`;
@@ -298,25 +292,25 @@ export class Relation {
     return this.#time.pg === 'int8' ? String(ms) : `timestamptz '${isoOf(ms)}'`;
   }
 
-  /** The time in epoch ms, as SQL. */
+  /** SQL of the time in epoch ms. */
   get timeMs(): string {
     const { sql, pg } = this.#time;
     return pg === 'int8' ? sql : `floor(extract(epoch from ${sql}) * 1000)::int8`;
   }
 
-  /** The order's values as text, to be given back to `fromKey`. */
+  /** SQL of the order's values as text, which `fromKey` takes. */
   get key(): readonly string[] {
     return this.#order.map((term) => `(${term.sql})::text`);
   }
 
-  /** The row with this key and those after it. */
+  /** A condition: the row has this key or follows it. */
   fromKey(key: readonly string[], params: Params): string {
     const values = this.#order.map(({ pg }, index) => `${params.add(text(key[index]))}::text::${pg}`);
     const expressions = this.#order.map((term) => term.sql);
     return `(${expressions.join(', ')}) >= (${values.join(', ')})`;
   }
 
-  /** The rows with one of these keys. */
+  /** A condition: the row has one of these keys. */
   isOneOf(keys: readonly { readonly values: readonly string[] }[], params: Params): string {
     const lists = this.#order.map((_, index) => params.add(array(keys.map(({ values }) => text(values[index])))));
     const names = this.#order.map((_, index) => `c${index}`);
@@ -325,7 +319,7 @@ export class Relation {
     return `(${expressions.join(', ')}) in (select ${typed.join(', ')} from unnest(${lists.join(', ')}) k (${names.join(', ')}))`;
   }
 
-  /** A number that depends on the row's identity and a seed alone. */
+  /** SQL of a number that depends only on the row's identity and a seed. */
   hash(seed: string): string {
     return this.#order.reduce(
       (hash, term) =>
@@ -336,7 +330,7 @@ export class Relation {
     );
   }
 
-  /** What makes a row of the table one of the slice, and one that is proved. */
+  /** A condition: the row belongs to the slice and is proved. */
   #stored(slice: Slice, params: Params): string {
     const within = this.within(slice.from, slice.to);
     if (this.#series !== '') return `${this.#ofSeries('t')} and ${within}`;
@@ -344,7 +338,7 @@ export class Relation {
     return proof === undefined ? within : `${within} and ${proof}`;
   }
 
-  /** What holds the rows of a stretch of time: the storage, or as of a time what would have been stored then. */
+  /** The table of a range of time: the storage, or as of a time the rows that it would have held then. */
   #tableOf(range: Range): string {
     const { mode, asOfMs } = this.#request;
     return mode === 'aligned_1s' && asOfMs !== undefined ? knownSeconds(this.#request, range) : this.#table;
@@ -360,9 +354,9 @@ export class Relation {
 
   #outputs(): string {
     const hidden = this.validity === 'lookahead' ? [this.#time.sql] : [];
-    // A column of its own only where the database makes one.
-    const isMade = this.validity === 'computed' || !this.isSingleSeries;
-    const cells = this.#cellFields().map(({ sql }) => (sql === VALID_FROM && !isMade ? this.#validFrom() : sql));
+    // `valid_from` is a column only where the inner query creates one.
+    const isColumn = this.validity === 'computed' || !this.isSingleSeries;
+    const cells = this.#cellFields().map(({ sql }) => (sql === VALID_FROM && !isColumn ? this.#validFrom() : sql));
     return [...hidden, ...cells].join(', ');
   }
 
@@ -376,13 +370,13 @@ export class Relation {
     return columns;
   }
 
-  /** A state that was there before begins with the window. */
+  /** A state from before the window is valid from the window's start. */
   #validFrom(): string {
     const { startMs: start } = this.#facts;
     return start === undefined ? 't.aligned_at_utc' : `greatest(t.aligned_at_utc, ${this.literal(start)})`;
   }
 
-  /** Until the next row of the series, or the end of what is proved, or of the window. */
+  /** A row is valid until the next row of its series, the end of what is proved, or the end of the window. */
   #validTo(slice: Slice, next: NextRow): string {
     const { from, to, part, following = { from: to, to: part.until } } = slice;
     const first = (tests: string) => `(select n.aligned_at_utc from ${this.#table} n
@@ -398,13 +392,13 @@ export class Relation {
     return `least(coalesce(${candidates.join(', ')}), ${this.#cap(part)})`;
   }
 
-  /** The last a row of the part can be valid, whatever follows it. */
+  /** The latest time at which a row of the part can be valid, whatever follows it. */
   #cap({ provedTo, isLast, to }: Part): string {
     const end = this.#facts.endMs;
     if (provedTo !== undefined && !isLast) return this.literal(Math.min(end, provedTo));
     const second = `t.aligned_at_utc + interval '1 second'`;
     const open = provedTo === undefined ? second : `greatest(${this.literal(provedTo)}, ${second})`;
-    // A row is at most a second past its part: a later end of the window, however far, does not matter.
+    // A row ends at most a second past its part, so a later end of the window does not matter.
     return end < (provedTo ?? to) + 1000 ? `least(${this.literal(end)}, ${open})` : open;
   }
 }

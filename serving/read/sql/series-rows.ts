@@ -1,6 +1,6 @@
 /**
- * Rows of a dataset of many series, with their validity: each until the next row of its own series, until its source's
- * proved time ends, or until the window does.
+ * Rows of a dataset with many series, and their validity: each row is valid until the next row of its series, the end of its
+ * source's proved time, or the end of the window.
  */
 import type { Range } from '../../../shared/ranges.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
@@ -11,13 +11,13 @@ import type { Series } from '../snapshot/session.ts';
 import type { SeriesRow, Slice, ValidityRule } from '../types.ts';
 
 interface SeriesNeeds {
-  /** What holds the rows of a stretch of time. */
+  /** The table of a range of time. */
   readonly tableOf: (range: Range) => string;
   readonly dataset: DatasetDefinition;
   readonly series: readonly Series[];
-  /** Columns of `t` the rows are to have. */
+  /** The columns of `t` to select. */
   readonly columns: readonly string[];
-  /** The test for the slice's time. */
+  /** The condition for the slice's time. */
   readonly within: string;
   readonly validity: ValidityRule;
   /** SQL over `t`. */
@@ -26,10 +26,10 @@ interface SeriesNeeds {
   readonly endMs: number;
 }
 
-/** A select of the slice's rows and of those carried into it. */
+/** Selects the slice's rows and the rows carried into it. */
 export function seriesRows(needs: SeriesNeeds, slice: Slice, params: Params): string {
   const { columns, validity, validFrom } = needs;
-  const { carried = [], next = [] } = slice.edges ?? {};
+  const { carried = [], next = [] } = slice.boundary ?? {};
   const inner = [...new Set([...columns, 't."aligned_at_utc"', 't."series_id"', 't."source_id"'])];
   const rows = [windowRows(needs, inner, slice, params)];
   if (carried.length > 0) rows.push(carriedRows(needs, inner, carried, params));
@@ -53,7 +53,7 @@ export function seriesRows(needs: SeriesNeeds, slice: Slice, params: Params): st
     ].map((values) => params.add(array(values)));
     joins.push(`left join unnest(${sources}, ${froms}, ${tos}) r (source_id, since, until)
       on r.source_id = t.source_id and r.since <= t.aligned_at_utc and t.aligned_at_utc < r.until`);
-    // The row outside of proved time has no run: greatest() passes over the null.
+    // A row outside proved time has no run: greatest() ignores the null.
     cap = `greatest(r.until, ${second})`;
   }
   const end = Number.isFinite(needs.endMs) ? `, ${instant(needs.endMs)}` : '';
@@ -66,7 +66,7 @@ const instant = (ms: number) => `timestamptz '${isoOf(ms)}'`;
 const list = (rows: readonly SeriesRow[], params: Params) =>
   `unnest(${params.add(array(rows.map(({ seriesId }) => int4(seriesId))))}, ${params.add(array(rows.map(({ ms }) => timestamptz(ms))))})`;
 
-/** The index is by dataset, series and time: few series among many are found without passing over the others. */
+/** The index is by dataset, series and time: it finds a few series among many without reading the others. */
 function windowRows(
   { tableOf, dataset, series, within }: SeriesNeeds,
   columns: readonly string[],
@@ -78,7 +78,7 @@ function windowRows(
   return `select ${columns.join(', ')} from ${tableOf(slice)} t where t.dataset_id = ${dataset.number} and ${ids} and ${within}`;
 }
 
-/** With literal bounds: the chunks they lie in are known when the statement is planned. */
+/** Uses literal bounds, so that the planner knows the chunks that the rows lie in. */
 function carriedRows(
   { tableOf, dataset }: SeriesNeeds,
   columns: readonly string[],
@@ -92,7 +92,7 @@ function carriedRows(
     where t.dataset_id = ${dataset.number} and t.aligned_at_utc between ${instant(first)} and ${instant(last)}`;
 }
 
-/** Proved time of the sources that rows of the slice can lie in. */
+/** The proved runs of the sources that rows of the slice can lie in. */
 function runsBetween({ coverage }: SeriesNeeds, slice: Slice, carried: readonly SeriesRow[]) {
   const times = carried.map(({ ms }) => ms);
   const [from, to] = [Math.min(slice.from, ...times), Math.max(slice.to, ...times.map((ms) => ms + 1))];

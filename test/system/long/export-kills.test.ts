@@ -13,7 +13,7 @@ test('killed ten times at random moments, workers finish every export once, with
   await using calm = await startExports(env);
   const { json } = await calm.run(BODY);
   const undisturbed = await calm.bytes(json.export_id);
-  await calm.serving.app.exports.rest();
+  await calm.serving.app.exports.stopWork();
   await using exports = await startExports(env, { worker: false, settings: { SVC_EXPORT_MAX_QUEUE: '100' } });
   expect(undisturbed.length).toBeGreaterThan(0);
   await killWorkers({ env, exports, body: BODY, undisturbed, kills: 10 });

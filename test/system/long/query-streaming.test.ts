@@ -45,7 +45,7 @@ async function backends(more = ''): Promise<number> {
 const busyBackends = () => backends(`and state <> 'idle'`);
 
 const isFree = (serving: Serving) => async () => {
-  const { plain, aligned } = serving.app.slots;
+  const { plain, aligned } = serving.app.limiters;
   const waiting = [plain, aligned].flatMap((slots) => [slots.load.running, slots.load.waiting]);
   return waiting.every((count) => count === 0) && serving.app.pool.open.busy === 0 && (await busyBackends()) === 0;
 };
@@ -119,7 +119,7 @@ describe('large answers', () => {
       databaseUrl: env.databaseUrl,
       settings: { SVC_QUERY_MAX_CONCURRENCY: '2', ...PATIENT },
     });
-    const { plain } = serving.app.slots;
+    const { plain } = serving.app.limiters;
     const slow = await Promise.all([1, 2].map(() => serving.open(post(HALF_A_DAY))));
     for (const response of slow) response.pause();
     await expect.poll(() => plain.load).toEqual({ running: 0, waiting: 0, parked: 2 });
@@ -137,7 +137,7 @@ describe('large answers', () => {
       databaseUrl: env.databaseUrl,
       settings: { SVC_QUERY_MAX_CONCURRENCY: '1', ...PATIENT },
     });
-    const { plain } = serving.app.slots;
+    const { plain } = serving.app.limiters;
     const slow: IncomingMessage[] = [];
     for (let reader = 0; reader <= PARKED_PER_SLOT; reader++) {
       const response = await serving.open(post(HALF_A_DAY));
@@ -251,7 +251,7 @@ describe('limits', () => {
     });
     const unlock = await lockTable('exchange_a_spot_trades');
     const read = { ...ALL, n_rows: 20_000 };
-    const { plain } = serving.app.slots;
+    const { plain } = serving.app.limiters;
     const running = [serving.query(read), serving.query(read)];
     await eventually(() => plain.load.running === 2, 'two reads run');
     const waiting = serving.query(read);
@@ -279,7 +279,7 @@ describe('limits', () => {
     });
     const unlock = await lockTable('canonical_aligned_1s_aggregates');
     const read = { ...ALL, mode: 'aligned_1s', time_range: ['2024-05-01T00:00:00Z', '2024-05-01T00:01:00Z'] };
-    const { aligned } = serving.app.slots;
+    const { aligned } = serving.app.limiters;
     const first = serving.query(read);
     await eventually(() => aligned.load.running === 1, 'one runs');
     const leaver = httpRequest(`${serving.url}/v1/raw/query`, { method: 'POST', headers: { 'X-API-Key': API_KEY } });

@@ -79,15 +79,15 @@ async function isScanned(asked: Asked): Promise<boolean> {
   const parsed = parseQuery({ sources: [DATASET], ...asked } as unknown as Json);
   if (!('value' in parsed)) throw new Error(JSON.stringify(parsed.faults));
   const request = parsed.value.read;
-  const { wire }: { wire: PgConnection } = await pool.acquire();
-  const session = new NotedSession(wire);
+  const { connection }: { connection: PgConnection } = await pool.acquire();
+  const session = new NotedSession(connection);
   const look = new CoverageProbe(request);
   await session.begin(look);
   const plan = await planRead({ ...contextOf(request, look.snapshot()), session });
   const scanned = session.texts.some((text) => text.includes('hash'));
   expect(plan.expectedRows).toBe(scanned ? undefined : asked.n_random);
   await session.commit();
-  pool.release(wire);
+  pool.release(connection);
   return scanned;
 }
 
