@@ -559,7 +559,7 @@ export interface BitcoinBlockSubsidySchedule extends Shape {
     readonly block_timestamp: number;
     /** Number of the era, from 0: height divided by 210,000 (150 on regtest), rounded down. */
     readonly halving_interval: number;
-    /** 50 BTC halved once for each era; 0 from era 64 on. Unit: sat. */
+    /** 50 BTC halved once for each era, rounded down; 0 from era 33 on. Unit: sat. */
     readonly subsidy_sats: number;
     /** The same in BTC. Unit: BTC. */
     readonly subsidy_btc: number;

@@ -23,7 +23,9 @@ export const bitcoinBlockSubsidySchedule = {
         'int8',
         'Number of the era, from 0: height divided by 210,000 (150 on regtest), rounded down.',
       ),
-      field('subsidy_sats', 'int64', 'int8', '50 BTC halved once for each era; 0 from era 64 on.', { unit: 'sat' }),
+      field('subsidy_sats', 'int64', 'int8', '50 BTC halved once for each era, rounded down; 0 from era 33 on.', {
+        unit: 'sat',
+      }),
       btcField('subsidy_btc', 'subsidy_sats', 'The same in BTC.'),
     ],
   }),
