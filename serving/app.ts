@@ -35,7 +35,7 @@ import { pageRoutes } from './routes/page.ts';
 import type { ReadRouteDeps } from './routes/read.ts';
 import { historicalRoutes, queryRoute } from './routes/read.ts';
 
-export interface AppDeps {
+interface AppDeps {
   readonly settings: Settings;
   readonly databaseUrl: string;
   readonly apiKey: string;

@@ -15,7 +15,7 @@ import { Problem, type ProblemCode } from './contract/problems.ts';
 import type { RefusalLog } from './http/access.ts';
 import { discardBody } from './http/request.ts';
 
-export interface ConnectionRules {
+interface ConnectionRules {
   /** Connections that may wait for an answer at once. Beyond them the server answers only health and metrics. */
   readonly open: number;
   /** Connections in addition to those. */
@@ -24,7 +24,7 @@ export interface ConnectionRules {
   readonly idleMs: number;
 }
 
-export interface PendingRequest {
+interface PendingRequest {
   readonly request: IncomingMessage;
   readonly response: ServerResponse;
 }
@@ -144,7 +144,7 @@ const LINGER_MS = 2000;
 const DEFAULT_PORT = 8080;
 const PORTS_TRIED = 100;
 
-export interface Listening {
+interface Listening {
   readonly url: string;
   /** Accepts no new connections, lets running answers finish for that long, then cuts them. */
   close(graceMs: number): Promise<void>;

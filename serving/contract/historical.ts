@@ -77,7 +77,7 @@ const TEXT = new RegExp(
 );
 
 /** The length of a kline in seconds. A body gives whole seconds as a number, or a count and a unit as text. */
-export const klineSize = z
+const klineSize = z
   .union(
     [z.int({ error }).min(1, { error }).max(MAX_KLINE_SECONDS, { error }), z.string({ error }).regex(TEXT, { error })],
     { error },

@@ -111,7 +111,7 @@ export interface Warning {
   readonly details: Readonly<Record<string, unknown>>;
 }
 
-export interface ProblemMore {
+interface ProblemMore {
   readonly errors?: readonly ContractFault[];
   readonly warnings?: readonly Warning[];
   readonly status?: number;

@@ -84,11 +84,11 @@ export const coverageAnswer = z.strictObject({
   late_arrivals_total: count('Number of all such documents.'),
 });
 
-export type CoverageAnswer = z.input<typeof coverageAnswer>;
+type CoverageAnswer = z.input<typeof coverageAnswer>;
 
 type Kind = DatasetDefinition['partition']['kind'];
 type Stretch = CoverageAnswer['proved'][number];
-type Gap = CoverageAnswer['gaps'][number];
+type CoverageGap = CoverageAnswer['gaps'][number];
 
 /** By kind of partition: the unit of its spans, and whether the time between two spans of a source is a gap. */
 const SPANS: Readonly<Record<Kind, { readonly unit: 'height' | 'epoch_ms'; readonly gaps: boolean }>> = {
@@ -100,9 +100,9 @@ const SPANS: Readonly<Record<Kind, { readonly unit: 'height' | 'epoch_ms'; reado
 };
 
 /** What is proved of a dataset and the gaps in it: by time for file days, by source for all other kinds. */
-export interface Proved extends Pick<CoverageAnswer, 'version' | 'synthetic' | 'as_of_utc' | 'proved' | 'gaps'> {}
+interface Proved extends Pick<CoverageAnswer, 'version' | 'synthetic' | 'as_of_utc' | 'proved' | 'gaps'> {}
 
-export async function readProved(session: Session, dataset: DatasetDefinition): Promise<Proved> {
+async function readProved(session: Session, dataset: DatasetDefinition): Promise<Proved> {
   const [row] = await inDataset(
     session,
     dataset,
@@ -171,7 +171,7 @@ async function stretchesOfSources(session: Session, dataset: DatasetDefinition):
 }
 
 /** The gaps between the stretches of one source. Block times may run backwards; a gap of heights then has no length in time. */
-function gapsOf(stretches: readonly Stretch[]): Gap[] {
+function gapsOf(stretches: readonly Stretch[]): CoverageGap[] {
   return gapsBetween(stretches.map(({ span }) => span)).map((span, index) => {
     const [before, after] = [stretches[index], stretches[index + 1]];
     const endMs = Math.max(Date.parse(before.through_utc), Date.parse(after.start_utc));
@@ -194,11 +194,11 @@ export async function inDataset(
   return await session.rows(textOf(id, params), params);
 }
 
-type Partition = CoverageAnswer['partitions'][number];
+type PartitionAnswer = CoverageAnswer['partitions'][number];
 type State = (typeof PARTITION_STATES)[number];
 
 /** A position in the order of partitions: the start, if known, and the key of the last one seen. New days do not shift it. */
-export interface Cursor {
+interface Cursor {
   readonly fromMs: number | null;
   readonly key: string;
 }
@@ -213,7 +213,7 @@ export function parseCursor(cursor: string): Cursor | undefined {
   return cursorText(found) === cursor ? found : undefined;
 }
 
-export interface PageRequest {
+interface PageRequest {
   /** Partitions whose times intersect [fromMs, toMs). */
   readonly fromMs: number | undefined;
   readonly toMs: number | undefined;
@@ -223,12 +223,12 @@ export interface PageRequest {
 }
 
 export interface Page {
-  readonly partitions: readonly Partition[];
+  readonly partitions: readonly PartitionAnswer[];
   /** The cursor of the next page. */
   readonly next: string | null;
 }
 
-export async function readPage(session: Session, dataset: DatasetDefinition, request: PageRequest): Promise<Page> {
+async function readPage(session: Session, dataset: DatasetDefinition, request: PageRequest): Promise<Page> {
   const wanted = request.limit + 1;
   const rows: TextRow[] = [];
   // Partitions without known times come last.
@@ -291,9 +291,9 @@ function readKeys(
   });
 }
 
-export const epochMs = (column: string): string => `floor(extract(epoch from ${column}) * 1000)::int8::text`;
+const epochMs = (column: string): string => `floor(extract(epoch from ${column}) * 1000)::int8::text`;
 
-function partitionOf(dataset: DatasetDefinition, row: TextRow): Partition {
+function partitionOf(dataset: DatasetDefinition, row: TextRow): PartitionAnswer {
   const [key, source, state, fromMs, toMs, rows, alignedRows, first, last, rowsHash, eventsSha256, document] = row;
   const [revision, attempt, synthetic, ingestedMs, provedMs, reason] = row.slice(12);
   const proved = state === 'proved';

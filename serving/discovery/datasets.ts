@@ -11,7 +11,7 @@ import type { RightsReport } from '../rights/gate.ts';
 import { count, datasetKey, flag, membersOf, problemCode, rightsState, textField, utc } from './schemas.ts';
 
 /** How much of a dataset is proved, at one moment. */
-export interface Availability {
+interface Availability {
   /** Start of the oldest row and exclusive end of the newest; null while nothing is proved. */
   readonly proved_from_utc: string | null;
   readonly proved_through_utc: string | null;
@@ -130,7 +130,7 @@ export const datasetsAnswer = z.strictObject({
     .describe('The operators of a filter, by dtype of its field.'),
 });
 
-export type DatasetsAnswer = z.input<typeof datasetsAnswer>;
+type DatasetsAnswer = z.input<typeof datasetsAnswer>;
 
 /** The declarations of datasets, which do not change while the process lives. */
 const declarations = new Map<string, ReturnType<typeof declare>>();

@@ -14,7 +14,7 @@ const TIMEOUT_MS = 10_000;
 
 const NO_PROBE: Pick<CoverageProbe, 'steps'> = { steps: [] };
 
-export interface Caller {
+interface Caller {
   readonly signal: AbortSignal;
   /** Password of the restricted role, for datasets whose rights demand the caller's own. */
   readonly token?: string | undefined;

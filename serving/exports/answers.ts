@@ -73,7 +73,7 @@ export const listAnswer = z.strictObject({
   next_cursor: textField('The `cursor` of the next page; null on the last page.').nullable(),
 });
 
-export type StatusAnswer = z.output<typeof statusAnswer>;
+type ExportStatusAnswer = z.output<typeof statusAnswer>;
 
 const statusPath = (exportId: string): string => `${PREFIX}/${exportId}`;
 
@@ -97,7 +97,7 @@ export const acceptedOf = (row: ExportRow): z.output<typeof acceptedAnswer> => (
 });
 
 /** @throws Problem EXPORT_STATUS_METADATA_ERROR if the row is invalid. */
-export function statusOf(row: ExportRow): StatusAnswer {
+export function statusOf(row: ExportRow): ExportStatusAnswer {
   const dataset = DATASETS.get(row.dataset);
   const answer = {
     ...commonOf(row),

@@ -16,7 +16,7 @@ const REFUSED_RUN_MS = 60_000;
  */
 const MAX_REFUSED_ADDRESSES = 1024;
 
-export interface RefusedRunsOptions {
+interface RefusedRunsOptions {
   /** Writes a record. It does not throw. */
   readonly record: (event: string, payload: AuditPayload) => Promise<void>;
   readonly now: () => number;
@@ -43,7 +43,7 @@ interface Refusal {
  * Records refusals that anybody can cause. Per source address (for IPv6: per network) it records the first in a minute at once,
  * and at the minute's end the number of refusals. So nobody can fill the disk by repeating one, from however many addresses.
  */
-export class RefusedRuns implements AsyncDisposable {
+class RefusedRuns implements AsyncDisposable {
   readonly #options: RefusedRunsOptions;
   readonly #runs = new Map<string, RefusedRun>();
   /** By event and code: the number of addresses that have a run. */
@@ -144,7 +144,7 @@ export const AUDIT_EVENTS = {
   expired: 'export_artifact_deleted',
 } as const;
 
-export interface ExportAuditOptions {
+interface ExportAuditOptions {
   readonly directory: string;
   readonly role: string;
   readonly log: Logger;

@@ -3,7 +3,7 @@ import { TidemarkError } from '../../shared/errors.ts';
 import type { Logger } from '../../shared/logger.ts';
 import { ExportQueue } from '../../shared/nats/export-queue.ts';
 
-export interface QueueConnectionOptions {
+interface QueueConnectionOptions {
   readonly url: string | undefined;
   readonly name: string;
   readonly leaseMs: number;

@@ -13,7 +13,7 @@ import { QueueConnection } from './queue-connection.ts';
 import { ExportStore, type QueueLimits } from './store.ts';
 import { ExportWorker, exportRunner } from './worker.ts';
 
-export interface SweeperOptions {
+interface SweeperOptions {
   readonly store: ExportStore;
   readonly queue: QueueConnection;
   readonly directories: ExportDirectories;
@@ -28,7 +28,7 @@ const MAX_INTERVAL_MS = 30_000;
 const SWEEPS_PER_SEARCH = 20;
 
 /** Repairs periodically: queues jobs whose message was lost, deletes expired artifacts, and clears what killed runs left. */
-export class ExportSweeper implements AsyncDisposable {
+class ExportSweeper implements AsyncDisposable {
   readonly #options: SweeperOptions;
   readonly #timer: NodeJS.Timeout;
   #sweeps = 0;
@@ -90,7 +90,7 @@ export class ExportSweeper implements AsyncDisposable {
   }
 }
 
-export interface ExportServiceDeps {
+interface ExportServiceDeps {
   readonly settings: Settings;
   readonly databaseUrl: string;
   readonly rights: RightsStore;

@@ -38,7 +38,7 @@ export interface QueueLoad {
   readonly running: number;
 }
 
-export type SubmitOutcome =
+type SubmitOutcome =
   | { readonly kind: 'accepted' | 'known'; readonly row: ExportRow }
   | { readonly kind: 'conflict' }
   | ({ readonly kind: 'full' } & QueueLoad);
@@ -66,7 +66,7 @@ export interface Transition {
   readonly row: ExportRow;
 }
 
-export interface StoreOptions {
+interface StoreOptions {
   readonly databaseUrl: string;
   readonly leaseMs: number;
   /** Called with every transition before it is committed. It must not throw. */

@@ -24,13 +24,13 @@ import { exportAdmission, exportGrant, exportProblem } from './states.ts';
 import { type ExportStore, isFull, type NewExport, type QueueLimits, type QueueLoad } from './store.ts';
 
 /** What is known about an export before it runs. */
-export interface ExportDryRun {
+interface ExportDryRun {
   readonly warnings: readonly Warning[];
   readonly asOf: Date | null;
 }
 
 /** Finds the warnings of an export and whether anything of its window is proved. @throws Problem */
-export async function dryRunExport(
+async function dryRunExport(
   inspector: Inspector,
   request: ReadRequest,
   rule: FreshnessRule,
@@ -78,7 +78,7 @@ export interface SubmitDeps {
   readonly limits: QueueLimits;
 }
 
-export interface Submission {
+interface Submission {
   readonly request: ExportRequest;
   readonly requestSha256: string;
   readonly idempotencyKey: string | null;

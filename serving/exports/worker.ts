@@ -27,7 +27,7 @@ import type { ExportStore, Outcome } from './store.ts';
 
 /** Codes of exports that failed while they ran, besides the codes of problems. */
 const RUN_CODES = ['EXPORT_RUN_FAILED', 'EXPORT_RUN_CANCELED'] as const;
-export type RunCode = (typeof RUN_CODES)[number] | ProblemCode;
+type RunCode = (typeof RUN_CODES)[number] | ProblemCode;
 
 /** The consequence of a run's fault: another try, or a failure with a code and a message for the caller. */
 export type Verdict =
@@ -66,7 +66,7 @@ export function verdictOf(error: unknown): Verdict {
 
 const sentence = (text: string) => `${text[0].toUpperCase()}${text.slice(1)}.`;
 
-export interface WorkerOptions {
+interface WorkerOptions {
   readonly store: ExportStore;
   readonly queue: QueueConnection;
   readonly directories: ExportDirectories;
@@ -80,13 +80,13 @@ export interface WorkerOptions {
 }
 
 /** The result of a run. */
-export interface RunResult {
+interface RunResult {
   readonly artifact: StoredArtifact;
   readonly warnings: readonly Warning[];
   readonly asOfUtc: string | null;
 }
 
-export interface RunCall {
+interface RunCall {
   readonly directory: string;
   readonly signal: AbortSignal;
   readonly onProgress: (progress: Progress) => void;
@@ -333,7 +333,7 @@ async function abortable<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
   }
 }
 
-export interface RunDeps extends ArtifactDeps {
+interface RunDeps extends ArtifactDeps {
   readonly rights: RightsStore;
 }
 

@@ -20,7 +20,7 @@ export function accepted({ headers }: IncomingMessage, response: ServerResponse)
   };
 }
 
-interface Choice {
+interface Preference {
   /** In lower case, without parameters. */
   readonly name: string;
   readonly quality: number;
@@ -46,7 +46,7 @@ export function mediaQuality(accept: string | undefined, mediaType: string): num
 }
 
 /** The most specific media range that matches decides. */
-function qualityOfType(choices: readonly Choice[], mediaType: string): number {
+function qualityOfType(choices: readonly Preference[], mediaType: string): number {
   const all = `${mediaType.split('/')[0]}/*`;
   return qualityOf(choices, mediaType) ?? qualityOf(choices, all) ?? qualityOf(choices, '*/*') ?? 0;
 }
@@ -85,10 +85,10 @@ function bestOf<T>(offers: readonly T[], quality: (offer: T) => number): T | und
 }
 
 /** When the header names a choice twice, the first mention counts. */
-const qualityOf = (choices: readonly Choice[], name: string): number | undefined =>
+const qualityOf = (choices: readonly Preference[], name: string): number | undefined =>
   choices.find((choice) => choice.name === name)?.quality;
 
-function choicesOf(header: string | undefined): Choice[] {
+function choicesOf(header: string | undefined): Preference[] {
   if (header === undefined) return [];
   return header
     .split(',')
@@ -96,7 +96,7 @@ function choicesOf(header: string | undefined): Choice[] {
     .filter(({ name }) => name !== '');
 }
 
-function parseChoice(text: string): Choice {
+function parseChoice(text: string): Preference {
   const [name, ...parameters] = text.split(';').map((part) => part.trim().toLowerCase());
   const q = parameters.find((parameter) => /^q\s*=/.test(parameter))?.replace(/^q\s*=\s*/, '');
   // An unreadable quality rules the choice out; it does not count as the highest.

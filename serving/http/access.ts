@@ -112,7 +112,7 @@ const LOGGED: ReadonlySet<ProblemCode> = new Set([
 /** Per code and interval, the log gets one line for the first refusal and one with the count of the others. */
 const REFUSAL_LOG_MS = 60_000;
 
-export interface Refusal {
+interface RefusedRequest {
   readonly requestId: string;
   readonly clientAddress: string | undefined;
 }
@@ -131,7 +131,7 @@ export class RefusalLog implements Disposable {
   }
 
   /** Logs the first refusal of a code at once and counts those that follow. It ignores all other codes. */
-  note(code: ProblemCode, detail: string, { requestId, clientAddress }: Refusal): void {
+  note(code: ProblemCode, detail: string, { requestId, clientAddress }: RefusedRequest): void {
     if (!LOGGED.has(code)) return;
     const followed = this.#followed.get(code);
     if (followed === undefined) {

@@ -1,12 +1,12 @@
 /** Reads requests: the target of the request line, query parameters, the dataset of the path, and JSON bodies. */
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import type { z } from 'zod';
+import { z } from 'zod';
 import { DATASET_KEYS, DATASETS, type DatasetDefinition, type DatasetKey } from '../../shared/registry/index.ts';
 import { type Json, JsonFault, JsonLimit, parseJson } from '../../shared/strict-json.ts';
 import { type ContractFault, MAX_FAULTS, Problem, type ProblemCode } from '../contract/problems.ts';
 import { ClientGone } from './answer.ts';
 
-export interface BodyRule {
+interface BodyRule {
   readonly maxBytes: number;
   /** The code of the route's contract faults. */
   readonly code: ProblemCode;
@@ -85,6 +85,9 @@ export function datasetParam(key: string): DatasetDefinition & { readonly key: D
     throw new Problem('DATASET_NOT_FOUND', `The path names no dataset. The datasets are ${DATASET_KEYS.join(', ')}.`);
   return dataset;
 }
+
+/** The schema of a URL without parameters: the service refuses any parameter instead of ignoring it. */
+export const NO_PARAMETERS = z.strictObject({});
 
 /** The parameters, parsed by the schema. @throws Problem QUERY_CONTRACT_ERROR with every fault; pointers are `?name`. */
 export function queryParams<S extends z.ZodObject>(url: URL, schema: S): z.output<S> {

@@ -11,13 +11,13 @@ import { ClientGone } from './answer.ts';
 import type { Exchange } from './routes.ts';
 
 /** A file's strong entity tag, size and time of modification. */
-export interface FileState {
+interface FileState {
   readonly etag: string;
   readonly bytes: number;
   readonly modifiedMs: number;
 }
 
-export type Wanted =
+export type RequestedPart =
   | { readonly kind: 'whole' }
   /** Both ends are inclusive. */
   | { readonly kind: 'part'; readonly first: number; readonly last: number }
@@ -26,10 +26,10 @@ export type Wanted =
   | { readonly kind: 'precondition_failed' }
   | { readonly kind: 'unsatisfiable' };
 
-const WHOLE: Wanted = { kind: 'whole' };
+const WHOLE: RequestedPart = { kind: 'whole' };
 
 /** What a GET or HEAD asks for. It evaluates the conditions in the order of RFC 9110, 13.2.2. */
-export function wantedOf(headers: IncomingHttpHeaders, state: FileState): Wanted {
+export function wantedOf(headers: IncomingHttpHeaders, state: FileState): RequestedPart {
   if (!isWanted(headers, state)) return { kind: 'precondition_failed' };
   if (isKnown(headers, state)) return { kind: 'not_modified' };
   const { range } = headers;
@@ -70,7 +70,7 @@ function isSame(condition: string | undefined, { etag, modifiedMs }: FileState):
 }
 
 /** Several ranges, or one that cannot be read, yield the whole file, as the standard allows. */
-function partOf(range: string, bytes: number): Wanted {
+function partOf(range: string, bytes: number): RequestedPart {
   const match = /^bytes\s*=\s*(\d*)\s*-\s*(\d*)\s*$/i.exec(range);
   if (!match || (match[1] === '' && match[2] === '')) return WHOLE;
   const [, from, to] = match;
@@ -84,7 +84,7 @@ function partOf(range: string, bytes: number): Wanted {
   return first >= bytes ? { kind: 'unsatisfiable' } : { kind: 'part', first, last };
 }
 
-export interface SentFile extends FileState {
+interface SentFile extends FileState {
   readonly handle: FileHandle;
   readonly headers: Readonly<Record<string, string>>;
   /** A client that reads nothing for this long is cut off. */

@@ -6,7 +6,7 @@
  */
 import { Problem, type ProblemCode } from '../contract/problems.ts';
 
-export interface LimiterOptions {
+interface LimiterOptions {
   readonly running: number;
   readonly waiting: number;
   readonly timeoutMs: number;

@@ -2,12 +2,12 @@
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
 import { PARTITION_STATES } from '../../shared/db/schema.ts';
 import type { ConcurrencyLimiter } from '../limits/concurrency-limiter.ts';
-import type { SystemStatus } from './monitor.ts';
+import type { MonitoredStatus } from './monitor.ts';
 import { METRICS, type MetricName, type MetricSpec } from './names.ts';
 import type { CheckResults } from './startup.ts';
 
-export interface MetricSources {
-  readonly status: () => Promise<SystemStatus>;
+interface MetricSources {
+  readonly status: () => Promise<MonitoredStatus>;
   readonly checks: () => Promise<CheckResults>;
   readonly queues: Readonly<Record<string, ConcurrencyLimiter>>;
   readonly connections: () => { readonly idle: number; readonly busy: number };
@@ -110,7 +110,7 @@ export class Metrics {
   }
 
   async #ofSystem(): Promise<void> {
-    let status: SystemStatus;
+    let status: MonitoredStatus;
     try {
       status = await this.#sources.status();
     } catch {
@@ -129,7 +129,7 @@ export class Metrics {
     this.#ofWork(status);
   }
 
-  #ofDataset({ overview, facts }: SystemStatus['standings'][number]): void {
+  #ofDataset({ overview, facts }: MonitoredStatus['standings'][number]): void {
     const { dataset, log, partitions, rows, proved_through_utc: through } = overview;
     const labels = { dataset };
     if (log) {
@@ -161,7 +161,7 @@ export class Metrics {
     this.#rowsSeen.set(dataset, rows);
   }
 
-  #ofWork({ runs, exports }: SystemStatus): void {
+  #ofWork({ runs, exports }: MonitoredStatus): void {
     const open = runs.filter(({ ended_at_utc: ended }) => ended === null);
     for (const [key, same] of Map.groupBy(open, ({ kind, state }) => `${kind} ${state}`)) {
       const [kind, state] = key.split(' ');

@@ -25,7 +25,7 @@ const HISTORY_MS = 3_600_000;
 const MIN_DISTANCE_MS = 10_000;
 
 /** One number of one dataset over time; null where it was unknown. */
-export type SampleSeries = readonly (number | null)[];
+type SampleSeries = readonly (number | null)[];
 
 /** The numbers that each sample holds per dataset. */
 const SERIES = {
@@ -40,16 +40,16 @@ const SERIES = {
 
 export type SeriesName = keyof typeof SERIES;
 
-interface Sample {
+interface StatusSample {
   readonly atMs: number;
   /** Values by dataset. */
   readonly values: ReadonlyMap<string, Readonly<Record<SeriesName, number | null>>>;
 }
 
-export class History {
-  #samples: Sample[] = [];
+class History {
+  #samples: StatusSample[] = [];
 
-  add({ atMs, standings }: Pick<SystemStatus, 'atMs' | 'standings'>): void {
+  add({ atMs, standings }: Pick<MonitoredStatus, 'atMs' | 'standings'>): void {
     const last = this.#samples.at(-1);
     if (last && atMs - last.atMs < MIN_DISTANCE_MS) return;
     const values = new Map(standings.map(({ overview }) => [overview.dataset, valuesOf(overview, atMs)]));
@@ -80,7 +80,7 @@ export const SAMPLE_INTERVAL_MS = 15_000;
 const DATABASE_SIZE_CACHE_MS = 60_000;
 const STATEMENT_TIMEOUT_MS = 5000;
 
-export interface SystemStatus {
+export interface MonitoredStatus {
   readonly atMs: number;
   readonly collectMs: number;
   readonly standings: readonly DatasetStatus[];
@@ -92,7 +92,7 @@ export interface SystemStatus {
   readonly exports: ExportCounts | undefined;
 }
 
-export interface MonitorDeps {
+interface MonitorDeps {
   readonly databaseUrl: string;
   readonly manager: () => Promise<JetStreamManager>;
   readonly log: Logger;
@@ -104,7 +104,7 @@ export class Monitor implements AsyncDisposable {
   readonly #deps: MonitorDeps;
   readonly #logs = new LogFactsReader();
   #client: Client | undefined;
-  #cached: { readonly at: number; readonly status: Promise<SystemStatus> } | undefined;
+  #cached: { readonly at: number; readonly status: Promise<MonitoredStatus> } | undefined;
   #databaseBytes: { readonly at: number; readonly bytes: number } | undefined;
   #timer: NodeJS.Timeout | undefined;
 
@@ -124,7 +124,7 @@ export class Monitor implements AsyncDisposable {
   }
 
   /** @throws the database's error. */
-  status(): Promise<SystemStatus> {
+  status(): Promise<MonitoredStatus> {
     const now = performance.now();
     if (!this.#cached || now - this.#cached.at > CACHE_MS) {
       const status = this.#collect();
@@ -144,7 +144,7 @@ export class Monitor implements AsyncDisposable {
     await this.#client?.[Symbol.asyncDispose]();
   }
 
-  async #collect(): Promise<SystemStatus> {
+  async #collect(): Promise<MonitoredStatus> {
     const startedAt = performance.now();
     try {
       const client = await this.#connected();

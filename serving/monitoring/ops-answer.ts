@@ -95,7 +95,7 @@ export const statusAnswer = z.strictObject({
   queues: z.array(queue).describe('Reads of this process.'),
 });
 
-export type StatusAnswer = z.input<typeof statusAnswer>;
+export type OpsStatusAnswer = z.input<typeof statusAnswer>;
 
 const DOCS: Readonly<Record<SeriesName, string>> = {
   lag_frames: 'Messages that are not projected yet.',

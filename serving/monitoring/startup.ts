@@ -22,7 +22,7 @@ import { type ContractRow, contractStatement, Session, violationOf } from '../re
 /** Name of a check -> `ok`, or the fault in a word that anyone may see. */
 export type CheckResults = Readonly<Record<string, string>>;
 
-export interface CheckDeps {
+interface CheckDeps {
   readonly pool: PgPool;
   /** The role for callers with their own credentials, if one is set. */
   readonly byokRole: string | undefined;
@@ -66,7 +66,7 @@ export class Checks {
   }
 }
 
-interface Findings {
+interface CheckFindings {
   readonly results: CheckResults;
   /** The faults in full, for the operator. */
   readonly faults: readonly string[];
@@ -90,12 +90,12 @@ export async function findFaults(means: {
   return faults;
 }
 
-function rightsFindings(rights: RightsStore): Findings {
+function rightsFindings(rights: RightsStore): CheckFindings {
   const faults = rights.faults().map((fault) => `rights matrix: ${fault}`);
   return { results: { rights: faults.length === 0 ? 'ok' : 'invalid' }, faults };
 }
 
-async function databaseFindings(pool: PgPool, byokRole: string | undefined): Promise<Findings> {
+async function databaseFindings(pool: PgPool, byokRole: string | undefined): Promise<CheckFindings> {
   let connection: PgConnection | undefined;
   try {
     connection = (await pool.acquire()).connection;
@@ -166,7 +166,7 @@ async function roleFaults(session: Session, role: string): Promise<string[]> {
 }
 
 /** The input of a process of ours on standard input; settings also come from the environment and `.env`. */
-export interface ProcessOptions {
+interface ProcessOptions {
   readonly cwd?: string;
   /** Id of the process that gave the options. It may have ended by the time this process checks. */
   readonly parent?: number;

@@ -18,7 +18,7 @@ import { componentSchemas, refTo, schemaOf } from './row-docs.ts';
 const MAX_LINE = 72;
 
 /** Whether a value is a shell variable, which the output of another command fills. */
-export const isVariable = (value: string): boolean => /^\$[A-Z_]+$/.test(value);
+const isVariable = (value: string): boolean => /^\$[A-Z_]+$/.test(value);
 
 const segment = (value: string) => (isVariable(value) ? value : encodeURIComponent(value));
 

@@ -32,7 +32,7 @@ export interface SeriesRow {
 }
 
 /** The rows just outside a slice. */
-export interface BoundaryRows {
+interface BoundaryRows {
   /** Rows from before the window that are still valid when it begins; only the window's first slice has them. */
   readonly carried: readonly SeriesRow[];
   /** The first row of each series after the slice. */

@@ -7,7 +7,7 @@ import { readTimestamptzMs, UUID_BYTES, writeUuid } from './text.ts';
 
 const NO_HOLE = -1;
 
-export interface BatchLimits {
+interface BatchLimits {
   /** Rows of the first batch; each batch has twice as many as the one before, up to `rows`. */
   readonly firstRows: number;
   readonly rows: number;

@@ -30,7 +30,7 @@ interface Prefix {
 }
 
 /** The text around the objects. */
-export interface JsonFraming {
+interface JsonFraming {
   readonly kind: 'list' | 'lines';
   /** The text after the last row. */
   end(rows: number): string;

@@ -57,7 +57,7 @@ export class BufferPool {
   }
 }
 
-export interface BodyOptions {
+interface BodyOptions {
   readonly headers: () => Record<string, string>;
   readonly buffers: BufferPool;
   /** A client that takes nothing for this long is cut off. */

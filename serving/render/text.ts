@@ -7,11 +7,11 @@ import { POSTGRES_EPOCH_MS } from '../db/params.ts';
 import { CELL, type Cell } from './cells.ts';
 
 /** The four ASCII digits of 0..9999, most significant first in memory. */
-export const QUADS = new Uint32Array(10_000);
+const QUADS = new Uint32Array(10_000);
 /** How many of the four digits remain without trailing zeros. */
 const SIGNIFICANT = new Uint8Array(10_000);
 /** The two ASCII digits of 0..99, as a little-endian 16-bit store. */
-export const PAIRS = new Uint16Array(100);
+const PAIRS = new Uint16Array(100);
 
 for (let n = 0; n < 10_000; n++) {
   const text = String(n).padStart(4, '0');
@@ -78,7 +78,7 @@ function writeInteger(view: DataView, at: number, value: number): number {
 }
 
 /** Writes short ASCII text byte by byte. */
-export function writeAscii(view: DataView, at: number, text: string): number {
+function writeAscii(view: DataView, at: number, text: string): number {
   for (let i = 0; i < text.length; i++) view.setUint8(at + i, text.charCodeAt(i));
   return at + text.length;
 }

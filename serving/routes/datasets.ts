@@ -1,22 +1,19 @@
 /** GET /v1/datasets: everything that a caller has to know to request rows. */
 
-import { z } from 'zod';
 import { DATASETS, type DatasetKey } from '../../shared/registry/index.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import { OPERATORS_OF } from '../contract/filters.ts';
 import { datasetsAnswer, describeDataset, readAvailability } from '../discovery/datasets.ts';
 import type { Inspector } from '../discovery/inspector.ts';
 import { answerJson, requireJson } from '../http/answer.ts';
-import { queryParams } from '../http/request.ts';
+import { NO_PARAMETERS, queryParams } from '../http/request.ts';
 import { CATALOG_PROBLEMS, type Route, type RouteDoc } from '../http/routes.ts';
 import { reportRights } from '../rights/gate.ts';
 
-export interface DatasetsDeps {
+interface DatasetsDeps {
   readonly inspector: Inspector;
   readonly rights: RightsStore;
 }
-
-const parameters = z.strictObject({});
 
 export function datasetsRoute({ inspector, rights }: DatasetsDeps): Route {
   return {
@@ -27,14 +24,14 @@ export function datasetsRoute({ inspector, rights }: DatasetsDeps): Route {
       tag: 'discovery',
       summary: 'All datasets: fields, units, rights, and proved coverage',
       doc: 'The service checks requests against these tables: the fields of both modes with type, unit and meaning, the order of rows, the views, and the operators of filters. Rights and availability are those of this moment.',
-      query: parameters,
+      query: NO_PARAMETERS,
       answers: [{ doc: 'The datasets.', content: { 'application/json': datasetsAnswer } }],
       problems: ['QUERY_CONTRACT_ERROR', ...CATALOG_PROBLEMS],
       examples: [{ title: 'All datasets' }],
     }),
     async handle(exchange) {
       requireJson(exchange.request);
-      queryParams(exchange.url, parameters);
+      queryParams(exchange.url, NO_PARAMETERS);
       const availabilityOf = await inspector.run(exchange, readAvailability);
       const datasets = [...DATASETS.values()].map((dataset) => {
         const available = availabilityOf(dataset);
@@ -45,6 +42,3 @@ export function datasetsRoute({ inspector, rights }: DatasetsDeps): Route {
     },
   };
 }
-
-/** The schema of a URL without parameters: the service refuses any parameter instead of ignoring it. */
-export const NO_PARAMETERS = z.strictObject({});

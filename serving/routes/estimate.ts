@@ -15,7 +15,7 @@ import { CoverageProbe } from '../read/snapshot/session.ts';
 import { admission, checkRights } from '../rights/gate.ts';
 import { parseRequest, queryEnvelope } from './read.ts';
 
-export interface EstimateDeps {
+interface EstimateDeps {
   readonly inspector: Inspector;
   readonly rights: RightsStore;
   readonly rules: EstimateRules;

@@ -7,6 +7,7 @@ import type { ProvedFiles } from '../exports/files.ts';
 import type { ExportRow, StoredFile } from '../exports/rows.ts';
 import { exportGrant, requireGrantOf } from '../exports/states.ts';
 import { requireAccept } from '../http/answer.ts';
+import { NO_PARAMETERS } from '../http/request.ts';
 import type { Exchange, Route } from '../http/routes.ts';
 import { type RouteDoc, type SegmentDoc, SYNTHETIC_HEADER, VALIDATOR_HEADERS } from '../http/routes.ts';
 import { sendFile } from '../http/send-file.ts';
@@ -18,7 +19,6 @@ import {
   exportParams,
   exportSegment,
   factsOf,
-  NO_PARAMETERS,
 } from './exports.ts';
 
 export interface ExportFileDeps extends ExportRouteDeps {
@@ -27,11 +27,11 @@ export interface ExportFileDeps extends ExportRouteDeps {
 }
 
 /** Chooses the file of an export that the path asks for. @throws Problem */
-type Choice = (row: ExportRow, params: Exchange['params']) => StoredFile;
+type FileChoice = (row: ExportRow, params: Exchange['params']) => StoredFile;
 
 interface FileRoute {
   readonly path: string;
-  readonly pick: Choice;
+  readonly pick: FileChoice;
   readonly isManifest?: boolean;
   readonly doc: Pick<RouteDoc, 'summary' | 'doc'> & { readonly content: readonly string[] };
   readonly segments?: Readonly<Record<string, SegmentDoc>>;

@@ -12,7 +12,7 @@ import { EXPORT_STATES } from '../exports/states.ts';
 import type { ExportStore } from '../exports/store.ts';
 import { type SubmitDeps, submitExport } from '../exports/submit.ts';
 import { answerJson, requireJson } from '../http/answer.ts';
-import { contractProblem, queryParams, readJson } from '../http/request.ts';
+import { contractProblem, NO_PARAMETERS, queryParams, readJson } from '../http/request.ts';
 import type { Exchange, Route, RouteDoc } from '../http/routes.ts';
 import { REQUEST_HEADERS } from '../http/routes.ts';
 
@@ -36,7 +36,6 @@ export const EXPORT_RIGHTS_PROBLEMS = [
 export const exportSegment = {
   export_id: { doc: 'Id from the answer to the submission.', schema: { type: 'string', format: 'uuid' } },
 };
-export const NO_PARAMETERS = z.strictObject({});
 /** The shell variable that holds an export's id in the examples. */
 export const EXPORT_ID = '$EXPORT_ID';
 

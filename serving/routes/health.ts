@@ -5,11 +5,10 @@
 import { z } from 'zod';
 import { Problem } from '../contract/problems.ts';
 import { answerBytes, answerJson } from '../http/answer.ts';
-import { queryParams } from '../http/request.ts';
+import { NO_PARAMETERS, queryParams } from '../http/request.ts';
 import type { Route, RouteDoc } from '../http/routes.ts';
 import type { Metrics } from '../monitoring/metrics.ts';
 import { type Checks, FOLLOWING } from '../monitoring/startup.ts';
-import { NO_PARAMETERS } from './datasets.ts';
 
 const checksAnswer = z.record(z.string(), z.string()).describe('Name of a check -> `ok`, or the fault in a word.');
 

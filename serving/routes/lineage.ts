@@ -19,7 +19,7 @@ import type { ConcurrencyLimiter } from '../limits/concurrency-limiter.ts';
 import type { Session } from '../read/snapshot/session.ts';
 import { admission, checkRights, realRowsProblem } from '../rights/gate.ts';
 
-export interface LineageDeps {
+interface LineageDeps {
   readonly inspector: Inspector;
   readonly rights: RightsStore;
   readonly log: LogMessageReader;
@@ -41,37 +41,7 @@ export function lineageRoute({ inspector, rights, log, limiter }: LineageDeps): 
     method: 'GET',
     path: '/v1/lineage/:dataset/:offset',
     access: 'key',
-    doc: (): RouteDoc => ({
-      tag: 'discovery',
-      summary: 'One event: its source’s own bytes, the document they came in, and the proof',
-      doc: 'An offset identifies a record in its source: a trade id, a height, `<height>:<place>:<txid>` for a transaction, `<snapshot, ms>:<txid>` for the mempool, a `metric_id`. The service reads the bytes from the immutable log, not from the database. The answer adds their sha256, the document’s sha256, and the counts of document and database, so that anyone with the vendor’s file can trace a row to its line.',
-      segments: {
-        dataset: { doc: 'Key of the dataset.', schema: { type: 'string', enum: [...DATASET_KEYS] } },
-        offset: {
-          doc: 'Offset of the event in its source: a trade id, a height, a `metric_id`.',
-          schema: { type: 'string', pattern: STORABLE_TEXT.source },
-        },
-      },
-      query: parameters,
-      answers: [
-        {
-          doc: 'The event.',
-          content: { 'application/json': lineageAnswer },
-          headers: SYNTHETIC_HEADER,
-        },
-      ],
-      problems: [
-        'DATASET_NOT_FOUND',
-        'QUERY_CONTRACT_ERROR',
-        ...RIGHTS_PROBLEMS,
-        ...CATALOG_PROBLEMS,
-        'LINEAGE_OFFSET_AMBIGUOUS',
-        'LINEAGE_OFFSET_NOT_FOUND',
-        'LINEAGE_LOG_UNAVAILABLE',
-        'LINEAGE_LOG_DAMAGED',
-      ],
-      examples: [{ title: 'The first trade of the sample', path: { dataset: 'exchange_a_spot_trades', offset: '1' } }],
-    }),
+    doc: lineageDoc,
     async handle(exchange) {
       const { request, params, url, signal } = exchange;
       requireJson(request);
@@ -107,6 +77,38 @@ export function lineageRoute({ inspector, rights, log, limiter }: LineageDeps): 
     },
   };
 }
+
+const lineageDoc = (): RouteDoc => ({
+  tag: 'discovery',
+  summary: 'One event: its source’s own bytes, the document they came in, and the proof',
+  doc: 'An offset identifies a record in its source: a trade id, a height, `<height>:<place>:<txid>` for a transaction, `<snapshot, ms>:<txid>` for the mempool, a `metric_id`. The service reads the bytes from the immutable log, not from the database. The answer adds their sha256, the document’s sha256, and the counts of document and database, so that anyone with the vendor’s file can trace a row to its line.',
+  segments: {
+    dataset: { doc: 'Key of the dataset.', schema: { type: 'string', enum: [...DATASET_KEYS] } },
+    offset: {
+      doc: 'Offset of the event in its source: a trade id, a height, a `metric_id`.',
+      schema: { type: 'string', pattern: STORABLE_TEXT.source },
+    },
+  },
+  query: parameters,
+  answers: [
+    {
+      doc: 'The event.',
+      content: { 'application/json': lineageAnswer },
+      headers: SYNTHETIC_HEADER,
+    },
+  ],
+  problems: [
+    'DATASET_NOT_FOUND',
+    'QUERY_CONTRACT_ERROR',
+    ...RIGHTS_PROBLEMS,
+    ...CATALOG_PROBLEMS,
+    'LINEAGE_OFFSET_AMBIGUOUS',
+    'LINEAGE_OFFSET_NOT_FOUND',
+    'LINEAGE_LOG_UNAVAILABLE',
+    'LINEAGE_LOG_DAMAGED',
+  ],
+  examples: [{ title: 'The first trade of the sample', path: { dataset: 'exchange_a_spot_trades', offset: '1' } }],
+});
 
 function textParams(values: readonly string[]): Params {
   const params = new Params();

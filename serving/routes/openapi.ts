@@ -1,11 +1,10 @@
 /** GET /openapi.json and /docs: the contract for programs and for people, built on the first request. */
 import { readFileSync } from 'node:fs';
 import { answerBytes, requireAccept } from '../http/answer.ts';
-import { queryParams } from '../http/request.ts';
+import { NO_PARAMETERS, queryParams } from '../http/request.ts';
 import type { Exchange, Route, RouteDoc } from '../http/routes.ts';
 import { type About, type Documented, documented, openapiDocument } from '../openapi/document.ts';
 import { docsPage, SCRIPT_PATH, STYLE_PATH } from '../openapi/page.ts';
-import { NO_PARAMETERS } from './datasets.ts';
 
 const { version: VERSION_TEXT, license: LICENSE } = JSON.parse(
   readFileSync(new URL('../../package.json', import.meta.url), 'utf8'),

@@ -4,15 +4,14 @@ import { Problem } from '../contract/problems.ts';
 import { isoOf } from '../contract/time.ts';
 import { datasetKey } from '../discovery/schemas.ts';
 import { answerJson, requireJson } from '../http/answer.ts';
-import { queryParams } from '../http/request.ts';
+import { NO_PARAMETERS, queryParams } from '../http/request.ts';
 import type { Exchange, Route, RouteDoc } from '../http/routes.ts';
 import type { ConcurrencyLimiter } from '../limits/concurrency-limiter.ts';
 import { eachSeries, type Monitor, SAMPLE_INTERVAL_MS } from '../monitoring/monitor.ts';
-import { type HistoryAnswer, historyAnswer, type StatusAnswer, statusAnswer } from '../monitoring/ops-answer.ts';
+import { type HistoryAnswer, historyAnswer, type OpsStatusAnswer, statusAnswer } from '../monitoring/ops-answer.ts';
 import type { Checks } from '../monitoring/startup.ts';
-import { NO_PARAMETERS } from './datasets.ts';
 
-export interface OpsDeps {
+interface OpsDeps {
   readonly monitor: Monitor;
   readonly checks: Checks;
   readonly queues: Readonly<Record<string, ConcurrencyLimiter>>;
@@ -20,7 +19,7 @@ export interface OpsDeps {
 
 export function opsRoutes(deps: OpsDeps): Route[] {
   return [
-    opsRoute('/v1/ops/status', (): Promise<StatusAnswer> => statusOf(deps), {
+    opsRoute('/v1/ops/status', (): Promise<OpsStatusAnswer> => statusOf(deps), {
       summary: 'The state of the whole system',
       doc: 'Lag, coverage, work in progress, exports and queues: the numbers of `/metrics` and of `tidemark status --json`, from the same computation. The service collects them at most once in five seconds, however many callers ask.',
       answers: [{ doc: 'The state at one moment.', content: { 'application/json': statusAnswer } }],
@@ -60,7 +59,7 @@ function opsRoute(
   };
 }
 
-async function statusOf({ monitor, checks, queues }: OpsDeps): Promise<StatusAnswer> {
+async function statusOf({ monitor, checks, queues }: OpsDeps): Promise<OpsStatusAnswer> {
   const status = await monitor.status().catch((cause) => {
     throw new Problem('QUERY_BACKEND_ERROR', 'The catalog does not answer. Try again later.', { cause });
   });

@@ -8,10 +8,9 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { Problem } from '../contract/problems.ts';
 import { answerBytes, requireAccept } from '../http/answer.ts';
-import { queryParams } from '../http/request.ts';
+import { NO_PARAMETERS, queryParams } from '../http/request.ts';
 import { type AnswerDoc, type Exchange, type Route, type RouteDoc, VALIDATOR_HEADERS } from '../http/routes.ts';
 import { isTagged } from '../http/send-file.ts';
-import { NO_PARAMETERS } from './datasets.ts';
 
 const TYPES = {
   '.html': 'text/html',
@@ -20,7 +19,7 @@ const TYPES = {
   '.svg': 'image/svg+xml',
 } as const;
 
-export interface PageFile {
+interface PageFile {
   readonly type: (typeof TYPES)[keyof typeof TYPES];
   readonly url: URL;
 }
@@ -31,7 +30,7 @@ const CHARTS = 'lightweight-charts.js';
 const CHARTS_URL = new URL('./lightweight-charts.standalone.production.mjs', import.meta.resolve('lightweight-charts'));
 
 /** The files by name: `/page/main.js` is `main.js`. */
-export const PAGE_FILES: ReadonlyMap<string, PageFile> = new Map([
+const PAGE_FILES: ReadonlyMap<string, PageFile> = new Map([
   ...readdirSync(fileURLToPath(OWN))
     .filter((name) => typeOf(name) !== undefined)
     .map((name): [string, PageFile] => [name, { type: typeOf(name)!, url: new URL(name, OWN) }]),
@@ -44,7 +43,7 @@ function typeOf(name: string): PageFile['type'] | undefined {
 
 const cache = new Map<string, Buffer>();
 
-export function pageFile(name: string): { readonly type: PageFile['type']; readonly body: Buffer } | undefined {
+function pageFile(name: string): { readonly type: PageFile['type']; readonly body: Buffer } | undefined {
   const file = PAGE_FILES.get(name);
   if (!file) return undefined;
   const body = cache.get(name) ?? readFileSync(file.url);

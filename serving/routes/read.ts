@@ -18,7 +18,7 @@ import { contractProblem, readJson } from '../http/request.ts';
 import type { Exchange, Route } from '../http/routes.ts';
 import type { ConcurrencyLimiter, ReadSize, Slot } from '../limits/concurrency-limiter.ts';
 import { historicalDoc, queryDoc } from '../openapi/row-docs.ts';
-import type { ReadFacts } from '../read/execute/answer.ts';
+import type { Flow, ReadFacts } from '../read/execute/answer.ts';
 import type { Reader } from '../read/execute/reader.ts';
 import { mutableWindowWarning, type WarningEvaluation } from '../read/execute/warnings.ts';
 import { OutputBuffer, type RowWriter } from '../render/cells.ts';
@@ -26,16 +26,11 @@ import { type Envelope, envelopeHeaders } from '../render/json-rows.ts';
 import { type BufferPool, breakOff, ResponseBody } from '../render/response.ts';
 import { type Admission, admission, checkRights, type Grant } from '../rights/gate.ts';
 
-interface Flow {
-  pause(): void;
-  resume(): void;
-}
-
 /** A client that is behind for less than this keeps its slot: to give it up and take it again would only cost others. */
 const PARK_AFTER_MS = 250;
 
 /** Pauses a read while its client is behind, and meanwhile gives the read's slot to others. */
-export class BackpressureFlow implements Flow {
+class BackpressureFlow implements Flow {
   readonly #flow: Flow;
   readonly #slot: Slot;
   readonly #evict: () => void;
@@ -77,7 +72,7 @@ export interface ReadRouteDeps {
   readonly observe: (labels: { readonly route: string; readonly mode: string }, seconds: number, rows: number) => void;
 }
 
-export interface ReadRouteSpec {
+interface ReadRouteSpec {
   readonly path: string;
   readonly family: ProblemFamily;
   readonly doc: Route['doc'];
@@ -86,7 +81,7 @@ export interface ReadRouteSpec {
   envelope(request: ReadRequest, grant: Grant, facts: ReadFacts): Envelope;
 }
 
-export function readRoute(spec: ReadRouteSpec, deps: ReadRouteDeps): Route {
+function readRoute(spec: ReadRouteSpec, deps: ReadRouteDeps): Route {
   return {
     method: 'POST',
     path: spec.path,

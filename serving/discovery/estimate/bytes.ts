@@ -49,8 +49,7 @@ export const SHORT_NAMES: Readonly<Record<string, string>> = {
   'application/vnd.apache.arrow.stream': 'arrow',
 };
 
-export const shortName = ({ mediaType }: Pick<Representation, 'mediaType'>): string =>
-  SHORT_NAMES[mediaType] ?? mediaType;
+const shortName = ({ mediaType }: Pick<Representation, 'mediaType'>): string => SHORT_NAMES[mediaType] ?? mediaType;
 
 /** @param context that of the request without its filters: filters select rows, but hardly change their size. */
 export async function estimateBytes(

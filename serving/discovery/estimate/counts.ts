@@ -154,7 +154,7 @@ function spread({ times, rows }: Cut, within: Range): Counted {
  * spread over the window, and nothing is executed. For chunks without statistics (loaded a minute ago) the planner uses rules
  * of thumb, which the estimate reports.
  */
-export interface PlannerEstimate {
+interface PlannerEstimate {
   /** Rows of the sampled chunks, before and after the filters. */
   readonly rows: number;
   readonly passing: number;

@@ -61,7 +61,7 @@ export async function estimate(
   };
 }
 
-interface Found {
+interface RowEstimate {
   readonly rows: number;
   readonly isExact: boolean;
   readonly atMost: number | null;
@@ -70,7 +70,7 @@ interface Found {
   readonly partitions: number | null;
 }
 
-async function findRows(live: LiveContext): Promise<Found> {
+async function findRows(live: LiveContext): Promise<RowEstimate> {
   const { request, session, snapshot } = live;
   // The context of the window stays; only the fields and filters change.
   const requesting = (fewer: Partial<ReadRequest>): LiveContext => {
@@ -105,7 +105,7 @@ const ofCount = ({
   rows,
   isExact,
   partitions,
-}: Omit<Count, 'partitions'> & { readonly partitions: number | null }): Found => ({
+}: Omit<Count, 'partitions'> & { readonly partitions: number | null }): RowEstimate => ({
   rows,
   isExact,
   atMost: isExact ? rows : null,

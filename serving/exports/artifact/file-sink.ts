@@ -11,7 +11,7 @@ import { artifactFault } from './types.ts';
 const HIGH_BYTES = 2 * 1024 * 1024;
 const LOW_BYTES = 512 * 1024;
 
-export interface FileSinkOptions {
+interface FileSinkOptions {
   readonly buffers: BufferPool;
   /** The flow to pause while the disk is behind. */
   readonly flow: Flow;
@@ -19,7 +19,7 @@ export interface FileSinkOptions {
   readonly onFault: (error: unknown) => void;
 }
 
-export interface FileFacts {
+interface FileFacts {
   readonly bytes: number;
   readonly sha256: string;
   readonly modifiedMs: number;

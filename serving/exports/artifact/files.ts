@@ -58,7 +58,7 @@ class CsvFile extends CsvRows implements FileWriter {
   async [Symbol.asyncDispose](): Promise<void> {}
 }
 
-export interface FilesOptions {
+interface FilesOptions {
   readonly directory: string;
   /** Prefix of the file names. */
   readonly stem: string;

@@ -40,7 +40,7 @@ export function schemaOf(columns: readonly EncoderColumn[]): SchemaElement[] {
 type Values = BigInt64Array | Float64Array | Int32Array | (bigint | number | string | Uint8Array | null)[];
 
 /** The values of a column in a row group, as the encoder takes them. */
-export function valuesOf({ type, isDocument }: EncoderColumn, rows: number, batch: EncoderBatch): Values {
+function valuesOf({ type, isDocument }: EncoderColumn, rows: number, batch: EncoderBatch): Values {
   if (type === 'utf8') return isDocument ? documentsOf(rows, batch) : textsOf(rows, batch);
   const values = numbersOf(type, batch.values);
   const { validity } = batch;

@@ -148,7 +148,7 @@ function rangeName(fromMs: number | undefined, toMs: number | undefined): string
   return isMonth ? first.slice(0, 7) : `${first}_${last}`;
 }
 
-export const dateName = (ms: number): string => new Date(ms).toISOString().slice(0, 10);
+const dateName = (ms: number): string => new Date(ms).toISOString().slice(0, 10);
 
 const instantName = (ms: number | undefined): string =>
   ms === undefined ? 'open' : new Date(ms).toISOString().replaceAll(/[-:]|\.000(?=Z)/g, '');

@@ -17,7 +17,7 @@ import { evaluateWarnings, type Freshness, type FreshnessRule } from './warnings
 const SECOND_MS = 1000;
 
 /** Computes the end of validity of rows that arrive completely and in order: the next row ends the validity of a row. */
-export class ValidityLookahead implements RowSink {
+class ValidityLookahead implements RowSink {
   readonly #writer: RowWriter;
   readonly #parts: readonly Part[];
   readonly #endMs: number;

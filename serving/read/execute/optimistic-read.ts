@@ -16,12 +16,12 @@ import { type NewestPlan, planNewest } from '../plan/latest.ts';
 import type { CoverageProbe, Snapshot } from '../snapshot/session.ts';
 import { ReadFault, type ReadFaultKind, StrictRefusal } from '../types.ts';
 
-export interface SeenCoverage {
+interface SeenCoverage {
   readonly signature: string;
   readonly snapshot: Snapshot;
 }
 
-export interface OptimisticPlan {
+interface OptimisticPlan {
   readonly context: PlanContext;
   readonly plan: NewestPlan;
 }

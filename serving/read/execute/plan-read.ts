@@ -20,13 +20,13 @@ export async function* inOrder(context: LiveContext): AsyncGenerator<CountedStat
   }
 }
 
-type Sample = Pick<Plan, 'statements' | 'expectedRows' | 'count'>;
+type SamplePlan = Pick<Plan, 'statements' | 'expectedRows' | 'count'>;
 
 /** A look-up costs about a millisecond per row, and its rank is kept in memory. Beyond this many rows a scan is as good. */
 const MAX_LOOKUPS = 100_000;
 
 /** A uniform sample without replacement, in the order of the rows: by look-ups, or by scans where look-ups would take too long. */
-export async function planRandom(context: LiveContext, wanted: number, seed: number): Promise<Sample> {
+async function planRandom(context: LiveContext, wanted: number, seed: number): Promise<SamplePlan> {
   const { request, coverage } = context;
   if (wanted > MAX_LOOKUPS) return await byHash(context, wanted, seed);
   if (request.filters.length === 0 && coverage.kind === 'file_day') return await ofFileDays(context, wanted, seed);
@@ -36,7 +36,7 @@ export async function planRandom(context: LiveContext, wanted: number, seed: num
 }
 
 /** For partitions that are disjoint stretches of time with known row counts: there a rank leads to its row. */
-async function ofFileDays(context: LiveContext, wanted: number, seed: number): Promise<Sample> {
+async function ofFileDays(context: LiveContext, wanted: number, seed: number): Promise<SamplePlan> {
   const partitions = await readPartitions(context);
   const total = rowsOf(partitions);
   if (wanted >= total) return { statements: inOrder(context), expectedRows: total };
@@ -44,12 +44,12 @@ async function ofFileDays(context: LiveContext, wanted: number, seed: number): P
   return { statements: await sample(context, partitions, wanted, seed), expectedRows: wanted };
 }
 
-const all = async (context: LiveContext): Promise<Sample> => ({
+const all = async (context: LiveContext): Promise<SamplePlan> => ({
   statements: inOrder(context),
   count: await countOfWindow(context),
 });
 
-async function byHash(context: LiveContext, wanted: number, seed: number): Promise<Sample> {
+async function byHash(context: LiveContext, wanted: number, seed: number): Promise<SamplePlan> {
   const { session, relation: rows, searched, request } = context;
   const slices = () => withBoundaryRows(context, slicesOf(searched, rows.chunkMs));
   const found = await sampleByHash({ session, rows, slices, seed }, wanted);

@@ -11,7 +11,7 @@ import { RecountRequests } from './recount-requests.ts';
 import { type SnapshotOptions, Snapshots } from './snapshots.ts';
 import { type FreshnessRule, qualityWarnings } from './warnings.ts';
 
-export interface ReaderOptions extends FreshnessRule, SnapshotOptions {
+interface ReaderOptions extends FreshnessRule, SnapshotOptions {
   readonly budget: TimeBudget;
   readonly log?: Logger;
 }

@@ -26,7 +26,7 @@ import { clockOf, knownTest, ReadFault, StrictRefusal } from '../types.ts';
 import { narrowed } from './plan-read.ts';
 
 /** A rule, and the time it is evaluated for. */
-export interface Evaluation<Kind extends QualityRule['kind']> {
+interface Evaluation<Kind extends QualityRule['kind']> {
   readonly rule: Extract<QualityRule, { readonly kind: Kind }>;
   /** The day that counts as today: now, or the end of a window that ended earlier. */
   readonly clockMs: number;
@@ -36,7 +36,7 @@ export interface Evaluation<Kind extends QualityRule['kind']> {
 /** A message lists at most this many names; the details list all of them. */
 const MAX_NAMES = 12;
 
-export const listed = (names: readonly string[]): string =>
+const listed = (names: readonly string[]): string =>
   names.length <= MAX_NAMES
     ? names.join(', ')
     : `${names.slice(0, MAX_NAMES).join(', ')} and ${names.length - MAX_NAMES} more`;
@@ -48,7 +48,7 @@ interface Latest {
 }
 
 /** For sources that publish every market day: evaluates the latest day with rows in the window. */
-export async function dailyWarnings(
+async function dailyWarnings(
   context: LiveContext,
   { rule, clockMs, maxAgeDays = Number.POSITIVE_INFINITY }: Evaluation<'daily'>,
 ): Promise<Warning[]> {
@@ -144,7 +144,7 @@ async function lacking(
 }
 
 /** For sources that state when they last published: warns when no row has that time, and when it is long ago. */
-export async function publishedWarnings(
+async function publishedWarnings(
   context: LiveContext,
   { rule, clockMs, maxAgeDays }: Evaluation<'published'>,
 ): Promise<Warning[]> {
@@ -214,7 +214,7 @@ async function lastPublished({ session, request, endMs }: LiveContext): Promise<
   return new Map(rows.map(([id, ms]) => [id!, Number(ms)]));
 }
 
-export interface QualityLimits {
+interface QualityLimits {
   readonly now: () => number;
   /** The value of a setting in days, if it is set. */
   readonly maxAgeDays: (name: SettingName) => number | undefined;
@@ -235,12 +235,12 @@ export interface Freshness {
   readonly lag_seconds: number;
 }
 
-export function freshnessOf(asOfMs: number, nowMs: number): Freshness {
+function freshnessOf(asOfMs: number, nowMs: number): Freshness {
   return { as_of_utc: isoOf(asOfMs), lag_seconds: Math.max(0, Math.floor((nowMs - asOfMs) / 1000)) };
 }
 
 /** Only a window that reaches past what is proved can be stale; a window in the past is complete. */
-export function staleWarning(freshness: Freshness, asOfMs: number, window: Window, maxAgeSeconds: number): Warning[] {
+function staleWarning(freshness: Freshness, asOfMs: number, window: Window, maxAgeSeconds: number): Warning[] {
   const end = window.kind === 'range' ? window.toMs : undefined;
   if (end !== undefined && end <= asOfMs) return [];
   if (freshness.lag_seconds <= maxAgeSeconds) return [];
@@ -292,7 +292,7 @@ export interface WarningEvaluation {
 }
 
 /** The findings about a window that needed a probe-up. */
-export interface Findings {
+interface WindowFindings {
   readonly coverage: Coverage;
   readonly gaps: readonly Gap[];
   /** The warnings of the dataset's own rules. */
@@ -301,7 +301,7 @@ export interface Findings {
 
 export function evaluateWarnings(
   request: ReadRequest,
-  { coverage, gaps, quality }: Findings,
+  { coverage, gaps, quality }: WindowFindings,
   { now, alignedMaxAgeSeconds }: FreshnessRule,
 ): WarningEvaluation {
   const asOfMs = provedThrough(coverage);

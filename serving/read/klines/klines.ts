@@ -21,13 +21,13 @@ import {
   klineSlicesBackward,
 } from './slices.ts';
 
-export interface KlineContext extends LiveContext {
+interface KlineContext extends LiveContext {
   readonly klines: KlineRelation;
   readonly grid: Grid;
 }
 
 /** All klines of the parts, checked against the row counts of the whole file days that they aggregate. */
-export async function klinesInOrder(
+async function klinesInOrder(
   context: KlineContext,
   parts: readonly Part[],
 ): Promise<Pick<Plan, 'statements' | 'count'>> {
@@ -55,7 +55,7 @@ const ROWS_A_TRY = 1000;
  * A uniform sample of klines. The index does not tell which buckets hold rows, so the sampler tries random buckets and keeps
  * those that yield a kline that passes the filters. Beyond a budget of tries it scans the history instead.
  */
-export async function sampleKlines(
+async function sampleKlines(
   context: KlineContext,
   wanted: number,
   seed: number,

@@ -9,13 +9,13 @@
  */
 import type { Field } from '../../../shared/registry/index.ts';
 
-export interface Formula {
+interface Formula {
   /** SQL of the aggregates by name; formulas share aggregates of the same name. */
   readonly aggregates: Readonly<Record<string, string>>;
   readonly value: string;
 }
 
-export interface Bucket {
+interface Bucket {
   /** An aggregate over the rows of the bucket `k` in a second pass, as a scalar. */
   again(aggregate: string): string;
   /** Whether a bucket may hold so many rows that the error of a plain sum of doubles would often be too large. */
@@ -23,7 +23,7 @@ export interface Bucket {
 }
 
 /** The terms of a sum. */
-export interface Terms {
+interface Terms {
   /** Prefix of the aggregates' names. */
   readonly name: string;
   /** A non-negative double that differs from `exact` by at most three roundings. */
@@ -43,7 +43,7 @@ const exactSum = ({ value, exact = decimal(value), filter = '' }: Terms) => `sum
 const SHORT_BELOW = '9e7';
 
 /** The exact sum as a numeric: of integers of 1e-8 where every value has at most eight decimals and is small enough. */
-export function decimalSum(terms: Terms, { again }: Bucket): Formula {
+function decimalSum(terms: Terms, { again }: Bucket): Formula {
   const { name, value, filter = '' } = terms;
   return {
     aggregates: {
@@ -64,7 +64,7 @@ const HALF_ULP = '1.2e-16::float8';
  * When each term is split, the whole parts add up without error (below 2^53), and the fractions, whose sum is below n, are
  * wrong by at most n half ulps of n. The rest of the bound allows for the arithmetic of the comparison itself.
  */
-export function roundedSum(terms: Terms, decimals: number, { again, large }: Bucket): Formula {
+function roundedSum(terms: Terms, decimals: number, { again, large }: Bucket): Formula {
   const { name, value, filter = '' } = terms;
   const sums = large
     ? {
@@ -83,7 +83,7 @@ export function roundedSum(terms: Terms, decimals: number, { again, large }: Buc
 }
 
 /** The mean of all rows rounded to some decimals, halves up. It costs nothing beside a deviation of the same values. */
-export function roundedMean(terms: Terms, decimals: number, bucket: Bucket): Formula {
+function roundedMean(terms: Terms, decimals: number, bucket: Bucket): Formula {
   // Computed on the exact quotient: a quotient cut to some digits could look like a half.
   const of = (sum: string) => `div(2e${decimals} * ${sum} + k.terms, 2 * k.terms)::float8 / 1e${decimals}`;
   if (bucket.large) {

@@ -27,7 +27,7 @@ export function* slicesOf(parts: readonly Part[], chunkMs: number): Generator<Sl
 }
 
 /** Slices from the oldest on: one chunk first, then twice as many each time. */
-export function* slicesForward(part: Part, chunkMs: number): Generator<Slice> {
+function* slicesForward(part: Part, chunkMs: number): Generator<Slice> {
   let chunks = 1;
   for (let from = part.from; from < part.to; ) {
     const to = Math.min(part.to, (Math.floor(from / chunkMs) + chunks) * chunkMs);
@@ -69,7 +69,7 @@ export async function* withBoundaryRows(context: LiveContext, slices: Iterable<S
   if (row) yield { from: row.ms, to: row.ms, part: emptyPart(row.ms), boundary: { carried: rows, next: [] } };
 }
 
-export const emptyPart = (at: number): Part => ({ from: at, to: at, until: at, provedTo: undefined, isLast: true });
+const emptyPart = (at: number): Part => ({ from: at, to: at, until: at, provedTo: undefined, isLast: true });
 
 /** The first row of each series at or after a moment, as far as it can end the validity of the row before. */
 function after(context: LiveContext, ms: number): Promise<SeriesRow[]> {
@@ -80,7 +80,7 @@ function after(context: LiveContext, ms: number): Promise<SeriesRow[]> {
 }
 
 /** The row of each series nearest to a moment, within limits that depend on the runs of its source. */
-export async function nearestRows(
+async function nearestRows(
   context: LiveContext,
   direction: 'before' | 'after',
   ms: number,

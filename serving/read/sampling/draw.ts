@@ -7,7 +7,7 @@ import type { Statement } from '../../db/pg-messages.ts';
 import type { LiveContext, PlanContext } from '../plan/context.ts';
 import type { Part } from '../types.ts';
 
-export interface Partition {
+export interface SampledPartition {
   readonly key: string;
   readonly from: number;
   readonly to: number;
@@ -17,7 +17,7 @@ export interface Partition {
 
 /** Ranks drawn in one partition, counted from its first row. */
 export interface Draw {
-  readonly partition: Partition;
+  readonly partition: SampledPartition;
   readonly ranks: readonly number[];
 }
 
@@ -25,7 +25,7 @@ export interface Draw {
 const MAX_LOOKUPS = 64;
 
 /** The proved partitions in order of time. */
-export async function readPartitions({ session, request, parts }: LiveContext): Promise<Partition[]> {
+export async function readPartitions({ session, request, parts }: LiveContext): Promise<SampledPartition[]> {
   const rows = request.mode === 'native' ? 'rows' : 'aligned_rows';
   const params = new Params();
   const found = await session.rows(
@@ -42,11 +42,11 @@ export async function readPartitions({ session, request, parts }: LiveContext): 
   });
 }
 
-export const rowsOf = (partitions: readonly Partition[]): number =>
+export const rowsOf = (partitions: readonly SampledPartition[]): number =>
   partitions.reduce((sum, partition) => sum + partition.rows, 0);
 
 /** Assigns ascending ranks to the partitions that they lie in. */
-export function draw(partitions: readonly Partition[], ranks: readonly number[]): Draw[] {
+export function draw(partitions: readonly SampledPartition[], ranks: readonly number[]): Draw[] {
   const draws: Draw[] = [];
   let base = 0;
   let at = 0;

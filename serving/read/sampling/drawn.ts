@@ -8,7 +8,7 @@ import { Params } from '../../db/params.ts';
 import type { Statement } from '../../db/pg-messages.ts';
 import type { LiveContext } from '../plan/context.ts';
 import { Relation } from '../sql/relation.ts';
-import { batched, draw, type Partition, Prng, readPartitions, rowsOf } from './draw.ts';
+import { batched, draw, Prng, readPartitions, rowsOf, type SampledPartition } from './draw.ts';
 import { countRows, findByRank, keysOf, passing, type RowKey, rowsByKey } from './keyed.ts';
 import { nativeLookups } from './native.ts';
 import { unitsOf } from './seconds.ts';
@@ -162,7 +162,7 @@ async function tradesOf(context: LiveContext): Promise<Population> {
 }
 
 /** The partitions that can hold rows that pass; all others hold none. */
-async function searchedPartitions(context: LiveContext): Promise<Partition[]> {
+async function searchedPartitions(context: LiveContext): Promise<SampledPartition[]> {
   const partitions = await readPartitions(context);
   return partitions.filter(({ from, to }) => context.searched.some((part) => part.from < to && from < part.to));
 }

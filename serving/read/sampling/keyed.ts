@@ -92,7 +92,7 @@ async function followersOf(
 }
 
 /** The rows drawn from one frame, or from a partition without a frames index. */
-interface Hit {
+interface KeyedHit {
   readonly fromMs: number;
   readonly toMs: number;
   /** First and last key of the frame's rows; undefined where the ranks count through the whole partition. */
@@ -139,7 +139,7 @@ async function findFrames(
   { session, request }: LiveContext,
   ranks: readonly number[],
   keyLength: number,
-): Promise<Hit[]> {
+): Promise<KeyedHit[]> {
   const params = new Params();
   const id = params.add(int2(request.dataset.number));
   const found = await session.rows(
@@ -157,7 +157,7 @@ async function findFrames(
        and f.row_base <= drawn.rank - p.base and drawn.rank - p.base < f.row_base + f.rows limit 1) f on true`,
     params,
   );
-  const hits = new Map<string, Hit>();
+  const hits = new Map<string, KeyedHit>();
   for (const [fromMs, toMs, lower, upper, sequence, firstMs, lastMs, first, last, row] of found) {
     const frameKey = `${lower} ${sequence}`;
     let hit = hits.get(frameKey);
@@ -179,7 +179,7 @@ async function findFrames(
 /** Finds the keys of the frames' rows by rank, in the order of offsets. */
 async function findKeys(
   { session, relation, request }: LiveContext,
-  hits: readonly Hit[],
+  hits: readonly KeyedHit[],
   columns: readonly KeyColumn[],
 ): Promise<RowKey[]> {
   const { table } = request.dataset.native;

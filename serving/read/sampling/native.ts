@@ -9,11 +9,11 @@ import type { LiveContext } from '../plan/context.ts';
 import type { Session } from '../snapshot/session.ts';
 import type { Relation } from '../sql/relation.ts';
 import type { Rows } from '../types.ts';
-import { type Draw, draw, type MakeLookup, type Partition, Prng, rowsOf, statementsOf } from './draw.ts';
+import { type Draw, draw, type MakeLookup, Prng, rowsOf, type SampledPartition, statementsOf } from './draw.ts';
 
 /** A frame with drawn rows: its time, and the ranks of the drawn rows. */
-interface Hit {
-  readonly partition: Partition;
+interface FrameHit {
+  readonly partition: SampledPartition;
   readonly firstMs: number;
   readonly lastMs: number;
   /** First and last offset; undefined for a partition without a frames index, which counts as one frame. */
@@ -24,7 +24,7 @@ interface Hit {
 
 export async function sampleNative(
   context: LiveContext,
-  partitions: readonly Partition[],
+  partitions: readonly SampledPartition[],
   wanted: number,
   seed: number,
 ): Promise<Iterable<Statement>> {
@@ -40,7 +40,7 @@ export async function nativeLookups(context: LiveContext, draws: readonly Draw[]
 }
 
 /** The frames of the drawn ranks, by partition and frame. */
-async function findFrames({ session, request }: LiveContext, draws: readonly Draw[]): Promise<Hit[][]> {
+async function findFrames({ session, request }: LiveContext, draws: readonly Draw[]): Promise<FrameHit[][]> {
   const params = new Params();
   const keys = array(draws.flatMap(({ partition, ranks }) => ranks.map(() => text(partition.key))));
   const ranks = array(draws.flatMap((one) => one.ranks.map((rank) => int8(rank))));
@@ -54,7 +54,7 @@ async function findFrames({ session, request }: LiveContext, draws: readonly Dra
   );
   let next = 0;
   return draws.map(({ partition, ranks }) => {
-    const hits = new Map<number, Hit>();
+    const hits = new Map<number, FrameHit>();
     for (const rank of ranks) {
       const [firstMs, lastMs, first, last, baseText] = found[next++];
       const base = Number(baseText ?? 0);
@@ -75,7 +75,7 @@ async function findFrames({ session, request }: LiveContext, draws: readonly Dra
   });
 }
 
-function lookupOf(relation: Relation, dataset: DatasetDefinition, hit: Hit): MakeLookup {
+function lookupOf(relation: Relation, dataset: DatasetDefinition, hit: FrameHit): MakeLookup {
   const id = `t."${dataset.native.identity[0]}"`;
   const slice = { from: hit.firstMs, to: hit.lastMs + 1, part: hit.partition.part };
   const { offsets, rows } = hit;
@@ -92,7 +92,7 @@ function lookupOf(relation: Relation, dataset: DatasetDefinition, hit: Hit): Mak
 }
 
 /** A population to sample: its rows, and their slices in order, as often as the sampler asks for them. */
-export interface Sampled<S> {
+interface Sampled<S> {
   readonly session: Session;
   readonly rows: Rows<S>;
   readonly slices: () => Iterable<S> | AsyncIterable<S>;

@@ -8,7 +8,7 @@ import type { Statement } from '../../db/pg-messages.ts';
 import type { LiveContext } from '../plan/context.ts';
 import type { Relation } from '../sql/relation.ts';
 import { LostRows, type Slice } from '../types.ts';
-import { batched, draw, type MakeLookup, type Partition, Prng, rowsOf, statementsOf } from './draw.ts';
+import { batched, draw, type MakeLookup, Prng, rowsOf, type SampledPartition, statementsOf } from './draw.ts';
 
 const SECOND_MS = 1000;
 /** Numbering this many rows takes as long as trying seconds (a few ms). */
@@ -20,13 +20,13 @@ const MAX_SHARE = 0.25;
 
 export async function sampleAligned(
   context: LiveContext,
-  partitions: readonly Partition[],
+  partitions: readonly SampledPartition[],
   wanted: number,
   seed: number,
 ): Promise<Iterable<Statement>> {
   const { relation } = context;
   const prng = new Prng(seed);
-  const lookups = new Map<Partition, MakeLookup>();
+  const lookups = new Map<SampledPartition, MakeLookup>();
   const trials: Trial[] = [];
   for (const { partition, ranks } of draw(partitions, prng.distinct(wanted, rowsOf(partitions)))) {
     const slice = sliceOf(partitions, partition);
@@ -52,7 +52,7 @@ export async function sampleAligned(
 }
 
 interface Trial {
-  readonly partition: Partition;
+  readonly partition: SampledPartition;
   readonly slice: Slice;
   readonly seconds: number;
   missing: number;
@@ -62,7 +62,7 @@ interface Trial {
 }
 
 /** The slice of a partition. The row after its last one is in the next partition that holds rows. */
-function sliceOf(partitions: readonly Partition[], partition: Partition): Slice {
+function sliceOf(partitions: readonly SampledPartition[], partition: SampledPartition): Slice {
   const { from, to, part } = partition;
   const next = partitions.find((other) => other.from >= to && other.rows > 0);
   const following = next?.part === part ? { from: next.from, to: next.to } : { from: to, to };
@@ -130,7 +130,7 @@ const isOneOf = (times: readonly number[], params: Params) =>
  * keeps those that are the lowest of their second: every second is equally likely. A unit is a height, or the index of a
  * snapshot among those with rows.
  */
-export interface Units {
+interface Units {
   readonly count: number;
   /** The seconds, in epoch ms, of those drawn units that are the lowest of their second, in the order of drawing. */
   lowest(numbers: readonly number[]): Promise<number[]>;

@@ -71,7 +71,7 @@ export function provedThrough({ sources }: Coverage): number | undefined {
 }
 
 /** A window of time. An open side ends at the first or last proved row, and has no gap beyond. */
-export interface Bounds extends Range {
+interface Bounds extends Range {
   readonly fromIsGiven: boolean;
   readonly toIsGiven: boolean;
 }

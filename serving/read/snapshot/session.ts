@@ -56,7 +56,7 @@ export function violationOf(rows: readonly ContractRow[]): string | undefined {
 export type TextRow = readonly (string | null)[];
 
 /** The newest partitions, newest first. */
-export interface PartitionTail {
+interface PartitionTail {
   readonly fromMs: number;
   readonly rows: number;
 }

@@ -11,12 +11,10 @@ import { array, int8, OID, type Params, text } from '../../db/params.ts';
 import { CELL, type Column, cellOf } from '../../render/cells.ts';
 import type { Coverage } from '../snapshot/coverage.ts';
 import type { Series, Snapshot } from '../snapshot/session.ts';
-import { knownTest, type Part, type Slice, type ValidityRule } from '../types.ts';
+import { knownTest, type Part, type RowScope, type Slice, type ValidityRule } from '../types.ts';
 import { seriesRows } from './series-rows.ts';
 
 const SECOND_MS = 1000;
-
-type RowScope = Pick<ReadRequest, 'dataset' | 'asOfMs'>;
 
 /** SQL of one-second rows as the registry builds them, for a range of time; `test` is a further condition over `t`. */
 export function secondsOf(request: RowScope, { from, to }: Range, test?: string): string {
@@ -36,7 +34,7 @@ export function secondsOf(request: RowScope, { from, to }: Range, test?: string)
  * Aligned rows as of a time, as a table with the columns of the storage. The storage holds those of the newest vintages; this
  * query builds the rows from the native rows that were known at that time.
  */
-export function knownSeconds(request: RowScope, range: Range): string {
+function knownSeconds(request: RowScope, range: Range): string {
   const { aligned, number } = request.dataset;
   const columns = aligned.seconds!.columns.map((column) => `m.${column}`).join(', ');
   const series = aligned.seriesKey.map((name) => `m.${name}`).join(', ');
@@ -44,9 +42,9 @@ export function knownSeconds(request: RowScope, range: Range): string {
     from (${secondsOf(request, range)}) m join series s on s.dataset_id = ${number} and s.key = concat_ws('|', ${series}))`;
 }
 
-export type OrderTerm = Pick<Field, 'sql' | 'pg' | 'columns'>;
+type OrderTerm = Pick<Field, 'sql' | 'pg' | 'columns'>;
 
-export function orderOf(dataset: DatasetDefinition, mode: Mode): readonly OrderTerm[] {
+function orderOf(dataset: DatasetDefinition, mode: Mode): readonly OrderTerm[] {
   const { fields, order } = shapeOf(dataset, mode);
   return order.map((name) => {
     const field = fields.find((one) => one.name === name);
@@ -68,12 +66,7 @@ const MAX_COMPARED = 4;
  * A condition over `t` that selects proved rows, and as of a time those that were known; undefined where every row of a proved
  * slice is proved. It follows the snapshot's coverage, in terms of the column that assigns rows to partitions.
  */
-export function proofTest(
-  request: Pick<ReadRequest, 'dataset' | 'asOfMs'>,
-  coverage: Coverage,
-  slice: Range,
-  params: Params,
-): string | undefined {
+function proofTest(request: RowScope, coverage: Coverage, slice: Range, params: Params): string | undefined {
   const { dataset } = request;
   const { scope } = dataset.native;
   if (scope.kind === 'window') return undefined;
@@ -100,14 +93,14 @@ const VALID_FROM = 't.valid_from';
 const VALID_TO = 't.valid_to';
 
 /** How `computed` finds the following row: by a window function over all rows, or by a probe per row if there are few. */
-export type NextRow = 'lead' | 'probe';
+type NextRow = 'lead' | 'probe';
 
-export interface Lookup {
+interface Lookup {
   readonly where?: string;
   readonly positions?: { readonly numbers: readonly number[]; readonly numberedBy: string };
 }
 
-export interface RelationFacts {
+interface RelationFacts {
   readonly coverage: Coverage;
   readonly snapshot: Snapshot;
   /** For a dataset of many series: the series whose rows are read. */
