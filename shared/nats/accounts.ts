@@ -1,7 +1,7 @@
 /**
- * The accounts of the log, and what each may do: the least that its work needs. nats-server looks at the subjects of
- * requests only, never at what they say, so whoever may update a stream may empty it, and whoever may make a consumer
- * chooses where the server delivers. Streams are therefore made and changed by the operator's account alone.
+ * The accounts of the log and their permissions: the least that each needs. nats-server checks the subjects of requests
+ * only, never their content. An account that may update a stream may therefore empty it, and one that may create a consumer
+ * chooses where the server delivers. So only the operator's account creates and changes streams.
  */
 import { DATASET_KEYS } from '../registry/index.ts';
 import { EXPORT_CONSUMER, EXPORT_STREAM, EXPORT_SUBJECT } from './export-queue.ts';
@@ -12,40 +12,40 @@ export type NatsRole = (typeof NATS_ROLES)[number];
 
 interface NatsAccount {
   readonly user: string;
-  /** For people who read the server's configuration. */
+  /** Description in the server's configuration. */
   readonly doc: string;
-  /** Subjects it may publish to; undefined: all, and it may listen to all. */
+  /** Subjects to which it may publish; undefined for all, and then it may also subscribe to all. */
   readonly publish: readonly string[] | undefined;
 }
 
 const api = (...calls: readonly string[]) => calls.map((call) => `$JS.API.${call}`);
 
-/** What `jetstreamManager` asks when it starts, how streams stand, and single messages. */
-const LOOK = api('INFO', 'STREAM.INFO.*', 'STREAM.MSG.GET.*', `CONSUMER.INFO.*.${CONSUMER_NAME}`);
+/** Requests that read: those of `jetstreamManager` at its start, the state of streams and consumers, single messages. */
+const READ = api('INFO', 'STREAM.INFO.*', 'STREAM.MSG.GET.*', `CONSUMER.INFO.*.${CONSUMER_NAME}`);
 
 export const NATS_ACCOUNTS: Readonly<Record<NatsRole, NatsAccount>> = {
   publisher: {
     user: 'tidemark',
-    doc: 'Writes events. It can neither make, change nor empty a stream.',
-    publish: [...LOOK, ...api('CONSUMER.LIST.*'), ...DATASET_KEYS.map((key) => `${key}.>`)],
+    doc: 'Writes events. It can neither create, change nor empty a stream.',
+    publish: [...READ, ...api('CONSUMER.LIST.*'), ...DATASET_KEYS.map((key) => `${key}.>`)],
   },
   projector: {
     user: 'projector',
     doc: 'Reads the log through one consumer of its own name in each stream, and writes nothing.',
     publish: [
-      ...LOOK,
+      ...READ,
       ...api(...['CREATE', 'DELETE', 'MSG.NEXT'].map((call) => `CONSUMER.${call}.*.${CONSUMER_NAME}`)),
       `$JS.ACK.*.${CONSUMER_NAME}.>`,
     ],
   },
   reader: {
     user: 'reader',
-    doc: 'Looks at single messages and asks how streams stand: the HTTP service.',
+    doc: 'Reads single messages and the state of streams: the HTTP service.',
     publish: api('STREAM.MSG.GET.*', 'DIRECT.GET.>', 'STREAM.INFO.*', `CONSUMER.INFO.*.${CONSUMER_NAME}`),
   },
   export: {
     user: 'export',
-    doc: 'Puts jobs into the queue of exports and takes them out.',
+    doc: 'Writes jobs to the queue of exports and takes them from it.',
     publish: [
       ...api(
         `STREAM.INFO.${EXPORT_STREAM}`,
@@ -57,24 +57,24 @@ export const NATS_ACCOUNTS: Readonly<Record<NatsRole, NatsAccount>> = {
   },
   operator: {
     user: 'operator',
-    doc: 'Makes and changes streams and everything else: the operator.',
+    doc: 'May do everything, such as create and change streams: the operator.',
     publish: undefined,
   },
 };
 
-/** Answers come below this, and no other account of ours hears them. */
+/** The prefix of the subjects on which an account receives answers; no other account may subscribe to them. */
 const inboxOf = ({ user }: NatsAccount): string => `_INBOX_${user}`;
 
-/** The address of a server for one account; `inbox` tells the client where it may listen. */
+/** The URL of a server for one account; `inbox` is the prefix to which the account may subscribe. */
 export function accountUrl(server: string, role: NatsRole, password: string): string {
   const account = NATS_ACCOUNTS[role];
   return `nats://${account.user}:${password}@${server}?inbox=${inboxOf(account)}`;
 }
 
-/** A user of the account of that number; the service's own is 1. */
+/** The name of a user in the account of that number; the service's own account is number 1. */
 const userOf = (user: string, number: number): string => (number === 1 ? user : `${user}_${number}`);
 
-/** The address of the same user in the account of that number. */
+/** The URL of the same user in the account of that number. */
 export function urlOfAccount(url: string, number: number): string {
   const result = new URL(url);
   result.username = userOf(result.username, number);
@@ -82,8 +82,9 @@ export function urlOfAccount(url: string, number: number): string {
 }
 
 /**
- * The accounts as nats-server's configuration says them; the same in every stack, in compose and in the documentation.
- * @param count several, alike but for the users' names, for tests that share a server: none sees the streams of another
+ * The accounts as configuration of nats-server, for the embedded stack, compose and the documentation.
+ * @param count several accounts that differ in their users' names, for tests that share a server; none sees the streams of
+ *   another.
  */
 export function accountsConfiguration(passwords: Readonly<Record<NatsRole, string>>, count = 1): string {
   const numbers = Array.from({ length: count }, (_, index) => index + 1);

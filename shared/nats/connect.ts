@@ -1,4 +1,8 @@
-/** Connections to nats-server. */
+/**
+ * Connections to nats-server, and retries while the log does not answer: a cluster that elects a leader, or a server that
+ * catches up. Commands retry, because they can do nothing else. The HTTP service and a projector, which restarts by itself,
+ * do not.
+ */
 
 import { setTimeout as delay } from 'node:timers/promises';
 import { JetStreamApiError, JetStreamError } from '@nats-io/jetstream';
@@ -6,31 +10,25 @@ import { connect, type Msg, type NatsConnection, type RequestOptions } from '@na
 import { explain, TidemarkError } from '../errors.ts';
 import { JS_ERROR } from './stream.ts';
 
-/*
- * Waiting out a log that is there and does not answer: a cluster that elects a leader, a server that catches up. Commands
- * wait, for they have nothing better to do; whoever answers callers, and a projector, which starts again by itself, asks
- * once.
- */
-
 export interface RetryOptions {
   /** Default `OUTAGE_LIMIT_MS`. */
   readonly limitMs?: number;
-  /** Ends the waiting, not what is being asked. */
+  /** Ends the wait between requests, not a request in progress. */
   readonly signal?: AbortSignal;
-  /** Told what is waited for, once until there was an answer, and that it has come. */
+  /** Receives a message when retries begin, once until the log answers, and one when it answers again. */
   readonly onWait?: (message: string) => void;
 }
 
-/** How long a command goes on asking, or publishing, before it gives up. */
+/** How long a command retries a request or a publish before it fails. */
 export const OUTAGE_LIMIT_MS = 60_000;
 const MAX_PAUSE_MS = 2000;
-/** Of a request whose caller names none, as the client library has it. */
+/** The client library's default timeout of a request. */
 const REQUEST_TIMEOUT_MS = 1000;
 
-/** Nobody answered: too late, or nobody was there to. */
+/** Errors that mean that nobody answered, or not in time. */
 const UNANSWERED: ReadonlySet<string> = new Set(['TimeoutError', 'NoRespondersError']);
-/** What a server says while a cluster is not in order. */
-const NOT_IN_ORDER: ReadonlySet<number> = new Set([
+/** The answers of a server while its cluster is not ready. */
+const CLUSTER_NOT_READY: ReadonlySet<number> = new Set([
   JS_ERROR.NOT_LEADER,
   JS_ERROR.TEMPORARILY_UNAVAILABLE,
   JS_ERROR.PEER_REMAP_FAILED,
@@ -39,32 +37,31 @@ const NOT_IN_ORDER: ReadonlySet<number> = new Set([
 ]);
 
 function isTemporaryAnswer({ code, message }: JetStreamApiError): boolean {
-  // Peers are missing because they are away, or because none has the room: that stays so.
-  return NOT_IN_ORDER.has(code) || (code === JS_ERROR.NO_SUITABLE_PEERS && !message.includes('storage'));
+  // Peers are missing because they are down, which passes, or because none has enough storage, which does not.
+  return CLUSTER_NOT_READY.has(code) || (code === JS_ERROR.NO_SUITABLE_PEERS && !message.includes('storage'));
 }
 
-/** Whether the same request may get another answer in a moment, nothing being changed. */
+/** Whether the same request may succeed in a moment. */
 export function isUnanswered(error: unknown): boolean {
   if (error instanceof JetStreamApiError) return isTemporaryAnswer(error);
   for (let at = error; at instanceof Error; at = at.cause) if (UNANSWERED.has(at.name)) return true;
   return false;
 }
 
-/** It is not there any more, or no server can take it at the moment. */
-const LOST: ReadonlySet<number> = new Set([JS_ERROR.CONSUMER_NOT_FOUND, JS_ERROR.INSUFFICIENT_RESOURCES]);
+/** The consumer no longer exists, or no server can hold it now. */
+const CONSUMER_LOST: ReadonlySet<number> = new Set([JS_ERROR.CONSUMER_NOT_FOUND, JS_ERROR.INSUFFICIENT_RESOURCES]);
 
-/** The same of a reader, which lives on one server and may have gone with it: another one is needed. */
+/** Whether a reader has to be created anew. A reader lives on one server and may be lost with it. */
 export function isLostReader(error: unknown): boolean {
   if (error instanceof JetStreamApiError) {
-    return isTemporaryAnswer(error) || LOST.has(error.code);
+    return isTemporaryAnswer(error) || CONSUMER_LOST.has(error.code);
   }
   return error instanceof JetStreamError || isUnanswered(error);
 }
 
 /**
- * Asks until there is an answer that stands. `ask` is given the time that is left, and is asked again after faults that
- * `isPassing` knows: it must not matter how often it is.
- * @throws TidemarkError LOG_UNAVAILABLE when the limit has passed; what `ask` throws otherwise; the signal's reason.
+ * Repeats `ask`, which must be idempotent, after faults for which `isPassing` is true. `ask` gets the time that is left.
+ * @throws TidemarkError LOG_UNAVAILABLE when the limit has passed; any other error of `ask`; the reason of the signal.
  */
 export async function retryingRead<T>(
   ask: (leftMs: number) => Promise<T>,
@@ -92,18 +89,18 @@ export async function retryingRead<T>(
 }
 
 /**
- * Requests to JetStream that may be made any number of times. Not those that make a reader or remove one: a reader that was
- * placed on a server which has gone is not had by asking for it again, but by asking for another.
+ * Requests to JetStream that may be repeated. Those that create or delete a reader are not among them: a reader on a server
+ * that is lost does not come back by repeating the request; a new one has to be created.
  */
 const REPEATABLE = /^\$JS\.API\.(INFO$|STREAM\.|CONSUMER\.INFO\.)/;
 
 type Request = (subject: string, payload?: Msg['data'] | string, options?: RequestOptions) => Promise<Msg>;
 
-/** The connection's requests, with patience: all of the client library's go through them. */
-export function retryingRequests(connection: NatsConnection, patience: RetryOptions): Request {
+/** The connection's `request` function with retries; the client library makes all its requests through it. */
+export function retryingRequests(connection: NatsConnection, retry: RetryOptions): Request {
   const request: Request = connection.request.bind(connection);
-  const { limitMs = OUTAGE_LIMIT_MS, onWait = () => {} } = patience;
-  /** Requests that wait. */
+  const { limitMs = OUTAGE_LIMIT_MS, onWait = () => {} } = retry;
+  /** The requests that are being retried. */
   const waiting = new Set<symbol>();
   return async (subject, payload, options) => {
     if (!REPEATABLE.test(subject)) return await request(subject, payload, options);
@@ -111,7 +108,7 @@ export function retryingRequests(connection: NatsConnection, patience: RetryOpti
     const id = Symbol(subject);
     const noteWaiting = (error: unknown) => {
       if (waiting.size === 0) {
-        onWait(`the log does not answer ${subject} (${explain(error)}): asking again for up to ${limitMs / 1000} s`);
+        onWait(`the log does not answer ${subject} (${explain(error)}): retrying for up to ${limitMs / 1000} s`);
       }
       waiting.add(id);
     };
@@ -122,7 +119,7 @@ export function retryingRequests(connection: NatsConnection, patience: RetryOpti
       return answer;
     };
     try {
-      const answer = await retryingRead(ask, patience, noteWaiting);
+      const answer = await retryingRead(ask, retry, noteWaiting);
       if (waiting.delete(id) && waiting.size === 0) onWait('the log answers again');
       return answer;
     } finally {
@@ -131,7 +128,7 @@ export function retryingRequests(connection: NatsConnection, patience: RetryOpti
   };
 }
 
-/** Only a short answer is a refusal: others are not looked into twice. */
+/** Longer answers are not refusals and are not parsed here. */
 const MAX_REFUSAL_BYTES = 2048;
 
 function faultIn({ data }: Msg): JetStreamApiError | undefined {
@@ -142,28 +139,28 @@ function faultIn({ data }: Msg): JetStreamApiError | undefined {
     };
     return error && new JetStreamApiError(error);
   } catch {
-    return undefined; // The library's to say.
+    return undefined; // The client library reports an answer that is not JSON.
   }
 }
 
 export type { NatsConnection };
 
-/** Host and port, and those of `?servers=host:port,host:port`: of a cluster any one may be away at the start. */
+/** The servers of a URL: its host and those of `?servers=host:port,host:port`. One server of a cluster may be down. */
 export function serversOf(url: URL): string[] {
   const more = url.searchParams.get('servers')?.split(',') ?? [];
   return [url.host, ...more.filter(Boolean)].map((host) => `${url.protocol}//${host}`);
 }
 
 /**
- * One connection that keeps reconnecting: the server may be restarted under us at any time, and every user of it
- * either retries idempotently or rewinds.
- * @param patience what is asked of a log that does not answer is asked again.
+ * Opens a connection that always reconnects: the server may restart at any time, and every user of the connection either
+ * retries idempotently or rewinds.
+ * @param retry makes requests that the log does not answer be retried.
  * @throws TidemarkError LOG_UNAVAILABLE when the first connection fails.
  */
 export async function connectNats(
   url: string,
   name: string,
-  patience?: RetryOptions,
+  retry?: RetryOptions,
 ): Promise<NatsConnection & AsyncDisposable> {
   const parsed = new URL(url);
   try {
@@ -172,7 +169,7 @@ export async function connectNats(
       user: decodeURIComponent(parsed.username) || undefined,
       pass: decodeURIComponent(parsed.password) || undefined,
       name,
-      // Where the account may listen; without it the client's usual `_INBOX`.
+      // The prefix to which the account may subscribe; the client's default is `_INBOX`.
       inboxPrefix: parsed.searchParams.get('inbox') ?? undefined,
       reconnect: true,
       maxReconnectAttempts: -1,
@@ -182,7 +179,7 @@ export async function connectNats(
       maxPingOut: 3,
     });
     return Object.assign(connection, {
-      ...(patience ? { request: retryingRequests(connection, patience) } : {}),
+      ...(retry ? { request: retryingRequests(connection, retry) } : {}),
       [Symbol.asyncDispose]: () => connection.close().catch(() => {}),
     });
   } catch (cause) {

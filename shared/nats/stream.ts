@@ -1,4 +1,4 @@
-/** The log: one immutable JetStream stream per dataset, and the names of everything in it. */
+/** The log: one immutable JetStream stream for each dataset, with the names of its subjects and its settings. */
 
 import {
   DiscardPolicy,
@@ -14,28 +14,28 @@ import {
 import { type NatsConnection, PermissionViolationError } from '@nats-io/transport-node';
 import { TidemarkError } from '../errors.ts';
 
-/* Telling that the server refuses an account what it asks for: its rights, not its state. */
-
-/** Whether the server refused a request because the account may not make it. */
+/** Whether the server refused a request because the account has no permission for it. */
 export function isDenied(error: unknown): boolean {
-  for (let at = error; at instanceof Error; at = at.cause) if (at instanceof PermissionViolationError) return true;
+  for (let cause = error; cause instanceof Error; cause = cause.cause) {
+    if (cause instanceof PermissionViolationError) return true;
+  }
   return false;
 }
 
-/** @throws TidemarkError LOG_ACCOUNT_REFUSED when the account may not do `what`; what `asked` throws otherwise. */
-export async function allowed<T>(asked: Promise<T>, what: string): Promise<T> {
+/** @throws TidemarkError LOG_ACCOUNT_REFUSED when the account may not do `what`; otherwise the error of `request`. */
+export async function allowed<T>(request: Promise<T>, what: string): Promise<T> {
   try {
-    return await asked;
+    return await request;
   } catch (cause) {
     if (!isDenied(cause)) throw cause;
-    throw new TidemarkError('LOG_ACCOUNT_REFUSED', `The account of the log may not ${what}`, { cause });
+    throw new TidemarkError('LOG_ACCOUNT_REFUSED', `This account of the log may not ${what}`, { cause });
   }
 }
 
-/** The projector's durable consumer of each stream: its lag is what monitors watch. */
+/** The name of the projector's durable consumer of each stream, whose lag monitors watch. */
 export const CONSUMER_NAME = 'projector';
 
-/** JetStream error codes that mean something to us. */
+/** The JetStream error codes that this code handles. */
 export const JS_ERROR = {
   WRONG_LAST_SEQUENCE: 10071,
   STREAM_NOT_FOUND: 10059,
@@ -45,7 +45,7 @@ export const JS_ERROR = {
   STREAM_STORE_FAILED: 10077, // "maximum bytes exceeded", with discard: new
   INSUFFICIENT_RESOURCES: 10023,
   STORAGE_RESOURCES_EXCEEDED: 10047,
-  NO_SUITABLE_PEERS: 10005, // servers that are away, or without room
+  NO_SUITABLE_PEERS: 10005, // servers are down, or have no room
   NOT_LEADER: 10006,
   TEMPORARILY_UNAVAILABLE: 10008,
   PEER_REMAP_FAILED: 10040,
@@ -56,15 +56,15 @@ export const JS_ERROR = {
 export const jsErrorCode = (error: unknown): number | undefined =>
   error instanceof JetStreamApiError ? error.code : undefined;
 
-/** Subject of one message. A partition key is escaped: subjects are split at dots. */
+/** The subject of one message. The partition key is escaped, since subjects are split at dots. */
 export const subjectOf = (dataset: string, partition: string, attempt: number, frame: number): string =>
   `${dataset}.${subjectToken(partition)}.${attempt}.${frame}`;
 
-/** Subject of the mark that an attempt is withheld: one an attempt. */
+/** The subject of the retraction of an attempt; there is at most one for each attempt. */
 export const withheldSubject = (dataset: string, partition: string, attempt: number): string =>
   `${dataset}.${subjectToken(partition)}.${attempt}.withheld`;
 
-/** Subjects of all such marks that are in the log. */
+/** The subjects of all retractions in the log. */
 export async function withheldSubjects(manager: JetStreamManager, dataset: string): Promise<ReadonlySet<string>> {
   const info = await manager.streams.info(dataset, { subjects_filter: `${dataset}.*.*.withheld` });
   return new Set(Object.keys(info.state.subjects ?? {}));
@@ -76,26 +76,34 @@ export const attemptFilter = (dataset: string, partition: string, attempt: numbe
 const subjectToken = (text: string) =>
   text.replace(/[^A-Za-z0-9-]/g, (char) => `_${char.codePointAt(0)!.toString(16)}_`);
 
-/** The settings that make a stream an immutable log; a stream that differs in one is refused, not repaired. */
+/** The settings of an immutable log. A stream that differs in one of them is refused, not repaired. */
 const IMMUTABLE = {
   retention: RetentionPolicy.Limits,
   discard: DiscardPolicy.New,
   storage: StorageType.File,
   deny_delete: true,
   deny_purge: true,
-  // S2 with a wildcard consumer read a day in 24 s instead of 0.7; bodies are zstd already.
+  // With S2 a wildcard consumer reads a day in 24 s instead of 0.7 s, and bodies are compressed with zstd already.
   compression: StoreCompression.None,
   max_age: 0,
   max_msgs: -1,
   max_msgs_per_subject: -1,
 } as const satisfies Partial<StreamConfig>;
 
-/** Settings that no log has: they write its messages elsewhere or other streams' here, or let a message remove others. */
-const NEVER = ['republish', 'mirror', 'sources', 'subject_transform', 'allow_rollup_hdrs', 'allow_msg_ttl', 'sealed'];
+/** Settings that a log must not have: they copy messages to or from other streams, or let a message delete others. */
+const FORBIDDEN = [
+  'republish',
+  'mirror',
+  'sources',
+  'subject_transform',
+  'allow_rollup_hdrs',
+  'allow_msg_ttl',
+  'sealed',
+];
 
 export interface StreamOptions {
   readonly maxBytes: number;
-  /** Servers of a cluster that keep it. */
+  /** Servers of a cluster that store it. */
   readonly replicas?: number;
 }
 
@@ -104,15 +112,15 @@ export const streamOptions = (settings: {
   readonly SVC_STREAM_REPLICAS: number;
 }): StreamOptions => ({ maxBytes: settings.SVC_STREAM_MAX_BYTES, replicas: settings.SVC_STREAM_REPLICAS });
 
-/** Least that a stream is made with where the store has no room for more: twelve of them fit a small disk. */
+/** The smallest limit of a new stream where the store has no room for more: twelve such streams fit a small disk. */
 const MIN_STREAM_BYTES = 256 * 1024 * 1024;
 
 /**
- * The stream of a dataset, made if it is not there; its byte limit follows the setting, which is reserved from the store:
- * where there is no room for all of it, half is asked for, and half again; a stream that is there stays as it is then, and
- * where the account may not change it.
+ * Creates the stream of a dataset if it is missing, and sets its byte limit, which the server reserves from its store. Where
+ * there is no room for the limit, a new stream gets a half or a quarter of it and so on, and an existing stream keeps its
+ * limit. It also stays as it is where the account may not change it.
  * @throws TidemarkError LOG_STREAM_MISCONFIGURED naming what differs, LOG_STORAGE_SHORT when there is no room at all,
- * LOG_ACCOUNT_REFUSED when it is not there and the account may not make it.
+ *   LOG_ACCOUNT_REFUSED when it is missing and the account may not create it.
  */
 export async function ensureStream(
   connection: NatsConnection,
@@ -152,10 +160,10 @@ async function ensure(
       max_bytes: maxBytes,
       allow_direct: true,
       num_replicas: replicas,
-      // Publishing is idempotent by subject; the dedupe window would only cost memory.
+      // Publishing is idempotent by subject, so a deduplication window would only cost memory.
       duplicate_window: 100_000_000,
     });
-    info = await allowed(making, `make the stream ${dataset}`);
+    info = await allowed(making, `create the stream ${dataset}`);
   }
   const differing = mutableIn(info);
   if (differing.length > 0) {
@@ -169,20 +177,20 @@ async function ensure(
     try {
       info = await manager.streams.update(dataset, { max_bytes: maxBytes, num_replicas: replicas });
     } catch (error) {
-      // Whoever only publishes or reads uses the stream as it is.
+      // An account that only publishes or reads uses the stream as it is.
       if (!isDenied(error)) throw error;
     }
   }
   return info;
 }
 
-/** What of a stream's settings makes it no immutable log. */
+/** The settings of a stream that differ from those of an immutable log. */
 export function mutableIn(info: StreamInfo): string[] {
   const config = info.config as unknown as Record<string, unknown>;
   const differing = Object.entries(IMMUTABLE)
     .filter(([name, value]) => (config[name] ?? 0) !== value)
     .map(([name, value]) => `${name} is ${JSON.stringify(config[name])}, must be ${JSON.stringify(value)}`);
-  return [...differing, ...NEVER.filter((name) => config[name]).map((name) => `${name} is set, must not be`)];
+  return [...differing, ...FORBIDDEN.filter((name) => config[name]).map((name) => `${name} is set, must not be`)];
 }
 
 export async function streamInfo(manager: JetStreamManager, dataset: string): Promise<StreamInfo | undefined> {
@@ -194,7 +202,7 @@ export async function streamInfo(manager: JetStreamManager, dataset: string): Pr
   }
 }
 
-/** The newest stored message of a subject, or undefined when there is none. */
+/** The sequence of the newest stored message of a subject, or undefined when there is none. */
 export async function messageOf(
   manager: JetStreamManager,
   dataset: string,
@@ -214,7 +222,7 @@ export async function messageAt(
   dataset: string,
   sequence: number,
 ): Promise<{ subject: string; data: Uint8Array } | undefined> {
-  // The end of a stream that is still empty; nats-server calls it a bad request.
+  // The sequence of the end of an empty stream; nats-server would answer that the request is bad.
   if (sequence === 0) return undefined;
   try {
     const message = await manager.streams.getMessage(dataset, { seq: sequence });

@@ -1,6 +1,7 @@
 /**
- * Fetches packages of another suite with the machine's own apt, in a state of its own: nothing of what is installed
- * or configured changes, and root is not needed.
+ * Downloads packages of another suite with the machine's own apt, in a private state folder: nothing that is installed or
+ * configured changes, and root is not needed. The machine's apt sources are retargeted to the other suite, so that the
+ * packages come from the mirrors and keyrings that the machine trusts. No host is named here.
  */
 
 import { existsSync, readFileSync } from 'node:fs';
@@ -9,21 +10,16 @@ import { join } from 'node:path';
 import { TidemarkError } from '../errors.ts';
 import { commandExists, run } from './processes.ts';
 
-/**
- * The machine's own apt sources, read so that the same mirrors can be asked for another suite. Nothing here names a
- * host: whatever mirror and keyring the machine trusts for its own packages is what the runtime comes from.
- */
-
 export interface AptSource {
   readonly types: readonly string[];
   readonly uris: readonly string[];
   readonly suites: readonly string[];
   readonly components: readonly string[];
-  /** Everything else, as deb822 fields: Signed-By, Trusted, Architectures ... */
+  /** All other deb822 fields: Signed-By, Trusted, Architectures ... */
   readonly options: Readonly<Record<string, string>>;
 }
 
-/** Field names of one-line options whose deb822 spelling is not the option with a capital letter. */
+/** The deb822 names of one-line options, where they differ from the option with a capital letter. */
 const DEB822_NAMES: Readonly<Record<string, string>> = {
   arch: 'Architectures',
   lang: 'Languages',
@@ -37,7 +33,7 @@ const DEB822_NAMES: Readonly<Record<string, string>> = {
   'allow-downgrade-to-insecure': 'Allow-Downgrade-To-Insecure',
 };
 
-/** `deb [signed-by=...] URI suite component...`, one a line. */
+/** Parses sources of one line each: `deb [signed-by=...] URI suite component...`. */
 export function parseOneLineSources(text: string): AptSource[] {
   const sources: AptSource[] = [];
   for (const line of text.split('\n')) {
@@ -56,7 +52,7 @@ export function parseOneLineSources(text: string): AptSource[] {
   return sources;
 }
 
-/** deb822 stanzas; a continued field (an inline key in Signed-By) keeps its lines. */
+/** Parses deb822 stanzas. A field of several lines (an inline key in Signed-By) keeps its line breaks. */
 export function parseDeb822Sources(text: string): AptSource[] {
   const sources: AptSource[] = [];
   for (const stanza of text.replace(/^#.*\n?/gm, '').split(/\n\s*\n/)) {
@@ -92,8 +88,8 @@ export function parseDeb822Sources(text: string): AptSource[] {
 }
 
 /**
- * The distribution's own entries with their suite replaced. Third-party entries are recognised by suites that are
- * neither the machine's release nor one of the rolling names, or by components without `main`, and left out.
+ * The distribution's own sources with another suite. Third-party sources are dropped: their suites are neither the
+ * machine's release nor one of the rolling names, or their components lack `main`.
  */
 export function retargetSources(
   sources: readonly AptSource[],
@@ -139,36 +135,36 @@ export type Progress = (line: string) => void;
 
 export const PACKAGES = 'packages';
 
-/** What is asked of apt. */
+/** The packages to download. */
 export interface Wanted {
-  /** For a person: what the packages bring. */
+  /** What the packages contain, for messages. */
   readonly what: string;
   readonly names: readonly string[];
-  /** Whether the suite's backports are asked too. */
+  /** Whether they may come from the suite's backports. */
   readonly backports: boolean;
 }
 
 /**
- * Of the packages apt resolves, the ones that hold shared libraries the servers load. The rest (perl, debconf,
- * passwd ...) serve package scripts that never run here; LLVM (35 MB) is for jit, which stays off.
+ * The packages among those that apt resolves whose shared libraries the servers load. The others (perl, debconf,
+ * passwd ...) serve package scripts, which never run here; LLVM (35 MB) is for jit, which stays off.
  */
 const NEEDED_LIBRARY =
   /^(?:lib(?!.*perl|llvm|z3-|pam-modules|semanage|sepol|proc2|ncurses|c-bin|c-l10n|systemd-shared)|zlib1g$)/;
 
 export interface Distribution {
   readonly codename: string;
-  /** Where to ask, first choice first. */
+  /** The suites to try, in this order. */
   readonly targets: readonly { readonly suite: string; readonly components: readonly string[] }[];
 }
 
-/** Undefined when the machine has no apt or is of a family whose suites are not known here. */
+/** The distribution of the machine; undefined without apt, or where its suites are unknown. */
 export function aptDistribution(osRelease = readIfThere('/etc/os-release')): Distribution | undefined {
   if (!commandExists('apt-get') || !commandExists('dpkg-deb')) return undefined;
   const fields = new Map<string, string>();
   for (const match of osRelease.matchAll(/^([A-Z_]+)="?([^"\n]*)"?$/gm)) fields.set(match[1], match[2]);
   const family = `${fields.get('ID') ?? ''} ${fields.get('ID_LIKE') ?? ''}`.split(' ');
   if (family.includes('ubuntu')) {
-    // The Ubuntu releases with PostgreSQL 17; same archive, same keys as the machine's own.
+    // The Ubuntu releases with PostgreSQL 17. Archive and keys are those of the machine's own release.
     const components = ['main', 'universe'];
     return {
       codename: fields.get('UBUNTU_CODENAME') ?? fields.get('VERSION_CODENAME') ?? '',
@@ -185,8 +181,9 @@ export function aptDistribution(osRelease = readIfThere('/etc/os-release')): Dis
 }
 
 /**
- * Downloads the wanted packages and the libraries they need into the folder `PACKAGES` of `work`; returns their file
- * names. apt checks them against the signed indexes of the archive.
+ * Downloads the wanted packages and the libraries that they need into the folder `PACKAGES` of `work`. apt verifies them
+ * with the signed indexes of the archive.
+ * @returns the names of the files.
  */
 export async function downloadPackages(
   work: string,
@@ -205,7 +202,7 @@ export async function downloadPackages(
     );
   }
   const apt = await privateApt(join(work, 'apt'), sources);
-  // Its exit code is not judged: one of several sources may lack the suite. What counts is whether packages are found.
+  // The exit code is ignored, because one of several sources may lack the suite. The next command fails without packages.
   const update = await run('apt-get', ['update'], { env: apt, check: false, signal });
   const listed = await run('apt-get', ['install', '--print-uris', '-y', ...wanted], { env: apt, check: false });
   if (listed.code !== 0) {
@@ -222,7 +219,7 @@ export async function downloadPackages(
     names.push(file);
     bytes += Number(size);
   }
-  progress(`getting ${what} (${Math.round(bytes / 1e6)} MB, once)`);
+  progress(`downloading ${what} (${Math.round(bytes / 1e6)} MB, once)`);
   const packages = join(work, PACKAGES);
   await rm(packages, { recursive: true, force: true });
   await mkdir(packages, { mode: 0o755 });
@@ -230,7 +227,7 @@ export async function downloadPackages(
   return (await readdir(packages)).filter((name) => name.endsWith('.deb')).sort();
 }
 
-/** The same archive's backports, which are beside the suite itself. */
+/** The backports of the suite, in the same archive. */
 const backportsOf = (sources: readonly AptSource[], suite: string): AptSource[] =>
   sources
     .filter(({ suites }) => suites.includes(suite))
@@ -251,7 +248,7 @@ async function machineSources(): Promise<AptSource[]> {
   return sources;
 }
 
-/** The environment of an apt that has its own state and sources, and of the machine's settings those for fetching. */
+/** The environment of an apt with its own state and sources; of the machine's settings it uses only those for fetching. */
 async function privateApt(dir: string, sources: readonly AptSource[]): Promise<NodeJS.ProcessEnv> {
   await rm(dir, { recursive: true, force: true });
   for (const sub of ['state/lists/partial', 'cache/archives/partial', 'parts', 'sources']) {
@@ -261,7 +258,7 @@ async function privateApt(dir: string, sources: readonly AptSource[]): Promise<N
   await writeFile(join(dir, 'sources/runtime.sources'), formatDeb822(sources));
   const machine = (await run('apt-config', ['dump'])).stdout
     .split('\n')
-    // Index targets would fetch descriptions and icons; of `Allow...` settings apt's own strict defaults stand.
+    // Index targets would fetch descriptions and icons. Without `Allow...` settings apt's own strict defaults apply.
     .filter((line) => /^Acquire::/.test(line) && !/^Acquire::(?:IndexTargets|Allow)/.test(line));
   const settings = {
     'Dir::Etc::main': join(dir, 'none'),

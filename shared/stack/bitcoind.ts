@@ -1,6 +1,6 @@
 /**
- * A Bitcoin node of our own: offline, loopback only, with a generated password. It is brought up when a sample is made
- * or a test wants one, and ends with whoever started it; a service's node is an operator's, named by SVC_BITCOIN_RPC_URL.
+ * The embedded Bitcoin node, for samples and tests: offline, on the loopback address only, with a generated password. It
+ * ends with the process that started it. A service uses the operator's node, which SVC_BITCOIN_RPC_URL names.
  */
 
 import { randomBytes } from 'node:crypto';
@@ -24,10 +24,9 @@ import {
 } from './processes.ts';
 import { freePort, isPortFree } from './state.ts';
 
-/* A Bitcoin node from the distribution's backports, for samples and tests: got only when one is wanted. */
-
 const BITCOIND = 'usr/bin/bitcoind';
 
+/** The node comes from the distribution's backports and is installed only when a process starts one. */
 const NODE: Recipe = {
   name: 'bitcoin',
   what: 'a Bitcoin node',
@@ -40,12 +39,12 @@ const NODE: Recipe = {
   },
 };
 
-/** Path of the program, installing it first if needed. @throws TidemarkError as `ensurePackages`. */
+/** Installs the program if needed. @returns its path. @throws TidemarkError as `ensurePackages`. */
 export async function ensureBitcoind(options: InstallOptions): Promise<string> {
   return join(await ensurePackages(NODE, options), BITCOIND);
 }
 
-/** Verifying the last blocks of a real chain can take minutes; while the process lives, waiting is right. */
+/** Longest start: the node may verify the last blocks of a real chain for minutes. */
 const START_TIMEOUT_MS = 600_000;
 const STOP_MS = 60_000;
 const PORT_ATTEMPTS = 3;
@@ -53,10 +52,10 @@ const PORT_ATTEMPTS = 3;
 const RPC_USER = 'tidemark';
 
 export interface BitcoindOptions {
-  /** Its data, made if needed; one node at a time. */
+  /** Folder of its data, created if needed; one node uses it at a time. */
   readonly dir: string;
   readonly chain: 'main' | 'test' | 'signet' | 'regtest';
-  /** More lines of its configuration, `name=value`. */
+  /** Further lines of its configuration, `name=value`. */
   readonly configuration?: readonly string[];
   readonly log: Logger;
   readonly progress?: Progress;
@@ -69,9 +68,9 @@ export interface Bitcoind extends AsyncDisposable {
   readonly password: string;
   readonly pid: number;
   readonly logFile: string;
-  /** SIGKILL, as a crash would. */
+  /** Ends the node with SIGKILL, as a crash would. */
   kill(): Promise<void>;
-  /** On its port, with more lines of configuration if given. */
+  /** Restarts the node on its port, with other further lines of configuration if given. */
   restart(configuration?: readonly string[]): Promise<void>;
 }
 
@@ -83,7 +82,7 @@ export async function startBitcoind(options: BitcoindOptions): Promise<Bitcoind>
   const { progress, signal, log } = options;
   const program = await ensureBitcoind({ user: { name: 'self' }, progress, signal });
   await mkdir(options.dir, { recursive: true, mode: 0o700 });
-  // Running servers are recognised by their working directory, which is a real path.
+  // Running servers are found by their working directory, which is a real path.
   const dir = await realpath(options.dir);
   const password = randomBytes(24).toString('hex');
   const logFile = join(dir, 'node.log');
@@ -102,9 +101,10 @@ export async function startBitcoind(options: BitcoindOptions): Promise<Bitcoind>
       { signal: 'SIGTERM', waitMs: STOP_MS },
       { signal: 'SIGKILL', waitMs: 5_000 },
     ]);
-    if (!ended) throw new TidemarkError('STACK_START_FAILED', `The Bitcoin node (pid ${process.pid}) does not end`);
+    if (!ended)
+      throw new TidemarkError('STACK_START_FAILED', `The Bitcoin node (pid ${process.pid}) cannot be stopped`);
   };
-  // The lock is for starting alone: who comes later finds the folder in use by its processes and ends them.
+  // The lock covers the start only. A later start finds the processes that use the folder and ends them.
   await withLock(join(dir, 'start.lock'), { waitMs: START_TIMEOUT_MS, signal }, async () => {
     await endProcessesIn(dir, 'bitcoind', 'SIGTERM', log);
     for (let attempt = 1; ; attempt++) {
@@ -113,7 +113,7 @@ export async function startBitcoind(options: BitcoindOptions): Promise<Bitcoind>
         return await launch(options.configuration ?? []);
       } catch (error) {
         await stop();
-        // Somebody may have taken the port between the look and the start.
+        // Another process may have taken the port between the check and the start.
         if (attempt >= PORT_ATTEMPTS || signal?.aborted || (await isPortFree(port))) throw error;
       }
     }
@@ -143,7 +143,7 @@ interface Configuration extends BitcoindOptions {
   readonly more: readonly string[];
 }
 
-/** The password is in a file only its owner can read, not on a command line. */
+/** The configuration file. It holds the password, so that no command line shows it. */
 function configuration({ chain, password, port, more }: Configuration): string {
   return [
     '# Written at every start.',
@@ -152,7 +152,7 @@ function configuration({ chain, password, port, more }: Configuration): string {
     'server=1',
     `rpcuser=${RPC_USER}`,
     `rpcpassword=${password}`,
-    // alone: no peers, nobody asked for any
+    // offline: no peers
     'listen=0',
     'connect=0',
     'dnsseed=0',
@@ -162,7 +162,7 @@ function configuration({ chain, password, port, more }: Configuration): string {
     'disablewallet=1',
     'printtoconsole=1',
     'nodebuglogfile=1',
-    // what it checks of its own files at every start, and how much memory it may take
+    // blocks that it checks at every start, and its memory in MiB
     'checkblocks=6',
     'dbcache=64',
     'rpcworkqueue=64',
@@ -192,7 +192,7 @@ async function untilReady(
   }
 }
 
-/** Why it cannot be used yet, or undefined. */
+/** Why the node cannot be used yet, or undefined. */
 async function faultOf({ port, password }: { port: number; password: string }): Promise<string | undefined> {
   const authorization = `Basic ${Buffer.from(`${RPC_USER}:${password}`).toString('base64')}`;
   try {

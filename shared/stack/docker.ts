@@ -1,6 +1,7 @@
 /**
- * The same two servers as containers, for machines where the packages cannot be had but a Docker engine answers.
- * Argument building is kept apart from running, so that it can be checked where there is no engine.
+ * How and where the servers of a state folder run: as processes from packages, or as containers on machines where the
+ * packages cannot be installed but a Docker engine answers. A separate function builds the arguments of `docker run`, so
+ * that they can be tested without an engine.
  */
 
 import { spawnSync } from 'node:child_process';
@@ -39,11 +40,11 @@ import { natsPasswords, readState, type Secrets, type StackState } from './state
 
 const IMAGES: Readonly<Record<ServerName, string>> = {
   postgres: 'timescale/timescaledb:2.19.3-pg17',
-  // the plain tag holds no shell
+  // the tag without a distribution holds no shell
   nats: 'nats:2.10.27-alpine@sha256:e243c53e5b2ebf24f5d8f05d7555462003c050a51ee0a2643d2dc89aea6d06a5',
 };
 
-/** The disk an engine keeps volumes on is not ours to measure. */
+/** Fixed sizes: this process cannot measure the disk on which the engine stores volumes. */
 const MAX_WAL_BYTES = 4 * 1024 ** 3;
 const FILE_STORE_BYTES = 1024 ** 4;
 
@@ -54,14 +55,14 @@ export function dockerAnswers(): boolean {
   return spawnSync('docker', ['info'], { stdio: 'ignore', timeout: 10_000 }).status === 0;
 }
 
-/** Unique to the state folder, so that copies side by side do not meet. */
+/** The name of a container, unique to the state folder, so that several stacks can run side by side. */
 export function containerName(stateDir: string, server: ServerName): string {
   return `tidemark-${createHash('sha256').update(stateDir).digest('hex').slice(0, 12)}-${server}`;
 }
 
 /**
- * Arguments of `docker run`. Secrets travel in the environment of the docker command, named by `--env NAME`, so that
- * they show in no process list; data is in named volumes, since folders of the host bring user-id trouble.
+ * Arguments of `docker run`. Secrets are in the environment of the docker command and named by `--env NAME`, so that no
+ * process list shows them. Data is in named volumes, since folders of the host would need matching user ids.
  */
 export function dockerRunArgs(stateDir: string, server: ServerName, port: number, profile: Profile): string[] {
   const name = containerName(stateDir, server);
@@ -156,30 +157,31 @@ export function createContainer(
   };
 }
 
-/* Decides how and where the servers of a state folder run: as processes from packages, or in Docker; as which user. */
-
 export interface ServerRuntime {
   readonly kind: StackState['kind'];
   readonly runtime: Runtime | undefined;
   readonly socketDir: string | undefined;
-  readonly patienceMs: number;
+  readonly responseTimeoutMs: number;
   createServers(secrets: Secrets): Server[];
 }
 
-/** Call under the stack's lock. */
+/** Decides how the servers run, and as which user. The caller holds the stack's lock. */
 export async function chooseServerRuntime(stateDir: string, options: AcquireOptions): Promise<ServerRuntime> {
   const { log, progress, signal, profile = defaultProfile() } = options;
   const docker: ServerRuntime = {
     kind: 'docker',
     runtime: undefined,
     socketDir: undefined,
-    patienceMs: profile.patienceMs,
+    responseTimeoutMs: profile.responseTimeoutMs,
     createServers: (secrets) => SERVER_NAMES.map((name) => createContainer(name, { stateDir, secrets, profile })),
   };
   const kind = (await readState(stateDir))?.kind;
   if (kind === 'docker') {
     if (!dockerAnswers()) {
-      throw new TidemarkError('STACK_START_FAILED', `The stack in ${stateDir} runs in Docker, which does not answer`);
+      throw new TidemarkError(
+        'STACK_START_FAILED',
+        `The stack in ${stateDir} runs in Docker, and the Docker engine does not answer`,
+      );
     }
     return docker;
   }
@@ -193,7 +195,8 @@ export async function chooseServerRuntime(stateDir: string, options: AcquireOpti
     const recoverable = code === 'STACK_INSTALL_FAILED' || code === 'STACK_UNSUPPORTED_MACHINE';
     if (!recoverable || kind === 'embedded') throw error;
     if (!dockerAnswers()) throw code === 'STACK_UNSUPPORTED_MACHINE' ? unsupportedMachine() : error;
-    if (code === 'STACK_INSTALL_FAILED') log.warn({ fault: explain(error) }, 'no packages; using Docker');
+    if (code === 'STACK_INSTALL_FAILED')
+      log.warn({ fault: explain(error) }, 'the packages cannot be installed; using Docker');
     progress?.('starting PostgreSQL 17 with TimescaleDB and nats-server in Docker');
     return docker;
   }
@@ -204,7 +207,7 @@ export async function chooseServerRuntime(stateDir: string, options: AcquireOpti
     kind: 'embedded',
     runtime,
     socketDir: socketDir(dir),
-    patienceMs: profile.patienceMs,
+    responseTimeoutMs: profile.responseTimeoutMs,
     createServers: (secrets) =>
       SERVER_NAMES.map((name) => {
         const logFile = join(logDir, `${name}.log`);
@@ -215,7 +218,7 @@ export async function chooseServerRuntime(stateDir: string, options: AcquireOpti
   };
 }
 
-/** The folder of the servers' data and the account they run as. */
+/** The folder of the servers' data, and the account that they run as. */
 async function serverFolder(stateDir: string, log: Logger): Promise<{ dir: string; user: ServerUser }> {
   let dir = join(stateDir, 'servers');
   let user = serverUser(dir);
@@ -234,8 +237,9 @@ async function serverFolder(stateDir: string, log: Logger): Promise<{ dir: strin
 }
 
 /**
- * For a state folder that the servers' account cannot get to (below root's home): a place that depends on its path
- * alone, linked from it. Without the link the state folder is a new one, and what is found there is an older one's.
+ * The folder for a state folder that the servers' account cannot enter (below root's home). Its path depends on the path of
+ * the state folder alone, and a link in the state folder names it. Without the link the state folder is new, and the data
+ * belongs to a removed one.
  */
 async function folderElsewhere(stateDir: string, user: ServerUser, log: Logger): Promise<string> {
   const hash = createHash('sha256').update(stateDir).digest('hex').slice(0, 12);
@@ -247,12 +251,15 @@ async function folderElsewhere(stateDir: string, user: ServerUser, log: Logger):
     if (existsSync(dir)) {
       const aside = `${dir}.removed-${Date.now()}`;
       await rename(dir, aside);
-      log.warn({ aside }, 'data of a state folder that was removed is kept here; delete it when it is not needed');
+      log.warn({ aside }, 'moved the data of a removed state folder here; delete it when you do not need it');
     }
     if (linked !== undefined) log.warn({ linked, dir }, 'the state folder was moved or copied and starts empty');
     await rm(link, { force: true });
     await symlink(dir, link);
-    log.info({ stateDir, dir, user: user.name }, 'the servers cannot reach the state folder; their data is kept here');
+    log.info(
+      { stateDir, dir, user: user.name },
+      'the servers cannot enter the state folder; their data is stored here',
+    );
   }
   return dir;
 }
@@ -263,8 +270,8 @@ async function firstUsable(candidates: readonly string[], user: ServerUser): Pro
       await mkdir(dir, { recursive: true, mode: 0o755 });
       if ((await stat(dir)).uid === process.getuid?.() && canEnter(user, dir)) return dir;
     } catch {
-      // the next one
+      // try the next one
     }
   }
-  throw new TidemarkError('STACK_START_FAILED', `None of these folders can be used: ${candidates.join(', ')}`);
+  throw new TidemarkError('STACK_START_FAILED', `Cannot use any of these folders: ${candidates.join(', ')}`);
 }

@@ -22,14 +22,14 @@ import type { Fault, Profile, Server, ServerRecord } from './server.ts';
 const MIB = 1024 * 1024;
 const GIB = 1024 * MIB;
 
-/** JetStream reads and checks its files before it answers; while the process lives, waiting is right. */
+/** Longest start: JetStream reads and checks its files before it answers. */
 const START_TIMEOUT_MS = 600_000;
 const STOP_MS = 30_000;
 
 export interface NatsOptions {
   readonly runtime: Runtime;
   readonly user: ServerUser;
-  /** Owned by `user`. */
+  /** Folder of its data, which `user` owns. */
   readonly dir: string;
   readonly logFile: string;
   readonly passwords: Readonly<Record<NatsRole, string>>;
@@ -47,7 +47,7 @@ export function createNats(options: NatsOptions): Server {
       { signal: 'SIGTERM', waitMs: STOP_MS },
       { signal: 'SIGKILL', waitMs: 5_000 },
     ]);
-    if (!ended) throw new TidemarkError('STACK_START_FAILED', `nats-server (pid ${record.pid}) does not end`);
+    if (!ended) throw new TidemarkError('STACK_START_FAILED', `nats-server (pid ${record.pid}) cannot be stopped`);
   };
   return {
     name: 'nats',
@@ -56,7 +56,7 @@ export function createNats(options: NatsOptions): Server {
     async start(port) {
       await mkdir(storeDir, { recursive: true, mode: 0o700 });
       if (user.uid !== undefined) await chown(storeDir, user.uid, user.gid as number);
-      await endProcessesIn(storeDir, 'nats-server', 'SIGTERM', log, options.profile.patienceMs);
+      await endProcessesIn(storeDir, 'nats-server', 'SIGTERM', log, options.profile.responseTimeoutMs);
       const text = natsConfiguration({
         listen: `127.0.0.1:${port}`,
         storeDir,
@@ -104,8 +104,8 @@ export function natsUrl(
 }
 
 /**
- * Why the broker cannot be used, or undefined: connects and authenticates as a client does. For a TLS address only
- * the greeting is judged, the rest is the client library's.
+ * Why nats-server cannot be used, or undefined: connects and authenticates as a client does. For a TLS address it checks
+ * only the greeting; the client library checks the rest.
  */
 export async function natsFault(url: string, timeoutMs: number): Promise<Fault | undefined> {
   const { hostname, port, username, password, protocol } = new URL(url);
@@ -170,7 +170,7 @@ async function untilReady(record: ServerRecord, options: NatsOptions): Promise<v
   }
 }
 
-/** What the server is told; the same for a process and for a container. */
+/** The settings of the server, whether it is a process or a container. */
 export interface NatsConfiguration {
   readonly listen: string;
   readonly storeDir: string;
@@ -197,7 +197,7 @@ jetstream {
 ${accountsConfiguration(values.passwords, values.accounts)}`;
 }
 
-/** Streams reserve their byte limits from this; a tenth of the disk is left for the database and everything else. */
+/** The bytes from which streams reserve their limits: a tenth of the disk stays for the database and everything else. */
 async function fileStoreLimit(dir: string): Promise<number> {
   const disk = await statfs(dir);
   return Math.max(GIB, Math.floor((disk.blocks * disk.bsize * 9) / 10));

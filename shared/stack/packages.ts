@@ -1,7 +1,7 @@
 /**
- * Servers from the distribution's packages in a private folder, without root and without touching what is installed:
- * found through the machine's own apt sources, verified by apt, unpacked together with their own C library, and
- * pointed at it. Done once per account and machine; later starts only look.
+ * Installs the servers from the distribution's packages in a private folder, without root and without touching what is
+ * installed. The packages come from the machine's own apt sources and are verified by apt. They are unpacked together with
+ * their own C library, and the programs are patched to use it. This happens once per account and machine.
  */
 
 import { createHash, randomBytes } from 'node:crypto';
@@ -13,10 +13,10 @@ import { TidemarkError } from '../errors.ts';
 import { aptDistribution, type Distribution, downloadPackages, PACKAGES, type Progress, type Wanted } from './apt.ts';
 import { canEnter, run, type ServerUser, withLock } from './processes.ts';
 
-/** Raise when what is unpacked, left out or patched changes: the folders' names depend on it. */
+/** Increase it when what is unpacked, removed or patched changes: the names of the folders depend on it. */
 const RECIPE = 1;
 
-/** Unpacked and then removed: nothing of it is read by a server. */
+/** Folders that are removed after unpacking: no server reads them. */
 const UNUSED = [
   'usr/share/doc',
   'usr/share/man',
@@ -28,10 +28,10 @@ const UNUSED = [
   'etc',
 ];
 
-/** A slow line may take long; the waiting one would not be quicker. */
+/** Longest wait for another installer. On a slow line it may take long, and a second one would not be quicker. */
 const INSTALL_WAIT_MS = 1_800_000;
 
-/** What to install, and how to tell that it works. */
+/** What to install, and how to check that it works. */
 export interface Recipe extends Wanted {
   /** Start of the folder's name. */
   readonly name: string;
@@ -39,21 +39,21 @@ export interface Recipe extends Wanted {
   readonly unused: readonly string[];
   /** Programs below `root` that must find their libraries there. */
   programs(root: string): Promise<readonly string[]>;
-  /** Throws when something is missing. */
+  /** Throws when a program or a library is missing. */
   smokeTest(prefix: string): Promise<void>;
 }
 
 export interface InstallOptions {
   readonly user: ServerUser;
   readonly progress?: Progress;
-  /** Overrides the cache folder; for tests. */
+  /** Replaces the cache folder, in tests. */
   readonly cacheDir?: string;
   readonly signal?: AbortSignal;
 }
 
 /**
- * The folder that holds the recipe's programs, installing them first if needed.
- * @throws TidemarkError STACK_UNSUPPORTED_MACHINE without apt, STACK_INSTALL_FAILED when packages cannot be had.
+ * Installs the recipe's programs if needed. @returns their folder.
+ * @throws TidemarkError STACK_UNSUPPORTED_MACHINE without apt, STACK_INSTALL_FAILED when packages cannot be installed.
  */
 export async function ensurePackages(recipe: Recipe, options: InstallOptions): Promise<string> {
   const cacheDir = options.cacheDir ?? (await chooseCacheDir(options.user));
@@ -72,8 +72,8 @@ export async function ensurePackages(recipe: Recipe, options: InstallOptions): P
 export function unsupportedMachine(): TidemarkError {
   return new TidemarkError(
     'STACK_UNSUPPORTED_MACHINE',
-    'The embedded servers need Debian or Ubuntu with apt, or a Docker engine that answers; ' +
-      'or name your own with SVC_DATABASE_URL and SVC_NATS_URL.',
+    'The embedded servers need Debian or Ubuntu with apt, or a Docker engine that answers. ' +
+      'You can also name servers of your own with SVC_DATABASE_URL and SVC_NATS_URL.',
   );
 }
 
@@ -89,15 +89,15 @@ async function chooseCacheDir(user: ServerUser): Promise<string> {
   for (const dir of candidates) {
     try {
       await mkdir(dir, { recursive: true, mode: 0o755 });
-      // A folder somebody else made (possible below /tmp) could be changed by them later.
+      // The owner of a folder could change it later, and below /tmp that may be somebody else.
       if ((await stat(dir)).uid !== process.getuid?.() || dir.includes(':')) continue;
       await access(dir, constants.W_OK);
       if (canEnter(user, dir)) return dir;
     } catch {
-      // not writable: the next one
+      // not writable: try the next one
     }
   }
-  throw new TidemarkError('STACK_INSTALL_FAILED', `None of these folders can be used: ${candidates.join(', ')}`);
+  throw new TidemarkError('STACK_INSTALL_FAILED', `Cannot use any of these folders: ${candidates.join(', ')}`);
 }
 
 async function install(
@@ -110,7 +110,7 @@ async function install(
   const work = `${prefix}.part-${randomBytes(4).toString('hex')}`;
   await rm(prefix, { recursive: true, force: true });
   for (const name of await readdir(dirname(prefix))) {
-    // of an installer that was killed; there is no other one, we hold the lock
+    // Left by an installer that was killed: this process holds the lock, so no other is running.
     if (name.includes('.part-')) await rm(join(dirname(prefix), name), { recursive: true, force: true });
   }
   await mkdir(work, { recursive: true, mode: 0o755 });
@@ -121,7 +121,7 @@ async function install(
         const packages = await downloadPackages(work, recipe, distribution, target, progress, signal);
         progress(`unpacking ${recipe.what}`);
         await unpack(work, packages, recipe);
-        await point(work, prefix, recipe);
+        await patchPrograms(work, prefix, recipe);
         await rename(join(work, 'root'), prefix);
         await recipe.smokeTest(prefix);
         await writeFile(join(prefix, 'READY'), `${packages.join('\n')}\n`);
@@ -136,7 +136,7 @@ async function install(
     await rm(prefix, { recursive: true, force: true });
     signal?.throwIfAborted();
     if (cause instanceof TidemarkError) throw cause;
-    throw new TidemarkError('STACK_INSTALL_FAILED', 'The server packages could not be installed', { cause });
+    throw new TidemarkError('STACK_INSTALL_FAILED', 'Cannot install the server packages', { cause });
   } finally {
     await rm(work, { recursive: true, force: true });
   }
@@ -151,8 +151,8 @@ async function unpack(work: string, packages: readonly string[], recipe: Recipe)
   await chmod(root, 0o755);
 }
 
-/** Points every program at the loader and libraries below `prefix`, where `work/root` is about to be moved. */
-async function point(work: string, prefix: string, recipe: Recipe): Promise<void> {
+/** Patches every program to use the loader and libraries below `prefix`, to which `work/root` will be moved. */
+async function patchPrograms(work: string, prefix: string, recipe: Recipe): Promise<void> {
   const root = join(work, 'root');
   const { loader, libraries } = await loaderOf(root);
   for (const path of await recipe.programs(root)) {
@@ -166,7 +166,7 @@ async function point(work: string, prefix: string, recipe: Recipe): Promise<void
   }
 }
 
-/** Paths of the unpacked C library's loader and of the libraries, below `root`. */
+/** The paths of the unpacked C library's loader and of the libraries, below `root`. */
 export async function loaderOf(root: string): Promise<{ loader: string; libraries: string }> {
   const architecture = (await readdir(join(root, 'usr/lib'))).find((name) => name.endsWith('-linux-gnu'));
   const libraries = join('usr/lib', architecture ?? '');
@@ -187,8 +187,6 @@ async function isElf(path: string): Promise<boolean> {
     await file.close();
   }
 }
-
-/* PostgreSQL 17, TimescaleDB and nats-server: what the embedded stack is made of. */
 
 const POSTGRES_BIN = 'usr/lib/postgresql/17/bin';
 const POSTGRES_MODULES = 'usr/lib/postgresql/17/lib';
@@ -212,7 +210,7 @@ export interface Runtime {
   readonly natsServer: string;
 }
 
-/** The installed runtime, installing it first if needed. @throws TidemarkError as `ensurePackages`. */
+/** Installs the servers of the embedded stack if needed. @throws TidemarkError as `ensurePackages`. */
 export async function ensureRuntime(options: InstallOptions): Promise<Runtime> {
   const prefix = await ensurePackages(SERVERS, options);
   return { prefix, postgresBin: join(prefix, POSTGRES_BIN), natsServer: natsServer(prefix) };
@@ -224,7 +222,7 @@ function natsServer(root: string): string {
   return path;
 }
 
-/** Every library resolves: the programs start, and TimescaleDB's modules have what they need. */
+/** Checks that every library resolves: the programs start, and TimescaleDB's modules find their libraries. */
 async function smokeTest(prefix: string): Promise<void> {
   for (const name of ['postgres', 'initdb', 'psql']) await run(join(prefix, POSTGRES_BIN, name), ['--version']);
   await run(natsServer(prefix), ['--version']);

@@ -1,4 +1,4 @@
-/** The embedded PostgreSQL: made once, started and stopped as a plain process, recovered after any death. */
+/** The embedded PostgreSQL: created once, started and stopped as a plain process, recovered after any crash. */
 import { existsSync } from 'node:fs';
 import { chown, mkdir, mkdtemp, readdir, rename, rm, statfs, writeFile } from 'node:fs/promises';
 import { totalmem } from 'node:os';
@@ -29,17 +29,17 @@ const GIB = 1024 * MIB;
 export const DATABASE_USER = 'tidemark';
 export const DATABASE_NAME = 'tidemark';
 
-/** sockaddr_un holds 108 bytes with its end; the file name takes up to 20 of them. */
+/** sockaddr_un holds 108 bytes with its terminator; the file name takes up to 20 of them. */
 const MAX_SOCKET_DIR_BYTES = 107 - '/.s.PGSQL.65535.lock'.length;
 
-/** Crash recovery replays up to max_wal_size; while the process lives, waiting is right. */
+/** Longest start: crash recovery replays up to max_wal_size. */
 const START_TIMEOUT_MS = 600_000;
 const FAST_STOP_MS = 60_000;
 
 export interface PostgresOptions {
   readonly runtime: Runtime;
   readonly user: ServerUser;
-  /** Owned by `user`. */
+  /** Folder of its data, which `user` owns. */
   readonly dir: string;
   readonly logFile: string;
   readonly password: string;
@@ -52,13 +52,13 @@ export function createPostgres(options: PostgresOptions): Server {
   const dataDir = join(options.dir, 'postgres');
 
   const stop = async (record: ServerRecord) => {
-    // SIGINT: roll back what runs, checkpoint, end. SIGQUIT: end now, recover at the next start.
+    // SIGINT: roll back transactions, checkpoint, end. SIGQUIT: end now, recover at the next start.
     const ended = await endProcess(record, [
       { signal: 'SIGINT', waitMs: FAST_STOP_MS },
       { signal: 'SIGQUIT', waitMs: 10_000 },
       { signal: 'SIGKILL', waitMs: 5_000 },
     ]);
-    if (!ended) throw new TidemarkError('STACK_START_FAILED', `PostgreSQL (pid ${record.pid}) does not end`);
+    if (!ended) throw new TidemarkError('STACK_START_FAILED', `PostgreSQL (pid ${record.pid}) cannot be stopped`);
   };
   return {
     name: 'postgres',
@@ -96,7 +96,7 @@ export function createPostgres(options: PostgresOptions): Server {
   };
 }
 
-/** The superuser's. */
+/** The URL of the superuser. */
 export function postgresUrl(record: { port: number }, password: string, database = DATABASE_NAME): string {
   return `postgres://${DATABASE_USER}:${password}@127.0.0.1:${record.port}/${database}`;
 }
@@ -104,13 +104,13 @@ export function postgresUrl(record: { port: number }, password: string, database
 export const roleUrls = (record: { port: number }, passwords: RolePasswords): Record<DatabaseRole, string> =>
   byRole((role) => `postgres://${roleName(role)}:${passwords[role]}@127.0.0.1:${record.port}/${DATABASE_NAME}`);
 
-/** A database that is given by one URL is used through it by everybody. */
+/** The same URL for every role, where the operator gives one. */
 export const everyRole = (url: string): Record<DatabaseRole, string> => byRole(() => url);
 
 const byRole = (urlOf: (role: DatabaseRole) => string) =>
   Object.fromEntries(DATABASE_ROLES.map((role) => [role, urlOf(role)])) as Record<DatabaseRole, string>;
 
-/** Why the database cannot be used, or undefined. One that has no connection to spare counts as usable. */
+/** Why the database cannot be used, or undefined. A database whose connections are all in use counts as usable. */
 export async function postgresFault(url: string, timeoutMs: number): Promise<Fault | undefined> {
   const client = new pg.Client({
     connectionString: url,
@@ -137,7 +137,7 @@ export async function postgresFault(url: string, timeoutMs: number): Promise<Fau
 const TOO_MANY_CONNECTIONS = '53300';
 const CANNOT_CONNECT_NOW = '57P03';
 
-/** Made beside its place and moved there when complete: a killed initdb leaves nothing that looks like a cluster. */
+/** Creates the cluster in a temporary folder and renames it when complete, so that a killed initdb leaves no partial cluster. */
 async function initialise(options: PostgresOptions, dataDir: string): Promise<void> {
   const { runtime, user, profile, log } = options;
   log.info({ dataDir }, 'creating the database cluster');
@@ -173,20 +173,20 @@ async function initialise(options: PostgresOptions, dataDir: string): Promise<vo
     );
     await rename(cluster, dataDir);
   } catch (cause) {
-    throw new TidemarkError('STACK_START_FAILED', 'The database cluster could not be created', { cause });
+    throw new TidemarkError('STACK_START_FAILED', 'initdb could not create the database cluster', { cause });
   } finally {
     await rm(work, { recursive: true, force: true });
   }
 }
 
 /**
- * After a kill: backends of the dead postmaster still end on their own, and must have, since the new one would start
- * beside them. After that its lock files mean nothing, but where their pid exists, as another program's (usual in
- * containers, where pids begin at 1 again) or as a zombie, PostgreSQL would take them for those of a living server.
+ * Clears what a killed postmaster left. Its backends end by themselves, and must have ended before a new one starts. After
+ * that its lock files are stale, but PostgreSQL would take them for those of a live server where their pid exists: as
+ * another program (usual in containers, where pids start at 1 again) or as a zombie.
  */
 async function clearRemnants(dataDir: string, { dir, log, profile }: PostgresOptions): Promise<void> {
   const runDir = join(dir, 'run');
-  await endProcessesIn(dataDir, 'postgres', 'SIGQUIT', log, profile.patienceMs);
+  await endProcessesIn(dataDir, 'postgres', 'SIGQUIT', log, profile.responseTimeoutMs);
   await rm(join(dataDir, 'postmaster.pid'), { force: true });
   for (const name of await readdir(runDir)) {
     if (name.startsWith('.s.PGSQL.')) await rm(join(runDir, name), { force: true });
@@ -196,7 +196,7 @@ async function clearRemnants(dataDir: string, { dir, log, profile }: PostgresOpt
 async function untilReady(record: ServerRecord, options: PostgresOptions): Promise<void> {
   const url = postgresUrl(record, options.password, 'postgres');
   const started = Date.now();
-  let told = false;
+  let isReported = false;
   for (;;) {
     const fault = await postgresFault(url, 5_000);
     if (fault === undefined) return;
@@ -208,8 +208,8 @@ async function untilReady(record: ServerRecord, options: PostgresOptions): Promi
         { details: { logFile: options.logFile, port: record.port } },
       );
     }
-    if (!told && waitedMs > 3_000) {
-      told = true;
+    if (!isReported && waitedMs > 3_000) {
+      isReported = true;
       options.log.info({ reason: fault.reason }, 'PostgreSQL is recovering; waiting');
     }
     await sleep(waitedMs < 1_000 ? 20 : 200);
@@ -229,18 +229,18 @@ async function ensureDatabase(url: string): Promise<void> {
 }
 
 export function defaultProfile(): Profile {
-  // A container's limit counts where there is one.
+  // The memory limit of a container, if there is one, else the memory of the machine.
   const limit = process.constrainedMemory();
   const memory = limit > 0 && limit < totalmem() ? limit : totalmem();
-  return { sharedBuffersBytes: Math.min(Math.floor(memory / 4), 4 * GIB), durable: true, patienceMs: 15_000 };
+  return { sharedBuffersBytes: Math.min(Math.floor(memory / 4), 4 * GIB), durable: true, responseTimeoutMs: 15_000 };
 }
 
-/** Settings that do not depend on how the server is run. */
+/** Settings that are the same for a process and a container. */
 export function postgresSettings(profile: Profile, maxWalBytes: number): Record<string, string> {
   return {
     max_connections: '200',
     shared_buffers: megabytes(profile.sharedBuffersBytes),
-    // Shared buffers are a quarter of memory where memory is small; the planner may count on about half of it.
+    // Shared buffers are a quarter of a small memory; the planner may assume about half of the memory as cache.
     effective_cache_size: megabytes(profile.sharedBuffersBytes * 2),
     // 512 MB where memory is 4 GB or more
     maintenance_work_mem: profile.sharedBuffersBytes >= GIB ? '512MB' : '256MB',
@@ -255,7 +255,7 @@ export function postgresSettings(profile: Profile, maxWalBytes: number): Record<
     max_wal_size: megabytes(maxWalBytes),
     checkpoint_timeout: '15min',
     default_toast_compression: 'lz4',
-    // Never synchronous_commit: without it a killed server forgets what it had confirmed.
+    // synchronous_commit stays on always: without it a killed server loses what it has confirmed.
     fsync: profile.durable ? 'on' : 'off',
     shared_preload_libraries: 'timescaledb',
     'timescaledb.telemetry_level': 'off',
@@ -268,7 +268,7 @@ export function postgresSettings(profile: Profile, maxWalBytes: number): Record<
   };
 }
 
-/** 4 GB keeps checkpoints out of a backfill; a nearly full disk gets less, never under 1 GB. */
+/** max_wal_size: 4 GB avoids checkpoints during a backfill; a nearly full disk gets less, but at least 1 GB. */
 function maxWalBytes(freeBytes: number): number {
   return Math.min(4 * GIB, Math.max(GIB, freeBytes / 8));
 }
@@ -284,9 +284,9 @@ async function configuration(options: PostgresOptions, port: number): Promise<st
     listen_addresses: '127.0.0.1',
     port: String(port),
     unix_socket_directories: socketDir(options.dir) ?? '',
-    // Parallel queries share memory there; containers often have 64 MB of it, which large joins exceed.
+    // Parallel queries share memory in /dev/shm. Containers often have 64 MB of it, which large joins exceed.
     dynamic_shared_memory_type: shm && shm.bavail * shm.bsize >= 256 * MIB ? 'posix' : 'mmap',
-    // UTC by this name needs the machine's zone files, GMT is built in; they are the same zone.
+    // The name UTC needs the machine's zone files; GMT is built in and is the same zone.
     timezone: existsSync('/usr/share/zoneinfo/UTC') ? 'UTC' : 'GMT',
     log_destination: 'stderr',
     logging_collector: 'off',
@@ -301,7 +301,7 @@ async function configuration(options: PostgresOptions, port: number): Promise<st
   ].join('\n');
 }
 
-/** The folder of the unix socket, or undefined where the path is longer than a socket address can hold. */
+/** The folder of the unix socket; undefined where the path is longer than a socket address can hold. */
 export function socketDir(dir: string): string | undefined {
   const path = join(dir, 'run');
   return Buffer.byteLength(path) <= MAX_SOCKET_DIR_BYTES && !path.includes(',') ? path : undefined;

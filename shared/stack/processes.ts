@@ -1,4 +1,7 @@
-/** Operating-system facts about the servers: who they run as, whether a pid still is the process we started. */
+/**
+ * Processes of the operating system: the account that servers run as, the identity and the end of processes, commands,
+ * and locks between processes.
+ */
 
 import { spawn, spawnSync } from 'node:child_process';
 import {
@@ -18,23 +21,23 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { outageCode, TidemarkError } from '../errors.ts';
 import type { Logger } from '../logger.ts';
 
-/** The account servers run as; `uid` undefined means our own. */
+/** The account that servers run as; without a `uid` it is that of this process. */
 export interface ServerUser {
   readonly name: string;
   readonly uid?: number;
   readonly gid?: number;
 }
 
-/** A process told apart from a later one that got the same pid. */
+/** A process, distinguished from a later one with the same pid. */
 export interface ProcessRef {
   readonly pid: number;
-  /** Boot and start time of the process; empty where the platform does not tell. */
+  /** Boot and start time of the process; empty where the platform does not report them. */
   readonly identity: string;
 }
 
 /**
- * PostgreSQL refuses to run as root, so a root start drops to `nobody`, or to whoever owns the files of an earlier
- * start, so that a folder made by a user stays that user's.
+ * The account for the servers. PostgreSQL refuses to run as root, so a start by root drops to `nobody`, or to the owner of
+ * the files of an earlier start, so that the folder of a user stays that user's.
  */
 export function serverUser(ownerOf: string): ServerUser {
   const ours = process.getuid?.();
@@ -43,7 +46,7 @@ export function serverUser(ownerOf: string): ServerUser {
     const { uid, gid } = statSync(ownerOf);
     if (uid !== 0) return { name: String(uid), uid, gid };
   } catch {
-    // nothing there yet
+    // the path does not exist yet
   }
   const id = (flag: string) => Number(spawnSync('id', [flag, 'nobody'], { encoding: 'utf8' }).stdout);
   const [uid, gid] = [id('-u'), id('-g')];
@@ -51,12 +54,12 @@ export function serverUser(ownerOf: string): ServerUser {
   return { name: 'nobody', uid: uid || 65534, gid: gid || 65534 };
 }
 
-/** Options for child_process calls that drop to the user; group memberships are dropped with it. */
+/** Options of child_process calls that drop to the user and to its group alone. */
 export function asUser(user: ServerUser): { uid?: number; gid?: number } {
   return user.uid === undefined ? {} : { uid: user.uid, gid: user.gid };
 }
 
-/** Whether the user can enter the folder: asked of the kernel, since every ancestor and ACLs count. */
+/** Whether the user can enter the folder. A shell of that user tries it, since every parent folder and ACLs count. */
 export function canEnter(user: ServerUser, dir: string): boolean {
   return (
     spawnSync('/bin/sh', ['-c', 'cd "$1"', 'sh', dir], { ...asUser(user), cwd: '/', stdio: 'ignore' }).status === 0
@@ -76,9 +79,9 @@ function identityOf(pid: number): string | undefined {
   } catch {
     return undefined;
   }
-  // The command name, in parentheses, may hold spaces; fields are counted from behind it. 1 = state, 20 = start time.
+  // The command name, in parentheses, may hold spaces, so fields are counted after it: 1 = state, 20 = start time.
   const fields = stat.slice(stat.lastIndexOf(')') + 1).split(' ');
-  // A zombie whose parent does not reap (a container without init) answers kill(0) but is gone.
+  // A zombie whose parent does not reap it (a container without init) answers kill(0), but the process has ended.
   if (fields[1] === 'Z' || fields[1] === 'X') return undefined;
   bootId ??= readFileSync('/proc/sys/kernel/random/boot_id', 'latin1').trim().slice(0, 8);
   return `${bootId}-${fields[20]}`;
@@ -94,8 +97,8 @@ export function isAlive(ref: ProcessRef): boolean {
 }
 
 /**
- * Processes of `program` (the name of its file) that work in `dir`: a PostgreSQL postmaster and all its backends. Others
- * may work there too, an operator's shell for one, and are none of our business.
+ * The processes of `program` (the name of its file) whose working directory is `dir`: a PostgreSQL postmaster and all its
+ * backends. Other programs may work there too, such as an operator's shell; they are left alone.
  */
 export function processesIn(dir: string, program: string): number[] {
   if (process.platform !== 'linux') return [];
@@ -104,11 +107,11 @@ export function processesIn(dir: string, program: string): number[] {
     if (!/^\d+$/.test(entry)) continue;
     try {
       if (readlinkSync(`/proc/${entry}/cwd`) !== dir) continue;
-      // A program that was replaced while it ran is shown with this behind its path.
+      // Linux adds this to the path of a program whose file was replaced while it ran.
       const file = basename(readlinkSync(`/proc/${entry}/exe`).replace(/ \(deleted\)$/, ''));
       if (file === program && processRef(Number(entry))) found.push(Number(entry));
     } catch {
-      // ended meanwhile, or somebody else's
+      // the process has ended, or belongs to another user
     }
   }
   return found;
@@ -122,7 +125,7 @@ function signal(pid: number, name: NodeJS.Signals): void {
   }
 }
 
-/** Sends each signal in turn and waits for the end of the process; true when it ended. */
+/** Sends each signal in turn and waits for the process to end. @returns whether it ended. */
 export async function endProcess(
   ref: ProcessRef,
   steps: readonly { readonly signal: NodeJS.Signals; readonly waitMs: number }[],
@@ -136,41 +139,42 @@ export async function endProcess(
   return !isAlive(ref);
 }
 
-/** How long processes of a dead server may take to end by themselves at most, then after a signal. */
+/** How long the processes of a dead server may take to end by themselves, and then after a signal. */
 const REMNANT_GRACE_MS = 2_000;
 const REMNANT_SIGNAL_MS = 8_000;
 
 /**
- * Waits until no process of `program` works in `dir`, for `patienceMs` at first, then asks, then kills: two servers must
- * never share one folder.
+ * Waits until no process of `program` works in `dir`: for `graceMs` at first, then it sends `endSignal`, then SIGKILL. Two
+ * servers must never share one folder.
  */
 export async function endProcessesIn(
   dir: string,
   program: string,
-  ask: NodeJS.Signals,
+  endSignal: NodeJS.Signals,
   log: Logger,
-  patienceMs = REMNANT_GRACE_MS,
+  graceMs = REMNANT_GRACE_MS,
 ): Promise<void> {
-  const graceMs = Math.min(REMNANT_GRACE_MS, patienceMs);
+  const waitMs = Math.min(REMNANT_GRACE_MS, graceMs);
   const started = Date.now();
-  let asked = false;
+  let isSignalled = false;
   for (let left = processesIn(dir, program); left.length > 0; left = processesIn(dir, program)) {
     const waitedMs = Date.now() - started;
-    if (waitedMs > graceMs && !asked) {
-      asked = true;
-      log.warn({ dir, pids: left.join(' ') }, 'ending processes left over from an earlier server');
-      for (const pid of left) signal(pid, ask);
+    if (waitedMs > waitMs && !isSignalled) {
+      isSignalled = true;
+      log.warn({ dir, pids: left.join(' ') }, 'ending the processes that an earlier server left behind');
+      for (const pid of left) signal(pid, endSignal);
     }
-    if (waitedMs > graceMs + REMNANT_SIGNAL_MS) for (const pid of left) signal(pid, 'SIGKILL');
+    if (waitedMs > waitMs + REMNANT_SIGNAL_MS) for (const pid of left) signal(pid, 'SIGKILL');
     await sleep(20);
   }
 }
 
-const LOG_KEEP_BYTES = 16 * 1024 * 1024;
+/** A log file that is larger is renamed before the next start. */
+const MAX_LOG_BYTES = 16 * 1024 * 1024;
 
 /**
- * Starts a server in a session of its own, so that Ctrl-C in our terminal does not reach it, with its output in a log
- * file. The log is opened by us: the server's user need not be able to reach it.
+ * Starts a server in a session of its own, so that Ctrl-C in the terminal does not reach it, with its output in a log file.
+ * This process opens the log, so the server's user need not be able to reach it.
  */
 export async function spawnServer(
   command: string,
@@ -183,7 +187,7 @@ export async function spawnServer(
   },
 ): Promise<ProcessRef> {
   try {
-    if (statSync(options.logFile).size > LOG_KEEP_BYTES) renameSync(options.logFile, `${options.logFile}.1`);
+    if (statSync(options.logFile).size > MAX_LOG_BYTES) renameSync(options.logFile, `${options.logFile}.1`);
   } catch {
     // first start
   }
@@ -208,7 +212,7 @@ export async function spawnServer(
   }
 }
 
-/** The end of a log file, for error messages. */
+/** The last lines of a log file, for error messages. */
 export function tailOf(path: string, lines: number): string {
   try {
     return readFileSync(path, 'utf8').trimEnd().split('\n').slice(-lines).join('\n');
@@ -217,16 +221,16 @@ export function tailOf(path: string, lines: number): string {
   }
 }
 
-/** A connection fault in words. */
+/** The message of a connection fault. */
 export function faultText(error: unknown): string {
   const first = firstOf(error);
   return first instanceof Error ? first.message || first.name : String(first);
 }
 
-/** Whether a store may answer in a moment: a name that nobody knows and a refusal stay what they are. */
+/** Whether a server may answer in a moment. An unknown host name or a refused login will not pass by itself. */
 export const isOutage = (error: unknown): boolean => outageCode(firstOf(error)) !== undefined;
 
-/** A refused connection to a name with several addresses is an AggregateError without a message of its own. */
+/** A refused connection to a host name with several addresses is an AggregateError without a message of its own. */
 const firstOf = (error: unknown): unknown => (error instanceof AggregateError ? error.errors[0] : error);
 
 export interface RunResult {
@@ -236,7 +240,7 @@ export interface RunResult {
 }
 
 /**
- * Runs a command to its end, output captured.
+ * Runs a command to its end and captures its output.
  * @throws TidemarkError STACK_INSTALL_FAILED with the end of its output, unless `check` is false.
  */
 export async function run(
@@ -275,35 +279,31 @@ export function commandExists(name: string): boolean {
       accessSync(join(dir, name), constants.X_OK);
       return true;
     } catch {
-      // not here
+      // try the next folder
     }
   }
   return false;
 }
 
-/*
- * One-at-a-time sections between processes. The lock is SQLite's exclusive lock on a file, which the kernel lets go
- * of when its owner dies however it dies: no stale lock files, no guessing by pid.
- */
-
 const RETRY_MS = 25;
-const TELL_AFTER_MS = 2_000;
+const REPORT_WAIT_AFTER_MS = 2_000;
 
 export interface LockOptions {
   readonly waitMs: number;
-  /** Told once, when waiting takes noticeably long. */
+  /** Called once, when the wait becomes noticeably long. */
   readonly onWait?: () => void;
   readonly signal?: AbortSignal;
 }
 
 /**
- * Runs `section` while holding the lock at `path`.
- * @throws TidemarkError STACK_LOCKED when it cannot be had within `waitMs`.
+ * Runs `section` while it holds the lock at `path`, so that one process at a time runs it. The lock is SQLite's exclusive
+ * lock on a file, which the kernel releases however its owner dies: no lock is ever stale.
+ * @throws TidemarkError STACK_LOCKED when the lock is not free within `waitMs`.
  */
 export async function withLock<T>(path: string, options: LockOptions, section: () => Promise<T>): Promise<T> {
   const { waitMs, onWait, signal } = options;
   const started = Date.now();
-  let told = false;
+  let isReported = false;
   let file: DatabaseSync;
   try {
     file = new DatabaseSync(path, { timeout: 0 });
@@ -316,8 +316,8 @@ export async function withLock<T>(path: string, options: LockOptions, section: (
       if (waitedMs >= waitMs) {
         throw new TidemarkError('STACK_LOCKED', `The lock ${path} was held by another process for ${waitMs} ms`);
       }
-      if (waitedMs >= TELL_AFTER_MS && !told) {
-        told = true;
+      if (waitedMs >= REPORT_WAIT_AFTER_MS && !isReported) {
+        isReported = true;
         onWait?.();
       }
       await sleep(RETRY_MS, undefined, { signal });
@@ -332,7 +332,7 @@ const SQLITE_BUSY = 5;
 
 function begin(file: DatabaseSync, path: string): boolean {
   try {
-    // Beginning writes to the journal, which in memory needs no space on a disk that is full. Nothing is ever committed.
+    // The begin writes to the journal; in memory that works on a full disk too. Nothing is ever committed.
     file.exec('PRAGMA journal_mode = MEMORY; BEGIN EXCLUSIVE');
     return true;
   } catch (cause) {

@@ -1,3 +1,4 @@
+/** The types of the stack: one server of it, and the stack as its callers see it. */
 import type { DatabaseRole } from '../db/roles.ts';
 import type { Logger } from '../logger.ts';
 import type { Progress } from './apt.ts';
@@ -7,82 +8,80 @@ import type { ProcessRef } from './processes.ts';
 export const SERVER_NAMES = ['postgres', 'nats'] as const;
 export type ServerName = (typeof SERVER_NAMES)[number];
 
-/** What is remembered of a running server, enough for another process to judge and stop it. */
+/** What is recorded of a running server: enough for another process to check and stop it. */
 export interface ServerRecord extends ProcessRef {
   readonly port: number;
 }
 
-/** Why a server cannot be used: no answer, an answer that asks to wait, or an answer that waiting will not change. */
+/** Why a server cannot be used: it does not answer, it asks to wait, or it refuses for good. */
 export interface Fault {
   readonly kind: 'silent' | 'starting' | 'refused';
   readonly reason: string;
-  /** Whether it may be another answer in a moment: nobody listens, a connection broke, a server that starts or stops. */
+  /** Whether the fault may pass in a moment: nobody listens, a connection broke, or the server starts or stops. */
   readonly passing?: boolean;
 }
 
-/** One server of the stack, however it is run. Methods are called by the lifecycle in `stack.ts`, under its lock. */
+/** One server of the stack, as a process or a container. `stack.ts` calls the methods under its lock. */
 export interface Server {
   readonly name: ServerName;
-  /** How often asking `isAlive` is cheap enough. */
+  /** An interval at which a call of `isAlive` is cheap enough. */
   readonly checkIntervalMs: number;
   /** Resolves when the server answers. */
   start(port: number): Promise<ServerRecord>;
   isAlive(record: ServerRecord): boolean | Promise<boolean>;
-  /** False when it was started by a release that told it other things; it is started again then. */
+  /** False when another release started it with another configuration; then it is restarted. */
   isCurrent?(): Promise<boolean>;
-  /** Undefined when it answers as it should, else why not. */
+  /** Why the server cannot be used; undefined when it answers. */
   fault(record: ServerRecord, timeoutMs: number): Promise<Fault | undefined>;
   stop(record: ServerRecord): Promise<void>;
-  /** Ends it without asking; both servers recover from that at their next start. */
+  /** Kills the server; both servers recover from that at their next start. */
   kill(record: ServerRecord): Promise<void>;
 }
 
-/** Sizes and promises of the servers; the defaults are those of a service, tests run smaller ones. */
+/** Sizes and guarantees of the servers. The defaults suit a service; tests use smaller ones. */
 export interface Profile {
   readonly sharedBuffersBytes: number;
-  /** False skips waiting for the disk: state survives a killed process, not a power cut. For tests only. */
+  /** False does not wait for the disk: state survives a killed process, but not a power cut. For tests only. */
   readonly durable: boolean;
-  /** A server found alive but silent this long is taken for hung and replaced; remnants of one may end by themselves, too. */
-  readonly patienceMs: number;
-  /** Accounts of the log, each with users and streams of its own and the disk as its limit; 1 unless tests share a server. */
+  /** A live server that does not answer for this long is replaced; processes that a dead one left get this long to end. */
+  readonly responseTimeoutMs: number;
+  /** Accounts of the log, each with its own users and streams; 1 unless tests share a server. */
   readonly logAccounts?: number;
 }
 
-/* What callers of the stack see. */
-
 export interface AcquireOptions {
   readonly stateDir: string;
-  /** Given: used as it is, no PostgreSQL is started. */
+  /** A PostgreSQL to use; then none is started. */
   readonly databaseUrl?: string;
-  /** Given: used as it is, no nats-server is started. */
+  /** A nats-server to use; then none is started. */
   readonly natsUrl?: string;
   readonly log: Logger;
-  /** Short lines for a person, during a first install. */
+  /** Receives short lines for a person during a first install. */
   readonly progress?: Progress;
   readonly profile?: Profile;
-  /** How long a server that is given and away is asked again, which `progress` is told of; default: it is asked once. */
+  /** How long to retry a given server that does not answer; `progress` reports it. Default: no retry. */
   readonly waitMs?: number;
-  /** Gives up while installing or waiting; servers already started are stopped again. */
+  /** Ends an install or a wait; servers that were started already are stopped. */
   readonly signal?: AbortSignal;
 }
 
 export interface StackProcess {
   readonly name: ServerName;
-  /** 0 for a server that is not a process of this machine that we know of. */
+  /** 0 for a server that is not a known process of this machine. */
   readonly pid: number;
-  /** Named by a URL, or run by an engine: not ours to signal. */
+  /** Whether a URL names it or a Docker engine runs it, so that this process must not signal it. */
   readonly external: boolean;
 }
 
 export interface Stack extends AsyncDisposable {
   readonly stateDir: string;
-  /** The superuser's of the embedded database, for its maker and for tests; else the URL that was given. */
+  /** The URL of the embedded database's superuser, for set-up and tests; otherwise the given URL. */
   readonly databaseUrl: string;
-  /** Through each role: what processes connect with. All the same where the database is given by URL. */
+  /** By role, the URLs that processes use; all the same where the database is given by URL. */
   readonly databaseUrls: Readonly<Record<DatabaseRole, string>>;
   /**
-   * The accounts of the broker (`shared/nats/accounts.ts`). This one writes events; where the broker is given by a URL, all
-   * are that one.
+   * The URLs of the accounts of nats-server (`shared/nats/accounts.ts`); all the same where it is given by URL. This one is
+   * of the account that writes events.
    */
   readonly natsUrl: string;
   readonly natsProjectorUrl: string;
@@ -91,15 +90,15 @@ export interface Stack extends AsyncDisposable {
   readonly natsOperatorUrl: string;
   /** Folder of PostgreSQL's unix socket, where there is one. */
   readonly databaseSocketDir: string | undefined;
-  /** Generated once per state folder; undefined with a given database, whose key is a setting. */
+  /** Generated once per state folder; undefined with a given database, where a setting gives the key. */
   readonly apiKey: string | undefined;
-  /** Whether this call started the servers. Who stops them is decided by who leaves last. */
+  /** Whether this call started the servers. The last holder to leave stops them. */
   readonly owned: boolean;
   readonly processes: readonly StackProcess[];
-  /** Programs of the embedded servers (psql ...), where they are embedded. */
+  /** The programs of the embedded servers (psql ...), where there are any. */
   readonly runtime: Runtime | undefined;
-  /** Until disposal, a server that dies is started again on its port. */
+  /** Restarts a server that dies, on its port, until disposal. */
   supervise(onRestart?: (name: ServerName) => void): void;
-  /** Leaves; the last holder stops the servers. */
+  /** Leaves the stack; the last holder stops the servers. */
   [Symbol.asyncDispose](): Promise<void>;
 }

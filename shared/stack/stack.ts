@@ -1,10 +1,10 @@
 /**
  * The lifecycle of the two servers of a state folder.
  *
- * Rules. Whoever needs the stack acquires it and becomes a holder; the first one starts the servers, later ones attach,
- * and the last live holder to leave stops them. A holder that was killed no longer counts; the servers it leaves
- * behind are attached to by the next one if they answer, else ended and started again. All of this happens under one
- * lock per state folder. Servers run in sessions of their own: Ctrl-C reaches us, and we decide.
+ * A process that needs the stack acquires it and becomes a holder. The first holder starts the servers, later ones attach,
+ * and the last live holder to leave stops them. A killed holder no longer counts: the next holder attaches to the servers
+ * that it left if they answer, and otherwise ends and restarts them. All of this happens under one lock per state folder.
+ * Servers run in sessions of their own: Ctrl-C reaches this process, which decides whether they stop.
  */
 
 import { existsSync } from 'node:fs';
@@ -49,21 +49,19 @@ import {
   writeState,
 } from './state.ts';
 
-/* Brings the servers of a state folder to life, keeping those that already are. */
-
-/** Longest crash recovery, or shutdown begun by somebody else, that is waited for. */
+/** Longest wait for a crash recovery, or for a shutdown that another process began. */
 const STARTING_MS = 600_000;
 
 export interface EnsureOptions {
   readonly servers: readonly Server[];
   readonly kind: StackState['kind'];
-  /** Others hold the stack: ports must stay, and what runs is theirs too. */
+  /** Whether others hold the stack: then ports must not change, and the running servers are theirs too. */
   readonly inUse: boolean;
-  readonly patienceMs: number;
+  readonly responseTimeoutMs: number;
   readonly log: Logger;
 }
 
-/** Keeps what runs and answers, starts what does not. Call under the lock. */
+/** Keeps the servers that run and answer, and starts the others. The caller holds the lock. */
 export async function ensureServers(
   stateDir: string,
   options: EnsureOptions,
@@ -82,7 +80,7 @@ export async function ensureServers(
   );
   const failure = outcomes.find((outcome) => outcome.status === 'rejected');
   if (failure && !inUse) {
-    // Nobody would stop what did start, or was left over and still runs.
+    // No holder would stop the servers that did start, or that an earlier holder left running.
     for (const server of servers) {
       const record = records[server.name];
       if (record && (await server.isAlive(record))) await server.stop(record);
@@ -98,14 +96,14 @@ async function isUsable(server: Server, record: ServerRecord, options: EnsureOpt
   if (!(await server.isAlive(record))) return false;
   const found = Date.now();
   for (;;) {
-    const fault = await server.fault(record, options.patienceMs);
+    const fault = await server.fault(record, options.responseTimeoutMs);
     if (fault === undefined) return await isCurrent(server, record, options);
     if (!(await server.isAlive(record))) return false;
-    if (Date.now() - found > (fault.kind === 'starting' ? STARTING_MS : options.patienceMs)) {
+    if (Date.now() - found > (fault.kind === 'starting' ? STARTING_MS : options.responseTimeoutMs)) {
       const { name } = server;
       options.log.warn(
         { server: name, pid: record.pid, reason: fault.reason },
-        'a server does not answer; replacing it',
+        'a server does not answer; restarting it',
       );
       await server.kill(record);
       return false;
@@ -114,18 +112,18 @@ async function isUsable(server: Server, record: ServerRecord, options: EnsureOpt
   }
 }
 
-/** Stops a server that an earlier release configured; its clients come back to the one that follows. */
+/** Stops a server that another release configured; its clients reconnect to the new one. */
 async function isCurrent(server: Server, record: ServerRecord, { log }: EnsureOptions): Promise<boolean> {
   if ((await server.isCurrent?.()) ?? true) return true;
   log.warn(
     { server: server.name, pid: record.pid },
-    'a server runs as another release configured it; starting it again',
+    'a server runs with the configuration of another release; restarting it',
   );
   await server.stop(record);
   return false;
 }
 
-/** On the port it had, so that clients find it again; a new one only where nobody uses the stack yet. */
+/** Starts a server on the port that it had, so that clients find it again; on another one only if nobody uses the stack. */
 async function startServer(
   server: Server,
   knownPort: number | undefined,
@@ -140,29 +138,28 @@ async function startServer(
       log.info({ server: server.name, pid: record.pid, port, tookMs: Date.now() - before }, 'server started');
       return record;
     } catch (error) {
-      // Somebody may have taken the port between the look and the start.
+      // Another process may have taken the port between the check and the start.
       if (attempt >= 3 || inUse || (await isPortFree(port))) throw error;
     }
   }
 }
 
-/* A stack as one of its holders has it: addresses, supervision, leaving. */
-
 const RESTART_BACKOFF_MS = [0, 200, 500, 1_000, 2_000, 5_000];
 
 export interface HeldStackOptions extends AcquireOptions {
   readonly secrets: Secrets;
-  /** Those not given by URL. */
+  /** The servers that are not given by URL. */
   readonly needed: readonly Server[];
-  /** Also what another holder, without URLs, may have started: the last one stops that too. */
+  /** All servers, also those that a holder without URLs may have started: the last holder stops them too. */
   readonly all: readonly Server[];
   readonly records: Records;
   readonly holder: string;
   readonly locked: <T>(section: () => Promise<T>) => Promise<T>;
   readonly owned: boolean;
-  readonly place: ServerRuntime;
+  readonly serverRuntime: ServerRuntime;
 }
 
+/** The stack as one of its holders has it. */
 export class HeldStack implements Stack {
   readonly stateDir: string;
   readonly owned: boolean;
@@ -179,8 +176,8 @@ export class HeldStack implements Stack {
     this.#records = options.records;
     this.stateDir = options.stateDir;
     this.owned = options.owned;
-    this.runtime = options.place.runtime;
-    this.databaseSocketDir = options.databaseUrl === undefined ? options.place.socketDir : undefined;
+    this.runtime = options.serverRuntime.runtime;
+    this.databaseSocketDir = options.databaseUrl === undefined ? options.serverRuntime.socketDir : undefined;
   }
 
   get databaseUrls(): Readonly<Record<DatabaseRole, string>> {
@@ -237,7 +234,7 @@ export class HeldStack implements Stack {
   }
 
   async #superviseUntil(ending: AbortSignal, onRestart: (name: ServerName) => void): Promise<void> {
-    const { needed, locked, stateDir, place, log } = this.#options;
+    const { needed, locked, stateDir, serverRuntime, log } = this.#options;
     const dead = async () => {
       const alive = await Promise.all(
         needed.map((server) => server.isAlive(this.#records[server.name] as ServerRecord)),
@@ -262,14 +259,15 @@ export class HeldStack implements Stack {
       try {
         await locked(async () => {
           if (ending.aborted) return;
-          // Another holder may have been quicker; then its server is adopted.
-          this.#records = (await ensureServers(stateDir, { ...place, servers: needed, inUse: true, log })).records;
+          // Another holder may have restarted the server already; then this one attaches to it.
+          const ensured = await ensureServers(stateDir, { ...serverRuntime, servers: needed, inUse: true, log });
+          this.#records = ensured.records;
         });
         failures++;
         for (const server of missing) onRestart(server.name);
       } catch (error) {
         failures++;
-        log.error({ fault: explain(error) }, 'a server of the stack could not be started again; trying further');
+        log.error({ fault: explain(error) }, 'a server of the stack could not be restarted; retrying');
       }
     }
   }
@@ -280,11 +278,11 @@ export class HeldStack implements Stack {
   }
 
   async #leave(): Promise<void> {
-    const { stateDir, holder, locked, place } = this.#options;
+    const { stateDir, holder, locked, serverRuntime } = this.#options;
     this.#ending.abort();
     await this.#supervision;
     if (!existsSync(join(stateDir, 'stack.json'))) {
-      // The folder was removed under us: nobody else can find these servers any more.
+      // The folder was removed: no other process can find these servers.
       await this.#stop(this.#records);
       return;
     }
@@ -293,7 +291,7 @@ export class HeldStack implements Stack {
       if ((await countHolders(stateDir)) > 0) return;
       const servers = (await readState(stateDir))?.servers ?? this.#records;
       await this.#stop(servers);
-      await writeState(stateDir, place.kind, forgetProcesses(servers));
+      await writeState(stateDir, serverRuntime.kind, forgetProcesses(servers));
     });
   }
 
@@ -309,7 +307,7 @@ export class HeldStack implements Stack {
 
 export type { AcquireOptions, Stack, StackProcess } from './server.ts';
 
-/** A start can be a first install or a crash recovery of minutes; who comes meanwhile waits for it. */
+/** Longest wait for another process's start, which may be a first install or a crash recovery of minutes. */
 const LOCK_WAIT_MS = 600_000;
 const GIVEN_TIMEOUT_MS = 10_000;
 const GIVEN_PAUSE_MS = 500;
@@ -330,15 +328,15 @@ export async function acquireStack(options: AcquireOptions): Promise<Stack> {
   const locked = <T>(section: () => Promise<T>, signal?: AbortSignal) =>
     withLock(lock, { waitMs: LOCK_WAIT_MS, onWait, signal }, section);
   const stack = await locked(async () => {
-    const place = await chooseServerRuntime(stateDir, options);
+    const serverRuntime = await chooseServerRuntime(stateDir, options);
     const secrets = await loadSecrets(stateDir);
-    const all = place.createServers(secrets);
+    const all = serverRuntime.createServers(secrets);
     const needed = all.filter(
       ({ name }) => (name === 'postgres' ? options.databaseUrl : options.natsUrl) === undefined,
     );
     const others = await countHolders(stateDir);
     const { records, started } = await ensureServers(stateDir, {
-      ...place,
+      ...serverRuntime,
       servers: needed,
       inUse: others > 0,
       log: options.log,
@@ -355,7 +353,7 @@ export async function acquireStack(options: AcquireOptions): Promise<Stack> {
       holder,
       locked,
       owned: started === needed.length,
-      place,
+      serverRuntime,
     });
   }, options.signal);
   if (options.signal?.aborted) {
@@ -366,8 +364,8 @@ export async function acquireStack(options: AcquireOptions): Promise<Stack> {
 }
 
 /**
- * A cluster that has no roles yet, new or an earlier release's, gets them, and its tables the owners they are to have; so
- * does a database that was restored into it.
+ * Creates the roles in a cluster that lacks them, because it is new or of an earlier release, and sets the owners of the
+ * tables. It does the same for a database that was restored into the cluster.
  */
 async function ensureRoles(record: ServerRecord, secrets: Secrets): Promise<void> {
   await using admin = await connect({ url: postgresUrl(record, secrets.databasePassword), name: 'tidemark roles' });
@@ -389,33 +387,33 @@ async function checkOwner(stateDir: string): Promise<void> {
 async function checkGiven(options: AcquireOptions): Promise<void> {
   const { databaseUrl, natsUrl } = options;
   if (databaseUrl !== undefined) {
-    const what = `The database of SVC_DATABASE_URL (${describeUrl(databaseUrl)}) cannot be used`;
+    const what = `Cannot use the database of SVC_DATABASE_URL (${describeUrl(databaseUrl)})`;
     const fault = await lastingFault(() => postgresFault(databaseUrl, GIVEN_TIMEOUT_MS), what, options);
     if (fault) throw new TidemarkError('DATABASE_UNAVAILABLE', `${what}: ${fault.reason}`);
   }
   if (natsUrl !== undefined) {
-    const what = `The nats-server of SVC_NATS_URL (${describeUrl(natsUrl)}) cannot be used`;
+    const what = `Cannot use the nats-server of SVC_NATS_URL (${describeUrl(natsUrl)})`;
     const fault = await lastingFault(() => clusterFault(natsUrl), what, options);
     if (fault) throw new TidemarkError('LOG_UNAVAILABLE', `${what}: ${fault.reason}`);
   }
 }
 
-/** The fault of a server that is away is looked for again until it has gone or the time is over. */
+/** Checks a given server until it has no passing fault, or until `waitMs` is over. @returns the fault that remains. */
 async function lastingFault(
   find: () => Promise<Fault | undefined>,
   what: string,
   { waitMs = 0, signal, progress }: AcquireOptions,
 ): Promise<Fault | undefined> {
   const startedAt = performance.now();
-  for (let told = false; ; told = true) {
+  for (let isReported = false; ; isReported = true) {
     const fault = await find();
     if (!fault?.passing || performance.now() - startedAt >= waitMs) return fault;
-    if (!told) progress?.(`${what} (${fault.reason}): asking again for up to ${waitMs / 1000} s`);
+    if (!isReported) progress?.(`${what} (${fault.reason}): retrying for up to ${waitMs / 1000} s`);
     await delay(GIVEN_PAUSE_MS, undefined, { signal });
   }
 }
 
-/** Of a cluster one that answers is enough. */
+/** The fault of a cluster; one server that answers is enough. */
 async function clusterFault(natsUrl: string): Promise<Fault | undefined> {
   let fault: Fault | undefined;
   for (const server of serversOf(new URL(natsUrl))) {

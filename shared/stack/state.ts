@@ -1,4 +1,7 @@
-/** What is remembered of a stack between processes: `stack.json` and the holder files. Read and written under its lock. */
+/**
+ * The files of a stack that its processes share: `stack.json`, the holder files and the secrets. They are read and written
+ * under the stack's lock.
+ */
 
 import { randomBytes } from 'node:crypto';
 import { mkdir, open, readdir, readFile, rename, rm } from 'node:fs/promises';
@@ -15,11 +18,11 @@ export type Records = { readonly [N in ServerName]?: ServerRecord };
 
 export interface StackState {
   readonly version: 1;
-  /** Where this was written: a copied folder tells of servers that are not its own. */
+  /** The folder in which this was written: a copied folder names servers that are not its own. */
   readonly stateDir: string;
-  /** How the servers are run; the data stays with the way that made it. */
+  /** How the servers run; it never changes, because their data depends on it. */
   readonly kind: 'embedded' | 'docker';
-  /** Records outlive their process: the port is used again. */
+  /** A record outlives its process, because the port is used again. */
   readonly servers: Records;
 }
 
@@ -29,12 +32,12 @@ export async function readState(stateDir: string): Promise<StackState | undefine
     if (state.version !== 1) return undefined;
     return state.stateDir === stateDir ? state : { ...state, stateDir, servers: forgetProcesses(state.servers) };
   } catch {
-    // Missing, or cut short by a full disk: servers found running in the folders are ended before new ones start.
+    // Missing, or cut short by a full disk: a start ends the servers that it finds running in the folders.
     return undefined;
   }
 }
 
-/** The records of servers that do not run: only their ports stay. */
+/** The records of stopped servers: only the ports remain. */
 export function forgetProcesses(records: Records): Records {
   return Object.fromEntries(
     Object.entries(records).map(([name, { port }]) => [name, { pid: 0, identity: '', port } satisfies ServerRecord]),
@@ -46,7 +49,7 @@ export function writeState(stateDir: string, kind: StackState['kind'], servers: 
   return writeAtomic(join(stateDir, 'stack.json'), `${JSON.stringify(state, null, 2)}\n`, 0o644);
 }
 
-/** Replaces a file so that it is whole whenever it is read. */
+/** Replaces a file atomically, so that readers never see a part of it. */
 export async function writeAtomic(path: string, text: string, mode: number): Promise<void> {
   const part = `${path}.${randomBytes(4).toString('hex')}`;
   try {
@@ -63,8 +66,10 @@ export async function writeAtomic(path: string, text: string, mode: number): Pro
 const NO_SPACE: ReadonlySet<string> = new Set(['ENOSPC', 'EDQUOT']);
 
 /**
- * Registers this process as a user of the stack; returns the name to leave with. `others`: how many there are. Where the
- * disk is full and others keep the servers running it goes unregistered: whoever looks for the fault must be let in.
+ * Registers this process as a holder of the stack. Where the disk is full and others keep the servers running, the process
+ * may use the stack unregistered, so that an operator can look for the fault.
+ * @param others the number of other holders.
+ * @returns the name for `removeHolder`.
  */
 export async function addHolder(stateDir: string, others: number, log: Logger): Promise<string> {
   const name = `${process.pid}-${randomBytes(4).toString('hex')}`;
@@ -74,7 +79,7 @@ export async function addHolder(stateDir: string, others: number, log: Logger): 
     await writeAtomic(path, JSON.stringify({ ...processRef(process.pid), stateDir }), 0o644);
   } catch (error) {
     if (others === 0 || !NO_SPACE.has((error as NodeJS.ErrnoException).code ?? '')) throw error;
-    log.warn({ stateDir }, 'the disk is full: this process is not registered, and the servers end with the others');
+    log.warn({ stateDir }, 'the disk is full: this process is not registered, so the last other one stops the servers');
   }
   return name;
 }
@@ -83,7 +88,7 @@ export async function removeHolder(stateDir: string, name: string): Promise<void
   await rm(join(stateDir, 'holders', name), { force: true });
 }
 
-/** How many live users there are; the files of dead ones are removed. */
+/** The number of live holders; the files of dead ones are removed. */
 export async function countHolders(stateDir: string): Promise<number> {
   const dir = join(stateDir, 'holders');
   let live = 0;
@@ -92,7 +97,7 @@ export async function countHolders(stateDir: string): Promise<number> {
     try {
       ref = JSON.parse(await readFile(join(dir, name), 'utf8')) as ProcessRef & { stateDir: string };
     } catch {
-      // cut short: its writer is dead, since files here appear whole
+      // An incomplete file: its writer is dead, since a live one writes atomically.
     }
     if (ref?.stateDir === stateDir && isAlive(ref)) live++;
     else await rm(join(dir, name), { force: true });
@@ -100,12 +105,11 @@ export async function countHolders(stateDir: string): Promise<number> {
   return live;
 }
 
-/* Secrets of one state folder: made once, kept in a file only its owner can read, never logged. */
-
+/** The secrets of a state folder: generated once, stored in a file that only its owner can read, and never logged. */
 export interface Secrets {
-  /** What callers send as X-API-Key. */
+  /** The key that callers send as X-API-Key. */
   readonly apiKey: string;
-  /** Of the superuser, which makes the roles and is nobody else's to use. */
+  /** Of the superuser, which only creates the roles. */
   readonly databasePassword: string;
   readonly databaseOwnerPassword: string;
   readonly databaseIngestPassword: string;
@@ -113,19 +117,19 @@ export interface Secrets {
   readonly databaseExportPassword: string;
   readonly databaseMonitorPassword: string;
   readonly natsPassword: string;
-  /** Of the broker account that projects. */
+  /** Of the account of the projector in nats-server. */
   readonly natsProjectorPassword: string;
-  /** Of the broker account that may only read. */
+  /** Of the account that may only read. */
   readonly natsReaderPassword: string;
-  /** Of the broker account of the export queue. */
+  /** Of the account of the export queue. */
   readonly natsExportPassword: string;
-  /** Of the broker account that makes, changes and removes streams. */
+  /** Of the account that creates, changes and deletes streams. */
   readonly natsOperatorPassword: string;
 }
 
 export const secretsPath = (stateDir: string): string => join(stateDir, 'secrets.json');
 
-/** Call under the stack's lock. */
+/** Reads the secrets and generates missing ones. The caller holds the stack's lock. */
 export async function loadSecrets(stateDir: string): Promise<Secrets> {
   const path = secretsPath(stateDir);
   let stored: Partial<Secrets> = {};
@@ -133,7 +137,7 @@ export async function loadSecrets(stateDir: string): Promise<Secrets> {
     stored = JSON.parse(await readFile(path, 'utf8')) as Partial<Secrets>;
   } catch (cause) {
     if ((cause as NodeJS.ErrnoException).code !== 'ENOENT') {
-      throw new TidemarkError('STACK_START_FAILED', `The secrets of the stack in ${path} cannot be read`, { cause });
+      throw new TidemarkError('STACK_START_FAILED', `Cannot read the secrets of the stack in ${path}`, { cause });
     }
   }
   // 192 bits each, in characters that need no escaping in a URL or a configuration file.
@@ -174,8 +178,8 @@ export const natsPasswords = (secrets: Secrets): Readonly<Record<NatsRole, strin
   operator: secrets.natsOperatorPassword,
 });
 
-// Below the range from which systems take ports for outgoing connections (32768 on Linux), so that a remembered
-// port is not lost to one of those while the stack is down.
+// Below the range from which systems take ports for outgoing connections (32768 on Linux), so that none of those takes a
+// recorded port while the stack is stopped.
 const FIRST_PORT = 21_000;
 const LAST_PORT = 31_999;
 
@@ -187,7 +191,7 @@ export function isPortFree(port: number): Promise<boolean> {
   });
 }
 
-/** A free loopback port; the search starts anywhere, so that two starters seldom meet. */
+/** A free loopback port. The search starts at a random port, so that two starting processes seldom collide. */
 export async function freePort(): Promise<number> {
   const span = LAST_PORT - FIRST_PORT + 1;
   const start = Math.floor(Math.random() * span);
@@ -195,5 +199,5 @@ export async function freePort(): Promise<number> {
     const port = FIRST_PORT + ((start + i * 7) % span);
     if (await isPortFree(port)) return port;
   }
-  throw new TidemarkError('STACK_START_FAILED', `No free port between ${FIRST_PORT} and ${LAST_PORT}`);
+  throw new TidemarkError('STACK_START_FAILED', `Found no free port between ${FIRST_PORT} and ${LAST_PORT}`);
 }

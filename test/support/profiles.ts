@@ -10,9 +10,9 @@ export const LOG_ACCOUNTS = 16 + 4 * availableParallelism();
 export const SHARED_PROFILE: Profile = {
   sharedBuffersBytes: 256 * MIB,
   durable: false,
-  patienceMs: 10_000,
+  responseTimeoutMs: 10_000,
   logAccounts: LOG_ACCOUNTS,
 };
 
 /** Of servers made for one test, to be killed and hung. */
-export const PRIVATE_PROFILE: Profile = { sharedBuffersBytes: 64 * MIB, durable: false, patienceMs: 3_000 };
+export const PRIVATE_PROFILE: Profile = { sharedBuffersBytes: 64 * MIB, durable: false, responseTimeoutMs: 3_000 };

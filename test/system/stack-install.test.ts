@@ -114,7 +114,7 @@ deb https://vendor.example/engine bullseye stable
 });
 
 describe('docker', () => {
-  const profile = { sharedBuffersBytes: 2 * 1024 ** 3, durable: true, patienceMs: 1_000 };
+  const profile = { sharedBuffersBytes: 2 * 1024 ** 3, durable: true, responseTimeoutMs: 1_000 };
 
   test.each(['postgres', 'nats'] as const)('%s: loopback only, pinned image, no secret among the arguments', (name) => {
     const args = dockerRunArgs('/some/state', name, 21_234, profile);

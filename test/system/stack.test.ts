@@ -364,7 +364,7 @@ describe('recovering', () => {
     for (const pid of pidsOf(answer)) process.kill(pid, 'SIGSTOP');
     await ended(child, 'SIGKILL');
     // What is stopped stays silent, however long it is asked.
-    const stack = await acquire('state', {}, { ...PRIVATE_PROFILE, patienceMs: 300 });
+    const stack = await acquire('state', {}, { ...PRIVATE_PROFILE, responseTimeoutMs: 300 });
     expect(stack.owned).toBe(true);
     expect(alive(pidsOf(answer))).toEqual([]);
     await execute(stack.databaseUrl, 'SELECT 1');
@@ -375,7 +375,7 @@ describe('recovering', () => {
     await ended(child, 'SIGKILL');
     await rm(join(dir, 'state', 'stack.json'));
     // None of them ends by itself, however long it is waited for.
-    const stack = await acquire('state', {}, { ...PRIVATE_PROFILE, patienceMs: 300 });
+    const stack = await acquire('state', {}, { ...PRIVATE_PROFILE, responseTimeoutMs: 300 });
     expect(stack.owned).toBe(true);
     expect(alive(pidsOf(answer))).toEqual([]);
     await execute(stack.databaseUrl, 'SELECT 1');
