@@ -1,11 +1,11 @@
 /**
- * Fetches blocks and does nothing with them: `node bench/bitcoin-fetch.ts URL FROM TO CALLS`, credentials in the
- * environment. So many calls at once, answers received and dropped unread.
+ * Fetches blocks from a node, the baseline of the bitcoin benchmark: `node bench/bitcoin-fetch.ts URL FROM TO CALLS`, with
+ * credentials in the environment. It makes CALLS calls at once, receives the answers and drops them unread.
  */
 const [url, from, to, calls] = process.argv.slice(2);
 const { SVC_BITCOIN_RPC_USER: user, SVC_BITCOIN_RPC_PASSWORD: password } = process.env;
 const headers = { authorization: `Basic ${Buffer.from(`${user}:${password}`).toString('base64')}` };
-/** Of getblock: with what inputs spend, without which there are no fees. */
+/** Verbosity of getblock that includes the outputs which inputs spend; without them fees are unknown. */
 const WITH_PREVOUTS = 3;
 
 async function call(method: string, ...params: unknown[]): Promise<ArrayBuffer> {

@@ -1,8 +1,8 @@
 /**
- * Bitcoin: blocks of thousands of transactions made on regtest, ours end to end (node to proved and visible, in all six
- * datasets) beside the bare time of fetching the same blocks from the same node by RPC: `getblockhash` and `getblock` with
- * what inputs spend, answers dropped unread; one after the other, and as many at once as ours has under way. The node
- * makes the same JSON for all three. Alternating rounds, each on blocks of its own, process starts included.
+ * Bitcoin benchmark, on regtest blocks of thousands of transactions. It compares the ingest, from the node to proved and
+ * visible in all six datasets, with the bare fetch of the same blocks from the same node by RPC: `getblockhash` and
+ * `getblock` with the spent outputs, answers dropped unread, one call after another and as many at once as the ingest makes.
+ * The node produces the same JSON for all three. Rounds alternate, each on blocks of its own, and include process starts.
  *
  * Options: --blocks N (100), --transactions N a block (2,000), --rounds N (3), --json.
  */
@@ -25,30 +25,30 @@ import { SETTINGS } from '../shared/config/settings.ts';
 import { connect } from '../shared/db/connect.ts';
 import { type Bitcoind, startBitcoind } from '../shared/stack/bitcoind.ts';
 import type { Stack } from '../shared/stack/stack.ts';
-import { benchLab, ROOT } from './lab.ts';
+import { benchHarness, ROOT } from './harness.ts';
 import { median, rounded } from './measure.ts';
 import { optionsOf } from './options.ts';
 
 const START_TIME = 1_700_000_000;
 const OUTPUTS_OF_A_SPLIT = 2_500;
-/** What SVC_BITCOIN_RPC_PARALLEL is by default. */
+/** The default of SVC_BITCOIN_RPC_PARALLEL. */
 const CALLS = Number(SETTINGS.SVC_BITCOIN_RPC_PARALLEL.default);
 
 export async function run(argv: readonly string[]): Promise<void> {
   const { blocks, transactions, rounds, json } = optionsOf(argv, {
     counts: { blocks: [100, 1], transactions: [2000, 1], rounds: [3, 1] },
   });
-  await using lab = await benchLab('bitcoin');
-  const { directory, stack, log, note } = lab;
+  await using harness = await benchHarness('bitcoin');
+  const { directory, stack, log, note } = harness;
   await using node = await startBitcoind({ dir: join(directory, 'node'), chain: 'regtest', log, progress: note });
   note(`making ${(rounds + 1) * blocks} blocks of ${transactions} transactions`);
   const first = await makeBlocks(node, (rounds + 1) * blocks, transactions);
-  // What is below them is ours already: a round is its own blocks and nothing else.
+  // The blocks below are ingested first, so that a round ingests its own blocks only.
   await backfill(stack, node, 0, first - 1);
   const ours: number[] = [];
   const serial: number[] = [];
   const parallel: number[] = [];
-  // Round 0 warms both up and is not counted.
+  // Round 0 is the warm-up of all sides and does not count.
   for (let round = 0; round <= rounds; round++) {
     const from = first + round * blocks;
     const to = from + blocks - 1;
@@ -120,7 +120,7 @@ async function makeBlocks(node: Bitcoind, blocks: number, transactions: number):
     await chain.add([split]);
     coins.push(...coinsOf(split.tx));
   }
-  // Units of work begin at round heights.
+  // Partitions of several blocks begin at round heights.
   while ((chain.height + 1) % 100 !== 0) await chain.add();
   const first = chain.height + 1;
   for (let block = 0; block < blocks; block++) {
@@ -138,7 +138,7 @@ async function makeBlocks(node: Bitcoind, blocks: number, transactions: number):
     await chain.add(payments);
     coins = payments.flatMap(({ tx }) => coinsOf(tx));
   }
-  // Near the tip every block is a unit of its own; a history is not.
+  // Near the tip every block is a partition of its own, unlike in a history.
   await chain.addMany(SINGLE_BLOCKS);
   return first;
 }
@@ -156,7 +156,7 @@ async function backfill(stack: Stack, node: Bitcoind, from: number, to: number):
 
 const runNode = (args: readonly string[], node: Bitcoind): Promise<void> => runProgram(process.execPath, args, node);
 
-/** To its end. */
+/** Runs a program to its end. */
 async function runProgram(
   program: string,
   args: readonly string[],

@@ -1,4 +1,4 @@
-/** Days of exchange A, made by the database itself: as many chunks of native rows as days. */
+/** Generates days of exchange A in the database itself: one chunk of native rows a day. */
 import pg from 'pg';
 import { migrate } from '../shared/db/migrate.ts';
 import { ALIGNED_TABLE } from '../shared/registry/aligned-storage.ts';
@@ -6,12 +6,12 @@ import { ALIGNED_TABLE } from '../shared/registry/aligned-storage.ts';
 const DATASET = 'exchange_a_spot_trades';
 const NUMBER = 1;
 const DAY_MS = 86_400_000;
-/** Twenty an hour, where many days are what matters. */
+/** Twenty an hour, for benchmarks in which the number of days matters. */
 export const ROWS_PER_DAY = 480;
-/** Days of one transaction: a lock on each chunk is held to its end. */
+/** Days of one transaction, which locks each of their chunks until it ends. */
 const BATCH_DAYS = 100;
 
-/** An empty database beside the stack's own, with the schema. @returns its URL. */
+/** Creates another database on the stack's server, with the schema and without rows. @returns its URL. */
 export async function createDatabase(serverUrl: string, name: string): Promise<string> {
   const client = new pg.Client({ connectionString: serverUrl });
   await client.connect();
@@ -27,7 +27,7 @@ export async function createDatabase(serverUrl: string, name: string): Promise<s
   return url.href;
 }
 
-/** Proves `days` days that end before `endDay`; ids rise with time, so days may be put before others. */
+/** Loads `days` proved days that end before `endDay`. Ids grow with time, so earlier days may be loaded later. */
 export async function loadDays(url: string, endDay: string, days: number, rowsPerDay = ROWS_PER_DAY): Promise<void> {
   const client = new pg.Client({ connectionString: url });
   await client.connect();

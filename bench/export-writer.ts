@@ -1,4 +1,4 @@
-/** A process that writes artifacts, one for each line it is sent, as an export worker does: its memory is its own. */
+/** A process that writes an artifact for each line of its input, as an export worker does, so that its memory can be measured. */
 import { createInterface } from 'node:readline';
 import { parseQuery } from '../serving/contract/query.ts';
 import { PgPool, poolOptions } from '../serving/db/pool.ts';

@@ -1,9 +1,9 @@
 /**
- * Export: a day of generated trades as an artifact, CSV and Parquet, beside `psql \copy (select ...) to csv` of the same
- * eight fields and beside DuckDB making Parquet of what psql wrote. Alternating rounds after a warm-up in which DuckDB
- * checks that all files hold the same rows. Ours includes reading, digest, fsync, manifest and rename; psql's own start,
- * some 15 ms, is in its time. `bare`: psql writing the seven stored columns as they are, less than the contract asks for.
- * Peak memory is that of the writing process, a new one for each size.
+ * Export benchmark. It compares a day of generated trades as an artifact, CSV and Parquet, with `psql \copy (select ...) to
+ * csv` of the same eight fields, and with DuckDB that converts what psql wrote to Parquet. Rounds alternate, after a warm-up
+ * in which DuckDB checks that all files hold the same rows. The time of Tidemark includes reading, digest, fsync, manifest
+ * and rename; that of psql includes its start, some 15 ms. `bare` is psql writing the seven stored columns without
+ * conversion, which is less than the contract requires. Peak memory is that of the writing process, a new one for each size.
  *
  * Options: --rows N (3,500,000), --rounds N (5), --json.
  */
@@ -15,7 +15,7 @@ import { DuckDBInstance } from '@duckdb/node-api';
 import { DAY_MS } from '../shared/dates.ts';
 import type { Stack } from '../shared/stack/stack.ts';
 import type { Order } from './export-writer.ts';
-import { benchLab, type Note, ROOT } from './lab.ts';
+import { benchHarness, type Note, ROOT } from './harness.ts';
 import { median, rounded, watch } from './measure.ts';
 import { optionsOf } from './options.ts';
 import { DATASET, drained, FROM_MS, ingest, SAME_FIELDS, TO_MS, timed } from './query-subjects.ts';
@@ -27,8 +27,8 @@ type Format = (typeof FORMATS)[number];
 
 export async function run(argv: readonly string[]): Promise<void> {
   const { rows, rounds, json } = optionsOf(argv, { counts: { rows: [3_500_000, 1], rounds: [5, 1] } });
-  await using lab = await benchLab('export');
-  const { directory, stack, note } = lab;
+  await using harness = await benchHarness('export');
+  const { directory, stack, note } = harness;
   note(`ingesting ${rows.toLocaleString('en-US')} generated trades`);
   await ingest(stack, join(directory, 'vendor'), { rows });
   const bench = new Bench(stack, directory, rows, note);
@@ -126,7 +126,7 @@ class Bench {
     return { rounds, mib };
   }
 
-  /** Of a quarter of the day and of all of it, each by a process that has done nothing else. */
+  /** The peak memory for a quarter of the day and for all of it, each in a new process. */
   async peaks(): Promise<Peak[]> {
     const peaks: Peak[] = [];
     for (const format of FORMATS) {
@@ -149,7 +149,7 @@ class Bench {
 
   async #psql(select: string, file: string): Promise<void> {
     const psql = join(this.#stack.runtime?.postgresBin ?? '/usr/bin', 'psql');
-    // A backslash command is one line.
+    // A backslash command must be one line.
     const copy = `\\copy (${select.replaceAll(/\s+/g, ' ')}) to '${file}' with (format csv, header)`;
     await drained(spawn(psql, [this.#stack.databaseUrl, '-c', copy], { stdio: ['ignore', 'ignore', 'inherit'] }));
   }
@@ -162,7 +162,7 @@ class Bench {
         is_buyer_maker::int, is_best_match::int, epoch_ms(datetime))) as h from ${source}`;
     });
     const [row] = await inDuckDb(`select count(distinct (n, h)) as sides from (${sides.join(' union all ')})`);
-    if (Number(row.sides) !== 1) throw new Error(`${format}: other rows than psql's`);
+    if (Number(row.sides) !== 1) throw new Error(`${format}: the rows differ from those of psql`);
   }
 }
 

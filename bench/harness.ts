@@ -1,6 +1,6 @@
 /**
- * What a benchmark runs in: a folder of its own and servers of its own, both gone when it ends, be it at its end, by a
- * fault, or by SIGINT, SIGTERM or SIGHUP.
+ * The harness of a benchmark: a folder and servers of its own. Both are removed when the benchmark ends, also after an error
+ * or by SIGINT, SIGTERM or SIGHUP.
  */
 import { mkdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -11,26 +11,26 @@ import { acquireStack, type Stack } from '../shared/stack/stack.ts';
 import { childrenOf } from './measure.ts';
 
 export const ROOT = fileURLToPath(new URL('../', import.meta.url));
-/** What is measured is in the vendors' layouts, which the sample's matrix does not cover. */
+/** A rights matrix that covers documents in the vendors' layouts; that of the sample does not. */
 export const RIGHTS_MATRIX = join(ROOT, 'test/support/rights/matrix.json');
 
 const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
-/** By custom a shell reads from it that a signal was the end. */
+/** The exit code by which a shell knows that a signal ended the process. */
 const INTERRUPTED = 130;
 const CHILD_ENDS_MS = 30_000;
 
-/** A line of progress, beside the result. */
+/** Writes a line of progress to standard error; the result goes to standard output. */
 export type Note = (line: string) => void;
 
-export interface Lab extends AsyncDisposable {
+export interface Harness extends AsyncDisposable {
   readonly directory: string;
   readonly stack: Stack;
   readonly log: Logger;
   readonly note: Note;
 }
 
-/** @param name of the benchmark; one of a name runs at a time. */
-export async function benchLab(name: string): Promise<Lab> {
+/** @param name of the benchmark; only one benchmark of a name may run at a time. */
+export async function benchHarness(name: string): Promise<Harness> {
   const note: Note = (line) => process.stderr.write(`${line}\n`);
   const log = createLogger('warn', 'bench');
   const directory = join(ROOT, '.tidemark', `bench-${name}`);
@@ -47,14 +47,14 @@ export async function benchLab(name: string): Promise<Lab> {
   const stack = cleanup.use(
     await acquireStack({ stateDir: join(directory, 'state'), log, progress: note, signal: interrupted.signal }),
   );
-  const kept = cleanup.move();
+  const resources = cleanup.move();
   let disposal: Promise<void> | undefined;
   const dispose = () => {
-    disposal ??= kept.disposeAsync();
+    disposal ??= resources.disposeAsync();
     return disposal;
   };
   interrupted.signal.addEventListener('abort', async () => {
-    // From here on what still runs fails, for want of its processes and servers.
+    // Work that still runs fails from here on, because its processes and servers end.
     process.on('uncaughtException', () => {});
     await endChildren(stack);
     await dispose();
@@ -63,7 +63,7 @@ export async function benchLab(name: string): Promise<Lab> {
   return { directory, stack, log, note, [Symbol.asyncDispose]: dispose };
 }
 
-/** Those of the benchmark itself: the stack ends its own. */
+/** Ends the child processes of the benchmark; the stack ends its own. */
 async function endChildren({ processes }: Stack): Promise<void> {
   const servers = new Set(processes.map(({ pid }) => pid));
   const children = childrenOf(process.pid).flatMap((pid) => (servers.has(pid) ? [] : (processRef(pid) ?? [])));

@@ -1,4 +1,4 @@
-/** What the ingest benchmark measures on: for each dataset a generated vendor day, and the table psql fills from it. */
+/** The datasets of the ingest benchmark: for each the generated vendor days, and the table that psql loads from them. */
 import { createReadStream, createWriteStream } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
@@ -16,15 +16,15 @@ import * as exchangeCSource from '../pipelines/sources/exchange_c/source.ts';
 
 export interface IngestSubject {
   readonly dataset: string;
-  /** Setting that names the vendor's folder. */
+  /** The setting that names the vendor's folder. */
   readonly setting: string;
   /** Writes the documents of consecutive days. @returns the days. */
   generate(vendor: string, from: string, to: string, rows: number): Promise<string[]>;
-  /** One day's CSV as psql is given it. */
+  /** Writes one day's CSV for psql. */
   unpack(vendor: string, day: string, to: string): Promise<void>;
-  /** Columns of a hypertable equal to ours; the key is (timestamp, trade_id). */
+  /** The columns of a hypertable equal to ours; the key is (timestamp, trade_id). */
   readonly table: string;
-  /** Columns of the CSV, in its order. */
+  /** The columns of the CSV, in order. */
   readonly csvColumns: string;
   readonly header: boolean;
 }
@@ -56,7 +56,7 @@ export const SUBJECTS: readonly IngestSubject[] = [
     setting: 'SVC_EXCHANGE_B_BASE_URL',
     async generate(directory, from, to, rowsPerDay) {
       const days = exchangeB.consecutiveDays({ from, to, rowsPerDay, seed: 7 });
-      // Without repeats: psql cannot leave them out, and its key would refuse them.
+      // Without repeated rows: psql cannot drop them, and its unique key would refuse them.
       for (const day of days) await exchangeB.writeDay({ directory, ...day, repeats: 0 });
       return days.map(({ day }) => day);
     },
@@ -64,7 +64,7 @@ export const SUBJECTS: readonly IngestSubject[] = [
       const url = exchangeBFetch.archiveUrl(pathToFileURL(join(vendor, '/')), INSTRUMENT, day);
       await unzip(localPath(url), exchangeBFetch.documentName(INSTRUMENT, day).replace(/zip$/, 'csv'), to);
     },
-    // What the file does not hold, the table makes of it.
+    // The table computes the column that the file lacks.
     table: `"timestamp" int8 not null, trade_id int8 not null, price float8 not null, size float8 not null,
       quote_quantity float8 generated always as (price * size) stored, side text not null, instrument_name text not null`,
     csvColumns: 'instrument_name, trade_id, side, price, size, "timestamp"',
@@ -93,7 +93,7 @@ export const SUBJECTS: readonly IngestSubject[] = [
   },
 ];
 
-/** psql cannot make milliseconds of decimal seconds: its file has them already, at no cost to it. */
+/** Converts decimal seconds to milliseconds before the measurement, because psql cannot convert them. */
 async function* inMilliseconds(lines: AsyncIterable<string>): AsyncGenerator<string> {
   let isHeader = true;
   let pending: string[] = [];

@@ -1,8 +1,8 @@
 /**
- * Ingest: a generated day of trades, ours end to end (zip on disk to proved and visible) beside `psql \copy` of the same
- * CSV into an equal hypertable with the same unique key. Alternating rounds, each on a day of its own, process starts
- * included; then a seven-day backfill of ours. Before each measurement what was measured before is settled: no vacuum of
- * one side's rows runs beside the other.
+ * Ingest benchmark. It compares the ingest of a generated day of trades, from the zip on disk to proved and visible, with
+ * `psql \copy` of the same CSV into an equal hypertable with the same unique key. Rounds alternate, each on a day of its
+ * own, and include process starts; a backfill of seven days follows. Each measurement starts with settled tables, so that no
+ * vacuum of one side's rows runs during the other.
  *
  * Options: --dataset KEY (exchange_a_spot_trades), --rows N (3,500,000), --rounds N (5), --days N (7; 0 leaves the
  * backfill out), --json.
@@ -15,8 +15,8 @@ import { pathToFileURL } from 'node:url';
 import { DAY_MS } from '../shared/dates.ts';
 import { connect } from '../shared/db/connect.ts';
 import type { Stack } from '../shared/stack/stack.ts';
+import { benchHarness, ROOT } from './harness.ts';
 import { type IngestSubject, SUBJECTS } from './ingest-subjects.ts';
-import { benchLab, ROOT } from './lab.ts';
 import { cpuSeconds, median, rounded, watch } from './measure.ts';
 import { optionsOf } from './options.ts';
 
@@ -35,8 +35,8 @@ export async function run(argv: readonly string[]): Promise<void> {
     choices: { dataset: SUBJECTS.map(({ dataset }) => dataset) },
   });
   const subject = SUBJECTS.find(({ dataset }) => dataset === options.dataset) ?? SUBJECTS[0];
-  await using lab = await benchLab('ingest');
-  const { directory, stack, note } = lab;
+  await using harness = await benchHarness('ingest');
+  const { directory, stack, note } = harness;
   const vendor = join(directory, 'vendor');
   note(`generating ${rounds + days + 1} days of ${rows.toLocaleString('en-US')} trades`);
   const plan = await subject.generate(vendor, '2024-03-01', dayAfter('2024-03-01', rounds + days), rows);
@@ -44,7 +44,7 @@ export async function run(argv: readonly string[]): Promise<void> {
 
   const ours: Figures[] = [];
   const theirs: Figures[] = [];
-  // Round 0 warms both up and is not counted.
+  // Round 0 is the warm-up of both sides and does not count.
   for (let round = 0; round <= rounds; round++) {
     const day = plan[round];
     const csv = join(directory, 'day.csv');
@@ -126,7 +126,7 @@ function report(
 const dayAfter = (day: string, count: number) =>
   new Date(Date.parse(`${day}T00:00:00Z`) + count * DAY_MS).toISOString().slice(0, 10);
 
-/** An equal hypertable: same columns, same chunks, the same unique key, in place as for any user of it. */
+/** Creates an equal hypertable: the same columns, chunks and unique key, which exists during the load. */
 export async function prepareBaseline(databaseUrl: string, { table }: Pick<IngestSubject, 'table'>): Promise<void> {
   await using client = await connect({ url: databaseUrl, name: 'bench' });
   await client.query('create extension if not exists timescaledb');
@@ -138,9 +138,9 @@ export async function prepareBaseline(databaseUrl: string, { table }: Pick<Inges
 }
 
 /**
- * Neither side pays for what the other left behind: rows that autovacuum would come for, and dirty pages. The baseline's
- * rows are dropped, since each round is a day of its own; ours are vacuumed here, outside of what is measured. What a
- * backfill of several days makes autovacuum do is then its own.
+ * Removes the work that one side would leave to the other: rows for autovacuum, and dirty pages. The baseline's rows are
+ * truncated, since each round is a day of its own; ours are vacuumed here, outside the measured time. So autovacuum during
+ * a backfill of several days works for that backfill alone.
  */
 export async function settle(databaseUrl: string): Promise<void> {
   await using client = await connect({ url: databaseUrl, name: 'bench' });

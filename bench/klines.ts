@@ -1,13 +1,13 @@
 /**
- * Klines: a day of 1-minute klines over HTTP beside the SQL one would write for the same columns, through `pg`, in both
- * modes; and a month of aligned ones. Part of the query bench. Both sides end with rows as JavaScript objects.
+ * Klines, a part of the query benchmark: it compares a day of 1-minute klines over HTTP with hand-written SQL for the same
+ * columns through `pg`, in both modes, and a month of aligned klines. Both sides end with rows as JavaScript objects.
  *
- * The hand-written SQL adds doubles and rounds the sum: less than the contract asks for, which is the exact sum.
+ * The hand-written SQL adds doubles and rounds the sum. The contract requires the exact sum, which is more work.
  */
 import { buffer } from 'node:stream/consumers';
 import pg from 'pg';
 import type { Stack } from '../shared/stack/stack.ts';
-import type { Note } from './lab.ts';
+import type { Note } from './harness.ts';
 import { median, rounded } from './measure.ts';
 import { type Server, startServer, timed } from './query-subjects.ts';
 
@@ -15,14 +15,14 @@ const TABLE = 'exchange_a_spot_trades';
 const ALIGNED = 'canonical_aligned_1s_aggregates';
 const KLINES_PATH = '/v1/historical/exchange_a/spot/klines';
 const DAY_MS = 86_400_000;
-/** Another dataset's: its one-second rows are made by the database, as many as there are seconds. */
+/** A month of another dataset, for which the database generates a one-second row for every second. */
 const MONTH = { path: '/v1/historical/exchange_b/spot/klines', dataset: 2, from: '2024-01-01', days: 30 };
 
-/** They take milliseconds each; of a month, a third as many. */
+/** Rounds of a day, which take milliseconds each; a month has a third as many. */
 const ROUNDS = 30;
 
 export interface KlineDay {
-  /** A day of exchange A that is proved. */
+  /** A proved day of exchange A. */
   readonly day: string;
   readonly note: Note;
 }
@@ -94,7 +94,7 @@ async function sideBySide(server: Server, client: pg.Client, { path, body, sql, 
   const ours: number[] = [];
   const theirs: number[] = [];
   let klines = 0;
-  // A round before the first is to warm up, and to see that both sides say the same.
+  // The round before the first is the warm-up and checks that both sides return the same.
   for (let round = -1; round < rounds; round++) {
     let rows: Record<string, unknown>[] = [];
     const direct = await timed(async () => {
@@ -123,7 +123,7 @@ async function sideBySide(server: Server, client: pg.Client, { path, body, sql, 
   };
 }
 
-/** Rounded sums of doubles may be off by their last decimal where ours are exact. */
+/** Compares the klines; rounded sums of doubles may differ in the last decimal from our exact ones. */
 function checkSame(served: readonly Record<string, unknown>[], rows: readonly Record<string, unknown>[]): void {
   if (served.length !== rows.length || rows.length === 0) {
     throw new Error(`${served.length} klines were served, ${rows.length} found`);
@@ -140,7 +140,7 @@ function checkSame(served: readonly Record<string, unknown>[], rows: readonly Re
   });
 }
 
-/** A month in which every second has trades, proved. @returns its start. */
+/** Creates a proved month in which every second has trades. @returns its start. */
 async function makeMonth(client: pg.Client): Promise<number> {
   const fromMs = Date.parse(`${MONTH.from}T00:00:00Z`);
   await client.query(
@@ -152,7 +152,7 @@ async function makeMonth(client: pg.Client): Promise<number> {
          (1 + g * 7919 % 30000) / 100000.0::float8 as q from generate_series(0::int8, $2::int8) g) s`,
     [fromMs, MONTH.days * 86_400 - 1],
   );
-  // Exchange B's file days begin at 16:00 UTC of the day before: with one more on either side the window is covered.
+  // Exchange B's file days begin at 16:00 UTC of the day before, so one more day on either side covers the window.
   await client.query(
     'update coverage set proved = int8multirange(int8range($2, $3)), version = version + 1 where dataset_id = $1',
     [MONTH.dataset, fromMs - DAY_MS, fromMs + (MONTH.days + 1) * DAY_MS],

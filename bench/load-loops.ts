@@ -1,4 +1,4 @@
-/** Requests of many clients: as fast as they are answered, or when they are due; and what their times say. */
+/** Loops of requests from many clients, as fast as they are answered or at a fixed rate, and percentiles of their times. */
 import { setTimeout as delay } from 'node:timers/promises';
 import { rounded } from './measure.ts';
 
@@ -12,7 +12,7 @@ export interface Measured {
   readonly rate: number;
 }
 
-/** Each client asks again as soon as it has its answer. */
+/** Each client sends its next request as soon as it has an answer. */
 export async function closedLoop(ask: Ask, clients: number, seconds: number): Promise<Measured> {
   const latencies: number[] = [];
   await loop(clients, seconds, async () => {
@@ -21,7 +21,7 @@ export async function closedLoop(ask: Ask, clients: number, seconds: number): Pr
   return { latencies, errors: 0, rate: latencies.length / seconds };
 }
 
-/** Requests come when they are due, whether or not the one before is answered in time; times count from when they were due. */
+/** Clients send requests at fixed times, whether or not the one before is answered; latencies count from the due times. */
 export async function pacedLoop(ask: Ask, clients: number, rate: number, seconds: number): Promise<Measured> {
   const latencies: number[] = [];
   let errors = 0;
@@ -31,7 +31,7 @@ export async function pacedLoop(ask: Ask, clients: number, rate: number, seconds
     for (let due = startedAt + (number * intervalMs) / clients; due < startedAt + seconds * 1000; due += intervalMs) {
       const wait = due - performance.now();
       if (wait > 0) await delay(wait);
-      // A timer may fire up to a millisecond early: what is sent before it is due does not count from then.
+      // A timer may fire up to a millisecond early; the latency of a request that is sent early counts from its sending.
       const from = Math.min(due, performance.now());
       await ask().then(
         () => latencies.push(performance.now() - from),
@@ -57,7 +57,8 @@ export async function timedMs(work: Ask): Promise<number> {
   return performance.now() - startedAt;
 }
 
-export const at = (values: readonly number[], share: number): number =>
+/** The value below which a share of the values lies; 0.5 gives the median. */
+export const percentile = (values: readonly number[], share: number): number =>
   rounded(
     values.toSorted((a, b) => a - b)[Math.min(values.length - 1, Math.floor(values.length * share))] ?? Number.NaN,
     3,

@@ -1,8 +1,8 @@
 /**
- * Load: the latest 100 rows asked for by 64 clients, at half the rate the service can do and past it; and latest-100 and
- * one-hour windows with 10 and with 3,000 chunks behind them. Generator, service and database share the machine, so
- * the same rows are also asked of the database alone, through `pg`, at the same rate and in turn: what that takes at its
- * slowest is the machine's, not the service's.
+ * Load benchmark: 64 clients request the latest 100 rows at half of the service's highest rate, and above its limits; and
+ * requests of the latest 100 rows and of one hour run against 10 and against 3,000 chunks. Load generator, service and
+ * database share the machine. Therefore the same rows are also requested from the database alone, through `pg`, at the same
+ * rate and in alternating turns: its slowest times are due to the machine, not to the service.
  *
  * Options: --seconds N (8, of each measurement), --chunks N (3,000), --clients N (64), --json.
  */
@@ -10,8 +10,8 @@ import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
 import { DAY_MS } from '../shared/dates.ts';
 import { createDatabase, loadDays, ROWS_PER_DAY } from './chunks.ts';
-import { benchLab, type Note } from './lab.ts';
-import { type Ask, at, closedLoop, loop, pacedLoop, timedMs } from './load-loops.ts';
+import { benchHarness, type Note } from './harness.ts';
+import { type Ask, closedLoop, loop, pacedLoop, percentile, timedMs } from './load-loops.ts';
 import { cpuSeconds, rounded } from './measure.ts';
 import { optionsOf } from './options.ts';
 import { type Reply, type Service, startService } from './service.ts';
@@ -23,13 +23,13 @@ const FEW_CHUNKS = 10;
 const END_DAY = '2024-03-01';
 const END_MS = Date.parse(`${END_DAY}T00:00:00Z`);
 const HOUR_MS = 3_600_000;
-/** A service asked past its limits has this many times the clients, and whoever is refused comes back this soon. */
+/** How many times more clients a service above its limits has, and how soon a refused client retries. */
 const OVERLOAD = 4;
-const IMPATIENCE_MS = 100;
+const RETRY_MS = 100;
 
 /**
- * Nobody is refused. How many reads run at once stays as it is: more of them than the machine has processors only wait
- * for each other in the database instead of in the queue, and take from each other what it keeps for one connection.
+ * Limits that refuse no request. The number of reads at once keeps its default: more than the machine has processors would
+ * only wait in the database instead of in the queue, and compete for its caches of one connection.
  */
 const RAISED = {
   SVC_QUERY_MAX_QUEUE: '10000',
@@ -37,7 +37,7 @@ const RAISED = {
   SVC_QUERY_QUEUE_TIMEOUT_MS: '60000',
 } as const;
 const CONNECTIONS = 8;
-/** Turns of the service and of the database alone: what else the machine does meets both. */
+/** Alternating turns of the service and of the database alone, so that other work of the machine affects both. */
 const TURNS = 4;
 const BARE = {
   name: 'latest',
@@ -48,7 +48,7 @@ const BARE = {
 } as const;
 
 export interface LoadOptions {
-  /** Of a server that may hold one more database. */
+  /** A server on which the benchmark may create databases. */
   readonly databaseUrl: string;
   readonly seconds: number;
   readonly clients: number;
@@ -66,12 +66,12 @@ export async function measureLoad(options: LoadOptions) {
   note(`making ${FEW_CHUNKS} chunks of ${ROWS_PER_DAY} rows`);
   await loadDays(few, END_DAY, FEW_CHUNKS);
   const raised = await measureRaised(few, options);
-  note('past the limits, as they are by default');
+  note('above the default limits');
   const past_limits = await measurePast(few, clients * OVERLOAD, seconds);
   const many = await createDatabase(options.databaseUrl, 'bench_many');
-  note(`making ${chunks} such chunks`);
+  note(`making ${chunks} chunks of ${ROWS_PER_DAY} rows`);
   await loadDays(many, END_DAY, chunks);
-  note('one request to each in turn');
+  note('alternating requests to the two services');
   const byChunks = await measureFlat({ few, many }, chunks, seconds);
   return { clients, latest_100: { ...raised, past_limits }, chunks: byChunks };
 }
@@ -106,7 +106,7 @@ async function measureRaised(url: string, { seconds, clients, note }: LoadOption
       half.tidemark.push(...paced.latencies);
       half.bare.push(...(await pacedLoop(bare, clients, all.rate / 2, seconds / 2)).latencies);
     }
-    const singleP50 = at(single.tidemark, 0.5);
+    const singleP50 = percentile(single.tidemark, 0.5);
     return {
       single: spread(single.tidemark),
       saturation: { requests_per_second: Math.round(all.rate), ...spread(all.latencies) },
@@ -115,26 +115,29 @@ async function measureRaised(url: string, { seconds, clients, note }: LoadOption
         requests: half.tidemark.length,
         errors,
         ...spread(half.tidemark),
-        p99_over_single_p50: rounded(at(half.tidemark, 0.99) / singleP50),
+        p99_over_single_p50: rounded(percentile(half.tidemark, 0.99) / singleP50),
         cpu_ms_per_request: rounded((cpu * 1000) / half.tidemark.length, 3),
       },
       bare: {
         single: spread(single.bare),
         half: {
           ...spread(half.bare),
-          p99_over_single_p50: rounded(at(half.bare, 0.99) / at(single.bare, 0.5)),
+          p99_over_single_p50: rounded(percentile(half.bare, 0.99) / percentile(single.bare, 0.5)),
         },
       },
-      p99_over_bare: rounded(at(half.tidemark, 0.99) / at(half.bare, 0.99)),
+      p99_over_bare: rounded(percentile(half.tidemark, 0.99) / percentile(half.bare, 0.99)),
     };
   } finally {
     await pool.end();
   }
 }
 
-const spread = (latencies: readonly number[]) => ({ p50_ms: at(latencies, 0.5), p99_ms: at(latencies, 0.99) });
+const spread = (latencies: readonly number[]) => ({
+  p50_ms: percentile(latencies, 0.5),
+  p99_ms: percentile(latencies, 0.99),
+});
 
-/** Default limits, more clients than slots and places: what is not served is refused, and says when to come back. */
+/** Default limits, and more clients than slots and queue positions: the service refuses the others with a Retry-After. */
 async function measurePast(url: string, clients: number, seconds: number) {
   await using service = await startService(url);
   const answers = { served: 0, refused: 0, refused_without_retry_after: 0, other: 0 };
@@ -146,13 +149,13 @@ async function measurePast(url: string, clients: number, seconds: number) {
     else if (status === 503) {
       answers.refused++;
       if (headers['retry-after'] === undefined) answers.refused_without_retry_after++;
-      await delay(IMPATIENCE_MS);
+      await delay(RETRY_MS);
     } else answers.other++;
   });
   return { clients, ...answers, served_per_second: Math.round(answers.served / seconds) };
 }
 
-/** Medians of one request after the other, to one service and the other in turn; windows anywhere in the history. */
+/** Medians of single requests that alternate between the two services; the windows lie anywhere in the history. */
 async function measureFlat(urls: { few: string; many: string }, chunks: number, seconds: number) {
   await using few = await startService(urls.few, RAISED);
   await using many = await startService(urls.many, RAISED);
@@ -173,7 +176,7 @@ async function measureFlat(urls: { few: string; many: string }, chunks: number, 
     await loop(1, seconds / 4, turns);
     for (const side of sides) side.times.length = 0;
     await loop(1, seconds / 2, turns);
-    const [few_ms, many_ms] = sides.map(({ times }) => at(times, 0.5));
+    const [few_ms, many_ms] = sides.map(({ times }) => percentile(times, 0.5));
     found[name] = { few_ms, many_ms, ratio: rounded(many_ms / few_ms) };
   }
   return { few: FEW_CHUNKS, many: chunks, p50: found };
@@ -233,8 +236,8 @@ export async function run(argv: readonly string[]): Promise<void> {
       clients: [LOAD_DEFAULTS.clients, 1],
     },
   });
-  await using lab = await benchLab('load');
-  const { stack, note } = lab;
+  await using harness = await benchHarness('load');
+  const { stack, note } = harness;
   const load = await measureLoad({
     databaseUrl: stack.databaseUrl,
     seconds,

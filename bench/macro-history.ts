@@ -1,4 +1,4 @@
-/** A history of the macro provider as long as the real one: made up, the same on every run. */
+/** A generated history of the macro provider, as long as the real one and the same on every run. */
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import {
@@ -15,19 +15,19 @@ export interface History {
   readonly publications: readonly Publication[];
 }
 
-interface Length {
-  /** Vintages. */
+/** The number of vintages of a series, by its frequency. */
+interface VintageCounts {
   readonly monthly: number;
   readonly daily: number;
 }
 
-/** Observations begin here; those before the first vintage are its own. */
+/** The first observation. The first vintage publishes all observations before it. */
 const FIRST_MS = Date.parse('1950-01-01');
 const LAST_MS = Date.parse('2026-01-01');
-/** The price index says five years of months again each January. */
+/** Months that the price index revises each January: five years. */
 const REVISED_MONTHS = 60;
 
-export const historyOf = ({ monthly, daily }: Length): History[] =>
+export const historyOf = ({ monthly, daily }: VintageCounts): History[] =>
   SERIES.map((series) => ({
     series,
     publications:
@@ -41,7 +41,7 @@ export const historyOf = ({ monthly, daily }: Length): History[] =>
 export const vintagesOf = (histories: readonly History[]): number =>
   histories.reduce((sum, { publications }) => sum + publications.length, 0);
 
-/** The first vintage says all but the last dates; each of those has one, which may say some before it anew. */
+/** The first vintage publishes all but the last dates. Each of those has a vintage of its own, which may revise earlier ones. */
 function published(
   dates: readonly string[],
   vintages: number,
@@ -54,9 +54,9 @@ function published(
   return dates.slice(first).map((date, index) => {
     const vintage = first + index;
     const from = index === 0 ? 0 : Math.max(0, vintage - revisedBy(date));
-    const said: Record<string, string> = {};
-    for (let at = from; at <= vintage; at++) said[dates[at]] = textOf(at, vintage);
-    return { vintage: vintageOf(vintage), said };
+    const values: Record<string, string> = {};
+    for (let at = from; at <= vintage; at++) values[dates[at]] = textOf(at, vintage);
+    return { vintage: vintageOf(vintage), said: values };
   });
 }
 
@@ -80,7 +80,7 @@ export interface Provider extends AsyncDisposable {
   readonly url: string;
 }
 
-/** Answers as the provider does, from memory. */
+/** Serves the history from memory, in the form of the provider's answers. */
 export async function serveHistory(histories: readonly History[]): Promise<Provider> {
   const answerTo = ({ pathname, searchParams }: URL): object | undefined => {
     const history = histories.find(({ series }) => series.seriesId === searchParams.get('series_id'));

@@ -1,7 +1,8 @@
 /**
- * Macro: a history as long as the real one (four series, thousands of vintages, observations from 1950 on), ours end to
- * end (the provider's answers to proved and visible, every vintage a partition of its own) beside `psql \copy` of the same
- * rows into an equal hypertable with the same unique key. Process starts included; then reads of the whole of it.
+ * Macro benchmark. The history is as long as the real one: four series, thousands of vintages, observations from 1950 on. It
+ * compares the ingest, from the provider's answers to proved and visible with every vintage as a partition, with `psql
+ * \copy` of the same rows into an equal hypertable with the same unique key. Process starts are included; reads of the whole
+ * history follow.
  *
  * Options: --monthly N vintages of each monthly series (670), --daily N (3,740), --json.
  */
@@ -11,7 +12,7 @@ import { join } from 'node:path';
 import { connect } from '../shared/db/connect.ts';
 import { macroSeriesMetrics } from '../shared/registry/datasets/macro_series_metrics.ts';
 import type { Stack } from '../shared/stack/stack.ts';
-import { benchLab, ROOT } from './lab.ts';
+import { benchHarness, ROOT } from './harness.ts';
 import { historyOf, serveHistory, vintagesOf } from './macro-history.ts';
 import { cpuSeconds, median, rounded, watch } from './measure.ts';
 import { optionsOf } from './options.ts';
@@ -20,13 +21,13 @@ import { startService } from './service.ts';
 const { native } = macroSeriesMetrics;
 const QUERY = '/v1/raw/query';
 const ESTIMATE = '/v1/raw/estimate';
-/** Of each kind. */
+/** Measured reads of each kind. */
 const READS = 5;
 
 export async function run(argv: readonly string[]): Promise<void> {
   const { monthly, daily, json } = optionsOf(argv, { counts: { monthly: [670, 1], daily: [3740, 1] } });
-  await using lab = await benchLab('macro');
-  const { directory, stack, note } = lab;
+  await using harness = await benchHarness('macro');
+  const { directory, stack, note } = harness;
   const histories = historyOf({ monthly, daily });
   const vintages = vintagesOf(histories);
   await using provider = await serveHistory(histories);
@@ -64,7 +65,7 @@ export async function run(argv: readonly string[]): Promise<void> {
   process.stdout.write(json ? `${JSON.stringify(result)}\n` : `${table(result)}\n`);
 }
 
-/** Medians of reads of the whole history, to the last byte; of one that is refused its status. */
+/** Median times of reads of the whole history, to the last byte; the status of a read that the service refuses. */
 async function readings(stack: Stack): Promise<Record<string, number | string>> {
   await using service = await startService(stack.databaseUrl);
   const whole = { sources: [macroSeriesMetrics.key] };
@@ -90,7 +91,7 @@ async function readings(stack: Stack): Promise<Record<string, number | string>> 
         found[name] = `status ${status}`;
         break;
       }
-      // The first warms up.
+      // The first read is the warm-up.
       if (at > 0) times.push(performance.now() - startedAt);
     }
     found[name] ??= rounded(median(times), 1);
@@ -103,7 +104,7 @@ const table = (result: Record<string, unknown>): string =>
     .map(([name, value]) => `${name.padEnd(34)} ${typeof value === 'object' ? JSON.stringify(value) : value}`)
     .join('\n');
 
-/** An equal hypertable, empty, with its keys in place. */
+/** Creates an equal, empty hypertable with its indexes. */
 async function prepareBaseline(stack: Stack): Promise<void> {
   await using client = await connect({ url: stack.databaseUrl, name: 'bench' });
   await client.query(`create table baseline_metrics (like ${native.table})`);

@@ -1,6 +1,6 @@
 /**
- * `npm run bench -- <name> [--json] [options]`: ours beside what one would use instead, in one run, with the ratio.
- * Benchmarks are run by hand; they print and never judge. Machines differ: quote ratios and medians.
+ * `npm run bench -- <name> [--json] [options]`: compares Tidemark with what one would use instead, in one run, and prints
+ * the ratio. Benchmarks are run by hand and have no threshold. Machines differ, so quote ratios and medians.
  */
 import { codeOf, explain } from '../shared/errors.ts';
 import { BenchUsage } from './options.ts';
@@ -25,7 +25,7 @@ if (load) {
       process.stderr.write(`${error.message}\n${usage(name)}`);
       process.exitCode = 2;
     } else {
-      // A fault with a code is printed as a sentence; any other is a fault of the benchmark and keeps its stack trace.
+      // An error with a code is printed as a sentence. Any other is a bug of the benchmark and keeps its stack trace.
       if (codeOf(error) === undefined) throw error;
       process.stderr.write(`${explain(error)}\n`);
       process.exitCode = 1;

@@ -1,4 +1,4 @@
-/** Time, processor and memory of whole processes, from /proc; and the figures of several rounds. */
+/** CPU time and memory of processes and their children, from /proc; and the median of several rounds. */
 import { readdirSync, readFileSync } from 'node:fs';
 
 const TICKS_PER_SECOND = 100;
@@ -46,7 +46,7 @@ function tree(root: number): ProcessTimes[] {
 /** CPU seconds of a process and everything below it, ended children included. */
 export const cpuSeconds = (root: number): number => tree(root).reduce((sum, times) => sum + times.own + times.ended, 0);
 
-/** Highest resident memory a process had so far, MiB. */
+/** The peak of a process's resident memory so far, in MiB. */
 function peakMib(pid: number): number {
   try {
     return Number(/VmHWM:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, 'latin1'))?.[1] ?? 0) / 1024;
@@ -56,24 +56,24 @@ function peakMib(pid: number): number {
 }
 
 /**
- * Watches a process and its children until stopped: the peak of each, by command, and the CPU they used. A look at all
+ * Watches a process and its children until it is stopped: the peak memory by command, and the CPU time. One pass over all
  * processes takes some milliseconds itself.
  */
 export function watch(root: number, everyMs = 20): { stop(): { peakMib: Record<string, number>; cpu: number } } {
   const peaks: Record<string, number> = {};
   let cpu = 0;
-  const look = () => {
+  const sample = () => {
     for (const { pid } of tree(root)) {
       const name = commandOf(pid);
       if (name) peaks[name] = Math.max(peaks[name] ?? 0, peakMib(pid));
     }
     cpu = Math.max(cpu, cpuSeconds(root));
   };
-  const timer = setInterval(look, everyMs);
+  const timer = setInterval(sample, everyMs);
   return {
     stop() {
       clearInterval(timer);
-      look();
+      sample();
       return { peakMib: Object.fromEntries(Object.entries(peaks).map(([name, mib]) => [name, Math.round(mib)])), cpu };
     },
   };

@@ -1,14 +1,14 @@
 /**
- * Memory of the serving process while it answers with ten times as many rows: the highest it had after a million, and
- * after ten, in each representation and compressed.
+ * Memory of the serving process: its peak after an answer of a million rows and after one of ten million, in each
+ * representation, plain and compressed.
  */
 import { REPRESENTATIONS } from '../serving/render/representations.ts';
 import { createDatabase, loadDays } from './chunks.ts';
-import type { Note } from './lab.ts';
+import type { Note } from './harness.ts';
 import { DATASET, discard, startServer } from './query-subjects.ts';
 
 const END_DAY = '2024-03-01';
-/** A step of 100 ms between trades. */
+/** A trade every 100 ms. */
 const ROWS_PER_DAY = 864_000;
 const WINDOWS = [
   { days: 1, from: '2024-02-29' },

@@ -1,13 +1,13 @@
-/** Options of a benchmark: counts, choices and `--json`, and a sentence for each mistake instead of a trace. */
+/** The options of a benchmark: counts, choices and `--json`. A mistake gives a sentence instead of a stack trace. */
 import { parseArgs } from 'node:util';
 
 /** A mistake on the command line. The bench prints it as one sentence with the options that exist, and exits with 2. */
 export class BenchUsage extends Error {}
 
 export interface OptionTable<C extends string, T extends string> {
-  /** Whole numbers: the default, and the least there may be. */
+  /** Options with a whole number: the default, and the smallest allowed value. */
   readonly counts: Readonly<Record<C, readonly [standard: number, least: number]>>;
-  /** One of several words; what is not given is undefined. */
+  /** Options with one of several words; undefined when not given. */
   readonly choices?: Readonly<Record<T, readonly string[]>>;
 }
 

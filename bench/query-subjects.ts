@@ -1,4 +1,4 @@
-/** What the query benchmarks run against: generated trades, the service as a process of its own, and psql. */
+/** What the query benchmarks use: generated trades, the service as a process, and psql. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { Agent, request as httpRequest, type IncomingMessage } from 'node:http';
@@ -9,7 +9,7 @@ import pg from 'pg';
 import { writeDay } from '../pipelines/sources/exchange_a/sample.ts';
 import { DAY_MS } from '../shared/dates.ts';
 import type { Stack } from '../shared/stack/stack.ts';
-import { RIGHTS_MATRIX, ROOT } from './lab.ts';
+import { RIGHTS_MATRIX, ROOT } from './harness.ts';
 import { watch } from './measure.ts';
 
 export const DATASET = 'exchange_a_spot_trades';
@@ -17,17 +17,17 @@ const SYMBOL = 'BTCUSDT';
 const DAY = '2024-03-01';
 export const FROM_MS = Date.parse(`${DAY}T00:00:00Z`);
 export const TO_MS = FROM_MS + DAY_MS;
-/** All rows there are, as a window. */
+/** The window that holds all rows. */
 export const WHOLE_DAY = { time_range: [new Date(FROM_MS).toISOString(), new Date(TO_MS).toISOString()] };
 const API_KEY = 'bench';
 
-/** The eight fields of an answer, as the contract shows them. */
+/** SQL of the eight fields of an answer, in the form of the contract. */
 export const SAME_FIELDS = `select t.trade_id, t.timestamp, t.price, t.quantity, t.quote_quantity,
   t.is_buyer_maker::int as is_buyer_maker, t.is_best_match::int as is_best_match,
   to_char(to_timestamp(t.timestamp / 1000.0) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as datetime
   from ${DATASET} t where t.timestamp >= ${FROM_MS} and t.timestamp < ${TO_MS} order by t.timestamp, t.trade_id`;
 
-/** One day of generated trades, proved. */
+/** Generates one day of trades and ingests it until it is proved. */
 export async function ingest(
   stack: Stack,
   vendor: string,
@@ -46,7 +46,7 @@ export async function ingest(
   await drained(child);
   const client = new pg.Client({ connectionString: stack.databaseUrl });
   await client.connect();
-  // What autovacuum would do within a minute.
+  // Autovacuum would do this within a minute.
   await client.query(`vacuum analyze ${DATASET}`);
   await client.end();
 }
@@ -64,7 +64,7 @@ export async function drained(child: ChildProcess): Promise<void> {
 }
 
 export interface Server extends AsyncDisposable {
-  /** To the query route, for the one dataset. */
+  /** Sends a request for the dataset to the query route. */
   post(body: object, headers?: Record<string, string>): Promise<IncomingMessage>;
   postTo(path: string, body: object, headers?: Record<string, string>): Promise<IncomingMessage>;
   peakMib(): number;

@@ -1,9 +1,9 @@
 /**
- * Query: a million native rows as JSON over HTTP beside `psql -c "copy (select row_to_json(...)) to stdout"` of the same
- * rows, and the latest 100 rows over HTTP beside the same SQL through `pg` directly. Alternating rounds after a warm-up
- * that also checks that both sides say the same. psql's own start, some 15 ms, is in its time. Then the same rows in
- * every representation: see representations.ts; klines: see klines.ts; small reads beside large ones: see beside.ts; memory at ten
- * million rows: see memory.ts; and many clients at once, and many chunks: see load.ts.
+ * Query benchmark. It compares a million native rows as JSON over HTTP with `psql -c "copy (select row_to_json(...)) to
+ * stdout"` of the same rows, and the latest 100 rows over HTTP with the same SQL through `pg`. Rounds alternate, after a
+ * warm-up that also checks that both sides return the same rows. The time of psql includes its start, some 15 ms. Further
+ * parts: the same rows in every representation (representations.ts), klines (klines.ts), small reads during large ones
+ * (mixed-load.ts), memory at ten million rows (memory.ts), many clients and many chunks (load.ts).
  *
  * Options: --rows N (1,000,000), --rounds N (7), --latest N (2,000 of each), --kline-rows N (180,000),
  * --only rows|latest|representations|beside|klines|memory|load, --json.
@@ -13,12 +13,12 @@ import { createInterface } from 'node:readline';
 import { buffer } from 'node:stream/consumers';
 import pg from 'pg';
 import type { Stack } from '../shared/stack/stack.ts';
-import { type Beside, besideLines, measureBeside } from './beside.ts';
+import { benchHarness, type Note } from './harness.ts';
 import { type Klines, klineLines, measureKlines } from './klines.ts';
-import { benchLab, type Note } from './lab.ts';
 import { LOAD_DEFAULTS, type Load, loadLines, measureLoad } from './load.ts';
 import { median, rounded } from './measure.ts';
 import { type Memory, measureMemory, memoryLines } from './memory.ts';
+import { type MixedLoad, measureMixedLoad, mixedLoadLines } from './mixed-load.ts';
 import { optionsOf } from './options.ts';
 import {
   DATASET,
@@ -36,15 +36,15 @@ import {
 } from './query-subjects.ts';
 import { type Figures, linesOf, measureRepresentations } from './representations.ts';
 
-/** What `--only` measures alone. */
+/** The parts that `--only` can select. */
 const PARTS = ['rows', 'latest', 'representations', 'beside', 'klines', 'memory', 'load'] as const;
-/** Parts that bring their own rows. */
+/** Parts that load rows of their own. */
 const NEEDS_NO_DAY: ReadonlySet<string> = new Set(['klines', 'memory', 'load']);
 
-/** The seven stored columns as they are: less work than the contract asks for. */
+/** The seven stored columns without conversion: less work than the contract requires. */
 const BARE = `select t.* from ${DATASET} t where t.timestamp >= ${FROM_MS} and t.timestamp < ${TO_MS}
   order by t.timestamp, t.trade_id`;
-/** Before the day of the other parts, so that the newest rows stay what they are. */
+/** A day before that of the other parts, so that the newest rows do not change. */
 const KLINE_DAY = '2024-02-29';
 const LATEST = `select t.trade_id, t.timestamp, t.price, t.quantity, t.quote_quantity, t.is_buyer_maker, t.is_best_match
   from ${DATASET} t where t.timestamp >= ${FROM_MS} and t.timestamp < ${TO_MS}
@@ -56,8 +56,8 @@ export async function run(argv: readonly string[]): Promise<void> {
     choices: { only: PARTS },
   });
   const wants = (part: string) => only === undefined || only === part;
-  await using lab = await benchLab('query');
-  const { directory, stack, note } = lab;
+  await using harness = await benchHarness('query');
+  const { directory, stack, note } = harness;
   const vendor = join(directory, 'vendor');
   if (!NEEDS_NO_DAY.has(only ?? '')) {
     note(`ingesting ${rows.toLocaleString('en-US')} generated trades`);
@@ -74,7 +74,7 @@ export async function run(argv: readonly string[]): Promise<void> {
     found.peakMib = server.peakMib();
   }
   if (wants('representations')) found.representations = await measureRepresentations(stack, rows, rounds, note);
-  if (wants('beside')) found.beside = await measureBeside(stack, LATEST, note);
+  if (wants('beside')) found.beside = await measureMixedLoad(stack, LATEST, note);
   if (wants('klines')) {
     const day = { day: KLINE_DAY, rows: options['kline-rows'], firstId: rows + 1 };
     await ingest(stack, vendor, day);
@@ -92,7 +92,7 @@ interface Found {
   peakMib?: number;
   load?: Load;
   representations?: readonly Figures[];
-  beside?: Beside;
+  beside?: MixedLoad;
   klines?: Klines;
   memory?: Memory;
 }
@@ -141,7 +141,7 @@ function report(found: Found, json: boolean): void {
       ...linesOf(representations),
     );
   }
-  if (beside) lines.push(...besideLines(beside));
+  if (beside) lines.push(...mixedLoadLines(beside));
   if (memory) lines.push(...memoryLines(memory));
   if (klines) lines.push(...klineLines(klines));
   process.stdout.write(`${lines.join('\n')}\n`);
@@ -180,7 +180,7 @@ async function measureLarge(stack: Stack, server: Server, rounds: number, note: 
   };
 }
 
-/** Both from this process, over one connection kept open, to rows as JavaScript objects. */
+/** Both sides run in this process over one open connection and end with rows as JavaScript objects. */
 async function measureLatest(stack: Stack, server: Server, requests: number) {
   const client = new pg.Client({ connectionString: stack.databaseUrl });
   await client.connect();
@@ -193,7 +193,7 @@ async function measureLatest(stack: Stack, server: Server, requests: number) {
     });
     const http = await timed(async () => {
       const answer = JSON.parse(String(await buffer(await server.post({ n_rows: 100 }))));
-      if (answer.rows.length !== 100) throw new Error('no 100 rows were served');
+      if (answer.rows.length !== 100) throw new Error('the service did not return 100 rows');
     });
     if (i < warmUp) continue;
     theirs.push(direct * 1000);
@@ -212,7 +212,7 @@ async function measureLatest(stack: Stack, server: Server, requests: number) {
   };
 }
 
-/** Row by row, both sides parsed. */
+/** Compares the parsed rows of both sides one by one. */
 async function checkSame(stack: Stack, server: Server, rows: number): Promise<void> {
   const answer = await server.post(WHOLE_DAY);
   const body = String(await buffer(answer));

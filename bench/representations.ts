@@ -1,7 +1,7 @@
 /**
- * The same rows in every representation and content coding, beside `psql` writing them with row_to_json in the same
- * round. Each representation has a service of its own, so that the peak of memory is its own; the warm-up round checks
- * that the bodies are what their trailers say.
+ * The same rows in every representation and content coding, compared with `psql` that writes them with row_to_json in the
+ * same round. Each representation has a service of its own, so that the peak of memory is its own. The warm-up round checks
+ * the bodies against their trailers.
  */
 import { createHash } from 'node:crypto';
 import type { IncomingMessage } from 'node:http';
@@ -9,7 +9,7 @@ import type { Transform } from 'node:stream';
 import { createGunzip, createZstdDecompress } from 'node:zlib';
 import { REPRESENTATIONS } from '../serving/render/representations.ts';
 import type { Stack } from '../shared/stack/stack.ts';
-import type { Note } from './lab.ts';
+import type { Note } from './harness.ts';
 import { median, rounded } from './measure.ts';
 import { discard, drained, psqlJson, SAME_FIELDS, startServer, timed, WHOLE_DAY } from './query-subjects.ts';
 
@@ -22,7 +22,7 @@ export interface Figures {
   readonly codings: readonly {
     readonly coding: string;
     readonly seconds: number;
-    /** Of psql row_to_json, median of the rounds' ratios. */
+    /** Time relative to psql row_to_json: the median of the rounds' ratios. */
     readonly ratio: number;
     readonly mib: number;
   }[];
@@ -69,7 +69,7 @@ export async function measureRepresentations(
   return figures;
 }
 
-/** Trailers say how many rows a body of rows has, and its digest without the coding. */
+/** Checks a body of rows against its trailers: the number of rows, and the digest without the coding. */
 async function check(response: IncomingMessage, coding: string, rows: number | undefined): Promise<void> {
   const hash = createHash('sha256');
   const decoder = DECODERS[coding]?.();
@@ -77,7 +77,7 @@ async function check(response: IncomingMessage, coding: string, rows: number | u
   if (rows === undefined) return;
   const { 'x-svc-row-count': count, 'x-svc-sha256': digest } = response.trailers;
   if (Number(count) !== rows) throw new Error(`${count} rows were served, ${rows} ingested`);
-  if (hash.digest('hex') !== digest) throw new Error('the body is not what its trailer says');
+  if (hash.digest('hex') !== digest) throw new Error('the body does not match the digest in its trailer');
 }
 
 export const linesOf = (figures: readonly Figures[]): string[] =>

@@ -1,10 +1,10 @@
-/** `serving/main.ts` as a process of its own, and requests to it over connections that stay open. */
+/** Starts `serving/main.ts` as a process, and sends requests to it over connections that stay open. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { Agent, request as httpRequest, type IncomingHttpHeaders } from 'node:http';
 import { join } from 'node:path';
 import type { SettingName } from '../shared/config/settings.ts';
-import { RIGHTS_MATRIX, ROOT } from './lab.ts';
+import { RIGHTS_MATRIX, ROOT } from './harness.ts';
 
 const API_KEY = 'bench';
 
@@ -17,11 +17,11 @@ export interface Reply {
 
 export interface Service extends AsyncDisposable {
   readonly pid: number;
-  /** POST, to the last byte of the answer. */
+  /** Sends a POST and reads the answer to its last byte. */
   ask(path: string, body: object): Promise<Reply>;
 }
 
-/** Characters of an answer that are kept: where it says how many rows there were. */
+/** The last characters of an answer, which hold the number of its rows. */
 const TAIL = 40;
 
 export async function startService(
