@@ -1,6 +1,6 @@
-/** What can go wrong with a request, as classes: catch by class, branch by `code`, never by message. */
+/** The errors of the client. Catch them by class and distinguish them by `code`, never by message. */
 
-/** A fault of the request: a JSON pointer into its body, and what is wrong there. */
+/** A fault of the request: a JSON pointer into its body, and what is wrong at that place. */
 export interface Fault {
   readonly pointer: string;
   readonly message: string;
@@ -12,7 +12,7 @@ export interface Warning {
   readonly details: Readonly<Record<string, unknown>>;
 }
 
-/** The service's answer to a request it did not fulfil (`application/problem+json`, RFC 9457). */
+/** The service's answer to a request that it did not fulfil (`application/problem+json`, RFC 9457). */
 export interface Problem {
   readonly type: string;
   readonly title: string;
@@ -25,18 +25,18 @@ export interface Problem {
   readonly warnings?: readonly Warning[];
 }
 
-/** Base of everything this client throws on purpose. An aborted signal's reason is thrown as it is. */
+/** The base class of the client's errors. After an abort the signal's reason is thrown unchanged. */
 export class HistoricalDataError extends Error {
   override name = 'HistoricalDataError';
 }
 
-/** The service refused or failed; which subclass goes by its code. */
+/** The service refused the request or failed; the code decides the subclass. */
 export class ServiceError extends HistoricalDataError {
   override name = 'ServiceError';
   readonly problem: Problem;
 
   constructor(problem: Problem) {
-    // Of one fault the detail says it all.
+    // The detail of a problem with one fault names it already.
     const faults = (problem.errors ?? []).map(({ pointer, message }) => `\n  ${pointer || '(body)'} ${message}`);
     super(`${problem.code}: ${problem.detail}${faults.length > 1 ? faults.join('') : ''}`);
     this.problem = problem;
@@ -66,12 +66,12 @@ export class KeyError extends ServiceError {
   override name = 'KeyError';
 }
 
-/** The dataset may not be served to this caller: rights, legal sign-off, the caller's own credential, serving state. */
+/** The service may not serve the dataset to this caller: rights, legal sign-off, the caller's credential, serving state. */
 export class RightsError extends ServiceError {
   override name = 'RightsError';
 }
 
-/** `strict` was asked for and there are warnings; `problem.warnings` lists them. */
+/** The request is `strict` and there are warnings; `problem.warnings` lists them. */
 export class StrictWarningError extends ServiceError {
   override name = 'StrictWarningError';
 }
@@ -81,22 +81,22 @@ export class NoRowsError extends ServiceError {
   override name = 'NoRowsError';
 }
 
-/** The service could not answer: not after the last attempt, or it takes an operator, or a smaller request. */
+/** The service cannot answer: the last attempt failed, or it needs an operator, or a smaller request. */
 export class UnavailableError extends ServiceError {
   override name = 'UnavailableError';
 }
 
-/** The service could not be reached, or does not speak its own protocol. */
+/** The client cannot reach the service, or the answer is not one of the service. */
 export class ConnectionError extends HistoricalDataError {
   override name = 'ConnectionError';
 }
 
-/** The answer broke off: what was read until then is correct, and not all of it. */
+/** The answer broke off: what was read until then is correct but incomplete. */
 export class IncompleteAnswerError extends HistoricalDataError {
   override name = 'IncompleteAnswerError';
 }
 
-/** An export failed, or was canceled; `code` says why. */
+/** An export failed or was canceled; `code` gives the reason. */
 export class ExportFailedError extends HistoricalDataError {
   override name = 'ExportFailedError';
   readonly exportId: string;
@@ -109,14 +109,14 @@ export class ExportFailedError extends HistoricalDataError {
   }
 }
 
-/** An integer past 2^53 does not fit a number; `arrow()` holds it exactly. */
+/** An integer above 2^53 does not fit into a number; `arrow()` returns it exactly. */
 export class UnsafeIntegerError extends HistoricalDataError {
   override name = 'UnsafeIntegerError';
 }
 
 type ServiceErrorClass = new (problem: Problem) => ServiceError;
 
-/** First match wins; what matches none is by status. */
+/** The class of a code: the first match. Other codes are classified by status. */
 const BY_CODE: readonly (readonly [pattern: RegExp, type: ServiceErrorClass])[] = [
   [/^AUTH_/, KeyError],
   [/_CONTRACT_ERROR$/, ContractError],

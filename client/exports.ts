@@ -1,9 +1,9 @@
 /**
- * Exports: files of any size, made by the service in the background.
+ * Exports: files of any size, which the service writes in the background.
  *
  *   const { export_id } = await exports.submit({ dataset, format: 'parquet', month_year: [1, 2024] })
  *   const status = await exports.wait(export_id)
- *   for await (const bytes of exports.download(status)) ...       goes on by itself where a connection breaks
+ *   for await (const bytes of exports.download(status)) ...       resumes by itself when a connection breaks
  */
 import type { DatasetKey } from './datasets.ts';
 import {
@@ -17,11 +17,11 @@ import type { Mode, Options } from './requests.ts';
 import { textOf } from './stall.ts';
 import { jittered, sleep, Transport, type TransportOptions } from './transport.ts';
 
-/** Exactly one of `month_year`, `time_range`, `n_rows`, `n_random`. */
+/** A request must have exactly one of `month_year`, `time_range`, `n_rows` and `n_random`. */
 export interface ExportRequest {
   readonly dataset: DatasetKey;
   readonly format: 'parquet' | 'csv';
-  /** Default native. */
+  /** Default `native`. */
   readonly mode?: Mode;
   /** A UTC month, `[month, year]`. */
   readonly month_year?: readonly [month: number, year: number];
@@ -29,15 +29,15 @@ export interface ExportRequest {
   readonly time_range?: readonly [start: string, end: string];
   readonly n_rows?: number;
   readonly n_random?: number;
-  /** With `n_random`. */
+  /** For `n_random`. */
   readonly random_seed?: number;
   /** Exactly these columns, in this order. */
   readonly fields?: readonly string[];
   readonly view_id?: string;
   readonly view_version?: number;
-  /** Of macro_series_metrics: the values as they were known then. */
+  /** For macro_series_metrics: the values as they were known then. */
   readonly as_of?: string;
-  /** A warning is a refusal, at submit and when the export runs. */
+  /** Makes the service refuse an export with warnings, at submit and when it runs. */
   readonly strict?: boolean;
 }
 
@@ -59,7 +59,7 @@ export interface SubmittedExport {
 export interface ArtifactFile {
   readonly name: string;
   readonly uri: string;
-  /** The UTC day whose rows it holds, where there are several. */
+  /** The UTC day of its rows, where the artifact has a file a day. */
   readonly day: string | null;
   readonly row_count: number;
   readonly bytes: number;
@@ -76,7 +76,7 @@ export interface Artifact {
   readonly expires_at: string;
   readonly expired: boolean;
   readonly synthetic: boolean;
-  /** One, or one a day. */
+  /** One file, or one a day. */
   readonly files: readonly ArtifactFile[];
 }
 
@@ -87,36 +87,36 @@ export interface ExportStatus extends Omit<SubmittedExport, 'status_path'> {
   readonly source: string;
   readonly updated_at: string;
   readonly progress: { readonly rows: number; readonly bytes: number; readonly attempt: number };
-  /** Of `succeeded`. */
+  /** Set when `succeeded`. */
   readonly artifact?: Artifact;
-  /** Of `failed`. */
+  /** Set when `failed`. */
   readonly error_code?: string;
   readonly error_message?: string;
 }
 
 export interface WaitOptions extends Options {
-  /** Told of every status that is asked for. */
+  /** Receives every status. */
   readonly onStatus?: (status: ExportStatus) => void;
-  /** Longest pause between two questions, ms; default 5,000. */
+  /** Longest pause between two requests of the status, ms; default 5,000. */
   readonly maxPauseMs?: number;
 }
 
 const PATH = '/v1/raw/export';
 const JSON_TYPE = 'application/json';
-/** The first question comes soon: small exports take no longer. */
+/** The first request of the status comes soon, because small exports take no longer. */
 const FIRST_PAUSE_MS = 100;
 
 export class Exports {
   readonly #transport: Transport;
 
-  /** @throws TypeError when an option cannot be used. Nothing is sent yet. */
+  /** Sends nothing yet. @throws TypeError for an invalid option. */
   constructor(options: TransportOptions) {
     this.#transport = new Transport(options);
   }
 
   /**
-   * An answer that is lost does not make a second export: every attempt bears the same Idempotency-Key, one made for
-   * this call, or yours, which then means the same export in every later call too.
+   * Submits an export. A lost answer does not cause a second export: every attempt sends the same Idempotency-Key. The client
+   * generates one for this call; with a key of yours every later call returns the same export.
    * @throws HistoricalDataError
    */
   async submit(
@@ -131,12 +131,12 @@ export class Exports {
     return await this.#json({ method: 'GET', path: pathOf(exportId), headers: { Accept: JSON_TYPE }, signal });
   }
 
-  /** Ends an export that is not over. */
+  /** Cancels an export that has not ended. */
   async cancel(exportId: string, { signal }: Options = {}): Promise<ExportStatus> {
     return await this.#json({ method: 'DELETE', path: pathOf(exportId), headers: { Accept: JSON_TYPE }, signal });
   }
 
-  /** All exports, newest first, or those in a state or of a dataset. */
+  /** Lists exports, newest first; `filter` selects a state or a dataset. */
   async *list(
     filter: { readonly status?: ExportState; readonly dataset?: DatasetKey } = {},
     { signal }: Options = {},
@@ -156,7 +156,7 @@ export class Exports {
     }
   }
 
-  /** Until it succeeded. @throws ExportFailedError when it failed or was canceled. */
+  /** Waits until the export has succeeded. @throws ExportFailedError when it failed or was canceled. */
   async wait(
     exportId: string,
     { signal, onStatus, maxPauseMs = 5000 }: WaitOptions = {},
@@ -171,16 +171,16 @@ export class Exports {
     }
   }
 
-  /** What the artifact holds and what proves it. */
+  /** The manifest of the artifact: what it holds and what proves it. */
   async manifest(exportId: string, { signal }: Options = {}): Promise<Readonly<Record<string, unknown>>> {
     const path = `${pathOf(exportId)}/manifest`;
     return await this.#json({ method: 'GET', path, headers: { Accept: JSON_TYPE }, signal });
   }
 
   /**
-   * The bytes of a file, in flat memory. A connection that breaks is made again, and the file goes on where it stopped;
-   * `from` begins later in it, for what an earlier program left unfinished. That every byte came is sure; compare
-   * `checksum_sha256` where what you store them on is not.
+   * Downloads a file in constant memory. When a connection breaks, the client connects again and resumes where it stopped.
+   * `from` is the byte to begin at, to resume a download of an earlier process. The client makes sure that every byte
+   * arrives; compare `checksum_sha256` if you do not trust your own storage.
    * @param of the status of an export of one file, or one of its files.
    */
   async *download(
@@ -200,7 +200,7 @@ export class Exports {
       } catch (error) {
         signal?.throwIfAborted();
         if (!(error instanceof IncompleteAnswerError)) throw error;
-        // Progress is no failure: a large file may break off any number of times.
+        // An attempt that made progress does not count: a large file may break off any number of times.
         failures = at > before ? 1 : failures + 1;
         if (failures >= this.#transport.maxAttempts) throw error;
       }
@@ -209,12 +209,14 @@ export class Exports {
 
   async *#part(file: ArtifactFile, at: number, signal: AbortSignal | undefined): AsyncGenerator<Uint8Array> {
     const tag = `"${file.checksum_sha256}"`;
-    // A whole file too is asked for by its tag: another one in its place would come without a range.
+    // If-Range is sent for a whole file too: if another file has replaced it, the answer comes without a range.
     const headers = { Accept: '*/*', Range: `bytes=${at}-`, 'If-Range': tag };
     const response = await this.#transport.send({ method: 'GET', path: file.uri, headers, signal });
     if (response.status !== 206 || response.headers.get('etag') !== tag) {
       await response.body?.cancel().catch(() => {});
-      throw new HistoricalDataError('The file is another one by now, or something in between does not take ranges');
+      throw new HistoricalDataError(
+        'The file was replaced, or a proxy does not support ranges; request the status of the export and download it again',
+      );
     }
     if (!response.body) throw new IncompleteAnswerError('The answer has no body');
     const reader = response.body.getReader();
@@ -236,20 +238,20 @@ export class Exports {
     } catch (cause) {
       request.signal?.throwIfAborted();
       if (!(cause instanceof IncompleteAnswerError || cause instanceof SyntaxError)) throw cause;
-      throw new ConnectionError('The answer broke off, or is not of the service', { cause });
+      throw new ConnectionError('The answer broke off, or is not one of the service', { cause });
     }
   }
 }
 
 function onlyFile({ artifact }: Pick<ExportStatus, 'artifact'>): ArtifactFile {
-  if (!artifact) throw new HistoricalDataError('The export has no file (yet)');
+  if (!artifact) throw new HistoricalDataError('The export has no file (yet); wait until it has succeeded');
   if (artifact.files.length === 1) return artifact.files[0];
-  throw new HistoricalDataError(`The artifact is ${artifact.files.length} files: download each of artifact.files`);
+  throw new HistoricalDataError(`The artifact has ${artifact.files.length} files; download each of artifact.files`);
 }
 
 const pathOf = (exportId: string) => `${PATH}/${encodeURIComponent(exportId)}`;
 
-/** 128 random bits; `randomUUID` is not there on pages that came without TLS. */
+/** 128 random bits; pages without TLS have no `randomUUID`. */
 function newKey(): string {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, '0')).join('');

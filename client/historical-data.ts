@@ -1,4 +1,4 @@
-/** The client: one method a historical route, typed by the dataset it asks for. */
+/** The client of the historical routes: one method for each route, typed by its dataset. */
 import { DatasetRoutes } from './datasets.ts';
 import type { Options } from './requests.ts';
 import { Rows } from './rows.ts';
@@ -7,7 +7,7 @@ import { Transport, type TransportOptions } from './transport.ts';
 export class HistoricalData extends DatasetRoutes {
   readonly #transport: Transport;
 
-  /** @throws TypeError when an option cannot be used. Nothing is sent yet. */
+  /** Sends nothing yet. @throws TypeError for an invalid option. */
   constructor(options: TransportOptions) {
     super();
     this.#transport = new Transport(options);

@@ -1,4 +1,4 @@
-/** A client of the historical routes and of exports. Depends on nothing; runs in Node and in browsers. */
+/** A client of the historical routes and of exports. It has no dependencies and runs in Node and in browsers. */
 export type * from './datasets.ts';
 export * from './errors.ts';
 export {

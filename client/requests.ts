@@ -1,4 +1,4 @@
-/** Requests of the historical routes, and the rows that follow from them. */
+/** The types of requests of the historical routes, and of the rows that they return. */
 export type Mode = 'native' | 'aligned_1s';
 
 export type Operator = 'eq' | 'ne' | 'gt' | 'gte' | 'lt' | 'lte' | 'in' | 'not_in';
@@ -8,11 +8,11 @@ type Scalar = string | number | boolean | null;
 export interface Filter<Name extends string> {
   readonly field: Name;
   readonly op: Operator;
-  /** A list for `in` and `not_in`. `null` with `eq` and `ne` asks for missing values. */
+  /** A list for `in` and `not_in`. `null` with `eq` or `ne` compares with missing values. */
   readonly value: Scalar | readonly Scalar[];
 }
 
-/** At most one window: dates (either or both), the latest rows, or a random sample; none = all that is proved. */
+/** At most one window: dates (one or both), the latest rows, or a random sample. Without one: all proved rows. */
 export interface Window {
   /** First UTC day, `YYYY-MM-DD`. */
   readonly start_date?: string;
@@ -20,11 +20,11 @@ export interface Window {
   readonly end_date?: string;
   readonly n_latest_rows?: number;
   readonly n_random_rows?: number;
-  /** With `n_random_rows`: the same seed over the same proved rows gives the same sample. */
+  /** For `n_random_rows`: the same seed over the same proved rows gives the same sample. */
   readonly random_seed?: number;
 }
 
-/** What a route's rows hold in each mode; `defaults` are the names it answers with when `fields` is left out. */
+/** The columns of a route's rows in each mode; `defaults` are the names of those it returns without `fields`. */
 export interface Shape {
   readonly native: object;
   readonly aligned_1s: object;
@@ -35,13 +35,13 @@ type RowOf<S extends Shape, M extends Mode> = S[M];
 type NameOf<S extends Shape, M extends Mode> = keyof RowOf<S, M> & string;
 
 export interface Common<S extends Shape, M extends Mode, F extends NameOf<S, M>> extends Window {
-  /** Default native: rows as the source has them. `aligned_1s`: one row a UTC second. */
+  /** Default `native`: rows as the source has them. `aligned_1s`: one row for each UTC second. */
   readonly mode?: M;
   /** Exactly these columns, in this order. */
   readonly fields?: readonly F[];
-  /** All must hold. */
+  /** Rows must pass all filters. */
   readonly filters?: readonly Filter<NameOf<S, M>>[];
-  /** An answer that would carry a warning is an error instead. */
+  /** Makes the service return an error instead of an answer with warnings. */
   readonly strict?: boolean;
 }
 
@@ -51,7 +51,7 @@ export interface TradesOnly {
 }
 
 export interface VintagesOnly {
-  /** Rows as they were known at this time, ISO-8601 with `Z` or an offset: nothing that was published later. */
+  /** Rows as they were known at this time, without later publications; ISO-8601 with `Z` or an offset. */
   readonly as_of?: string;
 }
 
@@ -60,13 +60,13 @@ export interface KlinesOnly {
   readonly kline_size?: number | string;
 }
 
-/** How to ask, beside what for. */
+/** Options of a call, besides the request itself. */
 export interface Options {
-  /** Ends the request, wherever it is; its reason is thrown. */
+  /** Ends the request at any stage; its reason is thrown. */
   readonly signal?: AbortSignal;
 }
 
-/** The row of a request: the fields it names, or the route's own choice. */
+/** The row type of a request: the fields that it names, or the default fields of the route. */
 export type Row<S extends Shape, M extends Mode, F extends string> = [F] extends [never]
   ? M extends 'native'
     ? Pick<S['native'], S['defaults'] & keyof S['native']>

@@ -1,8 +1,8 @@
 /**
- * The rows of one request. Nothing is sent before they are asked for, one way or the other:
+ * The rows of one request. The request is sent only when its rows are read in one of these ways:
  *
- *   const { rows, warnings } = await data.get_...(request)         everything at once
- *   for await (const row of data.get_...(request)) { ... }         as they arrive, in flat memory
+ *   const { rows, warnings } = await data.get_...(request)         all rows at once
+ *   for await (const row of data.get_...(request)) { ... }         rows as they arrive, in constant memory
  *   const bytes = await data.get_...(request).arrow()              an Arrow IPC stream, for Arrow's readers
  */
 import { HistoricalDataError, IncompleteAnswerError, UnsafeIntegerError, type Warning } from './errors.ts';
@@ -26,10 +26,10 @@ export interface Answer<Row> {
 
 export interface StreamedAnswer<Row> {
   readonly schema: Answer<Row>['schema'];
-  /** Long ones come without their details. */
+  /** Long warnings come without their details. */
   readonly warnings: readonly Warning[];
   readonly rows: AsyncGenerator<Row, void, undefined>;
-  /** Ends the read at the service, whether or not a row was taken. */
+  /** Ends the read at the service, whether or not a row was read. */
   close(): Promise<void>;
 }
 
@@ -47,8 +47,8 @@ export class Rows<Row> implements PromiseLike<Answer<Row>>, AsyncIterable<Row> {
     this.#source = source;
   }
 
-  /** So that it can be awaited. @throws HistoricalDataError */
-  // biome-ignore lint/suspicious/noThenProperty: awaiting the request is the plain way to its rows
+  /** Lets callers await the request. @throws HistoricalDataError */
+  // biome-ignore lint/suspicious/noThenProperty: callers await the request to get its rows
   then<A = Answer<Row>, B = never>(
     resolve?: ((answer: Answer<Row>) => A | PromiseLike<A>) | null,
     reject?: ((reason: unknown) => B | PromiseLike<B>) | null,
@@ -56,23 +56,23 @@ export class Rows<Row> implements PromiseLike<Answer<Row>>, AsyncIterable<Row> {
     return this.all().then(resolve, reject);
   }
 
-  /** Everything at once; a broken answer is asked for once more, whole. @throws HistoricalDataError */
+  /** Reads all rows at once; if an answer breaks off, it requests the whole answer once more. @throws HistoricalDataError */
   async all(): Promise<Answer<Row>> {
-    for (let again = true; ; again = false) {
+    for (let mayRetry = true; ; mayRetry = false) {
       const response = await this.#open('application/json');
       const text = await reading(textOf(response), this.#source.signal).catch((error) => {
-        if (!again || !(error instanceof IncompleteAnswerError)) throw error;
+        if (!mayRetry || !(error instanceof IncompleteAnswerError)) throw error;
       });
       if (text !== undefined) return parseAnswer<Row>(text);
     }
   }
 
-  /** Row by row, as they arrive. Leaving the loop ends the read at the service too. @throws HistoricalDataError */
+  /** Yields rows as they arrive. Leaving the loop ends the read at the service too. @throws HistoricalDataError */
   async *[Symbol.asyncIterator](): AsyncGenerator<Row, void, undefined> {
     yield* (await this.stream()).rows;
   }
 
-  /** What is known before the first row, and the rows as they arrive: read them to their end, leave the loop, or close. */
+  /** Returns schema and warnings before the first row, and the rows as they arrive. Read them to the end, or call `close`. */
   async stream(): Promise<StreamedAnswer<Row>> {
     const response = await this.#open('application/x-ndjson');
     const schema = headerOf(response, 'schema') as Schema;
@@ -80,19 +80,19 @@ export class Rows<Row> implements PromiseLike<Answer<Row>>, AsyncIterable<Row> {
     const rows = rowsOf<Row>(response, schema, this.#source.signal);
     const close = async () => {
       await rows.return();
-      // Rows that were never begun have taken no hold of the body; one that is held was let go by them.
+      // Rows that were never read have not locked the body, so that it has to be cancelled here.
       if (!response.body?.locked) await response.body?.cancel();
     };
     return { schema, warnings, rows, close };
   }
 
-  /** The rows as an Arrow IPC stream, whole. @throws HistoricalDataError */
+  /** Returns all rows as an Arrow IPC stream. @throws HistoricalDataError */
   async arrow(): Promise<Uint8Array> {
     const response = await this.#open('application/vnd.apache.arrow.stream');
     return await reading(bytesOf(response), this.#source.signal);
   }
 
-  /** The answer as the service sends it, as any media type it serves; its body is the caller's to read. */
+  /** Returns the answer in any media type that the service offers; the caller reads its body. */
   async response(accept: string): Promise<Response> {
     return await this.#open(accept);
   }
@@ -105,7 +105,7 @@ export class Rows<Row> implements PromiseLike<Answer<Row>>, AsyncIterable<Row> {
 
 type Schema = Answer<unknown>['schema'];
 
-/** @throws the signal's reason where it was aborted, whatever that broke. */
+/** @throws the signal's reason after an abort, in place of the error that the abort caused. */
 async function reading<T>(body: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
   try {
     return await body;
@@ -119,7 +119,7 @@ function headerOf(response: Response, name: 'schema' | 'warnings'): unknown {
   const header = response.headers.get(`x-svc-${name}`);
   if (header === null) {
     throw new HistoricalDataError(
-      `The answer has no X-Svc header of its ${name} (a browser shows it only with CORS set up)`,
+      `The answer has no X-Svc header with its ${name}; a browser shows it only if SVC_HTTP_CORS_ORIGINS allows the page`,
     );
   }
   return JSON.parse(header);
@@ -129,7 +129,7 @@ async function* rowsOf<Row>(response: Response, schema: Schema, signal: AbortSig
   for await (const lines of wholeLines(response, signal)) yield* parseRows<Row>(lines, schema);
 }
 
-/** The body in pieces that end at line ends. */
+/** Yields the body in pieces of whole lines. */
 async function* wholeLines(response: Response, signal: AbortSignal | undefined): AsyncGenerator<string> {
   if (!response.body) throw new IncompleteAnswerError('The answer has no body');
   const reader = response.body.pipeThrough(new TextDecoderStream('utf-8', { fatal: true })).getReader();
@@ -138,7 +138,7 @@ async function* wholeLines(response: Response, signal: AbortSignal | undefined):
     for (;;) {
       const { done, value } = await reading(reader.read(), signal).catch((cause: unknown) => {
         if (signal?.aborted || cause instanceof HistoricalDataError) throw cause;
-        throw new IncompleteAnswerError('The answer is no whole UTF-8 text', { cause });
+        throw new IncompleteAnswerError('The answer is not complete UTF-8 text', { cause });
       });
       if (done) break;
       const end = value.lastIndexOf('\n');
@@ -150,13 +150,13 @@ async function* wholeLines(response: Response, signal: AbortSignal | undefined):
       rest = value.slice(end + 1);
     }
   } finally {
-    // A caller that stops early closes the connection; the service then stops its read.
+    // If the caller stops early, this closes the connection, and the service stops its read.
     await reader.cancel().catch(() => {});
   }
-  if (rest !== '') throw new IncompleteAnswerError('The answer broke off inside a row');
+  if (rest !== '') throw new IncompleteAnswerError('The answer broke off within a row');
 }
 
-/** Rows are parsed a piece at a time: one call of the parser for each would cost twice as much. */
+/** Parses many rows with one call of the parser; a call for each row would take twice the time. */
 function parseRows<Row>(lines: string, schema: Schema): Row[] {
   const rows = JSON.parse(`[${lines.replaceAll('\n', ',')}]`) as Row[];
   checkIntegers(rows, schema);
@@ -169,14 +169,14 @@ function parseAnswer<Row>(text: string): Answer<Row> {
   return answer;
 }
 
-/** 64-bit integers are exact on the wire; a number holds them below 2^53, and what is larger is an error, never rounded. */
+/** The service sends 64-bit integers exactly, and a number holds those below 2^53. A larger one is an error, never rounded. */
 function checkIntegers(rows: readonly unknown[], schema: Schema): void {
   for (const { name, dtype } of schema) {
     if (dtype !== 'int64') continue;
     for (const row of rows as readonly Record<string, unknown>[]) {
       const value = row[name];
       if (typeof value === 'number' && !Number.isSafeInteger(value)) {
-        throw new UnsafeIntegerError(`${name} holds about ${value}, past 2^53; read it with arrow()`);
+        throw new UnsafeIntegerError(`${name} is about ${value}, which exceeds 2^53; read it with arrow()`);
       }
     }
   }

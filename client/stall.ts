@@ -1,14 +1,14 @@
-/** Bodies of answers: what breaks off or stops coming is an error of its own, and nothing else is taken for it. */
+/** Bodies of answers. A body that breaks off or stalls fails with `IncompleteAnswerError`, and with nothing else. */
 import { IncompleteAnswerError } from './errors.ts';
 
 /**
- * The answer with a body that fails when nothing comes for so long while somebody waits for it; a reader that takes its
- * time costs nothing. Body errors: IncompleteAnswerError.
+ * Returns the answer with a body that fails with IncompleteAnswerError when a read gets no bytes for `stallTimeoutMs`. The
+ * time between two reads does not count.
  */
 export function withinStalls(response: Response, stallTimeoutMs: number, hangUp: () => void): Response {
   if (!response.body) return response;
   const reader = response.body.getReader();
-  // Node 22.0 keeps the connection of a body that is cancelled.
+  // Node 22.0 does not close the connection of a cancelled body.
   const drop = (reason: unknown) => reader.cancel(reason).finally(hangUp);
   const body = new ReadableStream<Uint8Array>(
     {
@@ -33,21 +33,21 @@ function readWithin(
 ): ReturnType<Reader['read']> {
   return new Promise((resolve, reject) => {
     const timer = setTimeout(() => {
-      const error = new IncompleteAnswerError(`The answer broke off: nothing came for ${stallTimeoutMs} ms`);
+      const error = new IncompleteAnswerError(`The answer broke off: no bytes came for ${stallTimeoutMs} ms`);
       reject(error);
       void drop(error).catch(() => {});
     }, stallTimeoutMs);
     reader
       .read()
-      // A connection that ends early is an error of fetch: the service ends whole answers with an empty chunk.
+      // fetch fails when a connection ends early, because the service ends complete answers with an empty chunk.
       .then(resolve, (cause: unknown) => reject(new IncompleteAnswerError('The answer broke off', { cause })))
       .finally(() => clearTimeout(timer));
   });
 }
 
 /**
- * The bytes of a body, whole. Not `response.arrayBuffer()`: Chromium puts an error of its own in the place of the
- * stream's.
+ * Reads a whole body as bytes. `response.arrayBuffer()` would not do: Chromium replaces the error of the stream by one of
+ * its own.
  */
 export async function bytesOf({ body }: Response): Promise<Uint8Array<ArrayBuffer>> {
   if (!body) return new Uint8Array();
@@ -69,7 +69,7 @@ export async function bytesOf({ body }: Response): Promise<Uint8Array<ArrayBuffe
   return bytes;
 }
 
-/** The same as text. */
+/** Reads a whole body as text. */
 export async function textOf(response: Response): Promise<string> {
   return new TextDecoder().decode(await bytesOf(response));
 }

@@ -1,21 +1,21 @@
-/** One request over HTTP, with the attempts it takes. Reads change nothing, so each may be repeated. */
+/** Sends requests over HTTP and retries them. Every request that this client sends may be repeated. */
 import { ConnectionError, HistoricalDataError, type Problem, ServiceError, serviceError } from './errors.ts';
 import { withinStalls } from './stall.ts';
 
 export interface TransportOptions {
-  /** Where the service is, such as `http://127.0.0.1:8080`. A path in it is kept as a prefix. */
+  /** URL of the service, such as `http://127.0.0.1:8080`. Its path is a prefix of every request. */
   readonly baseUrl: string | URL;
   /** Sent as `X-API-Key`. */
   readonly apiKey: string;
-  /** Sent as `X-Backend-Token`: the caller's own storage credential, where a dataset's rights demand it. */
+  /** Sent as `X-Backend-Token`: the caller's own storage credential, for datasets whose rights require it. */
   readonly backendToken?: string;
-  /** Attempts at a request until its answer begins; default 5. 1 = no retries. What cannot pass by itself gets one. */
+  /** Most attempts until an answer begins; default 5, and 1 means no retries. A lasting error is not retried. */
   readonly maxAttempts?: number;
-  /** Longest wait before the next attempt, ms; default 30,000. A longer Retry-After ends the attempts. */
+  /** Longest wait before the next attempt, ms; default 30,000. After a longer Retry-After the request fails. */
   readonly maxRetryWaitMs?: number;
-  /** Time for an attempt's answer to begin, ms; default 120,000. */
+  /** Longest wait for the answer to an attempt to begin, ms; default 120,000. */
   readonly timeoutMs?: number;
-  /** Longest silence within an answer while it is read, ms; default 120,000. Then it is an IncompleteAnswerError. */
+  /** Longest silence within an answer that is being read, ms; default 120,000. Then it fails with IncompleteAnswerError. */
   readonly stallTimeoutMs?: number;
   /** Replaces the global `fetch`, for proxies and agents. */
   readonly fetch?: typeof fetch;
@@ -30,9 +30,9 @@ export interface TransportRequest {
 }
 
 const FIRST_BACKOFF_MS = 250;
-/** Statuses that say "not now" rather than "not". */
+/** Statuses of errors that may pass by themselves. */
 const PASSING = new Set([429, 502, 503, 504]);
-/** But these codes of 503 last: the same read runs out of its time again, and the others need an operator. */
+/** Codes of a 503 that do not pass: the same read would exceed its time again, and the others need an operator. */
 const LASTING =
   /^QUERY_TIMEOUT$|^ALIGNED_STORAGE_CONTRACT_VIOLATION$|^EXPORT_ARTIFACT_|_METADATA_ERROR$|_RUNTIME_ERROR$|_RIGHTS_RESOLUTION_ERROR$/;
 
@@ -41,11 +41,11 @@ export class Transport {
   readonly #base: string;
   readonly #keys: Readonly<Record<string, string>>;
 
-  /** @throws TypeError when baseUrl is no http(s) URL, or a key is empty or cannot be a header. */
+  /** @throws TypeError when baseUrl is not an http(s) URL, or a key is empty or not valid as a header. */
   constructor(options: TransportOptions) {
     const base = new URL(options.baseUrl);
     if (!/^https?:$/.test(base.protocol)) throw new TypeError(`baseUrl must be http or https, not ${base.protocol}`);
-    if (!options.apiKey) throw new TypeError('apiKey is empty: it is the SVC_INTERNAL_API_KEY of the service');
+    if (!options.apiKey) throw new TypeError('apiKey is empty: set it to the SVC_INTERNAL_API_KEY of the service');
     this.#options = options;
     this.#keys = {
       'X-API-Key': headerOf('apiKey', options.apiKey),
@@ -54,17 +54,17 @@ export class Transport {
     this.#base = base.href.replace(/\/$/, '');
   }
 
-  /** @returns an answer with status 200, its body unread. @throws HistoricalDataError, or the signal's reason. */
+  /** @returns an answer with status 200 and an unread body. @throws HistoricalDataError, or the reason of the signal. */
   post(path: string, body: unknown, accept: string, signal?: AbortSignal): Promise<Response> {
     return this.send({ method: 'POST', path, body, headers: { Accept: accept }, signal });
   }
 
-  /** Attempts at a request, at most. */
+  /** Most attempts at a request. */
   get maxAttempts(): number {
     return this.#options.maxAttempts ?? 5;
   }
 
-  /** What is sent must be such that it can be sent again. @returns an answer with status 2xx, its body unread. */
+  /** Sends a request, which must be safe to repeat. @returns an answer with status 2xx and an unread body. */
   async send(request: TransportRequest): Promise<Response> {
     const { maxRetryWaitMs = 30_000, stallTimeoutMs = 120_000 } = this.#options;
     const { maxAttempts } = this;
@@ -98,9 +98,7 @@ export class Transport {
     } catch (cause) {
       signal?.throwIfAborted();
       const error =
-        cause instanceof HistoricalDataError
-          ? cause
-          : new ConnectionError(`${this.#base} cannot be reached`, { cause });
+        cause instanceof HistoricalDataError ? cause : new ConnectionError(`Cannot reach ${this.#base}`, { cause });
       return { error, passing: true };
     } finally {
       clearTimeout(timer);
@@ -115,21 +113,23 @@ export class Transport {
   }
 }
 
-/** Keys are any text, sent as UTF-8; `fetch` takes header bytes as latin1. */
+/** The value of a header. A key may be any text and is sent as UTF-8; `fetch` expects header bytes as latin1. */
 function headerOf(option: string, value: string): string {
   const bytes = Array.from(new TextEncoder().encode(value), (byte) => String.fromCharCode(byte)).join('');
   try {
-    // fetch would trim it, and another key would be sent.
+    // `fetch` trims a value, and would so send another key.
     if (new Headers({ [option]: bytes }).get(option) === bytes) return bytes;
   } catch {
-    // Said below, without the key.
+    // The error below does not show the key.
   }
-  throw new TypeError(`${option} cannot be sent as a header: it begins or ends with white space, or holds a line end`);
+  throw new TypeError(
+    `${option} is not valid as a header: it begins or ends with white space, or contains a line break`,
+  );
 }
 
 interface Answered {
   readonly response: Response;
-  /** Closes the connection of an answer that is not read to its end. */
+  /** Closes the connection, for an answer that is not read to its end. */
   readonly hangUp: () => void;
 }
 
@@ -145,19 +145,19 @@ async function errorOf(response: Response): Promise<HistoricalDataError> {
     const problem = JSON.parse(text) as Problem;
     if (typeof problem.code === 'string') return serviceError(problem);
   } catch {
-    // Not ours: a proxy's page.
+    // Not an answer of the service: a page of a proxy.
   }
   return new ConnectionError(`HTTP ${response.status} without the service's problem document: ${text.slice(0, 200)}`);
 }
 
-/** Seconds or an HTTP date. */
+/** Parses Retry-After: seconds or an HTTP date. */
 function retryAfterMs(header: string | null): number | undefined {
   if (header === null) return undefined;
   const ms = /^\d+$/.test(header) ? Number(header) * 1000 : Date.parse(header) - Date.now();
   return Number.isNaN(ms) ? undefined : Math.max(0, ms);
 }
 
-/** Clients that were refused together do not come back together. */
+/** Varies a wait at random, so that clients that were refused together do not retry together. */
 export const jittered = (ms: number) => ms * (0.5 + Math.random());
 
 export function sleep(ms: number, signal: AbortSignal | undefined): Promise<void> {

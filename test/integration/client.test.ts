@@ -262,7 +262,7 @@ describe('a broken answer', () => {
       },
     ]) {
       proxy.spoil({ stallAfterBytes: 50_000 });
-      await expect(read()).rejects.toThrow(new IncompleteAnswerError('The answer broke off: nothing came for 200 ms'));
+      await expect(read()).rejects.toThrow(new IncompleteAnswerError('The answer broke off: no bytes came for 200 ms'));
     }
     const patient = new HistoricalData({ baseUrl: proxy.url, apiKey: API_KEY, stallTimeoutMs: 2000 });
     let rows = 0;

@@ -87,7 +87,7 @@ function answerPart(range: string, response: ServerResponse): void {
 }
 
 const CUT = expect.stringMatching(/^IncompleteAnswerError: The answer broke off$/);
-const SILENT = 'IncompleteAnswerError: The answer broke off: nothing came for 50 ms';
+const SILENT = 'IncompleteAnswerError: The answer broke off: no bytes came for 50 ms';
 export const EXPECTED = {
   'all, whole': [1, 2],
   'all, cut': CUT,
