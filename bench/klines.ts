@@ -9,7 +9,7 @@ import pg from 'pg';
 import type { Stack } from '../shared/stack/stack.ts';
 import type { Note } from './harness.ts';
 import { median, rounded } from './measure.ts';
-import { type Server, startServer, timed } from './query-subjects.ts';
+import { type QueryServer, startServer, timed } from './query-subjects.ts';
 
 const TABLE = 'exchange_a_spot_trades';
 const ALIGNED = 'canonical_aligned_1s_aggregates';
@@ -21,7 +21,7 @@ const MONTH = { path: '/v1/historical/exchange_b/spot/klines', dataset: 2, from:
 /** Rounds of a day, which take milliseconds each; a month has a third as many. */
 const ROUNDS = 30;
 
-export interface KlineDay {
+interface KlineDay {
   /** A proved day of exchange A. */
   readonly day: string;
   readonly note: Note;
@@ -90,7 +90,7 @@ interface Case {
   readonly rounds: number;
 }
 
-async function sideBySide(server: Server, client: pg.Client, { path, body, sql, rounds }: Case) {
+async function sideBySide(server: QueryServer, client: pg.Client, { path, body, sql, rounds }: Case) {
   const ours: number[] = [];
   const theirs: number[] = [];
   let klines = 0;

@@ -47,7 +47,7 @@ const BARE = {
   rowMode: 'array',
 } as const;
 
-export interface LoadOptions {
+interface LoadBenchOptions {
   /** A server on which the benchmark may create databases. */
   readonly databaseUrl: string;
   readonly seconds: number;
@@ -60,7 +60,7 @@ export const LOAD_DEFAULTS = { seconds: 8, clients: 64, chunks: 3000 };
 
 export type Load = Awaited<ReturnType<typeof measureLoad>>;
 
-export async function measureLoad(options: LoadOptions) {
+export async function measureLoad(options: LoadBenchOptions) {
   const { seconds, clients, chunks, note } = options;
   const few = await createDatabase(options.databaseUrl, 'bench_few');
   note(`making ${FEW_CHUNKS} chunks of ${ROWS_PER_DAY} rows`);
@@ -76,7 +76,7 @@ export async function measureLoad(options: LoadOptions) {
   return { clients, latest_100: { ...raised, past_limits }, chunks: byChunks };
 }
 
-async function measureRaised(url: string, { seconds, clients, note }: LoadOptions) {
+async function measureRaised(url: string, { seconds, clients, note }: LoadBenchOptions) {
   await using service = await startService(url, RAISED);
   const pool = new pg.Pool({ connectionString: url, max: CONNECTIONS });
   try {

@@ -76,7 +76,7 @@ function weekdays(): string[] {
   return found;
 }
 
-export interface Provider extends AsyncDisposable {
+interface Provider extends AsyncDisposable {
   readonly url: string;
 }
 

@@ -4,7 +4,7 @@ import { parseArgs } from 'node:util';
 /** A mistake on the command line. The bench prints it as one sentence with the options that exist, and exits with 2. */
 export class BenchUsage extends Error {}
 
-export interface OptionTable<C extends string, T extends string> {
+interface OptionTable<C extends string, T extends string> {
   /** Options with a whole number: the default, and the smallest allowed value. */
   readonly counts: Readonly<Record<C, readonly [standard: number, least: number]>>;
   /** Options with one of several words; undefined when not given. */

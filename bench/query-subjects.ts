@@ -63,14 +63,14 @@ export async function drained(child: ChildProcess): Promise<void> {
   if (code !== 0) throw new Error(`${child.spawnfile} ended with ${code}`);
 }
 
-export interface Server extends AsyncDisposable {
+export interface QueryServer extends AsyncDisposable {
   /** Sends a request for the dataset to the query route. */
   post(body: object, headers?: Record<string, string>): Promise<IncomingMessage>;
   postTo(path: string, body: object, headers?: Record<string, string>): Promise<IncomingMessage>;
   peakMib(): number;
 }
 
-export async function startServer(stack: Pick<Stack, 'databaseUrl'>): Promise<Server> {
+export async function startServer(stack: Pick<Stack, 'databaseUrl'>): Promise<QueryServer> {
   const child = spawn(process.execPath, [join(ROOT, 'serving/main.ts'), '--stdin'], {
     stdio: ['pipe', 'pipe', 'inherit'],
   });
@@ -86,7 +86,7 @@ export async function startServer(stack: Pick<Stack, 'databaseUrl'>): Promise<Se
   const [line] = await once(child.stdout!, 'data');
   const { url } = JSON.parse(String(line)) as { url: string };
   const agent = new Agent({ keepAlive: true });
-  const postTo: Server['postTo'] = (path, body, more) =>
+  const postTo: QueryServer['postTo'] = (path, body, more) =>
     new Promise((resolve, reject) => {
       const text = JSON.stringify(body);
       const headers = { 'X-API-Key': API_KEY, 'Content-Length': String(Buffer.byteLength(text)), ...more };

@@ -27,14 +27,14 @@ import {
   FROM_MS,
   ingest,
   psqlJson,
+  type QueryServer,
   SAME_FIELDS,
-  type Server,
   startServer,
   TO_MS,
   timed,
   WHOLE_DAY,
 } from './query-subjects.ts';
-import { type Figures, linesOf, measureRepresentations } from './representations.ts';
+import { linesOf, measureRepresentations, type RepresentationFigures } from './representations.ts';
 
 /** The parts that `--only` can select. */
 const PARTS = ['rows', 'latest', 'representations', 'beside', 'klines', 'memory', 'load'] as const;
@@ -91,7 +91,7 @@ interface Found {
   latest?: Awaited<ReturnType<typeof measureLatest>>;
   peakMib?: number;
   load?: Load;
-  representations?: readonly Figures[];
+  representations?: readonly RepresentationFigures[];
   beside?: MixedLoad;
   klines?: Klines;
   memory?: Memory;
@@ -147,7 +147,7 @@ function report(found: Found, json: boolean): void {
   process.stdout.write(`${lines.join('\n')}\n`);
 }
 
-async function measureLarge(stack: Stack, server: Server, rounds: number, note: Note) {
+async function measureLarge(stack: Stack, server: QueryServer, rounds: number, note: Note) {
   const ours: number[] = [];
   const same: number[] = [];
   const bare: number[] = [];
@@ -181,7 +181,7 @@ async function measureLarge(stack: Stack, server: Server, rounds: number, note: 
 }
 
 /** Both sides run in this process over one open connection and end with rows as JavaScript objects. */
-async function measureLatest(stack: Stack, server: Server, requests: number) {
+async function measureLatest(stack: Stack, server: QueryServer, requests: number) {
   const client = new pg.Client({ connectionString: stack.databaseUrl });
   await client.connect();
   const ours: number[] = [];
@@ -213,7 +213,7 @@ async function measureLatest(stack: Stack, server: Server, requests: number) {
 }
 
 /** Compares the parsed rows of both sides one by one. */
-async function checkSame(stack: Stack, server: Server, rows: number): Promise<void> {
+async function checkSame(stack: Stack, server: QueryServer, rows: number): Promise<void> {
   const answer = await server.post(WHOLE_DAY);
   const body = String(await buffer(answer));
   const served = body.slice(body.indexOf('"rows":[{') + 9, body.lastIndexOf('}]')).split('},{');

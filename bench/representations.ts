@@ -16,7 +16,7 @@ import { discard, drained, psqlJson, SAME_FIELDS, startServer, timed, WHOLE_DAY 
 const DECODERS: Readonly<Record<string, () => Transform>> = { zstd: createZstdDecompress, gzip: createGunzip };
 const CODINGS = ['identity', ...Object.keys(DECODERS)];
 
-export interface Figures {
+export interface RepresentationFigures {
   readonly representation: string;
   readonly peak_mib: number;
   readonly codings: readonly {
@@ -33,8 +33,8 @@ export async function measureRepresentations(
   rows: number,
   rounds: number,
   note: Note,
-): Promise<Figures[]> {
-  const figures: Figures[] = [];
+): Promise<RepresentationFigures[]> {
+  const figures: RepresentationFigures[] = [];
   for (const { mediaType, rowsOnly } of REPRESENTATIONS) {
     await using server = await startServer(stack);
     const ask = (coding: string) => server.post(WHOLE_DAY, { Accept: mediaType, 'Accept-Encoding': coding });
@@ -80,7 +80,7 @@ async function check(response: IncomingMessage, coding: string, rows: number | u
   if (hash.digest('hex') !== digest) throw new Error('the body does not match the digest in its trailer');
 }
 
-export const linesOf = (figures: readonly Figures[]): string[] =>
+export const linesOf = (figures: readonly RepresentationFigures[]): string[] =>
   figures.flatMap(({ representation, codings, peak_mib }) =>
     codings.map(({ coding, seconds, ratio, mib }, index) => {
       const name = index === 0 ? representation : '';

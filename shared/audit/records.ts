@@ -47,7 +47,7 @@ export interface AuditHead {
 export const CHAIN_OPENED = 'chain_opened';
 export const SEGMENTS_PRUNED = 'segments_pruned';
 
-export const SEGMENT_NAME = /^\d{6}\.jsonl$/;
+const SEGMENT_NAME = /^\d{6}\.jsonl$/;
 export const segmentName = (number: number): string => `${String(number).padStart(6, '0')}.jsonl`;
 
 export function sealed(record: Omit<AuditRecord, 'hash'>): AuditRecord {

@@ -19,7 +19,7 @@ import {
   unfinishedOf,
 } from './records.ts';
 
-export type AuditFault =
+type AuditFault =
   /** A line is not a record in the form that the writer writes. */
   | 'LINE_ALTERED'
   /** A record's hash does not match its content. */
@@ -37,7 +37,7 @@ export type AuditFault =
   | 'CHAIN_MISSING'
   | 'UNREADABLE';
 
-export interface AuditFinding {
+interface AuditFinding {
   readonly fault: AuditFault;
   readonly chain: string;
   readonly segment: string | null;
@@ -46,7 +46,7 @@ export interface AuditFinding {
   readonly message: string;
 }
 
-export interface AuditReport {
+interface AuditReport {
   readonly chains: number;
   readonly segments: number;
   readonly records: number;

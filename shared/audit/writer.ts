@@ -28,7 +28,7 @@ import {
 /** Size of a segment, the unit of deletion: about 40,000 records. */
 const MAX_SEGMENT_BYTES = 16 * 1024 * 1024;
 
-export interface AuditWriterOptions {
+interface AuditWriterOptions {
   /** Folder of all chains. */
   readonly directory: string;
   /** The kind of the process: `serving`, `worker`. */
@@ -39,7 +39,7 @@ export interface AuditWriterOptions {
   readonly maxSegmentBytes?: number;
 }
 
-interface Waiting {
+interface PendingAppend {
   readonly event: AuditEvent;
   readonly resolve: (record: AuditRecord) => void;
   readonly reject: (error: unknown) => void;
@@ -48,7 +48,7 @@ interface Waiting {
 export class AuditWriter implements AsyncDisposable {
   readonly #options: AuditWriterOptions;
   #chain: Chain | undefined;
-  #waiting: Waiting[] = [];
+  #waiting: PendingAppend[] = [];
   #writing: Promise<void> | undefined;
 
   constructor(options: AuditWriterOptions) {
@@ -222,7 +222,7 @@ async function syncFolder(path: string): Promise<void> {
 
 const DAY_MS = 86_400_000;
 
-export interface Pruned {
+interface Pruned {
   readonly chain: string;
   readonly segments: number;
   /** The last deleted record. */

@@ -15,7 +15,7 @@ export interface LoadOptions {
   readonly required?: (settings: Partial<Settings>) => readonly SettingName[];
 }
 
-export interface ReadSettings {
+interface ReadSettings {
   /** The valid settings; complete where `faults` is empty. */
   readonly settings: Partial<Settings>;
   /** Each as `NAME: what is wrong`. */

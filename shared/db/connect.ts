@@ -6,7 +6,7 @@
 import pg from 'pg';
 import { TidemarkError } from '../errors.ts';
 
-export interface ConnectOptions {
+interface ConnectOptions {
   readonly url: string;
   /** Name in pg_stat_activity; messages name the holder of a lock by it. */
   readonly name: string;

@@ -35,7 +35,7 @@ const ROLE_NAME = /^[a-z_][a-z0-9_]{0,62}$/;
 /** A password of 192 bits, in characters that need no escaping in a header or a URL. */
 const newPassword = () => randomBytes(24).toString('hex');
 
-export interface ReadRole {
+interface ReadRole {
   readonly role: string;
   readonly created: boolean;
   /** Set where it is new. It is stored nowhere and shown once. */

@@ -9,7 +9,7 @@ import type { DatasetDefinition } from '../registry/index.ts';
 import { type Client, connect, RUN_LOCK, WORK_LOCK } from './connect.ts';
 
 export type RunKind = 'backfill' | 'reingest' | 'reparse' | 'follow' | 'replay' | 'verify' | 'recover';
-export type RunState = 'running' | 'waiting' | 'done' | 'failed' | 'interrupted';
+type RunState = 'running' | 'waiting' | 'done' | 'failed' | 'interrupted';
 
 export interface RunCounts {
   readonly proved: number;
@@ -20,7 +20,7 @@ export interface RunCounts {
   readonly rows: number;
 }
 
-export interface RunProgress extends Partial<RunCounts> {
+interface RunProgress extends Partial<RunCounts> {
   readonly planned?: number | null;
   readonly at_partition?: string | null;
   readonly state?: RunState;
@@ -32,7 +32,7 @@ export interface RunProgress extends Partial<RunCounts> {
   readonly succeeded_at?: Date | null;
 }
 
-export interface RunNeeds {
+interface RunNeeds {
   readonly databaseUrl: string;
   readonly kind: RunKind;
   readonly subject: string;

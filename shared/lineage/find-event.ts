@@ -13,7 +13,7 @@ import { eventId } from '../registry/event-id.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
 import type { EventShape, OffsetRule } from '../registry/types.ts';
 
-type Cell = Extract<EventShape, { encoding: 'lines' }>['cell'];
+type OffsetCell = Extract<EventShape, { encoding: 'lines' }>['cell'];
 
 const LF = 10;
 const COMMA = 44;
@@ -26,7 +26,7 @@ const ZERO = 48;
 export function findLine(
   raw: Buffer,
   offset: string,
-  cell: Cell,
+  cell: OffsetCell,
 ): { readonly position: number; readonly payload: Buffer } | undefined {
   const needle = Buffer.from(offset, 'latin1');
   let position = 0;
@@ -39,7 +39,7 @@ export function findLine(
   return undefined;
 }
 
-function cellIs(raw: Buffer, start: number, end: number, needle: Buffer, { column, prefix }: Cell): boolean {
+function cellIs(raw: Buffer, start: number, end: number, needle: Buffer, { column, prefix }: OffsetCell): boolean {
   let at = start;
   for (let commas = 0; commas < column; at++) {
     if (at >= end) return false;
@@ -54,7 +54,7 @@ function cellIs(raw: Buffer, start: number, end: number, needle: Buffer, { colum
 }
 
 /** A statement and its parameters, all of them text. */
-export interface OffsetQuery {
+interface OffsetQuery {
   readonly text: string;
   readonly values: readonly string[];
 }
@@ -62,7 +62,7 @@ export interface OffsetQuery {
 /** The most partitions that a message names where several hold an offset. */
 export const MAX_NAMED_PARTITIONS = 100;
 
-interface Order {
+interface OffsetOrder {
   /** The form of an offset. All numbers of 18 digits fit an int8. */
   readonly pattern: RegExp;
   /** SQL whose values compare as offsets do. */
@@ -71,7 +71,7 @@ interface Order {
 
 const part = (sql: string, number: number) => `split_part(${sql}, ':', ${number})`;
 
-const ORDERS: Readonly<Record<OffsetRule['order'], Order>> = {
+const ORDERS: Readonly<Record<OffsetRule['order'], OffsetOrder>> = {
   numeric: { pattern: /^(?:0|[1-9]\d{0,17})$/, value: (sql) => `(${sql})::int8` },
   composite: {
     pattern: /^\d{1,18}:\d{1,18}:[^\0]+$/,
@@ -88,7 +88,7 @@ const OFFSET = '$1::text';
  * SQL that yields the candidates: partition, frame and proof. The frame is null where several partitions hold the offset,
  * because then none is read. Undefined where the text cannot be an offset, or the key cannot be one of a partition.
  */
-export function candidatesSql(
+function candidatesSql(
   dataset: DatasetDefinition,
   offset: string,
   partition: string | undefined,
@@ -133,16 +133,16 @@ function between(order: OffsetRule['order'], first: string, last: string): strin
 export type RunRows = (query: OffsetQuery) => Promise<readonly (readonly (string | null)[])[]>;
 
 /** The stored message at a sequence of the dataset's stream; undefined when there is none. */
-export type ReadMessage = (dataset: string, sequence: number) => Promise<Uint8Array | undefined>;
+type ReadMessage = (dataset: string, sequence: number) => Promise<Uint8Array | undefined>;
 
-export interface LineageNeeds {
+interface LineageNeeds {
   readonly dataset: DatasetDefinition;
   readonly rows: RunRows;
   readonly message: ReadMessage;
 }
 
 /** The proved partition that holds an event. */
-export interface ProvedPartition extends Pick<PartitionRow, 'attempt' | 'revision' | 'synthetic'> {
+interface ProvedPartition extends Pick<PartitionRow, 'attempt' | 'revision' | 'synthetic'> {
   readonly key: string;
   readonly manifest: Manifest;
   readonly recount: Recount;

@@ -7,7 +7,7 @@ import { DATASET_KEYS } from '../registry/index.ts';
 import { EXPORT_CONSUMER, EXPORT_STREAM, EXPORT_SUBJECT } from './export-queue.ts';
 import { CONSUMER_NAME } from './stream.ts';
 
-export const NATS_ROLES = ['publisher', 'projector', 'reader', 'export', 'operator'] as const;
+const NATS_ROLES = ['publisher', 'projector', 'reader', 'export', 'operator'] as const;
 export type NatsRole = (typeof NATS_ROLES)[number];
 
 interface NatsAccount {
@@ -23,7 +23,7 @@ const api = (...calls: readonly string[]) => calls.map((call) => `$JS.API.${call
 /** Requests that read: those of `jetstreamManager` at its start, the state of streams and consumers, single messages. */
 const READ = api('INFO', 'STREAM.INFO.*', 'STREAM.MSG.GET.*', `CONSUMER.INFO.*.${CONSUMER_NAME}`);
 
-export const NATS_ACCOUNTS: Readonly<Record<NatsRole, NatsAccount>> = {
+const NATS_ACCOUNTS: Readonly<Record<NatsRole, NatsAccount>> = {
   publisher: {
     user: 'tidemark',
     doc: 'Writes events. It can neither create, change nor empty a stream.',

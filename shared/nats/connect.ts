@@ -10,7 +10,7 @@ import { connect, type Msg, type NatsConnection, type RequestOptions } from '@na
 import { explain, TidemarkError } from '../errors.ts';
 import { JS_ERROR } from './stream.ts';
 
-export interface RetryOptions {
+interface RetryOptions {
   /** Default `OUTAGE_LIMIT_MS`. */
   readonly limitMs?: number;
   /** Ends the wait between requests, not a request in progress. */
@@ -42,7 +42,7 @@ function isTemporaryAnswer({ code, message }: JetStreamApiError): boolean {
 }
 
 /** Whether the same request may succeed in a moment. */
-export function isUnanswered(error: unknown): boolean {
+function isUnanswered(error: unknown): boolean {
   if (error instanceof JetStreamApiError) return isTemporaryAnswer(error);
   for (let at = error; at instanceof Error; at = at.cause) if (UNANSWERED.has(at.name)) return true;
   return false;
@@ -94,11 +94,11 @@ export async function retryingRead<T>(
  */
 const REPEATABLE = /^\$JS\.API\.(INFO$|STREAM\.|CONSUMER\.INFO\.)/;
 
-type Request = (subject: string, payload?: Msg['data'] | string, options?: RequestOptions) => Promise<Msg>;
+type RequestFunction = (subject: string, payload?: Msg['data'] | string, options?: RequestOptions) => Promise<Msg>;
 
 /** The connection's `request` function with retries; the client library makes all its requests through it. */
-export function retryingRequests(connection: NatsConnection, retry: RetryOptions): Request {
-  const request: Request = connection.request.bind(connection);
+function retryingRequests(connection: NatsConnection, retry: RetryOptions): RequestFunction {
+  const request: RequestFunction = connection.request.bind(connection);
   const { limitMs = OUTAGE_LIMIT_MS, onWait = () => {} } = retry;
   /** The requests that are being retried. */
   const waiting = new Set<symbol>();

@@ -29,7 +29,7 @@ const REQUEST_TIMEOUT_MS = 3000;
 /** The server reports "maximum messages per subject exceeded" with this code. */
 const ALREADY_QUEUED = JS_ERROR.STREAM_STORE_FAILED;
 
-export interface ExportQueueOptions {
+interface ExportQueueOptions {
   /** A job goes to another worker when its own has not renewed its lease for this long. */
   readonly leaseMs: number;
   /** Servers of a cluster that store the stream; it applies when the stream is created. */

@@ -101,7 +101,7 @@ const FORBIDDEN = [
   'sealed',
 ];
 
-export interface StreamOptions {
+interface StreamOptions {
   readonly maxBytes: number;
   /** Servers of a cluster that store it. */
   readonly replicas?: number;

@@ -59,7 +59,7 @@ export const totalSql = (column: string, scale: number): string => `sum(round(t.
  */
 export type StoredValue = number | string | boolean | Uint8Array | null;
 
-type Column = NativeShape['columns'][number];
+type NativeColumn = NativeShape['columns'][number];
 
 /** The text that represents null in a hash (valueHashSql). No stored value begins with it. */
 const NULL_TEXT = Buffer.of(1);
@@ -87,7 +87,7 @@ export class RowFacts {
     this.#native = native;
     const at = (name: string) => native.columns.findIndex((column) => column.name === name);
     this.#time = at(native.time.column);
-    const isFlag = (column: Column) => column.pg === 'bool' && column.nullable !== true;
+    const isFlag = (column: NativeColumn) => column.pg === 'bool' && column.nullable !== true;
     this.#flags = native.columns.flatMap((column, index) => (isFlag(column) ? [index] : []));
     this.#hashed = native.columns.flatMap((column, index) =>
       isFlag(column) || index === this.#time || isPartitionKey(native, column.name)
@@ -147,7 +147,7 @@ export class RowFacts {
     );
   }
 
-  #hashOf({ name, pg, nullable }: Column): (value: StoredValue) => void {
+  #hashOf({ name, pg, nullable }: NativeColumn): (value: StoredValue) => void {
     const hasher = this.#hasher;
     if (nullable) {
       // The database hashes a nullable column as its text, and a float has different texts here and there.

@@ -51,7 +51,7 @@ const isNumber = (text: string) => /^(?:0|[1-9]\d{0,17})$/.test(text);
 const compareNumbers = (a: string, b: string) => a.length - b.length || (a < b ? -1 : +(a > b));
 
 /** The first number of an offset: trade id, height or snapshot. The partitions of a dataset have disjoint ranges of it. */
-export const leadingNumber = (offset: string): string => offset.split(':', 1)[0];
+const leadingNumber = (offset: string): string => offset.split(':', 1)[0];
 
 const FORMAT = 1n;
 const LOW_BITS = 62n;

@@ -37,7 +37,7 @@ export const isOfPartition = (column = 'partition_key'): string => `p.partition_
 /** The window of rows whose times are unknown. */
 export const ALL_TIME: TimeWindow = { fromMs: -8.64e15, toMs: 8.64e15 };
 
-export interface KeyFacts {
+interface KeyFacts {
   /** `source_id` of its rows; for file days the one source of the dataset. */
   readonly sourceId: string;
   /** Heights, or epoch ms of a snapshot, an as-of day or a vintage date; undefined for a file day, which has a window. */

@@ -31,7 +31,7 @@ interface MetricSeconds {
  * How one-second rows of metrics follow from native ones. The projector stores them, and a read as of a time makes them of
  * the rows that were known then.
  */
-export function metricSeconds({ seriesKey, channels, provenanceSql, latestBy, isPresent }: MetricSeconds): SecondsRule {
+function metricSeconds({ seriesKey, channels, provenanceSql, latestBy, isPresent }: MetricSeconds): SecondsRule {
   const series = ['second', ...seriesKey].map((name) => `t.${name}`).join(', ');
   const values: Readonly<Record<string, string>> = {
     metric_id: 't.metric_id',
@@ -56,7 +56,7 @@ export function metricSeconds({ seriesKey, channels, provenanceSql, latestBy, is
 
 const DECADE_MS = 3650 * DAY_MS;
 
-interface Metrics {
+interface MetricsOptions {
   readonly number: number;
   readonly table: string;
   /** The stored text columns that only this dataset has. */
@@ -109,7 +109,7 @@ function channel(
 }
 
 /** The native and the aligned shape of a dataset of metrics. */
-export function metricsOf(metrics: Metrics) {
+export function metricsOf(metrics: MetricsOptions) {
   const { number, table, unit, provenance, docs } = metrics;
   const text = (name: string, doc: string) => storedField(name, 'string', 'text', doc);
   const SOURCE_ID = 'Where the value is from, one per fund or series.';
@@ -173,7 +173,7 @@ export function metricsOf(metrics: Metrics) {
   } as const satisfies Partial<DatasetDefinition>;
 }
 
-function alignedMetrics(metrics: Metrics, sourceId: string): AlignedShape {
+function alignedMetrics(metrics: MetricsOptions, sourceId: string): AlignedShape {
   const { unit, provenance, docs } = metrics;
   const nullable = { nullable: true };
   return {

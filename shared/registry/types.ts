@@ -145,7 +145,7 @@ export type EventShape =
  * What distinguishes the stored rows of a partition from all others. Deletion, recount, replay, verification, one-second
  * rows and the proof check of every read use it (shared/proof/recount.ts).
  */
-export type PartitionScope =
+type PartitionScope =
   /** Time: the rows in the partition's window. */
   | { readonly kind: 'window' }
   /** A stored column: the number of heights and snapshots, the partition's key as text for captures and vintages. */
@@ -261,7 +261,7 @@ export interface DatasetDefinition {
 }
 
 /** What the trade and kline routes need of a dataset of spot trades. */
-export interface TradesShape {
+interface TradesShape {
   /** The fields that all exchanges share: the default of the trade route, and the input of klines. */
   readonly unified: readonly Field[];
   /** Path of the klines below `/v1/historical/`. */

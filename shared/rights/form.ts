@@ -16,7 +16,7 @@ export const OWN_MATRIX_REMEDY =
 /** Folder of the forms, beside the matrix. */
 const FORMS = 'signoff';
 
-export interface WrittenMatrix {
+interface WrittenMatrix {
   readonly matrix: string;
   /** One for each hosted source. */
   readonly forms: readonly { readonly source: string; readonly path: string }[];

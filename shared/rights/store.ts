@@ -24,7 +24,7 @@ const EMPTY_ANSWER = /^- [^:\n]+:[ \t]*$/m;
 /** Sample artifacts and forms are short and carry their marks at the top; a scanned licence need not be searched whole. */
 const SEARCHED_BYTES = 1024 * 1024;
 
-export interface ArtifactMeaning {
+interface ArtifactMeaning {
   /** Why the artifact is unusable. */
   readonly fault?: string;
   /** What the artifact is instead of a licence, so that it covers synthetic rows only; undefined for a licence. */
@@ -54,12 +54,12 @@ export function meaningOf(bytes: Buffer | string): ArtifactMeaning {
 /** The sample matrix, which grants synthetic rows only. The embedded stack uses it unless the operator names a matrix. */
 export const SAMPLE_MATRIX_PATH = fileURLToPath(new URL('../../serving/rights/sample/matrix.json', import.meta.url));
 
-export type MatrixState =
+type MatrixState =
   | { readonly matrix: Matrix }
   /** Reads fail closed until the file is valid again. */
   | { readonly faults: readonly string[] };
 
-export interface RightsStoreOptions {
+interface RightsStoreOptions {
   readonly byokRole: string | undefined;
   readonly log: Logger;
   /** Datasets whose serving state is `shadow`. */

@@ -10,7 +10,7 @@ import { join } from 'node:path';
 import { TidemarkError } from '../errors.ts';
 import { commandExists, run } from './processes.ts';
 
-export interface AptSource {
+interface AptSource {
   readonly types: readonly string[];
   readonly uris: readonly string[];
   readonly suites: readonly string[];
@@ -131,12 +131,12 @@ export function formatDeb822(sources: readonly AptSource[]): string {
 
 const words = (text: string): string[] => text.split(/\s+/).filter(Boolean);
 
-export type Progress = (line: string) => void;
+export type ReportProgress = (line: string) => void;
 
 export const PACKAGES = 'packages';
 
 /** The packages to download. */
-export interface Wanted {
+export interface PackageList {
   /** What the packages contain, for messages. */
   readonly what: string;
   readonly names: readonly string[];
@@ -187,10 +187,10 @@ export function aptDistribution(osRelease = readIfThere('/etc/os-release')): Dis
  */
 export async function downloadPackages(
   work: string,
-  { what, names: wanted, backports }: Wanted,
+  { what, names: wanted, backports }: PackageList,
   distribution: Distribution,
   target: Distribution['targets'][number],
-  progress: Progress,
+  progress: ReportProgress,
   signal: AbortSignal | undefined,
 ): Promise<string[]> {
   const sources = retargetSources(await machineSources(), distribution.codename, target);

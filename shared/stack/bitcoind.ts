@@ -9,7 +9,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { TidemarkError } from '../errors.ts';
 import type { Logger } from '../logger.ts';
-import type { Progress } from './apt.ts';
+import type { ReportProgress } from './apt.ts';
 import { ensurePackages, type InstallOptions, type Recipe } from './packages.ts';
 import {
   endProcess,
@@ -40,7 +40,7 @@ const NODE: Recipe = {
 };
 
 /** Installs the program if needed. @returns its path. @throws TidemarkError as `ensurePackages`. */
-export async function ensureBitcoind(options: InstallOptions): Promise<string> {
+async function ensureBitcoind(options: InstallOptions): Promise<string> {
   return join(await ensurePackages(NODE, options), BITCOIND);
 }
 
@@ -58,7 +58,7 @@ export interface BitcoindOptions {
   /** Further lines of its configuration, `name=value`. */
   readonly configuration?: readonly string[];
   readonly log: Logger;
-  readonly progress?: Progress;
+  readonly progress?: ReportProgress;
   readonly signal?: AbortSignal;
 }
 

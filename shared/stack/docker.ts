@@ -29,10 +29,10 @@ import {
 import { canEnter, run, type ServerUser, serverUser } from './processes.ts';
 import {
   type AcquireOptions,
-  type Fault,
   type Profile,
   SERVER_NAMES,
   type Server,
+  type ServerFault,
   type ServerName,
   type ServerRecord,
 } from './server.ts';
@@ -51,7 +51,7 @@ const FILE_STORE_BYTES = 1024 ** 4;
 const START_TIMEOUT_MS = 600_000;
 const STOP_SECONDS = 60;
 
-export function dockerAnswers(): boolean {
+function dockerAnswers(): boolean {
   return spawnSync('docker', ['info'], { stdio: 'ignore', timeout: 10_000 }).status === 0;
 }
 
@@ -88,13 +88,13 @@ export function dockerRunArgs(stateDir: string, server: ServerName, port: number
   ];
 }
 
-export function createContainer(
+function createContainer(
   server: ServerName,
   options: { readonly stateDir: string; readonly secrets: Secrets; readonly profile: Profile },
 ): Server {
   const { stateDir, secrets, profile } = options;
   const name = containerName(stateDir, server);
-  const fault = (record: ServerRecord, timeoutMs: number): Promise<Fault | undefined> =>
+  const fault = (record: ServerRecord, timeoutMs: number): Promise<ServerFault | undefined> =>
     server === 'postgres'
       ? postgresFault(postgresUrl(record, secrets.databasePassword, 'postgres'), timeoutMs)
       : natsFault(natsUrl(record, 'publisher', natsPasswords(secrets)), timeoutMs);

@@ -17,7 +17,7 @@ import {
   spawnServer,
   tailOf,
 } from './processes.ts';
-import type { Fault, Profile, Server, ServerRecord } from './server.ts';
+import type { Profile, Server, ServerFault, ServerRecord } from './server.ts';
 
 const MIB = 1024 * 1024;
 const GIB = 1024 * MIB;
@@ -26,7 +26,7 @@ const GIB = 1024 * MIB;
 const START_TIMEOUT_MS = 600_000;
 const STOP_MS = 30_000;
 
-export interface NatsOptions {
+interface NatsOptions {
   readonly runtime: Runtime;
   readonly user: ServerUser;
   /** Folder of its data, which `user` owns. */
@@ -107,12 +107,12 @@ export function natsUrl(
  * Why nats-server cannot be used, or undefined: connects and authenticates as a client does. For a TLS address it checks
  * only the greeting; the client library checks the rest.
  */
-export async function natsFault(url: string, timeoutMs: number): Promise<Fault | undefined> {
+export async function natsFault(url: string, timeoutMs: number): Promise<ServerFault | undefined> {
   const { hostname, port, username, password, protocol } = new URL(url);
   const socket = connectTcp({ host: hostname.replace(/^\[|\]$/g, ''), port: Number(port || 4222) });
   socket.setTimeout(timeoutMs);
   try {
-    return await new Promise<Fault | undefined>((resolve) => {
+    return await new Promise<ServerFault | undefined>((resolve) => {
       const silent = (reason: string, passing?: boolean) => resolve({ kind: 'silent', reason, passing });
       const refused = (reason: string) => resolve({ kind: 'refused', reason });
       let text = '';
@@ -171,7 +171,7 @@ async function untilReady(record: ServerRecord, options: NatsOptions): Promise<v
 }
 
 /** The settings of the server, whether it is a process or a container. */
-export interface NatsConfiguration {
+interface NatsConfiguration {
   readonly listen: string;
   readonly storeDir: string;
   readonly maxFileStoreBytes: number;

@@ -10,7 +10,14 @@ import { access, chmod, constants, mkdir, open, readdir, rename, rm, stat, write
 import { homedir, tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { TidemarkError } from '../errors.ts';
-import { aptDistribution, type Distribution, downloadPackages, PACKAGES, type Progress, type Wanted } from './apt.ts';
+import {
+  aptDistribution,
+  type Distribution,
+  downloadPackages,
+  PACKAGES,
+  type PackageList,
+  type ReportProgress,
+} from './apt.ts';
 import { canEnter, run, type ServerUser, withLock } from './processes.ts';
 
 /** Increase it when what is unpacked, removed or patched changes: the names of the folders depend on it. */
@@ -32,7 +39,7 @@ const UNUSED = [
 const INSTALL_WAIT_MS = 1_800_000;
 
 /** What to install, and how to check that it works. */
-export interface Recipe extends Wanted {
+export interface Recipe extends PackageList {
   /** Start of the folder's name. */
   readonly name: string;
   /** Folders below the root that no program reads. */
@@ -45,7 +52,7 @@ export interface Recipe extends Wanted {
 
 export interface InstallOptions {
   readonly user: ServerUser;
-  readonly progress?: Progress;
+  readonly progress?: ReportProgress;
   /** Replaces the cache folder, in tests. */
   readonly cacheDir?: string;
   readonly signal?: AbortSignal;
@@ -104,7 +111,7 @@ async function install(
   recipe: Recipe,
   prefix: string,
   distribution: Distribution,
-  progress: Progress,
+  progress: ReportProgress,
   signal: AbortSignal | undefined,
 ): Promise<void> {
   const work = `${prefix}.part-${randomBytes(4).toString('hex')}`;
@@ -167,7 +174,7 @@ async function patchPrograms(work: string, prefix: string, recipe: Recipe): Prom
 }
 
 /** The paths of the unpacked C library's loader and of the libraries, below `root`. */
-export async function loaderOf(root: string): Promise<{ loader: string; libraries: string }> {
+async function loaderOf(root: string): Promise<{ loader: string; libraries: string }> {
   const architecture = (await readdir(join(root, 'usr/lib'))).find((name) => name.endsWith('-linux-gnu'));
   const libraries = join('usr/lib', architecture ?? '');
   const name = (await readdir(join(root, libraries))).find((file) => /^ld-linux.*\.so/.test(file));

@@ -21,7 +21,7 @@ import {
   spawnServer,
   tailOf,
 } from './processes.ts';
-import type { Fault, Profile, Server, ServerRecord } from './server.ts';
+import type { Profile, Server, ServerFault, ServerRecord } from './server.ts';
 
 const MIB = 1024 * 1024;
 const GIB = 1024 * MIB;
@@ -36,7 +36,7 @@ const MAX_SOCKET_DIR_BYTES = 107 - '/.s.PGSQL.65535.lock'.length;
 const START_TIMEOUT_MS = 600_000;
 const FAST_STOP_MS = 60_000;
 
-export interface PostgresOptions {
+interface PostgresOptions {
   readonly runtime: Runtime;
   readonly user: ServerUser;
   /** Folder of its data, which `user` owns. */
@@ -111,7 +111,7 @@ const byRole = (urlOf: (role: DatabaseRole) => string) =>
   Object.fromEntries(DATABASE_ROLES.map((role) => [role, urlOf(role)])) as Record<DatabaseRole, string>;
 
 /** Why the database cannot be used, or undefined. A database whose connections are all in use counts as usable. */
-export async function postgresFault(url: string, timeoutMs: number): Promise<Fault | undefined> {
+export async function postgresFault(url: string, timeoutMs: number): Promise<ServerFault | undefined> {
   const client = new pg.Client({
     connectionString: url,
     connectionTimeoutMillis: timeoutMs,

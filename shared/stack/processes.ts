@@ -233,7 +233,7 @@ export const isOutage = (error: unknown): boolean => outageCode(firstOf(error)) 
 /** A refused connection to a host name with several addresses is an AggregateError without a message of its own. */
 const firstOf = (error: unknown): unknown => (error instanceof AggregateError ? error.errors[0] : error);
 
-export interface RunResult {
+interface RunResult {
   readonly code: number;
   readonly stdout: string;
   readonly stderr: string;
@@ -288,7 +288,7 @@ export function commandExists(name: string): boolean {
 const RETRY_MS = 25;
 const REPORT_WAIT_AFTER_MS = 2_000;
 
-export interface LockOptions {
+interface LockOptions {
   readonly waitMs: number;
   /** Called once, when the wait becomes noticeably long. */
   readonly onWait?: () => void;

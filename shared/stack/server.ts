@@ -1,7 +1,7 @@
 /** The types of the stack: one server of it, and the stack as its callers see it. */
 import type { DatabaseRole } from '../db/roles.ts';
 import type { Logger } from '../logger.ts';
-import type { Progress } from './apt.ts';
+import type { ReportProgress } from './apt.ts';
 import type { Runtime } from './packages.ts';
 import type { ProcessRef } from './processes.ts';
 
@@ -14,7 +14,7 @@ export interface ServerRecord extends ProcessRef {
 }
 
 /** Why a server cannot be used: it does not answer, it asks to wait, or it refuses for good. */
-export interface Fault {
+export interface ServerFault {
   readonly kind: 'silent' | 'starting' | 'refused';
   readonly reason: string;
   /** Whether the fault may pass in a moment: nobody listens, a connection broke, or the server starts or stops. */
@@ -32,7 +32,7 @@ export interface Server {
   /** False when another release started it with another configuration; then it is restarted. */
   isCurrent?(): Promise<boolean>;
   /** Why the server cannot be used; undefined when it answers. */
-  fault(record: ServerRecord, timeoutMs: number): Promise<Fault | undefined>;
+  fault(record: ServerRecord, timeoutMs: number): Promise<ServerFault | undefined>;
   stop(record: ServerRecord): Promise<void>;
   /** Kills the server; both servers recover from that at their next start. */
   kill(record: ServerRecord): Promise<void>;
@@ -57,7 +57,7 @@ export interface AcquireOptions {
   readonly natsUrl?: string;
   readonly log: Logger;
   /** Receives short lines for a person during a first install. */
-  readonly progress?: Progress;
+  readonly progress?: ReportProgress;
   readonly profile?: Profile;
   /** How long to retry a given server that does not answer; `progress` reports it. Default: no retry. */
   readonly waitMs?: number;

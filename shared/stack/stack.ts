@@ -24,9 +24,9 @@ import { everyRole, postgresFault, postgresUrl, roleUrls } from './postgres.ts';
 import { withLock } from './processes.ts';
 import {
   type AcquireOptions,
-  type Fault,
   SERVER_NAMES,
   type Server,
+  type ServerFault,
   type ServerName,
   type ServerRecord,
   type Stack,
@@ -52,7 +52,7 @@ import {
 /** Longest wait for a crash recovery, or for a shutdown that another process began. */
 const STARTING_MS = 600_000;
 
-export interface EnsureOptions {
+interface EnsureOptions {
   readonly servers: readonly Server[];
   readonly kind: StackState['kind'];
   /** Whether others hold the stack: then ports must not change, and the running servers are theirs too. */
@@ -62,10 +62,7 @@ export interface EnsureOptions {
 }
 
 /** Keeps the servers that run and answer, and starts the others. The caller holds the lock. */
-export async function ensureServers(
-  stateDir: string,
-  options: EnsureOptions,
-): Promise<{ records: Records; started: number }> {
+async function ensureServers(stateDir: string, options: EnsureOptions): Promise<{ records: Records; started: number }> {
   const { servers, kind, inUse } = options;
   const state = await readState(stateDir);
   const records: { [N in ServerName]?: ServerRecord } = { ...state?.servers };
@@ -146,7 +143,7 @@ async function startServer(
 
 const RESTART_BACKOFF_MS = [0, 200, 500, 1_000, 2_000, 5_000];
 
-export interface HeldStackOptions extends AcquireOptions {
+interface HeldStackOptions extends AcquireOptions {
   readonly secrets: Secrets;
   /** The servers that are not given by URL. */
   readonly needed: readonly Server[];
@@ -160,7 +157,7 @@ export interface HeldStackOptions extends AcquireOptions {
 }
 
 /** The stack as one of its holders has it. */
-export class HeldStack implements Stack {
+class HeldStack implements Stack {
   readonly stateDir: string;
   readonly owned: boolean;
   readonly runtime: Runtime | undefined;
@@ -400,10 +397,10 @@ async function checkGiven(options: AcquireOptions): Promise<void> {
 
 /** Checks a given server until it has no passing fault, or until `waitMs` is over. @returns the fault that remains. */
 async function lastingFault(
-  find: () => Promise<Fault | undefined>,
+  find: () => Promise<ServerFault | undefined>,
   what: string,
   { waitMs = 0, signal, progress }: AcquireOptions,
-): Promise<Fault | undefined> {
+): Promise<ServerFault | undefined> {
   const startedAt = performance.now();
   for (let isReported = false; ; isReported = true) {
     const fault = await find();
@@ -414,8 +411,8 @@ async function lastingFault(
 }
 
 /** The fault of a cluster; one server that answers is enough. */
-async function clusterFault(natsUrl: string): Promise<Fault | undefined> {
-  let fault: Fault | undefined;
+async function clusterFault(natsUrl: string): Promise<ServerFault | undefined> {
+  let fault: ServerFault | undefined;
   for (const server of serversOf(new URL(natsUrl))) {
     const url = new URL(natsUrl);
     url.host = new URL(server).host;

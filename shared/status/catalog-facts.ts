@@ -11,7 +11,7 @@ import { type DayRange, runsOfDays } from './proved-ranges.ts';
 type State = (typeof PARTITION_STATES)[number];
 
 /** An attempt that has not ended. */
-export interface OpenAttempt {
+interface OpenAttempt {
   readonly partition: string;
   readonly attempt: number;
   /** `published`: the manifest is in the log, so the facts of the content are known. */
@@ -24,7 +24,7 @@ export interface OpenAttempt {
   readonly lastMs: number | undefined;
 }
 
-export interface SourceFailures {
+interface SourceFailures {
   readonly source: string;
   readonly code: string;
   readonly failures: number;
@@ -77,7 +77,7 @@ const STATEMENTS = {
 
 // biome-ignore lint/suspicious/noExplicitAny: the columns depend on the statement
 type Row = Record<string, any>;
-type Found = { readonly [K in keyof typeof STATEMENTS]: Map<number, Row[]> };
+type RowsByStatement = { readonly [K in keyof typeof STATEMENTS]: Map<number, Row[]> };
 
 /** Reads the facts in one snapshot, by the number of the dataset. */
 export async function readCatalogFacts(client: ClientBase): Promise<ReadonlyMap<number, DatasetFacts>> {
@@ -90,11 +90,11 @@ export async function readCatalogFacts(client: ClientBase): Promise<ReadonlyMap<
   } finally {
     await client.query('rollback');
   }
-  return new Map([...DATASETS.values()].map((dataset) => [dataset.number, factsOf(dataset, found as Found)]));
+  return new Map([...DATASETS.values()].map((dataset) => [dataset.number, factsOf(dataset, found as RowsByStatement)]));
 }
 
-function factsOf(dataset: DatasetDefinition, found: Found): DatasetFacts {
-  const of = (name: keyof Found) => found[name].get(dataset.number) ?? [];
+function factsOf(dataset: DatasetDefinition, found: RowsByStatement): DatasetFacts {
+  const of = (name: keyof RowsByStatement) => found[name].get(dataset.number) ?? [];
   const [coverage] = of('coverage');
   const [day] = of('days');
   const [checkpoint] = of('checkpoints');

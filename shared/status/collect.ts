@@ -24,7 +24,7 @@ export interface Lag {
   readonly oldest_seconds: number;
 }
 
-export interface LogOverview {
+interface LogOverview {
   readonly messages: number;
   readonly bytes: number;
   readonly max_bytes: number;
@@ -56,7 +56,7 @@ export interface Overview {
   readonly log: LogOverview | null;
 }
 
-export function overviewOf(
+function overviewOf(
   dataset: DatasetDefinition,
   facts: DatasetFacts,
   log: LogFacts | undefined,
@@ -111,7 +111,7 @@ function logOverview(
 
 const NOTHING = { events: 0, event_time_seconds: 0 };
 
-interface Piece {
+interface UnprojectedPart {
   readonly rows: number;
   readonly fromMs: number;
   readonly toMs: number;
@@ -123,20 +123,20 @@ function waiting(
   { newest }: LogFacts,
   throughMs: number | undefined,
 ): typeof NOTHING {
-  const pieces: Piece[] = open
+  const parts: UnprojectedPart[] = open
     .filter(({ state }) => state === 'published')
     .map(({ rows = 0, firstMs = 0, lastMs = firstMs }) => ({ rows, fromMs: firstMs, toMs: lastMs + 1 }));
   if (newest) {
     const { times } = keyFacts(dataset, newest.partition);
     // Only the key of a window partition gives its start.
     const fromMs = Number.isFinite(times.fromMs) && times.fromMs > -8.64e15 ? times.fromMs : newest.first_ms;
-    pieces.push({ rows: newest.rows * (newest.frame + 1), fromMs, toMs: newest.last_ms + 1 });
+    parts.push({ rows: newest.rows * (newest.frame + 1), fromMs, toMs: newest.last_ms + 1 });
   }
-  if (pieces.length === 0) return NOTHING;
-  const length = pieces.reduce((sum, { fromMs, toMs }) => sum + (toMs - fromMs), 0);
-  const newestMs = Math.max(...pieces.map(({ toMs }) => toMs));
+  if (parts.length === 0) return NOTHING;
+  const length = parts.reduce((sum, { fromMs, toMs }) => sum + (toMs - fromMs), 0);
+  const newestMs = Math.max(...parts.map(({ toMs }) => toMs));
   return {
-    events: pieces.reduce((sum, { rows }) => sum + rows, 0),
+    events: parts.reduce((sum, { rows }) => sum + rows, 0),
     event_time_seconds: Math.max(length, throughMs === undefined ? 0 : newestMs - throughMs) / 1000,
   };
 }

@@ -4,7 +4,7 @@ import { DAY_MS, dayKey, isMarketDay } from '../dates.ts';
 import { gapsBetween, parseMultirange, type Range } from '../ranges.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
 
-export interface Stretch {
+export interface NamedRange {
   readonly source: string;
   /** First and last file day, height, snapshot, as-of day or vintage. */
   readonly from: string;
@@ -14,8 +14,8 @@ export interface Stretch {
 }
 
 export interface ProvedRanges {
-  readonly proved: readonly Stretch[];
-  readonly gaps: readonly Stretch[];
+  readonly proved: readonly NamedRange[];
+  readonly gaps: readonly NamedRange[];
   /** Number of partitions that are expected in the gaps. */
   readonly missing: number;
   readonly fromMs: number | undefined;
@@ -37,8 +37,8 @@ export function provedRanges(dataset: DatasetDefinition, runs: readonly DayRange
   const gaps = isBridged(dataset) ? [] : bySource.flatMap(gapsOfSource);
   const ends = bySource.map((ofSource) => ofSource.at(-1)!.throughMs);
   return {
-    proved: runs.map((run) => stretch(dataset, run)),
-    gaps: gaps.map((gap) => stretch(dataset, gap)),
+    proved: runs.map((run) => namedRange(dataset, run)),
+    gaps: gaps.map((gap) => namedRange(dataset, gap)),
     missing: gaps.reduce((sum, { span }) => sum + expectedIn(dataset, span), 0),
     fromMs: runs.length > 0 ? Math.min(...runs.map(({ fromMs }) => fromMs)) : undefined,
     throughMs: ends.length > 0 ? Math.min(...ends) : undefined,
@@ -73,7 +73,7 @@ function expectedIn({ partition: { kind } }: DatasetDefinition, { from, to }: Ra
   return kind === 'file_day' ? Math.round((to - from) / DAY_MS) : 1;
 }
 
-function stretch(dataset: DatasetDefinition, { source, span, fromMs, throughMs }: DayRange): Stretch {
+function namedRange(dataset: DatasetDefinition, { source, span, fromMs, throughMs }: DayRange): NamedRange {
   const [from, to] = namesOf(dataset, span);
   return { source, from, to, from_utc: iso(fromMs), to_utc_exclusive: iso(throughMs) };
 }

@@ -1,9 +1,9 @@
 /** The type of a setting's entry in the table. */
 
-type Kind = 'string' | 'integer' | 'url' | 'path' | 'boolean' | 'choice' | 'origins';
+type SettingKind = 'string' | 'integer' | 'url' | 'path' | 'boolean' | 'choice' | 'origins';
 
 export interface Setting {
-  readonly kind: Kind;
+  readonly kind: SettingKind;
   /** Default as text. Without one the setting may be unset, unless `LoadOptions.required` names it. */
   readonly default?: string;
   readonly min?: number;

@@ -5,7 +5,7 @@
 
 import { join } from 'node:path';
 import type { Logger } from '../../../../shared/logger.ts';
-import type { Progress } from '../../../../shared/stack/apt.ts';
+import type { ReportProgress } from '../../../../shared/stack/apt.ts';
 import { startBitcoind } from '../../../../shared/stack/bitcoind.ts';
 import { type SnapshotFile, snapshotDir, takeSnapshot } from '../mempool.ts';
 import { BitcoinNode } from '../node.ts';
@@ -146,7 +146,7 @@ export async function startSampleNode(options: {
   /** Start of the first of the three days, epoch ms. */
   readonly fromMs: number;
   readonly log: Logger;
-  readonly progress?: Progress;
+  readonly progress?: ReportProgress;
   readonly signal?: AbortSignal;
 }): Promise<SampleNode> {
   const { directory, snapshotsIn, fromMs, log, progress, signal } = options;
