@@ -176,9 +176,12 @@ export class ExportStore implements AsyncDisposable {
     });
   }
 
-  /** Deletes an export that could not be queued. No caller knows about it. */
-  async withdraw(exportId: string): Promise<void> {
-    await this.#pool.query(`delete from exports where export_id = $1 and state = 'queued'`, [exportId]);
+  /** Deletes an export that could not be queued: no caller knows about it. @returns false where a worker has taken it. */
+  async withdraw(exportId: string): Promise<boolean> {
+    const { rowCount } = await this.#pool.query(`delete from exports where export_id = $1 and state = 'queued'`, [
+      exportId,
+    ]);
+    return rowCount !== 0;
   }
 
   /** `taken`: a worker with a recent heartbeat runs the export. */

@@ -123,7 +123,7 @@ export async function submitExport(
   if (submitted.kind === 'full') throw queueFull(submitted);
   if (submitted.kind === 'conflict') throw conflict();
   if (submitted.kind === 'known') return await knownExport(deps, submitted.row, requestSha256);
-  await dispatch(deps, submitted.row, idempotencyKey !== null);
+  await dispatch(deps, submitted.row.exportId, idempotencyKey !== null);
   return { row: submitted.row, isNew: true };
 }
 
@@ -153,12 +153,18 @@ function newRow(
  *   when the queue is available again. Without a key it is deleted.
  * @throws Problem EXPORT_DISPATCH_ERROR
  */
-async function dispatch({ store, queue, audit }: SubmitDeps, { exportId }: ExportRow, isKept: boolean): Promise<void> {
+export async function dispatch(
+  { store, queue, audit }: Pick<SubmitDeps, 'store' | 'queue' | 'audit'>,
+  exportId: string,
+  isKept: boolean,
+): Promise<void> {
   try {
     await (await queue.get()).put(exportId);
   } catch (cause) {
     // If the database is unavailable too, the sweeper finds and queues the row later; no caller waits for it.
-    if (!isKept) await store.withdraw(exportId).catch(() => {});
+    const isGone = isKept || (await store.withdraw(exportId).catch(() => true));
+    // The queue stored the message although its acknowledgement was lost: a worker has the export.
+    if (!isGone) return;
     await audit.note(AUDIT_EVENTS.failed, exportId, { code: 'EXPORT_DISPATCH_ERROR', withdrawn: !isKept });
     throw new Problem('EXPORT_DISPATCH_ERROR', 'The queue of exports does not answer. Try again later.', { cause });
   }
@@ -167,7 +173,7 @@ async function dispatch({ store, queue, audit }: SubmitDeps, { exportId }: Expor
 async function knownExport(deps: SubmitDeps, row: ExportRow, requestSha256: string) {
   if (row.requestSha256 !== requestSha256) throw conflict();
   // The first submission may not have reached the queue.
-  if (row.state === 'queued') await dispatch(deps, row, true);
+  if (row.state === 'queued') await dispatch(deps, row.exportId, true);
   return { row, isNew: false };
 }
 

@@ -11,6 +11,7 @@ import {
   TRANSITIONS,
 } from '../../serving/exports/states.ts';
 import { ExportStore, type Outcome, type Transition } from '../../serving/exports/store.ts';
+import { dispatch } from '../../serving/exports/submit.ts';
 import { createMigratedEnv, execute, type TestEnv } from '../support/stack.ts';
 
 let env: TestEnv;
@@ -197,6 +198,28 @@ test('a clock that was set back keeps nobody alive', async () => {
     `update exports set heartbeat_at = clock_timestamp() + interval '1 day' where export_id = '${exportId}'`,
   );
   expect((await store.claim(exportId, 'other')).kind).toBe('done');
+});
+
+// It was answered 503, and ran all the same.
+test('an acknowledgement of the queue that is lost: an export that a worker has taken is accepted, another is withdrawn', async () => {
+  const notes: string[] = [];
+  const audit = { note: async (event: string) => notes.push(event) };
+  const dispatched = async (taken: boolean) => {
+    const exportId = await submit();
+    const put = async () => {
+      if (taken) await store.claim(exportId, 'worker');
+      throw new Error('no acknowledgement');
+    };
+    const deps = { store, audit, queue: { get: async () => ({ put }) } } as unknown as Parameters<typeof dispatch>[0];
+    const outcome = await dispatch(deps, exportId, false).then(
+      () => 'accepted',
+      (error) => error.code,
+    );
+    return [outcome, (await store.find(exportId))?.state];
+  };
+  expect(await dispatched(true)).toEqual(['accepted', 'running']);
+  expect(notes).toEqual([]);
+  expect(await dispatched(false)).toEqual(['EXPORT_DISPATCH_ERROR', undefined]);
 });
 
 test('of many submits at once exactly as many are taken as the queue has room for', async () => {

@@ -2,6 +2,7 @@
 import { once } from 'node:events';
 import { buffer } from 'node:stream/consumers';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { connect } from '../../shared/db/connect.ts';
 import { DATASET, loadBulk, loadDays, randomDay } from '../support/load-rows.ts';
 import { eventually, migrated, startServing } from '../support/serving.ts';
 import { createMigratedEnv, createPrivateStack, execute, type TestEnv } from '../support/stack.ts';
@@ -92,6 +93,16 @@ describe('the storage contract', () => {
   });
 });
 
+/** Whether there is a process of this number. */
+function isRunning(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
 describe('the database', () => {
   test('killed and back: broken answers meanwhile are broken or 503, then all is well', async () => {
     // It stays away until it is told to come back.
@@ -103,7 +114,16 @@ describe('the database', () => {
     const response = await serving.open({ body: JSON.stringify(ALL), unix: true });
     await once(response, 'data');
     response.pause();
+    // Once the answer is held back, the server process ends in the middle of it, however busy the machine is.
+    const reads = `select pid from pg_stat_activity where wait_event = 'ClientWrite'`;
+    let pid = 0;
+    await eventually(async () => {
+      await using client = await connect({ url: own.stack.databaseUrl, name: 'test' });
+      pid = (await client.query(reads)).rows[0]?.pid ?? 0;
+      return pid > 0;
+    }, 'the database waits for the reader');
     own.kill('postgres');
+    await eventually(async () => !isRunning(pid), 'its process is gone');
     const outcome = await buffer(response).then(
       () => 'whole',
       (error: NodeJS.ErrnoException) => error.code,

@@ -71,7 +71,7 @@ test('the next market day, and how many have passed', () => {
   expect(marketDaysSince('2026-03-06', '2026-03-09')).toBe(1);
   expect(marketDaysSince('2026-04-02', '2026-04-07')).toBe(2);
   expect(marketDaysSince('2026-03-09', '2026-03-06')).toBe(0);
-  expect(() => isMarketDay('2026-02-30')).toThrow(/no day/);
+  expect(() => isMarketDay('2026-02-30')).toThrow(/is not a calendar day/);
 });
 
 test('proved through a Friday was said to be proved through the Sunday after it', () => {
