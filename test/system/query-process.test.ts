@@ -133,7 +133,7 @@ describe('the start', () => {
     ]);
     child.kill();
     await once(child, 'exit');
-    const entries = (await logged).split('\n').filter((line) => line.includes('"msg":"not ready"'));
+    const entries = (await logged).split('\n').filter((line) => line.includes('"msg":"the service is not ready"'));
     expect(entries).toHaveLength(1);
     expect(JSON.parse(entries[0]).faults).toEqual([
       expect.stringMatching(/^rights matrix: sources.exchange_a.rights_provisional/),
