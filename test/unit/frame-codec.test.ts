@@ -15,6 +15,7 @@ import {
   sha256Hex,
 } from '../../shared/frame/codec.ts';
 import { differingFacts, type Manifest, type PartitionFacts, parseManifest } from '../../shared/frame/manifest.ts';
+import { encodeRecord, recordBytes, recordsOf } from '../../shared/frame/records.ts';
 import { findLine } from '../../shared/lineage/find-event.ts';
 import { faultOf } from '../support/faults.ts';
 
@@ -297,5 +298,29 @@ describe('a line of a frame', () => {
     const raw = Buffer.from('117,17,1\n171,5,17\n7,17,17\n');
     expect(findLine(raw, '17', { column: 0, prefix: '' })).toBeUndefined();
     expect(findLine(raw, '7', { column: 0, prefix: '' })).toEqual({ position: 2, payload: Buffer.from('7,17,17') });
+  });
+});
+
+describe('a record', () => {
+  const PREFIX = 10;
+  const LARGEST = 16 * 1024 * 1024;
+
+  test.each([
+    ['an empty offset', '', 1],
+    ['an offset of 1025 bytes', 'o'.repeat(1025), 1],
+    ['an offset of 1025 bytes in 1024 characters', `${'o'.repeat(1023)}é`, 1],
+    ['one byte more than a record may take', 'o', LARGEST - PREFIX],
+  ])('with %s is refused', (_, offset, payloadBytes) => {
+    expect(() => encodeRecord(offset, Buffer.alloc(payloadBytes))).toThrow(
+      expect.objectContaining({ code: 'SOURCE_TOO_LARGE' }),
+    );
+  });
+
+  test('of the largest offset and size is accepted and read back', () => {
+    const offset = 'o'.repeat(1024);
+    const record = encodeRecord(offset, Buffer.alloc(LARGEST - PREFIX - 1024 - 3), Buffer.from('aux'));
+    expect(record.length).toBe(LARGEST);
+    expect([...recordsOf(record)]).toMatchObject([{ offset, auxiliary: Buffer.from('aux') }]);
+    expect(recordBytes('o', Buffer.alloc(LARGEST - PREFIX - 1))).toBe(LARGEST);
   });
 });
