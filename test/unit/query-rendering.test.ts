@@ -342,6 +342,36 @@ describe('random numbers', () => {
   });
 });
 
+describe('the output buffer', () => {
+  const LENGTH = 256;
+  const USABLE = LENGTH - 64;
+
+  /** Bytes that give out at most `limit` parts: a copy that makes no progress fails instead of running for ever. */
+  class LimitedBytes extends Uint8Array {
+    limit = 20;
+    override subarray(from?: number, to?: number): Uint8Array<ArrayBuffer> {
+      if (this.limit-- === 0) throw new Error('the copy makes no progress');
+      return new Uint8Array(this.buffer as ArrayBuffer, this.byteOffset, this.length).subarray(from, to);
+    }
+  }
+
+  test.each([0, 1, USABLE - 1, USABLE])('copies on where %i bytes of it are filled', (filled) => {
+    const parts: Buffer[] = [];
+    const out = new OutputBuffer({
+      write: (part) => parts.push(Buffer.from(part)),
+      buffer: () => Buffer.alloc(LENGTH),
+    });
+    const first = new Uint8Array(filled).fill(1);
+    const second = new LimitedBytes(3 * LENGTH).map((_, index) => index % 251);
+    out.copy(first);
+    out.copy(second);
+    out.flush();
+    expect(Buffer.concat(parts)).toEqual(Buffer.concat([first, second]));
+    expect(out.flushed).toBe(filled + second.length);
+    expect(Math.max(...parts.map((part) => part.length))).toBeLessThanOrEqual(USABLE);
+  });
+});
+
 const chiSquare = (counts: readonly number[]) => {
   const mean = counts.reduce((a, b) => a + b) / counts.length;
   return counts.reduce((sum, count) => sum + (count - mean) ** 2 / mean, 0);
