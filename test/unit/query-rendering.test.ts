@@ -91,6 +91,16 @@ describe('timestamps', () => {
       { numRuns: runs(RUNS) },
     );
   });
+
+  test.each([-62_167_219_200_001, 253_402_300_800_000, 8.64e15, -8.64e15])(
+    'a timestamp outside the years 0000 to 9999 (%d) is written with the sign and six digits of the year',
+    (ms) => {
+      const writer = new TimestampWriter();
+      for (const value of [ms, 0, ms]) {
+        expect(written(writer.write(view, 0, value))).toBe(new Date(value).toISOString());
+      }
+    },
+  );
 });
 
 describe('text', () => {
