@@ -2,7 +2,7 @@
 
 import { jetstream } from '@nats-io/jetstream';
 import type { NatsConnection } from '@nats-io/transport-node';
-import { isSourceFault, recordSourceFailure } from '../../shared/db/reports.ts';
+import type { Pool } from 'pg';
 import type { PartitionRow } from '../../shared/db/schema.ts';
 import { codeOf, explain, TidemarkError } from '../../shared/errors.ts';
 import { encodeMessage, type Retraction, type RetractionHeader } from '../../shared/frame/codec.ts';
@@ -45,6 +45,25 @@ export async function* notingFailures(
     if (isSourceFault(code)) await note(first.key, first.sources[0], code, explain(error));
     throw error;
   }
+}
+
+/** Codes of the faults of a vendor, an issuer, a provider or a node, and of the documents that they sent. */
+const OF_SOURCES = /^(?:SOURCE|NODE|CHAIN)_/;
+
+const isSourceFault = (code: string | undefined): code is string => code !== undefined && OF_SOURCES.test(code);
+
+/** Counts a failure of a source after all retries, by source and code, for monitors. The counts are never reset. */
+async function recordSourceFailure(
+  pool: Pool,
+  dataset: DatasetDefinition,
+  { source, code, reason }: { readonly source: string; readonly code: string; readonly reason: string },
+): Promise<void> {
+  await pool.query(
+    `insert into source_failures (dataset_id, source_id, code, failures, last_reason) values ($1, $2, $3, 1, $4)
+     on conflict (dataset_id, source_id, code) do update set failures = source_failures.failures + 1,
+       last_at = clock_timestamp(), last_reason = excluded.last_reason`,
+    [dataset.number, source, code, reason],
+  );
 }
 
 /** A document that failed before its partitions were known is named otherwise. */

@@ -3,7 +3,7 @@
 import type { ClientBase } from 'pg';
 import { Catalog, record } from '../../shared/db/catalog.ts';
 import { clearCoverage, lockCoverage, recoverSpan, uncoverWindow } from '../../shared/db/coverage.ts';
-import type { PartitionRow } from '../../shared/db/schema.ts';
+import { type PartitionRow, partitions, rowsOf } from '../../shared/db/schema.ts';
 import type { PartitionRef, Recount } from '../../shared/proof/recount.ts';
 import type { Range } from '../../shared/ranges.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
@@ -18,21 +18,26 @@ interface Stored extends PartitionRef {
   readonly revision: number;
 }
 
-async function stored(client: ClientBase, dataset: DatasetDefinition, where: string, values: unknown[]) {
+const STORED = rowsOf(partitions, ['partitionKey', 'fromMs', 'toMs', 'rows', 'revision']);
+
+async function stored(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  where: string,
+  values: unknown[],
+): Promise<Stored[]> {
   const found = await client.query(
-    `select partition_key, from_ms, to_ms, rows, revision from partitions
+    `select ${STORED.columns} from partitions
      where dataset_id = $1 and from_ms is not null and ${where} order by from_ms, partition_key`,
     [dataset.number, ...values],
   );
-  return found.rows.map(
-    (row): Stored => ({
-      key: row.partition_key,
-      fromMs: Number(row.from_ms),
-      toMs: Number(row.to_ms),
-      rows: Number(row.rows),
-      revision: row.revision,
-    }),
-  );
+  return STORED.decode(found.rows).map(({ partitionKey, fromMs, toMs, rows, revision }) => ({
+    key: partitionKey,
+    fromMs: fromMs!,
+    toMs: toMs!,
+    rows: rows ?? 0,
+    revision,
+  }));
 }
 
 /** The rows go; the seconds they were in are to be made again. */

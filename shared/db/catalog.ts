@@ -1,7 +1,6 @@
 /**
- * The catalog: reads and changes the state of partitions and attempts, and writes the ledger. It uses plain SQL on purpose:
- * every backfill and projector loads this module, and the query builder takes as long to load as half of a command.
- * Reports use the query builder (shared/db/reports.ts).
+ * The catalog: reads and changes the state of partitions and attempts, and writes the ledger. Statements are plain SQL;
+ * columns and types of their rows come from schema.ts.
  */
 
 import type { ClientBase, Pool, QueryResultRow } from 'pg';
@@ -10,7 +9,20 @@ import { parseMultirange, type Range } from '../ranges.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
 import { keyFacts } from '../registry/keys.ts';
 import { PROJECTOR_LOCK } from './connect.ts';
-import type { AttemptRow, CheckpointRow, CoverageRow, PartitionRow } from './schema.ts';
+import {
+  type AttemptRow,
+  attempts,
+  type CheckpointRow,
+  type CoverageRow,
+  checkpoints,
+  coverage,
+  type LedgerRow,
+  ledger,
+  type PartitionRow,
+  partitions,
+  type RowShape,
+  rowsOf,
+} from './schema.ts';
 
 /** What the ledger records: what operators and the service did to partitions on purpose, and what was refused. */
 export const LEDGER_KINDS = [
@@ -42,26 +54,13 @@ export async function record(
   );
 }
 
-const PARTITION_COLUMNS = `dataset_id as "datasetId", partition_key as "partitionKey", state, attempt, revision,
-  from_ms as "fromMs", to_ms as "toMs", synthetic, rows, aligned_rows as "alignedRows", aligned_hash as "alignedHash",
-  offsets, manifest, recount, reason, ingested_at as "ingestedAt", proved_at as "provedAt", updated_at as "updatedAt",
-  source_id as "sourceId", span, through_ms as "throughMs", last_updated_at as "lastUpdatedAt",
-  verified_at as "verifiedAt"`;
-const ATTEMPT_COLUMNS = `dataset_id as "datasetId", partition_key as "partitionKey", attempt, revision, state, publisher,
-  document, manifest, frames, first_sequence as "firstSequence", manifest_sequence as "manifestSequence", reason,
-  started_at as "startedAt", updated_at as "updatedAt"`;
-/** The int8 columns: the driver returns them as text, and their values are exact as numbers. */
-const NUMBERS = [
-  'fromMs',
-  'toMs',
-  'rows',
-  'alignedRows',
-  'throughMs',
-  'firstSequence',
-  'manifestSequence',
-  'streamSequence',
-  'version',
-];
+const PARTITION = rowsOf(partitions);
+const ATTEMPT = rowsOf(attempts);
+const COVERAGE = rowsOf(coverage);
+const CHECKPOINT = rowsOf(checkpoints);
+const LEDGER = rowsOf(ledger);
+const PARTITION_STATUS = rowsOf(partitions, ['state', 'synthetic', 'revision', 'fromMs'], 'p');
+const ATTEMPT_STATE = rowsOf(attempts, ['partitionKey', 'attempt', 'state', 'reason']);
 
 /** What the database shows of the activity of a projector. */
 export interface ProjectorActivity {
@@ -87,21 +86,22 @@ export class Catalog {
     this.#client = client;
   }
 
-  async #rows<T extends object>(sql: string, values: readonly unknown[]): Promise<T[]> {
-    const found = await (this.#client as Pool).query<QueryResultRow>(sql, [...values]);
-    for (const row of found.rows) {
-      for (const name of NUMBERS) if (typeof row[name] === 'string') row[name] = Number(row[name]);
-    }
-    return found.rows as T[];
+  async #query<T extends QueryResultRow>(sql: string, values: readonly unknown[]): Promise<T[]> {
+    return (await (this.#client as Pool).query<T>(sql, [...values])).rows;
+  }
+
+  /** Selects rows of one table. @param rest The statement from `from` on. */
+  async #select<Row>({ columns, decode }: RowShape<Row>, rest: string, values: readonly unknown[]): Promise<Row[]> {
+    return decode(await this.#query(`select ${columns} ${rest}`, values));
   }
 
   async partition(dataset: DatasetDefinition, key: string): Promise<PartitionRow | undefined> {
-    const sql = `select ${PARTITION_COLUMNS} from partitions where dataset_id = $1 and partition_key = $2`;
-    return (await this.#rows<PartitionRow>(sql, [dataset.number, key]))[0];
+    const rest = 'from partitions where dataset_id = $1 and partition_key = $2';
+    return (await this.#select(PARTITION, rest, [dataset.number, key]))[0];
   }
 
   async projectorActivity(dataset: DatasetDefinition): Promise<ProjectorActivity> {
-    const [row] = await this.#rows<Record<string, never>>(
+    const [row] = await this.#query<Record<string, never>>(
       `select c.stream_sequence as sequence, a.pid, a.application_name as name, a.backend_start as since,
          concat_ws(' ', a.pid, a.state_change, p.tuples_processed) as mark,
          coalesce(a.state = 'active' and coalesce(a.wait_event_type, '') not in ('Client', 'Lock'), false) as busy
@@ -120,8 +120,9 @@ export class Catalog {
 
   /** The partitions whose window starts in [fromMs, toMs), in order of time. */
   async partitions(dataset: DatasetDefinition, fromMs = -8.64e15, toMs = 8.64e15): Promise<PartitionRow[]> {
-    return await this.#rows<PartitionRow>(
-      `select ${PARTITION_COLUMNS} from partitions where dataset_id = $1 and from_ms >= $2 and from_ms < $3
+    return await this.#select(
+      PARTITION,
+      `from partitions where dataset_id = $1 and from_ms >= $2 and from_ms < $3
        order by from_ms, partition_key`,
       [dataset.number, fromMs, toMs],
     );
@@ -129,7 +130,7 @@ export class Catalog {
 
   /** The number of proved partitions of the sample, and of real partitions in any state. */
   async counts(dataset: DatasetDefinition): Promise<{ readonly synthetic: number; readonly real: number }> {
-    const [{ synthetic, real }] = await this.#rows<{ synthetic: string; real: string }>(
+    const [{ synthetic, real }] = await this.#query<{ synthetic: string; real: string }>(
       `select count(*) filter (where synthetic and state = 'proved') as synthetic,
          count(*) filter (where not synthetic) as real from partitions where dataset_id = $1`,
       [dataset.number],
@@ -141,14 +142,14 @@ export class Catalog {
   async firstKey(dataset: DatasetDefinition): Promise<string | undefined> {
     const sql = `select partition_key as key from partitions where dataset_id = $1 and not synthetic and from_ms is not null
       order by from_ms limit 1`;
-    return (await this.#rows<{ key: string }>(sql, [dataset.number]))[0]?.key;
+    return (await this.#query<{ key: string }>(sql, [dataset.number]))[0]?.key;
   }
 
   /** The keys among `keys` that need no more work: proved, or quarantined until an operator acts. */
   async endedKeys(dataset: DatasetDefinition, keys: readonly string[]): Promise<ReadonlySet<string>> {
     const sql = `select partition_key as key from partitions where dataset_id = $1 and partition_key = any ($2::text[])
       and state in ('proved', 'quarantined') and not synthetic`;
-    return new Set((await this.#rows<{ key: string }>(sql, [dataset.number, keys])).map(({ key }) => key));
+    return new Set((await this.#query<{ key: string }>(sql, [dataset.number, keys])).map(({ key }) => key));
   }
 
   /** The proved partition whose last verification is the longest ago, and before `before`. */
@@ -157,7 +158,7 @@ export class Catalog {
     before: Date,
     except: readonly Pick<PartitionRow, 'datasetId' | 'partitionKey'>[] = [],
   ): Promise<PartitionRow | undefined> {
-    const sql = `select ${PARTITION_COLUMNS} from partitions where dataset_id = any ($1::int2[]) and state = 'proved'
+    const rest = `from partitions where dataset_id = any ($1::int2[]) and state = 'proved'
         and coalesce(verified_at, proved_at) < $2 and from_ms is not null
         and (dataset_id, partition_key) not in (select * from unnest($3::int2[], $4::text[]))
       order by coalesce(verified_at, proved_at) limit 1`;
@@ -167,20 +168,20 @@ export class Catalog {
       except.map(({ datasetId }) => datasetId),
       except.map(({ partitionKey }) => partitionKey),
     ];
-    return (await this.#rows<PartitionRow>(sql, parameters))[0];
+    return (await this.#select(PARTITION, rest, parameters))[0];
   }
 
   /** The known partitions among `keys`. */
   async partitionsOf(dataset: DatasetDefinition, keys: readonly string[]): Promise<PartitionRow[]> {
-    return await this.#rows<PartitionRow>(
-      `select ${PARTITION_COLUMNS} from partitions where dataset_id = $1 and partition_key = any ($2::text[])`,
-      [dataset.number, keys],
-    );
+    return await this.#select(PARTITION, `from partitions where dataset_id = $1 and partition_key = any ($2::text[])`, [
+      dataset.number,
+      keys,
+    ]);
   }
 
   /** The texts of the stored values of partitions of metrics, by metric id. */
   async valueTexts(dataset: DatasetDefinition, keys: readonly string[]): Promise<ReadonlyMap<string, string | null>> {
-    const rows = await this.#rows<{ metric_id: string; value_text: string | null }>(
+    const rows = await this.#query<{ metric_id: string; value_text: string | null }>(
       `select metric_id, value_text from ${dataset.native.table} where partition_key = any ($1::text[])`,
       [keys],
     );
@@ -189,8 +190,9 @@ export class Catalog {
 
   /** The captures of one source and day, in the order of their numbers. */
   async family(dataset: DatasetDefinition, first: string): Promise<PartitionRow[]> {
-    return await this.#rows<PartitionRow>(
-      `select ${PARTITION_COLUMNS} from partitions where dataset_id = $1
+    return await this.#select(
+      PARTITION,
+      `from partitions where dataset_id = $1
          and (partition_key = $2 or starts_with(partition_key, $2 || ':'))
        order by coalesce(nullif(split_part(partition_key, ':', 3), '')::int4, 1)`,
       [dataset.number, first],
@@ -199,8 +201,9 @@ export class Catalog {
 
   /** The partitions of a source that overlap the span, in its order. */
   async overlapping(dataset: DatasetDefinition, sourceId: string, { from, to }: Range): Promise<PartitionRow[]> {
-    return await this.#rows<PartitionRow>(
-      `select ${PARTITION_COLUMNS} from partitions where dataset_id = $1 and source_id = $2 and span && int8range($3, $4)
+    return await this.#select(
+      PARTITION,
+      `from partitions where dataset_id = $1 and source_id = $2 and span && int8range($3, $4)
        order by span, partition_key`,
       [dataset.number, sourceId, from, to],
     );
@@ -208,7 +211,7 @@ export class Catalog {
 
   /** The lowest value that an ended partition of a source covers: proved or quarantined, synthetic or real. */
   async firstEnded(dataset: DatasetDefinition, sourceId: string, synthetic: boolean): Promise<number | undefined> {
-    const [{ first }] = await this.#rows<{ first: string | null }>(
+    const [{ first }] = await this.#query<{ first: string | null }>(
       `select min(lower(span)) as first from partitions
        where dataset_id = $1 and source_id = $2 and state in ('proved', 'quarantined') and synthetic = $3`,
       [dataset.number, sourceId, synthetic],
@@ -223,7 +226,7 @@ export class Catalog {
     { from, to }: Range,
     { states, synthetic }: { readonly states: readonly PartitionRow['state'][]; readonly synthetic: boolean },
   ): Promise<Range[]> {
-    const [{ missing }] = await this.#rows<{ missing: string }>(
+    const [{ missing }] = await this.#query<{ missing: string }>(
       `select (int8multirange(int8range($3, $4)) - coalesce(range_agg(span), '{}'))::text as missing from partitions
        where dataset_id = $1 and source_id = $2 and span && int8range($3, $4) and synthetic = $5 and state = any ($6::text[])`,
       [dataset.number, sourceId, from, to, synthetic, states],
@@ -233,8 +236,9 @@ export class Catalog {
 
   /** The attempts at a partition, newest first. */
   async attempts(dataset: DatasetDefinition, key: string): Promise<AttemptRow[]> {
-    return await this.#rows<AttemptRow>(
-      `select ${ATTEMPT_COLUMNS} from attempts where dataset_id = $1 and partition_key = $2 order by attempt desc`,
+    return await this.#select(
+      ATTEMPT,
+      `from attempts where dataset_id = $1 and partition_key = $2 order by attempt desc`,
       [dataset.number, key],
     );
   }
@@ -244,19 +248,15 @@ export class Catalog {
   }
 
   async coverage(dataset: DatasetDefinition): Promise<CoverageRow | undefined> {
-    const sql = `select dataset_id as "datasetId", version, proved::text, synthetic, updated_at as "updatedAt"
-      from coverage where dataset_id = $1`;
-    return (await this.#rows<CoverageRow>(sql, [dataset.number]))[0];
+    return (await this.#select(COVERAGE, 'from coverage where dataset_id = $1', [dataset.number]))[0];
   }
 
   async checkpoint(dataset: DatasetDefinition): Promise<CheckpointRow | undefined> {
-    const sql = `select dataset_id as "datasetId", stream_created as "streamCreated", stream_sequence as "streamSequence",
-      message_sha256 as "messageSha256", updated_at as "updatedAt" from checkpoints where dataset_id = $1`;
-    return (await this.#rows<CheckpointRow>(sql, [dataset.number]))[0];
+    return (await this.#select(CHECKPOINT, 'from checkpoints where dataset_id = $1', [dataset.number]))[0];
   }
 
   async seriesId(dataset: DatasetDefinition, key = ''): Promise<number> {
-    const found = await this.#rows<{ series_id: number }>(
+    const found = await this.#query<{ series_id: number }>(
       'select series_id from series where dataset_id = $1 and key = $2',
       [dataset.number, key],
     );
@@ -265,18 +265,20 @@ export class Catalog {
 
   /** What the projector needs to know of a partition, and of one attempt at it, to load it. */
   async standing(dataset: DatasetDefinition, key: string, attempt: number): Promise<PartitionStatus> {
-    const [row] = await this.#rows<Record<string, unknown>>(
-      `select p.state, p.synthetic, p.revision, p.from_ms as "fromMs", a.state as "attemptState"
+    const rows = await this.#query<{ attemptState: AttemptRow['state'] | null }>(
+      `select ${PARTITION_STATUS.columns}, a.state as "attemptState"
        from (select $1::int2 as id, $2::text as key) k
        left join partitions p on p.dataset_id = k.id and p.partition_key = k.key
        left join attempts a on a.dataset_id = k.id and a.partition_key = k.key and a.attempt = $3`,
       [dataset.number, key, attempt],
     );
-    const { attemptState, ...partition } = row;
+    const [{ attemptState }] = rows;
+    const [{ state, synthetic, revision, fromMs }] = PARTITION_STATUS.decode(rows);
+    // Without a partition the join yields nulls.
+    const isKnown = (state as string | null) !== null;
     return {
-      attemptState: (attemptState ?? undefined) as PartitionStatus['attemptState'],
-      partition:
-        partition.state === null ? undefined : (partition as unknown as NonNullable<PartitionStatus['partition']>),
+      attemptState: attemptState ?? undefined,
+      partition: isKnown ? { state, synthetic, revision, fromMs } : undefined,
     };
   }
 
@@ -285,8 +287,9 @@ export class Catalog {
     dataset: DatasetDefinition,
     names: readonly { readonly partition: string; readonly attempt: number }[],
   ): Promise<readonly Pick<AttemptRow, 'partitionKey' | 'attempt' | 'state' | 'reason'>[]> {
-    return await this.#rows(
-      `select partition_key as "partitionKey", attempt, state, reason from attempts
+    return await this.#select(
+      ATTEMPT_STATE,
+      `from attempts
        where dataset_id = $1 and (partition_key, attempt) in (select * from unnest($2::text[], $3::int4[]))`,
       [dataset.number, names.map(({ partition }) => partition), names.map(({ attempt }) => attempt)],
     );
@@ -295,7 +298,7 @@ export class Catalog {
   /** The keys among `keys` that have an attempt. */
   async attemptedKeys(dataset: DatasetDefinition, keys: readonly string[]): Promise<ReadonlySet<string>> {
     const sql = `select distinct partition_key as key from attempts where dataset_id = $1 and partition_key = any ($2::text[])`;
-    return new Set((await this.#rows<{ key: string }>(sql, [dataset.number, keys])).map(({ key }) => key));
+    return new Set((await this.#query<{ key: string }>(sql, [dataset.number, keys])).map(({ key }) => key));
   }
 
   /**
@@ -316,7 +319,7 @@ export class Catalog {
         : { key, from_ms: times.fromMs, to_ms: times.toMs };
     });
     // One statement, so that it is one transaction on a pool too.
-    await this.#rows(
+    await this.#query(
       `with opening as (
          select * from jsonb_to_recordset($7) o (key text, source_id text, span int8range, from_ms int8, to_ms int8)),
        abandoned as (
@@ -340,7 +343,7 @@ export class Catalog {
     dataset: DatasetDefinition,
     published: readonly { readonly manifest: Manifest; readonly sequence: number }[],
   ): Promise<void> {
-    await this.#rows(
+    await this.#query(
       `with ended as (
          select manifest->>'partition' as key, (manifest->>'attempt')::int4 as attempt, manifest, sequence
          from jsonb_to_recordset($2) e (manifest jsonb, sequence int8)),
@@ -357,13 +360,42 @@ export class Catalog {
 
   /** Abandons an open attempt. Nothing refers to its frames, so its partition is missing again. */
   async abandonAttempt(dataset: DatasetDefinition, key: string, attempt: number, reason: string): Promise<void> {
-    await this.#rows(
+    await this.#query(
       `with abandoned as (
          update attempts set state = 'abandoned', reason = $4, updated_at = clock_timestamp()
          where dataset_id = $1 and partition_key = $2 and attempt = $3 and state = 'publishing')
        delete from partitions where dataset_id = $1 and partition_key = $2 and attempt = $3 and state = 'publishing'`,
       [dataset.number, key, attempt, reason],
     );
+  }
+
+  /** Known partitions that are not proved, in order of time. */
+  async unproved(dataset: DatasetDefinition, limit: number): Promise<PartitionRow[]> {
+    return await this.#select(
+      PARTITION,
+      `from partitions where dataset_id = $1 and state <> 'proved' order by from_ms limit $2`,
+      [dataset.number, limit],
+    );
+  }
+
+  /** Entries of the ledger, newest first; of all kinds if `kind` is undefined. */
+  async ledger(dataset: DatasetDefinition, kind: string | undefined, limit: number): Promise<LedgerRow[]> {
+    return await this.#select(
+      LEDGER,
+      'from ledger where dataset_id = $1 and ($2::text is null or kind = $2) order by entry_id desc limit $3',
+      [dataset.number, kind, limit],
+    );
+  }
+
+  /** The number of messages of the log that belong to a published attempt: its frames, manifest and retraction. */
+  async referencedMessages(dataset: DatasetDefinition): Promise<number> {
+    const [{ messages }] = await this.#query<{ messages: string }>(
+      `select (select coalesce(sum(frames + 1), 0) from attempts where dataset_id = $1 and manifest_sequence is not null)
+         + (select count(*) from ledger where dataset_id = $1 and kind = 'quarantined' and details ->> 'by' = 'source')
+         as messages`,
+      [dataset.number],
+    );
+    return Number(messages);
   }
 
   record(

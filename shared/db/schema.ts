@@ -1,28 +1,31 @@
-/** The catalog tables for drizzle, with the types of the columns. A test keeps them equal to `migrations/`. */
-
+/**
+ * The tables of the catalog: the one place that lists their columns and types. Row types, select lists and the conversion
+ * of the driver's values derive from it. `migrations/` creates the tables; a test and `doctor` compare them with this list.
+ */
 import { createRequire } from 'node:module';
+import type * as Columns from 'drizzle-orm/pg-core/columns';
+import type * as Tables from 'drizzle-orm/pg-core/table';
+import type * as Names from 'drizzle-orm/table';
+import type * as Utils from 'drizzle-orm/utils';
 import type { DocumentFacts, Manifest } from '../frame/manifest.ts';
 import type { Recount } from '../proof/recount.ts';
 
-// The query builder is loaded as CommonJS. Its package.json lists a thousand entry points, and Node reads that list again for
-// each module that is imported, but not for one that is required: loading takes 70 ms instead of 400.
-
+// Drizzle is loaded as CommonJS, and its query builder not at all. For each module that is imported, Node parses drizzle's
+// package.json (179 KB) again, which costs every command 210 ms of processor time. Required modules cost 23 ms.
 const require = createRequire(import.meta.url);
-export const orm = require('drizzle-orm') as typeof import('drizzle-orm');
-export const pgCore = require('drizzle-orm/pg-core') as typeof import('drizzle-orm/pg-core');
-export const { drizzle } = require('drizzle-orm/node-postgres') as typeof import('drizzle-orm/node-postgres');
+const { bigint, boolean, customType, integer, jsonb, smallint, text, timestamp }: typeof Columns =
+  require('drizzle-orm/pg-core/columns');
+const { pgTable }: typeof Tables = require('drizzle-orm/pg-core/table');
+const { getTableName }: typeof Names = require('drizzle-orm/table');
+const { getTableColumns }: typeof Utils = require('drizzle-orm/utils');
 
-/** The states of a partition. Import them as a type where possible, because this module loads the query builder. */
 export const PARTITION_STATES = ['publishing', 'published', 'proved', 'quarantined'] as const;
-
-const { bigint, boolean, customType, integer, jsonb, pgTable, smallint, text, timestamp } = pgCore;
+export const ATTEMPT_STATES = ['publishing', 'published', 'proved', 'quarantined', 'refused', 'abandoned'] as const;
 
 const range = customType<{ data: string }>({ dataType: () => 'int8range' });
 const multirange = customType<{ data: string }>({ dataType: () => 'int8multirange' });
 const at = (name: string) => timestamp(name, { withTimezone: true, mode: 'date' });
 const big = (name: string) => bigint(name, { mode: 'number' });
-
-export const ATTEMPT_STATES = ['publishing', 'published', 'proved', 'quarantined', 'refused', 'abandoned'] as const;
 
 export const attempts = pgTable('attempts', {
   datasetId: smallint('dataset_id').notNull(),
@@ -127,8 +130,64 @@ export const ledger = pgTable('ledger', {
   details: jsonb('details').notNull().default({}),
 });
 
+/** All tables of this file. */
+export const CATALOG_TABLES: readonly Tables.PgTable[] = [
+  attempts,
+  partitions,
+  coverage,
+  coverageSpans,
+  sourceChecks,
+  checkpoints,
+  frames,
+  ledger,
+];
+
 export type AttemptRow = typeof attempts.$inferSelect;
 export type PartitionRow = typeof partitions.$inferSelect;
 export type CheckpointRow = typeof checkpoints.$inferSelect;
 export type CoverageRow = typeof coverage.$inferSelect;
 export type LedgerRow = typeof ledger.$inferSelect;
+
+/** Name and columns of a table, for comparison with a database. Types are as PostgreSQL's `format_type` writes them. */
+export const describeTable = (table: Tables.PgTable) => ({
+  name: getTableName(table),
+  columns: Object.values(getTableColumns(table)).map((column) => ({
+    name: column.name,
+    type: column.getSQLType(),
+    notNull: column.notNull,
+  })),
+});
+
+/** How SQL selects columns of a table, and how the driver's rows become typed rows. */
+export interface RowShape<Row> {
+  /** The select list, with members as names: `from_ms as "fromMs", ...`. */
+  readonly columns: string;
+  /** Converts the driver's values in place, for example an int8 from text to a number. Nulls stay. */
+  decode(rows: readonly object[]): Row[];
+}
+
+/**
+ * @param members The columns to select, by the names of their members; all of them if not given.
+ * @param alias The name of the table in a join.
+ */
+export function rowsOf<T extends Tables.PgTable, Member extends keyof T['$inferSelect'] & string>(
+  table: T,
+  members?: readonly Member[],
+  alias?: string,
+): RowShape<Pick<T['$inferSelect'], Member>> {
+  const columns = Object.entries(getTableColumns(table)).filter(
+    ([member]) => members?.includes(member as Member) ?? true,
+  );
+  const prefix = alias === undefined ? '' : `${alias}.`;
+  return {
+    columns: columns.map(([member, { name }]) => `${prefix}${name} as "${member}"`).join(', '),
+    decode(rows) {
+      for (const row of rows as Record<string, unknown>[]) {
+        for (const [member, column] of columns) {
+          if (row[member] !== null) row[member] = column.mapFromDriverValue(row[member]);
+        }
+      }
+      return rows as Pick<T['$inferSelect'], Member>[];
+    },
+  };
+}

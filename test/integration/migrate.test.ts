@@ -3,8 +3,14 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { type Client, connect } from '../../shared/db/connect.ts';
 import { FORMER_NAMES, MIGRATIONS_DIR, migrate, pendingMigrations } from '../../shared/db/migrate.ts';
-import * as schema from '../../shared/db/schema.ts';
-import { orm, PARTITION_STATES, pgCore } from '../../shared/db/schema.ts';
+import {
+  ATTEMPT_STATES,
+  CATALOG_TABLES,
+  describeTable,
+  PARTITION_STATES,
+  partitions,
+  rowsOf,
+} from '../../shared/db/schema.ts';
 import { ALIGNED_KEY, ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
 import type { PgType } from '../../shared/registry/types.ts';
@@ -251,7 +257,7 @@ describe('the live tables', () => {
   });
   afterAll(() => client[Symbol.asyncDispose]());
 
-  const columnsOf = async (table: string) => {
+  const liveColumns = async (table: string) => {
     const { rows } = await client.query<{ name: string; type: string; notNull: boolean }>(
       `select attname as name, format_type(atttypid, atttypmod) as type, attnotnull as "notNull" from pg_attribute
        where attrelid = $1::regclass and attnum > 0 and not attisdropped order by attnum`,
@@ -272,7 +278,7 @@ describe('the live tables', () => {
   };
 
   test('of aligned rows have the columns that the code declares, in its order', async () => {
-    expect(await columnsOf(ALIGNED_TABLE)).toEqual(
+    expect(await liveColumns(ALIGNED_TABLE)).toEqual(
       Object.entries(ALIGNED_COLUMNS).map(([name, type]) => ({
         name,
         type: SQL_NAMES[type],
@@ -292,7 +298,7 @@ describe('the live tables', () => {
   test.each([...DATASETS.values()].map((dataset) => [dataset.key, dataset] as const))(
     'of %s have the columns, the chunks and the order that the registry declares',
     async (_key, { native, aligned }) => {
-      expect(await columnsOf(native.table)).toEqual(
+      expect(await liveColumns(native.table)).toEqual(
         native.columns.map((column) => ({
           name: column.name,
           type: SQL_NAMES[column.pg],
@@ -335,20 +341,59 @@ describe('the live tables', () => {
     },
   );
 
-  const declared = Object.values(schema).flatMap((value) => (orm.is(value, pgCore.PgTable) ? [value] : []));
-
-  test.each(declared.map((table) => [pgCore.getTableConfig(table).name, table] as const))(
-    'of the catalog are what the query builder believes: %s',
-    async (name, table) => {
-      const live = await columnsOf(name);
-      expect(
-        pgCore
-          .getTableConfig(table)
-          .columns.map((column) => ({ name: column.name, type: column.getSQLType(), notNull: column.notNull }))
-          .sort((a, b) => a.name.localeCompare(b.name)),
-      ).toEqual(live.toSorted((a, b) => a.name.localeCompare(b.name)));
+  test.each(CATALOG_TABLES.map(describeTable))(
+    'of the catalog are those that the code declares: $name',
+    async (table) => {
+      const byName = (a: { name: string }, b: { name: string }) => a.name.localeCompare(b.name);
+      expect((await liveColumns(table.name)).sort(byName)).toEqual(table.columns.sort(byName));
     },
   );
+
+  test('of the catalog become rows with numbers, dates, documents and nulls', async () => {
+    const { columns, decode } = rowsOf(partitions);
+    const chosen = rowsOf(partitions, ['toMs', 'synthetic'], 'p');
+    expect(chosen.columns).toBe('p.to_ms as "toMs", p.synthetic as "synthetic"');
+    await client.query('begin');
+    await client.query(
+      `insert into partitions (dataset_id, partition_key, state, attempt, revision, from_ms, to_ms, synthetic, rows, offsets,
+         manifest, ingested_at)
+       values (1, 'a', 'quarantined', 1, 2, -5, 9007199254740991, true, 7, '[1,10]', '{"rows": 7}', '2024-03-01Z')`,
+    );
+    const found = decode((await client.query(`select ${columns} from partitions where partition_key = 'a'`)).rows);
+    const picked = chosen.decode(
+      (await client.query(`select ${chosen.columns} from partitions p where partition_key = 'a'`)).rows,
+    );
+    await client.query('rollback');
+    expect(found).toEqual([
+      {
+        datasetId: 1,
+        partitionKey: 'a',
+        state: 'quarantined',
+        attempt: 1,
+        revision: 2,
+        fromMs: -5,
+        toMs: Number.MAX_SAFE_INTEGER,
+        synthetic: true,
+        rows: 7,
+        alignedRows: null,
+        alignedHash: null,
+        offsets: '[1,11)',
+        manifest: { rows: 7 },
+        recount: null,
+        reason: null,
+        ingestedAt: new Date('2024-03-01Z'),
+        lastUpdatedAt: null,
+        documentSha256: null,
+        provedAt: null,
+        updatedAt: expect.any(Date),
+        sourceId: null,
+        span: null,
+        throughMs: null,
+        verifiedAt: null,
+      },
+    ]);
+    expect(picked).toEqual([{ toMs: Number.MAX_SAFE_INTEGER, synthetic: true }]);
+  });
 
   test('are all declared, those that only SQL reads apart', async () => {
     const { rows } = await client.query<{ name: string }>(
@@ -371,12 +416,12 @@ describe('the live tables', () => {
         .map(({ name }) => name)
         .filter((name) => !own.has(name))
         .sort(),
-    ).toEqual([...declared.map((table) => pgCore.getTableConfig(table).name), ...sqlOnly].sort());
+    ).toEqual([...CATALOG_TABLES.map((table) => describeTable(table).name), ...sqlOnly].sort());
   });
 
   test('allow exactly the states that the code knows', async () => {
     for (const [table, states] of [
-      ['attempts', schema.ATTEMPT_STATES],
+      ['attempts', ATTEMPT_STATES],
       ['partitions', PARTITION_STATES],
     ] as const) {
       const { rows } = await client.query(

@@ -1,10 +1,9 @@
 /** `quarantine`: what is kept back and why. `release`: its way out. `ledger`: what was done on purpose, and refused. */
 
 import type { Pool } from 'pg';
-import { type Catalog, record } from '../../../shared/db/catalog.ts';
+import { Catalog, record } from '../../../shared/db/catalog.ts';
 import { type Client, connect } from '../../../shared/db/connect.ts';
 import { coverWindow, lockCoverage, recoverSpan } from '../../../shared/db/coverage.ts';
-import { Reports } from '../../../shared/db/reports.ts';
 import type { PartitionRow } from '../../../shared/db/schema.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { compare, type Discrepancy } from '../../../shared/proof/recount.ts';
@@ -39,7 +38,7 @@ export interface Quarantined {
 }
 
 export async function quarantinedOf(pool: Pool, dataset: DatasetDefinition, limit: number): Promise<Quarantined[]> {
-  const rows = (await new Reports(pool).unproved(dataset, limit)).filter(({ state }) => state === 'quarantined');
+  const rows = (await new Catalog(pool).unproved(dataset, limit)).filter(({ state }) => state === 'quarantined');
   const found: Quarantined[] = [];
   for (const row of rows) found.push(await describe(pool, dataset, row));
   return found;
@@ -192,10 +191,9 @@ export async function runLedger(command: ParsedCommand): Promise<number> {
   const datasets = chosen(command.positionals[0]);
   const { kind, limit = '50' } = command.values as { kind?: string; limit?: string };
   await using context = await openContext(command, 'ledger');
-  const reports = new Reports(context.pool);
   const found = [];
   for (const dataset of datasets) {
-    for (const row of await reports.ledger(dataset, kind, Number(limit))) {
+    for (const row of await context.catalog.ledger(dataset, kind, Number(limit))) {
       const { entryId, at, partitionKey, reason, details } = row;
       found.push({
         entry: entryId,

@@ -2,7 +2,6 @@ import { jetstreamManager } from '@nats-io/jetstream';
 import type { NatsConnection } from '@nats-io/transport-node';
 import type { Pool } from 'pg';
 import type { Catalog } from '../../../shared/db/catalog.ts';
-import { Reports } from '../../../shared/db/reports.ts';
 import { latestRuns, openRuns } from '../../../shared/db/runs.ts';
 import { explain } from '../../../shared/errors.ts';
 import { DATASETS, type DatasetDefinition, datasetOf } from '../../../shared/registry/index.ts';
@@ -21,9 +20,8 @@ export async function datasetStatus(
   { dataset, overview, ranges }: DatasetStatus,
 ) {
   const { pool, catalog, connection } = needs;
-  const reports = new Reports(pool);
-  const unproved = await reports.unproved(dataset, 100);
-  const late = await reports.ledger(dataset, 'late_arrival_refused', 20);
+  const unproved = await catalog.unproved(dataset, 100);
+  const late = await catalog.ledger(dataset, 'late_arrival_refused', 20);
   return {
     ...overview,
     proved_ranges: ranges.proved,
@@ -50,7 +48,7 @@ export async function datasetStatus(
         (error) => explain(error),
       ),
       /** Frames of attempts that never got a manifest; they cost space and nothing else. */
-      unreferenced_messages: Math.max(0, overview.log.messages - (await reports.referencedMessages(dataset))),
+      unreferenced_messages: Math.max(0, overview.log.messages - (await catalog.referencedMessages(dataset))),
     },
   };
 }

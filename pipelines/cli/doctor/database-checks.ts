@@ -3,8 +3,7 @@
 import { connect, SUPPORTED_TIMESCALE, timescaleFault } from '../../../shared/db/connect.ts';
 import { pendingMigrations } from '../../../shared/db/migrate.ts';
 import { missingRoles, roleChanges } from '../../../shared/db/roles.ts';
-import * as schema from '../../../shared/db/schema.ts';
-import { orm, pgCore } from '../../../shared/db/schema.ts';
+import { CATALOG_TABLES, describeTable } from '../../../shared/db/schema.ts';
 import { ALIGNED_TABLE } from '../../../shared/registry/aligned-storage.ts';
 import type { PgType } from '../../../shared/registry/index.ts';
 import { ALIGNED_COLUMNS } from '../../../shared/registry/types.ts';
@@ -51,10 +50,8 @@ const storage: Check = {
     }
     const aligned = Object.entries(ALIGNED_COLUMNS).map(([name, pg]) => [name, SQL_NAMES[pg]]);
     expected.set(ALIGNED_TABLE, Object.fromEntries(aligned));
-    for (const table of Object.values(schema)) {
-      if (!orm.is(table, pgCore.PgTable)) continue;
-      const { name, columns } = pgCore.getTableConfig(table);
-      expected.set(name, Object.fromEntries(columns.map((column) => [column.name, column.getSQLType()])));
+    for (const { name, columns } of CATALOG_TABLES.map(describeTable)) {
+      expected.set(name, Object.fromEntries(columns.map((column) => [column.name, column.type])));
     }
     const { rows } = await database.query(
       `select c.relname as table, a.attname as column, format_type(a.atttypid, a.atttypmod) as type
