@@ -9,6 +9,7 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
+import { WITH_PREVOUTS } from '../pipelines/sources/bitcoin/node.ts';
 import { SINGLE_BLOCKS } from '../pipelines/sources/bitcoin/proved-chain.ts';
 import { RpcClient } from '../pipelines/sources/bitcoin/rpc/client.ts';
 import {
@@ -92,7 +93,7 @@ const table = (result: Record<string, unknown>): string =>
     .join('\n');
 
 /** @returns the height of the first block of many transactions. */
-async function makeBlocks(node: Bitcoind, blocks: number, transactions: number): Promise<number> {
+export async function makeBlocks(node: Bitcoind, blocks: number, transactions: number): Promise<number> {
   const { user, password } = node;
   const rpc = await RpcClient.open({
     url: new URL(node.url),
@@ -141,6 +142,18 @@ async function makeBlocks(node: Bitcoind, blocks: number, transactions: number):
   // Near the tip every block is a partition of its own, unlike in a history.
   await chain.addMany(SINGLE_BLOCKS);
   return first;
+}
+
+/** The whole answer to `getblock` with prevouts, as the node sends it. */
+export async function blockAnswer({ url, user, password }: Bitcoind, height: number): Promise<Buffer> {
+  const headers = { authorization: `Basic ${Buffer.from(`${user}:${password}`).toString('base64')}` };
+  const call = async (method: string, ...params: unknown[]) => {
+    const answer = await fetch(url, { method: 'POST', headers, body: JSON.stringify({ id: 1, method, params }) });
+    if (!answer.ok) throw new Error(`${method}: HTTP ${answer.status}`);
+    return Buffer.from(await answer.arrayBuffer());
+  };
+  const { result } = JSON.parse((await call('getblockhash', height)).toString()) as { result: string };
+  return await call('getblock', result, WITH_PREVOUTS);
 }
 
 async function backfill(stack: Stack, node: Bitcoind, from: number, to: number): Promise<void> {

@@ -22,7 +22,7 @@ const CHILD_ENDS_MS = 30_000;
 /** Writes a line of progress to standard error; the result goes to standard output. */
 export type Note = (line: string) => void;
 
-interface Harness extends AsyncDisposable {
+export interface Harness extends AsyncDisposable {
   readonly directory: string;
   readonly stack: Stack;
   readonly log: Logger;

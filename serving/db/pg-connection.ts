@@ -1,12 +1,14 @@
 /**
  * A connection to PostgreSQL for reads. `pg` opens it (TLS, authentication, URL); then this class reads its socket, because
  * the service renders rows from the bytes they arrive in: an object per row would cost more than everything else.
- * Measured on 1 M trades: the extended protocol in binary takes 0.37-0.43 s where COPY (...) TO STDOUT takes
- * 0.40-0.47 s, and unlike COPY it binds parameters, so no value of a caller ever becomes SQL text.
+ * The interface that `pg` offers for streamed results (`Submittable`) decodes every cell as UTF-8: it destroys 63 % of the
+ * binary cells of a trade, and in text it takes 5 times the processor time for a row (bench `libraries`). COPY (...) TO
+ * STDOUT is as fast, but it binds no parameters; here no value of a caller ever becomes SQL text.
  */
 
-import { connect as connectSocket, type Socket } from 'node:net';
+import { connect as connectSocket, Socket } from 'node:net';
 import pg from 'pg';
+import installedPg from 'pg/package.json' with { type: 'json' };
 import {
   decodeColumnOids,
   decodeError,
@@ -117,12 +119,47 @@ interface ActiveBatch {
   readonly reject: (error: unknown) => void;
 }
 
+/** The version of `pg` whose internals (`PgInternals`) this file uses. */
+export const PG_VERSION = '8.23.1';
+
+const PG_REMEDY = `serving/db/pg-connection.ts uses internals of pg ${PG_VERSION}. Install that version; or compare \
+PgInternals with the new version, run the tests and the bench "libraries", and change PG_VERSION`;
+
+/** @throws Error unless the installed version is the one that this file is written for */
+export function requirePgVersion(installed: string): void {
+  if (installed !== PG_VERSION) throw new Error(`pg ${installed} is installed, but ${PG_REMEDY}`);
+}
+
+// When the process starts, not when the first reader finds that rows do not arrive.
+requirePgVersion(installedPg.version);
+
 interface PgInternals {
-  readonly connection: { readonly stream: Socket };
-  readonly processID: number;
-  readonly secretKey: number;
+  readonly connection: { readonly stream: Socket; listenerCount(event: string): number };
+  /** Null where a proxy sent no key. */
+  readonly processID: number | null;
+  readonly secretKey: number | null;
   readonly host: string;
   readonly port: number;
+}
+
+/** Events of `pg` when the server asks for the password. */
+const PASSWORD_REQUESTS = ['authenticationCleartextPassword', 'authenticationMD5Password', 'authenticationSASL'];
+
+/** @throws Error naming the members of a connected client that are not what this file expects */
+export function internalsOf(client: object): PgInternals {
+  const { connection, processID, secretKey, host, port } = client as Partial<PgInternals>;
+  const isKey = (value: unknown) => value === null || typeof value === 'number';
+  const expectations = {
+    'connection.stream': connection?.stream instanceof Socket && connection.stream.listenerCount('data') === 1,
+    'connection events': PASSWORD_REQUESTS.every((event) => (connection?.listenerCount?.(event) ?? 0) > 0),
+    processID: isKey(processID),
+    secretKey: isKey(secretKey),
+    host: typeof host === 'string',
+    port: typeof port === 'number',
+  };
+  const unexpected = Object.entries(expectations).flatMap(([member, holds]) => (holds ? [] : [member]));
+  if (unexpected.length > 0) throw new Error(`pg's ${unexpected.join(', ')} differ: ${PG_REMEDY}`);
+  return client as PgInternals;
 }
 
 /**
@@ -133,9 +170,6 @@ interface PgInternals {
 const SESSION = `select set_config(name, value, false) from (values ('enable_sort', 'off'), ('jit', 'off'),
   ('max_parallel_workers_per_gather', '0'), ('client_connection_check_interval', '5s'), ('timezone', 'UTC'),
   ('default_transaction_isolation', 'repeatable read'), ('default_transaction_read_only', 'on')) as s (name, value)`;
-
-/** Events of `pg` when the server asks for the password. */
-const PASSWORD_REQUESTS = ['authenticationCleartextPassword', 'authenticationMD5Password', 'authenticationSASL'];
 
 /** Prepared statements per connection: a few of the service's own, and reads of the newest rows. */
 const MAX_PREPARED = 64;
@@ -197,7 +231,13 @@ export class PgConnection {
       client.end().catch(() => {});
       throw new UnprovedCredentials('the database does not ask for a password');
     }
-    const connection = new PgConnection(client as unknown as PgInternals, options.scheduler);
+    let connection: PgConnection;
+    try {
+      connection = new PgConnection(internalsOf(client), options.scheduler);
+    } catch (error) {
+      client.end().catch(() => {});
+      throw error;
+    }
     const timer = setTimeout(() => connection.abandon(), options.connectTimeoutMs);
     try {
       await connection.run([{ statement: { text: SESSION } }]);
@@ -211,7 +251,7 @@ export class PgConnection {
     return this.#closed;
   }
 
-  get processId(): number {
+  get processId(): number | null {
     return this.#target.processID;
   }
 
@@ -277,7 +317,7 @@ export class PgConnection {
   abandon(): void {
     if (this.#closed) return;
     const { host, port, processID, secretKey } = this.#target;
-    if (this.#active) {
+    if (this.#active && processID !== null && secretKey !== null) {
       // A busy backend notices a lost client only at its next write, but obeys a cancel request at once.
       const socket = host.startsWith('/') ? connectSocket(`${host}/.s.PGSQL.${port}`) : connectSocket(port, host);
       socket.on('error', () => {});

@@ -18,7 +18,7 @@ export interface ChainState {
 }
 
 /** Of getblock: transactions with the outputs that their inputs spend; since version 23. */
-const WITH_PREVOUTS = 3;
+export const WITH_PREVOUTS = 3;
 /** Of an entry a node says about 1 KB: room for half a million of them. */
 export const MAX_MEMPOOL_BYTES = 512 * 1024 * 1024;
 /** RPC_INVALID_PARAMETER and RPC_INVALID_ADDRESS_OR_KEY: no such height, no such block. */
