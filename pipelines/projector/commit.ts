@@ -6,6 +6,7 @@ import type { ClientBase } from 'pg';
 import { record } from '../../shared/db/catalog.ts';
 import { OUTCOME_CHANNEL } from '../../shared/db/connect.ts';
 import { coverSpans, coverWindow, lockCoverage, type ProvedExtent, recoverSpan } from '../../shared/db/coverage.ts';
+import { partitions, type StoredRow, storedColumns } from '../../shared/db/schema.ts';
 import type { Manifest } from '../../shared/frame/manifest.ts';
 import type { Recount } from '../../shared/proof/recount.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
@@ -75,50 +76,59 @@ export async function writeProved(
   await announce(client, dataset, manifests, 'proved');
 }
 
+const KEY = storedColumns(partitions, ['partitionKey']);
+const PROOF = storedColumns(partitions, [
+  'attempt',
+  'revision',
+  'fromMs',
+  'toMs',
+  'synthetic',
+  'rows',
+  'alignedRows',
+  'alignedHash',
+  'offsets',
+  'manifest',
+  'recount',
+  'ingestedAt',
+  'sourceId',
+  'span',
+  'throughMs',
+  'lastUpdatedAt',
+]);
+
 async function writePartitions(
   client: ClientBase,
   dataset: DatasetDefinition,
   proved: readonly Proved[],
 ): Promise<void> {
-  const rows = proved.map(({ manifest, recount }) => {
+  const rows = proved.map(({ manifest, recount }): StoredRow<typeof KEY> & StoredRow<typeof PROOF> => {
     const extent = extentOf(dataset, manifest);
     return {
-      partition_key: manifest.partition,
+      partitionKey: manifest.partition,
       attempt: manifest.attempt,
       revision: manifest.revision,
-      from_ms: manifest.from_ms,
-      to_ms: manifest.to_ms,
+      fromMs: manifest.from_ms,
+      toMs: manifest.to_ms,
       synthetic: manifest.synthetic,
       rows: manifest.rows,
-      aligned_rows: recount.aligned_rows,
-      aligned_hash: recount.aligned_hash,
+      alignedRows: recount.aligned_rows,
+      alignedHash: recount.aligned_hash,
       offsets: offsetsOf(dataset, manifest),
       manifest,
       recount,
-      ingested_at_ms: manifest.ingested_at_ms,
-      source_id: extent?.sourceId ?? null,
+      ingestedAt: new Date(manifest.ingested_at_ms),
+      sourceId: extent?.sourceId ?? null,
       span: extent ? `[${extent.span.from},${extent.span.to})` : null,
-      through_ms: extent?.throughMs ?? null,
-      last_updated_ms: manifest.last_updated_ms ?? null,
+      throughMs: extent?.throughMs ?? null,
+      lastUpdatedAt: manifest.last_updated_ms === undefined ? null : new Date(manifest.last_updated_ms),
     };
   });
   await client.query(
-    `insert into partitions (dataset_id, partition_key, state, attempt, revision, from_ms, to_ms, synthetic, rows,
-       aligned_rows, aligned_hash, offsets, manifest, recount, reason, ingested_at, proved_at, source_id, span, through_ms,
-       last_updated_at)
-     select $1, partition_key, 'proved', attempt, revision, from_ms, to_ms, synthetic, rows, aligned_rows, aligned_hash,
-       offsets, manifest, recount, null, to_timestamp(ingested_at_ms / 1000.0), clock_timestamp(), source_id, span,
-       through_ms, to_timestamp(last_updated_ms / 1000.0)
-     from jsonb_to_recordset($2) p (partition_key text, attempt int4, revision int4, from_ms int8, to_ms int8,
-       synthetic boolean, rows int8, aligned_rows int8, aligned_hash text, offsets int8range, manifest jsonb, recount jsonb,
-       ingested_at_ms int8, source_id text, span int8range, through_ms int8, last_updated_ms int8)
-     on conflict (dataset_id, partition_key) do update set state = excluded.state, attempt = excluded.attempt,
-       revision = excluded.revision, from_ms = excluded.from_ms, to_ms = excluded.to_ms, synthetic = excluded.synthetic,
-       rows = excluded.rows, aligned_rows = excluded.aligned_rows, aligned_hash = excluded.aligned_hash,
-       offsets = excluded.offsets, manifest = excluded.manifest, recount = excluded.recount, reason = null,
-       ingested_at = excluded.ingested_at, proved_at = excluded.proved_at, source_id = excluded.source_id,
-       span = excluded.span, through_ms = excluded.through_ms, last_updated_at = excluded.last_updated_at,
-       updated_at = clock_timestamp()`,
+    `insert into partitions (dataset_id, state, proved_at, ${KEY.names}, ${PROOF.names})
+     select $1, 'proved', clock_timestamp(), ${KEY.members}, ${PROOF.members}
+     from jsonb_to_recordset($2) p (${KEY.definitions}, ${PROOF.definitions})
+     on conflict (dataset_id, partition_key) do update set state = excluded.state, proved_at = excluded.proved_at,
+       reason = null, updated_at = clock_timestamp(), ${PROOF.updates}`,
     [dataset.number, JSON.stringify(rows)],
   );
 }

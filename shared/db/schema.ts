@@ -191,3 +191,33 @@ export function rowsOf<T extends Tables.PgTable, Member extends keyof T['$inferS
     },
   };
 }
+
+/** SQL that stores rows passed as one JSON list of objects, whose members are those of the row type. */
+interface StoredColumns<Row> {
+  /** `from_ms, ...` */
+  readonly names: string;
+  /** The members in the same order: `"fromMs", ...`. */
+  readonly members: string;
+  /** The columns of `jsonb_to_recordset`: `"fromMs" bigint, ...`. */
+  readonly definitions: string;
+  /** `from_ms = excluded.from_ms, ...` */
+  readonly updates: string;
+  /** The type of an object; undefined at run time. */
+  readonly row?: Row;
+}
+
+export type StoredRow<Stored extends StoredColumns<unknown>> = NonNullable<Stored['row']>;
+
+export function storedColumns<T extends Tables.PgTable, Member extends keyof T['$inferSelect'] & string>(
+  table: T,
+  members: readonly Member[],
+): StoredColumns<Pick<T['$inferSelect'], Member>> {
+  const all = getTableColumns(table);
+  const columns = members.map((member) => all[member]);
+  return {
+    names: columns.map(({ name }) => name).join(', '),
+    members: members.map((member) => `"${member}"`).join(', '),
+    definitions: members.map((member, index) => `"${member}" ${columns[index].getSQLType()}`).join(', '),
+    updates: columns.map(({ name }) => `${name} = excluded.${name}`).join(', '),
+  };
+}

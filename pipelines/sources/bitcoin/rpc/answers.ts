@@ -1,7 +1,6 @@
 /**
- * What the node answered, taken for what it should be. The client hands numbers over as their own text (see exact-json.ts),
- * so each is read here into its exact type: no amount, difficulty or count passes through a rounded number, and one that
- * arrives as a JSON string reads the same.
+ * Values of a node's small answers, checked and converted to their types. The client returns numbers as their own text
+ * (`parseExactly`), so no amount, difficulty or count is rounded, and a number that arrives as a JSON string reads the same.
  */
 import { TidemarkError } from '../../../../shared/errors.ts';
 import { MAX_SATS } from '../wire/bytes.ts';
