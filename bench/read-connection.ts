@@ -121,8 +121,9 @@ export interface ReadConnectionFigures {
   readonly cpu_ratio: number;
   readonly ratio_to_binary: number;
   readonly cpu_ratio_to_binary: number;
-  /** How far the rounds are apart: the slowest read connection relative to the fastest. */
+  /** How far the rounds are apart: the slowest of the read connection relative to its fastest. */
   readonly spread: number;
+  readonly cpu_spread: number;
 }
 
 interface Sample {
@@ -174,7 +175,9 @@ export async function measureReadConnection(
     // Each side begins every third round.
     const order = subjects.map((_, index) => (index + round) % subjects.length);
     for (const index of order) samples[index].push(await sampled(subjects[index]));
-    note(`round ${round}: ${samples.map((side) => rounded(side.at(-1)!.seconds, 3)).join(', ')} s`);
+    const latest = samples.map((side) => side.at(-1)!);
+    const list = (of: (sample: Sample) => number) => latest.map((sample) => rounded(of(sample), 3)).join(', ');
+    note(`round ${round}: ${list(({ seconds }) => seconds)} s, cpu ${list(({ cpu }) => cpu)} s`);
   }
   connection.end();
   await client.query('drop table bench_rows');
@@ -190,7 +193,7 @@ function figuresOf(rows: number, samples: readonly Sample[][], damagedCells: num
   });
   const ratio = (side: readonly Sample[], of: (sample: Sample) => number) =>
     rounded(median(side.map((sample, round) => of(sample) / of(ours[round]))));
-  const times = ours.map(({ seconds }) => seconds);
+  const spread = (of: (sample: Sample) => number) => rounded(Math.max(...ours.map(of)) / Math.min(...ours.map(of)));
   return {
     rows,
     rounds: ours.length,
@@ -201,6 +204,7 @@ function figuresOf(rows: number, samples: readonly Sample[][], damagedCells: num
     cpu_ratio: ratio(text, ({ cpu }) => cpu),
     ratio_to_binary: ratio(binary, ({ seconds }) => seconds),
     cpu_ratio_to_binary: ratio(binary, ({ cpu }) => cpu),
-    spread: rounded(Math.max(...times) / Math.min(...times)),
+    spread: spread(({ seconds }) => seconds),
+    cpu_spread: spread(({ cpu }) => cpu),
   };
 }

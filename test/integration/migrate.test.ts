@@ -10,6 +10,7 @@ import {
   PARTITION_STATES,
   partitions,
   rowsOf,
+  storedColumns,
 } from '../../shared/db/schema.ts';
 import { ALIGNED_KEY, ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
@@ -353,6 +354,12 @@ describe('the live tables', () => {
     const { columns, decode } = rowsOf(partitions);
     const chosen = rowsOf(partitions, ['toMs', 'synthetic'], 'p');
     expect(chosen.columns).toBe('p.to_ms as "toMs", p.synthetic as "synthetic"');
+    expect(storedColumns(partitions, ['fromMs', 'span'])).toEqual({
+      names: 'from_ms, span',
+      members: '"fromMs", "span"',
+      definitions: '"fromMs" bigint, "span" int8range',
+      updates: 'from_ms = excluded.from_ms, span = excluded.span',
+    });
     await client.query('begin');
     await client.query(
       `insert into partitions (dataset_id, partition_key, state, attempt, revision, from_ms, to_ms, synthetic, rows, offsets,
