@@ -22,6 +22,8 @@ import {
   partitions,
   type RowShape,
   rowsOf,
+  type StoredRow,
+  storedColumns,
 } from './schema.ts';
 
 /** What the ledger records: what operators and the service did to partitions on purpose, and what was refused. */
@@ -60,6 +62,7 @@ const COVERAGE = rowsOf(coverage);
 const CHECKPOINT = rowsOf(checkpoints);
 const LEDGER = rowsOf(ledger);
 const PARTITION_STATUS = rowsOf(partitions, ['state', 'synthetic', 'revision', 'fromMs'], 'p');
+const OPENING = storedColumns(partitions, ['partitionKey', 'sourceId', 'span', 'fromMs', 'toMs']);
 const ATTEMPT_STATE = rowsOf(attempts, ['partitionKey', 'attempt', 'state', 'reason']);
 
 /** What the database shows of the activity of a projector. */
@@ -312,25 +315,27 @@ export class Catalog {
     opening: { attempt: number; revision: number; publisher: string; document: DocumentFacts; synthetic: boolean },
   ): Promise<void> {
     const { attempt, revision, publisher, document, synthetic } = opening;
-    const rows = keys.map((key) => {
-      const { sourceId, span, times } = keyFacts(dataset, key);
-      return span
-        ? { key, source_id: sourceId, span: `[${span.from},${span.to})` }
-        : { key, from_ms: times.fromMs, to_ms: times.toMs };
+    const rows = keys.map((partitionKey) => {
+      const { sourceId, span, times } = keyFacts(dataset, partitionKey);
+      return (
+        span
+          ? { partitionKey, sourceId, span: `[${span.from},${span.to})`, fromMs: null, toMs: null }
+          : { partitionKey, sourceId: null, span: null, fromMs: times.fromMs, toMs: times.toMs }
+      ) satisfies StoredRow<typeof OPENING>;
     });
     // One statement, so that it is one transaction on a pool too.
     await this.#query(
       `with opening as (
-         select * from jsonb_to_recordset($7) o (key text, source_id text, span int8range, from_ms int8, to_ms int8)),
+         select * from jsonb_to_recordset($7) o (${OPENING.definitions})),
        abandoned as (
          update attempts set state = 'abandoned', reason = 'attempt ' || $2::int4 || ' follows', updated_at = clock_timestamp()
-         where dataset_id = $1 and partition_key in (select key from opening) and state = 'publishing' and attempt < $2::int4),
+         where dataset_id = $1 and partition_key in (select "partitionKey" from opening) and state = 'publishing' and attempt < $2::int4),
        opened as (
          insert into attempts (dataset_id, partition_key, attempt, revision, state, publisher, document)
-         select $1, key, $2, $3, 'publishing', $4, $5 from opening
+         select $1, "partitionKey", $2, $3, 'publishing', $4, $5 from opening
          on conflict (dataset_id, partition_key, attempt) do update set publisher = excluded.publisher, updated_at = clock_timestamp())
-       insert into partitions (dataset_id, partition_key, state, attempt, revision, from_ms, to_ms, synthetic, source_id, span)
-       select $1, key, 'publishing', $2, $3, from_ms, to_ms, $6, source_id, span from opening
+       insert into partitions (dataset_id, state, attempt, revision, synthetic, ${OPENING.names})
+       select $1, 'publishing', $2, $3, $6, ${OPENING.members} from opening
        on conflict (dataset_id, partition_key) do update set state = 'publishing', attempt = excluded.attempt,
          revision = excluded.revision, synthetic = excluded.synthetic, reason = null, updated_at = clock_timestamp()
          where partitions.state not in ('proved', 'quarantined')`,
