@@ -154,7 +154,7 @@ describe('over http', () => {
   test.each(Object.entries(TOO_MUCH))('%s: chunks are halved until they pass', async (_, fault) => {
     server.fault = ({ path, query }) => (isObservations(path) && windowDays(query) > 140 ? fault : undefined);
     // What is slow by itself is halved too, and comes to the same.
-    const patience = 'delayMs' in fault ? { timeoutMs: 300, maxAttempts: 1 } : undefined;
+    const patience = 'delayMs' in fault ? { timeoutMs: 1500, maxAttempts: 1 } : undefined;
     expect(await rowsFetched(patience)).toEqual(changesIn(PUBLICATIONS));
     expectNoKey();
   });
