@@ -29,10 +29,10 @@ export function sharedOptions(): string {
     .join('\n');
 }
 
-/** @throws Error when there is no such command. */
+/** @throws Error for an unknown command. */
 export function command(name: string): string {
   const spec = SPECS.find((known) => known.name === name);
-  if (!spec) throw new Error(`docs/cli.md: there is no command ${name}`);
+  if (!spec) throw new Error(`docs/cli.md: unknown command ${name}`);
   const own = optionLines(spec).filter((line) => !SHARED.has(line));
   const optional = Object.values(spec.options).some(({ required }) => !required);
   const required = Object.fromEntries(Object.entries(spec.options).filter(([, option]) => option.required));
@@ -40,13 +40,9 @@ export function command(name: string): string {
   return `\`${usage}\`\n\n${spec.doc}\n${own.length > 0 ? `\n${own.join('')}` : ''}`;
 }
 
-/** Codes without their remedies: a failing command prints its own, and shared/errors.ts has them all. */
+/** Codes that a script may retry. A failing command prints its own remedy, and shared/errors.ts has all codes. */
 export function errorCodes(): string {
-  const [transient, lasting] = [true, false].map((can) =>
-    Object.entries(ERROR_CODES)
-      .filter(([, { transient: is }]) => is === can)
-      .map(([code]) => `\`${code}\``)
-      .join(', '),
-  );
-  return `The same command, run again unchanged, can succeed: ${transient}.\n\nIt cannot: ${lasting}.\n`;
+  const transient = Object.entries(ERROR_CODES).filter(([, { transient: is }]) => is);
+  const codes = transient.map(([code]) => `\`${code}\``).join(', ');
+  return `These can pass by themselves, so the same command may succeed later: ${codes}.\n`;
 }

@@ -84,7 +84,7 @@ function factsOf(dataset: DatasetDefinition): ByMode {
     const { fields, order, view } = shapeOf(dataset, mode);
     const usual = mode === 'native' ? nativeView(dataset.key) : ALIGNED_VIEW;
     if (view.id !== usual.id || view.version !== usual.version)
-      throw new Error(`docs/fields.md tells of no view ${view.id}`);
+      throw new Error(`docs/fields.md does not describe the view ${view.id}`);
     return {
       order: new Set([order.map((name) => `\`${name}\``).join(', ')]),
       fields: new Set(fields.map(line)),

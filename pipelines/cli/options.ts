@@ -40,7 +40,7 @@ export interface ParsedCommand {
 
 const COMMON: Readonly<Record<string, OptionSpec>> = {
   json: { type: 'boolean', doc: 'Answer as one JSON object on standard output (docs/cli.md lists its fields).' },
-  'no-progress': { type: 'boolean', doc: 'No progress line, even on a terminal.' },
+  'no-progress': { type: 'boolean', doc: 'Show no progress line, even on a terminal.' },
   help: { type: 'boolean', doc: 'Show this help.' },
 };
 
@@ -155,25 +155,25 @@ export function commandHelp(spec: CommandSpec): string {
   ].join('\n');
 }
 
-/* Options that say what of a feed is wanted. Which of them a feed takes, it says itself (pipelines/sources/index.ts). */
+/* Options that select documents of a feed. Each feed declares which of them it takes (pipelines/sources/index.ts). */
 
 export const SELECTION = {
   from: {
     type: 'string',
     day: true,
-    doc: 'First file day, capture or vintage; of an exchange the first there is, if not given.',
+    doc: 'First file day, capture or vintage. Default for an exchange: the earliest.',
   },
-  to: { type: 'string', day: true, doc: 'The last, included; of an exchange the last that is over, if not given.' },
+  to: { type: 'string', day: true, doc: 'Last one, included. Default for an exchange: the latest that is over.' },
   granularity: {
     type: 'string',
     choices: ['daily', 'monthly'],
-    doc: "Which of the vendor's documents to read, daily ones if not given; a month makes the same day partitions.",
+    doc: "Which of the vendor's documents to read; default daily. A month makes the same day partitions.",
   },
-  fund: { type: 'string', doc: 'Of `etf`: this fund alone, by ticker or source id; several with commas between.' },
+  fund: { type: 'string', doc: 'For `etf`: only these funds, by ticker or source id, separated by commas.' },
   series: {
     type: 'string',
-    doc: 'Of `macro`: this series alone, by its id at the provider or its source id; several with commas between.',
+    doc: "For `macro`: only these series, by the provider's id or source id, separated by commas.",
   },
   'from-height': { type: 'string', integer: true, doc: 'First block.' },
-  'to-height': { type: 'string', integer: true, doc: 'The last, included.' },
+  'to-height': { type: 'string', integer: true, doc: 'Last block, included.' },
 } as const satisfies Record<string, OptionSpec>;
