@@ -32,7 +32,7 @@ export interface ExchangeASpotTrades extends Shape {
     readonly is_buyer_maker: 0 | 1;
     /** The same instant as `timestamp`. */
     readonly datetime: string;
-    /** Quote quantity as the source's file states it. Unit: quote. */
+    /** Quote quantity as in the source's file. Unit: quote. */
     readonly quote_quantity: number;
     /** 1 when the trade was the best price match, as the source states it. */
     readonly is_best_match: 0 | 1;
@@ -79,19 +79,19 @@ export interface ExchangeBSpotTrades extends Shape {
     readonly datetime: string;
     /** Instrument, `<BASE>-<QUOTE>`. */
     readonly instrument_name: string;
-    /** What the taker did: `buy` or `sell`. */
+    /** The taker's side: `buy` or `sell`. */
     readonly side: string;
     /** Base quantity. Unit: base. */
     readonly size: number;
     /** price x size, multiplied exactly and rounded once. Unit: quote. */
     readonly quote_quantity: number;
-    /** Id of the event, packed from dataset, file day and trade id. */
+    /** Event id, packed from dataset, file day and trade id. */
     readonly event_id: string;
-    /** The trade id, as the offset of the event in its source. */
+    /** The trade id, as the event's offset. */
     readonly source_offset_or_equivalent: string;
     /** Event time as the source states it. */
     readonly source_event_time_utc: string | null;
-    /** When the row's partition was ingested; one for all its rows, the same after every replay. */
+    /** When the row's partition was ingested; the same for all its rows and after every replay. */
     readonly ingested_at_utc: string;
   };
   readonly aligned_1s: {
@@ -138,13 +138,13 @@ export interface ExchangeCSpotTrades extends Shape {
     readonly symbol: string;
     /** Match id of the exchange, `m-<digits>`. */
     readonly trd_match_id: string;
-    /** What the taker did: `buy` or `sell`. */
+    /** The taker's side: `buy` or `sell`. */
     readonly side: string;
-    /** Base quantity; the source has trades of size 0. Unit: base. */
+    /** Base quantity; may be 0. Unit: base. */
     readonly size: number;
-    /** Quote quantity: the same as `foreign_notional`. Unit: quote. */
+    /** Quote quantity, equal to `foreign_notional`. Unit: quote. */
     readonly quote_quantity: number;
-    /** Direction of the price against the trade before, as the source states it. */
+    /** Price direction against the previous trade, as the source states it. */
     readonly tick_direction: string;
     /** Gross value as the source states it, 1e-8 of the quote unit. */
     readonly gross_value: number;
@@ -181,57 +181,57 @@ export interface ExchangeCSpotTrades extends Shape {
 /** What ten issuers publish each day about their bitcoin funds, one row a metric of a fund's day. */
 export interface EtfDailyMetrics extends Shape {
   readonly native: {
-    /** Id of the value, made from stable facts alone, so that a second fetch gives the same id. */
+    /** Id made only from stable facts, so that a second fetch gives the same id. */
     readonly metric_id: string;
-    /** Where the value is from, one per fund or series. */
+    /** Source of the value, one per fund or series. */
     readonly source_id: string;
     /** What is measured. */
     readonly metric_name: string;
     /** `BTC`, `USD`, `PCT` or `COUNT`; null for a text. */
     readonly metric_unit: string | null;
-    /** The value as text; null where the source has the label but no value. */
+    /** The value as text; null where the source leaves it empty. */
     readonly metric_value_string: string | null;
-    /** The value, where it is a whole number by nature. */
+    /** The value of an integer metric. */
     readonly metric_value_int: number | null;
-    /** The value, where it is a number. */
+    /** The value of a numeric metric. */
     readonly metric_value_float: number | null;
-    /** The value, where it is yes or no. */
+    /** The value of a yes-or-no metric. */
     readonly metric_value_bool: 0 | 1 | null;
-    /** Midnight UTC of the as-of day, which is not the time of publication. */
+    /** Midnight UTC of the as-of day, not the time of publication. */
     readonly observed_at_utc: string;
-    /** What distinguishes values of one name: `{"row_index":"1"}`. */
+    /** Distinguishes values of one name: `{"row_index":"1"}`. */
     readonly dimensions_json: string;
-    /** The document from which the value was read (`artifact_sha256`), its location, and the reader. */
+    /** The value's document (`artifact_sha256`), its location, and the adapter. */
     readonly provenance_json: string | null;
-    /** When the row's partition was ingested; one for all its rows, the same after every replay. */
+    /** When the row's partition was ingested; the same for all its rows and after every replay. */
     readonly ingested_at_utc: string;
   };
   readonly aligned_1s: {
-    /** Midnight UTC of the as-of day, which is not the time of publication. */
+    /** Midnight UTC of the as-of day, not the time of publication. */
     readonly aligned_at_utc: string;
-    /** Id of the value, made from stable facts alone, so that a second fetch gives the same id. */
+    /** Id made only from stable facts, so that a second fetch gives the same id. */
     readonly metric_id: string;
-    /** Where the value is from, one per fund or series. */
+    /** Source of the value, one per fund or series. */
     readonly source_id: string;
     /** What is measured. */
     readonly metric_name: string;
     /** `BTC`, `USD`, `PCT` or `COUNT`; null for a text. */
     readonly metric_unit: string | null;
-    /** The value as text; null where the source has the label but no value. */
+    /** The value as text; null where the source leaves it empty. */
     readonly metric_value_string: string | null;
-    /** The value, where it is a whole number by nature. */
+    /** The value of an integer metric. */
     readonly metric_value_int: number | null;
-    /** The value, where it is a number. */
+    /** The value of a numeric metric. */
     readonly metric_value_float: number | null;
-    /** The value, where it is yes or no. */
+    /** The value of a yes-or-no metric. */
     readonly metric_value_bool: 0 | 1 | null;
-    /** What distinguishes values of one name: `{"row_index":"1"}`. */
+    /** Distinguishes values of one name: `{"row_index":"1"}`. */
     readonly dimensions_json: string;
-    /** The document from which the value was read (`artifact_sha256`), its location, and the reader. */
+    /** The value's document (`artifact_sha256`), its location, and the adapter. */
     readonly provenance_json: string | null;
     /** Native rows of the series in the second; the latest one gives the values. */
     readonly records_in_bucket: number;
-    /** When the partition of that latest row was ingested. */
+    /** When that row's partition was ingested. */
     readonly latest_ingested_at_utc: string;
     /** Start of the interval the row is valid for, inclusive; not before the start of the window. */
     readonly valid_from_utc: string;
@@ -246,47 +246,47 @@ export interface MacroSeriesMetrics extends Shape {
   readonly native: {
     /** sha256 of `source_id|metric_name|observation_date|realtime_start`. */
     readonly metric_id: string;
-    /** Where the value is from, one per fund or series. */
+    /** Source of the value, one per fund or series. */
     readonly source_id: string;
     /** What is measured. */
     readonly metric_name: string;
     /** Unit of the series, as the source names it. */
     readonly metric_unit: string;
-    /** The value as text; null where the source has the label but no value. */
+    /** The value as text; null where the source leaves it empty. */
     readonly metric_value_string: string | null;
-    /** The value, where it is a whole number by nature. */
+    /** The value of an integer metric. */
     readonly metric_value_int: number | null;
-    /** The value, where it is a number. */
+    /** The value of a numeric metric. */
     readonly metric_value_float: number | null;
-    /** The value, where it is yes or no. */
+    /** The value of a yes-or-no metric. */
     readonly metric_value_bool: 0 | 1 | null;
-    /** Midnight UTC of the observation date, which is not the time of publication. */
+    /** Midnight UTC of the observation date, not the time of publication. */
     readonly observed_at_utc: string;
     /** Series, observation date, frequency and seasonal adjustment. */
     readonly dimensions_json: string;
     /** Series, vintage (`realtime_start`) and `last_updated_utc`, when the source last changed the series. */
     readonly provenance_json: string;
-    /** When the row's partition was ingested; one for all its rows, the same after every replay. */
+    /** When the row's partition was ingested; the same for all its rows and after every replay. */
     readonly ingested_at_utc: string;
   };
   readonly aligned_1s: {
-    /** Midnight UTC of the observation date, which is not the time of publication. */
+    /** Midnight UTC of the observation date, not the time of publication. */
     readonly aligned_at_utc: string;
     /** sha256 of `source_id|metric_name|observation_date|realtime_start`. */
     readonly metric_id: string;
-    /** Where the value is from, one per fund or series. */
+    /** Source of the value, one per fund or series. */
     readonly source_id: string;
     /** What is measured. */
     readonly metric_name: string;
     /** Unit of the series, as the source names it. */
     readonly metric_unit: string | null;
-    /** The value as text; null where the source has the label but no value. */
+    /** The value as text; null where the source leaves it empty. */
     readonly metric_value_string: string | null;
-    /** The value, where it is a whole number by nature. */
+    /** The value of an integer metric. */
     readonly metric_value_int: number | null;
-    /** The value, where it is a number. */
+    /** The value of a numeric metric. */
     readonly metric_value_float: number | null;
-    /** The value, where it is yes or no. */
+    /** The value of a yes-or-no metric. */
     readonly metric_value_bool: 0 | 1 | null;
     /** Series, observation date, frequency and seasonal adjustment. */
     readonly dimensions_json: string;
@@ -294,7 +294,7 @@ export interface MacroSeriesMetrics extends Shape {
     readonly provenance_json: string | null;
     /** Native rows of the series in the second; the latest one gives the values. */
     readonly records_in_bucket: number;
-    /** When the partition of that latest row was ingested. */
+    /** When that row's partition was ingested. */
     readonly latest_ingested_at_utc: string;
     /** Start of the interval the row is valid for, inclusive; not before the start of the window. */
     readonly valid_from_utc: string;
@@ -311,7 +311,7 @@ export interface BitcoinBlockHeaders extends Shape {
     readonly height: number;
     /** Hash of the block, 64 hexadecimal digits. */
     readonly block_hash: string;
-    /** Hash of the block before; empty at genesis. */
+    /** Hash of the previous block; empty at genesis. */
     readonly prev_hash: string;
     /** Root of the block's transactions. */
     readonly merkle_root: string;
@@ -321,11 +321,11 @@ export interface BitcoinBlockHeaders extends Shape {
     readonly nonce: number;
     /** Difficulty, as the node reports it. */
     readonly difficulty: number;
-    /** The block's own time, whole seconds; it may be earlier than that of the block before. Unit: ms. */
+    /** Block time, whole seconds; it may be earlier than the previous block's. Unit: ms. */
     readonly timestamp: number;
     /** The same instant as `timestamp`. */
     readonly datetime: string;
-    /** Chain of the node, as it names it: `main`, `test`, `signet` or `regtest`. */
+    /** Chain as the node names it: `main`, `test`, `signet` or `regtest`. */
     readonly source_chain: string;
   };
   readonly aligned_1s: {
@@ -333,11 +333,11 @@ export interface BitcoinBlockHeaders extends Shape {
     readonly aligned_at_utc: string;
     /** Events of the second. */
     readonly records_in_bucket: number;
-    /** Height of the highest block of the second, to which the other `latest_` fields belong. */
+    /** Height of the second's highest block, which the other `latest_` fields describe. */
     readonly latest_height: number;
     /** Its hash. */
     readonly latest_block_hash: string;
-    /** Hash of the block before it; empty at genesis. */
+    /** Hash of the previous block; empty at genesis. */
     readonly latest_prev_hash: string;
     /** Root of its transactions. */
     readonly latest_merkle_root: string;
@@ -347,17 +347,17 @@ export interface BitcoinBlockHeaders extends Shape {
     readonly latest_nonce: number;
     /** Its difficulty. */
     readonly latest_difficulty: number;
-    /** Its own time. Unit: ms. */
+    /** Its time. Unit: ms. */
     readonly latest_timestamp_ms: number;
     /** Chain of the node. */
     readonly latest_source_chain: string;
-    /** When the last ingested event of the second was ingested. */
+    /** Latest ingestion time of the second's events. */
     readonly latest_ingested_at_utc: string;
     /** Offset of the first event, in offset order. */
     readonly first_source_offset_or_equivalent: string;
     /** Offset of the last event, in offset order. */
     readonly last_source_offset_or_equivalent: string;
-    /** sha256 over each event in offset order: its offset, a line feed, the sha256 of its bytes, a line feed. */
+    /** sha256 over each event in offset order: offset, LF, sha256 of its bytes, LF. */
     readonly bucket_sha256: string;
     /** Start of the interval the row is valid for, inclusive. */
     readonly valid_from_utc: string;
@@ -374,7 +374,7 @@ export interface BitcoinBlockTransactions extends Shape {
     readonly block_height: number;
     /** Hash of the block, 64 hexadecimal digits. */
     readonly block_hash: string;
-    /** The block's own time, whole seconds; it may be earlier than that of the block before. Unit: ms. */
+    /** Block time, whole seconds; it may be earlier than the previous block's. Unit: ms. */
     readonly block_timestamp: number;
     /** Index in the block, from 0; 0 is the coinbase. */
     readonly transaction_index: number;
@@ -388,13 +388,13 @@ export interface BitcoinBlockTransactions extends Shape {
     readonly values: string;
     /** `{input_script_sig, output_script_pub_key}`: lists of scripts as `asm` and `hex`, outputs with type and addresses. */
     readonly scripts: string;
-    /** List of `{input_index, stack}` of the inputs that have a witness. */
+    /** List of `{input_index, stack}` for inputs with a witness. */
     readonly witness_data: string;
     /** 1 for the transaction that pays the miner. */
     readonly coinbase: 0 | 1;
     /** The same instant as `block_timestamp`. */
     readonly datetime: string;
-    /** Chain of the node, as it names it: `main`, `test`, `signet` or `regtest`. */
+    /** Chain as the node names it: `main`, `test`, `signet` or `regtest`. */
     readonly source_chain: string;
   };
   readonly aligned_1s: {
@@ -404,11 +404,11 @@ export interface BitcoinBlockTransactions extends Shape {
     readonly records_in_bucket: number;
     /** Transactions of the second. */
     readonly tx_count: number;
-    /** Coinbases among them: the number of blocks. */
+    /** Coinbases, one a block. */
     readonly coinbase_tx_count: number;
-    /** Sum of their inputs; summed in satoshis. Unit: BTC. */
+    /** Sum of inputs, added in satoshis. Unit: BTC. */
     readonly total_input_value_btc: number;
-    /** Sum of their outputs; summed in satoshis. Unit: BTC. */
+    /** Sum of outputs, added in satoshis. Unit: BTC. */
     readonly total_output_value_btc: number;
     /** Lowest block of the second. */
     readonly first_block_height: number;
@@ -420,13 +420,13 @@ export interface BitcoinBlockTransactions extends Shape {
     readonly latest_txid: string;
     /** Chain of the node. */
     readonly latest_source_chain: string;
-    /** When the last ingested event of the second was ingested. */
+    /** Latest ingestion time of the second's events. */
     readonly latest_ingested_at_utc: string;
     /** Offset of the first event, in offset order. */
     readonly first_source_offset_or_equivalent: string;
     /** Offset of the last event, in offset order. */
     readonly last_source_offset_or_equivalent: string;
-    /** sha256 over each event in offset order: its offset, a line feed, the sha256 of its bytes, a line feed. */
+    /** sha256 over each event in offset order: offset, LF, sha256 of its bytes, LF. */
     readonly bucket_sha256: string;
     /** Start of the interval the row is valid for, inclusive. */
     readonly valid_from_utc: string;
@@ -445,15 +445,15 @@ export interface BitcoinMempoolState extends Shape {
     readonly snapshot_at_unix_ms: number;
     /** Id of the transaction, 64 hexadecimal digits. */
     readonly txid: string;
-    /** Its base fee divided by its virtual size. Unit: sat/vB. */
+    /** Base fee divided by virtual size. Unit: sat/vB. */
     readonly fee_rate_sat_vb: number;
-    /** Its virtual size. Unit: vB. */
+    /** Virtual size. Unit: vB. */
     readonly vsize: number;
-    /** When the node first saw it. Unit: s. */
+    /** When the node first saw the transaction. Unit: s. */
     readonly first_seen_timestamp: number;
     /** 1 when the node says it may be replaced (BIP 125). */
     readonly rbf_flag: 0 | 1;
-    /** Chain of the node, as it names it: `main`, `test`, `signet` or `regtest`. */
+    /** Chain as the node names it: `main`, `test`, `signet` or `regtest`. */
     readonly source_chain: string;
   };
   readonly aligned_1s: {
@@ -467,13 +467,13 @@ export interface BitcoinMempoolState extends Shape {
     readonly fee_rate_sat_vb_min: number;
     /** Highest fee rate. Unit: sat/vB. */
     readonly fee_rate_sat_vb_max: number;
-    /** Mean of the fee rates, each transaction counted once. Unit: sat/vB. */
+    /** Mean fee rate, each transaction counted once. Unit: sat/vB. */
     readonly fee_rate_sat_vb_avg: number;
-    /** Sum of the virtual sizes. Unit: vB. */
+    /** Sum of virtual sizes. Unit: vB. */
     readonly total_vsize: number;
-    /** Earliest time at which the node first saw one of them. Unit: s. */
+    /** Earliest first-seen time. Unit: s. */
     readonly first_seen_timestamp_min: number;
-    /** Latest time at which the node first saw one of them. Unit: s. */
+    /** Latest first-seen time. Unit: s. */
     readonly first_seen_timestamp_max: number;
     /** Transactions that may be replaced. */
     readonly rbf_true_count: number;
@@ -483,13 +483,13 @@ export interface BitcoinMempoolState extends Shape {
     readonly latest_txid: string;
     /** Chain of the node. */
     readonly latest_source_chain: string;
-    /** When the last ingested event of the second was ingested. */
+    /** Latest ingestion time of the second's events. */
     readonly latest_ingested_at_utc: string;
     /** Offset of the first event, in offset order. */
     readonly first_source_offset_or_equivalent: string;
     /** Offset of the last event, in offset order. */
     readonly last_source_offset_or_equivalent: string;
-    /** sha256 over each event in offset order: its offset, a line feed, the sha256 of its bytes, a line feed. */
+    /** sha256 over each event in offset order: offset, LF, sha256 of its bytes, LF. */
     readonly bucket_sha256: string;
     /** Start of the interval the row is valid for, inclusive. */
     readonly valid_from_utc: string;
@@ -506,13 +506,13 @@ export interface BitcoinBlockFeeTotals extends Shape {
     readonly block_height: number;
     /** Hash of the block, 64 hexadecimal digits. */
     readonly block_hash: string;
-    /** The block's own time, whole seconds; it may be earlier than that of the block before. Unit: ms. */
+    /** Block time, whole seconds; it may be earlier than the previous block's. Unit: ms. */
     readonly block_timestamp: number;
-    /** Inputs less outputs of all transactions except the coinbase; 0 where there is no other. Unit: BTC. */
+    /** Inputs less outputs of all transactions except the coinbase; 0 if the block has only a coinbase. Unit: BTC. */
     readonly fee_total_btc: number;
     /** The same instant as `block_timestamp`. */
     readonly datetime: string;
-    /** Chain of the node, as it names it: `main`, `test`, `signet` or `regtest`. */
+    /** Chain as the node names it: `main`, `test`, `signet` or `regtest`. */
     readonly source_chain: string;
   };
   readonly aligned_1s: {
@@ -532,9 +532,9 @@ export interface BitcoinBlockFeeTotals extends Shape {
     readonly valid_to_utc_exclusive: string;
     /** Blocks of the second; the highest gives the value. */
     readonly records_in_bucket: number;
-    /** When the last ingested block of the second was ingested. */
+    /** Latest ingestion time of the second's blocks. */
     readonly latest_ingested_at_utc: string;
-    /** The block the value is from. */
+    /** The block that gives the value. */
     readonly provenance_json: string;
     /** Always `{}`. */
     readonly dimensions_json: string;
@@ -548,24 +548,24 @@ export interface BitcoinBlockFeeTotals extends Shape {
   readonly defaults: keyof BitcoinBlockFeeTotals['native'];
 }
 
-/** What each block may create by the schedule of halvings, one row a block. */
+/** New coins that each block may create under the halving schedule, one row a block. */
 export interface BitcoinBlockSubsidySchedule extends Shape {
   readonly native: {
     /** Height of the block. */
     readonly block_height: number;
     /** Hash of the block, 64 hexadecimal digits. */
     readonly block_hash: string;
-    /** The block's own time, whole seconds; it may be earlier than that of the block before. Unit: ms. */
+    /** Block time, whole seconds; it may be earlier than the previous block's. Unit: ms. */
     readonly block_timestamp: number;
-    /** Number of the era, from 0: height divided by 210,000 (150 on regtest), rounded down. */
+    /** Era, from 0: height divided by 210,000 (150 on regtest), rounded down. */
     readonly halving_interval: number;
-    /** 50 BTC halved once for each era, rounded down; 0 from era 33 on. Unit: sat. */
+    /** 50 BTC halved once per era, rounded down; 0 from era 33 on. Unit: sat. */
     readonly subsidy_sats: number;
     /** The same in BTC. Unit: BTC. */
     readonly subsidy_btc: number;
     /** The same instant as `block_timestamp`. */
     readonly datetime: string;
-    /** Chain of the node, as it names it: `main`, `test`, `signet` or `regtest`. */
+    /** Chain as the node names it: `main`, `test`, `signet` or `regtest`. */
     readonly source_chain: string;
   };
   readonly aligned_1s: {
@@ -585,9 +585,9 @@ export interface BitcoinBlockSubsidySchedule extends Shape {
     readonly valid_to_utc_exclusive: string;
     /** Blocks of the second; the highest gives the value. */
     readonly records_in_bucket: number;
-    /** When the last ingested block of the second was ingested. */
+    /** Latest ingestion time of the second's blocks. */
     readonly latest_ingested_at_utc: string;
-    /** The block the value is from. */
+    /** The block that gives the value. */
     readonly provenance_json: string;
     /** Always `{}`. */
     readonly dimensions_json: string;
@@ -601,24 +601,24 @@ export interface BitcoinBlockSubsidySchedule extends Shape {
   readonly defaults: keyof BitcoinBlockSubsidySchedule['native'];
 }
 
-/** Hashes a second, estimated from the difficulty and the time since the block before, one row a block. */
+/** Hashes a second, estimated from difficulty and block interval, one row a block. */
 export interface BitcoinNetworkHashrateEstimate extends Shape {
   readonly native: {
     /** Height of the block. */
     readonly block_height: number;
     /** Hash of the block, 64 hexadecimal digits. */
     readonly block_hash: string;
-    /** The block's own time, whole seconds; it may be earlier than that of the block before. Unit: ms. */
+    /** Block time, whole seconds; it may be earlier than the previous block's. Unit: ms. */
     readonly block_timestamp: number;
     /** Difficulty, as the node reports it. */
     readonly difficulty: number;
-    /** The divisor: this block's time less that of the block before, at least 1; for genesis the next block's time less its own. Unit: s. */
+    /** The divisor: seconds since the previous block's time, at least 1; for genesis, until the next block's. Unit: s. */
     readonly observed_interval_seconds: number;
     /** difficulty x 2^32 / observed_interval_seconds. Unit: H/s. */
     readonly hashrate_hs: number;
     /** The same instant as `block_timestamp`. */
     readonly datetime: string;
-    /** Chain of the node, as it names it: `main`, `test`, `signet` or `regtest`. */
+    /** Chain as the node names it: `main`, `test`, `signet` or `regtest`. */
     readonly source_chain: string;
   };
   readonly aligned_1s: {
@@ -630,7 +630,7 @@ export interface BitcoinNetworkHashrateEstimate extends Shape {
     readonly metric_name: string;
     /** Always `H/s`. */
     readonly metric_unit: string;
-    /** Estimate from this one block; it is as noisy as block times are. Unit: H/s. */
+    /** Estimate from this one block, as noisy as block times. Unit: H/s. */
     readonly metric_value_float: number;
     /** Start of the interval the row is valid for, inclusive; not before the start of the window. */
     readonly valid_from_utc: string;
@@ -638,9 +638,9 @@ export interface BitcoinNetworkHashrateEstimate extends Shape {
     readonly valid_to_utc_exclusive: string;
     /** Blocks of the second; the highest gives the value. */
     readonly records_in_bucket: number;
-    /** When the last ingested block of the second was ingested. */
+    /** Latest ingestion time of the second's blocks. */
     readonly latest_ingested_at_utc: string;
-    /** The block the value is from. */
+    /** The block that gives the value. */
     readonly provenance_json: string;
     /** Always `{}`. */
     readonly dimensions_json: string;
@@ -654,22 +654,22 @@ export interface BitcoinNetworkHashrateEstimate extends Shape {
   readonly defaults: keyof BitcoinNetworkHashrateEstimate['native'];
 }
 
-/** The sum of all subsidies up to each block by the schedule, lost coins included, one row a block. */
+/** Sum of the scheduled subsidies up to each block, lost coins included, one row a block. */
 export interface BitcoinCirculatingSupply extends Shape {
   readonly native: {
     /** Height of the block. */
     readonly block_height: number;
     /** Hash of the block, 64 hexadecimal digits. */
     readonly block_hash: string;
-    /** The block's own time, whole seconds; it may be earlier than that of the block before. Unit: ms. */
+    /** Block time, whole seconds; it may be earlier than the previous block's. Unit: ms. */
     readonly block_timestamp: number;
-    /** Subsidies of the blocks 0 to this one by the schedule; amounts that miners left unclaimed or that nobody can spend count too. Unit: sat. */
+    /** Sum of the scheduled subsidies of blocks 0 to this one, including unclaimed and unspendable amounts. Unit: sat. */
     readonly circulating_supply_sats: number;
     /** The same in BTC. Unit: BTC. */
     readonly circulating_supply_btc: number;
     /** The same instant as `block_timestamp`. */
     readonly datetime: string;
-    /** Chain of the node, as it names it: `main`, `test`, `signet` or `regtest`. */
+    /** Chain as the node names it: `main`, `test`, `signet` or `regtest`. */
     readonly source_chain: string;
   };
   readonly aligned_1s: {
@@ -689,9 +689,9 @@ export interface BitcoinCirculatingSupply extends Shape {
     readonly valid_to_utc_exclusive: string;
     /** Blocks of the second; the highest gives the value. */
     readonly records_in_bucket: number;
-    /** When the last ingested block of the second was ingested. */
+    /** Latest ingestion time of the second's blocks. */
     readonly latest_ingested_at_utc: string;
-    /** The block the value is from. */
+    /** The block that gives the value. */
     readonly provenance_json: string;
     /** Always `{}`. */
     readonly dimensions_json: string;
@@ -708,7 +708,7 @@ export interface BitcoinCirculatingSupply extends Shape {
 /** Candles of an exchange, computed by the database. */
 export interface Klines extends Shape {
   readonly native: {
-    /** Start of the bucket; buckets start at whole multiples of their size since 1970 UTC. */
+    /** Start of the bucket, a multiple of its size since 1970 UTC. */
     readonly datetime: string;
     /** Price of the trade with the lowest id. Unit: quote. */
     readonly open: number;
@@ -718,17 +718,17 @@ export interface Klines extends Shape {
     readonly low: number;
     /** Price of the trade with the highest id. Unit: quote. */
     readonly close: number;
-    /** Mean price, every trade counting once; from the exact sum, to 5 decimals. Unit: quote. */
+    /** Mean price of the trades, from the exact sum, to 5 decimals. Unit: quote. */
     readonly mean: number;
     /** Population standard deviation of the price, to 6 decimals. Unit: quote. */
     readonly std: number;
-    /** The price at quantile 0.5: one that was traded at, not one between two. Unit: quote. */
+    /** Price at quantile 0.5, always a traded price. Unit: quote. */
     readonly median: number;
-    /** The price at quantile 0.75 less the one at 0.25. Unit: quote. */
+    /** Price at quantile 0.75 less that at 0.25. Unit: quote. */
     readonly iqr: number;
-    /** Sum of the quantities, exact, to 9 decimals. Unit: base. */
+    /** Sum of quantities, exact, to 9 decimals. Unit: base. */
     readonly volume: number;
-    /** Share of the trades in which the buyer was the maker, 0 to 1. */
+    /** Share of trades in which the buyer was the maker, 0 to 1. */
     readonly maker_ratio: number;
     /** Number of trades. */
     readonly no_of_trades: number;
@@ -742,13 +742,13 @@ export interface Klines extends Shape {
     readonly close_liquidity: number;
     /** Sum of price x quantity, exact, to 1 decimal. Unit: quote. */
     readonly liquidity_sum: number;
-    /** Sum of the quantities of trades in which the buyer was the maker, exact. Unit: base. */
+    /** Exact sum of quantities where the buyer was the maker. Unit: base. */
     readonly maker_volume: number;
     /** Sum of price x quantity of these trades, exact, to 1 decimal. Unit: quote. */
     readonly maker_liquidity: number;
   };
   readonly aligned_1s: {
-    /** Start of the bucket; buckets start at whole multiples of their size since 1970 UTC. */
+    /** Start of the bucket, a multiple of its size since 1970 UTC. */
     readonly datetime: string;
     /** First `open_price`. Unit: quote. */
     readonly open: number;
@@ -868,7 +868,7 @@ export abstract class DatasetRoutes {
     return this.rows('bitcoin/block_fee_totals', request, options);
   }
 
-  /** What each block may create by the schedule of halvings, one row a block. POST /v1/historical/bitcoin/block_subsidy_schedule */
+  /** New coins that each block may create under the halving schedule, one row a block. POST /v1/historical/bitcoin/block_subsidy_schedule */
   get_bitcoin_block_subsidy_schedule<M extends Mode = 'native', F extends keyof BitcoinBlockSubsidySchedule[M] & string = never>(
     request: Common<BitcoinBlockSubsidySchedule, M, F> = {},
     options?: Options,
@@ -876,7 +876,7 @@ export abstract class DatasetRoutes {
     return this.rows('bitcoin/block_subsidy_schedule', request, options);
   }
 
-  /** Hashes a second, estimated from the difficulty and the time since the block before, one row a block. POST /v1/historical/bitcoin/network_hashrate_estimate */
+  /** Hashes a second, estimated from difficulty and block interval, one row a block. POST /v1/historical/bitcoin/network_hashrate_estimate */
   get_bitcoin_network_hashrate_estimate<M extends Mode = 'native', F extends keyof BitcoinNetworkHashrateEstimate[M] & string = never>(
     request: Common<BitcoinNetworkHashrateEstimate, M, F> = {},
     options?: Options,
@@ -884,7 +884,7 @@ export abstract class DatasetRoutes {
     return this.rows('bitcoin/network_hashrate_estimate', request, options);
   }
 
-  /** The sum of all subsidies up to each block by the schedule, lost coins included, one row a block. POST /v1/historical/bitcoin/circulating_supply */
+  /** Sum of the scheduled subsidies up to each block, lost coins included, one row a block. POST /v1/historical/bitcoin/circulating_supply */
   get_bitcoin_circulating_supply<M extends Mode = 'native', F extends keyof BitcoinCirculatingSupply[M] & string = never>(
     request: Common<BitcoinCirculatingSupply, M, F> = {},
     options?: Options,

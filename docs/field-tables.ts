@@ -32,14 +32,19 @@ export function fieldReference(): string {
 /** A list only names the fields that were last described in the same words. */
 function withoutRepeats(text: string): string {
   const last = new Map<string, string>();
+  const required = (field: string) => field.replace(/^(- `\w+` \w+)\?/, '$1');
   return text.replaceAll(/(?:^- .*\n)+/gm, (list) => {
-    const [repeated, others] = [[] as string[], [] as string[]];
+    const [repeated, nullable, others] = [[] as string[], [] as string[], [] as string[]];
     for (const [field, name] of list.matchAll(/^- (`\w+`) .*\n/gm)) {
-      if (last.get(name) === field) repeated.push(name);
+      const before = last.get(name);
+      if (before === field) repeated.push(name);
+      else if (before === required(field)) nullable.push(name);
       else others.push(field);
       last.set(name, field);
     }
-    return [...others, ...(repeated.length > 0 ? [`- As above: ${repeated.join(', ')}.\n`] : [])].join('');
+    const named = (names: readonly string[], what: string) =>
+      names.length > 0 ? `- As above${what}: ${names.join(', ')}.\n` : '';
+    return [...others, named(repeated, ''), named(nullable, ', but nullable')].join('');
   });
 }
 
@@ -100,15 +105,7 @@ const byMode = <T>(of: (mode: Mode) => T): Readonly<Record<Mode, T>> => ({
   aligned_1s: of('aligned_1s'),
 });
 
-/* Columns that historical routes alone have. */
-
-/** Columns that the trades of all exchanges answer with. */
-export const unifiedTrades = (): string =>
-  DATASETS.get('exchange_a_spot_trades')!
-    .trades!.unified.map((field) => `${line(field)}\n`)
-    .join('');
-
-/** Native klines, each field with what it is in aligned klines where these have it. */
+/** Fields of native klines, and how aligned klines compute those that they have too. */
 export function klines(): string {
   const aligned = new Map(KLINE_FIELDS.aligned_1s.map((field) => [field.name, field.doc]));
   const lines = KLINE_FIELDS.native.map((field) => {

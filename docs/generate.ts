@@ -3,7 +3,7 @@
  * marked sections of the pages.
  * `npm run docs` writes them; test/system/docs.test.ts fails while a page differs from what is derived here.
  *
- * A section stands between `<!--generated:NAME-->` and `<!--/generated-->`.
+ * A section lies between `<!--generated:NAME-->` and `<!--/generated-->`.
  */
 import { readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -17,7 +17,7 @@ import { DATASETS } from '../shared/registry/index.ts';
 import { command, errorCodes, sharedOptions } from './cli-tables.ts';
 import { clientDatasets } from './client-types.ts';
 import { etfFunds, etfMetrics } from './etf-tables.ts';
-import { fieldReference, klines, unifiedTrades } from './field-tables.ts';
+import { fieldReference, klines } from './field-tables.ts';
 import { constantIn, LIMITS, type Limit } from './limits.ts';
 import { macroSeries } from './macro-tables.ts';
 import { table } from './table.ts';
@@ -85,8 +85,6 @@ async function section(root: string, name: string, path: string): Promise<string
       return etfMetrics();
     case 'macro-series':
       return macroSeries();
-    case 'unified-trades':
-      return unifiedTrades();
     case 'klines':
       return klines();
     case 'problems':
@@ -100,7 +98,7 @@ async function section(root: string, name: string, path: string): Promise<string
     case 'shared-options':
       return sharedOptions();
     default:
-      return fail(`${path}: nothing is derived under the name ${name}`);
+      return fail(`${path}: unknown generated section ${name}`);
   }
 }
 

@@ -36,7 +36,7 @@ export const SOURCE_CHAIN = storedField(
   'source_chain',
   'string',
   'text',
-  'Chain of the node, as it names it: `main`, `test`, `signet` or `regtest`.',
+  'Chain as the node names it: `main`, `test`, `signet` or `regtest`.',
 );
 
 /** The sha256 of an event's bytes, from which the digests of aligned seconds are computed. It is stored and not served. */
@@ -60,7 +60,7 @@ const BLOCK_TIMESTAMP = storedField(
   'block_timestamp',
   'int64',
   'int8',
-  "The block's own time, whole seconds; it may be earlier than that of the block before.",
+  "Block time, whole seconds; it may be earlier than the previous block's.",
   { unit: 'ms' },
 );
 
@@ -84,17 +84,13 @@ export function alignedStream(own: readonly Field[]): AlignedShape {
       EVENTS,
       ...own,
       alignedField('latest_source_chain', 'string', 'Chain of the node.'),
-      alignedField(
-        'latest_ingested_at_utc',
-        'timestamp_utc',
-        'When the last ingested event of the second was ingested.',
-      ),
+      alignedField('latest_ingested_at_utc', 'timestamp_utc', "Latest ingestion time of the second's events."),
       alignedField('first_source_offset_or_equivalent', 'string', 'Offset of the first event, in offset order.'),
       alignedField('last_source_offset_or_equivalent', 'string', 'Offset of the last event, in offset order.'),
       alignedField(
         'bucket_sha256',
         'string',
-        'sha256 over each event in offset order: its offset, a line feed, the sha256 of its bytes, a line feed.',
+        'sha256 over each event in offset order: offset, LF, sha256 of its bytes, LF.',
       ),
       ...VALIDITY_FIELDS,
     ],
@@ -157,8 +153,8 @@ const alignedDerived = (metric: Derived['metric']): AlignedShape => ({
     alignedField('metric_value_float', 'float64', metric.doc, { unit: metric.unit }),
     ...STATE_VALIDITY_FIELDS,
     alignedField('records_in_bucket', 'int64', 'Blocks of the second; the highest gives the value.'),
-    alignedField('latest_ingested_at_utc', 'timestamp_utc', 'When the last ingested block of the second was ingested.'),
-    alignedField('provenance_json', 'json', 'The block the value is from.'),
+    alignedField('latest_ingested_at_utc', 'timestamp_utc', "Latest ingestion time of the second's blocks."),
+    alignedField('provenance_json', 'json', 'The block that gives the value.'),
     alignedField('dimensions_json', 'json', 'Always `{}`.'),
     alignedField('metric_value_string', 'string', 'Always null.', { nullable: true }),
     alignedField('metric_value_int', 'int64', 'Always null.', { nullable: true }),

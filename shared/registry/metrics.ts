@@ -87,14 +87,14 @@ const VALUE_CHANNELS: readonly Field[] = [
     name: 'metric_value_string',
     dtype: 'string',
     nullable: true,
-    doc: 'The value as text; null where the source has the label but no value.',
+    doc: 'The value as text; null where the source leaves it empty.',
     sql: 't.value_text',
     pg: 'text',
     columns: ['value_text'],
   },
-  channel('metric_value_int', 'int64', 'int8', `= 'int'`, 'The value, where it is a whole number by nature.'),
-  channel('metric_value_float', 'float64', 'float8', `in ('int', 'float')`, 'The value, where it is a number.'),
-  channel('metric_value_bool', 'bool01', 'bool', `= 'bool'`, 'The value, where it is yes or no.'),
+  channel('metric_value_int', 'int64', 'int8', `= 'int'`, 'The value of an integer metric.'),
+  channel('metric_value_float', 'float64', 'float8', `in ('int', 'float')`, 'The value of a numeric metric.'),
+  channel('metric_value_bool', 'bool01', 'bool', `= 'bool'`, 'The value of a yes-or-no metric.'),
 ];
 
 function channel(
@@ -112,7 +112,7 @@ function channel(
 export function metricsOf(metrics: MetricsOptions) {
   const { number, table, unit, provenance, docs } = metrics;
   const text = (name: string, doc: string) => storedField(name, 'string', 'text', doc);
-  const SOURCE_ID = 'Where the value is from, one per fund or series.';
+  const SOURCE_ID = 'Source of the value, one per fund or series.';
   return {
     offset: {
       doc: 'the metric_id of the row, 64 hexadecimal digits',
@@ -160,7 +160,7 @@ export function metricsOf(metrics: MetricsOptions) {
           name: 'ingested_at_utc',
           dtype: 'timestamp_utc',
           nullable: false,
-          doc: "When the row's partition was ingested; one for all its rows, the same after every replay.",
+          doc: "When the row's partition was ingested; the same for all its rows and after every replay.",
           sql: partitionFact(number, 'ingested_at'),
           pg: 'timestamptz',
           columns: ['partition_key'],
@@ -193,7 +193,7 @@ function alignedMetrics(metrics: MetricsOptions, sourceId: string): AlignedShape
         'int64',
         'Native rows of the series in the second; the latest one gives the values.',
       ),
-      alignedField('latest_ingested_at_utc', 'timestamp_utc', 'When the partition of that latest row was ingested.'),
+      alignedField('latest_ingested_at_utc', 'timestamp_utc', "When that row's partition was ingested."),
       ...STATE_VALIDITY_FIELDS,
     ],
     order: ['aligned_at_utc', ...metrics.seriesKey],

@@ -13,7 +13,7 @@ export const bitcoinBlockFeeTotals = {
       btcField(
         'fee_total_btc',
         'fee_total_sats',
-        'Inputs less outputs of all transactions except the coinbase; 0 where there is no other.',
+        'Inputs less outputs of all transactions except the coinbase; 0 if the block has only a coinbase.',
       ),
     ],
   }),

@@ -5,7 +5,7 @@ import { storedField as field } from '../types.ts';
 export const bitcoinBlockSubsidySchedule = {
   number: 10,
   title: 'Bitcoin block subsidy schedule',
-  doc: 'What each block may create by the schedule of halvings, one row a block.',
+  doc: 'New coins that each block may create under the halving schedule, one row a block.',
   ...derivedFromBlocks('bitcoin_block_subsidy_schedule', {
     metric: { name: 'block_subsidy_btc', unit: 'BTC', doc: 'Subsidy of the block.' },
     columns: [
@@ -21,9 +21,9 @@ export const bitcoinBlockSubsidySchedule = {
         'halving_interval',
         'int64',
         'int8',
-        'Number of the era, from 0: height divided by 210,000 (150 on regtest), rounded down.',
+        'Era, from 0: height divided by 210,000 (150 on regtest), rounded down.',
       ),
-      field('subsidy_sats', 'int64', 'int8', '50 BTC halved once for each era, rounded down; 0 from era 33 on.', {
+      field('subsidy_sats', 'int64', 'int8', '50 BTC halved once per era, rounded down; 0 from era 33 on.', {
         unit: 'sat',
       }),
       btcField('subsidy_btc', 'subsidy_sats', 'The same in BTC.'),

@@ -5,7 +5,7 @@ import { storedField as field } from '../types.ts';
 export const bitcoinCirculatingSupply = {
   number: 12,
   title: 'Bitcoin circulating supply',
-  doc: 'The sum of all subsidies up to each block by the schedule, lost coins included, one row a block.',
+  doc: 'Sum of the scheduled subsidies up to each block, lost coins included, one row a block.',
   ...derivedFromBlocks('bitcoin_circulating_supply', {
     metric: { name: 'btc_circulating_supply_btc', unit: 'BTC', doc: 'Supply after the block.' },
     columns: [{ name: 'circulating_supply_sats', pg: 'int8' }],
@@ -15,7 +15,7 @@ export const bitcoinCirculatingSupply = {
         'circulating_supply_sats',
         'int64',
         'int8',
-        'Subsidies of the blocks 0 to this one by the schedule; amounts that miners left unclaimed or that nobody can spend count too.',
+        'Sum of the scheduled subsidies of blocks 0 to this one, including unclaimed and unspendable amounts.',
         { unit: 'sat' },
       ),
       btcField('circulating_supply_btc', 'circulating_supply_sats', 'The same in BTC.'),

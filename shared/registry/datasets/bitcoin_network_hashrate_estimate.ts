@@ -5,12 +5,12 @@ import { storedField as field } from '../types.ts';
 export const bitcoinNetworkHashrateEstimate = {
   number: 11,
   title: 'Bitcoin network hashrate estimate',
-  doc: 'Hashes a second, estimated from the difficulty and the time since the block before, one row a block.',
+  doc: 'Hashes a second, estimated from difficulty and block interval, one row a block.',
   ...derivedFromBlocks('bitcoin_network_hashrate_estimate', {
     metric: {
       name: 'network_hashrate_hs',
       unit: 'H/s',
-      doc: 'Estimate from this one block; it is as noisy as block times are.',
+      doc: 'Estimate from this one block, as noisy as block times.',
     },
     columns: [
       { name: 'observed_interval_seconds', pg: 'int8' },
@@ -26,7 +26,7 @@ export const bitcoinNetworkHashrateEstimate = {
         'observed_interval_seconds',
         'int64',
         'int8',
-        "The divisor: this block's time less that of the block before, at least 1; for genesis the next block's time less its own.",
+        "The divisor: seconds since the previous block's time, at least 1; for genesis, until the next block's.",
         { unit: 's' },
       ),
       field('hashrate_hs', 'float64', 'float8', 'difficulty x 2^32 / observed_interval_seconds.', { unit: 'H/s' }),

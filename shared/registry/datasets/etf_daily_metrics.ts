@@ -79,12 +79,12 @@ export const etfDailyMetrics = {
     unit: { nullable: true, doc: '`BTC`, `USD`, `PCT` or `COUNT`; null for a text.' },
     provenance: {
       nullable: true,
-      doc: 'The document from which the value was read (`artifact_sha256`), its location, and the reader.',
+      doc: "The value's document (`artifact_sha256`), its location, and the adapter.",
     },
     docs: {
-      metricId: 'Id of the value, made from stable facts alone, so that a second fetch gives the same id.',
-      observed: 'Midnight UTC of the as-of day, which is not the time of publication.',
-      dimensions: 'What distinguishes values of one name: `{"row_index":"1"}`.',
+      metricId: 'Id made only from stable facts, so that a second fetch gives the same id.',
+      observed: 'Midnight UTC of the as-of day, not the time of publication.',
+      dimensions: 'Distinguishes values of one name: `{"row_index":"1"}`.',
     },
   }),
 } as const satisfies DatasetDefinition;

@@ -32,10 +32,10 @@ export const exchangeASpotTrades = {
     ],
     fields: [
       field('trade_id', 'int64', 'int8', 'Trade id of the exchange, contiguous.'),
-      field('timestamp', 'int64', 'int8', 'Trade time; sub-millisecond digits of the source are dropped.', 'ms'),
+      field('timestamp', 'int64', 'int8', 'Trade time, cut to milliseconds.', 'ms'),
       field('price', 'float64', 'float8', 'Price.', 'quote'),
       field('quantity', 'float64', 'float8', 'Base quantity.', 'base'),
-      field('quote_quantity', 'float64', 'float8', "Quote quantity as the source's file states it.", 'quote'),
+      field('quote_quantity', 'float64', 'float8', "Quote quantity as in the source's file.", 'quote'),
       field('is_buyer_maker', 'bool01', 'bool', '1 when the buyer was the maker (the taker sold).'),
       field('is_best_match', 'bool01', 'bool', '1 when the trade was the best price match, as the source states it.'),
       TRADE_DATETIME,

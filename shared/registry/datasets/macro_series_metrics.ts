@@ -59,7 +59,7 @@ export const macroSeriesMetrics = {
     },
     docs: {
       metricId: 'sha256 of `source_id|metric_name|observation_date|realtime_start`.',
-      observed: 'Midnight UTC of the observation date, which is not the time of publication.',
+      observed: 'Midnight UTC of the observation date, not the time of publication.',
       dimensions: 'Series, observation date, frequency and seasonal adjustment.',
     },
   }),
