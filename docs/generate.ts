@@ -1,6 +1,6 @@
 /**
- * What is derived from the code: `.env.example`, the client's types, the accounts of the log in `docker-compose.yml`, and the
- * marked sections of the pages.
+ * What is derived from the code: `.env.example`, the client's types, the accounts of the log (`nats-accounts.conf` and
+ * `docker-compose.yml`), and the marked sections of the pages.
  * `npm run docs` writes them; test/system/docs.test.ts fails while a page differs from what is derived here.
  *
  * A section lies between `<!--generated:NAME-->` and `<!--/generated-->`.
@@ -42,6 +42,7 @@ export async function generate(root: string = ROOT): Promise<Map<string, string>
   const files = new Map([
     ['.env.example', envExample()],
     ['client/datasets.ts', clientDatasets()],
+    ['docs/nats-accounts.conf', natsAccounts()],
     ['docker-compose.yml', composeFile(await readFile(join(root, 'docker-compose.yml'), 'utf8'))],
   ]);
   for (const path of await pages(root)) {
@@ -93,8 +94,6 @@ async function section(root: string, name: string, path: string): Promise<string
       return errorCodes();
     case 'command':
       return command(of);
-    case 'nats-accounts':
-      return natsAccounts();
     case 'shared-options':
       return sharedOptions();
     default:
@@ -112,9 +111,12 @@ const passwordsNamed = (name: (role: string) => string): Readonly<Record<NatsRol
   operator: name('OPERATOR_PASSWORD'),
 });
 
-const natsAccounts = () => `\`\`\`text\n${accountsConfiguration(passwordsNamed((name) => name))}\`\`\`\n`;
+/** For a nats-server that the operator runs: its configuration includes this file. */
+const natsAccounts = () =>
+  `# Accounts of the log. Replace the five passwords. Written by \`npm run docs\` from shared/nats/accounts.ts.
+${accountsConfiguration(passwordsNamed((name) => name))}`;
 
-/** The server's configuration there is text of the file: `$` is written twice, passwords are the operator's variables. */
+/** Compose interpolates the server's configuration: `$` is written twice, and passwords are the operator's variables. */
 function composeFile(text: string): string {
   const accounts = accountsConfiguration(passwordsNamed((name) => `NATS_${name}`))
     .replaceAll('$', '$$$$')
