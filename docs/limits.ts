@@ -99,7 +99,7 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     { what: 'Wait for a read slot', unit: 'ms', setting: 'SVC_QUERY_QUEUE_TIMEOUT_MS' },
     { what: 'Time to the first row', unit: 'ms', setting: 'SVC_QUERY_FIRST_ROW_TIMEOUT_MS' },
     { what: 'Time from one row to the next', unit: 'ms', setting: 'SVC_QUERY_NEXT_ROW_TIMEOUT_MS' },
-    { what: 'Silence of a reading client', unit: 'ms', setting: 'SVC_QUERY_STALL_TIMEOUT_MS' },
+    { what: 'Time a client may read nothing', unit: 'ms', setting: 'SVC_QUERY_STALL_TIMEOUT_MS' },
     of('Connecting to the database', 'ms', 'serving/db/pool.ts', 'CONNECT_TIMEOUT_MS'),
     of('Rights matrix', 'bytes', 'shared/rights/store.ts', 'MAX_MATRIX_BYTES'),
     of('Legal artifact', 'bytes', 'shared/rights/store.ts', 'MAX_ARTIFACT_BYTES'),

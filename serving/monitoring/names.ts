@@ -22,7 +22,7 @@ export const METRICS = {
   tidemark_consumer_lag_messages: {
     type: 'gauge',
     labels: OF_DATASET,
-    help: 'Messages of the stream that are not projected yet: num_pending + num_ack_pending of the consumer',
+    help: 'Messages of the stream that are not projected yet',
   },
   tidemark_consumer_lag_events: {
     type: 'gauge',
@@ -32,12 +32,12 @@ export const METRICS = {
   tidemark_consumer_lag_event_time_seconds: {
     type: 'gauge',
     labels: OF_DATASET,
-    help: 'Event time that is not projected yet: its length, or its distance from the proved end if that is longer',
+    help: 'Event time that is not projected yet',
   },
   tidemark_consumer_ack_floor_age_seconds: {
     type: 'gauge',
     labels: OF_DATASET,
-    help: 'How long the oldest message after the ack floor has been waiting; 0 when none waits',
+    help: 'Waiting time of the oldest message after the ack floor; 0 when none waits',
   },
   tidemark_checkpoint_sequence: {
     type: 'gauge',
@@ -112,7 +112,7 @@ export const METRICS = {
   tidemark_database_size_bytes: { type: 'gauge', help: 'Size of the database on disk, measured once a minute' },
   tidemark_log_up: { type: 'gauge', help: '1 when the log answered' },
   tidemark_ready: { type: 'gauge', labels: ['check'], help: '1 for each check of /readyz that passes' },
-  tidemark_status_timestamp_seconds: { type: 'gauge', help: 'Time at which the numbers above were collected' },
+  tidemark_status_timestamp_seconds: { type: 'gauge', help: 'Time at which the figures above were collected' },
   tidemark_status_collect_duration_seconds: { type: 'gauge', help: 'Duration of that collection' },
 
   // This process.
@@ -132,7 +132,7 @@ export const METRICS = {
   tidemark_read_slots: {
     type: 'gauge',
     labels: ['queue', 'state'],
-    help: 'Reads running, waiting, and parked because their client is behind',
+    help: 'Reads running, waiting, and parked because their client is slow',
   },
   tidemark_read_slots_limit: {
     type: 'gauge',
@@ -142,7 +142,7 @@ export const METRICS = {
   tidemark_read_rejections_total: {
     type: 'counter',
     labels: ['queue', 'reason'],
-    help: 'Reads refused with 503: the queue was full, or the wait too long',
+    help: 'Reads refused with 503 because the queue was full or the wait too long',
   },
   tidemark_database_connections: { type: 'gauge', labels: ['state'], help: 'Connections for reads, idle and busy' },
 } as const satisfies Readonly<Record<string, MetricSpec>>;
