@@ -1,11 +1,10 @@
-/** What docs/etf.md says of funds and metrics: derived from their adapters, and from documents in their layouts. */
+/** Funds and metrics in docs/etf.md: derived from their adapters, and from documents in their layouts. */
 
 import { ISSUERS } from '../pipelines/sources/etf/issuers/index.ts';
 import type { Issuer } from '../pipelines/sources/etf/issuers/types.ts';
 import { FACTS, type FactName, metricsOf } from '../pipelines/sources/etf/parse/facts.ts';
 import { DOCUMENTS, fundDocument } from '../pipelines/sources/etf/sample.ts';
 import { etfDailyMetrics } from '../shared/registry/datasets/etf_daily_metrics.ts';
-import { table } from './table.ts';
 
 const namesOf = ({ sourceId, issuer, ticker, parse }: Issuer): Set<string> => {
   const facts = parse(DOCUMENTS[sourceId](fundDocument('2026-03-05', 1)));
@@ -13,19 +12,17 @@ const namesOf = ({ sourceId, issuer, ticker, parse }: Issuer): Set<string> => {
 };
 
 export const etfFunds = (): string =>
-  table(
-    ['fund', '`source_id`', 'setting', 'document'],
-    ISSUERS.map(({ ticker, sourceId, document }) => [
-      ticker,
+  ISSUERS.map(({ ticker, sourceId, document }) => {
+    const locations: Readonly<Record<string, readonly string[]>> = etfDailyMetrics.locations;
+    const facts = [
       `\`${sourceId}\``,
-      `\`${(etfDailyMetrics.locations as Readonly<Record<string, readonly string[]>>)[sourceId][0]}\``,
-      [
-        `${document.extension} \`${document.path}\``,
-        ...(document.by === 'browser' ? ['in a browser'] : []),
-        ...(document.firstDay === undefined ? [] : [`days from ${document.firstDay} on`]),
-      ].join(', '),
-    ]),
-  );
+      `\`${locations[sourceId][0]}\``,
+      `${document.extension} \`${document.path}\``,
+      ...(document.by === 'browser' ? ['in a browser'] : []),
+      ...(document.firstDay === undefined ? [] : [`days from ${document.firstDay} on`]),
+    ];
+    return `- ${ticker}: ${facts.join(', ')}\n`;
+  }).join('');
 
 /** Each metric in the form of docs/fields.md, with the funds that have it. */
 export function etfMetrics(): string {

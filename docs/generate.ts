@@ -20,7 +20,6 @@ import { etfFunds, etfMetrics } from './etf-tables.ts';
 import { fieldReference, klines } from './field-tables.ts';
 import { constantIn, LIMITS, type Limit } from './limits.ts';
 import { macroSeries } from './macro-tables.ts';
-import { table } from './table.ts';
 
 export const ROOT = join(import.meta.dirname, '..');
 
@@ -229,14 +228,15 @@ function bytes(value: number): string {
 
 function datasets(): string {
   const fed = new Set(fedDatasets());
-  const rows = [...DATASETS.values()].map((dataset) => [
-    `\`${dataset.key}\``,
-    `${dataset.doc}${fed.has(dataset) ? '' : ' Declared; its source is not written yet.'}`,
-  ]);
-  return table(['dataset', 'state'], rows);
+  return [...DATASETS.values()]
+    .map(
+      (dataset) =>
+        `- \`${dataset.key}\`: ${dataset.doc}${fed.has(dataset) ? '' : ' Declared; it has no source yet.'}\n`,
+    )
+    .join('');
 }
 
-/** The key of the dataset stands beside a path that does not spell it. */
+/** A path that does not spell the dataset's key has it beside it. */
 function historicalRoutes(): string {
   const lines = [...DATASETS.values()].map(({ key, historicalPath, trades }) => {
     const dataset = historicalPath.replaceAll('/', '_') === key ? '' : `: \`${key}\``;

@@ -22,32 +22,32 @@ interface FactRule {
 export const FACTS = {
   issuer: { kind: 'text', unit: null, required: true, doc: 'The issuer.' },
   ticker: { kind: 'text', unit: null, required: true, doc: 'The fund.' },
-  as_of_date: { kind: 'text', unit: null, required: true, doc: 'The day the document speaks of, `YYYY-MM-DD`.' },
+  as_of_date: { kind: 'text', unit: null, required: true, doc: 'As-of day of the document, `YYYY-MM-DD`.' },
   btc_units: { kind: 'number', unit: 'BTC', required: true, doc: 'Bitcoin held.' },
   btc_market_value_usd: {
     kind: 'number',
     unit: 'USD',
     required: true,
-    doc: 'What it is worth, as the issuer says (DEFI: units x price; FBTC: the net assets).',
+    doc: 'Its stated worth (DEFI: units x price; FBTC: the net assets).',
   },
   total_net_assets_usd: {
     kind: 'number',
     unit: 'USD',
     required: true,
-    doc: 'Net assets: the sum of the holdings where the document is a list of them, else as said.',
+    doc: 'Net assets: the sum of listed holdings, else as stated.',
   },
   holdings_row_count: {
     kind: 'integer',
     unit: 'COUNT',
     required: true,
-    doc: 'Holdings in the list; 1 where the fund holds Bitcoin alone and has no list (GBTC, FBTC).',
+    doc: 'Listed holdings; 1 without a list (GBTC, FBTC: Bitcoin alone).',
   },
   btc_weight_pct: { kind: 'number', unit: 'PCT', doc: 'Share of Bitcoin in the fund.' },
   cash_market_value_usd: {
     kind: 'number',
     unit: 'USD',
     signed: true,
-    doc: 'The cash row of the list; negative for an overdraft, null without one.',
+    doc: 'The cash row of the list; negative for an overdraft, null without the row.',
   },
   shares_outstanding: { kind: 'number', unit: 'COUNT', doc: 'Shares of the fund.' },
   nav_per_share_usd: {
@@ -62,42 +62,42 @@ export const FACTS = {
     signed: true,
     doc: 'Price over net asset value; negative for a discount.',
   },
-  net_assets_as_of_date: { kind: 'text', unit: null, doc: 'Day of the net assets, which may lag behind `as_of_date`.' },
+  net_assets_as_of_date: { kind: 'text', unit: null, doc: 'Day of the net assets, perhaps before `as_of_date`.' },
   total_net_assets_reported_usd: {
     kind: 'number',
     unit: 'USD',
-    doc: 'Net assets as said beside the list, rounded by the issuer.',
+    doc: 'Net assets as stated beside the list, rounded by the issuer.',
   },
   total_holdings_market_value_usd: {
     kind: 'number',
     unit: 'USD',
-    doc: 'Sum of the list beside net assets that the issuer says.',
+    doc: 'Sum of the list, where net assets are stated too.',
   },
   wallet_count: { kind: 'integer', unit: 'COUNT', doc: 'Active wallets.' },
-  wallet_balance_total_btc: { kind: 'number', unit: 'BTC', doc: 'Balance of all wallets listed.' },
-  proof_of_reserves_total_btc: { kind: 'number', unit: 'BTC', doc: 'Reserves attested.' },
+  wallet_balance_total_btc: { kind: 'number', unit: 'BTC', doc: 'Balance of all listed wallets.' },
+  proof_of_reserves_total_btc: { kind: 'number', unit: 'BTC', doc: 'Attested reserves.' },
   proof_of_reserves_timestamp_utc: {
     kind: 'text',
     unit: null,
     passing: true,
-    doc: 'When they were attested, in the words of the document.',
+    doc: 'Time of attestation, as in the document.',
   },
   fund_data_updated_at_utc: {
     kind: 'text',
     unit: null,
     passing: true,
-    doc: "When the issuer changed the fund's data, in the words of the document.",
+    doc: "Time of the issuer's last change, as in the document.",
   },
-  btc_price_usd: { kind: 'number', unit: 'USD', doc: 'Price of a bitcoin that the market value is made of.' },
-  holdings_download_url: { kind: 'text', unit: null, doc: 'Where the issuer offers the list for download.' },
-  source_cusip: { kind: 'text', unit: null, doc: "CUSIP in the document: the fund's, HODL: the holding's." },
+  btc_price_usd: { kind: 'number', unit: 'USD', doc: 'Bitcoin price behind the market value.' },
+  holdings_download_url: { kind: 'text', unit: null, doc: 'Download address of the list.' },
+  source_cusip: { kind: 'text', unit: null, doc: 'CUSIP of the fund; for HODL of the holding.' },
   source_isin: { kind: 'text', unit: null, doc: 'ISIN of the fund.' },
-  source_fund_id: { kind: 'text', unit: null, doc: "The issuer's own number of the fund." },
+  source_fund_id: { kind: 'text', unit: null, doc: "The issuer's number of the fund." },
 } as const satisfies Record<string, FactRule>;
 
 export type FactName = keyof typeof FACTS;
 
-/** `undefined`: the issuer's document has no such fact. `null`: it has, and says nothing. */
+/** `undefined`: the issuer's document lacks the fact. `null`: it has the fact without a value. */
 export type Facts = { readonly [Name in FactName]?: Big | string | null };
 
 /** A metric: one fact with its unit, in the channels of a metric row. */
