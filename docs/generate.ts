@@ -176,15 +176,17 @@ function rule(setting: Setting): string {
 
 // ---- limits --------------------------------------------------------------------------------------------------------
 
+/** A subject has a line of its settings and a list of its constants. */
 async function limits(root: string): Promise<string> {
   const sections: string[] = [];
   for (const [subject, list] of Object.entries(LIMITS)) {
-    const lines: string[] = [];
+    const [settings, constants] = [[] as string[], [] as string[]];
     for (const limit of list) {
-      const where = 'setting' in limit ? limit.setting : `${limit.file}#${limit.name}`;
-      lines.push(`- ${limit.what}: ${await shown(root, limit)} (\`${where}\`)\n`);
+      const value = await shown(root, limit);
+      if ('setting' in limit) settings.push(`\`${limit.setting}\` (${value})`);
+      else constants.push(`- ${limit.what}: ${value} (\`${limit.file}#${limit.name}\`)\n`);
     }
-    sections.push(`## ${subject}\n\n${lines.join('')}`);
+    sections.push(`## ${subject}\n\nSettings: ${settings.join(', ')}.\n\n${constants.join('')}`);
   }
   return sections.join('\n');
 }

@@ -4,45 +4,62 @@
  */
 import type { SettingName } from '../shared/config/settings.ts';
 
-export type Limit = { readonly what: string; readonly unit: 'bytes' | 'ms' | string } & (
-  | { readonly setting: SettingName }
+type Unit = 'bytes' | 'ms' | string;
+
+/** .env.example says what each setting bounds. */
+export interface SettingLimit {
+  readonly setting: SettingName;
+  readonly unit: Unit;
+}
+
+export interface ConstantLimit {
+  readonly what: string;
+  readonly unit: Unit;
   /** A file, or a folder in which one file exports the constant. */
-  | { readonly file: string; readonly name: string }
-);
+  readonly file: string;
+  readonly name: string;
+}
+
+export type Limit = SettingLimit | ConstantLimit;
 
 const of = (what: string, unit: string, file: string, name: string): Limit => ({ what, unit, file, name });
 
 /** By subject. */
 export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
   Fetching: [
-    { what: 'Downloaded document', unit: 'bytes', setting: 'SVC_SOURCE_MAX_DOCUMENT_BYTES' },
-    { what: 'Unpacked archive member', unit: 'bytes', setting: 'SVC_SOURCE_MAX_UNPACKED_BYTES' },
+    { setting: 'SVC_SOURCE_MAX_DOCUMENT_BYTES', unit: 'bytes' },
+    { setting: 'SVC_SOURCE_MAX_UNPACKED_BYTES', unit: 'bytes' },
     of('Checksum document', 'bytes', 'pipelines/sources/documents/fetch.ts', 'MAX_TEXT_BYTES'),
-    { what: 'Tries for one document', unit: '', setting: 'SVC_SOURCE_MAX_ATTEMPTS' },
-    { what: 'Silence of a source', unit: 's', setting: 'SVC_SOURCE_TIMEOUT_SECONDS' },
-    of('Slowest body', 'bytes a second', 'pipelines/sources/documents/fetch.ts', 'DEFAULT_MIN_BYTES_PER_SECOND'),
+    { setting: 'SVC_SOURCE_MAX_ATTEMPTS', unit: '' },
+    { setting: 'SVC_SOURCE_TIMEOUT_SECONDS', unit: 's' },
+    of(
+      'Slowest body of a source',
+      'bytes a second',
+      'pipelines/sources/documents/fetch.ts',
+      'DEFAULT_MIN_BYTES_PER_SECOND',
+    ),
     of('Longest `Retry-After` honoured', 'ms', 'pipelines/sources/documents/http.ts', 'MAX_RETRY_AFTER_MS'),
     of('Redirects', '', 'pipelines/sources/documents/http.ts', 'MAX_REDIRECTS'),
     of('Downloads with a wrong checksum', '', 'pipelines/sources/exchange_a/source.ts', 'MAX_MISMATCHES'),
     of("Issuer's document", 'bytes', 'pipelines/sources/etf/fetch.ts', 'MAX_PAGE_BYTES'),
     of('Holdings of a fund', '', 'pipelines/sources/etf/parse/facts.ts', 'MAX_HOLDINGS'),
-    { what: 'Page in a browser', unit: 's', setting: 'SVC_BROWSER_TIMEOUT_SECONDS' },
+    { setting: 'SVC_BROWSER_TIMEOUT_SECONDS', unit: 's' },
     of('Answer of a Bitcoin node', 'bytes', 'pipelines/sources/bitcoin/rpc/client.ts', 'MAX_ANSWER_BYTES'),
     of('Mempool answer of a Bitcoin node', 'bytes', 'pipelines/sources/bitcoin/node.ts', 'MAX_MEMPOOL_BYTES'),
     of('Row of a trade file', 'bytes', 'pipelines/sources', 'MAX_ROW_BYTES'),
   ],
   'The log': [
-    { what: 'Event bytes in one frame', unit: 'bytes', setting: 'SVC_FRAME_RAW_BYTES' },
+    { setting: 'SVC_FRAME_RAW_BYTES', unit: 'bytes' },
     of('Message of the log', 'bytes', 'shared/frame/codec.ts', 'MAX_MESSAGE_BYTES'),
     of('Header of a message', 'bytes', 'shared/frame/codec.ts', 'MAX_HEADER_BYTES'),
     of('Unpacked body of a message', 'bytes', 'shared/frame/codec.ts', 'MAX_RAW_BYTES'),
-    { what: 'Frames in flight', unit: '', setting: 'SVC_PUBLISH_WINDOW' },
-    { what: 'Stream of a dataset', unit: 'bytes', setting: 'SVC_STREAM_MAX_BYTES' },
+    { setting: 'SVC_PUBLISH_WINDOW', unit: '' },
+    { setting: 'SVC_STREAM_MAX_BYTES', unit: 'bytes' },
     of('Acknowledgement of a message', 'ms', 'pipelines/publisher/attempt-writer.ts', 'ACK_TIMEOUT_MS'),
     of('Retries without an answer of the log', 'ms', 'shared/nats/connect.ts', 'OUTAGE_LIMIT_MS'),
     of('Retries of a partition during an outage', 'ms', 'pipelines/publisher/backfill.ts', 'OUTAGE_PATIENCE_MS'),
-    { what: 'Documents prefetched by a feed', unit: '', setting: 'SVC_BACKFILL_FETCH_AHEAD' },
-    { what: 'Feeds at once', unit: '', setting: 'SVC_BACKFILL_FEEDS' },
+    { setting: 'SVC_BACKFILL_FETCH_AHEAD', unit: '' },
+    { setting: 'SVC_BACKFILL_FEEDS', unit: '' },
     of('Published days awaiting proof', '', 'pipelines/publisher/backfill.ts', 'MAX_UNPROVED'),
     of('Published small partitions awaiting proof', '', 'pipelines/publisher/backfill.ts', 'MAX_UNPROVED_SMALL'),
     of('Their rows', '', 'pipelines/publisher/backfill.ts', 'MAX_UNPROVED_ROWS'),
@@ -54,16 +71,16 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     of('Interval of reports of a waiting backfill', 'ms', 'pipelines/publisher/await-proof.ts', 'NOTE_MS'),
   ],
   Projecting: [
-    { what: 'Pull from the log', unit: 'bytes', setting: 'SVC_PULL_MAX_BYTES' },
+    { setting: 'SVC_PULL_MAX_BYTES', unit: 'bytes' },
     of('Partitions in a transaction', '', 'pipelines/projector/load-session.ts', 'MAX_PARTITIONS'),
     of('Rows in a transaction of small partitions', '', 'pipelines/projector/load-session.ts', 'MAX_ROWS'),
-    of('Its event bytes', 'bytes', 'pipelines/projector/load-session.ts', 'MAX_BYTES'),
-    of('Its age', 'ms', 'pipelines/projector/load-session.ts', 'MAX_OPEN_MS'),
+    of('Event bytes of such a transaction', 'bytes', 'pipelines/projector/load-session.ts', 'MAX_BYTES'),
+    of('Age of such a transaction', 'ms', 'pipelines/projector/load-session.ts', 'MAX_OPEN_MS'),
     of('Frames decompressed in advance', '', 'pipelines/projector/projector.ts', 'LOOKAHEAD'),
-    { what: 'Silence before an open attempt is dropped', unit: 'ms', setting: 'SVC_ATTEMPT_SILENCE_MS' },
+    { setting: 'SVC_ATTEMPT_SILENCE_MS', unit: 'ms' },
   ],
   Serving: [
-    { what: 'Request body', unit: 'bytes', setting: 'SVC_HTTP_MAX_BODY_BYTES' },
+    { setting: 'SVC_HTTP_MAX_BODY_BYTES', unit: 'bytes' },
     of('Nesting of a request', 'levels', 'shared/strict-json.ts', 'MAX_DEPTH'),
     of('Keys of a request, over all objects', '', 'shared/strict-json.ts', 'MAX_KEYS'),
     of('Fields of a request', '', 'serving/contract/shapes.ts', 'MAX_FIELDS'),
@@ -74,36 +91,36 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     of('Arrival of request headers', 'ms', 'serving/server.ts', 'HEADERS_TIMEOUT_MS'),
     of('Arrival of a whole request', 'ms', 'serving/server.ts', 'REQUEST_TIMEOUT_MS'),
     of('Check interval for late requests', 'ms', 'serving/server.ts', 'CHECK_INTERVAL_MS'),
-    { what: 'Connections with a running request', unit: '', setting: 'SVC_HTTP_MAX_CONNECTIONS' },
+    { setting: 'SVC_HTTP_MAX_CONNECTIONS', unit: '' },
     of('Connections reserved for health and metrics', '', 'serving/server.ts', 'RESERVED_CONNECTIONS'),
     of('Draining a refused connection', 'ms', 'serving/server.ts', 'LINGER_MS'),
     of('Log interval for each refusal code', 'ms', 'serving/http/access.ts', 'REFUSAL_LOG_MS'),
     of('Draining the body of a refused request', 'ms', 'serving/http/request.ts', 'DISCARD_MS'),
     of('Idle connection', 'ms', 'serving/server.ts', 'KEEP_ALIVE_TIMEOUT_MS'),
-    { what: 'Native reads running', unit: '', setting: 'SVC_QUERY_MAX_CONCURRENCY' },
-    { what: 'Native reads waiting', unit: '', setting: 'SVC_QUERY_MAX_QUEUE' },
-    { what: 'Aligned reads running', unit: '', setting: 'SVC_ALIGNED_QUERY_MAX_CONCURRENCY' },
-    { what: 'Aligned reads waiting', unit: '', setting: 'SVC_ALIGNED_QUERY_MAX_QUEUE' },
+    { setting: 'SVC_QUERY_MAX_CONCURRENCY', unit: '' },
+    { setting: 'SVC_QUERY_MAX_QUEUE', unit: '' },
+    { setting: 'SVC_ALIGNED_QUERY_MAX_CONCURRENCY', unit: '' },
+    { setting: 'SVC_ALIGNED_QUERY_MAX_QUEUE', unit: '' },
     of('Slots per one reserved for small reads', '', 'serving/limits/concurrency-limiter.ts', 'SLOTS_PER_SMALL'),
     of('Rows of a small read (newest or random, unfiltered)', '', 'serving/routes/read.ts', 'SMALL_ROWS'),
     of('Window of a small read', 'ms', 'serving/routes/read.ts', 'SMALL_WINDOW_MS'),
     of("Work on a read's rows before it yields", 'ms', 'serving/db/pg-connection.ts', 'SLICE_MS'),
-    { what: 'Catalog and lineage requests running', unit: '', setting: 'SVC_DISCOVERY_MAX_CONCURRENCY' },
-    { what: 'Catalog and lineage requests waiting', unit: '', setting: 'SVC_DISCOVERY_MAX_QUEUE' },
+    { setting: 'SVC_DISCOVERY_MAX_CONCURRENCY', unit: '' },
+    { setting: 'SVC_DISCOVERY_MAX_QUEUE', unit: '' },
     of('Catalog request', 'ms', 'serving/discovery/inspector.ts', 'TIMEOUT_MS'),
     of('Partitions on a page of coverage', '', 'serving/routes/coverage.ts', 'MAX_PAGE'),
     of('Late arrivals listed by coverage', '', 'serving/discovery/coverage.ts', 'MAX_LATE_ARRIVALS'),
     of('Partitions listed for an ambiguous offset', '', 'shared/lineage/find-event.ts', 'MAX_NAMED_PARTITIONS'),
     of('Log request', 'ms', 'serving/discovery/lineage.ts', 'REQUEST_TIMEOUT_MS'),
     of('Rows that an estimate counts in a cut partition', '', 'serving/discovery/estimate/counts.ts', 'MAX_COUNTED'),
-    { what: 'Wait for a read slot', unit: 'ms', setting: 'SVC_QUERY_QUEUE_TIMEOUT_MS' },
-    { what: 'Time to the first row', unit: 'ms', setting: 'SVC_QUERY_FIRST_ROW_TIMEOUT_MS' },
-    { what: 'Time from one row to the next', unit: 'ms', setting: 'SVC_QUERY_NEXT_ROW_TIMEOUT_MS' },
-    { what: 'Time a client may read nothing', unit: 'ms', setting: 'SVC_QUERY_STALL_TIMEOUT_MS' },
+    { setting: 'SVC_QUERY_QUEUE_TIMEOUT_MS', unit: 'ms' },
+    { setting: 'SVC_QUERY_FIRST_ROW_TIMEOUT_MS', unit: 'ms' },
+    { setting: 'SVC_QUERY_NEXT_ROW_TIMEOUT_MS', unit: 'ms' },
+    { setting: 'SVC_QUERY_STALL_TIMEOUT_MS', unit: 'ms' },
     of('Connecting to the database', 'ms', 'serving/db/pool.ts', 'CONNECT_TIMEOUT_MS'),
     of('Rights matrix', 'bytes', 'shared/rights/store.ts', 'MAX_MATRIX_BYTES'),
     of('Legal artifact', 'bytes', 'shared/rights/store.ts', 'MAX_ARTIFACT_BYTES'),
-    of('Part of it searched for sample and form marks', 'bytes', 'shared/rights/store.ts', 'SEARCHED_BYTES'),
+    of('Part of it that is searched for marks', 'bytes', 'shared/rights/store.ts', 'SEARCHED_BYTES'),
     of('Length of a kline', 's', 'serving/contract/historical.ts', 'MAX_KLINE_SECONDS'),
     of('Random rows found by lookup, not scan', '', 'serving/read/execute/plan-read.ts', 'MAX_LOOKUPS'),
     of('Draws of a filtered random read', '', 'serving/read/sampling/drawn.ts', 'MAX_DRAWS'),
@@ -127,16 +144,16 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     of('Warnings in a header with details', 'bytes', 'serving/render/json-rows.ts', 'MAX_WARNINGS_BYTES'),
   ],
   Exports: [
-    { what: 'Exports running per worker', unit: '', setting: 'SVC_EXPORT_MAX_CONCURRENCY' },
-    { what: 'Exports waiting', unit: '', setting: 'SVC_EXPORT_MAX_QUEUE' },
-    { what: 'Rows of an export file', unit: '', setting: 'SVC_EXPORT_SPLIT_ROWS' },
+    { setting: 'SVC_EXPORT_MAX_CONCURRENCY', unit: '' },
+    { setting: 'SVC_EXPORT_MAX_QUEUE', unit: '' },
+    { setting: 'SVC_EXPORT_SPLIT_ROWS', unit: '' },
     of('Rows of a Parquet row group', '', 'serving/exports/artifact/parquet-file.ts', 'GROUP_ROWS'),
     of('Text of a Parquet row group', 'bytes', 'serving/exports/artifact/parquet-file.ts', 'GROUP_TEXT_BYTES'),
     of('Row groups waiting for the encoder', '', 'serving/exports/artifact/parquet-file.ts', 'MAX_GROUPS_AHEAD'),
     of('File bytes waiting for the disk', 'bytes', 'serving/exports/artifact/file-sink.ts', 'HIGH_BYTES'),
     of("Partitions listed in an export's manifest", '', 'serving/exports/artifact/manifest.ts', 'MAX_LISTED'),
-    { what: 'Silence before a worker loses its export', unit: 's', setting: 'SVC_EXPORT_LEASE_SECONDS' },
-    { what: 'Worker crashes an export survives', unit: '', setting: 'SVC_EXPORT_MAX_CRASHES' },
+    { setting: 'SVC_EXPORT_LEASE_SECONDS', unit: 's' },
+    { setting: 'SVC_EXPORT_MAX_CRASHES', unit: '' },
     of('Tries of an export during an outage', '', 'serving/exports/worker.ts', 'MAX_RETRIES'),
     of('Wait for the next row', 'ms', 'serving/exports/service.ts', 'ROW_TIMEOUT_MS'),
     of('Wait of a finished export for the database', 'ms', 'serving/exports/worker.ts', 'STORE_TIMEOUT_MS'),
