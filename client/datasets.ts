@@ -54,15 +54,15 @@ export interface ExchangeASpotTrades extends Shape {
     readonly quote_volume_sum: number;
     /** Number of trades. */
     readonly trade_count: number;
-    /** Start of the interval the row is valid for, inclusive. */
+    /** Start of the row's validity, inclusive. */
     readonly valid_from_utc: string;
-    /** End of that interval, exclusive. */
+    /** End of the row's validity, exclusive. */
     readonly valid_to_utc_exclusive: string;
   };
   readonly defaults: 'trade_id' | 'timestamp' | 'price' | 'quantity' | 'is_buyer_maker' | 'datetime';
 }
 
-/** Every spot trade of exchange B's daily trade files, one row a trade; rows the vendor repeats exactly count once. */
+/** Every spot trade of exchange B's daily trade files, one row a trade; exact repeats count once. */
 export interface ExchangeBSpotTrades extends Shape {
   readonly native: {
     /** Trade id of the exchange. */
@@ -111,15 +111,15 @@ export interface ExchangeBSpotTrades extends Shape {
     readonly quote_volume_sum: number;
     /** Number of trades. */
     readonly trade_count: number;
-    /** Start of the interval the row is valid for, inclusive. */
+    /** Start of the row's validity, inclusive. */
     readonly valid_from_utc: string;
-    /** End of that interval, exclusive. */
+    /** End of the row's validity, exclusive. */
     readonly valid_to_utc_exclusive: string;
   };
   readonly defaults: 'trade_id' | 'timestamp' | 'price' | 'quantity' | 'is_buyer_maker' | 'datetime';
 }
 
-/** Every spot trade of exchange C's daily trade files, one row a trade; rows the vendor repeats exactly count once. */
+/** Every spot trade of exchange C's daily trade files, one row a trade; exact repeats count once. */
 export interface ExchangeCSpotTrades extends Shape {
   readonly native: {
     /** Trade id of the exchange. */
@@ -170,9 +170,9 @@ export interface ExchangeCSpotTrades extends Shape {
     readonly quote_volume_sum: number;
     /** Number of trades. */
     readonly trade_count: number;
-    /** Start of the interval the row is valid for, inclusive. */
+    /** Start of the row's validity, inclusive. */
     readonly valid_from_utc: string;
-    /** End of that interval, exclusive. */
+    /** End of the row's validity, exclusive. */
     readonly valid_to_utc_exclusive: string;
   };
   readonly defaults: 'trade_id' | 'timestamp' | 'price' | 'quantity' | 'is_buyer_maker' | 'datetime';
@@ -233,9 +233,9 @@ export interface EtfDailyMetrics extends Shape {
     readonly records_in_bucket: number;
     /** When that row's partition was ingested. */
     readonly latest_ingested_at_utc: string;
-    /** Start of the interval the row is valid for, inclusive; not before the start of the window. */
+    /** Start of the row's validity, inclusive; not before the window. */
     readonly valid_from_utc: string;
-    /** End of that interval, exclusive. */
+    /** End of the row's validity, exclusive. */
     readonly valid_to_utc_exclusive: string;
   };
   readonly defaults: keyof EtfDailyMetrics['native'];
@@ -296,9 +296,9 @@ export interface MacroSeriesMetrics extends Shape {
     readonly records_in_bucket: number;
     /** When that row's partition was ingested. */
     readonly latest_ingested_at_utc: string;
-    /** Start of the interval the row is valid for, inclusive; not before the start of the window. */
+    /** Start of the row's validity, inclusive; not before the window. */
     readonly valid_from_utc: string;
-    /** End of that interval, exclusive. */
+    /** End of the row's validity, exclusive. */
     readonly valid_to_utc_exclusive: string;
   };
   readonly defaults: keyof MacroSeriesMetrics['native'];
@@ -359,9 +359,9 @@ export interface BitcoinBlockHeaders extends Shape {
     readonly last_source_offset_or_equivalent: string;
     /** sha256 over each event in offset order: offset, LF, sha256 of its bytes, LF. */
     readonly bucket_sha256: string;
-    /** Start of the interval the row is valid for, inclusive. */
+    /** Start of the row's validity, inclusive. */
     readonly valid_from_utc: string;
-    /** End of that interval, exclusive. */
+    /** End of the row's validity, exclusive. */
     readonly valid_to_utc_exclusive: string;
   };
   readonly defaults: keyof BitcoinBlockHeaders['native'];
@@ -428,9 +428,9 @@ export interface BitcoinBlockTransactions extends Shape {
     readonly last_source_offset_or_equivalent: string;
     /** sha256 over each event in offset order: offset, LF, sha256 of its bytes, LF. */
     readonly bucket_sha256: string;
-    /** Start of the interval the row is valid for, inclusive. */
+    /** Start of the row's validity, inclusive. */
     readonly valid_from_utc: string;
-    /** End of that interval, exclusive. */
+    /** End of the row's validity, exclusive. */
     readonly valid_to_utc_exclusive: string;
   };
   readonly defaults: keyof BitcoinBlockTransactions['native'];
@@ -491,9 +491,9 @@ export interface BitcoinMempoolState extends Shape {
     readonly last_source_offset_or_equivalent: string;
     /** sha256 over each event in offset order: offset, LF, sha256 of its bytes, LF. */
     readonly bucket_sha256: string;
-    /** Start of the interval the row is valid for, inclusive. */
+    /** Start of the row's validity, inclusive. */
     readonly valid_from_utc: string;
-    /** End of that interval, exclusive. */
+    /** End of the row's validity, exclusive. */
     readonly valid_to_utc_exclusive: string;
   };
   readonly defaults: keyof BitcoinMempoolState['native'];
@@ -526,9 +526,9 @@ export interface BitcoinBlockFeeTotals extends Shape {
     readonly metric_unit: string;
     /** Fees of the block. Unit: BTC. */
     readonly metric_value_float: number;
-    /** Start of the interval the row is valid for, inclusive; not before the start of the window. */
+    /** Start of the row's validity, inclusive; not before the window. */
     readonly valid_from_utc: string;
-    /** End of that interval, exclusive. */
+    /** End of the row's validity, exclusive. */
     readonly valid_to_utc_exclusive: string;
     /** Blocks of the second; the highest gives the value. */
     readonly records_in_bucket: number;
@@ -579,9 +579,9 @@ export interface BitcoinBlockSubsidySchedule extends Shape {
     readonly metric_unit: string;
     /** Subsidy of the block. Unit: BTC. */
     readonly metric_value_float: number;
-    /** Start of the interval the row is valid for, inclusive; not before the start of the window. */
+    /** Start of the row's validity, inclusive; not before the window. */
     readonly valid_from_utc: string;
-    /** End of that interval, exclusive. */
+    /** End of the row's validity, exclusive. */
     readonly valid_to_utc_exclusive: string;
     /** Blocks of the second; the highest gives the value. */
     readonly records_in_bucket: number;
@@ -632,9 +632,9 @@ export interface BitcoinNetworkHashrateEstimate extends Shape {
     readonly metric_unit: string;
     /** Estimate from this one block, as noisy as block times. Unit: H/s. */
     readonly metric_value_float: number;
-    /** Start of the interval the row is valid for, inclusive; not before the start of the window. */
+    /** Start of the row's validity, inclusive; not before the window. */
     readonly valid_from_utc: string;
-    /** End of that interval, exclusive. */
+    /** End of the row's validity, exclusive. */
     readonly valid_to_utc_exclusive: string;
     /** Blocks of the second; the highest gives the value. */
     readonly records_in_bucket: number;
@@ -683,9 +683,9 @@ export interface BitcoinCirculatingSupply extends Shape {
     readonly metric_unit: string;
     /** Supply after the block. Unit: BTC. */
     readonly metric_value_float: number;
-    /** Start of the interval the row is valid for, inclusive; not before the start of the window. */
+    /** Start of the row's validity, inclusive; not before the window. */
     readonly valid_from_utc: string;
-    /** End of that interval, exclusive. */
+    /** End of the row's validity, exclusive. */
     readonly valid_to_utc_exclusive: string;
     /** Blocks of the second; the highest gives the value. */
     readonly records_in_bucket: number;
@@ -788,7 +788,7 @@ export abstract class DatasetRoutes {
     return this.rows('exchange_a/spot/klines', request, options);
   }
 
-  /** Every spot trade of exchange B's daily trade files, one row a trade; rows the vendor repeats exactly count once. POST /v1/historical/exchange_b/spot/trades */
+  /** Every spot trade of exchange B's daily trade files, one row a trade; exact repeats count once. POST /v1/historical/exchange_b/spot/trades */
   get_exchange_b_spot_trades<M extends Mode = 'native', F extends keyof ExchangeBSpotTrades[M] & string = never>(
     request: Common<ExchangeBSpotTrades, M, F> & TradesOnly = {},
     options?: Options,
@@ -804,7 +804,7 @@ export abstract class DatasetRoutes {
     return this.rows('exchange_b/spot/klines', request, options);
   }
 
-  /** Every spot trade of exchange C's daily trade files, one row a trade; rows the vendor repeats exactly count once. POST /v1/historical/exchange_c/spot/trades */
+  /** Every spot trade of exchange C's daily trade files, one row a trade; exact repeats count once. POST /v1/historical/exchange_c/spot/trades */
   get_exchange_c_spot_trades<M extends Mode = 'native', F extends keyof ExchangeCSpotTrades[M] & string = never>(
     request: Common<ExchangeCSpotTrades, M, F> & TradesOnly = {},
     options?: Options,

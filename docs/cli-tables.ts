@@ -18,11 +18,10 @@ const SHARED: ReadonlyMap<string, readonly string[]> = new Map(
     .filter(([, names]) => names.length > 1),
 );
 
-/** Options of several commands, each once. */
+/** Options of several commands, each once. The page introduces those of every command. */
 export function sharedOptions(): string {
-  const groups = Map.groupBy(SHARED, ([, names]) =>
-    names.length === SPECS.length ? 'Every command' : names.map((name) => `\`${name}\``).join(', '),
-  );
+  const some = [...SHARED].filter(([, names]) => names.length < SPECS.length);
+  const groups = Map.groupBy(some, ([, names]) => names.map((name) => `\`${name}\``).join(', '));
   return [...groups]
     .sort(([, [[, one]]], [, [[, other]]]) => other.length - one.length)
     .map(([names, lines]) => `${names}:\n\n${lines.map(([line]) => line).join('')}`)

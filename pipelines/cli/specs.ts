@@ -70,7 +70,7 @@ export const reparse: CommandSpec = {
     ...SELECTION,
     reason: { type: 'string', doc: 'Replaces proved partitions that differ, for this reason; kept in the ledger.' },
   },
-  doc: 'Parses kept documents again and publishes missing partitions: after a loss, or when an adapter supports a new layout. Proved partitions are compared; with a reason, a new revision replaces those that differ. Contacts no source.',
+  doc: 'Parses kept documents again and publishes missing partitions, after a loss or when an adapter supports a new layout. Proved partitions are compared; with a reason, those that differ are replaced. Contacts no source.',
 };
 
 export const follow: CommandSpec = {
@@ -201,5 +201,5 @@ export const rights: CommandSpec = {
   name: 'rights',
   positionals: ['action', 'source...?'],
   options: {},
-  doc: '`init` writes your own rights matrix to SVC_SOURCE_RIGHTS_MATRIX_PATH, or else to rights/matrix.json in the state folder, and beside it a sign-off form for each served source. Named sources are served and the others are Ingest Only; without a name all are served. Real rows of a source are refused until its form is filled in. Existing files are kept.',
+  doc: '`init` writes your own rights matrix to SVC_SOURCE_RIGHTS_MATRIX_PATH, or else to rights/matrix.json in the state folder, and beside it a sign-off form for each served source. Named sources, or all, are served; the others are Ingest Only. Existing files are kept.',
 };

@@ -46,7 +46,7 @@ const VALID_TO: Field = {
   name: 'valid_to_utc_exclusive',
   dtype: 'timestamp_utc',
   nullable: false,
-  doc: 'End of that interval, exclusive.',
+  doc: "End of the row's validity, exclusive.",
   sql: 't.valid_to',
   pg: 'timestamptz',
   columns: [],
@@ -63,7 +63,7 @@ const VALID_FROM = {
 export const VALIDITY_FIELDS: readonly Field[] = [
   {
     ...VALID_FROM,
-    doc: 'Start of the interval the row is valid for, inclusive.',
+    doc: "Start of the row's validity, inclusive.",
     sql: 't.aligned_at_utc',
     columns: ['aligned_at_utc'],
   },
@@ -74,7 +74,7 @@ export const VALIDITY_FIELDS: readonly Field[] = [
 export const STATE_VALIDITY_FIELDS: readonly Field[] = [
   {
     ...VALID_FROM,
-    doc: 'Start of the interval the row is valid for, inclusive; not before the start of the window.',
+    doc: "Start of the row's validity, inclusive; not before the window.",
     sql: 't.valid_from',
     columns: [],
   },

@@ -4,7 +4,7 @@ import type { DatasetDefinition } from '../types.ts';
 export const exchangeCSpotTrades = {
   number: 3,
   title: 'Exchange C spot trades',
-  doc: "Every spot trade of exchange C's daily trade files, one row a trade; rows the vendor repeats exactly count once.",
+  doc: "Every spot trade of exchange C's daily trade files, one row a trade; exact repeats count once.",
   locations: { exchange_c: ['SVC_EXCHANGE_C_BASE_URL'] },
   partition: { kind: 'file_day', startOffsetMs: 0 },
   // Ids have no gaps within a day and need not continue from one day to the next.
