@@ -451,7 +451,7 @@ export interface BitcoinMempoolState extends Shape {
     readonly vsize: number;
     /** When the node first saw the transaction. Unit: s. */
     readonly first_seen_timestamp: number;
-    /** 1 when the node says it may be replaced (BIP 125). */
+    /** 1 when the node marks it replaceable (BIP 125). */
     readonly rbf_flag: 0 | 1;
     /** Chain as the node names it: `main`, `test`, `signet` or `regtest`. */
     readonly source_chain: string;

@@ -17,7 +17,7 @@ const FAMILIES: Readonly<Record<DatasetKind, string>> = {
 
 const MODES = ['native', 'aligned_1s'] satisfies Mode[];
 
-/** What the reference says of one mode: a line that introduces its list, and the list. */
+/** One mode in the reference: a line that introduces its list, and the list. */
 interface Facts {
   readonly order: ReadonlySet<string>;
   readonly fields: ReadonlySet<string>;

@@ -282,7 +282,7 @@ function problems(): string {
 
 // ---- types --------------------------------------------------------------------------------------------------------
 
-/** `path#Name`: an exported interface or type as it stands in the source. */
+/** `path#Name`: an exported interface or type, copied from the source. */
 async function declaration(root: string, of: string): Promise<string> {
   const [path, name] = of.split('#');
   const source = await readFile(join(root, path), 'utf8');

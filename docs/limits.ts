@@ -6,7 +6,7 @@ import type { SettingName } from '../shared/config/settings.ts';
 
 type Unit = 'bytes' | 'ms' | string;
 
-/** .env.example says what each setting bounds. */
+/** .env.example describes what each setting bounds. */
 export interface SettingLimit {
   readonly setting: SettingName;
   readonly unit: Unit;
@@ -117,7 +117,7 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     of('Connecting to the database', 'ms', 'serving/db/pool.ts', 'CONNECT_TIMEOUT_MS'),
     of('Rights matrix', 'bytes', 'shared/rights/store.ts', 'MAX_MATRIX_BYTES'),
     of('Legal artifact', 'bytes', 'shared/rights/store.ts', 'MAX_ARTIFACT_BYTES'),
-    of('Part of it that is searched for marks', 'bytes', 'shared/rights/store.ts', 'SEARCHED_BYTES'),
+    of('Searched part of a legal artifact', 'bytes', 'shared/rights/store.ts', 'SEARCHED_BYTES'),
     of('Length of a kline', 's', 'serving/contract/historical.ts', 'MAX_KLINE_SECONDS'),
     of('Random rows found by lookup, not scan', '', 'serving/read/execute/plan-read.ts', 'MAX_LOOKUPS'),
     of('Draws of a filtered random read', '', 'serving/read/sampling/drawn.ts', 'MAX_DRAWS'),

@@ -57,7 +57,7 @@ export const bitcoinMempoolState = {
       },
       field('vsize', 'int64', 'int8', 'Virtual size.', { unit: 'vB' }),
       field('first_seen_timestamp', 'int64', 'int8', 'When the node first saw the transaction.', { unit: 's' }),
-      field('rbf_flag', 'bool01', 'bool', '1 when the node says it may be replaced (BIP 125).'),
+      field('rbf_flag', 'bool01', 'bool', '1 when the node marks it replaceable (BIP 125).'),
       SOURCE_CHAIN,
     ],
     order: ['snapshot_at', 'txid'],
