@@ -3,7 +3,10 @@ import { type CommandSpec, commandHelp, usageLine } from '../pipelines/cli/optio
 import * as specs from '../pipelines/cli/specs.ts';
 import { ERROR_CODES } from '../shared/errors.ts';
 
-const SPECS: readonly CommandSpec[] = Object.values(specs);
+/** By name: Node sorts a module's exports, vitest does not. */
+const SPECS: readonly CommandSpec[] = Object.values<CommandSpec>(specs).sort((one, other) =>
+  one.name.localeCompare(other.name),
+);
 
 /** Options as the command's own help shows them: two spaces, the option, two or more spaces, what it does. */
 const optionLines = (spec: CommandSpec): string[] =>
