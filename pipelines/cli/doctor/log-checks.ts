@@ -40,7 +40,7 @@ export const ACCOUNT_CHECK: Check = {
       await using connection = await connectNats(account.url, 'tidemark doctor');
       const rights = await tooMany(connection, account, datasets[0].key);
       if (rights.length === 0) continue;
-      const fix = 'give it the rights that docs/nats-accounts.conf lists';
+      const fix = 'give it the rights in docs/nats-accounts.conf (docs/operations.md, "Accounts of the log")';
       findings.push(warning(account.setting, `its account (${account.role}) may ${rights.join(', ')}`, fix));
     }
     return findings;
