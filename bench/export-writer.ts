@@ -3,7 +3,7 @@ import { createInterface } from 'node:readline';
 import { parseQuery } from '../serving/contract/query.ts';
 import { PgPool, poolOptions } from '../serving/db/pool.ts';
 import { type ArtifactFormat, writeArtifact } from '../serving/exports/artifact/write.ts';
-import { Reader } from '../serving/read/execute/reader.ts';
+import { Reader } from '../serving/read/execute/answer.ts';
 import { BufferPool } from '../serving/render/response.ts';
 import { parseJson } from '../shared/strict-json.ts';
 

@@ -18,7 +18,7 @@ import { ConcurrencyLimiter } from './limits/concurrency-limiter.ts';
 import { Metrics } from './monitoring/metrics.ts';
 import { Monitor } from './monitoring/monitor.ts';
 import { Checks } from './monitoring/startup.ts';
-import { Reader } from './read/execute/reader.ts';
+import { Reader } from './read/execute/answer.ts';
 import { freshnessRule } from './read/execute/warnings.ts';
 import { BufferPool } from './render/response.ts';
 import { shadowedBy } from './rights/gate.ts';

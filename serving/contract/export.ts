@@ -1,6 +1,7 @@
 /** Parses the body of POST /v1/raw/export. The parser reports every fault of the body at once. */
 import { createHash } from 'node:crypto';
 import { z } from 'zod';
+import { LAST_MS } from '../../shared/dates.ts';
 import { DATASET_KEYS, DATASETS, type DatasetKey } from '../../shared/registry/index.ts';
 import type { Mode } from '../../shared/registry/types.ts';
 import type { Json } from '../../shared/strict-json.ts';
@@ -19,7 +20,6 @@ import {
   selection,
   strict,
 } from './shapes.ts';
-import { LAST_MS } from './time.ts';
 
 export const EXPORT_FORMATS = ['parquet', 'csv'] as const;
 export type ExportFormat = (typeof EXPORT_FORMATS)[number];

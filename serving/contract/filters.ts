@@ -2,6 +2,8 @@
  * Filters: the operators that a field takes, the values it takes, and the SQL condition that is pushed down. Values become
  * bound parameters; the SQL text holds only what the registry declares.
  */
+
+import { INSTANT, INSTANT_RULE, type Instant, parseInstant } from '../../shared/dates.ts';
 import type { Range } from '../../shared/ranges.ts';
 import type { Dtype, Field } from '../../shared/registry/index.ts';
 import type { Json } from '../../shared/strict-json.ts';
@@ -9,7 +11,6 @@ import { array, bool, float8, int8, type Params, text, timestamptz, uuid } from 
 import type { Param } from '../db/pg-messages.ts';
 import { type JsonSchema, properties, refTo } from './json-schema.ts';
 import { type ContractFault, MAX_FAULTS } from './problems.ts';
-import { INSTANT, INSTANT_RULE, type Instant, parseInstant } from './time.ts';
 
 export const OPERATORS = ['eq', 'ne', 'gt', 'gte', 'lt', 'lte', 'in', 'not_in'] as const;
 export type Operator = (typeof OPERATORS)[number];

@@ -4,7 +4,7 @@
  */
 
 import { z } from 'zod';
-import { DAY, DAY_MS, parseDay } from '../../shared/dates.ts';
+import { DAY, DAY_MS, type Instant, LAST_MS, parseDay } from '../../shared/dates.ts';
 import { assert } from '../../shared/errors.ts';
 import type { DatasetDefinition, DatasetKey, Field } from '../../shared/registry/index.ts';
 import { KLINE_FIELDS } from '../../shared/registry/trades.ts';
@@ -43,7 +43,6 @@ import {
   selection,
   strict,
 } from './shapes.ts';
-import { type Instant, LAST_MS } from './time.ts';
 
 const SELECTORS = [['start_date', 'end_date'], ['n_latest_rows'], ['n_random_rows']];
 

@@ -4,6 +4,7 @@
  */
 import { randomInt } from 'node:crypto';
 import { z } from 'zod';
+import { ceilMs, type Instant, LAST_MS, parseInstant } from '../../shared/dates.ts';
 import {
   DATASET_KEYS,
   DATASETS,
@@ -50,7 +51,6 @@ import {
   selection,
   strict,
 } from './shapes.ts';
-import { ceilMs, type Instant, LAST_MS, parseInstant } from './time.ts';
 /** A valid request. */
 export interface Query {
   readonly datasetKey: DatasetKey;

@@ -1,10 +1,10 @@
 /** Schemas that the request bodies of all access styles share, and the messages of their faults. */
 import { z } from 'zod';
+import { INSTANT, INSTANT_RULE, parseInstant } from '../../shared/dates.ts';
 import type { Field } from '../../shared/registry/index.ts';
 import type { Mode } from '../../shared/registry/types.ts';
 import { MAX_FILTERS, OPERATORS } from './filters.ts';
 import { type ContractFault, MAX_FAULTS } from './problems.ts';
-import { INSTANT, INSTANT_RULE, parseInstant } from './time.ts';
 
 /** A longer name is no misspelling and gets no hint. */
 const MAX_NAME_LENGTH = 200;

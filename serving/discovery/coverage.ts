@@ -1,10 +1,10 @@
 /** Reads the answer of GET /v1/coverage/{dataset}: everything about a dataset's coverage, from one snapshot. */
 
 import { z } from 'zod';
+import { isoOf } from '../../shared/dates.ts';
 import { PARTITION_STATES } from '../../shared/db/schema.ts';
 import { gapsBetween, parseMultirange } from '../../shared/ranges.ts';
 import type { DatasetDefinition, DatasetKey } from '../../shared/registry/index.ts';
-import { isoOf } from '../contract/time.ts';
 import { int2, int8, Params, text } from '../db/params.ts';
 import type { Session, TextRow } from '../read/snapshot/session.ts';
 import { count, datasetKey, document, flag, sha256, textField, utc } from './schemas.ts';

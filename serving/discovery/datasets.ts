@@ -1,11 +1,11 @@
 /** Describes one dataset for GET /v1/datasets: its declaration, its rights, and its availability at one moment. */
 import { z } from 'zod';
+import { isoOf } from '../../shared/dates.ts';
 import { parseMultirange } from '../../shared/ranges.ts';
 import { DATASETS, type DatasetDefinition, DTYPES, type Field, shapeOf } from '../../shared/registry/index.ts';
 import type { Mode } from '../../shared/registry/types.ts';
 import { OPERATORS } from '../contract/filters.ts';
 import { MODES } from '../contract/shapes.ts';
-import { isoOf } from '../contract/time.ts';
 import type { Session } from '../read/snapshot/session.ts';
 import type { RightsReport } from '../rights/gate.ts';
 import { count, datasetKey, flag, membersOf, problemCode, rightsState, textField, utc } from './schemas.ts';

@@ -5,9 +5,8 @@
 import { toProblem } from '../http/answer.ts';
 import type { ConcurrencyLimiter } from '../limits/concurrency-limiter.ts';
 import { ReadDeadline } from '../read/execute/optimistic-read.ts';
-import { type SnapshotOptions, Snapshots } from '../read/execute/snapshots.ts';
 import type { CoverageProbe } from '../read/snapshot/session.ts';
-import { Session } from '../read/snapshot/session.ts';
+import { Session, type SnapshotOptions, Snapshots } from '../read/snapshot/session.ts';
 
 /** The cost of these statements does not depend on the number of rows. */
 const TIMEOUT_MS = 10_000;

@@ -2,6 +2,7 @@
 import { isUtf8 } from 'node:buffer';
 import { type JetStreamManager, jetstreamManager } from '@nats-io/jetstream';
 import { z } from 'zod';
+import { isoOf } from '../../shared/dates.ts';
 import { TidemarkError } from '../../shared/errors.ts';
 import type { Manifest } from '../../shared/frame/manifest.ts';
 import type { FoundEvent } from '../../shared/lineage/find-event.ts';
@@ -9,7 +10,6 @@ import type { Logger } from '../../shared/logger.ts';
 import { connectNats, type NatsConnection } from '../../shared/nats/connect.ts';
 import { JS_ERROR, jsErrorCode, messageAt } from '../../shared/nats/stream.ts';
 import type { DatasetDefinition, DatasetKey } from '../../shared/registry/index.ts';
-import { isoOf } from '../contract/time.ts';
 import type { Grant } from '../rights/gate.ts';
 import { count, datasetKey, document, flag, grantedRights, sha256, textField, utc } from './schemas.ts';
 

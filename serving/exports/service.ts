@@ -4,7 +4,7 @@ import type { Settings } from '../../shared/config/settings.ts';
 import type { Logger } from '../../shared/logger.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import { PgPool, poolOptions } from '../db/pool.ts';
-import { Reader } from '../read/execute/reader.ts';
+import { Reader } from '../read/execute/answer.ts';
 import type { FreshnessRule } from '../read/execute/warnings.ts';
 import { BufferPool } from '../render/response.ts';
 import { AUDIT_EVENTS, ExportAudit } from './audit.ts';

@@ -4,8 +4,8 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Logger } from '../../shared/logger.ts';
 import { Problem, type ProblemCode } from '../contract/problems.ts';
 import { ReadFault, type ReadFaultKind, StrictRefusal } from '../read/types.ts';
+import { mediaQuality } from '../render/representations.ts';
 import { breakOff } from '../render/response.ts';
-import { mediaQuality } from './accept.ts';
 import type { Exchange } from './routes.ts';
 
 const JSON_TYPE = 'application/json';

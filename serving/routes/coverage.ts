@@ -1,9 +1,9 @@
 /** GET /v1/coverage/{dataset}: what is proved, what is missing, and the proof of every partition. */
 import { z } from 'zod';
+import { ceilMs, INSTANT, INSTANT_RULE, parseInstant } from '../../shared/dates.ts';
 import { PARTITION_STATES } from '../../shared/db/schema.ts';
 import { DATASET_KEYS } from '../../shared/registry/index.ts';
 import { parsedText } from '../contract/shapes.ts';
-import { ceilMs, INSTANT, INSTANT_RULE, parseInstant } from '../contract/time.ts';
 import { coverageAnswer, parseCursor, readCoverage } from '../discovery/coverage.ts';
 import type { Inspector } from '../discovery/inspector.ts';
 import { answerJson, requireJson } from '../http/answer.ts';

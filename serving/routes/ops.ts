@@ -1,7 +1,8 @@
 /** GET /v1/ops/status and /v1/ops/history: the state of the system, for the operator's page and for monitors. */
+
+import { isoOf } from '../../shared/dates.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
 import { Problem } from '../contract/problems.ts';
-import { isoOf } from '../contract/time.ts';
 import { datasetKey } from '../discovery/schemas.ts';
 import { answerJson, requireJson } from '../http/answer.ts';
 import { NO_PARAMETERS, queryParams } from '../http/request.ts';

@@ -22,7 +22,7 @@ import {
   removeArtifact,
 } from '../../serving/exports/artifact/write.ts';
 import { ExportDirectories } from '../../serving/exports/files.ts';
-import type { Reader } from '../../serving/read/execute/reader.ts';
+import type { Reader } from '../../serving/read/execute/answer.ts';
 import { BufferPool } from '../../serving/render/response.ts';
 import { type ArtifactLab, type Artifacts, artifactLab } from '../support/artifacts.ts';
 import { writeRow } from '../support/generated-rows.ts';

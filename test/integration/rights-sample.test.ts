@@ -4,7 +4,7 @@ import { dirname, join } from 'node:path';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import type { ExportRow } from '../../serving/exports/rows.ts';
 import { exportRunner } from '../../serving/exports/worker.ts';
-import type { Reader } from '../../serving/read/execute/reader.ts';
+import type { Reader } from '../../serving/read/execute/answer.ts';
 import { BufferPool } from '../../serving/render/response.ts';
 import { RightsStore } from '../../shared/rights/store.ts';
 import { EXPORT, type Exports, startExports } from '../support/exports.ts';

@@ -10,7 +10,7 @@ import {
   type ArtifactJob,
   writeArtifact,
 } from '../../serving/exports/artifact/write.ts';
-import { Reader } from '../../serving/read/execute/reader.ts';
+import { Reader } from '../../serving/read/execute/answer.ts';
 import { BufferPool } from '../../serving/render/response.ts';
 import { type DuckDb, openDuckDb } from './read-parquet.ts';
 import { type Serving, startServing } from './serving.ts';

@@ -1,6 +1,6 @@
 /** What Accept and Accept-Encoding lead to. */
 import { describe, expect, test } from 'vitest';
-import { chooseCoding, chooseRepresentation, mediaQuality } from '../../serving/http/accept.ts';
+import { chooseCoding, chooseRepresentation, mediaQuality } from '../../serving/render/representations.ts';
 
 const outcome = (choose: () => string): string => {
   try {

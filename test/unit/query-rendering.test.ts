@@ -1,7 +1,6 @@
 /** The byte writers against JSON.stringify and Date, and the parsers of requests against JSON.parse. */
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { ceilMs, parseInstant } from '../../serving/contract/time.ts';
 import { POSTGRES_EPOCH_MS } from '../../serving/db/params.ts';
 import { Prng } from '../../serving/read/sampling/draw.ts';
 import { BUFFER_BYTES, CELL, OutputBuffer } from '../../serving/render/cells.ts';
@@ -14,7 +13,7 @@ import {
   writeString,
   writeUuid,
 } from '../../serving/render/text.ts';
-import { parseDay } from '../../shared/dates.ts';
+import { ceilMs, parseDay, parseInstant } from '../../shared/dates.ts';
 import type { Field } from '../../shared/registry/index.ts';
 import { JsonFault, parseJson } from '../../shared/strict-json.ts';
 import { anyText } from '../support/generated-rows.ts';

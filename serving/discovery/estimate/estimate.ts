@@ -1,7 +1,8 @@
 /** Estimates the answer of a query without running it: a few queries of the catalog, whatever the length of the history. */
+
+import { isoOf } from '../../../shared/dates.ts';
 import type { Warning } from '../../contract/problems.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
-import { isoOf } from '../../contract/time.ts';
 import { Params } from '../../db/params.ts';
 import type { TimeBudget } from '../../read/execute/optimistic-read.ts';
 import { dryRun, type FreshnessRule, type WarningEvaluation } from '../../read/execute/warnings.ts';

@@ -3,8 +3,7 @@ import type { Dtype } from '../../../shared/registry/index.ts';
 import type { Mode } from '../../../shared/registry/types.ts';
 import type { Warning } from '../../contract/problems.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
-import type { ReadCall } from '../../read/execute/answer.ts';
-import type { Reader } from '../../read/execute/reader.ts';
+import type { ReadCall, Reader } from '../../read/execute/answer.ts';
 import type { BufferPool } from '../../render/response.ts';
 
 export type ArtifactFormat = 'parquet' | 'csv';

@@ -3,11 +3,10 @@
  * its estimate and an export's submission evaluate the same rules.
  */
 import type { SettingName, Settings } from '../../../shared/config/settings.ts';
-import { DAY_MS, dayKey, marketDaysSince } from '../../../shared/dates.ts';
+import { DAY_MS, dayKey, isoOf, marketDaysSince } from '../../../shared/dates.ts';
 import type { QualityRule } from '../../../shared/registry/types.ts';
 import type { Warning } from '../../contract/problems.ts';
 import type { ReadRequest, Window } from '../../contract/read-request.ts';
-import { isoOf } from '../../contract/time.ts';
 import { array, int2, int8, Params, text } from '../../db/params.ts';
 import { withCarriedIn } from '../plan/boundary-rows.ts';
 import { contextOf, type LiveContext } from '../plan/context.ts';

@@ -1,10 +1,11 @@
 /** What is proved of a dataset in the read's snapshot, which stretches of time a window reads, and which gaps it has. */
+
+import { isoOf } from '../../../shared/dates.ts';
 import { clip, type Range } from '../../../shared/ranges.ts';
 import type { PartitionKind } from '../../../shared/registry/types.ts';
 import type { Filter } from '../../contract/filters.ts';
 import type { Warning } from '../../contract/problems.ts';
 import type { Window } from '../../contract/read-request.ts';
-import { isoOf } from '../../contract/time.ts';
 import type { Part } from '../types.ts';
 
 const SECOND_MS = 1000;

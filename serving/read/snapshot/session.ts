@@ -1,13 +1,21 @@
-/** The transaction of one read: a read-only snapshot on one connection, which begins with a coverage probe. */
+/** The transaction of one read: a read-only snapshot on one connection, which begins with a coverage probe; and its connection. */
 import { parseMultirange } from '../../../shared/ranges.ts';
 import { ALIGNED_KEY, ALIGNED_TABLE } from '../../../shared/registry/aligned-storage.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import { ALIGNED_COLUMNS, type Mode, type PartitionKind, seriesValues } from '../../../shared/registry/types.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
 import { int2, int8, type Params } from '../../db/params.ts';
-import type { PgConnection, RowSink, Step } from '../../db/pg-connection.ts';
+import {
+  ConnectFault,
+  PgConnection,
+  type PgConnectionOptions,
+  type RowSink,
+  type Step,
+  UnprovedCredentials,
+} from '../../db/pg-connection.ts';
 import type { Statement } from '../../db/pg-messages.ts';
-import { newestKnown } from '../types.ts';
+import type { PgPool } from '../../db/pool.ts';
+import { newestKnown, ReadFault } from '../types.ts';
 import { type Coverage, coverageOf, type ProvedRun, type SourceRuns } from './coverage.ts';
 
 /** A row of the storage check: column, declared type, found type or null, whether the table exists. */
@@ -277,5 +285,99 @@ class TextRows implements RowSink {
       from += Math.max(size, 0);
     }
     this.rows.push(cells);
+  }
+}
+
+/** Ends the connections that it owns when the time of a read is over. */
+interface ConnectionOwner {
+  own(connection: PgConnection): void;
+  readonly hasFired: boolean;
+}
+
+export interface SnapshotOptions {
+  readonly pool: PgPool;
+  readonly byokRole: string | undefined;
+}
+
+/** Opens snapshots on connections of the service's own pool, or on one of the caller's role. */
+export class Snapshots {
+  readonly #options: SnapshotOptions;
+
+  constructor(options: SnapshotOptions) {
+    this.#options = options;
+  }
+
+  /**
+   * Opens a connection whose snapshot has answered the probe. A pooled connection may have died unnoticed while idle, so the
+   * method retries once on a fresh one. @throws ReadFault credentials_refused
+   */
+  async begin<L extends Pick<CoverageProbe, 'steps'>>(
+    createProbe: () => L,
+    token: string | undefined,
+    deadline: ConnectionOwner,
+  ): Promise<{ connection: PgConnection; probe: L }> {
+    for (let fresh = false; ; fresh = true) {
+      const { connection, reused } = await this.#connect(token, fresh, deadline);
+      const probe = createProbe();
+      try {
+        await new Session(connection).begin(probe);
+        return { connection, probe };
+      } catch (error) {
+        this.discard(connection);
+        if (!reused || deadline.hasFired) throw error;
+      }
+    }
+  }
+
+  /** Ends the transaction in the background: the caller already has its rows. */
+  end(connection: PgConnection, token: string | undefined): void {
+    new Session(connection).commit().then(
+      () => (token === undefined ? this.#options.pool.release(connection) : connection.end()),
+      () => this.discard(connection),
+    );
+  }
+
+  discard(connection: PgConnection): void {
+    this.#options.pool.discard(connection);
+  }
+
+  async #connect(
+    token: string | undefined,
+    fresh: boolean,
+    deadline: ConnectionOwner,
+  ): Promise<{ connection: PgConnection; reused: boolean }> {
+    const { pool, byokRole } = this.#options;
+    if (token !== undefined) {
+      const caller = { user: byokRole!, password: token };
+      return { connection: await openAsCaller({ ...pool.options, caller }, deadline), reused: false };
+    }
+    const connected = await pool.acquire(fresh);
+    deadline.own(connected.connection);
+    return connected;
+  }
+}
+
+const PRIVILEGES_SQL = `select rolsuper or rolcreaterole or rolcreatedb or rolreplication or rolbypassrls
+  from pg_roles where rolname = session_user`;
+
+/** @throws ReadFault credentials_refused, or credentials_unfit where the credentials prove or restrict nothing. */
+async function openAsCaller(options: PgConnectionOptions, deadline: ConnectionOwner): Promise<PgConnection> {
+  let connection: PgConnection;
+  try {
+    connection = await PgConnection.open(options);
+  } catch (cause) {
+    if (cause instanceof UnprovedCredentials) throw new ReadFault('credentials_unfit', cause.message, { cause });
+    // SQLSTATE class 28: invalid authorization.
+    if (!(cause instanceof ConnectFault && cause.sqlState.startsWith('28'))) throw cause;
+    throw new ReadFault('credentials_refused', 'the role or password was refused', { cause });
+  }
+  deadline.own(connection);
+  try {
+    const [[isPrivileged]] = await new Session(connection).rows(PRIVILEGES_SQL);
+    if (isPrivileged === 'f') return connection;
+    throw new ReadFault('credentials_unfit', 'the role of SVC_BYOK_DATABASE_ROLE can do more than read');
+  } catch (error) {
+    connection.abandon();
+    throw error;
   }
 }

@@ -1,4 +1,6 @@
 /** The SQL of a request's rows for any slice of time. Its text comes from the registry and from numbers, never from callers. */
+
+import { isoOf } from '../../../shared/dates.ts';
 import { assert } from '../../../shared/errors.ts';
 import { clip, type Range } from '../../../shared/ranges.ts';
 import { ALIGNED_CHUNK_MS, ALIGNED_TABLE } from '../../../shared/registry/aligned-storage.ts';
@@ -6,7 +8,6 @@ import { type DatasetDefinition, type Field, shapeOf } from '../../../shared/reg
 import { isOfPartition } from '../../../shared/registry/keys.ts';
 import { type Mode, PARTITION_FACTS } from '../../../shared/registry/types.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
-import { isoOf } from '../../contract/time.ts';
 import { array, int8, OID, type Params, text } from '../../db/params.ts';
 import { CELL, type Column, cellOf } from '../../render/cells.ts';
 import type { Coverage } from '../snapshot/coverage.ts';

@@ -2,9 +2,10 @@
  * Rows of a dataset with many series, and their validity: each row is valid until the next row of its series, the end of its
  * source's proved time, or the end of the window.
  */
+
+import { isoOf } from '../../../shared/dates.ts';
 import type { Range } from '../../../shared/ranges.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
-import { isoOf } from '../../contract/time.ts';
 import { array, int4, type Params, text, timestamptz } from '../../db/params.ts';
 import type { Coverage } from '../snapshot/coverage.ts';
 import type { Series } from '../snapshot/session.ts';
