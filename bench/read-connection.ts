@@ -4,8 +4,8 @@
  * that of this process, without the server's.
  */
 import pg from 'pg';
-import { OID } from '../serving/db/params.ts';
 import { FairScheduler, PgConnection, type RowSink } from '../serving/db/pg-connection.ts';
+import { OID } from '../serving/db/pg-messages.ts';
 import type { Note } from './harness.ts';
 import { median, rounded } from './measure.ts';
 

@@ -7,8 +7,8 @@ import { INSTANT, INSTANT_RULE, type Instant, parseInstant } from '../../shared/
 import type { Range } from '../../shared/ranges.ts';
 import type { Dtype, Field } from '../../shared/registry/index.ts';
 import type { Json } from '../../shared/strict-json.ts';
-import { array, bool, float8, int8, type Params, text, timestamptz, uuid } from '../db/params.ts';
 import type { Param } from '../db/pg-messages.ts';
+import { array, bool, float8, int8, type Params, text, timestamptz, uuid } from '../db/pg-messages.ts';
 import { type JsonSchema, properties, refTo } from './json-schema.ts';
 import { type ContractFault, MAX_FAULTS } from './problems.ts';
 

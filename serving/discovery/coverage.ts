@@ -5,7 +5,7 @@ import { isoOf } from '../../shared/dates.ts';
 import { PARTITION_STATES } from '../../shared/db/schema.ts';
 import { gapsBetween, parseMultirange } from '../../shared/ranges.ts';
 import type { DatasetDefinition, DatasetKey } from '../../shared/registry/index.ts';
-import { int2, int8, Params, text } from '../db/params.ts';
+import { int2, int8, Params, text } from '../db/pg-messages.ts';
 import type { Session, TextRow } from '../read/snapshot/session.ts';
 import { count, datasetKey, document, flag, sha256, textField, utc } from './schemas.ts';
 

@@ -14,8 +14,8 @@ import { explain } from '../../shared/errors.ts';
 import { createLogger, type Logger } from '../../shared/logger.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
 import { RightsStore, SAMPLE_MATRIX_PATH } from '../../shared/rights/store.ts';
-import { Params, text } from '../db/params.ts';
 import type { PgConnection } from '../db/pg-connection.ts';
+import { Params, text } from '../db/pg-messages.ts';
 import { PgPool, poolOptions } from '../db/pool.ts';
 import { type ContractRow, contractStatement, Session, violationOf } from '../read/snapshot/session.ts';
 

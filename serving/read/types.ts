@@ -2,7 +2,7 @@
 import type { Range } from '../../shared/ranges.ts';
 import type { Warning } from '../contract/problems.ts';
 import type { ReadRequest } from '../contract/read-request.ts';
-import type { Params } from '../db/params.ts';
+import type { Params } from '../db/pg-messages.ts';
 
 /** One stretch of time that rows are read from, and how long its rows can be valid. */
 export interface Part extends Range {

@@ -3,7 +3,7 @@
  * a row of eight cells at 0.25 us. Every writer may store up to 8 bytes past the position it returns; the buffer's slack
  * covers that.
  */
-import { POSTGRES_EPOCH_MS } from '../db/params.ts';
+import { POSTGRES_EPOCH_MS } from '../db/pg-messages.ts';
 import { CELL, type Cell } from './cells.ts';
 
 /** The four ASCII digits of 0..9999, most significant first in memory. */

@@ -5,7 +5,7 @@ import { OWN_MATRIX_REMEDY } from '../../shared/rights/form.ts';
 import { RIGHTS_STATES, type RightsState, type SourceRights, sourcesOf } from '../../shared/rights/matrix.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import { Problem, type ProblemCode } from '../contract/problems.ts';
-import { int2, Params } from '../db/params.ts';
+import { int2, Params } from '../db/pg-messages.ts';
 import type { Session } from '../read/snapshot/session.ts';
 
 export interface Grant {

@@ -6,7 +6,7 @@ import { DATASET_KEYS, type DatasetDefinition, type DatasetKey } from '../../sha
 import type { RightsStore } from '../../shared/rights/store.ts';
 import { STORABLE_TEXT, TEXT_RULE } from '../contract/filters.ts';
 import { Problem, type ProblemCode } from '../contract/problems.ts';
-import { Params, text } from '../db/params.ts';
+import { Params, text } from '../db/pg-messages.ts';
 import type { Inspector } from '../discovery/inspector.ts';
 import type { LogMessageReader } from '../discovery/lineage.ts';
 import { describeEvent, lineageAnswer } from '../discovery/lineage.ts';

@@ -1,6 +1,6 @@
 /** Rows of any columns as PostgreSQL sends them, beside what each cell must be shown as. */
 import fc from 'fast-check';
-import { POSTGRES_EPOCH_MS } from '../../serving/db/params.ts';
+import { POSTGRES_EPOCH_MS } from '../../serving/db/pg-messages.ts';
 import type { RowWriter } from '../../serving/render/cells.ts';
 import { BUFFER_BYTES, CELL, type Column, cellOf, OutputBuffer, type RowShape } from '../../serving/render/cells.ts';
 import type { Representation } from '../../serving/render/representations.ts';

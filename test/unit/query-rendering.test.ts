@@ -1,7 +1,7 @@
 /** The byte writers against JSON.stringify and Date, and the parsers of requests against JSON.parse. */
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { POSTGRES_EPOCH_MS } from '../../serving/db/params.ts';
+import { POSTGRES_EPOCH_MS } from '../../serving/db/pg-messages.ts';
 import { Prng } from '../../serving/read/sampling/draw.ts';
 import { BUFFER_BYTES, CELL, OutputBuffer } from '../../serving/render/cells.ts';
 import { JSON_LIST, JsonRows } from '../../serving/render/json-rows.ts';

@@ -5,8 +5,8 @@
 import { z } from 'zod';
 import type { Window } from '../../contract/read-request.ts';
 import { MODES } from '../../contract/shapes.ts';
-import { Params } from '../../db/params.ts';
 import type { RowSink } from '../../db/pg-connection.ts';
+import { Params } from '../../db/pg-messages.ts';
 import type { TimeBudget } from '../../read/execute/optimistic-read.ts';
 import { slicesOf } from '../../read/plan/boundary-rows.ts';
 import type { PlanContext } from '../../read/plan/context.ts';

@@ -4,7 +4,7 @@
  */
 import type { Range } from '../../../shared/ranges.ts';
 import type { Field } from '../../../shared/registry/index.ts';
-import { array, int2, int8, Params, text } from '../../db/params.ts';
+import { array, int2, int8, Params, text } from '../../db/pg-messages.ts';
 import type { LiveContext, PlanContext } from '../../read/plan/context.ts';
 import type { Session } from '../../read/snapshot/session.ts';
 import type { Relation } from '../../read/sql/relation.ts';

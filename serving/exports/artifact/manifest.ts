@@ -6,8 +6,8 @@ import { join } from 'node:path';
 import type { Range } from '../../../shared/ranges.ts';
 import { NotRegularFile, openRegular } from '../../../shared/regular-file.ts';
 import type { Window } from '../../contract/read-request.ts';
-import { int2, int8, OID, Params, text } from '../../db/params.ts';
 import type { RowSink } from '../../db/pg-connection.ts';
+import { int2, int8, OID, Params, text } from '../../db/pg-messages.ts';
 import type { LiveContext, Plan } from '../../read/plan/context.ts';
 import { knownTest } from '../../read/types.ts';
 import {

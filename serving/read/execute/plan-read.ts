@@ -1,5 +1,5 @@
 /** Plans the statements that answer a request, by its window. */
-import { int2, Params } from '../../db/params.ts';
+import { int2, Params } from '../../db/pg-messages.ts';
 import { planKlines } from '../klines/klines.ts';
 import { slicesOf, withBoundaryRows, withCarriedIn } from '../plan/boundary-rows.ts';
 import { boundsOfFilters, type CountedStatement, type LiveContext, type Plan } from '../plan/context.ts';

@@ -8,7 +8,7 @@ import { scopeJoinSql } from '../../../shared/proof/recount.ts';
 import { ALIGNED_TABLE } from '../../../shared/registry/aligned-storage.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
-import { array, int2, int8, Params, text } from '../../db/params.ts';
+import { array, int2, int8, Params, text } from '../../db/pg-messages.ts';
 import type { PgPool } from '../../db/pool.ts';
 import type { LostRows } from '../types.ts';
 

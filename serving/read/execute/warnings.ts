@@ -7,7 +7,7 @@ import { DAY_MS, dayKey, isoOf, marketDaysSince } from '../../../shared/dates.ts
 import type { QualityRule } from '../../../shared/registry/types.ts';
 import type { Warning } from '../../contract/problems.ts';
 import type { ReadRequest, Window } from '../../contract/read-request.ts';
-import { array, int2, int8, Params, text } from '../../db/params.ts';
+import { array, int2, int8, Params, text } from '../../db/pg-messages.ts';
 import { withCarriedIn } from '../plan/boundary-rows.ts';
 import { contextOf, type LiveContext } from '../plan/context.ts';
 import {

@@ -1,7 +1,7 @@
 /** Plans the statements that answer a request for klines. A window selects time or klines, never the rows they aggregate. */
 import { KLINE_DATETIME } from '../../../shared/registry/trades.ts';
-import { int2, Params } from '../../db/params.ts';
 import type { Statement } from '../../db/pg-messages.ts';
+import { int2, Params } from '../../db/pg-messages.ts';
 import { boundsOfFilters, type CountedStatement, type LiveContext, type Plan } from '../plan/context.ts';
 import { countWithin, wholeFileDays } from '../plan/counted.ts';
 import { findStart } from '../plan/latest.ts';

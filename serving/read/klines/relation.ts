@@ -5,7 +5,7 @@ import { assert } from '../../../shared/errors.ts';
 import { type Field, shapeOf } from '../../../shared/registry/index.ts';
 import { KLINE_DATETIME } from '../../../shared/registry/trades.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
-import type { Params } from '../../db/params.ts';
+import type { Params } from '../../db/pg-messages.ts';
 import type { PlanContext } from '../plan/context.ts';
 import { Relation } from '../sql/relation.ts';
 import type { Rows } from '../types.ts';

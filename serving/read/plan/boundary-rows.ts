@@ -4,7 +4,7 @@
  * microseconds.
  */
 import type { Range } from '../../../shared/ranges.ts';
-import { array, int4, Params } from '../../db/params.ts';
+import { array, int4, Params } from '../../db/pg-messages.ts';
 import { boundsOf, lastValid, type ProvedRun, type SourceRuns } from '../snapshot/coverage.ts';
 import type { Part, SeriesRow, Slice } from '../types.ts';
 import { type LiveContext, type PlanContext, withParts } from './context.ts';

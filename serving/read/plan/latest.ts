@@ -1,6 +1,7 @@
 /** Plans windows of the last n rows in the dataset's order. The rows are returned ascending. */
-import { Params } from '../../db/params.ts';
+
 import type { Statement } from '../../db/pg-messages.ts';
+import { Params } from '../../db/pg-messages.ts';
 import { gapsSince, within } from '../snapshot/coverage.ts';
 import type { Session } from '../snapshot/session.ts';
 import type { Part, Rows, Slice } from '../types.ts';

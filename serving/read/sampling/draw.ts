@@ -2,8 +2,9 @@
  * Samples unfiltered history without a scan: the sampler draws ranks among the proved rows, the counts of partitions locate
  * each rank, and a look-up finds its row.
  */
-import { int2, Params } from '../../db/params.ts';
+
 import type { Statement } from '../../db/pg-messages.ts';
+import { int2, Params } from '../../db/pg-messages.ts';
 import type { LiveContext, PlanContext } from '../plan/context.ts';
 import type { Part } from '../types.ts';
 

@@ -4,8 +4,8 @@
  * however few; a budget of draws decides when a scan is cheaper.
  */
 import type { Range } from '../../../shared/ranges.ts';
-import { Params } from '../../db/params.ts';
 import type { Statement } from '../../db/pg-messages.ts';
+import { Params } from '../../db/pg-messages.ts';
 import type { LiveContext } from '../plan/context.ts';
 import { Relation } from '../sql/relation.ts';
 import { batched, draw, Prng, readPartitions, rowsOf, type SampledPartition } from './draw.ts';

@@ -4,8 +4,8 @@
  * keys by partition and frame, then checks the filters, then reads the rows in their order.
  */
 import type { DatasetDefinition, PgType } from '../../../shared/registry/index.ts';
-import { array, int2, int8, Params, text } from '../../db/params.ts';
 import type { Statement } from '../../db/pg-messages.ts';
+import { array, int2, int8, Params, text } from '../../db/pg-messages.ts';
 import type { LiveContext } from '../plan/context.ts';
 import { Relation } from '../sql/relation.ts';
 import type { Part, Slice } from '../types.ts';

@@ -3,8 +3,8 @@
  * populations that cannot be drawn from.
  */
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
-import { array, int2, int8, Params, text } from '../../db/params.ts';
 import type { Statement } from '../../db/pg-messages.ts';
+import { array, int2, int8, Params, text } from '../../db/pg-messages.ts';
 import type { LiveContext } from '../plan/context.ts';
 import type { Session } from '../snapshot/session.ts';
 import type { Relation } from '../sql/relation.ts';

@@ -3,8 +3,8 @@
  * which is uniform over the rows of a dense partition. The rows of a sparse partition are numbered.
  */
 import type { Range } from '../../../shared/ranges.ts';
-import { array, int2, int8, Params, timestamptz } from '../../db/params.ts';
 import type { Statement } from '../../db/pg-messages.ts';
+import { array, int2, int8, Params, timestamptz } from '../../db/pg-messages.ts';
 import type { LiveContext } from '../plan/context.ts';
 import type { Relation } from '../sql/relation.ts';
 import { LostRows, type Slice } from '../types.ts';

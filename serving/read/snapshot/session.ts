@@ -4,7 +4,6 @@ import { ALIGNED_KEY, ALIGNED_TABLE } from '../../../shared/registry/aligned-sto
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import { ALIGNED_COLUMNS, type Mode, type PartitionKind, seriesValues } from '../../../shared/registry/types.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
-import { int2, int8, type Params } from '../../db/params.ts';
 import {
   ConnectFault,
   PgConnection,
@@ -14,6 +13,7 @@ import {
   UnprovedCredentials,
 } from '../../db/pg-connection.ts';
 import type { Statement } from '../../db/pg-messages.ts';
+import { int2, int8, type Params } from '../../db/pg-messages.ts';
 import type { PgPool } from '../../db/pool.ts';
 import { newestKnown, ReadFault } from '../types.ts';
 import { type Coverage, coverageOf, type ProvedRun, type SourceRuns } from './coverage.ts';

@@ -8,7 +8,7 @@ import { type DatasetDefinition, type Field, shapeOf } from '../../../shared/reg
 import { isOfPartition } from '../../../shared/registry/keys.ts';
 import { type Mode, PARTITION_FACTS } from '../../../shared/registry/types.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
-import { array, int8, OID, type Params, text } from '../../db/params.ts';
+import { array, int8, OID, type Params, text } from '../../db/pg-messages.ts';
 import { CELL, type Column, cellOf } from '../../render/cells.ts';
 import type { Coverage } from '../snapshot/coverage.ts';
 import type { Series, Snapshot } from '../snapshot/session.ts';

@@ -4,8 +4,8 @@
  */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { parseQuery } from '../../../serving/contract/query.ts';
-import type { Params } from '../../../serving/db/params.ts';
 import type { PgConnection } from '../../../serving/db/pg-connection.ts';
+import type { Params } from '../../../serving/db/pg-messages.ts';
 import { PgPool, poolOptions } from '../../../serving/db/pool.ts';
 import { planRead } from '../../../serving/read/execute/plan-read.ts';
 import { contextOf } from '../../../serving/read/plan/context.ts';
