@@ -10,7 +10,7 @@ import { retractSpan } from '../projector/retract.ts';
 import { ProofWaiter } from '../publisher/await-proof.ts';
 import { backfill, type UnitResult } from '../publisher/backfill.ts';
 import { type Lease, openLease } from '../publisher/lease.ts';
-import { type Plan, planOf } from '../publisher/plan-partitions.ts';
+import { type Plan, planOf } from '../publisher/publish-plan.ts';
 import { Publisher, type PublishProgress } from '../publisher/publisher.ts';
 import { cleanSpool } from '../sources/documents/fetch.ts';
 import { feeds, projectionOf } from '../sources/index.ts';

@@ -1,76 +1,164 @@
 /**
- * Writes one attempt's messages to the log: pipelined, in order, idempotent. Each subject may be written once
- * (expected last subject sequence 0), so that a retry after a lost acknowledgement finds its own message, compares it
- * and goes on; a message with other content is a conflict.
+ * Writes the frames and the manifest of one attempt to the log: pipelined, in order, idempotent. The log takes one message
+ * for each subject (expected last subject sequence 0). A retry after a lost acknowledgement therefore finds its own message
+ * and compares it; a message with other content is a conflict.
  */
 
 import { setTimeout as delay } from 'node:timers/promises';
 import { type JetStreamClient, type JetStreamManager, jetstream, jetstreamManager } from '@nats-io/jetstream';
 import type { NatsConnection } from '@nats-io/transport-node';
-import { explain, TidemarkError } from '../../shared/errors.ts';
-import { decodeHeader } from '../../shared/frame/codec.ts';
+import { assert, explain, TidemarkError } from '../../shared/errors.ts';
+import {
+  decodeHeader,
+  decodeMessage,
+  encodeMessage,
+  type FrameHeader,
+  type ManifestHeader,
+} from '../../shared/frame/codec.ts';
+import { type DocumentFacts, type Manifest, parseManifest } from '../../shared/frame/manifest.ts';
 import { OUTAGE_LIMIT_MS } from '../../shared/nats/connect.ts';
-import { JS_ERROR, jsErrorCode, subjectOf } from '../../shared/nats/stream.ts';
+import { JS_ERROR, jsErrorCode, messageAt, subjectOf } from '../../shared/nats/stream.ts';
+import type { DatasetDefinition } from '../../shared/registry/index.ts';
+import type { EventRun, PartitionEnd } from '../sources/types.ts';
 
 const ACK_TIMEOUT_MS = 10_000;
 
-export interface AttemptName {
-  readonly dataset: string;
-  readonly partition: string;
+/** The attempt that a writer fills. */
+export interface AttemptDescription {
+  readonly dataset: DatasetDefinition;
+  /** The partition; for a later capture of a day another one than the document's items name. */
+  readonly key: string;
   readonly attempt: number;
+  readonly revision: number;
+  readonly document: DocumentFacts;
+  readonly synthetic: boolean;
+}
+
+/** A manifest that the log holds. */
+export interface StoredManifest {
+  readonly dataset: DatasetDefinition;
+  readonly manifest: Manifest;
+  readonly sequence: number;
 }
 
 export class AttemptWriter {
   readonly #client: JetStreamClient;
   readonly #manager: JetStreamManager;
-  readonly #name: AttemptName;
+  readonly #of: AttemptDescription;
   readonly #window: number;
   readonly #inFlight = new Set<Promise<void>>();
   #failure: unknown;
   #frames = 0;
-  /** Settles when the message before has been handed to the connection. */
+  /** Settles when the previous message has been handed to the connection. */
   #turn: Promise<void> = Promise.resolve();
   #bytes = 0;
+  /** Whether the log held one of the messages before: an interrupted run wrote it. */
   #metStored = false;
   /** Stream sequence by frame number: a few hundred a day. */
   readonly #sequences: number[] = [];
 
-  private constructor(client: JetStreamClient, manager: JetStreamManager, name: AttemptName, window: number) {
+  private constructor(client: JetStreamClient, manager: JetStreamManager, of: AttemptDescription, window: number) {
     this.#client = client;
     this.#manager = manager;
-    this.#name = name;
+    this.#of = of;
     this.#window = window;
   }
 
-  static async open(connection: NatsConnection, name: AttemptName, window: number): Promise<AttemptWriter> {
+  static async open(connection: NatsConnection, of: AttemptDescription, window: number): Promise<AttemptWriter> {
     const manager = await jetstreamManager(connection, { checkAPI: false });
-    return new AttemptWriter(jetstream(connection), manager, name, window);
+    return new AttemptWriter(jetstream(connection), manager, of, window);
   }
 
-  /** Messages written or under way. */
-  get frames(): number {
-    return this.#frames;
+  get key(): string {
+    return this.#of.key;
+  }
+
+  get attempt(): number {
+    return this.#of.attempt;
   }
 
   get bytes(): number {
     return this.#bytes;
   }
 
-  /** Some of it was in the log before: an earlier run's. */
-  get metStored(): boolean {
-    return this.#metStored;
+  /** Writes the events as the next frame. Returns while they are still on their way, and waits while the window is full. */
+  async writeFrame(run: EventRun): Promise<void> {
+    await this.#write(this.#encodeFrame(run, this.#frames));
   }
 
-  get firstSequence(): number | undefined {
-    return this.#sequences[0];
+  async #encodeFrame(run: EventRun, frame: number): Promise<Buffer> {
+    const { part, parts } = run;
+    const message = await encodeMessage<FrameHeader>(
+      {
+        kind: 'frame',
+        encoding: this.#of.dataset.events.encoding,
+        ...this.#header(frame),
+        rows: run.rows,
+        first_offset: run.first_offset,
+        last_offset: run.last_offset,
+        first_ms: run.first_ms,
+        last_ms: run.last_ms,
+        ...(part === undefined ? {} : { part, parts }),
+        ...(this.#of.synthetic ? { synthetic: true } : {}),
+      },
+      run.raw,
+    );
+    run.release?.();
+    return message;
+  }
+
+  /** Writes the manifest. The caller flushes the frames first, because a manifest vouches for what the log already holds. */
+  async writeManifest(end: PartitionEnd, ingestedAtMs: number): Promise<StoredManifest> {
+    const { dataset, key, revision, attempt, document, synthetic } = this.#of;
+    const [first] = this.#sequences;
+    assert(first !== undefined || end.facts.rows === 0, 'an attempt with rows has a first frame');
+    const frames = this.#frames;
+    const manifest: Manifest = {
+      format: 1,
+      dataset: dataset.key,
+      partition: key,
+      revision,
+      attempt,
+      frames,
+      first_sequence: first ?? 0,
+      from_ms: end.partition.fromMs,
+      to_ms: end.partition.toMs,
+      synthetic,
+      ...end.facts,
+      document,
+      ingested_at_ms: ingestedAtMs,
+    };
+    const { document_sha256, ...name } = this.#header(frames);
+    await this.#write(
+      encodeMessage<ManifestHeader>(
+        { kind: 'manifest', ...name, ...(synthetic ? { synthetic } : {}), document_sha256 },
+        Buffer.from(JSON.stringify(manifest)),
+      ),
+    );
+    const sequence = await this.flush();
+    // An interrupted run may have written it. Then its ingest time is the one that counts.
+    return { dataset, manifest: this.#metStored ? await this.#storedManifest(sequence) : manifest, sequence };
+  }
+
+  #header(frame: number) {
+    const { dataset, key, revision, attempt, document } = this.#of;
+    return { dataset: dataset.key, partition: key, revision, attempt, frame, document_sha256: document.sha256 };
+  }
+
+  async #storedManifest(sequence: number): Promise<Manifest> {
+    const { key } = this.#of.dataset;
+    const position = `${key} sequence ${sequence}`;
+    const stored = await messageAt(this.#manager, key, sequence);
+    assert(stored, `the manifest at ${position} was acknowledged`);
+    return parseManifest((await decodeMessage(stored.data, position)).raw, position);
   }
 
   /**
-   * Takes the next message, which may still be in the making; waits while the window is full. Messages are sent in the
-   * order of these calls. A failure of an earlier one surfaces here.
+   * Takes the next message, which may still be compressing. Messages are sent in the order of these calls, and a call
+   * throws the failure of an earlier one.
    */
-  async write(message: Promise<Buffer>): Promise<void> {
-    message.catch(() => {}); // surfaces with its turn
+  async #write(message: Promise<Buffer>): Promise<void> {
+    message.catch(() => {}); // #sendInTurn awaits it and records its failure.
     while (this.#inFlight.size >= this.#window) await Promise.race(this.#inFlight);
     if (this.#failure) throw this.#failure;
     const frame = this.#frames++;
@@ -100,8 +188,8 @@ export class AttemptWriter {
 
   /**
    * Waits until everything written is acknowledged. @returns the sequence of the last message.
-   * @throws TidemarkError LOG_CONFLICT when frames do not lie in the log in their order: readers rely on it, and a
-   * message that was lost and sent again after its successor breaks it. A new attempt mends that.
+   * @throws TidemarkError LOG_CONFLICT when the log does not hold the frames in their order, which readers rely on. A
+   *   message that was lost and sent again after its successor breaks the order; a new attempt repairs it.
    */
   async flush(): Promise<number> {
     while (this.#inFlight.size > 0) await Promise.race(this.#inFlight);
@@ -115,8 +203,18 @@ export class AttemptWriter {
     return this.#sequences[this.#sequences.length - 1] ?? 0;
   }
 
+  /**
+   * Sends nothing more, and waits for what is on its way. Otherwise a retry of this writer could put a frame among those of
+   * the attempt that follows, which could then not be proved.
+   */
+  async stop(): Promise<void> {
+    this.#failure ??= new Error('the writer was stopped');
+    while (this.#inFlight.size > 0) await Promise.race(this.#inFlight);
+  }
+
   async #send(frame: number, bytes: Buffer): Promise<number> {
-    const { dataset, partition, attempt } = this.#name;
+    const { key: partition, attempt } = this.#of;
+    const dataset = this.#of.dataset.key;
     const subject = subjectOf(dataset, partition, attempt, frame);
     const startedAt = performance.now();
     for (let tries = 0; ; tries++) {
@@ -145,14 +243,16 @@ export class AttemptWriter {
             cause: error,
           });
         }
+        if (this.#failure) throw this.#failure;
         await delay(Math.min(100 * 2 ** tries, 2000));
+        if (this.#failure) throw this.#failure;
       }
     }
   }
 
-  /** The subject is taken: by this very message (an earlier try got through), or by another. */
+  /** The log holds a message of this subject: this very one, if an earlier try got through, or another. */
   async #compareStored(subject: string, bytes: Buffer): Promise<number> {
-    const { dataset } = this.#name;
+    const dataset = this.#of.dataset.key;
     const stored = await this.#manager.streams.getMessage(dataset, { last_by_subj: subject });
     if (stored) {
       const ours = decodeHeader(bytes, subject);
@@ -168,6 +268,6 @@ export class AttemptWriter {
   }
 
   #describe(): string {
-    return `${this.#name.dataset} ${this.#name.partition} attempt ${this.#name.attempt}`;
+    return `${this.#of.dataset.key} ${this.#of.key} attempt ${this.#of.attempt}`;
   }
 }

@@ -1,4 +1,4 @@
-/** Waits for what the projector makes of published attempts: of any number at once, by one connection. */
+/** Awaits the projector's verdict on published attempts: on any number at once, over one connection. */
 
 import { once } from 'node:events';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -13,15 +13,9 @@ import {
 import { TidemarkError } from '../../shared/errors.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 
-/*
- * What projectors say of their own failures. A projector starts again after every failure, and announces it; a command
- * that waits for a proof learns here why none comes. Announcements carry no state: one that is missed comes again with
- * the next failure, within seconds.
- */
-
-/** Failures in a row, about 3 s of them, after which waiting is useless. Before that the cause may pass by itself. */
+/** Failures in a row, about 3 s of them, after which waiting is useless. Fewer may have a cause that passes by itself. */
 const HOPELESS = 5;
-/** A projector tries again every 5 s at the latest: one that is silent for longer has recovered, or is gone. */
+/** A projector tries again every 5 s at the latest. One that announces nothing for this long has recovered or is gone. */
 const FORGOTTEN_MS = 30_000;
 
 interface Failing {
@@ -31,6 +25,10 @@ interface Failing {
   readonly at: number;
 }
 
+/**
+ * The failures that projectors announce: why a proof does not come. A projector restarts after each failure. An announcement
+ * that is missed does no harm, because the next failure brings another within seconds.
+ */
 export class ProjectorFaults {
   readonly #failing = new Map<string, Failing>();
 
@@ -41,12 +39,12 @@ export class ProjectorFaults {
     return before === undefined;
   }
 
-  /** A partition of the dataset came to its end: its projector works. */
+  /** A partition of the dataset was ended, so its projector works. */
   worked(dataset: string): void {
     this.#failing.delete(dataset);
   }
 
-  /** Why nothing of the dataset will be proved; undefined while it may be. */
+  /** Why no proof of the dataset will come; undefined while one may. */
   of(dataset: string): TidemarkError | undefined {
     const failing = this.#current(dataset);
     if (failing === undefined || failing.count < HOPELESS) return undefined;
@@ -60,11 +58,10 @@ export class ProjectorFaults {
   }
 }
 
-/*
- * Whether anything goes on where the log is projected. The checkpoint moves only when a partition is proved, which may
- * take a while; so the connection that projects is looked at, too: what it does, and how far its COPY is.
+/**
+ * Tells whether a projector is at work. Its checkpoint moves only when a partition is proved, which may take a while. So its
+ * connection is watched, too: what it executes, and how far its COPY is.
  */
-
 export class ProjectorWatch {
   readonly #catalog: Catalog;
   readonly #dataset: DatasetDefinition;
@@ -87,23 +84,23 @@ export class ProjectorWatch {
     return now.sequence;
   }
 
-  /** Something was proved, or there was nothing to be: counted from now. */
+  /** A partition was ended, or nothing waited to be. */
   stepped(): void {
     this.#steppedAt = performance.now();
     this.#movedAt = this.#steppedAt;
   }
 
-  /** How long nothing has come to its end. */
+  /** The time since a partition was ended. */
   get sinceStepMs(): number {
     return performance.now() - this.#steppedAt;
   }
 
-  /** How long there has been no sign of life. */
+  /** The time since the last sign of life. */
   get stillMs(): number {
     return performance.now() - this.#movedAt;
   }
 
-  /** Who is waited for, as an operator would look for it. */
+  /** Describes the projector so that an operator can find it. */
   describe(): string {
     const still = `nothing has moved for ${Math.round(this.stillMs / 1000)} s`;
     const holder = this.#last?.holder;
@@ -113,17 +110,20 @@ export class ProjectorWatch {
   }
 }
 
-export interface AttemptOutcome {
-  readonly state: 'proved' | 'quarantined' | 'refused';
-  readonly reason: string | null;
-}
+export type AttemptOutcome =
+  | { readonly state: 'proved' | 'quarantined' | 'refused'; readonly reason: string | null }
+  /**
+   * Nobody waits any longer: PROJECTOR_FAILED when the projector fails again and again, PARTITION_TIMEOUT when it did not
+   * move at all, or the reason of the signal.
+   */
+  | { readonly state: 'unknown'; readonly error: unknown };
 
-/** A notification can be lost with its connection, so the catalog is asked now and then as well. */
+/** A notification can be lost with its connection, so the catalog is polled as well. */
 const PROOF_POLL_MS = 1000;
-/** Who waits is told so after this long without a sign of life. */
+/** After this long without a sign of life the operator is told what is awaited. */
 const NOTE_MS = 10_000;
 
-/** Hundreds of small partitions are published within this: they are asked about in one statement. */
+/** Hundreds of small partitions are published within this time; one query asks for the states of all of them. */
 const LOOK_AFTER_MS = 20;
 
 const keyOf = (dataset: DatasetDefinition, partition: string, attempt: number) =>
@@ -139,9 +139,9 @@ export interface ProofWaiterOptions {
   readonly databaseUrl: string;
   readonly catalog: Catalog;
   readonly signal: AbortSignal;
-  /** Nothing proved, and nothing under way, for this long means that no projector is at work. */
+  /** If nothing is proved and nothing is under way for this long, no projector is at work. */
   readonly patienceMs: number;
-  /** Told who is waited for, when nothing moves. */
+  /** Receives a description of the projector when it shows no sign of life. */
   readonly onStill?: (message: string) => void;
 }
 
@@ -151,11 +151,11 @@ export class ProofWaiter implements AsyncDisposable {
   readonly #patienceMs: number;
   readonly #waiting = new Map<string, Waiting>();
   readonly #watches = new Map<string, ProjectorWatch>();
-  /** Datasets of which it was told that nothing moves. */
+  /** Datasets whose projector was reported to show no sign of life. */
   readonly #told = new Set<string>();
   readonly #onStill: (message: string) => void;
   readonly #faults = new ProjectorFaults();
-  /** Keys to be asked about. */
+  /** Attempts whose state the next query asks for. */
   readonly #asked = new Set<string>();
   #client: Client | undefined;
   readonly #stopped = new AbortController();
@@ -174,41 +174,41 @@ export class ProofWaiter implements AsyncDisposable {
     return outcomes;
   }
 
-  /**
-   * Resolves when the attempt has come to an end.
-   * @throws TidemarkError PROJECTOR_FAILED when the dataset's projector fails again and again, PARTITION_TIMEOUT when it
-   *   did not move at all; the signal's reason.
-   */
+  /** Resolves when the projector has ended the attempt, or nobody waits any longer. */
   async of(dataset: DatasetDefinition, partition: string, attempt: number): Promise<AttemptOutcome> {
-    this.#signal.throwIfAborted();
     const key = keyOf(dataset, partition, attempt);
-    const waiting: Waiting = { dataset, partition, attempt, ...Promise.withResolvers<AttemptOutcome>() };
+    // Two documents may await the same attempt: what one published is met again by the next before it is proved.
+    const waiting = this.#waiting.get(key) ?? {
+      dataset,
+      partition,
+      attempt,
+      ...Promise.withResolvers<AttemptOutcome>(),
+    };
     if (![...this.#waiting.values()].some((one) => one.dataset === dataset)) this.#watchOf(dataset).stepped();
     this.#waiting.set(key, waiting);
-    // It may have ended before anybody listened.
+    // The projector may have ended it before anybody listened.
     this.#lookSoon(key);
-    const abort = () => waiting.reject(this.#signal.reason);
+    const abort = () => waiting.resolve({ state: 'unknown', error: this.#signal.reason });
     this.#signal.addEventListener('abort', abort, { once: true });
-    try {
-      return await waiting.promise;
-    } finally {
-      this.#signal.removeEventListener('abort', abort);
-      this.#waiting.delete(key);
-    }
+    if (this.#signal.aborted) abort();
+    const outcome = await waiting.promise;
+    this.#signal.removeEventListener('abort', abort);
+    if (this.#waiting.get(key) === waiting) this.#waiting.delete(key);
+    return outcome;
   }
 
-  /** Why nothing of the dataset will be proved; undefined while it may be. */
+  /** Why no proof of the dataset will come; undefined while one may. */
   faultOf(dataset: DatasetDefinition): TidemarkError | undefined {
     return this.#faults.of(dataset.key);
   }
 
-  /** Asks about it, together with whatever else is asked about at the moment. */
+  /** Asks for the state of an attempt, together with those of others that are published at the same time. */
   #lookSoon(key: string): void {
     if (this.#asked.add(key).size > 1) return;
     setTimeout(() => {
       const keys = [...this.#asked];
       this.#asked.clear();
-      // A fault here is met again by the next poll.
+      // The next poll meets a fault again.
       this.#look(keys).catch(() => {});
     }, LOOK_AFTER_MS);
   }
@@ -242,7 +242,7 @@ export class ProofWaiter implements AsyncDisposable {
       else this.#lookSoon(key);
     });
     await client.query(`listen ${OUTCOME_CHANNEL}; listen ${PROJECTOR_CHANNEL}`);
-    // Lost connection: polling goes on alone; the outcome is the same, a second later.
+    // Without the connection the polls go on, and an outcome comes a second later.
     once(client, 'end').catch(() => {});
   }
 
@@ -252,12 +252,12 @@ export class ProofWaiter implements AsyncDisposable {
     if (waiting.length === 0) return;
     if (isFirst) this.#onStill(`${failure.dataset}: its projector failed and starts again: ${failure.message}`);
     const fault = this.#faults.of(failure.dataset);
-    if (fault) for (const { reject } of waiting) reject(fault);
+    if (fault) for (const { resolve } of waiting) resolve({ state: 'unknown', error: fault });
   }
 
   async #poll(): Promise<void> {
     while (!this.#stopped.signal.aborted) {
-      // Patience that is shorter is looked at in time, too.
+      // A shorter patience has to be noticed in time, too.
       const pauseMs = Math.min(PROOF_POLL_MS, this.#patienceMs / 2);
       await delay(pauseMs, undefined, { signal: this.#stopped.signal, ref: false }).catch(() => {});
       await this.#look([...this.#waiting.keys()]).catch(() => {});
@@ -266,7 +266,7 @@ export class ProofWaiter implements AsyncDisposable {
     }
   }
 
-  /** The database may be away for a moment; patience covers it. */
+  /** A query that fails is tried again with the next poll, since the patience is longer than a short outage. */
   async #checkPatience(dataset: DatasetDefinition): Promise<void> {
     const watch = this.#watchOf(dataset);
     await watch.look();
@@ -277,10 +277,11 @@ export class ProofWaiter implements AsyncDisposable {
       this.#onStill(`${dataset.key}: what is published waits to be proved: ${watch.describe()}`);
     }
     if (watch.sinceStepMs < this.#patienceMs) return;
-    for (const { dataset: of, partition, attempt, reject } of this.#waiting.values()) {
+    for (const { dataset: of, partition, attempt, resolve } of this.#waiting.values()) {
       if (of !== dataset) continue;
       const message = `${dataset.key} ${partition} attempt ${attempt} was not proved in ${this.#patienceMs / 1000} s`;
-      reject(new TidemarkError('PARTITION_TIMEOUT', `${message}: ${watch.describe()}`));
+      const error = new TidemarkError('PARTITION_TIMEOUT', `${message}: ${watch.describe()}`);
+      resolve({ state: 'unknown', error });
     }
   }
 

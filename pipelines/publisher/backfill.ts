@@ -1,21 +1,25 @@
-/** A backfill: documents one after the other into the log, proofs awaited beside, faults of one kept to that one. */
+/**
+ * A backfill: publishes one document after the other and awaits their proofs meanwhile. A fault of one document ends that
+ * document alone.
+ */
 
 import { setTimeout as delay } from 'node:timers/promises';
-import { DatabaseError } from 'pg';
 import { codeOf, explain, outageCode, TidemarkError } from '../../shared/errors.ts';
 import type { Logger } from '../../shared/logger.ts';
+import { OUTAGE_LIMIT_MS } from '../../shared/nats/connect.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { captureGroup } from '../../shared/registry/keys.ts';
 import type { DocumentRequest, Source, SourceCheck } from '../sources/types.ts';
 import type { AttemptOutcome } from './await-proof.ts';
 import type { Lease } from './lease.ts';
-import type { Publisher, PublishOutcome, PublishProgress } from './publisher.ts';
+import type { DocumentEnd, Publisher, PublishOutcome, PublishProgress } from './publisher.ts';
+import { Course, faultOf } from './publisher-states.ts';
 
 export type UnitState = 'proved' | 'unchanged' | 'quarantined' | 'refused' | 'failed';
 
 export interface UnitResult {
   readonly dataset: string;
-  /** Of a document that failed before its partitions were known, its name. */
+  /** The name of the document, where it failed before its partitions were known. */
   readonly partition: string;
   readonly state: UnitState;
   readonly rows: number;
@@ -26,38 +30,38 @@ export interface UnitResult {
 
 export interface BackfillNeeds {
   readonly source: Source;
-  readonly publisher: Publisher;
+  readonly publisher: Pick<Publisher, 'publish'>;
   readonly lease: Lease;
   readonly wait: (dataset: DatasetDefinition, partition: string, attempt: number) => Promise<AttemptOutcome>;
-  /** Takes down what a document showed of its sources, once all of it is proved. */
+  /** Records what a document shows of its sources, once all of it is proved. */
   readonly recordCheck: (check: SourceCheck) => Promise<void>;
   readonly log: Logger;
   readonly signal: AbortSignal;
   readonly onProgress?: (progress: PublishProgress) => void;
 }
 
-/** An outage of a store is sat out this long before the day is reported failed; it resumes where it stopped. */
+/** A document is read again for this long after a store became unavailable; then its partitions are reported as failed. */
 const OUTAGE_PATIENCE_MS = 60_000;
-/** File days published ahead of their proof: bounds what a crash leaves to be projected again. */
+/** File days that wait for their proof: bounds what a crash leaves to be projected again. */
 const MAX_UNPROVED = 4;
-/** The same of small partitions, by number and by rows. */
+/** The same for small partitions, by number and by rows. */
 const MAX_UNPROVED_SMALL = 512;
 const MAX_UNPROVED_ROWS = 500_000;
 
-/** Results in the order they come to their end. */
+/** Yields results in the order in which the partitions come to their end. */
 export async function* backfill(
   requests: Iterable<DocumentRequest> | AsyncIterable<DocumentRequest>,
   needs: BackfillNeeds,
 ): AsyncGenerator<UnitResult> {
   const proofs = new Proofs(needs);
-  let stopped: TidemarkError | undefined;
+  let stopped: unknown;
   for await (const request of meanwhile(requests, proofs)) {
     if (Array.isArray(request)) {
       yield* request;
       continue;
     }
     if (needs.signal.aborted) break;
-    if (stopped) proofs.fail(unitsAtFault(needs.source, request, new Set()), stopped);
+    if (stopped !== undefined) proofs.fail(unitsAtFault(needs.source, request, new Set()), stopped);
     else stopped = yield* publishOne(request, needs, proofs);
     yield* proofs.results();
   }
@@ -68,7 +72,7 @@ export async function* backfill(
   yield* proofs.results();
 }
 
-/** The requests, and the results that come while one is waited for. */
+/** Yields the requests, and the results that come while the next request is awaited. */
 async function* meanwhile(
   requests: Iterable<DocumentRequest> | AsyncIterable<DocumentRequest>,
   proofs: Proofs,
@@ -93,46 +97,91 @@ async function* meanwhile(
   }
 }
 
-/** One document. @returns a fault that makes it useless to go on. */
+/** One document, read again after an outage. @returns an error that every further document would meet, too. */
 async function* publishOne(
   request: DocumentRequest,
   needs: BackfillNeeds,
   proofs: Proofs,
-): AsyncGenerator<UnitResult, TidemarkError | undefined> {
+): AsyncGenerator<UnitResult, unknown> {
   const { source, signal, log } = needs;
-  const seen = new Set<string>();
-  const published: Promise<boolean>[] = [];
-  for (const startedAt = performance.now(); ; ) {
-    try {
-      await needs.lease.ensure();
-      const outcomes = needs.publisher.publish(request, needs.onProgress);
-      let next = yield* resultsDuring(outcomes.next(), proofs);
-      for (; !next.done; next = yield* resultsDuring(outcomes.next(), proofs)) {
-        const name = nameOf(next.value);
-        if (!seen.has(name)) published.push(proofs.take(next.value));
-        seen.add(name);
-        while (proofs.isFull) await proofs.any();
-        yield* proofs.results();
-      }
-      for (const unit of request.partitions.length > 0 ? unitsAtFault(source, request, seen) : []) {
+  const tried: TriedDocument = { request, course: new Course(signal), seen: new Set(), settled: [] };
+  const outage = new Outage();
+  for (;;) {
+    const end = yield* publishOnce(tried, needs, proofs);
+    if (end.kind === 'published') {
+      tried.course.enter('published');
+      for (const unit of request.partitions.length > 0 ? unitsAtFault(source, request, tried.seen) : []) {
         proofs.fail([unit], withoutRows(request, unit.partition));
       }
-      proofs.afterAll(published, next.value);
+      proofs.settle(tried.course, tried.settled, end.checks);
       return undefined;
-    } catch (error) {
-      if (!signal.aborted && isOutage(error) && performance.now() - startedAt < OUTAGE_PATIENCE_MS) {
-        log.warn({ period: request.period, err: explain(error) }, 'a store is away; trying again');
-        await delay(500, undefined, { signal }).catch(() => {});
-        continue;
-      }
-      proofs.fail(unitsAtFault(source, request, seen), signal.aborted ? interrupted(error) : error);
-      // A full log stays full, and only the attempt that lies at its end can go on later.
-      return error instanceof TidemarkError && STOPPING.has(error.code) ? error : undefined;
     }
+    const { kind, error } = end.fault;
+    const isAway = kind === 'outage' || kind === 'conflict';
+    tried.course.enter(isAway ? (outage.isOver(error, tried.seen.size) ? 'fault' : 'outage') : MESSAGES[kind]);
+    if (tried.course.state === 'pausing') {
+      log.warn({ period: request.period, err: explain(error) }, 'a store is unavailable; trying again');
+      await delay(500, undefined, { signal }).catch(() => {});
+      tried.course.enter(signal.aborted ? 'interruption' : 'retry');
+      if (!signal.aborted) continue;
+    }
+    const { state } = tried.course;
+    proofs.fail(unitsAtFault(source, request, tried.seen), state === 'interrupted' ? interrupted(error) : error);
+    return state === 'stopping' ? error : undefined;
   }
 }
 
-/** What comes to its end while something else is waited for: a slow vendor holds back no news of what is proved. */
+interface TriedDocument {
+  readonly request: DocumentRequest;
+  readonly course: Course;
+  /** Partitions with an outcome. */
+  readonly seen: Set<string>;
+  /** Whether each of them is proved in the end. */
+  readonly settled: Promise<boolean>[];
+}
+
+const MESSAGES = { stop: 'stop', document: 'fault', defect: 'fault', interruption: 'interruption' } as const;
+
+async function* publishOnce(
+  { request, course, seen, settled }: TriedDocument,
+  { lease, publisher, signal, onProgress }: BackfillNeeds,
+  proofs: Proofs,
+): AsyncGenerator<UnitResult, DocumentEnd> {
+  const fault = await lease.ensure().then(
+    () => undefined,
+    (error) => faultOf(error, signal),
+  );
+  if (fault) return { kind: 'fault', fault };
+  const outcomes = publisher.publish(request, course, onProgress);
+  let next = yield* resultsDuring(outcomes.next(), proofs);
+  for (; !next.done; next = yield* resultsDuring(outcomes.next(), proofs)) {
+    const name = nameOf(next.value);
+    if (!seen.has(name)) settled.push(proofs.take(next.value));
+    seen.add(name);
+    while (proofs.isFull) await proofs.any();
+    yield* proofs.results();
+  }
+  return next.value;
+}
+
+/** How long a store has been unavailable to one document. */
+class Outage {
+  #since = 0;
+  #outcomes = -1;
+
+  /** @param outcomes how many partitions have an outcome. Each new one shows that the store was back in between. */
+  isOver(error: unknown, outcomes: number): boolean {
+    const now = performance.now();
+    if (outcomes > this.#outcomes) {
+      this.#outcomes = outcomes;
+      // The writer has retried for a minute before it says so.
+      this.#since = codeOf(error) === 'LOG_UNAVAILABLE' ? now - OUTAGE_LIMIT_MS : now;
+    }
+    return now - this.#since >= OUTAGE_PATIENCE_MS;
+  }
+}
+
+/** Yields results while `work` is awaited, so that a slow vendor delays no result. */
 async function* resultsDuring<T>(work: Promise<T>, proofs: Proofs): AsyncGenerator<UnitResult, T> {
   const done = work.then(
     () => true,
@@ -144,7 +193,7 @@ async function* resultsDuring<T>(work: Promise<T>, proofs: Proofs): AsyncGenerat
   return await work;
 }
 
-/** What has been published and waits for its proof, and what has come to its end. */
+/** Attempts that wait for their proof, and results that are not reported yet. */
 class Proofs {
   readonly #needs: BackfillNeeds;
   readonly #waiting = new Set<Promise<unknown>>();
@@ -175,7 +224,7 @@ class Proofs {
     return finished;
   }
 
-  /** @returns whether it is proved in the end. */
+  /** @returns whether the partition is proved in the end. */
   async take(outcome: PublishOutcome): Promise<boolean> {
     const { dataset, partition } = outcome;
     const unit = { dataset, partition };
@@ -198,12 +247,15 @@ class Proofs {
     for (const unit of units) this.#finished.push(failure(unit, error, 0));
   }
 
-  /** When everything of a document is proved, what it shows of its sources holds. */
-  afterAll(published: readonly Promise<boolean>[], checks: readonly SourceCheck[]): void {
+  /** Ends the document's course when all of its partitions have ended; if all are proved, its checks are recorded. */
+  settle(course: Course, settled: readonly Promise<boolean>[], checks: readonly SourceCheck[]): void {
+    const proved = Promise.all(settled).then((all) => {
+      course.enter('settled');
+      return all.every(Boolean);
+    });
     if (checks.length === 0) return;
-    const recorded = Promise.all(published).then(async (proved) => {
-      if (!proved.every(Boolean)) return;
-      for (const check of checks) await this.#needs.recordCheck(check);
+    const recorded = proved.then(async (isProved) => {
+      for (const check of isProved ? checks : []) await this.#needs.recordCheck(check);
     });
     this.#track(
       recorded.catch((error) => this.#needs.log.warn({ err: explain(error) }, 'a check was not recorded')),
@@ -213,15 +265,16 @@ class Proofs {
 
   async #prove(unit: Unit, attempt: number, rows: number): Promise<boolean> {
     const { dataset, partition } = unit;
-    try {
-      const { state, reason } = await this.#needs.wait(dataset, partition, attempt);
-      const fault = state === 'proved' ? {} : { code: codeByState[state], reason: reason ?? '' };
-      this.#finished.push({ dataset: dataset.key, partition, state, rows, ...fault });
-      return state === 'proved';
-    } catch (error) {
+    const outcome = await this.#needs.wait(dataset, partition, attempt);
+    if (outcome.state === 'unknown') {
+      const { error } = outcome;
       this.#finished.push(failure(unit, this.#needs.signal.aborted ? interrupted(error) : error, rows));
       return false;
     }
+    const { state, reason } = outcome;
+    const fault = state === 'proved' ? {} : { code: codeByState[state], reason: reason ?? '' };
+    this.#finished.push({ dataset: dataset.key, partition, state, rows, ...fault });
+    return state === 'proved';
   }
 
   #track<T>(work: Promise<T>, rows: number): Promise<T> {
@@ -235,8 +288,6 @@ class Proofs {
   }
 }
 
-const STOPPING: ReadonlySet<string> = new Set(['LOG_FULL', 'LOG_REWOUND', 'PUBLISHER_LEASE_HELD']);
-
 const codeByState = { quarantined: 'PARTITION_PROOF_FAILED', refused: 'PARTITION_LATE_ARRIVAL' } as const;
 
 interface Unit {
@@ -244,11 +295,11 @@ interface Unit {
   readonly partition: string;
 }
 
-/** A later capture of a day is asked for as the day. */
+/** A request names a later capture of a day by the day. */
 const nameOf = ({ dataset, partition }: Unit) =>
   `${dataset.key} ${dataset.partition.kind === 'capture' ? captureGroup(partition) : partition}`;
 
-/** Every partition that had not come to its end; of a document that had told none, the document. */
+/** Every partition without an outcome, or the document itself where its partitions are not known. */
 function unitsAtFault(source: Source, request: DocumentRequest, seen: ReadonlySet<string>): Unit[] {
   const [first] = source.datasets;
   const units = request.partitions.map(({ dataset = first, key }) => ({ dataset, partition: key }));
@@ -272,21 +323,4 @@ function failure({ dataset, partition }: Unit, error: unknown, rows: number, sta
     reason: explain(error),
     remedy: known?.remedy,
   };
-}
-
-const OUTAGES: ReadonlySet<string> = new Set([
-  'LOG_UNAVAILABLE',
-  'LOG_CONFLICT',
-  'DATABASE_UNAVAILABLE',
-  'PUBLISHER_LEASE_LOST',
-]);
-
-/**
- * Faults of the stores, not of the document: connection loss, restart, an order in the log that a crash broke. The
- * drivers report a lost connection as a bare Error; what speaks of the data carries a class or a code of its own.
- */
-function isOutage(error: unknown): boolean {
-  if (error instanceof TidemarkError) return OUTAGES.has(error.code);
-  if (error instanceof DatabaseError) return /^(57P0|08|53)/.test(error.code ?? '');
-  return !(error instanceof TypeError || error instanceof RangeError || error instanceof ReferenceError);
 }

@@ -1,4 +1,4 @@
-/** One publisher per dataset: session locks of PostgreSQL, which end with their holder whatever happens to it. */
+/** One publisher per dataset: session locks of PostgreSQL, which end with their connection, however it ends. */
 
 import { setTimeout as delay } from 'node:timers/promises';
 import { type Client, connect, PUBLISHER_LOCK } from '../../shared/db/connect.ts';
@@ -6,41 +6,41 @@ import { describeHolder, leaseHolder, type RunRow } from '../../shared/db/runs.t
 import { TidemarkError } from '../../shared/errors.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 
-/** A killed publisher's lock ends when the database notices, which takes it a moment. */
+/** The database takes a moment to notice that a publisher was killed, and holds its lock until then. */
 const LINGER_MS = 2000;
-/** What is followed holds its lease for a document at a time: others wait for the end of it. */
+/** `follow` holds its lease for one document at a time, and other publishers wait for its end. */
 const FOLLOWED_LINGER_MS = 60_000;
 const POLL_MS = 100;
 
 export interface Lease extends AsyncDisposable {
   /**
-   * Before a document: takes it, again where it was given back or the connection was lost.
-   * @throws TidemarkError PUBLISHER_LEASE_HELD when another has it meanwhile.
+   * Takes the lease before a document, unless it is held already.
+   * @throws TidemarkError PUBLISHER_LEASE_HELD when another publisher has it.
    */
   ensure(): Promise<void>;
   /**
-   * Before an attempt and before its manifest: frames of two publishers must not lie among each other.
+   * Called before an attempt and before its manifest, so that the frames of two publishers do not mix.
    * @throws TidemarkError PUBLISHER_LEASE_LOST when the connection is gone, and the lock with it.
    */
   check(): Promise<void>;
-  /** Nothing to publish for now: others may. */
+  /** Gives the lease back while there is nothing to publish. */
   rest(): Promise<void>;
 }
 
 export interface LeaseNeeds {
   readonly databaseUrl: string;
-  /** Of all datasets that one source feeds. */
+  /** All datasets that one source feeds. */
   readonly datasets: readonly DatasetDefinition[];
-  /** Waits for its turn until the signal, however long another publishes. */
+  /** If given, the lease is awaited until this signal, however long another publisher has it. */
   readonly patient?: AbortSignal;
-  /** Told the server process of the connection that holds it; null when none does. */
+  /** Receives the server process of the connection that holds the lease; null when it is given back. */
   readonly onHeld?: (backend: number | null) => void;
 }
 
-/** Not taken yet: `ensure` does. */
+/** Returns a lease that `ensure` takes. */
 export function openLease(needs: LeaseNeeds): Lease {
   let client: Client | undefined;
-  // One step after the other: giving back and taking must not meet half-way.
+  // The steps run one after the other: taking must not begin while giving back is under way.
   let turn: Promise<void> = Promise.resolve();
   const inTurn = (step: () => Promise<void>): Promise<void> => {
     const done = turn.then(step);
@@ -86,7 +86,7 @@ async function acquire(needs: LeaseNeeds): Promise<Client> {
   const name = `tidemark publisher ${datasets[0].key} pid ${process.pid}`;
   const client = await connect({ url: databaseUrl, name });
   try {
-    // In one order, so that two publishers of several datasets do not wait for each other.
+    // Always in the same order, so that two publishers of several datasets do not wait for each other.
     for (const dataset of datasets.toSorted((a, b) => a.number - b.number)) await lock(client, dataset, needs);
     return client;
   } catch (error) {
@@ -119,7 +119,7 @@ async function lock(client: Client, dataset: DatasetDefinition, { patient }: Lea
 }
 
 interface Holder {
-  /** What it does, where it said so. */
+  /** The command that holds it, if it recorded itself. */
   readonly run: RunRow | undefined;
   readonly name: string | undefined;
   readonly since: Date | undefined;

@@ -1,29 +1,35 @@
 /**
- * Publishes documents to the log: decode, frame, write, manifest. Of each dataset one partition after the other, under
- * its publisher lease, so that an attempt's frames lie together; a document that feeds several goes into their streams
- * side by side.
+ * Publishes documents to the log. A document is decoded; each of its partitions is written as frames and a manifest, or
+ * compared with what is proved, or left alone. Under the publisher lease, the frames of one attempt follow each other; a
+ * document that feeds several datasets is written to their streams side by side.
  */
 
-import { jetstreamManager } from '@nats-io/jetstream';
 import type { NatsConnection } from '@nats-io/transport-node';
 import type { Catalog } from '../../shared/db/catalog.ts';
-import type { PartitionRow } from '../../shared/db/schema.ts';
 import { assert, TidemarkError } from '../../shared/errors.ts';
-import { decodeMessage, encodeMessage, type FrameHeader, type ManifestHeader } from '../../shared/frame/codec.ts';
-import { type DocumentFacts, differingFacts, type Manifest, parseManifest } from '../../shared/frame/manifest.ts';
+import { type DocumentFacts, differingFacts } from '../../shared/frame/manifest.ts';
 import type { Logger } from '../../shared/logger.ts';
-import { messageAt } from '../../shared/nats/stream.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
-import type { DocumentRequest, EventRun, PartitionEnd, Source, SourceCheck } from '../sources/types.ts';
+import type {
+  DecodedItem,
+  DocumentRequest,
+  EventRun,
+  OpenedDocument,
+  PartitionEnd,
+  Source,
+  SourceCheck,
+} from '../sources/types.ts';
+import type { StoredManifest } from './attempt-writer.ts';
+import { Attempts, nameOf, type OpenedPartition, type PublishOptions, quarantinedError } from './attempts.ts';
 import {
-  AttemptPlanner,
-  type Publishing,
-  type PublishOptions,
-  type PublishPlan,
-  quarantinedError,
-} from './plan-attempt.ts';
-
-export type { PublishOptions } from './plan-attempt.ts';
+  type Course,
+  type Fault,
+  faultOf,
+  TRACK,
+  type TrackMessage,
+  type TrackState,
+  transition,
+} from './publisher-states.ts';
 
 interface OutcomeOf {
   readonly dataset: DatasetDefinition;
@@ -31,16 +37,21 @@ interface OutcomeOf {
 }
 
 type Outcome =
-  /** The manifest is in the log; the projector has the word. */
+  /** The log holds the manifest, and the projector proves it. */
   | { readonly kind: 'published'; readonly attempt: number; readonly rows: number }
-  /** Already proved with the same content. */
+  /** The same content is proved already. */
   | { readonly kind: 'unchanged'; readonly rows: number }
-  /** Kept back until an operator acts. */
+  /** Nothing is published until an operator acts. */
   | { readonly kind: 'held'; readonly error: TidemarkError }
-  /** Already proved with other content: refused, recorded. */
+  /** Other content is proved already. The ledger records the refusal. */
   | { readonly kind: 'refused'; readonly error: TidemarkError };
 
 export type PublishOutcome = OutcomeOf & Outcome;
+
+export type DocumentEnd =
+  /** `checks`: what the document shows of its sources beside its partitions. */
+  | { readonly kind: 'published'; readonly checks: readonly SourceCheck[] }
+  | { readonly kind: 'fault'; readonly fault: Fault };
 
 export interface PublishProgress {
   readonly partition: string;
@@ -49,60 +60,61 @@ export interface PublishProgress {
   readonly bytes: number;
 }
 
-/** Runs of a capture are kept until it is known whether they say anything new. */
+/** Frames of a capture are kept until the end, when it is known whether they say anything new. */
 const MAX_KEPT_BYTES = 8 * 1024 * 1024;
 
-/** Partitions of one document that are opened, or called published, by one statement. */
+/** How many partitions of one document a statement opens, or marks as published. */
 const TOGETHER = 64;
-/** How long the projector's news of a published partition may wait for others. */
+/** How long a published partition may wait for others before the catalog has its manifest. */
 const TOGETHER_MS = 250;
-/** A lease that was there so shortly ago is there. */
+/** A lease that was checked so shortly ago is not checked again. */
 const LEASE_CHECK_MS = 50;
 
-/** A manifest that is in the log and not yet in the catalog. */
-interface InLog {
-  readonly dataset: DatasetDefinition;
-  readonly manifest: Manifest;
-  readonly sequence: number;
-  readonly at: number;
-}
-
-/** Where one dataset stands in the document at hand. */
+/** One dataset in the document at hand. */
 interface Track {
   readonly dataset: DatasetDefinition;
-  open?: { readonly key: string; readonly treatment: PublishPlan; readonly kept: EventRun[] };
-  /** Partitions of the document that it is known to hold, and how many of them were opened. */
+  state: TrackState;
+  open?: { readonly key: string; opened: OpenedPartition };
+  kept: EventRun[];
+  keptBytes: number;
+  /** Partitions of the document that it is known to hold, and how many of them were opened ahead. */
   keys?: readonly string[];
   ahead: number;
 }
 
+/** A document while it is read: one try of its course. */
+interface Reading {
+  readonly request: DocumentRequest;
+  readonly course: Course;
+  readonly tracks: Map<string, Track>;
+  /** Manifests that the log holds and the catalog does not. */
+  inLog: (StoredManifest & { readonly at: number })[];
+  /** Outcomes that are reported as soon as the catalog has those manifests. */
+  outcomes: PublishOutcome[];
+}
+
 export class Publisher {
   readonly #source: Source;
-  readonly #connection: NatsConnection;
   readonly #catalog: Catalog;
   readonly #options: PublishOptions;
-  readonly #treatments: AttemptPlanner;
+  readonly #attempts: Attempts;
   readonly #checkLease: () => Promise<void>;
   readonly #now: () => number;
   #leaseCheckedAt = Number.NEGATIVE_INFINITY;
-  #inLog: InLog[] = [];
-  /** What is said of them once the catalog says it. */
-  #unsaid: PublishOutcome[] = [];
 
   constructor(needs: {
     source: Source;
     connection: NatsConnection;
     catalog: Catalog;
     options: PublishOptions;
-    /** @throws when somebody else may be publishing. */
+    /** @throws TidemarkError PUBLISHER_LEASE_LOST when another publisher may be at work. */
     checkLease: () => Promise<void>;
     log: Logger;
   }) {
     this.#source = needs.source;
-    this.#connection = needs.connection;
     this.#catalog = needs.catalog;
     this.#options = needs.options;
-    this.#treatments = new AttemptPlanner(needs.connection, needs.catalog, needs.options, needs.log);
+    this.#attempts = new Attempts(needs.connection, needs.catalog, needs.options, needs.log);
     this.#checkLease = async () => {
       if (performance.now() - this.#leaseCheckedAt < LEASE_CHECK_MS) return;
       await needs.checkLease();
@@ -112,319 +124,272 @@ export class Publisher {
   }
 
   /**
-   * Publishes every partition of one document that is not proved yet, comparing those that are. @returns what the
-   * document shows of its sources beside its partitions.
-   * @throws TidemarkError of the source when the document is at fault: no manifest of the partitions at hand is then
-   * in the log, and the frames that are there stay unreferenced.
+   * Publishes every partition of one document that is not proved yet, and compares the others. Whatever fails is returned
+   * as the document's end. After a fault of the document the log holds no manifest of the partitions that were open, and
+   * nothing refers to their frames.
    */
   async *publish(
     request: DocumentRequest,
+    course: Course,
     onProgress?: (progress: PublishProgress) => void,
-  ): AsyncGenerator<PublishOutcome, readonly SourceCheck[]> {
-    const known = (await this.#heldDocument(request)) ?? (await this.#unchangedDocument(request));
-    if (known) {
-      yield* known;
-      return [];
-    }
-    await using document = await this.#source.open(request);
-    const progress = { partition: '', rows: 0, frames: 0, bytes: 0 };
-    const tracks = new Map<string, Track>();
+  ): AsyncGenerator<PublishOutcome, DocumentEnd> {
+    const reading: Reading = { request, course, tracks: new Map(), inLog: [], outcomes: [] };
     this.#leaseCheckedAt = Number.NEGATIVE_INFINITY;
     try {
-      for await (const item of document.decode({ frameRawBytes: this.#options.frameRawBytes })) {
-        const track = trackOf(tracks, item.dataset ?? this.#source.datasets[0]);
-        const open = await this.#enter(track, item.partition.key, document.facts, request);
-        if (progress.partition !== open.key) {
-          Object.assign(progress, { partition: open.key, rows: 0, frames: 0, bytes: 0 });
-        }
-        if (item.kind === 'events') {
-          await this.#take(item, open, track.dataset, document.facts);
-          if (open.treatment.kind === 'publish') progress.bytes = open.treatment.writer.bytes;
-          progress.rows += item.rows;
-          progress.frames++;
-          onProgress?.(progress);
-          continue;
-        }
-        this.#unsaid.push(await this.#endPartition(item, open, track.dataset, document.facts));
-        track.open = undefined;
-        if (this.#isDue(track.dataset)) yield* await this.#say();
+      const left = await this.#leave(request);
+      if (left) {
+        yield* left;
+        return { kind: 'published', checks: [] };
       }
-      yield* await this.#say();
-      await this.#treatments.abandonAhead(`${request.period} does not hold it`);
+      course.enter('opened');
+      await using document = await this.#source.open(request);
+      yield* this.#read(reading, document, onProgress);
+      return { kind: 'published', checks: document.checks ?? [] };
     } catch (error) {
-      yield* await this.#say();
-      await this.#giveUp(tracks, error);
-      throw error;
+      const { outcomes, fault } = await this.#end(reading, faultOf(error, course.signal));
+      yield* outcomes;
+      return { kind: 'fault', fault };
     }
-    return document.checks ?? [];
   }
 
-  /** File days are said one by one, others when there are many, or the oldest has waited. */
-  #isDue({ partition }: DatasetDefinition): boolean {
-    if (partition.kind === 'file_day' || this.#unsaid.length >= TOGETHER) return true;
-    return this.#inLog.length > 0 && performance.now() - this.#inLog[0].at > TOGETHER_MS;
+  async *#read(
+    reading: Reading,
+    document: OpenedDocument,
+    onProgress?: (progress: PublishProgress) => void,
+  ): AsyncGenerator<PublishOutcome> {
+    const { facts } = document;
+    const progress = { partition: '', rows: 0, frames: 0, bytes: 0 };
+    for await (const item of document.decode({ frameRawBytes: this.#options.frameRawBytes })) {
+      const track = trackOf(reading, item.dataset ?? this.#source.datasets[0]);
+      await this.#enter(reading, track, item, facts);
+      if (progress.partition !== item.partition.key) {
+        Object.assign(progress, { partition: item.partition.key, rows: 0, frames: 0, bytes: 0 });
+      }
+      if (item.kind === 'end') {
+        reading.outcomes.push(await this.#endPartition(reading, track, item, facts));
+        if (isDue(reading, track)) yield* await this.#report(reading);
+        continue;
+      }
+      await this.#takeFrame(track, item);
+      if (track.open?.opened.kind === 'write') progress.bytes = track.open.opened.writer.bytes;
+      progress.rows += item.rows;
+      progress.frames++;
+      onProgress?.(progress);
+    }
+    for (const track of reading.tracks.values()) step(track, 'document_end');
+    yield* await this.#report(reading);
+    await this.#attempts.abandonAhead(`${reading.request.period} does not hold it`);
   }
 
-  /** The catalog is told which manifests are in the log. @returns what came of their partitions. */
-  async #say(): Promise<readonly PublishOutcome[]> {
-    const [inLog, unsaid] = [this.#inLog, this.#unsaid];
-    [this.#inLog, this.#unsaid] = [[], []];
-    for (const [dataset, published] of Map.groupBy(inLog, (one) => one.dataset)) {
-      const manifests = published.map(({ manifest, sequence }) => ({ manifest, sequence }));
+  /** Copies the manifests that the log holds into the catalog. @returns the outcomes that waited for it. */
+  async #report(reading: Reading): Promise<readonly PublishOutcome[]> {
+    for (const [dataset, stored] of Map.groupBy(reading.inLog, (one) => one.dataset)) {
+      const manifests = stored.map(({ manifest, sequence }) => ({ manifest, sequence }));
       await this.#catalog.markPublished(dataset, manifests);
     }
-    return unsaid;
+    const { outcomes } = reading;
+    reading.inLog = [];
+    reading.outcomes = [];
+    return outcomes;
   }
 
-  /** The partition that the item is of, treated when it is first met. */
-  async #enter(
-    track: Track,
-    key: string,
-    document: DocumentFacts,
-    request: DocumentRequest,
-  ): Promise<NonNullable<Track['open']>> {
-    if (track.open?.key === key) return track.open;
-    assert(track.open === undefined, `partition ${track.open?.key} did not end before ${key}`);
+  /**
+   * Ends what is open after a fault. A store that fails here, too, is the fault that counts: when it is back, the document
+   * is read again and its own fault is met again.
+   */
+  async #end(reading: Reading, fault: Fault): Promise<{ outcomes: readonly PublishOutcome[]; fault: Fault }> {
+    const isFinal = fault.kind === 'document' || fault.kind === 'conflict';
+    const open = [...reading.tracks.values()].flatMap(({ dataset, state, open }) =>
+      state === 'writing' && open?.opened.kind === 'write' ? [{ dataset, writer: open.opened.writer }] : [],
+    );
+    for (const track of reading.tracks.values()) step(track, isFinal ? 'fault' : 'interruption');
+    // Who ends the command does not wait for a store; its process sends nothing more.
+    const stopped = Promise.all(open.map(({ writer }) => writer.stop()));
+    if (fault.kind !== 'interruption') await stopped;
+    try {
+      const outcomes = await this.#report(reading);
+      if (isFinal) {
+        const reason = fault.error instanceof Error ? fault.error.message : String(fault.error);
+        await this.#attempts.abandonAhead(reason);
+        for (const { dataset, writer } of open) {
+          await this.#catalog.abandonAttempt(dataset, writer.key, writer.attempt, reason);
+        }
+      }
+      return { outcomes, fault };
+    } catch (error) {
+      return { outcomes: [], fault: faultOf(error, reading.course.signal) };
+    } finally {
+      this.#attempts.forgetAhead();
+    }
+  }
+
+  /** Opens the item's partition when its first item comes. */
+  async #enter(reading: Reading, track: Track, item: DecodedItem, document: DocumentFacts): Promise<void> {
+    const { key } = item.partition;
+    if (track.open) {
+      assert(track.open.key === key, `partition ${track.open.key} did not end before ${key}`);
+      return;
+    }
     await this.#checkLease();
-    await this.#openAhead(track, key, document, request);
-    track.open = { key, treatment: await this.#treatments.decide(track.dataset, key, document), kept: [] };
-    return track.open;
+    await this.#openAhead(reading, track, key, document);
+    const opened = await this.#attempts.open(track.dataset, key, document, reading.course);
+    step(track, messageOf(opened));
+    track.open = { key, opened };
   }
 
-  /** With the first of every so many partitions that the document is known to hold the others are opened. */
-  async #openAhead(track: Track, key: string, document: DocumentFacts, { partitions }: DocumentRequest): Promise<void> {
+  /** Opens the attempts at the next partitions that the document is known to hold, together with the first of them. */
+  async #openAhead({ request }: Reading, track: Track, key: string, document: DocumentFacts): Promise<void> {
     const [first] = this.#source.datasets;
-    track.keys ??= partitions.flatMap((one) => ((one.dataset ?? first) === track.dataset ? [one.key] : []));
+    track.keys ??= request.partitions.flatMap((one) => ((one.dataset ?? first) === track.dataset ? [one.key] : []));
     const at = track.keys.indexOf(key, track.ahead);
     if (at < track.ahead) return;
     track.ahead = at + TOGETHER;
-    await this.#treatments.openAhead(track.dataset, track.keys.slice(at, at + TOGETHER), document);
+    await this.#attempts.openAhead(track.dataset, track.keys.slice(at, at + TOGETHER), document);
   }
 
-  async #take(
-    run: EventRun,
-    { treatment, kept }: NonNullable<Track['open']>,
-    dataset: DatasetDefinition,
-    document: DocumentFacts,
-  ): Promise<void> {
-    if (treatment.kind === 'publish') {
-      await treatment.writer.write(this.#encodeRun(run, treatment, dataset, document));
-    } else if (treatment.kind === 'compare' && treatment.next !== undefined) {
-      kept.push(run);
-      const bytes = kept.reduce((sum, { raw }) => sum + raw.length, 0);
-      if (bytes <= MAX_KEPT_BYTES) return;
-      throw new TidemarkError('SOURCE_TOO_LARGE', `${dataset.key} ${run.partition.key}: a capture of ${bytes} bytes`);
-    } else {
-      run.release?.();
+  async #takeFrame(track: Track, run: EventRun): Promise<void> {
+    step(track, 'frame');
+    if (track.open?.opened.kind === 'write') {
+      await track.open.opened.writer.writeFrame(run);
+      return;
     }
+    if (track.state !== 'keeping') {
+      run.release?.();
+      return;
+    }
+    track.kept.push(run);
+    track.keptBytes += run.raw.length;
+    if (track.keptBytes <= MAX_KEPT_BYTES) return;
+    const what = `${track.dataset.key} ${run.partition.key}`;
+    throw new TidemarkError('SOURCE_TOO_LARGE', `${what}: a capture of ${track.keptBytes} bytes`);
   }
 
   async #endPartition(
+    reading: Reading,
+    track: Track,
     end: PartitionEnd,
-    { key, treatment, kept }: NonNullable<Track['open']>,
-    dataset: DatasetDefinition,
     document: DocumentFacts,
   ): Promise<PublishOutcome> {
-    switch (treatment.kind) {
-      case 'publish':
-        return await this.#publishManifest(end, treatment, dataset, document);
-      case 'compare':
-        return await this.#compareProved(end, key, { ...treatment, kept }, dataset, document);
-      case 'held':
-        return { kind: 'held', dataset, partition: key, error: treatment.error };
-      case 'await': {
-        const { attempt } = treatment;
-        return { kind: 'published', dataset, partition: treatment.key, attempt, rows: end.facts.rows };
+    assert(track.open, 'a partition that ends is open');
+    const outcome = await this.#outcomeOf(reading, track, track.open, end, document);
+    step(track, 'end');
+    Object.assign(track, { open: undefined, kept: [], keptBytes: 0 });
+    return outcome;
+  }
+
+  async #outcomeOf(
+    reading: Reading,
+    track: Track,
+    open: NonNullable<Track['open']>,
+    end: PartitionEnd,
+    document: DocumentFacts,
+  ): Promise<PublishOutcome> {
+    const { dataset } = track;
+    const { opened, key } = open;
+    const { rows } = end.facts;
+    switch (opened.kind) {
+      case 'write': {
+        // Every frame is acknowledged before the manifest goes out: a manifest vouches for what the log already holds.
+        await opened.writer.flush();
+        await this.#checkLease();
+        const stored = await opened.writer.writeManifest(end, this.#now());
+        reading.inLog.push({ ...stored, at: performance.now() });
+        return { kind: 'published', dataset, partition: opened.writer.key, attempt: opened.writer.attempt, rows };
+      }
+      case 'await':
+        return { kind: 'published', dataset, partition: opened.key, attempt: opened.attempt, rows };
+      case 'hold':
+        return { kind: 'held', dataset, partition: key, error: opened.error };
+      case 'compare': {
+        const compared = opened.proved.map(({ manifest, partitionKey }) => {
+          assert(manifest, 'a proved partition has a manifest');
+          return { partition: partitionKey, differing: differingFacts(manifest, end.facts) };
+        });
+        const same = compared.find(({ differing }) => differing.length === 0);
+        if (same) return { kind: 'unchanged', dataset, partition: same.partition, rows };
+        const { otherwise } = opened;
+        if (otherwise.kind === 'hold') {
+          return { kind: 'held', dataset, partition: key, error: quarantinedError(dataset, otherwise.quarantined) };
+        }
+        if (otherwise.kind === 'refuse') {
+          return await this.#refuse(
+            reading,
+            { dataset, partition: key },
+            compared.at(-1)?.differing ?? [],
+            end,
+            document,
+          );
+        }
+        open.opened = await this.#attempts.openDiffering(dataset, otherwise.key, document, reading.course);
+        step(track, messageOf(open.opened));
+        if (open.opened.kind === 'write') for (const run of track.kept) await open.opened.writer.writeFrame(run);
+        return await this.#outcomeOf(reading, track, { ...open, key: otherwise.key }, end, document);
       }
     }
   }
 
-  /** A fault of the document ends its attempts for good; an interrupted one (outage, full stream) goes on later. */
-  async #giveUp(tracks: ReadonlyMap<string, Track>, error: unknown): Promise<void> {
-    if (!(error instanceof TidemarkError) || RESUMABLE.has(error.code)) return;
-    await this.#treatments.abandonAhead(error.message);
-    for (const { dataset, open } of tracks.values()) {
-      if (open?.treatment.kind !== 'publish') continue;
-      const { key, attempt, writer } = open.treatment;
-      await writer.flush().catch(() => {});
-      await this.#catalog.abandonAttempt(dataset, key, attempt, error.message);
-    }
-  }
-
-  /** All partitions of the document are quarantined: there is nothing to fetch it for. */
-  async #heldDocument(request: DocumentRequest): Promise<PublishOutcome[] | undefined> {
-    if (this.#options.reingestReason !== undefined) return undefined;
-    const outcomes: PublishOutcome[] = [];
-    for (const { dataset, row } of await this.#requested(request)) {
-      if (row?.state !== 'quarantined' || row.synthetic !== this.#options.synthetic) return undefined;
-      outcomes.push({ kind: 'held', dataset, partition: row.partitionKey, error: quarantinedError(dataset, row) });
-    }
-    return outcomes.length > 0 ? outcomes : undefined;
-  }
-
-  /** All partitions of the document are proved, and the vendor's published digest is still the one they came from. */
-  async #unchangedDocument(request: DocumentRequest): Promise<PublishOutcome[] | undefined> {
-    if (this.#options.reingestReason !== undefined) return undefined;
-    const outcomes: PublishOutcome[] = [];
-    const digests = new Set<string>();
-    for (const { dataset, row } of await this.#requested(request)) {
-      if (row?.state !== 'proved' || row.synthetic !== this.#options.synthetic || !row.manifest) return undefined;
-      digests.add(row.manifest.document.sha256);
-      outcomes.push({ kind: 'unchanged', dataset, partition: row.partitionKey, rows: row.manifest.rows });
-    }
-    if (digests.size !== 1) return undefined;
-    const published = await this.#source.publishedSha256(request);
-    return published !== undefined && digests.has(published) ? outcomes : undefined;
-  }
-
-  async #requested(request: DocumentRequest): Promise<{ dataset: DatasetDefinition; row: PartitionRow | undefined }[]> {
-    const found: { dataset: DatasetDefinition; row: PartitionRow | undefined }[] = [];
-    for (const { dataset = this.#source.datasets[0], key } of request.partitions) {
-      found.push({ dataset, row: await this.#catalog.partition(dataset, key) });
-    }
-    return found;
-  }
-
-  async #encodeRun(
-    run: EventRun,
-    { key, revision, attempt, writer }: Publishing,
-    dataset: DatasetDefinition,
-    document: DocumentFacts,
-  ): Promise<Buffer> {
-    const { part, parts } = run;
-    const message = await encodeMessage<FrameHeader>(
-      {
-        kind: 'frame',
-        encoding: dataset.events.encoding,
-        dataset: dataset.key,
-        partition: key,
-        revision,
-        attempt,
-        frame: writer.frames,
-        document_sha256: document.sha256,
-        rows: run.rows,
-        first_offset: run.first_offset,
-        last_offset: run.last_offset,
-        first_ms: run.first_ms,
-        last_ms: run.last_ms,
-        ...(parts === undefined ? {} : { part, parts }),
-        ...(this.#options.synthetic ? { synthetic: true } : {}),
-      },
-      run.raw,
-    );
-    run.release?.();
-    return message;
-  }
-
-  async #publishManifest(
+  /** Records a late arrival, once even if an outage has the document read again. */
+  async #refuse(
+    { course }: Reading,
+    { dataset, partition }: OutcomeOf,
+    differing: readonly string[],
     end: PartitionEnd,
-    { key, revision, attempt, writer }: Publishing,
-    dataset: DatasetDefinition,
     document: DocumentFacts,
   ): Promise<PublishOutcome> {
-    // Every frame is acknowledged before the manifest goes out: a manifest vouches for what is already there.
-    await writer.flush();
-    await this.#checkLease();
-    assert(writer.firstSequence !== undefined || end.facts.rows === 0, 'an attempt with rows has a first frame');
-    const { frames } = writer;
-    const manifest: Manifest = {
-      format: 1,
-      dataset: dataset.key,
-      partition: key,
-      revision,
-      attempt,
-      frames,
-      first_sequence: writer.firstSequence ?? 0,
-      from_ms: end.partition.fromMs,
-      to_ms: end.partition.toMs,
-      synthetic: this.#options.synthetic,
-      ...end.facts,
-      document,
-      ingested_at_ms: this.#now(),
-    };
-    const header = {
-      dataset: dataset.key,
-      partition: key,
-      revision,
-      attempt,
-      frame: frames,
-      ...(this.#options.synthetic ? { synthetic: true as const } : {}),
-    };
-    await writer.write(
-      encodeMessage<ManifestHeader>(
-        { kind: 'manifest', ...header, document_sha256: document.sha256 },
-        Buffer.from(JSON.stringify(manifest)),
-      ),
-    );
-    const sequence = await writer.flush();
-    // An interrupted earlier run may have written it: then its ingest time is the one that counts.
-    const stored = writer.metStored ? await this.#storedManifest(dataset, sequence) : manifest;
-    this.#inLog.push({ dataset, manifest: stored, sequence, at: performance.now() });
-    return { kind: 'published', dataset, partition: key, attempt, rows: manifest.rows };
-  }
-
-  async #storedManifest(dataset: DatasetDefinition, sequence: number): Promise<Manifest> {
-    const manager = await jetstreamManager(this.#connection, { checkAPI: false });
-    const place = `${dataset.key} sequence ${sequence}`;
-    const stored = await messageAt(manager, dataset.key, sequence);
-    assert(stored, `the manifest at ${place} was acknowledged`);
-    return parseManifest((await decodeMessage(stored.data, place)).raw, place);
-  }
-
-  async #compareProved(
-    end: PartitionEnd,
-    key: string,
-    compared: PublishPlan & { kind: 'compare' } & { readonly kept: readonly EventRun[] },
-    dataset: DatasetDefinition,
-    document: DocumentFacts,
-  ): Promise<PublishOutcome> {
-    let differing: readonly string[] = [];
-    for (const { manifest, partitionKey: partition } of compared.proved) {
-      assert(manifest, 'a proved partition has a manifest');
-      differing = differingFacts(manifest, end.facts);
-      if (differing.length === 0) return { kind: 'unchanged', dataset, partition, rows: end.facts.rows };
-    }
-    if (compared.held) return { kind: 'held', dataset, partition: key, error: compared.held };
-    if (compared.next !== undefined)
-      return await this.#publishNext(end, compared.next, compared.kept, dataset, document);
     const error = new TidemarkError(
       'PARTITION_LATE_ARRIVAL',
-      `${dataset.key} ${key} is proved; ${document.name} now has other content (${differing.join(', ')})`,
-      { details: { dataset: dataset.key, partition: key, document: document.name } },
+      `${dataset.key} ${partition} is proved; ${document.name} now has other content (${differing.join(', ')})`,
+      { details: { dataset: dataset.key, partition, document: document.name } },
     );
-    await this.#catalog.record(dataset, key, 'late_arrival_refused', error.message, {
-      document,
-      found: end.facts,
-      differing,
-    });
-    return { kind: 'refused', dataset, partition: key, error };
+    const name = `${nameOf(dataset, partition)} ${document.sha256}`;
+    if (!course.refused.has(name)) {
+      const details = { document, found: end.facts, differing };
+      await this.#catalog.record(dataset, partition, 'late_arrival_refused', error.message, details);
+      course.refused.add(name);
+    }
+    return { kind: 'refused', dataset, partition, error };
   }
 
-  /** A later capture of a day that says something else. */
-  async #publishNext(
-    end: PartitionEnd,
-    key: string,
-    kept: readonly EventRun[],
-    dataset: DatasetDefinition,
-    document: DocumentFacts,
-  ): Promise<PublishOutcome> {
-    const row = await this.#catalog.partition(dataset, key);
-    const treatment = await this.#treatments.open(dataset, key, row, document);
-    if (treatment.kind !== 'publish') {
-      return await this.#endPartition(end, { key, treatment, kept: [] }, dataset, document);
+  /** The outcomes of a document that is not fetched; undefined for one that is. */
+  async #leave(request: DocumentRequest): Promise<PublishOutcome[] | undefined> {
+    const { plan, datasets } = await this.#attempts.planDocument(request, this.#source.datasets[0]);
+    switch (plan.kind) {
+      case 'fetch':
+        return undefined;
+      case 'hold':
+        return plan.quarantined.map((row, index) => {
+          const dataset = datasets[index];
+          return { kind: 'held', dataset, partition: row.partitionKey, error: quarantinedError(dataset, row) };
+        });
+      case 'ask_digest':
+        if ((await this.#source.publishedSha256(request)) !== plan.sha256) return undefined;
+        return plan.proved.map(({ partitionKey: partition, manifest }, index) => {
+          return { kind: 'unchanged', dataset: datasets[index], partition, rows: manifest?.rows ?? 0 };
+        });
     }
-    for (const run of kept) await treatment.writer.write(this.#encodeRun(run, treatment, dataset, document));
-    return await this.#publishManifest(end, treatment, dataset, document);
   }
 }
 
-function trackOf(tracks: Map<string, Track>, dataset: DatasetDefinition): Track {
-  let track = tracks.get(dataset.key);
-  if (!track) {
-    track = { dataset, ahead: 0 };
-    tracks.set(dataset.key, track);
-  }
+/** File days are reported one by one, other partitions when there are many or the oldest has waited. */
+function isDue({ inLog, outcomes }: Reading, { dataset }: Track): boolean {
+  if (dataset.partition.kind === 'file_day' || outcomes.length >= TOGETHER) return true;
+  return inLog.length > 0 && performance.now() - inLog[0].at > TOGETHER_MS;
+}
+
+function trackOf({ tracks }: Reading, dataset: DatasetDefinition): Track {
+  const known = tracks.get(dataset.key);
+  if (known) return known;
+  const track: Track = { dataset, state: 'between', kept: [], keptBytes: 0, ahead: 0 };
+  tracks.set(dataset.key, track);
   return track;
 }
 
-const RESUMABLE: ReadonlySet<string> = new Set(['LOG_FULL', 'LOG_UNAVAILABLE', 'PUBLISHER_LEASE_LOST']);
+function step(track: Track, message: TrackMessage): void {
+  track.state = transition(TRACK, track.state, message);
+}
+
+function messageOf(opened: OpenedPartition): TrackMessage {
+  if (opened.kind === 'write') return 'write';
+  if (opened.kind !== 'compare') return 'pass';
+  return opened.otherwise.kind === 'attempt' ? 'keep' : 'compare';
+}

@@ -1,6 +1,6 @@
 /** `backfill`, `reingest` and `reparse`: a plan, then its documents into the log, each partition proved. */
 import { codeOf, explain, outageCode, TidemarkError } from '../../../shared/errors.ts';
-import { type Plan, type PlannedRun, runsOfPlan } from '../../publisher/plan-partitions.ts';
+import { type Plan, type PlannedRun, runsOfPlan } from '../../publisher/publish-plan.ts';
 import { feedOf } from '../../sources/index.ts';
 import type { Feed, Selection } from '../../sources/types.ts';
 import { type Context, openContext } from '../context.ts';

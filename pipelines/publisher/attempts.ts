@@ -1,0 +1,326 @@
+/**
+ * Gathers the facts of a document, its partitions and their attempts from the catalog and the log, has publish-plan.ts decide,
+ * and carries the plans out: opens attempts in the catalog, and abandons them.
+ */
+
+import { hostname } from 'node:os';
+import { jetstreamManager } from '@nats-io/jetstream';
+import type { NatsConnection } from '@nats-io/transport-node';
+import type { Catalog } from '../../shared/db/catalog.ts';
+import type { AttemptRow } from '../../shared/db/schema.ts';
+import { TidemarkError } from '../../shared/errors.ts';
+import { decodeMessage } from '../../shared/frame/codec.ts';
+import { type DocumentFacts, parseManifest } from '../../shared/frame/manifest.ts';
+import type { Logger } from '../../shared/logger.ts';
+import { attemptFilter, messageAt, messageOf, subjectOf } from '../../shared/nats/stream.ts';
+import type { DatasetDefinition } from '../../shared/registry/index.ts';
+import { captureGroup, keyFacts } from '../../shared/registry/keys.ts';
+import type { DocumentRequest } from '../sources/types.ts';
+import { AttemptWriter } from './attempt-writer.ts';
+import {
+  type AttemptFacts,
+  type AttemptPlan,
+  type DocumentPlan,
+  type InLog,
+  type Intent,
+  type KnownPartition,
+  type NumberedAttempt,
+  type PartitionPlan,
+  planAttempt,
+  planDocument,
+  planPartition,
+} from './publish-plan.ts';
+
+export interface PublishOptions {
+  readonly frameRawBytes: number;
+  readonly window: number;
+  readonly synthetic: boolean;
+  /** Replaces proved partitions with a new revision, for this reason. */
+  readonly reingestReason?: string;
+  /**
+   * The documents were fetched before. Their names say which capture of a day each of them is, and they replace what is
+   * proved only where they differ from it.
+   */
+  readonly fromKept?: boolean;
+  /** Overrides the clock in tests. */
+  readonly now?: () => number;
+}
+
+/** What happens to the partition at hand. */
+export type OpenedAttempt =
+  | { readonly kind: 'write'; readonly writer: AttemptWriter }
+  /** The log holds the manifest of this attempt already. */
+  | { readonly kind: 'await'; readonly key: string; readonly attempt: number }
+  | { readonly kind: 'hold'; readonly error: TidemarkError };
+
+export type OpenedPartition = OpenedAttempt | Extract<PartitionPlan, { kind: 'compare' }>;
+
+/** What one command has done for a document. It outlives an outage, after which the document is read again. */
+export interface DocumentHistory {
+  /** Revisions that the command started, by partition. */
+  readonly started: Map<string, number>;
+  /** Late arrivals that the ledger has recorded, by partition and digest of the document. */
+  readonly refused: Set<string>;
+}
+
+/** Kinds of partitions of which one document holds many. */
+const OPENED_TOGETHER: ReadonlySet<string> = new Set(['vintage', 'height']);
+
+export const nameOf = (dataset: DatasetDefinition, key: string) => `${dataset.key} ${key}`;
+
+const PUBLISHER_NAME = `${hostname()}:${process.pid}`;
+
+export class Attempts {
+  readonly #connection: NatsConnection;
+  readonly #catalog: Catalog;
+  readonly #options: PublishOptions;
+  readonly #intent: Intent;
+  readonly #log: Logger;
+  /** Attempts of this document that are open although their partitions have not come yet. */
+  readonly #ahead = new Map<string, { readonly dataset: DatasetDefinition; readonly key: string }>();
+
+  constructor(connection: NatsConnection, catalog: Catalog, options: PublishOptions, log: Logger) {
+    this.#connection = connection;
+    this.#catalog = catalog;
+    this.#options = options;
+    this.#log = log;
+    const { synthetic, reingestReason, fromKept = false } = options;
+    this.#intent = { synthetic, reingest: reingestReason !== undefined, fromKept };
+  }
+
+  /** Decides about a document before it is fetched. */
+  async planDocument(
+    { partitions }: DocumentRequest,
+    first: DatasetDefinition,
+  ): Promise<{ readonly plan: DocumentPlan; readonly datasets: readonly DatasetDefinition[] }> {
+    const datasets = partitions.map(({ dataset = first }) => dataset);
+    if (this.#intent.reingest) return { plan: { kind: 'fetch' }, datasets };
+    const known: (KnownPartition | undefined)[] = [];
+    for (const [index, { key }] of partitions.entries()) {
+      known.push(await this.#catalog.partition(datasets[index], key));
+      // The first partition that is not at an end settles it.
+      if (planDocument(known, this.#intent).kind === 'fetch') break;
+    }
+    return { plan: planDocument(known, this.#intent), datasets };
+  }
+
+  /**
+   * Opens the first attempts at partitions that come next and that neither the catalog nor the log knows, in one statement.
+   * Every other partition is decided about when it comes.
+   */
+  async openAhead(dataset: DatasetDefinition, keys: readonly string[], document: DocumentFacts): Promise<void> {
+    if (keys.length < 2 || !OPENED_TOGETHER.has(dataset.partition.kind)) return;
+    const known = new Set((await this.#catalog.partitionsOf(dataset, keys)).map(({ partitionKey }) => partitionKey));
+    for (const key of await this.#catalog.attemptedKeys(dataset, keys)) known.add(key);
+    for (const key of await this.#overlapped(dataset, keys)) known.add(key);
+    const unknown = keys.filter((key) => !known.has(key));
+    const taken = await Promise.all(unknown.map((key) => this.#isTaken(dataset, key, 1)));
+    const fresh = unknown.filter((_, index) => !taken[index]);
+    if (fresh.length === 0) return;
+    const { synthetic } = this.#intent;
+    const opening = { attempt: 1, revision: 1, document, synthetic, publisher: PUBLISHER_NAME };
+    await this.#catalog.openAttempts(dataset, fresh, opening);
+    for (const key of fresh) this.#ahead.set(nameOf(dataset, key), { dataset, key });
+  }
+
+  /** Abandons attempts that were opened ahead and whose partitions did not come. */
+  async abandonAhead(reason: string): Promise<void> {
+    const left = [...this.#ahead.values()];
+    this.#ahead.clear();
+    for (const { dataset, key } of left) await this.#catalog.abandonAttempt(dataset, key, 1, reason);
+  }
+
+  /**
+   * Leaves attempts that were opened ahead to whoever reads the document again: it may have other content by then, and
+   * another publisher may have held the lease in between.
+   */
+  forgetAhead(): void {
+    this.#ahead.clear();
+  }
+
+  /** The keys among `keys` of whose heights other partitions hold some. */
+  async #overlapped(dataset: DatasetDefinition, keys: readonly string[]): Promise<string[]> {
+    if (dataset.partition.kind !== 'height') return [];
+    const spanOf = (key: string) => keyFacts(dataset, key).span ?? { from: 0, to: 0 };
+    const spans = keys.map(spanOf);
+    const whole = {
+      from: Math.min(...spans.map(({ from }) => from)),
+      to: Math.max(...spans.map(({ to }) => to)),
+    };
+    const others = await this.#catalog.overlapping(dataset, keyFacts(dataset, keys[0]).sourceId, whole);
+    const held = others.map(({ partitionKey }) => spanOf(partitionKey));
+    return keys.filter((_, index) => held.some(({ from, to }) => from < spans[index].to && to > spans[index].from));
+  }
+
+  /** Decides about a partition that the document holds, and opens its attempt where it is to be published. */
+  async open(
+    dataset: DatasetDefinition,
+    key: string,
+    document: DocumentFacts,
+    history: DocumentHistory,
+  ): Promise<OpenedPartition> {
+    if (this.#ahead.delete(nameOf(dataset, key))) {
+      history.started.set(nameOf(dataset, key), 1);
+      return await this.#write(dataset, key, document, { attempt: 1, revision: 1 });
+    }
+    const isCapture = dataset.partition.kind === 'capture';
+    const known = isCapture
+      ? await this.#catalog.family(dataset, captureGroup(key))
+      : await this.#catalog.partitionsOf(dataset, [key]);
+    const plan = planPartition({ ...this.#intent, key, isCapture, known });
+    if (plan.kind === 'compare') return plan;
+    if (plan.kind === 'hold') return { kind: 'hold', error: quarantinedError(dataset, plan.quarantined) };
+    const row = known.find(({ partitionKey }) => partitionKey === plan.key);
+    return await this.#openAttempt(dataset, { key: plan.key, row }, document, history);
+  }
+
+  /** Opens an attempt at the partition that a compared document turned out to be. */
+  async openDiffering(
+    dataset: DatasetDefinition,
+    key: string,
+    document: DocumentFacts,
+    history: DocumentHistory,
+  ): Promise<OpenedAttempt> {
+    const row = await this.#catalog.partition(dataset, key);
+    return await this.#openAttempt(dataset, { key, row }, document, history);
+  }
+
+  async #openAttempt(
+    dataset: DatasetDefinition,
+    { key, row }: Pick<AttemptFacts, 'key' | 'row'>,
+    document: DocumentFacts,
+    history: DocumentHistory,
+  ): Promise<OpenedAttempt> {
+    const [latest] = await this.#catalog.attempts(dataset, key);
+    const plan = planAttempt({
+      ...this.#intent,
+      key,
+      row,
+      document: document.sha256,
+      latest: latest && {
+        attempt: latest.attempt,
+        revision: latest.revision,
+        state: latest.state,
+        document: latest.document.sha256,
+        inLog: await this.#inLog(dataset, key, latest),
+      },
+      free: await this.#freeAttempt(dataset, key, (latest?.attempt ?? 0) + 1),
+      overlapping: await this.#overlapping(dataset, key),
+      started: history.started.get(nameOf(dataset, key)),
+    });
+    return await this.#carryOut(plan, dataset, key, document, history);
+  }
+
+  async #carryOut(
+    plan: AttemptPlan,
+    dataset: DatasetDefinition,
+    key: string,
+    document: DocumentFacts,
+    history: DocumentHistory,
+  ): Promise<OpenedAttempt> {
+    if (plan.kind === 'refuse') return { kind: 'hold', error: overlapError(dataset, key, plan.other) };
+    const { kind, attempt, revision, displaced } = plan;
+    history.started.set(nameOf(dataset, key), revision);
+    for (const { partitionKey, attempt: unfinished } of displaced) {
+      await this.#catalog.abandonAttempt(dataset, partitionKey, unfinished, `${key} covers its heights`);
+    }
+    if (kind === 'await') {
+      await this.#copyManifest(dataset, key, attempt);
+      return { kind, key, attempt };
+    }
+    const { synthetic } = this.#intent;
+    const opening = { attempt, revision, document, synthetic, publisher: PUBLISHER_NAME };
+    await this.#catalog.openAttempts(dataset, [key], opening);
+    if (kind === 'revise') {
+      const reason = this.#options.reingestReason ?? '';
+      await this.#catalog.record(dataset, key, 'reingest_started', reason, { revision, attempt });
+    }
+    return await this.#write(dataset, key, document, { attempt, revision });
+  }
+
+  async #write(
+    dataset: DatasetDefinition,
+    key: string,
+    document: DocumentFacts,
+    { attempt, revision }: NumberedAttempt,
+  ): Promise<OpenedAttempt> {
+    this.#log.debug({ dataset: dataset.key, partition: key, attempt, revision }, 'attempt opened');
+    const { synthetic } = this.#intent;
+    const description = { dataset, key, attempt, revision, document, synthetic };
+    return { kind: 'write', writer: await AttemptWriter.open(this.#connection, description, this.#options.window) };
+  }
+
+  /** Partitions with heights of this one. */
+  async #overlapping(dataset: DatasetDefinition, key: string): Promise<readonly KnownPartition[]> {
+    const { sourceId, span } = keyFacts(dataset, key);
+    if (dataset.partition.kind !== 'height' || !span) return [];
+    return await this.#catalog.overlapping(dataset, sourceId, span);
+  }
+
+  /** A catalog younger than the log does not know the attempts that got no manifest, but the log holds their frames. */
+  async #freeAttempt(dataset: DatasetDefinition, key: string, from: number): Promise<number> {
+    let attempt = from;
+    while (await this.#isTaken(dataset, key, attempt)) attempt++;
+    return attempt;
+  }
+
+  async #isTaken(dataset: DatasetDefinition, key: string, attempt: number): Promise<boolean> {
+    const manager = await jetstreamManager(this.#connection, { checkAPI: false });
+    return (await messageOf(manager, dataset.key, subjectOf(dataset.key, key, attempt, 0))) !== undefined;
+  }
+
+  async #inLog(dataset: DatasetDefinition, key: string, latest: AttemptRow): Promise<InLog> {
+    if (latest.state !== 'publishing' && latest.state !== 'published') return 'nothing';
+    const manager = await jetstreamManager(this.#connection, { checkAPI: false });
+    if (latest.state === 'published') {
+      // A stream can lose its end in a crash, so what the catalog says of the manifest is checked.
+      if (latest.manifestSequence === null || latest.frames === null) return 'nothing';
+      const stored = await messageAt(manager, dataset.key, latest.manifestSequence);
+      const subject = subjectOf(dataset.key, key, latest.attempt, latest.frames);
+      return stored?.subject === subject ? 'manifest' : 'nothing';
+    }
+    const newest = await this.#newest(dataset, key, latest.attempt);
+    if (newest === undefined) return 'nothing';
+    if (newest.kind === 'manifest') return 'manifest';
+    const { state } = await manager.streams.info(dataset.key);
+    return state.last_seq === newest.sequence ? 'last_frames' : 'frames';
+  }
+
+  /** The newest message of an attempt. */
+  async #newest(dataset: DatasetDefinition, key: string, attempt: number) {
+    const manager = await jetstreamManager(this.#connection, { checkAPI: false });
+    const sequence = await messageOf(manager, dataset.key, attemptFilter(dataset.key, key, attempt));
+    const message = sequence === undefined ? undefined : await messageAt(manager, dataset.key, sequence);
+    if (sequence === undefined || !message) return undefined;
+    const position = `${dataset.key} sequence ${sequence}`;
+    const { header, raw } = await decodeMessage(message.data, position);
+    return { kind: header.kind, raw, sequence, position };
+  }
+
+  /** Copies the manifest into the catalog, where a kill came between the two. */
+  async #copyManifest(dataset: DatasetDefinition, key: string, attempt: number): Promise<void> {
+    const row = await this.#catalog.attempt(dataset, key, attempt);
+    if (row?.state !== 'publishing') return;
+    const newest = await this.#newest(dataset, key, attempt);
+    if (newest?.kind !== 'manifest') return;
+    const { raw, sequence, position } = newest;
+    await this.#catalog.markPublished(dataset, [{ manifest: parseManifest(raw, position), sequence }]);
+  }
+}
+
+/** A quarantined partition stays so until an operator ingests it again. */
+export function quarantinedError(dataset: DatasetDefinition, row: KnownPartition): TidemarkError {
+  return new TidemarkError(
+    'PARTITION_PROOF_FAILED',
+    `${dataset.key} ${row.partitionKey} is quarantined: ${row.reason}`,
+    { details: { dataset: dataset.key, partition: row.partitionKey } },
+  );
+}
+
+function overlapError(dataset: DatasetDefinition, key: string, other: KnownPartition): TidemarkError {
+  return new TidemarkError(
+    'PARTITION_OVERLAPS',
+    `${dataset.key} ${key} holds heights of ${other.partitionKey}, which is ${other.state}`,
+    { details: { dataset: dataset.key, partition: key, other: other.partitionKey } },
+  );
+}

@@ -1,0 +1,334 @@
+/**
+ * Decides what is published: what a backfill does with each of its documents (planOf), and what the publisher does with a
+ * document, with each partition in it and with the attempts at that partition. Every function here is pure, except that
+ * planOf asks the catalog first; attempts.ts gathers the other facts and carries out the plans.
+ */
+
+import type { Catalog } from '../../shared/db/catalog.ts';
+import type { AttemptRow, PartitionRow } from '../../shared/db/schema.ts';
+import type { DatasetDefinition } from '../../shared/registry/index.ts';
+import { captureGroup, captureKey } from '../../shared/registry/keys.ts';
+import type { PartitionKind } from '../../shared/registry/types.ts';
+import type { DocumentRequest, Source } from '../sources/types.ts';
+
+/** What the catalog knows of a partition. */
+export type KnownPartition = Pick<
+  PartitionRow,
+  'partitionKey' | 'state' | 'revision' | 'attempt' | 'synthetic' | 'manifest' | 'reason'
+>;
+
+/** What the command asks for. */
+export interface Intent {
+  readonly synthetic: boolean;
+  /** An operator gave a reason to replace what is proved or quarantined. */
+  readonly reingest: boolean;
+  /** The documents were fetched before. Their names say which capture of a day each of them is. */
+  readonly fromKept: boolean;
+}
+
+export type DocumentPlan =
+  /** Every partition is quarantined, and an operator has to act. The document is not fetched. */
+  | { readonly kind: 'hold'; readonly quarantined: readonly KnownPartition[] }
+  /** Every partition is proved from this one document. It is fetched only if the vendor's published digest differs. */
+  | { readonly kind: 'ask_digest'; readonly sha256: string; readonly proved: readonly KnownPartition[] }
+  | { readonly kind: 'fetch' };
+
+/** @param known the partitions that the document is known to hold; undefined for one that the catalog does not know. */
+export function planDocument(known: readonly (KnownPartition | undefined)[], intent: Intent): DocumentPlan {
+  const rows = known.filter((row) => row !== undefined && row.synthetic === intent.synthetic) as KnownPartition[];
+  if (intent.reingest || rows.length === 0 || rows.length < known.length) return { kind: 'fetch' };
+  if (rows.every(({ state }) => state === 'quarantined')) return { kind: 'hold', quarantined: rows };
+  if (!rows.every(({ state }) => state === 'proved')) return { kind: 'fetch' };
+  const digests = new Set(rows.map(({ manifest }) => manifest?.document.sha256));
+  const [sha256] = digests;
+  if (digests.size > 1 || sha256 === undefined) return { kind: 'fetch' };
+  return { kind: 'ask_digest', sha256, proved: rows };
+}
+
+export interface PartitionPlanFacts extends Intent {
+  readonly key: string;
+  readonly isCapture: boolean;
+  /** The partition, or all captures of its source and day in the order of their numbers. */
+  readonly known: readonly KnownPartition[];
+}
+
+type Attempt = { readonly kind: 'attempt'; readonly key: string };
+type Hold = { readonly kind: 'hold'; readonly quarantined: KnownPartition };
+
+export type PartitionPlan =
+  /** The partition `key` is published; `planAttempt` decides under which attempt. */
+  | Attempt
+  | {
+      readonly kind: 'compare';
+      /** A document that equals one of these is unchanged. */
+      readonly proved: readonly KnownPartition[];
+      /** What happens to a document that equals none: `refuse` makes it a late arrival. */
+      readonly otherwise: { readonly kind: 'refuse' } | Attempt | Hold;
+    }
+  /** Nothing is published before an operator acts. */
+  | Hold;
+
+export function planPartition(facts: PartitionPlanFacts): PartitionPlan {
+  const { key, known, reingest } = facts;
+  if (facts.isCapture && !facts.fromKept) return planCapture(facts);
+  const row = known.find(({ partitionKey }) => partitionKey === key);
+  if (row && isHeld(row, facts) && !reingest) return { kind: 'hold', quarantined: row };
+  const publish: Attempt = { kind: 'attempt', key };
+  // The facts of a kept capture may also be those of another capture of the day.
+  const proved = known.filter((one) => isProved(one, facts));
+  if (proved.length === 0 || (reingest && !facts.fromKept)) return publish;
+  const isFinal = row !== undefined && isProved(row, facts) && !reingest;
+  return { kind: 'compare', proved, otherwise: isFinal ? { kind: 'refuse' } : publish };
+}
+
+/** An issuer may state a day again with other facts. That is another capture and not a late arrival. */
+function planCapture(facts: PartitionPlanFacts): PartitionPlan {
+  const { key, known } = facts;
+  const latest = known.at(-1);
+  if (latest === undefined) return { kind: 'attempt', key };
+  const proved = known.filter((row) => isProved(row, facts));
+  const publishLatest: Attempt = { kind: 'attempt', key: latest.partitionKey };
+  if (facts.reingest) {
+    // The latest capture is replaced, but not by a document that repeats an earlier capture.
+    const earlier = proved.filter((row) => row !== latest);
+    return earlier.length > 0 ? { kind: 'compare', proved: earlier, otherwise: publishLatest } : publishLatest;
+  }
+  if (isHeld(latest, facts)) {
+    const hold: Hold = { kind: 'hold', quarantined: latest };
+    return proved.length > 0 ? { kind: 'compare', proved, otherwise: hold } : hold;
+  }
+  if (proved.length === 0) return publishLatest;
+  const next: Attempt = { kind: 'attempt', key: nextCapture(latest.partitionKey) };
+  return { kind: 'compare', proved, otherwise: latest.state === 'proved' ? next : publishLatest };
+}
+
+/** Earlier captures may be missing: they go with the sample that they were part of. So they are not counted. */
+function nextCapture(latest: string): string {
+  const [sourceId, day] = captureGroup(latest).split(':');
+  return captureKey(sourceId, day, Number(latest.split(':')[2] ?? 1) + 1);
+}
+
+const isProved = (row: KnownPartition, { synthetic }: Intent) => row.state === 'proved' && row.synthetic === synthetic;
+
+/** A quarantined partition of the sample holds up nothing real: it goes with the rest of the sample. */
+const isHeld = (row: KnownPartition, { synthetic }: Intent) =>
+  row.state === 'quarantined' && row.synthetic === synthetic;
+
+/** What the log holds of an attempt: its manifest, or frames alone, which may be the last messages of the log. */
+export type InLog = 'nothing' | 'frames' | 'last_frames' | 'manifest';
+
+export interface AttemptFacts extends Intent {
+  readonly key: string;
+  /** The sha256 of the document. */
+  readonly document: string;
+  readonly row: KnownPartition | undefined;
+  readonly latest:
+    | (Pick<AttemptRow, 'attempt' | 'revision' | 'state'> & { readonly document: string; readonly inLog: InLog })
+    | undefined;
+  /** The first attempt number above the latest of which the log holds nothing. */
+  readonly free: number;
+  /** Other partitions that hold heights of this one. */
+  readonly overlapping: readonly KnownPartition[];
+  /** The revision that this command started for the partition before an outage made it read the document again. */
+  readonly started: number | undefined;
+}
+
+export interface NumberedAttempt {
+  readonly attempt: number;
+  readonly revision: number;
+}
+
+export type AttemptPlan =
+  /** A new attempt. An interrupted one that cannot be resumed is abandoned. */
+  | ({ readonly kind: 'start'; readonly displaced: readonly KnownPartition[] } & NumberedAttempt)
+  /** A new attempt at a new revision, which the ledger records. */
+  | ({ readonly kind: 'revise'; readonly displaced: readonly KnownPartition[] } & NumberedAttempt)
+  /** Goes on where the attempt was interrupted: every frame that the log holds is compared, the others are written. */
+  | ({ readonly kind: 'resume'; readonly displaced: readonly KnownPartition[] } & NumberedAttempt)
+  /** The log holds the manifest: only the projector's verdict is missing. */
+  | ({ readonly kind: 'await'; readonly displaced: readonly KnownPartition[] } & NumberedAttempt)
+  /** Another partition holds some of the heights, and a height is proved once. */
+  | { readonly kind: 'refuse'; readonly other: KnownPartition };
+
+const ENDED: ReadonlySet<string> = new Set(['proved', 'quarantined', 'refused']);
+
+export function planAttempt(facts: AttemptFacts): AttemptPlan {
+  const { latest, free, overlapping } = facts;
+  const others = overlapping.filter((row) => row.partitionKey !== facts.key && row.synthetic === facts.synthetic);
+  const other = others.find((row) => row.state !== 'publishing' && !(row.state === 'quarantined' && facts.reingest));
+  if (other) return { kind: 'refuse', other };
+  // Another publisher left these unfinished, and nobody resumes them now that this partition covers their heights.
+  const displaced = others.filter(({ state }) => state === 'publishing');
+  const revises = startsRevision(facts);
+  const revision = revisionOf(facts, others, revises);
+  if (latest?.document === facts.document && latest.revision === revision) {
+    const { attempt, state, inLog } = latest;
+    const isInLog = (state === 'publishing' || state === 'published') && inLog === 'manifest';
+    if (isInLog || (ENDED.has(state) && facts.started === revision)) {
+      return { kind: 'await', attempt, revision, displaced };
+    }
+    // Behind another attempt's frames it cannot go on: the projector wants the frames of an attempt in one piece.
+    if (state === 'publishing' && inLog !== 'frames') return { kind: 'resume', attempt, revision, displaced };
+  }
+  return { kind: revises ? 'revise' : 'start', attempt: free, revision, displaced };
+}
+
+/** Whether the operator's revision is still to be started: it is not when it was interrupted. */
+function startsRevision({ row, latest, reingest, document, started }: AttemptFacts): boolean {
+  if (!reingest || row === undefined || row.state === 'publishing') return false;
+  if (latest === undefined) return true;
+  const isOpen = latest.state === 'publishing' || latest.state === 'published';
+  if (isOpen && latest.revision > row.revision && latest.document === document) return false;
+  // The same command started it: whatever became of its attempt, the command asked for one revision and not for two.
+  return !(latest.revision === started && (latest.document === document || latest.state === 'abandoned'));
+}
+
+function revisionOf({ row, latest }: AttemptFacts, others: readonly KnownPartition[], revises: boolean): number {
+  const own = revises ? Math.max(row?.revision ?? 0, latest?.revision ?? 0) + 1 : (latest?.revision ?? 1);
+  // A revision displaces quarantined partitions with its heights if it is higher than theirs.
+  const quarantined = others.filter(({ state }) => state === 'quarantined').map(({ revision }) => revision);
+  return Math.max(own, ...quarantined.map((revision) => revision + 1));
+}
+
+/** What a backfill does with a document. */
+export type Action =
+  /** Some of it is not proved: it is fetched, or an interrupted attempt is resumed. */
+  | 'fetch'
+  /** An operator asked for a new revision. */
+  | 'replace'
+  /** All of it is proved, and the source is asked whether it still publishes the same. */
+  | 'compare'
+  /** All of it is proved, and nothing is done. */
+  | 'skip'
+  /** All of it is quarantined, and nothing is done until an operator acts. */
+  | 'held';
+
+export interface PlannedDocument {
+  readonly request: DocumentRequest;
+  readonly action: Action;
+}
+
+/** A proved partition that the backfill leaves alone. */
+export interface Skipped {
+  readonly dataset: string;
+  readonly partition: string;
+  readonly rows: number;
+}
+
+export interface Plan {
+  readonly documents: readonly PlannedDocument[];
+  readonly skipped: readonly Skipped[];
+  /** The number of partitions by action. */
+  readonly partitions: Readonly<Record<Action, number>>;
+}
+
+export interface PlanOptions {
+  readonly source: Pick<Source, 'datasets'>;
+  readonly catalog: Catalog;
+  readonly synthetic: boolean;
+  readonly reingest: boolean;
+  /** Asks the sources about proved partitions, too. */
+  readonly compare: boolean;
+}
+
+/**
+ * Kinds of partitions that do not change once they are proved. An issuer may state a day again, and a series gets new
+ * vintages, so their sources are always asked.
+ */
+const FINAL: ReadonlySet<PartitionKind['kind']> = new Set(['file_day', 'height', 'snapshot']);
+
+/** Keys in one query of the catalog. */
+const KEYS_AT_ONCE = 5000;
+
+export async function planOf(requests: readonly DocumentRequest[], options: PlanOptions): Promise<Plan> {
+  const known = await knownPartitions(requests, options);
+  const documents: PlannedDocument[] = [];
+  const skipped: Skipped[] = [];
+  const partitions = { fetch: 0, replace: 0, compare: 0, skip: 0, held: 0 };
+  for (const request of requests) {
+    const units = unitsOf(request, options.source);
+    const rows = units.map(({ dataset, key }) => known.get(dataset.number)?.get(key));
+    const action = actionOf(units, rows, options);
+    documents.push({ request, action });
+    partitions[action] += Math.max(1, units.length);
+    if (action !== 'skip') continue;
+    units.forEach(({ dataset, key }, index) => {
+      skipped.push({ dataset: dataset.key, partition: key, rows: rows[index]?.rows ?? 0 });
+    });
+  }
+  return { documents, skipped, partitions };
+}
+
+interface Unit {
+  readonly dataset: DatasetDefinition;
+  readonly key: string;
+}
+
+const unitsOf = ({ partitions }: DocumentRequest, { datasets: [first] }: Pick<Source, 'datasets'>): Unit[] =>
+  partitions.map(({ dataset = first, key }) => ({ dataset, key }));
+
+function actionOf(
+  units: readonly Unit[],
+  rows: readonly (PartitionRow | undefined)[],
+  { synthetic, reingest, compare }: PlanOptions,
+): Action {
+  if (reingest) return 'replace';
+  const all = (state: PartitionRow['state']) =>
+    units.length > 0 && rows.every((row) => row?.state === state && row.synthetic === synthetic);
+  if (all('quarantined')) return 'held';
+  if (!all('proved')) return 'fetch';
+  return compare || !units.every(({ dataset }) => FINAL.has(dataset.partition.kind)) ? 'compare' : 'skip';
+}
+
+/** The partitions that the catalog knows, by dataset and key. */
+async function knownPartitions(
+  requests: readonly DocumentRequest[],
+  { source, catalog }: PlanOptions,
+): Promise<Map<number, Map<string, PartitionRow>>> {
+  const keys = new Map<DatasetDefinition, string[]>();
+  for (const request of requests) {
+    for (const { dataset, key } of unitsOf(request, source)) {
+      const known = keys.get(dataset) ?? [];
+      if (known.push(key) === 1) keys.set(dataset, known);
+    }
+  }
+  const found = new Map<number, Map<string, PartitionRow>>();
+  for (const [dataset, wanted] of keys) {
+    const rows = new Map<string, PartitionRow>();
+    for (let first = 0; first < wanted.length; first += KEYS_AT_ONCE) {
+      const some = await catalog.partitionsOf(dataset, wanted.slice(first, first + KEYS_AT_ONCE));
+      for (const row of some) rows.set(row.partitionKey, row);
+    }
+    found.set(dataset.number, rows);
+  }
+  return found;
+}
+
+/** Consecutive documents with the same action. */
+export interface PlannedRun {
+  readonly action: Action;
+  readonly from: string;
+  readonly to: string;
+  readonly documents: number;
+  readonly partitions: number;
+}
+
+/** The plan in the form in which it is printed. */
+export function runsOfPlan({ documents }: Plan): PlannedRun[] {
+  const runs: PlannedRun[] = [];
+  for (const { request, action } of documents) {
+    const last = runs.at(-1);
+    const partitions = Math.max(1, request.partitions.length);
+    if (last?.action === action) {
+      runs[runs.length - 1] = {
+        ...last,
+        to: request.period,
+        documents: last.documents + 1,
+        partitions: last.partitions + partitions,
+      };
+    } else {
+      runs.push({ action, from: request.period, to: request.period, documents: 1, partitions });
+    }
+  }
+  return runs;
+}
