@@ -21,7 +21,7 @@ import { Catalog } from '../../shared/db/catalog.ts';
 import { type Client, connect, createPool } from '../../shared/db/connect.ts';
 import { recordCheck } from '../../shared/db/coverage.ts';
 import { migrate } from '../../shared/db/migrate.ts';
-import type { SourceFacts } from '../../shared/frame/manifest.ts';
+import type { DocumentFacts, SourceFacts } from '../../shared/frame/manifest.ts';
 import { connectNats, type NatsConnection } from '../../shared/nats/connect.ts';
 import { ensureStream, streamOptions } from '../../shared/nats/stream.ts';
 import type { StoredValue } from '../../shared/proof/row-facts.ts';
@@ -94,8 +94,10 @@ export interface MadePartition {
 export interface MadeDocument extends DocumentRequest {
   readonly made: readonly MadePartition[];
   readonly checks?: readonly SourceCheck[];
-  /** Fails when so many partitions have been decoded. */
-  readonly failsAfter?: number;
+  /** Called before each partition is decoded, counted from 0: it may wait, or throw. */
+  readonly before?: (index: number) => Promise<void>;
+  /** Ends before the end of its last partition. */
+  readonly isCut?: boolean;
 }
 
 export const documentOf = (...made: MadePartition[]): MadeDocument => ({
@@ -104,25 +106,30 @@ export const documentOf = (...made: MadePartition[]): MadeDocument => ({
   made,
 });
 
+/** What a source says of the document. */
+export const factsOf = ({ period, made }: MadeDocument): DocumentFacts => ({
+  name: period,
+  sha256: sha256(made.map(({ events }) => events.map((event) => Buffer.from(event.payload).toString('hex'))).join()),
+  bytes: 1,
+  granularity: 'made',
+});
+
 function madeSource(datasets: readonly DatasetDefinition[]): Source<MadeDocument> {
   return {
     datasets: datasets as Source['datasets'],
     publishedSha256: async () => undefined,
-    open: async ({ period, made, checks }) => ({
-      facts: {
-        name: period,
-        sha256: sha256(
-          made.map(({ events }) => events.map((event) => Buffer.from(event.payload).toString('hex'))).join(),
-        ),
-        bytes: 1,
-        granularity: 'made',
-      },
-      checks,
+    open: async (document) => ({
+      facts: factsOf(document),
+      checks: document.checks,
       async *decode({ frameRawBytes }): AsyncGenerator<DecodedItem> {
-        for (const { dataset, key, events, source } of made) {
+        const { made, before, isCut } = document;
+        for (const [index, { dataset, key, events, source }] of made.entries()) {
+          await before?.(index);
           const frames = new RecordFrames(dataset, key, frameRawBytes);
           for (const event of events) yield* frames.add(event);
-          yield* frames.end(source);
+          for (const item of frames.end(source)) {
+            if (item.kind === 'events' || !isCut || index < made.length - 1) yield item;
+          }
         }
       },
       [Symbol.asyncDispose]: async () => {},

@@ -1,0 +1,168 @@
+/** Documents that are read again after a store was unavailable, or that meet what an earlier try left behind. */
+import { jetstream } from '@nats-io/jetstream';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import type { UnitResult } from '../../pipelines/publisher/backfill.ts';
+import { encodeMessage, type FrameHeader } from '../../shared/frame/codec.ts';
+import { ensureStream, streamOptions, subjectOf } from '../../shared/nats/stream.ts';
+import {
+  capture,
+  documentOf,
+  ETF,
+  factsOf,
+  HEADERS,
+  header,
+  KindSystem,
+  type MadeDocument,
+  MEMPOOL,
+} from '../support/kinds.ts';
+
+const START = Date.parse('2026-01-01T00:00:00Z');
+
+let system: KindSystem;
+beforeAll(async () => {
+  system = await KindSystem.create();
+  for (const { key } of [HEADERS, MEMPOOL, ETF])
+    await ensureStream(system.operator, key, streamOptions(system.settings));
+  system.project([HEADERS, ETF]);
+});
+afterAll(() => system[Symbol.asyncDispose]());
+
+/** One partition a height. */
+const heights = (from: number, to: number, salt = ''): MadeDocument =>
+  documentOf(
+    ...Array.from({ length: to - from + 1 }, (_, index) => {
+      const [height, ms] = [from + index, START + (from + index) * 1000];
+      return {
+        dataset: HEADERS,
+        key: `${height}`,
+        events: [header(height, ms, salt)],
+        source: { through_ms: ms + 1000 },
+      };
+    }),
+  );
+
+/** A database connection that is lost once, before a partition is decoded. */
+const losing = (document: MadeDocument, at: number, first: () => Promise<unknown> = async () => {}): MadeDocument => {
+  let isLost = false;
+  return {
+    ...document,
+    async before(index) {
+      if (index !== at || isLost) return;
+      isLost = true;
+      await first();
+      throw new Error('Connection terminated unexpectedly');
+    },
+  };
+};
+
+const states = (units: readonly UnitResult[]) =>
+  units.map(({ partition, state, code }) => `${partition} ${code ?? state}`).toSorted();
+const ledger = (kind: string, like: string) =>
+  system.rows(
+    'select partition_key as key from ledger where kind = $1 and partition_key = any ($2) order by entry_id',
+    [kind, like.split(' ')],
+  );
+
+// What was proved before the outage became a third revision: the command asked for one.
+test('a reingest that is interrupted by an outage makes one revision of each partition', async () => {
+  expect(states(await system.ingest([HEADERS], [heights(10, 11)]))).toEqual(['10 proved', '11 proved']);
+  const isProved = () => system.until(async () => (await system.catalog.partition(HEADERS, '10'))?.revision === 2);
+  const again = losing(heights(10, 12), 1, isProved);
+  const units = await system.ingest([HEADERS], [again], { reason: 'the vendor repaired them' });
+  expect(states(units)).toEqual(['10 proved', '11 proved', '12 proved']);
+  expect(
+    await system.rows(
+      `select partition_key as key, revision, state from partitions where partition_key in ('10', '11', '12') order by 1`,
+    ),
+  ).toEqual([
+    { key: '10', revision: 2, state: 'proved' },
+    { key: '11', revision: 2, state: 'proved' },
+    { key: '12', revision: 1, state: 'proved' },
+  ]);
+  expect(await ledger('reingest_started', '10 11 12')).toEqual([{ key: '10' }, { key: '11' }]);
+});
+
+// The ledger, and the number of late arrivals that monitors read, counted one for every time the document was read.
+test('a late arrival is recorded once although an outage has its document read again', async () => {
+  expect(states(await system.ingest([HEADERS], [heights(20, 20)]))).toEqual(['20 proved']);
+  const late = losing(heights(20, 21, 'other'), 1);
+  expect(states(await system.ingest([HEADERS], [late]))).toEqual(['20 PARTITION_LATE_ARRIVAL', '21 proved']);
+  expect(await ledger('late_arrival_refused', '20 21')).toEqual([{ key: '20' }]);
+});
+
+// An attempt that was opened ahead of its partition was written to without another look: its manifest named a document that
+// the attempt was not of.
+test('a document that has other content when it is read again does not fill the attempts of the first reading', async () => {
+  const first = heights(30, 33);
+  const made = [...first.made];
+  const changed = losing({ ...first, made }, 2, async () => {
+    made.splice(3, 1, heights(33, 33, 'other').made[0]);
+  });
+  expect(states(await system.ingest([HEADERS], [changed]))).toEqual([
+    '30 proved',
+    '31 proved',
+    '32 proved',
+    '33 proved',
+  ]);
+  const attempts = await system.rows(
+    `select partition_key as key, document->>'sha256' = manifest->'document'->>'sha256' as same from attempts
+     where state = 'proved' and partition_key in ('30', '31', '32', '33') order by 1`,
+  );
+  expect(attempts).toEqual(['30', '31', '32', '33'].map((key) => ({ key, same: true })));
+});
+
+// It was taken for a document without these rows; the attempt stayed open for good.
+test('a document that ends inside a partition is a defect, and its attempt is abandoned', async () => {
+  const cut = { ...heights(40, 41), isCut: true };
+  expect(states(await system.ingest([HEADERS], [cut]))).toEqual(['40 proved', '41 INTERNAL_INVARIANT']);
+  expect(await system.rows(`select state from attempts where partition_key = '41'`)).toEqual([{ state: 'abandoned' }]);
+  expect(states(await system.ingest([HEADERS], [heights(40, 41)]))).toEqual(['40 unchanged', '41 proved']);
+});
+
+// The attempt was resumed and met the conflict again for a minute, and in every command that followed.
+test('a later capture whose attempt meets another message in the log is published by the next attempt', async () => {
+  const day = '2026-01-02';
+  const key = `etf_ishares_ibit_daily:${day}`;
+  const of = (units: string) =>
+    documentOf({
+      dataset: ETF,
+      key,
+      events: capture('etf_ishares_ibit_daily', day, { btc_units: units }),
+      source: { span_end: START + 4 * 86_400_000 },
+    });
+  expect(states(await system.ingest([ETF], [of('10')]))).toEqual([`${key} proved`]);
+  // A publisher was killed that had cut the document into other frames.
+  const [document, second] = [factsOf(of('11')), `${key}:2`];
+  const opening = { attempt: 1, revision: 1, publisher: 'killed', document, synthetic: false };
+  await system.catalog.openAttempts(ETF, [second], opening);
+  const frame = await encodeMessage<FrameHeader>(
+    {
+      ...{ kind: 'frame', encoding: 'records', dataset: ETF.key, partition: second, revision: 1, attempt: 1, frame: 0 },
+      ...{ document_sha256: document.sha256, rows: 1, first_offset: 'a', last_offset: 'a', first_ms: 1, last_ms: 1 },
+    },
+    Buffer.from('cut elsewhere'),
+  );
+  await jetstream(system.connection).publish(subjectOf(ETF.key, second, 1, 0), frame);
+
+  expect(states(await system.ingest([ETF], [of('11')]))).toEqual([`${second} proved`]);
+  expect(
+    await system.rows(`select attempt, state from attempts where partition_key = $1 order by 1`, [second]),
+  ).toEqual([
+    { attempt: 1, state: 'abandoned' },
+    { attempt: 2, state: 'proved' },
+  ]);
+});
+
+// The first of them waited for ever: `follow` reads the same again while no projector is at work.
+test('two documents that await the same attempt are both told of its proof', async () => {
+  const snapshot = documentOf({ dataset: MEMPOOL, key: String(START + 500), events: [] });
+  const stop = new AbortController();
+  const documents = async function* () {
+    yield snapshot;
+    yield snapshot;
+    await system.stopProjecting();
+    system.project([MEMPOOL]);
+  };
+  const units = await system.ingest([MEMPOOL], documents(), { stop });
+  expect(units.map(({ state }) => state)).toEqual(['proved', 'proved']);
+});
