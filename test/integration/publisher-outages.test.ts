@@ -1,7 +1,10 @@
 /** Documents that are read again after a store was unavailable, or that meet what an earlier try left behind. */
-import { jetstream } from '@nats-io/jetstream';
+import { setTimeout as delay } from 'node:timers/promises';
+import { jetstream, jetstreamManager } from '@nats-io/jetstream';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { AttemptWriter } from '../../pipelines/publisher/attempt-writer.ts';
 import type { UnitResult } from '../../pipelines/publisher/backfill.ts';
+import { RecordFrames } from '../../pipelines/sources/record-frames.ts';
 import { encodeMessage, type FrameHeader } from '../../shared/frame/codec.ts';
 import { ensureStream, streamOptions, subjectOf } from '../../shared/nats/stream.ts';
 import {
@@ -14,6 +17,8 @@ import {
   KindSystem,
   type MadeDocument,
   MEMPOOL,
+  TRANSACTIONS,
+  transaction,
 } from '../support/kinds.ts';
 
 const START = Date.parse('2026-01-01T00:00:00Z');
@@ -165,4 +170,28 @@ test('two documents that await the same attempt are both told of its proof', asy
   };
   const units = await system.ingest([MEMPOOL], documents(), { stop });
   expect(units.map(({ state }) => state)).toEqual(['proved', 'proved']);
+});
+
+// It sent on: a frame that it retried could come between those of the attempt that followed, which was then quarantined.
+test('a writer that was stopped after a fault writes nothing more', async () => {
+  const [{ dataset, key, events }] = documentOf({
+    dataset: TRANSACTIONS,
+    key: '50',
+    events: [transaction(50, 0, START, Buffer.from('coinbase'))],
+  }).made;
+  const description = { dataset, key, attempt: 1, revision: 1, document: factsOf(heights(50, 50)), synthetic: false };
+  const writer = await AttemptWriter.open(system.connection, description, 8);
+  // Without a stream nobody acknowledges, and the writer retries.
+  for (const event of events) {
+    const frames = new RecordFrames(dataset, key, 4096);
+    for (const item of [...frames.add(event), ...frames.end()])
+      if (item.kind === 'events') await writer.writeFrame(item);
+  }
+  await writer.stop();
+  const { state } = await ensureStream(system.operator, dataset.key, streamOptions(system.settings));
+  expect(state.messages).toBe(0);
+  await expect(writer.flush()).rejects.toThrow();
+  await delay(2500);
+  const manager = await jetstreamManager(system.operator);
+  expect((await manager.streams.info(dataset.key)).state.messages).toBe(0);
 });
