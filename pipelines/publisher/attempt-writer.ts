@@ -24,7 +24,7 @@ import type { EventRun, PartitionEnd } from '../sources/types.ts';
 const ACK_TIMEOUT_MS = 10_000;
 
 /** The attempt that a writer fills. */
-export interface AttemptDescription {
+interface AttemptDescription {
   readonly dataset: DatasetDefinition;
   /** The partition; for a later capture of a day another one than the document's items name. */
   readonly key: string;

@@ -47,7 +47,7 @@ export interface PublishOptions {
 }
 
 /** What happens to the partition at hand. */
-export type OpenedAttempt =
+type OpenedAttempt =
   | { readonly kind: 'write'; readonly writer: AttemptWriter }
   /** The log holds the manifest of this attempt already. */
   | { readonly kind: 'await'; readonly key: string; readonly attempt: number }

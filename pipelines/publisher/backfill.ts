@@ -13,7 +13,7 @@ import type { DocumentRequest, Source, SourceCheck } from '../sources/types.ts';
 import type { AttemptOutcome } from './await-proof.ts';
 import type { Lease } from './lease.ts';
 import type { DocumentEnd, Publisher, PublishOutcome, PublishProgress } from './publisher.ts';
-import { Course, faultOf } from './publisher-states.ts';
+import { Course, type CourseMessage, type Fault, faultOf } from './publisher-states.ts';
 
 export type UnitState = 'proved' | 'unchanged' | 'quarantined' | 'refused' | 'failed';
 
@@ -116,9 +116,8 @@ async function* publishOne(
       proofs.settle(tried.course, tried.settled, end.checks);
       return undefined;
     }
-    const { kind, error } = end.fault;
-    const isAway = kind === 'outage' || kind === 'conflict';
-    tried.course.enter(isAway ? (outage.isOver(error, tried.seen.size) ? 'fault' : 'outage') : MESSAGES[kind]);
+    const { error } = end.fault;
+    tried.course.enter(messageOf(end.fault, outage, tried.seen.size));
     if (tried.course.state === 'pausing') {
       log.warn({ period: request.period, err: explain(error) }, 'a store is unavailable; trying again');
       await delay(500, undefined, { signal }).catch(() => {});
@@ -140,7 +139,20 @@ interface TriedDocument {
   readonly settled: Promise<boolean>[];
 }
 
-const MESSAGES = { stop: 'stop', document: 'fault', defect: 'fault', interruption: 'interruption' } as const;
+/** What a fault means to the course of its document, of which `outcomes` partitions have an outcome. */
+function messageOf({ kind, error }: Fault, outage: Outage, outcomes: number): CourseMessage {
+  switch (kind) {
+    case 'outage':
+    case 'conflict':
+      return outage.isOver(error, outcomes) ? 'fault' : 'outage';
+    case 'document':
+    case 'defect':
+      return 'fault';
+    case 'stop':
+    case 'interruption':
+      return kind;
+  }
+}
 
 async function* publishOnce(
   { request, course, seen, settled }: TriedDocument,

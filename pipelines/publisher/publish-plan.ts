@@ -45,7 +45,7 @@ export function planDocument(known: readonly (KnownPartition | undefined)[], int
   return { kind: 'ask_digest', sha256, proved: rows };
 }
 
-export interface PartitionPlanFacts extends Intent {
+interface PartitionPlanFacts extends Intent {
   readonly key: string;
   readonly isCapture: boolean;
   /** The partition, or all captures of its source and day in the order of their numbers. */

@@ -71,7 +71,7 @@ export const TRACK: Table<TrackState, TrackMessage> = {
   ended: CLOSED,
 };
 
-export type CourseState =
+type CourseState =
   | 'planning'
   | 'publishing'
   | 'pausing'

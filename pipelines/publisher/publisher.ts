@@ -203,7 +203,7 @@ export class Publisher {
       state === 'writing' && open?.opened.kind === 'write' ? [{ dataset, writer: open.opened.writer }] : [],
     );
     for (const track of reading.tracks.values()) step(track, isFinal ? 'fault' : 'interruption');
-    // Who ends the command does not wait for a store; its process sends nothing more.
+    // An operator who ends the command does not wait for a store. The writers send nothing more in either case.
     const stopped = Promise.all(open.map(({ writer }) => writer.stop()));
     if (fault.kind !== 'interruption') await stopped;
     try {
