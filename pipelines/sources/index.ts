@@ -1,4 +1,4 @@
-/** The table of sources: what an operator can name, and which adapter feeds a dataset. */
+/** The table of sources: the feeds that an operator can name, and the adapter of each dataset. */
 import { TidemarkError } from '../../shared/errors.ts';
 import { DATASETS, type DatasetDefinition } from '../../shared/registry/index.ts';
 import type { Projection } from '../rows/binary-copy.ts';
@@ -17,20 +17,20 @@ const PROJECTIONS = new Map(ADAPTERS.flatMap((adapter) => Object.entries(adapter
 
 export const feeds = (): readonly Feed[] => FEEDS;
 
-/** @throws TidemarkError USAGE naming the known feeds. */
+/** @throws TidemarkError USAGE; its message names the known feeds. */
 export function feedOf(name: string): Feed {
   const feed = FEEDS.find((one) => one.name === name);
   if (feed) return feed;
   const feeding = FEEDS.find(({ datasets }) => datasets.some(({ key }) => key === name));
-  const hint = feeding ? `it is fed by ${feeding.name}` : `known: ${FEEDS.map((one) => one.name).join(', ')}`;
+  const hint = feeding ? `use ${feeding.name}, which feeds it` : `known: ${FEEDS.map((one) => one.name).join(', ')}`;
   throw new TidemarkError('USAGE', `There is no feed ${JSON.stringify(name)}; ${hint}`);
 }
 
-/** Datasets that a source is written for, in the order of the registry. */
+/** Datasets that have an adapter, in the order of the registry. */
 export const fedDatasets = (): DatasetDefinition[] => [...DATASETS.values()].filter(({ key }) => PROJECTIONS.has(key));
 
 export function projectionOf(dataset: DatasetDefinition): Projection {
   const projection = PROJECTIONS.get(dataset.key);
-  if (!projection) throw new TidemarkError('USAGE', `No source is written for ${dataset.key} yet`);
+  if (!projection) throw new TidemarkError('USAGE', `No adapter feeds ${dataset.key} yet`);
   return projection;
 }

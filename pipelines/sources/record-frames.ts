@@ -1,6 +1,6 @@
 /**
- * Fills frames with records and keeps the facts of the partition they are of: the publishing side of any dataset whose
- * events are no lines. Memory: one frame, and the largest record.
+ * Fills frames with records and keeps the facts of their partition. The publisher uses it for every dataset whose
+ * events are not lines. It holds one frame and the largest record in memory.
  */
 
 import { createHash } from 'node:crypto';
@@ -13,17 +13,19 @@ import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { ALL_TIME, keyFacts } from '../../shared/registry/keys.ts';
 import type { DecodedItem, EventRun, PartitionEnd, PartitionWindow } from './types.ts';
 
-/** One event: its name, its bytes, and the row it stands for. */
+/** One event: its offset, its bytes and its row. */
 export interface RecordedEvent {
   readonly offset: string;
   readonly payload: Uint8Array;
-  /** What the row needs beside the payload (shared/frame/records.ts). */
+  /** Auxiliary data: facts that the row needs and the payload lacks (shared/frame/records.ts). */
   readonly side?: Uint8Array;
-  /** Values in the order of the native table's columns; where one is the partition's key, whatever stands there. */
+  /**
+   * Values in the order of the native table's columns. A column that holds the partition's key may have any value here.
+   */
   readonly row: readonly StoredValue[];
 }
 
-/** What a frame begins with: most partitions fill a small part of one. */
+/** The first size of a frame's buffer; most partitions fill only a small part of a frame. */
 const LEAST_FRAME_BYTES = 4 * 1024;
 
 export class RecordFrames {
@@ -35,7 +37,7 @@ export class RecordFrames {
   #firstOffset = '';
   #lastOffset = '';
 
-  // the frame being filled
+  // The frame being filled.
   #frame: Buffer = Buffer.alloc(0);
   #records = 0;
   #bytes = 0;
@@ -43,7 +45,7 @@ export class RecordFrames {
   #frameFirstMs = Number.POSITIVE_INFINITY;
   #frameLastMs = Number.NEGATIVE_INFINITY;
 
-  /** Events of one partition, in the order of their offsets. @throws TidemarkError PARTITION_UNKNOWN */
+  /** Takes the events of one partition in the order of their offsets. @throws TidemarkError PARTITION_UNKNOWN */
   constructor(dataset: DatasetDefinition, key: string, frameRawBytes: number) {
     this.#dataset = dataset;
     this.#partition = { key, ...keyFacts(dataset, key).times };
@@ -51,7 +53,7 @@ export class RecordFrames {
     this.#facts = new RowFacts(dataset.native);
   }
 
-  /** @returns frames that are full. @throws TidemarkError SOURCE_TOO_LARGE */
+  /** @returns the frames that are full. @throws TidemarkError SOURCE_TOO_LARGE */
   *add(event: RecordedEvent): Generator<EventRun> {
     const { offset, payload, side } = event;
     if (this.#facts.rows > 0 && compareOffsets(this.#dataset.offset, this.#lastOffset, offset) >= 0) {
@@ -76,7 +78,7 @@ export class RecordFrames {
     if (ms > this.#frameLastMs) this.#frameLastMs = ms;
   }
 
-  /** All events have been added. `times`: of an empty partition whose key does not tell them. */
+  /** Ends the partition after its last event. An empty partition whose key does not give its times needs `times`. */
   *end(source: SourceFacts = {}, times?: Omit<PartitionWindow, 'key'>): Generator<DecodedItem> {
     if (this.#bytes > 0) yield this.#endFrame();
     yield this.#end(source, times);
@@ -86,7 +88,7 @@ export class RecordFrames {
     const facts = this.#facts;
     const { key, fromMs, toMs } = this.#partition;
     const empty = times ?? { fromMs, toMs };
-    assert(facts.rows > 0 || empty.fromMs > ALL_TIME.fromMs, `the times of ${key}, which is empty, are not known`);
+    assert(facts.rows > 0 || empty.fromMs > ALL_TIME.fromMs, `the empty partition ${key} needs times`);
     const held = facts.rows > 0 ? { fromMs: facts.firstMs, toMs: facts.lastMs + 1 } : empty;
     return {
       kind: 'end',
@@ -113,7 +115,7 @@ export class RecordFrames {
   }
 
   #endFrame(): EventRun {
-    // Whoever gets it keeps it: the next frame has bytes of its own.
+    // The receiver keeps the buffer, so the next frame gets one of its own.
     const raw = this.#frame.subarray(0, this.#bytes);
     this.#digest.update(raw);
     const run = this.#run(raw, {

@@ -219,13 +219,13 @@ test.each<[string, TradeLayout, number[], string, string, RegExp]>([
   ['A: a repeated id', EXCHANGE_A, [7, 8], EXCHANGE_A.row(8), 'SOURCE_SEQUENCE_BROKEN', /the id is 8, expected 9/],
   ['A: a missing id', EXCHANGE_A, [7, 8], EXCHANGE_A.row(10), 'SOURCE_SEQUENCE_BROKEN', /the id is 10, expected 9/],
   ['A: an id that goes back', EXCHANGE_A, [7, 8], EXCHANGE_A.row(7), 'SOURCE_SEQUENCE_BROKEN', /expected 9/],
-  ['B: an id that goes back', EXCHANGE_B, [7, 9], EXCHANGE_B.row(8), 'SOURCE_SEQUENCE_BROKEN', /the id is 8, after 9/],
-  ['B: an id again with another price', EXCHANGE_B, [7, 8], same(EXCHANGE_B, 8, 'price', '42457.7'), 'SOURCE_ROW_CONFLICT', /the id 8 is that of the row before/],
-  ['B: an id again with its price written otherwise', EXCHANGE_B, [7, 8], same(EXCHANGE_B, 8, 'price', '42457.60'), 'SOURCE_ROW_CONFLICT', /other content/],
-  ['B: an id again with another side', EXCHANGE_B, [7, 8], same(EXCHANGE_B, 8, 'side', 'sell'), 'SOURCE_ROW_CONFLICT', /other content/],
+  ['B: an id that goes back', EXCHANGE_B, [7, 9], EXCHANGE_B.row(8), 'SOURCE_SEQUENCE_BROKEN', /the id is 8, below the id 9 before it/],
+  ['B: an id again with another price', EXCHANGE_B, [7, 8], same(EXCHANGE_B, 8, 'price', '42457.7'), 'SOURCE_ROW_CONFLICT', /the id 8 repeats that of the row before/],
+  ['B: an id again with its price written otherwise', EXCHANGE_B, [7, 8], same(EXCHANGE_B, 8, 'price', '42457.60'), 'SOURCE_ROW_CONFLICT', /but the content differs/],
+  ['B: an id again with another side', EXCHANGE_B, [7, 8], same(EXCHANGE_B, 8, 'side', 'sell'), 'SOURCE_ROW_CONFLICT', /but the content differs/],
   ['B: a quote quantity beyond all totals', EXCHANGE_B, [7, 8], EXCHANGE_B.row(9, { 3: '90000000000', 4: '2' }), 'SOURCE_ROW_INVALID', /price x size must be below/],
-  ['C: an id again with another tick direction', EXCHANGE_C, [8, 7], same(EXCHANGE_C, 8, 'tickDirection', 'PlusTick'), 'SOURCE_ROW_CONFLICT', /the id 8 is that of line 2, which/],
-  ['C: an id again with zeros in front', EXCHANGE_C, [8, 7], EXCHANGE_C.row(8).replace('m-8', 'm-08'), 'SOURCE_ROW_CONFLICT', /the id 8 is that of line 2/],
+  ['C: an id again with another tick direction', EXCHANGE_C, [8, 7], same(EXCHANGE_C, 8, 'tickDirection', 'PlusTick'), 'SOURCE_ROW_CONFLICT', /the id 8 repeats that of line 2, but/],
+  ['C: an id again with zeros in front', EXCHANGE_C, [8, 7], EXCHANGE_C.row(8).replace('m-8', 'm-08'), 'SOURCE_ROW_CONFLICT', /the id 8 repeats that of line 2/],
 ])('%s: refused', (_, layout, before, row, code, message) => {
   const lines = [...before.map((id) => layout.row(id)), row];
   for (const pieces of [[], [1], [100]]) {

@@ -1,9 +1,8 @@
 /**
- * Decodes exchange A's trade files: `id, price, qty, quote_qty, time, is_buyer_maker, is_best_match`, no header as a
- * rule. Every row is validated and folded into the facts its partition will be proved against; the row's own bytes are
- * what goes to the log. This is the publisher's hot loop.
- *
- * Reads LF and CRLF ends, a byte order mark, and a header row; refuses everything else that is not a row.
+ * Decodes exchange A's trade files: `id, price, qty, quote_qty, time, is_buyer_maker, is_best_match`, normally without
+ * a header. The decoder validates every row and folds it into the facts that its partition is proved against. The log
+ * receives the row's own bytes. This is the publisher's hot loop.
+ * Accepts LF and CRLF line ends, a byte order mark and a header row. Refuses anything else that is not a row.
  */
 
 import { DAY_MS, dayKey } from '../../../shared/dates.ts';
@@ -19,7 +18,7 @@ export { MAX_ROW_BYTES } from '../trades/row-reader.ts';
 
 const LF = 10;
 const COLUMNS = ['id', 'price', 'qty', 'quote_qty', 'time', 'is_buyer_maker', 'is_best_match'] as const;
-/** Names a header may give each column, letters only. */
+/** The names that a header may give each column, reduced to letters. */
 const HEADER_NAMES = [
   ['id', 'tradeid'],
   ['price'],
@@ -31,9 +30,11 @@ const HEADER_NAMES = [
 ] as const;
 
 export interface DecodeOptions {
-  /** Named in every error. */
+  /** Every error names it. */
   readonly document: string;
-  /** The document's own window; rows outside are refused. More than a day: one partition a UTC day. */
+  /**
+   * The document's own window; rows outside it are refused. A window of more than a day has one partition per UTC day.
+   */
   readonly fromMs: number;
   readonly toMs: number;
   readonly frameRawBytes: number;
@@ -46,7 +47,7 @@ export class TradeFileDecoder implements LineTaker, RowParser {
   readonly #frames: PartitionFrames;
   #started = false;
 
-  // the partition being decoded
+  // The partition being decoded.
   #fromMs = 0;
   #toMs = 0;
   #hasher = new RowHasher();
@@ -60,13 +61,13 @@ export class TradeFileDecoder implements LineTaker, RowParser {
     this.#frames = new PartitionFrames(options.frameRawBytes);
   }
 
-  /** Feeds the next bytes of the file. @returns what has been completed by them. */
+  /** Decodes the next bytes of the file. @returns the frames and partition ends that these bytes complete. */
   push(chunk: Buffer): DecodedItem[] {
     this.#feeder.push(chunk);
     return this.#frames.take();
   }
 
-  /** The file has ended. @returns the last frames and partition ends. */
+  /** Ends the file. @returns the last frames and partition ends. */
   finish(): DecodedItem[] {
     this.#feeder.finish();
     if (!this.#frames.window) {
@@ -93,7 +94,7 @@ export class TradeFileDecoder implements LineTaker, RowParser {
     if (!known(names[0], 0)) return start;
     this.reader.line++;
     if (names.length !== COLUMNS.length || !names.every(known)) {
-      throw this.reader.fault('SOURCE_ROW_INVALID', `the header names other columns than ${COLUMNS.join(', ')}`);
+      throw this.reader.fault('SOURCE_ROW_INVALID', `the header must name the columns ${COLUMNS.join(', ')}`);
     }
     return end + 1;
   }
@@ -132,7 +133,7 @@ export class TradeFileDecoder implements LineTaker, RowParser {
     addTo(this.#quantityTotal, quantityUnits, quantity);
     addTo(this.#quoteTotal, quoteUnits, quote);
 
-    // The order of columns is that of the native table (shared/proof/row-hash.ts).
+    // The columns are in the order of the native table (shared/proof/row-hash.ts).
     const hasher = this.#hasher;
     hasher.begin(ms, maker | (best << 1), 2);
     hasher.int8(id);
@@ -149,7 +150,7 @@ export class TradeFileDecoder implements LineTaker, RowParser {
     const dayStart = fromMs + Math.floor((ms - fromMs) / DAY_MS) * DAY_MS;
     if (this.#frames.window) {
       if (dayStart < this.#fromMs) {
-        const why = `the row belongs to ${dayKey(ms)}, which has ended before`;
+        const why = `the row belongs to ${dayKey(ms)}, but a row of a later day precedes it`;
         throw this.reader.fault('SOURCE_OUTSIDE_PARTITION', why, { time_ms: ms });
       }
       this.#endPartition();
@@ -176,7 +177,7 @@ export class TradeFileDecoder implements LineTaker, RowParser {
   }
 }
 
-/** `True` or `False` in any case, `1` or `0`. */
+/** Reads `True` or `False` in any case, `1` or `0`. */
 function flag(reader: RowReader, buffer: Buffer, p: number, column: number): 0 | 1 {
   const first = buffer[p] | 0x20;
   const length = first === 0x74 ? 4 : first === 0x66 ? 5 : 1;

@@ -1,4 +1,7 @@
-/** Exchange A's event bytes as storage rows: the projector's side, sharing no parsing with the decoder. */
+/**
+ * The projector's reader of exchange A's events: turns their bytes into storage rows. It shares no parsing with the
+ * decoder.
+ */
 import { TidemarkError } from '../../../shared/errors.ts';
 import { exchangeASpotTrades } from '../../../shared/registry/datasets/exchange_a_spot_trades.ts';
 import { AlignedTrades } from '../../rows/aligned-trades.ts';
@@ -9,7 +12,7 @@ import { checkRowCount, malformed } from '../trades/line-splitter.ts';
 
 const COMMA = 44;
 const LF = 10;
-/** `1,1,1,1,1704067200000,1,1` and its end. */
+/** The shortest row, `1,1,1,1,1704067200000,1,1`, and its line end. */
 const MIN_ROW_BYTES = 26;
 const TEMPLATE = rowTemplate(exchangeASpotTrades.native.columns.map((column) => column.pg));
 
@@ -41,11 +44,11 @@ export class TradeRowProjector implements FoldingProjector {
       const price = reader.value;
       const quantityStart = reader.end + 1;
 
-      // The second is known only from the fifth cell: find it first, then fold the decimals as they are read.
+      // The fifth cell holds the second: find it first, then fold the decimals while reading them.
       reader.read(raw, quantityStart, COMMA);
       const quantity = reader.value;
       const quoteStart = reader.end + 1;
-      // Loops, not indexOf: a call into the runtime for each cell costs more than the cell.
+      // Loops instead of indexOf: a call into the runtime for each cell costs more than the cell.
       let timeStart = quoteStart;
       while (raw[timeStart] !== COMMA && timeStart < raw.length) timeStart++;
       timeStart++;
@@ -86,8 +89,8 @@ export class TradeRowProjector implements FoldingProjector {
   }
 }
 
-/** `True` and `False` in any case, or one digit. */
+/** The length of `True` or `False` in any case, or of one digit. */
 const flagLength = (byte: number): number => ((byte | 0x20) === 0x74 ? 4 : (byte | 0x20) === 0x66 ? 5 : 1);
 
-/** `True`, `true`, `1`. */
+/** 1 for `True`, `true` and `1`. */
 const isTrue = (byte: number): 0 | 1 => (byte === 0x31 || (byte | 0x20) === 0x74 ? 1 : 0);

@@ -1,4 +1,9 @@
-/** Synthetic documents in exchange A's layout: generated days and months, zipped, each with its checksum beside it. */
+/**
+ * Synthetic documents in exchange A's layout: generated days and months, zipped, each with its checksum beside it.
+ * A day's trades are bytes in the exchange's CSV layout; the same options give the same bytes on every machine. Prices
+ * drift from `startPrice` to `endPrice`, trades arrive in bursts of fills of one taker order, hours differ in activity,
+ * and every quote quantity is exactly price times quantity.
+ */
 
 import { mkdir, rename, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
@@ -9,37 +14,31 @@ import { localPath } from '../documents/locations.ts';
 import { type WrittenZip, writeZip } from '../documents/zip-writer.ts';
 import { documentFor } from './source.ts';
 
-/*
- * Synthetic trades of one day, as bytes in exchange A's CSV layout: the same options give the same bytes on every
- * machine. Prices walk along the line from `startPrice` to `endPrice`, trades arrive in bursts of fills of one taker
- * order, hours differ in activity, and every quote quantity is exactly price times quantity.
- */
-
 export interface DayOptions {
   /** UTC day, `YYYY-MM-DD`. */
   readonly day: string;
   readonly rows: number;
   readonly seed: number;
-  /** Id of the first row; the others follow without a gap. Default 1. */
+  /** Id of the first row; ids continue without a gap. Default 1. */
   readonly firstId?: number;
   /** Price of the first trades. Default 40000. */
   readonly startPrice?: number;
-  /** Price the day drifts to. Default `startPrice`; give the next day's start for a series without jumps. */
+  /** Price that the day drifts to. Default `startPrice`; the next day's start price gives a series without jumps. */
   readonly endPrice?: number;
   readonly timeUnit: 'ms' | 'us';
-  /** Write a header row first. Default false, as in the vendor's files. */
+  /** Writes a header row first. Default false, as in the vendor's files. */
   readonly header?: boolean;
 }
 
-/** What the rows hold, added up from the numbers they were written from: an oracle for whoever reads them back. */
+/** What the rows hold, summed from the numbers that were written: an oracle for tests that read the rows back. */
 export interface DaySummary {
   readonly rows: number;
   readonly firstId: number;
   readonly lastId: number;
-  /** In the day's time unit. */
+  /** In the time unit of the document. */
   readonly firstTime: number;
   readonly lastTime: number;
-  /** Exact sums, decimal text with eight decimals. */
+  /** Exact sums as decimal text with eight decimals. */
   readonly quantity: string;
   readonly quoteQuantity: string;
   readonly buyerMakerRows: number;
@@ -48,21 +47,21 @@ export interface DaySummary {
 const CSV_HEADER = 'id,price,qty,quote_qty,time,is_buyer_maker,is_best_match';
 
 const CHUNK_BYTES = 1024 * 1024;
-/** Longest row: id 16, price 21, qty 21, quote 26, time 16, two booleans 11, six commas and a line end. */
+/** The longest row: id 16, price 21, qty 21, quote 26, time 16, two booleans 11, six commas and a line end. */
 const MAX_ROW_BYTES = 128;
-/** Prices are whole hundredths and quantities whole hundred-thousandths, as the vendor's tick and lot sizes are. */
+/** Prices are whole hundredths and quantities whole hundred-thousandths, like the vendor's tick and lot sizes. */
 const PRICE_SCALE = 100;
 const QUANTITY_SCALE = 100_000;
 const QUOTE_SCALE = PRICE_SCALE * QUANTITY_SCALE;
-/** 20 units; with prices below a million every product stays an exact double. */
+/** 20 units. While prices are below a million, every product is an exact double. */
 const MAX_QUANTITY = 20 * QUANTITY_SCALE;
 const MAX_PRICE = 1_000_000 * PRICE_SCALE;
-/** Mean fills of one taker order, with the chance below of one more fill each time. */
+/** The chance of one more fill of a taker order, and the mean number of fills that follows from it. */
 const MORE_FILLS = 0.58;
 const MEAN_FILLS = 1 / (1 - MORE_FILLS);
 const TWO_TO_MINUS_32 = 2 ** -32;
 
-/** Chunks of whole rows, about 1 MiB each; the generator's return value sums them up. */
+/** Yields chunks of whole rows, about 1 MiB each. @returns the sums of the rows. */
 export function* generateDay(options: DayOptions): Generator<Buffer, DaySummary> {
   const { rows, timeUnit, header = false, firstId = 1, startPrice = 40_000, endPrice = startPrice } = options;
   const dayStartMs = checkOptions(options);
@@ -114,7 +113,7 @@ export function* generateDay(options: DayOptions): Generator<Buffer, DaySummary>
 }
 
 interface FlowOptions {
-  /** In the document's unit of time, as `dayLength` is. */
+  /** In the document's time unit, like `dayLength`. */
   readonly dayStart: number;
   readonly dayLength: number;
   /** First and last price, in ticks. */
@@ -122,7 +121,7 @@ interface FlowOptions {
   readonly to: number;
 }
 
-/** Orders of takers through a day, each filled by one trade or several; a trade is what `next` leaves in the fields. */
+/** Taker orders of one day, each filled by one or several trades. `next` puts the trade into the fields. */
 class OrderFlow {
   time: number;
   price: number;
@@ -131,7 +130,7 @@ class OrderFlow {
   readonly #options: FlowOptions;
   readonly #hours: Float64Array;
   #bid: number;
-  /** Part of the day's activity that is over. */
+  /** The fraction of the day's activity that has passed. */
   #position = 0;
   #fills = 0;
 
@@ -153,12 +152,12 @@ class OrderFlow {
   #order(tradesLeft: number): void {
     const random = this.#random;
     const { dayStart, dayLength, from, to } = this.#options;
-    // The next of the remaining orders, as the order statistics of that many uniform points: sorted without sorting.
+    // The next remaining order is an order statistic of as many uniform points, so times come sorted without a sort.
     const ordersLeft = Math.max(1, tradesLeft / MEAN_FILLS);
     this.#position += (1 - this.#position) * (1 - random() ** (1 / ordersLeft));
     const activity = activityTime(this.#hours, this.#position);
     this.time = dayStart + Math.min(dayLength - 1, Math.floor(activity * dayLength));
-    // The taker's side persists and the best bid moves rarely, by few ticks, pulled towards the day's line.
+    // The taker's side persists. The best bid moves rarely, by few ticks, and drifts towards the day's line.
     if (random() < 0.35) this.buyerMaker = !this.buyerMaker;
     const move = random();
     if (move < 0.4) {
@@ -173,7 +172,7 @@ class OrderFlow {
   }
 }
 
-/** @returns where the row ends. */
+/** @returns the position after the row. */
 function writeRow(chunk: Buffer, from: number, id: number, orders: OrderFlow, quantity: number): number {
   let at = writeInteger(chunk, from, id);
   chunk[at++] = COMMA;
@@ -190,7 +189,7 @@ function writeRow(chunk: Buffer, from: number, id: number, orders: OrderFlow, qu
 }
 
 export interface DaysOptions {
-  /** First and last UTC day, both included. */
+  /** First and last UTC day, both inclusive. */
   readonly from: string;
   readonly to: string;
   readonly rowsPerDay: number;
@@ -200,7 +199,7 @@ export interface DaysOptions {
   readonly timeUnit: 'ms' | 'us';
 }
 
-/** Neighbouring days: ids run on over midnight and each day drifts to the price the next one starts at. */
+/** Consecutive days: ids continue over midnight, and each day drifts to the price at which the next one starts. */
 export function consecutiveDays(options: DaysOptions): DayOptions[] {
   const first = dayStartOf(options.from);
   const last = dayStartOf(options.to);
@@ -225,7 +224,7 @@ export function consecutiveDays(options: DaysOptions): DayOptions[] {
   return days;
 }
 
-/** Start of a day in ms. @throws TidemarkError USAGE when it is no calendar day. */
+/** Start of a day in ms. @throws TidemarkError USAGE if it is not a calendar day. */
 function dayStartOf(day: string): number {
   const start = /^\d{4}-\d{2}-\d{2}$/.test(day) ? Date.parse(`${day}T00:00:00.000Z`) : Number.NaN;
   if (Number.isNaN(start) || new Date(start).toISOString().slice(0, 10) !== day)
@@ -247,7 +246,9 @@ function checkOptions(options: DayOptions): number {
   return dayStartOf(options.day);
 }
 
-/** sfc32: uniform in (0, 1), never 0 so that a root of it is below 1; seeded by the seed and the day. */
+/**
+ * The generator sfc32, seeded by the seed and the day: uniform in (0, 1), never 0, because the roots must be below 1.
+ */
 function randomSource(seed: number, dayStartMs: number): () => number {
   let a = seed | 0;
   let b = Math.floor(seed / 2 ** 32) | 0;
@@ -266,7 +267,7 @@ function randomSource(seed: number, dayStartMs: number): () => number {
   return next;
 }
 
-/** Cumulative share of the day's orders at each full hour, 25 values from 0 to 1. */
+/** Cumulative share of the day's orders at each full hour: 25 values from 0 to 1. */
 function cumulativeActivity(random: () => number): Float64Array {
   const shares = new Float64Array(25);
   for (let hour = 1; hour <= 24; hour++) shares[hour] = shares[hour - 1] + 0.4 + random() * 1.6;
@@ -276,14 +277,16 @@ function cumulativeActivity(random: () => number): Float64Array {
   return shares;
 }
 
-/** Fraction of the day at which this share of its orders has come; monotone, so times never go backwards. */
+/**
+ * The fraction of the day by which this share of its orders has arrived. It is monotone, so times never go backwards.
+ */
 function activityTime(shares: Float64Array, position: number): number {
   let hour = 0;
   while (hour < 23 && shares[hour + 1] <= position) hour++;
   return (hour + (position - shares[hour]) / (shares[hour + 1] - shares[hour])) / 24;
 }
 
-/** Mostly dust, sometimes round lots, rarely very large: the shape of real order books. */
+/** Mostly very small, sometimes round lots, rarely very large: the distribution of real order books. */
 function drawQuantity(random: () => number): number {
   const u = random();
   if (u < 0.12) return ROUND_LOTS[Math.floor((u / 0.12) * ROUND_LOTS.length)];
@@ -296,7 +299,7 @@ const ROUND_LOTS = [100, 100, 200, 500, 1000, 1000, 2000, 5000, 10_000, 50_000];
 const COMMA = 0x2c;
 const TRUE_TRUE = Buffer.from(',True,True\n', 'latin1');
 const FALSE_TRUE = Buffer.from(',False,True\n', 'latin1');
-/** The four digits of every number below 10,000. */
+/** The four digits of every number below 10,000, as a table. */
 const DIGITS = Buffer.from(
   Array.from({ length: 10_000 }, (_, value) => String(value).padStart(4, '0')).join(''),
   'latin1',
@@ -324,7 +327,7 @@ function writeInteger(target: Buffer, at: number, value: number): number {
   return at + 1;
 }
 
-/** `value / scale` with eight decimals; scale is a power of ten up to 10^8. */
+/** Writes `value / scale` with eight decimals; scale is a power of ten up to 10^8. */
 function writeDecimal(target: Buffer, at: number, value: number, scale: number): number {
   const whole = Math.floor(value / scale);
   const fraction = (value - whole * scale) * (100_000_000 / scale);
@@ -341,7 +344,7 @@ function decimalText(units: bigint, scale: number): string {
 }
 
 export interface WriteOptions {
-  /** The base of the layout: `spot/daily/...` is made below it. */
+  /** The base folder of the layout; `spot/daily/...` is created below it. */
   readonly directory: string;
   readonly symbol: string;
   /** zlib level, default 4. */
@@ -350,23 +353,23 @@ export interface WriteOptions {
 
 export interface WrittenDocument extends WrittenZip {
   readonly checksumPath: string;
-  /** One for each day, in order. */
+  /** One summary per day, in order. */
   readonly days: readonly DaySummary[];
 }
 
-/** `spot/daily/trades/SYMBOL/SYMBOL-trades-YYYY-MM-DD.zip` with its `.CHECKSUM`. */
+/** Writes `spot/daily/trades/SYMBOL/SYMBOL-trades-YYYY-MM-DD.zip` and its `.CHECKSUM`. */
 export async function writeDay(options: WriteOptions & DayOptions): Promise<WrittenDocument> {
   return writeDocument(options, options.day, [options]);
 }
 
-/** `spot/monthly/trades/SYMBOL/SYMBOL-trades-YYYY-MM.zip`: exactly the rows of these days, which are of one month. */
+/** Writes `spot/monthly/trades/SYMBOL/SYMBOL-trades-YYYY-MM.zip` with exactly the rows of these days of one month. */
 export async function writeMonth(
   options: WriteOptions & { readonly days: readonly DayOptions[] },
 ): Promise<WrittenDocument> {
   const month = options.days[0]?.day.slice(0, 7);
   assert(
     month !== undefined && options.days.every((day) => day.day.startsWith(month)),
-    'the days of one month are needed',
+    'all days must be of one month',
   );
   return writeDocument(options, month, options.days);
 }
@@ -384,7 +387,7 @@ async function writeDocument(
   const summaries: DaySummary[] = [];
   const chunks = function* () {
     for (const [index, day] of days.entries()) {
-      // A file has one header, if any.
+      // A file has at most one header.
       summaries.push(yield* generateDay({ ...day, header: day.header === true && index === 0 }));
     }
   };

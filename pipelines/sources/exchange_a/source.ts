@@ -1,4 +1,7 @@
-/** Exchange A as a source: daily and monthly zips of trades, each with its CHECKSUM. */
+/**
+ * Exchange A as a source: one zip of trades a day and one a month, each with its sha256 in a CHECKSUM file beside it. A
+ * document is used only if its sha256 equals that checksum.
+ */
 
 import { setTimeout as sleep } from 'node:timers/promises';
 import { DAY_MS } from '../../../shared/dates.ts';
@@ -13,17 +16,12 @@ import { openZipMember } from '../documents/zip-reader.ts';
 import type { DecodedItem, FileDayRequest, FileDaySource, OpenedDocument, PartitionWindow } from '../types.ts';
 import { TradeFileDecoder } from './decode.ts';
 
-/*
- * Where exchange A publishes its trades: one zip a day and one a month, each with the sha256 of the zip beside it.
- * A document is handed on only when its bytes are those the vendor signed for.
- */
-
 export interface TradesDocument {
   readonly url: URL;
   readonly checksumUrl: URL;
   /** File name of the zip. */
   readonly name: string;
-  /** The one member it must hold. */
+  /** The only member that the zip may hold. */
   readonly memberName: string;
   /** `YYYY-MM-DD` or `YYYY-MM`. */
   readonly period: string;
@@ -33,7 +31,10 @@ export interface TradesDocument {
   readonly endMs: number;
 }
 
-/** @throws TidemarkError USAGE for a period that is no day or month, CONFIGURATION_INVALID for a symbol that is no name. */
+/**
+ * @throws TidemarkError USAGE if the period is not a day or month, CONFIGURATION_INVALID if the symbol is not a valid
+ * name.
+ */
 export function documentFor(baseUrl: URL, symbol: string, period: string): TradesDocument {
   const { granularity, startMs, endMs } = rangeOf(period);
   const stem = `${symbol}-trades-${period}`;
@@ -59,16 +60,19 @@ export interface FetchTradesOptions extends Omit<FetchOptions, 'url' | 'headers'
 
 export interface FetchedTrades extends FetchedDocument {
   readonly document: TradesDocument;
-  /** The vendor's sha256, equal to `sha256`. */
+  /** The vendor's published sha256; it equals `sha256`. */
   readonly checksum: string;
 }
 
-/** Downloads of one document that may disagree with its checksum before it is given up: vendors republish both. */
+/**
+ * Downloads of one document that may differ from its checksum before the fetch fails. Vendors republish both files, not
+ * at the same moment.
+ */
 const MAX_MISMATCHES = 3;
 
 /**
- * @throws TidemarkError SOURCE_CHECKSUM_MISSING, SOURCE_CHECKSUM_MISMATCH, and those of `fetchDocument`;
- * each with `document` in its details.
+ * @throws TidemarkError SOURCE_CHECKSUM_MISSING, SOURCE_CHECKSUM_MISMATCH, and those of `fetchDocument`; each with
+ * `document` in its details.
  */
 export async function fetchTrades(options: FetchTradesOptions): Promise<FetchedTrades> {
   const { baseUrl, symbol, period, ...fetching } = options;
@@ -92,7 +96,7 @@ export async function fetchTrades(options: FetchTradesOptions): Promise<FetchedT
       );
       await fetched[Symbol.asyncDispose]();
       await sleep(waitMs, undefined, { signal: options.signal });
-      // A cache on the way may still hold one of the two as it was.
+      // A cache on the way may still hold an old version of one of the two.
       headers = { 'cache-control': 'no-cache' };
     } catch (error) {
       await fetched[Symbol.asyncDispose]();
@@ -116,23 +120,33 @@ async function fetchChecksum(
   return parseChecksum(text, document);
 }
 
-/** What documents of the vendor are called. */
+/** File names of the vendor's documents. */
 const DOCUMENT_NAME = /^\w{1,32}-trades-[\d-]{4,10}\.zip$/;
-/** Says of a file that is no checksum how long it is: what it holds may be anything, and errors are kept and served. */
+/**
+ * An error states the length of an unreadable checksum file instead of its text: errors are stored and served, and the
+ * text may be anything.
+ */
 const lengthOf = (text: string) => `(${text.length} characters)`;
 
-/** One line: the sha256 in hex, then the file's name as sha256sum writes it (two spaces, or a space and an asterisk). */
+/**
+ * Parses the one line: the sha256 in hex, then the file's name as sha256sum writes it (after two spaces, or a space and
+ * an asterisk).
+ */
 function parseChecksum(text: string, document: TradesDocument): string {
   const line = text.replace(/^\uFEFF/, '').trim();
   const parts = /^([0-9a-f]{64})(?:\s+\*?(\S.*))?$/i.exec(line);
   if (parts === null)
-    throw checksumFault('SOURCE_CHECKSUM_MISSING', document, `has a checksum file without a sha256 ${lengthOf(text)}`);
+    throw checksumFault(
+      'SOURCE_CHECKSUM_MISSING',
+      document,
+      `has a checksum file that holds no sha256 ${lengthOf(text)}`,
+    );
   const [, sha256, name] = parts;
   if (name !== undefined && name !== document.name)
     throw checksumFault(
       'SOURCE_CHECKSUM_MISMATCH',
       document,
-      `has a checksum file that is for ${DOCUMENT_NAME.test(name) ? name : `another document ${lengthOf(text)}`}`,
+      `has a checksum file for ${DOCUMENT_NAME.test(name) ? name : `another document ${lengthOf(text)}`}`,
     );
   return sha256.toLowerCase();
 }
@@ -145,7 +159,7 @@ function mismatch(
 ): TidemarkError {
   return new TidemarkError(
     'SOURCE_CHECKSUM_MISMATCH',
-    `${fetched.url} has sha256 ${fetched.sha256} where the vendor's checksum is ${expected}`,
+    `${fetched.url} has sha256 ${fetched.sha256}, but the vendor's checksum is ${expected}`,
     { details: { ...place(document), expected, actual: fetched.sha256, bytes: fetched.bytes, attempts } },
   );
 }
@@ -160,7 +174,7 @@ function checksumFault(
   return new TidemarkError(code, `${displayUrl(document.url)} ${what}`, { details, cause });
 }
 
-/** A fault of the companion file is a fault of the document it belongs to. */
+/** Names the document in an error about its checksum file. */
 function named(cause: unknown, document: TradesDocument): unknown {
   if (!(cause instanceof TidemarkError)) return cause;
   const details = { ...cause.details, document: document.name };
@@ -179,7 +193,7 @@ function rangeOf(period: string): Pick<TradesDocument, 'granularity' | 'startMs'
   return { granularity, startMs, endMs };
 }
 
-/** The sha256 the vendor publishes for a document, without fetching the document. */
+/** Reads the sha256 that the vendor publishes for a document, without fetching the document. */
 export async function publishedChecksum(options: FetchTradesOptions): Promise<string> {
   return await fetchChecksum(documentFor(options.baseUrl, options.symbol, options.period), options, {});
 }
@@ -246,7 +260,7 @@ async function open(
           toMs: file.document.endMs,
           frameRawBytes,
         });
-        // The end of a partition is vouched for only by a file that is still the one whose digest was checked.
+        // A partition ends only if the file is still the one whose checksum was verified.
         const vouched = async (item: DecodedItem) => {
           if (item.kind === 'end') await file.assertUnchanged();
           return item;
@@ -270,7 +284,7 @@ function partition(day: string): PartitionWindow {
 
 function daysOfMonth(month: string): string[] {
   const [year, number] = month.split('-').map(Number);
-  if (!(number >= 1 && number <= 12)) throw new TidemarkError('USAGE', `${JSON.stringify(month)} is no month`);
+  if (!(number >= 1 && number <= 12)) throw new TidemarkError('USAGE', `${JSON.stringify(month)} is not a month`);
   const last = new Date(Date.UTC(year, number, 0)).getUTCDate();
   return fileDays(`${month}-01`, `${month}-${String(last).padStart(2, '0')}`);
 }

@@ -1,7 +1,7 @@
 /**
- * Decodes exchange B's trade files: `instrument_name,trade_id,side,price,size,created_time`, in later years with a
- * column `source` behind, which stays in the raw bytes and is not read. Ids do not fall and may leave gaps; a row that
- * repeats the one before byte for byte is left out and counted, one with the same id and other bytes is refused.
+ * Decodes exchange B's trade files: `instrument_name,trade_id,side,price,size,created_time`. Files of later years end
+ * with a column `source`, which stays in the raw bytes and is not read. Ids never fall and may leave gaps. The decoder
+ * drops and counts a row that repeats the one before byte for byte; it refuses a row with the same id and other bytes.
  */
 import { TidemarkError } from '../../../shared/errors.ts';
 import { ExactTotal } from '../../../shared/proof/row-facts.ts';
@@ -26,12 +26,12 @@ const LF = 10;
 const CR = 13;
 const COLUMNS = ['instrument_name', 'trade_id', 'side', 'price', 'size', 'created_time'] as const;
 const WITH_SOURCE = [...COLUMNS, 'source'] as const;
-/** Float64 printers write 17; the vendor's files hold such artefacts. */
+/** Float64 printers write at most 17, and the vendor's files hold such numbers; the rest is margin. */
 const MAX_SIGNIFICANT_DIGITS = 20;
 const MAX_EXACT = 2 ** 53;
 
 export interface DecodeOptions {
-  /** Named in every error. */
+  /** Every error names it. */
   readonly document: string;
   readonly instrument: string;
   readonly window: PartitionWindow;
@@ -50,7 +50,7 @@ export class ExchangeBDecoder implements LineTaker, RowParser {
   readonly #sizeTotal = new ExactTotal();
   readonly #quoteTotal = new ExactTotal();
   #started = false;
-  // the row accepted last, which the next may repeat
+  // The last accepted row, which the next one may repeat.
   #last: Buffer = Buffer.alloc(0);
   #lastStart = 0;
   #lastLength = 0;
@@ -101,7 +101,8 @@ export class ExchangeBDecoder implements LineTaker, RowParser {
       start = readHeader(this.reader, buffer, from, [COLUMNS, WITH_SOURCE]);
     }
     this.#frames.lines(buffer, start, to, this);
-    // The row a next block may repeat; within a block it is where it was read.
+    // Keep the last row, because the next block may begin with its repetition; within a block the row is still in the
+    // buffer.
     if (this.#lastLength > 0 && this.#last === buffer) {
       this.#last = Buffer.from(buffer.subarray(this.#lastStart, this.#lastStart + this.#lastLength));
       this.#lastStart = 0;
@@ -165,7 +166,7 @@ export class ExchangeBDecoder implements LineTaker, RowParser {
     addTo(this.#sizeTotal, sizeUnits, size);
     this.#quoteTotal.addFloat(quote, 1e8);
 
-    // The order of columns is that of the native table (shared/proof/row-hash.ts).
+    // The columns are in the order of the native table (shared/proof/row-hash.ts).
     const hasher = this.#hasher;
     hasher.begin(ms, 0, 0);
     hasher.int8(id);
@@ -178,15 +179,15 @@ export class ExchangeBDecoder implements LineTaker, RowParser {
     return end;
   }
 
-  /** A row with the id of the row before is left out where it is the same, byte by byte, and refused otherwise. */
+  /** Drops a row that repeats the row before byte for byte; refuses one that has the same id and other bytes. */
   #dropRepeat(buffer: Buffer, start: number, end: number, id: number): void {
     if (id < this.#frames.lastId) {
-      const why = `the id is ${id}, after ${this.#frames.lastId}`;
+      const why = `the id is ${id}, below the id ${this.#frames.lastId} before it`;
       throw this.reader.fault('SOURCE_SEQUENCE_BROKEN', why, { found: id });
     }
     const last = this.#lastStart + this.#lastLength;
     if (this.#last.compare(buffer, start, end, this.#lastStart, last) !== 0) {
-      const why = `the id ${id} is that of the row before, which has other content`;
+      const why = `the id ${id} repeats that of the row before, but the content differs`;
       throw this.reader.fault('SOURCE_ROW_CONFLICT', why, { found: id });
     }
     this.#repeats++;
@@ -194,7 +195,10 @@ export class ExchangeBDecoder implements LineTaker, RowParser {
   }
 }
 
-/** The float64 nearest to the product of two decimals: multiplied as integers, rounded once by reading the digits. */
+/**
+ * The float64 nearest to the product of two decimals: multiplies them as integers and rounds once, when the digits are
+ * parsed.
+ */
 export function exactProduct(a: string, b: string): number {
   const [x, y] = [scientific(a), scientific(b)];
   return Number(`${x.digits * y.digits}e${x.exponent + y.exponent}`);

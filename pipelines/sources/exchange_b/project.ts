@@ -1,4 +1,7 @@
-/** Exchange B's event bytes as storage rows: the projector's side, sharing no parsing with the decoder. */
+/**
+ * The projector's reader of exchange B's events: turns their bytes into storage rows. It shares no parsing with the
+ * decoder.
+ */
 import { TidemarkError } from '../../../shared/errors.ts';
 import { exchangeBSpotTrades } from '../../../shared/registry/datasets/exchange_b_spot_trades.ts';
 import { AlignedTrades } from '../../rows/aligned-trades.ts';
@@ -9,12 +12,12 @@ import { checkRowCount, malformed } from '../trades/line-splitter.ts';
 
 const COMMA = 44;
 const LF = 10;
-/** `A-B,1,buy,1,1,1704038400149` and its end. */
+/** The shortest row, `A-B,1,buy,1,1,1704038400149`, and its line end. */
 const MIN_ROW_BYTES = 28;
 const COLUMNS = exchangeBSpotTrades.native.columns.length;
-/** Column count, five numbers, and the lengths of two texts, which are in the row themselves. */
+/** Column count, five numbers and the lengths of two texts; the texts' bytes are counted with the event. */
 const ROW_BYTES = 2 + 5 * 12 + 2 * 4;
-/** Prices of one or two decimals times sizes of eight. */
+/** Prices have one or two decimals, sizes eight. */
 const QUOTE_SCALE = 10;
 const SIDES = { b: Buffer.from('buy'), s: Buffer.from('sell') };
 

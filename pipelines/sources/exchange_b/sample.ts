@@ -1,4 +1,4 @@
-/** Synthetic documents in exchange B's layout, with what its files are known for: gaps, repeats, printed floats. */
+/** Synthetic documents in exchange B's layout, with the peculiarities of its files: gaps, repeats, printed floats. */
 
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
@@ -17,17 +17,17 @@ export interface DayOptions {
   readonly rows: number;
   readonly seed: number;
   readonly instrument?: string;
-  /** Default 1. */
+  /** Id of the first trade. Default 1. */
   readonly firstId?: number;
   readonly startPrice?: number;
-  /** With the later years' column. */
+  /** Writes the column of the later years. */
   readonly source?: boolean;
   /** Share of ids followed by a gap, and of rows repeated exactly. Default 0.01 and 0.001. */
   readonly gaps?: number;
   readonly repeats?: number;
 }
 
-/** The file's lines, header first, each with its line end. */
+/** Yields the file's lines, header first, each with its line end. */
 export function* generateLines(options: DayOptions): Generator<string> {
   const { day, rows, seed, instrument = 'BTC-USDT', source = false, gaps = 0.01, repeats = 0.001 } = options;
   const { fromMs, toMs } = windowOf(exchangeBSpotTrades, day);
@@ -36,7 +36,7 @@ export function* generateLines(options: DayOptions): Generator<string> {
   let id = options.firstId ?? 1;
   const startPriceTenths = Math.round((options.startPrice ?? 42_000) * 10);
   for (const trade of syntheticTrades({ rows, windowMs: toMs - fromMs, random, startPriceTenths })) {
-    // Matching engines of several hosts: a later id may bear a slightly earlier time.
+    // The exchange matches on several hosts: a later id may have a slightly earlier time.
     const ms = Math.max(fromMs, fromMs + Math.floor(trade.offsetMs) - (random() < 0.02 ? 3 : 0));
     const cells = [instrument, id, trade.buy ? 'buy' : 'sell', trade.priceTenths / 10, sizeText(random), ms];
     const line = `${cells.join(',')}${source ? ',0' : ''}\n`;
@@ -46,7 +46,7 @@ export function* generateLines(options: DayOptions): Generator<string> {
   }
 }
 
-/** Mostly round hundred-millionths, some dust with an exponent, some the artefacts of sums of floats. */
+/** Mostly round hundred-millionths, some tiny sizes with an exponent, some results of summing floats. */
 function sizeText(random: () => number): string {
   const kind = random();
   const units = 1 + Math.floor(random() ** 3 * 2e8);
@@ -59,7 +59,7 @@ function sizeText(random: () => number): string {
   return printedFloat(units / 1e8);
 }
 
-/** `trades/daily/YYYYMMDD/INSTRUMENT-trades-YYYY-MM-DD.zip` below the directory. */
+/** Writes `trades/daily/YYYYMMDD/INSTRUMENT-trades-YYYY-MM-DD.zip` below the directory. */
 export async function writeDay(options: DayOptions & { readonly directory: string }): Promise<WrittenZip> {
   const { directory, day, instrument = 'BTC-USDT' } = options;
   return await writeZip({
@@ -70,7 +70,7 @@ export async function writeDay(options: DayOptions & { readonly directory: strin
   });
 }
 
-/** Neighbouring file days; ids never meet. */
+/** Consecutive file days; their ids never overlap. */
 export function consecutiveDays(options: { from: string; to: string; rowsPerDay: number; seed: number }): DayOptions[] {
   return daysBetween(options.from, options.to).map((day, index) => ({
     day,

@@ -1,4 +1,7 @@
-/** Exchange B as a source: one zip of trades a file day. */
+/**
+ * Exchange B as a source: one zip of trades a file day. Its address follows from the day, or an endpoint returns it. If
+ * the vendor's answer states an md5, the bytes must match it.
+ */
 
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
@@ -14,11 +17,6 @@ import { planDaily } from '../trades/feed.ts';
 import type { DecodedItem, FileDayRequest, FileDaySource, OpenedDocument } from '../types.ts';
 import { ExchangeBDecoder } from './decode.ts';
 
-/*
- * Where exchange B publishes its trades: one zip a file day, at an address that follows from the day, or that an
- * endpoint tells. The md5 the vendor's answer may state is held against the bytes.
- */
-
 export interface FetchTradesOptions extends Omit<FetchOptions, 'url' | 'headers'> {
   /** Base of the archive, or the endpoint. */
   readonly location: URL;
@@ -26,25 +24,25 @@ export interface FetchTradesOptions extends Omit<FetchOptions, 'url' | 'headers'
   readonly instrument: string;
   /** File day, `YYYY-MM-DD`. */
   readonly day: string;
-  /** Start of its window, epoch ms. */
+  /** Start of the file day, epoch ms. */
   readonly fromMs: number;
-  /** Least time between two calls of the endpoint; default LINK_SPACING_MS. */
+  /** Minimum time between two calls of the endpoint; default LINK_SPACING_MS. */
   readonly linkSpacingMs?: number;
 }
 
 export interface FetchedTrades extends FetchedDocument {
-  /** The vendor's md5 in base64, equal to that of the bytes; undefined where it stated none. */
+  /** The vendor's md5 in base64, which the bytes match; undefined if the answer states none. */
   readonly contentMd5: string | undefined;
 }
 
-/** The least time between two calls of the endpoint that it was seen to bear. */
+/** The shortest interval between two calls that the endpoint was observed to accept. */
 const LINK_SPACING_MS = 750;
-/** Downloads that may disagree with their md5 before the document is given up. */
+/** Downloads that may differ from their md5 before the fetch fails. */
 const MAX_MISMATCHES = 3;
 
 export const documentName = (instrument: string, day: string): string => `${instrument}-trades-${day}.zip`;
 
-/** @throws TidemarkError CONFIGURATION_INVALID for an instrument that is no name. */
+/** @throws TidemarkError CONFIGURATION_INVALID if the instrument is not a valid name. */
 export const archiveUrl = (base: URL, instrument: string, day: string): URL =>
   urlBelow(base, 'trades', 'daily', day.replaceAll('-', ''), documentName(instrument, day));
 
@@ -61,7 +59,7 @@ export async function fetchTrades(options: FetchTradesOptions): Promise<FetchedT
       if (stated?.trim() === actual) return { ...fetched, name, contentMd5: actual };
       const fault = new TidemarkError(
         'SOURCE_CHECKSUM_MISMATCH',
-        `${fetched.url} has md5 ${actual} where its Content-MD5 is ${stated}`,
+        `${fetched.url} has md5 ${actual}, but its Content-MD5 is ${stated}`,
         { details: { document: name, url: fetched.url, expected: stated, actual, bytes: fetched.bytes } },
       );
       if (tries >= Math.min(MAX_MISMATCHES, options.maxAttempts)) throw fault;
@@ -76,11 +74,11 @@ export async function fetchTrades(options: FetchTradesOptions): Promise<FetchedT
   }
 }
 
-/** Asks the endpoint for the address of one day's zip, and believes it only if it names exactly that document. */
+/** Asks the endpoint for the address of one day's zip. Accepts the answer only if it names exactly that document. */
 async function resolveLink(options: FetchTradesOptions, name: string): Promise<URL> {
   const { location, instrument, fromMs, signal, linkSpacingMs: spacingMs = LINK_SPACING_MS } = options;
   const fault = (why: string, cause?: unknown) =>
-    new TidemarkError('SOURCE_LINK_INVALID', `${displayUrl(location)} ${why}, asked for ${name}`, {
+    new TidemarkError('SOURCE_LINK_INVALID', `${displayUrl(location)} ${why} when asked for ${name}`, {
       details: { document: name, url: displayUrl(location) },
       cause,
     });
@@ -96,14 +94,15 @@ async function resolveLink(options: FetchTradesOptions, name: string): Promise<U
     }),
     beforeAttempt: () => waitForRateLimit({ name: `${location.origin}${location.pathname}`, spacingMs, signal }),
   }).catch((cause) => {
-    if (cause instanceof TidemarkError && cause.code === 'SOURCE_TOO_LARGE') throw fault('answered at length', cause);
+    if (cause instanceof TidemarkError && cause.code === 'SOURCE_TOO_LARGE')
+      throw fault('sent too long an answer', cause);
     throw cause;
   });
   let reply: LinkReply;
   try {
     reply = JSON.parse(text) as LinkReply;
   } catch (cause) {
-    throw fault('answered what is no JSON', cause);
+    throw fault('sent an answer that is not JSON', cause);
   }
   if (reply?.code !== '0') throw fault(`answered with code ${JSON.stringify(reply?.code)?.slice(0, 40)}`);
   const group = only(reply.data?.details)?.groupDetails;
@@ -113,10 +112,10 @@ async function resolveLink(options: FetchTradesOptions, name: string): Promise<U
     throw fault(`answered with ${count} instead of one`);
   }
   if (file.filename !== name) throw fault(`named the file ${JSON.stringify(file.filename)?.slice(0, 80)}`);
-  if (typeof file.url !== 'string' || !URL.canParse(file.url)) throw fault('named no address of the file');
+  if (typeof file.url !== 'string' || !URL.canParse(file.url)) throw fault('sent no address of the file');
   const url = new URL(file.url);
   if (!isFollowed(location, url)) {
-    throw fault(`named an address of ${url.protocol}//, which is not followed`);
+    throw fault(`sent an address with ${url.protocol}//, which is not allowed`);
   }
   return url;
 }
@@ -141,7 +140,7 @@ async function md5OfFile(path: string): Promise<string> {
 }
 
 export interface ExchangeBOptions {
-  /** Base of the archive, or the endpoint that tells where a document is. */
+  /** Base of the archive, or the endpoint that returns a document's address. */
   readonly location: URL;
   readonly resolve: 'base' | 'link';
   readonly instrument: string;
@@ -161,7 +160,7 @@ export function exchangeBSource(options: ExchangeBOptions): FileDaySource {
     datasets: [exchangeBSpotTrades],
     granularities: ['daily'],
     plan: planDaily(exchangeBSpotTrades),
-    // Only the answer that brings the document states its digest.
+    // Only the answer with the document itself states a digest.
     publishedSha256: async () => undefined,
     open: (request) => open(request, options),
   };
@@ -194,7 +193,7 @@ async function open(request: FileDayRequest, options: ExchangeBOptions): Promise
       async *decode({ frameRawBytes }): AsyncGenerator<DecodedItem> {
         const decoder = new ExchangeBDecoder({ document: file.name, instrument, window, frameRawBytes });
         for await (const chunk of member.stream(signal)) yield* decoder.push(chunk);
-        // The end of a partition is vouched for only by a file that is still the one whose digest was taken.
+        // A partition ends only if the file is still the one whose digest was taken.
         await file.assertUnchanged();
         yield* decoder.finish();
       },

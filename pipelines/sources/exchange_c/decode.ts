@@ -1,12 +1,12 @@
 /**
- * Decodes exchange C's trade files: `timestamp,symbol,side,size,price,tickDirection,trdMatchID,grossValue,homeNotional,
- * foreignNotional`, in later years with a column `RPI` behind. Rows come in any order and are framed in that of the
- * number in their match id, so that the same trades give the same log whatever the order of the file. For that a day is
- * held in memory, under a named limit.
- *
- * While the file is read, rows are only told apart and their ids found; they are parsed in the order of their ids, when
- * frames go out already and the projector has work. A row that repeats another byte for byte is left out, one with the
- * same id and other bytes is refused.
+ * Decodes exchange C's trade files:
+ * `timestamp,symbol,side,size,price,tickDirection,trdMatchID,grossValue,homeNotional,foreignNotional`. Files of later
+ * years end with a column `RPI`. Rows come in any order. The decoder frames them in the order of the number in their
+ * match id, so the same trades give the same log whatever the order of the file. It therefore holds a day in memory,
+ * under a named limit.
+ * While the file arrives, the decoder only separates the rows and finds their ids. It parses them afterwards in the
+ * order of their ids, while the projector already works on the first frames. It drops a row that repeats another byte
+ * for byte and refuses one with the same id and other bytes.
  */
 import { TidemarkError } from '../../../shared/errors.ts';
 import { ExactTotal } from '../../../shared/proof/row-facts.ts';
@@ -16,9 +16,12 @@ import { PartitionFrames } from '../trades/partition-frames.ts';
 import { addTo, HASHED_TAKER_SIDES, MAX_ROW_BYTES, RowReader, TAKER_SIDES } from '../trades/row-reader.ts';
 import type { DecodedItem, PartitionWindow } from '../types.ts';
 
-/** The rows of a day, held as they are in the file and found again in the order of their ids. 18 bytes a row beside its own. */
+/** The rows of a day in the order of the file, and their order by id. Each row takes 18 bytes beside its own. */
 const FIRST_CAPACITY = 1 << 10;
-/** Ids of a day lie close together; where there is room for so many beside each row, they are counted, not compared. */
+/**
+ * The ids of a day lie close together. Up to this many possible ids per row, a counting sort orders them; beyond, a
+ * comparison sort.
+ */
 const MAX_SPREAD = 16;
 
 export class SortBuffer {
@@ -37,12 +40,12 @@ export class SortBuffer {
     return this.#rows;
   }
 
-  /** Bytes of the rows held. */
+  /** Bytes of the rows in memory. */
   get bytes(): number {
     return this.#bytes;
   }
 
-  /** Copies lines; rows added from now on are in the copy. */
+  /** Copies the lines into a new block; `add` then refers to this block. */
   openBlock(lines: Buffer): Buffer {
     const block = Buffer.allocUnsafeSlow(lines.length);
     lines.copy(block);
@@ -51,7 +54,7 @@ export class SortBuffer {
     return block;
   }
 
-  /** The row at [from, to) of the open block. */
+  /** Adds the row at [from, to) of the open block. */
   add(id: number, from: number, to: number): void {
     const row = this.#rows;
     if (row === this.#ids.length) this.#grow();
@@ -70,7 +73,7 @@ export class SortBuffer {
   from = (row: number): number => this.#from[row];
   to = (row: number): number => this.#from[row] + this.#length[row];
 
-  /** Rows in the order of their ids, equal ids in that of the file. */
+  /** The rows in the order of their ids; rows of equal id in the order of the file. */
   order(): Uint32Array {
     const order = new Uint32Array(this.#rows);
     for (let row = 0; row < order.length; row++) order[row] = row;
@@ -119,22 +122,22 @@ const COLUMNS = [
 ] as const;
 const WITH_RPI = [...COLUMNS, 'RPI'] as const;
 const ID_COLUMN = 6;
-/** Float64 printers write 17. */
+/** Float64 printers write at most 17; the rest is margin. */
 const MAX_SIGNIFICANT_DIGITS = 20;
 const MAX_TICK_BYTES = 32;
 const MAX_ID_BYTES = 40;
 const MAX_ID = 1e15;
-/** As many missing ids, or runs of them, are named. */
+/** At most this many missing ids, or runs of them, are named. */
 const MAX_NAMED_GAPS = 20;
 const RPI = /^(?:true|false|0|1)?$/i;
 
 export interface DecodeOptions {
-  /** Named in every error. */
+  /** Every error names it. */
   readonly document: string;
   readonly symbol: string;
   readonly window: PartitionWindow;
   readonly frameRawBytes: number;
-  /** Most bytes of rows that are held to be sorted, and the setting that says so. */
+  /** Most bytes of rows that may be held for sorting, and the setting that limits them. */
   readonly maxHeldBytes: number;
   readonly limitName: string;
 }
@@ -156,7 +159,7 @@ export class ExchangeCDecoder implements LineTaker {
   };
   #started = false;
 
-  // the row just read
+  // The row that was read last.
   #id = 0;
   #ms = 0;
   #end = 0;
@@ -172,7 +175,7 @@ export class ExchangeCDecoder implements LineTaker {
     });
   }
 
-  /** Completes nothing: what comes first is known only at the end. */
+  /** Returns nothing: the lowest id is known only at the end of the file. */
   push(chunk: Buffer): DecodedItem[] {
     this.#feeder.push(chunk);
     return [];
@@ -186,12 +189,12 @@ export class ExchangeCDecoder implements LineTaker {
     }
     if (start === to) return;
     const { maxHeldBytes, limitName, document } = this.#options;
-    // Copied: the piece belongs to the decompressor.
+    // Copied, because the decompressor reuses the chunk.
     const block = this.#held.openBlock(buffer.subarray(start, to));
     if (this.#held.bytes > maxHeldBytes) {
       throw new TidemarkError(
         'SOURCE_TOO_LARGE',
-        `${document} holds more rows than ${limitName} allows to sort (${maxHeldBytes} bytes)`,
+        `${document} has more rows than ${limitName} allows to sort (${maxHeldBytes} bytes)`,
         { details: { document, limit: limitName, maxBytes: maxHeldBytes } },
       );
     }
@@ -203,7 +206,7 @@ export class ExchangeCDecoder implements LineTaker {
     }
   }
 
-  /** The file has ended: frames in the order of ids, then the end of the partition. */
+  /** Ends the file. Yields the frames in the order of ids, then the end of the partition. */
   *finish(): Generator<DecodedItem> {
     this.#feeder.finish();
     const held = this.#held;
@@ -234,7 +237,7 @@ export class ExchangeCDecoder implements LineTaker {
     yield* frames.take();
   }
 
-  /** What is missing between the lowest and the highest id, and which rows say again what one before has said. */
+  /** Finds the ids missing between the lowest and the highest, and the rows that repeat an earlier one. */
   #checkIds(order: Uint32Array) {
     const held = this.#held;
     const repeats = new Set<number>();
@@ -265,15 +268,15 @@ export class ExchangeCDecoder implements LineTaker {
     const [from, to] = [held.from(row), held.to(row)];
     if (held.block(twin).compare(held.block(row), from, to, held.from(twin), held.to(twin)) === 0) return;
     this.reader.line = lineOf(row);
-    const why = `the id ${held.id(row)} is that of line ${lineOf(twin)}, which has other content`;
+    const why = `the id ${held.id(row)} repeats that of line ${lineOf(twin)}, but the content differs`;
     throw this.reader.fault('SOURCE_ROW_CONFLICT', why, { found: held.id(row) });
   }
 
-  /** Finds the id and the end of the row at `start`, and no more. @returns the start of the next. */
+  /** Finds only the id and the end of the row at `start`. @returns the start of the next row. */
   #findId(buffer: Buffer, start: number): number {
     let at = start;
     for (let commas = 0; commas < ID_COLUMN; at++) {
-      // One comparison a byte, as nearly all are above both: 5 % of the decoding.
+      // One comparison per byte, because nearly all bytes are above both COMMA and LF: saves 5 % of the decoding.
       while (buffer[at] > COMMA) at++;
       if (buffer[at] === COMMA) commas++;
       else if (buffer[at] === LF) return this.#refuse(buffer, start);
@@ -290,13 +293,13 @@ export class ExchangeCDecoder implements LineTaker {
     return at + 1;
   }
 
-  /** The row cannot be put in its place: parsing it says why. */
+  /** Refuses a row without a readable id. Parsing the row gives the precise error. */
   #refuse(buffer: Buffer, start: number): never {
     this.#row(buffer, start);
-    throw this.reader.fault('SOURCE_ROW_INVALID', 'the row has no id that can be found');
+    throw this.reader.fault('SOURCE_ROW_INVALID', 'the row has no readable id');
   }
 
-  /** Reads and folds the row at `start`. @returns the position of its CR or LF. */
+  /** Parses the row at `start` and folds it into the facts. @returns the position of its CR or LF. */
   #row(buffer: Buffer, start: number): number {
     const reader = this.reader;
     const ms = this.#time(buffer, start);
@@ -327,7 +330,7 @@ export class ExchangeCDecoder implements LineTaker {
     gross_value.addFloat(gross, 1);
     addTo(home_notional, homeUnits, home);
     addTo(foreign_notional, foreignUnits, foreign);
-    // The order of columns is that of the native table (shared/proof/row-hash.ts).
+    // The columns are in the order of the native table (shared/proof/row-hash.ts).
     const hasher = this.#hasher;
     hasher.begin(ms, 0, 0);
     hasher.int8(id);
@@ -344,14 +347,17 @@ export class ExchangeCDecoder implements LineTaker {
     return end;
   }
 
-  /** Decimal seconds as ms, half up; a time that rounds to the end of its day is the day's last millisecond. */
+  /**
+   * Decimal seconds as ms, rounded half up. A time that rounds to the end of its day becomes the day's last
+   * millisecond.
+   */
   #time(buffer: Buffer, start: number): number {
     const reader = this.reader;
     const whole = reader.integer(buffer, start, 0, 11) * 1000;
     let ms = whole;
     if (buffer[reader.at] === DOT) {
       let at = reader.at + 1;
-      // The fourth digit decides.
+      // The fourth decimal decides the rounding.
       let tenths = 0;
       let places = 0;
       for (let digit = buffer[at] - 48; digit >= 0 && digit <= 9; digit = buffer[++at] - 48) {
@@ -381,7 +387,7 @@ export class ExchangeCDecoder implements LineTaker {
     return at;
   }
 
-  /** `m-` and digits; @returns their number. */
+  /** Reads `m-` and digits. @returns the number. */
   #matchId(buffer: Buffer, start: number): number {
     const reader = this.reader;
     const rule = 'must be m- followed by digits';
@@ -409,5 +415,5 @@ export class ExchangeCDecoder implements LineTaker {
   }
 }
 
-/** Line of a row by its place in the file: the header is the first. */
+/** The line of a row by its index in the file; the header is line 1. */
 const lineOf = (row: number): number => row + 2;

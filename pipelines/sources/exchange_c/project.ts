@@ -1,4 +1,7 @@
-/** Exchange C's event bytes as storage rows: the projector's side, sharing no parsing with the decoder. */
+/**
+ * The projector's reader of exchange C's events: turns their bytes into storage rows. It shares no parsing with the
+ * decoder.
+ */
 import { TidemarkError } from '../../../shared/errors.ts';
 import { exchangeCSpotTrades } from '../../../shared/registry/datasets/exchange_c_spot_trades.ts';
 import { AlignedTrades } from '../../rows/aligned-trades.ts';
@@ -9,10 +12,10 @@ import { checkRowCount, malformed } from '../trades/line-splitter.ts';
 
 const COMMA = 44;
 const LF = 10;
-/** `1585180818,A,Buy,1,1,P,m-1,1,1,1` and its end. */
+/** The shortest row, `1585180818,A,Buy,1,1,P,m-1,1,1,1`, and its line end. */
 const MIN_ROW_BYTES = 33;
 const COLUMNS = exchangeCSpotTrades.native.columns.length;
-/** Column count, seven numbers, and the lengths of four texts, which are in the row themselves. */
+/** Column count, seven numbers and the lengths of four texts; the texts' bytes are counted with the event. */
 const ROW_BYTES = 2 + 7 * 12 + 4 * 4;
 const SIDES = { b: Buffer.from('buy'), s: Buffer.from('sell') };
 
@@ -54,7 +57,7 @@ export class ExchangeCRowProjector implements FoldingProjector {
       while (raw[at] !== COMMA && at < raw.length) at++;
       const tickEnd = at;
       const match = ++at;
-      // Past `m-`.
+      // Skip `m-`.
       at += 2;
       let id = 0;
       for (let digit = raw[at] - 48; digit >= 0 && digit <= 9; digit = raw[++at] - 48) id = id * 10 + digit;
@@ -98,7 +101,7 @@ export class ExchangeCRowProjector implements FoldingProjector {
     return this.#aligned.flush(key);
   }
 
-  /** Tenths of a millisecond, cut and rounded half up; never out of the day at its end. */
+  /** Tenths of a millisecond, rounded half up to ms; a time never rounds past the end of its day. */
   #milliseconds(raw: Buffer, start: number, end: number): number {
     let tenths = 0;
     let decimals = -1;

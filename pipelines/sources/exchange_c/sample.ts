@@ -1,4 +1,7 @@
-/** Synthetic documents in exchange C's layout, with what its files are known for: any order, repeats, zero sizes, printed floats. */
+/**
+ * Synthetic documents in exchange C's layout, with the peculiarities of its files: any order, repeats, zero sizes,
+ * printed floats.
+ */
 
 import { createWriteStream } from 'node:fs';
 import { mkdir, rename } from 'node:fs/promises';
@@ -24,13 +27,13 @@ export interface DayOptions {
   /** Number of the first match id. Default 1. */
   readonly firstId?: number;
   readonly startPrice?: number;
-  /** Order of the lines. Default newest first, in places. */
+  /** Order of the lines. Default: mostly newest first. */
   readonly order?: 'ids' | 'newest_first' | 'mixed' | 'shuffled';
-  /** With the later years' column. */
+  /** Writes the column of the later years. */
   readonly rpi?: boolean;
   /** Share of rows repeated exactly. Default 0.001. */
   readonly repeats?: number;
-  /** Match ids left out. */
+  /** Match ids to leave out. */
   readonly without?: readonly number[];
 }
 
@@ -48,7 +51,7 @@ export function generateLines(options: DayOptions): string[] {
   let id = options.firstId ?? 1;
   const startPriceTenths = Math.round((options.startPrice ?? 42_000) * 10);
   for (const trade of syntheticTrades({ rows, windowMs: toMs - fromMs, random, startPriceTenths })) {
-    // Ids are given out a little apart from times.
+    // The exchange assigns ids slightly out of the order of times.
     const tenthsOfMs = Math.floor(Math.min(trade.offsetMs + random() * 40, toMs - fromMs - 0.2) * 10);
     const seconds = printedFloat((fromMs * 10 + tenthsOfMs) / 10_000);
     const size = random() < 0.002 ? 0 : (1 + Math.floor(random() ** 3 * 2000)) / 1000;
@@ -92,13 +95,13 @@ function reordered(lines: string[], order: DayOptions['order'], random: () => nu
   return lines;
 }
 
-/** `7.854169999999999e+09`, as the later files print gross values. */
+/** `7.854169999999999e+09`, the form in which later files print gross values. */
 function exponent(value: number): string {
   const [digits, power] = value.toExponential().split('e');
   return `${digits}e${power[0]}${power.slice(1).padStart(2, '0')}`;
 }
 
-/** `trading/SYMBOL/SYMBOLYYYY-MM-DD.csv.gz` below the directory. @returns its path. */
+/** Writes `trading/SYMBOL/SYMBOLYYYY-MM-DD.csv.gz` below the directory. @returns its path. */
 export async function writeDay(options: DayOptions & { readonly directory: string }): Promise<string> {
   const { directory, day, symbol = 'BTCUSDT' } = options;
   const path = localPath(archiveUrl(pathToFileURL(join(directory, '/')), symbol, day));
@@ -109,7 +112,7 @@ export async function writeDay(options: DayOptions & { readonly directory: strin
   return path;
 }
 
-/** Neighbouring days; ids start again every day, as they may. */
+/** Consecutive days; ids start again every day, as the exchange's may. */
 export function consecutiveDays(options: { from: string; to: string; rowsPerDay: number; seed: number }): DayOptions[] {
   return daysBetween(options.from, options.to).map((day) => ({
     day,

@@ -18,7 +18,7 @@ export interface ExchangeCOptions {
   readonly backoff?: Backoff;
   readonly maxDocumentBytes: number;
   readonly maxUnpackedBytes: number;
-  /** Most bytes of a day held in memory to be sorted. */
+  /** Most bytes of a day that may be held in memory for sorting. */
   readonly maxSortBytes: number;
   readonly signal?: AbortSignal;
   readonly log?: Logger;
@@ -26,7 +26,7 @@ export interface ExchangeCOptions {
 
 const SORT_LIMIT = 'SVC_EXCHANGE_C_MAX_SORT_BYTES';
 
-/** @throws TidemarkError CONFIGURATION_INVALID for a symbol that is no name. */
+/** @throws TidemarkError CONFIGURATION_INVALID if the symbol is not a valid name. */
 export const archiveUrl = (base: URL, symbol: string, day: string): URL =>
   urlBelow(base, 'trading', symbol, `${symbol}${day}.csv.gz`);
 
@@ -72,7 +72,7 @@ async function open(request: FileDayRequest, options: ExchangeCOptions): Promise
           limitName: SORT_LIMIT,
         });
         for await (const chunk of member.stream(signal)) decoder.push(chunk);
-        // What follows is vouched for only by a file that is still the one whose digest was taken.
+        // The file must still be the one whose digest was taken; otherwise nothing more is yielded.
         await file.assertUnchanged();
         yield* decoder.finish();
       },

@@ -1,4 +1,4 @@
-/** Cuts a file that arrives in pieces into whole lines. */
+/** Splits a file that arrives in chunks into whole lines, and checks header rows. */
 import { TidemarkError } from '../../../shared/errors.ts';
 import { MAX_ROW_BYTES, type RowReader } from './row-reader.ts';
 
@@ -6,13 +6,13 @@ const LF = 10;
 
 export interface LineTaker {
   readonly reader: RowReader;
-  /** Whole lines in [from, to), each with its LF. The buffer is the taker's until it returns. */
+  /** Receives whole lines in [from, to), each with its LF. The buffer is valid until the call returns. */
   lines(buffer: Buffer, from: number, to: number): void;
 }
 
 export class LineSplitter {
   readonly #taker: LineTaker;
-  /** An incomplete row at the end of the last piece. */
+  /** An incomplete row at the end of the last chunk. */
   #carry = Buffer.alloc(0);
 
   constructor(taker: LineTaker) {
@@ -35,12 +35,12 @@ export class LineSplitter {
     }
     const complete = chunk.lastIndexOf(LF) + 1;
     if (complete > start) this.#taker.lines(chunk, start, complete);
-    // Copied: the chunk belongs to the decompressor, which may reuse it.
+    // Copied, because the decompressor may reuse the chunk.
     if (Math.max(complete, start) < chunk.length) this.#carry = Buffer.from(chunk.subarray(Math.max(complete, start)));
     this.#limitCarry();
   }
 
-  /** The file has ended, with or without a line end. */
+  /** Ends the file, whether or not its last line has a line end. */
   finish(): void {
     if (this.#carry.length === 0) return;
     const last = Buffer.concat([this.#carry, Buffer.of(LF)]);
@@ -49,26 +49,24 @@ export class LineSplitter {
   }
 
   #limitCarry(): void {
-    // One more: a row of the largest size may end in CR LF.
+    // One byte more, because a row of the largest size may end in CR LF.
     if (this.#carry.length <= MAX_ROW_BYTES + 1) return;
     this.#taker.reader.line++;
     throw this.#taker.reader.tooLong();
   }
 }
 
-/** Start of the text, after a byte order mark if there is one. */
+/** The start of the text, after a byte order mark if there is one. */
 export const skipByteOrderMark = (buffer: Buffer, at: number): number =>
   buffer[at] === 0xef && buffer[at + 1] === 0xbb && buffer[at + 2] === 0xbf ? at + 3 : at;
 
-/* Headers that must be there, and be one of the known ones. */
-
 const CR = 13;
-/** More of a header that is not ours is not shown. */
+/** Most bytes of an unknown header that a message shows. */
 const SHOWN_BYTES = 120;
 
 /**
- * Reads the first line. The columns it names are from then on the reader's; rows must have as many.
- * @returns the start of the second line. @throws TidemarkError SOURCE_ROW_INVALID naming what was expected.
+ * Reads the header row and gives its columns to the reader; rows must have as many. @returns the start of the second
+ * line. @throws TidemarkError SOURCE_ROW_INVALID; its message names the expected columns.
  */
 export function readHeader(
   reader: RowReader,
@@ -90,14 +88,16 @@ export function readHeader(
   return end + 1;
 }
 
-/** Rows were validated before they were framed; whoever framed these did not. */
+/** The publisher validates rows before it frames them, so an unreadable row means a corrupt frame. */
 export function malformed(raw: Buffer, start: number): TidemarkError {
   const row = raw.toString('latin1', start, Math.min(raw.length, start + 80)).split('\n')[0];
-  return new TidemarkError('LOG_FRAME_CORRUPT', `A frame holds what is no trade: ${JSON.stringify(row)}`);
+  return new TidemarkError('LOG_FRAME_CORRUPT', `A frame holds a row that is not a trade: ${JSON.stringify(row)}`);
 }
 
-/** What is allocated goes by the bytes that are there, whatever a header claims. */
+/**
+ * Checks a frame's row count against its bytes, so that a false header cannot make the reader allocate without limit.
+ */
 export function checkRowCount(raw: Buffer, rows: number, minRowBytes: number): void {
   if (Number.isInteger(rows) && rows >= 1 && rows * minRowBytes <= raw.length) return;
-  throw new TidemarkError('LOG_FRAME_CORRUPT', `A frame of ${raw.length} bytes does not hold ${rows} trades`);
+  throw new TidemarkError('LOG_FRAME_CORRUPT', `A frame of ${raw.length} bytes cannot hold ${rows} trades`);
 }

@@ -1,6 +1,6 @@
 /**
- * Fills frames with the rows of one partition after the other, and keeps the facts that do not depend on their values:
- * how many, from which id to which, from when to when, the digest of their bytes.
+ * Fills frames with the rows of one partition after the other. Keeps the facts that do not depend on the rows' values:
+ * their number, first and last id, first and last time, and the digest of their bytes.
  */
 import { createHash, type Hash } from 'node:crypto';
 import type { PartitionFacts } from '../../../shared/frame/manifest.ts';
@@ -10,13 +10,13 @@ import { MAX_ROW_BYTES } from './row-reader.ts';
 const LF = 10;
 const CR = 13;
 
-/** What a decoder knows of a partition beyond the frames. */
+/** The facts of a partition that only its decoder can compute. */
 export type ValueFacts = Pick<PartitionFacts, 'totals' | 'rows_hash' | 'gaps' | 'missing_offsets' | 'repeats_dropped'>;
 
 export interface RowParser {
   /**
-   * Parses and accepts the row at `start`: calls `row` for it, or `drop`; before, `flushTo(start)` if it begins another
-   * partition. @returns the position of the row's CR or LF.
+   * Parses the row at `start`, then calls `row`, or `drop` to leave it out. Calls `flushTo(start)` first if the row
+   * begins another partition. @returns the position of the row's CR or LF.
    */
   parse(buffer: Buffer, start: number): number;
 }
@@ -25,7 +25,7 @@ export class PartitionFrames {
   readonly #frameRawBytes: number;
   #items: DecodedItem[] = [];
 
-  // the partition
+  // The open partition.
   #window: PartitionWindow | undefined;
   #digest: Hash = createHash('sha256');
   #rows = 0;
@@ -34,7 +34,7 @@ export class PartitionFrames {
   #lastMs = 0;
   #lastId = -1;
 
-  // the frame being filled
+  // The frame being filled.
   #frame: Buffer;
   readonly #spare: Buffer[] = [];
   #used = 0;
@@ -43,10 +43,10 @@ export class PartitionFrames {
   #frameFirstMs = 0;
   #frameLastMs = 0;
 
-  // rows accepted and not copied yet: runs of LF-ended rows are copied at once, not row by row
+  // Accepted rows that are not copied yet. Runs of LF-ended rows are copied at once, not row by row.
   #source: Buffer | undefined;
   #run = 0;
-  /** The run is of rows from anywhere and ends here. */
+  /** The run comes from `append` and ends at `#runTo`. */
   #appending = false;
   #runTo = 0;
   #dropped = false;
@@ -64,7 +64,7 @@ export class PartitionFrames {
     return this.#rows;
   }
 
-  /** Id of the last row accepted, over all partitions; -1: none. */
+  /** Id of the last accepted row of any partition; -1 if there is none. */
   get lastId(): number {
     return this.#lastId;
   }
@@ -73,14 +73,14 @@ export class PartitionFrames {
     return this.#items.length > 0;
   }
 
-  /** What has been completed. */
+  /** Removes and returns the completed items. */
   take(): DecodedItem[] {
     const items = this.#items;
     if (items.length > 0) this.#items = [];
     return items;
   }
 
-  /** Whole lines in [from, to), each parsed and, unless dropped, kept without its CR. */
+  /** Parses whole lines in [from, to). Keeps each row that is not dropped, without its CR. */
   lines(buffer: Buffer, from: number, to: number, parser: RowParser): void {
     this.#source = buffer;
     this.#run = from;
@@ -107,7 +107,7 @@ export class PartitionFrames {
     this.#source = undefined;
   }
 
-  /** One row from anywhere: its bytes [from, to), without line end. Rows that follow each other are copied at once. */
+  /** Adds one row from any buffer: its bytes [from, to), without line end. Adjacent rows are copied at once. */
   append(id: number, ms: number, buffer: Buffer, from: number, to: number): void {
     if (this.#source !== buffer || this.#runTo !== from) {
       this.#endAppended();
@@ -129,7 +129,7 @@ export class PartitionFrames {
     }
   }
 
-  /** Copies what `append` has not copied yet; rows of `lines` end their run by themselves. */
+  /** Copies the rest of a run that `append` began; `lines` ends its runs itself. */
   #endAppended(): void {
     if (!this.#appending) return;
     this.flushTo(this.#runTo);
@@ -143,7 +143,7 @@ export class PartitionFrames {
     this.#run = position;
   }
 
-  /** Accounts for a row. Time need not rise with the id; the facts carry the extremes. */
+  /** Counts a row. Times need not rise with the ids, so the facts hold the smallest and the largest. */
   row(id: number, ms: number): void {
     if (this.#rows === 0) {
       this.#firstId = id;
@@ -164,7 +164,7 @@ export class PartitionFrames {
     this.#frameRows++;
   }
 
-  /** The row being parsed is left out. */
+  /** Leaves out the row that is being parsed. */
   drop(): void {
     this.#dropped = true;
   }
@@ -193,7 +193,10 @@ export class PartitionFrames {
     this.#rows = 0;
   }
 
-  /** Frames go round: a fresh megabyte for each costs page faults and collections, a tenth of the whole. */
+  /**
+   * Reuses frame buffers: allocating a megabyte for each frame takes a tenth of the total time in page faults and
+   * collections.
+   */
   #newFrame(): Buffer {
     return this.#spare.pop() ?? Buffer.allocUnsafeSlow(this.#frameRawBytes + MAX_ROW_BYTES + 2);
   }

@@ -1,6 +1,6 @@
 /**
- * Reads the cells of trade rows out of bytes, validating, and says what is wrong with them: document, line, column,
- * value. Bytes, not strings: 3.5 M rows a second are at stake, and this is inside every publisher's hot loop.
+ * Reads and validates the cells of trade rows. Its errors name document, line, column and value. It works on bytes
+ * instead of strings, because it is the hot loop of every publisher and reads 3.5 M rows a second.
  */
 import { type ErrorCode, TidemarkError } from '../../../shared/errors.ts';
 import type { ExactTotal } from '../../../shared/proof/row-facts.ts';
@@ -9,30 +9,26 @@ import { knownText } from '../../../shared/proof/row-hash.ts';
 /** Real rows have at most 200 bytes. */
 export const MAX_ROW_BYTES = 512;
 
-/**
- * The float64 nearest to a decimal of more digits than a float64 holds, without making a text of it, which costs six
- * times as much: the digits as exact parts, divided in twice the precision. Where that is too close to a tie to be
- * sure, it says so, and the language's own parser decides.
- * Method: Dekker's exact products and sums, the quotient with one step of correction.
- */
-
-/** Halves a float64's digits for an exact product. */
+/** Splits a float64's digits into two halves for an exact product. */
 const SPLITTER = 2 ** 27 + 1;
-/** What the computed tail of a quotient may be wrong by, relative to the quotient: far more than it is (2^-104). */
+/** The error bound of a quotient's computed tail, relative to the quotient: far above the actual error (2^-104). */
 const MARGIN = 2 ** -92;
 
 /** 10^22 is the last power of ten that a float64 holds exactly. */
 export const MAX_SCALE = 22;
 export const POWERS_OF_TEN: readonly number[] = Array.from({ length: MAX_SCALE + 1 }, (_, n) => Number(`1e${n}`));
 
-/** As many digits of a decimal are its high part; any number of them is exact. */
+/** Digits in the high part of a decimal; every number of this many digits is exact. */
 export const HIGH_DIGITS = 15;
-/** And as many more its low part. */
+/** Digits in its low part. */
 export const LOW_DIGITS = 7;
 
 /**
- * (high x 10^lowDigits + low) x factor / 10^scale, rounded once; NaN where the rounding is not certain. All integers
- * below 2^53, `lowDigits` up to LOW_DIGITS, `scale` up to MAX_SCALE.
+ * The float64 nearest to (high x 10^lowDigits + low) x factor / 10^scale, rounded once; NaN if the rounding is
+ * uncertain. A decimal may have more digits than a float64 holds. Parsing it as text costs six times as much, so this
+ * divides the digits' exact parts in twice the precision (Dekker's exact products and sums, one correction step). If
+ * the result is too close to a tie, the caller falls back to JavaScript's own parser. All arguments are integers below
+ * 2^53, `lowDigits` at most LOW_DIGITS, `scale` at most MAX_SCALE.
  */
 export function nearestDouble(high: number, low: number, lowDigits: number, scale: number, factor = 1): number {
   const shifted = high * POWERS_OF_TEN[lowDigits];
@@ -51,7 +47,7 @@ export function nearestDouble(high: number, low: number, lowDigits: number, scal
   return nearest === quotient + (tail - margin) ? nearest : Number.NaN;
 }
 
-/** a x b - product, exactly. */
+/** The exact value of a x b - product. */
 function productError(a: number, b: number, product: number): number {
   const splitA = SPLITTER * a;
   const highA = splitA - (splitA - a);
@@ -73,23 +69,23 @@ const NINE = 57;
 const LETTER_E = 0x65;
 const SCALE = 1e8;
 const SCALE_DIGITS = 8;
-/** Up to here value x 1e8 survives the way to float64 and back exactly; beyond, the total follows the float64. */
+/** Up to this value x 1e8 the float64 round trip is exact; beyond, the total follows the float64. */
 const EXACT_UNITS = 2 ** 51;
-/** The first integer that float64 cannot tell from its neighbour. */
+/** The first integer that float64 cannot distinguish from its neighbour. */
 const MAX_EXACT = 2 ** 53;
-/** The database totals units as int8; a value of more is no price or quantity. */
+/** The database totals units as int8; a larger value cannot be a price or quantity. */
 const MAX_UNITS = 2 ** 63;
 export const MAX_VALUE = MAX_UNITS / SCALE;
 export const MAX_VALUE_TEXT = '92233720368.54775808';
 
-/** Marks a value whose units are not exact in float64. */
+/** Marks a value whose units float64 cannot hold exactly. */
 const INEXACT = -1;
 
 export interface RowReaderOptions {
-  /** Named in every error. */
+  /** Every error names it. */
   readonly document: string;
   readonly columns: readonly string[];
-  /** Digits a decimal may have from its first that is not 0; a float64 is printed with 17 at most. Default any. */
+  /** Most digits from the first that is not 0; programs print a float64 with at most 17. Default: no limit. */
   readonly maxSignificantDigits?: number;
 }
 
@@ -97,19 +93,19 @@ export class RowReader {
   readonly document: string;
   columns: readonly string[];
   readonly #maxDigits: number;
-  /** Number of the line being read, the first is 1. */
+  /** The line being read; the first is 1. */
   line = 0;
   /** Where the last cell ended. */
   at = 0;
   /** Where the last decimal began. */
   start = 0;
-  /** Of the last decimal: its exact number of 1e-8, or INEXACT. */
+  /** The last decimal as a whole number of 1e-8, or INEXACT. */
   units = 0;
-  /** Of the last decimal, its digits: high x 10^lowDigits + low, value = digits / 10^scale. */
+  /** The digits of the last decimal: digits = high x 10^lowDigits + low, value = digits / 10^scale. */
   high = 0;
   low = 0;
   lowDigits = 0;
-  /** -1 where the digits are too many, or the exponent too large, to be held like this. */
+  /** -1 if the decimal has too many digits or too large an exponent for this form. */
   scale = 0;
 
   constructor(options: RowReaderOptions) {
@@ -118,7 +114,7 @@ export class RowReader {
     this.#maxDigits = options.maxSignificantDigits ?? Number.POSITIVE_INFINITY;
   }
 
-  /** Digits at `p`. */
+  /** Reads a whole number at `p`. */
   integer(buffer: Buffer, p: number, column: number, maxDigits: number): number {
     let value = 0;
     let at = p;
@@ -129,8 +125,8 @@ export class RowReader {
   }
 
   /**
-   * A positive decimal at `p` as float64. Fixed point: the digits as an integer of 1e-8; a quotient of two exact float64
-   * integers is the correctly rounded value.
+   * Reads a positive decimal at `p` as float64. It reads a fixed-point decimal as an integer of 1e-8 units; a quotient
+   * of two exact float64 integers is rounded correctly.
    */
   decimal(buffer: Buffer, p: number, column: number, zero: 'refused' | 'legal' = 'refused'): number {
     let units = 0;
@@ -159,7 +155,7 @@ export class RowReader {
     return this.#unusualDecimal(buffer, p, column, zero);
   }
 
-  /** A positive decimal at `p` that may be too large for units: below 2^63. */
+  /** Reads a positive decimal below 2^63 at `p`; it may be too large for exact units. */
   magnitude(buffer: Buffer, p: number, column: number): number {
     let mantissa = 0;
     let at = p;
@@ -180,7 +176,7 @@ export class RowReader {
   }
 
   #unusualDecimal(buffer: Buffer, p: number, column: number, zero: 'refused' | 'legal', unit = SCALE): number {
-    // By hand, not by pattern: in some files every second number is an artefact of 17 digits.
+    // A loop instead of a regular expression: in some files every second number has 17 digits.
     let at = buffer[p] === PLUS ? p + 1 : p;
     const from = at;
     let high = 0;
@@ -238,7 +234,7 @@ export class RowReader {
     return value;
   }
 
-  /** One of the words, in any case. @returns its index. */
+  /** Reads one of the words, in any case. @returns its index. */
   word(buffer: Buffer, p: number, column: number, words: readonly string[]): number {
     for (let index = 0; index < words.length; index++) {
       const word = words[index];
@@ -252,7 +248,7 @@ export class RowReader {
     throw this.badCell(buffer, p, column, `must be ${words.join(' or ')}`);
   }
 
-  /** These very bytes. */
+  /** Expects exactly these bytes. */
   exactly(buffer: Buffer, p: number, column: number, expected: Buffer): void {
     let length = 0;
     while (length < expected.length && buffer[p + length] === expected[length]) length++;
@@ -279,12 +275,12 @@ export class RowReader {
       if (buffer[end] === COMMA) throw this.columnCount(buffer, start);
       throw this.badCell(buffer, end, column, 'must be followed by the end of the row');
     }
-    // Also what a frame's buffer has room for beyond its size.
+    // This limit is also the space that a frame's buffer reserves beyond its size.
     if (end - start > MAX_ROW_BYTES) throw this.tooLong();
     return end;
   }
 
-  /** An event is found again by its offset as it is written. */
+  /** Leading zeros are refused: a lookup finds an event by its offset as written. */
   noLeadingZero(buffer: Buffer, start: number, column: number): void {
     if (buffer[start] === ZERO && this.at - start > 1) {
       throw this.badCell(buffer, start, column, 'must have no leading zeros');
@@ -313,7 +309,7 @@ export class RowReader {
     });
   }
 
-  /** The row's time is not the document's. */
+  /** The error for a row whose time is outside the document's window. */
   outside(ms: number, day: string): TidemarkError {
     const at = new Date(ms);
     const shown = Number.isNaN(at.getTime()) ? `${ms} ms` : at.toISOString();
@@ -328,18 +324,17 @@ export class RowReader {
   }
 }
 
-/** Also the end of the bytes, which no cell goes past. */
+/** True for undefined too, the end of the bytes: no cell extends past it. */
 const isEnd = (byte: number | undefined): boolean => byte === COMMA || byte === LF || byte === CR || byte === undefined;
 
-/** Adds a decimal's exact units, or what the database will see of its float64. */
+/** Adds a decimal's exact units, or the rounded value that the database computes from its float64. */
 export function addTo(total: ExactTotal, units: number, value: number): void {
   if (units === INEXACT) total.addFloat(value, SCALE);
   else total.add(units);
 }
 
-/* The taker's side, in any case in the files, in lower case in storage. */
-
+/** The taker's side: any case in the files, lower case in storage. */
 export const TAKER_SIDES = ['buy', 'sell'] as const;
 
-/** Each for the row hash, by its index. */
+/** Both sides prepared for the row hash, by index. */
 export const HASHED_TAKER_SIDES = TAKER_SIDES.map(knownText);

@@ -1,4 +1,7 @@
-/** What generated trade files have in common: seeded chance, days whose trades follow each other, printed floats. */
+/**
+ * What the generators of trade files share: seeded random numbers, trades of a window, and floats as vendors print
+ * them.
+ */
 import { assert } from '../../../shared/errors.ts';
 
 /** Uniform in [0, 1), the same on every machine (mulberry32). */
@@ -16,14 +19,14 @@ export function seededRandom(seed: number): () => number {
 export interface SyntheticTrade {
   /** Position in the day, from 0. */
   readonly index: number;
-  /** Milliseconds after the start of the window, with a fraction; not falling. */
+  /** Milliseconds after the start of the window, with a fraction; never decreasing. */
   readonly offsetMs: number;
   /** Tenths of the quote unit. */
   readonly priceTenths: number;
   readonly buy: boolean;
 }
 
-/** `rows` trades in order of time over a window, in bursts of equal times, on a random walk of prices. */
+/** Yields `rows` trades of a window in time order, in bursts of equal times, with prices on a random walk. */
 export function* syntheticTrades(options: {
   readonly rows: number;
   readonly windowMs: number;
@@ -37,7 +40,7 @@ export function* syntheticTrades(options: {
   let buy = true;
   for (let index = 0; index < rows; index++) {
     if (index === 0 || random() > 0.5) {
-      // The next of the trades that are left, as order statistics of uniform points.
+      // The next trade is an order statistic of as many uniform points as there are trades left.
       position += (1 - position) * (1 - (1 - random()) ** (2 / (rows - index + 1)));
       if (random() < 0.35) buy = !buy;
       if (random() < 0.4) priceTenths = Math.max(1000, priceTenths + Math.floor(random() * 41) - 20);
@@ -46,7 +49,7 @@ export function* syntheticTrades(options: {
   }
 }
 
-/** A float as the vendors' programs print it: shortest form, `.0` behind whole numbers, exponents of two digits. */
+/** A float as the vendors' programs print it: shortest form, `.0` after whole numbers, exponents of two digits. */
 export function printedFloat(value: number): string {
   if (value !== 0 && (value < 1e-4 || value >= 1e16)) {
     const [digits, exponent] = value.toExponential().split('e');
@@ -56,7 +59,7 @@ export function printedFloat(value: number): string {
   return Number.isInteger(value) ? `${value}.0` : String(value);
 }
 
-/** Lines gathered into pieces of about 1 MiB. */
+/** Joins lines into chunks of about 1 MiB. */
 export function* inPieces(lines: Iterable<string>): Generator<Buffer> {
   let pending: string[] = [];
   let length = 0;
