@@ -87,10 +87,10 @@ test.each<[string, string, (block: Told['result']) => void]>([
   ],
   ['another link', 'its header does not match its hash', (block) => (block.previousblockhash = block.hash)],
   ['another hash', 'its header does not match its hash', (block) => (block.hash = flipped(block.hash as string, 1))],
-  ['a transaction left out', 'not those of its merkle root', (block) => block.tx.pop()],
-  ['a transaction twice', 'not those of its merkle root', (block) => block.tx.push(block.tx[2])],
-  ['transactions in another order', 'not those of its merkle root', (block) => block.tx.push(...block.tx.splice(1, 1))],
-  ['no coinbase', 'first transaction is no coinbase', (block) => block.tx.shift()],
+  ['a transaction left out', 'do not match its merkle root', (block) => block.tx.pop()],
+  ['a transaction twice', 'do not match its merkle root', (block) => block.tx.push(block.tx[2])],
+  ['transactions in another order', 'do not match its merkle root', (block) => block.tx.push(...block.tx.splice(1, 1))],
+  ['no coinbase', 'first transaction is not a coinbase', (block) => block.tx.shift()],
   ['two coinbases', 'second coinbase', (block) => (block.tx[2] = block.tx[0])],
   [
     'another amount in the bytes',
@@ -105,7 +105,7 @@ test.each<[string, string, (block: Told['result']) => void]>([
   // The id does not cover it, the coinbase's commitment does.
   [
     'another witness',
-    'witness data is not what its coinbase commits to',
+    "witness data differs from its coinbase's commitment",
     (block) => (block.tx[1].hex = flipped(block.tx[1].hex, 20)),
   ],
   ['bytes behind a transaction', '1 bytes follow it', (block) => (block.tx[1].hex += '00')],
@@ -130,7 +130,7 @@ test('inputs that are worth a little less: the coinbase takes more than there is
   });
   await expect(read(height, height)).rejects.toMatchObject({
     code: 'NODE_BLOCK_INVALID',
-    message: expect.stringContaining('coinbase takes more than subsidy and fees'),
+    message: expect.stringContaining('coinbase claims more than subsidy and fees'),
   });
 });
 

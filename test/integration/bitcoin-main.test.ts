@@ -30,8 +30,8 @@ givenData('bitcoin/mainnet-blocks-1-256.bz2').describe('chain main', () => {
       CHAIN_KEYS.map(() => ['250-255', 'NODE_HEIGHT_BEYOND_TIP']),
     );
     expect(await bitcoin.proved()).toEqual(eachOfSix('{[0,250)}'));
-    // An offline node never leaves its initial download; it is said, and its blocks are taken.
-    expect(stderr).toContain('still getting blocks');
+    // An offline node never leaves its initial download; a note says so, and its blocks are ingested.
+    expect(stderr).toContain('still downloading blocks');
   });
 
   test('with none all 256 are; what was proved is not fetched again', async () => {

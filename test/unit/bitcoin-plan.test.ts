@@ -147,10 +147,10 @@ describe('the node', () => {
     expect(settledTip({ blocks: 3 }, 6)).toBe(-1);
   });
 
-  test('one that is still getting blocks says so', () => {
+  test('one that is still downloading blocks says so', () => {
     const state = { chain: 'main', blocks: 5, headers: 9, bestHash: '', pruned: false, syncing: true };
-    expect(syncNote(state)).toContain('5 of the 9');
-    expect(syncNote({ ...state, blocks: 9 })).toContain('more than the 9');
+    expect(syncNote(state)).toContain('5 of 9');
+    expect(syncNote({ ...state, blocks: 9 })).toContain('more than its 9');
     expect(syncNote({ ...state, blocks: 9, syncing: false })).toBeUndefined();
   });
 });

@@ -1,6 +1,6 @@
 /**
- * Blocks of a range of heights, in order, each proved to be what its hash says before anyone uses it: header, work, link
- * to the block before, transactions, witness data, amounts. The node is asked, not believed.
+ * Reads the blocks of a range of heights in order and verifies each before anyone uses it: header, work, link to the
+ * block before, transactions, witness data, amounts. The node's word is never enough.
  */
 
 import { TidemarkError } from '../../../shared/errors.ts';
@@ -34,9 +34,9 @@ export interface BlockRange {
   readonly chain: string;
   readonly from: number;
   readonly to: number;
-  /** Hashes of from..to as they were planned: another chain in the meantime is noticed. */
+  /** The planned hashes of from..to; if the node switches to another chain meanwhile, the read fails. */
   readonly hashes: readonly string[];
-  /** Blocks being fetched ahead of the one that is used. */
+  /** Blocks to prefetch beyond the one in use. */
   readonly ahead: number;
 }
 
@@ -48,7 +48,7 @@ export async function* readBlocks(node: BitcoinNode, range: BlockRange): AsyncGe
     const hash = hashes[next++];
     if (hash === undefined) return;
     const block = node.block(hash);
-    block.catch(() => {}); // surfaces when its turn comes
+    block.catch(() => {}); // the loop below awaits it and gets the error
     fetched.push(block);
   };
   let next = 0;
@@ -65,7 +65,7 @@ export async function* readBlocks(node: BitcoinNode, range: BlockRange): AsyncGe
 
 interface Before {
   readonly prevHash: string;
-  /** At genesis the time of the block after it, the other way round. */
+  /** For genesis, which has no block before it: 2 x its time - the time of the next block. */
   readonly prevTime: number;
 }
 
@@ -105,7 +105,7 @@ function checkBlock(block: NodeBlock, expected: Expected): CheckedBlock {
   const bytes = writeHeader(header);
   const digest = sha256d(bytes);
   if (displayHash(digest) !== hash || block.hash !== hash) throw invalid(hash, 'its header does not match its hash');
-  if (!hasItsWork(digest, header.bits)) throw invalid(hash, 'it lacks the work it claims');
+  if (!hasItsWork(digest, header.bits)) throw invalid(hash, 'its hash does not have the work it claims');
   if (block.height !== height || block.prevHash !== prevHash) {
     throw new TidemarkError(
       'CHAIN_REORGANISED',
@@ -121,18 +121,18 @@ function checkBlock(block: NodeBlock, expected: Expected): CheckedBlock {
     if (index === 0) continue;
     const { input, output } = sums;
     if (output > input || input > MAX_SATS) {
-      throw invalid(hash, `transaction ${index} takes in ${input} satoshis and pays out ${output}`);
+      throw invalid(hash, `transaction ${index} spends ${input} satoshis and pays out ${output}`);
     }
     fees += input - output;
   }
-  // What inputs spent is in no hash of the block; this is what the block itself says about it.
+  // No hash of the block covers what its inputs spent. The coinbase is the block's own statement about it.
   if (block.transactions[0].sums.output > fees + subsidyOf(eraOf(height, halvingInterval(chain)))) {
-    throw invalid(hash, 'its coinbase takes more than subsidy and fees');
+    throw invalid(hash, 'its coinbase claims more than subsidy and fees');
   }
   return { block, header: bytes, digests, fees, rawInterval: block.time - prevTime };
 }
 
-/** Each transaction's bytes against its id; what the ids are then held against. */
+/** Checks each transaction's bytes against its id and collects the ids for the merkle root. */
 function contentOf({ transactions }: NodeBlock, hash: string): { content: BlockContent; digests: string[] } {
   const layout = new TransactionLayout();
   const count = transactions.length;
@@ -152,7 +152,7 @@ function contentOf({ transactions }: NodeBlock, hash: string): { content: BlockC
     const at = index * HASH_BYTES;
     layout.txidInto(txids, at);
     if (displayHashAt(txids, at) !== txid) throw invalid(hash, `transaction ${index} does not match its id`);
-    // The hash with witness data is the digest of the digest that the row holds.
+    // The hash with witness data is the double digest of the bytes, and the row holds the single one.
     const digest = bytesSha256(raw);
     digests.push(digest);
     if (layout.marked) sha256OfHexInto(wtxids, at, digest);
@@ -166,7 +166,7 @@ function contentOf({ transactions }: NodeBlock, hash: string): { content: BlockC
 }
 
 function invalid(hash: string, what: string): TidemarkError {
-  return new TidemarkError('NODE_BLOCK_INVALID', `Block ${hash} is not what it should be: ${what}`, {
+  return new TidemarkError('NODE_BLOCK_INVALID', `Block ${hash} is invalid: ${what}`, {
     details: { hash },
   });
 }

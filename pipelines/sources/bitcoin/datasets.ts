@@ -1,4 +1,4 @@
-/** The seven datasets of a node, and what the projector makes of their events. */
+/** The seven datasets of a node, and how the projector turns their events into rows. */
 import { bitcoinBlockFeeTotals } from '../../../shared/registry/datasets/bitcoin_block_fee_totals.ts';
 import { bitcoinBlockHeaders } from '../../../shared/registry/datasets/bitcoin_block_headers.ts';
 import { bitcoinBlockSubsidySchedule } from '../../../shared/registry/datasets/bitcoin_block_subsidy_schedule.ts';
@@ -13,7 +13,7 @@ import type { ChainDataset } from './rows/expected-events.ts';
 import { createTransactionRow, derivedRow, headerRow, mempoolRow } from './rows/project.ts';
 import { derivedSeconds, HEADER_SECONDS, MEMPOOL_SECONDS, TRANSACTION_SECONDS } from './rows/seconds.ts';
 
-/** Fed by every block, in the order in which their leases are taken. */
+/** The six datasets that every block feeds, in the order in which their leases are taken. */
 export const CHAIN_DATASETS = [
   bitcoinBlockHeaders,
   bitcoinBlockTransactions,
@@ -27,7 +27,7 @@ export const MEMPOOL_DATASET = bitcoinMempoolState;
 
 type NodeDataset = ChainDataset | typeof MEMPOOL_DATASET.key;
 
-/** A maker of rows keeps what it works with: each load has its own. */
+/** A row maker keeps scratch buffers, so each load creates its own. */
 const PARTS: Readonly<Record<NodeDataset, readonly [() => RecordRow, SharedSeconds]>> = {
   bitcoin_block_headers: [() => headerRow, HEADER_SECONDS],
   bitcoin_block_transactions: [createTransactionRow, TRANSACTION_SECONDS],
@@ -37,7 +37,7 @@ const PARTS: Readonly<Record<NodeDataset, readonly [() => RecordRow, SharedSecon
   ) as Record<(typeof DERIVED_DATASETS)[number], [() => RecordRow, SharedSeconds]>),
 };
 
-/** By dataset key. */
+/** Projections by dataset key. */
 export const NODE_PROJECTIONS: Readonly<Record<string, Projection>> = Object.fromEntries(
   [...CHAIN_DATASETS, MEMPOOL_DATASET].map(({ key, native }) => {
     const [createRow, seconds] = PARTS[key];

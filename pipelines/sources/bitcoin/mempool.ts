@@ -1,6 +1,6 @@
 /**
- * Snapshots of the mempool. What the node said cannot be asked for again, so a snapshot is a file on disk, synced, before
- * anything is published of it; a snapshot is published from its file, by whoever comes next if need be.
+ * Snapshots of the mempool. The node cannot repeat an earlier answer, so a snapshot is synced to a file before anything
+ * of it is published. Publishing reads the file, so a later process can publish a snapshot that an earlier one took.
  */
 import { readdir } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
@@ -21,7 +21,7 @@ const decompress = promisify(zstdDecompress);
 
 const FILE = /^(\d{12,15})\.json\.zst$/;
 const FORMAT = 1;
-/** Of one snapshot unpacked: the answer, and its head. */
+/** Size of an unpacked snapshot: the answer and its head. */
 const MAX_SNAPSHOT_BYTES = MAX_MEMPOOL_BYTES + 1024;
 
 export interface SnapshotFile {
@@ -36,12 +36,11 @@ export interface Snapshot {
   readonly document: { readonly name: string; readonly sha256: string; readonly bytes: number };
 }
 
-/** Where the snapshots of a chain are kept. */
+/** The folder of a chain's snapshots. */
 export const snapshotDir = (stateDir: string, chain: string): string => join(stateDir, 'mempool', chain);
 
 /**
- * Takes a snapshot and keeps it.
- * @throws TidemarkError SPOOL_UNUSABLE when it cannot be kept, and those of the call.
+ * Takes a snapshot and stores it. @throws TidemarkError SPOOL_UNUSABLE if it cannot be stored, and those of the call.
  */
 export async function takeSnapshot(
   node: BitcoinNode,
@@ -52,9 +51,9 @@ export async function takeSnapshot(
   if (!flag(info.loaded, 'loaded')) {
     throw new TidemarkError('NODE_UNREACHABLE', `The Bitcoin node at ${node.rpc.place} is still loading its mempool`);
   }
-  // The time just before the node was asked: nothing that is in the answer came later than the answer.
+  // The time just before the call. An entry may still arrive between this time and the answer.
   const takenAtMs = now();
-  // Entries that cannot be read are found here, while the node can still be asked.
+  // Parses the entries now, while the node can still be asked again if some cannot be read.
   const { bytes } = await node.mempool();
   const head = `{"format":${FORMAT},"chain":${JSON.stringify(chain)},"taken_at_ms":${takenAtMs},"getrawmempool":`;
   const path = join(dir, `${takenAtMs}.json.zst`);
@@ -62,12 +61,12 @@ export async function takeSnapshot(
   try {
     await writeDurably(path, whole);
   } catch (cause) {
-    throw new TidemarkError('SPOOL_UNUSABLE', `The mempool snapshot cannot be kept in ${dir}`, { cause });
+    throw new TidemarkError('SPOOL_UNUSABLE', `The mempool snapshot cannot be written to ${dir}`, { cause });
   }
   return { takenAtMs, path };
 }
 
-/** Snapshots there are, oldest first. */
+/** The stored snapshots, oldest first. */
 export async function snapshotFiles(dir: string): Promise<SnapshotFile[]> {
   const names = await readdir(dir).catch((error: NodeJS.ErrnoException) => {
     if (error.code === 'ENOENT') return [];
@@ -81,7 +80,7 @@ export async function snapshotFiles(dir: string): Promise<SnapshotFile[]> {
     .sort((a, b) => a.takenAtMs - b.takenAtMs);
 }
 
-/** @throws TidemarkError SOURCE_ROW_INVALID when the file is not one of ours, whole. */
+/** @throws TidemarkError SOURCE_ROW_INVALID if the file is not a complete snapshot of ours. */
 export async function readSnapshot({ path, takenAtMs }: SnapshotFile, chain: string): Promise<Snapshot> {
   const bytes = await readInFolder(dirname(path), path);
   const name = `${chain}-mempool-${takenAtMs}.json.zst`;
@@ -89,7 +88,7 @@ export async function readSnapshot({ path, takenAtMs }: SnapshotFile, chain: str
     const cursor = new JsonCursor(await decompress(bytes, { maxOutputLength: MAX_SNAPSHOT_BYTES }));
     const found = readDocument(cursor);
     if (found.format !== FORMAT || found.chain !== chain || found.takenAtMs !== takenAtMs || !found.entries) {
-      throw new Error(`it is of ${found.chain} at ${found.takenAtMs}, format ${found.format}`);
+      throw new Error(`it holds chain ${found.chain} at ${found.takenAtMs}, format ${found.format}`);
     }
     const { entries } = found;
     return { takenAtMs, chain, entries, document: { name, sha256: sha256Hex(bytes), bytes: bytes.length } };
@@ -129,11 +128,11 @@ function readDocument(cursor: JsonCursor) {
   return found;
 }
 
-/** In order of txid. */
+/** Yields the events in the order of their txid. */
 export function* mempoolEvents({ takenAtMs, chain, entries }: Snapshot): Generator<RecordedEvent> {
   for (const { txid, feeSats, vsize, firstSeen, replaceable } of entries) {
     const offset = `${takenAtMs}:${txid}`;
-    // Keys in their sorted order.
+    // The keys are sorted.
     const payload = Buffer.from(
       JSON.stringify({
         fee_sats: feeSats,

@@ -1,4 +1,4 @@
-/** The answer to `getblock` with what inputs spend, read in one pass: a block, and the columns of its transactions. */
+/** Reads the large answers of a node in one pass: `getblock` with the prevouts of all inputs, and `getrawmempool`. */
 import { TidemarkError } from '../../../shared/errors.ts';
 import { type RpcColumns, type RpcInput, type RpcOutput, RpcTransaction } from './rows/rpc-columns.ts';
 import { unfit } from './rpc/answers.ts';
@@ -16,7 +16,7 @@ import {
 } from './rpc/json-cursor.ts';
 import type { TextWriter } from './text-writer.ts';
 
-/** A block as the node tells it: hashes as it writes them, amounts in satoshis. */
+/** A block as the node states it: hashes in the node's notation, amounts in satoshis. */
 export interface NodeBlock {
   readonly hash: string;
   readonly height: number;
@@ -25,7 +25,7 @@ export interface NodeBlock {
   readonly merkleRoot: string;
   /** Epoch seconds. */
   readonly time: number;
-  /** Of this block and the ten before it. */
+  /** Median time of this block and the ten before it. */
   readonly medianTime: number;
   readonly bits: string;
   readonly nonce: number;
@@ -39,7 +39,7 @@ export interface NodeTransaction {
   readonly coinbase: boolean;
   readonly inputs: number;
   readonly outputs: number;
-  /** What each input spends; nothing of a coinbase. */
+  /** What each input spends; empty for a coinbase. */
   readonly spent: readonly number[];
   readonly sums: { readonly input: number; readonly output: number };
   readonly columns: RpcColumns;
@@ -48,7 +48,7 @@ export interface NodeTransaction {
 const U32 = 2 ** 32 - 1;
 const HASH_BYTES = 32;
 
-/** Each table of names with the members in the same order. */
+/** In each table of names, the code below relies on the order. */
 const BLOCK = new JsonKeys([
   'hash',
   'height',
@@ -68,22 +68,22 @@ const VOUT = new JsonKeys(['value', 'n', 'scriptPubKey']);
 const SCRIPT = new JsonKeys(['asm', 'hex', 'type', 'address']);
 const PREVOUT = new JsonKeys(['value']);
 
-/** Bytes and columns of its transactions lie in `room`, which is cleared before, until it is used again. */
-export function readBlockAnswer(cursor: JsonCursor, room: TextWriter): NodeBlock {
-  return new BlockAnswer(cursor, room).read();
+/** The transactions' bytes and columns lie in `writer`. This clears it first; they are valid until it is used again. */
+export function readBlockAnswer(cursor: JsonCursor, writer: TextWriter): NodeBlock {
+  return new BlockAnswer(cursor, writer).read();
 }
 
 class BlockAnswer {
   readonly #cursor: JsonCursor;
-  readonly #told: RpcTransaction;
+  readonly #parsed: RpcTransaction;
   readonly #writer: TextWriter;
 
-  constructor(cursor: JsonCursor, room: TextWriter) {
+  constructor(cursor: JsonCursor, writer: TextWriter) {
     this.#cursor = cursor;
-    this.#told = new RpcTransaction(cursor.bytes);
-    this.#writer = room;
-    // What is made of an answer is shorter than it, as a rule; room that is not written to costs nothing.
-    room.clear(cursor.bytes.length);
+    this.#parsed = new RpcTransaction(cursor.bytes);
+    this.#writer = writer;
+    // The extracted texts are normally shorter than the answer. Reserved memory costs nothing until it is written.
+    writer.clear(cursor.bytes.length);
   }
 
   read(): NodeBlock {
@@ -161,8 +161,8 @@ class BlockAnswer {
 
   #transaction(): NodeTransaction {
     const cursor = this.#cursor;
-    const told = this.#told;
-    told.clear();
+    const parsed = this.#parsed;
+    parsed.clear();
     let txid: string | undefined;
     let raw: Buffer | undefined;
     let isWhole = 0;
@@ -177,12 +177,12 @@ class BlockAnswer {
           break;
         case 2:
           enterList(cursor, 'tx.vin');
-          while (cursor.item()) this.#input(told.addInput());
+          while (cursor.item()) this.#input(parsed.addInput());
           isWhole |= 1;
           break;
         case 3:
           enterList(cursor, 'tx.vout');
-          while (cursor.item()) this.#output(told.addOutput());
+          while (cursor.item()) this.#output(parsed.addOutput());
           isWhole |= 2;
           break;
         default:
@@ -192,19 +192,19 @@ class BlockAnswer {
     if (txid === undefined) throw unfit('tx.txid', 'a hash', undefined);
     if (raw === undefined) throw unfit('tx.hex', 'hex', undefined);
     if (isWhole !== 3) throw unfit('tx.vin or tx.vout', 'a list', undefined);
-    const spent = told.spent();
+    const spent = parsed.spent();
     let input = 0;
     for (const sats of spent) input += sats;
-    const sums = { input, output: told.paid() };
+    const sums = { input, output: parsed.paid() };
     return {
       txid,
       raw,
-      coinbase: told.isCoinbase(),
-      inputs: told.inputCount,
-      outputs: told.outputCount,
+      coinbase: parsed.isCoinbase(),
+      inputs: parsed.inputCount,
+      outputs: parsed.outputCount,
       spent,
       sums,
-      columns: told.columns(this.#writer, sums),
+      columns: parsed.columns(this.#writer, sums),
     };
   }
 
@@ -221,7 +221,7 @@ class BlockAnswer {
 
   #input(input: RpcInput): void {
     const cursor = this.#cursor;
-    const { witnessItems } = this.#told;
+    const { witnessItems } = this.#parsed;
     input.isCoinbase = false;
     input.witnessFrom = witnessItems.length;
     let seen = 0;
@@ -269,7 +269,7 @@ class BlockAnswer {
     if ((seen & HAS.prevout) === 0) {
       throw new TidemarkError(
         'NODE_UNDO_MISSING',
-        'The Bitcoin node does not say what inputs spend: it has no undo data of this block, so its fees cannot be told',
+        'The Bitcoin node does not state what inputs spend: it lacks the undo data of this block, so its fees are unknown',
       );
     }
     if ((seen & HAS.spending) !== HAS.spending)
@@ -322,7 +322,7 @@ class BlockAnswer {
           output.value.read(cursor, 'tx.vout.value');
           break;
         case 1:
-          if (integerAt(cursor, 'tx.vout.n') !== this.#told.outputCount - 1) {
+          if (integerAt(cursor, 'tx.vout.n') !== this.#parsed.outputCount - 1) {
             throw new TidemarkError('NODE_ANSWER_INVALID', "The node's tx.vout is not in the order of its n");
           }
           break;
@@ -372,15 +372,13 @@ class BlockAnswer {
   }
 }
 
-/** By places in VIN. */
+/** Bits by index in VIN. */
 const HAS = { prevout: 1 << 4, sequence: 1 << 5, spending: 0b111 } as const;
 
 function mark(piece: { start: number; end: number }, cursor: JsonCursor): void {
   piece.start = cursor.start;
   piece.end = cursor.end;
 }
-
-/* The answer to `getrawmempool` with all it says of each entry, read in one pass. */
 
 export interface MempoolEntry {
   readonly txid: string;
@@ -392,9 +390,9 @@ export interface MempoolEntry {
 }
 
 export interface MempoolAnswer {
-  /** In order of txid. */
+  /** In the order of txid. */
   readonly entries: readonly MempoolEntry[];
-  /** As the node wrote them. */
+  /** Exactly as the node sent them. */
   readonly bytes: Buffer;
 }
 
@@ -442,7 +440,7 @@ function entryOf(cursor: JsonCursor, txid: string): MempoolEntry {
   if (replaceable === undefined) {
     throw new TidemarkError(
       'NODE_ANSWER_INVALID',
-      'The node does not say which waiting transactions may be replaced (bip125-replaceable): from version 32 on it does only when started with -deprecatedrpc=bip125',
+      'The node does not state which waiting transactions may be replaced (bip125-replaceable). From version 32 on, start it with -deprecatedrpc=bip125',
       { details: { field: 'bip125-replaceable' } },
     );
   }

@@ -1,4 +1,4 @@
-/** The node's answers as values: which chain it has, its blocks with what their inputs spent, its mempool. */
+/** A node's answers as typed values: its chain, its blocks with the prevouts of their inputs, its mempool. */
 import { TidemarkError } from '../../../shared/errors.ts';
 import { type MempoolAnswer, type NodeBlock, readBlockAnswer, readMempoolAnswer } from './node-answers.ts';
 import { flag, hex, integer, record, text } from './rpc/answers.ts';
@@ -8,9 +8,9 @@ import { TextWriter } from './text-writer.ts';
 
 export interface ChainState {
   readonly chain: string;
-  /** Height of the last block that the node has checked. */
+  /** Height of the last block that the node has validated. */
   readonly blocks: number;
-  /** Height of the last header it knows. */
+  /** Height of the last header that it knows. */
   readonly headers: number;
   readonly bestHash: string;
   readonly pruned: boolean;
@@ -26,9 +26,9 @@ const NOT_THERE = new Set([-8, -5]);
 
 export class BitcoinNode {
   readonly rpc: RpcClient;
-  /** Of blocks that nobody needs any more: megabytes each, which are dear to allocate and to give back. */
-  readonly #rooms: TextWriter[] = [];
-  readonly #roomOf = new WeakMap<NodeBlock, TextWriter>();
+  /** Writers of released blocks, for reuse: each holds megabytes, which are expensive to allocate and to collect. */
+  readonly #writers: TextWriter[] = [];
+  readonly #writerOf = new WeakMap<NodeBlock, TextWriter>();
 
   constructor(rpc: RpcClient) {
     this.rpc = rpc;
@@ -69,22 +69,25 @@ export class BitcoinNode {
     return Buffer.from(hex(await this.rpc.call('getblockheader', hash, false), 'getblockheader', 80), 'hex');
   }
 
-  /** Good until it is released; it need not be. */
+  /** The block's buffers are valid until `release`, which is optional. */
   async block(hash: string): Promise<NodeBlock> {
-    const room = this.#rooms.pop() ?? new TextWriter(0);
-    const read = (cursor: JsonCursor) => readBlockAnswer(cursor, room);
+    const writer = this.#writers.pop() ?? new TextWriter(0);
+    const read = (cursor: JsonCursor) => readBlockAnswer(cursor, writer);
     const block = await this.rpc.read({ read }, 'getblock', hash, WITH_PREVOUTS);
-    this.#roomOf.set(block, room);
+    this.#writerOf.set(block, writer);
     return block;
   }
 
-  /** Nobody needs the block any more, nor bytes or columns of its transactions. */
+  /** Reuses the block's memory. Nobody may use the block, its bytes or its columns afterwards. */
   release(block: NodeBlock): void {
-    const room = this.#roomOf.get(block);
-    if (this.#roomOf.delete(block) && room) this.#rooms.push(room);
+    const writer = this.#writerOf.get(block);
+    if (this.#writerOf.delete(block) && writer) this.#writers.push(writer);
   }
 
-  /** What waits, and the bytes that say so: they are kept, because nobody can ask for them again. */
+  /**
+   * The waiting transactions, and the bytes of the answer: the caller stores them, because the node cannot repeat the
+   * answer.
+   */
   async mempool(): Promise<MempoolAnswer> {
     const reading = { read: readMempoolAnswer, maxBytes: MAX_MEMPOOL_BYTES, keepsBytes: true };
     return await this.rpc.read(reading, 'getrawmempool', true);

@@ -1,4 +1,7 @@
-/** The node that a feed reads: the operator's, by the settings, or the one of a sample, in a folder. */
+/**
+ * Opens the node that a feed reads: the operator's, from the settings, or a sample's, from a folder. Checks it before
+ * anything is read.
+ */
 
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -10,9 +13,7 @@ import { BitcoinNode, type ChainState } from './node.ts';
 import { RpcClient } from './rpc/client.ts';
 import { SAMPLE_CHAIN } from './sample/generate.ts';
 
-/* What must hold of a node before anything is taken from it. */
-
-/** Blocks that follow a block before it is taken for settled; on regtest, where nobody else mines, none. */
+/** Blocks that must follow a block before it counts as settled. Regtest needs none, because nobody else mines there. */
 const CONFIRMATIONS = 6;
 
 export const confirmationDepth = (setting: number | undefined, network: string): number =>
@@ -25,50 +26,47 @@ export async function checkNode(node: BitcoinNode, network: string): Promise<Cha
   if (state.chain !== network) {
     throw new TidemarkError(
       'NODE_CHAIN_MISMATCH',
-      `The Bitcoin node at ${place} is on chain ${state.chain}, SVC_BITCOIN_NETWORK is ${network}`,
+      `The Bitcoin node at ${place} is on chain ${state.chain}, but SVC_BITCOIN_NETWORK is ${network}`,
       { details: { node: place, chain: state.chain, network } },
     );
   }
   if (state.pruned) {
-    throw new TidemarkError('NODE_PRUNED', `The Bitcoin node at ${place} is pruned: it no longer has every block`, {
+    throw new TidemarkError('NODE_PRUNED', `The Bitcoin node at ${place} is pruned: it has deleted old blocks`, {
       details: { node: place },
     });
   }
   return state;
 }
 
-/** The highest block that is settled; -1 when none is. */
+/** The highest settled block; -1 if there is none. */
 export const settledTip = ({ blocks }: Pick<ChainState, 'blocks'>, depth: number): number =>
   Math.max(-1, blocks - depth);
 
-/** For a person: that the node is still getting blocks, and how far it is. */
+/** A note for the operator while the node is still downloading blocks. */
 export function syncNote({ syncing, blocks, headers }: ChainState): string | undefined {
   if (!syncing && blocks >= headers) return undefined;
-  const how =
-    blocks < headers
-      ? `it has checked ${blocks} of the ${headers} it knows of`
-      : `there may be more than the ${blocks} it has`;
-  return `the node is still getting blocks: ${how}; what it has checked is taken`;
+  const how = blocks < headers ? `it has validated ${blocks} of ${headers}` : `there may be more than its ${blocks}`;
+  return `the node is still downloading blocks: ${how}; the validated ones are ingested`;
 }
 
 export interface OpenedNode extends AsyncDisposable {
   readonly node: BitcoinNode;
-  /** The chain it has to be on, by its own name. */
+  /** The chain that it must be on, by the node's own name. */
   readonly network: string;
   readonly depth: number;
-  /** Where snapshots of its mempool are kept: the folder above `mempool/`. */
+  /** The folder above `mempool/`, which holds the snapshots. */
   readonly keepIn: string;
 }
 
 interface Needs {
   readonly settings: Settings;
-  /** A sample's folder. */
+  /** The folder of a sample; without it, the settings name the node. */
   readonly location?: URL;
   readonly log: Logger;
   readonly signal: AbortSignal;
 }
 
-/** @throws TidemarkError CONFIGURATION_INVALID when no node is named. */
+/** @throws TidemarkError CONFIGURATION_INVALID if no node is configured. */
 export async function openNode({ settings, location, log, signal }: Needs): Promise<OpenedNode> {
   const calls = {
     timeoutMs: settings.SVC_BITCOIN_RPC_TIMEOUT_SECONDS * 1000,
@@ -93,7 +91,7 @@ export async function openNode({ settings, location, log, signal }: Needs): Prom
   if (!url) {
     throw new TidemarkError(
       'CONFIGURATION_INVALID',
-      'SVC_BITCOIN_RPC_URL is not set: it says where the Bitcoin node listens',
+      'SVC_BITCOIN_RPC_URL is not set: set it to the address of the Bitcoin node',
     );
   }
   const { SVC_BITCOIN_RPC_USER: user, SVC_BITCOIN_RPC_PASSWORD: password, SVC_BITCOIN_NETWORK: network } = settings;

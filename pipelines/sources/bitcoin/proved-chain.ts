@@ -1,4 +1,4 @@
-/** What is proved of blocks and snapshots, held against the chain that the node has. */
+/** Compares the proved blocks and snapshots with the node's chain, and plans which heights are fetched together. */
 import type { Catalog } from '../../../shared/db/catalog.ts';
 import type { PartitionRow } from '../../../shared/db/schema.ts';
 import { assert, TidemarkError } from '../../../shared/errors.ts';
@@ -10,27 +10,25 @@ import type { ChainState } from './node.ts';
 import type { OpenedNode } from './open-node.ts';
 import { hashesDigest, isOfChain } from './source.ts';
 
-/* Which heights are fetched together. */
-
 /**
- * Blocks of one unit of work: one attempt, one manifest, one commit in each of the six datasets. Full blocks are 50,000
- * rows and 50 MB of texts then, which are proved while the next ones are fetched.
+ * Blocks of one unit of work: one attempt, one manifest and one commit in each of the six datasets. With full blocks
+ * that is 50,000 rows and 50 MB of texts, which the projector proves while the next ones are fetched.
  */
 export const UNIT_BLOCKS = 20;
 /**
- * This close to the tip each block is a unit of its own, so that a reorganisation quarantines what it touches and no
- * more. Deeper ones take whole units with them.
+ * This close to the tip each block is a unit of its own, so that a reorganisation quarantines only the blocks it
+ * replaces. A deeper reorganisation quarantines whole units.
  */
 export const SINGLE_BLOCKS = 12;
 
-/** A partition there is, in whatever state, of any of the datasets. */
+/** A partition of any of the datasets, in any state. */
 export interface KnownPartition {
   readonly span: Range;
 }
 
 /**
- * Units that cover the heights from..to (both included), none of which is partly inside a known partition: cut at round
- * heights, at the ends of what is known, and one by one near the tip.
+ * Plans units that cover the heights from..to, both inclusive. No unit overlaps a known partition in part: units end at
+ * multiples of UNIT_BLOCKS and at the ends of known partitions, and are single blocks near the tip.
  */
 export function planUnits(from: number, to: number, tip: number, known: readonly KnownPartition[]): Range[] {
   const cuts = new Set<number>([to + 1]);
@@ -43,7 +41,7 @@ export function planUnits(from: number, to: number, tip: number, known: readonly
       const single = start > tip - SINGLE_BLOCKS;
       const round = single ? start + 1 : (Math.floor(start / UNIT_BLOCKS) + 1) * UNIT_BLOCKS;
       const beforeSingles = start <= tip - SINGLE_BLOCKS ? tip - SINGLE_BLOCKS + 1 : round;
-      // What is known is one unit again, whatever would be planned today.
+      // A known partition stays one unit, whatever the plan would be today.
       const whole = known.some(({ span }) => span.from === start && span.to === end);
       const next = whole ? end : Math.min(end, round, beforeSingles);
       units.push({ from: start, to: next });
@@ -53,31 +51,26 @@ export function planUnits(from: number, to: number, tip: number, known: readonly
   return units;
 }
 
-/*
- * Whether proved blocks are still in the node's chain. A block names the one before it, so if a block is in the chain all
- * before it are: of a run of proved units the last one is asked for, and only where it is gone is the place searched
- * where the chains part.
- */
-
 export interface ProvedUnit {
   readonly span: Range;
-  /** Of the document it came from: the hashes of its blocks. */
+  /** The sha256 of its document, the list of its blocks' hashes. */
   readonly documentSha256: string;
 }
 
 /**
- * The first unit of a run, in the order of heights, that the node's chain no longer has as it was proved.
- * `digestOf`: of the same heights now.
+ * The first unit of a run, in the order of heights, that differs from the node's chain. `digestOf` gives the digest of
+ * a unit's heights in the node now. A block names the one before it, so if the chain has a block it has all before it.
+ * The search therefore probes the last unit first and bisects only if it is lost.
  */
 export async function firstLost(
   run: readonly ProvedUnit[],
   digestOf: (span: Range) => Promise<string>,
 ): Promise<ProvedUnit | undefined> {
   const isThere = async ({ span, documentSha256 }: ProvedUnit) => (await digestOf(span)) === documentSha256;
-  // The first one that is lost lies in [low, high], or there is none.
+  // If a unit is lost, the first lost one lies in [low, high].
   let [low, high] = [0, run.length];
   while (low < high) {
-    // The last one first: it is there nearly always, and then nothing more is asked.
+    // The last unit first: it is nearly always there, and then no other call is needed.
     const probe = high === run.length ? high - 1 : Math.floor((low + high) / 2);
     if (await isThere(run[probe])) low = probe + 1;
     else high = probe;
@@ -87,14 +80,14 @@ export async function firstLost(
 
 const [HEADERS] = CHAIN_DATASETS;
 export const [SOURCE_ID] = HEADERS.sources;
-/** Heights among which the last unit that the node has in full is found. */
+/** The last unit that the node has in full lies within this many heights. */
 const LAST_UNITS = 2 * UNIT_BLOCKS;
 
-/** Proved heights that the node's chain no longer has. */
+/** Proved heights that are no longer in the node's chain. */
 export interface Lost {
-  /** To the end of what was proved on top of them. */
+  /** From the first lost height to the end of what was proved above it. */
   readonly span: Range;
-  /** The lowest unit of them. */
+  /** The lowest lost unit. */
   readonly first: Range;
 }
 
@@ -103,7 +96,7 @@ type ProvedRow = PartitionRow & { manifest: NonNullable<PartitionRow['manifest']
 export class ProvedChain {
   readonly #catalog: Catalog;
   readonly #opened: OpenedNode;
-  /** Partitions of a sample are no part of what a real node is held against, nor the other way round. */
+  /** A sample's partitions are never compared with a real node, nor real ones with a sample's node. */
   readonly #isSample: boolean;
 
   constructor(catalog: Catalog, opened: OpenedNode, isSample: boolean) {
@@ -113,8 +106,8 @@ export class ProvedChain {
   }
 
   /**
-   * In whichever of the six datasets they are proved: one may lack units that the others have. A node that has not come so
-   * far (again) says nothing about what is above its tip; `onBehind` is told then.
+   * Finds lost heights in each of the six datasets, because one may lack units that others have. A node that is behind
+   * says nothing about heights above its tip; `onBehind` is called then.
    */
   async lost(state: ChainState, onBehind: () => void): Promise<Lost[]> {
     const end = state.blocks + 1;
@@ -135,7 +128,7 @@ export class ProvedChain {
       }
     }
     if (isBehind) onBehind();
-    return apart(found);
+    return mergeOverlapping(found);
   }
 
   async #firstLost(
@@ -152,7 +145,7 @@ export class ProvedChain {
     return (await firstLost(await this.#provedUnits(dataset, known, end), digestOf))?.span;
   }
 
-  /** Settings that name another chain's node are a mistake, and no reorganisation of all there is. */
+  /** If the settings name another chain's node, that is a mistake, not a reorganisation of everything. */
   async checkSameChain(): Promise<void> {
     const { network, node } = this.#opened;
     for (const dataset of [...CHAIN_DATASETS, MEMPOOL_DATASET]) {
@@ -163,22 +156,22 @@ export class ProvedChain {
       if (name === undefined || isOfChain(network, name)) continue;
       throw new TidemarkError(
         'NODE_CHAIN_MISMATCH',
-        `The Bitcoin node at ${node.rpc.place} is on chain ${network}; what is proved is of another: ${name}`,
+        `The Bitcoin node at ${node.rpc.place} is on chain ${network}, but the proved blocks are of another: ${name}`,
       );
     }
   }
 
-  /** @throws TidemarkError CHAIN_REORGANISED when what is proved below a height is not what its block follows. */
+  /** @throws TidemarkError CHAIN_REORGANISED if the block does not follow the one that is proved below it. */
   async checkLink(height: number, prevHash: string): Promise<void> {
     const below = await this.#provedAt(height - 1);
     const span = below && spanOf(below.partitionKey);
-    // A unit that is ingested again may be inside of the one it replaces.
+    // A unit that is ingested again may lie inside the one that it replaces.
     if (!span || span.to !== height) return;
     const hashes = await this.#opened.node.hashes(span.from, span.to - 1);
     if (hashes.at(-1) === prevHash && hashesDigest(hashes) === below.manifest.document.sha256) return;
     throw new TidemarkError(
       'CHAIN_REORGANISED',
-      `Block ${height} follows ${prevHash}, which is not the block that is proved at height ${height - 1}`,
+      `Block ${height} follows ${prevHash}, but another block is proved at height ${height - 1}`,
       { details: { height, prev_hash: prevHash } },
     );
   }
@@ -193,13 +186,13 @@ export class ProvedChain {
     return undefined;
   }
 
-  /** Proved runs; none of a sample, which is of another chain than the node's and goes with the first real block. */
+  /** The proved runs; none of a sample, whose chain is not the node's and which retires with the first real block. */
   async #runs(dataset: DatasetDefinition): Promise<Range[]> {
     const coverage = await this.#catalog.coverage(dataset);
     return coverage === undefined || coverage.synthetic ? [] : parseMultirange(coverage.proved);
   }
 
-  /** Those that end within what the node has, in order. */
+  /** The proved units that end within the node's chain, in order. */
   async #provedUnits(dataset: DatasetDefinition, range: Range, end: number): Promise<ProvedUnit[]> {
     return (await this.#catalog.overlapping(dataset, SOURCE_ID, range))
       .filter(isProved)
@@ -216,8 +209,8 @@ export function spanOf(key: string): Range {
   return span;
 }
 
-/** One for each stretch, in order. */
-function apart(found: readonly Lost[]): Lost[] {
+/** Merges overlapping stretches, in order. */
+function mergeOverlapping(found: readonly Lost[]): Lost[] {
   const sorted = found.toSorted((a, b) => a.span.from - b.span.from);
   const stretches: Lost[] = [];
   for (const { span, first } of sorted) {

@@ -1,6 +1,6 @@
 /**
- * A node as a source. Blocks: a range of heights is a document, its hashes are what names it, and one pass over it feeds
- * six datasets. The mempool: a snapshot kept on disk is a document.
+ * A node as a source. A document of blocks is a range of heights, identified by its hashes; one pass over it feeds six
+ * datasets. A document of the mempool is a stored snapshot.
  */
 import { TidemarkError } from '../../../shared/errors.ts';
 import { sha256Hex } from '../../../shared/frame/codec.ts';
@@ -15,10 +15,10 @@ import type { BitcoinNode } from './node.ts';
 import { expectedEvents } from './rows/expected-events.ts';
 
 export interface HeightRequest extends DocumentRequest {
-  /** Both included. */
+  /** Both inclusive. */
   readonly from: number;
   readonly to: number;
-  /** Why none of these blocks can be had yet. */
+  /** Why none of these blocks is settled yet. */
   readonly unsettled?: string;
 }
 
@@ -33,23 +33,26 @@ export function heightRequest(from: number, to: number, unsettled?: string): Hei
   };
 }
 
-/** Each hash vouches for its block: a list of them is the range, however the node words its blocks. */
+/**
+ * A hash identifies its block. The list of hashes therefore identifies the range, whatever form the node's answers
+ * have.
+ */
 const listed = (hashes: readonly string[]): string => hashes.map((hash) => `${hash}\n`).join('');
 
 export const hashesDigest = (hashes: readonly string[]): string => sha256Hex(Buffer.from(listed(hashes)));
 
 const documentName = (chain: string, key: string): string => `${chain}-blocks-${key}`;
 
-/** Whether a document's name, of blocks or of a snapshot, is one of that chain. */
+/** Whether a document's name, of blocks or a snapshot, belongs to that chain. */
 export const isOfChain = (chain: string, name: string): boolean =>
   name.startsWith(`${chain}-blocks-`) || name.startsWith(`${chain}-mempool-`);
 
 export interface ChainSourceOptions {
   readonly node: BitcoinNode;
   readonly chain: string;
-  /** Blocks being fetched ahead of the one that is published. */
+  /** Blocks to prefetch beyond the one that is being published. */
   readonly ahead: number;
-  /** Holds the first block against what is proved below it. @throws TidemarkError CHAIN_REORGANISED */
+  /** Checks that the first block follows the one proved below it. @throws TidemarkError CHAIN_REORGANISED */
   readonly checkLink?: (height: number, prevHash: string) => Promise<void>;
 }
 
@@ -80,15 +83,15 @@ export function chainSource({ node, chain, ahead, checkLink }: ChainSourceOption
           let medianTime = 0;
           for await (const checked of readBlocks(node, { chain, from, to, hashes, ahead })) {
             if (checked.block.height === from) await checkLink?.(from, checked.block.prevHash);
-            // Not delegated: that would wait a turn for each of thousands of events.
+            // Not `yield*`: that would await each of thousands of events.
             for (const event of expectedEvents(checked, chain)) {
               for (const run of frames.get(event.dataset)!.add(event)) yield run;
             }
             medianTime = checked.block.medianTime;
-            // Frames hold what they need of it.
+            // The frames hold copies of what they need.
             node.release(checked.block);
           }
-          // No later block may have a time as early as that.
+          // No later block may have an earlier time.
           for (const one of frames.values()) yield* one.end({ through_ms: (medianTime + 1) * 1000 });
         },
         async [Symbol.asyncDispose]() {},

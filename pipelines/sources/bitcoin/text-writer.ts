@@ -1,12 +1,15 @@
-/** Texts of many rows, written as bytes one behind the other: no string is made of what is only copied and hashed. */
+/**
+ * Writes the texts of many rows one after the other as bytes. No string is created for text that is only copied and
+ * hashed.
+ */
 
 const HEX = Buffer.from('0123456789abcdef');
-/** Two digits by value of a byte. */
+/** The two hex digits of each byte. */
 const HIGH = new Uint8Array(256).map((_, value) => HEX[value >> 4]);
 const LOW = new Uint8Array(256).map((_, value) => HEX[value & 15]);
 const ZERO = 0x30;
 const MOST_DIGITS = 17;
-/** Up to here the division is one of the machine's. */
+/** Up to this value the division is an integer instruction. */
 const MAX_INT = 2 ** 31 - 1;
 const [BILLION, BILLION_DIGITS] = [1e9, 9];
 
@@ -19,27 +22,27 @@ export class TextWriter {
     this.#bytes = Buffer.allocUnsafeSlow(capacity);
   }
 
-  /** Begins again, over what was taken before: nobody may need that any more. With room for so many bytes. */
+  /** Starts again with space for `bytes`, overwriting all text taken before; nobody may use that text any more. */
   clear(bytes: number): void {
-    // With some to spare: the next one may need a little more.
+    // An eighth more, because the next one may need slightly more.
     if (bytes > this.#bytes.length) this.#bytes = Buffer.allocUnsafeSlow(bytes + (bytes >> 3));
     this.#at = 0;
     this.#start = 0;
   }
 
-  /** The text since the last call; it stays as it is. */
+  /** The text since the last call. It stays valid until `clear`. */
   take(): Buffer {
     const text = this.#bytes.subarray(this.#start, this.#at);
     this.#start = this.#at;
     return text;
   }
 
-  /** Bytes since the last call of `take`. */
+  /** Number of bytes since the last `take`. */
   get length(): number {
     return this.#at - this.#start;
   }
 
-  /** ASCII. */
+  /** Writes ASCII. */
   text(text: Uint8Array): void {
     this.#reserve(text.length);
     const target = this.#bytes;
@@ -61,7 +64,7 @@ export class TextWriter {
     this.#at += this.#bytes.write(text, this.#at, 'utf8');
   }
 
-  /** A byte, for punctuation. */
+  /** Writes one byte, for punctuation. */
   letter(code: number): void {
     this.#reserve(1);
     this.#bytes[this.#at++] = code;
@@ -80,7 +83,7 @@ export class TextWriter {
     this.#at = at;
   }
 
-  /** The bytes that the digits stand for. @returns whether all of them are digits of whole bytes */
+  /** Decodes the hex digits. @returns whether all of them are digits of whole bytes */
   bytesOfHex(digits: string): boolean {
     const bytes = digits.length / 2;
     this.#reserve(Math.ceil(bytes));
@@ -89,7 +92,7 @@ export class TextWriter {
     return written === bytes;
   }
 
-  /** Last byte first, as hashes are shown. */
+  /** Writes hex with the last byte first, as hashes are displayed. */
   hexReversed(source: Uint8Array, start: number, end: number): void {
     this.#reserve(2 * (end - start));
     const target = this.#bytes;
@@ -103,7 +106,7 @@ export class TextWriter {
     this.#at = at;
   }
 
-  /** A whole number from 0 to 2^53, with zeros before it up to `least` digits. */
+  /** Writes a whole number from 0 to 2^53, zero-padded to `least` digits. */
   integer(value: number, least = 1): void {
     this.#reserve(MOST_DIGITS);
     if (value > MAX_INT) {
@@ -125,7 +128,7 @@ export class TextWriter {
     this.#at += digits;
   }
 
-  /** What is not taken yet moves along; what was taken stays where it is. */
+  /** Grows the buffer: moves the text that is not taken yet, and leaves the taken text where it is. */
   #reserve(bytes: number): void {
     if (this.#at + bytes <= this.#bytes.length) return;
     const pending = this.#at - this.#start;
@@ -137,5 +140,5 @@ export class TextWriter {
   }
 }
 
-/** Constant text, for TextWriter. */
+/** Constant text for TextWriter. */
 export const ascii = (text: string): Uint8Array => Buffer.from(text, 'latin1');

@@ -1,6 +1,7 @@
 /**
- * A transaction's JSON columns from its consensus bytes: the projector's side. Compact, keys sorted, amounts with eight
- * decimals. Written piece by piece: hex and numbers need no escaping, and assembly text has no quotes.
+ * The projector's side of a transaction's JSON columns: builds them from its consensus bytes. JSON is compact with
+ * sorted keys; amounts have eight decimals. It is written piece by piece: hex and numbers need no escaping, and
+ * assembly text has no quotes.
  */
 import { writeAsm } from '../script/asm.ts';
 import { type ScriptKind, scriptKind } from '../script/kinds.ts';

@@ -1,6 +1,7 @@
 /**
- * Events of a block and the rows they must become: the publisher's side. Rows come from what the node told, bytes from
- * what it sent; the projector knows the bytes only, so that the recount compares two readings of the block.
+ * The publisher's side of a block's events: their bytes and the rows they must become. The rows come from the node's
+ * JSON, the bytes from its hex. The projector sees only the bytes, so the recount compares two independent readings of
+ * the block.
  */
 import { sha256Hex } from '../../../../shared/frame/codec.ts';
 import type { StoredValue } from '../../../../shared/proof/row-facts.ts';
@@ -23,13 +24,13 @@ import { encodeHeaderAuxiliary, encodeTransactionAuxiliary } from './prevouts.ts
 
 export interface CheckedBlock {
   readonly block: NodeBlock;
-  /** 80 bytes. */
+  /** The 80 bytes of the header. */
   readonly header: Buffer;
   /** Digest of each transaction's bytes, in hex. */
   readonly digests: readonly string[];
-  /** Of all transactions, satoshis. */
+  /** The fees of all transactions, satoshis. */
   readonly fees: number;
-  /** Time of this block minus that of the one before; at genesis of the next one minus this. */
+  /** Time of this block minus that of the one before; for genesis, time of the next one minus this. */
   readonly rawInterval: number;
 }
 
@@ -39,13 +40,16 @@ export interface BlockEvent extends RecordedEvent {
   readonly dataset: ChainDataset;
 }
 
-/** Side facts of all but a few transactions. */
-const SIDE_BYTES = 4 * 1024;
+/** Enough for the auxiliary data of all but a few transactions. */
+const AUXILIARY_BYTES = 4 * 1024;
 
-/** All six datasets' events of one block, transactions in their order. Side facts are good until the next event. */
+/**
+ * Yields one block's events of all six datasets, transactions in their order. Auxiliary data is valid until the next
+ * event.
+ */
 export function* expectedEvents(checked: CheckedBlock, chain: string): Generator<BlockEvent> {
   yield headerEvent(checked, chain);
-  const of = { chain, blockHash: hashFromDisplay(checked.block.hash), sideRoom: Buffer.allocUnsafe(SIDE_BYTES) };
+  const of = { chain, blockHash: hashFromDisplay(checked.block.hash), scratch: Buffer.allocUnsafe(AUXILIARY_BYTES) };
   for (let index = 0; index < checked.block.transactions.length; index++) yield transactionEvent(checked, index, of);
   yield* derivedEvents(checked, chain);
 }
@@ -76,7 +80,7 @@ function headerEvent({ block, header }: CheckedBlock, chain: string): BlockEvent
 function transactionEvent(
   { block, digests }: CheckedBlock,
   index: number,
-  { chain, blockHash, sideRoom }: { readonly chain: string; readonly blockHash: Buffer; readonly sideRoom: Buffer },
+  { chain, blockHash, scratch }: { readonly chain: string; readonly blockHash: Buffer; readonly scratch: Buffer },
 ): BlockEvent {
   const { height, time } = block;
   const { txid, raw, coinbase, spent, sums, columns } = block.transactions[index];
@@ -84,7 +88,7 @@ function transactionEvent(
     dataset: 'bitcoin_block_transactions',
     offset: `${height}:${index}:${txid}`,
     payload: raw,
-    side: encodeTransactionAuxiliary({ height, index, time, blockHash, chain, spent }, sideRoom),
+    side: encodeTransactionAuxiliary({ height, index, time, blockHash, chain, spent }, scratch),
     row: [
       time * 1000,
       height,
@@ -141,7 +145,10 @@ function* derivedEvents({ block, fees, rawInterval }: CheckedBlock, chain: strin
   yield event('bitcoin_circulating_supply', { circulating_supply_sats: supply }, [supply]);
 }
 
-/** Of the compact form in hex, by whole numbers: 256 to the difference of the exponents, the mantissas as a fraction. */
+/**
+ * Difficulty from the compact form in hex, in whole numbers: a power of 256 by the difference of the exponents, times
+ * the ratio of the mantissas.
+ */
 function difficultyFromText(bits: string): number {
   const exponent = Number.parseInt(bits.slice(0, 2), 16);
   const mantissa = Number.parseInt(bits.slice(2), 16);

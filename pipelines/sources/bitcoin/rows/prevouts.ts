@@ -1,11 +1,11 @@
 /**
- * What a row needs and the consensus bytes of its event do not hold, beside them in the log.
+ * The auxiliary data of events in the log: what a row needs that the consensus bytes of its event lack.
  *
  *     header:       u32 height, chain
- *     transaction:  u32 height, u32 index, u32 block time, 32 bytes block hash, chain, and for each input of a
- *                   transaction that is no coinbase u64 satoshis: what the output was worth that it spends
+ *     transaction:  u32 height, u32 index, u32 block time, 32 bytes block hash, chain; for each input, unless it is
+ *                   a coinbase, u64 satoshis: the value of the output that the input spends
  *
- * Little-endian, hashes as on the wire; chain: u8 length and its name.
+ * Numbers are little-endian, hashes in wire order; chain is a u8 length and the name.
  */
 import type { TidemarkError } from '../../../../shared/errors.ts';
 import { WireReader } from '../wire/bytes.ts';
@@ -24,7 +24,7 @@ export interface TransactionAuxiliary extends HeaderAuxiliary {
 }
 
 const TRANSACTION_HEAD = 44;
-const NO_ROOM = Buffer.alloc(0);
+const NO_SCRATCH = Buffer.alloc(0);
 
 export function encodeHeaderAuxiliary({ height, chain }: HeaderAuxiliary): Buffer {
   const bytes = Buffer.alloc(5 + chain.length);
@@ -35,19 +35,19 @@ export function encodeHeaderAuxiliary({ height, chain }: HeaderAuxiliary): Buffe
 
 export function decodeHeaderAuxiliary(bytes: Buffer, fail: (message: string) => TidemarkError): HeaderAuxiliary {
   const reader = new WireReader(bytes, fail);
-  const side = { height: reader.u32(), chain: readChain(reader) };
-  if (reader.left > 0) throw reader.fault('the side facts of a header go on');
-  return side;
+  const auxiliary = { height: reader.u32(), chain: readChain(reader) };
+  if (reader.left > 0) throw reader.fault('bytes follow the auxiliary data of a header');
+  return auxiliary;
 }
 
-/** `room`, where it is given and large enough, is written to, and the side facts lie in it. */
+/** Uses `scratch` for the result if it is large enough. */
 export function encodeTransactionAuxiliary(
   { height, index, time, blockHash, chain, spent }: TransactionAuxiliary,
-  room: Buffer = NO_ROOM,
+  scratch: Buffer = NO_SCRATCH,
 ): Buffer {
   const amountsAt = TRANSACTION_HEAD + 1 + chain.length;
   const length = amountsAt + 8 * spent.length;
-  const bytes = length <= room.length ? room.subarray(0, length) : Buffer.alloc(length);
+  const bytes = length <= scratch.length ? scratch.subarray(0, length) : Buffer.alloc(length);
   bytes.writeUInt32LE(height, 0);
   bytes.writeUInt32LE(index, 4);
   bytes.writeUInt32LE(time, 8);
@@ -68,7 +68,7 @@ export function decodeTransactionAuxiliary(
   const [height, index, time] = [reader.u32(), reader.u32(), reader.u32()];
   const blockHash = reader.take(32);
   const chain = readChain(reader);
-  if (reader.left % 8 !== 0) throw reader.fault('amounts of spent outputs do not come out even');
+  if (reader.left % 8 !== 0) throw reader.fault('the amounts of spent outputs are not a multiple of 8 bytes');
   const spent: number[] = [];
   while (reader.left > 0) spent.push(reader.sats());
   return { height, index, time, blockHash, chain, spent };

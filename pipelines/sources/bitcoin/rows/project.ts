@@ -1,4 +1,4 @@
-/** Events as storage rows: the projector's side of the seven datasets, from the log's bytes alone. */
+/** The projector's side of the seven datasets: turns events into storage rows, from the log's bytes alone. */
 import { TidemarkError } from '../../../../shared/errors.ts';
 import type { EventRecord } from '../../../../shared/frame/records.ts';
 import type { StoredValue } from '../../../../shared/proof/row-facts.ts';
@@ -18,7 +18,7 @@ export const headerRow: RecordRow = ({ offset, payload, auxiliary }) => {
   const fail = corrupt(offset);
   const reader = new WireReader(payload, fail);
   const header = readHeader(reader);
-  if (reader.left > 0) throw reader.fault('a header goes on');
+  if (reader.left > 0) throw reader.fault('bytes follow the header');
   const { height, chain } = decodeHeaderAuxiliary(auxiliary, fail);
   expectOffset(offset, `${height}`);
   return [
@@ -35,23 +35,24 @@ export const headerRow: RecordRow = ({ offset, payload, auxiliary }) => {
   ];
 };
 
-/** Texts of all but a few rows. */
+/** Enough for the texts of all but a few rows. */
 const TEXT_BYTES = 64 * 1024;
 
 export const createTransactionRow = (): RecordRow => {
   const layout = new TransactionLayout();
   const writer = new TextWriter(TEXT_BYTES);
   const txid = Buffer.alloc(HASH_BYTES);
-  /** The block of the transaction before, which is nearly always the block of this one. */
+  /** The block of the previous transaction, nearly always the same as this one's. */
   const block = { hash: Buffer.alloc(HASH_BYTES), shown: displayHash(Buffer.alloc(HASH_BYTES)) };
   return ({ offset, payload, auxiliary }) => {
     const fail = corrupt(offset);
     const reader = new WireReader(payload, fail);
     layout.read(reader);
-    if (reader.left > 0) throw reader.fault('a transaction goes on');
+    if (reader.left > 0) throw reader.fault('bytes follow the transaction');
     const { height, index, time, blockHash, chain, spent } = decodeTransactionAuxiliary(auxiliary, fail);
     const coinbase = layout.isCoinbase;
-    if (spent.length !== (coinbase ? 0 : layout.inputs)) throw fail(`${spent.length} amounts of its inputs`);
+    if (spent.length !== (coinbase ? 0 : layout.inputs))
+      throw fail(`it has ${spent.length} amounts for ${layout.inputs} inputs`);
     layout.txidInto(txid, 0);
     const shown = displayHashAt(txid, 0);
     expectOffset(offset, `${height}:${index}:${shown}`);
@@ -79,7 +80,7 @@ export const createTransactionRow = (): RecordRow => {
   };
 };
 
-/** What lies between the height and the texts of each derived dataset's row. */
+/** The columns between the height and the texts in each derived dataset's row. */
 const DERIVED_VALUES: Readonly<Record<DerivedDataset, (fact: (name: string) => number) => readonly StoredValue[]>> = {
   bitcoin_block_fee_totals: (fact) => [fact('fee_total_sats')],
   bitcoin_block_subsidy_schedule: (fact) => [fact('halving_interval'), fact('subsidy_sats')],
@@ -98,7 +99,7 @@ export const derivedRow = (dataset: DerivedDataset): RecordRow => {
     const fact = (name: string): number => {
       const value = facts[name];
       if (!Number.isSafeInteger(value) || !(wanted.has(name) || name.startsWith('block_'))) {
-        throw corrupt(offset)(`${name} is no whole number`);
+        throw corrupt(offset)(`${name} is not a whole number`);
       }
       return value as number;
     };
@@ -117,7 +118,7 @@ export const derivedRow = (dataset: DerivedDataset): RecordRow => {
 export const mempoolRow: RecordRow = ({ offset, payload }) => {
   const facts = parse(offset, payload);
   const whole = (name: string): number => {
-    if (!Number.isSafeInteger(facts[name])) throw corrupt(offset)(`${name} is no whole number`);
+    if (!Number.isSafeInteger(facts[name])) throw corrupt(offset)(`${name} is not a whole number`);
     return facts[name] as number;
   };
   const [snapshot, txid] = [whole('snapshot_at_unix_ms'), textOf(offset, facts, 'txid')];
@@ -139,17 +140,17 @@ function parse(offset: string, payload: EventRecord['payload']): Record<string, 
     const facts = JSON.parse(payload.toString()) as unknown;
     if (typeof facts === 'object' && facts !== null) return facts as Record<string, unknown>;
   } catch {
-    // said below
+    // reported below
   }
-  throw corrupt(offset)('it is no JSON object');
+  throw corrupt(offset)('it is not a JSON object');
 }
 
 function textOf(offset: string, facts: Record<string, unknown>, name: string): string {
   const value = facts[name];
-  if (typeof value !== 'string') throw corrupt(offset)(`${name} is no text`);
+  if (typeof value !== 'string') throw corrupt(offset)(`${name} is not a string`);
   return value;
 }
 
 function expectOffset(offset: string, own: string): void {
-  if (offset !== own) throw corrupt(offset)(`it is of ${own}`);
+  if (offset !== own) throw corrupt(offset)(`its content belongs to ${own}`);
 }

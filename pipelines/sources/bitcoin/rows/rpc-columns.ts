@@ -1,13 +1,16 @@
 /**
- * A transaction's JSON columns from what the node told about it: the publisher's side, which says what must be stored.
- * The projector makes the same columns from consensus bytes (read.ts). What the node wrote is copied, hex, assembly and
- * amounts included; nothing is decoded here that is decoded there.
+ * The publisher's side of a transaction's JSON columns: builds the expected columns from the node's JSON answer. The
+ * projector builds the same columns from consensus bytes (consensus-columns.ts). This side copies hex, assembly and
+ * amounts as the node wrote them, so it decodes nothing that the projector decodes.
  */
 import { btcText } from '../rpc/answers.ts';
 import { isPlainAmount, type JsonCursor, satsAt } from '../rpc/json-cursor.ts';
 import { ascii, type TextWriter } from '../text-writer.ts';
 
-/** The five columns as one text: a block of thousands of transactions is held at once, and each buffer has its price. */
+/**
+ * The five columns as one text: a block's thousands of transactions are in memory together, and each buffer has its
+ * overhead.
+ */
 export class RpcColumns {
   readonly #text: Buffer;
   readonly #ends: readonly [number, number, number, number];
@@ -38,7 +41,7 @@ export class RpcColumns {
   }
 }
 
-/** Bytes of the node's answer, [start, end). */
+/** The bytes [start, end) of the node's answer. */
 interface Piece {
   start: number;
   end: number;
@@ -46,10 +49,10 @@ interface Piece {
 
 const piece = (): Piece => ({ start: 0, end: 0 });
 
-/** An amount: its satoshis, and where it is written. */
-class ToldAmount {
+/** An amount: its satoshis and its position in the answer. */
+class RpcAmount {
   sats = 0;
-  /** As it is stored, too; undefined where it was written in another form. */
+  /** The written form, copied if it is also the stored form. */
   readonly digits = piece();
   #isPlain = false;
 
@@ -71,17 +74,17 @@ export class RpcInput {
   isCoinbase = false;
   readonly prevTxid = piece();
   prevVout = 0;
-  readonly prevValue = new ToldAmount();
+  readonly prevValue = new RpcAmount();
   sequence = 0;
   readonly asm = piece();
   readonly hex = piece();
-  /** Items of the witness, one after the other in `witnessItems` of the transaction. */
+  /** The input's witness items: a range of the transaction's `witnessItems`. */
   witnessFrom = 0;
   witnessTo = 0;
 }
 
 export class RpcOutput {
-  readonly value = new ToldAmount();
+  readonly value = new RpcAmount();
   readonly asm = piece();
   readonly hex = piece();
   readonly type = piece();
@@ -89,14 +92,14 @@ export class RpcOutput {
   hasAddress = false;
 }
 
-/** What was told of one transaction, by place in the answer. One is filled again and again. */
+/** The positions of one transaction's parts in the answer. One instance is reused for all transactions. */
 export class RpcTransaction {
   readonly source: Buffer;
   readonly #inputs: RpcInput[] = [];
   readonly #outputs: RpcOutput[] = [];
   inputCount = 0;
   outputCount = 0;
-  /** Start and end of each, in pairs. */
+  /** Start and end of each item, in pairs. */
   readonly witnessItems: number[] = [];
 
   constructor(source: Buffer) {
@@ -119,7 +122,7 @@ export class RpcTransaction {
     return this.#outputs[this.outputCount++];
   }
 
-  /** What the inputs spend: nothing of a coinbase. */
+  /** The amounts that the inputs spend; empty for a coinbase. */
   spent(): number[] {
     const amounts: number[] = [];
     for (let at = 0; at < this.inputCount; at++) {
@@ -138,7 +141,7 @@ export class RpcTransaction {
     return this.inputCount > 0 && this.#inputs[0].isCoinbase;
   }
 
-  /** Keys in their sorted order, nothing between them. */
+  /** Writes compact JSON with sorted keys. */
   columns(writer: TextWriter, sums: { readonly input: number; readonly output: number }): RpcColumns {
     this.#writeInputs(writer);
     const inputs = writer.length;
@@ -286,7 +289,7 @@ export class RpcTransaction {
     writer.text(KEY.endOfAddresses);
   }
 
-  /** Nodes before version 28 have no name of its own for an anchor. */
+  /** Nodes before version 28 have no own name for an anchor. */
   #writeType(writer: TextWriter, { type, hex }: RpcOutput): void {
     const isAnchor = hex.end - hex.start === ANCHOR.length && ANCHOR.equals(this.source.subarray(hex.start, hex.end));
     if (isAnchor) writer.text(KEY.anchor);

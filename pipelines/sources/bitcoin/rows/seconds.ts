@@ -1,12 +1,12 @@
 /**
- * One-second rows of the seven datasets, as SQL over native rows: blocks of one second are merged in offset order, over
- * all proved heights. Sums are of satoshis, and become bitcoins in one rounding.
+ * One-second rows of the seven datasets, as SQL over native rows. Blocks of one second are merged in offset order, over
+ * all proved heights. Sums are in satoshis and are rounded once, when they become bitcoins.
  */
 import type { AlignedColumn } from '../../../../shared/registry/types.ts';
 import type { SharedSeconds } from '../../../rows/binary-copy.ts';
 import type { DerivedDataset } from './derived.ts';
 
-/** Expressions by column, over `t`, the rows of one second. */
+/** SQL expressions by column, over `t`, the rows of one second. */
 type Expressions = Partial<Record<AlignedColumn, string>>;
 
 function seconds(expressions: Expressions): SharedSeconds {
@@ -18,7 +18,7 @@ function seconds(expressions: Expressions): SharedSeconds {
   };
 }
 
-/** Of every stream: `order` is the order of offsets, over columns. */
+/** The columns of every stream; `order` is the offset order as SQL columns. */
 const ofStream = (order: string): Expressions => ({
   records_in_bucket: 'count(*)',
   latest_source_chain: last('t.source_chain', order),
@@ -29,7 +29,7 @@ const ofStream = (order: string): Expressions => ({
         ''::bytea order by ${order})), 'hex')`,
 });
 
-/** All in one order, so that a second's rows are sorted once for all its columns. */
+/** All use the same order, so PostgreSQL sorts a second's rows once for all columns. */
 const first = (value: string, order: string): string => `(array_agg(${value} order by ${order}))[1]`;
 const last = (value: string, order: string): string => `(array_agg(${value} order by ${order}))[count(*)]`;
 
@@ -48,7 +48,7 @@ export const HEADER_SECONDS = seconds({
 });
 
 const BY_PLACE = 't.block_height, t.transaction_index';
-/** A product, which is exact where a quotient of numerics is rounded. */
+/** Multiplies because a product of numerics is exact and a quotient is rounded. */
 const btc = (sats: string): string => `(sum(${sats}) * 0.00000001)::float8`;
 
 export const TRANSACTION_SECONDS = seconds({
@@ -71,7 +71,7 @@ export const MEMPOOL_SECONDS = seconds({
   tx_count: 'count(*)',
   fee_rate_sat_vb_min: `min(${FEE_RATE})`,
   fee_rate_sat_vb_max: `max(${FEE_RATE})`,
-  // Thirty places of each quotient: the mean is rounded once, to a double.
+  // Thirty decimals per quotient, so the mean is effectively rounded once, to a double.
   fee_rate_sat_vb_avg: 'avg(t.fee_sats::numeric(60, 30) / t.vsize)::float8',
   total_vsize: 'sum(t.vsize)::int8',
   first_seen_timestamp_min: 'min(t.first_seen_timestamp)',
@@ -87,7 +87,7 @@ interface Metric {
   readonly name: string;
   readonly unit: string;
   readonly value: string;
-  /** Of the provenance, beside what all have: JSON members in SQL, each with its comma. */
+  /** More members of the provenance JSON, in SQL, each followed by a comma. */
   readonly provenance?: string;
 }
 
@@ -109,7 +109,7 @@ const METRICS: Readonly<Record<DerivedDataset, Metric>> = {
   },
 };
 
-/** Of several blocks in one second the highest gives the value. */
+/** If several blocks share a second, the highest gives the value. */
 export function derivedSeconds(dataset: DerivedDataset): SharedSeconds {
   const { name, unit, value, provenance = '' } = METRICS[dataset];
   return seconds({

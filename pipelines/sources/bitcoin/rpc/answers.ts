@@ -8,7 +8,7 @@ import { MAX_SATS } from '../wire/bytes.ts';
 export type Answer = Readonly<Record<string, unknown>>;
 
 const SATS_PER_BTC = 100_000_000;
-/** Places of a bitcoin's smallest part. */
+/** Decimals of a bitcoin. */
 const BTC_SCALE = 8;
 
 export function unfit(where: string, wanted: string, value: unknown): TidemarkError {
@@ -33,7 +33,7 @@ export function flag(value: unknown, where: string): boolean {
   return value;
 }
 
-/** Lower-case hex; of `bytes` bytes, if given. */
+/** Lower-case hex, of `bytes` bytes if given. */
 export function hex(value: unknown, where: string, bytes?: number): string {
   const fits = typeof value === 'string' && value.length % 2 === 0 && isHex(value);
   if (!fits || (bytes !== undefined && value.length !== 2 * bytes)) {
@@ -42,7 +42,7 @@ export function hex(value: unknown, where: string, bytes?: number): string {
   return value;
 }
 
-/** A loop, because a regular expression over megabytes of hex takes a multiple of it. */
+/** A loop: a regular expression takes several times as long over megabytes of hex. */
 function isHex(value: string): boolean {
   for (let at = 0; at < value.length; at++) {
     const code = value.charCodeAt(at);
@@ -60,16 +60,16 @@ export function integer(value: unknown, where: string, least = 0, most: number =
   return read;
 }
 
-/** An amount in bitcoins, as satoshis; from its digits. */
+/** An amount in bitcoins, as satoshis, computed from its digits. */
 export function sats(value: unknown, where: string): number {
   const exact = decimal(value, BTC_SCALE);
   if (exact === undefined || exact < 0n || exact > BigInt(MAX_SATS)) {
-    throw unfit(where, 'an amount of at most 21 million with at most eight places', value);
+    throw unfit(where, 'an amount of at most 21 million with at most eight decimals', value);
   }
   return Number(exact);
 }
 
-/** Satoshis as bitcoins with exactly eight places. */
+/** Satoshis as bitcoins with exactly eight decimals. */
 export function btcText(amount: number): string {
   const whole = Math.floor(amount / SATS_PER_BTC);
   return `${whole}.${String(amount - whole * SATS_PER_BTC).padStart(BTC_SCALE, '0')}`;
@@ -80,14 +80,14 @@ function numeral(value: unknown): string | undefined {
   return value;
 }
 
-/** value x 10^scale, if that is a whole number. */
+/** value x 10^scale if that is a whole number. */
 function decimal(value: unknown, scale: number): bigint | undefined {
   const written = numeral(value);
   if (written === undefined) return undefined;
   const [mantissa, exponent = '0'] = written.toLowerCase().split('e');
   const [whole, fraction = ''] = mantissa.split('.');
   const shift = scale + Number(exponent) - fraction.length;
-  // 10^30 is far beyond every amount; longer shifts are a mistake, not a number to compute with.
+  // 10^30 is far above every amount; a longer shift must be an error.
   if (Math.abs(shift) > 30 || whole.length + fraction.length > 60) return undefined;
   const digits = BigInt(whole + fraction);
   if (shift >= 0) return digits * 10n ** BigInt(shift);

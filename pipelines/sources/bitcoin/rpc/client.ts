@@ -1,8 +1,8 @@
 /**
- * Calls to a Bitcoin node through the `bitcoin-core` package, with what it lacks: numbers are kept as their own text (its
- * parser rounds short ones and turns long ones into strings), errors inside a batch are thrown, an answer that was cut
- * is told from one that ended, and calls have a deadline, retries, a size limit and a bound on how many run at once.
- * Credentials are in no message and no log line.
+ * Calls a Bitcoin node through the `bitcoin-core` package and adds what the package lacks. It keeps numbers as their
+ * own text, because the package's parser rounds short ones and turns long ones into strings. It throws the errors
+ * inside a batch, distinguishes a truncated answer from a complete one, and has a deadline, retries, a size limit and a
+ * limit on parallel calls. Credentials appear in no message and no log line.
  */
 import { TidemarkError } from '../../../../shared/errors.ts';
 import type { Logger } from '../../../../shared/logger.ts';
@@ -20,14 +20,14 @@ const numberAsText = (_key: string, value: unknown, { source }: { readonly sourc
   typeof value === 'number' ? source : value;
 
 export interface RpcOptions {
-  /** Of the node; credentials in it are used where none are given. */
+  /** The node's address; its credentials apply if `user` and `password` are not given. */
   readonly url: URL;
   readonly user?: string;
   readonly password?: string;
-  /** Until an answer is complete. */
+  /** Time limit until an answer is complete. */
   readonly timeoutMs: number;
   readonly maxAttempts: number;
-  /** Calls at once. */
+  /** Most calls at a time. */
   readonly parallel: number;
   readonly backoff?: Backoff;
   readonly signal?: AbortSignal;
@@ -39,10 +39,10 @@ export interface RpcCall {
   readonly params: readonly unknown[];
 }
 
-/** A block of 4 MB in its most talkative form is about 40 MB of JSON. */
+/** A block of 4 MB at the highest verbosity is about 40 MB of JSON. */
 const MAX_ANSWER_BYTES = 128 * 1024 * 1024;
 
-/** What is kept for the next answer: the room of an ordinary block, and no more than that of the most talkative. */
+/** Smallest and largest buffer that is kept for the next answer: enough for an ordinary block, and for the largest. */
 const LEAST_ANSWER_BYTES = 64 * 1024;
 const MAX_KEPT_BYTES = 64 * 1024 * 1024;
 const NOTHING: Buffer = Buffer.alloc(0);
@@ -50,7 +50,7 @@ const NOTHING: Buffer = Buffer.alloc(0);
 const UNAUTHORIZED = new Set([401, 403]);
 const WARMING_UP = -28;
 
-/** What is used of the package, which types little of itself. */
+/** The part of the package that is used; its own types cover little of it. */
 interface CoreClient {
   command(...args: unknown[]): Promise<unknown>;
   request: { post(options: object): HttpRequest };
@@ -83,9 +83,9 @@ export class RpcClient {
     this.#idle = connections;
   }
 
-  /** Nothing is sent yet. */
+  /** Sends nothing yet. */
   static async open(options: RpcOptions): Promise<RpcClient> {
-    // Loaded here: commands that talk to no node do without its 30 modules.
+    // Loaded here, so that commands that do not use a node skip its 30 modules.
     const { default: Client } = await import('bitcoin-core');
     const { url } = options;
     const place = url.host;
@@ -93,9 +93,9 @@ export class RpcClient {
       host: `${url.protocol}//${url.host}${url.pathname === '/' ? '' : url.pathname}`,
       username: options.user ?? credential(url.username),
       password: options.password ?? credential(url.password),
-      // The deadline is kept here, for the whole answer.
+      // The deadline below covers the whole answer.
       timeout: options.timeoutMs + 1_000,
-      // Its own would print requests, headers included, when DEBUG is set.
+      // The package's own logger would print requests, headers included, if DEBUG is set.
       logger: { debug() {} },
     };
     const connections = Array.from(
@@ -105,7 +105,7 @@ export class RpcClient {
     return new RpcClient(options, place, connections);
   }
 
-  /** The result, numbers as texts. @throws TidemarkError SOURCE_*, NODE_*. */
+  /** Returns the result with numbers as texts. @throws TidemarkError SOURCE_*, NODE_*. */
   async call(method: string, ...params: readonly unknown[]): Promise<unknown> {
     const answer = await this.#send({ method, params }, (connection, signal) =>
       connection.command([method, ...params], signal),
@@ -113,7 +113,7 @@ export class RpcClient {
     return resultOf(answer, method, this.place);
   }
 
-  /** The result as `read` takes it from the bytes, under the cursor: of answers of many megabytes. */
+  /** Returns what `read` takes from the bytes; for answers of many megabytes. */
   async read<T>(
     reading: Reading & { readonly read: (cursor: JsonCursor) => T },
     method: string,
@@ -125,7 +125,7 @@ export class RpcClient {
     return resultOf(answer, method, this.place) as T;
   }
 
-  /** The results in order. @throws TidemarkError naming the entry, if any of them failed. */
+  /** Returns the results in order. @throws TidemarkError if a call failed; its message names the call. */
   async batch(calls: readonly RpcCall[]): Promise<unknown[]> {
     if (calls.length === 0) return [];
     const sent = calls.map(({ method, params }) => ({ method, parameters: params }));
@@ -136,7 +136,7 @@ export class RpcClient {
         throw new TidemarkError('NODE_ANSWER_INVALID', `${this.place} answered ${calls.length} calls with ${found}`);
       }
       return answers.map((answer, index) => {
-        // The package numbers the calls of a batch at the end of their ids.
+        // The package ends the ids of a batch with the call's number.
         if (!String((answer as Partial<Envelope>)?.id).endsWith(`-${index}`)) {
           throw new TidemarkError('NODE_ANSWER_INVALID', `${this.place} answered the calls of a batch out of order`);
         }
@@ -163,15 +163,15 @@ export class RpcClient {
   }
 }
 
-/** One call at a time through one instance of the package, so that a call can be given up. */
+/** Runs one call at a time through one instance of the package, so that a single call can be cancelled. */
 class Connection {
   readonly #client: CoreClient;
   readonly #place: string;
   readonly #timeoutMs: number;
   #signal: AbortSignal | undefined;
-  /** Of the call under way. */
+  /** How to read the answer of the current call. */
   #reading: Reading = {};
-  /** For its answer; of the calls before, which are read by then. */
+  /** The buffer for the next answer. The previous answer in it was read by then. */
   #answer = NOTHING;
 
   constructor(client: CoreClient, place: string, timeoutMs: number) {
@@ -182,7 +182,7 @@ class Connection {
     Object.assign(client.request, { postAsync: (options: object) => this.#post(options) });
   }
 
-  /** Envelopes, not results: see resultOf. */
+  /** Returns envelopes, not results: see resultOf. */
   async command(args: readonly unknown[], signal: AbortSignal | undefined, reading: Reading = {}): Promise<unknown> {
     this.#signal = signal;
     this.#reading = reading;
@@ -193,23 +193,23 @@ class Connection {
     const { promise, resolve, reject } = Promise.withResolvers<HttpResponse>();
     const signal = this.#signal;
     const { maxBytes = MAX_ANSWER_BYTES, keepsBytes = false } = this.#reading;
-    // Taken for this call alone: of one that is given up pieces may still come.
+    // Owned by this call: data of a cancelled call may still arrive.
     let answer = this.#answer;
     this.#answer = NOTHING;
     let bytes = 0;
-    // Without a callback: with one, the package parses every answer twice more, for a log that nobody reads.
+    // No callback: with one, the package parses every answer twice more for its log.
     const request = this.#client.request.post(options);
     request.on('error', (error) =>
       reject(
         bytes > 0
           ? this.#cut(`${reasonOf(error)} after ${bytes} bytes`, error)
-          : new Retryable(this.#unreachable(`cannot be asked: ${reasonOf(error)}`)),
+          : new Retryable(this.#unreachable(`cannot be reached: ${reasonOf(error)}`)),
       ),
     );
     request.on('complete', ({ statusCode, headers }) => {
       const declared = headers['content-length'];
       if (declared !== undefined && bytes < Number(declared)) {
-        return reject(this.#cut(`${bytes} of ${declared} bytes were read`));
+        return reject(this.#cut(`${bytes} of ${declared} bytes arrived`));
       }
       if (!keepsBytes && answer.length <= MAX_KEPT_BYTES) this.#answer = answer;
       resolve({ statusCode, headers, body: answer.subarray(0, bytes) });
@@ -228,11 +228,12 @@ class Connection {
       const before = bytes;
       bytes += piece.length;
       if (bytes > maxBytes) {
-        const message = `The Bitcoin node at ${this.#place} answers with more than ${maxBytes} bytes`;
+        const message = `The Bitcoin node at ${this.#place} sent more than ${maxBytes} bytes`;
         giveUp(new TidemarkError('SOURCE_TOO_LARGE', message, { details: { max_bytes: maxBytes } }));
         return;
       }
-      // Pieces are copied as they come and not kept: a thousand of them would be collected with every block.
+      // Chunks are copied as they arrive: keeping them would leave a thousand objects per block to the garbage
+      // collector.
       if (bytes > answer.length) {
         const larger = Buffer.allocUnsafeSlow(Math.max(2 * bytes, LEAST_ANSWER_BYTES));
         answer.copy(larger, 0, 0, before);
@@ -249,7 +250,7 @@ class Connection {
   #parse({ statusCode, body }: HttpResponse): unknown {
     const at = { node: this.#place, status: statusCode };
     if (UNAUTHORIZED.has(statusCode)) {
-      const message = `The Bitcoin node at ${this.#place} refuses the user name or password (HTTP ${statusCode})`;
+      const message = `The Bitcoin node at ${this.#place} refused the user name or password (HTTP ${statusCode})`;
       throw new TidemarkError('NODE_CREDENTIALS_REFUSED', message, { details: at });
     }
     const { read } = this.#reading;
@@ -259,21 +260,17 @@ class Connection {
     try {
       parsed = parseExactly(body);
     } catch (cause) {
-      // Errors outside of a call come as a text or a page: a full work queue, a proxy's own words.
+      // Errors outside a call are plain text or a page: a full work queue, or a proxy's message.
       if (statusCode !== 200) throw new Retryable(this.#unreachable(`answered HTTP ${statusCode}`));
-      throw this.#cut('it is not whole JSON', cause);
+      throw this.#cut('it is not complete JSON', cause);
     }
     if (isEnvelope(parsed) || (Array.isArray(parsed) && parsed.every(isEnvelope))) return parsed;
-    throw new TidemarkError(
-      'NODE_ANSWER_INVALID',
-      `What listens at ${this.#place} does not answer as a Bitcoin node does`,
-      {
-        details: at,
-      },
-    );
+    throw new TidemarkError('NODE_ANSWER_INVALID', `The server at ${this.#place} does not answer like a Bitcoin node`, {
+      details: at,
+    });
   }
 
-  /** Undefined when it is no answer with a result: then it is read as any other. */
+  /** Undefined if the answer has no result; the general parser reads it then. */
   #read(body: Buffer, reader: (cursor: JsonCursor) => unknown): Envelope | undefined {
     const cursor = new JsonCursor(body);
     let result: { readonly is: unknown } | undefined;
@@ -289,34 +286,34 @@ class Connection {
       }
       cursor.finish();
     } catch (error) {
-      if (error instanceof SyntaxError) throw this.#cut('it is not whole JSON', error);
+      if (error instanceof SyntaxError) throw this.#cut('it is not complete JSON', error);
       throw error;
     }
     return result && { id: undefined, result: result.is, error: null };
   }
 
-  /** The reason is in the message; as a cause it would be said twice. */
+  /** The message holds the reason, so it has no cause: the reason would be printed twice. */
   #unreachable(what: string): TidemarkError {
     const message = `The Bitcoin node at ${this.#place} ${what}`;
     return new TidemarkError('NODE_UNREACHABLE', message, { details: { node: this.#place } });
   }
 
   #cut(what: string, cause?: unknown): Retryable {
-    const message = `The answer of the Bitcoin node at ${this.#place} was cut: ${what}`;
+    const message = `The answer of the Bitcoin node at ${this.#place} was truncated: ${what}`;
     return new Retryable(new TidemarkError('NODE_ANSWER_CUT', message, { details: { node: this.#place }, cause }));
   }
 }
 
 const ENVELOPE = new JsonKeys(['result', 'error']);
 const [RESULT, ERROR] = [0, 1];
-/** `n` of null; results that are read so are objects. */
+/** `n` of null; the results that are read this way are objects. */
 const NULL = 0x6e;
 
 interface Reading {
-  /** Takes the result from the bytes. */
+  /** Reads the result from the bytes. */
   readonly read?: (cursor: JsonCursor) => unknown;
   readonly maxBytes?: number;
-  /** The result holds some of the bytes; without that they are written over by the next answer. */
+  /** The result refers to the bytes. Otherwise the next answer overwrites them. */
   readonly keepsBytes?: boolean;
 }
 
@@ -334,24 +331,24 @@ function resultOf(answer: unknown, method: string, place: string): unknown {
   const { error, result } = answer as Envelope;
   if (error === null) return result;
   const code = Number(error.code);
-  const message = `The Bitcoin node at ${place} refuses ${method}: ${String(error.message)}`;
+  const message = `The Bitcoin node at ${place} refused ${method}: ${String(error.message)}`;
   if (code === WARMING_UP) throw new Retryable(new TidemarkError('NODE_UNREACHABLE', message));
   throw new TidemarkError('NODE_CALL_REFUSED', message, { details: { node: place, method, rpc_code: code } });
 }
 
-/** As it stands in an address. @throws TidemarkError CONFIGURATION_INVALID, without repeating it */
+/** Decodes a credential of the URL. @throws TidemarkError CONFIGURATION_INVALID, which does not repeat it */
 function credential(encoded: string): string | undefined {
   try {
     return decodeURIComponent(encoded) || undefined;
   } catch {
     throw new TidemarkError(
       'CONFIGURATION_INVALID',
-      'SVC_BITCOIN_RPC_URL: a % in its user or password does not begin an escape; write it %25',
+      'SVC_BITCOIN_RPC_URL: a % in its user or password does not begin an escape; write it as %25',
     );
   }
 }
 
-/** Node's connection errors may have an empty message and the reason in their code. */
+/** Connection errors of Node may have an empty message and the reason in their code. */
 function reasonOf(error: unknown): string {
   const first = error instanceof AggregateError ? error.errors[0] : error;
   if (!(first instanceof Error)) return String(first);

@@ -11,30 +11,30 @@ const [BACKSLASH, COMMA, COLON] = [0x5c, 0x2c, 0x3a];
 const [OPEN_OBJECT, CLOSE_OBJECT, OPEN_LIST, CLOSE_LIST] = [0x7b, 0x7d, 0x5b, 0x5d];
 const SPACE = 0x20;
 
-/** What ends a bare number or word. */
+/** Bytes that end a bare number or word. */
 const ENDS_WORD = new Uint8Array(256);
 for (const letter of ' \t\r\n,:{}[]"') ENDS_WORD[letter.charCodeAt(0)] = 1;
 
 const LONGEST_KEY = 31;
 
-/** Names of members, each known by its place in the list. */
+/** Names of members, each identified by its index in the list. */
 export class JsonKeys {
   readonly #names: readonly Buffer[];
-  /** Place of the first name of a length and first letter, and of the next one alike, plus one. */
+  /** By length and first letter: the index of the first such name, plus one; `#next` holds the one after it. */
   readonly #first = new Uint8Array((LONGEST_KEY + 1) * 256);
   readonly #next: number[] = [];
 
   constructor(names: readonly string[]) {
     this.#names = names.map((name) => Buffer.from(name));
     for (const [place, name] of this.#names.entries()) {
-      assert(name.length > 0 && name.length <= LONGEST_KEY, `${name} is a name to look for`);
+      assert(name.length > 0 && name.length <= LONGEST_KEY, `${name} fits the table of names`);
       const slot = name.length * 256 + name[0];
       this.#next[place] = this.#first[slot];
       this.#first[slot] = place + 1;
     }
   }
 
-  /** The place of the name that the bytes are, or -1. */
+  /** The index of the name in [start, end), or -1. */
   placeOf(bytes: Uint8Array, start: number, end: number): number {
     const length = end - start;
     if (length > LONGEST_KEY || length === 0) return -1;
@@ -51,19 +51,19 @@ export class JsonKeys {
 export class JsonCursor {
   readonly bytes: Buffer;
   at = 0;
-  /** The string or word read last, without its quotes. */
+  /** The range of the last string or word, without quotes. */
   start = 0;
   end = 0;
-  /** Whether it holds escapes. */
+  /** Whether the last string has escapes. */
   escaped = false;
-  /** Right after the opening of an object or a list. */
+  /** True directly after the opening bracket of an object or list. */
   #opened = false;
 
   constructor(bytes: Buffer) {
     this.bytes = bytes;
   }
 
-  /** The next byte that is no white space; it stays. @throws SyntaxError at the end of the bytes */
+  /** The next byte that is not white space, without consuming it. @throws SyntaxError at the end of the bytes */
   peek(): number {
     const { bytes } = this;
     let { at } = this;
@@ -97,7 +97,7 @@ export class JsonCursor {
     return this.peek() === QUOTE;
   }
 
-  /** Steps to the next member, whose value follows; its name is [start, end). @returns false at the object's end */
+  /** Steps to the next member: its name is [start, end), its value follows. @returns false at the object's end */
   member(): boolean {
     if (!this.#step(CLOSE_OBJECT)) return false;
     this.string();
@@ -106,13 +106,13 @@ export class JsonCursor {
     return true;
   }
 
-  /** Steps to the next item, which follows. @returns false at the list's end */
+  /** Steps to the next item, whose value follows. @returns false at the list's end */
   item(): boolean {
     return this.#step(CLOSE_LIST);
   }
 
   string(): void {
-    if (this.peek() !== QUOTE) throw this.fault('a text is missing');
+    if (this.peek() !== QUOTE) throw this.fault('a string is missing');
     const { bytes } = this;
     const { length } = bytes;
     let at = this.at + 1;
@@ -131,17 +131,17 @@ export class JsonCursor {
       }
     }
     this.at = length;
-    throw this.fault('a text does not end');
+    throw this.fault('a string does not end');
   }
 
-  /** A string that is long as a rule, and has no escapes. */
+  /** Reads a string that is usually long and without escapes. */
   longString(): void {
-    if (this.peek() !== QUOTE) throw this.fault('a text is missing');
+    if (this.peek() !== QUOTE) throw this.fault('a string is missing');
     const start = this.at + 1;
     const end = this.bytes.indexOf(QUOTE, start);
     if (end < 0) {
       this.at = this.bytes.length;
-      throw this.fault('a text does not end');
+      throw this.fault('a string does not end');
     }
     this.start = start;
     this.end = end;
@@ -149,7 +149,7 @@ export class JsonCursor {
     this.escaped = false;
   }
 
-  /** A number, true, false or null. */
+  /** Reads a number, true, false or null. */
   word(): void {
     this.peek();
     const { bytes } = this;
@@ -163,13 +163,13 @@ export class JsonCursor {
     this.escaped = false;
   }
 
-  /** A string, or a word: numbers are written either way. */
+  /** Reads a string or a word: nodes write numbers as either. */
   scalar(): void {
     if (this.isString) this.string();
     else this.word();
   }
 
-  /** Past the next value, whatever it is. */
+  /** Skips the next value, of any kind. */
   skip(): void {
     const byte = this.peek();
     if (byte !== OPEN_OBJECT && byte !== OPEN_LIST) {
@@ -194,15 +194,15 @@ export class JsonCursor {
     throw this.fault('it ends too early');
   }
 
-  /** Nothing but white space may follow. */
+  /** Checks that only white space follows. */
   finish(): void {
     const { bytes } = this;
     while (this.at < bytes.length && bytes[this.at] <= SPACE) this.at++;
-    if (this.at < bytes.length) throw this.fault('more follows');
+    if (this.at < bytes.length) throw this.fault('more bytes follow');
   }
 
   #open(bracket: number): void {
-    if (this.peek() !== bracket) throw this.fault('another kind of value is there');
+    if (this.peek() !== bracket) throw this.fault('the value is of another kind');
     this.at++;
     this.#opened = true;
   }
@@ -223,18 +223,16 @@ export class JsonCursor {
   }
 }
 
-/* Values under a cursor, taken for what they should be: answers.ts, without a tree of the answer. */
-
 const [POINT, MINUS, ZERO] = [0x2e, 0x2d, 0x30];
 const MAX_DIGITS = 16;
-/** Places of an amount as nodes write it. */
+/** Decimals of an amount as nodes write it. */
 const PLACES = 8;
 
 /** Lower-case hexadecimal digits. */
 const IS_HEX = new Uint8Array(256);
 for (const letter of '0123456789abcdef') IS_HEX[letter.charCodeAt(0)] = 1;
 
-/** What stands there, for a message. */
+/** The current text, for a message. */
 export const shown = (cursor: JsonCursor): string => cursor.bytes.toString('utf8', cursor.start, cursor.end);
 
 export function enterObject(cursor: JsonCursor, where: string): void {
@@ -247,7 +245,7 @@ export function enterList(cursor: JsonCursor, where: string): void {
   cursor.list();
 }
 
-/** [cursor.start, cursor.end) is lower-case hex of whole bytes, `bytes` of them if given. */
+/** Checks that [cursor.start, cursor.end) is lower-case hex of whole bytes, `bytes` of them if given. */
 export function hexAt(cursor: JsonCursor, where: string, bytes?: number): void {
   if (!cursor.isString) throw unfitValue(cursor, where, 'hex');
   const source = cursor.bytes;
@@ -270,7 +268,7 @@ export function hexTextAt(cursor: JsonCursor, where: string, bytes: number): str
   return cursor.bytes.toString('latin1', cursor.start, cursor.end);
 }
 
-/** [cursor.start, cursor.end) is a text that can be copied as it is. */
+/** Checks that [cursor.start, cursor.end) is a text that can be copied unchanged. */
 export function plainTextAt(cursor: JsonCursor, where: string): void {
   if (!cursor.isString) throw unfitValue(cursor, where, 'a text');
   cursor.string();
@@ -284,7 +282,7 @@ export function flagAt(cursor: JsonCursor, where: string): boolean {
   return written === 'true';
 }
 
-/** A whole number within [least, most], of at most 2^53. */
+/** A whole number within [least, most], at most 2^53. */
 export function integerAt(
   cursor: JsonCursor,
   where: string,
@@ -308,18 +306,18 @@ export function integerAt(
   return value;
 }
 
-/** An amount in bitcoins, as satoshis; from its digits, [cursor.start, cursor.end). */
+/** An amount in bitcoins, as satoshis, computed from the digits [cursor.start, cursor.end). */
 export function satsAt(cursor: JsonCursor, where: string): number {
   scalarAt(cursor, where, 'an amount');
   if (!isPlainAmount(cursor)) return satsOfText(shown(cursor), where);
   const { bytes, start, end } = cursor;
   let value = 0;
   for (let at = start; at < end; at++) if (bytes[at] !== POINT) value = value * 10 + (bytes[at] - ZERO);
-  // Sixteen digits are exact; what is too large is said by the other reading.
+  // Sixteen digits are exact. The slower reading reports an amount that is too large.
   return value > 2_100_000_000_000_000 ? satsOfText(shown(cursor), where) : value;
 }
 
-/** Whether [cursor.start, cursor.end) are digits, with a point before the last eight: the way it is stored, too. */
+/** Whether [cursor.start, cursor.end) are digits with a point before the last eight, which is also the stored form. */
 export function isPlainAmount({ bytes, start, end }: JsonCursor): boolean {
   const point = end - PLACES - 1;
   if (point <= start || point - start > 8 || bytes[point] !== POINT) return false;
@@ -336,7 +334,7 @@ function scalarAt(cursor: JsonCursor, where: string, wanted: string): void {
   cursor.scalar();
 }
 
-/** The next value is of another kind than it should be. */
+/** The error for a value of the wrong kind. */
 function unfitValue(cursor: JsonCursor, where: string, wanted: string) {
   const from = cursor.peek() === undefined ? 0 : cursor.at;
   cursor.skip();

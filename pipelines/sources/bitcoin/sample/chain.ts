@@ -1,4 +1,7 @@
-/** A chain on a node's regtest, block by block, its times and transactions chosen here and so the same everywhere. */
+/**
+ * A chain on a node's regtest, built block by block with chosen times and transactions, so it is the same on every
+ * machine.
+ */
 
 import { createECDH } from 'node:crypto';
 import { TidemarkError } from '../../../../shared/errors.ts';
@@ -17,8 +20,6 @@ import {
   writeHeader,
 } from '../wire/block.ts';
 import { displayHash, hashFromDisplay, sha256, sha256d, WireReader } from '../wire/bytes.ts';
-
-/* Consensus serialisation, written: what samples and tests make blocks of. */
 
 export type UnsignedTransaction = Pick<Transaction, 'version' | 'inputs' | 'outputs' | 'lockTime'>;
 
@@ -52,7 +53,7 @@ export const input = (
 
 export const output = (sats: number, script: Buffer): TxOutput => ({ sats, script });
 
-/** A push of the bytes, in the shortest of the plain forms. */
+/** A push of the bytes, in the shortest plain form. */
 export function push(bytes: Buffer): Buffer {
   if (bytes.length < 0x4c) return Buffer.concat([Buffer.of(bytes.length), bytes]);
   if (bytes.length < 0x100) return Buffer.concat([Buffer.of(0x4c, bytes.length), bytes]);
@@ -91,12 +92,10 @@ function u64(value: number): Buffer {
   return bytes;
 }
 
-/* Keys that are the same on every machine, and the scripts that pay to them. Nothing of value is ever paid to them. */
-
 export interface Key {
   /** Compressed. */
   readonly publicKey: Buffer;
-  /** As the node imports it on a test chain. */
+  /** In the form that the node imports on a test chain. */
   readonly wif: string;
 }
 
@@ -152,19 +151,19 @@ export const multisig = (needed: number, keys: readonly Key[]): Buffer =>
     op(OP.ONE - 1 + keys.length, OP.CHECKMULTISIG),
   ]);
 
-/** Data in an output that nobody can spend. */
+/** An unspendable output that holds data. */
 export const note = (text: string): Buffer => Buffer.concat([op(OP.RETURN), push(Buffer.from(text))]);
 
-/** The output key is the key itself, without a tweak: the node signs for it without being told more. */
+/** The output key is the untweaked key: the node signs for it without further information. */
 export const payToTaprootKey = ({ publicKey }: Key): Buffer => Buffer.concat([op(OP.ONE), push(publicKey.subarray(1))]);
 
-/** An output of taproot that a script may spend, and the control block that shows it may. */
+/** A taproot output that a script may spend, and the control block that proves it. */
 export function taprootScript(name: string, script: Buffer): { readonly payTo: Buffer; readonly control: Buffer } {
   const secret = sha256(Buffer.from(`tidemark sample ${name}`));
   const inner = publicKeyOf(secret);
   const leaf = tagged('TapLeaf', Buffer.concat([op(LEAF_VERSION), count(script.length), script]));
   const tweak = tagged('TapTweak', Buffer.concat([inner.subarray(1), leaf]));
-  // The key with an even y stands for both; its secret is the negated one where y was odd.
+  // The key with an even y represents both; if y was odd, its secret is the negated one.
   const even = inner[0] === 2 ? toNumber(secret) : CURVE_ORDER - toNumber(secret);
   const tweaked = (even + toNumber(tweak)) % CURVE_ORDER;
   const outer = publicKeyOf(Buffer.from(tweaked.toString(16).padStart(64, '0'), 'hex'));
@@ -184,10 +183,8 @@ function tagged(tag: string, bytes: Buffer): Buffer {
   return sha256(Buffer.concat([prefix, prefix, bytes]));
 }
 
-/* Blocks with the least work there is, which a node on regtest takes. */
-
 const REGTEST_BITS = 0x207fffff;
-/** Version bits of BIP 9, none set. */
+/** The version bits of BIP 9 with none set. */
 const VERSION = 0x20000000;
 
 export interface BlockPlan {
@@ -195,12 +192,12 @@ export interface BlockPlan {
   readonly height: number;
   /** Epoch seconds. */
   readonly time: number;
-  /** What the coinbase takes: subsidy and fees. */
+  /** The coinbase's amount: subsidy and fees. */
   readonly reward: number;
   readonly payTo: Buffer;
-  /** Without the coinbase. */
+  /** All but the coinbase. */
   readonly transactions: readonly Transaction[];
-  /** Told apart from another block at the same place. */
+  /** Distinguishes it from another block at the same height. */
   readonly extraNonce?: number;
 }
 
@@ -231,7 +228,7 @@ export function mine(plan: BlockPlan): MinedBlock {
   }
 }
 
-/** With the height in its script (BIP 34) and the witness commitment (BIP 141). */
+/** A coinbase with the height in its script (BIP 34) and the witness commitment (BIP 141). */
 function coinbase({ height, reward, payTo, transactions, extraNonce = 0 }: BlockPlan): Transaction {
   const reserved = Buffer.alloc(32);
   const { root } = merkleRoot([reserved, ...transactions.map(({ wtxid }) => wtxid)]);
@@ -250,7 +247,7 @@ function coinbase({ height, reward, payTo, transactions, extraNonce = 0 }: Block
   });
 }
 
-/** As the node expects it: small heights by their opcode, others as the shortest number. */
+/** The form that the node expects: an opcode for small heights, otherwise the shortest number. */
 function heightPush(height: number): Buffer {
   if (height === 0) return Buffer.of(0);
   if (height <= 16) return Buffer.of(0x50 + height);
@@ -260,7 +257,7 @@ function heightPush(height: number): Buffer {
   return push(Buffer.from(bytes));
 }
 
-/** An output that can be spent. */
+/** A spendable output. */
 export interface Coin {
   readonly txid: Buffer;
   readonly vout: number;
@@ -268,17 +265,17 @@ export interface Coin {
   readonly script: Buffer;
 }
 
-/** A script anyone can satisfy, with room for bytes that look like a signature and a key: drop, drop, true. */
+/** A script that anyone can satisfy, with space for bytes that look like a signature and a key: drop, drop, true. */
 const OPEN_SCRIPT = Buffer.from('757551', 'hex');
 export const OPEN_OUTPUT = Buffer.concat([Buffer.of(0, 32), sha256(OPEN_SCRIPT)]);
 export const OPEN_WITNESS = [Buffer.alloc(71, 0x30), Buffer.alloc(33, 0x02), OPEN_SCRIPT];
 
-/** Confirmations a coinbase needs before it may be spent. */
+/** Confirmations that a coinbase needs before it can be spent. */
 export const MATURITY = 100;
 const REGTEST = 'regtest';
 
 export interface BlockOptions {
-  /** Epoch seconds; default: the interval after the block before. */
+  /** Epoch seconds; by default the previous block's time plus the interval. */
   readonly time?: number;
   readonly extraNonce?: number;
   readonly payTo?: Buffer;
@@ -287,7 +284,7 @@ export interface BlockOptions {
 export class SampleChain {
   readonly #rpc: RpcClient;
   readonly #intervalSeconds: number;
-  /** Coinbases by height, from 1. */
+  /** Coinbases by height, starting at 1. */
   readonly coinbases: Coin[] = [];
   #tip: Buffer;
   #time: number;
@@ -300,7 +297,7 @@ export class SampleChain {
     this.#intervalSeconds = options.intervalSeconds;
   }
 
-  /** On top of genesis. The node must have nothing else yet. */
+  /** Starts on top of genesis. The node must have no other block. */
   static async open(
     rpc: RpcClient,
     options: { readonly startTime: number; readonly intervalSeconds: number },
@@ -316,12 +313,12 @@ export class SampleChain {
     return displayHash(this.#tip);
   }
 
-  /** Of the last block, epoch seconds. */
+  /** Time of the last block, epoch seconds. */
   get time(): number {
     return this.#time;
   }
 
-  /** Mines one block of these transactions, whose fees the coinbase takes, and hands it to the node. */
+  /** Mines one block of these transactions, collects their fees in its coinbase, and submits it to the node. */
   async add(transactions: readonly Paying[] = [], options: BlockOptions = {}): Promise<MinedBlock> {
     const height = this.#height + 1;
     const time = options.time ?? this.#time + this.#intervalSeconds;
@@ -347,15 +344,15 @@ export class SampleChain {
     for (let added = 0; added < count; added++) await this.add();
   }
 
-  /** What the node makes of a block of somebody else's; a branch that is not the best is taken too. */
+  /** Submits a foreign block. The node also accepts one on a branch that is not the best. */
   async submit(block: Pick<MinedBlock, 'raw'>): Promise<void> {
     const verdict = await this.#rpc.call('submitblock', block.raw.toString('hex'));
     if (verdict !== null && verdict !== 'inconclusive') {
-      throw new TidemarkError('NODE_CALL_REFUSED', `The node takes no block ${this.#height + 1}: ${String(verdict)}`);
+      throw new TidemarkError('NODE_CALL_REFUSED', `The node refused block ${this.#height + 1}: ${String(verdict)}`);
     }
   }
 
-  /** Goes back by some blocks: what is added now is another branch, which the node follows once it is the longer one. */
+  /** Goes back by some blocks. New blocks form another branch, which the node follows once it is the longer one. */
   async fork(blocksBack: number): Promise<void> {
     this.#height -= blocksBack;
     this.#tip = hashFromDisplay((await this.#rpc.call('getblockhash', this.#height)) as string);
@@ -364,7 +361,7 @@ export class SampleChain {
     this.coinbases.length = this.#height + 1;
   }
 
-  /** Signatures by the node, which makes the same ones each time. */
+  /** Has the node sign. Its signatures are deterministic. */
   async sign(paying: Paying, coins: readonly Coin[], keys: readonly Key[], scripts: Scripts = {}): Promise<Paying> {
     const spent = coins.map(({ txid, vout, sats, script }) => ({
       txid: displayHash(txid),
@@ -392,13 +389,13 @@ export interface Scripts {
   readonly witness?: Buffer;
 }
 
-/** A transaction and what it leaves to the miner. */
+/** A transaction and the fee that it leaves to the miner. */
 export interface Paying {
   readonly tx: Transaction;
   readonly fee: number;
 }
 
-/** Spends coins to outputs; the inputs carry `witness`, or nothing until they are signed. */
+/** Spends coins to outputs. The inputs carry `witness`, or nothing until they are signed. */
 export function pay(
   coins: readonly Coin[],
   outputs: readonly { readonly sats: number; readonly script: Buffer }[],

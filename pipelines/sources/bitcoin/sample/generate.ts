@@ -1,6 +1,6 @@
 /**
- * The sample of a system without a node: a chain of our own on a real node's regtest, the same on every machine for the
- * same days, with a halving, every kind of spend, and a mempool that was looked at a few times.
+ * The sample for a system without a node: a generated chain on a real node's regtest, the same on every machine for the
+ * same days. It has a halving, every kind of spend, and a few mempool snapshots.
  */
 
 import { join } from 'node:path';
@@ -31,12 +31,13 @@ import {
   taprootScript,
 } from './chain.ts';
 
-/* Spends of every kind there is: what a sample shows and tests try. */
-
 const BTC = 100_000_000;
 const FEE = 10_000;
 
-/** Spends of every kind from height 101 on: to and from each script there is, RBF, CPFP, notes, anchors. */
+/**
+ * Adds spends of every kind from height 101 on: to and from each kind of script, RBF, CPFP, notes, anchors. The sample
+ * shows them and tests use them.
+ */
 export async function addEveryKind(chain: SampleChain): Promise<void> {
   while (chain.height < MATURITY + 2) await chain.add();
   const keys = ['a', 'b', 'c'].map(keyOf);
@@ -56,7 +57,7 @@ export async function addEveryKind(chain: SampleChain): Promise<void> {
     payToWitnessScriptHash(twoOfThree),
     payToScriptHash(wrapped),
     payToScriptHash(payToWitnessScriptHash(twoOfThree)),
-    // spendable by anyone: an anchor, a witness program of the future
+    // spendable by anyone: an anchor, and a witness program of a future version
     Buffer.from('51024e73', 'hex'),
     Buffer.concat([Buffer.of(0x60, 5), Buffer.from('later')]),
   ];
@@ -66,7 +67,7 @@ export async function addEveryKind(chain: SampleChain): Promise<void> {
       ...kinds.map((script) => ({ sats: BTC, script })),
       { sats: 0, script: note('a note') },
       { sats: 0, script: Buffer.from('6a', 'hex') },
-      // nothing the node knows a name for
+      // a script that the node has no name for
       { sats: 546, script: Buffer.from('6151ac4dffff', 'hex') },
     ],
     { witness: OPEN_WITNESS },
@@ -94,7 +95,7 @@ export async function addEveryKind(chain: SampleChain): Promise<void> {
   await addUnconfirmedParents(chain, keys[0]);
 }
 
-/** A parent and two children in one block (CPFP), inputs that may be replaced (RBF), and a time lock. */
+/** Adds a parent and two children in one block (CPFP), replaceable inputs (RBF), and a time lock. */
 async function addUnconfirmedParents(chain: SampleChain, key: ReturnType<typeof keyOf>): Promise<void> {
   const half = chain.coinbases[2].sats / 2;
   const parent = pay(
@@ -119,14 +120,17 @@ async function addUnconfirmedParents(chain: SampleChain, key: ReturnType<typeof 
 }
 
 export const SAMPLE_CHAIN = 'regtest';
-/** Past the first halving, which on regtest is at height 150; 23 minutes apart they take a little less than three days. */
+/**
+ * More than the first halving, which on regtest is at height 150. At 23 minutes each, they take a little less than
+ * three days.
+ */
 export const SAMPLE_BLOCKS = 180;
 const INTERVAL_SECONDS = 1_400;
 
 const COINS = 400;
 const MAX_PAYMENTS = 16;
 const WAITING = 25;
-/** After the last block; at the first one the mempool is empty. */
+/** Seconds after the last block; at the first snapshot the mempool is empty. */
 const SNAPSHOT_SECONDS = [300, 600, 900];
 export const SAMPLE_SNAPSHOTS = SNAPSHOT_SECONDS.length;
 
@@ -137,9 +141,9 @@ export interface SampleNode extends AsyncDisposable {
   readonly snapshots: readonly SnapshotFile[];
 }
 
-/** @throws TidemarkError STACK_INSTALL_FAILED, STACK_UNSUPPORTED_MACHINE where no node can be had. */
+/** @throws TidemarkError STACK_INSTALL_FAILED, STACK_UNSUPPORTED_MACHINE if no node can be installed. */
 export async function startSampleNode(options: {
-  /** Made if needed; removed by the caller. */
+  /** Created if needed; the caller removes it. */
   readonly directory: string;
   /** The folder above `mempool/`. */
   readonly snapshotsIn: string;
@@ -189,7 +193,7 @@ export async function startSampleNode(options: {
   return { node, snapshots, [Symbol.asyncDispose]: () => kept.disposeAsync() };
 }
 
-/** @returns coins that are left. */
+/** @returns the unspent coins. */
 async function build(chain: SampleChain): Promise<Coin[]> {
   await addEveryKind(chain);
   const [, , , third] = chain.coinbases;
@@ -204,7 +208,7 @@ async function build(chain: SampleChain): Promise<Coin[]> {
   await chain.add([split]);
   let coins = coinsOf(split.tx);
   while (chain.height < SAMPLE_BLOCKS) {
-    // More on some blocks than on others, none on every eighth.
+    // Varying counts, and none on every eighth block.
     const count = chain.height % 8 === 0 ? 0 : 3 + ((chain.height * 7) % (MAX_PAYMENTS - 3));
     const payments = coins
       .slice(0, count)

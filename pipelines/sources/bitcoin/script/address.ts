@@ -1,4 +1,4 @@
-/** Addresses: base58 with a checksum for hashes, bech32 and bech32m for witness programs (BIP 173, 350). */
+/** Writes addresses: base58 with a checksum for hashes, bech32 and bech32m for witness programs (BIP 173, 350). */
 import { TidemarkError } from '../../../../shared/errors.ts';
 import { sha256d } from '../wire/bytes.ts';
 
@@ -21,13 +21,13 @@ const FORMATS: Readonly<Record<string, AddressFormat>> = {
 
 export function addressFormat(chain: string): AddressFormat {
   const format = FORMATS[chain];
-  if (!format) throw new TidemarkError('SOURCE_ROW_INVALID', `The node's chain ${JSON.stringify(chain)} is not known`);
+  if (!format) throw new TidemarkError('SOURCE_ROW_INVALID', `The node's chain ${JSON.stringify(chain)} is unknown`);
   return format;
 }
 
 const BASE58 = '123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz';
 
-/** 58^5: the largest power whose product with a byte's worth of carry stays exact, five digits at a time. */
+/** 58^5: the largest power whose product with a byte's carry stays exact; it handles five digits at a time. */
 const LIMB = 58 ** 5;
 const LIMB_DIGITS = 5;
 
@@ -36,7 +36,7 @@ export function base58Address(version: number, hash: Buffer): string {
   payload[0] = version;
   hash.copy(payload, 1);
   const bytes = Buffer.concat([payload, sha256d(payload).subarray(0, 4)]);
-  // Lowest first.
+  // The lowest limb first.
   const limbs: number[] = [];
   for (const byte of bytes) {
     let carry = byte;
@@ -54,7 +54,7 @@ export function base58Address(version: number, hash: Buffer): string {
       limb = Math.floor(limb / 58);
     }
   }
-  // The highest limb is filled up with zeros, which are the first letter.
+  // The highest limb may have leading zero digits, which are the first letter of the alphabet.
   let from = 0;
   while (from < text.length && text[from] === BASE58[0]) from++;
   let zeros = 0;
@@ -68,14 +68,14 @@ const BECH32 = 1;
 const BECH32M = 0x2bc830a3;
 
 const LETTERS = Buffer.from(BASE32);
-/** What the checksum takes in for each value of the five bits that leave it. */
+/** The value that the checksum is XORed with, by the five bits shifted out of it. */
 const FOLDED = Int32Array.from({ length: 32 }, (_, top) =>
   GENERATOR.reduce((folded, generator, bit) => ((top >>> bit) & 1 ? folded ^ generator : folded), 0),
 );
 
 const step = (check: number, value: number): number => ((check & 0x1ffffff) << 5) ^ value ^ FOLDED[check >>> 25];
 
-/** The checksum of a prefix, before the data. */
+/** The checksum state after the prefix. */
 function checkOf(prefix: string): number {
   let check = 1;
   for (let at = 0; at < prefix.length; at++) check = step(check, prefix.charCodeAt(at) >>> 5);

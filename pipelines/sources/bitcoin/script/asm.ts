@@ -1,7 +1,5 @@
-/** Scripts as text, in the node's own notation. */
+/** Scripts as text in the node's own notation. */
 import { ascii, type TextWriter } from '../text-writer.ts';
-
-/** Names of the opcodes, as the node writes them. */
 
 export const OP = {
   PUSHDATA1: 0x4c,
@@ -18,7 +16,7 @@ export const OP = {
   CHECKMULTISIG: 0xae,
 } as const;
 
-/** From 0x4f on, in order. */
+/** The names of opcodes from 0x4f on, in order. */
 const NAMED = `-1 OP_RESERVED 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16
   OP_NOP OP_VER OP_IF OP_NOTIF OP_VERIF OP_VERNOTIF OP_ELSE OP_ENDIF OP_VERIFY OP_RETURN
   OP_TOALTSTACK OP_FROMALTSTACK OP_2DROP OP_2DUP OP_3DUP OP_2OVER OP_2ROT OP_2SWAP OP_IFDUP OP_DEPTH OP_DROP OP_DUP
@@ -41,13 +39,13 @@ export function opcodeName(opcode: number): string {
 
 export interface Operation {
   readonly opcode: number;
-  /** Where what it pushes begins; at its end for an opcode that pushes nothing of its own. */
+  /** Start of the pushed data; equals `end` if the opcode pushes none. */
   readonly dataAt: number;
-  /** Where the next one begins. */
+  /** Start of the next operation. */
   readonly end: number;
 }
 
-/** The operation at `at`, or undefined where the script ends inside of it. */
+/** The operation at `at`, or undefined if the script ends inside it. */
 export function operationAt(script: Buffer, at: number): Operation | undefined {
   const opcode = script[at];
   let start = at + 1;
@@ -63,7 +61,7 @@ export function operationAt(script: Buffer, at: number): Operation | undefined {
   return end > script.length ? undefined : { opcode, dataAt: start, end };
 }
 
-/** Longer ones can never be run, so nothing in them is a signature. */
+/** Longer scripts can never run, so nothing in them is a signature. */
 const MAX_SCRIPT_BYTES = 10_000;
 
 const SPACE = 0x20;
@@ -79,8 +77,8 @@ const SIGHASH: Readonly<Record<number, string>> = {
 };
 
 /**
- * Pushes of up to four bytes are numbers, longer ones hex; in an input's script, what has the form of a signature has
- * its last byte named. `[error]` stands where the script ends inside a push.
+ * Writes a script. Pushes of up to four bytes become numbers, longer ones hex. In an input's script, a push in the form
+ * of a signature gets the name of its last byte. `[error]` marks a script that ends inside a push.
  */
 export function writeAsm(writer: TextWriter, script: Buffer, role: 'input' | 'output'): void {
   const signatures = role === 'input' && script[0] !== OP.RETURN && script.length <= MAX_SCRIPT_BYTES;
@@ -102,16 +100,16 @@ export function writeAsm(writer: TextWriter, script: Buffer, role: 'input' | 'ou
   }
 }
 
-/** A number as scripts hold it: little-endian, the highest bit of the last byte its sign. Of at most four bytes. */
+/** A number of at most four bytes as scripts encode it: little-endian, the top bit of the last byte is the sign. */
 export function scriptNumber(script: Buffer, start: number, end: number): number {
   if (start === end) return 0;
   const magnitude = script.readUIntLE(start, end - start);
   const sign = 2 ** (8 * (end - start) - 1);
-  // -0 is written 0
+  // -0 becomes 0
   return magnitude >= sign ? 0 - (magnitude - sign) : magnitude;
 }
 
-/** Strict DER of two integers and a known signature hash type (BIP 66). */
+/** Whether it is strict DER of two integers followed by a known signature hash type (BIP 66). */
 function isSignature(data: Buffer): boolean {
   const { length } = data;
   if (length < 9 || length > 73) return false;
@@ -127,7 +125,7 @@ function isSignature(data: Buffer): boolean {
   );
 }
 
-/** `at`: where the integer's tag is. */
+/** `at`: position of the integer's tag. */
 function isPositiveInteger(data: Buffer, at: number, length: number): boolean {
   if (data[at] !== 0x02 || length === 0) return false;
   if ((data[at + 2] & 0x80) !== 0) return false;

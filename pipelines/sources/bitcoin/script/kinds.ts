@@ -1,4 +1,4 @@
-/** What an output's script is, and the address it pays to: the node's own classes under the node's own names. */
+/** Classifies output scripts and finds the address they pay to, with the node's own class names. */
 import { hash } from 'node:crypto';
 import { sha256 } from '../wire/bytes.ts';
 import { addressFormat, base58Address, witnessAddress } from './address.ts';
@@ -19,7 +19,7 @@ export type ScriptType =
 
 export interface ScriptKind {
   readonly type: ScriptType;
-  /** None for a bare public key or multisig: they commit to keys, not to an address. */
+  /** Empty for a bare public key or multisig, which commit to keys and have no address. */
   readonly addresses: readonly string[];
 }
 
@@ -85,7 +85,7 @@ function isPushOnly(script: Buffer, from: number): boolean {
   return true;
 }
 
-/** Whether the length is the one that the first byte announces. */
+/** Whether the length matches the one that the first byte requires. */
 function isKey(bytes: Buffer): boolean {
   const kind = bytes[0];
   if (kind === 2 || kind === 3) return bytes.length === 33;
@@ -108,7 +108,7 @@ function isMultisig(script: Buffer): boolean {
   return operation.end + 1 === script.length;
 }
 
-/** A count of keys: 1 to 16 by their opcodes, up to 20 as the shortest push. */
+/** A count of keys: 1 to 16 as opcodes, up to 20 as the shortest push. */
 function smallCount(script: Buffer, { opcode, dataAt, end }: Operation, least: number): number | undefined {
   let count: number;
   if (opcode >= OP.ONE && opcode <= OP.SIXTEEN) count = opcode - OP.ONE + 1;
@@ -117,5 +117,5 @@ function smallCount(script: Buffer, { opcode, dataAt, end }: Operation, least: n
   return count >= least && count <= MAX_KEYS ? count : undefined;
 }
 
-/** RIPEMD-160 of SHA-256: what keys and scripts are named by in an address. */
+/** RIPEMD-160 of SHA-256, the hash of keys and scripts in addresses. */
 export const hash160 = (bytes: Buffer): Buffer => hash('ripemd160', sha256(bytes), 'buffer');

@@ -1,16 +1,17 @@
-/** Block headers and what ties a block together: its hash, its work, its merkle roots. */
+/**
+ * Block headers and transactions as the consensus rules serialise them, and the checks that tie them together: hash,
+ * work, merkle roots.
+ */
 import { HASH_BYTES, satsAt, sha256d, sha256dInto, type WireReader } from './bytes.ts';
 import { TransactionLayout } from './layout.ts';
 
-/* Transactions as the consensus rules serialise them. */
-
 export interface TxInput {
-  /** As on the wire; all zero for a coinbase. */
+  /** In wire order; all zero for a coinbase. */
   readonly prevTxid: Buffer;
   readonly prevVout: number;
   readonly script: Buffer;
   readonly sequence: number;
-  /** Empty items are legal, and common before a multisig's signatures. */
+  /** Items may be empty, which is common before a multisig's signatures. */
   readonly witness: readonly Buffer[];
 }
 
@@ -26,12 +27,12 @@ export interface Transaction {
   readonly lockTime: number;
   /** The whole serialisation, witness included. */
   readonly raw: Buffer;
-  /** As on the wire: the hash without witness data, and with it. */
+  /** In wire order: the hash without witness data, and with it. */
   readonly txid: Buffer;
   readonly wtxid: Buffer;
 }
 
-/** The next transaction; its buffers are views of the reader's. */
+/** Reads the next transaction; its buffers are views of the reader's. */
 export function readTransaction(reader: WireReader): Transaction {
   const layout = new TransactionLayout().read(reader);
   const { bytes, start, end } = layout;
@@ -64,12 +65,12 @@ function witnessOf(layout: TransactionLayout, input: number): Buffer[] {
 
 const HEADER_BYTES = 80;
 
-/** Hashes as on the wire. */
+/** Hashes are in wire order. */
 export interface BlockHeader {
   readonly version: number;
   readonly prevHash: Buffer;
   readonly merkleRoot: Buffer;
-  /** Epoch seconds, as the miner said. */
+  /** Epoch seconds, as the miner set it. */
   readonly time: number;
   readonly bits: number;
   readonly nonce: number;
@@ -97,7 +98,7 @@ export function writeHeader(header: BlockHeader): Buffer {
   return bytes;
 }
 
-/** Whether the hash (as on the wire) is at most the target that the header itself claims. */
+/** Whether the hash (in wire order) is at most the target that the header claims. */
 export function hasItsWork(hash: Buffer, bits: number): boolean {
   const mantissa = bits & 0x007fffff;
   const shift = (bits >>> 24) - 3;
@@ -107,14 +108,14 @@ export function hasItsWork(hash: Buffer, bits: number): boolean {
 }
 
 /**
- * The root over the hashes, and whether some level ends in a pair that is the same hash twice: then another list of
- * transactions has this root too (CVE-2012-2459), and the root proves nothing.
+ * The root over the hashes, and whether a level ends in a pair of equal hashes. In that case another list of
+ * transactions has the same root (CVE-2012-2459), and the root proves nothing.
  */
 export function merkleRoot(hashes: readonly Buffer[]): { readonly root: Buffer; readonly ambiguous: boolean } {
   return merkleRootOf(Buffer.concat(hashes), hashes.length);
 }
 
-/** Of hashes one behind the other, which are lost: each level is written over the one below it. */
+/** The root of hashes one after the other. Overwrites them: each level replaces the one below it. */
 function merkleRootOf(hashes: Buffer, count: number): { readonly root: Buffer; readonly ambiguous: boolean } {
   let ambiguous = false;
   const last = Buffer.alloc(2 * HASH_BYTES);
@@ -138,25 +139,25 @@ function areSame(pair: Buffer): boolean {
   return true;
 }
 
-/** What ties transactions to their block. */
+/** The facts that tie transactions to their block. */
 export interface BlockContent {
   readonly coinbase: Transaction | undefined;
-  /** Whether any but the first is one, too. */
+  /** Whether any transaction but the first is a coinbase. */
   readonly hasSecondCoinbase: boolean;
   /** Whether any has witness data. */
   readonly hasWitness: boolean;
   readonly count: number;
-  /** One behind the other, as on the wire. */
+  /** One after the other, in wire order. */
   readonly txids: Buffer;
   readonly wtxids: Buffer;
 }
 
-/** `OP_RETURN`, 36 bytes, the four of BIP 141. */
+/** `OP_RETURN`, a push of 36 bytes, and the four marker bytes of BIP 141. */
 const COMMITMENT = Buffer.from('6a24aa21a9ed', 'hex');
 const COMMITMENT_BYTES = 38;
 
 /**
- * Why the witness data is not what the coinbase commits to (BIP 141), or undefined. Blocks without witness data need
+ * Why the witness data differs from the coinbase's commitment (BIP 141), or undefined. Blocks without witness data need
  * no commitment, and those before segregated witness have none.
  */
 function witnessFault({ coinbase, hasWitness, wtxids, count }: BlockContent & { coinbase: Transaction }) {
@@ -166,7 +167,7 @@ function witnessFault({ coinbase, hasWitness, wtxids, count }: BlockContent & { 
   const commitment = outputs.at(-1);
   const [reserved, ...more] = coinbase.inputs[0].witness;
   if (commitment === undefined || !hasWitness) {
-    return commitment === undefined && hasWitness ? 'it holds witness data that nothing commits to' : undefined;
+    return commitment === undefined && hasWitness ? 'it has witness data without a commitment' : undefined;
   }
   if (reserved?.length !== HASH_BYTES || more.length > 0) return "the coinbase's witness is not one item of 32 bytes";
   const leaves = Buffer.from(wtxids);
@@ -175,17 +176,17 @@ function witnessFault({ coinbase, hasWitness, wtxids, count }: BlockContent & { 
   const expected = sha256d(Buffer.concat([root, reserved]));
   return expected.equals(commitment.script.subarray(COMMITMENT.length, COMMITMENT_BYTES))
     ? undefined
-    : 'its witness data is not what its coinbase commits to';
+    : "its witness data differs from its coinbase's commitment";
 }
 
-/** Why the transactions are not those of the header, or undefined. */
+/** Why the transactions do not match the header, or undefined. */
 export function contentFault(header: BlockHeader, content: BlockContent): string | undefined {
   const { coinbase, txids, count } = content;
   if (count === 0) return 'it has no transactions';
-  if (!coinbase) return 'its first transaction is no coinbase';
+  if (!coinbase) return 'its first transaction is not a coinbase';
   if (content.hasSecondCoinbase) return 'it has a second coinbase';
   const { root, ambiguous } = merkleRootOf(Buffer.from(txids), count);
-  if (ambiguous) return 'its transactions repeat in a way that its merkle root cannot tell';
-  if (!root.equals(header.merkleRoot)) return 'its transactions are not those of its merkle root';
+  if (ambiguous) return 'its transactions repeat in a way that its merkle root cannot detect';
+  if (!root.equals(header.merkleRoot)) return 'its transactions do not match its merkle root';
   return witnessFault({ ...content, coinbase });
 }

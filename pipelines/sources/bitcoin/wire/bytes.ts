@@ -1,9 +1,12 @@
-/** Consensus serialisation, read with bounds: what the bytes claim is never believed further than they reach. */
+/**
+ * Reads consensus serialisation with bounds checks: a length in the bytes is never trusted beyond their end. Hashes of
+ * the protocol, and their display form.
+ */
 
 import { hash } from 'node:crypto';
 import type { TidemarkError } from '../../../../shared/errors.ts';
 
-/** 21 million coins: no amount of a valid transaction is larger, and every one is exact as a number. */
+/** 21 million coins. No amount of a valid transaction is larger, and every such amount is exact as a number. */
 export const MAX_SATS = 21_000_000 * 100_000_000;
 
 export class WireReader {
@@ -17,7 +20,7 @@ export class WireReader {
     this.#fail = fail;
   }
 
-  /** A fault of these bytes, placed. */
+  /** A fault of these bytes, with its position. */
   fault(message: string): TidemarkError {
     return this.#fail(`${message} (byte ${this.at} of ${this.bytes.length})`);
   }
@@ -32,14 +35,14 @@ export class WireReader {
   }
 
   take(length: number): Buffer {
-    if (length > this.left) throw this.fault(`${length} bytes are announced, ${this.left} are there`);
+    if (length > this.left) throw this.fault(`${length} bytes are announced, but ${this.left} are left`);
     const taken = this.bytes.subarray(this.at, this.at + length);
     this.at += length;
     return taken;
   }
 
   skip(length: number): void {
-    if (length > this.left) throw this.fault(`${length} bytes are announced, ${this.left} are there`);
+    if (length > this.left) throw this.fault(`${length} bytes are announced, but ${this.left} are left`);
     this.at += length;
   }
 
@@ -58,15 +61,15 @@ export class WireReader {
     return this.bytes.readInt32LE(this.at - 4);
   }
 
-  /** An amount. */
+  /** Reads an amount. */
   sats(): number {
     this.skip(8);
     const value = satsAt(this.bytes, this.at - 8);
-    if (value > MAX_SATS) throw this.fault(`an amount of ${value} satoshis is more than there are`);
+    if (value > MAX_SATS) throw this.fault(`an amount of ${value} satoshis exceeds 21 million bitcoins`);
     return value;
   }
 
-  /** A count of things that take at least `bytesEach`. */
+  /** Reads a count of things that take at least `bytesEach`. */
   count(bytesEach: number): number {
     const first = this.u8();
     let value = first;
@@ -78,37 +81,33 @@ export class WireReader {
       this.skip(8);
       value = satsAt(this.bytes, this.at - 8);
     }
-    // The node refuses longer forms than needed, so a block of its own holds none.
+    // The node refuses non-minimal counts, so its own blocks have none.
     if (
       (first === 0xfd && value < 0xfd) ||
       (first === 0xfe && value < 0x10000) ||
       (first === 0xff && value < 2 ** 32)
     ) {
-      throw this.fault('a count is written longer than needed');
+      throw this.fault('a count is not in its shortest form');
     }
-    if (value * bytesEach > this.left) throw this.fault(`${value} entries are announced, ${this.left} bytes are there`);
+    if (value * bytesEach > this.left)
+      throw this.fault(`${value} entries are announced, but ${this.left} bytes are left`);
     return value;
   }
 
-  /** Bytes preceded by their length. */
+  /** Reads bytes preceded by their length. */
   field(): Buffer {
     return this.take(this.count(1));
   }
 
-  /** The same, passed over. */
+  /** Skips bytes preceded by their length. */
   skipField(): void {
     this.skip(this.count(1));
   }
 }
 
-/** An eight-byte number: exact up to 2^53. */
+/** An eight-byte number, exact up to 2^53. */
 export const satsAt = (bytes: Buffer, at: number): number =>
   bytes.readUInt32LE(at + 4) * 4294967296 + bytes.readUInt32LE(at);
-
-/*
- * The hashes of the Bitcoin protocol, and the order in which people write them: last byte first. Digests are asked for
- * as text and written where they belong: that takes a third of the time that a buffer of its own takes.
- */
 
 export const HASH_BYTES = 32;
 
@@ -120,19 +119,22 @@ export const sha256d = (bytes: Uint8Array): Buffer => sha256(sha256(bytes));
 
 const inner = Buffer.alloc(HASH_BYTES);
 
-/** The digest of the bytes' digest into `target`, which may hold the bytes. */
+/**
+ * Writes the double SHA-256 of the bytes into `target`, which may contain the bytes. Digests are taken as text and
+ * written in place, in a third of the time that a buffer per digest takes.
+ */
 export function sha256dInto(target: Buffer, at: number, bytes: Uint8Array): void {
   inner.write(hash('sha256', bytes, 'binary'), 0, HASH_BYTES, 'latin1');
   target.write(hash('sha256', inner, 'binary'), at, HASH_BYTES, 'latin1');
 }
 
-/** The same from the first digest in hex. */
+/** Writes the double SHA-256, given the first digest in hex. */
 export function sha256OfHexInto(target: Buffer, at: number, digest: string): void {
   inner.write(digest, 0, HASH_BYTES, 'hex');
   target.write(hash('sha256', inner, 'binary'), at, HASH_BYTES, 'latin1');
 }
 
-/** As explorers and the node's RPC write a hash. */
+/** A hash as explorers and the node's RPC write it: last byte first. */
 export const displayHash = (bytes: Uint8Array): string => Buffer.from(bytes).reverse().toString('hex');
 
 export const hashFromDisplay = (text: string): Buffer => Buffer.from(text, 'hex').reverse();

@@ -1,6 +1,6 @@
 /**
- * Where the parts of a transaction lie in its consensus serialisation. One layout is filled again and again: a block of
- * thousands of transactions is walked through without an object for each part.
+ * The positions of a transaction's parts in its consensus serialisation. One layout is reused for every transaction of
+ * a block, so none needs an object per part.
  */
 
 import type { WireReader } from './bytes.ts';
@@ -15,9 +15,9 @@ const VERSION_BYTES = 4;
 const MIN_INPUT_BYTES = 41;
 const MIN_OUTPUT_BYTES = 9;
 
-/** Numbers of an input's places: outpoint, script, its end (where the sequence is), the witness's count. */
+/** Positions per input: outpoint, script, end of the script (where the sequence is), witness count. */
 const INPUT_PLACES = 4;
-/** Of an output's: amount, script, its end. */
+/** Positions per output: amount, script, end of the script. */
 const OUTPUT_PLACES = 3;
 
 export class TransactionLayout {
@@ -26,7 +26,7 @@ export class TransactionLayout {
   end = 0;
   inputs = 0;
   outputs = 0;
-  /** Whether witness data lies among it. */
+  /** Whether the serialisation includes witness data. */
   marked = false;
   #reader: WireReader | undefined;
   #bodyStart = 0;
@@ -35,18 +35,18 @@ export class TransactionLayout {
   #outputs = new Int32Array(16 * OUTPUT_PLACES);
   #stripped = Buffer.alloc(1024);
 
-  /** The next transaction. @throws the reader's fault */
+  /** Reads the next transaction. @throws the reader's fault */
   read(reader: WireReader): this {
     const { bytes } = reader;
     this.#reader = reader;
     this.bytes = bytes;
     this.start = reader.at;
     reader.skip(VERSION_BYTES);
-    // An empty list of inputs where the list should be marks the form with witness data (BIP 144).
+    // In place of the list of inputs, an empty list marks the form with witness data (BIP 144).
     this.marked = bytes[reader.at] === 0;
     if (this.marked) {
       reader.skip(2);
-      if (bytes[reader.at - 1] !== 1) throw reader.fault('a transaction has no inputs, or flags that are not known');
+      if (bytes[reader.at - 1] !== 1) throw reader.fault('a transaction has no inputs, or unknown flags');
     }
     this.#bodyStart = reader.at;
     this.#readInputs(reader);
@@ -65,7 +65,7 @@ export class TransactionLayout {
     return true;
   }
 
-  /** Where the hash is of what the input spends. */
+  /** Position of the hash that the input spends. */
   outpoint(input: number): number {
     return this.#inputs[input * INPUT_PLACES];
   }
@@ -86,14 +86,14 @@ export class TransactionLayout {
     return this.bytes.readUInt32LE(this.inputScriptEnd(input));
   }
 
-  /** Reads its witness: a count, and so many fields. Undefined where it has none. */
+  /** A reader of the input's witness, a count and that many fields; undefined if the transaction has none. */
   witness(input: number): WireReader | undefined {
     if (!this.marked) return undefined;
     const at = this.#inputs[input * INPUT_PLACES + 3];
     return this.bytes[at] === 0 ? undefined : this.#reader?.from(at);
   }
 
-  /** Where the amount is, which has been found to be one. */
+  /** Position of the amount, which `read` has validated. */
   amount(output: number): number {
     return this.#outputs[output * OUTPUT_PLACES];
   }
@@ -106,7 +106,7 @@ export class TransactionLayout {
     return this.#outputs[output * OUTPUT_PLACES + 2];
   }
 
-  /** The id, as on the wire, into `target`. */
+  /** Writes the id, in wire order, into `target`. */
   txidInto(target: Buffer, at: number): void {
     sha256dInto(target, at, this.#withoutWitness());
   }
@@ -115,7 +115,7 @@ export class TransactionLayout {
     return sha256d(this.#withoutWitness());
   }
 
-  /** Good until the next call. */
+  /** Valid until the next call. */
   #withoutWitness(): Buffer {
     const { bytes, start, end } = this;
     if (!this.marked) return bytes.subarray(start, end);
@@ -169,6 +169,6 @@ export class TransactionLayout {
       for (let item = 0; item < count; item++) reader.skipField();
       items += count;
     }
-    if (items === 0) throw reader.fault('witness data is announced and empty');
+    if (items === 0) throw reader.fault('witness data is announced but empty');
   }
 }
