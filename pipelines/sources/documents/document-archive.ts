@@ -1,11 +1,11 @@
 /**
- * Documents that cannot be fetched again: today's page of an issuer, an answer of a service. Each is stored as it came,
- * under the sha256 of its bytes, and each fetch of it as a record of its own. Both are on the disk, not in its cache,
- * before `put` returns, so that a document is parsed only when it can no longer be lost.
+ * The archive of documents that cannot be fetched again: today's page of an issuer, an answer of a service. It stores the
+ * exact bytes under their sha256, and a record of each fetch. Both are synced to disk before `put` returns, and a document
+ * is parsed only afterwards, so that a parsed document is never lost.
  *
- *     objects/<first two digits>/<sha256>          bytes, once however often they are fetched
- *     fetches/<source id>/<ms>-<n>-<sha256>.json   what was asked of whom, and when
- *     partial/                                     files being written; a file gets its name when it is whole
+ *     objects/<first two digits>/<sha256>          the bytes, stored once for all fetches
+ *     fetches/<source id>/<ms>-<n>-<sha256>.json   what was requested from whom, and when
+ *     partial/                                     files being written; a complete file is renamed
  */
 
 import { createHash, randomUUID } from 'node:crypto';
@@ -16,9 +16,7 @@ import { DAY_MS } from '../../../shared/dates.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { readInFolder } from './locations.ts';
 
-/* Files that are on the disk under their name, or not there at all: what cannot be fetched again is written so. */
-
-/** The name appears only when all bytes are on the disk, and is itself on the disk on return. `partial`: until then. */
+/** Writes the file to `partial` and renames it after a sync. On return, the name is synced too. */
 export async function writeDurably(
   path: string,
   bytes: Uint8Array,
@@ -37,7 +35,7 @@ export async function writeDurably(
   await syncDirectory(dirname(path));
 }
 
-/** A new folder is on the disk when its parent's entry of it is. */
+/** Creates folders and syncs their parents: a new folder is durable when its parent's entry is. */
 export async function makeDirectory(path: string): Promise<void> {
   const first = await mkdir(path, { recursive: true, mode: 0o700 });
   if (first === undefined) return;
@@ -51,9 +49,9 @@ export async function syncDirectory(path: string): Promise<void> {
 
 export interface Fetch {
   readonly source_id: string;
-  /** Name of the document to people. */
+  /** Name of the document in messages. */
   readonly name: string;
-  /** Without credentials: this is kept in clear. */
+  /** The request, without credentials: it is stored as plain text. */
   readonly asked: Readonly<Record<string, string>>;
 }
 
@@ -64,21 +62,23 @@ export interface ArchivedFetch extends Fetch {
 }
 
 export interface DocumentArchive {
-  /** @throws TidemarkError SPOOL_UNUSABLE when it cannot be stored; nothing may be parsed then. */
+  /**
+   * Stores a document. Nothing may be parsed if it fails. @throws TidemarkError SPOOL_UNUSABLE if it cannot be stored.
+   */
   put(bytes: Uint8Array, fetch: Fetch): Promise<ArchivedFetch>;
   /**
-   * @throws TidemarkError SOURCE_NOT_FOUND; SOURCE_OUTSIDE_FOLDER behind a link out of the folder; SOURCE_CHECKSUM_MISMATCH
-   *   when the stored bytes are no longer those.
+   * @throws TidemarkError SOURCE_NOT_FOUND; SOURCE_OUTSIDE_FOLDER if a link leads out of the folder;
+   * SOURCE_CHECKSUM_MISMATCH if the stored bytes have changed.
    */
   read(sha256: string): Promise<Buffer>;
-  /** Fetches of a source, oldest first. */
+  /** The fetches of a source, oldest first. */
   fetches(sourceId: string): AsyncIterable<ArchivedFetch>;
 }
 
 const SOURCE_ID = /^[a-z0-9_]+$/;
 const SHA256 = /^[0-9a-f]{64}$/;
 
-/** @param nowMs for tests. */
+/** @param nowMs a clock for tests. */
 export async function openDocumentArchive(directory: string, nowMs: () => number = Date.now): Promise<DocumentArchive> {
   let count = 0;
   const partial = join(directory, 'partial');
@@ -92,35 +92,35 @@ export async function openDocumentArchive(directory: string, nowMs: () => number
 
   return {
     async put(bytes, fetch) {
-      if (!SOURCE_ID.test(fetch.source_id)) throw new TypeError(`${fetch.source_id} is no source id`);
+      if (!SOURCE_ID.test(fetch.source_id)) throw new TypeError(`${fetch.source_id} is not a source id`);
       const sha256 = sha256Of(bytes);
       const kept: ArchivedFetch = { ...fetch, fetched_at_ms: nowMs(), sha256, bytes: bytes.length };
       const order = `${String(kept.fetched_at_ms).padStart(15, '0')}-${String(count++).padStart(6, '0')}`;
       const record = join(directory, 'fetches', fetch.source_id, `${order}-${sha256}.json`);
       await usable(directory, async () => {
-        // What is there but damaged is put right: these are the bytes.
+        // Replaces a damaged copy: these are the right bytes.
         if (!(await isStored(directory, objectPath(sha256), sha256))) await store(objectPath(sha256), bytes);
         await store(record, Buffer.from(`${JSON.stringify(kept)}\n`));
       });
       return kept;
     },
     async read(sha256) {
-      if (!SHA256.test(sha256)) throw new TypeError(`${sha256} is no sha256`);
+      if (!SHA256.test(sha256)) throw new TypeError(`${sha256} is not a sha256`);
       const path = objectPath(sha256);
       const bytes = await readInFolder(directory, path).catch((cause: NodeJS.ErrnoException) => {
         if (cause instanceof TidemarkError) throw cause;
         const code = cause.code === 'ENOENT' ? 'SOURCE_NOT_FOUND' : 'SPOOL_UNUSABLE';
-        throw new TidemarkError(code, `The kept document ${path} cannot be read`, { cause });
+        throw new TidemarkError(code, `The archived document ${path} cannot be read`, { cause });
       });
       if (sha256Of(bytes) !== sha256) {
-        throw new TidemarkError('SOURCE_CHECKSUM_MISMATCH', `The kept document ${path} is damaged`, {
+        throw new TidemarkError('SOURCE_CHECKSUM_MISMATCH', `The archived document ${path} is damaged`, {
           details: { bytes: bytes.length },
         });
       }
       return bytes;
     },
     async *fetches(sourceId) {
-      if (!SOURCE_ID.test(sourceId)) throw new TypeError(`${sourceId} is no source id`);
+      if (!SOURCE_ID.test(sourceId)) throw new TypeError(`${sourceId} is not a source id`);
       const folder = join(directory, 'fetches', sourceId);
       const names = await readdir(folder).catch((error: NodeJS.ErrnoException) => {
         if (error.code === 'ENOENT') return [];
@@ -131,12 +131,12 @@ export async function openDocumentArchive(directory: string, nowMs: () => number
   };
 }
 
-/** The parser's own message would repeat what stands there. */
+/** Has no cause: the parser's message would repeat the content. */
 function recordOf(bytes: Buffer, name: string): ArchivedFetch {
   try {
     return JSON.parse(bytes.toString('utf8'));
   } catch {
-    throw new TidemarkError('SPOOL_UNUSABLE', `The record ${name} of a kept document is damaged`);
+    throw new TidemarkError('SPOOL_UNUSABLE', `The record ${name} of an archived document is damaged`);
   }
 }
 
@@ -144,12 +144,12 @@ const sha256Of = (bytes: Uint8Array) => createHash('sha256').update(bytes).diges
 
 async function isStored(directory: string, path: string, sha256: string): Promise<boolean> {
   const bytes = await readInFolder(directory, path).catch((error: NodeJS.ErrnoException) => {
-    // A link that leads elsewhere is replaced like anything else that is not the document.
+    // A link out of the folder is replaced, like anything else that is not the document.
     if (error.code === 'ENOENT' || error instanceof TidemarkError) return undefined;
     throw error;
   });
   if (bytes === undefined || sha256Of(bytes) !== sha256) return false;
-  // Another process may have named it and not yet synced the name.
+  // Another process may have renamed the file without having synced the name yet.
   await syncDirectory(dirname(path));
   return true;
 }
@@ -158,11 +158,11 @@ async function usable(directory: string, work: () => Promise<void>): Promise<voi
   try {
     await work();
   } catch (cause) {
-    throw new TidemarkError('SPOOL_UNUSABLE', `Documents cannot be kept in ${directory}`, { cause });
+    throw new TidemarkError('SPOOL_UNUSABLE', `Documents cannot be archived in ${directory}`, { cause });
   }
 }
 
-/** Left by processes that were killed; no document takes a day to write. */
+/** Removes partial files of killed processes. No document takes a day to write. */
 async function forgetPartial(folder: string): Promise<void> {
   for (const name of await readdir(folder)) {
     const path = join(folder, name);
@@ -170,8 +170,6 @@ async function forgetPartial(folder: string): Promise<void> {
     if (found && Date.now() - found.mtimeMs > DAY_MS) await rm(path, { force: true });
   }
 }
-
-/* The one store of documents that cannot be fetched again, where the settings put it. */
 
 export const documentArchiveOf = ({ SVC_KEEP_DIR, SVC_STATE_DIR }: Settings): Promise<DocumentArchive> =>
   openDocumentArchive(SVC_KEEP_DIR ?? join(SVC_STATE_DIR, 'kept'));

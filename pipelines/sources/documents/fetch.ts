@@ -1,6 +1,6 @@
 /**
- * Fetches a vendor's document as a file with its sha256. Over http it is spooled and removed on dispose; a `file://`
- * document stays where it is. What may pass by itself is tried again, within `maxAttempts` in all.
+ * Fetches a vendor's document as a file with its sha256. An http document is spooled to a file, which dispose removes;
+ * a `file://` document stays where it is. Transient failures are retried, up to `maxAttempts` attempts in all.
  */
 
 import { createHash, randomUUID } from 'node:crypto';
@@ -15,14 +15,9 @@ import { type Backoff, type Reply, type RequestOptions, requestDocument, withAtt
 import { localDocument, localText } from './local.ts';
 import { displayUrl, documentName } from './locations.ts';
 
-/*
- * Downloads wait in a spool folder until they are decoded. A file's name tells which process owns it, so that what a
- * killed one left behind can be told from a download under way.
- */
-
 const PREFIX = 'spool';
 const SUFFIX = '.part';
-/** Processes of another machine on a shared folder cannot be asked whether they live; no document takes this long. */
+/** A process of another machine that shares the folder cannot be checked. No download takes this long. */
 const FOREIGN_AGE_MS = 3 * DAY_MS;
 
 export interface SpoolFile {
@@ -30,7 +25,10 @@ export interface SpoolFile {
   readonly handle: FileHandle;
 }
 
-/** A new, private file in the spool folder, which is made when missing. */
+/**
+ * Creates a private file in the spool folder, and the folder if needed. Its name states the owning process, so that
+ * `cleanSpool` can tell an abandoned download from a running one.
+ */
 export async function openSpoolFile(spoolDir: string): Promise<SpoolFile> {
   const path = join(spoolDir, [PREFIX, host(), process.pid, startedAt('self'), `${randomUUID()}${SUFFIX}`].join('~'));
   try {
@@ -41,7 +39,7 @@ export async function openSpoolFile(spoolDir: string): Promise<SpoolFile> {
   }
 }
 
-/** Removes the downloads of processes that are gone; returns how many. Safe to run while others download. */
+/** Removes the downloads of processes that have ended. Safe to run while others download. @returns how many. */
 export async function cleanSpool(spoolDir: string): Promise<number> {
   let removed = 0;
   for (const name of await namesIn(spoolDir)) {
@@ -81,11 +79,14 @@ function isRunning(pid: number, started: string): boolean {
   return started === '' || now === '' || now === started;
 }
 
-/** Start of a process in clock ticks since boot where the system tells it, else empty: pids are used again. */
+/**
+ * A process's start in clock ticks since boot, or '' if the system does not tell. It distinguishes processes that reuse
+ * a pid.
+ */
 function startedAt(pid: number | 'self'): string {
   try {
     const fields = readFileSync(`/proc/${pid}/stat`, 'latin1');
-    // The command name, in brackets, may hold anything; counted from after it, the start time is the 20th field.
+    // The command name, in brackets, may contain anything. After it, the start time is the 20th field.
     return fields.slice(fields.lastIndexOf(')') + 2).split(' ')[19] ?? '';
   } catch {
     return '';
@@ -110,41 +111,44 @@ async function namesIn(folder: string): Promise<string[]> {
 }
 
 export interface SourceLimits {
-  /** Longest silence of the source. */
+  /** The longest silence of the source that is accepted. */
   readonly timeoutMs: number;
-  /** Tries in all, 1 = no retry. */
+  /** Attempts in all; 1 means no retry. */
   readonly maxAttempts: number;
-  /** A body slower than this over a whole `timeoutMs` is given up like a silent one. Default 1024. */
+  /** A body slower than this over a whole `timeoutMs` counts as silent. Default 1024. */
   readonly minBytesPerSecond?: number;
   readonly backoff?: Backoff;
 }
 
 export interface FetchOptions extends SourceLimits {
   readonly url: URL;
-  /** Of a `file://` document: the folder that it must stay below; default the one that it lies in. */
+  /** For a `file://` document: the folder that it must stay below. Default: the folder that holds it. */
   readonly root?: URL;
   readonly maxBytes: number;
   readonly spoolDir: string;
   readonly headers?: Readonly<Record<string, string>>;
   readonly signal?: AbortSignal;
   readonly log?: Logger;
-  /** Bytes so far and in all, where known; starts again from 0 with every attempt. */
+  /** Bytes so far and in all, if known. Each attempt starts again from 0. */
   readonly onProgress?: (bytes: number, total: number | undefined) => void;
 }
 
 export interface FetchedDocument extends AsyncDisposable {
-  /** Without user, password or query: fit for manifests and logs. */
+  /** Without user, password or query, so that manifests and logs may show it. */
   readonly url: string;
   /** File name as the vendor publishes it. */
   readonly name: string;
   readonly path: string;
   readonly bytes: number;
   readonly sha256: string;
-  /** Response headers, names in lower case; none for a file. */
+  /** Response headers, names in lower case; empty for a file. */
   readonly headers: Record<string, string>;
-  /** Tries it took. */
+  /** Attempts that it took. */
   readonly attempts: number;
-  /** A local file may be replaced while it is decoded: throws SOURCE_CHECKSUM_MISMATCH if so. Call before trusting the decoded rows. */
+  /**
+   * A local file may be replaced while it is decoded. Call this before trusting the decoded rows. @throws TidemarkError
+   * SOURCE_CHECKSUM_MISMATCH if the file has changed
+   */
   assertUnchanged(): Promise<void>;
 }
 
@@ -152,8 +156,9 @@ const DEFAULT_MIN_BYTES_PER_SECOND = 1024;
 const DOCUMENT_LIMIT = 'SVC_SOURCE_MAX_DOCUMENT_BYTES';
 
 /**
- * @throws TidemarkError SOURCE_NOT_FOUND, SOURCE_TOO_LARGE, SOURCE_OUTSIDE_FOLDER (these are not retried), SOURCE_TRUNCATED,
- * SOURCE_UNREACHABLE, SPOOL_UNUSABLE; each with `document` in its details. Aborting throws the signal's reason.
+ * @throws TidemarkError SOURCE_NOT_FOUND, SOURCE_TOO_LARGE, SOURCE_OUTSIDE_FOLDER (these are not retried),
+ * SOURCE_TRUNCATED, SOURCE_UNREACHABLE, SPOOL_UNUSABLE; each has `document` in its details. After an abort it throws
+ * the signal's reason.
  */
 export async function fetchDocument(options: FetchOptions): Promise<FetchedDocument> {
   const { url, log } = options;
@@ -179,13 +184,13 @@ export async function fetchDocument(options: FetchOptions): Promise<FetchedDocum
 
 export interface FetchTextOptions extends SourceLimits {
   readonly url: URL;
-  /** As of `FetchOptions`. */
+  /** As in `FetchOptions`. */
   readonly root?: URL;
   /** Default 64 KiB. */
   readonly maxBytes?: number;
-  /** Sent by POST instead of a GET. */
+  /** A body to send by POST instead of a GET. */
   readonly json?: string;
-  /** Awaited before each try: pacing. */
+  /** Awaited before each attempt, for rate limiting. */
   readonly beforeAttempt?: () => Promise<void>;
   readonly headers?: Readonly<Record<string, string>>;
   readonly signal?: AbortSignal;
@@ -195,7 +200,7 @@ export interface FetchTextOptions extends SourceLimits {
 const MAX_TEXT_BYTES = 64 * 1024;
 const TEXT_LIMIT = 'the limit of a companion document';
 
-/** A small companion document (checksum, listing) as text; the same rules and codes as `fetchDocument`. */
+/** Fetches a small companion document (checksum, listing) as text, with the rules and codes of `fetchDocument`. */
 export async function fetchText(options: FetchTextOptions): Promise<string> {
   const limits = { maxBytes: options.maxBytes ?? MAX_TEXT_BYTES, limitName: TEXT_LIMIT };
   if (options.url.protocol === 'file:') return localText({ ...options, ...limits });
@@ -203,7 +208,7 @@ export async function fetchText(options: FetchTextOptions): Promise<string> {
 }
 
 export interface FetchAnswerOptions extends FetchTextOptions {
-  /** Statuses beside 200 whose body is an answer too. */
+  /** Statuses beside 200 whose body is also an answer. */
   readonly answers?: readonly number[];
 }
 
@@ -212,7 +217,7 @@ export interface Answer {
   readonly bytes: Buffer;
 }
 
-/** A service's answer over http as it came; the same rules and codes as `fetchDocument`. */
+/** Fetches a service's answer over http unchanged, with the rules and codes of `fetchDocument`. */
 export async function fetchAnswer(options: FetchAnswerOptions): Promise<Answer> {
   const { json, answers, maxBytes = MAX_TEXT_BYTES } = options;
   return attemptHttp(options, options.log, async (request) => {
@@ -234,7 +239,7 @@ function attemptHttp<T>(
 ): Promise<T> {
   const { url, signal, timeoutMs, headers, minBytesPerSecond = DEFAULT_MIN_BYTES_PER_SECOND } = options;
   if (url.protocol !== 'http:' && url.protocol !== 'https:')
-    throw new TidemarkError('CONFIGURATION_INVALID', `${displayUrl(url)}: documents are read over http, https or file`);
+    throw new TidemarkError('CONFIGURATION_INVALID', `${displayUrl(url)}: use an http, https or file URL`);
   return withAttempts(
     {
       maxAttempts: options.maxAttempts,

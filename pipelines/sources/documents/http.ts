@@ -1,6 +1,7 @@
 /**
- * One GET of one document (or one POST of a question): redirects, time limits, and the difference between a body that ended and one that was cut.
- * Bytes are taken as they are sent; a content encoding is never undone, because checksums are over what is published.
+ * Sends one GET for a document, or one POST, with redirects and time limits, and detects truncated bodies. It keeps the
+ * bytes as sent and never decodes a content encoding, because checksums cover the published bytes. Also retries with
+ * backoff, and a rate limit shared by all processes of the host.
  */
 
 import { createHash } from 'node:crypto';
@@ -15,19 +16,17 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { displayUrl, documentName, isFollowed } from './locations.ts';
 
-/* Bounded tries of one document: exponential backoff with jitter, a server's Retry-After honoured. */
-
 export interface Backoff {
-  /** Mean wait before the second attempt; doubled for each further one. Default 500. */
+  /** Mean wait before the second attempt; it doubles before each further one. Default 500. */
   readonly firstMs?: number;
-  /** Longest wait of our own. Default 30,000. */
+  /** Longest wait, unless the server sends Retry-After. Default 30,000. */
   readonly maxMs?: number;
 }
 
-/** A source that asks for a longer wait than this is given up at once, saying so: 5 minutes. */
+/** If a source asks for a longer wait than 5 minutes, the fetch fails at once and says so. */
 const MAX_RETRY_AFTER_MS = 300_000;
 
-/** Thrown by an attempt that another one may outdo; `fault` is what the caller sees when there is none left. */
+/** Thrown by an attempt if another may succeed; the caller gets `fault` after the last attempt. */
 export class Retryable extends Error {
   readonly fault: TidemarkError;
   readonly retryAfterMs: number | undefined;
@@ -43,11 +42,11 @@ export interface AttemptsOptions {
   readonly maxAttempts: number;
   readonly backoff?: Backoff;
   readonly signal?: AbortSignal;
-  /** Told before each wait. */
+  /** Called before each wait. */
   readonly onRetry?: (fault: TidemarkError, attempt: number, waitMs: number) => void;
 }
 
-/** Runs `attempt` (numbered from 1) until it succeeds, fails for good, or the attempts are used up. */
+/** Runs `attempt` (numbered from 1) until it succeeds, fails permanently, or no attempts are left. */
 export async function withAttempts<T>(options: AttemptsOptions, attempt: (n: number) => Promise<T>): Promise<T> {
   for (let n = 1; ; n++) {
     try {
@@ -61,18 +60,20 @@ export async function withAttempts<T>(options: AttemptsOptions, attempt: (n: num
       if (n >= options.maxAttempts) throw exhausted(fault, n, '');
       const waitMs = Math.max(retryAfterMs, backoffMs(n, options.backoff));
       options.onRetry?.(fault, n, waitMs);
-      // An abort shows at the next attempt, before anything is sent.
+      // The next attempt reports an abort before it sends anything.
       await sleep(waitMs, undefined, { signal: options.signal }).catch(() => {});
     }
   }
 }
 
-/** Wait after the n-th attempt: between half and one and a half times the doubled base, so that clients spread out. */
+/**
+ * The wait after the n-th attempt: the doubled base, times a random factor from 0.5 to 1.5 so that clients spread out.
+ */
 export function backoffMs(n: number, { firstMs = 500, maxMs = 30_000 }: Backoff = {}): number {
   return Math.min(maxMs, firstMs * 2 ** (n - 1)) * (0.5 + Math.random());
 }
 
-/** Milliseconds of a Retry-After header: seconds or an HTTP date. */
+/** Parses a Retry-After header, seconds or an HTTP date, to milliseconds. */
 export function retryAfterMs(header: string | undefined): number | undefined {
   if (header === undefined) return undefined;
   if (/^\s*\d+\s*$/.test(header)) return Number(header) * 1000;
@@ -90,41 +91,41 @@ function exhausted(fault: TidemarkError, attempts: number, suffix: string): Tide
 
 export interface RequestOptions {
   readonly url: URL;
-  /** Longest silence: until the connection and headers are there, and between two pieces of the body. */
+  /** Longest silence: until connection and headers arrive, and between two chunks of the body. */
   readonly timeoutMs: number;
-  /** A body slower than this over a whole `timeoutMs` is given up like a silent one. */
+  /** A body slower than this over a whole `timeoutMs` counts as silent. */
   readonly minBytesPerSecond: number;
   readonly maxBytes: number;
-  /** The setting or rule behind `maxBytes`, named when it is exceeded. */
+  /** The setting or rule that sets `maxBytes`; the error names it. */
   readonly limitName: string;
   readonly headers?: Readonly<Record<string, string>>;
-  /** Sent by POST as JSON; an answer that redirects is then not followed. */
+  /** Sent by POST as JSON; redirects are then not followed. */
   readonly json?: string;
   readonly signal?: AbortSignal;
-  /** Statuses beside 200 whose body is an answer too: services that say in it what is wrong with the question. */
+  /** Statuses beside 200 whose body is also an answer: some services explain there what is wrong with the request. */
   readonly answers?: readonly number[];
 }
 
 export interface Reply {
   readonly status: number;
   readonly headers: Record<string, string>;
-  /** Content-Length, undefined where the server does not tell. */
+  /** Content-Length; undefined if the server does not send it. */
   readonly declaredBytes: number | undefined;
-  /** The body; throws Retryable when it is cut or stalls, and SOURCE_TOO_LARGE past the limit. */
+  /** The body. It throws Retryable if it is truncated or stalls, and SOURCE_TOO_LARGE past the limit. */
   readonly body: AsyncIterable<Buffer>;
 }
 
 const MAX_REDIRECTS = 5;
 const REDIRECTS = new Set([301, 302, 303, 307, 308]);
 const GONE = new Set([404, 410]);
-/** Client errors that pass by themselves; every 5xx does, or is tried as if. */
+/** Transient client errors; every 5xx is treated as transient. */
 const TRANSIENT_STATUS = new Set([408, 425, 429]);
-/** Not carried to another host by a redirect. */
+/** Headers that a redirect to another host does not carry. */
 const CREDENTIAL_HEADERS = new Set(['authorization', 'cookie', 'proxy-authorization', 'x-api-key']);
 
 /**
- * Asks for the document and hands the reply to `use`; the connection is closed or given back when `use` is done.
- * @throws TidemarkError SOURCE_NOT_FOUND, SOURCE_TOO_LARGE, SOURCE_UNREACHABLE; Retryable around what may pass.
+ * Requests the document and passes the reply to `use`. Closes or returns the connection when `use` is done. @throws
+ * TidemarkError SOURCE_NOT_FOUND, SOURCE_TOO_LARGE, SOURCE_UNREACHABLE; wrapped in Retryable if transient.
  */
 export async function requestDocument<T>(options: RequestOptions, use: (reply: Reply) => Promise<T>): Promise<T> {
   let { url } = options;
@@ -151,7 +152,7 @@ export async function requestDocument<T>(options: RequestOptions, use: (reply: R
   }
 }
 
-/** Sends the request and waits for the response's headers. */
+/** Sends the request and awaits the response's headers. */
 async function respond(url: URL, headers: Record<string, string>, options: RequestOptions): Promise<IncomingMessage> {
   const { timeoutMs, signal, json } = options;
   const method = json === undefined ? 'GET' : 'POST';
@@ -170,7 +171,7 @@ async function respond(url: URL, headers: Record<string, string>, options: Reque
       });
     } catch (cause) {
       signal?.throwIfAborted();
-      // A kept connection the server closed meanwhile says nothing about the server: ask again on a new one.
+      // The server may close an idle kept-alive connection at any time, so this is not a failure: retry on a new one.
       if (request.reusedSocket && (cause as NodeJS.ErrnoException).code === 'ECONNRESET') continue;
       const details = { timed_out: cause instanceof Silence || undefined };
       throw new Retryable(unreachable(options.url, `cannot be fetched: ${reason(cause)}`, details, cause));
@@ -204,7 +205,7 @@ async function* bodyOf(
   let windowMs = 0;
   try {
     for (;;) {
-      // Only waiting for the source counts, not what is done with its bytes.
+      // Counts only the wait for the source, not the consumer's time.
       const started = performance.now();
       const timer = setTimeout(silent, timeoutMs);
       const next = await pieces.next().finally(() => clearTimeout(timer));
@@ -269,10 +270,14 @@ function unreachable(
 
 function truncated(url: URL, bytesRead: number, declaredBytes: number | undefined, cause?: unknown): TidemarkError {
   const whole = declaredBytes === undefined ? 'an unknown number of' : declaredBytes;
-  return new TidemarkError('SOURCE_TRUNCATED', `${displayUrl(url)} was cut: ${bytesRead} of ${whole} bytes were read`, {
-    details: { document: documentName(url), url: displayUrl(url), bytesRead, declaredBytes },
-    cause,
-  });
+  return new TidemarkError(
+    'SOURCE_TRUNCATED',
+    `${displayUrl(url)} was truncated: ${bytesRead} of ${whole} bytes arrived`,
+    {
+      details: { document: documentName(url), url: displayUrl(url), bytesRead, declaredBytes },
+      cause,
+    },
+  );
 }
 
 function tooLarge({ url, maxBytes, limitName }: RequestOptions, bytes: number): TidemarkError {
@@ -285,39 +290,42 @@ function tooLarge({ url, maxBytes, limitName }: RequestOptions, bytes: number): 
   );
 }
 
-/** Node's connection errors may have an empty message and the reason in their code. */
+/** Connection errors of Node may have an empty message and the reason in their code. */
 function reason(cause: unknown): string {
   if (!(cause instanceof Error)) return String(cause);
   return cause.message || ((cause as NodeJS.ErrnoException).code ?? cause.name);
 }
 
-/*
- * Calls of one address, spaced over all processes of this host. Time is cut into slots, and a call belongs to the
- * process that made the slot's file: creating one is atomic, needs no lock that a killed process could keep, and the
- * clock is the same for all.
- */
-
 export interface RateLimitOptions {
-  /** What is paced; processes that name the same wait for each other. */
+  /** Names the rate limit; processes that use the same name share it. */
   readonly name: string;
   readonly spacingMs: number;
   readonly signal?: AbortSignal;
-  /** Default a folder of the host's temporary directory. */
+  /** Default: a folder of the host's temporary directory. */
   readonly directory?: string;
 }
 
-/** How late a process may wake up in its slot. Slots are longer by it, so calls never come closer than the spacing. */
+/**
+ * How late a process may wake up in its slot. Slots are longer by this, so calls never come closer than the spacing.
+ */
 const TOLERANCE_MS = 50;
-/** Slots this long past are forgotten. */
+/** Slots older than this many are removed. */
 const KEPT_SLOTS = 20;
 
 const hostDirectory = () => join(tmpdir(), 'tidemark-pace');
 
-/** Where the slots of what is paced lie. A slot's name is its start over its length, the spacing and the tolerance. */
+/**
+ * The folder of a rate limit's slots. A slot's file name is its start divided by its length, which is spacing plus
+ * tolerance.
+ */
 export const rateLimitFolder = (name: string, directory = hostDirectory()): string =>
   join(directory, createHash('sha256').update(name).digest('hex').slice(0, 16));
 
-/** Resolves when the caller may make its call, which it must then do at once. */
+/**
+ * Resolves when the caller may make its call, which it must do at once. Time is divided into slots. A call belongs to
+ * the process that created the slot's file: that is atomic, needs no lock that a killed process could hold, and uses
+ * one clock for all.
+ */
 export async function waitForRateLimit(options: RateLimitOptions): Promise<void> {
   const { name, spacingMs, signal, directory = hostDirectory() } = options;
   const folder = rateLimitFolder(name, directory);
@@ -329,18 +337,22 @@ export async function waitForRateLimit(options: RateLimitOptions): Promise<void>
       signal?.throwIfAborted();
       const slot = await reserve(folder, Math.ceil(Date.now() / slotMs));
       const startMs = slot * slotMs;
-      // While there is time: between the beginning of the slot and the call nothing else is to be waited for.
+      // Clean up before the slot begins, because nothing may delay the call after that.
       await forget(folder, Math.floor(Date.now() / slotMs) - KEPT_SLOTS);
       while (Date.now() < startMs) await sleep(startMs - Date.now(), undefined, { signal });
       if (Date.now() < startMs + TOLERANCE_MS) return;
     }
   } catch (cause) {
     signal?.throwIfAborted();
-    throw new TidemarkError('SPOOL_UNUSABLE', `Calls of ${name} cannot be paced: ${folder} is not usable`, { cause });
+    throw new TidemarkError(
+      'SPOOL_UNUSABLE',
+      `Calls of ${name} cannot be rate-limited: the folder ${folder} is not usable`,
+      { cause },
+    );
   }
 }
 
-/** The first free slot from `first` on. */
+/** Reserves the first free slot from `first` on. */
 async function reserve(folder: string, first: number): Promise<number> {
   for (let slot = first; ; slot++) {
     try {
@@ -352,7 +364,7 @@ async function reserve(folder: string, first: number): Promise<number> {
   }
 }
 
-/** For every user of the host, as the temporary directory is. */
+/** Creates a folder for every user of the host, with the rights of the temporary directory. */
 async function makeShared(path: string): Promise<void> {
   const made = await mkdir(path, { recursive: true });
   if (made !== undefined) await chmod(path, 0o1777);
@@ -360,6 +372,6 @@ async function makeShared(path: string): Promise<void> {
 
 async function forget(folder: string, before: number): Promise<void> {
   const old = (await readdir(folder)).filter((name) => Number(name) < before);
-  // Of another user's, or gone: either way not ours to remove.
+  // Another user's, or already removed: both are not ours to remove.
   for (const name of old) await rm(join(folder, name), { force: true }).catch(() => {});
 }

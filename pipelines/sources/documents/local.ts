@@ -1,4 +1,4 @@
-/** Documents of a `file://` base: read where they are, never copied and never removed. */
+/** Documents below a `file://` base. They are read in place, never copied and never removed. */
 
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
@@ -7,9 +7,7 @@ import { dirname } from 'node:path';
 import { type ErrorDetails, TidemarkError } from '../../../shared/errors.ts';
 import { documentName, type FolderFile, localPath, openInFolder } from './locations.ts';
 
-/* sha256 of a file, streamed. */
-
-/** Large reads: with the default of 64 KiB the event loop costs more than the hash. */
+/** Large chunks: at the default of 64 KiB the event loop costs more than the hash. */
 const READ_BYTES = 1024 * 1024;
 
 export interface DigestOptions {
@@ -17,7 +15,7 @@ export interface DigestOptions {
   readonly onProgress?: (bytes: number) => void;
 }
 
-/** Of the file at a path, or of one that is open, which is read from its start and stays open. */
+/** Digests the file at a path, or an open one, which is read from its start and stays open. */
 export async function sha256OfFile(
   source: string | FileHandle,
   options: DigestOptions = {},
@@ -30,7 +28,7 @@ export async function sha256OfFile(
       ? createReadStream(source, reading)
       : source.createReadStream({ ...reading, start: 0, autoClose: false });
   for await (const chunk of stream) {
-    // Not given to the stream: that of an open file ends the process when the signal is aborted before it is made.
+    // Not passed to the stream: if the signal is already aborted, the stream of an open file ends the process.
     options.signal?.throwIfAborted();
     hash.update(chunk as Buffer);
     bytes += (chunk as Buffer).length;
@@ -43,13 +41,13 @@ export interface LocalDocument {
   readonly path: string;
   readonly bytes: number;
   readonly sha256: string;
-  /** Throws SOURCE_CHECKSUM_MISMATCH when the file is no longer the one whose digest was taken. */
+  /** @throws TidemarkError SOURCE_CHECKSUM_MISMATCH if the file is no longer the one that was digested. */
   assertUnchanged(): Promise<void>;
 }
 
 export interface LocalOptions {
   readonly url: URL;
-  /** The folder that the document must stay below, whatever links there are; default the one that it lies in. */
+  /** The folder that the document must stay below after all links are resolved. Default: the folder that holds it. */
   readonly root?: URL;
   readonly maxBytes: number;
   readonly limitName: string;
@@ -73,19 +71,19 @@ export async function localDocument(options: LocalOptions): Promise<LocalDocumen
     await using again = await openLocal(options);
     const { stats: now } = again;
     if (now.ino !== before.ino || now.size !== before.size || now.mtimeNs !== before.mtimeNs || bytes !== total)
-      throw new TidemarkError('SOURCE_CHECKSUM_MISMATCH', `${path} was changed while it was read`, {
+      throw new TidemarkError('SOURCE_CHECKSUM_MISMATCH', `${path} changed while it was read`, {
         details: { document: documentName(url), path },
       });
   };
   return { path, bytes, sha256, assertUnchanged };
 }
 
-/** A small local document as text. */
+/** Reads a small local document as text. */
 export async function localText(options: LocalOptions): Promise<string> {
   return (await localBytes(options)).toString('utf8');
 }
 
-/** A small local document as it is. */
+/** Reads a small local document as bytes. */
 export async function localBytes(options: LocalOptions): Promise<Buffer> {
   await using opened = await openLocal(options);
   try {
@@ -96,7 +94,7 @@ export async function localBytes(options: LocalOptions): Promise<Buffer> {
   }
 }
 
-/** The document, open: a regular file below its root that is not too large. */
+/** Opens the document, which must be a regular file below its root within the size limit. */
 async function openLocal({ url, root, maxBytes, limitName }: LocalOptions): Promise<FolderFile> {
   const document = documentName(url);
   const path = localPath(url);
@@ -124,7 +122,7 @@ async function openLocal({ url, root, maxBytes, limitName }: LocalOptions): Prom
   return opened;
 }
 
-/** Tells a missing file from a missing folder, and then which of the folders above is the first that is not there. */
+/** The error for a missing file, or for a missing folder: it names the first folder of the path that does not exist. */
 async function missing(url: URL, path: string): Promise<TidemarkError> {
   let absent = path;
   for (let above = dirname(path); above !== dirname(above) && !(await isDirectory(above)); above = dirname(above))

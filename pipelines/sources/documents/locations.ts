@@ -1,4 +1,4 @@
-/** Addresses of documents: built below a base that nothing can escape, and shown without what must stay secret. */
+/** Builds addresses of documents below a base that no segment can escape, and shows addresses without secrets. */
 
 import type { BigIntStats } from 'node:fs';
 import { constants, type FileHandle, lstat, open, realpath } from 'node:fs/promises';
@@ -7,8 +7,8 @@ import { fileURLToPath } from 'node:url';
 import { TidemarkError } from '../../../shared/errors.ts';
 
 /**
- * `segments` appended to the base's path, each encoded; a query of the base (a signed address) is kept.
- * @throws TidemarkError CONFIGURATION_INVALID for a segment that is empty, a dot segment or holds a separator.
+ * Appends `segments` to the base's path, each encoded, and keeps a query of the base (a signed address). @throws
+ * TidemarkError CONFIGURATION_INVALID if a segment is empty, a dot segment, or holds a separator.
  */
 export function urlBelow(base: URL, ...segments: readonly string[]): URL {
   for (const segment of segments) {
@@ -24,20 +24,22 @@ export function urlBelow(base: URL, ...segments: readonly string[]): URL {
   return url;
 }
 
-/** The same document's companion: the suffix goes to the path, before any query. */
+/** The address of a document's companion: appends the suffix to the path, before any query. */
 export function urlWithSuffix(url: URL, suffix: string): URL {
   const companion = new URL(url);
   companion.pathname += suffix;
   return companion;
 }
 
-/** Whether an address that a server names is gone to: over http(s) alone, and never from https to http. */
+/** Whether to follow an address that a server sent: only over http(s), and never from https to http. */
 export function isFollowed(from: URL, to: URL): boolean {
   const downgrade = from.protocol === 'https:' && to.protocol !== 'https:';
   return !downgrade && (to.protocol === 'http:' || to.protocol === 'https:');
 }
 
-/** For messages, logs and manifests: no user, password, query or fragment, all of which may carry credentials. */
+/**
+ * An address for messages, logs and manifests: without user, password, query and fragment, which may hold credentials.
+ */
 export function displayUrl(url: URL): string {
   const shown = new URL(url);
   shown.username = '';
@@ -47,7 +49,7 @@ export function displayUrl(url: URL): string {
   return shown.href;
 }
 
-/** Last path segment: the file name a person knows the document by. */
+/** The last path segment: the file name that a person knows. */
 export function documentName(url: URL): string {
   const last = url.pathname.split('/').filter(Boolean).at(-1) ?? url.hostname;
   try {
@@ -57,7 +59,7 @@ export function documentName(url: URL): string {
   }
 }
 
-/** @throws TidemarkError CONFIGURATION_INVALID when a file URL names no local path. */
+/** @throws TidemarkError CONFIGURATION_INVALID if the URL is not a local path. */
 export function localPath(url: URL): string {
   try {
     return fileURLToPath(url);
@@ -65,8 +67,6 @@ export function localPath(url: URL): string {
     throw new TidemarkError('CONFIGURATION_INVALID', `${displayUrl(url)} is not a local path`, { cause });
   }
 }
-
-/* Files below a folder. A symbolic link may lead about within the folder; one that leads out of it is refused. */
 
 export interface FolderFile extends AsyncDisposable {
   readonly file: FileHandle;
@@ -77,16 +77,17 @@ export interface FolderFile extends AsyncDisposable {
 }
 
 /**
- * Opens a file for reading. The folder itself may be reached through links. What is no regular file is opened without
- * waiting for a writer; the caller looks at `stats`.
- * @throws TidemarkError SOURCE_OUTSIDE_FOLDER; faults of the file system as they are.
+ * Opens a file below a folder for reading. A symbolic link may lead to another place within the folder; one that leads
+ * out is refused. The folder itself may be reached through links. Opening something that is not a regular file does not
+ * wait for a writer; the caller checks `stats`. @throws TidemarkError SOURCE_OUTSIDE_FOLDER, and errors of the file
+ * system unchanged.
  */
 export async function openInFolder(folder: string, path: string): Promise<FolderFile> {
   const real = await resolved(folder, path);
   const file = await open(real, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
   try {
     const stats = await file.stat({ bigint: true });
-    // A folder on the way may have become a link since: then the path leads elsewhere now, or to another file.
+    // A folder of the path may have become a link meanwhile, so resolve the path again and compare.
     const named = await lstat(await resolved(folder, real), { bigint: true });
     if (named.ino !== stats.ino || named.dev !== stats.dev) throw outside(folder, path);
     return { file, stats, path: real, [Symbol.asyncDispose]: () => file.close() };
@@ -96,7 +97,7 @@ export async function openInFolder(folder: string, path: string): Promise<Folder
   }
 }
 
-/** All bytes of a file below a folder; faults as of `openBelow`. */
+/** Reads all bytes of a file below a folder. Throws what `openInFolder` throws. */
 export async function readInFolder(folder: string, path: string, signal?: AbortSignal): Promise<Buffer> {
   await using opened = await openInFolder(folder, path);
   return await opened.file.readFile({ signal });
@@ -109,8 +110,8 @@ async function resolved(folder: string, path: string): Promise<string> {
   return real;
 }
 
-/** Names the link, never what it leads to. */
+/** Names the link, never its target. */
 function outside(folder: string, path: string): TidemarkError {
-  const message = `${path} is a link that leads out of ${folder}, or lies behind one`;
+  const message = `${path} leads out of ${folder} through a symbolic link`;
   return new TidemarkError('SOURCE_OUTSIDE_FOLDER', message, { details: { path, folder } });
 }

@@ -1,9 +1,8 @@
 /**
- * The one member of a vendor's archive, streamed: shape checked before the first byte, length and CRC after the last,
- * sizes bounded by what is declared and by what is really produced.
- *
- * The directory is read by yauzl; the data is inflated here, in large pieces: some 800 MB/s against 280 through its own
- * stream, whose zlib works in 16 KiB pieces.
+ * Streams the only member of a vendor's archive. It checks the archive's structure before the first byte and length and
+ * CRC after the last, and limits both the declared and the actual size.
+ * yauzl reads the directory. The inflating is done here in large chunks: 800 MB/s against 280 through yauzl's own
+ * stream, whose zlib works in chunks of 16 KiB.
  */
 
 import { once } from 'node:events';
@@ -17,35 +16,36 @@ import { type ErrorDetails, TidemarkError } from '../../../shared/errors.ts';
 
 export interface ZipReaderOptions {
   readonly path: string;
-  /** The only member name accepted; a gzip, which need not hold a name, is given it. */
+  /** The only accepted member name. A gzip takes this name, because it may hold none. */
   readonly expectedName: string;
   readonly maxUnpackedBytes: number;
-  /** What errors call the archive; default the file's name, which for a spooled one says nothing. */
+  /** The archive's name in errors. Default: the file's name, which is meaningless for a spooled file. */
   readonly document?: string;
 }
 
 export interface ArchiveMember {
   readonly name: string;
   readonly compressedBytes: number;
-  /** As declared; null where the format declares none that can be trusted (gzip). */
+  /** The declared size; null if the format declares none that can be trusted (gzip). */
   readonly unpackedBytes: number | null;
   readonly crc32: number | null;
   /**
-   * The content, in pieces of up to 512 KiB. Reading to the end verifies it: SOURCE_TRUNCATED, SOURCE_ARCHIVE_INVALID
-   * or SOURCE_TOO_LARGE is thrown before the iteration ends. Leaving early closes the file. Each call reads anew.
+   * The content in chunks of up to 512 KiB. Reading to the end verifies it: a fault throws SOURCE_TRUNCATED,
+   * SOURCE_ARCHIVE_INVALID or SOURCE_TOO_LARGE before the iteration ends. Leaving early closes the file. Each call
+   * starts again.
    */
   stream(signal?: AbortSignal): AsyncIterable<Buffer>;
 }
 
 const READ_BYTES = 1024 * 1024;
-/** Larger pieces are hardly faster (2 %) and no longer fit the processor's cache beside the decoder's state. */
+/** Larger chunks are hardly faster (2 %) and no longer fit the CPU cache beside the decoder's state. */
 const PIECE_BYTES = 512 * 1024;
 const UNPACKED_LIMIT = 'SVC_SOURCE_MAX_UNPACKED_BYTES';
 const STORED = 0;
 const DEFLATED = 8;
 const END_OF_DIRECTORY = Buffer.from('PK\x05\x06', 'latin1');
 const LOCAL_HEADER = Buffer.from('PK\x03\x04', 'latin1');
-/** The end record, its longest comment and the zip64 locator before it. */
+/** The end record, its longest comment, and the zip64 locator before it. */
 const MAX_END_BYTES = 22 + 0xffff + 20;
 
 /** @throws TidemarkError SOURCE_ARCHIVE_INVALID, SOURCE_TRUNCATED, SOURCE_EMPTY, SOURCE_TOO_LARGE, SOURCE_NOT_FOUND. */
@@ -72,7 +72,7 @@ export async function openZipMember(options: ZipReaderOptions): Promise<ArchiveM
   };
 }
 
-/** The content of a `.gz`; concatenated members count as one, anything else after them is refused. */
+/** Opens a `.gz`. Concatenated members count as one; anything else after them is refused. */
 export async function openGzip(options: ZipReaderOptions): Promise<ArchiveMember> {
   const { path, expectedName } = options;
   const { size, head } = await readEnds(options);
@@ -132,10 +132,11 @@ async function* unpack(options: ZipReaderOptions, packed: Packed): AsyncGenerato
       details: details(options, { bytes: produced, declaredBytes: declared.bytes }),
     });
   }
-  if (crc !== declared.crc) throw invalid(options, `has CRC ${hex(crc)} where its directory says ${hex(declared.crc)}`);
+  if (crc !== declared.crc)
+    throw invalid(options, `has CRC ${hex(crc)}, but its directory states ${hex(declared.crc)}`);
 }
 
-/** The stream to read from; a fault of either end reaches it, and its destruction reaches both. */
+/** Connects both streams: an error of either reaches the result, and destroying the result destroys both. */
 function connect(file: ReadStream | undefined, inflate: Transform | undefined): Iterable<Buffer> | Readable {
   if (file === undefined) {
     inflate?.end();
@@ -145,15 +146,19 @@ function connect(file: ReadStream | undefined, inflate: Transform | undefined): 
   return pipeline(file, inflate, () => {});
 }
 
-/** Refuses what is no whole zip before its directory is looked for: an end record must be there, at the end. */
+/** Refuses an incomplete zip before looking for its directory: an end record must be at the end. */
 async function checkEnds(options: ZipReaderOptions): Promise<void> {
   const { size, head, tail } = await readEnds(options);
   if (size === 0) throw empty(options);
   if (tail.includes(END_OF_DIRECTORY)) return;
   if (!head.equals(LOCAL_HEADER)) throw invalid(options, 'is not a zip');
-  throw new TidemarkError('SOURCE_TRUNCATED', `${shown(options)} was cut after ${size} bytes: the zip has no end`, {
-    details: details(options, { bytes: size }),
-  });
+  throw new TidemarkError(
+    'SOURCE_TRUNCATED',
+    `${shown(options)} was truncated after ${size} bytes: the zip has no end record`,
+    {
+      details: details(options, { bytes: size }),
+    },
+  );
 }
 
 async function readEnds(options: ZipReaderOptions): Promise<{ size: number; head: Buffer; tail: Buffer }> {
@@ -169,7 +174,7 @@ async function readEnds(options: ZipReaderOptions): Promise<{ size: number; head
   }
 }
 
-/** The single entry and where its data starts. */
+/** Finds the single entry and the start of its data. */
 async function readDirectory(options: ZipReaderOptions): Promise<{ entry: Entry; start: number }> {
   const { path, expectedName } = options;
   const zip = await openPromise(path, { autoClose: false }).catch((cause) => {

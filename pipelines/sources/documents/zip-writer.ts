@@ -1,6 +1,6 @@
 /**
- * A zip with one deflated member, written as it is produced: the counterpart of `archive.ts`, for our own documents in
- * the vendors' layout. The same bytes in give the same bytes out.
+ * Writes a zip with one deflated member as a stream: the counterpart of `zip-reader.ts`, for synthetic documents in the
+ * vendors' layout. The same input gives the same bytes.
  */
 import { mkdir, open, rename, rm } from 'node:fs/promises';
 import { dirname } from 'node:path';
@@ -14,9 +14,9 @@ export interface ZipContent {
   readonly path: string;
   readonly memberName: string;
   readonly chunks: Iterable<Buffer> | AsyncIterable<Buffer>;
-  /** Time stamp of the member; a fixed one keeps the archive's bytes the same. */
+  /** Time stamp of the member; a fixed one makes the archive's bytes reproducible. */
   readonly modified: Date;
-  /** zlib level. Default 4: a fifth larger than level 6 at most, in half its time. */
+  /** zlib level. Default 4: at most a fifth larger than level 6, in half the time. */
   readonly level?: number;
 }
 
@@ -27,16 +27,16 @@ export interface WrittenZip {
   readonly unpackedBytes: number;
 }
 
-/** Sizes are 32-bit without the zip64 extension, which our own documents never need. */
+/** Without the zip64 extension sizes are 32-bit; synthetic documents are never larger. */
 const MAX_ZIP_BYTES = 0xffff_fffe;
 const LOCAL_HEADER = 0x0403_4b50;
 const CENTRAL_HEADER = 0x0201_4b50;
 const END_OF_DIRECTORY = 0x0605_4b50;
-/** Unix, format 2.0; a plain file readable by all. */
+/** Unix, format 2.0; a plain file that all may read. */
 const VERSION_MADE_BY = (3 << 8) | 20;
 const FILE_MODE = 0o100_644;
 
-/** Writes beside the target and renames at the end, so that a reader never meets half an archive. */
+/** Writes to a partial file and renames it at the end, so that a reader never sees an incomplete archive. */
 export async function writeZip(content: ZipContent): Promise<WrittenZip> {
   const { path, memberName, chunks, modified, level = 4 } = content;
   await mkdir(dirname(path), { recursive: true });
@@ -86,7 +86,7 @@ async function* measured(chunks: Iterable<Buffer> | AsyncIterable<Buffer>, entry
   }
 }
 
-/** Written twice: as a placeholder first, with sizes and checksum at the end, as the vendor's archives have them. */
+/** Written twice: first as a placeholder, at the end with sizes and checksum, as the vendor's archives have them. */
 function localHeader(entry: Entry): Buffer {
   const header = Buffer.alloc(30 + entry.name.length);
   header.writeUInt32LE(LOCAL_HEADER, 0);
@@ -111,7 +111,7 @@ function centralDirectory(entry: Entry, at: number): Buffer {
   return directory;
 }
 
-/** The run of fields that both headers share: version needed, flags, method, time, checksum, sizes, name length. */
+/** Writes the fields that both headers share: version needed, flags, method, time, checksum, sizes, name length. */
 function writeCommon(header: Buffer, at: number, { name, modified, crc, compressedBytes, unpackedBytes }: Entry): void {
   header.writeUInt16LE(20, at);
   header.writeUInt16LE(8, at + 4);
