@@ -206,18 +206,18 @@ describe('over http', () => {
   const ODD: Record<string, { body: object | string; says: RegExp }> = {
     'an error told with 200': {
       body: { error_code: 500, error_message: 'Internal' },
-      says: /the provider says "Internal"/,
+      says: /the provider reports "Internal"/,
     },
-    'an error code alone': { body: { error_code: 429 }, says: /the provider says "error 429"/ },
-    'a page': { body: '<html>maintenance</html>', says: /no JSON/ },
-    'half an answer': { body: '{"seriess":[{"id":"UNR', says: /no JSON/ },
+    'an error code alone': { body: { error_code: 429 }, says: /the provider reports "error 429"/ },
+    'a page': { body: '<html>maintenance</html>', says: /not complete JSON/ },
+    'half an answer': { body: '{"seriess":[{"id":"UNR', says: /not complete JSON/ },
     'another unit': { body: { seriess: [{ ...METADATA, units: 'Index' }] }, says: /units is "Index", not "Percent"/ },
     'another frequency': { body: { seriess: [{ ...METADATA, frequency: 'Daily' }] }, says: /frequency is "Daily"/ },
     'another series': { body: { seriess: [{ ...METADATA, id: 'U6RATE' }] }, says: /id is "U6RATE"/ },
     'no series': { body: { seriess: [] }, says: /exactly one series/ },
     'an instant without an offset': {
       body: { seriess: [{ ...METADATA, last_updated: '2026-03-06 08:12:35' }] },
-      says: /last_updated is .* no instant/,
+      says: /last_updated is .* not an instant/,
     },
   };
   test.each(Object.entries(ODD))('a series answered with %s is refused', async (_, { body, says }) => {
@@ -256,7 +256,7 @@ test('two values of one date said on one day are a conflict; the same number in 
     date: '2020-01-01',
     value,
   });
-  expect(() => vintagesOf([said('1.5'), said('1.6')], new Map())).toThrow(/Two values of 2020-01-01/);
+  expect(() => vintagesOf([said('1.5'), said('1.6')], new Map())).toThrow(/2020-01-01 has two values/);
   expect(rowsOf(vintagesOf([said('1.5'), said('1.50')], new Map()))).toHaveLength(1);
 });
 
@@ -301,7 +301,7 @@ test('vintages of any split into windows, each by itself, are those of one windo
 test('a value said from a day on that is no vintage is refused: its partition was not asked for', () => {
   const said = { realtimeStart: '2020-01-05', realtimeEnd: '9999-12-31', date: '2020-01-01', value: '1' };
   expect(() => vintagesIn({ before: '2020-01-02', vintages: ['2020-01-04', '2020-01-06'] }, [said])).toThrow(
-    /2020-01-01 is said from 2020-01-05 on, which is no vintage/,
+    /2020-01-01 is valid from 2020-01-05, which is not a requested vintage/,
   );
 });
 

@@ -1,4 +1,4 @@
-/** What an operator names `macro`: the vintages of four series, from the provider's API or from answers that were kept. */
+/** The feed `macro`: the vintages of four series, from the provider's API or from archived answers. */
 import type { Settings } from '../../../shared/config/settings.ts';
 import { explain, TidemarkError } from '../../../shared/errors.ts';
 import type { Logger } from '../../../shared/logger.ts';
@@ -26,20 +26,15 @@ import { makeSample, SAMPLE_PARTITIONS } from './sample.ts';
 import { type MacroSeries, SERIES } from './series.ts';
 import { macroSource, type VintagesRequest } from './vintages.ts';
 
-/*
- * Answers that were kept, as the vintages they told of: the same partitions as when they came. An answer about vintages
- * begins with what was said on the one before them, so each stands by itself, whatever was asked before.
- */
-
-/** What the answers before have told, as far as it is needed to read the next. */
-interface Told {
+/** The archived answers so far, as needed to parse the next one. */
+interface ArchiveState {
   lastUpdatedMs: number | undefined;
-  /** Ascending. */
+  /** Vintage dates, ascending. */
   dates: readonly string[];
-  /** Pages of one answer, so far. */
+  /** The pages of the current answer so far. */
   observations: Observation[];
   pages: Buffer[];
-  /** Answers met already: fetched again they say nothing new. */
+  /** Answers that were already yielded; a repeated fetch adds nothing. */
   readonly seen: Set<string>;
 }
 
@@ -50,23 +45,23 @@ export async function* keptRequests(
   log: Logger,
 ): AsyncGenerator<VintagesRequest> {
   for (const series of named) {
-    const told: Told = { lastUpdatedMs: undefined, dates: [], observations: [], pages: [], seen: new Set() };
+    const state: ArchiveState = { lastUpdatedMs: undefined, dates: [], observations: [], pages: [], seen: new Set() };
     for await (const fetch of keep.fetches(series.sourceId)) {
       try {
-        const said = take(series, fetch, await keep.read(fetch.sha256), told);
-        if (!said || told.lastUpdatedMs === undefined) continue;
-        const vintages = said.span.vintages.filter((vintage) => vintage >= from && vintage <= to);
+        const answers = take(series, fetch, await keep.read(fetch.sha256), state);
+        if (!answers || state.lastUpdatedMs === undefined) continue;
+        const vintages = answers.span.vintages.filter((vintage) => vintage >= from && vintage <= to);
         if (vintages.length === 0) continue;
         yield {
           period: `${series.seriesId} ${vintages[0]}..${vintages[vintages.length - 1]}, kept`,
           partitions: vintages.map((vintage) => ({ key: vintageKey(series.sourceId, vintage) })),
           series,
-          content: { said, vintages, lastUpdatedMs: told.lastUpdatedMs, replaces },
+          content: { answers, vintages, lastUpdatedMs: state.lastUpdatedMs, replaces },
         };
       } catch (error) {
-        // Refused when it came, and refused now: an error told with 200, a page in its place.
+        // It was refused when it was fetched, too: an error sent with status 200, or a page instead of an answer.
         const { sha256, name } = fetch;
-        log.warn({ document: name, sha256, fault: explain(error) }, 'a kept answer is passed over');
+        log.warn({ document: name, sha256, fault: explain(error) }, 'an archived answer is skipped');
       }
     }
   }
@@ -76,36 +71,36 @@ function take(
   series: MacroSeries,
   { asked, sha256 }: ArchivedFetch,
   bytes: Buffer,
-  told: Told,
+  state: ArchiveState,
 ): ProviderAnswers | undefined {
   const text = bytes.toString('utf8');
   switch (asked.path) {
     case 'series':
-      told.lastUpdatedMs = readSeries(text, series).lastUpdatedMs;
+      state.lastUpdatedMs = readSeries(text, series).lastUpdatedMs;
       return undefined;
     case 'series/vintagedates': {
       const { dates } = readVintages(text, series);
-      told.dates = asked.offset === '0' ? dates : [...new Set([...told.dates, ...dates])].sort();
+      state.dates = asked.offset === '0' ? dates : [...new Set([...state.dates, ...dates])].sort();
       return undefined;
     }
     case 'series/observations': {
       const place = `${sha256} ${asked.realtime_start} ${asked.realtime_end} ${asked.offset}`;
-      if (asked.offset === '0') [told.observations, told.pages] = [[], []];
-      // The rest of an answer whose begin was not kept, or was another's.
-      if (asked.offset !== String(told.observations.length)) return undefined;
+      if (asked.offset === '0') [state.observations, state.pages] = [[], []];
+      // A later page whose earlier pages were not archived, or belong to another answer.
+      if (asked.offset !== String(state.observations.length)) return undefined;
       const { count, observations } = readObservations(text, series);
-      told.observations.push(...observations);
-      told.pages.push(bytes);
-      if (told.observations.length < count || told.seen.has(place)) return undefined;
-      told.seen.add(place);
-      return { span: spanOf(asked, told.dates), observations: told.observations, pages: told.pages };
+      state.observations.push(...observations);
+      state.pages.push(bytes);
+      if (state.observations.length < count || state.seen.has(place)) return undefined;
+      state.seen.add(place);
+      return { span: spanOf(asked, state.dates), observations: state.observations, pages: state.pages };
     }
     default:
       return undefined;
   }
 }
 
-/** The vintages between the two days it was asked for; the first day is the one before them, unless nothing was before it. */
+/** The vintages of the requested span. Its first day is the vintage before them, unless there was none before. */
 function spanOf({ realtime_start: start, realtime_end: end }: ArchivedFetch['asked'], dates: readonly string[]) {
   const isFirst = dates[0] === start;
   const vintages = dates.filter((date) => (isFirst ? date >= start : date > start) && date <= end);
@@ -137,7 +132,7 @@ export const macroFeed: LoadedFeed = {
 
 type ApiOf = (series: MacroSeries) => MacroApi;
 
-/** Every answer is kept under its series before it is looked into; a sample's is not. */
+/** Archives every answer under its series before it is parsed. A sample's answers are not archived. */
 async function apisOf({ settings, location, log, signal }: FeedNeeds): Promise<ApiOf> {
   if (location) return () => folderApi(location);
   const { baseUrl, key } = providerOf(settings);
@@ -155,17 +150,17 @@ async function apisOf({ settings, location, log, signal }: FeedNeeds): Promise<A
     });
 }
 
-/** @throws TidemarkError CONFIGURATION_INVALID naming what is not set. */
+/** @throws TidemarkError CONFIGURATION_INVALID; its message names the settings that are missing. */
 function providerOf({ SVC_MACRO_BASE_URL: baseUrl, SVC_MACRO_API_KEY: key }: Settings): { baseUrl: URL; key: string } {
   if (baseUrl && key) return { baseUrl, key };
   const missing = [...(baseUrl ? [] : ['SVC_MACRO_BASE_URL']), ...(key ? [] : ['SVC_MACRO_API_KEY'])];
   throw new TidemarkError(
     'CONFIGURATION_INVALID',
-    `${missing.join(' and ')} ${missing.length === 1 ? 'is' : 'are'} not set: where the macro provider is, and its key`,
+    `${missing.join(' and ')} ${missing.length === 1 ? 'is' : 'are'} not set: the macro feed needs the provider's address and an API key`,
   );
 }
 
-/** @throws TidemarkError USAGE naming the series there are. */
+/** @throws TidemarkError USAGE; its message names the known series. */
 function seriesNamed(named: string | undefined): readonly MacroSeries[] {
   if (named === undefined) return SERIES;
   const names = named.split(',').map((name) => name.trim());
@@ -175,17 +170,20 @@ function seriesNamed(named: string | undefined): readonly MacroSeries[] {
   const at = found.indexOf(undefined);
   if (at < 0) return SERIES.filter((series) => found.includes(series));
   const known = SERIES.map(({ seriesId, sourceId }) => `${seriesId} (${sourceId})`).join(', ');
-  throw new TidemarkError('USAGE', `There is no series ${JSON.stringify(names[at])}; there are ${known}`);
+  throw new TidemarkError('USAGE', `There is no series ${JSON.stringify(names[at])}; known: ${known}`);
 }
 
-/** All vintages of the days asked for: those that are proved are compared. */
+/** Requests all vintages of the given days; the publisher compares those that are proved. */
 function askedFor(apiOf: ApiOf, { options, reingest: replaces }: Selection): AsyncGenerator<VintagesRequest> {
   const { from = '', to = '9999-12-31' } = options;
   const choose: Choose = async (_, dates) => dates.filter((date) => date >= from && date <= to);
   return requestsFor(apiOf, seriesNamed(options.series), { choose, replaces });
 }
 
-/** What is not proved yet, again and again; where there is nothing, the last vintage, which shows that it is the last. */
+/**
+ * Requests the vintages that are not proved yet, again and again; if there are none, the last one, which confirms that
+ * it is still the last.
+ */
 async function* followed(apiOf: ApiOf, { settings, catalog, signal, log }: FeedNeeds): AsyncGenerator<VintagesRequest> {
   const times = {
     everyMs: settings.SVC_MACRO_FOLLOW_SECONDS * 1000,
@@ -199,7 +197,7 @@ async function* followed(apiOf: ApiOf, { settings, catalog, signal, log }: FeedN
           macroSeriesMetrics,
           dates.map((date) => vintageKey(series.sourceId, date)),
         );
-        // What is quarantined waits for an operator.
+        // A quarantined vintage waits for an operator.
         const ended = rows.filter(
           ({ state, synthetic }) => !synthetic && (state === 'proved' || state === 'quarantined'),
         );
@@ -210,7 +208,7 @@ async function* followed(apiOf: ApiOf, { settings, catalog, signal, log }: FeedN
       yield* requestsFor(apiOf, SERIES, { choose });
     } catch (error) {
       if (signal.aborted) return;
-      log.warn({ fault: explain(error) }, 'the macro provider was not asked to the end; trying further');
+      log.warn({ fault: explain(error) }, 'some requests to the macro provider failed; retrying later');
     }
   }
 }
@@ -218,16 +216,16 @@ async function* followed(apiOf: ApiOf, { settings, catalog, signal, log }: FeedN
 /** Chooses among the vintage dates of a series, ascending. */
 type Choose = (series: MacroSeries, dates: readonly string[]) => Promise<readonly string[]>;
 
-interface Wanted {
+interface SeriesSelection {
   readonly choose: Choose;
   readonly replaces?: boolean;
 }
 
-/** A series that cannot be had is a unit that failed, and the others go on. */
+/** A series that cannot be fetched is a failed unit; the others continue. */
 async function* requestsFor(
   apiOf: ApiOf,
   named: readonly MacroSeries[],
-  wanted: Wanted,
+  wanted: SeriesSelection,
 ): AsyncGenerator<VintagesRequest> {
   for (const series of named) {
     try {
@@ -241,7 +239,7 @@ async function* requestsFor(
 async function* ofSeries(
   api: MacroApi,
   series: MacroSeries,
-  { choose, replaces }: Wanted,
+  { choose, replaces }: SeriesSelection,
 ): AsyncGenerator<VintagesRequest> {
   const { lastUpdatedMs } = await fetchSeries(api, series);
   const { dates, atMs } = await fetchVintageDates(api, series);
@@ -257,12 +255,12 @@ async function* ofSeries(
         continue;
       }
       const throughMs = vintages.includes(last) ? atMs : undefined;
-      yield { period, partitions, series, content: { said: one, vintages, lastUpdatedMs, throughMs, replaces } };
+      yield { period, partitions, series, content: { answers: one, vintages, lastUpdatedMs, throughMs, replaces } };
     }
   }
 }
 
-/** The chosen dates, as spans of dates that follow each other in the list. */
+/** Groups the chosen dates into spans of consecutive dates of the list. */
 function spansOf(dates: readonly string[], chosen: ReadonlySet<string>): VintageSpan[] {
   const spans: { before: string | undefined; vintages: string[] }[] = [];
   for (const [index, date] of dates.entries()) {

@@ -1,6 +1,7 @@
 /**
- * The provider's API: a series, its vintage dates, and its observations over any number of vintages, in as many requests
- * as it takes.
+ * The provider's API: a series, its vintage dates, and its observations over any number of vintages, in as many
+ * requests as needed. Every answer is validated: an error sent with status 200, a missing field and another series are
+ * refused.
  */
 
 import { fileURLToPath } from 'node:url';
@@ -12,9 +13,7 @@ import { fetchAnswer, type SourceLimits } from '../documents/fetch.ts';
 import { displayUrl, readInFolder, urlBelow } from '../documents/locations.ts';
 import type { MacroSeries } from './series.ts';
 
-/* The provider's answers, checked: an error told with status 200, a missing field and another series are all refused. */
-
-const day = z.string().refine((text) => parseDay(text) !== undefined, 'is no day, YYYY-MM-DD');
+const day = z.string().refine((text) => parseDay(text) !== undefined, 'is not a day (YYYY-MM-DD)');
 const text = z.string().min(1, 'is empty');
 
 const errorAnswer = z.union([
@@ -56,17 +55,17 @@ export interface SeriesFacts {
 }
 
 export interface VintagesPage {
-  /** Of all pages. */
+  /** Items of all pages. */
   readonly count: number;
   readonly dates: readonly string[];
 }
 
-/** What the provider said of a date from one day to another, both included. */
+/** A value that the provider published for a date, valid from one day to another, both inclusive. */
 export interface Observation {
   readonly realtimeStart: string;
   readonly realtimeEnd: string;
   readonly date: string;
-  /** As written; `.` where there is no value. */
+  /** As written; `.` means no value. */
   readonly value: string;
 }
 
@@ -75,7 +74,7 @@ export interface ObservationsPage {
   readonly observations: readonly Observation[];
 }
 
-/** @throws TidemarkError SOURCE_LAYOUT_UNKNOWN when it is not the series the registry means. */
+/** @throws TidemarkError SOURCE_LAYOUT_UNKNOWN if it is not the series of the registry. */
 export function readSeries(body: string, series: MacroSeries): SeriesFacts {
   const [found] = read(body, seriesAnswer, `series ${series.seriesId}`).seriess;
   const expected = {
@@ -85,10 +84,10 @@ export function readSeries(body: string, series: MacroSeries): SeriesFacts {
     seasonal_adjustment: series.seasonalAdjustment,
   };
   for (const [name, value] of Object.entries(expected)) {
-    const said = found[name as keyof typeof expected];
-    // `Daily, Close` is daily: the provider says more after a comma.
-    if (said !== value && !(name === 'frequency' && said.startsWith(`${value},`))) {
-      throw invalid(`series ${series.seriesId}: ${name} is ${JSON.stringify(said)}, not ${JSON.stringify(value)}`);
+    const described = found[name as keyof typeof expected];
+    // `Daily, Close` counts as daily: the provider appends details after a comma.
+    if (described !== value && !(name === 'frequency' && described.startsWith(`${value},`))) {
+      throw invalid(`series ${series.seriesId}: ${name} is ${JSON.stringify(described)}, not ${JSON.stringify(value)}`);
     }
   }
   return {
@@ -113,10 +112,10 @@ export function readObservations(body: string, series: MacroSeries): Observation
     count,
     observations: observations.map(({ realtime_start, realtime_end, date, value }) => {
       if (value !== '.' && !NUMBER.test(value)) {
-        throw invalid(`observations of ${series.seriesId}: ${date} is ${JSON.stringify(value)}, no number`);
+        throw invalid(`observations of ${series.seriesId}: ${date} is ${JSON.stringify(value)}, not a number`);
       }
       if (realtime_start > realtime_end) {
-        throw invalid(`observations of ${series.seriesId}: ${date} is said from ${realtime_start} to ${realtime_end}`);
+        throw invalid(`observations of ${series.seriesId}: ${date} is valid from ${realtime_start} to ${realtime_end}`);
       }
       return { realtimeStart: realtime_start, realtimeEnd: realtime_end, date, value };
     }),
@@ -125,21 +124,21 @@ export function readObservations(body: string, series: MacroSeries): Observation
 
 const NUMBER = /^-?\d{1,15}(?:\.\d{1,15})?$/;
 
-/** What the provider says is wrong with a request; undefined where the answer is not its own, or no refusal. */
+/** The provider's own error message; undefined if the body is not one of its error answers. */
 export function refusalOf(body: string): string | undefined {
   try {
-    return sayingOf(JSON.parse(body));
+    return errorMessageOf(JSON.parse(body));
   } catch {
     return undefined;
   }
 }
 
-const LONGEST_SAYING = 300;
+const MAX_MESSAGE_CHARACTERS = 300;
 
-function sayingOf(value: unknown): string | undefined {
+function errorMessageOf(value: unknown): string | undefined {
   const { success, data } = errorAnswer.safeParse(value);
   if (!success) return undefined;
-  return ('error_message' in data ? data.error_message : `error ${data.error_code}`).slice(0, LONGEST_SAYING);
+  return ('error_message' in data ? data.error_message : `error ${data.error_code}`).slice(0, MAX_MESSAGE_CHARACTERS);
 }
 
 function read<T>(body: string, schema: z.ZodType<T>, what: string): T {
@@ -147,12 +146,12 @@ function read<T>(body: string, schema: z.ZodType<T>, what: string): T {
   try {
     value = JSON.parse(body);
   } catch (cause) {
-    throw new TidemarkError('SOURCE_LAYOUT_UNKNOWN', `The answer about ${what} is no JSON, or not all of it`, {
+    throw new TidemarkError('SOURCE_LAYOUT_UNKNOWN', `The answer about ${what} is not complete JSON`, {
       cause,
     });
   }
-  const refusal = sayingOf(value);
-  if (refusal !== undefined) throw invalid(`${what}: the provider says ${JSON.stringify(refusal)}`);
+  const refusal = errorMessageOf(value);
+  if (refusal !== undefined) throw invalid(`${what}: the provider reports ${JSON.stringify(refusal)}`);
   const outcome = schema.safeParse(value);
   if (outcome.success) return outcome.data;
   const [{ path, message }] = outcome.error.issues;
@@ -161,11 +160,12 @@ function read<T>(body: string, schema: z.ZodType<T>, what: string): T {
 
 const LAST_UPDATED = /^(\d{4}-\d{2}-\d{2}) (\d{2}:\d{2}:\d{2})([+-]\d{2})(?::?(\d{2}))?$/;
 
-/** `2024-10-30 07:54:01-05`. The offset is part of it: without one the instant is unknown. */
-function instantOf(said: string, series: MacroSeries): number {
-  const [, date, time, hours, minutes = '00'] = LAST_UPDATED.exec(said) ?? [];
+/** `2024-10-30 07:54:01-05`. The offset is required: without it the instant is unknown. */
+function instantOf(text: string, series: MacroSeries): number {
+  const [, date, time, hours, minutes = '00'] = LAST_UPDATED.exec(text) ?? [];
   const ms = date === undefined ? Number.NaN : Date.parse(`${date}T${time}${hours}:${minutes}`);
-  if (Number.isNaN(ms)) throw invalid(`series ${series.seriesId}: last_updated is ${JSON.stringify(said)}, no instant`);
+  if (Number.isNaN(ms))
+    throw invalid(`series ${series.seriesId}: last_updated is ${JSON.stringify(text)}, not an instant`);
   return ms;
 }
 
@@ -173,40 +173,41 @@ const invalid = (what: string) => new TidemarkError('SOURCE_LAYOUT_UNKNOWN', `Th
 
 export interface MacroApi {
   /**
-   * One question, tried as often as the source's settings say.
-   * @throws TidemarkError SOURCE_UNREACHABLE with `status` in its details, or `timed_out`; SOURCE_REFUSED where the
-   * provider says what is wrong.
+   * Sends one request, with as many attempts as the source's settings allow. @throws TidemarkError SOURCE_UNREACHABLE
+   * with `status` or `timed_out` in its details; SOURCE_REFUSED if the provider explains the refusal.
    */
   ask(path: string, query: Readonly<Record<string, string>>): Promise<MacroAnswer>;
 }
 
 export interface MacroAnswer {
   readonly bytes: Buffer;
-  /** When it was given. */
+  /** When the answer arrived. */
   readonly atMs: number;
 }
 
-/** Vintages that are asked for together, ascending, and the one before them: what they changed is held against it. */
+/** Vintages that are requested together, ascending, and the one before them, which their changes are relative to. */
 export interface VintageSpan {
   readonly before: string | undefined;
   readonly vintages: readonly string[];
 }
 
-/** What was said over a span, and the answers that said it. */
+/** The observations of a span, and the answers that contained them. */
 export interface ProviderAnswers {
   readonly span: VintageSpan;
   readonly observations: readonly Observation[];
   readonly pages: readonly Buffer[];
 }
 
-/** The first day the provider's archive knows, and the last it can say. */
+/** The first day of the provider's archive, and the last day that its API accepts. */
 const FIRST_DAY = '1776-07-04';
 const LAST_DAY = '9999-12-31';
 const VINTAGES_PAGE = 10_000;
 const OBSERVATIONS_PAGE = 100_000;
-/** Vintages a request is begun with: 2,000 is the provider's limit, 500 were seen to take longer than 20 s. */
+/**
+ * Vintages of a first request. The provider's limit is 2,000; requests of 500 were observed to take longer than 20 s.
+ */
 export const FIRST_CHUNK = 275;
-/** More would be no series of the registry; a provider that never ends a list is stopped here. */
+/** No series of the registry has more. The limit stops a provider whose list never ends. */
 const MAX_VINTAGES = 100_000;
 
 export async function fetchSeries(api: MacroApi, series: MacroSeries): Promise<SeriesFacts> {
@@ -216,9 +217,9 @@ export async function fetchSeries(api: MacroApi, series: MacroSeries): Promise<S
 const textOf = ({ bytes }: Pick<MacroAnswer, 'bytes'>): string => bytes.toString('utf8');
 
 export interface VintageList {
-  /** Every day the series was published or revised on, ascending. */
+  /** Every day on which the series was published or revised, ascending. */
   readonly dates: readonly string[];
-  /** When it was told: there was no other vintage by then. */
+  /** When the list was fetched: there was no further vintage at that time. */
   readonly atMs: number;
 }
 
@@ -240,25 +241,26 @@ export async function fetchVintageDates(api: MacroApi, series: MacroSeries): Pro
     }
     dates.push(...page.dates);
     if (dates.length >= page.count) return { dates, atMs };
-    if (page.dates.length === 0 || dates.length > MAX_VINTAGES) throw unlisted(series, 'vintage dates do not end');
+    if (page.dates.length === 0 || dates.length > MAX_VINTAGES)
+      throw unlisted(series, 'the list of vintage dates does not end');
   }
 }
 
-/** A request that was given up, and what it was for: the next ones may pass. */
-export interface Unsaid {
+/** A request that failed, and its span; the next requests may succeed. */
+export interface FailedSpan {
   readonly span: VintageSpan;
   readonly fault: unknown;
 }
 
 /**
- * What was said on the vintages of a span, chunk by chunk in their order. A request that is refused for its length, or not
- * answered in time, is halved until it passes; one vintage that is refused is a fault of its own.
+ * Fetches the observations of a span's vintages, chunk by chunk in their order. A request that is refused for its
+ * length or times out is halved until it succeeds. A single vintage that fails is reported as a fault.
  */
 export async function* fetchObservations(
   api: MacroApi,
   series: MacroSeries,
   whole: VintageSpan,
-): AsyncGenerator<ProviderAnswers | Unsaid> {
+): AsyncGenerator<ProviderAnswers | FailedSpan> {
   const spans = chunksOf(whole);
   for (let span = spans.shift(); span; span = spans.shift()) {
     try {
@@ -304,13 +306,13 @@ async function observationsOf(api: MacroApi, series: MacroSeries, span: VintageS
     const page = readObservations(textOf(answer), series);
     observations.push(...page.observations);
     pages.push(answer.bytes);
-    if (observations.length === 0) throw unlisted(series, `no observations were said from ${first} on`);
+    if (observations.length === 0) throw unlisted(series, `there are no observations from ${first} on`);
     if (observations.length >= page.count) return { span, observations, pages };
-    if (page.observations.length === 0) throw unlisted(series, 'observations end before their count');
+    if (page.observations.length === 0) throw unlisted(series, 'there are fewer observations than their count');
   }
 }
 
-/** Refused for its length (an edge before the provider says 400), or not answered in time. */
+/** Whether the request was refused for its length (the provider's proxy answers 400) or timed out. */
 function isTooMuch(error: unknown): boolean {
   if (!(error instanceof TidemarkError) || error.code !== 'SOURCE_UNREACHABLE') return false;
   const { status, timed_out: timedOut } = error.details;
@@ -320,29 +322,24 @@ function isTooMuch(error: unknown): boolean {
 const unlisted = (series: MacroSeries, what: string) =>
   new TidemarkError('SOURCE_LAYOUT_UNKNOWN', `The answers about ${series.seriesId}: ${what}`);
 
-/*
- * The provider over http. The key travels in the query of each request and nowhere else: addresses are shown without
- * their query, and an answer that repeats the key is neither kept nor shown.
- */
-
 export interface ProviderOptions extends SourceLimits {
   readonly baseUrl: URL;
   readonly key: string;
-  /** Takes each answer as it came, before it is looked into; what it throws ends the request. */
+  /** Archives each answer before it is parsed. An error ends the request. */
   readonly keep: (bytes: Buffer, question: Question) => Promise<unknown>;
   readonly signal?: AbortSignal;
   readonly log?: Logger;
 }
 
-/** What was asked, without the key. */
+/** A request without its key. */
 export interface Question {
   readonly path: string;
   readonly query: Readonly<Record<string, string>>;
 }
 
-/** 100,000 observations of a hundred bytes are a third of it. */
+/** 100,000 observations of a hundred bytes take a third of this. */
 const MAX_ANSWER_BYTES = 32 * 1024 * 1024;
-/** The provider says in the body what it refuses; an edge before it answers with a page. */
+/** The provider explains a refusal in the body; its proxy answers with a page. */
 const REFUSALS = [400, 401, 403];
 
 export function providerApi(options: ProviderOptions): MacroApi {
@@ -354,7 +351,7 @@ export function providerApi(options: ProviderOptions): MacroApi {
       const { status, bytes } = await fetchAnswer({ ...limits, url, answers: REFUSALS, maxBytes: MAX_ANSWER_BYTES });
       const text = bytes.toString('utf8');
       if (repeats(text, key)) {
-        const what = `The answer about ${path} repeats the key it was asked with; it is not kept`;
+        const what = `The answer about ${path} repeats the API key of the request, so it is not archived`;
         throw new TidemarkError('SOURCE_LAYOUT_UNKNOWN', what, { details: { url: displayUrl(url), status } });
       }
       if (status !== 200) throw refused(url, status, refusalOf(text));
@@ -365,7 +362,9 @@ export function providerApi(options: ProviderOptions): MacroApi {
   };
 }
 
-/** As it is, or as an address or JSON would write it; hex digits of either case. */
+/**
+ * Whether the text contains the key, plain or as an address or JSON would encode it, with hex digits of either case.
+ */
 function repeats(text: string, key: string): boolean {
   const inQuery = new URLSearchParams({ key }).toString().slice('key='.length);
   const forms = [key, inQuery, encodeURIComponent(key), JSON.stringify(key).slice(1, -1)];
@@ -373,16 +372,14 @@ function repeats(text: string, key: string): boolean {
   return forms.some((form) => lower.includes(form.toLowerCase()));
 }
 
-function refused(url: URL, status: number, said: string | undefined): TidemarkError {
-  if (said === undefined) {
-    const what = `${displayUrl(url)} answered ${status}, without saying why`;
+function refused(url: URL, status: number, reason: string | undefined): TidemarkError {
+  if (reason === undefined) {
+    const what = `${displayUrl(url)} answered ${status} without a reason`;
     return new TidemarkError('SOURCE_UNREACHABLE', what, { details: { url: displayUrl(url), status } });
   }
-  const what = `${displayUrl(url)} refused the request: ${JSON.stringify(said)}`;
+  const what = `${displayUrl(url)} refused the request: ${JSON.stringify(reason)}`;
   return new TidemarkError('SOURCE_REFUSED', what, { details: { url: displayUrl(url), status } });
 }
-
-/* The provider's answers in a folder, one file a question, each about everything there is: a sample's. */
 
 export const answerFile = (path: string, seriesId: string): string => `${seriesId}.${path.replaceAll('/', '.')}.json`;
 

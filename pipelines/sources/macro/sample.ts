@@ -1,6 +1,6 @@
 /**
- * The last months of four series with their vintages, in the provider's layout: made up, the same on every machine on a
- * day. The price index revises the month before each time; the yield has holidays without a value.
+ * The last months of four series with their vintages, in the provider's layout: synthetic, and for one day the same on
+ * every machine. The price index revises the previous month each time; the yield has holidays without a value.
  */
 
 import { writeFile } from 'node:fs/promises';
@@ -11,9 +11,7 @@ import type { SampleNeeds } from '../types.ts';
 import { answerFile } from './provider-api.ts';
 import { type MacroSeries, SERIES } from './series.ts';
 
-/* Answers in the provider's layout, made up from publications: what a sample is made of. */
-
-/** One day's publication: what it said, by observation date. Only what differs from before need be there. */
+/** One day's publication: values by observation date. It needs only the values that changed. */
 export interface Publication {
   readonly vintage: string;
   readonly said: Readonly<Record<string, string>>;
@@ -46,7 +44,7 @@ export const vintagesAnswer = (publications: readonly Publication[]): object => 
   vintage_dates: publications.map(({ vintage }) => vintage),
 });
 
-/** Each value with the days it was said from and to, cut to the days asked for, as the provider cuts it. */
+/** The values with their first and last day of validity, cut to the requested days as the provider cuts them. */
 export function observationsAnswer(
   publications: readonly Publication[],
   { from, to }: { readonly from: string; readonly to: string } = { from: FIRST_DAY, to: LAST_DAY },
@@ -93,7 +91,7 @@ export async function makeSample({ directory, todayMs }: SampleNeeds) {
   return { location: pathToFileURL(`${directory}/`), selection: { options: {}, reingest: false } };
 }
 
-/** A day's value comes the weekday after; days on which markets are closed have none, and say so. */
+/** A day's value is published on the next weekday. A day on which markets are closed has an entry without a value. */
 function daily(todayMs: number): Publication[] {
   const publications: Publication[] = [];
   for (let ms = todayMs - DAY_MS; publications.length < DAYS; ms -= DAY_MS) {
@@ -106,7 +104,7 @@ function daily(todayMs: number): Publication[] {
   return publications;
 }
 
-/** A month's value comes on a day of the next one. */
+/** A month's value is published during the next month. */
 function monthly({ seriesId }: MacroSeries, todayMs: number): Publication[] {
   const publishedOn = { FEDFUNDS: 2, UNRATE: 6, CPIAUCSL: 12 }[seriesId] ?? 1;
   const months: { readonly ms: number; readonly vintage: string }[] = [];

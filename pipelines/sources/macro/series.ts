@@ -1,10 +1,13 @@
-/** The series that are kept, as the provider describes them. What it says otherwise is refused, never adapted to. */
+/**
+ * The ingested series, with the provider's descriptions. If the provider describes one differently, its answers are
+ * refused.
+ */
 export interface MacroSeries {
   /** The provider's id. */
   readonly seriesId: string;
   readonly sourceId: string;
   readonly metricName: string;
-  /** Must be what the provider calls the unit; a rebased index is another metric. */
+  /** Must equal the provider's name of the unit; a rebased index is another metric. */
   readonly unit: string;
   readonly frequency: 'Daily' | 'Monthly';
   readonly seasonalAdjustment: string;

@@ -1,4 +1,8 @@
-/** What was said of a series over some vintages, as partitions: one a vintage, with what it changed. */
+/**
+ * Turns the provider's observations into partitions, one per vintage, each with the values that it changed. The
+ * provider gives each value with its first and last day of validity. A row is stored if its number differs from the one
+ * before; the text of an equal number may differ.
+ */
 
 import { createHash } from 'node:crypto';
 import Big from 'big.js';
@@ -12,12 +16,7 @@ import type { DocumentRequest, OpenedDocument, Source } from '../types.ts';
 import type { Observation, ProviderAnswers, VintageSpan } from './provider-api.ts';
 import type { MacroSeries } from './series.ts';
 
-/*
- * Vintages: what each publication changed. The provider says each value with the days from and to which it was said;
- * a row is kept where the number first differs from the one before it. The text of an equal number may differ.
- */
-
-/** A value as one publication first said it. */
+/** A value as the vintage that introduced it wrote it. */
 export interface VintageRow {
   /** Observation date. */
   readonly date: string;
@@ -27,10 +26,10 @@ export interface VintageRow {
 export const MISSING = '.';
 
 /**
- * Rows by vintage, ascending; observation dates ascend within one. Windows of vintages may be given one after another:
- * a value that a window repeats from the one before it is no change.
- * @param before what was said last before the observations given, by date; it is brought up to date.
- * @throws TidemarkError SOURCE_ROW_CONFLICT when two different values are said of one date on one day.
+ * Rows by vintage, ascending; observation dates ascend within a vintage. Windows of vintages may be passed one after
+ * another: a value that a window repeats from the one before is not a change. @param before the last values before
+ * these observations, by date; it is updated. @throws TidemarkError SOURCE_ROW_CONFLICT if a date has two different
+ * values from the same day on.
  */
 export function vintagesOf(
   observations: readonly Observation[],
@@ -42,11 +41,8 @@ export function vintagesOf(
   for (const observation of sorted) {
     const { realtimeStart, date, value } = observation;
     if (last?.date === date && last.realtimeStart === realtimeStart && !sameValue(last.value, value)) {
-      const said = `${last.value} and ${value}`;
-      throw new TidemarkError(
-        'SOURCE_ROW_CONFLICT',
-        `Two values of ${date} are said from ${realtimeStart} on: ${said}`,
-      );
+      const values = `${last.value} and ${value}`;
+      throw new TidemarkError('SOURCE_ROW_CONFLICT', `${date} has two values from ${realtimeStart} on: ${values}`);
     }
     last = observation;
     const previous = before.get(date);
@@ -60,9 +56,9 @@ export function vintagesOf(
 }
 
 /**
- * What each vintage of a span changed, by itself: held against what was said on the vintage before the span, which the
- * answers about it begin with. One that changed no number has no rows.
- * @throws TidemarkError SOURCE_LAYOUT_UNKNOWN when a value is said from a day on that is none of them.
+ * The rows that each vintage of a span changed, relative to the vintage before the span, with which its answers begin.
+ * A vintage that changed no number has no rows. @throws TidemarkError SOURCE_LAYOUT_UNKNOWN if a value is valid from a
+ * day that is not one of the vintages.
  */
 export function vintagesIn(
   { before, vintages }: VintageSpan,
@@ -71,18 +67,18 @@ export function vintagesIn(
   const known = new Map<string, string>();
   const isBefore = ({ realtimeStart }: Observation) => before !== undefined && realtimeStart <= before;
   vintagesOf(observations.filter(isBefore), known);
-  const said = observations.filter((observation) => !isBefore(observation));
+  const ofSpan = observations.filter((observation) => !isBefore(observation));
   const dates = new Set(vintages);
-  const stray = said.find(({ realtimeStart }) => !dates.has(realtimeStart));
+  const stray = ofSpan.find(({ realtimeStart }) => !dates.has(realtimeStart));
   if (stray) {
-    const what = `${stray.date} is said from ${stray.realtimeStart} on, which is no vintage that was asked for`;
+    const what = `${stray.date} is valid from ${stray.realtimeStart}, which is not a requested vintage`;
     throw new TidemarkError('SOURCE_LAYOUT_UNKNOWN', `The answers about observations: ${what}`);
   }
-  const changed = vintagesOf(said, known);
+  const changed = vintagesOf(ofSpan, known);
   return new Map(vintages.map((vintage) => [vintage, changed.get(vintage) ?? []]));
 }
 
-/** As numbers: `4.69` and `4.6900000000` are one. No value is equal to no value only. */
+/** Compares as numbers: `4.69` equals `4.6900000000`. A missing value equals only a missing value. */
 export function sameValue(a: string, b: string): boolean {
   if (a === b) return true;
   if (a === MISSING || b === MISSING) return false;
@@ -91,14 +87,15 @@ export function sameValue(a: string, b: string): boolean {
 
 const compare = (a: string, b: string) => (a < b ? -1 : a > b ? 1 : 0);
 
-/* What one vintage of a series changed, as events: one a value. When the source last changed it is no part of them. */
-
-/** In the order of their offsets. */
+/**
+ * The events of one vintage, one per value, in the order of their offsets. They do not contain when the source last
+ * changed.
+ */
 export function eventsOf(
   series: MacroSeries,
   vintage: string,
   rows: readonly VintageRow[],
-  /** The text of a value, where it was taken down before. */
+  /** The text of a value as it was stored earlier. */
   textOf: (metricId: string, row: VintageRow) => string = (_, { value }) => value,
 ): RecordedEvent[] {
   const { seriesId, sourceId, metricName, unit, frequency, seasonalAdjustment } = series;
@@ -108,7 +105,7 @@ export function eventsOf(
       const metricId = createHash('sha256').update(`${sourceId}|${metricName}|${date}|${vintage}`).digest('hex');
       const value = textOf(metricId, change);
       const kind = value === MISSING ? 'string' : 'float';
-      // Keys in the order of the alphabet; `realtime_start` is where the serving side puts last_updated_utc before.
+      // Keys are in alphabetical order; `realtime_start` sorts where the service inserts last_updated_utc before it.
       const dimensions = {
         frequency,
         observation_date: date,
@@ -145,16 +142,16 @@ export interface VintagesRequest extends DocumentRequest {
   readonly content: ProviderContent | { readonly fault: unknown };
 }
 
-/** Answers that came. */
+/** The answers for a request. */
 export interface ProviderContent {
-  readonly said: ProviderAnswers;
-  /** Those of its vintages that are wanted, ascending. */
+  readonly answers: ProviderAnswers;
+  /** The requested vintages among the answers', ascending. */
   readonly vintages: readonly string[];
-  /** When the source last changed the series, as the fetch was told. */
+  /** When the source last changed the series, as of the fetch. */
   readonly lastUpdatedMs: number;
-  /** What is proved is to be replaced by what the source says now, down to the text. */
+  /** Replaces what is proved by what the source states now, down to the text. */
   readonly replaces?: boolean;
-  /** The last of its vintages was the last there was at that time. */
+  /** The last of its vintages was the newest one at this time. */
   readonly throughMs?: number;
 }
 
@@ -164,12 +161,12 @@ export function macroSource(catalog: Catalog): Source<VintagesRequest> {
     publishedSha256: async () => undefined,
     async open({ series, content, partitions }): Promise<OpenedDocument> {
       if ('fault' in content) throw content.fault;
-      const { said, vintages, lastUpdatedMs, throughMs, replaces } = content;
-      const changed = vintagesIn(said.span, said.observations);
+      const { answers, vintages, lastUpdatedMs, throughMs, replaces } = content;
+      const changed = vintagesIn(answers.span, answers.observations);
       const keys = partitions.map(({ key }) => key);
       const stored = replaces ? new Map() : await catalog.valueTexts(macroSeriesMetrics, keys);
       return {
-        facts: { ...documentOf(series, said), granularity: 'vintages' },
+        facts: { ...documentOf(series, answers), granularity: 'vintages' },
         checks: throughMs === undefined ? [] : [{ sourceId: series.sourceId, throughMs }],
         async *decode({ frameRawBytes }) {
           for (const vintage of vintages) {
@@ -187,7 +184,7 @@ export function macroSource(catalog: Catalog): Source<VintagesRequest> {
   };
 }
 
-/** The source may write a number that it said before in another way: it stays as it was taken down. */
+/** The source may later write an equal number differently; the stored text stays. */
 const writtenBefore =
   (stored: ReadonlyMap<string, string | null>) =>
   (metricId: string, { value }: VintageRow): string => {
@@ -195,7 +192,7 @@ const writtenBefore =
     return typeof text === 'string' && sameValue(text, value) ? text : value;
   };
 
-/** One answer, or the pages of one. */
+/** The document of one answer, or of the pages of one. */
 function documentOf({ seriesId }: MacroSeries, { span: { before, vintages }, pages }: ProviderAnswers) {
   const hash = createHash('sha256');
   for (const page of pages) hash.update(page);
