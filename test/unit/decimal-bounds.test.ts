@@ -56,11 +56,11 @@ describe('a number of an issuer that is gigabytes when it is written out', () =>
     expect(document.at('a').number()?.toFixed()).toBe('1.5');
     expect(document.at('c').number()?.toFixed()).toBe('0');
     expect(refusal(() => document.at('b', 0, 'e').number()).message).toContain('has no b.0.e');
-    expect(refusal(() => document.at('b', 0).text()).message).toMatch(/b\.0 is no text: .*1e400000000/);
+    expect(refusal(() => document.at('b', 0).text()).message).toMatch(/b\.0 is not a text: .*1e400000000/);
   });
 
   test.each(HUGE)('%s written out in a cell is refused', (text) => {
-    expect(refusal(() => parseNumber(text, 'units')).message).toContain('units is no number');
+    expect(refusal(() => parseNumber(text, 'units')).message).toContain('units is not a number');
   });
 
   // `TypeError: undefined is not iterable` or, with the pause of a page, seconds of a regular expression.
@@ -68,7 +68,7 @@ describe('a number of an issuer that is gigabytes when it is written out', () =>
     'and so is one with a line break, or of any length, by every reader: %j',
     (text) => {
       for (const read of [parseNumber, parseCompact, parseScaled]) {
-        expect(refusal(() => read(text, 'units')).message).toMatch(/^units is no number: /);
+        expect(refusal(() => read(text, 'units')).message).toMatch(/^units is not a number: /);
       }
     },
   );

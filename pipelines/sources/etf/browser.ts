@@ -1,35 +1,38 @@
-/** Pages that build themselves: a real Chromium opens them, and what it then has is the document. */
+/**
+ * Opens pages that are built by scripts in a real Chromium. The document is the resulting page, or the answers that it
+ * requested.
+ */
 import type { Browser, Page, Response } from 'playwright-core';
 import { explain, TidemarkError } from '../../../shared/errors.ts';
 import { displayUrl } from '../documents/locations.ts';
 import type { IssuerDocument } from './issuers/types.ts';
 
 export interface PageBrowser extends AsyncDisposable {
-  /** The page as it stands when the network is quiet, or the answers it asked for. */
+  /** Returns the page once its network is idle, or the answers that it requested. */
   document(url: URL, answers?: IssuerDocument['answers']): Promise<Buffer>;
 }
 
 export interface BrowserOptions {
-  /** Of the Chromium to run; undefined: there is none. */
+  /** Path of the Chromium; undefined if none is configured. */
   readonly path?: string;
   readonly timeoutMs: number;
-  /** How long a loaded page may take to request its answers; default `timeoutMs`. */
+  /** How long a loaded page may take to request its answers. Default `timeoutMs`. */
   readonly answersMs?: number;
   readonly signal: AbortSignal;
 }
 
-/** Starts with the first page. Each page has a profile of its own, so that no visit knows of another. */
+/** Starts with the first page. Each page has its own profile, so visits share no state. */
 export function pageBrowser({ path, timeoutMs, answersMs = timeoutMs, signal }: BrowserOptions): PageBrowser {
   let started: Promise<Browser> | undefined;
   const launch = async () => {
     if (path === undefined) {
       throw new TidemarkError(
         'CONFIGURATION_INVALID',
-        'The page builds itself in a browser: SVC_BROWSER_PATH has to name a Chromium, or the base URL a folder of archived documents',
+        'Only a browser can build this page: set SVC_BROWSER_PATH to a Chromium, or the base URL to a folder of archived documents',
       );
     }
     const { chromium } = await import('playwright-core');
-    // Chromium refuses to sandbox what root starts.
+    // Chromium cannot sandbox when it is started by root.
     return await chromium.launch({
       executablePath: path,
       chromiumSandbox: process.getuid?.() !== 0,
@@ -71,14 +74,14 @@ export function pageBrowser({ path, timeoutMs, answersMs = timeoutMs, signal }: 
   };
 }
 
-/** A page whose network is never quiet is taken as it stands in the end: its parser knows whether that is all of it. */
+/** Takes a page whose network never becomes idle as it is at the timeout; its parser detects whether it is complete. */
 async function contentOf(page: Page, url: URL): Promise<Buffer> {
   await visit(page, url);
   await page.waitForLoadState('networkidle').catch(() => {});
   return Buffer.from(await page.content());
 }
 
-/** `{final_url, operations: {<name>: answer}}`, with sorted keys. */
+/** Returns `{final_url, operations: {<name>: answer}}` with sorted keys. */
 async function answersOf(
   page: Page,
   url: URL,
@@ -94,7 +97,7 @@ async function answersOf(
     found.set(name, await response.json());
     if (found.size === names.length) done.resolve();
   };
-  // What is no JSON is missing in the end, and named then.
+  // An answer that is not JSON stays missing, and the error below names it.
   page.on('response', (response) => void take(response).catch(() => {}));
   await visit(page, url);
   const timer = setTimeout(done.resolve, withinMs);
@@ -102,7 +105,7 @@ async function answersOf(
   const missing = names.filter((name) => !found.has(name));
   if (missing.length > 0) {
     const wanted = `answers of ${path} with ${parameter} ${missing.join(', ')}`;
-    throw new TidemarkError('SOURCE_LAYOUT_UNKNOWN', `${displayUrl(url)} brought no ${wanted}`);
+    throw new TidemarkError('SOURCE_LAYOUT_UNKNOWN', `${displayUrl(url)} did not request ${wanted}`);
   }
   const operations = Object.fromEntries([...names].sort().map((name) => [name, found.get(name)]));
   return Buffer.from(JSON.stringify({ final_url: page.url(), operations }));
@@ -117,5 +120,5 @@ async function visit(page: Page, url: URL): Promise<void> {
   if (status >= 400) throw new TidemarkError('SOURCE_UNREACHABLE', `${displayUrl(url)} answered ${status}`);
 }
 
-/** Its messages go on with a call log. */
+/** The first line of a message; playwright appends a call log. */
 const first = (cause: unknown): string => explain(cause).split('\n')[0];

@@ -1,4 +1,9 @@
-/** A document of a fund, read: which day it is of, and what it says of it. */
+/**
+ * Parses a fund's document: its day, its facts, and the events they become, one event per metric. Event names derive
+ * from the fund's facts only, never from the bytes of its page. Two fetches that differ only in an advert give one
+ * record; a changed fact gives another record and so another capture. Also lists an operator's folder of archived
+ * documents.
+ */
 
 import { createHash } from 'node:crypto';
 import { type Dirent, promises } from 'node:fs';
@@ -11,19 +16,14 @@ import type { RecordedEvent } from '../record-frames.ts';
 import type { Issuer } from './issuers/types.ts';
 import { FACTS, type Metric, metricsOf } from './parse/facts.ts';
 
-/*
- * A fund's day as events: one a metric. Names come from the fund's facts alone, never from the bytes of its page: fetched
- * twice with another advert it is one record, while a changed fact makes another record, so another capture.
- */
-
 const PARSER_VERSION = '1.0.0';
 const DIMENSIONS = '{"row_index":"1"}';
 
-/** In the order of their offsets. */
+/** The events in the order of their offsets. */
 export function eventsOf(issuer: Issuer, metrics: readonly Metric[], asOfMs: number): RecordedEvent[] {
   const { sourceId, document } = issuer;
   const observed = new Date(asOfMs).toISOString();
-  // Keys in the order of the alphabet, here and below.
+  // Keys are in alphabetical order, here and below.
   const provenance = {
     fetch_method: document.by,
     parser_name: sourceId,
@@ -52,7 +52,7 @@ export function eventsOf(issuer: Issuer, metrics: readonly Metric[], asOfMs: num
     .sort((a, b) => (a.offset < b.offset ? -1 : 1));
 }
 
-/** What a fund says of a day: two documents with the same are the same record. */
+/** A text of all that a fund states about a day; two documents with the same text are the same record. */
 export const recordOf = ({ sourceId }: Issuer, metrics: readonly Metric[]): string =>
   sha256Of(JSON.stringify([sourceId, ...metrics.filter(isLasting).map(({ name, text }) => [name, text])]));
 
@@ -60,36 +60,39 @@ const isLasting = ({ name }: Metric) => name === 'observed_at_utc' || !('passing
 
 const sha256Of = (text: string) => createHash('sha256').update(text).digest('hex');
 
-/** What is known of a document beside its bytes. */
+/** What is known about a document beside its bytes. */
 export interface Seen {
-  /** Its name to people. */
+  /** Its name in messages. */
   readonly name: string;
   readonly atMs: number;
-  /** The day that was asked for; the document has to be of it. */
+  /** The requested day; the document must be of that day. */
   readonly askedDay?: string;
-  /** The day it is filed under: what a document is of that names no day. */
+  /** The day that it is filed under, which applies if the document states none. */
   readonly filedDay?: string;
 }
 
 export interface Capture {
   /** `YYYY-MM-DD`. */
   readonly asOf: string;
-  /** In the order of their offsets; none where the issuer says that the day has no data. */
+  /** In the order of their offsets; empty if the issuer says that the day has no data. */
   readonly events: readonly RecordedEvent[];
-  /** Of what it says of the fund; none where there are no events. */
+  /** The digest of the facts; undefined if there are no events. */
   readonly recordSha256?: string;
 }
 
-/** Before, there was no such fund on an exchange: a date like this is a slip. */
+/** Before this day no such fund was listed, so an earlier date is an error. */
 const FIRST_DAY = `${LISTED_YEARS.first}-01-01`;
-/** Issuers publish a day some days late. Only after that is "no data" said of the day, and not of the hour. */
+/** Issuers publish a day up to some days late. Only after this many days does "no data" count as final. */
 const NO_DATA_AFTER_DAYS = 7;
 
-/** @throws TidemarkError naming fund, document and place for what is not the fund's document. Nothing is written then. */
+/**
+ * @throws TidemarkError if it is not the fund's document; its message names fund, document and position. Nothing is
+ * written then.
+ */
 export const readCapture = (issuer: Issuer, bytes: Uint8Array, seen: Seen): Capture =>
   reading(issuer, seen.name, () => captureOf(issuer, textOf(bytes), seen));
 
-/** The path of the document that a page names. @throws like `readCapture`. */
+/** The path of the document that a page refers to. @throws like `readCapture`. */
 export const pathBehind = (issuer: Issuer, page: Uint8Array, name: string): string =>
   reading(issuer, name, () => issuer.document.next!(textOf(page)));
 
@@ -112,18 +115,18 @@ function captureOf(issuer: Issuer, text: string, { atMs, askedDay, filedDay }: S
   const metrics = metricsOf({ issuer: issuer.issuer, ticker: issuer.ticker, ...facts });
   const asOf = String(facts.as_of_date);
   if (asOf > dayKey(atMs)) throw outside(`the as-of date ${asOf} is in the future`);
-  if (asOf < FIRST_DAY) throw outside(`the as-of date ${asOf} is before ${FIRST_DAY}, when there was no such fund`);
-  if (askedDay !== undefined && asOf !== askedDay) throw outside(`it is as of ${asOf}, and ${askedDay} was asked for`);
+  if (asOf < FIRST_DAY) throw outside(`the as-of date ${asOf} is before ${FIRST_DAY}, when the first fund was listed`);
+  if (askedDay !== undefined && asOf !== askedDay) throw outside(`it is as of ${asOf}, but ${askedDay} was requested`);
   return { asOf, events: eventsOf(issuer, metrics, parseDay(asOf)!), recordSha256: recordOf(issuer, metrics) };
 }
 
 function withoutData(day: string | undefined, atMs: number): Capture {
   if (day === undefined) {
-    throw new TidemarkError('SOURCE_EMPTY', 'the issuer says that it has no data, and no day was asked for');
+    throw new TidemarkError('SOURCE_EMPTY', 'the issuer says that it has no data, and no day was requested');
   }
   const ageDays = Math.floor((atMs - parseDay(day)!) / DAY_MS);
   if (ageDays >= NO_DATA_AFTER_DAYS) return { asOf: day, events: [] };
-  throw new TidemarkError('SOURCE_EMPTY', `the issuer has no data of ${day} yet`);
+  throw new TidemarkError('SOURCE_EMPTY', `the issuer has no data for ${day} yet`);
 }
 
 function textOf(bytes: Uint8Array): string {
@@ -138,26 +141,25 @@ function textOf(bytes: Uint8Array): string {
 const outside = (what: string) => new TidemarkError('SOURCE_OUTSIDE_PARTITION', what);
 const describe = ({ ticker, sourceId }: Issuer, name: string) => `${ticker} (${sourceId}), document ${name}`;
 
-/*
- * A folder of one issuer's documents archived by day: `<YYYY-MM-DD>.<ext>`, with anything after the day where a day has
- * several, or a folder `<YYYY-MM-DD>` of files under the issuer's own names.
- */
-
 export interface ArchivedDocument {
-  /** Under which it is filed. */
+  /** The day that it is filed under. */
   readonly day: string;
-  /** Below the archive's folder. */
+  /** Path below the archive's folder. */
   readonly name: string;
   readonly url: URL;
   /** The archive's folder. */
   readonly root: URL;
-  /** Differs once the file does. */
+  /** Changes whenever the file changes. */
   readonly version: string;
 }
 
 const DATED = /^(\d{4}-\d{2}-\d{2})(?:[^0-9].*)?$/;
 
-/** By day, then by name. @throws TidemarkError SOURCE_NOT_FOUND, SOURCE_UNREACHABLE. */
+/**
+ * Lists a folder of one issuer's documents archived by day, sorted by day and name: `<YYYY-MM-DD>.<ext>`, with any text
+ * after the day if a day has several, or a folder `<YYYY-MM-DD>` of files under the issuer's own names. @throws
+ * TidemarkError SOURCE_NOT_FOUND, SOURCE_UNREACHABLE.
+ */
 export async function archivedDocuments(base: URL, extension: string): Promise<ArchivedDocument[]> {
   const folder = localPath(base);
   const documents: ArchivedDocument[] = [];
@@ -185,7 +187,7 @@ export async function archivedDocuments(base: URL, extension: string): Promise<A
 async function entriesOf(folder: string): Promise<Dirent[]> {
   return await promises.readdir(folder, { withFileTypes: true }).catch((cause: NodeJS.ErrnoException) => {
     if (cause.code === 'ENOENT' || cause.code === 'ENOTDIR') {
-      throw new TidemarkError('SOURCE_NOT_FOUND', `There is no folder ${folder}`, { cause });
+      throw new TidemarkError('SOURCE_NOT_FOUND', `The folder ${folder} does not exist`, { cause });
     }
     throw new TidemarkError('SOURCE_UNREACHABLE', `${folder} cannot be read`, { cause });
   });

@@ -1,4 +1,4 @@
-/** Gets a fund's document and keeps it: nothing is parsed that is not on the disk before. */
+/** Gets a fund's document and archives it. A fetched document is on disk before it is parsed. */
 import { nextMarketDay, parseDay } from '../../../shared/dates.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { sha256Hex } from '../../../shared/frame/codec.ts';
@@ -15,23 +15,23 @@ import type { PageBrowser } from './browser.ts';
 import { type ArchivedDocument, type Capture, pathBehind, readCapture, type Seen } from './captures.ts';
 import type { Issuer } from './issuers/types.ts';
 
-/** Where a document is. */
+/** Where to get a document. */
 export type DocumentLocation =
-  /** At the issuer; of today, or of a past day where the issuer has those. */
+  /** From the issuer: today's, or a past day's if the issuer has those. */
   | { readonly kind: 'issuer'; readonly base: URL; readonly day?: string }
   | { readonly kind: 'archive'; readonly document: ArchivedDocument }
-  /** Nowhere: asked for, and not to be had. */
+  /** Requested but unavailable. */
   | { readonly kind: 'absent'; readonly fault: TidemarkError }
-  /** Fetched before. */
+  /** From the archive of fetched documents. */
   | { readonly kind: 'kept'; readonly fetch: ArchivedFetch };
 
-export interface FundDocument {
+export interface LoadedDocument {
   readonly bytes: Buffer;
   readonly seen: Seen;
 }
 
 export interface FetchNeeds extends SourceLimits {
-  /** None for a sample's documents, which can be made again. */
+  /** The archive; undefined for a sample's documents, which can be generated again. */
   readonly keep?: DocumentArchive;
   readonly filed?: FiledBefore;
   readonly browser: PageBrowser;
@@ -39,14 +39,18 @@ export interface FetchNeeds extends SourceLimits {
   readonly log: Logger;
 }
 
-/** A page of an issuer is a megabyte or two. */
+/** An issuer's page is one or two megabytes. */
 const MAX_PAGE_BYTES = 32 * 1024 * 1024;
 const PAGE_LIMIT = "the limit of an issuer's document";
 
 const ACCEPTED = { csv: 'text/csv, text/plain', json: 'application/json, text/plain', html: 'text/html' } as const;
 
-/** @throws TidemarkError naming fund and document. */
-export async function fundDocument(issuer: Issuer, place: DocumentLocation, needs: FetchNeeds): Promise<FundDocument> {
+/** @throws TidemarkError; its message names fund and document. */
+export async function loadDocument(
+  issuer: Issuer,
+  place: DocumentLocation,
+  needs: FetchNeeds,
+): Promise<LoadedDocument> {
   try {
     switch (place.kind) {
       case 'issuer':
@@ -71,7 +75,7 @@ async function fromIssuer(
   issuer: Issuer,
   { base, day }: DocumentLocation & { kind: 'issuer' },
   needs: FetchNeeds,
-): Promise<FundDocument> {
+): Promise<LoadedDocument> {
   const { document, sourceId } = issuer;
   const path = day === undefined ? document.path : document.pathOf!(day);
   const keep = async (bytes: Buffer, name: string, asked: Record<string, string>) =>
@@ -94,7 +98,7 @@ async function fromIssuer(
   return { bytes, seen: { name: next, atMs: kept?.fetched_at_ms ?? Date.now() } };
 }
 
-/** What is asked for on the way to a document, and is none itself. */
+/** Marks a page that was fetched only because it leads to the document. */
 const LEADING_PAGE = 'page';
 export const isLeadingPage = ({ asked }: ArchivedFetch): boolean => asked.part === LEADING_PAGE;
 
@@ -102,20 +106,20 @@ async function fromArchive(
   { sourceId }: Issuer,
   { day, name, url, root }: ArchivedDocument,
   { filed, signal }: FetchNeeds,
-): Promise<FundDocument> {
+): Promise<LoadedDocument> {
   const bytes = await localBytes({ url, root, maxBytes: MAX_PAGE_BYTES, limitName: PAGE_LIMIT, signal });
   await filed?.put(bytes, { source_id: sourceId, name, asked: { filed_day: day } });
   return { bytes, seen: { name, atMs: Date.now(), filedDay: day } };
 }
 
 async function fromKept({ sha256, name, asked, fetched_at_ms }: ArchivedFetch, { keep }: FetchNeeds) {
-  // An archive is read as of now, whenever that is.
+  // A document from an operator's folder counts as read now.
   const atMs = asked.filed_day === undefined ? fetched_at_ms : Date.now();
   const seen: Seen = { name, atMs, askedDay: asked.day, filedDay: asked.filed_day };
   return { bytes: await keep!.read(sha256), seen };
 }
 
-/** Keeps documents of archives, each once: an archive that is read again has not been fetched again. */
+/** Archives the documents of an operator's folder once each, however often the folder is read. */
 export class FiledBefore {
   readonly #keep: DocumentArchive;
   readonly #bySource = new Map<string, Promise<Set<string>>>();
@@ -148,7 +152,10 @@ export class FiledBefore {
 const keyOf = ({ sha256, name, asked }: Pick<ArchivedFetch, 'sha256' | 'name' | 'asked'>) =>
   [sha256, name, asked.filed_day].join(' ');
 
-/** The issuer's path and query below the base's path. @throws TidemarkError CONFIGURATION_INVALID for an odd base. */
+/**
+ * Appends the issuer's path and query to the base's. @throws TidemarkError CONFIGURATION_INVALID if the base is not
+ * http(s).
+ */
 function urlOf(base: URL, path: string): URL {
   const [pathname, query = ''] = path.split(/\?(.*)/s);
   const url = new URL(base);
@@ -157,17 +164,15 @@ function urlOf(base: URL, path: string): URL {
   const own = base.search.replace(/^\?/, '');
   url.search = [query, own].filter(Boolean).join('&');
   if (url.protocol !== 'http:' && url.protocol !== 'https:') {
-    throw new TidemarkError('CONFIGURATION_INVALID', `${displayUrl(url)} is no address of an issuer`);
+    throw new TidemarkError('CONFIGURATION_INVALID', `${displayUrl(url)} is not an http(s) address`);
   }
   return url;
 }
 
-/* Documents of funds as captures: one document is one partition, of the fund and the day it is as of. */
-
 export interface FundRequest extends DocumentRequest {
   readonly issuer: Issuer;
   readonly place: DocumentLocation;
-  /** Which capture of its day it is, where that is known; else the first. */
+  /** The number of the capture within its day, if known; otherwise 1. */
   readonly number?: number;
 }
 
@@ -176,7 +181,7 @@ export function etfSource(needs: FetchNeeds): Source<FundRequest> {
     datasets: [etfDailyMetrics],
     publishedSha256: async () => undefined,
     async open({ issuer, place, number }): Promise<OpenedDocument> {
-      const { bytes, seen } = await fundDocument(issuer, place, needs);
+      const { bytes, seen } = await loadDocument(issuer, place, needs);
       const capture = readCapture(issuer, bytes, seen);
       return {
         facts: { name: seen.name, sha256: sha256Hex(bytes), bytes: bytes.length, granularity: 'capture' },
@@ -195,7 +200,7 @@ export function etfSource(needs: FetchNeeds): Source<FundRequest> {
 
 const NO_CHECKS: readonly SourceCheck[] = [];
 
-/** The issuer was asked for what it has now, so it had nothing newer then. */
+/** The issuer was asked for its latest document, so it had no newer one at that time. */
 function isLatest(place: DocumentLocation): boolean {
   if (place.kind === 'issuer') return place.day === undefined;
   return place.kind === 'kept' && place.fetch.asked.day === undefined && place.fetch.asked.filed_day === undefined;

@@ -1,4 +1,4 @@
-/** What an operator names `etf`: the documents of ten funds, from their issuers or from archives. */
+/** The feed `etf`: the documents of ten funds, from their issuers or from an operator's folders. */
 
 import { readdir } from 'node:fs/promises';
 import { fileURLToPath } from 'node:url';
@@ -14,14 +14,15 @@ import { turns } from '../feed-helpers.ts';
 import type { FeedNeeds, OpenedFeed, Selection } from '../types.ts';
 import { pageBrowser } from './browser.ts';
 import { type ArchivedDocument, archivedDocuments, type Capture, readCapture } from './captures.ts';
-import { etfSource, type FetchNeeds, FiledBefore, type FundRequest, fundDocument, isLeadingPage } from './fetch.ts';
+import { etfSource, type FetchNeeds, FiledBefore, type FundRequest, isLeadingPage, loadDocument } from './fetch.ts';
 import { ISSUERS } from './issuers/index.ts';
 import type { Issuer } from './issuers/types.ts';
 import { makeSample, SAMPLE_PARTITIONS, writeSample } from './sample.ts';
 
-/* Funds by the names an operator gives them. */
-
-/** Tickers or source ids, with commas between; all without. @throws TidemarkError USAGE naming those there are. */
+/**
+ * Tickers or source ids, separated by commas; all funds without. @throws TidemarkError USAGE; its message names the
+ * funds.
+ */
 export function fundsNamed(names: string | undefined): readonly Issuer[] {
   if (names === undefined) return ISSUERS;
   const wanted = names.split(',').map((name) => name.trim());
@@ -37,16 +38,17 @@ export function fundsNamed(names: string | undefined): readonly Issuer[] {
 const isNamed = ({ ticker, sourceId }: Issuer, name: string) =>
   ticker === name.toUpperCase() || sourceId === name.toLowerCase();
 
-/* Kept documents of funds as what they are captures of: the same partitions as when they were fetched. */
-
 interface Read {
   readonly fetch: ArchivedFetch;
-  /** None where the document cannot be read. */
+  /** Undefined if the document cannot be parsed. */
   readonly capture?: Capture;
   readonly fault?: unknown;
 }
 
-/** Documents of a fund in the order of their fetches; each that cannot be read once, however often it came. */
+/**
+ * Parses a fund's archived documents in the order of their fetches. One that cannot be parsed is reported once, however
+ * often it was fetched.
+ */
 async function* readKept(
   issuer: Issuer,
   needs: FetchNeeds,
@@ -56,7 +58,7 @@ async function* readKept(
   for await (const fetch of needs.keep!.fetches(issuer.sourceId)) {
     if (isLeadingPage(fetch) || !isWanted(fetch) || unreadable.has(fetch.sha256)) continue;
     try {
-      const { bytes, seen } = await fundDocument(issuer, { kind: 'kept', fetch }, needs);
+      const { bytes, seen } = await loadDocument(issuer, { kind: 'kept', fetch }, needs);
       yield { fetch, capture: readCapture(issuer, bytes, seen) };
     } catch (fault) {
       unreadable.add(fetch.sha256);
@@ -74,9 +76,9 @@ const requestOf = (issuer: Issuer, fetch: ArchivedFetch, key: string, number?: n
 });
 
 /**
- * Of each fund and day one request for each different thing that was said of it, in the order of the fetches. A document
- * that cannot be read is named and passed over, as it was when it was fetched; one that a proved partition was made of
- * is asked for all the same, so that its fault is the unit's.
+ * For each fund and day, requests one document per different record, in the order of the fetches, so that the captures
+ * are those of the original fetches. A document that cannot be parsed is logged and skipped. One that a proved
+ * partition came from is requested all the same, so that its unit reports the fault.
  */
 export async function* keptRequests(
   issuers: readonly Issuer[],
@@ -97,7 +99,7 @@ export async function* keptRequests(
         else
           log.warn(
             { fund: issuer.ticker, sha256: fetch.sha256, fault: explain(fault) },
-            'a kept document is passed over',
+            'an archived document is skipped',
           );
         continue;
       }
@@ -113,8 +115,8 @@ export async function* keptRequests(
 }
 
 /**
- * Documents that were kept when they were fetched and never published, because a store was away or the process was
- * killed: those of days that nothing is known of. Each document is looked at once.
+ * Finds documents that were archived but never published, because a store was unavailable or the process was killed:
+ * those whose day has no partition. It examines each document once.
  */
 export class Unpublished {
   readonly #needs: FetchNeeds;
@@ -128,7 +130,7 @@ export class Unpublished {
 
   async *requests(issuers: readonly Issuer[], sinceMs: number): AsyncGenerator<FundRequest> {
     const known = new Set<string>();
-    // What has only been begun has no times yet, and is not among these: whoever was killed over it left it.
+    // An unfinished attempt has no times yet and is not listed, so its document counts as unpublished.
     for (const row of await this.#catalog.partitions(etfDailyMetrics)) {
       if (!row.synthetic) known.add(captureGroup(row.partitionKey));
     }
@@ -190,10 +192,10 @@ async function fetchingOf({ settings, location, log, signal }: FeedNeeds): Promi
   };
 }
 
-/** Kept documents older than this wait for `reparse`. */
+/** Older archived documents need the command `reparse`. */
 const LOOK_BACK_MS = 7 * DAY_MS;
 
-/** A fund whose documents can be had. */
+/** A fund and the address of its documents. */
 interface Located {
   readonly issuer: Issuer;
   readonly base: URL;
@@ -219,7 +221,10 @@ class EtfFeed {
     return requests;
   }
 
-  /** Every fund's document, again and again; of archives what has come since. A fund that fails is asked again next time. */
+  /**
+   * Requests every fund's document, again and again; from folders, what is new. A fund that fails is requested again
+   * next time.
+   */
   async *follow(): AsyncGenerator<FundRequest> {
     const { settings, signal, log, catalog } = this.#needs;
     const unpublished = new Unpublished(this.#fetching, catalog);
@@ -247,13 +252,19 @@ class EtfFeed {
             yield archivedOf(fund, document);
           }
         } catch (error) {
-          log.warn({ fund: fund.issuer.ticker, fault: explain(error) }, 'the archive cannot be read; trying further');
+          log.warn(
+            { fund: fund.issuer.ticker, fault: explain(error) },
+            'the folder of archived documents cannot be read; retrying later',
+          );
         }
       }
     }
   }
 
-  /** Those named, or all that have a place. @throws TidemarkError CONFIGURATION_INVALID naming the setting. */
+  /**
+   * The named funds, or all whose setting is set. @throws TidemarkError CONFIGURATION_INVALID; its message names the
+   * setting.
+   */
   async #located(named: string | undefined): Promise<Located[]> {
     const { settings, location } = this.#needs;
     const issuers = fundsNamed(named);
@@ -272,13 +283,13 @@ class EtfFeed {
   }
 }
 
-/** The setting that says where the documents of a fund are. */
+/** The setting with the base URL of a fund's documents. */
 const settingOf = ({ sourceId }: Issuer): SettingName =>
   (etfDailyMetrics.locations as Readonly<Record<string, readonly SettingName[]>>)[sourceId][0];
 
 const baseOf = (settings: Settings, issuer: Issuer) => settings[settingOf(issuer)] as URL | undefined;
 
-/** A folder for each fund that has any. */
+/** The funds that have a folder in the sample. */
 async function sampled(issuers: readonly Issuer[], location: URL): Promise<Located[]> {
   const folders = new Set(await readdir(fileURLToPath(location)));
   return issuers
@@ -294,8 +305,8 @@ const latestOf = ({ issuer, base }: Located): FundRequest => ({
 });
 
 /**
- * Market days up to yesterday of an issuer that has past days. Of the others today's document alone can be had: asked for
- * with the rest, the rest is said to be out of reach.
+ * The market days up to yesterday, if the issuer serves past days. Otherwise only today's document is available, and
+ * requests for other days fail.
  */
 function pastDays(fund: Located, from: string | undefined, to: string | undefined, today: string): FundRequest[] {
   const { issuer, base } = fund;
@@ -323,20 +334,20 @@ function pastDays(fund: Located, from: string | undefined, to: string | undefine
       `before ${today}`,
       new TidemarkError(
         'SOURCE_NOT_FOUND',
-        `the issuer shows today's document alone; earlier ones come from an archive (a file:// base URL) or from what was kept (reparse)`,
+        `the issuer serves only today's document; for earlier ones use a folder of archived documents (a file:// base URL) or reparse`,
       ),
     ),
   ];
 }
 
-/** Documents filed under the days. A fund without any is a fault of its own, and keeps no other from going on. */
+/** Documents filed under the days. A fund without any fails by itself; the others continue. */
 async function archivedDays(fund: Located, from = '', to = '9999-12-31'): Promise<FundRequest[]> {
   const { issuer, base } = fund;
   try {
     const documents = await archivedDocuments(base, issuer.document.extension);
     const wanted = documents.filter(({ day }) => day >= from && day <= to);
     if (wanted.length > 0) return wanted.map((document) => archivedOf(fund, document));
-    const what = `${fileURLToPath(base)} has no .${issuer.document.extension} filed under the days asked for`;
+    const what = `${fileURLToPath(base)} has no .${issuer.document.extension} filed under the requested days`;
     return [absent(fund, 'archive', new TidemarkError('SOURCE_NOT_FOUND', what))];
   } catch (error) {
     if (!(error instanceof TidemarkError)) throw error;

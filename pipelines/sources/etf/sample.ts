@@ -1,4 +1,7 @@
-/** Documents of funds in their issuers' layouts, for the sample and for tests. Made up; the layouts are not. */
+/**
+ * Synthetic documents of ten funds in their issuers' layouts, for the sample (the last market days) and for tests. The
+ * same day gives the same documents on every machine.
+ */
 
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -8,7 +11,7 @@ import { DAY_MS, dayKey, daysBetween, isMarketDay } from '../../../shared/dates.
 import type { SampleNeeds, SampleOrder } from '../types.ts';
 import { ISSUERS } from './issuers/index.ts';
 
-/** Numbers are plain decimals, written the issuer's way; any other text is written as it stands. */
+/** Numbers are plain decimals, which are formatted the issuer's way; any other text is written unchanged. */
 export interface Holding {
   readonly name: string;
   readonly ticker: string;
@@ -25,11 +28,11 @@ export interface FundDocument {
   readonly sharesOutstanding: string;
   readonly navUsd: string;
   readonly premiumPct: string;
-  /** Differs from visit to visit and says nothing about the fund. */
+  /** Differs between visits and states nothing about the fund. */
   readonly visit: string;
 }
 
-/** A fund's day: Bitcoin and some cash, by a number that stands for fund and day. */
+/** A fund's day: Bitcoin and some cash, generated from a seed per fund and day. */
 export function fundDocument(day: string, seed: number): FundDocument {
   return fundOf(day, {
     units: new Big(20_000).plus(new Big((seed * 7919) % 100_000).div(8)).toFixed(),
@@ -40,7 +43,7 @@ export function fundDocument(day: string, seed: number): FundDocument {
   });
 }
 
-/** Plain decimals. */
+/** All numbers are plain decimals. */
 export interface FundDay extends Pick<FundDocument, 'sharesOutstanding' | 'visit'> {
   readonly units: string;
   readonly priceUsd: string;
@@ -66,7 +69,7 @@ export function fundOf(day: string, { units, priceUsd, cashUsd, sharesOutstandin
 
 const isPlain = (text: string) => /^-?\d+(?:\.\d+)?$/.test(text);
 
-/** `1234567.5` as `1,234,567.5`. */
+/** Formats `1234567.5` as `1,234,567.5`. */
 function grouped(text: string): string {
   if (!isPlain(text)) return text;
   const [whole, fraction] = text.split('.');
@@ -80,7 +83,7 @@ const inBillions = (text: string) => (isPlain(text) ? `${new Big(text).div(1e9).
 const inMillions = (text: string, unit: string) =>
   isPlain(text) ? `${new Big(text).div(1e6).toFixed()}${unit}` : text;
 
-/** A JSON number with exactly these digits; TypeScript does not know the function yet. */
+/** Writes a JSON number with exactly these digits; TypeScript does not know the function yet. */
 const { rawJSON } = JSON as unknown as { rawJSON(text: string): unknown };
 const number = (text: string): unknown => (isPlain(text) ? rawJSON(text) : text);
 
@@ -93,7 +96,7 @@ function page(fund: FundDocument, body: string): string {
 
 const lines = (texts: readonly string[]) => texts.map((text) => `<div><span>${text}</span></div>`).join('\n');
 
-/** By source id. */
+/** The generators by source id. */
 export const DOCUMENTS: Readonly<Record<string, (fund: FundDocument) => string>> = {
   etf_ishares_ibit_daily: (fund) =>
     [
@@ -283,7 +286,7 @@ export const DOCUMENTS: Readonly<Record<string, (fund: FundDocument) => string>>
       'sharesOutstanding',
     ];
     const places = Object.fromEntries([...keys, 'weight_percentage'].map((key, index) => [key, 20 + index]));
-    // What the first holding has said of the fund is not said again.
+    // Later holdings leave out what the first has already stated.
     const said = (index: number) =>
       index > 0 ? [] : [fund.asOf, dollars(fund.netAssetsUsd), grouped(fund.sharesOutstanding)];
     return JSON.stringify([
@@ -308,27 +311,25 @@ export const DOCUMENTS: Readonly<Record<string, (fund: FundDocument) => string>>
   },
 };
 
-/** The page that names the build of the document, where the document is behind one. */
+/** The page that names the document's build, for issuers whose document has one. */
 export const bitwisePage = (visit: string): string =>
   `<!doctype html><html><body><script>{"props":{},"buildId":"${visit}"}</script></body></html>`;
-
-/* The last market days of ten funds, in their issuers' layouts: made up, the same on every machine on a day. */
 
 const SAMPLE_DAYS = 3;
 export const SAMPLE_PARTITIONS = SAMPLE_DAYS * ISSUERS.length;
 
-/** The market days before today. */
+/** Generates the market days before today. */
 export async function makeSample({ directory, todayMs, signal }: SampleNeeds) {
   await writeDays(directory, lastMarketDays(todayMs), signal);
   return { location: pathToFileURL(`${directory}/`), selection: { options: {}, reingest: false } };
 }
 
-/** Market days of from..to. */
+/** Generates the market days of from..to. */
 export async function writeSample({ directory, from, to, signal }: SampleOrder): Promise<void> {
   await writeDays(directory, daysBetween(from, to).filter(isMarketDay), signal);
 }
 
-/** A folder for each fund, as its own archive: documents filed under their day. */
+/** One folder per fund, laid out like an operator's folder of archived documents. */
 async function writeDays(directory: string, days: readonly string[], signal: AbortSignal): Promise<void> {
   for (const [index, { sourceId, document }] of ISSUERS.entries()) {
     const folder = join(directory, sourceId);
@@ -348,7 +349,7 @@ function lastMarketDays(todayMs: number): string[] {
   return days;
 }
 
-/** One price for all funds of a day; what a fund holds changes a little from day to day. */
+/** All funds of a day share one price; their holdings change slightly from day to day. */
 function sampleDay(day: string, fund: number) {
   const count = Date.parse(day) / DAY_MS;
   const wave = (days: number, size: number) => Math.round(Math.sin((2 * Math.PI * (count + 7 * fund)) / days) * size);

@@ -1,4 +1,4 @@
-/** CSV from its first line. */
+/** CSV that starts at the first line. */
 import Big from 'big.js';
 import { isBitcoin, onlyBitcoin, parseAsOf, parseNumber, shown, sum, unreadable } from '../parse/fields.ts';
 import { parseTable, refuseForeign } from '../parse/tables.ts';
@@ -18,8 +18,8 @@ export const arkArkb: Issuer = {
       refuseForeign(document);
       throw unreadable('the document is a page where CSV was expected');
     }
-    // A cut last cell would read as another number.
-    if (!/[\n%"]\s*$/.test(document)) throw unreadable('the last line does not end: the document is truncated');
+    // A truncated last cell would parse as another number.
+    if (!/[\n%"]\s*$/.test(document)) throw unreadable('the last line has no line end: the document is truncated');
     const { rows } = parseTable(document.replace(/^\uFEFF/, ''), 1);
     const bitcoin = onlyBitcoin(rows, (row) => isBitcoin(row.cell('company', 'name'), row.cell('ticker')));
     const worth = (row: (typeof rows)[number]) =>
@@ -41,17 +41,17 @@ export const arkArkb: Issuer = {
   },
 };
 
-/** Weights are rounded to two places; a fund's own may be of a total that differs by as little. In per cent. */
+/** Weights are rounded to two decimals, and the fund's own total may differ as slightly. In per cent. */
 const WEIGHT_TOLERANCE = 0.1;
 
 /**
- * A document that is cut between two rows reads as a whole one. The weight of Bitcoin says what all rows together are
- * worth: less is there when rows are missing. Rows that are worth less than the tolerance are not missed.
+ * A document that is truncated between two rows looks complete. Bitcoin's weight implies the total of all rows; a
+ * smaller total means that rows are missing. Missing rows worth less than the tolerance go undetected.
  */
 function refuseMissingRows({ value, total, weight }: Readonly<Record<'value' | 'total' | 'weight', Big | null>>): void {
   if (!value || !total || !weight || total.eq(0)) return;
   const found = value.times(100).div(total);
   if (found.minus(weight).lte(WEIGHT_TOLERANCE)) return;
-  const what = `Bitcoin is ${found.toFixed(2)} % of the rows that are there, and said to be ${weight} %`;
+  const what = `Bitcoin is ${found.toFixed(2)} % of the rows found, but its stated weight is ${weight} %`;
   throw unreadable(`rows are missing: ${what}`);
 }

@@ -1,4 +1,4 @@
-/** Two requests: the page names its build, the build's data document holds the fund. */
+/** Two requests: the page names its build, and the build's data document holds the fund. */
 import Big from 'big.js';
 import { MAX_HOLDINGS } from '../parse/facts.ts';
 import { isBitcoin, onlyBitcoin, parseAsOf, sum, unreadable } from '../parse/fields.ts';
@@ -18,7 +18,7 @@ export const bitwiseBitb: Issuer = {
     next(page) {
       refuseForeign(page);
       const build = BUILD.exec(page)?.[1];
-      if (build === undefined) throw unreadable('the page names no buildId');
+      if (build === undefined) throw unreadable('the page has no buildId');
       return `/_next/data/${build}/index.json`;
     },
   },

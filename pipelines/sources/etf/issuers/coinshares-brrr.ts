@@ -1,4 +1,4 @@
-/** A page read as its reader sees it. */
+/** A page read as text lines. */
 import { parseAsOf, parseCompact, parseNumber, unreadable } from '../parse/fields.ts';
 import { Lines, linesOf } from '../parse/tables.ts';
 import type { Issuer } from './types.ts';
@@ -18,7 +18,7 @@ export const coinsharesBrrr: Issuer = {
       parse(lines.after(lines.find(label), 3, label, isValue), label);
     const holdingsAt = lines.find('BRRR Holdings');
     const date = AS_OF.exec(lines.after(holdingsAt, 8, 'BRRR Holdings', (line) => AS_OF.test(line)))!;
-    // The name alone may stand in a menu; the holding is the one followed by a ticker of it.
+    // The name may also appear in a menu; the holding is the occurrence before one of its tickers.
     const bitcoinAt = lines.only('BITCOIN', holdingsAt, (ticker) => TICKERS.has(ticker));
     const [units, value] = [2, 3].map((step) => lines.line(bitcoinAt + step));
     if (units === undefined || value === undefined) {

@@ -1,4 +1,4 @@
-/** A page read as its reader sees it: labels, each followed by a date and a value. */
+/** A page read as text lines: labels, each followed by a date and a value. */
 import Big from 'big.js';
 import { parseAsOf, parseCompact, parseNumber, unreadable } from '../parse/fields.ts';
 import { Lines, linesOf } from '../parse/tables.ts';
@@ -27,7 +27,7 @@ export const fidelityFbtc: Issuer = {
     return {
       as_of_date: dateAfter(lines, bitcoinAt, 6, 'Total bitcoin in fund'),
       btc_units: parseNumber(lines.after(bitcoinAt, 6, 'Total bitcoin in fund', isValue), 'Total bitcoin in fund'),
-      // The page gives no market value of its own; the fund's assets are Bitcoin.
+      // The page states no separate market value; the fund's assets are all Bitcoin.
       btc_market_value_usd: assets,
       total_net_assets_usd: assets,
       net_assets_as_of_date: dateAfter(lines, assetsAt, 4, 'Net assets'),

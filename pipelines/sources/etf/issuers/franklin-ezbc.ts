@@ -1,4 +1,6 @@
-/** The five answers a page asks its own service for, kept together: `{final_url, operations: {<op>: answer}}`. */
+/**
+ * The five answers that a page requests from its service, stored together: `{final_url, operations: {<op>: answer}}`.
+ */
 import Big from 'big.js';
 import { MAX_HOLDINGS } from '../parse/facts.ts';
 import { isBitcoin, onlyBitcoin, parseAsOf, parseScaled, shown, sum, unreadable } from '../parse/fields.ts';
@@ -50,7 +52,7 @@ export const franklinEzbc: Issuer = {
   },
 };
 
-/** An id is its digits, whether the answer quotes them or not. */
+/** An id is its digits, whether or not the answer quotes them. */
 function textOrNumber(place: JsonPath): string | null {
   if (typeof place.value === 'string') return place.text();
   return place.number()?.toFixed() ?? null;

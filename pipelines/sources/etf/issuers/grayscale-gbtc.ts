@@ -1,11 +1,11 @@
-/** A page whose scripts hold JSON with its quotes escaped: `\"field\":\"value\"`. */
+/** A page whose scripts contain JSON with escaped quotes: `\"field\":\"value\"`. */
 import Big from 'big.js';
 import { parseAsOf, parseNumber, unreadable } from '../parse/fields.ts';
 import { requirePage } from '../parse/tables.ts';
 import type { Issuer } from './types.ts';
 
 const ANCHOR = String.raw`\"pricingDataDate\":`;
-/** The fund's own facts lie around its pricing date; the rest of the page tells of other products. */
+/** The fund's own facts are close to its pricing date; the rest of the page is about other products. */
 const BEFORE = 20_000;
 const AFTER = 300_000;
 
@@ -17,7 +17,7 @@ export const grayscaleGbtc: Issuer = {
   parse(document) {
     requirePage(document);
     const at = document.indexOf(ANCHOR);
-    if (at < 0) throw unreadable('the page holds no pricingDataDate');
+    if (at < 0) throw unreadable('the page has no pricingDataDate');
     const part = document.slice(Math.max(0, at - BEFORE), at + AFTER);
     const text = (name: string) => {
       const found = new RegExp(String.raw`\\"${name}\\":(?:\\"([^"\\]*)\\"|(-?[0-9.eE+-]+)|null)`).exec(part);
@@ -38,7 +38,7 @@ export const grayscaleGbtc: Issuer = {
       market_price_per_share_usd: number('marketPricePerShare'),
       premium_discount_pct: number('premiumDiscountPercent'),
       source_cusip: text('cusip') ?? null,
-      // The trust holds Bitcoin and nothing else; the page has no table that would say so.
+      // The trust holds only Bitcoin; the page has no table that states the weight.
       btc_weight_pct: new Big(100),
       holdings_row_count: new Big(1),
     };
@@ -46,5 +46,5 @@ export const grayscaleGbtc: Issuer = {
 };
 
 function missing(name: string): never {
-  throw unreadable(`the page holds no ${name}`);
+  throw unreadable(`the page has no ${name}`);
 }

@@ -1,4 +1,4 @@
-/** A flattened payload: objects hold the places of their values, and a value said before is not said again. */
+/** A flattened payload: objects hold the indexes of their values, and a repeated value is stored only once. */
 import Big from 'big.js';
 import { MAX_HOLDINGS } from '../parse/facts.ts';
 import { parseAsOf, parseNumber, unreadable } from '../parse/fields.ts';
@@ -6,14 +6,14 @@ import { parseJson } from '../parse/tables.ts';
 import type { Issuer } from './types.ts';
 
 const PRODUCT = '"Hashdex Bitcoin ETF","DEFI",';
-/** The product's values follow its name; further on is another product. */
+/** The product's values follow its name within this distance; another product comes after. */
 const REACH = 250_000;
 const LINK = /https:\/\/[^"\s]+\/DEFI_Holdings\.xlsx/;
 const REFERENCES = /\{"values":\d+,"downloadLink":\d+\},\[([\d,]+)\]/;
 const KEYS = ['name', 'price', 'shares', 'ticker', 'weight', 'referenceDate', 'totalNetAssets', 'sharesOutstanding'];
 const OBJECT = `\\{${[...KEYS, 'weight_percentage'].map((key) => `"${key}":\\d+`).join(',')}\\}`;
 const FULL = new RegExp(`${OBJECT},${Array.from({ length: 9 }, () => '"([^"]*)"').join(',')}`, 'g');
-/** Date, net assets and shares outstanding were said with an earlier holding. */
+/** An earlier holding already stated date, net assets and shares outstanding. */
 const SHORT = new RegExp(`${OBJECT},"Bitcoin","([^"]*)","([^"]*)","BTC","([^"]*)"(?:,"([^"]*)")?`, 'g');
 
 export const hashdexDefi: Issuer = {
@@ -22,16 +22,16 @@ export const hashdexDefi: Issuer = {
   ticker: 'DEFI',
   document: { path: '/en-US/_payload.json', by: 'http', extension: 'json' },
   parse(document) {
-    // Only whole JSON is a payload; its text is read below, where values that were said before are left out.
+    // The payload must be complete JSON. The text is parsed below, because repeated values are left out of it.
     parseJson(document);
     const at = document.indexOf(PRODUCT);
     if (at < 0) throw unreadable('the payload does not name the product DEFI');
     const part = document.slice(at, at + PRODUCT.length + REACH);
     const references = REFERENCES.exec(part)?.[1].split(',');
-    if (!references) throw unreadable('the payload holds no list of holdings');
+    if (!references) throw unreadable('the payload has no list of holdings');
     if (references.length > MAX_HOLDINGS) throw unreadable(`the list of holdings has ${references.length} entries`);
     const full = [...part.matchAll(FULL)].slice(0, references.length);
-    if (full.length === 0) throw unreadable('the payload holds no holding with all its values');
+    if (full.length === 0) throw unreadable('the payload has no holding with all its values');
     const [, , , , , , date, assets, outstanding] = full[0];
     const { price, units, weight } = bitcoinOf(full, part, references.length);
     return {

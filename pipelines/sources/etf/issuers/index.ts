@@ -1,4 +1,4 @@
-/** The table of funds. A fund is a file here and a line below. */
+/** The table of funds. Each fund has a file in this folder and a line below. */
 import { arkArkb } from './ark-arkb.ts';
 import { bitwiseBitb } from './bitwise-bitb.ts';
 import { coinsharesBrrr } from './coinshares-brrr.ts';

@@ -1,4 +1,4 @@
-/** JSON: dates, a count, and the holdings. */
+/** JSON with dates, a count and the holdings. */
 
 import { MAX_HOLDINGS } from '../parse/facts.ts';
 import { isBitcoin, onlyBitcoin, parseAsOf, shown, sum, unreadable } from '../parse/fields.ts';

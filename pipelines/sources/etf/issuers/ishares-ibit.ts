@@ -1,4 +1,4 @@
-/** CSV with a preamble of labels, a table, and disclaimers after an empty line. Past days are served too. */
+/** CSV with a preamble of labels, a table, and disclaimers after an empty line. The issuer also serves past days. */
 import Big from 'big.js';
 import { isBitcoin, onlyBitcoin, parseAsOf, parseNumber, sum, unreadable } from '../parse/fields.ts';
 import { parseTable, refuseForeign } from '../parse/tables.ts';
@@ -45,7 +45,7 @@ export const isharesIbit: Issuer = {
   },
 };
 
-/** Without byte order mark; a non-breaking space is a space. */
+/** Removes the byte order mark and turns non-breaking spaces into spaces. */
 const normal = (text: string) =>
   text
     .replace(/^\uFEFF/, '')
@@ -58,12 +58,12 @@ function labelled(text: string, label: RegExp, name: string): string {
   return found[1];
 }
 
-/** From the header line to the first blank one, which has to be there: a table without an end is not all of it. */
+/** From the header line to the first blank one. A table without that end is incomplete and refused. */
 function tableOf(text: string): { table: string; line: number } {
   const lines = text.split('\n');
   const start = lines.findIndex((line) => line.startsWith('Ticker,'));
   if (start < 0) throw unreadable('the document has no table: no line starts with "Ticker,"');
   const length = lines.slice(start).findIndex((line) => line.trim() === '');
-  if (length < 0) throw unreadable('the table does not end: the document is truncated');
+  if (length < 0) throw unreadable('the table has no end: the document is truncated');
   return { table: lines.slice(start, start + length).join('\n'), line: start + 1 };
 }

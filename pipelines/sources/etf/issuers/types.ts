@@ -1,32 +1,38 @@
 import type { Facts } from '../parse/facts.ts';
 
-/** One fund: where its document is below the issuer's base URL, and how it is read. One file an issuer. */
+/** One fund: the path of its document below the issuer's base URL, and its parser. Each issuer has a file. */
 export interface Issuer {
   readonly sourceId: string;
   readonly issuer: string;
   readonly ticker: string;
-  /** Path and query below the base URL. A second document may be named by the first. */
+  /** Path and query below the base URL. The first document may name a second one. */
   readonly document: IssuerDocument;
-  /** Facts beside issuer and ticker. @throws TidemarkError SOURCE_LAYOUT_UNKNOWN naming what is missing or odd. */
+  /**
+   * Facts beside issuer and ticker. @throws TidemarkError SOURCE_LAYOUT_UNKNOWN; its message names the missing or
+   * unexpected part.
+   */
   parse(document: string): Facts;
-  /** The document says that its day has no data, a holiday for one; only where the issuer serves past days. */
+  /**
+   * Whether the document says that its day has no data, for example on a holiday; only for issuers that serve past
+   * days.
+   */
   saysNoData?(document: string): boolean;
 }
 
 export interface IssuerDocument {
   readonly path: string;
-  /** `browser`: the page builds itself; what is archived is what it built. */
+  /** `browser`: scripts build the page, and the result is archived. */
   readonly by: 'http' | 'browser';
   readonly extension: 'csv' | 'json' | 'html';
-  /** The path of a past day, where the issuer serves those. */
+  /** The path of a past day, if the issuer serves those. */
   pathOf?(day: string): string;
-  /** The first it has. */
+  /** The first day that it serves. */
   readonly firstDay?: string;
   /**
-   * Answers that the page asks its own service for, which are the document in the page's stead: those of addresses that
-   * hold `path`, told apart by the query's `parameter`, which takes each of these names once.
+   * The answers that the page requests from its service; they are the document instead of the page. Their addresses
+   * contain `path`, and the query's `parameter` takes each of these names once.
    */
   readonly answers?: { readonly path: string; readonly parameter: string; readonly names: readonly string[] };
-  /** The path of the document itself, where `path` is a page that names it. */
+  /** The path of the document, if `path` is a page that refers to it. */
   next?(page: string): string;
 }

@@ -1,4 +1,4 @@
-/** JSON with every number written out as text. */
+/** JSON with every number as text. */
 import Big from 'big.js';
 import { MAX_HOLDINGS } from '../parse/facts.ts';
 import { isBitcoin, onlyBitcoin, parseAsOf, sum } from '../parse/fields.ts';

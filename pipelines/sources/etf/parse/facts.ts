@@ -1,8 +1,8 @@
-/** What a fund says of one day, and the metrics that follow from it. */
+/** The facts that a fund states about one day, and the metrics derived from them. */
 import Big from 'big.js';
 import { shown, unreadable } from './fields.ts';
 
-/** A fund holds Bitcoin and perhaps cash; a longer list is another document. */
+/** A fund holds Bitcoin and perhaps cash; a longer list belongs to another document. */
 export const MAX_HOLDINGS = 1000;
 
 type Kind = 'number' | 'integer' | 'text';
@@ -11,14 +11,14 @@ interface FactRule {
   readonly kind: Kind;
   readonly unit: string | null;
   readonly required?: true;
-  /** May be below zero: an overdraft, a discount. Anything else that is negative was misread. */
+  /** May be negative: an overdraft, a discount. Any other negative value is a parsing error. */
   readonly signed?: true;
-  /** Tells of the page, not of the fund: changes from fetch to fetch, and makes no other record. */
+  /** Describes the page, not the fund: it changes from fetch to fetch and creates no new record. */
   readonly passing?: true;
   readonly doc: string;
 }
 
-/** Every name a fund's day may carry. Those not required may be null, and are then metrics without a value. */
+/** Every fact that a fund's day may have. One that is not required may be null and is then a metric without a value. */
 export const FACTS = {
   issuer: { kind: 'text', unit: null, required: true, doc: 'The issuer.' },
   ticker: { kind: 'text', unit: null, required: true, doc: 'The fund.' },
@@ -105,13 +105,13 @@ export interface Metric {
   readonly name: FactName | 'observed_at_utc';
   readonly unit: string | null;
   readonly kind: 'float' | 'int' | 'string' | 'null';
-  /** Numbers in plain decimal notation, without what does not matter to their value. */
+  /** Plain decimal notation without insignificant zeros. */
   readonly text: string | null;
 }
 
 /**
- * The metrics of a fund's day, by name: each fact, and the day itself.
- * @throws TidemarkError naming a required fact that is missing, or a count that is no whole number.
+ * The metrics of a fund's day by name: each fact, and the day itself. @throws TidemarkError if a required fact is
+ * missing, or a count is not a whole number.
  */
 export function metricsOf(facts: Facts): Metric[] {
   const metrics = (Object.keys(FACTS) as FactName[]).flatMap((name) => {
@@ -132,10 +132,10 @@ export function metricsOf(facts: Facts): Metric[] {
 function metricOf(name: FactName, { kind, unit, signed }: FactRule, value: Big | string | null): Metric {
   if (value === null) return { name, unit, kind: 'null', text: null };
   if (kind === 'text') return { name, unit, kind: 'string', text: String(value) };
-  if (!(value instanceof Big)) throw unreadable(`${name} is no number: ${shown(value)}`);
+  if (!(value instanceof Big)) throw unreadable(`${name} is not a number: ${shown(value)}`);
   if (value.lt(0) && !signed) throw unreadable(`${name} is negative: ${value.toFixed()}`);
   if (kind === 'number') return { name, unit, kind: 'float', text: value.toFixed() };
-  if (!value.eq(value.round(0))) throw unreadable(`${name} is no whole number: ${value.toFixed()}`);
+  if (!value.eq(value.round(0))) throw unreadable(`${name} is not a whole number: ${value.toFixed()}`);
   if (name === 'holdings_row_count' && value.gt(MAX_HOLDINGS)) throw unreadable(`${name} is ${value.toFixed()}`);
   return { name, unit, kind: 'int', text: value.toFixed(0) };
 }

@@ -1,36 +1,39 @@
-/** Numbers as issuers write them, to exact decimals. What is not written the American way is refused, never guessed. */
+/**
+ * Parses numbers and dates as issuers write them, numbers to exact decimals. A format that is not American is refused,
+ * never guessed.
+ */
 
 import Big from 'big.js';
 import { TidemarkError } from '../../../../shared/errors.ts';
 
-/** The document is not what its adapter was written for; `what` names the field, label or line. */
+/** The error for a document that its parser does not understand; `what` names the field, label or line. */
 export function unreadable(what: string, cause?: unknown): TidemarkError {
   return new TidemarkError('SOURCE_LAYOUT_UNKNOWN', what, { cause });
 }
 
-/** For messages: what stood where something else was expected. */
+/** The unexpected value, shortened for a message. */
 export function shown(value: unknown): string {
   const text = typeof value === 'string' ? value : (JSON.stringify(value) ?? 'nothing');
   return JSON.stringify(text.length > 60 ? `${text.slice(0, 60)}...` : text);
 }
 
-/** Grouped by threes or not at all: `1.234,56` and `1,23` are another locale's, or a slip. */
+/** Grouped in threes or not at all. `1.234,56` and `1,23` are another locale's, or errors. */
 const PLAIN = /^(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?$|^\.\d+$/;
-/** As JSON and some exports write them. */
+/** The notation of JSON and some exports. */
 const SCIENTIFIC = /^\d+(?:\.\d+)?[eE][+-]?\d{1,3}$/;
-/** Hyphens, dashes and the minus sign that stand for "no value". */
+/** Hyphens, dashes and minus signs that mean "no value". */
 const NO_VALUE = /^(?:[-\u2010-\u2015\u2212]+)?$/;
 /** A sign on either side of the currency, and a per cent sign at the end. */
 const SIGNED = /^([+\-\u2212]?)\s*(\$?)\s*([+\-\u2212]?)(.*?)\s*%?$/;
-/** Characters of a number as it is written. */
+/** Most characters of a written number. */
 const LONGEST = 64;
-/** Places between a number's first digit and its point: no price, count or share has nearly as many. */
+/** Most digits between a number's first digit and its point: no price, count or share has nearly as many. */
 const MAX_EXPONENT = 40;
 const LINE_BREAK = /[\n\r\u2028\u2029]/;
 
 /**
- * A number in the notation of JSON as an exact decimal. Undefined where it has too many digits or too large an exponent:
- * `1e50000000` is ten bytes, and 50 MB when it is written out.
+ * A number in JSON notation as an exact decimal. Undefined if it has too many digits or too large an exponent:
+ * `1e50000000` has ten bytes, and 50 MB in plain notation.
  */
 export function boundedDecimal(text: string): Big | undefined {
   if (text.length > LONGEST) return undefined;
@@ -38,14 +41,15 @@ export function boundedDecimal(text: string): Big | undefined {
   return Math.abs(value.e) <= MAX_EXPONENT ? value : undefined;
 }
 
-/** The text without white space around it. @throws TidemarkError where it is too long, or not one line. */
+/** Trims the text. @throws TidemarkError if it is too long or not one line. */
 function oneLine(text: string, field: string): string {
   const trimmed = text.trim();
-  if (trimmed.length > LONGEST || LINE_BREAK.test(trimmed)) throw unreadable(`${field} is no number: ${shown(text)}`);
+  if (trimmed.length > LONGEST || LINE_BREAK.test(trimmed))
+    throw unreadable(`${field} is not a number: ${shown(text)}`);
   return trimmed;
 }
 
-/** @returns null where the document says that there is no value. @throws TidemarkError naming `field`. */
+/** @returns null if the document states no value. @throws TidemarkError; its message names `field`. */
 export function parseNumber(text: string, field: string): Big | null {
   const trimmed = oneLine(text, field);
   if (NO_VALUE.test(trimmed)) return null;
@@ -57,7 +61,7 @@ export function parseNumber(text: string, field: string): Big | null {
   const value = isNumber
     ? boundedDecimal(digits.replaceAll(',', '').replace(/^\./, '0.').replace(/\.$/, ''))
     : undefined;
-  if (value === undefined) throw unreadable(`${field} is no number: ${shown(text)}`);
+  if (value === undefined) throw unreadable(`${field} is not a number: ${shown(text)}`);
   return bracketed || (sign !== '' && sign !== '+') ? value.neg() : value;
 }
 
@@ -80,21 +84,23 @@ export function parseScaled(text: string, field: string): Big | null {
   return word === '' ? parseNumber(digits, field) : scaled(digits, WORDS[word.toLowerCase()], field);
 }
 
-/** A scale without a number is damage, not "no value". */
+/** A scale without a number is an error, not "no value". */
 function scaled(digits: string, scale: string, field: string): Big {
   const value = parseNumber(digits, field);
   if (value === null) throw unreadable(`${field} is a scale without a number`);
   return value.times(scale);
 }
 
-/** Exact sum of a column. @throws TidemarkError where a value is missing: the sum would be too small and look right. */
+/**
+ * The exact sum of a column. @throws TidemarkError if a value is missing, because the sum would be too small and look
+ * right.
+ */
 export const sum = (values: readonly (Big | null)[], column: string): Big =>
   values.reduce<Big>((total, value, index) => {
-    if (value === null) throw unreadable(`${column} of row ${index + 1} of ${values.length} is missing: no sum of it`);
+    if (value === null)
+      throw unreadable(`${column} of row ${index + 1} of ${values.length} is missing, so the column has no sum`);
     return total.plus(value);
   }, new Big(0));
-
-/* As-of dates in each form that issuers use, to `YYYY-MM-DD`. */
 
 const MONTHS = ['jan', 'feb', 'mar', 'apr', 'may', 'jun', 'jul', 'aug', 'sep', 'oct', 'nov', 'dec'];
 const LONG_MONTHS = [
@@ -114,7 +120,7 @@ const LONG_MONTHS = [
 
 type Match = Readonly<Record<string, string>>;
 
-/** Named groups y, m (number) or n (name), d. The American order of slashes is the only one accepted. */
+/** Named groups y, m (number) or n (name), d. Only the American order is accepted with slashes. */
 const FORMS: readonly RegExp[] = [
   /^(?<y>\d{4})-(?<m>\d{2})-(?<d>\d{2})$/,
   /^(?<y>\d{4})\/(?<m>\d{2})\/(?<d>\d{2})$/,
@@ -126,7 +132,10 @@ const FORMS: readonly RegExp[] = [
 ];
 const INSTANT = /^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?<zone>Z|[+-]\d{2}:?\d{2})?$/;
 
-/** An instant with a zone is its UTC date; without one, the date it names. @throws TidemarkError naming `field`. */
+/**
+ * Parses an as-of date to `YYYY-MM-DD`. An instant with a zone gives its UTC date; one without gives the date as
+ * written. @throws TidemarkError; its message names `field`.
+ */
 export function parseAsOf(text: string, field: string): string {
   const trimmed = text.trim();
   const instant = INSTANT.exec(trimmed);
@@ -135,7 +144,7 @@ export function parseAsOf(text: string, field: string): string {
       ? utcDay(trimmed)
       : calendarDay({ y: trimmed.slice(0, 4), m: trimmed.slice(5, 7), d: trimmed.slice(8, 10) })
     : FORMS.map((form) => form.exec(trimmed)?.groups).flatMap((match) => (match ? [calendarDay(match)] : []))[0];
-  if (day === undefined) throw unreadable(`${field} is no date in a known form: ${shown(text)}`);
+  if (day === undefined) throw unreadable(`${field} is not a date in a known format: ${shown(text)}`);
   return day;
 }
 
@@ -144,7 +153,7 @@ function utcDay(text: string): string | undefined {
   return Number.isNaN(ms) ? undefined : new Date(ms).toISOString().slice(0, 10);
 }
 
-/** Undefined where the calendar has no such day: 2026-02-30 is no way to write 2026-03-02. */
+/** Undefined if the calendar has no such day: 2026-02-30 does not mean 2026-03-02. */
 function calendarDay({ y, m, n, d }: Match): string | undefined {
   const month = n === undefined ? Number(m) : monthOf(n.toLowerCase());
   const date = new Date(Date.UTC(Number(y), month - 1, Number(d)));
@@ -154,14 +163,15 @@ function calendarDay({ y, m, n, d }: Match): string | undefined {
 
 const monthOf = (name: string) => Math.max(MONTHS.indexOf(name), LONG_MONTHS.indexOf(name)) + 1;
 
-/* The one row of a holdings table that is the fund's Bitcoin. */
-
 const TICKERS = new Set(['BTC', 'XBT', 'XBTUSD']);
 
 export const isBitcoin = (name: string | null, ticker?: string): boolean =>
   /\bbitcoin\b/i.test(name ?? '') || TICKERS.has((ticker ?? '').trim().toUpperCase());
 
-/** @throws TidemarkError when there is none, or more than one: their sum would be a guess. */
+/**
+ * The row of a holdings table that is the fund's Bitcoin. @throws TidemarkError if there is none or more than one:
+ * their sum would be a guess.
+ */
 export function onlyBitcoin<Row>(rows: readonly Row[], fits: (row: Row) => boolean): Row {
   const found = rows.filter(fits);
   if (found.length !== 1) throw unreadable(`${found.length} of ${rows.length} holdings are Bitcoin, not 1`);

@@ -1,4 +1,4 @@
-/** Pages: what a reader sees, line by line. */
+/** Reads an issuer's pages as text lines, its CSV tables, and its JSON documents. */
 
 import { createRequire } from 'node:module';
 import Big from 'big.js';
@@ -6,10 +6,10 @@ import { parse } from 'csv-parse/sync';
 import { MAX_HOLDINGS } from './facts.ts';
 import { boundedDecimal, parseNumber, shown, unreadable } from './fields.ts';
 
-/** Loaded with the first page: it takes 140 ms, and every command and every projector starts with this module. */
+/** Loaded with the first page: it takes 140 ms, and every command and every projector imports this module. */
 const cheerio = () => createRequire(import.meta.url)('cheerio') as typeof import('cheerio');
 
-/** What stands on pages that are not the issuer's: a bot check, a block, an error. */
+/** Phrases of pages that are not the issuer's: a bot check, a block, an error. */
 const FOREIGN = [
   /security checkpoint/i,
   /verify (?:that )?you are (?:a )?human/i,
@@ -19,16 +19,16 @@ const FOREIGN = [
   /request unsuccessful/i,
 ];
 
-/** @throws TidemarkError when the page is a bot check or a block. */
+/** @throws TidemarkError if the page is a bot check or a block. */
 export function refuseForeign(html: string): void {
   const found = FOREIGN.map((pattern) => pattern.exec(html)?.[0]).find((text) => text !== undefined);
-  if (found) throw unreadable(`the page is not the issuer's: it says "${found}"`);
+  if (found) throw unreadable(`the page is not the issuer's: it contains "${found}"`);
 }
 
-/** @throws TidemarkError when the page is another's, or does not come to its end. */
+/** @throws TidemarkError if the page is foreign or truncated. */
 export function requirePage(html: string): void {
   refuseForeign(html);
-  if (!/<\/html>\s*$/i.test(html)) throw unreadable('the page does not end: it is truncated, or no page');
+  if (!/<\/html>\s*$/i.test(html)) throw unreadable('the page has no </html>: it is truncated, or not a page');
 }
 
 interface PageNode {
@@ -39,13 +39,13 @@ interface PageNode {
 
 const isElement = ({ type }: PageNode) => type === 'tag' || type === 'script' || type === 'style';
 
-/** Every tag ends a line; scripts and styles are no text; blank lines are dropped. */
+/** The page's text: every tag ends a line, scripts and styles are left out, blank lines are dropped. */
 export function linesOf(html: string): string[] {
   requirePage(html);
   const page = cheerio().load(html);
   page('script, style, noscript, template').remove();
   const texts: string[] = [];
-  // By hand: a selection that grows by concatenation takes seconds on a page of some thousand rows.
+  // Done by hand: a selection that grows by concatenation takes seconds for a page of several thousand rows.
   const pending: PageNode[] = page.root().toArray();
   for (let node = pending.pop(); node; node = pending.pop()) {
     const { children = [] } = node;
@@ -60,7 +60,7 @@ export function linesOf(html: string): string[] {
     .filter((line) => line !== '');
 }
 
-/** Lines of a page, read from a label on. */
+/** Text lines of a page, read relative to labels. */
 export class Lines {
   readonly #lines: readonly string[];
 
@@ -68,7 +68,10 @@ export class Lines {
     this.#lines = lines;
   }
 
-  /** Index of the first line from `from` on that is the label. @throws TidemarkError naming it when there is none. */
+  /**
+   * Index of the first line from `from` on that is the label. @throws TidemarkError if there is none; its message names
+   * the label.
+   */
   find(label: string, from = 0): number {
     const index = this.#lines.indexOf(label, from);
     if (index < 0) throw unreadable(`the page has no label "${label}"`);
@@ -80,11 +83,11 @@ export class Lines {
     const fitting = this.#lines.flatMap((line, at) =>
       at >= from && line === label && next(this.#lines[at + 1] ?? '') ? [at] : [],
     );
-    if (fitting.length !== 1) throw unreadable(`the page has ${fitting.length} places "${label}", not 1`);
+    if (fitting.length !== 1) throw unreadable(`the page has "${label}" ${fitting.length} times, not once`);
     return fitting[0];
   }
 
-  /** The first of the `within` lines after `at` that fits. @throws TidemarkError naming the label. */
+  /** The first of the `within` lines after `at` that fits. @throws TidemarkError; its message names the label. */
   after(at: number, within: number, label: string, fits: (line: string) => boolean): string {
     const found = this.#lines.slice(at + 1, at + 1 + within).find(fits);
     if (found === undefined) throw unreadable(`"${label}" is not followed by a value within ${within} lines`);
@@ -96,28 +99,29 @@ export class Lines {
   }
 }
 
-/* Tables in CSV: columns are found by name, whatever their case, punctuation and order. */
-
 export interface Table {
   readonly rows: readonly TableRow[];
 }
 
 export interface TableRow {
-  /** Of the document, counted from 1; for messages. */
+  /** Line in the document, counted from 1; for messages. */
   readonly line: number;
-  /** The cell of the first of these columns that the table has. @throws TidemarkError where it has none. */
+  /** The cell of the first of these columns that the table has. @throws TidemarkError if it has none. */
   cell(...names: readonly string[]): string;
-  /** The same; undefined where there is no such column. */
+  /** The same, but undefined if the table has none of the columns. */
   optional(...names: readonly string[]): string | undefined;
 }
 
 const MAX_COLUMNS = 100;
-/** Lines of one long text after the table are disclaimers; a row that was cut is not that long. */
+/** A longer line of a single text after the table is a disclaimer; a truncated row is shorter. */
 const DISCLAIMER_CHARACTERS = 60;
 
 const plain = (name: string) => name.toLowerCase().replaceAll(/[^a-z0-9]/g, '');
 
-/** @param text the header line and the rows. @param firstLine the header's line in the document. */
+/**
+ * Parses a CSV table and finds its columns by name, ignoring case, punctuation and order. @param text the header line
+ * and the rows. @param firstLine the header's line in the document.
+ */
 export function parseTable(text: string, firstLine: number): Table {
   let records: string[][];
   try {
@@ -161,9 +165,7 @@ function withoutDisclaimers(rows: readonly string[][]): readonly string[][] {
   return rows.slice(0, rows.findLastIndex((cells) => !isBlank(cells) && !isDisclaimer(cells)) + 1);
 }
 
-/* JSON documents: numbers keep the digits they were written with, and what is missing is named by its path. */
-
-/** A number of too many digits or too large an exponent. It is no fault of a document unless a fact is read from it. */
+/** A number with too many digits or too large an exponent. The document is refused only if a fact reads it. */
 class Oversized {
   readonly #text: string;
 
@@ -177,14 +179,14 @@ class Oversized {
   }
 }
 
-/** A parsed document; numbers are exact decimals. */
+/** A parsed JSON document; numbers are exact decimals and keep their digits. */
 export type Exact = null | boolean | string | Big | Oversized | readonly Exact[] | { readonly [name: string]: Exact };
 
-/** @throws TidemarkError when the text is no JSON; a page in its place is named as such. */
+/** @throws TidemarkError if the text is not JSON; the message says so if it is a page instead. */
 export function parseJson(text: string): Exact {
   if (/^\s*</.test(text)) throw unreadable(`the document is a page where JSON was expected: ${shown(text.trim())}`);
   try {
-    // The third argument holds the digits as written; TypeScript does not know it yet.
+    // The third argument has the digits as written; TypeScript does not know it yet.
     const exact = (_name: string, value: unknown, context?: { readonly source?: string }) => {
       if (typeof value !== 'number') return value;
       const source = context!.source!;
@@ -192,11 +194,11 @@ export function parseJson(text: string): Exact {
     };
     return JSON.parse(text, exact) as Exact;
   } catch (cause) {
-    throw unreadable(`the document is no JSON, or not all of it`, cause);
+    throw unreadable(`the document is not complete JSON`, cause);
   }
 }
 
-/** The text of the first of these places that has one. @throws TidemarkError when none has. */
+/** The text of the first of these paths that has one. @throws TidemarkError if none has. */
 export function firstText(...places: readonly JsonPath[]): string {
   const found = places.find((place) => place.exists && place.text() !== null)?.text();
   if (!found) throw unreadable(`${places.map((place) => place.path).join(' and ')} ${MISSING[places.length]}`);
@@ -205,7 +207,7 @@ export function firstText(...places: readonly JsonPath[]): string {
 
 const MISSING: Readonly<Record<number, string>> = { 1: 'is missing', 2: 'are missing' };
 
-/** A place in a document, and the way to it. */
+/** A value in a document and its path, which the errors name. */
 export class JsonPath {
   readonly value: Exact | undefined;
   readonly path: string;
@@ -226,31 +228,34 @@ export class JsonPath {
     return place;
   }
 
-  /** Entries of a list. @throws TidemarkError where there is none. */
+  /** The entries of a list. @throws TidemarkError if it is not a list. */
   list(max: number): JsonPath[] {
-    if (!Array.isArray(this.value)) throw unreadable(`${this.path} is no list: ${shown(this.value)}`);
+    if (!Array.isArray(this.value)) throw unreadable(`${this.path} is not a list: ${shown(this.value)}`);
     if (this.value.length > max) throw unreadable(`${this.path} has ${this.value.length} entries, more than ${max}`);
     return this.value.map((value, index) => new JsonPath(value, `${this.path}[${index}]`));
   }
 
-  /** Whether the document has such a place, whatever it holds. */
+  /** Whether the document has the path, whatever its value. */
   get exists(): boolean {
     return this.value !== undefined;
   }
 
-  /** Text; null where the document says nothing. @throws TidemarkError for what is no text, or not there: renamed. */
+  /**
+   * The text, or null if the document states null. @throws TidemarkError if it is not a text, or missing because it was
+   * renamed.
+   */
   text(): string | null {
     const value = this.#said();
     if (value === null) return null;
-    if (typeof value !== 'string') throw unreadable(`${this.path} is no text: ${shown(value)}`);
+    if (typeof value !== 'string') throw unreadable(`${this.path} is not a text: ${shown(value)}`);
     return value.trim() === '' ? null : value.trim();
   }
 
-  /** A number, as such or written out; null where the document says nothing. @throws like `text`. */
+  /** The number, written as number or text, or null if the document states null. @throws like `text`. */
   number(): Big | null {
     const value = this.#said();
     if (value === null || value instanceof Big) return value;
-    if (typeof value !== 'string') throw unreadable(`${this.path} is no number: ${shown(value)}`);
+    if (typeof value !== 'string') throw unreadable(`${this.path} is not a number: ${shown(value)}`);
     return parseNumber(value, this.path);
   }
 
