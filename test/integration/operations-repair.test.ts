@@ -43,7 +43,7 @@ test('replay --verify-only tells what differs and changes nothing; replay of eve
 });
 
 describe('verification on a schedule', () => {
-  test('one that could not be looked at came first for ever, and the others were never looked at', async () => {
+  test('one that could not be verified came first for ever, and the others were never looked at', async () => {
     const where = `partition_key = '${DAYS[0]}'`;
     const [lost] = await system.rows(`update attempts set manifest_sequence = null where ${where} returning *, (
       select manifest_sequence from attempts o where o.${where} order by attempt desc limit 1) as was`);
@@ -60,7 +60,7 @@ describe('verification on a schedule', () => {
     };
     await expect
       .poll(told)
-      .toEqual([expect.stringMatching(`1 partitions could not be looked at.*${DAYS[0]}.*no longer holds`)]);
+      .toEqual([expect.stringMatching(`1 partitions could not be verified.*${DAYS[0]}.*no longer holds`)]);
     await system.client.query(`update attempts set manifest_sequence = $1 where ${where}`, [lost.was]);
     await expect.poll(async () => (await verified()).length).toBe(3);
     running.stop();
@@ -153,7 +153,7 @@ describe('stores restored to different points', () => {
     for (const [sql, values] of without) await system.client.query(sql, values);
     await system.client.query('commit');
     expect(await verdicts()).toEqual(['log_ahead', []]);
-    expect(await doctor()).toEqual(['warning', ['./tidemark up: it catches up by itself']]);
+    expect(await doctor()).toEqual(['warning', ['./tidemark up: its projector clears the backlog']]);
     expect((await system.backfill(DAYS[0], DAYS[3])).exit).toBe(0);
     const { [DAYS[3]]: _new, ...after } = await system.digests();
     expect(after).toEqual(before);

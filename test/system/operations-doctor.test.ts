@@ -2,7 +2,7 @@
 import { jetstreamManager, RetentionPolicy } from '@nats-io/jetstream';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { ask, CHECKS } from '../../pipelines/cli/commands/doctor.ts';
-import type { Finding, Patient } from '../../pipelines/cli/doctor/types.ts';
+import type { CheckContext, Finding } from '../../pipelines/cli/doctor/types.ts';
 import { fedDatasets } from '../../pipelines/sources/index.ts';
 import { loadSettings } from '../../shared/config/load.ts';
 import { connect } from '../../shared/db/connect.ts';
@@ -16,7 +16,7 @@ const DAYS = dayNames('2024-05-01', 2);
 const ROWS = 100;
 
 let system: System;
-let patient: Patient;
+let context: CheckContext;
 let operator: NatsConnection;
 const cleanup = new AsyncDisposableStack();
 
@@ -30,7 +30,7 @@ beforeAll(async () => {
   operator = cleanup.use(await connectNats(system.env.natsOperatorUrl, 'test'));
   const connection = cleanup.use(await connectNats(system.env.natsUrl, 'doctor'));
   const database = cleanup.use(await connect({ url: system.env.databaseUrl, name: 'doctor' }));
-  patient = {
+  context = {
     settings: loadSettings({
       env: { ...system.settings, SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX },
       cwd: system.env.dir,
@@ -55,15 +55,15 @@ afterAll(() => cleanup.disposeAsync());
 
 const sql = async (text: string, values: unknown[] = []) => void (await system.client.query(text, values));
 /** Settings of a session that others do not see; the doctor's own. */
-const session = async (text: string) => void (await patient.database.query(text));
-const settings = (values: Record<string, unknown>): Partial<Patient> => ({
-  settings: { ...patient.settings, ...values } as Patient['settings'],
+const session = async (text: string) => void (await context.database.query(text));
+const settings = (values: Record<string, unknown>): Partial<CheckContext> => ({
+  settings: { ...context.settings, ...values } as CheckContext['settings'],
 });
 
 interface Fault {
   readonly check: string;
   readonly name: string;
-  readonly make?: () => Promise<Partial<Patient> | undefined | undefined>;
+  readonly make?: () => Promise<Partial<CheckContext> | undefined | undefined>;
   readonly mend?: () => Promise<void>;
   /** What the finding says, and what it names as the fix. */
   readonly says: RegExp;
@@ -188,7 +188,7 @@ const FAULTS: readonly Fault[] = [
     check: 'streams',
     name: 'fewer replicas than were asked for',
     make: async () => settings({ SVC_STREAM_REPLICAS: 3 }),
-    says: /has 1 replicas, SVC_STREAM_REPLICAS says 3/,
+    says: /has 1 replicas, but SVC_STREAM_REPLICAS is 3/,
     fix: /correct the setting/,
     severity: 'warning',
   },
@@ -198,7 +198,7 @@ const FAULTS: readonly Fault[] = [
     make: async () => ({
       accounts: [{ role: 'publisher', setting: 'SVC_NATS_URL', url: system.env.natsOperatorUrl }],
     }),
-    says: /SVC_NATS_URL: .*\(publisher\) may delete streams, purge streams, delete messages, change streams, make streams, make consumers, delete consumers, queue exports, hear answers that are meant for others$/,
+    says: /SVC_NATS_URL: .*\(publisher\) may delete streams, purge streams, delete messages, change streams, make streams, make consumers, delete consumers, queue exports, receive answers meant for others$/,
     fix: /docs\/operations\.md/,
     severity: 'warning',
   },
@@ -220,7 +220,7 @@ const FAULTS: readonly Fault[] = [
       await manager.consumers.add(DATASET, { durable_name: 'thief', deliver_subject: 'exchange_b_spot_trades.x.1.0' });
     },
     mend: async () => void (await (await jetstreamManager(operator)).consumers.delete(DATASET, 'thief')),
-    says: /exchange_a_spot_trades: its consumer thief delivers to exchange_b_spot_trades\.x\.1\.0/,
+    says: /exchange_a_spot_trades: its consumer thief pushes to exchange_b_spot_trades\.x\.1\.0/,
     fix: /nats consumer rm exchange_a_spot_trades thief/,
   },
   {
@@ -250,7 +250,7 @@ const FAULTS: readonly Fault[] = [
     check: 'space',
     name: 'a disk smaller than what is reserved',
     make: async () => ({ freeBytes: async () => 5e8 }),
-    says: /streams may still take .*, the disk has 500\.0 MB/,
+    says: /streams may still take .*, but the disk has 500\.0 MB/,
     fix: /SVC_STREAM_MAX_BYTES/,
     severity: 'warning',
   },
@@ -261,7 +261,7 @@ const FAULTS: readonly Fault[] = [
       sql(`insert into recount_requests (dataset_id, partition_key, reason, asked_at)
         values (1, '2024-05-01', 'a read', now() - interval '1 hour')`),
     mend: () => sql('delete from recount_requests'),
-    says: /exchange_a_spot_trades: reads found other rows than were proved in 1 partitions, from 2024-05-01 on/,
+    says: /exchange_a_spot_trades: reads found row counts other than proved in 1 partitions, from 2024-05-01 on/,
     fix: /tidemark verify exchange_a_spot_trades/,
   },
   {
@@ -281,7 +281,7 @@ const FAULTS: readonly Fault[] = [
     check: 'work',
     name: 'one that was killed',
     make: async () => {
-      const needs = { databaseUrl: system.env.databaseUrl, datasets: patient.datasets.slice(0, 1) };
+      const needs = { databaseUrl: system.env.databaseUrl, datasets: context.datasets.slice(0, 1) };
       killed = await RunRecorder.open({
         ...needs,
         kind: 'reingest',
@@ -292,18 +292,18 @@ const FAULTS: readonly Fault[] = [
         `select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'tidemark run reingest%'
          and datname = current_database()`,
       );
-      await expect.poll(async () => (await ask(CHECKS.find(({ name }) => name === 'work')!, patient)).length).toBe(1);
+      await expect.poll(async () => (await ask(CHECKS.find(({ name }) => name === 'work')!, context)).length).toBe(1);
     },
     mend: async () => void (await killed?.[Symbol.asyncDispose]()),
-    says: /was killed after 0 of unknown many/,
-    fix: /run it again, it goes on: \.\/tidemark reingest x/,
+    says: /was killed after 0 of an unknown number/,
+    fix: /run it again to continue: \.\/tidemark reingest x/,
     severity: 'warning',
   },
   {
     check: 'sources',
     name: 'a folder that is not there',
     make: async () => settings({ SVC_EXCHANGE_A_BASE_URL: new URL('file:///no/such/folder/') }),
-    says: /SVC_EXCHANGE_A_BASE_URL: there is no folder/,
+    says: /SVC_EXCHANGE_A_BASE_URL: the folder \/\S+ does not exist/,
     fix: /correct the setting/,
   },
   {
@@ -317,14 +317,14 @@ const FAULTS: readonly Fault[] = [
     check: 'rights',
     name: 'rows of a source under the matrix of the sample',
     make: async () => settings({ SVC_SOURCE_RIGHTS_MATRIX_PATH: SAMPLE_MATRIX }),
-    says: /exchange_a_spot_trades: rows that were published are refused; .* exchange_a is .*sample/,
+    says: /exchange_a_spot_trades: published rows are refused; .* exchange_a is .*sample/,
     fix: /tidemark rights init/,
   },
   {
     check: 'rights',
     name: 'the embedded stack, whose matrix is that of the sample',
     make: async () => settings({ SVC_DATABASE_URL: undefined, SVC_SOURCE_RIGHTS_MATRIX_PATH: undefined }),
-    says: /exchange_a_spot_trades: rows that were published are refused/,
+    says: /exchange_a_spot_trades: published rows are refused/,
     fix: /tidemark rights init/,
   },
   {
@@ -339,18 +339,18 @@ const FAULTS: readonly Fault[] = [
 describe.each(FAULTS)('$check: $name', ({ check, make, mend, says, fix, severity = 'fault' }) => {
   test('green before, red with it, green after', async () => {
     const one = CHECKS.find(({ name }) => name === check)!;
-    const before = await ask(one, patient);
+    const before = await ask(one, context);
     // The servers of tests trade durability for speed: a true finding.
     expect(before.map(({ subject }) => subject)).toEqual(check === 'postgres' ? ['fsync'] : []);
     const changed = (await make?.()) ?? {};
     try {
-      const findings = await ask(one, { ...patient, ...changed });
+      const findings = await ask(one, { ...context, ...changed });
       const found = findings.find(({ subject, what }) => says.test(`${subject}: ${what}`));
       expect(found, JSON.stringify(findings)).toMatchObject({ severity, fix: expect.stringMatching(fix) });
     } finally {
       await mend?.();
     }
-    expect(await ask(one, patient)).toEqual(before);
+    expect(await ask(one, context)).toEqual(before);
   });
 });
 

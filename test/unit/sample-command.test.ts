@@ -82,20 +82,22 @@ describe('the folder', () => {
     const out = newFolder();
     await written(...of(FROM, out));
     await written(...of(TO, out));
-    expect(await refused(...of(FROM, out))).toMatch(/holds spot\/.*2024-01-03.zip, which is not of this sample/);
+    expect(await refused(...of(FROM, out))).toMatch(/holds spot\/.*2024-01-03.zip, which is not part of this sample/);
   });
 
   test('is refused when it is a file, or holds something else, and stays as it is', async () => {
     const out = newFolder();
     await mkdir(out);
     await writeFile(join(out, 'thesis.txt'), 'mine');
-    expect(await refused(...of(TO, out))).toMatch(/holds thesis.txt, which is not of this sample; nothing was written/);
+    expect(await refused(...of(TO, out))).toMatch(
+      /holds thesis.txt, which is not part of this sample; nothing was written/,
+    );
     expect(await readdir(out)).toEqual(['thesis.txt']);
     expect(await refused(...of(TO, join(out, 'thesis.txt')))).toMatch(/is not a folder/);
     // It is named at the first level, and not gone through.
     await rm(join(out, 'thesis.txt'));
     await mkdir(join(out, 'drafts'));
-    expect(await refused(...of(TO, out))).toMatch(/holds drafts, which is not of this sample/);
+    expect(await refused(...of(TO, out))).toMatch(/holds drafts, which is not part of this sample/);
   });
 
   test('is refused when a document of it has other bytes', async () => {
@@ -122,17 +124,17 @@ test('names, days and rows that cannot be are refused before anything is written
   const today = new Date().toISOString().slice(0, 10);
   const cases: [readonly string[], RegExp][] = [
     [['exchange_z_spot_trades', ...days(FROM)], /There is no feed "exchange_z_spot_trades"; known: /],
-    [['macro', ...days(FROM)], /macro is read from a server.*This command writes exchange_a_spot_trades, .*, etf$/],
+    [['macro', ...days(FROM)], /macro is fetched from a server.*This command writes exchange_a_spot_trades, .*, etf$/],
     [['bitcoin_mempool_state', ...days(FROM)], /`\.\/tidemark up` loads a sample of it/],
     [[A, '--from', FROM], /--to is missing/],
     [[A, ...days('2024-02-30')], /--from must be a day, YYYY-MM-DD, got "2024-02-30"/],
     [[A, ...days(TO, FROM)], /--from 2024-01-04 is after --to 2024-01-02/],
-    [[A, ...days(today)], new RegExp(`--to ${today} is not over yet`)],
+    [[A, ...days(today)], new RegExp(`--to ${today} has not ended yet`)],
     [[A, ...days('2009-12-31', FROM)], /--from 2009-12-31 is before 2010-01-01/],
     [[A, ...days('2023-01-01', '2024-01-02')], /are 367 days; at most 366/],
     [[A, ...days(FROM), '--rows', '0'], /--rows must be a whole number from 1 on/],
     [[A, ...days(FROM), '--rows', '2000001'], /--rows must be at most 2000000/],
-    [['etf', ...days(FROM), '--rows', '5'], /--rows is for trades/],
+    [['etf', ...days(FROM), '--rows', '5'], /--rows applies to trades only/],
     // A Saturday and a Sunday.
     [['etf', ...days('2024-01-06', '2024-01-07')], /No day of --from to --to has a document/],
   ];

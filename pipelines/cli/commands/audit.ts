@@ -1,4 +1,4 @@
-/** `audit`: the hash-chained log of exports, read and proved, or relieved of what is older than its floor. */
+/** `audit`: verifies the hash-chained log of exports, or deletes segments older than the retention. */
 
 import { verifyAudit } from '../../../shared/audit/verify.ts';
 import { pruneAudit } from '../../../shared/audit/writer.ts';
@@ -24,7 +24,7 @@ export async function runAudit(command: ParsedCommand): Promise<number> {
 async function verify({ settings, pool, output }: Context): Promise<number> {
   const startedAt = performance.now();
   const directory = auditFolderOf(settings);
-  // Asked first: a chain that goes on meanwhile is longer than they say, never shorter.
+  // The heads are read first: a chain that grows meanwhile is longer than its recorded head, never shorter.
   const { rows } = await pool.query('select chain, sequence, hash from export_audit_heads');
   const heads = rows.map(({ chain, sequence, hash }) => ({ chain, sequence: Number(sequence), hash }));
   const report = await verifyAudit(directory, heads);
@@ -52,7 +52,7 @@ async function prune({ settings, output }: Context, command: ParsedCommand): Pro
     { command: 'audit', action: 'prune', ok: true, directory, dry_run: dryRun, retention_days: days, segments, pruned },
     () =>
       segments === 0
-        ? `Nothing is older than ${days} days.`
+        ? `No segment is older than ${days} days.`
         : `${segments} segments older than ${days} days ${dryRun ? 'would be' : 'are'} deleted.`,
   );
   return 0;

@@ -1,4 +1,6 @@
-/** `backfill`, `reingest` and `reparse`: a plan, then its documents into the log, each partition proved. */
+/**
+ * `backfill`, `reingest` and `reparse`: plan documents, publish them to the log, and await the proof of each partition.
+ */
 import { codeOf, explain, outageCode, TidemarkError } from '../../../shared/errors.ts';
 import { type Plan, type PlannedRun, runsOfPlan } from '../../publisher/publish-plan.ts';
 import { feedOf } from '../../sources/index.ts';
@@ -31,7 +33,7 @@ export async function runBackfill(command: ParsedCommand): Promise<number> {
     try {
       await backfillOne(context, feed, requestOf(feed), summary);
     } catch (error) {
-      // One feed that cannot be had is no reason to leave the others.
+      // With several feeds, a feed that fails does not stop the others.
       if (chosen.length === 1 && !context.signal.aborted) throw error;
       const code = context.signal.aborted ? 'INTERRUPTED' : (codeOf(error) ?? outageCode(error) ?? 'UNEXPECTED');
       summary.of(feed).error = { code, message: explain(error) };
@@ -40,7 +42,7 @@ export async function runBackfill(command: ParsedCommand): Promise<number> {
   return exitOf(context, summary);
 }
 
-/** What was fetched before, parsed anew: makes up for partitions that are missing; a reason replaces those that differ. */
+/** Parses archived documents again. Publishes missing partitions; with a reason, replaces those that differ. */
 export async function runReparse(command: ParsedCommand): Promise<number> {
   const feed = feedOf(command.positionals[0]);
   const { reason } = command.values as { reason?: string };
@@ -73,7 +75,7 @@ async function backfillOne(context: Context, feed: Feed, request: IngestRequest,
   for await (const unit of ingest(context, feed, { ...request, onPlan })) summary.add(feed, unit, skipped-- > 0);
 }
 
-/** At most so many at once; each is started in its turn. */
+/** Runs at most `limit` items at once, started in order. */
 async function inParallel<T>(items: readonly T[], limit: number, work: (item: T) => Promise<void>): Promise<void> {
   const left = [...items];
   const worker = async () => {
@@ -82,13 +84,13 @@ async function inParallel<T>(items: readonly T[], limit: number, work: (item: T)
   await Promise.all(Array.from({ length: Math.min(limit, items.length) }, worker));
 }
 
-/** Of several feeds each takes what it knows; one alone is told what it does not. */
+/** With several feeds, each takes the options that it knows; a single feed refuses unknown ones. */
 function selectionFor(feed: Feed, { values, positionals }: ParsedCommand, several: boolean): Selection {
   const known = new Set([...feed.options.required, ...(feed.options.optional ?? [])]);
   const given = Object.keys(SELECTION).filter((name) => values[name] !== undefined);
   const taken = several ? given.filter((name) => known.has(name)) : given;
   if (several && given.length > 0 && taken.length === 0 && !positionals.includes('all')) {
-    throw new TidemarkError('USAGE', `${feed.name} takes none of ${given.map((name) => `--${name}`).join(' ')}`);
+    throw new TidemarkError('USAGE', `${feed.name} does not take ${given.map((name) => `--${name}`).join(' ')}`);
   }
   const options = Object.fromEntries(taken.map((name) => [name, values[name] as string]));
   return { options, reingest: values.reason !== undefined };
@@ -112,9 +114,9 @@ async function showPlans(
 const MEANINGS = {
   fetch: 'to be fetched',
   replace: 'to be fetched as a new revision',
-  compare: 'proved; the source is asked whether it still says so',
+  compare: 'proved; will be compared with the source',
   skip: 'proved',
-  held: 'quarantined; `./tidemark quarantine` says why',
+  held: 'quarantined; `./tidemark quarantine` shows why',
 } as const;
 
 function describePlan({
@@ -126,7 +128,7 @@ function describePlan({
   partitions: Plan['partitions'] | null;
   runs: PlannedRun[];
 }) {
-  if (!partitions) return `${feed}: what there is, its source tells while it is asked.`;
+  if (!partitions) return `${feed}: no plan in advance; the source lists its documents during the backfill.`;
   const rows = runs.map((run) => [run.from, run.to, run.documents, run.partitions, MEANINGS[run.action]]);
   const counts = Object.entries(partitions).filter(([, count]) => count > 0);
   const total = counts.map(([action, count]) => `${count} ${action}`).join(', ') || 'nothing';

@@ -1,4 +1,4 @@
-/** `doctor`: what is wrong and how to mend it, for people as a table and for programs as an object that stays as it is. */
+/** `doctor`: finds faults and names their fixes, as a table for people and as a JSON object for programs. */
 
 import { statfs } from 'node:fs/promises';
 import { jetstreamManager } from '@nats-io/jetstream';
@@ -13,13 +13,11 @@ import { fedDatasets } from '../../sources/index.ts';
 import { PROJECT_ROOT } from '../context.ts';
 import { DATABASE_CHECKS } from '../doctor/database-checks.ts';
 import { LOG_CHECKS } from '../doctor/log-checks.ts';
-import { type Account, type Check, type Finding, fault, type Patient } from '../doctor/types.ts';
+import { type Account, type Check, type CheckContext, type Finding, fault } from '../doctor/types.ts';
 import { RIGHTS_CHECKS, WORK_CHECKS } from '../doctor/work-checks.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { createOutput, table } from '../output.ts';
-
-/* Runs the checks over what can be reached. A check that fails is a finding, not the end of the others. */
 
 export const CHECKS: readonly Check[] = [...DATABASE_CHECKS, ...LOG_CHECKS, ...WORK_CHECKS, ...RIGHTS_CHECKS];
 
@@ -36,10 +34,13 @@ const report = (check: string, doc: string, findings: readonly Finding[]): Check
   return { check, doc, state, findings };
 };
 
-const SETTINGS_DOC = 'all settings can be used';
-const CONNECTIONS_DOC = 'database and log answer and let us in';
+const SETTINGS_DOC = 'all settings are valid';
+const CONNECTIONS_DOC = 'database and log answer and accept the credentials';
 
-/** `only`: the name of one check. */
+/**
+ * Runs the checks on whatever can be reached. A check that throws becomes a finding and does not stop the others.
+ * `only`: the name of a single check.
+ */
 export async function examine(command: ParsedCommand, cwd: string, only?: string): Promise<CheckReport[]> {
   const wanted = CHECKS.filter(({ name }) => only === undefined || name === only);
   if (only !== undefined && wanted.length === 0) {
@@ -58,18 +59,18 @@ export async function examine(command: ParsedCommand, cwd: string, only?: string
   const reached = await reach(settings, cleanup);
   reports.push(report('connections', CONNECTIONS_DOC, reached.findings));
   for (const check of wanted) {
-    const lacks = check.needs.some((need) => reached.patient[need] === undefined);
+    const lacks = check.needs.some((need) => reached.context[need] === undefined);
     if (lacks) reports.push(...skipped([check]));
-    else reports.push(report(check.name, check.doc, await ask(check, reached.patient as Patient)));
+    else reports.push(report(check.name, check.doc, await ask(check, reached.context as CheckContext)));
   }
   return reports;
 }
 
-export async function ask(check: Check, patient: Patient): Promise<readonly Finding[]> {
+export async function ask(check: Check, context: CheckContext): Promise<readonly Finding[]> {
   try {
-    return await check.run(patient);
+    return await check.run(context);
   } catch (error) {
-    return [fault(check.name, `could not be checked: ${explain(error)}`, 'mend what is found above first')];
+    return [fault(check.name, `could not be checked: ${explain(error)}`, 'fix the findings above first')];
   }
 }
 
@@ -88,7 +89,10 @@ const otherRoleUrls = (settings: Settings): Record<string, string> =>
     OTHER_ROLES.flatMap((name) => (settings[name] === undefined ? [] : [[name, settings[name].href]])),
   );
 
-/** Those that are set or come with the embedded log; of one that stands for several only the publisher. */
+/**
+ * The accounts that are set or come with the embedded log. If one account serves several roles, only the publisher is
+ * listed.
+ */
 function accountsOf(settings: Settings, logUrl: string, embedded: Stack | undefined): Account[] {
   const urls: readonly (readonly [Account['role'], SettingName, string | undefined])[] = [
     ['publisher', 'SVC_NATS_URL', logUrl],
@@ -102,7 +106,7 @@ function accountsOf(settings: Settings, logUrl: string, embedded: Stack | undefi
   });
 }
 
-/** Each store by itself: one that is away hides nothing of the other. */
+/** Reaches each store separately, so that the outage of one does not hide the other's findings. */
 async function reach(settings: Settings, cleanup: AsyncDisposableStack) {
   const findings: Finding[] = [];
   const attempt = async <T>(subject: string, fix: string, work: () => Promise<T>): Promise<T | undefined> => {
@@ -122,7 +126,7 @@ async function reach(settings: Settings, cleanup: AsyncDisposableStack) {
             await acquireStack({
               stateDir: settings.SVC_STATE_DIR,
               log: createLogger('error', 'doctor'),
-              // One that is given is asked below, so that it can be away without taking the other along.
+              // A database given by URL is probed below, so that its outage does not hide the stack's.
               ...(given.database === undefined ? {} : { databaseUrl: given.database }),
               ...(given.log === undefined ? {} : { natsUrl: given.log }),
             }),
@@ -144,7 +148,7 @@ async function reach(settings: Settings, cleanup: AsyncDisposableStack) {
           const connection = cleanup.use(await connectNats(logUrl, 'tidemark doctor'));
           return { connection, manager: await jetstreamManager(connection) };
         });
-  const patient: Partial<Patient> = {
+  const context: Partial<CheckContext> = {
     settings,
     datasets: fedDatasets(),
     accounts: logUrl === undefined ? [] : accountsOf(settings, logUrl, embedded),
@@ -159,7 +163,7 @@ async function reach(settings: Settings, cleanup: AsyncDisposableStack) {
     },
     now: Date.now,
   };
-  return { findings, patient };
+  return { findings, context };
 }
 
 export async function runDoctor(command: ParsedCommand): Promise<number> {
@@ -180,6 +184,6 @@ function describe(checks: readonly CheckReport[]): string {
   for (const { severity, subject, what, fix } of findings) {
     lines.push('', `${severity}  ${subject}: ${what}`, `  fix  ${fix}`);
   }
-  if (findings.length === 0) lines.push('', 'Nothing was found.');
+  if (findings.length === 0) lines.push('', 'No findings.');
   return lines.join('\n');
 }

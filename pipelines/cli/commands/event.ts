@@ -8,15 +8,13 @@ import { type DatasetDefinition, datasetOf } from '../../../shared/registry/inde
 import { openContext } from '../context.ts';
 import type { ParsedCommand } from '../options.ts';
 
-/* One event back from the log, as the operator's command shows it. */
-
 export interface StoredEvent {
   readonly dataset: string;
   readonly partition: string;
   readonly offset: string;
   readonly event_id: string;
   readonly payload_raw: string;
-  /** `hex` of bytes that are no text. */
+  /** `hex` if the bytes are not text. */
   readonly payload_encoding: 'text' | 'hex';
   readonly payload_sha256_raw: string;
   readonly stream_sequence: number;
@@ -25,7 +23,7 @@ export interface StoredEvent {
   readonly ingested_at_utc: string;
 }
 
-/** @throws TidemarkError as `findEvent` */
+/** Reads one event back from the log. @throws TidemarkError as `findEvent` */
 export async function storedEvent(
   { pool, connection, dataset }: { pool: Pool; connection: NatsConnection; dataset: DatasetDefinition },
   offset: string,

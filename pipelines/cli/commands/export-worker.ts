@@ -1,4 +1,4 @@
-/** `export-worker`: the part of the service that runs exports, as a child that is started again when it dies. */
+/** `export-worker`: runs the export part of the service in a child process, which is restarted when it dies. */
 import { once } from 'node:events';
 import { exportRootOf } from '../../../shared/config/export-folders.ts';
 import type { SettingName, Settings } from '../../../shared/config/settings.ts';
@@ -14,12 +14,12 @@ export async function runExportWorker(command: ParsedCommand): Promise<number> {
   stack.supervise();
   await makeExportQueue(context, await context.nats('operator'));
   const taking = Promise.withResolvers<number>();
-  taking.promise.catch(() => {}); // surfaces below
+  taking.promise.catch(() => {}); // awaited below
   const own = {
     ...settingFlags,
     SVC_DATABASE_URL: localUrl(context, 'export'),
     SVC_NATS_EXPORT_URL: natsUrls(settings, stack).export,
-    // It answers no callers.
+    // The worker has no callers, so it needs no key.
     SVC_INTERNAL_API_KEY: 'none',
   };
   await using _worker = new SupervisedChild({
@@ -38,7 +38,7 @@ export async function runExportWorker(command: ParsedCommand): Promise<number> {
     onLine: (line) => taking.resolve((JSON.parse(line) as { pid: number }).pid),
     onRefusal: () =>
       taking.reject(
-        new TidemarkError('CONFIGURATION_INVALID', 'The worker refuses its settings; its log line above says which'),
+        new TidemarkError('CONFIGURATION_INVALID', 'The worker refused its settings; its log line above names them'),
       ),
   });
   const pid = await Promise.race([taking.promise, once(signal, 'abort').then(() => undefined)]);
@@ -47,13 +47,14 @@ export async function runExportWorker(command: ParsedCommand): Promise<number> {
   const concurrency = settings.SVC_EXPORT_MAX_CONCURRENCY;
   output.answer(
     { command: 'export-worker', ok: true, pid, export_root: root, concurrency },
-    () => `Taking exports, ${concurrency} at once, into ${root}. Ctrl-C gives back what runs and stops.`,
+    () =>
+      `Running exports, up to ${concurrency} at once, into ${root}. Ctrl-C returns running exports to the queue and stops.`,
   );
   await once(signal, 'abort');
   output.note('stopping');
   return 0;
 }
 
-/** With a database of the operator's own nothing is assumed about what may be exported from it. */
+/** With a database of the operator's own, the operator must state what may be exported from it. */
 const required = (settings: Partial<Settings>): readonly SettingName[] =>
   settings.SVC_DATABASE_URL === undefined ? [] : ['SVC_SOURCE_RIGHTS_MATRIX_PATH'];

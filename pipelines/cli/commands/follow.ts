@@ -1,6 +1,6 @@
 /**
- * `follow`: what is new, as it comes, of every source on a rhythm of its own. Each feed is a task of its own that starts
- * again after a fault, with growing pauses; the others never notice. `runs` shows how each one does.
+ * `follow`: publishes new data of every source as it appears, at each source's own interval. Each feed is a task that
+ * restarts after a fault with growing pauses and does not affect the others. `runs` shows their state.
  */
 
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -18,14 +18,12 @@ import { ALL, selectedFeeds } from '../over-partitions.ts';
 import { isNotYet } from '../source-failures.ts';
 import { Summary } from '../summary.ts';
 
-/* A task that starts again after each fault, with pauses that grow, until the signal. */
-
 export interface Pauses {
   readonly firstMs: number;
   readonly longestMs: number;
-  /** A fault this long after the last one counts as the first. */
+  /** A fault that comes this long after the previous one counts as the first. */
   readonly forgottenMs: number;
-  /** Tasks that failed together are not to try together for ever: this share more or less, at random. */
+  /** Pauses vary by this share at random, so that tasks that failed together do not retry together. */
   readonly jitter: number;
 }
 
@@ -33,19 +31,22 @@ const PAUSES: Pauses = { firstMs: 1000, longestMs: 300_000, forgottenMs: 600_000
 
 export interface Failure {
   readonly error: unknown;
-  /** In a row, this one included. */
+  /** Consecutive failures, including this one. */
   readonly failures: number;
   readonly waitMs: number;
 }
 
 export interface Restarting {
   readonly signal: AbortSignal;
-  /** Told of each fault before its pause. What it throws ends the task. */
+  /** Called for each fault before the pause. If it throws, the task ends. */
   readonly onFailure: (failure: Failure) => Promise<void>;
   readonly pauses?: Pauses;
 }
 
-/** @param work it never ends but by a fault or the signal. */
+/**
+ * Restarts `work` after each fault, with growing pauses, until the signal. @param work ends only by a fault or the
+ * signal.
+ */
 export async function keepRestarting(
   work: () => Promise<void>,
   { signal, onFailure, pauses = PAUSES }: Restarting,
@@ -66,9 +67,11 @@ export async function keepRestarting(
   }
 }
 
-/** What follows from one unit for all that come after it. */
+/** Codes of a unit that make every later unit fail, too. */
 const STOPPING: ReadonlySet<string> = new Set(['LOG_FULL', 'LOG_REWOUND']);
-/** Process id of the supervisor that started it: without it nobody would stop it. */
+/**
+ * Process id of the supervisor that started this process. If the supervisor ends, nobody else would stop this process.
+ */
 export const PARENT_VARIABLE = 'TIDEMARK_PARENT';
 
 export async function runFollow(command: ParsedCommand): Promise<number> {
@@ -79,7 +82,8 @@ export async function runFollow(command: ParsedCommand): Promise<number> {
   context.stack.supervise();
   const keys = chosen.flatMap(({ datasets }) => datasets.map(({ key }) => key));
   await using _projector = startProjector(context, keys);
-  // What is named is meant: a mistake in it ends the command. What is followed because it is set waits to be put right.
+  // A fault of a feed that was named ends the command. A feed that is followed because its source is set waits until it
+  // is fixed.
   const strict = !names.includes(ALL);
   const ending = new AbortController();
   const signal = AbortSignal.any([context.signal, ending.signal]);
@@ -100,7 +104,7 @@ export async function runFollow(command: ParsedCommand): Promise<number> {
   return summary.answer(false) ? EXIT.DONE : EXIT.FAILED;
 }
 
-/** With the feeds of the same source that are taken along. */
+/** Adds the feeds that are followed together with a source's feed. */
 const withCompanions = (feeds: readonly Feed[]): Feed[] => [
   ...new Set(feeds.flatMap((feed) => [feed, ...(feed.followedWith ?? []).map(feedOf)])),
 ];
@@ -116,17 +120,17 @@ async function keepFollowing(context: Context, feed: Feed, { line, strict, summa
   await using run = await openRun(context, feed, { kind: 'follow', line });
   let faulty = 0;
   let isFirst = true;
-  /** Since it was started again. */
+  /** Whether the source has answered since the last restart. */
   let answers = true;
   let said: string | undefined;
   const follow = async () => {
     await run.write({ state: 'running', next_at: null });
     const request = { kind: 'follow', line, selection: undefined, synthetic: false, ownProjector: false, run } as const;
     for await (const unit of ingest(context, feed, request)) {
-      // What is followed ends by being stopped: what was under way then is no failure.
+      // A follow ends by being stopped, so an interrupted unit is not a failure.
       if (unit.code === 'INTERRUPTED') continue;
       if (isNotYet(feed, unit.code)) {
-        // A vendor that has nothing new answers: what was wrong with it is over, hours before the next day is there.
+        // "Not yet" is an answer of the source, so earlier faults are over, even if the next day is hours away.
         if (faulty > 0 || !answers) await run.write({ failures: 0, fault: null });
         if (unit.reason !== said) context.output.note(`${unit.partition}  not yet: ${unit.reason}`);
         [faulty, answers, said] = [0, true, unit.reason];
@@ -137,7 +141,7 @@ async function keepFollowing(context: Context, feed: Feed, { line, strict, summa
       answers = true;
       if (unit.code !== undefined && STOPPING.has(unit.code)) throw new StoppedByLog(unit);
     }
-    if (!signal.aborted) throw new Error(`${feed.name} has come to an end`);
+    if (!signal.aborted) throw new Error(`${feed.name} ended unexpectedly`);
   };
   await keepRestarting(follow, {
     signal,
@@ -147,15 +151,15 @@ async function keepFollowing(context: Context, feed: Feed, { line, strict, summa
       [isFirst, answers] = [false, false];
       const fault = explain(error);
       const code = codeOf(error) ?? outageCode(error);
-      toldLog.warn({ feed: feed.name, code, waitMs, fault }, 'following starts again');
-      context.output.note(`${feed.name}  ${fault}; trying again in ${Math.round(waitMs / 1000)} s`);
+      toldLog.warn({ feed: feed.name, code, waitMs, fault }, 'the feed restarts');
+      context.output.note(`${feed.name}  ${fault}; retrying in ${Math.round(waitMs / 1000)} s`);
       await run.write({ state: 'waiting', failures, fault, next_at: new Date(Date.now() + waitMs) });
     },
   });
   await run.end('interrupted');
 }
 
-/** Others see how it does: the last fault stays until something goes well. @returns faults in a row. */
+/** Records the state for `runs`: the last fault stays until a unit succeeds. @returns consecutive faults. */
 async function tell(run: RunRecorder, { state, code, reason }: UnitResult, faulty: number): Promise<number> {
   if (state === 'proved' || state === 'unchanged') {
     run.note({ failures: 0, fault: null, succeeded_at: new Date() });

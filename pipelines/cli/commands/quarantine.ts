@@ -1,4 +1,7 @@
-/** `quarantine`: what is kept back and why. `release`: its way out. `ledger`: what was done on purpose, and refused. */
+/**
+ * `quarantine`: lists partitions in quarantine and why. `release`: takes one out. `ledger`: lists deliberate acts and
+ * refusals.
+ */
 
 import type { Pool } from 'pg';
 import { Catalog, record } from '../../../shared/db/catalog.ts';
@@ -20,18 +23,16 @@ import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { table } from '../output.ts';
 
-/* What is kept back, why, and its way out: found good again, or given up so that the next backfill fetches it anew. */
-
 export interface Quarantined {
   readonly dataset: string;
   readonly partition: string;
   readonly since_utc: string;
   readonly attempt: number;
   readonly revision: number;
-  /** Who found it: the proof, a verification, the source. */
+  /** Who quarantined it: the proof, a verification, the source. */
   readonly by: string;
   readonly reason: string;
-  /** Rows that are stored and not served. */
+  /** Rows that are stored but not served. */
   readonly stored_rows: number;
   readonly discrepancies: readonly Discrepancy[];
   readonly remedy: string;
@@ -64,7 +65,7 @@ async function describe(pool: Pool, dataset: DatasetDefinition, row: PartitionRo
 const remedyOf = ({ key }: DatasetDefinition, { partitionKey }: PartitionRow, by: string): string =>
   by === 'verify'
     ? `./tidemark replay ${key} --partition ${partitionKey}`
-    : `once its source is right: ./tidemark release ${key} ${partitionKey} --reason "...", then ./tidemark backfill`;
+    : `once its source is fixed: ./tidemark release ${key} ${partitionKey} --reason "...", then ./tidemark backfill`;
 
 export interface ReleaseNeeds {
   readonly dataset: DatasetDefinition;
@@ -75,15 +76,18 @@ export interface ReleaseNeeds {
 
 export interface Released {
   readonly partition: string;
-  /** `proved`: its rows are what they were, and served again. `missing`: given up, to be fetched anew. */
+  /**
+   * `proved`: its rows match the manifest and are served again. `missing`: its rows were removed, and the next backfill
+   * fetches it.
+   */
   readonly state: 'proved' | 'missing';
   readonly rows: number;
 }
 
 /**
- * Out of quarantine, for a reason that stays in the ledger. Nothing is served that does not equal its manifest: rows that
- * verification took out and that are right again come back, all others go.
- * @throws TidemarkError PARTITION_UNKNOWN when it is not in quarantine.
+ * Takes a partition out of quarantine and records the reason in the ledger. Serves only rows that match their manifest:
+ * rows that a verification quarantined and that match again return to service, all others are removed. @throws
+ * TidemarkError PARTITION_UNKNOWN if it is not in quarantine.
  */
 export async function release(key: string, reason: string, needs: ReleaseNeeds): Promise<Released> {
   const { dataset, client, catalog, projection } = needs;
@@ -93,9 +97,9 @@ export async function release(key: string, reason: string, needs: ReleaseNeeds):
     await lockCoverage(client, dataset);
     const [row] = (await catalog.partitionsOf(dataset, [key])).filter(({ state }) => state === 'quarantined');
     if (!row) throw new TidemarkError('PARTITION_UNKNOWN', `${dataset.key} ${key} is not in quarantine`);
-    const isGood = row.rows !== null && (await isWhatItWas(row, needs));
+    const isGood = row.rows !== null && (await matchesManifest(row, needs));
     if (isGood) await serveAgain(row, needs);
-    else await giveUp(row, needs);
+    else await removeRows(row, needs);
     const state = isGood ? 'proved' : 'missing';
     await record(client, dataset, key, 'released', reason, { state, was: row.reason, attempt: row.attempt });
     await client.query('commit');
@@ -106,10 +110,13 @@ export async function release(key: string, reason: string, needs: ReleaseNeeds):
   }
 }
 
-/** Only what verification took out: of what its source no longer stands by the rows are right, and wrong all the same. */
-async function isWhatItWas(row: PartitionRow, { dataset, client, projection }: ReleaseNeeds): Promise<boolean> {
+/**
+ * Only rows that a verification quarantined can return. Rows that the source retracted match their manifest and are
+ * wrong nevertheless.
+ */
+async function matchesManifest(row: PartitionRow, { dataset, client, projection }: ReleaseNeeds): Promise<boolean> {
   if ((await withheldBy(client, dataset, row.partitionKey)) !== 'verify' || !row.manifest) return false;
-  // The seconds it shares with others were made without it.
+  // The one-second rows that it shares with other partitions were rebuilt without it.
   if (projection.seconds) return false;
   const { discrepancies } = await recountStored(client, dataset, projection, row, row.manifest);
   return discrepancies.length === 0;
@@ -124,7 +131,7 @@ async function serveAgain(row: PartitionRow, { dataset, client }: ReleaseNeeds):
   await coverWindow(client, dataset, partitionRefOf(row));
 }
 
-async function giveUp(row: PartitionRow, { dataset, client, projection }: ReleaseNeeds): Promise<void> {
+async function removeRows(row: PartitionRow, { dataset, client, projection }: ReleaseNeeds): Promise<void> {
   const key = row.partitionKey;
   if (row.rows !== null && row.fromMs !== null) {
     const touched = projection.seconds && (await DirtyBuckets.open(client, dataset, projection.seconds));
@@ -137,7 +144,7 @@ async function giveUp(row: PartitionRow, { dataset, client, projection }: Releas
   if (span) await recoverSpan(client, dataset, sourceId, span, { served: [key] });
 }
 
-/** Partitions of one dataset that are listed. */
+/** Most partitions of one dataset that are listed. */
 const MAX_LISTED = 1000;
 
 const chosen = (name: string | undefined) => (name === undefined ? fedDatasets() : [datasetOf(name)]);
@@ -153,7 +160,7 @@ export async function runQuarantine(command: ParsedCommand): Promise<number> {
     throw new TidemarkError('PARTITION_UNKNOWN', `${name} ${partition} is not in quarantine`);
   }
   context.output.answer({ command: 'quarantine', ok: true, partitions }, () =>
-    partitions.length === 0 ? 'Nothing is in quarantine.' : partitions.map(linesOf).join('\n\n'),
+    partitions.length === 0 ? 'No partition is in quarantine.' : partitions.map(linesOf).join('\n\n'),
   );
   return EXIT.DONE;
 }
@@ -181,8 +188,8 @@ export async function runRelease(command: ParsedCommand): Promise<number> {
   const released = await release(partition, command.values.reason as string, needs);
   context.output.answer({ command: 'release', ok: true, dataset: dataset.key, ...released }, () =>
     released.state === 'proved'
-      ? `${partition} is what its manifest says again: served, ${released.rows.toLocaleString('en-US')} rows.`
-      : `${partition} is given up: missing, until it is ingested again.`,
+      ? `${partition} matches its manifest again: its ${released.rows.toLocaleString('en-US')} rows are served.`
+      : `${partition} is removed; the next backfill fetches it again.`,
   );
   return EXIT.DONE;
 }
@@ -209,7 +216,7 @@ export async function runLedger(command: ParsedCommand): Promise<number> {
   const entries = found.sort((a, b) => b.entry - a.entry).slice(0, Number(limit));
   context.output.answer({ command: 'ledger', ok: true, entries }, () =>
     entries.length === 0
-      ? 'No entry.'
+      ? 'No entries.'
       : table(
           ['at', 'dataset', 'partition', 'kind', 'reason'],
           entries.map((entry) => [entry.at_utc, entry.dataset, entry.partition, entry.kind, entry.reason]),

@@ -1,4 +1,9 @@
-/** `recover`: database and log put in step after they were restored to different points. A plan first, then the act. */
+/**
+ * `recover`: brings database and log back in step after they were restored to different points. Plans first, then acts.
+ * Proved partitions stay proved and served. The checkpoint goes back to the last message that both stores have, and
+ * partitions that the log has lost are named, so that they can be ingested again. The log is append-only, so one equal
+ * message means that all before it are equal.
+ */
 
 import { createHash } from 'node:crypto';
 import { jetstreamManager } from '@nats-io/jetstream';
@@ -18,22 +23,19 @@ import type { ParsedCommand } from '../options.ts';
 import { table } from '../output.ts';
 import { selectedDatasets } from '../over-partitions.ts';
 
-/*
- * The two stores put back in step after they were restored to different points. What is proved stays proved and served:
- * the checkpoint goes back to the last message that both know, and what the log no longer holds is named, so that it can
- * be ingested again. The log is only added to, so one message that is the same says that all before it are.
- */
-
 export interface RecoveryPlan {
   readonly dataset: string;
   readonly verdict: LogVerdict['state'];
-  /** The verdict in words. */
+  /** The verdict as text. */
   readonly finding: string;
-  /** Sequence of the last message that both stores know; 0: none. */
+  /** Sequence of the last message that both stores have; 0 if there is none. */
   readonly common_sequence: number;
-  /** Where the checkpoint is now, and would go to. */
+  /** The checkpoint's sequence now; recovery would set it to `common_sequence`. */
   readonly checkpoint_sequence: number;
-  /** Proved partitions that the log no longer holds: served on, and not to be replayed until they are ingested again. */
+  /**
+   * Proved partitions that the log no longer holds. They stay served, but cannot be replayed until they are ingested
+   * again.
+   */
   readonly lost: readonly string[];
 }
 
@@ -52,7 +54,7 @@ export interface RecoverNeeds {
   readonly dataset: DatasetDefinition;
 }
 
-/** Looks, and changes nothing. */
+/** Computes the plan without changing anything. */
 export async function recoveryPlan(needs: RecoverNeeds): Promise<RecoveryPlan> {
   const { client, connection, dataset } = needs;
   const checkpoint = await new Catalog(client).checkpoint(dataset);
@@ -78,12 +80,15 @@ export async function recoveryPlan(needs: RecoverNeeds): Promise<RecoveryPlan> {
   return { ...plan, common_sequence: common, lost: lost.map(({ partition }) => partition).sort() };
 }
 
-/** Puts the checkpoint where both stores agree, in one transaction, ledgered; the projector goes on from there. */
+/**
+ * Sets the checkpoint to where both stores agree, in one transaction with a ledger entry; the projector continues from
+ * there.
+ */
 export async function recover(needs: RecoverNeeds, reason: string): Promise<RecoveryPlan> {
   const { client, connection, dataset } = needs;
   await client.query('begin');
   try {
-    // Waits for a projector's commit, and makes it wait.
+    // Waits for a projector's commit, and blocks the next one.
     await lockCoverage(client, dataset);
     const plan = await recoveryPlan(needs);
     if (plan.verdict !== 'in_step' && plan.verdict !== 'log_ahead' && plan.verdict !== 'empty') {
@@ -93,7 +98,7 @@ export async function recover(needs: RecoverNeeds, reason: string): Promise<Reco
          where dataset_id = $1 and manifest_sequence > $2`,
         [dataset.number, plan.common_sequence],
       );
-      // Their places in the log are others' now, or nobody's.
+      // Their sequences in the log now belong to other messages or to none.
       await client.query('delete from frames where dataset_id = $1 and partition_key = any ($2::text[])', [
         dataset.number,
         plan.lost,
@@ -131,7 +136,7 @@ async function rewindCheckpoint(
   );
 }
 
-/** Attempts whose manifest the catalog knows a place of, in the order of the log. */
+/** Attempts with a manifest sequence in the catalog, in the order of the log. */
 async function endedAttempts(client: ClientBase, dataset: DatasetDefinition): Promise<Ended[]> {
   const { rows } = await client.query(
     `select partition_key, attempt, frames, manifest_sequence::float8 as sequence, state,
@@ -149,7 +154,7 @@ async function endedAttempts(client: ClientBase, dataset: DatasetDefinition): Pr
   }));
 }
 
-/** The last manifest that lies where the catalog says, by halving: all before it do, none after it does. */
+/** The last manifest that is where the catalog says, found by bisection: all before it are, none after it is. */
 async function lastCommon({ connection, dataset }: RecoverNeeds, ended: readonly Ended[]): Promise<number> {
   const manager = await jetstreamManager(connection, { checkAPI: false });
   if (!(await streamInfo(manager, dataset.key))) return 0;
@@ -172,7 +177,7 @@ async function lastCommon({ connection, dataset }: RecoverNeeds, ended: readonly
   return there === 0 ? 0 : ended[there - 1].sequence;
 }
 
-/** Partitions that are named in the text; `--json` names all. */
+/** Most partitions that the text names; `--json` names all. */
 const MAX_NAMED = 20;
 
 export async function runRecover(command: ParsedCommand): Promise<number> {
@@ -226,7 +231,7 @@ function describe(plans: readonly RecoveryPlan[], dryRun: boolean): string {
     const more = lost.length > MAX_NAMED ? ` and ${lost.length - MAX_NAMED} more` : '';
     lines.push(
       '',
-      `${dataset}: served as before, and to be put into the log again by \`./tidemark reingest\`: ${named}${more}`,
+      `${dataset}: served as before, but lost from the log; run \`./tidemark reingest\` for ${named}${more}`,
     );
   }
   return lines.join('\n');

@@ -1,4 +1,7 @@
-/** `replay`: partitions built again from the log and compared with what is served. */
+/**
+ * `replay`: rebuilds partitions from the log in scratch tables and compares them with the served rows. If the digests
+ * differ, one transaction replaces the served rows, so readers see either all old or all new rows.
+ */
 
 import { createHash } from 'node:crypto';
 import type { NatsConnection } from '@nats-io/transport-node';
@@ -28,11 +31,6 @@ import { projectionOf } from '../../sources/index.ts';
 import type { ParsedCommand } from '../options.ts';
 import { overPartitions } from '../over-partitions.ts';
 
-/*
- * Replay: a partition built again from the log, beside the one that is served. Equal digests mean there is nothing to
- * do; otherwise the served rows are replaced in one transaction, which readers see whole or not at all.
- */
-
 export interface ReplayNeeds {
   readonly dataset: DatasetDefinition;
   readonly client: ClientBase;
@@ -40,7 +38,7 @@ export interface ReplayNeeds {
   readonly connection: NatsConnection;
   readonly projection: Projection;
   readonly batchBytes: number;
-  /** Only say what would be replaced. */
+  /** Reports what would be replaced, without replacing it. */
   readonly verifyOnly?: boolean;
 }
 
@@ -48,19 +46,19 @@ export interface ReplayResult {
   readonly partition: string;
   readonly state: 'identical' | 'replaced' | 'differs';
   readonly rows: number;
-  /** What the served rows said otherwise; empty when identical. */
+  /** Names of the facts in which the served rows differed; empty if identical. */
   readonly differing: readonly string[];
 }
 
 const SCRATCH = { native: 'replay_native', aligned: 'replay_aligned' } as const;
 
-/** @throws TidemarkError PARTITION_PROOF_FAILED when the log itself no longer yields the manifest's content. */
+/** @throws TidemarkError PARTITION_PROOF_FAILED if the log no longer yields the manifest's content. */
 export async function replayPartition(row: PartitionRow, needs: ReplayNeeds): Promise<ReplayResult> {
   const { dataset, client, catalog, connection, projection } = needs;
   const attempt = await catalog.attempt(dataset, row.partitionKey, row.attempt);
   assert(row.manifest && attempt, 'a proved partition has a manifest');
   const manifestSequence = inLog(dataset, row, attempt);
-  // What was never proved is not made so by building it again: its reason stands until it is re-ingested.
+  // A rebuild cannot prove what was never proved: the partition needs a new ingest.
   if (attempt.state !== 'proved') {
     throw new TidemarkError(
       'PARTITION_PROOF_FAILED',
@@ -101,7 +99,7 @@ export async function replayPartition(row: PartitionRow, needs: ReplayNeeds): Pr
     if (discrepancies.length > 0) {
       throw new TidemarkError(
         'PARTITION_PROOF_FAILED',
-        `The log of ${dataset.key} ${row.partitionKey} no longer yields its manifest: ${describeDiscrepancies(discrepancies)}`,
+        `The log of ${dataset.key} ${row.partitionKey} no longer matches its manifest: ${describeDiscrepancies(discrepancies)}`,
       );
     }
     const differing = differences(rebuilt, await recountServed(needs, partition));
@@ -109,7 +107,7 @@ export async function replayPartition(row: PartitionRow, needs: ReplayNeeds): Pr
       const { made, stored } = await comparedSeconds(client, dataset, projection.seconds, partition);
       if (made !== stored) differing.push('aligned_hash');
     }
-    // What verification took out comes back only as what the log yields, whatever a recount says of the rows.
+    // A partition that a verification quarantined is always replaced by what the log yields, even if a recount matches.
     if (row.state === 'quarantined' && differing.length === 0) differing.push('quarantined');
     const replaces = differing.length > 0 && !needs.verifyOnly;
     if (replaces) await replaceRows(needs, row, differing);
@@ -126,28 +124,28 @@ export async function replayPartition(row: PartitionRow, needs: ReplayNeeds): Pr
   }
 }
 
-/** One table for the whole partition, without an index. */
+/** The whole partition goes into one table without an index. */
 const scratchOf = ({ fromMs, toMs }: PartitionRef): LoadTarget => ({
   table: SCRATCH.native,
   chunks: [{ table: SCRATCH.native, fromMs, toMs, indexed: true, fresh: true }],
 });
 
 /**
- * What verification took out comes back by a replay. What its source no longer stands by does not: the log holds it as it
- * was, which is what is wrong with it.
+ * A replay restores what a verification quarantined. It does not restore what the source retracted, because the log
+ * still holds the retracted content.
  */
 async function checkReplayable(row: PartitionRow, { dataset, client }: ReplayNeeds): Promise<void> {
   if (row.state !== 'quarantined') return;
   const by = await withheldBy(client, dataset, row.partitionKey);
-  // `proof`: from before the ledger said who.
+  // `proof` is from before the ledger recorded who quarantined a partition.
   if (by === 'verify' || by === 'proof') return;
   throw new TidemarkError(
     'PARTITION_PROOF_FAILED',
-    `${dataset.key} ${row.partitionKey} was withheld by ${by}: ${row.reason}`,
+    `${dataset.key} ${row.partitionKey} was quarantined by ${by}: ${row.reason}`,
   );
 }
 
-/** Names of the recount's facts that differ. */
+/** Names of the recounted facts that differ. */
 function differences(a: Recount, b: Recount): string[] {
   const flat = (found: Recount) => ({ ...found, ...found.totals, totals: undefined }) as Record<string, unknown>;
   const [left, right] = [flat(a), flat(b)];
@@ -164,7 +162,7 @@ async function recountServed({ dataset, client, projection }: ReplayNeeds, parti
 async function replaceRows(needs: ReplayNeeds, row: PartitionRow, differing: readonly string[]): Promise<void> {
   const { dataset, client, projection } = needs;
   const partition = partitionRefOf(row);
-  // Waits for whoever else changes this dataset's coverage, the projector first of all.
+  // Waits for any other process that changes this dataset's coverage, usually the projector.
   await lockCoverage(client, dataset);
   const now = await client.query('select attempt from partitions where dataset_id = $1 and partition_key = $2', [
     dataset.number,
@@ -173,7 +171,7 @@ async function replaceRows(needs: ReplayNeeds, row: PartitionRow, differing: rea
   if (now.rows[0]?.attempt !== row.attempt) {
     throw new TidemarkError(
       'PARTITION_CHANGED',
-      `${dataset.key} ${row.partitionKey} became another revision meanwhile`,
+      `${dataset.key} ${row.partitionKey} was replaced by another revision meanwhile`,
     );
   }
   const touched = projection.seconds && (await DirtyBuckets.open(client, dataset, projection.seconds));

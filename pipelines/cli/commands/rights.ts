@@ -1,4 +1,4 @@
-/** `rights init`: a rights matrix of the operator's own, to be filled in and signed. Needs neither database nor log. */
+/** `rights init`: writes a rights matrix for the operator to fill in and sign. Needs neither database nor log. */
 import { join } from 'node:path';
 import { loadSettings } from '../../../shared/config/load.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
@@ -20,8 +20,8 @@ export async function runRights(command: ParsedCommand): Promise<number> {
       ...forms.map(({ source, path: form }) => `form      ${form}  (${source})`),
       ...(ingestOnly.length > 0 ? [`not served: ${ingestOnly.join(', ')}`] : []),
       '',
-      'Until its form is filled in, no row that a source published is served: replace every [UNSIGNED: ...], or name',
-      'the signed document in the matrix instead. Then name the matrix for the service, in .env or its environment:',
+      'Rows that a source published are refused until its form is filled in: replace every [UNSIGNED: ...], or name',
+      'the signed document in the matrix instead. Then point the service to the matrix, in .env or its environment:',
       '',
       `SVC_SOURCE_RIGHTS_MATRIX_PATH=${matrix}`,
     ].join('\n'),

@@ -29,15 +29,17 @@ export async function runReadRole(command: ParsedCommand): Promise<number> {
   const answer = { command: 'read-role', ok: true, role, created, password: password ?? null, tables: readTables() };
   context.output.answer(answer, () =>
     [
-      `role      ${role}, ${created ? 'made' : 'up to date'}; reads ${answer.tables.length} tables, writes none`,
-      password === undefined ? 'password  as it was; --rotate makes another' : `password  ${password}`,
+      `role      ${role}, ${created ? 'created' : 'up to date'}; may read ${answer.tables.length} tables and write none`,
+      password === undefined ? 'password  unchanged; --rotate sets a new one' : `password  ${password}`,
       `setting   SVC_BYOK_DATABASE_ROLE=${role}`,
     ].join('\n'),
   );
   return 0;
 }
 
-/** Where a superuser's URL is set: the roles that the other URLs name, before anything connects as one of them. */
+/**
+ * If a superuser's URL is set: creates the roles that the other URLs name, before any process connects as one of them.
+ */
 async function makeRoles(command: ParsedCommand): Promise<void> {
   const settings = loadSettings({ env: command.io.env, flags: command.settings, cwd: PROJECT_ROOT });
   const admin = settings.SVC_DATABASE_ADMIN_URL?.href;
@@ -58,13 +60,14 @@ export async function runMigrate(command: ParsedCommand): Promise<number> {
   await makeRoles(command);
   await using context = await openContext(command, 'migrate');
   const { applied, present } = context.migrations;
-  // The log is made with the tables. A stream that cannot be made is told, and holds up nothing that needs the tables.
+  // Streams are created with the tables. A stream that cannot be created is reported and blocks nothing that needs only
+  // the tables.
   const faults = await makeEverything(context, await context.nats('operator'));
   for (const { stream, fault } of faults) context.output.note(`${stream}: ${fault}`);
   const streams = faults.length > 0 ? { streams_failed: faults } : {};
   context.output.answer({ command: 'migrate', ok: true, applied, present, ...streams }, () =>
     applied.length > 0
-      ? `Applied ${applied.join(', ')}; ${present.length} were there.`
+      ? `Applied ${applied.join(', ')}; ${present.length} were applied before.`
       : `Up to date: ${present.length} migrations.`,
   );
   return 0;

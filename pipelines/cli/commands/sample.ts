@@ -1,4 +1,7 @@
-/** `sample`: synthetic documents in a vendor's layout, in a folder of the operator's. Needs neither database nor log. */
+/**
+ * `sample`: writes synthetic documents in a vendor's layout to a folder of the operator's. Needs neither database nor
+ * log.
+ */
 import { mkdir, mkdtemp, readdir, rename, rm, rmdir } from 'node:fs/promises';
 import { dirname, join, relative, resolve, sep } from 'node:path';
 import { pathToFileURL } from 'node:url';
@@ -14,17 +17,17 @@ import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { createOutput, table } from '../output.ts';
 
-/** A year: more is a mistyped day. */
+/** A year; a longer range is probably a mistyped day. */
 const MAX_DAYS = 366;
-/** Exchange C's lines are sorted in memory, some 300 bytes each. */
+/** Exchange C's lines are sorted in memory and take some 300 bytes each. */
 const MAX_ROWS = 2_000_000;
-/** No bitcoin was traded before, and times of 13 digits begin in 2001. */
+/** Bitcoin was not traded before, and times of 13 digits begin in 2001. */
 const FIRST_DAY = '2010-01-01';
-/** A folder inside the one written to: renaming out of it stays on one file system. */
+/** A folder inside the target, so that renaming out of it stays on one file system. */
 const STAGING = '.tidemark-sample-';
 
 interface SampleDocument {
-  /** Below the folder, with slashes. */
+  /** Path below the folder, with slashes. */
   readonly path: string;
   readonly bytes: number;
   readonly sha256: string;
@@ -57,14 +60,14 @@ export async function runSample(command: ParsedCommand): Promise<number> {
   }
 }
 
-/** @throws TidemarkError USAGE naming the feeds whose documents can be written. */
+/** @throws TidemarkError USAGE; its message names the feeds whose documents can be written. */
 function writingFeed(name: string): WritingFeed {
   const feed = feeds().find(({ datasets }) => datasets.some(({ key }) => key === name)) ?? feedOf(name);
   if (feed.sample?.write) return feed as WritingFeed;
   const known = feeds().flatMap((one) => (one.sample?.write ? [one.name] : []));
   throw new TidemarkError(
     'USAGE',
-    `${feed.name} is read from a server, not from documents in a folder. \`./tidemark up\` loads a sample of it into an empty system. This command writes ${known.join(', ')}`,
+    `${feed.name} is fetched from a server, not from documents in a folder. \`./tidemark up\` loads a sample of it into an empty system. This command writes ${known.join(', ')}`,
   );
 }
 
@@ -74,23 +77,23 @@ function checkDays(from: string, to: string): void {
   if (from < FIRST_DAY) throw fault(`--from ${from} is before ${FIRST_DAY}, the first day that a sample can have`);
   const today = dayKey(Date.now());
   if (to >= today)
-    throw fault(`--to ${to} is not over yet (UTC); the last day that is over is ${dayKey(Date.now() - DAY_MS)}`);
+    throw fault(`--to ${to} has not ended yet (UTC); the last day that has ended is ${dayKey(Date.now() - DAY_MS)}`);
   const days = daysBetween(from, to).length;
   if (days > MAX_DAYS)
-    throw fault(`--from ${from} --to ${to} are ${days} days; at most ${MAX_DAYS} are written at once`);
+    throw fault(`--from ${from} --to ${to} are ${days} days; at most ${MAX_DAYS} can be written at once`);
 }
 
 function checkRows(feed: Feed, rows: string | undefined): void {
   if (rows === undefined) return;
   if (feed.datasets[0].kind !== 'spot_trades') {
-    throw new TidemarkError('USAGE', `--rows is for trades; the documents of ${feed.name} have rows of their own`);
+    throw new TidemarkError('USAGE', `--rows applies to trades only; ${feed.name} determines its own rows`);
   }
   if (Number(rows) > MAX_ROWS) throw new TidemarkError('USAGE', `--rows must be at most ${MAX_ROWS}, got ${rows}`);
 }
 
 /**
- * Documents appear in the folder whole. A document that is there with the same bytes stays; anything else refuses the
- * command before the first one appears.
+ * Writes the documents to a staging folder and moves each into the target when it is complete. An existing document
+ * with the same bytes stays. Any other existing file makes the command fail before it moves the first document.
  */
 async function writtenTo(folder: string, write: (directory: string) => Promise<void>): Promise<SampleDocument[]> {
   const made = await makeFolder(folder);
@@ -112,46 +115,46 @@ async function writtenTo(folder: string, write: (directory: string) => Promise<v
       await rm(staging, { recursive: true, force: true });
     }
   } catch (error) {
-    // Only while it is empty: what is in it stays.
+    // Removes the folder only if it is empty.
     if (made) await rmdir(folder).catch(() => {});
     throw error;
   }
 }
 
-/** @returns whether it was made now. */
+/** @returns whether it was created now. */
 async function makeFolder(folder: string): Promise<boolean> {
   try {
     return (await mkdir(folder, { recursive: true })) !== undefined;
   } catch (cause) {
-    const why = (cause as NodeJS.ErrnoException).code === 'EEXIST' ? 'is not a folder' : 'cannot be made';
+    const why = (cause as NodeJS.ErrnoException).code === 'EEXIST' ? 'is not a folder' : 'cannot be created';
     throw new TidemarkError('USAGE', `--out ${folder} ${why}; name a folder that is empty or does not exist`, {
       cause,
     });
   }
 }
 
-/** @throws TidemarkError USAGE when the folder holds anything else than these documents. */
+/** @throws TidemarkError USAGE if the folder holds anything but these documents. */
 async function missingFrom(folder: string, documents: readonly SampleDocument[]): Promise<SampleDocument[]> {
   const missing = new Map(documents.map((document) => [document.path, document]));
   const refuse = (path: string, what: string): never => {
     const why = `holds ${path}, which ${what}; nothing was written`;
     throw new TidemarkError('USAGE', `--out ${folder} ${why}. Name a folder that is empty or does not exist`);
   };
-  // What is not of the sample is refused before it is gone through: it may be a whole disk.
+  // Foreign names are refused before any folder is listed deeply, because the target may be a whole disk.
   const ours = new Set(documents.map(({ path }) => path.split('/')[0]));
   for (const name of (await readdir(folder)).sort()) {
-    if (!ours.has(name) && !name.startsWith(STAGING)) refuse(name, 'is not of this sample');
+    if (!ours.has(name) && !name.startsWith(STAGING)) refuse(name, 'is not part of this sample');
   }
   for (const { path, sha256 } of await documentsIn(folder)) {
     const same = missing.get(path);
-    if (!same) refuse(path, 'is not of this sample');
-    else if (same.sha256 !== sha256) refuse(path, 'has other bytes than this sample gives it');
+    if (!same) refuse(path, 'is not part of this sample');
+    else if (same.sha256 !== sha256) refuse(path, 'has other bytes than in this sample');
     missing.delete(path);
   }
   return [...missing.values()];
 }
 
-/** Every file, sorted, but what another run has in the making. */
+/** Every file, sorted, without the staging folders of other runs. */
 async function documentsIn(folder: string): Promise<SampleDocument[]> {
   const entries = await readdir(folder, { recursive: true, withFileTypes: true });
   const paths = entries
@@ -167,7 +170,7 @@ interface Location {
   readonly url: string;
 }
 
-/** What the settings of the source are to be, so that `backfill` reads the folder: one, or one for each fund. */
+/** The source settings that make `backfill` read the folder: one, or one per fund. */
 function locationsOf({ datasets: [{ locations }] }: Feed, folder: string): Location[] {
   const sources = Object.entries(locations);
   return sources.flatMap(([source, names]) => {
@@ -197,7 +200,7 @@ function textOf(feed: Feed, { from, to, folder, documents, locations }: Written)
     ...locations.map(({ name, url }) => `export ${name}='${url.replaceAll("'", '%27')}'`),
     `./tidemark backfill ${feed.name} --from ${from} --to ${to}`,
     '',
-    'What is loaded this way counts as published by the source: it replaces the sample of `./tidemark up`, and it is served',
-    'once the rights of the source say so (`./tidemark help rights`).',
+    'Rows loaded this way count as published by the source: they replace the sample of `./tidemark up`, and they are served',
+    'once the rights of the source allow it (`./tidemark help rights`).',
   ].join('\n');
 }

@@ -12,9 +12,7 @@ import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { table } from '../output.ts';
 
-/* How a dataset stands: partitions, coverage with its gaps, the log's lag and leftovers, refusals. */
-
-/** The numbers that monitors have too (shared/status), and what an operator wants to know beside them. */
+/** The status of a dataset: the figures that monitoring reports too (shared/status), and more for the operator. */
 export async function datasetStatus(
   needs: { pool: Pool; catalog: Catalog; connection: NatsConnection },
   { dataset, overview, ranges }: DatasetStatus,
@@ -42,7 +40,7 @@ export async function datasetStatus(
     })),
     log: overview.log && {
       ...overview.log,
-      /** Why nothing can be projected, if so: the log is not the one that was projected. */
+      /** Why nothing can be projected, if the log is not the one that was projected. */
       fault: await verifyCheckpoint(connection, dataset, await catalog.checkpoint(dataset)).then(
         () => null,
         (error) => explain(error),
@@ -56,7 +54,7 @@ export async function datasetStatus(
 const hasConsecutiveDays = ({ partition, offset }: DatasetDefinition) =>
   partition.kind === 'file_day' && offset.contiguous && offset.unique;
 
-/** Neighbouring proved days whose ids do not follow each other: rows the vendor's files do not hold. */
+/** Adjacent proved days whose ids are not consecutive: the vendor's files lack rows. */
 async function offsetBreaks(pool: Pool, dataset: DatasetDefinition) {
   const found = await pool.query(
     `select * from (
@@ -143,8 +141,6 @@ function describeLag({ frames, events, event_time_seconds: seconds, oldest_secon
   if (frames === 0) return '0';
   return `${frames} messages, ${events.toLocaleString('en-US')} events, ${Math.round(seconds)} s of event time, waiting for ${Math.round(waiting)} s`;
 }
-
-/* `runs`: what is at work, and what was. */
 
 export async function runRuns(command: ParsedCommand): Promise<number> {
   const limit = Number(command.values.limit ?? 20);

@@ -1,4 +1,4 @@
-/** `up`, which is `npm start`: everything, until told to stop. */
+/** `up`, which is `npm start`: runs everything until it is stopped. */
 
 import { once } from 'node:events';
 import { mkdir, rm } from 'node:fs/promises';
@@ -20,8 +20,6 @@ import { keepStreams } from '../streams.ts';
 import { PARENT_VARIABLE } from './follow.ts';
 import { keepVerified } from './verify.ts';
 
-/* The sample of an empty system: synthetic documents in the vendors' own layouts, ingested like any other, marked. */
-
 export interface SampleReport {
   readonly feed: string;
   readonly partitions: number;
@@ -31,8 +29,9 @@ export interface SampleReport {
 const LONGEST_NAME = Math.max(...[...DATASETS.keys()].map((key) => key.length));
 
 /**
- * Loads the sample of every feed that has no partition and no source location. A sample that cannot be loaded is told, and
- * tried again at the next start; it ends nothing.
+ * Loads the sample of every feed without partitions and source location: synthetic documents in the vendor's layout,
+ * ingested like any other but marked. A sample that fails is reported and retried at the next start; the service
+ * continues.
  */
 export async function loadSamples(context: Context): Promise<SampleReport[]> {
   const reports: SampleReport[] = [];
@@ -44,9 +43,9 @@ export async function loadSamples(context: Context): Promise<SampleReport[]> {
       if (await isWanted(context, feed, sample)) reports.push(await loadSample(context, feed, sample));
     } catch (error) {
       if (context.signal.aborted) return reports;
-      // Somebody is publishing real data at this moment: then no sample is wanted.
+      // Another process is publishing real data, so no sample is needed.
       if (codeOf(error) === 'PUBLISHER_LEASE_HELD') continue;
-      // Whatever it lacks (a server to make it with, room in a store), the service and the other samples go on.
+      // Whatever is missing (a server to generate it, space in a store), the service and the other samples continue.
       const code = codeOf(error) ?? outageCode(error) ?? 'UNEXPECTED';
       context.log.warn({ feed: feed.name, code, fault: explain(error) }, 'the sample could not be loaded');
       context.output.note(`no sample of ${feed.name}: ${explain(error)} [${code}]`);
@@ -55,7 +54,7 @@ export async function loadSamples(context: Context): Promise<SampleReport[]> {
   return reports;
 }
 
-/** Nothing real is there. A first start that was interrupted is made up for. */
+/** Whether there is no real data and the sample is incomplete, as after an interrupted first start. */
 async function isWanted({ catalog }: Context, { datasets }: Feed, sample: Sample): Promise<boolean> {
   let complete = true;
   for (const dataset of datasets) {
@@ -71,7 +70,7 @@ async function loadSample(context: Context, feed: Feed, sample: Sample): Promise
   const startedAt = performance.now();
   const directory = join(settings.SVC_STATE_DIR, 'sample', feed.name);
   await mkdir(directory, { recursive: true });
-  if (output.terminal) output.progress(`${feed.name}  making a synthetic sample`);
+  if (output.terminal) output.progress(`${feed.name}  generating a synthetic sample`);
   else output.note(`loading a synthetic sample of ${feed.name}`);
   const loaded = new Map(feed.datasets.map(({ key }) => [key, { partitions: 0, rows: 0 }]));
   try {
@@ -109,7 +108,7 @@ function lineOf(dataset: string, { partitions, rows }: { partitions: number; row
   return `  ${dataset.padEnd(LONGEST_NAME)} ${amount} ${rows.toLocaleString('en-US').padStart(9)} rows, synthetic`;
 }
 
-/** First answer of the HTTP process: its start checks settings, rights and storage. */
+/** Time until the HTTP process listens: its start checks settings, rights and storage. */
 const LISTEN_TIMEOUT_MS = 60_000;
 
 export async function runUp(command: ParsedCommand): Promise<number> {
@@ -124,7 +123,7 @@ export async function runUp(command: ParsedCommand): Promise<number> {
     fedDatasets().map(({ key }) => key),
   );
   const listening = Promise.withResolvers<string>();
-  listening.promise.catch(() => {}); // surfaces below
+  listening.promise.catch(() => {}); // awaited below
   await using serving = startServing(context, listening);
   await loadSamples(context);
   const url = await Promise.race([
@@ -150,15 +149,15 @@ export async function runUp(command: ParsedCommand): Promise<number> {
 }
 
 /**
- * The key callers send: the operator's, or the one generated with the embedded database. With a database of the
- * operator's own nothing is generated, and nothing is assumed about what may be served from it.
+ * The settings that `up` requires. The callers' key is the operator's, or generated with the embedded database. With a
+ * database of the operator's own nothing is generated: the operator must state what may be served from it.
  */
 const requiredByUp = (settings: Partial<Settings>): readonly SettingName[] =>
   settings.SVC_DATABASE_URL === undefined ? [] : ['SVC_INTERNAL_API_KEY', 'SVC_SOURCE_RIGHTS_MATRIX_PATH'];
 
 const apiKeyOf = ({ settings, stack }: Context): string => settings.SVC_INTERNAL_API_KEY ?? stack.apiKey!;
 
-/** Its settings go by standard input: the key and the database's password are nobody else's to read. */
+/** The settings go through standard input, so that no other process can read the key and the database's password. */
 function startServing(context: Context, listening: PromiseWithResolvers<string>): SupervisedChild {
   const { io, stack, log, terminalLog, settingFlags } = context;
   const urls = natsUrls(context.settings, stack);
@@ -166,9 +165,9 @@ function startServing(context: Context, listening: PromiseWithResolvers<string>)
     ...settingFlags,
     SVC_DATABASE_URL: localUrl(context, 'serve'),
     SVC_DATABASE_MONITOR_URL: localUrl(context, 'monitor'),
-    // It reads the log and may do nothing else to it.
+    // This account may only read the log.
     SVC_NATS_READER_URL: urls.reader,
-    // It fills the queue of exports and takes from it, and may do nothing else there.
+    // This account may only add to the queue of exports and take from it.
     SVC_NATS_EXPORT_URL: urls.export,
     SVC_INTERNAL_API_KEY: apiKeyOf(context),
   };
@@ -183,7 +182,8 @@ function startServing(context: Context, listening: PromiseWithResolvers<string>)
       cwd: PROJECT_ROOT,
       parent: process.pid,
       settings,
-      // The example's rights (everything allowed, artifacts that say "sample data only") are for our own database alone.
+      // The example's rights (everything allowed, artifacts that say "sample data only") apply to the embedded database
+      // only.
       sample_rights: context.settings.SVC_DATABASE_URL === undefined,
     }),
     onLine: (line) => {
@@ -194,13 +194,13 @@ function startServing(context: Context, listening: PromiseWithResolvers<string>)
       listening.reject(
         new TidemarkError(
           'CONFIGURATION_INVALID',
-          'The HTTP service refuses its settings; its log line above says which',
+          'The HTTP service refused its settings; its log line above names them',
         ),
       ),
   });
 }
 
-/** Of every source whose location is set, where `SVC_FOLLOW` says so. */
+/** Follows every source whose location is set, if `SVC_FOLLOW` is set. */
 function startFollowing({
   io,
   settings,
@@ -211,7 +211,7 @@ function startFollowing({
 }: Context): SupervisedChild | undefined {
   if (!settings.SVC_FOLLOW) return undefined;
   if (!feeds().some((feed) => isLocated(settings, feed))) {
-    output.note('SVC_FOLLOW is set, and no source: nothing is followed');
+    output.note('SVC_FOLLOW is set, but no source is: no feed is followed');
     return undefined;
   }
   return new SupervisedChild({
@@ -219,11 +219,11 @@ function startFollowing({
     module: 'pipelines/cli/main.ts',
     args: ['follow', '--no-progress'],
     inherits: io.env,
-    // Flags by the environment: secrets belong on no command line.
+    // Passes flags through the environment, because secrets must not appear on a command line.
     env: { ...settingFlags, [PARENT_VARIABLE]: String(process.pid) },
     log,
     terminalLog,
-    onRefusal: () => log.error('`follow` refuses its settings; its line above says which'),
+    onRefusal: () => log.error('`follow` refused its settings; its log line above names them'),
   });
 }
 
@@ -256,8 +256,8 @@ function banner(context: Context, url: string, apiKey: string, elapsedMs: number
 }
 
 /**
- * A key of the operator's own is not repeated. A generated one is shown on a terminal, to be used; in a pipe or a file it
- * would stay where others read it, so the banner says where it is kept.
+ * Never shows a key that the operator set. Shows a generated key on a terminal; in a pipe or file others could read it,
+ * so there the banner names the file that holds it.
  */
 function keyAsShown({ io, settings, stack }: Context, apiKey: string): { shown: string; lines: readonly string[] } {
   if (settings.SVC_INTERNAL_API_KEY !== undefined) {

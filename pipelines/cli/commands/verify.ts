@@ -1,4 +1,4 @@
-/** `verify`: stored rows counted again, and on request compared byte by byte with the log; once, or for ever. */
+/** `verify`: recounts stored rows, and on request compares them byte by byte with the log; once, or continuously. */
 
 import { setTimeout as sleep } from 'node:timers/promises';
 import { withClient } from '../../../shared/db/connect.ts';
@@ -13,26 +13,27 @@ import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { overPartitions, selectedDatasets } from '../over-partitions.ts';
 
-/*
- * Verification without end: of all proved partitions the one that was looked at longest ago comes next, so that the work
- * is spread over the interval and goes on where it stopped after a restart.
- */
-
-/** How often it is looked whether something is due. */
-const LOOK_MS = 30_000;
+/** Interval of the checks whether a partition is due. */
+const DUE_CHECK_MS = 30_000;
 const RETRY_MS = 60_000;
-/** A partition that could not be looked at (the log lost it, say) is tried again after this long, or the interval. */
+/**
+ * A partition that could not be verified (for example because the log lost it) is retried after this time, or the
+ * interval if that is shorter.
+ */
 const FAILED_MS = 3_600_000;
 const NO_FAULT = { fault: null };
 
 export interface VerifySchedule {
   readonly intervalMs: number;
-  /** As an operator would type it. */
+  /** The command line as an operator would type it. */
   readonly line: string;
   readonly deep?: boolean;
 }
 
-/** Until the signal. Of several processes one works, the others stand by. */
+/**
+ * Verifies all proved partitions in turn until the signal, the longest unverified first. That spreads the work over the
+ * interval and continues it after a restart. Of several processes one works and the others wait.
+ */
 export async function keepVerified(
   context: Context,
   datasets: readonly DatasetDefinition[],
@@ -53,8 +54,8 @@ export async function keepVerified(
       await run.end('interrupted');
     } catch (error) {
       if (signal.aborted) return;
-      if (codeOf(error) !== 'WORK_HELD') log.warn({ fault: explain(error) }, 'verification starts again');
-      else if (!told) context.output.note(`${explain(error)}; standing by`);
+      if (codeOf(error) !== 'WORK_HELD') log.warn({ fault: explain(error) }, 'verification restarts');
+      else if (!told) context.output.note(`${explain(error)}; waiting to take over`);
       told = true;
       await sleep(RETRY_MS, undefined, { signal }).catch(() => {});
     }
@@ -69,7 +70,8 @@ async function verifyInTurn(
 ): Promise<void> {
   const { signal, toldLog, catalog, settings } = context;
   const counts = { proved: 0, quarantined: 0, failed: 0, rows: 0 };
-  // What cannot be looked at stays the longest unverified: without this it would come first for ever, and nothing else.
+  // A partition that cannot be verified would stay the longest unverified and block all others, so it is set aside for
+  // a while.
   const failed = new Map<string, Pick<PartitionRow, 'datasetId' | 'partitionKey'> & { readonly againMs: number }>();
   while (!signal.aborted) {
     for (const [id, { againMs }] of failed) if (againMs <= Date.now()) failed.delete(id);
@@ -77,7 +79,7 @@ async function verifyInTurn(
     const dataset = due && datasets.find(({ number }) => number === due.datasetId);
     if (!due || !dataset) {
       await run.write({ state: 'waiting', at_partition: null, failed: failed.size, ...(failed.size ? {} : NO_FAULT) });
-      await sleep(Math.min(LOOK_MS, intervalMs), undefined, { signal }).catch(() => {});
+      await sleep(Math.min(DUE_CHECK_MS, intervalMs), undefined, { signal }).catch(() => {});
       continue;
     }
     const id = `${dataset.key} ${due.partitionKey}`;
@@ -94,7 +96,8 @@ async function verifyInTurn(
       result = await withClient(context.pool, (client) => verifyPartition(due, { ...needs, client }));
     } catch (error) {
       const code = codeOf(error);
-      // A store that is away is no fault of the partition; one that was replaced meanwhile has been proved just now.
+      // An outage of a store is not the partition's fault. A partition that was replaced meanwhile has just been
+      // proved.
       if (outageCode(error) !== undefined || code?.endsWith('_UNAVAILABLE')) throw error;
       if (code === 'PARTITION_CHANGED') continue;
       const fault = `${id} cannot be verified: ${explain(error)}`;

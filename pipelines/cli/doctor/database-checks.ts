@@ -1,4 +1,4 @@
-/** Checks of PostgreSQL: migrations, the shape of the storage, indexes, settings. */
+/** Checks of PostgreSQL: migrations, schema, indexes, settings, clock, roles. */
 
 import { connect, SUPPORTED_TIMESCALE, timescaleFault } from '../../../shared/db/connect.ts';
 import { pendingMigrations } from '../../../shared/db/migrate.ts';
@@ -10,7 +10,7 @@ import { ALIGNED_COLUMNS } from '../../../shared/registry/types.ts';
 import { type Check, type Finding, fault, warning } from './types.ts';
 
 const MIGRATE = './tidemark migrate';
-const REPAIR = 'put it back as the migrations make it (migrations/), or restore the database from a backup';
+const REPAIR = 'restore it as in the migrations (migrations/), or restore the database from a backup';
 
 const migrations: Check = {
   name: 'migrations',
@@ -26,7 +26,7 @@ const migrations: Check = {
   },
 };
 
-/** The query builder's names of types; everything else is as it is written. */
+/** The schema builder's type names that differ from SQL's. */
 const SQL_NAMES: Record<PgType, string> = {
   int2: 'smallint',
   int4: 'integer',
@@ -41,7 +41,7 @@ const SQL_NAMES: Record<PgType, string> = {
 
 const storage: Check = {
   name: 'storage',
-  doc: 'tables and columns are those that the code is written for',
+  doc: 'tables and columns are those that the code expects',
   needs: ['database'],
   async run({ database, datasets }) {
     const expected = new Map<string, Record<string, string>>();
@@ -99,7 +99,7 @@ const chunks: Check = {
       [tables],
     );
     return [
-      ...tables.filter((table) => !known.has(table)).map((table) => fault(table, 'is no hypertable', REPAIR)),
+      ...tables.filter((table) => !known.has(table)).map((table) => fault(table, 'is not a hypertable', REPAIR)),
       ...rows
         .filter(({ indexes }) => indexes !== 1)
         .map(({ table, chunk, indexes }) => {
@@ -122,7 +122,7 @@ const inBytes = (value: string, unit: string | null): number => {
   return Number(value) * unitBytes;
 };
 
-interface Wanted {
+interface ServerSetting {
   readonly name: string;
   readonly severity: 'fault' | 'warning';
   readonly holds: (value: string, unit: string | null) => boolean;
@@ -130,8 +130,8 @@ interface Wanted {
   readonly why: string;
 }
 
-/** What each setting is for; docs/operations.md has the whole list. */
-const WANTED: readonly Wanted[] = [
+/** The settings that are checked, with reasons; docs/operations.md has the whole list. */
+const SERVER_SETTINGS: readonly ServerSetting[] = [
   { name: 'fsync', severity: 'fault', holds: (v) => v === 'on', want: 'on', why: 'a crash loses what was proved' },
   {
     name: 'full_page_writes',
@@ -152,7 +152,7 @@ const WANTED: readonly Wanted[] = [
     severity: 'warning',
     holds: (v) => Number(v) <= 2,
     want: '1.1',
-    why: 'windows are scanned instead of looked up',
+    why: 'reads scan windows instead of using the index',
   },
   { name: 'jit', severity: 'warning', holds: (v) => v === 'off', want: 'off', why: 'short reads pay for compilation' },
   {
@@ -160,7 +160,7 @@ const WANTED: readonly Wanted[] = [
     severity: 'warning',
     holds: (v, u) => inBytes(v, u) >= GIB,
     want: '4GB',
-    why: 'checkpoints run all through a backfill',
+    why: 'checkpoints run throughout a backfill',
   },
   {
     name: 'shared_buffers',
@@ -188,35 +188,35 @@ const WANTED: readonly Wanted[] = [
     severity: 'warning',
     holds: (v) => Number(v) >= 100,
     want: '200',
-    why: 'projectors, readers and commands have up to fifty',
+    why: 'projectors, readers and commands use up to fifty',
   },
 ];
 
 const postgres: Check = {
   name: 'postgres',
-  doc: 'settings of PostgreSQL that durability and speed depend on, and a TimescaleDB that is supported',
+  doc: 'settings of PostgreSQL that durability and speed depend on, and a supported TimescaleDB',
   needs: ['database'],
   async run({ database }) {
     const { rows } = await database.query('select name, setting, unit from pg_settings where name = any ($1)', [
-      WANTED.map(({ name }) => name),
+      SERVER_SETTINGS.map(({ name }) => name),
     ]);
     const found = new Map(rows.map((row) => [row.name as string, row]));
     const findings: Finding[] = [];
-    for (const { name, severity, holds, want, why } of WANTED) {
+    for (const { name, severity, holds, want, why } of SERVER_SETTINGS) {
       const row = found.get(name);
       if (!row || holds(row.setting, row.unit)) continue;
       findings.push({
         severity,
         subject: name,
         what: `is ${row.setting}${row.unit ? ` x ${row.unit}` : ''}: ${why}`,
-        fix: `alter system set ${name} = '${want}', and restart the server where it says so`,
+        fix: `alter system set ${name} = '${want}', and restart the server if PostgreSQL asks for it`,
       });
     }
     const { rows: extension } = await database.query(
       `select extversion as version from pg_extension where extname = 'timescaledb'`,
     );
     if (extension.length === 0) {
-      findings.push(fault('timescaledb', 'the extension is not there', 'create extension timescaledb'));
+      findings.push(fault('timescaledb', 'the extension is missing', 'create extension timescaledb'));
     } else {
       const unsupported = timescaleFault(extension[0].version);
       const fix = `run PostgreSQL 17 with TimescaleDB ${SUPPORTED_TIMESCALE}`;
@@ -226,19 +226,19 @@ const postgres: Check = {
   },
 };
 
-/** A clock that is off by more says wrong things about freshness and about when something was ingested. */
+/** A larger clock difference falsifies freshness and ingestion times. */
 const MAX_SKEW_MS = 2000;
 
 const clock: Check = {
   name: 'clock',
-  doc: 'this machine and the database agree about the time',
+  doc: 'the clocks of this machine and the database agree',
   needs: ['database'],
   async run({ database, now }) {
     const before = now();
     const { rows } = await database.query('select extract(epoch from clock_timestamp())::float8 * 1000 as ms');
     const after = now();
     const skewMs = Math.round(rows[0].ms - (before + after) / 2);
-    // What the question itself took says nothing about the clock.
+    // The time that the query took does not count as a difference.
     if (Math.abs(skewMs) <= MAX_SKEW_MS + (after - before)) return [];
     return [
       fault(
@@ -254,7 +254,7 @@ const ROLES_FIX = 'docs/operations.md, "Roles of the database"; then ./tidemark 
 
 const roles: Check = {
   name: 'roles',
-  doc: 'no process is connected as a superuser, and each role of the database may do what it needs and nothing else',
+  doc: 'no process connects as a superuser, and each database role has exactly the rights that it needs',
   needs: ['database'],
   async run({ database, roleUrls }) {
     const findings: Finding[] = [];
@@ -265,7 +265,7 @@ const roles: Check = {
       );
       const [{ rolname, rolsuper, strong }] = rows;
       if (rolsuper || strong) {
-        const what = `connects as ${rolname}, ${rolsuper ? 'a superuser' : 'who may replicate or pass row security'}`;
+        const what = `connects as ${rolname}, ${rolsuper ? 'a superuser' : 'which may replicate or bypass row security'}`;
         findings.push(warning(subject, what, ROLES_FIX));
       }
     }

@@ -1,4 +1,4 @@
-/** Checks of the log: streams as they must be, in step with the checkpoints, with room. */
+/** Checks of the log: the rights of its accounts, its streams, the checkpoints, and space. */
 
 import { headers, NoRespondersError, PermissionViolationError } from '@nats-io/transport-node';
 import { Catalog } from '../../../shared/db/catalog.ts';
@@ -6,21 +6,22 @@ import { connectNats, type NatsConnection } from '../../../shared/nats/connect.t
 import { EXPORT_SUBJECT } from '../../../shared/nats/export-queue.ts';
 import { isDenied, mutableIn, streamInfo } from '../../../shared/nats/stream.ts';
 import { logVerdict, REWOUND } from '../../projector/checkpoint.ts';
-import { type Account, bytes, type Check, type Finding, fault, type Patient, warning } from './types.ts';
+import { type Account, bytes, type Check, type CheckContext, type Finding, fault, warning } from './types.ts';
 
-/* What the accounts of the log may do, found out by asking for it in a way that changes nothing where it is allowed. */
-
-/** A stream of this name is never made, so nothing that is asked of it is done. */
+/** No stream ever has this name, so the probing requests have no effect even if they are allowed. */
 const NO_STREAM = 'tidemark_doctor_asks';
 const TIMEOUT_MS = 5000;
 
-/** Rights that no account but the operator's has; the server refuses each of these requests to those who have it, too. */
+/**
+ * Rights that only the operator's account should have. The server rejects each of these requests even for accounts that
+ * have the right.
+ */
 const REQUESTS: readonly { readonly right: string; readonly call: string; readonly body?: object }[] = [
   { right: 'delete streams', call: `STREAM.DELETE.${NO_STREAM}` },
   { right: 'purge streams', call: `STREAM.PURGE.${NO_STREAM}` },
   { right: 'delete messages', call: `STREAM.MSG.DELETE.${NO_STREAM}`, body: { seq: 1 } },
   { right: 'change streams', call: `STREAM.UPDATE.${NO_STREAM}`, body: { name: NO_STREAM } },
-  // Another name in the request than in its subject: refused by whoever reads it.
+  // The request's name differs from its subject, so the server rejects it.
   { right: 'make streams', call: `STREAM.CREATE.${NO_STREAM}`, body: { name: 'another' } },
   {
     right: 'make consumers',
@@ -32,7 +33,7 @@ const REQUESTS: readonly { readonly right: string; readonly call: string; readon
 
 export const ACCOUNT_CHECK: Check = {
   name: 'account',
-  doc: 'the accounts of the log may do what their work needs and no more: none can change, empty or forge the log',
+  doc: 'the accounts of the log have only the rights that they need: none can change, empty or forge the log',
   needs: ['log'],
   async run({ accounts, datasets }) {
     const findings: Finding[] = [];
@@ -52,11 +53,11 @@ async function tooMany(connection: NatsConnection, { role }: Account, dataset: s
   for (const { right, call, body } of REQUESTS) {
     if (await mayAsk(connection, `$JS.API.${call}`, body)) rights.push(right);
   }
-  // Kept by no stream: the one that would is not the one that is expected.
+  // No stream stores it: the stream that would is not the expected one.
   if (role !== 'publisher' && (await mayAsk(connection, `${dataset}.${NO_STREAM}.1.0`))) rights.push('write events');
   if (role !== 'export' && (await mayAsk(connection, `${EXPORT_SUBJECT}.${NO_STREAM}`))) rights.push('queue exports');
   const hears = (await mayHear(connection, `_INBOX_${NO_STREAM}.>`)) || (await mayHear(connection, '_INBOX.>'));
-  if (hears) rights.push('hear answers that are meant for others');
+  if (hears) rights.push('receive answers meant for others');
   return rights;
 }
 
@@ -80,7 +81,7 @@ async function mayHear(connection: NatsConnection, subject: string): Promise<boo
     if (error instanceof PermissionViolationError) told.resolve(false);
   };
   const subscription = connection.subscribe(subject, { callback });
-  // The server answers in order: a refusal comes before the answer to this.
+  // The server answers in order, so a refusal arrives before the answer to this.
   await connection.flush();
   setImmediate(() => told.resolve(true));
   const heard = await told.promise;
@@ -98,26 +99,28 @@ const streams: Check = {
       const info = await streamInfo(log.manager, key);
       if (!info) continue;
       for (const what of mutableIn(info)) {
-        findings.push(fault(key, what, `nats stream edit ${key}, with an account that may`));
+        findings.push(fault(key, what, `nats stream edit ${key}, with an account that has the right`));
       }
       const { max_bytes: limit = -1, num_replicas: replicas, subjects } = info.config;
       if (subjects.join() !== `${key}.>`) {
         findings.push(fault(key, `takes ${subjects.join(' ')}, must take ${key}.>`, `nats stream edit ${key}`));
       }
       if (replicas !== settings.SVC_STREAM_REPLICAS) {
-        const what = `has ${replicas} replicas, SVC_STREAM_REPLICAS says ${settings.SVC_STREAM_REPLICAS}`;
+        const what = `has ${replicas} replicas, but SVC_STREAM_REPLICAS is ${settings.SVC_STREAM_REPLICAS}`;
         const fix =
-          "correct the setting; the next migrate, up or backfill that has the operator's account brings the stream to it";
+          "correct the setting; the next migrate, up or backfill with the operator's account changes the stream";
         findings.push(warning(key, what, fix));
       }
       const offline = info.cluster?.replicas?.filter((peer) => peer.offline || !peer.current) ?? [];
       for (const peer of offline) {
-        findings.push(warning(key, `its replica on ${peer.name} is away or behind`, 'start that server, or wait'));
+        findings.push(
+          warning(key, `its replica on ${peer.name} is unavailable or behind`, 'start that server, or wait'),
+        );
       }
       for await (const consumer of log.manager.consumers.list(key)) {
         const { deliver_subject } = consumer.config;
         if (deliver_subject === undefined) continue;
-        const what = `its consumer ${consumer.name} delivers to ${deliver_subject}: ours are asked`;
+        const what = `its consumer ${consumer.name} pushes to ${deliver_subject}; Tidemark's consumers are pulled`;
         findings.push(
           fault(key, what, `nats consumer rm ${key} ${consumer.name}, and change the password that made it`),
         );
@@ -133,7 +136,7 @@ const streams: Check = {
 
 const checkpoints: Check = {
   name: 'checkpoints',
-  doc: 'the log is the one that was projected, and somebody projects it',
+  doc: 'the log is the one that was projected, and a projector works on it',
   needs: ['database', 'log'],
   async run({ datasets, database, log }) {
     const findings: Finding[] = [];
@@ -144,15 +147,15 @@ const checkpoints: Check = {
       if (REWOUND.has(state)) {
         findings.push(fault(dataset.key, `${state}: ${finding}`, `./tidemark recover ${dataset.key}`));
       } else if (state === 'log_ahead' && !projectors.has(dataset.number)) {
-        const what = `${finding}; nobody projects it`;
-        findings.push(warning(dataset.key, what, './tidemark up: it catches up by itself'));
+        const what = `${finding}; no projector works on it`;
+        findings.push(warning(dataset.key, what, './tidemark up: its projector clears the backlog'));
       }
     }
     return findings;
   },
 };
 
-async function holders(database: Patient['database']): Promise<Set<number>> {
+async function holders(database: CheckContext['database']): Promise<Set<number>> {
   const { PROJECTOR_LOCK } = await import('../../../shared/db/connect.ts');
   const { rows } = await database.query(
     `select objid::int4 as dataset from pg_locks where locktype = 'advisory' and classid = $1 and granted
@@ -162,12 +165,12 @@ async function holders(database: Patient['database']): Promise<Set<number>> {
   return new Set(rows.map(({ dataset }) => dataset));
 }
 
-/** Left for everything else. */
+/** Reserved for everything else. */
 const SPARE_BYTES = 2e9;
 
 const space: Check = {
   name: 'space',
-  doc: 'the disk has what the streams have reserved and not used, and room for the database',
+  doc: 'the disk has space for what the streams have reserved and for the database',
   needs: ['log'],
   async run({ datasets, log, logDir, databaseDir, freeBytes }) {
     let reserved = 0;
@@ -179,14 +182,16 @@ const space: Check = {
     if (logDir !== undefined) {
       const free = await freeBytes(logDir);
       if (free < reserved) {
-        const what = `streams may still take ${bytes(reserved)}, the disk has ${bytes(free)}`;
-        findings.push(warning('log', what, 'lower SVC_STREAM_MAX_BYTES, or give the disk more room'));
+        const what = `streams may still take ${bytes(reserved)}, but the disk has ${bytes(free)} free`;
+        findings.push(warning('log', what, 'lower SVC_STREAM_MAX_BYTES, or enlarge the disk'));
       }
     }
     if (databaseDir !== undefined) {
       const free = await freeBytes(databaseDir);
       if (free < SPARE_BYTES) {
-        findings.push(fault('database', `the disk has ${bytes(free)}`, 'make room: a full disk stops the database'));
+        findings.push(
+          fault('database', `the disk has ${bytes(free)} free`, 'make room: a full disk stops the database'),
+        );
       }
     }
     return findings;

@@ -1,4 +1,4 @@
-/** A check of the doctor: one entry of a table, which looks and changes nothing. */
+/** A check of the doctor: an entry of a table that reads and changes nothing. */
 import type { JetStreamManager } from '@nats-io/jetstream';
 import type { Settings } from '../../../shared/config/settings.ts';
 import type { Client } from '../../../shared/db/connect.ts';
@@ -7,9 +7,9 @@ import type { NatsConnection } from '../../../shared/nats/connect.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 
 export interface Finding {
-  /** `fault`: something does not work, or will not. `warning`: it works, and not as it should. */
+  /** `fault`: something does not work, or soon will not. `warning`: it works, but not as it should. */
   readonly severity: 'fault' | 'warning';
-  /** A setting, a table, a stream, a dataset. */
+  /** The setting, table, stream or dataset that it is about. */
   readonly subject: string;
   readonly what: string;
   readonly fix: string;
@@ -17,36 +17,36 @@ export interface Finding {
 
 export interface Account {
   readonly role: Exclude<NatsRole, 'operator'>;
-  /** The setting that names it. */
+  /** The setting that holds its URL. */
   readonly setting: string;
   readonly url: string;
 }
 
-export interface Patient {
+export interface CheckContext {
   readonly settings: Settings;
   readonly datasets: readonly DatasetDefinition[];
   readonly database: Client;
-  /** What processes connect with, by the setting that says so. */
+  /** The URLs that processes connect with, by the name of their setting. */
   readonly roleUrls: Readonly<Record<string, string>>;
-  /** The accounts of the log that are to have no more rights than their work needs. */
+  /** The accounts of the log whose rights are checked. */
   readonly accounts: readonly Account[];
   readonly log: { readonly connection: NatsConnection; readonly manager: JetStreamManager };
-  /** Folder whose disk the embedded log lies on; undefined where the log is given by a URL. */
+  /** Folder of the embedded log; undefined if the log is given by a URL. */
   readonly logDir: string | undefined;
-  /** Folder whose disk the embedded database lies on. */
+  /** Folder of the embedded database; undefined if the database is given by a URL. */
   readonly databaseDir: string | undefined;
-  /** Bytes free for us on the disk of a folder. */
+  /** Bytes that this user may still write to the folder's disk. */
   readonly freeBytes: (dir: string) => Promise<number>;
   readonly now: () => number;
 }
 
 export interface Check {
   readonly name: string;
-  /** What it looks at, for people. */
+  /** What it checks, for people. */
   readonly doc: string;
-  /** Without these it cannot be asked. */
+  /** The stores that it needs. */
   readonly needs: readonly ('database' | 'log')[];
-  readonly run: (patient: Patient) => Promise<readonly Finding[]>;
+  readonly run: (context: CheckContext) => Promise<readonly Finding[]>;
 }
 
 export const fault = (subject: string, what: string, fix: string): Finding => ({

@@ -1,4 +1,4 @@
-/** Checks of what goes on: partitions that are kept back or stuck, work that was killed, sources. */
+/** Checks of the work: quarantined or stuck partitions, killed or failing runs, sources, rights. */
 
 import { stat } from 'node:fs/promises';
 import { connect as connectTcp } from 'node:net';
@@ -9,16 +9,16 @@ import { createLogger } from '../../../shared/logger.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import type { SourceRights } from '../../../shared/rights/matrix.ts';
 import { RightsStore, SAMPLE_MATRIX_PATH } from '../../../shared/rights/store.ts';
-import { type Check, type Finding, fault, type Patient, warning } from './types.ts';
+import { type Check, type CheckContext, type Finding, fault, warning } from './types.ts';
 
-/** An attempt that nothing has happened to for this long is not under way. */
+/** An attempt without activity for this long has been abandoned. */
 const STUCK_HOURS = 1;
-/** A recount is begun within seconds where a projector process runs. */
+/** A running projector process begins a recount within seconds. */
 const RECOUNT_MINUTES = 5;
 
 const partitions: Check = {
   name: 'partitions',
-  doc: 'nothing is in quarantine, refused or stuck',
+  doc: 'no partition is in quarantine, refused or stuck',
   needs: ['database'],
   async run({ database, datasets }) {
     const keys = new Map(datasets.map(({ number, key }) => [number as number, key]));
@@ -45,7 +45,7 @@ const partitions: Check = {
     for (const { dataset_id, n } of late.rows) {
       const key = keys.get(dataset_id) ?? `dataset ${dataset_id}`;
       const fix = `./tidemark ledger ${key} --kind late_arrival_refused; ./tidemark reingest ${key} ... --reason "..."`;
-      findings.push(warning(key, `${n} partitions have other content at their source now`, fix));
+      findings.push(warning(key, `${n} partitions now have other content at their source`, fix));
     }
     const waiting = await database.query(
       `select dataset_id, count(*)::int4 as n, min(partition_key) as first from recount_requests
@@ -53,8 +53,8 @@ const partitions: Check = {
     );
     for (const { dataset_id, n, first } of waiting.rows) {
       const key = keys.get(dataset_id) ?? `dataset ${dataset_id}`;
-      const what = `reads found other rows than were proved in ${n} partitions, from ${first} on, and no projector has recounted them`;
-      findings.push(fault(key, what, `see why the projector does not run; ./tidemark verify ${key}`));
+      const what = `reads found row counts other than proved in ${n} partitions, from ${first} on, and no projector has recounted them`;
+      findings.push(fault(key, what, `find out why the projector does not run; ./tidemark verify ${key}`));
     }
     return findings;
   },
@@ -62,7 +62,7 @@ const partitions: Check = {
 
 const work: Check = {
   name: 'work',
-  doc: 'nothing was killed and left, and what is followed goes on',
+  doc: 'no run was killed and left, and followed feeds succeed',
   needs: ['database'],
   async run({ database }) {
     const runs = await latestRuns(database, 200);
@@ -75,19 +75,19 @@ const work: Check = {
     for (const run of runs) {
       const isNewest = newest.get(`${run.kind} ${run.subject}`) === run.run_id;
       if (run.state === 'lost' && isNewest) {
-        const what = `was killed after ${run.proved + run.unchanged} of ${run.planned ?? 'unknown many'} (pid ${run.pid} on ${run.host})`;
-        findings.push(warning(`${run.kind} ${run.subject}`, what, `run it again, it goes on: ${run.command}`));
+        const what = `was killed after ${run.proved + run.unchanged} of ${run.planned ?? 'an unknown number'} (pid ${run.pid} on ${run.host})`;
+        findings.push(warning(`${run.kind} ${run.subject}`, what, `run it again to continue: ${run.command}`));
       }
       const isOpen = run.state === 'waiting' || run.state === 'running';
       if (run.kind === 'verify' && run.fault !== null && isOpen) {
-        const what = `${run.failed} partitions could not be looked at, the last one: ${run.fault}`;
-        findings.push(warning(`verify ${run.subject}`, what, 'see to the fault; they are tried again within the hour'));
+        const what = `${run.failed} partitions could not be verified; the last fault: ${run.fault}`;
+        findings.push(
+          warning(`verify ${run.subject}`, what, 'fix the fault; verification retries them within the hour'),
+        );
       }
       if (run.kind === 'follow' && run.failures > 0 && isOpen) {
-        const what = `failed ${run.failures} times in a row, tried again at ${run.next_at_utc}: ${run.fault}`;
-        findings.push(
-          warning(`follow ${run.subject}`, what, 'see the fault; it goes on by itself once that is mended'),
-        );
+        const what = `failed ${run.failures} times in a row, next attempt at ${run.next_at_utc}: ${run.fault}`;
+        findings.push(warning(`follow ${run.subject}`, what, 'fix the fault; following then continues by itself'));
       }
     }
     return findings;
@@ -98,7 +98,7 @@ const CONNECT_MS = 3000;
 
 const sources: Check = {
   name: 'sources',
-  doc: 'what the settings say of sources is there: folders, hosts',
+  doc: 'the folders and hosts of the source settings can be reached',
   needs: [],
   async run({ settings, datasets }) {
     const names = new Set(datasets.flatMap(({ locations }) => Object.values(locations).flat()));
@@ -108,7 +108,7 @@ const sources: Check = {
         const location = settings[name as SettingName];
         if (!(location instanceof URL)) return;
         const reason = await unreachable(location);
-        if (reason) findings.push(fault(name, reason, 'correct the setting, or see to its host'));
+        if (reason) findings.push(fault(name, reason, 'correct the setting, or fix its host'));
       }),
     );
     return findings.toSorted((a, b) => a.subject.localeCompare(b.subject));
@@ -119,7 +119,7 @@ async function unreachable(location: URL): Promise<string | undefined> {
   if (location.protocol === 'file:') {
     const path = fileURLToPath(location);
     const found = await stat(path).catch(() => undefined);
-    return found?.isDirectory() ? undefined : `there is no folder ${path}`;
+    return found?.isDirectory() ? undefined : `the folder ${path} does not exist`;
   }
   const { hostname, port, protocol } = location;
   return await new Promise((resolve) => {
@@ -140,18 +140,15 @@ async function unreachable(location: URL): Promise<string | undefined> {
 
 export const WORK_CHECKS: readonly Check[] = [partitions, work, sources];
 
-/* Checks of rights: what is proved may be served, or is kept back on purpose. */
-
-const OWN_MATRIX =
-  './tidemark rights init, fill in the forms it makes, and name the matrix in SVC_SOURCE_RIGHTS_MATRIX_PATH';
+const OWN_MATRIX = './tidemark rights init, fill in its forms, and name the matrix in SVC_SOURCE_RIGHTS_MATRIX_PATH';
 const FORMAT = 'see docs/security.md, rights';
 
 const rights: Check = {
   name: 'rights',
-  doc: 'the rights matrix can be used, and covers the rows that sources published',
+  doc: 'the rights matrix is valid and covers the rows that sources published',
   needs: ['database'],
   async run({ settings, database, datasets }) {
-    // With a database of the operator's own the service may be told elsewhere which matrix it uses.
+    // With a database of the operator's own, the service may use another matrix than this command's settings name.
     const isEmbedded = settings.SVC_DATABASE_URL === undefined;
     const path = settings.SVC_SOURCE_RIGHTS_MATRIX_PATH ?? (isEmbedded ? SAMPLE_MATRIX_PATH : undefined);
     if (path === undefined) return [];
@@ -166,8 +163,8 @@ const rights: Check = {
   },
 };
 
-/** Numbers of datasets that hold rows which a source published. */
-async function realDatasets(database: Patient['database']): Promise<ReadonlySet<number>> {
+/** Numbers of the datasets with rows that a source published. */
+async function realDatasets(database: CheckContext['database']): Promise<ReadonlySet<number>> {
   const { rows } = await database.query(
     `select dataset_id from coverage c where proved <> '{}' and not synthetic
        or exists (select from partitions p where p.dataset_id = c.dataset_id and state = 'proved' and not synthetic)`,
@@ -179,20 +176,20 @@ function findingsOf(dataset: DatasetDefinition, store: RightsStore, declared: re
   const sources = declared.filter(({ datasets }) => (datasets as readonly string[]).includes(dataset.key));
   const undeclared = dataset.sources.filter((key) => !sources.some(({ source }) => source === key));
   if (undeclared.length > 0) {
-    const what = `is proved and refused: the matrix does not declare ${undeclared.join(', ')}`;
-    return [warning(dataset.key, what, `declare every source of it; ${FORMAT}`)];
+    const what = `is proved but refused: the matrix does not declare ${undeclared.join(', ')}`;
+    return [warning(dataset.key, what, `declare all its sources; ${FORMAT}`)];
   }
-  // Kept back on purpose, whatever the artifacts say.
+  // Deliberately not served, whatever the artifacts say.
   if (sources.some(({ state }) => state === 'Ingest Only')) return [];
   const hosted = sources.filter(({ state }) => state === 'Hosted Allowed');
   const reasons = Map.groupBy(hosted, (source) => {
     const { fault: missing, syntheticOnly } = store.signoff(source);
-    return missing === undefined ? (syntheticOnly ?? '') : `not to be shown: ${missing}`;
+    return missing === undefined ? (syntheticOnly ?? '') : `not permitted: ${missing}`;
   });
   reasons.delete('');
   return [...reasons].map(([why, of]) => {
     const names = of.map(({ source }) => source).join(', ');
-    return fault(dataset.key, `rows that were published are refused; the sign-off of ${names} is ${why}`, OWN_MATRIX);
+    return fault(dataset.key, `published rows are refused; the sign-off of ${names} is ${why}`, OWN_MATRIX);
   });
 }
 
