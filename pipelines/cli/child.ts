@@ -1,4 +1,4 @@
-/** A process of ours, started again when it ends before it is told to. */
+/** Child processes that are restarted when they end before they are stopped, and the projector as such a child. */
 
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -14,25 +14,25 @@ export interface ChildOptions {
   /** Module to run, relative to the project's root. */
   readonly module: string;
   readonly args?: readonly string[];
-  /** Written to the child's standard input, then closed. */
+  /** Written to the child's standard input, which is then closed. */
   readonly input?: string;
-  /** The environment it inherits: that of the command. */
+  /** The environment that it inherits, which is the command's. */
   readonly inherits: Readonly<NodeJS.ProcessEnv>;
-  /** Beside it. */
+  /** Variables beyond the inherited ones. */
   readonly env?: Readonly<Record<string, string>>;
   readonly log: Logger;
-  /** Takes the child's standard error, which is otherwise ours. */
+  /** Receives the child's standard error. Default: the command's own. */
   readonly terminalLog?: TerminalLog;
-  /** Told when the child refuses its settings (exit code 2): starting it again would change nothing. */
+  /** Called when the child refuses its settings (exit code 2). Restarting it would not help. */
   readonly onRefusal?: () => void;
-  /** Receives the child's standard output, line by line. */
+  /** Receives the child's standard output line by line. */
   readonly onLine?: (line: string) => void;
 }
 
 const STOP_GRACE_MS = 10_000;
 const RESTART_MAX_MS = 5000;
-/** What a child wrote before it ended is read within this. */
-const SAID_MS = 1000;
+/** The output of a child that ended is read for at most this long. */
+const OUTPUT_MS = 1000;
 
 export class SupervisedChild implements AsyncDisposable {
   readonly #options: ChildOptions;
@@ -57,17 +57,18 @@ export class SupervisedChild implements AsyncDisposable {
       const child = spawn(process.execPath, [...process.execArgv, script, ...(args ?? [])], {
         stdio: ['pipe', onLine ? 'pipe' : 'ignore', terminalLog ? 'pipe' : 'inherit'],
         env: { ...inherits, ...(terminalLog && { [TERMINAL_VARIABLE]: '1' }), ...env },
-        // Its own group: Ctrl-C reaches us, and we end it in order.
+        // Its own process group: Ctrl-C reaches only the command, which stops its children in order.
         detached: true,
       });
       this.#process = child;
       child.stdin?.on('error', () => {});
       child.stdin?.end(input ?? '');
       if (onLine && child.stdout) forEachLine(child.stdout, onLine);
-      const said = terminalLog && child.stderr && forEachLine(child.stderr, (line) => terminalLog.writeOf(name, line));
+      const output =
+        terminalLog && child.stderr && forEachLine(child.stderr, (line) => terminalLog.writeOf(name, line));
       const [code, signal] = await once(child, 'exit');
-      // Why it ended is shown before what follows from it; a process of its own may hold its end of the pipe.
-      await Promise.race([said, delay(SAID_MS, undefined, { ref: false })]);
+      // The child's last lines come before the messages about its end. A grandchild may hold the pipe open.
+      await Promise.race([output, delay(OUTPUT_MS, undefined, { ref: false })]);
       if (this.#stopping) return;
       if (code === 2 && this.#options.onRefusal) {
         this.#options.onRefusal();
@@ -75,7 +76,7 @@ export class SupervisedChild implements AsyncDisposable {
       }
       if (performance.now() - startedAt > 60_000) failures = 0;
       const waitMs = Math.min(100 * 2 ** failures, RESTART_MAX_MS);
-      log.warn({ child: name, code, signal, waitMs }, 'process ended, starting it again');
+      log.warn({ child: name, code, signal, waitMs }, 'process ended, restarting it');
       await delay(waitMs);
     }
   }
@@ -93,7 +94,7 @@ export class SupervisedChild implements AsyncDisposable {
   }
 }
 
-/** @returns a promise of the stream's end. */
+/** @returns a promise that resolves at the end of the stream. */
 function forEachLine(stream: NodeJS.ReadableStream, onLine: (line: string) => void): Promise<void> {
   let rest = '';
   stream.setEncoding('utf8');
@@ -110,9 +111,10 @@ function forEachLine(stream: NodeJS.ReadableStream, onLine: (line: string) => vo
   });
 }
 
-/* The projector as a process of its own: decoding and storing use a core while publishing uses the other. */
-
-/** Several may be started; the lock lets one work, and another takes over when it is gone. */
+/**
+ * Starts a projector process, so that decoding and storing use one core and publishing the other. Several may run; a
+ * lock lets one work, and another takes over when that one ends.
+ */
 export function startProjector(context: Context, datasets: readonly string[]): AsyncDisposable {
   const { io, settings, stack, log, terminalLog } = context;
   const urls = { databaseUrl: localUrl(context, 'ingest'), natsUrl: natsUrls(settings, stack).projector };
@@ -133,7 +135,7 @@ export function startProjector(context: Context, datasets: readonly string[]): A
   });
 }
 
-/** Through the unix socket where there is one: a day's rows are 250 MB. */
+/** Uses the unix socket if there is one, because a day's rows are 250 MB. */
 export function localUrl({ stack, databaseUrls }: Context, role: DatabaseRole): string {
   if (stack.databaseSocketDir === undefined) return databaseUrls[role];
   const url = new URL(databaseUrls[role]);

@@ -1,4 +1,4 @@
-/** What every command works with: settings, the stack of the state folder, connections; all given back at the end. */
+/** What every command works with: settings, the stack of the state folder, and connections, all closed at the end. */
 
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -19,16 +19,14 @@ import type { ParsedCommand } from './options.ts';
 import { createOutput, type Output } from './output.ts';
 import { SHOWN_BY_PARENT, TERMINAL_VARIABLE, TerminalLog } from './terminal-log.ts';
 
-/* Sitting out a store that is away: a command asks again, and says so, for as long as it would publish again. */
-
 export interface OutageRetryOptions {
   readonly signal: AbortSignal;
-  /** Told once what is waited for. */
+  /** Called once with what the command waits for. */
   readonly note: (message: string) => void;
 }
 
 const PAUSE_MS = 500;
-/** SQLSTATEs of a server that is there and refuses: who we are, what we may, which database. */
+/** SQLSTATEs of a server that answers and refuses: wrong credentials, missing rights, unknown database. */
 const REFUSED = /^(28|3D|42)/;
 const REFUSALS: ReadonlySet<string> = new Set([
   'AuthorizationError',
@@ -45,8 +43,8 @@ function isAway(error: unknown): boolean {
 }
 
 /**
- * What `ask` says, asked again for up to `OUTAGE_LIMIT_MS` while a store is away. It must not matter how often it is asked.
- * @throws what `ask` throws when that is no outage, or when the time is over; the signal's reason.
+ * Repeats `ask` for up to `OUTAGE_LIMIT_MS` while a store is unavailable. `ask` must be safe to repeat. @throws what
+ * `ask` throws if that is not an outage or the time is over; the signal's reason.
  */
 export async function retryThroughOutage<T>(ask: () => Promise<T>, { signal, note }: OutageRetryOptions): Promise<T> {
   const startedAt = performance.now();
@@ -56,28 +54,30 @@ export async function retryThroughOutage<T>(ask: () => Promise<T>, { signal, not
     } catch (error) {
       if (!isAway(error) || performance.now() - startedAt > OUTAGE_LIMIT_MS) throw error;
       signal.throwIfAborted();
-      if (!told) note(`a store is away (${explain(error)}): asking again for up to ${OUTAGE_LIMIT_MS / 1000} s`);
+      if (!told) note(`a store is unavailable (${explain(error)}): retrying for up to ${OUTAGE_LIMIT_MS / 1000} s`);
       told = true;
       await delay(PAUSE_MS, undefined, { signal });
     }
   }
 }
 
-/** The project's root: `.env`, `.tidemark` and relative paths start here, wherever the command is called from. */
+/**
+ * The project's root. `.env`, `.tidemark` and relative paths are resolved from here, not from the working directory.
+ */
 export const PROJECT_ROOT = fileURLToPath(new URL('../../', import.meta.url));
 
 export interface Context extends AsyncDisposable {
   readonly io: Io;
   readonly settings: Settings;
-  /** Settings given as flags, for processes that load their own. */
+  /** Settings given as flags, for processes that load settings themselves. */
   readonly settingFlags: ParsedCommand['settings'];
   readonly stack: Stack;
-  /** What is set wins; else what the stack has. */
+  /** The URLs that are set, otherwise the stack's. */
   readonly databaseUrls: Readonly<Record<DatabaseRole, string>>;
   readonly log: Logger;
-  /** The log of what a line for people says as well. */
+  /** A logger for lines that accompany a note to the operator; the terminal does not show them again. */
   readonly toldLog: Logger;
-  /** Where the log goes on a terminal. */
+  /** The terminal's log file and display. */
   readonly terminalLog: TerminalLog | undefined;
   readonly output: Output;
   readonly pool: Pool;
@@ -85,16 +85,16 @@ export interface Context extends AsyncDisposable {
   readonly migrations: MigrationReport;
   /** Aborted by SIGINT, SIGTERM or SIGHUP. */
   readonly signal: AbortSignal;
-  /** The connection of an account; `publisher` unless another is named. The same one for all who ask for the same. */
+  /** The connection of an account, shared by all callers; `publisher` by default. */
   nats(role?: CommandRole): Promise<NatsConnection>;
 }
 
-/** `operator` where streams are made or changed, and where the log is read through readers that come and go. */
+/** `operator` creates and changes streams and reads the log through temporary consumers. */
 export type CommandRole = 'publisher' | 'operator';
 
 /**
- * Commands that work on for long: they wait for a server that is away when they start, as they would later. Others are
- * asked to tell how things stand, and say it at once.
+ * Long-running commands: at the start they wait for an unavailable server, as they do later. The others report the
+ * outage at once.
  */
 const OUTLASTING: ReadonlySet<string> = new Set(['backfill', 'export-worker', 'follow', 'reparse', 'replay', 'verify']);
 
@@ -130,7 +130,7 @@ export async function openContext(
   const databaseUrls = databaseUrlsOf(settings, stack);
   const pool = createPool({ url: databaseUrls.ingest, name: `tidemark ${name}`, max: 4 });
   cleanup.defer(() => pool.end());
-  // A server that dies from here on is started again, and waited for.
+  // From here on, a server that dies is restarted and awaited.
   stack.supervise();
   const note = (message: string) => output.note(message);
   const migrations = await retryThroughOutage(() => migrateDatabase(databaseUrls.owner), {
@@ -167,7 +167,7 @@ export async function openContext(
 
 type OpenNats = (url: string) => Promise<NatsConnection & AsyncDisposable>;
 
-/** One connection a URL, for all who ask for it. A connection that fails is forgotten, so that the next caller tries again. */
+/** One shared connection per URL. A failed connection is dropped, so that the next caller tries again. */
 class SharedConnections implements AsyncDisposable {
   readonly #open: OpenNats;
   readonly #byUrl = new Map<string, ReturnType<OpenNats>>();
@@ -190,7 +190,7 @@ class SharedConnections implements AsyncDisposable {
   }
 }
 
-/** The role of each process: its own URL where one is set. */
+/** Each process's role: its own URL if one is set. */
 const databaseUrlsOf = (settings: Settings, { databaseUrls }: Stack): Record<DatabaseRole, string> => ({
   owner: settings.SVC_DATABASE_OWNER_URL?.href ?? databaseUrls.owner,
   ingest: databaseUrls.ingest,
@@ -199,7 +199,7 @@ const databaseUrlsOf = (settings: Settings, { databaseUrls }: Stack): Record<Dat
   monitor: settings.SVC_DATABASE_MONITOR_URL?.href ?? databaseUrls.monitor,
 });
 
-/** What is set wins; else what the stack has. */
+/** The URLs that are set, otherwise the stack's. */
 export const natsUrls = (settings: Settings, stack: Stack) => ({
   projector: settings.SVC_NATS_PROJECTOR_URL?.href ?? stack.natsProjectorUrl,
   reader: settings.SVC_NATS_READER_URL?.href ?? stack.natsReaderUrl,

@@ -1,20 +1,20 @@
-/** What a command has of the process it runs in. Tests hand in their own, and run commands in their own process. */
+/** The parts of the process that a command uses. Tests pass their own and run commands in the test process. */
 import type { Settings } from '../../shared/config/settings.ts';
 import type { Logger } from '../../shared/logger.ts';
 
-/** Told to stop: by Ctrl-C, by a supervisor, by the end of the terminal. */
+/** Signals that stop a command: Ctrl-C, a supervisor, the end of the terminal. */
 export const STOP_SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
 
 /** Exit codes of the operator's command (docs/cli.md). */
 export const EXIT = {
   DONE: 0,
-  /** Some unit failed, or the command as a whole. */
+  /** A unit failed, or the command as a whole. */
   FAILED: 1,
-  /** Usage or settings. */
+  /** Wrong usage or settings. */
   USAGE: 2,
-  /** Somebody else is at the same work. */
+  /** Another process does the same work. */
   HELD: 3,
-  /** Told to stop before the end; the same command goes on. */
+  /** Stopped before the end; the same command continues. */
   INTERRUPTED: 130,
 } as const;
 
@@ -24,32 +24,32 @@ interface Stream {
   write(text: string): unknown;
 }
 
-/** What a projector is started with. */
+/** The arguments of a projector. */
 export interface ProjectorOrder {
   readonly databaseUrl: string;
   readonly natsUrl: string;
-  /** Keys of the datasets it projects. */
+  /** Keys of the datasets that it projects. */
   readonly datasets: readonly string[];
   readonly settings: Settings;
   readonly log: Logger;
 }
 
 export interface Io {
-  /** The settings; children inherit it. */
+  /** Settings as environment variables; children inherit them. */
   readonly env: Readonly<NodeJS.ProcessEnv>;
-  /** In place of what the environment says: intervals shorter than the second that a setting has at least. */
+  /** Replaces settings of the environment, for tests with intervals below the setting's minimum of a second. */
   readonly settings?: Partial<Settings>;
   readonly stdout: Stream;
   readonly stderr: Stream;
-  /** Takes the lines of the log in place of the process's standard error. */
+  /** Receives the log lines instead of standard error. */
   readonly log?: { write(line: string): void };
-  /** Starts a projector in place of a process of its own. */
+  /** Starts a projector instead of a separate process. */
   readonly project?: (order: ProjectorOrder) => AsyncDisposable;
   /** Calls the listener when the user stops the command. @returns a function that removes the listener. */
   onStop(listener: () => void): () => void;
 }
 
-/** The process itself. */
+/** The real process. */
 export const PROCESS_IO: Io = {
   env: process.env,
   stdout: process.stdout,

@@ -1,12 +1,12 @@
-/** The operator's command as a process of its own. */
+/** Runs the operator's command as a process. */
 import { EXIT, PROCESS_IO, STOP_SIGNALS } from './io.ts';
 import { run } from './run.ts';
 
-/** Standard output takes nothing: the answer did not arrive. */
+/** True if standard output could not be written: the answer did not arrive. */
 let unwritten = false;
 
-// A reader that goes away (`| head`), a terminal that is closed or a full disk takes the output, not the work: a service
-// that ended here would leave its servers behind.
+// A closed pipe (`| head`), a closed terminal or a full disk loses the output but must not end the work: a service that
+// exited here would leave its servers running.
 process.stderr.on('error', () => {});
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   if (error.code === 'EPIPE' || error.code === 'EIO') return;
@@ -14,11 +14,11 @@ process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   unwritten = true;
 });
 
-// From the first moment Ctrl-C ends in order, and so does the end of the terminal: a command stops by its own listener
-// once it has one, and before that, or without one, there is nothing to put away.
+// From the start, Ctrl-C and the end of the terminal stop the process in order. A command stops through its own
+// listener once it has one; before that there is nothing to clean up.
 for (const name of STOP_SIGNALS) {
   process.on(name, () => {
-    // Ours, and that of `run`.
+    // This listener and the one of `run`.
     if (process.listenerCount(name) <= 2) process.exit(EXIT.INTERRUPTED);
   });
 }

@@ -13,21 +13,21 @@ export interface OptionSpec {
   readonly choices?: readonly string[];
   readonly day?: boolean;
   readonly integer?: boolean;
-  /** Of an integer: the least there may be. */
+  /** Minimum of an integer. */
   readonly min?: number;
   readonly default?: string;
 }
 
 export interface CommandSpec {
   readonly name: string;
-  /** Positional arguments, in order; a trailing `?` makes one optional, `...` takes one or more, `...?` any number. */
+  /** Positional arguments in order. A trailing `?` makes one optional, `...` takes one or more, `...?` any number. */
   readonly positionals: readonly string[];
   readonly options: Readonly<Record<string, OptionSpec>>;
   readonly doc: string;
 }
 
 export interface ParsedCommand {
-  /** As it could be typed, without settings: some are secret. */
+  /** The command line as typed, without settings, because some are secret. */
   readonly line: string;
   readonly positionals: readonly string[];
   readonly values: Readonly<Record<string, string | boolean | undefined>>;
@@ -44,10 +44,10 @@ const COMMON: Readonly<Record<string, OptionSpec>> = {
   help: { type: 'boolean', doc: 'Show this help.' },
 };
 
-/** `SVC_HTTP_PORT` is `--http-port`. */
+/** The flag of `SVC_HTTP_PORT` is `--http-port`. */
 export const flagOf = (name: SettingName): string => name.slice('SVC_'.length).toLowerCase().replaceAll('_', '-');
 
-/** @throws TidemarkError USAGE naming the fault. */
+/** @throws TidemarkError USAGE; its message names the fault. */
 export function parseCommand(spec: CommandSpec, argv: readonly string[], io: Io = PROCESS_IO): ParsedCommand {
   const settingFlags = (Object.keys(SETTINGS) as SettingName[]).map((name) => [flagOf(name), name] as const);
   const specs = { ...COMMON, ...spec.options };

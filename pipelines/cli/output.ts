@@ -1,19 +1,19 @@
-/** What an operator sees: answers on stdout (text or one JSON object), everything else on stderr. */
+/** The operator's output: answers on stdout (text or one JSON object), everything else on stderr. */
 import type { ParsedCommand } from './options.ts';
 
 export interface Output {
   readonly json: boolean;
-  /** A person watches: lines for people, and the log in words. */
+  /** Whether stderr is a terminal: notes for people, and log lines as sentences. */
   readonly terminal: boolean;
-  /** The answer: `value` as JSON, or `text()` for people. */
+  /** Writes the answer: `value` as JSON, or `text()` for people. */
   answer(value: object, text: () => string): void;
-  /** A line for people, on stderr; nothing with --json. */
+  /** Writes a line for people to stderr; nothing with --json. */
   note(line: string): void;
   /** Replaces the progress line on a terminal. */
   progress(line: string): void;
 }
 
-/** Redrawn at most this often: a terminal is not where the time goes. */
+/** Most frequent redraw, so that the terminal costs no noticeable time. */
 const PROGRESS_INTERVAL_MS = 100;
 
 export function createOutput(options: Pick<ParsedCommand, 'json' | 'progress' | 'io'>): Output {
@@ -49,7 +49,7 @@ export function createOutput(options: Pick<ParsedCommand, 'json' | 'progress' | 
 
 const jsonValue = (_key: string, value: unknown) => (typeof value === 'bigint' ? value.toString() : value);
 
-/** Columns padded to their widest cell; numbers to the right. */
+/** Columns padded to their widest cell; numbers are right-aligned. */
 export function table(header: readonly string[], rows: readonly (readonly (string | number)[])[]): string {
   const texts = rows.map((row) => row.map((cell) => (typeof cell === 'number' ? cell.toLocaleString('en-US') : cell)));
   const widths = header.map((name, column) => Math.max(name.length, ...texts.map((row) => row[column].length)));

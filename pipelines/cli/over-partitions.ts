@@ -1,4 +1,4 @@
-/** `replay` and `verify` go over partitions one by one; they differ in what they do with each. */
+/** Runs `replay` and `verify` over partitions one by one, and selects datasets and feeds by name. */
 import type { Settings } from '../../shared/config/settings.ts';
 import { DAY_MS, parseDay } from '../../shared/dates.ts';
 import { type RunKind, RunRecorder } from '../../shared/db/runs.ts';
@@ -21,11 +21,11 @@ export interface PartitionReport {
   readonly reason?: string;
 }
 
-export interface Over {
+export interface PartitionWork {
   readonly name: RunKind;
-  /** States of partitions that are gone over. */
+  /** States of the partitions to process. */
   readonly states: readonly PartitionRow['state'][];
-  /** Ends that are good. */
+  /** Outcomes that count as success. */
   readonly good: readonly string[];
   readonly work: (dataset: DatasetDefinition, row: PartitionRow, context: Context) => Promise<PartitionReport>;
 }
@@ -34,13 +34,13 @@ interface Unit extends PartitionReport {
   readonly dataset: string;
 }
 
-/** Datasets by key; `all`: every one that a source is written for. */
+/** Datasets by key; `all` is every dataset with an adapter. */
 export function selectedDatasets(names: readonly string[]): DatasetDefinition[] {
   return names.includes('all') ? fedDatasets() : [...new Set(names.map(datasetOf))];
 }
 
-/** Runs the work over the partitions of the range and reports; a fault of one does not stop the others. */
-export async function overPartitions(command: ParsedCommand, over: Over): Promise<number> {
+/** Processes the partitions of the range and reports. A fault of one does not stop the others. */
+export async function overPartitions(command: ParsedCommand, job: PartitionWork): Promise<number> {
   const chosen = selectedDatasets(command.positionals);
   const { from, to, partition, 'from-height': low, 'to-height': high } = command.values as Record<string, string>;
   if (from !== undefined && to !== undefined && from > to) {
@@ -49,24 +49,24 @@ export async function overPartitions(command: ParsedCommand, over: Over): Promis
   if (low !== undefined && high !== undefined && Number(low) > Number(high)) {
     throw new TidemarkError('USAGE', `--from-height ${low} is above --to-height ${high}`);
   }
-  await using context = await openContext(command, over.name);
+  await using context = await openContext(command, job.name);
   const startedAt = performance.now();
   const units: Unit[] = [];
   for (const dataset of chosen) {
-    if (!context.signal.aborted) await overDataset(dataset, command, over, context, units);
+    if (!context.signal.aborted) await overDataset(dataset, command, job, context, units);
   }
   if (partition !== undefined && units.length === 0 && !context.signal.aborted) {
-    // Whoever names one partition wants to hear of it: nothing done is not done well.
-    const states = over.states.join(' or ');
+    // An operator who names one partition must learn that it was not processed.
+    const states = job.states.join(' or ');
     throw new TidemarkError('PARTITION_UNKNOWN', `${command.positionals.join(' ')} ${partition} is not ${states}`);
   }
   const elapsedMs = Math.round(performance.now() - startedAt);
   const interrupted = context.signal.aborted;
-  const ok = !interrupted && units.every((unit) => over.good.includes(unit.state));
+  const ok = !interrupted && units.every((unit) => job.good.includes(unit.state));
   const named = chosen.map(({ key }) => key).join(' ');
-  context.output.answer({ command: over.name, dataset: named, ok, interrupted, elapsed_ms: elapsedMs, units }, () =>
+  context.output.answer({ command: job.name, dataset: named, ok, interrupted, elapsed_ms: elapsedMs, units }, () =>
     units.length === 0
-      ? 'Nothing to do: no such partition is proved.'
+      ? 'Nothing to do: the range has no such partition.'
       : `${summaryOf(units)}\n${units.length} in ${seconds(elapsedMs)}`,
   );
   return interrupted ? EXIT.INTERRUPTED : ok ? EXIT.DONE : EXIT.FAILED;
@@ -75,18 +75,18 @@ export async function overPartitions(command: ParsedCommand, over: Over): Promis
 async function overDataset(
   dataset: DatasetDefinition,
   command: ParsedCommand,
-  over: Over,
+  job: PartitionWork,
   context: Context,
   units: Unit[],
 ): Promise<void> {
   const rows = (await wantedRows(dataset, command, context)).filter(
-    // What was never stored has no times.
-    (row) => over.states.includes(row.state) && row.manifest !== null && row.fromMs !== null,
+    // A partition that was never stored has no times.
+    (row) => job.states.includes(row.state) && row.manifest !== null && row.fromMs !== null,
   );
   if (rows.length === 0) return;
   await using run = await RunRecorder.open({
     databaseUrl: context.databaseUrls.ingest,
-    kind: over.name,
+    kind: job.name,
     subject: dataset.key,
     datasets: [dataset],
     command: command.line,
@@ -99,14 +99,14 @@ async function overDataset(
     context.output.progress(`${bar(index, rows.length)} ${index}/${rows.length}  ${dataset.key}  ${row.partitionKey}`);
     let report: PartitionReport;
     try {
-      report = await over.work(dataset, row, context);
+      report = await job.work(dataset, row, context);
     } catch (error) {
       const code = codeOf(error) ?? outageCode(error) ?? 'UNEXPECTED';
       report = { partition: row.partitionKey, state: 'failed', code, reason: explain(error) };
     }
     const { partition, ...rest } = report;
     units.push({ dataset: dataset.key, partition, ...rest });
-    counts[over.good.includes(report.state) ? 'proved' : 'failed']++;
+    counts[job.good.includes(report.state) ? 'proved' : 'failed']++;
     counts.rows += report.rows ?? 0;
     run.note({ ...counts, at_partition: row.partitionKey });
     const shown = report.rows === undefined ? '' : `${report.rows.toLocaleString('en-US')} rows `;
@@ -132,7 +132,10 @@ function summaryOf(units: readonly Unit[]): string {
   return table(['dataset', 'state', 'partitions'], rows);
 }
 
-/** Days are the vendor's file days, which need not be UTC days; elsewhere UTC days that a partition's rows begin in. */
+/**
+ * Where the range starts. Days are the vendor's file days, which need not be UTC days; for other datasets, the UTC days
+ * in which a partition's rows begin.
+ */
 function startOf(dataset: DatasetDefinition, day: string | undefined): number | undefined {
   if (day === undefined) return undefined;
   return dataset.partition.kind === 'file_day' ? windowOf(dataset, day).fromMs : parseDay(day);
@@ -143,9 +146,7 @@ function endOf(dataset: DatasetDefinition, day: string | undefined): number | un
   return start === undefined ? undefined : start + DAY_MS;
 }
 
-/* Which feeds a command is about: those named, or all whose source a setting names. */
-
-/** Where its documents are, a setting says. */
+/** Whether a setting names the location of the feed's documents. */
 export const isLocated = (settings: Settings, { datasets }: Feed): boolean =>
   datasets.some(({ locations }) =>
     Object.values(locations)
@@ -156,8 +157,8 @@ export const isLocated = (settings: Settings, { datasets }: Feed): boolean =>
 export const ALL = 'all';
 
 /**
- * Feeds by name, each once; `all`: every one whose source is set.
- * @throws TidemarkError USAGE for an unknown one, CONFIGURATION_INVALID where `all` is none.
+ * Feeds by name, without repetition; `all` is every feed whose source is set. @throws TidemarkError USAGE for an
+ * unknown one, CONFIGURATION_INVALID if `all` is empty.
  */
 export function selectedFeeds(names: readonly string[], settings: Settings): Feed[] {
   if (!names.includes(ALL)) return [...new Set(names.map(feedOf))];
@@ -165,6 +166,6 @@ export function selectedFeeds(names: readonly string[], settings: Settings): Fee
   if (located.length > 0) return located;
   throw new TidemarkError(
     'CONFIGURATION_INVALID',
-    'No source is set: `all` is every feed whose location one of the settings of the group Sources names',
+    'No source is set: `all` means every feed whose location is set in the settings group Sources',
   );
 }

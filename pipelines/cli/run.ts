@@ -1,6 +1,6 @@
 /**
- * The operator's command, in whichever process. Answers go to stdout (`--json`: one object, docs/cli.md), everything else to
- * stderr. Exit codes: exit.ts.
+ * The operator's command, in any process. Answers go to stdout (`--json`: one object, docs/cli.md), everything else to
+ * stderr. Exit codes: `EXIT` in io.ts.
  */
 import { codeOf, ERROR_CODES, explain, outageCode, TidemarkError } from '../../shared/errors.ts';
 import type { Io } from './io.ts';
@@ -10,7 +10,7 @@ import * as specs from './specs.ts';
 
 interface Command {
   readonly spec: CommandSpec;
-  /** Loaded when asked for: what a command does not use costs it no start-up time. */
+  /** Loaded on demand, so that a command does not pay for the modules of others at its start. */
   readonly load: () => Promise<(command: ParsedCommand) => Promise<number>>;
 }
 
@@ -47,7 +47,7 @@ export async function run(argv: readonly string[], io: Io): Promise<number> {
   try {
     return await dispatch(argv, io);
   } catch (error) {
-    // A command that fails after the user stopped it fails for that reason, whatever its error says.
+    // After a stop, the stop is the reason of any failure, whatever the error says.
     const reported = stopped ? new TidemarkError('INTERRUPTED', 'stopped', { cause: error }) : error;
     return report(reported, argv, io);
   } finally {
@@ -84,7 +84,7 @@ function overview(): string {
     '',
     ...lines,
     '',
-    '`./tidemark help <command>` tells the rest.',
+    '`./tidemark help <command>` has the details.',
   ].join('\n');
 }
 

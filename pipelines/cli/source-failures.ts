@@ -1,4 +1,4 @@
-/** Units and feeds that failed for their source's sake, noted where monitors see them. */
+/** Records failures of sources for monitoring, and writes retractions to the log. */
 
 import { jetstream } from '@nats-io/jetstream';
 import type { NatsConnection } from '@nats-io/transport-node';
@@ -15,13 +15,16 @@ import type { Feed } from '../sources/types.ts';
 import type { Context } from './context.ts';
 
 /**
- * Of what is followed this is no failure: it is asked for until it is there. Vendors publish a file day when it is over; an
- * issuer's page, which is not there once, is missed.
+ * Whether a failure of a followed feed only means that the document does not exist yet. Vendors publish a file day
+ * after it ends. A missing page of an issuer is a failure.
  */
 export const isNotYet = ({ datasets: [{ partition }] }: Pick<Feed, 'datasets'>, code: string | undefined): boolean =>
   code === 'NODE_HEIGHT_BEYOND_TIP' || (code === 'SOURCE_NOT_FOUND' && partition.kind === 'file_day');
 
-/** The same results. What cannot be noted is logged: it must not stop what it tells of. */
+/**
+ * Passes the results through and records failures. A failure that cannot be recorded is logged, because it must not
+ * stop the work.
+ */
 export async function* notingFailures(
   { pool, log }: Pick<Context, 'pool' | 'log'>,
   feed: Feed,
@@ -30,7 +33,7 @@ export async function* notingFailures(
   const note = async (dataset: string, source: string, code: string, reason: string) => {
     if (isFollowed && isNotYet(feed, code)) return;
     await recordSourceFailure(pool, datasetOf(dataset), { source, code, reason }).catch((error) =>
-      log.warn({ err: explain(error) }, 'a failure of a source was not noted'),
+      log.warn({ err: explain(error) }, 'a failure of a source could not be recorded'),
     );
   };
   try {
@@ -76,14 +79,12 @@ function sourceOf(dataset: string, partition: string): string {
   }
 }
 
-/*
- * The mark in the log that a proved partition is withheld by its source: a database that is built again from the log must
- * not serve what was taken out of service.
- */
-
 const ACK_TIMEOUT_MS = 10_000;
 
-/** Once for each attempt, however often it is asked for. @throws TidemarkError LOG_UNAVAILABLE */
+/**
+ * Writes the log message that retracts a proved partition: a database that is rebuilt from the log must not serve it
+ * either. Writes it once per attempt, however often it is called. @throws TidemarkError LOG_UNAVAILABLE
+ */
 export async function publishRetraction(
   connection: NatsConnection,
   dataset: DatasetDefinition,
@@ -107,7 +108,7 @@ export async function publishRetraction(
     if (jsErrorCode(error) === JS_ERROR.WRONG_LAST_SEQUENCE) return;
     throw new TidemarkError(
       'LOG_UNAVAILABLE',
-      `That ${dataset.key} ${partition} is withheld could not be written to the log: ${explain(error)}`,
+      `The retraction of ${dataset.key} ${partition} could not be written to the log: ${explain(error)}`,
       { cause: error },
     );
   }

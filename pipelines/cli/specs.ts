@@ -1,4 +1,4 @@
-/** Every command's words: positionals, options, help. What they do is in commands/. */
+/** Every command's grammar and help: positionals, options, texts. The commands are in commands/. */
 import { LEDGER_KINDS } from '../../shared/db/catalog.ts';
 import type { CommandSpec, OptionSpec } from './options.ts';
 import { SELECTION } from './options.ts';
@@ -57,8 +57,8 @@ export const reingest: CommandSpec = {
   positionals: ['feed...'],
   options: {
     ...SELECTION,
-    'dry-run': { type: 'boolean', doc: 'Show the plan and do nothing.' },
-    reason: { type: 'string', required: true, doc: 'Why; kept in the ledger.' },
+    'dry-run': { type: 'boolean', doc: 'Show the plan and change nothing.' },
+    reason: { type: 'string', required: true, doc: 'Why; recorded in the ledger.' },
   },
   doc: 'Replaces proved or quarantined partitions with what the source publishes now, as a new revision. Readers see the old rows until the new ones are proved.',
 };

@@ -1,4 +1,7 @@
-/** The streams of the log and the queue of exports, made and brought to the settings through the operator's account. */
+/**
+ * Creates the streams of the log and the queue of exports and applies the settings to them, through the operator's
+ * account.
+ */
 import { setTimeout as delay } from 'node:timers/promises';
 import type { ErrorCode } from '../../shared/errors.ts';
 import { codeOf, explain, outageCode } from '../../shared/errors.ts';
@@ -8,16 +11,16 @@ import { ensureStream, streamOptions } from '../../shared/nats/stream.ts';
 import { fedDatasets } from '../sources/index.ts';
 import { type Context, natsUrls } from './context.ts';
 
-/** @throws TidemarkError what `ensureStream` throws, of the first dataset that has no stream it can use. */
+/** @throws TidemarkError what `ensureStream` throws for the first dataset whose stream cannot be used. */
 export async function makeStreams(context: Context, datasets: readonly string[]): Promise<void> {
   const operator = await context.nats('operator');
   for (const dataset of datasets) await ensureStream(operator, dataset, streamOptions(context.settings));
 }
 
 /**
- * Makes the queue of exports through the operator's account. Where that account may not, because only the others are set,
- * the queue is used as it is: the account of exports looks whether it is there.
- * @throws TidemarkError LOG_ACCOUNT_REFUSED when it is not there and neither account may make it.
+ * Creates the queue of exports through the operator's account. If that account lacks the right, because only the other
+ * accounts are set, the account of exports checks that the queue exists. @throws TidemarkError LOG_ACCOUNT_REFUSED if
+ * it does not and neither account may create it.
  */
 export async function makeExportQueue(
   context: Pick<Context, 'settings' | 'stack'>,
@@ -41,7 +44,7 @@ export interface StreamFault {
   readonly fault: string;
 }
 
-/** All of them, each by itself: one that cannot be made keeps no other from being made. */
+/** Creates all of them independently: one that fails does not stop the others. */
 export async function makeEverything(
   context: Pick<Context, 'settings' | 'stack'>,
   operator: NatsConnection,
@@ -57,12 +60,12 @@ export async function makeEverything(
   return faults;
 }
 
-/** A stream that somebody removed is there again within about this. */
+/** A stream that somebody removed is created again within about this time. */
 const KEEP_MS = 5000;
 
 /**
- * Makes everything, and until disposal makes again what is missing: the processes that use the streams may not. What cannot
- * be made is said once and tried again; nothing waits for it.
+ * Creates everything, and until disposal creates again what is missing, because the processes that use the streams lack
+ * the right. Each fault is logged once and retried; nothing waits for it.
  */
 export async function keepStreams(context: Context): Promise<AsyncDisposable> {
   const { settings, stack, log, output } = context;
@@ -71,18 +74,18 @@ export async function keepStreams(context: Context): Promise<AsyncDisposable> {
   let connection: (NatsConnection & AsyncDisposable) | undefined;
   const look = async () => {
     try {
-      // Its own: it asks again anyway, and is to wait for nothing.
+      // A connection without retries: this loop retries anyway.
       connection ??= await connectNats(natsUrls(settings, stack).operator, 'tidemark streams');
       const faults = await makeEverything(context, connection);
       for (const { stream, code, fault } of faults) {
-        // A log that is away is reported by whoever needs it.
+        // Processes that need the log report its outage themselves.
         if (code === 'LOG_UNAVAILABLE' || said.get(stream) === fault) continue;
         said.set(stream, fault);
-        log.error({ stream, code, fault }, 'a stream of the log cannot be made or used');
+        log.error({ stream, code, fault }, 'a stream of the log cannot be created or used');
         output.note(`${stream}: ${fault}`);
       }
     } catch (error) {
-      log.debug({ fault: explain(error) }, 'the streams of the log could not be looked at');
+      log.debug({ fault: explain(error) }, 'the streams of the log could not be checked');
     }
   };
   await look();

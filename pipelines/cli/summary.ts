@@ -1,22 +1,22 @@
-/** How a command that brings partitions to their end tells of it: a line each, a table at the end, one exit code. */
+/** Reports the units of a command: a line each, a table at the end, one exit code. */
 import type { UnitResult } from '../publisher/backfill.ts';
 import type { Feed } from '../sources/types.ts';
 import type { Output } from './output.ts';
 import { seconds, table } from './output.ts';
 
-/** Units kept for the answer; a feed that is followed for months has more. */
+/** Most units in the answer; a feed that is followed for months has more. */
 const MAX_REPORTED = 10_000;
 
 const STATES = ['proved', 'unchanged', 'refused', 'quarantined', 'failed'] as const;
 type Counts = Record<(typeof STATES)[number] | 'rows', number>;
 
-/** What became of one feed. */
+/** The result of one feed. */
 export interface FeedSummary extends Counts {
   readonly feed: string;
-  /** Partitions the plan had; null where the source told as it came. */
+  /** Partitions of the plan; null if the source lists documents only as it goes. */
   planned: number | null;
   elapsed_ms: number;
-  /** Why none of it, or not all of it, was tried. */
+  /** Why none or not all of its units were attempted. */
   error: { readonly code: string; readonly message: string } | null;
 }
 
@@ -42,7 +42,7 @@ export class Summary {
     return this.#feeds.get(name)!;
   }
 
-  /** `quiet`: one of many to which nothing happened. */
+  /** `quiet`: no line for this unit, one of many without a change. */
   add(feed: Feed, unit: UnitResult, quiet = false): void {
     const counts = this.of(feed);
     counts[unit.state]++;
@@ -52,23 +52,23 @@ export class Summary {
     if (!quiet) this.#output.note(this.#line(unit));
   }
 
-  /** Why the unit before did not do. */
-  #said = '';
+  /** The last line's reason, which is not repeated. */
+  #lastReason = '';
 
   #line(unit: UnitResult): string {
     const head = `${this.#isSeveral ? `${unit.dataset}  ` : ''}${unit.partition}  ${unit.state.padEnd(11)}`;
     if (unit.state === 'proved' || unit.state === 'unchanged') {
       return `${head} ${unit.rows.toLocaleString('en-US')} rows`;
     }
-    // Six datasets of one block have one reason, and one remedy.
+    // The six datasets of one block fail for one reason with one remedy.
     const why = `${unit.code}: ${unit.reason}`;
-    const isSaid = why === this.#said;
-    this.#said = why;
-    if (isSaid) return `${head} ${unit.code}, as above`;
+    const isRepeated = why === this.#lastReason;
+    this.#lastReason = why;
+    if (isRepeated) return `${head} ${unit.code}, as above`;
     return `${head} ${why}${unit.remedy ? `\n            ${unit.remedy}` : ''}`;
   }
 
-  /** Prints the answer. @returns whether everything went well. */
+  /** Prints the answer. @returns whether everything succeeded. */
   answer(interrupted: boolean): boolean {
     const feeds = [...this.#feeds.values()];
     const total = Object.fromEntries(
@@ -89,7 +89,7 @@ export class Summary {
       units: this.#units,
     };
     this.#output.answer(summary, () => {
-      const head = interrupted ? 'Interrupted; the same command goes on where it stopped.\n' : '';
+      const head = interrupted ? 'Interrupted; the same command continues where it stopped.\n' : '';
       const speed = `${summary.rows_per_second.toLocaleString('en-US')} rows/s`;
       const foot = `${total.rows.toLocaleString('en-US')} rows proved in ${seconds(elapsedMs)} (${speed})`;
       return `${head}${tableOf(feeds)}\n${foot}`;

@@ -5,19 +5,19 @@
 import { closeSync, fstatSync, mkdirSync, openSync, renameSync, statSync, writeSync } from 'node:fs';
 import { dirname } from 'node:path';
 
-/** Two files of this size at most: the one that is written to, and the one before it (`.1`). */
+/** Size limit of each of two files: the current one and the previous one (`.1`). */
 const MAX_BYTES = 8 << 20;
-/** Another command may have rotated the file: looked at each time this much was written. */
-const LOOK_EVERY_BYTES = 64 << 10;
-/** Words that were shown are not repeated for this long; the file has every line. */
+/** Another command may have rotated the file, so it is checked after this many bytes. */
+const CHECK_EVERY_BYTES = 64 << 10;
+/** A sentence is shown at most once in this time; the file has every line. */
 const REPEAT_MS = 60_000;
 const MAX_REMEMBERED = 1000;
 const WARNING = 40;
 const ERROR = 50;
 
-/** Set for a child whose lines its parent shows on a terminal. */
+/** Set for a child whose log lines its parent shows on a terminal. */
 export const TERMINAL_VARIABLE = 'TIDEMARK_TERMINAL';
-/** Member of a log line that a line for people accompanies: it is not shown a second time. */
+/** Marks a log line that accompanies a note to the operator, so that it is not shown again. */
 export const SHOWN_BY_PARENT = { told: true } as const;
 
 export interface TerminalLogOptions {
@@ -33,7 +33,7 @@ export class TerminalLog {
   readonly #maxBytes: number;
   readonly #shownAt = new Map<string, number>();
   #file: { readonly descriptor: number; readonly inode: number } | undefined;
-  #sinceLook = 0;
+  #sinceCheck = 0;
 
   constructor({ path, show, maxBytes = MAX_BYTES }: TerminalLogOptions) {
     this.path = path;
@@ -41,7 +41,7 @@ export class TerminalLog {
     this.#maxBytes = maxBytes;
   }
 
-  /** @param text one line of our own logger, with its end. */
+  /** @param text one line of this program's logger, with its line end. */
   write(text: string): void {
     const line = text.trimEnd();
     const words = inWords(JSON.parse(line) as LogRecord);
@@ -49,14 +49,14 @@ export class TerminalLog {
     if (words !== undefined) this.#showOnce(words);
   }
 
-  /** @param line what a child wrote to its standard error: its log, lines for people, or the trace of a crash. */
+  /** @param line a line of a child's standard error: a log record, a note for people, or a stack trace. */
   writeOf(child: string, line: string): void {
     if (line.startsWith('{')) {
       try {
         this.write(line);
         return;
       } catch {
-        // Not of our logger.
+        // Not a record of this program's logger.
       }
     }
     if (line.trim() === '') return;
@@ -72,18 +72,18 @@ export class TerminalLog {
     this.#show(words);
   }
 
-  /** A log that cannot be kept (a full disk, a folder that may not be written to) is no reason to end the work. */
+  /** A log that cannot be written (full disk, missing rights) must not end the work. */
   #keep(line: string): void {
     try {
-      if (this.#file === undefined || this.#sinceLook >= Math.min(LOOK_EVERY_BYTES, this.#maxBytes)) this.#look();
-      this.#sinceLook += writeSync(this.#file!.descriptor, `${line}\n`);
+      if (this.#file === undefined || this.#sinceCheck >= Math.min(CHECK_EVERY_BYTES, this.#maxBytes)) this.#reopen();
+      this.#sinceCheck += writeSync(this.#file!.descriptor, `${line}\n`);
     } catch {
-      // It is tried again with the next line.
+      // The next line tries again.
     }
   }
 
-  /** Opens the file, again where it was rotated, and rotates it once it is full. */
-  #look(): void {
+  /** Opens the file, again if it was rotated, and rotates it when it is full. */
+  #reopen(): void {
     const size = statSync(this.path, { throwIfNoEntry: false })?.size ?? 0;
     if (size >= this.#maxBytes) renameSync(this.path, `${this.path}.1`);
     const inode = statSync(this.path, { throwIfNoEntry: false })?.ino;
@@ -94,13 +94,13 @@ export class TerminalLog {
       const descriptor = openSync(this.path, 'a', 0o640);
       this.#file = { descriptor, inode: fstatSync(descriptor).ino };
     }
-    this.#sinceLook = 0;
+    this.#sinceCheck = 0;
   }
 }
 
 type LogRecord = Readonly<Record<string, unknown>> & { readonly level: number; readonly msg?: string };
 
-/** @returns undefined for what is no warning, or was told already. */
+/** @returns undefined if the record is not a warning, or was shown already. */
 function inWords(record: LogRecord): string | undefined {
   const { level, time: _time, process: name, msg, told, fault, faults, err, reason, ...facts } = record;
   if (level < WARNING || told) return undefined;

@@ -149,7 +149,7 @@ describe('on a terminal', () => {
       const [service] = httpProcesses(terminal.up());
       process.kill(service, 'SIGKILL');
       await terminal.until(() =>
-        terminal.written().includes('warning: up: process ended, starting it again (child serving'),
+        terminal.written().includes('warning: up: process ended, restarting it (child serving'),
       );
       const logged = (await readFile(join(stateDir(), 'log/tidemark.log'), 'utf8')).trimEnd().split('\n');
       const said = logged.map((line) => JSON.parse(line));
@@ -206,14 +206,14 @@ describe('the log of a terminal', () => {
   test('shows warnings and errors in words, once; what was told in words already is only kept', async () => {
     const { path, shown, log } = open();
     log.write(record({ level: 30, msg: 'all is well' }));
-    const failed = { msg: 'following starts again', feed: 'etf', code: 'X_Y', fault: 'the provider is away' };
+    const failed = { msg: 'the feed restarts', feed: 'etf', code: 'X_Y', fault: 'the provider is away' };
     for (let n = 0; n < 3; n++) log.write(record(failed));
     log.write(record({ ...failed, told: true, feed: 'macro' }));
     log.write(
       record({ level: 50, msg: 'not ready', faults: ['a', 'b'], err: { type: 'Error', message: 'm', stack: 's' } }),
     );
     expect(shown).toEqual([
-      'warning: up: following starts again (feed etf, code X_Y): the provider is away',
+      'warning: up: the feed restarts (feed etf, code X_Y): the provider is away',
       'error: up: not ready: a; b; m',
     ]);
     expect((await readFile(path, 'utf8')).split('\n').length).toBe(7);
