@@ -140,7 +140,7 @@ describe('past days', () => {
         ['HODL before today', 'failed', 'SOURCE_NOT_FOUND'],
       ].toSorted(),
     );
-    expect(JSON.stringify(json.units)).toContain("today's document alone");
+    expect(JSON.stringify(json.units)).toContain("only today's document");
   });
 
   test('a page that builds itself needs a browser, and says which setting names it', async () => {

@@ -120,7 +120,7 @@ describe('the link endpoint', () => {
   });
 
   test.each<[string, () => (response: ServerResponse) => void, RegExp]>([
-    ['what is no JSON', () => (response) => response.end('<html>'), /no JSON/],
+    ['text that is not JSON', () => (response) => response.end('<html>'), /not JSON/],
     ['null', () => json(null), /code/],
     ['an error code', () => json({ code: '51000', data: null }), /code "51000"/],
     ['no files', () => link(), /0 files/],
@@ -129,7 +129,7 @@ describe('the link endpoint', () => {
     ["another file's name", () => link(file({ filename: `${name('2024-06-02')}.zip` })), /named the file/],
     ['no address', () => link(file({ url: 'x' })), /no address/],
     ['a local path', () => link(file({ url: 'file:///etc/passwd' })), /file:/],
-    ['a megabyte', () => json({ code: '0', more: 'x'.repeat(1 << 20) }), /at length/],
+    ['a megabyte', () => json({ code: '0', more: 'x'.repeat(1 << 20) }), /too long an answer/],
   ])('answering with %s: refused', async (_, answer, message) => {
     answers = [answer()];
     const fault = await faultOf(open(), 'SOURCE_LINK_INVALID');

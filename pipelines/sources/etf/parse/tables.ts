@@ -245,7 +245,7 @@ export class JsonPath {
    * renamed.
    */
   text(): string | null {
-    const value = this.#said();
+    const value = this.#known();
     if (value === null) return null;
     if (typeof value !== 'string') throw unreadable(`${this.path} is not a text: ${shown(value)}`);
     return value.trim() === '' ? null : value.trim();
@@ -253,13 +253,13 @@ export class JsonPath {
 
   /** The number, written as number or text, or null if the document states null. @throws like `text`. */
   number(): Big | null {
-    const value = this.#said();
+    const value = this.#known();
     if (value === null || value instanceof Big) return value;
     if (typeof value !== 'string') throw unreadable(`${this.path} is not a number: ${shown(value)}`);
     return parseNumber(value, this.path);
   }
 
-  #said(): Exact {
+  #known(): Exact {
     if (this.value === undefined) throw unreadable(`the document has no ${this.path}`);
     return this.value;
   }
