@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { Problem } from '../../serving/contract/problems.ts';
 import { StagingDirectory } from '../../serving/exports/artifact/staging.ts';
-import { isIntact, type Manifest, readArtifact } from '../../serving/exports/artifact/write.ts';
+import { type ArtifactManifest, isIntact, readArtifact } from '../../serving/exports/artifact/write.ts';
 import { checkFiles, ExportDirectories, ProvedFiles } from '../../serving/exports/files.ts';
 import type { StoredArtifact, StoredFile } from '../../serving/exports/rows.ts';
 
@@ -71,7 +71,7 @@ describe.each(REPLACEMENTS)('%s', (_, replace) => {
   });
 
   test('is no file of an artifact that a killed attempt left behind', async () => {
-    const manifest = { manifest_version: 1, files: [file], sha256: file.sha256 } as unknown as Manifest;
+    const manifest = { manifest_version: 1, files: [file], sha256: file.sha256 } as unknown as ArtifactManifest;
     const manifestPath = join(dir, 'manifest.json');
     await writeFile(manifestPath, JSON.stringify(manifest));
     const artifact = await readArtifact(dir);

@@ -29,7 +29,7 @@ export interface SnapshotFile {
   readonly path: string;
 }
 
-export interface Snapshot {
+export interface MempoolSnapshot {
   readonly takenAtMs: number;
   readonly chain: string;
   readonly entries: readonly MempoolEntry[];
@@ -81,7 +81,7 @@ export async function snapshotFiles(dir: string): Promise<SnapshotFile[]> {
 }
 
 /** @throws TidemarkError SOURCE_ROW_INVALID if the file is not a complete snapshot of ours. */
-export async function readSnapshot({ path, takenAtMs }: SnapshotFile, chain: string): Promise<Snapshot> {
+export async function readSnapshot({ path, takenAtMs }: SnapshotFile, chain: string): Promise<MempoolSnapshot> {
   const bytes = await readInFolder(dirname(path), path);
   const name = `${chain}-mempool-${takenAtMs}.json.zst`;
   try {
@@ -129,7 +129,7 @@ function readDocument(cursor: JsonCursor) {
 }
 
 /** Yields the events in the order of their txid. */
-export function* mempoolEvents({ takenAtMs, chain, entries }: Snapshot): Generator<RecordedEvent> {
+export function* mempoolEvents({ takenAtMs, chain, entries }: MempoolSnapshot): Generator<RecordedEvent> {
   for (const { txid, feeSats, vsize, firstSeen, replaceable } of entries) {
     const offset = `${takenAtMs}:${txid}`;
     // The keys are sorted.

@@ -212,13 +212,13 @@ export interface FetchAnswerOptions extends FetchTextOptions {
   readonly answers?: readonly number[];
 }
 
-export interface Answer {
+export interface ServiceAnswer {
   readonly status: number;
   readonly bytes: Buffer;
 }
 
 /** Fetches a service's answer over http unchanged, with the rules and codes of `fetchDocument`. */
-export async function fetchAnswer(options: FetchAnswerOptions): Promise<Answer> {
+export async function fetchAnswer(options: FetchAnswerOptions): Promise<ServiceAnswer> {
   const { json, answers, maxBytes = MAX_TEXT_BYTES } = options;
   return attemptHttp(options, options.log, async (request) => {
     await options.beforeAttempt?.();

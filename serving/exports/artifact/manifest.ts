@@ -8,12 +8,12 @@ import { NotRegularFile, openRegular } from '../../../shared/regular-file.ts';
 import type { Window } from '../../contract/read-request.ts';
 import type { RowSink } from '../../db/pg-connection.ts';
 import { int2, int8, OID, Params, text } from '../../db/pg-messages.ts';
-import type { LiveContext, Plan } from '../../read/plan/context.ts';
+import type { LiveContext, ReadPlan } from '../../read/plan/context.ts';
 import { knownTest } from '../../read/types.ts';
 import {
   type Artifact,
+  type ArtifactManifest,
   artifactFault,
-  type Manifest,
   type ManifestFile,
   type ManifestPartition,
   type ManifestWindow,
@@ -46,7 +46,7 @@ export function windowOf(window: Window): ManifestWindow {
 }
 
 /** @throws ArtifactFault */
-export async function writeManifest(directory: string, manifest: Manifest): Promise<void> {
+export async function writeManifest(directory: string, manifest: ArtifactManifest): Promise<void> {
   try {
     const file = await open(join(directory, MANIFEST_NAME), 'wx', 0o640);
     try {
@@ -65,7 +65,7 @@ export async function readArtifact(directory: string): Promise<Artifact | undefi
   const manifestPath = join(directory, MANIFEST_NAME);
   try {
     await using opened = await openRegular(manifestPath);
-    const manifest = JSON.parse(await opened.readFile('utf8')) as Manifest;
+    const manifest = JSON.parse(await opened.readFile('utf8')) as ArtifactManifest;
     if (manifest.manifest_version !== VERSION) return undefined;
     const files = await Promise.all(manifest.files.map((file) => writtenFile(directory, file)));
     if (files.some((file) => file === undefined)) return undefined;
@@ -108,7 +108,7 @@ const MAX_LISTED = 20_000;
 
 /** The proved partitions that an artifact's rows come from. */
 export interface Proof {
-  readonly manifest: Manifest['proof'];
+  readonly manifest: ArtifactManifest['proof'];
   /** Number of rows, in the requested mode, in all partitions that the window touches. */
   readonly rows: number;
 }
@@ -118,7 +118,7 @@ const COLUMNS = `partition_key, source_id, revision::text, rows::text, aligned_r
 const OIDS = COLUMNS.split(',').map(() => OID.text);
 
 /** Reads the proof in the snapshot of the rows. */
-export async function readProof({ session, request }: LiveContext, plan: Plan): Promise<Proof> {
+export async function readProof({ session, request }: LiveContext, plan: ReadPlan): Promise<Proof> {
   const { dataset, mode } = request;
   const [[version] = ['0']] = await session.rows(
     'select version::text from coverage where dataset_id = $1',

@@ -10,7 +10,7 @@ import { basename, dirname, join } from 'node:path';
 import { DAY_MS } from '../../../shared/dates.ts';
 import type { ReadRequest, Window } from '../../contract/read-request.ts';
 import { inOrder } from '../../read/execute/plan-read.ts';
-import type { CountedStatement, LiveContext, Plan } from '../../read/plan/context.ts';
+import type { CountedStatement, LiveContext, ReadPlan } from '../../read/plan/context.ts';
 import { within } from '../../read/snapshot/coverage.ts';
 import { ArtifactFault, artifactFault } from './types.ts';
 
@@ -165,7 +165,7 @@ export function canSplit({ request, relation }: LiveContext): boolean {
 /** The statements of a split window: each day's rows have statements of their own. */
 export async function* statementsByDay(
   live: LiveContext,
-  { parts }: Plan,
+  { parts }: ReadPlan,
   begin: (day: string) => Promise<void>,
 ): AsyncGenerator<CountedStatement> {
   const days = new Set<number>();

@@ -76,7 +76,7 @@ export type ManifestWindow =
   | { readonly kind: 'latest'; readonly n_rows: number }
   | { readonly kind: 'random'; readonly n_random: number; readonly random_seed: number };
 
-export interface Manifest {
+export interface ArtifactManifest {
   readonly manifest_version: 1;
   readonly dataset: string;
   readonly mode: Mode;
@@ -117,7 +117,7 @@ export interface WrittenFile extends ManifestFile {
 }
 
 export interface Artifact {
-  readonly manifest: Manifest;
+  readonly manifest: ArtifactManifest;
   readonly manifestPath: string;
   readonly files: readonly WrittenFile[];
 }

@@ -13,7 +13,7 @@ import {
   type ArtifactDeps,
   ArtifactFault,
   type ArtifactJob,
-  type Manifest,
+  type ArtifactManifest,
   type ManifestColumn,
 } from './types.ts';
 
@@ -45,7 +45,7 @@ async function intactArtifact(directory: string): Promise<Artifact | undefined> 
   return artifact && (await isIntact(artifact)) ? artifact : undefined;
 }
 
-async function writeFiles(deps: ArtifactDeps, job: ArtifactJob, directory: string): Promise<Manifest> {
+async function writeFiles(deps: ArtifactDeps, job: ArtifactJob, directory: string): Promise<ArtifactManifest> {
   const { request } = job;
   const format = FORMATS[job.format];
   const schema = columnsOf(request, format);
@@ -176,8 +176,8 @@ export type {
   ArtifactDeps,
   ArtifactFormat,
   ArtifactJob,
+  ArtifactManifest,
   ArtifactProgress,
-  Manifest,
   ManifestFile,
   WrittenFile,
 } from './types.ts';

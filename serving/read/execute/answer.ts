@@ -7,7 +7,7 @@ import type { ReadRequest } from '../../contract/read-request.ts';
 import type { PgConnection, RowSink } from '../../db/pg-connection.ts';
 import type { Column, RowWriter } from '../../render/cells.ts';
 import { readTimestamptzMs } from '../../render/text.ts';
-import { contextOf, type LiveContext, type Plan, type PlanContext } from '../plan/context.ts';
+import { contextOf, type LiveContext, type PlanContext, type ReadPlan } from '../plan/context.ts';
 import { checkCount } from '../plan/counted.ts';
 import { boundsOf, type Coverage, missingIn } from '../snapshot/coverage.ts';
 import { CoverageProbe, Session, type SnapshotOptions, Snapshots } from '../snapshot/session.ts';
@@ -85,7 +85,7 @@ export interface ReadCall {
   /** Whether a proved window without rows is an answer. */
   readonly mayBeEmpty?: boolean;
   /** Inspects the snapshot of the rows further, before the first row. @returns the plan to execute. */
-  inspect?(live: LiveContext, plan: Plan): Promise<Plan>;
+  inspect?(live: LiveContext, plan: ReadPlan): Promise<ReadPlan>;
   /** Creates the writer; called once, before the first row. */
   open(facts: ReadFacts, flow: Flow): RowWriter;
 }
@@ -97,7 +97,7 @@ export class Answer {
   #writer: RowWriter | undefined;
   #lookahead: ValidityLookahead | undefined;
   #counter: SourceRowCounter | undefined;
-  #plan: Plan | undefined;
+  #plan: ReadPlan | undefined;
   #flow: ConnectionFlow | undefined;
   #warnings: readonly Warning[] = [];
   #whyNone = '';
@@ -109,7 +109,7 @@ export class Answer {
   }
 
   /** @returns the sink of the plan's rows. @throws StrictRefusal, ReadFault before anything is written. */
-  start(context: PlanContext, plan: Plan, connection: PgConnection, quality: readonly Warning[] = []): RowSink {
+  start(context: PlanContext, plan: ReadPlan, connection: PgConnection, quality: readonly Warning[] = []): RowSink {
     const { relation, snapshot } = context;
     const { warnings, freshness } = this.#evaluate(context, plan, quality);
     const hiddenFirst = relation.hidden !== undefined;
@@ -160,7 +160,7 @@ export class Answer {
     return rows;
   }
 
-  #evaluate(context: PlanContext, plan: Plan, quality: readonly Warning[]) {
+  #evaluate(context: PlanContext, plan: ReadPlan, quality: readonly Warning[]) {
     const { request, coverage } = context;
     const { warnings, freshness } = evaluateWarnings(request, { coverage, gaps: plan.gaps, quality }, this.#rule);
     if (request.strict && warnings.length > 0) throw new StrictRefusal(warnings);
@@ -188,7 +188,7 @@ class SourceRowCounter implements RowSink {
 }
 
 /** Explains an empty answer: what is missing in the window, or what is proved. */
-export function whyNoRows({ request, snapshot, coverage }: PlanContext, { parts }: Plan): string {
+export function whyNoRows({ request, snapshot, coverage }: PlanContext, { parts }: ReadPlan): string {
   const { dataset, filters, asOfMs, window } = request;
   const known = asOfMs === undefined ? '' : `, as it was known by ${isoOf(asOfMs)}`;
   if (!snapshot.coverage.extent) {

@@ -2,7 +2,7 @@
 import { int2, Params } from '../../db/pg-messages.ts';
 import { planKlines } from '../klines/klines.ts';
 import { slicesOf, withBoundaryRows, withCarriedIn } from '../plan/boundary-rows.ts';
-import { boundsOfFilters, type CountedStatement, type LiveContext, type Plan } from '../plan/context.ts';
+import { boundsOfFilters, type CountedStatement, type LiveContext, type ReadPlan } from '../plan/context.ts';
 import { countedSlices, countOfWindow } from '../plan/counted.ts';
 import { planLatest } from '../plan/latest.ts';
 import { readPartitions, rowsOf } from '../sampling/draw.ts';
@@ -20,7 +20,7 @@ export async function* inOrder(context: LiveContext): AsyncGenerator<CountedStat
   }
 }
 
-type SamplePlan = Pick<Plan, 'statements' | 'expectedRows' | 'count'>;
+type SamplePlan = Pick<ReadPlan, 'statements' | 'expectedRows' | 'count'>;
 
 /** A look-up costs about a millisecond per row, and its rank is kept in memory. Beyond this many rows a scan is as good. */
 const MAX_LOOKUPS = 100_000;
@@ -58,7 +58,7 @@ async function byHash(context: LiveContext, wanted: number, seed: number): Promi
   return request.filters.length === 0 ? await all(context) : { statements: selectEach(rows, found.all) };
 }
 
-export async function planRead(live: LiveContext): Promise<Plan> {
+export async function planRead(live: LiveContext): Promise<ReadPlan> {
   const { klineMs } = live.request;
   if (klineMs !== undefined) return await planKlines(live, klineMs);
   const context = await narrowed(live);

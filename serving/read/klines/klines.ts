@@ -2,7 +2,7 @@
 import { KLINE_DATETIME } from '../../../shared/registry/trades.ts';
 import type { Statement } from '../../db/pg-messages.ts';
 import { int2, Params } from '../../db/pg-messages.ts';
-import { boundsOfFilters, type CountedStatement, type LiveContext, type Plan } from '../plan/context.ts';
+import { boundsOfFilters, type CountedStatement, type LiveContext, type ReadPlan } from '../plan/context.ts';
 import { countWithin, wholeFileDays } from '../plan/counted.ts';
 import { findStart } from '../plan/latest.ts';
 import { Prng } from '../sampling/draw.ts';
@@ -30,7 +30,7 @@ interface KlineContext extends LiveContext {
 async function klinesInOrder(
   context: KlineContext,
   parts: readonly Part[],
-): Promise<Pick<Plan, 'statements' | 'count'>> {
+): Promise<Pick<ReadPlan, 'statements' | 'count'>> {
   const partitions = await wholeFileDays(context, parts);
   const slices = countedKlineSlices(parts, partitions, context.grid);
   // Checked once more together: when a bucket crosses days, no single slice knows the count of all rows.
@@ -59,7 +59,7 @@ async function sampleKlines(
   context: KlineContext,
   wanted: number,
   seed: number,
-): Promise<Pick<Plan, 'statements' | 'count'>> {
+): Promise<Pick<ReadPlan, 'statements' | 'count'>> {
   const { session, searched, klines, grid, request } = context;
   const buckets = new Buckets(searched, grid.sizeMs);
   if (wanted >= buckets.count) return await klinesInOrder(context, searched);
@@ -172,7 +172,7 @@ class Buckets {
   }
 }
 
-export async function planKlines(live: LiveContext, sizeMs: number): Promise<Plan> {
+export async function planKlines(live: LiveContext, sizeMs: number): Promise<ReadPlan> {
   const { request, coverage, parts } = live;
   const klines = new KlineRelation(live, sizeMs);
   // A filter on a kline's start time selects whole buckets.
@@ -189,7 +189,7 @@ export async function planKlines(live: LiveContext, sizeMs: number): Promise<Pla
   return { gaps, parts, ...klinesOfWindow };
 }
 
-async function planLatest(context: KlineContext, wanted: number): Promise<Plan> {
+async function planLatest(context: KlineContext, wanted: number): Promise<ReadPlan> {
   const { parts, searched, klines, grid, session, coverage, request } = context;
   const { start, held } = await findStart(session, klines, klineSlicesBackward(searched, grid, wanted), wanted);
   const partsWithRows = request.filters.length > 0 ? held.toReversed().flatMap((slice) => slice.parts) : searched;

@@ -11,7 +11,7 @@ import type { Part, RowCount, SeriesRow } from '../types.ts';
 /** A statement of a plan, and the number of rows that it must yield, if known. */
 export type CountedStatement = Statement & { readonly count?: RowCount };
 
-export interface Plan {
+export interface ReadPlan {
   /** The unproved stretches that the answer spans. */
   readonly gaps: readonly Gap[];
   /** The proved parts that the rows come from, ascending. */

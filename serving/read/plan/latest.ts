@@ -6,13 +6,13 @@ import { gapsSince, within } from '../snapshot/coverage.ts';
 import type { Session } from '../snapshot/session.ts';
 import type { Part, Rows, Slice } from '../types.ts';
 import { slicesBackward, withBoundaryRows } from './boundary-rows.ts';
-import type { CountedStatement, LiveContext, Plan, PlanContext } from './context.ts';
+import type { CountedStatement, LiveContext, PlanContext, ReadPlan } from './context.ts';
 import { countedSlices, countOfNewest, countOfWindow } from './counted.ts';
 
 /** Up to this many rows, the database sorts the rows from the end. More rows are read forward from where they start. */
 const SORTED_ROWS = 10_000;
 
-export async function planLatest(context: LiveContext, wanted: number): Promise<Plan> {
+export async function planLatest(context: LiveContext, wanted: number): Promise<ReadPlan> {
   const newest = planNewest(context, wanted);
   if (newest) return newest;
   const { parts, searched, coverage, session, relation } = context;
@@ -29,7 +29,7 @@ export async function planLatest(context: LiveContext, wanted: number): Promise<
   };
 }
 
-export type NewestPlan = Plan & { readonly statements: readonly [Statement] };
+export type NewestPlan = ReadPlan & { readonly statements: readonly [Statement] };
 
 /** One statement, where the row counts of the newest partitions tell how far back it has to read. */
 export function planNewest(context: PlanContext, wanted: number): NewestPlan | undefined {

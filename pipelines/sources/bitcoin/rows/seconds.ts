@@ -83,7 +83,7 @@ export const MEMPOOL_SECONDS = seconds({
 
 const BY_BLOCK_HEIGHT = 't.block_height';
 
-interface Metric {
+interface DerivedMetric {
   readonly name: string;
   readonly unit: string;
   readonly value: string;
@@ -93,7 +93,7 @@ interface Metric {
 
 const inBtc = (sats: string): string => `${sats} / 100000000::float8`;
 
-const METRICS: Readonly<Record<DerivedDataset, Metric>> = {
+const METRICS: Readonly<Record<DerivedDataset, DerivedMetric>> = {
   bitcoin_block_fee_totals: { name: 'block_fee_total_btc', unit: 'BTC', value: inBtc('t.fee_total_sats') },
   bitcoin_block_subsidy_schedule: { name: 'block_subsidy_btc', unit: 'BTC', value: inBtc('t.subsidy_sats') },
   bitcoin_network_hashrate_estimate: {

@@ -5,7 +5,7 @@
 import { TidemarkError } from '../../../../shared/errors.ts';
 import { MAX_SATS } from '../wire/bytes.ts';
 
-export type Answer = Readonly<Record<string, unknown>>;
+export type JsonRecord = Readonly<Record<string, unknown>>;
 
 const SATS_PER_BTC = 100_000_000;
 /** Decimals of a bitcoin. */
@@ -18,9 +18,9 @@ export function unfit(where: string, wanted: string, value: unknown): TidemarkEr
   });
 }
 
-export function record(value: unknown, where: string): Answer {
+export function record(value: unknown, where: string): JsonRecord {
   if (typeof value !== 'object' || value === null || Array.isArray(value)) throw unfit(where, 'an object', value);
-  return value as Answer;
+  return value as JsonRecord;
 }
 
 export function text(value: unknown, where: string): string {

@@ -137,7 +137,7 @@ export class RpcClient {
       }
       return answers.map((answer, index) => {
         // The package ends the ids of a batch with the call's number.
-        if (!String((answer as Partial<Envelope>)?.id).endsWith(`-${index}`)) {
+        if (!String((answer as Partial<RpcEnvelope>)?.id).endsWith(`-${index}`)) {
           throw new TidemarkError('NODE_ANSWER_INVALID', `${this.place} answered the calls of a batch out of order`);
         }
         return resultOf(answer, `${calls[index].method} (${index + 1} of ${calls.length})`, this.place);
@@ -271,7 +271,7 @@ class Connection {
   }
 
   /** Undefined if the answer has no result; the general parser reads it then. */
-  #read(body: Buffer, reader: (cursor: JsonCursor) => unknown): Envelope | undefined {
+  #read(body: Buffer, reader: (cursor: JsonCursor) => unknown): RpcEnvelope | undefined {
     const cursor = new JsonCursor(body);
     let result: { readonly is: unknown } | undefined;
     try {
@@ -317,18 +317,18 @@ interface Reading {
   readonly keepsBytes?: boolean;
 }
 
-interface Envelope {
+interface RpcEnvelope {
   readonly id: unknown;
   readonly result: unknown;
   readonly error: { readonly code?: unknown; readonly message?: unknown } | null;
 }
 
-function isEnvelope(value: unknown): value is Envelope {
+function isEnvelope(value: unknown): value is RpcEnvelope {
   return typeof value === 'object' && value !== null && 'result' in value && 'error' in value;
 }
 
 function resultOf(answer: unknown, method: string, place: string): unknown {
-  const { error, result } = answer as Envelope;
+  const { error, result } = answer as RpcEnvelope;
   if (error === null) return result;
   const code = Number(error.code);
   const message = `The Bitcoin node at ${place} refused ${method}: ${String(error.message)}`;

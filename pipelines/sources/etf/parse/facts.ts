@@ -5,10 +5,10 @@ import { shown, unreadable } from './fields.ts';
 /** A fund holds Bitcoin and perhaps cash; a longer list belongs to another document. */
 export const MAX_HOLDINGS = 1000;
 
-type Kind = 'number' | 'integer' | 'text';
+type FactKind = 'number' | 'integer' | 'text';
 
 interface FactRule {
-  readonly kind: Kind;
+  readonly kind: FactKind;
   readonly unit: string | null;
   readonly required?: true;
   /** May be negative: an overdraft, a discount. Any other negative value is a parsing error. */
