@@ -48,14 +48,15 @@ function isAway(error: unknown): boolean {
  */
 export async function retryThroughOutage<T>(ask: () => Promise<T>, { signal, note }: OutageRetryOptions): Promise<T> {
   const startedAt = performance.now();
-  for (let told = false; ; ) {
+  for (let isReported = false; ; ) {
     try {
       return await ask();
     } catch (error) {
       if (!isAway(error) || performance.now() - startedAt > OUTAGE_LIMIT_MS) throw error;
       signal.throwIfAborted();
-      if (!told) note(`a store is unavailable (${explain(error)}): retrying for up to ${OUTAGE_LIMIT_MS / 1000} s`);
-      told = true;
+      if (!isReported)
+        note(`a store is unavailable (${explain(error)}): retrying for up to ${OUTAGE_LIMIT_MS / 1000} s`);
+      isReported = true;
       await delay(PAUSE_MS, undefined, { signal });
     }
   }

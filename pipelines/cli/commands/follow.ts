@@ -122,7 +122,7 @@ async function keepFollowing(context: Context, feed: Feed, { line, strict, summa
   let isFirst = true;
   /** Whether the source has answered since the last restart. */
   let answers = true;
-  let said: string | undefined;
+  let lastReason: string | undefined;
   const follow = async () => {
     await run.write({ state: 'running', next_at: null });
     const request = { kind: 'follow', line, selection: undefined, synthetic: false, ownProjector: false, run } as const;
@@ -132,8 +132,8 @@ async function keepFollowing(context: Context, feed: Feed, { line, strict, summa
       if (isNotYet(feed, unit.code)) {
         // "Not yet" is an answer of the source, so earlier faults are over, even if the next day is hours away.
         if (faulty > 0 || !answers) await run.write({ failures: 0, fault: null });
-        if (unit.reason !== said) context.output.note(`${unit.partition}  not yet: ${unit.reason}`);
-        [faulty, answers, said] = [0, true, unit.reason];
+        if (unit.reason !== lastReason) context.output.note(`${unit.partition}  not yet: ${unit.reason}`);
+        [faulty, answers, lastReason] = [0, true, unit.reason];
         continue;
       }
       summary.add(feed, unit);

@@ -40,7 +40,7 @@ export async function keepVerified(
   schedule: VerifySchedule,
 ): Promise<void> {
   const { signal, log, databaseUrls } = context;
-  for (let told = false; !signal.aborted; ) {
+  for (let isReported = false; !signal.aborted; ) {
     try {
       await using run = await RunRecorder.open({
         databaseUrl: databaseUrls.ingest,
@@ -55,8 +55,8 @@ export async function keepVerified(
     } catch (error) {
       if (signal.aborted) return;
       if (codeOf(error) !== 'WORK_HELD') log.warn({ fault: explain(error) }, 'verification restarts');
-      else if (!told) context.output.note(`${explain(error)}; waiting to take over`);
-      told = true;
+      else if (!isReported) context.output.note(`${explain(error)}; waiting to take over`);
+      isReported = true;
       await sleep(RETRY_MS, undefined, { signal }).catch(() => {});
     }
   }

@@ -53,7 +53,7 @@ async function tooMany(connection: NatsConnection, { role }: Account, dataset: s
   for (const { right, call, body } of REQUESTS) {
     if (await mayAsk(connection, `$JS.API.${call}`, body)) rights.push(right);
   }
-  // No stream stores it: the stream that would is not the expected one.
+  // The request expects another stream than the one that would store it, so no stream does.
   if (role !== 'publisher' && (await mayAsk(connection, `${dataset}.${NO_STREAM}.1.0`))) rights.push('write events');
   if (role !== 'export' && (await mayAsk(connection, `${EXPORT_SUBJECT}.${NO_STREAM}`))) rights.push('queue exports');
   const hears = (await mayHear(connection, `_INBOX_${NO_STREAM}.>`)) || (await mayHear(connection, '_INBOX.>'));

@@ -1,4 +1,4 @@
-/** What an operator names `bitcoin`: the six datasets of the chain, by heights, or as blocks come. */
+/** The feed `bitcoin`: the six datasets of the chain, by heights or following new blocks. */
 
 import { mkdir } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
@@ -20,11 +20,11 @@ import { SAMPLE_BLOCKS, startSampleNode } from './sample/generate.ts';
 import { chainSource, type HeightRequest, heightRequest } from './source.ts';
 
 const SAMPLE_DAYS = 3;
-/** Heights that failed are asked for again by `follow` after a poll, then ever later, until this. */
+/** `follow` retries failed heights after a poll, then at growing intervals up to this one. */
 const MAX_RETRY_MS = 10 * 60_000;
 
 const ENDED = ['proved', 'quarantined'] as const;
-/** What this process has published comes to its end without it. */
+/** A partition in one of these states needs nothing more from this process. */
 const HANDED_OVER = [...ENDED, 'published'] as const;
 
 export const chainFeed: Feed = {
@@ -57,7 +57,7 @@ export const chainFeed: Feed = {
 
 const isSample = ({ location }: FeedNeeds): boolean => location !== undefined;
 
-/** Its snapshots are left where the sample of the mempool looks for them. */
+/** Leaves the chain's mempool snapshots where the sample of the mempool looks for them. */
 async function makeSample({ directory, todayMs, log, signal }: SampleNeeds) {
   const mempool = join(dirname(directory), MEMPOOL_DATASET.key);
   await mkdir(mempool, { recursive: true });
@@ -109,7 +109,10 @@ class ChainFeed {
       await this.#withholdLost(await checkNode(node, network));
     } catch (error) {
       if (!(error instanceof TidemarkError && error.transient)) throw error;
-      this.#needs.log.warn({ fault: explain(error) }, 'whether all is still in the chain is looked at next time');
+      this.#needs.log.warn(
+        { fault: explain(error) },
+        'the check for reorganised blocks failed; the next command repeats it',
+      );
     }
   }
 
@@ -126,7 +129,7 @@ class ChainFeed {
     let seen: string | undefined;
     let next: number | undefined;
     let states: readonly PartitionRow['state'][] = ENDED;
-    // Of a follower that was started again it is not known whether the node was away.
+    // After a restart it is unknown whether the node was unavailable before.
     for (let away: number | undefined; !signal.aborted; ) {
       try {
         const state = await checkNode(node, network);
@@ -143,7 +146,7 @@ class ChainFeed {
           const [left] = await this.#missing(next, tip, states);
           next = left?.from ?? Math.max(next, tip + 1);
           if (left) {
-            log.warn({ from_height: left.from, wait_ms: retry.afterMs }, 'heights are missing; asking for them again');
+            log.warn({ from_height: left.from, wait_ms: retry.afterMs }, 'heights are missing; retrying');
             Object.assign(retry, {
               atMs: performance.now() + retry.afterMs,
               afterMs: Math.min(2 * retry.afterMs, MAX_RETRY_MS),
@@ -157,7 +160,7 @@ class ChainFeed {
         if (signal.aborted) return;
         if (!(error instanceof TidemarkError && error.transient)) throw error;
         if (!away)
-          log.warn({ node: node.rpc.place, fault: explain(error) }, 'the node cannot be followed; trying further');
+          log.warn({ node: node.rpc.place, fault: explain(error) }, 'the node cannot be followed; retrying later');
         away = (away ?? 0) + 1;
         onAway?.(away, explain(error));
         seen = undefined;
@@ -166,17 +169,20 @@ class ChainFeed {
     }
   }
 
-  /** Units that hold what is missing of the heights from..tip. */
+  /** Units that hold the missing heights of from..tip. */
   async #planMissing(from: number, tip: number, states: readonly PartitionRow['state'][]): Promise<HeightRequest[]> {
     const planned = new Map<string, HeightRequest>();
     for (const span of await this.#missing(from, tip, states)) {
-      // Two that are missing may lie in one unit that is known.
+      // Two missing spans may lie in one known unit.
       for (const request of await this.#plan(span.from, span.to - 1, tip)) planned.set(request.period, request);
     }
     return [...planned.values()];
   }
 
-  /** Heights of from..tip that are in none of the states in one of the datasets or more: a killed one goes on, too. */
+  /**
+   * Heights of from..tip that are in none of the states in at least one dataset. That includes units of a killed
+   * process.
+   */
   async #missing(from: number, tip: number, states: readonly PartitionRow['state'][]): Promise<Range[]> {
     if (from > tip) return [];
     const { catalog } = this.#needs;
@@ -185,7 +191,7 @@ class ChainFeed {
     return joined((await Promise.all(CHAIN_DATASETS.map(of))).flat());
   }
 
-  /** What lies below was never asked for. */
+  /** Heights below the first ended one were never requested. */
   async #firstEnded(): Promise<number | undefined> {
     const { catalog } = this.#needs;
     const of = (dataset: DatasetDefinition) => catalog.firstEnded(dataset, SOURCE_ID, this.#isSample);
@@ -193,7 +199,7 @@ class ChainFeed {
     return found.length > 0 ? Math.min(...found) : undefined;
   }
 
-  /** Units that hold the heights from..to; what is known of them already stays in the units it is known in. */
+  /** Units that hold the heights from..to; known partitions keep their units. */
   async #plan(from: number, to: number, tip: number): Promise<HeightRequest[]> {
     let range: Range = { from, to: to + 1 };
     for (;;) {

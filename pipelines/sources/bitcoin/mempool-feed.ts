@@ -1,4 +1,4 @@
-/** The mempool as a feed: a snapshot now, or one every so often. */
+/** The feed of the mempool: one snapshot now, or one per interval. */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { DAY_MS } from '../../../shared/dates.ts';
@@ -12,9 +12,12 @@ import { SAMPLE_CHAIN, SAMPLE_SNAPSHOTS, startSampleNode } from './sample/genera
 import { mempoolSource, type SnapshotRequest, snapshotRequest } from './source.ts';
 
 const SAMPLE_DAYS = 3;
-/** Snapshots whose state is asked for at once. */
+/** Most snapshots whose state is read in one query. */
 const ASKED_AT_ONCE = 1_000;
-/** Nobody but the operator mends these. Any other fault is of one snapshot: blocks are followed beside it, and the next may do. */
+/**
+ * Faults that only the operator can fix. Any other fault concerns one snapshot: blocks continue, and the next snapshot
+ * may succeed.
+ */
 const OF_THE_SETTINGS: ReadonlySet<string> = new Set([
   'NODE_CREDENTIALS_REFUSED',
   'NODE_CHAIN_MISMATCH',
@@ -41,7 +44,10 @@ export const mempoolFeed: Feed = {
   },
 };
 
-/** The chain's sample takes them with its own; where it is there already the node is made once more for them. */
+/**
+ * The chain's sample takes the snapshots along with its own. If that sample exists already, its node is generated once
+ * more for them.
+ */
 async function makeSample({ directory, todayMs, log, signal }: SampleNeeds) {
   if ((await snapshotFiles(snapshotDir(directory, SAMPLE_CHAIN))).length < SAMPLE_SNAPSHOTS) {
     const fromMs = todayMs - SAMPLE_DAYS * DAY_MS;
@@ -50,7 +56,7 @@ async function makeSample({ directory, todayMs, log, signal }: SampleNeeds) {
   return { location: pathToFileURL(`${directory}/`), selection: { options: {}, reingest: false } };
 }
 
-/** What lies in the sample's folder. */
+/** The snapshots in the sample's folder. */
 async function sampleFeed({ location }: FeedNeeds): Promise<OpenedFeed> {
   const dir = snapshotDir(fileURLToPath(location as URL), SAMPLE_CHAIN);
   return {
@@ -69,7 +75,7 @@ class MempoolFeed {
     this.#opened = opened;
   }
 
-  /** Kept snapshots that are not proved yet, and one taken now. */
+  /** Stored snapshots that are not proved yet, and one taken now. */
   async *now(): AsyncGenerator<SnapshotRequest> {
     yield* await this.#unproved();
     yield await this.#take();
@@ -83,7 +89,7 @@ class MempoolFeed {
     let fault: string | undefined;
     let away = 0;
     while (!signal.aborted) {
-      // Also what somebody else has taken meanwhile, on demand.
+      // This includes snapshots that another process took meanwhile.
       for (const request of await this.#unproved()) {
         if (handed.has(request.file.takenAtMs)) continue;
         handed.add(request.file.takenAtMs);
@@ -100,9 +106,9 @@ class MempoolFeed {
         } catch (error) {
           if (signal.aborted) return;
           if (error instanceof TidemarkError && OF_THE_SETTINGS.has(error.code)) throw error;
-          // Said once, until it is another one.
+          // Logged once until the fault changes.
           const code = codeOf(error) ?? 'UNEXPECTED';
-          if (code !== fault) log.warn({ code, fault: explain(error) }, 'no snapshot of the mempool; trying further');
+          if (code !== fault) log.warn({ code, fault: explain(error) }, 'no snapshot of the mempool; retrying later');
           fault = code;
           onAway?.(++away, explain(error));
         }

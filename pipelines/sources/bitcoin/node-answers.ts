@@ -68,7 +68,10 @@ const VOUT = new JsonKeys(['value', 'n', 'scriptPubKey']);
 const SCRIPT = new JsonKeys(['asm', 'hex', 'type', 'address']);
 const PREVOUT = new JsonKeys(['value']);
 
-/** The transactions' bytes and columns lie in `writer`. This clears it first; they are valid until it is used again. */
+/**
+ * The transactions' bytes and columns are written to `writer`, which is cleared first. They are valid until `writer` is
+ * used again.
+ */
 export function readBlockAnswer(cursor: JsonCursor, writer: TextWriter): NodeBlock {
   return new BlockAnswer(cursor, writer).read();
 }

@@ -128,7 +128,8 @@ async function missing(url: URL, path: string): Promise<TidemarkError> {
   for (let above = dirname(path); above !== dirname(above) && !(await isDirectory(above)); above = dirname(above))
     absent = above;
   const what = absent === path ? 'file' : 'directory';
-  const message = what === 'file' ? `${path} does not exist` : `${path} does not exist: there is no folder ${absent}`;
+  const message =
+    what === 'file' ? `${path} does not exist` : `${path} does not exist: the folder ${absent} is missing`;
   const details: ErrorDetails = { document: documentName(url), path, missing: what, missingPath: absent };
   return new TidemarkError('SOURCE_NOT_FOUND', message, { details });
 }

@@ -86,7 +86,7 @@ function checkOf(prefix: string): number {
 
 const CHECKS = new Map(Object.values(FORMATS).map(({ prefix }) => [prefix, checkOf(prefix)]));
 const CHECK_LETTERS = 6;
-/** Prefix, separator, version, 40 bytes in letters of five bits, checksum. */
+/** Scratch for bech32: prefix, separator, version, 40 bytes as five-bit letters, checksum. */
 const letters = Buffer.alloc(90);
 
 export function witnessAddress(prefix: string, version: number, program: Buffer): string {
