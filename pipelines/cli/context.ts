@@ -43,8 +43,8 @@ function isAway(error: unknown): boolean {
 }
 
 /**
- * Repeats `ask` for up to `OUTAGE_LIMIT_MS` while a store is unavailable. `ask` must be safe to repeat. @throws what
- * `ask` throws if that is not an outage or the time is over; the signal's reason.
+ * Repeats `ask` for up to `OUTAGE_LIMIT_MS` while a store is unavailable. `ask` must be safe to repeat.
+ * @throws what `ask` throws if that is not an outage or the time is over; the signal's reason.
  */
 export async function retryThroughOutage<T>(ask: () => Promise<T>, { signal, note }: OutageRetryOptions): Promise<T> {
   const startedAt = performance.now();

@@ -157,8 +157,8 @@ export const isLocated = (settings: Settings, { datasets }: Feed): boolean =>
 export const ALL = 'all';
 
 /**
- * Feeds by name, without repetition; `all` is every feed whose source is set. @throws TidemarkError USAGE for an
- * unknown one, CONFIGURATION_INVALID if `all` is empty.
+ * Feeds by name, without repetition; `all` is every feed whose source is set.
+ * @throws TidemarkError USAGE for an unknown one, CONFIGURATION_INVALID if `all` is empty.
  */
 export function selectedFeeds(names: readonly string[], settings: Settings): Feed[] {
   if (!names.includes(ALL)) return [...new Set(names.map(feedOf))];

@@ -83,7 +83,8 @@ const ACK_TIMEOUT_MS = 10_000;
 
 /**
  * Writes the log message that retracts a proved partition: a database that is rebuilt from the log must not serve it
- * either. Writes it once per attempt, however often it is called. @throws TidemarkError LOG_UNAVAILABLE
+ * either. Writes it once per attempt, however often it is called.
+ * @throws TidemarkError LOG_UNAVAILABLE
  */
 export async function publishRetraction(
   connection: NatsConnection,

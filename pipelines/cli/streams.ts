@@ -19,8 +19,8 @@ export async function makeStreams(context: Context, datasets: readonly string[])
 
 /**
  * Creates the queue of exports through the operator's account. If that account lacks the right, because only the other
- * accounts are set, the account of exports checks that the queue exists. @throws TidemarkError LOG_ACCOUNT_REFUSED if
- * it does not and neither account may create it.
+ * accounts are set, the account of exports checks that the queue exists.
+ * @throws TidemarkError LOG_ACCOUNT_REFUSED if it does not and neither account may create it.
  */
 export async function makeExportQueue(
   context: Pick<Context, 'settings' | 'stack'>,

@@ -44,8 +44,8 @@ export interface Restarting {
 }
 
 /**
- * Restarts `work` after each fault, with growing pauses, until the signal. @param work ends only by a fault or the
- * signal.
+ * Restarts `work` after each fault, with growing pauses, until the signal.
+ * @param work ends only by a fault or the signal.
  */
 export async function keepRestarting(
   work: () => Promise<void>,

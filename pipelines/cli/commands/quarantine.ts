@@ -86,8 +86,8 @@ export interface Released {
 
 /**
  * Takes a partition out of quarantine and records the reason in the ledger. Serves only rows that match their manifest:
- * rows that a verification quarantined and that match again return to service, all others are removed. @throws
- * TidemarkError PARTITION_UNKNOWN if it is not in quarantine.
+ * rows that a verification quarantined and that match again return to service, all others are removed.
+ * @throws TidemarkError PARTITION_UNKNOWN if it is not in quarantine.
  */
 export async function release(key: string, reason: string, needs: ReleaseNeeds): Promise<Released> {
   const { dataset, client, catalog, projection } = needs;

@@ -40,7 +40,8 @@ export interface MempoolSnapshot {
 export const snapshotDir = (stateDir: string, chain: string): string => join(stateDir, 'mempool', chain);
 
 /**
- * Takes a snapshot and stores it. @throws TidemarkError SPOOL_UNUSABLE if it cannot be stored, and those of the call.
+ * Takes a snapshot and stores it.
+ * @throws TidemarkError SPOOL_UNUSABLE if it cannot be stored, and those of the call.
  */
 export async function takeSnapshot(
   node: BitcoinNode,

@@ -63,7 +63,8 @@ export interface ArchivedFetch extends Fetch {
 
 export interface DocumentArchive {
   /**
-   * Stores a document. Nothing may be parsed if it fails. @throws TidemarkError SPOOL_UNUSABLE if it cannot be stored.
+   * Stores a document. Nothing may be parsed if it fails.
+   * @throws TidemarkError SPOOL_UNUSABLE if it cannot be stored.
    */
   put(bytes: Uint8Array, fetch: Fetch): Promise<ArchivedFetch>;
   /**

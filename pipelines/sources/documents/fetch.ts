@@ -146,8 +146,8 @@ export interface FetchedDocument extends AsyncDisposable {
   /** Attempts that it took. */
   readonly attempts: number;
   /**
-   * A local file may be replaced while it is decoded. Call this before trusting the decoded rows. @throws TidemarkError
-   * SOURCE_CHECKSUM_MISMATCH if the file has changed
+   * A local file may be replaced while it is decoded. Call this before trusting the decoded rows.
+   * @throws TidemarkError SOURCE_CHECKSUM_MISMATCH if the file has changed
    */
   assertUnchanged(): Promise<void>;
 }

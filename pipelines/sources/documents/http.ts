@@ -124,8 +124,8 @@ const TRANSIENT_STATUS = new Set([408, 425, 429]);
 const CREDENTIAL_HEADERS = new Set(['authorization', 'cookie', 'proxy-authorization', 'x-api-key']);
 
 /**
- * Requests the document and passes the reply to `use`. Closes or returns the connection when `use` is done. @throws
- * TidemarkError SOURCE_NOT_FOUND, SOURCE_TOO_LARGE, SOURCE_UNREACHABLE; wrapped in Retryable if transient.
+ * Requests the document and passes the reply to `use`. Closes or returns the connection when `use` is done.
+ * @throws TidemarkError SOURCE_NOT_FOUND, SOURCE_TOO_LARGE, SOURCE_UNREACHABLE; wrapped in Retryable if transient.
  */
 export async function requestDocument<T>(options: RequestOptions, use: (reply: Reply) => Promise<T>): Promise<T> {
   let { url } = options;

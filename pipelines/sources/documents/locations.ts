@@ -7,8 +7,8 @@ import { fileURLToPath } from 'node:url';
 import { TidemarkError } from '../../../shared/errors.ts';
 
 /**
- * Appends `segments` to the base's path, each encoded, and keeps a query of the base (a signed address). @throws
- * TidemarkError CONFIGURATION_INVALID if a segment is empty, a dot segment, or holds a separator.
+ * Appends `segments` to the base's path, each encoded, and keeps a query of the base (a signed address).
+ * @throws TidemarkError CONFIGURATION_INVALID if a segment is empty, a dot segment, or holds a separator.
  */
 export function urlBelow(base: URL, ...segments: readonly string[]): URL {
   for (const segment of segments) {
@@ -79,8 +79,8 @@ export interface FolderFile extends AsyncDisposable {
 /**
  * Opens a file below a folder for reading. A symbolic link may lead to another place within the folder; one that leads
  * out is refused. The folder itself may be reached through links. Opening something that is not a regular file does not
- * wait for a writer; the caller checks `stats`. @throws TidemarkError SOURCE_OUTSIDE_FOLDER, and errors of the file
- * system unchanged.
+ * wait for a writer; the caller checks `stats`.
+ * @throws TidemarkError SOURCE_OUTSIDE_FOLDER, and errors of the file system unchanged.
  */
 export async function openInFolder(folder: string, path: string): Promise<FolderFile> {
   const real = await resolved(folder, path);

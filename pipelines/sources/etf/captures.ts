@@ -157,8 +157,8 @@ const DATED = /^(\d{4}-\d{2}-\d{2})(?:[^0-9].*)?$/;
 
 /**
  * Lists a folder of one issuer's documents archived by day, sorted by day and name: `<YYYY-MM-DD>.<ext>`, with any text
- * after the day if a day has several, or a folder `<YYYY-MM-DD>` of files under the issuer's own names. @throws
- * TidemarkError SOURCE_NOT_FOUND, SOURCE_UNREACHABLE.
+ * after the day if a day has several, or a folder `<YYYY-MM-DD>` of files under the issuer's own names.
+ * @throws TidemarkError SOURCE_NOT_FOUND, SOURCE_UNREACHABLE.
  */
 export async function archivedDocuments(base: URL, extension: string): Promise<ArchivedDocument[]> {
   const folder = localPath(base);

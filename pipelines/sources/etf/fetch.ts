@@ -153,8 +153,8 @@ const keyOf = ({ sha256, name, asked }: Pick<ArchivedFetch, 'sha256' | 'name' | 
   [sha256, name, asked.filed_day].join(' ');
 
 /**
- * Appends the issuer's path and query to the base's. @throws TidemarkError CONFIGURATION_INVALID if the base is not
- * http(s).
+ * Appends the issuer's path and query to the base's.
+ * @throws TidemarkError CONFIGURATION_INVALID if the base is not http(s).
  */
 function urlOf(base: URL, path: string): URL {
   const [pathname, query = ''] = path.split(/\?(.*)/s);

@@ -20,8 +20,8 @@ import type { Issuer } from './issuers/types.ts';
 import { makeSample, SAMPLE_PARTITIONS, writeSample } from './sample.ts';
 
 /**
- * Tickers or source ids, separated by commas; all funds without. @throws TidemarkError USAGE; its message names the
- * funds.
+ * Tickers or source ids, separated by commas; all funds without.
+ * @throws TidemarkError USAGE; its message names the funds.
  */
 export function fundsNamed(names: string | undefined): readonly Issuer[] {
   if (names === undefined) return ISSUERS;
@@ -262,8 +262,8 @@ class EtfFeed {
   }
 
   /**
-   * The named funds, or all whose setting is set. @throws TidemarkError CONFIGURATION_INVALID; its message names the
-   * setting.
+   * The named funds, or all whose setting is set.
+   * @throws TidemarkError CONFIGURATION_INVALID; its message names the setting.
    */
   async #located(named: string | undefined): Promise<Located[]> {
     const { settings, location } = this.#needs;

@@ -173,8 +173,9 @@ const invalid = (what: string) => new TidemarkError('SOURCE_LAYOUT_UNKNOWN', `Th
 
 export interface MacroApi {
   /**
-   * Sends one request, with as many attempts as the source's settings allow. @throws TidemarkError SOURCE_UNREACHABLE
-   * with `status` or `timed_out` in its details; SOURCE_REFUSED if the provider explains the refusal.
+   * Sends one request, with as many attempts as the source's settings allow.
+   * @throws TidemarkError SOURCE_UNREACHABLE with `status` or `timed_out` in its details; SOURCE_REFUSED if the
+   * provider explains the refusal.
    */
   ask(path: string, query: Readonly<Record<string, string>>): Promise<MacroAnswer>;
 }

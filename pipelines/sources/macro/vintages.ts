@@ -27,9 +27,9 @@ export const MISSING = '.';
 
 /**
  * Rows by vintage, ascending; observation dates ascend within a vintage. Windows of vintages may be passed one after
- * another: a value that a window repeats from the one before is not a change. @param before the last values before
- * these observations, by date; it is updated. @throws TidemarkError SOURCE_ROW_CONFLICT if a date has two different
- * values from the same day on.
+ * another: a value that a window repeats from the one before is not a change.
+ * @param before the last values before these observations, by date; it is updated.
+ * @throws TidemarkError SOURCE_ROW_CONFLICT if a date has two different values from the same day on.
  */
 export function vintagesOf(
   observations: readonly Observation[],
@@ -57,8 +57,8 @@ export function vintagesOf(
 
 /**
  * The rows that each vintage of a span changed, relative to the vintage before the span, with which its answers begin.
- * A vintage that changed no number has no rows. @throws TidemarkError SOURCE_LAYOUT_UNKNOWN if a value is valid from a
- * day that is not one of the vintages.
+ * A vintage that changed no number has no rows.
+ * @throws TidemarkError SOURCE_LAYOUT_UNKNOWN if a value is valid from a day that is not one of the vintages.
  */
 export function vintagesIn(
   { before, vintages }: VintageSpan,

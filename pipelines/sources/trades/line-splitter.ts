@@ -65,8 +65,9 @@ const CR = 13;
 const SHOWN_BYTES = 120;
 
 /**
- * Reads the header row and gives its columns to the reader; rows must have as many. @returns the start of the second
- * line. @throws TidemarkError SOURCE_ROW_INVALID; its message names the expected columns.
+ * Reads the header row and gives its columns to the reader; rows must have as many.
+ * @returns the start of the second line.
+ * @throws TidemarkError SOURCE_ROW_INVALID; its message names the expected columns.
  */
 export function readHeader(
   reader: RowReader,

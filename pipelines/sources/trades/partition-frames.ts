@@ -16,7 +16,8 @@ export type ValueFacts = Pick<PartitionFacts, 'totals' | 'rows_hash' | 'gaps' | 
 export interface RowParser {
   /**
    * Parses the row at `start`, then calls `row`, or `drop` to leave it out. Calls `flushTo(start)` first if the row
-   * begins another partition. @returns the position of the row's CR or LF.
+   * begins another partition.
+   * @returns the position of the row's CR or LF.
    */
   parse(buffer: Buffer, start: number): number;
 }

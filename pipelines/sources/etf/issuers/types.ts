@@ -8,8 +8,8 @@ export interface Issuer {
   /** Path and query below the base URL. The first document may name a second one. */
   readonly document: IssuerDocument;
   /**
-   * Facts beside issuer and ticker. @throws TidemarkError SOURCE_LAYOUT_UNKNOWN; its message names the missing or
-   * unexpected part.
+   * Facts beside issuer and ticker.
+   * @throws TidemarkError SOURCE_LAYOUT_UNKNOWN; its message names the missing or unexpected part.
    */
   parse(document: string): Facts;
   /**

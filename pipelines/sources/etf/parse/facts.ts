@@ -110,8 +110,8 @@ export interface Metric {
 }
 
 /**
- * The metrics of a fund's day by name: each fact, and the day itself. @throws TidemarkError if a required fact is
- * missing, or a count is not a whole number.
+ * The metrics of a fund's day by name: each fact, and the day itself.
+ * @throws TidemarkError if a required fact is missing, or a count is not a whole number.
  */
 export function metricsOf(facts: Facts): Metric[] {
   const metrics = (Object.keys(FACTS) as FactName[]).flatMap((name) => {

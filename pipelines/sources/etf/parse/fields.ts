@@ -92,8 +92,8 @@ function scaled(digits: string, scale: string, field: string): Big {
 }
 
 /**
- * The exact sum of a column. @throws TidemarkError if a value is missing, because the sum would be too small and look
- * right.
+ * The exact sum of a column.
+ * @throws TidemarkError if a value is missing, because the sum would be too small and look right.
  */
 export const sum = (values: readonly (Big | null)[], column: string): Big =>
   values.reduce<Big>((total, value, index) => {
@@ -134,7 +134,8 @@ const INSTANT = /^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?<zone>Z|[+
 
 /**
  * Parses an as-of date to `YYYY-MM-DD`. An instant with a zone gives its UTC date; one without gives the date as
- * written. @throws TidemarkError; its message names `field`.
+ * written.
+ * @throws TidemarkError; its message names `field`.
  */
 export function parseAsOf(text: string, field: string): string {
   const trimmed = text.trim();
@@ -169,8 +170,8 @@ export const isBitcoin = (name: string | null, ticker?: string): boolean =>
   /\bbitcoin\b/i.test(name ?? '') || TICKERS.has((ticker ?? '').trim().toUpperCase());
 
 /**
- * The row of a holdings table that is the fund's Bitcoin. @throws TidemarkError if there is none or more than one:
- * their sum would be a guess.
+ * The row of a holdings table that is the fund's Bitcoin.
+ * @throws TidemarkError if there is none or more than one: their sum would be a guess.
  */
 export function onlyBitcoin<Row>(rows: readonly Row[], fits: (row: Row) => boolean): Row {
   const found = rows.filter(fits);

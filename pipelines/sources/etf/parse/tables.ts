@@ -69,8 +69,8 @@ export class Lines {
   }
 
   /**
-   * Index of the first line from `from` on that is the label. @throws TidemarkError if there is none; its message names
-   * the label.
+   * Index of the first line from `from` on that is the label.
+   * @throws TidemarkError if there is none; its message names the label.
    */
   find(label: string, from = 0): number {
     const index = this.#lines.indexOf(label, from);
@@ -119,8 +119,9 @@ const DISCLAIMER_CHARACTERS = 60;
 const plain = (name: string) => name.toLowerCase().replaceAll(/[^a-z0-9]/g, '');
 
 /**
- * Parses a CSV table and finds its columns by name, ignoring case, punctuation and order. @param text the header line
- * and the rows. @param firstLine the header's line in the document.
+ * Parses a CSV table and finds its columns by name, ignoring case, punctuation and order.
+ * @param text the header line and the rows.
+ * @param firstLine the header's line in the document.
  */
 export function parseTable(text: string, firstLine: number): Table {
   let records: string[][];
@@ -241,8 +242,8 @@ export class JsonPath {
   }
 
   /**
-   * The text, or null if the document states null. @throws TidemarkError if it is not a text, or missing because it was
-   * renamed.
+   * The text, or null if the document states null.
+   * @throws TidemarkError if it is not a text, or missing because it was renamed.
    */
   text(): string | null {
     const value = this.#known();
