@@ -32,9 +32,9 @@ import {
   type Profile,
   SERVER_NAMES,
   type Server,
-  type ServerFault,
   type ServerName,
   type ServerRecord,
+  type StackFault,
 } from './server.ts';
 import { natsPasswords, readState, type Secrets, type StackState } from './state.ts';
 
@@ -94,7 +94,7 @@ function createContainer(
 ): Server {
   const { stateDir, secrets, profile } = options;
   const name = containerName(stateDir, server);
-  const fault = (record: ServerRecord, timeoutMs: number): Promise<ServerFault | undefined> =>
+  const fault = (record: ServerRecord, timeoutMs: number): Promise<StackFault | undefined> =>
     server === 'postgres'
       ? postgresFault(postgresUrl(record, secrets.databasePassword, 'postgres'), timeoutMs)
       : natsFault(natsUrl(record, 'publisher', natsPasswords(secrets)), timeoutMs);

@@ -17,7 +17,7 @@ import {
   spawnServer,
   tailOf,
 } from './processes.ts';
-import type { Profile, Server, ServerFault, ServerRecord } from './server.ts';
+import type { Profile, Server, ServerRecord, StackFault } from './server.ts';
 
 const MIB = 1024 * 1024;
 const GIB = 1024 * MIB;
@@ -107,12 +107,12 @@ export function natsUrl(
  * Why nats-server cannot be used, or undefined: connects and authenticates as a client does. For a TLS address it checks
  * only the greeting; the client library checks the rest.
  */
-export async function natsFault(url: string, timeoutMs: number): Promise<ServerFault | undefined> {
+export async function natsFault(url: string, timeoutMs: number): Promise<StackFault | undefined> {
   const { hostname, port, username, password, protocol } = new URL(url);
   const socket = connectTcp({ host: hostname.replace(/^\[|\]$/g, ''), port: Number(port || 4222) });
   socket.setTimeout(timeoutMs);
   try {
-    return await new Promise<ServerFault | undefined>((resolve) => {
+    return await new Promise<StackFault | undefined>((resolve) => {
       const silent = (reason: string, passing?: boolean) => resolve({ kind: 'silent', reason, passing });
       const refused = (reason: string) => resolve({ kind: 'refused', reason });
       let text = '';

@@ -21,7 +21,7 @@ import {
   spawnServer,
   tailOf,
 } from './processes.ts';
-import type { Profile, Server, ServerFault, ServerRecord } from './server.ts';
+import type { Profile, Server, ServerRecord, StackFault } from './server.ts';
 
 const MIB = 1024 * 1024;
 const GIB = 1024 * MIB;
@@ -111,7 +111,7 @@ const byRole = (urlOf: (role: DatabaseRole) => string) =>
   Object.fromEntries(DATABASE_ROLES.map((role) => [role, urlOf(role)])) as Record<DatabaseRole, string>;
 
 /** Why the database cannot be used, or undefined. A database whose connections are all in use counts as usable. */
-export async function postgresFault(url: string, timeoutMs: number): Promise<ServerFault | undefined> {
+export async function postgresFault(url: string, timeoutMs: number): Promise<StackFault | undefined> {
   const client = new pg.Client({
     connectionString: url,
     connectionTimeoutMillis: timeoutMs,

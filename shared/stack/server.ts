@@ -13,8 +13,8 @@ export interface ServerRecord extends ProcessRef {
   readonly port: number;
 }
 
-/** Why a server cannot be used: it does not answer, it asks to wait, or it refuses for good. */
-export interface ServerFault {
+/** Why a server of the stack cannot be used: it does not answer, it asks to wait, or it refuses for good. */
+export interface StackFault {
   readonly kind: 'silent' | 'starting' | 'refused';
   readonly reason: string;
   /** Whether the fault may pass in a moment: nobody listens, a connection broke, or the server starts or stops. */
@@ -32,7 +32,7 @@ export interface Server {
   /** False when another release started it with another configuration; then it is restarted. */
   isCurrent?(): Promise<boolean>;
   /** Why the server cannot be used; undefined when it answers. */
-  fault(record: ServerRecord, timeoutMs: number): Promise<ServerFault | undefined>;
+  fault(record: ServerRecord, timeoutMs: number): Promise<StackFault | undefined>;
   stop(record: ServerRecord): Promise<void>;
   /** Kills the server; both servers recover from that at their next start. */
   kill(record: ServerRecord): Promise<void>;

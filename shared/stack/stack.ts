@@ -26,10 +26,10 @@ import {
   type AcquireOptions,
   SERVER_NAMES,
   type Server,
-  type ServerFault,
   type ServerName,
   type ServerRecord,
   type Stack,
+  type StackFault,
   type StackProcess,
 } from './server.ts';
 import {
@@ -397,10 +397,10 @@ async function checkGiven(options: AcquireOptions): Promise<void> {
 
 /** Checks a given server until it has no passing fault, or until `waitMs` is over. @returns the fault that remains. */
 async function lastingFault(
-  find: () => Promise<ServerFault | undefined>,
+  find: () => Promise<StackFault | undefined>,
   what: string,
   { waitMs = 0, signal, progress }: AcquireOptions,
-): Promise<ServerFault | undefined> {
+): Promise<StackFault | undefined> {
   const startedAt = performance.now();
   for (let isReported = false; ; isReported = true) {
     const fault = await find();
@@ -411,8 +411,8 @@ async function lastingFault(
 }
 
 /** The fault of a cluster; one server that answers is enough. */
-async function clusterFault(natsUrl: string): Promise<ServerFault | undefined> {
-  let fault: ServerFault | undefined;
+async function clusterFault(natsUrl: string): Promise<StackFault | undefined> {
+  let fault: StackFault | undefined;
   for (const server of serversOf(new URL(natsUrl))) {
     const url = new URL(natsUrl);
     url.host = new URL(server).host;
