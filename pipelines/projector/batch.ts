@@ -13,8 +13,8 @@ import type { SharedSeconds } from '../rows/binary-copy.ts';
 import { type Position, writeProved } from './commit.ts';
 import { DirtyBuckets } from './dirty-buckets.ts';
 import { dataFault } from './faults.ts';
-import type { AttemptId } from './log-reader.ts';
 import { type PartitionLoad, SharedCopy } from './partition-load.ts';
+import type { AttemptId } from './state.ts';
 
 /** A partition whose rows are in, and whose manifest has come. */
 export interface Member {
@@ -45,17 +45,17 @@ export class Batch {
   readonly copy: SharedCopy;
   readonly coverage: CoverageRow | undefined;
   readonly synthetic: boolean;
-  readonly touched: DirtyBuckets;
+  readonly dirty: DirtyBuckets;
   readonly #client: ClientBase;
   readonly #dataset: DatasetDefinition;
   readonly #members = new Map<string, Member>();
 
-  private constructor({ client, dataset, coverage, synthetic }: BatchNeeds, touched: DirtyBuckets) {
+  private constructor({ client, dataset, coverage, synthetic }: BatchNeeds, dirty: DirtyBuckets) {
     this.#client = client;
     this.#dataset = dataset;
     this.coverage = coverage;
     this.synthetic = synthetic;
-    this.touched = touched;
+    this.dirty = dirty;
     const { table, columns } = dataset.native;
     this.copy = new SharedCopy(
       client,
@@ -99,15 +99,15 @@ export class Batch {
         const reason = fault ?? describeDiscrepancies(load.judge(manifest, recount));
         if (reason) return { reason, recount };
       }
-      await this.touched.addPartitions(refs);
-      await this.touched.ensureChunks(side, chunks);
+      await this.dirty.addPartitions(refs);
+      await this.dirty.ensureChunks(side, chunks);
       const proved = members.map(({ load, manifest, sequence }, index) => ({
         manifest,
         recount: found[index],
         frames: load.frames,
         sequence,
       }));
-      await writeProved(this.#client, this.#dataset, proved, position, () => this.touched.rebuild());
+      await writeProved(this.#client, this.#dataset, proved, position, () => this.dirty.rebuild());
       return undefined;
     } catch (error) {
       const reason = dataFault(error);

@@ -3,17 +3,10 @@
 import { createHash } from 'node:crypto';
 import { jetstreamManager } from '@nats-io/jetstream';
 import type { NatsConnection } from '@nats-io/transport-node';
-import { Catalog } from '../../shared/db/catalog.ts';
-import type { Client } from '../../shared/db/connect.ts';
 import type { CheckpointRow } from '../../shared/db/schema.ts';
 import { TidemarkError } from '../../shared/errors.ts';
-import { differingFacts, type Manifest } from '../../shared/frame/manifest.ts';
 import { messageAt, streamInfo } from '../../shared/nats/stream.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
-import { keyFacts, type TimeWindow } from '../../shared/registry/keys.ts';
-import { moveCheckpoint, type Position, writeQuarantined, writeRefused } from './commit.ts';
-import { outsidePartition } from './faults.ts';
-import type { AttemptId } from './log-reader.ts';
 
 export interface LogVerdict {
   readonly state: /** Nothing was ever projected, and nothing is there to be. */
@@ -101,47 +94,4 @@ export async function verifyCheckpoint(
     });
   }
   return { streamCreated, sequence: checkpoint?.streamSequence ?? 0 };
-}
-
-/* Attempts whose frames are passed over: a repetition, a late arrival, or one that cannot be completed. */
-
-/** Why: its partition is proved, it came to its end before, or it cannot be completed. */
-export type Why = 'proved' | 'ended' | 'broken';
-
-export interface Skipping {
-  readonly name: AttemptId;
-  readonly why: Why;
-  readonly reason: string;
-}
-
-/** Its manifest has come: its end is recorded. */
-export async function endSkipped(
-  client: Client,
-  dataset: DatasetDefinition,
-  { why, reason, name }: Skipping,
-  manifest: Manifest,
-  position: Position,
-): Promise<void> {
-  const named = { ...manifest, partition: name.partition, attempt: name.attempt };
-  if (why === 'ended') {
-    await moveCheckpoint(client, dataset, position);
-    return;
-  }
-  if (why === 'proved') {
-    const known = await new Catalog(client).partition(dataset, name.partition);
-    const differing = known?.manifest ? differingFacts(known.manifest, manifest) : [];
-    // Met again after the checkpoint was lost: nothing new.
-    if (known?.attempt === name.attempt && differing.length === 0) return;
-    const what = differing.length > 0 ? `${reason} with other content (${differing.join(', ')})` : reason;
-    await writeRefused(client, dataset, named, what, differing.length > 0, position);
-    return;
-  }
-  let times: TimeWindow;
-  try {
-    times = keyFacts(dataset, name.partition).times;
-  } catch {
-    await writeRefused(client, dataset, named, reason, true, position);
-    return;
-  }
-  await writeQuarantined(client, dataset, outsidePartition(manifest, name, times), reason, null, position);
 }

@@ -3,17 +3,18 @@
  */
 
 import type { ClientBase } from 'pg';
-import { record } from '../../shared/db/catalog.ts';
-import { OUTCOME_CHANNEL } from '../../shared/db/connect.ts';
+import { Catalog, record } from '../../shared/db/catalog.ts';
+import { type Client, OUTCOME_CHANNEL } from '../../shared/db/connect.ts';
 import { coverSpans, coverWindow, lockCoverage, type ProvedExtent, recoverSpan } from '../../shared/db/coverage.ts';
 import { partitions, type StoredRow, storedColumns } from '../../shared/db/schema.ts';
-import type { Manifest } from '../../shared/frame/manifest.ts';
+import { differingFacts, type Manifest } from '../../shared/frame/manifest.ts';
 import type { Recount } from '../../shared/proof/recount.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { keyFacts, type TimeWindow } from '../../shared/registry/keys.ts';
-import { extentOf, offsetsOf } from './faults.ts';
+import { extentOf, offsetsOf, outsidePartition } from './faults.ts';
 import type { FrameEntry } from './partition-load.ts';
 import { deleteSampleRows } from './retract.ts';
+import type { AttemptId } from './state.ts';
 
 /** The message an attempt's end stands at. */
 export interface Position {
@@ -273,4 +274,49 @@ async function announce(
 ): Promise<void> {
   const payloads = manifests.map(({ partition, attempt }) => `${dataset.key}|${partition}|${attempt}|${state}`);
   await client.query('select pg_notify($1, payload) from unnest($2::text[]) payload', [OUTCOME_CHANNEL, payloads]);
+}
+
+/** Why an attempt is skipped: its partition is proved, its end was recorded before, or it cannot be completed. */
+type SkipCause = 'proved' | 'ended' | 'broken';
+
+/** An attempt whose messages are skipped up to its manifest. */
+export interface Skipping {
+  readonly name: AttemptId;
+  readonly why: SkipCause;
+  readonly reason: string;
+}
+
+/** Records the end of a skipped attempt, whose manifest has arrived. Every way moves the checkpoint. */
+export async function endSkipped(
+  client: Client,
+  dataset: DatasetDefinition,
+  { why, reason, name }: Skipping,
+  manifest: Manifest,
+  position: Position,
+): Promise<void> {
+  const named = { ...manifest, partition: name.partition, attempt: name.attempt };
+  if (why === 'ended') {
+    await moveCheckpoint(client, dataset, position);
+    return;
+  }
+  if (why === 'proved') {
+    const known = await new Catalog(client).partition(dataset, name.partition);
+    const differing = known?.manifest ? differingFacts(known.manifest, manifest) : [];
+    // The attempt that is proved, read a second time because the checkpoint was lost.
+    if (known?.attempt === name.attempt && differing.length === 0) {
+      await moveCheckpoint(client, dataset, position);
+      return;
+    }
+    const what = differing.length > 0 ? `${reason} with other content (${differing.join(', ')})` : reason;
+    await writeRefused(client, dataset, named, what, differing.length > 0, position);
+    return;
+  }
+  let times: TimeWindow;
+  try {
+    times = keyFacts(dataset, name.partition).times;
+  } catch {
+    await writeRefused(client, dataset, named, reason, true, position);
+    return;
+  }
+  await writeQuarantined(client, dataset, outsidePartition(manifest, name, times), reason, null, position);
 }

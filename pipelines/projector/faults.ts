@@ -78,7 +78,7 @@ export function misplaced(dataset: DatasetDefinition, manifest: Manifest): Discr
 export function manifestDiscrepancies(
   dataset: DatasetDefinition,
   manifest: Manifest,
-  header: ManifestHeader,
+  header: Pick<ManifestHeader, 'partition' | 'attempt' | 'revision' | 'frame'>,
   load: PartitionLoad,
 ): Discrepancy[] {
   const facts: [string, unknown, unknown][] = [

@@ -1,6 +1,6 @@
 /**
- * What a projector has under way and not committed: the partition being loaded, what shares its transaction, and the
- * checkpoint that moves with them. It ends as proved, as quarantined, or rolled back, to be read again from the log.
+ * The load session of a projector: the open transaction with the partitions that are loaded in it, and the checkpoint that
+ * moves when it commits. A partition ends as proved or quarantined, or it is rolled back and read from the log again.
  */
 
 import { createHash } from 'node:crypto';
@@ -11,7 +11,7 @@ import { Catalog, type PartitionStatus } from '../../shared/db/catalog.ts';
 import type { Client } from '../../shared/db/connect.ts';
 import type { CoverageRow } from '../../shared/db/schema.ts';
 import { assert } from '../../shared/errors.ts';
-import type { Header, ManifestHeader } from '../../shared/frame/codec.ts';
+import type { ManifestHeader } from '../../shared/frame/codec.ts';
 import type { Manifest } from '../../shared/frame/manifest.ts';
 import type { Logger } from '../../shared/logger.ts';
 import { describeDiscrepancies, type PartitionRef, type Recount } from '../../shared/proof/recount.ts';
@@ -23,24 +23,23 @@ import { ensureAlignedChunks } from './chunks.ts';
 import { type Position, writeProved, writeQuarantined } from './commit.ts';
 import { DirtyBuckets } from './dirty-buckets.ts';
 import { dataFault, manifestDiscrepancies, outsidePartition } from './faults.ts';
-import type { AttemptId } from './log-reader.ts';
 import { PartitionLoad } from './partition-load.ts';
 import { deleteReplacedRows, deleteSampleRows } from './retract.ts';
+import type { AttemptId } from './state.ts';
 
-/*
- * The transaction that loads are made in. A file day has one of its own. Small partitions share one, which ends when it is
- * large or old enough, or when nothing more is there to be loaded: what is said of them is said of all at once.
- */
-
-/** Partitions, rows and bytes of events that one transaction proves at most, and how long it stays open. */
+/** Limits of a shared transaction: partitions, rows, bytes of events, and how long it stays open. */
 const MAX_PARTITIONS = 512;
 const MAX_ROWS = 50_000;
 const MAX_BYTES = 32 * 1024 * 1024;
 export const MAX_OPEN_MS = 1000;
 
-export class LoadTransaction {
+/**
+ * The transaction that partitions are loaded in. A file day has one of its own. Small partitions share one, which is
+ * committed when it is large or old enough, or when the log holds nothing more: one recount then covers all of them.
+ */
+class LoadTransaction {
   readonly #client: ClientBase;
-  /** Whether several loads are made in one. */
+  /** Whether several partitions share one transaction. */
   readonly shares: boolean;
   #open = false;
   #openedAt = 0;
@@ -53,17 +52,17 @@ export class LoadTransaction {
     this.shares = shares;
   }
 
-  /** Partitions that are loaded in it and not committed. */
+  /** Partitions that are loaded and wait for the commit. */
   get pending(): number {
     return this.#partitions;
   }
 
-  /** Of those. */
+  /** Rows of those partitions. */
   get rows(): number {
     return this.#rows;
   }
 
-  /** It has been large, or open, long enough. */
+  /** Whether it is large or old enough to be committed. */
   get isDue(): boolean {
     return (
       !this.shares ||
@@ -74,7 +73,7 @@ export class LoadTransaction {
     );
   }
 
-  /** A load begins. @returns whether it is the first of its transaction. */
+  /** Begins the transaction unless it is open. @returns whether it began it. */
   async enter(): Promise<boolean> {
     if (this.#open) return false;
     await this.#client.query('begin');
@@ -83,14 +82,14 @@ export class LoadTransaction {
     return true;
   }
 
-  /** The load's partition is part of the transaction from now on. */
+  /** Counts a loaded partition as part of the transaction. */
   keep(rows: number, bytes: number): void {
     this.#partitions++;
     this.#rows += rows;
     this.#bytes += bytes;
   }
 
-  /** Nothing stays, of any load. */
+  /** Rolls every load of it back. */
   async undo(): Promise<void> {
     if (!this.#open) return;
     this.#ended();
@@ -114,47 +113,56 @@ export class LoadTransaction {
 export interface LoadSessionOptions {
   readonly dataset: DatasetDefinition;
   readonly connection: NatsConnection;
-  /** The load's own connection: a transaction is open on it most of the time. */
+  /** The connection of the loads: a transaction is open on it most of the time. */
   readonly client: Client;
-  /** For short work beside the load. */
+  /** For short statements outside that transaction. */
   readonly side: Client;
   readonly projection: Projection;
   readonly log: Logger;
 }
 
-/** Small partitions after which the planner's figures are made anew; further ones when there are half as many again. */
+/** After so many small partitions the tables are analyzed; again whenever their number has grown by half. */
 const ANALYZED_PARTITIONS = 64;
 
 interface OpenLoad {
   readonly name: AttemptId;
   readonly load: PartitionLoad;
-  /** Sequence of its first message. */
+  /** The sequence of its first message. */
   readonly first: number;
   readonly openedAt: number;
 }
 
-/** What the open transaction holds is rolled back, and is to be read again from the checkpoint. */
-export class RewindRequired extends Error {}
+/** `rolled_back`: nothing uncommitted is left, and the log has to be read again from the checkpoint. */
+export type SessionOutcome = 'done' | 'rolled_back';
+
+/** An attempt whose first message has arrived. */
+export interface ArrivingAttempt {
+  readonly name: AttemptId;
+  readonly revision: number;
+  readonly synthetic: boolean;
+  /** The sequence of its first message. */
+  readonly first: number;
+}
 
 export class LoadSession {
   readonly #needs: LoadSessionOptions;
-  /** Sees what is committed. */
+  /** Reads on the side connection, so it sees only what is committed. */
   readonly #catalog: Catalog;
   readonly #transaction: LoadTransaction;
   #streamCreated = new Date(0);
   #seriesId = 0;
   #checkpoint = 0;
   #load: OpenLoad | undefined;
-  /** What the open transaction holds, where partitions share one. */
+  /** The partitions of the open transaction, where they share one. */
   #batch: Batch | undefined;
-  /** Partitions proved in common, and how many there are to be before the planner's figures are made anew. */
+  /** Partitions that were proved in shared transactions, and at which number of them the tables are analyzed next. */
   #proved = 0;
   #analyzeAt = ANALYZED_PARTITIONS;
-  /** The end of what is in it. */
+  /** The manifest of the last partition that waits for the commit. */
   #uncommitted: JsMsg | undefined;
-  /** Sequences of first messages, both included: these partitions get a transaction of their own. */
+  /** Partitions whose first message lies in this range, bounds included, get a transaction of their own. */
   #alone = { from: 0, to: 0 };
-  /** Aligned chunks that are there, by number. */
+  /** Numbers of the aligned chunks that are known to exist. */
   readonly #alignedChunks = new Set<number>();
 
   constructor(needs: LoadSessionOptions) {
@@ -178,12 +186,12 @@ export class LoadSession {
     return this.#checkpoint;
   }
 
-  /** What is being loaded. */
+  /** The partition that is being loaded. */
   get load(): Pick<OpenLoad, 'name' | 'load'> | undefined {
     return this.#load;
   }
 
-  /** Whether loaded partitions wait to be committed. */
+  /** Whether loaded partitions wait for the commit. */
   get isPending(): boolean {
     return this.#transaction.pending > 0;
   }
@@ -193,15 +201,22 @@ export class LoadSession {
     return this.#transaction.isDue;
   }
 
-  /** Before a partition is looked up: what the open transaction says of it is not to be seen beside it. */
-  async settle(partition: string, first: number): Promise<void> {
-    if (this.#batch?.has(partition) || this.#isAlone(first)) await this.commit();
+  /**
+   * Before a partition is looked up on the side connection, which does not see the open transaction: commits an earlier
+   * attempt of it. Commits as well before a partition that gets a transaction of its own.
+   */
+  async settle(partition: string, first: number): Promise<SessionOutcome> {
+    return this.#batch?.has(partition) || this.#isAlone(first) ? await this.commit() : 'done';
   }
 
-  /** Begins to load a partition, in a transaction of its own or together with others. */
-  async open(header: Header, first: number, partition: PartitionRef, row: PartitionStatus['partition']): Promise<void> {
+  /** Begins to load a partition, in a transaction of its own or in the shared one. */
+  async open(
+    arriving: ArrivingAttempt,
+    partition: PartitionRef,
+    row: PartitionStatus['partition'],
+  ): Promise<SessionOutcome> {
     const { dataset, client, projection } = this.#needs;
-    await this.#enter(header, partition, row);
+    if ((await this.#enter(arriving, partition, row)) === 'rolled_back') return 'rolled_back';
     const shared = this.#batch?.copy;
     const load = await PartitionLoad.open(client, {
       dataset,
@@ -210,48 +225,63 @@ export class LoadSession {
       seriesId: this.#seriesId,
       ...(shared ? { shared } : {}),
     });
-    const name = { partition: header.partition, attempt: header.attempt };
+    const { name, first } = arriving;
     this.#load = { name, load, first, openedAt: performance.now() };
+    return 'done';
   }
 
-  /** The manifest of what is being loaded has come. */
-  async end(manifest: Manifest, header: ManifestHeader, message: JsMsg): Promise<void> {
-    assert(this.#load, 'what ends is being loaded');
-    const misstated =
-      describeDiscrepancies(manifestDiscrepancies(this.#needs.dataset, manifest, header, this.#load.load)) || undefined;
-    if (this.#batch) await this.#join(manifest, misstated, this.#batch, message);
-    else await this.#prove(manifest, misstated, message);
+  /** Proves the open load by its manifest, or adds it to the partitions that are proved together. */
+  async end(
+    manifest: Manifest,
+    header: Pick<ManifestHeader, 'revision' | 'frame'>,
+    message: JsMsg,
+  ): Promise<SessionOutcome> {
+    assert(this.#load, 'a manifest ends an open load');
+    const { load, name } = this.#load;
+    const found = manifestDiscrepancies(this.#needs.dataset, manifest, { ...header, ...name }, load);
+    const misstated = describeDiscrepancies(found) || undefined;
+    if (this.#batch) return await this.#join(manifest, misstated, this.#batch, message);
+    return await this.#prove(manifest, misstated, message);
   }
 
   #isAlone(first: number): boolean {
     return first >= this.#alone.from && first <= this.#alone.to;
   }
 
-  /** Begins the load's transaction, or its part of one, with room made for its rows. */
-  async #enter(header: Header, partition: PartitionRef, row: PartitionStatus['partition']): Promise<void> {
+  /** Begins the transaction or joins the open one, and deletes the rows that the load replaces. */
+  async #enter(
+    { revision, synthetic }: ArrivingAttempt,
+    partition: PartitionRef,
+    row: PartitionStatus['partition'],
+  ): Promise<SessionOutcome> {
     const { dataset, client, side, projection } = this.#needs;
     const { seconds } = projection;
     if (!seconds) {
       await ensureAlignedChunks(side, dataset, [partition.fromMs, partition.toMs - 1000]);
       await this.#transaction.enter();
-      return;
+      return 'done';
     }
-    const synthetic = header.synthetic === true;
-    // Rows that are in the way are taken out before the COPY begins, which the others' rows are in.
-    const isFirst = header.revision === 1 && (row === undefined || row.fromMs === null);
+    // Replaced rows are deleted before the shared COPY begins: no other statement can run during it.
+    const isFirst = revision === 1 && (row === undefined || row.fromMs === null);
     const joins = this.#batch && isFirst && this.#batch.synthetic === synthetic;
-    if (!joins) await this.commit();
-    if (!(await this.#transaction.enter())) return;
+    if (!joins && (await this.commit()) === 'rolled_back') return 'rolled_back';
+    if (!(await this.#transaction.enter())) return 'done';
     const coverage = await this.#catalog.coverage(dataset);
     this.#batch = await Batch.open({ client, dataset, seconds, coverage, synthetic });
-    const { touched } = this.#batch;
-    if (coverage?.synthetic && !synthetic) await deleteSampleRows(client, dataset, partition.key, touched);
+    const { dirty } = this.#batch;
+    if (coverage?.synthetic && !synthetic) await deleteSampleRows(client, dataset, partition.key, dirty);
     const { key } = partition;
-    if (!isFirst) await deleteReplacedRows(client, dataset, { key, revision: header.revision }, touched);
+    if (!isFirst) await deleteReplacedRows(client, dataset, { key, revision }, dirty);
+    return 'done';
   }
 
-  /** Of partitions that share a transaction: it is proved with the others, unless it is known to be at fault. */
-  async #join(manifest: Manifest, misstated: string | undefined, batch: Batch, message: JsMsg): Promise<void> {
+  /** In a shared transaction: the partition is proved with the others, or alone if it is known to be at fault. */
+  async #join(
+    manifest: Manifest,
+    misstated: string | undefined,
+    batch: Batch,
+    message: JsMsg,
+  ): Promise<SessionOutcome> {
     const { name, load, first } = this.#load!;
     let fault = this.#mixesSample(manifest, batch.coverage) ?? misstated;
     try {
@@ -261,15 +291,15 @@ export class LoadSession {
       if (fault === undefined) throw error;
     }
     const isApart = fault !== undefined || manifest.synthetic !== batch.synthetic;
-    if (isApart && batch.members.length > 0) await this.#apart(first, first);
+    if (isApart && batch.members.length > 0) return await this.#apart(first, first);
     this.#load = undefined;
     batch.add({ name, load, manifest, sequence: message.seq, ...(fault === undefined ? {} : { fault }) });
     this.#transaction.keep(manifest.rows, load.bytes);
     this.#uncommitted = message;
-    if (isApart || this.#transaction.isDue || this.#isAlone(first)) await this.commit();
+    return isApart || this.#transaction.isDue || this.#isAlone(first) ? await this.commit() : 'done';
   }
 
-  /** The one partition of a batch. */
+  /** Quarantines the only partition of a batch. */
   async #quarantine(batch: Batch, { reason, recount }: Fault): Promise<void> {
     const { dataset, client, log } = this.#needs;
     const [{ name, load, manifest }] = batch.members;
@@ -281,8 +311,8 @@ export class LoadSession {
     log.error({ dataset: dataset.key, ...name, rows: manifest.rows, reason }, 'partition quarantined');
   }
 
-  /** Of a file day: proves what is loaded. */
-  async #prove(manifest: Manifest, misstated: string | undefined, message: JsMsg): Promise<void> {
+  /** In a transaction of its own: proves the partition and commits, or quarantines it. */
+  async #prove(manifest: Manifest, misstated: string | undefined, message: JsMsg): Promise<SessionOutcome> {
     const { dataset, client, log } = this.#needs;
     const { load, openedAt, name } = this.#load!;
     const position = this.position(message);
@@ -332,20 +362,21 @@ export class LoadSession {
     const facts = { dataset: dataset.key, partition, attempt, rows, ...times, reason };
     if (reason !== undefined) log.error(facts, 'partition quarantined');
     else log.info(facts, 'partition proved');
+    return 'done';
   }
 
-  /** Synthetic rows never join real ones; real ones retire the sample (see writeProved). */
+  /** Synthetic partitions never join real ones; real ones retire the sample (see writeProved). */
   #mixesSample(manifest: Manifest, coverage: CoverageRow | undefined): string | undefined {
     const real = coverage !== undefined && !coverage.synthetic && coverage.proved !== '{}';
     return manifest.synthetic && real ? 'a synthetic sample does not join real partitions' : undefined;
   }
 
   /**
-   * What the open transaction holds is proved, where that is still to be done, and becomes visible.
-   * @throws ReadAgain when one of several partitions is at fault.
+   * Proves the partitions that wait and commits them. When one of several is at fault, all are rolled back, and each gets a
+   * transaction of its own when it is read again; a single one is quarantined.
    */
-  async commit(): Promise<void> {
-    assert(!this.#load, 'what is being loaded is not committed');
+  async commit(): Promise<SessionOutcome> {
+    assert(!this.#load, 'an open load is not committed');
     const { dataset, side, log } = this.#needs;
     const batch = this.#batch;
     const message = this.#uncommitted;
@@ -353,10 +384,10 @@ export class LoadSession {
       const startedAt = performance.now();
       const { members } = batch;
       const fault = await batch.prove(side, this.#alignedChunks, this.position(message));
-      if (fault && members.length > 1) await this.#apart(this.#checkpoint + 1, message.seq);
+      if (fault && members.length > 1) return await this.#apart(this.#checkpoint + 1, message.seq);
       if (fault) {
         await this.#quarantine(batch, fault);
-        return;
+        return 'done';
       }
       const proof_ms = Math.round(performance.now() - startedAt);
       const { rows } = this.#transaction;
@@ -369,11 +400,12 @@ export class LoadSession {
     this.#uncommitted = undefined;
     if (message) this.advance(message);
     await this.#analyze(batch?.members.length ?? 0);
+    return 'done';
   }
 
   /**
-   * The planner's figures of what many small partitions have made of the tables. Autovacuum comes within a minute or so;
-   * until then reads that join rows with their partitions were planned as if there were one of each, and timed out.
+   * Updates the planner's statistics after many small partitions. Autovacuum does so within about a minute; until then
+   * PostgreSQL planned reads that join rows with partitions as if there were one of each, and they timed out.
    */
   async #analyze(partitions: number): Promise<void> {
     this.#proved += partitions;
@@ -382,23 +414,33 @@ export class LoadSession {
     await this.#needs.client.query(`analyze partitions, "${this.#needs.dataset.native.table}"`);
   }
 
-  /** Rolls the open load back; its frames are still in the log. What it shared a transaction with is loaded before it. */
+  /** Rolls the open load back, if there is one. No other partition may share its transaction. */
   async drop(): Promise<void> {
-    const open = this.#load;
-    if (!open) return;
-    this.#needs.log.debug({ ...open.name, frames: open.load.frames.length }, 'load dropped');
-    if (this.#transaction.pending > 0) await this.#apart(open.first, open.first);
+    if (!this.#load) return;
+    assert(!this.isPending, 'a load that shares its transaction is isolated');
+    this.#logDropped(this.#load);
     await this.undo();
   }
 
-  /** Rolls back what is open, to go through it again with these partitions each in a transaction of its own. */
-  async #apart(from: number, to: number): Promise<never> {
+  /** Rolls the transaction back. The open load gets one of its own next time; those before it are committed first. */
+  async isolate(): Promise<void> {
+    assert(this.#load, 'an open load is isolated');
+    this.#logDropped(this.#load);
+    await this.#apart(this.#load.first, this.#load.first);
+  }
+
+  #logDropped({ name, load }: OpenLoad): void {
+    this.#needs.log.debug({ ...name, frames: load.frames.length }, 'load dropped');
+  }
+
+  /** Rolls everything back, to read it again with a transaction for each of these partitions. */
+  async #apart(from: number, to: number): Promise<'rolled_back'> {
     this.#alone = { from, to };
     await this.undo();
-    throw new RewindRequired();
+    return 'rolled_back';
   }
 
-  /** Nothing of what is open stays; it is still in the log. */
+  /** Rolls everything uncommitted back; it is still in the log. */
   async undo(): Promise<void> {
     const [load, batch] = [this.#load, this.#batch];
     this.#load = undefined;
@@ -419,7 +461,7 @@ export class LoadSession {
 
   advance(message: JsMsg): void {
     this.#checkpoint = message.seq;
-    // Acknowledges everything up to here; nothing but the lag that monitors read depends on it.
+    // Acknowledges all messages up to this one. Only the lag that monitors read depends on it.
     message.ack();
   }
 }

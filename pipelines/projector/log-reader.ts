@@ -150,17 +150,14 @@ async function within<T>(promise: Promise<T>, ms: number, signal: AbortSignal): 
   }
 }
 
-/* Messages of the log as they arrive: unpacked ahead of their turn, or with what is wrong with them. */
-
-/** Which attempt a message is of. */
-export type AttemptId = Pick<Header, 'partition' | 'attempt'>;
-
-export interface ReadableMessage<H extends Header = Header> {
+interface ReadableMessage {
   readonly message: JsMsg;
-  readonly header: H;
+  readonly header: Header;
+  /** Settles when the body is decompressed. */
   readonly body: Promise<Buffer>;
 }
 
+/** A message with its header, or with the reason why the header cannot be read. */
 export type DecodedMessage = ReadableMessage | { readonly message: JsMsg; readonly fault: string };
 
 export function decodeMessage(dataset: DatasetDefinition, message: JsMsg): DecodedMessage {

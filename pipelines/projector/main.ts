@@ -12,8 +12,8 @@ import { explain } from '../../shared/errors.ts';
 import { createLogger } from '../../shared/logger.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
 import { fedDatasets, projectionOf } from '../sources/index.ts';
-import { keepRecounted } from './recount-requests.ts';
 import { keepProjected } from './run.ts';
+import { keepRecounted } from './verify.ts';
 
 interface WorkOrder {
   readonly databaseUrl: string;

@@ -1,35 +1,23 @@
 /**
- * The projector of one dataset: turns the log into proved partitions. Its whole memory is the checkpoint in Postgres;
- * killed anywhere, it starts again there and comes to the same end.
- *
- * What a message does, by what is open:
- *
- *   message             nothing open      load of its attempt    load of another        attempt being skipped
- *   frame 0             open              out of place: broken   drop it, then as left  pass over
- *   frame n, in place   broken            add                    drop it, then as left  pass over
- *   manifest, in place  broken            prove                  drop it, then as left  record its end
- *   withheld            withhold          withhold, then read again from the checkpoint
- *
- * An empty partition has no frame: its manifest opens it and ends it. `broken`: frames are missing or damaged; the rest
- * is passed over and the manifest quarantines the partition. An attempt that falls silent is set aside, so that no
- * transaction stays open for it; when it goes on, everything since the checkpoint is read again.
+ * The projector of one dataset: loads the frames of the log into PostgreSQL, proves partitions and commits them. state.ts
+ * lists its states and says what each message does in each of them; the actions are here. Its only memory is the
+ * checkpoint in PostgreSQL: killed at any point, it starts there again and comes to the same result.
  */
 
 import { setTimeout as delay } from 'node:timers/promises';
 import { type JsMsg, jetstreamManager } from '@nats-io/jetstream';
 import { Catalog } from '../../shared/db/catalog.ts';
 import { assert, explain } from '../../shared/errors.ts';
-import type { FrameHeader, Header, ManifestHeader, Retraction, RetractionHeader } from '../../shared/frame/codec.ts';
 import { type Manifest, parseManifest } from '../../shared/frame/manifest.ts';
-import { attemptFilter, withheldSubject, withheldSubjects } from '../../shared/nats/stream.ts';
+import { attemptOfSubject, withheldSubject, withheldSubjects } from '../../shared/nats/stream.ts';
 import type { PartitionRef } from '../../shared/proof/recount.ts';
 import { keyFacts } from '../../shared/registry/keys.ts';
-import { endSkipped, type Skipping, type Why } from './checkpoint.ts';
-import { moveCheckpoint, writeQuarantined } from './commit.ts';
+import { endSkipped, moveCheckpoint, type Skipping } from './commit.ts';
 import { dataFault } from './faults.ts';
-import { LoadSession, type LoadSessionOptions, MAX_OPEN_MS, RewindRequired } from './load-session.ts';
-import { type AttemptId, type DecodedMessage, decodeMessage, LogReader, type ReadableMessage } from './log-reader.ts';
+import { LoadSession, type LoadSessionOptions, MAX_OPEN_MS } from './load-session.ts';
+import { type DecodedMessage, decodeMessage, LogReader } from './log-reader.ts';
 import { retractPartition } from './retract.ts';
+import { type AttemptId, classify, type Envelope, type Handlers, Machine, type Message } from './state.ts';
 
 export interface ProjectorNeeds extends LoadSessionOptions {
   readonly pullMaxBytes: number;
@@ -37,35 +25,51 @@ export interface ProjectorNeeds extends LoadSessionOptions {
   readonly signal: AbortSignal;
 }
 
-/** Frames being unpacked ahead of the one being stored: enough to keep the thread pool busy, 4 x 4 MiB at most. */
+/** Frames that are decompressed in advance: enough to keep the thread pool busy, at most 4 x 4 MiB. */
 const LOOKAHEAD = 4;
 
-/** How long to wait for a message before looking at the clock and the signal. */
+/** How long the reader waits for a message before the clock and the signal are looked at. */
 const IDLE_MS = 100;
 
-/** States of an attempt that nothing changes any more. */
+/** States of an attempt that never change again. */
 const ENDED: ReadonlySet<string> = new Set(['proved', 'quarantined', 'refused']);
 
-/** How often a manifest's copy in the catalog is looked for, 100 ms apart: its publisher writes it after the log. */
+/** How often, every 100 ms, the catalog is asked for a manifest's copy: the publisher writes the copy after the log. */
 const MANIFEST_LOOKUPS = 50;
 
-const sameAttempt = (a: AttemptId | undefined, b: AttemptId) => a?.partition === b.partition && a.attempt === b.attempt;
+/** A message of the log with what could be read of it. */
+interface Arrived extends Envelope {
+  readonly message: JsMsg;
+  readonly revision: number;
+  readonly synthetic: boolean;
+  readonly decoded: DecodedMessage;
+  readonly manifest?: Manifest;
+  /** Of a retraction. */
+  readonly reason?: string;
+}
 
 export class Projector {
   readonly #needs: ProjectorNeeds;
   readonly #reader: LogReader;
-  /** Sees what is committed. */
+  /** Reads on the side connection, so it sees only what is committed. */
   readonly #catalog: Catalog;
   readonly #work: LoadSession;
-  /** Subjects of the marks of withheld attempts that were in the log at the start. */
-  #withheld: ReadonlySet<string> = new Set();
-  /** Sequences of marks that were met among another attempt's frames, and heeded. */
-  readonly #heeded = new Set<number>();
-  /** An attempt whose frames are passed over until its manifest, and why. */
+  readonly #machine: Machine;
+  readonly #ahead: DecodedMessage[] = [];
+  /** Subjects of the retractions that the log held at the start, and of those that were carried out since. */
+  readonly #retracted = new Set<string>();
+  /** Sequences of retractions that were carried out before a rewind. */
+  readonly #carriedOut = new Set<number>();
+  /** The message that is being taken. */
+  #arrived: Arrived | undefined;
+  /** The attempt that is open, skipped or set aside. */
+  #attempt: AttemptId | undefined;
+  /** Why its messages are skipped. */
   #skipping: Skipping | undefined;
-  /** An attempt that fell silent: its next message means reading again from the checkpoint. */
-  #silent: AttemptId | undefined;
+  /** What is wrong with a frame that was just added. */
+  #fault: string | undefined;
   #lastMessageAt = 0;
+  /** The last message, until it is acknowledged after a silence. */
   #lastMessage: JsMsg | undefined;
 
   constructor(needs: ProjectorNeeds) {
@@ -73,233 +77,308 @@ export class Projector {
     this.#reader = new LogReader(needs.connection, needs.dataset.key, needs.pullMaxBytes, needs.signal);
     this.#catalog = new Catalog(needs.side);
     this.#work = new LoadSession(needs);
+    this.#machine = new Machine(this.#handlers);
   }
 
   /**
-   * Projects until the signal. @throws whatever storage or the log throw: the caller starts a new projector, which
-   * begins at the checkpoint. TidemarkError LOG_REWOUND when the log is not the one the checkpoint was taken on.
+   * Projects until the signal. @throws what storage or the log throw: the caller starts a new projector, which begins at
+   * the checkpoint. TidemarkError LOG_REWOUND when the log is not the one the checkpoint was taken on.
    */
   async run(): Promise<void> {
     const { dataset, connection, signal } = this.#needs;
     await this.#work.prepare();
-    this.#withheld = await withheldSubjects(await jetstreamManager(connection, { checkAPI: false }), dataset.key);
+    const manager = await jetstreamManager(connection, { checkAPI: false });
+    for (const subject of await withheldSubjects(manager, dataset.key)) this.#retracted.add(subject);
     await this.#reader.seek(this.#work.checkpoint);
     try {
-      const ahead: DecodedMessage[] = [];
-      while (!signal.aborted) {
-        const message = await this.#reader.read(ahead.length > 0 ? 0 : IDLE_MS);
-        if (message) {
-          this.#lastMessageAt = performance.now();
-          this.#lastMessage = message;
-          ahead.push(decodeMessage(this.#needs.dataset, message));
-          if (ahead.length < LOOKAHEAD) continue;
-        }
-        try {
-          await this.#step(ahead.shift());
-        } catch (error) {
-          if (!(error instanceof RewindRequired)) throw error;
-          ahead.length = 0;
-          await this.#rewind();
-        }
+      while (this.#machine.state !== 'stopped') {
+        const next = await this.#read();
+        if (signal.aborted) await this.#machine.take('stop');
+        else if (next) await this.#take(next);
+        else await this.#machine.take(this.#silence());
       }
-    } finally {
+    } catch (error) {
+      if (this.#machine.state !== 'stopped') await this.#machine.take('failure');
+      throw error;
+    }
+  }
+
+  /** The next message, decoded; the bodies of the messages after it are being decompressed meanwhile. */
+  async #read(): Promise<DecodedMessage | undefined> {
+    const ahead = this.#ahead;
+    while (ahead.length < LOOKAHEAD) {
+      const message = await this.#reader.read(ahead.length > 0 ? 0 : IDLE_MS);
+      if (!message) break;
+      this.#lastMessageAt = performance.now();
+      this.#lastMessage = message;
+      ahead.push(decodeMessage(this.#needs.dataset, message));
+    }
+    return ahead.shift();
+  }
+
+  async #take(next: DecodedMessage): Promise<void> {
+    this.#arrived = await this.#parse(next);
+    await this.#machine.take(this.#classified());
+    this.#arrived = undefined;
+    if (this.#work.isPending && this.#work.isDue) await this.#machine.take('due');
+  }
+
+  /** Reads the body where the state depends on it: of manifests and retractions. */
+  async #parse(decoded: DecodedMessage): Promise<Arrived> {
+    const { message } = decoded;
+    if (!('header' in decoded)) {
+      this.#logUnreadable(message, decoded.fault);
+      const of = attemptOfSubject(message.subject);
+      const { fault } = decoded;
+      return { kind: 'unreadable', of, frame: 0, fault, message, revision: 0, synthetic: false, decoded };
+    }
+    const { header, body } = decoded;
+    const { partition, attempt, frame, revision } = header;
+    const kind: Envelope['kind'] = header.kind === 'withheld' ? 'retraction' : header.kind;
+    const synthetic = header.synthetic === true;
+    const facts = { kind, of: { partition, attempt }, frame, message, revision, synthetic, decoded };
+    try {
+      const place = `${this.#needs.dataset.key} sequence ${message.seq}`;
+      if (kind === 'manifest') return { ...facts, manifest: parseManifest(await body, place) };
+      if (kind === 'retraction') return { ...facts, reason: JSON.parse(String(await body)).reason };
+      return facts;
+    } catch (error) {
+      this.#logUnreadable(message, explain(error));
+      return { ...facts, fault: explain(error) };
+    }
+  }
+
+  #logUnreadable({ seq: sequence, subject }: JsMsg, fault: string): void {
+    const { dataset, log } = this.#needs;
+    log.error({ dataset: dataset.key, sequence, subject, fault }, 'unreadable message');
+  }
+
+  #classified(): Message {
+    const arrived = this.#current;
+    return classify(arrived, {
+      open: this.#attempt,
+      expected: this.#work.load?.load.frames.length,
+      // A file day always holds something; a snapshot or a capture need not.
+      mayBeEmpty: this.#needs.dataset.partition.kind !== 'file_day',
+      isCarriedOut: this.#carriedOut.has(arrived.message.seq),
+    });
+  }
+
+  get #current(): Arrived {
+    assert(this.#arrived, 'an action on a message has one');
+    return this.#arrived;
+  }
+
+  /** For how long nothing has arrived. */
+  #silence(): Message {
+    if (!this.#lastMessage) return 'quiet';
+    const silentMs = performance.now() - this.#lastMessageAt;
+    if (silentMs > this.#needs.silenceMs) return 'silent';
+    return silentMs > MAX_OPEN_MS ? 'stalled' : 'quiet';
+  }
+
+  readonly #handlers: Handlers = {
+    wait: () => {
+      this.#forgetAttempt();
+      return undefined;
+    },
+    takeAgain: () => {
+      this.#forgetAttempt();
+      return this.#classified();
+    },
+    open: () => this.#open(),
+    add: () => this.#add(),
+    prove: () => this.#prove(),
+    drop: async () => {
+      await this.#work.drop();
+      this.#forgetAttempt();
+      return this.#classified();
+    },
+    skip: async () => {
+      const { of } = this.#current;
+      assert(of, 'what is skipped has a name');
+      const reason = this.#whyBroken();
+      await this.#work.drop();
+      this.#skip({ name: of, why: 'broken', reason });
+      return this.#classified();
+    },
+    recordEnd: () => {
+      const { manifest } = this.#current;
+      assert(manifest && this.#skipping, 'the manifest of a skipped attempt can be read');
+      return this.#recordEnd(this.#skipping, manifest);
+    },
+    findEnd: () => this.#findEnd(),
+    commit: () => this.#commit(),
+    rest: () => {
+      this.#acknowledge();
+      return this.#commit();
+    },
+    setAside: async () => {
+      this.#acknowledge();
+      await this.#work.drop();
+      return undefined;
+    },
+    retract: () => this.#retract(false),
+    retractEarly: () => this.#retract(true),
+    rewind: () => this.#rewind(() => this.#work.undo()),
+    isolate: () => this.#rewind(() => this.#work.isolate()),
+    close: async () => {
       await this.#work.undo().catch(() => {});
       await this.#reader.close();
-    }
+      return undefined;
+    },
+  };
+
+  #forgetAttempt(): void {
+    if (this.#machine.state !== 'idle') return;
+    this.#attempt = undefined;
+    this.#skipping = undefined;
   }
 
-  async #step(next: DecodedMessage | undefined): Promise<void> {
-    if (next) await this.#take(next);
-    else await this.#noticeSilence();
-    if (!this.#work.load && (!next || this.#work.isDue)) await this.#work.commit();
+  #skip(skipping: Skipping): void {
+    const { partition, attempt } = skipping.name;
+    this.#attempt = { partition, attempt };
+    this.#skipping = skipping;
+    this.#needs.log.debug({ ...this.#attempt, why: skipping.why, reason: skipping.reason }, 'attempt skipped');
   }
 
-  async #take(arrived: DecodedMessage): Promise<void> {
-    if (!('header' in arrived)) {
-      await this.#takeUnreadable(arrived.message, arrived.fault);
-      return;
-    }
-    const { header } = arrived;
-    if (header.kind === 'withheld') {
-      await this.#withhold({ ...arrived, header });
-      return;
-    }
-    if (sameAttempt(this.#silent, header)) {
-      this.#silent = undefined;
-      await this.#work.drop();
-      throw new RewindRequired();
-    }
-    if (this.#work.load && !sameAttempt(this.#work.load.name, header)) await this.#work.drop();
-    if (this.#skipping && !sameAttempt(this.#skipping.name, header)) this.#skipping = undefined;
-    if (!this.#work.load && !this.#skipping) {
-      if (header.frame === 0 && (header.kind === 'frame' || this.#mayBeEmpty)) {
-        await this.#open(header, arrived.message.seq);
-      } else this.#skip(header, 'broken', `its first frame is missing: frame ${header.frame} came first`);
-    }
-    const next = this.#work.load?.load.frames.length;
-    if (next !== undefined && header.frame !== next)
-      await this.#break(header, `frame ${header.frame} follows frame ${next - 1}`);
-    if (header.kind === 'frame') {
-      if (this.#work.load) await this.#add({ ...arrived, header });
-    } else {
-      await this.#end({ ...arrived, header });
-    }
+  /** Why the attempt of the message cannot be completed. */
+  #whyBroken(): string {
+    const { frame, fault } = this.#current;
+    const found = this.#fault ?? fault;
+    this.#fault = undefined;
+    if (found !== undefined) return found;
+    const before = this.#work.load?.load.frames.length;
+    if (before === undefined) return `its first frame is missing: frame ${frame} came first`;
+    return `frame ${frame} follows frame ${before - 1}`;
   }
 
-  /** A message whose header cannot be read. Its subject still says whose it is. */
-  async #takeUnreadable(message: JsMsg, fault: string): Promise<void> {
-    const { dataset, log } = this.#needs;
-    log.error({ dataset: dataset.key, sequence: message.seq, subject: message.subject, fault }, 'unreadable message');
-    const open = this.#work.load?.name ?? this.#skipping?.name;
-    if (!open || !message.subject.startsWith(attemptFilter(dataset.key, open.partition, open.attempt).slice(0, -1)))
-      return;
-    await this.#break(open, fault);
-    // Was it the manifest? Then nothing else will end the attempt; its publisher put a copy into the catalog.
-    for (let tries = 0; tries < MANIFEST_LOOKUPS; tries++) {
-      const attempt = await this.#catalog.attempt(dataset, open.partition, open.attempt);
-      if (attempt?.manifestSequence === message.seq && attempt.manifest) {
-        this.#skipping = undefined;
-        await this.#work.commit();
-        await writeQuarantined(this.#needs.side, dataset, attempt.manifest, fault, null, this.#work.position(message));
-        this.#work.advance(message);
-        return;
-      }
-      if (attempt?.state !== 'publishing' || attempt.manifestSequence !== null) return;
-      await delay(100, undefined, { signal: this.#needs.signal }).catch(() => {});
-    }
-  }
-
-  /**
-   * What is proved of the attempt leaves service; of one that was replaced, or never proved, nothing does. A mark among the
-   * frames of another attempt is heeded at once, and those are read again.
-   */
-  async #withhold({ message, header, body }: ReadableMessage<RetractionHeader>): Promise<void> {
-    if (this.#heeded.has(message.seq)) return;
-    const among = this.#work.load !== undefined || this.#skipping !== undefined;
-    await this.#work.drop();
-    await this.#work.commit();
-    let reason: string;
-    try {
-      ({ reason } = JSON.parse(String(await body)) as Retraction);
-    } catch (error) {
-      await this.#takeUnreadable(message, explain(error));
-      return;
-    }
-    const { dataset, client, projection, log } = this.#needs;
-    await client.query('begin');
-    const row = await new Catalog(client).partition(dataset, header.partition);
-    if (row?.state === 'proved' && row.attempt === header.attempt) {
-      await retractPartition(client, dataset, projection.seconds, row, { reason, by: 'source' });
-      log.warn({ dataset: dataset.key, partition: header.partition, reason }, 'partition withheld');
-    }
-    if (!among) await moveCheckpoint(client, dataset, this.#work.position(message));
-    await client.query('commit');
-    if (!among) {
-      this.#work.advance(message);
-      return;
-    }
-    this.#heeded.add(message.seq);
-    throw new RewindRequired();
-  }
-
-  #skip(name: AttemptId, why: Why, reason: string): void {
-    const { partition, attempt } = name;
-    this.#skipping = { name: { partition, attempt }, why, reason };
-    this.#needs.log.debug({ partition, attempt, why, reason }, 'attempt skipped');
-  }
-
-  /** The attempt cannot be completed: its rows go, its remaining messages are passed over. */
-  async #break(name: AttemptId, reason: string): Promise<void> {
-    await this.#work.drop();
-    if (!this.#skipping || this.#skipping.why === 'broken') this.#skip(name, 'broken', reason);
-  }
-
-  /** A file day always holds something; a snapshot or a capture need not. */
-  get #mayBeEmpty(): boolean {
-    return this.#needs.dataset.partition.kind !== 'file_day';
-  }
-
-  async #open(header: Header, first: number): Promise<void> {
+  async #open(): Promise<Message> {
     const { dataset } = this.#needs;
-    await this.#work.settle(header.partition, first);
-    // Met again because the checkpoint was lost: what it came to is on record, and stays.
-    const { partition: row, attemptState } = await this.#catalog.standing(dataset, header.partition, header.attempt);
-    if (attemptState && ENDED.has(attemptState)) {
-      this.#skip(header, 'ended', `it came to its end before: ${attemptState}`);
-      return;
+    const { of: name, message, revision, synthetic } = this.#current;
+    assert(name, 'what is opened has a name');
+    this.#attempt = name;
+    const { partition: key, attempt } = name;
+    if ((await this.#work.settle(key, message.seq)) === 'rolled_back') return 'rolled_back';
+    const refuse = (why: Skipping['why'], reason: string): Message => {
+      this.#skip({ name, why, reason });
+      return 'refused';
+    };
+    const { partition: row, attemptState } = await this.#catalog.standing(dataset, key, attempt);
+    // The checkpoint was lost and the attempt is read a second time: its recorded end stays.
+    if (attemptState && ENDED.has(attemptState)) return refuse('ended', `its end was recorded before: ${attemptState}`);
+    // Its retraction follows in the log; it must not be served until the projector gets there.
+    if (this.#retracted.has(withheldSubject(dataset.key, key, attempt))) {
+      return refuse('broken', 'its source no longer stands by it');
     }
-    // Further on in the log its source takes it back: it is not served for the time until then.
-    if (this.#withheld.has(withheldSubject(dataset.key, header.partition, header.attempt))) {
-      this.#skip(header, 'broken', 'its source no longer stands by it');
-      return;
-    }
-    // Whether a synthetic partition may be replaced is known only with the manifest, so it is loaded over.
-    if (row?.state === 'proved' && !row.synthetic && row.revision >= header.revision) {
-      this.#skip(header, 'proved', `${dataset.key} ${header.partition} is proved`);
-      return;
+    // Only the manifest shows whether a synthetic partition may be replaced, so the attempt is loaded.
+    if (row?.state === 'proved' && !row.synthetic && row.revision >= revision) {
+      return refuse('proved', `${dataset.key} ${key} is proved`);
     }
     let partition: PartitionRef;
     try {
-      partition = { key: header.partition, ...keyFacts(dataset, header.partition).times };
+      partition = { key, ...keyFacts(dataset, key).times };
     } catch (error) {
-      this.#skip(header, 'broken', explain(error));
-      return;
+      return refuse('broken', explain(error));
     }
-    await this.#work.open(header, first, partition, row);
+    const opened = await this.#work.open({ name, revision, synthetic, first: message.seq }, partition, row);
+    if (opened === 'rolled_back') return opened;
+    return this.#work.isPending ? 'opened_shared' : 'opened';
   }
 
-  async #add(arrived: ReadableMessage<FrameHeader>): Promise<void> {
-    const { header, message } = arrived;
-    assert(this.#work.load, 'a frame is added to its load');
+  async #add(): Promise<Message | undefined> {
+    const { message, decoded } = this.#current;
+    const { load } = this.#work;
+    assert(load && 'header' in decoded && decoded.header.kind === 'frame', 'a frame is added to its load');
     try {
-      await this.#work.load.load.add(message.seq, header, await arrived.body);
+      await load.load.add(message.seq, decoded.header, await decoded.body);
+      return undefined;
     } catch (error) {
-      const fault = dataFault(error);
-      if (fault === undefined) throw error;
-      await this.#break(header, fault);
+      this.#fault = dataFault(error);
+      if (this.#fault === undefined) throw error;
+      return 'fault';
     }
   }
 
-  /** The manifest: proves what is loaded, or records the end of what was passed over. */
-  async #end(arrived: ReadableMessage<ManifestHeader>): Promise<void> {
-    const { dataset } = this.#needs;
-    let manifest: Manifest;
-    try {
-      manifest = parseManifest(await arrived.body, `${dataset.key} sequence ${arrived.message.seq}`);
-    } catch (error) {
-      await this.#takeUnreadable(arrived.message, explain(error));
-      return;
-    }
-    const { message, header } = arrived;
-    if (this.#work.load) {
-      await this.#work.end(manifest, header, message);
-    } else {
-      await this.#work.commit();
-      assert(this.#skipping, 'an attempt that is not loaded is skipped');
-      await endSkipped(this.#needs.side, dataset, this.#skipping, manifest, this.#work.position(message));
-      this.#skipping = undefined;
-      this.#work.advance(message);
-    }
+  async #prove(): Promise<Message> {
+    const { message, revision, frame, manifest } = this.#current;
+    assert(manifest, 'a manifest that is proved can be read');
+    return await this.#work.end(manifest, { revision, frame }, message);
   }
 
-  async #rewind(): Promise<void> {
-    await this.#work.undo();
-    this.#skipping = undefined;
-    await this.#reader.seek(this.#work.checkpoint);
+  async #commit(): Promise<Message | undefined> {
+    return (await this.#work.commit()) === 'rolled_back' ? 'rolled_back' : undefined;
   }
 
-  /** Nothing has come for a while. */
-  async #noticeSilence(): Promise<void> {
-    if (!this.#lastMessage) return;
-    const silentMs = performance.now() - this.#lastMessageAt;
-    // Others wait for a load that does not go on: they are committed, and it is read again from the log.
-    if (this.#work.load && this.#work.isPending && silentMs > MAX_OPEN_MS) await this.#work.drop();
-    if (silentMs <= this.#needs.silenceMs) return;
-    // Nothing is left to do with what was read, so the lag that monitors watch goes down.
-    this.#lastMessage.ack();
-    this.#lastMessage = undefined;
-    if (!this.#work.load) return;
-    this.#silent = this.#work.load.name;
+  async #recordEnd(skipping: Skipping, manifest: Manifest): Promise<Message> {
+    const { dataset, side } = this.#needs;
+    const { message } = this.#current;
+    if ((await this.#work.commit()) === 'rolled_back') return 'rolled_back';
+    await endSkipped(side, dataset, skipping, manifest, this.#work.position(message));
+    this.#work.advance(message);
+    return 'done';
+  }
+
+  /** If the damaged message was the manifest, nothing else ends the attempt. The publisher writes a copy to the catalog. */
+  async #findEnd(): Promise<Message> {
+    const { dataset, signal } = this.#needs;
+    const { of: name, message, fault = 'it cannot be read' } = this.#current;
+    assert(name, 'the attempt of a damaged message is known');
+    const broken: Skipping = { name, why: 'broken', reason: fault };
+    if (this.#skipping?.why === 'broken') this.#skipping = broken;
+    const skipping = this.#skipping ?? broken;
+    for (let lookups = 0; lookups < MANIFEST_LOOKUPS && !signal.aborted; lookups++) {
+      const attempt = await this.#catalog.attempt(dataset, name.partition, name.attempt);
+      if (attempt?.manifestSequence === message.seq && attempt.manifest) {
+        const isEnded = ENDED.has(attempt.state);
+        return await this.#recordEnd(isEnded ? { ...skipping, why: 'ended' } : skipping, attempt.manifest);
+      }
+      if (attempt?.state !== 'publishing' || attempt.manifestSequence !== null) return 'not_found';
+      await delay(100, undefined, { signal }).catch(() => {});
+    }
+    return signal.aborted ? 'stop' : 'not_found';
+  }
+
+  /**
+   * The partition leaves service if the retracted attempt is the proved one. `early`: the retraction lies among frames that
+   * have to be read again, so the checkpoint stays before it, and it is passed over the second time.
+   */
+  async #retract(early: boolean): Promise<Message> {
+    const { dataset, client, projection, log } = this.#needs;
+    const { of: name, message, reason = '' } = this.#current;
+    assert(name, 'a retraction names its attempt');
+    const { partition, attempt } = name;
     await this.#work.drop();
+    if ((await this.#work.commit()) === 'rolled_back') return 'rolled_back';
+    await client.query('begin');
+    const row = await new Catalog(client).partition(dataset, partition);
+    if (row?.state === 'proved' && row.attempt === attempt) {
+      await retractPartition(client, dataset, projection.seconds, row, { reason, by: 'source' });
+      log.warn({ dataset: dataset.key, partition, reason }, 'partition retracted');
+    }
+    if (!early) await moveCheckpoint(client, dataset, this.#work.position(message));
+    await client.query('commit');
+    this.#retracted.add(withheldSubject(dataset.key, partition, attempt));
+    if (early) {
+      this.#carriedOut.add(message.seq);
+      return 'rolled_back';
+    }
+    this.#work.advance(message);
+    return 'done';
+  }
+
+  async #rewind(undo: () => Promise<void>): Promise<Message> {
+    await undo();
+    this.#ahead.length = 0;
+    // A projector that is told to stop makes no new consumer.
+    if (this.#needs.signal.aborted) return 'stop';
+    await this.#reader.seek(this.#work.checkpoint);
+    return 'sought';
+  }
+
+  /** Everything that was read is dealt with or set aside, so the lag that monitors watch goes down. */
+  #acknowledge(): void {
+    this.#lastMessage?.ack();
+    this.#lastMessage = undefined;
   }
 }

@@ -1,4 +1,4 @@
-/** Keeps one dataset projected: takes the lock, projects, and after any failure starts again at the checkpoint. */
+/** Keeps the projector of one dataset running: takes the lock, projects, and starts again at the checkpoint after a failure. */
 
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Settings } from '../../shared/config/settings.ts';
@@ -25,7 +25,7 @@ export interface ProjectionNeeds {
   readonly settings: Settings;
   readonly log: Logger;
   readonly signal: AbortSignal;
-  /** Before it starts again after a failure; default PAUSES. */
+  /** Pauses between a failure and the next start; default PAUSES. */
   readonly pauses?: RestartPauses;
 }
 
@@ -37,7 +37,20 @@ export interface RestartPauses {
 
 const PAUSES: RestartPauses = { firstMs: 200, longestMs: 5000 };
 
-/** How often a candidate asks for the lock: another takes over within this after the holder is gone. */
+/** A projector that ran for longer than this worked: its failure is the first in a row again. */
+const WORKING_MS = 60_000;
+
+/** The failures in a row after one more of a projector that ran for `ranMs`, and the pause that follows. */
+export function restartPause(
+  failuresBefore: number,
+  ranMs: number,
+  { firstMs, longestMs }: RestartPauses,
+): { readonly failures: number; readonly waitMs: number } {
+  const failures = ranMs > WORKING_MS ? 1 : failuresBefore + 1;
+  return { failures, waitMs: Math.min(firstMs * 2 ** (failures - 1), longestMs) };
+}
+
+/** How often a waiting projector asks for the lock; it takes over within this time after the holder is gone. */
 const LOCK_POLL_MS = 500;
 
 export async function keepProjected(dataset: DatasetDefinition, needs: ProjectionNeeds): Promise<void> {
@@ -48,8 +61,9 @@ export async function keepProjected(dataset: DatasetDefinition, needs: Projectio
       await projectOnce(dataset, needs);
     } catch (error) {
       if (signal.aborted) return;
-      failures = performance.now() - startedAt > 60_000 ? 1 : failures + 1;
-      const waitMs = Math.min(pauses.firstMs * 2 ** (failures - 1), pauses.longestMs);
+      const pause = restartPause(failures, performance.now() - startedAt, pauses);
+      failures = pause.failures;
+      const { waitMs } = pause;
       log.warn({ dataset: dataset.key, code: codeOf(error), waitMs, err: explain(error) }, 'projector starts again');
       await announceFailure(dataset, needs, error);
       await delay(waitMs, undefined, { signal }).catch(() => {});
@@ -57,12 +71,12 @@ export async function keepProjected(dataset: DatasetDefinition, needs: Projectio
   }
 }
 
-/** Messages of NOTIFY are limited to 8000 bytes, and a character may take four. */
+/** PostgreSQL limits a NOTIFY to 8000 bytes, and a character takes up to four. */
 const MAX_MESSAGE = 1500;
 
 /**
- * Tells whoever waits for a proof why it does not come. A store that is away is no failure of the projector, and is
- * waited for; and where the database cannot be reached nobody could be told.
+ * Notifies publishers that wait for a proof of the reason for a failure. The outage of a store is not announced: publishers
+ * wait until it is over.
  */
 async function announceFailure(dataset: DatasetDefinition, { databaseUrl }: ProjectionNeeds, error: unknown) {
   if (outageCode(error) !== undefined || (error instanceof TidemarkError && error.transient)) return;
@@ -71,7 +85,7 @@ async function announceFailure(dataset: DatasetDefinition, { databaseUrl }: Proj
     await using client = await connect({ url: databaseUrl, name: `tidemark projector ${dataset.key}` });
     await client.query('select pg_notify($1, $2)', [PROJECTOR_CHANNEL, JSON.stringify(failure)]);
   } catch {
-    // The next failure is announced again.
+    // The next failure is announced as well.
   }
 }
 
@@ -83,7 +97,7 @@ async function projectOnce(dataset: DatasetDefinition, needs: ProjectionNeeds): 
   if (!(await waitForLock(client, dataset, signal))) return;
   await using connection = await connectNats(natsUrl, `tidemark projector ${dataset.key}`);
   await ensureStream(connection, dataset.key, streamOptions(settings));
-  // Rows arrive in the order of the index, where one sort beats several: 0.8 s for a day against 1.1 with two workers.
+  // Rows arrive in the order of the index, where one sort is faster than several: 0.8 s for a day, 1.1 s with two workers.
   await client.query('set max_parallel_maintenance_workers = 0');
   log.debug({ dataset: dataset.key }, 'projector started');
   const projector = new Projector({
@@ -100,19 +114,19 @@ async function projectOnce(dataset: DatasetDefinition, needs: ProjectionNeeds): 
   await Promise.race([projector.run(), lossOf(client)]);
 }
 
-/** Rejects when the connection ends: at once, not at the next statement, which may be waiting for something else. */
+/** Rejects as soon as the connection ends. The next statement might come much later. */
 function lossOf(client: Client): Promise<never> {
   const lost = new Promise<never>((_, reject) => {
     client.once('end', () =>
       reject(new TidemarkError('DATABASE_UNAVAILABLE', 'PostgreSQL ended the connection of the projector')),
     );
   });
-  // It ends when the work is done, too.
+  // The connection also ends when the work is done; nobody waits for the promise then.
   lost.catch(() => {});
   return lost;
 }
 
-/** One projector per dataset: a session lock that ends with the connection. */
+/** Allows one projector per dataset: PostgreSQL releases the session lock when the connection ends. */
 async function waitForLock(client: Client, dataset: DatasetDefinition, signal: AbortSignal): Promise<boolean> {
   while (!signal.aborted) {
     const asked = await client.query('select pg_try_advisory_lock($1, $2) as held', [PROJECTOR_LOCK, dataset.number]);

@@ -9,13 +9,15 @@ import { type Consumer, type JetStreamClient, type JsMsg, jetstream, jetstreamMa
 import type { NatsConnection } from '@nats-io/transport-node';
 import { type ClientBase, DatabaseError } from 'pg';
 import { to as copyTo } from 'pg-copy-streams';
-import type { Catalog } from '../../shared/db/catalog.ts';
+import { Catalog } from '../../shared/db/catalog.ts';
+import { type Client, connect, RECOUNT_LOCK } from '../../shared/db/connect.ts';
 import type { Queryable } from '../../shared/db/roles.ts';
 import type { AttemptRow, PartitionRow } from '../../shared/db/schema.ts';
-import { assert, TidemarkError } from '../../shared/errors.ts';
+import { assert, codeOf, explain, TidemarkError } from '../../shared/errors.ts';
 import { decodeBody, decodeHeader, type FrameHeader, MAX_MESSAGE_BYTES } from '../../shared/frame/codec.ts';
 import type { Manifest } from '../../shared/frame/manifest.ts';
 import { RecordAssembler } from '../../shared/frame/records.ts';
+import type { Logger } from '../../shared/logger.ts';
 import { isLostReader, OUTAGE_LIMIT_MS, retryingRead } from '../../shared/nats/connect.ts';
 import { messageAt } from '../../shared/nats/stream.ts';
 import {
@@ -331,4 +333,88 @@ async function storedDigest(client: ClientBase, dataset: DatasetDefinition, part
   const digest = createHash('sha256');
   for await (const chunk of stream) digest.update(chunk);
   return digest.digest('hex');
+}
+
+/** How often the requests for recounts are looked up. */
+const RECOUNT_POLL_MS = 5000;
+/** The first time: a command that ends before needs no connection for it. */
+const RECOUNT_FIRST_MS = 1000;
+/** The pause after a recount that failed, and while another process holds the lock. */
+const RECOUNT_RETRY_MS = 15_000;
+
+export interface RecountNeeds {
+  readonly datasets: readonly DatasetDefinition[];
+  readonly projectionOf: (dataset: DatasetDefinition) => Projection;
+  readonly databaseUrl: string;
+  readonly log: Logger;
+  readonly signal: AbortSignal;
+  /** When the requests are looked up for the first time. */
+  readonly firstMs?: number;
+}
+
+/**
+ * Carries out the recounts that reads ask for, until the signal: the service found another number of rows than was proved
+ * and refused to answer. A partition that no longer matches its manifest is quarantined; any other stays in service. One
+ * process recounts; others wait for its lock.
+ */
+export async function keepRecounted(needs: RecountNeeds): Promise<void> {
+  const { databaseUrl, log, signal, firstMs = RECOUNT_FIRST_MS } = needs;
+  await delay(firstMs, undefined, { signal }).catch(() => {});
+  while (!signal.aborted) {
+    try {
+      await using client = await connect({ url: databaseUrl, name: 'tidemark recount' });
+      const asked = await client.query('select pg_try_advisory_lock($1, 0) as held', [RECOUNT_LOCK]);
+      while (asked.rows[0].held && !signal.aborted) {
+        if (!(await answerRequest(client, needs))) await delay(RECOUNT_POLL_MS, undefined, { signal });
+      }
+    } catch (error) {
+      if (signal.aborted) return;
+      log.warn({ code: codeOf(error), fault: explain(error) }, 'a recount failed; it is tried again');
+    }
+    await delay(RECOUNT_RETRY_MS, undefined, { signal }).catch(() => {});
+  }
+}
+
+/**
+ * Recounts the partition of the oldest request. @returns its result; undefined when there is no request.
+ * @throws what verification throws: the request moves behind the others.
+ */
+async function answerRequest(
+  client: Client,
+  { datasets, projectionOf, log }: Pick<RecountNeeds, 'datasets' | 'projectionOf' | 'log'>,
+): Promise<VerifyResult | 'gone' | undefined> {
+  const { rows } = await client.query<{ dataset_id: number; partition_key: string; reason: string }>(
+    `select dataset_id, partition_key, reason from recount_requests where dataset_id = any($1) order by asked_at limit 1`,
+    [datasets.map(({ number }) => number)],
+  );
+  const [request] = rows;
+  const dataset = datasets.find(({ number }) => number === request?.dataset_id);
+  if (!request || !dataset) return undefined;
+  const { partition_key: partition, reason: asked } = request;
+  const catalog = new Catalog(client);
+  const row = await catalog.partition(dataset, partition);
+  const facts = { dataset: dataset.key, partition, asked };
+  if (row?.state !== 'proved') {
+    await client.query('delete from recount_requests where dataset_id = $1 and partition_key = $2', [
+      dataset.number,
+      partition,
+    ]);
+    log.warn(facts, 'a recount was asked for of a partition that is no longer proved');
+    return 'gone';
+  }
+  try {
+    const result = await verifyPartition(row, { dataset, client, catalog, projection: projectionOf(dataset) });
+    if (result.state === 'quarantined') {
+      log.error({ ...facts, reason: result.reason }, 'a recount confirmed what a read found: quarantined');
+    } else {
+      log.warn(facts, 'a recount found the partition as it was proved; it stays in service');
+    }
+    return result;
+  } catch (error) {
+    await client.query(
+      'update recount_requests set asked_at = clock_timestamp() where dataset_id = $1 and partition_key = $2',
+      [dataset.number, partition],
+    );
+    throw error;
+  }
 }

@@ -73,6 +73,16 @@ export async function withheldSubjects(manager: JetStreamManager, dataset: strin
 export const attemptFilter = (dataset: string, partition: string, attempt: number): string =>
   `${dataset}.${subjectToken(partition)}.${attempt}.>`;
 
+/** The attempt that a subject names; undefined where it is not the subject of a frame or manifest. */
+export function attemptOfSubject(
+  subject: string,
+): { readonly partition: string; readonly attempt: number } | undefined {
+  const found = /^([^.]+)\.((?:[A-Za-z0-9-]|_[0-9a-f]{1,4}_)+)\.(\d+)\.(\d+)$/.exec(subject);
+  if (!found) return undefined;
+  const partition = found[2].replace(/_([0-9a-f]+)_/g, (_, code) => String.fromCharCode(Number.parseInt(code, 16)));
+  return { partition, attempt: Number(found[3]) };
+}
+
 const subjectToken = (text: string) =>
   text.replace(/[^A-Za-z0-9-]/g, (char) => `_${char.codePointAt(0)!.toString(16)}_`);
 

@@ -2,8 +2,7 @@
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { keepRecounted } from '../../pipelines/projector/recount-requests.ts';
-import { verifyPartition } from '../../pipelines/projector/verify.ts';
+import { keepRecounted, verifyPartition } from '../../pipelines/projector/verify.ts';
 import { projectionOf } from '../../pipelines/sources/index.ts';
 import { Catalog } from '../../shared/db/catalog.ts';
 import { connect } from '../../shared/db/connect.ts';
