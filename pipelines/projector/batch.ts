@@ -1,7 +1,7 @@
 /**
- * Small partitions on their way into storage together, in one transaction: the rows of all go into one COPY, and what is
- * counted, said and made again is so once for all of them. One that is at fault takes the others along; the caller then
- * goes through the same messages with a transaction for each.
+ * Small partitions that share one transaction: the rows of all go into one COPY, and one recount, one catalog update
+ * and one rebuild of dirty buckets cover all of them. A fault of one fails them all; the load session then reads the
+ * same messages again, with a transaction for each partition.
  */
 
 import type { ClientBase } from 'pg';
@@ -16,13 +16,13 @@ import { dataFault } from './faults.ts';
 import { type PartitionLoad, SharedCopy } from './partition-load.ts';
 import type { AttemptId } from './state.ts';
 
-/** A partition whose rows are in, and whose manifest has come. */
+/** A partition whose rows are loaded and whose manifest has arrived. */
 export interface Member {
   readonly name: AttemptId;
   readonly load: PartitionLoad;
   readonly manifest: Manifest;
   readonly sequence: number;
-  /** What is wrong with it, where that is known before anything is counted. */
+  /** What is wrong with it, if that is known before the recount. */
   readonly fault?: string;
 }
 
@@ -35,9 +35,9 @@ interface BatchNeeds {
   readonly client: ClientBase;
   readonly dataset: DatasetDefinition;
   readonly seconds: SharedSeconds;
-  /** As it was before the transaction. */
+  /** The coverage before the transaction. */
   readonly coverage: CoverageRow | undefined;
-  /** Of all its partitions: made-up ones never join real ones. */
+  /** Whether all its partitions are synthetic; synthetic ones never join real ones. */
   readonly synthetic: boolean;
 }
 
@@ -64,12 +64,12 @@ export class Batch {
     );
   }
 
-  /** In the caller's transaction. */
+  /** Opens an empty batch in the caller's transaction. */
   static async open(needs: BatchNeeds): Promise<Batch> {
     return new Batch(needs, await DirtyBuckets.open(needs.client, needs.dataset, needs.seconds));
   }
 
-  /** Whether it has a partition of the key already. */
+  /** Whether it already holds a partition of this key. */
   has(key: string): boolean {
     return this.#members.has(key);
   }
@@ -82,7 +82,7 @@ export class Batch {
     this.#members.set(member.name.partition, member);
   }
 
-  /** Counts what is stored and writes that it is proved. @returns what is wrong with it, or with one of it. */
+  /** Recounts the partitions and records them as proved. @returns the fault of the first that is at fault. */
   async prove(side: ClientBase, chunks: Set<number>, position: Position): Promise<Fault | undefined> {
     const { members } = this;
     let recount: Recount | null = null;

@@ -9,18 +9,18 @@ import { messageAt, streamInfo } from '../../shared/nats/stream.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 
 export interface LogVerdict {
-  readonly state: /** Nothing was ever projected, and nothing is there to be. */
+  readonly state: /** Nothing was published and nothing projected. */
     | 'empty'
     | 'in_step'
-    /** More is in the log than is projected: work under way, or a database restored to an earlier point. */
+    /** The log holds messages after the checkpoint: a backlog, or a database restored to an earlier point. */
     | 'log_ahead'
     | 'no_stream'
     | 'stream_recreated'
-    /** Its tail is gone. */
+    /** The log lost its tail. */
     | 'log_behind'
-    /** Its tail went, and other messages have taken the place. */
+    /** The log lost its tail, and other messages have its sequences. */
     | 'other_messages';
-  /** In words. */
+  /** The verdict in words. */
   readonly finding: string;
   readonly streamCreated: Date;
   readonly lastSequence: number;
@@ -35,8 +35,8 @@ export const REWOUND: ReadonlySet<LogVerdict['state']> = new Set([
 ]);
 
 /**
- * JetStream acknowledges before it has fsynced, so after a crash a stream may have lost its tail and given the same
- * sequences to other messages: that is found here, not trusted.
+ * Compares the log with the checkpoint. JetStream acknowledges before it has called fsync, so after a crash a stream
+ * may lack its tail and have given the same sequences to other messages.
  */
 export async function logVerdict(
   connection: NatsConnection,
@@ -75,10 +75,7 @@ export async function logVerdict(
     : verdict('in_step', `the log ends at the checkpoint, sequence ${streamSequence}`);
 }
 
-/**
- * Where to read on.
- * @throws TidemarkError LOG_REWOUND
- */
+/** The position to read on from. @throws TidemarkError LOG_REWOUND */
 export async function verifyCheckpoint(
   connection: NatsConnection,
   dataset: DatasetDefinition,

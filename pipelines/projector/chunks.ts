@@ -1,6 +1,7 @@
 /**
- * Hypertable chunks: made on purpose, filled directly, indexed after loading. The Apache edition makes a chunk only by
- * storing a row in it, so a placeholder row is stored and truncated away in the transaction that made the chunk.
+ * Chunks of hypertables: created in advance, filled directly and indexed after loading. The Apache edition of
+ * TimescaleDB creates a chunk only when a row is stored in it, so a placeholder row is inserted and truncated in the
+ * same transaction.
  */
 
 import type { ClientBase } from 'pg';
@@ -9,9 +10,9 @@ import type { DatasetDefinition, PgType } from '../../shared/registry/index.ts';
 import type { TimeWindow } from '../../shared/registry/keys.ts';
 
 export interface LoadTarget {
-  /** Holds all rows of the window: the one chunk, where the window fits one, else the hypertable. */
+  /** The table that holds all rows of the window: its only chunk, or the hypertable. */
   readonly table: string;
-  /** What can be filled directly; rows that lie in none of these go to `table`. */
+  /** Chunks that are filled directly; rows that lie in none of these go to `table`. */
   readonly chunks: readonly LoadChunk[];
 }
 
@@ -20,19 +21,19 @@ export interface LoadChunk {
   readonly fromMs: number;
   /** Exclusive. */
   readonly toMs: number;
-  /** Has its unique index; otherwise it is built after loading. */
+  /** Whether the unique index exists; otherwise it is built after loading. */
   readonly indexed: boolean;
   /**
-   * Made by this transaction: rows are stored frozen, so that nobody has to visit them again to say that they are
-   * visible. Who could see them too early reads coverage first, and finds nothing there.
+   * Whether this transaction created it: then COPY stores rows frozen, so that no later read or vacuum marks them as
+   * visible. Other transactions could see such rows too early, but they read coverage first and find none.
    */
   readonly fresh: boolean;
 }
 
 /**
- * Where the rows of a window go. A chunk that does not exist is created in the caller's transaction, invisible to
- * others until it commits, which is why its index can wait. One that exists has its index and is loaded into with it:
- * of a file day that lies across two chunks the earlier rows, which go to the right end of the index.
+ * The tables for the rows of a window. A missing chunk is created in the caller's transaction; it is invisible to
+ * others until the commit, so its index can be built last. An existing chunk keeps its index during the load: the
+ * earlier rows of a file day that lies in two chunks, which go to the right end of that index.
  */
 export async function prepareChunks(
   client: ClientBase,
@@ -70,7 +71,7 @@ async function prepareChunk(client: ClientBase, dataset: DatasetDefinition, chun
   };
 }
 
-/** The unique (time, identity) of loaded chunks. @throws 23505 when rows repeat. */
+/** Builds the unique index (time, identity) of loaded chunks. @throws 23505 when rows repeat. */
 export async function indexChunks(client: ClientBase, dataset: DatasetDefinition, target: LoadTarget): Promise<void> {
   const columns = [dataset.native.time.column, ...dataset.native.identity].map((name) => `"${name}"`).join(', ');
   for (const { table, indexed } of target.chunks) {
@@ -78,12 +79,12 @@ export async function indexChunks(client: ClientBase, dataset: DatasetDefinition
   }
 }
 
-/** Aligned chunks that one transaction makes: every other writer of the table waits for it, some 10 ms each. */
+/** Aligned chunks that one transaction creates: every other writer of the table waits for it, about 10 ms for each. */
 const CHUNKS_AT_ONCE = 16;
 
 /**
- * Makes the aligned chunks that hold these times, where they are missing, in transactions of their own. Making one takes a
- * lock that every other writer of the hypertable waits for, so it must not happen inside a long load.
+ * Creates the missing aligned chunks of these times in transactions of their own. It takes a lock that every other
+ * writer of the hypertable waits for, so it must not happen inside a long load.
  */
 export async function ensureAlignedChunks(
   client: ClientBase,
@@ -95,7 +96,7 @@ export async function ensureAlignedChunks(
     const rows = missing
       .slice(from, from + CHUNKS_AT_ONCE)
       .map((ms) => `(${dataset.number}, 0, '${new Date(ms).toISOString()}')`);
-    // A chunk is made by a row that is stored: a placeholder of no series, gone before anybody could see it.
+    // A placeholder row of no series creates the chunk and is deleted before the commit.
     await client.query('begin');
     try {
       const stored = await client.query<{ chunk: string; place: string }>(
@@ -112,7 +113,7 @@ export async function ensureAlignedChunks(
   }
 }
 
-/** Those of the times that no aligned chunk holds. */
+/** The times that no aligned chunk holds. */
 async function withoutChunk(client: ClientBase, times: readonly number[]): Promise<number[]> {
   const { rows } = await client.query<{ ms: string }>(
     `with chunks as materialized (
@@ -126,7 +127,7 @@ async function withoutChunk(client: ClientBase, times: readonly number[]): Promi
   return rows.map(({ ms }) => Number(ms));
 }
 
-/** The chunk that holds a point of a hypertable whose time dimension is an integer, in that dimension's unit. */
+/** The chunk that holds a point of a hypertable whose time dimension is an integer; the point is in its unit. */
 async function findChunk(client: ClientBase, hypertable: string, point: number): Promise<string | undefined> {
   const found = await client.query(
     `select format('%I.%I', chunk_schema, chunk_name) as chunk from timescaledb_information.chunks
@@ -137,11 +138,11 @@ async function findChunk(client: ClientBase, hypertable: string, point: number):
   return found.rows[0]?.chunk;
 }
 
-/** @returns the chunk, emptied again of the placeholder, and whether this transaction made it. */
+/** @returns the chunk without the placeholder, and whether this transaction created it. */
 async function createChunk(client: ClientBase, insert: string): Promise<{ chunk: string; ours: boolean }> {
   const stored = await client.query(`${insert} returning tableoid::regclass::text as chunk, ctid::text as place`);
   const { chunk, place } = stored.rows[0];
-  // Somebody else may have made the chunk between our look and our insert; then it may hold rows already.
+  // Another transaction may have created the chunk since the look-up; then it may hold rows.
   const created = await client.query(
     `select xmin::text = (pg_current_xact_id()::text::numeric % 4294967296)::text as ours from pg_class where oid = $1::regclass`,
     [chunk],

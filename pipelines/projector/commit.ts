@@ -1,6 +1,4 @@
-/**
- * The ends an attempt can come to, each with the checkpoint moved in the same transaction: proved, quarantined, refused.
- */
+/** Records the ends of attempts: proved, quarantined or refused. Each moves the checkpoint in the same transaction. */
 
 import type { ClientBase } from 'pg';
 import { Catalog, record } from '../../shared/db/catalog.ts';
@@ -16,14 +14,14 @@ import type { FrameEntry } from './partition-load.ts';
 import { deleteSampleRows } from './retract.ts';
 import type { AttemptId } from './state.ts';
 
-/** The message an attempt's end stands at. */
+/** The log message that a checkpoint names. */
 export interface Position {
   readonly streamCreated: Date;
   readonly sequence: number;
   readonly messageSha256: string;
 }
 
-/** Makes one-second rows again, once the catalog says what is proved. */
+/** Rebuilds the dirty buckets, after the catalog lists the partitions as proved. */
 export type Rebuild = () => Promise<void>;
 
 /** A partition whose proof holds. */
@@ -31,11 +29,11 @@ export interface Proved {
   readonly manifest: Manifest;
   readonly recount: Recount;
   readonly frames: readonly FrameEntry[];
-  /** Of its manifest. */
+  /** The sequence of its manifest. */
   readonly sequence: number;
 }
 
-/** Inside the load's transaction, after the proof: everything that makes its partitions served. */
+/** In the load's transaction, after the proof: writes everything that reads of the partitions depend on. */
 export async function writeProved(
   client: ClientBase,
   dataset: DatasetDefinition,
@@ -47,7 +45,8 @@ export async function writeProved(
   const [{ synthetic }] = manifests;
   const keys = manifests.map(({ partition }) => partition);
   const before = await lockCoverage(client, dataset);
-  // Where partitions share chunks the sample went before the load: its rows might be those that came.
+  // Where partitions share chunks, the sample was deleted before the load: its rows could not be told from the new
+  // ones.
   if (before.synthetic && !synthetic && dataset.native.scope.kind === 'window') {
     await deleteSampleRows(client, dataset, keys[0]);
   }
@@ -134,7 +133,7 @@ async function writePartitions(
   );
 }
 
-/** Its own transaction, after the load was rolled back: the partition is not served and says why. */
+/** Quarantines a partition with the reason, in a transaction of its own, after its load was rolled back. */
 export async function writeQuarantined(
   client: ClientBase,
   dataset: DatasetDefinition,
@@ -145,10 +144,10 @@ export async function writeQuarantined(
 ): Promise<void> {
   const { partition: key, attempt, revision } = manifest;
   const { sourceId, span } = keyFacts(dataset, key);
-  // The times of rows that are not stored are nobody's: they would say where to look for rows to take out.
+  // No rows are stored, so times would make a later deletion look for rows that do not exist.
   const times: Partial<TimeWindow> = span ? {} : { fromMs: manifest.from_ms, toMs: manifest.to_ms };
   await client.query('begin');
-  // A failed revision leaves the proved one served.
+  // A proved partition stays served when a revision of it fails.
   await client.query(
     `insert into partitions (dataset_id, partition_key, state, attempt, revision, from_ms, to_ms, synthetic, rows, manifest,
        recount, reason, source_id, span)
@@ -180,7 +179,7 @@ export async function writeQuarantined(
   await client.query('commit');
 }
 
-/** A manifest for a partition that is proved already: nothing changes but the record of it. */
+/** Refuses an attempt whose partition is already proved: only the record of the attempt changes. */
 export async function writeRefused(
   client: ClientBase,
   dataset: DatasetDefinition,
@@ -239,7 +238,7 @@ async function endAttempts(
   state: 'proved' | 'quarantined' | 'refused',
   reason: string | null,
 ): Promise<void> {
-  // An attempt may be unknown here: the database can be younger than the log.
+  // The catalog may not know the attempt: the database can be younger than the log.
   await client.query(
     `insert into attempts (dataset_id, partition_key, attempt, revision, state, publisher, document, manifest, frames,
        first_sequence, manifest_sequence, reason)

@@ -1,7 +1,7 @@
 /**
- * One-second rows of datasets whose partitions share seconds: two blocks of one second, the captures of a day, the
- * vintages of an observation. The seconds that a change touches are made again from the native rows of all proved
- * partitions, in the transaction of the change, so that what is stored is always the whole of what is proved.
+ * Dirty buckets: one-second rows of datasets whose partitions share seconds, such as two blocks of one second or the
+ * captures of a day. The transaction that changes a partition rebuilds the seconds it touches from the native rows of
+ * all proved partitions, so stored one-second rows always equal what is proved.
  */
 
 import type { ClientBase } from 'pg';
@@ -19,29 +19,29 @@ import { PARTITION_FACTS } from '../../shared/registry/types.ts';
 import type { SharedSeconds } from '../rows/binary-copy.ts';
 import { ensureAlignedChunks } from './chunks.ts';
 
-/** Of the session; emptied at the end of each transaction. */
-const TOUCHED = 'touched_seconds';
+/** Temporary tables of the session; PostgreSQL empties them at the end of each transaction. */
+const DIRTY = 'dirty_seconds';
 const MADE = 'made_seconds';
 
-/** So many seconds are looked up one by one. */
+/** Up to this number, seconds are looked up one by one. */
 const FEW_SECONDS = 200;
 
 const FACTS = PARTITION_FACTS.map((fact) => `p.${fact}`).join(', ');
 
-/** Rounded down, times before 1970 too; of whole numbers, which are quick. */
+/** The second of a row, rounded down for times before 1970 as well; integer arithmetic is the fastest. */
 function secondSql({ native }: DatasetDefinition): string {
   const time = `t."${native.time.column}"`;
   return `((${time} - ((${time} % 1000) + 1000) % 1000) / 1000)`;
 }
 
-/** Connections whose session has the tables: a verification asks for them before each of thousands of partitions. */
+/** Connections whose session has the tables: a verification prepares before each of thousands of partitions. */
 const PREPARED = new WeakSet<ClientBase>();
 
 export class DirtyBuckets {
   readonly #client: ClientBase;
   readonly #dataset: DatasetDefinition;
   readonly #shared: SharedSeconds;
-  /** How many were touched. */
+  /** The number of dirty seconds. */
   #seconds = 0;
   #bounds: { readonly first: number; readonly last: number } | undefined;
 
@@ -51,12 +51,12 @@ export class DirtyBuckets {
     this.#shared = shared;
   }
 
-  /** Makes the session's tables, once. Before a transaction: one that is rolled back would take them along. */
+  /** Creates the session's tables, once. Call it before a transaction: a rollback would drop them. */
   static async prepare(client: ClientBase): Promise<void> {
     if (PREPARED.has(client)) return;
     await client.query(
       `set client_min_messages = warning;
-       create temp table if not exists ${TOUCHED} (second int8 primary key) on commit delete rows;
+       create temp table if not exists ${DIRTY} (second int8 primary key) on commit delete rows;
        create temp table if not exists ${MADE} (like ${ALIGNED_TABLE}) on commit delete rows;
        alter table ${MADE} add column if not exists series_key text, alter series_id drop not null;
        reset client_min_messages`,
@@ -64,18 +64,18 @@ export class DirtyBuckets {
     PREPARED.add(client);
   }
 
-  /** None touched yet. Inside a transaction. */
+  /** Starts with no dirty second, inside a transaction. */
   static async open(client: ClientBase, dataset: DatasetDefinition, shared: SharedSeconds): Promise<DirtyBuckets> {
-    await client.query(`delete from ${TOUCHED}`);
+    await client.query(`delete from ${DIRTY}`);
     return new DirtyBuckets(client, dataset, shared);
   }
 
-  /** The seconds of a partition's stored rows. */
+  /** Adds the seconds of a partition's stored rows. */
   async addPartition(partition: PartitionRef): Promise<void> {
     await this.#addRows(scopeSql(this.#dataset, partition));
   }
 
-  /** The same of several. */
+  /** Adds the seconds of the stored rows of several partitions. */
   async addPartitions(partitions: readonly PartitionRef[]): Promise<void> {
     await this.#addRows(scopeOfManySql(this.#dataset, partitions));
   }
@@ -86,13 +86,16 @@ export class DirtyBuckets {
     );
   }
 
-  /** The seconds that a proof of the partition looks at: a vintage's own, among decades; else all of its time. */
+  /**
+   * Adds the seconds that a verification compares: the own ones of a vintage, which spans decades; else the whole
+   * window.
+   */
   async addProof(partition: PartitionRef): Promise<void> {
     if (this.#dataset.partition.kind === 'vintage') await this.addPartition(partition);
     else await this.addWindow(partition);
   }
 
-  /** Every second of the partition's time that has rows, native or aligned, whosever they are. */
+  /** Adds every second of the partition's window that has rows of any partition, native or aligned. */
   async addWindow(partition: PartitionRef): Promise<void> {
     const { native, number } = this.#dataset;
     const { fromMs, toMs } = partition;
@@ -104,7 +107,7 @@ export class DirtyBuckets {
 
   async #add(select: string): Promise<void> {
     const { rows } = await this.#client.query(
-      `with added as (insert into ${TOUCHED} select second from (${select}) s on conflict do nothing returning second)
+      `with added as (insert into ${DIRTY} select second from (${select}) s on conflict do nothing returning second)
        select min(second)::text as first, max(second)::text as last, count(*)::int as seconds from added`,
     );
     this.#seconds += rows[0].seconds;
@@ -117,15 +120,15 @@ export class DirtyBuckets {
   }
 
   /**
-   * Makes the aligned chunks of the touched seconds, on another connection: whoever makes one holds up every other
-   * writer of the table, which must not last as long as a load.
+   * Creates the aligned chunks of the dirty seconds on another connection. Creating one blocks every other writer of
+   * the table until the commit, which must not take as long as a load.
    */
   async ensureChunks(side: ClientBase, known: Set<number>): Promise<void> {
     if (!this.#bounds) return;
     const [dense, chunk] = [ALIGNED_DENSE_FROM_MS / 1000, ALIGNED_CHUNK_MS / 1000];
     const { rows } = await this.#client.query<{ chunk: string; second: string }>(
       `select floor(second / case when second < ${dense} then ${dense}.0 else ${chunk}.0 end)::int8 as chunk, min(second) as second
-       from ${TOUCHED} group by 1`,
+       from ${DIRTY} group by 1`,
     );
     const unknown = rows.filter((row) => !known.has(Number(row.chunk)));
     if (unknown.length === 0) return;
@@ -137,13 +140,13 @@ export class DirtyBuckets {
     for (const row of unknown) known.add(Number(row.chunk));
   }
 
-  /** What the touched seconds must be: rows of MADE, of a series that has a number. */
+  /** Computes what the dirty seconds must hold: rows of MADE, each with the number of its series. */
   async #make(): Promise<void> {
     const { columns, select } = this.#shared;
     const { number, aligned } = this.#dataset;
     const made = select(this.#rows());
     const seriesKey = aligned.seriesKey.length === 0 ? `''` : `concat_ws('|', ${aligned.seriesKey.join(', ')})`;
-    // The planner knows nothing of rows that came just now, and would go through all of them for each of thousands of seconds.
+    // The planner has no statistics of the new rows, and would scan all of them for each of thousands of seconds.
     const many = this.#seconds > FEW_SECONDS;
     await this.#client.query(
       `delete from ${MADE};
@@ -166,8 +169,9 @@ export class DirtyBuckets {
   }
 
   /**
-   * Native rows of the touched seconds, of proved partitions alone, each with the facts of its partition. A second is said
-   * twice: a few among decades are looked up by their times, many that lie together are joined by equality.
+   * SQL: the native rows of the dirty seconds that belong to proved partitions, each with the facts of its partition.
+   * The second is compared twice: an index finds a few seconds among decades by their times, a hash join many by
+   * equality.
    */
   #rows(): string {
     const { native, offset, number } = this.#dataset;
@@ -177,7 +181,7 @@ export class DirtyBuckets {
         select p.partition_key, p.span, ${FACTS} from partitions p
         where p.dataset_id = ${number} and p.state = 'proved' and p.from_ms < ${toMs} and p.to_ms > ${fromMs})
       select t.*, s.second, ${offset.sql} as source_offset, ${FACTS}
-      from ${TOUCHED} s
+      from ${DIRTY} s
       join ${native.table} t on ${secondSql(this.#dataset)} = s.second
         and ${time} >= s.second * 1000 and ${time} < s.second * 1000 + 1000
       join p on ${scopeJoinSql(this.#dataset)}
@@ -189,7 +193,7 @@ export class DirtyBuckets {
     return { fromMs: first * 1000, toMs: (last + 1) * 1000 };
   }
 
-  /** SQL: the aligned rows `a` of the touched seconds. */
+  /** SQL: the condition for the aligned rows `a` of the dirty seconds. */
   #storedSql(): string {
     const { fromMs, toMs } = this.#times();
     return `a.dataset_id = ${this.#dataset.number} and a.aligned_at_utc = to_timestamp(s.second)
@@ -197,13 +201,14 @@ export class DirtyBuckets {
   }
 
   /**
-   * Makes the touched seconds again. The catalog says already which partitions are proved.
-   * @throws TidemarkError LOG_FRAME_CORRUPT when the one-second rows do not stand for as many events as there are.
+   * Rebuilds the dirty seconds. The catalog already lists which partitions are proved.
+   * @throws TidemarkError LOG_FRAME_CORRUPT when the one-second rows count another number of events than there are
+   * rows.
    */
   async rebuild(): Promise<void> {
     if (!this.#bounds) return;
     await this.#make();
-    await this.#client.query(`delete from ${ALIGNED_TABLE} a using ${TOUCHED} s where ${this.#storedSql()}`);
+    await this.#client.query(`delete from ${ALIGNED_TABLE} a using ${DIRTY} s where ${this.#storedSql()}`);
     const columns = ['dataset_id', 'series_id', 'aligned_at_utc', ...this.#shared.columns].join(', ');
     await this.#client.query(`insert into ${ALIGNED_TABLE} (${columns}) select ${columns} from ${MADE}`);
     const { countField } = this.#dataset.aligned;
@@ -217,7 +222,7 @@ export class DirtyBuckets {
     }
   }
 
-  /** Digests of what the touched seconds should be and of what is stored: equal, or the storage is not what was made. */
+  /** Digests of the dirty seconds as they should be and as they are stored; they differ if storage was altered. */
   async compare(): Promise<{ readonly made: string; readonly stored: string }> {
     if (!this.#bounds) return { made: '0 rows', stored: '0 rows' };
     await this.#make();
@@ -225,7 +230,7 @@ export class DirtyBuckets {
     const digest = `count(*) || ' rows, ' || coalesce(sum(hashint4extended(t.series_id, ${hash})), 0) as digest`;
     const made = await this.#client.query(`select ${digest} from ${MADE} t`);
     const stored = await this.#client.query(
-      `select ${digest} from (select a.* from ${ALIGNED_TABLE} a, ${TOUCHED} s where ${this.#storedSql()}) t`,
+      `select ${digest} from (select a.* from ${ALIGNED_TABLE} a, ${DIRTY} s where ${this.#storedSql()}) t`,
     );
     return { made: made.rows[0].digest, stored: stored.rows[0].digest };
   }

@@ -1,4 +1,4 @@
-/** Faults of the data, told from faults of the stores; and manifests that say of themselves what is not so. */
+/** Faults of the data, which quarantine a partition, and checks of what a manifest claims about itself. */
 
 import { DatabaseError } from 'pg';
 import { DAY_MS } from '../../shared/dates.ts';
@@ -12,19 +12,17 @@ import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { keyFacts } from '../../shared/registry/keys.ts';
 import type { PartitionLoad } from './partition-load.ts';
 
-/* What a manifest says a partition covers, and whether it may say so. */
-
 const SECOND_MS = 1000;
-/** Longest time from one expected capture to the next: a weekend between holidays, and some. */
+/** The longest time from one expected capture to the next: a weekend between holidays, with a margin. */
 const MAX_CAPTURE_SPAN_MS = 15 * DAY_MS;
 
-/** Of a partition that is no stretch of time; undefined of a file day. */
+/** What a partition covers beside its times; undefined for a file day. */
 export function extentOf(dataset: DatasetDefinition, manifest: Manifest): Extent | undefined {
   const { sourceId, span } = keyFacts(dataset, manifest.partition);
   if (!span) return undefined;
   const to = manifest.span_end ?? span.to;
   const throughMs = manifest.through_ms ?? defaultThrough(dataset, span);
-  assert(throughMs !== undefined, 'a manifest without its end is quarantined before');
+  assert(throughMs !== undefined, 'a manifest without its end was quarantined before');
   return {
     sourceId,
     span: { from: span.from, to },
@@ -34,20 +32,23 @@ export function extentOf(dataset: DatasetDefinition, manifest: Manifest): Extent
   };
 }
 
-/** The end of the snapshot's second, of the as-of day, of the vintage; of heights only the chain knows it. */
+/**
+ * The end of the snapshot's second, of the capture's day or of the vintage; only the chain knows that of a range of
+ * heights.
+ */
 function defaultThrough(dataset: DatasetDefinition, span: Range): number | undefined {
   if (dataset.partition.kind === 'height') return undefined;
   return dataset.partition.kind === 'snapshot' ? Math.floor(span.from / SECOND_MS) * SECOND_MS + SECOND_MS : span.to;
 }
 
-/** Numbers that no two proved partitions may share: heights, snapshots, ids of a dataset whose ids are unique. */
+/** The numbers that no two proved partitions may share: heights, snapshots, or ids where a dataset's ids are unique. */
 export function offsetsOf(dataset: DatasetDefinition, manifest: Manifest): string | null {
   const { span } = keyFacts(dataset, manifest.partition);
   if (!dataset.offset.unique) return null;
   return span ? `[${span.from},${span.to})` : `[${manifest.first_offset},${manifest.last_offset}]`;
 }
 
-/** What a manifest says of times and spans that its key and its rows do not bear out. */
+/** Times and spans of a manifest that contradict its key or its rows. */
 export function misplaced(dataset: DatasetDefinition, manifest: Manifest): Discrepancy[] {
   const { times, span } = keyFacts(dataset, manifest.partition);
   const found: Discrepancy[] = [];
@@ -74,7 +75,7 @@ export function misplaced(dataset: DatasetDefinition, manifest: Manifest): Discr
   return found;
 }
 
-/** What a manifest says of itself, against where it lies and what came before it. */
+/** Facts of a manifest that contradict its own header, or the frames and sequences before it. */
 export function manifestDiscrepancies(
   dataset: DatasetDefinition,
   manifest: Manifest,
@@ -94,18 +95,21 @@ export function manifestDiscrepancies(
   return [...found, ...misplaced(dataset, { ...manifest, partition: header.partition })];
 }
 
-/** The manifest with what it should have said of itself: a quarantined partition stands where it belongs. */
+/** The manifest with the attempt and times that it should have named: a quarantine is recorded where it belongs. */
 export const outsidePartition = (
   manifest: Manifest,
   { partition, attempt }: Pick<Header, 'partition' | 'attempt'>,
   { fromMs, toMs }: { readonly fromMs: number; readonly toMs: number },
 ): Manifest => ({ ...manifest, partition, attempt, from_ms: fromMs, to_ms: toMs });
 
-/** Refusals that speak of the data, not of the stores: they quarantine; everything else starts the projector again. */
+/**
+ * The fault of the data that an error reports: it quarantines. Undefined for faults of stores, which restart the
+ * projector.
+ */
 export function dataFault(error: unknown): string | undefined {
   if (error instanceof TidemarkError) return error.code === 'LOG_FRAME_CORRUPT' ? error.message : undefined;
   if (!(error instanceof DatabaseError)) return undefined;
-  // What is said here is served as the reason of a quarantine: values of rows, no name of a table or a constraint.
+  // The service shows this as the reason of a quarantine: it may quote rows, but not name a table or a constraint.
   if (error.code === '23505') return `rows repeat: ${error.detail ?? 'two have the same identity'}`;
   if (error.code === '23P01') return `ids overlap another proved partition: ${error.detail ?? 'the same ids'}`;
   if (error.code?.startsWith('22')) return `the database refuses the rows: ${error.message}`;

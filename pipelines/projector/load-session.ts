@@ -1,6 +1,7 @@
 /**
- * The load session of a projector: the open transaction with the partitions that are loaded in it, and the checkpoint that
- * moves when it commits. A partition ends as proved or quarantined, or it is rolled back and read from the log again.
+ * The load session of a projector: the open transaction with the partitions that are loaded in it, and the checkpoint
+ * that moves when it commits. A partition ends as proved or quarantined, or it is rolled back and read from the log
+ * again.
  */
 
 import { createHash } from 'node:crypto';
@@ -372,8 +373,8 @@ export class LoadSession {
   }
 
   /**
-   * Proves the partitions that wait and commits them. When one of several is at fault, all are rolled back, and each gets a
-   * transaction of its own when it is read again; a single one is quarantined.
+   * Proves the partitions that wait and commits them. When one of several is at fault, all are rolled back, and each
+   * gets a transaction of its own when it is read again; a single one is quarantined.
    */
   async commit(): Promise<SessionOutcome> {
     assert(!this.#load, 'an open load is not committed');

@@ -1,6 +1,6 @@
 /**
- * Reads the log from a position on: a pull consumer, made anew each time, so that where to start is said by Postgres
- * alone. (A killed durable consumer was seen to deliver newer messages before unacknowledged ones.)
+ * Reads the log from a position on through a pull consumer. It is created anew each time, so that PostgreSQL alone
+ * decides where to start. (A durable consumer that was killed delivered newer messages before unacknowledged ones.)
  */
 
 import {
@@ -20,10 +20,10 @@ import { decodeBody, decodeHeader, type Header, MAX_MESSAGE_BYTES } from '../../
 import { CONSUMER_NAME, JS_ERROR, jsErrorCode } from '../../shared/nats/stream.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 
-/** After this long without a message it is looked whether there is one. */
+/** After this time without a message, the reader asks the log whether there is one. */
 const QUIET_MS = 5000;
 
-/** Nothing is redelivered by time: an open transaction may last longer than any guess. */
+/** No message is redelivered after a time: a transaction may stay open longer than any limit. */
 const NEVER_NS = 365 * 86_400 * 1e9;
 
 export class LogReader {
@@ -37,10 +37,10 @@ export class LogReader {
   #lastSequence = 0;
   #consumer: Consumer | undefined;
   #lookedAt = 0;
-  /** The log held more than had come when it was last looked, and nothing has come since. */
+  /** The log held more than had arrived when it was last asked, and nothing has arrived since. */
   #isOwed = false;
 
-  /** `maxBytes` bounds what is buffered: pulls are counted in messages of the largest size there can be. */
+  /** `maxBytes` limits what is buffered: a pull asks for as many messages as fit if each has the maximal size. */
   constructor(connection: NatsConnection, dataset: string, maxBytes: number, signal: AbortSignal) {
     this.#signal = signal;
     this.#connection = connection;
@@ -48,7 +48,7 @@ export class LogReader {
     this.#maxMessages = Math.max(2, Math.floor(maxBytes / MAX_MESSAGE_BYTES));
   }
 
-  /** Starts after `sequence`. */
+  /** Moves the reader to the message after `sequence`. */
   async seek(sequence: number): Promise<void> {
     await this.close();
     const manager = await jetstreamManager(this.#connection, { checkAPI: false });
@@ -73,9 +73,9 @@ export class LogReader {
   }
 
   /**
-   * The next message, or undefined when none came within `waitMs` or before the signal.
-   * @throws TidemarkError LOG_GAP when a sequence was left out: a consumer that lost its place, start again; LOG_UNAVAILABLE
-   * when it ended, or does not bring what is there.
+   * The next message; undefined when none arrived within `waitMs` or before the signal.
+   * @throws TidemarkError LOG_GAP when a sequence is missing: the consumer lost its place. LOG_UNAVAILABLE when the
+   * consumer ended or does not deliver what the log holds.
    */
   async read(waitMs: number): Promise<JsMsg | undefined> {
     for (;;) {
@@ -89,7 +89,7 @@ export class LogReader {
       if (arrived.done) throw new TidemarkError('LOG_UNAVAILABLE', `The consumer of ${this.#dataset} ended`);
       const message = arrived.value;
       if (message.seq <= this.#lastSequence) continue;
-      // Nothing is ever deleted from the log, so what comes next is known.
+      // No message is ever deleted from the log, so the next sequence is known.
       if (message.seq !== this.#lastSequence + 1) {
         throw new TidemarkError('LOG_GAP', `${this.#dataset} delivered ${message.seq} after ${this.#lastSequence}`);
       }
@@ -105,29 +105,29 @@ export class LogReader {
   }
 
   /**
-   * Messages on their way when a connection broke count as delivered, and are not sent again; a pull that went with its
-   * server is made again after half a minute or more. Neither is waited for.
+   * Notices a consumer that stopped delivering. Messages that were in flight when a connection broke count as delivered
+   * and are not sent again, and a pull that was lost with its server is repeated only after half a minute or more.
    */
   #look(): void {
     if (performance.now() - this.#lookedAt < QUIET_MS) return;
     this.#lookedAt = performance.now();
     const after = this.#lastSequence;
     if (this.#isOwed) {
-      throw new TidemarkError('LOG_UNAVAILABLE', `The consumer of ${this.#dataset} brings nothing after ${after}`);
+      throw new TidemarkError('LOG_UNAVAILABLE', `The consumer of ${this.#dataset} delivers nothing after ${after}`);
     }
     const consumer = this.#consumer;
     const noteOwed = ({ num_pending, delivered }: ConsumerInfo) => {
       if (this.#consumer !== consumer || this.#lastSequence !== after) return;
       this.#isOwed = num_pending > 0 || delivered.stream_seq > after;
     };
-    // A log that does not say is asked again.
+    // If the log does not answer, it is asked again.
     consumer?.info().then(noteOwed, () => {});
   }
 
   async close(): Promise<void> {
     this.#next?.catch(() => {});
     this.#next = undefined;
-    // Not awaited: it settles only when the iterator has been read to its end, which nobody will do.
+    // Not awaited: it settles only when the iterator has been read to its end, and nobody reads it any more.
     this.#messages?.close().catch(() => {});
     this.#messages = undefined;
     this.#iterator = undefined;
@@ -135,7 +135,7 @@ export class LogReader {
   }
 }
 
-/** What a promise comes to; undefined after `ms`, and from the signal on. */
+/** The promise's value; undefined after `ms` or on the signal. */
 async function within<T>(promise: Promise<T>, ms: number, signal: AbortSignal): Promise<T | undefined> {
   const { promise: over, resolve } = Promise.withResolvers<undefined>();
   const end = () => resolve(undefined);
@@ -165,7 +165,7 @@ export function decodeMessage(dataset: DatasetDefinition, message: JsMsg): Decod
   try {
     const header = decodeHeader(message.data, place);
     const body = decodeBody(message.data, header, place);
-    body.catch(() => {}); // surfaces when the frame's turn comes
+    body.catch(() => {}); // whoever awaits the body gets the error
     return { message, header, body };
   } catch (error) {
     return { message, fault: explain(error) };

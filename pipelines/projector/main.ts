@@ -1,7 +1,7 @@
 /**
- * The projector process. Its work order is one JSON object on standard input, which keeps what a supervisor passes on out
- * of the environment and off the command line. With `--env` it is a process of its own, in a container or under another
- * supervisor: it goes by the settings of its environment, and ends when it is told to.
+ * The projector process. Its work order is one JSON object on standard input, which keeps credentials out of the
+ * environment and off the command line. With `--env` it runs on its own, in a container or under another supervisor,
+ * and takes its settings from the environment.
  */
 
 import { text } from 'node:stream/consumers';
@@ -51,10 +51,10 @@ async function orderOf(): Promise<WorkOrder> {
 const order = await orderOf();
 const settings = loadSettings({ cwd: order.cwd, flags: order.settings });
 const log = createLogger(settings.SVC_LOG_LEVEL, 'projector');
-// Nothing is worth waiting for: an open load is rolled back by the database when its connection ends, and what is
-// committed is committed. A projector may be killed anywhere; told to stop, it does the same without the fuss.
+// It ends at once: PostgreSQL rolls an open load back when the connection ends, and a projector may be killed at any
+// point.
 for (const name of ['SIGTERM', 'SIGINT'] as const) process.on(name, () => process.exit(0));
-// A projector without its parent has nobody to stop it. The parent may be gone already, so it names itself.
+// Without its parent nobody stops the projector. The order names the parent, which may have ended before this line.
 if (order.parent !== undefined) {
   setInterval(() => {
     if (process.ppid !== order.parent) process.exit(0);

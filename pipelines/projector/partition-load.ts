@@ -1,6 +1,6 @@
 /**
- * One partition attempt on its way into storage, inside the caller's transaction, from the first frame to the recount.
- * Nothing of it is visible before the commit, and everything is afterwards.
+ * Loads one attempt into storage in the caller's transaction, from the first frame to the recount. Readers see nothing
+ * of it before the commit and all of it afterwards.
  */
 
 import { once } from 'node:events';
@@ -32,8 +32,7 @@ import {
 } from '../rows/binary-copy.ts';
 import { indexChunks, type LoadTarget, prepareChunks } from './chunks.ts';
 
-/* One COPY ... FROM STDIN in binary, fed with ready-made rows. */
-
+/** One binary COPY ... FROM STDIN of encoded rows. */
 export class CopyIn {
   readonly #stream: CopyStreamQuery;
   #failure: unknown;
@@ -57,8 +56,8 @@ export class CopyIn {
   }
 
   /**
-   * Hands rows over. Returns while the database still takes them in, so that the caller makes the next rows meanwhile;
-   * waits when the rows before are still on their way: two batches are in memory at the most.
+   * Sends rows. Returns before the database has taken them, so that the caller encodes the next rows meanwhile, and
+   * waits for the rows before them: at most two batches are in memory.
    */
   async write(rows: Buffer): Promise<void> {
     if (this.#failure) throw this.#failure;
@@ -76,8 +75,8 @@ export class CopyIn {
   }
 
   /**
-   * Gives up: the database discards what it has; the transaction must be rolled back. A COPY that the database refused, or
-   * that went with its connection, is over already: closing the stream would wait for an answer that never comes.
+   * Ends the COPY and discards its rows; the caller rolls the transaction back. A COPY that the database refused, or
+   * that was lost with its connection, is already over: closing its stream would wait for an answer that never comes.
    */
   async abort(): Promise<void> {
     if (this.#failure || this.#stream.destroyed || this.#stream.writableFinished) return;
@@ -91,7 +90,7 @@ export class CopyIn {
   }
 }
 
-/** A COPY that is opened with its first rows, and that one partition after another goes into. */
+/** A COPY that several partitions write to, one after another; the first rows open it. */
 export class SharedCopy {
   readonly #open: () => CopyIn;
   #copy: CopyIn | undefined;
@@ -105,7 +104,7 @@ export class SharedCopy {
     await this.#copy.write(rows);
   }
 
-  /** The connection is free again. @returns the number of rows the database took. */
+  /** Ends the COPY, so that the connection is free again. @returns the number of rows the database took. */
   async end(): Promise<number> {
     const copy = this.#copy;
     this.#copy = undefined;
@@ -132,20 +131,20 @@ export interface LoadTables {
 export interface LoadResult {
   readonly recount: Recount;
   readonly discrepancies: readonly Discrepancy[];
-  /** Where the time after the last frame went, ms by step. */
+  /** How long each step after the last frame took, in ms. */
   readonly steps: Readonly<Record<string, number>>;
 }
 
 interface LoadNeeds {
   readonly dataset: DatasetDefinition;
-  /** Its times are those its rows may have, as far as they are known before the manifest. */
+  /** Its times limit those of its rows, as far as they are known before the manifest. */
   readonly partition: PartitionRef;
   readonly projection: Projection;
-  /** Of the dataset's one series, where it has no series key. */
+  /** The number of the dataset's only series, where it has no series key. */
   readonly seriesId: number;
-  /** Scratch tables to load into; default the served ones. */
+  /** Scratch tables to load into; default the served tables. */
   readonly tables?: LoadTables;
-  /** Where rows go together with those of other partitions; the caller ends it, and counts. */
+  /** The COPY that the rows share with other partitions; the caller ends it and recounts. */
   readonly shared?: SharedCopy;
 }
 
@@ -160,16 +159,16 @@ export class PartitionLoad {
   readonly #client: ClientBase;
   readonly #dataset: DatasetDefinition;
   readonly #rows: RowProjector;
-  /** Present where one-second rows are folded from this partition alone. */
+  /** Present where one-second rows are made from this partition alone. */
   readonly #folded: Folded | undefined;
   readonly #assembler = new RecordAssembler();
   readonly #tables: LoadTables;
   readonly #seriesId: number;
   readonly #shared: SharedCopy | undefined;
   #bytes = 0;
-  /** Rows that COPYs which have ended took, or that were given to the shared one. */
+  /** Rows that ended COPYs took, or that were written to the shared one. */
   #copied = 0;
-  /** The COPY that is open, and the table it fills. */
+  /** The open COPY and its table. */
   #copy: { readonly into: string; readonly rows: CopyIn } | undefined;
 
   private constructor(client: ClientBase, needs: LoadNeeds, tables: LoadTables) {
@@ -186,11 +185,13 @@ export class PartitionLoad {
     this.#shared = needs.shared;
   }
 
-  /** Opens the load in the caller's transaction, where nothing of the partition is stored any more. */
+  /**
+   * Opens the load in the caller's transaction; rows that it replaces are already deleted, except those of a file day.
+   */
   static async open(client: ClientBase, needs: LoadNeeds): Promise<PartitionLoad> {
     const { dataset } = needs;
     const tables = needs.tables ?? { native: await target(client, needs), aligned: ALIGNED_TABLE };
-    // A file day's window is emptied here, whatever it holds: a revision, or what was quarantined after it was stored.
+    // The window of a file day is emptied here, whatever it holds: an earlier revision, or rows that were quarantined.
     if (!needs.tables && dataset.native.scope.kind === 'window') await deleteWindow(client, dataset, needs.partition);
     return new PartitionLoad(client, needs, tables);
   }
@@ -200,7 +201,7 @@ export class PartitionLoad {
     return this.#bytes;
   }
 
-  /** The next frame, in order. */
+  /** Adds the next frame. */
   async add(sequence: number, header: FrameHeader, raw: Buffer): Promise<void> {
     this.#bytes += raw.length;
     const body = this.#assembler.take(header, raw);
@@ -228,8 +229,8 @@ export class PartitionLoad {
   }
 
   /**
-   * Into the chunk that the frame lies in, or the hypertable where it lies in two: a day's frames cross midnight once.
-   * The chunk's own constraint refuses what a header misstates.
+   * The COPY into the chunk that the frame lies in, or into the hypertable if the frame crosses midnight, as one of a
+   * day may. The chunk's constraint refuses rows whose times the header misstates.
    */
   async #copyFor(header: FrameHeader): Promise<CopyIn> {
     const { native } = this.#tables;
@@ -248,7 +249,7 @@ export class PartitionLoad {
     this.#copy = undefined;
   }
 
-  /** Everything is in: one-second rows that are folded, recount, index. The caller decides by the discrepancies. */
+  /** Stores the one-second rows, recounts and indexes. The caller decides by the discrepancies. */
   async finish(manifest: Manifest): Promise<LoadResult> {
     const steps: Record<string, number> = {};
     let at = performance.now();
@@ -264,8 +265,9 @@ export class PartitionLoad {
       await this.#copyAligned(this.#folded);
       step('aligned_ms');
     }
-    // Before the index: its workers bring the rows back into memory side by side, the index alone would take them one by
-    // one: both together 2.2 s against 2.9 for 3.5 M rows, medians of twelve runs on a busy machine.
+    // Before the index: parallel workers of the recount read the rows into memory, the index alone reads them one by
+    // one. Both take 2.2 s in this order and 2.9 s in the other for 3.5 M rows, medians of twelve runs on a busy
+    // machine.
     const found = await this.#recount(manifest);
     step('recount_ms');
     await indexChunks(this.#client, this.#dataset, this.#tables.native);
@@ -273,18 +275,18 @@ export class PartitionLoad {
     return { recount: found, discrepancies: this.judge(manifest, found), steps };
   }
 
-  /** No more frames. @throws TidemarkError LOG_FRAME_CORRUPT when an event has come in part. */
+  /** Ends the frames. @throws TidemarkError LOG_FRAME_CORRUPT when the last event is incomplete. */
   complete(): void {
     this.#assembler.end();
   }
 
-  /** What was counted of it, against its manifest. */
+  /** Compares the recount with the manifest. */
   judge(manifest: Manifest, found: Recount): Discrepancy[] {
     const discrepancies = compare(this.#dataset, manifest, found);
     if (this.frames.length !== manifest.frames) {
       discrepancies.push({ fact: 'frames', expected: `${manifest.frames}`, found: `${this.frames.length}` });
     }
-    // A row that says it is of another partition, or of a time the manifest does not name, is not among those recounted.
+    // The recount misses rows that name another partition, or a time outside the manifest's.
     if (this.#copied !== found.rows) {
       discrepancies.push({ fact: 'rows of the partition', expected: `${this.#copied}`, found: `${found.rows}` });
     }
@@ -308,20 +310,20 @@ export class PartitionLoad {
     return await recount(this.#client, this.#dataset, this.partition, tables, this.#folded.columns);
   }
 
-  /** Ends the COPY if one is open; the caller rolls back. */
+  /** Discards an open COPY; the caller rolls back. */
   async abort(): Promise<void> {
     await this.#copy?.rows.abort();
     this.#copy = undefined;
   }
 }
 
-/** A file day fills chunks of its own; other partitions share them, and their tables have the index already. */
+/** A file day fills chunks of its own; other partitions share chunks, whose index exists. */
 async function target(client: ClientBase, { dataset, partition }: LoadNeeds): Promise<LoadTarget> {
   if (dataset.native.scope.kind === 'window') return await prepareChunks(client, dataset, partition);
   return { table: dataset.native.table, chunks: [] };
 }
 
-/** Takes a partition's native rows out of storage, in the caller's transaction. */
+/** Deletes a partition's native rows, in the caller's transaction. */
 export async function deleteNative(
   client: ClientBase,
   dataset: DatasetDefinition,
@@ -330,7 +332,7 @@ export async function deleteNative(
   await client.query(`delete from ${dataset.native.table} t where ${scopeSql(dataset, partition)}`);
 }
 
-/** Takes a file day's rows out of storage, one-second rows with them. */
+/** Deletes a file day's rows, one-second rows included. */
 export async function deleteWindow(
   client: ClientBase,
   dataset: DatasetDefinition,
@@ -344,9 +346,7 @@ export async function deleteWindow(
   );
 }
 
-/* A partition of the catalog as those look at it who need its rows. */
-
-/** Where its rows are: its times are known from the first proof on. */
+/** Where the rows of a catalog's partition are; its times are known from its first proof on. */
 export function partitionRefOf(row: PartitionRow): PartitionRef {
   assert(row.fromMs !== null && row.toMs !== null, `the times of ${row.partitionKey} are known`);
   return { key: row.partitionKey, fromMs: row.fromMs, toMs: row.toMs };

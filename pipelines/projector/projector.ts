@@ -1,7 +1,7 @@
 /**
- * The projector of one dataset: loads the frames of the log into PostgreSQL, proves partitions and commits them. state.ts
- * lists its states and says what each message does in each of them; the actions are here. Its only memory is the
- * checkpoint in PostgreSQL: killed at any point, it starts there again and comes to the same result.
+ * The projector of one dataset: loads the frames of the log into PostgreSQL, proves partitions and commits them.
+ * state.ts lists its states and says what each message does in each of them; the actions are here. Its only memory is
+ * the checkpoint in PostgreSQL: killed at any point, it starts there again and comes to the same result.
  */
 
 import { setTimeout as delay } from 'node:timers/promises';
@@ -81,8 +81,8 @@ export class Projector {
   }
 
   /**
-   * Projects until the signal. @throws what storage or the log throw: the caller starts a new projector, which begins at
-   * the checkpoint. TidemarkError LOG_REWOUND when the log is not the one the checkpoint was taken on.
+   * Projects until the signal. @throws what storage or the log throw: the caller starts a new projector, which begins
+   * at the checkpoint. TidemarkError LOG_REWOUND when the log is not the one the checkpoint was taken on.
    */
   async run(): Promise<void> {
     const { dataset, connection, signal } = this.#needs;
@@ -319,7 +319,9 @@ export class Projector {
     return 'done';
   }
 
-  /** If the damaged message was the manifest, nothing else ends the attempt. The publisher writes a copy to the catalog. */
+  /**
+   * If the damaged message was the manifest, nothing else ends the attempt. The publisher writes a copy to the catalog.
+   */
   async #findEnd(): Promise<Message> {
     const { dataset, signal } = this.#needs;
     const { of: name, message, fault = 'it cannot be read' } = this.#current;
@@ -340,8 +342,8 @@ export class Projector {
   }
 
   /**
-   * The partition leaves service if the retracted attempt is the proved one. `early`: the retraction lies among frames that
-   * have to be read again, so the checkpoint stays before it, and it is passed over the second time.
+   * The partition leaves service if the retracted attempt is the proved one. `early`: the retraction lies among frames
+   * that have to be read again, so the checkpoint stays before it, and it is passed over the second time.
    */
   async #retract(early: boolean): Promise<Message> {
     const { dataset, client, projection, log } = this.#needs;

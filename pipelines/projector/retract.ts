@@ -1,4 +1,4 @@
-/** Taking stored rows out, in the transaction of what replaces them. */
+/** Removes stored rows in the transaction of what replaces them, and takes retracted partitions out of service. */
 
 import type { ClientBase } from 'pg';
 import { Catalog, record } from '../../shared/db/catalog.ts';
@@ -12,7 +12,7 @@ import type { SharedSeconds } from '../rows/binary-copy.ts';
 import { DirtyBuckets } from './dirty-buckets.ts';
 import { deleteNative, deleteWindow, partitionRefOf } from './partition-load.ts';
 
-/** A partition of the catalog whose rows are, or may be, in storage. */
+/** A partition of the catalog whose rows may be stored. */
 interface Stored extends PartitionRef {
   readonly rows: number;
   readonly revision: number;
@@ -40,33 +40,33 @@ async function stored(
   }));
 }
 
-/** The rows go; the seconds they were in are to be made again. */
+/** Deletes the rows of a partition, and notes their seconds as dirty. */
 export async function takeOut(
   client: ClientBase,
   dataset: DatasetDefinition,
   partition: PartitionRef,
-  touched: DirtyBuckets | undefined,
+  dirty: DirtyBuckets | undefined,
 ): Promise<void> {
-  if (!touched) {
+  if (!dirty) {
     await deleteWindow(client, dataset, partition);
     return;
   }
-  await touched.addPartition(partition);
+  await dirty.addPartition(partition);
   await deleteNative(client, dataset, partition);
 }
 
 /**
- * Before a partition that shares chunks is loaded: its own rows of an earlier revision go, and so do other partitions that
- * a revision of it covers (a quarantined range of heights, ingested again one by one).
+ * Before a partition that shares chunks is loaded: deletes its rows of an earlier revision, and other partitions whose
+ * heights its revision covers (a quarantined range that is ingested again block by block).
  */
 export async function deleteReplacedRows(
   client: ClientBase,
   dataset: DatasetDefinition,
   arriving: { readonly key: string; readonly revision: number },
-  touched: DirtyBuckets,
+  dirty: DirtyBuckets,
 ): Promise<void> {
   for (const own of await stored(client, dataset, 'partition_key = $2', [arriving.key])) {
-    await takeOut(client, dataset, own, touched);
+    await takeOut(client, dataset, own, dirty);
   }
   const { sourceId, span } = keyFacts(dataset, arriving.key);
   if (dataset.partition.kind !== 'height' || arriving.revision === 1 || !span) return;
@@ -77,7 +77,7 @@ export async function deleteReplacedRows(
     [sourceId, span.from, span.to, arriving.key, arriving.revision],
   );
   for (const other of covered) {
-    await takeOut(client, dataset, other, touched);
+    await takeOut(client, dataset, other, dirty);
     await forget(client, dataset, other.key);
     await record(client, dataset, other.key, 'replaced', `revision ${arriving.revision} of ${arriving.key} covers it`, {
       rows: other.rows,
@@ -101,17 +101,17 @@ async function forget(client: ClientBase, dataset: DatasetDefinition, key: strin
 }
 
 /**
- * The first real partition of a dataset takes the synthetic sample out, in its own commit. The window of the arriving
- * file day was emptied before it was loaded; emptying it again would take its own rows.
+ * Deletes the synthetic sample in the transaction of the first real partition. The window of an arriving file day is
+ * left alone: it was emptied before the load and holds the new rows.
  */
 export async function deleteSampleRows(
   client: ClientBase,
   dataset: DatasetDefinition,
   arriving: string,
-  touched?: DirtyBuckets,
+  dirty?: DirtyBuckets,
 ): Promise<void> {
   for (const sample of await stored(client, dataset, 'synthetic', [])) {
-    if (touched || sample.key !== arriving) await takeOut(client, dataset, sample, touched);
+    if (dirty || sample.key !== arriving) await takeOut(client, dataset, sample, dirty);
     await forget(client, dataset, sample.key);
     await record(client, dataset, sample.key, 'sample_retired', 'the first real partition was proved', {
       rows: sample.rows,
@@ -121,26 +121,25 @@ export async function deleteSampleRows(
   await clearCoverage(client, dataset);
 }
 
-/* Takes proved partitions out of service: their rows no longer match, or their source no longer stands by them. */
-
-export interface Withholding {
+/** Why proved partitions leave service: their rows no longer match, or their source no longer stands by them. */
+interface Retracting {
   readonly reason: string;
-  /** Who found it: goes into the ledger. */
+  /** Who found it; the ledger records it. */
   readonly by: string;
-  /** What the rows say of themselves, where they were counted. */
+  /** The result of the recount, if there was one. */
   readonly recount?: Recount;
 }
 
 /**
- * In the caller's transaction. The rows stay where they are; nothing reads them until they are proved again, and the
- * seconds they shared with others are made without them.
+ * Quarantines a proved partition in the caller's transaction. Its rows stay stored, but nothing reads them until they
+ * are proved again, and the seconds that it shared with other partitions are rebuilt without them.
  */
 export async function retractPartition(
   client: ClientBase,
   dataset: DatasetDefinition,
   seconds: SharedSeconds | undefined,
   row: PartitionRow,
-  { reason, by, recount }: Withholding,
+  { reason, by, recount }: Retracting,
 ): Promise<void> {
   await lockCoverage(client, dataset);
   await client.query(
@@ -152,24 +151,24 @@ export async function retractPartition(
   if (!seconds || !span) {
     await uncoverWindow(client, dataset, partitionRefOf(row));
   } else {
-    const touched = await DirtyBuckets.open(client, dataset, seconds);
-    await touched.addWindow(partitionRefOf(row));
-    await touched.rebuild();
+    const dirty = await DirtyBuckets.open(client, dataset, seconds);
+    await dirty.addWindow(partitionRefOf(row));
+    await dirty.rebuild();
     await recoverSpan(client, dataset, sourceId, span, { withheld: [row.partitionKey] });
   }
   await record(client, dataset, row.partitionKey, 'quarantined', reason, { by, attempt: row.attempt });
 }
 
 /**
- * Withholds every proved partition that covers some of a span: blocks that are no longer in the node's chain. One
- * transaction. @returns their keys.
+ * Retracts, in one transaction, every proved partition that holds a part of a span: blocks that left the node's chain.
+ * @returns their keys.
  */
 export async function retractSpan(
   client: ClientBase,
   dataset: DatasetDefinition,
   seconds: SharedSeconds,
   { sourceId, span }: { readonly sourceId: string; readonly span: Range },
-  withholding: Withholding,
+  retracting: Retracting,
 ): Promise<string[]> {
   await DirtyBuckets.prepare(client);
   await client.query('begin');
@@ -177,7 +176,7 @@ export async function retractSpan(
     await lockCoverage(client, dataset);
     const covering = await new Catalog(client).overlapping(dataset, sourceId, span);
     const proved = covering.filter((row) => row.state === 'proved');
-    for (const row of proved) await retractPartition(client, dataset, seconds, row, withholding);
+    for (const row of proved) await retractPartition(client, dataset, seconds, row, retracting);
     await client.query('commit');
     return proved.map((row) => row.partitionKey);
   } catch (error) {

@@ -1,4 +1,7 @@
-/** Keeps the projector of one dataset running: takes the lock, projects, and starts again at the checkpoint after a failure. */
+/**
+ * Keeps the projector of one dataset running: takes the lock, projects, and starts again at the checkpoint after a
+ * failure.
+ */
 
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Settings } from '../../shared/config/settings.ts';
@@ -75,8 +78,8 @@ export async function keepProjected(dataset: DatasetDefinition, needs: Projectio
 const MAX_MESSAGE = 1500;
 
 /**
- * Notifies publishers that wait for a proof of the reason for a failure. The outage of a store is not announced: publishers
- * wait until it is over.
+ * Notifies publishers that wait for a proof of the reason for a failure. The outage of a store is not announced:
+ * publishers wait until it is over.
  */
 async function announceFailure(dataset: DatasetDefinition, { databaseUrl }: ProjectionNeeds, error: unknown) {
   if (outageCode(error) !== undefined || (error instanceof TidemarkError && error.transient)) return;
@@ -97,7 +100,8 @@ async function projectOnce(dataset: DatasetDefinition, needs: ProjectionNeeds): 
   if (!(await waitForLock(client, dataset, signal))) return;
   await using connection = await connectNats(natsUrl, `tidemark projector ${dataset.key}`);
   await ensureStream(connection, dataset.key, streamOptions(settings));
-  // Rows arrive in the order of the index, where one sort is faster than several: 0.8 s for a day, 1.1 s with two workers.
+  // Rows arrive in the order of the index, where one sort is faster than several: 0.8 s for a day, 1.1 s with two
+  // workers.
   await client.query('set max_parallel_maintenance_workers = 0');
   log.debug({ dataset: dataset.key }, 'projector started');
   const projector = new Projector({

@@ -1,6 +1,6 @@
 /**
- * The projector of one dataset as a table: what it does with each message in each state. projector.ts reads the log, finds
- * out by `classify` what a message is to the attempt that is open, and carries out the action of the cell.
+ * The projector of one dataset as a table: what it does with each message in each state. projector.ts reads the log,
+ * finds out by `classify` what a message is to the attempt that is open, and carries out the action of the cell.
  *
  * An action reports its outcome as the next message, so a cell has one next state. A store that fails is the message
  * `failure`: the projector ends, and run.ts starts another one at the checkpoint.
@@ -287,7 +287,9 @@ export const TABLE: Table = {
   stopped: each(MESSAGES, { impossible: 'the projector has ended' }),
 };
 
-/** The cell of the table. @throws TidemarkError INTERNAL_INVARIANT when the cell is impossible: a fault of this program. */
+/**
+ * The cell of the table. @throws TidemarkError INTERNAL_INVARIANT when the cell is impossible: a fault of this program.
+ */
 export function transition(state: State, message: Message): { readonly next: State; readonly action: Action } {
   const cell = TABLE[state][message];
   if ('impossible' in cell) assert(false, `the projector met "${message}" in state "${state}": ${cell.impossible}`);

@@ -1,6 +1,6 @@
 /**
- * Verification of what is served: the recount again, and on request byte by byte against the log. A partition whose
- * stored rows no longer match is quarantined at once.
+ * Verification of what is served: repeats the recount and, on request, compares the rows byte by byte with the log. A
+ * partition whose stored rows no longer match is quarantined.
  */
 
 import { createHash } from 'node:crypto';
@@ -38,19 +38,18 @@ import { DirtyBuckets } from './dirty-buckets.ts';
 import { partitionRefOf } from './partition-load.ts';
 import { retractPartition } from './retract.ts';
 
-/* Reads one attempt's frames back out of the log, in order, verified. */
-
+/** A frame as it is read back from the log. */
 export interface StoredFrame {
   readonly sequence: number;
   readonly header: FrameHeader;
   readonly raw: Buffer;
 }
 
-/** Frames being unpacked ahead: as in the projector. */
+/** Frames that are decompressed in advance, as in the projector. */
 const LOOKAHEAD = 4;
 
 /**
- * Frames 0..n-1 of the attempt a manifest ends. `manifestSequence` is where that manifest lies.
+ * The frames 0..n-1 of the attempt that a manifest ends; `manifestSequence` is the sequence of the manifest.
  * @throws TidemarkError LOG_FRAME_CORRUPT when one is missing, altered or out of order.
  */
 export async function* framesOf(
@@ -73,7 +72,7 @@ export async function* framesOf(
     }
     next++;
     const body = decodeBody(message.data, header, place);
-    body.catch(() => {}); // surfaces when its turn comes
+    body.catch(() => {}); // whoever awaits the body gets the error
     ahead.push({ sequence: message.seq, header, body });
     if (ahead.length >= LOOKAHEAD) yield await taken(ahead.shift()!);
   }
@@ -93,15 +92,15 @@ interface Stretch {
   readonly last: number;
 }
 
-/** How long a reader may bring nothing. */
+/** How long a reader may deliver nothing. */
 const FETCH_MS = 5000;
-/** Before another reader is made. */
+/** The pause before another reader is created. */
 const PAUSE_MS = 200;
 
 /**
- * Every message of a stretch, in order, or those there are where the log ends before. A reader lives on one server of a
- * cluster and may go with it; the next one goes on where it stopped.
- * @throws TidemarkError LOG_UNAVAILABLE when nothing came for `OUTAGE_LIMIT_MS`.
+ * Every message of a stretch in order, up to the end of the log. A reader lives on one server of a cluster and is lost
+ * with it; the next one continues where it stopped.
+ * @throws TidemarkError LOG_UNAVAILABLE when nothing arrived for `OUTAGE_LIMIT_MS`.
  */
 async function* messagesOf(
   connection: NatsConnection,
@@ -117,7 +116,7 @@ async function* messagesOf(
       for (let came = true; came && next <= last; ) {
         came = false;
         const fetched = await consumer.fetch({ max_messages, expires: FETCH_MS });
-        // Without a connection the client library would wait for one for ever.
+        // Without a connection the client library would wait without end.
         const late = setTimeout(() => void fetched.close(), 2 * FETCH_MS);
         try {
           for await (const message of fetched) {
@@ -135,12 +134,12 @@ async function* messagesOf(
       if (!isLostReader(error)) throw error;
     } finally {
       const removed = consumer.delete().catch(() => {});
-      // One that was lost is not waited for.
+      // The deletion of a reader that was lost is not awaited.
       if (next > last) await removed;
     }
     if (next > last || !(await messageAt(manager, dataset, last))) return;
     if (performance.now() - cameAt > OUTAGE_LIMIT_MS) {
-      const message = `The log of ${dataset} brought nothing for ${OUTAGE_LIMIT_MS / 1000} s at sequence ${next}`;
+      const message = `The log of ${dataset} delivered nothing for ${OUTAGE_LIMIT_MS / 1000} s at sequence ${next}`;
       throw new TidemarkError('LOG_UNAVAILABLE', message);
     }
     await delay(PAUSE_MS);
@@ -159,7 +158,7 @@ export interface VerifyNeeds {
   readonly client: ClientBase;
   readonly catalog: Catalog;
   readonly projection: Projection;
-  /** Also every row's bytes against the log, for which the two below are needed. */
+  /** Compares every row's bytes with the log as well; needs the next two. */
   readonly deep?: boolean;
   readonly connection?: NatsConnection;
   readonly batchBytes?: number;
@@ -172,7 +171,7 @@ export interface VerifyResult {
   readonly reason?: string;
 }
 
-/** A verdict is taken in one snapshot; when the dataset's coverage moved under it, the next try sees the new one. */
+/** A verdict needs one snapshot. When the coverage changed meanwhile, the next try sees the new one. */
 const TRIES = 5;
 
 export async function verifyPartition(row: PartitionRow, needs: VerifyNeeds): Promise<VerifyResult> {
@@ -206,7 +205,7 @@ async function verifyOnce(row: PartitionRow, needs: VerifyNeeds): Promise<Verify
     if (reason) {
       await retractPartition(client, dataset, projection.seconds, row, { reason, by: 'verify', recount: found });
     }
-    // A request that came after this snapshot is not seen here, and stays.
+    // A request that arrived after this snapshot is invisible here and stays.
     await client.query('delete from recount_requests where dataset_id = $1 and partition_key = $2', [
       dataset.number,
       row.partitionKey,
@@ -225,7 +224,7 @@ async function verifyOnce(row: PartitionRow, needs: VerifyNeeds): Promise<Verify
   }
 }
 
-/** A statement of its own: it changes nothing that anybody else waits for. */
+/** In a statement of its own, so that nobody waits for its row lock. */
 async function noteVerified({ partitionKey, attempt }: PartitionRow, { dataset, client }: VerifyNeeds): Promise<void> {
   await client.query(
     `update partitions set verified_at = clock_timestamp()
@@ -234,7 +233,7 @@ async function noteVerified({ partitionKey, attempt }: PartitionRow, { dataset, 
   );
 }
 
-/** What is stored, counted again, and all in which it is not what it should be: one-second rows with the native ones. */
+/** Recounts stored native and one-second rows. @returns the recount and its discrepancies. */
 export async function recountStored(
   client: ClientBase,
   dataset: DatasetDefinition,
@@ -259,8 +258,11 @@ export async function recountStored(
   return { found, discrepancies };
 }
 
-/** Who took a partition out of service, by the ledger: `verify`, `source`; the proof itself where it never was in. */
-export async function withheldBy(client: Queryable, dataset: DatasetDefinition, key: string): Promise<string> {
+/**
+ * Who took a partition out of service according to the ledger: `verify`, `source`, or `proof` where it never was
+ * served.
+ */
+export async function quarantinedBy(client: Queryable, dataset: DatasetDefinition, key: string): Promise<string> {
   const { rows } = await client.query(
     `select details->>'by' as by from ledger where dataset_id = $1 and partition_key = $2 and kind = 'quarantined'
      order by entry_id desc limit 1`,
@@ -269,19 +271,19 @@ export async function withheldBy(client: Queryable, dataset: DatasetDefinition, 
   return (rows[0]?.by as string | null | undefined) ?? 'proof';
 }
 
-/** Digests of the partition's seconds as its native rows and those of others make them, and as they are stored. */
+/** Digests of the partition's seconds as the native rows of all partitions give them, and as they are stored. */
 export async function comparedSeconds(
   client: ClientBase,
   dataset: DatasetDefinition,
   seconds: SharedSeconds,
   partition: PartitionRef,
 ): Promise<{ readonly made: string; readonly stored: string }> {
-  const touched = await DirtyBuckets.open(client, dataset, seconds);
-  await touched.addProof(partition);
-  return await touched.compare();
+  const dirty = await DirtyBuckets.open(client, dataset, seconds);
+  await dirty.addProof(partition);
+  return await dirty.compare();
 }
 
-/** @throws TidemarkError PARTITION_CHANGED when the snapshot holds another revision than the one asked about. */
+/** @throws TidemarkError PARTITION_CHANGED when the snapshot holds another attempt or state than `row`. */
 async function checkCurrent(row: PartitionRow, { dataset, client }: VerifyNeeds): Promise<void> {
   const { rows } = await client.query<{ attempt: number; state: string }>(
     'select attempt, state from partitions where dataset_id = $1 and partition_key = $2',
@@ -292,13 +294,13 @@ async function checkCurrent(row: PartitionRow, { dataset, client }: VerifyNeeds)
   }
 }
 
-/** @throws TidemarkError LOG_PARTITION_LOST where the log lost it. */
+/** The sequence of an attempt's manifest. @throws TidemarkError LOG_PARTITION_LOST when the log lost it. */
 export function inLog(dataset: DatasetDefinition, row: PartitionRow, attempt: AttemptRow | undefined): number {
   if (attempt?.manifestSequence) return attempt.manifestSequence;
   throw new TidemarkError('LOG_PARTITION_LOST', `The log no longer holds ${dataset.key} ${row.partitionKey}`);
 }
 
-/** sha256 of what the log yields, in the order of offsets: its rows as binary COPY, and its events as they are. */
+/** sha256 of the partition in the log, in the order of offsets: of its rows as binary COPY, and of its events. */
 async function logDigests(
   row: PartitionRow,
   partition: PartitionRef,
@@ -353,9 +355,9 @@ export interface RecountNeeds {
 }
 
 /**
- * Carries out the recounts that reads ask for, until the signal: the service found another number of rows than was proved
- * and refused to answer. A partition that no longer matches its manifest is quarantined; any other stays in service. One
- * process recounts; others wait for its lock.
+ * Carries out the recounts that reads ask for, until the signal: the service found another number of rows than was
+ * proved and refused to answer. A partition that no longer matches its manifest is quarantined; any other stays in
+ * service. One process recounts; others wait for its lock.
  */
 export async function keepRecounted(needs: RecountNeeds): Promise<void> {
   const { databaseUrl, log, signal, firstMs = RECOUNT_FIRST_MS } = needs;

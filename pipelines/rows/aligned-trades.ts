@@ -1,4 +1,6 @@
-/** Folds trades into one-second rows: arrays indexed by second of the partition, flushed once at the manifest. */
+/**
+ * Aggregates trades into one-second rows, in arrays indexed by the second of the partition; the manifest flushes them.
+ */
 
 import type { PartitionWindow } from './binary-copy.ts';
 import { POSTGRES_EPOCH_US, rowTemplate, writeInt8 } from './binary-copy.ts';
@@ -30,7 +32,7 @@ const TEMPLATE = rowTemplate([
   'int2',
 ]);
 
-/** By second of a partition. Where `count` is 0, prices and ids mean nothing. */
+/** Aggregates by second of a partition. Where `count` is 0, prices and ids have no meaning. */
 class Seconds {
   readonly count: Int32Array;
   readonly firstId: Float64Array;
@@ -54,7 +56,7 @@ class Seconds {
     this.quote = new ExactBuckets(seconds);
   }
 
-  /** As new. */
+  /** Empties the arrays for another partition. */
   clear(quoteScale: number | undefined): this {
     this.count.fill(0);
     this.quantity.clear();
@@ -64,8 +66,8 @@ class Seconds {
 }
 
 /**
- * Those of the last partition that was flushed, for the next: they are 6 MB for a day. New ones for each made V8 collect
- * garbage for longer than a small day takes to be stored.
+ * The arrays of the last flushed partition, which the next one reuses: 6 MB for a day. With new arrays for each, V8
+ * collected garbage for longer than the load of a small day takes.
  */
 let spare: Seconds | undefined;
 const FLUSHED = new Seconds(0);
@@ -80,19 +82,19 @@ export class AlignedTrades {
   readonly #fromMs: number;
   #seconds: Seconds;
 
-  /** `quoteScale`: decimals that quote quantities have as a rule. */
+  /** `quoteScale`: the usual number of decimals of quote quantities. */
   constructor(window: PartitionWindow, quoteScale?: number) {
     this.#fromMs = window.fromMs;
     this.#seconds = takeSeconds((window.toMs - window.fromMs) / 1000, quoteScale);
   }
 
-  /** The second a time falls into; outside the partition's window it is no index of the arrays. */
+  /** The index of the second that a time falls into; -1 outside the partition's window. */
   bucket(ms: number): number {
     const second = Math.floor((ms - this.#fromMs) / 1000);
     return second >= 0 && second < this.#seconds.count.length ? second : -1;
   }
 
-  /** Open and close go by the number of the id, not by the order of arrival. */
+  /** The lowest id gives the open price and the highest the close price, in whatever order they arrive. */
   price(second: number, id: number, price: number): void {
     const { count, firstId, lastId, open, high, low, close } = this.#seconds;
     if (count[second]++ === 0) {
@@ -129,7 +131,7 @@ export class AlignedTrades {
     else quote.add(second, product.mantissa, product.scale);
   }
 
-  /** Binary COPY rows of the seconds that hold trades, in order of time. Nothing can be added any more. */
+  /** Binary COPY rows of the seconds that hold trades, in order of time. No trade can be added afterwards. */
   flush(key: { datasetId: number; seriesId: number }): { copy: Buffer; rows: number } {
     const seconds = this.#seconds;
     this.#seconds = FLUSHED;

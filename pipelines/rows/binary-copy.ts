@@ -1,6 +1,6 @@
 /**
- * Rows in PostgreSQL's binary COPY format: int16 column count, then per column an int32 length and the value,
- * big-endian. Rows of one width are stamped from a template, so that only values are written.
+ * Rows in PostgreSQL's binary COPY format: an int16 column count, then for each column an int32 length and the value,
+ * big-endian. Rows of one width are copied from a template, so that only values are written.
  * Format: PostgreSQL documentation, COPY, "Binary Format".
  */
 import { assert } from '../../shared/errors.ts';
@@ -12,7 +12,7 @@ import type { SecondsRule } from '../../shared/registry/types.ts';
 export const COPY_HEADER = Buffer.from('5047434f50590aff0d0a000000000000000000', 'hex');
 export const COPY_TRAILER = Buffer.from('ffff', 'hex');
 
-/** Bytes of the fixed-width types. */
+/** Bytes of the types of fixed width. */
 const WIDTHS: Partial<Record<PgType, number>> = { int2: 2, int4: 4, int8: 8, float8: 8, bool: 1, timestamptz: 8 };
 
 /** Microseconds from 1970-01-01 to 2000-01-01, where timestamptz starts. */
@@ -22,7 +22,7 @@ export interface RowTemplate {
   readonly rowBytes: number;
   /** Offset of each column's value within the row. */
   readonly offsets: readonly number[];
-  /** A buffer of `rows` stamped rows. */
+  /** A buffer of `rows` copies of the template. */
   stamp(rows: number): Buffer;
 }
 
@@ -46,7 +46,7 @@ export function rowTemplate(types: readonly PgType[]): RowTemplate {
     stamp(rows) {
       const buffer = Buffer.allocUnsafeSlow(rowBytes * rows);
       row.copy(buffer, 0);
-      // Doubling copies: 14,000 rows are stamped by 14 copies.
+      // Each copy doubles the filled part: 14,000 rows take 14 copies.
       for (let done = rowBytes; done < buffer.length; done *= 2)
         buffer.copy(buffer, done, 0, Math.min(done, buffer.length - done));
       return buffer;
@@ -54,12 +54,12 @@ export function rowTemplate(types: readonly PgType[]): RowTemplate {
   };
 }
 
-/** Below this a buffer may wait in a socket's queue after it was taken; it is made anew then, which costs little. */
+/** Smaller buffers are not reused: they may still wait in a socket's queue, and a new one costs little. */
 export const REUSE_FROM_BYTES = 256 * 1024;
 
 /**
- * Stamped buffers that go round, which saves stamping, page faults and collections: a buffer is good until the third
- * call after the one that gave it. CopyIn has two in hand at the most.
+ * Reuses three buffers of template rows in turn, which saves copies, page faults and garbage collection. A buffer is
+ * valid until the third call after the one that returned it; CopyIn holds at most two.
  */
 export class StampedRows {
   readonly #template: RowTemplate;
@@ -75,13 +75,13 @@ export class StampedRows {
     if (bytes < REUSE_FROM_BYTES) return this.#template.stamp(rows);
     const slot = this.#next++ % 3;
     const kept = this.#buffers[slot];
-    // A little room: the next frame may hold a few more rows.
+    // With a margin: the next frame may hold a few more rows.
     if (kept === undefined || kept.length < bytes) this.#buffers[slot] = this.#template.stamp(rows + (rows >> 3));
     return this.#buffers[slot].subarray(0, bytes);
   }
 }
 
-/** Rows with texts among their columns, written value by value; their buffers go round as StampedRows' do. */
+/** Writes rows with text columns value by value; reuses its buffers as StampedRows does. */
 export class CopyRows {
   readonly #columns: number;
   readonly #kept: Buffer[] = [];
@@ -94,7 +94,7 @@ export class CopyRows {
     this.#columns = columns;
   }
 
-  /** New rows, which take at most `capacity` bytes. */
+  /** Begins new rows, which take at most `capacity` bytes. */
   start(capacity: number): void {
     this.#bytes = this.#buffer(capacity);
     this.#view = new DataView(this.#bytes.buffer, this.#bytes.byteOffset, this.#bytes.length);
@@ -102,7 +102,7 @@ export class CopyRows {
   }
 
   #buffer(capacity: number): Buffer {
-    // Of the room, which is for the longest texts there could be, at least half is written.
+    // The capacity is for the longest possible texts; at least half of it is written.
     if (capacity < 2 * REUSE_FROM_BYTES) return Buffer.allocUnsafeSlow(capacity);
     const slot = this.#next++ % 3;
     const kept = this.#kept[slot];
@@ -129,7 +129,7 @@ export class CopyRows {
     this.#at += 12;
   }
 
-  /** The bytes [start, end). */
+  /** Writes the bytes [start, end). */
   text(bytes: Uint8Array, start: number, end: number): void {
     const target = this.#bytes;
     this.#view.setInt32(this.#at, end - start);
@@ -138,51 +138,50 @@ export class CopyRows {
     this.#at = at;
   }
 
-  /** What was written. */
+  /** The rows that were written. */
   rows(): Buffer {
     return this.#bytes.subarray(0, this.#at);
   }
 }
 
-/** An integer of up to 2^53 as int8. */
+/** Writes an integer of up to 2^53 as int8. */
 export function writeInt8(view: DataView, at: number, value: number): void {
   view.setInt32(at, Math.floor(value / 4294967296));
   view.setUint32(at + 4, value >>> 0);
 }
 
-/* Events as storage rows: what the two sides of the log have in common. Sources, projector and proofs import it. */
-
 export interface PartitionWindow extends TimeWindow {
   readonly key: string;
 }
 
-/** Folds the event bytes of one partition into storage rows. One instance per partition attempt. */
+/** Turns the event bytes of one partition into storage rows. One instance for each attempt. */
 export interface RowProjector {
   /**
-   * Binary COPY rows (no header or trailer) of a frame's events, in the native table's column order. `rows` is how many
-   * there must be; `copy` is good until the third call after. @throws TidemarkError LOG_FRAME_CORRUPT when there are not.
+   * Binary COPY rows (no header or trailer) of a frame's events, in the native table's column order. `rows` is their
+   * expected number; `copy` is valid until the third call after. @throws TidemarkError LOG_FRAME_CORRUPT when the
+   * number differs.
    */
   rows(raw: Buffer, rows: number): { readonly copy: Buffer; readonly rows: number };
 }
 
-/** Of datasets whose seconds are one partition's alone: one-second rows are folded while rows go by. */
+/** For datasets whose partitions share no second: it aggregates one-second rows as well. */
 export interface FoldingProjector extends RowProjector {
-  /** At the end, once: binary COPY rows of the aligned storage for everything seen; columns as in `alignedColumns`. */
+  /** Called once, at the end: binary COPY rows of the aligned table, with the columns `alignedColumns`. */
   aligned(key: { datasetId: number; seriesId: number }): { readonly copy: Buffer; readonly rows: number };
 }
 
-/** Of datasets whose seconds partitions share: the database makes one-second rows from native rows. */
+/** For datasets whose partitions share seconds: the database makes one-second rows from native rows. */
 export type SharedSeconds = SecondsRule;
 
-/** Of datasets whose seconds are one partition's alone. */
+/** For datasets whose partitions share no second. */
 export interface FoldingProjection {
   readonly createRows: (partition: PartitionWindow) => FoldingProjector;
-  /** Columns that are folded. */
+  /** Columns of the aggregated rows. */
   readonly alignedColumns: readonly string[];
   readonly seconds?: undefined;
 }
 
-/** What the projector and the proofs need to know of a dataset beside its declaration. */
+/** What the projector and verification need for a dataset beside its declaration. */
 export type Projection =
   | FoldingProjection
   | { readonly createRows: (partition: PartitionWindow) => RowProjector; readonly seconds: SharedSeconds };

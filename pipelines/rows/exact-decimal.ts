@@ -1,4 +1,4 @@
-/** Exact decimals out of text bytes, for the projecting side. Deliberately not the code a decoder uses. */
+/** Reads exact decimals from text bytes, for the projector. Decoders have code of their own, so that a fault shows. */
 
 import { TidemarkError } from '../../shared/errors.ts';
 
@@ -12,12 +12,12 @@ export interface ExactDecimal {
 
 const BIG_POWERS_OF_TEN = Array.from({ length: 64 }, (_, exponent) => 10n ** BigInt(exponent));
 const bigPowerOfTen = (exponent: number): bigint => BIG_POWERS_OF_TEN[exponent] ?? 10n ** BigInt(exponent);
-/** As many digits are an exact float64 whatever they are. */
+/** Any integer of this many digits is exact in float64. */
 const PIECE_DIGITS = 15;
 
-/** `1.5e-05` -> 15 / 10^6. The text is a number, as validated by a decoder. */
+/** `1.5e-05` -> 15 / 10^6. A decoder has checked that the text is a number. */
 export function exactDecimal(text: string): ExactDecimal {
-  // Two pieces of fifteen digits hold what floats are printed as; a BigInt is made once, not digit by digit.
+  // Two pieces of fifteen digits hold a printed float; the BigInt is made once, not digit by digit.
   let high = 0;
   let low = 0;
   let digits = 0;
@@ -29,7 +29,7 @@ export function exactDecimal(text: string): ExactDecimal {
     } else if (digit >= 0 && digit <= 9 && digits < 2 * PIECE_DIGITS) {
       if (digits < PIECE_DIGITS) high = high * 10 + digit;
       else low = low * 10 + digit;
-      // Zeros in front are no digits.
+      // Leading zeros do not count.
       if (high > 0) digits++;
       if (scale >= 0) scale++;
     } else {
@@ -41,10 +41,10 @@ export function exactDecimal(text: string): ExactDecimal {
   return { mantissa, scale: Math.max(scale, 0) };
 }
 
-/** Digits of a number, and powers of ten in its exponent: more than a row of 512 bytes can hold of a finite float64. */
+/** Limit of digits and of the exponent: more than a row of 512 bytes can hold for a finite float64. */
 const MOST_DIGITS = 1024;
 
-/** With a sign and an exponent. @throws TidemarkError LOG_FRAME_CORRUPT for what no decoder lets through. */
+/** Also reads a sign and an exponent. @throws TidemarkError LOG_FRAME_CORRUPT for a number that is too long. */
 function decimalOfText(text: string): ExactDecimal {
   const [coefficient, exponent = '0'] = text.toLowerCase().split('e');
   const [whole, fraction = ''] = coefficient.split('.');
@@ -57,7 +57,7 @@ function decimalOfText(text: string): ExactDecimal {
   return scale >= 0 ? { mantissa, scale } : { mantissa: mantissa * 10n ** BigInt(-scale), scale: 0 };
 }
 
-/** The float64 nearest to mantissa / 10^scale: a quotient of two exact integers, or the text parsed. */
+/** The float64 nearest to mantissa / 10^scale: the quotient of two exact integers, or the parsed text. */
 function nearestFloat(mantissa: bigint, scale: number): number {
   if (mantissa <= 9007199254740991n && scale <= 22) return Number(mantissa) / POWERS_OF_TEN[scale];
   const digits = mantissa.toString().padStart(scale + 1, '0');
@@ -65,24 +65,24 @@ function nearestFloat(mantissa: bigint, scale: number): number {
 }
 
 const MAX_EXACT = 2 ** 53;
-/** 1e-8: what exchanges print. */
+/** Exchanges print 1e-8. */
 const USUAL_SCALE = 8;
-/** Decimals behind those that a LongDecimal holds apart: floats are printed with up to 20 in all. */
+/** Decimals after the first eight, which are summed separately: floats are printed with up to 20 in all. */
 const FINE_DIGITS = 12;
 const FINE_LIMIT = 10 ** FINE_DIGITS;
 const LONG_SCALE = USUAL_SCALE + FINE_DIGITS;
 const UNIT = 10 ** USUAL_SCALE;
-/** Of a fraction that was rounded once: far more than it can be wrong by (2^-53). */
+/** Relative margin of a fraction that was rounded once: far more than its error (2^-53). */
 const FRACTION_MARGIN = 2 ** -50;
 
 /**
- * Exact sums of decimals by bucket: integers of 10^-scale in a float64 array, in a second one what is finer, and BigInts
- * for the buckets that outgrow both. Rounded once, at the end.
+ * Exact sums of decimals by bucket: integers in units of 10^-scale in a float64 array, finer digits in a second array,
+ * and BigInts for buckets that outgrow both. A sum is rounded once, when it is read.
  */
 export class ExactBuckets {
   readonly #units: Float64Array;
   #scale: number;
-  /** Units of 10^-LONG_SCALE below one unit; there from the first long decimal on. */
+  /** The rest below one unit, in units of 10^-LONG_SCALE; allocated with the first long decimal. */
   #fine: Float64Array | undefined;
   readonly #large = new Map<number, ExactDecimal>();
 
@@ -91,7 +91,7 @@ export class ExactBuckets {
     this.#scale = scale;
   }
 
-  /** All sums are 0 again. */
+  /** Sets all sums to 0. */
   clear(scale = USUAL_SCALE): void {
     this.#units.fill(0);
     this.#fine = undefined;
@@ -99,7 +99,7 @@ export class ExactBuckets {
     this.#scale = scale;
   }
 
-  /** Adds mantissa / 10^scale; both exact in float64. */
+  /** Adds mantissa / 10^scale; both are exact in float64. */
   add(bucket: number, mantissa: number, scale: number): void {
     const fast = this.#scale;
     if (scale > fast) {
@@ -117,7 +117,7 @@ export class ExactBuckets {
       return;
     }
     const unit = POWERS_OF_TEN[scale - USUAL_SCALE];
-    // A mantissa below 2^53 has a quotient so far from the next integer that it is not rounded up to it.
+    // The quotient of a mantissa below 2^53 is too far from the next integer to be rounded up to it.
     const units = Math.floor(mantissa / unit);
     this.addLong(bucket, units, (mantissa - units * unit) * POWERS_OF_TEN[LONG_SCALE - scale]);
   }
@@ -167,15 +167,15 @@ function addDecimals(a: ExactDecimal, b: ExactDecimal): ExactDecimal {
   return { mantissa: fine.mantissa + coarse.mantissa * bigPowerOfTen(fine.scale - coarse.scale), scale: fine.scale };
 }
 
-/** Reads one decimal after another out of a row's bytes; `end` is where the last one stopped. */
+/** Reads the decimals of a row's bytes one after another; `end` is the position after the last one. */
 export class DecimalReader {
   end = 0;
   value = 0;
-  /** Exact mantissa and scale of the value, or `inexact` set and the text to be parsed by the caller. */
+  /** The exact mantissa and scale of the value; if `inexact` is set, the caller parses the text. */
   mantissa = 0;
   scale = 0;
   inexact = false;
-  /** Of an inexact one: whether it is units / 10^8 + fine / 10^20, as printed floats are. */
+  /** Whether an inexact value equals units / 10^8 + fine / 10^20, as printed floats do. */
   long = false;
   units = 0;
   fine = 0;
@@ -189,7 +189,7 @@ export class DecimalReader {
         scale = 0;
       } else {
         const digit = byte - 48;
-        // Written so that the end of the bytes, which is no number at all, ends the loop too.
+        // In this form undefined, at the end of the bytes, ends the loop as well.
         if (!(digit >= 0 && digit <= 9)) {
           if (!this.#readExponent(bytes, at, delimiter, mantissa, Math.max(scale, 0))) {
             this.#readText(bytes, start, bytes.indexOf(delimiter, start));
@@ -211,7 +211,10 @@ export class DecimalReader {
     this.value = scale <= 0 ? mantissa : mantissa / POWERS_OF_TEN[scale];
   }
 
-  /** `e-05` behind up to fifteen digits, as dust is printed. @returns whether that is what is there. */
+  /**
+   * Reads `e-05` after up to fifteen digits, as very small quantities are printed. @returns whether the bytes hold
+   * that.
+   */
   #readExponent(bytes: Buffer, e: number, delimiter: number, mantissa: number, decimals: number): boolean {
     if ((bytes[e] | 0x20) !== 0x65 || bytes[e + 1] !== 45 || mantissa >= 1e15) return false;
     const [tens, ones] = [bytes[e + 2] - 48, bytes[e + 3] - 48];
@@ -226,26 +229,26 @@ export class DecimalReader {
     return true;
   }
 
-  /** More digits than a float64 holds, or none that is known. `end` is where they end; -1: nowhere. */
+  /** Reads more digits than a float64 holds, or another form. `end` is -1 if no delimiter follows. */
   #readText(bytes: Buffer, start: number, end: number): void {
     this.end = end;
     this.inexact = true;
     this.long = false;
-    // Where rows hold printed floats, as exchange C's do, they take a fifth less time than by way of a text.
+    // Rows with printed floats, such as exchange C's, take a fifth less time than through a text.
     if (this.#readPrinted(bytes, start, end)) return;
     const text = bytes.toString('latin1', start, end);
     this.value = Number(text);
     if (end < start || !Number.isFinite(this.value)) {
       throw new TidemarkError(
         'LOG_FRAME_CORRUPT',
-        `A frame holds what is no number: ${JSON.stringify(text.slice(0, 40))}`,
+        `A frame holds something other than a number: ${JSON.stringify(text.slice(0, 40))}`,
       );
     }
   }
 
   /**
-   * Digits with a point, up to 20 of them behind it: exact units where there are eight or more, and the nearest float64.
-   * @returns whether it is known which that is.
+   * Reads digits with a point and up to 20 decimals: the nearest float64, and exact units where there are eight
+   * decimals or more. @returns false if the nearest float64 is uncertain.
    */
   #readPrinted(bytes: Buffer, start: number, end: number): boolean {
     let whole = 0;
@@ -274,8 +277,8 @@ export class DecimalReader {
   }
 
   /**
-   * The float64 nearest to whole + fraction / 10^decimals: the two added, each rounded once. What the sum leaves out is
-   * known but for the rounding of the fraction. @returns false where that could tip it.
+   * Finds the float64 nearest to whole + fraction / 10^decimals by adding the two, each rounded once. The remainder of
+   * the sum is known up to the rounding of the fraction. @returns false where that rounding could change the result.
    */
   #addFraction(whole: number, fraction: number, decimals: number): boolean {
     if (whole >= MAX_EXACT || fraction >= MAX_EXACT) return false;
@@ -289,16 +292,16 @@ export class DecimalReader {
   }
 }
 
-/** What a reader read, exactly. `start` is where it began. */
+/** The exact value that a reader read from `start`. */
 const exactOf = (reader: DecimalReader, bytes: Buffer, start: number): ExactDecimal =>
   reader.inexact
     ? exactDecimal(bytes.toString('latin1', start, reader.end))
     : { mantissa: BigInt(reader.mantissa), scale: reader.scale };
 
-/** Product of two decimals just read: exact, and as the nearest float64. */
+/** The product of two decimals: exact, and as the nearest float64. */
 export class DecimalProduct {
   value = 0;
-  /** As of a DecimalReader; where `exact` is set, it counts instead. */
+  /** As in a DecimalReader; `exact` replaces both where it is set. */
   mantissa = 0;
   scale = 0;
   exact: ExactDecimal | undefined;

@@ -1,4 +1,6 @@
-/** Events of encoding `records` as storage rows: the projector's side of any dataset that is not millions of rows a day. */
+/**
+ * Turns events of the encoding `records` into storage rows, for every dataset with fewer than millions of rows a day.
+ */
 import { dayKey, parseDay } from '../../shared/dates.ts';
 import { assert, TidemarkError } from '../../shared/errors.ts';
 import { type EventRecord, recordsOf } from '../../shared/frame/records.ts';
@@ -8,7 +10,8 @@ import { keyFacts } from '../../shared/registry/keys.ts';
 import { POSTGRES_EPOCH_US, type Projection, REUSE_FROM_BYTES, type RowProjector } from './binary-copy.ts';
 
 /**
- * The values of one event's row, in the order of the table's columns; texts given as bytes are good until the next call.
+ * The values of one event's row in the order of the table's columns; texts given as bytes are valid until the next
+ * call.
  * @throws TidemarkError LOG_FRAME_CORRUPT
  */
 export type RecordRow = (record: EventRecord) => readonly StoredValue[];
@@ -16,7 +19,7 @@ export type RecordRow = (record: EventRecord) => readonly StoredValue[];
 export class RecordRows implements RowProjector {
   readonly #columns: NativeShape['columns'];
   readonly #toRow: RecordRow;
-  /** Buffers of rows that go round, as those of binary-copy.ts do. */
+  /** Buffers that are reused in turn, as in binary-copy.ts. */
   readonly #kept: Buffer[] = [];
   #next = 0;
 
@@ -43,13 +46,13 @@ export class RecordRows implements RowProjector {
   }
 }
 
-/** Rows in PostgreSQL's binary COPY format, of any column types. */
+/** Writes rows of any column types in PostgreSQL's binary COPY format. */
 class RowWriter {
   readonly #columns: NativeShape['columns'];
   #bytes: Buffer;
   #at = 0;
 
-  /** Into `room`, or more than that where it is not enough. */
+  /** Writes into `room`, or into a larger buffer where that is too small. */
   constructor(columns: NativeShape['columns'], room: Buffer = Buffer.allocUnsafe(64 * 1024)) {
     this.#columns = columns;
     this.#bytes = room;
@@ -60,13 +63,14 @@ class RowWriter {
   }
 
   row(values: readonly StoredValue[]): void {
-    if (values.length !== this.#columns.length) assert(false, `a row of ${values.length} values`);
+    if (values.length !== this.#columns.length)
+      assert(false, `a row has ${this.#columns.length} values, not ${values.length}`);
     this.#reserve(2);
     this.#at = this.#bytes.writeInt16BE(values.length, this.#at);
     for (let index = 0; index < values.length; index++) this.#value(this.#columns[index].pg, values[index]);
   }
 
-  /** What was written. */
+  /** The rows that were written. */
   bytes(): Buffer {
     return this.#bytes.subarray(0, this.#at);
   }
@@ -85,7 +89,7 @@ class RowWriter {
       return;
     }
     if (pg === 'text') {
-      // No letter takes more than three bytes.
+      // A UTF-16 unit takes at most three bytes of UTF-8.
       this.#reserve(4 + 3 * (value as string).length);
       const length = this.#bytes.write(value as string, this.#at + 4);
       this.#bytes.writeInt32BE(length, this.#at);
@@ -93,7 +97,7 @@ class RowWriter {
       return;
     }
     const write = WRITERS[pg];
-    if (!write) assert(false, `${pg} is not written`);
+    if (!write) assert(false, `columns of the type ${pg} cannot be written`);
     this.#reserve(12);
     this.#bytes.writeInt32BE(write.bytes, this.#at);
     write.write(this.#bytes, this.#at + 4, value as number);
@@ -108,7 +112,7 @@ class RowWriter {
   }
 }
 
-/** An integer of up to 2^53. */
+/** Writes an integer of up to 2^53. */
 function int8(bytes: Buffer, at: number, value: number): void {
   bytes.writeInt32BE(Math.floor(value / 4294967296), at);
   bytes.writeUInt32BE(value >>> 0, at + 4);
@@ -120,22 +124,18 @@ const WRITERS: Partial<Record<PgType, { bytes: number; write: (bytes: Buffer, at
   int8: { bytes: 8, write: int8 },
   float8: { bytes: 8, write: (bytes, at, value) => bytes.writeDoubleBE(value, at) },
   bool: { bytes: 1, write: (bytes, at, value) => bytes.writeUInt8(value ? 1 : 0, at) },
-  /** Given in epoch ms. */
+  /** The value is in epoch ms. */
   timestamptz: { bytes: 8, write: (bytes, at, value) => int8(bytes, at, value * 1000 - POSTGRES_EPOCH_US) },
 };
 
-/*
- * Events of metrics as storage rows: what the ETF and the macro dataset have in common on the projector's side. A payload is a JSON object with sorted keys; the row takes its texts over as they are.
- */
-
-/** Values of the columns after the partition's key; undefined: the event is not of the partition's day. */
+/** The values of the columns after the partition's key; undefined if the event belongs to another day. */
 type OwnColumns = (payload: Payload, day: string) => readonly StoredValue[] | undefined;
 
 type Payload = Readonly<Record<string, unknown>>;
 
 const NUMBER = /^-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?$/;
 
-/** What the text of a value is, by its kind. */
+/** Whether a text is a value of the kind. */
 const TEXTS: Readonly<Record<string, (text: unknown) => boolean>> = {
   int: (text) => typeof text === 'string' && /^-?\d+$/.test(text) && Number.isSafeInteger(Number(text)),
   float: (text) => typeof text === 'string' && NUMBER.test(text) && Number.isFinite(Number(text)),
@@ -144,6 +144,7 @@ const TEXTS: Readonly<Record<string, (text: unknown) => boolean>> = {
   null: (text) => text === null,
 };
 
+/** The rows of metrics, for the ETF and macro datasets: a payload is a JSON object whose texts are stored unchanged. */
 function metricRow(dataset: DatasetDefinition, key: string, own: OwnColumns): RecordRow {
   const { sourceId, span } = keyFacts(dataset, key);
   const day = dayKey(span?.from ?? 0);
@@ -153,26 +154,27 @@ function metricRow(dataset: DatasetDefinition, key: string, own: OwnColumns): Re
     const payload = parse(bytes, fault);
     const text = (name: string): string => {
       const value = payload[name];
-      if (typeof value !== 'string' || value === '') throw fault(`${name} is no text`);
+      if (typeof value !== 'string' || value === '') throw fault(`${name} is not text`);
       return value;
     };
     const object = (name: string): string => {
       const value = payload[name];
-      if (typeof value !== 'object' || value === null) throw fault(`${name} is no object`);
+      if (typeof value !== 'object' || value === null) throw fault(`${name} is not an object`);
       return JSON.stringify(value);
     };
     const unit = payload.metric_unit;
-    if (unit !== null && typeof unit !== 'string') throw fault('metric_unit is no text');
+    if (unit !== null && typeof unit !== 'string') throw fault('metric_unit is not text');
     const { metric_value_text: value } = payload;
     const kind = text('metric_value_kind');
-    if (!Object.hasOwn(TEXTS, kind) || !TEXTS[kind](value)) throw fault(`its value is no ${kind}`);
-    if (text('metric_id') !== offset) throw fault(`it is of ${text('metric_id')}`);
-    if (text('source_id') !== sourceId) throw fault(`it is of ${text('source_id')}`);
+    if (!Object.hasOwn(TEXTS, kind) || !TEXTS[kind](value)) throw fault(`its value is not of the kind ${kind}`);
+    if (text('metric_id') !== offset) throw fault(`it belongs to ${text('metric_id')}`);
+    if (text('source_id') !== sourceId) throw fault(`it belongs to ${text('source_id')}`);
     const observed = text('observed_at_utc');
     const atMs = parseDay(observed.slice(0, 10));
-    if (atMs === undefined || new Date(atMs).toISOString() !== observed) throw fault('observed_at_utc is no midnight');
+    if (atMs === undefined || new Date(atMs).toISOString() !== observed)
+      throw fault('observed_at_utc is not a midnight');
     const owned = own(payload, day);
-    if (owned === undefined) throw fault(`it is not of ${day}`);
+    if (owned === undefined) throw fault(`it does not belong to ${day}`);
     return [
       atMs,
       offset,
@@ -194,9 +196,9 @@ function parse(bytes: Buffer, fault: (what: string, cause?: unknown) => Tidemark
   try {
     value = JSON.parse(bytes.toString());
   } catch (cause) {
-    throw fault('it is no JSON', cause);
+    throw fault('it is not JSON', cause);
   }
-  if (typeof value !== 'object' || value === null || Array.isArray(value)) throw fault('it is no JSON object');
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) throw fault('it is not a JSON object');
   return value as Payload;
 }
 

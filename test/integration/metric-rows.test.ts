@@ -102,20 +102,35 @@ describe('rows', () => {
   });
 
   test.each<[string, (payload: Record<string, unknown>) => unknown]>([
-    ['it is no JSON object', () => []],
-    ['it is of', (payload) => ({ ...payload, metric_id: 'f'.repeat(64) })],
-    ['it is of', (payload) => ({ ...payload, source_id: 'etf_ark_arkb_daily' })],
-    ['its value is no float', (payload) => ({ ...payload, metric_value_kind: 'float', metric_value_text: '1,5' })],
-    ['its value is no float', (payload) => ({ ...payload, metric_value_kind: 'float', metric_value_text: '1e999' })],
-    ['its value is no int', (payload) => ({ ...payload, metric_value_kind: 'int', metric_value_text: '1.5' })],
-    ['its value is no bool', (payload) => ({ ...payload, metric_value_kind: 'bool', metric_value_text: 'yes' })],
-    ['its value is no null', (payload) => ({ ...payload, metric_value_kind: 'null', metric_value_text: '' })],
-    ['its value is no constructor', (payload) => ({ ...payload, metric_value_kind: 'constructor' })],
-    ['observed_at_utc is no midnight', (payload) => ({ ...payload, observed_at_utc: `${DAY}T00:00:01.000Z` })],
-    ['it is not of', (payload) => ({ ...payload, observed_at_utc: '2026-03-06T00:00:00.000Z' })],
-    ['metric_unit is no text', ({ metric_unit, ...payload }) => payload],
-    ['dimensions is no object', (payload) => ({ ...payload, dimensions: '{}' })],
-    ['provenance is no object', (payload) => ({ ...payload, provenance: null })],
+    ['it is not a JSON object', () => []],
+    ['it belongs to', (payload) => ({ ...payload, metric_id: 'f'.repeat(64) })],
+    ['it belongs to', (payload) => ({ ...payload, source_id: 'etf_ark_arkb_daily' })],
+    [
+      'its value is not of the kind float',
+      (payload) => ({ ...payload, metric_value_kind: 'float', metric_value_text: '1,5' }),
+    ],
+    [
+      'its value is not of the kind float',
+      (payload) => ({ ...payload, metric_value_kind: 'float', metric_value_text: '1e999' }),
+    ],
+    [
+      'its value is not of the kind int',
+      (payload) => ({ ...payload, metric_value_kind: 'int', metric_value_text: '1.5' }),
+    ],
+    [
+      'its value is not of the kind bool',
+      (payload) => ({ ...payload, metric_value_kind: 'bool', metric_value_text: 'yes' }),
+    ],
+    [
+      'its value is not of the kind null',
+      (payload) => ({ ...payload, metric_value_kind: 'null', metric_value_text: '' }),
+    ],
+    ['its value is not of the kind constructor', (payload) => ({ ...payload, metric_value_kind: 'constructor' })],
+    ['observed_at_utc is not a midnight', (payload) => ({ ...payload, observed_at_utc: `${DAY}T00:00:01.000Z` })],
+    ['it does not belong to', (payload) => ({ ...payload, observed_at_utc: '2026-03-06T00:00:00.000Z' })],
+    ['metric_unit is not text', ({ metric_unit, ...payload }) => payload],
+    ['dimensions is not an object', (payload) => ({ ...payload, dimensions: '{}' })],
+    ['provenance is not an object', (payload) => ({ ...payload, provenance: null })],
   ])('a payload that is none is refused: %s', (message, damaged) => {
     const { sourceId, events } = ofFund(0);
     const payload = Buffer.from(JSON.stringify(damaged(JSON.parse(Buffer.from(events[0].payload).toString()))));
@@ -128,7 +143,7 @@ describe('rows', () => {
   test('a value of another vintage than its partition is refused', () => {
     const events = seriesEvents(UNRATE, '2026-02-06', [{ date: '2026-01-01', value: '4.4' }]);
     const partition = { key: vintageKey(UNRATE.sourceId, '2026-02-07'), events };
-    expect(() => copyOf(macroSeriesMetrics, partition)).toThrow('not of 2026-02-07');
+    expect(() => copyOf(macroSeriesMetrics, partition)).toThrow('does not belong to 2026-02-07');
   });
 });
 

@@ -1,6 +1,6 @@
 /**
- * The projector's table: every cell, and a model that runs random logs through it. The model's log, catalog and transaction
- * are arrays; states, messages and their order are the product's.
+ * The projector's table: every cell, and a model that runs random logs through it. The model's log, catalog and
+ * transaction are arrays; states, messages and their order are the product's.
  */
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
@@ -148,7 +148,8 @@ describe('a message of the log', () => {
   });
 });
 
-// ---- random logs -----------------------------------------------------------------------------------------------------
+// ---- random logs
+// -----------------------------------------------------------------------------------------------------
 
 interface Logged extends Envelope {
   /** A frame whose rows the database refuses. */

@@ -15,7 +15,7 @@ import { keyFacts } from '../../../shared/registry/keys.ts';
 import { DirtyBuckets } from '../../projector/dirty-buckets.ts';
 import { partitionRefOf } from '../../projector/partition-load.ts';
 import { takeOut } from '../../projector/retract.ts';
-import { recountStored, withheldBy } from '../../projector/verify.ts';
+import { quarantinedBy, recountStored } from '../../projector/verify.ts';
 import type { Projection } from '../../rows/binary-copy.ts';
 import { fedDatasets, projectionOf } from '../../sources/index.ts';
 import { openContext } from '../context.ts';
@@ -46,7 +46,7 @@ export async function quarantinedOf(pool: Pool, dataset: DatasetDefinition, limi
 }
 
 async function describe(pool: Pool, dataset: DatasetDefinition, row: PartitionRow): Promise<Quarantined> {
-  const by = await withheldBy(pool, dataset, row.partitionKey);
+  const by = await quarantinedBy(pool, dataset, row.partitionKey);
   const { manifest, recount } = row;
   return {
     dataset: dataset.key,
@@ -115,7 +115,7 @@ export async function release(key: string, reason: string, needs: ReleaseNeeds):
  * wrong nevertheless.
  */
 async function matchesManifest(row: PartitionRow, { dataset, client, projection }: ReleaseNeeds): Promise<boolean> {
-  if ((await withheldBy(client, dataset, row.partitionKey)) !== 'verify' || !row.manifest) return false;
+  if ((await quarantinedBy(client, dataset, row.partitionKey)) !== 'verify' || !row.manifest) return false;
   // The one-second rows that it shares with other partitions were rebuilt without it.
   if (projection.seconds) return false;
   const { discrepancies } = await recountStored(client, dataset, projection, row, row.manifest);

@@ -25,7 +25,7 @@ import type { LoadTarget } from '../../projector/chunks.ts';
 import { DirtyBuckets } from '../../projector/dirty-buckets.ts';
 import { PartitionLoad, partitionRefOf } from '../../projector/partition-load.ts';
 import { takeOut } from '../../projector/retract.ts';
-import { comparedSeconds, framesOf, inLog, withheldBy } from '../../projector/verify.ts';
+import { comparedSeconds, framesOf, inLog, quarantinedBy } from '../../projector/verify.ts';
 import type { Projection } from '../../rows/binary-copy.ts';
 import { projectionOf } from '../../sources/index.ts';
 import type { ParsedCommand } from '../options.ts';
@@ -136,7 +136,7 @@ const scratchOf = ({ fromMs, toMs }: PartitionRef): LoadTarget => ({
  */
 async function checkReplayable(row: PartitionRow, { dataset, client }: ReplayNeeds): Promise<void> {
   if (row.state !== 'quarantined') return;
-  const by = await withheldBy(client, dataset, row.partitionKey);
+  const by = await quarantinedBy(client, dataset, row.partitionKey);
   // `proof` is from before the ledger recorded who quarantined a partition.
   if (by === 'verify' || by === 'proof') return;
   throw new TidemarkError(
