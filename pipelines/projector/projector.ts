@@ -66,7 +66,7 @@ export class Projector {
   #attempt: AttemptId | undefined;
   /** Why its messages are skipped. */
   #skipping: Skipping | undefined;
-  /** What is wrong with a frame that was just added. */
+  /** What is wrong with the frame that was just added. */
   #fault: string | undefined;
   #lastMessageAt = 0;
   /** The last message, until it is acknowledged after a silence. */
@@ -118,6 +118,7 @@ export class Projector {
 
   async #take(next: DecodedMessage): Promise<void> {
     this.#arrived = await this.#parse(next);
+    this.#fault = undefined;
     await this.#machine.take(this.#classified());
     this.#arrived = undefined;
     if (this.#work.isPending && this.#work.isDue) await this.#machine.take('due');
@@ -246,7 +247,6 @@ export class Projector {
   #whyBroken(): string {
     const { frame, fault } = this.#current;
     const found = this.#fault ?? fault;
-    this.#fault = undefined;
     if (found !== undefined) return found;
     const before = this.#work.load?.load.frames.length;
     if (before === undefined) return `its first frame is missing: frame ${frame} came first`;

@@ -1,10 +1,10 @@
 /** What goes wrong around a projector that is at work: each is a pause of it, none is its end. */
-import { jetstreamManager } from '@nats-io/jetstream';
+import { jetstream, jetstreamManager } from '@nats-io/jetstream';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { drainBacklog } from '../../pipelines/cli/drain-backlog.ts';
 import { CopyIn } from '../../pipelines/projector/partition-load.ts';
 import { connect, PROJECTOR_LOCK } from '../../shared/db/connect.ts';
-import { CONSUMER_NAME } from '../../shared/nats/stream.ts';
+import { CONSUMER_NAME, subjectOf } from '../../shared/nats/stream.ts';
 import { heightKey } from '../../shared/registry/keys.ts';
 import { documentOf, HEADERS, header, KindSystem } from '../support/kinds.ts';
 import { execute } from '../support/stack.ts';
@@ -80,6 +80,35 @@ test('a projector whose consumer was taken from it makes another', async () => {
   const manager = await jetstreamManager(system.operator, { checkAPI: false });
   await manager.consumers.delete(HEADERS.key, CONSUMER_NAME);
   expect((await system.ingest([HEADERS], [block(2)])).map(({ state }) => state)).toEqual(['proved']);
+});
+
+// Nothing of it is open when the manifest of an empty partition arrives: a damaged one was passed over, and its publisher
+// waited in vain.
+test('a damaged manifest ends its attempt, once, although the log holds nothing else of it', async () => {
+  expect((await system.ingest([HEADERS], [block(3)])).map(({ state }) => state)).toEqual(['proved']);
+  const { manifest } = (await system.catalog.partition(HEADERS, heightKey(3, 3)))!;
+  const partition = heightKey(50, 50);
+  const { document } = manifest!;
+  const opening = { attempt: 1, revision: 1, publisher: 'test', document, synthetic: false };
+  await system.catalog.openAttempts(HEADERS, [partition], opening);
+  const subject = subjectOf(HEADERS.key, partition, 1, 0);
+  const { seq } = await jetstream(system.connection).publish(subject, Buffer.from('damaged'));
+  const copy = { ...manifest!, partition, frames: 0, rows: 0, first_sequence: 0 };
+  await system.catalog.markPublished(HEADERS, [{ manifest: copy, sequence: seq }]);
+  const ends = () =>
+    system.rows(`select kind from ledger where partition_key = $1 and kind = 'quarantined'`, [partition]);
+  await system.until(async () => (await ends()).length > 0);
+
+  // Read again, what it came to stays; and the checkpoint comes to the end of the log, past what needs no other record.
+  await system.ingest([HEADERS], [block(4)]);
+  await system.stopProjecting();
+  const at = async () => (await system.rows('select stream_sequence as at from checkpoints'))[0]?.at;
+  const end = await at();
+  await system.rows('delete from checkpoints');
+  await system.rows(`update attempts set state = 'published' where partition_key = $1`, [heightKey(4, 4)]);
+  system.project([HEADERS]);
+  await system.until(async () => (await at()) === end);
+  expect(await ends()).toHaveLength(1);
 });
 
 describe('a projector that stands still', () => {

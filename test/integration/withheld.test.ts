@@ -2,6 +2,8 @@
 import { jetstream, jetstreamManager } from '@nats-io/jetstream';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { publishRetraction } from '../../pipelines/cli/source-failures.ts';
+import { encodeMessage, type RetractionHeader } from '../../shared/frame/codec.ts';
+import { withheldSubject } from '../../shared/nats/stream.ts';
 import { documentOf, HEADERS, header, KindSystem, type MadeDocument } from '../support/kinds.ts';
 
 const START = Date.parse('2026-01-01T00:00:00Z');
@@ -95,29 +97,55 @@ test('what was ingested again in its place is served, in both', async () => {
   await builtAgain(async (again) => expect(await again.digests(HEADERS)).toEqual(before));
 });
 
-test('a mark among the frames of another attempt is heeded, and that attempt is proved', async () => {
-  const row = (await system.catalog.partition(HEADERS, '2'))!;
-  const events = Array.from({ length: 400 }, (_, index) => header(10 + index, START + 60_000));
-  let marked: Promise<void> | undefined;
+/** Ingests 400 blocks in many frames; `interrupt` publishes another message among them. */
+async function ingestAround(firstHeight: number, interrupt: () => Promise<unknown>) {
+  const ms = START + firstHeight * 6000;
+  const events = Array.from({ length: 400 }, (_, index) => header(firstHeight + index, ms));
+  let interrupted: Promise<unknown> | undefined;
   // Twice: once for the document's digest, and once for its frames.
   Object.assign(events, {
     *[Symbol.iterator]() {
       for (let index = 0; index < events.length; index++) {
-        if (index === 100) marked = publishRetraction(system.connection, HEADERS, row, { reason: REASON });
+        if (index === 100) interrupted = interrupt();
         yield events[index];
       }
     },
   });
-  const document = documentOf({ dataset: HEADERS, key: '10-409', events, source: { through_ms: START + 61_000 } });
+  const key = `${firstHeight}-${firstHeight + 399}`;
+  const document = documentOf({ dataset: HEADERS, key, events, source: { through_ms: ms + 1000 } });
   const [unit] = await system.ingest([HEADERS], [document], { frameRawBytes: 512 });
-  await marked;
-  expect(unit).toMatchObject({ partition: '10-409', state: 'proved', rows: 400 });
+  await interrupted;
+  expect(unit).toMatchObject({ partition: key, state: 'proved', rows: 400 });
+  const manager = await jetstreamManager(system.connection);
+  const first = await manager.streams.getMessage(HEADERS.key, { last_by_subj: `${HEADERS.key}.${key}.1.0` });
+  return { first: first!.seq, last: (await manager.streams.info(HEADERS.key)).state.last_seq };
+}
+
+test('a mark among the frames of another attempt is heeded, and that attempt is proved', async () => {
+  const row = (await system.catalog.partition(HEADERS, '2'))!;
+  const { first, last } = await ingestAround(10, () =>
+    publishRetraction(system.connection, HEADERS, row, { reason: REASON }),
+  );
   expect(await system.proved(HEADERS)).toBe('{[0,2),[3,5),[10,410)}');
   const manager = await jetstreamManager(system.connection);
   const mark = await manager.streams.getMessage(HEADERS.key, { last_by_subj: `${HEADERS.key}.2.1.withheld` });
-  const first = await manager.streams.getMessage(HEADERS.key, { last_by_subj: `${HEADERS.key}.10-409.1.0` });
-  const { last_seq } = (await manager.streams.info(HEADERS.key)).state;
-  expect([mark!.seq > first!.seq, mark!.seq < last_seq]).toEqual([true, true]);
+  expect([mark!.seq > first, mark!.seq < last]).toEqual([true, true]);
+});
+
+// Its load was rolled back for the retraction and never read again: `its first frame is missing`.
+test('a mark that cannot be read does no harm to the attempt whose frames it lies among', async () => {
+  const { partition, revision, attempt } = { partition: '0', revision: 1, attempt: 1 };
+  const message = await encodeMessage<RetractionHeader>(
+    { kind: 'withheld', dataset: HEADERS.key, partition, revision, attempt, frame: 0, document_sha256: '' },
+    Buffer.from('no JSON'),
+  );
+  let sequence = 0;
+  const { first, last } = await ingestAround(1000, async () => {
+    const subject = withheldSubject(HEADERS.key, partition, attempt);
+    sequence = (await jetstream(system.connection).publish(subject, message)).seq;
+  });
+  expect([sequence > first, sequence < last]).toEqual([true, true]);
+  expect(await system.proved(HEADERS)).toBe('{[0,2),[3,5),[10,410),[1000,1400)}');
 });
 
 test('a mark of an attempt that was replaced changes nothing; one that cannot be read is passed over', async () => {
@@ -126,5 +154,5 @@ test('a mark of an attempt that was replaced changes nothing; one that cannot be
   await jetstream(system.connection).publish(`${HEADERS.key}.4.1.withheld`, Buffer.from('no mark'));
   const [unit] = await system.ingest([HEADERS], [block(4, 'again')], { reason: 'to see it go on' });
   expect(unit.state).toBe('proved');
-  expect(await system.proved(HEADERS)).toBe('{[0,2),[3,5),[10,410)}');
+  expect(await system.proved(HEADERS)).toBe('{[0,2),[3,5),[10,410),[1000,1400)}');
 });

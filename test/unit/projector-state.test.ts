@@ -21,6 +21,7 @@ import {
   transition,
 } from '../../pipelines/projector/state.ts';
 import { attemptOfSubject, subjectOf, withheldSubject } from '../../shared/nats/stream.ts';
+import { runs } from '../support/seed.ts';
 
 const CELLS = STATES.flatMap((state) => MESSAGES.map((message) => ({ state, message, cell: TABLE[state][message] })));
 
@@ -503,7 +504,7 @@ describe('random logs, interrupted at random', () => {
         });
         expect(attempts.map((_, index) => ends.get(`${index}.1`))).toEqual(expected);
       }),
-      { numRuns: 2000 },
+      { numRuns: runs(2000) },
     );
   });
 });
