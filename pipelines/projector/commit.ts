@@ -4,7 +4,7 @@ import type { ClientBase } from 'pg';
 import { Catalog, record } from '../../shared/db/catalog.ts';
 import { type Client, OUTCOME_CHANNEL } from '../../shared/db/connect.ts';
 import { coverSpans, coverWindow, lockCoverage, type ProvedExtent, recoverSpan } from '../../shared/db/coverage.ts';
-import { partitions, type StoredRow, storedColumns } from '../../shared/db/schema.ts';
+import { type AttemptRow, partitions, type StoredRow, storedColumns } from '../../shared/db/schema.ts';
 import { differingFacts, type Manifest } from '../../shared/frame/manifest.ts';
 import type { Recount } from '../../shared/proof/recount.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
@@ -285,7 +285,10 @@ export interface Skipping {
   readonly reason: string;
 }
 
-/** Records the end of a skipped attempt, whose manifest has arrived. Every way moves the checkpoint. */
+/** States of an attempt that never change again. */
+export const ENDED: ReadonlySet<AttemptRow['state']> = new Set(['proved', 'quarantined', 'refused']);
+
+/** Records the end of a skipped attempt, whose manifest has arrived, and moves the checkpoint in any case. */
 export async function endSkipped(
   client: Client,
   dataset: DatasetDefinition,
@@ -294,12 +297,15 @@ export async function endSkipped(
   position: Position,
 ): Promise<void> {
   const named = { ...manifest, partition: name.partition, attempt: name.attempt };
-  if (why === 'ended') {
+  const catalog = new Catalog(client);
+  // Read a second time because the checkpoint was lost: the recorded end stays, however the attempt began this time.
+  const recorded = await catalog.attempt(dataset, name.partition, name.attempt);
+  if (why === 'ended' || (recorded && ENDED.has(recorded.state))) {
     await moveCheckpoint(client, dataset, position);
     return;
   }
   if (why === 'proved') {
-    const known = await new Catalog(client).partition(dataset, name.partition);
+    const known = await catalog.partition(dataset, name.partition);
     const differing = known?.manifest ? differingFacts(known.manifest, manifest) : [];
     // The attempt that is proved, read a second time because the checkpoint was lost.
     if (known?.attempt === name.attempt && differing.length === 0) {

@@ -12,7 +12,7 @@ import { type Manifest, parseManifest } from '../../shared/frame/manifest.ts';
 import { attemptOfSubject, withheldSubject, withheldSubjects } from '../../shared/nats/stream.ts';
 import type { PartitionRef } from '../../shared/proof/recount.ts';
 import { keyFacts } from '../../shared/registry/keys.ts';
-import { endSkipped, moveCheckpoint, type Skipping } from './commit.ts';
+import { ENDED, endSkipped, moveCheckpoint, type Skipping } from './commit.ts';
 import { dataFault } from './faults.ts';
 import { LoadSession, type LoadSessionOptions, MAX_OPEN_MS } from './load-session.ts';
 import { type DecodedMessage, decodeMessage, LogReader } from './log-reader.ts';
@@ -30,9 +30,6 @@ const LOOKAHEAD = 4;
 
 /** How long the reader waits for a message before the clock and the signal are looked at. */
 const IDLE_MS = 100;
-
-/** States of an attempt that never change again. */
-const ENDED: ReadonlySet<string> = new Set(['proved', 'quarantined', 'refused']);
 
 /** How often, every 100 ms, the catalog is asked for a manifest's copy: the publisher writes the copy after the log. */
 const MANIFEST_LOOKUPS = 50;
@@ -332,8 +329,7 @@ export class Projector {
     for (let lookups = 0; lookups < MANIFEST_LOOKUPS && !signal.aborted; lookups++) {
       const attempt = await this.#catalog.attempt(dataset, name.partition, name.attempt);
       if (attempt?.manifestSequence === message.seq && attempt.manifest) {
-        const isEnded = ENDED.has(attempt.state);
-        return await this.#recordEnd(isEnded ? { ...skipping, why: 'ended' } : skipping, attempt.manifest);
+        return await this.#recordEnd(skipping, attempt.manifest);
       }
       if (attempt?.state !== 'publishing' || attempt.manifestSequence !== null) return 'not_found';
       await delay(100, undefined, { signal }).catch(() => {});
