@@ -518,7 +518,7 @@ describe('random logs, interrupted at random', () => {
         });
         expect(attempts.map((_, index) => ends.get(`${index}.1`))).toEqual(expected);
       }),
-      { numRuns: runs(4000) },
+      { numRuns: runs(2000) },
     );
   });
 });
