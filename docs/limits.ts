@@ -67,7 +67,7 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     of('Event with offset and auxiliary data', 'bytes', 'shared/frame/records.ts', 'MAX_RECORD_BYTES'),
     of('Frame of records', 'bytes', 'shared/frame/records.ts', 'MAX_RECORD_FRAME_BYTES'),
     of('Backfill gives up without progress', 'ms', 'pipelines/cli/ingest.ts', 'PATIENCE_MS'),
-    of('Backfill waits for an idle projector', 'ms', 'pipelines/cli/drain-backlog.ts', 'STILL_MS'),
+    of('Backfill waits for an idle projector', 'ms', 'pipelines/cli/streams.ts', 'STILL_MS'),
   ],
   Projecting: [
     { setting: 'SVC_PULL_MAX_BYTES', unit: 'bytes' },

@@ -13,12 +13,9 @@ begin
   create or replace function tidemark_now_ms() returns int8 language sql stable as
     'select (extract(epoch from clock_timestamp()) * 1000)::int8';
   for held in
-    -- The tables of many rows, and the column that each is ordered by.
-    select * from (values
-      ('exchange_a_spot_trades', 'timestamp', 'trade_id'),
-      ('exchange_b_spot_trades', 'timestamp', 'trade_id'),
-      ('exchange_c_spot_trades', 'timestamp', 'trade_id')) as t (name, time_column, id_column)
-    where to_regclass(t.name) is not null
+    -- The tables of many rows: one for each exchange, all of them ordered by the same two columns.
+    select tablename as name, 'timestamp' as time_column, 'trade_id' as id_column
+    from pg_tables where schemaname = current_schema() and tablename like '%\_spot\_trades'
   loop
     perform set_integer_now_func(held.name::regclass, 'tidemark_now_ms', replace_if_exists => true);
     execute format(

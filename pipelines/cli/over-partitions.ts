@@ -1,5 +1,5 @@
 /** Runs `replay` and `verify` over partitions one by one, and selects datasets and feeds by name. */
-import type { Settings } from '../../shared/config/settings.ts';
+import { type Settings, settingValue } from '../../shared/config/settings.ts';
 import { DAY_MS, parseDay } from '../../shared/dates.ts';
 import { type RunKind, RunRecorder } from '../../shared/db/runs.ts';
 import type { PartitionRow } from '../../shared/db/schema.ts';
@@ -151,7 +151,7 @@ export const isLocated = (settings: Settings, { datasets }: Feed): boolean =>
   datasets.some(({ locations }) =>
     Object.values(locations)
       .flat()
-      .some((name) => settings[name] !== undefined),
+      .some((name) => settingValue(settings, name) !== undefined),
   );
 
 export const ALL = 'all';

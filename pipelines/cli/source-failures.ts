@@ -1,13 +1,7 @@
-/** Records failures of sources for monitoring, and writes retractions to the log. */
+/** Records failures of sources for monitoring. */
 
-import { jetstream } from '@nats-io/jetstream';
-import type { NatsConnection } from '@nats-io/transport-node';
 import type { Pool } from 'pg';
-import type { PartitionRow } from '../../shared/db/schema.ts';
-import { codeOf, explain, TidemarkError } from '../../shared/errors.ts';
-import { encodeMessage, type Retraction, type RetractionHeader } from '../../shared/frame/codec.ts';
-import { retryingRead } from '../../shared/nats/connect.ts';
-import { JS_ERROR, jsErrorCode, withheldSubject } from '../../shared/nats/stream.ts';
+import { codeOf, explain } from '../../shared/errors.ts';
 import { type DatasetDefinition, datasetOf } from '../../shared/registry/index.ts';
 import { keyFacts } from '../../shared/registry/keys.ts';
 import type { UnitResult } from '../publisher/backfill.ts';
@@ -76,41 +70,5 @@ function sourceOf(dataset: string, partition: string): string {
     return keyFacts(definition, partition).sourceId;
   } catch {
     return definition.sources[0];
-  }
-}
-
-const ACK_TIMEOUT_MS = 10_000;
-
-/**
- * Writes the log message that retracts a proved partition: a database that is rebuilt from the log must not serve it
- * either. Writes it once per attempt, however often it is called.
- * @throws TidemarkError LOG_UNAVAILABLE
- */
-export async function publishRetraction(
-  connection: NatsConnection,
-  dataset: DatasetDefinition,
-  row: PartitionRow,
-  mark: Retraction,
-): Promise<void> {
-  const { partitionKey: partition, attempt, revision, manifest } = row;
-  const document_sha256 = manifest?.document.sha256 ?? '';
-  const message = await encodeMessage<RetractionHeader>(
-    { kind: 'withheld', dataset: dataset.key, partition, revision, attempt, frame: 0, document_sha256 },
-    Buffer.from(JSON.stringify(mark)),
-  );
-  try {
-    await retryingRead((leftMs) =>
-      jetstream(connection).publish(withheldSubject(dataset.key, partition, attempt), message, {
-        expect: { lastSubjectSequence: 0 },
-        timeout: Math.min(ACK_TIMEOUT_MS, leftMs),
-      }),
-    );
-  } catch (error) {
-    if (jsErrorCode(error) === JS_ERROR.WRONG_LAST_SEQUENCE) return;
-    throw new TidemarkError(
-      'LOG_UNAVAILABLE',
-      `The retraction of ${dataset.key} ${partition} could not be written to the log: ${explain(error)}`,
-      { cause: error },
-    );
   }
 }

@@ -1,13 +1,18 @@
 /**
  * Creates the streams of the log and the queue of exports and applies the settings to them, through the operator's
- * account.
+ * account. Has the backlog of a stream projected before anything is published to it.
  */
 import { setTimeout as delay } from 'node:timers/promises';
-import type { ErrorCode } from '../../shared/errors.ts';
-import { codeOf, explain, outageCode } from '../../shared/errors.ts';
+import { type JetStreamManager, jetstreamManager } from '@nats-io/jetstream';
+import type { Catalog } from '../../shared/db/catalog.ts';
+import { codeOf, type ErrorCode, explain, outageCode, type TidemarkError } from '../../shared/errors.ts';
+import { decodeHeader } from '../../shared/frame/codec.ts';
 import { connectNats, type NatsConnection } from '../../shared/nats/connect.ts';
 import { ensureExportQueue } from '../../shared/nats/export-queue.ts';
-import { ensureStream, streamOptions } from '../../shared/nats/stream.ts';
+import { ensureStream, messageAt, streamInfo, streamOptions } from '../../shared/nats/stream.ts';
+import type { DatasetDefinition } from '../../shared/registry/index.ts';
+import { verifyCheckpoint } from '../projector/checkpoint.ts';
+import { ProjectorWatch } from '../publisher/await-proof.ts';
 import { fedDatasets } from '../sources/index.ts';
 import { type Context, natsUrls } from './context.ts';
 
@@ -103,4 +108,83 @@ export async function keepStreams(context: Context): Promise<AsyncDisposable> {
       await keeping;
     },
   };
+}
+
+/* The backlog of a stream. */
+
+const BACKLOG_POLL_MS = 100;
+/** Frames after the last manifest that are passed over: more than a day of trades has. */
+const MAX_TAIL = 4096;
+
+export interface DrainOptions {
+  readonly connection: NatsConnection;
+  readonly catalog: Catalog;
+  readonly signal: AbortSignal;
+  /** Starts a projector, unless one is at work. */
+  readonly project: () => void;
+  /** Why nothing of the dataset will be proved; undefined while it may be. */
+  readonly faultOf?: (dataset: DatasetDefinition) => TidemarkError | undefined;
+  /** Longest time without anything proved. */
+  readonly patienceMs: number;
+  /** Longest time without a sign of life; default STILL_MS. */
+  readonly stillMs?: number;
+  /** Retries while a store is away; default: asks once. */
+  readonly surely?: <T>(ask: () => Promise<T>) => Promise<T>;
+  /** Receives a message when the wait begins, and one when it is given up. */
+  readonly note: (message: string) => void;
+}
+
+/**
+ * Publishing needs no projector, so it goes on when a projector does nothing for this long. What the log holds is then not
+ * proved yet, and may be fetched in vain.
+ */
+const STILL_MS = 30_000;
+
+/**
+ * Waits until the log's backlog is projected: after a restore, or when a command was killed before its proofs. What the log
+ * holds is then found proved, and is not fetched again.
+ * @throws TidemarkError LOG_REWOUND when the log is not the one that was projected, PROJECTOR_FAILED as `faultOf`.
+ */
+export async function drainBacklog(needs: DrainOptions, dataset: DatasetDefinition): Promise<void> {
+  const { connection, catalog, signal, project, patienceMs, stillMs = STILL_MS, note } = needs;
+  const surely = needs.surely ?? ((ask) => ask());
+  const { sequence } = await surely(async () =>
+    verifyCheckpoint(connection, dataset, await catalog.checkpoint(dataset)),
+  );
+  const manager = await jetstreamManager(connection, { checkAPI: false });
+  const end = await surely(() => lastManifest(manager, dataset.key, sequence));
+  if (end === undefined) return;
+  project();
+  const ahead = `${dataset.key}: the log is ${end - sequence} messages ahead of the database`;
+  note(`${ahead}; they are projected before more is published`);
+  const watch = new ProjectorWatch(catalog, dataset);
+  while (!signal.aborted) {
+    if ((await surely(() => watch.look())) >= end) return;
+    const fault = needs.faultOf?.(dataset);
+    if (fault) throw fault;
+    if (watch.stillMs > stillMs || watch.sinceStepMs > patienceMs) {
+      // The publisher waits for its own proofs, and reports why they do not come.
+      note(`${ahead}: ${watch.describe()}; publishing goes on`);
+      return;
+    }
+    await delay(BACKLOG_POLL_MS, undefined, { signal }).catch(() => {});
+  }
+}
+
+/** The last manifest after a sequence; frames without a manifest are never projected. */
+async function lastManifest(manager: JetStreamManager, stream: string, after: number): Promise<number | undefined> {
+  const last = (await streamInfo(manager, stream))?.state.last_seq ?? 0;
+  for (let sequence = last; sequence > Math.max(after, last - MAX_TAIL); sequence--) {
+    const message = await messageAt(manager, stream, sequence);
+    if (message && isManifest(message.data)) return sequence;
+  }
+  return undefined;
+}
+
+function isManifest(data: Uint8Array): boolean {
+  try {
+    return decodeHeader(data, 'the end of the log').kind === 'manifest';
+  } catch {
+    return false;
+  }
 }

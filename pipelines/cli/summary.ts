@@ -1,8 +1,9 @@
-/** Reports the units of a command: a line each, a table at the end, one exit code. */
+/** Reports the units of a command: progress on the terminal, a line each, a table at the end, one exit code. */
+import type { RunCounts } from '../../shared/db/runs.ts';
 import type { UnitResult } from '../publisher/backfill.ts';
+import type { PublishProgress } from '../publisher/publisher.ts';
 import type { Feed } from '../sources/types.ts';
-import type { Output } from './output.ts';
-import { seconds, table } from './output.ts';
+import { bar, type Output, seconds, table } from './output.ts';
 
 /** Most units in the answer; a feed that is followed for months has more. */
 const MAX_REPORTED = 10_000;
@@ -107,4 +108,61 @@ function tableOf(feeds: readonly FeedSummary[]): string {
     feed.error ? `${feed.error.code}: ${feed.error.message}` : '',
   ]);
   return table(['feed', 'planned', ...STATES, 'rows', ''], rows);
+}
+
+/** The progress line of a feed on the terminal, and its counts so far. */
+export class IngestProgress {
+  readonly #output: Output;
+  readonly #feed: string;
+  readonly #total: number | undefined;
+  readonly #startedAt = performance.now();
+  readonly #counts = { proved: 0, unchanged: 0, refused: 0, quarantined: 0, failed: 0, rows: 0 };
+  #done = 0;
+  #at: PublishProgress | undefined;
+  /** Rows of the partitions that were published before this one. */
+  #before = 0;
+
+  constructor(output: Output, feed: string, total: number | undefined) {
+    this.#output = output;
+    this.#feed = feed;
+    this.#total = total;
+  }
+
+  get counts(): RunCounts {
+    return { ...this.#counts };
+  }
+
+  count({ state, rows }: UnitResult): RunCounts {
+    this.#counts[state]++;
+    if (state === 'proved') this.#counts.rows += rows;
+    return this.counts;
+  }
+
+  /** A partition has come to its end. */
+  ended(): void {
+    this.#done++;
+    this.#draw();
+  }
+
+  show(at: PublishProgress): void {
+    if (this.#at && at.partition !== this.#at.partition) this.#before += this.#at.rows;
+    this.#at = at;
+    this.#draw();
+  }
+
+  #draw(): void {
+    const [done, total] = [this.#done, this.#total];
+    const share = total === undefined ? `${done}` : `${bar(done, total)} ${done}/${total}`;
+    this.#output.progress([this.#feed, share, ...(this.#at ? this.#publishing(this.#at) : [])].join('  '));
+  }
+
+  #publishing({ partition, rows, bytes }: PublishProgress): string[] {
+    const perSecond = (this.#before + rows) / Math.max((performance.now() - this.#startedAt) / 1000, 0.001);
+    return [
+      partition,
+      `${rows.toLocaleString('en-US')} rows`,
+      `${(bytes / 1e6).toFixed(1)} MB`,
+      `${Math.round(perSecond).toLocaleString('en-US')} rows/s`,
+    ];
+  }
 }

@@ -1,7 +1,15 @@
-/** What feeds share: turns at intervals, and feeds whose code is loaded when it is used. */
+/** What feeds share: events of documents, turns at intervals, and feeds whose code is loaded when it is used. */
 
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { ArchiveFeed, Feed, Sample } from './types.ts';
+import type { ArchiveFeed, DocumentEvent, DocumentRequest, Feed, FeedEvents, Sample } from './types.ts';
+
+type Requests = Iterable<DocumentRequest> | AsyncIterable<DocumentRequest>;
+
+/** The events of a feed that retracts nothing. A function is called when the first event is asked for. */
+export async function* documentEvents(requests: Requests | (() => Promise<Requests>)): FeedEvents<DocumentEvent> {
+  const all = typeof requests === 'function' ? await requests() : requests;
+  for await (const request of all) yield { kind: 'document', request };
+}
 
 export interface Schedule {
   readonly everyMs: number;

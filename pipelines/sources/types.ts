@@ -7,6 +7,7 @@
  */
 import type { Settings } from '../../shared/config/settings.ts';
 import type { Catalog } from '../../shared/db/catalog.ts';
+import type { ErrorCode } from '../../shared/errors.ts';
 import type { DocumentFacts, PartitionFacts, SourceFacts } from '../../shared/frame/manifest.ts';
 import type { Logger } from '../../shared/logger.ts';
 import type { Range } from '../../shared/ranges.ts';
@@ -53,7 +54,7 @@ export interface RequestedPartition {
   readonly key: string;
 }
 
-/** One document that is needed, and the partitions it is known to hold before it is fetched; none: it will tell. */
+/** One document that is needed. `partitions` are those it is known to hold before it is fetched; it may be empty. */
 export interface DocumentRequest {
   /** Its name to people: `2024-01-01`, `2024-01`, `heights 100-199`, a fund. */
   readonly period: string;
@@ -109,11 +110,6 @@ export interface FeedNeeds {
   readonly catalog: Catalog;
   readonly log: Logger;
   readonly signal: AbortSignal;
-  /**
-   * Takes proved partitions that cover some of the span out of service, because the source no longer stands by them; an
-   * operator's reingest brings it back. @returns their keys.
-   */
-  readonly withhold: (dataset: DatasetDefinition, span: Range, reason: string) => Promise<readonly string[]>;
   /**
    * Others see that what is followed is away, although the feed sits it out itself: how often in a row it was, and why;
    * 0 when it is back.
@@ -186,12 +182,41 @@ export interface SampleNeeds {
   readonly signal: AbortSignal;
 }
 
+/** A document to fetch and publish. */
+export interface DocumentEvent {
+  readonly kind: 'document';
+  readonly request: DocumentRequest;
+}
+
+/**
+ * The source no longer stands by the proved partitions that cover some of the span: they leave service until an operator
+ * ingests them again.
+ */
+export interface RetractionEvent {
+  readonly kind: 'retraction';
+  readonly dataset: DatasetDefinition;
+  readonly span: Range;
+  /** The code and reason of each partition in the command's answer. */
+  readonly code: ErrorCode;
+  readonly reason: string;
+}
+
+export type FeedEvent = DocumentEvent | RetractionEvent;
+
+/**
+ * What a feed yields. Its consumer carries out each event before it asks for the next, so a retraction is durable before
+ * the feed goes on. A retraction that fails is thrown into the feed, where it was yielded.
+ */
+export type FeedEvents<E extends FeedEvent = FeedEvent> = AsyncGenerator<E, void, void>;
+
 export interface OpenedFeed extends AsyncDisposable {
   readonly source: Source;
-  /** The documents that hold what is wanted, and of an array how many there are. @throws TidemarkError USAGE */
-  requests(selection: Selection): Promise<readonly DocumentRequest[] | AsyncIterable<DocumentRequest>>;
+  /** Whether `select` knows every document before the first is fetched; the consumer then plans them as a whole. */
+  readonly isPlanned: boolean;
+  /** The documents that hold what is wanted. @throws TidemarkError USAGE */
+  select(selection: Selection): FeedEvents;
   /** Documents as they come, until the signal. */
-  follow?(): AsyncIterable<DocumentRequest>;
-  /** All that was asked for has come to its end: what may have changed at the source meanwhile is looked at. */
-  after?(): Promise<void>;
+  follow?(): FeedEvents;
+  /** Called when all documents have ended: what the source retracted meanwhile. */
+  recheck?(): FeedEvents<RetractionEvent>;
 }

@@ -1,5 +1,5 @@
 /** Decides whether a dataset may be served to a caller now. The check precedes any work and fails closed. */
-import type { Settings } from '../../shared/config/settings.ts';
+import { type Settings, settingValue } from '../../shared/config/settings.ts';
 import { DATASETS, type DatasetDefinition, type DatasetKey } from '../../shared/registry/index.ts';
 import { OWN_MATRIX_REMEDY } from '../../shared/rights/form.ts';
 import { RIGHTS_STATES, type RightsState, type SourceRights, sourcesOf } from '../../shared/rights/matrix.ts';
@@ -149,7 +149,7 @@ const mostRestrictive = (sources: readonly SourceRights[]): RightsState =>
 /** The datasets that are not served as a whole: a setting, named in their declaration, holds them in shadow. */
 export function shadowedBy(settings: Settings): ReadonlySet<DatasetKey> {
   const shadowed = [...DATASETS.values()].filter(
-    ({ servingState }) => servingState !== undefined && settings[servingState] === 'shadow',
+    ({ servingState }) => servingState !== undefined && settingValue(settings, servingState) === 'shadow',
   );
   return new Set(shadowed.map(({ key }) => key as DatasetKey));
 }

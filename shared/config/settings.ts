@@ -1,8 +1,9 @@
 /**
- * The table of every setting of the service; the files of `settings/` hold its parts. `npm run docs` generates
+ * The table of every setting of the service; the files of `settings/` and the datasets hold its parts. `npm run docs` generates
  * `.env.example` from it, and a test keeps the two equal. Precedence: command-line flag, environment, `.env`, default.
  */
 
+import { DATASET_SETTINGS } from '../registry/index.ts';
 import { METRICS } from './settings/metrics.ts';
 import { LOG, OPERATIONS, STACK } from './settings/operations.ts';
 import { EXPORTS, SERVING } from './settings/serving.ts';
@@ -15,6 +16,7 @@ export const SETTINGS = {
   ...STACK,
   ...SERVING,
   ...EXPORTS,
+  ...DATASET_SETTINGS,
   ...SOURCES,
   ...BITCOIN,
   ...METRICS,
@@ -23,6 +25,9 @@ export const SETTINGS = {
 } as const satisfies Record<string, Setting>;
 
 export type SettingName = keyof typeof SETTINGS;
+
+/** A setting that a dataset names; test/unit/registry.test.ts checks that each exists. */
+export const settingValue = (settings: Settings, name: string): Settings[SettingName] => settings[name as SettingName];
 
 type ValueOf<S extends Setting> = S['kind'] extends 'integer'
   ? number

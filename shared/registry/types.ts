@@ -6,7 +6,7 @@
  * Terms: an *event* is one source record; a *partition* is the unit of fetching, proving and replaying; an *offset*
  * identifies an event within its partition; a *series* is one sequence of values in an aligned dataset.
  */
-import type { SettingName } from '../config/settings.ts';
+import type { Setting } from '../config/settings/types.ts';
 
 export const ALIGNED_COLUMNS = {
   // the columns of the key come first and are ordered by width, so that rows need no padding
@@ -106,7 +106,7 @@ export type QualityRule =
       /** Metrics for which each source must have a value on each of its days. */
       readonly required: readonly string[];
       /** Setting: market days for which the latest day of the window counts as fresh. */
-      readonly maxAgeDays: SettingName;
+      readonly maxAgeDays: string;
     }
   /** Each source reports when it last published, and the fetch records it. */
   | {
@@ -115,7 +115,7 @@ export type QualityRule =
       /** By `source_id`: days for which a source counts as fresh after its last publication, by how often it publishes. */
       readonly sources: Readonly<Record<string, number>>;
       /** Setting that, where it is set, replaces the days of every source. */
-      readonly maxAgeDays: SettingName;
+      readonly maxAgeDays: string;
     };
 
 /** What a partition of the dataset is, and the form of its key. */
@@ -243,7 +243,9 @@ export interface DatasetDefinition {
    * The settings with the location of a source's documents, by source key; ETF has ten sources. At most one setting of a
    * source may be set. The synthetic sample is loaded only while none of them is set.
    */
-  readonly locations: Readonly<Record<string, readonly SettingName[]>>;
+  readonly locations: Readonly<Record<string, readonly string[]>>;
+  /** Settings that this dataset adds to those of `shared/config/settings.ts`. */
+  readonly settings?: Readonly<Record<string, Setting>>;
   readonly partition: PartitionKind;
   readonly offset: OffsetRule;
   readonly events: EventShape;
@@ -252,7 +254,7 @@ export interface DatasetDefinition {
   /** HTTP status of an answer when the aligned storage contract is violated. */
   readonly contractViolationStatus: 409 | 503;
   /** The setting that promotes the dataset or keeps it unserved (`shadow`); without one it is always promoted. */
-  readonly servingState?: SettingName;
+  readonly servingState?: string;
   /** Path below `/v1/historical/`. */
   readonly historicalPath: string;
   readonly quality?: QualityRule;

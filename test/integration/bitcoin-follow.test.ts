@@ -5,6 +5,7 @@ import { addEveryKind } from '../../pipelines/sources/bitcoin/sample/generate.ts
 import { createNode } from '../support/bitcoin.ts';
 import { BitcoinSystem, CHAIN_KEYS, eachOfSix } from '../support/bitcoin-system.ts';
 import type { Json } from '../support/command.ts';
+import { PATIENCE_MS } from '../support/patience.ts';
 import { addHugeTransaction, makeCoins, startChain } from '../support/regtest.ts';
 import { startRpcProxy } from '../support/rpc-proxy.ts';
 
@@ -94,8 +95,8 @@ async function reorganise(back: number, blocks: number): Promise<void> {
 
 /** Servers start and stop meanwhile, on a machine that may be busy. */
 async function eventually(condition: () => Promise<boolean>, what: string): Promise<void> {
-  for (const deadline = Date.now() + 60_000; !(await condition()); ) {
-    if (Date.now() > deadline) throw new Error(`not within a minute: ${what}`);
+  for (const deadline = Date.now() + PATIENCE_MS; !(await condition()); ) {
+    if (Date.now() > deadline) throw new Error(`not within ${PATIENCE_MS / 1000} s: ${what}`);
     await new Promise((resolve) => setTimeout(resolve, 50));
   }
 }

@@ -6,7 +6,7 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { type DayOptions, generateLines, writeDay } from '../../pipelines/sources/exchange_b/sample.ts';
+import { type ExchangeBDay, generateLines, writeDay } from '../../pipelines/sources/exchange_b/sample.ts';
 import { exchangeBSpotTrades as dataset } from '../../shared/registry/datasets/exchange_b_spot_trades.ts';
 import { eventId } from '../../shared/registry/event-id.ts';
 import type { Json } from '../support/command.ts';
@@ -15,7 +15,7 @@ import { type Serving, startServing } from '../support/serving.ts';
 import { compareNative, duckdb, secondsOfFiles, secondsStored, tradesOf } from '../support/trade-oracle.ts';
 
 /** Several frames. */
-const LARGE: DayOptions = {
+const LARGE: ExchangeBDay = {
   day: '2024-03-02',
   rows: 60_000,
   seed: 11,
@@ -24,7 +24,7 @@ const LARGE: DayOptions = {
   repeats: 0.01,
   source: true,
 };
-const NEXT: DayOptions = { day: '2024-03-03', rows: 20_000, seed: 12, firstId: 9_000_000 };
+const NEXT: ExchangeBDay = { day: '2024-03-03', rows: 20_000, seed: 12, firstId: 9_000_000 };
 const envOf = (vendor: string) => ({ SVC_EXCHANGE_B_BASE_URL: pathToFileURL(`${vendor}/`).href });
 const backfill = (system: System, from: string, to = from, env: Record<string, string> = envOf(system.vendor)) =>
   system.run(['backfill', dataset.key, '--from', from, '--to', to], env);

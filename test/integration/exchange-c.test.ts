@@ -6,7 +6,7 @@ import { dirname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { gzipSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { type DayOptions, generateLines, writeDay } from '../../pipelines/sources/exchange_c/sample.ts';
+import { type ExchangeCDay, generateLines, writeDay } from '../../pipelines/sources/exchange_c/sample.ts';
 import { exchangeCSpotTrades as dataset } from '../../shared/registry/datasets/exchange_c_spot_trades.ts';
 import { eventId } from '../../shared/registry/event-id.ts';
 import type { Json } from '../support/command.ts';
@@ -16,7 +16,7 @@ import { compareNative, duckdb, secondsOfFiles, secondsStored, tradesOf } from '
 import { tracesOf } from '../support/trades.ts';
 
 /** Several frames, and more rows than a day's are first given room for (held-rows.ts). */
-const LARGE: DayOptions = {
+const LARGE: ExchangeCDay = {
   day: '2024-03-02',
   rows: 80_000,
   seed: 11,
@@ -25,7 +25,7 @@ const LARGE: DayOptions = {
   order: 'shuffled',
   rpi: true,
 };
-const NEXT: DayOptions = { day: '2024-03-03', rows: 10_000, seed: 12, order: 'shuffled', repeats: 0.01 };
+const NEXT: ExchangeCDay = { day: '2024-03-03', rows: 10_000, seed: 12, order: 'shuffled', repeats: 0.01 };
 const archivePath = (day: string) => `trading/BTCUSDT/BTCUSDT${day}.csv.gz`;
 const envOf = (vendor: string) => ({ SVC_EXCHANGE_C_BASE_URL: pathToFileURL(`${vendor}/`).href });
 const backfill = (system: System, from: string, to = from, env: Record<string, string> = envOf(system.vendor)) =>
@@ -215,7 +215,7 @@ describe('a document that is not right', () => {
   });
 
   test('a day with ids missing is published, not proved: quarantined with their names, not served; others go on', async () => {
-    const gap: DayOptions = { day: '2024-05-07', rows: 300, seed: 1, without: [17, 40, 41, 42], order: 'shuffled' };
+    const gap: ExchangeCDay = { day: '2024-05-07', rows: 300, seed: 1, without: [17, 40, 41, 42], order: 'shuffled' };
     await writeDay({ directory: system.vendor, ...gap });
     await writeDay({ directory: system.vendor, day: '2024-05-08', rows: 200, seed: 1 });
     const { exit, json } = await backfill(system, gap.day, '2024-05-08');

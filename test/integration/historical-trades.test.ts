@@ -1,5 +1,5 @@
 /**
- * The trade and kline routes of exchanges B and C, whose columns, days and ids are not those of exchange A: long
+ * The trade and kline routes of all exchanges, whose columns, days and ids differ: long
  * histories of few trades a day, with gaps.
  */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
@@ -12,7 +12,7 @@ import { alignedOfTrades, type FileDay, loadFileDays } from '../support/load-tra
 import { type Serving, startServing } from '../support/serving.ts';
 import { createMigratedEnv, type TestEnv } from '../support/stack.ts';
 
-const EXCHANGES = ['exchange_a', 'exchange_b', 'exchange_c'] as const;
+const EXCHANGES = [...DATASETS.values()].filter(({ trades }) => trades).map(({ sources }) => sources[0]);
 const FIRST_DAY = Date.parse('2023-11-20T00:00:00Z');
 const DAYS = 80;
 /** Not proved: a day, and more than a week. */

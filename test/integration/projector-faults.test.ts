@@ -1,7 +1,7 @@
 /** What goes wrong around a projector that is at work: each is a pause of it, none is its end. */
 import { jetstream, jetstreamManager } from '@nats-io/jetstream';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { drainBacklog } from '../../pipelines/cli/drain-backlog.ts';
+import { drainBacklog } from '../../pipelines/cli/streams.ts';
 import { CopyIn } from '../../pipelines/projector/partition-load.ts';
 import { connect, PROJECTOR_LOCK } from '../../shared/db/connect.ts';
 import { CONSUMER_NAME, subjectOf } from '../../shared/nats/stream.ts';

@@ -1,7 +1,7 @@
 /** What its source took back stays out of service, in this database and in any that is built again from the log. */
 import { jetstream, jetstreamManager } from '@nats-io/jetstream';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { publishRetraction } from '../../pipelines/cli/source-failures.ts';
+import { publishRetraction } from '../../pipelines/cli/retraction.ts';
 import { encodeMessage, type RetractionHeader } from '../../shared/frame/codec.ts';
 import { withheldSubject } from '../../shared/nats/stream.ts';
 import { documentOf, HEADERS, header, KindSystem, type MadeDocument } from '../support/kinds.ts';

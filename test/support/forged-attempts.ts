@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto';
 import { crc32, zstdCompressSync } from 'node:zlib';
 import { jetstream } from '@nats-io/jetstream';
-import { TradeFileDecoder } from '../../pipelines/sources/exchange_a/decode.ts';
+import { ExchangeADecoder } from '../../pipelines/sources/exchange_a/decode.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
 import { ensureStream } from '../../shared/nats/stream.ts';
 import type { Json } from './command.ts';
@@ -40,7 +40,7 @@ export function attemptOf(day: string, csv: string, more: { attempt?: number; re
   const { attempt = 1, revision = 1 } = more;
   const fromMs = Date.parse(`${day}T00:00:00Z`);
   const toMs = fromMs + DAY_MS;
-  const decoder = new TradeFileDecoder({ document: 'forged', fromMs, toMs, frameRawBytes: 5000 });
+  const decoder = new ExchangeADecoder({ document: 'forged', fromMs, toMs, frameRawBytes: 5000 });
   const items = [...decoder.push(Buffer.from(csv)), ...decoder.finish()];
   const common = { version: 1, dataset: DATASET, partition: day, revision, attempt, document_sha256: sha256(csv) };
   const message = (frame: number, header: object, raw: Buffer): Message => ({

@@ -17,8 +17,10 @@ export interface FileDay {
 const side = (trade: AnyTrade) => (trade.is_buyer_maker === 1 ? 'sell' : 'buy');
 const quote = (trade: AnyTrade) => trade.price * trade.quantity;
 
+type Cell = (trade: AnyTrade) => unknown;
+
 /** What each stored column holds of a trade. */
-const CELLS: Readonly<Record<string, (trade: AnyTrade) => unknown>> = {
+const CELLS: Readonly<Record<string, Cell>> = {
   timestamp: (trade) => trade.timestamp,
   trade_id: (trade) => trade.trade_id,
   price: (trade) => trade.price,
@@ -37,6 +39,16 @@ const CELLS: Readonly<Record<string, (trade: AnyTrade) => unknown>> = {
   foreign_notional: quote,
 };
 
+/** A column that no dataset of the contract has holds the quantity where it is that of the unified fields. */
+function cellOf({ native, trades }: DatasetDefinition, name: string): Cell {
+  const known = CELLS[name];
+  if (known) return known;
+  const quantity = trades?.unified.find((field) => field.name === 'quantity')?.columns;
+  if (quantity?.includes(name)) return (trade) => trade.quantity;
+  const type = native.columns.find((column) => column.name === name)?.pg;
+  return type === 'float8' ? quote : type === 'bool' ? () => true : type === 'text' ? () => 'x' : () => 1;
+}
+
 export const alignedOfTrades = (trades: readonly AnyTrade[]) =>
   alignedOf(trades.map((trade) => ({ ...trade, quote_quantity: quote(trade), is_best_match: 1 as const })));
 
@@ -48,7 +60,7 @@ export async function loadFileDays(url: string, dataset: DatasetDefinition, days
         client,
         table,
         columns.map(({ name }) => name),
-        trades.map((trade) => columns.map(({ name }) => CELLS[name](trade))),
+        trades.map((trade) => columns.map(({ name }) => cellOf(dataset, name)(trade))),
       );
       const aligned = alignedOfTrades(trades);
       await copyAligned(client, dataset.number, aligned);

@@ -9,7 +9,7 @@ import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { pathToFileURL } from 'node:url';
 import { jetstreamManager } from '@nats-io/jetstream';
-import type { DayOptions } from '../../pipelines/sources/exchange_a/sample.ts';
+import type { ExchangeADay } from '../../pipelines/sources/exchange_a/sample.ts';
 import { generateDay } from '../../pipelines/sources/exchange_a/sample.ts';
 import type { Settings } from '../../shared/config/settings.ts';
 import { type Client, connect } from '../../shared/db/connect.ts';
@@ -58,7 +58,7 @@ export async function writeDocument(base: string, period: string, csv: string | 
 }
 
 /** A generated day as text. */
-export function csvOf(day: DayOptions): string {
+export function csvOf(day: ExchangeADay): string {
   return Buffer.concat([...generateDay(day)]).toString('latin1');
 }
 

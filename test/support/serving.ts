@@ -13,12 +13,13 @@ import type { SettingName } from '../../shared/config/settings.ts';
 import { connect } from '../../shared/db/connect.ts';
 import { migrate } from '../../shared/db/migrate.ts';
 import { PATIENCE_MS } from './patience.ts';
+import { OWN_MATRIX } from './rights.ts';
 import { spend } from './spans.ts';
 import { rolesOf, testLogger } from './stack.ts';
 
+export { OWN_MATRIX } from './rights.ts';
+
 export const API_KEY = 'test-key';
-/** Allows everything, with an artifact of its own: tests serve rows that count as a vendor's. */
-export const OWN_MATRIX = fileURLToPath(new URL('./rights/matrix.json', import.meta.url));
 /** Allows synthetic rows only. */
 export const SAMPLE_MATRIX = fileURLToPath(new URL('../../serving/rights/sample/matrix.json', import.meta.url));
 

@@ -1,10 +1,10 @@
 /** Three days of exchange A that follow each other: ms, ms with ids going on, and µs under a header. */
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { consecutiveDays, type DayOptions, writeDay } from '../../pipelines/sources/exchange_a/sample.ts';
+import { consecutiveDays, type ExchangeADay, writeDay } from '../../pipelines/sources/exchange_a/sample.ts';
 import { csvOf, SYMBOL, type System } from './pipeline.ts';
 
-const threeDays = (rowsPerDay: number, last: number): readonly DayOptions[] => [
+const threeDays = (rowsPerDay: number, last: number): readonly ExchangeADay[] => [
   ...consecutiveDays({ from: '2024-03-01', to: '2024-03-02', rowsPerDay, seed: 1, timeUnit: 'ms' }),
   {
     ...consecutiveDays({ from: '2024-03-03', to: '2024-03-03', rowsPerDay: last, seed: 2, timeUnit: 'us' })[0],

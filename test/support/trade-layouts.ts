@@ -4,8 +4,8 @@
  */
 import fc from 'fast-check';
 import type { FoldingProjector } from '../../pipelines/rows/binary-copy.ts';
-import { TradeFileDecoder } from '../../pipelines/sources/exchange_a/decode.ts';
-import { TradeRowProjector } from '../../pipelines/sources/exchange_a/project.ts';
+import { ExchangeADecoder } from '../../pipelines/sources/exchange_a/decode.ts';
+import { ExchangeARowProjector } from '../../pipelines/sources/exchange_a/project.ts';
 import { ExchangeBDecoder } from '../../pipelines/sources/exchange_b/decode.ts';
 import { ExchangeBRowProjector } from '../../pipelines/sources/exchange_b/project.ts';
 import { ExchangeCDecoder } from '../../pipelines/sources/exchange_c/decode.ts';
@@ -155,12 +155,12 @@ export const EXCHANGE_A = layout('exchange_a_spot_trades', ({ fromMs }) => ({
     { name: 'is_best_match', bad: NO_FLAG },
   ],
   decoder: ({ frameRawBytes = 1 << 16, day = DAY } = {}) =>
-    new TradeFileDecoder({
+    new ExchangeADecoder({
       document: `BTCUSDT-trades-${day}.zip`,
       ...partitionOf('exchange_a_spot_trades', day),
       frameRawBytes,
     }),
-  projector: (day = DAY) => new TradeRowProjector(partitionOf('exchange_a_spot_trades', day)),
+  projector: (day = DAY) => new ExchangeARowProjector(partitionOf('exchange_a_spot_trades', day)),
   row: (id, changed, ms = fromMs + (id % 86_400_000)) =>
     cellsOf([`${id}`, '42283.58000000', '0.00069000', '29.17567020', `${ms}`, 'True', 'True'], changed),
   lines: (decimals, limits = LIMITS) =>

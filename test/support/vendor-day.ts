@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, beforeEach, expect } from 'vitest';
 import { writeDay } from '../../pipelines/sources/exchange_a/sample.ts';
-import { fetchTrades } from '../../pipelines/sources/exchange_a/source.ts';
+import { fetchExchangeAFile } from '../../pipelines/sources/exchange_a/source.ts';
 import { startVendorServer, type VendorServer } from './vendor-server.ts';
 
 export const SYMBOL = 'BTCUSDT';
@@ -19,7 +19,7 @@ export const LIMITS = {
   backoff: { firstMs: 10, maxMs: 20 },
 };
 
-export type FetchTrades = Parameters<typeof fetchTrades>[0];
+export type FetchTrades = Parameters<typeof fetchExchangeAFile>[0];
 
 class VendorDay {
   /** Holds the others, and whatever a test puts there. */
@@ -36,9 +36,9 @@ class VendorDay {
   }
 
   /** The day, from the server unless told otherwise. */
-  fetch(more: Partial<FetchTrades> = {}): ReturnType<typeof fetchTrades> {
+  fetch(more: Partial<FetchTrades> = {}): ReturnType<typeof fetchExchangeAFile> {
     const { server, spoolDir } = this;
-    return fetchTrades({ baseUrl: server.url, symbol: SYMBOL, period: DAY, spoolDir, ...LIMITS, ...more });
+    return fetchExchangeAFile({ baseUrl: server.url, symbol: SYMBOL, period: DAY, spoolDir, ...LIMITS, ...more });
   }
 }
 

@@ -5,9 +5,9 @@
  * Rows, aligned rows, partitions, coverage and runs are as the pipeline leaves them. No log stands behind them: proofs and
  * lineage of these rows refer to events that no stream holds.
  */
-import { type DatasetDefinition, datasetOf } from '../../shared/registry/index.ts';
+import { DATASETS, type DatasetDefinition } from '../../shared/registry/index.ts';
 import { windowOf } from '../../shared/registry/keys.ts';
-import { loadDays, randomDay, type Trade } from './load-rows.ts';
+import { DATASET, loadDays, randomDay, type Trade } from './load-rows.ts';
 import { loadFileDays } from './load-trades.ts';
 import { loadWorld } from './load-worlds.ts';
 import { createLoadedEnv, type TestEnv } from './stack.ts';
@@ -37,9 +37,10 @@ export const createWorldsEnv = (): Promise<TestEnv> => createLoadedEnv(load);
 async function load(databaseUrl: string): Promise<void> {
   await loadDays(databaseUrl, TRADE_DAYS);
   for (const world of WORLDS) await loadWorld(databaseUrl, world);
-  for (const key of ['exchange_b_spot_trades', 'exchange_c_spot_trades']) {
+  for (const dataset of DATASETS.values()) {
+    if (!dataset.trades || dataset.key === DATASET) continue;
     const days = TRADE_DAYS.map(({ day, trades }) => ({ key: day, trades }));
-    await loadFileDays(databaseUrl, datasetOf(key), days.map(within(datasetOf(key))));
+    await loadFileDays(databaseUrl, dataset, days.map(within(dataset)));
   }
 }
 

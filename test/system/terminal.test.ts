@@ -7,6 +7,7 @@ import { dirname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
 import { TerminalLog } from '../../pipelines/cli/terminal-log.ts';
+import { DATASETS } from '../../shared/registry/index.ts';
 import { endProcess, isAlive, type ProcessRef, processRef } from '../../shared/stack/processes.ts';
 import { ROOT } from '../support/command.ts';
 import { given } from '../support/given.ts';
@@ -115,6 +116,7 @@ describe('without a terminal', () => {
   });
 });
 
+const EXCHANGES = [...DATASETS.values()].filter(({ trades }) => trades);
 const HAS_SCRIPT = spawnSync('script', ['--version'], { encoding: 'utf8' }).stdout?.includes('util-linux') === true;
 
 describe('on a terminal', () => {
@@ -122,13 +124,11 @@ describe('on a terminal', () => {
     'one line a dataset, warnings in words, JSON in a file',
     async () => {
       const nowhere = pathToFileURL(`${dir}/`).href;
-      const located = ['EXCHANGE_A_BASE_URL', 'EXCHANGE_B_BASE_URL', 'EXCHANGE_C_BASE_URL', 'BITCOIN_RPC_URL'];
       const terminal = startOnTerminal({
         SVC_SAMPLE: 'true',
         // Samples of the funds and of the macro series alone.
-        ...Object.fromEntries(
-          located.map((name) => [`SVC_${name}`, name.endsWith('RPC_URL') ? 'http://127.0.0.1:1' : nowhere]),
-        ),
+        ...Object.fromEntries(EXCHANGES.map(({ locations }) => [Object.values(locations)[0][0], nowhere])),
+        SVC_BITCOIN_RPC_URL: 'http://127.0.0.1:1',
       });
       await terminal.until(() => terminal.written().includes('Ctrl-C'));
       const written = terminal.written();

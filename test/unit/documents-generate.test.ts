@@ -9,13 +9,13 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { openZipMember } from '../../pipelines/sources/documents/zip-reader.ts';
 import {
   consecutiveDays,
-  type DayOptions,
   type DaySummary,
+  type ExchangeADay,
   generateDay,
   writeDay,
   writeMonth,
 } from '../../pipelines/sources/exchange_a/sample.ts';
-import { fetchTrades } from '../../pipelines/sources/exchange_a/source.ts';
+import { fetchExchangeAFile } from '../../pipelines/sources/exchange_a/source.ts';
 
 const SYMBOL = 'BTCUSDT';
 let folder: string;
@@ -24,7 +24,7 @@ beforeAll(async () => {
 });
 afterAll(() => rm(folder, { recursive: true }));
 
-function generated(options: DayOptions): { chunks: Buffer[]; text: string; summary: DaySummary } {
+function generated(options: ExchangeADay): { chunks: Buffer[]; text: string; summary: DaySummary } {
   const chunks: Buffer[] = [];
   const rows = generateDay(options);
   for (;;) {
@@ -36,7 +36,7 @@ function generated(options: DayOptions): { chunks: Buffer[]; text: string; summa
 
 async function contentOf(period: string): Promise<string> {
   const baseUrl = pathToFileURL(folder);
-  await using document = await fetchTrades({
+  await using document = await fetchExchangeAFile({
     baseUrl,
     symbol: SYMBOL,
     period,
@@ -120,7 +120,7 @@ test('property: every row of any day is exact, in order, inside the day and adds
 });
 
 describe('a day', () => {
-  const day: DayOptions = {
+  const day: ExchangeADay = {
     day: '2024-01-01',
     // Several chunks, and enough for the shares below.
     rows: 50_000,

@@ -1,7 +1,7 @@
 /** What only exchange A's files have: months, headers that need not be there, times in ms or µs, a generator that adds up. */
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { TradeFileDecoder } from '../../pipelines/sources/exchange_a/decode.ts';
+import { ExchangeADecoder } from '../../pipelines/sources/exchange_a/decode.ts';
 import { generateDay } from '../../pipelines/sources/exchange_a/sample.ts';
 import type { DecodedItem } from '../../pipelines/sources/types.ts';
 import { runs } from '../support/seed.ts';
@@ -13,7 +13,7 @@ const { fromMs: DAY, document, row, lines } = EXCHANGE_A;
 
 /** A document of several days, the first of which is the layout's. */
 function decodeMonth(bytes: Buffer, days: number, more: { pieces?: readonly number[]; frame?: number } = {}) {
-  const decoder = new TradeFileDecoder({
+  const decoder = new ExchangeADecoder({
     document,
     fromMs: DAY,
     toMs: DAY + days * DAY_MS,
@@ -52,7 +52,7 @@ describe('a month', () => {
         expect(endsOf(items)).toHaveLength(month.length);
         for (const [index, list] of month.entries()) {
           const fromMs = DAY + places[index] * DAY_MS;
-          const alone = new TradeFileDecoder({ document, fromMs, toMs: fromMs + DAY_MS, frameRawBytes: frame });
+          const alone = new ExchangeADecoder({ document, fromMs, toMs: fromMs + DAY_MS, frameRawBytes: frame });
           const own = [...alone.push(fileOf(EXCHANGE_A, list)), ...alone.finish()];
           const end = endsOf(items)[index];
           expect(end).toEqual(endsOf(own)[0]);

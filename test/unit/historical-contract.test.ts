@@ -29,8 +29,8 @@ function columns({ dataset, kind }: Route, mode: Mode): ReadonlyMap<string, Dtyp
   ]);
 }
 
-test('there are fifteen', () => {
-  expect(ROUTES.map(({ name }) => name)).toEqual([
+test('the fifteen of the contract come first', () => {
+  expect(ROUTES.slice(0, 15).map(({ name }) => name)).toEqual([
     'exchange_a/spot/trades',
     'exchange_a/spot/klines',
     'exchange_b/spot/trades',

@@ -1,5 +1,9 @@
-/** The declarations against the contract's own list of fields, written down here a second time, in the contract's words. */
+/**
+ * The declarations against the contract's own list of fields, written down here a second time, in the contract's words.
+ * Datasets that the contract does not list are checked by the rules that hold for all.
+ */
 import { describe, expect, test } from 'vitest';
+import { SETTINGS } from '../../shared/config/settings.ts';
 import { DATASET_KEYS, DATASETS, type DatasetKey, shapeOf } from '../../shared/registry/index.ts';
 import { ALIGNED_COLUMNS, type Mode } from '../../shared/registry/types.ts';
 
@@ -24,7 +28,14 @@ const DERIVED_ALIGNED = `aligned_at_utc timestamp_utc, source_id string, metric_
 const derived = (own: string) => `block_height int64, block_hash string, block_timestamp int64, ${own},
   datetime timestamp_utc, source_chain string`;
 
-const CONTRACT: Record<DatasetKey, { native: string; order: string; aligned: string; series?: string }> = {
+interface Contract {
+  readonly native: string;
+  readonly order: string;
+  readonly aligned: string;
+  readonly series?: string;
+}
+
+const CONTRACT: Readonly<Record<string, Contract>> = {
   exchange_a_spot_trades: {
     native: `trade_id int64, timestamp int64, price float64, quantity float64, quote_quantity float64,
       is_buyer_maker bool01, is_best_match bool01, datetime timestamp_utc`,
@@ -106,6 +117,11 @@ const CONTRACT: Record<DatasetKey, { native: string; order: string; aligned: str
   },
 };
 
+test('the datasets of the contract are all there, before any other', () => {
+  const keys = Object.keys(CONTRACT);
+  expect(DATASET_KEYS.slice(0, keys.length)).toEqual(keys);
+});
+
 const listOf = (text: string) => text.split(',').map((one) => one.trim().replace(/\s+/g, ' '));
 
 describe.each([...DATASETS.values()].map((dataset) => [dataset.key as DatasetKey, dataset] as const))(
@@ -115,13 +131,14 @@ describe.each([...DATASETS.values()].map((dataset) => [dataset.key as DatasetKey
 
     test.each(['native', 'aligned_1s'] as const satisfies Mode[])('%s: fields and order of the contract', (mode) => {
       const { fields, order } = shapeOf(dataset, mode);
+      for (const { name, doc } of fields) expect([name, doc]).toEqual([name, expect.stringMatching(/^\S.*\.$/)]);
+      if (!contract) return;
       expect(fields.map(({ name, dtype, nullable }) => `${name} ${dtype}${nullable ? '?' : ''}`)).toEqual(
         listOf(mode === 'native' ? contract.native : contract.aligned),
       );
       const series = contract.series === undefined ? [] : listOf(contract.series);
       expect(order).toEqual(mode === 'native' ? listOf(contract.order) : ['aligned_at_utc', ...series]);
       if (mode === 'aligned_1s') expect(dataset.aligned.seriesKey).toEqual(series);
-      for (const { name, doc } of fields) expect([name, doc]).toEqual([name, expect.stringMatching(/^\S.*\.$/)]);
     });
 
     test('number, view, path and status', () => {
@@ -144,6 +161,8 @@ describe.each([...DATASETS.values()].map((dataset) => [dataset.key as DatasetKey
       for (const { column } of native.totals) expect(columns).toContain(column);
       for (const column of aligned.outsideDigests) expect(Object.keys(ALIGNED_COLUMNS)).toContain(column);
       expect(Object.keys(dataset.locations)).toEqual(dataset.sources);
+      const named = [...Object.values(dataset.locations).flat(), dataset.servingState, dataset.quality?.maxAgeDays];
+      expect(Object.keys(SETTINGS)).toEqual(expect.arrayContaining(named.filter((name) => name !== undefined)));
     });
   },
 );

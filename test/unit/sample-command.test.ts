@@ -6,6 +6,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { feeds } from '../../pipelines/sources/index.ts';
 import { loadSettings } from '../../shared/config/load.ts';
 import type { Catalog } from '../../shared/db/catalog.ts';
+import { assert } from '../../shared/errors.ts';
 import { createLogger } from '../../shared/logger.ts';
 import { beginCommand, type Json, runCommand } from '../support/command.ts';
 import { eventually } from '../support/serving.ts';
@@ -50,10 +51,11 @@ describe.for(FEEDS)('$name', (feed) => {
     const env = Object.fromEntries(answer.settings.map(({ name, url }: Json) => [name, url]));
     const settings = loadSettings({ env: { ...env, SVC_STATE_DIR: join(root, 'state') }, cwd: root });
     const needs = { settings, log: createLogger('silent', 'test'), signal: new AbortController().signal };
-    await using opened = await feed.open({ ...needs, catalog: {} as Catalog, withhold: async () => [] });
+    await using opened = await feed.open({ ...needs, catalog: {} as Catalog });
     const counts: number[] = [];
-    for await (const request of await opened.requests({ options: { from: FROM, to: TO }, reingest: false })) {
-      await using document = await opened.source.open(request);
+    for await (const event of opened.select({ options: { from: FROM, to: TO }, reingest: false })) {
+      assert(event.kind === 'document', 'nothing is proved yet that could be retracted');
+      await using document = await opened.source.open(event.request);
       for await (const item of document.decode({ frameRawBytes: 65_536 })) {
         if (item.kind === 'end') counts.push(Number(item.facts.rows));
       }

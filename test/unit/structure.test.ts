@@ -6,9 +6,11 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { dirname, join, posix } from 'node:path';
 import { parseAst } from 'rolldown/parseAst';
 import { expect, test } from 'vitest';
+import { DATASETS } from '../../shared/registry/index.ts';
 
 const ROOT = join(import.meta.dirname, '../..');
-const MAX_FILES = 330;
+/** Of the twelve datasets of the contract; each further one may bring a registry file and an adapter folder. */
+const MAX_FILES = 330 + 8 * (DATASETS.size - 12);
 const MAX_FILE_LINES = 500;
 const MAX_FUNCTION_LINES = 70;
 
@@ -19,8 +21,8 @@ const MAX_FUNCTION_LINES = 70;
 const LAYERS = [
   'shared',
   'shared/config/settings',
-  'shared/config',
   'shared/registry',
+  'shared/config',
   'shared/frame',
   'shared/proof',
   'shared/db',
@@ -158,7 +160,6 @@ test(`at most ${MAX_FILES} files, none of more than ${MAX_FILE_LINES} lines`, ()
 
 /** File -> why one of its functions may be longer. */
 const LONG_FUNCTIONS: Readonly<Record<string, string>> = {
-  'pipelines/cli/ingest.ts': 'to be split: orchestration, retraction and progress are one function',
   'serving/app.ts': 'to be split: the list of routes is part of it',
   'serving/routes/lineage.ts': '71 lines, to be split',
   'serving/exports/artifact/write.ts': '71 lines, to be split',

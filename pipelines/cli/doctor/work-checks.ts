@@ -3,7 +3,7 @@
 import { stat } from 'node:fs/promises';
 import { connect as connectTcp } from 'node:net';
 import { fileURLToPath } from 'node:url';
-import type { SettingName } from '../../../shared/config/settings.ts';
+import { settingValue } from '../../../shared/config/settings.ts';
 import { latestRuns } from '../../../shared/db/runs.ts';
 import { createLogger } from '../../../shared/logger.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
@@ -105,7 +105,7 @@ const sources: Check = {
     const findings: Finding[] = [];
     await Promise.all(
       [...names].map(async (name) => {
-        const location = settings[name as SettingName];
+        const location = settingValue(settings, name);
         if (!(location instanceof URL)) return;
         const reason = await unreachable(location);
         if (reason) findings.push(fault(name, reason, 'correct the setting, or fix its host'));

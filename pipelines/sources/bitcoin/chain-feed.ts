@@ -11,7 +11,8 @@ import { explain, TidemarkError } from '../../../shared/errors.ts';
 import { joined, type Range } from '../../../shared/ranges.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import { describeHeights } from '../../../shared/registry/keys.ts';
-import type { Feed, FeedNeeds, OpenedFeed, SampleNeeds, Selection } from '../types.ts';
+import { documentEvents } from '../feed-helpers.ts';
+import type { Feed, FeedEvents, FeedNeeds, OpenedFeed, RetractionEvent, SampleNeeds, Selection } from '../types.ts';
 import { CHAIN_DATASETS, MEMPOOL_DATASET } from './datasets.ts';
 import type { ChainState } from './node.ts';
 import { checkNode, type OpenedNode, openNode, settledTip, syncNote } from './open-node.ts';
@@ -47,9 +48,10 @@ export const chainFeed: Feed = {
     });
     return {
       source,
-      requests: (selection) => feed.requests(selection),
+      isPlanned: true,
+      select: (selection) => feed.select(selection),
       follow: () => feed.follow(),
-      after: () => feed.after(),
+      recheck: () => feed.recheck(),
       [Symbol.asyncDispose]: () => kept.disposeAsync(),
     } satisfies OpenedFeed;
   },
@@ -81,7 +83,7 @@ class ChainFeed {
     this.#isSample = isSample(needs);
   }
 
-  async requests({ options, reingest }: Selection): Promise<HeightRequest[]> {
+  async *select({ options, reingest }: Selection): FeedEvents {
     this.#reingests = reingest;
     const { node, network, depth } = this.#opened;
     const state = await checkNode(node, network);
@@ -93,20 +95,20 @@ class ChainFeed {
     const to = options['to-height'] === undefined ? Math.min(tip, last) : Number(options['to-height']);
     checkBounds(from, to, this.#needs.settings);
     await this.#proved.checkSameChain();
-    if (!reingest) await this.#withholdLost(state);
+    if (!reingest) yield* this.#retractions(state);
     const requests: HeightRequest[] = [];
     if (from <= tip) requests.push(...(await this.#plan(from, Math.min(to, tip), tip)));
     // Asked for and not settled: reported as such, beside what can be had.
     if (to > tip) requests.push(heightRequest(Math.max(from, tip + 1), to, `the settled tip is ${tip}`));
-    return requests;
+    yield* documentEvents(requests);
   }
 
   /** A backfill may take hours: blocks that were lost meanwhile are found at its end, not with the next command. */
-  async after(): Promise<void> {
+  async *recheck(): FeedEvents<RetractionEvent> {
     if (this.#reingests || this.#isSample) return;
     const { node, network } = this.#opened;
     try {
-      await this.#withholdLost(await checkNode(node, network));
+      yield* this.#retractions(await checkNode(node, network));
     } catch (error) {
       if (!(error instanceof TidemarkError && error.transient)) throw error;
       this.#needs.log.warn(
@@ -120,7 +122,7 @@ class ChainFeed {
    * New blocks, and all that is missing below them from the first that is there, for ever. The node may go away and come
    * back; a unit that failed is asked for again.
    */
-  async *follow(): AsyncGenerator<HeightRequest> {
+  async *follow(): FeedEvents {
     const { signal, settings, log, onAway } = this.#needs;
     const { node, network, depth } = this.#opened;
     const { first, last } = boundsOf(settings);
@@ -138,10 +140,10 @@ class ChainFeed {
         away = 0;
         if (state.bestHash !== seen || performance.now() >= retry.atMs) {
           await this.#proved.checkSameChain();
-          await this.#withholdLost(state);
+          yield* this.#retractions(state);
           const tip = Math.min(settledTip(state, depth), last);
           next ??= Math.max(first, (await this.#firstEnded()) ?? first);
-          yield* await this.#planMissing(next, tip, states);
+          yield* documentEvents(await this.#planMissing(next, tip, states));
           states = HANDED_OVER;
           const [left] = await this.#missing(next, tip, states);
           next = left?.from ?? Math.max(next, tip + 1);
@@ -227,17 +229,15 @@ class ChainFeed {
     return [...spans.values()];
   }
 
-  /** Proved blocks that the node's chain no longer has are served no more. */
-  async #withholdLost(state: ChainState): Promise<void> {
-    const { withhold, log } = this.#needs;
+  /** Of proved blocks that the node's chain no longer has, in each of the datasets. */
+  async *#retractions(state: ChainState): FeedEvents<RetractionEvent> {
+    const { log } = this.#needs;
     const { place } = this.#opened.node.rpc;
     const onBehind = () => log.warn({ node: place, tip: state.blocks }, 'the node has less than what is proved');
     for (const { span, first } of await this.#proved.lost(state, onBehind)) {
       const reason = `the node's chain has other blocks from one of the heights ${describeHeights(first)} on`;
       for (const dataset of CHAIN_DATASETS) {
-        const keys = await withhold(dataset, span, reason);
-        if (keys.length === 0) continue;
-        log.error({ dataset: dataset.key, partitions: keys.join(' '), reason }, 'the chain was reorganised');
+        yield { kind: 'retraction', dataset, span, code: 'CHAIN_REORGANISED', reason };
       }
     }
   }

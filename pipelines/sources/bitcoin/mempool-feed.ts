@@ -3,6 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { DAY_MS } from '../../../shared/dates.ts';
 import { codeOf, explain, TidemarkError } from '../../../shared/errors.ts';
+import { documentEvents } from '../feed-helpers.ts';
 import type { Feed, FeedNeeds, OpenedFeed, SampleNeeds } from '../types.ts';
 import { MEMPOOL_DATASET } from './datasets.ts';
 import { snapshotDir, snapshotFiles, takeSnapshot } from './mempool.ts';
@@ -37,8 +38,9 @@ export const mempoolFeed: Feed = {
     const kept = cleanup.move();
     return {
       source: mempoolSource(opened.network),
-      requests: async () => feed.now(),
-      follow: () => feed.follow(),
+      isPlanned: false,
+      select: () => documentEvents(feed.now()),
+      follow: () => documentEvents(feed.follow()),
       [Symbol.asyncDispose]: () => kept.disposeAsync(),
     } satisfies OpenedFeed;
   },
@@ -61,7 +63,8 @@ async function sampleFeed({ location }: FeedNeeds): Promise<OpenedFeed> {
   const dir = snapshotDir(fileURLToPath(location as URL), SAMPLE_CHAIN);
   return {
     source: mempoolSource(SAMPLE_CHAIN),
-    requests: async () => (await snapshotFiles(dir)).map(snapshotRequest),
+    isPlanned: true,
+    select: () => documentEvents(async () => (await snapshotFiles(dir)).map(snapshotRequest)),
     async [Symbol.asyncDispose]() {},
   };
 }

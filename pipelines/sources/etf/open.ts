@@ -10,7 +10,7 @@ import { etfDailyMetrics } from '../../../shared/registry/datasets/etf_daily_met
 import { captureGroup, captureKey } from '../../../shared/registry/keys.ts';
 import { type ArchivedFetch, documentArchiveOf } from '../documents/document-archive.ts';
 import type { LoadedFeed } from '../feed-helpers.ts';
-import { turns } from '../feed-helpers.ts';
+import { documentEvents, turns } from '../feed-helpers.ts';
 import type { FeedNeeds, OpenedFeed, Selection } from '../types.ts';
 import { pageBrowser } from './browser.ts';
 import { type ArchivedDocument, archivedDocuments, type Capture, readCapture } from './captures.ts';
@@ -157,8 +157,9 @@ export const etfFeed: LoadedFeed = {
     const feed = new EtfFeed(needs, fetching);
     return {
       source: etfSource(fetching),
-      requests: (selection) => feed.requests(selection),
-      follow: () => feed.follow(),
+      isPlanned: true,
+      select: (selection) => documentEvents(() => feed.requests(selection)),
+      follow: () => documentEvents(feed.follow()),
       [Symbol.asyncDispose]: () => fetching.browser[Symbol.asyncDispose](),
     } satisfies OpenedFeed;
   },
@@ -167,7 +168,9 @@ export const etfFeed: LoadedFeed = {
       const fetching = await fetchingOf(needs);
       return {
         source: etfSource(fetching),
-        requests: async (selection) => keptRequests(fundsNamed(selection.options.fund), selection, needs, fetching),
+        isPlanned: false,
+        select: (selection) =>
+          documentEvents(keptRequests(fundsNamed(selection.options.fund), selection, needs, fetching)),
         async [Symbol.asyncDispose]() {},
       } satisfies OpenedFeed;
     },

@@ -29,7 +29,7 @@ const HEADER_NAMES = [
   ['isbestmatch'],
 ] as const;
 
-export interface DecodeOptions {
+export interface ExchangeADecodeOptions {
   /** Every error names it. */
   readonly document: string;
   /**
@@ -40,9 +40,9 @@ export interface DecodeOptions {
   readonly frameRawBytes: number;
 }
 
-export class TradeFileDecoder implements LineTaker, RowParser {
+export class ExchangeADecoder implements LineTaker, RowParser {
   readonly reader: RowReader;
-  readonly #options: DecodeOptions;
+  readonly #options: ExchangeADecodeOptions;
   readonly #feeder = new LineSplitter(this);
   readonly #frames: PartitionFrames;
   #started = false;
@@ -55,7 +55,7 @@ export class TradeFileDecoder implements LineTaker, RowParser {
   #quantityTotal = new ExactTotal();
   #quoteTotal = new ExactTotal();
 
-  constructor(options: DecodeOptions) {
+  constructor(options: ExchangeADecodeOptions) {
     this.#options = options;
     this.reader = new RowReader({ document: options.document, columns: COLUMNS });
     this.#frames = new PartitionFrames(options.frameRawBytes);

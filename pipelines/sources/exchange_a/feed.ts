@@ -1,7 +1,7 @@
 /** Exchange A: its adapter. */
 import { exchangeASpotTrades } from '../../../shared/registry/datasets/exchange_a_spot_trades.ts';
-import { documentLimits, tradesAdapter } from '../trades/feed.ts';
-import { TradeRowProjector } from './project.ts';
+import { tradesAdapter } from '../trades/feed.ts';
+import { ExchangeARowProjector } from './project.ts';
 import { consecutiveDays, writeDay } from './sample.ts';
 import { exchangeASource } from './source.ts';
 
@@ -9,20 +9,12 @@ import { exchangeASource } from './source.ts';
 const FIRST_DAY_IN_MICROSECONDS = '2025-01-01';
 
 export const exchangeA = tradesAdapter(exchangeASpotTrades, {
-  createSource: ({ settings, location, log, signal }) =>
-    exchangeASource({
-      ...documentLimits(settings),
-      baseUrl: location,
-      symbol: settings.SVC_EXCHANGE_A_SYMBOL,
-      log,
-      signal,
-    }),
-  createRows: (window) => new TradeRowProjector(window),
-  writeSample: async ({ directory, from, to, rows, settings, signal }) => {
-    for (const day of consecutiveDays({ from, to, rowsPerDay: rows, seed: 1, timeUnit: 'us' })) {
-      signal.throwIfAborted();
-      const timeUnit = day.day < FIRST_DAY_IN_MICROSECONDS ? 'ms' : 'us';
-      await writeDay({ directory, symbol: settings.SVC_EXCHANGE_A_SYMBOL, ...day, timeUnit });
-    }
+  createSource: ({ settings, location, fetching }) =>
+    exchangeASource({ ...fetching, baseUrl: location, symbol: settings.SVC_EXCHANGE_A_SYMBOL }),
+  createRows: (window) => new ExchangeARowProjector(window),
+  sampleDays: (range) => consecutiveDays({ ...range, seed: 1, timeUnit: 'us' }),
+  writeDay: (day, { directory, settings }) => {
+    const timeUnit = day.day < FIRST_DAY_IN_MICROSECONDS ? 'ms' : 'us';
+    return writeDay({ directory, symbol: settings.SVC_EXCHANGE_A_SYMBOL, ...day, timeUnit });
   },
 });

@@ -16,7 +16,7 @@ const LF = 10;
 const MIN_ROW_BYTES = 26;
 const TEMPLATE = rowTemplate(exchangeASpotTrades.native.columns.map((column) => column.pg));
 
-export class TradeRowProjector implements FoldingProjector {
+export class ExchangeARowProjector implements FoldingProjector {
   readonly #aligned: AlignedTrades;
   readonly #reader = new DecimalReader();
   readonly #rows = new StampedRows(TEMPLATE);

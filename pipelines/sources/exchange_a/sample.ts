@@ -14,7 +14,7 @@ import { localPath } from '../documents/locations.ts';
 import { type WrittenZip, writeZip } from '../documents/zip-writer.ts';
 import { documentFor } from './source.ts';
 
-export interface DayOptions {
+export interface ExchangeADay {
   /** UTC day, `YYYY-MM-DD`. */
   readonly day: string;
   readonly rows: number;
@@ -62,7 +62,7 @@ const MEAN_FILLS = 1 / (1 - MORE_FILLS);
 const TWO_TO_MINUS_32 = 2 ** -32;
 
 /** Yields chunks of whole rows, about 1 MiB each. @returns the sums of the rows. */
-export function* generateDay(options: DayOptions): Generator<Buffer, DaySummary> {
+export function* generateDay(options: ExchangeADay): Generator<Buffer, DaySummary> {
   const { rows, timeUnit, header = false, firstId = 1, startPrice = 40_000, endPrice = startPrice } = options;
   const dayStartMs = checkOptions(options);
   const random = randomSource(options.seed, dayStartMs);
@@ -188,7 +188,7 @@ function writeRow(chunk: Buffer, from: number, id: number, orders: OrderFlow, qu
   return at;
 }
 
-export interface DaysOptions {
+export interface ExchangeADays {
   /** First and last UTC day, both inclusive. */
   readonly from: string;
   readonly to: string;
@@ -200,11 +200,11 @@ export interface DaysOptions {
 }
 
 /** Consecutive days: ids continue over midnight, and each day drifts to the price at which the next one starts. */
-export function consecutiveDays(options: DaysOptions): DayOptions[] {
+export function consecutiveDays(options: ExchangeADays): ExchangeADay[] {
   const first = dayStartOf(options.from);
   const last = dayStartOf(options.to);
   const random = randomSource(options.seed, first);
-  const days: DayOptions[] = [];
+  const days: ExchangeADay[] = [];
   let startPrice = options.startPrice ?? 40_000;
   let firstId = options.firstId ?? 1;
   for (let at = first; at <= last; at += DAY_MS) {
@@ -232,7 +232,7 @@ function dayStartOf(day: string): number {
   return start;
 }
 
-function checkOptions(options: DayOptions): number {
+function checkOptions(options: ExchangeADay): number {
   const { rows, seed, firstId = 1, startPrice = 40_000, endPrice = startPrice } = options;
   const highestPrice = (MAX_PRICE * 0.9) / PRICE_SCALE;
   if (!Number.isSafeInteger(rows) || rows < 0) throw new TidemarkError('USAGE', 'rows must be a whole number');
@@ -358,13 +358,13 @@ export interface WrittenDocument extends WrittenZip {
 }
 
 /** Writes `spot/daily/trades/SYMBOL/SYMBOL-trades-YYYY-MM-DD.zip` and its `.CHECKSUM`. */
-export async function writeDay(options: WriteOptions & DayOptions): Promise<WrittenDocument> {
+export async function writeDay(options: WriteOptions & ExchangeADay): Promise<WrittenDocument> {
   return writeDocument(options, options.day, [options]);
 }
 
 /** Writes `spot/monthly/trades/SYMBOL/SYMBOL-trades-YYYY-MM.zip` with exactly the rows of these days of one month. */
 export async function writeMonth(
-  options: WriteOptions & { readonly days: readonly DayOptions[] },
+  options: WriteOptions & { readonly days: readonly ExchangeADay[] },
 ): Promise<WrittenDocument> {
   const month = options.days[0]?.day.slice(0, 7);
   assert(
@@ -377,7 +377,7 @@ export async function writeMonth(
 async function writeDocument(
   options: WriteOptions,
   period: string,
-  days: readonly DayOptions[],
+  days: readonly ExchangeADay[],
 ): Promise<WrittenDocument> {
   const { name, memberName, url, checksumUrl, endMs } = documentFor(
     baseUrlOf(options.directory),

@@ -6,17 +6,16 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { DAY_MS } from '../../../shared/dates.ts';
 import { type ErrorDetails, TidemarkError } from '../../../shared/errors.ts';
-import type { Logger } from '../../../shared/logger.ts';
 import { exchangeASpotTrades } from '../../../shared/registry/datasets/exchange_a_spot_trades.ts';
 import { fileDays, windowOf } from '../../../shared/registry/keys.ts';
 import { type FetchedDocument, type FetchOptions, fetchDocument, fetchText } from '../documents/fetch.ts';
 import { backoffMs } from '../documents/http.ts';
 import { displayUrl, urlBelow, urlWithSuffix } from '../documents/locations.ts';
-import { openZipMember } from '../documents/zip-reader.ts';
-import type { DecodedItem, FileDayRequest, FileDaySource, OpenedDocument, PartitionWindow } from '../types.ts';
-import { TradeFileDecoder } from './decode.ts';
+import { openTradeFile, type TradeFetching } from '../trades/feed.ts';
+import type { FileDayRequest, FileDaySource, PartitionWindow } from '../types.ts';
+import { ExchangeADecoder } from './decode.ts';
 
-export interface TradesDocument {
+export interface ExchangeADocument {
   readonly url: URL;
   readonly checksumUrl: URL;
   /** File name of the zip. */
@@ -35,7 +34,7 @@ export interface TradesDocument {
  * @throws TidemarkError USAGE if the period is not a day or month, CONFIGURATION_INVALID if the symbol is not a valid
  * name.
  */
-export function documentFor(baseUrl: URL, symbol: string, period: string): TradesDocument {
+export function documentFor(baseUrl: URL, symbol: string, period: string): ExchangeADocument {
   const { granularity, startMs, endMs } = rangeOf(period);
   const stem = `${symbol}-trades-${period}`;
   const url = urlBelow(baseUrl, 'spot', granularity, 'trades', symbol, `${stem}.zip`);
@@ -51,15 +50,15 @@ export function documentFor(baseUrl: URL, symbol: string, period: string): Trade
   };
 }
 
-export interface FetchTradesOptions extends Omit<FetchOptions, 'url' | 'headers'> {
+export interface ExchangeAFetchOptions extends Omit<FetchOptions, 'url' | 'headers'> {
   readonly baseUrl: URL;
   readonly symbol: string;
   /** `YYYY-MM-DD` or `YYYY-MM`. */
   readonly period: string;
 }
 
-export interface FetchedTrades extends FetchedDocument {
-  readonly document: TradesDocument;
+export interface ExchangeAFile extends FetchedDocument {
+  readonly document: ExchangeADocument;
   /** The vendor's published sha256; it equals `sha256`. */
   readonly checksum: string;
 }
@@ -74,7 +73,7 @@ const MAX_MISMATCHES = 3;
  * @throws TidemarkError SOURCE_CHECKSUM_MISSING, SOURCE_CHECKSUM_MISMATCH, and those of `fetchDocument`; each with
  * `document` in its details.
  */
-export async function fetchTrades(options: FetchTradesOptions): Promise<FetchedTrades> {
+export async function fetchExchangeAFile(options: ExchangeAFetchOptions): Promise<ExchangeAFile> {
   const { baseUrl, symbol, period, ...fetching } = options;
   const document = documentFor(baseUrl, symbol, period);
   const remote = document.url.protocol !== 'file:';
@@ -107,8 +106,8 @@ export async function fetchTrades(options: FetchTradesOptions): Promise<FetchedT
 }
 
 async function fetchChecksum(
-  document: TradesDocument,
-  options: FetchTradesOptions,
+  document: ExchangeADocument,
+  options: ExchangeAFetchOptions,
   headers: Record<string, string>,
 ): Promise<string> {
   const { baseUrl: root, timeoutMs, maxAttempts, minBytesPerSecond, backoff, signal, log } = options;
@@ -132,7 +131,7 @@ const lengthOf = (text: string) => `(${text.length} characters)`;
  * Parses the one line: the sha256 in hex, then the file's name as sha256sum writes it (after two spaces, or a space and
  * an asterisk).
  */
-function parseChecksum(text: string, document: TradesDocument): string {
+function parseChecksum(text: string, document: ExchangeADocument): string {
   const line = text.replace(/^\uFEFF/, '').trim();
   const parts = /^([0-9a-f]{64})(?:\s+\*?(\S.*))?$/i.exec(line);
   if (parts === null)
@@ -152,7 +151,7 @@ function parseChecksum(text: string, document: TradesDocument): string {
 }
 
 function mismatch(
-  document: TradesDocument,
+  document: ExchangeADocument,
   fetched: FetchedDocument,
   expected: string,
   attempts: number,
@@ -166,7 +165,7 @@ function mismatch(
 
 function checksumFault(
   code: 'SOURCE_CHECKSUM_MISSING' | 'SOURCE_CHECKSUM_MISMATCH',
-  document: TradesDocument,
+  document: ExchangeADocument,
   what: string,
   cause?: unknown,
 ): TidemarkError {
@@ -175,15 +174,18 @@ function checksumFault(
 }
 
 /** Names the document in an error about its checksum file. */
-function named(cause: unknown, document: TradesDocument): unknown {
+function named(cause: unknown, document: ExchangeADocument): unknown {
   if (!(cause instanceof TidemarkError)) return cause;
   const details = { ...cause.details, document: document.name };
   return new TidemarkError(cause.code, cause.message, { details, cause: cause.cause });
 }
 
-const place = (document: TradesDocument): ErrorDetails => ({ document: document.name, url: displayUrl(document.url) });
+const place = (document: ExchangeADocument): ErrorDetails => ({
+  document: document.name,
+  url: displayUrl(document.url),
+});
 
-function rangeOf(period: string): Pick<TradesDocument, 'granularity' | 'startMs' | 'endMs'> {
+function rangeOf(period: string): Pick<ExchangeADocument, 'granularity' | 'startMs' | 'endMs'> {
   const [, year, month, day] = (/^(\d{4})-(\d{2})(?:-(\d{2}))?$/.exec(period) ?? []).map(Number);
   const granularity = period.length === 10 ? 'daily' : 'monthly';
   const startMs = granularity === 'daily' ? Date.UTC(year, month - 1, day) : Date.UTC(year, month - 1);
@@ -194,33 +196,20 @@ function rangeOf(period: string): Pick<TradesDocument, 'granularity' | 'startMs'
 }
 
 /** Reads the sha256 that the vendor publishes for a document, without fetching the document. */
-export async function publishedChecksum(options: FetchTradesOptions): Promise<string> {
+export async function publishedChecksum(options: ExchangeAFetchOptions): Promise<string> {
   return await fetchChecksum(documentFor(options.baseUrl, options.symbol, options.period), options, {});
 }
 
-export interface ExchangeAOptions {
+export interface ExchangeAOptions extends TradeFetching {
   readonly baseUrl: URL;
   readonly symbol: string;
-  readonly spoolDir: string;
-  readonly timeoutMs: number;
-  readonly maxAttempts: number;
-  readonly maxDocumentBytes: number;
-  readonly maxUnpackedBytes: number;
-  readonly signal?: AbortSignal;
-  readonly log?: Logger;
 }
 
 export function exchangeASource(options: ExchangeAOptions): FileDaySource {
-  const fetching = (request: FileDayRequest) => ({
-    baseUrl: options.baseUrl,
-    symbol: options.symbol,
-    period: request.period,
-    spoolDir: options.spoolDir,
-    timeoutMs: options.timeoutMs,
+  const fetchOptions = ({ period }: FileDayRequest): ExchangeAFetchOptions => ({
+    ...options,
     maxBytes: options.maxDocumentBytes,
-    maxAttempts: options.maxAttempts,
-    signal: options.signal,
-    log: options.log,
+    period,
   });
   return {
     datasets: [exchangeASpotTrades],
@@ -233,49 +222,14 @@ export function exchangeASource(options: ExchangeAOptions): FileDaySource {
       const months = [...new Set(days.map((day) => day.slice(0, 7)))];
       return months.map((month) => ({ period: month, granularity, partitions: daysOfMonth(month).map(partition) }));
     },
-    publishedSha256: (request) => publishedChecksum(fetching(request)),
-    open: (request) => open(request, options, fetching(request)),
+    publishedSha256: (request) => publishedChecksum(fetchOptions(request)),
+    async open(request) {
+      const file = await fetchExchangeAFile(fetchOptions(request));
+      const { name: document, startMs: fromMs, endMs: toMs } = file.document;
+      const decoder = (frameRawBytes: number) => new ExchangeADecoder({ document, fromMs, toMs, frameRawBytes });
+      return await openTradeFile({ file, request, archive: 'zip', decoder }, options);
+    },
   };
-}
-
-async function open(
-  request: FileDayRequest,
-  options: ExchangeAOptions,
-  fetching: Parameters<typeof fetchTrades>[0],
-): Promise<OpenedDocument> {
-  const file = await fetchTrades(fetching);
-  try {
-    const member = await openZipMember({
-      path: file.path,
-      expectedName: file.document.memberName,
-      maxUnpackedBytes: options.maxUnpackedBytes,
-      document: file.name,
-    });
-    return {
-      facts: { name: file.name, sha256: file.sha256, bytes: file.bytes, granularity: request.granularity },
-      async *decode({ frameRawBytes }): AsyncGenerator<DecodedItem> {
-        const decoder = new TradeFileDecoder({
-          document: file.name,
-          fromMs: file.document.startMs,
-          toMs: file.document.endMs,
-          frameRawBytes,
-        });
-        // A partition ends only if the file is still the one whose checksum was verified.
-        const vouched = async (item: DecodedItem) => {
-          if (item.kind === 'end') await file.assertUnchanged();
-          return item;
-        };
-        for await (const chunk of member.stream(options.signal)) {
-          for (const item of decoder.push(chunk)) yield await vouched(item);
-        }
-        for (const item of decoder.finish()) yield await vouched(item);
-      },
-      [Symbol.asyncDispose]: () => file[Symbol.asyncDispose](),
-    };
-  } catch (error) {
-    await file[Symbol.asyncDispose]();
-    throw error;
-  }
 }
 
 function partition(day: string): PartitionWindow {

@@ -30,7 +30,7 @@ const WITH_SOURCE = [...COLUMNS, 'source'] as const;
 const MAX_SIGNIFICANT_DIGITS = 20;
 const MAX_EXACT = 2 ** 53;
 
-export interface DecodeOptions {
+export interface ExchangeBDecodeOptions {
   /** Every error names it. */
   readonly document: string;
   readonly instrument: string;
@@ -40,7 +40,7 @@ export interface DecodeOptions {
 
 export class ExchangeBDecoder implements LineTaker, RowParser {
   readonly reader: RowReader;
-  readonly #options: DecodeOptions;
+  readonly #options: ExchangeBDecodeOptions;
   readonly #instrument: Buffer;
   readonly #hashedInstrument: KnownText;
   readonly #feeder = new LineSplitter(this);
@@ -57,7 +57,7 @@ export class ExchangeBDecoder implements LineTaker, RowParser {
   #firstId = -1;
   #repeats = 0;
 
-  constructor(options: DecodeOptions) {
+  constructor(options: ExchangeBDecodeOptions) {
     this.#options = options;
     this.#instrument = Buffer.from(options.instrument);
     this.#hashedInstrument = knownText(options.instrument);

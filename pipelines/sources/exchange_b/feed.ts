@@ -1,25 +1,20 @@
 /** Exchange B: its adapter. */
 import { exchangeBSpotTrades } from '../../../shared/registry/datasets/exchange_b_spot_trades.ts';
-import { documentLimits, tradesAdapter } from '../trades/feed.ts';
+import { tradesAdapter } from '../trades/feed.ts';
 import { ExchangeBRowProjector } from './project.ts';
 import { consecutiveDays, writeDay } from './sample.ts';
 import { exchangeBSource } from './source.ts';
 
 export const exchangeB = tradesAdapter(exchangeBSpotTrades, {
-  createSource: ({ settings, location, setting, log, signal }) =>
+  createSource: ({ settings, location, setting, fetching }) =>
     exchangeBSource({
-      ...documentLimits(settings),
+      ...fetching,
       location,
       resolve: setting === 'SVC_EXCHANGE_B_LINK_URL' ? 'link' : 'base',
       instrument: settings.SVC_EXCHANGE_B_INSTRUMENT,
-      log,
-      signal,
     }),
   createRows: (window) => new ExchangeBRowProjector(window),
-  writeSample: async ({ directory, from, to, rows, settings, signal }) => {
-    for (const day of consecutiveDays({ from, to, rowsPerDay: rows, seed: 2 })) {
-      signal.throwIfAborted();
-      await writeDay({ directory, instrument: settings.SVC_EXCHANGE_B_INSTRUMENT, ...day });
-    }
-  },
+  sampleDays: (range) => consecutiveDays({ ...range, seed: 2 }),
+  writeDay: (day, { directory, settings }) =>
+    writeDay({ directory, instrument: settings.SVC_EXCHANGE_B_INSTRUMENT, ...day }),
 });

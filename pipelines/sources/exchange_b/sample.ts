@@ -10,7 +10,7 @@ import { type WrittenZip, writeZip } from '../documents/zip-writer.ts';
 import { inPieces, printedFloat, seededRandom, syntheticTrades } from '../trades/sample.ts';
 import { archiveUrl, documentName } from './source.ts';
 
-export interface DayOptions {
+export interface ExchangeBDay {
   /** File day, `YYYY-MM-DD`. */
   readonly day: string;
   /** Distinct trades; repeats come on top. */
@@ -28,7 +28,7 @@ export interface DayOptions {
 }
 
 /** Yields the file's lines, header first, each with its line end. */
-export function* generateLines(options: DayOptions): Generator<string> {
+export function* generateLines(options: ExchangeBDay): Generator<string> {
   const { day, rows, seed, instrument = 'BTC-USDT', source = false, gaps = 0.01, repeats = 0.001 } = options;
   const { fromMs, toMs } = windowOf(exchangeBSpotTrades, day);
   const random = seededRandom(seed + fromMs / DAY_MS);
@@ -60,7 +60,7 @@ function sizeText(random: () => number): string {
 }
 
 /** Writes `trades/daily/YYYYMMDD/INSTRUMENT-trades-YYYY-MM-DD.zip` below the directory. */
-export async function writeDay(options: DayOptions & { readonly directory: string }): Promise<WrittenZip> {
+export async function writeDay(options: ExchangeBDay & { readonly directory: string }): Promise<WrittenZip> {
   const { directory, day, instrument = 'BTC-USDT' } = options;
   return await writeZip({
     path: localPath(archiveUrl(pathToFileURL(join(directory, '/')), instrument, day)),
@@ -71,7 +71,12 @@ export async function writeDay(options: DayOptions & { readonly directory: strin
 }
 
 /** Consecutive file days; their ids never overlap. */
-export function consecutiveDays(options: { from: string; to: string; rowsPerDay: number; seed: number }): DayOptions[] {
+export function consecutiveDays(options: {
+  from: string;
+  to: string;
+  rowsPerDay: number;
+  seed: number;
+}): ExchangeBDay[] {
   return daysBetween(options.from, options.to).map((day, index) => ({
     day,
     rows: options.rowsPerDay,

@@ -7,17 +7,15 @@ import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { TidemarkError } from '../../../shared/errors.ts';
-import type { Logger } from '../../../shared/logger.ts';
 import { exchangeBSpotTrades } from '../../../shared/registry/datasets/exchange_b_spot_trades.ts';
 import { type FetchedDocument, type FetchOptions, fetchDocument, fetchText } from '../documents/fetch.ts';
-import { type Backoff, backoffMs, waitForRateLimit } from '../documents/http.ts';
+import { backoffMs, waitForRateLimit } from '../documents/http.ts';
 import { displayUrl, isFollowed, urlBelow } from '../documents/locations.ts';
-import { openZipMember } from '../documents/zip-reader.ts';
-import { planDaily } from '../trades/feed.ts';
-import type { DecodedItem, FileDayRequest, FileDaySource, OpenedDocument } from '../types.ts';
+import { dailySource, openTradeFile, type TradeFetching } from '../trades/feed.ts';
+import type { FileDaySource } from '../types.ts';
 import { ExchangeBDecoder } from './decode.ts';
 
-export interface FetchTradesOptions extends Omit<FetchOptions, 'url' | 'headers'> {
+export interface ExchangeBFetchOptions extends Omit<FetchOptions, 'url' | 'headers'> {
   /** Base of the archive, or the endpoint. */
   readonly location: URL;
   readonly resolve: 'base' | 'link';
@@ -30,7 +28,7 @@ export interface FetchTradesOptions extends Omit<FetchOptions, 'url' | 'headers'
   readonly linkSpacingMs?: number;
 }
 
-export interface FetchedTrades extends FetchedDocument {
+export interface ExchangeBFile extends FetchedDocument {
   /** The vendor's md5 in base64, which the bytes match; undefined if the answer states none. */
   readonly contentMd5: string | undefined;
 }
@@ -47,7 +45,7 @@ export const archiveUrl = (base: URL, instrument: string, day: string): URL =>
   urlBelow(base, 'trades', 'daily', day.replaceAll('-', ''), documentName(instrument, day));
 
 /** @throws TidemarkError SOURCE_CHECKSUM_MISMATCH, SOURCE_LINK_INVALID, and those of `fetchDocument`. */
-export async function fetchTrades(options: FetchTradesOptions): Promise<FetchedTrades> {
+export async function fetchExchangeBFile(options: ExchangeBFetchOptions): Promise<ExchangeBFile> {
   const { location, resolve, instrument, day, log, signal } = options;
   const name = documentName(instrument, day);
   for (let tries = 1; ; tries++) {
@@ -75,7 +73,7 @@ export async function fetchTrades(options: FetchTradesOptions): Promise<FetchedT
 }
 
 /** Asks the endpoint for the address of one day's zip. Accepts the answer only if it names exactly that document. */
-async function resolveLink(options: FetchTradesOptions, name: string): Promise<URL> {
+async function resolveLink(options: ExchangeBFetchOptions, name: string): Promise<URL> {
   const { location, instrument, fromMs, signal, linkSpacingMs: spacingMs = LINK_SPACING_MS } = options;
   const fault = (why: string, cause?: unknown) =>
     new TidemarkError('SOURCE_LINK_INVALID', `${displayUrl(location)} ${why} when asked for ${name}`, {
@@ -139,68 +137,18 @@ async function md5OfFile(path: string): Promise<string> {
   return hash.digest('base64');
 }
 
-export interface ExchangeBOptions {
-  /** Base of the archive, or the endpoint that returns a document's address. */
-  readonly location: URL;
-  readonly resolve: 'base' | 'link';
-  readonly instrument: string;
-  readonly spoolDir: string;
-  readonly timeoutMs: number;
-  readonly maxAttempts: number;
-  readonly backoff?: Backoff;
-  readonly linkSpacingMs?: number;
-  readonly maxDocumentBytes: number;
-  readonly maxUnpackedBytes: number;
-  readonly signal?: AbortSignal;
-  readonly log?: Logger;
-}
+export interface ExchangeBOptions
+  extends TradeFetching,
+    Pick<ExchangeBFetchOptions, 'location' | 'resolve' | 'instrument' | 'linkSpacingMs'> {}
 
-export function exchangeBSource(options: ExchangeBOptions): FileDaySource {
-  return {
-    datasets: [exchangeBSpotTrades],
-    granularities: ['daily'],
-    plan: planDaily(exchangeBSpotTrades),
-    // Only the answer with the document itself states a digest.
-    publishedSha256: async () => undefined,
-    open: (request) => open(request, options),
-  };
-}
-
-async function open(request: FileDayRequest, options: ExchangeBOptions): Promise<OpenedDocument> {
-  const { instrument, signal } = options;
-  const [window] = request.partitions;
-  const file = await fetchTrades({
-    ...options,
-    maxBytes: options.maxDocumentBytes,
-    day: request.period,
-    fromMs: window.fromMs,
+/** Only the answer that brings a document states its digest. */
+export const exchangeBSource = (options: ExchangeBOptions): FileDaySource =>
+  dailySource(exchangeBSpotTrades, async (request) => {
+    const { instrument, maxDocumentBytes: maxBytes } = options;
+    const [window] = request.partitions;
+    const file = await fetchExchangeBFile({ ...options, maxBytes, day: request.period, fromMs: window.fromMs });
+    const { name: document, contentMd5 } = file;
+    const facts = contentMd5 === undefined ? {} : { content_md5: contentMd5 };
+    const decoder = (frameRawBytes: number) => new ExchangeBDecoder({ document, instrument, window, frameRawBytes });
+    return await openTradeFile({ file, request, archive: 'zip', facts, decoder }, options);
   });
-  try {
-    const member = await openZipMember({
-      path: file.path,
-      expectedName: file.name.replace(/zip$/, 'csv'),
-      maxUnpackedBytes: options.maxUnpackedBytes,
-      document: file.name,
-    });
-    return {
-      facts: {
-        name: file.name,
-        sha256: file.sha256,
-        bytes: file.bytes,
-        granularity: request.granularity,
-        ...(file.contentMd5 === undefined ? {} : { content_md5: file.contentMd5 }),
-      },
-      async *decode({ frameRawBytes }): AsyncGenerator<DecodedItem> {
-        const decoder = new ExchangeBDecoder({ document: file.name, instrument, window, frameRawBytes });
-        for await (const chunk of member.stream(signal)) yield* decoder.push(chunk);
-        // A partition ends only if the file is still the one whose digest was taken.
-        await file.assertUnchanged();
-        yield* decoder.finish();
-      },
-      [Symbol.asyncDispose]: () => file[Symbol.asyncDispose](),
-    };
-  } catch (error) {
-    await file[Symbol.asyncDispose]();
-    throw error;
-  }
-}

@@ -131,7 +131,7 @@ const MAX_ID = 1e15;
 const MAX_NAMED_GAPS = 20;
 const RPI = /^(?:true|false|0|1)?$/i;
 
-export interface DecodeOptions {
+export interface ExchangeCDecodeOptions {
   /** Every error names it. */
   readonly document: string;
   readonly symbol: string;
@@ -144,7 +144,7 @@ export interface DecodeOptions {
 
 export class ExchangeCDecoder implements LineTaker {
   readonly reader: RowReader;
-  readonly #options: DecodeOptions;
+  readonly #options: ExchangeCDecodeOptions;
   readonly #symbol: Buffer;
   readonly #hashedSymbol: KnownText;
   readonly #feeder = new LineSplitter(this);
@@ -164,7 +164,7 @@ export class ExchangeCDecoder implements LineTaker {
   #ms = 0;
   #end = 0;
 
-  constructor(options: DecodeOptions) {
+  constructor(options: ExchangeCDecodeOptions) {
     this.#options = options;
     this.#symbol = Buffer.from(options.symbol);
     this.#hashedSymbol = knownText(options.symbol);

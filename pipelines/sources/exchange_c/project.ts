@@ -70,6 +70,7 @@ export class ExchangeCRowProjector implements FoldingProjector {
       const foreignStart = number.end + 1;
       at = foreignStart;
       while (raw[at] !== COMMA && raw[at] !== LF && at < raw.length) at++;
+      if (at === raw.length) throw malformed(raw, start);
       number.read(raw, foreignStart, raw[at]);
       while (raw[at] !== LF && at < raw.length) at++;
       if (raw[at++] !== LF) throw malformed(raw, start);

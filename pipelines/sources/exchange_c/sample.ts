@@ -17,7 +17,7 @@ import { localPath } from '../documents/locations.ts';
 import { inPieces, printedFloat, seededRandom, syntheticTrades } from '../trades/sample.ts';
 import { archiveUrl } from './source.ts';
 
-export interface DayOptions {
+export interface ExchangeCDay {
   /** `YYYY-MM-DD`. */
   readonly day: string;
   /** Distinct trades; repeats come on top. */
@@ -42,7 +42,7 @@ const TICKS = ['PlusTick', 'ZeroPlusTick', 'MinusTick', 'ZeroMinusTick'];
 const RPI = ['', '0', '1', 'true', 'false'];
 
 /** The file's lines, header first, each with its line end. */
-export function generateLines(options: DayOptions): string[] {
+export function generateLines(options: ExchangeCDay): string[] {
   const { day, rows, seed, symbol = 'BTCUSDT', rpi = false, repeats = 0.001, order = 'mixed' } = options;
   const { fromMs, toMs } = windowOf(exchangeCSpotTrades, day);
   const random = seededRandom(seed + fromMs / DAY_MS);
@@ -81,7 +81,7 @@ export function generateLines(options: DayOptions): string[] {
   return [`${HEADER}${rpi ? ',RPI' : ''}\n`, ...reordered(lines, order, random)];
 }
 
-function reordered(lines: string[], order: DayOptions['order'], random: () => number): string[] {
+function reordered(lines: string[], order: ExchangeCDay['order'], random: () => number): string[] {
   if (order === 'ids') return lines;
   if (order === 'newest_first') return lines.reverse();
   const shuffle = (from: number, to: number) => {
@@ -102,7 +102,7 @@ function exponent(value: number): string {
 }
 
 /** Writes `trading/SYMBOL/SYMBOLYYYY-MM-DD.csv.gz` below the directory. @returns its path. */
-export async function writeDay(options: DayOptions & { readonly directory: string }): Promise<string> {
+export async function writeDay(options: ExchangeCDay & { readonly directory: string }): Promise<string> {
   const { directory, day, symbol = 'BTCUSDT' } = options;
   const path = localPath(archiveUrl(pathToFileURL(join(directory, '/')), symbol, day));
   await mkdir(dirname(path), { recursive: true });
@@ -113,7 +113,12 @@ export async function writeDay(options: DayOptions & { readonly directory: strin
 }
 
 /** Consecutive days; ids start again every day, as the exchange's may. */
-export function consecutiveDays(options: { from: string; to: string; rowsPerDay: number; seed: number }): DayOptions[] {
+export function consecutiveDays(options: {
+  from: string;
+  to: string;
+  rowsPerDay: number;
+  seed: number;
+}): ExchangeCDay[] {
   return daysBetween(options.from, options.to).map((day) => ({
     day,
     rows: options.rowsPerDay,

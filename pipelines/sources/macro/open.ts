@@ -6,7 +6,7 @@ import { macroSeriesMetrics } from '../../../shared/registry/datasets/macro_seri
 import { vintageKey } from '../../../shared/registry/keys.ts';
 import { type ArchivedFetch, type DocumentArchive, documentArchiveOf } from '../documents/document-archive.ts';
 import type { LoadedFeed } from '../feed-helpers.ts';
-import { turns } from '../feed-helpers.ts';
+import { documentEvents, turns } from '../feed-helpers.ts';
 import type { FeedNeeds, OpenedFeed, Selection } from '../types.ts';
 import {
   fetchObservations,
@@ -113,8 +113,9 @@ export const macroFeed: LoadedFeed = {
     const apiOf = await apisOf(needs);
     return {
       source: macroSource(needs.catalog),
-      requests: async (selection) => askedFor(apiOf, selection),
-      follow: () => followed(apiOf, needs),
+      isPlanned: false,
+      select: (selection) => documentEvents(askedFor(apiOf, selection)),
+      follow: () => documentEvents(followed(apiOf, needs)),
       async [Symbol.asyncDispose]() {},
     } satisfies OpenedFeed;
   },
@@ -123,7 +124,9 @@ export const macroFeed: LoadedFeed = {
       const keep = await documentArchiveOf(settings);
       return {
         source: macroSource(catalog),
-        requests: async (selection) => keptRequests(seriesNamed(selection.options.series), selection, keep, log),
+        isPlanned: false,
+        select: (selection) =>
+          documentEvents(keptRequests(seriesNamed(selection.options.series), selection, keep, log)),
         async [Symbol.asyncDispose]() {},
       } satisfies OpenedFeed;
     },

@@ -1,37 +1,55 @@
-/** A feed of one dataset whose documents are file days in a place that a setting names. */
+/** What adapters of exchanges share: a feed of file days, its sample, and how a fetched trade file is opened. */
 
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import type { SettingName, Settings } from '../../../shared/config/settings.ts';
+import { type Settings, settingValue } from '../../../shared/config/settings.ts';
 import { DAY_MS, dayKey } from '../../../shared/dates.ts';
 import type { Catalog } from '../../../shared/db/catalog.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
+import type { DocumentFacts } from '../../../shared/frame/manifest.ts';
 import type { Logger } from '../../../shared/logger.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import { fileDays, windowOf } from '../../../shared/registry/keys.ts';
 import { ALIGNED_TRADE_COLUMNS } from '../../rows/aligned-trades.ts';
 import type { FoldingProjection } from '../../rows/binary-copy.ts';
-import { turns } from '../feed-helpers.ts';
+import type { FetchedDocument } from '../documents/fetch.ts';
+import type { Backoff } from '../documents/http.ts';
+import { openGzip, openZipMember } from '../documents/zip-reader.ts';
+import { documentEvents, turns } from '../feed-helpers.ts';
 import type {
   Adapter,
+  DecodedItem,
   Feed,
   FeedNeeds,
   FileDayRequest,
   FileDaySource,
+  OpenedDocument,
   Sample,
   SampleNeeds,
   SampleOrder,
   Selection,
 } from '../types.ts';
 
-export interface FileDayNeeds {
-  readonly settings: Settings;
-  /** Where the vendor's documents are; the dataset's location setting. */
-  readonly location: URL;
-  /** The setting it came from; a sample's comes from none. */
-  readonly setting?: SettingName;
-  readonly log: Logger;
+/** How an exchange's documents are fetched: limits from the settings, and where faults are logged. */
+export interface TradeFetching {
+  readonly spoolDir: string;
+  readonly timeoutMs: number;
+  readonly maxAttempts: number;
+  readonly backoff?: Backoff;
+  readonly maxDocumentBytes: number;
+  readonly maxUnpackedBytes: number;
   readonly signal?: AbortSignal;
+  readonly log?: Logger;
+}
+
+/** What the source of an exchange is made with. */
+export interface TradeSourceNeeds {
+  readonly settings: Settings;
+  /** Where the vendor's documents are: the value of a setting, or a sample's folder. */
+  readonly location: URL;
+  /** The setting that holds the location; undefined for a sample. */
+  readonly setting?: string;
+  readonly fetching: TradeFetching;
 }
 
 /** Small enough for a first start in seconds, large enough for candles worth looking at. */
@@ -39,35 +57,46 @@ const SAMPLE_DAYS = 3;
 /** Of one day. */
 const SAMPLE_ROWS = 60_000;
 
-/** The adapter of an exchange that publishes its trades in files. */
-export const tradesAdapter = (
-  dataset: DatasetDefinition,
-  {
-    createSource,
-    createRows,
-    writeSample,
-  }: {
-    readonly createSource: (needs: FileDayNeeds) => FileDaySource;
-    readonly createRows: FoldingProjection['createRows'];
-    readonly writeSample: (order: Required<SampleOrder>) => Promise<void>;
-  },
-): Adapter => ({
-  feeds: [fileDayFeed(dataset, createSource, (order) => writeSample({ rows: SAMPLE_ROWS, ...order }))],
-  projections: { [dataset.key]: { createRows, alignedColumns: ALIGNED_TRADE_COLUMNS } },
-});
+/** What differs between exchanges. `Day` holds the options of one generated day. */
+interface ExchangeParts<Day> {
+  readonly createSource: (needs: TradeSourceNeeds) => FileDaySource;
+  readonly createRows: FoldingProjection['createRows'];
+  /** The generated days from..to, both included. */
+  readonly sampleDays: (range: Pick<SampleOrder, 'from' | 'to'> & { readonly rowsPerDay: number }) => readonly Day[];
+  /** Writes a generated day in the vendor's layout below the directory. */
+  readonly writeDay: (day: Day, order: Pick<SampleOrder, 'directory' | 'settings'>) => Promise<unknown>;
+}
 
-/** Limits of downloads that the settings give. */
-export const documentLimits = (settings: Settings) => ({
+/** The adapter of an exchange that publishes its trades in files. */
+export function tradesAdapter<Day>(
+  dataset: DatasetDefinition,
+  { createSource, createRows, sampleDays, writeDay }: ExchangeParts<Day>,
+): Adapter {
+  const writeSample = async ({ from, to, rows = SAMPLE_ROWS, signal, ...order }: SampleOrder) => {
+    for (const day of sampleDays({ from, to, rowsPerDay: rows })) {
+      signal.throwIfAborted();
+      await writeDay(day, order);
+    }
+  };
+  return {
+    feeds: [fileDayFeed(dataset, createSource, writeSample)],
+    projections: { [dataset.key]: { createRows, alignedColumns: ALIGNED_TRADE_COLUMNS } },
+  };
+}
+
+const fetchingOf = ({ settings, log, signal }: FeedNeeds): TradeFetching => ({
   spoolDir: join(settings.SVC_STATE_DIR, 'spool'),
   timeoutMs: settings.SVC_SOURCE_TIMEOUT_SECONDS * 1000,
   maxAttempts: settings.SVC_SOURCE_MAX_ATTEMPTS,
   maxDocumentBytes: settings.SVC_SOURCE_MAX_DOCUMENT_BYTES,
   maxUnpackedBytes: settings.SVC_SOURCE_MAX_UNPACKED_BYTES,
+  signal,
+  log,
 });
 
 function fileDayFeed(
   dataset: DatasetDefinition,
-  createSource: (needs: FileDayNeeds) => FileDaySource,
+  createSource: ExchangeParts<never>['createSource'],
   writeSample: NonNullable<Sample['write']>,
 ): Feed {
   return {
@@ -75,13 +104,15 @@ function fileDayFeed(
     name: dataset.key,
     datasets: [dataset],
     options: { required: [], optional: ['from', 'to', 'granularity'] },
-    async open({ settings, location, catalog, log, signal }) {
+    async open(needs) {
+      const { settings, location, catalog, signal } = needs;
       const place = location ? { location } : locationOf(settings, dataset);
-      const source = createSource({ settings, ...place, log, signal });
+      const source = createSource({ settings, ...place, fetching: fetchingOf(needs) });
       return {
         source,
-        requests: async (selection) => planned(source, dataset, catalog, selection),
-        follow: () => newDays(source, { dataset, catalog, settings, signal }),
+        isPlanned: true,
+        select: (selection) => documentEvents(() => planned(source, dataset, catalog, selection)),
+        follow: () => documentEvents(newDays(source, { dataset, catalog, settings, signal })),
         [Symbol.asyncDispose]: async () => {},
       };
     },
@@ -155,10 +186,10 @@ async function* newDays(
 }
 
 /** @throws TidemarkError CONFIGURATION_INVALID naming the setting. */
-function locationOf(settings: Settings, dataset: DatasetDefinition): { location: URL; setting: SettingName } {
+function locationOf(settings: Settings, dataset: DatasetDefinition): { location: URL; setting: string } {
   const [names] = Object.values(dataset.locations);
   const set = names.flatMap((setting) => {
-    const location = settings[setting];
+    const location = settingValue(settings, setting);
     return location instanceof URL ? [{ location, setting }] : [];
   });
   if (set.length === 1) return set[0];
@@ -171,16 +202,73 @@ function locationOf(settings: Settings, dataset: DatasetDefinition): { location:
   );
 }
 
-/* The plan of a source that publishes one document a file day. */
-
-/** @throws TidemarkError USAGE from the plan, for any other granularity. */
-export const planDaily =
-  (dataset: DatasetDefinition): FileDaySource['plan'] =>
-  (fromDay, toDay, granularity) => {
+/** A source that publishes one document a file day and no digest of it beforehand. */
+export const dailySource = (
+  dataset: DatasetDefinition,
+  open: (request: FileDayRequest) => Promise<OpenedDocument>,
+): FileDaySource => ({
+  datasets: [dataset],
+  granularities: ['daily'],
+  plan: (fromDay, toDay, granularity) => {
     if (granularity !== 'daily') throw new TidemarkError('USAGE', `${dataset.key} has daily documents only`);
     return fileDays(fromDay, toDay).map((day) => ({
       period: day,
       granularity,
       partitions: [{ key: day, ...windowOf(dataset, day) }],
     }));
-  };
+  },
+  publishedSha256: async () => undefined,
+  open,
+});
+
+/** Decodes a trade file that arrives in chunks. */
+interface TradeDecoder {
+  /** @returns the items that the chunk completes. */
+  push(chunk: Buffer): Iterable<DecodedItem>;
+  /** @returns the items that are left when the file has ended. */
+  finish(): Iterable<DecodedItem>;
+}
+
+interface TradeFile {
+  readonly file: FetchedDocument;
+  readonly request: FileDayRequest;
+  readonly archive: 'zip' | 'gzip';
+  /** What the vendor states of the document, for the manifest. */
+  readonly facts?: Partial<DocumentFacts>;
+  readonly decoder: (frameRawBytes: number) => TradeDecoder;
+}
+
+/** Opens a fetched trade file, an archive of one CSV. The document owns the file, which is deleted when opening fails. */
+export async function openTradeFile(
+  { file, request, archive, facts, decoder }: TradeFile,
+  { maxUnpackedBytes, signal }: TradeFetching,
+): Promise<OpenedDocument> {
+  try {
+    const openMember = archive === 'zip' ? openZipMember : openGzip;
+    const member = await openMember({
+      path: file.path,
+      expectedName: archive === 'zip' ? file.name.replace(/zip$/, 'csv') : file.name.replace(/\.gz$/, ''),
+      maxUnpackedBytes,
+      document: file.name,
+    });
+    return {
+      facts: { name: file.name, sha256: file.sha256, bytes: file.bytes, granularity: request.granularity, ...facts },
+      async *decode({ frameRawBytes }): AsyncGenerator<DecodedItem> {
+        const decoding = decoder(frameRawBytes);
+        for await (const chunk of member.stream(signal)) {
+          for (const item of decoding.push(chunk)) {
+            // A partition ends only while the file is the one whose digest was taken.
+            if (item.kind === 'end') await file.assertUnchanged();
+            yield item;
+          }
+        }
+        await file.assertUnchanged();
+        yield* decoding.finish();
+      },
+      [Symbol.asyncDispose]: () => file[Symbol.asyncDispose](),
+    };
+  } catch (error) {
+    await file[Symbol.asyncDispose]();
+    throw error;
+  }
+}

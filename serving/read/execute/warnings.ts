@@ -2,7 +2,7 @@
  * The warnings of an answer: by the dataset's own quality rules, by coverage, by freshness, and by the kind of window. A read,
  * its estimate and an export's submission evaluate the same rules.
  */
-import type { SettingName, Settings } from '../../../shared/config/settings.ts';
+import { type Settings, settingValue } from '../../../shared/config/settings.ts';
 import { DAY_MS, dayKey, isoOf, marketDaysSince } from '../../../shared/dates.ts';
 import type { QualityRule } from '../../../shared/registry/types.ts';
 import type { Warning } from '../../contract/problems.ts';
@@ -216,7 +216,7 @@ async function lastPublished({ session, request, endMs }: LiveContext): Promise<
 interface QualityLimits {
   readonly now: () => number;
   /** The value of a setting in days, if it is set. */
-  readonly maxAgeDays: (name: SettingName) => number | undefined;
+  readonly maxAgeDays: (name: string) => number | undefined;
 }
 
 export async function qualityWarnings(context: LiveContext, limits: QualityLimits): Promise<Warning[]> {
@@ -282,7 +282,7 @@ export interface FreshnessRule extends QualityLimits {
 export const freshnessRule = (settings: Settings, now: () => number = Date.now): FreshnessRule => ({
   alignedMaxAgeSeconds: settings.SVC_ALIGNED_FRESHNESS_MAX_AGE_SECONDS,
   now,
-  maxAgeDays: (name) => settings[name] as number | undefined,
+  maxAgeDays: (name) => settingValue(settings, name) as number | undefined,
 });
 
 export interface WarningEvaluation {

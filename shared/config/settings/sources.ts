@@ -1,53 +1,7 @@
-/** Settings of the exchanges, of fetching from any source, and of the Bitcoin node. */
+/** Settings of fetching from any source, and of the Bitcoin node. Exchanges declare theirs in shared/registry/datasets/. */
 import { MIB, type Setting } from './types.ts';
 
 export const SOURCES = {
-  SVC_EXCHANGE_A_BASE_URL: {
-    group: 'Sources',
-    kind: 'url',
-    schemes: ['http:', 'https:', 'file:'],
-    doc: 'Archive of exchange A: spot/daily/trades/SYMBOL/SYMBOL-trades-YYYY-MM-DD.zip below it, each with .CHECKSUM.',
-  },
-  SVC_EXCHANGE_B_BASE_URL: {
-    group: 'Sources',
-    kind: 'url',
-    schemes: ['http:', 'https:', 'file:'],
-    doc: 'Archive of exchange B: trades/daily/YYYYMMDD/INSTRUMENT-trades-YYYY-MM-DD.zip below it. It excludes SVC_EXCHANGE_B_LINK_URL.',
-  },
-  SVC_EXCHANGE_B_LINK_URL: {
-    group: 'Sources',
-    kind: 'url',
-    schemes: ['http:', 'https:'],
-    doc: "Endpoint of exchange B that answers a POST with the link of a day's zip. All processes of this host together call it at most once in 0.75 s.",
-  },
-  SVC_EXCHANGE_B_INSTRUMENT: {
-    group: 'Sources',
-    kind: 'string',
-    default: 'BTC-USDT',
-    doc: 'Instrument of exchange B; rows of any other are refused.',
-  },
-  SVC_EXCHANGE_C_BASE_URL: {
-    group: 'Sources',
-    kind: 'url',
-    schemes: ['http:', 'https:', 'file:'],
-    doc: 'Archive of exchange C: trading/SYMBOL/SYMBOLYYYY-MM-DD.csv.gz below it.',
-  },
-  SVC_EXCHANGE_C_SYMBOL: {
-    group: 'Sources',
-    kind: 'string',
-    default: 'BTCUSDT',
-    doc: 'Symbol of exchange C; rows of any other are refused.',
-  },
-  SVC_EXCHANGE_C_MAX_SORT_BYTES: {
-    group: 'Sources',
-    kind: 'integer',
-    unit: 'bytes',
-    default: String(2048 * MIB),
-    min: MIB,
-    max: 65536 * MIB,
-    doc: 'Largest unpacked day of exchange C. Its rows come in any order, so a whole day is sorted in memory.',
-  },
-  SVC_EXCHANGE_A_SYMBOL: { group: 'Sources', kind: 'string', default: 'BTCUSDT', doc: 'Symbol of exchange A.' },
   SVC_SOURCE_TIMEOUT_SECONDS: {
     group: 'Sources',
     kind: 'integer',

@@ -1,3 +1,4 @@
+import { MIB } from '../../config/settings/types.ts';
 import { tradeField as field, MAKER_BY_SIDE, TRADE_DATETIME, tradesOf } from '../trades.ts';
 import type { DatasetDefinition } from '../types.ts';
 
@@ -6,6 +7,29 @@ export const exchangeCSpotTrades = {
   title: 'Exchange C spot trades',
   doc: "Every spot trade of exchange C's daily trade files, one row a trade; exact repeats count once.",
   locations: { exchange_c: ['SVC_EXCHANGE_C_BASE_URL'] },
+  settings: {
+    SVC_EXCHANGE_C_BASE_URL: {
+      group: 'Sources',
+      kind: 'url',
+      schemes: ['http:', 'https:', 'file:'],
+      doc: 'Archive of exchange C: trading/SYMBOL/SYMBOLYYYY-MM-DD.csv.gz below it.',
+    },
+    SVC_EXCHANGE_C_SYMBOL: {
+      group: 'Sources',
+      kind: 'string',
+      default: 'BTCUSDT',
+      doc: 'Symbol of exchange C; rows of any other are refused.',
+    },
+    SVC_EXCHANGE_C_MAX_SORT_BYTES: {
+      group: 'Sources',
+      kind: 'integer',
+      unit: 'bytes',
+      default: String(2048 * MIB),
+      min: MIB,
+      max: 65536 * MIB,
+      doc: 'Largest unpacked day of exchange C. Its rows come in any order, so a whole day is sorted in memory.',
+    },
+  },
   partition: { kind: 'file_day', startOffsetMs: 0 },
   // Ids have no gaps within a day and need not continue from one day to the next.
   offset: {
