@@ -71,8 +71,6 @@ async function section(root: string, name: string, path: string): Promise<string
       return datasets();
     case 'fields':
       return fieldReference();
-    case 'type':
-      return await declaration(root, of);
     case 'metrics':
       return metrics();
     case 'operators':
@@ -278,19 +276,6 @@ function problems(): string {
       return items.length === 1 ? `**${status}** ${items[0].slice(2)}` : `**${status}**\n\n${items.join('')}`;
     })
     .join('\n');
-}
-
-// ---- types --------------------------------------------------------------------------------------------------------
-
-/** `path#Name`: an exported interface or type, copied from the source. */
-async function declaration(root: string, of: string): Promise<string> {
-  const [path, name] = of.split('#');
-  const source = await readFile(join(root, path), 'utf8');
-  const found =
-    new RegExp(`^(?:export )?interface ${name}\\b[^{]*\\{[\\s\\S]*?^\\}$`, 'm').exec(source) ??
-    new RegExp(`^(?:export )?type ${name} =[\\s\\S]*?;$`, 'm').exec(source);
-  if (!found) return fail(`${path} declares no ${name}`);
-  return `\`\`\`ts\n// ${path}\n${found[0].replace(/^export /, '')}\n\`\`\`\n`;
 }
 
 // ---- text ----------------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ export class Retractions {
 
   async carryOut({ dataset, span, code, reason }: RetractionEvent): Promise<void> {
     const { catalog, databaseUrls, log } = this.#context;
-    await using client = await connect({ url: databaseUrls.ingest, name: 'tidemark withhold' });
+    await using client = await connect({ url: databaseUrls.ingest, name: 'tidemark retraction' });
     const { seconds } = projectionOf(dataset);
     const [sourceId] = dataset.sources;
     if (!seconds) throw new TidemarkError('USAGE', `${dataset.key} has file days, which are not retracted by spans`);

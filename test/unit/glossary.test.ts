@@ -23,8 +23,6 @@ const avoided = entries.flatMap(([, , words]) => words?.split(', ') ?? []);
 /** Word -> files that may use it, and why. */
 const EXCEPTIONS: Readonly<Record<string, { readonly in: RegExp; readonly why: string }>> = {
   withheld: { in: /\.ts$/, why: 'the kind of a message of the log, which stays as it is written' },
-  withhold: { in: /^pipelines\/(cli\/ingest|sources\/types|sources\/bitcoin\/chain-feed)\.ts$/, why: 'to be renamed' },
-  'side facts': { in: /add-a-dataset/, why: 'to be renamed with the guide' },
 };
 
 test(`has at most ${MAX_TERMS} terms, each once`, () => {
