@@ -1,7 +1,6 @@
 /** Types of the read core: parts and slices of time, the SQL of their rows, and the faults that a read reports. */
 import type { Range } from '../../shared/ranges.ts';
 import type { Warning } from '../contract/problems.ts';
-import type { ReadRequest } from '../contract/read-request.ts';
 import type { Params } from '../db/pg-messages.ts';
 
 /** One stretch of time that rows are read from, and how long its rows can be valid. */
@@ -74,24 +73,6 @@ export interface Rows<S> {
   /** SQL of a number that depends only on the row's identity and a seed. */
   hash(seed: string): string;
 }
-
-export type RowScope = Pick<ReadRequest, 'dataset' | 'asOfMs'>;
-
-/** Start of the newest vintage that was known as of the request's time, epoch ms; undefined without such a time. */
-export function newestKnown({ dataset: { partition }, asOfMs }: RowScope): number | undefined {
-  if (asOfMs === undefined || partition.kind !== 'vintage') return undefined;
-  return asOfMs - partition.knownAfterMs;
-}
-
-/** A condition on partitions `p`: it was known as of the request's time. Undefined where all are. */
-export function knownTest(request: RowScope): string | undefined {
-  const newest = newestKnown(request);
-  return newest === undefined ? undefined : `lower(p.span) <= ${newest}`;
-}
-
-/** The time that the answer describes: what was unknown then is neither missing nor late. */
-export const clockOf = ({ asOfMs }: Pick<ReadRequest, 'asOfMs'>, nowMs: number): number =>
-  Math.min(nowMs, asOfMs ?? nowMs);
 
 /** Why a read yields no answer, in the terms of the read core. Each access style maps the kinds to its own codes. */
 export type ReadFaultKind =

@@ -6,9 +6,10 @@ import type { Range } from '../../../shared/ranges.ts';
 import type { Field } from '../../../shared/registry/index.ts';
 import { array, int2, int8, Params, text } from '../../db/pg-messages.ts';
 import type { LiveContext, PlanContext } from '../../read/plan/context.ts';
+import { knownTest } from '../../read/snapshot/coverage.ts';
 import type { Session } from '../../read/snapshot/session.ts';
 import type { Relation } from '../../read/sql/relation.ts';
-import { knownTest, type Slice } from '../../read/types.ts';
+import type { Slice } from '../../read/types.ts';
 import { inDataset } from '../coverage.ts';
 import { probeSlices } from './bytes.ts';
 

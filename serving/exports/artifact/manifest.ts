@@ -9,7 +9,7 @@ import type { Window } from '../../contract/read-request.ts';
 import type { RowSink } from '../../db/pg-connection.ts';
 import { int2, int8, OID, Params, text } from '../../db/pg-messages.ts';
 import type { LiveContext, ReadPlan } from '../../read/plan/context.ts';
-import { knownTest } from '../../read/types.ts';
+import { knownTest } from '../../read/snapshot/coverage.ts';
 import {
   type Artifact,
   type ArtifactManifest,

@@ -14,14 +14,16 @@ import {
   admits,
   boundsOf,
   type Coverage,
+  clockOf,
   coverageWarning,
   type Gap,
   gapsWithin,
+  knownTest,
   provedThrough,
 } from '../snapshot/coverage.ts';
 import type { CoverageProbe, Session } from '../snapshot/session.ts';
 import { secondsOf } from '../sql/relation.ts';
-import { clockOf, knownTest, ReadFault, StrictRefusal } from '../types.ts';
+import { ReadFault, StrictRefusal } from '../types.ts';
 import { narrowed } from './plan-read.ts';
 
 /** A rule, and the time it is evaluated for. */

@@ -5,7 +5,7 @@ import { clip, type Range } from '../../../shared/ranges.ts';
 import type { PartitionKind } from '../../../shared/registry/types.ts';
 import type { Filter } from '../../contract/filters.ts';
 import type { Warning } from '../../contract/problems.ts';
-import type { Window } from '../../contract/read-request.ts';
+import type { ReadRequest, Window } from '../../contract/read-request.ts';
 import type { Part } from '../types.ts';
 
 const SECOND_MS = 1000;
@@ -262,3 +262,21 @@ function describe({ from, to, sourceId, heights }: Gap): string {
   const what = [sourceId, blocks].filter((one) => one !== undefined).join(', ');
   return what === '' ? time : `${time} (${what})`;
 }
+
+export type RowScope = Pick<ReadRequest, 'dataset' | 'asOfMs'>;
+
+/** Start of the newest vintage that was known as of the request's time, epoch ms; undefined without such a time. */
+export function newestKnown({ dataset: { partition }, asOfMs }: RowScope): number | undefined {
+  if (asOfMs === undefined || partition.kind !== 'vintage') return undefined;
+  return asOfMs - partition.knownAfterMs;
+}
+
+/** A condition on partitions `p`: it was known as of the request's time. Undefined where all are. */
+export function knownTest(request: RowScope): string | undefined {
+  const newest = newestKnown(request);
+  return newest === undefined ? undefined : `lower(p.span) <= ${newest}`;
+}
+
+/** The time that the answer describes: what was unknown then is neither missing nor late. */
+export const clockOf = ({ asOfMs }: Pick<ReadRequest, 'asOfMs'>, nowMs: number): number =>
+  Math.min(nowMs, asOfMs ?? nowMs);

@@ -15,8 +15,8 @@ import {
 import type { Statement } from '../../db/pg-messages.ts';
 import { int2, int8, type Params } from '../../db/pg-messages.ts';
 import type { PgPool } from '../../db/pool.ts';
-import { newestKnown, ReadFault } from '../types.ts';
-import { type Coverage, coverageOf, type ProvedRun, type SourceRuns } from './coverage.ts';
+import { ReadFault } from '../types.ts';
+import { type Coverage, coverageOf, newestKnown, type ProvedRun, type SourceRuns } from './coverage.ts';
 
 /** A row of the storage check: column, declared type, found type or null, whether the table exists. */
 export type ContractRow = readonly (string | null)[];

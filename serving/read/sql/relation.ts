@@ -11,8 +11,9 @@ import type { ReadRequest } from '../../contract/read-request.ts';
 import { array, int8, OID, type Params, text } from '../../db/pg-messages.ts';
 import { CELL, type Column, cellOf } from '../../render/cells.ts';
 import type { Coverage } from '../snapshot/coverage.ts';
+import { knownTest, type RowScope } from '../snapshot/coverage.ts';
 import type { Series, Snapshot } from '../snapshot/session.ts';
-import { knownTest, type Part, type RowScope, type Slice, type ValidityRule } from '../types.ts';
+import type { Part, Slice, ValidityRule } from '../types.ts';
 import { seriesRows } from './series-rows.ts';
 
 const SECOND_MS = 1000;
