@@ -1,0 +1,34 @@
+/** The folder of an issuer's archived documents: which files belong to which day, and what is said of a folder that is not there. */
+import { mkdir, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { expect, test } from 'vitest';
+import { archivedDocuments } from '../../pipelines/sources/etf/captures.ts';
+import { faultOf } from '../support/faults.ts';
+import { temporaryDir } from '../support/stack.ts';
+
+const folderOf = (path: string) => pathToFileURL(`${path}/`);
+
+test('documents of a day are files of its name and files in a folder of its name', async () => {
+  const folder = await temporaryDir();
+  await mkdir(join(folder, '2024-01-03'));
+  const files = ['2024-01-02.csv', '2024-01-02 evening.CSV', '2024-01-03/holdings.csv', '2024-01-03/notes.txt'];
+  const others = ['2024-02-30.csv', '2024-01-021.csv', 'readme.csv', '2024-01-04.html'];
+  for (const name of [...files, ...others]) await writeFile(join(folder, name), 'x');
+  const found = await archivedDocuments(folderOf(folder), 'csv');
+  expect(found.map(({ day, name }) => [day, name])).toEqual([
+    ['2024-01-02', '2024-01-02 evening.CSV'],
+    ['2024-01-02', '2024-01-02.csv'],
+    ['2024-01-03', '2024-01-03/holdings.csv'],
+  ]);
+});
+
+test('a folder that does not exist, and a file in its place, are not found', async () => {
+  const folder = await temporaryDir();
+  await writeFile(join(folder, 'file'), '');
+  for (const name of ['missing', 'file']) {
+    const path = join(folder, name);
+    const fault = await faultOf(archivedDocuments(folderOf(path), 'csv'), 'SOURCE_NOT_FOUND');
+    expect(fault.message).toContain(path);
+  }
+});
