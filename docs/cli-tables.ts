@@ -46,5 +46,5 @@ export function command(name: string): string {
 export function errorCodes(): string {
   const transient = Object.entries(ERROR_CODES).filter(([, { transient: is }]) => is);
   const codes = transient.map(([code]) => `\`${code}\``).join(', ');
-  return `These can pass by themselves, so the same command may succeed later: ${codes}.\n`;
+  return `After these the same command may succeed later: ${codes}.\n`;
 }

@@ -1,6 +1,6 @@
 /**
- * Which limits the documentation lists. A limit is a setting or a constant; its value is read from where it is
- * declared, so that the page cannot show another one.
+ * Which limits the documentation lists: those that a user or operator can meet, or that bound memory. A limit is a setting or a
+ * constant; its value is read from where it is declared, so that the page cannot show another one.
  */
 import type { SettingName } from '../shared/config/settings.ts';
 
@@ -51,7 +51,6 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
   'The log': [
     { setting: 'SVC_FRAME_RAW_BYTES', unit: 'bytes' },
     of('Message of the log', 'bytes', 'shared/frame/codec.ts', 'MAX_MESSAGE_BYTES'),
-    of('Header of a message', 'bytes', 'shared/frame/codec.ts', 'MAX_HEADER_BYTES'),
     of('Unpacked body of a message', 'bytes', 'shared/frame/codec.ts', 'MAX_RAW_BYTES'),
     { setting: 'SVC_PUBLISH_WINDOW', unit: '' },
     { setting: 'SVC_STREAM_MAX_BYTES', unit: 'bytes' },
@@ -75,7 +74,6 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     of('Rows in a transaction of small partitions', '', 'pipelines/projector/load-session.ts', 'MAX_ROWS'),
     of('Event bytes of such a transaction', 'bytes', 'pipelines/projector/load-session.ts', 'MAX_BYTES'),
     of('Age of such a transaction', 'ms', 'pipelines/projector/load-session.ts', 'MAX_OPEN_MS'),
-    of('Frames decompressed in advance', '', 'pipelines/projector/projector.ts', 'LOOKAHEAD'),
     { setting: 'SVC_ATTEMPT_SILENCE_MS', unit: 'ms' },
   ],
   Serving: [
@@ -91,17 +89,13 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     of('Arrival of a whole request', 'ms', 'serving/server.ts', 'REQUEST_TIMEOUT_MS'),
     { setting: 'SVC_HTTP_MAX_CONNECTIONS', unit: '' },
     of('Connections reserved for health and metrics', '', 'serving/server.ts', 'RESERVED_CONNECTIONS'),
-    of('Draining a refused connection', 'ms', 'serving/server.ts', 'LINGER_MS'),
-    of('Draining the body of a refused request', 'ms', 'serving/http/request.ts', 'DISCARD_MS'),
     of('Idle connection', 'ms', 'serving/server.ts', 'KEEP_ALIVE_TIMEOUT_MS'),
     { setting: 'SVC_QUERY_MAX_CONCURRENCY', unit: '' },
     { setting: 'SVC_QUERY_MAX_QUEUE', unit: '' },
     { setting: 'SVC_ALIGNED_QUERY_MAX_CONCURRENCY', unit: '' },
     { setting: 'SVC_ALIGNED_QUERY_MAX_QUEUE', unit: '' },
-    of('Slots per one reserved for small reads', '', 'serving/limits/concurrency-limiter.ts', 'SLOTS_PER_SMALL'),
     of('Rows of a small read (newest or random, unfiltered)', '', 'serving/routes/read.ts', 'SMALL_ROWS'),
     of('Window of a small read', 'ms', 'serving/routes/read.ts', 'SMALL_WINDOW_MS'),
-    of("Work on a read's rows before it yields", 'ms', 'serving/db/pg-connection.ts', 'SLICE_MS'),
     { setting: 'SVC_DISCOVERY_MAX_CONCURRENCY', unit: '' },
     { setting: 'SVC_DISCOVERY_MAX_QUEUE', unit: '' },
     of('Catalog request', 'ms', 'serving/discovery/inspector.ts', 'TIMEOUT_MS'),
@@ -117,45 +111,26 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     of('Connecting to the database', 'ms', 'serving/db/pool.ts', 'CONNECT_TIMEOUT_MS'),
     of('Rights matrix', 'bytes', 'shared/rights/store.ts', 'MAX_MATRIX_BYTES'),
     of('Legal artifact', 'bytes', 'shared/rights/store.ts', 'MAX_ARTIFACT_BYTES'),
-    of('Searched part of a legal artifact', 'bytes', 'shared/rights/store.ts', 'SEARCHED_BYTES'),
     of('Length of a kline', 's', 'serving/contract/historical.ts', 'MAX_KLINE_SECONDS'),
     of('Random rows found by lookup, not scan', '', 'serving/read/execute/plan-read.ts', 'MAX_LOOKUPS'),
     of('Draws of a filtered random read', '', 'serving/read/sampling/drawn.ts', 'MAX_DRAWS'),
-    of('Draws before the hit rate is judged', '', 'serving/read/sampling/drawn.ts', 'FIRST_DRAWS'),
-    of('Minimum draws per requested row', '', 'serving/read/sampling/drawn.ts', 'MIN_DRAWS_A_ROW'),
-    of('Shortfall before a scan replaces draws', '', 'serving/read/sampling/drawn.ts', 'SLACK_ROWS'),
-    of(
-      'Rows counted in partitions that span the start of a read',
-      '',
-      'serving/read/plan/counted.ts',
-      'MAX_STRADDLING_ROWS',
-    ),
     of('Recounts requested by a failed read', '', 'serving/read/execute/recount-requests.ts', 'MAX_ASKED'),
     of('Time to find the partitions to recount', 'ms', 'serving/read/execute/recount-requests.ts', 'TIMEOUT_MS'),
     of('Buckets tried for random klines', '', 'serving/read/klines/klines.ts', 'MAX_TRIES'),
-    of('Chunks in a statement', '', 'serving/read/plan/boundary-rows.ts', 'MAX_CHUNKS'),
     of('Parked reads per slot', 'reads', 'serving/limits/concurrency-limiter.ts', 'PARKED_PER_SLOT'),
     of('Answer buffer, four per read', 'bytes', 'serving/render/cells.ts', 'BUFFER_BYTES'),
-    of('Rows of an Arrow batch', '', 'serving/render/arrow-rows.ts', 'BATCH_ROWS'),
-    of('Text of an Arrow batch', 'bytes', 'serving/render/arrow-rows.ts', 'BATCH_TEXT_BYTES'),
     of('Warnings in a header with details', 'bytes', 'serving/render/json-rows.ts', 'MAX_WARNINGS_BYTES'),
   ],
   Exports: [
     { setting: 'SVC_EXPORT_MAX_CONCURRENCY', unit: '' },
     { setting: 'SVC_EXPORT_MAX_QUEUE', unit: '' },
     { setting: 'SVC_EXPORT_SPLIT_ROWS', unit: '' },
-    of('Rows of a Parquet row group', '', 'serving/exports/artifact/parquet-file.ts', 'GROUP_ROWS'),
-    of('Text of a Parquet row group', 'bytes', 'serving/exports/artifact/parquet-file.ts', 'GROUP_TEXT_BYTES'),
-    of('Row groups waiting for the encoder', '', 'serving/exports/artifact/parquet-file.ts', 'MAX_GROUPS_AHEAD'),
     of('File bytes waiting for the disk', 'bytes', 'serving/exports/artifact/file-sink.ts', 'HIGH_BYTES'),
-    of("Partitions listed in an export's manifest", '', 'serving/exports/artifact/manifest.ts', 'MAX_LISTED'),
     { setting: 'SVC_EXPORT_LEASE_SECONDS', unit: 's' },
     { setting: 'SVC_EXPORT_MAX_CRASHES', unit: '' },
     of('Tries of an export during an outage', '', 'serving/exports/worker.ts', 'MAX_RETRIES'),
     of('Wait for the next row', 'ms', 'serving/exports/service.ts', 'ROW_TIMEOUT_MS'),
     of('Wait of a finished export for the database', 'ms', 'serving/exports/worker.ts', 'STORE_TIMEOUT_MS'),
-    of('Statement on the exports table', 'ms', 'serving/exports/store.ts', 'STATEMENT_TIMEOUT_MS'),
-    of('Exports on a page', '', 'serving/routes/exports.ts', 'MAX_PAGE'),
     of('Segment of the audit log', 'bytes', 'shared/audit/writer.ts', 'MAX_SEGMENT_BYTES'),
     of('Refused addresses counted separately', '', 'serving/exports/audit.ts', 'MAX_REFUSED_ADDRESSES'),
     of('Export queue', 'bytes', 'shared/nats/export-queue.ts', 'MAX_BYTES'),
