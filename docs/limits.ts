@@ -1,6 +1,6 @@
 /**
- * Which limits the documentation lists: those that a user or operator can meet, or that bound memory. A limit is a setting or a
- * constant; its value is read from where it is declared, so that the page cannot show another one.
+ * Which limits the documentation lists: those that a user or operator can meet. A limit is a setting or a constant; its
+ * value is read from where it is declared, so that the page cannot show another one.
  */
 import type { SettingName } from '../shared/config/settings.ts';
 
@@ -111,6 +111,7 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     of('Connecting to the database', 'ms', 'serving/db/pool.ts', 'CONNECT_TIMEOUT_MS'),
     of('Rights matrix', 'bytes', 'shared/rights/store.ts', 'MAX_MATRIX_BYTES'),
     of('Legal artifact', 'bytes', 'shared/rights/store.ts', 'MAX_ARTIFACT_BYTES'),
+    of('Searched part of a legal artifact', 'bytes', 'shared/rights/store.ts', 'SEARCHED_BYTES'),
     of('Length of a kline', 's', 'serving/contract/historical.ts', 'MAX_KLINE_SECONDS'),
     of('Random rows found by lookup, not scan', '', 'serving/read/execute/plan-read.ts', 'MAX_LOOKUPS'),
     of('Draws of a filtered random read', '', 'serving/read/sampling/drawn.ts', 'MAX_DRAWS'),
