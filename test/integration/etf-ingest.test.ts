@@ -159,7 +159,7 @@ describe('a document that is not what it should be', () => {
     failed('IBIT', 'SOURCE_LAYOUT_UNKNOWN', 'no label "Fund Holdings as of"');
     failed('BTCO', 'SOURCE_LAYOUT_UNKNOWN', 'a page where JSON was expected');
     failed('ARKB', 'SOURCE_OUTSIDE_PARTITION', '2099-03-06 is in the future');
-    failed('GBTC', 'SOURCE_LAYOUT_UNKNOWN', 'it says "Security Checkpoint"');
+    failed('GBTC', 'SOURCE_LAYOUT_UNKNOWN', '"Security Checkpoint"');
     failed('HODL', 'SOURCE_OUTSIDE_PARTITION', '1999-03-06');
     failed('EZBC', 'SOURCE_EMPTY', 'empty');
     failed('DEFI', 'SOURCE_LAYOUT_UNKNOWN', 'not UTF-8');

@@ -1,5 +1,5 @@
 /** The folder of an issuer's archived documents: which files belong to which day, and what is said of a folder that is not there. */
-import { mkdir, writeFile } from 'node:fs/promises';
+import { mkdir, symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { expect, test } from 'vitest';
@@ -31,4 +31,10 @@ test('a folder that does not exist, and a file in its place, are not found', asy
     const fault = await faultOf(archivedDocuments(folderOf(path), 'csv'), 'SOURCE_NOT_FOUND');
     expect(fault.message).toContain(path);
   }
+});
+
+test('a folder that cannot be read is unreachable', async () => {
+  const path = join(await temporaryDir(), 'loop');
+  await symlink(path, path);
+  await faultOf(archivedDocuments(folderOf(path), 'csv'), 'SOURCE_UNREACHABLE');
 });
