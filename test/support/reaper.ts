@@ -42,15 +42,14 @@ process.stdin.setEncoding('utf8').on('data', (text) => {
   said += text;
 });
 process.stdin.once('close', async () => {
-  // A run that came to its end has put everything away itself.
-  if (said.includes('done')) return;
+  // A run that is told to end may kill a worker before the worker has ended its servers, and then end as it should.
   for (let left = processesOfRun(run); left.length > 0; left = processesOfRun(run)) {
     for (const pid of left) signal(pid, 'SIGKILL');
     await sleep(50);
   }
   await endLeftovers(stateDir);
-  // The next run has begun already.
-  if ((await countHolders(stateDir)) > 0) return;
+  // A run that came to its end has released the shared servers itself. Or the next run holds them already.
+  if (said.includes('done') || (await countHolders(stateDir)) > 0) return;
   const state = await readState(stateDir);
   for (const record of Object.values(state?.servers ?? {})) if (isAlive(record)) signal(record.pid, 'SIGKILL');
 });
