@@ -162,7 +162,7 @@ interface Session {
   /** Starts a projector, unless one is at work. */
   readonly project: () => void;
   readonly note: (message: string) => void;
-  /** Retries while a store is away. */
+  /** Retries while a store is unavailable. */
   readonly surely: <T>(ask: () => Promise<T>) => Promise<T>;
 }
 

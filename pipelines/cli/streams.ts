@@ -128,7 +128,7 @@ export interface DrainOptions {
   readonly patienceMs: number;
   /** Longest time without a sign of life; default STILL_MS. */
   readonly stillMs?: number;
-  /** Retries while a store is away; default: asks once. */
+  /** Retries while a store is unavailable; default: asks once. */
   readonly surely?: <T>(ask: () => Promise<T>) => Promise<T>;
   /** Receives a message when the wait begins, and one when it is given up. */
   readonly note: (message: string) => void;

@@ -147,7 +147,7 @@ const NO_OUTCOME = each(OUTCOMES, { impossible: 'no action is under way' });
 /** In a state that waits for an outcome, neither the log nor the clock is looked at. */
 const BUSY: Row<LogMessage | ClockMessage | Outcome | End> = {
   ...each(LOG_MESSAGES, { impossible: 'the log is not read while an action is under way' }),
-  ...each(CLOCK_MESSAGES, { impossible: 'the clock is not looked at while an action is under way' }),
+  ...each(CLOCK_MESSAGES, { impossible: 'the clock is not read while an action is under way' }),
   ...each(OUTCOMES, { impossible: 'the action under way has no such outcome' }),
   ...END,
 };

@@ -401,7 +401,7 @@ async function answerRequest(
       dataset.number,
       partition,
     ]);
-    log.warn(facts, 'a recount was asked for of a partition that is no longer proved');
+    log.warn(facts, 'a recount was requested of a partition that is no longer proved');
     return 'gone';
   }
   try {

@@ -250,7 +250,7 @@ export class Attempts {
     return { kind: 'write', writer: await AttemptWriter.open(this.#connection, description, this.#options.window) };
   }
 
-  /** Partitions with heights of this one. */
+  /** Returns the known partitions that share heights with this one. */
   async #overlapping(dataset: DatasetDefinition, key: string): Promise<readonly KnownPartition[]> {
     const { sourceId, span } = keyFacts(dataset, key);
     if (dataset.partition.kind !== 'height' || !span) return [];

@@ -274,7 +274,7 @@ export class ProofWaiter implements AsyncDisposable {
       this.#told.delete(dataset.key);
     } else if (!this.#told.has(dataset.key)) {
       this.#told.add(dataset.key);
-      this.#onStill(`${dataset.key}: what is published waits to be proved: ${watch.describe()}`);
+      this.#onStill(`${dataset.key}: published partitions wait for their proof: ${watch.describe()}`);
     }
     if (watch.sinceStepMs < this.#patienceMs) return;
     for (const { dataset: of, partition, attempt, resolve } of this.#waiting.values()) {

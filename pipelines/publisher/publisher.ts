@@ -178,7 +178,7 @@ export class Publisher {
     }
     for (const track of reading.tracks.values()) step(track, 'document_end');
     yield* await this.#report(reading);
-    await this.#attempts.abandonAhead(`${reading.request.period} does not hold it`);
+    await this.#attempts.abandonAhead(`the document of ${reading.request.period} does not contain the partition`);
   }
 
   /** Copies the manifests that the log holds into the catalog. @returns the outcomes that waited for it. */

@@ -111,8 +111,8 @@ export interface FeedNeeds {
   readonly log: Logger;
   readonly signal: AbortSignal;
   /**
-   * Others see that what is followed is away, although the feed sits it out itself: how often in a row it was, and why;
-   * 0 when it is back.
+   * Records for monitors that the followed source is unavailable, although the feed waits for it itself: how many times in a
+   * row it failed, and why; 0 when it answers again.
    */
   readonly onAway?: (times: number, fault: string | null) => void;
 }
@@ -173,7 +173,7 @@ export interface SampleOrder {
 }
 
 export interface SampleNeeds {
-  /** Empty, and taken away afterwards. */
+  /** An empty folder, which the caller removes afterwards. */
   readonly directory: string;
   readonly settings: Settings;
   /** Start of the day, UTC. */

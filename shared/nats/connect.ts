@@ -1,6 +1,6 @@
 /**
- * Connections to nats-server, and retries while the log does not answer: a cluster that elects a leader, or a server that
- * catches up. Commands retry, because they can do nothing else. The HTTP service and a projector, which restarts by itself,
+ * Connections to nats-server, and retries while the log does not answer: a cluster elects a leader, or a server replays its
+ * log. Commands retry, because they can do nothing else. The HTTP service and a projector, which restarts by itself,
  * do not.
  */
 

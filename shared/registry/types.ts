@@ -114,7 +114,7 @@ export type QualityRule =
       readonly codes: { readonly missing: string; readonly stale: string };
       /** By `source_id`: days for which a source counts as fresh after its last publication, by how often it publishes. */
       readonly sources: Readonly<Record<string, number>>;
-      /** Setting that, where it is set, replaces the days of every source. */
+      /** The setting that replaces the days of every source if it is set. */
       readonly maxAgeDays: string;
     };
 

@@ -98,7 +98,7 @@ class ChainFeed {
     if (!reingest) yield* this.#retractions(state);
     const requests: HeightRequest[] = [];
     if (from <= tip) requests.push(...(await this.#plan(from, Math.min(to, tip), tip)));
-    // Asked for and not settled: reported as such, beside what can be had.
+    // Heights above the settled tip were requested: they are reported as such, beside the heights that can be read.
     if (to > tip) requests.push(heightRequest(Math.max(from, tip + 1), to, `the settled tip is ${tip}`));
     yield* documentEvents(requests);
   }
@@ -119,8 +119,8 @@ class ChainFeed {
   }
 
   /**
-   * New blocks, and all that is missing below them from the first that is there, for ever. The node may go away and come
-   * back; a unit that failed is asked for again.
+   * Yields new blocks, and all missing heights below them from the first proved one on, until it is stopped. It waits while
+   * the node is unavailable, and requests a failed unit again.
    */
   async *follow(): FeedEvents {
     const { signal, settings, log, onAway } = this.#needs;

@@ -54,7 +54,7 @@ export interface TradeSourceNeeds {
 
 /** Small enough for a first start in seconds, large enough for candles worth looking at. */
 const SAMPLE_DAYS = 3;
-/** Of one day. */
+/** Rows of each sample day. */
 const SAMPLE_ROWS = 60_000;
 
 /** What differs between exchanges. `Day` holds the options of one generated day. */
@@ -140,7 +140,7 @@ async function planned(
   if (from === undefined) {
     throw new TidemarkError(
       'USAGE',
-      `--from is missing: nothing is known of ${dataset.key} that could be gone on with`,
+      `--from is missing: ${dataset.key} has no partition to continue from. Give a first day`,
     );
   }
   if (from > to) throw new TidemarkError('USAGE', `--from ${from} is after the last day, ${to}`);
@@ -155,9 +155,9 @@ function lastEnded(dataset: DatasetDefinition): string {
   return dayKey(started - DAY_MS);
 }
 
-/** Days that are looked back for: what was missed for longer is for `backfill`. */
+/** `follow` checks this many latest days; `backfill` fetches older ones. */
 const FOLLOWED_DAYS = 30;
-/** Most that is added to each wait, of it. */
+/** Largest random share that is added to each wait. */
 const JITTER = 0.1;
 
 /** The latest days, each asked for until it is proved: vendors publish a day when it is over, some time later. */

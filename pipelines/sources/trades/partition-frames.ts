@@ -165,7 +165,7 @@ export class PartitionFrames {
     this.#frameRows++;
   }
 
-  /** Leaves out the row that is being parsed. */
+  /** Omits the row that is being parsed from the frame. */
   drop(): void {
     this.#dropped = true;
   }

@@ -132,7 +132,7 @@ export function verdictOf(status, findings) {
   const broken = findings.filter(({ weight }) => weight === 'bad').length;
   if (broken > 0) return `${counted(broken, 'thing')} ${broken === 1 ? 'needs' : 'need'} you`;
   const waiting = status.datasets.reduce((sum, { log }) => sum + (log?.lag.frames ?? 0), 0);
-  if (waiting > 0) return 'Catching up';
+  if (waiting > 0) return 'Draining the backlog';
   if (status.datasets.every(({ rows }) => rows === 0)) return 'Nothing is proved yet';
   if (status.datasets.every(({ rows, synthetic }) => rows === 0 || synthetic)) return 'The sample is proved';
   return findings.length > 0 ? 'All that arrived is proved, with remarks' : 'All that arrived is proved';

@@ -31,7 +31,7 @@ async function look() {
     const [status, history, { exports }] = await Promise.all([
       ask('/v1/ops/status'),
       ask('/v1/ops/history'),
-      // What of exports cannot be told hides nothing else.
+      // A failure to list exports hides nothing else.
       ask(`/v1/raw/export?limit=${EXPORTS_SHOWN}`).catch(() => ({ exports: [] })),
     ]);
     await refreshCoverage(status);
