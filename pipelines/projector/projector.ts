@@ -17,7 +17,7 @@ import { dataFault } from './faults.ts';
 import { LoadSession, type LoadSessionOptions, MAX_OPEN_MS } from './load-session.ts';
 import { type DecodedMessage, decodeMessage, LogReader } from './log-reader.ts';
 import { retractPartition } from './retract.ts';
-import { type AttemptId, classify, type Envelope, type Handlers, Machine, type Message } from './state.ts';
+import { type AttemptId, classify, type Handlers, Machine, type MessageFacts, type ProjectorMessage } from './state.ts';
 
 export interface ProjectorNeeds extends LoadSessionOptions {
   readonly pullMaxBytes: number;
@@ -35,7 +35,7 @@ const IDLE_MS = 100;
 const MANIFEST_LOOKUPS = 50;
 
 /** A message of the log with what could be read of it. */
-interface Arrived extends Envelope {
+interface Arrived extends MessageFacts {
   readonly message: JsMsg;
   readonly revision: number;
   readonly synthetic: boolean;
@@ -132,7 +132,7 @@ export class Projector {
     }
     const { header, body } = decoded;
     const { partition, attempt, frame, revision } = header;
-    const kind: Envelope['kind'] = header.kind === 'withheld' ? 'retraction' : header.kind;
+    const kind: MessageFacts['kind'] = header.kind === 'withheld' ? 'retraction' : header.kind;
     const synthetic = header.synthetic === true;
     const facts = { kind, of: { partition, attempt }, frame, message, revision, synthetic, decoded };
     try {
@@ -151,7 +151,7 @@ export class Projector {
     log.error({ dataset: dataset.key, sequence, subject, fault }, 'unreadable message');
   }
 
-  #classified(): Message {
+  #classified(): ProjectorMessage {
     const arrived = this.#current;
     return classify(arrived, {
       open: this.#attempt,
@@ -168,7 +168,7 @@ export class Projector {
   }
 
   /** For how long nothing has arrived. */
-  #silence(): Message {
+  #silence(): ProjectorMessage {
     if (!this.#lastMessage) return 'quiet';
     const silentMs = performance.now() - this.#lastMessageAt;
     if (silentMs > this.#needs.silenceMs) return 'silent';
@@ -250,14 +250,14 @@ export class Projector {
     return `frame ${frame} follows frame ${before - 1}`;
   }
 
-  async #open(): Promise<Message> {
+  async #open(): Promise<ProjectorMessage> {
     const { dataset } = this.#needs;
     const { of: name, message, revision, synthetic } = this.#current;
     assert(name, 'what is opened has a name');
     this.#attempt = name;
     const { partition: key, attempt } = name;
     if ((await this.#work.settle(key, message.seq)) === 'rolled_back') return 'rolled_back';
-    const refuse = (why: Skipping['why'], reason: string): Message => {
+    const refuse = (why: Skipping['why'], reason: string): ProjectorMessage => {
       this.#skip({ name, why, reason });
       return 'refused';
     };
@@ -283,7 +283,7 @@ export class Projector {
     return this.#work.isPending ? 'opened_shared' : 'opened';
   }
 
-  async #add(): Promise<Message | undefined> {
+  async #add(): Promise<ProjectorMessage | undefined> {
     const { message, decoded } = this.#current;
     const { load } = this.#work;
     assert(load && 'header' in decoded && decoded.header.kind === 'frame', 'a frame is added to its load');
@@ -297,17 +297,17 @@ export class Projector {
     }
   }
 
-  async #prove(): Promise<Message> {
+  async #prove(): Promise<ProjectorMessage> {
     const { message, revision, frame, manifest } = this.#current;
     assert(manifest, 'a manifest that is proved can be read');
     return await this.#work.end(manifest, { revision, frame }, message);
   }
 
-  async #commit(): Promise<Message | undefined> {
+  async #commit(): Promise<ProjectorMessage | undefined> {
     return (await this.#work.commit()) === 'rolled_back' ? 'rolled_back' : undefined;
   }
 
-  async #recordEnd(skipping: Skipping, manifest: Manifest): Promise<Message> {
+  async #recordEnd(skipping: Skipping, manifest: Manifest): Promise<ProjectorMessage> {
     const { dataset, side } = this.#needs;
     const { message } = this.#current;
     if ((await this.#work.commit()) === 'rolled_back') return 'rolled_back';
@@ -319,7 +319,7 @@ export class Projector {
   /**
    * If the damaged message was the manifest, nothing else ends the attempt. The publisher writes a copy to the catalog.
    */
-  async #findEnd(): Promise<Message> {
+  async #findEnd(): Promise<ProjectorMessage> {
     const { dataset, signal } = this.#needs;
     const { of: name, message, fault = 'it cannot be read' } = this.#current;
     assert(name, 'the attempt of a damaged message is known');
@@ -341,7 +341,7 @@ export class Projector {
    * The partition leaves service if the retracted attempt is the proved one. `early`: the retraction lies among frames
    * that have to be read again, so the checkpoint stays before it, and it is passed over the second time.
    */
-  async #retract(early: boolean): Promise<Message> {
+  async #retract(early: boolean): Promise<ProjectorMessage> {
     const { dataset, client, projection, log } = this.#needs;
     const { of: name, message, reason = '' } = this.#current;
     assert(name, 'a retraction names its attempt');
@@ -365,7 +365,7 @@ export class Projector {
     return 'done';
   }
 
-  async #rewind(undo: () => Promise<void>): Promise<Message> {
+  async #rewind(undo: () => Promise<void>): Promise<ProjectorMessage> {
     await undo();
     this.#ahead.length = 0;
     // A projector that is told to stop makes no new consumer.

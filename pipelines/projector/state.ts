@@ -90,8 +90,8 @@ type LogMessage = (typeof LOG_MESSAGES)[number];
 type ClockMessage = (typeof CLOCK_MESSAGES)[number];
 type Outcome = (typeof OUTCOMES)[number];
 type End = (typeof ENDS)[number];
-export type Message = LogMessage | ClockMessage | Outcome | End;
-export const MESSAGES: readonly Message[] = [...LOG_MESSAGES, ...CLOCK_MESSAGES, ...OUTCOMES, ...ENDS];
+export type ProjectorMessage = LogMessage | ClockMessage | Outcome | End;
+export const MESSAGES: readonly ProjectorMessage[] = [...LOG_MESSAGES, ...CLOCK_MESSAGES, ...OUTCOMES, ...ENDS];
 
 export type Action =
   /** Nothing; the next message is read. */
@@ -130,13 +130,13 @@ export type Action =
   | 'close';
 
 export type Transition = { readonly next: State; readonly action: Action } | { readonly impossible: string };
-type Row<M extends Message> = Readonly<Record<M, Transition>>;
-export type Table = Readonly<Record<State, Row<Message>>>;
+type Row<M extends ProjectorMessage> = Readonly<Record<M, Transition>>;
+export type TransitionTable = Readonly<Record<State, Row<ProjectorMessage>>>;
 
 const to = (next: State, action: Action): Transition => ({ next, action });
 
 /** The same cell for each of a group of messages. */
-const each = <M extends Message>(messages: readonly M[], cell: Transition): Row<M> =>
+const each = <M extends ProjectorMessage>(messages: readonly M[], cell: Transition): Row<M> =>
   Object.fromEntries(messages.map((message) => [message, cell])) as Record<M, Transition>;
 
 const END = each(ENDS, to('stopped', 'close'));
@@ -155,7 +155,7 @@ const BUSY: Row<LogMessage | ClockMessage | Outcome | End> = {
 const NO_OPEN = { impossible: 'a message is of the own attempt only while one is open' };
 const UNORDERED = { impossible: 'the order of frames is checked only while they are loaded' };
 
-export const TABLE: Table = {
+export const TABLE: TransitionTable = {
   idle: {
     ...NO_OUTCOME,
     ...END,
@@ -290,14 +290,16 @@ export const TABLE: Table = {
 /**
  * The cell of the table. @throws TidemarkError INTERNAL_INVARIANT when the cell is impossible: a fault of this program.
  */
-export function transition(state: State, message: Message): { readonly next: State; readonly action: Action } {
+export function transition(state: State, message: ProjectorMessage): { readonly next: State; readonly action: Action } {
   const cell = TABLE[state][message];
   if ('impossible' in cell) assert(false, `the projector met "${message}" in state "${state}": ${cell.impossible}`);
   return cell;
 }
 
 /** What carries an action out. It returns the outcome where the table has to know it. */
-export type Handlers = Readonly<Record<Action, () => Message | undefined | Promise<Message | undefined>>>;
+export type Handlers = Readonly<
+  Record<Action, () => ProjectorMessage | undefined | Promise<ProjectorMessage | undefined>>
+>;
 
 /** The table at work: one message after another, each followed by the outcomes of its actions. */
 export class Machine {
@@ -314,8 +316,8 @@ export class Machine {
   }
 
   /** Takes a message and the outcomes that follow. A handler that throws leaves the state that the cell led to. */
-  async take(message: Message): Promise<void> {
-    for (let taken: Message | undefined = message; taken !== undefined; ) {
+  async take(message: ProjectorMessage): Promise<void> {
+    for (let taken: ProjectorMessage | undefined = message; taken !== undefined; ) {
       const { next, action } = transition(this.#state, taken);
       this.#state = next;
       taken = await this.#handlers[action]();
@@ -326,7 +328,7 @@ export class Machine {
 export type AttemptId = Pick<Header, 'partition' | 'attempt'>;
 
 /** What `classify` needs to know of a message of the log. */
-export interface Envelope {
+export interface MessageFacts {
   readonly kind: 'frame' | 'manifest' | 'retraction' | 'unreadable';
   /** By the header or, where that cannot be read, by the subject; undefined where neither names one. */
   readonly of: AttemptId | undefined;
@@ -336,7 +338,7 @@ export interface Envelope {
 }
 
 /** What `classify` needs to know of the projector. */
-export interface Standing {
+export interface ProjectorFacts {
   /** The attempt that is open, skipped or set aside. */
   readonly open: AttemptId | undefined;
   /** The number of the frame that comes next; undefined unless a load is open. */
@@ -347,7 +349,10 @@ export interface Standing {
   readonly isCarriedOut: boolean;
 }
 
-export function classify(message: Envelope, { open, expected, mayBeEmpty, isCarriedOut }: Standing): LogMessage {
+export function classify(
+  message: MessageFacts,
+  { open, expected, mayBeEmpty, isCarriedOut }: ProjectorFacts,
+): LogMessage {
   const { kind, of, frame, fault } = message;
   if (kind === 'retraction') return fault !== undefined || isCarriedOut ? 'irrelevant' : 'retraction';
   if (of === undefined) return 'irrelevant';

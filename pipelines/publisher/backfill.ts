@@ -13,7 +13,7 @@ import type { DocumentRequest, Source, SourceCheck } from '../sources/types.ts';
 import type { AttemptOutcome } from './await-proof.ts';
 import type { Lease } from './lease.ts';
 import type { DocumentEnd, Publisher, PublishOutcome, PublishProgress } from './publisher.ts';
-import { Course, type CourseMessage, type Fault, faultOf } from './publisher-states.ts';
+import { Course, type CourseMessage, faultOf, type PublisherFault } from './publisher-states.ts';
 
 export type UnitState = 'proved' | 'unchanged' | 'quarantined' | 'refused' | 'failed';
 
@@ -140,7 +140,7 @@ interface TriedDocument {
 }
 
 /** What a fault means to the course of its document, of which `outcomes` partitions have an outcome. */
-function messageOf({ kind, error }: Fault, outage: Outage, outcomes: number): CourseMessage {
+function messageOf({ kind, error }: PublisherFault, outage: Outage, outcomes: number): CourseMessage {
   switch (kind) {
     case 'outage':
     case 'conflict':

@@ -191,7 +191,7 @@ function revisionOf({ row, latest }: AttemptFacts, others: readonly KnownPartiti
 }
 
 /** What a backfill does with a document. */
-export type Action =
+export type PlannedAction =
   /** Some of it is not proved: it is fetched, or an interrupted attempt is resumed. */
   | 'fetch'
   /** An operator asked for a new revision. */
@@ -205,7 +205,7 @@ export type Action =
 
 export interface PlannedDocument {
   readonly request: DocumentRequest;
-  readonly action: Action;
+  readonly action: PlannedAction;
 }
 
 /** A proved partition that the backfill leaves alone. */
@@ -219,7 +219,7 @@ export interface Plan {
   readonly documents: readonly PlannedDocument[];
   readonly skipped: readonly Skipped[];
   /** The number of partitions by action. */
-  readonly partitions: Readonly<Record<Action, number>>;
+  readonly partitions: Readonly<Record<PlannedAction, number>>;
 }
 
 export interface PlanOptions {
@@ -271,7 +271,7 @@ function actionOf(
   units: readonly Unit[],
   rows: readonly (PartitionRow | undefined)[],
   { synthetic, reingest, compare }: PlanOptions,
-): Action {
+): PlannedAction {
   if (reingest) return 'replace';
   const all = (state: PartitionRow['state']) =>
     units.length > 0 && rows.every((row) => row?.state === state && row.synthetic === synthetic);
@@ -306,7 +306,7 @@ async function knownPartitions(
 
 /** Consecutive documents with the same action. */
 export interface PlannedRun {
-  readonly action: Action;
+  readonly action: PlannedAction;
   readonly from: string;
   readonly to: string;
   readonly documents: number;

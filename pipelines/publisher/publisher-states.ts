@@ -156,7 +156,7 @@ export type FaultKind =
   | 'defect'
   | 'interruption';
 
-export interface Fault {
+export interface PublisherFault {
   readonly kind: FaultKind;
   readonly error: unknown;
 }
@@ -176,7 +176,7 @@ const KINDS: Readonly<Partial<Record<ErrorCode, FaultKind>>> = {
  * Tells faults of the stores from those of the document. The drivers report a lost connection as a bare Error; a fault of
  * the data has a class or a code.
  */
-export function faultOf(error: unknown, signal: AbortSignal): Fault {
+export function faultOf(error: unknown, signal: AbortSignal): PublisherFault {
   if (signal.aborted) return { kind: 'interruption', error };
   if (error instanceof TidemarkError) return { kind: KINDS[error.code] ?? 'document', error };
   const isStore = error instanceof DatabaseError ? /^(57P0|08|53)/.test(error.code ?? '') : !isDefect(error);

@@ -23,8 +23,8 @@ import type { StoredManifest } from './attempt-writer.ts';
 import { Attempts, nameOf, type OpenedPartition, type PublishOptions, quarantinedError } from './attempts.ts';
 import {
   type Course,
-  type Fault,
   faultOf,
+  type PublisherFault,
   TRACK,
   type TrackMessage,
   type TrackState,
@@ -51,7 +51,7 @@ export type PublishOutcome = OutcomeOf & Outcome;
 export type DocumentEnd =
   /** `checks`: what the document shows of its sources beside its partitions. */
   | { readonly kind: 'published'; readonly checks: readonly SourceCheck[] }
-  | { readonly kind: 'fault'; readonly fault: Fault };
+  | { readonly kind: 'fault'; readonly fault: PublisherFault };
 
 export interface PublishProgress {
   readonly partition: string;
@@ -197,7 +197,10 @@ export class Publisher {
    * Ends what is open after a fault. A store that fails here, too, is the fault that counts: when it is back, the document
    * is read again and its own fault is met again.
    */
-  async #end(reading: Reading, fault: Fault): Promise<{ outcomes: readonly PublishOutcome[]; fault: Fault }> {
+  async #end(
+    reading: Reading,
+    fault: PublisherFault,
+  ): Promise<{ outcomes: readonly PublishOutcome[]; fault: PublisherFault }> {
     const isFinal = fault.kind === 'document' || fault.kind === 'conflict';
     const open = [...reading.tracks.values()].flatMap(({ dataset, state, open }) =>
       state === 'writing' && open?.opened.kind === 'write' ? [{ dataset, writer: open.opened.writer }] : [],

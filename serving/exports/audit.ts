@@ -5,7 +5,7 @@ import type { AuditPayload, AuditRecord, AuditValue } from '../../shared/audit/r
 import { AuditWriter } from '../../shared/audit/writer.ts';
 import type { Logger } from '../../shared/logger.ts';
 import type { ProblemCode } from '../contract/problems.ts';
-import type { Transition } from './store.ts';
+import type { ExportTransition } from './store.ts';
 
 /** How long refusals are counted before their number is recorded. */
 const REFUSED_RUN_MS = 60_000;
@@ -208,7 +208,7 @@ export class ExportAudit implements AsyncDisposable {
     }
   }
 
-  async transition({ event, from, row }: Transition): Promise<void> {
+  async transition({ event, from, row }: ExportTransition): Promise<void> {
     await this.note(AUDIT_EVENTS.transition, row.exportId, {
       event,
       from,

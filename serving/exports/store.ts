@@ -60,7 +60,7 @@ export type Outcome =
   | { readonly kind: 'taken'; readonly row: ExportRow }
   | { readonly kind: 'unknown' };
 
-export interface Transition {
+export interface ExportTransition {
   readonly event: ExportEvent;
   readonly from: ExportState;
   readonly row: ExportRow;
@@ -70,7 +70,7 @@ interface StoreOptions {
   readonly databaseUrl: string;
   readonly leaseMs: number;
   /** Called with every transition before it is committed. It must not throw. */
-  readonly onTransition: (transition: Transition) => Promise<void>;
+  readonly onTransition: (transition: ExportTransition) => Promise<void>;
 }
 
 /** Statements touch one row or a page of rows. */

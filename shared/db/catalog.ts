@@ -12,6 +12,7 @@ import { PROJECTOR_LOCK } from './connect.ts';
 import {
   type AttemptRow,
   attempts,
+  type CatalogShape,
   type CheckpointRow,
   type CoverageRow,
   checkpoints,
@@ -20,7 +21,6 @@ import {
   ledger,
   type PartitionRow,
   partitions,
-  type RowShape,
   rowsOf,
   type StoredRow,
   storedColumns,
@@ -94,7 +94,7 @@ export class Catalog {
   }
 
   /** Selects rows of one table. @param rest The statement from `from` on. */
-  async #select<Row>({ columns, decode }: RowShape<Row>, rest: string, values: readonly unknown[]): Promise<Row[]> {
+  async #select<Row>({ columns, decode }: CatalogShape<Row>, rest: string, values: readonly unknown[]): Promise<Row[]> {
     return decode(await this.#query(`select ${columns} ${rest}`, values));
   }
 

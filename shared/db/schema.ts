@@ -159,7 +159,7 @@ export const describeTable = (table: Tables.PgTable) => ({
 });
 
 /** How SQL selects columns of a table, and how the driver's rows become typed rows. */
-export interface RowShape<Row> {
+export interface CatalogShape<Row> {
   /** The select list, with members as names: `from_ms as "fromMs", ...`. */
   readonly columns: string;
   /** Converts the driver's values in place, for example an int8 from text to a number. Nulls stay. */
@@ -174,7 +174,7 @@ export function rowsOf<T extends Tables.PgTable, Member extends keyof T['$inferS
   table: T,
   members?: readonly Member[],
   alias?: string,
-): RowShape<Pick<T['$inferSelect'], Member>> {
+): CatalogShape<Pick<T['$inferSelect'], Member>> {
   const columns = Object.entries(getTableColumns(table)).filter(
     ([member]) => members?.includes(member as Member) ?? true,
   );

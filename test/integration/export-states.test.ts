@@ -10,13 +10,13 @@ import {
   isFinished,
   TRANSITIONS,
 } from '../../serving/exports/states.ts';
-import { ExportStore, type Outcome, type Transition } from '../../serving/exports/store.ts';
+import { ExportStore, type ExportTransition, type Outcome } from '../../serving/exports/store.ts';
 import { dispatch } from '../../serving/exports/submit.ts';
 import { createMigratedEnv, execute, type TestEnv } from '../support/stack.ts';
 
 let env: TestEnv;
 let store: ExportStore;
-const told: Transition[] = [];
+const told: ExportTransition[] = [];
 beforeAll(async () => {
   env = await createMigratedEnv();
   store = new ExportStore({

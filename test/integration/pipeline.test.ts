@@ -53,7 +53,9 @@ describe('a backfill', () => {
     expect(units).toEqual(DAYS.map(({ day, rows }) => ({ dataset: DATASET, partition: day, state: 'proved', rows })));
     // One object on stdout, nothing worth a warning on stderr; but a machine on which a projector takes ten seconds to start.
     expect(first.stdout.trim().split('\n')).toHaveLength(1);
-    expect(first.stderr.split('\n').filter((line) => line !== '' && !line.includes('wait for their proof'))).toEqual([]);
+    expect(first.stderr.split('\n').filter((line) => line !== '' && !line.includes('wait for their proof'))).toEqual(
+      [],
+    );
   });
 
   test('stores exactly the rows of the files, as DuckDB reads them', async () => {

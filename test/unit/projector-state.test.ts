@@ -8,16 +8,16 @@ import { restartPause } from '../../pipelines/projector/run.ts';
 import {
   type Action,
   classify,
-  type Envelope,
   type Handlers,
   LOG_MESSAGES,
   Machine,
   MESSAGES,
-  type Message,
+  type MessageFacts,
+  type ProjectorMessage,
   STATES,
   type State,
   TABLE,
-  type Table,
+  type TransitionTable,
   transition,
 } from '../../pipelines/projector/state.ts';
 import { attemptOfSubject, subjectOf, withheldSubject } from '../../shared/nats/stream.ts';
@@ -46,9 +46,9 @@ describe('the table', () => {
   test('is total by its type: a row without a cell, or with a state of no name, does not compile', () => {
     const { later: _later, ...incomplete } = TABLE.idle;
     // @ts-expect-error the cell `later` is missing
-    const table: Table = { ...TABLE, idle: incomplete };
+    const table: TransitionTable = { ...TABLE, idle: incomplete };
     // @ts-expect-error the state does not exist
-    const other: Table = { ...TABLE, idle: { ...TABLE.idle, later: { next: 'lost', action: 'wait' } } };
+    const other: TransitionTable = { ...TABLE, idle: { ...TABLE.idle, later: { next: 'lost', action: 'wait' } } };
     expect([table, other]).toHaveLength(2);
   });
 
@@ -84,7 +84,7 @@ describe('the table', () => {
     }
   });
 
-  test.each<[string, State, Message, { next: State; action: Action }]>([
+  test.each<[string, State, ProjectorMessage, { next: State; action: Action }]>([
     // It rolled the load back without a rewind, and the attempt was quarantined: its first frame was missing.
     ['a damaged retraction leaves the load alone', 'loading', 'irrelevant', { next: 'loading', action: 'wait' }],
     // The checkpoint moved past the frames that were set aside, and the attempt was quarantined when it went on.
@@ -114,7 +114,7 @@ describe('a message of the log', () => {
   const of = { partition: '7', attempt: 2 };
   const other = { partition: '7', attempt: 1 };
   const standing = { open: of, expected: 3 as number | undefined, mayBeEmpty: true, isCarriedOut: false };
-  test.each<[Envelope, Partial<typeof standing> & { open?: undefined }, Message]>([
+  test.each<[MessageFacts, Partial<typeof standing> & { open?: undefined }, ProjectorMessage]>([
     [{ kind: 'frame', of, frame: 3 }, {}, 'own_frame'],
     [{ kind: 'frame', of, frame: 2 }, {}, 'wrong'],
     [{ kind: 'frame', of, frame: 2 }, { expected: undefined }, 'own_frame'],
@@ -152,7 +152,7 @@ describe('a message of the log', () => {
 // ---- random logs
 // -----------------------------------------------------------------------------------------------------
 
-interface Logged extends Envelope {
+interface Logged extends MessageFacts {
   /** A frame whose rows the database refuses. */
   readonly refused?: boolean;
   /** Of a manifest: the digest of the frames it was made for. */
@@ -161,7 +161,7 @@ interface Logged extends Envelope {
   readonly copy?: boolean;
 }
 
-const nameOf = (of: Envelope['of']) => `${of!.partition}.${of!.attempt}`;
+const nameOf = (of: MessageFacts['of']) => `${of!.partition}.${of!.attempt}`;
 
 interface Load {
   readonly name: string;
@@ -193,7 +193,7 @@ class ModelProjector {
   /** The reader is told to stop before the rewind that follows. */
   stopsInRewind = false;
   #arrived: Logged | undefined;
-  #attempt: Envelope['of'];
+  #attempt: MessageFacts['of'];
   #broken = true;
   #load: Load | undefined;
   #members: Member[] = [];
@@ -223,7 +223,7 @@ class ModelProjector {
     if (this.pending > 2) await this.machine.take('due');
   }
 
-  #classified(): Message {
+  #classified(): ProjectorMessage {
     return classify(this.#arrived!, {
       open: this.#attempt,
       expected: this.#load?.frames.length,
@@ -284,7 +284,7 @@ class ModelProjector {
     this.#undo();
   }
 
-  #open(): Message {
+  #open(): ProjectorMessage {
     this.#attempt = this.#arrived!.of;
     const name = nameOf(this.#attempt);
     if (this.#isAlone(this.at) && this.#commit() === 'rolled_back') return 'rolled_back';
@@ -297,21 +297,21 @@ class ModelProjector {
     return this.pending > 0 ? 'opened_shared' : 'opened';
   }
 
-  #prove(): Message {
+  #prove(): ProjectorMessage {
     const load = this.#load!;
     this.#load = undefined;
     this.#members.push({ ...load, digest: this.#arrived!.digest!, manifest: this.at });
     return this.shares && !this.#isAlone(load.first) ? 'done' : this.#commit();
   }
 
-  #recordEnd(name: string): Message {
+  #recordEnd(name: string): ProjectorMessage {
     if (this.#commit() === 'rolled_back') return 'rolled_back';
     if (this.#broken && !this.db.ends.has(name)) this.#end(name, 'quarantined');
     this.#moveTo(this.at);
     return 'done';
   }
 
-  #retract(early: boolean): Message {
+  #retract(early: boolean): ProjectorMessage {
     this.#drop();
     if (this.#commit() === 'rolled_back') return 'rolled_back';
     const name = nameOf(this.#arrived!.of);
@@ -324,7 +324,7 @@ class ModelProjector {
     return 'done';
   }
 
-  #rewind(undo: () => void): Message {
+  #rewind(undo: () => void): ProjectorMessage {
     undo();
     this.#undo();
     if (this.stopsInRewind) return 'stop';

@@ -22,7 +22,7 @@ export const UNIT_BLOCKS = 20;
 export const SINGLE_BLOCKS = 12;
 
 /** A partition of any of the datasets, in any state. */
-export interface KnownPartition {
+export interface KnownSpan {
   readonly span: Range;
 }
 
@@ -30,7 +30,7 @@ export interface KnownPartition {
  * Plans units that cover the heights from..to, both inclusive. No unit overlaps a known partition in part: units end at
  * multiples of UNIT_BLOCKS and at the ends of known partitions, and are single blocks near the tip.
  */
-export function planUnits(from: number, to: number, tip: number, known: readonly KnownPartition[]): Range[] {
+export function planUnits(from: number, to: number, tip: number, known: readonly KnownSpan[]): Range[] {
   const cuts = new Set<number>([to + 1]);
   for (const { span } of known) for (const end of [span.from, span.to]) cuts.add(end);
   const ends = [...cuts].filter((cut) => cut > from && cut <= to + 1).sort((a, b) => a - b);

@@ -99,7 +99,7 @@ export class Lines {
   }
 }
 
-export interface Table {
+export interface HtmlTable {
   readonly rows: readonly TableRow[];
 }
 
@@ -123,7 +123,7 @@ const plain = (name: string) => name.toLowerCase().replaceAll(/[^a-z0-9]/g, '');
  * @param text the header line and the rows.
  * @param firstLine the header's line in the document.
  */
-export function parseTable(text: string, firstLine: number): Table {
+export function parseTable(text: string, firstLine: number): HtmlTable {
   let records: string[][];
   try {
     records = parse(text, { relax_column_count: true, skip_empty_lines: false, max_record_size: 64 * 1024 });
