@@ -66,7 +66,7 @@ export async function overPartitions(command: ParsedCommand, job: PartitionWork)
   const named = chosen.map(({ key }) => key).join(' ');
   context.output.answer({ command: job.name, dataset: named, ok, interrupted, elapsed_ms: elapsedMs, units }, () =>
     units.length === 0
-      ? 'Nothing to do: the range has no such partition.'
+      ? 'Nothing to do: the range has no partition that this command applies to.'
       : `${summaryOf(units)}\n${units.length} in ${seconds(elapsedMs)}`,
   );
   return interrupted ? EXIT.INTERRUPTED : ok ? EXIT.DONE : EXIT.FAILED;

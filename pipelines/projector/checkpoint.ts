@@ -60,7 +60,10 @@ export async function logVerdict(
   const { streamSequence } = checkpoint;
   const created = [streamCreated, checkpoint.streamCreated].map((date) => date.toISOString());
   if (created[0] !== created[1]) {
-    return verdict('stream_recreated', `it was made ${created[0]}, the checkpoint is on one made ${created[1]}`);
+    return verdict(
+      'stream_recreated',
+      `it was created ${created[0]}, the checkpoint belongs to one created ${created[1]}`,
+    );
   }
   if (lastSequence < streamSequence) {
     return verdict('log_behind', `it ends at sequence ${lastSequence}, the checkpoint is at ${streamSequence}`);

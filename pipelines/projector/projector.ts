@@ -266,7 +266,7 @@ export class Projector {
     if (attemptState && ENDED.has(attemptState)) return refuse('ended', `its end was recorded before: ${attemptState}`);
     // Its retraction follows in the log; it must not be served until the projector gets there.
     if (this.#retracted.has(withheldSubject(dataset.key, key, attempt))) {
-      return refuse('broken', 'its source no longer stands by it');
+      return refuse('broken', 'its source retracted it');
     }
     // Only the manifest shows whether a synthetic partition may be replaced, so the attempt is loaded.
     if (row?.state === 'proved' && !row.synthetic && row.revision >= revision) {

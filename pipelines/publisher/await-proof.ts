@@ -104,7 +104,7 @@ export class ProjectorWatch {
   describe(): string {
     const still = `nothing has moved for ${Math.round(this.stillMs / 1000)} s`;
     const holder = this.#last?.holder;
-    if (!holder) return `nobody projects ${this.#dataset.key}, ${still}`;
+    if (!holder) return `no projector works on ${this.#dataset.key}, ${still}`;
     const { name, pid, since } = holder;
     return `the lock of its projector is held by "${name}" (server process ${pid}, since ${since.toISOString()}), ${still}`;
   }
@@ -152,7 +152,7 @@ export class ProofWaiter implements AsyncDisposable {
   readonly #waiting = new Map<string, Waiting>();
   readonly #watches = new Map<string, ProjectorWatch>();
   /** Datasets whose projector was reported to show no sign of life. */
-  readonly #told = new Set<string>();
+  readonly #reported = new Set<string>();
   readonly #onStill: (message: string) => void;
   readonly #faults = new ProjectorFaults();
   /** Attempts whose state the next query asks for. */
@@ -174,7 +174,7 @@ export class ProofWaiter implements AsyncDisposable {
     return outcomes;
   }
 
-  /** Resolves when the projector has ended the attempt, or nobody waits any longer. */
+  /** Resolves when the projector has ended the attempt, or the wait is given up. */
   async of(dataset: DatasetDefinition, partition: string, attempt: number): Promise<AttemptOutcome> {
     const key = keyOf(dataset, partition, attempt);
     // Two documents may await the same attempt: what one published is met again by the next before it is proved.
@@ -271,9 +271,9 @@ export class ProofWaiter implements AsyncDisposable {
     const watch = this.#watchOf(dataset);
     await watch.look();
     if (watch.stillMs < NOTE_MS) {
-      this.#told.delete(dataset.key);
-    } else if (!this.#told.has(dataset.key)) {
-      this.#told.add(dataset.key);
+      this.#reported.delete(dataset.key);
+    } else if (!this.#reported.has(dataset.key)) {
+      this.#reported.add(dataset.key);
       this.#onStill(`${dataset.key}: published partitions wait for their proof: ${watch.describe()}`);
     }
     if (watch.sinceStepMs < this.#patienceMs) return;

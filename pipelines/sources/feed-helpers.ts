@@ -20,7 +20,7 @@ export interface Schedule {
   readonly random?: () => number;
 }
 
-/** Now, and then again and again, until the signal. What takes longer than the wait puts the next off, never two up. */
+/** Now, and then again and again, until the signal. Work that takes longer than the wait delays the next turn; turns never overlap. */
 export async function* turns({ everyMs, jitterMs, signal, random = Math.random }: Schedule): AsyncGenerator<number> {
   for (let turn = 0; !signal.aborted; turn++) {
     const due = performance.now() + everyMs + random() * jitterMs;

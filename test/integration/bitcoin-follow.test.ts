@@ -210,7 +210,7 @@ test('a node that lost its last blocks in a crash says nothing about them', asyn
   proxy.spoil('getblockchaininfo', { kind: 'rewrite', rewrite: shorter });
   const { exit, stderr } = await bitcoin.backfill(0, 5, { SVC_BITCOIN_RPC_URL: proxy.url });
   expect(exit).toBe(0);
-  expect(stderr).toContain('the node has less than what is proved');
+  expect(stderr).toContain('the node has fewer blocks than are proved');
   expect(await bitcoin.proved()).toEqual(before);
 });
 

@@ -61,7 +61,7 @@ describe('a stream that is not the one that was projected', () => {
     test.each([
       ['that ends before the checkpoint', 'set stream_sequence = stream_sequence + 5', 'it ends at sequence'],
       ['that holds another message there', `set message_sha256 = repeat('ab', 32)`, 'holds another message'],
-      ['made at another time', `set stream_created = stream_created - interval '1 s'`, 'it was made'],
+      ['made at another time', `set stream_created = stream_created - interval '1 s'`, 'it was created'],
     ])('%s: refused', async (_name, change, reason) => {
       const messages = (await system.log()).length;
       await system.rows('create table was as select * from checkpoints');

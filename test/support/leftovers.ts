@@ -12,12 +12,20 @@ export async function endLeftovers(testStateDir: string): Promise<void> {
     const state = await readFile(join(note.dir, 'stack', 'stack.json'), 'utf8').catch(() => undefined);
     if (state !== undefined) {
       for (const record of Object.values((JSON.parse(state) as { servers: Record<string, ProcessRef> }).servers)) {
-        if (isAlive(record)) process.kill(record.pid, 'SIGKILL');
+        if (isAlive(record)) kill(record.pid);
       }
     }
     // A Bitcoin node, which no stack knows of (see bitcoin.ts).
-    for (const pid of processesIn(join(note.dir, 'node'), 'bitcoind')) process.kill(pid, 'SIGKILL');
+    for (const pid of processesIn(join(note.dir, 'node'), 'bitcoind')) kill(pid);
     await rm(note.dir, { recursive: true, force: true });
     await rm(join(notes, name), { force: true });
+  }
+}
+
+function kill(pid: number): void {
+  try {
+    process.kill(pid, 'SIGKILL');
+  } catch {
+    // It ended meanwhile.
   }
 }

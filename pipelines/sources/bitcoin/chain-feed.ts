@@ -233,9 +233,9 @@ class ChainFeed {
   async *#retractions(state: ChainState): FeedEvents<RetractionEvent> {
     const { log } = this.#needs;
     const { place } = this.#opened.node.rpc;
-    const onBehind = () => log.warn({ node: place, tip: state.blocks }, 'the node has less than what is proved');
+    const onBehind = () => log.warn({ node: place, tip: state.blocks }, 'the node has fewer blocks than are proved');
     for (const { span, first } of await this.#proved.lost(state, onBehind)) {
-      const reason = `the node's chain has other blocks from one of the heights ${describeHeights(first)} on`;
+      const reason = `the node's chain has other blocks from a height in ${describeHeights(first)} on`;
       for (const dataset of CHAIN_DATASETS) {
         yield { kind: 'retraction', dataset, span, code: 'CHAIN_REORGANISED', reason };
       }
