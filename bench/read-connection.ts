@@ -55,7 +55,7 @@ interface SubmitConnection {
 class SubmittedSum implements Result {
   rows = 0;
   sum = 0;
-  /** Binary cells whose size is no longer that of their type. */
+  /** Binary cells whose decoded size differs from the size of their type. */
   damagedCells = 0;
   readonly ended = Promise.withResolvers<void>();
   readonly #format: Format;

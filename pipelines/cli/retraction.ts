@@ -16,7 +16,7 @@ import { makeStreams } from './streams.ts';
 
 export type Retract = (event: RetractionEvent) => Promise<void>;
 
-/** The documents of a feed. Retractions between them are carried out in their turn; the feed is told of one that fails. */
+/** Yields a feed's documents, and carries out the retractions between them in order. A failed one is thrown into the feed. */
 export async function* documentsOf(events: FeedEvents, retract: Retract): AsyncGenerator<DocumentRequest> {
   try {
     for (let next = await events.next(); !next.done; ) {

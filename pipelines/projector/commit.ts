@@ -45,7 +45,7 @@ export async function writeProved(
   const [{ synthetic }] = manifests;
   const keys = manifests.map(({ partition }) => partition);
   const before = await lockCoverage(client, dataset);
-  // Where partitions share chunks, the sample was deleted before the load: its rows could not be told from the new
+  // Where partitions share chunks, the sample was deleted before the load: nothing would distinguish its rows from the new
   // ones.
   if (before.synthetic && !synthetic && dataset.native.scope.kind === 'window') {
     await deleteSampleRows(client, dataset, keys[0]);

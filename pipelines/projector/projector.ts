@@ -368,7 +368,7 @@ export class Projector {
   async #rewind(undo: () => Promise<void>): Promise<ProjectorMessage> {
     await undo();
     this.#ahead.length = 0;
-    // A projector that is told to stop makes no new consumer.
+    // A stopping projector creates no new consumer.
     if (this.#needs.signal.aborted) return 'stop';
     await this.#reader.seek(this.#work.checkpoint);
     return 'sought';

@@ -30,7 +30,7 @@ export const STATES = [
   'set_aside',
   /** Everything uncommitted is rolled back, and the reader moves to the checkpoint. */
   'rewinding',
-  /** The end: told to stop, or a store failed. */
+  /** The end: the operator stopped the projector, or a store failed. */
   'stopped',
 ] as const;
 export type State = (typeof STATES)[number];

@@ -378,7 +378,7 @@ export async function keepRecounted(needs: RecountNeeds): Promise<void> {
 }
 
 /**
- * Recounts the partition of the oldest request. @returns its result; undefined when there is no request.
+ * Recounts the partition of the oldest request. @returns its result; undefined if the queue is empty.
  * @throws what verification throws: the request moves behind the others.
  */
 async function answerRequest(

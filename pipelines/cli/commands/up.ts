@@ -54,7 +54,7 @@ export async function loadSamples(context: Context): Promise<SampleReport[]> {
   return reports;
 }
 
-/** Whether there is no real data and the sample is incomplete, as after an interrupted first start. */
+/** Whether the sample is incomplete and the database holds only synthetic rows, as after an interrupted first start. */
 async function isWanted({ catalog }: Context, { datasets }: Feed, sample: Sample): Promise<boolean> {
   let complete = true;
   for (const dataset of datasets) {
