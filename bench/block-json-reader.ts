@@ -5,19 +5,19 @@
 import { readFileSync } from 'node:fs';
 import { readBlockAnswer } from '../pipelines/sources/bitcoin/node-answers.ts';
 import { parseExactly } from '../pipelines/sources/bitcoin/rpc/client.ts';
-import { JsonCursor, JsonKeys } from '../pipelines/sources/bitcoin/rpc/json-cursor.ts';
+import { JsonCursor, JsonMembers } from '../pipelines/sources/bitcoin/rpc/json-cursor.ts';
 import { TextWriter } from '../pipelines/sources/bitcoin/text-writer.ts';
 import { median, rounded } from './measure.ts';
 
 const [side, file, warmUp, reads] = process.argv.slice(2);
-const RESULT = new JsonKeys(['result']);
+const RESULT = new JsonMembers('result');
 
 function readUnderCursor(answer: Buffer, writer: TextWriter): unknown {
   const cursor = new JsonCursor(answer);
   let block: unknown;
   cursor.object();
   while (cursor.member()) {
-    if (RESULT.placeOf(answer, cursor.start, cursor.end) === 0) block = readBlockAnswer(cursor, writer);
+    if (RESULT.nameAt(cursor) === 'result') block = readBlockAnswer(cursor, writer);
     else cursor.skip();
   }
   cursor.finish();

@@ -11,8 +11,6 @@ import { acquireStack, type Stack } from '../shared/stack/stack.ts';
 import { childrenOf } from './measure.ts';
 
 export const ROOT = fileURLToPath(new URL('../', import.meta.url));
-/** A rights matrix that covers documents in the vendors' layouts; that of the sample does not. */
-export const RIGHTS_MATRIX = join(ROOT, 'test/support/rights/matrix.json');
 
 const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
 /** The exit code by which a shell knows that a signal ended the process. */

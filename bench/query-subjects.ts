@@ -9,7 +9,8 @@ import pg from 'pg';
 import { writeDay } from '../pipelines/sources/exchange_a/sample.ts';
 import { DAY_MS } from '../shared/dates.ts';
 import type { Stack } from '../shared/stack/stack.ts';
-import { RIGHTS_MATRIX, ROOT } from './harness.ts';
+import { OWN_MATRIX } from '../test/support/rights.ts';
+import { ROOT } from './harness.ts';
 import { watch } from './measure.ts';
 
 export const DATASET = 'exchange_a_spot_trades';
@@ -80,7 +81,7 @@ export async function startServer(stack: Pick<Stack, 'databaseUrl'>): Promise<Qu
     SVC_INTERNAL_API_KEY: API_KEY,
     SVC_HTTP_PORT: '0',
     SVC_LOG_LEVEL: 'warn',
-    SVC_SOURCE_RIGHTS_MATRIX_PATH: RIGHTS_MATRIX,
+    SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX,
   };
   child.stdin!.end(JSON.stringify({ settings }));
   const [line] = await once(child.stdout!, 'data');

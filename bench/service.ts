@@ -4,7 +4,8 @@ import { once } from 'node:events';
 import { Agent, request as httpRequest, type IncomingHttpHeaders } from 'node:http';
 import { join } from 'node:path';
 import type { SettingName } from '../shared/config/settings.ts';
-import { RIGHTS_MATRIX, ROOT } from './harness.ts';
+import { OWN_MATRIX } from '../test/support/rights.ts';
+import { ROOT } from './harness.ts';
 
 const API_KEY = 'bench';
 
@@ -36,7 +37,7 @@ export async function startService(
     SVC_INTERNAL_API_KEY: API_KEY,
     SVC_HTTP_PORT: '0',
     SVC_LOG_LEVEL: 'error',
-    SVC_SOURCE_RIGHTS_MATRIX_PATH: RIGHTS_MATRIX,
+    SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX,
     ...settings,
   };
   child.stdin.end(JSON.stringify({ settings: all }));

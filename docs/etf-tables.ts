@@ -1,7 +1,7 @@
 /** Funds and metrics in docs/etf.md: derived from their adapters, and from documents in their layouts. */
 
 import { ISSUERS } from '../pipelines/sources/etf/issuers/index.ts';
-import type { Issuer } from '../pipelines/sources/etf/issuers/types.ts';
+import type { Issuer } from '../pipelines/sources/etf/issuers/issuer.ts';
 import { FACTS, type FactName, metricsOf } from '../pipelines/sources/etf/parse/facts.ts';
 import { DOCUMENTS, fundDocument } from '../pipelines/sources/etf/sample.ts';
 import { etfDailyMetrics } from '../shared/registry/datasets/etf_daily_metrics.ts';
@@ -21,8 +21,21 @@ export const etfFunds = (): string =>
       ...(document.by === 'browser' ? ['in a browser'] : []),
       ...(document.firstDay === undefined ? [] : [`days from ${document.firstDay} on`]),
     ];
-    return `- ${ticker}: ${facts.join(', ')}\n`;
+    return wrapped(`- ${ticker}: ${facts.join(', ')}`);
   }).join('');
+
+const MAX_COLUMNS = 132;
+
+/** An item of a list over as many lines as it needs; a long path keeps a line to itself. */
+const wrapped = (item: string): string => {
+  const lines: string[] = [];
+  for (const word of item.split(' ')) {
+    const last = lines.at(-1);
+    if (last !== undefined && `${last} ${word}`.length <= MAX_COLUMNS) lines[lines.length - 1] = `${last} ${word}`;
+    else lines.push(last === undefined ? word : `  ${word}`);
+  }
+  return `${lines.join('\n')}\n`;
+};
 
 /** Each metric in the form of docs/fields.md, with the funds that have it. */
 export function etfMetrics(): string {

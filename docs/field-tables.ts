@@ -1,13 +1,13 @@
 /**
- * The field reference, docs/fields.md: each field once. Datasets of one family share most of their fields, so a family lists
+ * The field reference, docs/fields.md: each field once. Similar datasets share most of their fields, so a group lists
  * what all its datasets have, and a dataset lists what is its own.
  */
 
+import { ALIGNED_VIEW, type DatasetKind, type Mode, nativeView } from '../shared/registry/definition.ts';
 import { DATASETS, type DatasetDefinition, type Field, shapeOf } from '../shared/registry/index.ts';
 import { KLINE_FIELDS } from '../shared/registry/trades.ts';
-import { ALIGNED_VIEW, type DatasetKind, type Mode, nativeView } from '../shared/registry/types.ts';
 
-const FAMILIES: Readonly<Record<DatasetKind, string>> = {
+const GROUPS: Readonly<Record<DatasetKind, string>> = {
   spot_trades: 'Spot trades',
   etf_daily_metrics: 'ETF and macro metrics',
   macro_series_metrics: 'ETF and macro metrics',
@@ -25,8 +25,8 @@ interface Facts {
 type ByMode = Readonly<Record<Mode, Facts>>;
 
 export function fieldReference(): string {
-  const families = Map.groupBy(DATASETS.values(), ({ kind }) => FAMILIES[kind]);
-  return withoutRepeats([...families].map(([heading, members]) => family(heading, members)).join('\n'));
+  const groups = Map.groupBy(DATASETS.values(), ({ kind }) => GROUPS[kind]);
+  return withoutRepeats([...groups].map(([heading, members]) => group(heading, members)).join('\n'));
 }
 
 /** A list only names the fields that were last described in the same words. */
@@ -48,7 +48,7 @@ function withoutRepeats(text: string): string {
   });
 }
 
-function family(heading: string, members: readonly DatasetDefinition[]): string {
+function group(heading: string, members: readonly DatasetDefinition[]): string {
   const all = members.map(factsOf);
   const shared = byMode((mode) => ({
     order: all.map((facts) => facts[mode].order).reduce((left, right) => left.intersection(right)),

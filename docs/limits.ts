@@ -4,17 +4,17 @@
  */
 import type { SettingName } from '../shared/config/settings.ts';
 
-type Unit = 'bytes' | 'ms' | string;
+type LimitUnit = 'bytes' | 'ms' | string;
 
 /** .env.example describes what each setting bounds. */
 export interface SettingLimit {
   readonly setting: SettingName;
-  readonly unit: Unit;
+  readonly unit: LimitUnit;
 }
 
 export interface ConstantLimit {
   readonly what: string;
-  readonly unit: Unit;
+  readonly unit: LimitUnit;
   /** A file, or a folder in which one file exports the constant. */
   readonly file: string;
   readonly name: string;
@@ -56,7 +56,7 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     { setting: 'SVC_STREAM_MAX_BYTES', unit: 'bytes' },
     of('Acknowledgement of a message', 'ms', 'pipelines/publisher/attempt-writer.ts', 'ACK_TIMEOUT_MS'),
     of('Retries without an answer of the log', 'ms', 'shared/nats/connect.ts', 'OUTAGE_LIMIT_MS'),
-    of('Retries of a partition during an outage', 'ms', 'pipelines/publisher/backfill.ts', 'OUTAGE_PATIENCE_MS'),
+    of('Retries of a partition during an outage', 'ms', 'pipelines/publisher/backfill.ts', 'REREAD_LIMIT_MS'),
     { setting: 'SVC_BACKFILL_FETCH_AHEAD', unit: '' },
     { setting: 'SVC_BACKFILL_FEEDS', unit: '' },
     of('Published days awaiting proof', '', 'pipelines/publisher/backfill.ts', 'MAX_UNPROVED'),
@@ -65,7 +65,7 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     of('Capture buffered for comparison', 'bytes', 'pipelines/publisher/publisher.ts', 'MAX_KEPT_BYTES'),
     of('Event with offset and auxiliary data', 'bytes', 'shared/frame/records.ts', 'MAX_RECORD_BYTES'),
     of('Frame of records', 'bytes', 'shared/frame/records.ts', 'MAX_RECORD_FRAME_BYTES'),
-    of('Backfill gives up without progress', 'ms', 'pipelines/cli/ingest.ts', 'PATIENCE_MS'),
+    of('Backfill gives up without progress', 'ms', 'pipelines/cli/ingest.ts', 'PROOF_TIMEOUT_MS'),
     of('Backfill waits for an idle projector', 'ms', 'pipelines/cli/streams.ts', 'STILL_MS'),
   ],
   Projecting: [
@@ -100,7 +100,7 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     { setting: 'SVC_DISCOVERY_MAX_QUEUE', unit: '' },
     of('Catalog request', 'ms', 'serving/discovery/inspector.ts', 'TIMEOUT_MS'),
     of('Partitions on a page of coverage', '', 'serving/routes/coverage.ts', 'MAX_PAGE'),
-    of('Late arrivals listed by coverage', '', 'serving/discovery/coverage.ts', 'MAX_LATE_ARRIVALS'),
+    of('Late arrivals listed by coverage', '', 'serving/discovery/coverage-answer.ts', 'MAX_LATE_ARRIVALS'),
     of('Partitions listed for an ambiguous offset', '', 'shared/lineage/find-event.ts', 'MAX_NAMED_PARTITIONS'),
     of('Log request', 'ms', 'serving/discovery/lineage.ts', 'REQUEST_TIMEOUT_MS'),
     of('Rows that an estimate counts in a cut partition', '', 'serving/discovery/estimate/counts.ts', 'MAX_COUNTED'),

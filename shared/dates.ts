@@ -1,8 +1,7 @@
 /**
  * UTC days, as text `YYYY-MM-DD` and as epoch milliseconds; instants as callers write them; and the days on which US
- * exchanges trade. Those come from a
- * list of closures, which the exchanges publish three years ahead: rules would miss the days of mourning. Half days count
- * as trading days.
+ * exchanges trade. Those come from a list of closures, which the exchanges publish three years in advance: rules would miss
+ * the days of mourning. Half days count as trading days.
  */
 
 export const DAY_MS = 86_400_000;
@@ -94,7 +93,7 @@ const ZONE = `(?:Z|([+-])${HOUR}(?::?${SIXTIETHS})?)`;
 export const INSTANT = new RegExp(`^(${DAY_PATTERN})T${HOUR}:${SIXTIETHS}${SECOND}${ZONE}$`);
 
 /** Years 0001 to 9999 in UTC, the range that the contract's timestamps can express. PostgreSQL has no year 0. */
-const FIRST_MS = Date.parse('0001-01-01T00:00:00Z');
+export const FIRST_MS = Date.parse('0001-01-01T00:00:00Z');
 /** The last moment of that range; no row is as late. */
 export const LAST_MS = Date.parse('9999-12-31T23:59:59.999Z');
 

@@ -1,4 +1,4 @@
-/** What every command works with: settings, the stack of the state folder, and connections, all closed at the end. */
+/** The context of a command: settings, the stack of the state folder, and connections, all closed at the end. */
 
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -21,7 +21,7 @@ import { SHOWN_BY_PARENT, TERMINAL_VARIABLE, TerminalLog } from './terminal-log.
 
 export interface OutageRetryOptions {
   readonly signal: AbortSignal;
-  /** Called once with what the command waits for. */
+  /** Receives one message that names the store that the command waits for. */
   readonly note: (message: string) => void;
 }
 
@@ -77,7 +77,7 @@ export interface Context extends AsyncDisposable {
   readonly databaseUrls: Readonly<Record<DatabaseRole, string>>;
   readonly log: Logger;
   /** A logger for lines that accompany a note to the operator; the terminal does not show them again. */
-  readonly toldLog: Logger;
+  readonly reportedLog: Logger;
   /** The terminal's log file and display. */
   readonly terminalLog: TerminalLog | undefined;
   readonly output: Output;
@@ -113,7 +113,7 @@ export async function openContext(
     : undefined;
   const log = createLogger(settings.SVC_LOG_LEVEL, name, terminalLog ?? io.log);
   const isShown = terminalLog !== undefined || io.env[TERMINAL_VARIABLE] !== undefined;
-  const toldLog = isShown ? log.child(SHOWN_BY_PARENT) : log;
+  const reportedLog = isShown ? log.child(SHOWN_BY_PARENT) : log;
   const stopping = new AbortController();
   await using cleanup = new AsyncDisposableStack();
   cleanup.defer(io.onStop(() => stopping.abort(new Error('interrupted'))));
@@ -139,7 +139,7 @@ export async function openContext(
     note,
   });
   const onWait = (message: string) => {
-    toldLog.warn(message);
+    reportedLog.warn(message);
     output.note(message);
   };
   const connections = cleanup.use(
@@ -153,7 +153,7 @@ export async function openContext(
     stack,
     databaseUrls,
     log,
-    toldLog,
+    reportedLog,
     terminalLog,
     output,
     pool,

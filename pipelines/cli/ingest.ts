@@ -2,18 +2,17 @@
 
 import { join } from 'node:path';
 import { connect } from '../../shared/db/connect.ts';
-import { recordCheck } from '../../shared/db/coverage.ts';
+import { recordCheck } from '../../shared/db/coverage-changes.ts';
 import { RunRecorder } from '../../shared/db/runs.ts';
 import { explain, TidemarkError } from '../../shared/errors.ts';
 import type { NatsConnection } from '../../shared/nats/connect.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { ProofWaiter } from '../publisher/await-proof.ts';
-import { backfill, type UnitResult } from '../publisher/backfill.ts';
+import { backfill, planBackfill, type UnitResult } from '../publisher/backfill.ts';
 import { type Lease, openLease } from '../publisher/lease.ts';
-import { type Plan, planOf } from '../publisher/publish-plan.ts';
+import type { Plan } from '../publisher/publish-plan.ts';
 import { Publisher } from '../publisher/publisher.ts';
 import { cleanSpool } from '../sources/documents/fetch.ts';
-import { feeds } from '../sources/index.ts';
 import type {
   DocumentRequest,
   Feed,
@@ -22,7 +21,8 @@ import type {
   OpenedFeed,
   Selection,
   Source,
-} from '../sources/types.ts';
+} from '../sources/feed-types.ts';
+import { feeds } from '../sources/index.ts';
 import { startProjector } from './child.ts';
 import { type Context, retryThroughOutage } from './context.ts';
 import { documentsOf, type Retract, Retractions } from './retraction.ts';
@@ -74,8 +74,8 @@ export class PrefetchingSource implements Source, AsyncDisposable {
   }
 }
 
-/** When nothing is proved for this long, no projector is at work. */
-const PATIENCE_MS = 300_000;
+/** A command gives up when nothing is proved for this long, because no projector is at work. */
+const PROOF_TIMEOUT_MS = 300_000;
 /** Upper bound of SVC_BACKFILL_FETCH_AHEAD. */
 const MAX_FETCH_AHEAD = 16;
 
@@ -83,7 +83,7 @@ export interface IngestRequest {
   readonly kind: 'backfill' | 'reingest' | 'reparse' | 'follow';
   /** The command line, as `status` shows it. */
   readonly line: string;
-  /** Undefined: documents as they come, until the signal. */
+  /** The documents to ingest; undefined for documents as they appear, until the signal. */
   readonly selection: Selection | undefined;
   readonly synthetic: boolean;
   /** Why proved partitions are replaced; undefined: they are not. */
@@ -93,7 +93,7 @@ export interface IngestRequest {
   /** Where documents are, instead of where the settings say. */
   readonly location?: URL;
   /** Reads archived documents instead of the source. */
-  readonly fromKept?: boolean;
+  readonly fromArchive?: boolean;
   /** False where a projector is at work already. */
   readonly ownProjector?: boolean;
   /** The record of the run; without one `ingest` opens its own. */
@@ -107,15 +107,25 @@ export const ingest = (context: Context, feed: Feed, request: IngestRequest): As
   notingFailures(context, feed, { results: resultsOf(context, feed, request), isFollowed: request.kind === 'follow' });
 
 async function* resultsOf(context: Context, feed: Feed, request: IngestRequest): AsyncGenerator<UnitResult> {
-  const { signal, settings } = context;
   await using cleanup = new AsyncDisposableStack();
   const session = await openSession(context, feed, request, cleanup);
-  const { opened, run, retractions } = session;
+  try {
+    yield* sessionResults(session);
+  } catch (error) {
+    // The next command finds these retractions carried out and reports nothing of them.
+    yield* session.retractions.rest();
+    throw error;
+  }
+}
+
+async function* sessionResults(session: Session): AsyncGenerator<UnitResult> {
+  const { context, feed, request, opened, run, retractions } = session;
+  const { signal, settings } = context;
   const retract: Retract = (event) => retractions.carryOut(event);
   await projectBacklog(session);
   // Only file days are prefetched: an issuer's site and a node get one request after the other.
   const isFiles = feed.datasets[0].partition.kind === 'file_day';
-  const source = cleanup.use(new PrefetchingSource(opened.source, isFiles ? settings.SVC_BACKFILL_FETCH_AHEAD : 0));
+  await using source = new PrefetchingSource(opened.source, isFiles ? settings.SVC_BACKFILL_FETCH_AHEAD : 0);
   const work = await session.surely(() => workOf(context, opened, request, retract));
   if (work.plan) request.onPlan?.(work.plan);
   const planned = work.plan && sum(work.plan.partitions);
@@ -176,11 +186,11 @@ async function openSession(
   const databaseUrl = context.databaseUrls.ingest;
   stack.supervise();
   await cleanSpool(join(settings.SVC_STATE_DIR, 'spool'));
-  const opener = request.fromKept ? keptOf(feed) : feed;
+  const opener = request.fromArchive ? archivedOf(feed) : feed;
   if (request.selection) checkSelection({ name: feed.name, options: opener.options }, request.selection);
   const opened = cleanup.use(await opener.open(needsOf(context, request)));
   const note = (message: string) => {
-    context.toldLog.warn({ feed: feed.name }, message);
+    context.reportedLog.warn({ feed: feed.name }, message);
     context.output.note(message);
   };
   const surely = <T>(ask: () => Promise<T>) => retryThroughOutage(ask, { signal, note });
@@ -189,7 +199,7 @@ async function openSession(
     openLease({
       databaseUrl,
       datasets: feed.datasets,
-      patient: request.kind === 'follow' ? signal : undefined,
+      waitSignal: request.kind === 'follow' ? signal : undefined,
       onHeld: (backend) => void run.write({ lease_backend: backend }),
     }),
   );
@@ -207,29 +217,28 @@ async function openSession(
     if (!isProjecting) cleanup.use(startProjector(context, keys));
     isProjecting = true;
   };
-  const waits = { databaseUrl, catalog, signal, patienceMs: PATIENCE_MS, onStill: note };
+  const waits = { databaseUrl, catalog, connection, signal, timeoutMs: PROOF_TIMEOUT_MS, onStill: note };
   const proofs = cleanup.use(await surely(() => ProofWaiter.open(waits)));
   const retractions = new Retractions(context);
   return { context, feed, request, opened, retractions, run, lease, connection, proofs, project, note, surely };
 }
 
-function needsOf({ settings, catalog, log, signal }: Context, { location, run }: IngestRequest): FeedNeeds {
-  const onAway: FeedNeeds['onAway'] = (failures, fault) => run?.note({ failures, fault });
-  return { settings, location, catalog, log, signal, onAway };
+function needsOf({ settings, catalog, log, signal }: Context, { location }: IngestRequest): FeedNeeds {
+  return { settings, location, catalog, log, signal };
 }
 
-/** Nothing is published to a log that cannot be projected, and what the log holds is not fetched again. */
+/** Has the backlog projected first: nothing is published to a log that cannot be projected, and nothing is fetched twice. */
 async function projectBacklog({ context, feed, connection, proofs, project, note, surely }: Session): Promise<void> {
   const { catalog, signal } = context;
   const faultOf = (dataset: DatasetDefinition) => proofs.faultOf(dataset);
   for (const dataset of feed.datasets) {
     await surely(() => makeStreams(context, [dataset.key]));
-    const needs = { connection, catalog, signal, project, faultOf, patienceMs: PATIENCE_MS, note, surely };
+    const needs = { connection, catalog, signal, project, faultOf, timeoutMs: PROOF_TIMEOUT_MS, note, surely };
     await drainBacklog(needs, dataset);
   }
 }
 
-/** The results of what is published. */
+/** Publishes the work's documents. @returns the results of their partitions. */
 function published(
   { context, request, run, lease, connection, proofs }: Session,
   source: PrefetchingSource,
@@ -248,7 +257,7 @@ function published(
       window: settings.SVC_PUBLISH_WINDOW,
       synthetic: request.synthetic,
       reingestReason: request.reason,
-      fromKept: request.fromKept,
+      fromArchive: request.fromArchive,
     },
   });
   const requests = work.plan ? preparing(work.plan, source) : resting(work.requests, lease);
@@ -290,15 +299,15 @@ type Work =
 async function workOf(
   { catalog }: Context,
   opened: OpenedFeed,
-  { selection, synthetic, reason, compare = false }: IngestRequest,
+  { selection, synthetic, reason, compare = false, run }: IngestRequest,
   retract: Retract,
 ): Promise<Work> {
   const events = selection === undefined ? opened.follow?.() : opened.select(selection);
   if (!events) throw new TidemarkError('USAGE', 'The feed has nothing to follow');
-  const requests = documentsOf(events, retract);
+  const requests = documentsOf(events, retract, ({ failures, fault }) => run?.note({ failures, fault }));
   if (selection === undefined || !opened.isPlanned) return { requests };
   const options = { source: opened.source, catalog, synthetic, reingest: reason !== undefined, compare };
-  return { plan: await planOf(await Array.fromAsync(requests), options) };
+  return { plan: await planBackfill(await Array.fromAsync(requests), options) };
 }
 
 /** What `ingest` would do; undefined where its source names documents only while it is asked. Changes nothing. */
@@ -339,9 +348,9 @@ async function* resting(requests: AsyncIterable<DocumentRequest>, lease: Lease):
 }
 
 /** @throws TidemarkError USAGE for a feed whose documents are not archived. */
-export function keptOf(feed: Feed): NonNullable<Feed['kept']> {
-  if (feed.kept) return feed.kept;
-  const known = feeds().flatMap(({ name, kept }) => (kept ? [name] : []));
+export function archivedOf(feed: Feed): NonNullable<Feed['archived']> {
+  if (feed.archived) return feed.archived;
+  const known = feeds().flatMap(({ name, archived }) => (archived ? [name] : []));
   throw new TidemarkError('USAGE', `Documents of ${feed.name} are not kept; those of ${known.join(' and ')} are`);
 }
 

@@ -25,7 +25,7 @@ interface Stream {
 }
 
 /** The arguments of a projector. */
-export interface ProjectorOrder {
+export interface ProjectorOptions {
   readonly databaseUrl: string;
   readonly natsUrl: string;
   /** Keys of the datasets that it projects. */
@@ -44,7 +44,7 @@ export interface Io {
   /** Receives the log lines instead of standard error. */
   readonly log?: { write(line: string): void };
   /** Starts a projector instead of a separate process. */
-  readonly project?: (order: ProjectorOrder) => AsyncDisposable;
+  readonly project?: (options: ProjectorOptions) => AsyncDisposable;
   /** Calls the listener when the user stops the command. @returns a function that removes the listener. */
   onStop(listener: () => void): () => void;
 }

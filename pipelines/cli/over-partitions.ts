@@ -6,8 +6,8 @@ import type { PartitionRow } from '../../shared/db/schema.ts';
 import { codeOf, explain, outageCode, TidemarkError } from '../../shared/errors.ts';
 import { type DatasetDefinition, datasetOf } from '../../shared/registry/index.ts';
 import { windowOf } from '../../shared/registry/keys.ts';
+import type { Feed } from '../sources/feed-types.ts';
 import { fedDatasets, feedOf, feeds } from '../sources/index.ts';
-import type { Feed } from '../sources/types.ts';
 import { type Context, openContext } from './context.ts';
 import { EXIT } from './io.ts';
 import type { ParsedCommand } from './options.ts';
@@ -30,7 +30,7 @@ export interface PartitionWork {
   readonly work: (dataset: DatasetDefinition, row: PartitionRow, context: Context) => Promise<PartitionReport>;
 }
 
-interface Unit extends PartitionReport {
+interface ReportedUnit extends PartitionReport {
   readonly dataset: string;
 }
 
@@ -51,7 +51,7 @@ export async function overPartitions(command: ParsedCommand, job: PartitionWork)
   }
   await using context = await openContext(command, job.name);
   const startedAt = performance.now();
-  const units: Unit[] = [];
+  const units: ReportedUnit[] = [];
   for (const dataset of chosen) {
     if (!context.signal.aborted) await overDataset(dataset, command, job, context, units);
   }
@@ -77,7 +77,7 @@ async function overDataset(
   command: ParsedCommand,
   job: PartitionWork,
   context: Context,
-  units: Unit[],
+  units: ReportedUnit[],
 ): Promise<void> {
   const rows = (await wantedRows(dataset, command, context)).filter(
     // A partition that was never stored has no times.
@@ -126,7 +126,7 @@ async function wantedRows(dataset: DatasetDefinition, { values }: ParsedCommand,
   return await catalog.partitions(dataset, startOf(dataset, from), endOf(dataset, to));
 }
 
-function summaryOf(units: readonly Unit[]): string {
+function summaryOf(units: readonly ReportedUnit[]): string {
   const groups = Map.groupBy(units, ({ dataset, state }) => `${dataset}\n${state}`);
   const rows = [...groups].map(([key, list]) => [...key.split('\n'), list.length]);
   return table(['dataset', 'state', 'partitions'], rows);

@@ -5,19 +5,26 @@ import type { PartitionRow } from '../../shared/db/schema.ts';
 import { explain, TidemarkError } from '../../shared/errors.ts';
 import { encodeMessage, type Retraction, type RetractionHeader } from '../../shared/frame/codec.ts';
 import { type NatsConnection, retryingRead } from '../../shared/nats/connect.ts';
-import { JS_ERROR, jsErrorCode, withheldSubject } from '../../shared/nats/stream.ts';
+import { JS_ERROR, jsErrorCode, retractionSubject } from '../../shared/nats/stream.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { retractSpan } from '../projector/retract.ts';
 import type { UnitResult } from '../publisher/backfill.ts';
+import type { AvailabilityEvent, DocumentRequest, FeedEvents, RetractionEvent } from '../sources/feed-types.ts';
 import { projectionOf } from '../sources/index.ts';
-import type { DocumentRequest, FeedEvents, RetractionEvent } from '../sources/types.ts';
 import type { Context } from './context.ts';
 import { makeStreams } from './streams.ts';
 
 export type Retract = (event: RetractionEvent) => Promise<void>;
 
-/** Yields a feed's documents, and carries out the retractions between them in order. A failed one is thrown into the feed. */
-export async function* documentsOf(events: FeedEvents, retract: Retract): AsyncGenerator<DocumentRequest> {
+/**
+ * Yields a feed's documents, and carries out the retractions between them in order. A failed one is thrown into the feed.
+ * @param onAvailability receives what the feed yields about its source between documents.
+ */
+export async function* documentsOf(
+  events: FeedEvents,
+  retract: Retract,
+  onAvailability: (event: AvailabilityEvent) => void = () => {},
+): AsyncGenerator<DocumentRequest> {
   try {
     for (let next = await events.next(); !next.done; ) {
       const event = next.value;
@@ -27,7 +34,8 @@ export async function* documentsOf(events: FeedEvents, retract: Retract): AsyncG
           (error) => events.throw(error),
         );
       } else {
-        yield event.request;
+        if (event.kind === 'document') yield event.request;
+        else onAvailability(event);
         next = await events.next();
       }
     }
@@ -36,7 +44,7 @@ export async function* documentsOf(events: FeedEvents, retract: Retract): AsyncG
   }
 }
 
-/** Takes proved partitions out of service, and keeps them as results of the command, whatever it was asked for. */
+/** Takes proved partitions out of service, and keeps them as results of the command, whatever range it has. */
 export class Retractions {
   readonly #context: Context;
   readonly #units = new Map<string, UnitResult>();
@@ -54,34 +62,39 @@ export class Retractions {
     // In the log first: a database that is built again from it must not serve what leaves service here.
     const connection = await this.#context.nats();
     await makeStreams(this.#context, [dataset.key]);
-    const marked: string[] = [];
-    for (const row of await catalog.overlapping(dataset, sourceId, span)) {
-      if (row.state !== 'proved') continue;
-      await publishRetraction(connection, dataset, row, { reason });
-      marked.push(row.partitionKey);
-    }
-    const retracted = await retractSpan(client, dataset, seconds, { sourceId, span }, { reason, by: 'source' });
-    // Some were proved in between. A projector may have read the mark of others before this transaction.
-    const late = retracted.filter((key) => !marked.includes(key));
-    for (const row of await catalog.partitionsOf(dataset, late)) {
-      await publishRetraction(connection, dataset, row, { reason });
-    }
-    const keys = [...marked, ...late];
-    if (keys.length === 0) return;
+    const retracted: string[] = [];
     const { remedy } = new TidemarkError(code, reason);
-    for (const partition of keys) {
+    // A command that is retried after an outage may find the retraction carried out, so each partition is noted at once.
+    const add = (partition: string) => {
+      retracted.push(partition);
       const unit: UnitResult = { dataset: dataset.key, partition, state: 'quarantined', rows: 0, code, reason, remedy };
       this.#units.set(`${dataset.key} ${partition}`, unit);
+    };
+    try {
+      for (const row of await catalog.overlapping(dataset, sourceId, span)) {
+        if (row.state !== 'proved') continue;
+        await publishRetraction(connection, dataset, row, { reason });
+        add(row.partitionKey);
+      }
+      const changed = await retractSpan(client, dataset, seconds, { sourceId, span }, { reason, by: 'source' });
+      // Partitions that were proved since they were listed have no message in the log yet.
+      const late = changed.filter((key) => !retracted.includes(key));
+      for (const key of late) add(key);
+      for (const row of await catalog.partitionsOf(dataset, late)) {
+        await publishRetraction(connection, dataset, row, { reason });
+      }
+    } finally {
+      const facts = { dataset: dataset.key, partitions: retracted.join(' '), code, reason };
+      if (retracted.length > 0) log.error(facts, 'the source retracted partitions');
     }
-    log.error({ dataset: dataset.key, partitions: keys.join(' '), code, reason }, 'the source retracted partitions');
   }
 
-  /** The command reports each partition once: one that was also asked for is reported with what became of it. */
+  /** Notes a result that the command has reported, so that it reports a retracted partition only once. */
   reported({ dataset, partition }: UnitResult): void {
     this.#units.delete(`${dataset} ${partition}`);
   }
 
-  /** Those that are not reported yet. */
+  /** The retracted partitions that are not reported yet. */
   rest(): UnitResult[] {
     const units = [...this.#units.values()];
     this.#units.clear();
@@ -92,24 +105,24 @@ export class Retractions {
 const ACK_TIMEOUT_MS = 10_000;
 
 /**
- * Marks a proved partition as retracted in the log, for databases that are built again from it. An attempt has one mark,
- * however often it is retracted. @throws TidemarkError LOG_UNAVAILABLE
+ * Writes the retraction of a proved partition to the log, for databases that are built again from it. The log holds at most
+ * one retraction of an attempt. @throws TidemarkError LOG_UNAVAILABLE
  */
 export async function publishRetraction(
   connection: NatsConnection,
   dataset: DatasetDefinition,
   row: PartitionRow,
-  mark: Retraction,
+  retraction: Retraction,
 ): Promise<void> {
   const { partitionKey: partition, attempt, revision, manifest } = row;
   const document_sha256 = manifest?.document.sha256 ?? '';
   const message = await encodeMessage<RetractionHeader>(
     { kind: 'withheld', dataset: dataset.key, partition, revision, attempt, frame: 0, document_sha256 },
-    Buffer.from(JSON.stringify(mark)),
+    Buffer.from(JSON.stringify(retraction)),
   );
   try {
     await retryingRead((leftMs) =>
-      jetstream(connection).publish(withheldSubject(dataset.key, partition, attempt), message, {
+      jetstream(connection).publish(retractionSubject(dataset.key, partition, attempt), message, {
         expect: { lastSubjectSequence: 0 },
         timeout: Math.min(ACK_TIMEOUT_MS, leftMs),
       }),

@@ -5,7 +5,7 @@ import { codeOf, explain } from '../../shared/errors.ts';
 import { type DatasetDefinition, datasetOf } from '../../shared/registry/index.ts';
 import { keyFacts } from '../../shared/registry/keys.ts';
 import type { UnitResult } from '../publisher/backfill.ts';
-import type { Feed } from '../sources/types.ts';
+import type { Feed } from '../sources/feed-types.ts';
 import type { Context } from './context.ts';
 
 /**

@@ -161,7 +161,7 @@ export const status: CommandSpec = {
   name: 'status',
   positionals: ['dataset?'],
   options: {},
-  doc: 'Shows what is proved, what is missing or quarantined and why, and how far the projector is behind the log.',
+  doc: 'Shows proved ranges, gaps and quarantined partitions with their reasons, and how far the projector is behind the log.',
 };
 
 export const event: CommandSpec = {
@@ -192,7 +192,7 @@ export const readRole: CommandSpec = {
   positionals: ['role'],
   options: {
     rotate: { type: 'boolean', doc: 'Give an existing role a new password.' },
-    sql: { type: 'boolean', doc: 'Only print the statements, for whoever manages the roles.' },
+    sql: { type: 'boolean', doc: 'Only print the statements, for the administrator who manages the roles.' },
   },
   doc: 'Creates or updates a database role that can only read what answers need. Its password is shown once; callers of BYOK Required datasets send it as X-Backend-Token. Name the role in SVC_BYOK_DATABASE_ROLE.',
 };

@@ -65,12 +65,12 @@ export async function makeEverything(
   return faults;
 }
 
-/** A stream that somebody removed is created again within about this time. */
+/** A removed stream is created again within about this time. */
 const KEEP_MS = 5000;
 
 /**
- * Creates everything, and until disposal creates again what is missing, because the processes that use the streams lack
- * the right. Each fault is logged once and retried; nothing waits for it.
+ * Creates everything, and until disposal creates missing streams again, because the processes that use the streams lack
+ * the right. Each fault is logged once and retried in the background.
  */
 export async function keepStreams(context: Context): Promise<AsyncDisposable> {
   const { settings, stack, log, output } = context;
@@ -125,7 +125,7 @@ export interface DrainOptions {
   /** Why nothing of the dataset will be proved; undefined while it may be. */
   readonly faultOf?: (dataset: DatasetDefinition) => TidemarkError | undefined;
   /** Longest time without anything proved. */
-  readonly patienceMs: number;
+  readonly timeoutMs: number;
   /** Longest time without a sign of life; default STILL_MS. */
   readonly stillMs?: number;
   /** Retries while a store is unavailable; default: asks once. */
@@ -135,18 +135,18 @@ export interface DrainOptions {
 }
 
 /**
- * Publishing needs no projector, so it goes on when a projector does nothing for this long. What the log holds is then not
- * proved yet, and may be fetched in vain.
+ * Publishing needs no projector, so it continues when a projector does nothing for this long. Partitions that the log
+ * already holds may then be fetched in vain.
  */
 const STILL_MS = 30_000;
 
 /**
- * Waits until the log's backlog is projected: after a restore, or when a command was killed before its proofs. What the log
- * holds is then found proved, and is not fetched again.
+ * Waits until the log's backlog is projected: after a restore, or when a command was killed before its proofs. The command
+ * then finds those partitions proved and does not fetch them again.
  * @throws TidemarkError LOG_REWOUND when the log is not the one that was projected, PROJECTOR_FAILED as `faultOf`.
  */
 export async function drainBacklog(needs: DrainOptions, dataset: DatasetDefinition): Promise<void> {
-  const { connection, catalog, signal, project, patienceMs, stillMs = STILL_MS, note } = needs;
+  const { connection, catalog, signal, project, timeoutMs, stillMs = STILL_MS, note } = needs;
   const surely = needs.surely ?? ((ask) => ask());
   const { sequence } = await surely(async () =>
     verifyCheckpoint(connection, dataset, await catalog.checkpoint(dataset)),
@@ -159,10 +159,10 @@ export async function drainBacklog(needs: DrainOptions, dataset: DatasetDefiniti
   note(`${ahead}; they are projected before more is published`);
   const watch = new ProjectorWatch(catalog, dataset);
   while (!signal.aborted) {
-    if ((await surely(() => watch.look())) >= end) return;
+    if ((await surely(() => watch.poll())) >= end) return;
     const fault = needs.faultOf?.(dataset);
     if (fault) throw fault;
-    if (watch.stillMs > stillMs || watch.sinceStepMs > patienceMs) {
+    if (watch.stillMs > stillMs || watch.sinceStepMs > timeoutMs) {
       // The publisher waits for its own proofs, and reports why they do not come.
       note(`${ahead}: ${watch.describe()}; publishing goes on`);
       return;

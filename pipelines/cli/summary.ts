@@ -2,7 +2,7 @@
 import type { RunCounts } from '../../shared/db/runs.ts';
 import type { UnitResult } from '../publisher/backfill.ts';
 import type { PublishProgress } from '../publisher/publisher.ts';
-import type { Feed } from '../sources/types.ts';
+import type { Feed } from '../sources/feed-types.ts';
 import { bar, type Output, seconds, table } from './output.ts';
 
 /** Most units in the answer; a feed that is followed for months has more. */
@@ -43,7 +43,7 @@ export class Summary {
     return this.#feeds.get(name)!;
   }
 
-  /** `quiet`: no line for this unit, one of many without a change. */
+  /** `quiet`: prints no line for this unit, which is one of many without a change. */
   add(feed: Feed, unit: UnitResult, quiet = false): void {
     const counts = this.of(feed);
     counts[unit.state]++;

@@ -18,7 +18,7 @@ const ERROR = 50;
 /** Set for a child whose log lines its parent shows on a terminal. */
 export const TERMINAL_VARIABLE = 'TIDEMARK_TERMINAL';
 /** Marks a log line that accompanies a note to the operator, so that it is not shown again. */
-export const SHOWN_BY_PARENT = { told: true } as const;
+export const SHOWN_BY_PARENT = { reported: true } as const;
 
 export interface TerminalLogOptions {
   readonly path: string;
@@ -102,8 +102,8 @@ type LogRecord = Readonly<Record<string, unknown>> & { readonly level: number; r
 
 /** @returns undefined if the record is not a warning, or was shown already. */
 function inWords(record: LogRecord): string | undefined {
-  const { level, time: _time, process: name, msg, told, fault, faults, err, reason, ...facts } = record;
-  if (level < WARNING || told) return undefined;
+  const { level, time: _time, process: name, msg, reported, fault, faults, err, reason, ...facts } = record;
+  if (level < WARNING || reported) return undefined;
   const why = [fault, faults, err, reason].flatMap((one) => (one === undefined ? [] : [plain(one)]));
   const known = Object.entries(facts).map(([key, value]) => `${key} ${plain(value)}`);
   const about = known.length > 0 ? ` (${known.join(', ')})` : '';

@@ -22,7 +22,7 @@ export interface Member {
   readonly load: PartitionLoad;
   readonly manifest: Manifest;
   readonly sequence: number;
-  /** What is wrong with it, if that is known before the recount. */
+  /** The fault of the partition, if it is known before the recount. */
   readonly fault?: string;
 }
 
@@ -69,7 +69,7 @@ export class Batch {
     return new Batch(needs, await DirtyBuckets.open(needs.client, needs.dataset, needs.seconds));
   }
 
-  /** Whether it already holds a partition of this key. */
+  /** Whether the batch already holds a partition of this key. */
   has(key: string): boolean {
     return this.#members.has(key);
   }
@@ -96,7 +96,7 @@ export class Batch {
       const found = await recountMany(this.#client, this.#dataset, refs);
       for (const [index, { load, manifest, fault }] of members.entries()) {
         recount = found[index];
-        const reason = fault ?? describeDiscrepancies(load.judge(manifest, recount));
+        const reason = fault ?? describeDiscrepancies(load.compare(manifest, recount));
         if (reason) return { reason, recount };
       }
       await this.dirty.addPartitions(refs);

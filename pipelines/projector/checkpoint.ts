@@ -1,4 +1,4 @@
-/** Whether the log is still the one the checkpoint was taken on. */
+/** Checks whether the log is still the one that the checkpoint was taken on. */
 
 import { createHash } from 'node:crypto';
 import { jetstreamManager } from '@nats-io/jetstream';
@@ -20,7 +20,7 @@ export interface LogVerdict {
     | 'log_behind'
     /** The log lost its tail, and other messages have its sequences. */
     | 'other_messages';
-  /** The verdict in words. */
+  /** The verdict as a sentence. */
   readonly finding: string;
   readonly streamCreated: Date;
   readonly lastSequence: number;

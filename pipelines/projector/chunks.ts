@@ -99,11 +99,11 @@ export async function ensureAlignedChunks(
     // A placeholder row of no series creates the chunk and is deleted before the commit.
     await client.query('begin');
     try {
-      const stored = await client.query<{ chunk: string; place: string }>(
+      const stored = await client.query<{ chunk: string; row: string }>(
         `insert into ${ALIGNED_TABLE} (dataset_id, series_id, aligned_at_utc) values ${rows.join(', ')}
-         returning tableoid::regclass::text as chunk, ctid::text as place`,
+         returning tableoid::regclass::text as chunk, ctid::text as row`,
       );
-      const deletes = stored.rows.map(({ chunk, place }) => `delete from ${chunk} where ctid = '${place}'`);
+      const deletes = stored.rows.map(({ chunk, row }) => `delete from ${chunk} where ctid = '${row}'`);
       await client.query(deletes.join('; '));
       await client.query('commit');
     } catch (error) {
@@ -140,15 +140,15 @@ async function findChunk(client: ClientBase, hypertable: string, point: number):
 
 /** @returns the chunk without the placeholder, and whether this transaction created it. */
 async function createChunk(client: ClientBase, insert: string): Promise<{ chunk: string; ours: boolean }> {
-  const stored = await client.query(`${insert} returning tableoid::regclass::text as chunk, ctid::text as place`);
-  const { chunk, place } = stored.rows[0];
+  const stored = await client.query(`${insert} returning tableoid::regclass::text as chunk, ctid::text as row`);
+  const { chunk, row } = stored.rows[0];
   // Another transaction may have created the chunk since the look-up; then it may hold rows.
   const created = await client.query(
     `select xmin::text = (pg_current_xact_id()::text::numeric % 4294967296)::text as ours from pg_class where oid = $1::regclass`,
     [chunk],
   );
   const { ours } = created.rows[0];
-  await client.query(ours ? `truncate ${chunk}` : `delete from ${chunk} where ctid = '${place}'`);
+  await client.query(ours ? `truncate ${chunk}` : `delete from ${chunk} where ctid = '${row}'`);
   return { chunk, ours };
 }
 

@@ -3,7 +3,13 @@
 import type { ClientBase } from 'pg';
 import { Catalog, record } from '../../shared/db/catalog.ts';
 import { type Client, OUTCOME_CHANNEL } from '../../shared/db/connect.ts';
-import { coverSpans, coverWindow, lockCoverage, type ProvedExtent, recoverSpan } from '../../shared/db/coverage.ts';
+import {
+  coverSpans,
+  coverWindow,
+  lockCoverage,
+  type ProvedExtent,
+  recoverSpan,
+} from '../../shared/db/coverage-changes.ts';
 import { type AttemptRow, partitions, type StoredRow, storedColumns } from '../../shared/db/schema.ts';
 import { differingFacts, type Manifest } from '../../shared/frame/manifest.ts';
 import type { Recount } from '../../shared/proof/recount.ts';
@@ -33,7 +39,7 @@ export interface Proved {
   readonly sequence: number;
 }
 
-/** In the load's transaction, after the proof: writes everything that reads of the partitions depend on. */
+/** Writes everything that reads of the partitions depend on, in the load's transaction and after the proof. */
 export async function writeProved(
   client: ClientBase,
   dataset: DatasetDefinition,
@@ -298,7 +304,7 @@ export async function endSkipped(
 ): Promise<void> {
   const named = { ...manifest, partition: name.partition, attempt: name.attempt };
   const catalog = new Catalog(client);
-  // Read a second time because the checkpoint was lost: the recorded end stays, however the attempt began this time.
+  // The checkpoint was lost and the attempt is read a second time: its recorded end stays, however it began this time.
   const recorded = await catalog.attempt(dataset, name.partition, name.attempt);
   if (why === 'ended' || (recorded && ENDED.has(recorded.state))) {
     await moveCheckpoint(client, dataset, position);
@@ -307,7 +313,7 @@ export async function endSkipped(
   if (why === 'proved') {
     const known = await catalog.partition(dataset, name.partition);
     const differing = known?.manifest ? differingFacts(known.manifest, manifest) : [];
-    // The attempt that is proved, read a second time because the checkpoint was lost.
+    // The checkpoint was lost and the proved attempt is read a second time.
     if (known?.attempt === name.attempt && differing.length === 0) {
       await moveCheckpoint(client, dataset, position);
       return;

@@ -1,7 +1,7 @@
 /**
  * Dirty buckets: one-second rows of datasets whose partitions share seconds, such as two blocks of one second or the
  * captures of a day. The transaction that changes a partition rebuilds the seconds it touches from the native rows of
- * all proved partitions, so stored one-second rows always equal what is proved.
+ * all proved partitions, so stored one-second rows always equal the proved rows.
  */
 
 import type { ClientBase } from 'pg';
@@ -14,8 +14,8 @@ import {
   scopeSql,
 } from '../../shared/proof/recount.ts';
 import { ALIGNED_CHUNK_MS, ALIGNED_DENSE_FROM_MS, ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
+import { PARTITION_FACTS } from '../../shared/registry/definition.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
-import { PARTITION_FACTS } from '../../shared/registry/types.ts';
 import type { SharedSeconds } from '../rows/binary-copy.ts';
 import { ensureAlignedChunks } from './chunks.ts';
 
@@ -23,7 +23,7 @@ import { ensureAlignedChunks } from './chunks.ts';
 const DIRTY = 'dirty_seconds';
 const MADE = 'made_seconds';
 
-/** Up to this number, seconds are looked up one by one. */
+/** Up to this number of dirty seconds, each is looked up on its own. */
 const FEW_SECONDS = 200;
 
 const FACTS = PARTITION_FACTS.map((fact) => `p.${fact}`).join(', ');

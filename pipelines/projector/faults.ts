@@ -2,7 +2,7 @@
 
 import { DatabaseError } from 'pg';
 import { DAY_MS } from '../../shared/dates.ts';
-import type { Extent } from '../../shared/db/coverage.ts';
+import type { Extent } from '../../shared/db/coverage-changes.ts';
 import { assert, TidemarkError } from '../../shared/errors.ts';
 import type { Header, ManifestHeader } from '../../shared/frame/codec.ts';
 import type { Manifest } from '../../shared/frame/manifest.ts';
@@ -16,7 +16,7 @@ const SECOND_MS = 1000;
 /** The longest time from one expected capture to the next: a weekend between holidays, with a margin. */
 const MAX_CAPTURE_SPAN_MS = 15 * DAY_MS;
 
-/** What a partition covers beside its times; undefined for a file day. */
+/** The span of a partition, with the facts of its coverage; undefined for a file day. */
 export function extentOf(dataset: DatasetDefinition, manifest: Manifest): Extent | undefined {
   const { sourceId, span } = keyFacts(dataset, manifest.partition);
   if (!span) return undefined;
@@ -33,8 +33,8 @@ export function extentOf(dataset: DatasetDefinition, manifest: Manifest): Extent
 }
 
 /**
- * The end of the snapshot's second, of the capture's day or of the vintage; only the chain knows that of a range of
- * heights.
+ * The end of the snapshot's second, of the capture's day or of the vintage. Undefined for a range of heights, whose end only
+ * the chain gives.
  */
 function defaultThrough(dataset: DatasetDefinition, span: Range): number | undefined {
   if (dataset.partition.kind === 'height') return undefined;
@@ -103,8 +103,8 @@ export const outsidePartition = (
 ): Manifest => ({ ...manifest, partition, attempt, from_ms: fromMs, to_ms: toMs });
 
 /**
- * The fault of the data that an error reports: it quarantines. Undefined for faults of stores, which restart the
- * projector.
+ * The fault of the data that an error reports, which quarantines the partition. Undefined for faults of stores, which
+ * restart the projector.
  */
 export function dataFault(error: unknown): string | undefined {
   if (error instanceof TidemarkError) return error.code === 'LOG_FRAME_CORRUPT' ? error.message : undefined;

@@ -90,7 +90,7 @@ class LoadTransaction {
     this.#bytes += bytes;
   }
 
-  /** Rolls every load of it back. */
+  /** Rolls all of its loads back. */
   async undo(): Promise<void> {
     if (!this.#open) return;
     this.#ended();
@@ -122,7 +122,7 @@ export interface LoadSessionOptions {
   readonly log: Logger;
 }
 
-/** After so many small partitions the tables are analyzed; again whenever their number has grown by half. */
+/** The tables are analyzed after this many small partitions, and again whenever their number has grown by half. */
 const ANALYZED_PARTITIONS = 64;
 
 interface OpenLoad {
@@ -137,7 +137,7 @@ interface OpenLoad {
 export type SessionOutcome = 'done' | 'rolled_back';
 
 /** An attempt whose first message has arrived. */
-export interface ArrivingAttempt {
+export interface IncomingAttempt {
   readonly name: AttemptId;
   readonly revision: number;
   readonly synthetic: boolean;
@@ -156,8 +156,9 @@ export class LoadSession {
   #load: OpenLoad | undefined;
   /** The partitions of the open transaction, where they share one. */
   #batch: Batch | undefined;
-  /** Partitions that were proved in shared transactions, and at which number of them the tables are analyzed next. */
+  /** The number of partitions that were proved in shared transactions. */
   #proved = 0;
+  /** The tables are analyzed when that number reaches this one. */
   #analyzeAt = ANALYZED_PARTITIONS;
   /** The manifest of the last partition that waits for the commit. */
   #uncommitted: JsMsg | undefined;
@@ -197,14 +198,14 @@ export class LoadSession {
     return this.#transaction.pending > 0;
   }
 
-  /** Whether they have waited long enough. */
+  /** Whether the open transaction is large or old enough to be committed. */
   get isDue(): boolean {
     return this.#transaction.isDue;
   }
 
   /**
-   * Before a partition is looked up on the side connection, which does not see the open transaction: commits an earlier
-   * attempt of it. Commits as well before a partition that gets a transaction of its own.
+   * Commits an earlier attempt of a partition before the side connection, which does not see the open transaction, looks
+   * the partition up. Also commits before a partition that gets a transaction of its own.
    */
   async settle(partition: string, first: number): Promise<SessionOutcome> {
     return this.#batch?.has(partition) || this.#isAlone(first) ? await this.commit() : 'done';
@@ -212,7 +213,7 @@ export class LoadSession {
 
   /** Begins to load a partition, in a transaction of its own or in the shared one. */
   async open(
-    arriving: ArrivingAttempt,
+    arriving: IncomingAttempt,
     partition: PartitionRef,
     row: PartitionStatus['partition'],
   ): Promise<SessionOutcome> {
@@ -251,7 +252,7 @@ export class LoadSession {
 
   /** Begins the transaction or joins the open one, and deletes the rows that the load replaces. */
   async #enter(
-    { revision, synthetic }: ArrivingAttempt,
+    { revision, synthetic }: IncomingAttempt,
     partition: PartitionRef,
     row: PartitionStatus['partition'],
   ): Promise<SessionOutcome> {
@@ -276,7 +277,7 @@ export class LoadSession {
     return 'done';
   }
 
-  /** In a shared transaction: the partition is proved with the others, or alone if it is known to be at fault. */
+  /** Adds the partition to those that are proved together, or proves it alone if it is known to be at fault. */
   async #join(
     manifest: Manifest,
     misstated: string | undefined,
@@ -291,13 +292,13 @@ export class LoadSession {
       fault ??= dataFault(error);
       if (fault === undefined) throw error;
     }
-    const isApart = fault !== undefined || manifest.synthetic !== batch.synthetic;
-    if (isApart && batch.members.length > 0) return await this.#apart(first, first);
+    const isIsolated = fault !== undefined || manifest.synthetic !== batch.synthetic;
+    if (isIsolated && batch.members.length > 0) return await this.#isolate(first, first);
     this.#load = undefined;
     batch.add({ name, load, manifest, sequence: message.seq, ...(fault === undefined ? {} : { fault }) });
     this.#transaction.keep(manifest.rows, load.bytes);
     this.#uncommitted = message;
-    return isApart || this.#transaction.isDue || this.#isAlone(first) ? await this.commit() : 'done';
+    return isIsolated || this.#transaction.isDue || this.#isAlone(first) ? await this.commit() : 'done';
   }
 
   /** Quarantines the only partition of a batch. */
@@ -312,7 +313,7 @@ export class LoadSession {
     log.error({ dataset: dataset.key, ...name, rows: manifest.rows, reason }, 'partition quarantined');
   }
 
-  /** In a transaction of its own: proves the partition and commits, or quarantines it. */
+  /** Proves a partition that has a transaction of its own and commits, or quarantines it. */
   async #prove(manifest: Manifest, misstated: string | undefined, message: JsMsg): Promise<SessionOutcome> {
     const { dataset, client, log } = this.#needs;
     const { load, openedAt, name } = this.#load!;
@@ -385,7 +386,7 @@ export class LoadSession {
       const startedAt = performance.now();
       const { members } = batch;
       const fault = await batch.prove(side, this.#alignedChunks, this.position(message));
-      if (fault && members.length > 1) return await this.#apart(this.#checkpoint + 1, message.seq);
+      if (fault && members.length > 1) return await this.#isolate(this.#checkpoint + 1, message.seq);
       if (fault) {
         await this.#quarantine(batch, fault);
         return 'done';
@@ -427,7 +428,7 @@ export class LoadSession {
   async isolate(): Promise<void> {
     assert(this.#load, 'an open load is isolated');
     this.#logDropped(this.#load);
-    await this.#apart(this.#load.first, this.#load.first);
+    await this.#isolate(this.#load.first, this.#load.first);
   }
 
   #logDropped({ name, load }: OpenLoad): void {
@@ -435,13 +436,13 @@ export class LoadSession {
   }
 
   /** Rolls everything back, to read it again with a transaction for each of these partitions. */
-  async #apart(from: number, to: number): Promise<'rolled_back'> {
+  async #isolate(from: number, to: number): Promise<'rolled_back'> {
     this.#alone = { from, to };
     await this.undo();
     return 'rolled_back';
   }
 
-  /** Rolls everything uncommitted back; it is still in the log. */
+  /** Rolls everything uncommitted back; the log still holds it. */
   async undo(): Promise<void> {
     const [load, batch] = [this.#load, this.#batch];
     this.#load = undefined;

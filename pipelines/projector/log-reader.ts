@@ -36,11 +36,11 @@ export class LogReader {
   #next: Promise<IteratorResult<JsMsg>> | undefined;
   #lastSequence = 0;
   #consumer: Consumer | undefined;
-  #lookedAt = 0;
-  /** The log held more than had arrived when it was last asked, and nothing has arrived since. */
+  #polledAt = 0;
+  /** Whether the log held more than had arrived when it was last asked, and nothing has arrived since. */
   #isOwed = false;
 
-  /** `maxBytes` limits what is buffered: a pull asks for as many messages as fit if each has the maximal size. */
+  /** `maxBytes` limits the buffer: a pull asks for as many messages as fit if each has the maximal size. */
   constructor(connection: NatsConnection, dataset: string, maxBytes: number, signal: AbortSignal) {
     this.#signal = signal;
     this.#connection = connection;
@@ -82,7 +82,7 @@ export class LogReader {
       this.#next ??= this.#iterator!.next();
       const arrived = await within(this.#next, waitMs, this.#signal);
       if (arrived === undefined) {
-        this.#look();
+        this.#poll();
         return undefined;
       }
       this.#next = undefined;
@@ -100,7 +100,7 @@ export class LogReader {
 
   #came(sequence: number): void {
     this.#lastSequence = sequence;
-    this.#lookedAt = performance.now();
+    this.#polledAt = performance.now();
     this.#isOwed = false;
   }
 
@@ -108,9 +108,9 @@ export class LogReader {
    * Notices a consumer that stopped delivering. Messages that were in flight when a connection broke count as delivered
    * and are not sent again, and a pull that was lost with its server is repeated only after half a minute or more.
    */
-  #look(): void {
-    if (performance.now() - this.#lookedAt < QUIET_MS) return;
-    this.#lookedAt = performance.now();
+  #poll(): void {
+    if (performance.now() - this.#polledAt < QUIET_MS) return;
+    this.#polledAt = performance.now();
     const after = this.#lastSequence;
     if (this.#isOwed) {
       throw new TidemarkError('LOG_UNAVAILABLE', `The consumer of ${this.#dataset} delivers nothing after ${after}`);
@@ -120,14 +120,14 @@ export class LogReader {
       if (this.#consumer !== consumer || this.#lastSequence !== after) return;
       this.#isOwed = num_pending > 0 || delivered.stream_seq > after;
     };
-    // If the log does not answer, it is asked again.
+    // A log that does not answer is asked again after the next pause.
     consumer?.info().then(noteOwed, () => {});
   }
 
   async close(): Promise<void> {
     this.#next?.catch(() => {});
     this.#next = undefined;
-    // Not awaited: it settles only when the iterator has been read to its end, and nobody reads it any more.
+    // Not awaited: it settles only when the iterator is read to its end, and the reader has stopped reading.
     this.#messages?.close().catch(() => {});
     this.#messages = undefined;
     this.#iterator = undefined;
@@ -161,11 +161,11 @@ interface ReadableMessage {
 export type DecodedMessage = ReadableMessage | { readonly message: JsMsg; readonly fault: string };
 
 export function decodeMessage(dataset: DatasetDefinition, message: JsMsg): DecodedMessage {
-  const place = `${dataset.key} sequence ${message.seq}`;
+  const position = `${dataset.key} sequence ${message.seq}`;
   try {
-    const header = decodeHeader(message.data, place);
-    const body = decodeBody(message.data, header, place);
-    body.catch(() => {}); // whoever awaits the body gets the error
+    const header = decodeHeader(message.data, position);
+    const body = decodeBody(message.data, header, position);
+    body.catch(() => {}); // the caller that awaits the body gets the error
     return { message, header, body };
   } catch (error) {
     return { message, fault: explain(error) };

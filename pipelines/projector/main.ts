@@ -1,7 +1,7 @@
 /**
- * The projector process. Its work order is one JSON object on standard input, which keeps credentials out of the
- * environment and off the command line. With `--env` it runs on its own, in a container or under another supervisor,
- * and takes its settings from the environment.
+ * The projector process. It reads its options as one JSON object from standard input, which keeps credentials out of
+ * the environment and off the command line. With `--env` it runs without the command, in a container or under another
+ * supervisor, and takes its settings from the environment.
  */
 
 import { text } from 'node:stream/consumers';
@@ -15,19 +15,19 @@ import { fedDatasets, projectionOf } from '../sources/index.ts';
 import { keepProjected } from './run.ts';
 import { keepRecounted } from './verify.ts';
 
-interface WorkOrder {
+interface ProcessOptions {
   readonly databaseUrl: string;
   readonly natsUrl: string;
   readonly datasets: readonly string[];
   readonly cwd: string;
-  /** Process id of the command that started this. */
+  /** Process id of the command that started the projector. */
   readonly parent?: number;
-  /** Settings given as flags to the command that started this. */
+  /** Settings given as flags to that command. */
   readonly settings: Partial<Record<SettingName, string>>;
 }
 
 /** @throws TidemarkError CONFIGURATION_INVALID */
-function ownOrder(): WorkOrder {
+function optionsFromEnvironment(): ProcessOptions {
   const cwd = process.cwd();
   const required = ({ SVC_NATS_PROJECTOR_URL: own }: Partial<Settings>): readonly SettingName[] =>
     own === undefined ? ['SVC_DATABASE_URL', 'SVC_NATS_URL'] : ['SVC_DATABASE_URL'];
@@ -37,32 +37,33 @@ function ownOrder(): WorkOrder {
   return { databaseUrl: SVC_DATABASE_URL!.href, natsUrl, datasets, cwd, settings: {} };
 }
 
-async function orderOf(): Promise<WorkOrder> {
+async function readOptions(): Promise<ProcessOptions> {
   const { values } = parseArgs({ options: { env: { type: 'boolean', default: false } } });
-  if (!values.env) return JSON.parse(await text(process.stdin)) as WorkOrder;
+  if (!values.env) return JSON.parse(await text(process.stdin)) as ProcessOptions;
   try {
-    return ownOrder();
+    return optionsFromEnvironment();
   } catch (error) {
     process.stderr.write(`tidemark projector: ${explain(error)}\n`);
     process.exit(2);
   }
 }
 
-const order = await orderOf();
-const settings = loadSettings({ cwd: order.cwd, flags: order.settings });
+const options = await readOptions();
+const settings = loadSettings({ cwd: options.cwd, flags: options.settings });
 const log = createLogger(settings.SVC_LOG_LEVEL, 'projector');
-// It ends at once: PostgreSQL rolls an open load back when the connection ends, and a projector may be killed at any
-// point.
+// The process ends at once: PostgreSQL rolls an open load back when the connection ends, and a projector may be killed
+// at any point.
 for (const name of ['SIGTERM', 'SIGINT'] as const) process.on(name, () => process.exit(0));
-// Without its parent nobody stops the projector. The order names the parent, which may have ended before this line.
-if (order.parent !== undefined) {
+// Only its parent stops the projector, so it ends with it. The options name the parent, which may have ended before this
+// line.
+if (options.parent !== undefined) {
   setInterval(() => {
-    if (process.ppid !== order.parent) process.exit(0);
+    if (process.ppid !== options.parent) process.exit(0);
   }, 1000).unref();
 }
 
-const { databaseUrl, natsUrl } = order;
-const datasets = order.datasets.map(datasetOf);
+const { databaseUrl, natsUrl } = options;
+const datasets = options.datasets.map(datasetOf);
 const { signal } = new AbortController();
 await Promise.all([
   ...datasets.map((dataset) =>

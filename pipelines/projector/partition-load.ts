@@ -272,7 +272,7 @@ export class PartitionLoad {
     step('recount_ms');
     await indexChunks(this.#client, this.#dataset, this.#tables.native);
     step('index_ms');
-    return { recount: found, discrepancies: this.judge(manifest, found), steps };
+    return { recount: found, discrepancies: this.compare(manifest, found), steps };
   }
 
   /** Ends the frames. @throws TidemarkError LOG_FRAME_CORRUPT when the last event is incomplete. */
@@ -281,7 +281,7 @@ export class PartitionLoad {
   }
 
   /** Compares the recount with the manifest. */
-  judge(manifest: Manifest, found: Recount): Discrepancy[] {
+  compare(manifest: Manifest, found: Recount): Discrepancy[] {
     const discrepancies = compare(this.#dataset, manifest, found);
     if (this.frames.length !== manifest.frames) {
       discrepancies.push({ fact: 'frames', expected: `${manifest.frames}`, found: `${this.frames.length}` });

@@ -1,15 +1,16 @@
 /**
  * The projector of one dataset: loads the frames of the log into PostgreSQL, proves partitions and commits them.
  * state.ts lists its states and says what each message does in each of them; the actions are here. Its only memory is
- * the checkpoint in PostgreSQL: killed at any point, it starts there again and comes to the same result.
+ * the checkpoint in PostgreSQL: a projector that was killed starts there again and comes to the same result.
  */
 
 import { setTimeout as delay } from 'node:timers/promises';
 import { type JsMsg, jetstreamManager } from '@nats-io/jetstream';
 import { Catalog } from '../../shared/db/catalog.ts';
+import { lockCoverage } from '../../shared/db/coverage-changes.ts';
 import { assert, explain } from '../../shared/errors.ts';
 import { type Manifest, parseManifest } from '../../shared/frame/manifest.ts';
-import { attemptOfSubject, withheldSubject, withheldSubjects } from '../../shared/nats/stream.ts';
+import { attemptOfSubject, retractionSubject, retractionSubjects } from '../../shared/nats/stream.ts';
 import type { PartitionRef } from '../../shared/proof/recount.ts';
 import { keyFacts } from '../../shared/registry/keys.ts';
 import { ENDED, endSkipped, moveCheckpoint, type Skipping } from './commit.ts';
@@ -28,20 +29,20 @@ export interface ProjectorNeeds extends LoadSessionOptions {
 /** Frames that are decompressed in advance: enough to keep the thread pool busy, at most 4 x 4 MiB. */
 const LOOKAHEAD = 4;
 
-/** How long the reader waits for a message before the clock and the signal are looked at. */
+/** How long the reader waits for a message before the projector checks the clock and the signal. */
 const IDLE_MS = 100;
 
-/** How often, every 100 ms, the catalog is asked for a manifest's copy: the publisher writes the copy after the log. */
+/** Look-ups of a manifest's copy in the catalog, 100 ms apart: the publisher writes the copy after the log. */
 const MANIFEST_LOOKUPS = 50;
 
-/** A message of the log with what could be read of it. */
-interface Arrived extends MessageFacts {
+/** A message of the log, with those of its parts that can be read. */
+interface ParsedMessage extends MessageFacts {
   readonly message: JsMsg;
   readonly revision: number;
   readonly synthetic: boolean;
   readonly decoded: DecodedMessage;
   readonly manifest?: Manifest;
-  /** Of a retraction. */
+  /** The reason of a retraction. */
   readonly reason?: string;
 }
 
@@ -52,18 +53,18 @@ export class Projector {
   readonly #catalog: Catalog;
   readonly #work: LoadSession;
   readonly #machine: Machine;
-  readonly #ahead: DecodedMessage[] = [];
+  readonly #prefetched: DecodedMessage[] = [];
   /** Subjects of the retractions that the log held at the start, and of those that were carried out since. */
   readonly #retracted = new Set<string>();
   /** Sequences of retractions that were carried out before a rewind. */
   readonly #carriedOut = new Set<number>();
-  /** The message that is being taken. */
-  #arrived: Arrived | undefined;
+  /** The message that the machine takes. */
+  #message: ParsedMessage | undefined;
   /** The attempt that is open, skipped or set aside. */
   #attempt: AttemptId | undefined;
-  /** Why its messages are skipped. */
+  /** Why the messages of that attempt are skipped. */
   #skipping: Skipping | undefined;
-  /** What is wrong with the frame that was just added. */
+  /** The fault of the frame that was added last. */
   #fault: string | undefined;
   #lastMessageAt = 0;
   /** The last message, until it is acknowledged after a silence. */
@@ -85,7 +86,7 @@ export class Projector {
     const { dataset, connection, signal } = this.#needs;
     await this.#work.prepare();
     const manager = await jetstreamManager(connection, { checkAPI: false });
-    for (const subject of await withheldSubjects(manager, dataset.key)) this.#retracted.add(subject);
+    for (const subject of await retractionSubjects(manager, dataset.key)) this.#retracted.add(subject);
     await this.#reader.seek(this.#work.checkpoint);
     try {
       while (this.#machine.state !== 'stopped') {
@@ -100,29 +101,29 @@ export class Projector {
     }
   }
 
-  /** The next message, decoded; the bodies of the messages after it are being decompressed meanwhile. */
+  /** Returns the next message, decoded, while the bodies of the messages after it are decompressed. */
   async #read(): Promise<DecodedMessage | undefined> {
-    const ahead = this.#ahead;
-    while (ahead.length < LOOKAHEAD) {
-      const message = await this.#reader.read(ahead.length > 0 ? 0 : IDLE_MS);
+    const prefetched = this.#prefetched;
+    while (prefetched.length < LOOKAHEAD) {
+      const message = await this.#reader.read(prefetched.length > 0 ? 0 : IDLE_MS);
       if (!message) break;
       this.#lastMessageAt = performance.now();
       this.#lastMessage = message;
-      ahead.push(decodeMessage(this.#needs.dataset, message));
+      prefetched.push(decodeMessage(this.#needs.dataset, message));
     }
-    return ahead.shift();
+    return prefetched.shift();
   }
 
   async #take(next: DecodedMessage): Promise<void> {
-    this.#arrived = await this.#parse(next);
+    this.#message = await this.#parse(next);
     this.#fault = undefined;
     await this.#machine.take(this.#classified());
-    this.#arrived = undefined;
+    this.#message = undefined;
     if (this.#work.isPending && this.#work.isDue) await this.#machine.take('due');
   }
 
   /** Reads the body where the state depends on it: of manifests and retractions. */
-  async #parse(decoded: DecodedMessage): Promise<Arrived> {
+  async #parse(decoded: DecodedMessage): Promise<ParsedMessage> {
     const { message } = decoded;
     if (!('header' in decoded)) {
       this.#logUnreadable(message, decoded.fault);
@@ -136,8 +137,8 @@ export class Projector {
     const synthetic = header.synthetic === true;
     const facts = { kind, of: { partition, attempt }, frame, message, revision, synthetic, decoded };
     try {
-      const place = `${this.#needs.dataset.key} sequence ${message.seq}`;
-      if (kind === 'manifest') return { ...facts, manifest: parseManifest(await body, place) };
+      const position = `${this.#needs.dataset.key} sequence ${message.seq}`;
+      if (kind === 'manifest') return { ...facts, manifest: parseManifest(await body, position) };
       if (kind === 'retraction') return { ...facts, reason: JSON.parse(String(await body)).reason };
       return facts;
     } catch (error) {
@@ -162,12 +163,12 @@ export class Projector {
     });
   }
 
-  get #current(): Arrived {
-    assert(this.#arrived, 'an action on a message has one');
-    return this.#arrived;
+  get #current(): ParsedMessage {
+    assert(this.#message, 'an action on a message runs while the message is taken');
+    return this.#message;
   }
 
-  /** For how long nothing has arrived. */
+  /** The message of the clock: for how long the log has brought nothing. */
   #silence(): ProjectorMessage {
     if (!this.#lastMessage) return 'quiet';
     const silentMs = performance.now() - this.#lastMessageAt;
@@ -194,7 +195,7 @@ export class Projector {
     },
     skip: async () => {
       const { of } = this.#current;
-      assert(of, 'what is skipped has a name');
+      assert(of, 'a skipped message names its attempt');
       const reason = this.#whyBroken();
       await this.#work.drop();
       this.#skip({ name: of, why: 'broken', reason });
@@ -253,7 +254,7 @@ export class Projector {
   async #open(): Promise<ProjectorMessage> {
     const { dataset } = this.#needs;
     const { of: name, message, revision, synthetic } = this.#current;
-    assert(name, 'what is opened has a name');
+    assert(name, 'the first message of an attempt names it');
     this.#attempt = name;
     const { partition: key, attempt } = name;
     if ((await this.#work.settle(key, message.seq)) === 'rolled_back') return 'rolled_back';
@@ -261,11 +262,11 @@ export class Projector {
       this.#skip({ name, why, reason });
       return 'refused';
     };
-    const { partition: row, attemptState } = await this.#catalog.standing(dataset, key, attempt);
+    const { partition: row, attemptState } = await this.#catalog.partitionStatus(dataset, key, attempt);
     // The checkpoint was lost and the attempt is read a second time: its recorded end stays.
     if (attemptState && ENDED.has(attemptState)) return refuse('ended', `its end was recorded before: ${attemptState}`);
-    // Its retraction follows in the log; it must not be served until the projector gets there.
-    if (this.#retracted.has(withheldSubject(dataset.key, key, attempt))) {
+    // The retraction of this attempt follows in the log, and the attempt must not be served before it.
+    if (this.#retracted.has(retractionSubject(dataset.key, key, attempt))) {
       return refuse('broken', 'its source retracted it');
     }
     // Only the manifest shows whether a synthetic partition may be replaced, so the attempt is loaded.
@@ -339,7 +340,7 @@ export class Projector {
 
   /**
    * The partition leaves service if the retracted attempt is the proved one. `early`: the retraction lies among frames
-   * that have to be read again, so the checkpoint stays before it, and it is passed over the second time.
+   * that have to be read again, so the checkpoint stays before it, and the second reading skips it.
    */
   async #retract(early: boolean): Promise<ProjectorMessage> {
     const { dataset, client, projection, log } = this.#needs;
@@ -349,6 +350,8 @@ export class Projector {
     await this.#work.drop();
     if ((await this.#work.commit()) === 'rolled_back') return 'rolled_back';
     await client.query('begin');
+    // A command may retract the same span: the row is read after the lock, so that only one of the two records it.
+    await lockCoverage(client, dataset);
     const row = await new Catalog(client).partition(dataset, partition);
     if (row?.state === 'proved' && row.attempt === attempt) {
       await retractPartition(client, dataset, projection.seconds, row, { reason, by: 'source' });
@@ -356,7 +359,7 @@ export class Projector {
     }
     if (!early) await moveCheckpoint(client, dataset, this.#work.position(message));
     await client.query('commit');
-    this.#retracted.add(withheldSubject(dataset.key, partition, attempt));
+    this.#retracted.add(retractionSubject(dataset.key, partition, attempt));
     if (early) {
       this.#carriedOut.add(message.seq);
       return 'rolled_back';
@@ -367,14 +370,14 @@ export class Projector {
 
   async #rewind(undo: () => Promise<void>): Promise<ProjectorMessage> {
     await undo();
-    this.#ahead.length = 0;
+    this.#prefetched.length = 0;
     // A stopping projector creates no new consumer.
     if (this.#needs.signal.aborted) return 'stop';
     await this.#reader.seek(this.#work.checkpoint);
     return 'sought';
   }
 
-  /** Everything that was read is dealt with or set aside, so the lag that monitors watch goes down. */
+  /** Acknowledges everything that was read, so that the lag that monitors watch goes down. */
   #acknowledge(): void {
     this.#lastMessage?.ack();
     this.#lastMessage = undefined;

@@ -2,7 +2,7 @@
 
 import type { ClientBase } from 'pg';
 import { Catalog, record } from '../../shared/db/catalog.ts';
-import { clearCoverage, lockCoverage, recoverSpan, uncoverWindow } from '../../shared/db/coverage.ts';
+import { clearCoverage, lockCoverage, recoverSpan, uncoverWindow } from '../../shared/db/coverage-changes.ts';
 import { type PartitionRow, partitions, rowsOf } from '../../shared/db/schema.ts';
 import type { PartitionRef, Recount } from '../../shared/proof/recount.ts';
 import type { Range } from '../../shared/ranges.ts';
@@ -124,7 +124,7 @@ export async function deleteSampleRows(
 /** Why proved partitions leave service: their rows no longer match, or their source no longer stands by them. */
 interface Retracting {
   readonly reason: string;
-  /** Who found it; the ledger records it. */
+  /** The process or source that found it; the ledger records it. */
   readonly by: string;
   /** The result of the recount, if there was one. */
   readonly recount?: Recount;

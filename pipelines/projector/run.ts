@@ -125,7 +125,7 @@ function lossOf(client: Client): Promise<never> {
       reject(new TidemarkError('DATABASE_UNAVAILABLE', 'PostgreSQL ended the connection of the projector')),
     );
   });
-  // The connection also ends when the work is done; nobody waits for the promise then.
+  // The connection also ends when the work is done, and then no caller awaits the promise.
   lost.catch(() => {});
   return lost;
 }

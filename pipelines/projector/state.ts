@@ -16,7 +16,7 @@ export const STATES = [
   'opening',
   /** The frames of an attempt are loaded, and its transaction holds nothing else. */
   'loading',
-  /** The same, in a transaction that holds loaded partitions as well. */
+  /** The same, in a transaction that also holds loaded partitions. */
   'loading_shared',
   /** The manifest of the open load has arrived; the partition is being proved. */
   'proving',
@@ -33,7 +33,7 @@ export const STATES = [
   /** The end: the operator stopped the projector, or a store failed. */
   'stopped',
 ] as const;
-export type State = (typeof STATES)[number];
+export type ProjectorState = (typeof STATES)[number];
 
 /** Messages of the log, as `classify` names them. "Own" and "other" refer to the attempt that is open or set aside. */
 export const LOG_MESSAGES = [
@@ -43,7 +43,7 @@ export const LOG_MESSAGES = [
   'later',
   /** The next frame of the own attempt; while it is skipped or set aside, any of its frames. */
   'own_frame',
-  /** The same of its manifest. */
+  /** The same for its manifest. */
   'own_manifest',
   /** A frame or manifest of the own attempt that does not follow the last frame. */
   'wrong',
@@ -88,9 +88,9 @@ export const ENDS = ['stop', 'failure'] as const;
 
 type LogMessage = (typeof LOG_MESSAGES)[number];
 type ClockMessage = (typeof CLOCK_MESSAGES)[number];
-type Outcome = (typeof OUTCOMES)[number];
+type ActionOutcome = (typeof OUTCOMES)[number];
 type End = (typeof ENDS)[number];
-export type ProjectorMessage = LogMessage | ClockMessage | Outcome | End;
+export type ProjectorMessage = LogMessage | ClockMessage | ActionOutcome | End;
 export const MESSAGES: readonly ProjectorMessage[] = [...LOG_MESSAGES, ...CLOCK_MESSAGES, ...OUTCOMES, ...ENDS];
 
 export type Action =
@@ -129,11 +129,11 @@ export type Action =
   /** Rolls everything uncommitted back, and closes the reader. */
   | 'close';
 
-export type Transition = { readonly next: State; readonly action: Action } | { readonly impossible: string };
+export type Transition = { readonly next: ProjectorState; readonly action: Action } | { readonly impossible: string };
 type Row<M extends ProjectorMessage> = Readonly<Record<M, Transition>>;
-export type TransitionTable = Readonly<Record<State, Row<ProjectorMessage>>>;
+export type TransitionTable = Readonly<Record<ProjectorState, Row<ProjectorMessage>>>;
 
-const to = (next: State, action: Action): Transition => ({ next, action });
+const to = (next: ProjectorState, action: Action): Transition => ({ next, action });
 
 /** The same cell for each of a group of messages. */
 const each = <M extends ProjectorMessage>(messages: readonly M[], cell: Transition): Row<M> =>
@@ -144,8 +144,8 @@ const END = each(ENDS, to('stopped', 'close'));
 /** In a state that waits for the log, no action is under way. */
 const NO_OUTCOME = each(OUTCOMES, { impossible: 'no action is under way' });
 
-/** In a state that waits for an outcome, neither the log nor the clock is looked at. */
-const BUSY: Row<LogMessage | ClockMessage | Outcome | End> = {
+/** In a state that waits for an outcome, neither the log nor the clock is read. */
+const BUSY: Row<LogMessage | ClockMessage | ActionOutcome | End> = {
   ...each(LOG_MESSAGES, { impossible: 'the log is not read while an action is under way' }),
   ...each(CLOCK_MESSAGES, { impossible: 'the clock is not read while an action is under way' }),
   ...each(OUTCOMES, { impossible: 'the action under way has no such outcome' }),
@@ -165,7 +165,7 @@ export const TABLE: TransitionTable = {
     own_manifest: NO_OPEN,
     wrong: NO_OPEN,
     unreadable_own: NO_OPEN,
-    // The only message of an empty partition may be the damaged one: nothing else would end its attempt.
+    // The damaged message may be the only one of an empty partition, whose attempt nothing else would end.
     unreadable_other: to('idle', 'findEnd'),
     retraction: to('retracting', 'retract'),
     irrelevant: to('idle', 'wait'),
@@ -173,7 +173,7 @@ export const TABLE: TransitionTable = {
     stalled: to('idle', 'commit'),
     silent: to('idle', 'rest'),
     due: to('idle', 'commit'),
-    // Of `commit`, `rest` and `findEnd`.
+    // Outcomes of `commit`, `rest` and `findEnd`.
     done: to('idle', 'wait'),
     not_found: to('idle', 'wait'),
     rolled_back: to('rewinding', 'rewind'),
@@ -189,13 +189,15 @@ export const TABLE: TransitionTable = {
   loading: {
     ...NO_OUTCOME,
     ...END,
+    // A publisher resumes an attempt only at the end of the log. A message of another attempt, damaged or not, shows that
+    // this one is over.
     first: to('idle', 'drop'),
     later: to('idle', 'drop'),
     own_frame: to('loading', 'add'),
     own_manifest: to('proving', 'prove'),
     wrong: to('skipping', 'skip'),
     unreadable_own: to('skipping', 'skip'),
-    unreadable_other: to('loading', 'wait'),
+    unreadable_other: to('idle', 'drop'),
     retraction: to('retracting', 'retractEarly'),
     irrelevant: to('loading', 'wait'),
     quiet: to('loading', 'wait'),
@@ -213,13 +215,13 @@ export const TABLE: TransitionTable = {
     own_manifest: to('proving', 'prove'),
     wrong: to('rewinding', 'isolate'),
     unreadable_own: to('rewinding', 'isolate'),
-    unreadable_other: to('loading_shared', 'wait'),
+    unreadable_other: to('rewinding', 'isolate'),
     retraction: to('rewinding', 'isolate'),
     irrelevant: to('loading_shared', 'wait'),
     quiet: to('loading_shared', 'wait'),
     stalled: to('rewinding', 'isolate'),
     silent: to('rewinding', 'isolate'),
-    // A transaction is not committed with a load half-way; it is looked at again after the manifest.
+    // A transaction is not committed during a load; the check is repeated after the manifest.
     due: to('loading_shared', 'wait'),
     fault: to('rewinding', 'isolate'),
   },
@@ -237,14 +239,14 @@ export const TABLE: TransitionTable = {
     own_manifest: to('ending', 'recordEnd'),
     wrong: UNORDERED,
     unreadable_own: to('ending', 'findEnd'),
-    unreadable_other: to('skipping', 'wait'),
+    unreadable_other: to('idle', 'takeAgain'),
     retraction: to('retracting', 'retractEarly'),
     irrelevant: to('skipping', 'wait'),
     quiet: to('skipping', 'commit'),
     stalled: to('skipping', 'commit'),
     silent: to('skipping', 'rest'),
     due: to('skipping', 'commit'),
-    // Of `commit` and `rest`.
+    // Outcomes of `commit` and `rest`.
     done: to('skipping', 'wait'),
     rolled_back: to('rewinding', 'rewind'),
   },
@@ -257,20 +259,19 @@ export const TABLE: TransitionTable = {
   retracting: {
     ...BUSY,
     done: to('idle', 'wait'),
-    // Of `retractEarly` always: what was dropped for it is read again.
+    // Always the outcome of `retractEarly`: the frames that were dropped for it are read again.
     rolled_back: to('rewinding', 'rewind'),
   },
   set_aside: {
     ...NO_OUTCOME,
     ...END,
-    // A publisher goes on with an attempt only at the end of the log, so this one is over.
     first: to('idle', 'takeAgain'),
     later: to('idle', 'takeAgain'),
     own_frame: to('rewinding', 'rewind'),
     own_manifest: to('rewinding', 'rewind'),
     wrong: UNORDERED,
     unreadable_own: to('rewinding', 'rewind'),
-    unreadable_other: to('set_aside', 'wait'),
+    unreadable_other: to('idle', 'takeAgain'),
     // The checkpoint stays before the frames that were set aside.
     retraction: to('retracting', 'retractEarly'),
     irrelevant: to('set_aside', 'wait'),
@@ -290,28 +291,31 @@ export const TABLE: TransitionTable = {
 /**
  * The cell of the table. @throws TidemarkError INTERNAL_INVARIANT when the cell is impossible: a fault of this program.
  */
-export function transition(state: State, message: ProjectorMessage): { readonly next: State; readonly action: Action } {
+export function transition(
+  state: ProjectorState,
+  message: ProjectorMessage,
+): { readonly next: ProjectorState; readonly action: Action } {
   const cell = TABLE[state][message];
   if ('impossible' in cell) assert(false, `the projector met "${message}" in state "${state}": ${cell.impossible}`);
   return cell;
 }
 
-/** What carries an action out. It returns the outcome where the table has to know it. */
+/** The functions that carry out the actions. Each returns the outcome if the table needs it. */
 export type Handlers = Readonly<
   Record<Action, () => ProjectorMessage | undefined | Promise<ProjectorMessage | undefined>>
 >;
 
-/** The table at work: one message after another, each followed by the outcomes of its actions. */
+/** Runs the table: takes one message after another, each followed by the outcomes of its actions. */
 export class Machine {
   readonly #handlers: Handlers;
-  #state: State;
+  #state: ProjectorState;
 
-  constructor(handlers: Handlers, state: State = 'idle') {
+  constructor(handlers: Handlers, state: ProjectorState = 'idle') {
     this.#handlers = handlers;
     this.#state = state;
   }
 
-  get state(): State {
+  get state(): ProjectorState {
     return this.#state;
   }
 
@@ -330,7 +334,7 @@ export type AttemptId = Pick<Header, 'partition' | 'attempt'>;
 /** What `classify` needs to know of a message of the log. */
 export interface MessageFacts {
   readonly kind: 'frame' | 'manifest' | 'retraction' | 'unreadable';
-  /** By the header or, where that cannot be read, by the subject; undefined where neither names one. */
+  /** The attempt that the header names or, where it cannot be read, the subject; undefined where neither names one. */
   readonly of: AttemptId | undefined;
   readonly frame: number;
   /** Why the message or, where the header can be read, its body cannot be read. */

@@ -1,5 +1,5 @@
 /**
- * Verification of what is served: repeats the recount and, on request, compares the rows byte by byte with the log. A
+ * Verification of served partitions: repeats the recount and, on request, compares the rows byte by byte with the log. A
  * partition whose stored rows no longer match is quarantined.
  */
 
@@ -59,24 +59,24 @@ export async function* framesOf(
   batchBytes: number,
 ): AsyncGenerator<StoredFrame> {
   const { dataset, partition, attempt } = manifest;
-  const ahead: { sequence: number; header: FrameHeader; body: Promise<Buffer> }[] = [];
+  const prefetched: { sequence: number; header: FrameHeader; body: Promise<Buffer> }[] = [];
   let next = 0;
   const stretch = { dataset, first: manifest.first_sequence, last: manifestSequence - 1 };
   const batch = Math.max(1, Math.floor(batchBytes / MAX_MESSAGE_BYTES));
   for await (const message of messagesOf(connection, stretch, batch)) {
-    const place = `${dataset} sequence ${message.seq}`;
-    const header = decodeHeader(message.data, place);
+    const position = `${dataset} sequence ${message.seq}`;
+    const header = decodeHeader(message.data, position);
     if (header.kind !== 'frame' || header.partition !== partition || header.attempt !== attempt) continue;
     if (header.frame !== next) {
-      throw new TidemarkError('LOG_FRAME_CORRUPT', `${place} holds frame ${header.frame}, expected frame ${next}`);
+      throw new TidemarkError('LOG_FRAME_CORRUPT', `${position} holds frame ${header.frame}, expected frame ${next}`);
     }
     next++;
-    const body = decodeBody(message.data, header, place);
-    body.catch(() => {}); // whoever awaits the body gets the error
-    ahead.push({ sequence: message.seq, header, body });
-    if (ahead.length >= LOOKAHEAD) yield await taken(ahead.shift()!);
+    const body = decodeBody(message.data, header, position);
+    body.catch(() => {}); // the caller that awaits the body gets the error
+    prefetched.push({ sequence: message.seq, header, body });
+    if (prefetched.length >= LOOKAHEAD) yield await taken(prefetched.shift()!);
   }
-  while (ahead.length > 0) yield await taken(ahead.shift()!);
+  while (prefetched.length > 0) yield await taken(prefetched.shift()!);
   if (next !== manifest.frames) {
     throw new TidemarkError(
       'LOG_FRAME_CORRUPT',
@@ -92,14 +92,14 @@ interface Stretch {
   readonly last: number;
 }
 
-/** How long a reader may deliver nothing. */
+/** Longest time in which a reader delivers nothing before it is replaced. */
 const FETCH_MS = 5000;
 /** The pause before another reader is created. */
 const PAUSE_MS = 200;
 
 /**
- * Every message of a stretch in order, up to the end of the log. A reader lives on one server of a cluster and is lost
- * with it; the next one continues where it stopped.
+ * Yields the messages of a range of sequences in order, up to the end of the log. A reader lives on one server of a cluster
+ * and is lost with it; the next one continues where it stopped.
  * @throws TidemarkError LOG_UNAVAILABLE when nothing arrived for `OUTAGE_LIMIT_MS`.
  */
 async function* messagesOf(
@@ -224,7 +224,7 @@ async function verifyOnce(row: PartitionRow, needs: VerifyNeeds): Promise<Verify
   }
 }
 
-/** In a statement of its own, so that nobody waits for its row lock. */
+/** Records the time of the verification in a statement of its own, so that no other process waits for its row lock. */
 async function noteVerified({ partitionKey, attempt }: PartitionRow, { dataset, client }: VerifyNeeds): Promise<void> {
   await client.query(
     `update partitions set verified_at = clock_timestamp()
@@ -290,7 +290,7 @@ async function checkCurrent(row: PartitionRow, { dataset, client }: VerifyNeeds)
     [dataset.number, row.partitionKey],
   );
   if (rows[0]?.attempt !== row.attempt || rows[0].state !== 'proved') {
-    throw new TidemarkError('PARTITION_CHANGED', `${dataset.key} ${row.partitionKey} is no longer what it was`);
+    throw new TidemarkError('PARTITION_CHANGED', `${dataset.key} ${row.partitionKey} has changed since it was read`);
   }
 }
 
@@ -337,9 +337,9 @@ async function storedDigest(client: ClientBase, dataset: DatasetDefinition, part
   return digest.digest('hex');
 }
 
-/** How often the requests for recounts are looked up. */
+/** Pause between two look-ups of the requests for recounts. */
 const RECOUNT_POLL_MS = 5000;
-/** The first time: a command that ends before needs no connection for it. */
+/** Pause before the first look-up: a command that ends before it needs no connection. */
 const RECOUNT_FIRST_MS = 1000;
 /** The pause after a recount that failed, and while another process holds the lock. */
 const RECOUNT_RETRY_MS = 15_000;
@@ -371,7 +371,7 @@ export async function keepRecounted(needs: RecountNeeds): Promise<void> {
       }
     } catch (error) {
       if (signal.aborted) return;
-      log.warn({ code: codeOf(error), fault: explain(error) }, 'a recount failed; it is tried again');
+      log.warn({ code: codeOf(error), fault: explain(error) }, 'a recount failed and is repeated later');
     }
     await delay(RECOUNT_RETRY_MS, undefined, { signal }).catch(() => {});
   }

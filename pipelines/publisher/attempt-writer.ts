@@ -7,26 +7,27 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { type JetStreamClient, type JetStreamManager, jetstream, jetstreamManager } from '@nats-io/jetstream';
 import type { NatsConnection } from '@nats-io/transport-node';
-import { assert, explain, TidemarkError } from '../../shared/errors.ts';
+import { assert, codeOf, explain, TidemarkError } from '../../shared/errors.ts';
 import {
   decodeHeader,
   decodeMessage,
   encodeMessage,
   type FrameHeader,
+  type Header,
   type ManifestHeader,
 } from '../../shared/frame/codec.ts';
 import { type DocumentFacts, type Manifest, parseManifest } from '../../shared/frame/manifest.ts';
 import { OUTAGE_LIMIT_MS } from '../../shared/nats/connect.ts';
 import { JS_ERROR, jsErrorCode, messageAt, subjectOf } from '../../shared/nats/stream.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
-import type { EventRun, PartitionEnd } from '../sources/types.ts';
+import type { EventRun, PartitionEnd } from '../sources/feed-types.ts';
 
 const ACK_TIMEOUT_MS = 10_000;
 
 /** The attempt that a writer fills. */
 interface AttemptDescription {
   readonly dataset: DatasetDefinition;
-  /** The partition; for a later capture of a day another one than the document's items name. */
+  /** The partition. For a later capture of a day it differs from the key in the document's items. */
   readonly key: string;
   readonly attempt: number;
   readonly revision: number;
@@ -136,7 +137,7 @@ export class AttemptWriter {
       ),
     );
     const sequence = await this.flush();
-    // An interrupted run may have written it. Then its ingest time is the one that counts.
+    // If an interrupted run wrote it, its ingest time is kept.
     return { dataset, manifest: this.#metStored ? await this.#storedManifest(sequence) : manifest, sequence };
   }
 
@@ -250,17 +251,15 @@ export class AttemptWriter {
     }
   }
 
-  /** The log holds a message of this subject: this very one, if an earlier try got through, or another. */
+  /** Compares the message with the one that the log holds at its subject: an earlier try may have stored it. */
   async #compareStored(subject: string, bytes: Buffer): Promise<number> {
     const dataset = this.#of.dataset.key;
     const stored = await this.#manager.streams.getMessage(dataset, { last_by_subj: subject });
-    if (stored) {
-      const ours = decodeHeader(bytes, subject);
-      const theirs = decodeHeader(stored.data, subject);
-      if (ours.kind === theirs.kind && (ours.kind === 'manifest' || ours.raw_sha256 === theirs.raw_sha256)) {
-        this.#metStored = true;
-        return stored.seq;
-      }
+    const ours = decodeHeader(bytes, subject);
+    const theirs = stored && headerIfIntact(stored.data, subject);
+    if (stored && ours.kind === theirs?.kind && (ours.kind === 'manifest' || ours.raw_sha256 === theirs.raw_sha256)) {
+      this.#metStored = true;
+      return stored.seq;
     }
     throw new TidemarkError('LOG_CONFLICT', `The log holds another message at ${subject}`, {
       details: { dataset, subject },
@@ -269,5 +268,15 @@ export class AttemptWriter {
 
   #describe(): string {
     return `${this.#of.dataset.key} ${this.#of.key} attempt ${this.#of.attempt}`;
+  }
+}
+
+/** The header of a stored message; undefined for a damaged one, which no longer is the message that was written. */
+function headerIfIntact(message: Uint8Array, position: string): Header | undefined {
+  try {
+    return decodeHeader(message, position);
+  } catch (error) {
+    if (codeOf(error) === 'LOG_FRAME_CORRUPT') return undefined;
+    throw error;
   }
 }

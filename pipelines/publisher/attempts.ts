@@ -4,18 +4,18 @@
  */
 
 import { hostname } from 'node:os';
-import { jetstreamManager } from '@nats-io/jetstream';
+import { type JetStreamManager, jetstreamManager } from '@nats-io/jetstream';
 import type { NatsConnection } from '@nats-io/transport-node';
 import type { Catalog } from '../../shared/db/catalog.ts';
 import type { AttemptRow } from '../../shared/db/schema.ts';
-import { TidemarkError } from '../../shared/errors.ts';
+import { codeOf, explain, TidemarkError } from '../../shared/errors.ts';
 import { decodeMessage } from '../../shared/frame/codec.ts';
-import { type DocumentFacts, parseManifest } from '../../shared/frame/manifest.ts';
+import { type DocumentFacts, type Manifest, parseManifest } from '../../shared/frame/manifest.ts';
 import type { Logger } from '../../shared/logger.ts';
 import { attemptFilter, messageAt, messageOf, subjectOf } from '../../shared/nats/stream.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { captureGroup, keyFacts } from '../../shared/registry/keys.ts';
-import type { DocumentRequest } from '../sources/types.ts';
+import type { DocumentRequest } from '../sources/feed-types.ts';
 import { AttemptWriter } from './attempt-writer.ts';
 import {
   type AttemptFacts,
@@ -26,6 +26,7 @@ import {
   type KnownPartition,
   type NumberedAttempt,
   type PartitionPlan,
+  type PlannedPartition,
   planAttempt,
   planDocument,
   planPartition,
@@ -41,12 +42,12 @@ export interface PublishOptions {
    * The documents were fetched before. Their names say which capture of a day each of them is, and they replace what is
    * proved only where they differ from it.
    */
-  readonly fromKept?: boolean;
+  readonly fromArchive?: boolean;
   /** Overrides the clock in tests. */
   readonly now?: () => number;
 }
 
-/** What happens to the partition at hand. */
+/** What the publisher does with a partition of the document. */
 type OpenedAttempt =
   | { readonly kind: 'write'; readonly writer: AttemptWriter }
   /** The log holds the manifest of this attempt already. */
@@ -55,13 +56,27 @@ type OpenedAttempt =
 
 export type OpenedPartition = OpenedAttempt | Extract<PartitionPlan, { kind: 'compare' }>;
 
+interface OpenAttempt {
+  readonly dataset: DatasetDefinition;
+  readonly key: string;
+  readonly attempt: number;
+}
+
 /** What one command has done for a document. It outlives an outage, after which the document is read again. */
 export interface DocumentHistory {
+  /** Attempts that the command opened and that have no manifest yet, by partition. */
+  readonly open: Map<string, OpenAttempt>;
   /** Revisions that the command started, by partition. */
   readonly started: Map<string, number>;
   /** Late arrivals that the ledger has recorded, by partition and digest of the document. */
   readonly refused: Set<string>;
 }
+
+/** The newest message that the log holds of an attempt. */
+type NewestMessage =
+  | { readonly kind: 'frame'; readonly sequence: number }
+  | { readonly kind: 'manifest'; readonly sequence: number; readonly manifest: Manifest }
+  | { readonly kind: 'damaged' };
 
 /** Kinds of partitions of which one document holds many. */
 const OPENED_TOGETHER: ReadonlySet<string> = new Set(['vintage', 'height']);
@@ -76,16 +91,16 @@ export class Attempts {
   readonly #options: PublishOptions;
   readonly #intent: Intent;
   readonly #log: Logger;
-  /** Attempts of this document that are open although their partitions have not come yet. */
-  readonly #ahead = new Map<string, { readonly dataset: DatasetDefinition; readonly key: string }>();
+  /** Partitions whose first attempt this reading of the document opened by lookahead, and that have not come yet. */
+  readonly #lookahead = new Set<string>();
 
   constructor(connection: NatsConnection, catalog: Catalog, options: PublishOptions, log: Logger) {
     this.#connection = connection;
     this.#catalog = catalog;
     this.#options = options;
     this.#log = log;
-    const { synthetic, reingestReason, fromKept = false } = options;
-    this.#intent = { synthetic, reingest: reingestReason !== undefined, fromKept };
+    const { synthetic, reingestReason, fromArchive = false } = options;
+    this.#intent = { synthetic, reingest: reingestReason !== undefined, fromArchive };
   }
 
   /** Decides about a document before it is fetched. */
@@ -95,20 +110,33 @@ export class Attempts {
   ): Promise<{ readonly plan: DocumentPlan; readonly datasets: readonly DatasetDefinition[] }> {
     const datasets = partitions.map(({ dataset = first }) => dataset);
     if (this.#intent.reingest) return { plan: { kind: 'fetch' }, datasets };
-    const known: (KnownPartition | undefined)[] = [];
+    const held: PlannedPartition[] = [];
     for (const [index, { key }] of partitions.entries()) {
-      known.push(await this.#catalog.partition(datasets[index], key));
-      // The first partition that is not at an end settles it.
-      if (planDocument(known, this.#intent).kind === 'fetch') break;
+      held.push(await this.#plannedPartition(datasets[index], key));
+      // One partition that is neither proved nor quarantined suffices to fetch the document.
+      if (planDocument(held, this.#intent).kind === 'fetch') break;
     }
-    return { plan: planDocument(known, this.#intent), datasets };
+    return { plan: planDocument(held, this.#intent), datasets };
+  }
+
+  /**
+   * Begins to read a document. What an earlier reading opened by lookahead is decided about again: the document may have
+   * other content by now, and another publisher may have held the lease in between.
+   */
+  beginReading(): void {
+    this.#lookahead.clear();
   }
 
   /**
    * Opens the first attempts at partitions that come next and that neither the catalog nor the log knows, in one statement.
    * Every other partition is decided about when it comes.
    */
-  async openAhead(dataset: DatasetDefinition, keys: readonly string[], document: DocumentFacts): Promise<void> {
+  async openLookahead(
+    dataset: DatasetDefinition,
+    keys: readonly string[],
+    document: DocumentFacts,
+    history: DocumentHistory,
+  ): Promise<void> {
     if (keys.length < 2 || !OPENED_TOGETHER.has(dataset.partition.kind)) return;
     const known = new Set((await this.#catalog.partitionsOf(dataset, keys)).map(({ partitionKey }) => partitionKey));
     for (const key of await this.#catalog.attemptedKeys(dataset, keys)) known.add(key);
@@ -119,26 +147,21 @@ export class Attempts {
     if (fresh.length === 0) return;
     const { synthetic } = this.#intent;
     const opening = { attempt: 1, revision: 1, document, synthetic, publisher: PUBLISHER_NAME };
+    // The statement may take effect although its answer is lost.
+    for (const key of fresh) history.open.set(nameOf(dataset, key), { dataset, key, attempt: 1 });
     await this.#catalog.openAttempts(dataset, fresh, opening);
-    for (const key of fresh) this.#ahead.set(nameOf(dataset, key), { dataset, key });
+    for (const key of fresh) this.#lookahead.add(nameOf(dataset, key));
   }
 
-  /** Abandons attempts that were opened ahead and whose partitions did not come. */
-  async abandonAhead(reason: string): Promise<void> {
-    const left = [...this.#ahead.values()];
-    this.#ahead.clear();
-    for (const { dataset, key } of left) await this.#catalog.abandonAttempt(dataset, key, 1, reason);
+  /** Abandons every open attempt of the document. If the catalog fails, the others can be abandoned later. */
+  async abandonOpen({ open }: DocumentHistory, reason: string): Promise<void> {
+    for (const [name, { dataset, key, attempt }] of open) {
+      await this.#catalog.abandonAttempt(dataset, key, attempt, reason);
+      open.delete(name);
+    }
   }
 
-  /**
-   * Leaves attempts that were opened ahead to whoever reads the document again: it may have other content by then, and
-   * another publisher may have held the lease in between.
-   */
-  forgetAhead(): void {
-    this.#ahead.clear();
-  }
-
-  /** The keys among `keys` of whose heights other partitions hold some. */
+  /** The keys among `keys` whose heights overlap those of other partitions. */
   async #overlapped(dataset: DatasetDefinition, keys: readonly string[]): Promise<string[]> {
     if (dataset.partition.kind !== 'height') return [];
     const spanOf = (key: string) => keyFacts(dataset, key).span ?? { from: 0, to: 0 };
@@ -159,19 +182,24 @@ export class Attempts {
     document: DocumentFacts,
     history: DocumentHistory,
   ): Promise<OpenedPartition> {
-    if (this.#ahead.delete(nameOf(dataset, key))) {
+    if (this.#lookahead.delete(nameOf(dataset, key))) {
       history.started.set(nameOf(dataset, key), 1);
       return await this.#write(dataset, key, document, { attempt: 1, revision: 1 });
     }
-    const isCapture = dataset.partition.kind === 'capture';
-    const known = isCapture
-      ? await this.#catalog.family(dataset, captureGroup(key))
-      : await this.#catalog.partitionsOf(dataset, [key]);
-    const plan = planPartition({ ...this.#intent, key, isCapture, known });
+    const planned = await this.#plannedPartition(dataset, key);
+    const plan = planPartition({ ...this.#intent, ...planned });
     if (plan.kind === 'compare') return plan;
     if (plan.kind === 'hold') return { kind: 'hold', error: quarantinedError(dataset, plan.quarantined) };
-    const row = known.find(({ partitionKey }) => partitionKey === plan.key);
+    const row = planned.known.find(({ partitionKey }) => partitionKey === plan.key);
     return await this.#openAttempt(dataset, { key: plan.key, row }, document, history);
+  }
+
+  async #plannedPartition(dataset: DatasetDefinition, key: string): Promise<PlannedPartition> {
+    const isCapture = dataset.partition.kind === 'capture';
+    const known = isCapture
+      ? await this.#catalog.captures(dataset, [captureGroup(key)])
+      : await this.#catalog.partitionsOf(dataset, [key]);
+    return { key, isCapture, known };
   }
 
   /** Opens an attempt at the partition that a compared document turned out to be. */
@@ -220,21 +248,21 @@ export class Attempts {
   ): Promise<OpenedAttempt> {
     if (plan.kind === 'refuse') return { kind: 'hold', error: overlapError(dataset, key, plan.other) };
     const { kind, attempt, revision, displaced } = plan;
-    history.started.set(nameOf(dataset, key), revision);
+    const name = nameOf(dataset, key);
+    history.started.set(name, revision);
     for (const { partitionKey, attempt: unfinished } of displaced) {
       await this.#catalog.abandonAttempt(dataset, partitionKey, unfinished, `${key} covers its heights`);
     }
     if (kind === 'await') {
       await this.#copyManifest(dataset, key, attempt);
+      history.open.delete(name);
       return { kind, key, attempt };
     }
     const { synthetic } = this.#intent;
-    const opening = { attempt, revision, document, synthetic, publisher: PUBLISHER_NAME };
+    const reingestReason = kind === 'revise' ? this.#options.reingestReason : undefined;
+    const opening = { attempt, revision, document, synthetic, publisher: PUBLISHER_NAME, reingestReason };
+    history.open.set(name, { dataset, key, attempt });
     await this.#catalog.openAttempts(dataset, [key], opening);
-    if (kind === 'revise') {
-      const reason = this.#options.reingestReason ?? '';
-      await this.#catalog.record(dataset, key, 'reingest_started', reason, { revision, attempt });
-    }
     return await this.#write(dataset, key, document, { attempt, revision });
   }
 
@@ -273,28 +301,33 @@ export class Attempts {
     if (latest.state !== 'publishing' && latest.state !== 'published') return 'nothing';
     const manager = await jetstreamManager(this.#connection, { checkAPI: false });
     if (latest.state === 'published') {
-      // A stream can lose its end in a crash, so what the catalog says of the manifest is checked.
-      if (latest.manifestSequence === null || latest.frames === null) return 'nothing';
-      const stored = await messageAt(manager, dataset.key, latest.manifestSequence);
-      const subject = subjectOf(dataset.key, key, latest.attempt, latest.frames);
-      return stored?.subject === subject ? 'manifest' : 'nothing';
+      // A stream can lose its end in a crash, so the log is asked whether it still holds the manifest.
+      return (await isManifestInLog(manager, dataset, latest)) ? 'manifest' : 'nothing';
     }
     const newest = await this.#newest(dataset, key, latest.attempt);
     if (newest === undefined) return 'nothing';
     if (newest.kind === 'manifest') return 'manifest';
+    // A damaged message stays in the log, so its attempt can neither be resumed nor proved.
+    if (newest.kind === 'damaged') return 'frames';
     const { state } = await manager.streams.info(dataset.key);
     return state.last_seq === newest.sequence ? 'last_frames' : 'frames';
   }
 
-  /** The newest message of an attempt. */
-  async #newest(dataset: DatasetDefinition, key: string, attempt: number) {
+  async #newest(dataset: DatasetDefinition, key: string, attempt: number): Promise<NewestMessage | undefined> {
     const manager = await jetstreamManager(this.#connection, { checkAPI: false });
     const sequence = await messageOf(manager, dataset.key, attemptFilter(dataset.key, key, attempt));
     const message = sequence === undefined ? undefined : await messageAt(manager, dataset.key, sequence);
     if (sequence === undefined || !message) return undefined;
     const position = `${dataset.key} sequence ${sequence}`;
-    const { header, raw } = await decodeMessage(message.data, position);
-    return { kind: header.kind, raw, sequence, position };
+    try {
+      const { header, raw } = await decodeMessage(message.data, position);
+      if (header.kind !== 'manifest') return { kind: 'frame', sequence };
+      return { kind: 'manifest', manifest: parseManifest(raw, position), sequence };
+    } catch (error) {
+      if (codeOf(error) !== 'LOG_FRAME_CORRUPT') throw error;
+      this.#log.warn({ dataset: dataset.key, partition: key, attempt, fault: explain(error) }, 'a message is damaged');
+      return { kind: 'damaged' };
+    }
   }
 
   /** Copies the manifest into the catalog, where a kill came between the two. */
@@ -303,9 +336,19 @@ export class Attempts {
     if (row?.state !== 'publishing') return;
     const newest = await this.#newest(dataset, key, attempt);
     if (newest?.kind !== 'manifest') return;
-    const { raw, sequence, position } = newest;
-    await this.#catalog.markPublished(dataset, [{ manifest: parseManifest(raw, position), sequence }]);
+    await this.#catalog.markPublished(dataset, [{ manifest: newest.manifest, sequence: newest.sequence }]);
   }
+}
+
+/** Whether the log holds the manifest of a published attempt: a stream can lose its end in a crash. */
+export async function isManifestInLog(
+  manager: JetStreamManager,
+  dataset: DatasetDefinition,
+  { partitionKey, attempt, frames, manifestSequence }: AttemptRow,
+): Promise<boolean> {
+  if (manifestSequence === null || frames === null) return false;
+  const stored = await messageAt(manager, dataset.key, manifestSequence);
+  return stored?.subject === subjectOf(dataset.key, partitionKey, attempt, frames);
 }
 
 /** A quarantined partition stays so until an operator ingests it again. */

@@ -2,6 +2,8 @@
 
 import { once } from 'node:events';
 import { setTimeout as delay } from 'node:timers/promises';
+import { jetstreamManager } from '@nats-io/jetstream';
+import type { NatsConnection } from '@nats-io/transport-node';
 import type { Catalog, ProjectorActivity } from '../../shared/db/catalog.ts';
 import {
   type Client,
@@ -12,6 +14,7 @@ import {
 } from '../../shared/db/connect.ts';
 import { TidemarkError } from '../../shared/errors.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
+import { isManifestInLog } from './attempts.ts';
 
 /** Failures in a row, about 3 s of them, after which waiting is useless. Fewer may have a cause that passes by itself. */
 const HOPELESS = 5;
@@ -39,7 +42,7 @@ export class ProjectorFaults {
     return before === undefined;
   }
 
-  /** A partition of the dataset was ended, so its projector works. */
+  /** Records that the projector ended a partition of the dataset, so it works. */
   worked(dataset: string): void {
     this.#failing.delete(dataset);
   }
@@ -75,22 +78,22 @@ export class ProjectorWatch {
   }
 
   /** @returns the checkpoint. */
-  async look(): Promise<number> {
+  async poll(): Promise<number> {
     const now = await this.#catalog.projectorActivity(this.#dataset);
     const last = this.#last;
     this.#last = now;
     if (last?.sequence !== now.sequence) this.stepped();
-    if (last?.mark !== now.mark || now.isBusy) this.#movedAt = performance.now();
+    if (last?.activity !== now.activity || now.isBusy) this.#movedAt = performance.now();
     return now.sequence;
   }
 
-  /** A partition was ended, or nothing waited to be. */
+  /** Records that the projector ended a partition, or that none waited for it. */
   stepped(): void {
     this.#steppedAt = performance.now();
     this.#movedAt = this.#steppedAt;
   }
 
-  /** The time since a partition was ended. */
+  /** The time since the projector ended a partition. */
   get sinceStepMs(): number {
     return performance.now() - this.#steppedAt;
   }
@@ -113,15 +116,15 @@ export class ProjectorWatch {
 export type AttemptOutcome =
   | { readonly state: 'proved' | 'quarantined' | 'refused'; readonly reason: string | null }
   /**
-   * Nobody waits any longer: PROJECTOR_FAILED when the projector fails again and again, PARTITION_TIMEOUT when it did not
-   * move at all, or the reason of the signal.
+   * The wait ended without a verdict: PROJECTOR_FAILED when the projector failed again and again, PARTITION_TIMEOUT when it
+   * did not move at all or the log lost the manifest, or the reason of the signal.
    */
   | { readonly state: 'unknown'; readonly error: unknown };
 
 /** A notification can be lost with its connection, so the catalog is polled as well. */
 const PROOF_POLL_MS = 1000;
-/** After this long without a sign of life the operator is told what is awaited. */
-const NOTE_MS = 10_000;
+/** After this long without a sign of life the operator is informed, and the log is checked for what is awaited. */
+const STILL_MS = 10_000;
 
 /** Hundreds of small partitions are published within this time; one query asks for the states of all of them. */
 const LOOK_AFTER_MS = 20;
@@ -138,9 +141,12 @@ interface Waiting extends PromiseWithResolvers<AttemptOutcome> {
 export interface ProofWaiterOptions {
   readonly databaseUrl: string;
   readonly catalog: Catalog;
+  readonly connection: NatsConnection;
   readonly signal: AbortSignal;
   /** If nothing is proved and nothing is under way for this long, no projector is at work. */
-  readonly patienceMs: number;
+  readonly timeoutMs: number;
+  /** Longest time without a sign of life before the operator is informed and the log is checked; default STILL_MS. */
+  readonly stillMs?: number;
   /** Receives a description of the projector when it shows no sign of life. */
   readonly onStill?: (message: string) => void;
 }
@@ -148,7 +154,9 @@ export interface ProofWaiterOptions {
 export class ProofWaiter implements AsyncDisposable {
   readonly #catalog: Catalog;
   readonly #signal: AbortSignal;
-  readonly #patienceMs: number;
+  readonly #connection: NatsConnection;
+  readonly #timeoutMs: number;
+  readonly #stillMs: number;
   readonly #waiting = new Map<string, Waiting>();
   readonly #watches = new Map<string, ProjectorWatch>();
   /** Datasets whose projector was reported to show no sign of life. */
@@ -164,7 +172,9 @@ export class ProofWaiter implements AsyncDisposable {
     this.#onStill = needs.onStill ?? (() => {});
     this.#catalog = needs.catalog;
     this.#signal = needs.signal;
-    this.#patienceMs = needs.patienceMs;
+    this.#connection = needs.connection;
+    this.#timeoutMs = needs.timeoutMs;
+    this.#stillMs = needs.stillMs ?? STILL_MS;
   }
 
   static async open(needs: ProofWaiterOptions): Promise<ProofWaiter> {
@@ -186,8 +196,8 @@ export class ProofWaiter implements AsyncDisposable {
     };
     if (![...this.#waiting.values()].some((one) => one.dataset === dataset)) this.#watchOf(dataset).stepped();
     this.#waiting.set(key, waiting);
-    // The projector may have ended it before anybody listened.
-    this.#lookSoon(key);
+    // The projector may have ended it before this connection listened.
+    this.#pollSoon(key);
     const abort = () => waiting.resolve({ state: 'unknown', error: this.#signal.reason });
     this.#signal.addEventListener('abort', abort, { once: true });
     if (this.#signal.aborted) abort();
@@ -203,17 +213,17 @@ export class ProofWaiter implements AsyncDisposable {
   }
 
   /** Asks for the state of an attempt, together with those of others that are published at the same time. */
-  #lookSoon(key: string): void {
+  #pollSoon(key: string): void {
     if (this.#asked.add(key).size > 1) return;
     setTimeout(() => {
       const keys = [...this.#asked];
       this.#asked.clear();
       // The next poll meets a fault again.
-      this.#look(keys).catch(() => {});
+      this.#readOutcomes(keys).catch(() => {});
     }, LOOK_AFTER_MS);
   }
 
-  async #look(keys: readonly string[]): Promise<void> {
+  async #readOutcomes(keys: readonly string[]): Promise<void> {
     const waiting = keys.flatMap((key) => this.#waiting.get(key) ?? []);
     for (const [dataset, some] of Map.groupBy(waiting, (one) => one.dataset)) {
       for (const { partitionKey, attempt, state, reason } of await this.#catalog.attemptStates(dataset, some)) {
@@ -239,7 +249,7 @@ export class ProofWaiter implements AsyncDisposable {
       if (!waiting) return;
       this.#watchOf(waiting.dataset).stepped();
       if (payload.endsWith('|proved')) waiting.resolve({ state: 'proved', reason: null });
-      else this.#lookSoon(key);
+      else this.#pollSoon(key);
     });
     await client.query(`listen ${OUTCOME_CHANNEL}; listen ${PROJECTOR_CHANNEL}`);
     // Without the connection the polls go on, and an outcome comes a second later.
@@ -257,32 +267,54 @@ export class ProofWaiter implements AsyncDisposable {
 
   async #poll(): Promise<void> {
     while (!this.#stopped.signal.aborted) {
-      // A shorter patience has to be noticed in time, too.
-      const pauseMs = Math.min(PROOF_POLL_MS, this.#patienceMs / 2);
+      // A timeout shorter than the poll's pause is noticed in time, too.
+      const pauseMs = Math.min(PROOF_POLL_MS, this.#timeoutMs / 2);
       await delay(pauseMs, undefined, { signal: this.#stopped.signal, ref: false }).catch(() => {});
-      await this.#look([...this.#waiting.keys()]).catch(() => {});
+      await this.#readOutcomes([...this.#waiting.keys()]).catch(() => {});
       const datasets = new Set([...this.#waiting.values()].map(({ dataset }) => dataset));
-      for (const dataset of datasets) await this.#checkPatience(dataset).catch(() => {});
+      for (const dataset of datasets) await this.#checkTimeout(dataset).catch(() => {});
     }
   }
 
-  /** A query that fails is tried again with the next poll, since the patience is longer than a short outage. */
-  async #checkPatience(dataset: DatasetDefinition): Promise<void> {
+  /** A query that fails is repeated with the next poll, because the timeout is longer than a short outage. */
+  async #checkTimeout(dataset: DatasetDefinition): Promise<void> {
     const watch = this.#watchOf(dataset);
-    await watch.look();
-    if (watch.stillMs < NOTE_MS) {
+    await watch.poll();
+    if (watch.stillMs < this.#stillMs) {
       this.#reported.delete(dataset.key);
-    } else if (!this.#reported.has(dataset.key)) {
+    } else {
+      if (!this.#reported.has(dataset.key)) {
+        this.#onStill(`${dataset.key}: published partitions wait for their proof: ${watch.describe()}`);
+      }
       this.#reported.add(dataset.key);
-      this.#onStill(`${dataset.key}: published partitions wait for their proof: ${watch.describe()}`);
+      // A log that is unavailable is checked again with the next poll.
+      await this.#checkLog(dataset).catch(() => {});
     }
-    if (watch.sinceStepMs < this.#patienceMs) return;
-    for (const { dataset: of, partition, attempt, resolve } of this.#waiting.values()) {
-      if (of !== dataset) continue;
-      const message = `${dataset.key} ${partition} attempt ${attempt} was not proved in ${this.#patienceMs / 1000} s`;
+    if (watch.sinceStepMs < this.#timeoutMs) return;
+    for (const { partition, attempt, resolve } of this.#waitingOf(dataset)) {
+      const message = `${dataset.key} ${partition} attempt ${attempt} was not proved in ${this.#timeoutMs / 1000} s`;
       const error = new TidemarkError('PARTITION_TIMEOUT', `${message}: ${watch.describe()}`);
       resolve({ state: 'unknown', error });
     }
+  }
+
+  /**
+   * A crash of nats-server can take manifests that it had acknowledged, and nothing proves what the log lost. It takes the
+   * end of the log, so the newest are checked first, up to one that the log holds.
+   */
+  async #checkLog(dataset: DatasetDefinition): Promise<void> {
+    const manager = await jetstreamManager(this.#connection, { checkAPI: false });
+    for (const { partition, attempt, resolve } of this.#waitingOf(dataset).reverse()) {
+      const row = await this.#catalog.attempt(dataset, partition, attempt);
+      if (row?.state !== 'published') continue;
+      if (await isManifestInLog(manager, dataset, row)) return;
+      const message = `The log lost the manifest of ${dataset.key} ${partition} attempt ${attempt}`;
+      resolve({ state: 'unknown', error: new TidemarkError('PARTITION_TIMEOUT', message) });
+    }
+  }
+
+  #waitingOf(dataset: DatasetDefinition): Waiting[] {
+    return [...this.#waiting.values()].filter((waiting) => waiting.dataset === dataset);
   }
 
   #watchOf(dataset: DatasetDefinition): ProjectorWatch {

@@ -1,17 +1,20 @@
 /**
- * A backfill: publishes one document after the other and awaits their proofs meanwhile. A fault of one document ends that
- * document alone.
+ * A backfill: plans the documents that are known beforehand, publishes one document after the other, and awaits their proofs
+ * meanwhile. A fault of one document ends that document alone.
  */
 
 import { setTimeout as delay } from 'node:timers/promises';
+import type { Catalog } from '../../shared/db/catalog.ts';
+import type { PartitionRow } from '../../shared/db/schema.ts';
 import { codeOf, explain, outageCode, TidemarkError } from '../../shared/errors.ts';
 import type { Logger } from '../../shared/logger.ts';
 import { OUTAGE_LIMIT_MS } from '../../shared/nats/connect.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { captureGroup } from '../../shared/registry/keys.ts';
-import type { DocumentRequest, Source, SourceCheck } from '../sources/types.ts';
+import type { DocumentRequest, Source, SourceCheck } from '../sources/feed-types.ts';
 import type { AttemptOutcome } from './await-proof.ts';
 import type { Lease } from './lease.ts';
+import { type Plan, type PlanOptions, planOf } from './publish-plan.ts';
 import type { DocumentEnd, Publisher, PublishOutcome, PublishProgress } from './publisher.ts';
 import { Course, type CourseMessage, faultOf, type PublisherFault } from './publisher-states.ts';
 
@@ -33,7 +36,7 @@ export interface BackfillNeeds {
   readonly publisher: Pick<Publisher, 'publish'>;
   readonly lease: Lease;
   readonly wait: (dataset: DatasetDefinition, partition: string, attempt: number) => Promise<AttemptOutcome>;
-  /** Records what a document shows of its sources, once all of it is proved. */
+  /** Records what a document shows of its sources after all of it is proved. */
   readonly recordCheck: (check: SourceCheck) => Promise<void>;
   readonly log: Logger;
   readonly signal: AbortSignal;
@@ -41,8 +44,8 @@ export interface BackfillNeeds {
 }
 
 /** A document is read again for this long after a store became unavailable; then its partitions are reported as failed. */
-const OUTAGE_PATIENCE_MS = 60_000;
-/** File days that wait for their proof: bounds what a crash leaves to be projected again. */
+const REREAD_LIMIT_MS = 60_000;
+/** Most file days that wait for their proof. It bounds what the projector repeats after a crash. */
 const MAX_UNPROVED = 4;
 /** The same for small partitions, by number and by rows. */
 const MAX_UNPROVED_SMALL = 512;
@@ -95,6 +98,40 @@ async function* meanwhile(
   } finally {
     await all.return(undefined);
   }
+}
+
+/** Keys in one query of the catalog. */
+const KEYS_AT_ONCE = 5000;
+
+/** Plans a backfill as a whole, from what the catalog knows of its partitions. */
+export async function planBackfill(
+  requests: readonly DocumentRequest[],
+  { catalog, ...options }: PlanOptions & { readonly catalog: Catalog },
+): Promise<Plan> {
+  const units = requests.flatMap((request) => unitsOf(options.source, request));
+  const found = new Map<DatasetDefinition, Map<string, PartitionRow[]>>();
+  for (const [dataset, wanted] of Map.groupBy(units, (unit) => unit.dataset)) {
+    const keys = [...new Set(wanted.map(({ partition }) => requestedKey(dataset, partition)))];
+    const rows: PartitionRow[] = [];
+    for (let first = 0; first < keys.length; first += KEYS_AT_ONCE) {
+      rows.push(...(await knownPartitions(catalog, dataset, keys.slice(first, first + KEYS_AT_ONCE))));
+    }
+    found.set(
+      dataset,
+      Map.groupBy(rows, ({ partitionKey }) => requestedKey(dataset, partitionKey)),
+    );
+  }
+  return planOf(requests, (dataset, key) => found.get(dataset)?.get(requestedKey(dataset, key)) ?? [], options);
+}
+
+/** The catalog's rows of requested partitions; of captures those of every capture of their sources and days. */
+function knownPartitions(
+  catalog: Catalog,
+  dataset: DatasetDefinition,
+  keys: readonly string[],
+): Promise<PartitionRow[]> {
+  if (dataset.partition.kind === 'capture') return catalog.captures(dataset, keys);
+  return catalog.partitionsOf(dataset, keys);
 }
 
 /** One document, read again after an outage. @returns an error that every further document would meet, too. */
@@ -165,15 +202,20 @@ async function* publishOnce(
   );
   if (fault) return { kind: 'fault', fault };
   const outcomes = publisher.publish(request, course, onProgress);
-  let next = yield* resultsDuring(outcomes.next(), proofs);
-  for (; !next.done; next = yield* resultsDuring(outcomes.next(), proofs)) {
-    const name = nameOf(next.value);
-    if (!seen.has(name)) settled.push(proofs.take(next.value));
-    seen.add(name);
-    while (proofs.isFull) await proofs.any();
-    yield* proofs.results();
+  try {
+    let next = yield* resultsDuring(outcomes.next(), proofs);
+    for (; !next.done; next = yield* resultsDuring(outcomes.next(), proofs)) {
+      const name = nameOf(next.value);
+      if (!seen.has(name)) settled.push(proofs.take(next.value));
+      seen.add(name);
+      while (proofs.isFull) await proofs.any();
+      yield* proofs.results();
+    }
+    return next.value;
+  } finally {
+    // The consumer may end early. The publisher then closes the document and stops its writers.
+    await outcomes.return({ kind: 'published', checks: [] });
   }
-  return next.value;
 }
 
 /** How long a store has been unavailable to one document. */
@@ -189,7 +231,7 @@ class Outage {
       // The writer has retried for a minute before it says so.
       this.#since = codeOf(error) === 'LOG_UNAVAILABLE' ? now - OUTAGE_LIMIT_MS : now;
     }
-    return now - this.#since >= OUTAGE_PATIENCE_MS;
+    return now - this.#since >= REREAD_LIMIT_MS;
   }
 }
 
@@ -308,14 +350,19 @@ interface Unit {
 }
 
 /** A request names a later capture of a day by the day. */
-const nameOf = ({ dataset, partition }: Unit) =>
-  `${dataset.key} ${dataset.partition.kind === 'capture' ? captureGroup(partition) : partition}`;
+const requestedKey = (dataset: DatasetDefinition, key: string) =>
+  dataset.partition.kind === 'capture' ? captureGroup(key) : key;
+
+const nameOf = ({ dataset, partition }: Unit) => `${dataset.key} ${requestedKey(dataset, partition)}`;
+
+function unitsOf({ datasets: [first] }: Pick<Source, 'datasets'>, { partitions }: DocumentRequest): Unit[] {
+  return partitions.map(({ dataset = first, key }) => ({ dataset, partition: key }));
+}
 
 /** Every partition without an outcome, or the document itself where its partitions are not known. */
 function unitsAtFault(source: Source, request: DocumentRequest, seen: ReadonlySet<string>): Unit[] {
-  const [first] = source.datasets;
-  const units = request.partitions.map(({ dataset = first, key }) => ({ dataset, partition: key }));
-  if (units.length === 0) return [{ dataset: first, partition: request.period }];
+  const units = unitsOf(source, request);
+  if (units.length === 0) return [{ dataset: source.datasets[0], partition: request.period }];
   return units.filter((unit) => !seen.has(nameOf(unit)));
 }
 

@@ -23,7 +23,7 @@ export interface Lease extends AsyncDisposable {
    * @throws TidemarkError PUBLISHER_LEASE_LOST when the connection is gone, and the lock with it.
    */
   check(): Promise<void>;
-  /** Gives the lease back while there is nothing to publish. */
+  /** Releases the lease while there is nothing to publish. */
   rest(): Promise<void>;
 }
 
@@ -31,16 +31,16 @@ export interface LeaseNeeds {
   readonly databaseUrl: string;
   /** All datasets that one source feeds. */
   readonly datasets: readonly DatasetDefinition[];
-  /** If given, the lease is awaited until this signal, however long another publisher has it. */
-  readonly patient?: AbortSignal;
-  /** Receives the server process of the connection that holds the lease; null when it is given back. */
+  /** If given, `ensure` waits until this signal while another publisher has the lease. */
+  readonly waitSignal?: AbortSignal;
+  /** Receives the server process of the connection that holds the lease; null when it is released. */
   readonly onHeld?: (backend: number | null) => void;
 }
 
 /** Returns a lease that `ensure` takes. */
 export function openLease(needs: LeaseNeeds): Lease {
   let client: Client | undefined;
-  // The steps run one after the other: taking must not begin while giving back is under way.
+  // The steps run one after the other: the lease must not be taken while it is being released.
   let turn: Promise<void> = Promise.resolve();
   const inTurn = (step: () => Promise<void>): Promise<void> => {
     const done = turn.then(step);
@@ -95,19 +95,19 @@ async function acquire(needs: LeaseNeeds): Promise<Client> {
   }
 }
 
-async function lock(client: Client, dataset: DatasetDefinition, { patient }: LeaseNeeds): Promise<void> {
+async function lock(client: Client, dataset: DatasetDefinition, { waitSignal }: LeaseNeeds): Promise<void> {
   let lookedAt = 0;
   let limitMs = LINGER_MS;
   for (const startedAt = performance.now(); ; await delay(POLL_MS)) {
     const asked = await client.query('select pg_try_advisory_lock($1, $2) as held', [PUBLISHER_LOCK, dataset.number]);
     if (asked.rows[0].held) return;
-    patient?.throwIfAborted();
+    waitSignal?.throwIfAborted();
     const waitedMs = performance.now() - startedAt;
     if (waitedMs - lookedAt > 1000) {
       lookedAt = waitedMs;
       if ((await holderOf(client, dataset)).run?.kind === 'follow') limitMs = FOLLOWED_LINGER_MS;
     }
-    if (!patient && waitedMs > limitMs) break;
+    if (!waitSignal && waitedMs > limitMs) break;
   }
   const { run, name, since } = await holderOf(client, dataset);
   const unnamed = `by ${name ?? 'another process'}${since ? `, connected since ${since.toISOString()}` : ''}`;

@@ -1,15 +1,14 @@
 /**
  * Decides what is published: what a backfill does with each of its documents (planOf), and what the publisher does with a
- * document, with each partition in it and with the attempts at that partition. Every function here is pure, except that
- * planOf asks the catalog first; attempts.ts gathers the other facts and carries out the plans.
+ * document, with each partition in it and with the attempts at that partition. Every function here is pure. backfill.ts and
+ * attempts.ts gather the facts, and attempts.ts carries out the plans.
  */
 
-import type { Catalog } from '../../shared/db/catalog.ts';
 import type { AttemptRow, PartitionRow } from '../../shared/db/schema.ts';
+import type { PartitionKind } from '../../shared/registry/definition.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { captureGroup, captureKey } from '../../shared/registry/keys.ts';
-import type { PartitionKind } from '../../shared/registry/types.ts';
-import type { DocumentRequest, Source } from '../sources/types.ts';
+import type { DocumentRequest, Source } from '../sources/feed-types.ts';
 
 /** What the catalog knows of a partition. */
 export type KnownPartition = Pick<
@@ -23,7 +22,7 @@ export interface Intent {
   /** An operator gave a reason to replace what is proved or quarantined. */
   readonly reingest: boolean;
   /** The documents were fetched before. Their names say which capture of a day each of them is. */
-  readonly fromKept: boolean;
+  readonly fromArchive: boolean;
 }
 
 export type DocumentPlan =
@@ -33,24 +32,31 @@ export type DocumentPlan =
   | { readonly kind: 'ask_digest'; readonly sha256: string; readonly proved: readonly KnownPartition[] }
   | { readonly kind: 'fetch' };
 
-/** @param known the partitions that the document is known to hold; undefined for one that the catalog does not know. */
-export function planDocument(known: readonly (KnownPartition | undefined)[], intent: Intent): DocumentPlan {
-  const rows = known.filter((row) => row !== undefined && row.synthetic === intent.synthetic) as KnownPartition[];
-  if (intent.reingest || rows.length === 0 || rows.length < known.length) return { kind: 'fetch' };
-  if (rows.every(({ state }) => state === 'quarantined')) return { kind: 'hold', quarantined: rows };
-  if (!rows.every(({ state }) => state === 'proved')) return { kind: 'fetch' };
-  const digests = new Set(rows.map(({ manifest }) => manifest?.document.sha256));
+/** @param partitions those that the document is known to hold. */
+export function planDocument(partitions: readonly PlannedPartition[], intent: Intent): DocumentPlan {
+  if (intent.reingest || partitions.length === 0) return { kind: 'fetch' };
+  const plans = partitions.map((facts) => planPartition({ ...intent, ...facts }));
+  const quarantined = plans.flatMap((plan) => (plan.kind === 'hold' ? [plan.quarantined] : []));
+  if (quarantined.length === plans.length) return { kind: 'hold', quarantined };
+  const proved = partitions.flatMap(({ key, known }) =>
+    known.filter((row) => row.partitionKey === key && isProved(row, intent)),
+  );
+  if (proved.length < partitions.length) return { kind: 'fetch' };
+  const digests = new Set(proved.map(({ manifest }) => manifest?.document.sha256));
   const [sha256] = digests;
   if (digests.size > 1 || sha256 === undefined) return { kind: 'fetch' };
-  return { kind: 'ask_digest', sha256, proved: rows };
+  return { kind: 'ask_digest', sha256, proved };
 }
 
-interface PartitionPlanFacts extends Intent {
+/** A partition that a document holds, and what the catalog knows of it. */
+export interface PlannedPartition {
   readonly key: string;
   readonly isCapture: boolean;
   /** The partition, or all captures of its source and day in the order of their numbers. */
   readonly known: readonly KnownPartition[];
 }
+
+type PartitionPlanFacts = PlannedPartition & Intent;
 
 type Attempt = { readonly kind: 'attempt'; readonly key: string };
 type Hold = { readonly kind: 'hold'; readonly quarantined: KnownPartition };
@@ -70,13 +76,13 @@ export type PartitionPlan =
 
 export function planPartition(facts: PartitionPlanFacts): PartitionPlan {
   const { key, known, reingest } = facts;
-  if (facts.isCapture && !facts.fromKept) return planCapture(facts);
+  if (facts.isCapture && !facts.fromArchive) return planCapture(facts);
   const row = known.find(({ partitionKey }) => partitionKey === key);
   if (row && isHeld(row, facts) && !reingest) return { kind: 'hold', quarantined: row };
   const publish: Attempt = { kind: 'attempt', key };
   // The facts of a kept capture may also be those of another capture of the day.
   const proved = known.filter((one) => isProved(one, facts));
-  if (proved.length === 0 || (reingest && !facts.fromKept)) return publish;
+  if (proved.length === 0 || (reingest && !facts.fromArchive)) return publish;
   const isFinal = row !== undefined && isProved(row, facts) && !reingest;
   return { kind: 'compare', proved, otherwise: isFinal ? { kind: 'refuse' } : publish };
 }
@@ -102,7 +108,7 @@ function planCapture(facts: PartitionPlanFacts): PartitionPlan {
   return { kind: 'compare', proved, otherwise: latest.state === 'proved' ? next : publishLatest };
 }
 
-/** Earlier captures may be missing: they go with the sample that they were part of. So they are not counted. */
+/** Counts from the latest number: earlier captures may have been retired with the sample that they were part of. */
 function nextCapture(latest: string): string {
   const [sourceId, day] = captureGroup(latest).split(':');
   return captureKey(sourceId, day, Number(latest.split(':')[2] ?? 1) + 1);
@@ -110,7 +116,7 @@ function nextCapture(latest: string): string {
 
 const isProved = (row: KnownPartition, { synthetic }: Intent) => row.state === 'proved' && row.synthetic === synthetic;
 
-/** A quarantined partition of the sample holds up nothing real: it goes with the rest of the sample. */
+/** A quarantined partition of the sample does not block a real one: it is retired with the rest of the sample. */
 const isHeld = (row: KnownPartition, { synthetic }: Intent) =>
   row.state === 'quarantined' && row.synthetic === synthetic;
 
@@ -143,9 +149,9 @@ export type AttemptPlan =
   | ({ readonly kind: 'start'; readonly displaced: readonly KnownPartition[] } & NumberedAttempt)
   /** A new attempt at a new revision, which the ledger records. */
   | ({ readonly kind: 'revise'; readonly displaced: readonly KnownPartition[] } & NumberedAttempt)
-  /** Goes on where the attempt was interrupted: every frame that the log holds is compared, the others are written. */
+  /** Continues the interrupted attempt: the writer compares every frame that the log holds and writes the others. */
   | ({ readonly kind: 'resume'; readonly displaced: readonly KnownPartition[] } & NumberedAttempt)
-  /** The log holds the manifest: only the projector's verdict is missing. */
+  /** The log holds the manifest, and the projector has not ended the attempt yet. */
   | ({ readonly kind: 'await'; readonly displaced: readonly KnownPartition[] } & NumberedAttempt)
   /** Another partition holds some of the heights, and a height is proved once. */
   | { readonly kind: 'refuse'; readonly other: KnownPartition };
@@ -157,7 +163,7 @@ export function planAttempt(facts: AttemptFacts): AttemptPlan {
   const others = overlapping.filter((row) => row.partitionKey !== facts.key && row.synthetic === facts.synthetic);
   const other = others.find((row) => row.state !== 'publishing' && !(row.state === 'quarantined' && facts.reingest));
   if (other) return { kind: 'refuse', other };
-  // Another publisher left these unfinished, and nobody resumes them now that this partition covers their heights.
+  // Another publisher left these unfinished. No publisher can resume them once this partition covers their heights.
   const displaced = others.filter(({ state }) => state === 'publishing');
   const revises = startsRevision(facts);
   const revision = revisionOf(facts, others, revises);
@@ -167,19 +173,19 @@ export function planAttempt(facts: AttemptFacts): AttemptPlan {
     if (isInLog || (ENDED.has(state) && facts.started === revision)) {
       return { kind: 'await', attempt, revision, displaced };
     }
-    // Behind another attempt's frames it cannot go on: the projector wants the frames of an attempt in one piece.
+    // It cannot continue behind another attempt's frames: the projector requires the frames of an attempt in one run.
     if (state === 'publishing' && inLog !== 'frames') return { kind: 'resume', attempt, revision, displaced };
   }
   return { kind: revises ? 'revise' : 'start', attempt: free, revision, displaced };
 }
 
-/** Whether the operator's revision is still to be started: it is not when it was interrupted. */
+/** Whether the operator's revision is still to be started: an interrupted one was started before. */
 function startsRevision({ row, latest, reingest, document, started }: AttemptFacts): boolean {
   if (!reingest || row === undefined || row.state === 'publishing') return false;
   if (latest === undefined) return true;
   const isOpen = latest.state === 'publishing' || latest.state === 'published';
   if (isOpen && latest.revision > row.revision && latest.document === document) return false;
-  // The same command started it: whatever became of its attempt, the command asked for one revision and not for two.
+  // The same command started it, and a command asks for one revision, whatever became of its attempt.
   return !(latest.revision === started && (latest.document === document || latest.state === 'abandoned'));
 }
 
@@ -222,9 +228,11 @@ export interface Plan {
   readonly partitions: Readonly<Record<PlannedAction, number>>;
 }
 
+/** The catalog's rows of a requested partition; of a capture those of every capture of its source and day. */
+export type KnownRows = (dataset: DatasetDefinition, key: string) => readonly PartitionRow[];
+
 export interface PlanOptions {
   readonly source: Pick<Source, 'datasets'>;
-  readonly catalog: Catalog;
   readonly synthetic: boolean;
   readonly reingest: boolean;
   /** Asks the sources about proved partitions, too. */
@@ -237,71 +245,42 @@ export interface PlanOptions {
  */
 const FINAL: ReadonlySet<PartitionKind['kind']> = new Set(['file_day', 'height', 'snapshot']);
 
-/** Keys in one query of the catalog. */
-const KEYS_AT_ONCE = 5000;
-
-export async function planOf(requests: readonly DocumentRequest[], options: PlanOptions): Promise<Plan> {
-  const known = await knownPartitions(requests, options);
+export function planOf(requests: readonly DocumentRequest[], known: KnownRows, options: PlanOptions): Plan {
   const documents: PlannedDocument[] = [];
   const skipped: Skipped[] = [];
   const partitions = { fetch: 0, replace: 0, compare: 0, skip: 0, held: 0 };
   for (const request of requests) {
-    const units = unitsOf(request, options.source);
-    const rows = units.map(({ dataset, key }) => known.get(dataset.number)?.get(key));
-    const action = actionOf(units, rows, options);
+    const units = request.partitions.map(({ dataset = options.source.datasets[0], key }) => {
+      return { dataset, key, known: known(dataset, key) };
+    });
+    const action = actionOf(units, options);
     documents.push({ request, action });
     partitions[action] += Math.max(1, units.length);
     if (action !== 'skip') continue;
-    units.forEach(({ dataset, key }, index) => {
-      skipped.push({ dataset: dataset.key, partition: key, rows: rows[index]?.rows ?? 0 });
-    });
+    for (const { dataset, key, known } of units) {
+      skipped.push({ dataset: dataset.key, partition: key, rows: known[0].rows ?? 0 });
+    }
   }
   return { documents, skipped, partitions };
 }
 
-interface Unit {
+interface PlannedUnit {
   readonly dataset: DatasetDefinition;
   readonly key: string;
+  readonly known: readonly PartitionRow[];
 }
 
-const unitsOf = ({ partitions }: DocumentRequest, { datasets: [first] }: Pick<Source, 'datasets'>): Unit[] =>
-  partitions.map(({ dataset = first, key }) => ({ dataset, key }));
-
-function actionOf(
-  units: readonly Unit[],
-  rows: readonly (PartitionRow | undefined)[],
-  { synthetic, reingest, compare }: PlanOptions,
-): PlannedAction {
+function actionOf(units: readonly PlannedUnit[], { synthetic, reingest, compare }: PlanOptions): PlannedAction {
   if (reingest) return 'replace';
-  const all = (state: PartitionRow['state']) =>
-    units.length > 0 && rows.every((row) => row?.state === state && row.synthetic === synthetic);
-  if (all('quarantined')) return 'held';
-  if (!all('proved')) return 'fetch';
+  const plans = units.map(({ dataset, key, known }) => {
+    const isCapture = dataset.partition.kind === 'capture';
+    return planPartition({ key, isCapture, known, synthetic, reingest, fromArchive: false });
+  });
+  const all = (kind: PartitionPlan['kind']) => plans.length > 0 && plans.every((plan) => plan.kind === kind);
+  if (all('hold')) return 'held';
+  // A partition that is to be compared is proved.
+  if (!all('compare')) return 'fetch';
   return compare || !units.every(({ dataset }) => FINAL.has(dataset.partition.kind)) ? 'compare' : 'skip';
-}
-
-/** The partitions that the catalog knows, by dataset and key. */
-async function knownPartitions(
-  requests: readonly DocumentRequest[],
-  { source, catalog }: PlanOptions,
-): Promise<Map<number, Map<string, PartitionRow>>> {
-  const keys = new Map<DatasetDefinition, string[]>();
-  for (const request of requests) {
-    for (const { dataset, key } of unitsOf(request, source)) {
-      const known = keys.get(dataset) ?? [];
-      if (known.push(key) === 1) keys.set(dataset, known);
-    }
-  }
-  const found = new Map<number, Map<string, PartitionRow>>();
-  for (const [dataset, wanted] of keys) {
-    const rows = new Map<string, PartitionRow>();
-    for (let first = 0; first < wanted.length; first += KEYS_AT_ONCE) {
-      const some = await catalog.partitionsOf(dataset, wanted.slice(first, first + KEYS_AT_ONCE));
-      for (const row of some) rows.set(row.partitionKey, row);
-    }
-    found.set(dataset.number, rows);
-  }
-  return found;
 }
 
 /** Consecutive documents with the same action. */

@@ -126,6 +126,7 @@ export const COURSE: Table<CourseState, CourseMessage> = {
 /** A document on its way through the publisher, in one command. */
 export class Course implements DocumentHistory {
   readonly signal: AbortSignal;
+  readonly open: DocumentHistory['open'] = new Map();
   readonly started = new Map<string, number>();
   readonly refused = new Set<string>();
   #state: CourseState = 'planning';
@@ -170,6 +171,7 @@ const KINDS: Readonly<Partial<Record<ErrorCode, FaultKind>>> = {
   LOG_FULL: 'stop',
   LOG_REWOUND: 'stop',
   PUBLISHER_LEASE_HELD: 'stop',
+  INTERNAL_INVARIANT: 'defect',
 };
 
 /**

@@ -18,7 +18,7 @@ import type {
   PartitionEnd,
   Source,
   SourceCheck,
-} from '../sources/types.ts';
+} from '../sources/feed-types.ts';
 import type { StoredManifest } from './attempt-writer.ts';
 import { Attempts, nameOf, type OpenedPartition, type PublishOptions, quarantinedError } from './attempts.ts';
 import {
@@ -67,22 +67,23 @@ const MAX_KEPT_BYTES = 8 * 1024 * 1024;
 const TOGETHER = 64;
 /** How long a published partition may wait for others before the catalog has its manifest. */
 const TOGETHER_MS = 250;
-/** A lease that was checked so shortly ago is not checked again. */
+/** The lease is checked at most once in this time. */
 const LEASE_CHECK_MS = 50;
 
-/** One dataset in the document at hand. */
+/** One dataset of the document that is read. */
 interface Track {
   readonly dataset: DatasetDefinition;
   state: TrackState;
   open?: { readonly key: string; opened: OpenedPartition };
   kept: EventRun[];
   keptBytes: number;
-  /** Partitions of the document that it is known to hold, and how many of them were opened ahead. */
+  /** Partitions that the document is known to hold. */
   keys?: readonly string[];
-  ahead: number;
+  /** The index of the first of them that lookahead has not reached. */
+  lookahead: number;
 }
 
-/** A document while it is read: one try of its course. */
+/** One reading of a document. After an outage its course has another. */
 interface Reading {
   readonly request: DocumentRequest;
   readonly course: Course;
@@ -91,6 +92,8 @@ interface Reading {
   inLog: (StoredManifest & { readonly at: number })[];
   /** Outcomes that are reported as soon as the catalog has those manifests. */
   outcomes: PublishOutcome[];
+  /** A fault has ended it. */
+  isEnded: boolean;
 }
 
 export class Publisher {
@@ -124,8 +127,8 @@ export class Publisher {
   }
 
   /**
-   * Publishes every partition of one document that is not proved yet, and compares the others. Whatever fails is returned
-   * as the document's end. After a fault of the document the log holds no manifest of the partitions that were open, and
+   * Publishes every partition of one document that is not proved yet, and compares the others. A failure is returned as
+   * the document's end. After a fault of the document the log holds no manifest of the partitions that were open, and
    * nothing refers to their frames.
    */
   async *publish(
@@ -133,8 +136,9 @@ export class Publisher {
     course: Course,
     onProgress?: (progress: PublishProgress) => void,
   ): AsyncGenerator<PublishOutcome, DocumentEnd> {
-    const reading: Reading = { request, course, tracks: new Map(), inLog: [], outcomes: [] };
+    const reading: Reading = { request, course, tracks: new Map(), inLog: [], outcomes: [], isEnded: false };
     this.#leaseCheckedAt = Number.NEGATIVE_INFINITY;
+    this.#attempts.beginReading();
     try {
       const left = await this.#leave(request);
       if (left) {
@@ -149,6 +153,9 @@ export class Publisher {
       const { outcomes, fault } = await this.#end(reading, faultOf(error, course.signal));
       yield* outcomes;
       return { kind: 'fault', fault };
+    } finally {
+      // The caller may end early while another dataset of the document has an open attempt.
+      if (!reading.isEnded) await stopWriters(reading);
     }
   }
 
@@ -178,7 +185,8 @@ export class Publisher {
     }
     for (const track of reading.tracks.values()) step(track, 'document_end');
     yield* await this.#report(reading);
-    await this.#attempts.abandonAhead(`the document of ${reading.request.period} does not contain the partition`);
+    const reason = `the document of ${reading.request.period} does not contain the partition`;
+    await this.#attempts.abandonOpen(reading.course, reason);
   }
 
   /** Copies the manifests that the log holds into the catalog. @returns the outcomes that waited for it. */
@@ -194,35 +202,28 @@ export class Publisher {
   }
 
   /**
-   * Ends what is open after a fault. A store that fails here, too, is the fault that counts: when it is back, the document
-   * is read again and its own fault is met again.
+   * Ends what is open after a fault. If a store fails here, too, its fault is returned instead: when the store is back, the
+   * document is read again and meets its own fault again.
    */
   async #end(
     reading: Reading,
     fault: PublisherFault,
   ): Promise<{ outcomes: readonly PublishOutcome[]; fault: PublisherFault }> {
     const isFinal = fault.kind === 'document' || fault.kind === 'conflict';
-    const open = [...reading.tracks.values()].flatMap(({ dataset, state, open }) =>
-      state === 'writing' && open?.opened.kind === 'write' ? [{ dataset, writer: open.opened.writer }] : [],
-    );
+    reading.isEnded = true;
     for (const track of reading.tracks.values()) step(track, isFinal ? 'fault' : 'interruption');
     // An operator who ends the command does not wait for a store. The writers send nothing more in either case.
-    const stopped = Promise.all(open.map(({ writer }) => writer.stop()));
+    const stopped = stopWriters(reading);
     if (fault.kind !== 'interruption') await stopped;
     try {
       const outcomes = await this.#report(reading);
       if (isFinal) {
         const reason = fault.error instanceof Error ? fault.error.message : String(fault.error);
-        await this.#attempts.abandonAhead(reason);
-        for (const { dataset, writer } of open) {
-          await this.#catalog.abandonAttempt(dataset, writer.key, writer.attempt, reason);
-        }
+        await this.#attempts.abandonOpen(reading.course, reason);
       }
       return { outcomes, fault };
     } catch (error) {
       return { outcomes: [], fault: faultOf(error, reading.course.signal) };
-    } finally {
-      this.#attempts.forgetAhead();
     }
   }
 
@@ -234,20 +235,25 @@ export class Publisher {
       return;
     }
     await this.#checkLease();
-    await this.#openAhead(reading, track, key, document);
+    await this.#openLookahead(reading, track, key, document);
     const opened = await this.#attempts.open(track.dataset, key, document, reading.course);
     step(track, messageOf(opened));
     track.open = { key, opened };
   }
 
   /** Opens the attempts at the next partitions that the document is known to hold, together with the first of them. */
-  async #openAhead({ request }: Reading, track: Track, key: string, document: DocumentFacts): Promise<void> {
+  async #openLookahead(
+    { request, course }: Reading,
+    track: Track,
+    key: string,
+    document: DocumentFacts,
+  ): Promise<void> {
     const [first] = this.#source.datasets;
     track.keys ??= request.partitions.flatMap((one) => ((one.dataset ?? first) === track.dataset ? [one.key] : []));
-    const at = track.keys.indexOf(key, track.ahead);
-    if (at < track.ahead) return;
-    track.ahead = at + TOGETHER;
-    await this.#attempts.openAhead(track.dataset, track.keys.slice(at, at + TOGETHER), document);
+    const at = track.keys.indexOf(key, track.lookahead);
+    if (at < track.lookahead) return;
+    track.lookahead = at + TOGETHER;
+    await this.#attempts.openLookahead(track.dataset, track.keys.slice(at, at + TOGETHER), document, course);
   }
 
   async #takeFrame(track: Track, run: EventRun): Promise<void> {
@@ -296,6 +302,7 @@ export class Publisher {
         await opened.writer.flush();
         await this.#checkLease();
         const stored = await opened.writer.writeManifest(end, this.#now());
+        reading.course.open.delete(nameOf(dataset, opened.writer.key));
         reading.inLog.push({ ...stored, at: performance.now() });
         return { kind: 'published', dataset, partition: opened.writer.key, attempt: opened.writer.attempt, rows };
       }
@@ -382,9 +389,17 @@ function isDue({ inLog, outcomes }: Reading, { dataset }: Track): boolean {
 function trackOf({ tracks }: Reading, dataset: DatasetDefinition): Track {
   const known = tracks.get(dataset.key);
   if (known) return known;
-  const track: Track = { dataset, state: 'between', kept: [], keptBytes: 0, ahead: 0 };
+  const track: Track = { dataset, state: 'between', kept: [], keptBytes: 0, lookahead: 0 };
   tracks.set(dataset.key, track);
   return track;
+}
+
+/** Resolves when no writer of the document has a message on its way. */
+async function stopWriters({ tracks }: Reading): Promise<void> {
+  const opened = [...tracks.values()].flatMap(({ open }) =>
+    open?.opened.kind === 'write' ? [open.opened.writer] : [],
+  );
+  await Promise.all(opened.map((writer) => writer.stop()));
 }
 
 function step(track: Track, message: TrackMessage): void {

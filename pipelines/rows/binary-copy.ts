@@ -4,9 +4,9 @@
  * Format: PostgreSQL documentation, COPY, "Binary Format".
  */
 import { assert } from '../../shared/errors.ts';
+import type { SecondsRule } from '../../shared/registry/definition.ts';
 import type { PgType } from '../../shared/registry/index.ts';
 import type { TimeWindow } from '../../shared/registry/keys.ts';
-import type { SecondsRule } from '../../shared/registry/types.ts';
 
 /** "PGCOPY\n\377\r\n\0", flags 0, no header extension. */
 export const COPY_HEADER = Buffer.from('5047434f50590aff0d0a000000000000000000', 'hex');

@@ -1,11 +1,11 @@
 /** What feeds share: events of documents, turns at intervals, and feeds whose code is loaded when it is used. */
 
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { ArchiveFeed, DocumentEvent, DocumentRequest, Feed, FeedEvents, Sample } from './types.ts';
+import type { ArchiveFeed, DocumentEvent, DocumentRequest, Feed, FeedEvents, Sample } from './feed-types.ts';
 
 type Requests = Iterable<DocumentRequest> | AsyncIterable<DocumentRequest>;
 
-/** The events of a feed that retracts nothing. A function is called when the first event is asked for. */
+/** The events of a feed that yields documents alone. A function is called when the first event is asked for. */
 export async function* documentEvents(requests: Requests | (() => Promise<Requests>)): FeedEvents<DocumentEvent> {
   const all = typeof requests === 'function' ? await requests() : requests;
   for await (const request of all) yield { kind: 'document', request };
@@ -20,7 +20,10 @@ export interface Schedule {
   readonly random?: () => number;
 }
 
-/** Now, and then again and again, until the signal. Work that takes longer than the wait delays the next turn; turns never overlap. */
+/**
+ * Yields at once and then at intervals, until the signal. Work that takes longer than the interval delays the next turn;
+ * turns never overlap.
+ */
 export async function* turns({ everyMs, jitterMs, signal, random = Math.random }: Schedule): AsyncGenerator<number> {
   for (let turn = 0; !signal.aborted; turn++) {
     const due = performance.now() + everyMs + random() * jitterMs;
@@ -44,7 +47,7 @@ export type FeedDescriptor = Pick<Feed, 'name' | 'datasets' | 'options'> & {
 /** What is loaded: a feed with a sample, whose documents are archived. */
 export interface LoadedFeed extends Pick<Feed, 'open'> {
   readonly sample: Sample;
-  readonly kept: Pick<ArchiveFeed, 'open'>;
+  readonly archived: Pick<ArchiveFeed, 'open'>;
 }
 
 export function lazyFeed({ writesSample, ...descriptor }: FeedDescriptor, load: () => Promise<LoadedFeed>): Feed {
@@ -56,6 +59,6 @@ export function lazyFeed({ writesSample, ...descriptor }: FeedDescriptor, load: 
       make: async (needs) => (await load()).sample.make(needs),
       ...(writesSample ? { write: async (order) => (await load()).sample.write?.(order) } : {}),
     },
-    kept: { options: descriptor.options, open: async (needs) => (await load()).kept.open(needs) },
+    archived: { options: descriptor.options, open: async (needs) => (await load()).archived.open(needs) },
   };
 }

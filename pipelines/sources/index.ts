@@ -7,8 +7,8 @@ import { etf } from './etf/feed.ts';
 import { exchangeA } from './exchange_a/feed.ts';
 import { exchangeB } from './exchange_b/feed.ts';
 import { exchangeC } from './exchange_c/feed.ts';
+import type { Adapter, Feed } from './feed-types.ts';
 import { macro } from './macro/feed.ts';
-import type { Adapter, Feed } from './types.ts';
 
 const ADAPTERS: readonly Adapter[] = [exchangeA, exchangeB, exchangeC, bitcoin, etf, macro];
 

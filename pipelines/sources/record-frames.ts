@@ -4,26 +4,30 @@
  */
 
 import { createHash } from 'node:crypto';
-import { assert } from '../../shared/errors.ts';
+import { FIRST_MS, LAST_MS } from '../../shared/dates.ts';
+import { assert, TidemarkError } from '../../shared/errors.ts';
 import type { SourceFacts } from '../../shared/frame/manifest.ts';
 import { encodeRecord, MAX_RECORD_FRAME_BYTES, recordBytes, writeRecord } from '../../shared/frame/records.ts';
 import { RowFacts, type StoredValue } from '../../shared/proof/row-facts.ts';
 import { compareOffsets } from '../../shared/registry/event-id.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { ALL_TIME, keyFacts } from '../../shared/registry/keys.ts';
-import type { DecodedItem, EventRun, PartitionEnd, PartitionWindow } from './types.ts';
+import type { DecodedItem, EventRun, PartitionEnd, PartitionWindow } from './feed-types.ts';
 
 /** One event: its offset, its bytes and its row. */
 export interface RecordedEvent {
   readonly offset: string;
   readonly payload: Uint8Array;
   /** Auxiliary data: facts that the row needs and the payload lacks (shared/frame/records.ts). */
-  readonly side?: Uint8Array;
+  readonly auxiliary?: Uint8Array;
   /**
    * Values in the order of the native table's columns. A column that holds the partition's key may have any value here.
    */
   readonly row: readonly StoredValue[];
 }
+
+/** Whether a vendor's time can be stored: beyond these years the catalog and the answers cannot express it. */
+const isTime = (ms: number): boolean => ms >= FIRST_MS && ms <= LAST_MS;
 
 /** The first size of a frame's buffer; most partitions fill only a small part of a frame. */
 const LEAST_FRAME_BYTES = 4 * 1024;
@@ -53,32 +57,36 @@ export class RecordFrames {
     this.#facts = new RowFacts(dataset.native);
   }
 
-  /** @returns the frames that are full. @throws TidemarkError SOURCE_TOO_LARGE */
+  /** @returns the frames that are full. @throws TidemarkError SOURCE_TOO_LARGE, SOURCE_ROW_INVALID */
   *add(event: RecordedEvent): Generator<EventRun> {
-    const { offset, payload, side } = event;
+    const { offset, payload, auxiliary } = event;
     if (this.#facts.rows > 0 && compareOffsets(this.#dataset.offset, this.#lastOffset, offset) >= 0) {
       assert(false, `${this.#dataset.key}: ${offset} follows ${this.#lastOffset}`);
     }
-    const bytes = recordBytes(offset, payload, side);
+    const bytes = recordBytes(offset, payload, auxiliary);
     const isPart = bytes > this.#frameBytes;
     if (this.#bytes > 0 && (isPart || this.#bytes + bytes > this.#frameBytes)) yield this.#endFrame();
     const ms = this.#facts.add(event.row);
+    if (!isTime(ms)) throw this.#badTime(`its event ${offset}`, ms);
     if (this.#facts.rows === 1) this.#firstOffset = offset;
     this.#lastOffset = offset;
     if (isPart) {
-      yield* this.#inParts(encodeRecord(offset, payload, side), offset, ms);
+      yield* this.#inParts(encodeRecord(offset, payload, auxiliary), offset, ms);
       return;
     }
     if (this.#records === 0) this.#frameFirst = offset;
     this.#reserve(bytes);
-    writeRecord(this.#frame, this.#bytes, offset, payload, side);
+    writeRecord(this.#frame, this.#bytes, offset, payload, auxiliary);
     this.#records++;
     this.#bytes += bytes;
     if (ms < this.#frameFirstMs) this.#frameFirstMs = ms;
     if (ms > this.#frameLastMs) this.#frameLastMs = ms;
   }
 
-  /** Ends the partition after its last event. An empty partition whose key does not give its times needs `times`. */
+  /**
+   * Ends the partition after its last event. An empty partition whose key does not give its times needs `times`.
+   * @throws TidemarkError SOURCE_ROW_INVALID
+   */
   *end(source: SourceFacts = {}, times?: Omit<PartitionWindow, 'key'>): Generator<DecodedItem> {
     if (this.#bytes > 0) yield this.#endFrame();
     yield this.#end(source, times);
@@ -87,6 +95,10 @@ export class RecordFrames {
   #end(source: SourceFacts, times: Omit<PartitionWindow, 'key'> | undefined): PartitionEnd {
     const facts = this.#facts;
     const { key, fromMs, toMs } = this.#partition;
+    for (const name of ['through_ms', 'span_end', 'last_updated_ms'] as const) {
+      const ms = source[name];
+      if (ms !== undefined && !isTime(ms)) throw this.#badTime(`its ${name}`, ms);
+    }
     const empty = times ?? { fromMs, toMs };
     assert(facts.rows > 0 || empty.fromMs > ALL_TIME.fromMs, `the empty partition ${key} needs times`);
     const held = facts.rows > 0 ? { fromMs: facts.firstMs, toMs: facts.lastMs + 1 } : empty;
@@ -107,6 +119,12 @@ export class RecordFrames {
         ...source,
       },
     };
+  }
+
+  #badTime(what: string, ms: number): TidemarkError {
+    const { key } = this.#partition;
+    const message = `${this.#dataset.key} ${key}: ${what} has the time ${ms} ms, which is not in the years 0001 to 9999`;
+    return new TidemarkError('SOURCE_ROW_INVALID', message, { details: { partition: key, time_ms: ms } });
   }
 
   #gaps(): number {

@@ -2,8 +2,8 @@
 import { createHash } from 'node:crypto';
 import { z } from 'zod';
 import { LAST_MS } from '../../shared/dates.ts';
+import type { Mode } from '../../shared/registry/definition.ts';
 import { DATASET_KEYS, DATASETS, type DatasetKey } from '../../shared/registry/index.ts';
-import type { Mode } from '../../shared/registry/types.ts';
 import type { Json } from '../../shared/strict-json.ts';
 import { properties } from './json-schema.ts';
 import { contractsOf, fieldsOf, pinnedView, rawRules, selectors, windowOf } from './query.ts';

@@ -47,10 +47,10 @@ export interface Filter {
   /** The texts that the field's value must be one of. */
   readonly equals?: readonly string[];
   /**
-   * One-sided conditions. When every row fails one of them, the value lies beyond all stored values. Present only for
+   * Conditions on one bound of the value. When every row fails one of them, the value lies beyond all stored values. Present only for
    * types that the database keeps a histogram of.
    */
-  readonly sides?: readonly ((params: Params) => string)[];
+  readonly boundTests?: readonly ((params: Params) => string)[];
 }
 
 /** A double cannot hold 2^63 - 1, so the schema says "below 2^63" for the largest integer of 64 bits. */
@@ -137,7 +137,7 @@ const SQL_OPERATOR: Readonly<Record<Comparison, string>> = {
 
 const HISTOGRAMS: readonly Dtype[] = ['int64', 'float64', 'timestamp_utc'];
 
-const SIDES: Readonly<Partial<Record<Comparison, readonly string[]>>> = {
+const BOUND_OPERATORS: Readonly<Partial<Record<Comparison, readonly string[]>>> = {
   eq: ['>=', '<='],
   gt: ['>'],
   gte: ['>='],
@@ -155,9 +155,10 @@ function comparison(field: Field, op: Comparison, value: Value): Filter {
     return { field, bounds, test: (params) => `(${field.sql}) ${sql} ${params.add(value.param)}` };
   }
   const equals = op === 'eq' && value.text !== undefined ? [value.text] : undefined;
-  const side = (sql: string) => (params: Params) => `(${field.sql}) ${sql} ${params.add(value.param)}`;
-  const sides = SIDES[op] && HISTOGRAMS.includes(field.dtype) ? SIDES[op].map(side) : undefined;
-  return { field, bounds, equals, sides, test: side(SQL_OPERATOR[op]) };
+  const testBy = (sql: string) => (params: Params) => `(${field.sql}) ${sql} ${params.add(value.param)}`;
+  const boundTests =
+    BOUND_OPERATORS[op] && HISTOGRAMS.includes(field.dtype) ? BOUND_OPERATORS[op].map(testBy) : undefined;
+  return { field, bounds, equals, boundTests, test: testBy(SQL_OPERATOR[op]) };
 }
 
 function parseList(

@@ -6,9 +6,9 @@
 import { z } from 'zod';
 import { DAY, DAY_MS, type Instant, LAST_MS, parseDay } from '../../shared/dates.ts';
 import { assert } from '../../shared/errors.ts';
+import type { Mode } from '../../shared/registry/definition.ts';
 import type { DatasetDefinition, DatasetKey, Field } from '../../shared/registry/index.ts';
 import { KLINE_FIELDS } from '../../shared/registry/trades.ts';
-import type { Mode } from '../../shared/registry/types.ts';
 import type { Json, JsonObject } from '../../shared/strict-json.ts';
 import { properties, whereIs } from './json-schema.ts';
 import type { ContractFault } from './problems.ts';

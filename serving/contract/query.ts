@@ -5,6 +5,7 @@
 import { randomInt } from 'node:crypto';
 import { z } from 'zod';
 import { ceilMs, type Instant, LAST_MS, parseInstant } from '../../shared/dates.ts';
+import type { Mode } from '../../shared/registry/definition.ts';
 import {
   DATASET_KEYS,
   DATASETS,
@@ -13,7 +14,6 @@ import {
   type Field,
   shapeOf,
 } from '../../shared/registry/index.ts';
-import type { Mode } from '../../shared/registry/types.ts';
 import type { Json, JsonObject } from '../../shared/strict-json.ts';
 import { type Filter, MAX_FILTERS, OPERATORS, parseFilter } from './filters.ts';
 import { conditional, properties } from './json-schema.ts';

@@ -1,6 +1,7 @@
 /** What a caller asks to read. Query, historical and export requests all produce it. */
+
+import type { Mode } from '../../shared/registry/definition.ts';
 import type { DatasetDefinition, Field } from '../../shared/registry/index.ts';
-import type { Mode } from '../../shared/registry/types.ts';
 import type { Filter } from './filters.ts';
 
 export type Window =

@@ -2,8 +2,9 @@
  * Rules between the keys of a body. Each rule is defined once: `faults` finds what breaks it, and `schema` states it in the
  * contract's documents. `faults` reads the raw body, so that its findings are reported beside wrong types.
  */
+
+import type { Mode } from '../../shared/registry/definition.ts';
 import { DATASET_KEYS, DATASETS, type DatasetDefinition } from '../../shared/registry/index.ts';
-import type { Mode } from '../../shared/registry/types.ts';
 import type { Json, JsonObject } from '../../shared/strict-json.ts';
 import { type JsonSchema, properties, refTo } from './json-schema.ts';
 import type { ContractFault } from './problems.ts';

@@ -1,15 +1,15 @@
 /** Schemas that the request bodies of all access styles share, and the messages of their faults. */
 import { z } from 'zod';
 import { INSTANT, INSTANT_RULE, parseInstant } from '../../shared/dates.ts';
+import type { Mode } from '../../shared/registry/definition.ts';
 import type { Field } from '../../shared/registry/index.ts';
-import type { Mode } from '../../shared/registry/types.ts';
 import { MAX_FILTERS, OPERATORS } from './filters.ts';
 import { type ContractFault, MAX_FAULTS } from './problems.ts';
 
 /** A longer name is no misspelling and gets no hint. */
 const MAX_NAME_LENGTH = 200;
 
-/** The number of letters to add, remove, change or swap with their neighbour to turn one text into the other. */
+/** The number of letters to add, remove, change or swap with the next one to turn one text into the other. */
 export function editDistance(a: string, b: string): number {
   let before: number[] = [];
   let last = Array.from({ length: b.length + 1 }, (_, column) => column);

@@ -130,7 +130,7 @@ export function requirePgVersion(installed: string): void {
   if (installed !== PG_VERSION) throw new Error(`pg ${installed} is installed, but ${PG_REMEDY}`);
 }
 
-// When the process starts, not when the first reader finds that rows do not arrive.
+// The process checks this at its start, before a reader could find that rows do not arrive.
 requirePgVersion(installedPg.version);
 
 interface PgInternals {
@@ -145,13 +145,22 @@ interface PgInternals {
 /** Events of `pg` when the server asks for the password. */
 const PASSWORD_REQUESTS = ['authenticationCleartextPassword', 'authenticationMD5Password', 'authenticationSASL'];
 
+/**
+ * Call it after `connect()` has added pg's listeners and before any other code adds one: a caller's password counts as
+ * checked only when such an event comes.
+ * @throws Error where pg itself does not listen to these events
+ */
+function requirePasswordEvents({ connection }: pg.Client): void {
+  const areListenedTo = PASSWORD_REQUESTS.every((event) => (connection?.listenerCount?.(event) ?? 0) > 0);
+  if (!areListenedTo) throw new Error(`pg's connection events differ: ${PG_REMEDY}`);
+}
+
 /** @throws Error naming the members of a connected client that are not what this file expects */
 export function internalsOf(client: object): PgInternals {
   const { connection, processID, secretKey, host, port } = client as Partial<PgInternals>;
   const isKey = (value: unknown) => value === null || typeof value === 'number';
   const expectations = {
     'connection.stream': connection?.stream instanceof Socket && connection.stream.listenerCount('data') === 1,
-    'connection events': PASSWORD_REQUESTS.every((event) => (connection?.listenerCount?.(event) ?? 0) > 0),
     processID: isKey(processID),
     secretKey: isKey(secretKey),
     host: typeof host === 'string',
@@ -170,6 +179,43 @@ export function internalsOf(client: object): PgInternals {
 const SESSION = `select set_config(name, value, false) from (values ('enable_sort', 'off'), ('jit', 'off'),
   ('max_parallel_workers_per_gather', '0'), ('client_connection_check_interval', '5s'), ('timezone', 'UTC'),
   ('default_transaction_isolation', 'repeatable read'), ('default_transaction_read_only', 'on')) as s (name, value)`;
+
+/** @throws ConnectFault, or UnprovedCredentials of a caller */
+async function connectedClient({ url: text, name, connectTimeoutMs, caller }: PgConnectionOptions): Promise<pg.Client> {
+  const url = new URL(text);
+  if (caller) {
+    url.username = encodeURIComponent(caller.user);
+    url.password = encodeURIComponent(caller.password);
+  }
+  const client = new pg.Client({
+    connectionString: url.href,
+    application_name: name,
+    connectionTimeoutMillis: connectTimeoutMs,
+    keepAlive: true,
+  });
+  client.on('error', () => {});
+  let wasAsked = false;
+  // `connect` adds pg's listeners before it returns, and the server's first answer comes in a later turn.
+  const connected = client.connect();
+  try {
+    requirePasswordEvents(client);
+  } catch (error) {
+    connected.catch(() => {});
+    client.end().catch(() => {});
+    throw error;
+  }
+  for (const event of PASSWORD_REQUESTS) client.connection.once(event, () => (wasAsked = true));
+  try {
+    await connected;
+  } catch (cause) {
+    throw new ConnectFault(cause);
+  }
+  if (caller && !wasAsked) {
+    client.end().catch(() => {});
+    throw new UnprovedCredentials('the database does not ask for a password');
+  }
+  return client;
+}
 
 /** Prepared statements per connection: a few of the service's own, and reads of the newest rows. */
 const MAX_PREPARED = 64;
@@ -205,32 +251,9 @@ export class PgConnection {
     this.#socket.on('close', () => this.#onClose());
   }
 
-  /** @throws ConnectFault */
+  /** @throws ConnectFault, or UnprovedCredentials of a caller */
   static async open(options: PgConnectionOptions): Promise<PgConnection> {
-    const url = new URL(options.url);
-    const { caller } = options;
-    if (caller) {
-      url.username = encodeURIComponent(caller.user);
-      url.password = encodeURIComponent(caller.password);
-    }
-    const client = new pg.Client({
-      connectionString: url.href,
-      application_name: options.name,
-      connectionTimeoutMillis: options.connectTimeoutMs,
-      keepAlive: true,
-    });
-    client.on('error', () => {});
-    let wasAsked = false;
-    for (const event of PASSWORD_REQUESTS) client.connection.once(event, () => (wasAsked = true));
-    try {
-      await client.connect();
-    } catch (cause) {
-      throw new ConnectFault(cause);
-    }
-    if (caller && !wasAsked) {
-      client.end().catch(() => {});
-      throw new UnprovedCredentials('the database does not ask for a password');
-    }
+    const client = await connectedClient(options);
     let connection: PgConnection;
     try {
       connection = new PgConnection(internalsOf(client), options.scheduler);
@@ -241,6 +264,9 @@ export class PgConnection {
     const timer = setTimeout(() => connection.abandon(), options.connectTimeoutMs);
     try {
       await connection.run([{ statement: { text: SESSION } }]);
+    } catch (error) {
+      connection.abandon();
+      throw error;
     } finally {
       clearTimeout(timer);
     }
@@ -318,7 +344,7 @@ export class PgConnection {
     if (this.#closed) return;
     const { host, port, processID, secretKey } = this.#target;
     if (this.#active && processID !== null && secretKey !== null) {
-      // A busy backend notices a lost client only at its next write, but obeys a cancel request at once.
+      // A busy backend notices a lost client only at its next write, but acts on a cancel request at once.
       const socket = host.startsWith('/') ? connectSocket(`${host}/.s.PGSQL.${port}`) : connectSocket(port, host);
       socket.on('error', () => {});
       socket.setTimeout(5000, () => socket.destroy());

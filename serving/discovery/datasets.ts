@@ -2,8 +2,8 @@
 import { z } from 'zod';
 import { isoOf } from '../../shared/dates.ts';
 import { parseMultirange } from '../../shared/ranges.ts';
+import type { Mode } from '../../shared/registry/definition.ts';
 import { DATASETS, type DatasetDefinition, DTYPES, type Field, shapeOf } from '../../shared/registry/index.ts';
-import type { Mode } from '../../shared/registry/types.ts';
 import { OPERATORS } from '../contract/filters.ts';
 import { MODES } from '../contract/shapes.ts';
 import type { Session } from '../read/snapshot/session.ts';
@@ -110,7 +110,7 @@ const availability = z.strictObject({
 
 const dataset = z.strictObject({
   key: datasetKey,
-  kind: textField('Family of the dataset.'),
+  kind: textField('Kind of the dataset.'),
   title: textField('Title for people.'),
   doc: textField('Meaning of a row.'),
   sources: z.array(z.string()).describe('Keys of its sources in the rights matrix.'),
@@ -132,7 +132,7 @@ export const datasetsAnswer = z.strictObject({
 
 type DatasetsAnswer = z.input<typeof datasetsAnswer>;
 
-/** The declarations of datasets, which do not change while the process lives. */
+/** The declarations of datasets, which do not change while the process runs. */
 const declarations = new Map<string, ReturnType<typeof declare>>();
 
 export function describeDataset(

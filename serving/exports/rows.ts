@@ -1,6 +1,7 @@
 /** Rows of the exports table, as the code sees them. */
+
+import type { Mode } from '../../shared/registry/definition.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
-import type { Mode } from '../../shared/registry/types.ts';
 import type { RightsState } from '../../shared/rights/matrix.ts';
 import type { ExportFormat } from '../contract/export.ts';
 import type { Warning } from '../contract/problems.ts';

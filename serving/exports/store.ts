@@ -1,5 +1,5 @@
 /**
- * Exports in the database, the single source of truth about requests and progress. The table of transitions decides every
+ * Exports in the database, the only record of requests and their progress. The table of transitions decides every
  * change of state, under the row's lock; a worker's change counts only under the fence that it holds.
  */
 import type { Pool, PoolClient } from 'pg';
@@ -52,7 +52,7 @@ export interface RunFolders {
 }
 
 /** The outcome of an event. */
-export type Outcome =
+export type ExportOutcome =
   | { readonly kind: 'done'; readonly row: ExportRow }
   /** The table does not allow the event in this state. */
   | { readonly kind: 'refused'; readonly row: ExportRow }
@@ -73,11 +73,11 @@ interface StoreOptions {
   readonly onTransition: (transition: ExportTransition) => Promise<void>;
 }
 
-/** Statements touch one row or a page of rows. */
+/** Statements read or change one row or a page of rows. */
 const STATEMENT_TIMEOUT_MS = 10_000;
 const CONNECT_TIMEOUT_MS = 5000;
 const CONNECTIONS = 4;
-/** A heartbeat further ahead of the clock than this comes from a clock that was set back since. */
+/** A heartbeat later than the clock by more than this was written before the clock was set back. */
 const CLOCK_TOLERANCE_MS = 1000;
 
 const NOW = `date_trunc('milliseconds', clock_timestamp())`;
@@ -185,7 +185,7 @@ export class ExportStore implements AsyncDisposable {
   }
 
   /** `taken`: a worker with a recent heartbeat runs the export. */
-  async claim(exportId: string, worker: string): Promise<Outcome> {
+  async claim(exportId: string, worker: string): Promise<ExportOutcome> {
     return await this.#step(exportId, 'claim', {
       // A worker that died and returned under the same name may claim its own export.
       allows: (row, isAlive) => !isAlive || row.worker === worker,
@@ -206,7 +206,7 @@ export class ExportStore implements AsyncDisposable {
   }
 
   /** @param isRetry whether the run failed and may succeed on another try. */
-  async release(exportId: string, fence: number, isRetry: boolean): Promise<Outcome> {
+  async release(exportId: string, fence: number, isRetry: boolean): Promise<ExportOutcome> {
     return await this.#step(exportId, 'release', {
       allows: (row) => row.fence === fence,
       set: 'worker = null, retries = retries + $2',
@@ -223,7 +223,7 @@ export class ExportStore implements AsyncDisposable {
       readonly asOfUtc: string | null;
       readonly ttlSeconds: number;
     },
-  ): Promise<Outcome> {
+  ): Promise<ExportOutcome> {
     const { artifact, warnings, asOfUtc, ttlSeconds } = result;
     return await this.#step(exportId, 'succeed', {
       allows: (row) => row.fence === fence,
@@ -239,7 +239,7 @@ export class ExportStore implements AsyncDisposable {
     });
   }
 
-  async fail(exportId: string, fence: number, code: string, message: string): Promise<Outcome> {
+  async fail(exportId: string, fence: number, code: string, message: string): Promise<ExportOutcome> {
     return await this.#step(exportId, 'fail', {
       allows: (row) => row.fence === fence,
       set: 'worker = null, error_code = $2, error_message = $3',
@@ -247,7 +247,7 @@ export class ExportStore implements AsyncDisposable {
     });
   }
 
-  async cancel(exportId: string, code: string, message: string): Promise<Outcome> {
+  async cancel(exportId: string, code: string, message: string): Promise<ExportOutcome> {
     return await this.#step(exportId, 'cancel', {
       set: 'worker = null, error_code = $2, error_message = $3',
       values: [code, message],
@@ -317,7 +317,7 @@ export class ExportStore implements AsyncDisposable {
       readonly set: string;
       readonly values: readonly unknown[];
     },
-  ): Promise<Outcome> {
+  ): Promise<ExportOutcome> {
     return await this.#transaction(async (client) => {
       const { rows } = await client.query(
         `select ${COLUMNS}, ${isAliveSql('$2')} as is_alive from exports e where export_id = $1 for update`,

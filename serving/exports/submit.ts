@@ -14,7 +14,7 @@ import type { Inspector } from '../discovery/inspector.ts';
 import { strictProblem } from '../http/answer.ts';
 import { whyNoRows } from '../read/execute/answer.ts';
 import { dryRun, type FreshnessRule, mutableWindowWarning } from '../read/execute/warnings.ts';
-import { provedThrough } from '../read/snapshot/coverage.ts';
+import { provedThrough } from '../read/snapshot/proved-runs.ts';
 import { CoverageProbe, type Session } from '../read/snapshot/session.ts';
 import type { Grant } from '../rights/gate.ts';
 import { AUDIT_EVENTS, type ExportAudit } from './audit.ts';
@@ -96,7 +96,7 @@ export async function submitExport(
   const { request, requestSha256, idempotencyKey, facts, signal } = submission;
   const grant = exportGrant(rights, request.datasetKey);
   const admit = exportAdmission(grant, request.read.dataset);
-  // Checked now, and again in the snapshot of the run.
+  // The service checks the rights now, and again in the snapshot of the run.
   if (admit) await inspected(inspector.run({ signal }, admit));
   const known = idempotencyKey === null ? undefined : await stored(store.findByIdempotencyKey(idempotencyKey));
   if (known) return await knownExport(deps, known, requestSha256);

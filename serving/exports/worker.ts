@@ -17,13 +17,13 @@ import type { Json } from '../../shared/strict-json.ts';
 import { parseExport } from '../contract/export.ts';
 import { Problem, type ProblemCode, type Warning } from '../contract/problems.ts';
 import { contractProblem } from '../http/request.ts';
-import { ReadFault, type ReadFaultKind, StrictRefusal } from '../read/types.ts';
+import { ReadFault, type ReadFaultKind, StrictRefusal } from '../read/read-model.ts';
 import { type Artifact, type ArtifactDeps, ArtifactFault, writeArtifact } from './artifact/write.ts';
 import { type ExportDirectories, isExportId } from './files.ts';
 import type { QueueConnection } from './queue-connection.ts';
 import type { ExportRow, Progress, StoredArtifact, StoredFile } from './rows.ts';
 import { exportAdmission, exportGrant, isFinished, requireGrantOf } from './states.ts';
-import type { ExportStore, Outcome } from './store.ts';
+import type { ExportOutcome, ExportStore } from './store.ts';
 
 /** Codes of exports that failed while they ran, besides the codes of problems. */
 const RUN_CODES = ['EXPORT_RUN_FAILED', 'EXPORT_RUN_CANCELED'] as const;
@@ -149,7 +149,7 @@ export class ExportWorker implements AsyncDisposable {
   async #handle(message: JsMsg): Promise<void> {
     const { store, log, leaseMs } = this.#options;
     const exportId = message.string();
-    let claimed: Outcome;
+    let claimed: ExportOutcome;
     try {
       if (!isExportId(exportId)) return message.ack();
       // A restarted broker delivers messages again whose acknowledgement it has not seen.
@@ -255,7 +255,7 @@ class ExportRun {
   }
 
   /** The response to an update may have been lost; its repetition is then refused. */
-  #counts(outcome: Outcome): boolean {
+  #counts(outcome: ExportOutcome): boolean {
     if (outcome.kind === 'done') return true;
     return outcome.kind === 'refused' && outcome.row.artifactFence === this.#row.fence;
   }
@@ -287,7 +287,7 @@ class ExportRun {
   }
 
   /** The export has another owner, who acknowledges its own delivery of the message; or it has finished. */
-  async #giveUp(outcome?: Outcome): Promise<void> {
+  async #giveUp(outcome?: ExportOutcome): Promise<void> {
     const { exportId, fence } = this.#row;
     await this.#options.directories.removeRun(exportId, fence).catch(() => {});
     const row = outcome && 'row' in outcome ? outcome.row : await this.#options.store.find(exportId);
@@ -295,7 +295,7 @@ class ExportRun {
   }
 
   /** Retries through an outage of the database, so that a finished run is not lost. */
-  async #store(work: () => Promise<Outcome>): Promise<Outcome> {
+  async #store(work: () => Promise<ExportOutcome>): Promise<ExportOutcome> {
     const deadline = performance.now() + STORE_TIMEOUT_MS;
     for (;;) {
       try {

@@ -3,7 +3,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Logger } from '../../shared/logger.ts';
 import { Problem, type ProblemCode } from '../contract/problems.ts';
-import { ReadFault, type ReadFaultKind, StrictRefusal } from '../read/types.ts';
+import { ReadFault, type ReadFaultKind, StrictRefusal } from '../read/read-model.ts';
 import { mediaQuality } from '../render/representations.ts';
 import { breakOff } from '../render/response.ts';
 import type { Exchange } from './routes.ts';
@@ -83,7 +83,7 @@ export const strictProblem = (warnings: StrictRefusal['warnings']) =>
   new Problem('STRICT_MODE_WARNING_FAILURE', warnings.map((warning) => warning.message).join(' '), { warnings });
 
 /** Each access style has codes of its own for these faults; the other codes are common to all. */
-export type ProblemFamily = 'QUERY' | 'HISTORICAL';
+export type CodePrefix = 'QUERY' | 'HISTORICAL';
 
 /** The fault's own message is written for the caller and becomes the detail. */
 const FAULT_MESSAGE = null;
@@ -92,15 +92,15 @@ const FAULT_MESSAGE = null;
 const READ_PROBLEMS: Readonly<
   Record<
     ReadFaultKind,
-    { readonly code: (family: ProblemFamily) => ProblemCode; readonly detail: string | typeof FAULT_MESSAGE }
+    { readonly code: (prefix: CodePrefix) => ProblemCode; readonly detail: string | typeof FAULT_MESSAGE }
   >
 > = {
   backend: {
-    code: (family) => `${family}_BACKEND_ERROR`,
+    code: (prefix) => `${prefix}_BACKEND_ERROR`,
     detail: 'The database is unreachable or could not run the read. Try again later.',
   },
   runtime: {
-    code: (family) => `${family}_RUNTIME_ERROR`,
+    code: (prefix) => `${prefix}_RUNTIME_ERROR`,
     detail: 'Stored data differs from its declaration. The operator has to repair it.',
   },
   aligned_contract: { code: () => 'ALIGNED_STORAGE_CONTRACT_VIOLATION', detail: FAULT_MESSAGE },
@@ -108,7 +108,7 @@ const READ_PROBLEMS: Readonly<
     code: () => 'QUERY_TIMEOUT',
     detail: 'The read found no row within its time budget. Narrow the window or the filters, or try again later.',
   },
-  no_rows: { code: (family) => `${family}_NO_DATA`, detail: FAULT_MESSAGE },
+  no_rows: { code: (prefix) => `${prefix}_NO_DATA`, detail: FAULT_MESSAGE },
   credentials_refused: {
     code: () => 'QUERY_RIGHTS_BYOK_REFUSED',
     detail: 'The database refused X-Backend-Token. Send the password of the read role.',
@@ -120,13 +120,13 @@ const READ_PROBLEMS: Readonly<
 };
 
 /** Maps any error to a problem. `contractViolationStatus` is that of the dataset that was read. */
-export function toProblem(error: unknown, contractViolationStatus?: number, family: ProblemFamily = 'QUERY'): unknown {
+export function toProblem(error: unknown, contractViolationStatus?: number, prefix: CodePrefix = 'QUERY'): unknown {
   // A problem is already an answer, and a client that is gone receives none.
   if (error instanceof Problem || error instanceof ClientGone) return error;
   if (error instanceof StrictRefusal) return strictProblem(error.warnings);
   if (error instanceof ReadFault) {
     const { code: codeOf, detail } = READ_PROBLEMS[error.kind];
-    const code = codeOf(family);
+    const code = codeOf(prefix);
     const { warnings } = error;
     return new Problem(code, detail ?? `${error.message[0].toUpperCase()}${error.message.slice(1)}.`, {
       cause: error,
@@ -135,7 +135,7 @@ export function toProblem(error: unknown, contractViolationStatus?: number, fami
     });
   }
   return new Problem(
-    `${family}_UNKNOWN_ERROR`,
+    `${prefix}_UNKNOWN_ERROR`,
     'The service logged the fault under the request id. Give that id to the operator.',
     { cause: error },
   );

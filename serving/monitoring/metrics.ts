@@ -125,11 +125,11 @@ export class Metrics {
     this.#set('tidemark_status_timestamp_seconds', {}, status.atMs / 1000);
     this.#set('tidemark_status_collect_duration_seconds', {}, status.collectMs / 1000);
     for (const name of OF_DATASETS) this.#metrics.get(name)!.reset();
-    for (const standing of status.standings) this.#ofDataset(standing);
+    for (const one of status.statuses) this.#ofDataset(one);
     this.#ofWork(status);
   }
 
-  #ofDataset({ overview, facts }: MonitoredStatus['standings'][number]): void {
+  #ofDataset({ overview, facts }: MonitoredStatus['statuses'][number]): void {
     const { dataset, log, partitions, rows, proved_through_utc: through } = overview;
     const labels = { dataset };
     if (log) {

@@ -49,10 +49,10 @@ interface StatusSample {
 class History {
   #samples: StatusSample[] = [];
 
-  add({ atMs, standings }: Pick<MonitoredStatus, 'atMs' | 'standings'>): void {
+  add({ atMs, statuses }: Pick<MonitoredStatus, 'atMs' | 'statuses'>): void {
     const last = this.#samples.at(-1);
     if (last && atMs - last.atMs < MIN_DISTANCE_MS) return;
-    const values = new Map(standings.map(({ overview }) => [overview.dataset, valuesOf(overview, atMs)]));
+    const values = new Map(statuses.map(({ overview }) => [overview.dataset, valuesOf(overview, atMs)]));
     this.#samples = [...this.#samples.filter((sample) => atMs - sample.atMs <= HISTORY_MS), { atMs, values }];
   }
 
@@ -83,7 +83,7 @@ const STATEMENT_TIMEOUT_MS = 5000;
 export interface MonitoredStatus {
   readonly atMs: number;
   readonly collectMs: number;
-  readonly standings: readonly DatasetStatus[];
+  readonly statuses: readonly DatasetStatus[];
   readonly logFault: string | undefined;
   readonly databaseBytes: number;
   /** The newest first; all that are in progress are among them. */

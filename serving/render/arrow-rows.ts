@@ -119,7 +119,7 @@ export abstract class BatchedRows implements RowWriter {
   protected abstract emit(rows: number): void;
 
   #null(column: ArrowColumn, row: number): void {
-    // A reader that trusts the schema would read the value under the null.
+    // A reader that relies on the schema would read the value under the null.
     if (!column.field.nullable) throw new ColumnTypeFault(`${column.field.name} is null, but declared not null`);
     column.setNull(row);
   }

@@ -4,7 +4,7 @@ import { ceilMs, INSTANT, INSTANT_RULE, parseInstant } from '../../shared/dates.
 import { PARTITION_STATES } from '../../shared/db/schema.ts';
 import { DATASET_KEYS } from '../../shared/registry/index.ts';
 import { parsedText } from '../contract/shapes.ts';
-import { coverageAnswer, parseCursor, readCoverage } from '../discovery/coverage.ts';
+import { coverageAnswer, parseCursor, readCoverage } from '../discovery/coverage-answer.ts';
 import type { Inspector } from '../discovery/inspector.ts';
 import { answerJson, requireJson } from '../http/answer.ts';
 import { contractProblem, datasetParam, queryParams } from '../http/request.ts';

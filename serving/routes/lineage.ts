@@ -69,7 +69,7 @@ export function lineageRoute({ inspector, rights, log, limiter }: LineageDeps): 
         slot.release();
       }
       const { synthetic } = found.partition;
-      // The event comes from the log, outside the snapshot that located it, so its frame must be marked as sample too.
+      // The event comes from the log, outside the snapshot that located it, so its frame must be a frame of the sample too.
       const isSynthetic = synthetic && found.frame.synthetic === true;
       const problem = isSynthetic ? undefined : realRowsProblem(grant, dataset.key as DatasetKey);
       if (problem) throw problem;
@@ -81,7 +81,7 @@ export function lineageRoute({ inspector, rights, log, limiter }: LineageDeps): 
 const lineageDoc = (): RouteDoc => ({
   tag: 'discovery',
   summary: 'One event: its source’s own bytes, the document they came in, and the proof',
-  doc: 'An offset identifies a record in its source: a trade id, a height, `<height>:<place>:<txid>` for a transaction, `<snapshot, ms>:<txid>` for the mempool, a `metric_id`. The service reads the bytes from the immutable log, not from the database. The answer adds their sha256, the document’s sha256, and the counts of document and database, so that anyone with the vendor’s file can trace a row to its line.',
+  doc: 'An offset identifies a record in its source: a trade id, a height, `<height>:<index>:<txid>` for a transaction, `<snapshot, ms>:<txid>` for the mempool, a `metric_id`. The service reads the bytes from the immutable log, not from the database. The answer adds their sha256, the document’s sha256, and the counts of document and database, so that anyone with the vendor’s file can trace a row to its line.',
   segments: {
     dataset: { doc: 'Key of the dataset.', schema: { type: 'string', enum: [...DATASET_KEYS] } },
     offset: {

@@ -70,7 +70,7 @@ async function statusOf({ monitor, checks, queues }: OpsDeps): Promise<OpsStatus
     log_fault: status.logFault ?? null,
     database_bytes: status.databaseBytes,
     checks: { ...(await checks.run()) },
-    datasets: status.standings.map(({ overview }) => ({ ...overview, dataset: datasetKey.parse(overview.dataset) })),
+    datasets: status.statuses.map(({ overview }) => ({ ...overview, dataset: datasetKey.parse(overview.dataset) })),
     runs: [...status.runs],
     exports: status.exports ?? null,
     queues: Object.entries(queues).map(([queue, { load, limits, rejected }]) => ({

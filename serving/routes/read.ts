@@ -12,7 +12,7 @@ import { parseQuery, type Query } from '../contract/query.ts';
 import type { ReadRequest } from '../contract/read-request.ts';
 import type { Parsed } from '../contract/shapes.ts';
 import { backendToken } from '../http/access.ts';
-import { type ProblemFamily, strictProblem, toProblem } from '../http/answer.ts';
+import { type CodePrefix, strictProblem, toProblem } from '../http/answer.ts';
 import { contractProblem, readJson } from '../http/request.ts';
 import type { Exchange, Route } from '../http/routes.ts';
 import type { ConcurrencyLimiter, ReadSize, Slot } from '../limits/concurrency-limiter.ts';
@@ -73,7 +73,7 @@ export interface ReadRouteDeps {
 
 interface ReadRouteSpec {
   readonly path: string;
-  readonly family: ProblemFamily;
+  readonly prefix: CodePrefix;
   readonly doc: Route['doc'];
   parse(body: Json): Parsed<Query>;
   /** The members of the answer beside `rows` and `row_count`. */
@@ -127,10 +127,10 @@ function sizeOf({ window, filters, klineMs }: ReadRequest): ReadSize {
 /** Parses the body of a route with rows. @throws Problem with every fault of body and URL. */
 export async function parseRequest(
   exchange: Exchange,
-  { parse, family = 'QUERY' }: Pick<ReadRouteSpec, 'parse'> & { readonly family?: ProblemFamily },
+  { parse, prefix = 'QUERY' }: Pick<ReadRouteSpec, 'parse'> & { readonly prefix?: CodePrefix },
   maxBytes: number,
 ): Promise<Query> {
-  const code: ProblemCode = `${family}_CONTRACT_ERROR`;
+  const code: ProblemCode = `${prefix}_CONTRACT_ERROR`;
   const body = await readJson(exchange.request, exchange.response, { maxBytes, code });
   const parsed = parse(body);
   // A parameter in the URL would be ignored, and its sender would mistake the answer.
@@ -207,7 +207,7 @@ async function answer(
     return rows;
   } catch (error) {
     deps.buffers.give(output.bytes);
-    throw toProblem(error, request.dataset.contractViolationStatus, spec.family);
+    throw toProblem(error, request.dataset.contractViolationStatus, spec.prefix);
   } finally {
     clearInterval(flusher);
     backpressure?.end();
@@ -219,7 +219,7 @@ export function queryRoute(deps: ReadRouteDeps): Route {
   return readRoute(
     {
       path: '/v1/raw/query',
-      family: 'QUERY',
+      prefix: 'QUERY',
       doc: queryDoc,
       parse: parseQuery,
       envelope: queryEnvelope,
@@ -263,7 +263,7 @@ function historicalRoute(dataset: DatasetDefinition, kind: HistoricalKind, path:
   return readRoute(
     {
       path,
-      family: 'HISTORICAL',
+      prefix: 'HISTORICAL',
       doc: () => historicalDoc(dataset, kind),
       parse: historicalParser(dataset, kind),
       // The contract allows these seven members, `rows` and `row_count`, and no others.

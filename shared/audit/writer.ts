@@ -80,7 +80,7 @@ export class AuditWriter implements AsyncDisposable {
         for (const { reject } of batch) reject(error);
       }
     }
-    // In the same tick as the check that found nothing waiting, so that the next append starts a new run.
+    // The run ends in the same tick as the check that found nothing waiting, so that the next append starts a new one.
     this.#writing = undefined;
   }
 

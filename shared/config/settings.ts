@@ -7,10 +7,10 @@ import { DATASET_SETTINGS } from '../registry/index.ts';
 import { METRICS } from './settings/metrics.ts';
 import { LOG, OPERATIONS, STACK } from './settings/operations.ts';
 import { EXPORTS, SERVING } from './settings/serving.ts';
+import type { Setting } from './settings/setting.ts';
 import { BITCOIN, SOURCES } from './settings/sources.ts';
-import type { Setting } from './settings/types.ts';
 
-export type { Setting } from './settings/types.ts';
+export type { Setting } from './settings/setting.ts';
 
 export const SETTINGS = {
   ...STACK,

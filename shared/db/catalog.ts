@@ -26,7 +26,7 @@ import {
   storedColumns,
 } from './schema.ts';
 
-/** What the ledger records: what operators and the service did to partitions on purpose, and what was refused. */
+/** What the ledger records: deliberate changes to partitions by operators and the service, and refusals. */
 export const LEDGER_KINDS = [
   'late_arrival_refused',
   'reingest_started',
@@ -41,7 +41,7 @@ export const LEDGER_KINDS = [
 ] as const;
 export type LedgerKind = (typeof LEDGER_KINDS)[number];
 
-/** Writes an entry of the ledger. No other code does. */
+/** Writes an entry of the ledger. Only `openAttempts` writes one in a statement of its own. */
 export async function record(
   client: ClientBase | Pool,
   dataset: DatasetDefinition,
@@ -72,7 +72,7 @@ export interface ProjectorActivity {
   /** The connection that holds the projector's lock. */
   readonly holder: { readonly name: string; readonly pid: number; readonly since: Date } | undefined;
   /** A text that changes when the holder does anything or another one takes its place. */
-  readonly mark: string;
+  readonly activity: string;
   /** Whether the holder is executing a statement now and waits neither for a lock nor for its client. */
   readonly isBusy: boolean;
 }
@@ -106,7 +106,7 @@ export class Catalog {
   async projectorActivity(dataset: DatasetDefinition): Promise<ProjectorActivity> {
     const [row] = await this.#query<Record<string, never>>(
       `select c.stream_sequence as sequence, a.pid, a.application_name as name, a.backend_start as since,
-         concat_ws(' ', a.pid, a.state_change, p.tuples_processed) as mark,
+         concat_ws(' ', a.pid, a.state_change, p.tuples_processed) as activity,
          coalesce(a.state = 'active' and coalesce(a.wait_event_type, '') not in ('Client', 'Lock'), false) as busy
        from (select $1::int8 as id) d
        left join checkpoints c on c.dataset_id = d.id
@@ -116,9 +116,9 @@ export class Catalog {
        left join pg_stat_progress_copy p on p.pid = a.pid`,
       [dataset.number, PROJECTOR_LOCK],
     );
-    const { sequence, pid, name, since, mark, busy } = row;
+    const { sequence, pid, name, since, activity, busy } = row;
     const holder = pid === null ? undefined : { name, pid, since };
-    return { sequence: Number(sequence ?? 0), holder, mark, isBusy: busy };
+    return { sequence: Number(sequence ?? 0), holder, activity, isBusy: busy };
   }
 
   /** The partitions whose window starts in [fromMs, toMs), in order of time. */
@@ -191,14 +191,14 @@ export class Catalog {
     return new Map(rows.map(({ metric_id, value_text }) => [metric_id, value_text]));
   }
 
-  /** The captures of one source and day, in the order of their numbers. */
-  async family(dataset: DatasetDefinition, first: string): Promise<PartitionRow[]> {
+  /** The captures of each group, a source and a day, in the order of their numbers. */
+  async captures(dataset: DatasetDefinition, groups: readonly string[]): Promise<PartitionRow[]> {
     return await this.#select(
       PARTITION,
       `from partitions where dataset_id = $1
-         and (partition_key = $2 or starts_with(partition_key, $2 || ':'))
+         and split_part(partition_key, ':', 1) || ':' || split_part(partition_key, ':', 2) = any ($2::text[])
        order by coalesce(nullif(split_part(partition_key, ':', 3), '')::int4, 1)`,
-      [dataset.number, first],
+      [dataset.number, groups],
     );
   }
 
@@ -267,7 +267,7 @@ export class Catalog {
   }
 
   /** What the projector needs to know of a partition, and of one attempt at it, to load it. */
-  async standing(dataset: DatasetDefinition, key: string, attempt: number): Promise<PartitionStatus> {
+  async partitionStatus(dataset: DatasetDefinition, key: string, attempt: number): Promise<PartitionStatus> {
     const rows = await this.#query<{ attemptState: AttemptRow['state'] | null }>(
       `select ${PARTITION_STATUS.columns}, a.state as "attemptState"
        from (select $1::int2 as id, $2::text as key) k
@@ -307,14 +307,22 @@ export class Catalog {
   /**
    * Opens attempt number `attempt` of each key, or reopens it to resume an interrupted one. The partition moves to
    * `publishing` unless it is proved or quarantined: the rows of a proved partition are served while its revision is
-   * published, and only a proof ends a quarantine.
+   * published, and only a proof ends a quarantine. With `reingestReason`, the ledger records that a reingest started.
    */
   async openAttempts(
     dataset: DatasetDefinition,
     keys: readonly string[],
-    opening: { attempt: number; revision: number; publisher: string; document: DocumentFacts; synthetic: boolean },
+    opening: {
+      readonly attempt: number;
+      readonly revision: number;
+      readonly publisher: string;
+      readonly document: DocumentFacts;
+      readonly synthetic: boolean;
+      /** Why an operator replaces the partitions with a new revision. */
+      readonly reingestReason?: string;
+    },
   ): Promise<void> {
-    const { attempt, revision, publisher, document, synthetic } = opening;
+    const { attempt, revision, publisher, document, synthetic, reingestReason = null } = opening;
     const rows = keys.map((partitionKey) => {
       const { sourceId, span, times } = keyFacts(dataset, partitionKey);
       return (
@@ -333,13 +341,17 @@ export class Catalog {
        opened as (
          insert into attempts (dataset_id, partition_key, attempt, revision, state, publisher, document)
          select $1, "partitionKey", $2, $3, 'publishing', $4, $5 from opening
-         on conflict (dataset_id, partition_key, attempt) do update set publisher = excluded.publisher, updated_at = clock_timestamp())
+         on conflict (dataset_id, partition_key, attempt) do update set publisher = excluded.publisher, updated_at = clock_timestamp()),
+       recorded as (
+         insert into ledger (dataset_id, partition_key, kind, reason, details)
+         select $1, "partitionKey", 'reingest_started', $8::text, jsonb_build_object('revision', $3::int4, 'attempt', $2::int4)
+         from opening where $8::text is not null)
        insert into partitions (dataset_id, state, attempt, revision, synthetic, ${OPENING.names})
        select $1, 'publishing', $2, $3, $6, ${OPENING.members} from opening
        on conflict (dataset_id, partition_key) do update set state = 'publishing', attempt = excluded.attempt,
          revision = excluded.revision, synthetic = excluded.synthetic, reason = null, updated_at = clock_timestamp()
          where partitions.state not in ('proved', 'quarantined')`,
-      [dataset.number, attempt, revision, publisher, document, synthetic, JSON.stringify(rows)],
+      [dataset.number, attempt, revision, publisher, document, synthetic, JSON.stringify(rows), reingestReason],
     );
   }
 

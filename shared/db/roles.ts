@@ -205,7 +205,7 @@ export const roleTables = (): readonly string[] => [...Object.keys(CATALOG), ...
 const DATA: Grants = { serve: 's', export: 's' };
 
 /**
- * Creates the roles, gives them the database and sets these passwords. It needs a superuser: nobody else may grant
+ * Creates the roles, gives them the database and sets these passwords. It needs a superuser: no other role may grant
  * privileges on TimescaleDB's own schema, hand over the database or change roles that others created. A second call
  * changes nothing but the passwords.
  */
@@ -295,7 +295,7 @@ export async function roleChanges(client: Queryable): Promise<string[]> {
   const ownerChanges: string[] = [];
   for (const { name, owner, granted } of tables) {
     const data = DATA_TABLES.has(name);
-    // A table of somebody else in our schema.
+    // A table that is not Tidemark's, in its schema.
     if (!data && !(name in CATALOG)) continue;
     const wantedOwner = data ? INGEST : OWNER;
     if (owner !== wantedOwner) (data ? ownerChanges : changes).push(`alter table "${name}" owner to ${wantedOwner}`);

@@ -20,6 +20,7 @@ const { getTableName }: typeof Names = require('drizzle-orm/table');
 const { getTableColumns }: typeof Utils = require('drizzle-orm/utils');
 
 export const PARTITION_STATES = ['publishing', 'published', 'proved', 'quarantined'] as const;
+export type PartitionState = (typeof PARTITION_STATES)[number];
 export const ATTEMPT_STATES = ['publishing', 'published', 'proved', 'quarantined', 'refused', 'abandoned'] as const;
 
 const range = customType<{ data: string }>({ dataType: () => 'int8range' });

@@ -70,7 +70,7 @@ export interface ManifestHeader extends CommonHeader {
 }
 
 /**
- * A retraction: the source no longer vouches for a proved attempt. The body is a `Retraction` as JSON. The message is
+ * A retraction: the source withdraws a proved attempt. The body is a `Retraction` as JSON. The message is
  * not one of the attempt's frames, so `frame` does not count it.
  */
 export interface RetractionHeader extends CommonHeader {

@@ -83,6 +83,21 @@ const CONTENT_FACTS = [
 
 const OPTIONAL = ['repeats_dropped', 'through_ms', 'span_end', 'last_updated_ms'] as const;
 
+/** Facts that are times, epoch ms. */
+const TIMES = [
+  'from_ms',
+  'to_ms',
+  'first_ms',
+  'last_ms',
+  'ingested_at_ms',
+  'through_ms',
+  'span_end',
+  'last_updated_ms',
+] as const satisfies readonly (keyof Manifest)[];
+
+/** A `Date` beyond it is invalid and becomes null in JSON. */
+const MAX_DATE_MS = 8.64e15;
+
 /** The type of every required fact. A manifest may come from another writer, so parsing checks that each is present. */
 const SHAPE: Readonly<
   Record<
@@ -144,8 +159,13 @@ export function parseManifest(raw: Uint8Array, position: string): Manifest {
   for (const name of OPTIONAL) {
     if (manifest[name] !== undefined && !Number.isSafeInteger(manifest[name])) faulty.push(name);
   }
+  for (const name of TIMES)
+    if (Math.abs(manifest[name] ?? 0) > MAX_DATE_MS && !faulty.includes(name)) faulty.push(name);
   if (faulty.length > 0) {
-    throw new TidemarkError('LOG_FRAME_CORRUPT', `The manifest at ${position} lacks ${faulty.join(', ')}`);
+    throw new TidemarkError(
+      'LOG_FRAME_CORRUPT',
+      `The manifest at ${position} lacks these facts, or they are out of range: ${faulty.join(', ')}`,
+    );
   }
   return manifest;
 }

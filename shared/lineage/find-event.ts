@@ -9,9 +9,9 @@ import { decodeBody, decodeHeader, type FrameHeader, sha256Hex } from '../frame/
 import type { Manifest } from '../frame/manifest.ts';
 import { findRecord, RecordAssembler } from '../frame/records.ts';
 import type { Recount } from '../proof/recount.ts';
+import type { EventShape, OffsetRule } from '../registry/definition.ts';
 import { eventId } from '../registry/event-id.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
-import type { EventShape, OffsetRule } from '../registry/types.ts';
 
 type OffsetCell = Extract<EventShape, { encoding: 'lines' }>['cell'];
 

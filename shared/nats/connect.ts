@@ -25,7 +25,7 @@ const MAX_PAUSE_MS = 2000;
 /** The client library's default timeout of a request. */
 const REQUEST_TIMEOUT_MS = 1000;
 
-/** Errors that mean that nobody answered, or not in time. */
+/** Errors that mean that no server answered, or none in time. */
 const UNANSWERED: ReadonlySet<string> = new Set(['TimeoutError', 'NoRespondersError']);
 /** The answers of a server while its cluster is not ready. */
 const CLUSTER_NOT_READY: ReadonlySet<number> = new Set([

@@ -61,11 +61,11 @@ export const subjectOf = (dataset: string, partition: string, attempt: number, f
   `${dataset}.${subjectToken(partition)}.${attempt}.${frame}`;
 
 /** The subject of the retraction of an attempt; there is at most one for each attempt. */
-export const withheldSubject = (dataset: string, partition: string, attempt: number): string =>
+export const retractionSubject = (dataset: string, partition: string, attempt: number): string =>
   `${dataset}.${subjectToken(partition)}.${attempt}.withheld`;
 
 /** The subjects of all retractions in the log. */
-export async function withheldSubjects(manager: JetStreamManager, dataset: string): Promise<ReadonlySet<string>> {
+export async function retractionSubjects(manager: JetStreamManager, dataset: string): Promise<ReadonlySet<string>> {
   const info = await manager.streams.info(dataset, { subjects_filter: `${dataset}.*.*.withheld` });
   return new Set(Object.keys(info.state.subjects ?? {}));
 }

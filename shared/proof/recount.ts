@@ -7,9 +7,9 @@
 import type { ClientBase } from 'pg';
 import { assert } from '../errors.ts';
 import type { Manifest } from '../frame/manifest.ts';
+import { ALIGNED_COLUMNS, type AlignedColumn } from '../registry/definition.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
 import { ALL_TIME, isOfPartition, keyFacts, type TimeWindow } from '../registry/keys.ts';
-import { ALIGNED_COLUMNS, type AlignedColumn } from '../registry/types.ts';
 import { totalSql } from './row-facts.ts';
 import { rowHashSql, valueHashSql } from './row-hash.ts';
 

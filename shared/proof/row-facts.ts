@@ -3,7 +3,7 @@
  * from the values that a decoder parsed; trades, with millions of rows a day, have faster code of their own.
  */
 import { assert } from '../errors.ts';
-import type { NativeShape, PgType } from '../registry/types.ts';
+import type { NativeShape, PgType } from '../registry/definition.ts';
 import { isPartitionKey, RowHasher } from './row-hash.ts';
 
 /** A partial sum that reaches this is carried into a BigInt; below it a float64 is exact. */

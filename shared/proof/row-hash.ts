@@ -7,7 +7,7 @@
  * Source of the algorithm: PostgreSQL, src/common/hashfn.c (hash_bytes_extended, hash_bytes_uint32_extended).
  */
 import { assert } from '../errors.ts';
-import type { NativeShape, PgType } from '../registry/types.ts';
+import type { NativeShape, PgType } from '../registry/definition.ts';
 
 /** lookup3 works in blocks of three words. */
 const BLOCK_BYTES = 12;

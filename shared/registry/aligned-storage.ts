@@ -5,8 +5,8 @@
  */
 
 import { DAY_MS } from '../dates.ts';
-import type { Field } from './types.ts';
-import { ALIGNED_COLUMNS, type AlignedColumn } from './types.ts';
+import type { Field } from './definition.ts';
+import { ALIGNED_COLUMNS, type AlignedColumn, computedBy, storedIn } from './definition.ts';
 
 export const ALIGNED_TABLE = 'canonical_aligned_1s_aggregates';
 
@@ -32,9 +32,8 @@ export function alignedField(
     doc,
     unit: more.unit,
     nullable: more.nullable ?? false,
-    sql: `t.${name}`,
     pg: ALIGNED_COLUMNS[name],
-    columns: [name],
+    ...storedIn(name),
   };
 }
 
@@ -47,9 +46,9 @@ const VALID_TO: Field = {
   dtype: 'timestamp_utc',
   nullable: false,
   doc: "End of the row's validity, exclusive.",
-  sql: 't.valid_to',
   pg: 'timestamptz',
-  columns: [],
+  ...computedBy('t.valid_to', []),
+  validity: 'to',
 };
 
 const VALID_FROM = {
@@ -57,6 +56,7 @@ const VALID_FROM = {
   dtype: 'timestamp_utc',
   nullable: false,
   pg: 'timestamptz',
+  validity: 'from',
 } as const;
 
 /** The validity of rows that a window holds when their second lies in it. */
@@ -64,8 +64,7 @@ export const VALIDITY_FIELDS: readonly Field[] = [
   {
     ...VALID_FROM,
     doc: "Start of the row's validity, inclusive.",
-    sql: 't.aligned_at_utc',
-    columns: ['aligned_at_utc'],
+    ...storedIn('aligned_at_utc'),
   },
   VALID_TO,
 ];
@@ -75,8 +74,7 @@ export const STATE_VALIDITY_FIELDS: readonly Field[] = [
   {
     ...VALID_FROM,
     doc: "Start of the row's validity, inclusive; not before the window.",
-    sql: 't.valid_from',
-    columns: [],
+    ...computedBy('t.valid_from', []),
   },
   VALID_TO,
 ];

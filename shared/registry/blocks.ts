@@ -1,8 +1,8 @@
 /** What the Bitcoin datasets have in common: the node, blocks as partitions, and the two shapes of their aligned rows. */
 import { DAY_MS } from '../dates.ts';
 import { alignedField, STATE_VALIDITY_FIELDS, VALIDITY_FIELDS } from './aligned-storage.ts';
-import type { AlignedShape, DatasetDefinition, Dtype, Field, NativeShape } from './types.ts';
-import { ALIGNED_VIEW, type AlignedColumn, datetimeField, nativeView, storedField } from './types.ts';
+import type { AlignedShape, DatasetDefinition, Dtype, Field, NativeShape } from './definition.ts';
+import { ALIGNED_VIEW, type AlignedColumn, computedBy, datetimeField, nativeView, storedField } from './definition.ts';
 
 const YEAR_MS = 365 * DAY_MS;
 
@@ -49,9 +49,8 @@ export const btcField = (name: string, satsColumn: string, doc: string): Field =
   nullable: false,
   unit: 'BTC',
   doc,
-  sql: `t.${satsColumn} / 100000000::float8`,
   pg: 'float8',
-  columns: [satsColumn],
+  ...computedBy(`t.${satsColumn} / 100000000::float8`, [satsColumn]),
 });
 
 const BLOCK_HASH = storedField('block_hash', 'string', 'text', 'Hash of the block, 64 hexadecimal digits.');

@@ -12,8 +12,8 @@
 import { createHash } from 'node:crypto';
 import { DAY_MS, dayKey, parseDay } from '../dates.ts';
 import { assert, TidemarkError } from '../errors.ts';
+import type { DatasetDefinition, OffsetRule } from './definition.ts';
 import { keyFacts } from './keys.ts';
-import type { DatasetDefinition, OffsetRule } from './types.ts';
 
 /** Compares two offsets outside the database; returns a negative number, zero or a positive one. */
 export function compareOffsets(rule: Pick<OffsetRule, 'order'>, a: string, b: string): number {

@@ -13,10 +13,10 @@ import { exchangeASpotTrades } from './datasets/exchange_a_spot_trades.ts';
 import { exchangeBSpotTrades } from './datasets/exchange_b_spot_trades.ts';
 import { exchangeCSpotTrades } from './datasets/exchange_c_spot_trades.ts';
 import { macroSeriesMetrics } from './datasets/macro_series_metrics.ts';
-import type { AlignedShape, DatasetDefinition, Mode, NativeShape } from './types.ts';
+import type { AlignedShape, DatasetDefinition, Mode, NativeShape } from './definition.ts';
 
-export type { AlignedShape, DatasetDefinition, Dtype, Field, NativeShape, PgType, View } from './types.ts';
-export { DTYPES } from './types.ts';
+export type { AlignedShape, DatasetDefinition, Dtype, Field, NativeShape, PgType, View } from './definition.ts';
+export { DTYPES } from './definition.ts';
 
 /** All datasets, in the order of their numbers. */
 const DEFINITIONS = [

@@ -2,7 +2,7 @@
 import { DAY_MS, daysBetween, parseDay } from '../dates.ts';
 import { TidemarkError } from '../errors.ts';
 import type { Range } from '../ranges.ts';
-import type { DatasetDefinition } from './types.ts';
+import type { DatasetDefinition } from './definition.ts';
 
 export interface TimeWindow {
   /** Epoch ms, inclusive. */

@@ -1,19 +1,21 @@
 /** What the ETF and macro metrics have in common: their rows, their value channels and their aligned series. */
 import { DAY_MS } from '../dates.ts';
 import { alignedField, STATE_VALIDITY_FIELDS } from './aligned-storage.ts';
-import { isOfPartition } from './keys.ts';
 import {
   ALIGNED_VIEW,
   type AlignedColumn,
   type AlignedShape,
+  computedBy,
   type DatasetDefinition,
   type Field,
   type NativeShape,
   nativeView,
   type SecondsRule,
   storedField,
+  storedIn,
   timeField,
-} from './types.ts';
+} from './definition.ts';
+import { isOfPartition } from './keys.ts';
 
 interface MetricSeconds {
   readonly seriesKey: readonly string[];
@@ -88,9 +90,8 @@ const VALUE_CHANNELS: readonly Field[] = [
     dtype: 'string',
     nullable: true,
     doc: 'The value as text; null where the source leaves it empty.',
-    sql: 't.value_text',
     pg: 'text',
-    columns: ['value_text'],
+    ...storedIn('value_text'),
   },
   channel('metric_value_int', 'int64', 'int8', `= 'int'`, 'The value of an integer metric.'),
   channel('metric_value_float', 'float64', 'float8', `in ('int', 'float')`, 'The value of a numeric metric.'),
@@ -105,7 +106,7 @@ function channel(
   doc: string,
 ): Field {
   const sql = `case when t.value_kind ${kinds} then t.value_text::${pg} end`;
-  return { name, dtype, nullable: true, doc, sql, pg, columns: ['value_kind', 'value_text'] };
+  return { name, dtype, nullable: true, doc, pg, ...computedBy(sql, ['value_kind', 'value_text']) };
 }
 
 /** The native and the aligned shape of a dataset of metrics. */
@@ -154,16 +155,18 @@ export function metricsOf(metrics: MetricsOptions) {
         storedField('dimensions_json', 'json', 'text', docs.dimensions),
         {
           ...storedField('provenance_json', 'json', 'text', provenance.doc, { nullable: provenance.nullable }),
-          sql: metrics.provenanceSql((column) => partitionFact(number, column)),
+          ...computedBy(
+            metrics.provenanceSql((column) => partitionFact(number, column)),
+            ['source_id', 'provenance_json', 'partition_key'],
+          ),
         },
         {
           name: 'ingested_at_utc',
           dtype: 'timestamp_utc',
           nullable: false,
           doc: "When the row's partition was ingested; the same for all its rows and after every replay.",
-          sql: partitionFact(number, 'ingested_at'),
           pg: 'timestamptz',
-          columns: ['partition_key'],
+          ...computedBy(partitionFact(number, 'ingested_at'), ['partition_key']),
         },
       ],
       order: metrics.order,

@@ -4,14 +4,17 @@ import { alignedField, VALIDITY_FIELDS } from './aligned-storage.ts';
 import {
   ALIGNED_VIEW,
   type AlignedShape,
+  computedBy,
   type DatasetDefinition,
   datetimeField,
   type Field,
+  type FieldValue,
   type Mode,
   type NativeShape,
   nativeView,
   storedField,
-} from './types.ts';
+  storedIn,
+} from './definition.ts';
 
 const ALIGNED_TRADES: AlignedShape = {
   fields: [
@@ -83,21 +86,17 @@ export const TRADE_DATETIME = datetimeField('timestamp');
 interface SourceColumns {
   /** The column of the base quantity. */
   readonly quantity: string;
-  readonly isBuyerMaker: Pick<Field, 'sql' | 'columns'>;
+  readonly isBuyerMaker: FieldValue;
 }
 
 /** `side` is the side of the taker, and ingest accepts `buy` and `sell` only. When the taker sells, the buyer is the maker. */
-export const MAKER_BY_SIDE: SourceColumns['isBuyerMaker'] = { sql: "(t.side = 'sell')", columns: ['side'] };
+export const MAKER_BY_SIDE: FieldValue = computedBy("(t.side = 'sell')", ['side']);
 
 const unifiedFields = ({ quantity, isBuyerMaker }: SourceColumns): readonly Field[] => [
   tradeField('trade_id', 'int64', 'int8', 'Trade id of the exchange.'),
   tradeField('timestamp', 'int64', 'int8', 'Trade time.', 'ms'),
   tradeField('price', 'float64', 'float8', 'Price.', 'quote'),
-  {
-    ...tradeField('quantity', 'float64', 'float8', 'Base quantity.', 'base'),
-    sql: `t.${quantity}`,
-    columns: [quantity],
-  },
+  { ...tradeField('quantity', 'float64', 'float8', 'Base quantity.', 'base'), ...storedIn(quantity) },
   {
     ...tradeField('is_buyer_maker', 'bool01', 'bool', '1 when the buyer was the maker (the taker sold).'),
     ...isBuyerMaker,
@@ -113,9 +112,8 @@ const field = (name: string, doc: string, unit?: string): Field => ({
   nullable: false,
   unit,
   doc,
-  sql: `t.${name}`,
   pg: 'float8',
-  columns: [name],
+  ...storedIn(name),
 });
 
 const count = (name: string, doc: string): Field => ({ ...field(name, doc), dtype: 'int64', pg: 'int8' });

@@ -21,7 +21,7 @@ export const FORM_TITLE = 'Legal sign-off for';
 /** A line of a form whose field was emptied instead of filled in. */
 const EMPTY_ANSWER = /^- [^:\n]+:[ \t]*$/m;
 
-/** Sample artifacts and forms are short and carry their marks at the top; a scanned licence need not be searched whole. */
+/** Sample artifacts and forms are short and carry these texts at the top; a scanned licence need not be searched whole. */
 const SEARCHED_BYTES = 1024 * 1024;
 
 interface ArtifactMeaning {
@@ -32,7 +32,7 @@ interface ArtifactMeaning {
 }
 
 /**
- * What a legal artifact covers, judged by its content and never by its path, its name or the version of the matrix. The
+ * What a legal artifact covers, decided by its content and never by its path, its name or the version of the matrix. The
  * artifact of the sample and an unfilled form are not licences; they cover synthetic rows only.
  * @param bytes the content, or the reason why there is none.
  */

@@ -4,11 +4,9 @@
  */
 import type { ClientBase } from 'pg';
 import { PROJECTOR_LOCK, PUBLISHER_LOCK } from '../db/connect.ts';
-import type { PARTITION_STATES } from '../db/schema.ts';
+import type { PartitionState } from '../db/schema.ts';
 import { DATASETS, type DatasetDefinition } from '../registry/index.ts';
 import { type DayRange, runsOfDays } from './proved-ranges.ts';
-
-type State = (typeof PARTITION_STATES)[number];
 
 /** An attempt that has not ended. */
 interface OpenAttempt {
@@ -36,7 +34,7 @@ export interface DatasetFacts {
   readonly version: number;
   readonly synthetic: boolean;
   readonly runs: readonly DayRange[];
-  readonly partitions: Readonly<Record<State, number>>;
+  readonly partitions: Readonly<Record<PartitionState, number>>;
   /** Native rows of all proved partitions. */
   readonly rows: number;
   /** Windows of known file days that are not proved. */
@@ -100,7 +98,8 @@ function factsOf(dataset: DatasetDefinition, found: RowsByStatement): DatasetFac
   const [checkpoint] = of('checkpoints');
   const runs = of('runs');
   const total = (column: string) => runs.reduce((sum, row) => sum + Number(row[column]), 0);
-  const unproved = (state: State) => Number(of('unproved').find((row) => row.state === state)?.partitions ?? 0);
+  const unproved = (state: PartitionState) =>
+    Number(of('unproved').find((row) => row.state === state)?.partitions ?? 0);
   const holder = (lock: number): string | undefined => of('locks').find((row) => row.lock === lock)?.name;
   return {
     version: Number(coverage?.version ?? 0),

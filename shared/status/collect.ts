@@ -152,7 +152,7 @@ export interface DatasetStatus {
 
 export interface SystemStatus {
   readonly atMs: number;
-  readonly standings: readonly DatasetStatus[];
+  readonly statuses: readonly DatasetStatus[];
   /** Why the log did not answer; the facts of the catalog do not depend on it. */
   readonly logFault: string | undefined;
 }
@@ -177,7 +177,7 @@ export async function collect(
   return {
     atMs,
     logFault,
-    standings: datasets.map((dataset, index) => {
+    statuses: datasets.map((dataset, index) => {
       const ofDataset = facts.get(dataset.number)!;
       return { dataset, facts: ofDataset, ...overviewOf(dataset, ofDataset, found[index], atMs) };
     }),

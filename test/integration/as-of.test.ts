@@ -5,8 +5,8 @@
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { connect } from '../../shared/db/connect.ts';
+import type { Mode } from '../../shared/registry/definition.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
-import type { Mode } from '../../shared/registry/types.ts';
 import { loadWorld } from '../support/load-worlds.ts';
 import { type Serving, startServing } from '../support/serving.ts';
 import { createMigratedEnv, type TestEnv } from '../support/stack.ts';

@@ -44,7 +44,7 @@ afterEach(() => proxy.mend());
 
 async function read(from: number, to: number, hashes?: string[]): Promise<number> {
   const source = new BitcoinNode(await rpcOf({ ...node, url: proxy.url, user: node.user, password: node.password }));
-  const range = { chain: 'regtest', from, to, hashes: hashes ?? (await source.hashes(from, to)), ahead: 2 };
+  const range = { chain: 'regtest', from, to, hashes: hashes ?? (await source.hashes(from, to)), lookahead: 2 };
   return (await Array.fromAsync(readBlocks(source, range))).length;
 }
 

@@ -42,15 +42,15 @@ afterAll(() => node?.[Symbol.asyncDispose]());
 async function read(from: number, to: number): Promise<CheckedBlock[]> {
   const source = new BitcoinNode(rpc);
   const hashes = await source.hashes(from, to);
-  return await Array.fromAsync(readBlocks(source, { chain: 'regtest', from, to, hashes, ahead: 4 }));
+  return await Array.fromAsync(readBlocks(source, { chain: 'regtest', from, to, hashes, lookahead: 4 }));
 }
 
 test('what the node tells and what its bytes say make the same rows, for every event of 306 blocks', () => {
   expect(blocks).toHaveLength(306);
   const counted: Record<string, number> = {};
   for (const block of blocks) {
-    for (const { dataset, offset, payload, side, row } of expectedEvents(block, 'regtest')) {
-      const [event] = recordsOf(encodeRecord(offset, payload, side));
+    for (const { dataset, offset, payload, auxiliary, row } of expectedEvents(block, 'regtest')) {
+      const [event] = recordsOf(encodeRecord(offset, payload, auxiliary));
       expect(event.offset).toBe(offset);
       expect(ROWS.get(dataset)!(event)).toEqual(row);
       counted[dataset] = (counted[dataset] ?? 0) + 1;

@@ -57,9 +57,9 @@ describe('a node that cannot be used', () => {
   });
 });
 
-test('overlapping ranges asked for twice at once: one is told who is at it, nothing is doubled', async () => {
+test('overlapping ranges asked for twice at once: one command names the other, and nothing is doubled', async () => {
   const both = await Promise.all([bitcoin.backfill(0, chain.height), bitcoin.backfill(50, chain.height)]);
-  // Where the first has ended before the second begins, there is nothing to be told.
+  // Where the first ends before the second begins, neither meets the other.
   const codes = both.map(({ exit, json }) => (exit === 0 ? 'proved' : json.error?.code)).sort();
   expect(['PUBLISHER_LEASE_HELD', 'proved']).toContain(codes[0]);
   expect(codes[1]).toBe('proved');
@@ -156,15 +156,43 @@ test('a backfill of other heights withheld proved blocks and said nothing of it 
     unchanged: expect.any(Number),
     quarantined: 3 * 6,
   });
-  const told = json.units.filter(({ state }: Json) => state === 'quarantined');
-  expect(new Set(told.map(({ partition }: Json) => Number(partition)))).toEqual(
+  const quarantined = json.units.filter(({ state }: Json) => state === 'quarantined');
+  expect(new Set(quarantined.map(({ partition }: Json) => Number(partition)))).toEqual(
     new Set([before - 2, before - 1, before]),
   );
-  expect(told[0]).toMatchObject({ code: 'CHAIN_REORGANISED', reason: expect.stringContaining('other blocks') });
+  expect(quarantined[0]).toMatchObject({ code: 'CHAIN_REORGANISED', reason: expect.stringContaining('other blocks') });
   expect((await bitcoin.run(['backfill', 'bitcoin'])).json).toMatchObject({ ok: false, quarantined: 3 * 6 });
   const heights = ['--from-height', `${before - 2}`, '--to-height', `${before}`];
   const mended = await bitcoin.run(['reingest', 'bitcoin', ...heights, '--reason', 'reorganised']);
   expect(mended.json).toMatchObject({ ok: true, proved: 3 * 6 });
+  expect(await bitcoin.proved()).toEqual(eachOfSix(ranges(chain.height)));
+});
+
+test('a backfill that failed after it had retracted blocks did not name them, and the next one found nothing to retract', async () => {
+  expect((await bitcoin.run(['backfill', 'bitcoin'])).exit).toBe(0);
+  const before = chain.height;
+  await reorganise(3, 5);
+  await bitcoin.rows(`create function refuse() returns trigger language plpgsql as
+    $$ begin raise exception 'refused'; end $$`);
+  await bitcoin.rows(`create trigger refuse before insert on ledger for each row
+    when (current_setting('application_name') = 'tidemark retraction') execute function refuse()`);
+  // With several feeds, the answer has the units of one that failed.
+  const { exit, json } = await bitcoin.run(['backfill', 'bitcoin', 'bitcoin_mempool_state']);
+  await bitcoin.rows('drop trigger refuse on ledger');
+  const retracted = json.units.filter(({ code }: Json) => code === 'CHAIN_REORGANISED');
+  expect({
+    exit,
+    error: json.feeds[0].error?.message,
+    partitions: retracted.map(({ partition }: Json) => partition),
+  }).toEqual({
+    exit: 1,
+    error: expect.stringContaining('refused'),
+    partitions: [`${before - 2}`, `${before - 1}`, `${before}`],
+  });
+  expect((await bitcoin.backfill(0, 5)).exit).toBe(1);
+  const heights = ['--from-height', `${before - 2}`, '--to-height', `${before}`];
+  expect((await bitcoin.run(['reingest', 'bitcoin', ...heights, '--reason', 'reorganised'])).exit).toBe(0);
+  expect((await bitcoin.run(['backfill', 'bitcoin'])).exit).toBe(0);
   expect(await bitcoin.proved()).toEqual(eachOfSix(ranges(chain.height)));
 });
 

@@ -83,8 +83,8 @@ test('fees to the satoshi, sizes, first sights and signals; rows as the projecto
   expect(snapshot.entries.map(({ txid }) => txid)).toEqual(snapshot.entries.map(({ txid }) => txid).toSorted());
   const events = [...mempoolEvents(snapshot)];
   expect(events).toHaveLength(3);
-  for (const { offset, payload, side, row } of events) {
-    const [event] = recordsOf(encodeRecord(offset, payload, side));
+  for (const { offset, payload, auxiliary, row } of events) {
+    const [event] = recordsOf(encodeRecord(offset, payload, auxiliary));
     expect(event.offset).toBe(offset);
     expect(mempoolRow(event)).toEqual(row);
     const facts = JSON.parse(event.payload.toString());

@@ -83,7 +83,7 @@ test('credentials may be in the address', async () => {
   url.password = node.password;
   const rpc = await rpcOf({ url: url.href, user: undefined as never, password: undefined as never });
   expect(await rpc.call('getblockcount')).toBe('0');
-  expect(rpc.place).not.toContain(node.password);
+  expect(rpc.endpoint).not.toContain(node.password);
 });
 
 test('an address whose credentials are not encoded is a fault of the settings, and is not repeated', async () => {

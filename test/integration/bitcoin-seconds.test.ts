@@ -144,7 +144,7 @@ describe('transactions', () => {
       lockTime: index,
     });
     const offset = `${height}:${index}:${displayHash(tx.txid)}`;
-    const side = encodeTransactionAuxiliary({
+    const auxiliary = encodeTransactionAuxiliary({
       height,
       index,
       time,
@@ -152,7 +152,7 @@ describe('transactions', () => {
       chain: 'main',
       spent,
     });
-    return { offset, payload: tx.raw, record: encodeRecord(offset, tx.raw, side), spent, paid };
+    return { offset, payload: tx.raw, record: encodeRecord(offset, tx.raw, auxiliary), spent, paid };
   };
 
   test('sums of satoshis, counts and digests; places compare as numbers', async () => {

@@ -12,8 +12,8 @@ import {
   type SampleChain,
 } from '../../pipelines/sources/bitcoin/sample/chain.ts';
 import { addEveryKind } from '../../pipelines/sources/bitcoin/sample/generate.ts';
+import type { Mode } from '../../shared/registry/definition.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
-import type { Mode } from '../../shared/registry/types.ts';
 import { BitcoinSystem, CHAIN_KEYS, eachOfSix } from '../support/bitcoin-system.ts';
 import type { Json } from '../support/command.ts';
 import { startChain } from '../support/regtest.ts';

@@ -2,8 +2,8 @@
 import { tableFromIPC } from 'apache-arrow';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { HistoricalData, type Rows } from '../../client/index.ts';
+import type { Mode } from '../../shared/registry/definition.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
-import type { Mode } from '../../shared/registry/types.ts';
 import { API_KEY, type Serving, startServing } from '../support/serving.ts';
 import type { TestEnv } from '../support/stack.ts';
 import { expected, iso, type Served } from '../support/world-oracle.ts';

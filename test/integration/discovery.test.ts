@@ -3,7 +3,7 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { OPERATORS_OF } from '../../serving/contract/filters.ts';
-import { coverageAnswer } from '../../serving/discovery/coverage.ts';
+import { coverageAnswer } from '../../serving/discovery/coverage-answer.ts';
 import { datasetsAnswer } from '../../serving/discovery/datasets.ts';
 import { DATASET_KEYS, DATASETS, shapeOf } from '../../shared/registry/index.ts';
 import type { Json } from '../support/command.ts';

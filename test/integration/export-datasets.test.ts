@@ -2,8 +2,8 @@
 import { createHash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import type { Mode } from '../../shared/registry/definition.ts';
 import { DATASETS, datasetOf, shapeOf } from '../../shared/registry/index.ts';
-import type { Mode } from '../../shared/registry/types.ts';
 import { type ArtifactLab, type Artifacts, artifactLab } from '../support/artifacts.ts';
 import type { DuckDb } from '../support/read-parquet.ts';
 import type { Serving } from '../support/serving.ts';

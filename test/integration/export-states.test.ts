@@ -10,7 +10,7 @@ import {
   isFinished,
   TRANSITIONS,
 } from '../../serving/exports/states.ts';
-import { ExportStore, type ExportTransition, type Outcome } from '../../serving/exports/store.ts';
+import { type ExportOutcome, ExportStore, type ExportTransition } from '../../serving/exports/store.ts';
 import { dispatch } from '../../serving/exports/submit.ts';
 import { createMigratedEnv, execute, type TestEnv } from '../support/stack.ts';
 
@@ -105,7 +105,7 @@ const commands = fc.array(
 );
 
 /** What the model says becomes of a command. */
-function step(model: Model, [name, worker]: Command): Outcome['kind'] | boolean {
+function step(model: Model, [name, worker]: Command): ExportOutcome['kind'] | boolean {
   const mine = model.fences[worker] === model.fence;
   if (name === 'silence') {
     model.isAlive = false;
@@ -131,7 +131,7 @@ function step(model: Model, [name, worker]: Command): Outcome['kind'] | boolean 
   return 'done';
 }
 
-async function real(exportId: string, model: Model, [name, worker]: Command): Promise<Outcome['kind'] | boolean> {
+async function real(exportId: string, model: Model, [name, worker]: Command): Promise<ExportOutcome['kind'] | boolean> {
   const fence = model.fences[worker];
   switch (name) {
     case 'claim':

@@ -4,7 +4,8 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { storedEvent } from '../../pipelines/cli/commands/event.ts';
 import { replayPartition } from '../../pipelines/cli/commands/replay.ts';
-import { retractSpan } from '../../pipelines/projector/retract.ts';
+import { DirtyBuckets } from '../../pipelines/projector/dirty-buckets.ts';
+import { deleteReplacedRows, retractSpan } from '../../pipelines/projector/retract.ts';
 import { verifyPartition } from '../../pipelines/projector/verify.ts';
 import type { UnitResult } from '../../pipelines/publisher/backfill.ts';
 import { createPool } from '../../shared/db/connect.ts';
@@ -180,6 +181,24 @@ describe('blocks', () => {
     expect(await replayPartition(held, proofNeeds(system, HEADERS))).toMatchObject({ state: 'replaced' });
     expect(await system.rows('select withheld from coverage where dataset_id = 6')).toEqual([{ withheld: [] }]);
     expect(await system.digests(HEADERS)).toEqual(before);
+  });
+
+  test('make room for a later revision that covers them, and for no other', async () => {
+    const { client } = system;
+    const isStored = async () =>
+      (await system.rows(`select from partitions where dataset_id = 6 and partition_key = '0-9'`)).length === 1;
+    await DirtyBuckets.prepare(client);
+    await client.query('begin');
+    try {
+      await client.query(`update partitions set revision = 2 where dataset_id = 6 and partition_key = '0-9'`);
+      const dirty = await DirtyBuckets.open(client, HEADERS, projectionOf(HEADERS).seconds!);
+      await deleteReplacedRows(client, HEADERS, { key: '5', revision: 2 }, dirty);
+      expect(await isStored()).toBe(true);
+      await deleteReplacedRows(client, HEADERS, { key: '5', revision: 3 }, dirty);
+      expect(await isStored()).toBe(false);
+    } finally {
+      await client.query('rollback');
+    }
   });
 
   test('that left the chain are withheld until they are ingested again, one by one', async () => {

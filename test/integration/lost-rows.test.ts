@@ -5,8 +5,8 @@
 import { readdir } from 'node:fs/promises';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { type CountedPartition, checkCount, cutAtPartitions } from '../../serving/read/plan/counted.ts';
-import type { Part } from '../../serving/read/types.ts';
-import { LostRows } from '../../serving/read/types.ts';
+import type { Part } from '../../serving/read/read-model.ts';
+import { LostRows } from '../../serving/read/read-model.ts';
 import { type ArtifactLab, artifactLab } from '../support/artifacts.ts';
 import { DATASET, loadBulk } from '../support/load-rows.ts';
 import { loadWorld } from '../support/load-worlds.ts';

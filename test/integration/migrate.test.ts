@@ -13,9 +13,9 @@ import {
   storedColumns,
 } from '../../shared/db/schema.ts';
 import { ALIGNED_KEY, ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
+import type { PgType } from '../../shared/registry/definition.ts';
+import { ALIGNED_COLUMNS } from '../../shared/registry/definition.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
-import type { PgType } from '../../shared/registry/types.ts';
-import { ALIGNED_COLUMNS } from '../../shared/registry/types.ts';
 import { faultOf } from '../support/faults.ts';
 import { createTestEnv, execute, type TestEnv, withDatabase } from '../support/stack.ts';
 

@@ -302,8 +302,8 @@ test('/v1/ops/history keeps samples, an hour of them, and says nothing of what w
   expect([first.dataset, first.rows, first.lag_frames]).toEqual([DATASET, [3 * ROWS], [expect.any(Number)]]);
   expect([second.rows, second.lag_frames, second.freshness_seconds]).toEqual([[0], [null], [null]]);
   const { monitor } = serving.app;
-  const { standings, atMs } = await monitor.status();
-  for (let step = 1; step <= 500; step++) monitor.history.add({ standings, atMs: atMs + step * 15_000 });
+  const { statuses, atMs } = await monitor.status();
+  for (let step = 1; step <= 500; step++) monitor.history.add({ statuses, atMs: atMs + step * 15_000 });
   expect(monitor.history.atMs).toHaveLength(241);
   expect(monitor.history.of(DATASET).rows).toHaveLength(241);
 });

@@ -1,4 +1,4 @@
-/** What goes wrong around a projector that is at work: each is a pause of it, none is its end. */
+/** Faults around a working projector: each pauses it, and none ends it. */
 import { jetstream, jetstreamManager } from '@nats-io/jetstream';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { drainBacklog } from '../../pipelines/cli/streams.ts';
@@ -27,7 +27,7 @@ const block = (height: number) => {
   });
 };
 
-// The stream of a COPY that is closed before the database let it begin waits for that answer, and it never comes.
+// The stream of a COPY that is closed before the database lets it begin waited for an answer that never comes.
 test.each([
   ['refused by the database', 'no_such_table', false],
   ['that went with its connection', 'bitcoin_block_headers', true],
@@ -48,7 +48,7 @@ test('a projector whose COPY is refused starts again, and goes on when it is tak
   await system.rows('alter table bitcoin_block_headers rename column nonce to spoilt');
   const ingesting = system.ingest([HEADERS], [block(0)]);
   const backends = new Set<string>();
-  // The second one is there: the first has come to its end.
+  // The second projector is there, so the first has ended.
   await system.until(async () => {
     const rows = await system.rows(
       `select pid from pg_stat_activity where datname = current_database()
@@ -62,7 +62,7 @@ test('a projector whose COPY is refused starts again, and goes on when it is tak
 });
 
 // With a server whose catalog had changed, a backfill waited 303 s and then said `failed` without a reason.
-test('a projector that cannot work is told of with its reason, not waited for in vain', async () => {
+test('a command reports why its projector cannot work instead of waiting in vain', async () => {
   // The five failures are not waited for; the test above has to be quicker than they are.
   await system.stopProjecting();
   system.project([HEADERS], undefined, { firstMs: 10, longestMs: 100 });
@@ -99,7 +99,7 @@ test('a damaged manifest ends its attempt, once, although the log holds nothing 
     system.rows(`select kind from ledger where partition_key = $1 and kind = 'quarantined'`, [partition]);
   await system.until(async () => (await ends()).length > 0);
 
-  // Read again, what it came to stays; and the checkpoint comes to the end of the log, past what needs no other record.
+  // When the log is read again, the recorded end stays, and the checkpoint reaches the end of the log.
   await system.ingest([HEADERS], [block(4)]);
   await system.stopProjecting();
   const at = async () => (await system.rows('select stream_sequence as at from checkpoints'))[0]?.at;
@@ -115,33 +115,55 @@ test('a damaged manifest ends its attempt, once, although the log holds nothing 
 describe('a projector that stands still', () => {
   const NAME = 'a session that does nothing';
 
-  test('holds up publishing for a moment only, and is named', async () => {
+  test('delays publishing for a moment only, and is named', async () => {
     await using stuck = await stalled();
-    const told: string[] = [];
+    const notes: string[] = [];
     const needs = { connection: system.connection, catalog: system.catalog, signal: new AbortController().signal };
     const waiting = system.ingest([HEADERS], [block(10)], { stop: stuck.stop });
     await system.until(async () => (await system.rows(`select from attempts where state = 'published'`)).length === 1);
-    const patience = { patienceMs: 60_000, stillMs: 200 };
-    await drainBacklog({ ...needs, ...patience, project: () => {}, note: (message) => told.push(message) }, HEADERS);
-    expect(told).toEqual([
+    const limits = { timeoutMs: 60_000, stillMs: 200 };
+    await drainBacklog({ ...needs, ...limits, project: () => {}, note: (message) => notes.push(message) }, HEADERS);
+    expect(notes).toEqual([
       expect.stringMatching(/the log is 2 messages ahead of the database; they are projected before/),
       expect.stringMatching(new RegExp(`held by "${NAME}" \\(server process ${stuck.pid}, .*publishing goes on`)),
     ]);
-    // Stopped, it ends; and the next one finds its partition in the log.
+    // The command ends when it is stopped, and the next one finds its partition in the log.
     stuck.stop.abort(new Error('told to stop'));
     expect((await waiting).map(({ code }) => code)).toEqual(['INTERRUPTED']);
     await stuck[Symbol.asyncDispose]();
     expect((await system.ingest([HEADERS], [block(10)])).map(({ state }) => state)).toEqual(['proved']);
   });
 
-  test('is named by who gives up waiting for it', async () => {
+  test('is named when a command gives up waiting for it', async () => {
     await using stuck = await stalled();
-    const [unit] = await system.ingest([HEADERS], [block(11)], { patienceMs: 200 });
+    const [unit] = await system.ingest([HEADERS], [block(11)], { timeoutMs: 200 });
     expect(unit).toMatchObject({ state: 'failed', code: 'PARTITION_TIMEOUT' });
     expect(unit.reason).toContain(`held by "${NAME}" (server process ${stuck.pid}, `);
   });
 
-  /** Whoever has the lock projects: this one does not. */
+  // A crash of nats-server had taken the end of the log, and the command waited until PARTITION_TIMEOUT.
+  test('is not waited for by a command whose manifest the log has lost', async () => {
+    await using _stuck = await stalled();
+    const limits = { timeoutMs: 3000, stillMs: 200 };
+    const waiting = system.ingest([HEADERS], [block(12), block(13)], limits);
+    const published = `from attempts where state = 'published' and partition_key = any ($1)`;
+    const keys = [heightKey(12, 12), heightKey(13, 13)];
+    await system.until(async () => (await system.rows(`select ${published}`, [keys])).length === 2);
+    // The log holds nothing there, as after it lost its end.
+    await system.rows(`update attempts set manifest_sequence = manifest_sequence + 1000 where partition_key = $1`, [
+      keys[1],
+    ]);
+    const [first, second] = await waiting;
+    const lost = { partition: keys[1], state: 'failed', code: 'PARTITION_TIMEOUT' };
+    expect(first).toMatchObject({
+      ...lost,
+      reason: `The log lost the manifest of ${HEADERS.key} ${keys[1]} attempt 1`,
+    });
+    expect(second).toMatchObject({ partition: keys[0], code: 'PARTITION_TIMEOUT' });
+    expect(second.reason).toContain('was not proved in 3 s');
+  });
+
+  /** A session that holds the projector's lock and does not project. */
   async function stalled() {
     await system.stopProjecting();
     const client = await connect({ url: system.databaseUrl, name: NAME });

@@ -1,9 +1,9 @@
 /** Documents that are read again after a store was unavailable, or that meet what an earlier try left behind. */
 import { setTimeout as delay } from 'node:timers/promises';
 import { jetstream, jetstreamManager } from '@nats-io/jetstream';
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { AttemptWriter } from '../../pipelines/publisher/attempt-writer.ts';
-import type { UnitResult } from '../../pipelines/publisher/backfill.ts';
+import { planBackfill, type UnitResult } from '../../pipelines/publisher/backfill.ts';
 import { RecordFrames } from '../../pipelines/sources/record-frames.ts';
 import { encodeMessage, type FrameHeader } from '../../shared/frame/codec.ts';
 import { ensureStream, streamOptions, subjectOf } from '../../shared/nats/stream.ts';
@@ -87,6 +87,25 @@ test('a reingest that is interrupted by an outage makes one revision of each par
   expect(await ledger('reingest_started', '10 11 12')).toEqual([{ key: '10' }, { key: '11' }]);
 });
 
+// The attempt was opened in one statement and recorded in the next. When the database failed between them, the attempt was
+// resumed and its ledger entry was missing.
+test('a reingest whose ledger entry meets an outage is recorded when the database is back', async () => {
+  expect(states(await system.ingest([HEADERS], [heights(60, 60)]))).toEqual(['60 proved']);
+  await system.rows('create sequence entries');
+  // A sequence keeps its value when the statement is rolled back.
+  await system.rows(`create function shut_down() returns trigger language plpgsql as $$ begin
+    if nextval('entries') = 1 then raise exception 'terminating connection' using errcode = '57P01'; end if;
+    return new; end $$`);
+  await system.rows(`create trigger shut_down before insert on ledger for each row
+    when (new.kind = 'reingest_started') execute function shut_down()`);
+  const units = await system.ingest([HEADERS], [heights(60, 60, 'other')], { reason: 'the vendor repaired it' });
+  await system.rows('drop trigger shut_down on ledger');
+  expect(states(units)).toEqual(['60 proved']);
+  expect(
+    await system.rows(`select reason, details from ledger where kind = 'reingest_started' and partition_key = '60'`),
+  ).toEqual([{ reason: 'the vendor repaired it', details: { attempt: 2, revision: 2 } }]);
+});
+
 // The ledger, and the number of late arrivals that monitors read, counted one for every time the document was read.
 test('a late arrival is recorded once although an outage has its document read again', async () => {
   expect(states(await system.ingest([HEADERS], [heights(20, 20)]))).toEqual(['20 proved']);
@@ -95,8 +114,8 @@ test('a late arrival is recorded once although an outage has its document read a
   expect(await ledger('late_arrival_refused', '20 21')).toEqual([{ key: '20' }]);
 });
 
-// An attempt that was opened ahead of its partition was written to without another look: its manifest named a document that
-// the attempt was not of.
+// An attempt that was opened by lookahead was written to without another look: its manifest named a document that the
+// attempt was not of.
 test('a document that has other content when it is read again does not fill the attempts of the first reading', async () => {
   const first = heights(30, 33);
   const made = [...first.made];
@@ -116,12 +135,70 @@ test('a document that has other content when it is read again does not fill the 
   expect(attempts).toEqual(['30', '31', '32', '33'].map((key) => ({ key, same: true })));
 });
 
-// It was taken for a document without these rows; the attempt stayed open for good.
-test('a document that ends inside a partition is a defect, and its attempt is abandoned', async () => {
+// It was taken for a document without these rows. Later the attempt was abandoned, as if the document were at fault.
+test('a document that ends inside a partition is a defect, and the next command resumes its attempt', async () => {
   const cut = { ...heights(40, 41), isCut: true };
+  const attempts = () => system.rows(`select attempt, state from attempts where partition_key = '41'`);
   expect(states(await system.ingest([HEADERS], [cut]))).toEqual(['40 proved', '41 INTERNAL_INVARIANT']);
-  expect(await system.rows(`select state from attempts where partition_key = '41'`)).toEqual([{ state: 'abandoned' }]);
+  expect(await attempts()).toEqual([{ attempt: 1, state: 'publishing' }]);
   expect(states(await system.ingest([HEADERS], [heights(40, 41)]))).toEqual(['40 unchanged', '41 proved']);
+  expect(await attempts()).toEqual([{ attempt: 1, state: 'proved' }]);
+});
+
+test('an attempt that was opened by lookahead stayed open when its document lost the partition during an outage', async () => {
+  const first = heights(70, 73);
+  const made = [...first.made];
+  const changed = losing({ ...first, made }, 2, async () => {
+    made.splice(3, 1);
+  });
+  expect(states(await system.ingest([HEADERS], [changed]))).toEqual([
+    '70 proved',
+    '71 proved',
+    '72 proved',
+    '73 SOURCE_EMPTY',
+  ]);
+  expect(await system.rows(`select state from attempts where partition_key = '73'`)).toEqual([{ state: 'abandoned' }]);
+  expect(await system.catalog.partition(HEADERS, '73')).toBeUndefined();
+});
+
+describe('a killed publisher left an attempt with a damaged message in the log', () => {
+  /** Opens an attempt at a height, and writes these messages as its frames. */
+  async function leave(height: number, ...frames: Uint8Array[]): Promise<MadeDocument> {
+    const document = heights(height, height);
+    const opening = { attempt: 1, revision: 1, publisher: 'killed', document: factsOf(document), synthetic: false };
+    await system.catalog.openAttempts(HEADERS, [`${height}`], opening);
+    for (const [frame, message] of frames.entries()) {
+      await jetstream(system.connection).publish(subjectOf(HEADERS.key, `${height}`, 1, frame), message);
+    }
+    return document;
+  }
+  const attempts = (height: number) =>
+    system.rows(`select attempt, state from attempts where partition_key = $1 order by 1`, [`${height}`]);
+  const FOLLOWED = [
+    { attempt: 1, state: 'abandoned' },
+    { attempt: 2, state: 'proved' },
+  ];
+
+  test('as its newest: every later document of its partition failed', async () => {
+    const document = await leave(80, Buffer.from('not a frame'));
+    expect(states(await system.ingest([HEADERS], [document]))).toEqual(['80 proved']);
+    expect(await attempts(80)).toEqual(FOLLOWED);
+  });
+
+  test('before its newest: the document that met it failed', async () => {
+    const { sha256 } = factsOf(heights(81, 81));
+    const newest = await encodeMessage<FrameHeader>(
+      {
+        ...{ kind: 'frame', encoding: 'records', dataset: HEADERS.key, partition: '81', revision: 1, attempt: 1 },
+        ...{ frame: 1, document_sha256: sha256, rows: 1, first_offset: '81', last_offset: '81' },
+        ...{ first_ms: 1, last_ms: 1 },
+      },
+      Buffer.from('any'),
+    );
+    const document = await leave(81, Buffer.from('not a frame'), newest);
+    expect(states(await system.ingest([HEADERS], [document]))).toEqual(['81 proved']);
+    expect(await attempts(81)).toEqual(FOLLOWED);
+  });
 });
 
 // The attempt was resumed and met the conflict again for a minute, and in every command that followed.
@@ -156,6 +233,26 @@ test('a later capture whose attempt meets another message in the log is publishe
     { attempt: 1, state: 'abandoned' },
     { attempt: 2, state: 'proved' },
   ]);
+});
+
+// The day was judged by its first capture: its document was not fetched until an operator acted on that one.
+test('a third statement about a day was not fetched while the first capture was quarantined', async () => {
+  const day = '2026-01-05';
+  const key = `etf_ishares_ibit_daily:${day}`;
+  const of = (units: string) =>
+    documentOf({
+      dataset: ETF,
+      key,
+      events: capture('etf_ishares_ibit_daily', day, { btc_units: units }),
+      source: { span_end: START + 5 * 86_400_000 },
+    });
+  expect(states(await system.ingest([ETF], [of('10')]))).toEqual([`${key} proved`]);
+  expect(states(await system.ingest([ETF], [of('11')]))).toEqual([`${key}:2 proved`]);
+  await system.rows(`update partitions set state = 'quarantined', reason = 'checked' where partition_key = $1`, [key]);
+  const options = { source: { datasets: [ETF] as const }, catalog: system.catalog, synthetic: false, compare: false };
+  const plan = await planBackfill([of('12')], { ...options, reingest: false });
+  expect(plan.documents.map(({ action }) => action)).toEqual(['compare']);
+  expect(states(await system.ingest([ETF], [of('12')]))).toEqual([`${key}:3 proved`]);
 });
 
 // The first of them waited for ever: `follow` reads the same again while no projector is at work.

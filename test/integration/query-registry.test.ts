@@ -3,9 +3,9 @@ import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { OPERATORS_OF } from '../../serving/contract/filters.ts';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
+import { ALIGNED_COLUMNS } from '../../shared/registry/definition.ts';
 import { DATASETS, type DatasetDefinition, type PgType, shapeOf } from '../../shared/registry/index.ts';
 import { fileDays, windowOf } from '../../shared/registry/keys.ts';
-import { ALIGNED_COLUMNS } from '../../shared/registry/types.ts';
 import { type Serving, startServing } from '../support/serving.ts';
 import { createMigratedEnv, type TestEnv } from '../support/stack.ts';
 

@@ -2,7 +2,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { join } from 'node:path';
 import { setImmediate as nextTurn } from 'node:timers/promises';
-import type { Io, ProjectorOrder } from '../../pipelines/cli/io.ts';
+import type { Io, ProjectorOptions } from '../../pipelines/cli/io.ts';
 import { run } from '../../pipelines/cli/run.ts';
 import { keepProjected } from '../../pipelines/projector/run.ts';
 import { keepRecounted } from '../../pipelines/projector/verify.ts';
@@ -54,7 +54,7 @@ function answerOf(exit: number | null, signal: NodeJS.Signals | null, stdout: st
 }
 
 /** As the projector's process does (pipelines/projector/main.ts). */
-function project({ datasets, ...needs }: ProjectorOrder): AsyncDisposable {
+function project({ datasets, ...needs }: ProjectorOptions): AsyncDisposable {
   const stopping = new AbortController();
   const { signal } = stopping;
   const definitions = datasets.map(datasetOf);

@@ -5,7 +5,7 @@ import type { AddressInfo } from 'node:net';
 import { dirname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { ISSUERS } from '../../pipelines/sources/etf/issuers/index.ts';
-import type { Issuer } from '../../pipelines/sources/etf/issuers/types.ts';
+import type { Issuer } from '../../pipelines/sources/etf/issuers/issuer.ts';
 import { DOCUMENTS, type FundDocument, fundDocument } from '../../pipelines/sources/etf/sample.ts';
 import { nextMarketDay } from '../../shared/dates.ts';
 import { etfDailyMetrics } from '../../shared/registry/datasets/etf_daily_metrics.ts';

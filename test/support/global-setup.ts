@@ -16,10 +16,12 @@ import { createLogger } from '../../shared/logger.ts';
 import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
 import { countHolders } from '../../shared/stack/state.ts';
 import { endLeftovers } from './leftovers.ts';
+import { memoryFolder, removeMemoryFolder } from './memory.ts';
 import { LOG_ACCOUNTS, SHARED_PROFILE } from './profiles.ts';
 import { closeTemplate, execute, FREE_ACCOUNTS, loadedTemplate, urlsOf, withDatabase } from './stack.ts';
 
 interface SharedServers extends AsyncDisposable {
+  readonly stateDir: string;
   readonly stack: Stack;
   readonly template: string;
 }
@@ -28,11 +30,10 @@ interface SharedServers extends AsyncDisposable {
 const shared = globalThis as { tidemarkTestServers?: { users: number; servers: Promise<SharedServers> } };
 
 export default async function setup(project: TestProject): Promise<() => Promise<void>> {
-  const stateDir = join(project.config.root, '.tidemark', 'test');
-  shared.tidemarkTestServers ??= { users: 0, servers: startServers(stateDir) };
+  shared.tidemarkTestServers ??= { users: 0, servers: startServers(project.config.root) };
   const { tidemarkTestServers } = shared;
   tidemarkTestServers.users++;
-  const { stack, template } = await tidemarkTestServers.servers;
+  const { stateDir, stack, template } = await tidemarkTestServers.servers;
   project.provide('testDatabaseUrl', stack.databaseUrl);
   project.provide('testRoleUrls', stack.databaseUrls);
   project.provide('testLog', urlsOf(stack));
@@ -49,13 +50,18 @@ export default async function setup(project: TestProject): Promise<() => Promise
   };
 }
 
-async function startServers(stateDir: string): Promise<SharedServers> {
+async function startServers(root: string): Promise<SharedServers> {
+  const memory = memoryFolder(root);
+  const stateDir = join(memory ?? join(root, '.tidemark'), 'test');
   await endLeftovers(stateDir);
   if ((await countHolders(stateDir)) > 0) {
     throw new Error(
       `Another run of the tests uses the servers of this tree (${stateDir}). Wait until it ends, or end it.`,
     );
   }
+  await removeMemoryFolder(memory);
+  // For the reaper. A run inside a test has a folder of its own, or none.
+  process.env.TIDEMARK_TEST_MEMORY = memory ?? '';
   process.env.TIDEMARK_TEST_RUN = `${process.pid}-${Date.now()}`;
   const reaper = spawn(process.execPath, [join(import.meta.dirname, 'reaper.ts'), stateDir], {
     detached: true,
@@ -75,12 +81,14 @@ async function startServers(stateDir: string): Promise<SharedServers> {
   const template = `template_${process.pid}`;
   await makeTemplate(admin, template);
   return {
+    stateDir,
     stack,
     template,
     async [Symbol.asyncDispose]() {
       await execute(admin, `drop database ${template}`);
       await execute(admin, `drop database if exists ${loadedTemplate(template)} with (force)`);
       await stack[Symbol.asyncDispose]();
+      await removeMemoryFolder(memory);
       reaper.stdin.end('done\n');
       if (reaper.exitCode === null) await once(reaper, 'exit');
     },

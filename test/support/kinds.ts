@@ -13,13 +13,13 @@ import { Publisher } from '../../pipelines/publisher/publisher.ts';
 import type { Projection, SharedSeconds } from '../../pipelines/rows/binary-copy.ts';
 import { RecordRows } from '../../pipelines/rows/record-rows.ts';
 import { HEADER_SECONDS, MEMPOOL_SECONDS, TRANSACTION_SECONDS } from '../../pipelines/sources/bitcoin/rows/seconds.ts';
+import type { DecodedItem, DocumentRequest, Source, SourceCheck } from '../../pipelines/sources/feed-types.ts';
 import { type RecordedEvent, RecordFrames } from '../../pipelines/sources/record-frames.ts';
-import type { DecodedItem, DocumentRequest, Source, SourceCheck } from '../../pipelines/sources/types.ts';
 import { loadSettings } from '../../shared/config/load.ts';
 import type { Settings } from '../../shared/config/settings.ts';
 import { Catalog } from '../../shared/db/catalog.ts';
 import { type Client, connect, createPool } from '../../shared/db/connect.ts';
-import { recordCheck } from '../../shared/db/coverage.ts';
+import { recordCheck } from '../../shared/db/coverage-changes.ts';
 import { migrate } from '../../shared/db/migrate.ts';
 import type { DocumentFacts, SourceFacts } from '../../shared/frame/manifest.ts';
 import { connectNats, type NatsConnection } from '../../shared/nats/connect.ts';
@@ -140,7 +140,7 @@ function madeSource(datasets: readonly DatasetDefinition[]): Source<MadeDocument
 const event = (offset: string, payload: Uint8Array, row: StoredValue[]): RecordedEvent => ({
   offset,
   payload,
-  side: Buffer.from(JSON.stringify(row)),
+  auxiliary: Buffer.from(JSON.stringify(row)),
   row,
 });
 
@@ -186,8 +186,10 @@ export interface IngestOptions {
   readonly reason?: string;
   readonly synthetic?: boolean;
   readonly frameRawBytes?: number;
-  /** How long a proof is waited for. */
-  readonly patienceMs?: number;
+  /** How long the command waits for a proof. */
+  readonly timeoutMs?: number;
+  /** Longest time without a sign of life of the projector before the log is checked. */
+  readonly stillMs?: number;
   readonly stop?: AbortController;
 }
 
@@ -269,12 +271,12 @@ export class KindSystem implements AsyncDisposable {
     options: IngestOptions = {},
   ): Promise<UnitResult[]> {
     const { signal } = options.stop ?? new AbortController();
-    const { patienceMs = PATIENCE_MS } = options;
+    const { timeoutMs = PATIENCE_MS, stillMs } = options;
     const { catalog, connection, databaseUrl } = this;
     for (const dataset of datasets) await ensureStream(this.operator, dataset.key, streamOptions(this.settings));
     await using lease = openLease({ databaseUrl, datasets });
     await lease.ensure();
-    await using outcomes = await ProofWaiter.open({ databaseUrl, catalog, signal, patienceMs });
+    await using outcomes = await ProofWaiter.open({ databaseUrl, catalog, connection, signal, timeoutMs, stillMs });
     const source = madeSource(datasets) as Source;
     const publisher = new Publisher({
       source,

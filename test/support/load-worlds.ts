@@ -1,7 +1,7 @@
 /** Puts a world into storage as the pipeline leaves it: rows, aligned rows, partitions, runs and coverage. */
 import type pg from 'pg';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
-import { seriesKeyOf } from '../../shared/registry/types.ts';
+import { seriesKeyOf } from '../../shared/registry/definition.ts';
 import { loadRows } from './stack.ts';
 import type { World } from './worlds.ts';
 

@@ -1,13 +1,14 @@
 /**
  * Ends what a run of tests leaves behind when it is killed. The run's own process holds the other end of this process's
  * standard input: the pipe closes however that process ends, kill -9 included. `node reaper.ts STATE_DIR`; environment:
- * TIDEMARK_TEST_RUN, which every process of the run has inherited.
+ * TIDEMARK_TEST_RUN, which every process of the run has inherited, and TIDEMARK_TEST_MEMORY, the run's folder in memory.
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { isAlive } from '../../shared/stack/processes.ts';
 import { countHolders, readState } from '../../shared/stack/state.ts';
 import { endLeftovers } from './leftovers.ts';
+import { removeMemoryFolder } from './memory.ts';
 
 /** Processes of the run that are still there, this one excepted. */
 function processesOfRun(run: string): number[] {
@@ -52,4 +53,5 @@ process.stdin.once('close', async () => {
   if (said.includes('done') || (await countHolders(stateDir)) > 0) return;
   const state = await readState(stateDir);
   for (const record of Object.values(state?.servers ?? {})) if (isAlive(record)) signal(record.pid, 'SIGKILL');
+  await removeMemoryFolder(process.env.TIDEMARK_TEST_MEMORY);
 });

@@ -242,8 +242,8 @@ export async function createPrivateStack(options: { readonly supervise?: boolean
 }
 
 /** A folder that servers running as another user can enter. */
-export async function temporaryDir(): Promise<string> {
-  const dir = await mkdtemp(join(tmpdir(), 'tidemark-test-'));
+export async function temporaryDir(parent = tmpdir()): Promise<string> {
+  const dir = await mkdtemp(join(parent, 'tidemark-test-'));
   await chmod(dir, 0o755);
   return dir;
 }

@@ -10,7 +10,7 @@ import { ExchangeBDecoder } from '../../pipelines/sources/exchange_b/decode.ts';
 import { ExchangeBRowProjector } from '../../pipelines/sources/exchange_b/project.ts';
 import { ExchangeCDecoder } from '../../pipelines/sources/exchange_c/decode.ts';
 import { ExchangeCRowProjector } from '../../pipelines/sources/exchange_c/project.ts';
-import type { DecodedItem } from '../../pipelines/sources/types.ts';
+import type { DecodedItem } from '../../pipelines/sources/feed-types.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
 import { windowOf } from '../../shared/registry/keys.ts';

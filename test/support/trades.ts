@@ -1,5 +1,5 @@
 /** What tests of trade files have in common: decoding, and what is stored of them. */
-import type { DecodedItem, EventRun, PartitionEnd } from '../../pipelines/sources/types.ts';
+import type { DecodedItem, EventRun, PartitionEnd } from '../../pipelines/sources/feed-types.ts';
 import type { Client } from '../../shared/db/connect.ts';
 import { TidemarkError } from '../../shared/errors.ts';
 import type { PartitionFacts } from '../../shared/frame/manifest.ts';

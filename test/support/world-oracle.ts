@@ -2,8 +2,9 @@
  * What every answer over a world must be, said in plain JavaScript over all of its rows: no slices, no SQL, no
  * look-ahead. Rows are served as the contract describes them; validity is worked out for each row on its own.
  */
+
+import type { Mode } from '../../shared/registry/definition.ts';
 import { type Field, shapeOf } from '../../shared/registry/index.ts';
-import type { Mode } from '../../shared/registry/types.ts';
 import { compares } from './comparisons.ts';
 import { SECOND, type World, type WorldAligned, type WorldRow, type WorldRun } from './worlds.ts';
 

@@ -1,8 +1,8 @@
 /** Requests at random of a world: windows about its rows, any fields, filters that leave some. */
 import fc from 'fast-check';
 import { OPERATORS_OF } from '../../serving/contract/filters.ts';
+import type { Mode } from '../../shared/registry/definition.ts';
 import { shapeOf } from '../../shared/registry/index.ts';
-import type { Mode } from '../../shared/registry/types.ts';
 import { type Body, type Clause, expected, iso } from './world-oracle.ts';
 import { DAY, type World } from './worlds.ts';
 

@@ -38,12 +38,9 @@ async function shortest(journey: () => Promise<unknown>): Promise<string[]> {
   return ways.sort((a, b) => a.length - b.length)[0];
 }
 
-const isFollowed = async (system: System) =>
-  (await system.rows(`select from runs where kind = 'follow' and ended_at is null`)).length === 1;
-
 describe('the way', () => {
   const today = Math.floor(Date.now() / DAY_MS) * DAY_MS;
-  const [first, second] = dayNames(new Date(today - 2 * DAY_MS).toISOString().slice(0, 10), 2);
+  const [first, second, third] = dayNames(new Date(today - 3 * DAY_MS).toISOString().slice(0, 10), 3);
   let ofTrade: string[];
   const ofQueries: string[][] = [];
 
@@ -60,11 +57,13 @@ describe('the way', () => {
     await put(first, 1);
     expect((await system.backfill(first, first)).exit).toBe(0);
     const running = system.begin(['follow', DATASET], {}, { SVC_FOLLOW_FILES_SECONDS: 0.1 });
-    await eventually(() => isFollowed(system), 'the dataset is followed');
-    ofTrade = await filesOf(async () => {
-      await put(second, 501);
-      await eventually(async () => (await proved()).includes(second), 'the second day is proved');
-    });
+    const follow = async (day: string, firstId: number) => {
+      await put(day, firstId);
+      await eventually(async () => (await proved()).includes(day), `${day} is proved`);
+    };
+    // Not counted: on a busy machine the command is still starting while it publishes its first day.
+    await follow(second, 501);
+    ofTrade = await filesOf(() => follow(third, 1001));
     running.stop();
     await running.done;
 

@@ -21,7 +21,7 @@ import { API_KEY, eventually, type Serving, startServing } from '../support/serv
 import { createMigratedEnv } from '../support/stack.ts';
 
 /** As often as the page looks. */
-const LOOK_MS = 5000;
+const POLL_MS = 5000;
 
 given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () => {
   let world: PageWorld;
@@ -274,7 +274,7 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
     await using watched = await enter(world.browser, serving, { prepare: (page) => page.clock.install() });
     const { page } = watched;
     await page.route('**/v1/**', (route) => route.abort());
-    await page.clock.fastForward(LOOK_MS);
+    await page.clock.fastForward(POLL_MS);
     await page.getByText('The service does not answer. Trying again.').waitFor();
     await writeDocument(
       system.vendor,
@@ -292,7 +292,7 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
       route.continue({ url: route.request().url().replace(serving.url, again.url) }),
     );
     await eventually(async () => {
-      await page.clock.fastForward(LOOK_MS);
+      await page.clock.fastForward(POLL_MS);
       return (await dayOf(page, '2024-01-03').getAttribute('aria-label')) === '2024-01-03, proved';
     }, 'the day is shown as proved');
     expect(await textOf(page.locator('#updated'))).toMatch(/^as of /);

@@ -144,7 +144,7 @@ describe('the start', () => {
     ]);
   });
 
-  test('one line on standard output, then it serves; a work order on standard input will do', async () => {
+  test('one line on standard output, then it serves; options on standard input will do', async () => {
     const given = settings();
     // As the embedded start gives it: real rows are refused under the sample matrix that it falls back to.
     const order = {

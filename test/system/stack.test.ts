@@ -11,6 +11,7 @@ import { connectNats, type NatsConnection } from '../../shared/nats/connect.ts';
 import { asUser, isAlive, processRef, serverUser } from '../../shared/stack/processes.ts';
 import type { ServerName } from '../../shared/stack/server.ts';
 import { acquireStack, type Stack, type StackProcess } from '../../shared/stack/stack.ts';
+import { memoryOrDisk } from '../support/memory.ts';
 import { PATIENCE_MS } from '../support/patience.ts';
 import { PRIVATE_PROFILE } from '../support/profiles.ts';
 import { execute, temporaryDir, testLogger } from '../support/stack.ts';
@@ -24,7 +25,7 @@ const open: AsyncDisposable[] = [];
 const children: ChildProcess[] = [];
 
 beforeAll(async () => {
-  made = await temporaryDir();
+  made = await temporaryDir(memoryOrDisk());
   half = join(made, 'state', 'servers', 'postgres.new-killed', 'data');
   await mkdir(half, { recursive: true });
   await writeFile(join(half, 'PG_VERSION'), '17\n');
@@ -36,7 +37,7 @@ beforeAll(async () => {
 afterAll(() => rm(made, { recursive: true, force: true }));
 
 beforeEach(async () => {
-  dir = await temporaryDir();
+  dir = await temporaryDir(memoryOrDisk());
   // With the owners of its files.
   execFileSync('cp', ['-a', join(made, 'state'), join(dir, 'state')]);
 });

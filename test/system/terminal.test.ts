@@ -208,7 +208,7 @@ describe('the log of a terminal', () => {
     log.write(record({ level: 30, msg: 'all is well' }));
     const failed = { msg: 'the feed restarts', feed: 'etf', code: 'X_Y', fault: 'the provider is away' };
     for (let n = 0; n < 3; n++) log.write(record(failed));
-    log.write(record({ ...failed, told: true, feed: 'macro' }));
+    log.write(record({ ...failed, reported: true, feed: 'macro' }));
     log.write(
       record({ level: 50, msg: 'not ready', faults: ['a', 'b'], err: { type: 'Error', message: 'm', stack: 's' } }),
     );

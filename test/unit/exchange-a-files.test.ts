@@ -3,7 +3,7 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { ExchangeADecoder } from '../../pipelines/sources/exchange_a/decode.ts';
 import { generateDay } from '../../pipelines/sources/exchange_a/sample.ts';
-import type { DecodedItem } from '../../pipelines/sources/types.ts';
+import type { DecodedItem } from '../../pipelines/sources/feed-types.ts';
 import { runs } from '../support/seed.ts';
 import { decimal, EXCHANGE_A, fileOf, pieceSizes, shapes } from '../support/trade-layouts.ts';
 import { decodeFile, decodeInPieces, endsOf, refusalOf, runsOf } from '../support/trades.ts';

@@ -5,7 +5,7 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { ExchangeCDecoder, SortBuffer } from '../../pipelines/sources/exchange_c/decode.ts';
 import { generateLines } from '../../pipelines/sources/exchange_c/sample.ts';
-import type { DecodedItem } from '../../pipelines/sources/types.ts';
+import type { DecodedItem } from '../../pipelines/sources/feed-types.ts';
 import { exchangeCSpotTrades } from '../../shared/registry/datasets/exchange_c_spot_trades.ts';
 import { windowOf } from '../../shared/registry/keys.ts';
 import { givenData } from '../support/given.ts';

@@ -1,5 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
+import { RecordFrames } from '../../pipelines/sources/record-frames.ts';
+import { LAST_MS } from '../../shared/dates.ts';
 import { codeOf } from '../../shared/errors.ts';
 import {
   decodeBody,
@@ -14,9 +16,16 @@ import {
   type ManifestHeader,
   sha256Hex,
 } from '../../shared/frame/codec.ts';
-import { differingFacts, type Manifest, type PartitionFacts, parseManifest } from '../../shared/frame/manifest.ts';
+import {
+  differingFacts,
+  type Manifest,
+  type PartitionFacts,
+  parseManifest,
+  type SourceFacts,
+} from '../../shared/frame/manifest.ts';
 import { encodeRecord, recordBytes, recordsOf } from '../../shared/frame/records.ts';
 import { findLine } from '../../shared/lineage/find-event.ts';
+import { datasetOf } from '../../shared/registry/index.ts';
 import { faultOf } from '../support/faults.ts';
 
 type Unpacked = Omit<FrameHeader, 'raw_bytes' | 'raw_sha256' | 'version'>;
@@ -261,6 +270,17 @@ describe('a manifest', () => {
     expect(() => parseManifest(Buffer.from(JSON.stringify(said)), 'here')).toThrow('record_sha256');
   });
 
+  // Its time was null in the catalog.
+  test('is refused when a time is beyond what a date can hold', () => {
+    const whole = { format: 1, ...manifestRest, ...facts };
+    for (const name of ['from_ms', 'to_ms', 'first_ms', 'last_ms', 'ingested_at_ms', 'through_ms', 'last_updated_ms']) {
+      const parse = (ms: number) => parseManifest(Buffer.from(JSON.stringify({ ...whole, [name]: ms })), 'here');
+      expect(parse(8.64e15)).toMatchObject({ [name]: 8.64e15 });
+      expect(() => parse(8.64e15 + 1)).toThrow(name);
+      expect(() => parse(-8.64e15 - 1)).toThrow(name);
+    }
+  });
+
   const manifestRest = {
     dataset: 'd',
     partition: 'p',
@@ -274,6 +294,23 @@ describe('a manifest', () => {
     document: { name: 'n', sha256: 's', bytes: 1, granularity: 'daily' },
     ingested_at_ms: 5,
   };
+});
+
+// A time that no date holds was written to the log, and the catalog had null for it.
+test('a record with a time outside the years 0001 to 9999 is refused before it is framed', async () => {
+  const dataset = datasetOf('bitcoin_circulating_supply');
+  const take = async (ms: number, source: SourceFacts = {}) => {
+    const frames = new RecordFrames(dataset, '7', 4096);
+    const event = { offset: '7', payload: Buffer.from('x'), row: [ms, 7, 5, 'hash', 'main'] };
+    return [...frames.add(event), ...frames.end(source)].length;
+  };
+  expect(await take(LAST_MS, { through_ms: LAST_MS })).toBe(2);
+  for (const ms of [LAST_MS + 1, 8.64e15 + 1, Date.parse('0000-12-31T00:00:00Z'), Number.NaN]) {
+    expect((await faultOf(take(ms), 'SOURCE_ROW_INVALID')).message).toContain('years 0001 to 9999');
+    for (const name of ['through_ms', 'span_end', 'last_updated_ms']) {
+      expect((await faultOf(take(5, { [name]: ms }), 'SOURCE_ROW_INVALID')).message).toContain(name);
+    }
+  }
 });
 
 describe('a line of a frame', () => {

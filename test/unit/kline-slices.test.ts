@@ -9,7 +9,7 @@ import {
   klineSlicesBackward,
 } from '../../serving/read/klines/slices.ts';
 import { MAX_CHUNKS } from '../../serving/read/plan/boundary-rows.ts';
-import type { Part } from '../../serving/read/types.ts';
+import type { Part } from '../../serving/read/read-model.ts';
 
 const CHUNK_MS = 1000;
 

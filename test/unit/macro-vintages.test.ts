@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import type { SampleNeeds } from '../../pipelines/sources/feed-types.ts';
 import {
   FIRST_CHUNK,
   fetchObservations,
@@ -19,7 +20,6 @@ import {
 import { makeSample, SAMPLE_PARTITIONS } from '../../pipelines/sources/macro/sample.ts';
 import { type MacroSeries, SERIES } from '../../pipelines/sources/macro/series.ts';
 import { sameValue, vintagesIn, vintagesOf } from '../../pipelines/sources/macro/vintages.ts';
-import type { SampleNeeds } from '../../pipelines/sources/types.ts';
 import { explain, type TidemarkError } from '../../shared/errors.ts';
 import type { Logger } from '../../shared/logger.ts';
 import { macroSeriesMetrics } from '../../shared/registry/datasets/macro_series_metrics.ts';
@@ -98,7 +98,7 @@ describe('over http', () => {
       maxAttempts,
       backoff: { firstMs: 5, maxMs: 10 },
       log,
-      keep: async (bytes, question) => kept.push(bytes.toString(), JSON.stringify(question)),
+      archive: async (bytes, question) => kept.push(bytes.toString(), JSON.stringify(question)),
     });
   const isObservations = (path: string) => path === '/series/observations';
   const windowDays = (query: URLSearchParams) =>
@@ -217,6 +217,15 @@ describe('over http', () => {
     'no series': { body: { seriess: [] }, says: /exactly one series/ },
     'an instant without an offset': {
       body: { seriess: [{ ...METADATA, last_updated: '2026-03-06 08:12:35' }] },
+      says: /last_updated is .* not an instant/,
+    },
+    // Its text in the catalog was one that PostgreSQL refuses.
+    'an instant in the year 10000': {
+      body: { seriess: [{ ...METADATA, last_updated: '9999-12-31 23:59:59-12' }] },
+      says: /last_updated is .* not an instant/,
+    },
+    'an instant in the year 0': {
+      body: { seriess: [{ ...METADATA, last_updated: '0000-03-06 08:12:35+00' }] },
       says: /last_updated is .* not an instant/,
     },
   };
@@ -366,7 +375,13 @@ givenData('macro/api_json').describe('recorded answers', () => {
         }));
       return { body: JSON.stringify({ ...whole, count: observations.length, observations }) };
     };
-    const api = providerApi({ baseUrl: server.url, key: KEY, timeoutMs: 60_000, maxAttempts: 1, keep: async () => {} });
+    const api = providerApi({
+      baseUrl: server.url,
+      key: KEY,
+      timeoutMs: 60_000,
+      maxAttempts: 1,
+      archive: async () => {},
+    });
     expect(await fetchSeries(api, GDP)).toMatchObject({ lastUpdatedMs: Date.parse('2024-10-30T12:54:01Z') });
     const { dates } = await fetchVintageDates(api, GDP);
     const rows: Row[] = [];

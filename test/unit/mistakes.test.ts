@@ -54,6 +54,14 @@ describe('a key that is none', () => {
     const many = Object.fromEntries(Array.from({ length: 50_000 }, (_, at) => [`n_rows${at}`, 1]));
     expect(saidOf('query', { sources: [KEY], ['x'.repeat(1_000_000)]: 1, ...many }).length).toBe(MAX_FAULTS + 1);
   });
+
+  test('has a hint among the first twenty of a body', () => {
+    const many = Object.fromEntries(Array.from({ length: 30 }, (_, at) => [`n_rows${at}`, 1]));
+    const isHinted = saidOf('query', { sources: [KEY], ...many }).map((said) =>
+      said.endsWith('(did you mean n_rows?)'),
+    );
+    expect(isHinted.lastIndexOf(true)).toBe(19);
+  });
 });
 
 test.each([

@@ -2,8 +2,15 @@
 import { EventEmitter } from 'node:events';
 import { readFileSync } from 'node:fs';
 import { Socket } from 'node:net';
-import { expect, test } from 'vitest';
-import { internalsOf, PG_VERSION, requirePgVersion } from '../../serving/db/pg-connection.ts';
+import pg from 'pg';
+import { expect, onTestFinished, test, vi } from 'vitest';
+import {
+  FairScheduler,
+  internalsOf,
+  PG_VERSION,
+  PgConnection,
+  requirePgVersion,
+} from '../../serving/db/pg-connection.ts';
 
 const REMEDY = new RegExp(
   `uses internals of pg ${PG_VERSION.replaceAll('.', '\\.')}\\. Install that version; or compare`,
@@ -13,9 +20,6 @@ const REMEDY = new RegExp(
 function connectedClient() {
   const stream = new Socket().on('data', () => {});
   const connection = Object.assign(new EventEmitter(), { stream });
-  for (const event of ['authenticationCleartextPassword', 'authenticationMD5Password', 'authenticationSASL']) {
-    connection.on(event, () => {});
-  }
   return { connection, processID: 12, secretKey: -34, host: 'localhost', port: 5432 };
 }
 
@@ -37,8 +41,7 @@ test.each([
   ['connection.stream', (client: ReturnType<typeof connectedClient>) => client.connection.stream.on('data', () => {})],
   ['connection.stream', (client) => client.connection.stream.removeAllListeners('data')],
   ['connection.stream', (client) => Object.assign(client.connection, { stream: new EventEmitter() })],
-  ['connection events', (client) => client.connection.removeAllListeners('authenticationSASL')],
-  ['connection.stream, connection events', (client) => Object.assign(client, { connection: undefined })],
+  ['connection.stream', (client) => Object.assign(client, { connection: undefined })],
   ['processID', (client) => Object.assign(client, { processID: undefined })],
   ['secretKey', (client) => Object.assign(client, { secretKey: Buffer.alloc(4) })],
   ['host', (client) => Object.assign(client, { host: undefined })],
@@ -50,5 +53,30 @@ test.each([
     change(client);
     expect(() => internalsOf(client)).toThrow(`pg's ${members} differ: `);
     expect(() => internalsOf(client)).toThrow(REMEDY);
+  },
+);
+
+/** A version of pg that answers the request for a password by another event. */
+function renameEvent(name: string): void {
+  type Attach = (connection: EventEmitter) => void;
+  const prototype = pg.Client.prototype as unknown as { _attachListeners: Attach };
+  const attach = prototype._attachListeners;
+  const spy = vi.spyOn(prototype, '_attachListeners').mockImplementation(function (this: unknown, connection) {
+    attach.call(this, connection);
+    for (const listener of connection.listeners(name)) {
+      connection.removeListener(name, listener as () => void).on(`${name}Request`, listener as () => void);
+    }
+  });
+  onTestFinished(() => spy.mockRestore());
+}
+
+test.each(['authenticationCleartextPassword', 'authenticationMD5Password', 'authenticationSASL'])(
+  'without an event %s of pg no connection is opened, where its own listener passed for one of pg',
+  async (name) => {
+    renameEvent(name);
+    const options = { name: 'test', connectTimeoutMs: 5000, scheduler: new FairScheduler() };
+    const opening = PgConnection.open({ ...options, url: 'postgresql://nobody@127.0.0.1:1/none' });
+    await expect(opening).rejects.toThrow("pg's connection events differ: ");
+    await expect(opening).rejects.toThrow(REMEDY);
   },
 );

@@ -5,15 +5,19 @@ import {
   type AttemptFacts,
   type InLog,
   type KnownPartition,
+  type PlanOptions,
   planAttempt,
   planDocument,
+  planOf,
   planPartition,
 } from '../../pipelines/publisher/publish-plan.ts';
+import type { PartitionRow } from '../../shared/db/schema.ts';
+import { type DatasetDefinition, datasetOf } from '../../shared/registry/index.ts';
 import { SEED } from '../support/seed.ts';
 
-const FIRST = { synthetic: false, reingest: false, fromKept: false };
+const FIRST = { synthetic: false, reingest: false, fromArchive: false };
 const AGAIN = { ...FIRST, reingest: true };
-const KEPT = { ...FIRST, fromKept: true };
+const KEPT = { ...FIRST, fromArchive: true };
 
 const row = (state: KnownPartition['state'], more: Partial<KnownPartition> = {}): KnownPartition => ({
   partitionKey: 'day',
@@ -28,6 +32,12 @@ const row = (state: KnownPartition['state'], more: Partial<KnownPartition> = {})
 const from = (sha256: string) => ({ manifest: { document: { sha256 } } as KnownPartition['manifest'] });
 
 describe('a document', () => {
+  const plan = (rows: (KnownPartition | undefined)[], intent = FIRST) =>
+    planDocument(
+      rows.map((one) => ({ key: one?.partitionKey ?? 'day', isCapture: false, known: one ? [one] : [] })),
+      intent,
+    );
+
   test('is fetched while any of its partitions is neither proved nor quarantined', () => {
     for (const known of [
       [],
@@ -39,20 +49,20 @@ describe('a document', () => {
       [row('proved'), row('proved', from('b'))],
       [row('proved', { synthetic: true })],
     ]) {
-      expect(planDocument(known, FIRST)).toEqual({ kind: 'fetch' });
+      expect(plan(known)).toEqual({ kind: 'fetch' });
     }
-    expect(planDocument([row('proved')], AGAIN)).toEqual({ kind: 'fetch' });
-    expect(planDocument([row('quarantined')], AGAIN)).toEqual({ kind: 'fetch' });
+    expect(plan([row('proved')], AGAIN)).toEqual({ kind: 'fetch' });
+    expect(plan([row('quarantined')], AGAIN)).toEqual({ kind: 'fetch' });
   });
 
   test('whose partitions are all quarantined is not fetched', () => {
     const quarantined = [row('quarantined'), row('quarantined', { partitionKey: 'next' })];
-    expect(planDocument(quarantined, FIRST)).toEqual({ kind: 'hold', quarantined });
+    expect(plan(quarantined)).toEqual({ kind: 'hold', quarantined });
   });
 
   test('from which all is proved is fetched only if its published digest differs', () => {
     const proved = [row('proved'), row('proved', { partitionKey: 'next' })];
-    expect(planDocument(proved, FIRST)).toEqual({ kind: 'ask_digest', sha256: 'a', proved });
+    expect(plan(proved)).toEqual({ kind: 'ask_digest', sha256: 'a', proved });
   });
 });
 
@@ -74,7 +84,7 @@ describe('a partition', () => {
     const proved = [row('proved')];
     expect(plan(proved, AGAIN)).toEqual(publish);
     expect(plan([row('quarantined')], AGAIN)).toEqual(publish);
-    expect(plan(proved, { ...AGAIN, fromKept: true })).toEqual({ kind: 'compare', proved, otherwise: publish });
+    expect(plan(proved, { ...AGAIN, fromArchive: true })).toEqual({ kind: 'compare', proved, otherwise: publish });
     expect(plan(proved, KEPT)).toEqual({ kind: 'compare', proved, otherwise: { kind: 'refuse' } });
     expect(plan([], KEPT)).toEqual(publish);
   });
@@ -134,6 +144,18 @@ describe('a capture', () => {
     expect(plan([capture(1, 'quarantined', { synthetic: true })])).toEqual(publish(1));
   });
 
+  // The document was planned by the first capture alone: it was not fetched until an operator acted on that one.
+  test('is fetched although the first of its day is quarantined, where a later one is proved', () => {
+    const first = capture(1, 'quarantined');
+    const document = (...known: KnownPartition[]) => planDocument([{ key: key(1), isCapture: true, known }], FIRST);
+    expect(document(first, capture(2, 'proved'))).toEqual({ kind: 'fetch' });
+    expect(document(first)).toEqual({ kind: 'hold', quarantined: [first] });
+    const second = capture(2, 'quarantined');
+    expect(document(first, second)).toEqual({ kind: 'hold', quarantined: [second] });
+    // What the first capture was proved from is still unchanged.
+    expect(document(capture(1, 'proved'), second)).toMatchObject({ kind: 'ask_digest' });
+  });
+
   test('from kept documents says itself which one it is', () => {
     const [first, second] = [capture(1, 'proved'), capture(2, 'proved')];
     const of = (number: number, known: KnownPartition[], intent = KEPT) =>
@@ -141,6 +163,47 @@ describe('a capture', () => {
     expect(of(2, [first])).toEqual({ kind: 'compare', proved: [first], otherwise: publish(2) });
     expect(of(2, [first, second])).toEqual({ kind: 'compare', proved: [first, second], otherwise: { kind: 'refuse' } });
     expect(of(2, [first, second], { ...KEPT, reingest: true })).toMatchObject({ otherwise: publish(2) });
+  });
+});
+
+describe('a backfill', () => {
+  const headers = datasetOf('bitcoin_block_headers');
+  const funds = datasetOf('etf_daily_metrics');
+  const height = (state: KnownPartition['state'], more: Partial<KnownPartition> = {}) =>
+    row(state, { partitionKey: '1', ...more });
+  const first = 'fund:2026-01-02';
+  const capture = (state: KnownPartition['state'], partitionKey = first) => row(state, { partitionKey });
+
+  /** The action for one document of one partition. */
+  const actionOf = (dataset: DatasetDefinition, known: KnownPartition[], more: Partial<PlanOptions> = {}) => {
+    const options = { source: { datasets: [dataset] as const }, synthetic: false, reingest: false, compare: false };
+    const requests = [{ period: 'a', partitions: [{ key: dataset === funds ? first : '1' }] }];
+    const { documents, partitions } = planOf(requests, () => known as PartitionRow[], { ...options, ...more });
+    expect(partitions[documents[0].action]).toBe(1);
+    return documents[0].action;
+  };
+
+  test('skips what is proved and final, and leaves what is quarantined', () => {
+    expect(actionOf(headers, [height('proved')])).toBe('skip');
+    expect(actionOf(headers, [height('proved')], { compare: true })).toBe('compare');
+    expect(actionOf(headers, [height('proved')], { reingest: true })).toBe('replace');
+    expect(actionOf(headers, [height('quarantined')])).toBe('held');
+    for (const known of [[], [height('published')], [height('proved', { synthetic: true })]]) {
+      expect(actionOf(headers, known)).toBe('fetch');
+    }
+  });
+
+  // The first capture alone decided: a day with a quarantined first one counted as held although a later one is proved.
+  test('judges a day by all of its captures', () => {
+    const second = `${first}:2`;
+    expect(actionOf(funds, [])).toBe('fetch');
+    expect(actionOf(funds, [capture('proved')])).toBe('compare');
+    expect(actionOf(funds, [capture('quarantined')])).toBe('held');
+    expect(actionOf(funds, [capture('proved'), capture('proved', second)])).toBe('compare');
+    expect(actionOf(funds, [capture('proved'), capture('quarantined', second)])).toBe('compare');
+    expect(actionOf(funds, [capture('quarantined'), capture('proved', second)])).toBe('compare');
+    expect(actionOf(funds, [capture('quarantined'), capture('quarantined', second)])).toBe('held');
+    expect(actionOf(funds, [capture('proved', second)])).toBe('compare');
   });
 });
 

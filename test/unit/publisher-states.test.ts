@@ -1,17 +1,19 @@
 /** The publisher's two tables, cell by cell, and the courses that documents take through a backfill. */
 import { DatabaseError } from 'pg';
 import { afterEach, describe, expect, test, vi } from 'vitest';
+import { Attempts } from '../../pipelines/publisher/attempts.ts';
 import { type BackfillNeeds, backfill } from '../../pipelines/publisher/backfill.ts';
 import type { DocumentEnd, PublishOutcome } from '../../pipelines/publisher/publisher.ts';
 import {
   COURSE,
-  type Course,
+  Course,
   type FaultKind,
   faultOf,
   TRACK,
   transition,
 } from '../../pipelines/publisher/publisher-states.ts';
-import type { DocumentRequest, Source } from '../../pipelines/sources/types.ts';
+import type { DocumentRequest, Source } from '../../pipelines/sources/feed-types.ts';
+import type { Catalog } from '../../shared/db/catalog.ts';
 import { codeOf, TidemarkError } from '../../shared/errors.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
 import { testLogger } from '../support/stack.ts';
@@ -104,7 +106,8 @@ test('an error is a fault of a store, of the document, or neither', () => {
     ['stop', new TidemarkError('LOG_FULL', '')],
     ['stop', new TidemarkError('PUBLISHER_LEASE_HELD', '')],
     ['document', new TidemarkError('SOURCE_EMPTY', '')],
-    ['document', new TidemarkError('INTERNAL_INVARIANT', '')],
+    // It was a fault of the document, so its attempts were abandoned.
+    ['defect', new TidemarkError('INTERNAL_INVARIANT', '')],
   ];
   for (const [kind, error] of faults) expect(faultOf(error, signal)).toEqual({ kind, error });
   const error = new TidemarkError('SOURCE_EMPTY', '');
@@ -203,6 +206,34 @@ describe('a document in a backfill', () => {
     expect(states).toEqual(['failed', 'finished']);
   });
 
+  // The publisher was left suspended: the document stayed open, and a writer could go on sending.
+  test('is closed when the consumer of the results ends early', async () => {
+    let isClosed = false;
+    const needs: BackfillNeeds = {
+      ...{ source: { datasets: [dataset] } as unknown as Source, lease, log: testLogger() },
+      publisher: {
+        async *publish(_request, course) {
+          course.enter('opened');
+          try {
+            yield unchanged(first);
+            yield unchanged(second);
+            return end;
+          } finally {
+            isClosed = true;
+          }
+        },
+      },
+      wait: async () => ({ state: 'proved', reason: null }),
+      recordCheck: async () => {},
+      signal: new AbortController().signal,
+    };
+    for await (const { partition } of backfill([document(first, second)], needs)) {
+      expect(partition).toBe(first);
+      break;
+    }
+    expect(isClosed).toBe(true);
+  });
+
   test('meets a full log: no further document is tried', async () => {
     const full = new TidemarkError('LOG_FULL', 'full');
     const { results, states } = await run([document(first), document(second)], [{ end: () => ends(full) }]);
@@ -284,4 +315,25 @@ describe('a document in a backfill', () => {
     );
     expect([results, states]).toEqual([['1 PARTITION_TIMEOUT', '2 PARTITION_PROOF_FAILED'], ['finished']]);
   });
+});
+
+// What was left to be abandoned was forgotten before the first was, so a lost connection left the others open for good.
+test('attempts that an outage kept from being abandoned are abandoned after it', async () => {
+  const dataset = datasetOf('bitcoin_block_headers');
+  const abandoned: string[] = [];
+  let isAway = true;
+  const catalog = {
+    async abandonAttempt(_dataset: unknown, key: string) {
+      if (key === '2' && isAway) throw new Error('Connection terminated unexpectedly');
+      abandoned.push(key);
+    },
+  } as unknown as Catalog;
+  const options = { frameRawBytes: 4096, window: 8, synthetic: false };
+  const attempts = new Attempts(undefined as never, catalog, options, testLogger());
+  const course = new Course(new AbortController().signal);
+  for (const key of ['1', '2', '3']) course.open.set(key, { dataset, key, attempt: 1 });
+  await expect(attempts.abandonOpen(course, 'gone')).rejects.toThrow('Connection terminated');
+  isAway = false;
+  await attempts.abandonOpen(course, 'gone');
+  expect([abandoned, course.open.size]).toEqual([['1', '2', '3'], 0]);
 });

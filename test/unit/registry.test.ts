@@ -4,8 +4,8 @@
  */
 import { describe, expect, test } from 'vitest';
 import { SETTINGS } from '../../shared/config/settings.ts';
+import { ALIGNED_COLUMNS, type Mode } from '../../shared/registry/definition.ts';
 import { DATASET_KEYS, DATASETS, type DatasetKey, shapeOf } from '../../shared/registry/index.ts';
-import { ALIGNED_COLUMNS, type Mode } from '../../shared/registry/types.ts';
 
 /** Name and dtype of each field in order, `?` behind what may be null; a dtype holds for all names since the last. */
 const METRIC_NATIVE = (q: '' | '?') => `metric_id string, source_id string, metric_name string, metric_unit string${q},
@@ -139,6 +139,19 @@ describe.each([...DATASETS.values()].map((dataset) => [dataset.key as DatasetKey
       const series = contract.series === undefined ? [] : listOf(contract.series);
       expect(order).toEqual(mode === 'native' ? listOf(contract.order) : ['aligned_at_utc', ...series]);
       if (mode === 'aligned_1s') expect(dataset.aligned.seriesKey).toEqual(series);
+    });
+
+    test.each(['native', 'aligned_1s'] as const)('%s: a field names the columns that its SQL reads', (mode) => {
+      for (const { name, sql, columns, column, validity } of shapeOf(dataset, mode).fields) {
+        const isPlain = sql === `t.${columns[0]}` && columns.length === 1;
+        expect([name, column]).toEqual([name, isPlain ? columns[0] : undefined]);
+        const read = [...sql.matchAll(/\bt\."?(\w+)"?/g)].map(([, one]) => one);
+        // The read computes the ends of validity that no column holds.
+        if (validity === undefined || column !== undefined)
+          expect([name, ...columns]).toEqual(expect.arrayContaining(read));
+        const end = { valid_from_utc: 'from', valid_to_utc_exclusive: 'to' }[name];
+        expect([name, validity]).toEqual([name, end]);
+      }
     });
 
     test('number, view, path and status', () => {

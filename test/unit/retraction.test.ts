@@ -1,7 +1,12 @@
 /** A feed's retractions are carried out between its documents, and the feed learns of one that fails. */
 import { expect, test } from 'vitest';
 import { documentsOf } from '../../pipelines/cli/retraction.ts';
-import type { DocumentEvent, FeedEvents, RetractionEvent } from '../../pipelines/sources/types.ts';
+import type {
+  AvailabilityEvent,
+  DocumentEvent,
+  FeedEvents,
+  RetractionEvent,
+} from '../../pipelines/sources/feed-types.ts';
 import { bitcoinBlockHeaders as dataset } from '../../shared/registry/datasets/bitcoin_block_headers.ts';
 
 const document = (period: string): DocumentEvent => ({ kind: 'document', request: { period, partitions: [] } });
@@ -45,6 +50,18 @@ test('a retraction is carried out before the feed goes on', async () => {
     ...['a', 'begin 7', 'end 7', 'the feed goes on'],
     ...['begin 8', 'end 8', 'b'],
   ]);
+});
+
+test('the consumer learns between documents whether the source answers', async () => {
+  const steps: string[] = [];
+  const feed = async function* (): FeedEvents {
+    yield { kind: 'availability', failures: 1, fault: 'refused' };
+    yield { kind: 'availability', failures: 0, fault: null };
+    yield document('a');
+  };
+  const note = ({ failures, fault }: AvailabilityEvent) => steps.push(`${failures} ${fault}`);
+  for await (const { period } of documentsOf(feed(), async () => {}, note)) steps.push(period);
+  expect(steps).toEqual(['1 refused', '0 null', 'a']);
 });
 
 test('one that fails is thrown into the feed, which may go on or not', async () => {

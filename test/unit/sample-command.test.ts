@@ -126,7 +126,7 @@ test('names, days and rows that cannot be are refused before anything is written
   const today = new Date().toISOString().slice(0, 10);
   const cases: [readonly string[], RegExp][] = [
     [['exchange_z_spot_trades', ...days(FROM)], /There is no feed "exchange_z_spot_trades"; known: /],
-    [['macro', ...days(FROM)], /macro is fetched from a server.*This command writes exchange_a_spot_trades, .*, etf$/],
+    [['macro', ...days(FROM)], /macro is fetched from a server.*This command writes exchange_a_spot_trades, .*\betf\b/],
     [['bitcoin_mempool_state', ...days(FROM)], /`\.\/tidemark up` loads a sample of it/],
     [[A, '--from', FROM], /--to is missing/],
     [[A, ...days('2024-02-30')], /--from must be a day, YYYY-MM-DD, got "2024-02-30"/],

@@ -9,12 +9,12 @@ import { expect, test } from 'vitest';
 import { DATASETS } from '../../shared/registry/index.ts';
 
 const ROOT = join(import.meta.dirname, '../..');
-/** Of the twelve datasets of the contract; each further one may bring a registry file and an adapter folder. */
+/** Of TypeScript, for the twelve datasets of the contract; each further one may bring a registry file and an adapter folder. */
 const MAX_FILES = 330 + 8 * (DATASETS.size - 12);
 const MAX_FILE_LINES = 500;
 const MAX_FUNCTION_LINES = 70;
-/** Of README and all pages of docs. */
-const MAX_WORDS = 25_000;
+/** Of README and all pages of docs, for the twelve datasets of the contract; each further one adds its sections. */
+const MAX_WORDS = 25_000 + 200 * (DATASETS.size - 12);
 
 /**
  * The layers of each tree, the lowest first. A file imports from its own layer and from those before it in this list; of
@@ -73,7 +73,7 @@ const PROGRAMS = new Set([
 
 const files = ['shared', 'pipelines', 'serving'].flatMap((tree) =>
   readdirSync(join(ROOT, tree), { recursive: true, encoding: 'utf8' })
-    .filter((name) => /\.(ts|mjs)$/.test(name) && !name.includes('node_modules'))
+    .filter((name) => /\.(ts|mjs|js)$/.test(name) && !name.includes('node_modules'))
     .map((name) => posix.join(tree, name)),
 );
 const textOf = new Map(files.map((file) => [file, readFileSync(join(ROOT, file), 'utf8')]));
@@ -85,6 +85,9 @@ function importsOf(file: string, lazy: boolean): string[] {
   if (lazy) found.push(...text.matchAll(/import\('(\.[^']+)'\)/g));
   return found.map(([, path]) => posix.join(dirname(file), path));
 }
+
+/** A script of a package, which the service hands out from `node_modules`, has its types here. */
+const isThere = (path: string) => textOf.has(path) || textOf.has(path.replace(/\.js$/, '.d.ts'));
 
 const layerOf = (file: string): number => {
   for (let folder = dirname(file); folder !== '.'; folder = dirname(folder)) {
@@ -101,7 +104,7 @@ test('a file imports its own layer and lower ones, and pipelines and serving nev
       : importsOf(file, true)
           .filter((target) => {
             const [tree, other] = [file.split('/')[0], target.split('/')[0]];
-            return !textOf.has(target) || (tree !== other && other !== 'shared') || layerOf(target) > layerOf(file);
+            return !isThere(target) || (tree !== other && other !== 'shared') || layerOf(target) > layerOf(file);
           })
           .map((target) => `${file} imports ${target}`),
   );
@@ -154,8 +157,8 @@ function circles(): string[][] {
   return found;
 }
 
-test(`at most ${MAX_FILES} files, none of more than ${MAX_FILE_LINES} lines`, () => {
-  expect(files.length).toBeLessThanOrEqual(MAX_FILES);
+test(`at most ${MAX_FILES} files of TypeScript, none of more than ${MAX_FILE_LINES} lines`, () => {
+  expect(files.filter((file) => file.endsWith('.ts')).length).toBeLessThanOrEqual(MAX_FILES);
   const long = [...textOf].map(([file, text]) => [file, text.split('\n').length - 1] as const);
   expect(long.filter(([, lines]) => lines > MAX_FILE_LINES)).toEqual([]);
 });

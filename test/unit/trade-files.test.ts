@@ -2,8 +2,8 @@
 import { createHash } from 'node:crypto';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
+import type { DecodedItem } from '../../pipelines/sources/feed-types.ts';
 import { MAX_ROW_BYTES } from '../../pipelines/sources/trades/row-reader.ts';
-import type { DecodedItem } from '../../pipelines/sources/types.ts';
 import { rint } from '../support/decimals.ts';
 import { runs } from '../support/seed.ts';
 import {

@@ -4,7 +4,7 @@ import { describe, expect, test } from 'vitest';
 import { ALIGNED_TRADE_COLUMNS } from '../../pipelines/rows/aligned-trades.ts';
 import type { FoldingProjector } from '../../pipelines/rows/binary-copy.ts';
 import { TidemarkError } from '../../shared/errors.ts';
-import { ALIGNED_COLUMNS } from '../../shared/registry/types.ts';
+import { ALIGNED_COLUMNS } from '../../shared/registry/definition.ts';
 import { exactDecimal, fixed } from '../support/decimals.ts';
 import { runs } from '../support/seed.ts';
 import { decimal, fileOf, LAYOUTS, type TradeLayout, type TradeLine } from '../support/trade-layouts.ts';

@@ -3,10 +3,10 @@
  */
 import { codeOf, explain, outageCode, TidemarkError } from '../../../shared/errors.ts';
 import { type Plan, type PlannedRun, runsOfPlan } from '../../publisher/publish-plan.ts';
+import type { Feed, Selection } from '../../sources/feed-types.ts';
 import { feedOf } from '../../sources/index.ts';
-import type { Feed, Selection } from '../../sources/types.ts';
 import { type Context, openContext } from '../context.ts';
-import { checkSelection, type IngestRequest, ingest, keptOf, planned } from '../ingest.ts';
+import { archivedOf, checkSelection, type IngestRequest, ingest, planned } from '../ingest.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { SELECTION } from '../options.ts';
@@ -48,10 +48,17 @@ export async function runReparse(command: ParsedCommand): Promise<number> {
   const { reason } = command.values as { reason?: string };
   const options = Object.fromEntries(Object.keys(SELECTION).map((name) => [name, command.values[name] as string]));
   const selection = { options, reingest: reason !== undefined };
-  checkSelection({ name: feed.name, options: keptOf(feed).options }, selection);
+  checkSelection({ name: feed.name, options: archivedOf(feed).options }, selection);
   await using context = await openContext(command, 'reparse');
   const summary = new Summary('reparse', [feed], context.output);
-  const request = { kind: 'reparse', line: command.line, selection, reason, fromKept: true, synthetic: false } as const;
+  const request = {
+    kind: 'reparse',
+    line: command.line,
+    selection,
+    reason,
+    fromArchive: true,
+    synthetic: false,
+  } as const;
   await backfillOne(context, feed, request, summary);
   return exitOf(context, summary);
 }

@@ -7,8 +7,8 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { RunRecorder } from '../../../shared/db/runs.ts';
 import { codeOf, explain, outageCode, TidemarkError } from '../../../shared/errors.ts';
 import type { UnitResult } from '../../publisher/backfill.ts';
+import type { Feed } from '../../sources/feed-types.ts';
 import { feedOf } from '../../sources/index.ts';
-import type { Feed } from '../../sources/types.ts';
 import { startProjector } from '../child.ts';
 import { type Context, openContext } from '../context.ts';
 import { ingest, openRun } from '../ingest.ts';
@@ -70,7 +70,7 @@ export async function keepRestarting(
 /** Codes of a unit that make every later unit fail, too. */
 const STOPPING: ReadonlySet<string> = new Set(['LOG_FULL', 'LOG_REWOUND']);
 /**
- * Process id of the supervisor that started this process. If the supervisor ends, nobody else would stop this process.
+ * Process id of the supervisor that started this process. The process ends with its supervisor, which alone would stop it.
  */
 export const PARENT_VARIABLE = 'TIDEMARK_PARENT';
 
@@ -116,7 +116,7 @@ interface Following {
 }
 
 async function keepFollowing(context: Context, feed: Feed, { line, strict, summary }: Following): Promise<void> {
-  const { signal, toldLog } = context;
+  const { signal, reportedLog } = context;
   await using run = await openRun(context, feed, { kind: 'follow', line });
   let faulty = 0;
   let isFirst = true;
@@ -137,7 +137,7 @@ async function keepFollowing(context: Context, feed: Feed, { line, strict, summa
         continue;
       }
       summary.add(feed, unit);
-      faulty = await tell(run, unit, faulty);
+      faulty = await recordUnit(run, unit, faulty);
       answers = true;
       if (unit.code !== undefined && STOPPING.has(unit.code)) throw new StoppedByLog(unit);
     }
@@ -151,7 +151,7 @@ async function keepFollowing(context: Context, feed: Feed, { line, strict, summa
       [isFirst, answers] = [false, false];
       const fault = explain(error);
       const code = codeOf(error) ?? outageCode(error);
-      toldLog.warn({ feed: feed.name, code, waitMs, fault }, 'the feed restarts');
+      reportedLog.warn({ feed: feed.name, code, waitMs, fault }, 'the feed restarts');
       context.output.note(`${feed.name}  ${fault}; retrying in ${Math.round(waitMs / 1000)} s`);
       await run.write({ state: 'waiting', failures, fault, next_at: new Date(Date.now() + waitMs) });
     },
@@ -160,7 +160,7 @@ async function keepFollowing(context: Context, feed: Feed, { line, strict, summa
 }
 
 /** Records the state for `runs`: the last fault stays until a unit succeeds. @returns consecutive faults. */
-async function tell(run: RunRecorder, { state, code, reason }: UnitResult, faulty: number): Promise<number> {
+async function recordUnit(run: RunRecorder, { state, code, reason }: UnitResult, faulty: number): Promise<number> {
   if (state === 'proved' || state === 'unchanged') {
     run.note({ failures: 0, fault: null, succeeded_at: new Date() });
     return 0;

@@ -6,7 +6,7 @@
 import type { Pool } from 'pg';
 import { Catalog, record } from '../../../shared/db/catalog.ts';
 import { type Client, connect } from '../../../shared/db/connect.ts';
-import { coverWindow, lockCoverage, recoverSpan } from '../../../shared/db/coverage.ts';
+import { coverWindow, lockCoverage, recoverSpan } from '../../../shared/db/coverage-changes.ts';
 import type { PartitionRow } from '../../../shared/db/schema.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { compare, type Discrepancy } from '../../../shared/proof/recount.ts';
@@ -29,7 +29,7 @@ export interface Quarantined {
   readonly since_utc: string;
   readonly attempt: number;
   readonly revision: number;
-  /** Who quarantined it: the proof, a verification, the source. */
+  /** `proof`, `verify` or `source`: the step that quarantined the partition. */
   readonly by: string;
   readonly reason: string;
   /** Rows that are stored but not served. */
@@ -134,9 +134,9 @@ async function serveAgain(row: PartitionRow, { dataset, client }: ReleaseNeeds):
 async function removeRows(row: PartitionRow, { dataset, client, projection }: ReleaseNeeds): Promise<void> {
   const key = row.partitionKey;
   if (row.rows !== null && row.fromMs !== null) {
-    const touched = projection.seconds && (await DirtyBuckets.open(client, dataset, projection.seconds));
-    await takeOut(client, dataset, partitionRefOf(row), touched);
-    await touched?.rebuild();
+    const dirty = projection.seconds && (await DirtyBuckets.open(client, dataset, projection.seconds));
+    await takeOut(client, dataset, partitionRefOf(row), dirty);
+    await dirty?.rebuild();
   }
   await client.query('delete from frames where dataset_id = $1 and partition_key = $2', [dataset.number, key]);
   await client.query('delete from partitions where dataset_id = $1 and partition_key = $2', [dataset.number, key]);

@@ -11,7 +11,7 @@ import type { NatsConnection } from '@nats-io/transport-node';
 import type { ClientBase } from 'pg';
 import { Catalog, record } from '../../../shared/db/catalog.ts';
 import { connect } from '../../../shared/db/connect.ts';
-import { lockCoverage } from '../../../shared/db/coverage.ts';
+import { lockCoverage } from '../../../shared/db/coverage-changes.ts';
 import { RunRecorder } from '../../../shared/db/runs.ts';
 import { decodeMessage } from '../../../shared/frame/codec.ts';
 import { messageAt, streamInfo, subjectOf } from '../../../shared/nats/stream.ts';
@@ -154,7 +154,10 @@ async function endedAttempts(client: ClientBase, dataset: DatasetDefinition): Pr
   }));
 }
 
-/** The last manifest that is where the catalog says, found by bisection: all before it are, none after it is. */
+/**
+ * Bisects for the last manifest that the log holds at the sequence of the catalog: it holds all manifests before that one,
+ * and none after it.
+ */
 async function lastCommon({ connection, dataset }: RecoverNeeds, ended: readonly Ended[]): Promise<number> {
   const manager = await jetstreamManager(connection, { checkAPI: false });
   if (!(await streamInfo(manager, dataset.key))) return 0;

@@ -8,7 +8,7 @@ import type { NatsConnection } from '@nats-io/transport-node';
 import type { ClientBase } from 'pg';
 import { type Catalog, record } from '../../../shared/db/catalog.ts';
 import { withClient } from '../../../shared/db/connect.ts';
-import { coverWindow, lockCoverage, recoverSpan } from '../../../shared/db/coverage.ts';
+import { coverWindow, lockCoverage, recoverSpan } from '../../../shared/db/coverage-changes.ts';
 import type { PartitionRow } from '../../../shared/db/schema.ts';
 import { assert, TidemarkError } from '../../../shared/errors.ts';
 import {
@@ -174,9 +174,9 @@ async function replaceRows(needs: ReplayNeeds, row: PartitionRow, differing: rea
       `${dataset.key} ${row.partitionKey} was replaced by another revision meanwhile`,
     );
   }
-  const touched = projection.seconds && (await DirtyBuckets.open(client, dataset, projection.seconds));
-  await touched?.addWindow(partition);
-  await takeOut(client, dataset, partition, touched);
+  const dirty = projection.seconds && (await DirtyBuckets.open(client, dataset, projection.seconds));
+  await dirty?.addWindow(partition);
+  await takeOut(client, dataset, partition, dirty);
   await client.query(`insert into ${dataset.native.table} select * from ${SCRATCH.native}`);
   if (!projection.seconds) {
     const columns = projection.alignedColumns.join(', ');
@@ -188,8 +188,8 @@ async function replaceRows(needs: ReplayNeeds, row: PartitionRow, differing: rea
        proved_at = clock_timestamp(), updated_at = clock_timestamp() where dataset_id = $1 and partition_key = $2`,
     [dataset.number, partition.key, again, again.rows, again.aligned_rows, again.aligned_hash],
   );
-  await touched?.addPartition(partition);
-  await touched?.rebuild();
+  await dirty?.addPartition(partition);
+  await dirty?.rebuild();
   const { sourceId, span } = keyFacts(dataset, partition.key);
   if (span) await recoverSpan(client, dataset, sourceId, span, { served: [partition.key] });
   else await coverWindow(client, dataset, partition);

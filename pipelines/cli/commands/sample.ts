@@ -10,8 +10,8 @@ import { SETTINGS, type Setting } from '../../../shared/config/settings.ts';
 import { DAY_MS, dayKey, daysBetween } from '../../../shared/dates.ts';
 import { explain, TidemarkError } from '../../../shared/errors.ts';
 import { sha256OfFile } from '../../sources/documents/local.ts';
+import type { Feed, Sample } from '../../sources/feed-types.ts';
 import { feedOf, feeds } from '../../sources/index.ts';
-import type { Feed, Sample } from '../../sources/types.ts';
 import { PROJECT_ROOT } from '../context.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
@@ -46,8 +46,8 @@ export async function runSample(command: ParsedCommand): Promise<number> {
   const forget = command.io.onStop(() => stopping.abort(new Error('interrupted')));
   try {
     const documents = await writtenTo(folder, async (directory) => {
-      const order = { directory, from: from!, to: to!, settings, signal: stopping.signal };
-      await feed.sample.write({ ...order, ...(rows === undefined ? {} : { rows: Number(rows) }) });
+      const options = { directory, from: from!, to: to!, settings, signal: stopping.signal };
+      await feed.sample.write({ ...options, ...(rows === undefined ? {} : { rows: Number(rows) }) });
     });
     const locations = locationsOf(feed, folder);
     createOutput(command).answer(
@@ -175,8 +175,8 @@ function locationsOf({ datasets: [{ locations }] }: Feed, folder: string): Locat
   const sources = Object.entries(locations);
   return sources.flatMap(([source, names]) => {
     const name = names.find((one) => (SETTINGS as Readonly<Record<string, Setting>>)[one]?.schemes?.includes('file:'));
-    const place = sources.length === 1 ? folder : join(folder, source);
-    return name ? [{ name, url: pathToFileURL(`${place}/`).href }] : [];
+    const directory = sources.length === 1 ? folder : join(folder, source);
+    return name ? [{ name, url: pathToFileURL(`${directory}/`).href }] : [];
   });
 }
 

@@ -79,19 +79,19 @@ export async function runStatus(command: ParsedCommand): Promise<number> {
   const datasets = new Set(asked === undefined ? DATASETS.values() : [datasetOf(asked)]);
   await using context = await openContext(command, 'status');
   const needs = { pool: context.pool, catalog: context.catalog, connection: await context.nats() };
-  const standings = await standingsOf(context);
+  const statuses = await statusesOf(context);
   const all: Status[] = [];
-  for (const one of standings.filter(({ dataset }) => datasets.has(dataset))) all.push(await datasetStatus(needs, one));
+  for (const one of statuses.filter(({ dataset }) => datasets.has(dataset))) all.push(await datasetStatus(needs, one));
   const ok = all.every((status) => status.partitions.quarantined === 0 && !status.log?.fault);
   context.output.answer({ command: 'status', ok, datasets: all }, () => all.map(describe).join('\n\n'));
   return ok ? 0 : 1;
 }
 
-async function standingsOf(context: Context): Promise<readonly DatasetStatus[]> {
+async function statusesOf(context: Context): Promise<readonly DatasetStatus[]> {
   const client = await context.pool.connect();
   try {
     const collected = await collect(client, async () => jetstreamManager(await context.nats(), { checkAPI: false }));
-    return collected.standings;
+    return collected.statuses;
   } finally {
     client.release();
   }

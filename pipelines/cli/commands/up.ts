@@ -8,8 +8,8 @@ import { DAY_MS } from '../../../shared/dates.ts';
 import { codeOf, explain, outageCode, TidemarkError } from '../../../shared/errors.ts';
 import { DATASETS } from '../../../shared/registry/index.ts';
 import { secretsPath } from '../../../shared/stack/state.ts';
+import type { Feed, Sample } from '../../sources/feed-types.ts';
 import { fedDatasets, feeds } from '../../sources/index.ts';
-import type { Feed, Sample } from '../../sources/types.ts';
 import { localUrl, SupervisedChild, startProjector } from '../child.ts';
 import { type Context, natsUrls, openContext, PROJECT_ROOT } from '../context.ts';
 import { ingest } from '../ingest.ts';
@@ -45,7 +45,7 @@ export async function loadSamples(context: Context): Promise<SampleReport[]> {
       if (context.signal.aborted) return reports;
       // Another process is publishing real data, so no sample is needed.
       if (codeOf(error) === 'PUBLISHER_LEASE_HELD') continue;
-      // Whatever is missing (a server to generate it, space in a store), the service and the other samples continue.
+      // A sample may lack a server that generates it, or space in a store. The service and the other samples continue.
       const code = codeOf(error) ?? outageCode(error) ?? 'UNEXPECTED';
       context.log.warn({ feed: feed.name, code, fault: explain(error) }, 'the sample could not be loaded');
       context.output.note(`no sample of ${feed.name}: ${explain(error)} [${code}]`);

@@ -68,7 +68,7 @@ async function verifyInTurn(
   { intervalMs, deep = false }: VerifySchedule,
   run: RunRecorder,
 ): Promise<void> {
-  const { signal, toldLog, catalog, settings } = context;
+  const { signal, reportedLog, catalog, settings } = context;
   const counts = { proved: 0, quarantined: 0, failed: 0, rows: 0 };
   // A partition that cannot be verified would stay the longest unverified and block all others, so it is set aside for
   // a while.
@@ -102,7 +102,10 @@ async function verifyInTurn(
       if (code === 'PARTITION_CHANGED') continue;
       const fault = `${id} cannot be verified: ${explain(error)}`;
       context.output.note(fault);
-      toldLog.error({ dataset: dataset.key, partition: due.partitionKey, code, fault: explain(error) }, 'not verified');
+      reportedLog.error(
+        { dataset: dataset.key, partition: due.partitionKey, code, fault: explain(error) },
+        'not verified',
+      );
       const { datasetId, partitionKey } = due;
       failed.set(id, { datasetId, partitionKey, againMs: Date.now() + Math.min(FAILED_MS, intervalMs) });
       counts.failed = failed.size;
@@ -115,7 +118,7 @@ async function verifyInTurn(
     run.note({ state: 'running', at_partition: id, ...counts, ...(failed.size ? {} : NO_FAULT) });
     if (result.state === 'proved') continue;
     const { partition, reason } = result;
-    toldLog.error({ dataset: dataset.key, partition, reason }, 'a proved partition no longer matches: quarantined');
+    reportedLog.error({ dataset: dataset.key, partition, reason }, 'a proved partition no longer matches: quarantined');
     context.output.note(`${dataset.key}  ${partition}  quarantined ${reason}`);
   }
 }

@@ -5,8 +5,8 @@ import { pendingMigrations } from '../../../shared/db/migrate.ts';
 import { missingRoles, roleChanges } from '../../../shared/db/roles.ts';
 import { CATALOG_TABLES, describeTable } from '../../../shared/db/schema.ts';
 import { ALIGNED_TABLE } from '../../../shared/registry/aligned-storage.ts';
+import { ALIGNED_COLUMNS } from '../../../shared/registry/definition.ts';
 import type { PgType } from '../../../shared/registry/index.ts';
-import { ALIGNED_COLUMNS } from '../../../shared/registry/types.ts';
 import { type Check, type Finding, fault, warning } from './types.ts';
 
 const MIGRATE = './tidemark migrate';

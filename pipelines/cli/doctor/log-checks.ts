@@ -51,17 +51,20 @@ export const ACCOUNT_CHECK: Check = {
 async function tooMany(connection: NatsConnection, { role }: Account, dataset: string): Promise<string[]> {
   const rights: string[] = [];
   for (const { right, call, body } of REQUESTS) {
-    if (await mayAsk(connection, `$JS.API.${call}`, body)) rights.push(right);
+    if (await mayRequest(connection, `$JS.API.${call}`, body)) rights.push(right);
   }
   // The request expects another stream than the one that would store it, so no stream does.
-  if (role !== 'publisher' && (await mayAsk(connection, `${dataset}.${NO_STREAM}.1.0`))) rights.push('write events');
-  if (role !== 'export' && (await mayAsk(connection, `${EXPORT_SUBJECT}.${NO_STREAM}`))) rights.push('queue exports');
-  const hears = (await mayHear(connection, `_INBOX_${NO_STREAM}.>`)) || (await mayHear(connection, '_INBOX.>'));
-  if (hears) rights.push('receive answers meant for others');
+  if (role !== 'publisher' && (await mayRequest(connection, `${dataset}.${NO_STREAM}.1.0`)))
+    rights.push('write events');
+  if (role !== 'export' && (await mayRequest(connection, `${EXPORT_SUBJECT}.${NO_STREAM}`)))
+    rights.push('queue exports');
+  const receives =
+    (await maySubscribe(connection, `_INBOX_${NO_STREAM}.>`)) || (await maySubscribe(connection, '_INBOX.>'));
+  if (receives) rights.push('receive answers meant for others');
   return rights;
 }
 
-async function mayAsk(connection: NatsConnection, subject: string, body?: object): Promise<boolean> {
+async function mayRequest(connection: NatsConnection, subject: string, body?: object): Promise<boolean> {
   const expected = headers();
   expected.set('Nats-Expected-Stream', NO_STREAM);
   try {
@@ -75,18 +78,18 @@ async function mayAsk(connection: NatsConnection, subject: string, body?: object
   }
 }
 
-async function mayHear(connection: NatsConnection, subject: string): Promise<boolean> {
-  const told = Promise.withResolvers<boolean>();
+async function maySubscribe(connection: NatsConnection, subject: string): Promise<boolean> {
+  const answer = Promise.withResolvers<boolean>();
   const callback = (error: Error | null) => {
-    if (error instanceof PermissionViolationError) told.resolve(false);
+    if (error instanceof PermissionViolationError) answer.resolve(false);
   };
   const subscription = connection.subscribe(subject, { callback });
   // The server answers in order, so a refusal arrives before the answer to this.
   await connection.flush();
-  setImmediate(() => told.resolve(true));
-  const heard = await told.promise;
+  setImmediate(() => answer.resolve(true));
+  const isAllowed = await answer.promise;
   subscription.unsubscribe();
-  return heard;
+  return isAllowed;
 }
 
 const streams: Check = {

@@ -1,6 +1,6 @@
 /**
- * Reads the blocks of a range of heights in order and verifies each before anyone uses it: header, work, link to the
- * block before, transactions, witness data, amounts. The node's word is never enough.
+ * Reads the blocks of a range of heights in order and verifies each before it yields it: header, work, link to the
+ * block before, transactions, witness data, amounts. The node's statements are checked against the block's bytes.
  */
 
 import { TidemarkError } from '../../../shared/errors.ts';
@@ -37,22 +37,22 @@ export interface BlockRange {
   /** The planned hashes of from..to; if the node switches to another chain meanwhile, the read fails. */
   readonly hashes: readonly string[];
   /** Blocks to prefetch beyond the one in use. */
-  readonly ahead: number;
+  readonly lookahead: number;
 }
 
 /** @throws TidemarkError NODE_BLOCK_INVALID, NODE_UNDO_MISSING, CHAIN_REORGANISED and those of the calls. */
 export async function* readBlocks(node: BitcoinNode, range: BlockRange): AsyncGenerator<CheckedBlock> {
-  const { from, hashes, chain, ahead } = range;
+  const { from, hashes, chain, lookahead } = range;
   const fetched: Promise<NodeBlock>[] = [];
   const fetchNext = () => {
     const hash = hashes[next++];
     if (hash === undefined) return;
     const block = node.block(hash);
-    block.catch(() => {}); // the loop below awaits it and gets the error
+    block.catch(() => {}); // The loop below awaits it and gets the error.
     fetched.push(block);
   };
   let next = 0;
-  for (let started = 0; started < ahead; started++) fetchNext();
+  for (let started = 0; started < lookahead; started++) fetchNext();
   let before = await previousOf(node, range);
   for (let index = 0; index < hashes.length; index++) {
     const block = await fetched.shift()!;
@@ -155,9 +155,9 @@ function contentOf({ transactions }: NodeBlock, hash: string): { content: BlockC
     // The hash with witness data is the double digest of the bytes, and the row holds the single one.
     const digest = bytesSha256(raw);
     digests.push(digest);
-    if (layout.marked) sha256OfHexInto(wtxids, at, digest);
+    if (layout.hasWitness) sha256OfHexInto(wtxids, at, digest);
     else txids.copy(wtxids, at, at, at + HASH_BYTES);
-    hasWitness ||= layout.marked;
+    hasWitness ||= layout.hasWitness;
     if (!layout.isCoinbase) continue;
     if (index === 0) coinbase = readTransaction(new WireReader(raw, fail));
     else hasSecondCoinbase = true;

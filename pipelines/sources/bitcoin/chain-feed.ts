@@ -12,7 +12,15 @@ import { joined, type Range } from '../../../shared/ranges.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import { describeHeights } from '../../../shared/registry/keys.ts';
 import { documentEvents } from '../feed-helpers.ts';
-import type { Feed, FeedEvents, FeedNeeds, OpenedFeed, RetractionEvent, SampleNeeds, Selection } from '../types.ts';
+import type {
+  Feed,
+  FeedEvents,
+  FeedNeeds,
+  OpenedFeed,
+  RetractionEvent,
+  SampleNeeds,
+  Selection,
+} from '../feed-types.ts';
 import { CHAIN_DATASETS, MEMPOOL_DATASET } from './datasets.ts';
 import type { ChainState } from './node.ts';
 import { checkNode, type OpenedNode, openNode, settledTip, syncNote } from './open-node.ts';
@@ -43,7 +51,7 @@ export const chainFeed: Feed = {
     const source = chainSource({
       node: opened.node,
       chain: opened.network,
-      ahead: needs.settings.SVC_BITCOIN_RPC_PARALLEL,
+      lookahead: needs.settings.SVC_BITCOIN_RPC_PARALLEL,
       checkLink: (height, prevHash) => proved.checkLink(height, prevHash),
     });
     return {
@@ -88,7 +96,7 @@ class ChainFeed {
     const { node, network, depth } = this.#opened;
     const state = await checkNode(node, network);
     const note = syncNote(state);
-    if (note) this.#needs.log.warn({ node: node.rpc.place }, note);
+    if (note) this.#needs.log.warn({ node: node.rpc.endpoint }, note);
     const { first, last } = boundsOf(this.#needs.settings);
     const tip = settledTip(state, depth);
     const from = options['from-height'] === undefined ? first : Number(options['from-height']);
@@ -98,7 +106,7 @@ class ChainFeed {
     if (!reingest) yield* this.#retractions(state);
     const requests: HeightRequest[] = [];
     if (from <= tip) requests.push(...(await this.#plan(from, Math.min(to, tip), tip)));
-    // Heights above the settled tip were requested: they are reported as such, beside the heights that can be read.
+    // The command reports requested heights above the settled tip, beside the heights that can be read.
     if (to > tip) requests.push(heightRequest(Math.max(from, tip + 1), to, `the settled tip is ${tip}`));
     yield* documentEvents(requests);
   }
@@ -123,7 +131,7 @@ class ChainFeed {
    * the node is unavailable, and requests a failed unit again.
    */
   async *follow(): FeedEvents {
-    const { signal, settings, log, onAway } = this.#needs;
+    const { signal, settings, log } = this.#needs;
     const { node, network, depth } = this.#opened;
     const { first, last } = boundsOf(settings);
     const pollMs = settings.SVC_BITCOIN_POLL_SECONDS * 1000;
@@ -132,12 +140,12 @@ class ChainFeed {
     let next: number | undefined;
     let states: readonly PartitionRow['state'][] = ENDED;
     // After a restart it is unknown whether the node was unavailable before.
-    for (let away: number | undefined; !signal.aborted; ) {
+    for (let failures: number | undefined; !signal.aborted; ) {
       try {
         const state = await checkNode(node, network);
-        if (away) log.info({ node: node.rpc.place }, 'the node is back');
-        if (away !== 0) onAway?.(0, null);
-        away = 0;
+        if (failures) log.info({ node: node.rpc.endpoint }, 'the node is back');
+        if (failures !== 0) yield { kind: 'availability', failures: 0, fault: null };
+        failures = 0;
         if (state.bestHash !== seen || performance.now() >= retry.atMs) {
           await this.#proved.checkSameChain();
           yield* this.#retractions(state);
@@ -161,11 +169,11 @@ class ChainFeed {
       } catch (error) {
         if (signal.aborted) return;
         if (!(error instanceof TidemarkError && error.transient)) throw error;
-        if (!away)
-          log.warn({ node: node.rpc.place, fault: explain(error) }, 'the node cannot be followed; retrying later');
-        away = (away ?? 0) + 1;
-        onAway?.(away, explain(error));
+        const fault = explain(error);
+        if (!failures) log.warn({ node: node.rpc.endpoint, fault }, 'the node cannot be followed; retrying later');
+        failures = (failures ?? 0) + 1;
         seen = undefined;
+        yield { kind: 'availability', failures, fault };
       }
       await sleep(pollMs, undefined, { signal }).catch(() => {});
     }
@@ -229,11 +237,11 @@ class ChainFeed {
     return [...spans.values()];
   }
 
-  /** Of proved blocks that the node's chain no longer has, in each of the datasets. */
+  /** Yields retractions of proved blocks that the node's chain no longer has, in each of the datasets. */
   async *#retractions(state: ChainState): FeedEvents<RetractionEvent> {
     const { log } = this.#needs;
-    const { place } = this.#opened.node.rpc;
-    const onBehind = () => log.warn({ node: place, tip: state.blocks }, 'the node has fewer blocks than are proved');
+    const { endpoint } = this.#opened.node.rpc;
+    const onBehind = () => log.warn({ node: endpoint, tip: state.blocks }, 'the node has fewer blocks than are proved');
     for (const { span, first } of await this.#proved.lost(state, onBehind)) {
       const reason = `the node's chain has other blocks from a height in ${describeHeights(first)} on`;
       for (const dataset of CHAIN_DATASETS) {

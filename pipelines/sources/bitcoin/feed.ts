@@ -1,5 +1,5 @@
 /** Bitcoin, by a node: its adapter. Blocks feed six datasets together, snapshots of the mempool one. */
-import type { Adapter } from '../types.ts';
+import type { Adapter } from '../feed-types.ts';
 import { chainFeed } from './chain-feed.ts';
 import { NODE_PROJECTIONS } from './datasets.ts';
 import { mempoolFeed } from './mempool-feed.ts';

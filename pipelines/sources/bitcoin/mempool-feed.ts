@@ -4,7 +4,15 @@ import { fileURLToPath, pathToFileURL } from 'node:url';
 import { DAY_MS } from '../../../shared/dates.ts';
 import { codeOf, explain, TidemarkError } from '../../../shared/errors.ts';
 import { documentEvents } from '../feed-helpers.ts';
-import type { Feed, FeedNeeds, OpenedFeed, SampleNeeds } from '../types.ts';
+import type {
+  AvailabilityEvent,
+  DocumentEvent,
+  Feed,
+  FeedEvents,
+  FeedNeeds,
+  OpenedFeed,
+  SampleNeeds,
+} from '../feed-types.ts';
 import { MEMPOOL_DATASET } from './datasets.ts';
 import { snapshotDir, snapshotFiles, takeSnapshot } from './mempool.ts';
 import { checkNode, type OpenedNode, openNode } from './open-node.ts';
@@ -40,7 +48,7 @@ export const mempoolFeed: Feed = {
       source: mempoolSource(opened.network),
       isPlanned: false,
       select: () => documentEvents(feed.now()),
-      follow: () => documentEvents(feed.follow()),
+      follow: () => feed.follow(),
       [Symbol.asyncDispose]: () => kept.disposeAsync(),
     } satisfies OpenedFeed;
   },
@@ -84,28 +92,28 @@ class MempoolFeed {
     yield await this.#take();
   }
 
-  async *follow(): AsyncGenerator<SnapshotRequest> {
-    const { signal, settings, log, onAway } = this.#needs;
+  async *follow(): FeedEvents<DocumentEvent | AvailabilityEvent> {
+    const { signal, settings, log } = this.#needs;
     const seconds = settings.SVC_BITCOIN_MEMPOOL_INTERVAL_SECONDS;
     const handed = new Set<number>();
     let due = performance.now();
     let fault: string | undefined;
-    let away = 0;
+    let failures = 0;
     while (!signal.aborted) {
       // This includes snapshots that another process took meanwhile.
       for (const request of await this.#unproved()) {
         if (handed.has(request.file.takenAtMs)) continue;
         handed.add(request.file.takenAtMs);
-        yield request;
+        yield { kind: 'document', request };
       }
       if (seconds > 0 && performance.now() >= due) {
         due = Math.max(due + seconds * 1000, performance.now());
         try {
           const request = await this.#take();
           handed.add(request.file.takenAtMs);
-          yield request;
+          yield { kind: 'document', request };
           fault = undefined;
-          away = 0;
+          failures = 0;
         } catch (error) {
           if (signal.aborted) return;
           if (error instanceof TidemarkError && OF_THE_SETTINGS.has(error.code)) throw error;
@@ -113,7 +121,7 @@ class MempoolFeed {
           const code = codeOf(error) ?? 'UNEXPECTED';
           if (code !== fault) log.warn({ code, fault: explain(error) }, 'no snapshot of the mempool; retrying later');
           fault = code;
-          onAway?.(++away, explain(error));
+          yield { kind: 'availability', failures: ++failures, fault: explain(error) };
         }
       }
       await sleep(settings.SVC_BITCOIN_POLL_SECONDS * 1000, undefined, { signal }).catch(() => {});

@@ -14,7 +14,7 @@ import type { RecordedEvent } from '../record-frames.ts';
 import { type BitcoinNode, MAX_MEMPOOL_BYTES } from './node.ts';
 import { type MempoolEntry, readMempoolAnswer } from './node-answers.ts';
 import { flag, record } from './rpc/answers.ts';
-import { enterObject, integerAt, JsonCursor, JsonKeys, plainTextAt, shown } from './rpc/json-cursor.ts';
+import { enterObject, integerAt, JsonCursor, JsonMembers, plainTextAt, shown } from './rpc/json-cursor.ts';
 
 const compress = promisify(zstdCompress);
 const decompress = promisify(zstdDecompress);
@@ -50,7 +50,10 @@ export async function takeSnapshot(
   const { dir, chain, now } = options;
   const info = record(await node.rpc.call('getmempoolinfo'), 'getmempoolinfo');
   if (!flag(info.loaded, 'loaded')) {
-    throw new TidemarkError('NODE_UNREACHABLE', `The Bitcoin node at ${node.rpc.place} is still loading its mempool`);
+    throw new TidemarkError(
+      'NODE_UNREACHABLE',
+      `The Bitcoin node at ${node.rpc.endpoint} is still loading its mempool`,
+    );
   }
   // The time just before the call. An entry may still arrive between this time and the answer.
   const takenAtMs = now();
@@ -101,24 +104,24 @@ export async function readSnapshot({ path, takenAtMs }: SnapshotFile, chain: str
   }
 }
 
-const DOCUMENT = new JsonKeys(['format', 'chain', 'taken_at_ms', 'getrawmempool']);
+const DOCUMENT = new JsonMembers('format', 'chain', 'taken_at_ms', 'getrawmempool');
 
 function readDocument(cursor: JsonCursor) {
   const found: { format?: number; chain?: string; takenAtMs?: number; entries?: readonly MempoolEntry[] } = {};
   enterObject(cursor, 'snapshot');
   while (cursor.member()) {
-    switch (DOCUMENT.placeOf(cursor.bytes, cursor.start, cursor.end)) {
-      case 0:
+    switch (DOCUMENT.nameAt(cursor)) {
+      case 'format':
         found.format = integerAt(cursor, 'format');
         break;
-      case 1:
+      case 'chain':
         plainTextAt(cursor, 'chain');
         found.chain = shown(cursor);
         break;
-      case 2:
+      case 'taken_at_ms':
         found.takenAtMs = integerAt(cursor, 'taken_at_ms');
         break;
-      case 3:
+      case 'getrawmempool':
         found.entries = readMempoolAnswer(cursor).entries;
         break;
       default:

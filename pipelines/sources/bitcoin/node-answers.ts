@@ -10,7 +10,7 @@ import {
   hexTextAt,
   integerAt,
   type JsonCursor,
-  JsonKeys,
+  JsonMembers,
   plainTextAt,
   satsAt,
 } from './rpc/json-cursor.ts';
@@ -48,8 +48,7 @@ export interface NodeTransaction {
 const U32 = 2 ** 32 - 1;
 const HASH_BYTES = 32;
 
-/** In each table of names, the code below relies on the order. */
-const BLOCK = new JsonKeys([
+const BLOCK = new JsonMembers(
   'hash',
   'height',
   'version',
@@ -61,12 +60,13 @@ const BLOCK = new JsonKeys([
   'previousblockhash',
   'size',
   'tx',
-]);
-const TX = new JsonKeys(['txid', 'hex', 'vin', 'vout']);
-const VIN = new JsonKeys(['txid', 'vout', 'scriptSig', 'txinwitness', 'prevout', 'sequence', 'coinbase']);
-const VOUT = new JsonKeys(['value', 'n', 'scriptPubKey']);
-const SCRIPT = new JsonKeys(['asm', 'hex', 'type', 'address']);
-const PREVOUT = new JsonKeys(['value']);
+);
+const TX = new JsonMembers('txid', 'hex', 'vin', 'vout');
+const VIN = new JsonMembers('txid', 'vout', 'scriptSig', 'txinwitness', 'prevout', 'sequence', 'coinbase');
+const VOUT = new JsonMembers('value', 'n', 'scriptPubKey');
+const SCRIPT_SIG = new JsonMembers('asm', 'hex');
+const SCRIPT_PUB_KEY = new JsonMembers('asm', 'hex', 'type', 'address');
+const PREVOUT = new JsonMembers('value');
 
 /**
  * The transactions' bytes and columns are written to `writer`, which is cleared first. They are valid until `writer` is
@@ -91,67 +91,64 @@ class BlockAnswer {
 
   read(): NodeBlock {
     const cursor = this.#cursor;
-    const texts: (string | undefined)[] = [];
-    const numbers: (number | undefined)[] = [];
-    let transactions: NodeTransaction[] | undefined;
+    const found: { -readonly [Fact in keyof NodeBlock]?: NodeBlock[Fact] } = {};
     enterObject(cursor, 'getblock');
     while (cursor.member()) {
-      const place = BLOCK.placeOf(cursor.bytes, cursor.start, cursor.end);
-      switch (place) {
-        case 0:
-          texts[place] = hexTextAt(cursor, 'hash', HASH_BYTES);
+      switch (BLOCK.nameAt(cursor)) {
+        case 'hash':
+          found.hash = hexTextAt(cursor, 'hash', HASH_BYTES);
           break;
-        case 1:
-          numbers[place] = integerAt(cursor, 'height');
+        case 'height':
+          found.height = integerAt(cursor, 'height');
           break;
-        case 2:
-          numbers[place] = integerAt(cursor, 'version', -(2 ** 31), 2 ** 31 - 1);
+        case 'version':
+          found.version = integerAt(cursor, 'version', -(2 ** 31), 2 ** 31 - 1);
           break;
-        case 3:
-          texts[place] = hexTextAt(cursor, 'merkleroot', HASH_BYTES);
+        case 'merkleroot':
+          found.merkleRoot = hexTextAt(cursor, 'merkleroot', HASH_BYTES);
           break;
-        case 4:
-          numbers[place] = integerAt(cursor, 'time', 0, U32);
+        case 'time':
+          found.time = integerAt(cursor, 'time', 0, U32);
           break;
-        case 5:
-          numbers[place] = integerAt(cursor, 'mediantime', 0, U32);
+        case 'mediantime':
+          found.medianTime = integerAt(cursor, 'mediantime', 0, U32);
           break;
-        case 6:
-          numbers[place] = integerAt(cursor, 'nonce', 0, U32);
+        case 'nonce':
+          found.nonce = integerAt(cursor, 'nonce', 0, U32);
           break;
-        case 7:
-          texts[place] = hexTextAt(cursor, 'bits', 4);
+        case 'bits':
+          found.bits = hexTextAt(cursor, 'bits', 4);
           break;
-        case 8:
-          texts[place] = hexTextAt(cursor, 'previousblockhash', HASH_BYTES);
+        case 'previousblockhash':
+          found.prevHash = hexTextAt(cursor, 'previousblockhash', HASH_BYTES);
           break;
-        case 9:
-          numbers[place] = integerAt(cursor, 'size', 81);
+        case 'size':
+          found.bytes = integerAt(cursor, 'size', 81);
           break;
-        case 10:
-          transactions = this.#transactions();
+        case 'tx':
+          found.transactions = this.#transactions();
           break;
         default:
           cursor.skip();
       }
     }
-    const given = <T>(value: T | undefined, where: string): T => {
-      if (value === undefined) throw unfit(where, 'a value', undefined);
+    const given = <T>(value: T | undefined, member: string): T => {
+      if (value === undefined) throw unfit(member, 'a value', undefined);
       return value;
     };
     return {
-      hash: given(texts[0], 'hash'),
-      height: given(numbers[1], 'height'),
-      version: given(numbers[2], 'version'),
+      hash: given(found.hash, 'hash'),
+      height: given(found.height, 'height'),
+      version: given(found.version, 'version'),
       // The genesis block has none.
-      prevHash: texts[8] ?? '',
-      merkleRoot: given(texts[3], 'merkleroot'),
-      time: given(numbers[4], 'time'),
-      medianTime: given(numbers[5], 'mediantime'),
-      bits: given(texts[7], 'bits'),
-      nonce: given(numbers[6], 'nonce'),
-      bytes: given(numbers[9], 'size'),
-      transactions: given(transactions, 'tx'),
+      prevHash: found.prevHash ?? '',
+      merkleRoot: given(found.merkleRoot, 'merkleroot'),
+      time: given(found.time, 'time'),
+      medianTime: given(found.medianTime, 'mediantime'),
+      bits: given(found.bits, 'bits'),
+      nonce: given(found.nonce, 'nonce'),
+      bytes: given(found.bytes, 'size'),
+      transactions: given(found.transactions, 'tx'),
     };
   }
 
@@ -168,25 +165,26 @@ class BlockAnswer {
     parsed.clear();
     let txid: string | undefined;
     let raw: Buffer | undefined;
-    let isWhole = 0;
+    let hasInputs = false;
+    let hasOutputs = false;
     enterObject(cursor, 'tx');
     while (cursor.member()) {
-      switch (TX.placeOf(cursor.bytes, cursor.start, cursor.end)) {
-        case 0:
+      switch (TX.nameAt(cursor)) {
+        case 'txid':
           txid = hexTextAt(cursor, 'tx.txid', HASH_BYTES);
           break;
-        case 1:
+        case 'hex':
           raw = this.#rawBytes();
           break;
-        case 2:
+        case 'vin':
           enterList(cursor, 'tx.vin');
           while (cursor.item()) this.#input(parsed.addInput());
-          isWhole |= 1;
+          hasInputs = true;
           break;
-        case 3:
+        case 'vout':
           enterList(cursor, 'tx.vout');
           while (cursor.item()) this.#output(parsed.addOutput());
-          isWhole |= 2;
+          hasOutputs = true;
           break;
         default:
           cursor.skip();
@@ -194,7 +192,7 @@ class BlockAnswer {
     }
     if (txid === undefined) throw unfit('tx.txid', 'a hash', undefined);
     if (raw === undefined) throw unfit('tx.hex', 'hex', undefined);
-    if (isWhole !== 3) throw unfit('tx.vin or tx.vout', 'a list', undefined);
+    if (!hasInputs || !hasOutputs) throw unfit('tx.vin or tx.vout', 'a list', undefined);
     const spent = parsed.spent();
     let input = 0;
     for (const sats of spent) input += sats;
@@ -227,160 +225,172 @@ class BlockAnswer {
     const { witnessItems } = this.#parsed;
     input.isCoinbase = false;
     input.witnessFrom = witnessItems.length;
-    let seen = 0;
+    let hasTxid = false;
+    let hasVout = false;
+    let hasScript = false;
+    let hasPrevout = false;
+    let hasSequence = false;
     enterObject(cursor, 'tx.vin');
     while (cursor.member()) {
-      const place = VIN.placeOf(cursor.bytes, cursor.start, cursor.end);
-      switch (place) {
-        case 0:
+      switch (VIN.nameAt(cursor)) {
+        case 'txid':
           hexAt(cursor, 'tx.vin.txid', HASH_BYTES);
-          mark(input.prevTxid, cursor);
+          setRange(input.prevTxid, cursor);
+          hasTxid = true;
           break;
-        case 1:
+        case 'vout':
           input.prevVout = integerAt(cursor, 'tx.vin.vout', 0, U32);
+          hasVout = true;
           break;
-        case 2:
+        case 'scriptSig':
           this.#scriptSig(input);
+          hasScript = true;
           break;
-        case 3:
+        case 'txinwitness':
           enterList(cursor, 'tx.vin.txinwitness');
           while (cursor.item()) {
             hexAt(cursor, 'tx.vin.txinwitness');
             witnessItems.push(cursor.start, cursor.end);
           }
           break;
-        case 4:
+        case 'prevout':
           this.#prevout(input);
+          hasPrevout = true;
           break;
-        case 5:
+        case 'sequence':
           input.sequence = integerAt(cursor, 'tx.vin.sequence', 0, U32);
+          hasSequence = true;
           break;
-        case 6:
+        case 'coinbase':
           hexAt(cursor, 'tx.vin.coinbase');
-          mark(input.coinbase, cursor);
+          setRange(input.coinbase, cursor);
           input.isCoinbase = true;
           break;
         default:
           cursor.skip();
-          continue;
       }
-      seen |= 1 << place;
     }
     input.witnessTo = witnessItems.length;
-    if ((seen & HAS.sequence) === 0) throw unfit('tx.vin.sequence', 'a whole number', undefined);
+    if (!hasSequence) throw unfit('tx.vin.sequence', 'a whole number', undefined);
     if (input.isCoinbase) return;
-    if ((seen & HAS.prevout) === 0) {
+    if (!hasPrevout) {
       throw new TidemarkError(
         'NODE_UNDO_MISSING',
         'The Bitcoin node does not state what inputs spend: it lacks the undo data of this block, so its fees are unknown',
       );
     }
-    if ((seen & HAS.spending) !== HAS.spending)
-      throw unfit('tx.vin', 'an input with txid, vout and scriptSig', undefined);
+    if (!hasTxid || !hasVout || !hasScript) throw unfit('tx.vin', 'an input with txid, vout and scriptSig', undefined);
   }
 
   #scriptSig(input: RpcInput): void {
     const cursor = this.#cursor;
-    let seen = 0;
+    let hasAsm = false;
+    let hasHex = false;
     enterObject(cursor, 'tx.vin.scriptSig');
     while (cursor.member()) {
-      const place = SCRIPT.placeOf(cursor.bytes, cursor.start, cursor.end);
-      if (place === 0) {
-        plainTextAt(cursor, 'tx.vin.scriptSig.asm');
-        mark(input.asm, cursor);
-      } else if (place === 1) {
-        hexAt(cursor, 'tx.vin.scriptSig.hex');
-        mark(input.hex, cursor);
-      } else {
-        cursor.skip();
-        continue;
+      switch (SCRIPT_SIG.nameAt(cursor)) {
+        case 'asm':
+          plainTextAt(cursor, 'tx.vin.scriptSig.asm');
+          setRange(input.asm, cursor);
+          hasAsm = true;
+          break;
+        case 'hex':
+          hexAt(cursor, 'tx.vin.scriptSig.hex');
+          setRange(input.hex, cursor);
+          hasHex = true;
+          break;
+        default:
+          cursor.skip();
       }
-      seen |= 1 << place;
     }
-    if (seen !== 3) throw unfit('tx.vin.scriptSig', 'a script', undefined);
+    if (!hasAsm || !hasHex) throw unfit('tx.vin.scriptSig', 'a script', undefined);
   }
 
   #prevout(input: RpcInput): void {
     const cursor = this.#cursor;
-    let seen = false;
+    let hasValue = false;
     enterObject(cursor, 'tx.vin.prevout');
     while (cursor.member()) {
-      if (PREVOUT.placeOf(cursor.bytes, cursor.start, cursor.end) === 0) {
+      if (PREVOUT.nameAt(cursor) === 'value') {
         input.prevValue.read(cursor, 'tx.vin.prevout.value');
-        seen = true;
+        hasValue = true;
       } else cursor.skip();
     }
-    if (!seen) throw unfit('tx.vin.prevout.value', 'an amount', undefined);
+    if (!hasValue) throw unfit('tx.vin.prevout.value', 'an amount', undefined);
   }
 
   #output(output: RpcOutput): void {
     const cursor = this.#cursor;
     output.hasAddress = false;
-    let seen = 0;
+    let hasValue = false;
+    let hasNumber = false;
+    let hasScript = false;
     enterObject(cursor, 'tx.vout');
     while (cursor.member()) {
-      const place = VOUT.placeOf(cursor.bytes, cursor.start, cursor.end);
-      switch (place) {
-        case 0:
+      switch (VOUT.nameAt(cursor)) {
+        case 'value':
           output.value.read(cursor, 'tx.vout.value');
+          hasValue = true;
           break;
-        case 1:
+        case 'n':
           if (integerAt(cursor, 'tx.vout.n') !== this.#parsed.outputCount - 1) {
             throw new TidemarkError('NODE_ANSWER_INVALID', "The node's tx.vout is not in the order of its n");
           }
+          hasNumber = true;
           break;
-        case 2:
+        case 'scriptPubKey':
           this.#scriptPubKey(output);
+          hasScript = true;
           break;
         default:
           cursor.skip();
-          continue;
       }
-      seen |= 1 << place;
     }
-    if (seen !== 7) throw unfit('tx.vout', 'an output with value, n and scriptPubKey', undefined);
+    if (!hasValue || !hasNumber || !hasScript)
+      throw unfit('tx.vout', 'an output with value, n and scriptPubKey', undefined);
   }
 
   #scriptPubKey(output: RpcOutput): void {
     const cursor = this.#cursor;
-    let seen = 0;
+    let hasAsm = false;
+    let hasHex = false;
+    let hasType = false;
     enterObject(cursor, 'tx.vout.scriptPubKey');
     while (cursor.member()) {
-      const place = SCRIPT.placeOf(cursor.bytes, cursor.start, cursor.end);
-      switch (place) {
-        case 0:
+      switch (SCRIPT_PUB_KEY.nameAt(cursor)) {
+        case 'asm':
           plainTextAt(cursor, 'tx.vout.scriptPubKey.asm');
-          mark(output.asm, cursor);
+          setRange(output.asm, cursor);
+          hasAsm = true;
           break;
-        case 1:
+        case 'hex':
           hexAt(cursor, 'tx.vout.scriptPubKey.hex');
-          mark(output.hex, cursor);
+          setRange(output.hex, cursor);
+          hasHex = true;
           break;
-        case 2:
+        case 'type':
           plainTextAt(cursor, 'tx.vout.scriptPubKey.type');
-          mark(output.type, cursor);
+          setRange(output.type, cursor);
+          hasType = true;
           break;
-        case 3:
+        case 'address':
           plainTextAt(cursor, 'tx.vout.scriptPubKey.address');
-          mark(output.address, cursor);
+          setRange(output.address, cursor);
           output.hasAddress = true;
           break;
         default:
           cursor.skip();
-          continue;
       }
-      seen |= 1 << place;
     }
-    if ((seen & 7) !== 7) throw unfit('tx.vout.scriptPubKey', 'a script with asm, hex and type', undefined);
+    if (!hasAsm || !hasHex || !hasType)
+      throw unfit('tx.vout.scriptPubKey', 'a script with asm, hex and type', undefined);
   }
 }
 
-/** Bits by index in VIN. */
-const HAS = { prevout: 1 << 4, sequence: 1 << 5, spending: 0b111 } as const;
-
-function mark(piece: { start: number; end: number }, cursor: JsonCursor): void {
-  piece.start = cursor.start;
-  piece.end = cursor.end;
+/** Sets a range of bytes to that of the cursor's value. */
+function setRange(range: { start: number; end: number }, cursor: JsonCursor): void {
+  range.start = cursor.start;
+  range.end = cursor.end;
 }
 
 export interface MempoolEntry {
@@ -399,8 +409,8 @@ export interface MempoolAnswer {
   readonly bytes: Buffer;
 }
 
-const ENTRY = new JsonKeys(['fees', 'vsize', 'time', 'bip125-replaceable']);
-const FEES = new JsonKeys(['base']);
+const ENTRY = new JsonMembers('fees', 'vsize', 'time', 'bip125-replaceable');
+const FEES = new JsonMembers('base');
 const TXID = /^[0-9a-f]{64}$/;
 
 export function readMempoolAnswer(cursor: JsonCursor): MempoolAnswer {
@@ -420,17 +430,17 @@ function entryOf(cursor: JsonCursor, txid: string): MempoolEntry {
   let [feeSats, vsize, firstSeen, replaceable]: [number?, number?, number?, boolean?] = [];
   enterObject(cursor, 'getrawmempool entry');
   while (cursor.member()) {
-    switch (ENTRY.placeOf(cursor.bytes, cursor.start, cursor.end)) {
-      case 0:
+    switch (ENTRY.nameAt(cursor)) {
+      case 'fees':
         feeSats = baseFee(cursor);
         break;
-      case 1:
+      case 'vsize':
         vsize = integerAt(cursor, 'vsize', 1);
         break;
-      case 2:
+      case 'time':
         firstSeen = integerAt(cursor, 'time');
         break;
-      case 3:
+      case 'bip125-replaceable':
         replaceable = flagAt(cursor, 'bip125-replaceable');
         break;
       default:
@@ -454,7 +464,7 @@ function baseFee(cursor: JsonCursor): number | undefined {
   let fee: number | undefined;
   enterObject(cursor, 'fees');
   while (cursor.member()) {
-    if (FEES.placeOf(cursor.bytes, cursor.start, cursor.end) === 0) fee = satsAt(cursor, 'fees.base');
+    if (FEES.nameAt(cursor) === 'base') fee = satsAt(cursor, 'fees.base');
     else cursor.skip();
   }
   return fee;

@@ -58,7 +58,7 @@ export class BitcoinNode {
       if (!isNotThere(cause)) throw cause;
       throw new TidemarkError(
         'NODE_HEIGHT_BEYOND_TIP',
-        `The Bitcoin node at ${this.rpc.place} has no block at some of the heights ${from} to ${to}`,
+        `The Bitcoin node at ${this.rpc.endpoint} has no block at some of the heights ${from} to ${to}`,
         { cause },
       );
     }
@@ -78,7 +78,7 @@ export class BitcoinNode {
     return block;
   }
 
-  /** Reuses the block's memory. Nobody may use the block, its bytes or its columns afterwards. */
+  /** Reuses the block's memory. The block, its bytes and its columns become invalid. */
   release(block: NodeBlock): void {
     const writer = this.#writerOf.get(block);
     if (this.#writerOf.delete(block) && writer) this.#writers.push(writer);

@@ -13,7 +13,7 @@ import { BitcoinNode, type ChainState } from './node.ts';
 import { RpcClient } from './rpc/client.ts';
 import { SAMPLE_CHAIN } from './sample/generate.ts';
 
-/** Blocks that must follow a block before it counts as settled. Regtest needs none, because nobody else mines there. */
+/** Blocks that must follow a block before it counts as settled. Regtest needs none, because it has no other miner. */
 const CONFIRMATIONS = 6;
 
 export const confirmationDepth = (setting: number | undefined, network: string): number =>
@@ -22,17 +22,17 @@ export const confirmationDepth = (setting: number | undefined, network: string):
 /** @throws TidemarkError NODE_CHAIN_MISMATCH, NODE_PRUNED and those of the call. */
 export async function checkNode(node: BitcoinNode, network: string): Promise<ChainState> {
   const state = await node.chainState();
-  const { place } = node.rpc;
+  const { endpoint } = node.rpc;
   if (state.chain !== network) {
     throw new TidemarkError(
       'NODE_CHAIN_MISMATCH',
-      `The Bitcoin node at ${place} is on chain ${state.chain}, but SVC_BITCOIN_NETWORK is ${network}`,
-      { details: { node: place, chain: state.chain, network } },
+      `The Bitcoin node at ${endpoint} is on chain ${state.chain}, but SVC_BITCOIN_NETWORK is ${network}`,
+      { details: { node: endpoint, chain: state.chain, network } },
     );
   }
   if (state.pruned) {
-    throw new TidemarkError('NODE_PRUNED', `The Bitcoin node at ${place} is pruned: it has deleted old blocks`, {
-      details: { node: place },
+    throw new TidemarkError('NODE_PRUNED', `The Bitcoin node at ${endpoint} is pruned: it has deleted old blocks`, {
+      details: { node: endpoint },
     });
   }
   return state;

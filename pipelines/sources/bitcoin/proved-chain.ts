@@ -70,7 +70,7 @@ export async function firstLost(
   // If a unit is lost, the first lost one lies in [low, high].
   let [low, high] = [0, run.length];
   while (low < high) {
-    // The last unit first: it is nearly always there, and then no other call is needed.
+    // Probes the last unit first: the node nearly always has it, and then no other call is needed.
     const probe = high === run.length ? high - 1 : Math.floor((low + high) / 2);
     if (await isThere(run[probe])) low = probe + 1;
     else high = probe;
@@ -156,7 +156,7 @@ export class ProvedChain {
       if (name === undefined || isOfChain(network, name)) continue;
       throw new TidemarkError(
         'NODE_CHAIN_MISMATCH',
-        `The Bitcoin node at ${node.rpc.place} is on chain ${network}, but the proved blocks are of another: ${name}`,
+        `The Bitcoin node at ${node.rpc.endpoint} is on chain ${network}, but the proved blocks are of another: ${name}`,
       );
     }
   }

@@ -6,8 +6,8 @@ import { TidemarkError } from '../../../shared/errors.ts';
 import { sha256Hex } from '../../../shared/frame/codec.ts';
 import type { DocumentFacts } from '../../../shared/frame/manifest.ts';
 import { heightKey } from '../../../shared/registry/keys.ts';
+import type { DecodedItem, DocumentRequest, OpenedDocument, Source } from '../feed-types.ts';
 import { RecordFrames } from '../record-frames.ts';
-import type { DecodedItem, DocumentRequest, OpenedDocument, Source } from '../types.ts';
 import { readBlocks } from './blocks.ts';
 import { CHAIN_DATASETS, MEMPOOL_DATASET } from './datasets.ts';
 import { mempoolEvents, readSnapshot, type SnapshotFile } from './mempool.ts';
@@ -15,7 +15,7 @@ import type { BitcoinNode } from './node.ts';
 import { expectedEvents } from './rows/expected-events.ts';
 
 export interface HeightRequest extends DocumentRequest {
-  /** Both inclusive. */
+  /** Heights, both inclusive. */
   readonly from: number;
   readonly to: number;
   /** Why none of these blocks is settled yet. */
@@ -51,12 +51,12 @@ export interface ChainSourceOptions {
   readonly node: BitcoinNode;
   readonly chain: string;
   /** Blocks to prefetch beyond the one that is being published. */
-  readonly ahead: number;
+  readonly lookahead: number;
   /** Checks that the first block follows the one proved below it. @throws TidemarkError CHAIN_REORGANISED */
   readonly checkLink?: (height: number, prevHash: string) => Promise<void>;
 }
 
-export function chainSource({ node, chain, ahead, checkLink }: ChainSourceOptions): Source<HeightRequest> {
+export function chainSource({ node, chain, lookahead, checkLink }: ChainSourceOptions): Source<HeightRequest> {
   const documentOf = async (request: HeightRequest): Promise<{ hashes: string[]; facts: DocumentFacts }> => {
     const { from, to, unsettled } = request;
     if (unsettled !== undefined) {
@@ -81,7 +81,7 @@ export function chainSource({ node, chain, ahead, checkLink }: ChainSourceOption
             CHAIN_DATASETS.map((dataset) => [dataset.key as string, new RecordFrames(dataset, key, frameRawBytes)]),
           );
           let medianTime = 0;
-          for await (const checked of readBlocks(node, { chain, from, to, hashes, ahead })) {
+          for await (const checked of readBlocks(node, { chain, from, to, hashes, lookahead })) {
             if (checked.block.height === from) await checkLink?.(from, checked.block.prevHash);
             // Not `yield*`: that would await each of thousands of events.
             for (const event of expectedEvents(checked, chain)) {

@@ -22,7 +22,7 @@ export class TextWriter {
     this.#bytes = Buffer.allocUnsafeSlow(capacity);
   }
 
-  /** Starts again with space for `bytes`, overwriting all text taken before; nobody may use that text any more. */
+  /** Starts again with space for `bytes`. All text taken before is overwritten and becomes invalid. */
   clear(bytes: number): void {
     // An eighth more, because the next one may need slightly more.
     if (bytes > this.#bytes.length) this.#bytes = Buffer.allocUnsafeSlow(bytes + (bytes >> 3));

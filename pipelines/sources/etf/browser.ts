@@ -5,7 +5,7 @@
 import type { Browser, Page, Response } from 'playwright-core';
 import { explain, TidemarkError } from '../../../shared/errors.ts';
 import { displayUrl } from '../documents/locations.ts';
-import type { IssuerDocument } from './issuers/types.ts';
+import type { IssuerDocument } from './issuers/issuer.ts';
 
 export interface PageBrowser extends AsyncDisposable {
   /** Returns the page once its network is idle, or the answers that it requested. */

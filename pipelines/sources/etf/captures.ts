@@ -13,7 +13,7 @@ import { DAY_MS, dayKey, LISTED_YEARS, parseDay } from '../../../shared/dates.ts
 import { TidemarkError } from '../../../shared/errors.ts';
 import { localPath } from '../documents/locations.ts';
 import type { RecordedEvent } from '../record-frames.ts';
-import type { Issuer } from './issuers/types.ts';
+import type { Issuer } from './issuers/issuer.ts';
 import { FACTS, type Metric, metricsOf } from './parse/facts.ts';
 
 const PARSER_VERSION = '1.0.0';
@@ -86,8 +86,8 @@ const FIRST_DAY = `${LISTED_YEARS.first}-01-01`;
 const NO_DATA_AFTER_DAYS = 7;
 
 /**
- * @throws TidemarkError if it is not the fund's document; its message names fund, document and position. Nothing is
- * written then.
+ * @throws TidemarkError if it is not the fund's document; its message names fund, document and position. The caller has
+ * written nothing by then.
  */
 export const readCapture = (issuer: Issuer, bytes: Uint8Array, seen: Seen): Capture =>
   reading(issuer, seen.name, () => captureOf(issuer, textOf(bytes), seen));
@@ -141,7 +141,7 @@ function textOf(bytes: Uint8Array): string {
 const outside = (what: string) => new TidemarkError('SOURCE_OUTSIDE_PARTITION', what);
 const describe = ({ ticker, sourceId }: Issuer, name: string) => `${ticker} (${sourceId}), document ${name}`;
 
-export interface ArchivedDocument {
+export interface FolderDocument {
   /** The day that it is filed under. */
   readonly day: string;
   /** Path below the archive's folder. */
@@ -160,9 +160,9 @@ const DATED = /^(\d{4}-\d{2}-\d{2})(?:[^0-9].*)?$/;
  * after the day if a day has several, or a folder `<YYYY-MM-DD>` of files under the issuer's own names.
  * @throws TidemarkError SOURCE_NOT_FOUND, SOURCE_UNREACHABLE.
  */
-export async function archivedDocuments(base: URL, extension: string): Promise<ArchivedDocument[]> {
+export async function archivedDocuments(base: URL, extension: string): Promise<FolderDocument[]> {
   const folder = localPath(base);
-  const documents: ArchivedDocument[] = [];
+  const documents: FolderDocument[] = [];
   const add = async (day: string, ...names: readonly string[]) => {
     if (!names.at(-1)?.toLowerCase().endsWith(`.${extension}`)) return;
     const path = join(folder, ...names);

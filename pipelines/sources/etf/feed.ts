@@ -2,7 +2,7 @@
 import { etfDailyMetrics } from '../../../shared/registry/datasets/etf_daily_metrics.ts';
 import { metricProjection } from '../../rows/record-rows.ts';
 import { lazyFeed } from '../feed-helpers.ts';
-import type { Adapter } from '../types.ts';
+import type { Adapter } from '../feed-types.ts';
 
 export const etf: Adapter = {
   feeds: [

@@ -9,21 +9,21 @@ import type { ArchivedFetch, DocumentArchive, Fetch } from '../documents/documen
 import { fetchAnswer, type SourceLimits } from '../documents/fetch.ts';
 import { localBytes } from '../documents/local.ts';
 import { displayUrl } from '../documents/locations.ts';
+import type { DocumentRequest, OpenedDocument, Source, SourceCheck } from '../feed-types.ts';
 import { RecordFrames } from '../record-frames.ts';
-import type { DocumentRequest, OpenedDocument, Source, SourceCheck } from '../types.ts';
 import type { PageBrowser } from './browser.ts';
-import { type ArchivedDocument, type Capture, pathBehind, readCapture, type Seen } from './captures.ts';
-import type { Issuer } from './issuers/types.ts';
+import { type Capture, type FolderDocument, pathBehind, readCapture, type Seen } from './captures.ts';
+import type { Issuer } from './issuers/issuer.ts';
 
 /** Where to get a document. */
 export type DocumentLocation =
   /** From the issuer: today's, or a past day's if the issuer has those. */
   | { readonly kind: 'issuer'; readonly base: URL; readonly day?: string }
-  | { readonly kind: 'archive'; readonly document: ArchivedDocument }
+  | { readonly kind: 'folder'; readonly document: FolderDocument }
   /** Requested but unavailable. */
   | { readonly kind: 'absent'; readonly fault: TidemarkError }
   /** From the archive of fetched documents. */
-  | { readonly kind: 'kept'; readonly fetch: ArchivedFetch };
+  | { readonly kind: 'archived'; readonly fetch: ArchivedFetch };
 
 export interface LoadedDocument {
   readonly bytes: Buffer;
@@ -32,7 +32,7 @@ export interface LoadedDocument {
 
 export interface FetchNeeds extends SourceLimits {
   /** The archive; undefined for a sample's documents, which can be generated again. */
-  readonly keep?: DocumentArchive;
+  readonly archive?: DocumentArchive;
   readonly filed?: FiledBefore;
   readonly browser: PageBrowser;
   readonly signal: AbortSignal;
@@ -48,19 +48,19 @@ const ACCEPTED = { csv: 'text/csv, text/plain', json: 'application/json, text/pl
 /** @throws TidemarkError; its message names fund and document. */
 export async function loadDocument(
   issuer: Issuer,
-  place: DocumentLocation,
+  location: DocumentLocation,
   needs: FetchNeeds,
 ): Promise<LoadedDocument> {
   try {
-    switch (place.kind) {
+    switch (location.kind) {
       case 'issuer':
-        return await fromIssuer(issuer, place, needs);
-      case 'archive':
-        return await fromArchive(issuer, place.document, needs);
-      case 'kept':
-        return await fromKept(place.fetch, needs);
+        return await fromIssuer(issuer, location, needs);
+      case 'folder':
+        return await fromFolder(issuer, location.document, needs);
+      case 'archived':
+        return await fromArchive(location.fetch, needs);
       case 'absent':
-        throw place.fault;
+        throw location.fault;
     }
   } catch (error) {
     if (!(error instanceof TidemarkError)) throw error;
@@ -78,8 +78,8 @@ async function fromIssuer(
 ): Promise<LoadedDocument> {
   const { document, sourceId } = issuer;
   const path = day === undefined ? document.path : document.pathOf!(day);
-  const keep = async (bytes: Buffer, name: string, asked: Record<string, string>) =>
-    await needs.keep?.put(bytes, { source_id: sourceId, name, asked });
+  const put = async (bytes: Buffer, name: string, asked: Record<string, string>) =>
+    await needs.archive?.put(bytes, { source_id: sourceId, name, asked });
   const get = async (below: string) => {
     const url = urlOf(base, below);
     if (document.by === 'browser') return await needs.browser.document(url, document.answers);
@@ -88,13 +88,13 @@ async function fromIssuer(
   };
   const first = await get(path);
   if (document.next === undefined) {
-    const kept = await keep(first, path, day === undefined ? {} : { day });
+    const kept = await put(first, path, day === undefined ? {} : { day });
     return { bytes: first, seen: { name: path, atMs: kept?.fetched_at_ms ?? Date.now(), askedDay: day } };
   }
-  await keep(first, path, { part: LEADING_PAGE });
+  await put(first, path, { part: LEADING_PAGE });
   const next = pathBehind(issuer, first, path);
   const bytes = await get(next);
-  const kept = await keep(bytes, next, {});
+  const kept = await put(bytes, next, {});
   return { bytes, seen: { name: next, atMs: kept?.fetched_at_ms ?? Date.now() } };
 }
 
@@ -102,9 +102,9 @@ async function fromIssuer(
 const LEADING_PAGE = 'page';
 export const isLeadingPage = ({ asked }: ArchivedFetch): boolean => asked.part === LEADING_PAGE;
 
-async function fromArchive(
+async function fromFolder(
   { sourceId }: Issuer,
-  { day, name, url, root }: ArchivedDocument,
+  { day, name, url, root }: FolderDocument,
   { filed, signal }: FetchNeeds,
 ): Promise<LoadedDocument> {
   const bytes = await localBytes({ url, root, maxBytes: MAX_PAGE_BYTES, limitName: PAGE_LIMIT, signal });
@@ -112,27 +112,27 @@ async function fromArchive(
   return { bytes, seen: { name, atMs: Date.now(), filedDay: day } };
 }
 
-async function fromKept({ sha256, name, asked, fetched_at_ms }: ArchivedFetch, { keep }: FetchNeeds) {
+async function fromArchive({ sha256, name, asked, fetched_at_ms }: ArchivedFetch, { archive }: FetchNeeds) {
   // A document from an operator's folder counts as read now.
   const atMs = asked.filed_day === undefined ? fetched_at_ms : Date.now();
   const seen: Seen = { name, atMs, askedDay: asked.day, filedDay: asked.filed_day };
-  return { bytes: await keep!.read(sha256), seen };
+  return { bytes: await archive!.read(sha256), seen };
 }
 
 /** Archives the documents of an operator's folder once each, however often the folder is read. */
 export class FiledBefore {
-  readonly #keep: DocumentArchive;
+  readonly #archive: DocumentArchive;
   readonly #bySource = new Map<string, Promise<Set<string>>>();
 
-  constructor(keep: DocumentArchive) {
-    this.#keep = keep;
+  constructor(archive: DocumentArchive) {
+    this.#archive = archive;
   }
 
   async put(bytes: Buffer, fetch: Fetch): Promise<void> {
     const known = await this.#known(fetch.source_id);
     const key = keyOf({ ...fetch, sha256: sha256Hex(bytes) });
     if (known.has(key)) return;
-    await this.#keep.put(bytes, fetch);
+    await this.#archive.put(bytes, fetch);
     known.add(key);
   }
 
@@ -144,7 +144,7 @@ export class FiledBefore {
 
   async #read(sourceId: string): Promise<Set<string>> {
     const known = new Set<string>();
-    for await (const fetch of this.#keep.fetches(sourceId)) known.add(keyOf(fetch));
+    for await (const fetch of this.#archive.fetches(sourceId)) known.add(keyOf(fetch));
     return known;
   }
 }
@@ -171,7 +171,7 @@ function urlOf(base: URL, path: string): URL {
 
 export interface FundRequest extends DocumentRequest {
   readonly issuer: Issuer;
-  readonly place: DocumentLocation;
+  readonly location: DocumentLocation;
   /** The number of the capture within its day, if known; otherwise 1. */
   readonly number?: number;
 }
@@ -180,12 +180,12 @@ export function etfSource(needs: FetchNeeds): Source<FundRequest> {
   return {
     datasets: [etfDailyMetrics],
     publishedSha256: async () => undefined,
-    async open({ issuer, place, number }): Promise<OpenedDocument> {
-      const { bytes, seen } = await loadDocument(issuer, place, needs);
+    async open({ issuer, location, number }): Promise<OpenedDocument> {
+      const { bytes, seen } = await loadDocument(issuer, location, needs);
       const capture = readCapture(issuer, bytes, seen);
       return {
         facts: { name: seen.name, sha256: sha256Hex(bytes), bytes: bytes.length, granularity: 'capture' },
-        checks: isLatest(place) ? [{ sourceId: issuer.sourceId, throughMs: seen.atMs }] : NO_CHECKS,
+        checks: isLatest(location) ? [{ sourceId: issuer.sourceId, throughMs: seen.atMs }] : NO_CHECKS,
         async *decode({ frameRawBytes }) {
           const key = captureKey(issuer.sourceId, capture.asOf, number);
           const frames = new RecordFrames(etfDailyMetrics, key, frameRawBytes);
@@ -201,9 +201,13 @@ export function etfSource(needs: FetchNeeds): Source<FundRequest> {
 const NO_CHECKS: readonly SourceCheck[] = [];
 
 /** The issuer was asked for its latest document, so it had no newer one at that time. */
-function isLatest(place: DocumentLocation): boolean {
-  if (place.kind === 'issuer') return place.day === undefined;
-  return place.kind === 'kept' && place.fetch.asked.day === undefined && place.fetch.asked.filed_day === undefined;
+function isLatest(location: DocumentLocation): boolean {
+  if (location.kind === 'issuer') return location.day === undefined;
+  return (
+    location.kind === 'archived' &&
+    location.fetch.asked.day === undefined &&
+    location.fetch.asked.filed_day === undefined
+  );
 }
 
 const expectedAfter = ({ asOf }: Capture) => parseDay(nextMarketDay(asOf))!;

@@ -11,12 +11,12 @@ import { captureGroup, captureKey } from '../../../shared/registry/keys.ts';
 import { type ArchivedFetch, documentArchiveOf } from '../documents/document-archive.ts';
 import type { LoadedFeed } from '../feed-helpers.ts';
 import { documentEvents, turns } from '../feed-helpers.ts';
-import type { FeedNeeds, OpenedFeed, Selection } from '../types.ts';
+import type { FeedNeeds, OpenedFeed, Selection } from '../feed-types.ts';
 import { pageBrowser } from './browser.ts';
-import { type ArchivedDocument, archivedDocuments, type Capture, readCapture } from './captures.ts';
+import { archivedDocuments, type Capture, type FolderDocument, readCapture } from './captures.ts';
 import { etfSource, type FetchNeeds, FiledBefore, type FundRequest, isLeadingPage, loadDocument } from './fetch.ts';
 import { ISSUERS } from './issuers/index.ts';
-import type { Issuer } from './issuers/types.ts';
+import type { Issuer } from './issuers/issuer.ts';
 import { makeSample, SAMPLE_PARTITIONS, writeSample } from './sample.ts';
 
 /**
@@ -49,16 +49,16 @@ interface Read {
  * Parses a fund's archived documents in the order of their fetches. One that cannot be parsed is reported once, however
  * often it was fetched.
  */
-async function* readKept(
+async function* readArchived(
   issuer: Issuer,
   needs: FetchNeeds,
   isWanted: (fetch: ArchivedFetch) => boolean = () => true,
 ): AsyncGenerator<Read> {
   const unreadable = new Set<string>();
-  for await (const fetch of needs.keep!.fetches(issuer.sourceId)) {
+  for await (const fetch of needs.archive!.fetches(issuer.sourceId)) {
     if (isLeadingPage(fetch) || !isWanted(fetch) || unreadable.has(fetch.sha256)) continue;
     try {
-      const { bytes, seen } = await loadDocument(issuer, { kind: 'kept', fetch }, needs);
+      const { bytes, seen } = await loadDocument(issuer, { kind: 'archived', fetch }, needs);
       yield { fetch, capture: readCapture(issuer, bytes, seen) };
     } catch (fault) {
       unreadable.add(fetch.sha256);
@@ -71,7 +71,7 @@ const requestOf = (issuer: Issuer, fetch: ArchivedFetch, key: string, number?: n
   period: `${issuer.ticker} ${fetch.name}`,
   partitions: [{ key }],
   issuer,
-  place: { kind: 'kept', fetch },
+  location: { kind: 'archived', fetch },
   number,
 });
 
@@ -80,7 +80,7 @@ const requestOf = (issuer: Issuer, fetch: ArchivedFetch, key: string, number?: n
  * are those of the original fetches. A document that cannot be parsed is logged and skipped. One that a proved
  * partition came from is requested all the same, so that its unit reports the fault.
  */
-export async function* keptRequests(
+export async function* archivedRequests(
   issuers: readonly Issuer[],
   { options: { from = '', to = '9999-12-31' } }: Selection,
   { catalog, log }: FeedNeeds,
@@ -92,7 +92,7 @@ export async function* keptRequests(
   }
   for (const issuer of issuers) {
     const said = new Map<string, (string | undefined)[]>();
-    for await (const { fetch, capture, fault } of readKept(issuer, needs)) {
+    for await (const { fetch, capture, fault } of readArchived(issuer, needs)) {
       if (!capture) {
         const key = proved.get(fetch.sha256);
         if (key !== undefined) yield requestOf(issuer, fetch, key);
@@ -141,7 +141,7 @@ export class Unpublished {
         this.#seen.add(name);
         return true;
       };
-      for await (const { fetch, capture } of readKept(issuer, this.#needs, isNew)) {
+      for await (const { fetch, capture } of readArchived(issuer, this.#needs, isNew)) {
         if (!capture) continue;
         const key = captureKey(issuer.sourceId, capture.asOf);
         if (!known.has(key)) yield requestOf(issuer, fetch, key);
@@ -163,14 +163,14 @@ export const etfFeed: LoadedFeed = {
       [Symbol.asyncDispose]: () => fetching.browser[Symbol.asyncDispose](),
     } satisfies OpenedFeed;
   },
-  kept: {
+  archived: {
     async open(needs) {
       const fetching = await fetchingOf(needs);
       return {
         source: etfSource(fetching),
         isPlanned: false,
         select: (selection) =>
-          documentEvents(keptRequests(fundsNamed(selection.options.fund), selection, needs, fetching)),
+          documentEvents(archivedRequests(fundsNamed(selection.options.fund), selection, needs, fetching)),
         async [Symbol.asyncDispose]() {},
       } satisfies OpenedFeed;
     },
@@ -183,10 +183,10 @@ async function fetchingOf({ settings, location, log, signal }: FeedNeeds): Promi
     timeoutMs: settings.SVC_BROWSER_TIMEOUT_SECONDS * 1000,
     signal,
   });
-  const keep = location ? undefined : await documentArchiveOf(settings);
+  const archive = location ? undefined : await documentArchiveOf(settings);
   return {
-    keep,
-    filed: keep && new FiledBefore(keep),
+    archive,
+    filed: archive && new FiledBefore(archive),
     browser,
     timeoutMs: settings.SVC_SOURCE_TIMEOUT_SECONDS * 1000,
     maxAttempts: settings.SVC_SOURCE_MAX_ATTEMPTS,
@@ -304,7 +304,7 @@ const latestOf = ({ issuer, base }: Located): FundRequest => ({
   period: `${issuer.ticker} today`,
   partitions: [],
   issuer,
-  place: { kind: 'issuer', base },
+  location: { kind: 'issuer', base },
 });
 
 /**
@@ -323,7 +323,7 @@ function pastDays(fund: Located, from: string | undefined, to: string | undefine
         period: `${issuer.ticker} ${day}`,
         partitions: [{ key: captureKey(issuer.sourceId, day) }],
         issuer,
-        place: { kind: 'issuer', base, day },
+        location: { kind: 'issuer', base, day },
       }),
     );
     return last >= today ? [...requests, latestOf(fund)] : requests;
@@ -358,16 +358,16 @@ async function archivedDays(fund: Located, from = '', to = '9999-12-31'): Promis
   }
 }
 
-const archivedOf = ({ issuer }: Located, document: ArchivedDocument): FundRequest => ({
+const archivedOf = ({ issuer }: Located, document: FolderDocument): FundRequest => ({
   period: `${issuer.ticker} ${document.name}`,
   partitions: [],
   issuer,
-  place: { kind: 'archive', document },
+  location: { kind: 'folder', document },
 });
 
 const absent = ({ issuer }: Located, what: string, fault: TidemarkError): FundRequest => ({
   period: `${issuer.ticker} ${what}`,
   partitions: [],
   issuer,
-  place: { kind: 'absent', fault },
+  location: { kind: 'absent', fault },
 });

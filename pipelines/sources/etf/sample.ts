@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import Big from 'big.js';
 import { DAY_MS, dayKey, daysBetween, isMarketDay } from '../../../shared/dates.ts';
-import type { SampleNeeds, SampleOrder } from '../types.ts';
+import type { SampleNeeds, SampleOrder } from '../feed-types.ts';
 import { ISSUERS } from './issuers/index.ts';
 
 /** Numbers are plain decimals, which are formatted the issuer's way; any other text is written unchanged. */
@@ -285,7 +285,7 @@ export const DOCUMENTS: Readonly<Record<string, (fund: FundDocument) => string>>
       'totalNetAssets',
       'sharesOutstanding',
     ];
-    const places = Object.fromEntries([...keys, 'weight_percentage'].map((key, index) => [key, 20 + index]));
+    const indices = Object.fromEntries([...keys, 'weight_percentage'].map((key, index) => [key, 20 + index]));
     // Later holdings leave out what the first has already stated.
     const said = (index: number) =>
       index > 0 ? [] : [fund.asOf, dollars(fund.netAssetsUsd), grouped(fund.sharesOutstanding)];
@@ -298,7 +298,7 @@ export const DOCUMENTS: Readonly<Record<string, (fund: FundDocument) => string>>
       { values: 7, downloadLink: 4 },
       fund.holdings.map((_, index) => 8 + index),
       ...fund.holdings.flatMap(({ name, ticker, units, priceUsd, weightPct }, index) => [
-        places,
+        indices,
         name,
         dollars(priceUsd),
         grouped(units),

@@ -11,8 +11,8 @@ import { fileDays, windowOf } from '../../../shared/registry/keys.ts';
 import { type FetchedDocument, type FetchOptions, fetchDocument, fetchText } from '../documents/fetch.ts';
 import { backoffMs } from '../documents/http.ts';
 import { displayUrl, urlBelow, urlWithSuffix } from '../documents/locations.ts';
+import type { FileDayRequest, FileDaySource, PartitionWindow } from '../feed-types.ts';
 import { openTradeFile, type TradeFetching } from '../trades/feed.ts';
-import type { FileDayRequest, FileDaySource, PartitionWindow } from '../types.ts';
 import { ExchangeADecoder } from './decode.ts';
 
 export interface ExchangeADocument {
@@ -159,7 +159,7 @@ function mismatch(
   return new TidemarkError(
     'SOURCE_CHECKSUM_MISMATCH',
     `${fetched.url} has sha256 ${fetched.sha256}, but the vendor's checksum is ${expected}`,
-    { details: { ...place(document), expected, actual: fetched.sha256, bytes: fetched.bytes, attempts } },
+    { details: { ...detailsOf(document), expected, actual: fetched.sha256, bytes: fetched.bytes, attempts } },
   );
 }
 
@@ -169,7 +169,7 @@ function checksumFault(
   what: string,
   cause?: unknown,
 ): TidemarkError {
-  const details = { ...place(document), checksumUrl: displayUrl(document.checksumUrl) };
+  const details = { ...detailsOf(document), checksumUrl: displayUrl(document.checksumUrl) };
   return new TidemarkError(code, `${displayUrl(document.url)} ${what}`, { details, cause });
 }
 
@@ -180,7 +180,7 @@ function named(cause: unknown, document: ExchangeADocument): unknown {
   return new TidemarkError(cause.code, cause.message, { details, cause: cause.cause });
 }
 
-const place = (document: ExchangeADocument): ErrorDetails => ({
+const detailsOf = (document: ExchangeADocument): ErrorDetails => ({
   document: document.name,
   url: displayUrl(document.url),
 });

@@ -6,6 +6,7 @@
 import { TidemarkError } from '../../../shared/errors.ts';
 import { ExactTotal } from '../../../shared/proof/row-facts.ts';
 import { type KnownText, knownText, RowHasher } from '../../../shared/proof/row-hash.ts';
+import type { DecodedItem, PartitionWindow } from '../feed-types.ts';
 import { LineSplitter, type LineTaker, readHeader } from '../trades/line-splitter.ts';
 import { PartitionFrames, type RowParser } from '../trades/partition-frames.ts';
 import {
@@ -19,7 +20,6 @@ import {
   RowReader,
   TAKER_SIDES,
 } from '../trades/row-reader.ts';
-import type { DecodedItem, PartitionWindow } from '../types.ts';
 
 const COMMA = 44;
 const LF = 10;

@@ -11,8 +11,8 @@ import { exchangeBSpotTrades } from '../../../shared/registry/datasets/exchange_
 import { type FetchedDocument, type FetchOptions, fetchDocument, fetchText } from '../documents/fetch.ts';
 import { backoffMs, waitForRateLimit } from '../documents/http.ts';
 import { displayUrl, isFollowed, urlBelow } from '../documents/locations.ts';
+import type { FileDaySource } from '../feed-types.ts';
 import { dailySource, openTradeFile, type TradeFetching } from '../trades/feed.ts';
-import type { FileDaySource } from '../types.ts';
 import { ExchangeBDecoder } from './decode.ts';
 
 export interface ExchangeBFetchOptions extends Omit<FetchOptions, 'url' | 'headers'> {

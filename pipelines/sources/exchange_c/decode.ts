@@ -11,10 +11,10 @@
 import { TidemarkError } from '../../../shared/errors.ts';
 import { ExactTotal } from '../../../shared/proof/row-facts.ts';
 import { type KnownText, knownText, RowHasher } from '../../../shared/proof/row-hash.ts';
+import type { DecodedItem, PartitionWindow } from '../feed-types.ts';
 import { LineSplitter, type LineTaker, readHeader } from '../trades/line-splitter.ts';
 import { PartitionFrames } from '../trades/partition-frames.ts';
 import { addTo, HASHED_TAKER_SIDES, MAX_ROW_BYTES, RowReader, TAKER_SIDES } from '../trades/row-reader.ts';
-import type { DecodedItem, PartitionWindow } from '../types.ts';
 
 /** The rows of a day in the order of the file, and their order by id. Each row takes 18 bytes beside its own. */
 const FIRST_CAPACITY = 1 << 10;
@@ -82,10 +82,10 @@ export class SortBuffer {
     const span = this.#most - this.#least + 1;
     if (span > MAX_SPREAD * Math.max(this.#rows, FIRST_CAPACITY)) return order.sort((a, b) => ids[a] - ids[b] || a - b);
     const least = this.#least;
-    const places = new Uint32Array(span + 1);
-    for (let row = 0; row < order.length; row++) places[ids[row] - least + 1]++;
-    for (let place = 1; place <= span; place++) places[place] += places[place - 1];
-    for (let row = 0; row < order.length; row++) order[places[ids[row] - least]++] = row;
+    const starts = new Uint32Array(span + 1);
+    for (let row = 0; row < order.length; row++) starts[ids[row] - least + 1]++;
+    for (let index = 1; index <= span; index++) starts[index] += starts[index - 1];
+    for (let row = 0; row < order.length; row++) order[starts[ids[row] - least]++] = row;
     return order;
   }
 
@@ -359,13 +359,13 @@ export class ExchangeCDecoder implements LineTaker {
       let at = reader.at + 1;
       // The fourth decimal decides the rounding.
       let tenths = 0;
-      let places = 0;
+      let decimals = 0;
       for (let digit = buffer[at] - 48; digit >= 0 && digit <= 9; digit = buffer[++at] - 48) {
-        if (places === 4) continue;
+        if (decimals === 4) continue;
         tenths = tenths * 10 + digit;
-        places++;
+        decimals++;
       }
-      for (; places < 4; places++) tenths *= 10;
+      for (; decimals < 4; decimals++) tenths *= 10;
       ms += ((tenths + 5) / 10) | 0;
       if (at === reader.at + 1 || at - reader.at > 20) {
         throw reader.badCell(buffer, start, 0, 'must be decimal seconds');

@@ -2,8 +2,8 @@
 import { exchangeCSpotTrades } from '../../../shared/registry/datasets/exchange_c_spot_trades.ts';
 import { fetchDocument } from '../documents/fetch.ts';
 import { urlBelow } from '../documents/locations.ts';
+import type { FileDaySource } from '../feed-types.ts';
 import { dailySource, openTradeFile, type TradeFetching } from '../trades/feed.ts';
-import type { FileDaySource } from '../types.ts';
 import { ExchangeCDecoder } from './decode.ts';
 
 export interface ExchangeCOptions extends TradeFetching {

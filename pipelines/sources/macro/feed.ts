@@ -2,7 +2,7 @@
 import { macroSeriesMetrics } from '../../../shared/registry/datasets/macro_series_metrics.ts';
 import { metricProjection } from '../../rows/record-rows.ts';
 import { lazyFeed } from '../feed-helpers.ts';
-import type { Adapter } from '../types.ts';
+import type { Adapter } from '../feed-types.ts';
 
 export const macro: Adapter = {
   feeds: [

@@ -7,7 +7,7 @@ import { vintageKey } from '../../../shared/registry/keys.ts';
 import { type ArchivedFetch, type DocumentArchive, documentArchiveOf } from '../documents/document-archive.ts';
 import type { LoadedFeed } from '../feed-helpers.ts';
 import { documentEvents, turns } from '../feed-helpers.ts';
-import type { FeedNeeds, OpenedFeed, Selection } from '../types.ts';
+import type { FeedNeeds, OpenedFeed, Selection } from '../feed-types.ts';
 import {
   fetchObservations,
   fetchSeries,
@@ -38,17 +38,17 @@ interface ArchiveState {
   readonly seen: Set<string>;
 }
 
-export async function* keptRequests(
+export async function* archivedRequests(
   named: readonly MacroSeries[],
   { options: { from = '', to = '9999-12-31' }, reingest: replaces }: Selection,
-  keep: DocumentArchive,
+  archive: DocumentArchive,
   log: Logger,
 ): AsyncGenerator<VintagesRequest> {
   for (const series of named) {
     const state: ArchiveState = { lastUpdatedMs: undefined, dates: [], observations: [], pages: [], seen: new Set() };
-    for await (const fetch of keep.fetches(series.sourceId)) {
+    for await (const fetch of archive.fetches(series.sourceId)) {
       try {
-        const answers = take(series, fetch, await keep.read(fetch.sha256), state);
+        const answers = take(series, fetch, await archive.read(fetch.sha256), state);
         if (!answers || state.lastUpdatedMs === undefined) continue;
         const vintages = answers.span.vintages.filter((vintage) => vintage >= from && vintage <= to);
         if (vintages.length === 0) continue;
@@ -59,7 +59,7 @@ export async function* keptRequests(
           content: { answers, vintages, lastUpdatedMs: state.lastUpdatedMs, replaces },
         };
       } catch (error) {
-        // It was refused when it was fetched, too: an error sent with status 200, or a page instead of an answer.
+        // The feed refused it when it was fetched, too: an error sent with status 200, or a page instead of an answer.
         const { sha256, name } = fetch;
         log.warn({ document: name, sha256, fault: explain(error) }, 'an archived answer is skipped');
       }
@@ -84,15 +84,15 @@ function take(
       return undefined;
     }
     case 'series/observations': {
-      const place = `${sha256} ${asked.realtime_start} ${asked.realtime_end} ${asked.offset}`;
+      const answerKey = `${sha256} ${asked.realtime_start} ${asked.realtime_end} ${asked.offset}`;
       if (asked.offset === '0') [state.observations, state.pages] = [[], []];
       // A later page whose earlier pages were not archived, or belong to another answer.
       if (asked.offset !== String(state.observations.length)) return undefined;
       const { count, observations } = readObservations(text, series);
       state.observations.push(...observations);
       state.pages.push(bytes);
-      if (state.observations.length < count || state.seen.has(place)) return undefined;
-      state.seen.add(place);
+      if (state.observations.length < count || state.seen.has(answerKey)) return undefined;
+      state.seen.add(answerKey);
       return { span: spanOf(asked, state.dates), observations: state.observations, pages: state.pages };
     }
     default:
@@ -119,14 +119,14 @@ export const macroFeed: LoadedFeed = {
       async [Symbol.asyncDispose]() {},
     } satisfies OpenedFeed;
   },
-  kept: {
+  archived: {
     async open({ catalog, settings, log }) {
-      const keep = await documentArchiveOf(settings);
+      const archive = await documentArchiveOf(settings);
       return {
         source: macroSource(catalog),
         isPlanned: false,
         select: (selection) =>
-          documentEvents(keptRequests(seriesNamed(selection.options.series), selection, keep, log)),
+          documentEvents(archivedRequests(seriesNamed(selection.options.series), selection, archive, log)),
         async [Symbol.asyncDispose]() {},
       } satisfies OpenedFeed;
     },
@@ -139,15 +139,15 @@ type ApiOf = (series: MacroSeries) => MacroApi;
 async function apisOf({ settings, location, log, signal }: FeedNeeds): Promise<ApiOf> {
   if (location) return () => folderApi(location);
   const { baseUrl, key } = providerOf(settings);
-  const keep = await documentArchiveOf(settings);
+  const archive = await documentArchiveOf(settings);
   return ({ seriesId, sourceId }) =>
     providerApi({
       baseUrl,
       key,
       timeoutMs: settings.SVC_SOURCE_TIMEOUT_SECONDS * 1000,
       maxAttempts: settings.SVC_SOURCE_MAX_ATTEMPTS,
-      keep: (bytes, { path, query }) =>
-        keep.put(bytes, { source_id: sourceId, name: `${seriesId} ${path}`, asked: { path, ...query } }),
+      archive: (bytes, { path, query }) =>
+        archive.put(bytes, { source_id: sourceId, name: `${seriesId} ${path}`, asked: { path, ...query } }),
       log,
       signal,
     });

@@ -6,7 +6,7 @@
 
 import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
-import { parseDay } from '../../../shared/dates.ts';
+import { parseDay, parseInstant } from '../../../shared/dates.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
 import type { Logger } from '../../../shared/logger.ts';
 import { fetchAnswer, type SourceLimits } from '../documents/fetch.ts';
@@ -163,10 +163,9 @@ const LAST_UPDATED = /^(\d{4}-\d{2}-\d{2}) (\d{2}:\d{2}:\d{2})([+-]\d{2})(?::?(\
 /** `2024-10-30 07:54:01-05`. The offset is required: without it the instant is unknown. */
 function instantOf(text: string, series: MacroSeries): number {
   const [, date, time, hours, minutes = '00'] = LAST_UPDATED.exec(text) ?? [];
-  const ms = date === undefined ? Number.NaN : Date.parse(`${date}T${time}${hours}:${minutes}`);
-  if (Number.isNaN(ms))
-    throw invalid(`series ${series.seriesId}: last_updated is ${JSON.stringify(text)}, not an instant`);
-  return ms;
+  const instant = date === undefined ? undefined : parseInstant(`${date}T${time}${hours}:${minutes}`);
+  if (!instant) throw invalid(`series ${series.seriesId}: last_updated is ${JSON.stringify(text)}, not an instant`);
+  return instant.ms;
 }
 
 const invalid = (what: string) => new TidemarkError('SOURCE_LAYOUT_UNKNOWN', `The answer about ${what}`);
@@ -327,7 +326,7 @@ export interface ProviderOptions extends SourceLimits {
   readonly baseUrl: URL;
   readonly key: string;
   /** Archives each answer before it is parsed. An error ends the request. */
-  readonly keep: (bytes: Buffer, question: Question) => Promise<unknown>;
+  readonly archive: (bytes: Buffer, question: Question) => Promise<unknown>;
   readonly signal?: AbortSignal;
   readonly log?: Logger;
 }
@@ -344,7 +343,7 @@ const MAX_ANSWER_BYTES = 32 * 1024 * 1024;
 const REFUSALS = [400, 401, 403];
 
 export function providerApi(options: ProviderOptions): MacroApi {
-  const { baseUrl, key, keep, ...limits } = options;
+  const { baseUrl, key, archive, ...limits } = options;
   return {
     async ask(path, query) {
       const url = urlBelow(baseUrl, ...path.split('/'));
@@ -357,7 +356,7 @@ export function providerApi(options: ProviderOptions): MacroApi {
       }
       if (status !== 200) throw refused(url, status, refusalOf(text));
       const atMs = Date.now();
-      await keep(bytes, { path, query });
+      await archive(bytes, { path, query });
       return { bytes, atMs };
     },
   };

@@ -7,7 +7,7 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { DAY_MS, dayKey, isMarketDay } from '../../../shared/dates.ts';
-import type { SampleNeeds } from '../types.ts';
+import type { SampleNeeds } from '../feed-types.ts';
 import { answerFile } from './provider-api.ts';
 import { type MacroSeries, SERIES } from './series.ts';
 

@@ -11,8 +11,8 @@ import type { Catalog } from '../../../shared/db/catalog.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { macroSeriesMetrics } from '../../../shared/registry/datasets/macro_series_metrics.ts';
 import { vintageKey } from '../../../shared/registry/keys.ts';
+import type { DocumentRequest, OpenedDocument, Source } from '../feed-types.ts';
 import { type RecordedEvent, RecordFrames } from '../record-frames.ts';
-import type { DocumentRequest, OpenedDocument, Source } from '../types.ts';
 import type { Observation, ProviderAnswers, VintageSpan } from './provider-api.ts';
 import type { MacroSeries } from './series.ts';
 

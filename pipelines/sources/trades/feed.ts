@@ -28,7 +28,7 @@ import type {
   SampleNeeds,
   SampleOrder,
   Selection,
-} from '../types.ts';
+} from '../feed-types.ts';
 
 /** How an exchange's documents are fetched: limits from the settings, and where faults are logged. */
 export interface TradeFetching {
@@ -106,8 +106,8 @@ function fileDayFeed(
     options: { required: [], optional: ['from', 'to', 'granularity'] },
     async open(needs) {
       const { settings, location, catalog, signal } = needs;
-      const place = location ? { location } : locationOf(settings, dataset);
-      const source = createSource({ settings, ...place, fetching: fetchingOf(needs) });
+      const located = location ? { location } : locationOf(settings, dataset);
+      const source = createSource({ settings, ...located, fetching: fetchingOf(needs) });
       return {
         source,
         isPlanned: true,

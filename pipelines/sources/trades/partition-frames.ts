@@ -4,7 +4,7 @@
  */
 import { createHash, type Hash } from 'node:crypto';
 import type { PartitionFacts } from '../../../shared/frame/manifest.ts';
-import type { DecodedItem, PartitionWindow } from '../types.ts';
+import type { DecodedItem, PartitionWindow } from '../feed-types.ts';
 import { MAX_ROW_BYTES } from './row-reader.ts';
 
 const LF = 10;

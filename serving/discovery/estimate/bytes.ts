@@ -10,8 +10,8 @@ import { Params } from '../../db/pg-messages.ts';
 import type { TimeBudget } from '../../read/execute/optimistic-read.ts';
 import { slicesOf } from '../../read/plan/boundary-rows.ts';
 import type { PlanContext } from '../../read/plan/context.ts';
+import type { Part, Slice } from '../../read/read-model.ts';
 import type { Session } from '../../read/snapshot/session.ts';
-import type { Part, Slice } from '../../read/types.ts';
 import { BUFFER_BYTES, OutputBuffer } from '../../render/cells.ts';
 import type { Envelope } from '../../render/json-rows.ts';
 import { REPRESENTATIONS, type Representation } from '../../render/representations.ts';
@@ -84,7 +84,7 @@ async function readSample(session: Session, { relation, searched }: PlanContext)
   const sample: SampledRow[] = [];
   const sink: RowSink = {
     row(_view, source, at, length) {
-      // Copied, because the connection reuses its buffer for the next message.
+      // The row is copied, because the connection reuses its buffer for the next message.
       const bytes = Buffer.from(source.subarray(at, at + length));
       sample.push({ view: new DataView(bytes.buffer, bytes.byteOffset, length), bytes, at: 0, length });
     },

@@ -6,11 +6,11 @@ import type { Range } from '../../../shared/ranges.ts';
 import type { Field } from '../../../shared/registry/index.ts';
 import { array, int2, int8, Params, text } from '../../db/pg-messages.ts';
 import type { LiveContext, PlanContext } from '../../read/plan/context.ts';
-import { knownTest } from '../../read/snapshot/coverage.ts';
+import type { Slice } from '../../read/read-model.ts';
+import { knownTest } from '../../read/snapshot/proved-runs.ts';
 import type { Session } from '../../read/snapshot/session.ts';
 import type { Relation } from '../../read/sql/relation.ts';
-import type { Slice } from '../../read/types.ts';
-import { inDataset } from '../coverage.ts';
+import { inDataset } from '../coverage-answer.ts';
 import { probeSlices } from './bytes.ts';
 
 export interface Count {
@@ -178,8 +178,8 @@ export async function estimateByPlanner(
   {
     filtered,
     bare,
-    sided,
-  }: { readonly filtered: PlanContext; readonly bare: PlanContext; readonly sided: PlanContext },
+    withFields,
+  }: { readonly filtered: PlanContext; readonly bare: PlanContext; readonly withFields: PlanContext },
 ): Promise<PlannerEstimate> {
   const slices = chunksOf(filtered);
   const relations = new Set<string>();
@@ -195,22 +195,22 @@ export async function estimateByPlanner(
     for (const name of scanned) relations.add(name);
     return { rows: plan['Plan Rows'], scanned: scanned.length };
   };
-  const sides = filtered.request.filters
+  const testLists = filtered.request.filters
     .filter(({ field }) => !narrows(filtered, field) && isStored(field))
     .slice(0, MAX_FILTERS)
-    .map((filter) => filter.sides ?? []);
-  const isBeyond = sides.map((tests) => tests.map(() => slices.length > 0));
+    .map((filter) => filter.boundTests ?? []);
+  const isBeyond = testLists.map((tests) => tests.map(() => slices.length > 0));
   let rows = 0;
   let passing = 0;
   for (const slice of slices) {
     const { rows: all } = await explain(bare.relation, slice);
     rows += all;
     passing += (await explain(filtered.relation, slice)).rows;
-    for (const [index, tests] of sides.entries()) {
-      for (const [side, test] of tests.entries()) {
-        const { rows: beyond, scanned } = await explain(sided.relation, slice, test);
+    for (const [index, tests] of testLists.entries()) {
+      for (const [bound, test] of tests.entries()) {
+        const { rows: beyond, scanned } = await explain(withFields.relation, slice, test);
         // Values beyond one chunk may lie within another. The planner expects at least one row of each relation.
-        isBeyond[index][side] &&= beyond <= Math.max(scanned, all * BEYOND);
+        isBeyond[index][bound] &&= beyond <= Math.max(scanned, all * BEYOND);
       }
     }
   }
@@ -226,11 +226,11 @@ export async function estimateByPlanner(
 
 /** Whether the filter's field (time or identity) selects what is searched: its values then lie there. */
 function narrows({ request: { dataset, mode }, relation }: PlanContext, field: Field): boolean {
-  return relation.isTime(field) || (mode === 'native' && field.sql === `t.${dataset.native.identity[0]}`);
+  return relation.isTime(field) || (mode === 'native' && field.column === dataset.native.identity[0]);
 }
 
 /** The statement that reads ends of validity computes them, so the planner knows nothing about their values. */
-export const isStored = (field: Field): boolean => field.columns.length > 0 && !field.name.startsWith('valid_');
+export const isStored = (field: Field): boolean => field.columns.length > 0 && field.validity === undefined;
 
 interface PlanNode {
   readonly 'Plan Rows': number;

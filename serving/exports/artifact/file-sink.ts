@@ -5,7 +5,7 @@ import { type FileHandle, open } from 'node:fs/promises';
 import type { Flow } from '../../read/execute/answer.ts';
 import type { Destination, RowShape, RowWriter } from '../../render/cells.ts';
 import type { BufferPool } from '../../render/response.ts';
-import { artifactFault } from './types.ts';
+import { artifactFault } from './artifact.ts';
 
 /** Above the first number of waiting bytes the sink pauses its producer; below the second it resumes it. */
 const HIGH_BYTES = 2 * 1024 * 1024;

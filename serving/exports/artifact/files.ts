@@ -5,9 +5,9 @@ import type { Dtype } from '../../../shared/registry/index.ts';
 import { OutputBuffer, type RowShape, type RowWriter } from '../../render/cells.ts';
 import { CsvRows } from '../../render/csv-rows.ts';
 import type { BufferPool } from '../../render/response.ts';
+import type { ArtifactFormat, ManifestColumn, ManifestFile } from './artifact.ts';
 import { type BackpressureGate, type FileMetadata, FileSink, type FileTarget, type FileWriter } from './file-sink.ts';
 import { ParquetFile } from './parquet-file.ts';
-import type { ArtifactFormat, ManifestColumn, ManifestFile } from './types.ts';
 
 /** How rows become a file. */
 export interface Format {
@@ -180,7 +180,7 @@ export class ArtifactFiles implements RowWriter, AsyncDisposable {
 
   #startClosing(file: OpenFile): void {
     const closing = this.#close(file);
-    // Reported at once, because `finish` may wait for it much later.
+    // The file reports the fault at once, because `finish` may wait for it much later.
     closing.catch(this.#options.onFault);
     this.#closing.push(closing);
   }

@@ -9,7 +9,7 @@ import type { Window } from '../../contract/read-request.ts';
 import type { RowSink } from '../../db/pg-connection.ts';
 import { int2, int8, OID, Params, text } from '../../db/pg-messages.ts';
 import type { LiveContext, ReadPlan } from '../../read/plan/context.ts';
-import { knownTest } from '../../read/snapshot/coverage.ts';
+import { knownTest } from '../../read/snapshot/proved-runs.ts';
 import {
   type Artifact,
   type ArtifactManifest,
@@ -18,7 +18,7 @@ import {
   type ManifestPartition,
   type ManifestWindow,
   type WrittenFile,
-} from './types.ts';
+} from './artifact.ts';
 
 export const MANIFEST_NAME = 'manifest.json';
 const VERSION = 1;
@@ -109,7 +109,7 @@ const MAX_LISTED = 20_000;
 /** The proved partitions that an artifact's rows come from. */
 export interface Proof {
   readonly manifest: ArtifactManifest['proof'];
-  /** Number of rows, in the requested mode, in all partitions that the window touches. */
+  /** Number of rows, in the requested mode, in all partitions that the window overlaps. */
   readonly rows: number;
 }
 

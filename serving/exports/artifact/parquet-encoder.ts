@@ -13,7 +13,7 @@ import type { EncoderBatch, EncoderColumn, EncoderFile, FromEncoder, ToEncoder }
 const ELEMENTS: Readonly<Record<ArrowType, Omit<SchemaElement, 'name' | 'repetition_type'>>> = {
   int64: { type: 'INT64' },
   float64: { type: 'DOUBLE' },
-  // With its converted type alone: version 0.17.0 of the library writes the bit width of the logical type as Thrift's i32,
+  // The encoder sets the converted type alone: version 0.17.0 of the library writes the bit width of the logical type as Thrift's i32,
   // where the format has an i8, and no reader accepts the file.
   int8: { type: 'INT32', converted_type: 'INT_8' },
   timestamp_ms_utc: {
@@ -118,7 +118,7 @@ const parquet = new ParquetWriter({
   codec: 'ZSTD',
   compressors: { ZSTD: (bytes) => zstdCompressSync(bytes, ZSTD) },
   kvMetadata: facts.map(([key, value]) => ({ key, value })),
-  // It includes a version of the files' layout: readers that find none distrust the bounds of texts.
+  // The name includes a version of the files' layout: readers that find none ignore the bounds of texts.
   createdBy: 'tidemark version 1',
 });
 

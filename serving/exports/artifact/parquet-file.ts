@@ -47,7 +47,7 @@ export const GROUP_ROWS = 122_880;
 /** A group ends early once its texts reach this size: a transaction takes kilobytes. */
 export const GROUP_TEXT_BYTES = 8 * 1024 * 1024;
 /** Groups that may wait or be encoded while the next one is gathered. */
-const MAX_GROUPS_AHEAD = 1;
+const MAX_WAITING_GROUPS = 1;
 /**
  * Limit of the encoder's young heap: nearly all it allocates is garbage a column later. With Node's default the process peaked
  * at 383 MiB for 3.5 M trades and at 286 for one million, with this limit at 206 and 197, for a twentieth more CPU time.
@@ -59,7 +59,7 @@ export class ParquetFile extends BatchedRows implements FileWriter {
   readonly #worker: Worker;
   /** Memory of encoded groups: two or three sets of it serve any number of rows. */
   readonly #spare: (readonly ColumnMemory[])[] = [];
-  #ahead = 0;
+  #waiting = 0;
   #isPaused = false;
   #fault: unknown;
   readonly #ended: Promise<unknown>;
@@ -114,8 +114,8 @@ export class ParquetFile extends BatchedRows implements FileWriter {
     this.columns.forEach((column, index) => {
       column.renew(spare?.[index]);
     });
-    this.#ahead++;
-    if (this.#isPaused || this.#ahead <= MAX_GROUPS_AHEAD) return;
+    this.#waiting++;
+    if (this.#isPaused || this.#waiting <= MAX_WAITING_GROUPS) return;
     this.#isPaused = true;
     this.#target.flow.pause();
   }
@@ -128,8 +128,8 @@ export class ParquetFile extends BatchedRows implements FileWriter {
     this.#target.sink.write(message.bytes);
     if (message.kind === 'end') return;
     this.#spare.push(message.memory);
-    this.#ahead--;
-    if (!this.#isPaused || this.#ahead > MAX_GROUPS_AHEAD) return;
+    this.#waiting--;
+    if (!this.#isPaused || this.#waiting > MAX_WAITING_GROUPS) return;
     this.#isPaused = false;
     this.#target.flow.resume();
   }

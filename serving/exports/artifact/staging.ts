@@ -11,10 +11,10 @@ import { DAY_MS } from '../../../shared/dates.ts';
 import type { ReadRequest, Window } from '../../contract/read-request.ts';
 import { inOrder } from '../../read/execute/plan-read.ts';
 import type { CountedStatement, LiveContext, ReadPlan } from '../../read/plan/context.ts';
-import { within } from '../../read/snapshot/coverage.ts';
-import { ArtifactFault, artifactFault } from './types.ts';
+import { within } from '../../read/snapshot/proved-runs.ts';
+import { ArtifactFault, artifactFault } from './artifact.ts';
 
-const STAGING_MARK = '.partial-';
+const STAGING_INFIX = '.partial-';
 /** An attempt that still runs may create a file in the directory while it is being removed. */
 const RM_RETRY = { maxRetries: 5, retryDelay: 20 };
 
@@ -26,7 +26,7 @@ async function partials(directory: string): Promise<string[]> {
     throw error;
   });
   return names
-    .filter((name) => name.startsWith(`${basename(directory)}${STAGING_MARK}`))
+    .filter((name) => name.startsWith(`${basename(directory)}${STAGING_INFIX}`))
     .map((name) => join(parent, name));
 }
 
@@ -49,7 +49,7 @@ export class StagingDirectory implements AsyncDisposable {
     try {
       await requireFolder(dirname(directory));
       for (const left of await partials(directory)) await rm(left, { recursive: true, force: true, ...RM_RETRY });
-      const path = `${directory}${STAGING_MARK}${randomBytes(6).toString('hex')}`;
+      const path = `${directory}${STAGING_INFIX}${randomBytes(6).toString('hex')}`;
       // Creates the parent too, because a sweep removes it whenever it is empty.
       await mkdir(path, { recursive: true, mode: 0o750 });
       return new StagingDirectory(directory, path);
@@ -108,7 +108,7 @@ async function requireFolder(path: string): Promise<void> {
 }
 
 async function syncDirectory(path: string): Promise<void> {
-  // Without the flag, to open a pipe in its place would block forever.
+  // Without the flag, opening a pipe of the same name would block forever.
   const handle = await open(path, constants.O_RDONLY | constants.O_DIRECTORY);
   try {
     await handle.sync();

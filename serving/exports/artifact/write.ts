@@ -3,11 +3,7 @@ import { shapeOf } from '../../../shared/registry/index.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
 import type { ReadFacts } from '../../read/execute/answer.ts';
 import { countOfFileDays } from '../../read/plan/counted.ts';
-import { provedThrough } from '../../read/snapshot/coverage.ts';
-import { BackpressureGate } from './file-sink.ts';
-import { ArtifactFiles, FORMATS, type Format } from './files.ts';
-import { digestOf, isIntact, type Proof, readArtifact, readProof, windowOf, writeManifest } from './manifest.ts';
-import { canSplit, StagingDirectory, statementsByDay, stemOf } from './staging.ts';
+import { provedThrough } from '../../read/snapshot/proved-runs.ts';
 import {
   type Artifact,
   type ArtifactDeps,
@@ -15,7 +11,11 @@ import {
   type ArtifactJob,
   type ArtifactManifest,
   type ManifestColumn,
-} from './types.ts';
+} from './artifact.ts';
+import { BackpressureGate } from './file-sink.ts';
+import { ArtifactFiles, FORMATS, type Format } from './files.ts';
+import { digestOf, isIntact, type Proof, readArtifact, readProof, windowOf, writeManifest } from './manifest.ts';
+import { canSplit, StagingDirectory, statementsByDay, stemOf } from './staging.ts';
 
 const PROGRESS_INTERVAL_MS = 500;
 
@@ -168,9 +168,6 @@ const factsOf = (request: ReadRequest, schema: readonly ManifestColumn[]) => ({
   tidemark: JSON.stringify({ ...subjectOf(request), schema }),
 });
 
-export { FORMATS } from './files.ts';
-export { isIntact, MANIFEST_NAME, readArtifact } from './manifest.ts';
-export { removeArtifact } from './staging.ts';
 export type {
   Artifact,
   ArtifactDeps,
@@ -180,6 +177,8 @@ export type {
   ArtifactProgress,
   ManifestFile,
   WrittenFile,
-} from './types.ts';
-/** Re-exports for the rest of the exports. */
-export { ArtifactFault, type ArtifactFaultKind } from './types.ts';
+} from './artifact.ts';
+export { ArtifactFault, type ArtifactFaultKind } from './artifact.ts';
+export { FORMATS } from './files.ts';
+export { isIntact, MANIFEST_NAME, readArtifact } from './manifest.ts';
+export { removeArtifact } from './staging.ts';

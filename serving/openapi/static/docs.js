@@ -1,5 +1,5 @@
-// The page is whole without this: it fills in the address it came from, and gives commands a button that copies them.
-for (const place of document.querySelectorAll('[data-origin]')) place.textContent = location.origin;
+// The page works without this script. The script fills in the page's own address and adds a copy button to each command.
+for (const element of document.querySelectorAll('[data-origin]')) element.textContent = location.origin;
 
 if (navigator.clipboard) {
   for (const command of document.querySelectorAll('.command')) {

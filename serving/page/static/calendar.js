@@ -1,4 +1,7 @@
-/** A year of a dataset (on a phone a quarter), day by day; a day chosen shows its proof. Arrow keys walk through it. */
+/**
+ * The calendar of a dataset: a year, or on a narrow screen three months. A chosen day shows its proof. Arrow keys move
+ * between days.
+ */
 import { DAY_MS, dayStart, daysOf, monthDays, STATE_TEXT } from './days.js';
 import { byId, fill, h } from './dom.js';
 import { dayOf } from './format.js';
@@ -98,13 +101,13 @@ export class Calendar {
     if (hadFocus) this.#cell(this.#focusDay())?.focus();
   }
 
-  /** The page with that day. */
+  /** Shows the months that hold the day. */
   #turnTo(ms) {
     const month = monthOf(ms);
     this.#first = month - (month % pageLength());
   }
 
-  /** Its days: [from, to). */
+  /** The days that the calendar shows: [from, to). */
   get #page() {
     return { from: monthStart(this.#first), to: monthStart(this.#first + pageLength()) };
   }
@@ -142,7 +145,7 @@ export class Calendar {
     const { range } = this.#days;
     const months = Array.from({ length: pageLength() }, (_, index) => this.#first + index);
     const shown = months.map((month) => ({ month, ...monthDays(Math.floor(month / 12), month % 12) }));
-    // A history of one month needs no year around it.
+    // The calendar leaves out months without any proved or known day.
     const known = shown.filter(({ days }) => days[0] < range.to && days[days.length - 1] + DAY_MS > range.from);
     const focused = this.#focusDay();
     return h(
@@ -183,12 +186,12 @@ export class Calendar {
         title: `${day}: ${STATE_TEXT[state]}`,
         onclick: () => this.#choose(ms),
       },
-      // As it is written in the date, its name: who speaks to the page says what is seen.
+      // The text is the end of the label, so that speech input finds the button by what is seen.
       day.slice(-2),
     );
   }
 
-  /** The one day that Tab comes to. */
+  /** The one day that the Tab key reaches. */
   #focusDay() {
     const { range } = this.#days;
     const { from, to } = this.#page;

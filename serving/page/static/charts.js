@@ -1,4 +1,4 @@
-/** Charts in the page's colours, in light and dark, that follow the width they are given. */
+/** Charts in the page's colours, light and dark, as wide as their boxes. */
 import { AreaSeries, CandlestickSeries, createChart, HistogramSeries, LineSeries } from './lightweight-charts.js';
 
 export { AreaSeries, CandlestickSeries, HistogramSeries, LineSeries };
@@ -31,11 +31,11 @@ export function chartIn(box, { height, label, seconds = false, format, scroll = 
   const chart = createChart(box, {
     autoSize: true,
     height,
-    // The licence asks for a mention: it is at the foot of the page.
+    // The licence demands an attribution, which the foot of the page holds.
     layout: { attributionLogo: false, fontFamily: getComputedStyle(document.body).fontFamily, fontSize: 11 },
     timeScale: { timeVisible: true, secondsVisible: seconds, borderVisible: false },
     rightPriceScale: { borderVisible: false, scaleMargins: { top: 0.12, bottom: 0.06 } },
-    // The wheel moves the page, not the chart, unless the chart is what one came for.
+    // The wheel scrolls the page and not the chart, unless `scroll` is set.
     handleScroll: { mouseWheel: scroll, vertTouchDrag: false },
     handleScale: { mouseWheel: scroll, pinch: true },
     ...(format && { localization: { priceFormatter: format } }),
@@ -54,7 +54,7 @@ export function chartIn(box, { height, label, seconds = false, format, scroll = 
   const own = [paint];
   return {
     chart,
-    /** @param {() => void} painted also when the colours change */
+    /** @param {() => void} painted called at once, and whenever the colours change */
     onPaint(painted) {
       painted();
       repaint.add(painted);

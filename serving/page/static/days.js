@@ -1,4 +1,4 @@
-/** The state of each day of a dataset, from what /v1/coverage says. Nothing here touches the page. */
+/** The state of each day of a dataset, from what /v1/coverage says. This file does not use the DOM. */
 
 export const DAY_MS = 86_400_000;
 
@@ -6,7 +6,7 @@ export const DAY_MS = 86_400_000;
 /** @typedef {'proved' | 'part' | 'missing' | 'quarantined' | 'waiting' | 'none'} DayState */
 
 /**
- * File days of some vendors begin at another hour than midnight; a day of the calendar is one of theirs.
+ * File days of some vendors begin at another hour than midnight UTC. A day of the calendar is a file day.
  * @param {any} coverage
  */
 function offsetOf({ partition_kind: kind, proved, partitions }) {
@@ -67,7 +67,7 @@ export function daysOf(coverage, source) {
   const first = Math.min(...all.map(({ from }) => from));
   const last = Math.max(...all.map(({ to }) => to));
   return {
-    /** First and last day of which anything is known; undefined: nothing is. */
+    /** The first and the last known day; undefined where no day is known. */
     range: all.length === 0 ? undefined : { from: dayStart(first - offset), to: dayStart(last - 1 - offset) + DAY_MS },
     /** @param {number} ms midnight of a day @returns {Span} */
     windowOf: (ms) => ({ from: ms + offset, to: ms + offset + DAY_MS }),

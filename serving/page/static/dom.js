@@ -1,4 +1,4 @@
-/** Elements, made without HTML text: whatever comes from a source stays text. */
+/** Makes elements without parsing HTML, so that no text of a source becomes markup. */
 
 /**
  * @param {string} tag
@@ -38,7 +38,7 @@ export const byId = (id) => document.getElementById(id);
 export const fill = (parent, ...children) => parent.replaceChildren(...children);
 
 /**
- * A table that scrolls in a box of its own where it is too wide.
+ * A table in a box that scrolls where the table is too wide.
  * @param {{ caption: string, columns: readonly { name: string, number?: boolean }[], rows: readonly (Node | string)[][] }} table
  */
 export function table({ caption, columns, rows }) {
@@ -60,7 +60,7 @@ export function table({ caption, columns, rows }) {
 }
 
 /**
- * Text to be copied, with a button that does it.
+ * Text with a button that copies it.
  * @param {string} text
  * @param {string} label what it is
  */

@@ -1,4 +1,4 @@
-/** A request put together by choosing, shown as commands, and run. */
+/** The form that builds a request, shows it as commands and runs it. */
 import { byId, code, fill, h } from './dom.js';
 import { problem } from './problem.js';
 import { clientOf, curlOf, pythonOf, requestOf } from './request.js';
@@ -15,7 +15,25 @@ const MODES = [
   ['native', 'native: as the source has them'],
   ['aligned_1s', 'aligned: one row a second'],
 ];
+const KINDS = [
+  ['klines', 'candles'],
+  ['rows', 'rows'],
+];
 const SIZES = ['1s', '10s', '1m', '5m', '15m', '1h', '4h', '1d', '1w'];
+
+const select = (name, options, chosen) =>
+  h('select', { name }, ...options.map(([value, text]) => h('option', { value, selected: value === chosen }, text)));
+
+const labelled = (text, control, properties = {}) => h('label', properties, h('span', {}, text), control);
+
+const actions = () => [
+  h(
+    'p',
+    { class: 'actions whole' },
+    h('button', { type: 'submit', class: 'main' }, 'Run it'),
+    h('span', { id: 'running', class: 'faint', role: 'status' }),
+  ),
+];
 
 export class Explorer {
   #datasets;
@@ -40,56 +58,37 @@ export class Explorer {
   }
 
   #build(first) {
-    const select = (name, options, chosen) =>
-      h(
-        'select',
-        { name },
-        ...options.map(([value, text]) => h('option', { value, selected: value === chosen }, text)),
-      );
-    const labelled = (text, control, properties = {}) => h('label', properties, h('span', {}, text), control);
-    fill(
-      this.#form,
-      labelled(
-        'Dataset',
-        select(
-          'dataset',
-          this.#datasets.map(({ key, title, availability }) => [
-            key,
-            availability.rows > 0 ? title : `${title} (nothing yet)`,
-          ]),
-          first.key,
-        ),
-      ),
-      labelled(
-        'Ask for',
-        select(
-          'what',
-          [
-            ['klines', 'candles'],
-            ['rows', 'rows'],
-          ],
-          'klines',
-        ),
-        { 'data-for': 'trades' },
-      ),
+    fill(this.#form, ...this.#selection(first), ...this.#extent(), ...this.#refinements(), ...actions());
+  }
+
+  /** What is read: the dataset, rows or candles, and their form. */
+  #selection(first) {
+    const datasets = this.#datasets.map(({ key, title, availability }) => [
+      key,
+      availability.rows > 0 ? title : `${title} (nothing yet)`,
+    ]);
+    const sizes = SIZES.map((size) => [size, size]);
+    return [
+      labelled('Dataset', select('dataset', datasets, first.key)),
+      labelled('Ask for', select('what', KINDS, 'klines'), { 'data-for': 'trades' }),
       labelled('Mode', select('mode', MODES, 'native')),
-      labelled(
-        'Candle',
-        select(
-          'kline_size',
-          SIZES.map((size) => [size, size]),
-          '1m',
-        ),
-        { 'data-for': 'klines' },
-      ),
+      labelled('Candle', select('kline_size', sizes, '1m'), { 'data-for': 'klines' }),
+    ];
+  }
+
+  /** How much is read. */
+  #extent() {
+    const count = { name: 'count', type: 'number', min: 1, max: 10_000, value: 200, required: true };
+    return [
       labelled('Window', select('window', WINDOWS, 'latest')),
-      labelled(
-        'How many',
-        h('input', { name: 'count', type: 'number', min: 1, max: 10_000, value: 200, required: true }),
-        { 'data-for': 'count' },
-      ),
+      labelled('How many', h('input', count), { 'data-for': 'count' }),
       labelled('First day', h('input', { name: 'from', type: 'date' }), { 'data-for': 'days' }),
       labelled('Last day', h('input', { name: 'to', type: 'date' }), { 'data-for': 'days' }),
+    ];
+  }
+
+  #refinements() {
+    return [
       h(
         'details',
         { 'data-for': 'rows', class: 'whole' },
@@ -109,13 +108,7 @@ export class Explorer {
         h('input', { type: 'checkbox', name: 'strict' }),
         'Refuse an answer that would carry warnings',
       ),
-      h(
-        'p',
-        { class: 'actions whole' },
-        h('button', { type: 'submit', class: 'main' }, 'Run it'),
-        h('span', { id: 'running', class: 'faint', role: 'status' }),
-      ),
-    );
+    ];
   }
 
   get #control() {
@@ -155,7 +148,7 @@ export class Explorer {
     this.#say();
   }
 
-  /** Whole days are asked for most often at the end of what is proved. */
+  /** Most readers ask for the newest proved days, so the form begins with them. */
   #lastDay({ proved_through_utc: through }) {
     const day = through === null ? '' : new Date(Date.parse(through) - 1).toISOString().slice(0, 10);
     for (const name of ['from', 'to']) this.#control(name).value = day;

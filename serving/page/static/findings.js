@@ -1,9 +1,9 @@
-/** What of a status needs somebody, in order of weight. Nothing here touches the page. */
+/** Finds what the operator has to repair or watch in a status, in order of weight. This file does not use the DOM. */
 import { counted, duration, whole } from './format.js';
 
-/** A partition is projected in seconds; what waits longer than this is not being projected. */
+/** The projector takes seconds for a partition. A partition that waits longer than this is not being projected. */
 const STALLED_SECONDS = 120;
-/** Of a stream's limit. */
+/** The share of a stream's byte limit from which a finding reports it. */
 const NEARLY_FULL = 0.9;
 
 /**

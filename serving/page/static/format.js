@@ -53,7 +53,7 @@ export const moment = (utc) => (utc.slice(11, 19) === '00:00:00' ? utc.slice(0, 
 export const dayOf = (ms) => new Date(ms).toISOString().slice(0, 10);
 
 /**
- * Digests are compared by their ends.
+ * People compare digests by their ends, so the middle is left out.
  * @param {string} text
  */
 export const shortened = (text) => (text.length > 24 ? `${text.slice(0, 10)}…${text.slice(-6)}` : text);

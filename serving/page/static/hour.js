@@ -33,22 +33,22 @@ const PLOTS = [
 ];
 
 /**
- * A place for each sample there can be, so that the hour is as wide when it has just begun.
+ * A point for each possible sample, so that the axis shows the whole hour even when it has just begun.
  * @param {readonly { time: number, value?: number }[]} points
  * @param {number} interval seconds
  */
 function wholeHour(points, interval) {
-  const slot = (time) => Math.round(time / interval);
-  const bySlot = new Map(points.map((point) => [slot(point.time), point.value]));
-  const last = slot(points.at(-1)?.time ?? Date.now() / 1000);
+  const indexOf = (time) => Math.round(time / interval);
+  const byIndex = new Map(points.map((point) => [indexOf(point.time), point.value]));
+  const last = indexOf(points.at(-1)?.time ?? Date.now() / 1000);
   return Array.from({ length: 3600 / interval + 1 }, (_, index) => {
     const at = last - 3600 / interval + index;
-    const value = bySlot.get(at);
+    const value = byIndex.get(at);
     return value === undefined ? { time: at * interval } : { time: at * interval, value };
   });
 }
 
-/** From zero on, and never so near that nothing looks like something. */
+/** The axis begins at zero and ends at 1 or more, so that small noise does not fill it. */
 const fromZero = (original) => {
   const found = original();
   return { ...found, priceRange: { minValue: 0, maxValue: Math.max(found?.priceRange?.maxValue ?? 0, 1) } };
@@ -109,7 +109,7 @@ export class Hour {
     }
   }
 
-  /** Charts need the width of their box, so they are made when it is there. */
+  /** Charts need the width of their box, so this class makes them after the box. */
   #seriesOf(one) {
     if (one.series) return one.series;
     one.chart = chartIn(one.box, { height: 132, label: one.plot.title, seconds: true, format: one.plot.format });

@@ -1,4 +1,4 @@
-/** Asks for the key when there is none or it is wrong. */
+/** Asks for the key while the page has none or a wrong one. */
 import { key } from './api.js';
 import { byId } from './dom.js';
 

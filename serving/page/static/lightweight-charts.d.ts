@@ -1,2 +1,2 @@
-/** What is served under that name is the package's own file (serving/routes/page.ts). */
+/** The service answers this path with the package's own file (serving/routes/page.ts). */
 export * from 'lightweight-charts';

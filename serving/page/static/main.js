@@ -1,4 +1,4 @@
-/** The operator's page: asks the service how it stands every few seconds while somebody looks, and shows it. */
+/** The operator's page: reads the service's status every few seconds while the page is visible, and shows it. */
 import { ask, Fault, key } from './api.js';
 import { Calendar } from './calendar.js';
 import { byId, fill, h } from './dom.js';
@@ -9,8 +9,8 @@ import { showNow } from './now.js';
 import { showNoProof, showProof } from './proof.js';
 import { showExports, showWork } from './work.js';
 
-/** As often as the service looks itself. */
-const LOOK_MS = 5000;
+/** The interval at which the service collects its status. */
+const POLL_MS = 5000;
 const EXPORTS_SHOWN = 10;
 
 const gate = keyGate(() => void look());
@@ -20,7 +20,7 @@ const calendar = new Calendar({
 });
 /** @type {any} */
 let datasets;
-/** By dataset, as of its version. @type {Map<string, any>} */
+/** Coverage by dataset, with the version that it was read at. @type {Map<string, any>} */
 const coverages = new Map();
 let chosen = '';
 
@@ -31,22 +31,22 @@ async function look() {
     const [status, history, { exports }] = await Promise.all([
       ask('/v1/ops/status'),
       ask('/v1/ops/history'),
-      // A failure to list exports hides nothing else.
+      // When exports cannot be listed, the page still shows everything else.
       ask(`/v1/raw/export?limit=${EXPORTS_SHOWN}`).catch(() => ({ exports: [] })),
     ]);
     await refreshCoverage(status);
     show(status);
     hour.show(history);
     showExports(exports);
-    said(`as of ${status.at_utc.slice(11, 19)} UTC`);
+    showUpdated(`as of ${status.at_utc.slice(11, 19)} UTC`);
   } catch (error) {
     if (!(error instanceof Fault)) throw error;
     if (error.isKey) return gate.open(true);
-    said(`${error.message} Trying again.`, true);
+    showUpdated(`${error.message} Trying again.`, true);
   }
 }
 
-/** What does not change while the page is open. */
+/** Facts that do not change while the page is open. */
 async function begin() {
   if (datasets) return;
   datasets = await ask('/v1/datasets');
@@ -60,24 +60,24 @@ async function begin() {
 /** @param {any} status */
 async function refreshCoverage(status) {
   const changed = status.datasets.filter(({ dataset, coverage_version: version, partitions }) => {
-    const mark = `${version} ${partitions.quarantined} ${partitions.published} ${partitions.publishing}`;
-    return coverages.get(dataset)?.mark !== mark;
+    const revision = `${version} ${partitions.quarantined} ${partitions.published} ${partitions.publishing}`;
+    return coverages.get(dataset)?.revision !== revision;
   });
   await Promise.all(
     changed.map(async ({ dataset, coverage_version: version, partitions: { quarantined, published, publishing } }) => {
-      // Proved ones are stretches already; the few others are asked for by their state.
+      // The answer states proved partitions as stretches. The page asks for the few others by state.
       const states = Object.entries({ quarantined, published, publishing }).filter(([, count]) => count > 0);
       const asked = states.length === 0 ? ['quarantined'] : states.map(([state]) => state);
       const answers = await Promise.all(asked.map((state) => ask(`/v1/coverage/${dataset}?state=${state}&limit=1000`)));
       coverages.set(dataset, {
-        mark: `${version} ${quarantined} ${published} ${publishing}`,
+        revision: `${version} ${quarantined} ${published} ${publishing}`,
         answer: { ...answers[0], partitions: answers.flatMap(({ partitions }) => partitions) },
       });
       if (dataset === chosen) calendar.show(coverages.get(dataset).answer);
     }),
   );
   if (chosen !== '') return;
-  // What needs somebody is looked at first, else what there is.
+  // The page opens on a dataset that needs the operator, else on one with rows.
   const troubled = ({ partitions: { quarantined, missing } }) => quarantined + missing > 0;
   const first = status.datasets.find(troubled) ?? status.datasets.find(({ rows }) => rows > 0) ?? status.datasets[0];
   choose(first.dataset);
@@ -101,16 +101,16 @@ function show(status) {
   showWork(status);
 }
 
-function said(text, isFault = false) {
-  const place = byId('updated');
-  place.textContent = text;
-  place.classList.toggle('fault', isFault);
+function showUpdated(text, isFault = false) {
+  const line = byId('updated');
+  line.textContent = text;
+  line.classList.toggle('fault', isFault);
 }
 
 void look();
 setInterval(() => {
   if (document.visibilityState === 'visible' && key.get() !== '' && !byId('key-dialog').open) void look();
-}, LOOK_MS);
+}, POLL_MS);
 document.addEventListener('visibilitychange', () => {
   if (document.visibilityState === 'visible' && datasets) void look();
 });

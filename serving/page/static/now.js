@@ -1,10 +1,10 @@
-/** How everything stands: the verdict, what needs somebody, and a line for each dataset with its last days. */
+/** The state of the system: the verdict, what needs the operator, and a line for each dataset with its last days. */
 import { DAY_MS, dayStart, daysOf, STATE_TEXT } from './days.js';
 import { byId, fill, h } from './dom.js';
 import { findingsOf, verdictOf } from './findings.js';
 import { dayOf, duration, moment, short, size, whole } from './format.js';
 
-/** Days of the strip. */
+/** The number of days in the strip of a dataset. */
 const STRIP = 30;
 
 /**
@@ -15,7 +15,7 @@ export function showNow(status, means) {
   const findings = findingsOf(status);
   const verdict = verdictOf(status, findings);
   const head = byId('verdict');
-  // Told anew only when it changes: it is read out.
+  // A screen reader reads the verdict out each time it is set.
   if (head.textContent !== verdict) head.textContent = verdict;
   byId('now').dataset.verdict = findings[0]?.weight ?? 'good';
   document.title = `${findings.some(({ weight }) => weight === 'bad') ? '● ' : ''}Tidemark`;
@@ -27,7 +27,7 @@ export function showNow(status, means) {
 function findingList(findings, { onDataset }) {
   if (findings.length === 0)
     return h('p', { class: 'lead' }, 'No partition is quarantined or missing, nothing waits, and every check holds.');
-  const MARKS = { bad: 'Needs you', warn: 'Remark' };
+  const LABELS = { bad: 'Needs you', warn: 'Remark' };
   return h(
     'ul',
     { class: 'findings' },
@@ -35,7 +35,7 @@ function findingList(findings, { onDataset }) {
       h(
         'li',
         { class: weight },
-        h('b', { class: 'tag' }, MARKS[weight]),
+        h('b', { class: 'tag' }, LABELS[weight]),
         h('span', {}, text, ' ', h('span', { class: 'faint' }, what)),
         dataset &&
           h(
@@ -127,7 +127,7 @@ function datasetRow(one, now, { coverageOf, onDataset, titleOf }) {
   );
 }
 
-/** Days ending with the last one known, or with yesterday if that is near. */
+/** The strip ends with the last known day, or with yesterday if that is close. */
 function strip(coverage, now) {
   if (!coverage) return h('span', { class: 'strip' });
   const days = daysOf(coverage);

@@ -1,4 +1,4 @@
-/** A fault, told with its code and what it names. */
+/** A fault with its code, its message and the errors that it names. */
 import { Fault } from './api.js';
 import { h } from './dom.js';
 

@@ -1,10 +1,10 @@
-/** The proof of a day: its partitions, what they were proved by, and the way down to the source's own bytes. */
+/** The proof of a day: its partitions, the values that prove them, and links down to the source's own bytes. */
 import { ask } from './api.js';
 import { byId, fill, h } from './dom.js';
 import { counted, minute, moment, shortened, size, whole } from './format.js';
 import { problem } from './problem.js';
 
-/** Partitions of one day that are shown; a day of blocks has 144 and more. */
+/** The most partitions of a day that the page shows; a day of blocks has 144 and more. */
 const SHOWN = 20;
 
 export function showNoProof() {
@@ -32,7 +32,7 @@ export function showNoProof() {
 export async function showProof({ dataset }, window, { day, state }, source) {
   const box = byId('proof');
   fill(box, h('h3', {}, day), h('p', { class: 'faint' }, 'Looking…'));
-  // Below the calendar, where the page is narrow.
+  // On a narrow screen the proof is below the calendar.
   if (box.getBoundingClientRect().top > innerHeight * 0.8) box.scrollIntoView({ block: 'center' });
   const query = new URLSearchParams({ from: iso(window.from), to: iso(window.to), limit: '200' });
   try {

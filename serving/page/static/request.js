@@ -1,4 +1,4 @@
-/** A request built from the explorer's choices, and the same as commands. Nothing here touches the page. */
+/** Builds a request from the explorer's choices, and the same request as commands. This file does not use the DOM. */
 
 /**
  * @typedef {{
@@ -17,7 +17,7 @@
  */
 
 /**
- * The historical routes take all that the explorer offers, by day; a query takes the same and is asked where no day is.
+ * The historical routes take all that the explorer offers, by day. A request without days goes to the query route.
  * @param {Choices} choices
  */
 export function requestOf({ dataset, what, mode, fields, window, count, from, to, klineSize, filters, strict }) {
@@ -54,7 +54,7 @@ function typedValue(text, op, dtype) {
   return text.trim() === 'null' ? null : scalar(text.trim(), dtype);
 }
 
-/** What is no number stays as it was typed: the service says what is wrong with it. */
+/** A text that is not a number stays as typed, and the service's fault explains it. */
 const scalar = (text, dtype) =>
   NUMBERS.has(dtype) && text !== '' && Number.isFinite(Number(text)) ? Number(text) : text;
 
@@ -104,7 +104,7 @@ print(answer.json()["row_count"])`;
 /** @param {object} value */
 function literal(value) {
   const text = JSON.stringify(value, null, 2);
-  // Names without quotes and texts in single ones, where nothing in them says otherwise.
+  // JavaScript as people write it: names without quotes, and texts in single quotes where they hold none.
   return text === '{}' ? '' : text.replaceAll(/^( *)"(\w+)":/gm, '$1$2:').replaceAll(/"([^"'\\]*)"/g, "'$1'");
 }
 

@@ -1,12 +1,12 @@
-/** An answer drawn: candles or lines, and its rows as a table. */
+/** Shows an answer: candles or lines in a chart, and its rows as a table. */
 import { CandlestickSeries, chartIn, colours, HistogramSeries, LineSeries } from './charts.js';
 import { byId, fill, h, table } from './dom.js';
 import { counted, whole } from './format.js';
 import { candlesOf, linesOf, MOST_LINES, valueColumns } from './series.js';
 
-/** Rows of the table. */
+/** The most rows that the table shows. */
 const SHOWN = 100;
-/** Told apart in light and in dark, and by most who do not see all colours. */
+/** Colours that differ in light and in dark, and for most people who are colour-blind. */
 const LINES = ['#2a8fa8', '#d9822b', '#7157d9', '#3d9a50', '#c2416b', '#8a6d3b', '#5b7c99', '#a05195'];
 
 /** @type {{ remove: () => void } | undefined} */
@@ -35,7 +35,7 @@ export function showResult(answer, dataset, mode) {
       { class: 'panel' },
       h(
         'p',
-        { class: 'told' },
+        { class: 'result-head' },
         h(
           'span',
           {},
@@ -68,9 +68,9 @@ function drawn_(box, choice, { rows, candles, dataset }) {
     choice === 'candles'
       ? `${candles.candles.length} candles of ${dataset.key}`
       : `${choice} of ${dataset.key} over time`;
-  const place = h('div', { class: 'chart tall' });
-  box.append(place);
-  const plot = chartIn(place, { height: 340, label, seconds: true, scroll: false });
+  const plotBox = h('div', { class: 'chart tall' });
+  box.append(plotBox);
+  const plot = chartIn(plotBox, { height: 340, label, seconds: true, scroll: false });
   drawn = plot;
   if (choice === 'candles') candleChart(plot, candles);
   else lineChart(plot, box, linesOf(rows, choice, dataset.modes.aligned_1s.series_key));

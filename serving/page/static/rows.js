@@ -1,4 +1,4 @@
-/** Rows of an answer as they arrive, no more than a page can show: what is left over is not read. */
+/** Reads the rows of an answer as they arrive, and stops when the page has as many as it can show. */
 import { Fault, key } from './api.js';
 
 const MOST_ROWS = 10_000;

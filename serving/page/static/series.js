@@ -1,15 +1,15 @@
-/** What of rows can be drawn: their time, their candles, their lines. Nothing here touches the page. */
+/** What a chart shows of rows: their time, their candles, their lines. This file does not use the DOM. */
 
 const CANDLES = /** @type {const} */ ([
   ['open', 'high', 'low', 'close', 'volume'],
   ['open_price', 'high_price', 'low_price', 'close_price', 'quantity_sum'],
 ]);
 const NUMERIC = new Set(['float64', 'int64', 'bool01']);
-/** Lines that can be told apart. */
+/** The number of lines whose colours differ. */
 export const MOST_LINES = 8;
 
 /**
- * The column that says when: a time first, else epoch milliseconds.
+ * The column of the row's time: a timestamp if there is one, else epoch milliseconds.
  * @param {readonly any[]} rows
  */
 function timeColumn(rows) {
@@ -23,11 +23,11 @@ function timeColumn(rows) {
   );
 }
 
-/** Seconds since 1970. */
+/** A time in seconds since 1970. */
 const secondsOf = (value) => Math.floor((typeof value === 'number' ? value : Date.parse(value)) / 1000);
 
 /**
- * Charts take each time once, in order: of several rows of a second the last counts.
+ * Charts take each time once and in order. Of several rows of one second, the last one is drawn.
  * @template T
  * @param {readonly { time: number, value?: T }[]} points
  */
@@ -65,7 +65,7 @@ export function candlesOf(rows) {
 }
 
 /**
- * Numbers worth a line, the likeliest first.
+ * The columns that a chart can draw as lines, the most useful first.
  * @param {readonly any[]} rows
  * @param {readonly { name: string, dtype: string }[]} fields
  */

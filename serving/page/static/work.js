@@ -1,4 +1,4 @@
-/** Work in progress and lately ended, exports by state, and the queues of reads. */
+/** Shows runs in progress and the latest ended ones, exports by state, and the queues of reads. */
 import { byId, fill, h, table } from './dom.js';
 import { counted, duration, minute, short, size, whole } from './format.js';
 
@@ -7,7 +7,7 @@ const ENDED_SHOWN = 8;
 /** @param {any} status */
 export function showWork(status) {
   const now = Date.parse(status.at_utc);
-  // Those at work, and the latest that ended.
+  // Runs in progress, and the latest that ended.
   const ended = status.runs.filter(({ ended_at_utc: end }) => end !== null).slice(0, ENDED_SHOWN);
   const shown = status.runs.filter((run) => run.ended_at_utc === null || ended.includes(run));
   fill(byId('runs'), shown.length === 0 ? noRuns() : runTable(shown, now));

@@ -13,8 +13,8 @@ import {
 import type { RowWriter } from '../../render/cells.ts';
 import { contextOf, type PlanContext } from '../plan/context.ts';
 import { type NewestPlan, planNewest } from '../plan/latest.ts';
+import { ReadFault, type ReadFaultKind, StrictRefusal } from '../read-model.ts';
 import type { CoverageProbe, Snapshot } from '../snapshot/session.ts';
-import { ReadFault, type ReadFaultKind, StrictRefusal } from '../types.ts';
 
 interface SeenCoverage {
   readonly signature: string;

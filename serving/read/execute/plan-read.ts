@@ -9,7 +9,7 @@ import { readPartitions, rowsOf } from '../sampling/draw.ts';
 import { sampleDrawn } from '../sampling/drawn.ts';
 import { sampleByHash, sampleNative, selectEach } from '../sampling/native.ts';
 import { sampleAligned } from '../sampling/seconds.ts';
-import { boundsOf, gapsWithin, within } from '../snapshot/coverage.ts';
+import { boundsOf, gapsWithin, within } from '../snapshot/proved-runs.ts';
 
 /** All rows of the window, slice by slice. */
 export async function* inOrder(context: LiveContext): AsyncGenerator<CountedStatement> {
@@ -85,7 +85,7 @@ async function narrowByIdentity(context: LiveContext): Promise<LiveContext> {
   if (request.mode !== 'native' || !dataset.offset.unique) return context;
   const { scope, identity } = dataset.native;
   const [column, ranges] = scope.kind === 'column' ? [scope.column, 'span'] : [identity[0], 'offsets'];
-  const ids = boundsOfFilters(request, (field) => field.columns.length === 1 && field.sql === `t.${column}`);
+  const ids = boundsOfFilters(request, (field) => field.column === column);
   if (!Number.isFinite(ids.from) && !Number.isFinite(ids.to)) return context;
   if (ids.from >= ids.to) return { ...context, searched: [] };
   const bound = (id: number) => (Number.isFinite(id) ? String(id) : 'null');

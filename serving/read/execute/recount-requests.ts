@@ -10,7 +10,7 @@ import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
 import { array, int2, int8, Params, text } from '../../db/pg-messages.ts';
 import type { PgPool } from '../../db/pool.ts';
-import type { LostRows } from '../types.ts';
+import type { LostRows } from '../read-model.ts';
 
 /** Partitions per request. A window in which more partitions differ has lost more than a recount can repair. */
 const MAX_ASKED = 100;

@@ -4,12 +4,13 @@
  */
 import { type Settings, settingValue } from '../../../shared/config/settings.ts';
 import { DAY_MS, dayKey, isoOf, marketDaysSince } from '../../../shared/dates.ts';
-import type { QualityRule } from '../../../shared/registry/types.ts';
+import type { QualityRule } from '../../../shared/registry/definition.ts';
 import type { Warning } from '../../contract/problems.ts';
 import type { ReadRequest, Window } from '../../contract/read-request.ts';
 import { array, int2, int8, Params, text } from '../../db/pg-messages.ts';
 import { withCarriedIn } from '../plan/boundary-rows.ts';
 import { contextOf, type LiveContext } from '../plan/context.ts';
+import { ReadFault, StrictRefusal } from '../read-model.ts';
 import {
   admits,
   boundsOf,
@@ -20,10 +21,9 @@ import {
   gapsWithin,
   knownTest,
   provedThrough,
-} from '../snapshot/coverage.ts';
+} from '../snapshot/proved-runs.ts';
 import type { CoverageProbe, Session } from '../snapshot/session.ts';
 import { secondsOf } from '../sql/relation.ts';
-import { ReadFault, StrictRefusal } from '../types.ts';
 import { narrowed } from './plan-read.ts';
 
 /** A rule, and the time it is evaluated for. */

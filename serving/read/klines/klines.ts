@@ -5,10 +5,10 @@ import { int2, Params } from '../../db/pg-messages.ts';
 import { boundsOfFilters, type CountedStatement, type LiveContext, type ReadPlan } from '../plan/context.ts';
 import { countWithin, wholeFileDays } from '../plan/counted.ts';
 import { findStart } from '../plan/latest.ts';
+import type { Part } from '../read-model.ts';
 import { Prng } from '../sampling/draw.ts';
 import { sampleByHash, selectEach } from '../sampling/native.ts';
-import { boundsOf, gapsSince, gapsWithin, within } from '../snapshot/coverage.ts';
-import type { Part } from '../types.ts';
+import { boundsOf, gapsSince, gapsWithin, within } from '../snapshot/proved-runs.ts';
 import { KlineRelation } from './relation.ts';
 import {
   bucketSlice,
@@ -33,7 +33,7 @@ async function klinesInOrder(
 ): Promise<Pick<ReadPlan, 'statements' | 'count'>> {
   const partitions = await wholeFileDays(context, parts);
   const slices = countedKlineSlices(parts, partitions, context.grid);
-  // Checked once more together: when a bucket crosses days, no single slice knows the count of all rows.
+  // The read checks the sum once more: when a bucket crosses days, no single slice knows the count of all rows.
   return { statements: statementsOf(context, slices), count: countWithin(partitions, parts) };
 }
 

@@ -7,8 +7,8 @@ import { KLINE_DATETIME } from '../../../shared/registry/trades.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
 import type { Params } from '../../db/pg-messages.ts';
 import type { PlanContext } from '../plan/context.ts';
+import type { Rows } from '../read-model.ts';
 import { Relation } from '../sql/relation.ts';
-import type { Rows } from '../types.ts';
 import type { KlineSlice } from './slices.ts';
 import { alignedFormulas, type Formulas, nativeFormulas } from './sums.ts';
 
@@ -108,7 +108,7 @@ export class KlineRelation implements Rows<KlineSlice> {
     );
     const values = formulas.map(([name, { value }]) => `, ${value} as ${name}`);
     if (this.#isCounted) values.push(`, k.${KLINE_ROWS}`);
-    // Ordered here, so that buckets stream out of the index and none waits for another to be complete.
+    // The subquery orders the buckets, so that they stream out of the index and none waits for another to be complete.
     return `select k.${KLINE_DATETIME}${values.join('')} from (select ${this.#bucket} as ${KLINE_DATETIME}${columns.join('')}
       ${this.#rowsOf(slice, params)} group by 1 order by 1) k`;
   }

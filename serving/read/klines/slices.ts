@@ -2,7 +2,7 @@
 import { clip, type Range } from '../../../shared/ranges.ts';
 import { MAX_CHUNKS } from '../plan/boundary-rows.ts';
 import { type CountedPartition, countWithin } from '../plan/counted.ts';
-import type { Part, RowCount } from '../types.ts';
+import type { Part, RowCount } from '../read-model.ts';
 
 export interface KlineSlice extends Range {
   /** The proved and requested parts of whole buckets, from the first row's bucket to the last row's. */

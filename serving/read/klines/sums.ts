@@ -84,7 +84,7 @@ function roundedSum(terms: Terms, decimals: number, { again, large }: Bucket): F
 
 /** The mean of all rows rounded to some decimals, halves up. It costs nothing beside a deviation of the same values. */
 function roundedMean(terms: Terms, decimals: number, bucket: Bucket): Formula {
-  // Computed on the exact quotient: a quotient cut to some digits could look like a half.
+  // The formula uses the exact quotient, because a quotient cut to some digits could look like a half.
   const of = (sum: string) => `div(2e${decimals} * ${sum} + k.terms, 2 * k.terms)::float8 / 1e${decimals}`;
   if (bucket.large) {
     const { aggregates, value } = decimalSum(terms, bucket);

@@ -5,8 +5,8 @@
  */
 import type { Range } from '../../../shared/ranges.ts';
 import { array, int4, Params } from '../../db/pg-messages.ts';
-import { boundsOf, lastValid, type ProvedRun, type SourceRuns } from '../snapshot/coverage.ts';
-import type { Part, SeriesRow, Slice } from '../types.ts';
+import type { Part, SeriesRow, Slice } from '../read-model.ts';
+import { boundsOf, lastValid, type ProvedRun, type SourceRuns } from '../snapshot/proved-runs.ts';
 import { type LiveContext, type PlanContext, withParts } from './context.ts';
 
 /**
@@ -156,6 +156,6 @@ export async function withCarriedIn(context: LiveContext): Promise<LiveContext> 
     return row ? withParts(context, { ...boundsOf(coverage, request.window), from: row.ms }) : context;
   }
   if (carried.length === 0 || context.parts.length > 0) return { ...context, carried };
-  // No row was observed in the window, and yet one is valid in it.
+  // No row was observed in the window, but one is valid in it.
   return { ...context, carried, parts: [emptyPart(start)] };
 }

@@ -3,10 +3,10 @@ import type { Range } from '../../../shared/ranges.ts';
 import type { Field } from '../../../shared/registry/index.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
 import type { Statement } from '../../db/pg-messages.ts';
-import { admittedBy, boundsOf, type Coverage, type Gap, partsOf, wholePart, within } from '../snapshot/coverage.ts';
+import type { Part, RowCount, SeriesRow } from '../read-model.ts';
+import { admittedBy, boundsOf, type Coverage, type Gap, partsOf, wholePart, within } from '../snapshot/proved-runs.ts';
 import type { Series, Session, Snapshot } from '../snapshot/session.ts';
 import { Relation } from '../sql/relation.ts';
-import type { Part, RowCount, SeriesRow } from '../types.ts';
 
 /** A statement of a plan, and the number of rows that it must yield, if known. */
 export type CountedStatement = Statement & { readonly count?: RowCount };

@@ -6,8 +6,8 @@ import { DAY_MS } from '../../../shared/dates.ts';
 import { scopeJoinSql } from '../../../shared/proof/recount.ts';
 import type { Range } from '../../../shared/ranges.ts';
 import { int2, int8, Params } from '../../db/pg-messages.ts';
-import { boundsOf } from '../snapshot/coverage.ts';
-import { LostRows, type Part, type RowCount, type Slice } from '../types.ts';
+import { LostRows, type Part, type RowCount, type Slice } from '../read-model.ts';
+import { boundsOf } from '../snapshot/proved-runs.ts';
 import { MAX_CHUNKS, slicesOf } from './boundary-rows.ts';
 import type { LiveContext, PlanContext } from './context.ts';
 

@@ -2,9 +2,9 @@
 
 import type { Statement } from '../../db/pg-messages.ts';
 import { Params } from '../../db/pg-messages.ts';
-import { gapsSince, within } from '../snapshot/coverage.ts';
+import type { Part, Rows, Slice } from '../read-model.ts';
+import { gapsSince, within } from '../snapshot/proved-runs.ts';
 import type { Session } from '../snapshot/session.ts';
-import type { Part, Rows, Slice } from '../types.ts';
 import { slicesBackward, withBoundaryRows } from './boundary-rows.ts';
 import type { CountedStatement, LiveContext, PlanContext, ReadPlan } from './context.ts';
 import { countedSlices, countOfNewest, countOfWindow } from './counted.ts';

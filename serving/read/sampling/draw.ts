@@ -6,7 +6,7 @@
 import type { Statement } from '../../db/pg-messages.ts';
 import { int2, Params } from '../../db/pg-messages.ts';
 import type { LiveContext, PlanContext } from '../plan/context.ts';
-import type { Part } from '../types.ts';
+import type { Part } from '../read-model.ts';
 
 export interface SampledPartition {
   readonly key: string;

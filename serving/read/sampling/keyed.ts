@@ -7,8 +7,8 @@ import type { DatasetDefinition, PgType } from '../../../shared/registry/index.t
 import type { Statement } from '../../db/pg-messages.ts';
 import { array, int2, int8, Params, text } from '../../db/pg-messages.ts';
 import type { LiveContext } from '../plan/context.ts';
+import type { Part, Slice } from '../read-model.ts';
 import { Relation } from '../sql/relation.ts';
-import type { Part, Slice } from '../types.ts';
 import { batched, type MakeLookup, statementsOf } from './draw.ts';
 
 const SECOND_MS = 1000;
@@ -144,15 +144,15 @@ async function findFrames(
   const id = params.add(int2(request.dataset.number));
   const found = await session.rows(
     `with p as materialized (
-       select partition_key, from_ms, to_ms, span, row_number() over w as place, (sum(rows) over w - rows)::int8 as base
+       select partition_key, from_ms, to_ms, span, row_number() over w as position, (sum(rows) over w - rows)::int8 as base
        from partitions where dataset_id = ${id} and state = 'proved' and rows > 0 window w as (order by span)),
-     bases as (select array_agg(base order by place) as list from p),
+     bases as (select array_agg(base order by position) as list from p),
      drawn as (
-       select r.rank, width_bucket(r.rank, bases.list) as place
+       select r.rank, width_bucket(r.rank, bases.list) as position
        from unnest(${params.add(array(ranks.map((rank) => int8(rank))))}) r (rank), bases)
      select p.from_ms, p.to_ms, lower(p.span), upper(p.span), f.stream_sequence, f.first_ms, f.last_ms,
        f.first_offset, f.last_offset, drawn.rank - p.base - coalesce(f.row_base, 0)
-     from drawn join p on p.place = drawn.place
+     from drawn join p on p.position = drawn.position
      left join lateral (select * from frames f where f.dataset_id = ${id} and f.partition_key = p.partition_key
        and f.row_base <= drawn.rank - p.base and drawn.rank - p.base < f.row_base + f.rows limit 1) f on true`,
     params,
@@ -199,8 +199,8 @@ async function findKeys(
         ...(keys ? [`(${order}) >= ${bound(keys[0])} and (${order}) <= ${bound(keys[1])}`] : []),
       ];
       return `select ${names.join(', ')} from (select ${key.map((sql, index) => `${sql} as ${names[index]}`).join(', ')},
-        row_number() over (order by ${order}) - 1 as place from "${table}" t where ${tests.join(' and ')}) n
-        where place = any (${params.add(array(rows.map((row) => int8(row))))})`;
+        row_number() over (order by ${order}) - 1 as position from "${table}" t where ${tests.join(' and ')}) n
+        where position = any (${params.add(array(rows.map((row) => int8(row))))})`;
     });
     found.push(...keysOf(await session.rows(selects.join(' union all '), params)));
   }

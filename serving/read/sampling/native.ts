@@ -6,9 +6,9 @@ import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import type { Statement } from '../../db/pg-messages.ts';
 import { array, int2, int8, Params, text } from '../../db/pg-messages.ts';
 import type { LiveContext } from '../plan/context.ts';
+import type { Rows } from '../read-model.ts';
 import type { Session } from '../snapshot/session.ts';
 import type { Relation } from '../sql/relation.ts';
-import type { Rows } from '../types.ts';
 import { type Draw, draw, type MakeLookup, Prng, rowsOf, type SampledPartition, statementsOf } from './draw.ts';
 
 /** A frame with drawn rows: its time, and the ranks of the drawn rows. */
@@ -47,9 +47,9 @@ async function findFrames({ session, request }: LiveContext, draws: readonly Dra
   const id = params.add(int2(request.dataset.number));
   const found = await session.rows(
     `select f.first_ms, f.last_ms, f.first_offset, f.last_offset, f.row_base
-     from unnest(${params.add(keys)}, ${params.add(ranks)}) with ordinality as r (key, rank, place)
+     from unnest(${params.add(keys)}, ${params.add(ranks)}) with ordinality as r (key, rank, position)
      left join lateral (select * from frames f where f.dataset_id = ${id} and f.partition_key = r.key
-       and f.row_base <= r.rank and r.rank < f.row_base + f.rows limit 1) f on true order by r.place`,
+       and f.row_base <= r.rank and r.rank < f.row_base + f.rows limit 1) f on true order by r.position`,
     params,
   );
   let next = 0;

@@ -6,8 +6,8 @@ import type { Range } from '../../../shared/ranges.ts';
 import type { Statement } from '../../db/pg-messages.ts';
 import { array, int2, int8, Params, timestamptz } from '../../db/pg-messages.ts';
 import type { LiveContext } from '../plan/context.ts';
+import { LostRows, type Slice } from '../read-model.ts';
 import type { Relation } from '../sql/relation.ts';
-import { LostRows, type Slice } from '../types.ts';
 import { batched, draw, type MakeLookup, Prng, rowsOf, type SampledPartition, statementsOf } from './draw.ts';
 
 const SECOND_MS = 1000;
@@ -156,7 +156,7 @@ function heights(context: LiveContext): Units {
           found.push({ height: Number(height), ms: Number(ms) });
         }
       }
-      // Kept in the order of drawing, since the caller may take only some of them.
+      // The result keeps the order of drawing, since the caller may take only some of them.
       return found.sort((a, b) => order.get(a.height)! - order.get(b.height)!).map(({ ms }) => ms);
     },
   };
@@ -215,9 +215,9 @@ async function snapshots({ session, request }: LiveContext): Promise<Units> {
       const indexes = params.add(array(numbers.map((number) => int8(number))));
       const second = `ms - ms % ${SECOND_MS}`;
       const found = await session.rows(
-        `select ${second} from (select lower(p.span) as ms, lag(lower(p.span)) over w as before, row_number() over w - 1 as place
+        `select ${second} from (select lower(p.span) as ms, lag(lower(p.span)) over w as before, row_number() over w - 1 as position
            ${held} window w as (order by p.span)) p
-         join unnest(${indexes}) with ordinality d (place, n) using (place)
+         join unnest(${indexes}) with ordinality d (position, n) using (position)
          where before is null or before < ${second} order by d.n`,
         params,
       );

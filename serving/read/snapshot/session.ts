@@ -1,8 +1,8 @@
 /** The transaction of one read: a read-only snapshot on one connection, which begins with a coverage probe; and its connection. */
 import { parseMultirange } from '../../../shared/ranges.ts';
 import { ALIGNED_KEY, ALIGNED_TABLE } from '../../../shared/registry/aligned-storage.ts';
+import { ALIGNED_COLUMNS, type Mode, type PartitionKind, seriesValues } from '../../../shared/registry/definition.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
-import { ALIGNED_COLUMNS, type Mode, type PartitionKind, seriesValues } from '../../../shared/registry/types.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
 import {
   ConnectFault,
@@ -15,8 +15,8 @@ import {
 import type { Statement } from '../../db/pg-messages.ts';
 import { int2, int8, type Params } from '../../db/pg-messages.ts';
 import type { PgPool } from '../../db/pool.ts';
-import { ReadFault } from '../types.ts';
-import { type Coverage, coverageOf, newestKnown, type ProvedRun, type SourceRuns } from './coverage.ts';
+import { ReadFault } from '../read-model.ts';
+import { type Coverage, coverageOf, newestKnown, type ProvedRun, type SourceRuns } from './proved-runs.ts';
 
 /** A row of the storage check: column, declared type, found type or null, whether the table exists. */
 export type ContractRow = readonly (string | null)[];

@@ -4,16 +4,16 @@ import { isoOf } from '../../../shared/dates.ts';
 import { assert } from '../../../shared/errors.ts';
 import { clip, type Range } from '../../../shared/ranges.ts';
 import { ALIGNED_CHUNK_MS, ALIGNED_TABLE } from '../../../shared/registry/aligned-storage.ts';
+import { type Mode, PARTITION_FACTS } from '../../../shared/registry/definition.ts';
 import { type DatasetDefinition, type Field, shapeOf } from '../../../shared/registry/index.ts';
 import { isOfPartition } from '../../../shared/registry/keys.ts';
-import { type Mode, PARTITION_FACTS } from '../../../shared/registry/types.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
 import { array, int8, OID, type Params, text } from '../../db/pg-messages.ts';
 import { CELL, type Column, cellOf } from '../../render/cells.ts';
-import type { Coverage } from '../snapshot/coverage.ts';
-import { knownTest, type RowScope } from '../snapshot/coverage.ts';
+import type { Part, Slice, ValidityRule } from '../read-model.ts';
+import type { Coverage } from '../snapshot/proved-runs.ts';
+import { knownTest, type RowScope } from '../snapshot/proved-runs.ts';
 import type { Series, Snapshot } from '../snapshot/session.ts';
-import type { Part, Slice, ValidityRule } from '../types.ts';
 import { seriesRows } from './series-rows.ts';
 
 const SECOND_MS = 1000;
@@ -45,6 +45,9 @@ function knownSeconds(request: RowScope, range: Range): string {
 }
 
 type OrderTerm = Pick<Field, 'sql' | 'pg' | 'columns'>;
+
+/** The alias of the rows in each query of a relation; subqueries for other rows of the same table have another one. */
+const ROWS = 't';
 
 function orderOf(dataset: DatasetDefinition, mode: Mode): readonly OrderTerm[] {
   const { fields, order } = shapeOf(dataset, mode);
@@ -90,9 +93,12 @@ function proofTest(request: RowScope, coverage: Coverage, slice: Range, params: 
 
 /** The id for a dataset without aligned rows. */
 const NO_SERIES = -1;
-/** The registry's expressions for validity. Only these statements create the columns. */
-const VALID_FROM = 't.valid_from';
-const VALID_TO = 't.valid_to';
+/** The columns of computed validity. No table has them: only these statements create them. */
+const VALID_FROM = 'valid_from';
+const VALID_TO = 'valid_to';
+
+/** Whether the field is this end of the validity, and the read computes it. */
+const isComputed = (field: Field, end: Field['validity']) => field.validity === end && field.column === undefined;
 
 /** How `computed` finds the following row: by a window function over all rows, or by a probe per row if there are few. */
 type NextRow = 'lead' | 'probe';
@@ -129,8 +135,9 @@ export class Relation {
   readonly #request: ReadRequest;
   readonly #facts: RelationFacts;
   readonly #table: string;
-  readonly #time: { readonly sql: string; readonly pg: 'int8' | 'timestamptz' };
-  readonly #series: string;
+  readonly #time: { readonly column: string; readonly pg: 'int8' | 'timestamptz' };
+  /** The dataset, and its series if it has a single one; undefined for native rows, whose table is the dataset's own. */
+  readonly #series: { readonly dataset: number; readonly id: number | undefined } | undefined;
   readonly #order: readonly OrderTerm[];
 
   constructor(request: ReadRequest, facts: RelationFacts) {
@@ -139,25 +146,23 @@ export class Relation {
     this.#request = request;
     this.#facts = facts;
     this.#table = native ? `"${dataset.native.table}"` : ALIGNED_TABLE;
-    this.#time = native
-      ? { sql: `t."${dataset.native.time.column}"`, pg: dataset.native.time.pg }
-      : { sql: 't.aligned_at_utc', pg: 'timestamptz' };
+    this.#time = native ? dataset.native.time : { column: 'aligned_at_utc', pg: 'timestamptz' };
     this.isSingleSeries = native ? dataset.native.scope.kind === 'window' : dataset.aligned.seriesKey.length === 0;
     this.isState = !native && dataset.aligned.windowing === 'state';
-    const one = this.isSingleSeries ? ` and series_id = ${facts.snapshot.seriesId ?? NO_SERIES}` : '';
-    this.#series = native ? '' : `dataset_id = ${dataset.number}${one}`;
+    const id = this.isSingleSeries ? (facts.snapshot.seriesId ?? NO_SERIES) : undefined;
+    this.#series = native ? undefined : { dataset: dataset.number, id };
     // As of a time, aligned rows are built from native ones.
     this.chunkMs = native || asOfMs !== undefined ? dataset.native.chunkMs : ALIGNED_CHUNK_MS;
     this.#order = orderOf(dataset, mode);
     const filtered = filters.map((filter) => filter.field);
-    const asks = (list: readonly Field[], sql: string) => list.some((field) => field.sql === sql);
-    const asked = asks([...fields, ...filtered], VALID_TO) || asks(filtered, VALID_FROM);
+    const asks = (list: readonly Field[], end: Field['validity']) => list.some((field) => isComputed(field, end));
+    const asked = asks([...fields, ...filtered], 'to') || asks(filtered, 'from');
     const complete = this.isSingleSeries && filters.length === 0 && window.kind !== 'random';
     this.validity = !asked ? 'none' : complete ? 'lookahead' : 'computed';
     const lookahead = this.validity === 'lookahead';
     this.columns = fields.map((field) => ({
       field,
-      cell: lookahead && field.sql === VALID_TO ? CELL.validTo : cellOf(field),
+      cell: lookahead && isComputed(field, 'to') ? CELL.validTo : cellOf(field),
     }));
     const isCounted = klineMs !== undefined && filters.length === 0 && dataset.partition.kind === 'file_day';
     this.hidden = lookahead ? 'time' : isCounted ? 'rows' : undefined;
@@ -165,9 +170,9 @@ export class Relation {
     this.oids = [...hidden, ...this.#cellFields().map((field) => OID[field.pg])];
   }
 
-  /** Whether the field is the time column as the registry writes it: filters on it narrow the slices. */
+  /** Whether the field is the time column: filters on it narrow the slices. */
   isTime(field: Field): boolean {
-    return field.sql.replaceAll('"', '') === this.#time.sql.replaceAll('"', '');
+    return field.column === this.#time.column;
   }
 
   /** The rows of the slice in order; `where` is a further condition over `t`. */
@@ -192,7 +197,7 @@ export class Relation {
 
   /** The time in epoch ms of the slice's first row, for a dataset with a single series. */
   selectFirst(slice: Slice): string {
-    return `select ${this.timeMs} from ${this.#table} t where ${this.#ofSeries('t')} and ${this.within(slice.from, slice.to)}
+    return `select ${this.timeMs} from ${this.#table} t where ${this.#ofSeries(ROWS)} and ${this.within(slice.from, slice.to)}
       order by t.aligned_at_utc limit 1`;
   }
 
@@ -211,14 +216,14 @@ export class Relation {
     const rows = this.from(slice, params, { where, next: positions ? 'lead' : 'probe' });
     if (!positions) return `select ${columns} ${rows}`;
     const numbers = params.add(array(positions.numbers.map((number) => int8(number))));
-    return `select ${columns} from (select ${columns}, row_number() over (order by ${positions.numberedBy}) - 1 as place ${rows}) t
-      where t.place = any (${numbers})`;
+    return `select ${columns} from (select ${columns}, row_number() over (order by ${positions.numberedBy}) - 1 as position ${rows}) t
+      where t.position = any (${numbers})`;
   }
 
   /** A condition for the rows at these positions of the slice, counted from 0 in order of time. Single aligned series only. */
   atPositions(slice: Slice, positions: readonly number[]): string {
-    const within = `${this.#ofSeries('n')} and ${this.within(slice.from, slice.to).replaceAll('t.', 'n.')}`;
-    // Each subquery walks only the index and touches no row: 10,000 entries take a millisecond.
+    const within = `${this.#ofSeries('n')} and ${this.within(slice.from, slice.to, 'n')}`;
+    // Each subquery scans only the index and reads no row of the table: 10,000 entries take a millisecond.
     const times = positions.map(
       (position) =>
         `(select n.aligned_at_utc from ${this.#table} n where ${within} order by n.aligned_at_utc offset ${position} limit 1)`,
@@ -251,14 +256,13 @@ export class Relation {
       ...this.#request.filters.map((filter) => filter.test(params)),
     ];
     if (!this.isSingleSeries && this.isState) {
-      const columns = this.#innerColumns().filter((column) => column !== VALID_FROM && column !== VALID_TO);
       const rows = seriesRows(
         {
           ...this.#facts,
           tableOf: (range) => this.#tableOf(range),
           dataset: this.#request.dataset,
           within: this.within(slice.from, slice.to),
-          columns,
+          columns: this.#storedColumns(),
           validity: this.validity,
           validFrom: this.#validFrom(),
         },
@@ -269,17 +273,17 @@ export class Relation {
     }
     const stored = this.#stored(slice, params);
     if (this.validity !== 'computed') return `from ${this.#table} t where ${[stored, ...tests].join(' and ')}`;
-    const columns = this.#innerColumns().filter((column) => column !== VALID_FROM && column !== VALID_TO);
-    if (this.isState) columns.push(`${this.#validFrom()} as valid_from`);
+    const columns = this.#storedColumns();
+    if (this.isState) columns.push(`${this.#validFrom()} as ${VALID_FROM}`);
     const probed = next === 'probe' && where !== undefined ? ` and ${where}` : '';
-    const inner = `select ${columns.join(', ')}, ${this.#validTo(slice, next)} as valid_to
+    const inner = `select ${columns.join(', ')}, ${this.#validTo(slice, next)} as ${VALID_TO}
       from ${this.#table} t where ${stored}${probed}`;
     return `from (${inner}) t${tests.length === 0 ? '' : ` where ${tests.join(' and ')}`}`;
   }
 
   /** A condition: the time is in [fromMs, toMs). */
-  within(fromMs: number, toMs: number): string {
-    const { sql } = this.#time;
+  within(fromMs: number, toMs: number, alias = ROWS): string {
+    const sql = this.#timeOf(alias);
     return `${sql} >= ${this.literal(fromMs)} and ${sql} < ${this.literal(toMs)}`;
   }
 
@@ -289,8 +293,8 @@ export class Relation {
 
   /** SQL of the time in epoch ms. */
   get timeMs(): string {
-    const { sql, pg } = this.#time;
-    return pg === 'int8' ? sql : `floor(extract(epoch from ${sql}) * 1000)::int8`;
+    const sql = this.#timeOf(ROWS);
+    return this.#time.pg === 'int8' ? sql : `floor(extract(epoch from ${sql}) * 1000)::int8`;
   }
 
   /** SQL of the order's values as text, which `fromKey` takes. */
@@ -328,7 +332,7 @@ export class Relation {
   /** A condition: the row belongs to the slice and is proved. */
   #stored(slice: Slice, params: Params): string {
     const within = this.within(slice.from, slice.to);
-    if (this.#series !== '') return `${this.#ofSeries('t')} and ${within}`;
+    if (this.#series) return `${this.#ofSeries(ROWS)} and ${within}`;
     const proof = this.provedNative(slice, params);
     return proof === undefined ? within : `${within} and ${proof}`;
   }
@@ -339,8 +343,15 @@ export class Relation {
     return mode === 'aligned_1s' && asOfMs !== undefined ? knownSeconds(this.#request, range) : this.#table;
   }
 
+  #timeOf(alias: string): string {
+    return `${alias}."${this.#time.column}"`;
+  }
+
+  /** A condition for aligned rows: they are of the dataset, and of its series if it has a single one. */
   #ofSeries(alias: string): string {
-    return this.#series.replaceAll(/\b(dataset_id|series_id)\b/g, `${alias}.$1`);
+    assert(this.#series !== undefined, 'native rows have no series');
+    const { dataset, id } = this.#series;
+    return `${alias}.dataset_id = ${dataset}${id === undefined ? '' : ` and ${alias}.series_id = ${id}`}`;
   }
 
   #cellFields(): Field[] {
@@ -348,20 +359,28 @@ export class Relation {
   }
 
   #outputs(): string {
-    const hidden = this.validity === 'lookahead' ? [this.#time.sql] : [];
+    const hidden = this.validity === 'lookahead' ? [this.#timeOf(ROWS)] : [];
     // `valid_from` is a column only where the inner query creates one.
     const isColumn = this.validity === 'computed' || !this.isSingleSeries;
-    const cells = this.#cellFields().map(({ sql }) => (sql === VALID_FROM && !isColumn ? this.#validFrom() : sql));
+    const cells = this.#cellFields().map((field) =>
+      isComputed(field, 'from') && !isColumn ? this.#validFrom() : field.sql,
+    );
     return [...hidden, ...cells].join(', ');
   }
 
-  #innerColumns(): string[] {
+  /** The stored columns that the answer, its filters, its order and its validity need. */
+  #storedColumns(): string[] {
     const fields = [...this.#request.fields, ...this.#request.filters.map((filter) => filter.field), ...this.#order];
     const names = new Set(fields.flatMap((field) => field.columns));
-    const columns = [...names].map((name) => `t."${name}"`);
-    if (this.validity !== 'none' && !names.has('aligned_at_utc')) columns.push('t."aligned_at_utc"');
-    if (this.isState && (this.validity === 'computed' || !this.isSingleSeries)) columns.push(VALID_FROM);
-    if (this.validity === 'computed') columns.push(VALID_TO);
+    if (this.validity !== 'none') names.add('aligned_at_utc');
+    return [...names].map((name) => `${ROWS}."${name}"`);
+  }
+
+  /** The stored columns, and those of the validity that the inner query creates. */
+  #innerColumns(): string[] {
+    const columns = this.#storedColumns();
+    if (this.isState && (this.validity === 'computed' || !this.isSingleSeries)) columns.push(`${ROWS}.${VALID_FROM}`);
+    if (this.validity === 'computed') columns.push(`${ROWS}.${VALID_TO}`);
     return columns;
   }
 

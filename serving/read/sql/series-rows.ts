@@ -7,9 +7,9 @@ import { isoOf } from '../../../shared/dates.ts';
 import type { Range } from '../../../shared/ranges.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import { array, int4, type Params, text, timestamptz } from '../../db/pg-messages.ts';
-import type { Coverage } from '../snapshot/coverage.ts';
+import type { SeriesRow, Slice, ValidityRule } from '../read-model.ts';
+import type { Coverage } from '../snapshot/proved-runs.ts';
 import type { Series } from '../snapshot/session.ts';
-import type { SeriesRow, Slice, ValidityRule } from '../types.ts';
 
 interface SeriesNeeds {
   /** The table of a range of time. */

@@ -1,5 +1,5 @@
 /** Settings of the ETF issuers and of the macro provider. */
-import type { Setting } from './types.ts';
+import type { Setting } from './setting.ts';
 
 export const METRICS = {
   SVC_MACRO_BASE_URL: {

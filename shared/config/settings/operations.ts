@@ -1,5 +1,5 @@
 /** Settings of the embedded stack, of the log of events and its readers, and of backfills, following and verification. */
-import { MIB, type Setting } from './types.ts';
+import { MIB, type Setting } from './setting.ts';
 
 export const OPERATIONS = {
   SVC_BACKFILL_FETCH_AHEAD: {

@@ -1,5 +1,5 @@
 /** Settings of the HTTP service (connections, rights, limits, freshness) and of exports. */
-import { MIB, type Setting } from './types.ts';
+import { MIB, type Setting } from './setting.ts';
 
 export const SERVING = {
   SVC_HTTP_HOST: { group: 'HTTP', kind: 'string', default: '127.0.0.1', doc: 'Address to listen on.' },

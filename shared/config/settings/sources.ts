@@ -1,5 +1,5 @@
 /** Settings of fetching from any source, and of the Bitcoin node. Exchanges declare theirs in shared/registry/datasets/. */
-import { MIB, type Setting } from './types.ts';
+import { MIB, type Setting } from './setting.ts';
 
 export const SOURCES = {
   SVC_SOURCE_TIMEOUT_SECONDS: {

@@ -1,5 +1,5 @@
 import { btcField, derivedFromBlocks } from '../blocks.ts';
-import type { DatasetDefinition } from '../types.ts';
+import type { DatasetDefinition } from '../definition.ts';
 
 export const bitcoinBlockFeeTotals = {
   number: 9,

@@ -7,8 +7,8 @@ import {
   SOURCE_CHAIN,
   streamField,
 } from '../blocks.ts';
-import type { DatasetDefinition } from '../types.ts';
-import { datetimeField, storedField as field, nativeView } from '../types.ts';
+import type { DatasetDefinition } from '../definition.ts';
+import { datetimeField, storedField as field, nativeView } from '../definition.ts';
 
 const KEY = 'bitcoin_block_headers';
 

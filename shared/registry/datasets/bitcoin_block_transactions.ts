@@ -1,7 +1,7 @@
 import { DAY_MS } from '../../dates.ts';
 import { alignedStream, IN_BLOCK, ofNode, PAYLOAD_SHA256, streamField } from '../blocks.ts';
-import type { DatasetDefinition } from '../types.ts';
-import { storedField as field, nativeView } from '../types.ts';
+import type { DatasetDefinition } from '../definition.ts';
+import { storedField as field, nativeView } from '../definition.ts';
 
 const KEY = 'bitcoin_block_transactions';
 

@@ -1,6 +1,6 @@
 import { btcField, derivedFromBlocks } from '../blocks.ts';
-import type { DatasetDefinition } from '../types.ts';
-import { storedField as field } from '../types.ts';
+import type { DatasetDefinition } from '../definition.ts';
+import { storedField as field } from '../definition.ts';
 
 export const bitcoinCirculatingSupply = {
   number: 12,

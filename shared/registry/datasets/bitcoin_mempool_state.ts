@@ -1,7 +1,6 @@
 import { DAY_MS } from '../../dates.ts';
 import { alignedStream, ofNode, PAYLOAD_SHA256, SOURCE_CHAIN, streamField } from '../blocks.ts';
-import type { DatasetDefinition } from '../types.ts';
-import { storedField as field, nativeView, timeField } from '../types.ts';
+import { computedBy, type DatasetDefinition, storedField as field, nativeView, timeField } from '../definition.ts';
 
 const KEY = 'bitcoin_mempool_state';
 
@@ -51,9 +50,8 @@ export const bitcoinMempoolState = {
         nullable: false,
         unit: 'sat/vB',
         doc: 'Base fee divided by virtual size.',
-        sql: 't.fee_sats::float8 / t.vsize',
         pg: 'float8',
-        columns: ['fee_sats', 'vsize'],
+        ...computedBy('t.fee_sats::float8 / t.vsize', ['fee_sats', 'vsize']),
       },
       field('vsize', 'int64', 'int8', 'Virtual size.', { unit: 'vB' }),
       field('first_seen_timestamp', 'int64', 'int8', 'When the node first saw the transaction.', { unit: 's' }),

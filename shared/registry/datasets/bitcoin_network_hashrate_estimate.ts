@@ -1,6 +1,6 @@
 import { derivedFromBlocks } from '../blocks.ts';
-import type { DatasetDefinition } from '../types.ts';
-import { storedField as field } from '../types.ts';
+import type { DatasetDefinition } from '../definition.ts';
+import { storedField as field } from '../definition.ts';
 
 export const bitcoinNetworkHashrateEstimate = {
   number: 11,

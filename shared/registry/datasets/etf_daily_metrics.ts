@@ -1,5 +1,5 @@
+import type { DatasetDefinition } from '../definition.ts';
 import { metricsOf } from '../metrics.ts';
-import type { DatasetDefinition } from '../types.ts';
 
 const KEY = 'etf_daily_metrics';
 const NUMBER = 4;

@@ -1,5 +1,5 @@
+import { type DatasetDefinition, storedIn } from '../definition.ts';
 import { tradeField as field, TRADE_DATETIME, tradesOf } from '../trades.ts';
-import type { DatasetDefinition } from '../types.ts';
 
 export const exchangeASpotTrades = {
   number: 1,
@@ -33,7 +33,7 @@ export const exchangeASpotTrades = {
       { name: 'is_buyer_maker', pg: 'bool' },
       { name: 'is_best_match', pg: 'bool' },
     ],
-    own: { quantity: 'quantity', isBuyerMaker: { sql: 't.is_buyer_maker', columns: ['is_buyer_maker'] } },
+    own: { quantity: 'quantity', isBuyerMaker: storedIn('is_buyer_maker') },
     totals: [
       { column: 'price', scale: 8 },
       { column: 'quantity', scale: 8 },

@@ -1,6 +1,6 @@
+import { computedBy, type DatasetDefinition, storedIn } from '../definition.ts';
 import { eventIdSql } from '../event-id.ts';
 import { tradeField as field, MAKER_BY_SIDE, TRADE_DATETIME, tradesOf } from '../trades.ts';
-import type { DatasetDefinition } from '../types.ts';
 
 const NUMBER = 2;
 /** The vendor's days are those of UTC+8: file day D begins at 16:00 UTC of the day before. */
@@ -69,27 +69,24 @@ export const exchangeBSpotTrades = {
         dtype: 'uuid',
         nullable: false,
         doc: 'Event id, packed from dataset, file day and trade id.',
-        sql: eventIdSql(NUMBER, START_OFFSET_MS, 't.timestamp', 't.trade_id'),
         pg: 'uuid',
-        columns: ['timestamp', 'trade_id'],
+        ...computedBy(eventIdSql(NUMBER, START_OFFSET_MS, 't.timestamp', 't.trade_id'), ['timestamp', 'trade_id']),
       },
       {
         name: 'source_offset_or_equivalent',
         dtype: 'string',
         nullable: false,
         doc: "The trade id, as the event's offset.",
-        sql: 't.trade_id::text',
         pg: 'text',
-        columns: ['trade_id'],
+        ...computedBy('t.trade_id::text', ['trade_id']),
       },
       {
         name: 'source_event_time_utc',
         dtype: 'timestamp_utc',
         nullable: true,
         doc: 'Event time as the source states it.',
-        sql: 't.timestamp',
         pg: 'int8',
-        columns: ['timestamp'],
+        ...storedIn('timestamp'),
       },
       {
         name: 'ingested_at_utc',
@@ -97,10 +94,12 @@ export const exchangeBSpotTrades = {
         nullable: false,
         doc: "When the row's partition was ingested; the same for all its rows and after every replay.",
         // Both arrays are computed once a statement (they depend on no row); each row costs a binary search.
-        sql: `(select array_agg(p.ingested_at order by p.from_ms) ${PROVED})[width_bucket(t.timestamp,
+        ...computedBy(
+          `(select array_agg(p.ingested_at order by p.from_ms) ${PROVED})[width_bucket(t.timestamp,
           (select array_agg(p.from_ms order by p.from_ms) ${PROVED}))]`,
+          ['timestamp'],
+        ),
         pg: 'timestamptz',
-        columns: ['timestamp'],
       },
     ],
   }),

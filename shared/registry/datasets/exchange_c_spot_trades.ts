@@ -1,6 +1,6 @@
-import { MIB } from '../../config/settings/types.ts';
+import { MIB } from '../../config/settings/setting.ts';
+import { type DatasetDefinition, storedIn } from '../definition.ts';
 import { tradeField as field, MAKER_BY_SIDE, TRADE_DATETIME, tradesOf } from '../trades.ts';
-import type { DatasetDefinition } from '../types.ts';
 
 export const exchangeCSpotTrades = {
   number: 3,
@@ -70,8 +70,7 @@ export const exchangeCSpotTrades = {
       field('size', 'float64', 'float8', 'Base quantity; may be 0.', 'base'),
       {
         ...field('quote_quantity', 'float64', 'float8', 'Quote quantity, equal to `foreign_notional`.', 'quote'),
-        sql: 't.foreign_notional',
-        columns: ['foreign_notional'],
+        ...storedIn('foreign_notional'),
       },
       field('timestamp', 'int64', 'int8', 'Trade time, rounded half up to milliseconds.', 'ms'),
       TRADE_DATETIME,

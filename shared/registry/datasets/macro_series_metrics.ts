@@ -1,6 +1,6 @@
 import { DAY_MS } from '../../dates.ts';
+import type { DatasetDefinition } from '../definition.ts';
 import { metricsOf } from '../metrics.ts';
-import type { DatasetDefinition } from '../types.ts';
 
 const KEY = 'macro_series_metrics';
 const NUMBER = 5;

@@ -156,14 +156,13 @@ test('frames are read on where a reader was lost: no proof says that they are no
   const manager = await jetstreamManager(connection);
   let lost = 0;
   const read: number[] = [];
-  // A message a pull: the reader is asked for each.
+  // A message a pull: the reader is asked for each. It is lost before each of them, the last one included.
   for await (const { header } of framesOf(connection, manifest!, manifestSequence!, 1)) {
     read.push(header.frame);
-    if (header.frame % 4 !== 0) continue;
     for await (const { name } of manager.consumers.list(DATASET)) {
       if (name !== CONSUMER_NAME && (await manager.consumers.delete(DATASET, name))) lost++;
     }
   }
   expect(read).toEqual(Array.from({ length: manifest!.frames }, (_, index) => index));
-  expect(lost).toBeGreaterThan(1);
+  expect(lost).toBeGreaterThan(10);
 });

@@ -94,7 +94,7 @@ async function projectors(system: System): Promise<Record<string, number>> {
   return Object.fromEntries(rows.map(({ key, pid }) => [key, pid]));
 }
 
-/** A process of ours with its work order on standard input, killed when it is not needed any more. */
+/** A process of ours with its options on standard input, killed when it is not needed any more. */
 function startOurs(module: string, args: readonly string[], order: object): { child: ChildProcess } & AsyncDisposable {
   const child = spawn(process.execPath, [join(ROOT, module), ...args], { stdio: ['pipe', 'pipe', 'inherit'] });
   child.stdin.end(JSON.stringify({ cwd: ROOT, parent: process.pid, ...order }));

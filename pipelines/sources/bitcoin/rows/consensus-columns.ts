@@ -185,13 +185,13 @@ function writeAddresses(writer: TextWriter, { addresses }: ScriptKind): void {
 }
 
 const SATS_PER_BTC = 100_000_000;
-const PLACES = 8;
+const DECIMALS = 8;
 
 function writeAmount(writer: TextWriter, sats: number): void {
   const whole = Math.floor(sats / SATS_PER_BTC);
   writer.integer(whole);
   writer.text(TEXT.point);
-  writer.integer(sats - whole * SATS_PER_BTC, PLACES);
+  writer.integer(sats - whole * SATS_PER_BTC, DECIMALS);
 }
 
 const TEXT = {

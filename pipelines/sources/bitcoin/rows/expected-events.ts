@@ -61,7 +61,7 @@ function headerEvent({ block, header }: CheckedBlock, chain: string): BlockEvent
     dataset: 'bitcoin_block_headers',
     offset,
     payload: header,
-    side: encodeHeaderAuxiliary({ height, chain }),
+    auxiliary: encodeHeaderAuxiliary({ height, chain }),
     row: [
       block.time * 1000,
       height,
@@ -88,7 +88,7 @@ function transactionEvent(
     dataset: 'bitcoin_block_transactions',
     offset: `${height}:${index}:${txid}`,
     payload: raw,
-    side: encodeTransactionAuxiliary({ height, index, time, blockHash, chain, spent }, scratch),
+    auxiliary: encodeTransactionAuxiliary({ height, index, time, blockHash, chain, spent }, scratch),
     row: [
       time * 1000,
       height,

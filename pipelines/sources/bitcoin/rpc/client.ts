@@ -7,7 +7,7 @@
 import { TidemarkError } from '../../../../shared/errors.ts';
 import type { Logger } from '../../../../shared/logger.ts';
 import { type Backoff, Retryable, withAttempts } from '../../documents/http.ts';
-import { JsonCursor, JsonKeys } from './json-cursor.ts';
+import { JsonCursor, JsonMembers } from './json-cursor.ts';
 
 /**
  * JSON with each number as the text that the node wrote, for small answers. Of a block of 6.6 MB it takes 3.2 times the
@@ -72,14 +72,14 @@ interface HttpResponse extends HttpHead {
 
 export class RpcClient {
   /** Host and port, for messages. */
-  readonly place: string;
+  readonly endpoint: string;
   readonly #options: RpcOptions;
   readonly #idle: Connection[];
   readonly #waiting: ((connection: Connection) => void)[] = [];
 
-  private constructor(options: RpcOptions, place: string, connections: Connection[]) {
+  private constructor(options: RpcOptions, endpoint: string, connections: Connection[]) {
     this.#options = options;
-    this.place = place;
+    this.endpoint = endpoint;
     this.#idle = connections;
   }
 
@@ -88,7 +88,7 @@ export class RpcClient {
     // Loaded here, so that commands that do not use a node skip its 30 modules.
     const { default: Client } = await import('bitcoin-core');
     const { url } = options;
-    const place = url.host;
+    const endpoint = url.host;
     const config = {
       host: `${url.protocol}//${url.host}${url.pathname === '/' ? '' : url.pathname}`,
       username: options.user ?? credential(url.username),
@@ -100,9 +100,9 @@ export class RpcClient {
     };
     const connections = Array.from(
       { length: options.parallel },
-      () => new Connection(new Client(config) as unknown as CoreClient, place, options.timeoutMs),
+      () => new Connection(new Client(config) as unknown as CoreClient, endpoint, options.timeoutMs),
     );
-    return new RpcClient(options, place, connections);
+    return new RpcClient(options, endpoint, connections);
   }
 
   /** Returns the result with numbers as texts. @throws TidemarkError SOURCE_*, NODE_*. */
@@ -110,7 +110,7 @@ export class RpcClient {
     const answer = await this.#send({ method, params }, (connection, signal) =>
       connection.command([method, ...params], signal),
     );
-    return resultOf(answer, method, this.place);
+    return resultOf(answer, method, this.endpoint);
   }
 
   /** Returns what `read` takes from the bytes; for answers of many megabytes. */
@@ -122,7 +122,7 @@ export class RpcClient {
     const answer = await this.#send({ method, params }, (connection, signal) =>
       connection.command([method, ...params], signal, reading),
     );
-    return resultOf(answer, method, this.place) as T;
+    return resultOf(answer, method, this.endpoint) as T;
   }
 
   /** Returns the results in order. @throws TidemarkError if a call failed; its message names the call. */
@@ -133,14 +133,14 @@ export class RpcClient {
       const answers = await connection.command([sent], signal);
       if (!Array.isArray(answers) || answers.length !== calls.length) {
         const found = Array.isArray(answers) ? `${answers.length} answers` : 'no list';
-        throw new TidemarkError('NODE_ANSWER_INVALID', `${this.place} answered ${calls.length} calls with ${found}`);
+        throw new TidemarkError('NODE_ANSWER_INVALID', `${this.endpoint} answered ${calls.length} calls with ${found}`);
       }
       return answers.map((answer, index) => {
         // The package ends the ids of a batch with the call's number.
         if (!String((answer as Partial<RpcEnvelope>)?.id).endsWith(`-${index}`)) {
-          throw new TidemarkError('NODE_ANSWER_INVALID', `${this.place} answered the calls of a batch out of order`);
+          throw new TidemarkError('NODE_ANSWER_INVALID', `${this.endpoint} answered the calls of a batch out of order`);
         }
-        return resultOf(answer, `${calls[index].method} (${index + 1} of ${calls.length})`, this.place);
+        return resultOf(answer, `${calls[index].method} (${index + 1} of ${calls.length})`, this.endpoint);
       });
     });
   }
@@ -148,7 +148,7 @@ export class RpcClient {
   async #send<T>(call: RpcCall, send: (connection: Connection, signal?: AbortSignal) => Promise<T>): Promise<T> {
     const { maxAttempts, backoff, signal, log } = this.#options;
     const onRetry = (fault: TidemarkError, attempt: number, waitMs: number) =>
-      log?.warn({ node: this.place, method: call.method, attempt, wait_ms: Math.round(waitMs) }, fault.message);
+      log?.warn({ node: this.endpoint, method: call.method, attempt, wait_ms: Math.round(waitMs) }, fault.message);
     return await withAttempts({ maxAttempts, backoff, signal, onRetry }, async () => {
       const connection = this.#idle.pop() ?? (await new Promise<Connection>((take) => this.#waiting.push(take)));
       try {
@@ -166,7 +166,7 @@ export class RpcClient {
 /** Runs one call at a time through one instance of the package, so that a single call can be cancelled. */
 class Connection {
   readonly #client: CoreClient;
-  readonly #place: string;
+  readonly #endpoint: string;
   readonly #timeoutMs: number;
   #signal: AbortSignal | undefined;
   /** How to read the answer of the current call. */
@@ -174,9 +174,9 @@ class Connection {
   /** The buffer for the next answer. The previous answer in it was read by then. */
   #answer = NOTHING;
 
-  constructor(client: CoreClient, place: string, timeoutMs: number) {
+  constructor(client: CoreClient, endpoint: string, timeoutMs: number) {
     this.#client = client;
-    this.#place = place;
+    this.#endpoint = endpoint;
     this.#timeoutMs = timeoutMs;
     client.parser = { rpc: (response) => this.#parse(response) };
     Object.assign(client.request, { postAsync: (options: object) => this.#post(options) });
@@ -228,7 +228,7 @@ class Connection {
       const before = bytes;
       bytes += piece.length;
       if (bytes > maxBytes) {
-        const message = `The Bitcoin node at ${this.#place} sent more than ${maxBytes} bytes`;
+        const message = `The Bitcoin node at ${this.#endpoint} sent more than ${maxBytes} bytes`;
         giveUp(new TidemarkError('SOURCE_TOO_LARGE', message, { details: { max_bytes: maxBytes } }));
         return;
       }
@@ -248,9 +248,9 @@ class Connection {
   }
 
   #parse({ statusCode, body }: HttpResponse): unknown {
-    const at = { node: this.#place, status: statusCode };
+    const at = { node: this.#endpoint, status: statusCode };
     if (UNAUTHORIZED.has(statusCode)) {
-      const message = `The Bitcoin node at ${this.#place} refused the user name or password (HTTP ${statusCode})`;
+      const message = `The Bitcoin node at ${this.#endpoint} refused the user name or password (HTTP ${statusCode})`;
       throw new TidemarkError('NODE_CREDENTIALS_REFUSED', message, { details: at });
     }
     const { read } = this.#reading;
@@ -265,9 +265,13 @@ class Connection {
       throw this.#cut('it is not complete JSON', cause);
     }
     if (isEnvelope(parsed) || (Array.isArray(parsed) && parsed.every(isEnvelope))) return parsed;
-    throw new TidemarkError('NODE_ANSWER_INVALID', `The server at ${this.#place} does not answer like a Bitcoin node`, {
-      details: at,
-    });
+    throw new TidemarkError(
+      'NODE_ANSWER_INVALID',
+      `The server at ${this.#endpoint} does not answer like a Bitcoin node`,
+      {
+        details: at,
+      },
+    );
   }
 
   /** Undefined if the answer has no result; the general parser reads it then. */
@@ -278,10 +282,10 @@ class Connection {
       if (!cursor.isObject) return undefined;
       cursor.object();
       while (cursor.member()) {
-        const place = ENVELOPE.placeOf(body, cursor.start, cursor.end);
-        const isNull = place >= 0 && cursor.peek() === NULL;
-        if (place === RESULT && !isNull) result = { is: reader(cursor) };
-        else if (place === ERROR && !isNull) return undefined;
+        const name = ENVELOPE.nameAt(cursor);
+        const isNull = name !== undefined && cursor.peek() === NULL;
+        if (name === 'result' && !isNull) result = { is: reader(cursor) };
+        else if (name === 'error' && !isNull) return undefined;
         else cursor.skip();
       }
       cursor.finish();
@@ -294,18 +298,17 @@ class Connection {
 
   /** The message holds the reason, so it has no cause: the reason would be printed twice. */
   #unreachable(what: string): TidemarkError {
-    const message = `The Bitcoin node at ${this.#place} ${what}`;
-    return new TidemarkError('NODE_UNREACHABLE', message, { details: { node: this.#place } });
+    const message = `The Bitcoin node at ${this.#endpoint} ${what}`;
+    return new TidemarkError('NODE_UNREACHABLE', message, { details: { node: this.#endpoint } });
   }
 
   #cut(what: string, cause?: unknown): Retryable {
-    const message = `The answer of the Bitcoin node at ${this.#place} was truncated: ${what}`;
-    return new Retryable(new TidemarkError('NODE_ANSWER_CUT', message, { details: { node: this.#place }, cause }));
+    const message = `The answer of the Bitcoin node at ${this.#endpoint} was truncated: ${what}`;
+    return new Retryable(new TidemarkError('NODE_ANSWER_CUT', message, { details: { node: this.#endpoint }, cause }));
   }
 }
 
-const ENVELOPE = new JsonKeys(['result', 'error']);
-const [RESULT, ERROR] = [0, 1];
+const ENVELOPE = new JsonMembers('result', 'error');
 /** `n` of null; the results that are read this way are objects. */
 const NULL = 0x6e;
 
@@ -327,13 +330,13 @@ function isEnvelope(value: unknown): value is RpcEnvelope {
   return typeof value === 'object' && value !== null && 'result' in value && 'error' in value;
 }
 
-function resultOf(answer: unknown, method: string, place: string): unknown {
+function resultOf(answer: unknown, method: string, endpoint: string): unknown {
   const { error, result } = answer as RpcEnvelope;
   if (error === null) return result;
   const code = Number(error.code);
-  const message = `The Bitcoin node at ${place} refused ${method}: ${String(error.message)}`;
+  const message = `The Bitcoin node at ${endpoint} refused ${method}: ${String(error.message)}`;
   if (code === WARMING_UP) throw new Retryable(new TidemarkError('NODE_UNREACHABLE', message));
-  throw new TidemarkError('NODE_CALL_REFUSED', message, { details: { node: place, method, rpc_code: code } });
+  throw new TidemarkError('NODE_CALL_REFUSED', message, { details: { node: endpoint, method, rpc_code: code } });
 }
 
 /** Decodes a credential of the URL. @throws TidemarkError CONFIGURATION_INVALID, which does not repeat it */

@@ -17,34 +17,36 @@ for (const letter of ' \t\r\n,:{}[]"') ENDS_WORD[letter.charCodeAt(0)] = 1;
 
 const LONGEST_KEY = 31;
 
-/** Names of members, each identified by its index in the list. */
-export class JsonKeys {
-  readonly #names: readonly Buffer[];
+/** The members of an object that are read. Recognises their names in the bytes without making strings of them. */
+export class JsonMembers<Name extends string> {
+  readonly #names: readonly Name[];
+  readonly #bytes: readonly Buffer[];
   /** By length and first letter: the index of the first such name, plus one; `#next` holds the one after it. */
   readonly #first = new Uint8Array((LONGEST_KEY + 1) * 256);
   readonly #next: number[] = [];
 
-  constructor(names: readonly string[]) {
-    this.#names = names.map((name) => Buffer.from(name));
-    for (const [place, name] of this.#names.entries()) {
+  constructor(...names: readonly Name[]) {
+    this.#names = names;
+    this.#bytes = names.map((name) => Buffer.from(name));
+    for (const [index, name] of this.#bytes.entries()) {
       assert(name.length > 0 && name.length <= LONGEST_KEY, `${name} fits the table of names`);
       const slot = name.length * 256 + name[0];
-      this.#next[place] = this.#first[slot];
-      this.#first[slot] = place + 1;
+      this.#next[index] = this.#first[slot];
+      this.#first[slot] = index + 1;
     }
   }
 
-  /** The index of the name in [start, end), or -1. */
-  placeOf(bytes: Uint8Array, start: number, end: number): number {
+  /** The member whose name the cursor has read; undefined for one that is not among these. */
+  nameAt({ bytes, start, end }: JsonCursor): Name | undefined {
     const length = end - start;
-    if (length > LONGEST_KEY || length === 0) return -1;
-    for (let place = this.#first[length * 256 + bytes[start]]; place > 0; place = this.#next[place - 1]) {
-      const name = this.#names[place - 1];
+    if (length > LONGEST_KEY || length === 0) return undefined;
+    for (let number = this.#first[length * 256 + bytes[start]]; number > 0; number = this.#next[number - 1]) {
+      const name = this.#bytes[number - 1];
       let at = 1;
       while (at < length && name[at] === bytes[start + at]) at++;
-      if (at === length) return place - 1;
+      if (at === length) return this.#names[number - 1];
     }
-    return -1;
+    return undefined;
   }
 }
 
@@ -226,7 +228,7 @@ export class JsonCursor {
 const [POINT, MINUS, ZERO] = [0x2e, 0x2d, 0x30];
 const MAX_DIGITS = 16;
 /** Decimals of an amount as nodes write it. */
-const PLACES = 8;
+const DECIMALS = 8;
 
 /** Lower-case hexadecimal digits. */
 const IS_HEX = new Uint8Array(256);
@@ -319,7 +321,7 @@ export function satsAt(cursor: JsonCursor, where: string): number {
 
 /** Whether [cursor.start, cursor.end) are digits with a point before the last eight, which is also the stored form. */
 export function isPlainAmount({ bytes, start, end }: JsonCursor): boolean {
-  const point = end - PLACES - 1;
+  const point = end - DECIMALS - 1;
   if (point <= start || point - start > 8 || bytes[point] !== POINT) return false;
   if (bytes[start] === ZERO && point - start > 1) return false;
   for (let at = start; at < end; at++) {

@@ -184,8 +184,8 @@ export async function startSampleNode(options: {
       }),
     );
     if (index === SNAPSHOT_SECONDS.length - 1) break;
-    for (const [place, coin] of coins.splice(0, WAITING).entries()) {
-      const { tx } = payment(coin, 200 + ((place * 373 + seconds) % 5_000));
+    for (const [order, coin] of coins.splice(0, WAITING).entries()) {
+      const { tx } = payment(coin, 200 + ((order * 373 + seconds) % 5_000));
       await rpc.call('sendrawtransaction', tx.raw.toString('hex'));
     }
   }

@@ -99,8 +99,8 @@ export function witnessAddress(prefix: string, version: number, program: Buffer)
   add(version);
   let buffered = 0;
   let bits = 0;
-  for (let place = 0; place < program.length; place++) {
-    buffered = ((buffered << 8) | program[place]) & 0xfff;
+  for (let index = 0; index < program.length; index++) {
+    buffered = ((buffered << 8) | program[index]) & 0xfff;
     for (bits += 8; bits >= 5; bits -= 5) add((buffered >>> (bits - 5)) & 31);
   }
   if (bits > 0) add((buffered << (5 - bits)) & 31);

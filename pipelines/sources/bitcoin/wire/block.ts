@@ -54,7 +54,7 @@ export function readTransaction(reader: WireReader): Transaction {
     lockTime: bytes.readUInt32LE(end - 4),
     raw,
     txid,
-    wtxid: layout.marked ? sha256d(raw) : txid,
+    wtxid: layout.hasWitness ? sha256d(raw) : txid,
   };
 }
 

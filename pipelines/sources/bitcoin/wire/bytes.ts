@@ -143,6 +143,6 @@ const reversed = Buffer.alloc(HASH_BYTES);
 
 /** `displayHash` of the 32 bytes at `at`. */
 export function displayHashAt(bytes: Uint8Array, at: number): string {
-  for (let place = 0; place < HASH_BYTES; place++) reversed[place] = bytes[at + HASH_BYTES - 1 - place];
+  for (let index = 0; index < HASH_BYTES; index++) reversed[index] = bytes[at + HASH_BYTES - 1 - index];
   return reversed.toString('hex');
 }

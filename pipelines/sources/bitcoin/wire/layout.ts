@@ -16,9 +16,9 @@ const MIN_INPUT_BYTES = 41;
 const MIN_OUTPUT_BYTES = 9;
 
 /** Positions per input: outpoint, script, end of the script (where the sequence is), witness count. */
-const INPUT_PLACES = 4;
+const INPUT_FIELDS = 4;
 /** Positions per output: amount, script, end of the script. */
-const OUTPUT_PLACES = 3;
+const OUTPUT_FIELDS = 3;
 
 export class TransactionLayout {
   bytes: Buffer = Buffer.alloc(0);
@@ -27,12 +27,12 @@ export class TransactionLayout {
   inputs = 0;
   outputs = 0;
   /** Whether the serialisation includes witness data. */
-  marked = false;
+  hasWitness = false;
   #reader: WireReader | undefined;
   #bodyStart = 0;
   #bodyEnd = 0;
-  #inputs = new Int32Array(16 * INPUT_PLACES);
-  #outputs = new Int32Array(16 * OUTPUT_PLACES);
+  #inputs = new Int32Array(16 * INPUT_FIELDS);
+  #outputs = new Int32Array(16 * OUTPUT_FIELDS);
   #stripped = Buffer.alloc(1024);
 
   /** Reads the next transaction. @throws the reader's fault */
@@ -43,8 +43,8 @@ export class TransactionLayout {
     this.start = reader.at;
     reader.skip(VERSION_BYTES);
     // In place of the list of inputs, an empty list marks the form with witness data (BIP 144).
-    this.marked = bytes[reader.at] === 0;
-    if (this.marked) {
+    this.hasWitness = bytes[reader.at] === 0;
+    if (this.hasWitness) {
       reader.skip(2);
       if (bytes[reader.at - 1] !== 1) throw reader.fault('a transaction has no inputs, or unknown flags');
     }
@@ -52,7 +52,7 @@ export class TransactionLayout {
     this.#readInputs(reader);
     this.#readOutputs(reader);
     this.#bodyEnd = reader.at;
-    if (this.marked) this.#readWitnesses(reader);
+    if (this.hasWitness) this.#readWitnesses(reader);
     reader.skip(4); // lock time
     this.end = reader.at;
     return this;
@@ -61,13 +61,13 @@ export class TransactionLayout {
   get isCoinbase(): boolean {
     if (this.inputs !== 1 || this.prevVout(0) !== NO_VOUT) return false;
     const at = this.outpoint(0);
-    for (let place = at; place < at + HASH_BYTES; place++) if (this.bytes[place] !== 0) return false;
+    for (let index = at; index < at + HASH_BYTES; index++) if (this.bytes[index] !== 0) return false;
     return true;
   }
 
   /** Position of the hash that the input spends. */
   outpoint(input: number): number {
-    return this.#inputs[input * INPUT_PLACES];
+    return this.#inputs[input * INPUT_FIELDS];
   }
 
   prevVout(input: number): number {
@@ -75,11 +75,11 @@ export class TransactionLayout {
   }
 
   inputScript(input: number): number {
-    return this.#inputs[input * INPUT_PLACES + 1];
+    return this.#inputs[input * INPUT_FIELDS + 1];
   }
 
   inputScriptEnd(input: number): number {
-    return this.#inputs[input * INPUT_PLACES + 2];
+    return this.#inputs[input * INPUT_FIELDS + 2];
   }
 
   sequence(input: number): number {
@@ -88,22 +88,22 @@ export class TransactionLayout {
 
   /** A reader of the input's witness, a count and that many fields; undefined if the transaction has none. */
   witness(input: number): WireReader | undefined {
-    if (!this.marked) return undefined;
-    const at = this.#inputs[input * INPUT_PLACES + 3];
+    if (!this.hasWitness) return undefined;
+    const at = this.#inputs[input * INPUT_FIELDS + 3];
     return this.bytes[at] === 0 ? undefined : this.#reader?.from(at);
   }
 
   /** Position of the amount, which `read` has validated. */
   amount(output: number): number {
-    return this.#outputs[output * OUTPUT_PLACES];
+    return this.#outputs[output * OUTPUT_FIELDS];
   }
 
   outputScript(output: number): number {
-    return this.#outputs[output * OUTPUT_PLACES + 1];
+    return this.#outputs[output * OUTPUT_FIELDS + 1];
   }
 
   outputScriptEnd(output: number): number {
-    return this.#outputs[output * OUTPUT_PLACES + 2];
+    return this.#outputs[output * OUTPUT_FIELDS + 2];
   }
 
   /** Writes the id, in wire order, into `target`. */
@@ -118,7 +118,7 @@ export class TransactionLayout {
   /** Valid until the next call. */
   #withoutWitness(): Buffer {
     const { bytes, start, end } = this;
-    if (!this.marked) return bytes.subarray(start, end);
+    if (!this.hasWitness) return bytes.subarray(start, end);
     const body = this.#bodyEnd - this.#bodyStart;
     const length = VERSION_BYTES + body + 4;
     if (this.#stripped.length < length) this.#stripped = Buffer.allocUnsafeSlow(2 * length);
@@ -131,9 +131,9 @@ export class TransactionLayout {
   #readInputs(reader: WireReader): void {
     this.inputs = reader.count(MIN_INPUT_BYTES);
     if (this.inputs === 0) throw reader.fault('a transaction has no inputs');
-    if (this.#inputs.length < this.inputs * INPUT_PLACES) this.#inputs = new Int32Array(2 * this.inputs * INPUT_PLACES);
+    if (this.#inputs.length < this.inputs * INPUT_FIELDS) this.#inputs = new Int32Array(2 * this.inputs * INPUT_FIELDS);
     for (let input = 0; input < this.inputs; input++) {
-      const slot = input * INPUT_PLACES;
+      const slot = input * INPUT_FIELDS;
       this.#inputs[slot] = reader.at;
       reader.skip(OUTPOINT_BYTES);
       const length = reader.count(1);
@@ -147,11 +147,11 @@ export class TransactionLayout {
   #readOutputs(reader: WireReader): void {
     this.outputs = reader.count(MIN_OUTPUT_BYTES);
     if (this.outputs === 0) throw reader.fault('a transaction has no outputs');
-    if (this.#outputs.length < this.outputs * OUTPUT_PLACES) {
-      this.#outputs = new Int32Array(2 * this.outputs * OUTPUT_PLACES);
+    if (this.#outputs.length < this.outputs * OUTPUT_FIELDS) {
+      this.#outputs = new Int32Array(2 * this.outputs * OUTPUT_FIELDS);
     }
     for (let output = 0; output < this.outputs; output++) {
-      const slot = output * OUTPUT_PLACES;
+      const slot = output * OUTPUT_FIELDS;
       this.#outputs[slot] = reader.at;
       reader.sats();
       const length = reader.count(1);
@@ -164,7 +164,7 @@ export class TransactionLayout {
   #readWitnesses(reader: WireReader): void {
     let items = 0;
     for (let input = 0; input < this.inputs; input++) {
-      this.#inputs[input * INPUT_PLACES + 3] = reader.at;
+      this.#inputs[input * INPUT_FIELDS + 3] = reader.at;
       const count = reader.count(1);
       for (let item = 0; item < count; item++) reader.skipField();
       items += count;

@@ -2,7 +2,7 @@
 import Big from 'big.js';
 import { isBitcoin, onlyBitcoin, parseAsOf, parseNumber, shown, sum, unreadable } from '../parse/fields.ts';
 import { parseTable, refuseForeign } from '../parse/tables.ts';
-import type { Issuer } from './types.ts';
+import type { Issuer } from './issuer.ts';
 
 export const arkArkb: Issuer = {
   sourceId: 'etf_ark_arkb_daily',

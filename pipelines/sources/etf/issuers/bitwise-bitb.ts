@@ -3,7 +3,7 @@ import Big from 'big.js';
 import { MAX_HOLDINGS } from '../parse/facts.ts';
 import { isBitcoin, onlyBitcoin, parseAsOf, sum, unreadable } from '../parse/fields.ts';
 import { firstText, JsonPath, parseJson, refuseForeign } from '../parse/tables.ts';
-import type { Issuer } from './types.ts';
+import type { Issuer } from './issuer.ts';
 
 const BUILD = /"buildId":"([A-Za-z0-9_-]+)"/;
 

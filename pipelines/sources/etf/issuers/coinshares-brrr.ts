@@ -1,7 +1,7 @@
 /** A page read as text lines. */
 import { parseAsOf, parseCompact, parseNumber, unreadable } from '../parse/fields.ts';
 import { Lines, linesOf } from '../parse/tables.ts';
-import type { Issuer } from './types.ts';
+import type { Issuer } from './issuer.ts';
 
 const AS_OF = /^As of (.+)$/i;
 const TICKERS = new Set(['XBTUSD', 'BTC', 'XBT']);

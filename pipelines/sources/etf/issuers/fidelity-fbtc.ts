@@ -2,7 +2,7 @@
 import Big from 'big.js';
 import { parseAsOf, parseCompact, parseNumber, unreadable } from '../parse/fields.ts';
 import { Lines, linesOf } from '../parse/tables.ts';
-import type { Issuer } from './types.ts';
+import type { Issuer } from './issuer.ts';
 
 const VALUE = /^[+-]?\$?[A-Za-z0-9,.\-%]+$/;
 const AS_OF = /^As of (.+)$/i;

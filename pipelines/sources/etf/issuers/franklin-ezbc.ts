@@ -5,7 +5,7 @@ import Big from 'big.js';
 import { MAX_HOLDINGS } from '../parse/facts.ts';
 import { isBitcoin, onlyBitcoin, parseAsOf, parseScaled, shown, sum, unreadable } from '../parse/fields.ts';
 import { firstText, JsonPath, parseJson } from '../parse/tables.ts';
-import type { Issuer } from './types.ts';
+import type { Issuer } from './issuer.ts';
 
 export const OPERATIONS = ['ProductCommon', 'Identifiers', 'PricingDetails', 'Aum', 'Holdings'] as const;
 
@@ -53,7 +53,7 @@ export const franklinEzbc: Issuer = {
 };
 
 /** An id is its digits, whether or not the answer quotes them. */
-function textOrNumber(place: JsonPath): string | null {
-  if (typeof place.value === 'string') return place.text();
-  return place.number()?.toFixed() ?? null;
+function textOrNumber(id: JsonPath): string | null {
+  if (typeof id.value === 'string') return id.text();
+  return id.number()?.toFixed() ?? null;
 }

@@ -2,7 +2,7 @@
 import Big from 'big.js';
 import { parseAsOf, parseNumber, unreadable } from '../parse/fields.ts';
 import { requirePage } from '../parse/tables.ts';
-import type { Issuer } from './types.ts';
+import type { Issuer } from './issuer.ts';
 
 const ANCHOR = String.raw`\"pricingDataDate\":`;
 /** The fund's own facts are close to its pricing date; the rest of the page is about other products. */

@@ -3,7 +3,7 @@ import Big from 'big.js';
 import { MAX_HOLDINGS } from '../parse/facts.ts';
 import { parseAsOf, parseNumber, unreadable } from '../parse/fields.ts';
 import { parseJson } from '../parse/tables.ts';
-import type { Issuer } from './types.ts';
+import type { Issuer } from './issuer.ts';
 
 const PRODUCT = '"Hashdex Bitcoin ETF","DEFI",';
 /** The product's values follow its name within this distance; another product comes after. */

@@ -8,7 +8,7 @@ import { grayscaleGbtc } from './grayscale-gbtc.ts';
 import { hashdexDefi } from './hashdex-defi.ts';
 import { invescoBtco } from './invesco-btco.ts';
 import { isharesIbit } from './ishares-ibit.ts';
-import type { Issuer } from './types.ts';
+import type { Issuer } from './issuer.ts';
 import { vaneckHodl } from './vaneck-hodl.ts';
 
 export const ISSUERS: readonly Issuer[] = [

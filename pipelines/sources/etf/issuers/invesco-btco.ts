@@ -3,7 +3,7 @@
 import { MAX_HOLDINGS } from '../parse/facts.ts';
 import { isBitcoin, onlyBitcoin, parseAsOf, shown, sum, unreadable } from '../parse/fields.ts';
 import { firstText, JsonPath, parseJson } from '../parse/tables.ts';
-import type { Issuer } from './types.ts';
+import type { Issuer } from './issuer.ts';
 
 const CUSIP = '46091J101';
 

@@ -2,7 +2,7 @@
 import Big from 'big.js';
 import { isBitcoin, onlyBitcoin, parseAsOf, parseNumber, sum, unreadable } from '../parse/fields.ts';
 import { parseTable, refuseForeign } from '../parse/tables.ts';
-import type { Issuer } from './types.ts';
+import type { Issuer } from './issuer.ts';
 
 const PATH = '/us/products/333011/fund/1467271812596.ajax?dataType=fund&fileName=IBIT_holdings&fileType=csv';
 const AS_OF = /^Fund Holdings as of,"([^"]*)"/m;

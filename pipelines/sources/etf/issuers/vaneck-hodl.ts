@@ -3,7 +3,7 @@ import Big from 'big.js';
 import { MAX_HOLDINGS } from '../parse/facts.ts';
 import { isBitcoin, onlyBitcoin, parseAsOf, sum } from '../parse/fields.ts';
 import { firstText, JsonPath, parseJson } from '../parse/tables.ts';
-import type { Issuer } from './types.ts';
+import type { Issuer } from './issuer.ts';
 
 export const vaneckHodl: Issuer = {
   sourceId: 'etf_vaneck_hodl_daily',

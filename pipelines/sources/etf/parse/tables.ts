@@ -200,9 +200,9 @@ export function parseJson(text: string): Exact {
 }
 
 /** The text of the first of these paths that has one. @throws TidemarkError if none has. */
-export function firstText(...places: readonly JsonPath[]): string {
-  const found = places.find((place) => place.exists && place.text() !== null)?.text();
-  if (!found) throw unreadable(`${places.map((place) => place.path).join(' and ')} ${MISSING[places.length]}`);
+export function firstText(...paths: readonly JsonPath[]): string {
+  const found = paths.find((one) => one.exists && one.text() !== null)?.text();
+  if (!found) throw unreadable(`${paths.map(({ path }) => path).join(' and ')} ${MISSING[paths.length]}`);
   return found;
 }
 
@@ -219,14 +219,14 @@ export class JsonPath {
   }
 
   at(...names: readonly (string | number)[]): JsonPath {
-    let place: JsonPath = this;
+    let found: JsonPath = this;
     for (const name of names) {
-      const { value } = place;
+      const { value } = found;
       const isBranch = typeof value === 'object' && value !== null && !(value instanceof Big);
       const next = isBranch && Object.hasOwn(value, name) ? (value as Record<string | number, Exact>)[name] : undefined;
-      place = new JsonPath(next, place.path === '' ? `${name}` : `${place.path}.${name}`);
+      found = new JsonPath(next, found.path === '' ? `${name}` : `${found.path}.${name}`);
     }
-    return place;
+    return found;
   }
 
   /** The entries of a list. @throws TidemarkError if it is not a list. */

@@ -1,6 +1,7 @@
 /** The job of writing an artifact, and its manifest. `docs/exports.md` explains the manifest's members. */
+
+import type { Mode } from '../../../shared/registry/definition.ts';
 import type { Dtype } from '../../../shared/registry/index.ts';
-import type { Mode } from '../../../shared/registry/types.ts';
 import type { Warning } from '../../contract/problems.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
 import type { ReadCall, Reader } from '../../read/execute/answer.ts';

@@ -6,7 +6,7 @@
  * Terms: an *event* is one source record; a *partition* is the unit of fetching, proving and replaying; an *offset*
  * identifies an event within its partition; a *series* is one sequence of values in an aligned dataset.
  */
-import type { Setting } from '../config/settings/types.ts';
+import type { Setting } from '../config/settings/setting.ts';
 
 export const ALIGNED_COLUMNS = {
   // the columns of the key come first and are ordered by width, so that rows need no padding
@@ -90,7 +90,24 @@ export interface Field {
   readonly pg: PgType;
   /** The stored columns that `sql` reads; the storage contract checks them. */
   readonly columns: readonly string[];
+  /** The stored column whose value the field is, unchanged; absent where `sql` computes the value. */
+  readonly column?: string;
+  /** Which end of the row's validity the field is. Without a `column`, the read computes this end. */
+  readonly validity?: 'from' | 'to';
 }
+
+/** Where a field's value comes from. Spread it last into a field: it sets every member that says so. */
+export type FieldValue = Pick<Field, 'sql' | 'columns' | 'column'>;
+
+/** The value of a stored column. */
+export const storedIn = (column: string): FieldValue => ({ sql: `t.${column}`, columns: [column], column });
+
+/** A value that SQL computes from stored columns. */
+export const computedBy = (sql: string, columns: readonly string[]): FieldValue => ({
+  sql,
+  columns,
+  column: undefined,
+});
 
 export interface View {
   readonly id: string;
@@ -222,7 +239,7 @@ export interface SecondsRule {
   select(rows: string): string;
 }
 
-/** The families of datasets in the contract. */
+/** The kinds of datasets in the contract. */
 export type DatasetKind =
   | 'spot_trades'
   | 'etf_daily_metrics'
@@ -292,12 +309,12 @@ export function storedField(
   more: { readonly unit?: string; readonly nullable?: boolean } = {},
 ): Field {
   const { unit, nullable = false } = more;
-  return { name, dtype, nullable, unit, doc, sql: `t.${name}`, pg, columns: [name] };
+  return { name, dtype, nullable, unit, doc, pg, ...storedIn(name) };
 }
 
 /** The event time as a timestamp, where it is stored as epoch ms. */
 export function timeField(name: string, column: string, doc: string): Field {
-  return { name, dtype: 'timestamp_utc', nullable: false, doc, sql: `t.${column}`, pg: 'int8', columns: [column] };
+  return { name, dtype: 'timestamp_utc', nullable: false, doc, pg: 'int8', ...storedIn(column) };
 }
 
 /** The field `datetime`: the event time as a timestamp. */

@@ -1,10 +1,16 @@
-/** What its source took back stays out of service, in this database and in any that is built again from the log. */
+/** What its source retracted stays out of service, in this database and in any that is built again from the log. */
 import { jetstream, jetstreamManager } from '@nats-io/jetstream';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { publishRetraction } from '../../pipelines/cli/retraction.ts';
+import type { Context } from '../../pipelines/cli/context.ts';
+import { publishRetraction, Retractions } from '../../pipelines/cli/retraction.ts';
+import { DirtyBuckets } from '../../pipelines/projector/dirty-buckets.ts';
+import { retractPartition } from '../../pipelines/projector/retract.ts';
+import { connect } from '../../shared/db/connect.ts';
+import { lockCoverage } from '../../shared/db/coverage-changes.ts';
 import { encodeMessage, type RetractionHeader } from '../../shared/frame/codec.ts';
-import { withheldSubject } from '../../shared/nats/stream.ts';
-import { documentOf, HEADERS, header, KindSystem, type MadeDocument } from '../support/kinds.ts';
+import { retractionSubject } from '../../shared/nats/stream.ts';
+import { documentOf, HEADERS, header, KindSystem, type MadeDocument, projectionOf } from '../support/kinds.ts';
+import { testLogger } from '../support/stack.ts';
 
 const START = Date.parse('2026-01-01T00:00:00Z');
 const SECONDS = { 0: 0, 1: 0, 2: 0, 3: 1, 4: 1 } as const;
@@ -63,7 +69,7 @@ async function builtAgain(look: (again: KindSystem) => Promise<void>): Promise<s
   return [...seen];
 }
 
-test('a mark takes what is proved of an attempt out of service, once', async () => {
+test('a retraction takes the proved partition of an attempt out of service, once', async () => {
   const row = (await system.catalog.partition(HEADERS, '3'))!;
   await publishRetraction(system.connection, HEADERS, row, { reason: REASON });
   await system.until(async () => (await system.proved(HEADERS)) === '{[0,3),[4,5)}');
@@ -85,7 +91,7 @@ test('a database built again from the log served it until the node was asked', a
       [0, 1, 2, 4].map((height) => ({ height })),
     );
   });
-  // Not for the time either in which the log was read up to the mark.
+  // Nor while the log was read up to the retraction.
   expect(seen.filter((proved) => /\[0,[45]\)/.test(proved))).toEqual([]);
 });
 
@@ -121,19 +127,19 @@ async function ingestAround(firstHeight: number, interrupt: () => Promise<unknow
   return { first: first!.seq, last: (await manager.streams.info(HEADERS.key)).state.last_seq };
 }
 
-test('a mark among the frames of another attempt is heeded, and that attempt is proved', async () => {
+test('a retraction among the frames of another attempt is carried out, and that attempt is proved', async () => {
   const row = (await system.catalog.partition(HEADERS, '2'))!;
   const { first, last } = await ingestAround(10, () =>
     publishRetraction(system.connection, HEADERS, row, { reason: REASON }),
   );
   expect(await system.proved(HEADERS)).toBe('{[0,2),[3,5),[10,410)}');
   const manager = await jetstreamManager(system.connection);
-  const mark = await manager.streams.getMessage(HEADERS.key, { last_by_subj: `${HEADERS.key}.2.1.withheld` });
-  expect([mark!.seq > first, mark!.seq < last]).toEqual([true, true]);
+  const retraction = await manager.streams.getMessage(HEADERS.key, { last_by_subj: `${HEADERS.key}.2.1.withheld` });
+  expect([retraction!.seq > first, retraction!.seq < last]).toEqual([true, true]);
 });
 
 // Its load was rolled back for the retraction and never read again: `its first frame is missing`.
-test('a mark that cannot be read does no harm to the attempt whose frames it lies among', async () => {
+test('a damaged retraction does no harm to the attempt whose frames it lies among', async () => {
   const { partition, revision, attempt } = { partition: '0', revision: 1, attempt: 1 };
   const message = await encodeMessage<RetractionHeader>(
     { kind: 'withheld', dataset: HEADERS.key, partition, revision, attempt, frame: 0, document_sha256: '' },
@@ -141,18 +147,72 @@ test('a mark that cannot be read does no harm to the attempt whose frames it lie
   );
   let sequence = 0;
   const { first, last } = await ingestAround(1000, async () => {
-    const subject = withheldSubject(HEADERS.key, partition, attempt);
+    const subject = retractionSubject(HEADERS.key, partition, attempt);
     sequence = (await jetstream(system.connection).publish(subject, message)).seq;
   });
   expect([sequence > first, sequence < last]).toEqual([true, true]);
   expect(await system.proved(HEADERS)).toBe('{[0,2),[3,5),[10,410),[1000,1400)}');
 });
 
-test('a mark of an attempt that was replaced changes nothing; one that cannot be read is passed over', async () => {
+test('a retraction of a replaced attempt changes nothing, and a damaged one is skipped', async () => {
   const row = (await system.catalog.partition(HEADERS, '3'))!;
   await publishRetraction(system.connection, HEADERS, { ...row, attempt: 77 }, { reason: REASON });
-  await jetstream(system.connection).publish(`${HEADERS.key}.4.1.withheld`, Buffer.from('no mark'));
+  await jetstream(system.connection).publish(`${HEADERS.key}.4.1.withheld`, Buffer.from('no retraction'));
   const [unit] = await system.ingest([HEADERS], [block(4, 'again')], { reason: 'to see it go on' });
   expect(unit.state).toBe('proved');
   expect(await system.proved(HEADERS)).toBe('{[0,2),[3,5),[10,410),[1000,1400)}');
+});
+
+// The projector had read the partition as proved before the command's commit, and the ledger had two entries.
+test('a retraction that a command and the projector carry out at the same time is recorded once', async () => {
+  const row = (await system.catalog.partition(HEADERS, '1'))!;
+  const { seconds } = projectionOf(HEADERS);
+  await using command = await connect({ url: system.databaseUrl, name: 'test command' });
+  await DirtyBuckets.prepare(command);
+  await command.query('begin');
+  await lockCoverage(command, HEADERS);
+  await publishRetraction(system.connection, HEADERS, row, { reason: REASON });
+  await retractPartition(command, HEADERS, seconds, row, { reason: REASON, by: 'source' });
+  const waiting = `select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'
+    and application_name like 'tidemark projector %'`;
+  await system.until(async () => (await system.rows(waiting)).length > 0);
+  await command.query('commit');
+
+  const manager = await jetstreamManager(system.connection);
+  const { last_seq } = (await manager.streams.info(HEADERS.key)).state;
+  await system.until(async () => Number(await checkpoint(system)) === last_seq);
+  const entries = `select reason from ledger where partition_key = '1' and kind = 'quarantined'`;
+  expect(await system.rows(entries)).toEqual([{ reason: REASON }]);
+});
+
+// The retried command found nothing proved, so that it reported no partition and ended as a success.
+test('a partition whose retraction is in the log is reported although the database fails after it', async () => {
+  const retractions = new Retractions({
+    catalog: system.catalog,
+    databaseUrls: { ingest: system.databaseUrl },
+    settings: system.settings,
+    log: testLogger(),
+    nats: async (role?: string) => (role === 'operator' ? system.operator : system.connection),
+  } as unknown as Context);
+  const span = { from: 4, to: 5 };
+  const event = { kind: 'retraction', dataset: HEADERS, span, code: 'CHAIN_REORGANISED', reason: REASON } as const;
+  await system.rows(`create function shut_down() returns trigger language plpgsql as
+    $$ begin raise exception 'terminating connection' using errcode = '57P01'; end $$`);
+  await system.rows(`create trigger shut_down before insert on ledger for each row
+    when (current_setting('application_name') = 'tidemark retraction') execute function shut_down()`);
+  await system.stopProjecting();
+  await expect(retractions.carryOut(event)).rejects.toThrow('terminating connection');
+  system.project([HEADERS]);
+  await system.until(async () => (await system.catalog.partition(HEADERS, '4'))?.state === 'quarantined');
+  await system.rows('drop trigger shut_down on ledger');
+  await retractions.carryOut(event);
+  const unit = {
+    dataset: HEADERS.key,
+    partition: '4',
+    state: 'quarantined',
+    code: 'CHAIN_REORGANISED',
+    reason: REASON,
+  };
+  expect(retractions.rest()).toMatchObject([unit]);
+  expect(retractions.rest()).toEqual([]);
 });

@@ -1,6 +1,6 @@
 /**
- * Coverage: what is proved. The transaction that proves or withdraws a partition also updates it: ranges of file days,
- * and spans of heights, snapshots, captures and vintages by source (migration 0006).
+ * Coverage: the ranges that are proved. The transaction that proves a partition or takes it out of service also updates
+ * them: ranges of file days, and spans of heights, snapshots, captures and vintages by source (migration 0006).
  */
 import type { ClientBase } from 'pg';
 import type { Range } from '../ranges.ts';
@@ -65,7 +65,7 @@ export interface ProvedExtent extends Extent {
 }
 
 /**
- * Adds newly proved partitions, whose rows in the catalog are written already. It reads only the spans that they touch:
+ * Adds newly proved partitions, whose rows in the catalog are written already. It reads only the spans that they overlap or adjoin:
  * one statement for each transaction merges a history of single heights.
  */
 export async function coverSpans(

@@ -1,9 +1,9 @@
 /**
- * What a source is to the rest of the pipeline. One folder a source; sources know of each other nothing.
+ * The interface between a source and the rest of the pipeline. Each source has a folder and imports no other source.
  *
- * A document is decoded into items: frames of event bytes, each followed sooner or later by the facts of the partition
- * they belong to. The facts are computed while parsing, by code that the projector does not share. A document may feed
- * several datasets: their items come in any order among each other, each dataset's one partition after the other.
+ * A document is decoded into items: frames of event bytes, and the facts of each partition after its last frame. The
+ * decoder computes the facts while it parses, by code that the projector does not share. A document may feed several
+ * datasets: their items come in any order among each other, but those of one dataset partition by partition.
  */
 import type { Settings } from '../../shared/config/settings.ts';
 import type { Catalog } from '../../shared/db/catalog.ts';
@@ -19,7 +19,7 @@ export type { PartitionWindow } from '../rows/binary-copy.ts';
 /** A contiguous run of events of one partition, ready to be framed. */
 export interface EventRun {
   readonly kind: 'events';
-  /** Absent where the source feeds one. */
+  /** Absent where the source feeds one dataset. */
   readonly dataset?: DatasetDefinition;
   readonly partition: PartitionWindow;
   /** The events as the dataset's frames hold them: lines, or records (shared/frame/records.ts). */
@@ -29,18 +29,18 @@ export interface EventRun {
   readonly last_offset: string;
   readonly first_ms: number;
   readonly last_ms: number;
-  /** `raw` is a piece, counted from 1, of one record that takes so many frames; the last counts its row. */
+  /** `raw` is piece `part`, from 1, of a record that takes `parts` frames; the last piece counts the row. */
   readonly part?: number;
   readonly parts?: number;
-  /** Gives `raw` back to its maker, once nobody reads it any more. Need not be called. */
+  /** Returns `raw` to the decoder for reuse. The receiver may call it after it has read `raw`. */
   readonly release?: () => void;
 }
 
-/** All events of the partition have been seen. */
+/** The decoder has read all events of the partition. */
 export interface PartitionEnd {
   readonly kind: 'end';
   readonly dataset?: DatasetDefinition;
-  /** Of a partition that is no file day: the times of its rows, first to last + 1 ms. */
+  /** For a partition other than a file day, the times are those of its rows: the first to the last + 1 ms. */
   readonly partition: PartitionWindow;
   readonly facts: PartitionFacts & SourceFacts;
 }
@@ -49,14 +49,14 @@ export type DecodedItem = EventRun | PartitionEnd;
 
 /** A partition that a document is known to hold. */
 export interface RequestedPartition {
-  /** Absent where the source feeds one. */
+  /** Absent where the source feeds one dataset. */
   readonly dataset?: DatasetDefinition;
   readonly key: string;
 }
 
-/** One document that is needed. `partitions` are those it is known to hold before it is fetched; it may be empty. */
+/** A document to fetch. `partitions` are those that it is known to hold before the fetch; the list may be empty. */
 export interface DocumentRequest {
-  /** Its name to people: `2024-01-01`, `2024-01`, `heights 100-199`, a fund. */
+  /** Its name in messages: `2024-01-01`, `2024-01`, `heights 100-199`, a fund. */
   readonly period: string;
   readonly partitions: readonly RequestedPartition[];
 }
@@ -66,8 +66,8 @@ export interface OpenedDocument extends AsyncDisposable {
   /** Items in document order. Early return closes the document. */
   decode(options: { readonly frameRawBytes: number }): AsyncGenerator<DecodedItem>;
   /**
-   * Sources that this document shows to be complete until then, whether it brings a partition or not: taken down when all
-   * of it has been published.
+   * Sources that this document shows to be complete until a time, whether or not it holds a partition of them. They are
+   * recorded when all of the document is proved.
    */
   readonly checks?: readonly SourceCheck[];
 }
@@ -79,7 +79,7 @@ export interface SourceCheck {
 }
 
 export interface Source<R extends DocumentRequest = DocumentRequest> {
-  /** The first is the one meant where an item names none. */
+  /** An item that names no dataset belongs to the first. */
   readonly datasets: readonly [DatasetDefinition, ...DatasetDefinition[]];
   /**
    * The digest the vendor publishes for a document, without fetching the document; undefined where there is none.
@@ -105,26 +105,21 @@ export interface FileDaySource extends Source<FileDayRequest> {
 /** What a feed is opened with. */
 export interface FeedNeeds {
   readonly settings: Settings;
-  /** Where documents are, instead of where the settings say: a sample's. */
+  /** The location of a sample's documents, which replaces that of the settings. */
   readonly location?: URL;
   readonly catalog: Catalog;
   readonly log: Logger;
   readonly signal: AbortSignal;
-  /**
-   * Records for monitors that the followed source is unavailable, although the feed waits for it itself: how many times in a
-   * row it failed, and why; 0 when it answers again.
-   */
-  readonly onAway?: (times: number, fault: string | null) => void;
 }
 
-/** Options of `backfill` and `reingest` as given; what a feed does not know it refuses. */
+/** Options of `backfill` and `reingest` as given; a feed refuses those that it does not know. */
 export interface Selection {
   readonly options: Readonly<Record<string, string | undefined>>;
-  /** What is proved is to be replaced. */
+  /** Whether the documents replace what is proved. */
   readonly reingest: boolean;
 }
 
-/** All that a source brings to the pipeline: `feed.ts` of its folder exports one, and `index.ts` lists them. */
+/** All that a source gives to the pipeline: `feed.ts` of its folder exports one, and `index.ts` lists them. */
 export interface Adapter {
   readonly feeds: readonly Feed[];
   /** By dataset: how its events become rows. The projector needs nothing else of a source. */
@@ -135,16 +130,16 @@ export interface Adapter {
 export interface Feed {
   readonly name: string;
   readonly datasets: readonly [DatasetDefinition, ...DatasetDefinition[]];
-  /** Names of the options that say what is wanted; those that must be given first. */
+  /** Names of the options that select documents. */
   readonly options: { readonly required: readonly string[]; readonly optional?: readonly string[] };
-  /** Feeds of the same source that `follow` takes along. */
+  /** Feeds of the same source that `follow` follows as well. */
   readonly followedWith?: readonly string[];
   /** A small synthetic example for an empty system. */
   readonly sample?: Sample;
   /** @throws TidemarkError CONFIGURATION_INVALID naming the setting that is missing. */
   open(needs: FeedNeeds): Promise<OpenedFeed>;
-  /** Of sources whose documents are kept: the same partitions from what was fetched before. It asks nobody. */
-  readonly kept?: ArchiveFeed;
+  /** For sources whose documents are archived: reads the same partitions from the archive, without a request. */
+  readonly archived?: ArchiveFeed;
 }
 
 export interface ArchiveFeed {
@@ -153,7 +148,7 @@ export interface ArchiveFeed {
 }
 
 export interface Sample {
-  /** How many partitions each dataset has of it when it is all there. */
+  /** How many partitions of the complete sample each dataset has. */
   partitions(): number | Promise<number>;
   /** Makes its documents, the same on every machine. @returns where they are, and what of them to ingest. */
   make(needs: SampleNeeds): Promise<{ readonly location: URL; readonly selection: Selection }>;
@@ -189,8 +184,8 @@ export interface DocumentEvent {
 }
 
 /**
- * The source no longer stands by the proved partitions that cover some of the span: they leave service until an operator
- * ingests them again.
+ * The source withdraws the proved partitions that cover some of the span. They leave service until an operator ingests
+ * them again.
  */
 export interface RetractionEvent {
   readonly kind: 'retraction';
@@ -201,7 +196,19 @@ export interface RetractionEvent {
   readonly reason: string;
 }
 
-export type FeedEvent = DocumentEvent | RetractionEvent;
+/**
+ * The followed source failed, or answers again. The feed waits for the source by itself; the consumer records the event for
+ * monitors.
+ */
+export interface AvailabilityEvent {
+  readonly kind: 'availability';
+  /** Consecutive failures; 0 when the source answers. */
+  readonly failures: number;
+  /** Why it failed. */
+  readonly fault: string | null;
+}
+
+export type FeedEvent = DocumentEvent | RetractionEvent | AvailabilityEvent;
 
 /**
  * What a feed yields. Its consumer carries out each event before it asks for the next, so a retraction is durable before
@@ -213,10 +220,10 @@ export interface OpenedFeed extends AsyncDisposable {
   readonly source: Source;
   /** Whether `select` knows every document before the first is fetched; the consumer then plans them as a whole. */
   readonly isPlanned: boolean;
-  /** The documents that hold what is wanted. @throws TidemarkError USAGE */
+  /** The documents that hold the selection. @throws TidemarkError USAGE */
   select(selection: Selection): FeedEvents;
   /** Documents as they come, until the signal. */
   follow?(): FeedEvents;
-  /** Called when all documents have ended: what the source retracted meanwhile. */
+  /** What the source retracted while its documents were published. The consumer calls it after the last of them. */
   recheck?(): FeedEvents<RetractionEvent>;
 }

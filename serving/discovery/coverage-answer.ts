@@ -2,7 +2,7 @@
 
 import { z } from 'zod';
 import { isoOf } from '../../shared/dates.ts';
-import { PARTITION_STATES } from '../../shared/db/schema.ts';
+import { PARTITION_STATES, type PartitionState } from '../../shared/db/schema.ts';
 import { gapsBetween, parseMultirange } from '../../shared/ranges.ts';
 import type { DatasetDefinition, DatasetKey } from '../../shared/registry/index.ts';
 import { int2, int8, Params, text } from '../db/pg-messages.ts';
@@ -71,10 +71,7 @@ export const coverageAnswer = z.strictObject({
   proved: z.array(stretch).describe('Stretches without a gap, by source and time.'),
   gaps: z.array(gap).describe('Expected stretches between them that are not proved.'),
   totals: z.strictObject(
-    Object.fromEntries(PARTITION_STATES.map((state) => [state, tally])) as Record<
-      (typeof PARTITION_STATES)[number],
-      typeof tally
-    >,
+    Object.fromEntries(PARTITION_STATES.map((state) => [state, tally])) as Record<PartitionState, typeof tally>,
   ),
   partitions: z.array(partition).describe('The selected partitions, in order of time.'),
   next_cursor: z.string().nullable().describe('The `cursor` of the next page; null on the last page.'),
@@ -195,7 +192,6 @@ export async function inDataset(
 }
 
 type PartitionAnswer = CoverageAnswer['partitions'][number];
-type State = (typeof PARTITION_STATES)[number];
 
 /** A position in the order of partitions: the start, if known, and the key of the last one seen. New days do not shift it. */
 interface Cursor {
@@ -217,7 +213,7 @@ interface PageRequest {
   /** Partitions whose times intersect [fromMs, toMs). */
   readonly fromMs: number | undefined;
   readonly toMs: number | undefined;
-  readonly state: State | undefined;
+  readonly state: PartitionState | undefined;
   readonly after: Cursor | undefined;
   readonly limit: number;
 }
@@ -256,7 +252,7 @@ function readTimed(session: Session, dataset: DatasetDefinition, request: PageRe
   ]);
 }
 
-/** Two conditions; the index is searched by the first. */
+/** The index serves the first of the two conditions. */
 function laterThan({ fromMs, key }: Cursor, params: Params): string[] {
   const at = params.add(int8(fromMs!));
   return [`from_ms >= ${at}`, `(from_ms > ${at} or partition_key > ${params.add(text(key))})`];
@@ -302,7 +298,7 @@ function partitionOf(dataset: DatasetDefinition, row: TextRow): PartitionAnswer 
   return {
     partition: key!,
     source_id: source ?? dataset.sources[0],
-    state: state as State,
+    state: state as PartitionState,
     start_utc: iso(fromMs),
     end_utc: iso(toMs),
     rows: number(rows),

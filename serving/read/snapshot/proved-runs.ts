@@ -2,11 +2,11 @@
 
 import { isoOf } from '../../../shared/dates.ts';
 import { clip, type Range } from '../../../shared/ranges.ts';
-import type { PartitionKind } from '../../../shared/registry/types.ts';
+import type { PartitionKind } from '../../../shared/registry/definition.ts';
 import type { Filter } from '../../contract/filters.ts';
 import type { Warning } from '../../contract/problems.ts';
 import type { ReadRequest, Window } from '../../contract/read-request.ts';
-import type { Part } from '../types.ts';
+import type { Part } from '../read-model.ts';
 
 const SECOND_MS = 1000;
 
@@ -14,7 +14,7 @@ const SECOND_MS = 1000;
 export interface ProvedRun extends Range {
   /** The end of what is proved. For captures the run may extend beyond it, if no market day lies between. */
   readonly through: number;
-  /** Rows of the run lie before this time, which may be later than `through`: block times run ahead. */
+  /** Rows of the run lie before this time, which may be later than `through`: block times may be later than the clock. */
   readonly rowsTo: number;
   /** In the unit of the partition: heights, or epoch ms for all other kinds. */
   readonly span: Range;
@@ -178,7 +178,7 @@ export function gapsWithin(coverage: Coverage, bounds: Bounds): Gap[] {
       .filter((gap) => gap.from < gap.to)
       .map((gap): Gap => (coverage.sources.length > 1 ? { ...gap, sourceId } : gap));
   });
-  // Compared, not subtracted: ends may be infinite.
+  // The code compares the ends and does not subtract them, because they may be infinite.
   return gaps.sort((a, b) => (a.from < b.from || (a.from === b.from && a.to < b.to) ? -1 : 1));
 }
 
@@ -191,7 +191,7 @@ function before({ kind }: Coverage, first: ProvedRun): Gap[] {
 
 function between({ kind }: Coverage, run: ProvedRun, next: ProvedRun): Gap {
   if (kind !== 'height') return { from: run.to, to: next.from };
-  // Block times do not measure how many blocks are missing: two runs may touch in time.
+  // Block times do not measure how many blocks are missing: two runs may adjoin in time.
   const to = Math.max(next.from, run.to + SECOND_MS);
   return { from: run.to, to, heights: [run.span.to, next.span.from - 1] };
 }
