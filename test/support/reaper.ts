@@ -48,7 +48,8 @@ process.stdin.once('close', async () => {
     for (const pid of left) signal(pid, 'SIGKILL');
     await sleep(50);
   }
-  await endLeftovers(stateDir);
+  // A killed process loses its environment tens of milliseconds before it counts as ended: it releases its memory first.
+  while ((await endLeftovers(stateDir, run)).length > 0) await sleep(50);
   // A run that came to its end has released the shared servers itself. Or the next run holds them already.
   if (said.includes('done') || (await countHolders(stateDir)) > 0) return;
   const state = await readState(stateDir);

@@ -14,9 +14,10 @@ import { DATABASE_ROLES, type DatabaseRole, roleName } from '../../shared/db/rol
 import { createLogger, type Logger } from '../../shared/logger.ts';
 import { urlOfAccount } from '../../shared/nats/accounts.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
-import { processRef } from '../../shared/stack/processes.ts';
+import { type ProcessRef, processRef } from '../../shared/stack/processes.ts';
 import type { ServerName } from '../../shared/stack/server.ts';
 import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
+import { type FolderNote, notesIn } from './leftovers.ts';
 import { PRIVATE_PROFILE } from './profiles.ts';
 import { spend } from './spans.ts';
 
@@ -291,11 +292,13 @@ export function withDatabase(url: string, database: string): string {
 
 /** Notes a folder with servers, so that those of a test process that was killed are found and ended by the next run. */
 export async function remember(dir: string): Promise<() => Promise<void>> {
-  const notes = join(inject('testStateDir'), 'test-folders');
+  const notes = notesIn(inject('testStateDir'));
   await mkdir(notes, { recursive: true });
-  const note = join(notes, basename(dir));
-  await writeFile(note, JSON.stringify({ dir, owner: processRef(process.pid) }));
-  return () => rm(note, { force: true });
+  const path = join(notes, basename(dir));
+  const owner = processRef(process.pid) as ProcessRef;
+  const note: FolderNote = { dir, owner, run: process.env.TIDEMARK_TEST_RUN };
+  await writeFile(path, JSON.stringify(note));
+  return () => rm(path, { force: true });
 }
 
 function testName(): string {
