@@ -12,6 +12,7 @@ import type { Client } from 'pg';
 import { TidemarkError } from '../errors.ts';
 import { ALIGNED_TABLE } from '../registry/aligned-storage.ts';
 import { DATASETS } from '../registry/index.ts';
+import { KLINE_TABLES } from '../registry/kept-klines.ts';
 import { requireTimescale } from './connect.ts';
 
 /** A `pg` client or pool. */
@@ -25,6 +26,7 @@ const CATALOG_TABLES = ['coverage', 'coverage_spans', 'frames', 'partitions', 's
 /** Every table that reads use. */
 export const readTables = (): readonly string[] => [
   ...CATALOG_TABLES,
+  ...Object.values(KLINE_TABLES),
   ALIGNED_TABLE,
   ...[...DATASETS.values()].map((dataset) => dataset.native.table),
 ];
@@ -196,6 +198,7 @@ const CATALOG: Readonly<Record<string, Grants>> = {
 
 const DATA_TABLES: ReadonlySet<string> = new Set([
   ALIGNED_TABLE,
+  ...Object.values(KLINE_TABLES),
   ...[...DATASETS.values()].map((dataset) => dataset.native.table as string),
 ]);
 /** Every table of the service. */

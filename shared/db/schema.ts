@@ -72,6 +72,8 @@ export const partitions = pgTable('partitions', {
   span: range('span'),
   throughMs: big('through_ms'),
   verifiedAt: at('verified_at'),
+  /** Digest of the kept klines; null where none are kept. */
+  klinesSha256: text('klines_sha256'),
 });
 
 export const coverage = pgTable('coverage', {

@@ -16,6 +16,7 @@ import { ALIGNED_KEY, ALIGNED_TABLE } from '../../shared/registry/aligned-storag
 import type { PgType } from '../../shared/registry/definition.ts';
 import { ALIGNED_COLUMNS } from '../../shared/registry/definition.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
+import { KLINE_TABLES } from '../../shared/registry/kept-klines.ts';
 import { faultOf } from '../support/faults.ts';
 import { createTestEnv, execute, type TestEnv, withDatabase } from '../support/stack.ts';
 
@@ -406,7 +407,8 @@ describe('the live tables', () => {
     const { rows } = await client.query<{ name: string }>(
       `select relname as name from pg_class where relnamespace = 'public'::regnamespace and relkind in ('r', 'p')`,
     );
-    const own = new Set([ALIGNED_TABLE, ...[...DATASETS.values()].map(({ native }) => native.table as string)]);
+    const natives = [...DATASETS.values()].map(({ native }) => native.table as string);
+    const own = new Set([ALIGNED_TABLE, ...natives, ...Object.values(KLINE_TABLES)]);
     const sqlOnly = [
       'datasets',
       'export_audit_heads',
