@@ -21,7 +21,15 @@ export interface Cluster extends AsyncDisposable {
   start(name: string): void;
 }
 
+/** Another process may take a port before its server does: then the three start again on other ports. */
 export async function startCluster(program: string, dir: string): Promise<Cluster> {
+  for (;;) {
+    const cluster = await tryCluster(program, dir);
+    if (cluster) return cluster;
+  }
+}
+
+async function tryCluster(program: string, dir: string): Promise<Cluster | undefined> {
   const ports = await Promise.all(NODES.flatMap(() => [freePort(), freePort()]));
   const routes = NODES.map((_, index) => `nats://127.0.0.1:${ports[index * 2 + 1]}`);
   const children = new Map<string, ChildProcess>();
@@ -44,31 +52,35 @@ cluster { name: trial, listen: "127.0.0.1:${ports[index * 2 + 1]}", routes: ${JS
   }
   const hosts = NODES.map((_, index) => `127.0.0.1:${ports[index * 2]}`);
   const url = `nats://${hosts[0]}?servers=${hosts.slice(1).join(',')}`;
-  await untilElected(url);
+  const isLost = () => [...children.values()].some(({ exitCode }) => exitCode !== null);
   const end = async (name: string, signal: NodeJS.Signals) => {
     const child = children.get(name);
     if (!child || child.exitCode !== null || child.signalCode !== null) return;
     child.kill(signal);
     await once(child, 'exit');
   };
-  return {
-    url,
-    kill: (name) => end(name, 'SIGKILL'),
-    start,
-    async [Symbol.asyncDispose]() {
-      await Promise.all(NODES.map((name) => end(name, 'SIGKILL')));
-    },
-  };
+  const endAll = async () => void (await Promise.all(NODES.map((name) => end(name, 'SIGKILL'))));
+  if (!(await untilJoined(url, isLost))) {
+    await endAll();
+    return undefined;
+  }
+  return { url, kill: (name) => end(name, 'SIGKILL'), start, [Symbol.asyncDispose]: endAll };
 }
 
-/** Streams can be made once the three have agreed on a leader. */
-async function untilElected(url: string): Promise<void> {
+/**
+ * Waits for a stream on all three, which can be made once they have agreed on a leader and the last of them has joined.
+ * @returns whether it was made; false when one of the three has ended.
+ */
+async function untilJoined(url: string, isLost: () => boolean): Promise<boolean> {
   for (const deadline = Date.now() + PATIENCE_MS; ; await sleep(100)) {
     try {
       await using connection = await connectNats(url, 'test');
-      await jetstreamManager(connection);
-      return;
+      const { streams } = await jetstreamManager(connection);
+      await streams.add({ name: 'trial', subjects: ['trial'], num_replicas: NODES.length });
+      await streams.delete('trial');
+      return true;
     } catch (error) {
+      if (isLost()) return false;
       if (Date.now() > deadline) throw error;
     }
   }

@@ -42,9 +42,13 @@ test('a node of the cluster is killed in a backfill: nothing is lost; a projecto
   };
   const args = ['backfill', DATASET, '--from', DAYS[0], '--to', DAYS[4]];
   const running = system.start(args, env);
+  let early: string | undefined;
+  void running.done.then(({ stderr }) => {
+    early = stderr;
+  });
   const proved = async () =>
     (await system.rows<{ n: string }>(`select count(*) n from partitions where state = 'proved'`))[0].n;
-  await expect.poll(async () => Number(await proved().catch(() => 0))).toBe(2);
+  await expect.poll(async () => early ?? Number(await proved().catch(() => 0))).toBe(2);
   const { leader, replicas } = await streamOf(cluster.url);
   expect(replicas).toBe(3);
   await cluster.kill(leader);
