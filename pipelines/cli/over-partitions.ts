@@ -25,6 +25,8 @@ export interface PartitionWork {
   readonly name: RunKind;
   /** States of the partitions to process. */
   readonly states: readonly PartitionRow['state'][];
+  /** Which of them; default all. */
+  readonly wants?: (row: PartitionRow) => boolean;
   /** Outcomes that count as success. */
   readonly good: readonly string[];
   readonly work: (dataset: DatasetDefinition, row: PartitionRow, context: Context) => Promise<PartitionReport>;
@@ -81,7 +83,8 @@ async function overDataset(
 ): Promise<void> {
   const rows = (await wantedRows(dataset, command, context)).filter(
     // A partition that was never stored has no times.
-    (row) => job.states.includes(row.state) && row.manifest !== null && row.fromMs !== null,
+    (row) =>
+      job.states.includes(row.state) && row.manifest !== null && row.fromMs !== null && (job.wants?.(row) ?? true),
   );
   if (rows.length === 0) return;
   await using run = await RunRecorder.open({

@@ -106,6 +106,13 @@ export const verify: CommandSpec = {
   doc: 'Recounts stored rows and compares them with their manifests. A partition that no longer matches is quarantined at once. `all` is every dataset.',
 };
 
+export const klines: CommandSpec = {
+  name: 'klines',
+  positionals: ['dataset...'],
+  options: { from: OPTIONAL_DAYS.from, to: OPTIONAL_DAYS.to, partition: OPTIONAL_DAYS.partition },
+  doc: 'Makes the kept klines of proved partitions that have none, from their stored rows: those that were proved before klines were kept. It goes on where an earlier run stopped. `all` is every dataset of trades.',
+};
+
 export const recover: CommandSpec = {
   name: 'recover',
   positionals: ['dataset...'],

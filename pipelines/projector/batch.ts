@@ -11,9 +11,10 @@ import { describeDiscrepancies, type Recount, recountMany } from '../../shared/p
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import type { SharedSeconds } from '../rows/binary-copy.ts';
 import { type Position, writeProved } from './commit.ts';
+import { SharedCopy } from './copy-in.ts';
 import { DirtyBuckets } from './dirty-buckets.ts';
 import { dataFault } from './faults.ts';
-import { type PartitionLoad, SharedCopy } from './partition-load.ts';
+import type { PartitionLoad } from './partition-load.ts';
 import type { AttemptId } from './state.ts';
 
 /** A partition whose rows are loaded and whose manifest has arrived. */

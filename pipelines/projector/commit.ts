@@ -16,6 +16,7 @@ import type { Recount } from '../../shared/proof/recount.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { keyFacts, type TimeWindow } from '../../shared/registry/keys.ts';
 import { extentOf, offsetsOf, outsidePartition } from './faults.ts';
+import { shareKlines } from './kline-storage.ts';
 import type { FrameEntry } from './partition-load.ts';
 import { deleteSampleRows } from './retract.ts';
 import type { AttemptId } from './state.ts';
@@ -35,6 +36,8 @@ export interface Proved {
   readonly manifest: Manifest;
   readonly recount: Recount;
   readonly frames: readonly FrameEntry[];
+  /** Digest of its klines, which are stored already; null or absent for datasets without. */
+  readonly klinesSha256?: string | null;
   /** The sequence of its manifest. */
   readonly sequence: number;
 }
@@ -64,6 +67,9 @@ export async function writeProved(
   await writeFrames(client, dataset, proved);
   await writePartitions(client, dataset, proved);
   await rebuild();
+  for (const { manifest } of proved) {
+    await shareKlines(client, dataset, { fromMs: manifest.from_ms, toMs: manifest.to_ms });
+  }
   const arriving: ProvedExtent[] = [];
   for (const manifest of manifests) {
     const { partition: key } = manifest;
@@ -100,6 +106,7 @@ const PROOF = storedColumns(partitions, [
   'span',
   'throughMs',
   'lastUpdatedAt',
+  'klinesSha256',
 ]);
 
 async function writePartitions(
@@ -107,28 +114,31 @@ async function writePartitions(
   dataset: DatasetDefinition,
   proved: readonly Proved[],
 ): Promise<void> {
-  const rows = proved.map(({ manifest, recount }): StoredRow<typeof KEY> & StoredRow<typeof PROOF> => {
-    const extent = extentOf(dataset, manifest);
-    return {
-      partitionKey: manifest.partition,
-      attempt: manifest.attempt,
-      revision: manifest.revision,
-      fromMs: manifest.from_ms,
-      toMs: manifest.to_ms,
-      synthetic: manifest.synthetic,
-      rows: manifest.rows,
-      alignedRows: recount.aligned_rows,
-      alignedHash: recount.aligned_hash,
-      offsets: offsetsOf(dataset, manifest),
-      manifest,
-      recount,
-      ingestedAt: new Date(manifest.ingested_at_ms),
-      sourceId: extent?.sourceId ?? null,
-      span: extent ? `[${extent.span.from},${extent.span.to})` : null,
-      throughMs: extent?.throughMs ?? null,
-      lastUpdatedAt: manifest.last_updated_ms === undefined ? null : new Date(manifest.last_updated_ms),
-    };
-  });
+  const rows = proved.map(
+    ({ manifest, recount, klinesSha256 = null }): StoredRow<typeof KEY> & StoredRow<typeof PROOF> => {
+      const extent = extentOf(dataset, manifest);
+      return {
+        partitionKey: manifest.partition,
+        attempt: manifest.attempt,
+        revision: manifest.revision,
+        fromMs: manifest.from_ms,
+        toMs: manifest.to_ms,
+        synthetic: manifest.synthetic,
+        rows: manifest.rows,
+        alignedRows: recount.aligned_rows,
+        alignedHash: recount.aligned_hash,
+        offsets: offsetsOf(dataset, manifest),
+        manifest,
+        recount,
+        ingestedAt: new Date(manifest.ingested_at_ms),
+        sourceId: extent?.sourceId ?? null,
+        span: extent ? `[${extent.span.from},${extent.span.to})` : null,
+        throughMs: extent?.throughMs ?? null,
+        lastUpdatedAt: manifest.last_updated_ms === undefined ? null : new Date(manifest.last_updated_ms),
+        klinesSha256,
+      };
+    },
+  );
   await client.query(
     `insert into partitions (dataset_id, state, proved_at, ${KEY.names}, ${PROOF.names})
      select $1, 'proved', clock_timestamp(), ${KEY.members}, ${PROOF.members}

@@ -331,7 +331,8 @@ export class LoadSession {
         reason ??
         (describeDiscrepancies(result.discrepancies) || undefined);
       if (reason === undefined) {
-        const proved = { manifest, recount: found, frames: load.frames, sequence: message.seq };
+        const { klinesSha256 } = result;
+        const proved = { manifest, recount: found, frames: load.frames, klinesSha256, sequence: message.seq };
         await writeProved(client, dataset, [proved], position, async () => {});
         this.#transaction.keep(manifest.rows, load.bytes);
         this.#uncommitted = message;

@@ -10,6 +10,7 @@ import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { keyFacts } from '../../shared/registry/keys.ts';
 import type { SharedSeconds } from '../rows/binary-copy.ts';
 import { DirtyBuckets } from './dirty-buckets.ts';
+import { deleteKlines } from './kline-storage.ts';
 import { deleteNative, deleteWindow, partitionRefOf } from './partition-load.ts';
 
 /** A partition of the catalog whose rows may be stored. */
@@ -131,7 +132,7 @@ interface Retracting {
 }
 
 /**
- * Quarantines a proved partition in the caller's transaction. Its rows stay stored, but nothing reads them until they
+ * Quarantines a proved partition in the caller's transaction. Its klines are removed. Its rows stay stored, but nothing reads them until they
  * are proved again, and the seconds that it shared with other partitions are rebuilt without them.
  */
 export async function retractPartition(
@@ -143,13 +144,15 @@ export async function retractPartition(
 ): Promise<void> {
   await lockCoverage(client, dataset);
   await client.query(
-    `update partitions set state = 'quarantined', reason = $3, recount = coalesce($4, recount), updated_at = clock_timestamp()
+    `update partitions set state = 'quarantined', reason = $3, recount = coalesce($4, recount), klines_sha256 = null,
+       updated_at = clock_timestamp()
      where dataset_id = $1 and partition_key = $2`,
     [dataset.number, row.partitionKey, reason, recount ?? null],
   );
   const { sourceId, span } = keyFacts(dataset, row.partitionKey);
   if (!seconds || !span) {
     await uncoverWindow(client, dataset, partitionRefOf(row));
+    await deleteKlines(client, dataset, partitionRefOf(row));
   } else {
     const dirty = await DirtyBuckets.open(client, dataset, seconds);
     await dirty.addWindow(partitionRefOf(row));

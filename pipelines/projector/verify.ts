@@ -35,6 +35,7 @@ import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { COPY_HEADER, COPY_TRAILER, type Projection, type SharedSeconds } from '../rows/binary-copy.ts';
 import { DirtyBuckets } from './dirty-buckets.ts';
+import { storedKlinesSha256 } from './kline-storage.ts';
 import { partitionRefOf } from './partition-load.ts';
 import { retractPartition } from './retract.ts';
 
@@ -200,6 +201,9 @@ async function verifyOnce(row: PartitionRow, needs: VerifyNeeds): Promise<Verify
       if (log.rows !== stored) discrepancies.push({ fact: 'rows_sha256', expected: log.rows, found: stored });
       const { events_sha256: expected } = row.manifest;
       if (log.events !== expected) discrepancies.push({ fact: 'events_sha256', expected, found: log.events });
+      if (row.klinesSha256 !== null && log.klines !== row.klinesSha256) {
+        discrepancies.push({ fact: 'klines of the log', expected: row.klinesSha256, found: `${log.klines}` });
+      }
     }
     const reason = describeDiscrepancies(discrepancies);
     if (reason) {
@@ -233,7 +237,7 @@ async function noteVerified({ partitionKey, attempt }: PartitionRow, { dataset, 
   );
 }
 
-/** Recounts stored native and one-second rows. @returns the recount and its discrepancies. */
+/** Recounts stored native and one-second rows, and the digest of their klines. @returns the recount and its discrepancies. */
 export async function recountStored(
   client: ClientBase,
   dataset: DatasetDefinition,
@@ -254,6 +258,12 @@ export async function recountStored(
   const discrepancies = compare(dataset, manifest, found);
   if (found.aligned_hash !== row.alignedHash) {
     discrepancies.push({ fact: 'aligned_hash', expected: `${row.alignedHash}`, found: `${found.aligned_hash}` });
+  }
+  if (row.klinesSha256 !== null) {
+    const stored = await storedKlinesSha256(client, dataset, partition);
+    if (stored !== row.klinesSha256) {
+      discrepancies.push({ fact: 'klines_sha256', expected: row.klinesSha256, found: stored });
+    }
   }
   return { found, discrepancies };
 }
@@ -300,18 +310,22 @@ export function inLog(dataset: DatasetDefinition, row: PartitionRow, attempt: At
   throw new TidemarkError('LOG_PARTITION_LOST', `The log no longer holds ${dataset.key} ${row.partitionKey}`);
 }
 
-/** sha256 of the partition in the log, in the order of offsets: of its rows as binary COPY, and of its events. */
+/**
+ * sha256 of the partition in the log, in the order of offsets: of its rows as binary COPY, of its events, and of the klines that
+ * its rows make.
+ */
 async function logDigests(
   row: PartitionRow,
   partition: PartitionRef,
   needs: VerifyNeeds,
-): Promise<{ rows: string; events: string }> {
+): Promise<{ rows: string; events: string; klines: string | undefined }> {
   const { catalog, dataset, connection, projection, batchBytes } = needs;
   const attempt = await catalog.attempt(dataset, row.partitionKey, row.attempt);
   assert(row.manifest, 'a proved partition has a manifest');
   assert(connection && batchBytes !== undefined, 'a deep verification reads the log');
   const manifestSequence = inLog(dataset, row, attempt);
-  const rows = projection.createRows(partition);
+  const folded = projection.seconds ? undefined : projection.createRows(partition);
+  const rows = folded ?? projection.createRows(partition);
   const assembler = new RecordAssembler();
   const digest = createHash('sha256').update(COPY_HEADER);
   const events = createHash('sha256');
@@ -320,7 +334,9 @@ async function logDigests(
     const body = assembler.take(frame.header, frame.raw);
     if (body) digest.update(rows.rows(body, frame.header.rows).copy);
   }
-  return { rows: digest.update(COPY_TRAILER).digest('hex'), events: events.digest('hex') };
+  folded?.aligned({ datasetId: dataset.number, seriesId: 0 });
+  const klines = folded?.klines(dataset.number).sha256;
+  return { rows: digest.update(COPY_TRAILER).digest('hex'), events: events.digest('hex'), klines };
 }
 
 async function storedDigest(client: ClientBase, dataset: DatasetDefinition, partition: PartitionRef): Promise<string> {

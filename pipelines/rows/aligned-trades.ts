@@ -5,6 +5,7 @@
 import type { PartitionWindow } from './binary-copy.ts';
 import { POSTGRES_EPOCH_US, rowTemplate, writeInt8 } from './binary-copy.ts';
 import { type DecimalProduct, type DecimalReader, ExactBuckets, exactDecimal } from './exact-decimal.ts';
+import type { DayKlines } from './kept-klines.ts';
 
 export const ALIGNED_TRADE_COLUMNS = [
   'aligned_at_utc',
@@ -131,8 +132,11 @@ export class AlignedTrades {
     else quote.add(second, product.mantissa, product.scale);
   }
 
-  /** Binary COPY rows of the seconds that hold trades, in order of time. No trade can be added afterwards. */
-  flush(key: { datasetId: number; seriesId: number }): { copy: Buffer; rows: number } {
+  /**
+   * Binary COPY rows of the seconds that hold trades, in order of time, which the klines are also made from. No trade can be
+   * added afterwards.
+   */
+  flush(key: { datasetId: number; seriesId: number }, klines: DayKlines): { copy: Buffer; rows: number } {
     const seconds = this.#seconds;
     this.#seconds = FLUSHED;
     let rows = 0;
@@ -143,14 +147,25 @@ export class AlignedTrades {
     let row = 0;
     for (let second = 0; second < seconds.count.length; second++) {
       if (seconds.count[second] === 0) continue;
-      writeInt8(view, row + at, (this.#fromMs + second * 1000) * 1000 - POSTGRES_EPOCH_US);
-      writeInt8(view, row + count, seconds.count[second]);
-      view.setFloat64(row + open, seconds.open[second]);
-      view.setFloat64(row + high, seconds.high[second]);
-      view.setFloat64(row + low, seconds.low[second]);
-      view.setFloat64(row + close, seconds.close[second]);
-      view.setFloat64(row + quantity, seconds.quantity.value(second));
-      view.setFloat64(row + quote, seconds.quote.value(second));
+      const ms = this.#fromMs + second * 1000;
+      const folded = {
+        open: seconds.open[second],
+        high: seconds.high[second],
+        low: seconds.low[second],
+        close: seconds.close[second],
+        quantity: seconds.quantity.value(second),
+        quote: seconds.quote.value(second),
+        trades: seconds.count[second],
+      };
+      klines.addSecond(ms, folded);
+      writeInt8(view, row + at, ms * 1000 - POSTGRES_EPOCH_US);
+      writeInt8(view, row + count, folded.trades);
+      view.setFloat64(row + open, folded.open);
+      view.setFloat64(row + high, folded.high);
+      view.setFloat64(row + low, folded.low);
+      view.setFloat64(row + close, folded.close);
+      view.setFloat64(row + quantity, folded.quantity);
+      view.setFloat64(row + quote, folded.quote);
       view.setInt32(row + series, key.seriesId);
       view.setInt16(row + dataset, key.datasetId);
       row += TEMPLATE.rowBytes;

@@ -7,6 +7,7 @@ import { assert } from '../../shared/errors.ts';
 import type { SecondsRule } from '../../shared/registry/definition.ts';
 import type { PgType } from '../../shared/registry/index.ts';
 import type { TimeWindow } from '../../shared/registry/keys.ts';
+import type { ExactDecimal } from './exact-decimal.ts';
 
 /** "PGCOPY\n\377\r\n\0", flags 0, no header extension. */
 export const COPY_HEADER = Buffer.from('5047434f50590aff0d0a000000000000000000', 'hex');
@@ -164,10 +165,26 @@ export interface RowProjector {
   rows(raw: Buffer, rows: number): { readonly copy: Buffer; readonly rows: number };
 }
 
+/** The rows of the tables of kept klines, without header and trailer, in the order of size and time. */
+export interface KeptKlines {
+  readonly native: Buffer;
+  readonly aligned: Buffer;
+  /** Rows of trades and one-second rows that the klines of one minute aggregate. */
+  readonly trades: number;
+  readonly seconds: number;
+  /** Exact totals of prices and quantities over the same trades. */
+  readonly price: ExactDecimal;
+  readonly quantity: ExactDecimal;
+  /** See `digestOf`. */
+  readonly sha256: string;
+}
+
 /** For datasets whose partitions share no second: it aggregates one-second rows as well. */
 export interface FoldingProjector extends RowProjector {
   /** Called once, at the end: binary COPY rows of the aligned table, with the columns `alignedColumns`. */
   aligned(key: { datasetId: number; seriesId: number }): { readonly copy: Buffer; readonly rows: number };
+  /** Called once, after `aligned`: the klines that are kept of the same rows. */
+  klines(datasetId: number): KeptKlines;
 }
 
 /** For datasets whose partitions share seconds: the database makes one-second rows from native rows. */

@@ -11,7 +11,7 @@ export interface ExactDecimal {
 }
 
 const BIG_POWERS_OF_TEN = Array.from({ length: 64 }, (_, exponent) => 10n ** BigInt(exponent));
-const bigPowerOfTen = (exponent: number): bigint => BIG_POWERS_OF_TEN[exponent] ?? 10n ** BigInt(exponent);
+export const bigPowerOfTen = (exponent: number): bigint => BIG_POWERS_OF_TEN[exponent] ?? 10n ** BigInt(exponent);
 /** Any integer of this many digits is exact in float64. */
 const PIECE_DIGITS = 15;
 
@@ -58,7 +58,7 @@ function decimalOfText(text: string): ExactDecimal {
 }
 
 /** The float64 nearest to mantissa / 10^scale: the quotient of two exact integers, or the parsed text. */
-function nearestFloat(mantissa: bigint, scale: number): number {
+export function nearestFloat(mantissa: bigint, scale: number): number {
   if (mantissa <= 9007199254740991n && scale <= 22) return Number(mantissa) / POWERS_OF_TEN[scale];
   const digits = mantissa.toString().padStart(scale + 1, '0');
   return Number(`${digits.slice(0, digits.length - scale)}.${digits.slice(digits.length - scale)}`);
@@ -161,7 +161,7 @@ const longDecimal = (units: number, fine: number): ExactDecimal => ({
   scale: LONG_SCALE,
 });
 
-function addDecimals(a: ExactDecimal, b: ExactDecimal): ExactDecimal {
+export function addDecimals(a: ExactDecimal, b: ExactDecimal): ExactDecimal {
   if (a.scale === b.scale) return { mantissa: a.mantissa + b.mantissa, scale: a.scale };
   const [fine, coarse] = a.scale > b.scale ? [a, b] : [b, a];
   return { mantissa: fine.mantissa + coarse.mantissa * bigPowerOfTen(fine.scale - coarse.scale), scale: fine.scale };

@@ -2,7 +2,7 @@
 import { jetstream, jetstreamManager } from '@nats-io/jetstream';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { drainBacklog } from '../../pipelines/cli/streams.ts';
-import { CopyIn } from '../../pipelines/projector/partition-load.ts';
+import { CopyIn } from '../../pipelines/projector/copy-in.ts';
 import { connect, PROJECTOR_LOCK } from '../../shared/db/connect.ts';
 import { CONSUMER_NAME, subjectOf } from '../../shared/nats/stream.ts';
 import { heightKey } from '../../shared/registry/keys.ts';

@@ -13,6 +13,7 @@ import { compare, type Discrepancy } from '../../../shared/proof/recount.ts';
 import { type DatasetDefinition, datasetOf } from '../../../shared/registry/index.ts';
 import { keyFacts } from '../../../shared/registry/keys.ts';
 import { DirtyBuckets } from '../../projector/dirty-buckets.ts';
+import { keepKlines, remadeKlines } from '../../projector/kline-storage.ts';
 import { partitionRefOf } from '../../projector/partition-load.ts';
 import { takeOut } from '../../projector/retract.ts';
 import { quarantinedBy, recountStored } from '../../projector/verify.ts';
@@ -128,6 +129,7 @@ async function serveAgain(row: PartitionRow, { dataset, client }: ReleaseNeeds):
      where dataset_id = $1 and partition_key = $2`,
     [dataset.number, row.partitionKey],
   );
+  await keepKlines(client, dataset, row, await remadeKlines(client, dataset, row));
   await coverWindow(client, dataset, partitionRefOf(row));
 }
 

@@ -23,7 +23,8 @@ import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import { keyFacts } from '../../../shared/registry/keys.ts';
 import type { LoadTarget } from '../../projector/chunks.ts';
 import { DirtyBuckets } from '../../projector/dirty-buckets.ts';
-import { PartitionLoad, partitionRefOf } from '../../projector/partition-load.ts';
+import { keepKlines, remadeKlines, storedKlinesSha256 } from '../../projector/kline-storage.ts';
+import { type LoadResult, PartitionLoad, partitionRefOf } from '../../projector/partition-load.ts';
 import { takeOut } from '../../projector/retract.ts';
 import { comparedSeconds, framesOf, inLog, quarantinedBy } from '../../projector/verify.ts';
 import type { Projection } from '../../rows/binary-copy.ts';
@@ -102,13 +103,7 @@ export async function replayPartition(row: PartitionRow, needs: ReplayNeeds): Pr
         `The log of ${dataset.key} ${row.partitionKey} no longer matches its manifest: ${describeDiscrepancies(discrepancies)}`,
       );
     }
-    const differing = differences(rebuilt, await recountServed(needs, partition));
-    if (projection.seconds && differing.length === 0) {
-      const { made, stored } = await comparedSeconds(client, dataset, projection.seconds, partition);
-      if (made !== stored) differing.push('aligned_hash');
-    }
-    // A partition that a verification quarantined is always replaced by what the log yields, even if a recount matches.
-    if (row.state === 'quarantined' && differing.length === 0) differing.push('quarantined');
+    const differing = await differingFacts(needs, row, result);
     const replaces = differing.length > 0 && !needs.verifyOnly;
     if (replaces) await replaceRows(needs, row, differing);
     await client.query('commit');
@@ -152,6 +147,25 @@ function differences(a: Recount, b: Recount): string[] {
   return Object.keys(left).filter((name) => String(left[name]) !== String(right[name]));
 }
 
+/** Names of the facts in which what is served differs from what was rebuilt. */
+async function differingFacts(needs: ReplayNeeds, row: PartitionRow, rebuilt: LoadResult): Promise<string[]> {
+  const { dataset, client, projection } = needs;
+  const partition = partitionRefOf(row);
+  const differing = differences(rebuilt.recount, await recountServed(needs, partition));
+  if (projection.seconds && differing.length === 0) {
+    const { made, stored } = await comparedSeconds(client, dataset, projection.seconds, partition);
+    if (made !== stored) differing.push('aligned_hash');
+  }
+  const { klinesSha256: recorded } = row;
+  if (recorded !== null) {
+    const stored = await storedKlinesSha256(client, dataset, partition);
+    if (recorded !== rebuilt.klinesSha256 || stored !== recorded) differing.push('klines_sha256');
+  }
+  // A partition that a verification quarantined is always replaced by what the log yields, even if a recount matches.
+  if (row.state === 'quarantined' && differing.length === 0) differing.push('quarantined');
+  return differing;
+}
+
 async function recountServed({ dataset, client, projection }: ReplayNeeds, partition: PartitionRef): Promise<Recount> {
   const { table } = dataset.native;
   if (projection.seconds) return await recountNative(client, dataset, partition, table);
@@ -190,6 +204,8 @@ async function replaceRows(needs: ReplayNeeds, row: PartitionRow, differing: rea
   );
   await dirty?.addPartition(partition);
   await dirty?.rebuild();
+  const replaced = { ...row, alignedRows: again.aligned_rows };
+  await keepKlines(client, dataset, replaced, await remadeKlines(client, dataset, replaced));
   const { sourceId, span } = keyFacts(dataset, partition.key);
   if (span) await recoverSpan(client, dataset, sourceId, span, { served: [partition.key] });
   else await coverWindow(client, dataset, partition);

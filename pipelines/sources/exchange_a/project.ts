@@ -5,9 +5,10 @@
 import { TidemarkError } from '../../../shared/errors.ts';
 import { exchangeASpotTrades } from '../../../shared/registry/datasets/exchange_a_spot_trades.ts';
 import { AlignedTrades } from '../../rows/aligned-trades.ts';
-import type { FoldingProjector, PartitionWindow } from '../../rows/binary-copy.ts';
+import type { FoldingProjector, KeptKlines, PartitionWindow } from '../../rows/binary-copy.ts';
 import { rowTemplate, StampedRows, writeInt8 } from '../../rows/binary-copy.ts';
 import { DecimalReader } from '../../rows/exact-decimal.ts';
+import { DayKlines } from '../../rows/kept-klines.ts';
 import { checkRowCount, malformed } from '../trades/line-splitter.ts';
 
 const COMMA = 44;
@@ -18,11 +19,13 @@ const TEMPLATE = rowTemplate(exchangeASpotTrades.native.columns.map((column) => 
 
 export class ExchangeARowProjector implements FoldingProjector {
   readonly #aligned: AlignedTrades;
+  readonly #klines: DayKlines;
   readonly #reader = new DecimalReader();
   readonly #rows = new StampedRows(TEMPLATE);
 
   constructor(window: PartitionWindow) {
     this.#aligned = new AlignedTrades(window);
+    this.#klines = new DayKlines(window);
   }
 
   rows(raw: Buffer, rows: number): { copy: Buffer; rows: number } {
@@ -32,6 +35,7 @@ export class ExchangeARowProjector implements FoldingProjector {
     const [timestampAt, idAt, priceAt, quantityAt, quoteAt, makerAt, bestAt] = TEMPLATE.offsets;
     const reader = this.#reader;
     const aligned = this.#aligned;
+    const klines = this.#klines;
     let at = 0;
     for (let row = 0; row < copy.length; row += TEMPLATE.rowBytes) {
       let id = 0;
@@ -71,6 +75,7 @@ export class ExchangeARowProjector implements FoldingProjector {
       const best = isTrue(raw[at + 1]);
       at += 1 + flagLength(raw[at + 1]);
       if (raw[at++] !== LF) throw malformed(raw, start);
+      klines.add(ms, id, price, quantity, maker);
 
       writeInt8(view, row + timestampAt, ms);
       writeInt8(view, row + idAt, id);
@@ -85,7 +90,11 @@ export class ExchangeARowProjector implements FoldingProjector {
   }
 
   aligned(key: { datasetId: number; seriesId: number }): { copy: Buffer; rows: number } {
-    return this.#aligned.flush(key);
+    return this.#aligned.flush(key, this.#klines);
+  }
+
+  klines(datasetId: number): KeptKlines {
+    return this.#klines.build(datasetId);
   }
 }
 

@@ -5,9 +5,10 @@
 import { TidemarkError } from '../../../shared/errors.ts';
 import { exchangeBSpotTrades } from '../../../shared/registry/datasets/exchange_b_spot_trades.ts';
 import { AlignedTrades } from '../../rows/aligned-trades.ts';
-import type { FoldingProjector, PartitionWindow } from '../../rows/binary-copy.ts';
+import type { FoldingProjector, KeptKlines, PartitionWindow } from '../../rows/binary-copy.ts';
 import { CopyRows } from '../../rows/binary-copy.ts';
 import { DecimalProduct, DecimalReader } from '../../rows/exact-decimal.ts';
+import { DayKlines } from '../../rows/kept-klines.ts';
 import { checkRowCount, malformed } from '../trades/line-splitter.ts';
 
 const COMMA = 44;
@@ -23,6 +24,7 @@ const SIDES = { b: Buffer.from('buy'), s: Buffer.from('sell') };
 
 export class ExchangeBRowProjector implements FoldingProjector {
   readonly #aligned: AlignedTrades;
+  readonly #klines: DayKlines;
   readonly #copy = new CopyRows(COLUMNS);
   readonly #price = new DecimalReader();
   readonly #size = new DecimalReader();
@@ -30,6 +32,7 @@ export class ExchangeBRowProjector implements FoldingProjector {
 
   constructor(window: PartitionWindow) {
     this.#aligned = new AlignedTrades(window, QUOTE_SCALE);
+    this.#klines = new DayKlines(window);
   }
 
   rows(raw: Buffer, rows: number): { copy: Buffer; rows: number } {
@@ -67,6 +70,7 @@ export class ExchangeBRowProjector implements FoldingProjector {
       aligned.price(second, id, this.#price.value);
       aligned.quantity(second, this.#size, raw, sizeStart);
       aligned.quoteProduct(second, this.#quote);
+      this.#klines.add(ms, id, this.#price.value, this.#size.value, side === SIDES.s ? 1 : 0);
 
       copy.begin();
       copy.int8(ms);
@@ -82,6 +86,10 @@ export class ExchangeBRowProjector implements FoldingProjector {
   }
 
   aligned(key: { datasetId: number; seriesId: number }): { copy: Buffer; rows: number } {
-    return this.#aligned.flush(key);
+    return this.#aligned.flush(key, this.#klines);
+  }
+
+  klines(datasetId: number): KeptKlines {
+    return this.#klines.build(datasetId);
   }
 }

@@ -5,9 +5,10 @@
 import { TidemarkError } from '../../../shared/errors.ts';
 import { exchangeCSpotTrades } from '../../../shared/registry/datasets/exchange_c_spot_trades.ts';
 import { AlignedTrades } from '../../rows/aligned-trades.ts';
-import type { FoldingProjector, PartitionWindow } from '../../rows/binary-copy.ts';
+import type { FoldingProjector, KeptKlines, PartitionWindow } from '../../rows/binary-copy.ts';
 import { CopyRows } from '../../rows/binary-copy.ts';
 import { DecimalReader } from '../../rows/exact-decimal.ts';
+import { DayKlines } from '../../rows/kept-klines.ts';
 import { checkRowCount, malformed } from '../trades/line-splitter.ts';
 
 const COMMA = 44;
@@ -22,6 +23,7 @@ const SIDES = { b: Buffer.from('buy'), s: Buffer.from('sell') };
 export class ExchangeCRowProjector implements FoldingProjector {
   readonly #window: PartitionWindow;
   readonly #aligned: AlignedTrades;
+  readonly #klines: DayKlines;
   readonly #copy = new CopyRows(COLUMNS);
   readonly #size = new DecimalReader();
   readonly #price = new DecimalReader();
@@ -30,6 +32,7 @@ export class ExchangeCRowProjector implements FoldingProjector {
   constructor(window: PartitionWindow) {
     this.#window = window;
     this.#aligned = new AlignedTrades(window);
+    this.#klines = new DayKlines(window);
   }
 
   rows(raw: Buffer, rows: number): { copy: Buffer; rows: number } {
@@ -80,6 +83,7 @@ export class ExchangeCRowProjector implements FoldingProjector {
       aligned.price(second, id, this.#price.value);
       aligned.quantity(second, this.#size, raw, sizeStart);
       aligned.quote(second, number, raw, foreignStart);
+      this.#klines.add(ms, id, this.#price.value, this.#size.value, side === SIDES.s ? 1 : 0);
 
       copy.begin();
       copy.int8(ms);
@@ -99,7 +103,11 @@ export class ExchangeCRowProjector implements FoldingProjector {
   }
 
   aligned(key: { datasetId: number; seriesId: number }): { copy: Buffer; rows: number } {
-    return this.#aligned.flush(key);
+    return this.#aligned.flush(key, this.#klines);
+  }
+
+  klines(datasetId: number): KeptKlines {
+    return this.#klines.build(datasetId);
   }
 
   /** Tenths of a millisecond, rounded half up to ms; a time never rounds past the end of its day. */

@@ -1,0 +1,92 @@
+/** Binary COPY ... FROM STDIN, alone or shared by partitions that are loaded one after another. */
+
+import { once } from 'node:events';
+import type { ClientBase } from 'pg';
+import { type CopyStreamQuery, from as copyFrom } from 'pg-copy-streams';
+import { COPY_HEADER, COPY_TRAILER } from '../rows/binary-copy.ts';
+
+/** One binary COPY ... FROM STDIN of encoded rows. */
+export class CopyIn {
+  readonly #stream: CopyStreamQuery;
+  #failure: unknown;
+  #draining: Promise<void> | undefined;
+  /** Never resolves; rejects when the database refuses the rows. */
+  readonly #failed: Promise<never>;
+
+  constructor(client: ClientBase, table: string, columns: readonly string[], freeze = false) {
+    const names = columns.map((name) => `"${name}"`).join(', ');
+    this.#stream = client.query(
+      copyFrom(`copy ${table} (${names}) from stdin with (format binary${freeze ? ', freeze' : ''})`),
+    );
+    this.#failed = new Promise((_, reject) => {
+      this.#stream.on('error', (error) => {
+        this.#failure ??= error;
+        reject(error);
+      });
+    });
+    this.#failed.catch(() => {});
+    this.#stream.write(COPY_HEADER);
+  }
+
+  /**
+   * Sends rows. Returns before the database has taken them, so that the caller encodes the next rows meanwhile, and
+   * waits for the rows before them: at most two batches are in memory.
+   */
+  async write(rows: Buffer): Promise<void> {
+    if (this.#failure) throw this.#failure;
+    if (this.#draining) await Promise.race([this.#draining, this.#failed]);
+    this.#draining = this.#stream.write(rows) ? undefined : this.#drained();
+  }
+
+  /** Ends the COPY. @returns the number of rows the database took. */
+  async end(): Promise<number> {
+    if (this.#failure) throw this.#failure;
+    const finished = once(this.#stream, 'finish');
+    this.#stream.end(COPY_TRAILER);
+    await finished;
+    return this.#stream.rowCount;
+  }
+
+  /**
+   * Ends the COPY and discards its rows; the caller rolls the transaction back. A COPY that the database refused, or
+   * that was lost with its connection, is already over: closing its stream would wait for an answer that never comes.
+   */
+  async abort(): Promise<void> {
+    if (this.#failure || this.#stream.destroyed || this.#stream.writableFinished) return;
+    const closed = once(this.#stream, 'close').catch(() => {});
+    this.#stream.destroy();
+    await closed;
+  }
+
+  #drained(): Promise<void> {
+    return new Promise((resolve) => this.#stream.once('drain', resolve));
+  }
+}
+
+/** A COPY that several partitions write to, one after another; the first rows open it. */
+export class SharedCopy {
+  readonly #open: () => CopyIn;
+  #copy: CopyIn | undefined;
+
+  constructor(client: ClientBase, table: string, columns: readonly string[]) {
+    this.#open = () => new CopyIn(client, table, columns);
+  }
+
+  async write(rows: Buffer): Promise<void> {
+    this.#copy ??= this.#open();
+    await this.#copy.write(rows);
+  }
+
+  /** Ends the COPY, so that the connection is free again. @returns the number of rows the database took. */
+  async end(): Promise<number> {
+    const copy = this.#copy;
+    this.#copy = undefined;
+    return (await copy?.end()) ?? 0;
+  }
+
+  async abort(): Promise<void> {
+    const copy = this.#copy;
+    this.#copy = undefined;
+    await copy?.abort();
+  }
+}

@@ -1,0 +1,341 @@
+/**
+ * Stores, compares and removes the kept klines of file days. They change only in the transaction that changes the state of their
+ * partition, so they are there exactly while `partitions.klines_sha256` says so.
+ */
+import { createHash } from 'node:crypto';
+import type { ClientBase } from 'pg';
+import { to as copyTo } from 'pg-copy-streams';
+import { DAY_MS } from '../../shared/dates.ts';
+import type { PartitionRow } from '../../shared/db/schema.ts';
+import { assert, TidemarkError } from '../../shared/errors.ts';
+import type { Manifest } from '../../shared/frame/manifest.ts';
+import {
+  type Discrepancy,
+  describeDiscrepancies,
+  type PartitionRef,
+  scopeSql,
+  seriesCondition,
+} from '../../shared/proof/recount.ts';
+import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
+import type { DatasetDefinition } from '../../shared/registry/index.ts';
+import {
+  isWholeSize,
+  KEPT_COLUMNS,
+  KEPT_SIZES_MS,
+  KLINE_TABLES,
+  keptStartOf,
+} from '../../shared/registry/kept-klines.ts';
+import type { TimeWindow } from '../../shared/registry/keys.ts';
+import type { KeptKlines } from '../rows/binary-copy.ts';
+import { type ExactDecimal, exactDecimal } from '../rows/exact-decimal.ts';
+import { DayKlines, type KeptValue, nativeValues } from '../rows/kept-klines.ts';
+import { type TradeBucket, together } from '../rows/kline-builder.ts';
+import { mergeRuns, type PriceRuns } from '../rows/price-runs.ts';
+import { CopyIn } from './copy-in.ts';
+
+const columnsOf = (mode: keyof typeof KEPT_COLUMNS): string[] => KEPT_COLUMNS[mode].map(({ name }) => name);
+
+/** SQL: the kept kline lies inside the window. The sizes let the primary key find it. */
+const insideSql = (dataset: DatasetDefinition, { fromMs, toMs }: TimeWindow): string =>
+  `dataset_id = ${dataset.number} and size_s in (${KEPT_SIZES_MS.map((sizeMs) => sizeMs / 1000).join(', ')})
+   and start_ms >= ${fromMs} and start_ms < ${toMs} and start_ms + size_s * 1000::int8 <= ${toMs}`;
+
+/** Stores the klines of a partition whose window holds none. */
+export async function storeKlines(client: ClientBase, klines: KeptKlines): Promise<void> {
+  for (const mode of ['native', 'aligned'] as const) {
+    const copy = new CopyIn(client, KLINE_TABLES[mode], columnsOf(mode));
+    await copy.write(klines[mode]);
+    await copy.end();
+  }
+}
+
+/** The digest of the stored klines that lie inside the window. */
+export async function storedKlinesSha256(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  window: TimeWindow,
+): Promise<string> {
+  const digest = createHash('sha256');
+  for (const mode of ['native', 'aligned'] as const) {
+    const stream = client.query(
+      copyTo(
+        `copy (select ${columnsOf(mode).join(', ')} from ${KLINE_TABLES[mode]} where ${insideSql(dataset, window)}
+         order by size_s, start_ms) to stdout with (format binary)`,
+      ),
+    );
+    for await (const chunk of stream) digest.update(chunk);
+  }
+  return digest.digest('hex');
+}
+
+/** Removes the klines inside the window, and those that it shares with its neighbours. */
+export async function deleteKlines(client: ClientBase, dataset: DatasetDefinition, window: TimeWindow): Promise<void> {
+  if (keptStartOf(dataset) === undefined) return;
+  const { fromMs, toMs } = window;
+  await client.query(
+    `delete from ${KLINE_TABLES.native} where ${insideSql(dataset, window)};
+     delete from ${KLINE_TABLES.aligned} where ${insideSql(dataset, window)};
+     delete from ${KLINE_TABLES.shared} where dataset_id = ${dataset.number} and start_ms > ${fromMs - DAY_MS}
+       and start_ms < ${toMs} and start_ms + size_s * 1000::int8 > ${fromMs}`,
+  );
+}
+
+/**
+ * Compares klines with facts that the publisher's decoder computed: rows, and the totals of price and quantity. Totals round
+ * values of more than eight decimals, so they are compared where there are none.
+ */
+export function compareKlines(
+  dataset: DatasetDefinition,
+  klines: KeptKlines,
+  manifest: Manifest,
+  alignedRows: number | null,
+): Discrepancy[] {
+  const found: Discrepancy[] = [];
+  const check = (fact: string, expected: unknown, actual: unknown) => {
+    if (String(expected) !== String(actual)) {
+      found.push({ fact, expected: String(expected), found: String(actual) });
+    }
+  };
+  check('trades of klines', manifest.rows, klines.trades);
+  check('seconds of klines', alignedRows, klines.seconds);
+  for (const name of ['price', 'quantity'] as const) {
+    const column = dataset.trades?.unified.find((field) => field.name === name)?.column;
+    const total = dataset.native.totals.find((one) => one.column === column);
+    const { mantissa, scale } = klines[name];
+    if (!total || scale > total.scale) continue;
+    check(`${name} of klines`, manifest.totals[total.column], mantissa * 10n ** BigInt(total.scale - scale));
+  }
+  return found;
+}
+
+/** Rows that are read from the database at a time. */
+const FETCHED_ROWS = 20_000;
+
+/** Makes the klines of a partition from its stored rows. */
+export async function klinesOfStored(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  partition: PartitionRef,
+): Promise<KeptKlines> {
+  const klines = new DayKlines(partition);
+  const [price, quantity, isMaker] = ['price', 'quantity', 'is_buyer_maker'].map(
+    (name) => dataset.trades!.unified.find((field) => field.name === name)!.sql,
+  );
+  const { time, identity, table } = dataset.native;
+  const trades = `select t."${time.column}", t."${identity[0]}", ${price}, ${quantity}, ${isMaker}
+    from ${table} t where ${scopeSql(dataset, partition)} order by t."${time.column}"`;
+  for await (const [ms, id, p, q, maker] of rowsOfCursor(client, trades)) {
+    klines.add(Number(ms), Number(id), Number(p), Number(q), maker === true ? 1 : 0);
+  }
+  const seconds = `select extract(epoch from t.aligned_at_utc)::int8, t.open_price, t.high_price, t.low_price, t.close_price,
+      t.quantity_sum, t.quote_volume_sum, t.trade_count
+    from ${ALIGNED_TABLE} t where t.dataset_id = ${dataset.number}${seriesCondition(dataset)}
+      and t.aligned_at_utc >= '${new Date(partition.fromMs).toISOString()}'
+      and t.aligned_at_utc < '${new Date(partition.toMs).toISOString()}' order by t.aligned_at_utc`;
+  for await (const row of rowsOfCursor(client, seconds)) {
+    const [second, open, high, low, close, quantityOf, quote, count] = row.map(Number);
+    klines.addSecond(second * 1000, { open, high, low, close, quantity: quantityOf, quote, trades: count });
+  }
+  return klines.build(dataset.number);
+}
+
+/** The rows of a query as lists of values, without all of them in memory. */
+async function* rowsOfCursor(client: ClientBase, select: string): AsyncGenerator<unknown[]> {
+  await client.query(`declare kept_klines no scroll cursor for ${select}`);
+  for (;;) {
+    const { rows } = await client.query({ text: `fetch ${FETCHED_ROWS} from kept_klines`, rowMode: 'array' });
+    yield* rows as unknown[][];
+    if (rows.length < FETCHED_ROWS) break;
+  }
+  await client.query('close kept_klines');
+}
+
+/**
+ * Makes the klines of a partition from its stored rows and compares them with its manifest.
+ * @throws TidemarkError PARTITION_PROOF_FAILED if they differ.
+ */
+export async function remadeKlines(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  row: PartitionRow,
+): Promise<KeptKlines | undefined> {
+  if (keptStartOf(dataset) === undefined) return undefined;
+  assert(row.manifest, 'a partition with rows has a manifest');
+  const klines = await klinesOfStored(client, dataset, partitionOf(row));
+  const discrepancies = compareKlines(dataset, klines, row.manifest, row.alignedRows);
+  if (discrepancies.length === 0) return klines;
+  throw new TidemarkError(
+    'PARTITION_PROOF_FAILED',
+    `The rows of ${dataset.key} ${row.partitionKey} do not make the klines of its manifest: ${describeDiscrepancies(discrepancies)}`,
+  );
+}
+
+/**
+ * Stores klines that were made from the rows of a proved partition, in the caller's transaction: after a replay or a release, and
+ * for partitions that were proved before klines were kept.
+ */
+export async function keepKlines(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  row: PartitionRow,
+  klines: KeptKlines | undefined,
+): Promise<void> {
+  if (!klines) return;
+  const partition = partitionOf(row);
+  await deleteKlines(client, dataset, partition);
+  await storeKlines(client, klines);
+  await client.query('update partitions set klines_sha256 = $3 where dataset_id = $1 and partition_key = $2', [
+    dataset.number,
+    partition.key,
+    klines.sha256,
+  ]);
+  await shareKlines(client, dataset, partition);
+}
+
+function partitionOf({ partitionKey, fromMs, toMs }: PartitionRow): PartitionRef {
+  assert(fromMs !== null && toMs !== null, `the times of ${partitionKey} are known`);
+  return { key: partitionKey, fromMs, toMs };
+}
+
+/** A partition as the keys of shared klines name it. */
+interface Neighbour {
+  readonly key: string;
+  readonly revision: number;
+  readonly from: number;
+  readonly to: number;
+}
+
+/**
+ * Makes the klines that a partition shares with its neighbours, those that are proved and have klines. The catalog already lists
+ * the partition as proved.
+ */
+export async function shareKlines(client: ClientBase, dataset: DatasetDefinition, window: TimeWindow): Promise<void> {
+  const sizes = KEPT_SIZES_MS.filter((sizeMs) => keptStartOf(dataset) !== undefined && !isWholeSize(dataset, sizeMs));
+  if (sizes.length === 0) return;
+  const { rows } = await client.query(
+    `select partition_key as key, revision, from_ms::float8 as from, to_ms::float8 as to from partitions
+     where dataset_id = $1 and state = 'proved' and klines_sha256 is not null and from_ms <= $3 and to_ms >= $2
+     order by from_ms`,
+    [dataset.number, window.fromMs, window.toMs],
+  );
+  const proved = rows as Neighbour[];
+  for (const [index, second] of proved.entries()) {
+    const first = proved[index - 1];
+    if (first?.to !== second.from) continue;
+    for (const sizeMs of sizes) {
+      const startMs = Math.floor(second.from / sizeMs) * sizeMs;
+      if (startMs >= first.from && startMs + sizeMs <= second.to) {
+        await shareOne(client, dataset, { startMs, sizeMs, first, second });
+      }
+    }
+  }
+}
+
+interface SharedBucket {
+  readonly startMs: number;
+  readonly sizeMs: number;
+  readonly first: Neighbour;
+  readonly second: Neighbour;
+}
+
+async function shareOne(client: ClientBase, dataset: DatasetDefinition, shared: SharedBucket): Promise<void> {
+  const { startMs, sizeMs, first, second } = shared;
+  const parts = await storedBuckets(client, dataset, shared);
+  if (parts.length === 0) return;
+  const earlier = parts.filter((part) => part.startMs < second.from);
+  const later = parts.filter((part) => part.startMs >= second.from);
+  const all = together(parts, startMs, sizeMs);
+  // Where ids restart with each partition, the earlier partition holds the first trade and the later one the last.
+  const isOrdered = dataset.offset.unique || earlier.length === 0 || later.length === 0;
+  const [opening, closing] = isOrdered ? [all, all] : [together(earlier, 0, 0), together(later, 0, 0)];
+  const { firstId, open, openLiquidity } = opening;
+  const { lastId, close, closeLiquidity } = closing;
+  const ends = { firstId, open, openLiquidity, lastId, close, closeLiquidity };
+  const runs = await runsOf(client, dataset, startMs, startMs + sizeMs);
+  const values = [
+    ...nativeValues({ ...all, ...ends, runs }, dataset.number).map(textOf),
+    ...[first.key, first.revision, second.key, second.revision],
+  ];
+  const columns = [
+    ...columnsOf('native'),
+    ...['first_partition', 'first_revision', 'second_partition', 'second_revision'],
+  ];
+  await client.query(`delete from ${KLINE_TABLES.shared} where dataset_id = $1 and size_s = $2 and start_ms = $3`, [
+    dataset.number,
+    sizeMs / 1000,
+    startMs,
+  ]);
+  await client.query(
+    `insert into ${KLINE_TABLES.shared} (${columns.join(', ')}) values (${columns.map((_, index) => `$${index + 1}`).join(', ')})`,
+    values,
+  );
+}
+
+/** The text of a value as PostgreSQL reads it without loss. */
+function textOf(value: KeptValue): string {
+  if (typeof value === 'number') return String(value);
+  const digits = value.mantissa.toString().padStart(value.scale + 1, '0');
+  const point = digits.length - value.scale;
+  return value.scale === 0 ? digits : `${digits.slice(0, point)}.${digits.slice(point)}`;
+}
+
+const NO_RUNS: PriceRuns = { prices: new Float64Array(0), counts: new Uint32Array(0) };
+
+/** The largest stored klines that make up a shared one, without prices. */
+async function storedBuckets(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  { startMs, sizeMs }: SharedBucket,
+): Promise<TradeBucket[]> {
+  const partMs = KEPT_SIZES_MS.findLast((one) => one < sizeMs && isWholeSize(dataset, one))!;
+  const { rows } = await client.query(
+    `select * from ${KLINE_TABLES.native} where dataset_id = $1 and size_s = $2 and start_ms >= $3 and start_ms < $4
+     order by start_ms`,
+    [dataset.number, partMs / 1000, startMs, startMs + sizeMs],
+  );
+  const exact = (text: string): ExactDecimal => exactDecimal(text);
+  return rows.map((row) => ({
+    startMs: Number(row.start_ms),
+    sizeMs: partMs,
+    trades: Number(row.no_of_trades),
+    makers: Number(row.makers),
+    firstId: Number(row.first_id),
+    lastId: Number(row.last_id),
+    open: row.open,
+    high: row.high,
+    low: row.low,
+    close: row.close,
+    openLiquidity: row.open_liquidity,
+    highLiquidity: row.high_liquidity,
+    lowLiquidity: row.low_liquidity,
+    closeLiquidity: row.close_liquidity,
+    totals: {
+      price: exact(row.price_total),
+      priceSquare: exact(row.price_square_total),
+      quantity: exact(row.quantity_total),
+      liquidity: exact(row.liquidity_total),
+      makerQuantity: exact(row.maker_quantity_total),
+      makerLiquidity: exact(row.maker_liquidity_total),
+    },
+    runs: NO_RUNS,
+  }));
+}
+
+/** The prices of the trades in a stretch of time, counted by the database. */
+async function runsOf(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  fromMs: number,
+  toMs: number,
+): Promise<PriceRuns> {
+  const { time, table } = dataset.native;
+  const price = dataset.trades!.unified.find((field) => field.name === 'price')!.sql;
+  const { rows } = await client.query({
+    text: `select ${price}, count(*)::int4 from ${table} t where t."${time.column}" >= ${fromMs} and t."${time.column}" < ${toMs}
+      group by 1 order by 1`,
+    rowMode: 'array',
+  });
+  return mergeRuns([
+    { prices: Float64Array.from(rows, ([value]) => value), counts: Uint32Array.from(rows, ([, count]) => count) },
+  ]);
+}

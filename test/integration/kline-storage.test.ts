@@ -1,0 +1,198 @@
+/**
+ * Kept klines through the life of partitions: proved in any order, revised, quarantined, released, replayed, altered, and made
+ * later. Exchange B, whose file days begin at 16:00 UTC, so that two of them share each day of UTC.
+ */
+import { pathToFileURL } from 'node:url';
+import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
+import { type ExchangeBDay, writeDay } from '../../pipelines/sources/exchange_b/sample.ts';
+import { DAY_MS } from '../../shared/dates.ts';
+import { exchangeBSpotTrades as dataset } from '../../shared/registry/datasets/exchange_b_spot_trades.ts';
+import { KEPT_SIZES_MS } from '../../shared/registry/kept-klines.ts';
+import type { Json } from '../support/command.ts';
+import { type AnyTrade, alignedKlines, nativeKlines } from '../support/kline-oracle.ts';
+import { System } from '../support/pipeline.ts';
+
+const dayOf = (index: number, seed = index): ExchangeBDay => ({
+  day: `2024-03-0${index}`,
+  rows: 3000,
+  seed,
+  firstId: index * 1_000_000,
+  gaps: 0.05,
+});
+const DAYS = [1, 2, 3].map((index) => dayOf(index));
+let system: System;
+let env: Record<string, string>;
+
+beforeAll(async () => {
+  system = await System.create();
+  env = { SVC_EXCHANGE_B_BASE_URL: pathToFileURL(`${system.vendor}/`).href };
+  for (const day of DAYS) await writeDay({ directory: system.vendor, ...day });
+});
+afterAll(() => system[Symbol.asyncDispose]());
+
+const run = async (...args: string[]): Promise<{ exit: number | null; json: Json }> => await system.run(args, env);
+const backfill = async (index: number) => {
+  const { day } = DAYS[index];
+  expect((await run('backfill', dataset.key, '--from', day, '--to', day)).exit).toBe(0);
+};
+const shared = () =>
+  system.rows<Json>(
+    `select start_ms::float8, first_partition, first_revision, second_partition, second_revision from shared_klines order by 1`,
+  );
+const counts = async () => {
+  const [row] = await system.rows<Json>(
+    `select (select count(*)::int from native_klines) as native, (select count(*)::int from aligned_klines) as aligned,
+       (select count(*)::int from shared_klines) as shared`,
+  );
+  return row;
+};
+/** All kept klines and their digests, to compare two states of the database. */
+const everything = () =>
+  system.rows<Json>(
+    `select 'native' as kind, to_jsonb(k) - 'first_revision' - 'second_revision' as row from native_klines k
+     union all select 'aligned', to_jsonb(k) from aligned_klines k
+     union all select 'shared', to_jsonb(k) - 'first_revision' - 'second_revision' from shared_klines k
+     union all select partition_key, to_jsonb(klines_sha256) from partitions order by 1, 2`,
+  );
+
+beforeEach(async () => {
+  // Each test begins with all three days proved.
+  for (const index of [2, 0, 1]) await backfill(index);
+  expect((await run('verify', dataset.key)).exit).toBe(0);
+});
+
+test('are those of the stored rows, shared ones keyed by both partitions', async () => {
+  const rows = await system.rows<Json>(
+    `select t.trade_id::float8, t.timestamp::float8, t.price, t.size as quantity, (t.side = 'sell')::int as is_buyer_maker
+     from ${dataset.native.table} t order by 1`,
+  );
+  const seconds = await system.rows<Json>(
+    `select *, (extract(epoch from aligned_at_utc) * 1000)::float8 as aligned_at_ms, trade_count::float8
+     from canonical_aligned_1s_aggregates where dataset_id = ${dataset.number} order by aligned_at_utc`,
+  );
+  const from = Date.parse(DAYS[0].day) - DAY_MS / 3;
+  const isWhole = (startMs: number, sizeMs: number): boolean =>
+    startMs >= from && startMs + sizeMs <= from + 3 * DAY_MS;
+  for (const sizeMs of KEPT_SIZES_MS) {
+    const whole = <K extends { datetime?: string | number }>(all: readonly K[]) =>
+      all
+        .map(({ datetime, ...kline }) => ({ start_ms: Date.parse(String(datetime)), ...kline }))
+        .filter(({ start_ms }) => isWhole(start_ms, sizeMs));
+    const table = sizeMs === DAY_MS ? 'shared_klines' : 'native_klines';
+    const native = await system.rows<Json>(
+      `select *, start_ms::float8, no_of_trades::float8, makers::float8 / no_of_trades as maker_ratio from ${table} k
+       where size_s = ${sizeMs / 1000} order by k.start_ms`,
+    );
+    const expected = whole(nativeKlines(rows as unknown as AnyTrade[], sizeMs));
+    expect(native).toMatchObject(expected);
+    expect(native).toHaveLength(expected.length);
+    if (sizeMs === DAY_MS) continue;
+    const aligned = await system.rows<Json>(
+      `select *, start_ms::float8, no_of_trades::float8 from aligned_klines k where size_s = ${sizeMs / 1000} order by k.start_ms`,
+    );
+    expect(aligned).toMatchObject(whole(alignedKlines(seconds as never, sizeMs)));
+  }
+  const of = (index: number) => ({
+    start_ms: Date.parse(DAYS[index].day),
+    first_partition: DAYS[index].day,
+    first_revision: 1,
+    second_partition: DAYS[index + 1].day,
+    second_revision: 1,
+  });
+  expect(await shared()).toEqual([of(0), of(1)]);
+});
+
+test('go with a quarantine, and come back with a release and with a replay', async () => {
+  const before = await everything();
+  const full = await counts();
+  const price = (by: number) =>
+    system.client.query(
+      `update ${dataset.native.table} set price = price + ${by} where trade_id = (select max(trade_id) - 5 from ${dataset.native.table}
+       where trade_id < 3000000)`,
+    );
+  await price(1);
+  expect((await run('verify', dataset.key)).exit).toBe(1);
+  const without = await counts();
+  expect(without.shared).toBe(0);
+  expect(without.native).toBeLessThan(full.native);
+  await price(-1);
+  expect((await run('release', dataset.key, DAYS[1].day, '--reason', 'a trial')).exit).toBe(0);
+  expect(await everything()).toEqual(before);
+  await price(1);
+  expect((await run('verify', dataset.key)).exit).toBe(1);
+  expect((await run('replay', dataset.key)).exit).toBe(0);
+  expect(await everything()).toEqual(before);
+});
+
+test('altered ones quarantine their partition, and a replay mends them', async () => {
+  const before = await everything();
+  await system.client.query(
+    `update native_klines set close = close + 1 where start_ms = ${Date.parse(DAYS[1].day)} and size_s = 60`,
+  );
+  expect((await run('replay', dataset.key, '--verify-only')).json.units.map(({ state }: Json) => state)).toEqual([
+    'identical',
+    'differs',
+    'identical',
+  ]);
+  const { json } = await run('verify', dataset.key);
+  expect(json.units[1]).toMatchObject({ state: 'quarantined', reason: expect.stringMatching(/^klines_sha256: /) });
+  expect((await run('replay', dataset.key)).exit).toBe(0);
+  expect(await everything()).toEqual(before);
+  expect((await run('verify', dataset.key, '--deep')).exit).toBe(0);
+});
+
+test('that were altered together with their digest are found by a deep verification', async () => {
+  const key = DAYS[0].day;
+  const digest = `update partitions set klines_sha256 = $1 where partition_key = '${key}' returning klines_sha256`;
+  const [{ was }] = await system.rows<Json>(
+    `select klines_sha256 as was from partitions where partition_key = '${key}'`,
+  );
+  const start = Date.parse(key);
+  const alter = (by: number) =>
+    system.client.query(`update native_klines set close = close + $1 where start_ms = ${start} and size_s = 60`, [by]);
+  await alter(1);
+  const found = (await run('verify', dataset.key, '--partition', key)).json.units[0].reason as string;
+  expect((await run('replay', dataset.key)).exit).toBe(0);
+  await alter(1);
+  await system.rows(digest, [/found ([0-9a-f]{64})/.exec(found)![1]]);
+  expect((await run('verify', dataset.key, '--partition', key)).exit).toBe(0);
+  const deep = await run('verify', dataset.key, '--partition', key, '--deep');
+  expect(deep.json.units[0].reason).toMatch(new RegExp(`^klines of the log: expected [0-9a-f]{64}, found ${was}$`));
+  expect((await run('replay', dataset.key)).exit).toBe(0);
+});
+
+test('a revision replaces them, and the shared ones name it', async () => {
+  await writeDay({ directory: system.vendor, ...dayOf(2, 77) });
+  const { day } = DAYS[1];
+  const revised = await run('reingest', dataset.key, '--from', day, '--to', day, '--reason', 'a trial');
+  expect(revised.exit).toBe(0);
+  const revisions = (await shared()).map(({ first_revision, second_revision }) => [first_revision, second_revision]);
+  expect(revisions).toEqual([
+    [1, 2],
+    [2, 1],
+  ]);
+  expect((await run('verify', dataset.key, '--deep')).exit).toBe(0);
+});
+
+test('of partitions that were proved before are made by a command that goes on where it stopped', async () => {
+  const before = await everything();
+  const clear = (where: string) =>
+    system.client.query(`delete from native_klines; delete from aligned_klines; delete from shared_klines;
+      update partitions set klines_sha256 = null ${where}`);
+  await clear('');
+  expect((await run('verify', dataset.key)).exit).toBe(0);
+  const first = await run('klines', dataset.key, '--from', DAYS[1].day, '--to', DAYS[1].day);
+  expect([first.exit, first.json.units.map(({ partition }: Json) => partition)]).toEqual([0, [DAYS[1].day]]);
+  const rest = await run('klines', 'all');
+  expect([rest.exit, rest.json.units]).toEqual([
+    0,
+    [DAYS[0], DAYS[2]].map(({ day, rows }) => ({ dataset: dataset.key, partition: day, state: 'made', rows })),
+  ]);
+  expect(await everything()).toEqual(before);
+  expect((await run('klines', 'all')).json.units).toEqual([]);
+  const wrong = await run('klines', 'etf_daily_metrics');
+  expect([wrong.exit, wrong.json.error.message]).toEqual([
+    2,
+    'etf_daily_metrics has no klines: name a dataset of trades, or all',
+  ]);
+});

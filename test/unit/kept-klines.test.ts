@@ -1,0 +1,201 @@
+/** The klines that the projector keeps, against the oracle of klines: every size, every field, and the exact totals. */
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import { DayKlines } from '../../pipelines/rows/kept-klines.ts';
+import { DAY_MS } from '../../shared/dates.ts';
+import { KEPT_COLUMNS, KEPT_SIZES_MS } from '../../shared/registry/kept-klines.ts';
+import { type AnyTrade, alignedKlines, nativeKlines } from '../support/kline-oracle.ts';
+import type { AlignedRow } from '../support/load-rows.ts';
+import { runs } from '../support/seed.ts';
+
+const DAY = Date.UTC(2024, 2, 1);
+type Row = Record<string, number | string>;
+
+/** Rows of binary COPY, read by the description of the format; numerics as decimals without zeros at the end. */
+function rowsOf(copy: Buffer, mode: 'native' | 'aligned'): Row[] {
+  const rows: Row[] = [];
+  for (let at = 0; at < copy.length; ) {
+    expect(copy.readInt16BE(at)).toBe(KEPT_COLUMNS[mode].length);
+    at += 2;
+    const row: Row = {};
+    for (const { name, pg } of KEPT_COLUMNS[mode]) {
+      const bytes = copy.readInt32BE(at);
+      const from = at + 4;
+      at = from + bytes;
+      if (pg === 'float8') row[name] = copy.readDoubleBE(from);
+      else if (pg === 'int8') row[name] = Number(copy.readBigInt64BE(from));
+      else if (pg === 'int4') row[name] = copy.readInt32BE(from);
+      else if (pg === 'int2') row[name] = copy.readInt16BE(from);
+      else row[name] = numericAt(copy, from);
+    }
+    rows.push(row);
+  }
+  return rows;
+}
+
+function numericAt(copy: Buffer, at: number): string {
+  const [digits, weight] = [copy.readInt16BE(at), copy.readInt16BE(at + 2)];
+  expect(copy.readInt16BE(at + 4)).toBe(0);
+  const scale = copy.readInt16BE(at + 6);
+  let value = 0n;
+  for (let digit = 0; digit < digits; digit++) value = value * 10_000n + BigInt(copy.readInt16BE(at + 8 + 2 * digit));
+  const places = 4 * (digits - 1 - weight);
+  const scaled = places <= scale ? value * 10n ** BigInt(scale - places) : value / 10n ** BigInt(places - scale);
+  return plain(scaled, scale);
+}
+
+/** A decimal without zeros at the end. */
+function plain(mantissa: bigint, scale: number): string {
+  const digits = String(mantissa).padStart(scale + 1, '0');
+  const text = `${digits.slice(0, digits.length - scale)}.${digits.slice(digits.length - scale)}`;
+  return text.replace(/0+$/, '').replace(/\.$/, '');
+}
+
+const PLACES = 60;
+const exact = (value: number): bigint => {
+  const [coefficient, exponent = '0'] = String(value).split('e');
+  const [whole, fraction = ''] = coefficient.split('.');
+  return BigInt(whole + fraction) * 10n ** BigInt(PLACES - fraction.length + Number(exponent));
+};
+const total = (terms: readonly bigint[], factors = 1): string =>
+  plain(
+    terms.reduce((sum, term) => sum + term, 0n),
+    factors * PLACES,
+  );
+
+/** The oracle's klines of the kept sizes that lie inside the window, in the order of the tables. */
+function expectedNative(trades: readonly AnyTrade[], fromMs: number): Row[] {
+  return KEPT_SIZES_MS.flatMap((sizeMs) => {
+    const groups = Map.groupBy(trades, ({ timestamp }) => Math.floor(timestamp / sizeMs) * sizeMs);
+    return nativeKlines(trades, sizeMs).flatMap(({ datetime, maker_ratio: _, ...kline }) => {
+      const startMs = Date.parse(String(datetime));
+      if (startMs < fromMs || startMs + sizeMs > fromMs + DAY_MS) return [];
+      const rows = groups.get(startMs)!;
+      const makers = rows.filter((row) => row.is_buyer_maker === 1);
+      const liquidity = (of: readonly AnyTrade[]) =>
+        total(
+          of.map(({ price, quantity }) => exact(price) * exact(quantity)),
+          2,
+        );
+      return {
+        ...kline,
+        start_ms: startMs,
+        size_s: sizeMs / 1000,
+        dataset_id: 7,
+        makers: makers.length,
+        first_id: Math.min(...rows.map((row) => row.trade_id)),
+        last_id: Math.max(...rows.map((row) => row.trade_id)),
+        price_total: total(rows.map(({ price }) => exact(price))),
+        price_square_total: total(
+          rows.map(({ price }) => exact(price) ** 2n),
+          2,
+        ),
+        quantity_total: total(rows.map(({ quantity }) => exact(quantity))),
+        liquidity_total: liquidity(rows),
+        maker_quantity_total: total(makers.map(({ quantity }) => exact(quantity))),
+        maker_liquidity_total: liquidity(makers),
+      };
+    });
+  });
+}
+
+const decimalOf = (most: number, places: number) =>
+  fc
+    .tuple(fc.integer({ min: 1, max: most }), fc.integer({ min: 0, max: places }))
+    .map(([n, p]) => Number(`${n}e-${p}`));
+const price = fc.oneof(
+  { weight: 6, arbitrary: fc.integer({ min: 5_990_000, max: 6_010_000 }).map((cents) => cents / 100) },
+  { weight: 1, arbitrary: decimalOf(1e9, 8) },
+  { weight: 1, arbitrary: fc.double({ min: 1e-9, max: 1e12, noNaN: true }) },
+);
+const quantity = fc.oneof(
+  { weight: 6, arbitrary: decimalOf(1e10, 8) },
+  { weight: 1, arbitrary: fc.double({ min: 1e-12, max: 1e9, noNaN: true }) },
+  { weight: 1, arbitrary: fc.constant(9_007_199_254.740_99) },
+);
+const trade = fc.record({
+  price,
+  quantity,
+  is_buyer_maker: fc.constantFrom(0 as const, 1 as const),
+  // Many in few minutes, some anywhere.
+  at: fc.oneof(fc.integer({ min: 0, max: 600_000 }), fc.integer({ min: 0, max: DAY_MS - 1 })),
+});
+
+describe('kept klines', () => {
+  test.each([
+    ['a day of UTC', DAY],
+    ['a day that begins at 16:00', DAY - DAY_MS / 3],
+  ])('of %s are those of the oracle, in whatever order trades arrive', (_, fromMs) => {
+    fc.assert(
+      fc.property(fc.array(trade, { minLength: 1, maxLength: 60 }), fc.boolean(), (list, isSorted) => {
+        const ordered = isSorted ? list.toSorted((a, b) => a.at - b.at) : list;
+        const trades = ordered.map(({ at, ...rest }, index) => ({
+          ...rest,
+          trade_id: ((index * 7919) % 10_007) + 1,
+          timestamp: fromMs + at,
+        }));
+        const klines = new DayKlines({ key: 'day', fromMs, toMs: fromMs + DAY_MS });
+        for (const one of trades) {
+          klines.add(one.timestamp, one.trade_id, one.price, one.quantity, one.is_buyer_maker);
+        }
+        const built = klines.build(7);
+        expect(built.trades).toBe(trades.length);
+        expect(rowsOf(built.native, 'native')).toEqual(expectedNative(trades, fromMs));
+      }),
+      { numRuns: runs(150) },
+    );
+  });
+
+  test('of a busy minute: sums beyond 2^53, a tick that becomes finer', () => {
+    const trades = Array.from({ length: 5000 }, (_, index) => ({
+      trade_id: index + 1,
+      timestamp: DAY + index,
+      price: index === 4000 ? 61_234.567_8 : 60_000 + ((index * 7919) % 90_000) / 100,
+      quantity: 1 + ((index * 104_729) % 1e9) / 1e4,
+      is_buyer_maker: (index % 3 === 0 ? 1 : 0) as 0 | 1,
+    }));
+    const klines = new DayKlines({ key: 'day', fromMs: DAY, toMs: DAY + DAY_MS });
+    for (const one of trades) klines.add(one.timestamp, one.trade_id, one.price, one.quantity, one.is_buyer_maker);
+    expect(rowsOf(klines.build(7).native, 'native')).toEqual(expectedNative(trades, DAY));
+  });
+
+  test('of one-second rows are those of the oracle', () => {
+    const second = fc.record({ open_price: price, high_price: price, low_price: price, close_price: price });
+    const row = fc.record({ second, quantity_sum: quantity, quote_volume_sum: quantity, trade_count: fc.nat(1000) });
+    const at = fc.uniqueArray(fc.integer({ min: 0, max: 86_399 }), { minLength: 1, maxLength: 60 });
+    fc.assert(
+      fc.property(at, fc.infiniteStream(row), (seconds, stream) => {
+        const rows: AlignedRow[] = seconds
+          .toSorted((a, b) => a - b)
+          .map((offset) => {
+            const { second: prices, ...rest } = stream.next().value as ReturnType<typeof row.generate>['value'];
+            return { ...prices, ...rest, aligned_at_ms: DAY + offset * 1000 } as AlignedRow;
+          });
+        const klines = new DayKlines({ key: 'day', fromMs: DAY, toMs: DAY + DAY_MS });
+        for (const one of rows) {
+          const { open_price: open, high_price: high, low_price: low, close_price: close } = one;
+          const { quantity_sum, quote_volume_sum: quote, trade_count: trades } = one;
+          klines.addSecond(one.aligned_at_ms, { open, high, low, close, quantity: quantity_sum, quote, trades });
+        }
+        const expected = KEPT_SIZES_MS.flatMap((sizeMs) => {
+          const groups = Map.groupBy(rows, ({ aligned_at_ms: ms }) => Math.floor(ms / sizeMs) * sizeMs);
+          return alignedKlines(rows, sizeMs).map(({ datetime, ...kline }) => {
+            const startMs = Date.parse(String(datetime));
+            const group = groups.get(startMs)!;
+            return {
+              ...kline,
+              start_ms: startMs,
+              rows: group.length,
+              size_s: sizeMs / 1000,
+              dataset_id: 7,
+              quantity_total: total(group.map((one) => exact(one.quantity_sum))),
+              liquidity_total: total(group.map((one) => exact(one.quote_volume_sum))),
+            };
+          });
+        });
+        expect(rowsOf(klines.build(7).aligned, 'aligned')).toEqual(expected);
+      }),
+      { numRuns: runs(60) },
+    );
+  });
+});
