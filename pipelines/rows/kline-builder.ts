@@ -75,32 +75,35 @@ const product = (a: ExactDecimal, b: ExactDecimal): ExactDecimal => ({
   scale: a.scale + b.scale,
 });
 
-const floats = (minutes: number) => new Float64Array(minutes);
+/** The members of a minute, in one array for all minutes: one look-up for each trade. */
+const FIRST_ID = 0;
+const LAST_ID = 1;
+const OPEN = 2;
+const HIGH = 3;
+const LOW = 4;
+const CLOSE = 5;
+const OPEN_LIQUIDITY = 6;
+const HIGH_LIQUIDITY = 7;
+const LOW_LIQUIDITY = 8;
+const CLOSE_LIQUIDITY = 9;
+const TRADES = 10;
+const MAKERS = 11;
+/** Sums since the last carry: trades, the first price in ticks, and sums over the ticks above it and units of quantity. */
+const COUNT = 12;
+const BASE = 13;
+const TICKS = 14;
+const SQUARES = 15;
+const UNITS = 16;
+const TICK_UNITS = 17;
+const MAKER_UNITS = 18;
+const MAKER_TICK_UNITS = 19;
+const MEMBERS = 20;
 
 export class KlineBuilder {
   readonly #fromMs: number;
   readonly #toMs: number;
-  readonly #trades: Int32Array;
-  readonly #makers: Int32Array;
-  readonly #firstId: Float64Array;
-  readonly #lastId: Float64Array;
-  readonly #open: Float64Array;
-  readonly #high: Float64Array;
-  readonly #low: Float64Array;
-  readonly #close: Float64Array;
-  readonly #openLiquidity: Float64Array;
-  readonly #highLiquidity: Float64Array;
-  readonly #lowLiquidity: Float64Array;
-  readonly #closeLiquidity: Float64Array;
-  /** Sums since the last carry: trades, the first price in ticks, and sums over the ticks above it and units of quantity. */
-  readonly #count: Int32Array;
-  readonly #base: Float64Array;
-  readonly #ticks: Float64Array;
-  readonly #squares: Float64Array;
-  readonly #units: Float64Array;
-  readonly #tickUnits: Float64Array;
-  readonly #makerUnits: Float64Array;
-  readonly #makerTickUnits: Float64Array;
+  readonly #minutes: number;
+  readonly #state: Float64Array;
   /** What was carried, by minute. */
   readonly #carried: (TradeTotals | undefined)[];
   readonly #runs: (PriceRuns | undefined)[];
@@ -110,57 +113,42 @@ export class KlineBuilder {
   #minute = -1;
   #tickScale = 10 ** USUAL_DECIMALS;
   #tickDecimals = USUAL_DECIMALS;
+  /** Whether every price so far is a whole number of ticks. */
+  #isTicked = true;
 
   constructor({ fromMs, toMs }: PartitionWindow) {
     this.#fromMs = fromMs;
     this.#toMs = toMs;
-    const minutes = Math.ceil((toMs - fromMs) / MINUTE_MS);
-    this.#trades = new Int32Array(minutes);
-    this.#makers = new Int32Array(minutes);
-    this.#count = new Int32Array(minutes);
-    this.#firstId = floats(minutes);
-    this.#lastId = floats(minutes);
-    this.#open = floats(minutes);
-    this.#high = floats(minutes);
-    this.#low = floats(minutes);
-    this.#close = floats(minutes);
-    this.#openLiquidity = floats(minutes);
-    this.#highLiquidity = floats(minutes);
-    this.#lowLiquidity = floats(minutes);
-    this.#closeLiquidity = floats(minutes);
-    this.#base = floats(minutes);
-    this.#ticks = floats(minutes);
-    this.#squares = floats(minutes);
-    this.#units = floats(minutes);
-    this.#tickUnits = floats(minutes);
-    this.#makerUnits = floats(minutes);
-    this.#makerTickUnits = floats(minutes);
-    this.#carried = new Array(minutes);
-    this.#runs = new Array(minutes);
+    this.#minutes = Math.ceil((toMs - fromMs) / MINUTE_MS);
+    this.#state = new Float64Array(this.#minutes * MEMBERS);
+    this.#carried = new Array(this.#minutes);
+    this.#runs = new Array(this.#minutes);
   }
 
   /** Adds a trade of the partition's window, in whatever order trades arrive. `isMaker` is 1 when the buyer was the maker. */
   add(ms: number, id: number, price: number, quantity: number, isMaker: number): void {
-    const at = Math.floor((ms - this.#fromMs) / MINUTE_MS);
-    if (at !== this.#minute) this.#turnTo(at);
+    const minute = Math.floor((ms - this.#fromMs) / MINUTE_MS);
+    if (minute !== this.#minute) this.#turnTo(minute);
     this.#list.add(price);
+    const state = this.#state;
+    const at = minute * MEMBERS;
     const liquidity = price * quantity;
-    if (this.#trades[at]++ === 0) {
-      this.#high[at] = price;
-      this.#low[at] = price;
-      this.#highLiquidity[at] = liquidity;
-      this.#lowLiquidity[at] = liquidity;
-      this.#first(at, id, price, liquidity);
-      this.#last(at, id, price, liquidity);
+    if (state[at + TRADES]++ === 0) {
+      state[at + HIGH] = price;
+      state[at + LOW] = price;
+      state[at + HIGH_LIQUIDITY] = liquidity;
+      state[at + LOW_LIQUIDITY] = liquidity;
+      setFirst(state, at, id, price, liquidity);
+      setLast(state, at, id, price, liquidity);
     } else {
-      if (price > this.#high[at]) this.#high[at] = price;
-      else if (price < this.#low[at]) this.#low[at] = price;
-      if (liquidity > this.#highLiquidity[at]) this.#highLiquidity[at] = liquidity;
-      else if (liquidity < this.#lowLiquidity[at]) this.#lowLiquidity[at] = liquidity;
-      if (id > this.#lastId[at]) this.#last(at, id, price, liquidity);
-      else if (id < this.#firstId[at]) this.#first(at, id, price, liquidity);
+      if (price > state[at + HIGH]) state[at + HIGH] = price;
+      else if (price < state[at + LOW]) state[at + LOW] = price;
+      if (liquidity > state[at + HIGH_LIQUIDITY]) state[at + HIGH_LIQUIDITY] = liquidity;
+      else if (liquidity < state[at + LOW_LIQUIDITY]) state[at + LOW_LIQUIDITY] = liquidity;
+      if (id > state[at + LAST_ID]) setLast(state, at, id, price, liquidity);
+      else if (id < state[at + FIRST_ID]) setFirst(state, at, id, price, liquidity);
     }
-    this.#makers[at] += isMaker;
+    state[at + MAKERS] += isMaker;
     const ticks = Math.round(price * this.#tickScale);
     const units = Math.round(quantity * UNIT);
     if (
@@ -169,65 +157,57 @@ export class KlineBuilder {
       ticks / this.#tickScale === price &&
       units / UNIT === quantity
     ) {
-      this.#addUnits(at, ticks, units, isMaker);
+      this.#addUnits(minute, ticks, units, isMaker);
     } else {
-      this.#addUnusual(at, price, quantity, isMaker);
+      this.#addUnusual(minute, price, quantity, isMaker);
     }
   }
 
-  #first(at: number, id: number, price: number, liquidity: number): void {
-    this.#firstId[at] = id;
-    this.#open[at] = price;
-    this.#openLiquidity[at] = liquidity;
-  }
-
-  #last(at: number, id: number, price: number, liquidity: number): void {
-    this.#lastId[at] = id;
-    this.#close[at] = price;
-    this.#closeLiquidity[at] = liquidity;
-  }
-
-  #addUnits(at: number, ticks: number, units: number, isMaker: number): void {
-    if (this.#count[at] === 0) this.#base[at] = ticks;
-    let above = ticks - this.#base[at];
+  #addUnits(minute: number, ticks: number, units: number, isMaker: number): void {
+    const state = this.#state;
+    const at = minute * MEMBERS;
+    if (state[at + COUNT] === 0) state[at + BASE] = ticks;
+    let above = ticks - state[at + BASE];
     if (
-      this.#squares[at] + above * above >= CARRY_AT ||
-      Math.abs(this.#tickUnits[at]) + Math.abs(above * units) >= CARRY_AT ||
-      this.#units[at] + units >= CARRY_AT
+      state[at + SQUARES] + above * above >= CARRY_AT ||
+      Math.abs(state[at + TICK_UNITS]) + Math.abs(above * units) >= CARRY_AT ||
+      Math.abs(state[at + MAKER_TICK_UNITS]) + Math.abs(above * units) >= CARRY_AT ||
+      state[at + UNITS] + units >= CARRY_AT
     ) {
-      this.#carry(at);
-      this.#base[at] = ticks;
+      this.#carry(minute);
+      state[at + BASE] = ticks;
       above = 0;
     }
-    this.#count[at]++;
-    this.#ticks[at] += above;
-    this.#squares[at] += above * above;
-    this.#units[at] += units;
-    this.#tickUnits[at] += above * units;
+    state[at + COUNT]++;
+    state[at + TICKS] += above;
+    state[at + SQUARES] += above * above;
+    state[at + UNITS] += units;
+    state[at + TICK_UNITS] += above * units;
     if (isMaker === 1) {
-      this.#makerUnits[at] += units;
-      this.#makerTickUnits[at] += above * units;
+      state[at + MAKER_UNITS] += units;
+      state[at + MAKER_TICK_UNITS] += above * units;
     }
   }
 
   /** Adds a trade whose price has more decimals than a tick, or whose price or quantity is no integer of 1e-8. */
-  #addUnusual(at: number, price: number, quantity: number, isMaker: number): void {
+  #addUnusual(minute: number, price: number, quantity: number, isMaker: number): void {
     const units = Math.round(quantity * UNIT);
     if (price < MAX_PRICE && quantity < MAX_QUANTITY && units / UNIT === quantity) {
       for (let decimals = this.#tickDecimals + 1; decimals <= MOST_DECIMALS; decimals++) {
         const scale = 10 ** decimals;
         const ticks = Math.round(price * scale);
         if (ticks / scale !== price) continue;
-        for (let minute = 0; minute < this.#count.length; minute++) this.#carry(minute);
+        for (let other = 0; other < this.#minutes; other++) this.#carry(other);
         this.#tickDecimals = decimals;
         this.#tickScale = scale;
-        this.#addUnits(at, ticks, units, isMaker);
+        this.#addUnits(minute, ticks, units, isMaker);
         return;
       }
     }
+    this.#isTicked &&= Math.round(price * this.#tickScale) / this.#tickScale === price;
     const [exactPrice, exactQuantity] = [exactDecimal(String(price)), exactDecimal(String(quantity))];
     const liquidity = product(exactPrice, exactQuantity);
-    this.#addCarried(at, {
+    this.#addCarried(minute, {
       price: exactPrice,
       priceSquare: product(exactPrice, exactPrice),
       quantity: exactQuantity,
@@ -238,35 +218,27 @@ export class KlineBuilder {
   }
 
   /** Moves the sums of a minute into exact totals: with base b, the sum of squares is n b² + 2 b Σd + Σd². */
-  #carry(at: number): void {
-    const count = this.#count[at];
-    if (count === 0) return;
-    const base = BigInt(this.#base[at]);
-    const ticks = BigInt(this.#ticks[at]);
-    const units = BigInt(this.#units[at]);
-    const makerUnits = BigInt(this.#makerUnits[at]);
+  #carry(minute: number): void {
+    const at = minute * MEMBERS;
+    const sums = this.#state.subarray(at + COUNT, at + MEMBERS);
+    if (sums[0] === 0) return;
+    const [count, base, ticks, squares, units, tickUnits, makerUnits, makerTickUnits] = Array.from(sums, BigInt);
     // Totals have the same scale whatever a tick is: the digest of klines depends on their rows alone.
     const fill = bigPowerOfTen(MOST_DECIMALS - this.#tickDecimals);
     const scale = MOST_DECIMALS;
-    this.#addCarried(at, {
-      price: { mantissa: (BigInt(count) * base + ticks) * fill, scale },
-      priceSquare: {
-        mantissa: (BigInt(count) * base * base + 2n * base * ticks + BigInt(this.#squares[at])) * fill * fill,
-        scale: 2 * scale,
-      },
+    this.#addCarried(minute, {
+      price: { mantissa: (count * base + ticks) * fill, scale },
+      priceSquare: { mantissa: (count * base * base + 2n * base * ticks + squares) * fill * fill, scale: 2 * scale },
       quantity: { mantissa: units, scale },
-      liquidity: { mantissa: (base * units + BigInt(this.#tickUnits[at])) * fill, scale: 2 * scale },
+      liquidity: { mantissa: (base * units + tickUnits) * fill, scale: 2 * scale },
       makerQuantity: { mantissa: makerUnits, scale },
-      makerLiquidity: { mantissa: (base * makerUnits + BigInt(this.#makerTickUnits[at])) * fill, scale: 2 * scale },
+      makerLiquidity: { mantissa: (base * makerUnits + makerTickUnits) * fill, scale: 2 * scale },
     });
-    this.#count[at] = 0;
-    for (const sums of [this.#ticks, this.#squares, this.#units, this.#tickUnits]) sums[at] = 0;
-    this.#makerUnits[at] = 0;
-    this.#makerTickUnits[at] = 0;
+    sums.fill(0);
   }
 
-  #addCarried(at: number, totals: TradeTotals): void {
-    this.#carried[at] = addTotals(this.#carried[at] ?? NO_TOTALS, totals);
+  #addCarried(minute: number, totals: TradeTotals): void {
+    this.#carried[minute] = addTotals(this.#carried[minute] ?? NO_TOTALS, totals);
   }
 
   /** Makes the list of a minute current, and sorts those of minutes that are long past. */
@@ -282,7 +254,7 @@ export class KlineBuilder {
   }
 
   #sort(minute: number, list: PriceList): void {
-    const runs = list.take();
+    const runs = list.take(this.#isTicked ? this.#tickScale : undefined);
     const before = this.#runs[minute];
     this.#runs[minute] = before ? mergeRuns([before, runs]) : runs;
     this.#lists.delete(minute);
@@ -294,7 +266,9 @@ export class KlineBuilder {
     for (const [minute, list] of this.#lists) this.#sort(minute, list);
     this.#minute = -1;
     let finer: TradeBucket[] = [];
-    for (let at = 0; at < this.#trades.length; at++) if (this.#trades[at] > 0) finer.push(this.#minuteBucket(at));
+    for (let minute = 0; minute < this.#minutes; minute++) {
+      if (this.#state[minute * MEMBERS + TRADES] > 0) finer.push(this.#minuteBucket(minute));
+    }
     const all = [...finer];
     for (const sizeMs of KEPT_SIZES_MS.slice(1)) {
       const groups = Map.groupBy(finer, ({ startMs }) => Math.floor(startMs / sizeMs) * sizeMs);
@@ -304,27 +278,40 @@ export class KlineBuilder {
     return all;
   }
 
-  #minuteBucket(at: number): TradeBucket {
-    this.#carry(at);
+  #minuteBucket(minute: number): TradeBucket {
+    this.#carry(minute);
+    const of = (member: number) => this.#state[minute * MEMBERS + member];
     return {
-      startMs: this.#fromMs + at * MINUTE_MS,
+      startMs: this.#fromMs + minute * MINUTE_MS,
       sizeMs: MINUTE_MS,
-      trades: this.#trades[at],
-      makers: this.#makers[at],
-      firstId: this.#firstId[at],
-      lastId: this.#lastId[at],
-      open: this.#open[at],
-      high: this.#high[at],
-      low: this.#low[at],
-      close: this.#close[at],
-      openLiquidity: this.#openLiquidity[at],
-      highLiquidity: this.#highLiquidity[at],
-      lowLiquidity: this.#lowLiquidity[at],
-      closeLiquidity: this.#closeLiquidity[at],
-      totals: this.#carried[at]!,
-      runs: this.#runs[at]!,
+      trades: of(TRADES),
+      makers: of(MAKERS),
+      firstId: of(FIRST_ID),
+      lastId: of(LAST_ID),
+      open: of(OPEN),
+      high: of(HIGH),
+      low: of(LOW),
+      close: of(CLOSE),
+      openLiquidity: of(OPEN_LIQUIDITY),
+      highLiquidity: of(HIGH_LIQUIDITY),
+      lowLiquidity: of(LOW_LIQUIDITY),
+      closeLiquidity: of(CLOSE_LIQUIDITY),
+      totals: this.#carried[minute]!,
+      runs: this.#runs[minute]!,
     };
   }
+}
+
+function setFirst(state: Float64Array, at: number, id: number, price: number, liquidity: number): void {
+  state[at + FIRST_ID] = id;
+  state[at + OPEN] = price;
+  state[at + OPEN_LIQUIDITY] = liquidity;
+}
+
+function setLast(state: Float64Array, at: number, id: number, price: number, liquidity: number): void {
+  state[at + LAST_ID] = id;
+  state[at + CLOSE] = price;
+  state[at + CLOSE_LIQUIDITY] = liquidity;
 }
 
 /** One bucket from those that it holds. */
