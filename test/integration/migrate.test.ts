@@ -398,6 +398,7 @@ describe('the live tables', () => {
         span: null,
         throughMs: null,
         verifiedAt: null,
+        klinesSha256: null,
       },
     ]);
     expect(picked).toEqual([{ toMs: Number.MAX_SAFE_INTEGER, synthetic: true }]);

@@ -14,6 +14,7 @@ import {
 } from '../../shared/db/roles.ts';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
+import { KLINE_TABLES } from '../../shared/registry/kept-klines.ts';
 import { loadDays, randomDay } from '../support/load-rows.ts';
 import { System } from '../support/pipeline.ts';
 import { migrated } from '../support/serving.ts';
@@ -66,7 +67,11 @@ async function as(role: DatabaseRole, sql: string): Promise<unknown[] | string> 
   }
 }
 
-const DATA = [ALIGNED_TABLE, ...[...DATASETS.values()].map(({ native }) => native.table as string)];
+const DATA = [
+  ALIGNED_TABLE,
+  ...Object.values(KLINE_TABLES),
+  ...[...DATASETS.values()].map(({ native }) => native.table as string),
+];
 const PROOF = ['attempts', 'checkpoints', 'coverage', 'coverage_spans', 'frames', 'partitions', 'source_checks'];
 const REFUSED = '42501';
 /** What is also said to who may not: it is no superuser's, or belongs to somebody else. */
