@@ -148,6 +148,13 @@ function rounded(value: string, error: string, decimals: number, otherwise: stri
 
 export type Formulas = Readonly<Record<string, Formula>>;
 
+/** An aggregate: the prices at quantiles 0.25, 0.5 and 0.75. */
+export const quartilesOf = (price: string): string =>
+  `percentile_disc(array[0.25, 0.5, 0.75]) within group (order by ${price})`;
+
+export const iqrOf = (quartiles: string): string =>
+  `(${decimal(`${quartiles}[3]`)} - ${decimal(`${quartiles}[1]`)})::float8`;
+
 /** Formulas over trades: the columns that all exchanges share. */
 export function nativeFormulas(unified: readonly Field[], id: string, bucket: Bucket): Formulas {
   const sql = (name: string) => unified.find((field) => field.name === name)!.sql;
@@ -156,7 +163,7 @@ export function nativeFormulas(unified: readonly Field[], id: string, bucket: Bu
   const trades = { trades: 'count(*)' };
   const opening = { open: `first(${price}, ${id})`, open_quantity: `first(${quantity}, ${id})` };
   const closing = { close: `last(${price}, ${id})`, close_quantity: `last(${quantity}, ${id})` };
-  const quartiles = { quartiles: `percentile_disc(array[0.25, 0.5, 0.75]) within group (order by ${price})` };
+  const quartiles = { quartiles: quartilesOf(price) };
   const quantities = { name: 'quantity', value: quantity };
   const liquidity = `${price} * ${quantity}`;
   const liquidities = { name: 'liquidity', value: liquidity, exact: `${decimal(price)} * ${decimal(quantity)}` };
@@ -169,10 +176,7 @@ export function nativeFormulas(unified: readonly Field[], id: string, bucket: Bu
     mean: exactMean(price, bucket),
     std: exactDeviation(price, bucket),
     median: { aggregates: quartiles, value: 'k.quartiles[2]' },
-    iqr: {
-      aggregates: quartiles,
-      value: `(${decimal('k.quartiles[3]')} - ${decimal('k.quartiles[1]')})::float8`,
-    },
+    iqr: { aggregates: quartiles, value: iqrOf('k.quartiles') },
     volume: volumeOf(quantities, bucket),
     maker_ratio: {
       aggregates: { ...trades, makers: `count(*) ${filter}` },
