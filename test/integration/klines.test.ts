@@ -4,12 +4,14 @@
  */
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { deviationOf } from '../../serving/read/klines/sums.ts';
 import { KLINE_FIELDS } from '../../shared/registry/trades.ts';
 import { compares } from '../support/comparisons.ts';
-import { alignedKlines, type Kline, nativeKlines } from '../support/kline-oracle.ts';
+import { alignedKlines, deviation, exact, type Kline, nativeKlines, SCALE, sum } from '../support/kline-oracle.ts';
 import { alignedOf, DAY_MS, insertUnproved, loadDays, randomDay, type Trade } from '../support/load-rows.ts';
+import { SEED } from '../support/seed.ts';
 import { type Serving, startServing } from '../support/serving.ts';
-import { createMigratedEnv, type TestEnv } from '../support/stack.ts';
+import { createMigratedEnv, execute, type TestEnv } from '../support/stack.ts';
 
 const PATH = '/v1/historical/exchange_a/spot/klines';
 const NOW = Date.parse('2024-03-06T12:00:00Z');
@@ -206,6 +208,37 @@ describe('any size, window, fields and filters', () => {
 
   test.each(MODES)('%s, each size, with all columns', async (mode) => {
     for (const size of Object.keys(SIZES)) await check({ mode, kline_size: JSON.parse(size) });
+  });
+});
+
+describe('deviations', () => {
+  /** The deviations of lists of prices, in units of the oracle: the answer's SQL gets their exact sums. */
+  async function check(lists: readonly (readonly bigint[])[]): Promise<void> {
+    const sums = lists.map((units) => {
+      const squares = sum(units.map((one) => one * one));
+      return `(${units.length}, ${sum(units)}e-${SCALE}, ${squares}e-${2 * SCALE})`;
+    });
+    const { rows } = await execute(
+      env.databaseUrl,
+      `select ${deviationOf('n', 's', 'q')} as std from (values ${sums.join(', ')}) k (n, s, q)`,
+    );
+    expect(rows.map((row) => row.std)).toEqual(lists.map(deviation));
+  }
+
+  test('halves go up, and what is just below a half does not', async () => {
+    const halves = [1, 3, 5, 999_999, 1_000_001, 123_456_789].map((odd) => [0n, exact(odd / 1e6)]);
+    const below = halves.map(([zero, high]) => [zero, high - 10n ** BigInt(SCALE - 20)]);
+    await check([...halves, ...below, [7n], [7n, 7n, 7n], [1n, 10n ** BigInt(SCALE + 8)]]);
+  });
+
+  test('of any prices', async () => {
+    const price = fc.oneof(
+      fc.double({ min: 1e-8, max: 1e8, noNaN: true }),
+      fc.integer({ min: 1, max: 1e9 }).map((ticks) => ticks / 1e4),
+    );
+    // A sample and no property: to shrink a list of hundreds of lists takes minutes.
+    const lists = fc.sample(fc.array(price, { minLength: 1, maxLength: 30 }), { seed: SEED, numRuns: 500 });
+    await check(lists.map((prices) => prices.map(exact)));
   });
 });
 

@@ -84,7 +84,7 @@ export function nativeKlines(
 }
 
 /** Square root of the exact variance, to 6 decimals. */
-function deviation(values: readonly bigint[]): number {
+export function deviation(values: readonly bigint[]): number {
   const n = BigInt(values.length);
   const variance = n * sum(values.map((value) => value * value)) - sum(values) ** 2n;
   return shown(root(variance) / n, SCALE, 6);

@@ -71,10 +71,12 @@ export class KlineSources {
     this.#needsQuartiles = needsQuartiles;
     const bucketsOf = (ranges: readonly Range[]) =>
       joined(ranges.map(({ from, to }) => ({ from: floorTo(sizeMs, from), to: ceilTo(sizeMs, to) })));
+    // Parts that touch are one run of time: no kline is cut where they meet.
+    const runs = joined(parts);
     const source = keptMs === sizeMs ? 'stored' : 'added';
-    const all = bucketsOf(parts).map((range): SourceRange => ({ ...range, source }));
-    const shared = sharedWithin(parts, kept.sharedStarts, sizeMs);
-    const unkept = bucketsOf([...notKept(parts, kept.stretches, keptMs)]);
+    const all = bucketsOf(runs).map((range): SourceRange => ({ ...range, source }));
+    const shared = sharedWithin(runs, kept.sharedStarts, sizeMs);
+    const unkept = bucketsOf([...notKept(runs, kept.stretches, keptMs)]);
     this.#ranges = [...overlay([...overlay(all, unkept, 'rows')], shared, 'shared')];
   }
 
@@ -113,10 +115,10 @@ export class KlineSources {
   }
 }
 
-/** The ranges of the parts that kept klines do not cover: outside the stretches, and where a part cuts a kept kline. */
-function* notKept(parts: readonly Part[], stretches: readonly Range[], keptMs: number): Generator<Range> {
+/** The ranges of the runs that kept klines do not cover: outside the stretches, and where a run cuts a kept kline. */
+function* notKept(runs: readonly Range[], stretches: readonly Range[], keptMs: number): Generator<Range> {
   let next = 0;
-  for (const { from, to } of parts) {
+  for (const { from, to } of runs) {
     if (from % keptMs !== 0) yield { from, to: from + 1 };
     if (to % keptMs !== 0) yield { from: to - 1, to };
     while (next < stretches.length && stretches[next].to <= from) next++;
@@ -129,9 +131,8 @@ function* notKept(parts: readonly Part[], stretches: readonly Range[], keptMs: n
   }
 }
 
-/** Runs of the shared klines that lie wholly in the parts: a window may cut the others. */
-function sharedWithin(parts: readonly Part[], starts: readonly number[], sizeMs: number): Range[] {
-  const runs = joined(parts);
+/** The time of the shared klines that lie wholly in the runs: a window may cut the others. */
+function sharedWithin(runs: readonly Range[], starts: readonly number[], sizeMs: number): Range[] {
   let next = 0;
   const within = starts.filter((start) => {
     while (next < runs.length && runs[next].to <= start) next++;
