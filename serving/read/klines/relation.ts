@@ -221,7 +221,8 @@ export class KlineRelation implements Rows<KlineSlice> {
     const ranges = joined(parts);
     if (ranges.length > MAX_COMPARED) {
       const multirange = `{${ranges.map((range) => `[${range.from},${range.to})`).join(',')}}`;
-      tests.push(`t.start_ms <@ ${params.add(text(multirange))}::text::int8multirange`);
+      // As a subquery the text is parsed once: as an expression, once for each row.
+      tests.push(`t.start_ms <@ (select ${params.add(text(multirange))}::text::int8multirange)`);
     } else if (ranges.length > 1) tests.push(`(${ranges.map((range) => `(${within(range)})`).join(' or ')})`);
     return `from ${table} t where ${tests.join(' and ')}`;
   }
