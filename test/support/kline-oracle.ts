@@ -12,10 +12,10 @@ export interface AnyTrade {
 
 export type Kline = Record<string, number | string>;
 
-const SCALE = 40;
+export const SCALE = 40;
 
-/** The decimal that a double is shown as. */
-function exact(value: number): bigint {
+/** The decimal that a double is shown as, in units of 1e-40. */
+export function exact(value: number): bigint {
   const [coefficient, exponent = '0'] = String(value).split('e');
   const [whole, fraction = ''] = coefficient.split('.');
   return BigInt(whole + fraction) * 10n ** BigInt(SCALE - fraction.length + Number(exponent));
@@ -32,7 +32,7 @@ function shown(units: bigint, scale: number, decimals?: number): number {
   return Number(`${value}e-${digits}`);
 }
 
-const sum = (values: readonly bigint[]) => values.reduce((total, value) => total + value, 0n);
+export const sum = (values: readonly bigint[]) => values.reduce((total, value) => total + value, 0n);
 
 /** The smallest value with at least this share of all at or below it. */
 const quantile = (sorted: readonly number[], share: number) => sorted[Math.ceil(share * sorted.length) - 1];
@@ -84,7 +84,7 @@ export function nativeKlines(
 }
 
 /** Square root of the exact variance, to 6 decimals. */
-function deviation(values: readonly bigint[]): number {
+export function deviation(values: readonly bigint[]): number {
   const n = BigInt(values.length);
   const variance = n * sum(values.map((value) => value * value)) - sum(values) ** 2n;
   return shown(root(variance) / n, SCALE, 6);

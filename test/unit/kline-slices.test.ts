@@ -13,6 +13,8 @@ import type { Part } from '../../serving/read/read-model.ts';
 
 const CHUNK_MS = 1000;
 
+const gridOf = (sizeMs: number) => ({ sizeMs, chunkMs: CHUNK_MS });
+
 const part = (from: number, to: number) => ({ from, to, until: to, provedTo: to, isLast: false }) as Part;
 
 /** Parts ascending and apart, some of them close, some chunks away. */
@@ -57,7 +59,7 @@ describe('slices for klines', () => {
   test('forward', () => {
     fc.assert(
       fc.property(parts, sizes, (all, sizeMs) => {
-        checkSlices([...klineSlices(all, { sizeMs, chunkMs: CHUNK_MS })], all, sizeMs);
+        checkSlices([...klineSlices(all, gridOf(sizeMs))], all, sizeMs);
       }),
     );
   });
@@ -65,7 +67,7 @@ describe('slices for klines', () => {
   test('backward: the same, from the newest, at first no longer than asked for', () => {
     fc.assert(
       fc.property(parts, sizes, fc.integer({ min: 1, max: 2 ** 53 - 1 }), (all, sizeMs, buckets) => {
-        const slices = [...klineSlicesBackward(all, { sizeMs, chunkMs: CHUNK_MS }, buckets)];
+        const slices = [...klineSlicesBackward(all, gridOf(sizeMs), buckets)];
         checkSlices(slices.toReversed(), all, sizeMs);
         if (slices.length > 0) expect(slices[0].to - slices[0].from).toBeLessThanOrEqual(buckets * sizeMs);
       }),
@@ -74,9 +76,9 @@ describe('slices for klines', () => {
 
   test('one bucket', () => {
     const all = [part(5, 10), part(12, 18), part(40, 50)];
-    expect(rangesOf([bucketSlice(all, 10, 0)])).toEqual([{ from: 5, to: 10 }]);
-    expect(rangesOf([bucketSlice(all, 10, 10)])).toEqual([{ from: 12, to: 18 }]);
-    expect(rangesOf([bucketSlice(all, 20, 0)])).toEqual([
+    expect(rangesOf([bucketSlice(all, gridOf(10), 0)])).toEqual([{ from: 5, to: 10 }]);
+    expect(rangesOf([bucketSlice(all, gridOf(10), 10)])).toEqual([{ from: 12, to: 18 }]);
+    expect(rangesOf([bucketSlice(all, gridOf(20), 0)])).toEqual([
       { from: 5, to: 10 },
       { from: 12, to: 18 },
     ]);
@@ -87,7 +89,7 @@ test('whole file days are read apart from what the window cuts of others, unless
   const day = 1000;
   const days = [1, 2, 5].map((n) => ({ key: String(n), from: n * day, to: (n + 1) * day, rows: 10 ** n }));
   const shown = (sizeMs: number, all: readonly Part[]) =>
-    [...countedKlineSlices(all, days, { sizeMs, chunkMs: CHUNK_MS })].map(({ from, to, parts: of, count }) => [
+    [...countedKlineSlices(all, days, gridOf(sizeMs))].map(({ from, to, parts: of, count }) => [
       of.length === 1 ? [from, to] : of.map((one) => [one.from, one.to]),
       count && [count.rows, count.isMinimum],
     ]);
@@ -124,7 +126,7 @@ test('cutting for counts leaves every bucket whole', () => {
           return { key: String(at), from: at, to: at + day, rows: 1 };
         }),
       );
-      checkSlices([...countedKlineSlices(all, days, { sizeMs, chunkMs: CHUNK_MS })], all, sizeMs);
+      checkSlices([...countedKlineSlices(all, days, gridOf(sizeMs))], all, sizeMs);
     }),
   );
 });

@@ -6,10 +6,12 @@ import { explain } from '../../../shared/errors.ts';
 import type { Logger } from '../../../shared/logger.ts';
 import { scopeJoinSql } from '../../../shared/proof/recount.ts';
 import { ALIGNED_TABLE } from '../../../shared/registry/aligned-storage.ts';
-import type { DatasetDefinition } from '../../../shared/registry/index.ts';
+import { KLINE_TABLES } from '../../../shared/registry/kept-klines.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
 import { array, int2, int8, Params, text } from '../../db/pg-messages.ts';
 import type { PgPool } from '../../db/pool.ts';
+import { KEPT_ROWS } from '../klines/kept-sums.ts';
+import { keptSizeFor } from '../klines/sources.ts';
 import type { LostRows } from '../read-model.ts';
 
 /** Partitions per request. A window in which more partitions differ has lost more than a recount can repair. */
@@ -27,7 +29,8 @@ export class RecountRequests {
   }
 
   /** Never throws: the read has already failed, and its caller gets that failure whatever happens to the request. */
-  async ask({ dataset, mode }: ReadRequest, lost: LostRows): Promise<void> {
+  async ask(request: ReadRequest, lost: LostRows): Promise<void> {
+    const { dataset, mode } = request;
     const facts = { dataset: dataset.key, mode, ...lost.count.window, partitions: lost.count.partitions };
     this.#log?.error(facts, `a read found other rows than were proved: ${lost.message}`);
     try {
@@ -36,7 +39,7 @@ export class RecountRequests {
       const statement = `insert into recount_requests (dataset_id, partition_key, reason)
         select p.dataset_id, p.partition_key, ${reason} from partitions p
         where p.dataset_id = ${params.add(int2(dataset.number))} and p.state = 'proved'
-          and ${differing(dataset, mode, lost, params)} order by p.from_ms limit ${MAX_ASKED}
+          and ${differing(request, lost, params)} order by p.from_ms limit ${MAX_ASKED}
         on conflict do nothing`;
       await this.#run(statement, params);
     } catch (error) {
@@ -66,19 +69,26 @@ export class RecountRequests {
 }
 
 /** A condition on partitions `p`: the partitions that the read named, or those in its window whose row count differs. */
-function differing(
-  dataset: DatasetDefinition,
-  mode: ReadRequest['mode'],
-  { count: { window, partitions } }: LostRows,
-  params: Params,
-): string {
+function differing(request: ReadRequest, { count: { window, partitions } }: LostRows, params: Params): string {
   if (partitions) return `p.partition_key = any (${params.add(array(partitions.map(text)))})`;
+  const { dataset, mode } = request;
   const { table, time } = dataset.native;
   const native = `select count(*) from "${table}" t where t."${time.column}" >= p.from_ms
     and t."${time.column}" < p.to_ms and ${scopeJoinSql(dataset)}`;
   const aligned = `select count(*) from ${ALIGNED_TABLE} t where t.dataset_id = p.dataset_id
     and t.aligned_at_utc >= to_timestamp(p.from_ms / 1000.0) and t.aligned_at_utc < to_timestamp(p.to_ms / 1000.0)`;
   const [counted, found] = mode === 'native' ? ['p.rows', native] : ['p.aligned_rows', aligned];
+  const kept = keptRows(request);
+  const keptDiffers = kept === undefined ? '' : ` or p.klines_sha256 is not null and ${counted} <> (${kept})`;
   return `p.from_ms < ${params.add(int8(window.to))} and p.to_ms > ${params.add(int8(window.from))}
-    and ${counted} <> (${found})`;
+    and (${counted} <> (${found})${keptDiffers})`;
+}
+
+/** The number of rows that the kept klines of a partition `p` aggregate; undefined for a read that uses no kept klines. */
+function keptRows({ dataset, mode, klineMs }: ReadRequest): string | undefined {
+  const keptMs = klineMs === undefined ? undefined : keptSizeFor(dataset, klineMs);
+  if (keptMs === undefined) return undefined;
+  const table = mode === 'native' ? KLINE_TABLES.native : KLINE_TABLES.aligned;
+  return `select coalesce(sum(k.${KEPT_ROWS[mode]}), 0) from ${table} k where k.dataset_id = p.dataset_id
+    and k.size_s = ${keptMs / 1000} and k.start_ms >= p.from_ms and k.start_ms < p.to_ms`;
 }

@@ -12,14 +12,13 @@ import { boundsOf, gapsSince, gapsWithin, within } from '../snapshot/proved-runs
 import { KlineRelation } from './relation.ts';
 import {
   bucketSlice,
-  ceilTo,
   countedKlineSlices,
-  floorTo,
   type Grid,
   type KlineSlice,
   klineSlices,
   klineSlicesBackward,
 } from './slices.ts';
+import { ceilTo, floorTo, klineSources } from './sources.ts';
 
 interface KlineContext extends LiveContext {
   readonly klines: KlineRelation;
@@ -120,7 +119,7 @@ async function makingKlines(context: KlineContext, starts: readonly number[]): P
   for (let at = 0; at < starts.length; at += BATCH) {
     const params = new Params();
     const selects = starts.slice(at, at + BATCH).map((ms) => {
-      const slice = bucketSlice(searched, grid.sizeMs, ms);
+      const slice = bucketSlice(searched, grid, ms);
       // A row is found at once; to check that a kline exists would take all rows of the bucket.
       if (request.filters.length === 0) return `select ${ms}::int8 where ${klines.exists(slice, params)}`;
       return `select ${klines.timeMs} ${klines.from(slice, params)}`;
@@ -132,7 +131,7 @@ async function makingKlines(context: KlineContext, starts: readonly number[]): P
 
 function* byBatch({ klines, searched, grid }: KlineContext, starts: readonly number[]): Generator<Statement> {
   for (let at = 0; at < starts.length; at += BATCH) {
-    const slices: KlineSlice[] = starts.slice(at, at + BATCH).map((ms) => bucketSlice(searched, grid.sizeMs, ms));
+    const slices: KlineSlice[] = starts.slice(at, at + BATCH).map((ms) => bucketSlice(searched, grid, ms));
     const params = new Params();
     yield { text: klines.selectAll(slices, params), params: params.list };
   }
@@ -178,7 +177,8 @@ export async function planKlines(live: LiveContext, sizeMs: number): Promise<Rea
   // A filter on a kline's start time selects whole buckets.
   const stamps = boundsOfFilters(request, (field) => field.name === KLINE_DATETIME);
   const searched = within(parts, { from: ceilTo(sizeMs, stamps.from), to: ceilTo(sizeMs, stamps.to) });
-  const context: KlineContext = { ...live, searched, klines, grid: { sizeMs, chunkMs: klines.chunkMs } };
+  const sources = await klineSources(live, sizeMs, searched);
+  const context: KlineContext = { ...live, searched, klines, grid: { sizeMs, chunkMs: klines.chunkMs, sources } };
   const { window } = request;
   if (window.kind === 'latest') return await planLatest(context, window.rows);
   const gaps = gapsWithin(coverage, boundsOf(coverage, window));

@@ -1,16 +1,20 @@
-/** The SQL of klines, over the rows of a dataset's relation. */
+/** The SQL of klines, over the rows of a dataset's relation and over kept klines. */
 
 import { DAY_MS } from '../../../shared/dates.ts';
 import { assert } from '../../../shared/errors.ts';
+import { joined, type Range } from '../../../shared/ranges.ts';
 import { type Field, shapeOf } from '../../../shared/registry/index.ts';
-import { KLINE_DATETIME } from '../../../shared/registry/trades.ts';
+import { KLINE_TABLES } from '../../../shared/registry/kept-klines.ts';
+import { KLINE_DATETIME, KLINE_FIELDS } from '../../../shared/registry/trades.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
-import type { Params } from '../../db/pg-messages.ts';
+import { type Params, text } from '../../db/pg-messages.ts';
 import type { PlanContext } from '../plan/context.ts';
 import type { Rows } from '../read-model.ts';
 import { Relation } from '../sql/relation.ts';
+import { ADDED_ALIGNED, addedNative, KEPT_ROWS, storedColumn } from './kept-sums.ts';
 import type { KlineSlice } from './slices.ts';
-import { alignedFormulas, type Formulas, nativeFormulas } from './sums.ts';
+import { keptSizeFor, QUARTILE_COLUMNS } from './sources.ts';
+import { alignedFormulas, type Formulas, nativeFormulas, quartilesOf } from './sums.ts';
 
 /** From this length on a bucket may hold some hundred thousand trades. */
 const LARGE_MS = 3_600_000;
@@ -18,6 +22,8 @@ const LARGE_MS = 3_600_000;
 const KLINE_ROWS = 'kline_rows';
 /** No id has more than 15 digits (50 bits); below the sign bit that leaves 13 bits, the number of a day among 8,192. */
 const ID_BITS = 50;
+/** More ranges than this are compared through a multirange (a binary search) instead of one by one. */
+const MAX_COMPARED = 4;
 
 export class KlineRelation implements Rows<KlineSlice> {
   readonly #request: ReadRequest;
@@ -80,7 +86,8 @@ export class KlineRelation implements Rows<KlineSlice> {
 
   /** A condition: the slice has a row. */
   exists(slice: KlineSlice, params: Params): string {
-    return `exists (select 1 ${this.#rowsOf(slice, params)})`;
+    const rows = slice.source === 'rows' ? this.#rowsOf(slice, params) : this.#keptOf(slice, params);
+    return `exists (select 1 ${rows})`;
   }
 
   get #isNative(): boolean {
@@ -100,17 +107,66 @@ export class KlineRelation implements Rows<KlineSlice> {
     return `from (${klines.join(' union all ')}) t${tests.length === 0 ? '' : ` where ${tests.join(' and ')}`}`;
   }
 
+  /** The klines of the slice with these columns, in an order that all sources share. */
   #klines(slice: KlineSlice, params: Params, names: ReadonlySet<string>): string {
-    const formulas = Object.entries(this.#formulas(slice, params)).filter(([name]) => names.has(name));
-    const aggregates = Object.entries(Object.assign({}, ...formulas.map(([, formula]) => formula.aggregates)));
-    const columns = [...aggregates, ...(this.#isCounted ? [[KLINE_ROWS, 'count(*)']] : [])].map(
-      ([name, sql]) => `, ${sql} as ${name}`,
-    );
-    const values = formulas.map(([name, { value }]) => `, ${value} as ${name}`);
-    if (this.#isCounted) values.push(`, k.${KLINE_ROWS}`);
+    const columns = KLINE_FIELDS[this.#request.mode].map(({ name }) => name);
+    const values = columns.filter((name) => names.has(name) && name !== KLINE_DATETIME);
+    switch (slice.source) {
+      case 'rows':
+        return this.#computed(slice, params, values);
+      case 'added':
+        return this.#added(slice, params, values);
+      case 'stored':
+      case 'shared':
+        return this.#stored(slice, params, values);
+    }
+  }
+
+  #computed(slice: KlineSlice, params: Params, names: readonly string[]): string {
+    const { aggregates, values } = this.#columnsOf(names, this.#formulas(slice, params), 'count(*)');
     // The subquery orders the buckets, so that they stream out of the index and none waits for another to be complete.
-    return `select k.${KLINE_DATETIME}${values.join('')} from (select ${this.#bucket} as ${KLINE_DATETIME}${columns.join('')}
+    return `select k.${KLINE_DATETIME}${values} from (select ${this.#bucket} as ${KLINE_DATETIME}${aggregates}
       ${this.#rowsOf(slice, params)} group by 1 order by 1) k`;
+  }
+
+  /** Kept klines as they are stored. */
+  #stored(slice: KlineSlice, params: Params, names: readonly string[]): string {
+    const values = names.map((name) => `, ${storedColumn(name)} as ${name}`);
+    if (this.#isCounted) values.push(`, t.${KEPT_ROWS[this.#request.mode]} as ${KLINE_ROWS}`);
+    return `select ${this.#startOf('t.start_ms')} as ${KLINE_DATETIME}${values.join('')} ${this.#keptOf(slice, params)}`;
+  }
+
+  /** Klines added up from kept ones, with the quartiles of the rows if they are among the columns. */
+  #added(slice: KlineSlice, params: Params, names: readonly string[]): string {
+    const formulas = this.#isNative ? addedNative((column) => this.#id(slice, column, 't.start_ms')) : ADDED_ALIGNED;
+    const rows = `sum(t.${KEPT_ROWS[this.#request.mode]})::int8`;
+    const { aggregates, values } = this.#columnsOf(names, formulas, rows);
+    const start = this.#startOf('k.start_ms');
+    const quartiles = names.some((name) => QUARTILE_COLUMNS.includes(name))
+      ? this.#quartiles(slice, params, start)
+      : '';
+    return `select ${start} as ${KLINE_DATETIME}${values} from (
+      select time_bucket(${this.#sizeMs}::int8, t.start_ms) as start_ms${aggregates}
+      ${this.#keptOf(slice, params)} group by 1 order by 1) k${quartiles}`;
+  }
+
+  /** A join with the quartiles of the slice's rows as `q`, by the start of the bucket. */
+  #quartiles(slice: KlineSlice, params: Params, start: string): string {
+    const price = this.#trades.find((field) => field.name === 'price')!.sql;
+    return ` join (select ${this.#bucket} as ${KLINE_DATETIME}, ${quartilesOf(price)} as quartiles
+      ${this.#rowsOf(slice, params)} group by 1) q on q.${KLINE_DATETIME} = ${start}`;
+  }
+
+  /** SQL of the columns: the aggregates that they need and their values, each list with a comma before each element. */
+  #columnsOf(names: readonly string[], formulas: Formulas, rows: string): { aggregates: string; values: string } {
+    const aggregates = Object.entries<string>(Object.assign({}, ...names.map((name) => formulas[name].aggregates)));
+    const values = names.map((name) => [name, formulas[name].value]);
+    if (this.#isCounted) {
+      aggregates.push([KLINE_ROWS, rows]);
+      values.push([KLINE_ROWS, `k.${KLINE_ROWS}`]);
+    }
+    const listed = (list: readonly (readonly string[])[]) => list.map(([name, sql]) => `, ${sql} as ${name}`).join('');
+    return { aggregates: listed(aggregates), values: listed(values) };
   }
 
   #formulas(slice: KlineSlice, params: Params): Formulas {
@@ -122,19 +178,23 @@ export class KlineRelation implements Rows<KlineSlice> {
       large: this.#sizeMs >= LARGE_MS,
     };
     if (!this.#isNative) return alignedFormulas(bucket);
-    const { trades } = this.#request.dataset;
-    assert(trades !== undefined, 'klines are made of trades');
-    return nativeFormulas(trades.unified, this.#id(slice), bucket);
+    return nativeFormulas(this.#trades, this.#id(slice, this.#request.dataset.native.identity[0], sql), bucket);
   }
 
-  /** The expression that orders trades. Where ids restart with each partition, the day comes first. */
-  #id({ from, to }: KlineSlice): string {
-    const { native, offset, partition } = this.#request.dataset;
-    const id = `t."${native.identity[0]}"`;
+  get #trades(): readonly Field[] {
+    const { trades } = this.#request.dataset;
+    assert(trades !== undefined, 'klines are made of trades');
+    return trades.unified;
+  }
+
+  /** The expression that orders trades by a column with ids. Where ids restart with each partition, the day comes first. */
+  #id({ from, to }: KlineSlice, column: string, time: string): string {
+    const { offset, partition } = this.#request.dataset;
+    const id = `t."${column}"`;
     const start = partition.kind === 'file_day' ? partition.startOffsetMs : 0;
     const dayOf = (ms: number) => Math.floor((ms - start) / DAY_MS);
     if (offset.unique || dayOf(from) === dayOf(to - 1)) return id;
-    return `(((${this.#time.sql} - ${start}) / ${DAY_MS} - ${dayOf(from)}) << ${ID_BITS}) + ${id}`;
+    return `(((${time} - ${start}) / ${DAY_MS} - ${dayOf(from)}) << ${ID_BITS}) + ${id}`;
   }
 
   get #size(): string {
@@ -144,6 +204,27 @@ export class KlineRelation implements Rows<KlineSlice> {
   get #bucket(): string {
     const origin = this.#isNative ? '' : ", timestamptz '1970-01-01T00:00:00Z'";
     return `time_bucket(${this.#size}, ${this.#time.sql}${origin})`;
+  }
+
+  /** The start of a kept kline in the type of the column. */
+  #startOf(startMs: string): string {
+    return this.#isNative ? startMs : `to_timestamp(${startMs} / 1000)`;
+  }
+
+  /** `from ... where ...`: the kept klines that the slice's klines are, or are added up from. */
+  #keptOf({ from, to, parts, source }: KlineSlice, params: Params): string {
+    const { dataset, mode } = this.#request;
+    const table = source === 'shared' ? KLINE_TABLES.shared : KLINE_TABLES[mode === 'native' ? 'native' : 'aligned'];
+    const sizeMs = source === 'shared' ? this.#sizeMs : keptSizeFor(dataset, this.#sizeMs)!;
+    const within = (range: Range) => `t.start_ms >= ${range.from} and t.start_ms < ${range.to}`;
+    const tests = [`t.dataset_id = ${dataset.number}`, `t.size_s = ${sizeMs / 1000}`, within({ from, to })];
+    const ranges = joined(parts);
+    if (ranges.length > MAX_COMPARED) {
+      const multirange = `{${ranges.map((range) => `[${range.from},${range.to})`).join(',')}}`;
+      // As a subquery the text is parsed once: as an expression, once for each row.
+      tests.push(`t.start_ms <@ (select ${params.add(text(multirange))}::text::int8multirange)`);
+    } else if (ranges.length > 1) tests.push(`(${ranges.map((range) => `(${within(range)})`).join(' or ')})`);
+    return `from ${table} t where ${tests.join(' and ')}`;
   }
 
   /** `from ... where ...`: the slice's rows. */

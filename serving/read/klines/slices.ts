@@ -3,30 +3,47 @@ import { clip, type Range } from '../../../shared/ranges.ts';
 import { MAX_CHUNKS } from '../plan/boundary-rows.ts';
 import { type CountedPartition, countWithin } from '../plan/counted.ts';
 import type { Part, RowCount } from '../read-model.ts';
+import { ceilTo, floorTo, type KlineSource, type KlineSources } from './sources.ts';
 
 export interface KlineSlice extends Range {
   /** The proved and requested parts of whole buckets, from the first row's bucket to the last row's. */
   readonly parts: readonly Part[];
   /** The number of rows that its klines aggregate, where the slice holds whole file days. */
   readonly count?: RowCount;
+  readonly source: KlineSource;
 }
 
 export interface Grid {
   /** Length of a bucket. Buckets start at multiples of it. */
   readonly sizeMs: number;
   readonly chunkMs: number;
+  /** Where klines come from; undefined where all come from rows. */
+  readonly sources?: KlineSources;
 }
 
-/** Ascending slices. A slice covers at most as many chunks as other statements do, or one bucket if that is longer. */
+/** The parts by the source of their klines. */
+const segmentsOf = (parts: readonly Part[], { sources }: Grid) =>
+  sources?.cut(parts) ?? [{ source: 'rows', parts } as const];
+
+/**
+ * Ascending slices, each of one source. A slice of rows covers at most as many chunks as other statements do, or one bucket if
+ * that is longer.
+ */
 export function* klineSlices(parts: readonly Part[], grid: Grid): Generator<KlineSlice> {
-  const { sizeMs, chunkMs } = grid;
+  for (const segment of segmentsOf(parts, grid)) yield* slicesForward(segment.parts, grid, segment.source);
+}
+
+function* slicesForward(parts: readonly Part[], grid: Grid, source: KlineSource): Generator<KlineSlice> {
+  const { sizeMs, chunkMs, sources } = grid;
+  const reachMs = sources?.reachMs(source);
   let from = Number.NEGATIVE_INFINITY;
   for (let index = 0; ; ) {
     while (index < parts.length && parts[index].to <= from) index++;
     if (index === parts.length) return;
     from = floorTo(sizeMs, Math.max(from, parts[index].from));
-    const to = Math.max(from + sizeMs, floorTo(sizeMs, floorTo(chunkMs, from) + MAX_CHUNKS * chunkMs));
-    yield sliceOf(parts, index, from, to);
+    const end = reachMs === undefined ? floorTo(chunkMs, from) + MAX_CHUNKS * chunkMs : from + reachMs;
+    const to = Math.max(from + sizeMs, floorTo(sizeMs, end));
+    yield sliceOf(parts, index, { from, to }, source);
     from = to;
   }
 }
@@ -37,8 +54,12 @@ export function* countedKlineSlices(
   partitions: readonly CountedPartition[],
   grid: Grid,
 ): Generator<KlineSlice> {
-  for (const group of groupsOf(parts, partitions, grid.sizeMs)) {
-    for (const slice of klineSlices(group, grid)) yield { ...slice, count: countWithin(partitions, slice.parts) };
+  for (const segment of segmentsOf(parts, grid)) {
+    for (const group of groupsOf(segment.parts, partitions, grid.sizeMs)) {
+      for (const slice of slicesForward(group, grid, segment.source)) {
+        yield { ...slice, count: countWithin(partitions, slice.parts) };
+      }
+    }
   }
 }
 
@@ -79,10 +100,20 @@ function* stretchesOf(
   }
 }
 
-/** Slices from the newest back: `buckets` buckets first, then twice as many each time. */
+/** Slices from the newest back: `buckets` buckets of each source first, then twice as many each time. */
 export function* klineSlicesBackward(parts: readonly Part[], grid: Grid, buckets: number): Generator<KlineSlice> {
-  const { sizeMs, chunkMs } = grid;
-  const most = Math.max(1, Math.floor((MAX_CHUNKS * chunkMs) / sizeMs));
+  for (const segment of segmentsOf(parts, grid).toReversed())
+    yield* slicesBackward(segment.parts, grid, segment.source, buckets);
+}
+
+function* slicesBackward(
+  parts: readonly Part[],
+  { sizeMs, chunkMs, sources }: Grid,
+  source: KlineSource,
+  buckets: number,
+): Generator<KlineSlice> {
+  const reachMs = sources?.reachMs(source) ?? MAX_CHUNKS * chunkMs;
+  const most = Math.max(1, Math.floor(reachMs / sizeMs));
   let to = Number.POSITIVE_INFINITY;
   let count = buckets;
   for (let index = parts.length - 1; ; ) {
@@ -93,29 +124,22 @@ export function* klineSlicesBackward(parts: readonly Part[], grid: Grid, buckets
     const from = to - count * sizeMs;
     let first = index;
     while (first > 0 && parts[first - 1].to > from) first--;
-    yield sliceOf(parts, first, from, to);
+    yield sliceOf(parts, first, { from, to }, source);
     to = from;
     count *= 2;
   }
 }
 
 /** The parts within one bucket. */
-export function bucketSlice(parts: readonly Part[], sizeMs: number, fromMs: number): KlineSlice {
-  return sliceOf(
-    parts,
-    parts.findIndex((part) => part.to > fromMs),
-    fromMs,
-    fromMs + sizeMs,
-  );
+export function bucketSlice(parts: readonly Part[], { sizeMs, sources }: Grid, fromMs: number): KlineSlice {
+  const first = parts.findIndex((part) => part.to > fromMs);
+  return sliceOf(parts, first, { from: fromMs, to: fromMs + sizeMs }, sources?.at(fromMs) ?? 'rows');
 }
 
-function sliceOf(parts: readonly Part[], first: number, from: number, to: number): KlineSlice {
+function sliceOf(parts: readonly Part[], first: number, { from, to }: Range, source: KlineSource): KlineSlice {
   const within: Part[] = [];
   for (let index = first; index < parts.length && parts[index].from < to; index++) {
     for (const range of clip([parts[index]], from, to)) within.push({ ...parts[index], ...range });
   }
-  return { from: within[0].from, to: within[within.length - 1].to, parts: within };
+  return { from: within[0].from, to: within[within.length - 1].to, parts: within, source };
 }
-
-export const floorTo = (size: number, ms: number): number => Math.floor(ms / size) * size;
-export const ceilTo = (size: number, ms: number): number => Math.ceil(ms / size) * size;

@@ -82,18 +82,60 @@ function roundedSum(terms: Terms, decimals: number, { again, large }: Bucket): F
   };
 }
 
-/** The mean of all rows rounded to some decimals, halves up. It costs nothing beside a deviation of the same values. */
-function roundedMean(terms: Terms, decimals: number, bucket: Bucket): Formula {
-  // The formula uses the exact quotient, because a quotient cut to some digits could look like a half.
-  const of = (sum: string) => `div(2e${decimals} * ${sum} + k.terms, 2 * k.terms)::float8 / 1e${decimals}`;
-  if (bucket.large) {
-    const { aggregates, value } = decimalSum(terms, bucket);
-    return { aggregates: { terms: 'count(*)', ...aggregates }, value: of(value) };
-  }
-  const mean = `k.${terms.name}_mean`;
+/** Below this price, the square of a price in ticks fits an int8. */
+const TICKS_BELOW = '3e5';
+
+/** The sums of prices and of their squares, exact: in ticks of 1e-4 where every price of the bucket is a multiple of it. */
+function tickSums(price: string): Readonly<Record<'sum' | 'squares' | 'areTicks', Readonly<Record<string, string>>>> {
+  const ticks = `(least(${price}, ${TICKS_BELOW}) * 1e4)::int8`;
   return {
-    aggregates: { terms: 'count(*)', [`${terms.name}_mean`]: `avg(${terms.value})` },
-    value: rounded(mean, `(k.terms + 8) * ${mean} * ${HALF_ULP}`, decimals, of(bucket.again(exactSum(terms)))),
+    sum: { ticks: `sum(${ticks})` },
+    squares: { square_ticks: `sum(${ticks} * ${ticks})` },
+    areTicks: { are_ticks: `bool_and(${price} < ${TICKS_BELOW} and round(${price} * 1e4) / 1e4 = ${price})` },
+  };
+}
+
+const MEAN_DECIMALS = 5;
+
+/** The mean of `n` prices, halves up. It uses the exact quotient, because a quotient cut to some digits could look like a half. */
+export const meanOf = (n: string, sum: string): string =>
+  `div(2e${MEAN_DECIMALS} * ${sum} + ${n}, 2 * ${n})::float8 / 1e${MEAN_DECIMALS}`;
+
+/** The mean of all prices. */
+function exactMean(price: string, { again }: Bucket): Formula {
+  const { sum, areTicks } = tickSums(price);
+  return {
+    aggregates: { terms: 'count(*)', ...sum, ...areTicks },
+    value: meanOf(
+      'k.terms',
+      `(case when k.are_ticks then k.ticks * 0.0001 else ${again(`sum(${decimal(price)})`)} end)`,
+    ),
+  };
+}
+
+const STD_DECIMALS = 6;
+
+/**
+ * The population deviation of `n` prices, halves up, from their exact sum and the exact sum of their squares. n times the
+ * deviation is the root of v = n * squares - sum^2. Rounded to decimals d, the deviation is the largest multiple k / 10^d with
+ * (2k - 1) * n <= 2 * 10^d * sqrt(v). The left side is an integer, so the right side may be cut to one. `sqrt` has as many
+ * decimals as its argument: 30 of them tell the root of any smaller integer from the integer that is a root.
+ */
+export function deviationOf(n: string, sum: string, squares: string): string {
+  const scaled = `4e${2 * STD_DECIMALS} * (${n} * ${squares} - ${sum} * ${sum})`;
+  const root = `trunc(sqrt(round(trunc(${scaled}), 30)))`;
+  return `(div(${root} + ${n}, 2 * ${n}) * 1e-${STD_DECIMALS})::float8`;
+}
+
+/** The deviation of all prices. */
+function exactDeviation(price: string, { again }: Bucket): Formula {
+  const { sum, squares, areTicks } = tickSums(price);
+  const exact = decimal(price);
+  const slowly = deviationOf('count(*)', `sum(${exact})`, `sum(${exact} * ${exact})`);
+  return {
+    aggregates: { terms: 'count(*)', ...sum, ...squares, ...areTicks },
+    value: `case when k.are_ticks then ${deviationOf('k.terms', '(k.ticks * 0.0001)', '(k.square_ticks * 0.00000001)')}
+      else ${again(slowly)} end`,
   };
 }
 
@@ -106,6 +148,13 @@ function rounded(value: string, error: string, decimals: number, otherwise: stri
 
 export type Formulas = Readonly<Record<string, Formula>>;
 
+/** An aggregate: the prices at quantiles 0.25, 0.5 and 0.75. */
+export const quartilesOf = (price: string): string =>
+  `percentile_disc(array[0.25, 0.5, 0.75]) within group (order by ${price})`;
+
+export const iqrOf = (quartiles: string): string =>
+  `(${decimal(`${quartiles}[3]`)} - ${decimal(`${quartiles}[1]`)})::float8`;
+
 /** Formulas over trades: the columns that all exchanges share. */
 export function nativeFormulas(unified: readonly Field[], id: string, bucket: Bucket): Formulas {
   const sql = (name: string) => unified.find((field) => field.name === name)!.sql;
@@ -114,7 +163,7 @@ export function nativeFormulas(unified: readonly Field[], id: string, bucket: Bu
   const trades = { trades: 'count(*)' };
   const opening = { open: `first(${price}, ${id})`, open_quantity: `first(${quantity}, ${id})` };
   const closing = { close: `last(${price}, ${id})`, close_quantity: `last(${quantity}, ${id})` };
-  const quartiles = { quartiles: `percentile_disc(array[0.25, 0.5, 0.75]) within group (order by ${price})` };
+  const quartiles = { quartiles: quartilesOf(price) };
   const quantities = { name: 'quantity', value: quantity };
   const liquidity = `${price} * ${quantity}`;
   const liquidities = { name: 'liquidity', value: liquidity, exact: `${decimal(price)} * ${decimal(quantity)}` };
@@ -124,13 +173,10 @@ export function nativeFormulas(unified: readonly Field[], id: string, bucket: Bu
     high: { aggregates: { high: `max(${price})` }, value: 'k.high' },
     low: { aggregates: { low: `min(${price})` }, value: 'k.low' },
     close: { aggregates: { close: closing.close }, value: 'k.close' },
-    mean: roundedMean({ name: 'price', value: price }, 5, bucket),
-    std: { aggregates: { std: `stddev_pop(${price})` }, value: `round(${decimal('k.std')}, 6)::float8` },
+    mean: exactMean(price, bucket),
+    std: exactDeviation(price, bucket),
     median: { aggregates: quartiles, value: 'k.quartiles[2]' },
-    iqr: {
-      aggregates: quartiles,
-      value: `(${decimal('k.quartiles[3]')} - ${decimal('k.quartiles[1]')})::float8`,
-    },
+    iqr: { aggregates: quartiles, value: iqrOf('k.quartiles') },
     volume: volumeOf(quantities, bucket),
     maker_ratio: {
       aggregates: { ...trades, makers: `count(*) ${filter}` },

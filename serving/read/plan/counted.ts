@@ -108,7 +108,7 @@ export async function countOfFileDays(context: LiveContext, parts: readonly Part
 
 /** The number of rows that those of the partitions yield together that lie within the parts. */
 export function countWithin(all: readonly CountedPartition[], parts: readonly Range[]): RowCount | undefined {
-  const partitions = all.filter(({ from, to }) => parts.some((part) => isWithin(from, to, part)));
+  const partitions = partitionsWithin(all, parts);
   if (partitions.length === 0) return undefined;
   const length = (ranges: readonly Range[]) => ranges.reduce((sum, { from, to }) => sum + to - from, 0);
   return {
@@ -117,6 +117,28 @@ export function countWithin(all: readonly CountedPartition[], parts: readonly Ra
     window: { from: partitions[0].from, to: partitions[partitions.length - 1].to },
     ...(partitions.length === 1 && { partitions: [partitions[0].key] }),
   };
+}
+
+/** The partitions that lie within the parts. Both ascend: five years are 1,826 partitions, and a read has many slices. */
+function partitionsWithin(all: readonly CountedPartition[], parts: readonly Range[]): CountedPartition[] {
+  const found: CountedPartition[] = [];
+  let next = 0;
+  for (const { from, to } of parts) {
+    next = firstFrom(all, from, next);
+    while (next < all.length && all[next].to <= to) found.push(all[next++]);
+  }
+  return found;
+}
+
+/** The position of the first partition from `low` on that begins at this time or later. */
+function firstFrom(all: readonly CountedPartition[], from: number, low: number): number {
+  let high = all.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (all[middle].from < from) low = middle + 1;
+    else high = middle;
+  }
+  return low;
 }
 
 /** Native rows of partitions that are not file days: a column names the partition of each row. */
@@ -183,5 +205,3 @@ export async function countOfNewest(
   );
   return { rows: Number(later) + Number(straddling) - Number(before), window };
 }
-
-const isWithin = (from: number, to: number, window: Range) => from >= window.from && to <= window.to;
