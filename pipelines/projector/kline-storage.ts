@@ -18,20 +18,12 @@ import {
 } from '../../shared/proof/recount.ts';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
-import {
-  isWholeSize,
-  KEPT_COLUMNS,
-  KEPT_SIZES_MS,
-  KLINE_TABLES,
-  keptStartOf,
-} from '../../shared/registry/kept-klines.ts';
+import { KEPT_COLUMNS, KEPT_SIZES_MS, KLINE_TABLES, keptStartOf } from '../../shared/registry/kept-klines.ts';
 import type { TimeWindow } from '../../shared/registry/keys.ts';
 import type { KeptKlines } from '../rows/binary-copy.ts';
-import { type ExactDecimal, exactDecimal } from '../rows/exact-decimal.ts';
-import { DayKlines, type KeptValue, nativeValues } from '../rows/kept-klines.ts';
-import { type TradeBucket, together } from '../rows/kline-builder.ts';
-import { mergeRuns, type PriceRuns } from '../rows/price-runs.ts';
+import { DayKlines } from '../rows/kept-klines.ts';
 import { CopyIn } from './copy-in.ts';
+import { shareKlines } from './shared-klines.ts';
 
 const columnsOf = (mode: keyof typeof KEPT_COLUMNS): string[] => KEPT_COLUMNS[mode].map(({ name }) => name);
 
@@ -195,147 +187,4 @@ export async function keepKlines(
 function partitionOf({ partitionKey, fromMs, toMs }: PartitionRow): PartitionRef {
   assert(fromMs !== null && toMs !== null, `the times of ${partitionKey} are known`);
   return { key: partitionKey, fromMs, toMs };
-}
-
-/** A partition as the keys of shared klines name it. */
-interface Neighbour {
-  readonly key: string;
-  readonly revision: number;
-  readonly from: number;
-  readonly to: number;
-}
-
-/**
- * Makes the klines that a partition shares with its neighbours, those that are proved and have klines. The catalog already lists
- * the partition as proved.
- */
-export async function shareKlines(client: ClientBase, dataset: DatasetDefinition, window: TimeWindow): Promise<void> {
-  const sizes = KEPT_SIZES_MS.filter((sizeMs) => keptStartOf(dataset) !== undefined && !isWholeSize(dataset, sizeMs));
-  if (sizes.length === 0) return;
-  const { rows } = await client.query(
-    `select partition_key as key, revision, from_ms::float8 as from, to_ms::float8 as to from partitions
-     where dataset_id = $1 and state = 'proved' and klines_sha256 is not null and from_ms <= $3 and to_ms >= $2
-     order by from_ms`,
-    [dataset.number, window.fromMs, window.toMs],
-  );
-  const proved = rows as Neighbour[];
-  for (const [index, second] of proved.entries()) {
-    const first = proved[index - 1];
-    if (first?.to !== second.from) continue;
-    for (const sizeMs of sizes) {
-      const startMs = Math.floor(second.from / sizeMs) * sizeMs;
-      if (startMs >= first.from && startMs + sizeMs <= second.to) {
-        await shareOne(client, dataset, { startMs, sizeMs, first, second });
-      }
-    }
-  }
-}
-
-interface SharedBucket {
-  readonly startMs: number;
-  readonly sizeMs: number;
-  readonly first: Neighbour;
-  readonly second: Neighbour;
-}
-
-async function shareOne(client: ClientBase, dataset: DatasetDefinition, shared: SharedBucket): Promise<void> {
-  const { startMs, sizeMs, first, second } = shared;
-  const parts = await storedBuckets(client, dataset, shared);
-  if (parts.length === 0) return;
-  const earlier = parts.filter((part) => part.startMs < second.from);
-  const later = parts.filter((part) => part.startMs >= second.from);
-  const all = together(parts, startMs, sizeMs);
-  // Where ids restart with each partition, the earlier partition holds the first trade and the later one the last.
-  const isOrdered = dataset.offset.unique || earlier.length === 0 || later.length === 0;
-  const [opening, closing] = isOrdered ? [all, all] : [together(earlier, 0, 0), together(later, 0, 0)];
-  const { firstId, open, openLiquidity } = opening;
-  const { lastId, close, closeLiquidity } = closing;
-  const ends = { firstId, open, openLiquidity, lastId, close, closeLiquidity };
-  const runs = await runsOf(client, dataset, startMs, startMs + sizeMs);
-  const values = [
-    ...nativeValues({ ...all, ...ends, runs }, dataset.number).map(textOf),
-    ...[first.key, first.revision, second.key, second.revision],
-  ];
-  const columns = [
-    ...columnsOf('native'),
-    ...['first_partition', 'first_revision', 'second_partition', 'second_revision'],
-  ];
-  await client.query(`delete from ${KLINE_TABLES.shared} where dataset_id = $1 and size_s = $2 and start_ms = $3`, [
-    dataset.number,
-    sizeMs / 1000,
-    startMs,
-  ]);
-  await client.query(
-    `insert into ${KLINE_TABLES.shared} (${columns.join(', ')}) values (${columns.map((_, index) => `$${index + 1}`).join(', ')})`,
-    values,
-  );
-}
-
-/** The text of a value as PostgreSQL reads it without loss. */
-function textOf(value: KeptValue): string {
-  if (typeof value === 'number') return String(value);
-  const digits = value.mantissa.toString().padStart(value.scale + 1, '0');
-  const point = digits.length - value.scale;
-  return value.scale === 0 ? digits : `${digits.slice(0, point)}.${digits.slice(point)}`;
-}
-
-const NO_RUNS: PriceRuns = { prices: new Float64Array(0), counts: new Uint32Array(0) };
-
-/** The largest stored klines that make up a shared one, without prices. */
-async function storedBuckets(
-  client: ClientBase,
-  dataset: DatasetDefinition,
-  { startMs, sizeMs }: SharedBucket,
-): Promise<TradeBucket[]> {
-  const partMs = KEPT_SIZES_MS.findLast((one) => one < sizeMs && isWholeSize(dataset, one))!;
-  const { rows } = await client.query(
-    `select * from ${KLINE_TABLES.native} where dataset_id = $1 and size_s = $2 and start_ms >= $3 and start_ms < $4
-     order by start_ms`,
-    [dataset.number, partMs / 1000, startMs, startMs + sizeMs],
-  );
-  const exact = (text: string): ExactDecimal => exactDecimal(text);
-  return rows.map((row) => ({
-    startMs: Number(row.start_ms),
-    sizeMs: partMs,
-    trades: Number(row.no_of_trades),
-    makers: Number(row.makers),
-    firstId: Number(row.first_id),
-    lastId: Number(row.last_id),
-    open: row.open,
-    high: row.high,
-    low: row.low,
-    close: row.close,
-    openLiquidity: row.open_liquidity,
-    highLiquidity: row.high_liquidity,
-    lowLiquidity: row.low_liquidity,
-    closeLiquidity: row.close_liquidity,
-    totals: {
-      price: exact(row.price_total),
-      priceSquare: exact(row.price_square_total),
-      quantity: exact(row.quantity_total),
-      liquidity: exact(row.liquidity_total),
-      makerQuantity: exact(row.maker_quantity_total),
-      makerLiquidity: exact(row.maker_liquidity_total),
-    },
-    runs: NO_RUNS,
-  }));
-}
-
-/** The prices of the trades in a stretch of time, counted by the database. */
-async function runsOf(
-  client: ClientBase,
-  dataset: DatasetDefinition,
-  fromMs: number,
-  toMs: number,
-): Promise<PriceRuns> {
-  const { time, table } = dataset.native;
-  const price = dataset.trades!.unified.find((field) => field.name === 'price')!.sql;
-  const { rows } = await client.query({
-    text: `select ${price}, count(*)::int4 from ${table} t where t."${time.column}" >= ${fromMs} and t."${time.column}" < ${toMs}
-      group by 1 order by 1`,
-    rowMode: 'array',
-  });
-  return mergeRuns([
-    { prices: Float64Array.from(rows, ([value]) => value), counts: Uint32Array.from(rows, ([, count]) => count) },
-  ]);
 }

@@ -38,6 +38,7 @@ import { DirtyBuckets } from './dirty-buckets.ts';
 import { storedKlinesSha256 } from './kline-storage.ts';
 import { partitionRefOf } from './partition-load.ts';
 import { retractPartition } from './retract.ts';
+import { compareShared } from './shared-klines.ts';
 
 /** A frame as it is read back from the log. */
 export interface StoredFrame {
@@ -264,6 +265,7 @@ export async function recountStored(
     if (stored !== row.klinesSha256) {
       discrepancies.push({ fact: 'klines_sha256', expected: row.klinesSha256, found: stored });
     }
+    discrepancies.push(...(await compareShared(client, dataset, partition)));
   }
   return { found, discrepancies };
 }

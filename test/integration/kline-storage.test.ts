@@ -141,6 +141,21 @@ test('altered ones quarantine their partition, and a replay mends them', async (
   expect((await run('verify', dataset.key, '--deep')).exit).toBe(0);
 });
 
+test('a shared one that was altered quarantines the earlier of its partitions', async () => {
+  const before = await everything();
+  const alter = () =>
+    system.client.query(`update shared_klines set iqr = iqr + 1 where first_partition = '${DAYS[1].day}'`);
+  await alter();
+  const { json } = await run('verify', dataset.key);
+  expect(json.units.map(({ state }: Json) => state)).toEqual(['proved', 'quarantined', 'proved']);
+  expect(json.units[1].reason).toBe('shared klines: expected that of 2024-03-02T00:00:00.000Z, found another');
+  expect((await run('replay', dataset.key)).exit).toBe(0);
+  expect(await everything()).toEqual(before);
+  await alter();
+  expect((await run('replay', dataset.key)).json.units[1].reason).toBe('differed in shared klines');
+  expect(await everything()).toEqual(before);
+});
+
 test('that were altered together with their digest are found by a deep verification', async () => {
   const key = DAYS[0].day;
   const digest = `update partitions set klines_sha256 = $1 where partition_key = '${key}' returning klines_sha256`;

@@ -26,6 +26,7 @@ import { DirtyBuckets } from '../../projector/dirty-buckets.ts';
 import { keepKlines, remadeKlines, storedKlinesSha256 } from '../../projector/kline-storage.ts';
 import { type LoadResult, PartitionLoad, partitionRefOf } from '../../projector/partition-load.ts';
 import { takeOut } from '../../projector/retract.ts';
+import { compareShared } from '../../projector/shared-klines.ts';
 import { comparedSeconds, framesOf, inLog, quarantinedBy } from '../../projector/verify.ts';
 import type { Projection } from '../../rows/binary-copy.ts';
 import { projectionOf } from '../../sources/index.ts';
@@ -160,6 +161,7 @@ async function differingFacts(needs: ReplayNeeds, row: PartitionRow, rebuilt: Lo
   if (recorded !== null) {
     const stored = await storedKlinesSha256(client, dataset, partition);
     if (recorded !== rebuilt.klinesSha256 || stored !== recorded) differing.push('klines_sha256');
+    if ((await compareShared(client, dataset, partition)).length > 0) differing.push('shared klines');
   }
   // A partition that a verification quarantined is always replaced by what the log yields, even if a recount matches.
   if (row.state === 'quarantined' && differing.length === 0) differing.push('quarantined');
