@@ -94,6 +94,22 @@ describe('a state folder of an earlier release', () => {
     expect((await done).exit).toBe(0);
   });
 
+  test('gets kept klines from its stored rows, which answer as the rows did', async () => {
+    const days = await kept.run(['status', 'exchange_a_spot_trades']);
+    const [{ from, to }] = days.json.datasets[0].proved_ranges;
+    const klines = async (window: object): Promise<Record<string, unknown>> => {
+      const body = JSON.stringify({ start_date: from, end_date: to, ...window });
+      return (await serving.send({ path: '/v1/historical/exchange_a/spot/klines', body })).json;
+    };
+    const bodies = [{ kline_size: '1m' }, { kline_size: '1h' }, { kline_size: '3h', mode: 'aligned_1s' }];
+    const before = await Promise.all(bodies.map(klines));
+    const made = await kept.run(['klines', 'all']);
+    expect([made.exit, statesOf(made)]).toEqual([0, new Set(['made'])]);
+    const after = await Promise.all(bodies.map(klines));
+    expect(after.map(({ rows }) => rows)).toEqual(before.map(({ rows }) => rows));
+    expect(before.every(({ row_count }) => Number(row_count) > 0)).toBe(true);
+  });
+
   test('is verified from row to row, what comes block by block apart; the day that was quarantined stays so', async () => {
     // Each height is a partition of six datasets: `bitcoin-*` tests verify them. It would take minutes here.
     const datasets = [...DATASETS.values()].filter(({ partition }) => partition.kind !== 'height');
