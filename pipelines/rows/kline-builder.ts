@@ -6,7 +6,7 @@
 import { KEPT_SIZES_MS } from '../../shared/registry/kept-klines.ts';
 import type { PartitionWindow } from './binary-copy.ts';
 import { addDecimals, bigPowerOfTen, type ExactDecimal, exactDecimal } from './exact-decimal.ts';
-import { mergeRuns, PriceList, type PriceRuns } from './price-runs.ts';
+import { mergeRuns, PriceCounts, type PriceRuns } from './price-runs.ts';
 
 const MINUTE_MS = KEPT_SIZES_MS[0];
 /** Decimals of the usual prices and of all quantities that are summed as integers. */
@@ -18,8 +18,10 @@ const MAX_PRICE = 9e6;
 const MAX_QUANTITY = 9e6;
 /** A partial sum beyond this is carried; below 2^53 each addition is exact. */
 const CARRY_AT = 2 ** 52;
-/** A minute's prices are sorted when a trade is this much later: trades are almost in order of time. */
+/** A minute's prices are counted when a trade is this much later: trades are almost in order of time. */
 const OPEN_MINUTES = 2;
+/** Minutes that are open at a time, whatever the order of trades: each takes 256 KiB. */
+const MOST_OPEN = 8;
 
 /** Exact sums over the trades of a bucket. */
 export interface TradeTotals {
@@ -107,14 +109,14 @@ export class KlineBuilder {
   /** What was carried, by minute. */
   readonly #carried: (TradeTotals | undefined)[];
   readonly #runs: (PriceRuns | undefined)[];
-  readonly #lists = new Map<number, PriceList>();
-  readonly #unused: PriceList[] = [];
-  #list = new PriceList();
+  /** The prices of open minutes. */
+  readonly #open = new Map<number, PriceCounts>();
+  readonly #unused: PriceCounts[] = [];
+  /** Those of the minute of the last trade. */
+  #prices = new PriceCounts();
   #minute = -1;
   #tickScale = 10 ** USUAL_DECIMALS;
   #tickDecimals = USUAL_DECIMALS;
-  /** Whether every price so far is a whole number of ticks. */
-  #isTicked = true;
 
   constructor({ fromMs, toMs }: PartitionWindow) {
     this.#fromMs = fromMs;
@@ -129,7 +131,6 @@ export class KlineBuilder {
   add(ms: number, id: number, price: number, quantity: number, isMaker: number): void {
     const minute = Math.floor((ms - this.#fromMs) / MINUTE_MS);
     if (minute !== this.#minute) this.#turnTo(minute);
-    this.#list.add(price);
     const state = this.#state;
     const at = minute * MEMBERS;
     const liquidity = price * quantity;
@@ -157,8 +158,10 @@ export class KlineBuilder {
       ticks / this.#tickScale === price &&
       units / UNIT === quantity
     ) {
+      if (!this.#prices.addTicks(ticks)) this.#prices.addPrice(price);
       this.#addUnits(minute, ticks, units, isMaker);
     } else {
+      this.#prices.addPrice(price);
       this.#addUnusual(minute, price, quantity, isMaker);
     }
   }
@@ -198,13 +201,14 @@ export class KlineBuilder {
         const ticks = Math.round(price * scale);
         if (ticks / scale !== price) continue;
         for (let other = 0; other < this.#minutes; other++) this.#carry(other);
+        for (const [other, prices] of this.#open) this.#count(other, prices);
+        this.#turnTo(minute);
         this.#tickDecimals = decimals;
         this.#tickScale = scale;
         this.#addUnits(minute, ticks, units, isMaker);
         return;
       }
     }
-    this.#isTicked &&= Math.round(price * this.#tickScale) / this.#tickScale === price;
     const [exactPrice, exactQuantity] = [exactDecimal(String(price)), exactDecimal(String(quantity))];
     const liquidity = product(exactPrice, exactQuantity);
     this.#addCarried(minute, {
@@ -241,29 +245,32 @@ export class KlineBuilder {
     this.#carried[minute] = addTotals(this.#carried[minute] ?? NO_TOTALS, totals);
   }
 
-  /** Makes the list of a minute current, and sorts those of minutes that are long past. */
+  /** Makes the prices of a minute current, and counts those of minutes that are long past. */
   #turnTo(minute: number): void {
     this.#minute = minute;
-    for (const [other, list] of this.#lists) if (other < minute - OPEN_MINUTES) this.#sort(other, list);
-    let list = this.#lists.get(minute);
-    if (!list) {
-      list = this.#unused.pop() ?? new PriceList();
-      this.#lists.set(minute, list);
+    const isFull = this.#open.size >= MOST_OPEN;
+    for (const [other, prices] of this.#open) {
+      if (isFull || other < minute - OPEN_MINUTES) this.#count(other, prices);
     }
-    this.#list = list;
+    let prices = this.#open.get(minute);
+    if (!prices) {
+      prices = this.#unused.pop() ?? new PriceCounts();
+      this.#open.set(minute, prices);
+    }
+    this.#prices = prices;
   }
 
-  #sort(minute: number, list: PriceList): void {
-    const runs = list.take(this.#isTicked ? this.#tickScale : undefined);
+  #count(minute: number, prices: PriceCounts): void {
+    const runs = prices.take(this.#tickScale);
     const before = this.#runs[minute];
     this.#runs[minute] = before ? mergeRuns([before, runs]) : runs;
-    this.#lists.delete(minute);
-    this.#unused.push(list);
+    this.#open.delete(minute);
+    this.#unused.push(prices);
   }
 
   /** The whole klines of the window, by size and time. No trade can be added afterwards. */
   buckets(): TradeBucket[] {
-    for (const [minute, list] of this.#lists) this.#sort(minute, list);
+    for (const [minute, prices] of this.#open) this.#count(minute, prices);
     this.#minute = -1;
     let finer: TradeBucket[] = [];
     for (let minute = 0; minute < this.#minutes; minute++) {

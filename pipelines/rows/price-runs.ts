@@ -6,56 +6,61 @@ export interface PriceRuns {
   readonly counts: Uint32Array;
 }
 
-/** Prices of an open bucket, in order of arrival. */
-export class PriceList {
-  #prices = new Float64Array(256);
-  #length = 0;
+/** Ticks that are counted on either side of the first. */
+const REACH = 1 << 15;
 
-  add(price: number): void {
-    if (this.#length === this.#prices.length) {
-      const larger = new Float64Array(2 * this.#length);
-      larger.set(this.#prices);
-      this.#prices = larger;
+/**
+ * The prices of an open bucket. Whole numbers of ticks near the first are counted, at the cost of an addition each; all other
+ * prices are kept and sorted at the end.
+ */
+export class PriceCounts {
+  /** Counts by tick; zero outside [low, high]. */
+  readonly #counts = new Uint32Array(2 * REACH);
+  /** The tick that the first count stands for. */
+  #base = 0;
+  #low = Number.POSITIVE_INFINITY;
+  #high = Number.NEGATIVE_INFINITY;
+  #others: number[] = [];
+
+  /** @returns whether the ticks were counted; otherwise the caller adds the price. */
+  addTicks(ticks: number): boolean {
+    if (this.#low > this.#high) {
+      this.#base = ticks - REACH;
+      this.#low = ticks;
+      this.#high = ticks;
     }
-    this.#prices[this.#length++] = price;
+    const at = ticks - this.#base;
+    if (at < 0 || at >= this.#counts.length) return false;
+    this.#counts[at]++;
+    if (ticks < this.#low) this.#low = ticks;
+    else if (ticks > this.#high) this.#high = ticks;
+    return true;
   }
 
-  /**
-   * The prices as runs. The list is empty afterwards. If every price is a whole number of ticks of 1 / `ticksPerUnit`, and they
-   * lie close together, they are counted instead of sorted: 0.01 s a day of 3.5 M trades instead of 0.15.
-   */
-  take(ticksPerUnit: number | undefined): PriceRuns {
-    const prices = this.#prices.subarray(0, this.#length);
-    this.#length = 0;
-    return (ticksPerUnit === undefined ? undefined : countedRuns(prices, ticksPerUnit)) ?? sortedRuns(prices.sort());
+  addPrice(price: number): void {
+    this.#others.push(price);
   }
-}
 
-/** Counts by tick above the lowest; zero between two calls. */
-const COUNTS = new Uint32Array(1 << 16);
-
-/** Undefined where the prices lie too far apart. */
-function countedRuns(all: Float64Array, ticksPerUnit: number): PriceRuns | undefined {
-  let [low, high] = [Number.POSITIVE_INFINITY, 0];
-  for (const price of all) {
-    if (price < low) low = price;
-    if (price > high) high = price;
+  /** The prices as runs, of which `ticksPerUnit` ticks are one unit. Nothing is left afterwards. */
+  take(ticksPerUnit: number): PriceRuns {
+    const others = sortedRuns(Float64Array.from(this.#others).sort());
+    this.#others = [];
+    if (this.#low > this.#high) return others;
+    const counts = this.#counts.subarray(this.#low - this.#base, this.#high - this.#base + 1);
+    let distinct = 0;
+    for (const count of counts) if (count > 0) distinct++;
+    const runs = { prices: new Float64Array(distinct), counts: new Uint32Array(distinct) };
+    let run = 0;
+    for (let tick = 0; tick < counts.length; tick++) {
+      if (counts[tick] === 0) continue;
+      runs.prices[run] = (this.#low + tick) / ticksPerUnit;
+      runs.counts[run++] = counts[tick];
+    }
+    counts.fill(0);
+    this.#low = Number.POSITIVE_INFINITY;
+    this.#high = Number.NEGATIVE_INFINITY;
+    return others.prices.length === 0 ? runs : mergeTwo(runs, others);
   }
-  const base = Math.round(low * ticksPerUnit);
-  const range = Math.round(high * ticksPerUnit) - base + 1;
-  if (!(range <= COUNTS.length)) return undefined;
-  let distinct = 0;
-  for (const price of all) if (COUNTS[Math.round(price * ticksPerUnit) - base]++ === 0) distinct++;
-  const prices = new Float64Array(distinct);
-  const counts = new Uint32Array(distinct);
-  let run = 0;
-  for (let tick = 0; tick < range; tick++) {
-    if (COUNTS[tick] === 0) continue;
-    prices[run] = (base + tick) / ticksPerUnit;
-    counts[run++] = COUNTS[tick];
-    COUNTS[tick] = 0;
-  }
-  return { prices, counts };
 }
 
 function sortedRuns(sorted: Float64Array): PriceRuns {
