@@ -720,7 +720,7 @@ export interface Klines extends Shape {
     readonly close: number;
     /** Mean price of the trades, from the exact sum, to 5 decimals. Unit: quote. */
     readonly mean: number;
-    /** Population standard deviation of the price, to 6 decimals. Unit: quote. */
+    /** Population standard deviation of the price, from exact sums, to 6 decimals. Unit: quote. */
     readonly std: number;
     /** Price at quantile 0.5, always a traded price. Unit: quote. */
     readonly median: number;

@@ -125,8 +125,8 @@ const datetime = (pg: 'int8' | 'timestamptz'): Field => ({
 });
 
 /**
- * The columns of klines, candles with more than OHLC; their names and order are those of the contract. The database
- * computes them from trades (native) or one-second rows (aligned): each is a column of the relation that serving/read makes.
+ * The columns of klines, candles with more than OHLC; their names and order are those of the contract. They are made from
+ * trades (native) or one-second rows (aligned): each is a column of the relation that serving/read makes.
  */
 export const KLINE_FIELDS: Readonly<Record<Mode, readonly Field[]>> = {
   native: [
@@ -136,7 +136,7 @@ export const KLINE_FIELDS: Readonly<Record<Mode, readonly Field[]>> = {
     field('low', 'Lowest price.', 'quote'),
     field('close', 'Price of the trade with the highest id.', 'quote'),
     field('mean', 'Mean price of the trades, from the exact sum, to 5 decimals.', 'quote'),
-    field('std', 'Population standard deviation of the price, to 6 decimals.', 'quote'),
+    field('std', 'Population standard deviation of the price, from exact sums, to 6 decimals.', 'quote'),
     field('median', 'Price at quantile 0.5, always a traded price.', 'quote'),
     field('iqr', 'Price at quantile 0.75 less that at 0.25.', 'quote'),
     field('volume', 'Sum of quantities, exact, to 9 decimals.', 'base'),
