@@ -1,33 +1,37 @@
 /**
- * Klines, a part of the query benchmark: it compares a day of 1-minute klines over HTTP with hand-written SQL for the same
- * columns through `pg`, in both modes, and a month of aligned klines. Both sides end with rows as JavaScript objects.
+ * Klines benchmark. It compares klines over HTTP, which come from kept klines where they can, with hand-written SQL for the same
+ * columns over the rows through `pg`: a day and a month of 1 minute, a year of 1 hour, a size that is added up, and one that is
+ * computed from rows. Both sides end with rows as JavaScript objects. Five years of 1 hour are timed to the last byte alone.
+ * The days are written as documents and ingested by the product's own command. The hand-written SQL adds doubles and rounds
+ * the sum; the contract requires the exact sum, which is more work.
  *
- * The hand-written SQL adds doubles and rounds the sum. The contract requires the exact sum, which is more work.
+ * Options: --month-rows N (3,500,000) rows a day of the month, --days N (30) of it, --thin-rows N (50,000) rows a day of the
+ * years, --thin-days N (1,826), --rounds N (5), --json.
  */
+import { rm } from 'node:fs/promises';
+import { join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
 import pg from 'pg';
-import type { Stack } from '../shared/stack/stack.ts';
-import type { Note } from './harness.ts';
+import { consecutiveDays } from '../pipelines/sources/exchange_a/sample.ts';
+import { DAY_MS } from '../shared/dates.ts';
+import { KLINE_TABLES } from '../shared/registry/kept-klines.ts';
+import { benchHarness } from './harness.ts';
 import { median, rounded } from './measure.ts';
-import { type QueryServer, startServer, timed } from './query-subjects.ts';
+import { optionsOf } from './options.ts';
+import { DATASET, discard, ingestDays, type QueryServer, startServer, timed } from './query-subjects.ts';
 
-const TABLE = 'exchange_a_spot_trades';
 const ALIGNED = 'canonical_aligned_1s_aggregates';
-const KLINES_PATH = '/v1/historical/exchange_a/spot/klines';
-const DAY_MS = 86_400_000;
-/** A month of another dataset, for which the database generates a one-second row for every second. */
-const MONTH = { path: '/v1/historical/exchange_b/spot/klines', dataset: 2, from: '2024-01-01', days: 30 };
+const PATH = '/v1/historical/exchange_a/spot/klines';
+const MINUTE_MS = 60_000;
+/** The years begin here, and the month after them. */
+const START = '2019-01-01';
+/** Days of a backfill; their documents are deleted after it. */
+const DAYS_AT_ONCE = 30;
 
-/** Rounds of a day, which take milliseconds each; a month has a third as many. */
-const ROUNDS = 30;
-
-interface KlineDay {
-  /** A proved day of exchange A. */
-  readonly day: string;
-  readonly note: Note;
-}
-
-const nativeSql = (fromMs: number) => `select time_bucket(60000::int8, "timestamp") as datetime,
+const nativeSql = (
+  { fromMs, toMs }: Window,
+  sizeMs: number,
+) => `select time_bucket(${sizeMs}::int8, "timestamp") as datetime,
   first(price, trade_id) as open, max(price) as high, min(price) as low, last(price, trade_id) as close,
   round(avg(price)::numeric, 5)::float8 as mean, round(stddev_pop(price)::numeric, 6)::float8 as std,
   percentile_disc(0.5) within group (order by price) as median,
@@ -38,59 +42,120 @@ const nativeSql = (fromMs: number) => `select time_bucket(60000::int8, "timestam
   round(sum(price * quantity)::numeric, 1)::float8 as liquidity_sum,
   sum(quantity) filter (where is_buyer_maker) as maker_volume,
   round((sum(price * quantity) filter (where is_buyer_maker))::numeric, 1)::float8 as maker_liquidity
-  from ${TABLE} where "timestamp" >= ${fromMs} and "timestamp" < ${fromMs + DAY_MS} group by 1 order by 1`;
+  from ${DATASET} where "timestamp" >= ${fromMs} and "timestamp" < ${toMs} group by 1 order by 1`;
 
-const alignedSql = (dataset: number, fromMs: number, days: number) => `select
-  time_bucket(interval '60 s', aligned_at_utc, timestamptz '1970-01-01Z') as datetime,
+const alignedSql = ({ fromMs, toMs }: Window, sizeMs: number) => `select
+  time_bucket(interval '${sizeMs / 1000} s', aligned_at_utc, timestamptz '1970-01-01Z') as datetime,
   first(open_price, aligned_at_utc) as open, max(high_price) as high, min(low_price) as low,
   last(close_price, aligned_at_utc) as close, round(sum(quantity_sum)::numeric, 9)::float8 as volume,
   sum(trade_count)::int8 as no_of_trades, round(sum(quote_volume_sum)::numeric, 1)::float8 as liquidity_sum
-  from ${ALIGNED} where dataset_id = ${dataset}
-    and series_id = (select series_id from series where dataset_id = ${dataset} and key = '')
-    and aligned_at_utc >= '${iso(fromMs)}' and aligned_at_utc < '${iso(fromMs + days * DAY_MS)}' group by 1 order by 1`;
+  from ${ALIGNED} where dataset_id = 1 and series_id = (select series_id from series where dataset_id = 1 and key = '')
+    and aligned_at_utc >= '${iso(fromMs)}' and aligned_at_utc < '${iso(toMs)}' group by 1 order by 1`;
 
 const iso = (ms: number) => new Date(ms).toISOString();
+const dayOf = (ms: number) => iso(ms).slice(0, 10);
 
-export type Klines = Awaited<ReturnType<typeof measureKlines>>;
-
-export async function measureKlines(stack: Stack, { day, note }: KlineDay) {
-  await using server = await startServer(stack);
-  const client = new pg.Client({ connectionString: stack.databaseUrl });
-  await client.connect();
-  try {
-    const fromMs = Date.parse(`${day}T00:00:00Z`);
-    const window = { start_date: day, end_date: day };
-    const compare = (one: Case) => sideBySide(server, client, one);
-    const native = await compare({ path: KLINES_PATH, body: window, sql: nativeSql(fromMs), rounds: ROUNDS });
-    const aligned = await compare({
-      path: KLINES_PATH,
-      body: { ...window, mode: 'aligned_1s' },
-      sql: alignedSql(1, fromMs, 1),
-      rounds: ROUNDS,
-    });
-    note('making a month of one-second rows');
-    const monthMs = await makeMonth(client);
-    const lastDay = iso(monthMs + (MONTH.days - 1) * DAY_MS).slice(0, 10);
-    const month = await compare({
-      path: MONTH.path,
-      body: { start_date: MONTH.from, end_date: lastDay, mode: 'aligned_1s' },
-      sql: alignedSql(MONTH.dataset, monthMs, MONTH.days),
-      rounds: ROUNDS / 3,
-    });
-    return { native_day: native, aligned_day: aligned, aligned_month: month };
-  } finally {
-    await client.end();
-  }
+interface Window {
+  readonly fromMs: number;
+  readonly toMs: number;
 }
 
 interface Case {
-  readonly path: string;
-  readonly body: object;
-  readonly sql: string;
+  readonly window: Window;
+  readonly sizeMs: number;
+  readonly mode?: 'native' | 'aligned_1s';
   readonly rounds: number;
 }
 
-async function sideBySide(server: QueryServer, client: pg.Client, { path, body, sql, rounds }: Case) {
+export async function run(argv: readonly string[]): Promise<void> {
+  const options = optionsOf(argv, {
+    counts: {
+      'month-rows': [3_500_000, 1],
+      days: [30, 1],
+      'thin-rows': [50_000, 1],
+      'thin-days': [1826, 1],
+      rounds: [5, 1],
+    },
+  });
+  const { days, rounds } = options;
+  await using harness = await benchHarness('klines');
+  const { directory, stack, note } = harness;
+  const startMs = Date.parse(START);
+  const years = { fromMs: startMs, toMs: startMs + options['thin-days'] * DAY_MS };
+  const month = { fromMs: years.toMs, toMs: years.toMs + days * DAY_MS };
+  let firstId = 1;
+  const load = async ({ fromMs, toMs }: Window, rows: number) => {
+    for (let at = fromMs; at < toMs; at += DAYS_AT_ONCE * DAY_MS) {
+      const end = Math.min(toMs, at + DAYS_AT_ONCE * DAY_MS);
+      note(`ingesting ${dayOf(at)} to ${dayOf(end - 1)}, ${rows.toLocaleString('en-US')} trades a day`);
+      const vendor = join(directory, 'vendor');
+      const window = { from: dayOf(at), to: dayOf(end - 1) };
+      const list = consecutiveDays({ ...window, rowsPerDay: rows, seed: 7, firstId, timeUnit: 'ms' });
+      await ingestDays(stack, vendor, list);
+      await rm(vendor, { recursive: true });
+      firstId += rows * list.length;
+    }
+  };
+  await load(years, options['thin-rows']);
+  const thinBytes = await keptBytes(stack.databaseUrl);
+  await load(month, options['month-rows']);
+  const monthBytes = (await keptBytes(stack.databaseUrl)) - thinBytes;
+  await using server = await startServer(stack);
+  await using client = await connected(stack.databaseUrl);
+  const compare = (one: Omit<Case, 'rounds'>, of = rounds) => {
+    note(`comparing ${dayOf(one.window.fromMs)} to ${dayOf(one.window.toMs - 1)}, ${one.sizeMs / 1000} s`);
+    return sideBySide(server, client.pg, { ...one, rounds: of });
+  };
+  const day = { fromMs: month.fromMs, toMs: month.fromMs + DAY_MS };
+  const year = { fromMs: Math.max(years.fromMs, years.toMs - 365 * DAY_MS), toMs: years.toMs };
+  const few = Math.max(1, Math.floor(rounds / 3));
+  const monthly = await compare({ window: month, sizeMs: MINUTE_MS }, few);
+  const found = {
+    bench: 'klines',
+    ...{ month_rows: options['month-rows'], days, thin_rows: options['thin-rows'], thin_days: options['thin-days'] },
+    ratio: monthly.ratio,
+    month_1m: monthly,
+    day_1m: await compare({ window: day, sizeMs: MINUTE_MS }),
+    day_1m_aligned: await compare({ window: day, sizeMs: MINUTE_MS, mode: 'aligned_1s' }),
+    day_90s_from_rows: await compare({ window: day, sizeMs: 90_000 }),
+    year_1h: await compare({ window: year, sizeMs: 60 * MINUTE_MS }, few),
+    year_2h_added: await compare({ window: year, sizeMs: 120 * MINUTE_MS }, few),
+    five_years_1h: await lastByte(server, years, {}, rounds),
+    five_years_1h_ohlcv: await lastByte(
+      server,
+      years,
+      { fields: ['datetime', 'open', 'high', 'low', 'close', 'volume'] },
+      rounds,
+    ),
+    five_years_1h_aligned: await lastByte(server, years, { mode: 'aligned_1s' }, rounds),
+    kept_bytes_a_day: { month: Math.round(monthBytes / days), thin: Math.round(thinBytes / options['thin-days']) },
+  };
+  process.stdout.write(options.json ? `${JSON.stringify(found)}\n` : `${linesOf(found).join('\n')}\n`);
+}
+
+async function connected(url: string): Promise<{ readonly pg: pg.Client } & AsyncDisposable> {
+  const client = new pg.Client({ connectionString: url });
+  await client.connect();
+  return { pg: client, [Symbol.asyncDispose]: () => client.end() };
+}
+
+/** Bytes of the kept klines with their indexes. */
+async function keptBytes(url: string): Promise<number> {
+  await using client = await connected(url);
+  const sizes = Object.values(KLINE_TABLES).map((table) => `pg_total_relation_size('${table}')`);
+  const { rows } = await client.pg.query(`select (${sizes.join(' + ')})::float8 as bytes`);
+  return rows[0].bytes;
+}
+
+const bodyOf = ({ fromMs, toMs }: Window, more: object) => ({
+  start_date: dayOf(fromMs),
+  end_date: dayOf(toMs - 1),
+  ...more,
+});
+
+async function sideBySide(server: QueryServer, client: pg.Client, { window, sizeMs, mode, rounds }: Case) {
+  const sql = (mode === 'aligned_1s' ? alignedSql : nativeSql)(window, sizeMs);
+  const body = bodyOf(window, { kline_size: sizeMs / 1000, mode: mode ?? 'native' });
   const ours: number[] = [];
   const theirs: number[] = [];
   let klines = 0;
@@ -102,7 +167,7 @@ async function sideBySide(server: QueryServer, client: pg.Client, { path, body, 
     });
     let served: Record<string, unknown>[] = [];
     const http = await timed(async () => {
-      served = JSON.parse(String(await buffer(await server.postTo(path, body)))).rows;
+      served = JSON.parse(String(await buffer(await server.postTo(PATH, body)))).rows;
     });
     if (round < 0) checkSame(served, rows);
     else {
@@ -117,9 +182,28 @@ async function sideBySide(server: QueryServer, client: pg.Client, { path, body, 
     rounds,
     tidemark_ms: rounded(median(ours), 1),
     pg_ms: rounded(median(theirs), 1),
-    ratio: rounded(median(ratios), 2),
-    ratio_min: rounded(Math.min(...ratios), 2),
-    ratio_max: rounded(Math.max(...ratios), 2),
+    ratio: rounded(median(ratios), 4),
+    ratio_min: rounded(Math.min(...ratios), 4),
+    ratio_max: rounded(Math.max(...ratios), 4),
+  };
+}
+
+/** Klines of 1 hour over all years, to the last byte of the JSON. */
+async function lastByte(server: QueryServer, window: Window, more: object, rounds: number) {
+  const body = bodyOf(window, { kline_size: '1h', ...more });
+  const times: number[] = [];
+  let bytes = 0;
+  for (let round = -1; round < 2 * rounds; round++) {
+    const seconds = await timed(async () => {
+      bytes = await discard(await server.postTo(PATH, body));
+    });
+    if (round >= 0) times.push(seconds * 1000);
+  }
+  return {
+    bytes,
+    rounds: times.length,
+    tidemark_ms: rounded(median(times), 1),
+    min_ms: rounded(Math.min(...times), 1),
   };
 }
 
@@ -140,37 +224,27 @@ function checkSame(served: readonly Record<string, unknown>[], rows: readonly Re
   });
 }
 
-/** Creates a proved month in which every second has trades. @returns its start. */
-async function makeMonth(client: pg.Client): Promise<number> {
-  const fromMs = Date.parse(`${MONTH.from}T00:00:00Z`);
-  await client.query(
-    `insert into ${ALIGNED} (aligned_at_utc, trade_count, open_price, high_price, low_price, close_price, quantity_sum,
-       quote_volume_sum, series_id, dataset_id)
-     select to_timestamp($1::int8 / 1000 + g), 1 + g % 5, p, p + 0.5, p - 0.5, p + 0.1, q, round((p * q)::numeric, 6)::float8,
-       (select series_id from series where dataset_id = ${MONTH.dataset} and key = ''), ${MONTH.dataset}
-     from (select g, round((42000 + 500 * sin(g / 30000.0))::numeric, 2)::float8 as p,
-         (1 + g * 7919 % 30000) / 100000.0::float8 as q from generate_series(0::int8, $2::int8) g) s`,
-    [fromMs, MONTH.days * 86_400 - 1],
-  );
-  // Exchange B's file days begin at 16:00 UTC of the day before, so one more day on either side covers the window.
-  await client.query(
-    'update coverage set proved = int8multirange(int8range($2, $3)), version = version + 1 where dataset_id = $1',
-    [MONTH.dataset, fromMs - DAY_MS, fromMs + (MONTH.days + 1) * DAY_MS],
-  );
-  await client.query(`vacuum analyze ${ALIGNED}`);
-  return fromMs;
-}
+type Compared = Awaited<ReturnType<typeof sideBySide>>;
+type Timed = Awaited<ReturnType<typeof lastByte>>;
 
-export function klineLines({ native_day, aligned_day, aligned_month }: Klines): string[] {
-  return (
-    [
-      ['a day of 1-minute klines, native', native_day],
-      ['a day of 1-minute klines, aligned', aligned_day],
-      ['a month of 1-minute klines, aligned', aligned_month],
-    ] as const
-  ).flatMap(([what, found]) => [
-    `${what}: ${found.klines.toLocaleString('en-US')} klines, medians of ${found.rounds} rounds`,
-    `  tidemark over HTTP           ${found.tidemark_ms} ms`,
-    `  hand-written SQL through pg  ${found.pg_ms} ms  ratio ${found.ratio} (${found.ratio_min}..${found.ratio_max})`,
-  ]);
+function linesOf(found: Readonly<Record<string, unknown>> & { readonly kept_bytes_a_day: object }): string[] {
+  const lines = Object.entries(found).flatMap(([name, value]) => {
+    const what = name.replaceAll('_', ' ');
+    if (typeof value === 'object' && value !== null && 'pg_ms' in value) {
+      const { klines, rounds, tidemark_ms, pg_ms, ratio, ratio_min, ratio_max } = value as Compared;
+      return [
+        `${what}: ${klines.toLocaleString('en-US')} klines, medians of ${rounds} rounds`,
+        `  tidemark over HTTP           ${tidemark_ms} ms`,
+        `  hand-written SQL through pg  ${pg_ms} ms  ratio ${ratio} (${ratio_min}..${ratio_max})`,
+      ];
+    }
+    if (typeof value === 'object' && value !== null && 'bytes' in value) {
+      const { bytes, rounds, tidemark_ms, min_ms } = value as Timed;
+      return [
+        `${what}: ${(bytes / 1e6).toFixed(1)} MB, ${tidemark_ms} ms to the last byte (least ${min_ms}, of ${rounds})`,
+      ];
+    }
+    return [];
+  });
+  return [...lines, `bytes of kept klines a day: ${JSON.stringify(found.kept_bytes_a_day)}`];
 }

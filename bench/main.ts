@@ -9,6 +9,7 @@ const BENCHES: Record<string, () => Promise<{ run(argv: readonly string[]): Prom
   bitcoin: () => import('./bitcoin.ts'),
   export: () => import('./export.ts'),
   ingest: () => import('./ingest.ts'),
+  klines: () => import('./klines.ts'),
   libraries: () => import('./libraries.ts'),
   macro: () => import('./macro.ts'),
   query: () => import('./query.ts'),

@@ -6,8 +6,9 @@ import { join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
 import { pathToFileURL } from 'node:url';
 import pg from 'pg';
-import { writeDay } from '../pipelines/sources/exchange_a/sample.ts';
+import { type ExchangeADay, writeDay } from '../pipelines/sources/exchange_a/sample.ts';
 import { DAY_MS } from '../shared/dates.ts';
+import { KLINE_TABLES } from '../shared/registry/kept-klines.ts';
 import type { Stack } from '../shared/stack/stack.ts';
 import { OWN_MATRIX } from '../test/support/rights.ts';
 import { ROOT } from './harness.ts';
@@ -34,8 +35,14 @@ export async function ingest(
   vendor: string,
   { day = DAY, ...options }: { readonly day?: string; readonly rows: number; readonly firstId?: number },
 ): Promise<void> {
-  await writeDay({ directory: vendor, symbol: SYMBOL, day, ...options, seed: 7, timeUnit: 'ms' });
-  const child = spawn(join(ROOT, 'tidemark'), ['backfill', DATASET, '--from', day, '--to', day, '--json'], {
+  await ingestDays(stack, vendor, [{ day, ...options, seed: 7, timeUnit: 'ms' }]);
+}
+
+/** Generates consecutive days of trades and ingests them until they are proved. */
+export async function ingestDays(stack: Stack, vendor: string, days: readonly ExchangeADay[]): Promise<void> {
+  for (const day of days) await writeDay({ directory: vendor, symbol: SYMBOL, ...day });
+  const range = ['--from', days[0].day, '--to', days[days.length - 1].day];
+  const child = spawn(join(ROOT, 'tidemark'), ['backfill', DATASET, ...range, '--json'], {
     stdio: ['ignore', 'ignore', 'inherit'],
     env: {
       ...process.env,
@@ -48,7 +55,7 @@ export async function ingest(
   const client = new pg.Client({ connectionString: stack.databaseUrl });
   await client.connect();
   // Autovacuum would do this within a minute.
-  await client.query(`vacuum analyze ${DATASET}`);
+  for (const table of [DATASET, ...Object.values(KLINE_TABLES)]) await client.query(`vacuum analyze ${table}`);
   await client.end();
 }
 

@@ -2,11 +2,10 @@
  * Query benchmark. It compares a million native rows as JSON over HTTP with `psql -c "copy (select row_to_json(...)) to
  * stdout"` of the same rows, and the latest 100 rows over HTTP with the same SQL through `pg`. Rounds alternate, after a
  * warm-up that also checks that both sides return the same rows. The time of psql includes its start, some 15 ms. Further
- * parts: the same rows in every representation (representations.ts), klines (klines.ts), small reads during large ones
- * (mixed-load.ts), memory at ten million rows (memory.ts), many clients and many chunks (load.ts).
+ * parts: the same rows in every representation (representations.ts), small reads during large ones (mixed-load.ts), memory at ten million rows (memory.ts), many clients and many chunks (load.ts).
  *
- * Options: --rows N (1,000,000), --rounds N (7), --latest N (2,000 of each), --kline-rows N (180,000),
- * --only rows|latest|representations|beside|klines|memory|load, --json.
+ * Options: --rows N (1,000,000), --rounds N (7), --latest N (2,000 of each),
+ * --only rows|latest|representations|beside|memory|load, --json.
  */
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
@@ -14,7 +13,6 @@ import { buffer } from 'node:stream/consumers';
 import pg from 'pg';
 import type { Stack } from '../shared/stack/stack.ts';
 import { benchHarness, type Note } from './harness.ts';
-import { type Klines, klineLines, measureKlines } from './klines.ts';
 import { LOAD_DEFAULTS, type Load, loadLines, measureLoad } from './load.ts';
 import { median, rounded } from './measure.ts';
 import { type Memory, measureMemory, memoryLines } from './memory.ts';
@@ -37,22 +35,20 @@ import {
 import { linesOf, measureRepresentations, type RepresentationFigures } from './representations.ts';
 
 /** The parts that `--only` can select. */
-const PARTS = ['rows', 'latest', 'representations', 'beside', 'klines', 'memory', 'load'] as const;
+const PARTS = ['rows', 'latest', 'representations', 'beside', 'memory', 'load'] as const;
 /** Parts that load rows of their own. */
-const NEEDS_NO_DAY: ReadonlySet<string> = new Set(['klines', 'memory', 'load']);
+const NEEDS_NO_DAY: ReadonlySet<string> = new Set(['memory', 'load']);
 
 /** The seven stored columns without conversion: less work than the contract requires. */
 const BARE = `select t.* from ${DATASET} t where t.timestamp >= ${FROM_MS} and t.timestamp < ${TO_MS}
   order by t.timestamp, t.trade_id`;
-/** A day before that of the other parts, so that the newest rows do not change. */
-const KLINE_DAY = '2024-02-29';
 const LATEST = `select t.trade_id, t.timestamp, t.price, t.quantity, t.quote_quantity, t.is_buyer_maker, t.is_best_match
   from ${DATASET} t where t.timestamp >= ${FROM_MS} and t.timestamp < ${TO_MS}
   order by t.timestamp desc, t.trade_id desc limit 100`;
 
 export async function run(argv: readonly string[]): Promise<void> {
   const { rows, rounds, only, ...options } = optionsOf(argv, {
-    counts: { rows: [1_000_000, 1], rounds: [7, 1], latest: [2000, 1], 'kline-rows': [180_000, 1] },
+    counts: { rows: [1_000_000, 1], rounds: [7, 1], latest: [2000, 1] },
     choices: { only: PARTS },
   });
   const wants = (part: string) => only === undefined || only === part;
@@ -75,11 +71,6 @@ export async function run(argv: readonly string[]): Promise<void> {
   }
   if (wants('representations')) found.representations = await measureRepresentations(stack, rows, rounds, note);
   if (wants('beside')) found.beside = await measureMixedLoad(stack, LATEST, note);
-  if (wants('klines')) {
-    const day = { day: KLINE_DAY, rows: options['kline-rows'], firstId: rows + 1 };
-    await ingest(stack, vendor, day);
-    found.klines = await measureKlines(stack, { ...day, note });
-  }
   if (wants('memory')) found.memory = await measureMemory(stack.databaseUrl, note);
   if (wants('load')) found.load = await measureLoad({ ...LOAD_DEFAULTS, databaseUrl: stack.databaseUrl, note });
   report(found, options.json);
@@ -93,12 +84,11 @@ interface Found {
   load?: Load;
   representations?: readonly RepresentationFigures[];
   beside?: MixedLoad;
-  klines?: Klines;
   memory?: Memory;
 }
 
 function report(found: Found, json: boolean): void {
-  const { rows, large, latest, peakMib, load, representations, beside, klines, memory } = found;
+  const { rows, large, latest, peakMib, load, representations, beside, memory } = found;
   if (json) {
     const result = {
       bench: 'query',
@@ -110,7 +100,6 @@ function report(found: Found, json: boolean): void {
       load,
       representations,
       beside,
-      klines,
       memory,
     };
     process.stdout.write(`${JSON.stringify(result)}\n`);
@@ -143,7 +132,6 @@ function report(found: Found, json: boolean): void {
   }
   if (beside) lines.push(...mixedLoadLines(beside));
   if (memory) lines.push(...memoryLines(memory));
-  if (klines) lines.push(...klineLines(klines));
   process.stdout.write(`${lines.join('\n')}\n`);
 }
 

@@ -9,9 +9,9 @@ import { ROOT } from '../../support/command.ts';
 test.each([
   ['ingest', '--rows 500 --rounds 1 --days 1'],
   ['export', '--rows 500 --rounds 1'],
-  ['query', '--rows 500 --rounds 1 --latest 2 --kline-rows 500 --only rows'],
-  ['query', '--rows 500 --rounds 1 --latest 2 --kline-rows 500 --only latest'],
-  ['query', '--rows 500 --rounds 1 --latest 2 --kline-rows 500 --only klines'],
+  ['query', '--rows 500 --rounds 1 --latest 2 --only rows'],
+  ['query', '--rows 500 --rounds 1 --latest 2 --only latest'],
+  ['klines', '--month-rows 500 --days 2 --thin-rows 500 --thin-days 3 --rounds 1'],
   ['macro', '--monthly 2 --daily 2'],
   ['bitcoin', '--blocks 1 --transactions 2 --rounds 1'],
   ['load', '--seconds 1 --chunks 11 --clients 2'],
