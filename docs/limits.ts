@@ -118,6 +118,7 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     of('Recounts requested by a failed read', '', 'serving/read/execute/recount-requests.ts', 'MAX_ASKED'),
     of('Time to find the partitions to recount', 'ms', 'serving/read/execute/recount-requests.ts', 'TIMEOUT_MS'),
     of('Buckets tried for random klines', '', 'serving/read/klines/klines.ts', 'MAX_TRIES'),
+    of('Kept klines read by one statement', '', 'serving/read/klines/sources.ts', 'MAX_KEPT_KLINES'),
     of('Parked reads per slot', 'reads', 'serving/limits/concurrency-limiter.ts', 'PARKED_PER_SLOT'),
     of('Answer buffer, four per read', 'bytes', 'serving/render/cells.ts', 'BUFFER_BYTES'),
     of('Warnings in a header with details', 'bytes', 'serving/render/json-rows.ts', 'MAX_WARNINGS_BYTES'),

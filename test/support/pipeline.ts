@@ -206,7 +206,7 @@ export const unitOf = (json: Json, partition: string): Json =>
 /** What does not depend on when and how a partition came in, by partition. */
 export async function digestsOf(client: Client): Promise<Record<string, Json>> {
   const { rows } = await client.query(
-    `select partition_key, revision, rows, aligned_rows, aligned_hash, offsets::text, manifest, recount from partitions
+    `select partition_key, revision, rows, aligned_rows, aligned_hash, klines_sha256, offsets::text, manifest, recount from partitions
      where state = 'proved' order by 1`,
   );
   return Object.fromEntries(
