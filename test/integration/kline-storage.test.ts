@@ -196,6 +196,15 @@ test('of partitions that were proved before are made by a command that goes on w
       update partitions set klines_sha256 = null ${where}`);
   await clear('');
   expect((await run('verify', dataset.key)).exit).toBe(0);
+  const { json: doctor } = await run('doctor', '--check', 'partitions');
+  expect(doctor.checks.find(({ check }: Json) => check === 'partitions').findings).toEqual([
+    {
+      severity: 'warning',
+      subject: dataset.key,
+      what: `3 partitions, from ${DAYS[0].day} on, have no kept klines: theirs are computed from rows`,
+      fix: `./tidemark klines ${dataset.key}`,
+    },
+  ]);
   const first = await run('klines', dataset.key, '--from', DAYS[1].day, '--to', DAYS[1].day);
   expect([first.exit, first.json.units.map(({ partition }: Json) => partition)]).toEqual([0, [DAYS[1].day]]);
   const rest = await run('klines', 'all');

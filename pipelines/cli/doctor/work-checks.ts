@@ -4,9 +4,11 @@ import { stat } from 'node:fs/promises';
 import { connect as connectTcp } from 'node:net';
 import { fileURLToPath } from 'node:url';
 import { settingValue } from '../../../shared/config/settings.ts';
+import type { Client } from '../../../shared/db/connect.ts';
 import { latestRuns } from '../../../shared/db/runs.ts';
 import { createLogger } from '../../../shared/logger.ts';
-import type { DatasetDefinition } from '../../../shared/registry/index.ts';
+import { DATASETS, type DatasetDefinition } from '../../../shared/registry/index.ts';
+import { keptStartOf } from '../../../shared/registry/kept-klines.ts';
 import type { SourceRights } from '../../../shared/rights/matrix.ts';
 import { RightsStore, SAMPLE_MATRIX_PATH } from '../../../shared/rights/store.ts';
 import { type Check, type CheckContext, type Finding, fault, warning } from './types.ts';
@@ -18,7 +20,7 @@ const RECOUNT_MINUTES = 5;
 
 const partitions: Check = {
   name: 'partitions',
-  doc: 'no partition is in quarantine, refused or stuck',
+  doc: 'no partition is in quarantine, refused or stuck, and none lacks kept klines',
   needs: ['database'],
   async run({ database, datasets }) {
     const keys = new Map(datasets.map(({ number, key }) => [number as number, key]));
@@ -56,9 +58,22 @@ const partitions: Check = {
       const what = `reads found row counts other than proved in ${n} partitions, from ${first} on, and no projector has recounted them`;
       findings.push(fault(key, what, `find out why the projector does not run; ./tidemark verify ${key}`));
     }
+    for (const { dataset_id, n, first } of (await withoutKlines(database)).rows) {
+      const key = keys.get(dataset_id) ?? `dataset ${dataset_id}`;
+      const what = `${n} partitions, from ${first} on, have no kept klines: theirs are computed from rows`;
+      findings.push(warning(key, what, `./tidemark klines ${key}`));
+    }
     return findings;
   },
 };
+
+/** Partitions that were proved before klines were kept. */
+const withoutKlines = (database: Client) =>
+  database.query(
+    `select dataset_id, count(*)::int4 as n, min(partition_key) as first from partitions
+     where state = 'proved' and klines_sha256 is null and dataset_id = any ($1) group by 1 order by 1`,
+    [[...DATASETS.values()].filter((dataset) => keptStartOf(dataset) !== undefined).map(({ number }) => number)],
+  );
 
 const work: Check = {
   name: 'work',
