@@ -80,6 +80,21 @@ describe('two file days', () => {
     expect((await serving.query({ ...body, strict: true })).status).toBe(409);
   });
 
+  test('many newest rows, which row counts of partitions and frames lead to, are those of the whole history', async () => {
+    const { exit } = await backfill(system, LARGE.day, NEXT.day);
+    expect(exit).toBe(0);
+    const rows = await system.rows<Json>(
+      `select trade_id::float8 as id from ${dataset.native.table} order by "timestamp", trade_id`,
+    );
+    const ids = rows.map(({ id }) => id);
+    for (const n_rows of [10_001, 19_999, 20_000, 20_001, 33_333, 61_234, 79_999, 80_000, 90_000]) {
+      const answer = await serving.query({ mode: 'native', sources: [dataset.key], fields: ['trade_id'], n_rows });
+      const found = answer.json.rows.map(({ trade_id }: Json) => trade_id);
+      expect([n_rows, found.length]).toEqual([n_rows, Math.min(n_rows, 80_000)]);
+      expect(found).toEqual(ids.slice(-n_rows));
+    }
+  });
+
   test('both proved: the UTC day is whole, and says so', async () => {
     const { exit } = await backfill(system, LARGE.day, NEXT.day);
     expect(exit).toBe(0);

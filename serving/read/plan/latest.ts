@@ -8,6 +8,7 @@ import type { Session } from '../snapshot/session.ts';
 import { slicesBackward, withBoundaryRows } from './boundary-rows.ts';
 import type { CountedStatement, LiveContext, PlanContext, ReadPlan } from './context.ts';
 import { countedSlices, countOfNewest, countOfWindow } from './counted.ts';
+import { type RankedStretch, rankedStretch } from './ranked-start.ts';
 
 /** Up to this many rows, the database sorts the rows from the end. More rows are read forward from where they start. */
 const SORTED_ROWS = 10_000;
@@ -16,6 +17,8 @@ export async function planLatest(context: LiveContext, wanted: number): Promise<
   const newest = planNewest(context, wanted);
   if (newest) return newest;
   const { parts, searched, coverage, session, relation } = context;
+  const ranked = wanted > SORTED_ROWS ? await rankedStretch(context, wanted) : undefined;
+  if (ranked) return await planRanked(context, wanted, ranked);
   const slices = withBoundaryRows(context, slicesBackward(searched, relation.chunkMs));
   const { start, held } = await findStart(session, relation, slices, wanted);
   // Without a filter there must be rows elsewhere too: the read covers them, and notices lost ones.
@@ -26,6 +29,23 @@ export async function planLatest(context: LiveContext, wanted: number): Promise<
     parts: within(parts, sinceStart),
     statements: forward(context, within(partsWithRows, sinceStart), start?.key),
     count: start ? await countOfNewest(context, start) : await countOfWindow(context),
+  };
+}
+
+/** The plan where row counts lead to the stretch that the rows begin in. Counts say how many rows the read must find. */
+async function planRanked(
+  context: LiveContext,
+  wanted: number,
+  { slice, rowsAfter }: RankedStretch,
+): Promise<ReadPlan> {
+  const { parts, searched, coverage, session, relation } = context;
+  const { start } = await findStart(session, relation, [slice], wanted - rowsAfter);
+  const sinceStart = { from: start?.ms ?? slice.from, to: Number.POSITIVE_INFINITY };
+  return {
+    gaps: gapsSince(coverage, sinceStart.from),
+    parts: within(parts, sinceStart),
+    statements: forward(context, within(searched, sinceStart), start?.key),
+    expectedRows: wanted,
   };
 }
 
