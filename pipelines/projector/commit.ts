@@ -16,9 +16,9 @@ import type { Recount } from '../../shared/proof/recount.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { keyFacts, type TimeWindow } from '../../shared/registry/keys.ts';
 import { extentOf, offsetsOf, outsidePartition } from './faults.ts';
+import { shareKlines } from './kline-storage.ts';
 import type { FrameEntry } from './partition-load.ts';
 import { deleteSampleRows } from './retract.ts';
-import { shareKlines } from './shared-klines.ts';
 import type { AttemptId } from './state.ts';
 
 /** The log message that a checkpoint names. */

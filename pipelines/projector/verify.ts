@@ -35,10 +35,9 @@ import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { COPY_HEADER, COPY_TRAILER, type Projection, type SharedSeconds } from '../rows/binary-copy.ts';
 import { DirtyBuckets } from './dirty-buckets.ts';
-import { storedKlinesSha256 } from './kline-storage.ts';
+import { compareShared, storedKlinesSha256 } from './kline-storage.ts';
 import { partitionRefOf } from './partition-load.ts';
 import { retractPartition } from './retract.ts';
-import { compareShared } from './shared-klines.ts';
 
 /** A frame as it is read back from the log. */
 export interface StoredFrame {

@@ -6,8 +6,7 @@ import { createHash } from 'node:crypto';
 import { KEPT_COLUMNS, KEPT_SIZES_MS } from '../../shared/registry/kept-klines.ts';
 import { COPY_HEADER, COPY_TRAILER, type KeptKlines, type PartitionWindow, writeInt8 } from './binary-copy.ts';
 import { addDecimals, bigPowerOfTen, type ExactDecimal, exactDecimal, nearestFloat } from './exact-decimal.ts';
-import { KlineBuilder, type TradeBucket } from './kline-builder.ts';
-import { quartilesOf } from './price-runs.ts';
+import { KlineBuilder, quartilesOf, type TradeBucket } from './kline-builder.ts';
 
 /** One second's aggregates, as they are stored. */
 export interface Second {
