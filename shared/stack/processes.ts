@@ -107,14 +107,27 @@ export function processesIn(dir: string, program: string): number[] {
     if (!/^\d+$/.test(entry)) continue;
     try {
       if (readlinkSync(`/proc/${entry}/cwd`) !== dir) continue;
-      // Linux adds this to the path of a program whose file was replaced while it ran.
-      const file = basename(readlinkSync(`/proc/${entry}/exe`).replace(/ \(deleted\)$/, ''));
-      if (file === program && processRef(Number(entry))) found.push(Number(entry));
+      const file = programOf(entry);
+      if ((file === undefined || file === program) && processRef(Number(entry))) found.push(Number(entry));
     } catch {
       // the process has ended, or belongs to another user
     }
   }
   return found;
+}
+
+/**
+ * The file name of a process's program; undefined for a process that is ending. While the kernel releases its memory, shared
+ * memory included, it has no program any more, and still counts as a process.
+ */
+function programOf(pid: string): string | undefined {
+  try {
+    // Linux adds this to the path of a program whose file was replaced while it ran.
+    return basename(readlinkSync(`/proc/${pid}/exe`).replace(/ \(deleted\)$/, ''));
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
+    throw error;
+  }
 }
 
 function signal(pid: number, name: NodeJS.Signals): void {
