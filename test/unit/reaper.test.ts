@@ -35,7 +35,8 @@ test('servers of a process that is about to end are ended after it', async () =>
   await reaped;
   try {
     expect(isAlive(owner.ref)).toBe(false);
-    expect(isAlive(server.ref)).toBe(false);
+    // The reaper sends a signal and does not wait; a busy machine ends the process a moment later.
+    await expect.poll(() => isAlive(server.ref), { timeout: 10_000 }).toBe(false);
     expect(await readdir(notesIn(stateDir))).toEqual([]);
   } finally {
     if (isAlive(server.ref)) process.kill(server.ref.pid, 'SIGKILL');
