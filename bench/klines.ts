@@ -58,6 +58,8 @@ const dayOf = (ms: number) => iso(ms).slice(0, 10);
 interface Window {
   readonly fromMs: number;
   readonly toMs: number;
+  /** Rows of each day in it. */
+  readonly rows: number;
 }
 
 interface Case {
@@ -81,10 +83,10 @@ export async function run(argv: readonly string[]): Promise<void> {
   await using harness = await benchHarness('klines');
   const { directory, stack, note } = harness;
   const startMs = Date.parse(START);
-  const years = { fromMs: startMs, toMs: startMs + options['thin-days'] * DAY_MS };
-  const month = { fromMs: years.toMs, toMs: years.toMs + days * DAY_MS };
+  const years = { fromMs: startMs, toMs: startMs + options['thin-days'] * DAY_MS, rows: options['thin-rows'] };
+  const month = { fromMs: years.toMs, toMs: years.toMs + days * DAY_MS, rows: options['month-rows'] };
   let firstId = 1;
-  const load = async ({ fromMs, toMs }: Window, rows: number) => {
+  const load = async ({ fromMs, toMs, rows }: Window) => {
     for (let at = fromMs; at < toMs; at += DAYS_AT_ONCE * DAY_MS) {
       const end = Math.min(toMs, at + DAYS_AT_ONCE * DAY_MS);
       note(`ingesting ${dayOf(at)} to ${dayOf(end - 1)}, ${rows.toLocaleString('en-US')} trades a day`);
@@ -96,9 +98,9 @@ export async function run(argv: readonly string[]): Promise<void> {
       firstId += rows * list.length;
     }
   };
-  await load(years, options['thin-rows']);
+  await load(years);
   const thinBytes = await keptBytes(stack.databaseUrl);
-  await load(month, options['month-rows']);
+  await load(month);
   const monthBytes = (await keptBytes(stack.databaseUrl)) - thinBytes;
   await using server = await startServer(stack);
   await using client = await connected(stack.databaseUrl);
@@ -106,8 +108,8 @@ export async function run(argv: readonly string[]): Promise<void> {
     note(`comparing ${dayOf(one.window.fromMs)} to ${dayOf(one.window.toMs - 1)}, ${one.sizeMs / 1000} s`);
     return sideBySide(server, client.pg, { ...one, rounds: of });
   };
-  const day = { fromMs: month.fromMs, toMs: month.fromMs + DAY_MS };
-  const year = { fromMs: Math.max(years.fromMs, years.toMs - 365 * DAY_MS), toMs: years.toMs };
+  const day = { ...month, toMs: month.fromMs + DAY_MS };
+  const year = { ...years, fromMs: Math.max(years.fromMs, years.toMs - 365 * DAY_MS) };
   const few = Math.max(1, Math.floor(rounds / 3));
   const monthly = await compare({ window: month, sizeMs: MINUTE_MS }, few);
   const found = {
@@ -178,6 +180,7 @@ async function sideBySide(server: QueryServer, client: pg.Client, { window, size
   }
   const ratios = ours.map((ms, round) => ms / theirs[round]);
   return {
+    rows_a_day: window.rows,
     klines,
     rounds,
     tidemark_ms: rounded(median(ours), 1),
@@ -200,6 +203,7 @@ async function lastByte(server: QueryServer, window: Window, more: object, round
     if (round >= 0) times.push(seconds * 1000);
   }
   return {
+    rows_a_day: window.rows,
     bytes,
     rounds: times.length,
     tidemark_ms: rounded(median(times), 1),
@@ -227,21 +231,23 @@ function checkSame(served: readonly Record<string, unknown>[], rows: readonly Re
 type Compared = Awaited<ReturnType<typeof sideBySide>>;
 type Timed = Awaited<ReturnType<typeof lastByte>>;
 
+const rowsADay = (rows: number) => `${rows.toLocaleString('en-US')} rows a day`;
+
 function linesOf(found: Readonly<Record<string, unknown>> & { readonly kept_bytes_a_day: object }): string[] {
   const lines = Object.entries(found).flatMap(([name, value]) => {
     const what = name.replaceAll('_', ' ');
     if (typeof value === 'object' && value !== null && 'pg_ms' in value) {
-      const { klines, rounds, tidemark_ms, pg_ms, ratio, ratio_min, ratio_max } = value as Compared;
+      const { rows_a_day, klines, rounds, tidemark_ms, pg_ms, ratio, ratio_min, ratio_max } = value as Compared;
       return [
-        `${what}: ${klines.toLocaleString('en-US')} klines, medians of ${rounds} rounds`,
+        `${what}: ${klines.toLocaleString('en-US')} klines of ${rowsADay(rows_a_day)}, medians of ${rounds} rounds`,
         `  tidemark over HTTP           ${tidemark_ms} ms`,
         `  hand-written SQL through pg  ${pg_ms} ms  ratio ${ratio} (${ratio_min}..${ratio_max})`,
       ];
     }
     if (typeof value === 'object' && value !== null && 'bytes' in value) {
-      const { bytes, rounds, tidemark_ms, min_ms } = value as Timed;
+      const { rows_a_day, bytes, rounds, tidemark_ms, min_ms } = value as Timed;
       return [
-        `${what}: ${(bytes / 1e6).toFixed(1)} MB, ${tidemark_ms} ms to the last byte (least ${min_ms}, of ${rounds})`,
+        `${what}: ${(bytes / 1e6).toFixed(1)} MB of ${rowsADay(rows_a_day)}, ${tidemark_ms} ms to the last byte (least ${min_ms}, of ${rounds})`,
       ];
     }
     return [];

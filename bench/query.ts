@@ -2,10 +2,11 @@
  * Query benchmark. It compares a million native rows as JSON over HTTP with `psql -c "copy (select row_to_json(...)) to
  * stdout"` of the same rows, and the latest 100 rows over HTTP with the same SQL through `pg`. Rounds alternate, after a
  * warm-up that also checks that both sides return the same rows. The time of psql includes its start, some 15 ms. Further
- * parts: the same rows in every representation (representations.ts), small reads during large ones (mixed-load.ts), memory at ten million rows (memory.ts), many clients and many chunks (load.ts).
+ * parts: the same rows in every representation (representations.ts), small reads during large ones (mixed-load.ts), memory at
+ * ten million rows (memory.ts), many clients and many chunks (load.ts).
  *
- * Options: --rows N (1,000,000), --rounds N (7), --latest N (2,000 of each),
- * --only rows|latest|representations|beside|memory|load, --json.
+ * Options: --rows N (1,000,000), --rounds N (7), --latest N (2,000 of each), --only rows|latest|representations|beside|memory|load,
+ * --json.
  */
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
