@@ -35,14 +35,21 @@ describe('numbers', () => {
     const decimals = fc
       .tuple(fc.bigInt({ min: -(10n ** 17n), max: 10n ** 17n }), fc.integer({ min: 0, max: 20 }))
       .map(([mantissa, scale]) => Number(mantissa) / 10 ** scale);
-    const values = fc.oneof(anyBits, fc.double(), decimals, fc.integer().map(Number));
+    const amounts = fc
+      .tuple(fc.bigInt({ min: 0n, max: 2n * 10n ** 15n }), fc.integer({ min: 0, max: 5 }))
+      .map(([mantissa, scale]) => Number(mantissa) / 10 ** scale);
+    const values = fc.oneof(anyBits, fc.double(), decimals, amounts, fc.integer().map(Number));
     fc.assert(
       fc.property(values, (value) => {
         expect(written(writeFloat(view, 0, value))).toBe(JSON.stringify(value));
       }),
       { numRuns: runs(RUNS) },
     );
-    for (const value of [0, -0, 1e-6, 9.99999e-7, 1e7, 9_999_999.99999999, 2 ** 53, 1e21, 5e-324, 0.1 + 0.2]) {
+    const small = [0, -0, 1e-6, 9.99999e-7, 1e7, 9_999_999.99999999, 2 ** 53, 1e21, 5e-324, 0.1 + 0.2];
+    const amountsAtBounds = [
+      10_000_000.0001, -10_000_000.5, 99_999_999_999.9999, 1e11, 100_000_000_000.5, 12_345_678_901.02,
+    ];
+    for (const value of [...small, ...amountsAtBounds, Number.NaN, Number.POSITIVE_INFINITY]) {
       expect(written(writeFloat(view, 0, value))).toBe(JSON.stringify(value));
     }
   });
