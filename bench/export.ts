@@ -11,14 +11,14 @@ import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
-import { DuckDBInstance } from '@duckdb/node-api';
 import { DAY_MS } from '../shared/dates.ts';
 import type { Stack } from '../shared/stack/stack.ts';
+import { csvToParquet, inDuckDb, psqlToCsv, readCsv } from './duckdb.ts';
 import type { Order } from './export-writer.ts';
 import { benchHarness, type Note, ROOT } from './harness.ts';
 import { median, rounded, watch } from './measure.ts';
 import { optionsOf } from './options.ts';
-import { DATASET, drained, FROM_MS, ingest, SAME_FIELDS, TO_MS, timed } from './query-subjects.ts';
+import { DATASET, FROM_MS, ingest, SAME_FIELDS, TO_MS, timed } from './query-subjects.ts';
 
 const BARE = `select t.* from ${DATASET} t where t.timestamp >= ${FROM_MS} and t.timestamp < ${TO_MS}
   order by t.timestamp, t.trade_id`;
@@ -102,9 +102,9 @@ class Bench {
     const rounds: Round[] = [];
     const mib = { psql: 0, duckdb: 0, csv: 0, parquet: 0 };
     for (let round = 0; round <= count; round++) {
-      const bare = await timed(() => this.#psql(BARE, csv));
-      const psql = await timed(() => this.#psql(SAME_FIELDS, csv));
-      const duckdb = await timed(() => makeParquet(csv, parquet));
+      const bare = await timed(() => psqlToCsv(this.#stack, BARE, csv));
+      const psql = await timed(() => psqlToCsv(this.#stack, SAME_FIELDS, csv));
+      const duckdb = await timed(() => csvToParquet(csv, parquet));
       const ours = { csv: 0, parquet: 0 };
       for (const format of FORMATS) {
         const order = this.#order(format, 1);
@@ -147,13 +147,6 @@ class Bench {
     return { body: { sources: [DATASET], time_range: window }, format, directory };
   }
 
-  async #psql(select: string, file: string): Promise<void> {
-    const psql = join(this.#stack.runtime?.postgresBin ?? '/usr/bin', 'psql');
-    // A backslash command must be one line.
-    const copy = `\\copy (${select.replaceAll(/\s+/g, ' ')}) to '${file}' with (format csv, header)`;
-    await drained(spawn(psql, [this.#stack.databaseUrl, '-c', copy], { stdio: ['ignore', 'ignore', 'inherit'] }));
-  }
-
   async #check(written: { readonly rows: number; readonly path: string }, psql: string, format: Format): Promise<void> {
     if (written.rows !== this.#rows) throw new Error(`${written.rows} rows were written, ${this.#rows} ingested`);
     const sides = [psql, written.path].map((file, side) => {
@@ -163,25 +156,6 @@ class Bench {
     });
     const [row] = await inDuckDb(`select count(distinct (n, h)) as sides from (${sides.join(' union all ')})`);
     if (Number(row.sides) !== 1) throw new Error(`${format}: the rows differ from those of psql`);
-  }
-}
-
-const readCsv = (file: string) => `read_csv('${file}', header = true, columns = {'trade_id': 'bigint',
-  'timestamp': 'bigint', 'price': 'double', 'quantity': 'double', 'quote_quantity': 'double',
-  'is_buyer_maker': 'tinyint', 'is_best_match': 'tinyint', 'datetime': 'timestamptz'})`;
-
-async function makeParquet(csv: string, parquet: string): Promise<void> {
-  await inDuckDb(`copy (select * from ${readCsv(csv)}) to '${parquet}' (format parquet, compression zstd)`);
-}
-
-async function inDuckDb(sql: string) {
-  const instance = await DuckDBInstance.create();
-  const connection = await instance.connect();
-  try {
-    return (await connection.runAndReadAll(sql)).getRowObjects();
-  } finally {
-    connection.closeSync();
-    instance.closeSync();
   }
 }
 

@@ -12,6 +12,7 @@ const BENCHES: Record<string, () => Promise<{ run(argv: readonly string[]): Prom
   klines: () => import('./klines.ts'),
   libraries: () => import('./libraries.ts'),
   macro: () => import('./macro.ts'),
+  peers: () => import('./peers.ts'),
   query: () => import('./query.ts'),
   load: () => import('./load.ts'),
 };

@@ -23,11 +23,12 @@ export const TO_MS = FROM_MS + DAY_MS;
 export const WHOLE_DAY = { time_range: [new Date(FROM_MS).toISOString(), new Date(TO_MS).toISOString()] };
 const API_KEY = 'bench';
 
-/** SQL of the eight fields of an answer, in the form of the contract. */
-export const SAME_FIELDS = `select t.trade_id, t.timestamp, t.price, t.quantity, t.quote_quantity,
-  t.is_buyer_maker::int as is_buyer_maker, t.is_best_match::int as is_best_match,
+/** SQL of the eight fields of an answer to a window, in the form of the contract. */
+export const sameFieldsOf = (fromMs: number, toMs: number) => `select t.trade_id, t.timestamp, t.price, t.quantity,
+  t.quote_quantity, t.is_buyer_maker::int as is_buyer_maker, t.is_best_match::int as is_best_match,
   to_char(to_timestamp(t.timestamp / 1000.0) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as datetime
-  from ${DATASET} t where t.timestamp >= ${FROM_MS} and t.timestamp < ${TO_MS} order by t.timestamp, t.trade_id`;
+  from ${DATASET} t where t.timestamp >= ${fromMs} and t.timestamp < ${toMs} order by t.timestamp, t.trade_id`;
+export const SAME_FIELDS = sameFieldsOf(FROM_MS, TO_MS);
 
 /** Generates one day of trades and ingests it until it is proved. */
 export async function ingest(
