@@ -2,11 +2,11 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { jetstream, jetstreamManager } from '@nats-io/jetstream';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { AttemptWriter } from '../../pipelines/publisher/attempt-writer.ts';
-import { planBackfill, type UnitResult } from '../../pipelines/publisher/backfill.ts';
-import { RecordFrames } from '../../pipelines/sources/record-frames.ts';
-import { encodeMessage, type FrameHeader } from '../../shared/frame/codec.ts';
-import { ensureStream, streamOptions, subjectOf } from '../../shared/nats/stream.ts';
+import { AttemptWriter } from '../../../pipelines/publisher/attempt-writer.ts';
+import { planBackfill, type UnitResult } from '../../../pipelines/publisher/backfill.ts';
+import { RecordFrames } from '../../../pipelines/sources/record-frames.ts';
+import { encodeMessage, type FrameHeader } from '../../../shared/frame/codec.ts';
+import { ensureStream, streamOptions, subjectOf } from '../../../shared/nats/stream.ts';
 import {
   capture,
   documentOf,
@@ -19,7 +19,7 @@ import {
   MEMPOOL,
   TRANSACTIONS,
   transaction,
-} from '../support/kinds.ts';
+} from '../../support/kinds.ts';
 
 const START = Date.parse('2026-01-01T00:00:00Z');
 

@@ -4,19 +4,19 @@
  */
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { seededRandom } from '../../pipelines/sources/trades/sample.ts';
-import type { Range } from '../../shared/ranges.ts';
-import { type DatasetDefinition, datasetOf } from '../../shared/registry/index.ts';
-import { KLINE_TABLES } from '../../shared/registry/kept-klines.ts';
-import { windowOf } from '../../shared/registry/keys.ts';
-import { KLINE_FIELDS } from '../../shared/registry/trades.ts';
-import { keepKlines, keepSharedKlines } from '../support/kept-klines.ts';
-import type { AnyTrade, Kline } from '../support/kline-oracle.ts';
-import { DAY_MS, round } from '../support/load-rows.ts';
-import { type FileDay, loadFileDays } from '../support/load-trades.ts';
-import { SEED } from '../support/seed.ts';
-import { type Serving, startServing } from '../support/serving.ts';
-import { createMigratedEnv, execute, type TestEnv } from '../support/stack.ts';
+import { seededRandom } from '../../../pipelines/sources/trades/sample.ts';
+import type { Range } from '../../../shared/ranges.ts';
+import { type DatasetDefinition, datasetOf } from '../../../shared/registry/index.ts';
+import { KLINE_TABLES } from '../../../shared/registry/kept-klines.ts';
+import { windowOf } from '../../../shared/registry/keys.ts';
+import { KLINE_FIELDS } from '../../../shared/registry/trades.ts';
+import { keepKlines, keepSharedKlines } from '../../support/kept-klines.ts';
+import type { AnyTrade, Kline } from '../../support/kline-oracle.ts';
+import { DAY_MS, round } from '../../support/load-rows.ts';
+import { type FileDay, loadFileDays } from '../../support/load-trades.ts';
+import { SEED } from '../../support/seed.ts';
+import { type Serving, startServing } from '../../support/serving.ts';
+import { createMigratedEnv, execute, type TestEnv } from '../../support/stack.ts';
 
 const NOW = Date.parse('2024-03-16T12:00:00Z');
 const [A, B, C] = ['a', 'b', 'c'].map((letter) => datasetOf(`exchange_${letter}_spot_trades`));

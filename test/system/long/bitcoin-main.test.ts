@@ -1,10 +1,10 @@
 /** The first 256 blocks of the real chain, from a real node, through the real command to rows that are served. */
 import { readFileSync } from 'node:fs';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { BitcoinSystem, CHAIN_KEYS, eachOfSix, submitMainnetBlocks } from '../support/bitcoin-system.ts';
-import type { Json } from '../support/command.ts';
-import { givenData } from '../support/given.ts';
-import { startServing } from '../support/serving.ts';
+import { BitcoinSystem, CHAIN_KEYS, eachOfSix, submitMainnetBlocks } from '../../support/bitcoin-system.ts';
+import type { Json } from '../../support/command.ts';
+import { givenData } from '../../support/given.ts';
+import { startServing } from '../../support/serving.ts';
 
 const KNOWN_ANSWERS = '../shared/data/bitcoin/known-answers-heights-0-100.json';
 const DERIVED = [

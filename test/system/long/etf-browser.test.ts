@@ -3,12 +3,12 @@ import { existsSync } from 'node:fs';
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { pageBrowser } from '../../pipelines/sources/etf/browser.ts';
-import { OPERATIONS } from '../../pipelines/sources/etf/issuers/franklin-ezbc.ts';
-import type { Json } from '../support/command.ts';
-import { dayOf, documentOf, fundOf, type IssuerServer, idOf, startIssuers } from '../support/etf.ts';
-import { given } from '../support/given.ts';
-import { System } from '../support/pipeline.ts';
+import { pageBrowser } from '../../../pipelines/sources/etf/browser.ts';
+import { OPERATIONS } from '../../../pipelines/sources/etf/issuers/franklin-ezbc.ts';
+import type { Json } from '../../support/command.ts';
+import { dayOf, documentOf, fundOf, type IssuerServer, idOf, startIssuers } from '../../support/etf.ts';
+import { given } from '../../support/given.ts';
+import { System } from '../../support/pipeline.ts';
 
 const CHROMIUM = '/usr/bin/chromium';
 

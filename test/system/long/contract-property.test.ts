@@ -6,15 +6,15 @@
  */
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { ContractSchemas } from '../support/contract-schema.ts';
-import { DATASET } from '../support/load-rows.ts';
-import { anyRequests, type Request, rightRequests } from '../support/oracle/requests.ts';
-import { ROW_ROUTES, type RowRoute } from '../support/oracle/routes.ts';
-import { createSetups, type Setups } from '../support/oracle/setups.ts';
-import { foresee, verify } from '../support/oracle/verify.ts';
-import { PATIENCE_MS } from '../support/patience.ts';
-import { runs } from '../support/seed.ts';
-import { type Answer, API_KEY, type Serving } from '../support/serving.ts';
+import { ContractSchemas } from '../../support/contract-schema.ts';
+import { DATASET } from '../../support/load-rows.ts';
+import { anyRequests, type Request, rightRequests } from '../../support/oracle/requests.ts';
+import { ROW_ROUTES, type RowRoute } from '../../support/oracle/routes.ts';
+import { createSetups, type Setups } from '../../support/oracle/setups.ts';
+import { foresee, verify } from '../../support/oracle/verify.ts';
+import { PATIENCE_MS } from '../../support/patience.ts';
+import { runs } from '../../support/seed.ts';
+import { type Answer, API_KEY, type Serving } from '../../support/serving.ts';
 
 let setups: Setups;
 let schemas: ContractSchemas;
