@@ -8,28 +8,31 @@
  * Options: --month-rows N (3,500,000) rows a day of the month, --days N (30) of it, --thin-rows N (50,000) rows a day of the
  * years, --thin-days N (1,826), --rounds N (5), --json.
  */
-import { rm } from 'node:fs/promises';
-import { join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
 import pg from 'pg';
-import { consecutiveDays } from '../pipelines/sources/exchange_a/sample.ts';
 import { DAY_MS } from '../shared/dates.ts';
 import { KLINE_TABLES } from '../shared/registry/kept-klines.ts';
 import { benchHarness } from './harness.ts';
 import { median, rounded } from './measure.ts';
 import { optionsOf } from './options.ts';
-import { DATASET, discard, ingestDays, type QueryServer, startServer, timed } from './query-subjects.ts';
+import {
+  DATASET,
+  discard,
+  type History,
+  ingestHistory,
+  type QueryServer,
+  startServer,
+  timed,
+} from './query-subjects.ts';
 
 const ALIGNED = 'canonical_aligned_1s_aggregates';
 const PATH = '/v1/historical/exchange_a/spot/klines';
 const MINUTE_MS = 60_000;
 /** The years begin here, and the month after them. */
 const START = '2019-01-01';
-/** Days of a backfill; their documents are deleted after it. */
-const DAYS_AT_ONCE = 30;
 
 const nativeSql = (
-  { fromMs, toMs }: Window,
+  { fromMs, toMs }: History,
   sizeMs: number,
 ) => `select time_bucket(${sizeMs}::int8, "timestamp") as datetime,
   first(price, trade_id) as open, max(price) as high, min(price) as low, last(price, trade_id) as close,
@@ -44,7 +47,7 @@ const nativeSql = (
   round((sum(price * quantity) filter (where is_buyer_maker))::numeric, 1)::float8 as maker_liquidity
   from ${DATASET} where "timestamp" >= ${fromMs} and "timestamp" < ${toMs} group by 1 order by 1`;
 
-const alignedSql = ({ fromMs, toMs }: Window, sizeMs: number) => `select
+const alignedSql = ({ fromMs, toMs }: History, sizeMs: number) => `select
   time_bucket(interval '${sizeMs / 1000} s', aligned_at_utc, timestamptz '1970-01-01Z') as datetime,
   first(open_price, aligned_at_utc) as open, max(high_price) as high, min(low_price) as low,
   last(close_price, aligned_at_utc) as close, round(sum(quantity_sum)::numeric, 9)::float8 as volume,
@@ -55,15 +58,8 @@ const alignedSql = ({ fromMs, toMs }: Window, sizeMs: number) => `select
 const iso = (ms: number) => new Date(ms).toISOString();
 const dayOf = (ms: number) => iso(ms).slice(0, 10);
 
-interface Window {
-  readonly fromMs: number;
-  readonly toMs: number;
-  /** Rows of each day in it. */
-  readonly rows: number;
-}
-
 interface Case {
-  readonly window: Window;
+  readonly window: History;
   readonly sizeMs: number;
   readonly mode?: 'native' | 'aligned_1s';
   readonly rounds: number;
@@ -85,22 +81,10 @@ export async function run(argv: readonly string[]): Promise<void> {
   const startMs = Date.parse(START);
   const years = { fromMs: startMs, toMs: startMs + options['thin-days'] * DAY_MS, rows: options['thin-rows'] };
   const month = { fromMs: years.toMs, toMs: years.toMs + days * DAY_MS, rows: options['month-rows'] };
-  let firstId = 1;
-  const load = async ({ fromMs, toMs, rows }: Window) => {
-    for (let at = fromMs; at < toMs; at += DAYS_AT_ONCE * DAY_MS) {
-      const end = Math.min(toMs, at + DAYS_AT_ONCE * DAY_MS);
-      note(`ingesting ${dayOf(at)} to ${dayOf(end - 1)}, ${rows.toLocaleString('en-US')} trades a day`);
-      const vendor = join(directory, 'vendor');
-      const window = { from: dayOf(at), to: dayOf(end - 1) };
-      const list = consecutiveDays({ ...window, rowsPerDay: rows, seed: 7, firstId, timeUnit: 'ms' });
-      await ingestDays(stack, vendor, list);
-      await rm(vendor, { recursive: true });
-      firstId += rows * list.length;
-    }
-  };
-  await load(years);
+  const yearsRows = options['thin-days'] * years.rows;
+  await ingestHistory(stack, directory, years, { note });
   const thinBytes = await keptBytes(stack.databaseUrl);
-  await load(month);
+  await ingestHistory(stack, directory, month, { firstId: 1 + yearsRows, note });
   const monthBytes = (await keptBytes(stack.databaseUrl)) - thinBytes;
   await using server = await startServer(stack);
   await using client = await connected(stack.databaseUrl);
@@ -149,7 +133,7 @@ async function keptBytes(url: string): Promise<number> {
   return rows[0].bytes;
 }
 
-const bodyOf = ({ fromMs, toMs }: Window, more: object) => ({
+const bodyOf = ({ fromMs, toMs }: History, more: object) => ({
   start_date: dayOf(fromMs),
   end_date: dayOf(toMs - 1),
   ...more,
@@ -192,7 +176,7 @@ async function sideBySide(server: QueryServer, client: pg.Client, { window, size
 }
 
 /** Klines of 1 hour over all years, to the last byte of the JSON. */
-async function lastByte(server: QueryServer, window: Window, more: object, rounds: number) {
+async function lastByte(server: QueryServer, window: History, more: object, rounds: number) {
   const body = bodyOf(window, { kline_size: '1h', ...more });
   const times: number[] = [];
   let bytes = 0;

@@ -14,6 +14,7 @@ const BENCHES: Record<string, () => Promise<{ run(argv: readonly string[]): Prom
   macro: () => import('./macro.ts'),
   peers: () => import('./peers.ts'),
   query: () => import('./query.ts'),
+  years: () => import('./years.ts'),
   load: () => import('./load.ts'),
 };
 

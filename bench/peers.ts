@@ -11,13 +11,20 @@ import { join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
 import type { DuckDBConnection } from '@duckdb/node-api';
 import pg from 'pg';
-import { consecutiveDays } from '../pipelines/sources/exchange_a/sample.ts';
 import { DAY_MS } from '../shared/dates.ts';
 import { csvToParquet, openDuckDb, psqlToCsv } from './duckdb.ts';
 import { benchHarness, type Note } from './harness.ts';
 import { median, rounded } from './measure.ts';
 import { optionsOf } from './options.ts';
-import { DATASET, discard, ingestDays, type QueryServer, sameFieldsOf, startServer, timed } from './query-subjects.ts';
+import {
+  DATASET,
+  discard,
+  ingestHistory,
+  type QueryServer,
+  sameFieldsOf,
+  startServer,
+  timed,
+} from './query-subjects.ts';
 
 const START = '2024-03-01';
 const KLINES_PATH = '/v1/historical/exchange_a/spot/klines';
@@ -55,15 +62,7 @@ export async function run(argv: readonly string[]): Promise<void> {
   const { directory, stack, note } = harness;
   const fromMs = Date.parse(START);
   const toMs = fromMs + days * DAY_MS;
-  note(`ingesting ${days} days of ${rows.toLocaleString('en-US')} generated trades`);
-  const vendor = join(directory, 'vendor');
-  const window = { from: START, to: dayOf(toMs - 1) };
-  await ingestDays(
-    stack,
-    vendor,
-    consecutiveDays({ ...window, rowsPerDay: rows, seed: 7, firstId: 1, timeUnit: 'ms' }),
-  );
-  await rm(vendor, { recursive: true });
+  await ingestHistory(stack, directory, { fromMs, toMs, rows }, { note });
   note('writing the same rows as Parquet');
   const [csv, parquet] = ['rows.csv', 'rows.parquet'].map((name) => join(directory, name));
   await psqlToCsv(stack, sameFieldsOf(fromMs, toMs), csv);

@@ -1,12 +1,13 @@
 /** What the query benchmarks use: generated trades, the service as a process, and psql. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
+import { rm } from 'node:fs/promises';
 import { Agent, request as httpRequest, type IncomingMessage } from 'node:http';
 import { join } from 'node:path';
-import { buffer } from 'node:stream/consumers';
+import { buffer, text } from 'node:stream/consumers';
 import { pathToFileURL } from 'node:url';
 import pg from 'pg';
-import { type ExchangeADay, writeDay } from '../pipelines/sources/exchange_a/sample.ts';
+import { consecutiveDays, type ExchangeADay, writeDay } from '../pipelines/sources/exchange_a/sample.ts';
 import { DAY_MS } from '../shared/dates.ts';
 import { KLINE_TABLES } from '../shared/registry/kept-klines.ts';
 import type { Stack } from '../shared/stack/stack.ts';
@@ -39,20 +40,54 @@ export async function ingest(
   await ingestDays(stack, vendor, [{ day, ...options, seed: 7, timeUnit: 'ms' }]);
 }
 
-/** Generates consecutive days of trades and ingests them until they are proved. */
-export async function ingestDays(stack: Stack, vendor: string, days: readonly ExchangeADay[]): Promise<void> {
+export interface History {
+  readonly fromMs: number;
+  readonly toMs: number;
+  /** Rows of each day in it. */
+  readonly rows: number;
+}
+
+/** Generates a history of trades and ingests it; the documents of `daysAtOnce` are on the disk at a time. */
+export async function ingestHistory(
+  stack: Stack,
+  directory: string,
+  { fromMs, toMs, rows }: History,
+  { firstId = 1, daysAtOnce = 30, note }: { firstId?: number; daysAtOnce?: number; note: (line: string) => void },
+): Promise<void> {
+  const dayOf = (ms: number) => new Date(ms).toISOString().slice(0, 10);
+  let nextId = firstId;
+  for (let at = fromMs; at < toMs; at += daysAtOnce * DAY_MS) {
+    const window = { from: dayOf(at), to: dayOf(Math.min(toMs, at + daysAtOnce * DAY_MS) - 1) };
+    note(`ingesting ${window.from} to ${window.to}, ${rows.toLocaleString('en-US')} trades a day`);
+    const vendor = join(directory, 'vendor');
+    const list = consecutiveDays({ ...window, rowsPerDay: rows, seed: 7, firstId: nextId, timeUnit: 'ms' });
+    await ingestDays(stack, vendor, list);
+    await rm(vendor, { recursive: true });
+    nextId += rows * list.length;
+  }
+}
+
+/** Runs a command of the product against the stack. @returns its standard output. */
+export async function tidemark(
+  stack: Stack,
+  argv: readonly string[],
+  settings: Readonly<Record<string, string>> = {},
+): Promise<string> {
+  const child = spawn(join(ROOT, 'tidemark'), [...argv], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+    env: { ...process.env, SVC_STATE_DIR: stack.stateDir, SVC_LOG_LEVEL: 'warn', ...settings },
+  });
+  const [output] = await Promise.all([text(child.stdout), drained(child)]);
+  return output;
+}
+
+/** Writes the documents of consecutive days of trades and ingests them until they are proved. */
+async function ingestDays(stack: Stack, vendor: string, days: readonly ExchangeADay[]): Promise<void> {
   for (const day of days) await writeDay({ directory: vendor, symbol: SYMBOL, ...day });
   const range = ['--from', days[0].day, '--to', days[days.length - 1].day];
-  const child = spawn(join(ROOT, 'tidemark'), ['backfill', DATASET, ...range, '--json'], {
-    stdio: ['ignore', 'ignore', 'inherit'],
-    env: {
-      ...process.env,
-      SVC_STATE_DIR: stack.stateDir,
-      SVC_EXCHANGE_A_BASE_URL: pathToFileURL(join(vendor, '/')).href,
-      SVC_LOG_LEVEL: 'warn',
-    },
+  await tidemark(stack, ['backfill', DATASET, ...range, '--json'], {
+    SVC_EXCHANGE_A_BASE_URL: pathToFileURL(join(vendor, '/')).href,
   });
-  await drained(child);
   const client = new pg.Client({ connectionString: stack.databaseUrl });
   await client.connect();
   // Autovacuum would do this within a minute.
@@ -76,10 +111,14 @@ export interface QueryServer extends AsyncDisposable {
   /** Sends a request for the dataset to the query route. */
   post(body: object, headers?: Record<string, string>): Promise<IncomingMessage>;
   postTo(path: string, body: object, headers?: Record<string, string>): Promise<IncomingMessage>;
+  get(path: string): Promise<IncomingMessage>;
   peakMib(): number;
 }
 
-export async function startServer(stack: Pick<Stack, 'databaseUrl'>): Promise<QueryServer> {
+export async function startServer(
+  stack: Pick<Stack, 'databaseUrl'>,
+  more: Readonly<Record<string, string>> = {},
+): Promise<QueryServer> {
   const child = spawn(process.execPath, [join(ROOT, 'serving/main.ts'), '--stdin'], {
     stdio: ['pipe', 'pipe', 'inherit'],
   });
@@ -90,24 +129,26 @@ export async function startServer(stack: Pick<Stack, 'databaseUrl'>): Promise<Qu
     SVC_HTTP_PORT: '0',
     SVC_LOG_LEVEL: 'warn',
     SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX,
+    ...more,
   };
   child.stdin!.end(JSON.stringify({ settings }));
   const [line] = await once(child.stdout!, 'data');
   const { url } = JSON.parse(String(line)) as { url: string };
   const agent = new Agent({ keepAlive: true });
-  const postTo: QueryServer['postTo'] = (path, body, more) =>
+  const send = (method: string, path: string, body = '', more: Record<string, string> = {}): Promise<IncomingMessage> =>
     new Promise((resolve, reject) => {
-      const text = JSON.stringify(body);
-      const headers = { 'X-API-Key': API_KEY, 'Content-Length': String(Buffer.byteLength(text)), ...more };
-      const outgoing = httpRequest(`${url}${path}`, { agent, method: 'POST', headers }, (response) => {
+      const headers = { 'X-API-Key': API_KEY, 'Content-Length': String(Buffer.byteLength(body)), ...more };
+      const outgoing = httpRequest(`${url}${path}`, { agent, method, headers }, (response) => {
         if (response.statusCode === 200) resolve(response);
         else buffer(response).then((answer) => reject(new Error(String(answer))), reject);
       });
       outgoing.on('error', reject);
-      outgoing.end(text);
+      outgoing.end(body);
     });
+  const postTo: QueryServer['postTo'] = (path, body, headers) => send('POST', path, JSON.stringify(body), headers);
   return {
     postTo,
+    get: (path) => send('GET', path),
     post: (body, headers) => postTo('/v1/raw/query', { sources: [DATASET], ...body }, headers),
     peakMib: () => Math.max(...Object.values(watched.stop().peakMib)),
     async [Symbol.asyncDispose]() {

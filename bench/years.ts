@@ -1,0 +1,265 @@
+/**
+ * A generated history of years: what grows with the number of partitions and of rows, and what does not. Thin days give the
+ * partitions, in a database of their own; full days give the rows. At each size the reads, the commands of operators, the
+ * requests of the page, the start of the service, its memory, and the disk by table are measured. Days are generated, proved
+ * and their documents deleted a few at a time. The reads ask for the same amount at every size, `all` in their name excepted.
+ *
+ * Options: --rows N (3,500,000) a full day, --days N (60) full days, --thin-rows N (500) a thin day, --thin-days N (3,000),
+ * --rounds N (5), --only partitions|rows, --json. 60 full days take half an hour and 30 GB.
+ */
+import { readdir, realpath, stat, statfs } from 'node:fs/promises';
+import { join } from 'node:path';
+import pg from 'pg';
+import { DAY_MS } from '../shared/dates.ts';
+import { TidemarkError } from '../shared/errors.ts';
+import { DATASETS } from '../shared/registry/index.ts';
+import type { Stack } from '../shared/stack/stack.ts';
+import { benchHarness, type Harness } from './harness.ts';
+import { median, rounded } from './measure.ts';
+import { optionsOf } from './options.ts';
+import { DATASET, discard, ingestHistory, type QueryServer, startServer, tidemark, timed } from './query-subjects.ts';
+
+const START_MS = Date.parse('2017-01-01T00:00:00Z');
+const KLINES_PATH = '/v1/historical/exchange_a/spot/klines';
+const ARROW = { Accept: 'application/vnd.apache.arrow.stream' };
+const HOUR_MS = 3_600_000;
+/** Sizes at which the database is measured; those beyond the days asked for are left out, and the last day is measured. */
+const PARTITIONS = [10, 100, 1000, 3000];
+const ROWS = [1e7, 1e8, 1e9];
+/** The parts that `--only` can select. */
+const PARTS = ['partitions', 'rows'] as const;
+
+/**
+ * Disk that a full day takes beside its rows: one-second rows, klines, and the log. 108 bytes a row and 15 of the log were
+ * measured; the rest is for write-ahead log and one day's document.
+ */
+const BYTES_A_ROW = 130;
+const SPARE_BYTES = 5e9;
+
+interface Size {
+  readonly partitions: number;
+  readonly rows: number;
+  /** Medians, in ms. */
+  readonly ms: Readonly<Record<string, number>>;
+  readonly serving_peak_mib: number;
+  readonly bytes: Readonly<Record<string, number>>;
+}
+
+export async function run(argv: readonly string[]): Promise<void> {
+  const options = optionsOf(argv, {
+    counts: {
+      rows: [3_500_000, 1],
+      days: [60, 1],
+      'thin-rows': [500, 1],
+      'thin-days': [3000, 1],
+      rounds: [5, 1],
+    },
+    choices: { only: PARTS },
+  });
+  const wants = (part: (typeof PARTS)[number]) => options.only === undefined || options.only === part;
+  const { rounds } = options;
+  const found: Record<string, readonly Size[]> = {};
+  if (wants('partitions')) {
+    const days = options['thin-days'];
+    found.partitions = await measureHistory({ rows: options['thin-rows'], days, at: PARTITIONS, rounds });
+  }
+  if (wants('rows')) {
+    const at = ROWS.map((rows) => Math.ceil(rows / options.rows));
+    found.rows = await measureHistory({ rows: options.rows, days: options.days, at, rounds });
+  }
+  const result = { bench: 'years', rows_a_day: options.rows, thin_rows_a_day: options['thin-rows'], rounds, ...found };
+  process.stdout.write(options.json ? `${JSON.stringify(result)}\n` : `${linesOf(found).join('\n')}\n`);
+}
+
+interface Plan {
+  readonly rows: number;
+  readonly days: number;
+  /** Days after which the database is measured. */
+  readonly at: readonly number[];
+  readonly rounds: number;
+}
+
+async function measureHistory({ rows, days, at, rounds }: Plan): Promise<Size[]> {
+  await using harness = await benchHarness('years');
+  await refuseSmallDisk(harness, rows * days * BYTES_A_ROW + SPARE_BYTES);
+  const sizes: Size[] = [];
+  let done = 0;
+  for (const next of new Set([...at.filter((count) => count < days), days])) {
+    const window = { fromMs: START_MS + done * DAY_MS, toMs: START_MS + next * DAY_MS, rows };
+    // The documents of 30 thin days, or of one full day, are on the disk at a time.
+    const daysAtOnce = rows > 100_000 ? 1 : 30;
+    await ingestHistory(harness.stack, harness.directory, window, {
+      firstId: 1 + done * rows,
+      daysAtOnce,
+      note: harness.note,
+    });
+    done = next;
+    harness.note(`measuring ${done} days, ${(done * rows).toLocaleString('en-US')} rows`);
+    sizes.push(await measure(harness, { days: done, rows: done * rows, rounds }));
+  }
+  return sizes;
+}
+
+async function refuseSmallDisk({ directory }: Harness, needed: number): Promise<void> {
+  const { bavail, bsize } = await statfs(directory);
+  const free = bavail * bsize;
+  if (free >= needed) return;
+  const gb = (bytes: number) => `${(bytes / 1e9).toFixed(0)} GB`;
+  throw new TidemarkError(
+    'USAGE',
+    `This history needs ${gb(needed)} of free disk, and ${gb(free)} are free. Ask for fewer days with --days, or for fewer rows with --rows.`,
+  );
+}
+
+async function measure(harness: Harness, size: { days: number; rows: number; rounds: number }): Promise<Size> {
+  const { stack, note } = harness;
+  const ms: Record<string, number> = {};
+  const time = async (name: string, work: () => Promise<unknown>, rounds = size.rounds) => {
+    const times: number[] = [];
+    // The round before the first is the warm-up.
+    for (let round = -1; round < rounds; round++) {
+      const seconds = await timed(work);
+      if (round >= 0) times.push(seconds * 1000);
+    }
+    ms[name] = rounded(median(times), 1);
+    note(`  ${name} ${ms[name]} ms`);
+  };
+  await time('start of the service', async () => {
+    await using started = await startService(stack);
+    await discard(await started.post({ n_rows: 1 }));
+  });
+  await using server = await startService(stack);
+  const endMs = START_MS + size.days * DAY_MS;
+  for (const [name, ask] of Object.entries(readsOf(server, endMs))) await time(name, ask);
+  await time('requests of the page', () => pageRequests(server));
+  // A command takes a second to start; two rounds are enough.
+  for (const command of ['status', 'doctor']) await time(command, () => operate(stack, command), 2);
+  const bytes = await bytesByTable(stack);
+  const serving_peak_mib = server.peakMib();
+  return { partitions: size.days, rows: size.rows, ms, serving_peak_mib, bytes };
+}
+
+const startService = (stack: Stack): Promise<QueryServer> =>
+  startServer(stack, {
+    SVC_NATS_URL: stack.natsUrl,
+    SVC_NATS_READER_URL: stack.natsReaderUrl,
+    SVC_NATS_PROJECTOR_URL: stack.natsProjectorUrl,
+    SVC_NATS_OPERATOR_URL: stack.natsOperatorUrl,
+    SVC_NATS_EXPORT_URL: stack.natsExportUrl,
+    SVC_STATE_DIR: stack.stateDir,
+    // The service warns that it has no queue of exports, which nothing here asks for.
+    SVC_LOG_LEVEL: 'error',
+  });
+
+const iso = (ms: number) => new Date(ms).toISOString();
+
+function readsOf(server: QueryServer, endMs: number): Readonly<Record<string, () => Promise<unknown>>> {
+  const middleMs = START_MS + Math.floor((endMs - START_MS) / DAY_MS / 2) * DAY_MS;
+  const window = (lengthMs: number) => ({ time_range: [iso(middleMs), iso(middleMs + lengthMs)] });
+  const all = { time_range: [iso(START_MS), iso(endMs)] };
+  const nothing = [{ field: 'quantity', op: 'gte', value: 1e9 }];
+  const query = async (body: object, headers?: Record<string, string>) => discard(await server.post(body, headers));
+  const klines = async (fromMs: number, toMs: number, kline_size: string) => {
+    const body = { start_date: iso(fromMs).slice(0, 10), end_date: iso(toMs - 1).slice(0, 10), kline_size };
+    return await discard(await server.postTo(KLINES_PATH, body));
+  };
+  return {
+    'latest 100': () => query({ n_rows: 100 }),
+    'an hour, JSON': () => query(window(HOUR_MS)),
+    'a day to Arrow': () => query(window(DAY_MS), ARROW),
+    'klines of 1 m of a day': () => klines(middleMs, middleMs + DAY_MS, '1m'),
+    'klines of 1 d of all': () => klines(START_MS, endMs, '1d'),
+    'random 1,000': () => query({ n_random: 1000 }),
+    'estimate of all': async () =>
+      discard(await server.postTo('/v1/raw/estimate', { sources: [DATASET], ...all, filters: nothing })),
+    'filter that a day does not hold': () => noRows(server, { ...window(DAY_MS), filters: nothing }),
+    coverage: async () => discard(await server.get(`/v1/coverage/${DATASET}`)),
+    'status over HTTP': async () => discard(await server.get('/v1/ops/status')),
+  };
+}
+
+/** A read that finds nothing is answered with 404. */
+async function noRows(server: QueryServer, body: object): Promise<void> {
+  try {
+    await discard(await server.post(body));
+  } catch (error) {
+    if (!(error as Error).message.includes('QUERY_NO_DATA')) throw error;
+  }
+}
+
+/** What the operator's page asks for when it opens. */
+async function pageRequests(server: QueryServer): Promise<void> {
+  const paths = ['/', '/v1/datasets', '/v1/ops/status', '/v1/ops/history', '/v1/raw/export?limit=20'];
+  for (const dataset of DATASETS.keys()) paths.push(`/v1/coverage/${dataset}?state=quarantined&limit=1000`);
+  await Promise.all(paths.map(async (path) => discard(await server.get(path))));
+}
+
+/** A finding, such as a projector that does not run, is no fault of the bench. */
+async function operate(stack: Stack, command: string): Promise<void> {
+  await tidemark(stack, [command, '--json']).catch((error: Error) => {
+    if (!/ended with 1$/.test(error.message)) throw error;
+  });
+}
+
+/** Bytes of each table with rows, hypertables with their chunks and indexes; and of the log's stream. */
+async function bytesByTable({ databaseUrl, stateDir }: Stack): Promise<Record<string, number>> {
+  const client = new pg.Client({ connectionString: databaseUrl });
+  await client.connect();
+  try {
+    const { rows } = await client.query<{ name: string; bytes: number }>(
+      `select c.relname as name, coalesce(hypertable_size(h.hypertable), pg_total_relation_size(c.oid))::float8 as bytes
+       from pg_class c
+       left join lateral (select c.oid::regclass as hypertable from timescaledb_information.hypertables t
+         where t.hypertable_schema = 'public' and t.hypertable_name = c.relname) h on true
+       where c.relkind = 'r' and c.relnamespace = 'public'::regnamespace`,
+    );
+    const large = rows.filter(({ bytes }) => bytes >= 1e6).sort((a, b) => b.bytes - a.bytes);
+    const log = { 'the log': await bytesIn(await realpath(join(stateDir, 'servers', 'nats'))) };
+    return { ...Object.fromEntries(large.map(({ name, bytes }) => [name, bytes])), ...log };
+  } finally {
+    await client.end();
+  }
+}
+
+async function bytesIn(folder: string): Promise<number> {
+  const entries = await readdir(folder, { recursive: true, withFileTypes: true });
+  const sizes = entries.filter((entry) => entry.isFile()).map((entry) => stat(join(entry.parentPath, entry.name)));
+  // nats-server replaces its files meanwhile.
+  const settled = await Promise.allSettled(sizes);
+  return settled.reduce((sum, one) => sum + (one.status === 'fulfilled' ? one.value.size : 0), 0);
+}
+
+function linesOf(found: Readonly<Record<string, readonly Size[]>>): string[] {
+  return Object.entries(found).flatMap(([part, sizes]) => {
+    const table = (label: string, cells: readonly (string | number)[]) =>
+      `  ${label.padEnd(34)}${cells.map((cell) => String(cell).padStart(16)).join('')}`;
+    const names = new Set(sizes.flatMap(({ bytes }) => Object.keys(bytes)));
+    return [
+      `by ${part}, medians in ms`,
+      table(
+        'partitions',
+        sizes.map(({ partitions }) => partitions.toLocaleString('en-US')),
+      ),
+      table(
+        'rows',
+        sizes.map(({ rows }) => rows.toLocaleString('en-US')),
+      ),
+      ...Object.keys(sizes[0].ms).map((name) =>
+        table(
+          name,
+          sizes.map(({ ms }) => ms[name]),
+        ),
+      ),
+      table(
+        'peak memory of the service, MiB',
+        sizes.map((size) => size.serving_peak_mib),
+      ),
+      ...[...names].map((name) =>
+        table(
+          `MB of ${name}`,
+          sizes.map(({ bytes }) => ((bytes[name] ?? 0) / 1e6).toFixed(1)),
+        ),
+      ),
+    ];
+  });
+}
