@@ -191,7 +191,7 @@ export class KlineBuilder {
     }
   }
 
-  /** Adds a trade whose price has more decimals than a tick, or whose price or quantity is no integer of 1e-8. */
+  /** Adds a trade that the fast path cannot: its price has more decimals than the tick, or its price or quantity is not a multiple of 1e-8. */
   #addUnusual(minute: number, price: number, quantity: number, isMaker: number): void {
     const units = Math.round(quantity * UNIT);
     if (price < MAX_PRICE && quantity < MAX_QUANTITY && units / UNIT === quantity) {

@@ -132,7 +132,7 @@ test('Ctrl-C before the command has begun ends with 130, too', async () => {
   expect([exit, signal]).toEqual([130, null]);
 });
 
-test('documents prefetched are no more than the setting, and none is left behind', async () => {
+test('no more documents are prefetched than the setting allows, and none is left behind', async () => {
   await using server = await startVendorServer(baseOf(A.dataset));
   const env = { SVC_EXCHANGE_A_BASE_URL: server.url.href };
   const args = ['reingest', A.dataset, ...days(0, 5), '--reason', 'again'];
