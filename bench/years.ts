@@ -4,7 +4,7 @@
  * requests of the page, the start of the service, its memory, and the disk by table are measured. Days are generated, proved
  * and their documents deleted a few at a time. The reads ask for the same amount at every size, `all` in their name excepted.
  *
- * Options: --rows N (3,500,000) a full day, --days N (60) full days, --thin-rows N (500) a thin day, --thin-days N (3,000),
+ * Options: --rows N (3,500,000) a full day, --days N (60) full days, --thin-rows N (5,000) a thin day, --thin-days N (3,000),
  * --rounds N (5), --only partitions|rows, --json. 60 full days take half an hour and 30 GB.
  */
 import { readdir, realpath, stat, statfs } from 'node:fs/promises';
@@ -50,7 +50,7 @@ export async function run(argv: readonly string[]): Promise<void> {
     counts: {
       rows: [3_500_000, 1],
       days: [60, 1],
-      'thin-rows': [500, 1],
+      'thin-rows': [5000, 1],
       'thin-days': [3000, 1],
       rounds: [5, 1],
     },
