@@ -35,6 +35,15 @@ export const ERROR_CODES = {
     remedy: 'Read the log on standard error: it says what the service waits for.',
   },
 
+  SERVICE_UNREACHABLE: {
+    transient: true,
+    remedy: 'Start the HTTP service with ./tidemark up, or name a running one with --url.',
+  },
+  SERVICE_REFUSED: {
+    transient: false,
+    remedy: 'The message is the answer of the HTTP service: mend the request or the key (SVC_INTERNAL_API_KEY).',
+  },
+
   // fetching and reading a vendor document
   SOURCE_NOT_FOUND: {
     transient: false,

@@ -36,6 +36,7 @@ const COMMANDS: readonly Command[] = [
   { spec: specs.rights, load: async () => (await import('./commands/rights.ts')).runRights },
   { spec: specs.exportWorker, load: async () => (await import('./commands/export-worker.ts')).runExportWorker },
   { spec: specs.audit, load: async () => (await import('./commands/audit.ts')).runAudit },
+  { spec: specs.explain, load: async () => (await import('./commands/explain.ts')).runExplain },
   { spec: specs.event, load: async () => (await import('./commands/event.ts')).runEvent },
 ];
 

@@ -178,6 +178,15 @@ export const event: CommandSpec = {
   doc: "Shows one event's vendor bytes and their sha256, read from the log, and the document they came from.",
 };
 
+export const explain: CommandSpec = {
+  name: 'explain',
+  positionals: ['request'],
+  options: {
+    url: { type: 'string', doc: 'The running service. Default: the address of SVC_HTTP_HOST and SVC_HTTP_PORT.' },
+  },
+  doc: 'Shows how much of the history a query would search: partitions and frames that its filters leave, and those that the ranges of their values rule out. `request` is the JSON body of a query; Reads no rows.',
+};
+
 export const exportWorker: CommandSpec = {
   name: 'export-worker',
   positionals: [],

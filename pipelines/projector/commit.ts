@@ -13,6 +13,7 @@ import {
 import { type AttemptRow, partitions, type StoredRow, storedColumns } from '../../shared/db/schema.ts';
 import { differingFacts, type Manifest } from '../../shared/frame/manifest.ts';
 import type { Recount } from '../../shared/proof/recount.ts';
+import { unitedRanges, type ValueRanges } from '../../shared/proof/value-ranges.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { keyFacts, type TimeWindow } from '../../shared/registry/keys.ts';
 import { extentOf, offsetsOf, outsidePartition } from './faults.ts';
@@ -107,6 +108,7 @@ const PROOF = storedColumns(partitions, [
   'throughMs',
   'lastUpdatedAt',
   'klinesSha256',
+  'valueRanges',
 ]);
 
 async function writePartitions(
@@ -115,7 +117,7 @@ async function writePartitions(
   proved: readonly Proved[],
 ): Promise<void> {
   const rows = proved.map(
-    ({ manifest, recount, klinesSha256 = null }): StoredRow<typeof KEY> & StoredRow<typeof PROOF> => {
+    ({ manifest, recount, frames, klinesSha256 = null }): StoredRow<typeof KEY> & StoredRow<typeof PROOF> => {
       const extent = extentOf(dataset, manifest);
       return {
         partitionKey: manifest.partition,
@@ -136,6 +138,7 @@ async function writePartitions(
         throughMs: extent?.throughMs ?? null,
         lastUpdatedAt: manifest.last_updated_ms === undefined ? null : new Date(manifest.last_updated_ms),
         klinesSha256,
+        valueRanges: rangesOf(frames) ?? null,
       };
     },
   );
@@ -225,14 +228,17 @@ async function writeFrames(client: ClientBase, dataset: DatasetDefinition, prove
   ]);
   const entries = proved.flatMap(({ manifest, frames }) => {
     let base = 0;
-    return frames.map(({ sequence, header }) => {
+    return frames.map(({ sequence, header, ranges }) => {
       base += header.rows;
-      return { key: manifest.partition, sequence, header, base: base - header.rows };
+      return { key: manifest.partition, sequence, header, base: base - header.rows, ranges };
     });
   });
   await client.query(
-    `insert into frames (dataset_id, partition_key, stream_sequence, first_offset, last_offset, first_ms, last_ms, rows, row_base)
-     select $1, * from unnest($2::text[], $3::int8[], $4::text[], $5::text[], $6::int8[], $7::int8[], $8::int4[], $9::int8[])`,
+    `insert into frames (dataset_id, partition_key, stream_sequence, first_offset, last_offset, first_ms, last_ms, rows, row_base,
+       value_ranges)
+     select $1, key, sequence, first_offset, last_offset, first_ms, last_ms, rows, base, ranges::jsonb
+     from unnest($2::text[], $3::int8[], $4::text[], $5::text[], $6::int8[], $7::int8[], $8::int4[], $9::int8[], $10::text[])
+       as f (key, sequence, first_offset, last_offset, first_ms, last_ms, rows, base, ranges)`,
     [
       dataset.number,
       entries.map(({ key }) => key),
@@ -243,6 +249,36 @@ async function writeFrames(client: ClientBase, dataset: DatasetDefinition, prove
       entries.map(({ header }) => header.last_ms),
       entries.map(({ header }) => header.rows),
       entries.map(({ base }) => base),
+      entries.map(({ ranges }) => (ranges === undefined ? null : JSON.stringify(ranges))),
+    ],
+  );
+}
+
+/** The ranges of a partition, from those of its frames with rows. */
+const rangesOf = (frames: readonly FrameEntry[]): ValueRanges | undefined =>
+  unitedRanges(frames.flatMap(({ header, ranges }) => (header.rows > 0 ? [ranges] : [])));
+
+/** Writes the ranges of a partition whose frames are known already, as a replay made them again. */
+export async function writeRanges(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  key: string,
+  frames: readonly FrameEntry[],
+): Promise<void> {
+  const ranges = rangesOf(frames);
+  await client.query('update partitions set value_ranges = $3 where dataset_id = $1 and partition_key = $2', [
+    dataset.number,
+    key,
+    ranges === undefined ? null : JSON.stringify(ranges),
+  ]);
+  await client.query(
+    `update frames f set value_ranges = made.ranges::jsonb from unnest($3::int8[], $4::text[]) as made (sequence, ranges)
+     where f.dataset_id = $1 and f.partition_key = $2 and f.stream_sequence = made.sequence`,
+    [
+      dataset.number,
+      key,
+      frames.map(({ sequence }) => sequence),
+      frames.map((frame) => (frame.ranges === undefined ? null : JSON.stringify(frame.ranges))),
     ],
   );
 }

@@ -19,9 +19,16 @@ import {
   scopeSql,
   seriesCondition,
 } from '../../shared/proof/recount.ts';
+import { rangedColumns, type ValueRanges } from '../../shared/proof/value-ranges.ts';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
-import type { FoldingProjector, KeptKlines, Projection, RowProjector } from '../rows/binary-copy.ts';
+import {
+  CopyRanges,
+  type FoldingProjector,
+  type KeptKlines,
+  type Projection,
+  type RowProjector,
+} from '../rows/binary-copy.ts';
 import { indexChunks, type LoadTarget, prepareChunks } from './chunks.ts';
 import { CopyIn, type SharedCopy } from './copy-in.ts';
 import { compareKlines, deleteKlines, storedKlinesSha256, storeKlines } from './kline-storage.ts';
@@ -29,6 +36,8 @@ import { compareKlines, deleteKlines, storedKlinesSha256, storeKlines } from './
 export interface FrameEntry {
   readonly sequence: number;
   readonly header: FrameHeader;
+  /** Of its rows; absent where none are kept. */
+  readonly ranges?: ValueRanges;
 }
 
 export interface LoadTables {
@@ -69,6 +78,7 @@ export class PartitionLoad {
   readonly #client: ClientBase;
   readonly #dataset: DatasetDefinition;
   readonly #rows: RowProjector;
+  readonly #ranges: CopyRanges;
   /** Present where one-second rows are made from this partition alone. */
   readonly #folded: Folded | undefined;
   readonly #assembler = new RecordAssembler();
@@ -92,6 +102,7 @@ export class PartitionLoad {
       ? undefined
       : { rows: projection.createRows(partition), columns: projection.alignedColumns };
     this.#rows = this.#folded?.rows ?? projection.createRows(partition);
+    this.#ranges = new CopyRanges(dataset.native.columns, rangedColumns(dataset));
     this.#tables = tables;
     this.#isServed = needs.tables === undefined;
     this.#seriesId = needs.seriesId;
@@ -118,6 +129,7 @@ export class PartitionLoad {
   async add(sequence: number, header: FrameHeader, raw: Buffer): Promise<void> {
     this.#bytes += raw.length;
     const body = this.#assembler.take(header, raw);
+    let ranges: ValueRanges | undefined;
     if (body) {
       const { copy, rows } = this.#rows.rows(body, header.rows);
       if (rows !== header.rows) {
@@ -126,6 +138,7 @@ export class PartitionLoad {
           `Frame ${header.frame} holds ${rows} events, its header says ${header.rows}`,
         );
       }
+      ranges = this.#ranges.of(copy);
       if (this.#shared) {
         await this.#shared.write(copy);
         this.#copied += rows;
@@ -138,7 +151,7 @@ export class PartitionLoad {
         `Frame ${header.frame} holds a part and counts ${header.rows} events`,
       );
     }
-    this.frames.push({ sequence, header });
+    this.frames.push({ sequence, header, ranges });
   }
 
   /**

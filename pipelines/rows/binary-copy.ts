@@ -4,6 +4,7 @@
  * Format: PostgreSQL documentation, COPY, "Binary Format".
  */
 import { assert } from '../../shared/errors.ts';
+import type { ValueRanges } from '../../shared/proof/value-ranges.ts';
 import type { SecondsRule } from '../../shared/registry/definition.ts';
 import type { PgType } from '../../shared/registry/index.ts';
 import type { TimeWindow } from '../../shared/registry/keys.ts';
@@ -79,6 +80,47 @@ export class StampedRows {
     // With a margin: the next frame may hold a few more rows.
     if (kept === undefined || kept.length < bytes) this.#buffers[slot] = this.#template.stamp(rows + (rows >> 3));
     return this.#buffers[slot].subarray(0, bytes);
+  }
+}
+
+/** The smallest and largest values of columns of doubles in binary COPY rows. */
+export class CopyRanges {
+  /** By column: the place of its range, or -1. */
+  readonly #places: Int32Array;
+  readonly #names: readonly string[];
+
+  constructor(columns: readonly { readonly name: string }[], ranged: readonly string[]) {
+    this.#places = Int32Array.from(columns, ({ name }) => ranged.indexOf(name));
+    this.#names = ranged;
+  }
+
+  /** Without a header. @returns undefined where no column has ranges. A column with NaN, infinities or nulls alone is left out. */
+  of(copy: Buffer): ValueRanges | undefined {
+    const names = this.#names;
+    const places = this.#places;
+    if (names.length === 0) return undefined;
+    const view = new DataView(copy.buffer, copy.byteOffset, copy.length);
+    const least = new Float64Array(names.length).fill(Number.POSITIVE_INFINITY);
+    const greatest = new Float64Array(names.length).fill(Number.NEGATIVE_INFINITY);
+    const isOdd = new Uint8Array(names.length);
+    for (let at = 0; at < copy.length; ) {
+      at += 2;
+      for (let column = 0; column < places.length; column++) {
+        const length = view.getInt32(at);
+        const place = places[column];
+        if (place >= 0 && length > 0) {
+          const value = view.getFloat64(at + 4);
+          if (value < least[place]) least[place] = value;
+          if (value > greatest[place]) greatest[place] = value;
+          if (value - value !== 0) isOdd[place] = 1;
+        }
+        at += length > 0 ? 4 + length : 4;
+      }
+    }
+    const known = names.flatMap((name, place) =>
+      isOdd[place] === 0 && least[place] <= greatest[place] ? [[name, [least[place], greatest[place]]] as const] : [],
+    );
+    return Object.fromEntries(known);
   }
 }
 

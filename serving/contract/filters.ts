@@ -51,6 +51,11 @@ export interface Filter {
    * types that the database keeps a histogram of.
    */
   readonly boundTests?: readonly ((params: Params) => string)[];
+  /**
+   * For doubles: SQL over the smallest and the largest value of some rows, whether one of them may pass. Absent where the ends say
+   * nothing, as for `ne`.
+   */
+  readonly rangeTest?: (least: string, greatest: string, params: Params) => string;
 }
 
 /** A double cannot hold 2^63 - 1, so the schema says "below 2^63" for the largest integer of 64 bits. */
@@ -145,6 +150,25 @@ const BOUND_OPERATORS: Readonly<Partial<Record<Comparison, readonly string[]>>> 
   lte: ['<='],
 };
 
+/** By operator: which end of a range is compared with the value, and how. */
+const RANGE_OPERATORS: Readonly<Partial<Record<Comparison, readonly (readonly ['least' | 'greatest', string])[]>>> = {
+  eq: [
+    ['least', '<='],
+    ['greatest', '>='],
+  ],
+  gt: [['greatest', '>']],
+  gte: [['greatest', '>=']],
+  lt: [['least', '<']],
+  lte: [['least', '<=']],
+};
+
+function rangeTestOf(field: Field, op: Comparison, { param }: Value): Filter['rangeTest'] {
+  const tests = field.dtype === 'float64' ? RANGE_OPERATORS[op] : undefined;
+  if (!tests) return undefined;
+  return (least, greatest, params) =>
+    `(${tests.map(([end, sql]) => `${end === 'least' ? least : greatest} ${sql} ${params.add(param)}`).join(' and ')})`;
+}
+
 function comparison(field: Field, op: Comparison, value: Value): Filter {
   const bounds = value.instant && instantBounds(op, value.instant);
   if (isFiner(value)) {
@@ -158,7 +182,14 @@ function comparison(field: Field, op: Comparison, value: Value): Filter {
   const testBy = (sql: string) => (params: Params) => `(${field.sql}) ${sql} ${params.add(value.param)}`;
   const boundTests =
     BOUND_OPERATORS[op] && HISTOGRAMS.includes(field.dtype) ? BOUND_OPERATORS[op].map(testBy) : undefined;
-  return { field, bounds, equals, boundTests, test: testBy(SQL_OPERATOR[op]) };
+  return {
+    field,
+    bounds,
+    equals,
+    boundTests,
+    rangeTest: rangeTestOf(field, op, value),
+    test: testBy(SQL_OPERATOR[op]),
+  };
 }
 
 function parseList(
@@ -189,7 +220,14 @@ function parseList(
   const bounds = op === 'in' && !Number.isNaN(from) ? { from, to: Math.max(...times) + 1 } : undefined;
   const texts = values.flatMap((element) => element.text ?? []);
   const equals = op === 'in' && texts.length > 0 ? texts : undefined;
-  return { field, bounds, equals, test: (params) => `(${field.sql}) ${sql} (${params.add(list)})` };
+  const numbers = values.flatMap((element) => element.number ?? []);
+  const rangeTest: Filter['rangeTest'] =
+    op === 'in' && numbers.length > 0
+      ? (least, greatest, params) =>
+          `(${least} <= ${params.add(float8(numbers.reduce((a, b) => Math.max(a, b))))}
+            and ${greatest} >= ${params.add(float8(numbers.reduce((a, b) => Math.min(a, b))))})`
+      : undefined;
+  return { field, bounds, equals, rangeTest, test: (params) => `(${field.sql}) ${sql} (${params.add(list)})` };
 }
 
 /** A value ready to be bound. */
@@ -198,6 +236,8 @@ interface Value {
   /** The value as a time in ms, for times and for integers that may be times in ms. */
   readonly instant?: Instant;
   readonly text?: string;
+  /** Of a double. */
+  readonly number?: number;
 }
 
 const isFiner = (value: Value) => value.instant?.exact === false;
@@ -221,7 +261,7 @@ function parseValue(field: Field, value: Json | undefined): Value | string {
     case 'float64': {
       const number = typeof value === 'bigint' ? Number(value) : value;
       if (typeof number !== 'number' || !Number.isFinite(number)) return 'must be a finite number';
-      return { param: float8(number) };
+      return { param: float8(number), number };
     }
     case 'bool01':
       return value === 0 || value === 1 ? { param: bool(value === 1) } : 'must be 0 or 1';

@@ -74,6 +74,13 @@ export const SYNTHETIC_HEADER = {
   'X-Svc-Synthetic': '`true` when the rows belong to the sample: no vendor published them.',
 } as const satisfies AnswerHeaders;
 
+/** Headers of reads with filters. */
+export const SEARCHED_HEADERS = {
+  'X-Svc-Partitions-Read':
+    'Proved file days of the window that the read searches. Only with filters, for the trade datasets; also where no row passes.',
+  'X-Svc-Partitions-Skipped': 'Those that it leaves out, because the ranges of their values say that no row passes.',
+} as const satisfies AnswerHeaders;
+
 /** Headers of answers that a client may cache and revalidate. */
 export const VALIDATOR_HEADERS = {
   ETag: 'Identifies exactly these bytes.',

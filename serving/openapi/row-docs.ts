@@ -27,6 +27,7 @@ import {
   HISTORICAL_PROBLEMS,
   READ_PROBLEMS,
   type RouteDoc,
+  SEARCHED_HEADERS,
   SYNTHETIC_HEADER,
 } from '../http/routes.ts';
 import { headerName } from '../render/json-rows.ts';
@@ -161,6 +162,7 @@ function rowAnswer(envelope: z.ZodType, rows: readonly string[]): AnswerDoc {
     content: Object.fromEntries(content),
     headers: {
       ...SYNTHETIC_HEADER,
+      ...SEARCHED_HEADERS,
       ...envelopeHeaderDocs(Object.keys(properties)),
       'Content-Encoding': 'The coding that `Accept-Encoding` selected; absent without one.',
       'X-Svc-Row-Count': `For bodies of rows alone: the number of rows. ${TRAILER}`,

@@ -24,6 +24,16 @@ export interface RowCount {
   readonly partitions?: readonly string[];
 }
 
+/** How much of the window a read searches: the partitions and frames that its filters leave, and those that they rule out. */
+export interface Searched {
+  readonly partitionsRead: number;
+  readonly partitionsSkipped: number;
+  readonly framesRead: number;
+  readonly framesSkipped: number;
+  /** Rows of what is searched. */
+  readonly rows: number;
+}
+
 /** The identity of an aligned row. */
 export interface SeriesRow {
   readonly seriesId: number;

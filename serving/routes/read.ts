@@ -194,6 +194,11 @@ async function answer(
       admit,
       open(found, flow) {
         facts = found;
+        if (found.searched) {
+          // Not in writeHead: an answer without rows has them, too, and another status.
+          exchange.response.setHeader('X-Svc-Partitions-Read', found.searched.partitionsRead);
+          exchange.response.setHeader('X-Svc-Partitions-Skipped', found.searched.partitionsSkipped);
+        }
         backpressure = new BackpressureFlow(flow, slot, () => breakOff(exchange.response));
         body.flow = backpressure;
         envelope = spec.envelope(request, grant, found);

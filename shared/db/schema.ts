@@ -9,6 +9,7 @@ import type * as Names from 'drizzle-orm/table';
 import type * as Utils from 'drizzle-orm/utils';
 import type { DocumentFacts, Manifest } from '../frame/manifest.ts';
 import type { Recount } from '../proof/recount.ts';
+import type { ValueRanges } from '../proof/value-ranges.ts';
 
 // Drizzle is loaded as CommonJS, and its query builder not at all. For each module that is imported, Node parses drizzle's
 // package.json (179 KB) again, which costs every command 210 ms of processor time. Required modules cost 23 ms.
@@ -74,6 +75,8 @@ export const partitions = pgTable('partitions', {
   verifiedAt: at('verified_at'),
   /** Digest of the kept klines; null where none are kept. */
   klinesSha256: text('klines_sha256'),
+  /** Smallest and largest values by column; null where the rows were loaded before ranges were kept. */
+  valueRanges: jsonb('value_ranges').$type<ValueRanges>(),
 });
 
 export const coverage = pgTable('coverage', {
@@ -121,6 +124,7 @@ export const frames = pgTable('frames', {
   lastMs: big('last_ms').notNull(),
   rows: integer('rows').notNull(),
   rowBase: big('row_base').notNull(),
+  valueRanges: jsonb('value_ranges').$type<ValueRanges>(),
 });
 
 export const ledger = pgTable('ledger', {

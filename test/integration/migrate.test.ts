@@ -399,6 +399,7 @@ describe('the live tables', () => {
         throughMs: null,
         verifiedAt: null,
         klinesSha256: null,
+        valueRanges: null,
       },
     ]);
     expect(picked).toEqual([{ toMs: Number.MAX_SAFE_INTEGER, synthetic: true }]);

@@ -2,8 +2,9 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { ALIGNED_TRADE_COLUMNS } from '../../pipelines/rows/aligned-trades.ts';
-import type { FoldingProjector } from '../../pipelines/rows/binary-copy.ts';
+import { CopyRanges, type FoldingProjector } from '../../pipelines/rows/binary-copy.ts';
 import { TidemarkError } from '../../shared/errors.ts';
+import { rangedColumns } from '../../shared/proof/value-ranges.ts';
 import { ALIGNED_COLUMNS } from '../../shared/registry/definition.ts';
 import { exactDecimal, fixed } from '../support/decimals.ts';
 import { runs } from '../support/seed.ts';
@@ -104,6 +105,29 @@ describe.each(LAYOUTS)('the row projector of $dataset.key', (layout) => {
         expect(project(layout, list, frame).stored).toEqual(expected);
       }),
       { numRuns: runs(300) },
+    );
+  });
+
+  test('value ranges of a frame are the smallest and largest values of its rows', () => {
+    const doubles = layout.dataset.native.columns.filter(({ pg }) => pg === 'float8').map(({ name }) => name);
+    expect(rangedColumns(layout.dataset)).toEqual(doubles);
+    fc.assert(
+      fc.property(layout.lines(decimal, { minLength: 1 }), fc.integer({ min: 1, max: 900 }), (list, frame) => {
+        const types = nativeTypes(layout);
+        const ranges = new CopyRanges(layout.dataset.native.columns, doubles);
+        const projector = layout.projector();
+        for (const run of runsOf(decodeFile(layout, fileOf(layout, linesOf(list)), { frame }))) {
+          const { copy } = projector.rows(run.raw, run.rows);
+          const rows = copyRows(copy, types);
+          const expected = doubles.map((name) => {
+            const at = layout.dataset.native.columns.findIndex((column) => column.name === name);
+            const values = rows.map((row) => row[at] as number);
+            return [name, [Math.min(...values), Math.max(...values)]];
+          });
+          expect(ranges.of(copy)).toEqual(Object.fromEntries(expected));
+        }
+      }),
+      { numRuns: runs(100) },
     );
   });
 

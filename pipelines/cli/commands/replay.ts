@@ -18,13 +18,15 @@ import {
   recount,
   recountNative,
 } from '../../../shared/proof/recount.ts';
+import { differingRanges } from '../../../shared/proof/value-ranges.ts';
 import { ALIGNED_TABLE } from '../../../shared/registry/aligned-storage.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import { keyFacts } from '../../../shared/registry/keys.ts';
 import type { LoadTarget } from '../../projector/chunks.ts';
+import { writeRanges } from '../../projector/commit.ts';
 import { DirtyBuckets } from '../../projector/dirty-buckets.ts';
 import { compareShared, keepKlines, remadeKlines, storedKlinesSha256 } from '../../projector/kline-storage.ts';
-import { type LoadResult, PartitionLoad, partitionRefOf } from '../../projector/partition-load.ts';
+import { type FrameEntry, type LoadResult, PartitionLoad, partitionRefOf } from '../../projector/partition-load.ts';
 import { takeOut } from '../../projector/retract.ts';
 import { comparedSeconds, framesOf, inLog, quarantinedBy } from '../../projector/verify.ts';
 import type { Projection } from '../../rows/binary-copy.ts';
@@ -105,7 +107,7 @@ export async function replayPartition(row: PartitionRow, needs: ReplayNeeds): Pr
     }
     const differing = await differingFacts(needs, row, result);
     const replaces = differing.length > 0 && !needs.verifyOnly;
-    if (replaces) await replaceRows(needs, row, differing);
+    if (replaces) await replaceRows(needs, row, load.frames, differing);
     await client.query('commit');
     return {
       partition: row.partitionKey,
@@ -162,6 +164,7 @@ async function differingFacts(needs: ReplayNeeds, row: PartitionRow, rebuilt: Lo
     if (recorded !== rebuilt.klinesSha256 || stored !== recorded) differing.push('klines_sha256');
     if ((await compareShared(client, dataset, partition)).length > 0) differing.push('shared klines');
   }
+  if (differing.length === 0 && (await differingRanges(client, dataset, partition))) differing.push('value_ranges');
   // A partition that a verification quarantined is always replaced by what the log yields, even if a recount matches.
   if (row.state === 'quarantined' && differing.length === 0) differing.push('quarantined');
   return differing;
@@ -174,7 +177,12 @@ async function recountServed({ dataset, client, projection }: ReplayNeeds, parti
   return await recount(client, dataset, partition, tables, projection.alignedColumns);
 }
 
-async function replaceRows(needs: ReplayNeeds, row: PartitionRow, differing: readonly string[]): Promise<void> {
+async function replaceRows(
+  needs: ReplayNeeds,
+  row: PartitionRow,
+  frames: readonly FrameEntry[],
+  differing: readonly string[],
+): Promise<void> {
   const { dataset, client, projection } = needs;
   const partition = partitionRefOf(row);
   // Waits for any other process that changes this dataset's coverage, usually the projector.
@@ -203,6 +211,7 @@ async function replaceRows(needs: ReplayNeeds, row: PartitionRow, differing: rea
        proved_at = clock_timestamp(), updated_at = clock_timestamp() where dataset_id = $1 and partition_key = $2`,
     [dataset.number, partition.key, again, again.rows, again.aligned_rows, again.aligned_hash],
   );
+  await writeRanges(client, dataset, partition.key, frames);
   await dirty?.addPartition(partition);
   await dirty?.rebuild();
   const replaced = { ...row, alignedRows: again.aligned_rows };

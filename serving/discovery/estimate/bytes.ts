@@ -145,6 +145,17 @@ export const estimateAnswer = z.strictObject({
     .strictObject(membersOf(names, count('Bytes.')))
     .describe('Size of the body in each representation, before compression.'),
   partitions: z.int().min(0).nullable().describe('Number of proved partitions in the window; null if not counted.'),
+  ruled_out: z
+    .strictObject({
+      partitions_read: count('Partitions that the query would search.'),
+      partitions_skipped: count('Partitions that it would leave out.'),
+      frames_read: count('Frames that it would search, some 16,000 rows each.'),
+      frames_skipped: count('Frames that it would leave out.'),
+    })
+    .nullable()
+    .describe(
+      'What the ranges of values rule out: no row there passes the filters. Null without filters, and for datasets that are not of trades.',
+    ),
   will_exceed_time_budget: flag('Whether the query is likely to find no row in time and to fail with `QUERY_TIMEOUT`.'),
   time: z
     .strictObject({

@@ -8,6 +8,8 @@ import type { TimeBudget } from '../../read/execute/optimistic-read.ts';
 import { dryRun, type FreshnessRule, type WarningEvaluation } from '../../read/execute/warnings.ts';
 import { slicesOf, withBoundaryRows } from '../../read/plan/boundary-rows.ts';
 import { contextOf, type LiveContext } from '../../read/plan/context.ts';
+import { ruleOut } from '../../read/plan/ruled-out.ts';
+import type { Searched } from '../../read/read-model.ts';
 import { provedThrough } from '../../read/snapshot/proved-runs.ts';
 import type { CoverageProbe, Session } from '../../read/snapshot/session.ts';
 import type { Envelope } from '../../render/json-rows.ts';
@@ -35,7 +37,8 @@ export async function estimate(
 ): Promise<Estimate> {
   const { live, evaluation } = await dryRun(session, probe, request, rule);
   const { window } = request;
-  const found = await findRows(live);
+  const ruled = request.filters.length > 0 ? await ruleOut(live) : undefined;
+  const found = afterRuling(await findRows(live), ruled?.searched);
   const rows = 'rows' in window ? Math.min(window.rows, found.rows) : found.rows;
   const atMost = found.atMost === null || !('rows' in window) ? found.atMost : Math.min(window.rows, found.atMost);
   const verdict = evaluateBudget(
@@ -54,12 +57,28 @@ export async function estimate(
     rows_searched: found.searched,
     bytes: await estimateBytes(session, shown, rows, envelopeOf(evaluation)),
     partitions: found.partitions,
+    ruled_out: ruled ? ruledOut(ruled.searched) : null,
     will_exceed_time_budget: verdict.exceeds,
     time: { budget_ms: verdict.budgetMs, first_row_ms: verdict.firstRowMs, scan_ms: verdict.scanMs },
     would_answer: expectedAnswer(rows, found.basis === 'counted' && found.isExact, verdict),
     as_of_utc: asOfMs === undefined ? null : isoOf(asOfMs),
     warnings: [...evaluation.warnings, ...timeWarnings(verdict, found.basis)],
   };
+}
+
+const ruledOut = ({ partitionsRead, partitionsSkipped, framesRead, framesSkipped }: Searched) => ({
+  partitions_read: partitionsRead,
+  partitions_skipped: partitionsSkipped,
+  frames_read: framesRead,
+  frames_skipped: framesSkipped,
+});
+
+/** Only rows of what is left can pass; where nothing is left, that is exact. */
+function afterRuling(found: RowEstimate, searched: Searched | undefined): RowEstimate {
+  if (!searched || searched.rows >= found.searched) return found;
+  if (searched.rows === 0) return { ...ofCount({ rows: 0, isExact: true, partitions: found.partitions }), searched: 0 };
+  const atMost = found.atMost === null ? null : Math.min(found.atMost, searched.rows);
+  return { ...found, rows: Math.min(found.rows, searched.rows), atMost, searched: searched.rows };
 }
 
 interface RowEstimate {

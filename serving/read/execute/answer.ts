@@ -9,7 +9,7 @@ import type { Column, RowWriter } from '../../render/cells.ts';
 import { readTimestamptzMs } from '../../render/text.ts';
 import { contextOf, type LiveContext, type PlanContext, type ReadPlan } from '../plan/context.ts';
 import { checkCount } from '../plan/counted.ts';
-import { LostRows, type Part, ReadFault, type RowCount, StrictRefusal } from '../read-model.ts';
+import { LostRows, type Part, ReadFault, type RowCount, type Searched, StrictRefusal } from '../read-model.ts';
 import { boundsOf, type Coverage, missingIn } from '../snapshot/proved-runs.ts';
 import { CoverageProbe, Session, type SnapshotOptions, Snapshots } from '../snapshot/session.ts';
 import { OptimisticRows, ProbeCache, ReadDeadline, type TimeBudget } from './optimistic-read.ts';
@@ -66,6 +66,8 @@ export interface ReadFacts {
   readonly columns: readonly Column[];
   /** Whether rows start with a cell that the answer does not show. */
   readonly hiddenFirst: boolean;
+  /** How much of the window the read searches; absent without filters. */
+  readonly searched?: Searched;
 }
 
 /** Slows the database down while the receiver of the rows is behind. */
@@ -116,7 +118,14 @@ export class Answer {
     this.#plan = plan;
     this.#flow = new ConnectionFlow(connection);
     this.#writer = this.#call.open(
-      { warnings, freshness, synthetic: snapshot.coverage.synthetic, columns: relation.columns, hiddenFirst },
+      {
+        warnings,
+        freshness,
+        synthetic: snapshot.coverage.synthetic,
+        columns: relation.columns,
+        hiddenFirst,
+        searched: plan.searched,
+      },
       this.#flow,
     );
     this.#deadline.watch(this.#writer);

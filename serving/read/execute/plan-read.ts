@@ -5,6 +5,7 @@ import { slicesOf, withBoundaryRows, withCarriedIn } from '../plan/boundary-rows
 import { boundsOfFilters, type CountedStatement, type LiveContext, type ReadPlan } from '../plan/context.ts';
 import { countedSlices, countOfWindow } from '../plan/counted.ts';
 import { planLatest } from '../plan/latest.ts';
+import { ruleOut } from '../plan/ruled-out.ts';
 import { readPartitions, rowsOf } from '../sampling/draw.ts';
 import { sampleDrawn } from '../sampling/drawn.ts';
 import { sampleByHash, sampleNative, selectEach } from '../sampling/native.ts';
@@ -61,7 +62,13 @@ async function byHash(context: LiveContext, wanted: number, seed: number): Promi
 export async function planRead(live: LiveContext): Promise<ReadPlan> {
   const { klineMs } = live.request;
   if (klineMs !== undefined) return await planKlines(live, klineMs);
-  const context = await narrowed(live);
+  const whole = await narrowed(live);
+  const left = whole.request.filters.length > 0 ? await ruleOut(whole) : undefined;
+  const plan = await planWindow(left ? { ...whole, searched: left.parts } : whole);
+  return { ...plan, searched: left?.searched };
+}
+
+async function planWindow(context: LiveContext): Promise<ReadPlan> {
   const { request, coverage, parts } = context;
   const { window } = request;
   if (window.kind === 'latest') return await planLatest(context, window.rows);

@@ -3,7 +3,7 @@ import type { Range } from '../../../shared/ranges.ts';
 import type { Field } from '../../../shared/registry/index.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
 import type { Statement } from '../../db/pg-messages.ts';
-import type { Part, RowCount, SeriesRow } from '../read-model.ts';
+import type { Part, RowCount, Searched, SeriesRow } from '../read-model.ts';
 import { admittedBy, boundsOf, type Coverage, type Gap, partsOf, wholePart, within } from '../snapshot/proved-runs.ts';
 import type { Series, Session, Snapshot } from '../snapshot/session.ts';
 import { Relation } from '../sql/relation.ts';
@@ -23,6 +23,8 @@ export interface ReadPlan {
   readonly expectedRows?: number;
   /** The number of stored rows that all statements together must read, if known. */
   readonly count?: RowCount;
+  /** How much of the window is searched; absent without filters. */
+  readonly searched?: Searched;
 }
 
 export interface PlanContext {

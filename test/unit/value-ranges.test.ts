@@ -1,0 +1,45 @@
+/** Ranges of values: of binary COPY rows that no document gives, and of several frames together. */
+import { expect, test } from 'vitest';
+import { CopyRanges } from '../../pipelines/rows/binary-copy.ts';
+import { unitedRanges } from '../../shared/proof/value-ranges.ts';
+
+const COLUMNS = [{ name: 'a' }, { name: 'note' }, { name: 'b' }];
+
+/** A row of a double, a text and a double; null leaves a cell out. */
+function row(a: number | null, note: string, b: number | null): Buffer {
+  const cell = (bytes: Buffer | null) => {
+    const length = Buffer.alloc(4);
+    length.writeInt32BE(bytes?.length ?? -1);
+    return Buffer.concat([length, bytes ?? Buffer.alloc(0)]);
+  };
+  const double = (value: number | null) => {
+    if (value === null) return cell(null);
+    const bytes = Buffer.alloc(8);
+    bytes.writeDoubleBE(value);
+    return cell(bytes);
+  };
+  return Buffer.concat([Buffer.from([0, 3]), double(a), cell(Buffer.from(note)), double(b)]);
+}
+
+const rangesOf = (...rows: Buffer[]) => new CopyRanges(COLUMNS, ['a', 'b']).of(Buffer.concat(rows));
+
+test('texts of any length and nulls lie between the values', () => {
+  expect(rangesOf(row(2, '', null), row(-1, 'some text', 7), row(3, 'x', 5))).toEqual({ a: [-1, 3], b: [5, 7] });
+  expect(rangesOf(row(-0, 'x', 0), row(5e-324, '', 1e308))).toEqual({ a: [-0, 5e-324], b: [0, 1e308] });
+});
+
+// A comparison with NaN is never true, so its rows would have been left out; SQL puts NaN above all other values.
+test.each([Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY])('a column with %s has no range', (odd) => {
+  expect(rangesOf(row(1, 'x', odd), row(2, 'y', 3))).toEqual({ a: [1, 2] });
+});
+
+test('a column of nulls alone, and no rows at all, have no range', () => {
+  expect(rangesOf(row(null, 'x', 1))).toEqual({ b: [1, 1] });
+  expect(rangesOf()).toEqual({});
+});
+
+test('several frames together: the widest range; a column that one does not know is not known', () => {
+  expect(unitedRanges([{ a: [1, 2], b: [5, 6] }, { a: [0, 1] }, { a: [3, 4], b: [1, 9] }])).toEqual({ a: [0, 4] });
+  expect(unitedRanges([{ a: [1, 2] }, undefined])).toBeUndefined();
+  expect(unitedRanges([])).toBeUndefined();
+});
