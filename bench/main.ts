@@ -8,6 +8,7 @@ import { BenchUsage } from './options.ts';
 const BENCHES: Record<string, () => Promise<{ run(argv: readonly string[]): Promise<void> }>> = {
   bitcoin: () => import('./bitcoin.ts'),
   export: () => import('./export.ts'),
+  filters: () => import('./filters.ts'),
   ingest: () => import('./ingest.ts'),
   klines: () => import('./klines.ts'),
   libraries: () => import('./libraries.ts'),

@@ -111,6 +111,8 @@ export interface QueryServer extends AsyncDisposable {
   /** Sends a request for the dataset to the query route. */
   post(body: object, headers?: Record<string, string>): Promise<IncomingMessage>;
   postTo(path: string, body: object, headers?: Record<string, string>): Promise<IncomingMessage>;
+  /** The answer, whatever its status. */
+  postAny(path: string, body: object): Promise<IncomingMessage>;
   get(path: string): Promise<IncomingMessage>;
   peakMib(): number;
 }
@@ -135,11 +137,17 @@ export async function startServer(
   const [line] = await once(child.stdout!, 'data');
   const { url } = JSON.parse(String(line)) as { url: string };
   const agent = new Agent({ keepAlive: true });
-  const send = (method: string, path: string, body = '', more: Record<string, string> = {}): Promise<IncomingMessage> =>
+  const send = (
+    method: string,
+    path: string,
+    body = '',
+    more: Record<string, string> = {},
+    mayFail = false,
+  ): Promise<IncomingMessage> =>
     new Promise((resolve, reject) => {
       const headers = { 'X-API-Key': API_KEY, 'Content-Length': String(Buffer.byteLength(body)), ...more };
       const outgoing = httpRequest(`${url}${path}`, { agent, method, headers }, (response) => {
-        if (response.statusCode === 200) resolve(response);
+        if (mayFail || response.statusCode === 200) resolve(response);
         else buffer(response).then((answer) => reject(new Error(String(answer))), reject);
       });
       outgoing.on('error', reject);
@@ -148,6 +156,7 @@ export async function startServer(
   const postTo: QueryServer['postTo'] = (path, body, headers) => send('POST', path, JSON.stringify(body), headers);
   return {
     postTo,
+    postAny: (path, body) => send('POST', path, JSON.stringify(body), {}, true),
     get: (path) => send('GET', path),
     post: (body, headers) => postTo('/v1/raw/query', { sources: [DATASET], ...body }, headers),
     peakMib: () => Math.max(...Object.values(watched.stop().peakMib)),
