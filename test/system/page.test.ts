@@ -227,6 +227,37 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
     );
   });
 
+  test('draws all candles at the size that fits, and zooms to a minute of one-second candles and back', async () => {
+    const { page, faults } = await afresh();
+    await page.locator('#candles').scrollIntoViewIfNeeded();
+    const said = page.locator('#candles-said');
+    const candlesOf = async (path: string, body: object) =>
+      (await serving.send({ path, body: JSON.stringify(body) })).json;
+    const klines = (kline_size: string) =>
+      candlesOf('/v1/historical/exchange_a/spot/klines', { kline_size, start_date: DAYS[0], end_date: DAYS[2] });
+    // Four days, one of them missing.
+    const all = await klines('5m');
+    await expect
+      .poll(() => textOf(said))
+      .toMatch(new RegExp(`^${all.row_count} candles of 5 minutes, 2024-01-01 to 2024-01-05 UTC`));
+    await page.getByRole('button', { name: 'Shorter span' }).click();
+    await expect.poll(() => textOf(said)).toMatch(/ candles of 1 minute, /);
+    await expect.poll(() => page.locator('#candles-spans [aria-pressed=true]').allInnerTexts()).toEqual(['1 day']);
+    for (let twice = 0; twice < 2; twice++) await page.getByRole('button', { name: 'Later candles' }).click();
+    await expect.poll(() => textOf(said)).toMatch(/, 2024-01-03 12:00 to 2024-01-04 12:00 UTC/);
+    const [, count, ...ends] = /^(\d+) candles .*, (.+) to (.+) UTC/.exec(await textOf(said))!;
+    const [from, to] = ends.map((end) => Date.parse(`${end.replace(' ', 'T')}Z`));
+    const minutes = (await klines('1m')).rows.map(({ datetime }: { datetime: string }) => Date.parse(datetime));
+    expect(Number(count)).toBe(minutes.filter((ms: number) => ms >= from && ms < to).length);
+
+    // The middle of all is the midnight at which the missing 3 January begins.
+    await page.getByRole('button', { name: '5 years' }).click();
+    await expect.poll(() => textOf(said)).toMatch(/ candles of 5 minutes, /);
+    await page.getByRole('button', { name: '1 minute' }).click();
+    await page.getByRole('img', { name: /^\d+ candles? of 1 second of exchange_a_spot_trades$/ }).waitFor();
+    expect(faults().filter((fault) => !fault.includes('404'))).toEqual([]);
+  });
+
   // axe-core looks at the colours, too, and at every state of the page, in system/long/page-looks.test.ts.
   test('can be read in light and in dark, at every width; axe-core finds no rule broken by it', async () => {
     const { page, faults } = await afresh();

@@ -1,7 +1,7 @@
 /** Charts in the page's colours, light and dark, as wide as their boxes. */
 import { AreaSeries, CandlestickSeries, createChart, HistogramSeries, LineSeries } from './lightweight-charts.js';
 
-export { AreaSeries, CandlestickSeries, HistogramSeries, LineSeries };
+export { AreaSeries, LineSeries };
 
 const dark = matchMedia('(prefers-color-scheme: dark)');
 /** @type {Set<() => void>} */
@@ -63,6 +63,37 @@ export function chartIn(box, { height, label, seconds = false, format, scroll = 
     remove() {
       for (const one of own) repaint.delete(one);
       chart.remove();
+    },
+  };
+}
+
+/**
+ * Candles with their volume below them. `show` replaces what is drawn.
+ * @param {ReturnType<typeof chartIn>} plot
+ */
+export function candleSeries(plot) {
+  const series = plot.chart.addSeries(CandlestickSeries, { borderVisible: false });
+  const bars = plot.chart.addSeries(HistogramSeries, {
+    priceScaleId: 'volume',
+    priceLineVisible: false,
+    lastValueVisible: false,
+  });
+  bars.priceScale().applyOptions({ scaleMargins: { top: 0.82, bottom: 0 } });
+  series.priceScale().applyOptions({ scaleMargins: { top: 0.06, bottom: 0.22 } });
+  /** @type {readonly any[]} */
+  let volumes = [];
+  const paint = () => {
+    const { up, down } = colours();
+    series.applyOptions({ upColor: up, downColor: down, wickUpColor: up, wickDownColor: down });
+    bars.setData(volumes.map(({ up: isUp, ...point }) => ({ ...point, color: `${isUp ? up : down}66` })));
+  };
+  plot.onPaint(paint);
+  return {
+    /** @param {{ candles: readonly any[], volumes: readonly any[] }} points */
+    show(points) {
+      series.setData([...points.candles]);
+      volumes = points.volumes;
+      paint();
     },
   };
 }

@@ -1,6 +1,7 @@
 /** The operator's page: reads the service's status every few seconds while the page is visible, and shows it. */
 import { ask, Fault, key } from './api.js';
 import { Calendar } from './calendar.js';
+import { Candles } from './candles.js';
 import { byId, fill, h } from './dom.js';
 import { Explorer } from './explorer.js';
 import { Hour } from './hour.js';
@@ -53,6 +54,7 @@ async function begin() {
   const select = byId('coverage-dataset');
   fill(select, ...datasets.datasets.map(({ key: name, title }) => h('option', { value: name }, title)));
   select.addEventListener('change', () => choose(select.value));
+  new Candles(datasets.datasets);
   new Explorer(datasets);
   showNoProof();
 }

@@ -1,5 +1,5 @@
 /** Shows an answer: candles or lines in a chart, and its rows as a table. */
-import { CandlestickSeries, chartIn, colours, HistogramSeries, LineSeries } from './charts.js';
+import { candleSeries, chartIn, colours, LineSeries } from './charts.js';
 import { byId, fill, h, table } from './dom.js';
 import { counted, whole } from './format.js';
 import { candlesOf, linesOf, MOST_LINES, valueColumns } from './series.js';
@@ -72,26 +72,9 @@ function drawn_(box, choice, { rows, candles, dataset }) {
   box.append(plotBox);
   const plot = chartIn(plotBox, { height: 340, label, seconds: true, scroll: false });
   drawn = plot;
-  if (choice === 'candles') candleChart(plot, candles);
+  if (choice === 'candles') candleSeries(plot).show(candles);
   else lineChart(plot, box, linesOf(rows, choice, dataset.modes.aligned_1s.series_key));
   plot.chart.timeScale().fitContent();
-}
-
-function candleChart(plot, { candles, volumes }) {
-  const series = plot.chart.addSeries(CandlestickSeries, { borderVisible: false });
-  const bars = plot.chart.addSeries(HistogramSeries, {
-    priceScaleId: 'volume',
-    priceLineVisible: false,
-    lastValueVisible: false,
-  });
-  bars.priceScale().applyOptions({ scaleMargins: { top: 0.82, bottom: 0 } });
-  series.priceScale().applyOptions({ scaleMargins: { top: 0.06, bottom: 0.22 } });
-  series.setData(candles);
-  plot.onPaint(() => {
-    const { up, down } = colours();
-    series.applyOptions({ upColor: up, downColor: down, wickUpColor: up, wickDownColor: down });
-    bars.setData(volumes.map(({ up: isUp, ...point }) => ({ ...point, color: `${isUp ? up : down}66` })));
-  });
 }
 
 function lineChart(plot, box, lines) {
