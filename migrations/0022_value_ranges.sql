@@ -3,3 +3,7 @@
 -- before ranges were kept; such a partition is read whole.
 alter table frames add column if not exists value_ranges jsonb;
 alter table partitions add column if not exists value_ranges jsonb;
+
+alter table runs drop constraint if exists runs_kind_check;
+alter table runs add constraint runs_kind_check
+  check (kind in ('backfill', 'reingest', 'reparse', 'follow', 'replay', 'verify', 'recover', 'klines', 'ranges'));

@@ -113,6 +113,13 @@ export const klines: CommandSpec = {
   doc: 'Makes the kept klines of proved partitions that have none, from their stored rows: those that were proved before klines were kept. It goes on where an earlier run stopped. `all` is every dataset of trades.',
 };
 
+export const ranges: CommandSpec = {
+  name: 'ranges',
+  positionals: ['dataset...'],
+  options: { from: OPTIONAL_DAYS.from, to: OPTIONAL_DAYS.to, partition: OPTIONAL_DAYS.partition },
+  doc: 'Makes the value ranges of proved partitions that have none, from their stored rows: those that were proved before ranges were kept. It goes on where an earlier run stopped. `all` is every dataset of trades.',
+};
+
 export const recover: CommandSpec = {
   name: 'recover',
   positionals: ['dataset...'],

@@ -255,33 +255,8 @@ async function writeFrames(client: ClientBase, dataset: DatasetDefinition, prove
 }
 
 /** The ranges of a partition, from those of its frames with rows. */
-const rangesOf = (frames: readonly FrameEntry[]): ValueRanges | undefined =>
+export const rangesOf = (frames: readonly FrameEntry[]): ValueRanges | undefined =>
   unitedRanges(frames.flatMap(({ header, ranges }) => (header.rows > 0 ? [ranges] : [])));
-
-/** Writes the ranges of a partition whose frames are known already, as a replay made them again. */
-export async function writeRanges(
-  client: ClientBase,
-  dataset: DatasetDefinition,
-  key: string,
-  frames: readonly FrameEntry[],
-): Promise<void> {
-  const ranges = rangesOf(frames);
-  await client.query('update partitions set value_ranges = $3 where dataset_id = $1 and partition_key = $2', [
-    dataset.number,
-    key,
-    ranges === undefined ? null : JSON.stringify(ranges),
-  ]);
-  await client.query(
-    `update frames f set value_ranges = made.ranges::jsonb from unnest($3::int8[], $4::text[]) as made (sequence, ranges)
-     where f.dataset_id = $1 and f.partition_key = $2 and f.stream_sequence = made.sequence`,
-    [
-      dataset.number,
-      key,
-      frames.map(({ sequence }) => sequence),
-      frames.map((frame) => (frame.ranges === undefined ? null : JSON.stringify(frame.ranges))),
-    ],
-  );
-}
 
 async function endAttempts(
   client: ClientBase,

@@ -32,6 +32,51 @@ export function unitedRanges(all: readonly (ValueRanges | undefined)[]): ValueRa
   return united;
 }
 
+/** The ranges of a frame as they are kept, and as its stored rows give them. */
+interface FoundRanges {
+  /** Undefined for rows of no listed frame: those of a log that was lost are no longer listed. */
+  readonly sequence: number | undefined;
+  readonly kept: ValueRanges | undefined;
+  readonly found: ValueRanges | undefined;
+  readonly same: boolean;
+}
+
+/** The ranges of a partition's stored rows, by frame. Ids tell which frame a row came in. */
+async function foundRanges(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  partition: PartitionRef,
+): Promise<readonly FoundRanges[]> {
+  const id = `t."${dataset.native.identity[0]}"`;
+  const facts = rangedColumns(dataset).map(
+    (name) => `'${name}', jsonb_build_array(min(t."${name}"), max(t."${name}"))`,
+  );
+  const { rows } = await client.query<{
+    sequence: string | null;
+    kept: ValueRanges | null;
+    found: ValueRanges | null;
+    same: boolean;
+  }>(
+    `with f as (
+       select row_number() over (order by row_base)::int4 as frame, stream_sequence, first_offset::int8 as first_id,
+         value_ranges as kept
+       from frames where dataset_id = $1 and partition_key = $2 and rows > 0),
+     r as (
+       select width_bucket(${id}, (select array_agg(first_id order by frame) from f)) as frame,
+         jsonb_build_object(${facts.join(', ')}) as found
+       from ${dataset.native.table} t where ${scopeSql(dataset, partition)} group by 1)
+     select stream_sequence as sequence, kept, found, kept is not distinct from found as same
+     from f full join r using (frame) order by frame`,
+    [dataset.number, partition.key],
+  );
+  return rows.map(({ sequence, kept, found, same }) => ({
+    sequence: sequence === null ? undefined : Number(sequence),
+    kept: kept ?? undefined,
+    found: found ?? undefined,
+    same,
+  }));
+}
+
 /**
  * Compares the kept ranges of a partition with its stored rows. @returns what differs, in words; undefined if nothing does or
  * no ranges are kept.
@@ -41,38 +86,56 @@ export async function differingRanges(
   dataset: DatasetDefinition,
   partition: PartitionRef,
 ): Promise<string | undefined> {
-  const columns = rangedColumns(dataset);
-  if (columns.length === 0) return undefined;
-  const id = `t."${dataset.native.identity[0]}"`;
-  const facts = columns.map((name) => `'${name}', jsonb_build_array(min(t."${name}"), max(t."${name}"))`).join(', ');
-  const { rows } = await client.query<{
-    frame: number | null;
-    kept: ValueRanges | null;
-    found: ValueRanges | null;
-    same: boolean;
-  }>(
-    `with f as (
-       select row_number() over (order by row_base)::int4 as frame, first_offset::int8 as first_id, value_ranges as kept
-       from frames where dataset_id = $1 and partition_key = $2 and rows > 0),
-     r as (
-       select width_bucket(${id}, (select array_agg(first_id order by frame) from f)) as frame,
-         jsonb_build_object(${facts}) as found
-       from ${dataset.native.table} t where ${scopeSql(dataset, partition)} group by 1)
-     select frame, kept, found, kept is not distinct from found as same from f full join r using (frame) order by frame`,
-    [dataset.number, partition.key],
+  if (rangedColumns(dataset).length === 0) return undefined;
+  const frames = await foundRanges(client, dataset, partition);
+  const found = unitedRanges(frames.map((frame) => frame.found));
+  const { rows } = await client.query<{ kept: ValueRanges | null; same: boolean }>(
+    `select value_ranges as kept, value_ranges is not distinct from $3::jsonb as same from partitions
+     where dataset_id = $1 and partition_key = $2`,
+    [dataset.number, partition.key, textOf(found)],
   );
-  // Frames that the log has lost are no longer listed; then all rows are in one group.
-  const other = rows.find(({ frame, same }) => frame !== null && !same);
-  const found = unitedRanges(rows.map((row) => row.found ?? undefined));
-  const [whole] = (
-    await client.query<{ kept: ValueRanges | null; same: boolean }>(
-      `select value_ranges as kept, value_ranges is not distinct from $3::jsonb as same from partitions
-       where dataset_id = $1 and partition_key = $2`,
-      [dataset.number, partition.key, found === undefined ? null : JSON.stringify(found)],
-    )
-  ).rows;
+  const [whole] = rows;
   // Loaded before ranges were kept: reads leave nothing out.
   if (!whole || whole.kept === null) return undefined;
-  if (other) return `frame ${other.frame} has ${JSON.stringify(other.kept)}, its rows ${JSON.stringify(other.found)}`;
-  return whole.same ? undefined : `the partition has ${JSON.stringify(whole.kept)}, its rows ${JSON.stringify(found)}`;
+  // Without listed frames all rows are in one group.
+  const isListed = frames.length > 1 || frames[0]?.sequence !== undefined;
+  const other = isListed ? frames.find(({ same }) => !same) : undefined;
+  if (other) return `the frame at ${other.sequence} has ${textOf(other.kept)}, its rows ${textOf(other.found)}`;
+  return whole.same ? undefined : `the partition has ${textOf(whole.kept)}, its rows ${textOf(found)}`;
+}
+
+/** Text of JSON; null where nothing is known. */
+const textOf = (ranges: ValueRanges | undefined | null): string | null =>
+  ranges === undefined || ranges === null ? null : JSON.stringify(ranges);
+
+/** The ranges of one frame, to be written. */
+export interface FrameRanges {
+  readonly sequence: number;
+  readonly ranges?: ValueRanges;
+}
+
+/** Writes the ranges of a partition whose frames are listed, in the caller's transaction. */
+export async function writeRanges(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  key: string,
+  { whole, frames }: { readonly whole: ValueRanges | undefined; readonly frames: readonly FrameRanges[] },
+): Promise<void> {
+  await client.query('update partitions set value_ranges = $3 where dataset_id = $1 and partition_key = $2', [
+    dataset.number,
+    key,
+    textOf(whole),
+  ]);
+  await client.query(
+    `update frames f set value_ranges = made.ranges::jsonb from unnest($3::int8[], $4::text[]) as made (sequence, ranges)
+     where f.dataset_id = $1 and f.partition_key = $2 and f.stream_sequence = made.sequence`,
+    [dataset.number, key, frames.map(({ sequence }) => sequence), frames.map(({ ranges }) => textOf(ranges))],
+  );
+}
+
+/** The ranges of a partition's stored rows, as `writeRanges` takes them. */
+export async function remadeRanges(client: ClientBase, dataset: DatasetDefinition, partition: PartitionRef) {
+  const found = await foundRanges(client, dataset, partition);
+  const frames = found.flatMap(({ sequence, found: ranges }) => (sequence === undefined ? [] : [{ sequence, ranges }]));
+  return { whole: unitedRanges(found.map((frame) => frame.found)), frames };
 }

@@ -18,12 +18,12 @@ import {
   recount,
   recountNative,
 } from '../../../shared/proof/recount.ts';
-import { differingRanges } from '../../../shared/proof/value-ranges.ts';
+import { differingRanges, writeRanges } from '../../../shared/proof/value-ranges.ts';
 import { ALIGNED_TABLE } from '../../../shared/registry/aligned-storage.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import { keyFacts } from '../../../shared/registry/keys.ts';
 import type { LoadTarget } from '../../projector/chunks.ts';
-import { writeRanges } from '../../projector/commit.ts';
+import { rangesOf } from '../../projector/commit.ts';
 import { DirtyBuckets } from '../../projector/dirty-buckets.ts';
 import { compareShared, keepKlines, remadeKlines, storedKlinesSha256 } from '../../projector/kline-storage.ts';
 import { type FrameEntry, type LoadResult, PartitionLoad, partitionRefOf } from '../../projector/partition-load.ts';
@@ -211,7 +211,7 @@ async function replaceRows(
        proved_at = clock_timestamp(), updated_at = clock_timestamp() where dataset_id = $1 and partition_key = $2`,
     [dataset.number, partition.key, again, again.rows, again.aligned_rows, again.aligned_hash],
   );
-  await writeRanges(client, dataset, partition.key, frames);
+  await writeRanges(client, dataset, partition.key, { whole: rangesOf(frames), frames });
   await dirty?.addPartition(partition);
   await dirty?.rebuild();
   const replaced = { ...row, alignedRows: again.aligned_rows };
