@@ -102,7 +102,7 @@ export class PartitionLoad {
       ? undefined
       : { rows: projection.createRows(partition), columns: projection.alignedColumns };
     this.#rows = this.#folded?.rows ?? projection.createRows(partition);
-    this.#ranges = new CopyRanges(dataset.native.columns, rangedColumns(dataset));
+    this.#ranges = new CopyRanges(dataset.native.columns, rangedColumns(dataset), dataset.native.time.column);
     this.#tables = tables;
     this.#isServed = needs.tables === undefined;
     this.#seriesId = needs.seriesId;
@@ -138,7 +138,7 @@ export class PartitionLoad {
           `Frame ${header.frame} holds ${rows} events, its header says ${header.rows}`,
         );
       }
-      ranges = this.#ranges.of(copy);
+      ranges = this.#rangesOf(copy, header);
       if (this.#shared) {
         await this.#shared.write(copy);
         this.#copied += rows;
@@ -152,6 +152,19 @@ export class PartitionLoad {
       );
     }
     this.frames.push({ sequence, header, ranges });
+  }
+
+  /** @throws TidemarkError LOG_FRAME_CORRUPT when the header misstates the times: reads with filters rely on them. */
+  #rangesOf(copy: Buffer, header: FrameHeader): ValueRanges | undefined {
+    const facts = this.#ranges.of(copy);
+    if (!facts || header.rows === 0) return undefined;
+    if (facts.firstMs !== header.first_ms || facts.lastMs !== header.last_ms) {
+      throw new TidemarkError(
+        'LOG_FRAME_CORRUPT',
+        `Frame ${header.frame} holds times from ${facts.firstMs} to ${facts.lastMs} ms, its header says ${header.first_ms} to ${header.last_ms}`,
+      );
+    }
+    return facts.ranges;
   }
 
   /**

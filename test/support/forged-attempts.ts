@@ -174,6 +174,17 @@ export const CASES: readonly Case[] = [
   },
   { name: 'a frame that says it holds a billion rows', spoil: frameSays(() => ({ rows: 1e9 })), reason: /1000000000/ }, // biome-ignore format: a case a line
   {
+    // A read with filters leaves out what the frame's times do not hold.
+    name: 'a frame that says it ends earlier',
+    spoil: frameSays(({ last_ms }) => ({ last_ms: last_ms - 1 })),
+    reason: /holds times from .* its header says/,
+  },
+  {
+    name: 'a frame that says it begins later',
+    spoil: frameSays(({ first_ms }) => ({ first_ms: first_ms + 1 })),
+    reason: /holds times from .* its header says/,
+  },
+  {
     name: 'a frame of garbage, rightly signed',
     spoil: frameIs(() => Buffer.from('garbage\n'.repeat(100))),
     reason: /not a trade|cannot hold/,

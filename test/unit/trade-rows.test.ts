@@ -108,13 +108,13 @@ describe.each(LAYOUTS)('the row projector of $dataset.key', (layout) => {
     );
   });
 
-  test('value ranges of a frame are the smallest and largest values of its rows', () => {
+  test('value ranges and times of a frame are the smallest and largest of its rows', () => {
     const doubles = layout.dataset.native.columns.filter(({ pg }) => pg === 'float8').map(({ name }) => name);
     expect(rangedColumns(layout.dataset)).toEqual(doubles);
     fc.assert(
       fc.property(layout.lines(decimal, { minLength: 1 }), fc.integer({ min: 1, max: 900 }), (list, frame) => {
         const types = nativeTypes(layout);
-        const ranges = new CopyRanges(layout.dataset.native.columns, doubles);
+        const ranges = new CopyRanges(layout.dataset.native.columns, doubles, 'timestamp');
         const projector = layout.projector();
         for (const run of runsOf(decodeFile(layout, fileOf(layout, linesOf(list)), { frame }))) {
           const { copy } = projector.rows(run.raw, run.rows);
@@ -124,7 +124,12 @@ describe.each(LAYOUTS)('the row projector of $dataset.key', (layout) => {
             const values = rows.map((row) => row[at] as number);
             return [name, [Math.min(...values), Math.max(...values)]];
           });
-          expect(ranges.of(copy)).toEqual(Object.fromEntries(expected));
+          const times = rows.map(([ms]) => Number(ms));
+          expect(ranges.of(copy)).toEqual({
+            ranges: Object.fromEntries(expected),
+            firstMs: Math.min(...times),
+            lastMs: Math.max(...times),
+          });
         }
       }),
       { numRuns: runs(100) },

@@ -3,10 +3,10 @@ import { expect, test } from 'vitest';
 import { CopyRanges } from '../../pipelines/rows/binary-copy.ts';
 import { unitedRanges } from '../../shared/proof/value-ranges.ts';
 
-const COLUMNS = [{ name: 'a' }, { name: 'note' }, { name: 'b' }];
+const COLUMNS = [{ name: 'a' }, { name: 'note' }, { name: 'b' }, { name: 'ms' }];
 
 /** A row of a double, a text and a double; null leaves a cell out. */
-function row(a: number | null, note: string, b: number | null): Buffer {
+function row(a: number | null, note: string, b: number | null, ms = 0): Buffer {
   const cell = (bytes: Buffer | null) => {
     const length = Buffer.alloc(4);
     length.writeInt32BE(bytes?.length ?? -1);
@@ -18,10 +18,13 @@ function row(a: number | null, note: string, b: number | null): Buffer {
     bytes.writeDoubleBE(value);
     return cell(bytes);
   };
-  return Buffer.concat([Buffer.from([0, 3]), double(a), cell(Buffer.from(note)), double(b)]);
+  const time = Buffer.alloc(8);
+  time.writeBigInt64BE(BigInt(ms));
+  return Buffer.concat([Buffer.from([0, 4]), double(a), cell(Buffer.from(note)), double(b), cell(time)]);
 }
 
-const rangesOf = (...rows: Buffer[]) => new CopyRanges(COLUMNS, ['a', 'b']).of(Buffer.concat(rows));
+const factsOf = (...rows: Buffer[]) => new CopyRanges(COLUMNS, ['a', 'b'], 'ms').of(Buffer.concat(rows))!;
+const rangesOf = (...rows: Buffer[]) => factsOf(...rows).ranges;
 
 test('texts of any length and nulls lie between the values', () => {
   expect(rangesOf(row(2, '', null), row(-1, 'some text', 7), row(3, 'x', 5))).toEqual({ a: [-1, 3], b: [5, 7] });
@@ -42,4 +45,9 @@ test('several frames together: the widest range; a column that one does not know
   expect(unitedRanges([{ a: [1, 2], b: [5, 6] }, { a: [0, 1] }, { a: [3, 4], b: [1, 9] }])).toEqual({ a: [0, 4] });
   expect(unitedRanges([{ a: [1, 2] }, undefined])).toBeUndefined();
   expect(unitedRanges([])).toBeUndefined();
+});
+
+test('times are those of all rows, before 1970 and beyond 32 bits, too', () => {
+  const rows = [-1, 1_709_251_200_123, -4_294_967_297, 4_294_967_296].map((ms) => row(1, 'x', 2, ms));
+  expect(factsOf(...rows)).toMatchObject({ firstMs: -4_294_967_297, lastMs: 1_709_251_200_123 });
 });
