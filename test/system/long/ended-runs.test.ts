@@ -41,19 +41,34 @@ async function projectThatWaits(): Promise<string> {
   return dir;
 }
 
-/** Commands of living processes that name the folder: servers, workers, runners. */
-async function processesOf(dir: string): Promise<string[]> {
-  const commands = (await readdir('/proc'))
-    .filter((name) => /^\d+$/.test(name))
-    .map((pid) => readFile(`/proc/${pid}/cmdline`, 'utf8').catch(() => ''));
-  return (await Promise.all(commands))
-    .map((command) => command.replaceAll('\0', ' '))
-    .filter((each) => each.includes(dir));
+interface Running {
+  readonly pid: string;
+  readonly parent: string;
+  readonly command: string;
+}
+
+/** Living processes whose commands name the folder: servers, workers, runners. */
+async function processesOf(dir: string): Promise<Running[]> {
+  const pids = (await readdir('/proc')).filter((name) => /^\d+$/.test(name));
+  const all = pids.map(async (pid): Promise<Running> => {
+    const [command, status] = await Promise.all(
+      ['cmdline', 'status'].map((file) => readFile(`/proc/${pid}/${file}`, 'utf8').catch(() => '')),
+    );
+    return { pid, parent: /^PPid:\s+(\d+)/m.exec(status)?.[1] ?? '', command: command.replaceAll('\0', ' ') };
+  });
+  return (await Promise.all(all)).filter(({ command }) => command.includes(dir));
 }
 
 const SERVERS = ['postgres', 'nats-server', 'bitcoind'];
-const serversAmong = (commands: readonly string[]) =>
-  SERVERS.map((name) => commands.filter((command) => command.split(' ')[0].endsWith(name)).length);
+
+/** A new backend of PostgreSQL has the command of its server until it has named itself, so children are not counted. */
+function serversAmong(running: readonly Running[]): number[] {
+  return SERVERS.map((name) => {
+    const all = running.filter(({ command }) => command.split(' ')[0].endsWith(name));
+    const pids = new Set(all.map(({ pid }) => pid));
+    return all.filter(({ parent }) => !pids.has(parent)).length;
+  });
+}
 
 // PostgreSQL and nats-server run in sessions of their own and lived on.
 test.each<[string, (run: number, vitest: number) => void]>([
