@@ -67,9 +67,25 @@ export async function run(argv: readonly string[]): Promise<void> {
     const at = ROWS.map((rows) => Math.ceil(rows / options.rows));
     found.rows = await measureHistory({ rows: options.rows, days: options.days, at, rounds });
   }
-  const result = { bench: 'years', rows_a_day: options.rows, thin_rows_a_day: options['thin-rows'], rounds, ...found };
+  const growth = Object.fromEntries(Object.entries(found).map(([part, sizes]) => [part, growthOf(sizes)]));
+  const result = {
+    bench: 'years',
+    rows_a_day: options.rows,
+    thin_rows_a_day: options['thin-rows'],
+    rounds,
+    // Of the latest 100 rows, by the first part that was measured.
+    ratio: Object.values(growth)[0]['latest 100'],
+    growth,
+    ...found,
+  };
   process.stdout.write(options.json ? `${JSON.stringify(result)}\n` : `${linesOf(found).join('\n')}\n`);
 }
+
+/** By what is timed: the largest size relative to the smallest. */
+const growthOf = (sizes: readonly Size[]): Readonly<Record<string, number>> => {
+  const [first, last] = [sizes[0].ms, sizes[sizes.length - 1].ms];
+  return Object.fromEntries(Object.keys(first).map((name) => [name, rounded(last[name] / first[name])]));
+};
 
 interface Plan {
   readonly rows: number;
