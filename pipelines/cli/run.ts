@@ -26,6 +26,7 @@ const COMMANDS: readonly Command[] = [
   { spec: specs.verify, load: async () => (await import('./commands/verify.ts')).runVerify },
   { spec: specs.klines, load: async () => (await import('./commands/klines.ts')).runKlines },
   { spec: specs.ranges, load: async () => (await import('./commands/klines.ts')).runRanges },
+  { spec: specs.compact, load: async () => (await import('./commands/compact.ts')).runCompact },
   { spec: specs.status, load: async () => (await import('./commands/status.ts')).runStatus },
   { spec: specs.doctor, load: async () => (await import('./commands/doctor.ts')).runDoctor },
   { spec: specs.quarantine, load: async () => (await import('./commands/quarantine.ts')).runQuarantine },

@@ -120,6 +120,13 @@ export const ranges: CommandSpec = {
   doc: 'Makes the value ranges of proved partitions that have none, from their stored rows: those that were proved before ranges were kept. It goes on where an earlier run stopped. `all` is every dataset of trades.',
 };
 
+export const compact: CommandSpec = {
+  name: 'compact',
+  positionals: [],
+  options: {},
+  doc: 'Puts the chunks of trades and of one-second rows that are wholly proved and older than `SVC_COLUMNSTORE_AFTER_DAYS` into the columnstore, where the edition of TimescaleDB has one: one chunk in each transaction. It goes on where an earlier run stopped.',
+};
+
 export const recover: CommandSpec = {
   name: 'recover',
   positionals: ['dataset...'],

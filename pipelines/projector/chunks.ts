@@ -127,6 +127,45 @@ async function withoutChunk(client: ClientBase, times: readonly number[]): Promi
   return rows.map(({ ms }) => Number(ms));
 }
 
+/**
+ * Before rows of the window change: its chunks that are in the columnstore become row stores again in the caller's
+ * transaction, so that their unique index holds every row. A chunk is locked before it is looked at: a compaction that
+ * runs is waited for, and none begins before the transaction ends.
+ */
+export async function toRowStore(client: ClientBase, hypertable: string, window: TimeWindow): Promise<void> {
+  await allowDecompression(client);
+  const { rows } = await client.query<{ chunk: string }>(
+    `select format('%I.%I', chunk_schema, chunk_name) as chunk from timescaledb_information.chunks
+     where hypertable_name = $1 and hypertable_schema = current_schema
+       and range_start_integer < $3 and range_end_integer > $2 and $4 order by 1`,
+    [hypertable, window.fromMs, window.toMs, await hasColumnstore(client)],
+  );
+  for (const { chunk } of rows) {
+    await client.query(`lock table ${chunk} in row exclusive mode`);
+    await client.query(
+      `select decompress_chunk($1::regclass) from timescaledb_information.chunks
+       where format('%I.%I', chunk_schema, chunk_name) = $2 and is_compressed`,
+      [chunk, chunk],
+    );
+  }
+}
+
+/**
+ * Statements of the caller's transaction may take any number of rows out of the columnstore; TimescaleDB's own limit
+ * is 100,000, little more than a day of one-second rows.
+ */
+export async function allowDecompression(client: ClientBase): Promise<void> {
+  await client.query('set local timescaledb.max_tuples_decompressed_per_dml_transaction = 0');
+}
+
+/** Whether the server runs the edition of TimescaleDB that has the columnstore. */
+export async function hasColumnstore(client: Pick<ClientBase, 'query'>): Promise<boolean> {
+  const { rows } = await client.query(
+    `select coalesce(current_setting('timescaledb.license', true), '') = 'timescale' as held`,
+  );
+  return rows[0].held;
+}
+
 /** The chunk that holds a point of a hypertable whose time dimension is an integer; the point is in its unit. */
 async function findChunk(client: ClientBase, hypertable: string, point: number): Promise<string | undefined> {
   const found = await client.query(

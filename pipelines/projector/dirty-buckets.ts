@@ -17,7 +17,7 @@ import { ALIGNED_CHUNK_MS, ALIGNED_DENSE_FROM_MS, ALIGNED_TABLE } from '../../sh
 import { PARTITION_FACTS } from '../../shared/registry/definition.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import type { SharedSeconds } from '../rows/binary-copy.ts';
-import { ensureAlignedChunks } from './chunks.ts';
+import { allowDecompression, ensureAlignedChunks } from './chunks.ts';
 
 /** Temporary tables of the session; PostgreSQL empties them at the end of each transaction. */
 const DIRTY = 'dirty_seconds';
@@ -67,6 +67,7 @@ export class DirtyBuckets {
   /** Starts with no dirty second, inside a transaction. */
   static async open(client: ClientBase, dataset: DatasetDefinition, shared: SharedSeconds): Promise<DirtyBuckets> {
     await client.query(`delete from ${DIRTY}`);
+    await allowDecompression(client);
     return new DirtyBuckets(client, dataset, shared);
   }
 

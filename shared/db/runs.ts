@@ -17,7 +17,8 @@ export type RunKind =
   | 'verify'
   | 'recover'
   | 'klines'
-  | 'ranges';
+  | 'ranges'
+  | 'compact';
 type RunState = 'running' | 'waiting' | 'done' | 'failed' | 'interrupted';
 
 export interface RunCounts {

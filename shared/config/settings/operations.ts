@@ -44,6 +44,15 @@ export const OPERATIONS = {
     max: 366 * 86_400,
     doc: '`up` recounts the stored rows of each proved partition this long after its last recount, one partition at a time; 0: never.',
   },
+  SVC_COLUMNSTORE_AFTER_DAYS: {
+    group: 'Operations',
+    kind: 'integer',
+    unit: 'days',
+    default: '30',
+    min: 0,
+    max: 36_500,
+    doc: '`./tidemark compact` puts chunks into the columnstore that ended this long ago. Before that, vendors may still revise their days.',
+  },
   SVC_STREAM_REPLICAS: {
     group: 'Operations',
     kind: 'integer',

@@ -1,0 +1,243 @@
+/**
+ * The columnstore. On an edition without one, `compact` says so and changes nothing. On the server that
+ * TIDEMARK_TEST_DATABASE_URL names (community edition) a compacted chunk answers as before, and everything that changes
+ * rows is normal work on it. Exchange B: its file days begin at 16:00 UTC, so that two of them share each chunk.
+ */
+import { pathToFileURL } from 'node:url';
+import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
+import { type ExchangeBDay, writeDay } from '../../pipelines/sources/exchange_b/sample.ts';
+import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
+import { exchangeBSpotTrades as dataset } from '../../shared/registry/datasets/exchange_b_spot_trades.ts';
+import type { Json } from '../support/command.ts';
+import { given } from '../support/given.ts';
+import { csvOf, DATASET, System, writeDocument } from '../support/pipeline.ts';
+import { type Serving, startServing } from '../support/serving.ts';
+
+const OTHER = process.env.TIDEMARK_TEST_DATABASE_URL;
+const { table } = dataset.native;
+const dayOf = (index: number, seed = index): ExchangeBDay => ({
+  day: `2024-03-0${index}`,
+  rows: 3000,
+  seed,
+  firstId: index * 1_000_000,
+  gaps: 0.05,
+});
+const DAYS = [1, 2, 3].map((index) => dayOf(index));
+
+given(OTHER === undefined, 'TIDEMARK_TEST_DATABASE_URL names another server').test(
+  'an edition without a columnstore is named, and nothing changes',
+  async () => {
+    await using system = await System.create();
+    const { exit, json } = await system.run(['compact']);
+    expect([exit, json.ok, json.supported, json.units]).toEqual([0, true, false, []]);
+    expect(await system.rows('select 1 from runs')).toEqual([]);
+  },
+);
+
+given(OTHER !== undefined, 'TIDEMARK_TEST_DATABASE_URL names no other server').describe('compacted chunks', () => {
+  let system: System;
+  let serving: Serving;
+  let env: Record<string, string>;
+
+  beforeAll(async () => {
+    system = await System.create();
+    env = { SVC_EXCHANGE_B_BASE_URL: pathToFileURL(`${system.vendor}/`).href };
+    serving = await startServing({ databaseUrl: system.env.databaseUrl });
+  });
+  afterAll(async () => {
+    await serving?.[Symbol.asyncDispose]();
+    await system?.[Symbol.asyncDispose]();
+  });
+
+  const run = async (...args: string[]): Promise<{ exit: number | null; json: Json }> => await system.run(args, env);
+  const done = async (...args: string[]) => {
+    const { exit, json } = await run(...args);
+    expect(exit, JSON.stringify(json)).toBe(0);
+    return json;
+  };
+  const compact = async () => await done('compact');
+  const states = ({ units }: Json): string[] => units.map(({ table, state }: Json) => `${table} ${state}`);
+  const compacted = async (): Promise<string[]> =>
+    (
+      await system.rows(
+        `select hypertable_name || ' ' || coalesce(to_timestamp(range_start_integer / 1000), range_start)::date as name
+         from timescaledb_information.chunks where is_compressed order by 1`,
+      )
+    ).map(({ name }) => name);
+  const verified = () => done('verify', 'all', '--deep');
+  const replayed = async () => {
+    const { units } = await done('replay', 'all', '--verify-only');
+    expect(new Set(units.map(({ state }: Json) => state))).toEqual(new Set(['identical']));
+  };
+
+  /** What reads answer: by time, newest first, filtered, one-second rows and klines. */
+  const reads = async (): Promise<string[]> => {
+    const bodies = [
+      ['exchange_b/spot/trades', { start_date: '2024-03-01', end_date: '2024-03-02' }],
+      ['exchange_b/spot/trades', { n_latest_rows: 100 }],
+      ['exchange_b/spot/trades', { mode: 'aligned_1s', n_latest_rows: 1000 }],
+      ['exchange_b/spot/trades', { n_latest_rows: 50, filters: [{ field: 'size', op: 'gt', value: 0.1 }] }],
+      ['exchange_b/spot/klines', { kline_size: '7m', n_latest_rows: 200 }],
+    ] as const;
+    const texts: string[] = [];
+    for (const [path, body] of bodies) {
+      const { status, text, json } = await serving.send({ path: `/v1/historical/${path}`, body: JSON.stringify(body) });
+      expect(status, text.slice(0, 300)).toBe(200);
+      texts.push(JSON.stringify(json.rows));
+    }
+    return texts;
+  };
+
+  beforeEach(async () => {
+    for (const day of DAYS) await writeDay({ directory: system.vendor, ...day });
+    await run('backfill', dataset.key, '--from', DAYS[0].day, '--to', DAYS[2].day);
+    await verified();
+    await compact();
+  });
+
+  test('answer as before, and hold the same rows in the order of reads', async () => {
+    // What was compacted goes back to rows, as a revision of the same content would have it.
+    await system.client.query(
+      `select decompress_chunk(format('%I.%I', chunk_schema, chunk_name)::regclass)
+       from timescaledb_information.chunks where is_compressed`,
+    );
+    const [rows, digests] = [await reads(), await system.digests()];
+    const answer = await compact();
+    expect(answer.supported).toBe(true);
+    expect(new Set(states(answer))).toEqual(new Set([`${table} compacted`, `${ALIGNED_TABLE} compacted`]));
+    const inTables = await system.rows<{ n: number }>(
+      `select ((select count(*) from ${table}) + (select count(*) from ${ALIGNED_TABLE}))::int as n`,
+    );
+    expect(answer.units.reduce((sum: number, { rows: n }: Json) => sum + n, 0)).toBe(inTables[0].n);
+    expect(await reads()).toEqual(rows);
+    await verified();
+    await replayed();
+    expect(await system.digests()).toEqual(digests);
+    expect((await compact()).units).toEqual([]);
+    const settings = await system.rows(
+      `select hypertable_name as name, attname as column, segmentby_column_index is not null as segments
+       from timescaledb_information.compression_settings
+       where hypertable_name in ('${table}', '${ALIGNED_TABLE}') order by 1, segmentby_column_index, orderby_column_index`,
+    );
+    expect(settings.map(({ column }) => column)).toEqual([
+      'dataset_id',
+      'series_id',
+      'aligned_at_utc',
+      'timestamp',
+      'trade_id',
+    ]);
+    const [kept] = await system.rows(
+      `select state, subject from runs where kind = 'compact' order by run_id desc limit 1`,
+    );
+    expect(kept).toEqual({ state: 'done', subject: 'columnstore' });
+  });
+
+  test('a revision takes its chunks out, and the next run puts them back', async () => {
+    const before = await compacted();
+    await writeDay({ directory: system.vendor, ...dayOf(2, 77) });
+    await done('reingest', dataset.key, '--from', DAYS[1].day, '--to', DAYS[1].day, '--reason', 'a trial');
+    // Its two chunks have a whole unique index again.
+    expect((await compacted()).length).toBe(before.length - 2);
+    await verified();
+    const rows = await reads();
+    await compact();
+    expect(await compacted()).toEqual(before);
+    expect(await reads()).toEqual(rows);
+    await verified();
+    await replayed();
+  });
+
+  test('an altered row is found, quarantined and repaired from the log', async () => {
+    const digests = await system.digests();
+    await system.client.query(`update ${table} set price = price + 1 where trade_id = 2000007`);
+    const { exit, json } = await run('verify', dataset.key);
+    expect([exit, json.units.map(({ state }: Json) => state)]).toEqual([1, ['proved', 'quarantined', 'proved']]);
+    // A chunk with a partition that is not proved stays out.
+    expect(states(await compact())).toContain(`${table} unproved`);
+    const mended = await done('replay', dataset.key);
+    expect(mended.units.map(({ state }: Json) => state)).toEqual(['identical', 'replaced', 'identical']);
+    await verified();
+    await compact();
+    await verified();
+    expect(await system.digests()).toEqual(digests);
+  });
+
+  test('a row that is stored twice goes into no columns, and verification refuses it in them', async () => {
+    const chunkSql = `select tableoid::regclass::text as chunk from ${table} where trade_id = 2000007`;
+    const [{ chunk }] = await system.rows(chunkSql);
+    const again = `insert into ${chunk} select * from ${table} where trade_id = 2000007`;
+    await expect(system.client.query(again)).rejects.toMatchObject({ code: '23505' });
+    const [{ index }] = await system.rows(
+      'select indexrelid::regclass::text as index from pg_index where indrelid = $1::regclass and indisunique',
+      [chunk],
+    );
+    await system.client.query(`drop index ${index}`);
+    await system.client.query(again);
+    const refused = await run('compact');
+    const { state, code, reason } = refused.json.units[0];
+    expect([refused.exit, state, code]).toEqual([1, 'failed', 'PARTITION_PROOF_FAILED']);
+    expect(reason).toContain('1 keys repeat');
+    const { json } = await run('verify', dataset.key);
+    expect(json.units.map(({ state }: Json) => state)).toEqual(['proved', 'quarantined', 'proved']);
+    expect((await done('replay', dataset.key)).units[1].state).toBe('replaced');
+    await system.client.query(`create unique index on ${chunk} ("timestamp", trade_id)`);
+    await verified();
+  });
+
+  test('a quarantined partition that is released is fetched anew', async () => {
+    const [day] = [DAYS[1].day];
+    await system.client.query(`update ${table} set price = price + 1 where trade_id = 2000007`);
+    await run('verify', dataset.key);
+    await done('release', dataset.key, day, '--reason', 'fetch it anew');
+    await done('backfill', dataset.key, '--from', day, '--to', day);
+    await verified();
+    await compact();
+    await verified();
+  });
+
+  test('klines are made from columns', async () => {
+    const sql = 'select * from native_klines order by size_s, start_ms';
+    const kept = await system.rows(sql);
+    await system.client.query(
+      `delete from native_klines; delete from aligned_klines; delete from shared_klines; update partitions set klines_sha256 = null`,
+    );
+    await done('klines', dataset.key);
+    expect(await system.rows(sql)).toEqual(kept);
+    await verified();
+  });
+
+  test("another dataset's days go into a compacted chunk of one-second rows", async () => {
+    const before = (await compacted()).filter((name) => name.startsWith(ALIGNED_TABLE));
+    expect(before.length).toBeGreaterThan(0);
+    const csv = csvOf({ day: '2024-03-02', rows: 500, seed: 3, firstId: 1, timeUnit: 'ms' });
+    await writeDocument(system.vendor, '2024-03-02', csv);
+    await done('backfill', DATASET, '--from', '2024-03-02', '--to', '2024-03-02');
+    expect(await compacted()).toEqual(expect.arrayContaining(before));
+    await verified();
+    const answer = await compact();
+    expect(states(answer).sort()).toEqual([`${ALIGNED_TABLE} compacted`, `${DATASET} compacted`].sort());
+    await verified();
+    await replayed();
+    // And are taken out of it again.
+    await writeDocument(
+      system.vendor,
+      '2024-03-02',
+      csvOf({ day: '2024-03-02', rows: 400, seed: 4, firstId: 1, timeUnit: 'ms' }),
+    );
+    await done('reingest', DATASET, '--from', '2024-03-02', '--to', '2024-03-02', '--reason', 'a trial');
+    await verified();
+  });
+
+  test('a chunk that something else holds is left for the next run', async () => {
+    await writeDay({ directory: system.vendor, ...dayOf(3, 78) });
+    await done('reingest', dataset.key, '--from', DAYS[2].day, '--to', DAYS[2].day, '--reason', 'a trial');
+    const [{ chunk }] = await system.rows(
+      `select tableoid::regclass::text as chunk from ${table} where trade_id = 3000007`,
+    );
+    await system.client.query(`begin; lock table ${chunk} in row exclusive mode`);
+    const held = await compact();
+    await system.client.query('rollback');
+    expect(states(held)).toContain(`${table} busy`);
+    expect(states(await compact())).toContain(`${table} compacted`);
+  });
+});
