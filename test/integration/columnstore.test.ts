@@ -41,6 +41,9 @@ given(OTHER !== undefined, 'TIDEMARK_TEST_DATABASE_URL names no other server').d
 
   beforeAll(async () => {
     system = await System.create();
+    // TimescaleDB's own limit is 100,000 rows; commands must not depend on it.
+    await system.client.query(`do $$ begin execute format(
+      'alter database %I set timescaledb.max_tuples_decompressed_per_dml_transaction = 10', current_database()); end $$`);
     env = { SVC_EXCHANGE_B_BASE_URL: pathToFileURL(`${system.vendor}/`).href };
     serving = await startServing({ databaseUrl: system.env.databaseUrl });
   });
@@ -225,6 +228,30 @@ given(OTHER !== undefined, 'TIDEMARK_TEST_DATABASE_URL names no other server').d
       csvOf({ day: '2024-03-02', rows: 400, seed: 4, firstId: 1, timeUnit: 'ms' }),
     );
     await done('reingest', DATASET, '--from', '2024-03-02', '--to', '2024-03-02', '--reason', 'a trial');
+    await verified();
+  });
+
+  test('a sample ends with the first real day, and its compacted rows with it', async () => {
+    const [days, ids] = [
+      ['2023-03-01', '2023-03-02'],
+      [5_000_001, 5_001_001],
+    ];
+    for (const [index, day] of days.entries()) {
+      const csv = csvOf({ day, rows: 300, seed: index, firstId: ids[index], timeUnit: 'ms' });
+      await writeDocument(system.vendor, day, csv);
+    }
+    await done('backfill', DATASET, '--from', days[0], '--to', days[0]);
+    await compact();
+    // As a sample leaves it: rows, marked synthetic.
+    await system.client.query('update partitions set synthetic = true where dataset_id = 1');
+    await system.client.query('update coverage set synthetic = true where dataset_id = 1');
+    await done('backfill', DATASET, '--from', days[1], '--to', days[1]);
+    const left = await system.rows(`select distinct ("timestamp" / 86400000 * 86400)::int as day from ${DATASET}`);
+    expect(left).toEqual([{ day: Date.parse(days[1]) / 1000 }]);
+    const seconds = await system.rows(
+      `select distinct aligned_at_utc::date::text as day from ${ALIGNED_TABLE} where dataset_id = 1`,
+    );
+    expect(seconds).toEqual([{ day: days[1] }]);
     await verified();
   });
 

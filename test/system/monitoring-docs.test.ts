@@ -124,7 +124,7 @@ describe('docker-compose.yml', () => {
   const compose = parse(read('docker-compose.yml'), { merge: true }) as Json;
   const services = Object.entries<Json>(compose.services);
   /** Run once and are done. */
-  const ONCE = ['nats-volume', 'migrate', 'tidemark', 'columnstore'];
+  const ONCE = ['nats-volume', 'migrate', 'tidemark'];
 
   test('runs nothing as root or on a file system that it may change, with every resource bounded', () => {
     for (const [name, service] of services) {
@@ -198,9 +198,6 @@ describe('docker-compose.yml', () => {
         if (/\.ts$/.test(word)) expect(existsSync(join(ROOT, word)), word).toBe(true);
       }
     }
-    expect(services.find(([name]) => name === 'postgres')![1].image).toBe(
-      services.find(([name]) => name === 'columnstore')![1].image,
-    );
   });
 
   test('hands each container only its own secrets', () => {
@@ -224,7 +221,6 @@ describe('docker-compose.yml', () => {
       tidemark: [ingest, owner, publishing, projecting, operating],
       serving: [serve, monitor, reading, exporting, 'SVC_INTERNAL_API_KEY', 'SVC_METRICS_KEY'],
       'export-worker': [exporter, exporting],
-      columnstore: [owner],
       grafana: ['GRAFANA_PASSWORD'],
     };
     for (const [name, service] of services) {
