@@ -133,12 +133,13 @@ async function withoutChunk(client: ClientBase, times: readonly number[]): Promi
  * runs is waited for, and none begins before the transaction ends.
  */
 export async function toRowStore(client: ClientBase, hypertable: string, window: TimeWindow): Promise<void> {
+  if (!(await hasColumnstore(client))) return;
   await allowDecompression(client);
   const { rows } = await client.query<{ chunk: string }>(
     `select format('%I.%I', chunk_schema, chunk_name) as chunk from timescaledb_information.chunks
      where hypertable_name = $1 and hypertable_schema = current_schema
-       and range_start_integer < $3 and range_end_integer > $2 and $4 order by 1`,
-    [hypertable, window.fromMs, window.toMs, await hasColumnstore(client)],
+       and range_start_integer < $3 and range_end_integer > $2 order by 1`,
+    [hypertable, window.fromMs, window.toMs],
   );
   for (const { chunk } of rows) {
     await client.query(`lock table ${chunk} in row exclusive mode`);
