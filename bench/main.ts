@@ -7,6 +7,7 @@ import { BenchUsage } from './options.ts';
 
 const BENCHES: Record<string, () => Promise<{ run(argv: readonly string[]): Promise<void> }>> = {
   bitcoin: () => import('./bitcoin.ts'),
+  columns: () => import('./columns.ts'),
   export: () => import('./export.ts'),
   filters: () => import('./filters.ts'),
   ingest: () => import('./ingest.ts'),

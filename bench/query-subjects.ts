@@ -47,12 +47,23 @@ export interface History {
   readonly rows: number;
 }
 
+/** A state folder and its database. */
+export type Place = Pick<Stack, 'stateDir' | 'databaseUrl'>;
+
+interface IngestOptions {
+  readonly firstId?: number;
+  readonly daysAtOnce?: number;
+  /** Of the command, where it does not use the servers of the state folder. */
+  readonly settings?: Readonly<Record<string, string>>;
+  readonly note: (line: string) => void;
+}
+
 /** Generates a history of trades and ingests it; the documents of `daysAtOnce` are on the disk at a time. */
 export async function ingestHistory(
-  stack: Stack,
+  stack: Place,
   directory: string,
   { fromMs, toMs, rows }: History,
-  { firstId = 1, daysAtOnce = 30, note }: { firstId?: number; daysAtOnce?: number; note: (line: string) => void },
+  { firstId = 1, daysAtOnce = 30, settings, note }: IngestOptions,
 ): Promise<void> {
   const dayOf = (ms: number) => new Date(ms).toISOString().slice(0, 10);
   let nextId = firstId;
@@ -61,7 +72,7 @@ export async function ingestHistory(
     note(`ingesting ${window.from} to ${window.to}, ${rows.toLocaleString('en-US')} trades a day`);
     const vendor = join(directory, 'vendor');
     const list = consecutiveDays({ ...window, rowsPerDay: rows, seed: 7, firstId: nextId, timeUnit: 'ms' });
-    await ingestDays(stack, vendor, list);
+    await ingestDays(stack, vendor, list, settings);
     await rm(vendor, { recursive: true });
     nextId += rows * list.length;
   }
@@ -69,7 +80,7 @@ export async function ingestHistory(
 
 /** Runs a command of the product against the stack. @returns its standard output. */
 export async function tidemark(
-  stack: Stack,
+  stack: Place,
   argv: readonly string[],
   settings: Readonly<Record<string, string>> = {},
 ): Promise<string> {
@@ -82,11 +93,17 @@ export async function tidemark(
 }
 
 /** Writes the documents of consecutive days of trades and ingests them until they are proved. */
-async function ingestDays(stack: Stack, vendor: string, days: readonly ExchangeADay[]): Promise<void> {
+async function ingestDays(
+  stack: Place,
+  vendor: string,
+  days: readonly ExchangeADay[],
+  settings: Readonly<Record<string, string>> = {},
+): Promise<void> {
   for (const day of days) await writeDay({ directory: vendor, symbol: SYMBOL, ...day });
   const range = ['--from', days[0].day, '--to', days[days.length - 1].day];
   await tidemark(stack, ['backfill', DATASET, ...range, '--json'], {
     SVC_EXCHANGE_A_BASE_URL: pathToFileURL(join(vendor, '/')).href,
+    ...settings,
   });
   const client = new pg.Client({ connectionString: stack.databaseUrl });
   await client.connect();
