@@ -11,7 +11,7 @@ import { exchangeBSpotTrades as dataset } from '../../shared/registry/datasets/e
 import type { Json } from '../support/command.ts';
 import { given } from '../support/given.ts';
 import { csvOf, DATASET, System, writeDocument } from '../support/pipeline.ts';
-import { type Serving, startServing } from '../support/serving.ts';
+import { OWN_MATRIX, type Serving, startServing } from '../support/serving.ts';
 
 const OTHER = process.env.TIDEMARK_TEST_DATABASE_URL;
 const { table } = dataset.native;
@@ -31,6 +31,27 @@ given(OTHER === undefined, 'TIDEMARK_TEST_DATABASE_URL names another server').te
     const { exit, json } = await system.run(['compact']);
     expect([exit, json.ok, json.supported, json.units]).toEqual([0, true, false, []]);
     expect(await system.rows('select 1 from runs')).toEqual([]);
+  },
+);
+
+given(OTHER !== undefined, 'TIDEMARK_TEST_DATABASE_URL names no other server').test(
+  'a running system compacts by itself',
+  async () => {
+    await using system = await System.create();
+    const up = system.start(['up'], {
+      SVC_INTERNAL_API_KEY: 'key',
+      SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX,
+      SVC_HTTP_PORT: '0',
+      SVC_VERIFY_INTERVAL_SECONDS: '0',
+      SVC_COLUMNSTORE_AFTER_DAYS: '0',
+    });
+    const [command, done] = ['./tidemark up (scheduled compaction)', 'done'];
+    const ended = async () => (await system.rows('select command, state from runs order by run_id desc limit 1'))[0];
+    await expect.poll(ended).toEqual({ command, state: done });
+    up.child.kill('SIGTERM');
+    expect((await up.done).exit).toBe(0);
+    const chunks = await system.rows('select 1 from timescaledb_information.chunks where is_compressed');
+    expect(chunks.length).toBeGreaterThan(0);
   },
 );
 

@@ -1,5 +1,6 @@
 /** `compact`: puts old chunks that are wholly proved into the columnstore, one chunk in each transaction. */
 
+import { setTimeout as sleep } from 'node:timers/promises';
 import type { Pool } from 'pg';
 import { DAY_MS } from '../../../shared/dates.ts';
 import { withClient } from '../../../shared/db/connect.ts';
@@ -45,7 +46,7 @@ export async function runCompact(command: ParsedCommand): Promise<number> {
   await using context = await openContext(command, 'compact');
   const startedAt = performance.now();
   const supported = await hasColumnstore(context.pool);
-  const units = supported ? await compactAll(command, context) : [];
+  const units = supported ? await compactAll(command.line, context) : [];
   const elapsedMs = Math.round(performance.now() - startedAt);
   const interrupted = context.signal.aborted;
   const ok = !interrupted && units.every(({ state }) => state !== 'failed');
@@ -54,7 +55,29 @@ export async function runCompact(command: ParsedCommand): Promise<number> {
   return interrupted ? EXIT.INTERRUPTED : ok ? EXIT.DONE : EXIT.FAILED;
 }
 
-async function compactAll(command: ParsedCommand, context: Context): Promise<Unit[]> {
+/**
+ * Compacts once an interval until the signal, where there is a columnstore. Of several processes one works; a fault is logged,
+ * and the next interval repeats the work.
+ */
+export async function keepCompacted(
+  context: Context,
+  { intervalMs, line }: { readonly intervalMs: number; readonly line: string },
+): Promise<void> {
+  const { signal, log, pool } = context;
+  while (!signal.aborted) {
+    try {
+      if (!(await hasColumnstore(pool))) return;
+      await compactAll(line, context);
+    } catch (error) {
+      if (!signal.aborted && codeOf(error) !== 'WORK_HELD') {
+        log.warn({ code: codeOf(error), fault: explain(error) }, 'a compaction failed and is repeated later');
+      }
+    }
+    await sleep(intervalMs, undefined, { signal }).catch(() => {});
+  }
+}
+
+async function compactAll(line: string, context: Context): Promise<Unit[]> {
   const { pool, settings, signal, output } = context;
   const beforeMs = Date.now() - settings.SVC_COLUMNSTORE_AFTER_DAYS * DAY_MS;
   const datasets = fedDatasets();
@@ -63,7 +86,7 @@ async function compactAll(command: ParsedCommand, context: Context): Promise<Uni
     kind: 'compact',
     subject: 'columnstore',
     datasets,
-    command: command.line,
+    command: line,
     exclusive: true,
   });
   const tables = [...datasets.map(compactableOf).filter((table) => table !== undefined), ALIGNED_COMPACTABLE];

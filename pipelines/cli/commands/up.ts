@@ -17,6 +17,7 @@ import type { ParsedCommand } from '../options.ts';
 import { seconds } from '../output.ts';
 import { isLocated } from '../over-partitions.ts';
 import { keepStreams } from '../streams.ts';
+import { keepCompacted } from './compact.ts';
 import { PARENT_VARIABLE } from './follow.ts';
 import { keepVerified } from './verify.ts';
 
@@ -142,9 +143,14 @@ export async function runUp(command: ParsedCommand): Promise<number> {
   const line = './tidemark up (scheduled verification)';
   const verification =
     interval > 0 ? keepVerified(context, fedDatasets(), { intervalMs: interval * 1000, line }) : undefined;
+  const compacting = context.settings.SVC_COMPACT_INTERVAL_SECONDS * 1000;
+  const compaction =
+    compacting > 0
+      ? keepCompacted(context, { intervalMs: compacting, line: './tidemark up (scheduled compaction)' })
+      : undefined;
   await once(signal, 'abort');
   output.note('stopping');
-  await verification;
+  await Promise.all([verification, compaction]);
   return 0;
 }
 

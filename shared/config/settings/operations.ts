@@ -53,6 +53,15 @@ export const OPERATIONS = {
     max: 36_500,
     doc: '`./tidemark compact` puts chunks into the columnstore that ended this long ago. Before that, vendors may still revise their days.',
   },
+  SVC_COMPACT_INTERVAL_SECONDS: {
+    group: 'Operations',
+    kind: 'integer',
+    unit: 's',
+    default: '86400',
+    min: 0,
+    max: 20 * 86_400,
+    doc: '`up` does what `./tidemark compact` does, this long after it did so last; 0: never.',
+  },
   SVC_STREAM_REPLICAS: {
     group: 'Operations',
     kind: 'integer',
