@@ -33,14 +33,15 @@ async function filesOf(journey: () => Promise<unknown>): Promise<string[]> {
 }
 
 /** The shortest of three ways: a slow machine may add a pause or another try. */
-async function shortest(journey: () => Promise<unknown>): Promise<string[]> {
-  const ways = [await filesOf(journey), await filesOf(journey), await filesOf(journey)];
+async function shortest(journey: (turn: number) => Promise<unknown>): Promise<string[]> {
+  const ways: string[][] = [];
+  for (const turn of [0, 1, 2]) ways.push(await filesOf(() => journey(turn)));
   return ways.sort((a, b) => a.length - b.length)[0];
 }
 
 describe('the way', () => {
   const today = Math.floor(Date.now() / DAY_MS) * DAY_MS;
-  const [first, second, third] = dayNames(new Date(today - 3 * DAY_MS).toISOString().slice(0, 10), 3);
+  const [first, second, ...others] = dayNames(new Date(today - 5 * DAY_MS).toISOString().slice(0, 10), 5);
   let ofTrade: string[];
   const ofQueries: string[][] = [];
 
@@ -63,7 +64,7 @@ describe('the way', () => {
     };
     // Not counted: on a busy machine the command is still starting while it publishes its first day.
     await follow(second, 501);
-    ofTrade = await filesOf(() => follow(third, 1001));
+    ofTrade = await shortest((turn) => follow(others[turn], 1001 + 500 * turn));
     running.stop();
     await running.done;
 
