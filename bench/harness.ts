@@ -27,8 +27,11 @@ export interface Harness extends AsyncDisposable {
   readonly note: Note;
 }
 
-/** @param name of the benchmark; only one benchmark of a name may run at a time. */
-export async function benchHarness(name: string): Promise<Harness> {
+/**
+ * @param name of the benchmark; only one benchmark of a name may run at a time.
+ * @param databaseUrl of an empty database; by default the harness starts PostgreSQL, too.
+ */
+export async function benchHarness(name: string, databaseUrl?: string): Promise<Harness> {
   const note: Note = (line) => process.stderr.write(`${line}\n`);
   const log = createLogger('warn', 'bench');
   const directory = join(ROOT, '.tidemark', `bench-${name}`);
@@ -43,7 +46,13 @@ export async function benchHarness(name: string): Promise<Harness> {
     for (const signal of SIGNALS) process.off(signal, interrupt);
   });
   const stack = cleanup.use(
-    await acquireStack({ stateDir: join(directory, 'state'), log, progress: note, signal: interrupted.signal }),
+    await acquireStack({
+      stateDir: join(directory, 'state'),
+      databaseUrl,
+      log,
+      progress: note,
+      signal: interrupted.signal,
+    }),
   );
   const resources = cleanup.move();
   let disposal: Promise<void> | undefined;

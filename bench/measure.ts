@@ -28,6 +28,8 @@ const everyProcess = (): ProcessTimes[] =>
     .filter((name) => /^\d+$/.test(name))
     .flatMap((name) => processTimes(Number(name)) ?? []);
 
+export const parentOf = (pid: number): number | undefined => processTimes(pid)?.parent;
+
 export const childrenOf = (parent: number): number[] =>
   everyProcess().flatMap((times) => (times.parent === parent ? times.pid : []));
 
@@ -69,7 +71,7 @@ export function watch(root: number, everyMs = 20): { stop(): { peakMib: Record<s
     }
     cpu = Math.max(cpu, cpuSeconds(root));
   };
-  const timer = setInterval(sample, everyMs);
+  const timer = setInterval(sample, everyMs).unref();
   return {
     stop() {
       clearInterval(timer);
@@ -82,6 +84,8 @@ export function watch(root: number, everyMs = 20): { stop(): { peakMib: Record<s
 function commandOf(pid: number): string | undefined {
   try {
     const words = readFileSync(`/proc/${pid}/cmdline`, 'latin1').split('\0');
+    // A backend of PostgreSQL names its client and statement in its title.
+    if (words[0].startsWith('postgres: ')) return 'postgres backend';
     const script = words.find((word) => word.endsWith('.ts'));
     return (script ?? words[0]).split('/').slice(-2).join('/') || undefined;
   } catch {

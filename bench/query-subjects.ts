@@ -37,7 +37,10 @@ export async function ingest(
   vendor: string,
   { day = DAY, ...options }: { readonly day?: string; readonly rows: number; readonly firstId?: number },
 ): Promise<void> {
-  await ingestDays(stack, vendor, [{ day, ...options, seed: 7, timeUnit: 'ms' }]);
+  const only: ExchangeADay = { day, ...options, seed: 7, timeUnit: 'ms' };
+  await writeDay({ directory: vendor, symbol: SYMBOL, ...only });
+  await ingestDays(stack, vendor, [only]);
+  await vacuum(stack);
 }
 
 export interface History {
@@ -56,26 +59,40 @@ interface IngestOptions {
   /** Of the command, where it does not use the servers of the state folder. */
   readonly settings?: Readonly<Record<string, string>>;
   readonly note: (line: string) => void;
+  /** Called each time that days were proved and their documents deleted. */
+  readonly proved?: () => Promise<unknown>;
 }
 
-/** Generates a history of trades and ingests it; the documents of `daysAtOnce` are on the disk at a time. */
+/** Generates a history of trades and ingests it; the documents of twice `daysAtOnce` are on the disk at a time. */
 export async function ingestHistory(
   stack: Place,
   directory: string,
   { fromMs, toMs, rows }: History,
-  { firstId = 1, daysAtOnce = 30, settings, note }: IngestOptions,
+  { firstId = 1, daysAtOnce = 30, settings, note, proved }: IngestOptions,
 ): Promise<void> {
   const dayOf = (ms: number) => new Date(ms).toISOString().slice(0, 10);
-  let nextId = firstId;
-  for (let at = fromMs; at < toMs; at += daysAtOnce * DAY_MS) {
+  const daysFrom = (at: number): ExchangeADay[] => {
     const window = { from: dayOf(at), to: dayOf(Math.min(toMs, at + daysAtOnce * DAY_MS) - 1) };
-    note(`ingesting ${window.from} to ${window.to}, ${rows.toLocaleString('en-US')} trades a day`);
-    const vendor = join(directory, 'vendor');
-    const list = consecutiveDays({ ...window, rowsPerDay: rows, seed: 7, firstId: nextId, timeUnit: 'ms' });
-    await ingestDays(stack, vendor, list, settings);
+    const first = firstId + ((at - fromMs) / DAY_MS) * rows;
+    return consecutiveDays({ ...window, rowsPerDay: rows, seed: 7, firstId: first, timeUnit: 'ms' });
+  };
+  const write = async (at: number) => {
+    const vendor = join(directory, `vendor-${dayOf(at)}`);
+    const days = at < toMs ? daysFrom(at) : [];
+    for (const day of days) await writeDay({ directory: vendor, symbol: SYMBOL, ...day });
+    return { vendor, days };
+  };
+  let documents = write(fromMs);
+  for (let at = fromMs; at < toMs; at += daysAtOnce * DAY_MS) {
+    const { vendor, days } = await documents;
+    note(`ingesting ${days[0].day} to ${days[days.length - 1].day}, ${rows.toLocaleString('en-US')} trades a day`);
+    // The next documents are written meanwhile.
+    documents = write(at + daysAtOnce * DAY_MS);
+    await ingestDays(stack, vendor, days, settings);
     await rm(vendor, { recursive: true });
-    nextId += rows * list.length;
+    await proved?.();
   }
+  await vacuum(stack);
 }
 
 /** Runs a command of the product against the stack. @returns its standard output. */
@@ -92,22 +109,24 @@ export async function tidemark(
   return output;
 }
 
-/** Writes the documents of consecutive days of trades and ingests them until they are proved. */
+/** Ingests the documents of consecutive days of trades until they are proved. */
 async function ingestDays(
   stack: Place,
   vendor: string,
   days: readonly ExchangeADay[],
   settings: Readonly<Record<string, string>> = {},
 ): Promise<void> {
-  for (const day of days) await writeDay({ directory: vendor, symbol: SYMBOL, ...day });
   const range = ['--from', days[0].day, '--to', days[days.length - 1].day];
   await tidemark(stack, ['backfill', DATASET, ...range, '--json'], {
     SVC_EXCHANGE_A_BASE_URL: pathToFileURL(join(vendor, '/')).href,
     ...settings,
   });
-  const client = new pg.Client({ connectionString: stack.databaseUrl });
+}
+
+/** Autovacuum would do this within a minute. */
+async function vacuum({ databaseUrl }: Place): Promise<void> {
+  const client = new pg.Client({ connectionString: databaseUrl });
   await client.connect();
-  // Autovacuum would do this within a minute.
   for (const table of [DATASET, ...Object.values(KLINE_TABLES)]) await client.query(`vacuum analyze ${table}`);
   await client.end();
 }

@@ -1,11 +1,14 @@
 /**
  * A generated history of years: what grows with the number of partitions and of rows, and what does not. Thin days give the
  * partitions, in a database of their own; full days give the rows. At each size the reads, the commands of operators, the
- * requests of the page, the start of the service, its memory, and the disk by table are measured. Days are generated, proved
- * and their documents deleted a few at a time. The reads ask for the same amount at every size, `all` in their name excepted.
+ * requests of the page, the start of the service, the memory of each process, and the disk by table are measured. Days are
+ * generated, proved and their documents deleted a few at a time. The reads ask for the same amount at every size, `all` in their
+ * name excepted.
  *
  * Options: --rows N (3,500,000) a full day, --days N (60) full days, --thin-rows N (5,000) a thin day, --thin-days N (3,000),
- * --rounds N (5), --only partitions|rows, --json. 60 full days take half an hour and 30 GB.
+ * --rounds N (5), --only partitions|rows, --store rows|columns, --json. 60 full days take half an hour and 30 GB as rows.
+ * Columns need a server with TimescaleDB's community edition, which TIDEMARK_BENCH_DATABASE_URL names: each day is compacted when
+ * it is proved. `--only rows --store columns --days 300` is a billion trades; it needs 60 GB.
  */
 import { readdir, realpath, stat, statfs } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -14,9 +17,10 @@ import { DAY_MS } from '../shared/dates.ts';
 import { TidemarkError } from '../shared/errors.ts';
 import { DATASETS } from '../shared/registry/index.ts';
 import type { Stack } from '../shared/stack/stack.ts';
+import { createDatabase } from './chunks.ts';
 import { benchHarness, type Harness } from './harness.ts';
-import { median, rounded } from './measure.ts';
-import { optionsOf } from './options.ts';
+import { median, parentOf, rounded, watch } from './measure.ts';
+import { BenchUsage, optionsOf } from './options.ts';
 import { DATASET, discard, ingestHistory, type QueryServer, startServer, tidemark, timed } from './query-subjects.ts';
 
 const START_MS = Date.parse('2017-01-01T00:00:00Z');
@@ -29,19 +33,27 @@ const ROWS = [1e7, 1e8, 1e9];
 /** The parts that `--only` can select. */
 const PARTS = ['partitions', 'rows'] as const;
 
+const STORES = ['rows', 'columns'] as const;
+type Store = (typeof STORES)[number];
 /**
- * Disk that a full day takes beside its rows: one-second rows, klines, and the log. 108 bytes a row and 15 of the log were
- * measured; the rest is for write-ahead log and one day's document.
+ * Disk for a trade of a full day, its part of one-second rows, klines and the log included. 108 bytes as a row, 21 in columns
+ * and 15 of the log were measured.
  */
-const BYTES_A_ROW = 130;
-const SPARE_BYTES = 5e9;
+const BYTES_A_ROW: Readonly<Record<Store, number>> = { rows: 130, columns: 50 };
+/** For write-ahead log, documents, and days before their compaction. */
+const SPARE_BYTES = 7.5e9;
+/** Limit of the log, for a trade of a full or a thin day. */
+const LOG_BYTES_A_ROW = 20;
 
 interface Size {
   readonly partitions: number;
   readonly rows: number;
+  /** To generate a day, prove it and, in columns, compact it; since the size before. */
+  readonly seconds_a_day: number;
   /** Medians, in ms. */
   readonly ms: Readonly<Record<string, number>>;
-  readonly serving_peak_mib: number;
+  /** Peak of resident memory so far, by process; a backend of PostgreSQL counts what it touched of the shared buffers. */
+  readonly peak_mib: Readonly<Record<string, number>>;
   readonly bytes: Readonly<Record<string, number>>;
 }
 
@@ -54,18 +66,19 @@ export async function run(argv: readonly string[]): Promise<void> {
       'thin-days': [3000, 1],
       rounds: [5, 1],
     },
-    choices: { only: PARTS },
+    choices: { only: PARTS, store: STORES },
   });
+  const store = (options.store ?? 'rows') as Store;
   const wants = (part: (typeof PARTS)[number]) => options.only === undefined || options.only === part;
   const { rounds } = options;
   const found: Record<string, readonly Size[]> = {};
   if (wants('partitions')) {
     const days = options['thin-days'];
-    found.partitions = await measureHistory({ rows: options['thin-rows'], days, at: PARTITIONS, rounds });
+    found.partitions = await measureHistory({ rows: options['thin-rows'], days, at: PARTITIONS, rounds, store });
   }
   if (wants('rows')) {
     const at = ROWS.map((rows) => Math.ceil(rows / options.rows));
-    found.rows = await measureHistory({ rows: options.rows, days: options.days, at, rounds });
+    found.rows = await measureHistory({ rows: options.rows, days: options.days, at, rounds, store });
   }
   const growth = Object.fromEntries(Object.entries(found).map(([part, sizes]) => [part, growthOf(sizes)]));
   const result = {
@@ -73,6 +86,7 @@ export async function run(argv: readonly string[]): Promise<void> {
     rows_a_day: options.rows,
     thin_rows_a_day: options['thin-rows'],
     rounds,
+    store,
     // Of the latest 100 rows, by the first part that was measured.
     ratio: Object.values(growth)[0]['latest 100'],
     growth,
@@ -93,27 +107,67 @@ interface Plan {
   /** Days after which the database is measured. */
   readonly at: readonly number[];
   readonly rounds: number;
+  readonly store: Store;
 }
 
-async function measureHistory({ rows, days, at, rounds }: Plan): Promise<Size[]> {
-  await using harness = await benchHarness('years');
-  await refuseSmallDisk(harness, rows * days * BYTES_A_ROW + SPARE_BYTES);
+async function measureHistory({ rows, days, at, rounds, store }: Plan): Promise<Size[]> {
+  const databaseUrl = store === 'columns' ? await columnsDatabase() : undefined;
+  await using harness = await benchHarness('years', databaseUrl);
+  await refuseSmallDisk(harness, rows * days * BYTES_A_ROW[store] + SPARE_BYTES);
+  const settings = {
+    SVC_STREAM_MAX_BYTES: String(rows * days * LOG_BYTES_A_ROW + 1e9),
+    ...(databaseUrl !== undefined && { SVC_DATABASE_URL: databaseUrl, SVC_COLUMNSTORE_AFTER_DAYS: '0' }),
+  };
+  const peaks = await watchProcesses(harness.stack);
   const sizes: Size[] = [];
   let done = 0;
   for (const next of new Set([...at.filter((count) => count < days), days])) {
     const window = { fromMs: START_MS + done * DAY_MS, toMs: START_MS + next * DAY_MS, rows };
-    // The documents of 30 thin days, or of one full day, are on the disk at a time.
-    const daysAtOnce = rows > 100_000 ? 1 : 30;
-    await ingestHistory(harness.stack, harness.directory, window, {
-      firstId: 1 + done * rows,
-      daysAtOnce,
-      note: harness.note,
-    });
+    const compact = () => tidemark(harness.stack, ['compact', '--json'], settings);
+    const seconds = await timed(() =>
+      ingestHistory(harness.stack, harness.directory, window, {
+        firstId: 1 + done * rows,
+        // The documents of 60 thin days, or of two full days, are on the disk at a time.
+        daysAtOnce: rows > 100_000 ? 1 : 30,
+        settings,
+        note: harness.note,
+        proved: store === 'columns' ? compact : undefined,
+      }),
+    );
+    const secondsADay = rounded(seconds / (next - done), 1);
     done = next;
     harness.note(`measuring ${done} days, ${(done * rows).toLocaleString('en-US')} rows`);
-    sizes.push(await measure(harness, { days: done, rows: done * rows, rounds }));
+    const size = { days: done, rows: done * rows, rounds, settings };
+    sizes.push({ ...(await measure(harness, size)), seconds_a_day: secondsADay, peak_mib: peaks() });
   }
   return sizes;
+}
+
+/** Processes of the stack and commands of the bench. @returns their peaks by name, until now. */
+async function watchProcesses({ processes, databaseUrl }: Stack): Promise<() => Record<string, number>> {
+  const client = new pg.Client({ connectionString: databaseUrl });
+  await client.connect();
+  const { rows } = await client.query<{ pid: number }>('select pg_backend_pid() as pid');
+  const roots = [process.pid, parentOf(rows[0].pid), processes.find(({ name }) => name === 'nats')?.pid];
+  await client.end();
+  const found: Record<string, number> = {};
+  let watched = roots.flatMap((pid) => (pid ? [watch(pid, 1000)] : []));
+  return () => {
+    for (const { peakMib } of watched.map((one) => one.stop())) {
+      for (const [name, mib] of Object.entries(peakMib)) found[name] = Math.max(found[name] ?? 0, mib);
+    }
+    watched = roots.flatMap((pid) => (pid ? [watch(pid, 1000)] : []));
+    return { ...found };
+  };
+}
+
+/** An empty database of the server that has the columnstore. */
+async function columnsDatabase(): Promise<string> {
+  const given = process.env.TIDEMARK_BENCH_DATABASE_URL;
+  if (!given) {
+    throw new BenchUsage('Set TIDEMARK_BENCH_DATABASE_URL to a server with the community edition of TimescaleDB');
+  }
+  return await createDatabase(given, 'tidemark_bench_years');
 }
 
 async function refuseSmallDisk({ directory }: Harness, needed: number): Promise<void> {
@@ -127,7 +181,14 @@ async function refuseSmallDisk({ directory }: Harness, needed: number): Promise<
   );
 }
 
-async function measure(harness: Harness, size: { days: number; rows: number; rounds: number }): Promise<Size> {
+interface MeasuredSize {
+  readonly days: number;
+  readonly rows: number;
+  readonly rounds: number;
+  readonly settings: Readonly<Record<string, string>>;
+}
+
+async function measure(harness: Harness, size: MeasuredSize): Promise<Omit<Size, 'seconds_a_day' | 'peak_mib'>> {
   const { stack, note } = harness;
   const ms: Record<string, number> = {};
   const time = async (name: string, work: () => Promise<unknown>, rounds = size.rounds) => {
@@ -149,10 +210,9 @@ async function measure(harness: Harness, size: { days: number; rows: number; rou
   for (const [name, ask] of Object.entries(readsOf(server, endMs))) await time(name, ask);
   await time('requests of the page', () => pageRequests(server));
   // A command takes a second to start; two rounds are enough.
-  for (const command of ['status', 'doctor']) await time(command, () => operate(stack, command), 2);
+  for (const command of ['status', 'doctor']) await time(command, () => operate(stack, command, size.settings), 2);
   const bytes = await bytesByTable(stack);
-  const serving_peak_mib = server.peakMib();
-  return { partitions: size.days, rows: size.rows, ms, serving_peak_mib, bytes };
+  return { partitions: size.days, rows: size.rows, ms, bytes };
 }
 
 const startService = (stack: Stack): Promise<QueryServer> =>
@@ -188,14 +248,16 @@ function readsOf(server: QueryServer, endMs: number): Readonly<Record<string, ()
     'random 1,000': () => query({ n_random: 1000 }),
     'estimate of all': async () =>
       discard(await server.postTo('/v1/raw/estimate', { sources: [DATASET], ...all, filters: nothing })),
-    'filter that a day does not hold': () => noRows(server, { ...window(DAY_MS), filters: nothing }),
+    'filter scan of a day': () =>
+      fewRows(server, { ...window(DAY_MS), filters: [{ field: 'quantity', op: 'gte', value: 19 }] }),
+    'filter that a day does not hold': () => fewRows(server, { ...window(DAY_MS), filters: nothing }),
     coverage: async () => discard(await server.get(`/v1/coverage/${DATASET}`)),
     'status over HTTP': async () => discard(await server.get('/v1/ops/status')),
   };
 }
 
 /** A read that finds nothing is answered with 404. */
-async function noRows(server: QueryServer, body: object): Promise<void> {
+async function fewRows(server: QueryServer, body: object): Promise<void> {
   const response = await server.postAny('/v1/raw/query', { sources: [DATASET], ...body });
   await discard(response);
   if (response.statusCode !== 200 && response.statusCode !== 404)
@@ -209,9 +271,9 @@ async function pageRequests(server: QueryServer): Promise<void> {
   await Promise.all(paths.map(async (path) => discard(await server.get(path))));
 }
 
-/** A finding, such as a projector that does not run, is no fault of the bench. */
-async function operate(stack: Stack, command: string): Promise<void> {
-  await tidemark(stack, [command, '--json']).catch((error: Error) => {
+/** `doctor` ends with 1 for a finding, here that no projector runs. */
+async function operate(stack: Stack, command: string, settings: Readonly<Record<string, string>>): Promise<void> {
+  await tidemark(stack, [command, '--json'], settings).catch((error: Error) => {
     if (!/ended with 1$/.test(error.message)) throw error;
   });
 }
@@ -248,7 +310,8 @@ function linesOf(found: Readonly<Record<string, readonly Size[]>>): string[] {
   return Object.entries(found).flatMap(([part, sizes]) => {
     const table = (label: string, cells: readonly (string | number)[]) =>
       `  ${label.padEnd(34)}${cells.map((cell) => String(cell).padStart(16)).join('')}`;
-    const names = new Set(sizes.flatMap(({ bytes }) => Object.keys(bytes)));
+    const tables = new Set(sizes.flatMap(({ bytes }) => Object.keys(bytes)));
+    const processes = new Set(sizes.flatMap(({ peak_mib }) => Object.keys(peak_mib)));
     return [
       `by ${part}, medians in ms`,
       table(
@@ -266,10 +329,16 @@ function linesOf(found: Readonly<Record<string, readonly Size[]>>): string[] {
         ),
       ),
       table(
-        'peak memory of the service, MiB',
-        sizes.map((size) => size.serving_peak_mib),
+        's to generate and prove a day',
+        sizes.map((size) => size.seconds_a_day),
       ),
-      ...[...names].map((name) =>
+      ...[...processes].map((name) =>
+        table(
+          `peak MiB of ${name}`,
+          sizes.map(({ peak_mib }) => peak_mib[name] ?? 0),
+        ),
+      ),
+      ...[...tables].map((name) =>
         table(
           `MB of ${name}`,
           sizes.map(({ bytes }) => ((bytes[name] ?? 0) / 1e6).toFixed(1)),

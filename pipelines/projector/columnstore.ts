@@ -115,7 +115,9 @@ export async function compactChunk(client: ClientBase, table: Compactable, chunk
     }
     const before = await contentOf(client, table, chunk.chunk);
     const bytesBefore = await bytesOf(client, table, chunk.chunk);
-    await client.query('select compress_chunk($1::regclass, if_not_compressed => true)', [chunk.chunk]);
+    // Rows that came in beside the columns would be merged in place, which leaves the bytes of deleted rows and their index.
+    if (chunk.isCompacted) await client.query('select decompress_chunk($1::regclass)', [chunk.chunk]);
+    await client.query('select compress_chunk($1::regclass)', [chunk.chunk]);
     const after = await contentOf(client, table, chunk.chunk);
     if (after.repeated > 0 || after.rows !== before.rows || after.digest !== before.digest) {
       throw new TidemarkError(
