@@ -227,35 +227,79 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
     );
   });
 
-  test('draws all candles at the size that fits, and zooms to a minute of one-second candles and back', async () => {
+  test('draws all candles at the size that fits, zooms to a minute of one-second candles, and follows drags and keys', async () => {
     const { page, faults } = await afresh();
+    const asked: string[] = [];
+    page.on('request', (request) => {
+      if (request.method() === 'POST') asked.push(JSON.parse(request.postData()!).kline_size ?? '1s');
+    });
     await page.locator('#candles').scrollIntoViewIfNeeded();
     const said = page.locator('#candles-said');
-    const candlesOf = async (path: string, body: object) =>
-      (await serving.send({ path, body: JSON.stringify(body) })).json;
+    const rowsOf = async (path: string, body: object) =>
+      (await serving.send({ path, body: JSON.stringify(body) })).json.rows;
     const klines = (kline_size: string) =>
-      candlesOf('/v1/historical/exchange_a/spot/klines', { kline_size, start_date: DAYS[0], end_date: DAYS[2] });
-    // Four days, one of them missing.
-    const all = await klines('5m');
-    await expect
-      .poll(() => textOf(said))
-      .toMatch(new RegExp(`^${all.row_count} candles of 5 minutes, 2024-01-01 to 2024-01-05 UTC`));
-    await page.getByRole('button', { name: 'Shorter span' }).click();
-    await expect.poll(() => textOf(said)).toMatch(/ candles of 1 minute, /);
-    await expect.poll(() => page.locator('#candles-spans [aria-pressed=true]').allInnerTexts()).toEqual(['1 day']);
-    for (let twice = 0; twice < 2; twice++) await page.getByRole('button', { name: 'Later candles' }).click();
-    await expect.poll(() => textOf(said)).toMatch(/, 2024-01-03 12:00 to 2024-01-04 12:00 UTC/);
-    const [, count, ...ends] = /^(\d+) candles .*, (.+) to (.+) UTC/.exec(await textOf(said))!;
-    const [from, to] = ends.map((end) => Date.parse(`${end.replace(' ', 'T')}Z`));
-    const minutes = (await klines('1m')).rows.map(({ datetime }: { datetime: string }) => Date.parse(datetime));
-    expect(Number(count)).toBe(minutes.filter((ms: number) => ms >= from && ms < to).length);
+      rowsOf('/v1/historical/exchange_a/spot/klines', { kline_size, start_date: DAYS[0], end_date: DAYS[2] });
+    /** What is drawn, once it is of this size. */
+    const drawn = async (size: string, place: RegExp) => {
+      await expect.poll(() => textOf(said)).toMatch(new RegExp(`^\\d+ candles? of ${size}, ${place.source}`));
+      const [, count, from, to, unproved] = /^(\d+) .*, (.+) to (.+) UTC(?:, (.+) not proved)?, \d+ ms$/.exec(
+        await textOf(said),
+      )!;
+      const [fromMs, toMs] = [from, to].map((end) => Date.parse(`${end.replace(' ', 'T')}Z`));
+      await page
+        .getByRole('img', { name: `${count} candle${count === '1' ? '' : 's'} of ${size} of ${DATASET}` })
+        .waitFor();
+      return { count: Number(count), fromMs, toMs, unproved };
+    };
+    const pressed = () => page.locator('#candles-spans [aria-pressed=true]').allInnerTexts();
+    const starts = ({ datetime }: { datetime: string }) => Date.parse(datetime);
+    const within = (times: readonly number[], { fromMs, toMs }: { fromMs: number; toMs: number }) =>
+      times.filter((ms) => ms >= fromMs && ms < toMs);
 
-    // The middle of all is the midnight at which the missing 3 January begins.
+    // Four days, one of them missing.
+    const all = await drawn('5 minutes', /2024-01-01 to 2024-01-05 UTC/);
+    expect(all).toMatchObject({ count: (await klines('5m')).length, unproved: '1 d' });
+    expect(await pressed()).toEqual(['1 week']);
+    await page.getByRole('button', { name: 'Shorter span' }).click();
+    const minutes = (await klines('1m')).map(starts);
+    for (let at = 0; at < 3; at++) await page.keyboard.press('ArrowRight');
+    const day = await drawn('1 minute', /2024-01-04 to 2024-01-05 UTC/);
+    expect(day).toMatchObject({ count: within(minutes, day).length, unproved: undefined });
+    expect(await pressed()).toEqual(['1 day']);
+
+    // A quarter of the chart, which is six hours: half of what is drawn then is of the missing day.
+    const box = (await page.locator('#candles-chart td:nth-child(2) canvas').first().boundingBox())!;
+    const at = (share: number) => [box.x + share * box.width, box.y + box.height / 2] as const;
+    await page.mouse.move(...at(0.5));
+    await page.mouse.down();
+    await page.mouse.move(...at(0.75), { steps: 30 });
+    await page.mouse.up();
+    const dragged = await drawn('1 minute', /2024-01-03 1[78]:.* to 2024-01-04 1[78]:/);
+    expect(dragged.count).toBe(within(minutes, dragged).length);
+    expect(dragged.unproved).toMatch(/^[56] h/);
+    expect(await pressed()).toEqual(['1 day']);
+
+    await page.getByRole('button', { name: '1 hour' }).click();
+    const hour = await drawn('1 minute', /2024-01-04 0[56]:/);
+    const [minute] = within(minutes, hour);
+    await page.mouse.click(...at(((minute - hour.fromMs) / 60_000 + 0.5) / 60));
+    const shown = await drawn('1 second', new RegExp(new Date(minute).toISOString().slice(0, 16).replace('T', ' ')));
+    const time_range = [minute, minute + 60_000].map((ms) => new Date(ms).toISOString());
+    const seconds = await rowsOf('/v1/raw/query', { sources: [DATASET], mode: 'aligned_1s', time_range });
+    expect(shown.count).toBe(seconds.length);
+    expect(shown.count).toBeGreaterThan(0);
+
+    const scroll = await page.evaluate('scrollY');
+    await page.mouse.move(...at(0.5));
+    await page.keyboard.down('Control');
+    for (let turn = 0; turn < 8; turn++) await page.mouse.wheel(0, 400);
+    await page.keyboard.up('Control');
+    await expect.poll(pressed).toEqual([]);
+    expect(await page.evaluate('scrollY')).toBe(scroll);
     await page.getByRole('button', { name: '5 years' }).click();
-    await expect.poll(() => textOf(said)).toMatch(/ candles of 5 minutes, /);
-    await page.getByRole('button', { name: '1 minute' }).click();
-    await page.getByRole('img', { name: /^\d+ candles? of 1 second of exchange_a_spot_trades$/ }).waitFor();
-    expect(faults().filter((fault) => !fault.includes('404'))).toEqual([]);
+    expect(await drawn('5 minutes', /2024-01-01 to 2024-01-05 UTC/)).toMatchObject({ count: all.count });
+    expect(new Set(asked)).toEqual(new Set(['5m', '1m', '1s']));
+    expect(faults()).toEqual([]);
   });
 
   // axe-core looks at the colours, too, and at every state of the page, in system/long/page-looks.test.ts.

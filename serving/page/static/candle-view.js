@@ -34,8 +34,18 @@ const MOST_CANDLES = 2000;
 
 /**
  * @typedef {{ fromMs: number, toMs: number }} Extent
- * @typedef {Extent & { span: number, size: string, sizeMs: number }} View `span`: the place in SPANS
+ * @typedef {Extent & { lengthMs: number, size: string, sizeMs: number }} View whole candles; `lengthMs`: the length asked for
  */
+
+/**
+ * The stretches of time that are proved, in order.
+ * @param {{ proved: readonly { start_utc: string, through_utc: string }[] }} coverage an answer of /v1/coverage
+ * @returns {Extent[]}
+ */
+export const provedOf = ({ proved }) =>
+  proved
+    .map(({ start_utc: start, through_utc: through }) => ({ fromMs: Date.parse(start), toMs: Date.parse(through) }))
+    .sort((a, b) => a.fromMs - b.fromMs);
 
 /**
  * The smallest size that draws the time with at most `MOST_CANDLES` candles.
@@ -45,38 +55,42 @@ export const sizeFor = (lengthMs) =>
   SIZES.find(([, sizeMs]) => lengthMs / sizeMs <= MOST_CANDLES) ?? SIZES[SIZES.length - 1];
 
 /**
- * A stretch of the proved time around a moment, in whole candles.
+ * A part of the proved time around a moment, in whole candles.
  * @param {Extent} extent
- * @param {number} span place in SPANS
+ * @param {number} wantedMs its length
  * @param {number} centreMs
  * @returns {View}
  */
-export function viewOf(extent, span, centreMs) {
-  const lengthMs = Math.min(SPANS[span][1], extent.toMs - extent.fromMs);
+export function viewOf(extent, wantedMs, centreMs) {
+  const lengthMs = Math.min(Math.max(wantedMs, MINUTE), extent.toMs - extent.fromMs);
   const [size, sizeMs] = sizeFor(lengthMs);
   const latest = extent.toMs - lengthMs;
   const start = Math.min(latest, Math.max(extent.fromMs, centreMs - lengthMs / 2));
   const fromMs = Math.floor(start / sizeMs) * sizeMs;
-  return { fromMs, toMs: Math.ceil((start + lengthMs) / sizeMs) * sizeMs, span, size, sizeMs };
+  return { fromMs, toMs: Math.ceil((start + lengthMs) / sizeMs) * sizeMs, lengthMs, size, sizeMs };
 }
 
-/** @param {View} view */
+/** @param {Extent} view */
 export const centreOf = ({ fromMs, toMs }) => (fromMs + toMs) / 2;
 
 /**
- * The next span, around a moment. The ends of SPANS stay.
+ * The place in SPANS of the view's length; -1 for a length between two of them.
  * @param {Extent} extent
  * @param {View} view
- * @param {1 | -1} step 1: closer
+ */
+export const spanOf = (extent, { lengthMs }) =>
+  SPANS.findLastIndex(([, ms]) => ms === lengthMs || (ms > lengthMs && lengthMs === extent.toMs - extent.fromMs));
+
+/**
+ * The next shorter or longer span, around a moment. At the ends of SPANS the length stays.
+ * @param {Extent} extent
+ * @param {View} view
+ * @param {1 | -1} step 1: shorter
  */
 export function zoomed(extent, view, step, centreMs = centreOf(view)) {
-  // Spans beyond what is proved all show the same.
-  const longest = Math.max(
-    0,
-    SPANS.findLastIndex(([, lengthMs]) => lengthMs >= extent.toMs - extent.fromMs),
-  );
-  const span = Math.min(SPANS.length - 1, Math.max(longest, Math.max(view.span, longest) + step));
-  return viewOf(extent, span, centreMs);
+  const { lengthMs } = view;
+  const next = step === 1 ? SPANS.find(([, ms]) => ms < lengthMs) : SPANS.findLast(([, ms]) => ms > lengthMs);
+  return viewOf(extent, next?.[1] ?? lengthMs, centreMs);
 }
 
 /**
@@ -86,7 +100,27 @@ export function zoomed(extent, view, step, centreMs = centreOf(view)) {
  * @param {1 | -1} step
  */
 export const moved = (extent, view, step) =>
-  viewOf(extent, view.span, centreOf(view) + (step * (view.toMs - view.fromMs)) / 2);
+  viewOf(extent, view.lengthMs, centreOf(view) + (step * (view.toMs - view.fromMs)) / 2);
+
+/**
+ * The view of what the reader dragged or scaled the drawn candles to.
+ * @param {Extent} extent
+ * @param {View} drawn
+ * @param {{ from: number, to: number }} bars the first and the last to be seen, counted from the first drawn one
+ */
+export function viewAt(extent, drawn, { from, to }) {
+  const { fromMs, toMs, sizeMs } = drawn;
+  const seen = { fromMs: fromMs + from * sizeMs, toMs: fromMs + (to + 1) * sizeMs };
+  const changeMs = seen.toMs - seen.fromMs - (toMs - fromMs);
+  // Dragging alone keeps the length, so that it stays one of SPANS.
+  return viewOf(extent, Math.abs(changeMs) < sizeMs / 2 ? drawn.lengthMs : drawn.lengthMs + changeMs, centreOf(seen));
+}
+
+/**
+ * @param {readonly Extent[]} proved in order
+ * @returns {Extent}
+ */
+export const extentOf = (proved) => ({ fromMs: proved[0].fromMs, toMs: proved[proved.length - 1].toMs });
 
 const iso = (ms) => new Date(ms).toISOString();
 const dayOf = (ms) => iso(ms).slice(0, 10);
@@ -106,20 +140,45 @@ export function requestFor({ key, klines_path: path }, { fromMs, toMs, size }) {
 }
 
 /**
- * The candles of the view. A time without one stays empty, so that what is not proved, or without trades, is seen as a gap.
+ * What is drawn of the view. A time without a candle stays empty. `unproved` has every time, with 1 if it is not proved as a
+ * whole, else 0.
  * @param {readonly any[]} rows
  * @param {View} view
+ * @param {readonly Extent[]} proved in order
  */
-export function drawnIn(rows, { fromMs, toMs, sizeMs }) {
+export function drawnIn(rows, { fromMs, toMs, sizeMs }, proved) {
   const { candles, volumes } = (rows.length > 0 ? candlesOf(rows) : undefined) ?? { candles: [], volumes: [] };
   const within = ({ time }) => time * SECOND >= fromMs && time * SECOND < toMs;
   const shown = candles.filter(within);
   const byTime = new Map(shown.map((candle) => [candle.time, candle]));
-  // A week begins on a Thursday, as multiples of seven days since 1970 do.
-  for (let at = Math.ceil(fromMs / sizeMs) * sizeMs; at < toMs; at += sizeMs) {
+  const points = [];
+  const unproved = [];
+  let stretch = 0;
+  for (let at = fromMs; at < toMs; at += sizeMs) {
     const time = at / SECOND;
-    if (!byTime.has(time)) byTime.set(time, { time });
+    points.push(byTime.get(time) ?? { time });
+    while (stretch < proved.length && proved[stretch].toMs <= at) stretch++;
+    const isProved = proved[stretch]?.fromMs <= at && proved[stretch].toMs >= at + sizeMs;
+    unproved.push({ time, value: isProved ? 0 : 1 });
   }
-  const points = [...byTime.values()].sort((a, b) => a.time - b.time);
-  return { candles: points, volumes: volumes.filter(within), count: shown.length };
+  return { candles: points, volumes: volumes.filter(within), unproved, count: shown.length };
+}
+
+/**
+ * @param {Extent} view
+ * @param {readonly Extent[]} proved
+ */
+export const holdsProved = (view, proved) =>
+  proved.some(({ fromMs, toMs }) => fromMs < view.toMs && toMs > view.fromMs);
+
+/**
+ * How long the part of the view is that lies in the extent and is not proved.
+ * @param {Extent} view
+ * @param {readonly Extent[]} proved
+ * @returns {number} milliseconds
+ */
+export function unprovedMs(view, proved) {
+  const extent = extentOf(proved);
+  const overlap = (of) => Math.max(0, Math.min(of.toMs, view.toMs) - Math.max(of.fromMs, view.fromMs));
+  return proved.reduce((rest, stretch) => rest - overlap(stretch), overlap(extent));
 }

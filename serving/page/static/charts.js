@@ -19,6 +19,7 @@ export const colours = () => ({
   up: colour('--proved'),
   down: colour('--bad'),
   faint: colour('--faint'),
+  shade: colour('--shade'),
 });
 
 /**
@@ -33,7 +34,8 @@ export function chartIn(box, { height, label, seconds = false, format, scroll = 
     height,
     // The licence demands an attribution, which the foot of the page holds.
     layout: { attributionLogo: false, fontFamily: getComputedStyle(document.body).fontFamily, fontSize: 11 },
-    timeScale: { timeVisible: true, secondsVisible: seconds, borderVisible: false },
+    // Thousands of candles have less than half a pixel each, which is the library's least.
+    timeScale: { timeVisible: true, secondsVisible: seconds, borderVisible: false, minBarSpacing: 0.02 },
     rightPriceScale: { borderVisible: false, scaleMargins: { top: 0.12, bottom: 0.06 } },
     // The wheel scrolls the page and not the chart, unless `scroll` is set.
     handleScroll: { mouseWheel: scroll, vertTouchDrag: false },
@@ -63,6 +65,35 @@ export function chartIn(box, { height, label, seconds = false, format, scroll = 
     remove() {
       for (const one of own) repaint.delete(one);
       chart.remove();
+    },
+  };
+}
+
+/**
+ * Shades times over the whole height, behind the series that are added after it. `show` replaces them. The chart fits what it
+ * draws to the last point that has a value, so points for all times make it fit all of them.
+ * @param {ReturnType<typeof chartIn>} plot
+ */
+export function shadeSeries(plot) {
+  const series = plot.chart.addSeries(HistogramSeries, {
+    priceScaleId: 'shade',
+    priceLineVisible: false,
+    lastValueVisible: false,
+    autoscaleInfoProvider: () => ({ priceRange: { minValue: 0, maxValue: 1 } }),
+  });
+  series.priceScale().applyOptions({ scaleMargins: { top: 0, bottom: 0 } });
+  /** @type {readonly any[]} */
+  let shown = [];
+  const paint = () => {
+    const { shade } = colours();
+    series.setData(shown.map((point) => ({ ...point, color: point.value === 1 ? shade : 'transparent' })));
+  };
+  plot.onPaint(paint);
+  return {
+    /** @param {readonly { time: number, value: 0 | 1 }[]} points 1: shaded */
+    show(points) {
+      shown = points;
+      paint();
     },
   };
 }

@@ -23,6 +23,7 @@ const calendar = new Calendar({
 let datasets;
 /** Coverage by dataset, with the version that it was read at. @type {Map<string, any>} */
 const coverages = new Map();
+const candles = new Candles((dataset) => coverages.get(dataset).answer);
 let chosen = '';
 
 async function look() {
@@ -36,6 +37,7 @@ async function look() {
       ask(`/v1/raw/export?limit=${EXPORTS_SHOWN}`).catch(() => ({ exports: [] })),
     ]);
     await refreshCoverage(status);
+    candles.offer(datasets.datasets);
     show(status);
     hour.show(history);
     showExports(exports);
@@ -54,7 +56,6 @@ async function begin() {
   const select = byId('coverage-dataset');
   fill(select, ...datasets.datasets.map(({ key: name, title }) => h('option', { value: name }, title)));
   select.addEventListener('change', () => choose(select.value));
-  new Candles(datasets.datasets);
   new Explorer(datasets);
   showNoProof();
 }
