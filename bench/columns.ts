@@ -8,8 +8,8 @@
 import { createHash } from 'node:crypto';
 import { buffer } from 'node:stream/consumers';
 import pg from 'pg';
-import { hasColumnstore } from '../pipelines/projector/chunks.ts';
 import { DAY_MS } from '../shared/dates.ts';
+import { hasColumnstore } from '../shared/db/columnstore.ts';
 import { ALIGNED_TABLE } from '../shared/registry/aligned-storage.ts';
 import { createDatabase } from './chunks.ts';
 import { benchHarness, type Note } from './harness.ts';

@@ -5,6 +5,7 @@
  */
 
 import type { ClientBase } from 'pg';
+import { hasColumnstore } from '../../shared/db/columnstore.ts';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import type { DatasetDefinition, PgType } from '../../shared/registry/index.ts';
 import type { TimeWindow } from '../../shared/registry/keys.ts';
@@ -157,14 +158,6 @@ export async function toRowStore(client: ClientBase, hypertable: string, window:
  */
 export async function allowDecompression(client: ClientBase): Promise<void> {
   await client.query('set local timescaledb.max_tuples_decompressed_per_dml_transaction = 0');
-}
-
-/** Whether the server runs the edition of TimescaleDB that has the columnstore. */
-export async function hasColumnstore(client: Pick<ClientBase, 'query'>): Promise<boolean> {
-  const { rows } = await client.query(
-    `select coalesce(current_setting('timescaledb.license', true), '') = 'timescale' as held`,
-  );
-  return rows[0].held;
 }
 
 /** The chunk that holds a point of a hypertable whose time dimension is an integer; the point is in its unit. */

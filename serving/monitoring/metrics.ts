@@ -161,7 +161,13 @@ export class Metrics {
     this.#rowsSeen.set(dataset, rows);
   }
 
-  #ofWork({ runs, exports }: MonitoredStatus): void {
+  #ofWork({ runs, exports, columnstore }: MonitoredStatus): void {
+    for (const { table, chunks, compacted_chunks: compacted, row_bytes, column_bytes } of columnstore ?? []) {
+      this.#set('tidemark_columnstore_chunks', { table, store: 'rows' }, chunks - compacted);
+      this.#set('tidemark_columnstore_chunks', { table, store: 'columns' }, compacted);
+      this.#set('tidemark_columnstore_bytes', { table, store: 'rows' }, row_bytes);
+      this.#set('tidemark_columnstore_bytes', { table, store: 'columns' }, column_bytes);
+    }
     const open = runs.filter(({ ended_at_utc: ended }) => ended === null);
     for (const [key, same] of Map.groupBy(open, ({ kind, state }) => `${kind} ${state}`)) {
       const [kind, state] = key.split(' ');
@@ -199,6 +205,8 @@ const OF_SYSTEM = [
   'tidemark_synthetic',
   'tidemark_exports',
   'tidemark_database_size_bytes',
+  'tidemark_columnstore_chunks',
+  'tidemark_columnstore_bytes',
   'tidemark_log_up',
   'tidemark_status_timestamp_seconds',
   'tidemark_status_collect_duration_seconds',

@@ -5,6 +5,7 @@
  */
 
 import type { JetStreamManager } from '@nats-io/jetstream';
+import { type ColumnstoreTable, readColumnstore } from '../../shared/db/columnstore.ts';
 import { type Client, connect } from '../../shared/db/connect.ts';
 import type { RunRow } from '../../shared/db/runs.ts';
 import { explain } from '../../shared/errors.ts';
@@ -77,7 +78,7 @@ const CACHE_MS = 5000;
 /** Interval of the samples for plots; each is a collection. */
 export const SAMPLE_INTERVAL_MS = 15_000;
 /** To size a database means to stat its files one by one: a tenth of a second with thousands of chunks. */
-const DATABASE_SIZE_CACHE_MS = 60_000;
+const STORAGE_CACHE_MS = 60_000;
 const STATEMENT_TIMEOUT_MS = 5000;
 
 export interface MonitoredStatus {
@@ -86,11 +87,15 @@ export interface MonitoredStatus {
   readonly statuses: readonly DatasetStatus[];
   readonly logFault: string | undefined;
   readonly databaseBytes: number;
+  /** Undefined on a server without a columnstore. */
+  readonly columnstore: readonly ColumnstoreTable[] | undefined;
   /** The newest first; all that are in progress are among them. */
   readonly runs: readonly RunRow[];
   /** Undefined until the exports table exists. */
   readonly exports: ExportCounts | undefined;
 }
+
+type Storage = Pick<MonitoredStatus, 'databaseBytes' | 'columnstore'>;
 
 interface MonitorDeps {
   readonly databaseUrl: string;
@@ -105,7 +110,7 @@ export class Monitor implements AsyncDisposable {
   readonly #logs = new LogFactsReader();
   #client: Client | undefined;
   #cached: { readonly at: number; readonly status: Promise<MonitoredStatus> } | undefined;
-  #databaseBytes: { readonly at: number; readonly bytes: number } | undefined;
+  #storage: { readonly at: number; readonly storage: Storage } | undefined;
   #timer: NodeJS.Timeout | undefined;
 
   constructor(deps: MonitorDeps) {
@@ -151,7 +156,7 @@ export class Monitor implements AsyncDisposable {
       const collected = await collect(client, this.#deps.manager, { logs: this.#logs, now: this.#deps.now });
       const status = {
         ...collected,
-        databaseBytes: await this.#sizeOf(client),
+        ...(await this.#storageOf(client)),
         runs: await readRuns(client),
         exports: await readExports(client),
         collectMs: performance.now() - startedAt,
@@ -178,11 +183,12 @@ export class Monitor implements AsyncDisposable {
     return this.#client;
   }
 
-  async #sizeOf(client: Client): Promise<number> {
+  async #storageOf(client: Client): Promise<Storage> {
     const at = performance.now();
-    if (!this.#databaseBytes || at - this.#databaseBytes.at > DATABASE_SIZE_CACHE_MS) {
-      this.#databaseBytes = { at, bytes: await readDatabaseBytes(client) };
+    if (!this.#storage || at - this.#storage.at > STORAGE_CACHE_MS) {
+      const storage = { databaseBytes: await readDatabaseBytes(client), columnstore: await readColumnstore(client) };
+      this.#storage = { at, storage };
     }
-    return this.#databaseBytes.bytes;
+    return this.#storage.storage;
   }
 }

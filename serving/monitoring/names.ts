@@ -110,6 +110,16 @@ export const METRICS = {
   // Stores.
   tidemark_database_up: { type: 'gauge', help: '1 when the catalog answered' },
   tidemark_database_size_bytes: { type: 'gauge', help: 'Size of the database on disk, measured once a minute' },
+  tidemark_columnstore_chunks: {
+    type: 'gauge',
+    labels: ['table', 'store'],
+    help: 'Chunks in rows and in columns; absent without a columnstore',
+  },
+  tidemark_columnstore_bytes: {
+    type: 'gauge',
+    labels: ['table', 'store'],
+    help: 'Bytes of the chunks in columns: before as rows, now as columns',
+  },
   tidemark_log_up: { type: 'gauge', help: '1 when the log answered' },
   tidemark_ready: { type: 'gauge', labels: ['check'], help: '1 for each check of /readyz that passes' },
   tidemark_status_timestamp_seconds: { type: 'gauge', help: 'Time at which the figures above were collected' },

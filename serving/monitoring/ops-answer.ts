@@ -50,7 +50,7 @@ const dataset = z.strictObject({
 
 const run = z.strictObject({
   run_id: count('Number of the run; it rises.'),
-  kind: textField('backfill, reingest, reparse, follow, replay, verify, recover.'),
+  kind: textField('backfill, reingest, reparse, follow, replay, verify, recover, klines, ranges, compact.'),
   subject: textField('A feed, or a dataset.'),
   command: textField('The command line.'),
   host: textField('Host of the process.'),
@@ -73,6 +73,14 @@ const run = z.strictObject({
   ended_at_utc: utc('End of the run.').nullable(),
 });
 
+const columnstore = z.strictObject({
+  table: textField('The hypertable.'),
+  chunks: count('Its chunks.'),
+  compacted_chunks: count('Those in the columnstore.'),
+  row_bytes: count('Bytes of the compacted chunks before, as rows.'),
+  column_bytes: count('Bytes of the compacted chunks now.'),
+});
+
 const queue = z.strictObject({
   queue: textField('native, aligned, discovery, lineage.'),
   running: count('Reads that run.'),
@@ -88,6 +96,10 @@ export const statusAnswer = z.strictObject({
   collect_ms: number('Duration of the collection.'),
   log_fault: z.string().nullable().describe('Why the log did not answer.'),
   database_bytes: count('Size of the database.'),
+  columnstore: z
+    .array(columnstore)
+    .nullable()
+    .describe('Tables of which chunks are compacted; null where TimescaleDB has no columnstore. At most a minute old.'),
   checks: z.record(z.string(), z.string()).describe('The checks of /readyz.'),
   datasets: z.array(dataset),
   runs: z.array(run).describe('The newest twenty runs, and all that have not ended.'),

@@ -69,6 +69,7 @@ async function statusOf({ monitor, checks, queues }: OpsDeps): Promise<OpsStatus
     collect_ms: Math.round(status.collectMs),
     log_fault: status.logFault ?? null,
     database_bytes: status.databaseBytes,
+    columnstore: status.columnstore ? [...status.columnstore] : null,
     checks: { ...(await checks.run()) },
     datasets: status.statuses.map(({ overview }) => ({ ...overview, dataset: datasetKey.parse(overview.dataset) })),
     runs: [...status.runs],

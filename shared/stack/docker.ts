@@ -39,7 +39,7 @@ import {
 import { natsPasswords, readState, type Secrets, type StackState } from './state.ts';
 
 const IMAGES: Readonly<Record<ServerName, string>> = {
-  postgres: 'timescale/timescaledb:2.19.3-pg17',
+  postgres: 'timescale/timescaledb:2.29.2-pg17',
   // the tag without a distribution holds no shell
   nats: 'nats:2.10.27-alpine@sha256:e243c53e5b2ebf24f5d8f05d7555462003c050a51ee0a2643d2dc89aea6d06a5',
 };

@@ -22,6 +22,7 @@ const dayOf = (index: number, seed = index): ExchangeBDay => ({
   firstId: index * 1_000_000,
   gaps: 0.05,
 });
+const sumOf = (units: Json[], name: string): number => units.reduce((sum, unit) => sum + unit[name], 0);
 const DAYS = [1, 2, 3].map((index) => dayOf(index));
 
 given(OTHER === undefined, 'TIDEMARK_TEST_DATABASE_URL names another server').test(
@@ -112,6 +113,25 @@ given(OTHER !== undefined, 'TIDEMARK_TEST_DATABASE_URL names no other server').d
     return texts;
   };
 
+  /** Status, its route and metrics tell what a compaction did. */
+  const shown = async ({ units }: Json) => {
+    const tables = (await done('status')).columnstore;
+    expect(tables.map(({ table: name }: Json) => name)).toEqual([ALIGNED_TABLE, table]);
+    for (const { table: name, chunks, compacted_chunks, row_bytes, column_bytes } of tables) {
+      const ours = units.filter((unit: Json) => unit.table === name);
+      expect([compacted_chunks, chunks >= compacted_chunks]).toEqual([ours.length, true]);
+      // The command counts the empty row stores, too.
+      expect(column_bytes).toBeGreaterThan(0.5 * sumOf(ours, 'bytes_after'));
+      expect(column_bytes).toBeLessThanOrEqual(sumOf(ours, 'bytes_after'));
+      expect(row_bytes).toBeGreaterThan(column_bytes);
+    }
+    await using fresh = await startServing({ databaseUrl: system.env.databaseUrl });
+    expect((await fresh.send({ method: 'GET', path: '/v1/ops/status' })).json.columnstore).toEqual(tables);
+    const { text } = await fresh.send({ method: 'GET', path: '/metrics' });
+    const [{ column_bytes }] = tables;
+    expect(text).toContain(`tidemark_columnstore_bytes{table="${ALIGNED_TABLE}",store="columns"} ${column_bytes}`);
+  };
+
   beforeEach(async () => {
     for (const day of DAYS) await writeDay({ directory: system.vendor, ...day });
     await run('backfill', dataset.key, '--from', DAYS[0].day, '--to', DAYS[2].day);
@@ -138,6 +158,7 @@ given(OTHER !== undefined, 'TIDEMARK_TEST_DATABASE_URL names no other server').d
     await replayed();
     expect(await system.digests()).toEqual(digests);
     expect((await compact()).units).toEqual([]);
+    await shown(answer);
     const settings = await system.rows(
       `select hypertable_name as name, attname as column, segmentby_column_index is not null as segments
        from timescaledb_information.compression_settings
@@ -274,6 +295,50 @@ given(OTHER !== undefined, 'TIDEMARK_TEST_DATABASE_URL names no other server').d
     );
     expect(seconds).toEqual([{ day: days[1] }]);
     await verified();
+  });
+
+  test('a compaction that was killed left whole chunks, and the next run goes on', async () => {
+    const before = await compacted();
+    await system.client.query(
+      `select decompress_chunk(format('%I.%I', chunk_schema, chunk_name)::regclass)
+       from timescaledb_information.chunks where is_compressed`,
+    );
+    const rows = await reads();
+    const [{ chunk }] = await system.rows(
+      `select tableoid::regclass::text as chunk from ${table} where trade_id = 2000007`,
+    );
+    await system.client.query(`begin; lock table ${chunk} in row exclusive mode`);
+    const killed = system.start(['compact'], env);
+    // It has compacted what lies before the chunk that is held, and waits for this one.
+    const waits = async () => (await system.rows('select 1 from pg_locks where not granted')).length;
+    await expect.poll(waits).toBeGreaterThan(0);
+    killed.child.kill('SIGKILL');
+    await killed.done;
+    await system.client.query('rollback');
+    const left = await compacted();
+    expect(left.length).toBeGreaterThan(0);
+    expect(left.length).toBeLessThan(before.length);
+    expect(await reads()).toEqual(rows);
+    await verified();
+    const { units } = await compact();
+    expect(units.length).toBe(before.length - left.length);
+    expect(await compacted()).toEqual(before);
+    expect(await reads()).toEqual(rows);
+    await verified();
+  });
+
+  test('a chunk that later rows came into takes no more bytes than one of the same rows at once', async () => {
+    const bytesOf = ({ units }: Json): number => sumOf(units, 'bytes_after');
+    const csv = csvOf({ day: '2024-03-03', rows: 30_000, seed: 3, firstId: 1, timeUnit: 'ms' });
+    await writeDocument(system.vendor, '2024-03-03', csv);
+    await done('backfill', DATASET, '--from', '2024-03-03', '--to', '2024-03-03');
+    const merged = await compact();
+    expect(states(merged)).toContain(`${ALIGNED_TABLE} compacted`);
+    await system.client.query(
+      `select decompress_chunk(format('%I.%I', chunk_schema, chunk_name)::regclass) from timescaledb_information.chunks
+       where is_compressed and hypertable_name in ('${DATASET}', '${ALIGNED_TABLE}')`,
+    );
+    expect(bytesOf(merged)).toBeLessThan(1.1 * bytesOf(await compact()));
   });
 
   test('a chunk that something else holds is left for the next run', async () => {

@@ -66,6 +66,8 @@ describe('docs/monitoring', () => {
   test('every metric that is declared is there, under its name and with its labels', () => {
     for (const [name, spec] of Object.entries(METRICS)) {
       const sampled = spec.type === 'histogram' ? `${name}_count` : name;
+      // Only a server with a columnstore has these: test/integration/columnstore.test.ts.
+      if (name.startsWith('tidemark_columnstore_') && !there.has(sampled)) continue;
       // Counted from the first on, where nothing has to be known before.
       if (name === 'tidemark_late_arrivals_total' || there.has(sampled)) {
         expect([...(labels.get(sampled) ?? [])].sort(), name).toEqual(
@@ -177,7 +179,7 @@ describe('docker-compose.yml', () => {
   test('takes every image of others by its digest, but those that docs/operations.md tells how to pin', () => {
     const byTag = services.filter(([, { build, image }]) => !build && !/@sha256:[0-9a-f]{64}$/.test(image));
     const images = [...new Set(byTag.map(([, { image }]) => image))];
-    expect(images).toEqual(['timescale/timescaledb:2.19.3-pg17', 'bitcoin/bitcoin:28.1']);
+    expect(images).toEqual(['timescale/timescaledb:2.29.2-pg17', 'bitcoin/bitcoin:28.1']);
     expect(read('docs/operations.md')).toContain(`for image in ${images.join(' ')}; do`);
   });
 

@@ -3,10 +3,10 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Pool } from 'pg';
 import { DAY_MS } from '../../../shared/dates.ts';
+import { hasColumnstore } from '../../../shared/db/columnstore.ts';
 import { withClient } from '../../../shared/db/connect.ts';
 import { RunRecorder } from '../../../shared/db/runs.ts';
 import { codeOf, explain, outageCode } from '../../../shared/errors.ts';
-import { hasColumnstore } from '../../projector/chunks.ts';
 import {
   ALIGNED_COMPACTABLE,
   type Compactable,

@@ -2,6 +2,7 @@ import { jetstreamManager } from '@nats-io/jetstream';
 import type { NatsConnection } from '@nats-io/transport-node';
 import type { Pool } from 'pg';
 import type { Catalog } from '../../../shared/db/catalog.ts';
+import { type ColumnstoreTable, readColumnstore } from '../../../shared/db/columnstore.ts';
 import { latestRuns, openRuns } from '../../../shared/db/runs.ts';
 import { explain } from '../../../shared/errors.ts';
 import { DATASETS, type DatasetDefinition, datasetOf } from '../../../shared/registry/index.ts';
@@ -79,19 +80,21 @@ export async function runStatus(command: ParsedCommand): Promise<number> {
   const datasets = new Set(asked === undefined ? DATASETS.values() : [datasetOf(asked)]);
   await using context = await openContext(command, 'status');
   const needs = { pool: context.pool, catalog: context.catalog, connection: await context.nats() };
-  const statuses = await statusesOf(context);
+  const { statuses, columnstore } = await statusesOf(context);
   const all: Status[] = [];
   for (const one of statuses.filter(({ dataset }) => datasets.has(dataset))) all.push(await datasetStatus(needs, one));
   const ok = all.every((status) => status.partitions.quarantined === 0 && !status.log?.fault);
-  context.output.answer({ command: 'status', ok, datasets: all }, () => all.map(describe).join('\n\n'));
+  context.output.answer({ command: 'status', ok, datasets: all, columnstore }, () =>
+    [...all.map(describe), ...(columnstore ?? []).map(describeColumns)].join('\n\n'),
+  );
   return ok ? 0 : 1;
 }
 
-async function statusesOf(context: Context): Promise<readonly DatasetStatus[]> {
+async function statusesOf(context: Context) {
   const client = await context.pool.connect();
   try {
     const collected = await collect(client, async () => jetstreamManager(await context.nats(), { checkAPI: false }));
-    return collected.statuses;
+    return { statuses: collected.statuses, columnstore: (await readColumnstore(client)) ?? null };
   } finally {
     client.release();
   }
@@ -136,6 +139,9 @@ function describe(status: Status): string {
   }
   return lines.join('\n');
 }
+
+const describeColumns = ({ table, chunks, compacted_chunks, row_bytes, column_bytes }: ColumnstoreTable) =>
+  `columns   ${table}: ${compacted_chunks} of ${chunks} chunks, ${(row_bytes / 1e6).toFixed(1)} MB became ${(column_bytes / 1e6).toFixed(1)} MB`;
 
 function describeLag({ frames, events, event_time_seconds: seconds, oldest_seconds: waiting }: Lag): string {
   if (frames === 0) return '0';

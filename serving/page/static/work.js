@@ -1,4 +1,4 @@
-/** Shows runs in progress and the latest ended ones, exports by state, and the queues of reads. */
+/** Shows runs in progress and the latest ended ones, exports by state, compacted tables, and the queues of reads. */
 import { byId, fill, h, table } from './dom.js';
 import { counted, duration, minute, short, size, whole } from './format.js';
 
@@ -11,6 +11,7 @@ export function showWork(status) {
   const ended = status.runs.filter(({ ended_at_utc: end }) => end !== null).slice(0, ENDED_SHOWN);
   const shown = status.runs.filter((run) => run.ended_at_utc === null || ended.includes(run));
   fill(byId('runs'), shown.length === 0 ? noRuns() : runTable(shown, now));
+  fill(byId('columnstore'), ...columnstoreOf(status.columnstore ?? []));
   fill(byId('queues'), queueTable(status.queues));
 }
 
@@ -122,6 +123,29 @@ const exportState = ({ status: name, error_code: code, error_message: message })
     h('span', { class: `badge ${EXPORT_TONES[name] ?? ''}` }, name),
     code && h('span', { class: 'faint fault', title: message }, ` ${code}`),
   );
+
+/** Nothing where TimescaleDB has no columnstore, or none of its chunks was compacted. */
+const columnstoreOf = (tables) =>
+  tables.length === 0
+    ? []
+    : [
+        h('h3', {}, 'Columnstore'),
+        table({
+          caption: 'Chunks in columns by table',
+          columns: [
+            { name: 'Table' },
+            { name: 'Chunks in columns' },
+            { name: 'As rows', number: true },
+            { name: 'In columns', number: true },
+          ],
+          rows: tables.map((one) => [
+            h('code', {}, one.table),
+            `${whole(one.compacted_chunks)} of ${whole(one.chunks)}`,
+            size(one.row_bytes),
+            size(one.column_bytes),
+          ]),
+        }),
+      ];
 
 const queueTable = (queues) =>
   table({
