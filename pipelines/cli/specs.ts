@@ -124,7 +124,7 @@ export const compact: CommandSpec = {
   name: 'compact',
   positionals: [],
   options: {},
-  doc: 'Puts chunks of trades and one-second rows that are wholly proved and older than `SVC_COLUMNSTORE_AFTER_DAYS` into the columnstore, where the edition of TimescaleDB has one. It goes on where an earlier run stopped.',
+  doc: 'Puts chunks of trades, blocks, mempool snapshots and one-second rows that are wholly proved and older than `SVC_COLUMNSTORE_AFTER_DAYS` into the columnstore, where the edition of TimescaleDB has one. It goes on where an earlier run stopped.',
 };
 
 export const recover: CommandSpec = {

@@ -1,7 +1,7 @@
 /**
- * The columnstore of TimescaleDB's community edition: which chunks of trades and of one-second rows may go into it, and
- * the transaction that puts one there. Rows of trades lie in the order of time and identity, one-second rows by dataset
- * and series in the order of time, so that reads of a time or of one dataset open few batches.
+ * The columnstore of TimescaleDB's community edition: which chunks may go into it, and the transaction that puts one there.
+ * Native rows lie in the order of time and identity, one-second rows by dataset and series in the order of time, so that
+ * reads of a time or of one dataset open few batches.
  */
 
 import type { ClientBase } from 'pg';
@@ -26,9 +26,12 @@ export const ALIGNED_COMPACTABLE: Compactable = {
   orderBy: ['aligned_at_utc'],
 };
 
-/** The native table of a dataset; undefined where its partitions share chunks, which stay in the row store. */
+/**
+ * The native table of a dataset. Undefined for metrics: a chunk holds ten years of them, later vintages change it, and all of
+ * them are some hundred megabytes.
+ */
 export function compactableOf({ native, number }: DatasetDefinition): Compactable | undefined {
-  if (native.scope.kind !== 'window') return undefined;
+  if (native.scope.kind === 'column' && native.scope.pg === 'text') return undefined;
   return {
     hypertable: native.table,
     segmentBy: [],
@@ -143,12 +146,18 @@ async function stateOf(
   // Only rows outside the columns are seen by `only`.
   const held = await client.query(`select exists (select from only ${chunk}) as held`);
   if (!held.rows[0].held) return 'empty';
-  const { rows } = await client.query<{ proved: boolean | null }>(
-    `select bool_and(state = 'proved') as proved from partitions
-     where from_ms < $2 and to_ms > $1 and ($3::int2 is null or dataset_id = $3)`,
+  const { rows } = await client.query<{ proved: boolean; unproved: boolean }>(
+    `select coalesce(bool_or(p.to_ms > $1), false) as proved,
+       exists (select from partitions u where u.state <> 'proved' and u.from_ms < $2 and u.to_ms > $1
+         and u.dataset_id = any(array_agg(d.dataset_id))) as unproved
+     from datasets d
+     left join lateral (select to_ms from partitions where dataset_id = d.dataset_id and state = 'proved' and from_ms < $2
+       order by from_ms desc limit 1) p on true
+     where $3::int2 is null or d.dataset_id = $3`,
     [fromMs, toMs, dataset ?? null],
   );
-  return rows[0].proved === true ? 'compacted' : 'unproved';
+  const [{ proved, unproved }] = rows;
+  return proved && !unproved ? 'compacted' : 'unproved';
 }
 
 interface Content {

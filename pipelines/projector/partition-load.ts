@@ -30,6 +30,7 @@ import {
   type RowProjector,
 } from '../rows/binary-copy.ts';
 import { indexChunks, type LoadTarget, prepareChunks, toRowStore } from './chunks.ts';
+import { compactableOf } from './columnstore.ts';
 import { CopyIn, type SharedCopy } from './copy-in.ts';
 import { compareKlines, deleteKlines, storedKlinesSha256, storeKlines } from './kline-storage.ts';
 
@@ -288,7 +289,7 @@ export async function deleteNative(
   dataset: DatasetDefinition,
   partition: PartitionRef,
 ): Promise<void> {
-  if (dataset.native.scope.kind === 'window') await toRowStore(client, dataset.native.table, partition);
+  if (compactableOf(dataset)) await toRowStore(client, dataset.native.table, partition);
   await client.query(`delete from ${dataset.native.table} t where ${scopeSql(dataset, partition)}`);
 }
 
