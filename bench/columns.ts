@@ -16,10 +16,13 @@ import { benchHarness, type Note } from './harness.ts';
 import { median, rounded } from './measure.ts';
 import { BenchUsage, optionsOf } from './options.ts';
 import {
+  columnsServer,
   DATASET,
   ingestHistory,
   type Place,
   type QueryServer,
+  STORES,
+  type Store,
   startServer,
   tidemark,
   timed,
@@ -28,8 +31,6 @@ import {
 const START_MS = Date.parse('2024-03-01T00:00:00Z');
 const HOUR_MS = 3_600_000;
 const ARROW = { Accept: 'application/vnd.apache.arrow.stream' };
-const STORES = ['rows', 'columns'] as const;
-type Store = (typeof STORES)[number];
 /** One side of a comparison. @returns a digest of what it found. */
 type Side = () => Promise<string>;
 
@@ -37,10 +38,7 @@ export async function run(argv: readonly string[]): Promise<void> {
   const { rows, days, rounds, json } = optionsOf(argv, {
     counts: { rows: [1_000_000, 1], days: [7, 1], rounds: [5, 1] },
   });
-  const given = process.env.TIDEMARK_BENCH_DATABASE_URL;
-  if (!given) {
-    throw new BenchUsage('Set TIDEMARK_BENCH_DATABASE_URL to a server with the community edition of TimescaleDB');
-  }
+  const given = columnsServer();
   await using harness = await benchHarness('columns');
   await using resources = new AsyncDisposableStack();
   const { directory, stack, note } = harness;

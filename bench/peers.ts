@@ -4,7 +4,8 @@
  * objects on both sides; of Arrow, the service sends the last byte, and DuckDB has all chunks in memory. Both use all cores.
  * `n_rows` of a million is compared with the same rows by time window, and disk with the bytes of the Parquet file (zstd).
  *
- * Options: --rows N (3,500,000) a day, --days N (4), --rounds N (5), --json.
+ * Options: --rows N (3,500,000) a day, --days N (4), --rounds N (5), --store rows|columns, --json. Columns need a server with
+ * TimescaleDB's community edition, which TIDEMARK_BENCH_DATABASE_URL names.
  */
 import { rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -21,8 +22,11 @@ import {
   discard,
   ingestHistory,
   type QueryServer,
+  STORES,
+  type Store,
   sameFieldsOf,
   startServer,
+  storePlace,
   timed,
 } from './query-subjects.ts';
 
@@ -55,14 +59,17 @@ interface Compared {
 }
 
 export async function run(argv: readonly string[]): Promise<void> {
-  const { rows, days, rounds, json } = optionsOf(argv, {
+  const { rows, days, rounds, json, ...options } = optionsOf(argv, {
     counts: { rows: [3_500_000, 1], days: [4, 1], rounds: [5, 1] },
+    choices: { store: STORES },
   });
-  await using harness = await benchHarness('peers');
+  const store = (options.store ?? 'rows') as Store;
+  const { databaseUrl, settings, proved } = await storePlace(store, 'tidemark_bench_peers');
+  await using harness = await benchHarness('peers', databaseUrl);
   const { directory, stack, note } = harness;
   const fromMs = Date.parse(START);
   const toMs = fromMs + days * DAY_MS;
-  await ingestHistory(stack, directory, { fromMs, toMs, rows }, { note });
+  await ingestHistory(stack, directory, { fromMs, toMs, rows }, { settings, note, proved });
   note('writing the same rows as Parquet');
   const [csv, parquet] = ['rows.csv', 'rows.parquet'].map((name) => join(directory, name));
   await psqlToCsv(stack, sameFieldsOf(fromMs, toMs), csv);
@@ -85,6 +92,7 @@ export async function run(argv: readonly string[]): Promise<void> {
     rows_a_day: rows,
     days,
     rounds,
+    store,
     ratio: found.find(({ name }) => name === 'klines of 1 m of a day, all fields')?.ratio,
     cases: found,
     million_by_count: million,

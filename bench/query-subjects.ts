@@ -12,8 +12,10 @@ import { DAY_MS } from '../shared/dates.ts';
 import { KLINE_TABLES } from '../shared/registry/kept-klines.ts';
 import type { Stack } from '../shared/stack/stack.ts';
 import { OWN_MATRIX } from '../test/support/rights.ts';
+import { createDatabase } from './chunks.ts';
 import { ROOT } from './harness.ts';
 import { watch } from './measure.ts';
+import { BenchUsage } from './options.ts';
 
 export const DATASET = 'exchange_a_spot_trades';
 const SYMBOL = 'BTCUSDT';
@@ -43,6 +45,37 @@ export async function ingest(
   await vacuum(stack);
 }
 
+export const STORES = ['rows', 'columns'] as const;
+export type Store = (typeof STORES)[number];
+
+/**
+ * Where a bench stores trades: by default in rows, in the database of its harness. Columns need a server with TimescaleDB's
+ * community edition, which TIDEMARK_BENCH_DATABASE_URL names.
+ */
+export interface StorePlace {
+  /** An empty database. */
+  readonly databaseUrl?: string;
+  /** Of the commands that work on it. */
+  readonly settings: Readonly<Record<string, string>>;
+  /** Compacts what is proved. */
+  readonly proved?: (place: Place) => Promise<unknown>;
+}
+
+/** @throws BenchUsage */
+export async function storePlace(store: Store, name: string): Promise<StorePlace> {
+  if (store === 'rows') return { settings: {} };
+  const databaseUrl = await createDatabase(columnsServer(), name);
+  const settings = { SVC_DATABASE_URL: databaseUrl, SVC_COLUMNSTORE_AFTER_DAYS: '0' };
+  return { databaseUrl, settings, proved: (place) => tidemark(place, ['compact', '--json'], settings) };
+}
+
+/** @throws BenchUsage */
+export function columnsServer(): string {
+  const given = process.env.TIDEMARK_BENCH_DATABASE_URL;
+  if (given) return given;
+  throw new BenchUsage('Set TIDEMARK_BENCH_DATABASE_URL to a server with the community edition of TimescaleDB');
+}
+
 export interface History {
   readonly fromMs: number;
   readonly toMs: number;
@@ -60,7 +93,7 @@ interface IngestOptions {
   readonly settings?: Readonly<Record<string, string>>;
   readonly note: (line: string) => void;
   /** Called each time that days were proved and their documents deleted. */
-  readonly proved?: () => Promise<unknown>;
+  readonly proved?: (place: Place) => Promise<unknown>;
 }
 
 /** Generates a history of trades and ingests it; the documents of twice `daysAtOnce` are on the disk at a time. */
@@ -90,7 +123,7 @@ export async function ingestHistory(
     documents = write(at + daysAtOnce * DAY_MS);
     await ingestDays(stack, vendor, days, settings);
     await rm(vendor, { recursive: true });
-    await proved?.();
+    await proved?.(stack);
   }
   await vacuum(stack);
 }

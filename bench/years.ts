@@ -17,11 +17,21 @@ import { DAY_MS } from '../shared/dates.ts';
 import { TidemarkError } from '../shared/errors.ts';
 import { DATASETS } from '../shared/registry/index.ts';
 import type { Stack } from '../shared/stack/stack.ts';
-import { createDatabase } from './chunks.ts';
 import { benchHarness, type Harness } from './harness.ts';
 import { median, parentOf, rounded, watch } from './measure.ts';
-import { BenchUsage, optionsOf } from './options.ts';
-import { DATASET, discard, ingestHistory, type QueryServer, startServer, tidemark, timed } from './query-subjects.ts';
+import { optionsOf } from './options.ts';
+import {
+  DATASET,
+  discard,
+  ingestHistory,
+  type QueryServer,
+  STORES,
+  type Store,
+  startServer,
+  storePlace,
+  tidemark,
+  timed,
+} from './query-subjects.ts';
 
 const START_MS = Date.parse('2017-01-01T00:00:00Z');
 const KLINES_PATH = '/v1/historical/exchange_a/spot/klines';
@@ -33,8 +43,6 @@ const ROWS = [1e7, 1e8, 1e9];
 /** The parts that `--only` can select. */
 const PARTS = ['partitions', 'rows'] as const;
 
-const STORES = ['rows', 'columns'] as const;
-type Store = (typeof STORES)[number];
 /**
  * Disk for a trade of a full day, its part of one-second rows, klines and the log included. 108 bytes as a row, 21 in columns
  * and 15 of the log were measured.
@@ -111,19 +119,15 @@ interface Plan {
 }
 
 async function measureHistory({ rows, days, at, rounds, store }: Plan): Promise<Size[]> {
-  const databaseUrl = store === 'columns' ? await columnsDatabase() : undefined;
-  await using harness = await benchHarness('years', databaseUrl);
+  const place = await storePlace(store, 'tidemark_bench_years');
+  await using harness = await benchHarness('years', place.databaseUrl);
   await refuseSmallDisk(harness, rows * days * BYTES_A_ROW[store] + SPARE_BYTES);
-  const settings = {
-    SVC_STREAM_MAX_BYTES: String(rows * days * LOG_BYTES_A_ROW + 1e9),
-    ...(databaseUrl !== undefined && { SVC_DATABASE_URL: databaseUrl, SVC_COLUMNSTORE_AFTER_DAYS: '0' }),
-  };
+  const settings = { ...place.settings, SVC_STREAM_MAX_BYTES: String(rows * days * LOG_BYTES_A_ROW + 1e9) };
   const peaks = await watchProcesses(harness.stack);
   const sizes: Size[] = [];
   let done = 0;
   for (const next of new Set([...at.filter((count) => count < days), days])) {
     const window = { fromMs: START_MS + done * DAY_MS, toMs: START_MS + next * DAY_MS, rows };
-    const compact = () => tidemark(harness.stack, ['compact', '--json'], settings);
     const seconds = await timed(() =>
       ingestHistory(harness.stack, harness.directory, window, {
         firstId: 1 + done * rows,
@@ -131,7 +135,7 @@ async function measureHistory({ rows, days, at, rounds, store }: Plan): Promise<
         daysAtOnce: rows > 100_000 ? 1 : 30,
         settings,
         note: harness.note,
-        proved: store === 'columns' ? compact : undefined,
+        proved: place.proved,
       }),
     );
     const secondsADay = rounded(seconds / (next - done), 1);
@@ -159,15 +163,6 @@ async function watchProcesses({ processes, databaseUrl }: Stack): Promise<() => 
     watched = roots.flatMap((pid) => (pid ? [watch(pid, 1000)] : []));
     return { ...found };
   };
-}
-
-/** An empty database of the server that has the columnstore. */
-async function columnsDatabase(): Promise<string> {
-  const given = process.env.TIDEMARK_BENCH_DATABASE_URL;
-  if (!given) {
-    throw new BenchUsage('Set TIDEMARK_BENCH_DATABASE_URL to a server with the community edition of TimescaleDB');
-  }
-  return await createDatabase(given, 'tidemark_bench_years');
 }
 
 async function refuseSmallDisk({ directory }: Harness, needed: number): Promise<void> {
