@@ -13,7 +13,7 @@ import { hasColumnstore } from '../shared/db/columnstore.ts';
 import { ALIGNED_TABLE } from '../shared/registry/aligned-storage.ts';
 import { createDatabase } from './chunks.ts';
 import { benchHarness, type Note } from './harness.ts';
-import { median, rounded } from './measure.ts';
+import { alternating, rounded, timed } from './measure.ts';
 import { BenchUsage, optionsOf } from './options.ts';
 import {
   columnsServer,
@@ -25,7 +25,6 @@ import {
   type Store,
   startServer,
   tidemark,
-  timed,
 } from './query-subjects.ts';
 
 const START_MS = Date.parse('2024-03-01T00:00:00Z');
@@ -133,16 +132,8 @@ const digestOf = (bytes: Buffer) => createHash('sha256').update(bytes).digest('h
 
 async function compare(rows: Side, columns: Side, rounds: number) {
   if ((await rows()) !== (await columns())) throw new Error('the answers differ');
-  const times: [number, number][] = [];
-  for (let round = 0; round < rounds; round++) times.push([(await timed(rows)) * 1000, (await timed(columns)) * 1000]);
-  const ratios = times.map(([row, column]) => column / row);
-  return {
-    rows_ms: rounded(median(times.map(([ms]) => ms)), 1),
-    columns_ms: rounded(median(times.map(([, ms]) => ms)), 1),
-    ratio: rounded(median(ratios), 3),
-    ratio_min: rounded(Math.min(...ratios), 3),
-    ratio_max: rounded(Math.max(...ratios), 3),
-  };
+  const { first_ms, second_ms, ...ratios } = await alternating(columns, rows, rounds);
+  return { rows_ms: second_ms, columns_ms: first_ms, ...ratios };
 }
 
 interface Result {

@@ -16,9 +16,9 @@ import type { Stack } from '../shared/stack/stack.ts';
 import { csvToParquet, inDuckDb, psqlToCsv, readCsv } from './duckdb.ts';
 import type { Order } from './export-writer.ts';
 import { benchHarness, type Note, ROOT } from './harness.ts';
-import { median, rounded, watch } from './measure.ts';
+import { median, rounded, timed, watch } from './measure.ts';
 import { optionsOf } from './options.ts';
-import { DATASET, FROM_MS, ingest, SAME_FIELDS, TO_MS, timed } from './query-subjects.ts';
+import { DATASET, FROM_MS, ingest, SAME_FIELDS, TO_MS } from './query-subjects.ts';
 
 const BARE = `select t.* from ${DATASET} t where t.timestamp >= ${FROM_MS} and t.timestamp < ${TO_MS}
   order by t.timestamp, t.trade_id`;

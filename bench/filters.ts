@@ -9,9 +9,9 @@ import { buffer } from 'node:stream/consumers';
 import pg from 'pg';
 import { DAY_MS } from '../shared/dates.ts';
 import { benchHarness } from './harness.ts';
-import { median, rounded } from './measure.ts';
+import { alternating } from './measure.ts';
 import { optionsOf } from './options.ts';
-import { DATASET, ingestHistory, type QueryServer, startServer, timed } from './query-subjects.ts';
+import { DATASET, ingestHistory, type QueryServer, startServer } from './query-subjects.ts';
 
 const START_MS = Date.parse('2024-03-01T00:00:00Z');
 const FIELDS = ['trade_id', 'timestamp', 'price', 'quantity'];
@@ -71,18 +71,14 @@ async function compare(server: QueryServer, client: pg.Client, least: number, ro
   const plain = async () => (await client.query(sql, [least])).rows.map(({ trade_id }) => Number(trade_id));
   const [served, expected] = [await ours(), await plain()];
   if (served.join() !== expected.join()) throw new Error(`${served.length} rows were served, ${expected.length} found`);
-  const times: [number, number][] = [];
-  for (let round = 0; round < rounds; round++) times.push([(await timed(ours)) * 1000, (await timed(plain)) * 1000]);
-  const ratios = times.map(([http, scan]) => http / scan);
+  const { first_ms, second_ms, ...ratios } = await alternating(ours, plain, rounds, 4);
   return {
     rows: expected.length,
     partitions_read: Number(headers['x-svc-partitions-read']),
     partitions_skipped: Number(headers['x-svc-partitions-skipped']),
-    tidemark_ms: rounded(median(times.map(([ms]) => ms)), 1),
-    plain_scan_ms: rounded(median(times.map(([, ms]) => ms)), 1),
-    ratio: rounded(median(ratios), 4),
-    ratio_min: rounded(Math.min(...ratios), 4),
-    ratio_max: rounded(Math.max(...ratios), 4),
+    tidemark_ms: first_ms,
+    plain_scan_ms: second_ms,
+    ...ratios,
   };
 }
 

@@ -13,17 +13,9 @@ import pg from 'pg';
 import { DAY_MS } from '../shared/dates.ts';
 import { KLINE_TABLES } from '../shared/registry/kept-klines.ts';
 import { benchHarness } from './harness.ts';
-import { median, rounded } from './measure.ts';
+import { median, rounded, timed } from './measure.ts';
 import { optionsOf } from './options.ts';
-import {
-  DATASET,
-  discard,
-  type History,
-  ingestHistory,
-  type QueryServer,
-  startServer,
-  timed,
-} from './query-subjects.ts';
+import { DATASET, discard, type History, ingestHistory, type QueryServer, startServer } from './query-subjects.ts';
 
 const ALIGNED = 'canonical_aligned_1s_aggregates';
 const PATH = '/v1/historical/exchange_a/spot/klines';

@@ -100,3 +100,29 @@ export const median = (values: readonly number[]): number => {
 };
 
 export const rounded = (value: number, digits = 2): number => Number(value.toFixed(digits));
+
+/** @returns seconds. */
+export async function timed(work: () => Promise<unknown>): Promise<number> {
+  const startedAt = performance.now();
+  await work();
+  return (performance.now() - startedAt) / 1000;
+}
+
+/** Times two sides in turn. Both end with what they measure; warm-ups and checks are the caller's. */
+export async function alternating(
+  first: () => Promise<unknown>,
+  second: () => Promise<unknown>,
+  rounds: number,
+  digits = 3,
+) {
+  const times: [number, number][] = [];
+  for (let round = 0; round < rounds; round++) times.push([(await timed(first)) * 1000, (await timed(second)) * 1000]);
+  const ratios = times.map(([one, other]) => one / other);
+  return {
+    first_ms: rounded(median(times.map(([ms]) => ms)), 1),
+    second_ms: rounded(median(times.map(([, ms]) => ms)), 1),
+    ratio: rounded(median(ratios), digits),
+    ratio_min: rounded(Math.min(...ratios), digits),
+    ratio_max: rounded(Math.max(...ratios), digits),
+  };
+}

@@ -15,7 +15,7 @@ import pg from 'pg';
 import { DAY_MS } from '../shared/dates.ts';
 import { csvToParquet, openDuckDb, psqlToCsv } from './duckdb.ts';
 import { benchHarness, type Note } from './harness.ts';
-import { median, rounded } from './measure.ts';
+import { alternating, rounded } from './measure.ts';
 import { optionsOf } from './options.ts';
 import {
   DATASET,
@@ -27,7 +27,6 @@ import {
   sameFieldsOf,
   startServer,
   storePlace,
-  timed,
 } from './query-subjects.ts';
 
 const START = '2024-03-01';
@@ -185,19 +184,6 @@ async function compare({ name, ours, theirs }: Case, rounds: number, note: Note)
   note(`${name}: ${times.first_ms} ms, DuckDB ${times.second_ms} ms`);
   const { first_ms: tidemark_ms, second_ms: duckdb_ms, ...ratios } = times;
   return { name, rows: found, tidemark_ms, duckdb_ms, ...ratios };
-}
-
-async function alternating(first: Side, second: Side, rounds: number) {
-  const times: [number, number][] = [];
-  for (let round = 0; round < rounds; round++) times.push([(await timed(first)) * 1000, (await timed(second)) * 1000]);
-  const ratios = times.map(([ours, theirs]) => ours / theirs);
-  return {
-    first_ms: rounded(median(times.map(([ms]) => ms)), 1),
-    second_ms: rounded(median(times.map(([, ms]) => ms)), 1),
-    ratio: rounded(median(ratios), 3),
-    ratio_min: rounded(Math.min(...ratios), 3),
-    ratio_max: rounded(Math.max(...ratios), 3),
-  };
 }
 
 /** The newest million rows, or all where there are fewer: asked for by `n_rows`, and by the window that holds them. */

@@ -243,9 +243,3 @@ export async function discard(response: IncomingMessage): Promise<number> {
   for await (const chunk of response) bytes += (chunk as Buffer).length;
   return bytes;
 }
-
-export async function timed(work: () => Promise<unknown>): Promise<number> {
-  const startedAt = performance.now();
-  await work();
-  return (performance.now() - startedAt) / 1000;
-}

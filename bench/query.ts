@@ -15,7 +15,7 @@ import pg from 'pg';
 import type { Stack } from '../shared/stack/stack.ts';
 import { benchHarness, type Note } from './harness.ts';
 import { LOAD_DEFAULTS, type Load, loadLines, measureLoad } from './load.ts';
-import { median, rounded } from './measure.ts';
+import { median, rounded, timed } from './measure.ts';
 import { type Memory, measureMemory, memoryLines } from './memory.ts';
 import { type MixedLoad, measureMixedLoad, mixedLoadLines } from './mixed-load.ts';
 import { optionsOf } from './options.ts';
@@ -30,7 +30,6 @@ import {
   SAME_FIELDS,
   startServer,
   TO_MS,
-  timed,
   WHOLE_DAY,
 } from './query-subjects.ts';
 import { linesOf, measureRepresentations, type RepresentationFigures } from './representations.ts';

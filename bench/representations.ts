@@ -10,8 +10,8 @@ import { createGunzip, createZstdDecompress } from 'node:zlib';
 import { REPRESENTATIONS } from '../serving/render/representations.ts';
 import type { Stack } from '../shared/stack/stack.ts';
 import type { Note } from './harness.ts';
-import { median, rounded } from './measure.ts';
-import { discard, drained, psqlJson, SAME_FIELDS, startServer, timed, WHOLE_DAY } from './query-subjects.ts';
+import { median, rounded, timed } from './measure.ts';
+import { discard, drained, psqlJson, SAME_FIELDS, startServer, WHOLE_DAY } from './query-subjects.ts';
 
 const DECODERS: Readonly<Record<string, () => Transform>> = { zstd: createZstdDecompress, gzip: createGunzip };
 const CODINGS = ['identity', ...Object.keys(DECODERS)];

@@ -18,7 +18,7 @@ import { TidemarkError } from '../shared/errors.ts';
 import { DATASETS } from '../shared/registry/index.ts';
 import type { Stack } from '../shared/stack/stack.ts';
 import { benchHarness, type Harness } from './harness.ts';
-import { median, parentOf, rounded, watch } from './measure.ts';
+import { median, parentOf, rounded, timed, watch } from './measure.ts';
 import { optionsOf } from './options.ts';
 import {
   DATASET,
@@ -30,7 +30,6 @@ import {
   startServer,
   storePlace,
   tidemark,
-  timed,
 } from './query-subjects.ts';
 
 const START_MS = Date.parse('2017-01-01T00:00:00Z');
