@@ -297,6 +297,25 @@ given(OTHER !== undefined, 'TIDEMARK_TEST_DATABASE_URL names no other server').d
     await verified();
   });
 
+  test('reads beside a compaction answer as before and after it, and young chunks stay rows', async () => {
+    await system.client.query(
+      `select decompress_chunk(format('%I.%I', chunk_schema, chunk_name)::regclass)
+       from timescaledb_information.chunks where is_compressed`,
+    );
+    const rows = await reads();
+    const young = await system.run(['compact'], { ...env, SVC_COLUMNSTORE_AFTER_DAYS: '3650' });
+    expect([young.exit, young.json.units]).toEqual([0, []]);
+    const compacting = compact();
+    let isOver = false;
+    void compacting.finally(() => {
+      isOver = true;
+    });
+    do expect(await reads()).toEqual(rows);
+    while (!isOver);
+    expect((await compacting).units.length).toBeGreaterThan(0);
+    expect(await reads()).toEqual(rows);
+  });
+
   test('a compaction that was killed left whole chunks, and the next run goes on', async () => {
     const before = await compacted();
     await system.client.query(
