@@ -9,7 +9,7 @@ import { createHash } from 'node:crypto';
 import { buffer } from 'node:stream/consumers';
 import pg from 'pg';
 import { DAY_MS } from '../shared/dates.ts';
-import { hasColumnstore } from '../shared/db/columnstore.ts';
+import { hasColumnstore } from '../shared/db/connect.ts';
 import { ALIGNED_TABLE } from '../shared/registry/aligned-storage.ts';
 import { createDatabase } from './chunks.ts';
 import { benchHarness, type Note } from './harness.ts';

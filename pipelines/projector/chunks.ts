@@ -5,7 +5,7 @@
  */
 
 import type { ClientBase } from 'pg';
-import { hasColumnstore } from '../../shared/db/columnstore.ts';
+import { hasColumnstore } from '../../shared/db/connect.ts';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import type { DatasetDefinition, PgType } from '../../shared/registry/index.ts';
 import type { TimeWindow } from '../../shared/registry/keys.ts';
@@ -126,6 +126,37 @@ async function withoutChunk(client: ClientBase, times: readonly number[]): Promi
     [ALIGNED_TABLE, times],
   );
   return rows.map(({ ms }) => Number(ms));
+}
+
+/** A hypertable whose chunks are compacted. */
+export interface Compactable {
+  readonly hypertable: string;
+  /** Columns of one value in each batch of rows. */
+  readonly segmentBy: readonly string[];
+  /** Columns of the order within a batch; with `segmentBy` the key of a row. */
+  readonly orderBy: readonly string[];
+  /** Number of the dataset whose rows these are; undefined where all datasets share the table. */
+  readonly dataset?: number;
+}
+
+export const ALIGNED_COMPACTABLE: Compactable = {
+  hypertable: ALIGNED_TABLE,
+  segmentBy: ['dataset_id', 'series_id'],
+  orderBy: ['aligned_at_utc'],
+};
+
+/**
+ * The native table of a dataset. Undefined for metrics: a chunk holds ten years of them, later vintages change it, and all of
+ * them are some hundred megabytes.
+ */
+export function compactableOf({ native, number }: DatasetDefinition): Compactable | undefined {
+  if (native.scope.kind === 'column' && native.scope.pg === 'text') return undefined;
+  return {
+    hypertable: native.table,
+    segmentBy: [],
+    orderBy: [native.time.column, ...native.identity],
+    dataset: number,
+  };
 }
 
 /**

@@ -6,39 +6,7 @@
 
 import type { ClientBase } from 'pg';
 import { TidemarkError } from '../../shared/errors.ts';
-import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
-import type { DatasetDefinition } from '../../shared/registry/index.ts';
-
-/** A hypertable whose chunks are compacted. */
-export interface Compactable {
-  readonly hypertable: string;
-  /** Columns of one value in each batch of rows. */
-  readonly segmentBy: readonly string[];
-  /** Columns of the order within a batch; with `segmentBy` the key of a row. */
-  readonly orderBy: readonly string[];
-  /** Number of the dataset whose rows these are; undefined where all datasets share the table. */
-  readonly dataset?: number;
-}
-
-export const ALIGNED_COMPACTABLE: Compactable = {
-  hypertable: ALIGNED_TABLE,
-  segmentBy: ['dataset_id', 'series_id'],
-  orderBy: ['aligned_at_utc'],
-};
-
-/**
- * The native table of a dataset. Undefined for metrics: a chunk holds ten years of them, later vintages change it, and all of
- * them are some hundred megabytes.
- */
-export function compactableOf({ native, number }: DatasetDefinition): Compactable | undefined {
-  if (native.scope.kind === 'column' && native.scope.pg === 'text') return undefined;
-  return {
-    hypertable: native.table,
-    segmentBy: [],
-    orderBy: [native.time.column, ...native.identity],
-    dataset: number,
-  };
-}
+import type { Compactable } from './chunks.ts';
 
 export interface CompactChunk {
   readonly chunk: string;

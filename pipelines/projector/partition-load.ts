@@ -29,8 +29,7 @@ import {
   type Projection,
   type RowProjector,
 } from '../rows/binary-copy.ts';
-import { indexChunks, type LoadTarget, prepareChunks, toRowStore } from './chunks.ts';
-import { compactableOf } from './columnstore.ts';
+import { compactableOf, indexChunks, type LoadTarget, prepareChunks, toRowStore } from './chunks.ts';
 import { CopyIn, type SharedCopy } from './copy-in.ts';
 import { compareKlines, deleteKlines, storedKlinesSha256, storeKlines } from './kline-storage.ts';
 

@@ -5,16 +5,17 @@
  */
 
 import type { JetStreamManager } from '@nats-io/jetstream';
-import { type ColumnstoreTable, readColumnstore } from '../../shared/db/columnstore.ts';
 import { type Client, connect } from '../../shared/db/connect.ts';
 import type { RunRow } from '../../shared/db/runs.ts';
 import { explain } from '../../shared/errors.ts';
 import type { Logger } from '../../shared/logger.ts';
 import {
+  type ColumnstoreTable,
   collect,
   type DatasetStatus,
   type ExportCounts,
   type Overview,
+  readColumnstore,
   readDatabaseBytes,
   readExports,
   readRuns,

@@ -1,6 +1,6 @@
 /**
  * Connections to PostgreSQL, and what all their users share: parsers, timeouts, advisory locks, notification channels and
- * the supported versions of TimescaleDB.
+ * the supported versions and editions of TimescaleDB.
  */
 
 import pg from 'pg';
@@ -131,4 +131,12 @@ export async function requireTimescale(client: Pick<pg.Client, 'query'>): Promis
   const { rows } = await client.query<{ version: string | null }>(TIMESCALE_VERSION);
   const fault = timescaleFault(rows[0].version);
   if (fault) throw new TidemarkError('DATABASE_UNSUPPORTED', `The database is not supported: ${fault}`);
+}
+
+/** Whether the server runs the edition of TimescaleDB that has the columnstore. */
+export async function hasColumnstore(client: Pick<pg.ClientBase, 'query'>): Promise<boolean> {
+  const { rows } = await client.query(
+    `select coalesce(current_setting('timescaledb.license', true), '') = 'timescale' as held`,
+  );
+  return rows[0].held;
 }

@@ -5,6 +5,7 @@
 
 import type { JetStreamManager } from '@nats-io/jetstream';
 import type { ClientBase } from 'pg';
+import { hasColumnstore } from '../db/connect.ts';
 import { latestRuns, openRuns, type RunRow } from '../db/runs.ts';
 import { explain } from '../errors.ts';
 import { DATASETS, type DatasetDefinition } from '../registry/index.ts';
@@ -214,4 +215,29 @@ export async function readExports(client: ClientBase): Promise<ExportCounts | un
   const { rows } = await client.query('select state, count(*)::float8 as exports from exports group by state');
   const counts = new Map(rows.map(({ state, exports }) => [state, exports]));
   return Object.fromEntries(EXPORT_STATES.map((state) => [state, counts.get(state) ?? 0])) as ExportCounts;
+}
+
+/** A hypertable whose chunks go into the columnstore. */
+export interface ColumnstoreTable {
+  readonly table: string;
+  readonly chunks: number;
+  readonly compacted_chunks: number;
+  /** Of the compacted chunks, with their indexes: as rows, before they were compacted. */
+  readonly row_bytes: number;
+  /** And as columns. */
+  readonly column_bytes: number;
+}
+
+/** @returns the tables that a compaction has reached; undefined on a server without a columnstore. */
+export async function readColumnstore(client: ClientBase): Promise<readonly ColumnstoreTable[] | undefined> {
+  if (!(await hasColumnstore(client))) return undefined;
+  const { rows } = await client.query<ColumnstoreTable>(
+    `select h.hypertable_name as table, s.total_chunks::float8 as chunks, s.number_compressed_chunks::float8 as compacted_chunks,
+       coalesce(s.before_compression_total_bytes, 0)::float8 as row_bytes,
+       coalesce(s.after_compression_total_bytes, 0)::float8 as column_bytes
+     from timescaledb_information.hypertables h
+     cross join lateral hypertable_compression_stats(format('%I.%I', h.hypertable_schema, h.hypertable_name)::regclass) s
+     where h.compression_enabled and h.hypertable_schema = current_schema order by 1`,
+  );
+  return rows;
 }

@@ -121,7 +121,7 @@ describe('docker', () => {
     expect(args[args.indexOf('--publish') + 1]).toMatch(/^127\.0\.0\.1:21234:(5432|4222)$/);
     expect(
       args.some((arg) =>
-        /^(timescale\/timescaledb:2\.19\.3-pg17|nats:2\.10\.27-alpine@sha256:[0-9a-f]{64})$/.test(arg),
+        /^(timescale\/timescaledb:2\.29\.2-pg17|nats:2\.10\.27-alpine@sha256:[0-9a-f]{64})$/.test(arg),
       ),
     ).toBe(true);
     const passed = args

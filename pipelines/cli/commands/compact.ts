@@ -3,19 +3,11 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Pool } from 'pg';
 import { DAY_MS } from '../../../shared/dates.ts';
-import { hasColumnstore } from '../../../shared/db/columnstore.ts';
-import { withClient } from '../../../shared/db/connect.ts';
+import { hasColumnstore, withClient } from '../../../shared/db/connect.ts';
 import { RunRecorder } from '../../../shared/db/runs.ts';
 import { codeOf, explain, outageCode } from '../../../shared/errors.ts';
-import {
-  ALIGNED_COMPACTABLE,
-  type Compactable,
-  type CompactChunk,
-  chunksBefore,
-  compactableOf,
-  compactChunk,
-  enableColumnstore,
-} from '../../projector/columnstore.ts';
+import { ALIGNED_COMPACTABLE, type Compactable, compactableOf } from '../../projector/chunks.ts';
+import { type CompactChunk, chunksBefore, compactChunk, enableColumnstore } from '../../projector/columnstore.ts';
 import { fedDatasets } from '../../sources/index.ts';
 import { type Context, openContext } from '../context.ts';
 import { EXIT } from '../io.ts';

@@ -2,11 +2,16 @@ import { jetstreamManager } from '@nats-io/jetstream';
 import type { NatsConnection } from '@nats-io/transport-node';
 import type { Pool } from 'pg';
 import type { Catalog } from '../../../shared/db/catalog.ts';
-import { type ColumnstoreTable, readColumnstore } from '../../../shared/db/columnstore.ts';
 import { latestRuns, openRuns } from '../../../shared/db/runs.ts';
 import { explain } from '../../../shared/errors.ts';
 import { DATASETS, type DatasetDefinition, datasetOf } from '../../../shared/registry/index.ts';
-import { collect, type DatasetStatus, type Lag } from '../../../shared/status/collect.ts';
+import {
+  type ColumnstoreTable,
+  collect,
+  type DatasetStatus,
+  type Lag,
+  readColumnstore,
+} from '../../../shared/status/collect.ts';
 import { verifyCheckpoint } from '../../projector/checkpoint.ts';
 import { type Context, openContext } from '../context.ts';
 import { EXIT } from '../io.ts';
