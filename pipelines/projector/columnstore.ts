@@ -85,17 +85,13 @@ export async function compactChunk(client: ClientBase, table: Compactable, chunk
       return { state, ...none };
     }
     const before = await contentOf(client, table, chunk.chunk);
+    requireSame(chunk, before, before);
     const bytesBefore = await bytesOf(client, table, chunk.chunk);
     // Rows that came in beside the columns would be merged in place, which leaves the bytes of deleted rows and their index.
     if (chunk.isCompacted) await client.query('select decompress_chunk($1::regclass)', [chunk.chunk]);
     await client.query('select compress_chunk($1::regclass)', [chunk.chunk]);
     const after = await contentOf(client, table, chunk.chunk);
-    if (after.repeated > 0 || after.rows !== before.rows || after.digest !== before.digest) {
-      throw new TidemarkError(
-        'PARTITION_PROOF_FAILED',
-        `The columns of ${chunk.chunk} do not hold its rows: ${after.rows} of ${before.rows}, ${after.repeated} keys repeat`,
-      );
-    }
+    requireSame(chunk, before, after);
     const bytesAfter = await bytesOf(client, table, chunk.chunk);
     await client.query('commit');
     return { state, rows: after.rows, bytesBefore, bytesAfter };
@@ -134,6 +130,15 @@ interface Content {
   readonly repeated: number;
   /** Sum of hashes of whole rows, independent of their order. */
   readonly digest: string | null;
+}
+
+/** @throws TidemarkError PARTITION_PROOF_FAILED */
+function requireSame({ chunk }: CompactChunk, before: Content, after: Content): void {
+  if (after.repeated === 0 && after.rows === before.rows && after.digest === before.digest) return;
+  throw new TidemarkError(
+    'PARTITION_PROOF_FAILED',
+    `${chunk} does not hold its rows once: ${after.rows} of ${before.rows}, ${after.repeated} keys repeat`,
+  );
 }
 
 async function contentOf(client: ClientBase, { segmentBy, orderBy }: Compactable, chunk: string): Promise<Content> {

@@ -210,7 +210,8 @@ given(OTHER !== undefined, 'TIDEMARK_TEST_DATABASE_URL names no other server').d
   test('a row that is stored twice goes into no columns, and verification refuses it in them', async () => {
     const chunkSql = `select tableoid::regclass::text as chunk from ${table} where trade_id = 2000007`;
     const [{ chunk }] = await system.rows(chunkSql);
-    const again = `insert into ${chunk} select * from ${table} where trade_id = 2000007`;
+    // Not into the chunk: TimescaleDB 2.19 would store a row there that no read sees.
+    const again = `insert into ${table} select * from ${table} where trade_id = 2000007`;
     await expect(system.client.query(again)).rejects.toMatchObject({ code: '23505' });
     const [{ index }] = await system.rows(
       'select indexrelid::regclass::text as index from pg_index where indrelid = $1::regclass and indisunique',
