@@ -13,7 +13,7 @@ import {
   IncompleteAnswerError,
   type Warning,
 } from './errors.ts';
-import type { Mode, Options } from './requests.ts';
+import type { Filter, Mode, Options } from './requests.ts';
 import { textOf } from './stall.ts';
 import { jittered, sleep, Transport, type TransportOptions } from './transport.ts';
 
@@ -33,6 +33,8 @@ export interface ExportRequest {
   readonly random_seed?: number;
   /** Exactly these columns, in this order. */
   readonly fields?: readonly string[];
+  /** Rows must pass all filters. */
+  readonly filters?: readonly Filter<string>[];
   readonly view_id?: string;
   readonly view_version?: number;
   /** For macro_series_metrics: the values as they were known then. */

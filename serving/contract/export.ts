@@ -6,7 +6,7 @@ import type { Mode } from '../../shared/registry/definition.ts';
 import { DATASET_KEYS, DATASETS, type DatasetKey } from '../../shared/registry/index.ts';
 import type { Json } from '../../shared/strict-json.ts';
 import { properties } from './json-schema.ts';
-import { contractsOf, fieldsOf, pinnedView, rawRules, selectors, windowOf } from './query.ts';
+import { contractsOf, fieldsOf, filtersOf, pinnedView, rawRules, selectors, windowOf } from './query.ts';
 import type { ReadRequest, Window } from './read-request.ts';
 import { type DatasetPointer, faultsBetween, isObject, modeOf, needsOneOf, type Rule, schemaOfRules } from './rules.ts';
 import {
@@ -73,7 +73,7 @@ const exportBody = (columns: Columns | undefined) =>
       .optional()
       .meta({ description: 'A UTC month, as `[month, year]`.' }),
     ...selectors,
-    fields: selection(columns).fields,
+    ...selection(columns),
     strict,
     auth_token: z.string({ error: 'must be a string' }).optional().meta({
       description: 'Refused: an export cannot run with a caller’s own storage credentials.',
@@ -94,6 +94,7 @@ export function parseExport(body: Json): Parsed<ExportRequest> {
   const outcome = schema.safeParse(body);
   const faults = outcome.success ? [] : faultsOf(outcome.error, schema);
   if (isObject(body)) faults.push(...faultsBetween(RULES, raw));
+  const filters = filtersOf(raw, columns, faults);
   if (!outcome.success || faults.length > 0) return { faults };
   const {
     fields,
@@ -110,7 +111,7 @@ export function parseExport(body: Json): Parsed<ExportRequest> {
     dataset: dataset!,
     mode,
     fields: fieldsOf(fields, columns!),
-    filters: [],
+    filters,
     window,
     strict: isStrict,
     asOfMs: as_of?.ms,

@@ -38,7 +38,14 @@ export const MAX_FILTERS = 64;
 /** The most values that one in/not_in list may hold. */
 const MAX_LIST_VALUES = 10_000;
 
-export interface Filter {
+export interface FilterClause {
+  readonly field: string;
+  readonly op: Operator;
+  readonly value: Json;
+}
+
+/** What a clause asks of a row. */
+interface Condition {
   readonly field: Field;
   /** The SQL condition over the table alias `t`; it adds its values to the statement's parameters. */
   test(params: Params): string;
@@ -56,6 +63,11 @@ export interface Filter {
    * nothing, as for `ne`.
    */
   readonly rangeTest?: (least: string, greatest: string, params: Params) => string;
+}
+
+export interface Filter extends Condition {
+  /** As the request has it. */
+  readonly clause: FilterClause;
 }
 
 /** A double cannot hold 2^63 - 1, so the schema says "below 2^63" for the largest integer of 64 bits. */
@@ -110,7 +122,7 @@ export function parseFilter(
   op: Operator,
   value: Json | undefined,
   pointer: string,
-): Filter | readonly ContractFault[] {
+): Condition | readonly ContractFault[] {
   const allowed = OPERATORS_OF[field.dtype];
   if (!allowed.includes(op)) {
     const message =
@@ -162,14 +174,14 @@ const RANGE_OPERATORS: Readonly<Partial<Record<Comparison, readonly (readonly ['
   lte: [['least', '<=']],
 };
 
-function rangeTestOf(field: Field, op: Comparison, { param }: Value): Filter['rangeTest'] {
+function rangeTestOf(field: Field, op: Comparison, { param }: Value): Condition['rangeTest'] {
   const tests = field.dtype === 'float64' ? RANGE_OPERATORS[op] : undefined;
   if (!tests) return undefined;
   return (least, greatest, params) =>
     `(${tests.map(([end, sql]) => `${end === 'least' ? least : greatest} ${sql} ${params.add(param)}`).join(' and ')})`;
 }
 
-function comparison(field: Field, op: Comparison, value: Value): Filter {
+function comparison(field: Field, op: Comparison, value: Value): Condition {
   const bounds = value.instant && instantBounds(op, value.instant);
   if (isFiner(value)) {
     // Rows hold whole milliseconds, so none equals a finer instant, and its floor decides which rows are before or after it.
@@ -197,7 +209,7 @@ function parseList(
   op: 'in' | 'not_in',
   value: Json | undefined,
   pointer: string,
-): Filter | readonly ContractFault[] {
+): Condition | readonly ContractFault[] {
   if (!Array.isArray(value) || value.length === 0) {
     return [{ pointer, message: `must be a list of at least one value for ${op}` }];
   }
@@ -221,7 +233,7 @@ function parseList(
   const texts = values.flatMap((element) => element.text ?? []);
   const equals = op === 'in' && texts.length > 0 ? texts : undefined;
   const numbers = values.flatMap((element) => element.number ?? []);
-  const rangeTest: Filter['rangeTest'] =
+  const rangeTest: Condition['rangeTest'] =
     op === 'in' && numbers.length > 0
       ? (least, greatest, params) =>
           `(${least} <= ${params.add(float8(numbers.reduce((a, b) => Math.max(a, b))))}
@@ -283,7 +295,7 @@ function parseValue(field: Field, value: Json | undefined): Value | string {
 export const TEXT_RULE = 'must be Unicode text without NUL';
 
 /** The interval [from, to) in ms that satisfies the comparison. */
-function instantBounds(op: Comparison, { ms, exact }: Instant): Filter['bounds'] {
+function instantBounds(op: Comparison, { ms, exact }: Instant): Condition['bounds'] {
   const ceil = exact ? ms : ms + 1;
   switch (op) {
     case 'eq':

@@ -87,7 +87,7 @@ export function filtersOf(raw: JsonObject, columns: Columns | undefined, faults:
     const op = OPERATORS.find((known) => known === clause.op);
     if (!field || !op) return;
     const parsed = parseFilter(field, op, clause.value, `/filters/${index}`);
-    if ('field' in parsed) filters.push(parsed);
+    if ('field' in parsed) filters.push({ ...parsed, clause: { field: field.name, op, value: clause.value } });
     else faults.push(...parsed);
   });
   return filters;

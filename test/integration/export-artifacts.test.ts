@@ -161,6 +161,68 @@ describe.for(FORMATS)('%s', (format) => {
     expect(await rowsOf(await files.write(body, format))).toEqual(await cellsOf(body));
   });
 
+  test('filters: the rows that the query serves, and the manifest says how much was searched', async () => {
+    const price = DAYS[0].trades.map((trade) => trade.price).sort((a, b) => a - b)[350];
+    const filters = [
+      { field: 'price', op: 'gte', value: price },
+      { field: 'is_buyer_maker', op: 'eq', value: 1 },
+    ];
+    const everything = { time_range: ['2024-03-01T00:00:00Z', '2024-03-05T00:00:00Z'] };
+    for (const window of [everything, { n_rows: 20 }, { n_random: 5, random_seed: 3 }]) {
+      const body = { sources: [DATASET], filters, ...window };
+      const artifact = await files.write(body, format);
+      const rows = await rowsOf(artifact);
+      expect(rows).toEqual(await cellsOf(body));
+      expect(rows.length).toBeGreaterThan(0);
+      expect(artifact.manifest).toMatchObject({ filters, row_count: rows.length });
+      expect(artifact.files[0].name).toContain('.filtered.');
+    }
+    const { manifest } = await files.write({ sources: [DATASET], filters, ...everything }, format);
+    expect(manifest.searched).toEqual({ partitions_read: 3, partitions_skipped: 0, frames_read: 0, frames_skipped: 0 });
+    expect(manifest.proof.partitions).toBe(3);
+    expect((await files.write({ sources: [DATASET], ...WINDOW }, format)).manifest).toMatchObject({
+      filters: [],
+      searched: null,
+    });
+    const none = [{ field: 'price', op: 'lt', value: 0 }];
+    const empty = await files.write({ sources: [DATASET], filters: none, ...everything }, format);
+    expect(empty.manifest.row_count).toBe(0);
+    expect(await rowsOf(empty)).toEqual([]);
+  });
+
+  test('filters, split: a file for each day that they leave, by the rows that are searched', async () => {
+    const [first, last] = [DAYS[0], DAYS[2]].map(({ trades }) => trades.map(({ trade_id }) => trade_id));
+    const least = Math.min(...last);
+    const body = {
+      sources: [DATASET],
+      time_range: ['2024-03-01T00:00:00Z', '2024-03-05T00:00:00Z'],
+      filters: [{ field: 'trade_id', op: 'in', value: [first[7], least, least + 3] }],
+    };
+    const whole = await rowsOf(await files.write(body, format));
+    expect(whole).toHaveLength(3);
+    const artifact = await files.write(body, format, { splitRows: 1000 });
+    expect(artifact.manifest.files.map(({ day, row_count }) => [day, row_count])).toEqual([
+      ['2024-03-01', 1],
+      ['2024-03-02', 0],
+      ['2024-03-04', 2],
+    ]);
+    expect(await rowsOf(artifact)).toEqual(whole);
+    // By its value ranges, the second day holds no such price.
+    await execute(
+      env.databaseUrl,
+      `update partitions set value_ranges = '{"price": [1, 2]}' where partition_key = '2024-03-02'`,
+    );
+    const dear = { ...body, filters: [{ field: 'price', op: 'gte', value: 39_000 }] };
+    const skipped = await files.write(dear, format, { splitRows: 899 });
+    await execute(env.databaseUrl, 'update partitions set value_ranges = null');
+    expect(skipped.manifest.searched).toMatchObject({ partitions_read: 2, partitions_skipped: 1 });
+    expect(skipped.manifest.files.map(({ day, row_count }) => [day, row_count])).toEqual([
+      ['2024-03-01', 400],
+      ['2024-03-04', 500],
+    ]);
+    expect(skipped.manifest.proof.partitions).toBe(3);
+  });
+
   test('no row of a proved window: a valid file with its columns and none; nothing proved: no file', async () => {
     const quiet = { time_range: ['2024-03-01T00:00:00Z', '2024-03-01T00:00:00.001Z'] };
     const artifact = await files.write({ sources: [DATASET], ...quiet }, format);

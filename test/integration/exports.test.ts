@@ -75,8 +75,9 @@ describe('an export', () => {
     expect(manifest.json.proof.partitions).toBe(1);
   });
 
-  test('of every window and mode is the query of it', async () => {
+  test('of every window and mode, and of filters, is the query of it', async () => {
     const fields = ['trade_id', 'price'];
+    const filtered = { ...DAY, fields, filters: [{ field: 'is_buyer_maker', op: 'eq', value: 1 }] };
     const cases: readonly [object, object][] = [
       [{ month_year: [3, 2024] }, { time_range: ['2024-03-01T00:00:00Z', '2024-04-01T00:00:00Z'] }],
       [
@@ -91,6 +92,7 @@ describe('an export', () => {
         { ...DAY, mode: 'aligned_1s' },
         { ...DAY, mode: 'aligned_1s' },
       ],
+      [filtered, filtered],
     ];
     for (const [window, query] of cases) {
       const { json } = await exports.run({ dataset: DATASET, format: 'csv', ...window });
@@ -145,7 +147,8 @@ describe('refused at submit', () => {
     ['no dataset', { format: 'csv', ...DAY }, '/dataset'],
     ['no format', { dataset: DATASET, ...DAY }, '/format'],
     ['an unknown format', body({ format: 'xml' }), '/format'],
-    ['filters', body({ filters: [{ field: 'price', op: 'gt', value: 1 }] }), '/filters'],
+    ['a filter of no field', body({ filters: [{ field: 'nothing', op: 'gt', value: 1 }] }), '/filters/0/field'],
+    ['a filter of a wrong value', body({ filters: [{ field: 'price', op: 'gt', value: '1' }] }), '/filters/0/value'],
     ['an unknown key', body({ limit: 5 }), '/limit'],
     ['an unknown field', body({ fields: ['nothing'] }), '/fields/0'],
     ['a repeated field', body({ fields: ['price', 'price'] }), '/fields/1'],

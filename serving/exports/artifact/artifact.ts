@@ -2,6 +2,7 @@
 
 import type { Mode } from '../../../shared/registry/definition.ts';
 import type { Dtype } from '../../../shared/registry/index.ts';
+import type { FilterClause } from '../../contract/filters.ts';
 import type { Warning } from '../../contract/problems.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
 import type { ReadCall, Reader } from '../../read/execute/answer.ts';
@@ -86,6 +87,8 @@ export interface ArtifactManifest {
   readonly format: ArtifactFormat;
   readonly media_type: string;
   readonly window: ManifestWindow;
+  /** As the request has them; every row passes all of them. */
+  readonly filters: readonly FilterClause[];
   /** The time as of which the rows were known; null: now. */
   readonly as_of: string | null;
   readonly schema: readonly ManifestColumn[];
@@ -108,6 +111,13 @@ export interface ArtifactManifest {
     readonly sha256: string;
     readonly listed: readonly ManifestPartition[];
   };
+  /** How much of the window was searched, and how much the filters ruled out by stored value ranges; else null. */
+  readonly searched: {
+    readonly partitions_read: number;
+    readonly partitions_skipped: number;
+    readonly frames_read: number;
+    readonly frames_skipped: number;
+  } | null;
   /** Facts that differ between runs of the same request. Everything above is the same for the same proved data. */
   readonly run: Readonly<Record<string, string | number | boolean | null>>;
 }

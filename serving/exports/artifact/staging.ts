@@ -118,9 +118,9 @@ async function syncDirectory(path: string): Promise<void> {
 }
 
 /** The prefix of an artifact's file names, safe for file systems and URLs: `exchange_a_spot_trades.native.2019-04`. */
-export function stemOf({ dataset, mode, window, asOfMs }: ReadRequest): string {
+export function stemOf({ dataset, mode, window, filters, asOfMs }: ReadRequest): string {
   const asOf = asOfMs === undefined ? '' : `.as-of-${instantName(asOfMs)}`;
-  return `${dataset.key}.${mode}.${windowName(window)}${asOf}`;
+  return `${dataset.key}.${mode}.${windowName(window)}${asOf}${filters.length > 0 ? '.filtered' : ''}`;
 }
 
 function windowName(window: Window): string {
@@ -162,10 +162,10 @@ export function canSplit({ request, relation }: LiveContext): boolean {
   return (kind === 'range' || kind === 'history') && (relation.isSingleSeries || !relation.isState);
 }
 
-/** The statements of a split window: each day's rows have statements of their own. */
+/** The statements of a split window: each day's rows have statements of their own. A day that filters rule out has none. */
 export async function* statementsByDay(
   live: LiveContext,
-  { parts }: ReadPlan,
+  { parts: all, left: parts = all }: ReadPlan,
   begin: (day: string) => Promise<void>,
 ): AsyncGenerator<CountedStatement> {
   const days = new Set<number>();

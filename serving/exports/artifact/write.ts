@@ -3,6 +3,7 @@ import { shapeOf } from '../../../shared/registry/index.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
 import type { ReadFacts } from '../../read/execute/answer.ts';
 import { countOfFileDays } from '../../read/plan/counted.ts';
+import type { Searched } from '../../read/read-model.ts';
 import { provedThrough } from '../../read/snapshot/proved-runs.ts';
 import {
   type Artifact,
@@ -87,6 +88,7 @@ async function writeFiles(deps: ArtifactDeps, job: ArtifactJob, directory: strin
     as_of_utc: read.asOfMs === undefined ? null : new Date(read.asOfMs).toISOString(),
     warnings: read.facts.warnings,
     proof: read.proof.manifest,
+    searched: searchedOf(read.searched),
     run: { ...job.run, written_at_utc: new Date(deps.now()).toISOString() },
   };
 }
@@ -94,6 +96,7 @@ interface ReadResult {
   readonly facts: ReadFacts;
   readonly proof: Proof;
   readonly asOfMs: number | undefined;
+  readonly searched: Searched | undefined;
   readonly split: boolean;
 }
 
@@ -115,6 +118,7 @@ async function readInto(
   let facts: ReadFacts | undefined;
   let proof: Proof | undefined;
   let asOfMs: number | undefined;
+  let searched: Searched | undefined;
   let split = false;
   await deps.reader.read({
     request: job.request,
@@ -125,7 +129,8 @@ async function readInto(
     async inspect(live, plan) {
       asOfMs = provedThrough(live.coverage);
       proof = await readProof(live, plan);
-      split = proof.rows > deps.splitRows && canSplit(live);
+      searched = plan.searched;
+      split = (searched?.rows ?? proof.rows) > deps.splitRows && canSplit(live);
       if (split) {
         const statements = statementsByDay(live, plan, (day) => files.begin(day));
         return { ...plan, statements, count: plan.count ?? (await countOfFileDays(live, plan.parts)) };
@@ -140,9 +145,20 @@ async function readInto(
       return files;
     },
   });
-  return { facts: facts!, proof: proof!, asOfMs, split };
+  return { facts: facts!, proof: proof!, asOfMs, searched, split };
 }
-function subjectOf({ dataset, mode, window, asOfMs }: ReadRequest) {
+
+const searchedOf = (searched: Searched | undefined): ArtifactManifest['searched'] =>
+  searched
+    ? {
+        partitions_read: searched.partitionsRead,
+        partitions_skipped: searched.partitionsSkipped,
+        frames_read: searched.framesRead,
+        frames_skipped: searched.framesSkipped,
+      }
+    : null;
+
+function subjectOf({ dataset, mode, window, filters, asOfMs }: ReadRequest) {
   const { view } = shapeOf(dataset, mode);
   return {
     dataset: dataset.key,
@@ -150,6 +166,7 @@ function subjectOf({ dataset, mode, window, asOfMs }: ReadRequest) {
     view_id: view.id,
     view_version: view.version,
     window: windowOf(window),
+    filters: filters.map(({ clause }) => clause),
     as_of: asOfMs === undefined ? null : new Date(asOfMs).toISOString(),
   };
 }

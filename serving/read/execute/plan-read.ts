@@ -65,7 +65,7 @@ export async function planRead(live: LiveContext): Promise<ReadPlan> {
   const whole = await narrowed(live);
   const left = whole.request.filters.length > 0 ? await ruleOut(whole) : undefined;
   const plan = await planWindow(left ? { ...whole, searched: left.parts } : whole);
-  return { ...plan, searched: left?.searched };
+  return { ...plan, searched: left?.searched, left: left?.parts };
 }
 
 async function planWindow(context: LiveContext): Promise<ReadPlan> {

@@ -25,6 +25,8 @@ export interface ReadPlan {
   readonly count?: RowCount;
   /** How much of the window is searched; absent without filters. */
   readonly searched?: Searched;
+  /** The parts that the filters leave; absent without filters. */
+  readonly left?: readonly Part[];
 }
 
 export interface PlanContext {
