@@ -34,7 +34,7 @@ export function unitedRanges(all: readonly (ValueRanges | undefined)[]): ValueRa
 
 /** The ranges of a frame as they are kept, and as its stored rows give them. */
 interface FoundRanges {
-  /** Undefined for rows of no listed frame: those of a log that was lost are no longer listed. */
+  /** Undefined for rows that lie in no listed frame: frames of a log that was lost are no longer listed. */
   readonly sequence: number | undefined;
   readonly kept: ValueRanges | undefined;
   readonly found: ValueRanges | undefined;
