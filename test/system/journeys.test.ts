@@ -80,7 +80,7 @@ describe('the way', () => {
   test(`of a trade, from the vendor's file to the proved row, has at most ${LIMITS.trade} files`, () => {
     expect(ofTrade).toContain('pipelines/sources/exchange_a/decode.ts');
     expect(ofTrade).toContain('pipelines/projector/commit.ts');
-    expect(ofTrade.slice(LIMITS.trade)).toEqual([]);
+    expect(ofTrade.length, ofTrade.join(' ')).toBeLessThanOrEqual(LIMITS.trade);
   });
 
   test.each([

@@ -11,11 +11,10 @@ import type { Feed } from '../../sources/feed-types.ts';
 import { feedOf } from '../../sources/index.ts';
 import { startProjector } from '../child.ts';
 import { type Context, openContext } from '../context.ts';
-import { ingest, openRun } from '../ingest.ts';
+import { ingest, isNotYet, openRun } from '../ingest.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { ALL, selectedFeeds } from '../over-partitions.ts';
-import { isNotYet } from '../source-failures.ts';
 import { Summary } from '../summary.ts';
 
 export interface Pauses {
