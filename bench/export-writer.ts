@@ -4,6 +4,7 @@ import { parseQuery } from '../serving/contract/query.ts';
 import { PgPool, poolOptions } from '../serving/db/pool.ts';
 import { type ArtifactFormat, writeArtifact } from '../serving/exports/artifact/write.ts';
 import { Reader } from '../serving/read/execute/answer.ts';
+import { FrameReader } from '../serving/read/frame/frame.ts';
 import { BufferPool } from '../serving/render/response.ts';
 import { parseJson } from '../shared/strict-json.ts';
 
@@ -17,14 +18,16 @@ const BUDGET_MS = 60_000;
 const FRESH_SECONDS = 172_800;
 
 await using pool = new PgPool(poolOptions(process.argv[2]));
-const reader = new Reader({
+const reading = {
   pool,
   byokRole: undefined,
   budget: { firstRowMs: BUDGET_MS, nextRowMs: BUDGET_MS },
   alignedMaxAgeSeconds: FRESH_SECONDS,
   maxAgeDays: () => undefined,
   now: Date.now,
-});
+};
+const reader = new Reader(reading);
+const frames = new FrameReader({ ...reading, confirmations: undefined });
 const buffers = new BufferPool();
 
 for await (const line of createInterface({ input: process.stdin })) {
@@ -32,8 +35,15 @@ for await (const line of createInterface({ input: process.stdin })) {
   const parsed = parseQuery(parseJson(JSON.stringify(body)));
   if ('faults' in parsed) throw new Error(JSON.stringify(parsed.faults));
   const { manifest, files } = await writeArtifact(
-    { reader, buffers, now: Date.now, splitRows: Number.POSITIVE_INFINITY },
-    { request: parsed.value.read, admit: undefined, format, directory, signal: new AbortController().signal },
+    { reader, frames, buffers, now: Date.now, splitRows: Number.POSITIVE_INFINITY },
+    {
+      request: parsed.value.read,
+      admit: undefined,
+      format,
+      compression: format === 'csv' ? 'none' : 'zstd',
+      directory,
+      signal: new AbortController().signal,
+    },
   );
   const { row_count: rows, bytes } = manifest;
   process.stdout.write(`${JSON.stringify({ rows, bytes, path: files[0].path })}\n`);

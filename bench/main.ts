@@ -10,6 +10,7 @@ const BENCHES: Record<string, () => Promise<{ run(argv: readonly string[]): Prom
   columns: () => import('./columns.ts'),
   export: () => import('./export.ts'),
   filters: () => import('./filters.ts'),
+  frame: () => import('./frame.ts'),
   ingest: () => import('./ingest.ts'),
   klines: () => import('./klines.ts'),
   libraries: () => import('./libraries.ts'),

@@ -822,7 +822,7 @@ export abstract class DatasetRoutes {
 
   /** What ten issuers publish each day about their bitcoin funds, one row a metric of a fund's day. POST /v1/historical/etf/daily_metrics */
   get_etf_daily_metrics<M extends Mode = 'native', F extends keyof EtfDailyMetrics[M] & string = never>(
-    request: Common<EtfDailyMetrics, M, F> = {},
+    request: Common<EtfDailyMetrics, M, F> & VintagesOnly = {},
     options?: Options,
   ): Rows<Row<EtfDailyMetrics, M, F>> {
     return this.rows('etf/daily_metrics', request, options);

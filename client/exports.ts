@@ -13,14 +13,23 @@ import {
   IncompleteAnswerError,
   type Warning,
 } from './errors.ts';
-import type { Filter, Mode, Options } from './requests.ts';
+import type { Filter, FrameRequest, Mode, Options } from './requests.ts';
 import { textOf } from './stall.ts';
 import { jittered, sleep, Transport, type TransportOptions } from './transport.ts';
 
-/** A request must have exactly one of `month_year`, `time_range`, `n_rows` and `n_random`. */
-export interface ExportRequest {
-  readonly dataset: DatasetKey;
+/** What the file is. */
+interface FileRequest {
   readonly format: 'parquet' | 'csv';
+  /** Of Parquet `zstd` (default), `snappy` or `none`; of CSV `none` (default), `gzip` or `zstd`. */
+  readonly compression?: 'none' | 'gzip' | 'zstd' | 'snappy';
+}
+
+/** The rows of a dataset, or a frame. */
+export type ExportRequest = RowsExport | (FileRequest & FrameRequest);
+
+/** It must have exactly one of `month_year`, `time_range`, `n_rows` and `n_random`. */
+export interface RowsExport extends FileRequest {
+  readonly dataset: DatasetKey;
   /** Default `native`. */
   readonly mode?: Mode;
   /** A UTC month, `[month, year]`. */
@@ -37,7 +46,7 @@ export interface ExportRequest {
   readonly filters?: readonly Filter<string>[];
   readonly view_id?: string;
   readonly view_version?: number;
-  /** For macro_series_metrics: the values as they were known then. */
+  /** For ETF and macro: the values as they were known then. */
   readonly as_of?: string;
   /** Makes the service refuse an export with warnings, at submit and when it runs. */
   readonly strict?: boolean;

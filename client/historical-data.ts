@@ -1,7 +1,7 @@
-/** The client of the historical routes: one method for each route, typed by its dataset. */
+/** The client of the historical routes, one method for each, typed by its dataset; and of frames, which join datasets. */
 import { DatasetRoutes } from './datasets.ts';
-import type { Options } from './requests.ts';
-import { Rows } from './rows.ts';
+import type { FrameRequest, FrameRow, Options } from './requests.ts';
+import { type FrameAnswer, Rows } from './rows.ts';
 import { Transport, type TransportOptions } from './transport.ts';
 
 export class HistoricalData extends DatasetRoutes {
@@ -11,6 +11,14 @@ export class HistoricalData extends DatasetRoutes {
   constructor(options: TransportOptions) {
     super();
     this.#transport = new Transport(options);
+  }
+
+  /** Columns of several datasets on one grid of time. POST /v1/frame */
+  frame<const Name extends string>(
+    request: FrameRequest<Name>,
+    options?: Options,
+  ): Rows<FrameRow<Name>, FrameAnswer<FrameRow<Name>>> {
+    return new Rows({ transport: this.#transport, path: '/v1/frame', body: request, signal: options?.signal });
   }
 
   protected override rows<R>(path: string, body: object, options: Options | undefined): Rows<R> {

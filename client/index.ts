@@ -1,4 +1,4 @@
-/** A client of the historical routes and of exports. It has no dependencies and runs in Node and in browsers. */
+/** A client of the historical routes, of frames and of exports. It has no dependencies and runs in Node and in browsers. */
 export type * from './datasets.ts';
 export * from './errors.ts';
 export {
@@ -11,6 +11,18 @@ export {
   type SubmittedExport,
 } from './exports.ts';
 export { HistoricalData } from './historical-data.ts';
-export type { Filter, KlinesOnly, Mode, Operator, Options, TradesOnly, Window } from './requests.ts';
-export { type Answer, type Dtype, Rows, type StreamedAnswer } from './rows.ts';
+export type {
+  Aggregate,
+  Filter,
+  FrameColumn,
+  FrameRequest,
+  FrameRow,
+  KlinesOnly,
+  Mode,
+  Operator,
+  Options,
+  TradesOnly,
+  Window,
+} from './requests.ts';
+export { type Answer, type Dtype, type FrameAnswer, Rows, type StreamedAnswer } from './rows.ts';
 export type { TransportOptions } from './transport.ts';

@@ -24,6 +24,30 @@ export interface Answer<Row> {
   readonly rights_provisional: boolean;
 }
 
+/** The answer of a frame. */
+export interface FrameAnswer<Row>
+  extends Pick<
+    Answer<Row>,
+    'sources' | 'row_count' | 'schema' | 'warnings' | 'rows' | 'rights_state' | 'rights_provisional'
+  > {
+  readonly grid_seconds: number;
+  readonly as_of: string | null;
+  readonly fill: 'null' | 'previous';
+  /** What is proved of each column, and the codes of the warnings that concern it. */
+  readonly columns: readonly {
+    readonly name: string;
+    readonly dataset: string;
+    readonly field: string;
+    readonly aggregate: string | null;
+    readonly unit: string | null;
+    readonly proved_from_utc: string | null;
+    readonly proved_through_utc: string | null;
+    readonly warnings: readonly string[];
+  }[];
+  /** Digest of the rows: the same for as long as nothing that they depend on changes. */
+  readonly rows_sha256: string;
+}
+
 export interface StreamedAnswer<Row> {
   readonly schema: Answer<Row>['schema'];
   /** Long warnings come without their details. */
@@ -40,7 +64,9 @@ export interface RowsSource {
   readonly signal: AbortSignal | undefined;
 }
 
-export class Rows<Row> implements PromiseLike<Answer<Row>>, AsyncIterable<Row> {
+export class Rows<Row, Whole extends Pick<Answer<Row>, 'rows' | 'schema'> = Answer<Row>>
+  implements PromiseLike<Whole>, AsyncIterable<Row>
+{
   readonly #source: RowsSource;
 
   constructor(source: RowsSource) {
@@ -49,21 +75,21 @@ export class Rows<Row> implements PromiseLike<Answer<Row>>, AsyncIterable<Row> {
 
   /** Lets callers await the request. @throws HistoricalDataError */
   // biome-ignore lint/suspicious/noThenProperty: callers await the request to get its rows
-  then<A = Answer<Row>, B = never>(
-    resolve?: ((answer: Answer<Row>) => A | PromiseLike<A>) | null,
+  then<A = Whole, B = never>(
+    resolve?: ((answer: Whole) => A | PromiseLike<A>) | null,
     reject?: ((reason: unknown) => B | PromiseLike<B>) | null,
   ): Promise<A | B> {
     return this.all().then(resolve, reject);
   }
 
   /** Reads all rows at once; if an answer breaks off, it requests the whole answer once more. @throws HistoricalDataError */
-  async all(): Promise<Answer<Row>> {
+  async all(): Promise<Whole> {
     for (let mayRetry = true; ; mayRetry = false) {
       const response = await this.#open('application/json');
       const text = await reading(textOf(response), this.#source.signal).catch((error) => {
         if (!mayRetry || !(error instanceof IncompleteAnswerError)) throw error;
       });
-      if (text !== undefined) return parseAnswer<Row>(text);
+      if (text !== undefined) return parseAnswer<Whole>(text);
     }
   }
 
@@ -163,8 +189,8 @@ function parseRows<Row>(lines: string, schema: Schema): Row[] {
   return rows;
 }
 
-function parseAnswer<Row>(text: string): Answer<Row> {
-  const answer = JSON.parse(text) as Answer<Row>;
+function parseAnswer<Whole extends Pick<Answer<unknown>, 'rows' | 'schema'>>(text: string): Whole {
+  const answer = JSON.parse(text) as Whole;
   checkIntegers(answer.rows, answer.schema);
   return answer;
 }

@@ -1,4 +1,5 @@
 /** `client/datasets.ts`: the rows and the methods of the client, derived from the registry. */
+import { hasVintages } from '../serving/contract/rules.ts';
 import { DATASETS, type DatasetDefinition, type Field } from '../shared/registry/index.ts';
 import { KLINE_FIELDS } from '../shared/registry/trades.ts';
 
@@ -21,7 +22,7 @@ export function clientDatasets(): string {
       doc: dataset.doc,
       type: typeOf(dataset),
       path: dataset.historicalPath,
-      extra: dataset.trades ? 'TradesOnly' : dataset.partition.kind === 'vintage' ? 'VintagesOnly' : undefined,
+      extra: dataset.trades ? 'TradesOnly' : hasVintages(dataset) ? 'VintagesOnly' : undefined,
     }),
     ...klineMethods(dataset),
   ]);

@@ -20,6 +20,7 @@ import { Monitor } from './monitoring/monitor.ts';
 import { Checks } from './monitoring/startup.ts';
 import { Reader } from './read/execute/answer.ts';
 import { freshnessRule } from './read/execute/warnings.ts';
+import { FrameReader } from './read/frame/frame.ts';
 import { BufferPool } from './render/response.ts';
 import { shadowedBy } from './rights/gate.ts';
 import { coverageRoute } from './routes/coverage.ts';
@@ -33,7 +34,7 @@ import { openapiRoutes, VERSION } from './routes/openapi.ts';
 import { opsRoutes } from './routes/ops.ts';
 import { pageRoutes } from './routes/page.ts';
 import type { ReadRouteDeps } from './routes/read.ts';
-import { historicalRoutes, queryRoute } from './routes/read.ts';
+import { frameRoute, historicalRoutes, queryRoute } from './routes/read.ts';
 
 interface AppDeps {
   readonly settings: Settings;
@@ -128,6 +129,10 @@ function createServices(deps: AppDeps) {
     budget,
     freshness,
     reader: new Reader({ pool, byokRole, budget, log, ...freshness }),
+    frames: new FrameReader({
+      ...{ pool, byokRole, budget, log, ...freshness },
+      confirmations: settings.SVC_BITCOIN_CONFIRMATION_DEPTH,
+    }),
     checks,
     monitor,
     metrics,
@@ -194,6 +199,7 @@ function createRoutes(services: ReturnType<typeof createServices>, { settings, l
   const described = [
     ...healthRoutes(checks),
     queryRoute(reads),
+    frameRoute({ ...reads, frames: services.frames }),
     ...historicalRoutes(reads),
     ...exportRoutes(exportDeps),
     ...exportFileRoutes(exportDeps),

@@ -95,7 +95,7 @@ export class RecordFrames {
   #end(source: SourceFacts, times: Omit<PartitionWindow, 'key'> | undefined): PartitionEnd {
     const facts = this.#facts;
     const { key, fromMs, toMs } = this.#partition;
-    for (const name of ['through_ms', 'span_end', 'last_updated_ms'] as const) {
+    for (const name of ['through_ms', 'span_end', 'last_updated_ms', 'captured_ms'] as const) {
       const ms = source[name];
       if (ms !== undefined && !isTime(ms)) throw this.#badTime(`its ${name}`, ms);
     }

@@ -1,11 +1,12 @@
 /** Parses the body of POST /v1/raw/export. The parser reports every fault of the body at once. */
 import { createHash } from 'node:crypto';
 import { z } from 'zod';
-import { LAST_MS } from '../../shared/dates.ts';
+import { INSTANT, LAST_MS } from '../../shared/dates.ts';
 import type { Mode } from '../../shared/registry/definition.ts';
-import { DATASET_KEYS, DATASETS, type DatasetKey } from '../../shared/registry/index.ts';
-import type { Json } from '../../shared/strict-json.ts';
-import { properties } from './json-schema.ts';
+import { DATASET_KEYS, DATASETS, type DatasetDefinition } from '../../shared/registry/index.ts';
+import type { Json, JsonObject } from '../../shared/strict-json.ts';
+import { FRAME_RULES, type FrameRequest, frameColumns, frameKeys, frameKeysAt, frameOf } from './frame.ts';
+import { conditional, properties, whereIs } from './json-schema.ts';
 import { contractsOf, fieldsOf, filtersOf, pinnedView, rawRules, selectors, windowOf } from './query.ts';
 import type { ReadRequest, Window } from './read-request.ts';
 import { type DatasetPointer, faultsBetween, isObject, modeOf, needsOneOf, type Rule, schemaOfRules } from './rules.ts';
@@ -24,14 +25,29 @@ import {
 export const EXPORT_FORMATS = ['parquet', 'csv'] as const;
 export type ExportFormat = (typeof EXPORT_FORMATS)[number];
 
+/** How the files of each format may be compressed, the default first. */
+export const COMPRESSIONS = {
+  parquet: ['zstd', 'snappy', 'none'],
+  csv: ['none', 'gzip', 'zstd'],
+} as const satisfies Record<ExportFormat, readonly string[]>;
+export type Compression = (typeof COMPRESSIONS)[ExportFormat][number];
+const ALL_COMPRESSIONS = [...new Set(Object.values(COMPRESSIONS).flat())];
+
+/** What an export reads: the rows of a dataset, or a frame. */
+export type ExportSubject = ReadRequest | FrameRequest;
+
+export const isFrame = (subject: ExportSubject): subject is FrameRequest => 'columns' in subject;
+
 /** A valid request. */
 export interface ExportRequest {
-  readonly datasetKey: DatasetKey;
+  /** The datasets that it reads: one, or those of a frame's columns. */
+  readonly datasets: readonly [DatasetDefinition, ...DatasetDefinition[]];
   readonly mode: Mode;
   readonly format: ExportFormat;
+  readonly compression: Compression;
   readonly strict: boolean;
   readonly window: Window;
-  readonly read: ReadRequest;
+  readonly subject: ExportSubject;
   /** The body that the export stores: with the seed that the service drew for it. */
   readonly body: Readonly<Record<string, unknown>>;
   /** Whether the body carries the caller's own storage credential. The service knows the key and does not support it. */
@@ -45,7 +61,23 @@ const POINTER: DatasetPointer = {
   isOneOf: (keys) => properties({ dataset: { enum: keys } }),
 };
 
+const COMPRESSION_OF_FORMAT: Rule = {
+  faults({ format, compression }) {
+    const known = EXPORT_FORMATS.find((one) => one === format);
+    if (!known || !ALL_COMPRESSIONS.some((one) => one === compression)) return [];
+    const allowed: readonly string[] = COMPRESSIONS[known];
+    if (allowed.includes(String(compression))) return [];
+    return [{ pointer: '/compression', message: `must be one of ${allowed.join(', ')} for ${known}` }];
+  },
+  schema: {
+    allOf: EXPORT_FORMATS.map((format) =>
+      whereIs('format', format, properties({ compression: { enum: COMPRESSIONS[format] } })),
+    ),
+  },
+};
+
 const RULES: readonly Rule[] = [
+  COMPRESSION_OF_FORMAT,
   needsOneOf(SELECTORS, `must have exactly one of ${SELECTORS.join(', ')}`),
   ...rawRules(
     POINTER,
@@ -56,38 +88,86 @@ const RULES: readonly Rule[] = [
 const FIRST_YEAR = 1970;
 const LAST_YEAR = 9999;
 
-const exportBody = (columns: Columns | undefined) =>
-  bodyOf({
-    mode: modeKey,
-    format: z
-      .enum(EXPORT_FORMATS, { error: `must be one of ${EXPORT_FORMATS.join(', ')}` })
-      .meta({ description: 'What the file is.' }),
-    dataset: z
-      .enum(DATASET_KEYS, { error: `must be one of ${DATASET_KEYS.join(', ')}` })
-      .meta({ description: 'The dataset.' }),
-    ...pinnedView,
-    month_year: z
-      .tuple([integer(1, 12), integer(FIRST_YEAR, LAST_YEAR)], {
-        error: 'must be a list of two integers, [month, year]',
-      })
-      .optional()
-      .meta({ description: 'A UTC month, as `[month, year]`.' }),
-    ...selectors,
-    ...selection(columns),
-    strict,
-    auth_token: z.string({ error: 'must be a string' }).optional().meta({
-      description: 'Refused: an export cannot run with a caller’s own storage credentials.',
-      deprecated: true,
+/** The keys that say what the file is, and one that no export takes. */
+const fileKeys = {
+  format: z
+    .enum(EXPORT_FORMATS, { error: `must be one of ${EXPORT_FORMATS.join(', ')}` })
+    .meta({ description: 'What the file is.' }),
+  compression: z
+    .enum(ALL_COMPRESSIONS, { error: `must be one of ${ALL_COMPRESSIONS.join(', ')}` })
+    .optional()
+    .meta({
+      description: 'Of Parquet `zstd` (default), `snappy` or `none`; of CSV `none` (default), `gzip` or `zstd`.',
     }),
-  });
+  auth_token: z.string({ error: 'must be a string' }).optional().meta({
+    description: 'Refused: an export cannot run with a caller’s own storage credentials.',
+    deprecated: true,
+  }),
+};
 
-/** The schema of a body for any dataset, as the contract's documents show it. */
-export const exportSchema = documentedBody(exportBody(undefined), schemaOfRules(RULES));
+const rowKeys = (columns: Columns | undefined) => ({
+  mode: modeKey,
+  ...fileKeys,
+  dataset: z
+    .enum(DATASET_KEYS, { error: `must be one of ${DATASET_KEYS.join(', ')}` })
+    .meta({ description: 'The dataset; a frame has `columns` instead.' }),
+  ...pinnedView,
+  month_year: z
+    .tuple([integer(1, 12), integer(FIRST_YEAR, LAST_YEAR)], {
+      error: 'must be a list of two integers, [month, year]',
+    })
+    .optional()
+    .meta({ description: 'A UTC month, as `[month, year]`.' }),
+  ...selectors,
+  ...selection(columns),
+  strict,
+});
+
+const exportBody = (columns: Columns | undefined) => bodyOf(rowKeys(columns));
+
+const frameBody = bodyOf({ ...fileKeys, ...frameKeys });
+const ALL_FRAME_RULES = [COMPRESSION_OF_FORMAT, ...FRAME_RULES];
+
+const { dataset, ...optionalKeys } = rowKeys(undefined);
+const never = (keys: readonly string[], except: object) =>
+  properties(Object.fromEntries(keys.filter((key) => !(key in except)).map((key) => [key, false])));
+
+/** The schema of a body for any dataset or a frame, as the contract's documents show it. */
+export const exportSchema = documentedBody(
+  bodyOf({
+    ...optionalKeys,
+    dataset: dataset.optional(),
+    ...frameKeys,
+    columns: frameKeys.columns.optional(),
+    grid: frameKeys.grid.optional(),
+  }),
+  conditional(
+    { ...properties({ columns: true }), required: ['columns'] },
+    {
+      ...properties({ grid: true }),
+      required: ['grid'],
+      allOf: [
+        never([...Object.keys(optionalKeys), 'dataset'], { ...fileKeys, ...frameKeys }),
+        schemaOfRules(ALL_FRAME_RULES),
+      ],
+    },
+    {
+      ...properties({ dataset: true }),
+      required: ['dataset'],
+      allOf: [
+        never(Object.keys(frameKeys), optionalKeys),
+        properties({ as_of: { type: 'string', pattern: INSTANT.source } }),
+        schemaOfRules(RULES),
+      ],
+    },
+  ),
+);
 
 const contractOf = contractsOf(exportBody);
 
 export function parseExport(body: Json): Parsed<ExportRequest> {
   const raw = isObject(body) ? body : {};
+  if ('columns' in raw) return parseFrameExport(raw);
   const mode = modeOf(raw);
   const dataset = POINTER.datasetOf(raw);
   const { columns, schema } = contractOf(dataset, mode);
@@ -99,8 +179,9 @@ export function parseExport(body: Json): Parsed<ExportRequest> {
   const {
     fields,
     strict: isStrict,
-    dataset: datasetKey,
+    dataset: _,
     format,
+    compression,
     auth_token,
     month_year,
     as_of,
@@ -119,13 +200,38 @@ export function parseExport(body: Json): Parsed<ExportRequest> {
   const storedBody = { ...raw, ...(window.kind === 'random' && { random_seed: window.seed }) };
   return {
     value: {
-      datasetKey,
+      datasets: [dataset!],
       mode,
       format,
+      compression: compression ?? COMPRESSIONS[format][0],
       strict: isStrict,
       window,
-      read,
+      subject: read,
       body: storedBody,
+      hasAuthToken: auth_token !== undefined,
+    },
+  };
+}
+
+function parseFrameExport(raw: JsonObject): Parsed<ExportRequest> {
+  const outcome = frameBody.safeParse(raw);
+  const faults = outcome.success ? [] : faultsOf(outcome.error, frameBody, frameKeysAt);
+  faults.push(...faultsBetween(ALL_FRAME_RULES, raw));
+  const columns = frameColumns(raw, outcome.success ? outcome.data : undefined, faults);
+  if (!outcome.success || faults.length > 0) return { faults };
+  const { format, compression, auth_token, ...data } = outcome.data;
+  const frame = frameOf(data, columns, raw);
+  const [first, ...others] = new Set(columns.map(({ dataset }) => dataset));
+  return {
+    value: {
+      datasets: [first, ...others],
+      mode: 'native',
+      format,
+      compression: compression ?? COMPRESSIONS[format][0],
+      strict: frame.strict,
+      window: frame.window,
+      subject: frame,
+      body: raw,
       hasAuthToken: auth_token !== undefined,
     },
   };

@@ -3,7 +3,7 @@
  * `n_*` counts rows.
  */
 
-import { z } from 'zod';
+import type { z } from 'zod';
 import { DAY, DAY_MS, type Instant, LAST_MS, parseDay } from '../../shared/dates.ts';
 import { assert } from '../../shared/errors.ts';
 import type { Mode } from '../../shared/registry/definition.ts';
@@ -32,8 +32,10 @@ import {
   boolean,
   type Columns,
   documentedBody,
+  duration,
   faultsOf,
   latestRows,
+  MAX_BUCKET_SECONDS,
   MODES,
   mode as modeKey,
   type Parsed,
@@ -46,45 +48,9 @@ import {
 
 const SELECTORS = [['start_date', 'end_date'], ['n_latest_rows'], ['n_random_rows']];
 
-/** 31 days. */
-const MAX_KLINE_SECONDS = 2_678_400;
-const DEFAULT_KLINE_SECONDS = 60;
-
-const UNIT_SECONDS: Readonly<Record<string, number>> = { s: 1, m: 60, h: 3600, d: 86_400, w: 604_800 };
-
-const KLINE_SIZE_RULE = `must be an integer of seconds from 1 to ${MAX_KLINE_SECONDS}, or a text of the same length such as "90s", "1m", "4h", "1d" or "1w"`;
-
-const error = KLINE_SIZE_RULE;
-
-/** A regular expression for the integers from 1 to `max`, written without leading zeros. */
-function upTo(max: number): string {
-  const digits = String(max);
-  const shorter = digits.length === 1 ? [] : [`[1-9]\\d{0,${digits.length - 2}}`];
-  const sameLength = [...digits].flatMap((digit, at) => {
-    const below = Number(digit) - 1;
-    const least = at === 0 ? 1 : 0;
-    const rest = digits.length - at - 1;
-    return below < least ? [] : [`${digits.slice(0, at)}[${least}-${below}]${rest === 0 ? '' : `\\d{${rest}}`}`];
-  });
-  return `(?:${[...shorter, ...sameLength, digits].join('|')})`;
-}
-
-const TEXT = new RegExp(
-  `^(?:${Object.entries(UNIT_SECONDS)
-    .map(([unit, seconds]) => `${upTo(Math.floor(MAX_KLINE_SECONDS / seconds))}${unit}`)
-    .join('|')})$`,
-);
-
-/** The length of a kline in seconds. A body gives whole seconds as a number, or a count and a unit as text. */
-const klineSize = z
-  .union(
-    [z.int({ error }).min(1, { error }).max(MAX_KLINE_SECONDS, { error }), z.string({ error }).regex(TEXT, { error })],
-    { error },
-  )
-  .transform((size): number =>
-    typeof size === 'number' ? size : Number(size.slice(0, -1)) * UNIT_SECONDS[size.slice(-1)],
-  )
-  .default(DEFAULT_KLINE_SECONDS)
+/** The length of a kline in seconds. */
+const klineSize = duration(MAX_BUCKET_SECONDS)
+  .default(60)
   .meta({ description: 'Seconds, or a count and a unit of s, m, h, d, w; at most 31 days; default 60.' });
 
 const DAY_RULE = 'must be a UTC day, YYYY-MM-DD, such as 2024-01-31';

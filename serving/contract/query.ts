@@ -203,7 +203,7 @@ export function windowOf(data: Selected): Window {
   return { kind: 'history' };
 }
 
-function rangeFaults({ time_range: range }: JsonObject): ContractFault[] {
+export function rangeFaults({ time_range: range }: JsonObject): ContractFault[] {
   if (!Array.isArray(range) || range.length !== 2) return [];
   const [start, end] = range.map((text: Json) => (typeof text === 'string' ? parseInstant(text) : undefined));
   // The texts are compared as written, finer than rows are: an empty window is a mistake however small it is.

@@ -83,8 +83,9 @@ export interface DatasetPointer {
   isOneOf(keys: readonly string[]): JsonSchema;
 }
 
-/** Whether the dataset keeps each published version of a value by its time of publication. */
-export const hasVintages = ({ partition }: DatasetDefinition): boolean => partition.kind === 'vintage';
+/** Whether the dataset keeps each published version of a value by the time at which it was known. */
+export const hasVintages = ({ partition }: DatasetDefinition): boolean =>
+  partition.kind === 'vintage' || partition.kind === 'capture';
 
 export function asOfOnlyWhereVintagesAre({ datasetOf, isOneOf }: DatasetPointer): Rule {
   const keys = DATASET_KEYS.filter((key) => hasVintages(DATASETS.get(key)!));

@@ -98,13 +98,45 @@ export function parsedText<T>(parse: (text: string) => T | undefined, rule: stri
   });
 }
 
+const UNIT_SECONDS: Readonly<Record<string, number>> = { s: 1, m: 60, h: 3600, d: 86_400, w: 604_800 };
+
+/** A regular expression for the integers from 1 to `max`, written without leading zeros. */
+function upTo(max: number): string {
+  const digits = String(max);
+  const shorter = digits.length === 1 ? [] : [`[1-9]\\d{0,${digits.length - 2}}`];
+  const sameLength = [...digits].flatMap((digit, at) => {
+    const below = Number(digit) - 1;
+    const least = at === 0 ? 1 : 0;
+    const rest = digits.length - at - 1;
+    return below < least ? [] : [`${digits.slice(0, at)}[${least}-${below}]${rest === 0 ? '' : `\\d{${rest}}`}`];
+  });
+  return `(?:${[...shorter, ...sameLength, digits].join('|')})`;
+}
+
+/** A length of time in seconds. A body gives whole seconds as a number, or a count and a unit as text. */
+export function duration(maxSeconds: number) {
+  const error = `must be an integer of seconds from 1 to ${maxSeconds}, or a text of the same length such as "90s", "1m", "4h", "1d" or "1w"`;
+  const counts = Object.entries(UNIT_SECONDS).map(
+    ([unit, seconds]) => `${upTo(Math.floor(maxSeconds / seconds))}${unit}`,
+  );
+  const text = z.string({ error }).regex(new RegExp(`^(?:${counts.join('|')})$`), { error });
+  return z
+    .union([z.int({ error }).min(1, { error }).max(maxSeconds, { error }), text], { error })
+    .transform((length): number =>
+      typeof length === 'number' ? length : Number(length.slice(0, -1)) * UNIT_SECONDS[length.slice(-1)],
+    );
+}
+
+/** The longest bucket of klines and frames: 31 days. */
+export const MAX_BUCKET_SECONDS = 2_678_400;
+
 /** A time of the contract. */
 export const instant = parsedText(parseInstant, INSTANT_RULE, INSTANT).meta({ format: 'date-time' });
 
 /** For datasets whose values are revised (see `asOfOnlyWhereVintagesAre`). */
-export const asOf = instant
-  .optional()
-  .meta({ description: 'Rows as they were known at this time, without later publications. Only for macro series.' });
+export const asOf = instant.optional().meta({
+  description: 'Rows as they were known at this time, without later publications. Only for ETF and macro series.',
+});
 
 /** Columns that a request may name, such as those of one dataset and mode. */
 export interface Columns {
@@ -117,12 +149,13 @@ export interface Columns {
   readonly default: readonly Field[];
 }
 
-/** `fields` and `filters`, checked against the columns, or only for shape where the columns are unknown. */
-export function selection(columns: Columns | undefined) {
-  const names = columns?.all.map((field) => field.name);
-  const error = names ? `must be a field of ${columns?.of}: ${names.join(', ')}` : 'must be the name of a field';
-  const name = names ? z.enum(names, { error }) : z.string({ error }).min(1, { error });
-  const clause = z.strictObject(
+const FIELD_NAME_RULE = 'must be the name of a field';
+/** The name of a field that is not known yet. */
+export const fieldName = z.string({ error: FIELD_NAME_RULE }).min(1, { error: FIELD_NAME_RULE });
+
+/** A filter on a field. */
+export const clauseOn = (name: z.ZodType<string>) =>
+  z.strictObject(
     {
       field: name,
       op: z.enum(OPERATORS, { error: `must be one of ${OPERATORS.join(', ')}` }),
@@ -131,6 +164,13 @@ export function selection(columns: Columns | undefined) {
     },
     { error: objectError('must be an object of field, op and value') },
   );
+
+/** `fields` and `filters`, checked against the columns, or only for shape where the columns are unknown. */
+export function selection(columns: Columns | undefined) {
+  const names = columns?.all.map((field) => field.name);
+  const error = names ? `must be a field of ${columns?.of}: ${names.join(', ')}` : FIELD_NAME_RULE;
+  const name = names ? z.enum(names, { error }) : fieldName;
+  const clause = clauseOn(name);
   return {
     fields: z
       .array(name, { error: 'must be a list of field names' })
@@ -159,16 +199,23 @@ export const documentedBody = <S extends z.ZodType>(schema: S, keywords: Readonl
   schema.meta(keywords);
 
 /** An object schema reports two things: that the value is not an object, and unknown keys. */
-function objectError(notAnObject: string) {
+export function objectError(notAnObject: string) {
   return (issue: { readonly code?: string }) => (issue.code === 'unrecognized_keys' ? undefined : notAnObject);
 }
 
-/** The faults of a body and where they are; `schema` is the schema that rejected it. */
-export function faultsOf(error: z.ZodError, schema: z.ZodObject): ContractFault[] {
+/**
+ * The faults of a body and where they are; `schema` is the schema that rejected it.
+ * @param keysAt the keys of an object inside the body; by default those of a clause
+ */
+export function faultsOf(
+  error: z.ZodError,
+  schema: z.ZodObject,
+  keysAt: (path: readonly PropertyKey[]) => readonly string[] = () => CLAUSE_KEYS,
+): ContractFault[] {
   return error.issues.flatMap((issue) => {
     const pointer = issue.path.map((part) => `/${pointerToken(String(part))}`).join('');
     if (issue.code !== 'unrecognized_keys') return [{ pointer, message: issue.message }];
-    const known = issue.path.length === 0 ? Object.keys(schema.shape) : CLAUSE_KEYS;
+    const known = issue.path.length === 0 ? Object.keys(schema.shape) : keysAt(issue.path);
     return issue.keys.slice(0, MAX_FAULTS + 1).map((key, index) => ({
       pointer: `${pointer}/${pointerToken(key)}`,
       message: `is not a key of the contract${index < HINTED_KEYS ? hintFor(key, known, index) : ''}`,
@@ -176,7 +223,7 @@ export function faultsOf(error: z.ZodError, schema: z.ZodObject): ContractFault[
   });
 }
 
-const CLAUSE_KEYS = ['field', 'op', 'value'];
+export const CLAUSE_KEYS = ['field', 'op', 'value'];
 /** Hints are for misspellings; a body that consists of unknown keys gets hints for the first ones only. */
 const HINTED_KEYS = 20;
 

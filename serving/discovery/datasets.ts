@@ -2,9 +2,10 @@
 import { z } from 'zod';
 import { isoOf } from '../../shared/dates.ts';
 import { parseMultirange } from '../../shared/ranges.ts';
-import type { Mode } from '../../shared/registry/definition.ts';
+import { type Mode, type PartitionKind, seriesValues } from '../../shared/registry/definition.ts';
 import { DATASETS, type DatasetDefinition, DTYPES, type Field, shapeOf } from '../../shared/registry/index.ts';
 import { OPERATORS } from '../contract/filters.ts';
+import { AGGREGATES, aggregatesOf, frameFields } from '../contract/frame.ts';
 import { MODES } from '../contract/shapes.ts';
 import type { Session } from '../read/snapshot/session.ts';
 import type { RightsReport } from '../rights/gate.ts';
@@ -50,7 +51,26 @@ const STATEMENT = `select c.dataset_id::text, c.proved::text, c.synthetic::text,
         max(through_ms) as through_ms from coverage_spans group by dataset_id, source_id) sources group by dataset_id) s
     using (dataset_id)`;
 
-export async function readAvailability(session: Session): Promise<(dataset: DatasetDefinition) => Availability> {
+interface Available extends Availability {
+  readonly series: readonly Readonly<Record<string, string>>[];
+}
+
+const SERIES = `select dataset_id::text, key from series where key <> '' order by dataset_id, key collate "C"`;
+
+export async function readAvailability(session: Session): Promise<(dataset: DatasetDefinition) => Available> {
+  const series = Map.groupBy(await session.rows(SERIES), ([number]) => Number(number));
+  const availabilityOf = await readCounts(session);
+  return (dataset) => {
+    const { seriesKey } = dataset.aligned;
+    const keys = (series.get(dataset.number) ?? []).map(([, key]) => seriesValues(key!, seriesKey.length));
+    return {
+      ...availabilityOf(dataset),
+      series: keys.map((values) => Object.fromEntries(seriesKey.map((name, index) => [name, values[index]]))),
+    };
+  };
+}
+
+async function readCounts(session: Session): Promise<(dataset: DatasetDefinition) => Availability> {
   const rows = await session.rows(STATEMENT);
   const byNumber = new Map(rows.map((row) => [Number(row[0]), row]));
   return (dataset) => {
@@ -72,12 +92,36 @@ export async function readAvailability(session: Session): Promise<(dataset: Data
   };
 }
 
+/** When values are known, and so may be in a row of a frame that is as of each row. */
+export const KNOWN = {
+  event_time: 'At its own time.',
+  capture: 'When the document that states it was captured; other values of a later capture, when that was.',
+  vintage: 'From 06:00 UTC of the day after the vintage that states it, when that day has ended in US Central time.',
+  confirmation:
+    'When the times of its block and of the blocks that confirm it have passed; of a followed block, not before it arrived.',
+} as const;
+
+const KNOWN_OF: Readonly<Record<PartitionKind['kind'], keyof typeof KNOWN>> = {
+  file_day: 'event_time',
+  snapshot: 'event_time',
+  capture: 'capture',
+  vintage: 'vintage',
+  height: 'confirmation',
+};
+
 const field = z.strictObject({
   name: textField('Name of the field in `fields` and `filters`.'),
   dtype: z.enum(DTYPES).describe('Type of the values in answers.'),
   nullable: flag('Whether values may be null.'),
   unit: z.string().nullable().describe('Unit of the value, if it has one.'),
   doc: textField('Meaning of the field.'),
+  known: z
+    .enum(Object.keys(KNOWN) as (keyof typeof KNOWN)[])
+    .describe('When a value is known; `known` has the meanings.'),
+  carried: flag('Whether a frame carries the value to later buckets until the next one; of trades only with `fill`.'),
+  aggregates: z
+    .array(z.enum(AGGREGATES))
+    .describe('How a frame makes a value of the field for a bucket; empty where frames do not take the field.'),
 });
 
 const mode = z.strictObject({
@@ -119,6 +163,9 @@ const dataset = z.strictObject({
   klines_path: z.string().nullable().describe('Path of its klines, if it has trades.'),
   coverage_path: textField('Path of its coverage.'),
   modes: z.strictObject(membersOf(MODES, mode)),
+  series: z
+    .array(z.record(z.string(), z.string()))
+    .describe('The proved series of a dataset with a series key, by the fields of the key.'),
   rights,
   availability,
 });
@@ -128,6 +175,7 @@ export const datasetsAnswer = z.strictObject({
   operators: z
     .strictObject(membersOf(DTYPES, z.array(z.enum(OPERATORS))))
     .describe('The operators of a filter, by dtype of its field.'),
+  known: z.record(z.string(), z.string()).describe('What the values of `known` of a field mean.'),
 });
 
 type DatasetsAnswer = z.input<typeof datasetsAnswer>;
@@ -138,14 +186,14 @@ const declarations = new Map<string, ReturnType<typeof declare>>();
 export function describeDataset(
   definition: DatasetDefinition,
   rightsReport: RightsReport,
-  available: Availability,
+  { series, ...available }: Available,
 ): DatasetsAnswer['datasets'][number] {
   let declared = declarations.get(definition.key);
   if (!declared) {
     declared = declare(definition);
     declarations.set(definition.key, declared);
   }
-  return { ...declared, rights: rightsReport, availability: available };
+  return { ...declared, series: [...series], rights: rightsReport, availability: available };
 }
 
 function declare(definition: DatasetDefinition) {
@@ -171,14 +219,25 @@ function declareMode(definition: DatasetDefinition, of: Mode): z.input<typeof mo
     view_version: view.version,
     order: [...order],
     series_key: of === 'native' ? [] : [...definition.aligned.seriesKey],
-    fields: fields.map(declareField),
+    fields: fields.map((one) => declareField(definition, of, one)),
   };
 }
 
-const declareField = ({ name, dtype, nullable, unit, doc }: Field) => ({
-  name,
-  dtype,
-  nullable,
-  unit: unit ?? null,
-  doc,
-});
+function declareField(definition: DatasetDefinition, of: Mode, declared: Field): z.input<typeof field> {
+  const { name, dtype, nullable, unit, doc } = declared;
+  const frame = frameFields(definition).find((one) => one.field.name === name && isRead(definition, one.mode, of));
+  return {
+    name,
+    dtype,
+    nullable,
+    unit: unit ?? null,
+    doc,
+    known: KNOWN_OF[definition.partition.kind],
+    carried: !definition.trades,
+    aggregates: frame ? aggregatesOf(definition, frame) : [],
+  };
+}
+
+/** A frame reads the value of a derived metric from the native rows, whatever mode names it. */
+const isRead = ({ aligned }: DatasetDefinition, read: Mode, of: Mode) =>
+  read === of || aligned.valueField !== undefined;

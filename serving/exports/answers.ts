@@ -1,11 +1,10 @@
 /** The answers about exports. A schema describes its answer completely. */
 import { z } from 'zod';
-import { DATASETS } from '../../shared/registry/index.ts';
-import { EXPORT_FORMATS } from '../contract/export.ts';
+import { COMPRESSIONS, EXPORT_FORMATS } from '../contract/export.ts';
 import { Problem } from '../contract/problems.ts';
 import { MODES } from '../contract/shapes.ts';
 import { count, datasetKey, flag, grantedRights, sha256, textField, utc, warning } from '../discovery/schemas.ts';
-import type { ExportRow, StoredFile } from './rows.ts';
+import { datasetsOf, type ExportRow, type StoredFile } from './rows.ts';
 import { EXPORT_STATES } from './states.ts';
 
 export const PREFIX = '/v1/raw/export';
@@ -54,7 +53,11 @@ export const statusAnswer = z.strictObject({
   mode: z.enum(MODES),
   format: z.enum(EXPORT_FORMATS),
   dataset: datasetKey,
-  source: textField('Sources of the dataset in the registry, separated by commas.'),
+  datasets: z
+    .array(datasetKey)
+    .describe('The datasets that it reads; a frame may have several, of which `dataset` is the first.'),
+  compression: textField('How the files are compressed; `none` where they are not.'),
+  source: textField('Sources of the datasets in the registry, separated by commas.'),
   updated_at: utc('Time of the last change, including progress.'),
   progress: z.strictObject({
     rows: count('Rows that this run has written so far.'),
@@ -98,13 +101,15 @@ export const acceptedOf = (row: ExportRow): z.output<typeof acceptedAnswer> => (
 
 /** @throws Problem EXPORT_STATUS_METADATA_ERROR if the row is invalid. */
 export function statusOf(row: ExportRow): ExportStatusAnswer {
-  const dataset = DATASETS.get(row.dataset);
+  const datasets = datasetsOf(row);
   const answer = {
     ...commonOf(row),
     mode: row.mode,
     format: row.format,
     dataset: row.dataset,
-    source: dataset?.sources.join(','),
+    datasets: datasets.map(({ key }) => key),
+    compression: row.request.compression ?? COMPRESSIONS[row.format][0],
+    source: [...new Set(datasets.flatMap(({ sources }) => sources))].join(','),
     updated_at: row.updatedAt.toISOString(),
     progress: { rows: row.progress.rows, bytes: row.progress.bytes, attempt: row.fence },
     ...(row.artifact && { artifact: artifactOf(row) }),

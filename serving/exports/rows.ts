@@ -1,7 +1,7 @@
 /** Rows of the exports table, as the code sees them. */
 
 import type { Mode } from '../../shared/registry/definition.ts';
-import { DATASETS } from '../../shared/registry/index.ts';
+import { DATASETS, type DatasetDefinition } from '../../shared/registry/index.ts';
 import type { RightsState } from '../../shared/rights/matrix.ts';
 import type { ExportFormat } from '../contract/export.ts';
 import type { Warning } from '../contract/problems.ts';
@@ -98,4 +98,10 @@ export function rowOf(row: any): ExportRow {
     errorCode: row.error_code,
     errorMessage: row.error_message,
   };
+}
+
+/** The datasets that an export reads: one, or those of a frame's columns. */
+export function datasetsOf({ dataset, request }: Pick<ExportRow, 'dataset' | 'request'>): DatasetDefinition[] {
+  const columns = Array.isArray(request.columns) ? (request.columns as { readonly dataset: string }[]) : [{ dataset }];
+  return [...new Set(columns.map((column) => column.dataset))].flatMap((key) => DATASETS.get(key) ?? []);
 }

@@ -1,11 +1,13 @@
 /** The exports part of a process: what the routes need, a worker if the process runs exports, and the sweeper. */
-import { auditFolderOf, exportRootOf } from '../../shared/config/export-folders.ts';
+
 import type { Settings } from '../../shared/config/settings.ts';
+import { auditFolderOf, exportRootOf } from '../../shared/config/settings.ts';
 import type { Logger } from '../../shared/logger.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import { PgPool, poolOptions } from '../db/pool.ts';
 import { Reader } from '../read/execute/answer.ts';
 import type { FreshnessRule } from '../read/execute/warnings.ts';
+import { FrameReader } from '../read/frame/frame.ts';
 import { BufferPool } from '../render/response.ts';
 import { AUDIT_EVENTS, ExportAudit } from './audit.ts';
 import { ExportDirectories } from './files.ts';
@@ -152,7 +154,7 @@ export class ExportService implements AsyncDisposable {
     }
     const pool = new PgPool(poolOptions(databaseUrl));
     const budget = { firstRowMs: ROW_TIMEOUT_MS, nextRowMs: ROW_TIMEOUT_MS };
-    const reader = new Reader({ pool, byokRole: undefined, budget, log, ...freshness });
+    const reading = { pool, byokRole: undefined, budget, log, ...freshness };
     this.#pool = pool;
     this.#worker = new ExportWorker({
       store,
@@ -164,7 +166,8 @@ export class ExportService implements AsyncDisposable {
       maxCrashes: settings.SVC_EXPORT_MAX_CRASHES,
       ttlSeconds: settings.SVC_EXPORT_ARTIFACT_TTL_SECONDS,
       run: exportRunner({
-        reader,
+        reader: new Reader(reading),
+        frames: new FrameReader({ ...reading, confirmations: settings.SVC_BITCOIN_CONFIRMATION_DEPTH }),
         rights,
         buffers: new BufferPool(),
         now: freshness.now,

@@ -2,7 +2,14 @@
 import type { DatasetDefinition, DatasetKey } from '../../shared/registry/index.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import { Problem, type ProblemCode } from '../contract/problems.ts';
-import { type Admission, admission, checkRights, type Grant, realRowsProblem } from '../rights/gate.ts';
+import {
+  type Admission,
+  admission,
+  checkRights,
+  type Grant,
+  mostRestrictive,
+  realRowsProblem,
+} from '../rights/gate.ts';
 
 export const EXPORT_STATES = ['queued', 'running', 'succeeded', 'failed'] as const;
 export type ExportState = (typeof EXPORT_STATES)[number];
@@ -54,8 +61,26 @@ export function exportProblem(error: unknown): unknown {
   return new Problem(code, error.message, more);
 }
 
+/** The rights of an export's datasets together. */
+export interface ExportRights extends Pick<Grant, 'state' | 'provisional'> {
+  readonly grants: readonly (readonly [DatasetKey, Grant])[];
+  /** Checks in the snapshot of the run whether these rows may be exported. Undefined: any row may be. */
+  readonly admit: Admission | undefined;
+}
+
 /** The current right to export. The caller's own credentials do not help, since the run has none. @throws Problem */
-export function exportGrant(rights: RightsStore, dataset: DatasetKey): Grant {
+export function exportRights(rights: RightsStore, datasets: readonly DatasetDefinition[]): ExportRights {
+  const grants = datasets.map((dataset) => exportGrant(rights, dataset.key as DatasetKey));
+  const admissions = datasets.flatMap((dataset, index) => admission(grants[index], dataset) ?? []);
+  return {
+    state: mostRestrictive(grants),
+    provisional: grants.some(({ provisional }) => provisional),
+    grants: datasets.map(({ key }, index) => [key as DatasetKey, grants[index]]),
+    admit: admissions.length === 0 ? undefined : (session) => admitAll(admissions, session),
+  };
+}
+
+function exportGrant(rights: RightsStore, dataset: DatasetKey): Grant {
   try {
     return checkRights(rights, dataset, undefined);
   } catch (error) {
@@ -69,23 +94,20 @@ export function exportGrant(rights: RightsStore, dataset: DatasetKey): Grant {
   }
 }
 
-/** `admission` under the codes of exports. */
-export function exportAdmission(grant: Grant, dataset: DatasetDefinition): Admission | undefined {
-  const admit = admission(grant, dataset);
-  return (
-    admit &&
-    (async (session) => {
-      try {
-        await admit(session);
-      } catch (error) {
-        throw exportProblem(error);
-      }
-    })
-  );
+/** The checks of reads, under the codes of exports. */
+async function admitAll(admissions: readonly Admission[], session: Parameters<Admission>[0]): Promise<void> {
+  try {
+    for (const admit of admissions) await admit(session);
+  } catch (error) {
+    throw exportProblem(error);
+  }
 }
 
 /** Checks rows that are already written. @throws Problem EXPORT_RIGHTS_LEGAL_SIGNOFF_MISSING */
-export function requireGrantOf(grant: Grant, dataset: DatasetKey, rows: { readonly synthetic: boolean }): void {
-  const problem = rows.synthetic ? undefined : realRowsProblem(grant, dataset);
-  if (problem) throw exportProblem(problem);
+export function requireGrants({ grants }: ExportRights, rows: { readonly synthetic: boolean }): void {
+  if (rows.synthetic) return;
+  for (const [dataset, grant] of grants) {
+    const problem = realRowsProblem(grant, dataset);
+    if (problem) throw exportProblem(problem);
+  }
 }

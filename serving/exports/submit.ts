@@ -7,20 +7,21 @@ import { createHash, randomUUID } from 'node:crypto';
 import type { AuditPayload } from '../../shared/audit/records.ts';
 import { shapeOf } from '../../shared/registry/index.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
-import type { ExportRequest } from '../contract/export.ts';
+import { type ExportRequest, type ExportSubject, isFrame } from '../contract/export.ts';
 import { Problem, type Warning } from '../contract/problems.ts';
 import type { ReadRequest } from '../contract/read-request.ts';
 import type { Inspector } from '../discovery/inspector.ts';
 import { strictProblem } from '../http/answer.ts';
 import { whyNoRows } from '../read/execute/answer.ts';
 import { dryRun, type FreshnessRule, mutableWindowWarning } from '../read/execute/warnings.ts';
+import { FRAME_VIEW, FrameProbe } from '../read/frame/frame.ts';
+import type { PlanContext } from '../read/plan/context.ts';
 import { provedThrough } from '../read/snapshot/proved-runs.ts';
 import { CoverageProbe, type Session } from '../read/snapshot/session.ts';
-import type { Grant } from '../rights/gate.ts';
 import { AUDIT_EVENTS, type ExportAudit } from './audit.ts';
 import type { QueueConnection } from './queue-connection.ts';
 import type { ExportRow } from './rows.ts';
-import { exportAdmission, exportGrant, exportProblem } from './states.ts';
+import { type ExportRights, exportProblem, exportRights } from './states.ts';
 import { type ExportStore, isFull, type NewExport, type QueueLimits, type QueueLoad } from './store.ts';
 
 /** What is known about an export before it runs. */
@@ -32,16 +33,20 @@ interface ExportDryRun {
 /** Finds the warnings of an export and whether anything of its window is proved. @throws Problem */
 async function dryRunExport(
   inspector: Inspector,
-  request: ReadRequest,
+  subject: ExportSubject,
   rule: FreshnessRule,
   signal: AbortSignal,
 ): Promise<ExportDryRun> {
-  const { contractViolationStatus } = request.dataset;
   try {
+    if (isFrame(subject)) {
+      const probe = () => new FrameProbe(subject);
+      return await inspector.inspect({ signal }, probe, (session, found) => dryRunFrame(session, found, rule));
+    }
+    const { contractViolationStatus } = subject.dataset;
     return await inspector.inspect(
       { signal, contractViolationStatus },
-      () => new CoverageProbe(request),
-      (session, probe) => dryRunIn(session, probe, request, rule),
+      () => new CoverageProbe(subject),
+      (session, probe) => dryRunIn(session, probe, subject, rule),
     );
   } catch (error) {
     throw exportProblem(error);
@@ -58,14 +63,22 @@ async function dryRunIn(
     live,
     evaluation: { warnings },
   } = await dryRun(session, probe, request, rule);
-  if (live.parts.length === 0) {
-    const why = whyNoRows(live, { gaps: [], parts: [], statements: [] });
-    throw new Problem('EXPORT_WINDOW_NOT_PROVED', `${why[0].toUpperCase()}${why.slice(1)}.`, {
-      ...(warnings.length > 0 && { warnings }),
-    });
-  }
+  if (live.parts.length === 0) throw notProved(live, warnings);
   const asOfMs = provedThrough(live.coverage);
   return { warnings, asOf: asOfMs === undefined ? null : new Date(asOfMs) };
+}
+
+async function dryRunFrame(session: Session, probe: FrameProbe, rule: FreshnessRule): Promise<ExportDryRun> {
+  const { contexts, extent, warnings } = await probe.evaluate(session, rule);
+  if (!extent) throw notProved(contexts[0], warnings);
+  return { warnings, asOf: null };
+}
+
+function notProved(context: PlanContext, warnings: readonly Warning[]): Problem {
+  const why = whyNoRows(context, { gaps: [], parts: [], statements: [] });
+  return new Problem('EXPORT_WINDOW_NOT_PROVED', `${why[0].toUpperCase()}${why.slice(1)}.`, {
+    ...(warnings.length > 0 && { warnings }),
+  });
 }
 
 export interface SubmitDeps {
@@ -94,8 +107,7 @@ export async function submitExport(
 ): Promise<{ readonly row: ExportRow; readonly isNew: boolean }> {
   const { store, audit, inspector, rights, freshness, limits } = deps;
   const { request, requestSha256, idempotencyKey, facts, signal } = submission;
-  const grant = exportGrant(rights, request.datasetKey);
-  const admit = exportAdmission(grant, request.read.dataset);
+  const { admit, ...grant } = exportRights(rights, request.datasets);
   // The service checks the rights now, and again in the snapshot of the run.
   if (admit) await inspected(inspector.run({ signal }, admit));
   const known = idempotencyKey === null ? undefined : await stored(store.findByIdempotencyKey(idempotencyKey));
@@ -104,7 +116,7 @@ export async function submitExport(
   if (request.strict && mutable.length > 0) throw strictProblem(mutable);
   const load = await stored(store.load());
   if (isFull(load, limits)) throw queueFull(load);
-  const { warnings, asOf } = await dryRunExport(inspector, request.read, freshness, signal);
+  const { warnings, asOf } = await dryRunExport(inspector, request.subject, freshness, signal);
 
   const exportId = randomUUID();
   const payload = { ...facts, request: JSON.stringify(request.body), request_sha256: requestSha256 };
@@ -130,15 +142,16 @@ export async function submitExport(
 function newRow(
   exportId: string,
   { request, requestSha256, idempotencyKey }: Submission,
-  grant: Grant,
+  grant: Pick<ExportRights, 'state' | 'provisional'>,
 ): Omit<NewExport, 'warnings' | 'asOf'> {
-  const { view } = shapeOf(request.read.dataset, request.mode);
+  const [dataset] = request.datasets;
+  const view = isFrame(request.subject) ? FRAME_VIEW : shapeOf(dataset, request.mode).view;
   return {
     exportId,
     request: request.body,
     requestSha256,
     idempotencyKey,
-    dataset: request.datasetKey,
+    dataset: dataset.key,
     mode: request.mode,
     format: request.format,
     rightsState: grant.state,

@@ -22,7 +22,7 @@ import { type Artifact, type ArtifactDeps, ArtifactFault, writeArtifact } from '
 import { type ExportDirectories, isExportId } from './files.ts';
 import type { QueueConnection } from './queue-connection.ts';
 import type { ExportRow, Progress, StoredArtifact, StoredFile } from './rows.ts';
-import { exportAdmission, exportGrant, isFinished, requireGrantOf } from './states.ts';
+import { exportRights, isFinished, requireGrants } from './states.ts';
 import type { ExportOutcome, ExportStore } from './store.ts';
 
 /** Codes of exports that failed while they ran, besides the codes of problems. */
@@ -343,13 +343,13 @@ export function exportRunner(deps: RunDeps): WorkerOptions['run'] {
     // A request that was valid when it was accepted may name a field that an upgrade removed.
     const parsed = parseExport(row.request as unknown as Json);
     if ('faults' in parsed) throw contractProblem(parsed.faults, 'EXPORT_CONTRACT_ERROR');
-    const { read, format, datasetKey } = parsed.value;
-    const grant = exportGrant(deps.rights, datasetKey);
-    const admit = exportAdmission(grant, read.dataset);
+    const { subject: request, format, compression, datasets } = parsed.value;
+    const rights = exportRights(deps.rights, datasets);
     const run = { export_id: row.exportId };
-    const artifact = await writeArtifact(deps, { request: read, admit, format, directory, run, signal, onProgress });
+    const job = { request, admit: rights.admit, format, compression, directory, run, signal, onProgress };
+    const artifact = await writeArtifact(deps, job);
     // The artifact may come from a killed attempt, reused without a read.
-    requireGrantOf(grant, datasetKey, artifact.manifest);
+    requireGrants(rights, artifact.manifest);
     const { warnings, as_of_utc: asOfUtc } = artifact.manifest;
     return { artifact: await storedOf(artifact), warnings, asOfUtc };
   };

@@ -9,6 +9,7 @@ import {
   type Field,
 } from '../../shared/registry/index.ts';
 import { clauseSchema, comparisonOf, comparisonSchema, OPERATORS_OF } from '../contract/filters.ts';
+import { AGGREGATES, frameSchema } from '../contract/frame.ts';
 import {
   type HistoricalKind,
   historicalColumns,
@@ -140,16 +141,17 @@ const TRAILER = 'It is a trailer; a small answer also has it as a header.';
 const envelopeHeaderDocs = (members: readonly string[]): AnswerHeaders =>
   Object.fromEntries(
     members
-      .filter((name) => !['rows', 'row_count'].includes(name))
+      .filter((name) => !['rows', 'row_count', 'rows_sha256'].includes(name))
       .map((name) => [
         headerName(name),
         `For bodies of rows alone: \`${name}\` of the JSON answer, as JSON unless it is a string.`,
       ]),
   );
 
+const anyOf = (names: readonly string[]): JsonSchema => ({ anyOf: names.map(refTo) });
+
 /** Documents the same rows in every representation. */
-function rowAnswer(envelope: z.ZodType, rows: readonly string[]): AnswerDoc {
-  const row = { anyOf: rows.map(refTo) };
+function rowAnswer(envelope: z.ZodType, row: JsonSchema): AnswerDoc {
   const { properties, ...whole } = schemaOf(envelope, 'output') as { readonly properties: JsonSchema };
   const json = { ...whole, properties: { ...properties, rows: { type: 'array', items: row } } };
   const lines = { ...row, description: `One line. ${TRAILERS}` };
@@ -181,11 +183,85 @@ export function queryDoc(): RouteDoc {
     answers: [
       rowAnswer(
         queryAnswer,
-        DATASET_KEYS.flatMap((key) => MODES.map((mode) => columnsOf(DATASETS.get(key)!, mode).name)),
+        anyOf(DATASET_KEYS.flatMap((key) => MODES.map((mode) => columnsOf(DATASETS.get(key)!, mode).name))),
       ),
     ],
     problems: READ_PROBLEMS,
     examples: queryExamples(),
+  };
+}
+
+const frameAnswer = z.strictObject({
+  grid_seconds: count('Length of a bucket.'),
+  as_of: z.string().nullable().describe('As requested: a time, `row`, or null.'),
+  fill: z.enum(['null', 'previous']),
+  sources: z.array(datasetKey).describe('The datasets of the columns.'),
+  columns: z
+    .array(
+      z.strictObject({
+        name: textField('Name of the column in the rows.'),
+        dataset: datasetKey,
+        field: textField('Field of the dataset.'),
+        aggregate: z.enum(AGGREGATES).nullable().describe('How a bucket’s trades become one value; null for a state.'),
+        unit: z.string().nullable(),
+        proved_from_utc: utc('Start of what is proved.').nullable(),
+        proved_through_utc: utc('Exclusive end of what is proved.').nullable(),
+        warnings: z.array(z.string()).describe('Codes of the warnings that concern it.'),
+      }),
+    )
+    .describe('The columns as requested, and what is proved of each.'),
+  warnings: common.warnings,
+  schema: common.schema,
+  ...grantedRights,
+  rows: z.array(z.unknown()),
+  row_count: common.row_count,
+  rows_sha256: textField('Digest of the rows, the same in every representation.'),
+});
+
+const frameRow: JsonSchema = {
+  type: 'object',
+  description: 'The start of a bucket, its end where the frame is as of each row, and the columns by name.',
+  required: ['datetime'],
+  properties: {
+    datetime: { type: 'string', format: 'date-time' },
+    known_at_utc: { type: 'string', format: 'date-time' },
+  },
+  additionalProperties: { type: ['number', 'string', 'null'] },
+};
+
+export function frameDoc(): RouteDoc {
+  const { headers, ...answer } = rowAnswer(frameAnswer, frameRow);
+  return {
+    tag: 'rows',
+    summary: 'A frame: columns of several datasets on one grid',
+    doc: 'Trades of a bucket become one value. Of everything else a bucket has the last value before its end. The body has exactly one of `time_range` and `n_rows`. `"as_of": "row"` leaves out of each row what was not known at the end of its bucket.',
+    headers: ['Accept-Encoding'],
+    body: frameSchema,
+    answers: [
+      {
+        ...answer,
+        headers: {
+          ...headers,
+          'X-Svc-Rows-Sha256': `For bodies of rows alone: \`rows_sha256\` of the JSON answer. ${TRAILER}`,
+        },
+      },
+    ],
+    problems: READ_PROBLEMS,
+    examples: [
+      {
+        title: 'Prices, a difficulty and a rate side by side, each row as it was known',
+        body: {
+          columns: [
+            { name: 'close', dataset: SAMPLE, field: 'price' },
+            { name: 'volume', dataset: SAMPLE, field: 'quantity', aggregate: 'sum' },
+            { name: 'difficulty', dataset: 'bitcoin_block_headers', field: 'difficulty' },
+          ],
+          grid: '1h',
+          n_rows: 5,
+          as_of: 'row',
+        },
+      },
+    ],
   };
 }
 
@@ -227,7 +303,7 @@ export function historicalDoc(dataset: DatasetDefinition, kind: HistoricalKind):
     doc: `${klines ? 'Candles of trades, on a grid of UTC time; buckets without a trade are absent.' : doc} A window consists of whole UTC days, both inclusive. The body has at most one of days, \`n_latest_rows\`, \`n_random_rows\`.`,
     headers: ['Accept-Encoding'],
     body: historicalSchema(dataset, kind),
-    answers: [rowAnswer(historicalAnswer, rows)],
+    answers: [rowAnswer(historicalAnswer, anyOf(rows))],
     problems: HISTORICAL_PROBLEMS,
     examples: klines ? KLINE_EXAMPLES : rowExamples(dataset),
   };

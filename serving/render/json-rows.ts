@@ -36,11 +36,14 @@ interface JsonFraming {
   end(rows: number): string;
 }
 
-/** A list that is the last member but one of an answer, followed by `row_count`. */
-export const JSON_LIST: JsonFraming = {
+/** Members of an answer that are known when its last row was rendered. */
+export type ClosingMembers = () => Readonly<Record<string, string>>;
+
+/** A list that is the last member of an answer but `row_count` and the closing members. */
+export const jsonList = (closing: ClosingMembers = () => ({})): JsonFraming => ({
   kind: 'list',
-  end: (rows) => `${rows === 0 ? '[' : ''}],"row_count":${rows}}`,
-};
+  end: (rows) => `${rows === 0 ? '[' : ''}],${JSON.stringify({ row_count: rows, ...closing() }).slice(1)}`,
+});
 /** One object per line; every line ends with LF. */
 export const JSON_LINES: JsonFraming = { kind: 'lines', end: () => '' };
 

@@ -5,7 +5,7 @@ import { Problem } from '../contract/problems.ts';
 import { ArrowRows } from './arrow-rows.ts';
 import type { OutputBuffer, RowShape, RowWriter } from './cells.ts';
 import { CsvRows } from './csv-rows.ts';
-import { type Envelope, envelopeMetadata, JSON_LINES, JSON_LIST, JsonRows } from './json-rows.ts';
+import { type ClosingMembers, type Envelope, envelopeMetadata, JSON_LINES, JsonRows, jsonList } from './json-rows.ts';
 import { CODINGS, type Coding } from './response.ts';
 
 export interface Representation {
@@ -16,7 +16,7 @@ export interface Representation {
   /** The body holds only rows: the envelope is in headers; the row count and the body's digest are in trailers. */
   readonly rowsOnly: boolean;
   /** Begins a body. */
-  open(out: OutputBuffer, shape: RowShape, envelope: Envelope): RowWriter;
+  open(out: OutputBuffer, shape: RowShape, envelope: Envelope, closing?: ClosingMembers): RowWriter;
 }
 
 /** In order of preference. */
@@ -25,9 +25,9 @@ export const REPRESENTATIONS: readonly Representation[] = [
     mediaType: 'application/json',
     contentType: 'application/json',
     rowsOnly: false,
-    open(out, shape, envelope) {
+    open(out, shape, envelope, closing) {
       out.text(`${JSON.stringify(envelope).slice(0, -1)},"rows":`);
-      return new JsonRows(out, shape, JSON_LIST);
+      return new JsonRows(out, shape, jsonList(closing));
     },
   },
   {

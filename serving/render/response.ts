@@ -66,6 +66,8 @@ interface BodyOptions {
   readonly coding: Coding | undefined;
   /** Whether trailers carry the number of rows and the digest of the body before its coding. */
   readonly proved: boolean;
+  /** Names of further members that the trailers carry. */
+  readonly closing?: readonly string[];
 }
 
 const ROW_COUNT = headerName('row_count');
@@ -131,11 +133,15 @@ export class ResponseBody implements Destination {
   }
 
   /** Sends the rest of the body. The caller must not use `last` again. */
-  end(last: Buffer, rows: number): void {
+  end(last: Buffer, rows: number, closing: Readonly<Record<string, string>> = {}): void {
     const response = this.#response;
     if (response.destroyed) return;
     const proof: Record<string, string> = this.#digest
-      ? { [ROW_COUNT]: String(rows), [SHA256]: this.#digest.update(last).digest('hex') }
+      ? {
+          [ROW_COUNT]: String(rows),
+          [SHA256]: this.#digest.update(last).digest('hex'),
+          ...Object.fromEntries(Object.entries(closing).map(([name, value]) => [headerName(name), value])),
+        }
       : {};
     if (!response.headersSent) {
       this.#endWhole(last, proof);
@@ -156,7 +162,7 @@ export class ResponseBody implements Destination {
     return {
       ...headers(),
       ...(coding && { 'Content-Encoding': coding.name }),
-      ...(this.#hasTrailers && { Trailer: TRAILER }),
+      ...(this.#hasTrailers && { Trailer: [TRAILER, ...(this.#options.closing ?? []).map(headerName)].join(', ') }),
     };
   }
 

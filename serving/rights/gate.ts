@@ -143,7 +143,7 @@ function unlessProblem<T>(work: () => T): T | Problem {
   }
 }
 
-const mostRestrictive = (sources: readonly SourceRights[]): RightsState =>
+export const mostRestrictive = (sources: readonly Pick<SourceRights, 'state'>[]): RightsState =>
   RIGHTS_STATES.find((state) => sources.some((rights) => rights.state === state))!;
 
 /** The datasets that are not served as a whole: a setting, named in their declaration, holds them in shadow. */

@@ -3,7 +3,7 @@
 import { DATASETS, type DatasetKey } from '../../shared/registry/index.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import { OPERATORS_OF } from '../contract/filters.ts';
-import { datasetsAnswer, describeDataset, readAvailability } from '../discovery/datasets.ts';
+import { datasetsAnswer, describeDataset, KNOWN, readAvailability } from '../discovery/datasets.ts';
 import type { Inspector } from '../discovery/inspector.ts';
 import { answerJson, requireJson } from '../http/answer.ts';
 import { NO_PARAMETERS, queryParams } from '../http/request.ts';
@@ -38,7 +38,7 @@ export function datasetsRoute({ inspector, rights }: DatasetsDeps): Route {
         const holdsReal = available.partitions > 0 && !available.synthetic;
         return describeDataset(dataset, reportRights(rights, dataset.key as DatasetKey, holdsReal), available);
       });
-      answerJson(exchange, { datasets, operators: OPERATORS_OF });
+      answerJson(exchange, { datasets, operators: OPERATORS_OF, known: KNOWN });
     },
   };
 }

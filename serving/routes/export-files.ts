@@ -1,11 +1,10 @@
 /** The files of an export: its artifact, whole or one of several, and its manifest. Ranges let a client resume a download. */
-import type { DatasetKey } from '../../shared/registry/index.ts';
 import { Problem } from '../contract/problems.ts';
 import { PREFIX } from '../exports/answers.ts';
 import { AUDIT_EVENTS } from '../exports/audit.ts';
 import type { ProvedFiles } from '../exports/files.ts';
-import type { ExportRow, StoredFile } from '../exports/rows.ts';
-import { exportGrant, requireGrantOf } from '../exports/states.ts';
+import { datasetsOf, type ExportRow, type StoredFile } from '../exports/rows.ts';
+import { exportRights, requireGrants } from '../exports/states.ts';
 import { requireAccept } from '../http/answer.ts';
 import { NO_PARAMETERS } from '../http/request.ts';
 import type { Exchange, Route } from '../http/routes.ts';
@@ -108,7 +107,7 @@ function fileRoute(route: FileRoute, deps: ExportFileDeps): Route {
       exportParams(url, NO_PARAMETERS);
       const row = await exportOf(store, exchange);
       // A right that was withdrawn also applies to earlier exports.
-      const grant = exportGrant(rights, row.dataset as DatasetKey);
+      const granted = exportRights(rights, datasetsOf(row));
       if (!row.artifact) {
         const why = row.errorCode === null ? '' : ` (${row.errorCode})`;
         throw new Problem(
@@ -116,7 +115,7 @@ function fileRoute(route: FileRoute, deps: ExportFileDeps): Route {
           `The export is ${row.state}${why} and has no artifact. Read its status, or submit it again.`,
         );
       }
-      requireGrantOf(grant, row.dataset as DatasetKey, row.artifact);
+      requireGrants(granted, row.artifact);
       if (row.isExpired) {
         throw new Problem(
           'EXPORT_ARTIFACT_EXPIRED',

@@ -70,7 +70,12 @@ function submitRoute(deps: ExportRouteDeps): Route {
           throw contractProblem([...strays, ...('faults' in parsed ? parsed.faults : [])], CODE);
         }
         const { value } = parsed;
-        facts = { ...facts, dataset: value.datasetKey, mode: value.mode, format: value.format };
+        facts = {
+          ...facts,
+          dataset: value.datasets.map(({ key }) => key).join(','),
+          mode: value.mode,
+          format: value.format,
+        };
         if (value.hasAuthToken) {
           throw new Problem(
             'EXPORT_AUTH_TOKEN_UNSUPPORTED',

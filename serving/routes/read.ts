@@ -2,10 +2,12 @@
  * The steps that every route with rows takes, in the order of the contract's checks: representation, body, contract, rights,
  * strict, queue, storage. A route consists of its path, the parser of its body and the members of its envelope.
  */
+import { isoOf } from '../../shared/dates.ts';
 import type { Logger } from '../../shared/logger.ts';
-import { DATASETS, type DatasetDefinition, shapeOf } from '../../shared/registry/index.ts';
+import { DATASETS, type DatasetDefinition, type DatasetKey, shapeOf } from '../../shared/registry/index.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import type { Json } from '../../shared/strict-json.ts';
+import { type FrameRequest, parseFrame } from '../contract/frame.ts';
 import { type HistoricalKind, historicalParser } from '../contract/historical.ts';
 import type { ProblemCode } from '../contract/problems.ts';
 import { parseQuery, type Query } from '../contract/query.ts';
@@ -16,14 +18,15 @@ import { type CodePrefix, strictProblem, toProblem } from '../http/answer.ts';
 import { contractProblem, readJson } from '../http/request.ts';
 import type { Exchange, Route } from '../http/routes.ts';
 import type { ConcurrencyLimiter, ReadSize, Slot } from '../limits/concurrency-limiter.ts';
-import { historicalDoc, queryDoc } from '../openapi/row-docs.ts';
+import { frameDoc, historicalDoc, queryDoc } from '../openapi/row-docs.ts';
 import type { Flow, Reader, ReadFacts } from '../read/execute/answer.ts';
 import { mutableWindowWarning, type WarningEvaluation } from '../read/execute/warnings.ts';
+import { asOfText, type FrameFacts, type FrameReader, frameFields } from '../read/frame/frame.ts';
 import { OutputBuffer, type RowWriter } from '../render/cells.ts';
 import { type Envelope, envelopeHeaders } from '../render/json-rows.ts';
 import { type Accepted, accepted } from '../render/representations.ts';
 import { type BufferPool, breakOff, ResponseBody } from '../render/response.ts';
-import { type Admission, admission, checkRights, type Grant } from '../rights/gate.ts';
+import { type Admission, admission, checkRights, type Grant, mostRestrictive } from '../rights/gate.ts';
 
 /** A client that is behind for less than this keeps its slot: to give it up and take it again would only cost others. */
 const PARK_AFTER_MS = 250;
@@ -125,11 +128,11 @@ function sizeOf({ window, filters, klineMs }: ReadRequest): ReadSize {
 }
 
 /** Parses the body of a route with rows. @throws Problem with every fault of body and URL. */
-export async function parseRequest(
+export async function parseRequest<T>(
   exchange: Exchange,
-  { parse, prefix = 'QUERY' }: Pick<ReadRouteSpec, 'parse'> & { readonly prefix?: CodePrefix },
+  { parse, prefix = 'QUERY' }: { parse(body: Json): Parsed<T>; readonly prefix?: CodePrefix },
   maxBytes: number,
-): Promise<Query> {
+): Promise<T> {
   const code: ProblemCode = `${prefix}_CONTRACT_ERROR`;
   const body = await readJson(exchange.request, exchange.response, { maxBytes, code });
   const parsed = parse(body);
@@ -141,7 +144,7 @@ export async function parseRequest(
   if ('faults' in parsed || strays.length > 0) {
     throw contractProblem([...strays, ...('faults' in parsed ? parsed.faults : [])], code);
   }
-  return (parsed as { value: Query }).value;
+  return (parsed as { value: T }).value;
 }
 
 /** Partly filled buffers are sent after this time, so that a slow read shows progress. */
@@ -162,12 +165,47 @@ async function answer(
   deps: ReadRouteDeps,
   { request, grant, admit, form, slot }: Admitted,
 ): Promise<number> {
+  return await sendRows(exchange, deps, {
+    form,
+    slot,
+    envelope: (facts: ReadFacts) => spec.envelope(request, grant, facts),
+    async read(open) {
+      const { signal } = exchange;
+      return { rows: await deps.reader.read({ request, signal, token: grant.token, admit, open }) };
+    },
+    problem: (error) => toProblem(error, request.dataset.contractViolationStatus, spec.prefix),
+  });
+}
+
+/** An answer with rows, as its route makes it. */
+interface RowsAnswer<F extends ReadFacts> {
+  readonly form: Accepted;
+  readonly slot: Slot;
+  /** The members of the answer beside `rows` and `row_count`. */
+  envelope(facts: F): Envelope;
+  /** Names of the members that are known after the last row. */
+  readonly closing?: readonly string[];
+  /** Reads the rows into the writer that `open` gives. */
+  read(open: (facts: F, flow: Flow) => RowWriter): Promise<{
+    readonly rows: number;
+    readonly closing?: Readonly<Record<string, string>>;
+  }>;
+  problem(error: unknown): unknown;
+}
+
+/** Renders the rows of a read into the answer. @returns their number. @throws Problem */
+async function sendRows<F extends ReadFacts>(
+  exchange: Exchange,
+  deps: Pick<ReadRouteDeps, 'buffers' | 'stallTimeoutMs'>,
+  { form, slot, envelope: envelopeOf, closing, read, problem }: RowsAnswer<F>,
+): Promise<number> {
   const { representation, coding } = form;
   const { contentType, rowsOnly } = representation;
   let backpressure: BackpressureFlow | undefined;
   let envelope: Envelope = {};
-  let facts: ReadFacts | undefined;
+  let facts: F | undefined;
   let writer: RowWriter | undefined;
+  let last: Readonly<Record<string, string>> = {};
   const headers = () => ({
     'Content-Type': contentType,
     ...(rowsOnly && envelopeHeaders(envelope)),
@@ -179,6 +217,7 @@ async function answer(
     stallTimeoutMs: deps.stallTimeoutMs,
     coding,
     proved: rowsOnly,
+    closing,
   });
   const output = new OutputBuffer(body);
   const flusher = setInterval(() => {
@@ -187,32 +226,26 @@ async function answer(
     body.flush();
   }, FLUSH_INTERVAL_MS);
   try {
-    const rows = await deps.reader.read({
-      request,
-      signal: exchange.signal,
-      token: grant.token,
-      admit,
-      open(found, flow) {
-        facts = found;
-        if (found.searched) {
-          // Not in writeHead: an answer without rows has them, too, and another status.
-          exchange.response.setHeader('X-Svc-Partitions-Read', found.searched.partitionsRead);
-          exchange.response.setHeader('X-Svc-Partitions-Skipped', found.searched.partitionsSkipped);
-        }
-        backpressure = new BackpressureFlow(flow, slot, () => breakOff(exchange.response));
-        body.flow = backpressure;
-        envelope = spec.envelope(request, grant, found);
-        const opened = representation.open(output, found, envelope);
-        writer = opened;
-        return opened;
-      },
+    const done = await read((found, flow) => {
+      facts = found;
+      if (found.searched) {
+        // Not in writeHead: an answer without rows has them, too, and another status.
+        exchange.response.setHeader('X-Svc-Partitions-Read', found.searched.partitionsRead);
+        exchange.response.setHeader('X-Svc-Partitions-Skipped', found.searched.partitionsSkipped);
+      }
+      backpressure = new BackpressureFlow(flow, slot, () => breakOff(exchange.response));
+      body.flow = backpressure;
+      envelope = envelopeOf(found);
+      writer = representation.open(output, found, envelope, () => last);
+      return writer;
     });
+    last = done.closing ?? {};
     writer?.end();
-    body.end(output.bytes.subarray(0, output.at), rows);
-    return rows;
+    body.end(output.bytes.subarray(0, output.at), done.rows, last);
+    return done.rows;
   } catch (error) {
     deps.buffers.give(output.bytes);
-    throw toProblem(error, request.dataset.contractViolationStatus, spec.prefix);
+    throw problem(error);
   } finally {
     clearInterval(flusher);
     backpressure?.end();
@@ -284,4 +317,107 @@ function historicalRoute(dataset: DatasetDefinition, kind: HistoricalKind, path:
     },
     deps,
   );
+}
+
+/** The member that is the digest of a frame's rows, whatever they are rendered as. */
+const ROWS_SHA256 = 'rows_sha256';
+
+/** POST /v1/frame. */
+export function frameRoute(deps: ReadRouteDeps & { readonly frames: FrameReader }): Route {
+  const path = '/v1/frame';
+  return {
+    method: 'POST',
+    path,
+    access: 'key',
+    doc: frameDoc,
+    async handle(exchange) {
+      const startedAt = performance.now();
+      const form = accepted(exchange.request, exchange.response);
+      const request = await parseRequest(exchange, { parse: parseFrame }, deps.maxBodyBytes);
+      const rights = frameRights(deps.rights, request, backendToken(exchange.request));
+      const mutable = mutableWindowWarning(request.window);
+      if (request.strict && mutable.length > 0 && rights.admit.length === 0) throw strictProblem(mutable);
+      const slot = await deps.alignedLimiter.acquire(exchange.signal, frameSize(request));
+      try {
+        const rows = await sendRows(exchange, deps, {
+          form,
+          slot,
+          envelope: (facts: FrameFacts) => frameEnvelope(request, rights, facts),
+          closing: [ROWS_SHA256],
+          async read(open) {
+            const { token, admit } = rights;
+            const { rows: count, sha256 } = await deps.frames.read({
+              request,
+              signal: exchange.signal,
+              token,
+              admit,
+              open,
+            });
+            return { rows: count, closing: { [ROWS_SHA256]: sha256 } };
+          },
+          problem: (error) => toProblem(error),
+        });
+        deps.observe({ route: path, mode: 'native' }, (performance.now() - startedAt) / 1000, rows);
+      } finally {
+        slot.release();
+      }
+    },
+  };
+}
+
+function frameSize({ window, gridMs }: FrameRequest): ReadSize {
+  const lengthMs =
+    window.kind === 'range'
+      ? window.toMs! - window.fromMs!
+      : window.kind === 'latest'
+        ? window.rows * gridMs
+        : Infinity;
+  return lengthMs <= SMALL_WINDOW_MS ? 'small' : 'any';
+}
+
+/** The rights of all datasets of a frame together. */
+export interface FrameRights extends Pick<Grant, 'state' | 'provisional' | 'token'> {
+  readonly admit: readonly Admission[];
+}
+
+/** @throws Problem where any of the datasets may not be served. */
+export function frameRights(rights: RightsStore, { columns }: FrameRequest, token: string | undefined): FrameRights {
+  const datasets = [...new Set(columns.map(({ dataset }) => dataset))];
+  const grants = datasets.map((dataset) => checkRights(rights, dataset.key as DatasetKey, token));
+  return {
+    state: mostRestrictive(grants),
+    provisional: grants.some(({ provisional }) => provisional),
+    token: grants.find((grant) => grant.token !== undefined)?.token,
+    admit: datasets.flatMap((dataset, index) => admission(grants[index], dataset) ?? []),
+  };
+}
+
+const isoOrNull = (ms: number | undefined) => (ms === undefined ? null : isoOf(ms));
+
+/** The members of a frame's answer beside its rows. */
+export function frameEnvelope(
+  request: FrameRequest,
+  rights: FrameRights,
+  { warnings, columnFacts }: FrameFacts,
+): Envelope {
+  return {
+    grid_seconds: request.gridMs / 1000,
+    as_of: asOfText(request.asOf),
+    fill: request.fill,
+    sources: [...new Set(request.columns.map(({ dataset }) => dataset.key))],
+    columns: columnFacts.map(({ column, provedFromMs, provedThroughMs, warnings: codes }) => ({
+      name: column.name,
+      dataset: column.dataset.key,
+      field: column.field.name,
+      aggregate: column.aggregate ?? null,
+      unit: column.field.unit ?? null,
+      proved_from_utc: isoOrNull(provedFromMs),
+      proved_through_utc: isoOrNull(provedThroughMs),
+      warnings: codes,
+    })),
+    warnings,
+    schema: frameFields(request).map(({ name, dtype }) => ({ name, dtype })),
+    rights_state: rights.state,
+    rights_provisional: rights.provisional,
+  };
 }

@@ -3,6 +3,7 @@
  * `.env.example` from it, and a test keeps the two equal. Precedence: command-line flag, environment, `.env`, default.
  */
 
+import { join } from 'node:path';
 import { DATASET_SETTINGS } from '../registry/index.ts';
 import { METRICS } from './settings/metrics.ts';
 import { LOG, OPERATIONS, STACK } from './settings/operations.ts';
@@ -45,3 +46,12 @@ export type Settings = {
     ? ValueOf<(typeof SETTINGS)[N]>
     : ValueOf<(typeof SETTINGS)[N]> | undefined;
 };
+
+/** The folders of exports and of their audit log: the service writes them, the operator's commands read them. */
+type FolderSettings = Pick<Settings, 'SVC_STATE_DIR' | 'SVC_EXPORT_ROOT_DIR' | 'SVC_EXPORT_AUDIT_LOG_PATH'>;
+
+export const exportRootOf = (settings: FolderSettings): string =>
+  settings.SVC_EXPORT_ROOT_DIR ?? join(settings.SVC_STATE_DIR, 'exports');
+
+export const auditFolderOf = (settings: FolderSettings): string =>
+  settings.SVC_EXPORT_AUDIT_LOG_PATH ?? join(settings.SVC_STATE_DIR, 'export-audit');

@@ -65,8 +65,9 @@ export const partitions = pgTable('partitions', {
   reason: text('reason'),
   ingestedAt: at('ingested_at'),
   lastUpdatedAt: at('last_updated_at'),
-  /** Generated from the manifest. */
+  /** Generated from the manifest, as `capturedMs` is. */
   documentSha256: text('document_sha256'),
+  capturedMs: big('captured_ms'),
   provedAt: at('proved_at'),
   updatedAt: at('updated_at').notNull().defaultNow(),
   sourceId: text('source_id'),

@@ -36,6 +36,11 @@ export interface SourceFacts {
   /** When the source last changed the series, by its own account. */
   readonly last_updated_ms?: number;
   /**
+   * When the values were seen for the first time, where that is later than the times of the rows: the capture of a fund's document,
+   * or the arrival of a followed block. Absent where history was filled in afterwards, since that says nothing about it.
+   */
+  readonly captured_ms?: number;
+  /**
    * Digest that identifies a record where a capture also holds volatile facts, such as when its page last changed. Two
    * captures that both have this digest are the same if it is equal, whatever else differs.
    */
@@ -81,7 +86,7 @@ const CONTENT_FACTS = [
   'events_sha256',
 ] as const satisfies readonly (keyof PartitionFacts)[];
 
-const OPTIONAL = ['repeats_dropped', 'through_ms', 'span_end', 'last_updated_ms'] as const;
+const OPTIONAL = ['repeats_dropped', 'through_ms', 'span_end', 'last_updated_ms', 'captured_ms'] as const;
 
 /** Facts that are times, epoch ms. */
 const TIMES = [
@@ -93,6 +98,7 @@ const TIMES = [
   'through_ms',
   'span_end',
   'last_updated_ms',
+  'captured_ms',
 ] as const satisfies readonly (keyof Manifest)[];
 
 /** A `Date` beyond it is invalid and becomes null in JSON. */

@@ -6,6 +6,12 @@ import { ALIGNED_VIEW, type AlignedColumn, computedBy, datetimeField, nativeView
 
 const YEAR_MS = 365 * DAY_MS;
 
+/** Blocks that must follow a block before it counts as settled. Regtest needs none, because it has no other miner. */
+const CONFIRMATIONS = 6;
+
+export const confirmationDepth = (setting: number | undefined, chain: string): number =>
+  setting ?? (chain === 'regtest' ? 0 : CONFIRMATIONS);
+
 /** Every Bitcoin dataset comes from the same node; its events are bytes, not lines. */
 const NODE = {
   events: { encoding: 'records' },
@@ -106,7 +112,8 @@ export function alignedStream(own: readonly Field[]): AlignedShape {
 export const BLOCK_CHUNK_MS = YEAR_MS;
 
 interface Derived {
-  readonly metric: { readonly name: string; readonly unit: string; readonly doc: string };
+  /** `field` is the native field of the value. */
+  readonly metric: { readonly name: string; readonly field: string; readonly unit: string; readonly doc: string };
   /** The stored columns between the height and the texts. */
   readonly columns: NativeShape['columns'];
   readonly totals: NativeShape['totals'];
@@ -163,6 +170,7 @@ const alignedDerived = (metric: Derived['metric']): AlignedShape => ({
   windowing: 'state',
   seriesKey: [],
   countField: 'records_in_bucket',
+  valueField: metric.field,
   outsideDigests: ['latest_ingested_at_utc'],
   view: ALIGNED_VIEW,
 });

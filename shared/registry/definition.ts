@@ -220,6 +220,8 @@ export interface AlignedShape {
   readonly countField?: string;
   /** The columns whose values depend on when a partition was fetched; the aligned digest does not cover them. */
   readonly outsideDigests: readonly string[];
+  /** For one value a block: the native field whose value `metric_value_float` is. */
+  readonly valueField?: string;
   /** For metrics: how the database makes aligned rows from native ones. */
   readonly seconds?: SecondsRule;
   readonly view: View;
@@ -230,6 +232,10 @@ export const PARTITION_FACTS = ['ingested_at', 'last_updated_at', 'document_sha2
 
 /** How the database makes one-second rows from native rows. */
 export interface SecondsRule {
+  /** SQL over `t`: for metrics, the order by which the first native row of a second and series gives the values. */
+  readonly latestBy?: readonly string[];
+  /** SQL condition over that row `t`. Where it is false the row states that there is no value, and the second has no row. */
+  readonly isPresent?: string;
   /** The columns of the aligned storage that `select` yields, besides the second and the series. */
   readonly columns: readonly AlignedColumn[];
   /**

@@ -17,16 +17,12 @@ import {
 } from './definition.ts';
 import { isOfPartition } from './keys.ts';
 
-interface MetricSeconds {
+interface MetricSeconds extends Pick<Required<SecondsRule>, 'latestBy'>, Pick<SecondsRule, 'isPresent'> {
   readonly seriesKey: readonly string[];
   /** The value channels: columns of the aligned storage, and their SQL over `t`. */
   readonly channels: readonly { readonly name: string; readonly sql: string }[];
   /** SQL over `t` of provenance_json. */
   readonly provenanceSql: string;
-  /** SQL over `t`: the order by which the first native row of a second and series gives the values. */
-  readonly latestBy: readonly string[];
-  /** SQL condition over that row `t`. Where it is false the row states that there is no value, and the second has no row. */
-  readonly isPresent?: string;
 }
 
 /**
@@ -50,6 +46,8 @@ function metricSeconds({ seriesKey, channels, provenanceSql, latestBy, isPresent
   const chosen = Object.entries(values).map(([name, sql]) => `${sql} as ${name}`);
   return {
     columns,
+    latestBy,
+    isPresent,
     select: (rows) => `select t.second, ${chosen.join(', ')} from (
       select distinct on (${series}) t.*, count(*) over (partition by ${series}) as in_bucket
       from ${rows} t order by ${series}, ${latestBy.join(', ')}) t${isPresent === undefined ? '' : ` where ${isPresent}`}`,
@@ -69,7 +67,7 @@ interface MetricsOptions {
   readonly outsideDigests: readonly string[];
   /** SQL of provenance_json over `t`; `fact` gives the SQL of a fact of the row's partition. */
   readonly provenanceSql: (fact: (column: string) => string) => string;
-  readonly latestBy: MetricSeconds['latestBy'];
+  readonly latestBy: readonly string[];
   readonly isPresent?: MetricSeconds['isPresent'];
   readonly unit: { readonly nullable: boolean; readonly doc: string };
   readonly provenance: { readonly nullable: boolean; readonly doc: string };

@@ -12,7 +12,7 @@ import { type Serving, startServing } from '../support/serving.ts';
 import { createMigratedEnv, type TestEnv } from '../support/stack.ts';
 import { type Body, expected, iso, type Served } from '../support/world-oracle.ts';
 import { bodiesOf } from '../support/world-requests.ts';
-import { DAY, knownAt, macroWorld, type World } from '../support/worlds.ts';
+import { capturedAt, DAY, etfWorld, knownAt, knownMs, macroWorld, type World } from '../support/worlds.ts';
 
 const KEY = 'macro_series_metrics';
 const MACRO = datasetOf(KEY);
@@ -118,6 +118,26 @@ test('what a row takes from its partition is looked up in the catalog, not searc
   await client.query('rollback');
 });
 
+describe.each([1, 2])('funds that were captured late and out of order, seed %i', (seed) => {
+  const world = etfWorld(seed);
+  beforeAll(() => loadWorld(env.databaseUrl, world));
+
+  test.each(['native', 'aligned_1s'] as const)('%s: any window, fields and filters, at any time', async (mode) => {
+    const times = fc
+      .tuple(fc.constantFrom(...world.partitions), fc.constantFrom(0, 0, -1, 1, DAY, -DAY))
+      .map(([partition, shift]) => knownMs(partition) + shift);
+    await fc.assert(
+      fc.asyncProperty(bodiesOf(world, mode), times, async (body, ms) => {
+        const rows = expected(capturedAt(world, ms), body);
+        const answer = await serving.query({ sources: ['etf_daily_metrics'], ...body, as_of: iso(ms) });
+        if (rows.length === 0) expect([answer.status, answer.json.code]).toEqual([404, 'QUERY_NO_DATA']);
+        else expect(answer.json.rows, answer.text.slice(0, 500)).toEqual(rows);
+      }),
+      { numRuns: 70 },
+    );
+  });
+});
+
 describe('a first print and its revision', () => {
   // One observation, said on two days, and one said only later.
   const [OBSERVED, NEXT] = ['2024-01-01', '2024-02-01'];
@@ -182,12 +202,12 @@ describe('a first print and its revision', () => {
 
   test('only a dataset that keeps its vintages can be asked as of a time; of others it is a fault of the contract', async () => {
     const as_of = '2024-03-01T00:00:00Z';
-    const etf = await ask({ sources: ['etf_daily_metrics'], as_of });
-    expect([etf.status, etf.json.code]).toEqual([409, 'QUERY_CONTRACT_ERROR']);
-    expect(etf.json.errors).toEqual([
-      { pointer: '/as_of', message: `is only for datasets that keep vintages: ${KEY}` },
+    const trades = await ask({ sources: ['exchange_a_spot_trades'], as_of });
+    expect([trades.status, trades.json.code]).toEqual([409, 'QUERY_CONTRACT_ERROR']);
+    expect(trades.json.errors).toEqual([
+      { pointer: '/as_of', message: `is only for datasets that keep vintages: etf_daily_metrics, ${KEY}` },
     ]);
-    const path = '/v1/historical/etf/daily_metrics';
+    const path = '/v1/historical/exchange_a/spot/trades';
     const route = await serving.send({ path, body: JSON.stringify({ as_of }) });
     expect([route.status, route.json.errors[0].pointer]).toEqual([409, '/as_of']);
     for (const bad of ['2024-03-01', '2024-03-01T00:00:00', 1_709_251_200_000, null]) {

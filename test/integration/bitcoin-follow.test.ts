@@ -268,6 +268,12 @@ describe('follow', () => {
       running.child.kill('SIGKILL');
     }
     await running.done;
+    const arrivals = await bitcoin.rows<{ partition_key: string; arrived: boolean }>(
+      `select partition_key, captured_ms is not null as arrived from partitions p join datasets d using (dataset_id)
+       where d.key = 'bitcoin_block_headers' and p.state = 'proved' order by lower(p.span)`,
+    );
+    // The last two came while they were followed; the first ones were filled in.
+    expect([arrivals[0], arrivals.at(-1)].map((one) => one?.arrived)).toEqual([false, true]);
     await chain.addMany(2);
     const again = bitcoin.begin(['follow', 'bitcoin'], env);
     try {

@@ -67,6 +67,14 @@ afterAll(async () => {
 });
 beforeEach(() => declare());
 
+const KNOWN: Readonly<Record<string, string>> = {
+  file_day: 'event_time',
+  snapshot: 'event_time',
+  capture: 'capture',
+  vintage: 'vintage',
+  height: 'confirmation',
+};
+
 describe('/v1/datasets', () => {
   const datasets = async (): Promise<Json> => {
     const answer = await get('/v1/datasets');
@@ -100,11 +108,50 @@ describe('/v1/datasets', () => {
             nullable,
             unit,
             doc,
+            known: KNOWN[dataset.partition.kind],
+            carried: dataset.trades === undefined,
+            aggregates: expect.any(Array),
           })),
         });
       }
     }
-    expect((await get('/v1/datasets')).json.operators).toEqual(OPERATORS_OF);
+    const { operators, known } = (await get('/v1/datasets')).json;
+    expect(operators).toEqual(OPERATORS_OF);
+    expect(Object.keys(known).sort()).toEqual([...new Set(Object.values(KNOWN))].sort());
+  });
+
+  test('names the fields and aggregates that a frame takes: those it lists, and no others', async () => {
+    const found = await datasets();
+    const takes = async (dataset: string, field: string, aggregate?: string) => {
+      const columns = [{ name: 'x', dataset, field, ...(aggregate && { aggregate }) }];
+      const answer = await serving.send({
+        path: '/v1/frame',
+        body: JSON.stringify({ columns, grid: '31d', n_rows: 1 }),
+      });
+      const pointers = (answer.json.errors ?? []).map(({ pointer }: Json) => pointer);
+      return !pointers.some((pointer: string) => ['/columns/0/field', '/columns/0/aggregate'].includes(pointer));
+    };
+    for (const key of [
+      DATASET,
+      'etf_daily_metrics',
+      'bitcoin_block_headers',
+      'bitcoin_mempool_state',
+      'bitcoin_circulating_supply',
+    ]) {
+      const listed = new Map<string, Set<string>>();
+      for (const mode of ['native', 'aligned_1s']) {
+        for (const { name, aggregates } of found[key].modes[mode].fields) {
+          listed.set(name, new Set([...(listed.get(name) ?? []), ...aggregates]));
+        }
+      }
+      for (const [name, aggregates] of listed) {
+        expect(await takes(key, name), `${key} ${name}`).toBe(aggregates.size > 0);
+        if (aggregates.size === 0) continue;
+        for (const one of ['first', 'last', 'sum', 'max', 'vwap']) {
+          expect(await takes(key, name, one), `${key} ${name} ${one}`).toBe(aggregates.has(one));
+        }
+      }
+    }
   });
 
   test('names fields that a query takes: those it lists, and no others', async () => {

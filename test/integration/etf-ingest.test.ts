@@ -107,6 +107,12 @@ describe('a day of ten funds', () => {
     await archives.write('HODL', DAY, document, `${DAY}T22.json`);
     expect((await backfill('--fund', 'hodl')).json).toMatchObject({ proved: 1, unchanged: 1, rows: 10 });
     expect(await keys()).toContain(`${idOf('HODL')}:${DAY}:2`);
+    // Captured on the day that it is filed under.
+    const [{ captured }] = await system.rows<{ captured: number }>(
+      `select captured_ms::float8 as captured from partitions where partition_key = $1`,
+      [`${idOf('HODL')}:${DAY}:2`],
+    );
+    expect(captured).toBe(Date.parse(`${DAY}T00:00:00Z`) + 86_400_000);
     const filters = of('HODL', metric('btc_units'));
     expect((await rowsOf({ filters })).map((row) => row.metric_value_float).toSorted()).toEqual(
       [4711.5, Number(bitcoin.units)].toSorted(),

@@ -11,7 +11,7 @@ import {
   type FileTarget,
   type FileWriter,
 } from '../../serving/exports/artifact/file-sink.ts';
-import { ArtifactFiles, FORMATS as FORMATS_OF } from '../../serving/exports/artifact/files.ts';
+import { ArtifactFiles, formatOf } from '../../serving/exports/artifact/files.ts';
 import { StagingDirectory } from '../../serving/exports/artifact/staging.ts';
 import {
   type Artifact,
@@ -133,7 +133,7 @@ describe.for(FORMATS)('%s', (format) => {
       });
       expect(manifest.schema.map((column) => column.name)).toEqual(Object.keys((await first(body)) as object));
       expect(manifest.proof).toMatchObject({ partitions: 2, coverage_version: expect.any(Number) });
-      expect(manifest.proof.listed.map((one) => [one.partition, one.rows])).toEqual([
+      expect(manifest.proof!.listed.map((one) => [one.partition, one.rows])).toEqual([
         ['2024-03-01', 400],
         ['2024-03-02', 300],
       ]);
@@ -179,7 +179,7 @@ describe.for(FORMATS)('%s', (format) => {
     }
     const { manifest } = await files.write({ sources: [DATASET], filters, ...everything }, format);
     expect(manifest.searched).toEqual({ partitions_read: 3, partitions_skipped: 0, frames_read: 0, frames_skipped: 0 });
-    expect(manifest.proof.partitions).toBe(3);
+    expect(manifest.proof!.partitions).toBe(3);
     expect((await files.write({ sources: [DATASET], ...WINDOW }, format)).manifest).toMatchObject({
       filters: [],
       searched: null,
@@ -220,7 +220,7 @@ describe.for(FORMATS)('%s', (format) => {
       ['2024-03-01', 400],
       ['2024-03-04', 500],
     ]);
-    expect(skipped.manifest.proof.partitions).toBe(3);
+    expect(skipped.manifest.proof!.partitions).toBe(3);
   });
 
   test('no row of a proved window: a valid file with its columns and none; nothing proved: no file', async () => {
@@ -445,9 +445,9 @@ test('while a finished day is synced the read is held back: it is not the databa
   const gate = new BackpressureGate();
   gate.flow = { pause: () => void calls.push('pause'), resume: () => void calls.push('resume') };
   const format = {
-    ...FORMATS_OF.csv,
+    ...formatOf('csv', 'none'),
     open: (target: FileTarget): FileWriter => {
-      const writer = FORMATS_OF.csv.open(target);
+      const writer = formatOf('csv', 'none').open(target);
       const close = writer.close.bind(writer);
       return Object.assign(writer, { close: () => setTimeout(20).then(close) });
     },

@@ -56,16 +56,16 @@ describe.for([...DATASETS.keys()])('%s', (key) => {
   test('its manifest counts the partitions that the rows are of', async () => {
     const { manifest } = await files.write({ sources: [key], ...ALL }, 'csv');
     const { proof, row_count } = manifest;
-    expect(proof.listed).toHaveLength(proof.partitions);
-    expect(proof.listed.reduce((sum, { rows }) => sum + rows!, 0)).toBe(row_count);
+    expect(proof!.listed).toHaveLength(proof!.partitions);
+    expect(proof!.listed.reduce((sum, { rows }) => sum + rows!, 0)).toBe(row_count);
     // As the documentation says how.
-    const lines = proof.listed.map(
+    const lines = proof!.listed.map(
       (one) =>
         `${Object.values(one)
           .map((cell) => cell ?? '')
           .join('|')}\n`,
     );
-    expect(proof.sha256).toBe(createHash('sha256').update(lines.join('')).digest('hex'));
+    expect(proof!.sha256).toBe(createHash('sha256').update(lines.join('')).digest('hex'));
   });
 });
 
@@ -81,5 +81,5 @@ test('a window of states names the partitions of what is carried into it', async
   const carried = new Set(
     rows.map((row: Record<string, string>) => `${row.source_id}:${row.aligned_at_utc.slice(0, 10)}`),
   );
-  expect(new Set(manifest.proof.listed.map(({ partition }) => partition))).toEqual(carried);
+  expect(new Set(manifest.proof!.listed.map(({ partition }) => partition))).toEqual(carried);
 });

@@ -3,10 +3,12 @@ import { execFileSync } from 'node:child_process';
 import { createHash, randomUUID } from 'node:crypto';
 import { appendFile, readFile, rename, rm, utimes, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { gunzipSync, zstdDecompressSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { EXPORT, type Exports, startExports } from '../support/exports.ts';
 import { type DayOfTrades, loadDays, randomDay } from '../support/load-rows.ts';
 import { HOSTILE_TEXTS } from '../support/oracle/requests.ts';
+import { openDuckDb } from '../support/read-parquet.ts';
 import { API_KEY, eventually } from '../support/serving.ts';
 import { createMigratedEnv, execute, type TestEnv } from '../support/stack.ts';
 
@@ -99,6 +101,70 @@ describe('an export', () => {
       expect(json.status, JSON.stringify(json)).toBe('succeeded');
       expect((await exports.bytes(json.export_id)).toString()).toBe(await queryCsv(query));
     }
+  });
+
+  test('of a frame is the answer to its body, with the proofs of its datasets', async () => {
+    const columns = [
+      { name: 'close', dataset: DATASET, field: 'price' },
+      { name: 'volume', dataset: DATASET, field: 'quantity', aggregate: 'sum' },
+      {
+        name: 'large',
+        dataset: DATASET,
+        field: 'price',
+        aggregate: 'count',
+        filter: { field: 'quantity', op: 'gt', value: 0.5 },
+      },
+    ];
+    const frame = { columns, grid: '15m', as_of: 'row', ...DAY };
+    const headers = { Accept: 'text/csv' };
+    const served = await exports.serving.send({ path: '/v1/frame', body: JSON.stringify(frame), headers });
+    const { json } = await exports.run({ ...frame, format: 'csv' });
+    expect(json).toMatchObject({ status: 'succeeded', view_id: 'frame', datasets: [DATASET], compression: 'none' });
+    expect(String(await exports.bytes(json.export_id))).toBe(served.text);
+    const { json: manifest } = await exports.get(json.artifact.manifest_uri);
+    expect(manifest).toMatchObject({
+      dataset: null,
+      proof: null,
+      as_of: 'row',
+      frame: { columns, grid: '15m', fill: null },
+      row_count: 96,
+      rows_sha256: served.headers['x-svc-rows-sha256'],
+      proofs: [{ dataset: DATASET, partitions: 1, listed: [{ partition: '2024-03-01', rows: ROWS }] }],
+    });
+    expect(manifest.files[0].name).toBe('frame.900s.2024-03-01.as-of-row.csv');
+  });
+
+  test('is compressed as asked', async () => {
+    const plain = await queryCsv(DAY);
+    for (const [compression, unpack, type] of [
+      ['gzip', gunzipSync, 'application/gzip'],
+      ['zstd', zstdDecompressSync, 'application/zstd'],
+    ] as const) {
+      const { json } = await exports.run(body({ compression }));
+      const [first, again] = [await exports.bytes(json.export_id), (await exports.run(body({ compression }))).json];
+      expect(unpack(first).toString()).toBe(plain);
+      expect(again.artifact.checksum_sha256).toBe(json.artifact.checksum_sha256);
+      const { headers } = await exports.get(`${EXPORT}/${json.export_id}/artifact`);
+      expect([headers['content-type'], headers['content-disposition']]).toEqual([
+        type,
+        `attachment; filename="${DATASET}.native.2024-03-01.csv.${compression === 'gzip' ? 'gz' : 'zst'}"`,
+      ]);
+    }
+    const codecs: string[] = [];
+    using duck = await openDuckDb();
+    for (const compression of ['zstd', 'snappy', 'none']) {
+      const { json } = await exports.run(body({ format: 'parquet', compression }));
+      const path = join(env.dir, `${compression}.parquet`);
+      await writeFile(path, await exports.bytes(json.export_id));
+      const [[codec]] = await duck.texts(`select distinct compression from parquet_metadata('${path}')`);
+      codecs.push(codec!);
+      expect(await duck.texts(`select count(*) from '${path}'`)).toEqual([[String(ROWS)]]);
+    }
+    expect(codecs).toEqual(['ZSTD', 'SNAPPY', 'UNCOMPRESSED']);
+    const wrong = await exports.submit(body({ compression: 'snappy' }));
+    expect(wrong.json.errors).toEqual([
+      { pointer: '/compression', message: 'must be one of none, gzip, zstd for csv' },
+    ]);
   });
 
   test('asked for twice is the same bytes', async () => {

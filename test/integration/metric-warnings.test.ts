@@ -331,7 +331,7 @@ describe('exports', () => {
     );
     expect(await rowsOf({ as_of: '2024-03-07T05:59:59Z' })).toEqual(known.sort());
     expect(await rowsOf({ as_of: '2024-03-07T06:00:00Z' })).toHaveLength(known.length + 1);
-    const refused = await exports.submit({ ...body, dataset: ETF.key, as_of: '2024-03-07T06:00:00Z' });
+    const refused = await exports.submit({ ...body, dataset: 'bitcoin_block_headers', as_of: '2024-03-07T06:00:00Z' });
     expect([refused.status, refused.json.code]).toEqual([409, 'EXPORT_CONTRACT_ERROR']);
     expect(refused.json.errors).toContainEqual(expect.objectContaining({ pointer: '/as_of' }));
   });

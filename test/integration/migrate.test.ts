@@ -392,6 +392,7 @@ describe('the live tables', () => {
         ingestedAt: new Date('2024-03-01Z'),
         lastUpdatedAt: null,
         documentSha256: null,
+        capturedMs: null,
         provedAt: null,
         updatedAt: expect.any(Date),
         sourceId: null,

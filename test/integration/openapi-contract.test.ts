@@ -247,6 +247,24 @@ const POOL: Readonly<Record<string, fc.Arbitrary<unknown>>> = {
       .map((parts) => parts.join('')),
     fc.tuple(fc.integer({ min: 1, max: 3_000_000 }), one(['s', 'm', 'h', 'd', 'w'])).map((parts) => parts.join('')),
   ),
+  columns: fc.oneof(
+    fc.array(
+      fc.record(
+        {
+          name: one(['a', 'b', 'datetime', '1', '', 'x y']),
+          dataset: one([TRADES, 'bitcoin_block_headers', 'x']),
+          field: one(['price', 'height', 'block_hash', '', 1]),
+          aggregate: one(['last', 'mean', null]),
+          max_age: one([1, '7d', 0, '7x']),
+        },
+        { requiredKeys: ['name', 'dataset', 'field'] },
+      ),
+      { minLength: 0, maxLength: 2 },
+    ),
+    one([{}, [1], null]),
+  ),
+  grid: one([1, '1m', '31d', '32d', 0, 1.5, null]),
+  fill: one(['null', 'previous', null, 'zero']),
   stray: one([1]),
 };
 
@@ -267,6 +285,7 @@ describe('the schema and the service agree', () => {
     ['/v1/raw/estimate', { sources: [TRADES] }, 200],
     [EXPORT, { dataset: TRADES, format: 'csv', n_rows: 5, ...NO_RUN }, 600],
     [EXPORT, { dataset: MACRO, format: 'parquet', n_random: 5, ...NO_RUN }, 300],
+    ['/v1/frame', { columns: [{ name: 'x', dataset: TRADES, field: 'price' }], grid: '1h', n_rows: 5 }, 400],
     ['/v1/historical/exchange_a/spot/trades', {}, 500],
     ['/v1/historical/exchange_a/spot/klines', { kline_size: 60 }, 500],
     ['/v1/historical/macro/series_metrics', {}, 300],

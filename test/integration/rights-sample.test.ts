@@ -5,6 +5,7 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } fr
 import type { ExportRow } from '../../serving/exports/rows.ts';
 import { exportRunner } from '../../serving/exports/worker.ts';
 import type { Reader } from '../../serving/read/execute/answer.ts';
+import type { FrameReader } from '../../serving/read/frame/frame.ts';
 import { BufferPool } from '../../serving/render/response.ts';
 import { RightsStore } from '../../shared/rights/store.ts';
 import { EXPORT, type Exports, startExports } from '../support/exports.ts';
@@ -208,6 +209,7 @@ describe('finished artifacts', () => {
     // Nothing is read for an artifact that is there already, so no snapshot is asked either.
     const run = exportRunner({
       reader: undefined as unknown as Reader,
+      frames: undefined as unknown as FrameReader,
       rights: new RightsStore(matrixPath, { byokRole: undefined, log: testLogger() }),
       buffers: new BufferPool(),
       now: Date.now,

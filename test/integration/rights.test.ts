@@ -111,6 +111,25 @@ describe('states', () => {
     expect(outcome(await query())).toEqual([404, 'QUERY_NO_DATA']);
   });
 
+  test('a frame needs the rights of all its datasets, and has the most restrictive', async () => {
+    const trades = { name: 'close', dataset: DATASET, field: 'price' };
+    const blocks = { name: 'height', dataset: 'bitcoin_block_headers', field: 'height' };
+    const node = (state: string) => ({ ...HOSTED, rights_state: state, datasets: ['bitcoin_block_headers'] });
+    const frame = (columns: readonly object[], headers: Record<string, string> = {}) =>
+      serving.send({ path: '/v1/frame', headers, body: JSON.stringify({ columns, grid: '1h', time_range: RANGE }) });
+    const both = [trades, blocks];
+    await writeMatrix(matrix(HOSTED, { bitcoin_core: node('Ingest Only') }));
+    expect(outcome(await frame(both))).toEqual([409, 'QUERY_RIGHTS_INGEST_ONLY']);
+    expect((await frame([trades])).json).toMatchObject({ rights_state: 'Hosted Allowed' });
+    await writeMatrix(matrix(HOSTED, { bitcoin_core: node('BYOK Required') }));
+    expect(outcome(await frame(both))).toEqual([409, 'QUERY_RIGHTS_BYOK_REQUIRED']);
+    expect(outcome(await frame(both, { 'X-Backend-Token': 'wrong' }))).toEqual([409, 'QUERY_RIGHTS_BYOK_REFUSED']);
+    const own = await frame(both, { 'X-Backend-Token': Buffer.from(PASSWORD).toString('latin1') });
+    expect([own.status, own.json.rights_state], own.text.slice(0, 300)).toEqual([200, 'BYOK Required']);
+    await writeMatrix(matrix(HOSTED));
+    expect(outcome(await frame(both))).toEqual([409, 'QUERY_RIGHTS_MISSING_STATE']);
+  });
+
   test('rights come after the contract, before strict and the queue', async () => {
     await writeMatrix(matrix({ ...HOSTED, rights_state: 'Ingest Only' }));
     expect(outcome(await ask({}, { fields: ['nope'] }))).toEqual([409, 'QUERY_CONTRACT_ERROR']);

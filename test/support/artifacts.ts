@@ -1,7 +1,8 @@
 /** Artifacts written straight from the read core, as an export worker does, and the query's own rows to hold against. */
 import { join } from 'node:path';
+import type { ExportSubject } from '../../serving/contract/export.ts';
+import { parseFrame } from '../../serving/contract/frame.ts';
 import { parseQuery } from '../../serving/contract/query.ts';
-import type { ReadRequest } from '../../serving/contract/read-request.ts';
 import { PgPool, poolOptions } from '../../serving/db/pool.ts';
 import {
   type Artifact,
@@ -11,6 +12,7 @@ import {
   writeArtifact,
 } from '../../serving/exports/artifact/write.ts';
 import { Reader } from '../../serving/read/execute/answer.ts';
+import { FrameReader } from '../../serving/read/frame/frame.ts';
 import { BufferPool } from '../../serving/render/response.ts';
 import { type DuckDb, openDuckDb } from './read-parquet.ts';
 import { type Serving, startServing } from './serving.ts';
@@ -38,7 +40,12 @@ export async function artifactLab({ databaseUrl, dir }: Pick<TestEnv, 'databaseU
   return { files, duck, serving, [Symbol.asyncDispose]: () => kept.disposeAsync() };
 }
 
-function requestOf(body: object): ReadRequest {
+function requestOf(body: object): ExportSubject {
+  if ('columns' in body) {
+    const frame = parseFrame(body as Parameters<typeof parseFrame>[0]);
+    if ('faults' in frame) throw new Error(JSON.stringify(frame.faults));
+    return frame.value;
+  }
   const parsed = parseQuery(body as Parameters<typeof parseQuery>[0]);
   if ('faults' in parsed) throw new Error(JSON.stringify(parsed.faults));
   return parsed.value.read;
@@ -52,15 +59,17 @@ export interface ArtifactOptions {
 
 function artifacts({ databaseUrl, root, now = Date.parse('2024-03-10T12:00:00Z') }: ArtifactOptions): Artifacts {
   const pool = new PgPool(poolOptions(databaseUrl));
-  const reader = new Reader({
+  const reading = {
     pool,
     byokRole: undefined,
     budget: { firstRowMs: 60_000, nextRowMs: 60_000 },
     alignedMaxAgeSeconds: 172_800,
     maxAgeDays: () => undefined,
     now: () => now,
-  });
-  const deps: ArtifactDeps = { reader, buffers: new BufferPool(), now: () => now, splitRows: 1e9 };
+  };
+  const reader = new Reader(reading);
+  const frames = new FrameReader({ ...reading, confirmations: undefined });
+  const deps: ArtifactDeps = { reader, frames, buffers: new BufferPool(), now: () => now, splitRows: 1e9 };
   let count = 0;
   return {
     deps,
@@ -72,6 +81,7 @@ function artifacts({ databaseUrl, root, now = Date.parse('2024-03-10T12:00:00Z')
           request: requestOf(body),
           admit: undefined,
           format,
+          compression: format === 'parquet' ? 'zstd' : 'none',
           directory: join(root, `export-${count++}`),
           signal: new AbortController().signal,
           ...job,

@@ -60,6 +60,8 @@ async function replace(client: pg.Client, world: World): Promise<void> {
         source_id: partition.sourceId,
         span: `[${partition.span.join(',')})`,
         ingested_at: new Date(partition.ingestedMs).toISOString(),
+        manifest: partition.capturedMs === undefined ? null : { captured_ms: partition.capturedMs },
+        through_ms: dataset.partition.kind === 'capture' ? partition.span[1] : null,
         last_updated_at: partition.lastUpdatedMs === undefined ? null : new Date(partition.lastUpdatedMs).toISOString(),
         updated_at: new Date(0).toISOString(),
       };

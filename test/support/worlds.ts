@@ -20,6 +20,8 @@ export interface WorldPartition {
   readonly span: readonly [number, number];
   readonly ingestedMs: number;
   readonly lastUpdatedMs?: number;
+  /** When its values were seen for the first time, where the pipeline recorded it. */
+  readonly capturedMs?: number;
 }
 
 /** A native row: stored columns, and the partition it is of. */
@@ -84,6 +86,8 @@ function blocksOf(random: Random, from: number, count: number, startMs: number):
   return blocks;
 }
 
+const followed = (ms: number) => ({ capturedMs: ms - 10, ingestedMs: ms });
+
 /** Median time past of a chain's last block, as the node says it. */
 function medianPast(blocks: readonly Block[]): number {
   const last = blocks.slice(-11).map((block) => block.ms);
@@ -93,6 +97,7 @@ function medianPast(blocks: readonly Block[]): number {
 /** All six chain datasets over the same blocks and partitions. `missing`: heights in no partition. */
 export function chainWorlds(seed: number, options: { readonly from?: number; readonly blocks?: number } = {}): World[] {
   const random = seededRandom(seed);
+  const arrivals = seededRandom(seed + 1000);
   const { from = 0, blocks: count = 80 } = options;
   const blocks = blocksOf(random, from, count, Date.parse('2020-06-01T00:00:00Z'));
   const partitions: WorldPartition[] = [];
@@ -108,6 +113,10 @@ export function chainWorlds(seed: number, options: { readonly from?: number; rea
       sourceId: 'bitcoin_core',
       span: [first, last + 1],
       ingestedMs: Date.parse('2024-01-01T00:00:00Z') + at * SECOND,
+      // Some blocks were followed, and came some time after their own.
+      ...(first === last &&
+        arrivals() < 0.6 &&
+        followed(blocks[first - from].ms + whole(arrivals, 1, 90_000) * SECOND)),
     });
   }
   const keys = [
@@ -236,6 +245,7 @@ const VALUES: Readonly<Record<(typeof KINDS)[number], (n: number) => string | nu
 /** Funds with days that are missing; a day in quarantine is stored and is missing too. */
 export function etfWorld(seed: number, days = 40): World {
   const random = seededRandom(seed);
+  const captures = seededRandom(seed + 1000);
   const dataset = datasetOf('etf_daily_metrics');
   const start = Date.parse('2023-11-20T00:00:00Z');
   const partitions: WorldPartition[] = [];
@@ -264,6 +274,8 @@ export function etfWorld(seed: number, days = 40): World {
         sourceId,
         span: [ms, ms + DAY],
         ingestedMs: ms + 2 * DAY,
+        // Some were captured late, and in another order than that of their days.
+        ...(captures() < 0.8 && { capturedMs: ms + whole(captures, 20, 90) * 3_600_000 }),
       };
       partitions.push(partition);
       for (const [index, name] of ['btc_units', 'issuer', 'wallet_count'].entries()) {
@@ -345,9 +357,46 @@ function winnersOf(rows: readonly WorldRow[]): [winner: WorldRow, among: number]
   });
 }
 
-/** The world of series as it was known at a time: vintages are known from 06:00 of the day after their date. */
+/** When a partition's values were known: a vintage from 06:00 of the day after its date, a capture from its own time. */
+export const knownMs = ({ span, capturedMs, ingestedMs, lastUpdatedMs }: WorldPartition): number =>
+  lastUpdatedMs === undefined ? (capturedMs ?? ingestedMs) : span[0] + DAY + 6 * 3_600_000;
+
+/** The world of funds as it was known at a time: the days that had been captured, with gaps where others had not. */
+export function capturedAt(world: World, asOfMs: number): World {
+  const isKnown = (partition: WorldPartition) => knownMs(partition) <= asOfMs;
+  const rows = world.rows.filter(({ partition }) => isKnown(partition));
+  const held = world.partitions.filter(
+    (partition) =>
+      partition.state === 'proved' && isKnown(partition) && rows.some((row) => row.partition === partition),
+  );
+  const runs: WorldRun[] = [];
+  for (const { sourceId, span } of held) {
+    const last = runs.at(-1);
+    const joins = last?.sourceId === sourceId && last.span[1] === span[0];
+    const first = joins ? last : undefined;
+    if (joins) runs.pop();
+    runs.push({
+      sourceId,
+      span: [first?.span[0] ?? span[0], span[1]],
+      fromMs: first?.fromMs ?? span[0],
+      toMs: span[0] + 1,
+      throughMs: span[1],
+    });
+  }
+  const aligned = rows.filter(isProved).map((row) => {
+    const { value_kind: kind, value_text: value } = row.cells;
+    const { cells, ...key } = alignedMetric(world.dataset)(row);
+    return {
+      ...key,
+      cells: kind === 'int' ? { ...cells, metric_value_int: Number(value), metric_value_float: Number(value) } : cells,
+    };
+  });
+  return { ...world, partitions: world.partitions.filter(isKnown), rows, aligned, runs };
+}
+
+/** The world of series as it was known at a time. */
 export function knownAt(world: World, asOfMs: number): World {
-  const isKnown = ({ span }: WorldPartition) => span[0] + DAY + 6 * 3_600_000 <= asOfMs;
+  const isKnown = (partition: WorldPartition) => knownMs(partition) <= asOfMs;
   const rows = world.rows.filter(({ partition }) => isKnown(partition));
   const aligned = winnersOf(rows).map(([winner, among]) => {
     const row = alignedMetric(world.dataset)(winner);
@@ -425,6 +474,41 @@ const alignedMetric =
     },
   });
 
+/** The same world of blocks or funds at another time. */
+export function movedBy(world: World, byMs: number): World {
+  const { column } = world.dataset.native.time;
+  const later = (text: unknown) => iso(Date.parse(String(text)) + byMs);
+  const isCapture = world.dataset.partition.kind === 'capture';
+  const partitions = new Map(
+    world.partitions.map((one) => {
+      const span = isCapture ? ([one.span[0] + byMs, one.span[1] + byMs] as const) : one.span;
+      return [one, { ...one, span }];
+    }),
+  );
+  return {
+    ...world,
+    partitions: [...partitions.values()],
+    rows: world.rows.map((row) => ({
+      ...row,
+      ms: row.ms + byMs,
+      partition: partitions.get(row.partition)!,
+      cells: { ...row.cells, [column]: row.ms + byMs },
+    })),
+    aligned: world.aligned.map((row) => ({
+      ...row,
+      ms: row.ms + byMs,
+      cells: { ...row.cells, latest_ingested_at_utc: later(row.cells.latest_ingested_at_utc) },
+    })),
+    runs: world.runs.map((run) => ({
+      ...run,
+      span: isCapture ? ([run.span[0] + byMs, run.span[1] + byMs] as const) : run.span,
+      fromMs: run.fromMs + byMs,
+      toMs: run.toMs + byMs,
+      throughMs: run.throughMs + byMs,
+    })),
+  };
+}
+
 // ---- what they share -----------------------------------------------------------------------------------------------
 
 /** Aligned rows of a dataset that is one series: what they say does not matter here, only where they are. */
@@ -438,7 +522,13 @@ function bySecond(dataset: DatasetDefinition, rows: readonly WorldRow[]): WorldA
     series: [],
     cells: filled(
       columns,
-      { records_in_bucket: group.length, latest_ingested_at_utc: new Date(ms).toISOString() },
+      {
+        records_in_bucket: group.length,
+        latest_ingested_at_utc: new Date(ms).toISOString(),
+        latest_snapshot_at_unix_ms: Math.max(...group.map((row) => row.ms)),
+        first_block_height: Math.min(...group.map(({ cells }) => Number(cells.block_height ?? 0))),
+        last_block_height: Math.max(...group.map(({ cells }) => Number(cells.block_height ?? 0))),
+      },
       index,
     ),
   }));

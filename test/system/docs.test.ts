@@ -9,6 +9,7 @@ import { generate, pages, ROOT } from '../../docs/generate.ts';
 import { type CommandSpec, parseCommand } from '../../pipelines/cli/options.ts';
 import * as specs from '../../pipelines/cli/specs.ts';
 import { parseExport } from '../../serving/contract/export.ts';
+import { parseFrame } from '../../serving/contract/frame.ts';
 import { historicalParser } from '../../serving/contract/historical.ts';
 import { PROBLEMS } from '../../serving/contract/problems.ts';
 import { parseQuery } from '../../serving/contract/query.ts';
@@ -120,6 +121,7 @@ describe.for(PAGES)('%s', (page) => {
 /** The contract of the route at a path. */
 function parserOf(path: string) {
   if (path === '/v1/raw/export') return parseExport;
+  if (path === '/v1/frame') return parseFrame;
   if (path.startsWith('/v1/raw/')) return parseQuery;
   for (const dataset of DATASETS.values()) {
     if (path === `/v1/historical/${dataset.historicalPath}`) return historicalParser(dataset, 'rows');

@@ -9,8 +9,10 @@ import { sha256OfFile } from '../../pipelines/sources/documents/local.ts';
 import { ROOT } from '../support/command.ts';
 import { given } from '../support/given.ts';
 import { type HttpFaultProxy, startHttpFaultProxy } from '../support/http-fault-proxy.ts';
+import { loadWorld } from '../support/load-worlds.ts';
 import { csvOf, DATASET, documentPath, System, writeDocument } from '../support/pipeline.ts';
 import { API_KEY, type Serving, startServing } from '../support/serving.ts';
+import { macroWorld } from '../support/worlds.ts';
 
 const DAYS = ['2024-01-01', '2024-01-02'];
 const ROWS = 5000;
@@ -96,9 +98,33 @@ for (const { file, needs, command } of PROGRAMS) {
 
 const quantityOf = (line: string) => Number(line.split(',')[2]);
 
+const BACKTESTS = [
+  { file: 'backtest.ts', needs: true, command: [process.execPath] },
+  {
+    file: 'backtest.py',
+    needs: spawnSync('python3', ['-c', 'import polars, requests']).status === 0,
+    command: ['python3'],
+  },
+];
+
+for (const { file, needs, command } of BACKTESTS) {
+  given(needs, 'python3 has no polars and requests').describe(`examples/${file}`, () => {
+    test('shows a frame, or says why the service refuses', async () => {
+      await loadWorld(system.env.databaseUrl, macroWorld(1));
+      const example = [...command, join(ROOT, 'examples', file)];
+      const { exit, stdout, stderr } = await run(example);
+      expect([exit, stderr]).toEqual([0, '']);
+      expect(stdout).toMatch(/72 hours/);
+      const refused = await run(example, 'wrong');
+      expect(refused.exit).toBe(1);
+      expect(refused.stderr).toContain('AUTH_INVALID_API_KEY');
+    });
+  });
+}
+
 describe('examples/README.md', () => {
   test('names every program', async () => {
     const page = await readFile(join(ROOT, 'examples/README.md'), 'utf8');
-    for (const { file } of PROGRAMS) expect(page.split(file)).toHaveLength(3);
+    for (const { file } of [...PROGRAMS, ...BACKTESTS]) expect(page.split(file)).toHaveLength(3);
   });
 });

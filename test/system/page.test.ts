@@ -171,20 +171,57 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
     const env = { ...process.env, SVC_INTERNAL_API_KEY: API_KEY };
     const curl = await promisify(execFile)('sh', ['-c', await textOf(said)], { env });
     expect(JSON.parse(curl.stdout).rows.map(({ trade_id }: { trade_id: number }) => String(trade_id))).toEqual(ids);
-    await page.getByRole('button', { name: 'TypeScript client' }).click();
+    await page.locator('#explorer-said').getByRole('button', { name: 'TypeScript client' }).click();
     const client = await promisify(execFile)(
       process.execPath,
       ['--input-type=module-typescript', '--eval', await textOf(said)],
       { env, cwd: ROOT },
     );
     expect(client.stdout).toMatch(/^5 /);
-    await page.getByRole('button', { name: 'Python' }).click();
+    await page.locator('#explorer-said').getByRole('button', { name: 'Python' }).click();
     expect(
       execFileSync('python3', ['-c', 'import ast, sys; print(len(ast.parse(sys.stdin.read()).body))'], {
         input: await textOf(said),
         encoding: 'utf8',
       }).trim(),
     ).toBe('4');
+    expect(faults()).toEqual([]);
+  });
+
+  test('builds a frame by choosing columns, draws them on one axis, and gives the command', async () => {
+    const { page, faults } = await afresh();
+    const form = page.locator('#frame-form');
+    await form.getByRole('button', { name: 'Add a column' }).click();
+    const added = form.locator('.column').last();
+    await added.getByRole('combobox', { name: 'Field' }).selectOption('quantity');
+    await added.getByRole('combobox', { name: 'Aggregate' }).selectOption('sum');
+    await form.locator('[name=window]').selectOption('days');
+    await form.locator('[name=from]').fill('2024-01-01');
+    await form.locator('[name=to]').fill('2024-01-02');
+    await form.getByRole('button', { name: 'Build it' }).click();
+    await page.getByRole('img', { name: 'a_close, a_quantity over time' }).waitFor();
+    const table = page.locator('#frame-result table');
+    expect(await table.locator('thead th').allInnerTexts()).toEqual([
+      'datetime',
+      'known_at_utc',
+      'a_close',
+      'a_quantity',
+    ]);
+    expect(await textOf(page.locator('#frame-result .result-head'))).toMatch(/^48 rows/);
+    const said = page.locator('#frame-said code');
+    const env = { ...process.env, SVC_INTERNAL_API_KEY: API_KEY };
+    const curl = await promisify(execFile)('sh', ['-c', await textOf(said)], { env });
+    const { rows } = JSON.parse(curl.stdout);
+    expect(rows).toHaveLength(48);
+    const last = await table.locator('tbody tr').last().locator('td').allInnerTexts();
+    expect(last).toEqual(Object.values(rows[47]).map(String));
+    await page.locator('#frame-said').getByRole('button', { name: 'TypeScript client' }).click();
+    const client = await promisify(execFile)(
+      process.execPath,
+      ['--input-type=module-typescript', '--eval', await textOf(said)],
+      { env, cwd: ROOT },
+    );
+    expect(client.stdout).toMatch(/^48 /);
     expect(faults()).toEqual([]);
   });
 

@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { confirmationDepth, settledTip, syncNote } from '../../pipelines/sources/bitcoin/open-node.ts';
+import { settledTip, syncNote } from '../../pipelines/sources/bitcoin/open-node.ts';
 import { firstLost, planUnits, SINGLE_BLOCKS, UNIT_BLOCKS } from '../../pipelines/sources/bitcoin/proved-chain.ts';
 import {
   difficultyOf,
@@ -14,6 +14,7 @@ import {
   supplyAt,
 } from '../../pipelines/sources/bitcoin/rows/derived.ts';
 import type { Range } from '../../shared/ranges.ts';
+import { confirmationDepth } from '../../shared/registry/blocks.ts';
 import { givenData } from '../support/given.ts';
 import { runs } from '../support/seed.ts';
 

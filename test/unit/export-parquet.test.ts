@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { BackpressureGate, FileSink } from '../../serving/exports/artifact/file-sink.ts';
-import { FORMATS } from '../../serving/exports/artifact/files.ts';
+import { formatOf } from '../../serving/exports/artifact/files.ts';
 import { GROUP_ROWS, GROUP_TEXT_BYTES } from '../../serving/exports/artifact/parquet-file.ts';
 import { type Column, cellOf } from '../../serving/render/cells.ts';
 import { BufferPool } from '../../serving/render/response.ts';
@@ -44,7 +44,14 @@ async function written(generated: GeneratedRows, facts: Record<string, string> =
   };
   await using sink = await FileSink.create(path, { buffers: new BufferPool(), flow: brake.createReason(), onFault });
   const { shape } = generated;
-  await using writer = FORMATS.parquet.open({ sink, flow: brake.createReason(), shape, facts, onFault });
+  await using writer = formatOf('parquet', 'zstd').open({
+    sink,
+    flow: brake.createReason(),
+    shape,
+    facts,
+    onFault,
+    buffers: new BufferPool(),
+  });
   for (const row of generated.rows) {
     writeRow(writer, shape, row);
     if (shape.hiddenFirst) writer.resolve(row.toMs);
@@ -208,7 +215,14 @@ test('row groups that the encoder has not taken hold the rows back', async () =>
     onFault,
   });
   const shape = { columns, hiddenFirst: false };
-  await using writer = FORMATS.parquet.open({ sink, flow, shape, facts: {}, onFault });
+  await using writer = formatOf('parquet', 'zstd').open({
+    sink,
+    flow,
+    shape,
+    facts: {},
+    onFault,
+    buffers: new BufferPool(),
+  });
   const row = { cells: [int8(1n)], fromMs: 0, toMs: 0 };
   // One group being encoded while the next is filled is as it should be.
   for (let count = 0; count <= 2 * GROUP_ROWS; count++) {

@@ -4,7 +4,7 @@ import { describe, expect, test } from 'vitest';
 import { POSTGRES_EPOCH_MS } from '../../serving/db/pg-messages.ts';
 import { Prng } from '../../serving/read/sampling/draw.ts';
 import { BUFFER_BYTES, CELL, OutputBuffer } from '../../serving/render/cells.ts';
-import { JSON_LIST, JsonRows } from '../../serving/render/json-rows.ts';
+import { JsonRows, jsonList } from '../../serving/render/json-rows.ts';
 import {
   maxStringBytes,
   TimestampWriter,
@@ -179,7 +179,7 @@ describe('rows', () => {
         columns: columns.map((kind, index) => ({ field: { name: `c${index}` } as Field, cell: kinds[kind].cell })),
         hiddenFirst: false,
       },
-      JSON_LIST,
+      jsonList(),
     );
     for (const row of rows) {
       const cells = Buffer.concat(row.map((value, index) => encode(columns[index], value)));

@@ -2,7 +2,7 @@
 
 import { verifyAudit } from '../../../shared/audit/verify.ts';
 import { pruneAudit } from '../../../shared/audit/writer.ts';
-import { auditFolderOf } from '../../../shared/config/export-folders.ts';
+import { auditFolderOf } from '../../../shared/config/settings.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { type Context, openContext } from '../context.ts';
 import type { ParsedCommand } from '../options.ts';

@@ -1,7 +1,7 @@
 /** `export-worker`: runs the export part of the service in a child process, which is restarted when it dies. */
 import { once } from 'node:events';
-import { exportRootOf } from '../../../shared/config/export-folders.ts';
 import type { SettingName, Settings } from '../../../shared/config/settings.ts';
+import { exportRootOf } from '../../../shared/config/settings.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { localUrl, SupervisedChild } from '../child.ts';
 import { natsUrls, openContext, PROJECT_ROOT } from '../context.ts';

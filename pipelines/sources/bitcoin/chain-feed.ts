@@ -139,6 +139,8 @@ class ChainFeed {
     let seen: string | undefined;
     let next: number | undefined;
     let states: readonly PartitionRow['state'][] = ENDED;
+    // The first round fills in what came before.
+    let isNew = false;
     // After a restart it is unknown whether the node was unavailable before.
     for (let failures: number | undefined; !signal.aborted; ) {
       try {
@@ -151,7 +153,8 @@ class ChainFeed {
           yield* this.#retractions(state);
           const tip = Math.min(settledTip(state, depth), last);
           next ??= Math.max(first, (await this.#firstEnded()) ?? first);
-          yield* documentEvents(await this.#planMissing(next, tip, states));
+          const missing = await this.#planMissing(next, tip, states);
+          yield* documentEvents(missing.map((request) => ({ ...request, isNew })));
           states = HANDED_OVER;
           const [left] = await this.#missing(next, tip, states);
           next = left?.from ?? Math.max(next, tip + 1);
@@ -165,6 +168,7 @@ class ChainFeed {
             Object.assign(retry, { atMs: Number.POSITIVE_INFINITY, afterMs: pollMs });
           }
           seen = state.bestHash;
+          isNew = true;
         }
       } catch (error) {
         if (signal.aborted) return;

@@ -8,16 +8,11 @@ import { fileURLToPath } from 'node:url';
 import type { Settings } from '../../../shared/config/settings.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
 import type { Logger } from '../../../shared/logger.ts';
+import { confirmationDepth } from '../../../shared/registry/blocks.ts';
 import { startBitcoind } from '../../../shared/stack/bitcoind.ts';
 import { BitcoinNode, type ChainState } from './node.ts';
 import { RpcClient } from './rpc/client.ts';
 import { SAMPLE_CHAIN } from './sample/generate.ts';
-
-/** Blocks that must follow a block before it counts as settled. Regtest needs none, because it has no other miner. */
-const CONFIRMATIONS = 6;
-
-export const confirmationDepth = (setting: number | undefined, network: string): number =>
-  setting ?? (network === 'regtest' ? 0 : CONFIRMATIONS);
 
 /** @throws TidemarkError NODE_CHAIN_MISMATCH, NODE_PRUNED and those of the call. */
 export async function checkNode(node: BitcoinNode, network: string): Promise<ChainState> {

@@ -20,6 +20,8 @@ export interface HeightRequest extends DocumentRequest {
   readonly to: number;
   /** Why none of these blocks is settled yet. */
   readonly unsettled?: string;
+  /** Whether the blocks are new: they were followed, and not filled in. */
+  readonly isNew?: boolean;
 }
 
 export function heightRequest(from: number, to: number, unsettled?: string): HeightRequest {
@@ -72,7 +74,8 @@ export function chainSource({ node, chain, lookahead, checkLink }: ChainSourceOp
     publishedSha256: async (request) => (await documentOf(request)).facts.sha256,
     async open(request): Promise<OpenedDocument> {
       const { hashes, facts } = await documentOf(request);
-      const { from, to } = request;
+      const { from, to, isNew } = request;
+      const captured = isNew ? { captured_ms: Date.now() } : {};
       return {
         facts,
         async *decode({ frameRawBytes }): AsyncGenerator<DecodedItem> {
@@ -92,7 +95,7 @@ export function chainSource({ node, chain, lookahead, checkLink }: ChainSourceOp
             node.release(checked.block);
           }
           // No later block may have an earlier time.
-          for (const one of frames.values()) yield* one.end({ through_ms: (medianTime + 1) * 1000 });
+          for (const one of frames.values()) yield* one.end({ through_ms: (medianTime + 1) * 1000, ...captured });
         },
         async [Symbol.asyncDispose]() {},
       };

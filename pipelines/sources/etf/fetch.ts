@@ -1,5 +1,5 @@
 /** Gets a fund's document and archives it. A fetched document is on disk before it is parsed. */
-import { nextMarketDay, parseDay } from '../../../shared/dates.ts';
+import { DAY_MS, nextMarketDay, parseDay } from '../../../shared/dates.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { sha256Hex } from '../../../shared/frame/codec.ts';
 import type { Logger } from '../../../shared/logger.ts';
@@ -190,7 +190,11 @@ export function etfSource(needs: FetchNeeds): Source<FundRequest> {
           const key = captureKey(issuer.sourceId, capture.asOf, number);
           const frames = new RecordFrames(etfDailyMetrics, key, frameRawBytes);
           for (const event of capture.events) yield* frames.add(event);
-          yield* frames.end({ span_end: expectedAfter(capture), record_sha256: capture.recordSha256 });
+          yield* frames.end({
+            span_end: expectedAfter(capture),
+            record_sha256: capture.recordSha256,
+            captured_ms: capturedAt(capture, seen),
+          });
         },
         async [Symbol.asyncDispose]() {},
       };
@@ -208,6 +212,11 @@ function isLatest(location: DocumentLocation): boolean {
     location.fetch.asked.day === undefined &&
     location.fetch.asked.filed_day === undefined
   );
+}
+
+/** A document of an operator's folder was captured on the day that it is filed under, and no earlier than its own day ended. */
+function capturedAt({ asOf }: Capture, { atMs, filedDay }: Seen): number {
+  return filedDay === undefined ? atMs : Math.max(parseDay(filedDay)!, parseDay(asOf)!) + DAY_MS;
 }
 
 const expectedAfter = ({ asOf }: Capture) => parseDay(nextMarketDay(asOf))!;

@@ -2,16 +2,19 @@
 
 import type { Mode } from '../../../shared/registry/definition.ts';
 import type { Dtype } from '../../../shared/registry/index.ts';
+import type { JsonObject } from '../../../shared/strict-json.ts';
+import type { Compression, ExportSubject } from '../../contract/export.ts';
 import type { FilterClause } from '../../contract/filters.ts';
 import type { Warning } from '../../contract/problems.ts';
-import type { ReadRequest } from '../../contract/read-request.ts';
 import type { ReadCall, Reader } from '../../read/execute/answer.ts';
+import type { FrameReader } from '../../read/frame/frame.ts';
 import type { BufferPool } from '../../render/response.ts';
 
 export type ArtifactFormat = 'parquet' | 'csv';
 
 export interface ArtifactDeps {
   readonly reader: Reader;
+  readonly frames: FrameReader;
   readonly buffers: BufferPool;
   readonly now: () => number;
   /** A window whose partitions hold more rows than this becomes one file per UTC day. */
@@ -25,9 +28,10 @@ export interface ArtifactProgress {
 }
 
 export interface ArtifactJob {
-  readonly request: ReadRequest;
+  readonly request: ExportSubject;
   readonly admit: ReadCall['admit'];
   readonly format: ArtifactFormat;
+  readonly compression: Compression;
   /**
    * The final directory of the artifact. Its parent exists; the directory does not. The artifact appears completely or not at
    * all. Unfinished files lie beside it; the end of the writing or a later attempt removes them.
@@ -73,6 +77,14 @@ export interface ManifestPartition {
   readonly document_sha256: string | null;
 }
 
+export interface ManifestProof {
+  readonly coverage_version: number;
+  readonly partitions: number;
+  /** Digest over one line per partition; the documentation describes the line. */
+  readonly sha256: string;
+  readonly listed: readonly ManifestPartition[];
+}
+
 export type ManifestWindow =
   | { readonly kind: 'range'; readonly start_utc: string | null; readonly end_utc: string | null }
   | { readonly kind: 'latest'; readonly n_rows: number }
@@ -80,16 +92,20 @@ export type ManifestWindow =
 
 export interface ArtifactManifest {
   readonly manifest_version: 1;
-  readonly dataset: string;
-  readonly mode: Mode;
+  /** Null for a frame, as `mode` is: its columns name their datasets. */
+  readonly dataset: string | null;
+  readonly mode: Mode | null;
+  /** Of a frame: its columns, grid and fill, as requested. */
+  readonly frame?: JsonObject;
   readonly view_id: string;
   readonly view_version: number;
   readonly format: ArtifactFormat;
+  readonly compression: Compression;
   readonly media_type: string;
   readonly window: ManifestWindow;
   /** As the request has them; every row passes all of them. */
   readonly filters: readonly FilterClause[];
-  /** The time as of which the rows were known; null: now. */
+  /** The time as of which the rows were known, or `row`; null: now. */
   readonly as_of: string | null;
   readonly schema: readonly ManifestColumn[];
   readonly row_count: number;
@@ -103,14 +119,11 @@ export interface ArtifactManifest {
   /** Exclusive end of the dataset's coverage; null where nothing is proved. */
   readonly as_of_utc: string | null;
   readonly warnings: readonly Warning[];
-  /** The proved partitions that the rows come from. */
-  readonly proof: {
-    readonly coverage_version: number;
-    readonly partitions: number;
-    /** Digest over one line per partition; the documentation describes the line. */
-    readonly sha256: string;
-    readonly listed: readonly ManifestPartition[];
-  };
+  /** The proved partitions that the rows come from; null for a frame, which has `proofs`. */
+  readonly proof: ManifestProof | null;
+  /** Of a frame: the same for each of its datasets, and the digest of the rows, which is that of the same request's answer. */
+  readonly proofs?: readonly ({ readonly dataset: string } & ManifestProof)[];
+  readonly rows_sha256?: string;
   /** How much of the window was searched, and how much the filters ruled out by stored value ranges; else null. */
   readonly searched: {
     readonly partitions_read: number;

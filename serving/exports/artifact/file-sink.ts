@@ -158,6 +158,7 @@ export interface FileTarget {
   readonly flow: Flow;
   readonly shape: RowShape;
   readonly facts: FileMetadata;
+  readonly buffers: BufferPool;
   /** Called with faults that occur outside the calls. */
   readonly onFault: (error: unknown) => void;
 }

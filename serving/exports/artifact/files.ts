@@ -1,8 +1,12 @@
 /** The files of an artifact in progress: one, or one per day. Each opens before its rows and closes while the next one fills. */
 
+import { once } from 'node:events';
 import { join } from 'node:path';
+import type { Transform } from 'node:stream';
+import { createGzip, createZstdCompress } from 'node:zlib';
 import type { Dtype } from '../../../shared/registry/index.ts';
-import { OutputBuffer, type RowShape, type RowWriter } from '../../render/cells.ts';
+import type { Compression } from '../../contract/export.ts';
+import { type Destination, OutputBuffer, type RowShape, type RowWriter } from '../../render/cells.ts';
 import { CsvRows } from '../../render/csv-rows.ts';
 import type { BufferPool } from '../../render/response.ts';
 import type { ArtifactFormat, ManifestColumn, ManifestFile } from './artifact.ts';
@@ -17,6 +21,18 @@ export interface Format {
   open(target: FileTarget): FileWriter;
 }
 
+interface Packed {
+  readonly extension: string;
+  readonly mediaType: string;
+  create(): Transform;
+}
+
+/** How a whole CSV file is compressed; a Parquet file compresses its own pages. */
+const PACKED: Partial<Record<Compression, Packed>> = {
+  gzip: { extension: 'csv.gz', mediaType: 'application/gzip', create: () => createGzip() },
+  zstd: { extension: 'csv.zst', mediaType: 'application/zstd', create: () => createZstdCompress() },
+};
+
 /** Column types by Arrow's names, which readers use too. */
 const PARQUET_TYPES: Readonly<Record<Dtype, string>> = {
   int64: 'int64',
@@ -28,34 +44,80 @@ const PARQUET_TYPES: Readonly<Record<Dtype, string>> = {
   json: 'string',
 };
 
-export const FORMATS: Readonly<Record<ArtifactFormat, Format>> = {
-  csv: {
-    extension: 'csv',
-    mediaType: 'text/csv; charset=utf-8; header=present',
+export function formatOf(format: ArtifactFormat, compression: Compression): Format {
+  if (format === 'parquet') {
+    return {
+      extension: 'parquet',
+      mediaType: 'application/vnd.apache.parquet',
+      typeOf: (dtype) => PARQUET_TYPES[dtype],
+      open: (target) => new ParquetFile(target, compression),
+    };
+  }
+  const packed = PACKED[compression];
+  return {
+    extension: packed?.extension ?? 'csv',
+    mediaType: packed?.mediaType ?? 'text/csv; charset=utf-8; header=present',
     typeOf: () => 'text',
-    open: ({ sink, shape }) => new CsvFile(new OutputBuffer(sink), shape),
-  },
-  parquet: {
-    extension: 'parquet',
-    mediaType: 'application/vnd.apache.parquet',
-    typeOf: (dtype) => PARQUET_TYPES[dtype],
-    open: (target) => new ParquetFile(target),
-  },
-};
+    open: ({ sink, shape, flow, onFault, buffers }) => {
+      const target = packed ? new PackedSink(packed.create(), { sink, flow, onFault, buffers }) : sink;
+      return new CsvFile(new OutputBuffer(target), shape, packed && (target as PackedSink));
+    },
+  };
+}
 
 class CsvFile extends CsvRows implements FileWriter {
   readonly #output: OutputBuffer;
+  readonly #packed: PackedSink | undefined;
 
-  constructor(output: OutputBuffer, shape: RowShape) {
+  constructor(output: OutputBuffer, shape: RowShape, packed: PackedSink | undefined) {
     super(output, shape);
     this.#output = output;
+    this.#packed = packed;
   }
 
   async close(): Promise<void> {
     this.#output.flush();
+    await this.#packed?.end();
   }
 
-  async [Symbol.asyncDispose](): Promise<void> {}
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#packed?.destroy();
+  }
+}
+
+/** Compresses what is written on its way to a sink, in the thread pool, and pauses the read while that is behind. */
+class PackedSink implements Destination {
+  readonly #stream: Transform;
+  readonly #options: Pick<FileTarget, 'sink' | 'flow' | 'buffers'>;
+  readonly #ended: Promise<unknown>;
+
+  constructor(stream: Transform, options: Pick<FileTarget, 'sink' | 'flow' | 'onFault' | 'buffers'>) {
+    this.#stream = stream;
+    this.#options = options;
+    stream.on('data', (chunk: Buffer) => options.sink.write(new Uint8Array(chunk)));
+    stream.on('drain', () => options.flow.resume());
+    stream.once('error', options.onFault);
+    this.#ended = once(stream, 'end');
+    this.#ended.catch(() => {});
+  }
+
+  buffer(): Buffer {
+    return this.#options.buffers.take();
+  }
+
+  write(bytes: Buffer): void {
+    const { flow, buffers } = this.#options;
+    if (!this.#stream.write(bytes, () => buffers.give(Buffer.from(bytes.buffer)))) flow.pause();
+  }
+
+  async end(): Promise<void> {
+    this.#stream.end();
+    await this.#ended;
+  }
+
+  destroy(): void {
+    this.#stream.destroy();
+  }
 }
 
 interface FilesOptions {
@@ -173,8 +235,15 @@ export class ArtifactFiles implements RowWriter, AsyncDisposable {
   }
 
   #writerOf(file: OpenFile): FileWriter {
-    const { format, facts, gate, onFault } = this.#options;
-    file.writer ??= format.open({ sink: file.sink, flow: gate.createReason(), shape: this.#shape!, facts, onFault });
+    const { format, facts, gate, onFault, buffers } = this.#options;
+    file.writer ??= format.open({
+      sink: file.sink,
+      flow: gate.createReason(),
+      shape: this.#shape!,
+      facts,
+      onFault,
+      buffers,
+    });
     return file.writer;
   }
 

@@ -3,19 +3,22 @@
 import { createHash } from 'node:crypto';
 import { lstat, open } from 'node:fs/promises';
 import { join } from 'node:path';
+import { DAY_MS } from '../../../shared/dates.ts';
 import type { Range } from '../../../shared/ranges.ts';
 import { NotRegularFile, openRegular } from '../../../shared/regular-file.ts';
 import type { Window } from '../../contract/read-request.ts';
 import type { RowSink } from '../../db/pg-connection.ts';
 import { int2, int8, OID, Params, text } from '../../db/pg-messages.ts';
 import type { LiveContext, ReadPlan } from '../../read/plan/context.ts';
-import { knownTest } from '../../read/snapshot/proved-runs.ts';
+import type { Part } from '../../read/read-model.ts';
+import { boundsOf, knownTest } from '../../read/snapshot/proved-runs.ts';
 import {
   type Artifact,
   type ArtifactManifest,
   artifactFault,
   type ManifestFile,
   type ManifestPartition,
+  type ManifestProof,
   type ManifestWindow,
   type WrittenFile,
 } from './artifact.ts';
@@ -108,7 +111,7 @@ const MAX_LISTED = 20_000;
 
 /** The proved partitions that an artifact's rows come from. */
 export interface Proof {
-  readonly manifest: ArtifactManifest['proof'];
+  readonly manifest: ManifestProof;
   /** Number of rows, in the requested mode, in all partitions that the window overlaps. */
   readonly rows: number;
 }
@@ -118,7 +121,10 @@ const COLUMNS = `partition_key, source_id, revision::text, rows::text, aligned_r
 const OIDS = COLUMNS.split(',').map(() => OID.text);
 
 /** Reads the proof in the snapshot of the rows. */
-export async function readProof({ session, request }: LiveContext, plan: ReadPlan): Promise<Proof> {
+export async function readProof(
+  { session, request }: LiveContext,
+  plan: Pick<ReadPlan, 'parts' | 'carried'>,
+): Promise<Proof> {
   const { dataset, mode } = request;
   const [[version] = ['0']] = await session.rows(
     'select version::text from coverage where dataset_id = $1',
@@ -146,6 +152,28 @@ export async function readProof({ session, request }: LiveContext, plan: ReadPla
       listed: sink.listed,
     },
   };
+}
+
+/** A state may be that of a row from before the window, and a series has all its revisions. */
+const STATES_BEFORE_MS = 2 * DAY_MS;
+
+/** The proofs of a frame's datasets, by the partitions that its rows can come from. */
+export async function readProofs(
+  contexts: readonly LiveContext[],
+): Promise<({ readonly dataset: string } & ManifestProof)[]> {
+  const found = Map.groupBy(contexts, ({ request }) => request.dataset);
+  const proofs: ({ readonly dataset: string } & ManifestProof)[] = [];
+  for (const [dataset, own] of found) {
+    const parts = own.flatMap(({ request: { window }, coverage, parts: searched }): Part[] => {
+      if (dataset.trades) return [...searched];
+      const { from, to } = boundsOf(coverage, window);
+      const start = dataset.aligned.seriesKey.length > 0 ? (coverage.extent?.from ?? from) : from - STATES_BEFORE_MS;
+      return start < to ? [{ from: start, to, until: to, provedTo: undefined, isLast: true }] : [];
+    });
+    const { manifest } = await readProof(own[0], { parts });
+    proofs.push({ dataset: dataset.key, ...manifest });
+  }
+  return proofs;
 }
 
 function withParams(...list: Parameters<Params['add']>[0][]): Params {

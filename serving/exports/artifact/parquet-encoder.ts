@@ -110,12 +110,13 @@ function encodingOf({ type, nullable, isDocument }: EncoderColumn): Pick<ColumnS
 }
 
 const port = parentPort!;
-const { columns, facts } = workerData as EncoderFile;
+const { columns, facts, compression } = workerData as EncoderFile;
+const CODECS = { zstd: 'ZSTD', snappy: 'SNAPPY', none: 'UNCOMPRESSED' } as const;
 const writer = new ByteWriter();
 const parquet = new ParquetWriter({
   writer,
   schema: schemaOf(columns),
-  codec: 'ZSTD',
+  codec: CODECS[compression as keyof typeof CODECS],
   compressors: { ZSTD: (bytes) => zstdCompressSync(bytes, ZSTD) },
   kvMetadata: facts.map(([key, value]) => ({ key, value })),
   // The name includes a version of the files' layout: readers that find none ignore the bounds of texts.

@@ -2,6 +2,7 @@
 
 import { once } from 'node:events';
 import { Worker } from 'node:worker_threads';
+import type { Compression } from '../../contract/export.ts';
 import type { ColumnMemory } from '../../render/arrow-column.ts';
 import type { ArrowType } from '../../render/arrow-messages.ts';
 import { BatchedRows } from '../../render/arrow-rows.ts';
@@ -19,6 +20,7 @@ export interface EncoderColumn {
 /** The encoder's start parameters. */
 export interface EncoderFile {
   readonly columns: readonly EncoderColumn[];
+  readonly compression: Compression;
   /** Key-value pairs for the file's footer. */
   readonly facts: readonly (readonly [key: string, value: string])[];
 }
@@ -64,7 +66,7 @@ export class ParquetFile extends BatchedRows implements FileWriter {
   #fault: unknown;
   readonly #ended: Promise<unknown>;
 
-  constructor(target: FileTarget) {
+  constructor(target: FileTarget, compression: Compression) {
     super(target.shape, { firstRows: GROUP_ROWS, rows: GROUP_ROWS, textBytes: GROUP_TEXT_BYTES });
     this.#target = target;
     const file: EncoderFile = {
@@ -74,6 +76,7 @@ export class ParquetFile extends BatchedRows implements FileWriter {
         nullable,
         isDocument: target.shape.columns[index].field.dtype === 'json',
       })),
+      compression,
       facts: Object.entries(target.facts),
     };
     this.#worker = new Worker(new URL('./parquet-encoder.ts', import.meta.url), {

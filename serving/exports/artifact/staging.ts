@@ -8,7 +8,8 @@ import { constants } from 'node:fs';
 import { lstat, mkdir, open, readdir, rename, rm } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { DAY_MS } from '../../../shared/dates.ts';
-import type { ReadRequest, Window } from '../../contract/read-request.ts';
+import { type ExportSubject, isFrame } from '../../contract/export.ts';
+import type { Window } from '../../contract/read-request.ts';
 import { inOrder } from '../../read/execute/plan-read.ts';
 import type { CountedStatement, LiveContext, ReadPlan } from '../../read/plan/context.ts';
 import { within } from '../../read/snapshot/proved-runs.ts';
@@ -118,7 +119,13 @@ async function syncDirectory(path: string): Promise<void> {
 }
 
 /** The prefix of an artifact's file names, safe for file systems and URLs: `exchange_a_spot_trades.native.2019-04`. */
-export function stemOf({ dataset, mode, window, filters, asOfMs }: ReadRequest): string {
+export function stemOf(subject: ExportSubject): string {
+  if (isFrame(subject)) {
+    const { gridMs, window, asOf: known } = subject;
+    const asOf = known === undefined ? '' : `.as-of-${known === 'row' ? known : instantName(known)}`;
+    return `frame.${gridMs / 1000}s.${windowName(window)}${asOf}`;
+  }
+  const { dataset, mode, window, filters, asOfMs } = subject;
   const asOf = asOfMs === undefined ? '' : `.as-of-${instantName(asOfMs)}`;
   return `${dataset.key}.${mode}.${windowName(window)}${asOf}${filters.length > 0 ? '.filtered' : ''}`;
 }

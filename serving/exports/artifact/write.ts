@@ -1,7 +1,10 @@
 /** Writes one artifact: the rows of one read, in one snapshot, to files that appear completely or not at all. */
 import { shapeOf } from '../../../shared/registry/index.ts';
+import { type ExportSubject, isFrame } from '../../contract/export.ts';
+import type { FrameRequest } from '../../contract/frame.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
 import type { ReadFacts } from '../../read/execute/answer.ts';
+import { asOfText, FRAME_VIEW, type FrameFacts, frameFields } from '../../read/frame/frame.ts';
 import { countOfFileDays } from '../../read/plan/counted.ts';
 import type { Searched } from '../../read/read-model.ts';
 import { provedThrough } from '../../read/snapshot/proved-runs.ts';
@@ -14,8 +17,17 @@ import {
   type ManifestColumn,
 } from './artifact.ts';
 import { BackpressureGate } from './file-sink.ts';
-import { ArtifactFiles, FORMATS, type Format } from './files.ts';
-import { digestOf, isIntact, type Proof, readArtifact, readProof, windowOf, writeManifest } from './manifest.ts';
+import { ArtifactFiles, type Format, formatOf } from './files.ts';
+import {
+  digestOf,
+  isIntact,
+  type Proof,
+  readArtifact,
+  readProof,
+  readProofs,
+  windowOf,
+  writeManifest,
+} from './manifest.ts';
 import { canSplit, StagingDirectory, statementsByDay, stemOf } from './staging.ts';
 
 const PROGRESS_INTERVAL_MS = 500;
@@ -48,7 +60,7 @@ async function intactArtifact(directory: string): Promise<Artifact | undefined> 
 
 async function writeFiles(deps: ArtifactDeps, job: ArtifactJob, directory: string): Promise<ArtifactManifest> {
   const { request } = job;
-  const format = FORMATS[job.format];
+  const format = formatOf(job.format, job.compression);
   const schema = columnsOf(request, format);
   const stop = new AbortController();
   const gate = new BackpressureGate();
@@ -77,6 +89,7 @@ async function writeFiles(deps: ArtifactDeps, job: ArtifactJob, directory: strin
     manifest_version: 1,
     ...subjectOf(request),
     format: job.format,
+    compression: job.compression,
     media_type: format.mediaType,
     schema,
     row_count: files.rows,
@@ -84,36 +97,76 @@ async function writeFiles(deps: ArtifactDeps, job: ArtifactJob, directory: strin
     sha256: digestOf(files.done),
     split: read.split ? 'day' : 'none',
     files: files.done,
-    synthetic: read.facts.synthetic,
+    synthetic: read.synthetic,
     as_of_utc: read.asOfMs === undefined ? null : new Date(read.asOfMs).toISOString(),
     warnings: read.facts.warnings,
-    proof: read.proof.manifest,
+    ...read.proved,
     searched: searchedOf(read.searched),
     run: { ...job.run, written_at_utc: new Date(deps.now()).toISOString() },
   };
 }
+
 interface ReadResult {
   readonly facts: ReadFacts;
-  readonly proof: Proof;
+  readonly proved: Pick<ArtifactManifest, 'proof' | 'proofs' | 'rows_sha256'>;
+  /** Whether no row comes from a vendor. */
+  readonly synthetic: boolean;
   readonly asOfMs: number | undefined;
   readonly searched: Searched | undefined;
   readonly split: boolean;
 }
 
+interface Reading {
+  readonly deps: ArtifactDeps;
+  readonly job: ArtifactJob;
+  readonly gate: BackpressureGate;
+  readonly stop: AbortSignal;
+}
+
 /** Runs the read with the files as its writer, and collects the facts of its snapshot. */
-async function readInto(
+const readInto = (files: ArtifactFiles, reading: Reading): Promise<ReadResult> => {
+  const { request } = reading.job;
+  return isFrame(request) ? readFrame(files, request, reading) : readRows(files, request, reading);
+};
+
+async function readFrame(
   files: ArtifactFiles,
-  {
-    deps,
-    job,
-    gate,
-    stop,
-  }: {
-    readonly deps: ArtifactDeps;
-    readonly job: ArtifactJob;
-    readonly gate: BackpressureGate;
-    readonly stop: AbortSignal;
-  },
+  request: FrameRequest,
+  { deps, job, gate, stop }: Reading,
+): Promise<ReadResult> {
+  let facts: FrameFacts | undefined;
+  let proofs: ArtifactManifest['proofs'];
+  const { sha256 } = await deps.frames.read({
+    request,
+    signal: AbortSignal.any([job.signal, stop]),
+    token: undefined,
+    admit: job.admit ? [job.admit] : [],
+    mayBeEmpty: true,
+    async inspect(contexts) {
+      proofs = await readProofs(contexts);
+      await files.begin(null);
+    },
+    open(found, flow) {
+      facts = found;
+      files.shape = found;
+      gate.flow = flow;
+      return files;
+    },
+  });
+  return {
+    facts: facts!,
+    proved: { proof: null, proofs, rows_sha256: sha256 },
+    synthetic: facts!.isAllSynthetic,
+    asOfMs: undefined,
+    searched: undefined,
+    split: false,
+  };
+}
+
+async function readRows(
+  files: ArtifactFiles,
+  request: ReadRequest,
+  { deps, job, gate, stop }: Reading,
 ): Promise<ReadResult> {
   let facts: ReadFacts | undefined;
   let proof: Proof | undefined;
@@ -121,7 +174,7 @@ async function readInto(
   let searched: Searched | undefined;
   let split = false;
   await deps.reader.read({
-    request: job.request,
+    request,
     signal: AbortSignal.any([job.signal, stop]),
     token: undefined,
     admit: job.admit,
@@ -145,7 +198,14 @@ async function readInto(
       return files;
     },
   });
-  return { facts: facts!, proof: proof!, asOfMs, searched, split };
+  return {
+    facts: facts!,
+    proved: { proof: proof!.manifest },
+    synthetic: facts!.synthetic,
+    asOfMs,
+    searched,
+    split,
+  };
 }
 
 const searchedOf = (searched: Searched | undefined): ArtifactManifest['searched'] =>
@@ -158,7 +218,21 @@ const searchedOf = (searched: Searched | undefined): ArtifactManifest['searched'
       }
     : null;
 
-function subjectOf({ dataset, mode, window, filters, asOfMs }: ReadRequest) {
+function subjectOf(subject: ExportSubject) {
+  if (isFrame(subject)) {
+    const { columns, grid, fill = null } = subject.body;
+    return {
+      dataset: null,
+      mode: null,
+      frame: { columns, grid, fill },
+      view_id: FRAME_VIEW.id,
+      view_version: FRAME_VIEW.version,
+      window: windowOf(subject.window),
+      filters: [],
+      as_of: asOfText(subject.asOf),
+    };
+  }
+  const { dataset, mode, window, filters, asOfMs } = subject;
   const { view } = shapeOf(dataset, mode);
   return {
     dataset: dataset.key,
@@ -171,8 +245,8 @@ function subjectOf({ dataset, mode, window, filters, asOfMs }: ReadRequest) {
   };
 }
 
-const columnsOf = ({ fields }: ReadRequest, format: Format): ManifestColumn[] =>
-  fields.map(({ name, dtype, nullable, unit }) => ({
+const columnsOf = (subject: ExportSubject, format: Format): ManifestColumn[] =>
+  (isFrame(subject) ? frameFields(subject) : subject.fields).map(({ name, dtype, nullable, unit }) => ({
     name,
     dtype,
     nullable,
@@ -181,7 +255,7 @@ const columnsOf = ({ fields }: ReadRequest, format: Format): ManifestColumn[] =>
   }));
 
 /** Metadata that describes a file without its manifest. */
-const factsOf = (request: ReadRequest, schema: readonly ManifestColumn[]) => ({
+const factsOf = (request: ExportSubject, schema: readonly ManifestColumn[]) => ({
   tidemark: JSON.stringify({ ...subjectOf(request), schema }),
 });
 
@@ -196,6 +270,6 @@ export type {
   WrittenFile,
 } from './artifact.ts';
 export { ArtifactFault, type ArtifactFaultKind } from './artifact.ts';
-export { FORMATS } from './files.ts';
+export { formatOf } from './files.ts';
 export { isIntact, MANIFEST_NAME, readArtifact } from './manifest.ts';
 export { removeArtifact } from './staging.ts';

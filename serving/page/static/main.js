@@ -4,6 +4,7 @@ import { Calendar } from './calendar.js';
 import { Candles } from './candles.js';
 import { byId, fill, h } from './dom.js';
 import { Explorer } from './explorer.js';
+import { FrameBuilder } from './frame.js';
 import { Hour } from './hour.js';
 import { keyGate } from './key-gate.js';
 import { showNow } from './now.js';
@@ -57,6 +58,7 @@ async function begin() {
   fill(select, ...datasets.datasets.map(({ key: name, title }) => h('option', { value: name }, title)));
   select.addEventListener('change', () => choose(select.value));
   new Explorer(datasets);
+  new FrameBuilder(datasets);
   showNoProof();
 }
 

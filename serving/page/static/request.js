@@ -75,14 +75,7 @@ export function curlOf({ path, body }, origin) {
 export function clientOf({ path, body }, dataset, origin) {
   const method = `get_${dataset.key}`;
   const name = path === dataset.klines_path ? method.replace(/_trades$/, '_klines') : method;
-  return `import { HistoricalData } from './client/index.ts';
-
-const data = new HistoricalData({
-  baseUrl: '${origin}',
-  apiKey: process.env.SVC_INTERNAL_API_KEY!,
-});
-const { rows, warnings } = await data.${name}(${literal(body)});
-console.log(rows.length, warnings);`;
+  return clientCode(origin, `${name}(${literal(body)})`);
 }
 
 /**
@@ -99,6 +92,95 @@ answer = requests.post(
 )
 answer.raise_for_status()
 print(answer.json()["row_count"])`;
+}
+
+/**
+ * A frame of the builder's choices. Names follow from what the columns are.
+ * @param {{
+ *   columns: readonly { dataset: any, series: any, field: string, aggregate: string }[],
+ *   grid: string,
+ *   window: 'latest' | 'days',
+ *   count: number,
+ *   from: string,
+ *   to: string,
+ *   row: boolean,
+ *   previous: boolean,
+ * }} choices
+ */
+export function frameRequestOf({ columns, grid, window, count, from, to, row, previous }) {
+  const DAY_MS = 86_400_000;
+  /** @type {string[]} */
+  const names = [];
+  for (const column of columns) {
+    const name = columnName(column);
+    const taken = names.filter((one) => one.replace(/_\d+$/, '') === name).length;
+    names.push(taken === 0 ? name : `${name}_${taken + 1}`);
+  }
+  const end = to === '' ? '' : new Date(Date.parse(to) + DAY_MS).toISOString();
+  const body = {
+    columns: columns.map(({ dataset, series, field, aggregate }, index) => ({
+      name: names[index],
+      dataset: dataset.key,
+      field,
+      ...(series && {
+        filter: Object.entries(series)
+          .filter(([name]) => !name.endsWith('_json'))
+          .map(([name, value]) => ({ field: name, op: 'eq', value })),
+      }),
+      ...(dataset.klines_path !== null && aggregate !== 'last' && { aggregate }),
+    })),
+    grid,
+    ...(window === 'latest' ? { n_rows: count } : { time_range: [from === '' ? '' : `${from}T00:00:00Z`, end] }),
+    ...(row && { as_of: 'row' }),
+    ...(previous && { fill: 'previous' }),
+  };
+  return { path: '/v1/frame', body };
+}
+
+/** `a_close`, `btc_units`, `hashrate_hs`. */
+function columnName({ dataset, series, field, aggregate }) {
+  if (series) return series.metric_name ?? field;
+  if (dataset.klines_path === null) return field;
+  const exchange = dataset.key.replace(/^exchange_|_spot_trades$/g, '');
+  return `${exchange}_${field === 'price' ? ({ first: 'open', last: 'close', min: 'low', max: 'high' }[aggregate] ?? aggregate) : field}`;
+}
+
+/**
+ * @param {{ path: string, body: object }} request
+ * @param {string} origin
+ */
+export const frameClientOf = ({ body }, origin) => clientCode(origin, `frame(${literal(body)})`);
+
+/**
+ * @param {{ path: string, body: object }} request
+ * @param {string} origin
+ */
+export function framePythonOf({ path, body }, origin) {
+  return `import os, polars as pl, requests
+
+answer = requests.post(
+    "${origin}${path}",
+    headers={
+        "X-API-Key": os.environ["SVC_INTERNAL_API_KEY"],
+        "Accept": "application/vnd.apache.arrow.stream",
+    },
+    json=${pythonLiteral(body)},
+)
+answer.raise_for_status()
+print(pl.read_ipc_stream(answer.content))`;
+}
+
+/**
+ * @param {string} origin
+ * @param {string} call of the client
+ */
+function clientCode(origin, call) {
+  const options = `{\n  baseUrl: '${origin}',\n  apiKey: process.env.SVC_INTERNAL_API_KEY!,\n}`;
+  return `import { HistoricalData } from './client/index.ts';
+
+const data = new HistoricalData(${options});
+const { rows, warnings } = await data.${call};
+console.log(rows.length, warnings);`;
 }
 
 /** @param {object} value */

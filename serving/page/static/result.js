@@ -7,7 +7,7 @@ import { candlesOf, linesOf, MOST_LINES, valueColumns } from './series.js';
 /** The most rows that the table shows. */
 const SHOWN = 100;
 /** Colours that differ in light and in dark, and for most people who are colour-blind. */
-const LINES = ['#2a8fa8', '#d9822b', '#7157d9', '#3d9a50', '#c2416b', '#8a6d3b', '#5b7c99', '#a05195'];
+export const LINES = ['#2a8fa8', '#d9822b', '#7157d9', '#3d9a50', '#c2416b', '#8a6d3b', '#5b7c99', '#a05195'];
 
 /** @type {{ remove: () => void } | undefined} */
 let drawn;

@@ -10,8 +10,8 @@ import { KLINE_TABLES } from '../../../shared/registry/kept-klines.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
 import { array, int2, int8, Params, text } from '../../db/pg-messages.ts';
 import type { PgPool } from '../../db/pool.ts';
-import { KEPT_ROWS } from '../klines/kept-sums.ts';
 import { keptSizeFor } from '../klines/sources.ts';
+import { KEPT_ROWS } from '../klines/sums.ts';
 import type { LostRows } from '../read-model.ts';
 
 /** Partitions per request. A window in which more partitions differ has lost more than a recount can repair. */

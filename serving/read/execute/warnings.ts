@@ -97,13 +97,15 @@ async function dailyWarnings(
 async function observedIn({ session, request }: LiveContext): Promise<Latest | undefined> {
   const { dataset, filters, window } = request;
   const { fromMs, toMs }: { readonly fromMs?: number; readonly toMs?: number } = window.kind === 'range' ? window : {};
+  const knownThen = knownTest(request);
   const params = new Params();
   const ids = params.add(array(dataset.sources.filter((id) => admits(filters, id)).map(text)));
   const rows = await session.rows(
     `with held as (select p.source_id, p.from_ms from partitions p
        where p.dataset_id = ${params.add(int2(dataset.number))} and p.state = 'proved' and p.rows > 0 and p.source_id = any (${ids})
        ${fromMs === undefined ? '' : `and p.from_ms >= ${params.add(int8(fromMs))}`}
-       ${toMs === undefined ? '' : `and p.from_ms < ${params.add(int8(toMs))}`})
+       ${toMs === undefined ? '' : `and p.from_ms < ${params.add(int8(toMs))}`}
+       ${knownThen === undefined ? '' : `and ${knownThen}`})
      select distinct from_ms::text, source_id from held where from_ms = (select max(from_ms) from held)`,
     params,
   );

@@ -11,10 +11,19 @@ import { type Params, text } from '../../db/pg-messages.ts';
 import type { PlanContext } from '../plan/context.ts';
 import type { Rows } from '../read-model.ts';
 import { Relation } from '../sql/relation.ts';
-import { ADDED_ALIGNED, addedNative, KEPT_ROWS, storedColumn } from './kept-sums.ts';
 import type { KlineSlice } from './slices.ts';
 import { keptSizeFor, QUARTILE_COLUMNS } from './sources.ts';
-import { alignedFormulas, type Formulas, nativeFormulas, quartilesOf } from './sums.ts';
+import {
+  ADDED_ALIGNED,
+  addedNative,
+  alignedFormulas,
+  type Bucket,
+  type Formulas,
+  KEPT_ROWS,
+  nativeFormulas,
+  quartilesOf,
+  storedColumn,
+} from './sums.ts';
 
 /** From this length on a bucket may hold some hundred thousand trades. */
 const LARGE_MS = 3_600_000;
@@ -25,8 +34,35 @@ const ID_BITS = 50;
 /** More ranges than this are compared through a multirange (a binary search) instead of one by one. */
 const MAX_COMPARED = 4;
 
+/** The columns that are made of the rows of a bucket, beside its start. */
+export interface BucketColumns {
+  /** In an order that all sources share. */
+  readonly names: readonly string[];
+  /** Over the rows; `id` is the expression that orders trades. */
+  ofRows(id: string, bucket: Bucket): Formulas;
+  /** SQL over a kept kline of the same size. */
+  stored(name: string): string;
+  /** Over shorter kept klines; `idOf` gives the expression that orders trades from a column with ids. */
+  added(idOf: (column: string) => string): Formulas;
+}
+
+function klineColumns({ dataset, mode }: ReadRequest): BucketColumns {
+  const isNative = mode === 'native';
+  return {
+    names: KLINE_FIELDS[mode].map(({ name }) => name),
+    ofRows(id, bucket) {
+      if (!isNative) return alignedFormulas(bucket);
+      assert(dataset.trades !== undefined, 'klines are made of trades');
+      return nativeFormulas(dataset.trades.unified, id, bucket);
+    },
+    stored: storedColumn,
+    added: (idOf) => (isNative ? addedNative(idOf) : ADDED_ALIGNED),
+  };
+}
+
 export class KlineRelation implements Rows<KlineSlice> {
   readonly #request: ReadRequest;
+  readonly #columns: BucketColumns;
   readonly #sizeMs: number;
   /** The rows that klines aggregate. */
   readonly #rows: Relation;
@@ -34,13 +70,20 @@ export class KlineRelation implements Rows<KlineSlice> {
   /** Whether each kline is preceded by the number of rows that it aggregates. */
   readonly #isCounted: boolean;
 
-  constructor(context: PlanContext, sizeMs: number) {
-    const { request } = context;
+  /** @param more other columns than those of klines, and the filters on the rows that they are made of. */
+  constructor(
+    context: PlanContext,
+    sizeMs: number,
+    more: { readonly columns?: BucketColumns; readonly rowFilters?: ReadRequest['filters'] } = {},
+  ) {
+    const { columns = klineColumns(context.request), rowFilters = [] } = more;
+    const request = more.columns ? { ...context.request, filters: [] } : context.request;
     const { order, fields } = shapeOf(request.dataset, request.mode);
     this.#request = request;
+    this.#columns = columns;
     this.#sizeMs = sizeMs;
     this.#isCounted = context.relation.hidden === 'rows';
-    this.#rows = new Relation({ ...request, fields: [], filters: [] }, context);
+    this.#rows = new Relation({ ...request, fields: [], filters: rowFilters }, context);
     this.#time = fields.find((field) => field.name === order[0])!;
   }
 
@@ -109,8 +152,7 @@ export class KlineRelation implements Rows<KlineSlice> {
 
   /** The klines of the slice with these columns, in an order that all sources share. */
   #klines(slice: KlineSlice, params: Params, names: ReadonlySet<string>): string {
-    const columns = KLINE_FIELDS[this.#request.mode].map(({ name }) => name);
-    const values = columns.filter((name) => names.has(name) && name !== KLINE_DATETIME);
+    const values = this.#columns.names.filter((name) => names.has(name) && name !== KLINE_DATETIME);
     switch (slice.source) {
       case 'rows':
         return this.#computed(slice, params, values);
@@ -131,14 +173,14 @@ export class KlineRelation implements Rows<KlineSlice> {
 
   /** Kept klines as they are stored. */
   #stored(slice: KlineSlice, params: Params, names: readonly string[]): string {
-    const values = names.map((name) => `, ${storedColumn(name)} as ${name}`);
+    const values = names.map((name) => `, ${this.#columns.stored(name)} as ${name}`);
     if (this.#isCounted) values.push(`, t.${KEPT_ROWS[this.#request.mode]} as ${KLINE_ROWS}`);
     return `select ${this.#startOf('t.start_ms')} as ${KLINE_DATETIME}${values.join('')} ${this.#keptOf(slice, params)}`;
   }
 
   /** Klines added up from kept ones, with the quartiles of the rows if they are among the columns. */
   #added(slice: KlineSlice, params: Params, names: readonly string[]): string {
-    const formulas = this.#isNative ? addedNative((column) => this.#id(slice, column, 't.start_ms')) : ADDED_ALIGNED;
+    const formulas = this.#columns.added((column) => this.#id(slice, column, 't.start_ms'));
     const rows = `sum(t.${KEPT_ROWS[this.#request.mode]})::int8`;
     const { aggregates, values } = this.#columnsOf(names, formulas, rows);
     const start = this.#startOf('k.start_ms');
@@ -152,7 +194,7 @@ export class KlineRelation implements Rows<KlineSlice> {
 
   /** A join with the quartiles of the slice's rows as `q`, by the start of the bucket. */
   #quartiles(slice: KlineSlice, params: Params, start: string): string {
-    const price = this.#trades.find((field) => field.name === 'price')!.sql;
+    const price = this.#request.dataset.trades!.unified.find((field) => field.name === 'price')!.sql;
     return ` join (select ${this.#bucket} as ${KLINE_DATETIME}, ${quartilesOf(price)} as quartiles
       ${this.#rowsOf(slice, params)} group by 1) q on q.${KLINE_DATETIME} = ${start}`;
   }
@@ -177,14 +219,8 @@ export class KlineRelation implements Rows<KlineSlice> {
       again: (aggregate: string) => `(select ${aggregate} ${this.#rowsOf(slice, params, within)})`,
       large: this.#sizeMs >= LARGE_MS,
     };
-    if (!this.#isNative) return alignedFormulas(bucket);
-    return nativeFormulas(this.#trades, this.#id(slice, this.#request.dataset.native.identity[0], sql), bucket);
-  }
-
-  get #trades(): readonly Field[] {
-    const { trades } = this.#request.dataset;
-    assert(trades !== undefined, 'klines are made of trades');
-    return trades.unified;
+    const id = this.#isNative ? this.#id(slice, this.#request.dataset.native.identity[0], sql) : sql;
+    return this.#columns.ofRows(id, bucket);
   }
 
   /** The expression that orders trades by a column with ids. Where ids restart with each partition, the day comes first. */

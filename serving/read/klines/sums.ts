@@ -6,7 +6,11 @@
  * - an unrounded column, or one with more decimals than a sum of doubles can guarantee, is summed as integers of 1e-8 if
  *   every value has at most eight decimals.
  * Where this does not settle a bucket, a second pass sums its rows as decimals of any length.
+ *
+ * Kept klines (alias `t`) have the same columns: the stored column of the same size, or for longer klines aggregates of shorter
+ * ones. Their totals are exact, so the values are those that the rows give.
  */
+import type { Mode } from '../../../shared/registry/definition.ts';
 import type { Field } from '../../../shared/registry/index.ts';
 
 interface Formula {
@@ -15,7 +19,7 @@ interface Formula {
   readonly value: string;
 }
 
-interface Bucket {
+export interface Bucket {
   /** An aggregate over the rows of the bucket `k` in a second pass, as a scalar. */
   again(aggregate: string): string;
   /** Whether a bucket may hold so many rows that the error of a plain sum of doubles would often be too large. */
@@ -37,13 +41,13 @@ interface Terms {
 /** The decimal that a double prints as: the shortest one that is nearest to it. */
 export const decimal = (value: string): string => `(${value})::text::numeric`;
 
-const exactSum = ({ value, exact = decimal(value), filter = '' }: Terms) => `sum(${exact}) ${filter}`;
+export const exactSum = ({ value, exact = decimal(value), filter = '' }: Terms) => `sum(${exact}) ${filter}`;
 
 /** 2^53 / 1e8, rounded down: below it a value of eight decimals is an exact integer of 1e-8, and has a double of its own. */
 const SHORT_BELOW = '9e7';
 
 /** The exact sum as a numeric: of integers of 1e-8 where every value has at most eight decimals and is small enough. */
-function decimalSum(terms: Terms, { again }: Bucket): Formula {
+export function decimalSum(terms: Terms, { again }: Bucket): Formula {
   const { name, value, filter = '' } = terms;
   return {
     aggregates: {
@@ -213,3 +217,72 @@ function volumeOf(terms: Terms, bucket: Bucket): Formula {
   const { aggregates, value } = decimalSum(terms, bucket);
   return { aggregates, value: `round(${value}, 9)::float8` };
 }
+
+/** The column with the number of rows that a kept kline aggregates. */
+export const KEPT_ROWS: Readonly<Record<Mode, string>> = { native: 'no_of_trades', aligned_1s: 'rows' };
+
+/** SQL of the column of a kept kline. */
+export const storedColumn = (name: string): string =>
+  name === 'maker_ratio' ? 't.makers::float8 / t.no_of_trades' : `t.${name}`;
+
+const total = (name: string) => ({ [name]: `sum(t.${name})` });
+const extreme = (how: 'min' | 'max', name: string) => ({
+  aggregates: { [name]: `${how}(t.${name})` },
+  value: `k.${name}`,
+});
+const roundedTotal = (name: string, decimals: number) => ({
+  aggregates: total(name),
+  value: `round(k.${name}, ${decimals})::float8`,
+});
+
+/** Formulas over kept native klines. `idOf` gives the expression that orders trades from a column with ids. */
+export function addedNative(idOf: (column: string) => string): Formulas {
+  const first = (name: string) => ({
+    aggregates: { [name]: `first(t.${name}, ${idOf('first_id')})` },
+    value: `k.${name}`,
+  });
+  const last = (name: string) => ({
+    aggregates: { [name]: `last(t.${name}, ${idOf('last_id')})` },
+    value: `k.${name}`,
+  });
+  const trades = total('no_of_trades');
+  const prices = { ...trades, ...total('price_total') };
+  return {
+    open: first('open'),
+    high: extreme('max', 'high'),
+    low: extreme('min', 'low'),
+    close: last('close'),
+    mean: { aggregates: prices, value: meanOf('k.no_of_trades', 'k.price_total') },
+    std: {
+      aggregates: { ...prices, ...total('price_square_total') },
+      value: deviationOf('k.no_of_trades', 'k.price_total', 'k.price_square_total'),
+    },
+    // Quartiles cannot be added up: the relation joins those of the rows as `q`.
+    median: { aggregates: {}, value: 'q.quartiles[2]' },
+    iqr: { aggregates: {}, value: iqrOf('q.quartiles') },
+    volume: roundedTotal('quantity_total', 9),
+    maker_ratio: {
+      aggregates: { ...trades, ...total('makers') },
+      value: 'k.makers::float8 / k.no_of_trades::float8',
+    },
+    no_of_trades: { aggregates: trades, value: 'k.no_of_trades::int8' },
+    open_liquidity: first('open_liquidity'),
+    high_liquidity: extreme('max', 'high_liquidity'),
+    low_liquidity: extreme('min', 'low_liquidity'),
+    close_liquidity: last('close_liquidity'),
+    liquidity_sum: roundedTotal('liquidity_total', 1),
+    maker_volume: { aggregates: total('maker_quantity_total'), value: 'k.maker_quantity_total::float8' },
+    maker_liquidity: roundedTotal('maker_liquidity_total', 1),
+  };
+}
+
+/** Formulas over kept aligned klines, whose order is that of their starts. */
+export const ADDED_ALIGNED: Formulas = {
+  open: { aggregates: { open: 'first(t.open, t.start_ms)' }, value: 'k.open' },
+  high: extreme('max', 'high'),
+  low: extreme('min', 'low'),
+  close: { aggregates: { close: 'last(t.close, t.start_ms)' }, value: 'k.close' },
+  volume: roundedTotal('quantity_total', 9),
+  no_of_trades: { aggregates: total('no_of_trades'), value: 'k.no_of_trades::int8' },
+  liquidity_sum: roundedTotal('liquidity_total', 1),
+};

@@ -2,7 +2,7 @@
 
 import { isoOf } from '../../../shared/dates.ts';
 import { clip, type Range } from '../../../shared/ranges.ts';
-import type { PartitionKind } from '../../../shared/registry/definition.ts';
+import type { DatasetDefinition, PartitionKind } from '../../../shared/registry/definition.ts';
 import type { Filter } from '../../contract/filters.ts';
 import type { Warning } from '../../contract/problems.ts';
 import type { ReadRequest, Window } from '../../contract/read-request.ts';
@@ -265,16 +265,17 @@ function describe({ from, to, sourceId, heights }: Gap): string {
 
 export type RowScope = Pick<ReadRequest, 'dataset' | 'asOfMs'>;
 
-/** Start of the newest vintage that was known as of the request's time, epoch ms; undefined without such a time. */
-export function newestKnown({ dataset: { partition }, asOfMs }: RowScope): number | undefined {
-  if (asOfMs === undefined || partition.kind !== 'vintage') return undefined;
-  return asOfMs - partition.knownAfterMs;
-}
+/** SQL over a partition `p`: when its values were known, epoch ms. A document without a recorded capture counts from its ingest. */
+export const knownMsOf = ({ partition }: DatasetDefinition): string =>
+  partition.kind === 'vintage'
+    ? `(lower(p.span) + ${partition.knownAfterMs})`
+    : `coalesce(p.captured_ms, floor(extract(epoch from p.ingested_at) * 1000)::int8)`;
 
 /** A condition on partitions `p`: it was known as of the request's time. Undefined where all are. */
-export function knownTest(request: RowScope): string | undefined {
-  const newest = newestKnown(request);
-  return newest === undefined ? undefined : `lower(p.span) <= ${newest}`;
+export function knownTest({ dataset, asOfMs }: RowScope): string | undefined {
+  const { kind } = dataset.partition;
+  if (asOfMs === undefined || (kind !== 'vintage' && kind !== 'capture')) return undefined;
+  return `${knownMsOf(dataset)} <= ${asOfMs}`;
 }
 
 /** The time that the answer describes: what was unknown then is neither missing nor late. */

@@ -16,7 +16,7 @@ import type { Statement } from '../../db/pg-messages.ts';
 import { int2, int8, type Params } from '../../db/pg-messages.ts';
 import type { PgPool } from '../../db/pool.ts';
 import { ReadFault } from '../read-model.ts';
-import { type Coverage, coverageOf, newestKnown, type ProvedRun, type SourceRuns } from './proved-runs.ts';
+import { type Coverage, coverageOf, knownTest, type ProvedRun, type SourceRuns } from './proved-runs.ts';
 
 /** A row of the storage check: column, declared type, found type or null, whether the table exists. */
 export type ContractRow = readonly (string | null)[];
@@ -115,16 +115,28 @@ const spansStatement = (dataset: DatasetDefinition): Statement => ({
   params: [int2(dataset.number)],
 });
 
-/** The same as of a time: the runs that were known then. */
-const knownSpansStatement = (dataset: DatasetDefinition, newest: number, asOfMs: number): Statement => ({
-  prepared: true,
-  text: `select s.source_id, lower(s.span)::text, max(upper(p.span))::text, min(p.from_ms)::text, max(p.to_ms)::text,
-      least(s.through_ms, $3)::text
+/**
+ * The same as of a time: the runs that were known then. A run of vintages loses its later part. Captures may be taken in any
+ * order, so those that were known may have gaps between them, and each run ends with its last capture.
+ */
+function knownSpansStatement(dataset: DatasetDefinition, known: string, asOfMs: number): Statement {
+  const isKnown = `p.state = 'proved' and p.rows > 0 and ${known}`;
+  const vintages = `select s.source_id, lower(s.span)::text, max(upper(p.span))::text, min(p.from_ms)::text, max(p.to_ms)::text,
+      least(s.through_ms, $2)::text
     from coverage_spans s join partitions p on p.dataset_id = s.dataset_id and p.source_id = s.source_id
-      and p.span <@ s.span and p.state = 'proved' and p.rows > 0 and lower(p.span) <= $2
-    where s.dataset_id = $1 group by s.source_id, s.span, s.through_ms order by s.source_id collate "C", s.span`,
-  params: [int2(dataset.number), int8(newest), int8(asOfMs)],
-});
+      and p.span <@ s.span and ${isKnown}
+    where s.dataset_id = $1 group by s.source_id, s.span, s.through_ms order by s.source_id collate "C", s.span`;
+  const captures = `select k.source_id, lower(k.span)::text, upper(k.span)::text, min(p.from_ms)::text, max(p.to_ms)::text,
+      least(max(coalesce(p.through_ms, p.to_ms)), $2)::text
+    from (select p.source_id, unnest(range_agg(p.span)) as span from partitions p
+      where p.dataset_id = $1 and ${isKnown} group by p.source_id) k
+    join partitions p on p.dataset_id = $1 and p.source_id = k.source_id and p.span <@ k.span and ${isKnown}
+    group by k.source_id, k.span order by k.source_id collate "C", k.span`;
+  return {
+    text: dataset.partition.kind === 'vintage' ? vintages : captures,
+    params: [int2(dataset.number), int8(asOfMs)],
+  };
+}
 
 const seriesStatement = (dataset: DatasetDefinition): Statement => ({
   prepared: true,
@@ -161,12 +173,12 @@ export class CoverageProbe {
 
   constructor(request: Pick<ReadRequest, 'dataset' | 'mode' | 'asOfMs'>, wantTail = false) {
     const { dataset, mode, asOfMs } = request;
-    const newest = newestKnown(request);
+    const knownThen = knownTest(request);
     this.#dataset = dataset;
     this.#mode = mode;
     const steps: Step[] = [{ statement: coverageStatement(dataset), sink: this.#coverage }];
     if (dataset.native.scope.kind === 'column') {
-      const known = newest === undefined ? undefined : knownSpansStatement(dataset, newest, asOfMs!);
+      const known = knownThen === undefined ? undefined : knownSpansStatement(dataset, knownThen, asOfMs!);
       steps.push({ statement: known ?? spansStatement(dataset), sink: this.#spans });
     }
     if (mode === 'aligned_1s') {

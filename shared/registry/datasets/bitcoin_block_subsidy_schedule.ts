@@ -7,7 +7,7 @@ export const bitcoinBlockSubsidySchedule = {
   title: 'Bitcoin block subsidy schedule',
   doc: 'New coins that each block may create under the halving schedule, one row a block.',
   ...derivedFromBlocks('bitcoin_block_subsidy_schedule', {
-    metric: { name: 'block_subsidy_btc', unit: 'BTC', doc: 'Subsidy of the block.' },
+    metric: { name: 'block_subsidy_btc', field: 'subsidy_btc', unit: 'BTC', doc: 'Subsidy of the block.' },
     columns: [
       { name: 'halving_interval', pg: 'int8' },
       { name: 'subsidy_sats', pg: 'int8' },

@@ -7,7 +7,12 @@ export const bitcoinCirculatingSupply = {
   title: 'Bitcoin circulating supply',
   doc: 'Sum of the scheduled subsidies up to each block, lost coins included, one row a block.',
   ...derivedFromBlocks('bitcoin_circulating_supply', {
-    metric: { name: 'btc_circulating_supply_btc', unit: 'BTC', doc: 'Supply after the block.' },
+    metric: {
+      name: 'btc_circulating_supply_btc',
+      field: 'circulating_supply_btc',
+      unit: 'BTC',
+      doc: 'Supply after the block.',
+    },
     columns: [{ name: 'circulating_supply_sats', pg: 'int8' }],
     totals: [{ column: 'circulating_supply_sats', scale: 0 }],
     fields: [

@@ -9,6 +9,7 @@ export const bitcoinNetworkHashrateEstimate = {
   ...derivedFromBlocks('bitcoin_network_hashrate_estimate', {
     metric: {
       name: 'network_hashrate_hs',
+      field: 'hashrate_hs',
       unit: 'H/s',
       doc: 'Estimate from this one block, as noisy as block times.',
     },

@@ -58,7 +58,7 @@ givenData('exchange_a').describe(`the real ${DAY}`, () => {
       const differing = `(${query} except ${ours}) union all (${ours} except ${query})`;
       expect(await duck.texts(`select count(*) from (${differing})`)).toEqual([['0']]);
       expect(manifest.row_count).toBe(Number(rows));
-      const { listed } = manifest.proof;
+      const { listed } = manifest.proof!;
       expect(listed).toMatchObject([{ partition: DAY, source_id: 'exchange_a', revision: 1, rows: 183_355 }]);
       expect(listed[0].document_sha256).toMatch(/^[0-9a-f]{64}$/);
       expect(listed[0].events_sha256).toMatch(/^[0-9a-f]{64}$/);

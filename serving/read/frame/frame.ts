@@ -1,0 +1,464 @@
+/**
+ * Reads a frame: columns of several datasets side by side, all from one snapshot. The frame is made window by window, so that it
+ * streams in flat memory: each group of columns fills its values of the window's buckets, and then the rows leave.
+ */
+import { DAY_MS, isoOf } from '../../../shared/dates.ts';
+import type { Logger } from '../../../shared/logger.ts';
+import type { View } from '../../../shared/registry/definition.ts';
+import type { Field } from '../../../shared/registry/index.ts';
+import { FRAME_DATETIME, FRAME_KNOWN_AT, type FrameColumn, type FrameRequest } from '../../contract/frame.ts';
+import { Problem, type Warning } from '../../contract/problems.ts';
+import type { ReadRequest, Window } from '../../contract/read-request.ts';
+import { closestName } from '../../contract/shapes.ts';
+import { type Column, cellOf, type RowWriter } from '../../render/cells.ts';
+import { type Flow, type ReadFacts, whyNoRows } from '../execute/answer.ts';
+import { ReadDeadline, type TimeBudget } from '../execute/optimistic-read.ts';
+import { RecountRequests } from '../execute/recount-requests.ts';
+import { evaluateWarnings, type FreshnessRule, mutableWindowWarning, qualityWarnings } from '../execute/warnings.ts';
+import { contextOf, type LiveContext } from '../plan/context.ts';
+import { LostRows, ReadFault, StrictRefusal } from '../read-model.ts';
+import { type Coverage, gapsWithin } from '../snapshot/proved-runs.ts';
+import { CoverageProbe, Session, type Snapshot, type SnapshotOptions, Snapshots } from '../snapshot/session.ts';
+import { stateColumns } from './state-columns.ts';
+import { tradeColumns, tradeRequest } from './trade-columns.ts';
+import { type ColumnGroup, dtypeOf, FrameFlow, FrameRows, type FrameWindow, Values, valuePg } from './values.ts';
+
+/** What is proved of a column. */
+export interface ColumnFacts {
+  readonly column: FrameColumn;
+  readonly provedFromMs: number | undefined;
+  readonly provedThroughMs: number | undefined;
+  /** Codes of the warnings that concern it. */
+  readonly warnings: readonly string[];
+}
+
+export interface FrameFacts extends ReadFacts {
+  readonly columnFacts: readonly ColumnFacts[];
+  /** Whether nothing that it reads was published by a vendor; `synthetic` says so of some of it. */
+  readonly isAllSynthetic: boolean;
+}
+
+/** The view of every frame. */
+export const FRAME_VIEW: View = { id: 'frame', version: 1 };
+
+export interface FrameCall {
+  readonly request: FrameRequest;
+  readonly signal: AbortSignal;
+  readonly token: string | undefined;
+  /** One for each dataset whose rows need a check. */
+  readonly admit: readonly ((session: Session) => Promise<void>)[];
+  /** Whether a frame without rows is an answer. */
+  readonly mayBeEmpty?: boolean;
+  /** Inspects the snapshot of the rows, before the first row. */
+  inspect?(contexts: readonly LiveContext[]): Promise<void>;
+  open(facts: FrameFacts, flow: Flow): RowWriter;
+}
+
+/** A frame that was read. */
+export interface FrameResult {
+  readonly rows: number;
+  /** Digest of the rows, whatever they are rendered as. */
+  readonly sha256: string;
+}
+
+interface FrameReaderOptions extends FreshnessRule, SnapshotOptions {
+  readonly budget: TimeBudget;
+  /** Blocks that must follow a block before it is known, if the operator set it. */
+  readonly confirmations: number | undefined;
+  readonly log?: Logger;
+}
+
+/** Buckets in memory at once, and the longest time that they may span. */
+const MAX_BUCKETS = 32_768;
+const MAX_WINDOW_MS = 366 * DAY_MS;
+
+/** Columns with the same rows, and their positions in the frame. */
+interface Group {
+  readonly columns: readonly { readonly column: FrameColumn; readonly at: number }[];
+  readonly probe: CoverageProbe;
+}
+
+const groupKey = ({ dataset, mode, filters }: FrameColumn) =>
+  `${dataset.key} ${mode} ${JSON.stringify(filters.map(({ clause }) => clause))}`;
+
+/** Metrics come from native rows, but their series are those of one-second rows. */
+const probeMode = ({ dataset, mode }: FrameColumn) => (dataset.aligned.seriesKey.length > 0 ? 'aligned_1s' : mode);
+
+function groupsOf({ columns, asOf }: FrameRequest): Group[] {
+  const placed = columns.map((column, at) => ({ column, at }));
+  return [...Map.groupBy(placed, ({ column }) => groupKey(column)).values()].map((own) => {
+    const [{ column }] = own;
+    const asOfMs = typeof asOf === 'number' ? asOf : undefined;
+    return { columns: own, probe: new CoverageProbe({ dataset: column.dataset, mode: probeMode(column), asOfMs }) };
+  });
+}
+
+/** The columns of the rows. */
+export function frameFields({ columns, asOf }: Pick<FrameRequest, 'columns' | 'asOf'>): Field[] {
+  const time = (name: string, doc: string): Field => ({
+    name,
+    dtype: 'timestamp_utc',
+    nullable: false,
+    doc,
+    pg: 'int8',
+    sql: '',
+    columns: [],
+  });
+  return [
+    time(FRAME_DATETIME, 'Start of the bucket, a multiple of its size since 1970 UTC.'),
+    ...(asOf === 'row' ? [time(FRAME_KNOWN_AT, 'End of the bucket: the row holds nothing that was known later.')] : []),
+    ...columns.map((column): Field => {
+      const dtype = dtypeOf(column);
+      const { doc, unit } = column.field;
+      return { name: column.name, dtype, nullable: true, unit, doc, pg: valuePg({ dtype }), sql: '', columns: [] };
+    }),
+  ];
+}
+
+/** A frame as far as its snapshot is known. */
+interface Evaluated {
+  readonly groups: readonly Group[];
+  readonly contexts: readonly LiveContext[];
+  /** Undefined: nothing is proved in the window. */
+  readonly extent: Extent | undefined;
+  readonly facts: FrameFacts;
+  readonly warnings: readonly Warning[];
+}
+
+/** The time of the rows: [from, to), both multiples of the grid, and the end of the last bucket. */
+interface Extent {
+  readonly from: number;
+  readonly to: number;
+  readonly lastEnd: number;
+}
+
+/** The first queries of a frame's snapshot, and what follows from them. */
+export class FrameProbe {
+  readonly groups: readonly Group[];
+  readonly steps: CoverageProbe['steps'];
+  readonly #request: FrameRequest;
+
+  constructor(request: FrameRequest) {
+    this.#request = request;
+    this.groups = groupsOf(request);
+    this.steps = this.groups.flatMap(({ probe }) => probe.steps);
+  }
+
+  /** @throws Problem QUERY_CONTRACT_ERROR, ReadFault, StrictRefusal */
+  async evaluate(session: Session, rule: FreshnessRule): Promise<Evaluated> {
+    const request = this.#request;
+    const snapshots = this.groups.map((group) => snapshotOf(group, request));
+    const extent = extentOf(request, snapshots);
+    const contexts = this.groups.map((group, index) =>
+      contextIn(group, snapshots[index], { request, session, extent }),
+    );
+    return { groups: this.groups, contexts, extent, ...(await this.#factsOf(contexts, rule)) };
+  }
+
+  /** The warnings of each group, and what is proved of each column. */
+  async #factsOf(contexts: readonly LiveContext[], rule: FreshnessRule) {
+    const request = this.#request;
+    const { groups } = this;
+    const warnings: Warning[] = [...mutableWindowWarning(request.window)];
+    const columnFacts = new Map<number, ColumnFacts>();
+    for (const [index, context] of contexts.entries()) {
+      const { coverage } = context;
+      const quality = await qualityWarnings(context, rule);
+      const gaps = gapsWithin(coverage, windowBounds(request.window, coverage));
+      const found = evaluateWarnings(context.request, { coverage, gaps, quality }, rule).warnings;
+      const { columns } = groups[index];
+      const names = columns.map(({ column }) => column.name);
+      warnings.push(
+        ...found.map(({ code, message, details }) => ({
+          code,
+          message: `${names.join(', ')}: ${message}`,
+          details: { ...details, columns: names },
+        })),
+      );
+      const extent = coverage.extent;
+      for (const { column, at } of columns) {
+        columnFacts.set(at, {
+          column,
+          provedFromMs: extent?.from,
+          provedThroughMs: extent && provedEnd(coverage),
+          warnings: found.map(({ code }) => code),
+        });
+      }
+    }
+    if (request.strict && warnings.length > 0) throw new StrictRefusal(warnings);
+    const facts: FrameFacts = {
+      warnings,
+      freshness: null,
+      synthetic: contexts.some(({ snapshot }) => snapshot.coverage.synthetic),
+      columns: frameFields(request).map((field): Column => ({ field, cell: cellOf(field) })),
+      hiddenFirst: false,
+      isAllSynthetic: contexts.every(({ snapshot }) => snapshot.coverage.synthetic),
+      columnFacts: request.columns.map((_, at) => columnFacts.get(at)!),
+    };
+    return { facts, warnings };
+  }
+}
+
+export class FrameReader {
+  readonly #options: FrameReaderOptions;
+  readonly #snapshots: Snapshots;
+  readonly #recounts: RecountRequests;
+
+  constructor(options: FrameReaderOptions) {
+    this.#options = options;
+    this.#snapshots = new Snapshots(options);
+    this.#recounts = new RecountRequests(options.pool, options.log);
+  }
+
+  /** @throws Problem QUERY_CONTRACT_ERROR, ReadFault, StrictRefusal, or the signal's reason. */
+  async read(call: FrameCall): Promise<FrameResult> {
+    using deadline = new ReadDeadline(call.signal, this.#options.budget);
+    try {
+      return await this.#read(call, deadline);
+    } catch (error) {
+      if (error instanceof Problem) throw error;
+      throw deadline.explain(error);
+    }
+  }
+
+  async #read(call: FrameCall, deadline: ReadDeadline): Promise<FrameResult> {
+    const { request, token } = call;
+    const { connection, probe } = await this.#snapshots.begin(() => new FrameProbe(request), token, deadline);
+    try {
+      const session = new Session(connection);
+      for (const admit of call.admit) await admit(session);
+      const found = await probe.evaluate(session, this.#options);
+      const { extent, contexts, facts, warnings } = found;
+      if (!extent && !call.mayBeEmpty) {
+        throw new ReadFault('no_rows', whyNoRows(contexts[0], { gaps: [], parts: [], statements: [] }), { warnings });
+      }
+      await call.inspect?.(contexts);
+      const flow = new FrameFlow(connection);
+      const writer = call.open(facts, flow);
+      deadline.watch(writer);
+      const rows = new FrameRows(request, writer, flow);
+      if (extent) await this.#fill(request, { ...found, extent }, rows);
+      const result = { rows: writer.rows, sha256: rows.digest() };
+      flow.end();
+      this.#snapshots.end(connection, token);
+      return result;
+    } catch (error) {
+      this.#snapshots.discard(connection);
+      throw error;
+    }
+  }
+
+  async #fill(
+    request: FrameRequest,
+    found: { readonly groups: readonly Group[]; readonly contexts: readonly LiveContext[]; readonly extent: Extent },
+    rows: FrameRows,
+  ): Promise<void> {
+    const { extent, contexts } = found;
+    const columns = await Promise.all(
+      // One after the other: they share a connection.
+      await sequentially(found.groups, (group, index) => this.#columns(request, group, contexts[index], extent)),
+    );
+    // The database reads a window while the rows of the one before it leave.
+    let leaving: Promise<void> = Promise.resolve();
+    const maxWindowMs = Math.min(MAX_WINDOW_MS, ...columns.map((group) => group.maxWindowMs ?? MAX_WINDOW_MS));
+    let [values, other] = [new Values(0, request.columns.length), new Values(0, request.columns.length)];
+    try {
+      for (const window of windowsOf(extent, request.gridMs, maxWindowMs)) {
+        [values, other] = [other, values];
+        values.reset((window.to - window.from) / request.gridMs);
+        for (const [index, group] of columns.entries()) {
+          await this.#recounting(contexts[index], () => group.fill(window, values));
+        }
+        await leaving;
+        leaving = rows.write(window, values);
+      }
+    } finally {
+      await leaving;
+    }
+    for (const [index, group] of columns.entries())
+      await this.#recounting(contexts[index], async () => group.finish?.());
+  }
+
+  #columns(request: FrameRequest, group: Group, context: LiveContext, { from, lastEnd }: Extent): Promise<ColumnGroup> {
+    const { asOf, gridMs, fill } = request;
+    const { columns } = group;
+    if (context.request.dataset.trades) {
+      return tradeColumns(context, { columns, gridMs, fill }, typeof asOf === 'number' ? asOf : undefined);
+    }
+    const ends = { first: Math.min(from + gridMs, lastEnd), last: lastEnd };
+    return stateColumns(context, { columns, asOf, ends, confirmations: this.#options.confirmations });
+  }
+
+  /** Asks for a recount of the partitions that lost rows. */
+  async #recounting(context: LiveContext, work: () => Promise<void>): Promise<void> {
+    try {
+      await work();
+    } catch (error) {
+      if (error instanceof LostRows) await this.#recounts.ask(context.request, error);
+      throw error;
+    }
+  }
+}
+
+async function sequentially<T, R>(list: readonly T[], work: (one: T, index: number) => Promise<R>): Promise<R[]> {
+  const results: R[] = [];
+  for (const [index, one] of list.entries()) results.push(await work(one, index));
+  return results;
+}
+
+/** The request of a group as the read core takes it. */
+function requestOf({ columns }: Group, request: FrameRequest, window: Window): ReadRequest {
+  const [{ column }] = columns;
+  const { dataset, filters } = column;
+  const own = columns.map((one) => one.column);
+  if (dataset.trades) return tradeRequest(own, request.gridMs, window);
+  const asOfMs = typeof request.asOf === 'number' ? request.asOf : undefined;
+  const isMetric = dataset.aligned.seriesKey.length > 0;
+  // The blocks of all rows tell what is known, so the filters of a column of blocks are part of its statement.
+  return {
+    dataset,
+    mode: probeMode(column),
+    fields: [],
+    filters: isMetric ? filters : [],
+    window,
+    strict: request.strict,
+    asOfMs: isMetric ? asOfMs : undefined,
+  };
+}
+
+interface GroupSnapshot {
+  readonly snapshot: Snapshot;
+  /** Coverage of the sources that the filters admit. */
+  readonly coverage: Coverage;
+}
+
+/** @throws Problem QUERY_CONTRACT_ERROR where the filters name no series or several; ReadFault aligned_contract */
+function snapshotOf(group: Group, request: FrameRequest): GroupSnapshot {
+  const snapshot = group.probe.snapshot();
+  const [{ column, at }] = group.columns;
+  if (column.mode === 'aligned_1s' && snapshot.violation !== undefined) {
+    throw new ReadFault('aligned_contract', snapshot.violation);
+  }
+  const { coverage, series } = contextOf(requestOf(group, request, { kind: 'history' }), snapshot);
+  if (column.dataset.aligned.seriesKey.length > 0)
+    checkSeries(
+      column,
+      at,
+      snapshot,
+      series.map(({ key }) => key),
+    );
+  return { snapshot, coverage };
+}
+
+const MAX_NAMED_SERIES = 5;
+
+/** A column of a dataset with many series must have one of them. */
+function checkSeries(
+  column: FrameColumn,
+  at: number,
+  snapshot: Snapshot,
+  admitted: readonly (readonly string[])[],
+): void {
+  if (admitted.length === 1 || snapshot.series.length === 0) return;
+  const { seriesKey } = column.dataset.aligned;
+  const described = (key: readonly string[]) => seriesKey.map((name, index) => `${name} ${key[index]}`).join(', ');
+  const fault = (message: string) =>
+    new Problem('QUERY_CONTRACT_ERROR', `The request has 1 fault: /columns/${at}/filter ${message}.`, {
+      errors: [{ pointer: `/columns/${at}/filter`, message }],
+    });
+  if (admitted.length > 1) {
+    const some = admitted.slice(0, MAX_NAMED_SERIES).map(described).join('; ');
+    throw fault(`must name one series of ${column.dataset.key}, and admits ${admitted.length}: ${some}`);
+  }
+  const hints = column.filters.flatMap(({ field, equals }) => {
+    const index = seriesKey.indexOf(field.name);
+    const known = [...new Set(snapshot.series.map(({ key }) => key[index]))];
+    return (equals ?? []).flatMap((value) => {
+      if (index < 0 || known.includes(value)) return [];
+      const meant = closestName(value, known);
+      return [
+        meant === undefined ? `no ${field.name} is ${value}` : `no ${field.name} is ${value} (did you mean ${meant}?)`,
+      ];
+    });
+  });
+  const why = hints.length > 0 ? `: ${hints.join('; ')}` : '';
+  throw fault(`names no proved series of ${column.dataset.key}${why}`);
+}
+
+function contextIn(
+  group: Group,
+  { snapshot }: GroupSnapshot,
+  {
+    request,
+    session,
+    extent,
+  }: { readonly request: FrameRequest; readonly session: Session; readonly extent: Extent | undefined },
+): LiveContext {
+  const { window } = request;
+  const given = window.kind === 'range' ? window : { fromMs: undefined, toMs: undefined };
+  const range: Window = {
+    kind: 'range',
+    fromMs: given.fromMs ?? extent?.from,
+    toMs: given.toMs ?? extent?.to,
+  };
+  return { ...contextOf(requestOf(group, request, range), snapshot), session };
+}
+
+/** The end of what is proved, of the source that is furthest ahead. */
+const provedEnd = ({ sources }: Coverage): number =>
+  Math.max(...sources.flatMap(({ runs }) => runs.at(-1)?.through ?? []));
+
+/**
+ * The buckets of the window in which any column can have a value; undefined where there is none. The latest buckets are those of
+ * trades if the frame has any: states are checked at other times than trades are proved.
+ */
+function extentOf(
+  { window, gridMs, asOf, columns }: FrameRequest,
+  groups: readonly GroupSnapshot[],
+): Extent | undefined {
+  const proved = groups.flatMap(({ coverage }) => (coverage.extent ? [coverage] : []));
+  if (proved.length === 0) return undefined;
+  const trades = columns.some(({ dataset }) => dataset.trades) ? proved.filter(({ kind }) => kind === 'file_day') : [];
+  const ends =
+    window.kind === 'latest'
+      ? (trades.length > 0 ? trades : proved).map(provedEnd)
+      : proved.map((coverage) => Math.max(coverage.extent!.to, ...lastEnds(coverage)));
+  const knownTo = typeof asOf === 'number' ? asOf + 1 : Number.POSITIVE_INFINITY;
+  const end = Math.min(Math.max(...ends), knownTo, (window.kind === 'range' ? window.toMs : undefined) ?? Infinity);
+  const start = Math.min(...proved.map(({ extent }) => extent!.from));
+  const to = Math.ceil(end / gridMs) * gridMs;
+  const wanted =
+    window.kind === 'latest' ? to - window.rows * gridMs : window.kind === 'range' ? window.fromMs! : start;
+  const from = Math.floor(Math.max(wanted, start) / gridMs) * gridMs;
+  return from < end ? { from, to, lastEnd: Math.min(to, end) } : undefined;
+}
+
+const lastEnds = ({ sources }: Coverage) => sources.flatMap(({ runs }) => runs.at(-1)?.to ?? []);
+
+const windowBounds = (window: Window, { extent }: Coverage) => ({
+  from: (window.kind === 'range' ? window.fromMs : undefined) ?? extent?.from ?? 0,
+  to: (window.kind === 'range' ? window.toMs : undefined) ?? extent?.to ?? 0,
+  fromIsGiven: window.kind === 'range',
+  toIsGiven: window.kind === 'range',
+});
+
+/** Windows end with a day where buckets do, so that the rows of whole days are counted. */
+function* windowsOf(
+  { from: start, to: end, lastEnd }: Extent,
+  gridMs: number,
+  maxWindowMs: number,
+): Generator<FrameWindow> {
+  const days = Math.max(1, Math.floor((MAX_BUCKETS * gridMs) / DAY_MS));
+  const spanMs = Math.min(days * DAY_MS, maxWindowMs);
+  for (let from = start; from < end; ) {
+    const day = Math.floor(from / DAY_MS) * DAY_MS;
+    const to = Math.min(end, Math.max(from + gridMs, Math.floor((day + spanMs) / gridMs) * gridMs));
+    const first = from;
+    yield { from, to, gridMs, endOf: (bucket) => Math.min(first + (bucket + 1) * gridMs, lastEnd) };
+    from = to;
+  }
+}
+
+/** A time of a request, for documents. */
+export const asOfText = (asOf: FrameRequest['asOf']): string | null =>
+  asOf === undefined ? null : typeof asOf === 'number' ? isoOf(asOf) : asOf;

@@ -1,0 +1,263 @@
+/** Columns of states: for each bucket the last value that was known at its end (see states.ts), from the rows of the database. */
+import { DAY_MS } from '../../../shared/dates.ts';
+import { assert } from '../../../shared/errors.ts';
+import type { Range } from '../../../shared/ranges.ts';
+import { confirmationDepth } from '../../../shared/registry/blocks.ts';
+import { isOfPartition } from '../../../shared/registry/keys.ts';
+import type { FrameColumn } from '../../contract/frame.ts';
+import { int2, int8, OID, Params } from '../../db/pg-messages.ts';
+import type { LiveContext } from '../plan/context.ts';
+import type { Part } from '../read-model.ts';
+import { knownMsOf, type ProvedRun } from '../snapshot/proved-runs.ts';
+import { type BlockKnowledge, KnownBlocks, RevisedSeries, type Revision, type State, TimedStates } from './states.ts';
+import { type ColumnGroup, type FrameWindow, ValueRows, type Values, valueOid, valueSql } from './values.ts';
+
+interface StateNeeds {
+  /** The columns, and their positions in the frame. */
+  readonly columns: readonly { readonly column: FrameColumn; readonly at: number }[];
+  /** When the first bucket ends, and when the last one does. */
+  readonly ends: { readonly first: number; readonly last: number };
+  readonly asOf: number | 'row' | undefined;
+  /** The operator's number of confirmations, if set. */
+  readonly confirmations: number | undefined;
+}
+
+/** @param context of native rows, or of one-second rows where the columns are fields of those; without filters. */
+export async function stateColumns(context: LiveContext, needs: StateNeeds): Promise<ColumnGroup> {
+  const { kind } = context.request.dataset.partition;
+  if (kind === 'vintage' || kind === 'capture') return new RevisedColumns(await revisedSeries(context, needs), needs);
+  return new TimedColumns(context, needs, kind === 'height' ? await blockKnowledge(context, needs) : undefined);
+}
+
+function setState(
+  { columns }: StateNeeds,
+  state: State | undefined,
+  endMs: number,
+  bucket: number,
+  values: Values,
+): void {
+  if (!state || state.validToMs < endMs) return;
+  for (let index = 0; index < columns.length; index++) {
+    const { column, at } = columns[index];
+    const upper = state.values[2 * index];
+    if (Number.isNaN(upper) || endMs - state.ms > (column.maxAgeMs ?? Number.POSITIVE_INFINITY)) continue;
+    values.set(bucket, at, upper, state.values[2 * index + 1]);
+  }
+}
+
+class RevisedColumns implements ColumnGroup {
+  readonly #series: RevisedSeries;
+  readonly #needs: StateNeeds;
+
+  constructor(series: RevisedSeries, needs: StateNeeds) {
+    this.#series = series;
+    this.#needs = needs;
+  }
+
+  async fill(window: FrameWindow, values: Values): Promise<void> {
+    for (let bucket = 0; bucket < values.buckets; bucket++) {
+      const endMs = window.endOf(bucket);
+      setState(this.#needs, this.#series.at(endMs), endMs, bucket, values);
+    }
+  }
+}
+
+const cellsOf = ({ columns }: StateNeeds) => columns.map(({ column }) => valueSql(column.field));
+const oidsOf = ({ columns }: StateNeeds) => columns.map(({ column }) => valueOid(column.field));
+
+/** All revisions of one series up to the frame's end: some thousands, of which a frame needs the first as much as the last. */
+async function revisedSeries(context: LiveContext, needs: StateNeeds): Promise<RevisedSeries> {
+  const { session, coverage } = context;
+  const { dataset } = context.request;
+  const { native, aligned, number, offset } = dataset;
+  const { latestBy, isPresent = 'true' } = aligned.seconds!;
+  assert(latestBy !== undefined, 'metrics say which of their rows gives the value');
+  const [{ column }] = needs.columns;
+  const params = new Params();
+  const time = `t."${native.time.column}"`;
+  const tests = [
+    `p.state = 'proved'`,
+    `${time} < ${params.add(int8(needs.ends.last))}`,
+    ...(typeof needs.asOf === 'number' ? [`${knownMsOf(dataset)} <= ${params.add(int8(needs.asOf))}`] : []),
+    ...column.filters.map((filter) => filter.test(params)),
+  ];
+  const text = `select ${[time, 't.known_ms', `(${isPresent})::int::int8`, ...cellsOf(needs)].join(', ')}
+    from (select t.*, p.ingested_at, ${offset.sql} as source_offset, ${knownMsOf(dataset)} as known_ms
+      from "${native.table}" t join partitions p on p.dataset_id = ${number} and ${isOfPartition()}
+      where ${tests.join(' and ')}) t
+    order by ${[time, ...latestBy].join(', ')}`;
+  const rows: Revision[] = [];
+  const sink = new ValueRows(3, ([ms, knownMs, present], values) => {
+    rows.push({ ms: ms!, knownMs: knownMs!, isPresent: present === 1, values });
+  });
+  const oids = [OID.int8, OID.int8, OID.int8, ...oidsOf(needs)];
+  await session.stream({ text, params: params.list }, oids, sink);
+  const options = { byRow: needs.asOf === 'row', isLate: dataset.partition.kind === 'capture' };
+  return new RevisedSeries(rows, coverage.sources[0]?.runs ?? [], options);
+}
+
+/** No block's time is further than this from those of its neighbours. */
+const NEIGHBOURS_MS = 365 * DAY_MS;
+
+/** What is needed to tell when blocks are known; undefined where every block counts. */
+async function blockKnowledge(context: LiveContext, { asOf, confirmations }: StateNeeds) {
+  if (asOf === undefined) return undefined;
+  const { session, request, coverage } = context;
+  const [[chain] = ['']] = await session.rows(`select t.source_chain from "${request.dataset.native.table}" t limit 1`);
+  return {
+    depth: confirmationDepth(confirmations, chain!),
+    proved: coverage.sources[0]?.runs.map(({ span }) => span) ?? [],
+  };
+}
+
+/** SQL of the first and the last height of a row; undefined where rows have none. */
+function heightsOf({
+  request: { dataset, mode },
+}: LiveContext): { readonly first: string; readonly last: string } | undefined {
+  const { scope } = dataset.native;
+  if (dataset.partition.kind !== 'height' || scope.kind !== 'column') return undefined;
+  if (mode === 'native') return { first: `t."${scope.column}"`, last: `t."${scope.column}"` };
+  return { first: 't.first_block_height', last: 't.last_block_height' };
+}
+
+/** Rows of blocks and snapshots, which have one time and no revisions. */
+class TimedColumns implements ColumnGroup {
+  readonly #context: LiveContext;
+  readonly #needs: StateNeeds;
+  readonly #knowledge: Pick<BlockKnowledge, 'depth' | 'proved'> | undefined;
+  readonly #runs: readonly ProvedRun[];
+  #states: TimedStates | undefined;
+  /** Rows before this time have been read. */
+  #readTo = 0;
+
+  constructor(
+    context: LiveContext,
+    needs: StateNeeds,
+    knowledge: Pick<BlockKnowledge, 'depth' | 'proved'> | undefined,
+  ) {
+    this.#context = context;
+    this.#needs = needs;
+    this.#knowledge = knowledge;
+    this.#runs = context.coverage.sources[0]?.runs ?? [];
+  }
+
+  async fill(window: FrameWindow, values: Values): Promise<void> {
+    const states = this.#states ?? (await this.#start());
+    this.#states = states;
+    let bucket = 0;
+    const settle = (beforeMs: number) => {
+      for (; bucket < values.buckets && window.endOf(bucket) < beforeMs; bucket++) {
+        const endMs = window.endOf(bucket);
+        setState(this.#needs, states.at(endMs), endMs, bucket, values);
+      }
+    };
+    const toMs = window.endOf(values.buckets - 1) + 1;
+    await this.#read(states, { from: this.#readTo, to: toMs }, settle);
+    this.#readTo = toMs;
+    settle(Number.POSITIVE_INFINITY);
+  }
+
+  /** Reads back from the first bucket's end until a row is known there, and twice as far each time. */
+  async #start(): Promise<TimedStates> {
+    const { first } = this.#needs.ends;
+    const oldest = this.#context.coverage.extent?.from ?? first;
+    for (let reach = 2 * DAY_MS; ; reach *= 4) {
+      const from = Math.max(oldest, first - reach);
+      const states = new TimedStates(this.#runs, await this.#known(from));
+      await this.#read(states, { from, to: first }, () => {});
+      if (from <= oldest || states.at(first - 1) !== undefined) {
+        this.#readTo = first;
+        return states;
+      }
+    }
+  }
+
+  /** Which of the blocks from this time on are known, and when; undefined where every row is known at its time. */
+  async #known(fromMs: number) {
+    const { asOf, ends } = this.#needs;
+    if (!this.#knowledge) return undefined;
+    const arrivals = await this.#arrivals(fromMs);
+    const knowledge: BlockKnowledge = { ...this.#knowledge, arrivedMs: (height) => arrivedAt(arrivals, height) };
+    if (asOf === 'row') return new KnownBlocks(knowledge, await this.#lowest(fromMs));
+    // As of one time the same blocks are known in every row.
+    const then = new KnownBlocks(knowledge, await this.#lowest(Math.min(asOf!, ends.last + NEIGHBOURS_MS) + 1));
+    return { pass() {}, isKnown: (height: number) => then.isKnown(height, asOf!) };
+  }
+
+  /** The lowest height of the rows from this time on; infinite without such rows. */
+  async #lowest(fromMs: number): Promise<number> {
+    const { session } = this.#context;
+    const params = new Params();
+    const { first } = heightsOf(this.#context)!;
+    const from = this.#from({ from: fromMs, to: fromMs + NEIGHBOURS_MS }, params);
+    const [[height]] = await session.rows(`select min(${first}) ${from}`, params);
+    return height === null ? Number.POSITIVE_INFINITY : Number(height);
+  }
+
+  /** When followed blocks arrived, by height. */
+  async #arrivals(fromMs: number): Promise<Arrival[]> {
+    const { session, request } = this.#context;
+    const params = new Params();
+    const rows = await session.rows(
+      `select lower(p.span)::text, upper(p.span)::text,
+         greatest(p.captured_ms, floor(extract(epoch from p.ingested_at) * 1000)::int8)::text
+       from partitions p where p.dataset_id = ${params.add(int2(request.dataset.number))} and p.state = 'proved'
+         and p.captured_ms is not null and p.to_ms > ${params.add(int8(fromMs))}
+         and p.from_ms <= ${params.add(int8(this.#needs.ends.last))} order by lower(p.span)`,
+      params,
+    );
+    return rows.map(([from, to, ms]) => ({ from: Number(from), to: Number(to), ms: Number(ms) }));
+  }
+
+  /** Reads rows in their order; `before` is called with the time of each before it is added. */
+  async #read(states: TimedStates, range: Range, before: (ms: number) => void): Promise<void> {
+    const { session, relation } = this.#context;
+    if (range.from >= range.to) return;
+    const heights = heightsOf(this.#context);
+    const params = new Params();
+    const from = this.#from(range, params);
+    const passes = this.#needs.columns[0].column.filters.map((filter) => filter.test(params));
+    const integers = [
+      this.#timeMs,
+      heights?.first ?? 'null::int8',
+      heights?.last ?? 'null::int8',
+      `(${passes.length === 0 ? 'true' : `coalesce(${passes.join(' and ')}, false)`})::int::int8`,
+    ];
+    const text = `select ${[...integers, ...cellsOf(this.#needs)].join(', ')} ${from} order by ${relation.order()}`;
+    const sink = new ValueRows(integers.length, ([ms, first, last, isPassing], values) => {
+      before(ms!);
+      states.add({ ms: ms!, first, last, passes: isPassing === 1, values });
+    });
+    const oids = [...integers.map(() => OID.int8), ...oidsOf(this.#needs)];
+    await session.stream({ text, params: params.list }, oids, sink);
+  }
+
+  /** `from ... where ...`: the proved rows of a range. */
+  #from({ from, to }: Range, params: Params): string {
+    const part: Part = { from, to, until: to, provedTo: undefined, isLast: true };
+    return this.#context.relation.from({ from, to, part }, params);
+  }
+
+  /** A second of the mempool begins before its snapshot. */
+  get #timeMs(): string {
+    const { request, relation } = this.#context;
+    return request.dataset.partition.kind === 'snapshot' ? 't.latest_snapshot_at_unix_ms' : relation.timeMs;
+  }
+}
+
+interface Arrival extends Range {
+  readonly ms: number;
+}
+
+/** By binary search: a year of followed blocks has 52,560 arrivals. */
+function arrivedAt(arrivals: readonly Arrival[], height: number): number | undefined {
+  let low = 0;
+  let high = arrivals.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (arrivals[middle].to <= height) low = middle + 1;
+    else high = middle;
+  }
+  const found = arrivals[low];
+  return found && found.from <= height ? found.ms : undefined;
+}
