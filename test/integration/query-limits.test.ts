@@ -217,6 +217,48 @@ describe('clients that take their time to ask', () => {
   });
 });
 
+describe('a frame', () => {
+  const FRAME = {
+    columns: ['first', 'last', 'min', 'max'].map((name) => ({
+      name,
+      dataset: DATASET,
+      field: 'price',
+      aggregate: name,
+    })),
+    grid: '1s',
+    time_range: ['2024-05-01T00:00:00Z', '2024-05-04T00:00:00Z'],
+  };
+  const open = (serving: Serving) => serving.open({ path: '/v1/frame', ...post(FRAME), unix: true });
+
+  test('that is read slowly is parked, and comes whole in the end', async () => {
+    await using serving = await serve({ SVC_ALIGNED_QUERY_MAX_CONCURRENCY: '1' });
+    const slow = (await open(serving)).pause();
+    await eventually(() => serving.app.limiters.aligned.load.parked === 1, 'the reader is behind');
+    // Its slot is another's meanwhile.
+    const other = await serving.send({ path: '/v1/frame', ...post({ ...FRAME, grid: '1d' }) });
+    expect(other.json.row_count).toBe(3);
+    const { row_count, rows_sha256 } = JSON.parse(await text(slow.resume()));
+    expect(row_count).toBe(3 * 86_400);
+    expect(rows_sha256).toMatch(/^[0-9a-f]{64}$/);
+    await eventually(isFree(serving), 'everything is free');
+  });
+
+  test.each([1, 3])(
+    'whose reader leaves while it is behind gives back its slot and its backend: %i windows',
+    async (days) => {
+      await using serving = await serve({});
+      // With one window nothing is being read any more while its rows leave.
+      const time_range = [FRAME.time_range[0], `2024-05-0${1 + days}T00:00:00Z`];
+      const left = (await serving.open({ path: '/v1/frame', ...post({ ...FRAME, time_range }), unix: true })).pause();
+      left.on('error', () => {});
+      await eventually(() => serving.app.limiters.aligned.load.parked === 1, 'the reader is behind');
+      left.destroy();
+      await eventually(isFree(serving), 'everything is free');
+      expect((await serving.send({ path: '/v1/frame', ...post({ ...FRAME, grid: '1d' }) })).status).toBe(200);
+    },
+  );
+});
+
 describe('connections', () => {
   test('that carry many requests at once are answered in order', async () => {
     await using serving = await serve({ SVC_QUERY_MAX_CONCURRENCY: '2' });

@@ -233,13 +233,18 @@ export class FrameReader {
         throw new ReadFault('no_rows', whyNoRows(contexts[0], { gaps: [], parts: [], statements: [] }), { warnings });
       }
       await call.inspect?.(contexts);
-      const flow = new FrameFlow(connection);
+      const flow = new FrameFlow(connection, call.signal);
       const writer = call.open(facts, flow);
       deadline.watch(writer);
       const rows = new FrameRows(request, writer, flow);
-      if (extent) await this.#fill(request, { ...found, extent }, rows);
+      try {
+        if (extent) await this.#fill(request, { ...found, extent }, rows);
+      } finally {
+        flow.end();
+      }
+      // The rows end early when the receiver goes away.
+      call.signal.throwIfAborted();
       const result = { rows: writer.rows, sha256: rows.digest() };
-      flow.end();
       this.#snapshots.end(connection, token);
       return result;
     } catch (error) {
@@ -254,10 +259,11 @@ export class FrameReader {
     rows: FrameRows,
   ): Promise<void> {
     const { extent, contexts } = found;
-    const columns = await Promise.all(
-      // One after the other: they share a connection.
-      await sequentially(found.groups, (group, index) => this.#columns(request, group, contexts[index], extent)),
-    );
+    const columns: ColumnGroup[] = [];
+    // One after the other: they share a connection.
+    for (const [index, group] of found.groups.entries()) {
+      columns.push(await this.#columns(request, group, contexts[index], extent));
+    }
     // The database reads a window while the rows of the one before it leave.
     let leaving: Promise<void> = Promise.resolve();
     const maxWindowMs = Math.min(MAX_WINDOW_MS, ...columns.map((group) => group.maxWindowMs ?? MAX_WINDOW_MS));
@@ -271,9 +277,15 @@ export class FrameReader {
         }
         await leaving;
         leaving = rows.write(window, values);
+        // Its failure is thrown where it is awaited.
+        leaving.catch(() => {});
       }
-    } finally {
       await leaving;
+    } catch (error) {
+      // No row may be written any more when the caller learns of the failure, because its buffers go to others.
+      rows.stop();
+      await leaving.catch(() => {});
+      throw error;
     }
     for (const [index, group] of columns.entries())
       await this.#recounting(contexts[index], async () => group.finish?.());
@@ -298,12 +310,6 @@ export class FrameReader {
       throw error;
     }
   }
-}
-
-async function sequentially<T, R>(list: readonly T[], work: (one: T, index: number) => Promise<R>): Promise<R[]> {
-  const results: R[] = [];
-  for (const [index, one] of list.entries()) results.push(await work(one, index));
-  return results;
 }
 
 /** The request of a group as the read core takes it. */

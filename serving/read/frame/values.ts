@@ -145,9 +145,14 @@ const sumDtype = ({ dtype }: Field): Field['dtype'] => (dtype === 'int64' ? 'int
 export class FrameFlow implements Flow {
   #connection: PgConnection | undefined;
   #behind: PromiseWithResolvers<void> | undefined;
+  readonly #signal: AbortSignal;
+  readonly #onAbort = () => this.end();
 
-  constructor(connection: PgConnection) {
+  /** @param signal aborted when the receiver goes away: nothing waits for it any more. */
+  constructor(connection: PgConnection, signal: AbortSignal) {
     this.#connection = connection;
+    this.#signal = signal;
+    signal.addEventListener('abort', this.#onAbort);
   }
 
   pause(): void {
@@ -166,7 +171,12 @@ export class FrameFlow implements Flow {
     return this.#behind?.promise;
   }
 
+  get hasEnded(): boolean {
+    return this.#connection === undefined;
+  }
+
   end(): void {
+    this.#signal.removeEventListener('abort', this.#onAbort);
     this.resume();
     this.#connection = undefined;
   }
@@ -201,6 +211,7 @@ export class FrameRows {
     for (let first = 0; first < values.buckets; first += ROWS_AT_ONCE) {
       // Other requests get their turn between.
       await (this.#flow.behind ?? new Promise<void>((resolve) => setImmediate(resolve)));
+      if (this.#flow.hasEnded) return;
       const end = Math.min(values.buckets, first + ROWS_AT_ONCE);
       let at = 0;
       for (let bucket = first; bucket < end; bucket++) {
@@ -210,6 +221,11 @@ export class FrameRows {
       }
       this.#digest.update(this.#bytes.subarray(0, at));
     }
+  }
+
+  /** Ends `write` before its next rows. */
+  stop(): void {
+    this.#flow.end();
   }
 
   digest(): string {
