@@ -2,11 +2,14 @@
  * States at the ends of buckets: the last value of a series that was known then. A value counts for a bucket if its time lies
  * before the bucket's end and, where the frame is as of each row, if it was known at that end. Nothing here reads a store.
  */
+import { DAY_MS } from '../../../shared/dates.ts';
 import type { Range } from '../../../shared/ranges.ts';
 import { lastValid, type ProvedRun } from '../snapshot/proved-runs.ts';
 import type { RowValues } from './values.ts';
 
 const SECOND_MS = 1000;
+/** Blocks next to each other differ in time by hours at most. */
+const NEIGHBOURS_MS = 2 * DAY_MS;
 
 /** A value of a series, or of a block. */
 export interface State {
@@ -208,10 +211,14 @@ export class TimedStates {
     return true;
   }
 
-  /** As `lastValid` for times that ascend: a chain with many gaps has thousands of runs. */
+  /** As `lastValid`, for times that ascend: a chain with many gaps has thousands of runs. */
   #validTo(ms: number): number {
-    while (this.#run < this.#runs.length - 1 && this.#runs[this.#run].to <= ms) this.#run++;
-    const { from = 0, to = 0 } = this.#runs[this.#run] ?? {};
-    return from <= ms && ms < to ? Math.max(to, ms + SECOND_MS) : lastValid(this.#runs, ms);
+    const runs = this.#runs;
+    while (this.#run < runs.length && runs[this.#run].to <= ms) this.#run++;
+    // A run's first block may be earlier than that of the run before it.
+    for (let index = this.#run; index < runs.length && runs[index].from <= ms + NEIGHBOURS_MS; index++) {
+      if (runs[index].from <= ms) return Math.max(runs[index].to, ms + SECOND_MS);
+    }
+    return ms + SECOND_MS;
   }
 }
