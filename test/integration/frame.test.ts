@@ -2,6 +2,7 @@
 import { createHash } from 'node:crypto';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import type { Json } from '../support/command.ts';
 import { type ColumnBody, DAY, type FrameBody, frameOf } from '../support/frame-oracle.ts';
 import { loadWorld } from '../support/load-worlds.ts';
 import { runs, SEED } from '../support/seed.ts';
@@ -197,6 +198,40 @@ describe('any columns, grid, window and time of knowledge', () => {
     await fc.assert(fc.asyncProperty(framesOf(column, key), check), { numRuns: runs(400), seed: SEED });
     expect(values).toBeGreaterThan(100);
   });
+});
+
+test.each(EXCHANGES)('fields of one-second rows say the same as those of trades: %s', async (dataset) => {
+  const pairs = [
+    ['open_price', 'price', 'first'],
+    ['close_price', 'price', 'last'],
+    ['high_price', 'price', 'max'],
+    ['low_price', 'price', 'min'],
+  ];
+  const columns = [
+    ...pairs.flatMap(([second, trade, aggregate]) => [
+      { name: second, dataset, field: second, aggregate },
+      { name: `of_${second}`, dataset, field: trade, aggregate },
+    ]),
+    { name: 'trade_count', dataset, field: 'trade_count', aggregate: 'sum' },
+    { name: 'of_trade_count', dataset, field: 'price', aggregate: 'count' },
+  ];
+  for (const grid of [1, 60, 900, 86_400]) {
+    const time_range = ['2024-03-01T00:00:00Z', '2024-03-02T12:00:00Z'];
+    const { rows } = (await ask({ columns, grid, time_range, fill: 'previous' })).json;
+    expect(rows.some((row: Json) => row.trade_count !== null)).toBe(true);
+    for (const row of rows) {
+      for (const name of [...pairs.map(([second]) => second), 'trade_count']) expect(row[name]).toBe(row[`of_${name}`]);
+    }
+  }
+});
+
+test('metric_value_float of a dataset with one value a block is that value', async () => {
+  const dataset = 'bitcoin_circulating_supply';
+  const columns = ['metric_value_float', 'circulating_supply_btc'].map((field) => ({ name: field, dataset, field }));
+  const { rows } = (await ask({ columns, grid: '1h', time_range: ['2020-06-01T00:00:00Z', '2020-06-02T00:00:00Z'] }))
+    .json;
+  expect(rows.some((row: Json) => row.metric_value_float !== null)).toBe(true);
+  for (const row of rows) expect(row.metric_value_float).toBe(row.circulating_supply_btc);
 });
 
 // ---- no look-ahead -------------------------------------------------------------------------------------------------
