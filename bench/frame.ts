@@ -48,11 +48,11 @@ const STATES = [
 
 /** The statement of the same frame. */
 function frameSql(fromMs: number, toMs: number, exact: boolean): string {
-  const of = (column: string) => (exact ? `${column}::decimal(18, 8)` : column);
+  const [price, quantity] = exact ? ['price::decimal(12, 4)', 'quantity::decimal(20, 8)'] : ['price', 'quantity'];
   return `with buckets as (select unnest(range(${fromMs}, ${toMs}, ${GRID_MS})) as start),
     bars as (select "timestamp" // ${GRID_MS} * ${GRID_MS} as start, arg_min(price, trade_id) as first, max(price) as max,
-      min(price) as min, arg_max(price, trade_id) as last, sum(${of('price')} * ${of('quantity')}) / sum(${of('quantity')}) as vwap,
-      sum(${of('quantity')}) as volume, count(*) as trades
+      min(price) as min, arg_max(price, trade_id) as last, sum(${price} * ${quantity}) / sum(${quantity}) as vwap,
+      sum(${quantity}) as volume, count(*) as trades
       from trades where "timestamp" >= ${fromMs} and "timestamp" < ${toMs} group by 1)
     select b.start, bars.* exclude (start), h.hashrate, h.interval, e.units from buckets b
     left join bars on bars.start = b.start
