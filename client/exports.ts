@@ -13,7 +13,8 @@ import {
   IncompleteAnswerError,
   type Warning,
 } from './errors.ts';
-import type { Filter, FrameRequest, Mode, Options } from './requests.ts';
+import type { FrameRequest } from './frames.ts';
+import type { Filter, Mode, Options } from './requests.ts';
 import { textOf } from './stall.ts';
 import { jittered, sleep, Transport, type TransportOptions } from './transport.ts';
 

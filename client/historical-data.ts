@@ -1,6 +1,7 @@
 /** The client of the historical routes, one method for each, typed by its dataset; and of frames, which join datasets. */
 import { DatasetRoutes } from './datasets.ts';
-import type { FrameRequest, FrameRow, Options } from './requests.ts';
+import type { FrameRequest, FrameRow } from './frames.ts';
+import type { Options } from './requests.ts';
 import { type FrameAnswer, Rows } from './rows.ts';
 import { Transport, type TransportOptions } from './transport.ts';
 

@@ -10,13 +10,10 @@ export {
   Exports,
   type SubmittedExport,
 } from './exports.ts';
+export type { Aggregate, FrameColumn, FrameRequest, FrameRow } from './frames.ts';
 export { HistoricalData } from './historical-data.ts';
 export type {
-  Aggregate,
   Filter,
-  FrameColumn,
-  FrameRequest,
-  FrameRow,
   KlinesOnly,
   Mode,
   Operator,

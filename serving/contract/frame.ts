@@ -213,7 +213,7 @@ export function frameFields(dataset: DatasetDefinition): { readonly field: Field
     }
   };
   const { native, aligned, trades, partition } = dataset;
-  // A second of the mempool or of transactions has many native rows, which are no state.
+  // The mempool and transactions have many native rows a second, so that no single row is the state.
   const isOneRow = trades || (partition.kind !== 'snapshot' && dataset.offset.order !== 'composite');
   if (isOneRow) add([...native.fields, ...(trades?.unified ?? [])], 'native');
   if (trades || !isOneRow) add(aligned.fields, 'aligned_1s');
@@ -222,7 +222,7 @@ export function frameFields(dataset: DatasetDefinition): { readonly field: Field
   return [...found.values()];
 }
 
-/** Texts are no values of a frame; nor are the ends of validity, which depend on the window. */
+/** A frame takes numbers, flags and times. It takes no end of validity, because that depends on the window. */
 function isPlottable({ dtype, validity }: Field): boolean {
   if (validity !== undefined) return false;
   return dtype === 'int64' || dtype === 'float64' || dtype === 'bool01' || dtype === 'timestamp_utc';

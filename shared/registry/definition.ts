@@ -234,7 +234,7 @@ export const PARTITION_FACTS = ['ingested_at', 'last_updated_at', 'document_sha2
 export interface SecondsRule {
   /** SQL over `t`: for metrics, the order by which the first native row of a second and series gives the values. */
   readonly latestBy?: readonly string[];
-  /** SQL condition over that row `t`. Where it is false the row states that there is no value, and the second has no row. */
+  /** SQL condition over that row `t`: the row has a value. A second whose row has none is left out. */
   readonly isPresent?: string;
   /** The columns of the aligned storage that `select` yields, besides the second and the series. */
   readonly columns: readonly AlignedColumn[];

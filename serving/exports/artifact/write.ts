@@ -3,11 +3,12 @@ import { shapeOf } from '../../../shared/registry/index.ts';
 import { type ExportSubject, isFrame } from '../../contract/export.ts';
 import type { FrameRequest } from '../../contract/frame.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
-import type { ReadFacts } from '../../read/execute/answer.ts';
+import type { Flow, ReadFacts } from '../../read/execute/answer.ts';
 import { asOfText, FRAME_VIEW, type FrameFacts, frameFields } from '../../read/frame/frame.ts';
 import { countOfFileDays } from '../../read/plan/counted.ts';
 import type { Searched } from '../../read/read-model.ts';
 import { provedThrough } from '../../read/snapshot/proved-runs.ts';
+import type { RowShape } from '../../render/cells.ts';
 import {
   type Artifact,
   type ArtifactDeps,
@@ -123,6 +124,13 @@ interface Reading {
   readonly stop: AbortSignal;
 }
 
+/** Makes the files the writer of a read. */
+function opened(files: ArtifactFiles, gate: BackpressureGate, shape: RowShape, flow: Flow): ArtifactFiles {
+  files.shape = shape;
+  gate.flow = flow;
+  return files;
+}
+
 /** Runs the read with the files as its writer, and collects the facts of its snapshot. */
 const readInto = (files: ArtifactFiles, reading: Reading): Promise<ReadResult> => {
   const { request } = reading.job;
@@ -148,9 +156,7 @@ async function readFrame(
     },
     open(found, flow) {
       facts = found;
-      files.shape = found;
-      gate.flow = flow;
-      return files;
+      return opened(files, gate, found, flow);
     },
   });
   return {
@@ -193,9 +199,7 @@ async function readRows(
     },
     open(found, flow) {
       facts = found;
-      files.shape = found;
-      gate.flow = flow;
-      return files;
+      return opened(files, gate, found, flow);
     },
   });
   return {

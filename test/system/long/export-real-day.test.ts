@@ -66,4 +66,26 @@ givenData('exchange_a').describe(`the real ${DAY}`, () => {
       expect(listed[0].aligned_hash).not.toBeNull();
     }
   });
+
+  test.for([60, 3600, 7200])('a frame of buckets of %i s is what DuckDB makes of the file', async (grid) => {
+    const aggregates = ['first', 'last', 'min', 'max', 'count'];
+    const columns = [
+      ...aggregates.map((aggregate) => ({ name: aggregate, dataset: DATASET, field: 'price', aggregate })),
+      { name: 'volume', dataset: DATASET, field: 'quantity', aggregate: 'sum' },
+    ];
+    const body = JSON.stringify({ columns, grid, ...WINDOW });
+    const { rows } = (await serving.send({ path: '/v1/frame', body })).json;
+    const { files: written } = await files.write({ sources: [DATASET], ...WINDOW }, 'parquet');
+    const found = await duck.texts(
+      `select strftime(to_timestamp(timestamp // ${grid * 1000} * ${grid}), '%Y-%m-%dT%H:%M:%S.000Z'),
+         arg_min(price, trade_id), arg_max(price, trade_id), min(price), max(price), count(*),
+         sum(quantity::varchar::decimal(38, 10))::varchar
+       from '${written[0].path}' group by 1 order by 1`,
+    );
+    expect(rows).toHaveLength(86_400 / grid);
+    const traded = rows.filter((row: { count: number | null }) => row.count !== null);
+    expect(traded.map((row: object) => Object.values(row))).toEqual(
+      found.map(([start, ...cells]) => [start, ...cells.map(Number)]),
+    );
+  });
 });
