@@ -237,6 +237,24 @@ export const ERROR_CODES = {
     remedy: 'Remove the cause that the message gives, then migrate again; nothing of the failed migration was applied.',
   },
   MIGRATION_DRIFT: { transient: false, remedy: 'Restore the migration file; it was changed after it was applied.' },
+  PROOF_LOG_REWOUND: {
+    transient: false,
+    remedy:
+      'The database was restored to a time before a signed checkpoint: `./tidemark proof-log restored --reason ...` takes the lost leaves back from the files and says so in the log.',
+  },
+  PROOF_LOG_FORKED: {
+    transient: false,
+    remedy: 'Compare database and folder of the proof log with a backup or a mirror: one of them was changed.',
+  },
+  PROOF_LOG_KEY_INVALID: {
+    transient: false,
+    remedy: 'Set SVC_PROOF_LOG_KEY to the line `PRIVATE+KEY+name+hash+base64` of the log, or restore its key file.',
+  },
+  CHECK_INPUT_INVALID: {
+    transient: false,
+    remedy: 'Name the manifest of an export, a lineage answer, checkpoints, or the folder of a mirror.',
+  },
+
   RIGHTS_FILE_EXISTS: {
     transient: false,
     remedy: 'Change the existing files, or name another path with SVC_SOURCE_RIGHTS_MATRIX_PATH.',

@@ -120,6 +120,20 @@ export const ranges: CommandSpec = {
   doc: 'Makes the value ranges of proved partitions that have none, from their stored rows: those that were proved before ranges were kept. It goes on where an earlier run stopped. `all` is every dataset of trades.',
 };
 
+export const leaves: CommandSpec = {
+  name: 'leaves',
+  positionals: ['dataset...'],
+  options: { from: OPTIONAL_DAYS.from, to: OPTIONAL_DAYS.to, partition: OPTIONAL_DAYS.partition },
+  doc: 'Recounts proved partitions that have no leaf in the proof log, those that were proved before the log was kept, and adds their leaves. It goes on where an earlier run stopped. `all` is every dataset.',
+};
+
+export const proofLog: CommandSpec = {
+  name: 'proof-log',
+  positionals: ['action'],
+  options: { reason: { type: 'string', doc: 'restored: why; kept in the log itself.' } },
+  doc: '`rotate` makes a new key of the proof log, whose line the old key signs. `restored` takes leaves back that a restored database lost, from the files of the log, and says so in the log.',
+};
+
 export const compact: CommandSpec = {
   name: 'compact',
   positionals: [],

@@ -106,6 +106,7 @@ export class Batch {
         manifest,
         recount: found[index],
         frames: load.frames,
+        rowsSha256: load.rowsSha256,
         sequence,
       }));
       await writeProved(this.#client, this.#dataset, proved, position, () => this.dirty.rebuild());

@@ -10,6 +10,7 @@ import {
   type ProvedExtent,
   recoverSpan,
 } from '../../shared/db/coverage-changes.ts';
+import { statementOfManifest, writeLeaves } from '../../shared/db/proof-leaves.ts';
 import { type AttemptRow, partitions, type StoredRow, storedColumns } from '../../shared/db/schema.ts';
 import { differingFacts, type Manifest } from '../../shared/frame/manifest.ts';
 import type { Recount } from '../../shared/proof/recount.ts';
@@ -39,6 +40,8 @@ export interface Proved {
   readonly frames: readonly FrameEntry[];
   /** Digest of its klines, which are stored already; null or absent for datasets without. */
   readonly klinesSha256?: string | null;
+  /** Digest of the canonical bytes of its rows (shared/proof-log/rows.ts). */
+  readonly rowsSha256: string;
   /** The sequence of its manifest. */
   readonly sequence: number;
 }
@@ -84,6 +87,15 @@ export async function writeProved(
     if ((old.get(key)?.revision ?? revision) >= revision) continue;
     await record(client, dataset, key, 'revision_proved', `revision ${revision}`, { attempt });
   }
+  await writeLeaves(
+    client,
+    dataset,
+    proved.map(({ manifest, recount, klinesSha256, rowsSha256 }) => {
+      const before = old.get(manifest.partition);
+      const kind = before && before.revision < manifest.revision ? 'revised' : 'proved';
+      return statementOfManifest(manifest, { kind, rowsSha256, klinesSha256, alignedHash: recount.aligned_hash });
+    }),
+  );
   await endAttempts(client, dataset, proved, 'proved', null);
   await moveCheckpoint(client, dataset, position);
   await announce(client, dataset, manifests, 'proved');
@@ -167,7 +179,7 @@ export async function writeQuarantined(
   const times: Partial<TimeWindow> = span ? {} : { fromMs: manifest.from_ms, toMs: manifest.to_ms };
   await client.query('begin');
   // A proved partition stays served when a revision of it fails.
-  await client.query(
+  const changed = await client.query(
     `insert into partitions (dataset_id, partition_key, state, attempt, revision, from_ms, to_ms, synthetic, rows, manifest,
        recount, reason, source_id, span)
      values ($1, $2, 'quarantined', $3, $4, $5, $6, $7, null, $8, $9, $10, $11, int8range($12, $13))
@@ -192,6 +204,8 @@ export async function writeQuarantined(
     ],
   );
   await record(client, dataset, key, 'quarantined', reason, { attempt, revision });
+  const kind = changed.rowCount === 0 ? 'refused' : 'quarantined';
+  await writeLeaves(client, dataset, [statementOfManifest(manifest, { kind, reason })]);
   await endAttempts(client, dataset, [{ manifest, sequence: position.sequence }], 'quarantined', reason);
   await moveCheckpoint(client, dataset, position);
   await announce(client, dataset, [manifest], 'quarantined');
@@ -214,6 +228,7 @@ export async function writeRefused(
       document: manifest.document,
     });
   }
+  await writeLeaves(client, dataset, [statementOfManifest(manifest, { kind: 'refused', reason })]);
   await endAttempts(client, dataset, [{ manifest, sequence: position.sequence }], 'refused', reason);
   await moveCheckpoint(client, dataset, position);
   await announce(client, dataset, [manifest], 'refused');

@@ -3,7 +3,7 @@
 import { once } from 'node:events';
 import type { ClientBase } from 'pg';
 import { type CopyStreamQuery, from as copyFrom } from 'pg-copy-streams';
-import { COPY_HEADER, COPY_TRAILER } from '../rows/binary-copy.ts';
+import { COPY_HEADER, COPY_TRAILER } from '../../shared/proof-log/rows.ts';
 
 /** One binary COPY ... FROM STDIN of encoded rows. */
 export class CopyIn {

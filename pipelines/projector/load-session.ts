@@ -332,7 +332,8 @@ export class LoadSession {
         (describeDiscrepancies(result.discrepancies) || undefined);
       if (reason === undefined) {
         const { klinesSha256 } = result;
-        const proved = { manifest, recount: found, frames: load.frames, klinesSha256, sequence: message.seq };
+        const { frames, rowsSha256 } = load;
+        const proved = { manifest, recount: found, frames, klinesSha256, rowsSha256, sequence: message.seq };
         await writeProved(client, dataset, [proved], position, async () => {});
         this.#transaction.keep(manifest.rows, load.bytes);
         this.#uncommitted = message;

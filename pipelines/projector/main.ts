@@ -11,6 +11,7 @@ import type { SettingName, Settings } from '../../shared/config/settings.ts';
 import { explain } from '../../shared/errors.ts';
 import { createLogger } from '../../shared/logger.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
+import { keepSequenced } from '../proof-log/sequencer.ts';
 import { fedDatasets, projectionOf } from '../sources/index.ts';
 import { keepProjected } from './run.ts';
 import { keepRecounted } from './verify.ts';
@@ -70,4 +71,5 @@ await Promise.all([
     keepProjected(dataset, { projection: projectionOf(dataset), databaseUrl, natsUrl, settings, log, signal }),
   ),
   keepRecounted({ datasets, projectionOf, databaseUrl, log, signal }),
+  keepSequenced({ databaseUrl, settings, log, signal }),
 ]);

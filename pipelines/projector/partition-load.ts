@@ -22,10 +22,12 @@ import {
 import { rangedColumns, type ValueRanges } from '../../shared/proof/value-ranges.ts';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
+import { loggedColumns } from '../../shared/registry/proof-rows.ts';
 import {
   CopyRanges,
   type FoldingProjector,
   type KeptKlines,
+  LoggedRows,
   type Projection,
   type RowProjector,
 } from '../rows/binary-copy.ts';
@@ -79,6 +81,8 @@ export class PartitionLoad {
   readonly #dataset: DatasetDefinition;
   readonly #rows: RowProjector;
   readonly #ranges: CopyRanges;
+  readonly #logged: LoggedRows;
+  #rowsSha256: string | undefined;
   /** Present where one-second rows are made from this partition alone. */
   readonly #folded: Folded | undefined;
   readonly #assembler = new RecordAssembler();
@@ -103,6 +107,7 @@ export class PartitionLoad {
       : { rows: projection.createRows(partition), columns: projection.alignedColumns };
     this.#rows = this.#folded?.rows ?? projection.createRows(partition);
     this.#ranges = new CopyRanges(dataset.native.columns, rangedColumns(dataset), dataset.native.time.column);
+    this.#logged = new LoggedRows(dataset.native.columns, loggedColumns(dataset));
     this.#tables = tables;
     this.#isServed = needs.tables === undefined;
     this.#seriesId = needs.seriesId;
@@ -125,6 +130,12 @@ export class PartitionLoad {
     return this.#bytes;
   }
 
+  /** Digest of the canonical bytes of the rows, after the last frame. */
+  get rowsSha256(): string {
+    this.#rowsSha256 ??= this.#logged.digest();
+    return this.#rowsSha256;
+  }
+
   /** Adds the next frame. */
   async add(sequence: number, header: FrameHeader, raw: Buffer): Promise<void> {
     this.#bytes += raw.length;
@@ -139,6 +150,7 @@ export class PartitionLoad {
         );
       }
       ranges = this.#rangesOf(copy, header);
+      this.#logged.update(copy);
       if (this.#shared) {
         await this.#shared.write(copy);
         this.#copied += rows;

@@ -3,6 +3,7 @@
 import type { ClientBase } from 'pg';
 import { Catalog, record } from '../../shared/db/catalog.ts';
 import { clearCoverage, lockCoverage, recoverSpan, uncoverWindow } from '../../shared/db/coverage-changes.ts';
+import { statementOf, writeLeaves } from '../../shared/db/proof-leaves.ts';
 import { type PartitionRow, partitions, rowsOf } from '../../shared/db/schema.ts';
 import type { PartitionRef, Recount } from '../../shared/proof/recount.ts';
 import type { Range } from '../../shared/ranges.ts';
@@ -16,10 +17,21 @@ import { deleteNative, deleteWindow, partitionRefOf } from './partition-load.ts'
 /** A partition of the catalog whose rows may be stored. */
 interface Stored extends PartitionRef {
   readonly rows: number;
-  readonly revision: number;
+  readonly row: Pick<PartitionRow, (typeof STORED_MEMBERS)[number]>;
 }
 
-const STORED = rowsOf(partitions, ['partitionKey', 'fromMs', 'toMs', 'rows', 'revision']);
+const STORED_MEMBERS = [
+  'partitionKey',
+  'fromMs',
+  'toMs',
+  'rows',
+  'state',
+  'attempt',
+  'revision',
+  'synthetic',
+  'manifest',
+] as const;
+const STORED = rowsOf(partitions, STORED_MEMBERS);
 
 async function stored(
   client: ClientBase,
@@ -32,12 +44,12 @@ async function stored(
      where dataset_id = $1 and from_ms is not null and ${where} order by from_ms, partition_key`,
     [dataset.number, ...values],
   );
-  return STORED.decode(found.rows).map(({ partitionKey, fromMs, toMs, rows, revision }) => ({
-    key: partitionKey,
-    fromMs: fromMs!,
-    toMs: toMs!,
-    rows: rows ?? 0,
-    revision,
+  return STORED.decode(found.rows).map((row) => ({
+    key: row.partitionKey,
+    fromMs: row.fromMs!,
+    toMs: row.toMs!,
+    rows: row.rows ?? 0,
+    row,
   }));
 }
 
@@ -80,10 +92,9 @@ export async function deleteReplacedRows(
   for (const other of covered) {
     await takeOut(client, dataset, other, dirty);
     await forget(client, dataset, other.key);
-    await record(client, dataset, other.key, 'replaced', `revision ${arriving.revision} of ${arriving.key} covers it`, {
-      rows: other.rows,
-      revision: other.revision,
-    });
+    const reason = `revision ${arriving.revision} of ${arriving.key} covers it`;
+    await record(client, dataset, other.key, 'replaced', reason, { rows: other.rows, revision: other.row.revision });
+    await stateRetracted(client, dataset, other, reason);
   }
   if (covered.length === 0) return;
   const whole = covered.map(({ key }) => keyFacts(dataset, key).span).filter((one): one is Range => one !== undefined);
@@ -94,6 +105,17 @@ export async function deleteReplacedRows(
     { from: Math.min(...whole.map(({ from }) => from)), to: Math.max(...whole.map(({ to }) => to)) },
     { served: covered.map(({ key }) => key) },
   );
+}
+
+/** A proved partition leaves the catalog; of any other the proof log has said so before. */
+async function stateRetracted(
+  client: ClientBase,
+  dataset: DatasetDefinition,
+  { row }: Stored,
+  reason: string,
+): Promise<void> {
+  if (row.state !== 'proved') return;
+  await writeLeaves(client, dataset, [statementOf(row, { kind: 'retracted', reason })]);
 }
 
 async function forget(client: ClientBase, dataset: DatasetDefinition, key: string): Promise<void> {
@@ -114,9 +136,9 @@ export async function deleteSampleRows(
   for (const sample of await stored(client, dataset, 'synthetic', [])) {
     if (dirty || sample.key !== arriving) await takeOut(client, dataset, sample, dirty);
     await forget(client, dataset, sample.key);
-    await record(client, dataset, sample.key, 'sample_retired', 'the first real partition was proved', {
-      rows: sample.rows,
-    });
+    const reason = 'the first real partition was proved';
+    await record(client, dataset, sample.key, 'sample_retired', reason, { rows: sample.rows });
+    await stateRetracted(client, dataset, sample, reason);
   }
   await client.query('delete from partitions where dataset_id = $1 and synthetic', [dataset.number]);
   await clearCoverage(client, dataset);
@@ -160,6 +182,8 @@ export async function retractPartition(
     await recoverSpan(client, dataset, sourceId, span, { withheld: [row.partitionKey] });
   }
   await record(client, dataset, row.partitionKey, 'quarantined', reason, { by, attempt: row.attempt });
+  const kind = by === 'source' ? 'retracted' : 'quarantined';
+  await writeLeaves(client, dataset, [statementOf(row, { kind, reason })]);
 }
 
 /**

@@ -8,7 +8,6 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { type Consumer, type JetStreamClient, type JsMsg, jetstream, jetstreamManager } from '@nats-io/jetstream';
 import type { NatsConnection } from '@nats-io/transport-node';
 import { type ClientBase, DatabaseError } from 'pg';
-import { to as copyTo } from 'pg-copy-streams';
 import { Catalog } from '../../shared/db/catalog.ts';
 import { type Client, connect, RECOUNT_LOCK } from '../../shared/db/connect.ts';
 import type { Queryable } from '../../shared/db/roles.ts';
@@ -24,19 +23,20 @@ import {
   compare,
   type Discrepancy,
   describeDiscrepancies,
-  identityOrder,
   type PartitionRef,
   type Recount,
   recount,
   recountNative,
-  scopeSql,
 } from '../../shared/proof/recount.ts';
 import { differingRanges } from '../../shared/proof/value-ranges.ts';
+import { COPY_HEADER, COPY_TRAILER } from '../../shared/proof-log/rows.ts';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
-import { COPY_HEADER, COPY_TRAILER, type Projection, type SharedSeconds } from '../rows/binary-copy.ts';
+import { loggedColumns } from '../../shared/registry/proof-rows.ts';
+import { LoggedRows, type Projection, type SharedSeconds } from '../rows/binary-copy.ts';
 import { DirtyBuckets } from './dirty-buckets.ts';
 import { compareShared, storedKlinesSha256 } from './kline-storage.ts';
+import { leafDiscrepancies, provingLeaf, storedDigest } from './logged-proof.ts';
 import { partitionRefOf } from './partition-load.ts';
 import { retractPartition } from './retract.ts';
 
@@ -196,11 +196,20 @@ async function verifyOnce(row: PartitionRow, needs: VerifyNeeds): Promise<Verify
   try {
     await checkCurrent(row, needs);
     const { found, discrepancies } = await recountStored(client, dataset, projection, row, row.manifest);
+    const leaf = await provingLeaf(client, dataset, row);
+    discrepancies.push(...leafDiscrepancies(leaf, row));
     if (needs.deep && discrepancies.length === 0) {
       const log = await logDigests(row, partition, needs);
-      const stored = await storedDigest(client, dataset, partition);
+      const stored = await storedDigest(client, dataset, partition, dataset.native.columns);
       if (log.rows !== stored) discrepancies.push({ fact: 'rows_sha256', expected: log.rows, found: stored });
       const { events_sha256: expected } = row.manifest;
+      if (leaf && log.logged !== leaf.rows_sha256) {
+        discrepancies.push({
+          fact: 'rows_sha256 of the proof log',
+          expected: `${leaf.rows_sha256}`,
+          found: log.logged,
+        });
+      }
       if (log.events !== expected) discrepancies.push({ fact: 'events_sha256', expected, found: log.events });
       if (row.klinesSha256 !== null && log.klines !== row.klinesSha256) {
         discrepancies.push({ fact: 'klines of the log', expected: row.klinesSha256, found: `${log.klines}` });
@@ -323,7 +332,7 @@ async function logDigests(
   row: PartitionRow,
   partition: PartitionRef,
   needs: VerifyNeeds,
-): Promise<{ rows: string; events: string; klines: string | undefined }> {
+): Promise<{ rows: string; logged: string; events: string; klines: string | undefined }> {
   const { catalog, dataset, connection, projection, batchBytes } = needs;
   const attempt = await catalog.attempt(dataset, row.partitionKey, row.attempt);
   assert(row.manifest, 'a proved partition has a manifest');
@@ -333,29 +342,20 @@ async function logDigests(
   const rows = folded ?? projection.createRows(partition);
   const assembler = new RecordAssembler();
   const digest = createHash('sha256').update(COPY_HEADER);
+  const logged = new LoggedRows(dataset.native.columns, loggedColumns(dataset));
   const events = createHash('sha256');
   for await (const frame of framesOf(connection, row.manifest, manifestSequence, batchBytes)) {
     events.update(frame.raw);
     const body = assembler.take(frame.header, frame.raw);
-    if (body) digest.update(rows.rows(body, frame.header.rows).copy);
+    if (!body) continue;
+    const { copy } = rows.rows(body, frame.header.rows);
+    digest.update(copy);
+    logged.update(copy);
   }
   folded?.aligned({ datasetId: dataset.number, seriesId: 0 });
   const klines = folded?.klines(dataset.number).sha256;
-  return { rows: digest.update(COPY_TRAILER).digest('hex'), events: events.digest('hex'), klines };
-}
-
-async function storedDigest(client: ClientBase, dataset: DatasetDefinition, partition: PartitionRef): Promise<string> {
-  const { table, columns } = dataset.native;
-  const names = columns.map((column) => `t."${column.name}"`).join(', ');
-  const stream = client.query(
-    copyTo(
-      `copy (select ${names} from ${table} t where ${scopeSql(dataset, partition)}
-       order by ${identityOrder(dataset).join(', ')}) to stdout with (format binary)`,
-    ),
-  );
-  const digest = createHash('sha256');
-  for await (const chunk of stream) digest.update(chunk);
-  return digest.digest('hex');
+  const all = digest.update(COPY_TRAILER).digest('hex');
+  return { rows: all, logged: logged.digest(), events: events.digest('hex'), klines };
 }
 
 /** Pause between two look-ups of the requests for recounts. */

@@ -354,7 +354,7 @@ export class Publisher {
     const name = `${nameOf(dataset, partition)} ${document.sha256}`;
     if (!course.refused.has(name)) {
       const details = { document, found: end.facts, differing };
-      await this.#catalog.record(dataset, partition, 'late_arrival_refused', error.message, details);
+      await this.#catalog.recordRefusal(dataset, partition, error.message, details);
       course.refused.add(name);
     }
     return { kind: 'refused', dataset, partition, error };

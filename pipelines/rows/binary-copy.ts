@@ -3,16 +3,14 @@
  * big-endian. Rows of one width are copied from a template, so that only values are written.
  * Format: PostgreSQL documentation, COPY, "Binary Format".
  */
+import { createHash } from 'node:crypto';
 import { assert } from '../../shared/errors.ts';
 import type { ValueRanges } from '../../shared/proof/value-ranges.ts';
+import { COPY_HEADER, COPY_TRAILER } from '../../shared/proof-log/rows.ts';
 import type { SecondsRule } from '../../shared/registry/definition.ts';
 import type { PgType } from '../../shared/registry/index.ts';
 import type { TimeWindow } from '../../shared/registry/keys.ts';
 import type { ExactDecimal } from './exact-decimal.ts';
-
-/** "PGCOPY\n\377\r\n\0", flags 0, no header extension. */
-export const COPY_HEADER = Buffer.from('5047434f50590aff0d0a000000000000000000', 'hex');
-export const COPY_TRAILER = Buffer.from('ffff', 'hex');
 
 /** Bytes of the types of fixed width. */
 const WIDTHS: Partial<Record<PgType, number>> = { int2: 2, int4: 4, int8: 8, float8: 8, bool: 1, timestamptz: 8 };
@@ -141,6 +139,44 @@ export class CopyRanges {
       isOdd[place] === 0 && least[place] <= greatest[place] ? [[name, [least[place], greatest[place]]] as const] : [],
     );
     return { ranges: Object.fromEntries(known), firstMs, lastMs };
+  }
+}
+
+/** The digest of a partition's rows for the proof log, from binary COPY rows without the columns that it leaves out. */
+export class LoggedRows {
+  readonly #hash = createHash('sha256').update(COPY_HEADER);
+  /** By column: whether it is left out. Empty where none is, and the rows are hashed as they are. */
+  readonly #omitted: readonly boolean[];
+  readonly #columns: number;
+
+  constructor(columns: readonly { readonly name: string }[], logged: readonly { readonly name: string }[]) {
+    const names = new Set(logged.map(({ name }) => name));
+    this.#omitted = logged.length === columns.length ? [] : columns.map(({ name }) => !names.has(name));
+    this.#columns = logged.length;
+  }
+
+  /** @param copy rows without a header */
+  update(copy: Buffer): void {
+    this.#hash.update(this.#omitted.length === 0 ? copy : this.#without(copy));
+  }
+
+  #without(copy: Buffer): Buffer {
+    const kept = Buffer.allocUnsafe(copy.length);
+    let to = 0;
+    for (let at = 0; at < copy.length; ) {
+      to = kept.writeInt16BE(this.#columns, to);
+      at += 2;
+      for (const isOmitted of this.#omitted) {
+        const end = at + 4 + Math.max(0, copy.readInt32BE(at));
+        if (!isOmitted) to += copy.copy(kept, to, at, end);
+        at = end;
+      }
+    }
+    return kept.subarray(0, to);
+  }
+
+  digest(): string {
+    return this.#hash.update(COPY_TRAILER).digest('hex');
   }
 }
 

@@ -3,8 +3,9 @@
  * the totals. serving/read/klines/sums.ts computes the same values from rows; the tests of kept klines compare them.
  */
 import { createHash } from 'node:crypto';
+import { COPY_HEADER, COPY_TRAILER } from '../../shared/proof-log/rows.ts';
 import { KEPT_COLUMNS, KEPT_SIZES_MS } from '../../shared/registry/kept-klines.ts';
-import { COPY_HEADER, COPY_TRAILER, type KeptKlines, type PartitionWindow, writeInt8 } from './binary-copy.ts';
+import { type KeptKlines, type PartitionWindow, writeInt8 } from './binary-copy.ts';
 import { addDecimals, bigPowerOfTen, type ExactDecimal, exactDecimal, nearestFloat } from './exact-decimal.ts';
 import { KlineBuilder, quartilesOf, type TradeBucket } from './kline-builder.ts';
 

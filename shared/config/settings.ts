@@ -47,6 +47,10 @@ export type Settings = {
     : ValueOf<(typeof SETTINGS)[N]> | undefined;
 };
 
+/** The folder of the proof log, which the sequencer writes and the service hands out. */
+export const proofLogFolderOf = (settings: Pick<Settings, 'SVC_STATE_DIR' | 'SVC_PROOF_LOG_DIR'>): string =>
+  settings.SVC_PROOF_LOG_DIR ?? join(settings.SVC_STATE_DIR, 'proof-log');
+
 /** The folders of exports and of their audit log: the service writes them, the operator's commands read them. */
 type FolderSettings = Pick<Settings, 'SVC_STATE_DIR' | 'SVC_EXPORT_ROOT_DIR' | 'SVC_EXPORT_AUDIT_LOG_PATH'>;
 

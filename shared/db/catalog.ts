@@ -9,6 +9,7 @@ import { parseMultirange, type Range } from '../ranges.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
 import { keyFacts } from '../registry/keys.ts';
 import { PROJECTOR_LOCK } from './connect.ts';
+import { writeLeaves } from './proof-leaves.ts';
 import {
   type AttemptRow,
   attempts,
@@ -413,6 +414,29 @@ export class Catalog {
       [dataset.number],
     );
     return Number(messages);
+  }
+
+  /** Records a document that the publisher refused, in the ledger and in the proof log. Its partition stays as it is. */
+  async recordRefusal(
+    dataset: DatasetDefinition,
+    key: string,
+    reason: string,
+    details: { readonly document: DocumentFacts },
+  ): Promise<void> {
+    const stated = await this.partition(dataset, key);
+    await record(this.#client, dataset, key, 'late_arrival_refused', reason, details);
+    await writeLeaves(this.#client, dataset, [
+      {
+        kind: 'refused',
+        partition: key,
+        revision: stated?.revision ?? 0,
+        attempt: stated?.attempt ?? 0,
+        synthetic: stated?.synthetic ?? false,
+        manifest: null,
+        document: details.document,
+        reason,
+      },
+    ]);
   }
 
   record(

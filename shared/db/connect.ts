@@ -104,6 +104,8 @@ export const RUN_LOCK = 7304;
 export const WORK_LOCK = 7305;
 /** Held by the one process that answers requests for recounts. Second key 0. */
 export const RECOUNT_LOCK = 7306;
+/** Held by the process that gives leaves of the proof log their indexes. Second key 0. */
+export const PROOF_LOG_LOCK = 7307;
 /** Held while an export is submitted, so that submits cannot exceed the limit of the queue together. Second key 0. */
 export const EXPORT_SUBMIT_LOCK = 7310;
 

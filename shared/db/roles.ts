@@ -21,7 +21,16 @@ export interface Queryable {
 }
 
 /** Catalog tables that reads use. */
-const CATALOG_TABLES = ['coverage', 'coverage_spans', 'frames', 'partitions', 'series', 'source_checks'];
+const CATALOG_TABLES = [
+  'coverage',
+  'coverage_spans',
+  'frames',
+  'partitions',
+  'proof_head',
+  'proof_leaves',
+  'series',
+  'source_checks',
+];
 
 /** Every table that reads use. */
 export const readTables = (): readonly string[] => [
@@ -187,6 +196,8 @@ const CATALOG: Readonly<Record<string, Grants>> = {
   ledger: { ...READ, ingest: 'si' },
   // Ingest analyses the table when many small partitions have been proved.
   partitions: { ...READ, ingest: 'siudm' },
+  proof_head: { ...READ, ingest: 'siu' },
+  proof_leaves: { ...READ, ingest: 'siu' },
   read_roles: {},
   recount_requests: { ingest: 'siud', serve: 'si', export: 'si', monitor: 's' },
   runs: { ...READ, ingest: 'siud' },

@@ -18,7 +18,8 @@ export type RunKind =
   | 'recover'
   | 'klines'
   | 'ranges'
-  | 'compact';
+  | 'compact'
+  | 'leaves';
 type RunState = 'running' | 'waiting' | 'done' | 'failed' | 'interrupted';
 
 export interface RunCounts {

@@ -46,7 +46,7 @@ export const SOURCE_CHAIN = storedField(
 );
 
 /** The sha256 of an event's bytes, from which the digests of aligned seconds are computed. It is stored and not served. */
-export const PAYLOAD_SHA256 = { name: 'payload_sha256', pg: 'text' } as const;
+export const PAYLOAD_SHA256 = { name: 'payload_sha256', pg: 'text', shown: 'none' } as const;
 
 /** A field in BTC, from a stored column in satoshis: a division of two exact integers, rounded once. */
 export const btcField = (name: string, satsColumn: string, doc: string): Field => ({

@@ -7,6 +7,7 @@
  * identifies an event within its partition; a *series* is one sequence of values in an aligned dataset.
  */
 import type { Setting } from '../config/settings/setting.ts';
+import type { ColumnRule } from '../proof-log/rows.ts';
 
 export const ALIGNED_COLUMNS = {
   // the columns of the key come first and are ordered by width, so that rows need no padding
@@ -187,6 +188,17 @@ export interface OffsetRule {
   readonly sql: string;
 }
 
+export interface StoredColumn {
+  readonly name: string;
+  readonly pg: PgType;
+  readonly nullable?: boolean;
+  /**
+   * How the value follows from a row's fields, where no field has it unchanged, for whoever checks rows against the proof log
+   * (shared/proof-log/rows.ts). `none`: it does not; the log's digest of rows leaves the column out.
+   */
+  readonly shown?: Exclude<ColumnRule, 'field'> | 'none';
+}
+
 export interface NativeShape {
   readonly table: string;
   /** The column of the event time, and its type. */
@@ -195,7 +207,7 @@ export interface NativeShape {
   readonly identity: readonly string[];
   readonly scope: PartitionScope;
   /** The stored columns in table order. */
-  readonly columns: readonly { readonly name: string; readonly pg: PgType; readonly nullable?: boolean }[];
+  readonly columns: readonly StoredColumn[];
   /** The columns whose exact integer totals (value x 10^scale) are proved in addition to the row hash. */
   readonly totals: readonly { readonly column: string; readonly scale: number }[];
   readonly chunkMs: number;

@@ -156,7 +156,7 @@ test('a shared one that was altered quarantines the earlier of its partitions', 
   expect(await everything()).toEqual(before);
 });
 
-test('that were altered together with their digest are found by a deep verification', async () => {
+test('that were altered together with their digest are found by the proof log, and by a deep verification without it', async () => {
   const key = DAYS[0].day;
   const digest = `update partitions set klines_sha256 = $1 where partition_key = '${key}' returning klines_sha256`;
   const [{ was }] = await system.rows<Json>(
@@ -170,6 +170,12 @@ test('that were altered together with their digest are found by a deep verificat
   expect((await run('replay', dataset.key)).exit).toBe(0);
   await alter(1);
   await system.rows(digest, [/found ([0-9a-f]{64})/.exec(found)![1]]);
+  const logged = await run('verify', dataset.key, '--partition', key);
+  expect(logged.json.units[0].reason).toMatch(new RegExp(`^klines_sha256 of the proof log: expected ${was}, found `));
+  expect((await run('replay', dataset.key)).exit).toBe(0);
+  await alter(1);
+  await system.rows(digest, [/found ([0-9a-f]{64})/.exec(found)![1]]);
+  await system.rows(`delete from proof_leaves where partition_key = '${key}'`);
   expect((await run('verify', dataset.key, '--partition', key)).exit).toBe(0);
   const deep = await run('verify', dataset.key, '--partition', key, '--deep');
   expect(deep.json.units[0].reason).toMatch(new RegExp(`^klines of the log: expected [0-9a-f]{64}, found ${was}$`));

@@ -416,6 +416,8 @@ describe('the live tables', () => {
       'datasets',
       'export_audit_heads',
       'exports',
+      'proof_head',
+      'proof_leaves',
       'read_roles',
       'recount_requests',
       'runs',

@@ -14,6 +14,7 @@ import { type DatasetDefinition, datasetOf } from '../../../shared/registry/inde
 import { keyFacts } from '../../../shared/registry/keys.ts';
 import { DirtyBuckets } from '../../projector/dirty-buckets.ts';
 import { keepKlines, remadeKlines } from '../../projector/kline-storage.ts';
+import { stateProved, storedRowsSha256 } from '../../projector/logged-proof.ts';
 import { partitionRefOf } from '../../projector/partition-load.ts';
 import { takeOut } from '../../projector/retract.ts';
 import { quarantinedBy, recountStored } from '../../projector/verify.ts';
@@ -129,8 +130,11 @@ async function serveAgain(row: PartitionRow, { dataset, client }: ReleaseNeeds):
      where dataset_id = $1 and partition_key = $2`,
     [dataset.number, row.partitionKey],
   );
-  await keepKlines(client, dataset, row, await remadeKlines(client, dataset, row));
+  const klines = await remadeKlines(client, dataset, row);
+  await keepKlines(client, dataset, row, klines);
   await coverWindow(client, dataset, partitionRefOf(row));
+  const stated = { rowsSha256: await storedRowsSha256(client, dataset, row), reason: 'released from quarantine' };
+  await stateProved(client, dataset, { ...row, klinesSha256: klines?.sha256 ?? null }, stated);
 }
 
 async function removeRows(row: PartitionRow, { dataset, client, projection }: ReleaseNeeds): Promise<void> {

@@ -26,7 +26,8 @@ import type { LoadTarget } from '../../projector/chunks.ts';
 import { rangesOf } from '../../projector/commit.ts';
 import { DirtyBuckets } from '../../projector/dirty-buckets.ts';
 import { compareShared, keepKlines, remadeKlines, storedKlinesSha256 } from '../../projector/kline-storage.ts';
-import { type FrameEntry, type LoadResult, PartitionLoad, partitionRefOf } from '../../projector/partition-load.ts';
+import { stateProved } from '../../projector/logged-proof.ts';
+import { type LoadResult, PartitionLoad, partitionRefOf } from '../../projector/partition-load.ts';
 import { takeOut } from '../../projector/retract.ts';
 import { comparedSeconds, framesOf, inLog, quarantinedBy } from '../../projector/verify.ts';
 import type { Projection } from '../../rows/binary-copy.ts';
@@ -107,7 +108,7 @@ export async function replayPartition(row: PartitionRow, needs: ReplayNeeds): Pr
     }
     const differing = await differingFacts(needs, row, result);
     const replaces = differing.length > 0 && !needs.verifyOnly;
-    if (replaces) await replaceRows(needs, row, load.frames, differing);
+    if (replaces) await replaceRows(needs, row, load, differing);
     await client.query('commit');
     return {
       partition: row.partitionKey,
@@ -180,7 +181,7 @@ async function recountServed({ dataset, client, projection }: ReplayNeeds, parti
 async function replaceRows(
   needs: ReplayNeeds,
   row: PartitionRow,
-  frames: readonly FrameEntry[],
+  { frames, rowsSha256 }: PartitionLoad,
   differing: readonly string[],
 ): Promise<void> {
   const { dataset, client, projection } = needs;
@@ -214,8 +215,9 @@ async function replaceRows(
   await writeRanges(client, dataset, partition.key, { whole: rangesOf(frames), frames });
   await dirty?.addPartition(partition);
   await dirty?.rebuild();
-  const replaced = { ...row, alignedRows: again.aligned_rows };
-  await keepKlines(client, dataset, replaced, await remadeKlines(client, dataset, replaced));
+  const replaced = { ...row, alignedRows: again.aligned_rows, alignedHash: again.aligned_hash };
+  const klines = await remadeKlines(client, dataset, replaced);
+  await keepKlines(client, dataset, replaced, klines);
   const { sourceId, span } = keyFacts(dataset, partition.key);
   if (span) await recoverSpan(client, dataset, sourceId, span, { served: [partition.key] });
   else await coverWindow(client, dataset, partition);
@@ -227,6 +229,8 @@ async function replaceRows(
     `the served rows differed in ${differing.join(', ')}`,
     { differing },
   );
+  const stated = { ...replaced, klinesSha256: klines?.sha256 ?? null };
+  await stateProved(client, dataset, stated, { rowsSha256, reason: 'replayed from the log' });
 }
 
 export async function runReplay(command: ParsedCommand): Promise<number> {

@@ -62,6 +62,26 @@ export const OPERATIONS = {
     max: 20 * 86_400,
     doc: '`up` does what `./tidemark compact` does, this long after it did so last; 0: never.',
   },
+  SVC_CHECKPOINT_SECONDS: {
+    group: 'Proof log',
+    kind: 'integer',
+    unit: 's',
+    default: '2',
+    min: 1,
+    max: 3600,
+    doc: 'A checkpoint of the proof log is signed at most this long after a partition is proved.',
+  },
+  SVC_PROOF_LOG_DIR: {
+    group: 'Proof log',
+    kind: 'path',
+    doc: 'Folder of the tiles and the checkpoint of the proof log; the projector writes it, and the HTTP service hands it out. Unset: `proof-log` in the state folder.',
+  },
+  SVC_PROOF_LOG_KEY: {
+    group: 'Proof log',
+    kind: 'string',
+    secret: true,
+    doc: 'Private key that signs checkpoints, `PRIVATE+KEY+name+hash+base64`. Unset: generated at the first start, in `proof-log.key` of the state folder.',
+  },
   SVC_STREAM_REPLICAS: {
     group: 'Operations',
     kind: 'integer',

@@ -7,7 +7,7 @@ export const bitcoinBlockFeeTotals = {
   doc: 'What the transactions of each block paid in fees, one row a block.',
   ...derivedFromBlocks('bitcoin_block_fee_totals', {
     metric: { name: 'block_fee_total_btc', field: 'fee_total_btc', unit: 'BTC', doc: 'Fees of the block.' },
-    columns: [{ name: 'fee_total_sats', pg: 'int8' }],
+    columns: [{ name: 'fee_total_sats', pg: 'int8', shown: 'sats' }],
     totals: [{ column: 'fee_total_sats', scale: 0 }],
     fields: [
       btcField(

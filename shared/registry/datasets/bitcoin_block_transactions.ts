@@ -31,8 +31,8 @@ export const bitcoinBlockTransactions = {
       { name: 'block_height', pg: 'int8' },
       { name: 'transaction_index', pg: 'int8' },
       // The exact sums behind those in `values`: proved as totals, summed in aligned rows, and not served.
-      { name: 'input_value_sats', pg: 'int8' },
-      { name: 'output_value_sats', pg: 'int8' },
+      { name: 'input_value_sats', pg: 'int8', shown: 'none' },
+      { name: 'output_value_sats', pg: 'int8', shown: 'none' },
       { name: 'coinbase', pg: 'bool' },
       { name: 'block_hash', pg: 'text' },
       { name: 'txid', pg: 'text' },

@@ -27,7 +27,7 @@ export const bitcoinMempoolState = {
     columns: [
       { name: 'snapshot_at_unix_ms', pg: 'int8' },
       // The exact fee behind the rate: proved as a total, and not served.
-      { name: 'fee_sats', pg: 'int8' },
+      { name: 'fee_sats', pg: 'int8', shown: 'fee' },
       { name: 'vsize', pg: 'int8' },
       { name: 'first_seen_timestamp', pg: 'int8' },
       { name: 'rbf_flag', pg: 'bool' },

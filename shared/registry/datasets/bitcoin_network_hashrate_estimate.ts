@@ -16,7 +16,7 @@ export const bitcoinNetworkHashrateEstimate = {
     columns: [
       { name: 'observed_interval_seconds', pg: 'int8' },
       // The difference of the block times, which may be 0 or negative. Aligned provenance shows it; no field does.
-      { name: 'raw_interval_seconds', pg: 'int8' },
+      { name: 'raw_interval_seconds', pg: 'int8', shown: 'none' },
       { name: 'difficulty', pg: 'float8' },
       { name: 'hashrate_hs', pg: 'float8' },
     ],

@@ -44,7 +44,7 @@ export const macroSeriesMetrics = {
     number: NUMBER,
     table: KEY,
     // `YYYY-MM-DD`: the day on which the source published the value
-    ownColumns: [{ name: 'vintage', pg: 'text' }],
+    ownColumns: [{ name: 'vintage', pg: 'text', shown: 'vintage' }],
     order: ['observed_at_utc', 'source_id', 'metric_name', 'vintage', 'metric_id'],
     seriesKey: ['source_id', 'metric_name'],
     outsideDigests: ['latest_ingested_at_utc', 'provenance_json'],

@@ -1,0 +1,323 @@
+/**
+ * The sequencer of the proof log. Transactions leave leaves without an index; after their commit it gives them the next
+ * indexes, writes the tiles, and signs the tree's root. One process does it, by a lock. The order is what makes a crash
+ * harmless: indexes and root are committed, then tiles are synced, then the checkpoint is signed. Whatever is missing after a
+ * crash is made again from the leaves, which gives the same tree.
+ */
+
+import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import type { ClientBase } from 'pg';
+import { proofLogFolderOf, type Settings } from '../../shared/config/settings.ts';
+import { connect, PROOF_LOG_LOCK } from '../../shared/db/connect.ts';
+import { assert, codeOf, explain, TidemarkError } from '../../shared/errors.ts';
+import type { Logger } from '../../shared/logger.ts';
+import {
+  CHECKPOINT_FILE,
+  folderSource,
+  KEY_FILE,
+  loadSigner,
+  ROTATIONS_FILE,
+  readCheckpoint,
+  writeDurably,
+  writeTile,
+} from '../../shared/proof-log/folder.ts';
+import { equalHashes, GrowingTree, HASH_BYTES, type Hash, leafHash, treeRoot } from '../../shared/proof-log/merkle.ts';
+import {
+  checkpointText,
+  parseRotations,
+  parseVerifier,
+  type Signer,
+  type Verifier,
+} from '../../shared/proof-log/note.ts';
+import {
+  decodeEntries,
+  encodeEntries,
+  hashesOf,
+  readTile,
+  TILE_HEIGHT,
+  TILE_WIDTH,
+  widthIn,
+} from '../../shared/proof-log/tiles.ts';
+
+/** Leaves that one round takes. */
+const ROUND_LEAVES = 4096;
+
+/** The row of `proof_head`. */
+interface Head {
+  readonly size: number;
+  readonly root: Hash;
+  readonly signedSize: number;
+  /** Line of the key that signed the last checkpoint. */
+  readonly key: string | null;
+}
+
+interface SequencerNeeds {
+  readonly client: ClientBase;
+  readonly folder: string;
+  /** `SVC_PROOF_LOG_KEY`, where it is set. */
+  readonly secret: string | undefined;
+}
+
+/** The tiles at the right edge that are incomplete: by level, the hashes that they have so far. */
+class EdgeTiles {
+  readonly #folder: string;
+  readonly #levels: Hash[][] = [];
+  #entries: Uint8Array[] = [];
+  #size: number;
+  /** What has to be written: complete tiles in their order. */
+  readonly #complete: { readonly level: number | 'entries'; readonly index: number; readonly bytes: Buffer }[] = [];
+
+  private constructor(folder: string, size: number) {
+    this.#folder = folder;
+    this.#size = size;
+  }
+
+  static async load(folder: string, size: number): Promise<EdgeTiles> {
+    const tiles = new EdgeTiles(folder, size);
+    const source = folderSource(folder);
+    for (let level = 0, hashes = size; hashes > 0; level++, hashes = Math.floor(hashes / TILE_WIDTH)) {
+      const index = Math.floor(hashes / TILE_WIDTH);
+      const width = widthIn(level, index, size);
+      const bytes = width === 0 ? new Uint8Array() : await readTile(source, level, index, size);
+      tiles.#levels[level] = Array.from({ length: width }, (_, at) =>
+        bytes.slice(at * HASH_BYTES, (at + 1) * HASH_BYTES),
+      );
+    }
+    const width = size % TILE_WIDTH;
+    if (width > 0) {
+      tiles.#entries = decodeEntries(await readTile(source, 'entries', Math.floor(size / TILE_WIDTH), size), width);
+    }
+    return tiles;
+  }
+
+  entry(bytes: Uint8Array): void {
+    this.#entries.push(bytes);
+    this.#size++;
+    if (this.#entries.length < TILE_WIDTH) return;
+    const index = this.#size / TILE_WIDTH - 1;
+    this.#complete.push({ level: 'entries', index, bytes: encodeEntries(this.#entries) });
+    this.#entries = [];
+  }
+
+  hash(level: number, index: number, hash: Hash): void {
+    if (level % TILE_HEIGHT !== 0) return;
+    const tileLevel = level / TILE_HEIGHT;
+    const hashes = this.#levels[tileLevel] ?? [];
+    this.#levels[tileLevel] = hashes;
+    hashes.push(hash);
+    if (hashes.length < TILE_WIDTH) return;
+    const tile = Math.floor(index / TILE_WIDTH);
+    this.#complete.push({ level: tileLevel, index: tile, bytes: Buffer.concat(hashes) });
+    this.#levels[tileLevel] = [];
+  }
+
+  /** Writes and syncs what is new, the incomplete tiles last. */
+  async write(): Promise<void> {
+    for (const { level, index, bytes } of this.#complete.splice(0)) {
+      await writeTile(this.#folder, { level, index, width: TILE_WIDTH }, bytes);
+    }
+    const at = Math.floor(this.#size / TILE_WIDTH);
+    if (this.#entries.length > 0) {
+      const tile = { level: 'entries', index: at, width: this.#entries.length } as const;
+      await writeTile(this.#folder, tile, encodeEntries(this.#entries));
+    }
+    for (const [level, hashes] of this.#levels.entries()) {
+      const index = Math.floor(this.#size / TILE_WIDTH ** (level + 1));
+      if (hashes.length === 0) continue;
+      await writeTile(this.#folder, { level, index, width: hashes.length }, Buffer.concat(hashes));
+    }
+  }
+}
+
+export class Sequencer {
+  readonly #needs: SequencerNeeds;
+  readonly #tree: GrowingTree;
+  readonly #tiles: EdgeTiles;
+  #head: Head;
+  /** Whether tiles or the checkpoint may be older than the head. */
+  #isBehind: boolean;
+
+  private constructor(needs: SequencerNeeds, tree: GrowingTree, tiles: EdgeTiles, head: Head, isBehind: boolean) {
+    this.#needs = needs;
+    this.#tree = tree;
+    this.#tiles = tiles;
+    this.#head = head;
+    this.#isBehind = isBehind;
+  }
+
+  /**
+   * Brings the files of the folder to the tree of the database. The caller holds the lock.
+   * @throws TidemarkError PROOF_LOG_REWOUND, PROOF_LOG_FORKED
+   */
+  static async open(needs: SequencerNeeds): Promise<Sequencer> {
+    const { client, folder, secret } = needs;
+    const signer = await loadSigner(folder, secret);
+    await writeDurably(join(folder, KEY_FILE), `${signer.verifier.line}\n`);
+    const head = await readHead(client);
+    const signed = await signedTree(folder, signer);
+    if (signed.size > head.size) {
+      throw new TidemarkError(
+        'PROOF_LOG_REWOUND',
+        `The database holds ${head.size} leaves of the proof log, and a checkpoint of ${signed.size} was signed`,
+      );
+    }
+    const tree = await GrowingTree.load(signed.size, hashesOf(folderSource(folder), signed.size));
+    if (!equalHashes(tree.root, signed.root)) throw forked(`the files of ${signed.size} leaves do not give its root`);
+    const tiles = await EdgeTiles.load(folder, signed.size);
+    for (let from = signed.size; from < head.size; from += ROUND_LEAVES) {
+      const to = Math.min(head.size, from + ROUND_LEAVES);
+      for (const body of await indexedLeaves(client, from, to)) grow(tree, tiles, body);
+      await tiles.write();
+    }
+    if (!equalHashes(tree.root, head.root)) throw forked(`the ${head.size} leaves of the database do not continue it`);
+    return new Sequencer(needs, tree, tiles, head, head.size > signed.size);
+  }
+
+  /** Takes the leaves that have no index. @returns how many it took */
+  async round(): Promise<number> {
+    const { client } = this.#needs;
+    const { rows } = await client.query<{ entry_id: string; body: Buffer }>(
+      `select entry_id, body from proof_leaves where leaf_index is null order by entry_id limit ${ROUND_LEAVES}`,
+    );
+    if (rows.length > 0) await this.#take(rows);
+    await this.#publish();
+    return rows.length;
+  }
+
+  async #take(rows: readonly { readonly entry_id: string; readonly body: Buffer }[]): Promise<void> {
+    const { client } = this.#needs;
+    const from = this.#tree.size;
+    this.#isBehind = true;
+    for (const { body } of rows) grow(this.#tree, this.#tiles, body);
+    const size = this.#tree.size;
+    await client.query('begin');
+    try {
+      const indexed = await client.query(
+        `update proof_leaves l set leaf_index = $1::int8 + place - 1
+         from unnest($2::int8[]) with ordinality as e (entry_id, place) where l.entry_id = e.entry_id and l.leaf_index is null`,
+        [from, rows.map(({ entry_id: id }) => id)],
+      );
+      const moved = await client.query('update proof_head set size = $1, root = $2 where size = $3', [
+        size,
+        this.#tree.root,
+        from,
+      ]);
+      assert(indexed.rowCount === rows.length && moved.rowCount === 1, 'one process gives leaves their indexes');
+      await client.query('commit');
+    } catch (error) {
+      await client.query('rollback').catch(() => {});
+      throw error;
+    }
+    this.#head = { ...this.#head, size, root: this.#tree.root };
+  }
+
+  /** Writes tiles, then signs. A new key signs the last tree again. */
+  async #publish(): Promise<void> {
+    const { client, folder, secret } = this.#needs;
+    const { size, root, signedSize } = this.#head;
+    const signer = await loadSigner(folder, secret);
+    const { line, name: origin } = signer.verifier;
+    const isSigned = signedSize === size && this.#head.key === line;
+    if (size === 0 || (isSigned && !this.#isBehind)) return;
+    await this.#tiles.write();
+    const note = signer.sign(checkpointText({ origin, size, root }));
+    await writeDurably(join(folder, CHECKPOINT_FILE), note);
+    await writeDurably(join(folder, KEY_FILE), `${line}\n`);
+    await client.query(
+      'update proof_head set signed_size = $1, checkpoint = $2, signed_at = clock_timestamp(), key = $3',
+      [size, note, line],
+    );
+    this.#head = { ...this.#head, signedSize: size, key: line };
+    this.#isBehind = false;
+  }
+}
+
+const grow = (tree: GrowingTree, tiles: EdgeTiles, body: Uint8Array): void => {
+  tiles.entry(body);
+  tree.add(leafHash(body), (level, index, hash) => tiles.hash(level, index, hash));
+};
+
+const forked = (what: string) =>
+  new TidemarkError('PROOF_LOG_FORKED', `The proof log differs from the checkpoint that was signed: ${what}`);
+
+async function readHead(client: ClientBase): Promise<Head> {
+  await client.query(`insert into proof_head (size, root) values (0, sha256('')) on conflict do nothing`);
+  const { rows } = await client.query('select size, root, signed_size, key from proof_head');
+  const [{ size, root, signed_size, key }] = rows;
+  return { size: Number(size), root, signedSize: Number(signed_size), key };
+}
+
+/** The bodies of the leaves [from, to). @throws TidemarkError PROOF_LOG_FORKED when one is missing */
+export async function indexedLeaves(client: ClientBase, from: number, to: number): Promise<Buffer[]> {
+  const { rows } = await client.query<{ body: Buffer }>(
+    'select body from proof_leaves where leaf_index >= $1 and leaf_index < $2 order by leaf_index',
+    [from, to],
+  );
+  if (rows.length !== to - from) throw forked(`the database lacks leaves between ${from} and ${to}`);
+  return rows.map(({ body }) => body);
+}
+
+/** The keys of the log, the current one first: an earlier one signed the last checkpoint where a rotation was cut off. */
+export async function verifiersOf(folder: string, signer: Signer): Promise<Verifier[]> {
+  const text = Buffer.from((await folderSource(folder)(ROTATIONS_FILE)) ?? []).toString();
+  const old = await folderSource(folder)(KEY_FILE);
+  const lines = parseRotations(text).map((note) => note.slice(0, note.indexOf('\n')));
+  if (old) lines.push(Buffer.from(old).toString());
+  return [signer.verifier, ...lines.map(parseVerifier).filter(({ name }) => name === signer.verifier.name)];
+}
+
+/** The tree of the folder's checkpoint. @throws TidemarkError PROOF_LOG_FORKED for one that is not the log's */
+export async function signedTree(
+  folder: string,
+  signer: Signer,
+): Promise<{ readonly size: number; readonly root: Hash }> {
+  try {
+    const found = await readCheckpoint(folder, await verifiersOf(folder, signer));
+    return found?.checkpoint ?? { size: 0, root: await treeRoot(0, async () => new Uint8Array()) };
+  } catch (cause) {
+    throw new TidemarkError('PROOF_LOG_FORKED', `The checkpoint of ${folder} is not the log's own`, { cause });
+  }
+}
+
+/** How often a waiting sequencer asks for the lock, and how long one pauses after a failure. */
+const LOCK_POLL_MS = 1000;
+const RETRY_MS = 15_000;
+
+export interface SequencingNeeds {
+  readonly databaseUrl: string;
+  readonly settings: Settings;
+  readonly log: Logger;
+  readonly signal: AbortSignal;
+}
+
+/** Sequences until the signal. One process does; others wait for its lock. */
+export async function keepSequenced({ databaseUrl, settings, log, signal }: SequencingNeeds): Promise<void> {
+  const folder = proofLogFolderOf(settings);
+  // Half the promised time: a leaf may come right after a round.
+  const pauseMs = settings.SVC_CHECKPOINT_SECONDS * 500;
+  while (!signal.aborted) {
+    try {
+      await using client = await connect({ url: databaseUrl, name: 'tidemark proof log' });
+      if (!(await waitForLock(client, signal))) return;
+      const sequencer = await Sequencer.open({ client, folder, secret: settings.SVC_PROOF_LOG_KEY });
+      while (!signal.aborted) {
+        const taken = await sequencer.round();
+        if (taken < ROUND_LEAVES) await delay(pauseMs, undefined, { signal });
+      }
+    } catch (error) {
+      if (signal.aborted) return;
+      log.error({ code: codeOf(error), fault: explain(error) }, 'the proof log is not continued; tried again later');
+      await delay(RETRY_MS, undefined, { signal }).catch(() => {});
+    }
+  }
+}
+
+async function waitForLock(client: ClientBase, signal: AbortSignal): Promise<boolean> {
+  while (!signal.aborted) {
+    const asked = await client.query('select pg_try_advisory_lock($1, 0) as held', [PROOF_LOG_LOCK]);
+    if (asked.rows[0].held) return true;
+    await delay(LOCK_POLL_MS, undefined, { signal }).catch(() => {});
+  }
+  return false;
+}

@@ -1,0 +1,131 @@
+/**
+ * The folder of the proof log: its files as they are served, and beside it the file of its private key. The sequencer writes
+ * them; a static file server can hand the folder out as it is.
+ */
+import { randomBytes } from 'node:crypto';
+import { mkdir, open, readdir, readFile, rename, rm } from 'node:fs/promises';
+import { basename, dirname, join } from 'node:path';
+import { HASH_BYTES } from './merkle.ts';
+import { type Checkpoint, generateSigner, openCheckpoint, parseSigner, type Signer, type Verifier } from './note.ts';
+import {
+  decodeEntries,
+  encodeEntries,
+  parseTilePath,
+  TILE_WIDTH,
+  type TileName,
+  type TileSource,
+  tilePath,
+} from './tiles.ts';
+
+/** Files of the log beside its tiles. */
+export const CHECKPOINT_FILE = 'checkpoint';
+export const KEY_FILE = 'key';
+export const ROTATIONS_FILE = 'rotations';
+const PLAIN_FILES: ReadonlySet<string> = new Set([CHECKPOINT_FILE, KEY_FILE, ROTATIONS_FILE]);
+
+const isMissing = (error: unknown): boolean =>
+  ['ENOENT', 'ENOTDIR'].includes(String((error as NodeJS.ErrnoException | null)?.code));
+
+async function readIfThere(path: string): Promise<Buffer | undefined> {
+  try {
+    return await readFile(path);
+  } catch (error) {
+    if (isMissing(error)) return undefined;
+    throw error;
+  }
+}
+
+/** Reads the files of a log's folder, be it the log's own or a mirror of one. */
+export function folderSource(folder: string): TileSource {
+  return async (path) => {
+    const tile = parseTilePath(path);
+    if (!tile && !PLAIN_FILES.has(path)) return undefined;
+    const bytes = await readIfThere(join(folder, path));
+    return bytes ?? (tile && tile.width < TILE_WIDTH ? await beginningOf(folder, tile) : undefined);
+  };
+}
+
+/** An incomplete tile from a wider one: only the widest is kept. */
+async function beginningOf(folder: string, { level, index, width }: TileName): Promise<Buffer | undefined> {
+  const whole = join(folder, tilePath(level, index));
+  const widths = await readdir(`${whole}.p`).catch(() => []);
+  const wider = Math.max(...widths.map(Number).filter((other) => other > width));
+  const bytes = (await readIfThere(whole)) ?? (await readIfThere(join(folder, tilePath(level, index, wider))));
+  if (!bytes) return undefined;
+  return level === 'entries' ? encodeEntries(decodeEntries(bytes, width)) : bytes.subarray(0, width * HASH_BYTES);
+}
+
+/** Replaces a file so that readers see the old or the new one, and a power cut leaves one of them. */
+export async function writeDurably(path: string, bytes: Uint8Array | string, mode = 0o644): Promise<void> {
+  const part = join(dirname(path), `.${basename(path)}.${randomBytes(4).toString('hex')}`);
+  await mkdir(dirname(path), { recursive: true });
+  try {
+    await using file = await open(part, 'wx', mode);
+    await file.writeFile(bytes);
+    await file.sync();
+    await rename(part, path);
+  } catch (error) {
+    await rm(part, { force: true });
+    throw error;
+  }
+  await using folder = await open(dirname(path));
+  await folder.sync();
+}
+
+/** Writes a tile and removes narrower ones of the same place. */
+export async function writeTile(folder: string, { level, index, width }: TileName, bytes: Uint8Array): Promise<void> {
+  await writeDurably(join(folder, tilePath(level, index, width)), bytes);
+  const partial = join(folder, `${tilePath(level, index)}.p`);
+  if (width === TILE_WIDTH) await rm(partial, { recursive: true, force: true });
+  else {
+    const widths = await readdir(partial);
+    for (const other of widths) if (Number(other) < width) await rm(join(partial, other), { force: true });
+  }
+}
+
+/** The last checkpoint of a folder; undefined where there is none. @throws NoteFault */
+export async function readCheckpoint(
+  folder: string,
+  verifiers: readonly Verifier[],
+): Promise<{ readonly note: string; readonly checkpoint: Checkpoint } | undefined> {
+  const note = (await readIfThere(join(folder, CHECKPOINT_FILE)))?.toString();
+  if (note === undefined) return undefined;
+  let fault: unknown;
+  for (const verifier of verifiers) {
+    try {
+      return { note, checkpoint: openCheckpoint(note, verifier) };
+    } catch (error) {
+      fault = error;
+    }
+  }
+  throw fault;
+}
+
+/** The file of the private key, beside the folder so that no file server hands it out. */
+export const keyPathOf = (folder: string): string => `${folder}.key`;
+
+/** The key of the log: the one that is set, or that of the file. Undefined where neither is. @throws NoteFault */
+export async function readSigner(folder: string, secret: string | undefined): Promise<Signer | undefined> {
+  const text = secret ?? (await readIfThere(keyPathOf(folder)))?.toString();
+  return text === undefined ? undefined : parseSigner(text);
+}
+
+/** The key of the log, generated where there is none. Its file can be read by its owner alone. @throws NoteFault */
+export async function loadSigner(folder: string, secret: string | undefined): Promise<Signer> {
+  const known = await readSigner(folder, secret);
+  if (known) return known;
+  // A name of its own, so that no other log's checkpoints are taken for this one's.
+  const signer = generateSigner(`tidemark-${randomBytes(6).toString('hex')}`);
+  await writeDurably(keyPathOf(folder), `${signer.secret}\n`, 0o600);
+  return signer;
+}
+
+/** Makes a new key of the same name the log's. The old one signs its line. @returns the new key */
+export async function rotateSigner(folder: string, secret: string | undefined): Promise<Signer> {
+  const old = await loadSigner(folder, secret);
+  const next = generateSigner(old.verifier.name);
+  const rotations = (await readIfThere(join(folder, ROTATIONS_FILE)))?.toString() ?? '';
+  await writeDurably(join(folder, ROTATIONS_FILE), rotations + old.sign(`${next.verifier.line}\n`));
+  if (secret === undefined) await writeDurably(keyPathOf(folder), `${next.secret}\n`, 0o600);
+  return next;
+}

@@ -1,0 +1,127 @@
+/**
+ * Leaves of the proof log: one statement each about a partition, as JSON with its members in a fixed order. docs/proof-log.md
+ * describes every member.
+ */
+
+/** What a leaf says. `restored` is about the log itself. */
+export const LEAF_KINDS = ['proved', 'revised', 'retracted', 'quarantined', 'refused', 'restored'] as const;
+export type LeafKind = (typeof LEAF_KINDS)[number];
+
+export const LEAF_VERSION = 1;
+/** A leaf is never longer. */
+export const MAX_LEAF_BYTES = 1024;
+/** UTF-16 units of a document's name and of a reason; the rest is cut off. */
+const MAX_NAME = 120;
+const MAX_REASON = 160;
+
+export interface LeafDocument {
+  readonly name: string;
+  readonly sha256: string;
+}
+
+/** The members in their order. A member that does not apply is null, except `backfilled`, which is absent then. */
+export interface Leaf {
+  readonly v: typeof LEAF_VERSION;
+  readonly kind: LeafKind;
+  /** Null for `restored`. */
+  readonly dataset: string | null;
+  readonly partition: string | null;
+  readonly revision: number | null;
+  readonly attempt: number | null;
+  readonly synthetic: boolean;
+  readonly document: LeafDocument | null;
+  readonly rows: number | null;
+  readonly first_offset: string | null;
+  readonly last_offset: string | null;
+  readonly rows_hash: string | null;
+  readonly events_sha256: string | null;
+  /** sha256 over the canonical bytes of the rows; null unless they were proved. */
+  readonly rows_sha256: string | null;
+  /** Digest of the one-second rows; null where partitions share seconds. */
+  readonly aligned_hash: string | null;
+  readonly klines_sha256: string | null;
+  readonly at: string;
+  readonly reason: string | null;
+  /** The partition was proved before the log was kept, and was recounted for this leaf. */
+  readonly backfilled?: true;
+}
+
+const MEMBERS: readonly (keyof Leaf)[] = [
+  'v',
+  'kind',
+  'dataset',
+  'partition',
+  'revision',
+  'attempt',
+  'synthetic',
+  'document',
+  'rows',
+  'first_offset',
+  'last_offset',
+  'rows_hash',
+  'events_sha256',
+  'rows_sha256',
+  'aligned_hash',
+  'klines_sha256',
+  'at',
+  'reason',
+  'backfilled',
+];
+
+/** The canonical bytes of a leaf: its members in their order, as `JSON.stringify` writes them. */
+export function encodeLeaf(leaf: Leaf): Buffer {
+  const { document, reason } = leaf;
+  const cut: Leaf = {
+    ...leaf,
+    document: document && { name: cutText(document.name, MAX_NAME), sha256: document.sha256 },
+    reason: reason && cutText(reason, MAX_REASON),
+  };
+  const encode = (value: Leaf) =>
+    Buffer.from(JSON.stringify(Object.fromEntries(MEMBERS.map((name) => [name, value[name]]))));
+  const bytes = encode(cut);
+  if (bytes.length <= MAX_LEAF_BYTES) return bytes;
+  // Names and reasons of many bytes a letter, or long offsets: the facts stay, the words go.
+  return encode({ ...cut, document: cut.document && { ...cut.document, name: '' }, reason: null });
+}
+
+/** The first units of a text; half a surrogate pair would have no UTF-8. */
+const cutText = (text: string, length: number): string => text.slice(0, length).toWellFormed();
+
+/** A leaf that is not of its form. */
+export class LeafFault extends Error {
+  override readonly name = 'LeafFault';
+}
+
+/** @throws LeafFault when the bytes are not the canonical ones of a leaf */
+export function decodeLeaf(bytes: Uint8Array): Leaf {
+  let leaf: Leaf;
+  try {
+    leaf = JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(bytes)) as Leaf;
+  } catch (cause) {
+    throw new LeafFault('a leaf is not JSON', { cause });
+  }
+  if (leaf?.v !== LEAF_VERSION || !LEAF_KINDS.includes(leaf.kind)) {
+    throw new LeafFault(
+      `a leaf has the version ${leaf?.v} and the kind ${leaf?.kind}, which this release does not know`,
+    );
+  }
+  if (!encodeLeaf(leaf).equals(bytes)) throw new LeafFault('a leaf does not have its canonical bytes');
+  return leaf;
+}
+
+/** The facts that a manifest, a lineage answer and a leaf have in common, by the leaf's names. */
+const SHARED_FACTS = ['revision', 'rows', 'rows_hash', 'events_sha256', 'aligned_hash', 'klines_sha256'] as const;
+
+/** In which facts of a partition an answer differs from the leaf; facts that the answer lacks do not count. */
+export function differingFromLeaf(leaf: Leaf, facts: Readonly<Partial<Record<string, unknown>>>): string[] {
+  const faults = SHARED_FACTS.flatMap((name) =>
+    facts[name] === undefined || facts[name] === null || facts[name] === leaf[name]
+      ? []
+      : [`${name} is ${facts[name]}, and ${leaf[name]} in the leaf`],
+  );
+  const { document_sha256: document } = facts;
+  if (typeof document === 'string' && document !== leaf.document?.sha256) {
+    faults.push(`document_sha256 is ${document}, and ${leaf.document?.sha256} in the leaf`);
+  }
+  return faults;
+}
