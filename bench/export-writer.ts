@@ -2,10 +2,12 @@
 import { createInterface } from 'node:readline';
 import { parseQuery } from '../serving/contract/query.ts';
 import { PgPool, poolOptions } from '../serving/db/pool.ts';
+import { ProofLog } from '../serving/discovery/proof-log.ts';
 import { type ArtifactFormat, writeArtifact } from '../serving/exports/artifact/write.ts';
 import { Reader } from '../serving/read/execute/answer.ts';
 import { FrameReader } from '../serving/read/frame/frame.ts';
 import { BufferPool } from '../serving/render/response.ts';
+import { createLogger } from '../shared/logger.ts';
 import { parseJson } from '../shared/strict-json.ts';
 
 export interface Order {
@@ -29,13 +31,22 @@ const reading = {
 const reader = new Reader(reading);
 const frames = new FrameReader({ ...reading, confirmations: undefined });
 const buffers = new BufferPool();
+const proofLog = new ProofLog('/nowhere', createLogger('silent', 'bench'));
 
 for await (const line of createInterface({ input: process.stdin })) {
   const { body, format, directory } = JSON.parse(line) as Order;
   const parsed = parseQuery(parseJson(JSON.stringify(body)));
   if ('faults' in parsed) throw new Error(JSON.stringify(parsed.faults));
   const { manifest, files } = await writeArtifact(
-    { reader, frames, buffers, now: Date.now, splitRows: Number.POSITIVE_INFINITY },
+    {
+      reader,
+      frames,
+      buffers,
+      proofLog,
+      signer: async () => undefined,
+      now: Date.now,
+      splitRows: Number.POSITIVE_INFINITY,
+    },
     {
       request: parsed.value.read,
       admit: undefined,

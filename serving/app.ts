@@ -1,13 +1,14 @@
 /** Builds the application: Koa over the route table. Tests can use it without a process or a port. */
 import { randomUUID } from 'node:crypto';
 import Koa from 'koa';
-import type { Settings } from '../shared/config/settings.ts';
+import { proofLogFolderOf, type Settings } from '../shared/config/settings.ts';
 import type { Logger } from '../shared/logger.ts';
 import { RightsStore } from '../shared/rights/store.ts';
 import { Problem } from './contract/problems.ts';
 import { PgPool, poolOptions } from './db/pool.ts';
 import { Inspector } from './discovery/inspector.ts';
 import { LogMessageReader } from './discovery/lineage.ts';
+import { ProofLog } from './discovery/proof-log.ts';
 import { ProvedFiles } from './exports/files.ts';
 import { ExportService } from './exports/service.ts';
 import { Cors, KeyCheck, RefusalLog } from './http/access.ts';
@@ -33,6 +34,7 @@ import { lineageRoute } from './routes/lineage.ts';
 import { openapiRoutes, VERSION } from './routes/openapi.ts';
 import { opsRoutes } from './routes/ops.ts';
 import { pageRoutes } from './routes/page.ts';
+import { proofRoutes } from './routes/proofs.ts';
 import type { ReadRouteDeps } from './routes/read.ts';
 import { frameRoute, historicalRoutes, queryRoute } from './routes/read.ts';
 
@@ -124,6 +126,7 @@ function createServices(deps: AppDeps) {
     rights,
     limiters,
     queues,
+    proofLog: new ProofLog(proofLogFolderOf(settings), log),
     inspector: new Inspector({ pool, byokRole, limiter: limiters.discovery }),
     logReader,
     budget,
@@ -204,9 +207,16 @@ function createRoutes(services: ReturnType<typeof createServices>, { settings, l
     ...exportRoutes(exportDeps),
     ...exportFileRoutes(exportDeps),
     datasetsRoute({ inspector, rights }),
-    coverageRoute(inspector),
+    coverageRoute({ inspector, proofLog: services.proofLog }),
     estimateRoute({ inspector, rights, rules: { budget, freshness }, maxBodyBytes }),
-    lineageRoute({ inspector, rights, log: services.logReader, limiter: limiters.lineage }),
+    lineageRoute({
+      inspector,
+      rights,
+      log: services.logReader,
+      limiter: limiters.lineage,
+      proofLog: services.proofLog,
+    }),
+    ...proofRoutes(services.proofLog.source),
     ...opsRoutes({ monitor, checks, queues }),
     metricsRoute(metrics),
     ...pageRoutes(),

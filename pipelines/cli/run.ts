@@ -26,6 +26,8 @@ const COMMANDS: readonly Command[] = [
   { spec: specs.verify, load: async () => (await import('./commands/verify.ts')).runVerify },
   { spec: specs.klines, load: async () => (await import('./commands/klines.ts')).runKlines },
   { spec: specs.ranges, load: async () => (await import('./commands/klines.ts')).runRanges },
+  { spec: specs.check, load: async () => (await import('./commands/check.ts')).runCheck },
+  { spec: specs.watchLog, load: async () => (await import('./commands/watch-log.ts')).runWatchLog },
   { spec: specs.leaves, load: async () => (await import('./commands/proof-log.ts')).runLeaves },
   { spec: specs.proofLog, load: async () => (await import('./commands/proof-log.ts')).runProofLog },
   { spec: specs.compact, load: async () => (await import('./commands/compact.ts')).runCompact },
@@ -103,7 +105,7 @@ function report(error: unknown, argv: readonly string[], io: Io): number {
   else io.stderr.write(`tidemark: ${explain(error)}\n${remedy ? `${remedy}\n` : ''}[${code}]\n`);
   if (code === 'UNEXPECTED' && error instanceof Error && io.env.SVC_LOG_LEVEL === 'debug')
     io.stderr.write(`${error.stack}\n`);
-  if (code === 'USAGE' || code === 'CONFIGURATION_INVALID') return EXIT.USAGE;
+  if (code === 'USAGE' || code === 'CONFIGURATION_INVALID' || code === 'CHECK_INPUT_INVALID') return EXIT.USAGE;
   if (code === 'INTERRUPTED') return EXIT.INTERRUPTED;
   return code === 'PUBLISHER_LEASE_HELD' || code === 'WORK_HELD' ? EXIT.HELD : EXIT.FAILED;
 }

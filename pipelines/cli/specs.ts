@@ -120,6 +120,37 @@ export const ranges: CommandSpec = {
   doc: 'Makes the value ranges of proved partitions that have none, from their stored rows: those that were proved before ranges were kept. It goes on where an earlier run stopped. `all` is every dataset of trades.',
 };
 
+export const check: CommandSpec = {
+  name: 'check',
+  positionals: ['path', 'second?'],
+  options: {
+    key: {
+      type: 'string',
+      doc: 'The verifier key of the log, or a file with it. Default: the key that the log itself names.',
+    },
+    log: { type: 'string', doc: 'URL of a service, or a folder with its tiles: for the key, and for two checkpoints.' },
+    document: { type: 'string', doc: "Lineage answer: the vendor's file." },
+  },
+  doc: 'Checks without any server: an export (its folder or manifest) with every row of whole partitions, a lineage answer, one or two checkpoints, or a mirror of the proof log (a folder). It says what was checked and what was not. Exit 1: something does not hold.',
+};
+
+export const watchLog: CommandSpec = {
+  name: 'watch-log',
+  positionals: ['url'],
+  options: {
+    key: {
+      type: 'string',
+      doc: 'The verifier key of the log. Default: the one that was remembered, at first the one that the log names.',
+    },
+    state: { type: 'string', doc: 'File that remembers key and checkpoint. Default watch-log.json.' },
+    every: { type: 'string', integer: true, min: 1, doc: 'Seconds between two looks. Default 60.' },
+    once: { type: 'boolean', doc: 'Look once and end.' },
+    mirror: { type: 'string', doc: 'Folder that keeps a copy of all tiles.' },
+    metrics: { type: 'string', doc: 'File for the textfile collector of Prometheus.' },
+  },
+  doc: 'Watches the proof log of a service: keeps the last checkpoint, asks whether the next one continues it, and looks at the leaves. It ends with 1 and a message if the log forks, shrinks or changes.',
+};
+
 export const leaves: CommandSpec = {
   name: 'leaves',
   positionals: ['dataset...'],

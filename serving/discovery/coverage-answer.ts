@@ -2,11 +2,13 @@
 
 import { z } from 'zod';
 import { isoOf } from '../../shared/dates.ts';
+import { provingLeafSql } from '../../shared/db/proof-leaves.ts';
 import { PARTITION_STATES, type PartitionState } from '../../shared/db/schema.ts';
 import { gapsBetween, parseMultirange } from '../../shared/ranges.ts';
 import type { DatasetDefinition, DatasetKey } from '../../shared/registry/index.ts';
 import { int2, int8, Params, text } from '../db/pg-messages.ts';
 import type { Session, TextRow } from '../read/snapshot/session.ts';
+import { checkpointField, HEAD_SQL, type ProofLog, proofLogAnswer, type SignedHead, signedHead } from './proof-log.ts';
 import { count, datasetKey, document, flag, sha256, textField, utc } from './schemas.ts';
 
 const span = z
@@ -53,6 +55,7 @@ const partition = z.strictObject({
   ingested_at_utc: utc('Time at which it was published to the log; a replay does not change it.').nullable(),
   proved_at_utc: utc('Time at which its recount agreed.').nullable(),
   reason: z.string().nullable().describe('Why the partition is quarantined: the expected and the found values.'),
+  proof_log: proofLogAnswer,
 });
 
 const lateArrival = z.strictObject({
@@ -79,6 +82,7 @@ export const coverageAnswer = z.strictObject({
     .array(lateArrival)
     .describe('The newest documents that were refused because their partition is proved with other content.'),
   late_arrivals_total: count('Number of all such documents.'),
+  checkpoint: checkpointField,
 });
 
 type CoverageAnswer = z.input<typeof coverageAnswer>;
@@ -224,7 +228,12 @@ export interface Page {
   readonly next: string | null;
 }
 
-async function readPage(session: Session, dataset: DatasetDefinition, request: PageRequest): Promise<Page> {
+async function readPage(
+  session: Session,
+  dataset: DatasetDefinition,
+  request: PageRequest,
+  { proofLog, head }: { readonly proofLog: ProofLog; readonly head: SignedHead },
+): Promise<Page> {
   const wanted = request.limit + 1;
   const rows: TextRow[] = [];
   // Partitions without known times come last.
@@ -237,7 +246,7 @@ async function readPage(session: Session, dataset: DatasetDefinition, request: P
   const last = shown.at(-1);
   const more = rows.length > request.limit && last !== undefined;
   return {
-    partitions: shown.map((row) => partitionOf(dataset, row)),
+    partitions: await Promise.all(shown.map((row) => partitionOf(dataset, row, { proofLog, head }))),
     next: more ? cursorText({ fromMs: last[3] === null ? null : Number(last[3]), key: last[0]! }) : null,
   };
 }
@@ -281,7 +290,8 @@ function readKeys(
       select p.partition_key, p.source_id, p.state, p.from_ms::text, p.to_ms::text, p.rows::text, p.aligned_rows::text,
         p.manifest->>'first_offset', p.manifest->>'last_offset', p.manifest->>'rows_hash', p.manifest->>'events_sha256',
         (p.manifest->'document')::text, p.revision::text, p.attempt::text, p.synthetic::text,
-        p.manifest->>'ingested_at_ms', ${epochMs('p.proved_at')}, p.reason
+        p.manifest->>'ingested_at_ms', ${epochMs('p.proved_at')}, p.reason,
+        ${provingLeafSql('l.leaf_index')}::text, convert_from(${provingLeafSql('l.body')}, 'UTF8')
       from page join partitions p on p.dataset_id = ${id} and p.partition_key = page.partition_key
       order by page.from_ms, page.partition_key`;
   });
@@ -289,9 +299,13 @@ function readKeys(
 
 const epochMs = (column: string): string => `floor(extract(epoch from ${column}) * 1000)::int8::text`;
 
-function partitionOf(dataset: DatasetDefinition, row: TextRow): PartitionAnswer {
+async function partitionOf(
+  dataset: DatasetDefinition,
+  row: TextRow,
+  { proofLog, head }: { readonly proofLog: ProofLog; readonly head: SignedHead },
+): Promise<PartitionAnswer> {
   const [key, source, state, fromMs, toMs, rows, alignedRows, first, last, rowsHash, eventsSha256, document] = row;
-  const [revision, attempt, synthetic, ingestedMs, provedMs, reason] = row.slice(12);
+  const [revision, attempt, synthetic, ingestedMs, provedMs, reason, leafIndex, leaf] = row.slice(12);
   const proved = state === 'proved';
   const number = (cell: string | null) => (cell === null || !proved ? null : Number(cell));
   const iso = (cell: string | null) => (cell === null ? null : isoOf(Number(cell)));
@@ -314,6 +328,7 @@ function partitionOf(dataset: DatasetDefinition, row: TextRow): PartitionAnswer 
     ingested_at_utc: iso(ingestedMs),
     proved_at_utc: proved ? iso(provedMs) : null,
     reason: proved ? null : reason,
+    proof_log: await proofLog.describe(leafIndex === null ? null : Number(leafIndex), proved ? leaf : null, head),
   };
 }
 
@@ -324,10 +339,12 @@ export async function readCoverage(
   session: Session,
   dataset: DatasetDefinition & { readonly key: DatasetKey },
   request: PageRequest,
+  proofLog: ProofLog,
 ): Promise<CoverageAnswer> {
+  const head = signedHead(await session.rows(HEAD_SQL));
   const proved = await readProved(session, dataset);
   const totals = await readTotals(session, dataset, proved);
-  const { partitions, next } = await readPage(session, dataset, request);
+  const { partitions, next } = await readPage(session, dataset, request, { proofLog, head });
   const late = await readLateArrivals(session, dataset);
   return {
     dataset: dataset.key,
@@ -337,6 +354,7 @@ export async function readCoverage(
     partitions: [...partitions],
     next_cursor: next,
     ...late,
+    checkpoint: head.checkpoint,
   };
 }
 

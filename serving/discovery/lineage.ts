@@ -11,6 +11,7 @@ import { connectNats, type NatsConnection } from '../../shared/nats/connect.ts';
 import { JS_ERROR, jsErrorCode, messageAt } from '../../shared/nats/stream.ts';
 import type { DatasetDefinition, DatasetKey } from '../../shared/registry/index.ts';
 import type { Grant } from '../rights/gate.ts';
+import { checkpointField, type ProofLogAnswer, proofLogAnswer, type SignedHead } from './proof-log.ts';
 import { count, datasetKey, document, flag, grantedRights, sha256, textField, utc } from './schemas.ts';
 
 const nullableText = (doc: string) => z.string().nullable().describe(doc);
@@ -63,6 +64,8 @@ export const lineageAnswer = z.strictObject({
     ),
     recount: expected.describe('Counts and hashes of the stored rows, computed by the database.'),
   }),
+  proof_log: proofLogAnswer,
+  checkpoint: checkpointField,
   ...grantedRights,
 });
 
@@ -70,6 +73,7 @@ export function describeEvent(
   dataset: DatasetDefinition & { readonly key: DatasetKey },
   { offset, eventId, payload, payloadSha256, streamSequence, position, frame, partition }: FoundEvent,
   grant: Grant,
+  logged: { readonly proofLog: ProofLogAnswer; readonly head: SignedHead },
 ): z.input<typeof lineageAnswer> {
   const { manifest, recount } = partition;
   return {
@@ -104,6 +108,8 @@ export function describeEvent(
       expected: factsOf(manifest),
       recount: { ...recount },
     },
+    proof_log: logged.proofLog,
+    checkpoint: logged.head.checkpoint,
     rights_state: grant.state,
     rights_provisional: grant.provisional,
   };

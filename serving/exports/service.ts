@@ -1,10 +1,12 @@
 /** The exports part of a process: what the routes need, a worker if the process runs exports, and the sweeper. */
 
 import type { Settings } from '../../shared/config/settings.ts';
-import { auditFolderOf, exportRootOf } from '../../shared/config/settings.ts';
+import { auditFolderOf, exportRootOf, proofLogFolderOf } from '../../shared/config/settings.ts';
 import type { Logger } from '../../shared/logger.ts';
+import { readSigner } from '../../shared/proof-log/folder.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import { PgPool, poolOptions } from '../db/pool.ts';
+import { ProofLog } from '../discovery/proof-log.ts';
 import { Reader } from '../read/execute/answer.ts';
 import type { FreshnessRule } from '../read/execute/warnings.ts';
 import { FrameReader } from '../read/frame/frame.ts';
@@ -156,6 +158,7 @@ export class ExportService implements AsyncDisposable {
     const budget = { firstRowMs: ROW_TIMEOUT_MS, nextRowMs: ROW_TIMEOUT_MS };
     const reading = { pool, byokRole: undefined, budget, log, ...freshness };
     this.#pool = pool;
+    const folder = proofLogFolderOf(settings);
     this.#worker = new ExportWorker({
       store,
       queue,
@@ -170,6 +173,8 @@ export class ExportService implements AsyncDisposable {
         frames: new FrameReader({ ...reading, confirmations: settings.SVC_BITCOIN_CONFIRMATION_DEPTH }),
         rights,
         buffers: new BufferPool(),
+        proofLog: new ProofLog(folder, log),
+        signer: () => readSigner(folder, settings.SVC_PROOF_LOG_KEY),
         now: freshness.now,
         splitRows: settings.SVC_EXPORT_SPLIT_ROWS,
       }),

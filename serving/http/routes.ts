@@ -48,6 +48,7 @@ export const TAGS = {
   rows: 'Rows of a dataset, whole or in part',
   discovery: 'Datasets, their proved coverage, the cost of a request, and the origin of a row',
   export: 'Files made in the background',
+  proofs: 'The proof log, which holds the service to what it proved',
   operations: 'The state of the system, for operators and monitors',
   service: 'The service itself',
 } as const;
@@ -72,6 +73,12 @@ export type AnswerHeaders = Readonly<Record<string, string>>;
 /** The header of answers whose rows no vendor published. */
 export const SYNTHETIC_HEADER = {
   'X-Svc-Synthetic': '`true` when the rows belong to the sample: no vendor published them.',
+} as const satisfies AnswerHeaders;
+
+/** The header of answers with rows that names the state of the proof log. */
+export const CHECKPOINT_HEADERS = {
+  'X-Svc-Checkpoint':
+    'The signed checkpoint of the proof log that the rows were read under, in base64. Absent before the first.',
 } as const satisfies AnswerHeaders;
 
 /** Headers of reads with filters. */

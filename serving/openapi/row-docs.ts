@@ -25,6 +25,7 @@ import { count, datasetKey, grantedRights, textField, utc, warning } from '../di
 import {
   type AnswerDoc,
   type AnswerHeaders,
+  CHECKPOINT_HEADERS,
   HISTORICAL_PROBLEMS,
   READ_PROBLEMS,
   type RouteDoc,
@@ -164,6 +165,7 @@ function rowAnswer(envelope: z.ZodType, row: JsonSchema): AnswerDoc {
     content: Object.fromEntries(content),
     headers: {
       ...SYNTHETIC_HEADER,
+      ...CHECKPOINT_HEADERS,
       ...SEARCHED_HEADERS,
       ...envelopeHeaderDocs(Object.keys(properties)),
       'Content-Encoding': 'The coding that `Accept-Encoding` selected; absent without one.',

@@ -6,6 +6,7 @@ import { DATASET_KEYS } from '../../shared/registry/index.ts';
 import { parsedText } from '../contract/shapes.ts';
 import { coverageAnswer, parseCursor, readCoverage } from '../discovery/coverage-answer.ts';
 import type { Inspector } from '../discovery/inspector.ts';
+import type { ProofLog } from '../discovery/proof-log.ts';
 import { answerJson, requireJson } from '../http/answer.ts';
 import { contractProblem, datasetParam, queryParams } from '../http/request.ts';
 import type { Route } from '../http/routes.ts';
@@ -44,7 +45,13 @@ const parameters = z.strictObject({
     .meta({ description: 'The `next_cursor` of the page before.' }),
 });
 
-export function coverageRoute(inspector: Inspector): Route {
+export function coverageRoute({
+  inspector,
+  proofLog,
+}: {
+  readonly inspector: Inspector;
+  readonly proofLog: ProofLog;
+}): Route {
   return {
     method: 'GET',
     path: '/v1/coverage/:dataset',
@@ -72,7 +79,7 @@ export function coverageRoute(inspector: Inspector): Route {
         throw contractProblem([{ pointer: '?from', message: 'must be before to' }]);
       }
       const page = { fromMs, toMs, state, limit, after: cursor };
-      const answer = await inspector.run(exchange, (session) => readCoverage(session, dataset, page));
+      const answer = await inspector.run(exchange, (session) => readCoverage(session, dataset, page, proofLog));
       answerJson(exchange, answer, { ...(answer.synthetic && { 'X-Svc-Synthetic': 'true' }) });
     },
   };

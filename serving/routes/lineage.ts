@@ -10,6 +10,7 @@ import { Params, text } from '../db/pg-messages.ts';
 import type { Inspector } from '../discovery/inspector.ts';
 import type { LogMessageReader } from '../discovery/lineage.ts';
 import { describeEvent, lineageAnswer } from '../discovery/lineage.ts';
+import { HEAD_SQL, type ProofLog, signedHead } from '../discovery/proof-log.ts';
 import { backendToken } from '../http/access.ts';
 import { answerJson, requireJson } from '../http/answer.ts';
 import { contractProblem, datasetParam, queryParams } from '../http/request.ts';
@@ -25,6 +26,7 @@ interface LineageDeps {
   readonly log: LogMessageReader;
   /** Bounds the events read from the log at once. Separate from the catalog's limiter, which must not wait for a slow log. */
   readonly limiter: ConcurrencyLimiter;
+  readonly proofLog: ProofLog;
 }
 
 const parameters = z.strictObject({
@@ -36,7 +38,7 @@ const parameters = z.strictObject({
     .describe('The partition to choose when several hold the offset.'),
 });
 
-export function lineageRoute({ inspector, rights, log, limiter }: LineageDeps): Route {
+export function lineageRoute({ inspector, rights, log, limiter, proofLog }: LineageDeps): Route {
   return {
     method: 'GET',
     path: '/v1/lineage/:dataset/:offset',
@@ -73,7 +75,12 @@ export function lineageRoute({ inspector, rights, log, limiter }: LineageDeps): 
       const isSynthetic = synthetic && found.frame.synthetic === true;
       const problem = isSynthetic ? undefined : realRowsProblem(grant, dataset.key as DatasetKey);
       if (problem) throw problem;
-      answerJson(exchange, describeEvent(dataset, found, grant), { ...(synthetic && { 'X-Svc-Synthetic': 'true' }) });
+      const head = signedHead(await inspect((session) => session.rows(HEAD_SQL)));
+      const { leaf } = found.partition;
+      const described = await proofLog.describe(leaf?.index ?? null, leaf?.body ?? null, head);
+      answerJson(exchange, describeEvent(dataset, found, grant, { proofLog: described, head }), {
+        ...(synthetic && { 'X-Svc-Synthetic': 'true' }),
+      });
     },
   };
 }

@@ -13,6 +13,7 @@ import type { ProblemCode } from '../contract/problems.ts';
 import { parseQuery, type Query } from '../contract/query.ts';
 import type { ReadRequest } from '../contract/read-request.ts';
 import type { Parsed } from '../contract/shapes.ts';
+import { CHECKPOINT_HEADER } from '../discovery/proof-log.ts';
 import { backendToken } from '../http/access.ts';
 import { type CodePrefix, strictProblem, toProblem } from '../http/answer.ts';
 import { contractProblem, readJson } from '../http/request.ts';
@@ -232,6 +233,9 @@ async function sendRows<F extends ReadFacts>(
         // Not in writeHead: an answer without rows has them, too, and another status.
         exchange.response.setHeader('X-Svc-Partitions-Read', found.searched.partitionsRead);
         exchange.response.setHeader('X-Svc-Partitions-Skipped', found.searched.partitionsSkipped);
+      }
+      if (found.checkpoint) {
+        exchange.response.setHeader(CHECKPOINT_HEADER, Buffer.from(found.checkpoint).toString('base64'));
       }
       backpressure = new BackpressureFlow(flow, slot, () => breakOff(exchange.response));
       body.flow = backpressure;

@@ -3,6 +3,7 @@
  * partition. The operator's command and the HTTP service both use it. A query of the catalog finds the frame, and then one
  * message is read: a few milliseconds at any length of history.
  */
+import { provingLeafSql } from '../db/proof-leaves.ts';
 import type { PartitionRow } from '../db/schema.ts';
 import { TidemarkError } from '../errors.ts';
 import { decodeBody, decodeHeader, type FrameHeader, sha256Hex } from '../frame/codec.ts';
@@ -104,7 +105,8 @@ function candidatesSql(
           ${partition === undefined ? '' : 'and p.partition_key = $2::text'}
         order by p.partition_key limit ${MAX_NAMED_PARTITIONS + 1})
       select p.partition_key, f.stream_sequence::text, p.attempt::text, p.revision::text, p.synthetic::text,
-        p.manifest::text, p.recount::text, floor(extract(epoch from p.proved_at) * 1000)::int8::text
+        p.manifest::text, p.recount::text, floor(extract(epoch from p.proved_at) * 1000)::int8::text,
+        ${provingLeafSql('l.leaf_index')}::text, convert_from(${provingLeafSql('l.body')}, 'UTF8')
       from candidates p
       left join frames f on (select count(*) from candidates) = 1 and f.dataset_id = p.dataset_id
         and f.partition_key = p.partition_key and ${between(order, 'f.first_offset', 'f.last_offset')}
@@ -147,6 +149,8 @@ interface ProvedPartition extends Pick<PartitionRow, 'attempt' | 'revision' | 's
   readonly manifest: Manifest;
   readonly recount: Recount;
   readonly provedAtMs: number;
+  /** Its leaf in the proof log: null where it was proved before the log was kept; the index is null until it has one. */
+  readonly leaf: { readonly index: number | null; readonly body: string } | null;
 }
 
 export interface FoundEvent {
@@ -254,6 +258,7 @@ function eventIn(
 
 function partitionOf(key: string, cells: readonly (string | null)[]): ProvedPartition {
   const [attempt, revision, synthetic, manifest, recount, provedAtMs] = cells as readonly string[];
+  const [index, body] = cells.slice(6);
   return {
     key,
     attempt: Number(attempt),
@@ -262,6 +267,7 @@ function partitionOf(key: string, cells: readonly (string | null)[]): ProvedPart
     manifest: JSON.parse(manifest),
     recount: JSON.parse(recount),
     provedAtMs: Number(provedAtMs),
+    leaf: body === null ? null : { index: index === null ? null : Number(index), body },
   };
 }
 

@@ -73,7 +73,7 @@ beforeAll(async () => {
   await execute(
     system.env.databaseUrl,
     `create role ${ROLE} login password 'right'; grant usage on schema public to ${ROLE};
-     grant select on partitions, frames to ${ROLE}`,
+     grant select on partitions, frames, proof_leaves, proof_head to ${ROLE}`,
   );
   serving = await startServing({
     databaseUrl: system.env.databaseUrl,

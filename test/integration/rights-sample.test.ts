@@ -2,6 +2,7 @@
 import { copyFile, cp, mkdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import type { ProofLog } from '../../serving/discovery/proof-log.ts';
 import type { ExportRow } from '../../serving/exports/rows.ts';
 import { exportRunner } from '../../serving/exports/worker.ts';
 import type { Reader } from '../../serving/read/execute/answer.ts';
@@ -210,6 +211,8 @@ describe('finished artifacts', () => {
     const run = exportRunner({
       reader: undefined as unknown as Reader,
       frames: undefined as unknown as FrameReader,
+      proofLog: undefined as unknown as ProofLog,
+      signer: async () => undefined,
       rights: new RightsStore(matrixPath, { byokRole: undefined, log: testLogger() }),
       buffers: new BufferPool(),
       now: Date.now,

@@ -4,6 +4,7 @@ import type { ExportSubject } from '../../serving/contract/export.ts';
 import { parseFrame } from '../../serving/contract/frame.ts';
 import { parseQuery } from '../../serving/contract/query.ts';
 import { PgPool, poolOptions } from '../../serving/db/pool.ts';
+import { ProofLog } from '../../serving/discovery/proof-log.ts';
 import {
   type Artifact,
   type ArtifactDeps,
@@ -16,7 +17,7 @@ import { FrameReader } from '../../serving/read/frame/frame.ts';
 import { BufferPool } from '../../serving/render/response.ts';
 import { type DuckDb, openDuckDb } from './read-parquet.ts';
 import { type Serving, startServing } from './serving.ts';
-import type { TestEnv } from './stack.ts';
+import { type TestEnv, testLogger } from './stack.ts';
 
 export interface Artifacts extends AsyncDisposable {
   readonly deps: ArtifactDeps;
@@ -69,7 +70,14 @@ function artifacts({ databaseUrl, root, now = Date.parse('2024-03-10T12:00:00Z')
   };
   const reader = new Reader(reading);
   const frames = new FrameReader({ ...reading, confirmations: undefined });
-  const deps: ArtifactDeps = { reader, frames, buffers: new BufferPool(), now: () => now, splitRows: 1e9 };
+  const proofLog = new ProofLog(join(root, 'no-log'), testLogger());
+  const signer = async () => undefined;
+  const deps: ArtifactDeps = {
+    ...{ reader, frames, proofLog, signer },
+    buffers: new BufferPool(),
+    now: () => now,
+    splitRows: 1e9,
+  };
   let count = 0;
   return {
     deps,

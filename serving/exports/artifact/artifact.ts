@@ -1,11 +1,14 @@
 /** The job of writing an artifact, and its manifest. `docs/exports.md` explains the manifest's members. */
 
+import type { Signer } from '../../../shared/proof-log/note.ts';
+import type { ManifestProofLog } from '../../../shared/proof-log/signed-manifest.ts';
 import type { Mode } from '../../../shared/registry/definition.ts';
 import type { Dtype } from '../../../shared/registry/index.ts';
 import type { JsonObject } from '../../../shared/strict-json.ts';
 import type { Compression, ExportSubject } from '../../contract/export.ts';
 import type { FilterClause } from '../../contract/filters.ts';
 import type { Warning } from '../../contract/problems.ts';
+import type { ProofLog } from '../../discovery/proof-log.ts';
 import type { ReadCall, Reader } from '../../read/execute/answer.ts';
 import type { FrameReader } from '../../read/frame/frame.ts';
 import type { BufferPool } from '../../render/response.ts';
@@ -16,6 +19,9 @@ export interface ArtifactDeps {
   readonly reader: Reader;
   readonly frames: FrameReader;
   readonly buffers: BufferPool;
+  readonly proofLog: ProofLog;
+  /** The key of the proof log, where this process knows it. */
+  readonly signer: () => Promise<Signer | undefined>;
   readonly now: () => number;
   /** A window whose partitions hold more rows than this becomes one file per UTC day. */
   readonly splitRows: number;
@@ -133,6 +139,10 @@ export interface ArtifactManifest {
   } | null;
   /** Facts that differ between runs of the same request. Everything above is the same for the same proved data. */
   readonly run: Readonly<Record<string, string | number | boolean | null>>;
+  /** The leaves of the partitions in the proof log. It differs between runs, as `signed` does. */
+  readonly proof_log: ManifestProofLog;
+  /** Signed note over the manifest without this member; null where the process that wrote it had no key. */
+  readonly signed: string | null;
 }
 
 export interface WrittenFile extends ManifestFile {

@@ -4,6 +4,8 @@ import { createHash } from 'node:crypto';
 import { lstat, open } from 'node:fs/promises';
 import { join } from 'node:path';
 import { DAY_MS } from '../../../shared/dates.ts';
+import { provingLeafSql } from '../../../shared/db/proof-leaves.ts';
+import { manifestBytes } from '../../../shared/proof-log/signed-manifest.ts';
 import type { Range } from '../../../shared/ranges.ts';
 import { NotRegularFile, openRegular } from '../../../shared/regular-file.ts';
 import type { Window } from '../../contract/read-request.ts';
@@ -53,7 +55,7 @@ export async function writeManifest(directory: string, manifest: ArtifactManifes
   try {
     const file = await open(join(directory, MANIFEST_NAME), 'wx', 0o640);
     try {
-      await file.writeFile(`${JSON.stringify(manifest, undefined, 2)}\n`);
+      await file.writeFile(manifestBytes(manifest));
       await file.sync();
     } finally {
       await file.close();
@@ -108,10 +110,21 @@ const isGone = (error: unknown): boolean =>
 
 /** A manifest lists at most this many partitions; count and digest cover all. A snapshot per minute makes half a million a year. */
 const MAX_LISTED = 20_000;
+/** And the leaves of this many: a leaf with its proof takes two kilobytes. */
+const MAX_LEAVES = 1000;
+
+/** A leaf of the proof log; it has no index while it is pending. */
+export interface FoundLeaf {
+  readonly dataset: string;
+  readonly partition: string;
+  readonly index: number | null;
+  readonly body: string;
+}
 
 /** The proved partitions that an artifact's rows come from. */
 export interface Proof {
   readonly manifest: ManifestProof;
+  readonly leaves: readonly FoundLeaf[];
   /** Number of rows, in the requested mode, in all partitions that the window overlaps. */
   readonly rows: number;
 }
@@ -132,19 +145,35 @@ export async function readProof(
   );
   const ranges: Range[] = [...plan.parts, ...(plan.carried ?? []).map(({ ms }) => ({ from: ms, to: ms + 1 }))];
   const sink = new PartitionSink(dataset.sources[0]);
+  const leaves: FoundLeaf[] = [];
   if (ranges.length > 0) {
     const params = new Params();
     const id = params.add(int2(dataset.number));
     const from = params.add(int8(Math.min(...ranges.map((range) => range.from))));
     const to = params.add(int8(Math.max(...ranges.map((range) => range.to))));
     const spans = params.add(text(`{${ranges.map((range) => `[${range.from},${range.to})`).join(',')}}`));
-    const statement = `select ${COLUMNS} from partitions p where dataset_id = ${id} and state = 'proved'
+    const chosen = `from partitions p where dataset_id = ${id} and state = 'proved'
       and to_ms > ${from} and from_ms < ${to} and int8range(from_ms, to_ms) && ${spans}::int8multirange
       and ${knownTest(request) ?? 'true'} order by from_ms, partition_key collate "C"`;
-    await session.stream({ text: statement, params: params.list }, OIDS, sink);
+    await session.stream({ text: `select ${COLUMNS} ${chosen}`, params: params.list }, OIDS, sink);
+    const found = await session.rows(
+      `select p.partition_key, l.leaf_index::text, convert_from(l.body, 'UTF8') from (
+         select * ${chosen} limit ${MAX_LEAVES}) p cross join lateral ${provingLeafSql('l.leaf_index, l.body')} l
+       order by p.from_ms, p.partition_key collate "C"`,
+      params,
+    );
+    for (const [partition, index, body] of found) {
+      leaves.push({
+        dataset: dataset.key,
+        partition: partition!,
+        index: index === null ? null : Number(index),
+        body: body!,
+      });
+    }
   }
   return {
     rows: mode === 'native' ? sink.rows : sink.alignedRows,
+    leaves,
     manifest: {
       coverage_version: Number(version),
       partitions: sink.partitions,
@@ -160,9 +189,10 @@ const STATES_BEFORE_MS = 2 * DAY_MS;
 /** The proofs of a frame's datasets, by the partitions that its rows can come from. */
 export async function readProofs(
   contexts: readonly LiveContext[],
-): Promise<({ readonly dataset: string } & ManifestProof)[]> {
+): Promise<{ readonly proofs: ({ readonly dataset: string } & ManifestProof)[]; readonly leaves: FoundLeaf[] }> {
   const found = Map.groupBy(contexts, ({ request }) => request.dataset);
   const proofs: ({ readonly dataset: string } & ManifestProof)[] = [];
+  const logged: FoundLeaf[] = [];
   for (const [dataset, own] of found) {
     const parts = own.flatMap(({ request: { window }, coverage, parts: searched }): Part[] => {
       if (dataset.trades) return [...searched];
@@ -170,10 +200,11 @@ export async function readProofs(
       const start = dataset.aligned.seriesKey.length > 0 ? (coverage.extent?.from ?? from) : from - STATES_BEFORE_MS;
       return start < to ? [{ from: start, to, until: to, provedTo: undefined, isLast: true }] : [];
     });
-    const { manifest } = await readProof(own[0], { parts });
+    const { manifest, leaves } = await readProof(own[0], { parts });
+    logged.push(...leaves);
     proofs.push({ dataset: dataset.key, ...manifest });
   }
-  return proofs;
+  return { proofs, leaves: logged };
 }
 
 function withParams(...list: Parameters<Params['add']>[0][]): Params {

@@ -1,8 +1,14 @@
 /** Writes one artifact: the rows of one read, in one snapshot, to files that appear completely or not at all. */
+import {
+  type LoggedPartition,
+  type ManifestProofLog,
+  signManifest,
+} from '../../../shared/proof-log/signed-manifest.ts';
 import { shapeOf } from '../../../shared/registry/index.ts';
 import { type ExportSubject, isFrame } from '../../contract/export.ts';
 import type { FrameRequest } from '../../contract/frame.ts';
 import type { ReadRequest } from '../../contract/read-request.ts';
+import { HEAD_SQL, type ProofLog, type SignedHead, signedHead } from '../../discovery/proof-log.ts';
 import type { Flow, ReadFacts } from '../../read/execute/answer.ts';
 import { asOfText, FRAME_VIEW, type FrameFacts, frameFields } from '../../read/frame/frame.ts';
 import { countOfFileDays } from '../../read/plan/counted.ts';
@@ -21,6 +27,7 @@ import { BackpressureGate } from './file-sink.ts';
 import { ArtifactFiles, type Format, formatOf } from './files.ts';
 import {
   digestOf,
+  type FoundLeaf,
   isIntact,
   type Proof,
   readArtifact,
@@ -86,8 +93,8 @@ async function writeFiles(deps: ArtifactDeps, job: ArtifactJob, directory: strin
     clearInterval(timer);
   }
   reportProgress();
-  return {
-    manifest_version: 1,
+  const manifest = {
+    manifest_version: 1 as const,
     ...subjectOf(request),
     format: job.format,
     compression: job.compression,
@@ -96,7 +103,7 @@ async function writeFiles(deps: ArtifactDeps, job: ArtifactJob, directory: strin
     row_count: files.rows,
     bytes: files.bytes,
     sha256: digestOf(files.done),
-    split: read.split ? 'day' : 'none',
+    split: read.split ? ('day' as const) : ('none' as const),
     files: files.done,
     synthetic: read.synthetic,
     as_of_utc: read.asOfMs === undefined ? null : new Date(read.asOfMs).toISOString(),
@@ -104,7 +111,18 @@ async function writeFiles(deps: ArtifactDeps, job: ArtifactJob, directory: strin
     ...read.proved,
     searched: searchedOf(read.searched),
     run: { ...job.run, written_at_utc: new Date(deps.now()).toISOString() },
+    proof_log: await proofLogOf(read, deps.proofLog),
   };
+  return signManifest(manifest, await deps.signer());
+}
+
+async function proofLogOf({ leaves, head }: ReadResult, proofLog: ProofLog): Promise<ManifestProofLog> {
+  const listed: LoggedPartition[] = [];
+  for (const { dataset, partition, index, body } of leaves) {
+    const { leaf_index, inclusion = null } = await proofLog.describe(index, body, head);
+    listed.push({ dataset, partition, leaf_index, leaf: body, inclusion });
+  }
+  return { checkpoint: head.checkpoint, leaves: listed };
 }
 
 interface ReadResult {
@@ -115,6 +133,8 @@ interface ReadResult {
   readonly asOfMs: number | undefined;
   readonly searched: Searched | undefined;
   readonly split: boolean;
+  readonly leaves: readonly FoundLeaf[];
+  readonly head: SignedHead;
 }
 
 interface Reading {
@@ -143,7 +163,8 @@ async function readFrame(
   { deps, job, gate, stop }: Reading,
 ): Promise<ReadResult> {
   let facts: FrameFacts | undefined;
-  let proofs: ArtifactManifest['proofs'];
+  let proofs: Awaited<ReturnType<typeof readProofs>> | undefined;
+  let head: SignedHead | undefined;
   const { sha256 } = await deps.frames.read({
     request,
     signal: AbortSignal.any([job.signal, stop]),
@@ -152,6 +173,7 @@ async function readFrame(
     mayBeEmpty: true,
     async inspect(contexts) {
       proofs = await readProofs(contexts);
+      head = signedHead(await contexts[0].session.rows(HEAD_SQL));
       await files.begin(null);
     },
     open(found, flow) {
@@ -161,11 +183,13 @@ async function readFrame(
   });
   return {
     facts: facts!,
-    proved: { proof: null, proofs, rows_sha256: sha256 },
+    proved: { proof: null, proofs: proofs!.proofs, rows_sha256: sha256 },
     synthetic: facts!.isAllSynthetic,
     asOfMs: undefined,
     searched: undefined,
     split: false,
+    leaves: proofs!.leaves,
+    head: head!,
   };
 }
 
@@ -179,6 +203,7 @@ async function readRows(
   let asOfMs: number | undefined;
   let searched: Searched | undefined;
   let split = false;
+  let head: SignedHead | undefined;
   await deps.reader.read({
     request,
     signal: AbortSignal.any([job.signal, stop]),
@@ -188,6 +213,7 @@ async function readRows(
     async inspect(live, plan) {
       asOfMs = provedThrough(live.coverage);
       proof = await readProof(live, plan);
+      head = signedHead(await live.session.rows(HEAD_SQL));
       searched = plan.searched;
       split = (searched?.rows ?? proof.rows) > deps.splitRows && canSplit(live);
       if (split) {
@@ -209,6 +235,8 @@ async function readRows(
     asOfMs,
     searched,
     split,
+    leaves: proof!.leaves,
+    head: head!,
   };
 }
 

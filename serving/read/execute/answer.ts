@@ -68,6 +68,8 @@ export interface ReadFacts {
   readonly hiddenFirst: boolean;
   /** How much of the window the read searches; absent without filters. */
   readonly searched?: Searched;
+  /** The signed checkpoint of the proof log, as of the snapshot. */
+  readonly checkpoint?: string;
 }
 
 /** Slows the database down while the receiver of the rows is behind. */
@@ -125,6 +127,7 @@ export class Answer {
         columns: relation.columns,
         hiddenFirst,
         searched: plan.searched,
+        checkpoint: snapshot.checkpoint,
       },
       this.#flow,
     );

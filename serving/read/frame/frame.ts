@@ -192,6 +192,7 @@ export class FrameProbe {
       synthetic: contexts.some(({ snapshot }) => snapshot.coverage.synthetic),
       columns: frameFields(request).map((field): Column => ({ field, cell: cellOf(field) })),
       hiddenFirst: false,
+      checkpoint: contexts[0].snapshot.checkpoint,
       isAllSynthetic: contexts.every(({ snapshot }) => snapshot.coverage.synthetic),
       columnFacts: request.columns.map((_, at) => columnFacts.get(at)!),
     };

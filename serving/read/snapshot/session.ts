@@ -85,11 +85,16 @@ export interface Snapshot {
   /** How the aligned storage violates its contract; undefined in native mode and when it does not. */
   readonly violation: string | undefined;
   readonly tail: readonly PartitionTail[];
+  /** The last signed checkpoint of the proof log. */
+  readonly checkpoint: string | undefined;
 }
 
 /** Begins a read-only snapshot: see the session settings of a connection. */
 const BEGIN: Statement = { text: 'begin', prepared: true };
 const COMMIT: Statement = { text: 'commit', prepared: true };
+
+/** Cells of the coverage statement before the checkpoint. */
+const COVERAGE_CELLS = 4;
 
 const coverageStatements = new Map<string, Statement>();
 
@@ -99,7 +104,7 @@ function coverageStatement(dataset: DatasetDefinition): Statement {
     statement = {
       prepared: true,
       text: `select c.proved::text, c.synthetic::text, (select s.series_id::text from series s
-        where s.dataset_id = c.dataset_id and s.key = ''), c.version::text from coverage c where c.dataset_id = $1`,
+        where s.dataset_id = c.dataset_id and s.key = ''), c.version::text, (select checkpoint from proof_head) from coverage c where c.dataset_id = $1`,
       params: [int2(dataset.number)],
     };
     coverageStatements.set(dataset.key, statement);
@@ -193,17 +198,21 @@ export class CoverageProbe {
 
   /** Probes with equal signatures saw the same state: every proof and withdrawal raises the coverage version. */
   get signature(): string {
-    return JSON.stringify([this.#coverage.rows, this.#spans.rows, this.#contract.rows]);
+    // A checkpoint may be of other datasets.
+    const coverage = this.#coverage.rows.map((row) => row.slice(0, COVERAGE_CELLS));
+    return JSON.stringify([coverage, this.#spans.rows, this.#contract.rows]);
   }
 
   snapshot(): Snapshot {
-    const [proved, synthetic, seriesId] = this.#coverage.rows[0] ?? ['{}', 'false', null];
+    const row = this.#coverage.rows[0] ?? ['{}', 'false', null];
+    const [proved, synthetic, seriesId] = row;
     return {
       coverage: this.#parse(proved!, synthetic === 'true'),
       series: this.#series.rows.map(([id, key]) => ({
         id: Number(id),
         key: seriesValues(key!, this.#dataset.aligned.seriesKey.length),
       })),
+      checkpoint: row[COVERAGE_CELLS] ?? undefined,
       seriesId: seriesId === null ? undefined : Number(seriesId),
       violation: violationOf(this.#contract.rows as ContractRow[]),
       tail: this.#tail.rows.map(([fromMs, rows]) => ({ fromMs: Number(fromMs), rows: Number(rows) })),

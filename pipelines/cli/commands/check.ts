@@ -1,0 +1,309 @@
+/**
+ * `check`: holds files of an export, a lineage answer, checkpoints or a mirror against the proof log. It needs neither the database
+ * nor the event log nor settings, only the log's key and, for some, its tiles.
+ */
+import { createHash } from 'node:crypto';
+import { createReadStream } from 'node:fs';
+import { readFile, stat } from 'node:fs/promises';
+import { basename, dirname, join } from 'node:path';
+import { pipeline } from 'node:stream/promises';
+import { createGunzip, createZstdDecompress } from 'node:zlib';
+import { TidemarkError } from '../../../shared/errors.ts';
+import {
+  CheckReport,
+  checkConsistency,
+  checkLineage,
+  checkMirror,
+  ExportCheck,
+  type ExportManifest,
+  type LineageAnswer,
+} from '../../../shared/proof-log/check.ts';
+import { CsvFeed } from '../../../shared/proof-log/csv-feed.ts';
+import { CHECKPOINT_FILE, folderSource, KEY_FILE, ROTATIONS_FILE } from '../../../shared/proof-log/folder.ts';
+import { httpSource } from '../../../shared/proof-log/http.ts';
+import {
+  followRotations,
+  openCheckpoint,
+  parseRotations,
+  parseVerifier,
+  type Verifier,
+} from '../../../shared/proof-log/note.ts';
+import type { RowDigests, RowLayout } from '../../../shared/proof-log/rows.ts';
+import { TileFault, type TileSource } from '../../../shared/proof-log/tiles.ts';
+import { DATASETS } from '../../../shared/registry/index.ts';
+import { rowLayoutOf } from '../../../shared/registry/proof-rows.ts';
+import { openGzip, openZipMember } from '../../sources/documents/zip-reader.ts';
+import { EXIT } from '../io.ts';
+import type { ParsedCommand } from '../options.ts';
+import { createOutput } from '../output.ts';
+import { feedParquet } from '../parquet-feed.ts';
+
+/** What the named files are. */
+type Subject = 'export' | 'lineage' | 'checkpoints' | 'mirror';
+
+interface Named {
+  readonly subject: Subject;
+  readonly report: CheckReport;
+}
+
+const invalid = (message: string, cause?: unknown) => new TidemarkError('CHECK_INPUT_INVALID', message, { cause });
+
+export async function runCheck(command: ParsedCommand): Promise<number> {
+  const [path, second] = command.positionals;
+  const { log, key, document } = command.values as Record<string, string | undefined>;
+  const startedAt = performance.now();
+  const source = log === undefined ? undefined : sourceOf(log);
+  const { subject, report } = await checked(path, second, { source, key, document }).catch((error) => {
+    throw error instanceof TileFault ? invalid('The log cannot be read', error) : error;
+  });
+  const { checked: held, unchecked, faults, ok } = report;
+  const elapsed_ms = Math.round(performance.now() - startedAt);
+  createOutput(command).answer(
+    { command: 'check', ok, subject, checked: held, not_checked: unchecked, faults, elapsed_ms },
+    () =>
+      [
+        ...faults.map((line) => `WRONG        ${line}`),
+        ...held.map((line) => `checked      ${line}`),
+        ...unchecked.map((line) => `not checked  ${line}`),
+        ok
+          ? `${TITLES[subject]}: everything that was checked holds.`
+          : `${TITLES[subject]}: ${faults.length} of the checks failed.`,
+      ].join('\n'),
+  );
+  return ok ? EXIT.DONE : EXIT.FAILED;
+}
+
+const TITLES: Readonly<Record<Subject, string>> = {
+  export: 'Export',
+  lineage: 'Lineage answer',
+  checkpoints: 'Checkpoints',
+  mirror: 'Mirror of the log',
+};
+
+/** The files of a log: at a URL, or in a folder. */
+export const sourceOf = (log: string): TileSource => (/^https?:\/\//.test(log) ? httpSource(log) : folderSource(log));
+
+interface Given {
+  readonly source: TileSource | undefined;
+  /** A line, or a file with one. */
+  readonly key: string | undefined;
+  readonly document: string | undefined;
+}
+
+async function checked(path: string, second: string | undefined, given: Given): Promise<Named> {
+  if (await isFolder(path)) {
+    if (await isFile(join(path, 'manifest.json'))) return await checkExport(join(path, 'manifest.json'), given);
+    if (await isFile(join(path, CHECKPOINT_FILE))) return await checkFolder(path, given);
+    throw invalid(`${path} has neither a manifest.json nor a checkpoint`);
+  }
+  const text = await readText(path);
+  if (text.includes('\n\n\u2014 ') && !text.startsWith('{')) return await checkNotes(path, text, second, given);
+  const json = parsed(path, text);
+  if ('manifest_version' in json) return await checkExport(path, given);
+  if ('payload_sha256_raw' in json) return await checkAnswer(json as unknown as LineageAnswer, given);
+  throw invalid(`${path} is neither a manifest, a lineage answer nor a checkpoint`);
+}
+
+const isFolder = async (path: string) => (await stat(path).catch(() => undefined))?.isDirectory() === true;
+const isFile = async (path: string) => (await stat(path).catch(() => undefined))?.isFile() === true;
+
+async function readText(path: string): Promise<string> {
+  try {
+    return await readFile(path, 'utf8');
+  } catch (cause) {
+    throw invalid(`${path} cannot be read`, cause);
+  }
+}
+
+function parsed(path: string, text: string): Record<string, unknown> {
+  try {
+    const value: unknown = JSON.parse(text);
+    if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value as Record<string, unknown>;
+  } catch {
+    // Reported below.
+  }
+  throw invalid(`${path} is not a JSON object`);
+}
+
+/** The key that is named, else that of the log's own files, which `report` says. @throws TidemarkError CHECK_INPUT_INVALID */
+export async function trustedKey(
+  { source, key }: Pick<Given, 'source' | 'key'>,
+  report: CheckReport,
+): Promise<Verifier> {
+  const read = async (file: string) => {
+    const bytes = await source?.(file);
+    return bytes && Buffer.from(bytes).toString();
+  };
+  try {
+    const current = await read(KEY_FILE);
+    if (key === undefined) {
+      if (current === undefined) throw invalid('Name the key of the log with --key, or the log with --log');
+      report.unchecked.push('the key: it came from the log itself; keep it, and name it with --key from now on');
+      return parseVerifier(current);
+    }
+    const trusted = parseVerifier((await isFile(key)) ? await readText(key) : key);
+    if (current === undefined || parseVerifier(current).line === trusted.line) return trusted;
+    const now = parseVerifier(current);
+    followRotations(trusted, now, parseRotations((await read(ROTATIONS_FILE)) ?? ''));
+    report.checked.push('the key of the log was renewed, and the key before it signed that');
+    return now;
+  } catch (cause) {
+    if (cause instanceof TidemarkError) throw cause;
+    throw invalid(`The key cannot be used: ${cause instanceof Error ? cause.message : cause}`, cause);
+  }
+}
+
+async function checkExport(manifestPath: string, given: Given): Promise<Named> {
+  const manifest = parsed(manifestPath, await readText(manifestPath)) as unknown as ExportManifest;
+  const keyed = new CheckReport();
+  const verifier = await trustedKey(given, keyed);
+  const dataset = DATASETS.get(manifest.dataset ?? '');
+  const layout = dataset && rowLayoutOf(dataset);
+  const check = new ExportCheck(manifest, verifier, layout);
+  const { report } = check;
+  const files = await filesOf(manifest, dirname(manifestPath), report);
+  const why = check.whyNoRows;
+  if (why !== undefined) report.unchecked.push(`rows against leaves (${why}): held by the signed manifest alone`);
+  else if (files) await checkRows(check, layout!, files);
+  report.unchecked.push(...keyed.unchecked);
+  report.checked.push(...keyed.checked);
+  return { subject: 'export', report };
+}
+
+/** The files with the sizes and digests of the manifest; undefined where one differs. */
+async function filesOf(
+  { files, row_count: rows }: ExportManifest,
+  folder: string,
+  report: CheckReport,
+): Promise<string[] | undefined> {
+  const paths: string[] = [];
+  for (const { name, sha256, bytes } of files) {
+    const path = join(folder, basename(name));
+    if (!(await isFile(path))) throw invalid(`${path}, which the manifest lists, is not there`);
+    const digest = createHash('sha256');
+    await pipeline(createReadStream(path, { highWaterMark: 1 << 20 }), digest);
+    const found = digest.digest('hex');
+    if (found === sha256 && (await stat(path)).size === bytes) paths.push(path);
+    else report.faults.push(`${name} has the sha256 ${found}, and ${sha256} in the manifest`);
+  }
+  if (paths.length < files.length) return undefined;
+  report.checked.push(
+    `${files.length === 1 ? 'the file has' : `all ${files.length} files have`} the size and sha256 of the manifest (${rows.toLocaleString('en-US')} rows)`,
+  );
+  return paths;
+}
+
+async function checkRows(check: ExportCheck, layout: RowLayout, files: readonly string[]): Promise<void> {
+  for (let keep: string[] = []; ; ) {
+    const digests = check.digests(keep);
+    try {
+      for (const path of files) {
+        if (path.endsWith('.parquet')) await feedParquet(path, layout, digests);
+        else await feedCsv(path, layout, digests);
+      }
+    } catch (error) {
+      check.report.faults.push(`rows: ${error instanceof Error ? error.message : error}`);
+      return;
+    }
+    keep = check.rows(digests);
+    if (keep.length === 0) return;
+  }
+}
+
+async function feedCsv(path: string, layout: RowLayout, digests: RowDigests): Promise<void> {
+  const feed = new CsvFeed(layout, digests);
+  const unpack = path.endsWith('.gz') ? [createGunzip()] : path.endsWith('.zst') ? [createZstdDecompress()] : [];
+  const file = createReadStream(path, { highWaterMark: 1 << 20 });
+  await pipeline([
+    file,
+    ...unpack,
+    async (chunks: AsyncIterable<Buffer>) => {
+      for await (const chunk of chunks) feed.push(chunk);
+    },
+  ] as never);
+  feed.end();
+}
+
+async function checkAnswer(answer: LineageAnswer, given: Given): Promise<Named> {
+  const keyed = new CheckReport();
+  const verifier = await trustedKey(given, keyed);
+  const document = given.document === undefined ? undefined : await openDocument(given.document, answer);
+  const report = checkLineage(answer, verifier, document);
+  report.unchecked.push(...keyed.unchecked);
+  return { subject: 'lineage', report };
+}
+
+/** The most unpacked bytes of a document. */
+const MAX_DOCUMENT_BYTES = 8 * 1024 ** 3;
+
+/** The vendor's file: its digest, and whether its unpacked content holds the bytes of the event. */
+async function openDocument(path: string, { document, payload_raw }: LineageAnswer) {
+  const digest = createHash('sha256');
+  try {
+    await pipeline(createReadStream(path), digest);
+  } catch (cause) {
+    throw invalid(`${path} cannot be read`, cause);
+  }
+  const { name } = document;
+  const options = { path, expectedName: name.replace(/\.zip$/, '.csv'), maxUnpackedBytes: MAX_DOCUMENT_BYTES };
+  const member = name.endsWith('.zip')
+    ? await openZipMember(options)
+    : name.endsWith('.gz')
+      ? await openGzip(options)
+      : undefined;
+  const payload = Buffer.from(payload_raw.base64, 'base64');
+  return { sha256: digest.digest('hex'), holds: await holds(member?.stream() ?? createReadStream(path), payload) };
+}
+
+async function holds(chunks: AsyncIterable<Buffer>, payload: Buffer): Promise<boolean> {
+  let rest: Buffer = Buffer.alloc(0);
+  for await (const chunk of chunks) {
+    const bytes = Buffer.concat([rest, chunk]);
+    if (bytes.includes(payload)) return true;
+    rest = bytes.subarray(Math.max(0, bytes.length - payload.length + 1));
+  }
+  return false;
+}
+
+async function checkNotes(path: string, text: string, second: string | undefined, given: Given): Promise<Named> {
+  const report = new CheckReport();
+  const verifier = await trustedKey(given, report);
+  const first = report.attempt(path, () => openCheckpoint(text, verifier));
+  if (first) report.checked.push(`${path}: ${first.size} leaves, signed by ${first.origin}`);
+  if (second === undefined || !first) {
+    if (second === undefined) report.unchecked.push('consistency: name a second checkpoint, and the log with --log');
+    return { subject: 'checkpoints', report };
+  }
+  const other = await readText(second);
+  const last = report.attempt(second, () => openCheckpoint(other, verifier));
+  if (!last) return { subject: 'checkpoints', report };
+  report.checked.push(`${second}: ${last.size} leaves, signed by ${last.origin}`);
+  const [old, head] = first.size <= last.size ? [first, last] : [last, first];
+  if (!given.source && old.size !== head.size)
+    throw invalid('Two checkpoints need the tiles of the log: name it with --log');
+  merge(report, await checkConsistency(old, head, given.source ?? (async () => undefined)));
+  return { subject: 'checkpoints', report };
+}
+
+function merge(report: CheckReport, other: CheckReport): void {
+  report.checked.push(...other.checked);
+  report.unchecked.push(...other.unchecked);
+  report.faults.push(...other.faults);
+}
+
+async function checkFolder(folder: string, { key }: Given): Promise<Named> {
+  const report = new CheckReport();
+  const source = folderSource(folder);
+  const verifier = await trustedKey({ source, key }, report);
+  const note = await readText(join(folder, CHECKPOINT_FILE));
+  const head = report.attempt(CHECKPOINT_FILE, () => openCheckpoint(note, verifier));
+  if (head) {
+    report.checked.push(`the checkpoint of ${head.size.toLocaleString('en-US')} leaves is signed by ${head.origin}`);
+    try {
+      merge(report, await checkMirror(head, source));
+    } catch (error) {
+      report.faults.push(error instanceof Error ? error.message : String(error));
+    }
+  }
+  return { subject: 'mirror', report };
+}

@@ -1,0 +1,123 @@
+/** `watch-log`: watches the proof log of a service from outside, and remembers what it signed. */
+import { readFile } from 'node:fs/promises';
+import { setTimeout as delay } from 'node:timers/promises';
+import { TidemarkError } from '../../../shared/errors.ts';
+import { writeDurably } from '../../../shared/proof-log/folder.ts';
+import { NoteFault } from '../../../shared/proof-log/note.ts';
+import { TileFault } from '../../../shared/proof-log/tiles.ts';
+import { type Look, lookAt, mirror, type Watched } from '../../../shared/proof-log/watch.ts';
+import { EXIT } from '../io.ts';
+import type { ParsedCommand } from '../options.ts';
+import { createOutput } from '../output.ts';
+import { sourceOf } from './check.ts';
+
+/** The outcome of one look. */
+type Outcome =
+  | { readonly kind: 'looked'; readonly look: Look }
+  /** The log did not answer, which says nothing about what it holds. */
+  | { readonly kind: 'unreachable'; readonly reason: string };
+
+export async function runWatchLog(command: ParsedCommand): Promise<number> {
+  const [url] = command.positionals;
+  const {
+    key,
+    state = 'watch-log.json',
+    every = '60',
+    metrics,
+    mirror: folder,
+  } = command.values as Record<string, string>;
+  const stopping = new AbortController();
+  const forget = command.io.onStop(() => stopping.abort());
+  const output = createOutput(command);
+  const source = sourceOf(url);
+  let growthAt = Date.now();
+  try {
+    for (let watched = await remembered(state, key); ; ) {
+      const outcome = await look(source, watched);
+      if (outcome.kind === 'looked') {
+        const { watched: next, head } = outcome.look;
+        if (next) {
+          if (next.checkpoint !== watched.checkpoint) growthAt = Date.now();
+          if (folder !== undefined) await mirror(source, folder, head!, next);
+          await writeDurably(state, `${JSON.stringify(next, undefined, 2)}\n`);
+          watched = next;
+        }
+      }
+      if (metrics !== undefined) await writeDurably(metrics, metricsOf(url, outcome, growthAt));
+      const isWrong = outcome.kind === 'looked' && !outcome.look.report.ok;
+      const isLast = isWrong || command.values.once === true || stopping.signal.aborted;
+      report(output, url, outcome, isLast);
+      if (isWrong) return EXIT.FAILED;
+      if (isLast) return outcome.kind === 'unreachable' ? EXIT.USAGE : EXIT.DONE;
+      await delay(Number(every) * 1000, undefined, { signal: stopping.signal }).catch(() => {});
+      if (stopping.signal.aborted) return EXIT.DONE;
+    }
+  } finally {
+    forget();
+  }
+}
+
+async function look(source: Parameters<typeof lookAt>[0], watched: Partial<Watched>): Promise<Outcome> {
+  try {
+    return { kind: 'looked', look: await lookAt(source, watched) };
+  } catch (error) {
+    if (error instanceof TileFault) return { kind: 'unreachable', reason: error.message };
+    throw error;
+  }
+}
+
+/** What the last run remembered. A key that is named must be the one that was remembered. */
+async function remembered(path: string, key: string | undefined): Promise<Partial<Watched>> {
+  let text: string;
+  try {
+    text = await readFile(path, 'utf8');
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return key === undefined ? {} : { key };
+    throw error;
+  }
+  try {
+    const { key: known, checkpoint } = JSON.parse(text) as Watched;
+    if (typeof known !== 'string' || typeof checkpoint !== 'string')
+      throw new NoteFault('key and checkpoint are missing');
+    if (key !== undefined && key !== known) throw new NoteFault(`it was made with the key ${known}`);
+    return { key: known, checkpoint };
+  } catch (cause) {
+    throw new TidemarkError('CHECK_INPUT_INVALID', `${path} is not what this watcher remembers`, { cause });
+  }
+}
+
+function report(output: ReturnType<typeof createOutput>, url: string, outcome: Outcome, isLast: boolean): void {
+  const at = new Date().toISOString();
+  if (outcome.kind === 'unreachable') {
+    const { reason } = outcome;
+    if (isLast) output.answer({ command: 'watch-log', ok: false, url, unreachable: reason }, () => `${at}  ${reason}`);
+    else output.note(`${at}  ${reason}; tried again later`);
+    return;
+  }
+  const { report: found, head } = outcome.look;
+  const { checked, faults, ok } = found;
+  const size = head?.size ?? null;
+  const lines = () =>
+    [...faults.map((line) => `WRONG  ${line}`), ...checked].map((line) => `${at}  ${line}`).join('\n');
+  if (isLast) output.answer({ command: 'watch-log', ok, url, size, checked, faults }, lines);
+  else output.note(lines());
+}
+
+/** For the textfile collector of Prometheus' node exporter. */
+function metricsOf(url: string, outcome: Outcome, growthAt: number): string {
+  const label = `{log="${url.replaceAll(/["\\\n]/g, '')}"}`;
+  const line = (name: string, help: string, value: number) =>
+    `# HELP tidemark_watch_${name} ${help}\n# TYPE tidemark_watch_${name} gauge\ntidemark_watch_${name}${label} ${value}\n`;
+  const looked = outcome.kind === 'looked' ? outcome.look : undefined;
+  return [
+    line('reachable', '1 if the log answered the last look.', looked ? 1 : 0),
+    ...(looked
+      ? [
+          line('consistent', '0 if the log forked, shrank or changed.', looked.report.ok ? 1 : 0),
+          line('tree_size', 'Leaves of the last checkpoint.', looked.head?.size ?? 0),
+        ]
+      : []),
+    line('growth_timestamp_seconds', 'When a new checkpoint was last seen.', Math.floor(growthAt / 1000)),
+    line('look_timestamp_seconds', 'When the log was last looked at.', Math.floor(Date.now() / 1000)),
+  ].join('');
+}

@@ -1,0 +1,73 @@
+/** Feeds the rows of a Parquet file to the digests of their partitions, a row group at a time, column by column. */
+import { zstdDecompressSync } from 'node:zlib';
+import { asyncBufferFromFile, parquetMetadataAsync, parquetScan } from 'hyparquet';
+import { placesOf } from '../../shared/proof-log/csv-feed.ts';
+import { type Cell, type RowDigests, RowFault, type RowLayout } from '../../shared/proof-log/rows.ts';
+
+/** The reader unpacks snappy itself. */
+const compressors = {
+  ZSTD: (input: Uint8Array): Uint8Array => zstdDecompressSync(input),
+};
+
+/** Decoded values stay numbers: a date for each row would cost more than everything else. */
+const parsers = { timestampFromMilliseconds: Number };
+
+type Column = ArrayLike<Cell>;
+
+/** @throws RowFault */
+export async function feedParquet(path: string, layout: RowLayout, digests: RowDigests): Promise<void> {
+  const file = await asyncBufferFromFile(path);
+  const metadata = await parquetMetadataAsync(file);
+  const present = metadata.schema.slice(1).map(({ name }) => name);
+  const { columns: byColumn, by } = placesOf(layout, present);
+  const columns = [...new Set([...byColumn.flat(), ...by])].map((place) => present[place]);
+  const places = {
+    columns: byColumn.map((list) => list.map((place) => columns.indexOf(present[place]))),
+    by: by.map((place) => columns.indexOf(present[place])),
+  };
+  const scan = await parquetScan({ file, metadata, columns, compressors, parsers });
+  for (const range of scan.ranges) {
+    const values: Column[] = [];
+    for (const column of columns) values.push((await scan.readColumn({ column, ...range })) as Column);
+    feedRows(values, range.rowEnd - range.rowStart, places, { layout, digests });
+  }
+}
+
+interface Places {
+  readonly columns: readonly (readonly number[])[];
+  readonly by: readonly number[];
+}
+
+interface Target {
+  readonly layout: RowLayout;
+  readonly digests: RowDigests;
+}
+
+function feedRows(values: readonly Column[], rows: number, { columns, by }: Places, { layout, digests }: Target): void {
+  const isPlain = layout.partition === 'file_day' && layout.columns.every(({ rule }) => rule === 'field');
+  const times = values[by[0]];
+  const plain = columns.map(([place]) => values[place]);
+  const offsets = plain[layout.order[0]];
+  const types = layout.columns.map(({ type }) => type);
+  for (let row = 0; row < rows; row++) {
+    try {
+      const room = isPlain ? digests.room(Number(times[row])) : undefined;
+      if (!room) {
+        digests.add(
+          columns.map((list) => list.map((place) => values[place][row])),
+          by.map((place) => values[place][row]),
+        );
+        continue;
+      }
+      for (let index = 0; index < plain.length; index++) {
+        const value = plain[index][row];
+        if (types[index] === 'float8' && typeof value === 'number') room.float(value);
+        else room.cell(types[index], value);
+      }
+      digests.ended(Number(offsets[row]));
+    } catch (cause) {
+      const what = cause instanceof Error ? cause.message : String(cause);
+      throw new RowFault(`row ${row + 1} of a row group: ${what}`, { cause });
+    }
+  }
+}

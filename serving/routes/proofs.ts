@@ -1,0 +1,130 @@
+/**
+ * GET /v1/proofs/...: the files of the proof log, without a key. Complete tiles never change and may be cached for ever; the
+ * checkpoint may be cached for a second.
+ */
+import { createHash } from 'node:crypto';
+import { CHECKPOINT_FILE, KEY_FILE, ROTATIONS_FILE } from '../../shared/proof-log/folder.ts';
+import { parseTilePath, TILE_WIDTH, type TileSource } from '../../shared/proof-log/tiles.ts';
+import { Problem } from '../contract/problems.ts';
+import { answerBytes } from '../http/answer.ts';
+import { NO_PARAMETERS, queryParams } from '../http/request.ts';
+import type { Exchange, Route, RouteDoc, SegmentDoc } from '../http/routes.ts';
+import { isTagged } from '../http/send-file.ts';
+
+const TEXT = 'text/plain; charset=utf-8';
+const BYTES = 'application/octet-stream';
+const FOR_EVER = 'public, max-age=31536000, immutable';
+const SHORTLY = 'public, max-age=1';
+
+/** The parts of a tile's index, three digits each, and `.p/<width>` of an incomplete tile. */
+const INDEX_SEGMENTS = ['n1', 'n2', 'n3', 'n4'];
+
+interface PlainFile {
+  readonly path: string;
+  readonly file: string;
+  readonly summary: string;
+  readonly doc: string;
+}
+
+const PLAIN: readonly PlainFile[] = [
+  {
+    path: '/v1/proofs/checkpoint',
+    file: CHECKPOINT_FILE,
+    summary: 'The last checkpoint of the proof log',
+    doc: 'Origin, size and root of the log in a signed note (C2SP `tlog-checkpoint`). Whoever keeps it can hold every later answer against it.',
+  },
+  {
+    path: '/v1/proofs/key',
+    file: KEY_FILE,
+    summary: 'The key that verifies checkpoints',
+    doc: 'One line, `name+hash+base64` (C2SP `signed-note`, Ed25519). Keep it: a key that comes with what it verifies proves nothing.',
+  },
+  {
+    path: '/v1/proofs/rotations',
+    file: ROTATIONS_FILE,
+    summary: 'Renewals of the key',
+    doc: 'Signed notes, the oldest first: the text of each is the next key’s line, signed by the key before it. Not found where the key was never renewed.',
+  },
+];
+
+const NOT_FOUND: RouteDoc['problems'] = ['PROOF_LOG_NOT_FOUND'];
+
+export function proofRoutes(source: TileSource): Route[] {
+  const files = PLAIN.map(
+    ({ path, file, summary, doc }): Route => ({
+      method: 'GET',
+      path,
+      access: 'open',
+      doc: () => ({
+        tag: 'proofs',
+        summary,
+        doc,
+        query: NO_PARAMETERS,
+        headers: ['If-None-Match'],
+        answers: [answerDoc(TEXT), UNCHANGED],
+        problems: NOT_FOUND,
+        examples: file === ROTATIONS_FILE ? [] : [{ title: summary }],
+      }),
+      handle: (exchange) => send(exchange, source, { path: file, type: TEXT, cache: SHORTLY }),
+    }),
+  );
+  const tiles = INDEX_SEGMENTS.map((_, at): Route => {
+    const names = INDEX_SEGMENTS.slice(0, at + 1);
+    return {
+      method: 'GET',
+      path: `/v1/proofs/tile/:level/${names.map((name) => `:${name}`).join('/')}`,
+      access: 'open',
+      doc: () => ({
+        tag: 'proofs',
+        summary: `A tile of the proof log, its index in ${names.length} ${names.length === 1 ? 'part' : 'parts'}`,
+        doc: 'The hashes of a level, or with the level `entries` the leaves, 256 a tile (C2SP `tlog-tiles`). An incomplete tile is asked for by its width, `000.p/17`.',
+        segments: Object.fromEntries([['level', LEVEL], ...names.map((name) => [name, PART])]),
+        query: NO_PARAMETERS,
+        headers: ['If-None-Match'],
+        answers: [answerDoc(BYTES), UNCHANGED],
+        problems: NOT_FOUND,
+        examples: [],
+      }),
+      async handle(exchange) {
+        const { params } = exchange;
+        const path = `tile/${params.level}/${names.map((name) => params[name]).join('/')}`;
+        const tile = parseTilePath(path);
+        if (!tile)
+          throw new Problem('PROOF_LOG_NOT_FOUND', `${path} is not the path of a tile, such as tile/0/x001/067.`);
+        const cache = tile.width === TILE_WIDTH ? FOR_EVER : SHORTLY;
+        await send(exchange, source, { path, type: BYTES, cache });
+      },
+    };
+  });
+  return [...files, ...tiles];
+}
+
+const LEVEL: SegmentDoc = { doc: '`0` to `7`, or `entries`.', schema: { type: 'string' } };
+const PART: SegmentDoc = {
+  doc: 'Three digits of the index, `x001` before others; or the width.',
+  schema: { type: 'string' },
+};
+
+const HEADERS = { ETag: 'Identifies exactly these bytes.' };
+const answerDoc = (type: string) => ({
+  doc: 'The file.',
+  content: { [type.split(';')[0]]: { type: 'string' } as const },
+  headers: HEADERS,
+});
+const UNCHANGED = { status: 304, doc: 'The client already has the file.', content: {}, headers: HEADERS };
+
+async function send(
+  exchange: Exchange,
+  source: TileSource,
+  { path, type, cache }: { readonly path: string; readonly type: string; readonly cache: string },
+): Promise<void> {
+  const { request, response, url } = exchange;
+  queryParams(url, NO_PARAMETERS);
+  const bytes = await source(path);
+  if (!bytes) throw new Problem('PROOF_LOG_NOT_FOUND', `The proof log has no ${path} (yet).`);
+  const etag = `"${createHash('sha256').update(bytes).digest('hex')}"`;
+  const headers = { ETag: etag, 'Content-Type': type, 'Cache-Control': cache, 'X-Content-Type-Options': 'nosniff' };
+  const known = request.headers['if-none-match'];
+  if (known !== undefined && isTagged(known, etag)) response.writeHead(304, headers).end();
+  else answerBytes(exchange, Buffer.from(bytes), headers);
+}

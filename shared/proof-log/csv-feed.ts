@@ -1,0 +1,213 @@
+/**
+ * Feeds the rows of a CSV file (RFC 4180, LF, with a header) to the digests of their partitions. Rows without quotes are read from
+ * their bytes; a text or a number never becomes an object on the way.
+ */
+import { type Cell, type RowDigests, RowFault, type RowLayout } from './rows.ts';
+
+const COMMA = 0x2c;
+const LF = 0x0a;
+const QUOTE = 0x22;
+const POINT = 0x2e;
+const MINUS = 0x2d;
+const ZERO = 0x30;
+
+/** Powers of ten that a double holds exactly: a quotient of two exact numbers is rounded once. */
+const POWERS = Array.from({ length: 23 }, (_, exponent) => 10 ** exponent);
+const MAX_EXACT = 2 ** 53;
+
+/** The number of decimal text, the same as `Number` gives. */
+export function decimalOf(bytes: Uint8Array, start: number, end: number): number {
+  let at = start;
+  const isNegative = bytes[at] === MINUS;
+  if (isNegative) at++;
+  let digits = 0;
+  let decimals = -1;
+  for (; at < end; at++) {
+    const byte = bytes[at];
+    if (byte === POINT && decimals < 0) {
+      decimals = 0;
+      continue;
+    }
+    const digit = byte - ZERO;
+    if (digit < 0 || digit > 9) return slowNumber(bytes, start, end);
+    digits = digits * 10 + digit;
+    if (decimals >= 0) decimals++;
+    if (digits >= MAX_EXACT) return slowNumber(bytes, start, end);
+  }
+  if (end === start || decimals > 22) return slowNumber(bytes, start, end);
+  const value = decimals > 0 ? digits / POWERS[decimals] : digits;
+  return isNegative ? -value : value;
+}
+
+/** Numbers of many digits or with an exponent. */
+function slowNumber(bytes: Uint8Array, start: number, end: number): number {
+  const text = Buffer.from(bytes.buffer, bytes.byteOffset + start, end - start).toString('latin1');
+  const value = text === '' ? Number.NaN : Number(text);
+  if (!Number.isFinite(value)) throw new RowFault(`${JSON.stringify(text)} is not a number`);
+  return value;
+}
+
+/** How the columns of a layout are found in a header. */
+export interface FieldPlaces {
+  /** By column: the places of its fields. */
+  readonly columns: readonly (readonly number[])[];
+  /** Of the fields that tell the partition. */
+  readonly by: readonly number[];
+}
+
+/** The fields that a layout needs and a file lacks. */
+export function missingFields(layout: RowLayout, names: readonly string[]): string[] {
+  const needed = [...layout.partitionFields, ...layout.columns.flatMap(({ fields }) => fields)];
+  return [...new Set(needed)].filter((name) => !names.includes(name));
+}
+
+/** @throws RowFault naming what the file lacks */
+export function placesOf(layout: RowLayout, names: readonly string[]): FieldPlaces {
+  const missing = missingFields(layout, names);
+  if (missing.length > 0) throw new RowFault(`the rows lack the fields ${missing.join(', ')}`);
+  return {
+    columns: layout.columns.map(({ fields }) => fields.map((name) => names.indexOf(name))),
+    by: layout.partitionFields.map((name) => names.indexOf(name)),
+  };
+}
+
+export class CsvFeed {
+  readonly #layout: RowLayout;
+  readonly #digests: RowDigests;
+  #places: FieldPlaces | undefined;
+  /** Whether rows can be written from their bytes. */
+  #isPlain = false;
+  #rest: Buffer = Buffer.alloc(0);
+  #starts = new Int32Array(64);
+  #lines = 0;
+
+  constructor(layout: RowLayout, digests: RowDigests) {
+    this.#layout = layout;
+    this.#digests = digests;
+  }
+
+  /** @throws RowFault naming the line */
+  push(chunk: Buffer): void {
+    const bytes = this.#rest.length === 0 ? chunk : Buffer.concat([this.#rest, chunk]);
+    const end = this.#rows(bytes);
+    this.#rest = Buffer.from(bytes.subarray(end));
+  }
+
+  /** @throws RowFault for a file that ends within a row */
+  end(): void {
+    if (this.#rest.length > 0) throw new RowFault(`the file ends within line ${this.#lines + 1}`);
+    if (!this.#places) throw new RowFault('the file has no header');
+  }
+
+  /** @returns where the rows that are complete end */
+  #rows(bytes: Buffer): number {
+    let at = 0;
+    for (;;) {
+      const next = this.#isPlain ? this.#plain(bytes, at) : this.#quoted(bytes, at);
+      if (next < 0) return at;
+      at = next;
+      this.#lines++;
+    }
+  }
+
+  /** Reads the row at `start`. @returns where the next one begins, or -1 if its end is not there yet */
+  #plain(bytes: Buffer, start: number): number {
+    const starts = this.#starts;
+    let cells = 1;
+    starts[0] = start;
+    let at = start;
+    for (; ; at++) {
+      if (at === bytes.length) return -1;
+      const byte = bytes[at];
+      if (byte === LF) break;
+      if (byte === QUOTE) return this.#quoted(bytes, start);
+      if (byte === COMMA) starts[cells++] = at + 1;
+    }
+    starts[cells] = at + 1;
+    const { columns, by } = this.#places!;
+    const [time] = by;
+    const room = this.#digests.room(decimalOf(bytes, starts[time], starts[time + 1] - 1));
+    if (!room) return this.#quoted(bytes, start);
+    const { columns: types, order } = this.#layout;
+    let offset = 0;
+    try {
+      for (let index = 0; index < columns.length; index++) {
+        const [place] = columns[index];
+        const from = starts[place];
+        const to = starts[place + 1] - 1;
+        const { type } = types[index];
+        if (to <= from) room.null();
+        else if (type === 'text') room.text(bytes, from, to);
+        else if (type === 'bool') room.flag(decimalOf(bytes, from, to) === 1);
+        else {
+          const value = decimalOf(bytes, from, to);
+          if (type === 'float8') room.float(value);
+          else room.integer(type === 'int8' ? 8 : type === 'int4' ? 4 : 2, value);
+          if (index === order[0]) offset = value;
+        }
+      }
+    } catch (cause) {
+      throw this.#fault(cause);
+    }
+    this.#digests.ended(offset);
+    return at + 1;
+  }
+
+  #quoted(bytes: Buffer, start: number): number {
+    const cells: (string | null)[] = [];
+    for (let at = start; ; ) {
+      const cell = cellAt(bytes, at);
+      if (!cell) return -1;
+      cells.push(cell.text);
+      at = cell.end + 1;
+      if (bytes[cell.end] === COMMA) continue;
+      this.#take(cells);
+      return at;
+    }
+  }
+
+  #take(cells: readonly (string | null)[]): void {
+    if (!this.#places) {
+      this.#places = placesOf(
+        this.#layout,
+        cells.map((name) => name ?? ''),
+      );
+      if (cells.length >= this.#starts.length) this.#starts = new Int32Array(cells.length + 1);
+      const { columns, partition } = this.#layout;
+      this.#isPlain = partition === 'file_day' && columns.every(({ rule }) => rule === 'field');
+      return;
+    }
+    const { columns, by } = this.#places;
+    try {
+      this.#digests.add(
+        columns.map((places) => places.map((place): Cell => cells[place])),
+        by.map((place) => cells[place]),
+      );
+    } catch (cause) {
+      throw this.#fault(cause);
+    }
+  }
+
+  #fault(cause: unknown): RowFault {
+    const what = cause instanceof Error ? cause.message : String(cause);
+    return new RowFault(`line ${this.#lines + 1}: ${what}`, { cause });
+  }
+}
+
+/** The cell at `start` and where its comma or line feed is; an empty one is null, and `""` an empty text. */
+function cellAt(bytes: Buffer, start: number): { readonly text: string | null; readonly end: number } | undefined {
+  if (bytes[start] !== QUOTE) {
+    let end = start;
+    while (end < bytes.length && bytes[end] !== COMMA && bytes[end] !== LF) end++;
+    if (end === bytes.length) return undefined;
+    return { text: end === start ? null : bytes.toString('utf8', start, end), end };
+  }
+  const parts: string[] = [];
+  for (let from = start + 1; ; ) {
+    const quote = bytes.indexOf(QUOTE, from);
+    if (quote < 0 || quote + 1 >= bytes.length) return undefined;
+    parts.push(bytes.toString('utf8', from, quote));
+    if (bytes[quote + 1] !== QUOTE) return { text: parts.join('"'), end: quote + 1 };
+    from = quote + 2;
+  }
+}

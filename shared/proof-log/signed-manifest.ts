@@ -1,0 +1,50 @@
+/** The signature of an export's manifest: a signed note in its last member, over the bytes of the manifest without that member. */
+import { sha256 } from './merkle.ts';
+import { NoteFault, openNote, type Signer, type Verifier } from './note.ts';
+
+export const SIGNED = 'signed';
+
+/** A leaf of a partition that an export's rows come from. */
+export interface LoggedPartition {
+  readonly dataset: string;
+  readonly partition: string;
+  /** Null while the leaf has no index. */
+  readonly leaf_index: number | null;
+  /** The bytes of the leaf, as text. */
+  readonly leaf: string;
+  /** In base64; null where the service could not make the proof. */
+  readonly inclusion: readonly string[] | null;
+}
+
+/** The statements of the proof log that an export relies on. */
+export interface ManifestProofLog {
+  readonly checkpoint: string | null;
+  /** The first of the partitions; the manifest's proof counts all of them. */
+  readonly leaves: readonly LoggedPartition[];
+}
+
+type Manifest = Readonly<Record<string, unknown>>;
+
+/** The bytes of a manifest's file. */
+export const manifestBytes = (manifest: object): Buffer => Buffer.from(`${JSON.stringify(manifest, undefined, 2)}\n`);
+
+/** What is signed. It has two lines, so that it cannot be taken for a checkpoint. */
+const textOf = (origin: string, unsigned: object): string =>
+  `${origin} export manifest\nsha256:${sha256(manifestBytes(unsigned)).toString('hex')}\n`;
+
+/** The manifest with its signature as the last member; null where the process does not know the key. */
+export const signManifest = <M extends object>(
+  manifest: M,
+  signer: Signer | undefined,
+): M & { readonly signed: string | null } => ({
+  ...manifest,
+  [SIGNED]: signer ? signer.sign(textOf(signer.verifier.name, manifest)) : null,
+});
+
+/** @throws NoteFault when the manifest is not what the key signed, or not signed */
+export function verifyManifest(manifest: Manifest, verifier: Verifier): void {
+  const { [SIGNED]: note, ...unsigned } = manifest;
+  if (typeof note !== 'string') throw new NoteFault('the manifest is not signed: the service that wrote it had no key');
+  const text = openNote(note, verifier);
+  if (text !== textOf(verifier.name, unsigned)) throw new NoteFault('the manifest is not the one that was signed');
+}

@@ -1,0 +1,164 @@
+/** The proof log of a running system: its leaves, its files over HTTP, what answers say of it, and what `check` finds. */
+import { cp, mkdir, readFile, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { decodeLeaf } from '../../shared/proof-log/leaf.ts';
+import { leafHash, verifyInclusion } from '../../shared/proof-log/merkle.ts';
+import { openCheckpoint } from '../../shared/proof-log/note.ts';
+import { type Exports, startExports } from '../support/exports.ts';
+import { DATASET, documentPath, System } from '../support/pipeline.ts';
+import { checkpointOf, logFolderOf, sequence } from '../support/proof-log.ts';
+import { DAYS, FROM, SMALL_DAYS, TO, writeDays } from '../support/three-days.ts';
+
+let system: System;
+let exports: Exports;
+let key: string;
+
+beforeAll(async () => {
+  system = await System.create();
+  await writeDays(system, SMALL_DAYS);
+  expect((await system.backfill(FROM, TO)).exit).toBe(0);
+  await sequence(system.env);
+  exports = await startExports(system.env, { settings: { SVC_NATS_READER_URL: system.env.natsReaderUrl } });
+  key = (await checkpointOf(system.env)).verifier.line;
+});
+afterAll(async () => {
+  await exports[Symbol.asyncDispose]();
+  await system[Symbol.asyncDispose]();
+});
+
+const get = (path: string) => exports.serving.send({ method: 'GET', path, key: null });
+const check = async (...args: string[]) => await system.run(['check', ...args]);
+
+/** Downloads an export as a user would: manifest and files in one folder. */
+async function download(body: object, name: string): Promise<string> {
+  const { json } = await exports.run({ dataset: DATASET, ...body });
+  expect(json.status, JSON.stringify(json)).toBe('succeeded');
+  const folder = join(system.env.dir, name);
+  await mkdir(folder);
+  const manifest = await exports.get(`/v1/raw/export/${json.export_id}/manifest`);
+  await writeFile(join(folder, 'manifest.json'), manifest.text);
+  for (const { name: file } of JSON.parse(manifest.text).files) {
+    await cp(join(exports.root, json.export_id, '1', file), join(folder, file));
+  }
+  return folder;
+}
+
+test('each proved partition has a leaf in the order of its proof, and the files are served without a key', async () => {
+  const leaves = await system.rows('select leaf_index, kind, partition_key from proof_leaves order by leaf_index');
+  expect(leaves).toEqual(
+    SMALL_DAYS.map(({ day }, index) => ({ leaf_index: String(index), kind: 'proved', partition_key: day })),
+  );
+  const answer = await get('/v1/proofs/checkpoint');
+  expect([answer.status, answer.headers['cache-control']]).toEqual([200, 'public, max-age=1']);
+  const { verifier } = await checkpointOf(system.env);
+  expect(openCheckpoint(answer.text, verifier).size).toBe(3);
+  expect((await get('/v1/proofs/key')).text).toBe(`${key}\n`);
+  expect(key).toMatch(/^tidemark-[0-9a-f]{12}\+[0-9a-f]{8}\+[A-Za-z0-9+/]{44}$/);
+  expect((await get('/v1/proofs/tile/0/000.p/3')).status).toBe(200);
+  expect((await get('/v1/proofs/tile/entries/000.p/2')).status).toBe(200);
+  for (const path of ['tile/0/001', 'tile/0/000.p/4', 'tile/0/0', 'tile/../000', 'rotations']) {
+    const { status, json } = await get(`/v1/proofs/${path}`);
+    expect([path, status, json.code]).toEqual([
+      path,
+      404,
+      path.includes('..') ? 'ROUTE_NOT_FOUND' : 'PROOF_LOG_NOT_FOUND',
+    ]);
+  }
+});
+
+test('lineage, coverage and queries carry leaf, inclusion and checkpoint', async () => {
+  const { verifier } = await checkpointOf(system.env);
+  const lineage = (await exports.get(`/v1/lineage/${DATASET}/1`)).json;
+  const head = openCheckpoint(lineage.checkpoint, verifier);
+  const { leaf, leaf_index, inclusion, state } = lineage.proof_log;
+  expect([state, leaf_index]).toEqual(['logged', 0]);
+  const proof = inclusion.map((hash: string) => Buffer.from(hash, 'base64'));
+  expect(verifyInclusion(leafHash(Buffer.from(leaf)), leaf_index, head.size, proof, head.root)).toBe(true);
+  expect(decodeLeaf(Buffer.from(leaf))).toMatchObject({
+    dataset: DATASET,
+    partition: DAYS[0].day,
+    rows: SMALL_DAYS[0].rows,
+  });
+
+  const coverage = (await exports.get(`/v1/coverage/${DATASET}`)).json;
+  expect(coverage.checkpoint).toBe(lineage.checkpoint);
+  expect(coverage.partitions.map((one: { proof_log: { leaf_index: number } }) => one.proof_log.leaf_index)).toEqual([
+    0, 1, 2,
+  ]);
+
+  const query = await exports.serving.query({ sources: [DATASET], n_rows: 1 });
+  expect(Buffer.from(String(query.headers['x-svc-checkpoint']), 'base64').toString()).toBe(lineage.checkpoint);
+});
+
+describe('check', () => {
+  test('of a lineage answer goes down to the line of the vendor’s file', async () => {
+    const path = join(system.env.dir, 'lineage.json');
+    await writeFile(path, (await exports.get(`/v1/lineage/${DATASET}/77`)).text);
+    const document = join(system.vendor, documentPath(SMALL_DAYS[0].day));
+    const { exit, json } = await check(path, '--key', key, '--document', document);
+    expect(json).toMatchObject({ ok: true, subject: 'lineage', not_checked: [], faults: [] });
+    expect([exit, json.checked.length]).toEqual([0, 4]);
+    const other = join(system.vendor, documentPath(SMALL_DAYS[1].day));
+    expect((await check(path, '--key', key, '--document', other)).exit).toBe(1);
+  });
+
+  test.each([
+    ['csv', 'none'],
+    ['csv', 'gzip'],
+    ['csv', 'zstd'],
+    ['parquet', 'zstd'],
+    ['parquet', 'snappy'],
+  ])('of whole partitions as %s %s hashes every row again', async (format, compression) => {
+    const folder = await download({ format, compression, month_year: [3, 2024] }, `${format}-${compression}`);
+    const { exit, json, stderr } = await check(folder, '--key', key);
+    expect(exit, JSON.stringify(json) + stderr).toBe(0);
+    expect(json.checked).toContain(
+      'every row of 3 whole partitions hashed again from the files and equal to its leaf: 25,000 rows',
+    );
+    expect(json.faults).toEqual([]);
+  });
+
+  test('of another export says that the signed manifest holds it', async () => {
+    const folder = await download({ format: 'csv', mode: 'aligned_1s', n_rows: 100 }, 'aligned');
+    const { exit, json } = await check(folder, '--key', key);
+    expect([exit, json.not_checked]).toEqual([
+      0,
+      ['rows against leaves (one-second rows have no leaves): held by the signed manifest alone'],
+    ]);
+    expect(json.checked[0]).toMatch(/^the manifest is the one that tidemark-[0-9a-f]+ signed$/);
+  });
+
+  test('of a mirror makes the tree again; without a key it says where the key came from', async () => {
+    const { exit, json } = await check(logFolderOf(system.env));
+    expect([exit, json.subject, json.not_checked.length]).toEqual([0, 'mirror', 1]);
+    expect(json.checked.at(-1)).toBe('all 3 leaves give the root that was signed');
+  });
+
+  test('refuses what it cannot read with exit code 2, and says what it needs', async () => {
+    const folder = join(system.env.dir, 'csv-none');
+    for (const [args, what] of [
+      [[folder], 'Name the key of the log with --key'],
+      [[folder, '--key', 'nonsense'], 'The key cannot be used'],
+      [[join(folder, 'nowhere')], 'cannot be read'],
+      [[system.vendor, '--key', key], 'has neither a manifest.json nor a checkpoint'],
+    ] as const) {
+      const { exit, json } = await check(...args);
+      expect([exit, json.error.code]).toEqual([2, 'CHECK_INPUT_INVALID']);
+      expect(json.error.message).toContain(what);
+    }
+  });
+
+  test('a manifest that was changed is not the one that was signed', async () => {
+    const folder = join(system.env.dir, 'csv-none');
+    const path = join(folder, 'manifest.json');
+    const text = await readFile(path, 'utf8');
+    await writeFile(path, text.replace('"row_count": 25000', '"row_count": 25001'));
+    const { exit, json } = await check(folder, '--key', key);
+    await writeFile(path, text);
+    expect([exit, json.faults]).toEqual([
+      1,
+      ['signature of the manifest: the manifest is not the one that was signed'],
+    ]);
+  });
+});
