@@ -153,9 +153,11 @@ export class Sequencer {
   static async open(needs: SequencerNeeds): Promise<Sequencer> {
     const { client, folder, secret } = needs;
     const signer = await loadSigner(folder, secret);
-    await writeDurably(join(folder, KEY_FILE), `${signer.verifier.line}\n`);
     const head = await readHead(client);
     const signed = await signedTree(folder, signer);
+    // After a rotation the file names the key of the last checkpoint until the next one is signed.
+    if (!(await folderSource(folder)(KEY_FILE)))
+      await writeDurably(join(folder, KEY_FILE), `${signer.verifier.line}\n`);
     if (signed.size > head.size) {
       throw new TidemarkError(
         'PROOF_LOG_REWOUND',

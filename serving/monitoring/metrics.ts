@@ -161,7 +161,10 @@ export class Metrics {
     this.#rowsSeen.set(dataset, rows);
   }
 
-  #ofWork({ runs, exports, columnstore }: MonitoredStatus): void {
+  #ofWork({ runs, exports, columnstore, proofLog }: MonitoredStatus): void {
+    this.#set('tidemark_proof_log_leaves', { state: 'signed' }, proofLog.size);
+    this.#set('tidemark_proof_log_leaves', { state: 'pending' }, proofLog.pending);
+    this.#set('tidemark_proof_log_oldest_pending_seconds', {}, proofLog.oldest_pending_seconds);
     for (const { table, chunks, compacted_chunks: compacted, row_bytes, column_bytes } of columnstore ?? []) {
       this.#set('tidemark_columnstore_chunks', { table, store: 'rows' }, chunks - compacted);
       this.#set('tidemark_columnstore_chunks', { table, store: 'columns' }, compacted);
@@ -207,6 +210,8 @@ const OF_SYSTEM = [
   'tidemark_database_size_bytes',
   'tidemark_columnstore_chunks',
   'tidemark_columnstore_bytes',
+  'tidemark_proof_log_leaves',
+  'tidemark_proof_log_oldest_pending_seconds',
   'tidemark_log_up',
   'tidemark_status_timestamp_seconds',
   'tidemark_status_collect_duration_seconds',

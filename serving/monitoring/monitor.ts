@@ -15,9 +15,11 @@ import {
   type DatasetStatus,
   type ExportCounts,
   type Overview,
+  type ProofLogFacts,
   readColumnstore,
   readDatabaseBytes,
   readExports,
+  readProofLog,
   readRuns,
 } from '../../shared/status/collect.ts';
 import { LogFactsReader } from '../../shared/status/log-facts.ts';
@@ -92,6 +94,7 @@ export interface MonitoredStatus {
   readonly columnstore: readonly ColumnstoreTable[] | undefined;
   /** The newest first; all that are in progress are among them. */
   readonly runs: readonly RunRow[];
+  readonly proofLog: ProofLogFacts;
   /** Undefined until the exports table exists. */
   readonly exports: ExportCounts | undefined;
 }
@@ -160,6 +163,7 @@ export class Monitor implements AsyncDisposable {
         ...(await this.#storageOf(client)),
         runs: await readRuns(client),
         exports: await readExports(client),
+        proofLog: await readProofLog(client),
         collectMs: performance.now() - startedAt,
       };
       this.history.add(status);

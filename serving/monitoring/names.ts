@@ -120,6 +120,15 @@ export const METRICS = {
     labels: ['table', 'store'],
     help: 'Bytes of the chunks in columns: before as rows, now as columns',
   },
+  tidemark_proof_log_leaves: {
+    type: 'gauge',
+    labels: ['state'],
+    help: 'Leaves of the last signed checkpoint, and those that wait for the next one',
+  },
+  tidemark_proof_log_oldest_pending_seconds: {
+    type: 'gauge',
+    help: 'How long the oldest leaf has been waiting for a checkpoint; 0 where none waits',
+  },
   tidemark_log_up: { type: 'gauge', help: '1 when the log answered' },
   tidemark_ready: { type: 'gauge', labels: ['check'], help: '1 for each check of /readyz that passes' },
   tidemark_status_timestamp_seconds: { type: 'gauge', help: 'Time at which the figures above were collected' },

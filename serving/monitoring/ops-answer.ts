@@ -50,7 +50,7 @@ const dataset = z.strictObject({
 
 const run = z.strictObject({
   run_id: count('Number of the run; it rises.'),
-  kind: textField('backfill, reingest, reparse, follow, replay, verify, recover, klines, ranges, compact.'),
+  kind: textField('backfill, reingest, reparse, follow, replay, verify, recover, klines, ranges, compact, leaves.'),
   subject: textField('A feed, or a dataset.'),
   command: textField('The command line.'),
   host: textField('Host of the process.'),
@@ -81,6 +81,16 @@ const columnstore = z.strictObject({
   column_bytes: count('Bytes of the compacted chunks now.'),
 });
 
+const proofLog = z
+  .strictObject({
+    size: count('Leaves of the last signed checkpoint.'),
+    root: z.string().nullable().describe('Its root in base64; null before the first checkpoint.'),
+    signed_at_utc: utc('Time of its signature.').nullable(),
+    pending: count('Leaves that wait for the next checkpoint.'),
+    oldest_pending_seconds: seconds('How long the oldest of them has been waiting.'),
+  })
+  .describe('The proof log.');
+
 const queue = z.strictObject({
   queue: textField('native, aligned, discovery, lineage.'),
   running: count('Reads that run.'),
@@ -100,6 +110,7 @@ export const statusAnswer = z.strictObject({
     .array(columnstore)
     .nullable()
     .describe('Tables of which chunks are compacted; null where TimescaleDB has no columnstore. At most a minute old.'),
+  proof_log: proofLog,
   checks: z.record(z.string(), z.string()).describe('The checks of /readyz.'),
   datasets: z.array(dataset),
   runs: z.array(run).describe('The newest twenty runs, and all that have not ended.'),

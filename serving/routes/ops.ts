@@ -70,6 +70,7 @@ async function statusOf({ monitor, checks, queues }: OpsDeps): Promise<OpsStatus
     log_fault: status.logFault ?? null,
     database_bytes: status.databaseBytes,
     columnstore: status.columnstore ? [...status.columnstore] : null,
+    proof_log: status.proofLog,
     checks: { ...(await checks.run()) },
     datasets: status.statuses.map(({ overview }) => ({ ...overview, dataset: datasetKey.parse(overview.dataset) })),
     runs: [...status.runs],

@@ -75,6 +75,9 @@ export interface ExportManifest extends Readonly<Record<string, unknown>> {
   readonly proof_log?: ManifestProofLog;
 }
 
+/** A manifest has at most the leaves of so many partitions of a dataset. */
+export const MAX_LEAVES = 1000;
+
 const PROVING: ReadonlySet<string> = new Set(['proved', 'revised']);
 
 /** Checks a leaf and its inclusion. @throws LeafFault or Error saying what does not hold */
@@ -125,10 +128,12 @@ export class ExportCheck {
     const facts = new Map(
       listed.flatMap((one) => one.listed.map((fact) => [`${one.dataset} ${fact.partition}`, fact])),
     );
+    const seen = new Set<string>();
     let held = 0;
     for (const one of log.leaves) {
-      if (one.leaf_index === null) continue;
       const what = `${one.dataset} ${one.partition}`;
+      seen.add(what);
+      if (one.leaf_index === null) continue;
       const leaf = report.attempt(what, () => checkedLeaf(one, checkpoint));
       if (!leaf) continue;
       const wrong =
@@ -139,6 +144,12 @@ export class ExportCheck {
       if (wrong.length > 0) continue;
       held++;
       if (one.dataset === dataset) this.#leaves.set(one.partition, leaf);
+    }
+    // A manifest has the leaves of its first partitions only.
+    if (total <= facts.size && log.leaves.length < MAX_LEAVES) {
+      for (const what of facts.keys()) {
+        if (!seen.has(what)) report.faults.push(`${what}: the partition is proved, and the log has no leaf of it`);
+      }
     }
     if (held > 0)
       report.checked.push(

@@ -241,3 +241,32 @@ export async function readColumnstore(client: ClientBase): Promise<readonly Colu
   );
   return rows;
 }
+
+/** The proof log as a whole. */
+export interface ProofLogFacts {
+  /** Leaves of the last signed checkpoint. */
+  readonly size: number;
+  /** Its root, in base64; null before the first checkpoint. */
+  readonly root: string | null;
+  readonly signed_at_utc: string | null;
+  /** Leaves that no checkpoint covers yet, and how long the oldest of them has been waiting. */
+  readonly pending: number;
+  readonly oldest_pending_seconds: number;
+}
+
+export async function readProofLog(client: ClientBase): Promise<ProofLogFacts> {
+  const { rows } = await client.query(
+    `select h.signed_size::float8 as size, h.checkpoint, h.signed_at, p.pending, p.oldest
+     from (select count(*)::float8 as pending, coalesce(extract(epoch from clock_timestamp() - min(written_at)), 0)::float8 as oldest
+       from proof_leaves where leaf_index is null or leaf_index >= (select coalesce(max(signed_size), 0) from proof_head)) p
+     left join proof_head h on true`,
+  );
+  const [{ size, checkpoint, signed_at: at, pending, oldest }] = rows;
+  return {
+    size: size ?? 0,
+    root: (checkpoint as string | null)?.split('\n')[2] ?? null,
+    signed_at_utc: (at as Date | null)?.toISOString() ?? null,
+    pending,
+    oldest_pending_seconds: Math.max(0, oldest),
+  };
+}

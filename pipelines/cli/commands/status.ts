@@ -10,7 +10,9 @@ import {
   collect,
   type DatasetStatus,
   type Lag,
+  type ProofLogFacts,
   readColumnstore,
+  readProofLog,
 } from '../../../shared/status/collect.ts';
 import { verifyCheckpoint } from '../../projector/checkpoint.ts';
 import { type Context, openContext } from '../context.ts';
@@ -85,12 +87,12 @@ export async function runStatus(command: ParsedCommand): Promise<number> {
   const datasets = new Set(asked === undefined ? DATASETS.values() : [datasetOf(asked)]);
   await using context = await openContext(command, 'status');
   const needs = { pool: context.pool, catalog: context.catalog, connection: await context.nats() };
-  const { statuses, columnstore } = await statusesOf(context);
+  const { statuses, columnstore, proofLog } = await statusesOf(context);
   const all: Status[] = [];
   for (const one of statuses.filter(({ dataset }) => datasets.has(dataset))) all.push(await datasetStatus(needs, one));
   const ok = all.every((status) => status.partitions.quarantined === 0 && !status.log?.fault);
-  context.output.answer({ command: 'status', ok, datasets: all, columnstore }, () =>
-    [...all.map(describe), ...(columnstore ?? []).map(describeColumns)].join('\n\n'),
+  context.output.answer({ command: 'status', ok, datasets: all, columnstore, proof_log: proofLog }, () =>
+    [...all.map(describe), ...(columnstore ?? []).map(describeColumns), describeProofLog(proofLog)].join('\n\n'),
   );
   return ok ? 0 : 1;
 }
@@ -99,7 +101,8 @@ async function statusesOf(context: Context) {
   const client = await context.pool.connect();
   try {
     const collected = await collect(client, async () => jetstreamManager(await context.nats(), { checkAPI: false }));
-    return { statuses: collected.statuses, columnstore: (await readColumnstore(client)) ?? null };
+    const columnstore = (await readColumnstore(client)) ?? null;
+    return { statuses: collected.statuses, columnstore, proofLog: await readProofLog(client) };
   } finally {
     client.release();
   }
@@ -147,6 +150,11 @@ function describe(status: Status): string {
 
 const describeColumns = ({ table, chunks, compacted_chunks, row_bytes, column_bytes }: ColumnstoreTable) =>
   `columns   ${table}: ${compacted_chunks} of ${chunks} chunks, ${(row_bytes / 1e6).toFixed(1)} MB became ${(column_bytes / 1e6).toFixed(1)} MB`;
+
+const describeProofLog = ({ size, root, signed_at_utc: at, pending }: ProofLogFacts) =>
+  root === null
+    ? `proof log no checkpoint yet, ${pending} leaves wait`
+    : `proof log ${size.toLocaleString('en-US')} leaves, root ${root}, signed ${at}; ${pending} leaves wait`;
 
 function describeLag({ frames, events, event_time_seconds: seconds, oldest_seconds: waiting }: Lag): string {
   if (frames === 0) return '0';

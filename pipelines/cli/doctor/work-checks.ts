@@ -12,6 +12,7 @@ import { DATASETS, type DatasetDefinition } from '../../../shared/registry/index
 import { keptStartOf } from '../../../shared/registry/kept-klines.ts';
 import type { SourceRights } from '../../../shared/rights/matrix.ts';
 import { RightsStore, SAMPLE_MATRIX_PATH } from '../../../shared/rights/store.ts';
+import { readProofLog } from '../../../shared/status/collect.ts';
 import { type Check, type CheckContext, type Finding, fault, warning } from './types.ts';
 
 /** An attempt without activity for this long has been abandoned. */
@@ -172,7 +173,35 @@ async function unreachable(location: URL): Promise<string | undefined> {
   });
 }
 
-export const WORK_CHECKS: readonly Check[] = [partitions, work, sources];
+/** A running sequencer signs within SVC_CHECKPOINT_SECONDS. */
+const PENDING_MINUTES = 5;
+
+const proofLog: Check = {
+  name: 'proof_log',
+  doc: 'every proved partition has a leaf in the proof log, and every leaf is under a signed checkpoint',
+  needs: ['database'],
+  async run({ database, datasets }) {
+    const { rows } = await database.query(
+      `select p.dataset_id, count(*)::int4 as n, min(p.partition_key) as first from partitions p
+       where p.state = 'proved' and not exists (select from proof_leaves l where l.dataset_id = p.dataset_id
+         and l.partition_key = p.partition_key and l.attempt = p.attempt and l.kind in ('proved', 'revised'))
+       group by 1 order by 1`,
+    );
+    const keys = new Map(datasets.map(({ number, key }) => [number as number, key]));
+    const findings = rows.map(({ dataset_id, n, first }) => {
+      const key = keys.get(dataset_id) ?? `dataset ${dataset_id}`;
+      return warning(key, `${n} proved partitions have no leaf, from ${first} on`, `./tidemark leaves ${key}`);
+    });
+    const { pending, oldest_pending_seconds: waiting } = await readProofLog(database);
+    if (waiting > PENDING_MINUTES * 60) {
+      const what = `${pending} leaves wait for a checkpoint, the oldest for ${Math.round(waiting / 60)} minutes`;
+      findings.push(fault('proof log', what, 'start a projector; its log says why it does not continue the proof log'));
+    }
+    return findings;
+  },
+};
+
+export const WORK_CHECKS: readonly Check[] = [partitions, work, sources, proofLog];
 
 const OWN_MATRIX = './tidemark rights init, fill in its forms, and name the matrix in SVC_SOURCE_RIGHTS_MATRIX_PATH';
 const FORMAT = 'see docs/security.md, rights';

@@ -5,6 +5,7 @@ import { lstat, open } from 'node:fs/promises';
 import { join } from 'node:path';
 import { DAY_MS } from '../../../shared/dates.ts';
 import { provingLeafSql } from '../../../shared/db/proof-leaves.ts';
+import { MAX_LEAVES } from '../../../shared/proof-log/check.ts';
 import { manifestBytes } from '../../../shared/proof-log/signed-manifest.ts';
 import type { Range } from '../../../shared/ranges.ts';
 import { NotRegularFile, openRegular } from '../../../shared/regular-file.ts';
@@ -110,8 +111,6 @@ const isGone = (error: unknown): boolean =>
 
 /** A manifest lists at most this many partitions; count and digest cover all. A snapshot per minute makes half a million a year. */
 const MAX_LISTED = 20_000;
-/** And the leaves of this many: a leaf with its proof takes two kilobytes. */
-const MAX_LEAVES = 1000;
 
 /** A leaf of the proof log; it has no index while it is pending. */
 export interface FoundLeaf {

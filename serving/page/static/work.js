@@ -1,4 +1,4 @@
-/** Shows runs in progress and the latest ended ones, exports by state, compacted tables, and the queues of reads. */
+/** Shows runs in progress and the latest ended ones, exports by state, compacted tables, the proof log, and the queues of reads. */
 import { byId, fill, h, table } from './dom.js';
 import { counted, duration, minute, short, size, whole } from './format.js';
 
@@ -12,6 +12,7 @@ export function showWork(status) {
   const shown = status.runs.filter((run) => run.ended_at_utc === null || ended.includes(run));
   fill(byId('runs'), shown.length === 0 ? noRuns() : runTable(shown, now));
   fill(byId('columnstore'), ...columnstoreOf(status.columnstore ?? []));
+  fill(byId('proof-log'), proofLogOf(status.proof_log, now));
   fill(byId('queues'), queueTable(status.queues));
 }
 
@@ -146,6 +147,28 @@ const columnstoreOf = (tables) =>
           ]),
         }),
       ];
+
+/** The tree as it was signed last, and the leaves that wait for the next checkpoint. */
+const proofLogOf = ({ size: leaves, root, signed_at_utc: at, pending }, now) =>
+  root === null
+    ? h('p', { class: 'faint' }, 'No checkpoint is signed yet.')
+    : table({
+        caption: 'The last signed checkpoint',
+        columns: [
+          { name: 'Leaves', number: true },
+          { name: 'Root' },
+          { name: 'Signed' },
+          { name: 'Waiting', number: true },
+        ],
+        rows: [
+          [
+            whole(leaves),
+            h('a', { href: '/v1/proofs/checkpoint' }, h('code', {}, `${root.slice(0, 12)}…`)),
+            `${duration((now - Date.parse(at)) / 1000)} ago`,
+            whole(pending),
+          ],
+        ],
+      });
 
 const queueTable = (queues) =>
   table({

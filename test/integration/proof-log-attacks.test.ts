@@ -1,0 +1,298 @@
+/**
+ * Attacks on the proof log, by somebody who may change the database, the files and, in two cases, sign. Each is found by the check
+ * that docs/proof-log.md names for it.
+ */
+import { createHash } from 'node:crypto';
+import { cp, mkdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { folderSource, keyPathOf, readSigner } from '../../shared/proof-log/folder.ts';
+import { checkpointText, type Signer } from '../../shared/proof-log/note.ts';
+import { signManifest } from '../../shared/proof-log/signed-manifest.ts';
+import { decodeEntries } from '../../shared/proof-log/tiles.ts';
+import { type Exports, startExports } from '../support/exports.ts';
+import { DATASET, System } from '../support/pipeline.ts';
+import { checkpointOf, logFolderOf, sequence } from '../support/proof-log.ts';
+import { FROM, SMALL_DAYS, TO, writeDays } from '../support/three-days.ts';
+
+let system: System;
+let exports: Exports;
+let key: string;
+let log: string;
+let signer: Signer;
+
+beforeEach(async () => {
+  system = await System.create();
+  await writeDays(system, SMALL_DAYS);
+  expect((await system.backfill(FROM, TO)).exit).toBe(0);
+  await sequence(system.env);
+  exports = await startExports(system.env, { settings: { SVC_NATS_READER_URL: system.env.natsReaderUrl } });
+  key = (await checkpointOf(system.env)).verifier.line;
+  log = logFolderOf(system.env);
+  signer = (await readSigner(log, undefined))!;
+});
+afterEach(async () => {
+  await exports[Symbol.asyncDispose]();
+  await system[Symbol.asyncDispose]();
+});
+
+const DAY = SMALL_DAYS[0].day;
+const inDir = (name: string) => join(system.env.dir, name);
+const check = async (...args: string[]) => await system.run(['check', ...args, '--key', key]);
+const watch = async (url: string, state = 'watch.json') =>
+  await system.run(['watch-log', url, '--once', '--state', inDir(state), '--metrics', inDir('watch.prom')]);
+
+let downloads = 0;
+async function download(body: object = { format: 'csv', month_year: [3, 2024] }): Promise<string> {
+  const { json } = await exports.run({ dataset: DATASET, ...body });
+  expect(json.status, JSON.stringify(json)).toBe('succeeded');
+  const folder = inDir(`download-${downloads++}`);
+  await mkdir(folder);
+  const manifest = await exports.get(`/v1/raw/export/${json.export_id}/manifest`);
+  await writeFile(join(folder, 'manifest.json'), manifest.text);
+  const [{ name }] = JSON.parse(manifest.text).files;
+  await cp(join(exports.root, json.export_id, '1', name), join(folder, name));
+  return folder;
+}
+
+/** A log of any entries, written by hand (RFC 6962, C2SP), signed with a key. */
+async function forge(folder: string, entries: readonly Uint8Array[], by: Signer): Promise<string> {
+  const sha256 = (...parts: Uint8Array[]) =>
+    parts.reduce((hash, part) => hash.update(part), createHash('sha256')).digest();
+  const hashes = entries.map((entry) => sha256(Buffer.of(0), entry));
+  const rootOf = (list: readonly Buffer[]): Buffer => {
+    if (list.length < 2) return list[0];
+    const k = 2 ** Math.ceil(Math.log2(list.length) - 1);
+    return sha256(Buffer.of(1), rootOf(list.slice(0, k)), rootOf(list.slice(k)));
+  };
+  const size = entries.length;
+  const write = async (path: string, bytes: Uint8Array | string) => {
+    await mkdir(dirname(join(folder, path)), { recursive: true });
+    await writeFile(join(folder, path), bytes);
+  };
+  const lengths = entries.map((entry) => Buffer.of(entry.length >> 8, entry.length & 255));
+  await write(`tile/0/000.p/${size}`, Buffer.concat(hashes));
+  await write(`tile/entries/000.p/${size}`, Buffer.concat(entries.flatMap((entry, at) => [lengths[at], entry])));
+  await write('key', `${by.verifier.line}\n`);
+  const note = by.sign(checkpointText({ origin: by.verifier.name, size, root: rootOf(hashes) }));
+  await write('checkpoint', note);
+  return note;
+}
+
+const entriesOf = async (width: number) =>
+  decodeEntries((await folderSource(log)(`tile/entries/000.p/${width}`))!, width);
+
+test('a stored row that is altered is in no export that the check accepts, and `verify` finds it', async () => {
+  await system.rows(`update ${DATASET} set price = price + 1 where trade_id = 100`);
+  const { exit, json } = await check(await download());
+  expect([exit, json.faults.length]).toEqual([1, 1]);
+  expect(json.faults[0]).toMatch(
+    new RegExp(`^${DAY}: the rows have the sha256 [0-9a-f]{64}, and [0-9a-f]{64} in the leaf$`),
+  );
+  expect((await system.run(['verify', DATASET, '--partition', DAY])).exit).toBe(1);
+});
+
+test('rows altered together with every digest of their partition are found by `verify` and by the check of an export', async () => {
+  await system.rows(`update ${DATASET} set price = price + 1 where trade_id = 100`);
+  const { json: first } = await system.run(['verify', DATASET, '--partition', DAY]);
+  const found = /rows_hash: expected (-?\d+), found (-?\d+)/.exec(first.units[0].reason)!;
+  await system.rows(
+    `update partitions set state = 'proved', manifest = jsonb_set(manifest, '{rows_hash}', to_jsonb('${found[2]}'::text))
+     where partition_key = '${DAY}'`,
+  );
+  await system.rows(
+    `update coverage set proved = (select range_agg(int8range(from_ms, to_ms)) from partitions), version = version + 1`,
+  );
+  const { exit, json } = await check(await download());
+  expect([exit, json.faults]).toEqual([
+    1,
+    expect.arrayContaining([`${DATASET} ${DAY}: rows_hash is ${found[2]}, and ${found[1]} in the leaf`]),
+  ]);
+  const verified = await system.run(['verify', DATASET, '--partition', DAY]);
+  expect(verified.json.units[0].reason).toContain(
+    `rows_hash of the proof log: expected ${found[1]}, found ${found[2]}`,
+  );
+});
+
+test('a leaf that is altered in the database has no proof that verifies', async () => {
+  await system.rows(
+    `update proof_leaves set body = convert_to(replace(convert_from(body, 'UTF8'), '"rows":8000', '"rows":8001'), 'UTF8')
+     where leaf_index = 0`,
+  );
+  const path = inDir('lineage.json');
+  await writeFile(path, (await exports.get(`/v1/lineage/${DATASET}/1`)).text);
+  const { exit, json } = await check(path);
+  expect([exit, json.faults]).toEqual([1, ['leaf: leaf 0 is not in the tree of 3 leaves that was signed']]);
+});
+
+test('a tile that is altered is found by the check of a mirror and by a watcher', async () => {
+  expect((await watch(log)).exit).toBe(0);
+  for (const path of ['tile/entries/000.p/3', 'tile/0/000.p/3']) {
+    const bytes = await readFile(join(log, path));
+    const altered = Buffer.from(bytes);
+    altered[altered.length - 5] ^= 1;
+    await writeFile(join(log, path), altered);
+    expect((await check(log)).exit).toBe(1);
+    const { exit, json } = await watch(log);
+    expect([path, exit, json.ok]).toEqual([path, 1, false]);
+    expect(await readFile(inDir('watch.prom'), 'utf8')).toMatch(/^tidemark_watch_consistent\{log="[^"]+"\} 0$/m);
+    await writeFile(join(log, path), bytes);
+  }
+  expect((await watch(log)).exit).toBe(0);
+});
+
+test('a checkpoint that is altered does not carry the signature of the log', async () => {
+  const path = join(log, 'checkpoint');
+  await writeFile(path, (await readFile(path, 'utf8')).replace('\n3\n', '\n2\n'));
+  expect((await check(log)).json.faults).toEqual([
+    `checkpoint: the signature of ${signer.verifier.name} does not belong to the text`,
+  ]);
+  expect((await watch(log)).exit).toBe(1);
+});
+
+test('a leaf that is left out is missed by the check of an export of its partition', async () => {
+  await using other = await System.create();
+  await writeDays(other, SMALL_DAYS);
+  expect((await other.backfill(FROM, TO)).exit).toBe(0);
+  await other.rows(`delete from proof_leaves where partition_key = '${DAY}'`);
+  await sequence(other.env);
+  await using service = await startExports(other.env);
+  const { json: run } = await service.run({ dataset: DATASET, format: 'csv', month_year: [3, 2024] });
+  const folder = inDir('left-out');
+  await cp(join(service.root, run.export_id, '1'), folder, { recursive: true });
+  const { verifier } = await checkpointOf(other.env);
+  const { exit, json } = await system.run(['check', folder, '--key', verifier.line]);
+  expect([exit, json.faults]).toEqual([
+    1,
+    [`${DATASET} ${DAY}: the partition is proved, and the log has no leaf of it`],
+  ]);
+  const doctor = await other.run(['doctor', '--check', 'proof_log']);
+  expect(JSON.stringify(doctor.json)).toContain('./tidemark leaves');
+});
+
+test('history that is rewritten and signed anew with the stolen key is found by a watcher and by two checkpoints', async () => {
+  expect((await watch(log)).exit).toBe(0);
+  const before = inDir('before.note');
+  await cp(join(log, 'checkpoint'), before);
+  const entries = await entriesOf(3);
+  const rewritten = Buffer.from(String(Buffer.from(entries[0])).replace('"rows":8000', '"rows":8001'));
+  const forged = inDir('rewritten');
+  await forge(forged, [rewritten, ...entries.slice(1), entries[0]], signer);
+  // The forged log is whole: only somebody who remembers finds it.
+  expect((await check(forged)).exit).toBe(0);
+  const seen = await watch(forged);
+  expect([seen.exit, seen.json.faults]).toEqual([
+    1,
+    ['the tree of 4 leaves does not continue that of 3: history was rewritten'],
+  ]);
+  const compared = await check(before, join(forged, 'checkpoint'), '--log', forged);
+  expect([compared.exit, compared.json.faults]).toEqual([1, seen.json.faults]);
+});
+
+test('an export with one cell changed is found: by its digest, by the signature, and by its rows', async () => {
+  const folder = await download();
+  const manifest = JSON.parse(await readFile(join(folder, 'manifest.json'), 'utf8'));
+  const [file] = manifest.files;
+  const text = (await readFile(join(folder, file.name), 'utf8')).split('\n');
+  const cells = text[500].split(',');
+  cells[2] = String(Number(cells[2]) + 0.01);
+  text[500] = cells.join(',');
+  const bytes = Buffer.from(text.join('\n'));
+  await writeFile(join(folder, file.name), bytes);
+  const digest = (await check(folder)).json.faults;
+  expect(digest).toEqual([expect.stringContaining(`${file.name} has the sha256`)]);
+  // The manifest is changed to match.
+  const sha256 = createHash('sha256').update(bytes).digest('hex');
+  const { signed: _, ...unsigned } = {
+    ...manifest,
+    sha256,
+    bytes: bytes.length,
+    files: [{ ...file, sha256, bytes: bytes.length }],
+  };
+  await writeFile(join(folder, 'manifest.json'), JSON.stringify({ ...unsigned, signed: manifest.signed }));
+  expect((await check(folder)).json.faults).toContain(
+    'signature of the manifest: the manifest is not the one that was signed',
+  );
+  // And signed with the stolen key.
+  await writeFile(join(folder, 'manifest.json'), JSON.stringify(signManifest(unsigned, signer)));
+  const { exit, json } = await check(folder);
+  expect([exit, json.faults.length]).toEqual([1, 1]);
+  expect(json.faults[0]).toContain('the rows have the sha256');
+});
+
+test('a stale checkpoint is a log that shrank, to whoever saw a newer one', async () => {
+  const stale = inDir('stale');
+  await cp(log, stale, { recursive: true });
+  await system.rows(`insert into proof_leaves (kind, body) values ('restored', convert_to('{}', 'UTF8'))`);
+  await sequence(system.env);
+  expect((await watch(log)).exit).toBe(0);
+  const { exit, json } = await watch(stale);
+  expect([exit, json.faults]).toEqual([1, ['the log shrank from 4 to 3 leaves']]);
+});
+
+test('two forks that are shown to two watchers are found when they compare their checkpoints', async () => {
+  const entries = await entriesOf(3);
+  const fork = inDir('fork');
+  await forge(
+    fork,
+    [...entries.slice(0, 2), Buffer.from(String(Buffer.from(entries[2])).replace('false', 'true '))],
+    signer,
+  );
+  expect((await watch(log, 'first.json')).exit).toBe(0);
+  expect((await watch(fork, 'second.json')).exit).toBe(0);
+  const { exit, json } = await check(join(log, 'checkpoint'), join(fork, 'checkpoint'));
+  expect([exit, json.faults]).toEqual([1, ['two roots were signed for 3 leaves: the log forked']]);
+});
+
+test('the sequencer refuses a database that lost signed leaves until an operator says so in the log itself', async () => {
+  await system.rows(`delete from proof_leaves where leaf_index = 2`);
+  const [{ root }] = await system.rows<{ root: Buffer }>(`select root from proof_head`);
+  const entries = await entriesOf(3);
+  const hash = (...parts: Uint8Array[]) => parts.reduce((sum, part) => sum.update(part), createHash('sha256')).digest();
+  const two = hash(Buffer.of(1), hash(Buffer.of(0), entries[0]), hash(Buffer.of(0), entries[1]));
+  await system.client.query('update proof_head set size = 2, root = $1, signed_size = 2', [two]);
+  await expect(sequence(system.env)).rejects.toMatchObject({ code: 'PROOF_LOG_REWOUND' });
+  expect((await system.run(['proof-log', 'restored'])).exit).toBe(2);
+  const { exit, json } = await system.run(['proof-log', 'restored', '--reason', 'backup of Monday']);
+  expect([exit, json]).toMatchObject([0, { from: 2, to: 3, leaves: 1 }]);
+  expect(await sequence(system.env)).toBe(4);
+  const bodies = await system.rows(
+    `select convert_from(body, 'UTF8') as text, leaf_index from proof_leaves order by leaf_index`,
+  );
+  expect(bodies[2].text).toBe(Buffer.from(entries[2]).toString());
+  expect(JSON.parse(bodies[3].text)).toMatchObject({
+    kind: 'restored',
+    reason: 'leaves 2 to 2 were lost by the database: backup of Monday',
+  });
+  expect((await check(log)).exit).toBe(0);
+  expect(root.length).toBe(32);
+});
+
+test('a database whose leaves are not those of the checkpoint is refused', async () => {
+  await system.client.query('update proof_head set root = $1', [Buffer.alloc(32, 1)]);
+  await expect(sequence(system.env)).rejects.toMatchObject({ code: 'PROOF_LOG_FORKED' });
+});
+
+test('lost files are made again from the leaves, byte for byte; the key stays', async () => {
+  const before = await folderSource(log)('tile/entries/000.p/3');
+  const note = await folderSource(log)('checkpoint');
+  await rm(log, { recursive: true });
+  expect(await sequence(system.env)).toBe(3);
+  expect(await folderSource(log)('tile/entries/000.p/3')).toEqual(before);
+  expect(await folderSource(log)('checkpoint')).toEqual(note);
+  expect(await readFile(keyPathOf(log), 'utf8')).toMatch(/^PRIVATE\+KEY\+tidemark-/);
+});
+
+test('a renewed key is followed by those who trust the old one', async () => {
+  expect((await watch(log)).exit).toBe(0);
+  const { json } = await system.run(['proof-log', 'rotate']);
+  expect(json.key).not.toBe(key);
+  await sequence(system.env);
+  const { exit, json: seen } = await watch(log);
+  expect([exit, seen.ok]).toEqual([0, true]);
+  const mirror = await check(log);
+  expect([mirror.exit, mirror.json.checked[0]]).toEqual([
+    0,
+    'the key of the log was renewed, and the key before it signed that',
+  ]);
+});

@@ -1,0 +1,213 @@
+/** The formats of the proof log against other implementations: notes and keys, tile paths, proofs, and numbers of CSV. */
+import fc from 'fast-check';
+import { expect, test } from 'vitest';
+import { decimalOf } from '../../shared/proof-log/csv-feed.ts';
+import { decodeLeaf, encodeLeaf, type Leaf, MAX_LEAF_BYTES } from '../../shared/proof-log/leaf.ts';
+import {
+  consistencyProof,
+  GrowingTree,
+  type Hash,
+  type HashAt,
+  inclusionProof,
+  leafHash,
+  treeRoot,
+  verifyConsistency,
+} from '../../shared/proof-log/merkle.ts';
+import {
+  checkpointText,
+  followRotations,
+  generateSigner,
+  openCheckpoint,
+  openNote,
+  parseCheckpoint,
+  parseSigner,
+  parseVerifier,
+} from '../../shared/proof-log/note.ts';
+import { decodeEntries, encodeEntries, parseTilePath, tilePath, widthIn } from '../../shared/proof-log/tiles.ts';
+import vectors from './proof-log-vectors.json' with { type: 'json' };
+
+// The example of golang.org/x/mod/sumdb/note.
+const SECRET = 'PRIVATE+KEY+PeterNeumann+c74f20a3+AYEKFALVFGyNhPJEMzD1QIDr+Y7hfZx09iUvxdXHKDFz';
+const KEY = 'PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW';
+const TEXT = "If you think cryptography is the answer to your problem,\nthen you don't know what your problem is.\n";
+const NOTE = `${TEXT}
+— PeterNeumann x08go/ZJkuBS9UG/SffcvIAQxVBtiFupLLr8pAcElZInNIuGUgYN1FFYC2pZSNXgKvqfqdngotpRZb6KE6RyyBwJnAM=
+`;
+
+test('a note is signed as another implementation signs it, byte for byte', () => {
+  const signer = parseSigner(SECRET);
+  expect(signer.verifier.line).toBe(KEY);
+  expect(signer.sign(TEXT)).toBe(NOTE);
+  expect(openNote(NOTE, parseVerifier(KEY))).toBe(TEXT);
+});
+
+test('a note with a signature of a witness beside the log’s opens; with a changed text, key or signature it does not', () => {
+  const verifier = parseVerifier(KEY);
+  const witness = generateSigner('witness.example/one')
+    .sign(TEXT)
+    .slice(TEXT.length + 1);
+  expect(openNote(NOTE + witness, verifier)).toBe(TEXT);
+  expect(() => openNote(NOTE.replace('answer', 'question'), verifier)).toThrow('does not belong to the text');
+  expect(() => openNote(NOTE, generateSigner('PeterNeumann').verifier)).toThrow('did not sign the note');
+  expect(() => openNote(TEXT, verifier)).toThrow('an empty line');
+  expect(() => openNote(NOTE.replace('x08g', 'x08h'), verifier)).toThrow();
+  expect(() => parseVerifier(KEY.replace('c74f20a3', 'c74f20a4'))).toThrow('has the hash c74f20a3');
+  expect(() => parseSigner(SECRET.replace('AYEK', 'AYEL'))).toThrow('does not have the hash');
+  expect(() => generateSigner('two words')).toThrow('neither spaces nor plus signs');
+});
+
+test('a checkpoint is of the log that its key names; further lines are room for others', () => {
+  const signer = generateSigner('log.example/one');
+  const root = Buffer.alloc(32, 7);
+  const text = checkpointText({ origin: 'log.example/one', size: 12, root });
+  expect(text).toBe(`log.example/one\n12\n${root.toString('base64')}\n`);
+  expect(openCheckpoint(signer.sign(`${text}an extension\n`), signer.verifier)).toMatchObject({ size: 12 });
+  expect(() => openCheckpoint(signer.sign(text.replace('/one', '/two')), signer.verifier)).toThrow('is of the log');
+  for (const bad of ['', 'o\n-1\nx\n', `o\n01\n${root.toString('base64')}\n`, 'o\n1\nAAAA\n']) {
+    expect(() => parseCheckpoint(bad)).toThrow('three lines');
+  }
+});
+
+test('a key is followed through its rotations, and through no others', () => {
+  const [first, second, third] = [1, 2, 3].map(() => generateSigner('log'));
+  const to = (from: typeof first, next: typeof first) => from.sign(`${next.verifier.line}\n`);
+  const rotations = [to(first, second), to(second, third)];
+  followRotations(first.verifier, third.verifier, rotations);
+  followRotations(second.verifier, third.verifier, rotations);
+  expect(() => followRotations(first.verifier, third.verifier, rotations.slice(1))).toThrow('no rotation leads');
+  expect(() => followRotations(first.verifier, second.verifier, [to(third, second)])).toThrow('no rotation leads');
+});
+
+test('tiles have the paths of the format', () => {
+  expect(tilePath(0, 1_234_067)).toBe('tile/0/x001/x234/067');
+  expect(tilePath('entries', 7, 112)).toBe('tile/entries/007.p/112');
+  expect(parseTilePath('tile/1/x273/000.p/112')).toEqual({ level: 1, index: 273_000, width: 112 });
+  for (const bad of [
+    'tile/0/67',
+    'tile/0/x000/001',
+    'tile/0/001.p/0',
+    'tile/0/001.p/256',
+    'tile/0/../001',
+    'x',
+    'tile/00/001',
+  ]) {
+    expect([bad, parseTilePath(bad)]).toEqual([bad, undefined]);
+  }
+  fc.assert(
+    fc.property(fc.integer({ min: 0, max: 2 ** 40 }), fc.integer({ min: 1, max: 256 }), (index, width) => {
+      expect(parseTilePath(tilePath(3, index, width))).toEqual({ level: 3, index, width });
+    }),
+  );
+  expect([widthIn(0, 273, 70_000), widthIn(1, 1, 70_000), widthIn(2, 0, 70_000)]).toEqual([112, 17, 1]);
+});
+
+test('entries come back from their tile, and a tile that is cut off is refused', () => {
+  fc.assert(
+    fc.property(fc.array(fc.uint8Array({ maxLength: 300 }), { minLength: 1, maxLength: 20 }), (entries) => {
+      const bytes = encodeEntries(entries);
+      expect(decodeEntries(bytes, entries.length).map((entry) => [...entry])).toEqual(
+        entries.map((entry) => [...entry]),
+      );
+      expect(() => decodeEntries(bytes.subarray(0, -1), entries.length)).toThrow('ends in entry');
+    }),
+  );
+});
+
+test('roots and proofs are those of another implementation, over 70,000 leaves', async () => {
+  const size = 70_000;
+  const hashes = new Map<string, Hash>();
+  const tree = new GrowingTree();
+  for (let index = 0; index < size; index++) {
+    tree.add(leafHash(Buffer.from(`entry ${index}`)), (level, at, hash) => hashes.set(`${level}/${at}`, hash));
+  }
+  const at: HashAt = async (level, index) => hashes.get(`${level}/${index}`)!;
+  const base64 = (hash: Hash) => Buffer.from(hash).toString('base64');
+  for (const [n, root] of Object.entries(vectors.roots)) expect(base64(await treeRoot(Number(n), at))).toBe(root);
+  for (const [index, proof] of Object.entries(vectors.inclusion)) {
+    expect((await inclusionProof(Number(index), size, at)).map(base64)).toEqual(proof);
+  }
+  for (const [old, proof] of Object.entries(vectors.consistency)) {
+    const found = await consistencyProof(Number(old), size, at);
+    expect(found.map(base64)).toEqual(proof);
+    const before = { size: Number(old), root: await treeRoot(Number(old), at) };
+    expect(verifyConsistency(before, { size, root: tree.root }, found)).toBe(true);
+  }
+});
+
+const leaf: Leaf = {
+  v: 1,
+  kind: 'proved',
+  dataset: 'exchange_a_spot_trades',
+  partition: '2024-01-01',
+  revision: 1,
+  attempt: 1,
+  synthetic: false,
+  document: { name: 'a.zip', sha256: 'ab'.repeat(32) },
+  rows: 3,
+  first_offset: '1',
+  last_offset: '3',
+  rows_hash: '-1',
+  events_sha256: 'cd'.repeat(32),
+  rows_sha256: 'ef'.repeat(32),
+  aligned_hash: '12',
+  klines_sha256: null,
+  at: '2024-01-02T00:00:00.000Z',
+  reason: null,
+};
+
+test('a leaf never has more than a kilobyte, whatever its document and its reason are called', () => {
+  fc.assert(
+    fc.property(
+      fc.string({ unit: 'binary', maxLength: 400 }),
+      fc.string({ unit: 'binary', maxLength: 400 }),
+      (name, reason) => {
+        const bytes = encodeLeaf({ ...leaf, document: { name, sha256: 'ab'.repeat(32) }, reason });
+        expect(bytes.length).toBeLessThanOrEqual(MAX_LEAF_BYTES);
+        expect(decodeLeaf(bytes)).toMatchObject({ rows_sha256: leaf.rows_sha256, kind: 'proved' });
+      },
+    ),
+  );
+  const longest = encodeLeaf({
+    ...leaf,
+    first_offset: `9999999:9999:${'f'.repeat(64)}`,
+    last_offset: `9999999:9999:${'f'.repeat(64)}`,
+  });
+  expect(longest.length).toBeLessThanOrEqual(MAX_LEAF_BYTES);
+});
+
+test('other bytes of the same leaf are refused: nobody can have two hashes for one statement', () => {
+  const text = encodeLeaf(leaf).toString();
+  for (const other of [
+    text.replace('{', '{ '),
+    text.replace('"v":1', '"v":1.0'),
+    `${text}\n`,
+    text.replace('"kind":"proved"', '"kind":"lost"'),
+  ]) {
+    expect(() => decodeLeaf(Buffer.from(other))).toThrow();
+  }
+});
+
+test('numbers of CSV are read as JavaScript reads them', () => {
+  const read = (text: string) => decimalOf(Buffer.from(text), 0, text.length);
+  fc.assert(
+    fc.property(
+      fc.oneof(
+        fc.double({ noNaN: true, noDefaultInfinity: true }),
+        fc.maxSafeInteger(),
+        fc.float({ noNaN: true, noDefaultInfinity: true }),
+      ),
+      (value) => {
+        expect(read(String(value))).toBe(Number(String(value)));
+      },
+    ),
+    { numRuns: 5000 },
+  );
+  fc.assert(
+    fc.property(fc.integer({ min: 0, max: 10 ** 9 }), fc.integer({ min: 0, max: 10 ** 8 - 1 }), (whole, part) => {
+      const text = `${whole}.${String(part).padStart(8, '0')}`;
+      expect(read(text)).toBe(Number(text));
+    }),
+    { numRuns: 5000 },
+  );
+  for (const bad of ['', 'x', '1x', '--1', '1.2.3']) expect(() => read(bad)).toThrow('is not a number');
+});
