@@ -1,6 +1,7 @@
-/** `client/datasets.ts`: the rows and the methods of the client, derived from the registry. */
+/** `client/datasets.ts` and `client/check/layouts.ts`: rows and methods of the client, and canonical rows, derived from the registry. */
 import { hasVintages } from '../serving/contract/rules.ts';
 import { DATASETS, type DatasetDefinition, type Field } from '../shared/registry/index.ts';
+import { rowLayoutOf } from '../shared/registry/proof-rows.ts';
 import { KLINE_FIELDS } from '../shared/registry/trades.ts';
 
 const TYPE_OF: Readonly<Record<Field['dtype'], string>> = {
@@ -118,3 +119,37 @@ function method({ name, doc, type, path, extra }: Method): string {
 /** `exchange_a_spot_trades` -> `ExchangeASpotTrades` */
 const typeOf = ({ key }: DatasetDefinition) =>
   key.replaceAll(/(?:^|_)([a-z])/g, (_, letter: string) => letter.toUpperCase());
+
+const quoted = (names: readonly string[]): string => `[${names.map((name) => `'${name}'`).join(', ')}]`;
+
+/** The canonical rows of the proof log, for checks without the registry. */
+export function clientLayouts(): string {
+  const layouts = [...DATASETS.values()].map(rowLayoutOf).map(
+    ({ dataset, partition, startOffsetMs, partitionFields, columns, order }) => `  ${dataset}: {
+    dataset: '${dataset}',
+    partition: '${partition}',
+    startOffsetMs: ${startOffsetMs},
+    partitionFields: ${quoted(partitionFields)},
+    columns: [
+${columns
+  .map(
+    ({ name, type, rule, fields }) => `      {
+        name: '${name}',
+        type: '${type}',
+        rule: '${rule}',
+        fields: ${quoted(fields)},
+      },
+`,
+  )
+  .join('')}    ],
+    order: [${order.join(', ')}],
+  },
+`,
+  );
+  return `/** Written by \`npm run docs\` from shared/registry: the canonical rows of each dataset (docs/proof-log.md). */
+import type { RowLayout } from '../../shared/proof-log/rows.ts';
+
+export const LAYOUTS: Readonly<Record<string, RowLayout>> = {
+${layouts.join('')}};
+`;
+}

@@ -15,7 +15,7 @@ import { SETTINGS, type Setting, type SettingName } from '../shared/config/setti
 import { accountsConfiguration, type NatsRole } from '../shared/nats/accounts.ts';
 import { DATASETS } from '../shared/registry/index.ts';
 import { command, errorCodes, sharedOptions } from './cli-tables.ts';
-import { clientDatasets } from './client-types.ts';
+import { clientDatasets, clientLayouts } from './client-types.ts';
 import { etfFunds, etfMetrics } from './etf-tables.ts';
 import { fieldReference, klines } from './field-tables.ts';
 import { constantIn, LIMITS, type Limit } from './limits.ts';
@@ -40,6 +40,7 @@ export async function pages(root: string = ROOT): Promise<string[]> {
 export async function generate(root: string = ROOT): Promise<Map<string, string>> {
   const files = new Map([
     ['.env.example', envExample()],
+    ['client/check/layouts.ts', clientLayouts()],
     ['client/datasets.ts', clientDatasets()],
     ['docs/nats-accounts.conf', natsAccounts()],
     ['docker-compose.yml', composeFile(await readFile(join(root, 'docker-compose.yml'), 'utf8'))],

@@ -1,0 +1,126 @@
+/**
+ * Checks exports, lineage answers and checkpoints of a service against its proof log, in Node: the same checks as
+ * `./tidemark check`, as functions. docs/proof-log.md says what each of them proves.
+ */
+import { createHash } from 'node:crypto';
+import {
+  type CheckReport,
+  checkConsistency as compareCheckpoints,
+  checkLineage as compareLineage,
+  ExportCheck,
+  type ExportManifest,
+  type LineageAnswer,
+} from '../../shared/proof-log/check.ts';
+import { CsvFeed, placesOf } from '../../shared/proof-log/csv-feed.ts';
+import { httpSource } from '../../shared/proof-log/http.ts';
+import { openCheckpoint, parseVerifier } from '../../shared/proof-log/note.ts';
+import type { Cell, RowDigests, RowLayout } from '../../shared/proof-log/rows.ts';
+import { LAYOUTS } from './layouts.ts';
+
+export type { ExportManifest, LineageAnswer } from '../../shared/proof-log/check.ts';
+
+/** What a check found, in words. */
+export interface CheckResult {
+  /** Nothing that was checked is wrong. */
+  readonly ok: boolean;
+  readonly checked: readonly string[];
+  readonly notChecked: readonly string[];
+  readonly faults: readonly string[];
+}
+
+const resultOf = ({ ok, checked, unchecked, faults }: CheckReport): CheckResult => ({
+  ok,
+  checked,
+  notChecked: unchecked,
+  faults,
+});
+
+/** Rows by field: objects, or a table of Apache Arrow, which yields such rows. */
+export type CheckedRows = Iterable<object> | AsyncIterable<object>;
+
+export interface ExportInput {
+  /** The manifest, as `GET /v1/raw/export/{id}/manifest` sends it: its text, or parsed. */
+  readonly manifest: string | object;
+  /** The verifier key of the log, `name+hash+base64`. */
+  readonly key: string;
+  /** The rows of all files in their order. A function, where they cannot be read twice. */
+  readonly rows?: CheckedRows | (() => CheckedRows);
+  /** Or the bytes of the one CSV file. */
+  readonly csv?: string | Uint8Array;
+}
+
+/**
+ * Checks an export: the manifest's signature, the leaves of its partitions, and every row of whole partitions where the rows are
+ * given.
+ * @throws NoteFault for a key that is none
+ */
+export async function checkExport({ manifest: given, key, rows, csv }: ExportInput): Promise<CheckResult> {
+  const manifest = (typeof given === 'string' ? JSON.parse(given) : given) as ExportManifest;
+  const layout = LAYOUTS[manifest.dataset ?? ''];
+  const check = new ExportCheck(manifest, parseVerifier(key), layout);
+  const { report } = check;
+  if (csv !== undefined) checkFile(report, manifest, Buffer.from(csv as Uint8Array));
+  const why = check.whyNoRows ?? (rows === undefined && csv === undefined ? 'no rows are given' : undefined);
+  if (why !== undefined) report.unchecked.push(`rows against leaves (${why}): held by the signed manifest alone`);
+  else if (report.ok) await checkRows(check, layout, { rows, csv });
+  return resultOf(report);
+}
+
+function checkFile(report: CheckReport, { files }: ExportManifest, bytes: Uint8Array): void {
+  const found = createHash('sha256').update(bytes).digest('hex');
+  if (files.length === 1 && files[0].sha256 === found) report.checked.push('the file has the sha256 of the manifest');
+  else report.faults.push(`the file has the sha256 ${found}, and ${files.map(({ sha256 }) => sha256)} in the manifest`);
+}
+
+async function checkRows(
+  check: ExportCheck,
+  layout: RowLayout,
+  { rows, csv }: Pick<ExportInput, 'rows' | 'csv'>,
+): Promise<void> {
+  for (let keep: readonly string[] = []; ; ) {
+    const digests = check.digests(keep);
+    try {
+      if (csv !== undefined) {
+        const feed = new CsvFeed(layout, digests);
+        feed.push(Buffer.from(csv as Uint8Array));
+        feed.end();
+      } else await feedRows(typeof rows === 'function' ? rows() : rows!, layout, digests);
+    } catch (error) {
+      check.report.faults.push(`rows: ${error instanceof Error ? error.message : error}`);
+      return;
+    }
+    keep = check.rows(digests);
+    if (keep.length === 0) return;
+  }
+}
+
+async function feedRows(rows: CheckedRows, layout: RowLayout, digests: RowDigests): Promise<void> {
+  const names = [...new Set([...layout.partitionFields, ...layout.columns.flatMap(({ fields }) => fields)])];
+  const { columns, by } = placesOf(layout, names);
+  for await (const row of rows) {
+    const cells = names.map((name) => (row as Readonly<Record<string, Cell>>)[name]);
+    digests.add(
+      columns.map((places) => places.map((place) => cells[place])),
+      by.map((place) => cells[place]),
+    );
+  }
+}
+
+/** Checks a lineage answer down to the leaf that it names. @param document the unpacked bytes of the vendor's file, and the sha256 of the file */
+export function checkLineage(
+  answer: object,
+  key: string,
+  document?: { readonly sha256: string; readonly content: Uint8Array },
+): CheckResult {
+  const lineage = answer as LineageAnswer;
+  const payload = Buffer.from(lineage.payload_raw.base64, 'base64');
+  const found = document && { sha256: document.sha256, holds: Buffer.from(document.content).includes(payload) };
+  return resultOf(compareLineage(lineage, parseVerifier(key), found));
+}
+
+/** Whether the newer of two checkpoints continues the older. @param url of the service, for its tiles */
+export async function checkConsistency(first: string, second: string, key: string, url: string): Promise<CheckResult> {
+  const verifier = parseVerifier(key);
+  const [old, head] = [first, second].map((note) => openCheckpoint(note, verifier)).sort((a, b) => a.size - b.size);
+  return resultOf(await compareCheckpoints(old, head, httpSource(url)));
+}
