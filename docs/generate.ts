@@ -13,7 +13,9 @@ import { PROBLEMS, type ProblemKind } from '../serving/contract/problems.ts';
 import { METRICS, type MetricSpec } from '../serving/monitoring/names.ts';
 import { SETTINGS, type Setting, type SettingName } from '../shared/config/settings.ts';
 import { accountsConfiguration, type NatsRole } from '../shared/nats/accounts.ts';
+import type { LayoutColumn } from '../shared/proof-log/rows.ts';
 import { DATASETS } from '../shared/registry/index.ts';
+import { rowLayoutOf } from '../shared/registry/proof-rows.ts';
 import { command, errorCodes, sharedOptions } from './cli-tables.ts';
 import { clientDatasets, clientLayouts } from './client-types.ts';
 import { etfFunds, etfMetrics } from './etf-tables.ts';
@@ -82,6 +84,8 @@ async function section(root: string, name: string, path: string): Promise<string
       return etfFunds();
     case 'etf-metrics':
       return etfMetrics();
+    case 'logged-rows':
+      return loggedRows();
     case 'macro-series':
       return macroSeries();
     case 'klines':
@@ -97,6 +101,21 @@ async function section(root: string, name: string, path: string): Promise<string
     default:
       return fail(`${path}: unknown generated section ${name}`);
   }
+}
+
+// ---- proof log ----------------------------------------------------------------------------------------------------
+
+/** The columns of the canonical rows, and what shows those that are no field of their name. */
+function loggedRows(): string {
+  const columnOf = ({ name, type, rule, fields }: LayoutColumn): string => {
+    const shown = rule === 'field' ? (fields[0] === name ? '' : ` = \`${fields[0]}\``) : ` (${rule})`;
+    return `\`${name}\` ${type}${shown}`;
+  };
+  const lines = [...DATASETS.values()].map(rowLayoutOf).map(({ dataset, columns, order }) => {
+    const by = order.map((index) => `\`${columns[index].name}\``).join(', ');
+    return `- \`${dataset}\`, by ${by}: ${columns.map(columnOf).join(', ')}`;
+  });
+  return `${lines.join('\n')}\n`;
 }
 
 // ---- accounts of the log -------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import { join } from 'node:path';
 import type { Pool } from 'pg';
 import { connect } from '../../shared/db/connect.ts';
-import { recordCheck } from '../../shared/db/coverage-changes.ts';
+import { recordCheck } from '../../shared/db/partition-changes.ts';
 import { RunRecorder } from '../../shared/db/runs.ts';
 import { codeOf, explain, TidemarkError } from '../../shared/errors.ts';
 import type { NatsConnection } from '../../shared/nats/connect.ts';

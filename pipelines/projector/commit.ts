@@ -9,8 +9,9 @@ import {
   lockCoverage,
   type ProvedExtent,
   recoverSpan,
-} from '../../shared/db/coverage-changes.ts';
-import { statementOfManifest, writeLeaves } from '../../shared/db/proof-leaves.ts';
+  statementOfManifest,
+  writeLeaves,
+} from '../../shared/db/partition-changes.ts';
 import { type AttemptRow, partitions, type StoredRow, storedColumns } from '../../shared/db/schema.ts';
 import { differingFacts, type Manifest } from '../../shared/frame/manifest.ts';
 import type { Recount } from '../../shared/proof/recount.ts';

@@ -2,7 +2,7 @@
 
 import { DatabaseError } from 'pg';
 import { DAY_MS } from '../../shared/dates.ts';
-import type { Extent } from '../../shared/db/coverage-changes.ts';
+import type { Extent } from '../../shared/db/partition-changes.ts';
 import { assert, TidemarkError } from '../../shared/errors.ts';
 import type { Header, ManifestHeader } from '../../shared/frame/codec.ts';
 import type { Manifest } from '../../shared/frame/manifest.ts';

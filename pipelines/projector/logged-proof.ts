@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto';
 import type { ClientBase } from 'pg';
 import { to as copyTo } from 'pg-copy-streams';
-import { provingLeafSql, statementOf, writeLeaves } from '../../shared/db/proof-leaves.ts';
+import { provingLeafSql, statementOf, writeLeaves } from '../../shared/db/partition-changes.ts';
 import type { PartitionRow } from '../../shared/db/schema.ts';
 import { assert } from '../../shared/errors.ts';
 import { type Discrepancy, identityOrder, type PartitionRef, scopeSql } from '../../shared/proof/recount.ts';

@@ -22,7 +22,6 @@ import {
 import { rangedColumns, type ValueRanges } from '../../shared/proof/value-ranges.ts';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
-import { loggedColumns } from '../../shared/registry/proof-rows.ts';
 import {
   CopyRanges,
   type FoldingProjector,
@@ -107,7 +106,7 @@ export class PartitionLoad {
       : { rows: projection.createRows(partition), columns: projection.alignedColumns };
     this.#rows = this.#folded?.rows ?? projection.createRows(partition);
     this.#ranges = new CopyRanges(dataset.native.columns, rangedColumns(dataset), dataset.native.time.column);
-    this.#logged = new LoggedRows(dataset.native.columns, loggedColumns(dataset));
+    this.#logged = new LoggedRows(dataset.native.columns);
     this.#tables = tables;
     this.#isServed = needs.tables === undefined;
     this.#seriesId = needs.seriesId;

@@ -7,7 +7,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { type JsMsg, jetstreamManager } from '@nats-io/jetstream';
 import { Catalog } from '../../shared/db/catalog.ts';
-import { lockCoverage } from '../../shared/db/coverage-changes.ts';
+import { lockCoverage } from '../../shared/db/partition-changes.ts';
 import { assert, explain } from '../../shared/errors.ts';
 import { type Manifest, parseManifest } from '../../shared/frame/manifest.ts';
 import { attemptOfSubject, retractionSubject, retractionSubjects } from '../../shared/nats/stream.ts';

@@ -2,8 +2,14 @@
 
 import type { ClientBase } from 'pg';
 import { Catalog, record } from '../../shared/db/catalog.ts';
-import { clearCoverage, lockCoverage, recoverSpan, uncoverWindow } from '../../shared/db/coverage-changes.ts';
-import { statementOf, writeLeaves } from '../../shared/db/proof-leaves.ts';
+import {
+  clearCoverage,
+  lockCoverage,
+  recoverSpan,
+  statementOf,
+  uncoverWindow,
+  writeLeaves,
+} from '../../shared/db/partition-changes.ts';
 import { type PartitionRow, partitions, rowsOf } from '../../shared/db/schema.ts';
 import type { PartitionRef, Recount } from '../../shared/proof/recount.ts';
 import type { Range } from '../../shared/ranges.ts';

@@ -32,7 +32,6 @@ import { differingRanges } from '../../shared/proof/value-ranges.ts';
 import { COPY_HEADER, COPY_TRAILER } from '../../shared/proof-log/rows.ts';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
-import { loggedColumns } from '../../shared/registry/proof-rows.ts';
 import { LoggedRows, type Projection, type SharedSeconds } from '../rows/binary-copy.ts';
 import { DirtyBuckets } from './dirty-buckets.ts';
 import { compareShared, storedKlinesSha256 } from './kline-storage.ts';
@@ -342,7 +341,7 @@ async function logDigests(
   const rows = folded ?? projection.createRows(partition);
   const assembler = new RecordAssembler();
   const digest = createHash('sha256').update(COPY_HEADER);
-  const logged = new LoggedRows(dataset.native.columns, loggedColumns(dataset));
+  const logged = new LoggedRows(dataset.native.columns);
   const events = createHash('sha256');
   for await (const frame of framesOf(connection, row.manifest, manifestSequence, batchBytes)) {
     events.update(frame.raw);

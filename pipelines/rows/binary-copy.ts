@@ -7,7 +7,7 @@ import { createHash } from 'node:crypto';
 import { assert } from '../../shared/errors.ts';
 import type { ValueRanges } from '../../shared/proof/value-ranges.ts';
 import { COPY_HEADER, COPY_TRAILER } from '../../shared/proof-log/rows.ts';
-import type { SecondsRule } from '../../shared/registry/definition.ts';
+import type { SecondsRule, StoredColumn } from '../../shared/registry/definition.ts';
 import type { PgType } from '../../shared/registry/index.ts';
 import type { TimeWindow } from '../../shared/registry/keys.ts';
 import type { ExactDecimal } from './exact-decimal.ts';
@@ -149,10 +149,10 @@ export class LoggedRows {
   readonly #omitted: readonly boolean[];
   readonly #columns: number;
 
-  constructor(columns: readonly { readonly name: string }[], logged: readonly { readonly name: string }[]) {
-    const names = new Set(logged.map(({ name }) => name));
-    this.#omitted = logged.length === columns.length ? [] : columns.map(({ name }) => !names.has(name));
-    this.#columns = logged.length;
+  constructor(columns: readonly StoredColumn[]) {
+    const omitted = columns.map(({ shown }) => shown === 'none');
+    this.#columns = omitted.filter((isOmitted) => !isOmitted).length;
+    this.#omitted = this.#columns === columns.length ? [] : omitted;
   }
 
   /** @param copy rows without a header */

@@ -2,7 +2,7 @@
 
 import { z } from 'zod';
 import { isoOf } from '../../shared/dates.ts';
-import { provingLeafSql } from '../../shared/db/proof-leaves.ts';
+import { provingLeafSql } from '../../shared/db/partition-changes.ts';
 import { PARTITION_STATES, type PartitionState } from '../../shared/db/schema.ts';
 import { gapsBetween, parseMultirange } from '../../shared/ranges.ts';
 import type { DatasetDefinition, DatasetKey } from '../../shared/registry/index.ts';

@@ -8,7 +8,7 @@ import { parseTilePath, TILE_WIDTH, type TileSource } from '../../shared/proof-l
 import { Problem } from '../contract/problems.ts';
 import { answerBytes } from '../http/answer.ts';
 import { NO_PARAMETERS, queryParams } from '../http/request.ts';
-import type { Exchange, Route, RouteDoc, SegmentDoc } from '../http/routes.ts';
+import type { ExampleDoc, Exchange, Route, RouteDoc, SegmentDoc } from '../http/routes.ts';
 import { isTagged } from '../http/send-file.ts';
 
 const TEXT = 'text/plain; charset=utf-8';
@@ -18,6 +18,14 @@ const SHORTLY = 'public, max-age=1';
 
 /** The parts of a tile's index, three digits each, and `.p/<width>` of an incomplete tile. */
 const INDEX_SEGMENTS = ['n1', 'n2', 'n3', 'n4'];
+
+/** By the number of segments; a young log has the incomplete tile alone. */
+const EXAMPLES: readonly ExampleDoc[] = [
+  { title: 'The first 256 leaves', path: { level: 'entries', n1: '000' }, status: 404 },
+  { title: 'The hash of the first leaf', path: { level: '0', n1: '000.p', n2: '1' } },
+  { title: 'A tile of a large log', path: { level: '0', n1: 'x001', n2: 'x234', n3: '067' }, status: 404 },
+  { title: 'Its incomplete end', path: { level: '0', n1: 'x001', n2: 'x234', n3: '068.p', n4: '17' }, status: 404 },
+];
 
 interface PlainFile {
   readonly path: string;
@@ -63,9 +71,12 @@ export function proofRoutes(source: TileSource): Route[] {
         headers: ['If-None-Match'],
         answers: [answerDoc(TEXT), UNCHANGED],
         problems: NOT_FOUND,
-        examples: file === ROTATIONS_FILE ? [] : [{ title: summary }],
+        examples: [{ title: summary, ...(file === ROTATIONS_FILE && { status: 404 }) }],
       }),
-      handle: (exchange) => send(exchange, source, { path: file, type: TEXT, cache: SHORTLY }),
+      async handle(exchange) {
+        queryParams(exchange.url, NO_PARAMETERS);
+        await send(exchange, source, { path: file, type: TEXT, cache: SHORTLY });
+      },
     }),
   );
   const tiles = INDEX_SEGMENTS.map((_, at): Route => {
@@ -83,10 +94,11 @@ export function proofRoutes(source: TileSource): Route[] {
         headers: ['If-None-Match'],
         answers: [answerDoc(BYTES), UNCHANGED],
         problems: NOT_FOUND,
-        examples: [],
+        examples: [EXAMPLES[at]],
       }),
       async handle(exchange) {
-        const { params } = exchange;
+        const { params, url } = exchange;
+        queryParams(url, NO_PARAMETERS);
         const path = `tile/${params.level}/${names.map((name) => params[name]).join('/')}`;
         const tile = parseTilePath(path);
         if (!tile)
@@ -118,8 +130,7 @@ async function send(
   source: TileSource,
   { path, type, cache }: { readonly path: string; readonly type: string; readonly cache: string },
 ): Promise<void> {
-  const { request, response, url } = exchange;
-  queryParams(url, NO_PARAMETERS);
+  const { request, response } = exchange;
   const bytes = await source(path);
   if (!bytes) throw new Problem('PROOF_LOG_NOT_FOUND', `The proof log has no ${path} (yet).`);
   const etag = `"${createHash('sha256').update(bytes).digest('hex')}"`;

@@ -9,7 +9,7 @@ import { parseMultirange, type Range } from '../ranges.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
 import { keyFacts } from '../registry/keys.ts';
 import { PROJECTOR_LOCK } from './connect.ts';
-import { writeLeaves } from './proof-leaves.ts';
+import { writeLeaves } from './partition-changes.ts';
 import {
   type AttemptRow,
   attempts,

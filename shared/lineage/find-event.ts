@@ -3,7 +3,7 @@
  * partition. The operator's command and the HTTP service both use it. A query of the catalog finds the frame, and then one
  * message is read: a few milliseconds at any length of history.
  */
-import { provingLeafSql } from '../db/proof-leaves.ts';
+import { provingLeafSql } from '../db/partition-changes.ts';
 import type { PartitionRow } from '../db/schema.ts';
 import { TidemarkError } from '../errors.ts';
 import { decodeBody, decodeHeader, type FrameHeader, sha256Hex } from '../frame/codec.ts';

@@ -283,6 +283,13 @@ describe('/v1/coverage/{dataset}', () => {
         ingested_at_utc: iso(manifest.ingested_at_ms),
         proved_at_utc: proved ? iso(Math.floor(Number(row.at))) : null,
         reason: row.reason,
+        // No process sequences the proof log here: test/integration/proof-log.test.ts.
+        proof_log: {
+          state: proved ? 'pending' : 'none',
+          leaf_index: null,
+          leaf: proved ? expect.stringContaining(`"partition":"${row.partition_key}"`) : null,
+          inclusion: null,
+        },
       });
     }
     expect(partitions[3].reason).toMatch(/ids|offsets/);

@@ -155,6 +155,9 @@ describe('an event', () => {
         },
         recount: partition.recount,
       },
+      // No process sequences the proof log here: test/integration/proof-log.test.ts.
+      proof_log: { state: 'pending', leaf_index: null, leaf: expect.stringContaining(documents[1]), inclusion: null },
+      checkpoint: null,
       rights_state: 'Hosted Allowed',
       rights_provisional: false,
     });

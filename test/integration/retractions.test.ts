@@ -6,7 +6,7 @@ import { publishRetraction, Retractions } from '../../pipelines/cli/retraction.t
 import { DirtyBuckets } from '../../pipelines/projector/dirty-buckets.ts';
 import { retractPartition } from '../../pipelines/projector/retract.ts';
 import { connect } from '../../shared/db/connect.ts';
-import { lockCoverage } from '../../shared/db/coverage-changes.ts';
+import { lockCoverage } from '../../shared/db/partition-changes.ts';
 import { encodeMessage, type RetractionHeader } from '../../shared/frame/codec.ts';
 import { retractionSubject } from '../../shared/nats/stream.ts';
 import { documentOf, HEADERS, header, KindSystem, type MadeDocument, projectionOf } from '../support/kinds.ts';

@@ -76,6 +76,23 @@ let killed: RunRecorder | undefined;
 
 const FAULTS: readonly Fault[] = [
   {
+    check: 'proof_log',
+    name: 'a proved partition has no leaf',
+    make: () => sql(`update proof_leaves set attempt = attempt + 100`),
+    mend: () => sql(`update proof_leaves set attempt = attempt - 100`),
+    says: /\d+ proved partitions have no leaf, from \S+ on/,
+    fix: /tidemark leaves/,
+    severity: 'warning',
+  },
+  {
+    check: 'proof_log',
+    name: 'no process continues it',
+    make: () => sql(`update proof_leaves set written_at = written_at - interval '1 hour'`),
+    mend: () => sql(`update proof_leaves set written_at = written_at + interval '1 hour'`),
+    says: /leaves wait for a checkpoint, the oldest for 60 minutes/,
+    fix: /start a projector/,
+  },
+  {
     check: 'migrations',
     name: 'one is not applied',
     make: () => sql(`delete from schema_migrations where name = '0017_runs.sql'`),

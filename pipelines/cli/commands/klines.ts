@@ -3,7 +3,7 @@
 import type { ClientBase } from 'pg';
 import { Catalog } from '../../../shared/db/catalog.ts';
 import { withClient } from '../../../shared/db/connect.ts';
-import { lockCoverage } from '../../../shared/db/coverage-changes.ts';
+import { lockCoverage } from '../../../shared/db/partition-changes.ts';
 import type { PartitionRow } from '../../../shared/db/schema.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { rangedColumns, remadeRanges, writeRanges } from '../../../shared/proof/value-ranges.ts';

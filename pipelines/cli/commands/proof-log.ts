@@ -3,7 +3,7 @@ import type { ClientBase } from 'pg';
 import { proofLogFolderOf } from '../../../shared/config/settings.ts';
 import { Catalog } from '../../../shared/db/catalog.ts';
 import { connect, PROOF_LOG_LOCK, withClient } from '../../../shared/db/connect.ts';
-import { lockCoverage } from '../../../shared/db/coverage-changes.ts';
+import { lockCoverage } from '../../../shared/db/partition-changes.ts';
 import type { PartitionRow } from '../../../shared/db/schema.ts';
 import { assert, TidemarkError } from '../../../shared/errors.ts';
 import { describeDiscrepancies } from '../../../shared/proof/recount.ts';

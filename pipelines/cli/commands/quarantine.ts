@@ -6,7 +6,7 @@
 import type { Pool } from 'pg';
 import { Catalog, record } from '../../../shared/db/catalog.ts';
 import { type Client, connect } from '../../../shared/db/connect.ts';
-import { coverWindow, lockCoverage, recoverSpan } from '../../../shared/db/coverage-changes.ts';
+import { coverWindow, lockCoverage, recoverSpan } from '../../../shared/db/partition-changes.ts';
 import type { PartitionRow } from '../../../shared/db/schema.ts';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { compare, type Discrepancy } from '../../../shared/proof/recount.ts';

@@ -11,7 +11,7 @@ import type { NatsConnection } from '@nats-io/transport-node';
 import type { ClientBase } from 'pg';
 import { Catalog, record } from '../../../shared/db/catalog.ts';
 import { connect } from '../../../shared/db/connect.ts';
-import { lockCoverage } from '../../../shared/db/coverage-changes.ts';
+import { lockCoverage } from '../../../shared/db/partition-changes.ts';
 import { RunRecorder } from '../../../shared/db/runs.ts';
 import { decodeMessage } from '../../../shared/frame/codec.ts';
 import { messageAt, streamInfo, subjectOf } from '../../../shared/nats/stream.ts';

@@ -8,7 +8,7 @@ import type { NatsConnection } from '@nats-io/transport-node';
 import type { ClientBase } from 'pg';
 import { type Catalog, record } from '../../../shared/db/catalog.ts';
 import { withClient } from '../../../shared/db/connect.ts';
-import { coverWindow, lockCoverage, recoverSpan } from '../../../shared/db/coverage-changes.ts';
+import { coverWindow, lockCoverage, recoverSpan } from '../../../shared/db/partition-changes.ts';
 import type { PartitionRow } from '../../../shared/db/schema.ts';
 import { assert, TidemarkError } from '../../../shared/errors.ts';
 import {

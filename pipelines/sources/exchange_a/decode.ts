@@ -10,9 +10,8 @@ import { TidemarkError } from '../../../shared/errors.ts';
 import { ExactTotal } from '../../../shared/proof/row-facts.ts';
 import { RowHasher } from '../../../shared/proof/row-hash.ts';
 import type { DecodedItem } from '../feed-types.ts';
-import { LineSplitter, type LineTaker, skipByteOrderMark } from '../trades/line-splitter.ts';
 import { PartitionFrames, type RowParser } from '../trades/partition-frames.ts';
-import { addTo, RowReader } from '../trades/row-reader.ts';
+import { addTo, LineSplitter, type LineTaker, RowReader, skipByteOrderMark } from '../trades/row-reader.ts';
 
 export { MAX_ROW_BYTES } from '../trades/row-reader.ts';
 

@@ -9,7 +9,7 @@ import type { FoldingProjector, KeptKlines, PartitionWindow } from '../../rows/b
 import { rowTemplate, StampedRows, writeInt8 } from '../../rows/binary-copy.ts';
 import { DecimalReader } from '../../rows/exact-decimal.ts';
 import { DayKlines } from '../../rows/kept-klines.ts';
-import { checkRowCount, malformed } from '../trades/line-splitter.ts';
+import { checkRowCount, malformed } from '../trades/row-reader.ts';
 
 const COMMA = 44;
 const LF = 10;

@@ -7,17 +7,19 @@ import { TidemarkError } from '../../../shared/errors.ts';
 import { ExactTotal } from '../../../shared/proof/row-facts.ts';
 import { type KnownText, knownText, RowHasher } from '../../../shared/proof/row-hash.ts';
 import type { DecodedItem, PartitionWindow } from '../feed-types.ts';
-import { LineSplitter, type LineTaker, readHeader } from '../trades/line-splitter.ts';
 import { PartitionFrames, type RowParser } from '../trades/partition-frames.ts';
 import {
   addTo,
   HASHED_TAKER_SIDES,
+  LineSplitter,
+  type LineTaker,
   MAX_SCALE,
   MAX_VALUE,
   MAX_VALUE_TEXT,
   nearestDouble,
   POWERS_OF_TEN,
   RowReader,
+  readHeader,
   TAKER_SIDES,
 } from '../trades/row-reader.ts';
 

@@ -12,9 +12,17 @@ import { TidemarkError } from '../../../shared/errors.ts';
 import { ExactTotal } from '../../../shared/proof/row-facts.ts';
 import { type KnownText, knownText, RowHasher } from '../../../shared/proof/row-hash.ts';
 import type { DecodedItem, PartitionWindow } from '../feed-types.ts';
-import { LineSplitter, type LineTaker, readHeader } from '../trades/line-splitter.ts';
 import { PartitionFrames } from '../trades/partition-frames.ts';
-import { addTo, HASHED_TAKER_SIDES, MAX_ROW_BYTES, RowReader, TAKER_SIDES } from '../trades/row-reader.ts';
+import {
+  addTo,
+  HASHED_TAKER_SIDES,
+  LineSplitter,
+  type LineTaker,
+  MAX_ROW_BYTES,
+  RowReader,
+  readHeader,
+  TAKER_SIDES,
+} from '../trades/row-reader.ts';
 
 /** The rows of a day in the order of the file, and their order by id. Each row takes 18 bytes beside its own. */
 const FIRST_CAPACITY = 1 << 10;

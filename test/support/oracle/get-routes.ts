@@ -134,6 +134,24 @@ const ofExport = (path: string, more: Partial<GetRoute> = {}): GetRoute => ({
   ...more,
 });
 
+/** Of the proof log: there is none in the setups. */
+function ofLog(path: string): GetRoute {
+  let part = 0;
+  const parts = segment(fc.constantFrom('000', 'x001', '000.p', '17', '256', 'x', 'entries'));
+  return {
+    ...fixed(`/v1/proofs/${path.replaceAll(/:n\b/g, () => `:n${++part}`)}`, 'text/plain'),
+    anyAccept: true,
+    visits: fc.record({
+      segments: fc.record({
+        level: segment(fc.constantFrom('0', '1', '8', 'entries')),
+        ...{ n1: parts, n2: parts, n3: parts, n4: parts },
+      }),
+      params: paramsOf({}),
+    }),
+    outcomes: ({ params }) => [params.length === 0 ? '404 PROOF_LOG_NOT_FOUND' : CONTRACT],
+  };
+}
+
 export const GET_ROUTES: readonly GetRoute[] = [
   {
     path: '/v1/raw/export',
@@ -189,6 +207,7 @@ export const GET_ROUTES: readonly GetRoute[] = [
       segments.file === 'main.js' ? [params.length === 0 ? '200' : CONTRACT] : ['404 ROUTE_NOT_FOUND'],
   },
   { ...fixed('/metrics', 'text/plain'), access: 'metrics', anyAccept: true },
+  ...['checkpoint', 'key', 'rotations', ...[1, 2, 3, 4].map((parts) => `tile/:level${'/:n'.repeat(parts)}`)].map(ofLog),
   {
     path: '/v1/coverage/:dataset',
     access: 'key',
