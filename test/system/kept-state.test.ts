@@ -110,6 +110,21 @@ describe('a state folder of an earlier release', () => {
     expect(before.every(({ row_count }) => Number(row_count) > 0)).toBe(true);
   });
 
+  test('gets leaves of the proof log by a command that recounts, and goes on where it stopped', async () => {
+    const made = await kept.run(['leaves', 'exchange_a_spot_trades', 'etf_daily_metrics', 'macro_series_metrics']);
+    expect([made.exit, statesOf(made)]).toEqual([0, new Set(['made'])]);
+    const again = await kept.run(['leaves', 'all']);
+    expect([again.exit, statesOf(again)]).toEqual([0, new Set(['there', 'made'])]);
+    await using client = await connect({ url: kept.stack.databaseUrl, name: 'test' });
+    const { rows } = await client.query(
+      `select count(*)::int as leaves, count(*) filter (where convert_from(body, 'UTF8')::jsonb ->> 'backfilled' = 'true')::int as backfilled,
+         (select count(*)::int from partitions where state = 'proved') as proved from proof_leaves`,
+    );
+    expect([rows[0].leaves, rows[0].backfilled]).toEqual([rows[0].proved, rows[0].proved]);
+    const { json } = await kept.run(['doctor', '--check', 'proof_log']);
+    expect(json.checks.find(({ check }: { check: string }) => check === 'proof_log').findings).toEqual([]);
+  });
+
   test('is verified from row to row, what comes block by block apart; the day that was quarantined stays so', async () => {
     // Each height is a partition of six datasets: `bitcoin-*` tests verify them. It would take minutes here.
     const datasets = [...DATASETS.values()].filter(({ partition }) => partition.kind !== 'height');

@@ -12,6 +12,7 @@ import { decodeLeaf, encodeLeaf, LEAF_VERSION, type Leaf } from '../../../shared
 import { equalHashes, GrowingTree, type Hash, leafHash } from '../../../shared/proof-log/merkle.ts';
 import { decodeEntries, readTile, TILE_WIDTH } from '../../../shared/proof-log/tiles.ts';
 import { DATASETS, type DatasetDefinition } from '../../../shared/registry/index.ts';
+import { DirtyBuckets } from '../../projector/dirty-buckets.ts';
 import { provingLeaf, stateProved, storedRowsSha256 } from '../../projector/logged-proof.ts';
 import { retractPartition } from '../../projector/retract.ts';
 import { recountStored } from '../../projector/verify.ts';
@@ -34,6 +35,7 @@ export async function makeLeaf(
 ): Promise<PartitionReport> {
   const { partitionKey: partition, manifest } = row;
   assert(manifest, 'a proved partition has a manifest');
+  if (projection.seconds) await DirtyBuckets.prepare(client);
   await client.query('begin');
   try {
     if (await provingLeaf(client, dataset, row)) {
