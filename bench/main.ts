@@ -16,6 +16,7 @@ const BENCHES: Record<string, () => Promise<{ run(argv: readonly string[]): Prom
   libraries: () => import('./libraries.ts'),
   macro: () => import('./macro.ts'),
   peers: () => import('./peers.ts'),
+  'proof-log': () => import('./proof-log.ts'),
   query: () => import('./query.ts'),
   years: () => import('./years.ts'),
   load: () => import('./load.ts'),

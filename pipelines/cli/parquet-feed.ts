@@ -61,8 +61,11 @@ function feedRows(values: readonly Column[], rows: number, { columns, by }: Plac
       }
       for (let index = 0; index < plain.length; index++) {
         const value = plain[index][row];
-        if (types[index] === 'float8' && typeof value === 'number') room.float(value);
-        else room.cell(types[index], value);
+        const type = types[index];
+        // The usual types first: what `cell` looks at for every other would take half the time.
+        if (type === 'float8' && typeof value === 'number') room.float(value);
+        else if (type === 'int8' && typeof value === 'bigint') room.integer(8, Number(value));
+        else room.cell(type, value);
       }
       digests.ended(Number(offsets[row]));
     } catch (cause) {

@@ -16,15 +16,19 @@ import {
   CHECKPOINT_FILE,
   folderSource,
   KEY_FILE,
+  keyPathOf,
   loadSigner,
   ROTATIONS_FILE,
   readCheckpoint,
+  readSigner,
   writeDurably,
   writeTile,
 } from '../../shared/proof-log/folder.ts';
 import { equalHashes, GrowingTree, HASH_BYTES, type Hash, leafHash, treeRoot } from '../../shared/proof-log/merkle.ts';
 import {
   checkpointText,
+  followRotations,
+  NoteFault,
   parseRotations,
   parseVerifier,
   type Signer,
@@ -148,12 +152,12 @@ export class Sequencer {
 
   /**
    * Brings the files of the folder to the tree of the database. The caller holds the lock.
-   * @throws TidemarkError PROOF_LOG_REWOUND, PROOF_LOG_FORKED
+   * @throws TidemarkError PROOF_LOG_REWOUND, PROOF_LOG_FORKED, PROOF_LOG_KEY_INVALID
    */
   static async open(needs: SequencerNeeds): Promise<Sequencer> {
     const { client, folder, secret } = needs;
-    const signer = await loadSigner(folder, secret);
     const head = await readHead(client);
+    const signer = await signerOf(folder, secret, head.key);
     const signed = await signedTree(folder, signer);
     // After a rotation the file names the key of the last checkpoint until the next one is signed.
     if (!(await folderSource(folder)(KEY_FILE)))
@@ -218,7 +222,7 @@ export class Sequencer {
   async #publish(): Promise<void> {
     const { client, folder, secret } = this.#needs;
     const { size, root, signedSize } = this.#head;
-    const signer = await loadSigner(folder, secret);
+    const signer = await signerOf(folder, secret, this.#head.key);
     const { line, name: origin } = signer.verifier;
     const isSigned = signedSize === size && this.#head.key === line;
     if (size === 0 || (isSigned && !this.#isBehind)) return;
@@ -260,11 +264,30 @@ export async function indexedLeaves(client: ClientBase, from: number, to: number
   return rows.map(({ body }) => body);
 }
 
+/**
+ * The key to sign with: generated for a log that never signed, else the key of the last checkpoint, or one that a rotation leads to.
+ * @throws TidemarkError PROOF_LOG_KEY_INVALID
+ */
+async function signerOf(folder: string, secret: string | undefined, signedBy: string | null): Promise<Signer> {
+  try {
+    const signer = signedBy === null ? await loadSigner(folder, secret) : await readSigner(folder, secret);
+    if (!signer) throw new NoteFault(`${keyPathOf(folder)} is gone, and the log was signed with ${signedBy}`);
+    if (signedBy !== null) followRotations(parseVerifier(signedBy), signer.verifier, await rotationsOf(folder));
+    return signer;
+  } catch (cause) {
+    if (!(cause instanceof NoteFault)) throw cause;
+    throw new TidemarkError('PROOF_LOG_KEY_INVALID', 'The key of the proof log cannot be used', { cause });
+  }
+}
+
+const rotationsOf = async (folder: string): Promise<string[]> =>
+  parseRotations(Buffer.from((await folderSource(folder)(ROTATIONS_FILE)) ?? []).toString());
+
 /** The keys of the log, the current one first: an earlier one signed the last checkpoint where a rotation was cut off. */
 export async function verifiersOf(folder: string, signer: Signer): Promise<Verifier[]> {
-  const text = Buffer.from((await folderSource(folder)(ROTATIONS_FILE)) ?? []).toString();
+  const rotations = await rotationsOf(folder);
   const old = await folderSource(folder)(KEY_FILE);
-  const lines = parseRotations(text).map((note) => note.slice(0, note.indexOf('\n')));
+  const lines = rotations.map((note) => note.slice(0, note.indexOf('\n')));
   if (old) lines.push(Buffer.from(old).toString());
   return [signer.verifier, ...lines.map(parseVerifier).filter(({ name }) => name === signer.verifier.name)];
 }

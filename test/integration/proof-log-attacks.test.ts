@@ -3,11 +3,11 @@
  * that docs/proof-log.md names for it.
  */
 import { createHash } from 'node:crypto';
-import { cp, mkdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { cp, mkdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { folderSource, keyPathOf, readSigner } from '../../shared/proof-log/folder.ts';
-import { checkpointText, type Signer } from '../../shared/proof-log/note.ts';
+import { checkpointText, generateSigner, type Signer } from '../../shared/proof-log/note.ts';
 import { signManifest } from '../../shared/proof-log/signed-manifest.ts';
 import { decodeEntries } from '../../shared/proof-log/tiles.ts';
 import { type Exports, startExports } from '../support/exports.ts';
@@ -281,6 +281,21 @@ test('lost files are made again from the leaves, byte for byte; the key stays', 
   expect(await folderSource(log)('tile/entries/000.p/3')).toEqual(before);
   expect(await folderSource(log)('checkpoint')).toEqual(note);
   expect(await readFile(keyPathOf(log), 'utf8')).toMatch(/^PRIVATE\+KEY\+tidemark-/);
+  expect((await stat(keyPathOf(log))).mode & 0o777).toBe(0o600);
+});
+
+test('a key that is gone, or another one without a rotation, is refused: the log never changes its key in silence', async () => {
+  const kept = await readFile(keyPathOf(log), 'utf8');
+  await system.rows(`insert into proof_leaves (kind, body) values ('restored', convert_to('{}', 'UTF8'))`);
+  await rm(keyPathOf(log));
+  await expect(sequence(system.env)).rejects.toMatchObject({ code: 'PROOF_LOG_KEY_INVALID' });
+  for (const other of [generateSigner(signer.verifier.name), generateSigner('another')]) {
+    await writeFile(keyPathOf(log), `${other.secret}\n`);
+    await expect(sequence(system.env)).rejects.toMatchObject({ code: 'PROOF_LOG_KEY_INVALID' });
+  }
+  await writeFile(keyPathOf(log), kept);
+  expect(await sequence(system.env)).toBe(4);
+  expect((await stat(keyPathOf(log))).size).toBe(kept.length);
 });
 
 test('a renewed key is followed by those who trust the old one', async () => {

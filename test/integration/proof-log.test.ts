@@ -91,6 +91,39 @@ test('lineage, coverage and queries carry leaf, inclusion and checkpoint', async
   expect(Buffer.from(String(query.headers['x-svc-checkpoint']), 'base64').toString()).toBe(lineage.checkpoint);
 });
 
+test('every answer with rows names the checkpoint that it was read under, in every representation', async () => {
+  const { note } = await checkpointOf(system.env);
+  const frame = { grid: '1h', n_rows: 3, columns: [{ name: 'close', dataset: DATASET, field: 'price' }] };
+  for (const [path, body] of [
+    ['/v1/raw/query', { sources: [DATASET], mode: 'aligned_1s', n_rows: 2 }],
+    ['/v1/historical/exchange_a/spot/trades', { n_latest_rows: 2 }],
+    ['/v1/historical/exchange_a/spot/klines', { n_latest_rows: 2, kline_size: '1h' }],
+    ['/v1/frame', frame],
+  ] as const) {
+    for (const accept of ['application/json', 'text/csv', 'application/vnd.apache.arrow.stream']) {
+      const { status, headers } = await exports.serving.send({
+        path,
+        body: JSON.stringify(body),
+        headers: { Accept: accept },
+      });
+      const told = Buffer.from(String(headers['x-svc-checkpoint']), 'base64').toString();
+      expect([path, accept, status, told]).toEqual([path, accept, 200, note]);
+    }
+  }
+});
+
+test('a file that has not changed is not sent again', async () => {
+  const path = '/v1/proofs/tile/0/000.p/3';
+  const { headers } = await get(path);
+  const again = await exports.serving.send({
+    method: 'GET',
+    path,
+    key: null,
+    headers: { 'If-None-Match': String(headers.etag) },
+  });
+  expect([headers['cache-control'], again.status, again.text]).toEqual(['public, max-age=1', 304, '']);
+});
+
 describe('check', () => {
   test('of a lineage answer goes down to the line of the vendor’s file', async () => {
     const path = join(system.env.dir, 'lineage.json');

@@ -17,6 +17,7 @@ import { ROOT } from '../support/command.ts';
 import { given } from '../support/given.ts';
 import { DAYS, dayOf, enter, loaded, makePageWorld, type PageWorld, ROWS } from '../support/operator-page.ts';
 import { csvOf, DATASET, type System, writeDocument } from '../support/pipeline.ts';
+import { checkpointOf, sequence } from '../support/proof-log.ts';
 import { API_KEY, eventually, type Serving, startServing } from '../support/serving.ts';
 import { createMigratedEnv } from '../support/stack.ts';
 
@@ -75,6 +76,25 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
       'failed',
       '1 of 1, 1 fault',
     ]);
+    expect(faults()).toEqual([]);
+  });
+
+  test('shows the proof log: what waits for a checkpoint, then size, root and time of the last one', async () => {
+    const { page, faults } = await afresh();
+    const log = page.locator('#proof-log');
+    expect(await textOf(log)).toBe('No checkpoint is signed yet.');
+    const size = await sequence(system.env);
+    const { root } = await checkpointOf(system.env);
+    await log.locator('tbody tr').waitFor({ timeout: 2 * POLL_MS });
+    expect(await log.locator('tbody td').allTextContents()).toEqual([
+      String(size),
+      `${Buffer.from(root).toString('base64').slice(0, 12)}…`,
+      expect.stringMatching(/ ago$/),
+      '0',
+    ]);
+    expect(
+      await (await fetch(new URL(String(await log.locator('a').getAttribute('href')), serving.url))).text(),
+    ).toContain(`\n${size}\n`);
     expect(faults()).toEqual([]);
   });
 
