@@ -333,6 +333,9 @@ export async function checkConsistency(old: Checkpoint, head: Checkpoint, source
   return report;
 }
 
+/** Tiles that are read while earlier ones are hashed. */
+const READ_AHEAD = 8;
+
 /** Reads every leaf of a mirror, and makes the tree again. @param each called with every leaf */
 export async function checkMirror(
   head: Checkpoint,
@@ -349,10 +352,18 @@ export async function checkMirror(
     levels[tileLevel] = hashes;
     hashes[index] = hash;
   };
-  for (let tile = 0; tile * TILE_WIDTH < head.size; tile++) {
-    const width = widthIn(0, tile, head.size);
-    const hashes = await readTile(source, 0, tile, head.size);
-    const entries = decodeEntries(await readTile(source, 'entries', tile, head.size), width);
+  const tiles = Math.ceil(head.size / TILE_WIDTH);
+  const read = (tile: number) =>
+    Promise.all([readTile(source, 0, tile, head.size), readTile(source, 'entries', tile, head.size)]);
+  const ahead: ReturnType<typeof read>[] = [];
+  for (let tile = 0; tile < tiles; tile++) {
+    for (let next = tile + ahead.length; next < Math.min(tiles, tile + READ_AHEAD); next++) {
+      ahead.push(read(next));
+      // A fault counts when its turn comes.
+      ahead.at(-1)!.catch(() => {});
+    }
+    const [hashes, bytes] = await ahead.shift()!;
+    const entries = decodeEntries(bytes, widthIn(0, tile, head.size));
     for (const [at, entry] of entries.entries()) {
       const hash = leafHash(entry);
       const index = tile * TILE_WIDTH + at;

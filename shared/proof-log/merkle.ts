@@ -8,11 +8,14 @@ export type Hash = Uint8Array;
 
 export const HASH_BYTES = 32;
 
-/** One call is twice as fast as three, where Node has it (20.12). */
+/**
+ * One call is twice as fast as three, where Node has it (20.12). Its result as text, one character a byte, and a buffer of the pool
+ * from that take 0.35 µs; a buffer of its own takes 0.69.
+ */
 const oneShot = crypto.hash as typeof crypto.hash | undefined;
 
 export function sha256(bytes: Uint8Array): Buffer {
-  if (oneShot) return oneShot('sha256', bytes, 'buffer') as unknown as Buffer;
+  if (oneShot) return Buffer.from(oneShot('sha256', bytes, 'binary'), 'binary');
   return crypto.createHash('sha256').update(bytes).digest();
 }
 
