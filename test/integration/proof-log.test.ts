@@ -1,7 +1,9 @@
 /** The proof log of a running system: its leaves, its files over HTTP, what answers say of it, and what `check` finds. */
 import { cp, mkdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { writeDay } from '../../pipelines/sources/exchange_b/sample.ts';
 import { decodeLeaf } from '../../shared/proof-log/leaf.ts';
 import { leafHash, verifyInclusion } from '../../shared/proof-log/merkle.ts';
 import { openCheckpoint } from '../../shared/proof-log/note.ts';
@@ -122,6 +124,53 @@ test('a file that has not changed is not sent again', async () => {
     headers: { 'If-None-Match': String(headers.etag) },
   });
   expect([headers['cache-control'], again.status, again.text]).toEqual(['public, max-age=1', 304, '']);
+});
+
+test('a watcher over HTTP keeps a mirror that is whole, and goes on where it was', async () => {
+  const [state, mirror] = [join(system.env.dir, 'watch.json'), join(system.env.dir, 'mirror')];
+  const watch = async (url: string) =>
+    await system.run(['watch-log', url, '--once', '--state', state, '--mirror', mirror]);
+  const { exit, json } = await watch(exports.serving.url);
+  expect([exit, json.size, json.faults]).toEqual([0, 3, []]);
+  expect((await check(mirror, '--key', key)).json).toMatchObject({ ok: true, subject: 'mirror', not_checked: [] });
+  expect(JSON.parse(await readFile(state, 'utf8'))).toEqual({ key, checkpoint: (await checkpointOf(system.env)).note });
+  const [old, head] = [join(mirror, 'checkpoint'), join(logFolderOf(system.env), 'checkpoint')];
+  expect((await check(old, head, '--log', exports.serving.url, '--key', key)).json.ok).toBe(true);
+  // A service that is away is no fork: the watcher says so, and another exit code.
+  const away = await watch('http://127.0.0.1:9');
+  expect([away.exit, away.json.unreachable]).toEqual([2, expect.stringContaining('does not answer')]);
+});
+
+test('days that begin at 16:00 and files of UTC days: rows of a partition from two files give its digest', async () => {
+  await using other = await System.create();
+  const env = { SVC_EXCHANGE_B_BASE_URL: pathToFileURL(`${other.vendor}/`).href };
+  for (const at of [1, 2, 3]) {
+    await writeDay({
+      directory: other.vendor,
+      day: `2024-03-0${at}`,
+      rows: 2000,
+      seed: at,
+      firstId: at * 1_000_000,
+      gaps: 0.05,
+    });
+  }
+  const B = 'exchange_b_spot_trades';
+  expect((await other.run(['backfill', B, '--from', '2024-03-01', '--to', '2024-03-03'], env)).exit).toBe(0);
+  await sequence(other.env);
+  await using service = await startExports(other.env, { settings: { SVC_EXPORT_SPLIT_ROWS: '10' } });
+  const { verifier } = await checkpointOf(other.env);
+  for (const [format, time_range, whole] of [
+    ['csv', ['2024-02-01T00:00:00Z', '2024-04-01T00:00:00Z'], '3 whole partitions'],
+    ['parquet', ['2024-03-01T00:00:00Z', '2024-03-03T00:00:00Z'], '1 whole partition'],
+  ] as const) {
+    const { json: run } = await service.run({ dataset: B, format, time_range });
+    const folder = join(service.root, run.export_id, '1');
+    expect(JSON.parse(await readFile(join(folder, 'manifest.json'), 'utf8')).files.length).toBeGreaterThan(1);
+    const { exit, json } = await system.run(['check', folder, '--key', verifier.line]);
+    expect([exit, json.faults]).toEqual([0, []]);
+    expect(json.checked.join()).toContain(`every row of ${whole} hashed again`);
+    expect(json.not_checked.join().includes('partitions that the window cuts')).toBe(format === 'parquet');
+  }
 });
 
 describe('check', () => {
