@@ -231,7 +231,9 @@ export class ExportCheck {
       );
     const derived = this.#derived();
     if (derived.length > 0)
-      report.unchecked.push(`the fields ${derived.join(', ')}: computed, in no leaf, held by the manifest alone`);
+      report.unchecked.push(
+        `the ${derived.length === 1 ? 'field' : 'fields'} ${derived.join(', ')}: computed, in no leaf, held by the manifest alone`,
+      );
     return [];
   }
 
