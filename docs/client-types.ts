@@ -122,10 +122,14 @@ const typeOf = ({ key }: DatasetDefinition) =>
 
 const quoted = (names: readonly string[]): string => `[${names.map((name) => `'${name}'`).join(', ')}]`;
 
+/** Elements on one line, or one a line where there are several. */
+const listOf = (texts: readonly string[]): string =>
+  texts.length < 2 ? `[${texts.join('')}]` : `[\n${texts.map((text) => `      ${text},\n`).join('')}    ]`;
+
 /** The canonical rows of the proof log, for checks without the registry. */
 export function clientLayouts(): string {
   const layouts = [...DATASETS.values()].map(rowLayoutOf).map(
-    ({ dataset, partition, startOffsetMs, partitionFields, columns, order }) => `  ${dataset}: {
+    ({ dataset, partition, startOffsetMs, partitionFields, columns, order, copies }) => `  ${dataset}: {
     dataset: '${dataset}',
     partition: '${partition}',
     startOffsetMs: ${startOffsetMs},
@@ -143,6 +147,7 @@ ${columns
   )
   .join('')}    ],
     order: [${order.join(', ')}],
+    copies: ${listOf(copies.map(({ field, column }) => `{ field: '${field}', column: ${column} }`))},
   },
 `,
   );

@@ -95,13 +95,15 @@ async function checkRows(
 }
 
 async function feedRows(rows: CheckedRows, layout: RowLayout, digests: RowDigests): Promise<void> {
-  const names = [...new Set([...layout.partitionFields, ...layout.columns.flatMap(({ fields }) => fields)])];
-  const { columns, by } = placesOf(layout, names);
+  const needed = [...layout.partitionFields, ...layout.columns.flatMap(({ fields }) => fields)];
+  const names = [...new Set([...needed, ...layout.copies.map(({ field }) => field)])];
+  const { columns, by, copies } = placesOf(layout, names);
   for await (const row of rows) {
     const cells = names.map((name) => (row as Readonly<Record<string, Cell>>)[name]);
     digests.add(
       columns.map((places) => places.map((place) => cells[place])),
       by.map((place) => cells[place]),
+      copies.map((place) => cells[place]),
     );
   }
 }

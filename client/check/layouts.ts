@@ -52,6 +52,7 @@ export const LAYOUTS: Readonly<Record<string, RowLayout>> = {
       },
     ],
     order: [1],
+    copies: [{ field: 'datetime', column: 0 }],
   },
   exchange_b_spot_trades: {
     dataset: 'exchange_b_spot_trades',
@@ -103,6 +104,10 @@ export const LAYOUTS: Readonly<Record<string, RowLayout>> = {
       },
     ],
     order: [1],
+    copies: [
+      { field: 'datetime', column: 0 },
+      { field: 'source_event_time_utc', column: 0 },
+    ],
   },
   exchange_c_spot_trades: {
     dataset: 'exchange_c_spot_trades',
@@ -178,6 +183,10 @@ export const LAYOUTS: Readonly<Record<string, RowLayout>> = {
       },
     ],
     order: [1],
+    copies: [
+      { field: 'datetime', column: 0 },
+      { field: 'foreign_notional', column: 6 },
+    ],
   },
   etf_daily_metrics: {
     dataset: 'etf_daily_metrics',
@@ -247,6 +256,7 @@ export const LAYOUTS: Readonly<Record<string, RowLayout>> = {
       },
     ],
     order: [1],
+    copies: [],
   },
   macro_series_metrics: {
     dataset: 'macro_series_metrics',
@@ -322,6 +332,7 @@ export const LAYOUTS: Readonly<Record<string, RowLayout>> = {
       },
     ],
     order: [1],
+    copies: [],
   },
   bitcoin_block_headers: {
     dataset: 'bitcoin_block_headers',
@@ -385,6 +396,7 @@ export const LAYOUTS: Readonly<Record<string, RowLayout>> = {
       },
     ],
     order: [1],
+    copies: [{ field: 'datetime', column: 0 }],
   },
   bitcoin_block_transactions: {
     dataset: 'bitcoin_block_transactions',
@@ -466,6 +478,7 @@ export const LAYOUTS: Readonly<Record<string, RowLayout>> = {
       },
     ],
     order: [1, 2],
+    copies: [{ field: 'datetime', column: 0 }],
   },
   bitcoin_mempool_state: {
     dataset: 'bitcoin_mempool_state',
@@ -517,6 +530,7 @@ export const LAYOUTS: Readonly<Record<string, RowLayout>> = {
       },
     ],
     order: [5],
+    copies: [{ field: 'snapshot_at', column: 0 }],
   },
   bitcoin_block_fee_totals: {
     dataset: 'bitcoin_block_fee_totals',
@@ -556,6 +570,7 @@ export const LAYOUTS: Readonly<Record<string, RowLayout>> = {
       },
     ],
     order: [1],
+    copies: [{ field: 'datetime', column: 0 }],
   },
   bitcoin_block_subsidy_schedule: {
     dataset: 'bitcoin_block_subsidy_schedule',
@@ -601,6 +616,7 @@ export const LAYOUTS: Readonly<Record<string, RowLayout>> = {
       },
     ],
     order: [1],
+    copies: [{ field: 'datetime', column: 0 }],
   },
   bitcoin_network_hashrate_estimate: {
     dataset: 'bitcoin_network_hashrate_estimate',
@@ -652,6 +668,7 @@ export const LAYOUTS: Readonly<Record<string, RowLayout>> = {
       },
     ],
     order: [1],
+    copies: [{ field: 'datetime', column: 0 }],
   },
   bitcoin_circulating_supply: {
     dataset: 'bitcoin_circulating_supply',
@@ -691,5 +708,6 @@ export const LAYOUTS: Readonly<Record<string, RowLayout>> = {
       },
     ],
     order: [1],
+    copies: [{ field: 'datetime', column: 0 }],
   },
 };

@@ -1,7 +1,7 @@
 /** Feeds the rows of a Parquet file to the digests of their partitions, a row group at a time, column by column. */
 import { zstdDecompressSync } from 'node:zlib';
 import { asyncBufferFromFile, parquetMetadataAsync, parquetScan } from 'hyparquet';
-import { placesOf } from '../../shared/proof-log/csv-feed.ts';
+import { type FieldPlaces, placesOf } from '../../shared/proof-log/csv-feed.ts';
 import { type Cell, type RowDigests, RowFault, type RowLayout } from '../../shared/proof-log/rows.ts';
 
 /** The reader unpacks snappy itself. */
@@ -19,11 +19,13 @@ export async function feedParquet(path: string, layout: RowLayout, digests: RowD
   const file = await asyncBufferFromFile(path);
   const metadata = await parquetMetadataAsync(file);
   const present = metadata.schema.slice(1).map(({ name }) => name);
-  const { columns: byColumn, by } = placesOf(layout, present);
-  const columns = [...new Set([...byColumn.flat(), ...by])].map((place) => present[place]);
-  const places = {
+  const { columns: byColumn, by, copies } = placesOf(layout, present);
+  const needed = [...byColumn.flat(), ...by, ...copies.filter((place) => place >= 0)];
+  const columns = [...new Set(needed)].map((place) => present[place]);
+  const places: FieldPlaces = {
     columns: byColumn.map((list) => list.map((place) => columns.indexOf(present[place]))),
     by: by.map((place) => columns.indexOf(present[place])),
+    copies: copies.map((place) => columns.indexOf(present[place])),
   };
   const scan = await parquetScan({ file, metadata, columns, compressors, parsers });
   for (const range of scan.ranges) {
@@ -33,17 +35,17 @@ export async function feedParquet(path: string, layout: RowLayout, digests: RowD
   }
 }
 
-interface Places {
-  readonly columns: readonly (readonly number[])[];
-  readonly by: readonly number[];
-}
-
 interface Target {
   readonly layout: RowLayout;
   readonly digests: RowDigests;
 }
 
-function feedRows(values: readonly Column[], rows: number, { columns, by }: Places, { layout, digests }: Target): void {
+function feedRows(
+  values: readonly Column[],
+  rows: number,
+  { columns, by, copies }: FieldPlaces,
+  { layout, digests }: Target,
+): void {
   const isPlain = layout.partition === 'file_day' && layout.columns.every(({ rule }) => rule === 'field');
   const times = values[by[0]];
   const plain = columns.map(([place]) => values[place]);
@@ -56,6 +58,7 @@ function feedRows(values: readonly Column[], rows: number, { columns, by }: Plac
         digests.add(
           columns.map((list) => list.map((place) => values[place][row])),
           by.map((place) => values[place][row]),
+          copies.map((place) => values[place]?.[row]),
         );
         continue;
       }
@@ -66,6 +69,14 @@ function feedRows(values: readonly Column[], rows: number, { columns, by }: Plac
         if (type === 'float8' && typeof value === 'number') room.float(value);
         else if (type === 'int8' && typeof value === 'bigint') room.integer(8, Number(value));
         else room.cell(type, value);
+      }
+      for (let index = 0; index < copies.length; index++) {
+        const copied = copies[index] < 0 ? undefined : values[copies[index]][row];
+        const { field, column } = layout.copies[index];
+        // Times are epoch ms in both.
+        if (copied !== undefined && Number(copied) !== Number(plain[column][row])) {
+          throw new RowFault(`${field} is not the value of ${layout.columns[column].name}`);
+        }
       }
       digests.ended(Number(offsets[row]));
     } catch (cause) {

@@ -247,7 +247,8 @@ export class ExportCheck {
   }
 
   #derived(): string[] {
-    const used = new Set(this.#layout!.columns.flatMap(({ fields }) => fields));
+    const { columns, copies } = this.#layout!;
+    const used = new Set([...columns.flatMap(({ fields }) => fields), ...copies.map(({ field }) => field)]);
     return this.#manifest.schema.map(({ name }) => name).filter((name) => !used.has(name));
   }
 }

@@ -47,12 +47,46 @@ function slowNumber(bytes: Uint8Array, start: number, end: number): number {
   return value;
 }
 
+/** @throws RowFault */
+function integer(value: number): number {
+  if (Number.isSafeInteger(value)) return value;
+  throw new RowFault(`${value} is not an integer`);
+}
+
+/** @throws RowFault */
+function flagAt(bytes: Uint8Array, start: number, end: number): boolean {
+  const flag = bytes[start] - ZERO;
+  if (end === start + 1 && (flag === 0 || flag === 1)) return flag === 1;
+  throw new RowFault('a flag is neither 0 nor 1');
+}
+
+/** Bytes of `2024-01-01T00:00:00.000Z`. */
+const INSTANT_BYTES = 24;
+/** The day that was read last: rows of a day come together. */
+let lastDay = { key: -1, ms: 0 };
+
+/** The epoch ms of a time of the service's form; NaN for any other text. */
+function instantAt(bytes: Uint8Array, start: number): number {
+  const two = (at: number) => (bytes[start + at] - ZERO) * 10 + bytes[start + at + 1] - ZERO;
+  const [year, month, day] = [two(0) * 100 + two(2), two(5), two(8)];
+  const key = (year * 100 + month) * 100 + day;
+  if (key !== lastDay.key) lastDay = { key, ms: Date.UTC(year, month - 1, day) };
+  const ms = lastDay.ms + ((two(11) * 60 + two(14)) * 60 + two(17)) * 1000 + two(20) * 10 + bytes[start + 22] - ZERO;
+  // Whatever else stands there would make another text of the same instant.
+  const isForm = [4, 7, 10, 13, 16, 19, 23].every((at, index) => bytes[start + at] === FORM[index]);
+  return isForm ? ms : Number.NaN;
+}
+
+const FORM = [...Buffer.from('--T::.Z')];
+
 /** How the columns of a layout are found in a header. */
 export interface FieldPlaces {
   /** By column: the places of its fields. */
   readonly columns: readonly (readonly number[])[];
   /** Of the fields that tell the partition. */
   readonly by: readonly number[];
+  /** Of the copies, -1 where the rows lack one. */
+  readonly copies: readonly number[];
 }
 
 /** The fields that a layout needs and a file lacks. */
@@ -68,6 +102,7 @@ export function placesOf(layout: RowLayout, names: readonly string[]): FieldPlac
   return {
     columns: layout.columns.map(({ fields }) => fields.map((name) => names.indexOf(name))),
     by: layout.partitionFields.map((name) => names.indexOf(name)),
+    copies: layout.copies.map(({ field }) => names.indexOf(field)),
   };
 }
 
@@ -124,7 +159,7 @@ export class CsvFeed {
       if (byte === COMMA) starts[cells++] = at + 1;
     }
     starts[cells] = at + 1;
-    const { columns, by } = this.#places!;
+    const { columns, by, copies } = this.#places!;
     const [time] = by;
     const room = this.#digests.room(decimalOf(bytes, starts[time], starts[time + 1] - 1));
     if (!room) return this.#quoted(bytes, start);
@@ -138,19 +173,37 @@ export class CsvFeed {
         const { type } = types[index];
         if (to <= from) room.null();
         else if (type === 'text') room.text(bytes, from, to);
-        else if (type === 'bool') room.flag(decimalOf(bytes, from, to) === 1);
+        else if (type === 'bool') room.flag(flagAt(bytes, from, to));
         else {
           const value = decimalOf(bytes, from, to);
           if (type === 'float8') room.float(value);
-          else room.integer(type === 'int8' ? 8 : type === 'int4' ? 4 : 2, value);
+          else room.integer(type === 'int8' ? 8 : type === 'int4' ? 4 : 2, integer(value));
           if (index === order[0]) offset = value;
         }
+      }
+      for (let index = 0; index < copies.length; index++) {
+        if (copies[index] >= 0) this.#compare(bytes, index, copies[index]);
       }
     } catch (cause) {
       throw this.#fault(cause);
     }
     this.#digests.ended(offset);
     return at + 1;
+  }
+
+  /** Whether a copy is the value of its column, in the row whose cells begin at `#starts`. */
+  #compare(bytes: Buffer, index: number, place: number): void {
+    const starts = this.#starts;
+    const { field, column } = this.#layout.copies[index];
+    const [original] = this.#places!.columns[column];
+    const [from, to] = [starts[place], starts[place + 1] - 1];
+    const [first, last] = [starts[original], starts[original + 1] - 1];
+    // The same text, or a time and the instant that it is.
+    const isSame =
+      to - from === INSTANT_BYTES && this.#layout.columns[column].type === 'int8'
+        ? instantAt(bytes, from) === decimalOf(bytes, first, last)
+        : bytes.compare(bytes, first, last, from, to) === 0;
+    if (!isSame) throw new RowFault(`${field} is not the value of ${this.#layout.columns[column].name}`);
   }
 
   #quoted(bytes: Buffer, start: number): number {
@@ -177,11 +230,12 @@ export class CsvFeed {
       this.#isPlain = partition === 'file_day' && columns.every(({ rule }) => rule === 'field');
       return;
     }
-    const { columns, by } = this.#places;
+    const { columns, by, copies } = this.#places;
     try {
       this.#digests.add(
         columns.map((places) => places.map((place): Cell => cells[place])),
         by.map((place) => cells[place]),
+        copies.map((place) => cells[place]),
       );
     } catch (cause) {
       throw this.#fault(cause);

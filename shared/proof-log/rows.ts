@@ -24,6 +24,13 @@ export interface LayoutColumn {
   readonly fields: readonly string[];
 }
 
+/** A further field that shows the value of a column, such as the same instant as text. */
+export interface ColumnCopy {
+  readonly field: string;
+  /** Index of the column. */
+  readonly column: number;
+}
+
 /** The columns of a dataset's canonical rows, and how its partitions divide them. */
 export interface RowLayout {
   readonly dataset: string;
@@ -35,6 +42,7 @@ export interface RowLayout {
   readonly columns: readonly LayoutColumn[];
   /** Indexes of the columns by which the rows are ordered. */
   readonly order: readonly number[];
+  readonly copies: readonly ColumnCopy[];
 }
 
 /** A value as files and answers have it: JSON, CSV's texts, Parquet's and Arrow's numbers and dates. */
@@ -108,6 +116,14 @@ const RULES: Readonly<Record<ColumnRule, (cells: readonly Cell[], partition: str
   vintage: (_, partition) => partition.split(':')[1],
   provenance: ([text]) => (typeof text === 'string' ? text.replace(ADDED_PROVENANCE, '') : text),
 };
+
+/** Whether two cells of a column's type are the same value. */
+function isSame(type: LayoutType, a: Cell, b: Cell): boolean {
+  if (!isSet(a) || !isSet(b)) return isSet(a) === isSet(b);
+  if (type === 'text') return a === b;
+  if (type === 'bool') return flagOf(a) === flagOf(b);
+  return type === 'float8' ? floatOf(a) === floatOf(b) : integerOf(a) === integerOf(b);
+}
 
 const isSet = (cell: Cell): boolean => cell !== null && cell !== undefined;
 
@@ -274,8 +290,13 @@ export class RowDigests {
     this.#isOrdered = layout.partition === 'file_day';
   }
 
-  /** Adds a row. @param cells those of `layout.columns`' fields by column, @param by those of `layout.partitionFields` */
-  add(cells: readonly (readonly Cell[])[], by: readonly Cell[]): void {
+  /**
+   * Adds a row. @throws RowFault
+   * @param cells those of `layout.columns`' fields by column
+   * @param by those of `layout.partitionFields`
+   * @param copies those of `layout.copies`, undefined where the rows lack the field
+   */
+  add(cells: readonly (readonly Cell[])[], by: readonly Cell[], copies: readonly Cell[]): void {
     const partition = this.#partitionOf(by);
     if (partition === undefined) {
       this.strays++;
@@ -293,6 +314,10 @@ export class RowDigests {
       const value = RULES[rule](cells[index], partition);
       room.cell(type, value);
       values.push(value);
+    }
+    for (const [index, { field, column }] of this.#layout.copies.entries()) {
+      if (copies[index] === undefined || isSame(columns[column].type, copies[index], values[column])) continue;
+      throw new RowFault(`${field} is not the value of ${columns[column].name}`);
     }
     if (!rows) {
       const kept = this.#sorted.get(partition) ?? new SortedRows();

@@ -1,7 +1,7 @@
 /** The formats of the proof log against other implementations: notes and keys, tile paths, proofs, and numbers of CSV. */
 import fc from 'fast-check';
-import { expect, test } from 'vitest';
-import { decimalOf } from '../../shared/proof-log/csv-feed.ts';
+import { describe, expect, test } from 'vitest';
+import { CsvFeed, decimalOf } from '../../shared/proof-log/csv-feed.ts';
 import { decodeLeaf, encodeLeaf, type Leaf, MAX_LEAF_BYTES } from '../../shared/proof-log/leaf.ts';
 import {
   consistencyProof,
@@ -23,7 +23,10 @@ import {
   parseSigner,
   parseVerifier,
 } from '../../shared/proof-log/note.ts';
+import { RowDigests } from '../../shared/proof-log/rows.ts';
 import { decodeEntries, encodeEntries, parseTilePath, tilePath, widthIn } from '../../shared/proof-log/tiles.ts';
+import { datasetOf } from '../../shared/registry/index.ts';
+import { rowLayoutOf } from '../../shared/registry/proof-rows.ts';
 import vectors from './proof-log-vectors.json' with { type: 'json' };
 
 // The example of golang.org/x/mod/sumdb/note.
@@ -210,4 +213,91 @@ test('numbers of CSV are read as JavaScript reads them', () => {
     { numRuns: 5000 },
   );
   for (const bad of ['', 'x', '1x', '--1', '1.2.3']) expect(() => read(bad)).toThrow('is not a number');
+});
+
+describe('a cell of CSV that is changed to another value', () => {
+  const HEADER = 'trade_id,timestamp,price,quantity,quote_quantity,is_buyer_maker,datetime,is_best_match';
+  const DAY = '2024-01-01';
+  const layout = rowLayoutOf(datasetOf('exchange_a_spot_trades'));
+  const line = (id: number, ms: number, price: number) =>
+    [id, ms, price, 0.5, price / 2, id % 2, new Date(ms).toISOString(), 1].map(String);
+
+  function digestOf(rows: readonly (readonly string[])[], pieces = 1): string | null {
+    const digests = new RowDigests(layout, [{ partition: DAY, document_sha256: null }]);
+    const feed = new CsvFeed(layout, digests);
+    const bytes = Buffer.from(`${HEADER}\n${rows.map((cells) => `${cells.join(',')}\n`).join('')}`);
+    const size = Math.ceil(bytes.length / pieces);
+    for (let at = 0; at < bytes.length; at += size) feed.push(bytes.subarray(at, at + size));
+    feed.end();
+    return digests.digests()[0]?.sha256 ?? null;
+  }
+  const made = fc
+    .array(fc.tuple(fc.integer({ min: 0, max: 86_399_999 }), fc.double({ min: 0.01, max: 1e6, noNaN: true })), {
+      minLength: 1,
+      maxLength: 20,
+    })
+    .map((list) =>
+      list
+        .map(([ms], at) => ms + at)
+        .sort((a, b) => a - b)
+        .map((ms, at) => line(at + 1, Date.parse(DAY) + Math.min(ms, 86_399_999), list[at][1])),
+    );
+  /** Texts that a careless reader takes for the value before. */
+  const twisted = (text: string): string[] => [
+    `${text}5`,
+    `1${text}`,
+    `${text} `,
+    `-${text}`,
+    `${text}.5`,
+    '',
+    '2',
+    'x',
+    `${text}e1`,
+    text.replace('Z', 'z'),
+    text.replace('T', ' '),
+  ];
+
+  test('changes the digest of its partition, or is refused', () => {
+    fc.assert(
+      fc.property(made, fc.nat(), fc.nat(7), fc.nat(10), (rows, at, column, how) => {
+        const before = digestOf(rows);
+        const row = at % rows.length;
+        const text = twisted(rows[row][column])[how];
+        // A date or a number that reads the same is the same value.
+        if (text === rows[row][column] || (column !== 6 && text !== '' && Number(text) === Number(rows[row][column])))
+          return;
+        const changed = rows.map((cells, index) => (index === row ? cells.with(column, text) : cells));
+        let after: string | null | undefined;
+        try {
+          after = digestOf(changed);
+        } catch {
+          return;
+        }
+        expect([text, after]).not.toEqual([text, before]);
+      }),
+      { numRuns: 2000 },
+    );
+  });
+
+  test('is no matter of where the file is cut into pieces', () => {
+    fc.assert(
+      fc.property(made, fc.integer({ min: 1, max: 50 }), (rows, pieces) => {
+        expect(digestOf(rows, pieces)).toBe(digestOf(rows));
+      }),
+    );
+  });
+
+  test('a time that is another instant, or not of its form, is refused with its line', () => {
+    const rows = [line(1, Date.parse(DAY), 1), line(2, Date.parse(DAY) + 1, 1), line(3, Date.parse(DAY) + 2, 1)];
+    for (const text of [
+      '2024-01-01T00:00:00.003Z',
+      '2024-01-02T00:00:00.002Z',
+      '2024-01-01 00:00:00.002Z',
+      '2024-01-01T00:00:00.00xZ',
+    ]) {
+      expect(() => digestOf(rows.with(2, rows[2].with(6, text)))).toThrow(
+        'line 4: datetime is not the value of timestamp',
+      );
+    }
+  });
 });
