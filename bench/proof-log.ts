@@ -98,7 +98,7 @@ async function checkedExport(
   if (format === 'csv') await writeFile(path, await readFile(csv));
   else
     await duckdb.run(
-      `copy (select * replace (("timestamp")::bigint as "timestamp") from read_csv('${csv}', types = ${TYPES})) to '${path}' (format parquet, compression zstd)`,
+      `copy (select * replace (datetime::timestamp_ms as datetime) from read_csv('${csv}', types = ${TYPES})) to '${path}' (format parquet, compression zstd)`,
     );
   await writeManifest(folder, { format, path, csv, rows, signer });
   const read = format === 'csv' ? `read_csv('${path}', types = ${TYPES})` : `'${path}'`;
