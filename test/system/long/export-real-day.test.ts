@@ -6,8 +6,10 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { datasetOf, shapeOf } from '../../../shared/registry/index.ts';
 import { type ArtifactLab, type Artifacts, artifactLab } from '../../support/artifacts.ts';
 import { ROOT } from '../../support/command.ts';
+import { startExports } from '../../support/exports.ts';
 import { givenData } from '../../support/given.ts';
-import { DATASET, System } from '../../support/pipeline.ts';
+import { DATASET, documentPath, System } from '../../support/pipeline.ts';
+import { checkpointOf, sequence } from '../../support/proof-log.ts';
 import type { DuckDb } from '../../support/read-parquet.ts';
 import type { Serving } from '../../support/serving.ts';
 
@@ -65,6 +67,31 @@ givenData('exchange_a').describe(`the real ${DAY}`, () => {
       expect(listed[0].rows_hash).not.toBeNull();
       expect(listed[0].aligned_hash).not.toBeNull();
     }
+  });
+
+  test('is checked by strangers: every row of both files by its leaf, and a trade down to the vendor’s file', async () => {
+    await sequence(system.env);
+    const key = (await checkpointOf(system.env)).verifier.line;
+    await using exports = await startExports(system.env, {
+      settings: { SVC_NATS_READER_URL: system.env.natsReaderUrl },
+    });
+    const check = (...args: string[]) => system.run(['check', ...args, '--key', key]);
+    for (const format of ['csv', 'parquet']) {
+      const { json: run } = await exports.run({ dataset: DATASET, format, ...WINDOW });
+      const { json } = await check(join(exports.root, run.export_id, '1'));
+      expect([json.ok, json.not_checked]).toEqual([true, []]);
+      expect(json.checked).toContain(
+        'every row of 1 whole partition hashed again from the files and equal to its leaf: 183,355 rows',
+      );
+    }
+    const answer = join(system.env.dir, 'lineage.json');
+    await writeFile(answer, (await exports.get(`/v1/lineage/${DATASET}/109344068`)).text);
+    const { exit, json } = await check(answer, '--document', join(REAL, documentPath(DAY)));
+    expect([exit, json.not_checked, json.checked.at(-1)]).toEqual([
+      0,
+      [],
+      'the document has the sha256 of the leaf, and holds the bytes of the event',
+    ]);
   });
 
   test.for([60, 3600, 7200])('a frame of buckets of %i s is what DuckDB makes of the file', async (grid) => {
