@@ -10,6 +10,7 @@ import { folderSource, keyPathOf, readSigner } from '../../shared/proof-log/fold
 import { checkpointText, generateSigner, type Signer } from '../../shared/proof-log/note.ts';
 import { signManifest } from '../../shared/proof-log/signed-manifest.ts';
 import { decodeEntries } from '../../shared/proof-log/tiles.ts';
+import { lookAt } from '../../shared/proof-log/watch.ts';
 import { type Exports, startExports } from '../support/exports.ts';
 import { DATASET, System } from '../support/pipeline.ts';
 import { checkpointOf, logFolderOf, sequence } from '../support/proof-log.ts';
@@ -141,6 +142,30 @@ test('a tile that is altered is found by the check of a mirror and by a watcher'
   expect((await watch(log)).exit).toBe(0);
 });
 
+test('a new leaf that is altered is found by a watcher, wherever else it looks', async () => {
+  const source = folderSource(log);
+  const { watched } = await lookAt(source, {}, () => 0);
+  await system.rows(
+    `insert into proof_leaves (kind, body) select 'restored', convert_to('leaf ' || n, 'UTF8') from generate_series(1, 300) n`,
+  );
+  await sequence(system.env);
+  const path = join(log, 'tile/entries/001.p/47');
+  const bytes = await readFile(path);
+  await writeFile(path, Buffer.from(bytes.toString('latin1').replace('leaf 290', 'leaf 29x'), 'latin1'));
+  const altered = await lookAt(source, watched!, () => 0);
+  expect([altered.watched, altered.report.faults]).toEqual([
+    undefined,
+    ['the leaves 3 to 302 do not give the root that was signed: a leaf was changed'],
+  ]);
+  await writeFile(path, bytes);
+  const whole = await lookAt(source, watched!, () => 0.99);
+  expect(whole.report.checked).toEqual([
+    'the tree of 303 leaves continues that of 3',
+    '300 new leaves are in the tree of 303',
+    '47 leaves from 256 on are still in the tree',
+  ]);
+});
+
 test('a checkpoint that is altered does not carry the signature of the log', async () => {
   const path = join(log, 'checkpoint');
   await writeFile(path, (await readFile(path, 'utf8')).replace('\n3\n', '\n2\n'));
@@ -218,6 +243,27 @@ test('an export with one cell changed is found: by its digest, by the signature,
   const { exit, json } = await check(folder);
   expect([exit, json.faults.length]).toEqual([1, 1]);
   expect(json.faults[0]).toContain('the rows have the sha256');
+});
+
+test('a row that is taken out of an export, with a manifest signed by the stolen key, is missed; one that is added is one too many', async () => {
+  const folder = await download();
+  const path = join(folder, 'manifest.json');
+  const manifest = JSON.parse(await readFile(path, 'utf8'));
+  const [file] = manifest.files;
+  const lines = (await readFile(join(folder, file.name), 'utf8')).split('\n');
+  const { signed: _, ...unsigned } = manifest;
+  for (const [changed, says] of [
+    [lines.toSpliced(500, 1), `${DAY}: the files hold 7,999 rows, the leaf says 8000`],
+    [lines.toSpliced(500, 0, lines[500]), `${DAY}: the files hold 8,001 rows, the leaf says 8000`],
+  ] as const) {
+    const bytes = Buffer.from(changed.join('\n'));
+    await writeFile(join(folder, file.name), bytes);
+    const sha256 = createHash('sha256').update(bytes).digest('hex');
+    const forged = { ...unsigned, sha256, bytes: bytes.length, files: [{ ...file, sha256, bytes: bytes.length }] };
+    await writeFile(path, JSON.stringify(signManifest(forged, signer)));
+    const { exit, json } = await check(folder);
+    expect([exit, json.faults]).toEqual([1, [says]]);
+  }
 });
 
 test('a stale checkpoint is a log that shrank, to whoever saw a newer one', async () => {
