@@ -12,9 +12,14 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { seededRandom } from '../../../pipelines/sources/trades/sample.ts';
 import { connect } from '../../../shared/db/connect.ts';
 import { ERROR_CODES, type ErrorCode } from '../../../shared/errors.ts';
+import { checkMirror } from '../../../shared/proof-log/check.ts';
+import { folderSource } from '../../../shared/proof-log/folder.ts';
+import { TileFault } from '../../../shared/proof-log/tiles.ts';
+import { lookAt, type Watched } from '../../../shared/proof-log/watch.ts';
 import { windowOf } from '../../../shared/registry/keys.ts';
 import { type Answer, type Json, type Running, startCommand } from '../../support/command.ts';
 import { dayNames, digestsOf, leftoversOf, readLog, System } from '../../support/pipeline.ts';
+import { checkpointOf, logFolderOf, sequence } from '../../support/proof-log.ts';
 import { SEED } from '../../support/seed.ts';
 import { createPrivateStack, natsSettings, type PrivateStack } from '../../support/stack.ts';
 import { compareNative, secondsOfFiles, secondsStored } from '../../support/trade-oracle.ts';
@@ -46,6 +51,19 @@ function projectorOf(pid: number): number | undefined {
 
 function noSuchProcess(): never {
   throw Object.assign(new Error('no such process'), { code: 'ESRCH' });
+}
+
+/** A look at the proof log as a watcher takes it. @returns what the watcher remembers */
+async function lookedAt(dir: string, watched: Partial<Watched>): Promise<Partial<Watched>> {
+  try {
+    const look = await lookAt(folderSource(logFolderOf({ dir })), watched);
+    expect(look.report.faults).toEqual([]);
+    return look.watched!;
+  } catch (error) {
+    // There is no checkpoint yet.
+    if (error instanceof TileFault) return watched;
+    throw error;
+  }
 }
 
 /** How a command ended that was not spared: a signal, success, or a code that says that it is worth another try. */
@@ -157,6 +175,7 @@ describe.each(TRIALS)('a backfill of $dataset', ({ vendor, dataset, killsEach, d
     const ends: Record<string, number> = {};
     let next = 0;
     let idle = 0;
+    let watched: Partial<Watched> = {};
     const startedAt = performance.now();
     while (queue.length > 0) {
       const last = Math.min(next + STAGE, DAYS.length) - 1;
@@ -175,6 +194,7 @@ describe.each(TRIALS)('a backfill of $dataset', ({ vendor, dataset, killsEach, d
         if (ended || !kill(queue[0], running, own)) continue;
         const [target] = queue.splice(0, 1);
         killed[target] = (killed[target] ?? 0) + 1;
+        watched = await lookedAt(own.dir, watched);
         if (next < DAYS.length && proved === last + 1) idle++;
         if (target === 'command') break;
       }
@@ -199,8 +219,18 @@ describe.each(TRIALS)('a backfill of $dataset', ({ vendor, dataset, killsEach, d
     // Kills that meet nobody at work prove nothing. How many do is chance and the machine's: none was seen with over half.
     expect(idle).toBeLessThanOrEqual((3 * kills) / 4);
 
+    // Whoever watched the proof log all along saw one history, and it says what became of every attempt.
+    await sequence({ dir: own.dir, databaseUrl: own.stack.databaseUrl });
+    await lookedAt(own.dir, watched);
+    const { faults } = await checkMirror(await checkpointOf(own), folderSource(logFolderOf(own)));
+    expect(faults).toEqual([]);
     await using client = await connect({ url: own.stack.databaseUrl, name: 'test' });
     const system = { client };
+    const { rows: leaves } = await client.query(
+      `select (select count(*)::int4 from proof_leaves where kind in ('proved', 'revised')) as leaves,
+         (select count(*)::int4 from attempts where state = 'proved') as attempts`,
+    );
+    expect(leaves[0].leaves).toBe(leaves[0].attempts);
     // Digests, counts, totals: of the manifests and of the recounts.
     expect(withoutRevision(await digestsOf(client))).toEqual(withoutRevision(expected));
     // None lost, none doubled, none changed.
