@@ -6,11 +6,12 @@ import { tableFromArrays } from 'apache-arrow';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { checkConsistency, checkExport, checkLineage } from '../../client/check/index.ts';
 import { ROOT } from '../support/command.ts';
-import { type Exports, startExports } from '../support/exports.ts';
-import { DATASET, System } from '../support/pipeline.ts';
-import { checkpointOf, sequence } from '../support/proof-log.ts';
-import { FROM, SMALL_DAYS, TO, writeDays } from '../support/three-days.ts';
+import type { Exports } from '../support/exports.ts';
+import { DATASET, type System } from '../support/pipeline.ts';
+import { checkpointOf, createLogged, type LoggedSystem, sequence } from '../support/proof-log.ts';
+import { SMALL_DAYS } from '../support/three-days.ts';
 
+let logged: LoggedSystem;
 let system: System;
 let exports: Exports;
 let key: string;
@@ -18,20 +19,13 @@ let manifest: string;
 let csv: string;
 
 beforeAll(async () => {
-  system = await System.create();
-  await writeDays(system, SMALL_DAYS);
-  expect((await system.backfill(FROM, TO)).exit).toBe(0);
-  await sequence(system.env);
-  exports = await startExports(system.env, { settings: { SVC_NATS_READER_URL: system.env.natsReaderUrl } });
-  key = (await checkpointOf(system.env)).verifier.line;
-  const { json } = await exports.run({ dataset: DATASET, format: 'csv', month_year: [3, 2024] });
-  manifest = (await exports.get(`/v1/raw/export/${json.export_id}/manifest`)).text;
-  csv = (await exports.bytes(json.export_id)).toString();
+  logged = await createLogged();
+  ({ system, exports, key } = logged);
+  const folder = await logged.download();
+  manifest = await readFile(join(folder, 'manifest.json'), 'utf8');
+  csv = await readFile(join(folder, JSON.parse(manifest).files[0].name), 'utf8');
 });
-afterAll(async () => {
-  await exports[Symbol.asyncDispose]();
-  await system[Symbol.asyncDispose]();
-});
+afterAll(() => logged[Symbol.asyncDispose]());
 
 const WHOLE = 'every row of 3 whole partitions hashed again from the files and equal to its leaf: 25,000 rows';
 

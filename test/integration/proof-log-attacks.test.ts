@@ -13,9 +13,10 @@ import { decodeEntries } from '../../shared/proof-log/tiles.ts';
 import { lookAt } from '../../shared/proof-log/watch.ts';
 import { type Exports, startExports } from '../support/exports.ts';
 import { DATASET, System } from '../support/pipeline.ts';
-import { checkpointOf, logFolderOf, sequence } from '../support/proof-log.ts';
+import { checkpointOf, createLogged, type LoggedSystem, logFolderOf, sequence } from '../support/proof-log.ts';
 import { FROM, SMALL_DAYS, TO, writeDays } from '../support/three-days.ts';
 
+let logged: LoggedSystem;
 let system: System;
 let exports: Exports;
 let key: string;
@@ -23,38 +24,18 @@ let log: string;
 let signer: Signer;
 
 beforeEach(async () => {
-  system = await System.create();
-  await writeDays(system, SMALL_DAYS);
-  expect((await system.backfill(FROM, TO)).exit).toBe(0);
-  await sequence(system.env);
-  exports = await startExports(system.env, { settings: { SVC_NATS_READER_URL: system.env.natsReaderUrl } });
-  key = (await checkpointOf(system.env)).verifier.line;
+  logged = await createLogged();
+  ({ system, exports, key } = logged);
   log = logFolderOf(system.env);
   signer = (await readSigner(log, undefined))!;
 });
-afterEach(async () => {
-  await exports[Symbol.asyncDispose]();
-  await system[Symbol.asyncDispose]();
-});
+afterEach(() => logged[Symbol.asyncDispose]());
 
 const DAY = SMALL_DAYS[0].day;
 const inDir = (name: string) => join(system.env.dir, name);
 const check = async (...args: string[]) => await system.run(['check', ...args, '--key', key]);
 const watch = async (url: string, state = 'watch.json') =>
   await system.run(['watch-log', url, '--once', '--state', inDir(state), '--metrics', inDir('watch.prom')]);
-
-let downloads = 0;
-async function download(body: object = { format: 'csv', month_year: [3, 2024] }): Promise<string> {
-  const { json } = await exports.run({ dataset: DATASET, ...body });
-  expect(json.status, JSON.stringify(json)).toBe('succeeded');
-  const folder = inDir(`download-${downloads++}`);
-  await mkdir(folder);
-  const manifest = await exports.get(`/v1/raw/export/${json.export_id}/manifest`);
-  await writeFile(join(folder, 'manifest.json'), manifest.text);
-  const [{ name }] = JSON.parse(manifest.text).files;
-  await cp(join(exports.root, json.export_id, '1', name), join(folder, name));
-  return folder;
-}
 
 /** A log of any entries, written by hand (RFC 6962, C2SP), signed with a key. */
 async function forge(folder: string, entries: readonly Uint8Array[], by: Signer): Promise<string> {
@@ -85,7 +66,7 @@ const entriesOf = async (width: number) =>
 
 test('a stored row that is altered is in no export that the check accepts, and `verify` finds it', async () => {
   await system.rows(`update ${DATASET} set price = price + 1 where trade_id = 100`);
-  const { exit, json } = await check(await download());
+  const { exit, json } = await check(await logged.download());
   expect([exit, json.faults.length]).toEqual([1, 1]);
   expect(json.faults[0]).toMatch(
     new RegExp(`^${DAY}: the rows have the sha256 [0-9a-f]{64}, and [0-9a-f]{64} in the leaf$`),
@@ -104,7 +85,7 @@ test('rows altered together with every digest of their partition are found by `v
   await system.rows(
     `update coverage set proved = (select range_agg(int8range(from_ms, to_ms)) from partitions), version = version + 1`,
   );
-  const { exit, json } = await check(await download());
+  const { exit, json } = await check(await logged.download());
   expect([exit, json.faults]).toEqual([
     1,
     expect.arrayContaining([`${DATASET} ${DAY}: rows_hash is ${found[2]}, and ${found[1]} in the leaf`]),
@@ -215,7 +196,7 @@ test('history that is rewritten and signed anew with the stolen key is found by 
 });
 
 test('an export with one cell changed is found: by its digest, by the signature, and by its rows', async () => {
-  const folder = await download();
+  const folder = await logged.download();
   const manifest = JSON.parse(await readFile(join(folder, 'manifest.json'), 'utf8'));
   const [file] = manifest.files;
   const text = (await readFile(join(folder, file.name), 'utf8')).split('\n');
@@ -246,7 +227,7 @@ test('an export with one cell changed is found: by its digest, by the signature,
 });
 
 test('a row that is taken out of an export, with a manifest signed by the stolen key, is missed; one that is added is one too many', async () => {
-  const folder = await download();
+  const folder = await logged.download();
   const path = join(folder, 'manifest.json');
   const manifest = JSON.parse(await readFile(path, 'utf8'));
   const [file] = manifest.files;

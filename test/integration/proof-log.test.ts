@@ -1,5 +1,5 @@
 /** The proof log of a running system: its leaves, its files over HTTP, what answers say of it, and what `check` finds. */
-import { cp, mkdir, readFile, writeFile } from 'node:fs/promises';
+import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
@@ -9,42 +9,22 @@ import { leafHash, verifyInclusion } from '../../shared/proof-log/merkle.ts';
 import { openCheckpoint } from '../../shared/proof-log/note.ts';
 import { type Exports, startExports } from '../support/exports.ts';
 import { DATASET, documentPath, System } from '../support/pipeline.ts';
-import { checkpointOf, logFolderOf, sequence } from '../support/proof-log.ts';
-import { DAYS, FROM, SMALL_DAYS, TO, writeDays } from '../support/three-days.ts';
+import { checkpointOf, createLogged, type LoggedSystem, logFolderOf, sequence } from '../support/proof-log.ts';
+import { DAYS, SMALL_DAYS } from '../support/three-days.ts';
 
+let logged: LoggedSystem;
 let system: System;
 let exports: Exports;
 let key: string;
 
 beforeAll(async () => {
-  system = await System.create();
-  await writeDays(system, SMALL_DAYS);
-  expect((await system.backfill(FROM, TO)).exit).toBe(0);
-  await sequence(system.env);
-  exports = await startExports(system.env, { settings: { SVC_NATS_READER_URL: system.env.natsReaderUrl } });
-  key = (await checkpointOf(system.env)).verifier.line;
+  logged = await createLogged();
+  ({ system, exports, key } = logged);
 });
-afterAll(async () => {
-  await exports[Symbol.asyncDispose]();
-  await system[Symbol.asyncDispose]();
-});
+afterAll(() => logged[Symbol.asyncDispose]());
 
 const get = (path: string) => exports.serving.send({ method: 'GET', path, key: null });
 const check = async (...args: string[]) => await system.run(['check', ...args]);
-
-/** Downloads an export as a user would: manifest and files in one folder. */
-async function download(body: object, name: string): Promise<string> {
-  const { json } = await exports.run({ dataset: DATASET, ...body });
-  expect(json.status, JSON.stringify(json)).toBe('succeeded');
-  const folder = join(system.env.dir, name);
-  await mkdir(folder);
-  const manifest = await exports.get(`/v1/raw/export/${json.export_id}/manifest`);
-  await writeFile(join(folder, 'manifest.json'), manifest.text);
-  for (const { name: file } of JSON.parse(manifest.text).files) {
-    await cp(join(exports.root, json.export_id, '1', file), join(folder, file));
-  }
-  return folder;
-}
 
 test('each proved partition has a leaf in the order of its proof, and the files are served without a key', async () => {
   const leaves = await system.rows('select leaf_index, kind, partition_key from proof_leaves order by leaf_index');
@@ -192,7 +172,7 @@ describe('check', () => {
     ['parquet', 'zstd'],
     ['parquet', 'snappy'],
   ])('of whole partitions as %s %s hashes every row again', async (format, compression) => {
-    const folder = await download({ format, compression, month_year: [3, 2024] }, `${format}-${compression}`);
+    const folder = await logged.download({ format, compression, month_year: [3, 2024] });
     const { exit, json, stderr } = await check(folder, '--key', key);
     expect(exit, JSON.stringify(json) + stderr).toBe(0);
     expect(json.checked).toContain(
@@ -202,7 +182,7 @@ describe('check', () => {
   });
 
   test('of another export says that the signed manifest holds it', async () => {
-    const folder = await download({ format: 'csv', mode: 'aligned_1s', n_rows: 100 }, 'aligned');
+    const folder = await logged.download({ format: 'csv', mode: 'aligned_1s', n_rows: 100 });
     const { exit, json } = await check(folder, '--key', key);
     expect([exit, json.not_checked]).toEqual([
       0,
@@ -218,7 +198,7 @@ describe('check', () => {
   });
 
   test('refuses what it cannot read with exit code 2, and says what it needs', async () => {
-    const folder = join(system.env.dir, 'csv-none');
+    const folder = await logged.download();
     for (const [args, what] of [
       [[folder], 'Name the key of the log with --key'],
       [[folder, '--key', 'nonsense'], 'The key cannot be used'],
@@ -232,7 +212,7 @@ describe('check', () => {
   });
 
   test('a manifest that was changed is not the one that was signed', async () => {
-    const folder = join(system.env.dir, 'csv-none');
+    const folder = await logged.download();
     const path = join(folder, 'manifest.json');
     const text = await readFile(path, 'utf8');
     await writeFile(path, text.replace('"row_count": 25000', '"row_count": 25001'));

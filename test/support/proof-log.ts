@@ -1,10 +1,14 @@
-/** The proof log of a test's system: the sequencer in this process, and the log's files over HTTP and from its folder. */
+/** The proof log of a test's system: the sequencer in this process, its checkpoint, and a system whose three days are logged. */
+import { cp, mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { Sequencer } from '../../pipelines/proof-log/sequencer.ts';
 import { connect } from '../../shared/db/connect.ts';
 import { folderSource, readSigner } from '../../shared/proof-log/folder.ts';
 import { openCheckpoint } from '../../shared/proof-log/note.ts';
+import { type Exports, startExports } from './exports.ts';
+import { DATASET, System } from './pipeline.ts';
 import type { TestEnv } from './stack.ts';
+import { FROM, SMALL_DAYS, TO, writeDays } from './three-days.ts';
 
 export const logFolderOf = ({ dir }: Pick<TestEnv, 'dir'>): string => join(dir, 'state', 'proof-log');
 
@@ -23,4 +27,46 @@ export async function checkpointOf(env: Pick<TestEnv, 'dir'>) {
   const { verifier } = (await readSigner(folder, undefined))!;
   const note = Buffer.from((await folderSource(folder)('checkpoint'))!).toString();
   return { ...openCheckpoint(note, verifier), note, verifier };
+}
+
+/** Three days of exchange A, proved and under a checkpoint, with the service and its exports. */
+export interface LoggedSystem extends AsyncDisposable {
+  readonly system: System;
+  readonly exports: Exports;
+  /** The verifier key of the log. */
+  readonly key: string;
+  /** Runs an export and downloads it as a user would. @returns the folder of manifest and files */
+  download(body?: object): Promise<string>;
+}
+
+const MONTH = { format: 'csv', month_year: [3, 2024] };
+
+export async function createLogged(): Promise<LoggedSystem> {
+  const system = await System.create();
+  await writeDays(system, SMALL_DAYS);
+  const { exit, stderr } = await system.backfill(FROM, TO);
+  if (exit !== 0) throw new Error(stderr);
+  await sequence(system.env);
+  const exports = await startExports(system.env, { settings: { SVC_NATS_READER_URL: system.env.natsReaderUrl } });
+  return {
+    system,
+    exports,
+    key: (await checkpointOf(system.env)).verifier.line,
+    async download(body = MONTH) {
+      const { json } = await exports.run({ dataset: DATASET, ...body });
+      if (json.status !== 'succeeded') throw new Error(JSON.stringify(json));
+      const folder = join(system.env.dir, json.export_id);
+      await mkdir(folder);
+      const { text } = await exports.get(`/v1/raw/export/${json.export_id}/manifest`);
+      await writeFile(join(folder, 'manifest.json'), text);
+      for (const { name } of JSON.parse(text).files) {
+        await cp(join(exports.root, json.export_id, '1', name), join(folder, name));
+      }
+      return folder;
+    },
+    async [Symbol.asyncDispose]() {
+      await exports[Symbol.asyncDispose]();
+      await system[Symbol.asyncDispose]();
+    },
+  };
 }
