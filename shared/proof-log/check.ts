@@ -41,8 +41,8 @@ export class CheckReport {
   }
 }
 
-const inWords = (count: number, noun: string): string =>
-  `${count.toLocaleString('en-US')} ${noun}${count === 1 ? '' : 's'}`;
+const inWords = (count: number, one: string, many = `${one}s`): string =>
+  `${count.toLocaleString('en-US')} ${count === 1 ? one : many}`;
 
 interface Window {
   readonly kind: string;
@@ -124,7 +124,7 @@ export class ExportCheck {
     }
     const checkpoint = report.attempt('checkpoint', () => openCheckpoint(log.checkpoint!, verifier));
     if (!checkpoint) return;
-    report.checked.push(`the checkpoint of ${inWords(checkpoint.size, 'leaf').replace('leafs', 'leaves')} is signed`);
+    report.checked.push(`the checkpoint of ${inWords(checkpoint.size, 'leaf', 'leaves')} is signed`);
     const facts = new Map(
       listed.flatMap((one) => one.listed.map((fact) => [`${one.dataset} ${fact.partition}`, fact])),
     );
@@ -378,7 +378,7 @@ export async function checkMirror(
     }
   }
   if (equalHashes(tree.root, head.root))
-    report.checked.push(`all ${inWords(head.size, 'leaf').replace('leafs', 'leaves')} give the root that was signed`);
+    report.checked.push(`all ${inWords(head.size, 'leaf', 'leaves')} give the root that was signed`);
   else report.faults.push(`the ${head.size} leaves do not give the root that was signed`);
   await compareTiles(report, levels, head.size, source);
   return report;

@@ -2,11 +2,13 @@
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
+import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { writeDay } from '../../pipelines/sources/exchange_b/sample.ts';
 import { decodeLeaf } from '../../shared/proof-log/leaf.ts';
 import { leafHash, verifyInclusion } from '../../shared/proof-log/merkle.ts';
 import { openCheckpoint } from '../../shared/proof-log/note.ts';
+import type { Json } from '../support/command.ts';
 import { type Exports, startExports } from '../support/exports.ts';
 import { DATASET, documentPath, System } from '../support/pipeline.ts';
 import { checkpointOf, createLogged, type LoggedSystem, logFolderOf, sequence } from '../support/proof-log.ts';
@@ -209,6 +211,42 @@ describe('check', () => {
       expect([exit, json.error.code]).toEqual([2, 'CHECK_INPUT_INVALID']);
       expect(json.error.message).toContain(what);
     }
+  });
+
+  test('a manifest or an answer with any member lost or replaced is refused or wrong, and never a defect of the check', async () => {
+    const folder = await logged.download({ format: 'csv', n_rows: 20 });
+    const path = join(folder, 'manifest.json');
+    const answer = join(folder, 'lineage.json');
+    const texts = [await readFile(path, 'utf8'), (await exports.get(`/v1/lineage/${DATASET}/77`)).text];
+    const junk = fc.constantFrom(undefined, null, 0, -1, 1e21, '', 'x', '\0', [], {}, true, '../../etc/passwd');
+    /** Goes down to some member and puts something else there. */
+    const alter = (value: Json, way: readonly number[], other: unknown): void => {
+      const keys = Object.keys(value);
+      const key = keys[way[0] % keys.length];
+      const below = value[key];
+      if (way.length > 1 && typeof below === 'object' && below !== null && Object.keys(below).length > 0)
+        alter(below, way.slice(1), other);
+      else if (other === undefined) delete value[key];
+      else value[key] = other;
+    };
+    const property = fc.asyncProperty(
+      fc.nat(1),
+      fc.array(fc.nat(50), { minLength: 1, maxLength: 5 }),
+      junk,
+      async (which, way, other) => {
+        const value = JSON.parse(texts[which]);
+        alter(value, way, other);
+        const changed = JSON.stringify(value);
+        await writeFile(which === 0 ? path : answer, changed);
+        const { exit, json } = await check(which === 0 ? path : answer, '--key', key);
+        if (exit === 2) expect(json.error.code).toBe('CHECK_INPUT_INVALID');
+        // Nothing of a lineage answer but its proof is signed.
+        else if (which === 0)
+          expect([changed === JSON.stringify(JSON.parse(texts[0])), exit]).toEqual([exit === 0, exit]);
+        else expect(json.subject).toBe('lineage');
+      },
+    );
+    await fc.assert(property, { numRuns: 200 });
   });
 
   test('a manifest that was changed is not the one that was signed', async () => {

@@ -8,6 +8,7 @@ import { readFile, stat } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { pipeline } from 'node:stream/promises';
 import { createGunzip, createZstdDecompress } from 'node:zlib';
+import { z } from 'zod';
 import { TidemarkError } from '../../../shared/errors.ts';
 import {
   CheckReport,
@@ -100,7 +101,7 @@ async function checked(path: string, second: string | undefined, given: Given): 
   if (text.includes('\n\n\u2014 ') && !text.startsWith('{')) return await checkNotes(path, text, second, given);
   const json = parsed(path, text);
   if ('manifest_version' in json) return await checkExport(path, given);
-  if ('payload_sha256_raw' in json) return await checkAnswer(json as unknown as LineageAnswer, given);
+  if ('payload_sha256_raw' in json) return await checkAnswer(shaped(LINEAGE, path, json), given);
   throw invalid(`${path} is neither a manifest, a lineage answer nor a checkpoint`);
 }
 
@@ -123,6 +124,64 @@ function parsed(path: string, text: string): Record<string, unknown> {
     // Reported below.
   }
   throw invalid(`${path} is not a JSON object`);
+}
+
+const text = z.string();
+const partitions = z.looseObject({ partitions: z.int(), listed: z.array(z.looseObject({ partition: text })) });
+
+/** What a check reads of a manifest, and of a lineage answer. Other members stay, because the signature covers them. */
+const MANIFEST = z.looseObject({
+  manifest_version: z.literal(1),
+  dataset: text.nullable(),
+  mode: text.nullable(),
+  format: text,
+  window: z.looseObject({ kind: text, start_utc: text.nullish(), end_utc: text.nullish() }),
+  filters: z.array(z.unknown()),
+  as_of: text.nullable(),
+  schema: z.array(z.looseObject({ name: text })),
+  row_count: z.int(),
+  files: z.array(z.looseObject({ name: text.min(1), bytes: z.int(), sha256: text })),
+  proof: partitions.nullable(),
+  proofs: z.array(partitions.extend({ dataset: text })).optional(),
+  proof_log: z
+    .looseObject({
+      checkpoint: text.nullable(),
+      leaves: z.array(
+        z.looseObject({
+          dataset: text,
+          partition: text,
+          leaf_index: z.int().nullable(),
+          leaf: text,
+          inclusion: z.array(text).nullable(),
+        }),
+      ),
+    })
+    .optional(),
+});
+
+const LINEAGE = z.looseObject({
+  dataset: text,
+  partition: text,
+  payload_raw: z.looseObject({ bytes: z.int(), base64: text }),
+  payload_sha256_raw: text,
+  document: z.looseObject({ name: text, sha256: text }),
+  proof: z.looseObject({ revision: z.int(), expected: z.looseObject({}) }),
+  proof_log: z.looseObject({
+    state: text,
+    leaf_index: z.int().nullable(),
+    leaf: text.nullable(),
+    inclusion: z.array(text).nullable(),
+  }),
+  checkpoint: text.nullable(),
+});
+
+/** @throws TidemarkError CHECK_INPUT_INVALID naming the member */
+function shaped<T>(shape: z.ZodType<T>, path: string, value: unknown): T {
+  const result = shape.safeParse(value);
+  // The value itself: its signature depends on the order of its members.
+  if (result.success) return value as T;
+  const [{ path: at, message }] = result.error.issues;
+  throw invalid(`${path} is not of its form: /${at.join('/')}: ${message}`);
 }
 
 /** The key that is named, else that of the log's own files, which `report` says. @throws TidemarkError CHECK_INPUT_INVALID */
@@ -154,7 +213,7 @@ export async function trustedKey(
 }
 
 async function checkExport(manifestPath: string, given: Given): Promise<Named> {
-  const manifest = parsed(manifestPath, await readText(manifestPath)) as unknown as ExportManifest;
+  const manifest: ExportManifest = shaped(MANIFEST, manifestPath, parsed(manifestPath, await readText(manifestPath)));
   const keyed = new CheckReport();
   const verifier = await trustedKey(given, keyed);
   const dataset = DATASETS.get(manifest.dataset ?? '');
