@@ -7,7 +7,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { storedRowsSha256 } from '../../pipelines/projector/logged-proof.ts';
 import { keepSequenced, Sequencer } from '../../pipelines/proof-log/sequencer.ts';
 import { loadSettings } from '../../shared/config/load.ts';
-import { type Client, connect } from '../../shared/db/connect.ts';
+import { type Client, connect, PROOF_LOG_LOCK } from '../../shared/db/connect.ts';
 import { checkConsistency, checkMirror } from '../../shared/proof-log/check.ts';
 import { folderSource } from '../../shared/proof-log/folder.ts';
 import { type Checkpoint, openCheckpoint } from '../../shared/proof-log/note.ts';
@@ -272,7 +272,10 @@ describe('the sequencer', () => {
     const holders = async () =>
       (
         await client.query(
-          `select count(*)::int as n from pg_locks where locktype = 'advisory' and classid = 7307 and granted`,
+          // Other tests have their own logs in other databases of the server.
+          `select count(*)::int as n from pg_locks where locktype = 'advisory' and classid = $1 and granted
+             and database = (select oid from pg_database where datname = current_database())`,
+          [PROOF_LOG_LOCK],
         )
       ).rows[0].n;
     const [first, second] = [run(), run()];
@@ -282,7 +285,7 @@ describe('the sequencer', () => {
     first.stop();
     await first.done;
     await add(client, 'b');
-    await expect.poll(signed, { timeout: 20_000 }).toBe(2);
+    await expect.poll(signed).toBe(2);
     second.stop();
     await second.done;
     const note = Buffer.from((await folderSource(logFolderOf(env))('checkpoint'))!).toString();
