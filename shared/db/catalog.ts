@@ -9,7 +9,7 @@ import { parseMultirange, type Range } from '../ranges.ts';
 import type { DatasetDefinition } from '../registry/index.ts';
 import { keyFacts } from '../registry/keys.ts';
 import { PROJECTOR_LOCK } from './connect.ts';
-import { writeLeaves } from './partition-changes.ts';
+import { encodeStatement } from './partition-changes.ts';
 import {
   type AttemptRow,
   attempts,
@@ -423,20 +423,24 @@ export class Catalog {
     reason: string,
     details: { readonly document: DocumentFacts },
   ): Promise<void> {
-    const stated = await this.partition(dataset, key);
-    await record(this.#client, dataset, key, 'late_arrival_refused', reason, details);
-    await writeLeaves(this.#client, dataset, [
-      {
-        kind: 'refused',
-        partition: key,
-        revision: stated?.revision ?? 0,
-        attempt: stated?.attempt ?? 0,
-        synthetic: stated?.synthetic ?? false,
-        manifest: null,
-        document: details.document,
-        reason,
-      },
-    ]);
+    const known = await this.partition(dataset, key);
+    const attempt = known?.attempt ?? 0;
+    const leaf = encodeStatement(dataset, {
+      kind: 'refused',
+      partition: key,
+      revision: known?.revision ?? 0,
+      attempt,
+      synthetic: known?.synthetic ?? false,
+      manifest: null,
+      document: details.document,
+      reason,
+    });
+    await this.#query(
+      `with entry as (insert into ledger (dataset_id, partition_key, kind, reason, details)
+         values ($1, $2, 'late_arrival_refused', $3, $4))
+       insert into proof_leaves (dataset_id, partition_key, attempt, kind, body) values ($1, $2, $5, 'refused', $6)`,
+      [dataset.number, key, reason, details, attempt, leaf],
+    );
   }
 
   record(

@@ -282,6 +282,10 @@ function leafOf(dataset: DatasetDefinition, stated: Statement): Leaf {
   };
 }
 
+/** The bytes of the leaf that states it. */
+export const encodeStatement = (dataset: DatasetDefinition, stated: Statement): Buffer =>
+  encodeLeaf(leafOf(dataset, stated));
+
 /** Adds leaves without an index, in the caller's transaction. */
 export async function writeLeaves(
   client: ClientBase | Pool,
@@ -296,7 +300,7 @@ export async function writeLeaves(
       stated.map(({ partition }) => partition),
       stated.map(({ attempt }) => attempt),
       stated.map(({ kind }) => kind),
-      stated.map((one) => encodeLeaf(leafOf(dataset, one))),
+      stated.map((one) => encodeStatement(dataset, one)),
     ],
   );
 }
