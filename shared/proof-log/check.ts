@@ -133,7 +133,7 @@ export class ExportCheck {
     for (const one of log.leaves) {
       const what = `${one.dataset} ${one.partition}`;
       seen.add(what);
-      if (one.leaf_index === null) continue;
+      if (one.leaf_index === null || one.inclusion === null) continue;
       const leaf = report.attempt(what, () => checkedLeaf(one, checkpoint));
       if (!leaf) continue;
       const wrong =
@@ -284,6 +284,8 @@ export function checkLineage(
   const { state, leaf, leaf_index, inclusion } = answer.proof_log;
   if (state !== 'logged' || leaf === null || answer.checkpoint === null) {
     report.unchecked.push(`the proof log: the leaf is ${state}; ask again after the next checkpoint`);
+  } else if (inclusion === null) {
+    report.unchecked.push('the proof log: the service could not read the files that a proof is made of');
   } else {
     const found = report.attempt('leaf', () =>
       checkedLeaf({ leaf, leaf_index, inclusion }, openCheckpoint(answer.checkpoint!, verifier)),

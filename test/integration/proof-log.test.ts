@@ -5,9 +5,11 @@ import { pathToFileURL } from 'node:url';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { writeDay } from '../../pipelines/sources/exchange_b/sample.ts';
+import { readSigner } from '../../shared/proof-log/folder.ts';
 import { decodeLeaf } from '../../shared/proof-log/leaf.ts';
 import { leafHash, verifyInclusion } from '../../shared/proof-log/merkle.ts';
 import { openCheckpoint } from '../../shared/proof-log/note.ts';
+import { signManifest } from '../../shared/proof-log/signed-manifest.ts';
 import type { Json } from '../support/command.ts';
 import { type Exports, startExports } from '../support/exports.ts';
 import { DATASET, documentPath, System } from '../support/pipeline.ts';
@@ -181,6 +183,30 @@ describe('check', () => {
       'every row of 3 whole partitions hashed again from the files and equal to its leaf: 25,000 rows',
     );
     expect(json.faults).toEqual([]);
+  });
+
+  test('of what a service wrote that could not read the files of the log says that their leaves are not checked', async () => {
+    const settings = {
+      SVC_NATS_READER_URL: system.env.natsReaderUrl,
+      SVC_PROOF_LOG_DIR: join(system.env.dir, 'elsewhere'),
+    };
+    await using apart = await startExports(system.env, { settings });
+    const path = join(system.env.dir, 'apart.json');
+    await writeFile(path, (await apart.get(`/v1/lineage/${DATASET}/77`)).text);
+    const lineage = await check(path, '--key', key);
+    expect([lineage.exit, lineage.json.not_checked[0]]).toEqual([
+      0,
+      'the proof log: the service could not read the files that a proof is made of',
+    ]);
+    const folder = await logged.download();
+    const manifest = JSON.parse(await readFile(join(folder, 'manifest.json'), 'utf8'));
+    const { signed: _, ...unsigned } = manifest;
+    for (const leaf of unsigned.proof_log.leaves) leaf.inclusion = null;
+    const signer = (await readSigner(logFolderOf(system.env), undefined))!;
+    await writeFile(join(folder, 'manifest.json'), JSON.stringify(signManifest(unsigned, signer)));
+    const { exit, json } = await check(folder, '--key', key);
+    expect([exit, json.faults]).toEqual([0, []]);
+    expect(json.not_checked).toContain('3 partitions: no leaf with a proof in the manifest');
   });
 
   test('of another export says that the signed manifest holds it', async () => {
