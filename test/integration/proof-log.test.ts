@@ -148,8 +148,9 @@ test('days that begin at 16:00 and files of UTC days: rows of a partition from t
     ['parquet', ['2024-03-01T00:00:00Z', '2024-03-03T00:00:00Z'], '1 whole partition'],
   ] as const) {
     const { json: run } = await service.run({ dataset: B, format, time_range });
-    const folder = join(service.root, run.export_id, '1');
-    expect(JSON.parse(await readFile(join(folder, 'manifest.json'), 'utf8')).files.length).toBeGreaterThan(1);
+    // The export's folder as the worker leaves it: a subfolder for its run.
+    const folder = join(service.root, run.export_id);
+    expect(JSON.parse(await readFile(join(folder, '1', 'manifest.json'), 'utf8')).files.length).toBeGreaterThan(1);
     const { exit, json } = await system.run(['check', folder, '--key', verifier.line]);
     expect([exit, json.faults]).toEqual([0, []]);
     expect(json.checked.join()).toContain(`every row of ${whole} hashed again`);

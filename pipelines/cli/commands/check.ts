@@ -4,7 +4,7 @@
  */
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
-import { readFile, stat } from 'node:fs/promises';
+import { readdir, readFile, stat } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { pipeline } from 'node:stream/promises';
 import { createGunzip, createZstdDecompress } from 'node:zlib';
@@ -93,7 +93,8 @@ interface Given {
 
 async function checked(path: string, second: string | undefined, given: Given): Promise<Named> {
   if (await isFolder(path)) {
-    if (await isFile(join(path, 'manifest.json'))) return await checkExport(join(path, 'manifest.json'), given);
+    const manifest = await manifestIn(path);
+    if (manifest !== undefined) return await checkExport(manifest, given);
     if (await isFile(join(path, CHECKPOINT_FILE))) return await checkFolder(path, given);
     throw invalid(`${path} has neither a manifest.json nor a checkpoint`);
   }
@@ -103,6 +104,16 @@ async function checked(path: string, second: string | undefined, given: Given): 
   if ('manifest_version' in json) return await checkExport(path, given);
   if ('payload_sha256_raw' in json) return await checkAnswer(shaped(LINEAGE, path, json), given);
   throw invalid(`${path} is neither a manifest, a lineage answer nor a checkpoint`);
+}
+
+/** The manifest in a folder, else, as a worker leaves its export, that of the last run in a subfolder of its number. */
+async function manifestIn(folder: string): Promise<string | undefined> {
+  const runs = (await readdir(folder)).filter((name) => /^\d+$/.test(name)).sort((a, b) => Number(b) - Number(a));
+  for (const name of ['.', ...runs]) {
+    const path = join(folder, name, 'manifest.json');
+    if (await isFile(path)) return path;
+  }
+  return undefined;
 }
 
 const isFolder = async (path: string) => (await stat(path).catch(() => undefined))?.isDirectory() === true;
