@@ -240,7 +240,7 @@ export const ERROR_CODES = {
   PROOF_LOG_REWOUND: {
     transient: false,
     remedy:
-      'The database was restored to a time before a signed checkpoint: `./tidemark proof-log restored --reason ...` takes the lost leaves back from the files and says so in the log.',
+      'The database or the folder of the proof log is older than the last checkpoint. Restore the newest copy of the folder that anybody has, such as a mirror; then `./tidemark proof-log restored --reason ...` takes what is missing from the other and says so in the log.',
   },
   PROOF_LOG_FORKED: {
     transient: false,

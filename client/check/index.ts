@@ -57,7 +57,7 @@ export interface ExportInput {
 export async function checkExport({ manifest: given, key, rows, csv }: ExportInput): Promise<CheckResult> {
   const manifest = (typeof given === 'string' ? JSON.parse(given) : given) as ExportManifest;
   const layout = LAYOUTS[manifest.dataset ?? ''];
-  const check = new ExportCheck(manifest, parseVerifier(key), layout);
+  const check = new ExportCheck(manifest, [parseVerifier(key)], layout);
   const { report } = check;
   if (csv !== undefined) checkFile(report, manifest, Buffer.from(csv as Uint8Array));
   const why = check.whyNoRows ?? (rows === undefined && csv === undefined ? 'no rows are given' : undefined);
@@ -117,12 +117,12 @@ export function checkLineage(
   const lineage = answer as LineageAnswer;
   const payload = Buffer.from(lineage.payload_raw.base64, 'base64');
   const found = document && { sha256: document.sha256, holds: Buffer.from(document.content).includes(payload) };
-  return resultOf(compareLineage(lineage, parseVerifier(key), found));
+  return resultOf(compareLineage(lineage, [parseVerifier(key)], found));
 }
 
 /** Whether the newer of two checkpoints continues the older. @param url of the service, for its tiles */
 export async function checkConsistency(first: string, second: string, key: string, url: string): Promise<CheckResult> {
-  const verifier = parseVerifier(key);
-  const [old, head] = [first, second].map((note) => openCheckpoint(note, verifier)).sort((a, b) => a.size - b.size);
+  const keys = [parseVerifier(key)];
+  const [old, head] = [first, second].map((note) => openCheckpoint(note, keys)).sort((a, b) => a.size - b.size);
   return resultOf(await compareCheckpoints(old, head, httpSource(url)));
 }

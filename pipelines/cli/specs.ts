@@ -162,7 +162,7 @@ export const proofLog: CommandSpec = {
   name: 'proof-log',
   positionals: ['action'],
   options: { reason: { type: 'string', doc: 'restored: why; kept in the log itself.' } },
-  doc: '`rotate` makes a new key of the proof log, whose line the old key signs. `restored` takes leaves back that a restored database lost, from the files of the log, and says so in the log.',
+  doc: '`rotate` makes a new key of the proof log, whose line the old key signs. `restored` gives a restored database the leaves that it lost from the files of the log, or lost files from the database, and says so in the log.',
 };
 
 export const compact: CommandSpec = {

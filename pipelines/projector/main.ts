@@ -5,6 +5,7 @@
  */
 
 import { text } from 'node:stream/consumers';
+import { setTimeout as delay } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
 import { loadSettings } from '../../shared/config/load.ts';
 import type { SettingName, Settings } from '../../shared/config/settings.ts';
@@ -15,6 +16,9 @@ import { keepSequenced } from '../proof-log/sequencer.ts';
 import { fedDatasets, projectionOf } from '../sources/index.ts';
 import { keepProjected } from './run.ts';
 import { keepRecounted } from './verify.ts';
+
+/** The longest that a process that stops waits for the signature of what is proved. */
+const LAST_ROUND_MS = 2000;
 
 interface ProcessOptions {
   readonly databaseUrl: string;
@@ -52,9 +56,15 @@ async function readOptions(): Promise<ProcessOptions> {
 const options = await readOptions();
 const settings = loadSettings({ cwd: options.cwd, flags: options.settings });
 const log = createLogger(settings.SVC_LOG_LEVEL, 'projector');
-// The process ends at once: PostgreSQL rolls an open load back when the connection ends, and a projector may be killed
-// at any point.
-for (const name of ['SIGTERM', 'SIGINT'] as const) process.on(name, () => process.exit(0));
+const stopping = new AbortController();
+// Loads end at once: PostgreSQL rolls them back when the connection ends, and a projector may be killed at any point. What was
+// proved is given its index and signed.
+for (const name of ['SIGTERM', 'SIGINT'] as const) {
+  process.on(name, () => {
+    stopping.abort();
+    void Promise.race([sequenced, delay(LAST_ROUND_MS)]).finally(() => process.exit(0));
+  });
+}
 // Only its parent stops the projector, so it ends with it. The options name the parent, which may have ended before this
 // line.
 if (options.parent !== undefined) {
@@ -66,10 +76,11 @@ if (options.parent !== undefined) {
 const { databaseUrl, natsUrl } = options;
 const datasets = options.datasets.map(datasetOf);
 const { signal } = new AbortController();
+const sequenced = keepSequenced({ databaseUrl, settings, log, signal: stopping.signal });
 await Promise.all([
   ...datasets.map((dataset) =>
     keepProjected(dataset, { projection: projectionOf(dataset), databaseUrl, natsUrl, settings, log, signal }),
   ),
   keepRecounted({ datasets, projectionOf, databaseUrl, log, signal }),
-  keepSequenced({ databaseUrl, settings, log, signal }),
+  sequenced,
 ]);

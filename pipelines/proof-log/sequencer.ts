@@ -1,10 +1,12 @@
 /**
  * The sequencer of the proof log. Transactions leave leaves without an index; after their commit it gives them the next
  * indexes, writes the tiles, and signs the tree's root. One process does it, by a lock. The order is what makes a crash
- * harmless: indexes and root are committed, then tiles are synced, then the checkpoint is signed. Whatever is missing after a
- * crash is made again from the leaves, which gives the same tree.
+ * harmless: indexes and root are committed, then tiles are synced, then the checkpoint is signed. Tiles that are missing are made
+ * again from the leaves, which gives the same tree. The last checkpoint is in the folder and in the database, so that the loss of
+ * either is noticed: without it nobody knows which root was signed.
  */
 
+import { access } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { ClientBase } from 'pg';
@@ -24,7 +26,15 @@ import {
   writeDurably,
   writeTile,
 } from '../../shared/proof-log/folder.ts';
-import { equalHashes, GrowingTree, HASH_BYTES, type Hash, leafHash, treeRoot } from '../../shared/proof-log/merkle.ts';
+import {
+  equalHashes,
+  GrowingTree,
+  HASH_BYTES,
+  type Hash,
+  leafHash,
+  type TreeHead,
+  treeRoot,
+} from '../../shared/proof-log/merkle.ts';
 import {
   checkpointText,
   followRotations,
@@ -41,6 +51,9 @@ import {
   readTile,
   TILE_HEIGHT,
   TILE_WIDTH,
+  TileFault,
+  type TileLevel,
+  tilePath,
   widthIn,
 } from '../../shared/proof-log/tiles.ts';
 
@@ -77,6 +90,7 @@ class EdgeTiles {
     this.#size = size;
   }
 
+  /** @throws TileFault when one is missing, or its entries are not the leaves of its hashes */
   static async load(folder: string, size: number): Promise<EdgeTiles> {
     const tiles = new EdgeTiles(folder, size);
     const source = folderSource(folder);
@@ -91,6 +105,8 @@ class EdgeTiles {
     const width = size % TILE_WIDTH;
     if (width > 0) {
       tiles.#entries = decodeEntries(await readTile(source, 'entries', Math.floor(size / TILE_WIDTH), size), width);
+      const isWhole = tiles.#entries.every((entry, at) => equalHashes(leafHash(entry), tiles.#levels[0][at]));
+      if (!isWhole) throw new TileFault('the entries of the last tile are not those of its hashes');
     }
     return tiles;
   }
@@ -168,14 +184,14 @@ export class Sequencer {
         `The database holds ${head.size} leaves of the proof log, and a checkpoint of ${signed.size} was signed`,
       );
     }
-    const tree = await GrowingTree.load(signed.size, hashesOf(folderSource(folder), signed.size));
-    if (!equalHashes(tree.root, signed.root)) throw forked(`the files of ${signed.size} leaves do not give its root`);
-    const tiles = await EdgeTiles.load(folder, signed.size);
-    for (let from = signed.size; from < head.size; from += ROUND_LEAVES) {
-      const to = Math.min(head.size, from + ROUND_LEAVES);
-      for (const body of await indexedLeaves(client, from, to)) grow(tree, tiles, body);
-      await tiles.write();
+    if (head.signedSize > signed.size) {
+      throw new TidemarkError(
+        'PROOF_LOG_REWOUND',
+        `${folder} has the proof log up to ${signed.size} leaves, and a checkpoint of ${head.signedSize} was signed`,
+      );
     }
+    const { tree, tiles } = (await loadTree(folder, signed)) ?? (await makeTiles(client, folder, signed));
+    await extend(client, tree, tiles, head.size);
     if (!equalHashes(tree.root, head.root)) throw forked(`the ${head.size} leaves of the database do not continue it`);
     return new Sequencer(needs, tree, tiles, head, head.size > signed.size);
   }
@@ -227,6 +243,9 @@ export class Sequencer {
     const isSigned = signedSize === size && this.#head.key === line;
     if (size === 0 || (isSigned && !this.#isBehind)) return;
     await this.#tiles.write();
+    // The connection holds the lock. Without this a process that was stopped here would overwrite its successor's checkpoint.
+    const { rows } = await client.query('select size from proof_head');
+    assert(Number(rows[0]?.size) === size, 'the sequencer that has the lock moves the head');
     const note = signer.sign(checkpointText({ origin, size, root }));
     await writeDurably(join(folder, CHECKPOINT_FILE), note);
     await writeDurably(join(folder, KEY_FILE), `${line}\n`);
@@ -236,6 +255,52 @@ export class Sequencer {
     );
     this.#head = { ...this.#head, signedSize: size, key: line };
     this.#isBehind = false;
+  }
+}
+
+/** The tree of a checkpoint and its edge, from the files; undefined where files are missing or altered. */
+async function loadTree(folder: string, { size, root }: TreeHead) {
+  const source = folderSource(folder);
+  try {
+    await requireTiles(folder, size);
+    const tree = await GrowingTree.load(size, hashesOf(source, size));
+    const tiles = await EdgeTiles.load(folder, size);
+    return equalHashes(tree.root, root) ? { tree, tiles } : undefined;
+  } catch (error) {
+    if (error instanceof TileFault) return undefined;
+    throw error;
+  }
+}
+
+/** @throws TileFault when a complete tile is missing */
+async function requireTiles(folder: string, size: number): Promise<void> {
+  const levels: TileLevel[] = ['entries', 0];
+  for (let level = 1; widthIn(level, 0, size) === TILE_WIDTH; level++) levels.push(level);
+  for (const level of levels) {
+    for (let index = 0; widthIn(level, index, size) === TILE_WIDTH; index++) {
+      const path = tilePath(level, index);
+      await access(join(folder, path)).catch((cause) => {
+        throw new TileFault(`the log has no ${path}`, { cause });
+      });
+    }
+  }
+}
+
+/** Makes all tiles of a checkpoint again. @throws TidemarkError PROOF_LOG_FORKED when the leaves do not give its root */
+export async function makeTiles(client: ClientBase, folder: string, { size, root }: TreeHead) {
+  const tree = new GrowingTree();
+  const tiles = await EdgeTiles.load(folder, 0);
+  await extend(client, tree, tiles, size);
+  if (!equalHashes(tree.root, root)) throw forked(`the first ${size} leaves of the database do not give its root`);
+  return { tree, tiles };
+}
+
+/** Adds the leaves of the database up to `size` to a tree and writes their tiles. */
+async function extend(client: ClientBase, tree: GrowingTree, tiles: EdgeTiles, size: number): Promise<void> {
+  while (tree.size < size) {
+    const to = Math.min(size, tree.size + ROUND_LEAVES);
+    for (const body of await indexedLeaves(client, tree.size, to)) grow(tree, tiles, body);
+    await tiles.write();
   }
 }
 
@@ -284,7 +349,7 @@ const rotationsOf = async (folder: string): Promise<string[]> =>
   parseRotations(Buffer.from((await folderSource(folder)(ROTATIONS_FILE)) ?? []).toString());
 
 /** The keys of the log, the current one first: an earlier one signed the last checkpoint where a rotation was cut off. */
-export async function verifiersOf(folder: string, signer: Signer): Promise<Verifier[]> {
+async function verifiersOf(folder: string, signer: Signer): Promise<Verifier[]> {
   const rotations = await rotationsOf(folder);
   const old = await folderSource(folder)(KEY_FILE);
   const lines = rotations.map((note) => note.slice(0, note.indexOf('\n')));
@@ -293,10 +358,7 @@ export async function verifiersOf(folder: string, signer: Signer): Promise<Verif
 }
 
 /** The tree of the folder's checkpoint. @throws TidemarkError PROOF_LOG_FORKED for one that is not the log's */
-export async function signedTree(
-  folder: string,
-  signer: Signer,
-): Promise<{ readonly size: number; readonly root: Hash }> {
+export async function signedTree(folder: string, signer: Signer): Promise<TreeHead> {
   try {
     const found = await readCheckpoint(folder, await verifiersOf(folder, signer));
     return found?.checkpoint ?? { size: 0, root: await treeRoot(0, async () => new Uint8Array()) };
@@ -316,7 +378,7 @@ export interface SequencingNeeds {
   readonly signal: AbortSignal;
 }
 
-/** Sequences until the signal. One process does; others wait for its lock. */
+/** Sequences until the signal, and then once more. One process does; others wait for its lock. */
 export async function keepSequenced({ databaseUrl, settings, log, signal }: SequencingNeeds): Promise<void> {
   const folder = proofLogFolderOf(settings);
   // Half the promised time: a leaf may come right after a round.
@@ -328,8 +390,10 @@ export async function keepSequenced({ databaseUrl, settings, log, signal }: Sequ
       const sequencer = await Sequencer.open({ client, folder, secret: settings.SVC_PROOF_LOG_KEY });
       while (!signal.aborted) {
         const taken = await sequencer.round();
-        if (taken < ROUND_LEAVES) await delay(pauseMs, undefined, { signal });
+        if (taken < ROUND_LEAVES) await delay(pauseMs, undefined, { signal }).catch(() => {});
       }
+      // A backfill that started its own projector stops it after the last proof.
+      while ((await sequencer.round()) === ROUND_LEAVES);
     } catch (error) {
       if (signal.aborted) return;
       log.error({ code: codeOf(error), fault: explain(error) }, 'the proof log is not continued; tried again later');

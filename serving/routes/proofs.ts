@@ -1,10 +1,10 @@
 /**
- * GET /v1/proofs/...: the files of the proof log, without a key. Complete tiles never change and may be cached for ever; the
- * checkpoint may be cached for a second.
+ * GET /v1/proofs/...: the files of the proof log, without a key. Tiles never change and may be cached for ever, the other files
+ * for a second.
  */
 import { createHash } from 'node:crypto';
 import { CHECKPOINT_FILE, KEY_FILE, ROTATIONS_FILE } from '../../shared/proof-log/folder.ts';
-import { parseTilePath, TILE_WIDTH, type TileSource } from '../../shared/proof-log/tiles.ts';
+import { parseTilePath, type TileSource } from '../../shared/proof-log/tiles.ts';
 import { Problem } from '../contract/problems.ts';
 import { answerBytes } from '../http/answer.ts';
 import { NO_PARAMETERS, queryParams } from '../http/request.ts';
@@ -100,11 +100,9 @@ export function proofRoutes(source: TileSource): Route[] {
         const { params, url } = exchange;
         queryParams(url, NO_PARAMETERS);
         const path = `tile/${params.level}/${names.map((name) => params[name]).join('/')}`;
-        const tile = parseTilePath(path);
-        if (!tile)
+        if (!parseTilePath(path))
           throw new Problem('PROOF_LOG_NOT_FOUND', `${path} is not the path of a tile, such as tile/0/x001/067.`);
-        const cache = tile.width === TILE_WIDTH ? FOR_EVER : SHORTLY;
-        await send(exchange, source, { path, type: BYTES, cache });
+        await send(exchange, source, { path, type: BYTES, cache: FOR_EVER });
       },
     };
   });

@@ -102,18 +102,17 @@ export class ExportCheck {
   /** By partition of the manifest's dataset: the leaves whose inclusion holds. */
   readonly #leaves = new Map<string, Leaf>();
 
-  /** @param layout of the manifest's dataset */
-  constructor(manifest: ExportManifest, verifier: Verifier, layout: RowLayout | undefined) {
+  /** @param keys that are trusted, @param layout of the manifest's dataset */
+  constructor(manifest: ExportManifest, keys: readonly Verifier[], layout: RowLayout | undefined) {
     this.#manifest = manifest;
     this.#layout = layout;
     const { report } = this;
-    if (report.attempt('signature of the manifest', () => verifyManifest(manifest, verifier) ?? true)) {
-      report.checked.push(`the manifest is the one that ${verifier.name} signed`);
-    }
-    this.#checkLeaves(verifier);
+    const by = report.attempt('signature of the manifest', () => verifyManifest(manifest, keys));
+    if (by) report.checked.push(`the manifest is the one that ${by.name} signed`);
+    this.#checkLeaves(keys);
   }
 
-  #checkLeaves(verifier: Verifier): void {
+  #checkLeaves(keys: readonly Verifier[]): void {
     const { report } = this;
     const { proof_log: log, proof, proofs = [], dataset } = this.#manifest;
     const listed = proof ? [{ dataset: dataset!, ...proof }] : proofs;
@@ -122,7 +121,7 @@ export class ExportCheck {
       report.unchecked.push('the proof log: it had no checkpoint when the export was written');
       return;
     }
-    const checkpoint = report.attempt('checkpoint', () => openCheckpoint(log.checkpoint!, verifier));
+    const checkpoint = report.attempt('checkpoint', () => openCheckpoint(log.checkpoint!, keys));
     if (!checkpoint) return;
     report.checked.push(`the checkpoint of ${inWords(checkpoint.size, 'leaf', 'leaves')} is signed`);
     const facts = new Map(
@@ -273,7 +272,7 @@ export interface LineageAnswer extends Readonly<Record<string, unknown>> {
 /** @param document of the vendor's file: its sha256, and whether it holds the bytes of the event */
 export function checkLineage(
   answer: LineageAnswer,
-  verifier: Verifier,
+  keys: readonly Verifier[],
   document?: { readonly sha256: string; readonly holds: boolean },
 ): CheckReport {
   const report = new CheckReport();
@@ -287,10 +286,9 @@ export function checkLineage(
   } else if (inclusion === null) {
     report.unchecked.push('the proof log: the service could not read the files that a proof is made of');
   } else {
-    const found = report.attempt('leaf', () =>
-      checkedLeaf({ leaf, leaf_index, inclusion }, openCheckpoint(answer.checkpoint!, verifier)),
-    );
-    if (found) report.checked.push(`leaf ${leaf_index} is in the tree that ${verifier.name} signed`);
+    const checkpoint = report.attempt('checkpoint', () => openCheckpoint(answer.checkpoint!, keys));
+    const found = checkpoint && report.attempt('leaf', () => checkedLeaf({ leaf, leaf_index, inclusion }, checkpoint));
+    if (found) report.checked.push(`leaf ${leaf_index} is in the tree that ${checkpoint.origin} signed`);
     if (found) compareLineage(report, answer, found);
   }
   if (!document) {

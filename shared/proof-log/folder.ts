@@ -45,7 +45,7 @@ export function folderSource(folder: string): TileSource {
   };
 }
 
-/** An incomplete tile from a wider one: only the widest is kept. */
+/** An incomplete tile from a wider one: a mirror has only the tiles of the sizes that it saw, and a complete tile replaces all. */
 async function beginningOf(folder: string, { level, index, width }: TileName): Promise<Buffer | undefined> {
   const whole = join(folder, tilePath(level, index));
   const widths = await readdir(`${whole}.p`).catch(() => []);
@@ -58,7 +58,7 @@ async function beginningOf(folder: string, { level, index, width }: TileName): P
 /** Replaces a file so that readers see the old or the new one, and a power cut leaves one of them. */
 export async function writeDurably(path: string, bytes: Uint8Array | string, mode = 0o644): Promise<void> {
   const part = join(dirname(path), `.${basename(path)}.${randomBytes(4).toString('hex')}`);
-  await mkdir(dirname(path), { recursive: true });
+  await makeFolder(dirname(path));
   try {
     await using file = await open(part, 'wx', mode);
     await file.writeFile(bytes);
@@ -68,19 +68,25 @@ export async function writeDurably(path: string, bytes: Uint8Array | string, mod
     await rm(part, { force: true });
     throw error;
   }
-  await using folder = await open(dirname(path));
+  await syncFolder(dirname(path));
+}
+
+async function syncFolder(path: string): Promise<void> {
+  await using folder = await open(path);
   await folder.sync();
 }
 
-/** Writes a tile and removes narrower ones of the same place. */
+/** Makes a folder and those above it. A power cut loses the entry of a new folder unless the one that holds it is synced. */
+async function makeFolder(path: string): Promise<void> {
+  const first = await mkdir(path, { recursive: true });
+  if (first === undefined) return;
+  for (let made = path; made.length >= first.length; made = dirname(made)) await syncFolder(dirname(made));
+}
+
+/** Writes a tile. Incomplete ones of the same place stay until it is complete: earlier checkpoints refer to them. */
 export async function writeTile(folder: string, { level, index, width }: TileName, bytes: Uint8Array): Promise<void> {
   await writeDurably(join(folder, tilePath(level, index, width)), bytes);
-  const partial = join(folder, `${tilePath(level, index)}.p`);
-  if (width === TILE_WIDTH) await rm(partial, { recursive: true, force: true });
-  else {
-    const widths = await readdir(partial);
-    for (const other of widths) if (Number(other) < width) await rm(join(partial, other), { force: true });
-  }
+  if (width === TILE_WIDTH) await rm(join(folder, `${tilePath(level, index)}.p`), { recursive: true, force: true });
 }
 
 /** The last checkpoint of a folder; undefined where there is none. @throws NoteFault */
@@ -90,15 +96,7 @@ export async function readCheckpoint(
 ): Promise<{ readonly note: string; readonly checkpoint: Checkpoint } | undefined> {
   const note = (await readIfThere(join(folder, CHECKPOINT_FILE)))?.toString();
   if (note === undefined) return undefined;
-  let fault: unknown;
-  for (const verifier of verifiers) {
-    try {
-      return { note, checkpoint: openCheckpoint(note, verifier) };
-    } catch (error) {
-      fault = error;
-    }
-  }
-  throw fault;
+  return { note, checkpoint: openCheckpoint(note, verifiers) };
 }
 
 /** The file of the private key, beside the folder so that no file server hands it out. */
@@ -120,7 +118,10 @@ export async function loadSigner(folder: string, secret: string | undefined): Pr
   return signer;
 }
 
-/** Makes a new key of the same name the log's. The old one signs its line. @returns the new key */
+/**
+ * Makes a new key of the same name the log's. The old one signs its line first, so that a crash leaves a rotation to a key that
+ * nobody has, and the old key in use. The caller holds the lock of rotations. @returns the new key
+ */
 export async function rotateSigner(folder: string, secret: string | undefined): Promise<Signer> {
   const old = await loadSigner(folder, secret);
   const next = generateSigner(old.verifier.name);

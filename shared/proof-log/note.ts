@@ -114,26 +114,28 @@ export function generateSigner(name: string): Signer {
   return parseSigner(PRIVATE_PREFIX + keyLine(name, id, seed));
 }
 
-/** The text of a note that the key signed; signatures of other keys are ignored. @throws NoteFault */
-export function openNote(note: string, verifier: Verifier): string {
+/** The text of a note, and which of the keys signed it; signatures of other keys are ignored. @throws NoteFault */
+export function openNote(note: string, keys: readonly Verifier[]): { readonly text: string; readonly by: Verifier } {
   const end = note.lastIndexOf('\n\n');
   if (end < 0) throw new NoteFault('a signed note has an empty line between its text and its signatures');
   const text = note.slice(0, end + 1);
   const lines = note.slice(end + 2).split('\n');
   if (lines.pop() !== '' || lines.length === 0) throw new NoteFault('the signatures of a note end with a line feed');
-  let found = false;
+  let by: Verifier | undefined;
   for (const line of lines) {
     const match = /^\u2014 (?<name>[^\s+]+) (?<signature>[A-Za-z0-9+/]+=*)$/u.exec(line);
     const bytes = Buffer.from(match?.groups?.signature ?? '', 'base64');
     if (!match || bytes.length <= KEY_ID_BYTES) throw new NoteFault('a signature of the note is not of its form');
-    if (match.groups!.name !== verifier.name || bytes.readUInt32BE() !== verifier.id) continue;
-    if (!verifier.verifies(text, bytes.subarray(KEY_ID_BYTES))) {
-      throw new NoteFault(`the signature of ${verifier.name} does not belong to the text`);
+    const key = keys.find(({ name, id }) => match.groups!.name === name && bytes.readUInt32BE() === id);
+    if (key && !key.verifies(text, bytes.subarray(KEY_ID_BYTES))) {
+      throw new NoteFault(`the signature of ${key.name} does not belong to the text`);
     }
-    found = true;
+    by ??= key;
   }
-  if (!found) throw new NoteFault(`the key ${verifier.name}+${hexId(verifier.id)} did not sign the note`);
-  return text;
+  if (by) return { text, by };
+  throw new NoteFault(
+    `the key ${keys.map(({ name, id }) => `${name}+${hexId(id)}`).join(' or ')} did not sign the note`,
+  );
 }
 
 export interface Checkpoint extends TreeHead {
@@ -156,34 +158,64 @@ export function parseCheckpoint(text: string): Checkpoint {
   return { origin, size: Number(size), root };
 }
 
-/** The checkpoint of a note that the log's key signed. @throws NoteFault */
-export function openCheckpoint(note: string, verifier: Verifier): Checkpoint {
-  const checkpoint = parseCheckpoint(openNote(note, verifier));
-  if (checkpoint.origin !== verifier.name) {
-    throw new NoteFault(`the checkpoint is of the log ${checkpoint.origin}, and the key of ${verifier.name}`);
+export interface SignedCheckpoint extends Checkpoint {
+  /** The key that signed it. */
+  readonly by: Verifier;
+}
+
+/** The checkpoint of a note that one of the log's keys signed. @throws NoteFault */
+export function openCheckpoint(note: string, keys: readonly Verifier[]): SignedCheckpoint {
+  const { text, by } = openNote(note, keys);
+  const checkpoint = parseCheckpoint(text);
+  if (checkpoint.origin !== by.name) {
+    throw new NoteFault(`the checkpoint is of the log ${checkpoint.origin}, and the key of ${by.name}`);
   }
-  return checkpoint;
+  return { ...checkpoint, by };
 }
 
 /**
- * The key that is valid now, from one that was trusted before: each rotation is a note whose text is the next key's line, signed
- * by the key before it. @throws NoteFault when they do not lead from the one to the other
+ * A key that is trusted, and the keys that followed it: each rotation is a note whose text is the next key's line, signed by a key
+ * before it. A rotation that was cut off leaves a note whose key never signed anything.
  */
-export function followRotations(trusted: Verifier, current: Verifier, rotations: readonly string[]): void {
-  let key = trusted;
-  for (const note of rotations) {
-    if (key.line === current.line) return;
-    let next: Verifier;
-    try {
-      next = parseVerifier(openNote(note, key));
-    } catch {
-      continue;
+export function keysFrom(trusted: Verifier, rotations: readonly string[]): Verifier[] {
+  const keys = [trusted];
+  // The list grows while it is read.
+  for (const key of keys) {
+    for (const note of rotations) {
+      const next = followed(note, key);
+      if (next && !keys.some(({ line }) => line === next.line)) keys.push(next);
     }
-    if (next.name !== key.name) throw new NoteFault(`the rotation of ${key.name} leads to the log ${next.name}`);
-    key = next;
   }
-  if (key.line === current.line) return;
-  throw new NoteFault(`no rotation leads from the trusted key ${trusted.line} to ${current.line}`);
+  return keys;
+}
+
+/** The keys from `trusted` on. @throws NoteFault when `next` is not one of them */
+export function followRotations(trusted: Verifier, next: Verifier, rotations: readonly string[]): Verifier[] {
+  const keys = keysFrom(trusted, rotations);
+  if (keys.some(({ line }) => line === next.line)) return keys;
+  throw new NoteFault(`no rotation leads from the trusted key ${trusted.line} to ${next.line}`);
+}
+
+/**
+ * The keys that may sign for a log, by one that is trusted and the one that the log names. A log names a new key only after its
+ * first signature, so that the trusted key may be the newer one.
+ * @throws NoteFault when no rotation links them
+ */
+export function trustedKeys(trusted: Verifier, named: Verifier, rotations: readonly string[]): Verifier[] {
+  const isNewer = keysFrom(named, rotations).some(({ line }) => line === trusted.line);
+  return isNewer ? keysFrom(trusted, rotations) : followRotations(trusted, named, rotations);
+}
+
+/** The key that a rotation names, where `key` signed it. */
+function followed(note: string, key: Verifier): Verifier | undefined {
+  let next: Verifier;
+  try {
+    next = parseVerifier(openNote(note, [key]).text);
+  } catch {
+    return undefined;
+  }
+  if (next.name !== key.name) throw new NoteFault(`the rotation of ${key.name} leads to the log ${next.name}`);
+  return next;
 }
 
 /** Rotations as the log serves them: notes one after the other, each with one signature. */

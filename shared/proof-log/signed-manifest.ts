@@ -41,10 +41,11 @@ export const signManifest = <M extends object>(
   [SIGNED]: signer ? signer.sign(textOf(signer.verifier.name, manifest)) : null,
 });
 
-/** @throws NoteFault when the manifest is not what the key signed, or not signed */
-export function verifyManifest(manifest: Manifest, verifier: Verifier): void {
+/** @returns the key that signed it. @throws NoteFault when the manifest is not what one of the keys signed, or not signed */
+export function verifyManifest(manifest: Manifest, keys: readonly Verifier[]): Verifier {
   const { [SIGNED]: note, ...unsigned } = manifest;
   if (typeof note !== 'string') throw new NoteFault('the manifest is not signed: the service that wrote it had no key');
-  const text = openNote(note, verifier);
-  if (text !== textOf(verifier.name, unsigned)) throw new NoteFault('the manifest is not the one that was signed');
+  const { text, by } = openNote(note, keys);
+  if (text !== textOf(by.name, unsigned)) throw new NoteFault('the manifest is not the one that was signed');
+  return by;
 }

@@ -2,16 +2,9 @@
 
 import { join } from 'node:path';
 import { CheckReport, checkConsistency } from './check.ts';
-import { CHECKPOINT_FILE, folderSource, KEY_FILE, ROTATIONS_FILE, writeDurably } from './folder.ts';
+import { CHECKPOINT_FILE, folderSource, KEY_FILE, ROTATIONS_FILE, writeDurably, writeTile } from './folder.ts';
 import { equalHashes, GrowingTree, inclusionProof, leafHash, verifyInclusion } from './merkle.ts';
-import {
-  type Checkpoint,
-  followRotations,
-  openCheckpoint,
-  parseRotations,
-  parseVerifier,
-  type Verifier,
-} from './note.ts';
+import { type Checkpoint, openCheckpoint, parseRotations, parseVerifier, trustedKeys } from './note.ts';
 import {
   decodeEntries,
   hashesOf,
@@ -55,11 +48,12 @@ export async function lookAt(
   const note = await textOf(source, CHECKPOINT_FILE);
   if (line === undefined || note === undefined) throw new TileFault('the log has no checkpoint yet');
   const rotations = parseRotations((await textOf(source, ROTATIONS_FILE)) ?? '');
-  const keys = report.attempt('key', () => keysOf(before.key, line, rotations));
-  const head = keys && report.attempt('checkpoint', () => openCheckpoint(note, keys.current));
+  const keys = report.attempt('key', () =>
+    trustedKeys(parseVerifier(before.key ?? line), parseVerifier(line), rotations),
+  );
+  const head = keys && report.attempt('checkpoint', () => openCheckpoint(note, keys));
   if (!keys || !head) return { report, watched: undefined, head };
-  // The last checkpoint may be signed by the key before.
-  const old = before.checkpoint === undefined ? undefined : openCheckpoint(before.checkpoint, keys.before);
+  const old = before.checkpoint === undefined ? undefined : openCheckpoint(before.checkpoint, keys);
   if (old) {
     const { checked, faults } = await checkConsistency(old, head, source);
     report.checked.push(...checked);
@@ -67,19 +61,7 @@ export async function lookAt(
   }
   if (report.ok) await checkNewLeaves(report, source, old, head);
   if (report.ok) await checkOldTile(report, source, head, random());
-  return { report, watched: report.ok ? { key: keys.current.line, checkpoint: note } : undefined, head };
-}
-
-/** @throws NoteFault */
-function keysOf(
-  trusted: string | undefined,
-  line: string,
-  rotations: readonly string[],
-): { before: Verifier; current: Verifier } {
-  const current = parseVerifier(line);
-  const before = trusted === undefined ? current : parseVerifier(trusted);
-  followRotations(before, current, rotations);
-  return { before, current };
+  return { report, watched: report.ok ? { key: head.by.line, checkpoint: note } : undefined, head };
 }
 
 /** The leaves since the last look, all of them: with them the old tree must become the new one. */
@@ -143,7 +125,8 @@ export async function mirror(
   const copy = async (level: TileLevel, index: number): Promise<void> => {
     const path = tilePath(level, index, widthIn(level, index, head.size));
     if (await here(path)) return;
-    await writeDurably(join(folder, path), await readTile(source, level, index, head.size));
+    const bytes = await readTile(source, level, index, head.size);
+    await writeTile(folder, { level, index, width: widthIn(level, index, head.size) }, bytes);
   };
   for (let index = 0; widthIn('entries', index, head.size) > 0; index++) await copy('entries', index);
   for (let level = 0; widthIn(level, 0, head.size) > 0; level++) {

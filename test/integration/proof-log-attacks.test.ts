@@ -6,6 +6,7 @@ import { createHash } from 'node:crypto';
 import { cp, mkdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
+import { connect, PROOF_LOG_LOCK } from '../../shared/db/connect.ts';
 import { folderSource, keyPathOf, readSigner } from '../../shared/proof-log/folder.ts';
 import { checkpointText, generateSigner, type Signer } from '../../shared/proof-log/note.ts';
 import { signManifest } from '../../shared/proof-log/signed-manifest.ts';
@@ -300,15 +301,44 @@ test('a database whose leaves are not those of the checkpoint is refused', async
   await expect(sequence(system.env)).rejects.toMatchObject({ code: 'PROOF_LOG_FORKED' });
 });
 
-test('lost files are made again from the leaves, byte for byte; the key stays', async () => {
+test('a backup that has lost leaves without their index gets them back once', async () => {
+  await system.rows(`update proof_leaves set leaf_index = null where leaf_index >= 1`);
+  const entries = await entriesOf(3);
+  const root = createHash('sha256').update(Buffer.of(0)).update(entries[0]).digest();
+  await system.client.query('update proof_head set size = 1, root = $1, signed_size = 1', [root]);
+  const { exit, json } = await system.run(['proof-log', 'restored', '--reason', 'backup of Monday']);
+  expect([exit, json]).toMatchObject([0, { from: 1, to: 3, leaves: 2 }]);
+  expect(await sequence(system.env)).toBe(4);
+  const bodies = (await entriesOf(4)).map((entry) => Buffer.from(entry).toString());
+  expect(bodies.slice(0, 3)).toEqual(entries.map((entry) => Buffer.from(entry).toString()));
+  expect(JSON.parse(bodies[3]).kind).toBe('restored');
+});
+
+test('without the folder nobody knows which roots were signed: it is refused until an operator says so, then made again byte for byte', async () => {
   const before = await folderSource(log)('tile/entries/000.p/3');
   const note = await folderSource(log)('checkpoint');
+  await system.rows(`insert into proof_leaves (kind, body) values ('restored', convert_to('{}', 'UTF8'))`);
   await rm(log, { recursive: true });
-  expect(await sequence(system.env)).toBe(3);
+  await expect(sequence(system.env)).rejects.toMatchObject({ code: 'PROOF_LOG_REWOUND' });
+  expect(await folderSource(log)('checkpoint')).toBeUndefined();
+  const { exit, json } = await system.run(['proof-log', 'restored', '--reason', 'a new disk']);
+  expect([exit, json]).toMatchObject([0, { from: 0, to: 3, leaves: 3 }]);
   expect(await folderSource(log)('tile/entries/000.p/3')).toEqual(before);
   expect(await folderSource(log)('checkpoint')).toEqual(note);
+  expect(await sequence(system.env)).toBe(5);
+  expect(JSON.parse(Buffer.from((await entriesOf(5))[4]).toString())).toMatchObject({
+    kind: 'restored',
+    reason: 'leaves 0 to 2 were lost by the folder: a new disk',
+  });
   expect(await readFile(keyPathOf(log), 'utf8')).toMatch(/^PRIVATE\+KEY\+tidemark-/);
   expect((await stat(keyPathOf(log))).mode & 0o777).toBe(0o600);
+});
+
+test('`restored` of a log that lost nothing says so, and does not wait for the sequencer that goes on', async () => {
+  await using client = await connect({ url: system.env.databaseUrl, name: 'test sequencer' });
+  await client.query('select pg_advisory_lock($1, 0)', [PROOF_LOG_LOCK]);
+  const { exit, json } = await system.run(['proof-log', 'restored', '--reason', 'a trial']);
+  expect([exit, json]).toMatchObject([0, { ok: true, leaves: 0 }]);
 });
 
 test('a key that is gone, or another one without a rotation, is refused: the log never changes its key in silence', async () => {
@@ -325,16 +355,27 @@ test('a key that is gone, or another one without a rotation, is refused: the log
   expect((await stat(keyPathOf(log))).size).toBe(kept.length);
 });
 
-test('a renewed key is followed by those who trust the old one', async () => {
+test('a renewed key is followed by those who trust the old one, and what the old one signed stays true', async () => {
   expect((await watch(log)).exit).toBe(0);
+  const folder = await logged.download();
+  const kept = join(system.env.dir, 'kept.checkpoint');
+  await cp(join(log, 'checkpoint'), kept);
+  // The first rotation is lost: its key is nowhere, as after a crash.
+  const secret = await readFile(keyPathOf(log), 'utf8');
+  expect((await system.run(['proof-log', 'rotate'])).exit).toBe(0);
+  await writeFile(keyPathOf(log), secret);
   const { json } = await system.run(['proof-log', 'rotate']);
   expect(json.key).not.toBe(key);
+  await system.rows(`insert into proof_leaves (kind, body) values ('restored', convert_to('{}', 'UTF8'))`);
   await sequence(system.env);
   const { exit, json: seen } = await watch(log);
   expect([exit, seen.ok]).toEqual([0, true]);
+  const renewed = 'the key of the log was renewed, and the key before it signed that';
   const mirror = await check(log);
-  expect([mirror.exit, mirror.json.checked[0]]).toEqual([
-    0,
-    'the key of the log was renewed, and the key before it signed that',
-  ]);
+  expect([mirror.exit, mirror.json.checked[0]]).toEqual([0, renewed]);
+  const exported = await check(folder, '--log', log);
+  expect([exported.exit, exported.json.faults]).toEqual([0, []]);
+  expect(exported.json.checked).toContain(renewed);
+  const consistent = await check(kept, join(log, 'checkpoint'), '--log', log);
+  expect([consistent.exit, consistent.json.checked.at(-1)]).toEqual([0, 'the tree of 4 leaves continues that of 3']);
 });

@@ -1,5 +1,5 @@
 /** What becomes a leaf, and how leaves become a tree: every change of a partition, concurrent commits, and a sequencer that is cut off anywhere. */
-import { mkdir, rm, rmdir } from 'node:fs/promises';
+import { mkdir, readdir, readFile, rm, rmdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import fc from 'fast-check';
@@ -216,10 +216,12 @@ describe('the sequencer', () => {
       for (const n of [0, 1]) await add(client, `${round} ${n}`);
       if (round === 0) await add(client, 'first');
       // A folder stands where the file is to be written.
+      const kept = await readFile(join(folder, path)).catch(() => undefined);
       await rm(join(folder, path), { force: true });
       await mkdir(join(folder, path), { recursive: true });
       await expect(sequencer.round()).rejects.toThrow();
       await rmdir(join(folder, path));
+      if (kept) await writeFile(join(folder, path), kept);
       const before = await indexed();
       await (await open()).round();
       expect(await indexed()).toEqual(before);
@@ -256,6 +258,75 @@ describe('the sequencer', () => {
     );
   });
 
+  test('makes tiles again that are missing or altered, and keeps the incomplete ones that checkpoints refer to', async () => {
+    const folder = logFolderOf(env);
+    const fill = async (from: number, to: number) => {
+      await client.query(
+        `insert into proof_leaves (kind, body) select 'restored', convert_to('leaf ' || n, 'UTF8') from generate_series($1::int, $2::int - 1) n`,
+        [from, to],
+      );
+      await (await open()).round();
+    };
+    for (const [from, to] of [
+      [0, 100],
+      [100, 150],
+      [150, 300],
+      [300, 310],
+    ])
+      await fill(from, to);
+    expect((await readdir(join(folder, 'tile/0/001.p'))).sort()).toEqual(['44', '54']);
+    expect(await readdir(join(folder, 'tile/0'))).not.toContain('000.p');
+    const bytes = (path: string) => readFile(join(folder, path));
+    const edge = 'tile/entries/001.p/54';
+    for (const path of ['tile/0/000', 'tile/entries/000', 'tile/0/001.p/54', 'tile/1/000.p/1', edge]) {
+      const before = await bytes(path);
+      await rm(join(folder, path));
+      await open();
+      expect([path, await bytes(path)]).toEqual([path, before]);
+    }
+    const before = await bytes(edge);
+    await writeFile(
+      join(folder, edge),
+      Buffer.from(before.toString('latin1').replace('leaf 300', 'LEAF 300'), 'latin1'),
+    );
+    await open();
+    expect(await bytes(edge)).toEqual(before);
+    expect((await checkMirror(await checkpointOf(env), folderSource(folder))).faults).toEqual([]);
+  });
+
+  test('does not replace the checkpoint of its successor when it lost the lock before it signed', async () => {
+    const path = join(logFolderOf(env), 'checkpoint');
+    await add(client, 'a');
+    const first = await open();
+    await mkdir(path, { recursive: true });
+    await expect(first.round()).rejects.toThrow();
+    await rmdir(path);
+    const [stale, next] = [await open(), await open()];
+    await add(client, 'b');
+    await next.round();
+    const { note, size } = await checkpointOf(env);
+    expect(size).toBe(2);
+    await expect(stale.round()).rejects.toThrow('has the lock moves the head');
+    expect((await checkpointOf(env)).note).toBe(note);
+  });
+
+  test('signs what was proved since its last round when it is stopped', async () => {
+    const settings = loadSettings({
+      cwd: env.dir,
+      env: {},
+      flags: { SVC_STATE_DIR: join(env.dir, 'state'), SVC_CHECKPOINT_SECONDS: '60' },
+    });
+    const stop = new AbortController();
+    const done = keepSequenced({ databaseUrl: env.databaseUrl, settings, log: testLogger(), signal: stop.signal });
+    const size = async () => (await client.query('select signed_size::int as n from proof_head')).rows[0]?.n;
+    await add(client, 'a');
+    await expect.poll(size).toBe(1);
+    await add(client, 'b');
+    stop.abort();
+    await done;
+    expect(await size()).toBe(2);
+  });
+
   test('is one process: a second one waits for its lock, and takes over', async () => {
     const settings = loadSettings({
       cwd: env.dir,
@@ -289,6 +360,6 @@ describe('the sequencer', () => {
     second.stop();
     await second.done;
     const note = Buffer.from((await folderSource(logFolderOf(env))('checkpoint'))!).toString();
-    expect(openCheckpoint(note, (await checkpointOf(env)).verifier).size).toBe(2);
+    expect(openCheckpoint(note, [(await checkpointOf(env)).verifier]).size).toBe(2);
   });
 });

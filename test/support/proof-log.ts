@@ -26,7 +26,7 @@ export async function checkpointOf(env: Pick<TestEnv, 'dir'>) {
   const folder = logFolderOf(env);
   const { verifier } = (await readSigner(folder, undefined))!;
   const note = Buffer.from((await folderSource(folder)('checkpoint'))!).toString();
-  return { ...openCheckpoint(note, verifier), note, verifier };
+  return { ...openCheckpoint(note, [verifier]), note, verifier };
 }
 
 /** Three days of exchange A, proved and under a checkpoint, with the service and its exports. */

@@ -22,6 +22,7 @@ import {
   parseCheckpoint,
   parseSigner,
   parseVerifier,
+  trustedKeys,
 } from '../../shared/proof-log/note.ts';
 import { RowDigests } from '../../shared/proof-log/rows.ts';
 import { decodeEntries, encodeEntries, parseTilePath, tilePath, widthIn } from '../../shared/proof-log/tiles.ts';
@@ -41,7 +42,7 @@ test('a note is signed as another implementation signs it, byte for byte', () =>
   const signer = parseSigner(SECRET);
   expect(signer.verifier.line).toBe(KEY);
   expect(signer.sign(TEXT)).toBe(NOTE);
-  expect(openNote(NOTE, parseVerifier(KEY))).toBe(TEXT);
+  expect(openNote(NOTE, [parseVerifier(KEY)]).text).toBe(TEXT);
 });
 
 test('a note with a signature of a witness beside the log’s opens; with a changed text, key or signature it does not', () => {
@@ -49,11 +50,11 @@ test('a note with a signature of a witness beside the log’s opens; with a chan
   const witness = generateSigner('witness.example/one')
     .sign(TEXT)
     .slice(TEXT.length + 1);
-  expect(openNote(NOTE + witness, verifier)).toBe(TEXT);
-  expect(() => openNote(NOTE.replace('answer', 'question'), verifier)).toThrow('does not belong to the text');
-  expect(() => openNote(NOTE, generateSigner('PeterNeumann').verifier)).toThrow('did not sign the note');
-  expect(() => openNote(TEXT, verifier)).toThrow('an empty line');
-  expect(() => openNote(NOTE.replace('x08g', 'x08h'), verifier)).toThrow();
+  expect(openNote(NOTE + witness, [verifier]).text).toBe(TEXT);
+  expect(() => openNote(NOTE.replace('answer', 'question'), [verifier])).toThrow('does not belong to the text');
+  expect(() => openNote(NOTE, [generateSigner('PeterNeumann').verifier])).toThrow('did not sign the note');
+  expect(() => openNote(TEXT, [verifier])).toThrow('an empty line');
+  expect(() => openNote(NOTE.replace('x08g', 'x08h'), [verifier])).toThrow();
   expect(() => parseVerifier(KEY.replace('c74f20a3', 'c74f20a4'))).toThrow('has the hash c74f20a3');
   expect(() => parseSigner(SECRET.replace('AYEK', 'AYEL'))).toThrow('does not have the hash');
   expect(() => generateSigner('two words')).toThrow('neither spaces nor plus signs');
@@ -64,8 +65,8 @@ test('a checkpoint is of the log that its key names; further lines are room for 
   const root = Buffer.alloc(32, 7);
   const text = checkpointText({ origin: 'log.example/one', size: 12, root });
   expect(text).toBe(`log.example/one\n12\n${root.toString('base64')}\n`);
-  expect(openCheckpoint(signer.sign(`${text}an extension\n`), signer.verifier)).toMatchObject({ size: 12 });
-  expect(() => openCheckpoint(signer.sign(text.replace('/one', '/two')), signer.verifier)).toThrow('is of the log');
+  expect(openCheckpoint(signer.sign(`${text}an extension\n`), [signer.verifier])).toMatchObject({ size: 12 });
+  expect(() => openCheckpoint(signer.sign(text.replace('/one', '/two')), [signer.verifier])).toThrow('is of the log');
   for (const bad of ['', 'o\n-1\nx\n', `o\n01\n${root.toString('base64')}\n`, 'o\n1\nAAAA\n']) {
     expect(() => parseCheckpoint(bad)).toThrow('three lines');
   }
@@ -79,6 +80,24 @@ test('a key is followed through its rotations, and through no others', () => {
   followRotations(second.verifier, third.verifier, rotations);
   expect(() => followRotations(first.verifier, third.verifier, rotations.slice(1))).toThrow('no rotation leads');
   expect(() => followRotations(first.verifier, second.verifier, [to(third, second)])).toThrow('no rotation leads');
+});
+
+test('a rotation that was cut off leads nowhere, and the next one by the same key is followed', () => {
+  const [first, lost, second] = [1, 2, 3].map(() => generateSigner('log'));
+  const to = (next: typeof first) => first.sign(`${next.verifier.line}\n`);
+  const keys = followRotations(first.verifier, second.verifier, [to(lost), to(second)]);
+  expect(keys.map(({ line }) => line)).toEqual([first, lost, second].map(({ verifier }) => verifier.line));
+});
+
+test('a log that names the key before the one that is trusted is its own, and never one that no rotation links', () => {
+  const [first, second, other] = [1, 2, 3].map(() => generateSigner('log'));
+  const rotations = [first.sign(`${second.verifier.line}\n`)];
+  const lines = (keys: readonly { readonly line: string }[]) => keys.map(({ line }) => line);
+  expect(lines(trustedKeys(second.verifier, first.verifier, rotations))).toEqual([second.verifier.line]);
+  expect(lines(trustedKeys(first.verifier, second.verifier, rotations))).toEqual(
+    lines([first.verifier, second.verifier]),
+  );
+  expect(() => trustedKeys(other.verifier, first.verifier, rotations)).toThrow('no rotation leads');
 });
 
 test('tiles have the paths of the format', () => {

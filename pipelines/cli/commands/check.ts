@@ -23,10 +23,10 @@ import { CsvFeed } from '../../../shared/proof-log/csv-feed.ts';
 import { CHECKPOINT_FILE, folderSource, KEY_FILE, ROTATIONS_FILE } from '../../../shared/proof-log/folder.ts';
 import { httpSource } from '../../../shared/proof-log/http.ts';
 import {
-  followRotations,
   openCheckpoint,
   parseRotations,
   parseVerifier,
+  trustedKeys,
   type Verifier,
 } from '../../../shared/proof-log/note.ts';
 import type { RowDigests, RowLayout } from '../../../shared/proof-log/rows.ts';
@@ -195,11 +195,11 @@ function shaped<T>(shape: z.ZodType<T>, path: string, value: unknown): T {
   throw invalid(`${path} is not of its form: /${at.join('/')}: ${message}`);
 }
 
-/** The key that is named, else that of the log's own files, which `report` says. @throws TidemarkError CHECK_INPUT_INVALID */
-export async function trustedKey(
-  { source, key }: Pick<Given, 'source' | 'key'>,
-  report: CheckReport,
-): Promise<Verifier> {
+/**
+ * The key that is named and those that followed it in the log; without one, that of the log's own files, which `report` says.
+ * @throws TidemarkError CHECK_INPUT_INVALID
+ */
+async function keysOf({ source, key }: Pick<Given, 'source' | 'key'>, report: CheckReport): Promise<Verifier[]> {
   const read = async (file: string) => {
     const bytes = await source?.(file);
     return bytes && Buffer.from(bytes).toString();
@@ -209,14 +209,13 @@ export async function trustedKey(
     if (key === undefined) {
       if (current === undefined) throw invalid('Name the key of the log with --key, or the log with --log');
       report.unchecked.push('the key: it came from the log itself; keep it, and name it with --key from now on');
-      return parseVerifier(current);
+      return [parseVerifier(current)];
     }
     const trusted = parseVerifier((await isFile(key)) ? await readText(key) : key);
-    if (current === undefined || parseVerifier(current).line === trusted.line) return trusted;
-    const now = parseVerifier(current);
-    followRotations(trusted, now, parseRotations((await read(ROTATIONS_FILE)) ?? ''));
-    report.checked.push('the key of the log was renewed, and the key before it signed that');
-    return now;
+    if (current === undefined) return [trusted];
+    const keys = trustedKeys(trusted, parseVerifier(current), parseRotations((await read(ROTATIONS_FILE)) ?? ''));
+    if (keys.length > 1) report.checked.push('the key of the log was renewed, and the key before it signed that');
+    return keys;
   } catch (cause) {
     if (cause instanceof TidemarkError) throw cause;
     throw invalid(`The key cannot be used: ${cause instanceof Error ? cause.message : cause}`, cause);
@@ -226,10 +225,10 @@ export async function trustedKey(
 async function checkExport(manifestPath: string, given: Given): Promise<Named> {
   const manifest: ExportManifest = shaped(MANIFEST, manifestPath, parsed(manifestPath, await readText(manifestPath)));
   const keyed = new CheckReport();
-  const verifier = await trustedKey(given, keyed);
+  const keys = await keysOf(given, keyed);
   const dataset = DATASETS.get(manifest.dataset ?? '');
   const layout = dataset && rowLayoutOf(dataset);
-  const check = new ExportCheck(manifest, verifier, layout);
+  const check = new ExportCheck(manifest, keys, layout);
   const { report } = check;
   const files = await filesOf(manifest, dirname(manifestPath), report);
   const why = check.whyNoRows;
@@ -296,10 +295,11 @@ async function feedCsv(path: string, layout: RowLayout, digests: RowDigests): Pr
 
 async function checkAnswer(answer: LineageAnswer, given: Given): Promise<Named> {
   const keyed = new CheckReport();
-  const verifier = await trustedKey(given, keyed);
+  const keys = await keysOf(given, keyed);
   const document = given.document === undefined ? undefined : await openDocument(given.document, answer);
-  const report = checkLineage(answer, verifier, document);
+  const report = checkLineage(answer, keys, document);
   report.unchecked.push(...keyed.unchecked);
+  report.checked.push(...keyed.checked);
   return { subject: 'lineage', report };
 }
 
@@ -337,15 +337,15 @@ async function holds(chunks: AsyncIterable<Buffer>, payload: Buffer): Promise<bo
 
 async function checkNotes(path: string, text: string, second: string | undefined, given: Given): Promise<Named> {
   const report = new CheckReport();
-  const verifier = await trustedKey(given, report);
-  const first = report.attempt(path, () => openCheckpoint(text, verifier));
+  const keys = await keysOf(given, report);
+  const first = report.attempt(path, () => openCheckpoint(text, keys));
   if (first) report.checked.push(`${path}: ${first.size} leaves, signed by ${first.origin}`);
   if (second === undefined || !first) {
     if (second === undefined) report.unchecked.push('consistency: name a second checkpoint, and the log with --log');
     return { subject: 'checkpoints', report };
   }
   const other = await readText(second);
-  const last = report.attempt(second, () => openCheckpoint(other, verifier));
+  const last = report.attempt(second, () => openCheckpoint(other, keys));
   if (!last) return { subject: 'checkpoints', report };
   report.checked.push(`${second}: ${last.size} leaves, signed by ${last.origin}`);
   const [old, head] = first.size <= last.size ? [first, last] : [last, first];
@@ -364,9 +364,9 @@ function merge(report: CheckReport, other: CheckReport): void {
 async function checkFolder(folder: string, { key }: Given): Promise<Named> {
   const report = new CheckReport();
   const source = folderSource(folder);
-  const verifier = await trustedKey({ source, key }, report);
+  const keys = await keysOf({ source, key }, report);
   const note = await readText(join(folder, CHECKPOINT_FILE));
-  const head = report.attempt(CHECKPOINT_FILE, () => openCheckpoint(note, verifier));
+  const head = report.attempt(CHECKPOINT_FILE, () => openCheckpoint(note, keys));
   if (head) {
     report.checked.push(`the checkpoint of ${head.size.toLocaleString('en-US')} leaves is signed by ${head.origin}`);
     try {

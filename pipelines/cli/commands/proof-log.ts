@@ -1,4 +1,5 @@
 /** `leaves` makes the leaves of partitions that were proved before the proof log was kept; `proof-log` repairs the log and renews its key. */
+import { join } from 'node:path';
 import type { ClientBase } from 'pg';
 import { proofLogFolderOf } from '../../../shared/config/settings.ts';
 import { Catalog } from '../../../shared/db/catalog.ts';
@@ -7,19 +8,27 @@ import { lockCoverage } from '../../../shared/db/partition-changes.ts';
 import type { PartitionRow } from '../../../shared/db/schema.ts';
 import { assert, TidemarkError } from '../../../shared/errors.ts';
 import { describeDiscrepancies } from '../../../shared/proof/recount.ts';
-import { folderSource, loadSigner, rotateSigner } from '../../../shared/proof-log/folder.ts';
+import {
+  CHECKPOINT_FILE,
+  folderSource,
+  loadSigner,
+  rotateSigner,
+  writeDurably,
+} from '../../../shared/proof-log/folder.ts';
 import { decodeLeaf, encodeLeaf, LEAF_VERSION, type Leaf } from '../../../shared/proof-log/leaf.ts';
-import { equalHashes, GrowingTree, type Hash, leafHash } from '../../../shared/proof-log/merkle.ts';
-import { decodeEntries, readTile, TILE_WIDTH } from '../../../shared/proof-log/tiles.ts';
+import { equalHashes, GrowingTree, leafHash } from '../../../shared/proof-log/merkle.ts';
+import { openCheckpoint, parseVerifier, type Signer } from '../../../shared/proof-log/note.ts';
+import { decodeEntries, readTile, TILE_WIDTH, TileFault } from '../../../shared/proof-log/tiles.ts';
 import { DATASETS, type DatasetDefinition } from '../../../shared/registry/index.ts';
 import { DirtyBuckets } from '../../projector/dirty-buckets.ts';
 import { provingLeaf, stateProved, storedRowsSha256 } from '../../projector/logged-proof.ts';
 import { retractPartition } from '../../projector/retract.ts';
 import { recountStored } from '../../projector/verify.ts';
-import { signedTree } from '../../proof-log/sequencer.ts';
+import { makeTiles, signedTree } from '../../proof-log/sequencer.ts';
 import type { Projection } from '../../rows/binary-copy.ts';
 import { projectionOf } from '../../sources/index.ts';
 import { type Context, openContext } from '../context.ts';
+import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { overPartitions, type PartitionReport } from '../over-partitions.ts';
 
@@ -84,16 +93,18 @@ export async function runProofLog(command: ParsedCommand): Promise<number> {
   return await run(context, command);
 }
 
-async function rotate({ settings, output }: Context): Promise<number> {
+async function rotate({ settings, databaseUrls, output }: Context): Promise<number> {
   const folder = proofLogFolderOf(settings);
   const isSet = settings.SVC_PROOF_LOG_KEY !== undefined;
+  await using client = await connect({ url: databaseUrls.ingest, name: 'tidemark proof-log rotate' });
+  await client.query('select pg_advisory_lock($1, 1)', [PROOF_LOG_LOCK]);
   const { verifier, secret } = await rotateSigner(folder, settings.SVC_PROOF_LOG_KEY);
   const answer = { command: 'proof-log', action: 'rotate', ok: true, key: verifier.line, ...(isSet && { secret }) };
   output.answer(answer, () =>
     [
       `The new key of the proof log is ${verifier.line}`,
       isSet
-        ? `Set SVC_PROOF_LOG_KEY=${secret} and restart the projector; the key is shown only now.`
+        ? `Set SVC_PROOF_LOG_KEY=${secret} and restart every process that signs: projectors, the HTTP service and export workers. The key is shown only now.`
         : 'The next checkpoint is signed with it.',
     ].join('\n'),
   );
@@ -106,34 +117,56 @@ async function restored({ settings, databaseUrls, output }: Context, command: Pa
   const folder = proofLogFolderOf(settings);
   const signer = await loadSigner(folder, settings.SVC_PROOF_LOG_KEY);
   await using client = await connect({ url: databaseUrls.ingest, name: 'tidemark proof-log restored' });
-  // The sequencer gives up the lock after each failure, and pauses.
-  await client.query('select pg_advisory_lock($1, 0)', [PROOF_LOG_LOCK]);
-  const { from, to } = await takeBack(client, { folder, signed: await signedTree(folder, signer), reason });
+  const needs = { folder, signer, reason };
+  // A sequencer that goes on holds the lock. One that is refused gives it up, and pauses.
+  const isNeeded = (await lostOf(client, needs)).kind !== 'nothing';
+  if (isNeeded) await client.query('select pg_advisory_lock($1, 0)', [PROOF_LOG_LOCK]);
+  const { from, to, kind } = isNeeded ? await takeBack(client, needs) : await lostOf(client, needs);
   output.answer({ command: 'proof-log', action: 'restored', ok: true, from, to, leaves: to - from }, () =>
-    to === from
-      ? 'The database has every leaf that was signed; nothing is changed.'
-      : `${to - from} leaves, ${from} to ${to - 1}, are in the database again; the log says that they were lost. Partitions that the database lacks are proved again from the event log.`,
+    kind === 'nothing'
+      ? 'Database and folder both have every leaf that was signed; nothing is changed.'
+      : `${to - from} leaves, ${from} to ${to - 1}, are in the ${kind} again; the log says that they were lost.`,
   );
-  return 0;
+  return EXIT.DONE;
 }
 
-interface LostLeaves {
+interface RestoreNeeds {
   readonly folder: string;
-  readonly signed: { readonly size: number; readonly root: Hash };
+  readonly signer: Signer;
   readonly reason: string;
 }
 
-/** Takes the leaves that a restored database lacks from the log's files, and states it in the log. The tree never shrinks. */
-export async function takeBack(
-  client: ClientBase,
-  { folder, signed, reason }: LostLeaves,
-): Promise<{ readonly from: number; readonly to: number }> {
-  const { rows } = await client.query('select size, root from proof_head');
-  const head = rows[0] ?? { size: 0, root: new GrowingTree().root };
-  const from = Number(head.size);
-  if (from >= signed.size) return { from, to: from };
+/** Which of the two lacks leaves that were signed. */
+interface Lost {
+  readonly kind: 'database' | 'folder' | 'nothing';
+  /** The leaves that it lacks, [from, to). */
+  readonly from: number;
+  readonly to: number;
+}
+
+async function lostOf(client: ClientBase, { folder, signer }: RestoreNeeds): Promise<Lost> {
+  const { size } = await signedTree(folder, signer);
+  const { rows } = await client.query('select size, signed_size from proof_head');
+  const [held, signed] = [Number(rows[0]?.size ?? 0), Number(rows[0]?.signed_size ?? 0)];
+  if (held < size) return { kind: 'database', from: held, to: size };
+  return { kind: signed > size ? 'folder' : 'nothing', from: Math.min(size, signed), to: signed };
+}
+
+/** Takes the leaves that database or folder lack from the other, and states it in the log. The tree never shrinks. */
+export async function takeBack(client: ClientBase, needs: RestoreNeeds): Promise<Lost> {
+  const lost = await lostOf(client, needs);
+  if (lost.kind === 'database') await takeLeaves(client, needs, lost.from);
+  if (lost.kind === 'folder') await takeFiles(client, needs, lost);
+  return lost;
+}
+
+/** Adds the leaves from `from` on to the database. */
+async function takeLeaves(client: ClientBase, { folder, signer, reason }: RestoreNeeds, from: number): Promise<void> {
+  const signed = await signedTree(folder, signer);
+  const { rows } = await client.query('select root from proof_head');
   const source = folderSource(folder);
   const tree = new GrowingTree();
+  const root = rows[0]?.root ?? tree.root;
   await client.query('begin');
   try {
     for (let tile = 0; tree.size < signed.size; tile++) {
@@ -141,9 +174,9 @@ export async function takeBack(
       const width = Math.min(TILE_WIDTH, signed.size - first);
       const entries = decodeEntries(await readTile(source, 'entries', tile, signed.size), width);
       for (const [at, body] of entries.entries()) {
-        if (tree.size === from && !equalHashes(tree.root, head.root)) throw notOurs(from);
+        if (tree.size === from && !equalHashes(tree.root, root)) throw notOurs(from);
         tree.add(leafHash(body));
-        if (first + at >= from) await insertLeaf(client, decodeLeaf(body), Buffer.from(body), first + at);
+        if (first + at >= from) await restoreLeaf(client, Buffer.from(body), first + at);
       }
     }
     if (!equalHashes(tree.root, signed.root)) throw notOurs(signed.size);
@@ -151,26 +184,50 @@ export async function takeBack(
       `insert into proof_head (size, root) values ($1, $2) on conflict (is_only) do update set size = excluded.size, root = excluded.root`,
       [signed.size, signed.root],
     );
-    const stated = restoredLeaf(`leaves ${from} to ${signed.size - 1} were lost by the database: ${reason}`);
-    await insertLeaf(client, stated, encodeLeaf(stated), null);
+    await stateRestored(client, `leaves ${from} to ${signed.size - 1} were lost by the database: ${reason}`);
     await client.query('commit');
-    return { from, to: signed.size };
   } catch (error) {
     await client.query('rollback').catch(() => {});
-    throw error;
+    throw error instanceof TileFault ? notOurs(signed.size, error) : error;
   }
 }
 
-const notOurs = (size: number) =>
-  new TidemarkError('PROOF_LOG_FORKED', `The first ${size} leaves of the files are not those of the checkpoint`);
+/** Writes the tiles again, and the checkpoint that the database keeps. It is stated first: a crash may state it twice. */
+async function takeFiles(client: ClientBase, { folder, reason }: RestoreNeeds, { from, to }: Lost): Promise<void> {
+  const { rows } = await client.query<{ checkpoint: string; key: string }>('select checkpoint, key from proof_head');
+  const [{ checkpoint, key }] = rows;
+  await stateRestored(client, `leaves ${from} to ${to - 1} were lost by the folder: ${reason}`);
+  await makeTiles(client, folder, openCheckpoint(checkpoint, [parseVerifier(key)]));
+  await writeDurably(join(folder, CHECKPOINT_FILE), checkpoint);
+}
+
+const notOurs = (size: number, cause?: unknown) =>
+  new TidemarkError('PROOF_LOG_FORKED', `The first ${size} leaves of the files are not those of the checkpoint`, {
+    cause,
+  });
 
 const NUMBERS = new Map([...DATASETS.values()].map(({ key, number }) => [key as string, number]));
+
+/** A leaf with its index. The backup may have it from before it was given one. */
+async function restoreLeaf(client: ClientBase, body: Buffer, index: number): Promise<void> {
+  const { rowCount } = await client.query(
+    `update proof_leaves set leaf_index = $1
+     where entry_id = (select min(entry_id) from proof_leaves where leaf_index is null and body = $2)`,
+    [index, body],
+  );
+  if (rowCount === 0) await insertLeaf(client, decodeLeaf(body), body, index);
+}
 
 async function insertLeaf(client: ClientBase, leaf: Leaf, body: Buffer, index: number | null): Promise<void> {
   await client.query(
     `insert into proof_leaves (leaf_index, dataset_id, partition_key, attempt, kind, body) values ($1, $2, $3, $4, $5, $6)`,
     [index, NUMBERS.get(leaf.dataset ?? '') ?? null, leaf.partition, leaf.attempt, leaf.kind, body],
   );
+}
+
+async function stateRestored(client: ClientBase, reason: string): Promise<void> {
+  const leaf = restoredLeaf(reason);
+  await insertLeaf(client, leaf, encodeLeaf(leaf), null);
 }
 
 const restoredLeaf = (reason: string): Leaf => ({

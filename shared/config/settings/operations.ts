@@ -69,7 +69,7 @@ export const OPERATIONS = {
     default: '2',
     min: 1,
     max: 3600,
-    doc: 'A checkpoint of the proof log is signed at most this long after a partition is proved.',
+    doc: 'While a projector runs, a checkpoint of the proof log is signed at most this long after a partition is proved.',
   },
   SVC_PROOF_LOG_DIR: {
     group: 'Proof log',
