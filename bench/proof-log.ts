@@ -143,7 +143,7 @@ interface Manifested {
 
 async function writeManifest(folder: string, { format, path, csv, rows, signer }: Manifested): Promise<void> {
   const digests = new RowDigests(LAYOUT, [{ partition: DAY, document_sha256: null }]);
-  const feed = new CsvFeed(LAYOUT, digests);
+  const feed = new CsvFeed(LAYOUT, digests, FIELDS);
   for await (const chunk of createReadStream(csv)) feed.push(chunk as Buffer);
   feed.end();
   const leaf = encodeLeaf(leafOf(rows, digests.digests()[0].sha256));

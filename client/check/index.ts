@@ -81,7 +81,7 @@ async function checkRows(
     const digests = check.digests(keep);
     try {
       if (csv !== undefined) {
-        const feed = new CsvFeed(layout, digests);
+        const feed = new CsvFeed(layout, digests, check.fields);
         feed.push(Buffer.from(csv as Uint8Array));
         feed.end();
       } else await feedRows(typeof rows === 'function' ? rows() : rows!, layout, digests);
@@ -97,7 +97,7 @@ async function checkRows(
 async function feedRows(rows: CheckedRows, layout: RowLayout, digests: RowDigests): Promise<void> {
   const needed = [...layout.partitionFields, ...layout.columns.flatMap(({ fields }) => fields)];
   const names = [...new Set([...needed, ...layout.copies.map(({ field }) => field)])];
-  const { columns, by, copies } = placesOf(layout, names);
+  const { columns, by, copies } = placesOf(layout, names, names);
   for await (const row of rows) {
     const cells = names.map((name) => (row as Readonly<Record<string, Cell>>)[name]);
     digests.add(

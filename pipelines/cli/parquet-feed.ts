@@ -14,12 +14,17 @@ const parsers = { timestampFromMilliseconds: Number };
 
 type Column = ArrayLike<Cell>;
 
-/** @throws RowFault */
-export async function feedParquet(path: string, layout: RowLayout, digests: RowDigests): Promise<void> {
+interface Target {
+  readonly layout: RowLayout;
+  readonly digests: RowDigests;
+}
+
+/** @param fields that the manifest lists @throws RowFault */
+export async function feedParquet(path: string, { layout, digests }: Target, fields: readonly string[]): Promise<void> {
   const file = await asyncBufferFromFile(path);
   const metadata = await parquetMetadataAsync(file);
   const present = metadata.schema.slice(1).map(({ name }) => name);
-  const { columns: byColumn, by, copies } = placesOf(layout, present);
+  const { columns: byColumn, by, copies } = placesOf(layout, present, fields);
   const needed = [...byColumn.flat(), ...by, ...copies.filter((place) => place >= 0)];
   const columns = [...new Set(needed)].map((place) => present[place]);
   const places: FieldPlaces = {
@@ -33,11 +38,6 @@ export async function feedParquet(path: string, layout: RowLayout, digests: RowD
     for (const column of columns) values.push((await scan.readColumn({ column, ...range })) as Column);
     feedRows(values, range.rowEnd - range.rowStart, places, { layout, digests });
   }
-}
-
-interface Target {
-  readonly layout: RowLayout;
-  readonly digests: RowDigests;
 }
 
 function feedRows(

@@ -158,17 +158,19 @@ export class ExportCheck {
       report.unchecked.push(`${inWords(total - held, 'partition')}: no leaf with a proof in the manifest`);
   }
 
+  /** The fields of the files, in their order. */
+  get fields(): string[] {
+    return this.#manifest.schema.map(({ name }) => name);
+  }
+
   /** Why the rows of the files cannot be held against leaves; undefined if they can. */
   get whyNoRows(): string | undefined {
-    const { mode, filters, as_of: asOf, schema, dataset } = this.#manifest;
+    const { mode, filters, as_of: asOf, dataset } = this.#manifest;
     if (dataset === null || !this.#layout) return 'a frame has rows of its own';
     if (mode !== 'native') return 'one-second rows have no leaves';
     if (filters.length > 0) return 'the export is filtered';
     if (asOf !== null) return 'the export is as of a time';
-    const missing = missingFields(
-      this.#layout,
-      schema.map(({ name }) => name),
-    );
+    const missing = missingFields(this.#layout, this.fields);
     if (missing.length > 0) return `the export lacks the fields ${missing.join(', ')}`;
     if (this.#leaves.size === 0) return 'no leaf of its partitions is known';
     return undefined;
@@ -248,7 +250,7 @@ export class ExportCheck {
   #derived(): string[] {
     const { columns, copies } = this.#layout!;
     const used = new Set([...columns.flatMap(({ fields }) => fields), ...copies.map(({ field }) => field)]);
-    return this.#manifest.schema.map(({ name }) => name).filter((name) => !used.has(name));
+    return this.fields.filter((name) => !used.has(name));
   }
 }
 

@@ -2,7 +2,7 @@
  * Feeds the rows of a CSV file (RFC 4180, LF, with a header) to the digests of their partitions. Rows without quotes are read from
  * their bytes; a text or a number never becomes an object on the way.
  */
-import { type Cell, type RowDigests, RowFault, type RowLayout } from './rows.ts';
+import { type Cell, numberOf, type RowDigests, RowFault, type RowLayout } from './rows.ts';
 
 const COMMA = 0x2c;
 const LF = 0x0a;
@@ -34,18 +34,15 @@ export function decimalOf(bytes: Uint8Array, start: number, end: number): number
     if (decimals >= 0) decimals++;
     if (digits >= MAX_EXACT) return slowNumber(bytes, start, end);
   }
-  if (end === start || decimals > 22) return slowNumber(bytes, start, end);
+  const signs = (isNegative ? 1 : 0) + (decimals >= 0 ? 1 : 0);
+  if (end - start === signs || decimals > 22) return slowNumber(bytes, start, end);
   const value = decimals > 0 ? digits / POWERS[decimals] : digits;
   return isNegative ? -value : value;
 }
 
-/** Numbers of many digits or with an exponent. */
-function slowNumber(bytes: Uint8Array, start: number, end: number): number {
-  const text = Buffer.from(bytes.buffer, bytes.byteOffset + start, end - start).toString('latin1');
-  const value = text === '' ? Number.NaN : Number(text);
-  if (!Number.isFinite(value)) throw new RowFault(`${JSON.stringify(text)} is not a number`);
-  return value;
-}
+/** Numbers of many digits or with an exponent, and whatever is none. */
+const slowNumber = (bytes: Uint8Array, start: number, end: number): number =>
+  numberOf(Buffer.from(bytes.buffer, bytes.byteOffset + start, end - start).toString('latin1'));
 
 /** @throws RowFault */
 function integer(value: number): number {
@@ -95,8 +92,18 @@ export function missingFields(layout: RowLayout, names: readonly string[]): stri
   return [...new Set(needed)].filter((name) => !names.includes(name));
 }
 
-/** @throws RowFault naming what the file lacks */
-export function placesOf(layout: RowLayout, names: readonly string[]): FieldPlaces {
+/**
+ * @param names of the file's columns
+ * @param listed the fields that the manifest lists
+ * @throws RowFault naming what the file lacks, or where it differs from the manifest
+ */
+export function placesOf(layout: RowLayout, names: readonly string[], listed: readonly string[]): FieldPlaces {
+  const other = names.findIndex((name, index) => name !== listed[index]);
+  if (other >= 0)
+    throw new RowFault(`column ${other + 1} is ${names[other]}, and ${listed[other] ?? 'none'} in the manifest`);
+  if (names.length < listed.length) throw new RowFault(`column ${listed[names.length]} of the manifest is missing`);
+  const twice = names.find((name, index) => names.indexOf(name) < index);
+  if (twice !== undefined) throw new RowFault(`two columns are called ${twice}`);
   const missing = missingFields(layout, names);
   if (missing.length > 0) throw new RowFault(`the rows lack the fields ${missing.join(', ')}`);
   return {
@@ -109,16 +116,21 @@ export function placesOf(layout: RowLayout, names: readonly string[]): FieldPlac
 export class CsvFeed {
   readonly #layout: RowLayout;
   readonly #digests: RowDigests;
+  readonly #fields: readonly string[];
   #places: FieldPlaces | undefined;
   /** Whether rows can be written from their bytes. */
   #isPlain = false;
   #rest: Buffer = Buffer.alloc(0);
-  #starts = new Int32Array(64);
+  /** Where the cells of a row begin; a row with more is refused before it gets here. */
+  #starts: Int32Array;
   #lines = 0;
 
-  constructor(layout: RowLayout, digests: RowDigests) {
+  /** @param fields that the manifest lists */
+  constructor(layout: RowLayout, digests: RowDigests, fields: readonly string[]) {
     this.#layout = layout;
     this.#digests = digests;
+    this.#fields = fields;
+    this.#starts = new Int32Array(fields.length + 1);
   }
 
   /** @throws RowFault naming the line */
@@ -158,6 +170,7 @@ export class CsvFeed {
       if (byte === QUOTE) return this.#quoted(bytes, start);
       if (byte === COMMA) starts[cells++] = at + 1;
     }
+    if (cells !== this.#fields.length) this.#miscounted(cells);
     starts[cells] = at + 1;
     const { columns, by, copies } = this.#places!;
     const [time] = by;
@@ -211,6 +224,9 @@ export class CsvFeed {
     for (let at = start; ; ) {
       const cell = cellAt(bytes, at);
       if (!cell) return -1;
+      if (bytes[cell.end] !== COMMA && bytes[cell.end] !== LF) {
+        throw this.#fault(`cell ${cells.length + 1} goes on after its closing quote`);
+      }
       cells.push(cell.text);
       at = cell.end + 1;
       if (bytes[cell.end] === COMMA) continue;
@@ -224,12 +240,13 @@ export class CsvFeed {
       this.#places = placesOf(
         this.#layout,
         cells.map((name) => name ?? ''),
+        this.#fields,
       );
-      if (cells.length >= this.#starts.length) this.#starts = new Int32Array(cells.length + 1);
       const { columns, partition } = this.#layout;
       this.#isPlain = partition === 'file_day' && columns.every(({ rule }) => rule === 'field');
       return;
     }
+    if (cells.length !== this.#fields.length) this.#miscounted(cells.length);
     const { columns, by, copies } = this.#places;
     try {
       this.#digests.add(
@@ -240,6 +257,10 @@ export class CsvFeed {
     } catch (cause) {
       throw this.#fault(cause);
     }
+  }
+
+  #miscounted(cells: number): never {
+    throw this.#fault(`${cells} cells, and ${this.#fields.length} in the header`);
   }
 
   #fault(cause: unknown): RowFault {

@@ -73,8 +73,17 @@ function integerOf(cell: Cell): number {
   return Number.isSafeInteger(value) ? value : fault('an integer', cell);
 }
 
+const NUMBER = /^-?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?$/i;
+
+/** The number of decimal text: `Number` alone takes hexadecimal digits and spaces too. @throws RowFault */
+export function numberOf(text: string): number {
+  const value = NUMBER.test(text) ? Number(text) : Number.NaN;
+  return Number.isFinite(value) ? value : fault('a number', text);
+}
+
 function floatOf(cell: Cell): number {
-  const value = typeof cell === 'string' && cell.trim() === '' ? Number.NaN : Number(cell ?? Number.NaN);
+  if (typeof cell === 'string') return numberOf(cell);
+  const value = Number(cell ?? Number.NaN);
   return Number.isFinite(value) ? value : fault('a number', cell);
 }
 

@@ -248,6 +248,22 @@ test('a row that is taken out of an export, with a manifest signed by the stolen
   }
 });
 
+test.for(['csv', 'parquet'])(
+  '%s whose columns are not those of its manifest is refused, whoever signed it',
+  async (format) => {
+    const folder = await logged.download({ format, month_year: [3, 2024] });
+    const path = join(folder, 'manifest.json');
+    const { signed: _, schema, ...rest } = JSON.parse(await readFile(path, 'utf8'));
+    const swapped = [schema[1], schema[0], ...schema.slice(2)];
+    await writeFile(path, JSON.stringify(signManifest({ ...rest, schema: swapped }, signer)));
+    const { exit, json } = await check(folder);
+    expect([exit, json.faults]).toEqual([
+      1,
+      [`rows: column 1 is ${schema[0].name}, and ${schema[1].name} in the manifest`],
+    ]);
+  },
+);
+
 test('a stale checkpoint is a log that shrank, to whoever saw a newer one', async () => {
   const stale = inDir('stale');
   await cp(log, stale, { recursive: true });

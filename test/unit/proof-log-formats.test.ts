@@ -231,7 +231,8 @@ test('numbers of CSV are read as JavaScript reads them', () => {
     }),
     { numRuns: 5000 },
   );
-  for (const bad of ['', 'x', '1x', '--1', '1.2.3']) expect(() => read(bad)).toThrow('is not a number');
+  for (const bad of ['', 'x', '1x', '--1', '1.2.3', '-', '.', '-.', '0x10', ' 16', '1e', 'Infinity'])
+    expect(() => read(bad)).toThrow('is not a number');
 });
 
 describe('a cell of CSV that is changed to another value', () => {
@@ -243,7 +244,7 @@ describe('a cell of CSV that is changed to another value', () => {
 
   function digestOf(rows: readonly (readonly string[])[], pieces = 1): string | null {
     const digests = new RowDigests(layout, [{ partition: DAY, document_sha256: null }]);
-    const feed = new CsvFeed(layout, digests);
+    const feed = new CsvFeed(layout, digests, HEADER.split(','));
     const bytes = Buffer.from(`${HEADER}\n${rows.map((cells) => `${cells.join(',')}\n`).join('')}`);
     const size = Math.ceil(bytes.length / pieces);
     for (let at = 0; at < bytes.length; at += size) feed.push(bytes.subarray(at, at + size));
@@ -304,6 +305,35 @@ describe('a cell of CSV that is changed to another value', () => {
         expect(digestOf(rows, pieces)).toBe(digestOf(rows));
       }),
     );
+  });
+
+  test('a row with a cell more or less is refused with its line, quoted or not', () => {
+    const rows = [line(1, Date.parse(DAY), 1), line(2, Date.parse(DAY) + 1, 1), line(3, Date.parse(DAY) + 2, 1)];
+    for (const at of [0, 2]) {
+      const [short, long] = [rows[at].slice(0, -1), [...rows[at], '1']];
+      for (const cells of [short, long, short.with(0, `"${at + 1}"`), long.with(0, `"${at + 1}"`)]) {
+        expect(() => digestOf(rows.with(at, cells))).toThrow(
+          `line ${at + 2}: ${cells.length} cells, and 8 in the header`,
+        );
+      }
+    }
+    expect(() => digestOf(rows.with(2, rows[2].with(0, '"3"5')))).toThrow(
+      'line 4: cell 1 goes on after its closing quote',
+    );
+  });
+
+  test('a header that is not the one of the manifest is refused', () => {
+    const headed = (header: string, fields = HEADER.split(',')) => {
+      const digests = new RowDigests(layout, [{ partition: DAY, document_sha256: null }]);
+      return () => new CsvFeed(layout, digests, fields).push(Buffer.from(`${header}\n`));
+    };
+    expect(headed(HEADER)).not.toThrow();
+    expect(headed(HEADER.replace('trade_id,timestamp', 'timestamp,trade_id'))).toThrow(
+      'column 1 is timestamp, and trade_id in the manifest',
+    );
+    expect(headed(`${HEADER},price`)).toThrow('column 9 is price, and none in the manifest');
+    expect(headed(HEADER.replace(',is_best_match', ''))).toThrow('column is_best_match of the manifest is missing');
+    expect(headed(`${HEADER},price`, `${HEADER},price`.split(','))).toThrow('two columns are called price');
   });
 
   test('a time that is another instant, or not of its form, is refused with its line', () => {

@@ -29,7 +29,7 @@ import {
   trustedKeys,
   type Verifier,
 } from '../../../shared/proof-log/note.ts';
-import type { RowDigests, RowLayout } from '../../../shared/proof-log/rows.ts';
+import type { RowLayout } from '../../../shared/proof-log/rows.ts';
 import { TileFault, type TileSource } from '../../../shared/proof-log/tiles.ts';
 import { DATASETS } from '../../../shared/registry/index.ts';
 import { rowLayoutOf } from '../../../shared/registry/proof-rows.ts';
@@ -267,8 +267,8 @@ async function checkRows(check: ExportCheck, layout: RowLayout, files: readonly 
     const digests = check.digests(keep);
     try {
       for (const path of files) {
-        if (path.endsWith('.parquet')) await feedParquet(path, layout, digests);
-        else await feedCsv(path, layout, digests);
+        if (path.endsWith('.parquet')) await feedParquet(path, { layout, digests }, check.fields);
+        else await feedCsv(path, new CsvFeed(layout, digests, check.fields));
       }
     } catch (error) {
       check.report.faults.push(`rows: ${error instanceof Error ? error.message : error}`);
@@ -279,8 +279,7 @@ async function checkRows(check: ExportCheck, layout: RowLayout, files: readonly 
   }
 }
 
-async function feedCsv(path: string, layout: RowLayout, digests: RowDigests): Promise<void> {
-  const feed = new CsvFeed(layout, digests);
+async function feedCsv(path: string, feed: CsvFeed): Promise<void> {
   const unpack = path.endsWith('.gz') ? [createGunzip()] : path.endsWith('.zst') ? [createZstdDecompress()] : [];
   const file = createReadStream(path, { highWaterMark: 1 << 20 });
   await pipeline([
