@@ -92,8 +92,10 @@ async function checkedExport(
   const [csv, path] = [join(directory, 'rows.csv'), join(folder, `rows.${format}`)];
   const made = `select i + 1 as trade_id, ${Date.parse(DAY)} + i * ${DAY_MS} // ${rows} as "timestamp",
       round(40000 + 500 * sin(i / 9e4) + (i * 7919 % 1000) / 100, 2) as price, round((i * 104729 % 100000) / 1e5 + 1e-5, 5) as quantity,
-      (i % 2)::tinyint as is_buyer_maker, strftime(make_timestamp_ms(${Date.parse(DAY)} + i * ${DAY_MS} // ${rows}), '%Y-%m-%dT%H:%M:%S.%gZ') as datetime,
-      round(price * quantity, 8) as quote_quantity, 1::tinyint as is_best_match from range(${rows}) t (i)`;
+      round(price * quantity, 8) as quote_quantity, (i % 2)::tinyint as is_buyer_maker,
+      1::tinyint as is_best_match,
+      strftime(make_timestamp_ms(${Date.parse(DAY)} + i * ${DAY_MS} // ${rows}), '%Y-%m-%dT%H:%M:%S.%gZ') as datetime
+      from range(${rows}) t (i)`;
   await duckdb.run(`copy (${made}) to '${csv}' (format csv, header)`);
   if (format === 'csv') await writeFile(path, await readFile(csv));
   else
