@@ -147,12 +147,12 @@ ${columns
   )
   .join('')}    ],
     order: [${order.join(', ')}],
-    copies: ${listOf(copies.map(({ field, column }) => `{ field: '${field}', column: ${column} }`))},
+    copies: ${listOf(copies.map(({ field, column, isTime }) => `{ field: '${field}', column: ${column}, isTime: ${isTime} }`))},
   },
 `,
   );
   return `/** Written by \`npm run docs\` from shared/registry: the canonical rows of each dataset (docs/proof-log.md). */
-import type { RowLayout } from '../../shared/proof-log/rows.ts';
+import type { RowLayout } from '../../shared/proof-log/cells.ts';
 
 export const LAYOUTS: Readonly<Record<string, RowLayout>> = {
 ${layouts.join('')}};

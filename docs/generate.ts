@@ -13,7 +13,7 @@ import { PROBLEMS, type ProblemKind } from '../serving/contract/problems.ts';
 import { METRICS, type MetricSpec } from '../serving/monitoring/names.ts';
 import { SETTINGS, type Setting, type SettingName } from '../shared/config/settings.ts';
 import { accountsConfiguration, type NatsRole } from '../shared/nats/accounts.ts';
-import type { LayoutColumn } from '../shared/proof-log/rows.ts';
+import type { LayoutColumn } from '../shared/proof-log/cells.ts';
 import { DATASETS } from '../shared/registry/index.ts';
 import { rowLayoutOf } from '../shared/registry/proof-rows.ts';
 import { command, errorCodes, sharedOptions } from './cli-tables.ts';

@@ -3,21 +3,23 @@
  * `./tidemark check`, as functions. docs/proof-log.md says what each of them proves.
  */
 import { createHash } from 'node:crypto';
+import type { Cell, RowLayout } from '../../shared/proof-log/cells.ts';
 import {
   type CheckReport,
   checkConsistency as compareCheckpoints,
   checkLineage as compareLineage,
-  ExportCheck,
-  type ExportManifest,
+  holdsLine,
   type LineageAnswer,
 } from '../../shared/proof-log/check.ts';
+import { ExportCheck, type ExportManifest } from '../../shared/proof-log/check-export.ts';
 import { CsvFeed, placesOf } from '../../shared/proof-log/csv-feed.ts';
 import { httpSource } from '../../shared/proof-log/http.ts';
-import { openCheckpoint, parseVerifier } from '../../shared/proof-log/note.ts';
-import type { Cell, RowDigests, RowLayout } from '../../shared/proof-log/rows.ts';
+import { keysFrom, openCheckpoint, parseRotations, parseVerifier, type Verifier } from '../../shared/proof-log/note.ts';
+import type { RowDigests } from '../../shared/proof-log/rows.ts';
 import { LAYOUTS } from './layouts.ts';
 
-export type { ExportManifest, LineageAnswer } from '../../shared/proof-log/check.ts';
+export type { LineageAnswer } from '../../shared/proof-log/check.ts';
+export type { ExportManifest } from '../../shared/proof-log/check-export.ts';
 
 /** What a check found, in words. */
 export interface CheckResult {
@@ -26,6 +28,14 @@ export interface CheckResult {
   readonly checked: readonly string[];
   readonly notChecked: readonly string[];
   readonly faults: readonly string[];
+}
+
+const LF = Buffer.of(10);
+
+/** The keys that a trusted one leads to. @throws NoteFault */
+function keysIn(key: string): Verifier[] {
+  const [line] = key.trimStart().split('\n', 1);
+  return keysFrom(parseVerifier(line), parseRotations(key.trimStart().slice(line.length + 1)));
 }
 
 const resultOf = ({ ok, checked, unchecked, faults }: CheckReport): CheckResult => ({
@@ -41,7 +51,7 @@ export type CheckedRows = Iterable<object> | AsyncIterable<object>;
 export interface ExportInput {
   /** The manifest, as `GET /v1/raw/export/{id}/manifest` sends it: its text, or parsed. */
   readonly manifest: string | object;
-  /** The verifier key of the log, `name+hash+base64`. */
+  /** The verifier key of the log, `name+hash+base64`. Where it was renewed: and below it the text of `/v1/proofs/rotations`. */
   readonly key: string;
   /** The rows of all files in their order. A function, where they cannot be read twice. */
   readonly rows?: CheckedRows | (() => CheckedRows);
@@ -57,7 +67,7 @@ export interface ExportInput {
 export async function checkExport({ manifest: given, key, rows, csv }: ExportInput): Promise<CheckResult> {
   const manifest = (typeof given === 'string' ? JSON.parse(given) : given) as ExportManifest;
   const layout = LAYOUTS[manifest.dataset ?? ''];
-  const check = new ExportCheck(manifest, [parseVerifier(key)], layout);
+  const check = new ExportCheck(manifest, keysIn(key), layout);
   const { report } = check;
   if (csv !== undefined) checkFile(report, manifest, Buffer.from(csv as Uint8Array));
   const why = check.whyNoRows ?? (rows === undefined && csv === undefined ? 'no rows are given' : undefined);
@@ -116,13 +126,18 @@ export function checkLineage(
 ): CheckResult {
   const lineage = answer as LineageAnswer;
   const payload = Buffer.from(lineage.payload_raw.base64, 'base64');
-  const found = document && { sha256: document.sha256, holds: Buffer.from(document.content).includes(payload) };
-  return resultOf(compareLineage(lineage, [parseVerifier(key)], found));
+  // Events of the other datasets are values that were read out of a page or a response.
+  const hasLines = LAYOUTS[lineage.dataset]?.partition === 'file_day';
+  const found = document && {
+    sha256: document.sha256,
+    holds: hasLines ? holdsLine(Buffer.concat([LF, document.content, LF]), payload) : null,
+  };
+  return resultOf(compareLineage(lineage, keysIn(key), found));
 }
 
 /** Whether the newer of two checkpoints continues the older. @param url of the service, for its tiles */
 export async function checkConsistency(first: string, second: string, key: string, url: string): Promise<CheckResult> {
-  const keys = [parseVerifier(key)];
+  const keys = keysIn(key);
   const [old, head] = [first, second].map((note) => openCheckpoint(note, keys)).sort((a, b) => a.size - b.size);
   return resultOf(await compareCheckpoints(old, head, httpSource(url)));
 }

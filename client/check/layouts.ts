@@ -1,5 +1,5 @@
 /** Written by `npm run docs` from shared/registry: the canonical rows of each dataset (docs/proof-log.md). */
-import type { RowLayout } from '../../shared/proof-log/rows.ts';
+import type { RowLayout } from '../../shared/proof-log/cells.ts';
 
 export const LAYOUTS: Readonly<Record<string, RowLayout>> = {
   exchange_a_spot_trades: {
@@ -52,7 +52,7 @@ export const LAYOUTS: Readonly<Record<string, RowLayout>> = {
       },
     ],
     order: [1],
-    copies: [{ field: 'datetime', column: 0 }],
+    copies: [{ field: 'datetime', column: 0, isTime: true }],
   },
   exchange_b_spot_trades: {
     dataset: 'exchange_b_spot_trades',
@@ -105,8 +105,8 @@ export const LAYOUTS: Readonly<Record<string, RowLayout>> = {
     ],
     order: [1],
     copies: [
-      { field: 'datetime', column: 0 },
-      { field: 'source_event_time_utc', column: 0 },
+      { field: 'datetime', column: 0, isTime: true },
+      { field: 'source_event_time_utc', column: 0, isTime: true },
     ],
   },
   exchange_c_spot_trades: {
@@ -184,8 +184,8 @@ export const LAYOUTS: Readonly<Record<string, RowLayout>> = {
     ],
     order: [1],
     copies: [
-      { field: 'datetime', column: 0 },
-      { field: 'foreign_notional', column: 6 },
+      { field: 'datetime', column: 0, isTime: true },
+      { field: 'foreign_notional', column: 6, isTime: false },
     ],
   },
   etf_daily_metrics: {
@@ -396,7 +396,7 @@ export const LAYOUTS: Readonly<Record<string, RowLayout>> = {
       },
     ],
     order: [1],
-    copies: [{ field: 'datetime', column: 0 }],
+    copies: [{ field: 'datetime', column: 0, isTime: true }],
   },
   bitcoin_block_transactions: {
     dataset: 'bitcoin_block_transactions',
@@ -478,7 +478,7 @@ export const LAYOUTS: Readonly<Record<string, RowLayout>> = {
       },
     ],
     order: [1, 2],
-    copies: [{ field: 'datetime', column: 0 }],
+    copies: [{ field: 'datetime', column: 0, isTime: true }],
   },
   bitcoin_mempool_state: {
     dataset: 'bitcoin_mempool_state',
@@ -530,7 +530,7 @@ export const LAYOUTS: Readonly<Record<string, RowLayout>> = {
       },
     ],
     order: [5],
-    copies: [{ field: 'snapshot_at', column: 0 }],
+    copies: [{ field: 'snapshot_at', column: 0, isTime: true }],
   },
   bitcoin_block_fee_totals: {
     dataset: 'bitcoin_block_fee_totals',
@@ -570,7 +570,7 @@ export const LAYOUTS: Readonly<Record<string, RowLayout>> = {
       },
     ],
     order: [1],
-    copies: [{ field: 'datetime', column: 0 }],
+    copies: [{ field: 'datetime', column: 0, isTime: true }],
   },
   bitcoin_block_subsidy_schedule: {
     dataset: 'bitcoin_block_subsidy_schedule',
@@ -616,7 +616,7 @@ export const LAYOUTS: Readonly<Record<string, RowLayout>> = {
       },
     ],
     order: [1],
-    copies: [{ field: 'datetime', column: 0 }],
+    copies: [{ field: 'datetime', column: 0, isTime: true }],
   },
   bitcoin_network_hashrate_estimate: {
     dataset: 'bitcoin_network_hashrate_estimate',
@@ -668,7 +668,7 @@ export const LAYOUTS: Readonly<Record<string, RowLayout>> = {
       },
     ],
     order: [1],
-    copies: [{ field: 'datetime', column: 0 }],
+    copies: [{ field: 'datetime', column: 0, isTime: true }],
   },
   bitcoin_circulating_supply: {
     dataset: 'bitcoin_circulating_supply',
@@ -708,6 +708,6 @@ export const LAYOUTS: Readonly<Record<string, RowLayout>> = {
       },
     ],
     order: [1],
-    copies: [{ field: 'datetime', column: 0 }],
+    copies: [{ field: 'datetime', column: 0, isTime: true }],
   },
 };

@@ -47,6 +47,10 @@ export function createOutput(options: Pick<ParsedCommand, 'json' | 'progress' | 
   };
 }
 
+/** A line with words of others: a control character would move the cursor, or begin a line of its own. */
+export const printable = (line: string): string =>
+  line.replaceAll(/[\p{Cc}\p{Cf}\u2028\u2029]/gu, (found) => `\\u{${found.codePointAt(0)!.toString(16)}}`);
+
 const jsonValue = (_key: string, value: unknown) => (typeof value === 'bigint' ? value.toString() : value);
 
 /** Columns padded to their widest cell; numbers are right-aligned. */

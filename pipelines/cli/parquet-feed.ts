@@ -1,8 +1,9 @@
 /** Feeds the rows of a Parquet file to the digests of their partitions, a row group at a time, column by column. */
 import { zstdDecompressSync } from 'node:zlib';
 import { asyncBufferFromFile, parquetMetadataAsync, parquetScan } from 'hyparquet';
+import { type Cell, RowFault, type RowLayout } from '../../shared/proof-log/cells.ts';
 import { type FieldPlaces, placesOf } from '../../shared/proof-log/csv-feed.ts';
-import { type Cell, type RowDigests, RowFault, type RowLayout } from '../../shared/proof-log/rows.ts';
+import type { RowDigests } from '../../shared/proof-log/rows.ts';
 
 /** The reader unpacks snappy itself. */
 const compressors = {

@@ -24,17 +24,9 @@ import {
   readCheckpoint,
   readSigner,
   writeDurably,
-  writeTile,
 } from '../../shared/proof-log/folder.ts';
-import {
-  equalHashes,
-  GrowingTree,
-  HASH_BYTES,
-  type Hash,
-  leafHash,
-  type TreeHead,
-  treeRoot,
-} from '../../shared/proof-log/merkle.ts';
+import { GrowingLog } from '../../shared/proof-log/growing-log.ts';
+import { equalHashes, type Hash, type TreeHead, treeRoot } from '../../shared/proof-log/merkle.ts';
 import {
   checkpointText,
   followRotations,
@@ -44,18 +36,7 @@ import {
   type Signer,
   type Verifier,
 } from '../../shared/proof-log/note.ts';
-import {
-  decodeEntries,
-  encodeEntries,
-  hashesOf,
-  readTile,
-  TILE_HEIGHT,
-  TILE_WIDTH,
-  TileFault,
-  type TileLevel,
-  tilePath,
-  widthIn,
-} from '../../shared/proof-log/tiles.ts';
+import { TILE_WIDTH, TileFault, type TileLevel, tilePath, widthIn } from '../../shared/proof-log/tiles.ts';
 
 /** Leaves that one round takes. */
 const ROUND_LEAVES = 4096;
@@ -76,92 +57,16 @@ interface SequencerNeeds {
   readonly secret: string | undefined;
 }
 
-/** The tiles at the right edge that are incomplete: by level, the hashes that they have so far. */
-class EdgeTiles {
-  readonly #folder: string;
-  readonly #levels: Hash[][] = [];
-  #entries: Uint8Array[] = [];
-  #size: number;
-  /** What has to be written: complete tiles in their order. */
-  readonly #complete: { readonly level: number | 'entries'; readonly index: number; readonly bytes: Buffer }[] = [];
-
-  private constructor(folder: string, size: number) {
-    this.#folder = folder;
-    this.#size = size;
-  }
-
-  /** @throws TileFault when one is missing, or its entries are not the leaves of its hashes */
-  static async load(folder: string, size: number): Promise<EdgeTiles> {
-    const tiles = new EdgeTiles(folder, size);
-    const source = folderSource(folder);
-    for (let level = 0, hashes = size; hashes > 0; level++, hashes = Math.floor(hashes / TILE_WIDTH)) {
-      const index = Math.floor(hashes / TILE_WIDTH);
-      const width = widthIn(level, index, size);
-      const bytes = width === 0 ? new Uint8Array() : await readTile(source, level, index, size);
-      tiles.#levels[level] = Array.from({ length: width }, (_, at) =>
-        bytes.slice(at * HASH_BYTES, (at + 1) * HASH_BYTES),
-      );
-    }
-    const width = size % TILE_WIDTH;
-    if (width > 0) {
-      tiles.#entries = decodeEntries(await readTile(source, 'entries', Math.floor(size / TILE_WIDTH), size), width);
-      const isWhole = tiles.#entries.every((entry, at) => equalHashes(leafHash(entry), tiles.#levels[0][at]));
-      if (!isWhole) throw new TileFault('the entries of the last tile are not those of its hashes');
-    }
-    return tiles;
-  }
-
-  entry(bytes: Uint8Array): void {
-    this.#entries.push(bytes);
-    this.#size++;
-    if (this.#entries.length < TILE_WIDTH) return;
-    const index = this.#size / TILE_WIDTH - 1;
-    this.#complete.push({ level: 'entries', index, bytes: encodeEntries(this.#entries) });
-    this.#entries = [];
-  }
-
-  hash(level: number, index: number, hash: Hash): void {
-    if (level % TILE_HEIGHT !== 0) return;
-    const tileLevel = level / TILE_HEIGHT;
-    const hashes = this.#levels[tileLevel] ?? [];
-    this.#levels[tileLevel] = hashes;
-    hashes.push(hash);
-    if (hashes.length < TILE_WIDTH) return;
-    const tile = Math.floor(index / TILE_WIDTH);
-    this.#complete.push({ level: tileLevel, index: tile, bytes: Buffer.concat(hashes) });
-    this.#levels[tileLevel] = [];
-  }
-
-  /** Writes and syncs what is new, the incomplete tiles last. */
-  async write(): Promise<void> {
-    for (const { level, index, bytes } of this.#complete.splice(0)) {
-      await writeTile(this.#folder, { level, index, width: TILE_WIDTH }, bytes);
-    }
-    const at = Math.floor(this.#size / TILE_WIDTH);
-    if (this.#entries.length > 0) {
-      const tile = { level: 'entries', index: at, width: this.#entries.length } as const;
-      await writeTile(this.#folder, tile, encodeEntries(this.#entries));
-    }
-    for (const [level, hashes] of this.#levels.entries()) {
-      const index = Math.floor(this.#size / TILE_WIDTH ** (level + 1));
-      if (hashes.length === 0) continue;
-      await writeTile(this.#folder, { level, index, width: hashes.length }, Buffer.concat(hashes));
-    }
-  }
-}
-
 export class Sequencer {
   readonly #needs: SequencerNeeds;
-  readonly #tree: GrowingTree;
-  readonly #tiles: EdgeTiles;
+  readonly #grown: GrowingLog;
   #head: Head;
   /** Whether tiles or the checkpoint may be older than the head. */
   #isBehind: boolean;
 
-  private constructor(needs: SequencerNeeds, tree: GrowingTree, tiles: EdgeTiles, head: Head, isBehind: boolean) {
+  private constructor(needs: SequencerNeeds, grown: GrowingLog, head: Head, isBehind: boolean) {
     this.#needs = needs;
-    this.#tree = tree;
-    this.#tiles = tiles;
+    this.#grown = grown;
     this.#head = head;
     this.#isBehind = isBehind;
   }
@@ -190,10 +95,10 @@ export class Sequencer {
         `${folder} has the proof log up to ${signed.size} leaves, and a checkpoint of ${head.signedSize} was signed`,
       );
     }
-    const { tree, tiles } = (await loadTree(folder, signed)) ?? (await makeTiles(client, folder, signed));
-    await extend(client, tree, tiles, head.size);
-    if (!equalHashes(tree.root, head.root)) throw forked(`the ${head.size} leaves of the database do not continue it`);
-    return new Sequencer(needs, tree, tiles, head, head.size > signed.size);
+    const grown = (await loadTiles(folder, signed)) ?? (await makeTiles(client, folder, signed));
+    await extend(client, grown, head.size);
+    if (!equalHashes(grown.root, head.root)) throw forked(`the ${head.size} leaves of the database do not continue it`);
+    return new Sequencer(needs, grown, head, head.size > signed.size);
   }
 
   /** Takes the leaves that have no index. @returns how many it took */
@@ -209,10 +114,11 @@ export class Sequencer {
 
   async #take(rows: readonly { readonly entry_id: string; readonly body: Buffer }[]): Promise<void> {
     const { client } = this.#needs;
-    const from = this.#tree.size;
+    const grown = this.#grown;
+    const from = grown.size;
     this.#isBehind = true;
-    for (const { body } of rows) grow(this.#tree, this.#tiles, body);
-    const size = this.#tree.size;
+    for (const { body } of rows) grown.add(body);
+    const { size, root } = grown;
     await client.query('begin');
     try {
       const indexed = await client.query(
@@ -222,7 +128,7 @@ export class Sequencer {
       );
       const moved = await client.query('update proof_head set size = $1, root = $2 where size = $3', [
         size,
-        this.#tree.root,
+        root,
         from,
       ]);
       assert(indexed.rowCount === rows.length && moved.rowCount === 1, 'one process gives leaves their indexes');
@@ -231,7 +137,7 @@ export class Sequencer {
       await client.query('rollback').catch(() => {});
       throw error;
     }
-    this.#head = { ...this.#head, size, root: this.#tree.root };
+    this.#head = { ...this.#head, size, root };
   }
 
   /** Writes tiles, then signs. A new key signs the last tree again. */
@@ -242,7 +148,7 @@ export class Sequencer {
     const { line, name: origin } = signer.verifier;
     const isSigned = signedSize === size && this.#head.key === line;
     if (size === 0 || (isSigned && !this.#isBehind)) return;
-    await this.#tiles.write();
+    await this.#grown.write();
     // The connection holds the lock. Without this a process that was stopped here would overwrite its successor's checkpoint.
     const { rows } = await client.query('select size from proof_head');
     assert(Number(rows[0]?.size) === size, 'the sequencer that has the lock moves the head');
@@ -258,14 +164,12 @@ export class Sequencer {
   }
 }
 
-/** The tree of a checkpoint and its edge, from the files; undefined where files are missing or altered. */
-async function loadTree(folder: string, { size, root }: TreeHead) {
-  const source = folderSource(folder);
+/** The log of a checkpoint from the files; undefined where files are missing or altered. */
+async function loadTiles(folder: string, { size, root }: TreeHead): Promise<GrowingLog | undefined> {
   try {
     await requireTiles(folder, size);
-    const tree = await GrowingTree.load(size, hashesOf(source, size));
-    const tiles = await EdgeTiles.load(folder, size);
-    return equalHashes(tree.root, root) ? { tree, tiles } : undefined;
+    const grown = await GrowingLog.load(folder, size);
+    return equalHashes(grown.root, root) ? grown : undefined;
   } catch (error) {
     if (error instanceof TileFault) return undefined;
     throw error;
@@ -287,27 +191,21 @@ async function requireTiles(folder: string, size: number): Promise<void> {
 }
 
 /** Makes all tiles of a checkpoint again. @throws TidemarkError PROOF_LOG_FORKED when the leaves do not give its root */
-export async function makeTiles(client: ClientBase, folder: string, { size, root }: TreeHead) {
-  const tree = new GrowingTree();
-  const tiles = await EdgeTiles.load(folder, 0);
-  await extend(client, tree, tiles, size);
-  if (!equalHashes(tree.root, root)) throw forked(`the first ${size} leaves of the database do not give its root`);
-  return { tree, tiles };
+export async function makeTiles(client: ClientBase, folder: string, { size, root }: TreeHead): Promise<GrowingLog> {
+  const grown = await GrowingLog.load(folder, 0);
+  await extend(client, grown, size);
+  if (!equalHashes(grown.root, root)) throw forked(`the first ${size} leaves of the database do not give its root`);
+  return grown;
 }
 
-/** Adds the leaves of the database up to `size` to a tree and writes their tiles. */
-async function extend(client: ClientBase, tree: GrowingTree, tiles: EdgeTiles, size: number): Promise<void> {
-  while (tree.size < size) {
-    const to = Math.min(size, tree.size + ROUND_LEAVES);
-    for (const body of await indexedLeaves(client, tree.size, to)) grow(tree, tiles, body);
-    await tiles.write();
+/** Adds the leaves of the database up to `size` and writes their tiles. */
+async function extend(client: ClientBase, grown: GrowingLog, size: number): Promise<void> {
+  while (grown.size < size) {
+    const to = Math.min(size, grown.size + ROUND_LEAVES);
+    for (const body of await indexedLeaves(client, grown.size, to)) grown.add(body);
+    await grown.write();
   }
 }
-
-const grow = (tree: GrowingTree, tiles: EdgeTiles, body: Uint8Array): void => {
-  tiles.entry(body);
-  tree.add(leafHash(body), (level, index, hash) => tiles.hash(level, index, hash));
-};
 
 const forked = (what: string) =>
   new TidemarkError('PROOF_LOG_FORKED', `The proof log differs from the checkpoint that was signed: ${what}`);

@@ -1,10 +1,9 @@
 /**
- * Checks what the service said against its proof log, with nothing but the log's key: exports, lineage answers, checkpoints and
- * mirrors. The operator's command and the client use it.
+ * Checks what the service said against its proof log, with nothing but the log's key: lineage answers, checkpoints and mirrors.
+ * Exports are checked by check-export.ts. The operator's command and the client use both.
  */
 
-import { missingFields } from './csv-feed.ts';
-import { decodeLeaf, differingFromLeaf, type Leaf } from './leaf.ts';
+import { decodeLeaf, differingFromLeaf, isNamed, type Leaf } from './leaf.ts';
 import {
   consistencyProof,
   equalHashes,
@@ -16,9 +15,8 @@ import {
   verifyInclusion,
 } from './merkle.ts';
 import { type Checkpoint, openCheckpoint, type Verifier } from './note.ts';
-import { type PartitionDigest, RowDigests, type RowLayout } from './rows.ts';
-import { type LoggedPartition, type ManifestProofLog, verifyManifest } from './signed-manifest.ts';
-import { decodeEntries, hashesOf, readTile, TILE_HEIGHT, TILE_WIDTH, type TileSource, widthIn } from './tiles.ts';
+import type { LoggedPartition } from './signed-manifest.ts';
+import { hashesOf, readEntries, readTile, TILE_HEIGHT, TILE_WIDTH, type TileSource } from './tiles.ts';
 
 /** What a check found, in words. Without faults everything in `checked` holds. */
 export class CheckReport {
@@ -41,47 +39,13 @@ export class CheckReport {
   }
 }
 
-const inWords = (count: number, one: string, many = `${one}s`): string =>
+export const inWords = (count: number, one: string, many = `${one}s`): string =>
   `${count.toLocaleString('en-US')} ${count === 1 ? one : many}`;
 
-interface Window {
-  readonly kind: string;
-  readonly start_utc?: string | null;
-  readonly end_utc?: string | null;
-}
-
-interface ListedPartition extends Readonly<Record<string, unknown>> {
-  readonly partition: string;
-}
-
-/** The members of an export's manifest that a check reads. */
-export interface ExportManifest extends Readonly<Record<string, unknown>> {
-  readonly manifest_version: number;
-  readonly dataset: string | null;
-  readonly mode: string | null;
-  readonly format: string;
-  readonly window: Window;
-  readonly filters: readonly unknown[];
-  readonly as_of: string | null;
-  readonly schema: readonly { readonly name: string }[];
-  readonly row_count: number;
-  readonly files: readonly { readonly name: string; readonly bytes: number; readonly sha256: string }[];
-  readonly proof: { readonly partitions: number; readonly listed: readonly ListedPartition[] } | null;
-  readonly proofs?: readonly {
-    readonly dataset: string;
-    readonly partitions: number;
-    readonly listed: readonly ListedPartition[];
-  }[];
-  readonly proof_log?: ManifestProofLog;
-}
-
-/** A manifest has at most the leaves of so many partitions of a dataset. */
-export const MAX_LEAVES = 1000;
-
-const PROVING: ReadonlySet<string> = new Set(['proved', 'revised']);
+export const PROVING: ReadonlySet<string> = new Set(['proved', 'revised']);
 
 /** Checks a leaf and its inclusion. @throws LeafFault or Error saying what does not hold */
-function checkedLeaf(
+export function checkedLeaf(
   { leaf: text, leaf_index: index, inclusion }: Pick<LoggedPartition, 'leaf' | 'leaf_index' | 'inclusion'>,
   { size, root }: Checkpoint,
 ): Leaf {
@@ -94,174 +58,20 @@ function checkedLeaf(
   return leaf;
 }
 
-/** The check of one export. */
-export class ExportCheck {
-  readonly report = new CheckReport();
-  readonly #manifest: ExportManifest;
-  readonly #layout: RowLayout | undefined;
-  /** By partition of the manifest's dataset: the leaves whose inclusion holds. */
-  readonly #leaves = new Map<string, Leaf>();
-
-  /** @param keys that are trusted, @param layout of the manifest's dataset */
-  constructor(manifest: ExportManifest, keys: readonly Verifier[], layout: RowLayout | undefined) {
-    this.#manifest = manifest;
-    this.#layout = layout;
-    const { report } = this;
-    const by = report.attempt('signature of the manifest', () => verifyManifest(manifest, keys));
-    if (by) report.checked.push(`the manifest is the one that ${by.name} signed`);
-    this.#checkLeaves(keys);
-  }
-
-  #checkLeaves(keys: readonly Verifier[]): void {
-    const { report } = this;
-    const { proof_log: log, proof, proofs = [], dataset } = this.#manifest;
-    const listed = proof ? [{ dataset: dataset!, ...proof }] : proofs;
-    const total = listed.reduce((sum, { partitions }) => sum + partitions, 0);
-    if (!log?.checkpoint) {
-      report.unchecked.push('the proof log: it had no checkpoint when the export was written');
-      return;
-    }
-    const checkpoint = report.attempt('checkpoint', () => openCheckpoint(log.checkpoint!, keys));
-    if (!checkpoint) return;
-    report.checked.push(`the checkpoint of ${inWords(checkpoint.size, 'leaf', 'leaves')} is signed`);
-    const facts = new Map(
-      listed.flatMap((one) => one.listed.map((fact) => [`${one.dataset} ${fact.partition}`, fact])),
-    );
-    const seen = new Set<string>();
-    let held = 0;
-    for (const one of log.leaves) {
-      const what = `${one.dataset} ${one.partition}`;
-      seen.add(what);
-      if (one.leaf_index === null || one.inclusion === null) continue;
-      const leaf = report.attempt(what, () => checkedLeaf(one, checkpoint));
-      if (!leaf) continue;
-      const wrong =
-        leaf.dataset !== one.dataset || leaf.partition !== one.partition || !PROVING.has(leaf.kind)
-          ? [`its leaf is ${leaf.kind} of ${leaf.dataset} ${leaf.partition}`]
-          : differingFromLeaf(leaf, facts.get(what) ?? {});
-      report.faults.push(...wrong.map((fault) => `${what}: ${fault}`));
-      if (wrong.length > 0) continue;
-      held++;
-      if (one.dataset === dataset) this.#leaves.set(one.partition, leaf);
-    }
-    // A manifest has the leaves of its first partitions only.
-    if (total <= facts.size && log.leaves.length < MAX_LEAVES) {
-      for (const what of facts.keys()) {
-        if (!seen.has(what)) report.faults.push(`${what}: the partition is proved, and the log has no leaf of it`);
-      }
-    }
-    if (held > 0)
-      report.checked.push(
-        `${held} of ${inWords(total, 'partition')}: leaf in the tree, digests of the manifest equal to it`,
-      );
-    if (held < total)
-      report.unchecked.push(`${inWords(total - held, 'partition')}: no leaf with a proof in the manifest`);
-  }
-
-  /** The fields of the files, in their order. */
-  get fields(): string[] {
-    return this.#manifest.schema.map(({ name }) => name);
-  }
-
-  /** Why the rows of the files cannot be held against leaves; undefined if they can. */
-  get whyNoRows(): string | undefined {
-    const { mode, filters, as_of: asOf, dataset } = this.#manifest;
-    if (dataset === null || !this.#layout) return 'a frame has rows of its own';
-    if (mode !== 'native') return 'one-second rows have no leaves';
-    if (filters.length > 0) return 'the export is filtered';
-    if (asOf !== null) return 'the export is as of a time';
-    const missing = missingFields(this.#layout, this.fields);
-    if (missing.length > 0) return `the export lacks the fields ${missing.join(', ')}`;
-    if (this.#leaves.size === 0) return 'no leaf of its partitions is known';
-    return undefined;
-  }
-
-  /** The digests to feed with the rows of all files. @param keep partitions that `rows` asked for */
-  digests(keep: readonly string[] = []): RowDigests {
-    const expected = [...this.#leaves].map(([partition, { document }]) => ({
-      partition,
-      document_sha256: document?.sha256 ?? null,
-    }));
-    return new RowDigests(this.#layout!, expected, new Set(keep));
-  }
-
-  /**
-   * Compares the rows of the files with the leaves. @returns partitions whose rows have to be fed again and kept, because they
-   * did not come in the order of offsets; nothing is reported then
-   */
-  rows(digests: RowDigests): string[] {
-    const { report } = this;
-    const found = new Map(digests.digests().map((one) => [one.partition, one]));
-    const again = [...found.values()].filter(
-      ({ partition, rows, sha256: digest }) => digest === null && rows === this.#leaves.get(partition)!.rows,
-    );
-    if (again.length > 0) return again.map(({ partition }) => partition);
-    const partial: string[] = [];
-    let [whole, rows] = [0, 0];
-    for (const [partition, leaf] of this.#leaves) {
-      const digest: PartitionDigest = found.get(partition) ?? { partition, rows: 0, sha256: null };
-      if (digest.rows !== leaf.rows) {
-        if (digest.rows > leaf.rows! || this.#isInside(partition)) {
-          report.faults.push(`${partition}: the files hold ${inWords(digest.rows, 'row')}, the leaf says ${leaf.rows}`);
-        } else partial.push(partition);
-        continue;
-      }
-      if (digest.rows > 0 && digest.sha256 !== leaf.rows_sha256) {
-        report.faults.push(
-          `${partition}: the rows have the sha256 ${digest.sha256}, and ${leaf.rows_sha256} in the leaf`,
-        );
-        continue;
-      }
-      whole++;
-      rows += digest.rows;
-    }
-    if (whole > 0) {
-      report.checked.push(
-        `every row of ${inWords(whole, 'whole partition')} hashed again from the files and equal to its leaf: ${inWords(rows, 'row')}`,
-      );
-    }
-    if (partial.length > 0) {
-      const names = partial.length > 3 ? `${partial.slice(0, 3).join(', ')} and others` : partial.join(', ');
-      report.unchecked.push(
-        `the rows of ${inWords(partial.length, 'partition')} that the window cuts (${names}): held by the manifest alone`,
-      );
-    }
-    if (digests.strays > 0)
-      report.unchecked.push(
-        `${inWords(digests.strays, 'row')} of partitions without a leaf: held by the manifest alone`,
-      );
-    const derived = this.#derived();
-    if (derived.length > 0)
-      report.unchecked.push(
-        `the ${derived.length === 1 ? 'field' : 'fields'} ${derived.join(', ')}: computed, in no leaf, held by the manifest alone`,
-      );
-    return [];
-  }
-
-  /** Whether all rows of a file day lie in the window. */
-  #isInside(partition: string): boolean {
-    const { window } = this.#manifest;
-    if (this.#layout?.partition !== 'file_day' || window.kind !== 'range') return false;
-    const from = Date.parse(partition) + this.#layout.startOffsetMs;
-    const starts = window.start_utc == null || Date.parse(window.start_utc) <= from;
-    return starts && (window.end_utc == null || Date.parse(window.end_utc) >= from + 86_400_000);
-  }
-
-  #derived(): string[] {
-    const { columns, copies } = this.#layout!;
-    const used = new Set([...columns.flatMap(({ fields }) => fields), ...copies.map(({ field }) => field)]);
-    return this.fields.filter((name) => !used.has(name));
-  }
-}
-
 /** The members of a lineage answer that a check reads. */
 export interface LineageAnswer extends Readonly<Record<string, unknown>> {
   readonly dataset: string;
+  readonly offset: string;
   readonly partition: string;
-  readonly payload_raw: { readonly bytes: number; readonly base64: string };
+  readonly synthetic: boolean;
+  readonly payload_raw: { readonly bytes: number; readonly base64: string; readonly utf8: string | null };
   readonly payload_sha256_raw: string;
   readonly document: { readonly name: string; readonly sha256: string };
-  readonly proof: { readonly revision: number; readonly expected: Readonly<Record<string, unknown>> };
+  readonly proof: {
+    readonly revision: number;
+    readonly expected: Readonly<Record<string, unknown>>;
+    readonly recount: Readonly<Record<string, unknown>>;
+  };
   readonly proof_log: {
     readonly state: string;
     readonly leaf_index: number | null;
@@ -271,20 +81,35 @@ export interface LineageAnswer extends Readonly<Record<string, unknown>> {
   readonly checkpoint: string | null;
 }
 
-/** @param document of the vendor's file: its sha256, and whether it holds the bytes of the event */
-export function checkLineage(
-  answer: LineageAnswer,
-  keys: readonly Verifier[],
-  document?: { readonly sha256: string; readonly holds: boolean },
-): CheckReport {
+/** What is known of the vendor's file. */
+export interface FoundDocument {
+  readonly sha256: string;
+  /** Whether a line of it is the event; null where events are not its lines, but read out of it. */
+  readonly holds: boolean | null;
+}
+
+const LF = Buffer.of(10);
+
+/** Whether a line of a file is the event. @param content that begins and ends with a line feed */
+export const holdsLine = (content: Buffer, payload: Uint8Array): boolean =>
+  payload.length > 0 && [LF, Buffer.from('\r\n')].some((end) => content.includes(Buffer.concat([LF, payload, end])));
+
+export function checkLineage(answer: LineageAnswer, keys: readonly Verifier[], document?: FoundDocument): CheckReport {
   const report = new CheckReport();
-  const payload = Buffer.from(answer.payload_raw.base64, 'base64');
-  if (sha256(payload).toString('hex') === answer.payload_sha256_raw && payload.length === answer.payload_raw.bytes) {
-    report.checked.push('the bytes of the event have their sha256');
-  } else report.faults.push('the bytes of the event do not have the sha256 of the answer');
+  const { base64, bytes, utf8 } = answer.payload_raw;
+  const payload = Buffer.from(base64, 'base64');
+  if (sha256(payload).toString('hex') !== answer.payload_sha256_raw || payload.length !== bytes) {
+    report.faults.push('the bytes of the event do not have the sha256 of the answer');
+  } else if (utf8 !== null && utf8 !== payload.toString()) {
+    report.faults.push('the text of the event is not its bytes');
+  } else report.checked.push('the bytes of the event have their sha256');
   const { state, leaf, leaf_index, inclusion } = answer.proof_log;
   if (state !== 'logged' || leaf === null || answer.checkpoint === null) {
-    report.unchecked.push(`the proof log: the leaf is ${state}; ask again after the next checkpoint`);
+    report.unchecked.push(
+      state === 'pending'
+        ? 'the proof log: the leaf is pending; ask again after the next checkpoint'
+        : 'the proof log: the answer has no leaf',
+    );
   } else if (inclusion === null) {
     report.unchecked.push('the proof log: the service could not read the files that a proof is made of');
   } else {
@@ -293,23 +118,41 @@ export function checkLineage(
     if (found) report.checked.push(`leaf ${leaf_index} is in the tree that ${checkpoint.origin} signed`);
     if (found) compareLineage(report, answer, found);
   }
-  if (!document) {
-    report.unchecked.push('the document: name the vendor’s file to find the event in it');
-    return report;
-  }
-  if (document.sha256 !== answer.document.sha256)
+  report.unchecked.push(
+    `that the event is the one of offset ${answer.offset}: the leaf covers all events of the partition`,
+  );
+  if (!document) report.unchecked.push('the document: name the vendor’s file to find the event in it');
+  else if (document.sha256 !== answer.document.sha256)
     report.faults.push(`the file has the sha256 ${document.sha256}, the document ${answer.document.sha256}`);
-  else if (!document.holds) report.faults.push('the document does not hold the bytes of the event');
-  else report.checked.push('the document has the sha256 of the leaf, and holds the bytes of the event');
+  else if (document.holds === false) report.faults.push('no line of the document is the event');
+  else {
+    const name = answer.document.name;
+    report.checked.push(
+      `${name} has the sha256 of the answer${document.holds ? ', and one of its lines is the event' : ''}`,
+    );
+    if (document.holds === null) report.unchecked.push(`how the event was read out of ${name}`);
+  }
   return report;
 }
 
+/** The facts of a leaf that every lineage answer has, before the rows were stored and after. */
+const LINEAGE_FACTS = {
+  expected: ['rows', 'first_offset', 'last_offset', 'rows_hash', 'events_sha256'],
+  recount: ['rows', 'first_offset', 'last_offset', 'rows_hash'],
+} as const;
+
 function compareLineage(report: CheckReport, answer: LineageAnswer, leaf: Leaf): void {
-  const faults = differingFromLeaf(leaf, {
-    ...answer.proof.expected,
-    revision: answer.proof.revision,
-    document_sha256: answer.document.sha256,
-  });
+  const { document, proof, synthetic } = answer;
+  const faults = differingFromLeaf(leaf, { revision: proof.revision, document_sha256: document.sha256 });
+  for (const side of ['expected', 'recount'] as const) {
+    for (const name of LINEAGE_FACTS[side]) {
+      const found = proof[side][name];
+      if (found !== leaf[name]) faults.push(`${name} of ${side} is ${found}, and ${leaf[name]} in the leaf`);
+    }
+  }
+  if (synthetic !== leaf.synthetic) faults.push(`synthetic is ${synthetic}, and ${leaf.synthetic} in the leaf`);
+  if (!isNamed(leaf, document.name))
+    faults.push(`the document is ${document.name}, and ${leaf.document?.name} in the leaf`);
   if (leaf.dataset !== answer.dataset || leaf.partition !== answer.partition || !PROVING.has(leaf.kind)) {
     faults.push(`the leaf is ${leaf.kind} of ${leaf.dataset} ${leaf.partition}`);
   }
@@ -359,7 +202,7 @@ export async function checkMirror(
   };
   const tiles = Math.ceil(head.size / TILE_WIDTH);
   const read = (tile: number) =>
-    Promise.all([readTile(source, 0, tile, head.size), readTile(source, 'entries', tile, head.size)]);
+    Promise.all([readTile(source, 0, tile, head.size), readEntries(source, tile, head.size)]);
   const ahead: ReturnType<typeof read>[] = [];
   for (let tile = 0; tile < tiles; tile++) {
     for (let next = tile + ahead.length; next < Math.min(tiles, tile + READ_AHEAD); next++) {
@@ -367,8 +210,7 @@ export async function checkMirror(
       // A fault counts when its turn comes.
       ahead.at(-1)!.catch(() => {});
     }
-    const [hashes, bytes] = await ahead.shift()!;
-    const entries = decodeEntries(bytes, widthIn(0, tile, head.size));
+    const [hashes, entries] = await ahead.shift()!;
     for (const [at, entry] of entries.entries()) {
       const hash = leafHash(entry);
       const index = tile * TILE_WIDTH + at;
@@ -383,6 +225,7 @@ export async function checkMirror(
     report.checked.push(`all ${inWords(head.size, 'leaf', 'leaves')} give the root that was signed`);
   else report.faults.push(`the ${head.size} leaves do not give the root that was signed`);
   await compareTiles(report, levels, head.size, source);
+  report.unchecked.push('incomplete tiles of earlier sizes, which a log may keep beside');
   return report;
 }
 

@@ -2,7 +2,11 @@
  * Feeds the rows of a CSV file (RFC 4180, LF, with a header) to the digests of their partitions. Rows without quotes are read from
  * their bytes; a text or a number never becomes an object on the way.
  */
-import { type Cell, numberOf, type RowDigests, RowFault, type RowLayout } from './rows.ts';
+import { type Cell, numberOf, RowFault, type RowLayout } from './cells.ts';
+import type { RowDigests } from './rows.ts';
+
+/** A row is read again with each piece of the file until it is complete. */
+const MAX_ROW_BYTES = 1 << 20;
 
 const COMMA = 0x2c;
 const LF = 0x0a;
@@ -57,24 +61,33 @@ function flagAt(bytes: Uint8Array, start: number, end: number): boolean {
   throw new RowFault('a flag is neither 0 nor 1');
 }
 
-/** Bytes of `2024-01-01T00:00:00.000Z`. */
-const INSTANT_BYTES = 24;
-/** The day that was read last: rows of a day come together. */
-let lastDay = { key: -1, ms: 0 };
+const DAY_MS = 86_400_000;
+/** The day that was written last: rows of a day come together. */
+let lastDay = { number: Number.NaN, text: Buffer.alloc(0) };
 
-/** The epoch ms of a time of the service's form; NaN for any other text. */
-function instantAt(bytes: Uint8Array, start: number): number {
-  const two = (at: number) => (bytes[start + at] - ZERO) * 10 + bytes[start + at + 1] - ZERO;
-  const [year, month, day] = [two(0) * 100 + two(2), two(5), two(8)];
-  const key = (year * 100 + month) * 100 + day;
-  if (key !== lastDay.key) lastDay = { key, ms: Date.UTC(year, month - 1, day) };
-  const ms = lastDay.ms + ((two(11) * 60 + two(14)) * 60 + two(17)) * 1000 + two(20) * 10 + bytes[start + 22] - ZERO;
-  // Whatever else stands there would make another text of the same instant.
-  const isForm = [4, 7, 10, 13, 16, 19, 23].every((at, index) => bytes[start + at] === FORM[index]);
-  return isForm ? ms : Number.NaN;
+/** Whether the cell is the instant as the service writes it, such as `2024-01-01T00:00:00.000Z`. */
+function isInstant(bytes: Buffer, start: number, end: number, ms: number): boolean {
+  const number = Math.floor(ms / DAY_MS);
+  if (number !== lastDay.number) {
+    const day = new Date(number * DAY_MS);
+    if (Number.isNaN(day.getTime())) return false;
+    lastDay = { number, text: Buffer.from(day.toISOString()) };
+  }
+  const { text } = lastDay;
+  const rest = ms - number * DAY_MS;
+  const seconds = Math.floor(rest / 1000);
+  const minutes = Math.floor(seconds / 60);
+  const put = (at: number, value: number) => {
+    text[at] = ZERO + Math.floor(value / 10);
+    text[at + 1] = ZERO + (value % 10);
+  };
+  put(11, Math.floor(minutes / 60));
+  put(14, minutes % 60);
+  put(17, seconds % 60);
+  put(20, Math.floor((rest % 1000) / 10));
+  text[22] = ZERO + (rest % 10);
+  return bytes.compare(text, 0, text.length, start, end) === 0;
 }
-
-const FORM = [...Buffer.from('--T::.Z')];
 
 /** How the columns of a layout are found in a header. */
 export interface FieldPlaces {
@@ -137,6 +150,7 @@ export class CsvFeed {
   push(chunk: Buffer): void {
     const bytes = this.#rest.length === 0 ? chunk : Buffer.concat([this.#rest, chunk]);
     const end = this.#rows(bytes);
+    if (bytes.length - end > MAX_ROW_BYTES) throw this.#fault(`the row has more than ${MAX_ROW_BYTES} bytes`);
     this.#rest = Buffer.from(bytes.subarray(end));
   }
 
@@ -207,15 +221,13 @@ export class CsvFeed {
   /** Whether a copy is the value of its column, in the row whose cells begin at `#starts`. */
   #compare(bytes: Buffer, index: number, place: number): void {
     const starts = this.#starts;
-    const { field, column } = this.#layout.copies[index];
+    const { field, column, isTime } = this.#layout.copies[index];
     const [original] = this.#places!.columns[column];
     const [from, to] = [starts[place], starts[place + 1] - 1];
     const [first, last] = [starts[original], starts[original + 1] - 1];
-    // The same text, or a time and the instant that it is.
-    const isSame =
-      to - from === INSTANT_BYTES && this.#layout.columns[column].type === 'int8'
-        ? instantAt(bytes, from) === decimalOf(bytes, first, last)
-        : bytes.compare(bytes, first, last, from, to) === 0;
+    const isSame = isTime
+      ? isInstant(bytes, from, to, decimalOf(bytes, first, last))
+      : bytes.compare(bytes, first, last, from, to) === 0;
     if (!isSame) throw new RowFault(`${field} is not the value of ${this.#layout.columns[column].name}`);
   }
 

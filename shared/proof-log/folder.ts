@@ -50,9 +50,11 @@ async function beginningOf(folder: string, { level, index, width }: TileName): P
   const whole = join(folder, tilePath(level, index));
   const widths = await readdir(`${whole}.p`).catch(() => []);
   const wider = Math.max(...widths.map(Number).filter((other) => other > width));
-  const bytes = (await readIfThere(whole)) ?? (await readIfThere(join(folder, tilePath(level, index, wider))));
+  const complete = await readIfThere(whole);
+  const bytes = complete ?? (await readIfThere(join(folder, tilePath(level, index, wider))));
   if (!bytes) return undefined;
-  return level === 'entries' ? encodeEntries(decodeEntries(bytes, width)) : bytes.subarray(0, width * HASH_BYTES);
+  if (level !== 'entries') return bytes.subarray(0, width * HASH_BYTES);
+  return encodeEntries(decodeEntries(bytes, complete ? TILE_WIDTH : wider).slice(0, width));
 }
 
 /** Replaces a file so that readers see the old or the new one, and a power cut leaves one of them. */

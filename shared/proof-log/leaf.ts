@@ -87,6 +87,10 @@ export function encodeLeaf(leaf: Leaf): Buffer {
 /** The first units of a text; half a surrogate pair would have no UTF-8. */
 const cutText = (text: string, length: number): string => text.slice(0, length).toWellFormed();
 
+/** Whether a leaf is of the document: long names are cut, or left out. */
+export const isNamed = ({ document }: Leaf, name: string): boolean =>
+  document !== null && (document.name === '' || document.name === cutText(name, MAX_NAME));
+
 /** A leaf that is not of its form. */
 export class LeafFault extends Error {
   override readonly name = 'LeafFault';

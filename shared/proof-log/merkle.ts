@@ -108,7 +108,7 @@ export async function consistencyProof(old: number, size: number, at: HashAt): P
 
 /** Whether the proof shows that the leaf hash is at `index` in the tree with this root. */
 export function verifyInclusion(leaf: Hash, index: number, size: number, proof: readonly Hash[], root: Hash): boolean {
-  if (!(index < size)) return false;
+  if (!Number.isSafeInteger(index) || index < 0 || index >= size) return false;
   let [node, last, hash] = [index, size - 1, leaf];
   for (const beside of proof) {
     if (last === 0) return false;

@@ -218,5 +218,13 @@ function followed(note: string, key: Verifier): Verifier | undefined {
   return next;
 }
 
-/** Rotations as the log serves them: notes one after the other, each with one signature. */
-export const parseRotations = (text: string): string[] => text.match(/[^\n]+\n\n\u2014 [^\n]+\n/gu) ?? [];
+/** Rotations as the log serves them: notes one after the other, each with one signature. What is none is left out. */
+export function parseRotations(text: string): string[] {
+  const lines = text.split('\n');
+  const notes: string[] = [];
+  for (let at = 0; at + 3 < lines.length; at++) {
+    const [key, empty, signature] = lines.slice(at, at + 3);
+    if (key !== '' && empty === '' && signature.startsWith(SIGNATURE_PREFIX)) notes.push(`${key}\n\n${signature}\n`);
+  }
+  return notes;
+}

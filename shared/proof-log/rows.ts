@@ -5,136 +5,24 @@
  * Format: PostgreSQL documentation, COPY, "Binary Format".
  */
 import { createHash, type Hash } from 'node:crypto';
+import {
+  type Cell,
+  type ExpectedPartition,
+  fault,
+  flagOf,
+  floatOf,
+  integerOf,
+  isSame,
+  isSet,
+  type LayoutType,
+  RowFault,
+  type RowLayout,
+  RULES,
+} from './cells.ts';
 
 /** "PGCOPY\n\377\r\n\0", flags 0, no header extension. */
 export const COPY_HEADER = Buffer.from('5047434f50590aff0d0a000000000000000000', 'hex');
 export const COPY_TRAILER = Buffer.from('ffff', 'hex');
-
-export type LayoutType = 'int2' | 'int4' | 'int8' | 'float8' | 'bool' | 'text';
-
-/** How the value of a column follows from the fields of a row, where it is not the value of one field. */
-export const COLUMN_RULES = ['field', 'sats', 'fee', 'kind', 'partition', 'vintage', 'provenance'] as const;
-export type ColumnRule = (typeof COLUMN_RULES)[number];
-
-export interface LayoutColumn {
-  readonly name: string;
-  readonly type: LayoutType;
-  readonly rule: ColumnRule;
-  /** The fields that the rule reads. */
-  readonly fields: readonly string[];
-}
-
-/** A further field that shows the value of a column, such as the same instant as text. */
-export interface ColumnCopy {
-  readonly field: string;
-  /** Index of the column. */
-  readonly column: number;
-}
-
-/** The columns of a dataset's canonical rows, and how its partitions divide them. */
-export interface RowLayout {
-  readonly dataset: string;
-  readonly partition: 'file_day' | 'height' | 'snapshot' | 'capture' | 'vintage';
-  /** For file days: when the day of a key begins, ms after its midnight UTC. */
-  readonly startOffsetMs: number;
-  /** The fields that tell a row's partition. */
-  readonly partitionFields: readonly string[];
-  readonly columns: readonly LayoutColumn[];
-  /** Indexes of the columns by which the rows are ordered. */
-  readonly order: readonly number[];
-  readonly copies: readonly ColumnCopy[];
-}
-
-/** A value as files and answers have it: JSON, CSV's texts, Parquet's and Arrow's numbers and dates. */
-export type Cell = string | number | bigint | boolean | Date | null | undefined;
-
-/** A cell that does not fit its column. */
-export class RowFault extends Error {
-  override readonly name = 'RowFault';
-}
-
-const fault = (what: string, cell: unknown): never => {
-  throw new RowFault(`${JSON.stringify(String(cell)).slice(0, 80)} is not ${what}`);
-};
-
-const TIMESTAMP = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,3})?Z$/;
-
-function integerOf(cell: Cell): number {
-  const value =
-    cell instanceof Date
-      ? cell.getTime()
-      : typeof cell === 'string'
-        ? TIMESTAMP.test(cell)
-          ? Date.parse(cell)
-          : /^-?\d+$/.test(cell)
-            ? Number(cell)
-            : Number.NaN
-        : Number(cell ?? Number.NaN);
-  return Number.isSafeInteger(value) ? value : fault('an integer', cell);
-}
-
-const NUMBER = /^-?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?$/i;
-
-/** The number of decimal text: `Number` alone takes hexadecimal digits and spaces too. @throws RowFault */
-export function numberOf(text: string): number {
-  const value = NUMBER.test(text) ? Number(text) : Number.NaN;
-  return Number.isFinite(value) ? value : fault('a number', text);
-}
-
-function floatOf(cell: Cell): number {
-  if (typeof cell === 'string') return numberOf(cell);
-  const value = Number(cell ?? Number.NaN);
-  return Number.isFinite(value) ? value : fault('a number', cell);
-}
-
-function flagOf(cell: Cell): boolean {
-  if (cell === true || cell === 1 || cell === 1n || cell === '1' || cell === 'true') return true;
-  if (cell === false || cell === 0 || cell === 0n || cell === '0' || cell === 'false') return false;
-  return fault('0 or 1', cell);
-}
-
-/** Facts that a service adds to `provenance_json`, and that the stored text lacks. */
-const ADDED_PROVENANCE =
-  /"artifact_id":"[0-9a-f]{64}","artifact_sha256":"[0-9a-f]{64}",(?="fetch_method":)|"last_updated_utc":"[^"]*",(?="realtime_start":)/;
-
-const SATS_A_BTC = 100_000_000;
-
-/** The value of a column from the cells of its fields. `partition` is the key of the row's partition. */
-const RULES: Readonly<Record<ColumnRule, (cells: readonly Cell[], partition: string) => Cell>> = {
-  field: ([cell]) => cell,
-  sats: ([btc]) => {
-    const sats = Math.round(floatOf(btc) * SATS_A_BTC);
-    return sats / SATS_A_BTC === floatOf(btc) ? sats : fault('an amount in whole satoshis', btc);
-  },
-  fee: ([rate, vsize]) => {
-    const sats = Math.round(floatOf(rate) * integerOf(vsize));
-    return sats / integerOf(vsize) === floatOf(rate) ? sats : fault('a rate of whole satoshis', rate);
-  },
-  // The channels of a value are computed from its kind, so that those that are set tell it.
-  kind: ([text, int, float, bool]) =>
-    isSet(int)
-      ? 'int'
-      : isSet(float)
-        ? 'float'
-        : isSet(bool)
-          ? 'bool'
-          : text === null || text === undefined
-            ? 'null'
-            : 'string',
-  partition: (_, partition) => partition,
-  vintage: (_, partition) => partition.split(':')[1],
-  provenance: ([text]) => (typeof text === 'string' ? text.replace(ADDED_PROVENANCE, '') : text),
-};
-
-/** Whether two cells of a column's type are the same value. */
-function isSame(type: LayoutType, a: Cell, b: Cell): boolean {
-  if (!isSet(a) || !isSet(b)) return isSet(a) === isSet(b);
-  if (type === 'text') return a === b;
-  if (type === 'bool') return flagOf(a) === flagOf(b);
-  return type === 'float8' ? floatOf(a) === floatOf(b) : integerOf(a) === integerOf(b);
-}
-
-const isSet = (cell: Cell): boolean => cell !== null && cell !== undefined;
 
 /** Writes rows in the binary COPY format into a buffer that grows. */
 export class RowBytes {
@@ -270,12 +158,6 @@ const DAY_MS = 86_400_000;
 const DAY = /"realtime_start":"(\d{4}-\d\d-\d\d)"/;
 const ARTIFACT = /"artifact_sha256":"([0-9a-f]{64})"/;
 
-/** A partition whose rows are expected: its key, and the document that it came in. */
-export interface ExpectedPartition {
-  readonly partition: string;
-  readonly document_sha256: string | null;
-}
-
 /** Divides the rows of an answer by partition and computes the digest of each. */
 export class RowDigests {
   readonly #layout: RowLayout;
@@ -283,6 +165,7 @@ export class RowDigests {
   readonly #ordered = new Map<string, OrderedRows>();
   readonly #sorted = new Map<string, SortedRows>();
   readonly #partitionOf: (cells: readonly Cell[]) => string | undefined;
+  readonly #expected: ReadonlyMap<string, ExpectedPartition>;
   readonly #keep: ReadonlySet<string>;
   readonly #isOrdered: boolean;
   #current:
@@ -295,6 +178,7 @@ export class RowDigests {
   constructor(layout: RowLayout, expected: readonly ExpectedPartition[], keep: ReadonlySet<string> = new Set()) {
     this.#layout = layout;
     this.#partitionOf = partitionsOf(layout, expected);
+    this.#expected = new Map(expected.map((one) => [one.partition, one]));
     this.#keep = keep;
     this.#isOrdered = layout.partition === 'file_day';
   }
@@ -307,7 +191,8 @@ export class RowDigests {
    */
   add(cells: readonly (readonly Cell[])[], by: readonly Cell[], copies: readonly Cell[]): void {
     const partition = this.#partitionOf(by);
-    if (partition === undefined) {
+    const expected = partition === undefined ? undefined : this.#expected.get(partition);
+    if (partition === undefined || !expected) {
       this.strays++;
       return;
     }
@@ -320,12 +205,12 @@ export class RowDigests {
     const values: Cell[] = [];
     for (let index = 0; index < columns.length; index++) {
       const { rule, type } = columns[index];
-      const value = RULES[rule](cells[index], partition);
+      const value = RULES[rule](cells[index], expected);
       room.cell(type, value);
       values.push(value);
     }
-    for (const [index, { field, column }] of this.#layout.copies.entries()) {
-      if (copies[index] === undefined || isSame(columns[column].type, copies[index], values[column])) continue;
+    for (const [index, { field, column, isTime }] of this.#layout.copies.entries()) {
+      if (copies[index] === undefined || isSame(columns[column].type, copies[index], values[column], isTime)) continue;
       throw new RowFault(`${field} is not the value of ${columns[column].name}`);
     }
     if (!rows) {

@@ -7,7 +7,7 @@ import { HASH_BYTES, type Hash, type HashAt, nodeHash } from './merkle.ts';
 export const TILE_WIDTH = 256;
 export const TILE_HEIGHT = 8;
 /** An entry's length takes two bytes. */
-const MAX_ENTRY_BYTES = 0xffff;
+export const MAX_ENTRY_BYTES = 0xffff;
 
 /** A level of hashes, or the entries. */
 export type TileLevel = number | 'entries';
@@ -51,23 +51,43 @@ export function widthIn(level: TileLevel, index: number, size: number): number {
 /** Reads a file of the log by its path; undefined where there is none. */
 export type TileSource = (path: string) => Promise<Uint8Array | undefined>;
 
+/** A file of the log that is text; undefined where there is none. */
+export const textOf = async (source: TileSource, path: string): Promise<string | undefined> => {
+  const bytes = await source(path);
+  return bytes && Buffer.from(bytes).toString();
+};
+
 /** A file of the log that is missing or not of its form. */
 export class TileFault extends Error {
   override readonly name = 'TileFault';
 }
 
-/** Reads a tile as the log of `size` leaves has it; the log may have more of it by now. @throws TileFault */
-export async function readTile(source: TileSource, level: TileLevel, index: number, size: number): Promise<Uint8Array> {
-  const width = widthIn(level, index, size);
+/** A file of the log, and how many hashes or entries its path says that it has. @throws TileFault */
+async function readFile(source: TileSource, level: TileLevel, index: number, width: number) {
   const path = tilePath(level, index, width);
+  const bytes = await source(path);
+  if (bytes) return { path, bytes, width };
   // A log may delete an incomplete tile when the tile is complete.
-  const bytes = (await source(path)) ?? (width < TILE_WIDTH ? await source(tilePath(level, index)) : undefined);
-  if (bytes === undefined) throw new TileFault(`the log has no ${path}`);
-  if (level === 'entries') return bytes;
-  if (bytes.length < width * HASH_BYTES || bytes.length > TILE_WIDTH * HASH_BYTES) {
-    throw new TileFault(`${path} has ${bytes.length} bytes instead of ${width * HASH_BYTES}`);
+  const whole = width < TILE_WIDTH ? await source(tilePath(level, index)) : undefined;
+  if (!whole) throw new TileFault(`the log has no ${path}`);
+  return { path: tilePath(level, index), bytes: whole, width: TILE_WIDTH };
+}
+
+/** The hashes of a tile as the log of `size` leaves has it; the log may have more of it by now. @throws TileFault */
+export async function readTile(source: TileSource, level: number, index: number, size: number): Promise<Uint8Array> {
+  const width = widthIn(level, index, size);
+  const file = await readFile(source, level, index, width);
+  if (file.bytes.length !== file.width * HASH_BYTES) {
+    throw new TileFault(`${file.path} has ${file.bytes.length} bytes instead of ${file.width * HASH_BYTES}`);
   }
-  return bytes.subarray(0, width * HASH_BYTES);
+  return file.bytes.subarray(0, width * HASH_BYTES);
+}
+
+/** The leaves of a tile as the log of `size` leaves has it. @throws TileFault */
+export async function readEntries(source: TileSource, index: number, size: number): Promise<Uint8Array[]> {
+  const width = widthIn('entries', index, size);
+  const file = await readFile(source, 'entries', index, width);
+  return decodeEntries(file.bytes, file.width).slice(0, width);
 }
 
 /** The tiles that a reader keeps: a proof needs a few, and proofs of neighbours the same. */
@@ -119,7 +139,7 @@ export function encodeEntries(entries: readonly Uint8Array[]): Buffer {
   return bytes;
 }
 
-/** The first `width` entries of a tile. @throws TileFault */
+/** The `width` entries of a tile. @throws TileFault when there are fewer bytes, or more */
 export function decodeEntries(bytes: Uint8Array, width: number): Uint8Array[] {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
   const entries: Uint8Array[] = [];
@@ -129,12 +149,13 @@ export function decodeEntries(bytes: Uint8Array, width: number): Uint8Array[] {
     entries.push(bytes.subarray(at + 2, end));
     at = end;
   }
+  const length = entries.reduce((sum, entry) => sum + 2 + entry.length, 0);
+  if (length < bytes.length) throw new TileFault(`a tile of ${width} entries goes on after the last one`);
   return entries;
 }
 
 /** The entry of one leaf in a log of `size` leaves. @throws TileFault */
 export async function readEntry(source: TileSource, index: number, size: number): Promise<Uint8Array> {
   const tile = Math.floor(index / TILE_WIDTH);
-  const at = index - tile * TILE_WIDTH;
-  return decodeEntries(await readTile(source, 'entries', tile, size), at + 1)[at];
+  return (await readEntries(source, tile, size))[index - tile * TILE_WIDTH];
 }

@@ -2,25 +2,25 @@
 
 import { join } from 'node:path';
 import { CheckReport, checkConsistency } from './check.ts';
-import { CHECKPOINT_FILE, folderSource, KEY_FILE, ROTATIONS_FILE, writeDurably, writeTile } from './folder.ts';
+import { CHECKPOINT_FILE, folderSource, KEY_FILE, ROTATIONS_FILE, writeDurably } from './folder.ts';
+import { GrowingLog } from './growing-log.ts';
 import { equalHashes, GrowingTree, inclusionProof, leafHash, verifyInclusion } from './merkle.ts';
-import { type Checkpoint, openCheckpoint, parseRotations, parseVerifier, trustedKeys } from './note.ts';
 import {
-  decodeEntries,
-  hashesOf,
-  readTile,
-  TILE_WIDTH,
-  TileFault,
-  type TileLevel,
-  type TileSource,
-  tilePath,
-  widthIn,
-} from './tiles.ts';
+  type Checkpoint,
+  openCheckpoint,
+  parseCheckpoint,
+  parseRotations,
+  parseVerifier,
+  trustedKeys,
+} from './note.ts';
+import { hashesOf, readEntries, TILE_WIDTH, TileFault, type TileSource, textOf } from './tiles.ts';
 
 /** What a watcher remembers between two looks. */
 export interface Watched {
   /** Line of the key that it trusts. */
   readonly key: string;
+  /** Line of the key that it trusted at first; rotations lead from it to `key`. */
+  readonly firstKey: string;
   /** The last checkpoint that it accepted, as a signed note. */
   readonly checkpoint: string;
 }
@@ -31,11 +31,6 @@ export interface Look {
   readonly watched: Watched | undefined;
   readonly head: Checkpoint | undefined;
 }
-
-const textOf = async (source: TileSource, path: string): Promise<string | undefined> => {
-  const bytes = await source(path);
-  return bytes && Buffer.from(bytes).toString();
-};
 
 /** @throws TileFault when the log does not answer, or has no checkpoint yet */
 export async function lookAt(
@@ -60,8 +55,9 @@ export async function lookAt(
     report.faults.push(...faults);
   }
   if (report.ok) await checkNewLeaves(report, source, old, head);
-  if (report.ok) await checkOldTile(report, source, head, random());
-  return { report, watched: report.ok ? { key: head.by.line, checkpoint: note } : undefined, head };
+  if (report.ok && head.size > 0) await checkOldTile(report, source, head, random());
+  const firstKey = before.firstKey ?? before.key ?? line.trim();
+  return { report, watched: report.ok ? { key: head.by.line, firstKey, checkpoint: note } : undefined, head };
 }
 
 /** The leaves since the last look, all of them: with them the old tree must become the new one. */
@@ -80,7 +76,7 @@ async function checkNewLeaves(
     return;
   }
   for (let tile = Math.floor(from / TILE_WIDTH); tile * TILE_WIDTH < head.size; tile++) {
-    const entries = await entriesOf(source, tile, head.size);
+    const entries = await readEntries(source, tile, head.size);
     for (const entry of entries.slice(Math.max(0, from - tile * TILE_WIDTH))) tree.add(leafHash(entry));
   }
   if (equalHashes(tree.root, head.root))
@@ -99,7 +95,7 @@ async function checkOldTile(
   at: number,
 ): Promise<void> {
   const tile = Math.floor((at * size) / TILE_WIDTH);
-  const entries = await entriesOf(source, tile, size);
+  const entries = await readEntries(source, tile, size);
   const hashes = hashesOf(source, size);
   for (const [place, entry] of entries.entries()) {
     const index = tile * TILE_WIDTH + place;
@@ -110,30 +106,48 @@ async function checkOldTile(
   report.checked.push(`${entries.length} leaves from ${tile * TILE_WIDTH} on are still in the tree`);
 }
 
-async function entriesOf(source: TileSource, tile: number, size: number): Promise<Uint8Array[]> {
-  return decodeEntries(await readTile(source, 'entries', tile, size), widthIn('entries', tile, size));
-}
+/** Leaves that a mirror holds in memory before it writes their tiles. */
+const MIRRORED_TILES = 64;
 
-/** Copies what a folder lacks of a log, its checkpoint last, so that the folder is always a whole log. */
+/**
+ * Copies the leaves that a folder lacks of a log, and makes their tiles of them. Its checkpoint comes last and only if the leaves
+ * give its root, so that the folder is always a whole log: what a service sends for a file the second time may be something else.
+ * @returns what is wrong
+ * @throws TileFault when the log does not answer
+ */
 export async function mirror(
   source: TileSource,
   folder: string,
   head: Checkpoint,
   { key, checkpoint }: Watched,
-): Promise<void> {
-  const here = folderSource(folder);
-  const copy = async (level: TileLevel, index: number): Promise<void> => {
-    const path = tilePath(level, index, widthIn(level, index, head.size));
-    if (await here(path)) return;
-    const bytes = await readTile(source, level, index, head.size);
-    await writeTile(folder, { level, index, width: widthIn(level, index, head.size) }, bytes);
-  };
-  for (let index = 0; widthIn('entries', index, head.size) > 0; index++) await copy('entries', index);
-  for (let level = 0; widthIn(level, 0, head.size) > 0; level++) {
-    for (let index = 0; widthIn(level, index, head.size) > 0; index++) await copy(level, index);
+): Promise<string | undefined> {
+  const note = await textOf(folderSource(folder), CHECKPOINT_FILE);
+  // The folder is the watcher's own: its signature was verified when it was written.
+  const own = note === undefined ? undefined : parseCheckpoint(note);
+  if (own && own.size > head.size) return `the mirror ${folder} has ${own.size} leaves, and the log ${head.size}`;
+  const grown = await loadMirror(folder, own);
+  if (!grown) return `the tiles of the mirror ${folder} do not give its checkpoint: begin another one`;
+  for (let tile = Math.floor(grown.size / TILE_WIDTH); tile * TILE_WIDTH < head.size; tile++) {
+    for (const entry of (await readEntries(source, tile, head.size)).slice(grown.size - tile * TILE_WIDTH))
+      grown.add(entry);
+    if ((tile + 1) % MIRRORED_TILES === 0) await grown.write();
   }
+  if (!equalHashes(grown.root, head.root))
+    return `the ${head.size} leaves that were copied do not give the root that was signed`;
+  await grown.write();
   const rotations = await source(ROTATIONS_FILE);
   if (rotations) await writeDurably(join(folder, ROTATIONS_FILE), rotations);
   await writeDurably(join(folder, KEY_FILE), `${key}\n`);
   await writeDurably(join(folder, CHECKPOINT_FILE), checkpoint);
+  return undefined;
+}
+
+async function loadMirror(folder: string, own: Checkpoint | undefined): Promise<GrowingLog | undefined> {
+  try {
+    const grown = await GrowingLog.load(folder, own?.size ?? 0);
+    return !own || equalHashes(grown.root, own.root) ? grown : undefined;
+  } catch (error) {
+    if (error instanceof TileFault) return undefined;
+    throw error;
+  }
 }

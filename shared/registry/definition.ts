@@ -7,7 +7,7 @@
  * identifies an event within its partition; a *series* is one sequence of values in an aligned dataset.
  */
 import type { Setting } from '../config/settings/setting.ts';
-import type { ColumnRule } from '../proof-log/rows.ts';
+import type { ColumnRule } from '../proof-log/cells.ts';
 
 export const ALIGNED_COLUMNS = {
   // the columns of the key come first and are ordered by width, so that rows need no padding
@@ -194,7 +194,7 @@ export interface StoredColumn {
   readonly nullable?: boolean;
   /**
    * How the value follows from a row's fields, where no field has it unchanged, for whoever checks rows against the proof log
-   * (shared/proof-log/rows.ts). `none`: it does not; the log's digest of rows leaves the column out.
+   * (shared/proof-log/cells.ts). `none`: it does not; the log's digest of rows leaves the column out.
    */
   readonly shown?: Exclude<ColumnRule, 'field'> | 'none';
 }

@@ -1,6 +1,6 @@
 /** The columns that the proof log's digest of rows covers, and how an answer's fields give them. */
 import { assert } from '../errors.ts';
-import type { ColumnCopy, ColumnRule, LayoutColumn, LayoutType, RowLayout } from '../proof-log/rows.ts';
+import type { ColumnCopy, ColumnRule, LayoutColumn, LayoutType, RowLayout } from '../proof-log/cells.ts';
 import type { DatasetDefinition, StoredColumn } from './definition.ts';
 
 /** The stored columns that the digest covers, in table order. */
@@ -31,7 +31,8 @@ export function rowLayoutOf(dataset: DatasetDefinition): RowLayout {
     order: native.identity.map((name) => columns.findIndex((column) => column.name === name)),
     copies: native.fields.flatMap((field): ColumnCopy[] => {
       const at = columns.findIndex(({ name, rule }) => name === field.column && rule === 'field');
-      return at < 0 || columns[at].fields[0] === field.name ? [] : [{ field: field.name, column: at }];
+      if (at < 0 || columns[at].fields[0] === field.name) return [];
+      return [{ field: field.name, column: at, isTime: field.dtype === 'timestamp_utc' }];
     }),
   };
 }

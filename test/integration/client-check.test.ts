@@ -82,6 +82,14 @@ test('lineage and checkpoints are checked, too', async () => {
     notChecked: [],
     faults: [],
   });
+  // The old key leads to the one that a renewed log signs with.
+  expect((await system.run(['proof-log', 'rotate'])).exit).toBe(0);
+  await system.rows(`insert into proof_leaves (kind, body) values ('restored', convert_to('{}', 'UTF8'))`);
+  await sequence(system.env);
+  const renewed = (await exports.get(`/v1/lineage/${DATASET}/5`)).json;
+  const { text: rotations } = await exports.get('/v1/proofs/rotations');
+  expect(checkLineage(renewed, key).ok).toBe(false);
+  expect(checkLineage(renewed, `${key}\n${rotations}`)).toMatchObject({ ok: true });
 });
 
 test('as JavaScript it needs nothing but Node', async () => {

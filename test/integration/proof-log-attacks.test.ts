@@ -114,6 +114,8 @@ test('a tile that is altered is found by the check of a mirror and by a watcher'
     const bytes = await readFile(join(log, path));
     const altered = Buffer.from(bytes);
     altered[altered.length - 5] ^= 1;
+    await writeFile(join(log, path), Buffer.concat([bytes, Buffer.of(0)]));
+    expect((await check(log)).exit).toBe(1);
     await writeFile(join(log, path), altered);
     expect((await check(log)).exit).toBe(1);
     const { exit, json } = await watch(log);
@@ -234,9 +236,21 @@ test('a row that is taken out of an export, with a manifest signed by the stolen
   const [file] = manifest.files;
   const lines = (await readFile(join(folder, file.name), 'utf8')).split('\n');
   const { signed: _, ...unsigned } = manifest;
+  const fields = lines[0].split(',');
+  const stray = lines[1]
+    .split(',')
+    .with(fields.indexOf('timestamp'), '0')
+    .with(fields.indexOf('datetime'), '1970-01-01T00:00:00.000Z');
   for (const [changed, says] of [
-    [lines.toSpliced(500, 1), `${DAY}: the files hold 7,999 rows, the leaf says 8000`],
-    [lines.toSpliced(500, 0, lines[500]), `${DAY}: the files hold 8,001 rows, the leaf says 8000`],
+    [lines.toSpliced(500, 1), ['the files hold 24,999 rows', `${DAY}: the files hold 7,999 rows, the leaf says 8000`]],
+    [
+      lines.toSpliced(500, 0, lines[500]),
+      ['the files hold 25,001 rows', `${DAY}: the files hold 8,001 rows, the leaf says 8000`],
+    ],
+    [
+      lines.with(-1, `${stray.join(',')}\n`),
+      ['the files hold 25,001 rows', 'the files hold 1 row of none of the partitions of the proof'],
+    ],
   ] as const) {
     const bytes = Buffer.from(changed.join('\n'));
     await writeFile(join(folder, file.name), bytes);
@@ -244,8 +258,10 @@ test('a row that is taken out of an export, with a manifest signed by the stolen
     const forged = { ...unsigned, sha256, bytes: bytes.length, files: [{ ...file, sha256, bytes: bytes.length }] };
     await writeFile(path, JSON.stringify(signManifest(forged, signer)));
     const { exit, json } = await check(folder);
-    expect([exit, json.faults]).toEqual([1, [says]]);
+    expect([exit, json.faults]).toEqual([1, says.map((fault) => expect.stringContaining(fault))]);
   }
+  await writeFile(path, JSON.stringify(signManifest({ ...unsigned, window: { kind: 'all' } }, signer)));
+  expect((await check(folder)).json.faults).toContain('window: {"kind":"all"} is no window of a manifest');
 });
 
 test.for(['csv', 'parquet'])(
@@ -284,6 +300,8 @@ test('two forks that are shown to two watchers are found when they compare their
   );
   expect((await watch(log, 'first.json')).exit).toBe(0);
   expect((await watch(fork, 'second.json')).exit).toBe(0);
+  const compared = await check(fork, '--log', log);
+  expect([compared.exit, compared.json.faults]).toEqual([1, ['two roots were signed for 3 leaves: the log forked']]);
   const { exit, json } = await check(join(log, 'checkpoint'), join(fork, 'checkpoint'));
   expect([exit, json.faults]).toEqual([1, ['two roots were signed for 3 leaves: the log forked']]);
 });
@@ -386,6 +404,11 @@ test('a renewed key is followed by those who trust the old one, and what the old
   await sequence(system.env);
   const { exit, json: seen } = await watch(log);
   expect([exit, seen.ok]).toEqual([0, true]);
+  // The command of the watcher still names the key that it began with.
+  const same = await system.run(['watch-log', log, '--once', '--state', inDir('watch.json'), '--key', key]);
+  const other = ['--key', generateSigner(signer.verifier.name).verifier.line];
+  const wrong = await system.run(['watch-log', log, '--once', '--state', inDir('watch.json'), ...other]);
+  expect([same.exit, wrong.exit]).toEqual([0, 2]);
   const renewed = 'the key of the log was renewed, and the key before it signed that';
   const mirror = await check(log);
   expect([mirror.exit, mirror.json.checked[0]]).toEqual([0, renewed]);

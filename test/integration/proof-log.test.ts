@@ -1,4 +1,5 @@
 /** The proof log of a running system: its leaves, its files over HTTP, what answers say of it, and what `check` finds. */
+import { createHash } from 'node:crypto';
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
@@ -117,8 +118,12 @@ test('a watcher over HTTP keeps a mirror that is whole, and goes on where it was
     await system.run(['watch-log', url, '--once', '--state', state, '--mirror', mirror]);
   const { exit, json } = await watch(exports.serving.url);
   expect([exit, json.size, json.faults]).toEqual([0, 3, []]);
-  expect((await check(mirror, '--key', key)).json).toMatchObject({ ok: true, subject: 'mirror', not_checked: [] });
-  expect(JSON.parse(await readFile(state, 'utf8'))).toEqual({ key, checkpoint: (await checkpointOf(system.env)).note });
+  const mirrored = await check(mirror, '--key', key, '--log', exports.serving.url);
+  expect(mirrored.json).toMatchObject({ ok: true, subject: 'mirror' });
+  expect(mirrored.json.not_checked).toEqual(['incomplete tiles of earlier sizes, which a log may keep beside']);
+  expect(mirrored.json.checked.at(-1)).toBe('both checkpoints are of the same 3 leaves');
+  const { note } = await checkpointOf(system.env);
+  expect(JSON.parse(await readFile(state, 'utf8'))).toEqual({ key, firstKey: key, checkpoint: note });
   const [old, head] = [join(mirror, 'checkpoint'), join(logFolderOf(system.env), 'checkpoint')];
   expect((await check(old, head, '--log', exports.serving.url, '--key', key)).json.ok).toBe(true);
   // A service that is away is no fork: the watcher says so, and another exit code.
@@ -155,7 +160,7 @@ test('days that begin at 16:00 and files of UTC days: rows of a partition from t
     const { exit, json } = await system.run(['check', folder, '--key', verifier.line]);
     expect([exit, json.faults]).toEqual([0, []]);
     expect(json.checked.join()).toContain(`every row of ${whole} hashed again`);
-    expect(json.not_checked.join().includes('partitions that the window cuts')).toBe(format === 'parquet');
+    expect(json.not_checked.join().includes('of which the files hold a part')).toBe(format === 'parquet');
   }
 });
 
@@ -165,10 +170,50 @@ describe('check', () => {
     await writeFile(path, (await exports.get(`/v1/lineage/${DATASET}/77`)).text);
     const document = join(system.vendor, documentPath(SMALL_DAYS[0].day));
     const { exit, json } = await check(path, '--key', key, '--document', document);
-    expect(json).toMatchObject({ ok: true, subject: 'lineage', not_checked: [], faults: [] });
+    const unsaid = 'that the event is the one of offset 77: the leaf covers all events of the partition';
+    expect(json).toMatchObject({ ok: true, subject: 'lineage', not_checked: [unsaid], faults: [] });
     expect([exit, json.checked.length]).toEqual([0, 4]);
     const other = join(system.vendor, documentPath(SMALL_DAYS[1].day));
     expect((await check(path, '--key', key, '--document', other)).exit).toBe(1);
+    const damaged = join(system.env.dir, 'damaged.zip');
+    await writeFile(damaged, (await readFile(document)).subarray(0, 500));
+    const found = await check(path, '--key', key, '--document', damaged);
+    expect([found.exit, found.json.faults]).toEqual([
+      1,
+      [expect.stringMatching(/^the file has the sha256 [0-9a-f]+, the document/)],
+    ]);
+  });
+
+  test('of a lineage answer finds every member that is not that of the leaf, and a part of a line is not the event', async () => {
+    const { json: answer } = await exports.get(`/v1/lineage/${DATASET}/77`);
+    const path = join(system.env.dir, 'altered.json');
+    const document = join(system.vendor, documentPath(SMALL_DAYS[0].day));
+    const event = (text: string) => ({
+      payload_raw: { bytes: text.length, base64: Buffer.from(text).toString('base64'), utf8: text },
+      payload_sha256_raw: createHash('sha256').update(text).digest('hex'),
+    });
+    const { proof, payload_raw: raw } = answer;
+    const said = (facts: object) => ({ proof: { ...proof, expected: { ...proof.expected, ...facts } } });
+    for (const [other, fault] of [
+      [{ synthetic: true }, 'synthetic is true, and false in the leaf'],
+      [{ document: { ...answer.document, name: 'other.csv' } }, 'the document is other.csv, and'],
+      [said({ first_offset: '0' }), 'first_offset of expected is 0, and 1 in the leaf'],
+      [said({ rows_hash: undefined }), 'rows_hash of expected is undefined, and'],
+      [said({ events_sha256: null }), 'events_sha256 of expected is null, and'],
+      [{ proof: { ...proof, recount: { ...proof.recount, rows: 1 } } }, 'rows of recount is 1, and 8000 in the leaf'],
+      [{ payload_raw: { ...raw, utf8: 'another' } }, 'the text of the event is not its bytes'],
+      [event(''), 'no line of the document is the event'],
+      [event(raw.utf8.slice(2)), 'no line of the document is the event'],
+      [event(raw.utf8.slice(0, -2)), 'no line of the document is the event'],
+      [{ proof_log: { ...answer.proof_log, leaf_index: -5 } }, 'leaf: leaf -5 is not in the tree'],
+    ] as const) {
+      await writeFile(path, JSON.stringify({ ...answer, ...other }));
+      const { exit, json } = await check(path, '--key', key, '--document', document);
+      expect(exit).toBe(1);
+      expect(json.faults).toContainEqual(expect.stringContaining(fault));
+    }
+    await writeFile(path, JSON.stringify({ ...answer, proof_log: { ...answer.proof_log, state: 'pending\nchecked' } }));
+    expect((await check(path, '--key', key)).exit).toBe(2);
   });
 
   test.each([
@@ -223,7 +268,7 @@ describe('check', () => {
 
   test('of a mirror makes the tree again; without a key it says where the key came from', async () => {
     const { exit, json } = await check(logFolderOf(system.env));
-    expect([exit, json.subject, json.not_checked.length]).toEqual([0, 'mirror', 1]);
+    expect([exit, json.subject, json.not_checked.length]).toEqual([0, 'mirror', 2]);
     expect(json.checked.at(-1)).toBe('all 3 leaves give the root that was signed');
   });
 

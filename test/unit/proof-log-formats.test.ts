@@ -123,7 +123,7 @@ test('tiles have the paths of the format', () => {
   expect([widthIn(0, 273, 70_000), widthIn(1, 1, 70_000), widthIn(2, 0, 70_000)]).toEqual([112, 17, 1]);
 });
 
-test('entries come back from their tile, and a tile that is cut off is refused', () => {
+test('entries come back from their tile, and a tile with fewer or more bytes is refused', () => {
   fc.assert(
     fc.property(fc.array(fc.uint8Array({ maxLength: 300 }), { minLength: 1, maxLength: 20 }), (entries) => {
       const bytes = encodeEntries(entries);
@@ -131,6 +131,7 @@ test('entries come back from their tile, and a tile that is cut off is refused',
         entries.map((entry) => [...entry]),
       );
       expect(() => decodeEntries(bytes.subarray(0, -1), entries.length)).toThrow('ends in entry');
+      expect(() => decodeEntries(Buffer.concat([bytes, Buffer.of(0)]), entries.length)).toThrow('goes on after');
     }),
   );
 });
@@ -317,6 +318,8 @@ describe('a cell of CSV that is changed to another value', () => {
         );
       }
     }
+    const long = rows.with(2, rows[2].with(0, `"${'3'.repeat(2 ** 21)}"`));
+    expect(() => digestOf(long, 100)).toThrow('line 4: the row has more than 1048576 bytes');
     expect(() => digestOf(rows.with(2, rows[2].with(0, '"3"5')))).toThrow(
       'line 4: cell 1 goes on after its closing quote',
     );
@@ -343,6 +346,10 @@ describe('a cell of CSV that is changed to another value', () => {
       '2024-01-02T00:00:00.002Z',
       '2024-01-01 00:00:00.002Z',
       '2024-01-01T00:00:00.00xZ',
+      '2024-01-01T00:00:00.0/<Z',
+      '2024-01-00T24:00:00.002Z',
+      String(Date.parse(DAY) + 2),
+      '',
     ]) {
       expect(() => digestOf(rows.with(2, rows[2].with(6, text)))).toThrow(
         'line 4: datetime is not the value of timestamp',

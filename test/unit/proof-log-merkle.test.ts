@@ -69,6 +69,9 @@ test('every proof of inclusion and consistency up to 40 leaves holds, and none o
       expect(verifyInclusion(leafHash(leaves[index]), index, size, proof, root)).toBe(true);
       expect(verifyInclusion(leafHash(leaves[index]), (index + 1) % size, size, proof, root)).toBe(size === 1);
       expect(verifyInclusion(leafHash(Buffer.from('another')), index, size, proof, root)).toBe(false);
+      for (const none of [-1 - index, index - size, index + 0.5, Number.NaN]) {
+        expect(verifyInclusion(leafHash(leaves[index]), none, size, proof, root)).toBe(false);
+      }
       expect(verifyInclusion(leafHash(leaves[index]), index, size, [...proof, root], root)).toBe(false);
       expect(verifyInclusion(leafHash(leaves[index]), index, size, proof.slice(1), root)).toBe(size === 1);
     }

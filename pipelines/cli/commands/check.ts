@@ -10,33 +10,35 @@ import { pipeline } from 'node:stream/promises';
 import { createGunzip, createZstdDecompress } from 'node:zlib';
 import { z } from 'zod';
 import { TidemarkError } from '../../../shared/errors.ts';
+import type { RowLayout } from '../../../shared/proof-log/cells.ts';
 import {
   CheckReport,
   checkConsistency,
   checkLineage,
   checkMirror,
-  ExportCheck,
-  type ExportManifest,
+  type FoundDocument,
+  holdsLine,
   type LineageAnswer,
 } from '../../../shared/proof-log/check.ts';
+import { ExportCheck, type ExportManifest } from '../../../shared/proof-log/check-export.ts';
 import { CsvFeed } from '../../../shared/proof-log/csv-feed.ts';
 import { CHECKPOINT_FILE, folderSource, KEY_FILE, ROTATIONS_FILE } from '../../../shared/proof-log/folder.ts';
 import { httpSource } from '../../../shared/proof-log/http.ts';
 import {
+  type Checkpoint,
   openCheckpoint,
   parseRotations,
   parseVerifier,
   trustedKeys,
   type Verifier,
 } from '../../../shared/proof-log/note.ts';
-import type { RowLayout } from '../../../shared/proof-log/rows.ts';
-import { TileFault, type TileSource } from '../../../shared/proof-log/tiles.ts';
+import { TileFault, type TileSource, textOf } from '../../../shared/proof-log/tiles.ts';
 import { DATASETS } from '../../../shared/registry/index.ts';
 import { rowLayoutOf } from '../../../shared/registry/proof-rows.ts';
 import { openGzip, openZipMember } from '../../sources/documents/zip-reader.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
-import { createOutput } from '../output.ts';
+import { createOutput, printable } from '../output.ts';
 import { feedParquet } from '../parquet-feed.ts';
 
 /** What the named files are. */
@@ -63,9 +65,9 @@ export async function runCheck(command: ParsedCommand): Promise<number> {
     { command: 'check', ok, subject, checked: held, not_checked: unchecked, faults, elapsed_ms },
     () =>
       [
-        ...faults.map((line) => `WRONG        ${line}`),
-        ...held.map((line) => `checked      ${line}`),
-        ...unchecked.map((line) => `not checked  ${line}`),
+        ...faults.map((line) => `WRONG        ${printable(line)}`),
+        ...held.map((line) => `checked      ${printable(line)}`),
+        ...unchecked.map((line) => `not checked  ${printable(line)}`),
         ok
           ? `${TITLES[subject]}: everything that was checked holds.`
           : `${TITLES[subject]}: ${faults.length} of the checks failed.`,
@@ -82,7 +84,8 @@ const TITLES: Readonly<Record<Subject, string>> = {
 };
 
 /** The files of a log: at a URL, or in a folder. */
-export const sourceOf = (log: string): TileSource => (/^https?:\/\//.test(log) ? httpSource(log) : folderSource(log));
+export const sourceOf = (log: string, stop?: AbortSignal): TileSource =>
+  /^https?:\/\//.test(log) ? httpSource(log, stop) : folderSource(log);
 
 interface Given {
   readonly source: TileSource | undefined;
@@ -172,13 +175,15 @@ const MANIFEST = z.looseObject({
 
 const LINEAGE = z.looseObject({
   dataset: text,
+  offset: text,
   partition: text,
-  payload_raw: z.looseObject({ bytes: z.int(), base64: text }),
+  synthetic: z.boolean(),
+  payload_raw: z.looseObject({ bytes: z.int(), base64: text, utf8: text.nullable() }),
   payload_sha256_raw: text,
   document: z.looseObject({ name: text, sha256: text }),
-  proof: z.looseObject({ revision: z.int(), expected: z.looseObject({}) }),
+  proof: z.looseObject({ revision: z.int(), expected: z.looseObject({}), recount: z.looseObject({}) }),
   proof_log: z.looseObject({
-    state: text,
+    state: z.enum(['logged', 'pending', 'none']),
     leaf_index: z.int().nullable(),
     leaf: text.nullable(),
     inclusion: z.array(text).nullable(),
@@ -200,15 +205,14 @@ function shaped<T>(shape: z.ZodType<T>, path: string, value: unknown): T {
  * @throws TidemarkError CHECK_INPUT_INVALID
  */
 async function keysOf({ source, key }: Pick<Given, 'source' | 'key'>, report: CheckReport): Promise<Verifier[]> {
-  const read = async (file: string) => {
-    const bytes = await source?.(file);
-    return bytes && Buffer.from(bytes).toString();
-  };
+  const read = async (file: string) => source && (await textOf(source, file));
   try {
     const current = await read(KEY_FILE);
     if (key === undefined) {
       if (current === undefined) throw invalid('Name the key of the log with --key, or the log with --log');
-      report.unchecked.push('the key: it came from the log itself; keep it, and name it with --key from now on');
+      report.unchecked.push(
+        'the key: it came from the log itself; keep it, and name it with --key from now on, as for what an earlier key signed',
+      );
       return [parseVerifier(current)];
     }
     const trusted = parseVerifier((await isFile(key)) ? await readText(key) : key);
@@ -233,7 +237,7 @@ async function checkExport(manifestPath: string, given: Given): Promise<Named> {
   const files = await filesOf(manifest, dirname(manifestPath), report);
   const why = check.whyNoRows;
   if (why !== undefined) report.unchecked.push(`rows against leaves (${why}): held by the signed manifest alone`);
-  else if (files) await checkRows(check, layout!, files);
+  else if (files && report.ok) await checkRows(check, layout!, files);
   report.unchecked.push(...keyed.unchecked);
   report.checked.push(...keyed.checked);
   return { subject: 'export', report };
@@ -257,7 +261,7 @@ async function filesOf(
   }
   if (paths.length < files.length) return undefined;
   report.checked.push(
-    `${files.length === 1 ? 'the file has' : `all ${files.length} files have`} the size and sha256 of the manifest (${rows.toLocaleString('en-US')} rows)`,
+    `${files.length === 1 ? 'the file has' : `all ${files.length} files have`} the size and sha256 of the manifest, which says ${rows.toLocaleString('en-US')} rows`,
   );
   return paths;
 }
@@ -306,32 +310,45 @@ async function checkAnswer(answer: LineageAnswer, given: Given): Promise<Named> 
 const MAX_DOCUMENT_BYTES = 8 * 1024 ** 3;
 
 /** The vendor's file: its digest, and whether its unpacked content holds the bytes of the event. */
-async function openDocument(path: string, { document, payload_raw }: LineageAnswer) {
-  const digest = createHash('sha256');
+async function openDocument(path: string, { dataset, document, payload_raw }: LineageAnswer): Promise<FoundDocument> {
+  const hash = createHash('sha256');
   try {
-    await pipeline(createReadStream(path), digest);
+    await pipeline(createReadStream(path), hash);
   } catch (cause) {
     throw invalid(`${path} cannot be read`, cause);
   }
-  const { name } = document;
-  const options = { path, expectedName: name.replace(/\.zip$/, '.csv'), maxUnpackedBytes: MAX_DOCUMENT_BYTES };
-  const member = name.endsWith('.zip')
-    ? await openZipMember(options)
-    : name.endsWith('.gz')
-      ? await openGzip(options)
-      : undefined;
+  const sha256 = hash.digest('hex');
+  // Events of the other datasets are values that were read out of a page or a response.
+  if (sha256 !== document.sha256 || !hasLines(dataset)) return { sha256, holds: null };
   const payload = Buffer.from(payload_raw.base64, 'base64');
-  return { sha256: digest.digest('hex'), holds: await holds(member?.stream() ?? createReadStream(path), payload) };
+  try {
+    return { sha256, holds: await holds(await unpacked(path, document.name), payload) };
+  } catch (error) {
+    // It is not packed as its name says, so that nothing is a line of it.
+    if (error instanceof TidemarkError) return { sha256, holds: false };
+    throw error;
+  }
 }
 
+async function unpacked(path: string, name: string): Promise<AsyncIterable<Buffer>> {
+  const options = { path, expectedName: name.replace(/\.zip$/, '.csv'), maxUnpackedBytes: MAX_DOCUMENT_BYTES };
+  if (name.endsWith('.zip')) return (await openZipMember(options)).stream();
+  if (name.endsWith('.gz')) return (await openGzip(options)).stream();
+  return createReadStream(path);
+}
+
+const hasLines = (dataset: string): boolean => DATASETS.get(dataset)?.partition.kind === 'file_day';
+
 async function holds(chunks: AsyncIterable<Buffer>, payload: Buffer): Promise<boolean> {
-  let rest: Buffer = Buffer.alloc(0);
+  const LF = Buffer.of(10);
+  let rest: Buffer = LF;
   for await (const chunk of chunks) {
     const bytes = Buffer.concat([rest, chunk]);
-    if (bytes.includes(payload)) return true;
-    rest = bytes.subarray(Math.max(0, bytes.length - payload.length + 1));
+    if (holdsLine(bytes, payload)) return true;
+    // What may be the beginning of the line: a line feed, its bytes, and a carriage return.
+    rest = bytes.subarray(Math.max(0, bytes.length - payload.length - 2));
   }
-  return false;
+  return holdsLine(Buffer.concat([rest, LF]), payload);
 }
 
 async function checkNotes(path: string, text: string, second: string | undefined, given: Given): Promise<Named> {
@@ -360,7 +377,7 @@ function merge(report: CheckReport, other: CheckReport): void {
   report.faults.push(...other.faults);
 }
 
-async function checkFolder(folder: string, { key }: Given): Promise<Named> {
+async function checkFolder(folder: string, { key, source: log }: Given): Promise<Named> {
   const report = new CheckReport();
   const source = folderSource(folder);
   const keys = await keysOf({ source, key }, report);
@@ -370,9 +387,24 @@ async function checkFolder(folder: string, { key }: Given): Promise<Named> {
     report.checked.push(`the checkpoint of ${head.size.toLocaleString('en-US')} leaves is signed by ${head.origin}`);
     try {
       merge(report, await checkMirror(head, source));
+      if (log) await compareWith(log, head, { report, keys, source });
     } catch (error) {
       report.faults.push(error instanceof Error ? error.message : String(error));
     }
   }
   return { subject: 'mirror', report };
+}
+
+/** Whether the log that is served continues the mirror, or the mirror the log. */
+async function compareWith(
+  log: TileSource,
+  own: Checkpoint,
+  { report, keys, source }: { readonly report: CheckReport; readonly keys: Verifier[]; readonly source: TileSource },
+): Promise<void> {
+  const [line, note] = await Promise.all([textOf(log, KEY_FILE), textOf(log, CHECKPOINT_FILE)]);
+  if (line === undefined || note === undefined) throw new TileFault('the log has no checkpoint yet');
+  const rotations = parseRotations((await textOf(log, ROTATIONS_FILE)) ?? '');
+  const served = openCheckpoint(note, trustedKeys(keys[0], parseVerifier(line), rotations));
+  const [old, head, tiles] = own.size <= served.size ? [own, served, log] : [served, own, source];
+  merge(report, await checkConsistency(old, head, tiles));
 }

@@ -18,7 +18,7 @@ import {
 import { decodeLeaf, encodeLeaf, LEAF_VERSION, type Leaf } from '../../../shared/proof-log/leaf.ts';
 import { equalHashes, GrowingTree, leafHash } from '../../../shared/proof-log/merkle.ts';
 import { openCheckpoint, parseVerifier, type Signer } from '../../../shared/proof-log/note.ts';
-import { decodeEntries, readTile, TILE_WIDTH, TileFault } from '../../../shared/proof-log/tiles.ts';
+import { readEntries, TILE_WIDTH, TileFault } from '../../../shared/proof-log/tiles.ts';
 import { DATASETS, type DatasetDefinition } from '../../../shared/registry/index.ts';
 import { DirtyBuckets } from '../../projector/dirty-buckets.ts';
 import { provingLeaf, stateProved, storedRowsSha256 } from '../../projector/logged-proof.ts';
@@ -171,8 +171,7 @@ async function takeLeaves(client: ClientBase, { folder, signer, reason }: Restor
   try {
     for (let tile = 0; tree.size < signed.size; tile++) {
       const first = tile * TILE_WIDTH;
-      const width = Math.min(TILE_WIDTH, signed.size - first);
-      const entries = decodeEntries(await readTile(source, 'entries', tile, signed.size), width);
+      const entries = await readEntries(source, tile, signed.size);
       for (const [at, body] of entries.entries()) {
         if (tree.size === from && !equalHashes(tree.root, root)) throw notOurs(from);
         tree.add(leafHash(body));

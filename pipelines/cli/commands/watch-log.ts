@@ -4,11 +4,11 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { writeDurably } from '../../../shared/proof-log/folder.ts';
 import { NoteFault } from '../../../shared/proof-log/note.ts';
-import { TileFault } from '../../../shared/proof-log/tiles.ts';
+import { TileFault, type TileSource } from '../../../shared/proof-log/tiles.ts';
 import { type Look, lookAt, mirror, type Watched } from '../../../shared/proof-log/watch.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
-import { createOutput } from '../output.ts';
+import { createOutput, printable } from '../output.ts';
 import { sourceOf } from './check.ts';
 
 /** The outcome of one look. */
@@ -29,20 +29,19 @@ export async function runWatchLog(command: ParsedCommand): Promise<number> {
   const stopping = new AbortController();
   const forget = command.io.onStop(() => stopping.abort());
   const output = createOutput(command);
-  const source = sourceOf(url);
+  const source = sourceOf(url, stopping.signal);
   let growthAt = Date.now();
   try {
     for (let watched = await remembered(state, key); ; ) {
-      const outcome = await look(source, watched);
-      if (outcome.kind === 'looked') {
-        const { watched: next, head } = outcome.look;
-        if (next) {
-          if (next.checkpoint !== watched.checkpoint) growthAt = Date.now();
-          if (folder !== undefined) await mirror(source, folder, head!, next);
-          await writeDurably(state, `${JSON.stringify(next, undefined, 2)}\n`);
-          watched = next;
-        }
+      let outcome = await orUnreachable(async () => ({ kind: 'looked', look: await lookAt(source, watched) }));
+      if (outcome.kind === 'looked' && outcome.look.watched) {
+        const { look } = outcome;
+        if (look.watched!.checkpoint !== watched.checkpoint) growthAt = Date.now();
+        watched = look.watched!;
+        await writeDurably(state, `${JSON.stringify(watched, undefined, 2)}\n`);
+        if (folder !== undefined) outcome = await orUnreachable(async () => mirrored(source, folder, look));
       }
+      if (stopping.signal.aborted && outcome.kind === 'unreachable') return EXIT.DONE;
       if (metrics !== undefined) await writeDurably(metrics, metricsOf(url, outcome, growthAt));
       const isWrong = outcome.kind === 'looked' && !outcome.look.report.ok;
       const isLast = isWrong || command.values.once === true || stopping.signal.aborted;
@@ -57,16 +56,24 @@ export async function runWatchLog(command: ParsedCommand): Promise<number> {
   }
 }
 
-async function look(source: Parameters<typeof lookAt>[0], watched: Partial<Watched>): Promise<Outcome> {
+async function mirrored(source: TileSource, folder: string, look: Look): Promise<Outcome> {
+  const { report, head, watched } = look;
+  const fault = await mirror(source, folder, head!, watched!);
+  if (fault === undefined) report.checked.push(`the mirror has all ${head!.size} leaves`);
+  else report.faults.push(fault);
+  return { kind: 'looked', look };
+}
+
+async function orUnreachable(look: () => Promise<Outcome>): Promise<Outcome> {
   try {
-    return { kind: 'looked', look: await lookAt(source, watched) };
+    return await look();
   } catch (error) {
     if (error instanceof TileFault) return { kind: 'unreachable', reason: error.message };
     throw error;
   }
 }
 
-/** What the last run remembered. A key that is named must be the one that was remembered. */
+/** What the last run remembered. A key that is named must be the one that it trusts, or trusted at first: rotations led on from it. */
 async function remembered(path: string, key: string | undefined): Promise<Partial<Watched>> {
   let text: string;
   try {
@@ -76,11 +83,13 @@ async function remembered(path: string, key: string | undefined): Promise<Partia
     throw error;
   }
   try {
-    const { key: known, checkpoint } = JSON.parse(text) as Watched;
+    const { key: known, firstKey = known, checkpoint } = JSON.parse(text) as Watched;
     if (typeof known !== 'string' || typeof checkpoint !== 'string')
       throw new NoteFault('key and checkpoint are missing');
-    if (key !== undefined && key !== known) throw new NoteFault(`it was made with the key ${known}`);
-    return { key: known, checkpoint };
+    if (key !== undefined && key !== known && key !== firstKey) {
+      throw new NoteFault(`it was made with the key ${firstKey}`);
+    }
+    return { key: known, firstKey, checkpoint };
   } catch (cause) {
     throw new TidemarkError('CHECK_INPUT_INVALID', `${path} is not what this watcher remembers`, { cause });
   }
@@ -98,7 +107,7 @@ function report(output: ReturnType<typeof createOutput>, url: string, outcome: O
   const { checked, faults, ok } = found;
   const size = head?.size ?? null;
   const lines = () =>
-    [...faults.map((line) => `WRONG  ${line}`), ...checked].map((line) => `${at}  ${line}`).join('\n');
+    [...faults.map((line) => `WRONG  ${line}`), ...checked].map((line) => `${at}  ${printable(line)}`).join('\n');
   if (isLast) output.answer({ command: 'watch-log', ok, url, size, checked, faults }, lines);
   else output.note(lines());
 }

@@ -5,7 +5,7 @@ import { lstat, open } from 'node:fs/promises';
 import { join } from 'node:path';
 import { DAY_MS } from '../../../shared/dates.ts';
 import { provingLeafSql } from '../../../shared/db/partition-changes.ts';
-import { MAX_LEAVES } from '../../../shared/proof-log/check.ts';
+import { MAX_LEAVES } from '../../../shared/proof-log/check-export.ts';
 import { manifestBytes } from '../../../shared/proof-log/signed-manifest.ts';
 import type { Range } from '../../../shared/ranges.ts';
 import { NotRegularFile, openRegular } from '../../../shared/regular-file.ts';
