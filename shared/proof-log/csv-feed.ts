@@ -5,8 +5,8 @@
 import { type Cell, numberOf, RowFault, type RowLayout } from './cells.ts';
 import type { RowDigests } from './rows.ts';
 
-/** A row is read again with each piece of the file until it is complete. */
-const MAX_ROW_BYTES = 1 << 20;
+/** A row of a transaction of a whole block has tens of megabytes. */
+const MAX_ROW_BYTES = 64 << 20;
 
 const COMMA = 0x2c;
 const LF = 0x0a;
@@ -133,7 +133,9 @@ export class CsvFeed {
   #places: FieldPlaces | undefined;
   /** Whether rows can be written from their bytes. */
   #isPlain = false;
-  #rest: Buffer = Buffer.alloc(0);
+  /** The beginning of a row, in the pieces in which it came. */
+  #rest: Buffer[] = [];
+  #restBytes = 0;
   /** Where the cells of a row begin; a row with more is refused before it gets here. */
   #starts: Int32Array;
   #lines = 0;
@@ -148,16 +150,28 @@ export class CsvFeed {
 
   /** @throws RowFault naming the line */
   push(chunk: Buffer): void {
-    const bytes = this.#rest.length === 0 ? chunk : Buffer.concat([this.#rest, chunk]);
+    // Rows end with a line feed: without one there is nothing to read yet.
+    if (!chunk.includes(LF)) {
+      this.#keep(chunk);
+      return;
+    }
+    const bytes = this.#restBytes === 0 ? chunk : Buffer.concat([...this.#rest, chunk]);
     const end = this.#rows(bytes);
-    if (bytes.length - end > MAX_ROW_BYTES) throw this.#fault(`the row has more than ${MAX_ROW_BYTES} bytes`);
-    this.#rest = Buffer.from(bytes.subarray(end));
+    this.#rest = [];
+    this.#restBytes = 0;
+    if (end < bytes.length) this.#keep(bytes.subarray(end));
   }
 
   /** @throws RowFault for a file that ends within a row */
   end(): void {
-    if (this.#rest.length > 0) throw new RowFault(`the file ends within line ${this.#lines + 1}`);
+    if (this.#restBytes > 0) throw new RowFault(`the file ends within line ${this.#lines + 1}`);
     if (!this.#places) throw new RowFault('the file has no header');
+  }
+
+  #keep(bytes: Buffer): void {
+    this.#restBytes += bytes.length;
+    if (this.#restBytes > MAX_ROW_BYTES) throw this.#fault(`the row has more than ${MAX_ROW_BYTES} bytes`);
+    this.#rest.push(Buffer.from(bytes));
   }
 
   /** @returns where the rows that are complete end */

@@ -3,8 +3,10 @@ import { readFileSync } from 'node:fs';
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { checkLineage } from '../../client/check/index.ts';
 import { ISSUERS } from '../../pipelines/sources/etf/issuers/index.ts';
 import { connect } from '../../shared/db/connect.ts';
+import { generateSigner } from '../../shared/proof-log/note.ts';
 import type { Json } from '../support/command.ts';
 import { Archives, dayOf, documentOf, idOf } from '../support/etf.ts';
 import { givenData } from '../support/given.ts';
@@ -288,6 +290,14 @@ describe('serving', () => {
       metric_name: 'btc_units',
       metric_value_text: row.metric_value_string,
     });
+    // The event is a value that was read out of a page: its bytes are in no line of it.
+    const unlogged = { ...json, proof_log: { state: 'pending', leaf_index: null, leaf: null, inclusion: null } };
+    const { line } = generateSigner('log').verifier;
+    const document = { sha256: json.document.sha256, content: Buffer.from('<html></html>') };
+    const checked = checkLineage(unlogged, line, document);
+    expect(checked.faults).toEqual([]);
+    expect(checked.notChecked.at(-1)).toBe(`how the event was read out of ${json.document.name}`);
+    expect(checkLineage(unlogged, line, { ...document, sha256: '0' }).ok).toBe(false);
   });
 });
 

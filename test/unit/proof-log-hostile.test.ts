@@ -96,8 +96,13 @@ test('a mirror takes nothing that does not give the signed root, and is whole af
   expect(await mirror(source, copy, next.head!, next.watched!)).toBeUndefined();
   expect(await wholeAt()).toBe(5000);
   // An altered mirror is not continued.
-  await writeFile(join(copy, 'tile/0/019.p/136'), Buffer.alloc(136 * 32));
-  expect(await mirror(source, copy, next.head!, next.watched!)).toContain('do not give its checkpoint');
+  for (const [tile, width] of [
+    ['tile/1/000.p/19', 19],
+    ['tile/0/019.p/136', 136],
+  ] as const) {
+    await writeFile(join(copy, tile), Buffer.alloc(width * 32));
+    expect(await mirror(source, copy, next.head!, next.watched!)).toContain('do not give its checkpoint');
+  }
 });
 
 test('a line of a report has no control characters of others', () => {
