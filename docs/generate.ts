@@ -204,7 +204,8 @@ async function limits(root: string): Promise<string> {
       if ('setting' in limit) settings.push(`\`${limit.setting}\` (${value})`);
       else constants.push(`- ${limit.what}: ${value} (\`${limit.file}#${limit.name}\`)\n`);
     }
-    sections.push(`## ${subject}\n\nSettings: ${settings.join(', ')}.\n\n${constants.join('')}`);
+    const line = settings.length > 0 ? `Settings: ${settings.join(', ')}.\n\n` : '';
+    sections.push(`## ${subject}\n\n${line}${constants.join('')}`);
   }
   return sections.join('\n');
 }

@@ -48,6 +48,12 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     of('Mempool answer of a Bitcoin node', 'bytes', 'pipelines/sources/bitcoin/node.ts', 'MAX_MEMPOOL_BYTES'),
     of('Row of a trade file', 'bytes', 'pipelines/sources', 'MAX_ROW_BYTES'),
   ],
+  'The proof log': [
+    of('Leaf', 'bytes', 'shared/proof-log/leaf.ts', 'MAX_LEAF_BYTES'),
+    of('Leaves in a manifest', '', 'shared/proof-log/check-export.ts', 'MAX_LEAVES'),
+    of('Row of CSV that is checked', 'bytes', 'shared/proof-log/csv-feed.ts', 'MAX_ROW_BYTES'),
+    of('Document that is checked', 'bytes', 'pipelines/cli/commands/check.ts', 'MAX_DOCUMENT_BYTES'),
+  ],
   'The log': [
     { setting: 'SVC_FRAME_RAW_BYTES', unit: 'bytes' },
     of('Message of the log', 'bytes', 'shared/frame/codec.ts', 'MAX_MESSAGE_BYTES'),

@@ -8,14 +8,17 @@ import {
   type CheckReport,
   checkConsistency as compareCheckpoints,
   checkLineage as compareLineage,
+  checkMirror as compareTree,
   holdsLine,
   type LineageAnswer,
 } from '../../shared/proof-log/check.ts';
-import { ExportCheck, type ExportManifest } from '../../shared/proof-log/check-export.ts';
+import { ExportCheck, type ExportManifest, ROWS_AFTER_FAULT } from '../../shared/proof-log/check-export.ts';
 import { CsvFeed, placesOf } from '../../shared/proof-log/csv-feed.ts';
+import { CHECKPOINT_FILE, folderSource } from '../../shared/proof-log/folder.ts';
 import { httpSource } from '../../shared/proof-log/http.ts';
 import { keysFrom, openCheckpoint, parseRotations, parseVerifier, type Verifier } from '../../shared/proof-log/note.ts';
 import type { RowDigests } from '../../shared/proof-log/rows.ts';
+import { LogUnreachable, textOf } from '../../shared/proof-log/tiles.ts';
 import { LAYOUTS } from './layouts.ts';
 
 export type { LineageAnswer } from '../../shared/proof-log/check.ts';
@@ -71,8 +74,9 @@ export async function checkExport({ manifest: given, key, rows, csv }: ExportInp
   const { report } = check;
   if (csv !== undefined) checkFile(report, manifest, Buffer.from(csv as Uint8Array));
   const why = check.whyNoRows ?? (rows === undefined && csv === undefined ? 'no rows are given' : undefined);
-  if (why !== undefined) report.unchecked.push(`rows against leaves (${why}): held by the signed manifest alone`);
+  if (why !== undefined) report.unchecked.push(`rows against leaves (${why}): vouched for only by the signed manifest`);
   else if (report.ok) await checkRows(check, layout, { rows, csv });
+  else report.unchecked.push(ROWS_AFTER_FAULT);
   return resultOf(report);
 }
 
@@ -133,6 +137,14 @@ export function checkLineage(
     holds: hasLines ? holdsLine(Buffer.concat([LF, document.content, LF]), payload) : null,
   };
   return resultOf(compareLineage(lineage, keysIn(key), found));
+}
+
+/** Checks every leaf of a log against its last checkpoint. @param log URL of the service, or the folder of a mirror */
+export async function checkMirror(log: string, key: string): Promise<CheckResult> {
+  const source = /^https?:\/\//.test(log) ? httpSource(log) : folderSource(log);
+  const note = await textOf(source, CHECKPOINT_FILE);
+  if (note === undefined) throw new LogUnreachable(`${log} has no checkpoint`);
+  return resultOf(await compareTree(openCheckpoint(note, keysIn(key)), source));
 }
 
 /** Whether the newer of two checkpoints continues the older. @param url of the service, for its tiles */

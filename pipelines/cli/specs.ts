@@ -126,9 +126,12 @@ export const check: CommandSpec = {
   options: {
     key: {
       type: 'string',
-      doc: 'The verifier key of the log, or a file with it. Default: the key that the log itself names.',
+      doc: 'The verifier key of the log, or a file with it. Default: the key that the log of `--log`, or the mirror, names.',
     },
-    log: { type: 'string', doc: 'URL of a service, or a folder with its tiles: for the key, and for two checkpoints.' },
+    log: {
+      type: 'string',
+      doc: 'URL of a service, or a folder with its tiles: for a key that was renewed, for two checkpoints, and to compare a mirror with.',
+    },
     document: { type: 'string', doc: "Lineage answer: the vendor's file." },
   },
   doc: 'Checks without any server: an export (its folder or manifest) with every row of whole partitions, a lineage answer, one or two checkpoints, or a mirror of the proof log (a folder). It says what was checked and what was not. Exit 1: something does not hold.',

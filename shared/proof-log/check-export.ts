@@ -38,6 +38,9 @@ export interface ExportManifest extends Readonly<Record<string, unknown>> {
   readonly proof_log?: ManifestProofLog;
 }
 
+/** What is said of rows where something before them is wrong already. */
+export const ROWS_AFTER_FAULT = 'the rows: not read, because the manifest or the files are wrong';
+
 /** A manifest has at most the leaves of so many partitions of a dataset. */
 export const MAX_LEAVES = 1000;
 
@@ -181,18 +184,18 @@ export class ExportCheck {
     if (partial.length > 0) {
       const names = partial.length > 3 ? `${partial.slice(0, 3).join(', ')} and others` : partial.join(', ');
       report.unchecked.push(
-        `the rows of ${inWords(partial.length, 'partition')} (${names}), of which the files hold a part: held by the manifest alone`,
+        `the rows of ${inWords(partial.length, 'partition')} (${names}), of which the files hold a part: vouched for only by the signed manifest`,
       );
     }
     if (digests.strays > 0) {
       const strays = inWords(digests.strays, 'row');
       if (this.#isWhole) report.faults.push(`the files hold ${strays} of none of the partitions of the proof`);
-      else report.unchecked.push(`${strays} of partitions without a leaf: held by the manifest alone`);
+      else report.unchecked.push(`${strays} of partitions without a leaf: vouched for only by the signed manifest`);
     }
     const derived = this.#derived();
     if (derived.length > 0)
       report.unchecked.push(
-        `the ${derived.length === 1 ? 'field' : 'fields'} ${derived.join(', ')}: computed, in no leaf, held by the manifest alone`,
+        `the ${derived.length === 1 ? 'field' : 'fields'} ${derived.join(', ')}: computed, in no leaf, vouched for only by the signed manifest`,
       );
     return [];
   }

@@ -6,7 +6,7 @@ import { type Cell, numberOf, RowFault, type RowLayout } from './cells.ts';
 import type { RowDigests } from './rows.ts';
 
 /** A row of a transaction of a whole block has tens of megabytes. */
-const MAX_ROW_BYTES = 64 << 20;
+const MAX_ROW_BYTES = 64 * 1024 * 1024;
 
 const COMMA = 0x2c;
 const LF = 0x0a;

@@ -1,7 +1,7 @@
 /** The files of a proof log over HTTP: its tiles, checkpoint and key below `/v1/proofs/` of a service, or of any file server. */
 import { ROTATIONS_FILE } from './folder.ts';
 import { HASH_BYTES } from './merkle.ts';
-import { MAX_ENTRY_BYTES, parseTilePath, TILE_WIDTH, TileFault, type TileSource } from './tiles.ts';
+import { LogUnreachable, MAX_ENTRY_BYTES, parseTilePath, TILE_WIDTH, TileFault, type TileSource } from './tiles.ts';
 
 const TIMEOUT_MS = 30_000;
 /** Some bytes may unpack to gigabytes: a file that is larger than its kind can be is not read to its end. */
@@ -31,10 +31,10 @@ export function httpSource(url: string, stop?: AbortSignal): TileSource {
       await response.body?.cancel();
     } catch (cause) {
       if (cause instanceof TileFault) throw new TileFault(`${base}${path} ${cause.message}`);
-      throw new TileFault(`${base}${path} does not answer`, { cause });
+      throw new LogUnreachable(`${base}${path} does not answer`, { cause });
     }
     if (response.status === 404) return undefined;
-    throw new TileFault(`${base}${path} answered ${response.status}`);
+    throw new LogUnreachable(`${base}${path} answered ${response.status}`);
   };
 }
 

@@ -62,6 +62,11 @@ export class TileFault extends Error {
   override readonly name = 'TileFault';
 }
 
+/** The log does not answer, or has signed nothing yet, which says nothing about what it holds. */
+export class LogUnreachable extends Error {
+  override readonly name = 'LogUnreachable';
+}
+
 /** A file of the log, and how many hashes or entries its path says that it has. @throws TileFault */
 async function readFile(source: TileSource, level: TileLevel, index: number, width: number) {
   const path = tilePath(level, index, width);

@@ -13,7 +13,7 @@ import {
   parseVerifier,
   trustedKeys,
 } from './note.ts';
-import { hashesOf, readEntries, TILE_WIDTH, TileFault, type TileSource, textOf } from './tiles.ts';
+import { hashesOf, LogUnreachable, readEntries, TILE_WIDTH, TileFault, type TileSource, textOf } from './tiles.ts';
 
 /** What a watcher remembers between two looks. */
 export interface Watched {
@@ -32,7 +32,7 @@ export interface Look {
   readonly head: Checkpoint | undefined;
 }
 
-/** @throws TileFault when the log does not answer, or has no checkpoint yet */
+/** @throws LogUnreachable */
 export async function lookAt(
   source: TileSource,
   before: Partial<Watched>,
@@ -41,7 +41,7 @@ export async function lookAt(
   const report = new CheckReport();
   const line = await textOf(source, KEY_FILE);
   const note = await textOf(source, CHECKPOINT_FILE);
-  if (line === undefined || note === undefined) throw new TileFault('the log has no checkpoint yet');
+  if (line === undefined || note === undefined) throw new LogUnreachable('the log has no checkpoint yet');
   const rotations = parseRotations((await textOf(source, ROTATIONS_FILE)) ?? '');
   const keys = report.attempt('key', () =>
     trustedKeys(parseVerifier(before.key ?? line), parseVerifier(line), rotations),
@@ -49,13 +49,19 @@ export async function lookAt(
   const head = keys && report.attempt('checkpoint', () => openCheckpoint(note, keys));
   if (!keys || !head) return { report, watched: undefined, head };
   const old = before.checkpoint === undefined ? undefined : openCheckpoint(before.checkpoint, keys);
-  if (old) {
-    const { checked, faults } = await checkConsistency(old, head, source);
-    report.checked.push(...checked);
-    report.faults.push(...faults);
+  try {
+    if (old) {
+      const { checked, faults } = await checkConsistency(old, head, source);
+      report.checked.push(...checked);
+      report.faults.push(...faults);
+    }
+    if (report.ok) await checkNewLeaves(report, source, old, head);
+    if (report.ok && head.size > 0) await checkOldTile(report, source, head, random());
+  } catch (error) {
+    // Tiles are written before the checkpoint is signed: one that is missing was taken away.
+    if (!(error instanceof TileFault)) throw error;
+    report.faults.push(error.message);
   }
-  if (report.ok) await checkNewLeaves(report, source, old, head);
-  if (report.ok && head.size > 0) await checkOldTile(report, source, head, random());
   const firstKey = before.firstKey ?? before.key ?? line.trim();
   return { report, watched: report.ok ? { key: head.by.line, firstKey, checkpoint: note } : undefined, head };
 }
@@ -113,9 +119,23 @@ const MIRRORED_TILES = 64;
  * Copies the leaves that a folder lacks of a log, and makes their tiles of them. Its checkpoint comes last and only if the leaves
  * give its root, so that the folder is always a whole log: what a service sends for a file the second time may be something else.
  * @returns what is wrong
- * @throws TileFault when the log does not answer
+ * @throws LogUnreachable
  */
 export async function mirror(
+  source: TileSource,
+  folder: string,
+  head: Checkpoint,
+  watched: Watched,
+): Promise<string | undefined> {
+  try {
+    return await copyLeaves(source, folder, head, watched);
+  } catch (error) {
+    if (error instanceof TileFault) return error.message;
+    throw error;
+  }
+}
+
+async function copyLeaves(
   source: TileSource,
   folder: string,
   head: Checkpoint,

@@ -115,7 +115,10 @@ test('a tile that is altered is found by the check of a mirror and by a watcher'
     const altered = Buffer.from(bytes);
     altered[altered.length - 5] ^= 1;
     await writeFile(join(log, path), Buffer.concat([bytes, Buffer.of(0)]));
-    expect((await check(log)).exit).toBe(1);
+    expect([(await check(log)).exit, (await watch(log)).exit]).toEqual([1, 1]);
+    await rm(join(log, path));
+    expect([(await check(log)).exit, (await watch(log)).exit]).toEqual([1, 1]);
+    expect(await readFile(inDir('watch.prom'), 'utf8')).toMatch(/^tidemark_watch_consistent.* 0$/m);
     await writeFile(join(log, path), altered);
     expect((await check(log)).exit).toBe(1);
     const { exit, json } = await watch(log);

@@ -127,6 +127,8 @@ test('a watcher over HTTP keeps a mirror that is whole, and goes on where it was
   const [old, head] = [join(mirror, 'checkpoint'), join(logFolderOf(system.env), 'checkpoint')];
   expect((await check(old, head, '--log', exports.serving.url, '--key', key)).json.ok).toBe(true);
   // A service that is away is no fork: the watcher says so, and another exit code.
+  const apart = await check(mirror, '--key', key, '--log', 'http://127.0.0.1:9');
+  expect([apart.exit, apart.json.error.message]).toEqual([2, expect.stringContaining('does not answer')]);
   const away = await watch('http://127.0.0.1:9');
   expect([away.exit, away.json.unreachable]).toEqual([2, expect.stringContaining('does not answer')]);
 });
@@ -261,7 +263,7 @@ describe('check', () => {
     const { exit, json } = await check(folder, '--key', key);
     expect([exit, json.not_checked]).toEqual([
       0,
-      ['rows against leaves (one-second rows have no leaves): held by the signed manifest alone'],
+      ['rows against leaves (one-second rows have no leaves): vouched for only by the signed manifest'],
     ]);
     expect(json.checked[0]).toMatch(/^the manifest is the one that tidemark-[0-9a-f]+ signed$/);
   });

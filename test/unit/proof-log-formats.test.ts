@@ -1,4 +1,5 @@
 /** The formats of the proof log against other implementations: notes and keys, tile paths, proofs, and numbers of CSV. */
+import { readFileSync } from 'node:fs';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { CsvFeed, decimalOf } from '../../shared/proof-log/csv-feed.ts';
@@ -277,6 +278,12 @@ describe('a cell of CSV that is changed to another value', () => {
     text.replace('Z', 'z'),
     text.replace('T', ' '),
   ];
+
+  test('the example by hand of docs/proof-log.md has its digest', () => {
+    const [, digest] = /With header and end: `([0-9a-f]{64})`/.exec(readFileSync('docs/proof-log.md', 'utf8'))!;
+    const cells = ['1', '1704067200000', '40000.5', '0.25', '10000.125', '1', '2024-01-01T00:00:00.000Z', '0'];
+    expect(digestOf([cells])).toBe(digest);
+  });
 
   test('changes the digest of its partition, or is refused', () => {
     fc.assert(

@@ -15,7 +15,7 @@ import { GrowingLog } from '../../shared/proof-log/growing-log.ts';
 import { httpSource } from '../../shared/proof-log/http.ts';
 import { checkpointText, generateSigner, openCheckpoint, parseRotations } from '../../shared/proof-log/note.ts';
 import { RowDigests } from '../../shared/proof-log/rows.ts';
-import { encodeEntries, TileFault, type TileSource } from '../../shared/proof-log/tiles.ts';
+import { encodeEntries, LogUnreachable, type TileSource } from '../../shared/proof-log/tiles.ts';
 import { lookAt, mirror } from '../../shared/proof-log/watch.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
 import { rowLayoutOf } from '../../shared/registry/proof-rows.ts';
@@ -53,7 +53,7 @@ test('a file of a service that unpacks to more than its kind can have is not rea
     ] as const) {
       await expect(httpSource(url)(path)).rejects.toThrow(`${path} has more than ${limit} bytes`);
     }
-    await expect(httpSource(url, AbortSignal.abort())('key')).rejects.toBeInstanceOf(TileFault);
+    await expect(httpSource(url, AbortSignal.abort())('key')).rejects.toBeInstanceOf(LogUnreachable);
   } finally {
     server.close();
   }

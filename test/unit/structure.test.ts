@@ -17,7 +17,7 @@ const MAX_FILES = 375 + 8 * (DATASETS.size - 12);
 const MAX_FILE_LINES = 500;
 const MAX_FUNCTION_LINES = 70;
 /** Of README and all pages of docs, for the twelve datasets and their kept klines; each further dataset adds its sections. */
-const MAX_WORDS = 29_400 + 200 * (DATASETS.size - 12);
+const MAX_WORDS = 29_700 + 200 * (DATASETS.size - 12);
 
 /**
  * The layers of each tree, the lowest first. A file imports from its own layer and from those before it in this list; of

@@ -20,7 +20,7 @@ import {
   holdsLine,
   type LineageAnswer,
 } from '../../../shared/proof-log/check.ts';
-import { ExportCheck, type ExportManifest } from '../../../shared/proof-log/check-export.ts';
+import { ExportCheck, type ExportManifest, ROWS_AFTER_FAULT } from '../../../shared/proof-log/check-export.ts';
 import { CsvFeed } from '../../../shared/proof-log/csv-feed.ts';
 import { CHECKPOINT_FILE, folderSource, KEY_FILE, ROTATIONS_FILE } from '../../../shared/proof-log/folder.ts';
 import { httpSource } from '../../../shared/proof-log/http.ts';
@@ -32,7 +32,7 @@ import {
   trustedKeys,
   type Verifier,
 } from '../../../shared/proof-log/note.ts';
-import { TileFault, type TileSource, textOf } from '../../../shared/proof-log/tiles.ts';
+import { LogUnreachable, TileFault, type TileSource, textOf } from '../../../shared/proof-log/tiles.ts';
 import { DATASETS } from '../../../shared/registry/index.ts';
 import { rowLayoutOf } from '../../../shared/registry/proof-rows.ts';
 import { openGzip, openZipMember } from '../../sources/documents/zip-reader.ts';
@@ -57,7 +57,8 @@ export async function runCheck(command: ParsedCommand): Promise<number> {
   const startedAt = performance.now();
   const source = log === undefined ? undefined : sourceOf(log);
   const { subject, report } = await checked(path, second, { source, key, document }).catch((error) => {
-    throw error instanceof TileFault ? invalid('The log cannot be read', error) : error;
+    const isLog = error instanceof TileFault || error instanceof LogUnreachable;
+    throw isLog ? invalid(`The log cannot be read: ${error.message}`, error) : error;
   });
   const { checked: held, unchecked, faults, ok } = report;
   const elapsed_ms = Math.round(performance.now() - startedAt);
@@ -236,8 +237,9 @@ async function checkExport(manifestPath: string, given: Given): Promise<Named> {
   const { report } = check;
   const files = await filesOf(manifest, dirname(manifestPath), report);
   const why = check.whyNoRows;
-  if (why !== undefined) report.unchecked.push(`rows against leaves (${why}): held by the signed manifest alone`);
+  if (why !== undefined) report.unchecked.push(`rows against leaves (${why}): vouched for only by the signed manifest`);
   else if (files && report.ok) await checkRows(check, layout!, files);
+  else report.unchecked.push(ROWS_AFTER_FAULT);
   report.unchecked.push(...keyed.unchecked);
   report.checked.push(...keyed.checked);
   return { subject: 'export', report };
@@ -389,6 +391,7 @@ async function checkFolder(folder: string, { key, source: log }: Given): Promise
       merge(report, await checkMirror(head, source));
       if (log) await compareWith(log, head, { report, keys, source });
     } catch (error) {
+      if (error instanceof LogUnreachable) throw error;
       report.faults.push(error instanceof Error ? error.message : String(error));
     }
   }
@@ -402,7 +405,7 @@ async function compareWith(
   { report, keys, source }: { readonly report: CheckReport; readonly keys: Verifier[]; readonly source: TileSource },
 ): Promise<void> {
   const [line, note] = await Promise.all([textOf(log, KEY_FILE), textOf(log, CHECKPOINT_FILE)]);
-  if (line === undefined || note === undefined) throw new TileFault('the log has no checkpoint yet');
+  if (line === undefined || note === undefined) throw new LogUnreachable('it has no checkpoint yet');
   const rotations = parseRotations((await textOf(log, ROTATIONS_FILE)) ?? '');
   const served = openCheckpoint(note, trustedKeys(keys[0], parseVerifier(line), rotations));
   const [old, head, tiles] = own.size <= served.size ? [own, served, log] : [served, own, source];

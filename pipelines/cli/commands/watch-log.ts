@@ -4,7 +4,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { TidemarkError } from '../../../shared/errors.ts';
 import { writeDurably } from '../../../shared/proof-log/folder.ts';
 import { NoteFault } from '../../../shared/proof-log/note.ts';
-import { TileFault, type TileSource } from '../../../shared/proof-log/tiles.ts';
+import { LogUnreachable, type TileSource } from '../../../shared/proof-log/tiles.ts';
 import { type Look, lookAt, mirror, type Watched } from '../../../shared/proof-log/watch.ts';
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
@@ -68,7 +68,7 @@ async function orUnreachable(look: () => Promise<Outcome>): Promise<Outcome> {
   try {
     return await look();
   } catch (error) {
-    if (error instanceof TileFault) return { kind: 'unreachable', reason: error.message };
+    if (error instanceof LogUnreachable) return { kind: 'unreachable', reason: error.message };
     throw error;
   }
 }

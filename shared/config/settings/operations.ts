@@ -80,7 +80,7 @@ export const OPERATIONS = {
     group: 'Proof log',
     kind: 'string',
     secret: true,
-    doc: 'Private key that signs checkpoints, `PRIVATE+KEY+name+hash+base64`. Unset: generated at the first start, in `proof-log.key` of the state folder.',
+    doc: 'Private key that signs checkpoints, `PRIVATE+KEY+name+hash+base64`. Unset: generated at the first start, in a file beside `SVC_PROOF_LOG_DIR`: its name and `.key`.',
   },
   SVC_STREAM_REPLICAS: {
     group: 'Operations',
