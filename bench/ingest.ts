@@ -123,7 +123,7 @@ function report(
   );
 }
 
-const dayAfter = (day: string, count: number) =>
+export const dayAfter = (day: string, count: number) =>
   new Date(Date.parse(`${day}T00:00:00Z`) + count * DAY_MS).toISOString().slice(0, 10);
 
 /** Creates an equal hypertable: the same columns, chunks and unique key, which exists during the load. */
@@ -167,7 +167,7 @@ function copyWithPsql(stack: Stack, { csvColumns, header }: IngestSubject, csv: 
   );
 }
 
-function backfillDays(stack: Stack, subject: IngestSubject, vendor: string, from: string, to: string) {
+export function backfillDays(stack: Stack, subject: IngestSubject, vendor: string, from: string, to: string) {
   return spawn(join(ROOT, 'tidemark'), ['backfill', subject.dataset, '--from', from, '--to', to, '--json'], {
     stdio: ['ignore', 'ignore', 'inherit'],
     env: {
