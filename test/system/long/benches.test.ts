@@ -14,7 +14,7 @@ test.each([
   ['klines', '--month-rows 500 --days 2 --thin-rows 500 --thin-days 3 --rounds 1'],
   ['filters', '--rows 2000 --days 2 --rounds 1'],
   ['peers', '--rows 5000 --days 2 --rounds 1'],
-  ['proof-log', '--rows 5000 --leaves 600 --rounds 1'],
+  ['proof-log', '--rows 5000 --leaves 600 --ingest-rows 20000 --rounds 1'],
   ['years', '--rows 5000 --days 1 --thin-days 2 --rounds 1'],
   ['macro', '--monthly 2 --daily 2'],
   ['bitcoin', '--blocks 1 --transactions 2 --rounds 1'],

@@ -14,7 +14,7 @@ import { connect } from '../../../shared/db/connect.ts';
 import { ERROR_CODES, type ErrorCode } from '../../../shared/errors.ts';
 import { checkMirror } from '../../../shared/proof-log/check.ts';
 import { folderSource } from '../../../shared/proof-log/folder.ts';
-import { TileFault } from '../../../shared/proof-log/tiles.ts';
+import { LogUnreachable } from '../../../shared/proof-log/tiles.ts';
 import { lookAt, type Watched } from '../../../shared/proof-log/watch.ts';
 import { windowOf } from '../../../shared/registry/keys.ts';
 import { type Answer, type Json, type Running, startCommand } from '../../support/command.ts';
@@ -61,7 +61,7 @@ async function lookedAt(dir: string, watched: Partial<Watched>): Promise<Partial
     return look.watched!;
   } catch (error) {
     // There is no checkpoint yet.
-    if (error instanceof TileFault) return watched;
+    if (error instanceof LogUnreachable) return watched;
     throw error;
   }
 }
