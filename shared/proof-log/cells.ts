@@ -92,10 +92,10 @@ export interface ExpectedPartition {
   readonly document_sha256: string | null;
 }
 
-/** Facts that a service adds to `provenance_json`, and that the stored text lacks: the document, */
+/** A service adds to `provenance_json` the document of the partition. The stored text lacks it. */
 const ADDED_DOCUMENT =
   /"artifact_id":"(?<id>[0-9a-f]{64})","artifact_sha256":"(?<sha256>[0-9a-f]{64})",(?="fetch_method":)/;
-/** and when the source last changed the series, which no leaf has. */
+/** It also adds when the source last changed the series, which no leaf has. */
 const ADDED_TIME = /"last_updated_utc":"[^"]*",(?="realtime_start":)/;
 
 const SATS_A_BTC = 100_000_000;

@@ -224,7 +224,7 @@ function boundsOf({ kind, start_utc: start, end_utc: end }: Window): { from: num
   const from = start == null ? Number.NEGATIVE_INFINITY : Date.parse(start);
   const to = end == null ? Number.POSITIVE_INFINITY : Date.parse(end);
   if (kind !== 'range' || Number.isNaN(from) || Number.isNaN(to)) {
-    throw new Error(`${JSON.stringify({ kind, start, end })} is no window of a manifest`);
+    throw new Error(`${JSON.stringify({ kind, start, end })} has an unknown kind, or times that cannot be read`);
   }
   return { from, to };
 }

@@ -86,7 +86,11 @@ function isInstant(bytes: Buffer, start: number, end: number, ms: number): boole
   put(17, seconds % 60);
   put(20, Math.floor((rest % 1000) / 10));
   text[22] = ZERO + (rest % 10);
-  return bytes.compare(text, 0, text.length, start, end) === 0;
+  // A loop beats a call for 24 bytes.
+  for (let at = 0; at < text.length; at++) {
+    if (bytes[start + at] !== text[at]) return false;
+  }
+  return end - start === text.length;
 }
 
 /** How the columns of a layout are found in a header. */

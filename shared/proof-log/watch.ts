@@ -7,6 +7,7 @@ import { GrowingLog } from './growing-log.ts';
 import { equalHashes, GrowingTree, inclusionProof, leafHash, verifyInclusion } from './merkle.ts';
 import {
   type Checkpoint,
+  NoteFault,
   openCheckpoint,
   parseCheckpoint,
   parseRotations,
@@ -112,7 +113,7 @@ async function checkOldTile(
   report.checked.push(`${entries.length} leaves from ${tile * TILE_WIDTH} on are still in the tree`);
 }
 
-/** Leaves that a mirror holds in memory before it writes their tiles. */
+/** Tiles whose leaves a mirror holds in memory before it writes them. */
 const MIRRORED_TILES = 64;
 
 /**
@@ -130,7 +131,7 @@ export async function mirror(
   try {
     return await copyLeaves(source, folder, head, watched);
   } catch (error) {
-    if (error instanceof TileFault) return error.message;
+    if (error instanceof TileFault || error instanceof NoteFault) return error.message;
     throw error;
   }
 }

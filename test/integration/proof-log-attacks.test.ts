@@ -264,7 +264,9 @@ test('a row that is taken out of an export, with a manifest signed by the stolen
     expect([exit, json.faults]).toEqual([1, says.map((fault) => expect.stringContaining(fault))]);
   }
   await writeFile(path, JSON.stringify(signManifest({ ...unsigned, window: { kind: 'all' } }, signer)));
-  expect((await check(folder)).json.faults).toContain('window: {"kind":"all"} is no window of a manifest');
+  expect((await check(folder)).json.faults).toContain(
+    'window: {"kind":"all"} has an unknown kind, or times that cannot be read',
+  );
 });
 
 test.for(['csv', 'parquet'])(

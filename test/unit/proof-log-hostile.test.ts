@@ -103,6 +103,8 @@ test('a mirror takes nothing that does not give the signed root, and is whole af
     await writeFile(join(copy, tile), Buffer.alloc(width * 32));
     expect(await mirror(source, copy, next.head!, next.watched!)).toContain('do not give its checkpoint');
   }
+  await writeFile(join(copy, 'checkpoint'), 'x');
+  expect(await mirror(source, copy, next.head!, next.watched!)).toContain('a checkpoint has three lines');
 });
 
 test('a line of a report has no control characters of others', () => {
