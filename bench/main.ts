@@ -14,6 +14,7 @@ const BENCHES: Record<string, () => Promise<{ run(argv: readonly string[]): Prom
   ingest: () => import('./ingest.ts'),
   klines: () => import('./klines.ts'),
   libraries: () => import('./libraries.ts'),
+  listeners: () => import('./listeners.ts'),
   macro: () => import('./macro.ts'),
   peers: () => import('./peers.ts'),
   'proof-log': () => import('./proof-log.ts'),

@@ -7,7 +7,7 @@ import type { SettingName } from '../shared/config/settings.ts';
 import { OWN_MATRIX } from '../test/support/rights.ts';
 import { ROOT } from './harness.ts';
 
-const API_KEY = 'bench';
+export const API_KEY = 'bench';
 
 export interface Reply {
   readonly status: number;
@@ -18,6 +18,9 @@ export interface Reply {
 
 export interface Service extends AsyncDisposable {
   readonly pid: number;
+  readonly url: string;
+  /** SIGKILL. Resolves when the process has ended. */
+  kill(): Promise<void>;
   /** Sends a POST and reads the answer to its last byte. */
   ask(path: string, body: object): Promise<Reply>;
 }
@@ -46,6 +49,11 @@ export async function startService(
   const agent = new Agent({ keepAlive: true });
   return {
     pid: child.pid!,
+    url,
+    async kill() {
+      child.kill('SIGKILL');
+      if (child.exitCode === null && child.signalCode === null) await once(child, 'exit');
+    },
     ask: (path, body) =>
       new Promise((resolve, reject) => {
         const text = Buffer.from(JSON.stringify(body));
@@ -73,7 +81,7 @@ export async function startService(
     async [Symbol.asyncDispose]() {
       agent.destroy();
       child.kill();
-      if (child.exitCode === null) await once(child, 'exit');
+      if (child.exitCode === null && child.signalCode === null) await once(child, 'exit');
     },
   };
 }

@@ -4,6 +4,7 @@ import Koa from 'koa';
 import { proofLogFolderOf, type Settings } from '../shared/config/settings.ts';
 import type { Logger } from '../shared/logger.ts';
 import { RightsStore } from '../shared/rights/store.ts';
+import { ChangeFeed } from './changes/change-feed.ts';
 import { Problem } from './contract/problems.ts';
 import { PgPool, poolOptions } from './db/pool.ts';
 import { Inspector } from './discovery/inspector.ts';
@@ -24,6 +25,7 @@ import { freshnessRule } from './read/execute/warnings.ts';
 import { FrameReader } from './read/frame/frame.ts';
 import { BufferPool } from './render/response.ts';
 import { shadowedBy } from './rights/gate.ts';
+import { changesRoute } from './routes/changes.ts';
 import { coverageRoute } from './routes/coverage.ts';
 import { datasetsRoute } from './routes/datasets.ts';
 import { estimateRoute } from './routes/estimate.ts';
@@ -57,13 +59,14 @@ export interface App extends AsyncDisposable {
   readonly monitor: Monitor;
   readonly metrics: Metrics;
   readonly exports: ExportService;
+  readonly changes: ChangeFeed;
   readonly refusals: RefusalLog;
 }
 
 export function createApp(deps: AppDeps): App {
   const services = createServices(deps);
   const { settings, log } = deps;
-  const { pool, limiters, logReader, checks, monitor, metrics, exports } = services;
+  const { pool, limiters, logReader, checks, monitor, metrics, exports, changes } = services;
   const accepted = [deps.apiKey, settings.SVC_INTERNAL_API_KEY_PREVIOUS];
   const keys = { service: new KeyCheck(accepted), metrics: new KeyCheck([...accepted, settings.SVC_METRICS_KEY]) };
   const refusals = new RefusalLog(log);
@@ -77,7 +80,9 @@ export function createApp(deps: AppDeps): App {
     monitor,
     metrics,
     exports,
+    changes,
     async [Symbol.asyncDispose]() {
+      await changes[Symbol.asyncDispose]();
       refusals[Symbol.dispose]();
       await exports[Symbol.asyncDispose]();
       await monitor[Symbol.asyncDispose]();
@@ -114,10 +119,20 @@ function createServices(deps: AppDeps) {
     log,
     now,
   });
+  const changes = new ChangeFeed({
+    databaseUrl,
+    limits: {
+      listeners: settings.SVC_CHANGES_MAX_LISTENERS,
+      heartbeatMs: settings.SVC_CHANGES_HEARTBEAT_SECONDS * 1000,
+      stallMs: settings.SVC_QUERY_STALL_TIMEOUT_MS,
+    },
+    log,
+  });
   const metrics = new Metrics({
     status: () => monitor.status(),
     checks: () => checks.run(),
     queues,
+    listeners: () => changes.load,
     connections: () => pool.open,
     version: VERSION,
   });
@@ -126,6 +141,7 @@ function createServices(deps: AppDeps) {
     rights,
     limiters,
     queues,
+    changes,
     proofLog: new ProofLog(proofLogFolderOf(settings), log),
     inspector: new Inspector({ pool, byokRole, limiter: limiters.discovery }),
     logReader,
@@ -216,8 +232,9 @@ function createRoutes(services: ReturnType<typeof createServices>, { settings, l
       limiter: limiters.lineage,
       proofLog: services.proofLog,
     }),
+    changesRoute({ feed: services.changes, limiter: limiters.discovery }),
     ...proofRoutes(services.proofLog.source),
-    ...opsRoutes({ monitor, checks, queues }),
+    ...opsRoutes({ monitor, checks, queues, changes: services.changes }),
     metricsRoute(metrics),
     ...pageRoutes(),
   ];

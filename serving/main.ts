@@ -19,6 +19,7 @@ async function main(): Promise<void> {
   await using app = createApp({ settings, ...means, log });
   const server = await listen(app.koa, settings.SVC_HTTP_HOST, settings.SVC_HTTP_PORT, {
     maxConnections: settings.SVC_HTTP_MAX_CONNECTIONS,
+    maxEventStreams: settings.SVC_CHANGES_MAX_LISTENERS,
     refusals: app.refusals,
   });
   const stopping = untilStopped(parent);

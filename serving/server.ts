@@ -13,6 +13,7 @@ import type Koa from 'koa';
 import { TidemarkError } from '../shared/errors.ts';
 import { Problem, type ProblemCode } from './contract/problems.ts';
 import type { RefusalLog } from './http/access.ts';
+import { DEDICATED } from './http/answer.ts';
 import { discardBody } from './http/request.ts';
 
 interface ConnectionRules {
@@ -20,6 +21,8 @@ interface ConnectionRules {
   readonly open: number;
   /** Connections in addition to those. */
   readonly reserved: number;
+  /** Event streams in addition to those: so many clients may connect at once, as they do after a restart. */
+  readonly streams: number;
   /** A connection without a request for this long is closed, ms. */
   readonly idleMs: number;
 }
@@ -37,6 +40,8 @@ export class Connections {
   readonly #idle = new Map<Socket, number>();
   /** Connections with requests whose answer is not complete. */
   readonly #busy = new Map<Socket, Set<PendingRequest>>();
+  /** Connections that became event streams: they have a limit of their own, so they neither count nor give way here. */
+  readonly #dedicated = new Map<Socket, ServerResponse>();
   #closing = false;
 
   constructor(rules: ConnectionRules) {
@@ -48,7 +53,8 @@ export class Connections {
     this.#open.add(socket);
     this.#idle.set(socket, performance.now());
     socket.once('close', () => this.#forget(socket));
-    if (this.#open.size <= this.#rules.open + this.#rules.reserved) return;
+    const { open, reserved, streams } = this.#rules;
+    if (this.#open.size + this.#dedicated.size <= open + reserved + streams) return;
     const [oldest] = this.#idle.keys();
     this.#shed(oldest);
   }
@@ -76,6 +82,18 @@ export class Connections {
     this.#done(exchange, exchange.request.socket);
   }
 
+  /** The answer is an event stream. Its connection serves nothing else and closes with it. */
+  dedicate({ request: { socket }, response }: PendingRequest): void {
+    this.#forget(socket);
+    this.#dedicated.set(socket, response);
+    response.once('close', () => {
+      this.#dedicated.delete(socket);
+      socket.destroySoon();
+    });
+    socket.setKeepAlive(true, DEDICATED_PROBE_MS);
+    if (this.#closing) response.end();
+  }
+
   /** @returns whether the connection is now idle */
   #done(exchange: PendingRequest, socket: Socket): boolean {
     const exchanges = this.#busy.get(socket);
@@ -98,6 +116,7 @@ export class Connections {
 
   /** Whether an answer is in progress that the bytes of another would corrupt, or be mistaken for. */
   isAnswering(socket: Socket): boolean {
+    if (this.#dedicated.has(socket)) return true;
     return [...(this.#busy.get(socket) ?? [])].some((exchange) => !isStillSending(exchange));
   }
 
@@ -110,9 +129,10 @@ export class Connections {
     }
   }
 
-  /** Closes idle connections; the others close after their answers. */
+  /** Closes idle connections and ends event streams; the others close after their answers. */
   close(): void {
     this.#closing = true;
+    for (const response of this.#dedicated.values()) response.end();
     for (const socket of this.#idle.keys()) this.#shed(socket);
   }
 
@@ -132,6 +152,8 @@ const isStillSending = ({ request, response }: PendingRequest) => !request.compl
 
 const HEADERS_TIMEOUT_MS = 15_000;
 const REQUEST_TIMEOUT_MS = 60_000;
+/** An event stream whose client is gone without a word is noticed by the kernel's probes, the first after this time. */
+const DEDICATED_PROBE_MS = 30_000;
 /** How often the server checks connections against these two limits. */
 const CHECK_INTERVAL_MS = 1000;
 /** Longer than the idle time-outs of common proxies, so that the proxy closes first. */
@@ -153,6 +175,8 @@ interface Listening {
 export interface ConnectionLimits {
   /** Connections with a request at once; health and metrics have further ones. */
   readonly maxConnections?: number;
+  /** Event streams in addition to those. */
+  readonly maxEventStreams?: number;
   readonly headersTimeoutMs?: number;
   readonly requestTimeoutMs?: number;
   /** How long an idle connection is kept between requests. */
@@ -176,6 +200,7 @@ export async function listen(
   const connections = new Connections({
     open: limits.maxConnections ?? Number.POSITIVE_INFINITY,
     reserved: RESERVED_CONNECTIONS,
+    streams: limits.maxEventStreams ?? 0,
     // Node's timers ignore line ends before a request and half-open clients; after the sum both of its limits have passed.
     idleMs: idleTimeoutMs + headersTimeoutMs,
   });
@@ -232,6 +257,7 @@ function answering(answer: RequestListener, connections: Connections, refuser: R
   return (request, response) => {
     const exchange = { request, response };
     const hasRoom = connections.busy(exchange);
+    response.once(DEDICATED, () => connections.dedicate(exchange));
     const hosts = hostsOf(request);
     if (hosts > 1 || (hosts === 0 && request.httpVersion === '1.1')) {
       refuse(exchange, 'HTTP_REQUEST_MALFORMED', `The request has ${hosts} Host headers. Send exactly one.`);

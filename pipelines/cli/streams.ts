@@ -9,7 +9,7 @@ import { codeOf, type ErrorCode, explain, outageCode, type TidemarkError } from 
 import { decodeHeader } from '../../shared/frame/codec.ts';
 import { connectNats, type NatsConnection } from '../../shared/nats/connect.ts';
 import { ensureExportQueue } from '../../shared/nats/export-queue.ts';
-import { ensureStream, messageAt, streamInfo, streamOptions } from '../../shared/nats/stream.ts';
+import { CHANGES_STREAM, ensureStream, messageAt, streamInfo, streamOptions } from '../../shared/nats/stream.ts';
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import { verifyCheckpoint } from '../projector/checkpoint.ts';
 import { ProjectorWatch } from '../publisher/await-proof.ts';
@@ -61,6 +61,7 @@ export async function makeEverything(
       faults.push({ stream, code: codeOf(error) ?? outageCode(error), fault: explain(error) });
     });
   for (const { key } of fedDatasets()) await attempt(key, ensureStream(operator, key, streamOptions(settings)));
+  await attempt(CHANGES_STREAM, ensureStream(operator, CHANGES_STREAM, streamOptions(settings)));
   await attempt('exports', makeExportQueue(context, operator));
   return faults;
 }

@@ -12,6 +12,7 @@ import type { SettingName, Settings } from '../../shared/config/settings.ts';
 import { explain } from '../../shared/errors.ts';
 import { createLogger } from '../../shared/logger.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
+import { keepChangesPublished } from '../proof-log/change-publisher.ts';
 import { keepSequenced } from '../proof-log/sequencer.ts';
 import { fedDatasets, projectionOf } from '../sources/index.ts';
 import { keepProjected } from './run.ts';
@@ -83,4 +84,5 @@ await Promise.all([
   ),
   keepRecounted({ datasets, projectionOf, databaseUrl, log, signal }),
   sequenced,
+  keepChangesPublished({ databaseUrl, natsUrl, log, signal: stopping.signal }),
 ]);

@@ -10,6 +10,9 @@ import type { Exchange } from './routes.ts';
 
 const JSON_TYPE = 'application/json';
 
+/** A response emits this event when it becomes an event stream: its connection then counts among no others. */
+export const DEDICATED = 'dedicated';
+
 /** @throws Problem NOT_ACCEPTABLE */
 export function requireAccept(request: IncomingMessage, mediaType: string): void {
   if (mediaQuality(request.headers.accept, mediaType) > 0) return;
@@ -54,7 +57,7 @@ export function answerProblem(response: ServerResponse, error: unknown, requestI
   const facts = { code, requestId, err: error instanceof Problem ? error.cause : error };
   // A full queue sheds load as it should; thousands of log lines about it would be load themselves. The readiness checks
   // log once why the service is not ready, and anybody may ask for readiness.
-  const isExpected = code.endsWith('QUEUE_LIMIT_REACHED') || code === 'NOT_READY';
+  const isExpected = code.endsWith('_LIMIT_REACHED') || code === 'NOT_READY';
   if (problem.status >= 500 && !isExpected) log.error(facts, problem.message);
   else log.debug(facts, problem.message);
   if (response.headersSent) {

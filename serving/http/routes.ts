@@ -36,6 +36,7 @@ export const REQUEST_HEADERS = {
   },
   'If-Match': { doc: 'The `ETag`s that the client accepts, or `*`. For any other file the service answers 412.' },
   'If-None-Match': { doc: 'The `ETag`s that the client already has. For one of them the service answers 304.' },
+  'Last-Event-ID': { doc: 'The number of the last change that the client has. It outranks `since`.' },
   'If-Modified-Since': {
     doc: 'If the file has not changed since, the service answers 304. Ignored beside `If-None-Match`.',
   },

@@ -11,6 +11,7 @@ interface MetricSources {
   readonly checks: () => Promise<CheckResults>;
   readonly queues: Readonly<Record<string, ConcurrencyLimiter>>;
   readonly connections: () => { readonly idle: number; readonly busy: number };
+  readonly listeners: () => { readonly listeners: number; readonly limit: number; readonly evicted: number };
   readonly version: string;
 }
 
@@ -98,6 +99,10 @@ export class Metrics {
         this.#total('tidemark_read_rejections_total', { queue, reason }, count);
       }
     }
+    const { listeners, limit, evicted } = this.#sources.listeners();
+    this.#set('tidemark_change_listeners', {}, listeners);
+    this.#set('tidemark_change_listeners_limit', {}, limit);
+    this.#total('tidemark_change_listeners_evicted_total', {}, evicted);
     for (const [state, count] of Object.entries(this.#sources.connections())) {
       this.#set('tidemark_database_connections', { state }, count);
     }

@@ -163,6 +163,12 @@ export const METRICS = {
     labels: ['queue', 'reason'],
     help: 'Reads refused with 503 because the queue was full or the wait too long',
   },
+  tidemark_change_listeners: { type: 'gauge', help: 'Event streams of /v1/changes that are open' },
+  tidemark_change_listeners_limit: { type: 'gauge', help: 'Event streams that may be open' },
+  tidemark_change_listeners_evicted_total: {
+    type: 'counter',
+    help: 'Event streams that were disconnected because their client did not read',
+  },
   tidemark_database_connections: { type: 'gauge', labels: ['state'], help: 'Connections for reads, idle and busy' },
 } as const satisfies Readonly<Record<string, MetricSpec>>;
 

@@ -115,6 +115,13 @@ export const statusAnswer = z.strictObject({
   datasets: z.array(dataset),
   runs: z.array(run).describe('The newest twenty runs, and all that have not ended.'),
   exports: z.record(z.string(), count('Number of exports.')).nullable().describe('Exports by state.'),
+  changes: z
+    .strictObject({
+      last: count('Number of the last change of /v1/changes.'),
+      listeners: count('Event streams of this process.'),
+      max_listeners: count('Number of event streams that may be open.'),
+    })
+    .describe('The changes, and who follows them.'),
   queues: z.array(queue).describe('Reads of this process.'),
 });
 

@@ -2,6 +2,7 @@
 
 import { isoOf } from '../../shared/dates.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
+import type { ChangeFeed } from '../changes/change-feed.ts';
 import { Problem } from '../contract/problems.ts';
 import { datasetKey } from '../discovery/schemas.ts';
 import { answerJson, requireJson } from '../http/answer.ts';
@@ -16,6 +17,7 @@ interface OpsDeps {
   readonly monitor: Monitor;
   readonly checks: Checks;
   readonly queues: Readonly<Record<string, ConcurrencyLimiter>>;
+  readonly changes: Pick<ChangeFeed, 'load' | 'last'>;
 }
 
 export function opsRoutes(deps: OpsDeps): Route[] {
@@ -60,10 +62,12 @@ function opsRoute(
   };
 }
 
-async function statusOf({ monitor, checks, queues }: OpsDeps): Promise<OpsStatusAnswer> {
-  const status = await monitor.status().catch((cause) => {
-    throw new Problem('QUERY_BACKEND_ERROR', 'The catalog does not answer. Try again later.', { cause });
-  });
+function unanswered(cause: unknown): never {
+  throw new Problem('QUERY_BACKEND_ERROR', 'The catalog does not answer. Try again later.', { cause });
+}
+
+async function statusOf({ monitor, checks, queues, changes }: OpsDeps): Promise<OpsStatusAnswer> {
+  const status = await monitor.status().catch(unanswered);
   return {
     at_utc: isoOf(status.atMs),
     collect_ms: Math.round(status.collectMs),
@@ -75,6 +79,11 @@ async function statusOf({ monitor, checks, queues }: OpsDeps): Promise<OpsStatus
     datasets: status.statuses.map(({ overview }) => ({ ...overview, dataset: datasetKey.parse(overview.dataset) })),
     runs: [...status.runs],
     exports: status.exports ?? null,
+    changes: {
+      last: await changes.last().catch(unanswered),
+      listeners: changes.load.listeners,
+      max_listeners: changes.load.limit,
+    },
     queues: Object.entries(queues).map(([queue, { load, limits, rejected }]) => ({
       queue,
       ...load,

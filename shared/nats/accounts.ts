@@ -5,7 +5,7 @@
  */
 import { DATASET_KEYS } from '../registry/index.ts';
 import { EXPORT_CONSUMER, EXPORT_STREAM, EXPORT_SUBJECT } from './export-queue.ts';
-import { CONSUMER_NAME } from './stream.ts';
+import { CHANGES_STREAM, CONSUMER_NAME } from './stream.ts';
 
 const NATS_ROLES = ['publisher', 'projector', 'reader', 'export', 'operator'] as const;
 export type NatsRole = (typeof NATS_ROLES)[number];
@@ -31,11 +31,12 @@ const NATS_ACCOUNTS: Readonly<Record<NatsRole, NatsAccount>> = {
   },
   projector: {
     user: 'projector',
-    doc: 'Reads the log through one consumer of its own name in each stream, and writes nothing.',
+    doc: 'Reads the log through one consumer of its own name in each stream, and writes the stream of changes.',
     publish: [
       ...READ,
       ...api(...['CREATE', 'DELETE', 'MSG.NEXT'].map((call) => `CONSUMER.${call}.*.${CONSUMER_NAME}`)),
       `$JS.ACK.*.${CONSUMER_NAME}.>`,
+      `${CHANGES_STREAM}.>`,
     ],
   },
   reader: {

@@ -35,6 +35,16 @@ export async function allowed<T>(request: Promise<T>, what: string): Promise<T> 
 /** The name of the projector's durable consumer of each stream, whose lag monitors watch. */
 export const CONSUMER_NAME = 'projector';
 
+/**
+ * The stream of changes, for consumers inside: a message for each leaf of the proof log, whose sequence in the stream is the number
+ * of the change. Subjects are `changes.<dataset>.<kind>`.
+ */
+export const CHANGES_STREAM = 'changes';
+
+/** A change of the proof log itself has this in place of a dataset. */
+export const changeSubject = (dataset: string | null, kind: string): string =>
+  `${CHANGES_STREAM}.${dataset ?? 'proof_log'}.${kind}`;
+
 /** The JetStream error codes that this code handles. */
 export const JS_ERROR = {
   WRONG_LAST_SEQUENCE: 10071,

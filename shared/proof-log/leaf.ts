@@ -113,6 +113,13 @@ export function decodeLeaf(bytes: Uint8Array): Leaf {
   return leaf;
 }
 
+/** The number of a change: the index of its leaf plus one, so that 0 is the place before the first. */
+export const changeNumber = (index: number): number => index + 1;
+
+/** A change as JSON: its leaf with the number in front. Whoever takes the number out again has the leaf's bytes. */
+export const changeText = (index: number, leaf: Buffer): string =>
+  `{"number":${changeNumber(index)},${leaf.toString('utf8', 1)}`;
+
 /** The facts that a manifest, a lineage answer and a leaf have in common, by the leaf's names. */
 const SHARED_FACTS = ['revision', 'rows', 'rows_hash', 'events_sha256', 'aligned_hash', 'klines_sha256'] as const;
 

@@ -13,11 +13,11 @@ const ROOT = join(import.meta.dirname, '../..');
  * Of TypeScript, for the twelve datasets of the contract and their kept klines; each further dataset may bring a registry file and an
  * adapter folder.
  */
-const MAX_FILES = 375 + 8 * (DATASETS.size - 12);
+const MAX_FILES = 420 + 8 * (DATASETS.size - 12);
 const MAX_FILE_LINES = 500;
 const MAX_FUNCTION_LINES = 70;
 /** Of README and all pages of docs, for the twelve datasets and their kept klines; each further dataset adds its sections. */
-const MAX_WORDS = 29_700 + 200 * (DATASETS.size - 12);
+const MAX_WORDS = 31_000 + 200 * (DATASETS.size - 12);
 
 /**
  * The layers of each tree, the lowest first. A file imports from its own layer and from those before it in this list; of
@@ -47,6 +47,7 @@ const LAYERS = [
   'pipelines/cli/doctor',
   'pipelines/cli/commands',
   'serving/db',
+  'serving/changes',
   'serving/contract',
   'serving/render',
   'serving/read',

@@ -51,6 +51,23 @@ export const SERVING = {
     max: 1_000_000,
     doc: 'Connections with a request in progress at once. Above this number the service answers health and metrics only; every other request gets a 503.',
   },
+  SVC_CHANGES_MAX_LISTENERS: {
+    group: 'HTTP',
+    kind: 'integer',
+    default: '10000',
+    min: 0,
+    max: 1_000_000,
+    doc: 'Event streams of /v1/changes at once, in addition to SVC_HTTP_MAX_CONNECTIONS; one more is 503. Each takes a file descriptor and about 30 KB.',
+  },
+  SVC_CHANGES_HEARTBEAT_SECONDS: {
+    group: 'HTTP',
+    kind: 'integer',
+    unit: 's',
+    default: '15',
+    min: 1,
+    max: 3600,
+    doc: 'An event stream of /v1/changes without a change gets a comment this often, so that both ends notice a lost connection.',
+  },
   SVC_SOURCE_RIGHTS_MATRIX_PATH: {
     group: 'Rights',
     kind: 'path',

@@ -196,6 +196,25 @@ export const GET_ROUTES: readonly GetRoute[] = [
     visits: paramsOf({}).map((params) => ({ segments: {}, params })),
     outcomes: ({ params }) => [params.length === 0 ? '200' : CONTRACT],
   },
+  {
+    path: '/v1/changes',
+    access: 'key',
+    gives: 'application/json',
+    visits: paramsOf({
+      since: fc.constantFrom('0', 'latest', '1', '-1', '00', 'now'),
+      dataset,
+      limit: fc.constantFrom('1', '10000', '10001', '0', '1.0'),
+    }).map((params) => ({ segments: {}, params })),
+    outcomes({ params }) {
+      // The rows of the setups were put in place without changes.
+      const right = areRight(params, {
+        since: (text) => text === '0' || text === 'latest',
+        dataset: (text) => (DATASETS as readonly string[]).includes(text),
+        limit: (text) => /^[1-9]\d*$/.test(text) && Number(text) <= 10_000,
+      });
+      return [right ? '200' : CONTRACT];
+    },
+  },
   ...['/v1/ops/status', '/v1/ops/history'].map(
     (path): GetRoute => ({ ...fixed(path, 'application/json'), access: 'key' }),
   ),

@@ -1,0 +1,120 @@
+/** Follows what is proved, revised, retracted or quarantined, and continues where it was after a lost connection. */
+import type { DatasetKey } from './datasets.ts';
+import { ConnectionError, IncompleteAnswerError, UnavailableError } from './errors.ts';
+import type { Options } from './requests.ts';
+import { jittered, sleep, Transport, type TransportOptions } from './transport.ts';
+
+/** One change: its number, and the members of its leaf in the proof log. */
+export interface Change {
+  /** 1 for the first; no number is left out. */
+  readonly number: number;
+  /** `restored` is about the proof log itself and names no dataset. */
+  readonly kind: 'proved' | 'revised' | 'retracted' | 'quarantined' | 'refused' | 'restored';
+  readonly dataset: DatasetKey | null;
+  readonly partition: string | null;
+  readonly revision: number | null;
+  readonly synthetic: boolean;
+  readonly rows: number | null;
+  readonly rows_hash: string | null;
+  /** Time of the commit, ISO-8601. */
+  readonly at: string;
+  /** Why the partition is not served. */
+  readonly reason: string | null;
+}
+
+export interface ChangesRequest {
+  /** Changes after this number; default 0. `latest`: only those to come. */
+  readonly since?: number | 'latest';
+  /** Changes of this dataset alone. */
+  readonly dataset?: DatasetKey;
+}
+
+/** Longest pause before the client connects again. */
+const MAX_PAUSE_MS = 15_000;
+const FIRST_PAUSE_MS = 250;
+
+export class Changes {
+  readonly #transport: Transport;
+
+  /** @throws TypeError as Transport */
+  constructor(options: TransportOptions) {
+    this.#transport = new Transport(options);
+  }
+
+  /** A page of changes, and the number to ask on from. @throws HistoricalDataError */
+  async page(
+    request: ChangesRequest & { readonly limit?: number } = {},
+    { signal }: Options = {},
+  ): Promise<{ readonly changes: readonly Change[]; readonly next: number }> {
+    const response = await this.#transport.send({
+      method: 'GET',
+      path: pathOf(request),
+      headers: { Accept: 'application/json' },
+      signal,
+    });
+    return (await response.json()) as { changes: Change[]; next: number };
+  }
+
+  /**
+   * Every change, in order and once, until the signal. A lost connection and a service that restarts are waited for.
+   * @throws ServiceError when the service refuses, such as a number that it does not have; the reason of the signal.
+   */
+  async *follow(request: ChangesRequest = {}, { signal }: Options = {}): AsyncGenerator<Change, never> {
+    let place: string | undefined;
+    for (let failures = 0; ; failures++) {
+      try {
+        const headers = { Accept: 'text/event-stream', ...(place !== undefined && { 'Last-Event-ID': place }) };
+        const response = await this.#transport.send({ method: 'GET', path: pathOf(request), headers, signal });
+        for await (const { id, data } of eventsOf(response)) {
+          failures = 0;
+          place = id ?? place;
+          if (data !== undefined) yield JSON.parse(data) as Change;
+        }
+      } catch (error) {
+        signal?.throwIfAborted();
+        const isPassing =
+          error instanceof ConnectionError ||
+          error instanceof IncompleteAnswerError ||
+          error instanceof UnavailableError;
+        if (!isPassing) throw error;
+      }
+      await sleep(jittered(Math.min(FIRST_PAUSE_MS * 2 ** failures, MAX_PAUSE_MS)), signal);
+    }
+  }
+}
+
+function pathOf(request: object): string {
+  const given = Object.entries(request).filter(([, value]) => value !== undefined);
+  return `/v1/changes?${new URLSearchParams(given.map(([name, value]): [string, string] => [name, String(value)]))}`;
+}
+
+interface StreamedEvent {
+  readonly id: string | undefined;
+  /** Absent where an event only moves the place. */
+  readonly data: string | undefined;
+}
+
+/** The complete events of a stream; one that is cut off is not among them. */
+async function* eventsOf({ body }: Response): AsyncGenerator<StreamedEvent> {
+  if (!body) return;
+  const reader = body.getReader();
+  const decoder = new TextDecoder();
+  let text = '';
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      const events = (text + decoder.decode(value, { stream: true })).split('\n\n');
+      text = events.pop()!;
+      for (const event of events) yield { id: fieldOf(event, 'id'), data: fieldOf(event, 'data') };
+    }
+  } finally {
+    await reader.cancel().catch(() => {});
+  }
+}
+
+const fieldOf = (event: string, name: string): string | undefined =>
+  event
+    .split('\n')
+    .find((line) => line.startsWith(`${name}: `))
+    ?.slice(name.length + 2);

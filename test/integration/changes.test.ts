@@ -1,0 +1,426 @@
+/** GET /v1/changes in both forms, the client that follows it, and the stream of changes inside. */
+import { once } from 'node:events';
+import type { IncomingMessage } from 'node:http';
+import { connect as connectSocket } from 'node:net';
+import { setTimeout as delay } from 'node:timers/promises';
+import { jetstream, jetstreamManager } from '@nats-io/jetstream';
+import fc from 'fast-check';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { type Change, Changes } from '../../client/index.ts';
+import { publishChanges } from '../../pipelines/proof-log/change-publisher.ts';
+import { type Client, connect } from '../../shared/db/connect.ts';
+import { connectNats } from '../../shared/nats/connect.ts';
+import { CHANGES_STREAM, ensureStream } from '../../shared/nats/stream.ts';
+import { encodeLeaf, type Leaf, type LeafKind } from '../../shared/proof-log/leaf.ts';
+import { DATASETS } from '../../shared/registry/index.ts';
+import { sequence } from '../support/proof-log.ts';
+import { type Answer, API_KEY, eventually, type Serving, startServing } from '../support/serving.ts';
+import { createMigratedEnv, type TestEnv } from '../support/stack.ts';
+
+const A = 'exchange_a_spot_trades';
+const B = 'exchange_b_spot_trades';
+const SETTINGS = { SVC_CHANGES_HEARTBEAT_SECONDS: '1' };
+
+let env: TestEnv;
+let client: Client;
+let serving: Serving;
+
+beforeEach(async () => {
+  env = await createMigratedEnv();
+  client = await connect({ url: env.databaseUrl, name: 'test' });
+  serving = await startServing({ databaseUrl: env.databaseUrl, settings: SETTINGS });
+});
+afterEach(async () => {
+  await serving[Symbol.asyncDispose]();
+  await client[Symbol.asyncDispose]();
+  await env[Symbol.asyncDispose]();
+});
+
+const leaf = (kind: LeafKind, dataset: string | null, partition: string): Leaf => ({
+  ...{ v: 1, kind, dataset, partition, revision: 1, attempt: 1, synthetic: false },
+  ...{ document: { name: `${partition}.zip – “é”`, sha256: 'a'.repeat(64) }, rows: 3 },
+  ...{ first_offset: '1', last_offset: '3', rows_hash: '7', events_sha256: null, rows_sha256: null },
+  ...{ aligned_hash: null, klines_sha256: null, at: '2026-01-01T00:00:00.000Z', reason: null },
+});
+
+/** Leaves as a transaction writes them, without an index. */
+async function write(...leaves: readonly Leaf[]): Promise<void> {
+  for (const one of leaves) {
+    await client.query('insert into proof_leaves (dataset_id, partition_key, kind, body) values ($1, $2, $3, $4)', [
+      one.dataset === null ? null : DATASETS.get(one.dataset)!.number,
+      one.partition,
+      one.kind,
+      encodeLeaf(one),
+    ]);
+  }
+}
+
+/** So many changes of A in one go, sequenced. */
+async function grow(count: number, dataset = A): Promise<void> {
+  await write(...Array.from({ length: count }, (_, at) => leaf('proved', dataset, `p${at}`)));
+  await sequence(env);
+}
+
+const get = (path: string, headers: Record<string, string> = {}): Promise<Answer> =>
+  serving.send({ method: 'GET', path, headers });
+const numbers = (changes: readonly { number: number }[]) => changes.map(({ number }) => number);
+const upTo = (count: number, from = 1) => Array.from({ length: count - from + 1 }, (_, at) => from + at);
+
+/** An event stream as the test reads it: raw text, and the numbers in it. */
+interface Heard {
+  readonly response: IncomingMessage;
+  text: string;
+  numbers(): number[];
+}
+
+async function hear(path = '/v1/changes', headers: Record<string, string> = {}, from = serving): Promise<Heard> {
+  // Each has a connection of its own, which closes with it.
+  const response = await from.open({ method: 'GET', path, headers: { Accept: 'text/event-stream', ...headers } });
+  const heard: Heard = {
+    response,
+    text: '',
+    numbers: () => [...heard.text.matchAll(/^id: (\d+)\ndata: \{"number":(\d+),.*\}$/gm)].map(([, , n]) => Number(n)),
+  };
+  response.setEncoding('utf8');
+  response.on('data', (chunk: string) => {
+    heard.text += chunk;
+  });
+  response.on('error', () => {});
+  return heard;
+}
+
+describe('pages', () => {
+  test('hold each change once, in order, with exactly the members of its leaf', async () => {
+    const kinds = ['proved', 'revised', 'retracted', 'quarantined', 'refused'] as const;
+    const leaves = [
+      ...kinds.map((kind, at) => leaf(kind, at % 2 ? B : A, `p${at}`)),
+      { ...leaf('restored', null, 'x'), partition: null },
+    ];
+    await write(...leaves);
+    await sequence(env);
+    const { json, text } = await get('/v1/changes');
+    expect(numbers(json.changes)).toEqual(upTo(6));
+    expect(json.next).toBe(6);
+    leaves.forEach((one, at) => {
+      const { number, ...members } = json.changes[at];
+      expect(Buffer.from(JSON.stringify(members)).equals(encodeLeaf(one)), one.kind).toBe(true);
+      expect(number).toBe(at + 1);
+      expect(text).toContain(`{"number":${number},${encodeLeaf(one).toString().slice(1)}`);
+    });
+  });
+
+  test('begin after `since`, end at `limit`, and go on from `next`', async () => {
+    await grow(700);
+    const found: number[] = [];
+    for (let since = 0, pages = 0; ; pages++) {
+      const { json } = await get(`/v1/changes?since=${since}&limit=150`);
+      found.push(...numbers(json.changes));
+      if (json.next === since) {
+        expect(pages).toBe(5);
+        break;
+      }
+      since = json.next;
+    }
+    expect(found).toEqual(upTo(700));
+    expect((await get('/v1/changes?since=latest')).json).toEqual({ changes: [], next: 700 });
+    await grow(1);
+    // The block that was read before has grown.
+    expect(numbers((await get('/v1/changes?since=699')).json.changes)).toEqual([700, 701]);
+  });
+
+  test('of one dataset pass over the others and keep the changes of the log itself', async () => {
+    await grow(3);
+    await grow(2, B);
+    await write({ ...leaf('restored', null, 'x'), partition: null });
+    await sequence(env);
+    const { json } = await get(`/v1/changes?dataset=${B}`);
+    expect(numbers(json.changes)).toEqual([4, 5, 6]);
+    expect((await get(`/v1/changes?dataset=${B}&limit=1`)).json.next).toBe(4);
+    expect((await get(`/v1/changes?dataset=${A}&since=3`)).json).toMatchObject({ changes: [{ number: 6 }], next: 6 });
+  });
+
+  test('show nothing before its commit and before its index', async () => {
+    await using open = await connect({ url: env.databaseUrl, name: 'test' });
+    await open.query('begin');
+    await open.query(`insert into proof_leaves (kind, body) values ('proved', $1)`, [
+      encodeLeaf(leaf('proved', A, 'p')),
+    ]);
+    await sequence(env);
+    expect((await get('/v1/changes')).json).toEqual({ changes: [], next: 0 });
+    await open.query('commit');
+    expect((await get('/v1/changes')).json).toEqual({ changes: [], next: 0 });
+    await sequence(env);
+    expect((await get('/v1/changes')).json.next).toBe(1);
+  });
+
+  test.each([
+    ['since=3', '?since', 'the last change is 2'],
+    ['since=-1', '?since', 'must be the number of a change'],
+    ['since=1e3', '?since', 'must be the number of a change'],
+    ['limit=0', '?limit', 'from 1 to 10000'],
+    ['dataset=nothing', '?dataset', 'must be one of'],
+    ['from=1', '?from', 'is not a parameter; the parameters are since, dataset, limit'],
+  ])('refuse ?%s', async (query, pointer, message) => {
+    await grow(2);
+    for (const accept of ['application/json', 'text/event-stream']) {
+      const { status, json } = await get(`/v1/changes?${query}`, { Accept: accept });
+      expect([status, json.code, json.errors[0].pointer]).toEqual([409, 'QUERY_CONTRACT_ERROR', pointer]);
+      expect(json.errors[0].message).toContain(message);
+    }
+  });
+
+  test('refuse other media types, and callers without the key', async () => {
+    expect((await get('/v1/changes', { Accept: 'text/csv' })).json.code).toBe('NOT_ACCEPTABLE');
+    for (const Accept of ['application/json', 'text/event-stream']) {
+      const { json } = await serving.send({ method: 'GET', path: '/v1/changes', key: null, headers: { Accept } });
+      expect(json.code).toBe('AUTH_INVALID_API_KEY');
+    }
+  });
+});
+
+describe('event streams', () => {
+  test('send what there is, and then each change as it comes', async () => {
+    await grow(600);
+    const heard = await hear();
+    await eventually(() => heard.numbers().length === 600, 'all changes');
+    await grow(2);
+    await eventually(() => heard.numbers().length === 602, 'the new ones');
+    expect(heard.numbers()).toEqual(upTo(602));
+    expect(heard.text.startsWith('retry: 1000\nid: 0\n\n')).toBe(true);
+    heard.response.destroy();
+  });
+
+  test('continue after `Last-Event-ID`, which outranks `since`', async () => {
+    await grow(5);
+    const heard = await hear('/v1/changes?since=0', { 'Last-Event-ID': '3' });
+    await eventually(() => heard.numbers().length > 0, 'a change');
+    expect(heard.numbers()).toEqual([4, 5]);
+    heard.response.destroy();
+    expect((await get('/v1/changes', { Accept: 'text/event-stream', 'Last-Event-ID': '6' })).json.errors[0]).toEqual({
+      pointer: 'Last-Event-ID',
+      message: expect.stringContaining('the last change is 5'),
+    });
+    expect((await get('/v1/changes', { Accept: 'text/event-stream', 'Last-Event-ID': 'x' })).status).toBe(409);
+  });
+
+  test('of one dataset move the place of a client past the changes of others', async () => {
+    await grow(4);
+    const heard = await hear(`/v1/changes?dataset=${B}`);
+    await eventually(() => /^id: 4$/m.test(heard.text), 'the place');
+    expect(heard.numbers()).toEqual([]);
+    await eventually(() => heard.text.includes(': heartbeat\n\n'), 'a heartbeat');
+    await grow(1, B);
+    await eventually(() => heard.numbers().length > 0, 'the change');
+    expect(heard.numbers()).toEqual([5]);
+    heard.response.destroy();
+  });
+
+  test('answer HEAD with the head alone', async () => {
+    const { status, headers, text } = await serving.send({
+      ...{ method: 'HEAD', path: '/v1/changes' },
+      headers: { Accept: 'text/event-stream' },
+    });
+    expect([status, headers['content-type'], text]).toEqual([200, 'text/event-stream', '']);
+    expect(serving.app.changes.load.listeners).toBe(0);
+  });
+
+  test('take no slot of a reader and no connection of other requests, and are not closed as idle', async () => {
+    await using small = await startServing({
+      databaseUrl: env.databaseUrl,
+      settings: { SVC_DISCOVERY_MAX_CONCURRENCY: '1', SVC_DISCOVERY_MAX_QUEUE: '0' },
+      connections: {
+        maxConnections: 1,
+        maxEventStreams: 40,
+        idleTimeoutMs: 20,
+        headersTimeoutMs: 100,
+        checkIntervalMs: 20,
+      },
+    });
+    const streams: Heard[] = [];
+    // More than the connections and those in reserve.
+    for (let at = 0; at < 40; at++) streams.push(await hear('/v1/changes', {}, small));
+    await delay(400);
+    for (const path of ['/v1/changes', '/v1/datasets']) {
+      // A connection that is kept would be closed as idle about now.
+      const { status } = await small.send({ method: 'GET', path, headers: { Connection: 'close' } });
+      expect([path, status]).toEqual([path, 200]);
+    }
+    await grow(1);
+    await eventually(() => streams.every((heard) => heard.numbers().length === 1), 'the change on every stream');
+    expect(small.app.changes.load.listeners).toBe(40);
+    for (const { response } of streams) response.destroy();
+    await eventually(() => small.app.changes.load.listeners === 0, 'the end of the streams');
+  });
+
+  test('have a limit of their own', async () => {
+    await using small = await startServing({
+      databaseUrl: env.databaseUrl,
+      settings: { ...SETTINGS, SVC_CHANGES_MAX_LISTENERS: '2' },
+    });
+    const [first] = [await hear('/v1/changes', {}, small), await hear('/v1/changes', {}, small)];
+    const refused = await small.send({ method: 'GET', path: '/v1/changes', headers: { Accept: 'text/event-stream' } });
+    expect([refused.status, refused.json.code]).toEqual([503, 'CHANGES_LISTENER_LIMIT_REACHED']);
+    expect(refused.headers['retry-after']).toBe('5');
+    expect((await small.send({ method: 'GET', path: '/v1/changes' })).status).toBe(200);
+    first.response.destroy();
+    await eventually(() => small.app.changes.load.listeners === 1, 'a free place');
+    const next = await hear('/v1/changes', {}, small);
+    expect(next.response.statusCode).toBe(200);
+    const { json } = await small.send({ method: 'GET', path: '/v1/ops/status' });
+    expect(json.changes).toEqual({ last: 0, listeners: 2, max_listeners: 2 });
+  });
+
+  test('of a client that does not read are ended, and hold no others up', async () => {
+    await using small = await startServing({
+      databaseUrl: env.databaseUrl,
+      settings: { ...SETTINGS, SVC_QUERY_STALL_TIMEOUT_MS: '1000' },
+    });
+    const { port } = new URL(small.url);
+    const stuck = connectSocket(Number(port), '127.0.0.1');
+    await once(stuck, 'connect');
+    stuck.pause();
+    stuck.on('error', () => {});
+    stuck.write(`GET /v1/changes HTTP/1.1\r\nHost: a\r\nX-API-Key: ${API_KEY}\r\nAccept: text/event-stream\r\n\r\n`);
+    const reading = await hear('/v1/changes', {}, small);
+    await eventually(() => small.app.changes.load.listeners === 2, 'both streams');
+    // More than the kernel's buffers of the stuck connection take.
+    await client.query(
+      `insert into proof_leaves (dataset_id, kind, body) select $1, 'proved', $2 from generate_series(1, 24000)`,
+      [DATASETS.get(A)!.number, encodeLeaf({ ...leaf('proved', A, 'p'), reason: 'x'.repeat(160) })],
+    );
+    await sequence(env);
+    await eventually(() => small.app.changes.load.evicted === 1, 'the end of the stuck stream');
+    await eventually(() => reading.numbers().length === 24_000, 'everything on the other');
+    await eventually(() => small.app.changes.load.listeners === 1, 'the place of the stuck stream');
+    stuck.destroy();
+  });
+
+  test('end when the database was restored to an earlier state', async () => {
+    await grow(3);
+    const heard = await hear();
+    await eventually(() => heard.numbers().length === 3, 'the changes');
+    await client.query('update proof_head set size = 1');
+    await once(heard.response, 'end');
+    const again = await get('/v1/changes', { Accept: 'text/event-stream', 'Last-Event-ID': '3' });
+    expect(again.json.errors[0].message).toContain('its database was restored to an earlier state');
+    // The second change is another one now, and nothing of the first one is kept.
+    await client.query('delete from proof_leaves where leaf_index > 0');
+    await client.query(`insert into proof_leaves (leaf_index, dataset_id, kind, body) values (1, $1, 'refused', $2)`, [
+      DATASETS.get(B)!.number,
+      encodeLeaf(leaf('refused', B, 'p')),
+    ]);
+    await client.query('update proof_head set size = 2');
+    expect((await get('/v1/changes?since=1')).json).toMatchObject({ changes: [{ number: 2, dataset: B }], next: 2 });
+  });
+});
+
+describe('the client', () => {
+  test('follows through any number of restarts and loses and repeats nothing', async () => {
+    const plan = fc.array(fc.constantFrom('grow', 'restart', 'both'), { minLength: 4, maxLength: 12 });
+    const [steps] = fc.sample(plan, { numRuns: 1, seed: 7 });
+    let front = serving;
+    const changes = new Changes({
+      baseUrl: 'http://service',
+      apiKey: API_KEY,
+      maxAttempts: 1,
+      // The service comes back on another port.
+      fetch: (url, init) => fetch(String(url).replace('http://service', front.url), init),
+    });
+    const stop = new AbortController();
+    const found: Change[] = [];
+    const following = (async () => {
+      for await (const change of changes.follow({ since: 0 }, { signal: stop.signal })) found.push(change);
+    })().catch(() => {});
+    let total = 0;
+    for (const step of steps) {
+      const growing = step === 'restart' ? undefined : grow(300);
+      if (step !== 'grow') {
+        const old = front;
+        front = await startServing({ databaseUrl: env.databaseUrl, settings: SETTINGS });
+        if (old !== serving) await old[Symbol.asyncDispose]();
+        else serving.app.changes.end();
+      }
+      await growing;
+      total += growing ? 300 : 0;
+    }
+    await eventually(() => found.length >= total, 'every change');
+    stop.abort();
+    await following;
+    if (front !== serving) await front[Symbol.asyncDispose]();
+    expect(numbers(found)).toEqual(upTo(total));
+    expect(total).toBeGreaterThan(300);
+  });
+
+  test('reads pages, and throws what the service refuses', async () => {
+    await grow(3);
+    const changes = new Changes({ baseUrl: serving.url, apiKey: API_KEY });
+    expect(numbers((await changes.page({ since: 1, limit: 1 })).changes)).toEqual([2]);
+    const refused = changes.follow({ since: 9 }).next();
+    await expect(refused).rejects.toMatchObject({ name: 'ContractError', code: 'QUERY_CONTRACT_ERROR' });
+  });
+});
+
+describe('the stream of changes inside', () => {
+  const opened = async () => {
+    const operator = await connectNats(env.natsOperatorUrl, 'test');
+    const projector = await connectNats(env.natsProjectorUrl, 'test');
+    await ensureStream(operator, CHANGES_STREAM, { maxBytes: 1 << 26 });
+    const manager = await jetstreamManager(projector, { checkAPI: false });
+    return {
+      operator,
+      needs: { client, manager, jetstream: jetstream(projector) },
+      manager: await jetstreamManager(operator),
+      async [Symbol.asyncDispose]() {
+        await projector[Symbol.asyncDispose]();
+        await operator[Symbol.asyncDispose]();
+      },
+    };
+  };
+  type Opened = Awaited<ReturnType<typeof opened>>;
+
+  const drain = async ({ needs }: Opened) => {
+    let written = 0;
+    for (let some = -1; some !== 0; written += some) some = await publishChanges(needs);
+    return written;
+  };
+  const stored = async ({ manager }: Opened) => {
+    const { state } = await manager.streams.info(CHANGES_STREAM);
+    const messages = [];
+    for (let seq = 1; seq <= state.last_seq; seq++) {
+      const { subject, data } = (await manager.streams.getMessage(CHANGES_STREAM, { seq }))!;
+      messages.push([subject, JSON.parse(Buffer.from(data).toString()).number]);
+    }
+    return messages;
+  };
+
+  test('holds each change at the sequence of its number, whoever writes and whatever is lost', async () => {
+    await using log = await opened();
+    await grow(300);
+    await write(leaf('quarantined', B, 'p'), { ...leaf('restored', null, 'x'), partition: null });
+    await sequence(env);
+    // Two writers at once: one is refused wherever both are.
+    await Promise.all([publishChanges(log.needs), publishChanges(log.needs)]);
+    await drain(log);
+    const expected = [
+      ...upTo(300).map((number) => [`changes.${A}.proved`, number]),
+      [`changes.${B}.quarantined`, 301],
+      ['changes.proof_log.restored', 302],
+    ];
+    expect(await stored(log)).toEqual(expected);
+    expect(await drain(log)).toBe(0);
+    // The server lost the stream with its disk.
+    await log.manager.streams.delete(CHANGES_STREAM);
+    await expect(publishChanges(log.needs)).rejects.toMatchObject({ code: 'LOG_UNAVAILABLE' });
+    await ensureStream(log.operator, CHANGES_STREAM, { maxBytes: 1 << 26 });
+    expect(await drain(log)).toBe(302);
+    expect(await stored(log)).toEqual(expected);
+  });
+
+  test('refuses to go on when it holds more than the catalog', async () => {
+    await using log = await opened();
+    await grow(2);
+    await drain(log);
+    await client.query('update proof_head set size = 1');
+    await expect(publishChanges(log.needs)).rejects.toMatchObject({ code: 'LOG_REWOUND' });
+  });
+});
