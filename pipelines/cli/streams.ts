@@ -20,6 +20,10 @@ import { type Context, natsUrls } from './context.ts';
 export async function makeStreams(context: Context, datasets: readonly string[]): Promise<void> {
   const operator = await context.nats('operator');
   for (const dataset of datasets) await ensureStream(operator, dataset, streamOptions(context.settings));
+  // Nothing is proved or served from it: where it cannot be made, the process that writes it says why.
+  await ensureStream(operator, CHANGES_STREAM, streamOptions(context.settings)).catch((error) =>
+    context.log.debug({ fault: explain(error) }, 'the stream of changes cannot be created'),
+  );
 }
 
 /**

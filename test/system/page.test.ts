@@ -98,6 +98,28 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
     expect(faults()).toEqual([]);
   });
 
+  test('shows the last changes, the newest first, and how many listen', async () => {
+    await sequence(system.env);
+    const { page, faults } = await afresh();
+    const rows = page.locator('#changes-list tbody tr');
+    await rows.first().waitFor();
+    const { changes } = (await serving.send({ method: 'GET', path: '/v1/changes' })).json;
+    expect(changes.length).toBeGreaterThan(2);
+    const shown = await rows.locator('td:first-child').allTextContents();
+    expect(shown).toEqual(
+      changes
+        .map(({ number }: { number: number }) => String(number))
+        .reverse()
+        .slice(0, 12),
+    );
+    const [newest] = changes.toReversed();
+    const [, what, where] = await rows.first().locator('td').allTextContents();
+    expect(what).toBe(`${newest.kind}${newest.reason === null ? '' : ` ${newest.reason}`}`);
+    expect(where).toBe(`${newest.dataset} ${newest.partition}`);
+    expect(await textOf(page.locator('#changes-said'))).toBe('0 listeners of 10K');
+    expect(faults()).toEqual([]);
+  });
+
   test('asks for the key, says when it is wrong, and keeps the right one for this tab alone', async () => {
     await using watched = await openPage(world.browser, serving.url);
     const { page } = watched;

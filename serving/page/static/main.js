@@ -2,6 +2,7 @@
 import { ask, Fault, key } from './api.js';
 import { Calendar } from './calendar.js';
 import { Candles } from './candles.js';
+import { showChanges, sinceOf } from './changes.js';
 import { byId, fill, h } from './dom.js';
 import { Explorer } from './explorer.js';
 import { FrameBuilder } from './frame.js';
@@ -37,11 +38,14 @@ async function look() {
       // When exports cannot be listed, the page still shows everything else.
       ask(`/v1/raw/export?limit=${EXPORTS_SHOWN}`).catch(() => ({ exports: [] })),
     ]);
+    // As for exports: what cannot be listed hides nothing else.
+    const { changes } = await ask(`/v1/changes?since=${sinceOf(status)}`).catch(() => ({ changes: [] }));
     await refreshCoverage(status);
     candles.offer(datasets.datasets);
     show(status);
     hour.show(history);
     showExports(exports);
+    showChanges(status, changes);
     showUpdated(`as of ${status.at_utc.slice(11, 19)} UTC`);
   } catch (error) {
     if (!(error instanceof Fault)) throw error;
