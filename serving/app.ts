@@ -2,6 +2,9 @@
 import { randomUUID } from 'node:crypto';
 import Koa from 'koa';
 import { proofLogFolderOf, type Settings } from '../shared/config/settings.ts';
+import { createPool } from '../shared/db/connect.ts';
+import type { Scope } from '../shared/keys/key.ts';
+import { loadKeys } from '../shared/keys/store.ts';
 import type { Logger } from '../shared/logger.ts';
 import { RightsStore } from '../shared/rights/store.ts';
 import { ChangeFeed } from './changes/change-feed.ts';
@@ -12,18 +15,20 @@ import { LogMessageReader } from './discovery/lineage.ts';
 import { ProofLog } from './discovery/proof-log.ts';
 import { ProvedFiles } from './exports/files.ts';
 import { ExportService } from './exports/service.ts';
-import { Cors, KeyCheck, RefusalLog } from './http/access.ts';
-import { answerProblem, ClientGone } from './http/answer.ts';
+import { Cors, RefusalLog } from './http/access.ts';
+import { answerProblem, ClientGone, DEDICATED } from './http/answer.ts';
+import { Caller, Callers } from './http/caller.ts';
 import { discardBody, parseTarget } from './http/request.ts';
-import { type Route, routerOf } from './http/routes.ts';
+import { type Exchange, type Route, routerOf } from './http/routes.ts';
 import { ConcurrencyLimiter } from './limits/concurrency-limiter.ts';
+import { KeyLimits } from './limits/key-limits.ts';
 import { Metrics } from './monitoring/metrics.ts';
 import { Monitor } from './monitoring/monitor.ts';
 import { Checks } from './monitoring/startup.ts';
 import { Reader } from './read/execute/answer.ts';
 import { freshnessRule } from './read/execute/warnings.ts';
 import { FrameReader } from './read/frame/frame.ts';
-import { BufferPool } from './render/response.ts';
+import { BufferPool, breakOff } from './render/response.ts';
 import { shadowedBy } from './rights/gate.ts';
 import { changesRoute } from './routes/changes.ts';
 import { coverageRoute } from './routes/coverage.ts';
@@ -67,12 +72,16 @@ export function createApp(deps: AppDeps): App {
   const services = createServices(deps);
   const { settings, log } = deps;
   const { pool, limiters, logReader, checks, monitor, metrics, exports, changes } = services;
-  const accepted = [deps.apiKey, settings.SVC_INTERNAL_API_KEY_PREVIOUS];
-  const keys = { service: new KeyCheck(accepted), metrics: new KeyCheck([...accepted, settings.SVC_METRICS_KEY]) };
+  const keyPool = createPool({ url: deps.databaseUrl, name: 'tidemark keys', max: 1, ...KEY_TIMEOUTS });
+  const callers = new Callers({
+    owner: [deps.apiKey, settings.SVC_INTERNAL_API_KEY_PREVIOUS],
+    scraper: settings.SVC_METRICS_KEY,
+    load: () => loadKeys(keyPool),
+  });
   const refusals = new RefusalLog(log);
   const cors = new Cors(settings.SVC_HTTP_CORS_ORIGINS);
   return {
-    koa: createKoa(createRoutes(services, deps), { keys, cors, metrics, log, refusals }),
+    koa: createKoa(createRoutes(services, deps), { callers, cors, metrics, log, refusals }),
     refusals,
     checks,
     limiters,
@@ -88,9 +97,13 @@ export function createApp(deps: AppDeps): App {
       await monitor[Symbol.asyncDispose]();
       await logReader[Symbol.asyncDispose]();
       await pool[Symbol.asyncDispose]();
+      await keyPool.end();
     },
   };
 }
+
+/** A look-up of keys reads one small table. Callers wait for it, so it is refused early. */
+const KEY_TIMEOUTS = { connectTimeoutMs: 2000, statementTimeoutMs: 2000 };
 
 /** The services behind the routes. */
 function createServices(deps: AppDeps) {
@@ -245,14 +258,14 @@ function createRoutes(services: ReturnType<typeof createServices>, { settings, l
 const REQUEST_ID = /^[A-Za-z0-9._-]{1,128}$/;
 
 interface KoaDeps {
-  readonly keys: { readonly service: KeyCheck; readonly metrics: KeyCheck };
+  readonly callers: Callers;
   readonly cors: Cors;
   readonly metrics: Metrics;
   readonly log: Logger;
   readonly refusals: RefusalLog;
 }
 
-function createKoa(routes: readonly Route[], { keys, cors, metrics, log, refusals }: KoaDeps): Koa {
+function createKoa(routes: readonly Route[], { callers, cors, metrics, log, refusals }: KoaDeps): Koa {
   const koa = new Koa();
   koa.silent = true;
   koa.use(async (context, next) => {
@@ -278,49 +291,84 @@ function createKoa(routes: readonly Route[], { keys, cors, metrics, log, refusal
         return;
       }
       await discardBody(request);
+      const key: string | null = context.state.caller?.name ?? null;
       if (error instanceof Problem) {
-        refusals.note(error.code, error.message, { requestId, clientAddress: request.socket.remoteAddress });
+        if (key !== null) metrics.keyRefusal(key, error.code);
+        refusals.note(error.code, error.message, { requestId, clientAddress: request.socket.remoteAddress, key });
       }
-      answerProblem(response, error, requestId, log);
+      answerProblem(response, error, requestId, key === null ? log : log.child({ key }));
     }
   });
+  const dispatch = dispatcher({ callers, log });
   koa.use(
-    routerOf(
-      routes,
-      async (route, { req: request, res: response, state }, params) => {
-        const gone = new AbortController();
-        response.on('close', () => {
-          if (!response.writableFinished) gone.abort(new ClientGone());
-        });
-        state.route = route.path;
-        const exchange = {
-          request,
-          response,
-          url: state.url,
-          params,
-          requestId: state.requestId,
-          log,
-          signal: gone.signal,
-        };
-        if (route.access === 'metrics') keys.metrics.checkWithBearer(request);
-        if (route.access === 'key') {
-          try {
-            keys.service.check(request);
-          } catch (error) {
-            await route.keyRefused?.(exchange);
-            throw error;
-          }
-        }
-        await route.handle(exchange);
-      },
-      ({ req: request, res: response }, methods) => {
-        const isPreflight = cors.isPreflight(request);
-        if (isPreflight) cors.answerPreflight(response, methods);
-        return isPreflight;
-      },
-    ),
+    routerOf(routes, dispatch, ({ req: request, res: response }, methods) => {
+      const isPreflight = cors.isPreflight(request);
+      if (isPreflight) cors.answerPreflight(response, methods);
+      return isPreflight;
+    }),
   );
   return koa;
+}
+
+/** Hands a request to its route, if its key may use it. */
+function dispatcher({ callers, log }: Pick<KoaDeps, 'callers' | 'log'>): Parameters<typeof routerOf>[1] {
+  const limits = new KeyLimits();
+  return async (route, { req: request, res: response, state }, params) => {
+    const gone = new AbortController();
+    response.on('close', () => {
+      if (!response.writableFinished) gone.abort(new ClientGone());
+    });
+    state.route = route.path;
+    const { url, requestId } = state;
+    let caller = Caller.ANONYMOUS;
+    let endRead = () => {};
+    const exchangeOf = (): Exchange => ({
+      ...{ request, response, url, params, requestId, caller, signal: gone.signal },
+      log: caller.isNamed ? log.child({ key: caller.name }) : log,
+    });
+    if (route.access !== 'open') {
+      try {
+        const identified = await callers.identify(request, route.access);
+        caller = identified.caller;
+        state.caller = caller;
+        if (identified.refusal) throw identified.refusal;
+        limits.countRequest(caller, response);
+        caller.requireScope(route.access);
+        endRead = limits.beginRead(caller, route.access);
+        // An event stream is no read: it lasts, and has a limit of its own.
+        response.once(DEDICATED, endRead);
+      } catch (error) {
+        if (error instanceof Problem) await route.keyRefused?.(exchangeOf(), error.code);
+        throw error;
+      }
+      if (caller.isNamed) endWithKey(callers, route.access, { request, response, gone });
+    }
+    try {
+      await route.handle(exchangeOf());
+    } finally {
+      endRead();
+    }
+  };
+}
+
+/** How often the service looks whether the key of an answer in progress still holds. */
+const KEY_CHECK_MS = 1000;
+
+/** Breaks an answer off when its key is revoked, replaced or over: a long one would otherwise outlast it by hours. */
+function endWithKey(
+  callers: Callers,
+  scope: Scope,
+  { request, response, gone }: Pick<Exchange, 'request' | 'response'> & { readonly gone: AbortController },
+): void {
+  const timer = setInterval(async () => {
+    const found = await callers.identify(request, scope).catch((refusal: Problem) => ({ refusal }));
+    // A database that does not answer says nothing about the key.
+    if (!found.refusal || found.refusal.code === 'AUTH_KEYS_UNAVAILABLE') return;
+    clearInterval(timer);
+    gone.abort(found.refusal);
+    if (response.headersSent) breakOff(response);
+  }, KEY_CHECK_MS).unref();
+  response.once('close', () => clearInterval(timer));
 }
 
 /** Counts the request. A path without a route gets the label `none`; otherwise anybody could create new labels. */
@@ -334,6 +382,7 @@ function measure({ req: request, res: response, state }: Koa.Context, metrics: M
       status,
     };
     metrics.request(labels, (performance.now() - startedAt) / 1000);
+    if (state.caller) metrics.keyRequest(state.caller.name, status);
   });
 }
 

@@ -272,6 +272,15 @@ export const ERROR_CODES = {
     remedy: 'Choose another name: callers know the password of this role, so it may do nothing but read.',
   },
 
+  // named keys
+  API_KEY_NAME_TAKEN: {
+    transient: false,
+    remedy:
+      'Choose another name. Names of revoked keys stay taken, because exports and the audit log name keys by them; `./tidemark keys rotate` renews a key that is in use.',
+  },
+  API_KEY_UNKNOWN: { transient: false, remedy: '`./tidemark keys list` shows the keys.' },
+  API_KEY_OVER: { transient: false, remedy: 'Make a new key under another name with `./tidemark keys add`.' },
+
   INTERNAL_INVARIANT: { transient: false, remedy: 'This is a defect of Tidemark; please report it with the message.' },
 } as const satisfies Record<string, { transient: boolean; remedy: string }>;
 

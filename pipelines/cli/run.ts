@@ -39,6 +39,7 @@ const COMMANDS: readonly Command[] = [
   { spec: specs.recover, load: async () => (await import('./commands/recover.ts')).runRecover },
   { spec: specs.runs, load: async () => (await import('./commands/status.ts')).runRuns },
   { spec: specs.readRole, load: async () => (await import('./commands/roles.ts')).runReadRole },
+  { spec: specs.keys, load: async () => (await import('./commands/keys.ts')).runKeys },
   { spec: specs.rights, load: async () => (await import('./commands/rights.ts')).runRights },
   { spec: specs.exportWorker, load: async () => (await import('./commands/export-worker.ts')).runExportWorker },
   { spec: specs.audit, load: async () => (await import('./commands/audit.ts')).runAudit },

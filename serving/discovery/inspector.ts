@@ -3,6 +3,7 @@
  * like reads they are bounded in number and time, and each sees one snapshot.
  */
 import { toProblem } from '../http/answer.ts';
+import type { Caller } from '../http/caller.ts';
 import type { ConcurrencyLimiter } from '../limits/concurrency-limiter.ts';
 import { ReadDeadline } from '../read/execute/optimistic-read.ts';
 import type { CoverageProbe } from '../read/snapshot/session.ts';
@@ -13,8 +14,9 @@ const TIMEOUT_MS = 10_000;
 
 const NO_PROBE: Pick<CoverageProbe, 'steps'> = { steps: [] };
 
-interface Caller {
+interface Inspection {
   readonly signal: AbortSignal;
+  readonly caller: Caller;
   /** Password of the restricted role, for datasets whose rights demand the caller's own. */
   readonly token?: string | undefined;
   /** The status for a violation of the dataset's aligned storage. */
@@ -31,17 +33,17 @@ export class Inspector {
   }
 
   /** Runs the work in a snapshot. @throws Problem */
-  async run<T>(caller: Caller, work: (session: Session) => Promise<T>): Promise<T> {
-    return await this.inspect(caller, () => NO_PROBE, work);
+  async run<T>(inspection: Inspection, work: (session: Session) => Promise<T>): Promise<T> {
+    return await this.inspect(inspection, () => NO_PROBE, work);
   }
 
   /** Runs the work in a snapshot that begins with a coverage probe. */
   async inspect<T, L extends Pick<CoverageProbe, 'steps'>>(
-    { signal, token, contractViolationStatus }: Caller,
+    { signal, caller, token, contractViolationStatus }: Inspection,
     probe: () => L,
     work: (session: Session, probe: L) => Promise<T>,
   ): Promise<T> {
-    const slot = await this.#limiter.acquire(signal);
+    const slot = await this.#limiter.acquire(signal, 'any', caller.name ?? '');
     try {
       using deadline = new ReadDeadline(signal, { firstRowMs: TIMEOUT_MS, nextRowMs: TIMEOUT_MS });
       try {

@@ -14,6 +14,7 @@ const view = { view_id: textField('The view that the export reads.'), view_versi
 const common = {
   export_id: z.uuid().describe('Id of the export.'),
   status: z.enum(EXPORT_STATES).describe('`succeeded` and `failed` are final.'),
+  api_key: textField('Name of the key that submitted it; `owner` for the configured one.'),
   submitted_at: utc('Time at which the service accepted it.'),
   ...grantedRights,
   ...view,
@@ -84,6 +85,7 @@ function commonOf(row: ExportRow) {
   return {
     export_id: row.exportId,
     status: row.state,
+    api_key: row.apiKey,
     submitted_at: row.submittedAt.toISOString(),
     rights_state: row.rightsState,
     rights_provisional: row.rightsProvisional,

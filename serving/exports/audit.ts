@@ -215,12 +215,13 @@ export class ExportAudit implements AsyncDisposable {
       to: row.state,
       fence: row.fence,
       worker: row.worker,
+      api_key: row.apiKey,
       ...(row.artifact && { row_count: row.artifact.row_count, sha256: row.artifact.sha256 }),
       ...(row.errorCode !== null && { error_code: row.errorCode }),
     });
   }
 
-  /** Records a missing or wrong key. */
+  /** Records a refused key. */
   async refusedKey(payload: AuditPayload): Promise<void> {
     await this.#refusals.note(AUDIT_EVENTS.refused, payload);
   }

@@ -1,5 +1,6 @@
 /** Rows of the exports table, as the code sees them. */
 
+import { OWNER } from '../../shared/keys/key.ts';
 import type { Mode } from '../../shared/registry/definition.ts';
 import { DATASETS, type DatasetDefinition } from '../../shared/registry/index.ts';
 import type { RightsState } from '../../shared/rights/matrix.ts';
@@ -40,6 +41,8 @@ export interface ExportRow {
   readonly state: ExportState;
   readonly request: Readonly<Record<string, unknown>>;
   readonly requestSha256: string;
+  /** Name of the key that submitted it. */
+  readonly apiKey: string;
   readonly dataset: string;
   readonly mode: Mode;
   readonly format: ExportFormat;
@@ -75,6 +78,7 @@ export function rowOf(row: any): ExportRow {
     state: row.state,
     request: row.request,
     requestSha256: row.request_sha256,
+    apiKey: row.api_key ?? OWNER,
     dataset: DATASET_BY_NUMBER.get(row.dataset_id) ?? '',
     mode: row.mode,
     format: row.format,

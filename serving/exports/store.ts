@@ -4,6 +4,7 @@
  */
 import type { Pool, PoolClient } from 'pg';
 import { createPool, EXPORT_SUBMIT_LOCK } from '../../shared/db/connect.ts';
+import { OWNER } from '../../shared/keys/key.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
 import type { Warning } from '../contract/problems.ts';
 import { type ExportRow, type Progress, rowOf, type StoredArtifact } from './rows.ts';
@@ -15,6 +16,7 @@ export interface NewExport
     | 'exportId'
     | 'request'
     | 'requestSha256'
+    | 'apiKey'
     | 'dataset'
     | 'mode'
     | 'format'
@@ -81,6 +83,8 @@ const CONNECTIONS = 4;
 const CLOCK_TOLERANCE_MS = 1000;
 
 const NOW = `date_trunc('milliseconds', clock_timestamp())`;
+/** As the index of Idempotency-Key has it. */
+const API_KEY = `coalesce(api_key, '${OWNER}')`;
 const COLUMNS = `e.*, coalesce(e.expires_at <= clock_timestamp(), false) as is_expired`;
 
 export class ExportStore implements AsyncDisposable {
@@ -105,6 +109,8 @@ export class ExportStore implements AsyncDisposable {
 
   /** A page of exports, newest first, below a number. */
   async page(filter: {
+    /** Undefined: of all keys. */
+    readonly apiKey: string | undefined;
     readonly state: ExportState | undefined;
     readonly dataset: string | undefined;
     readonly before: string | undefined;
@@ -112,14 +118,28 @@ export class ExportStore implements AsyncDisposable {
   }): Promise<ExportRow[]> {
     const { rows } = await this.#pool.query(
       `select ${COLUMNS} from exports e where ($1::text is null or state = $1) and ($2::int2 is null or dataset_id = $2)
-         and ($3::int8 is null or number < $3) order by number desc limit $4`,
-      [filter.state, filter.dataset && DATASETS.get(filter.dataset)?.number, filter.before, filter.limit],
+         and ($3::int8 is null or number < $3) and ($5::text is null or ${API_KEY} = $5) order by number desc limit $4`,
+      [
+        filter.state,
+        filter.dataset && DATASETS.get(filter.dataset)?.number,
+        filter.before,
+        filter.limit,
+        filter.apiKey,
+      ],
     );
     return rows.map(rowOf);
   }
 
-  async findByIdempotencyKey(key: string): Promise<ExportRow | undefined> {
-    const { rows } = await this.#pool.query(`select ${COLUMNS} from exports e where idempotency_key = $1`, [key]);
+  /** Keys of different callers have nothing to do with each other, even if they are equal. */
+  async findByIdempotencyKey(
+    apiKey: string,
+    key: string,
+    client: Pick<Pool, 'query'> = this.#pool,
+  ): Promise<ExportRow | undefined> {
+    const { rows } = await client.query(
+      `select ${COLUMNS} from exports e where idempotency_key = $1 and ${API_KEY} = $2`,
+      [key, apiKey],
+    );
     return rows.length === 0 ? undefined : rowOf(rows[0]);
   }
 
@@ -140,11 +160,8 @@ export class ExportStore implements AsyncDisposable {
     return await this.#transaction(async (client) => {
       await client.query('select pg_advisory_xact_lock($1, 0)', [EXPORT_SUBMIT_LOCK]);
       if (one.idempotencyKey !== null) {
-        const { rows } = await client.query(`select ${COLUMNS} from exports e where idempotency_key = $1`, [
-          one.idempotencyKey,
-        ]);
-        if (rows.length > 0) {
-          const row = rowOf(rows[0]);
+        const row = await this.findByIdempotencyKey(one.apiKey, one.idempotencyKey, client);
+        if (row) {
           return row.requestSha256 === one.requestSha256 ? { kind: 'known', row } : { kind: 'conflict' };
         }
       }
@@ -152,8 +169,8 @@ export class ExportStore implements AsyncDisposable {
       if (isFull(load, limits)) return { kind: 'full', ...load };
       const { rows } = await client.query(
         `with e as (insert into exports (export_id, request, request_sha256, idempotency_key, dataset_id, mode, format,
-           rights_state, rights_provisional, view_id, view_version, warnings, as_of_utc)
-         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) returning *) select ${COLUMNS} from e`,
+           rights_state, rights_provisional, view_id, view_version, warnings, as_of_utc, api_key)
+         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, nullif($14, '${OWNER}')) returning *) select ${COLUMNS} from e`,
         [
           one.exportId,
           JSON.stringify(one.request),
@@ -168,6 +185,7 @@ export class ExportStore implements AsyncDisposable {
           one.viewVersion,
           JSON.stringify(one.warnings),
           one.asOf,
+          one.apiKey,
         ],
       );
       const row = rowOf(rows[0]);

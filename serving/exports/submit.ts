@@ -12,6 +12,7 @@ import { Problem, type Warning } from '../contract/problems.ts';
 import type { ReadRequest } from '../contract/read-request.ts';
 import type { Inspector } from '../discovery/inspector.ts';
 import { strictProblem } from '../http/answer.ts';
+import type { Caller } from '../http/caller.ts';
 import { whyNoRows } from '../read/execute/answer.ts';
 import { dryRun, type FreshnessRule, mutableWindowWarning } from '../read/execute/warnings.ts';
 import { FRAME_VIEW, FrameProbe } from '../read/frame/frame.ts';
@@ -35,16 +36,16 @@ async function dryRunExport(
   inspector: Inspector,
   subject: ExportSubject,
   rule: FreshnessRule,
-  signal: AbortSignal,
+  by: Pick<Submission, 'signal' | 'caller'>,
 ): Promise<ExportDryRun> {
   try {
     if (isFrame(subject)) {
       const probe = () => new FrameProbe(subject);
-      return await inspector.inspect({ signal }, probe, (session, found) => dryRunFrame(session, found, rule));
+      return await inspector.inspect(by, probe, (session, found) => dryRunFrame(session, found, rule));
     }
     const { contractViolationStatus } = subject.dataset;
     return await inspector.inspect(
-      { signal, contractViolationStatus },
+      { ...by, contractViolationStatus },
       () => new CoverageProbe(subject),
       (session, probe) => dryRunIn(session, probe, subject, rule),
     );
@@ -92,6 +93,7 @@ export interface SubmitDeps {
 }
 
 interface Submission {
+  readonly caller: Caller;
   readonly request: ExportRequest;
   readonly requestSha256: string;
   readonly idempotencyKey: string | null;
@@ -106,17 +108,18 @@ export async function submitExport(
   submission: Submission,
 ): Promise<{ readonly row: ExportRow; readonly isNew: boolean }> {
   const { store, audit, inspector, rights, freshness, limits } = deps;
-  const { request, requestSha256, idempotencyKey, facts, signal } = submission;
+  const { caller, request, requestSha256, idempotencyKey, facts, signal } = submission;
   const { admit, ...grant } = exportRights(rights, request.datasets);
   // The service checks the rights now, and again in the snapshot of the run.
-  if (admit) await inspected(inspector.run({ signal }, admit));
-  const known = idempotencyKey === null ? undefined : await stored(store.findByIdempotencyKey(idempotencyKey));
+  if (admit) await inspected(inspector.run({ signal, caller }, admit));
+  const known =
+    idempotencyKey === null ? undefined : await stored(store.findByIdempotencyKey(caller.name!, idempotencyKey));
   if (known) return await knownExport(deps, known, requestSha256);
   const mutable = mutableWindowWarning(request.window);
   if (request.strict && mutable.length > 0) throw strictProblem(mutable);
   const load = await stored(store.load());
   if (isFull(load, limits)) throw queueFull(load);
-  const { warnings, asOf } = await dryRunExport(inspector, request.subject, freshness, signal);
+  const { warnings, asOf } = await dryRunExport(inspector, request.subject, freshness, { signal, caller });
 
   const exportId = randomUUID();
   const payload = { ...facts, request: JSON.stringify(request.body), request_sha256: requestSha256 };
@@ -141,7 +144,7 @@ export async function submitExport(
 
 function newRow(
   exportId: string,
-  { request, requestSha256, idempotencyKey }: Submission,
+  { caller, request, requestSha256, idempotencyKey }: Submission,
   grant: Pick<ExportRights, 'state' | 'provisional'>,
 ): Omit<NewExport, 'warnings' | 'asOf'> {
   const [dataset] = request.datasets;
@@ -150,6 +153,7 @@ function newRow(
     exportId,
     request: request.body,
     requestSha256,
+    apiKey: caller.name!,
     idempotencyKey,
     dataset: dataset.key,
     mode: request.mode,

@@ -345,7 +345,7 @@ export function exportRunner(deps: RunDeps): WorkerOptions['run'] {
     if ('faults' in parsed) throw contractProblem(parsed.faults, 'EXPORT_CONTRACT_ERROR');
     const { subject: request, format, compression, datasets } = parsed.value;
     const rights = exportRights(deps.rights, datasets);
-    const run = { export_id: row.exportId };
+    const run = { export_id: row.exportId, api_key: row.apiKey };
     const job = { request, admit: rights.admit, format, compression, directory, run, signal, onProgress };
     const artifact = await writeArtifact(deps, job);
     // The artifact may come from a killed attempt, reused without a read.

@@ -1,46 +1,8 @@
-/**
- * Who may call the service: the caller's key, the origins whose pages may call it from a browser, and the log of refused
- * requests.
- */
-import { createHash, timingSafeEqual } from 'node:crypto';
+/** Which pages may call the service from a browser, the caller's storage credential, and the log of refused requests. */
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Logger } from '../../shared/logger.ts';
-import { Problem, type ProblemCode } from '../contract/problems.ts';
+import type { ProblemCode } from '../contract/problems.ts';
 import { REQUEST_HEADERS } from './routes.ts';
-
-const digest = (bytes: Buffer) => createHash('sha256').update(bytes).digest();
-
-/** Compares the caller's key in constant time, so that the time taken does not reveal how much of it is right. */
-export class KeyCheck {
-  readonly #accepted: readonly Buffer[];
-
-  /** @param keys the key, and during a rotation the previous one. */
-  constructor(keys: readonly (string | undefined)[]) {
-    // A blank key would admit every caller that sends none.
-    this.#accepted = keys.filter((key) => key !== undefined && key !== '').map((key) => digest(Buffer.from(key!)));
-  }
-
-  /** @throws Problem AUTH_INVALID_API_KEY */
-  check(request: IncomingMessage): void {
-    this.#check(request.headers['x-api-key']);
-  }
-
-  /** Also accepts `Authorization: Bearer`, for callers that can send no header of their own. @throws as check */
-  checkWithBearer({ headers }: IncomingMessage): void {
-    this.#check(headers['x-api-key'] ?? /^Bearer (.+)$/i.exec(headers.authorization ?? '')?.[1]);
-  }
-
-  #check(given: string | string[] | undefined): void {
-    const offered = digest(headerBytes(typeof given === 'string' ? given : ''));
-    let accepted = false;
-    for (const key of this.#accepted) accepted = timingSafeEqual(key, offered) || accepted;
-    if (typeof given !== 'string') {
-      throw new Problem('AUTH_INVALID_API_KEY', 'Send the service’s key in the X-API-Key header.');
-    }
-    if (!accepted)
-      throw new Problem('AUTH_INVALID_API_KEY', 'The key is wrong. Send the service’s key in the X-API-Key header.');
-  }
-}
 
 /** Node decodes header bytes as latin1; keys and passwords are UTF-8. */
 const headerBytes = (value: string): Buffer => Buffer.from(value, 'latin1');
@@ -108,21 +70,29 @@ const LOGGED: ReadonlySet<ProblemCode> = new Set([
   'HTTP_HEADERS_TOO_LARGE',
   'HTTP_CONNECTION_LIMIT_REACHED',
   'AUTH_INVALID_API_KEY',
+  'AUTH_KEY_EXPIRED',
+  'AUTH_KEY_REVOKED',
+  'AUTH_SCOPE_MISSING',
+  'AUTH_DATASET_NOT_COVERED',
+  'AUTH_RATE_LIMITED',
+  'AUTH_CONCURRENCY_LIMITED',
 ]);
-/** Per code and interval, the log gets one line for the first refusal and one with the count of the others. */
+/** Per code, key and interval, the log gets one line for the first refusal and one with the count of the others. */
 const REFUSAL_LOG_MS = 60_000;
 
 interface RefusedRequest {
   readonly requestId: string;
   readonly clientAddress: string | undefined;
+  /** Name of the caller's key, if it is known. */
+  readonly key?: string | null;
 }
 
 /** Logs refused requests at a bounded rate, because anybody can send any number of them. */
 export class RefusalLog implements Disposable {
   readonly #log: Logger;
   readonly #intervalMs: number;
-  /** By code: the number of refusals after the one that was logged. */
-  readonly #followed = new Map<ProblemCode, number>();
+  /** By code and key: the number of refusals after the one that was logged. */
+  readonly #followed = new Map<string, { readonly code: ProblemCode; readonly key?: string; refused: number }>();
   #timer: NodeJS.Timeout | undefined;
 
   constructor(log: Logger, intervalMs = REFUSAL_LOG_MS) {
@@ -131,21 +101,23 @@ export class RefusalLog implements Disposable {
   }
 
   /** Logs the first refusal of a code at once and counts those that follow. It ignores all other codes. */
-  note(code: ProblemCode, detail: string, { requestId, clientAddress }: RefusedRequest): void {
+  note(code: ProblemCode, detail: string, { requestId, clientAddress, key }: RefusedRequest): void {
     if (!LOGGED.has(code)) return;
-    const followed = this.#followed.get(code);
+    const named = key ? { key } : {};
+    const kind = `${code} ${key ?? ''}`;
+    const followed = this.#followed.get(kind);
     if (followed === undefined) {
-      this.#log.warn({ code, requestId, clientAddress }, `the service refused a request: ${detail}`);
-      this.#followed.set(code, 0);
-    } else this.#followed.set(code, followed + 1);
+      this.#log.warn({ code, ...named, requestId, clientAddress }, `the service refused a request: ${detail}`);
+      this.#followed.set(kind, { code, ...named, refused: 0 });
+    } else followed.refused++;
     this.#timer ??= setTimeout(() => this.#logFollowed(), this.#intervalMs).unref();
   }
 
   #logFollowed(): void {
     clearTimeout(this.#timer);
     this.#timer = undefined;
-    for (const [code, refused] of this.#followed) {
-      if (refused > 0) this.#log.warn({ code, refused }, 'the service refused more requests since');
+    for (const counted of this.#followed.values()) {
+      if (counted.refused > 0) this.#log.warn({ ...counted }, 'the service refused more requests since');
     }
     this.#followed.clear();
   }

@@ -1,13 +1,15 @@
-/** The route table: paths, the methods each takes, whether a route needs a key, and how each route is documented. */
+/** The route table: paths, the methods each takes, the scope that a key needs, and how each route is documented. */
 
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import Router from '@koa/router';
 import type Koa from 'koa';
 import type { z } from 'zod';
+import type { Scope } from '../../shared/keys/key.ts';
 import type { Logger } from '../../shared/logger.ts';
 import type { JsonSchema } from '../contract/json-schema.ts';
 import { Problem, type ProblemCode } from '../contract/problems.ts';
 import { editDistance } from '../contract/shapes.ts';
+import type { Caller } from './caller.ts';
 
 export interface RequestHeader {
   readonly doc: string;
@@ -131,6 +133,7 @@ export interface RouteDoc {
 
 /** Problems of routes that check the rights of a dataset. */
 export const RIGHTS_PROBLEMS = [
+  'AUTH_DATASET_NOT_COVERED',
   'QUERY_RIGHTS_MISSING_STATE',
   'QUERY_RIGHTS_INGEST_ONLY',
   'QUERY_RIGHTS_BYOK_REQUIRED',
@@ -186,8 +189,9 @@ export interface Exchange {
   /** Values of the path's `:name` segments. */
   readonly params: Readonly<Record<string, string>>;
   readonly requestId: string;
+  readonly caller: Caller;
   readonly log: Logger;
-  /** Aborted when the client closes the connection. */
+  /** Aborted when the client closes the connection or its key ceases to hold. */
   readonly signal: AbortSignal;
 }
 
@@ -195,13 +199,13 @@ export interface Route {
   readonly method: 'GET' | 'POST' | 'DELETE';
   /** Segments; `:name` matches any one segment. */
   readonly path: string;
-  /** Open routes need no key; `metrics` takes the service's key or the scrapers' key, also as a bearer token. */
-  readonly access: 'key' | 'metrics' | 'open';
+  /** The scope that a key needs; open routes need no key. */
+  readonly access: Scope | 'open';
   /** The route's description, built on demand. */
   readonly doc: () => RouteDoc;
   handle(exchange: Exchange): Promise<void>;
-  /** Called when the key was missing or wrong, before the service answers. */
-  keyRefused?(exchange: Exchange): Promise<void>;
+  /** Called when the key was refused, before the service answers. */
+  keyRefused?(exchange: Exchange, code: ProblemCode): Promise<void>;
 }
 
 /** Normalizes a path for comparison: lower case, no repeated and no trailing slash. */

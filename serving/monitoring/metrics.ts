@@ -1,6 +1,7 @@
 /** The metrics of this process and of the system as the process sees it, in the text format of Prometheus. */
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
 import { PARTITION_STATES } from '../../shared/db/schema.ts';
+import type { ProblemCode } from '../contract/problems.ts';
 import type { ConcurrencyLimiter } from '../limits/concurrency-limiter.ts';
 import type { MonitoredStatus } from './monitor.ts';
 import { METRICS, type MetricName, type MetricSpec } from './names.ts';
@@ -24,6 +25,15 @@ const GAUGES_NAMED_TOTAL = [
   'nodejs_active_requests_total',
   'nodejs_active_resources_total',
 ];
+
+const KEY_REASONS: Readonly<Partial<Record<ProblemCode, string>>> = {
+  AUTH_KEY_EXPIRED: 'expired',
+  AUTH_KEY_REVOKED: 'revoked',
+  AUTH_SCOPE_MISSING: 'scope',
+  AUTH_DATASET_NOT_COVERED: 'dataset',
+  AUTH_RATE_LIMITED: 'rate',
+  AUTH_CONCURRENCY_LIMITED: 'concurrency',
+};
 
 type Labels = Readonly<Record<string, string | number>>;
 
@@ -54,6 +64,18 @@ export class Metrics {
 
   request(labels: { readonly method: string; readonly route: string; readonly status: number }, seconds: number): void {
     this.#histogram('tidemark_http_request_duration_seconds').observe(labels, seconds);
+  }
+
+  /** Counts the request of a known key; anybody could create labels with others. */
+  keyRequest(key: string, status: number): void {
+    const kind = status === 0 ? 'cut' : `${Math.floor(status / 100)}xx`;
+    (this.#metrics.get('tidemark_key_requests_total') as Counter).inc({ key, status: kind });
+  }
+
+  /** Counts the refusal of a known key, if the code is one. */
+  keyRefusal(key: string, code: ProblemCode): void {
+    const reason = KEY_REASONS[code];
+    if (reason) (this.#metrics.get('tidemark_key_rejections_total') as Counter).inc({ key, reason });
   }
 
   read(labels: { readonly route: string; readonly mode: string }, seconds: number, rows: number): void {

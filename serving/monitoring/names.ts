@@ -1,6 +1,7 @@
 /**
  * Every metric of the service: its meaning, its labels, its buckets. docs/monitoring.md is generated from this table, and a test
- * checks alert rules and the dashboard against it. Label values are bounded: datasets, sources, codes, routes, modes, states.
+ * checks alert rules and the dashboard against it. Label values are bounded: datasets, sources, codes, routes, modes, states,
+ * names of keys.
  */
 
 export interface MetricSpec {
@@ -140,6 +141,16 @@ export const METRICS = {
     labels: ['method', 'route', 'status'],
     buckets: SECONDS,
     help: 'Time from the request to the last byte of its answer, or to the end of its connection (status 0)',
+  },
+  tidemark_key_requests_total: {
+    type: 'counter',
+    labels: ['key', 'status'],
+    help: 'Requests by the name of their key and class of status; `cut` where the connection ended first',
+  },
+  tidemark_key_rejections_total: {
+    type: 'counter',
+    labels: ['key', 'reason'],
+    help: 'Requests refused because of their key: expired, revoked, scope, dataset, rate, concurrency',
   },
   tidemark_read_duration_seconds: {
     type: 'histogram',

@@ -69,17 +69,33 @@ export interface Documented {
 export function documented(routes: readonly Route[]): Documented[] {
   return routes.map((route) => {
     const doc = route.doc();
-    return { route, doc, problems: [...new Set([...commonProblems(route), ...doc.problems])] };
+    const scope = route.access === 'open' ? '' : `\n\nA named key needs the scope \`${route.access}\`.`;
+    return {
+      route,
+      doc: { ...doc, doc: `${doc.doc}${scope}` },
+      problems: [...new Set([...commonProblems(route), ...doc.problems])],
+    };
   });
 }
 
 /** Problems of bytes that are not a request. Any operation may have been meant. */
 const HTTP_PROBLEMS = (Object.keys(PROBLEMS) as ProblemCode[]).filter((code) => code.startsWith('HTTP_'));
 
+/** Problems of routes that need a key. */
+const KEY_PROBLEMS = [
+  'AUTH_INVALID_API_KEY',
+  'AUTH_KEY_EXPIRED',
+  'AUTH_KEY_REVOKED',
+  'AUTH_KEYS_UNAVAILABLE',
+  'AUTH_SCOPE_MISSING',
+  'AUTH_RATE_LIMITED',
+] as const satisfies readonly ProblemCode[];
+
 /** The problems that any route may answer with. Unknown paths and methods belong to no operation. */
 const commonProblems = ({ access }: Route): readonly ProblemCode[] => [
   ...HTTP_PROBLEMS,
-  ...(access !== 'open' ? (['AUTH_INVALID_API_KEY'] as const) : []),
+  ...(access !== 'open' ? KEY_PROBLEMS : []),
+  ...(access === 'read' ? (['AUTH_CONCURRENCY_LIMITED'] as const) : []),
   'NOT_ACCEPTABLE',
   'INTERNAL_ERROR',
 ];
@@ -103,23 +119,27 @@ export function openapiDocument(routes: readonly Documented[], about: About): Js
       schemas: componentSchemas(),
       parameters: componentParameters(),
       securitySchemes: {
-        key: { type: 'apiKey', in: 'header', name: 'X-API-Key', description: 'The key of the service.' },
+        key: {
+          type: 'apiKey',
+          in: 'header',
+          name: 'X-API-Key',
+          description: 'A key of the service: the configured one, or a named one with the scope of the path.',
+        },
         bearer: {
           type: 'http',
           scheme: 'bearer',
-          description: 'For scrapers: the key of the service, or SVC_METRICS_KEY.',
+          description: 'For scrapers: the key of the service, one with the scope `metrics`, or SVC_METRICS_KEY.',
         },
       },
     },
   };
 }
 
-/** The security schemes; any one of a route's schemes is enough. */
-const SECURITY: Readonly<Record<Route['access'], readonly JsonSchema[]>> = {
-  key: [{ key: [] }],
-  metrics: [{ key: [] }, { bearer: [] }],
-  open: [],
-};
+/** The security schemes, with the scope that they need; any one of a route's schemes is enough. */
+function securityOf({ access }: Route): readonly JsonSchema[] {
+  if (access === 'open') return [];
+  return [{ key: [access] }, ...(access === 'metrics' ? [{ bearer: [access] }] : [])];
+}
 
 /** `/v1/coverage/:dataset` becomes `/v1/coverage/{dataset}`. */
 export const templateOf = (path: string): string => path.replaceAll(/:(\w+)/g, '{$1}');
@@ -137,8 +157,11 @@ function operation(route: Route, doc: RouteDoc, problems: readonly ProblemCode[]
     description: doc.doc,
     ...(parameters.length > 0 && { parameters }),
     ...(doc.body && { requestBody: requestBody(doc) }),
-    responses: { ...Object.fromEntries(doc.answers.map(answer)), ...problemResponses(problems) },
-    security: SECURITY[route.access],
+    responses: {
+      ...Object.fromEntries(doc.answers.map((one) => answer(one, headersOfAll(route)))),
+      ...problemResponses(problems, headersOfAll(route)),
+    },
+    security: securityOf(route),
   };
 }
 
@@ -235,12 +258,26 @@ const slug = (title: string) =>
 
 const REQUEST_ID = { 'X-Request-Id': { description: 'Id of this request.', schema: { type: 'string' } } };
 
-function answer({ status = 200, doc, content, headers = {} }: AnswerDoc): [string, JsonSchema] {
+const RATE_LIMIT = {
+  'RateLimit-Policy': {
+    description: 'Where the key has one: `"requests";q=` and the requests that it may make in `w` seconds.',
+    schema: { type: 'string' },
+  },
+  RateLimit: {
+    description: 'With it: `"requests";r=` and the requests that are left, of which there is one more in `t` seconds.',
+    schema: { type: 'string' },
+  },
+};
+
+/** The headers that every answer of a route may have. */
+const headersOfAll = ({ access }: Route): JsonSchema => ({ ...REQUEST_ID, ...(access !== 'open' && RATE_LIMIT) });
+
+function answer({ status = 200, doc, content, headers = {} }: AnswerDoc, all: JsonSchema): [string, JsonSchema] {
   return [
     String(status),
     {
       description: doc,
-      headers: { ...REQUEST_ID, ...describedHeaders(headers) },
+      headers: { ...all, ...describedHeaders(headers) },
       content: Object.fromEntries(
         Object.entries(content).map(([type, schema]) => [type, { schema: schemaOf(schema, 'output') }]),
       ),
@@ -258,7 +295,7 @@ export function statusesOf(code: ProblemCode): readonly number[] {
   return code === 'ALIGNED_STORAGE_CONTRACT_VIOLATION' ? [409, PROBLEMS[code].status] : [PROBLEMS[code].status];
 }
 
-function problemResponses(codes: readonly ProblemCode[]): JsonSchema {
+function problemResponses(codes: readonly ProblemCode[], all: JsonSchema): JsonSchema {
   const byStatus = Map.groupBy(
     codes.flatMap((code) => statusesOf(code).map((status) => ({ code, status }))),
     ({ status }) => status,
@@ -269,7 +306,7 @@ function problemResponses(codes: readonly ProblemCode[]): JsonSchema {
       {
         description: group.map(({ code }) => `\`${code}\`: ${PROBLEMS[code].title}.`).join('\n'),
         headers: {
-          ...REQUEST_ID,
+          ...all,
           ...(group.some(({ code }) => retries(code)) && RETRY_AFTER),
           ...describedHeaders(Object.assign({}, ...group.map(({ code }) => PROBLEM_HEADERS[code]))),
         },
@@ -287,6 +324,8 @@ function problemResponses(codes: readonly ProblemCode[]): JsonSchema {
 
 /** Headers that some problems add. */
 const PROBLEM_HEADERS: Readonly<Partial<Record<ProblemCode, AnswerHeaders>>> = {
+  AUTH_KEY_EXPIRED: { 'WWW-Authenticate': '`ApiKey`: the scheme of the header X-API-Key.' },
+  AUTH_RATE_LIMITED: { 'Retry-After': 'Seconds until the key may make another request.' },
   EXPORT_PRECONDITION_FAILED: { ETag: 'Tag of the current file.' },
   EXPORT_RANGE_NOT_SATISFIABLE: { 'Content-Range': 'Size of the file.' },
 };

@@ -76,7 +76,7 @@ export function changesRoute(deps: ChangesDeps): Route {
   return {
     method: 'GET',
     path: '/v1/changes',
-    access: 'key',
+    access: 'read',
     doc: changesDoc,
     async handle(exchange) {
       const { accept } = exchange.request.headers;
@@ -88,7 +88,9 @@ export function changesRoute(deps: ChangesDeps): Route {
         );
       }
       const { since, dataset, limit = DEFAULT_PAGE } = queryParams(exchange.url, parameters);
-      const covers: Covers = (key) => dataset === undefined || dataset === key;
+      const { caller } = exchange;
+      if (dataset !== undefined) caller.requireDatasets([dataset]);
+      const covers: Covers = (key) => (dataset === undefined || dataset === key) && caller.covers(key);
       if (events > json) await stream(exchange, deps, { since, covers });
       else await page(exchange, deps, { since, covers, limit });
     },

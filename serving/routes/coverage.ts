@@ -55,7 +55,7 @@ export function coverageRoute({
   return {
     method: 'GET',
     path: '/v1/coverage/:dataset',
-    access: 'key',
+    access: 'read',
     doc: (): RouteDoc => ({
       tag: 'discovery',
       summary: 'What of a dataset is proved, what is missing, and the proof of each partition',
@@ -63,16 +63,17 @@ export function coverageRoute({
       segments: { dataset: { doc: 'Key of the dataset.', schema: { type: 'string', enum: [...DATASET_KEYS] } } },
       query: parameters,
       answers: [{ doc: 'Its coverage.', content: { 'application/json': coverageAnswer }, headers: SYNTHETIC_HEADER }],
-      problems: ['DATASET_NOT_FOUND', 'QUERY_CONTRACT_ERROR', ...CATALOG_PROBLEMS],
+      problems: ['DATASET_NOT_FOUND', 'AUTH_DATASET_NOT_COVERED', 'QUERY_CONTRACT_ERROR', ...CATALOG_PROBLEMS],
       examples: [
         { title: 'The first two partitions', path: { dataset: 'exchange_a_spot_trades' }, query: { limit: '2' } },
         { title: 'What is quarantined', path: { dataset: 'exchange_a_spot_trades' }, query: { state: 'quarantined' } },
       ],
     }),
     async handle(exchange) {
-      const { request, params, url } = exchange;
+      const { request, params, url, caller } = exchange;
       requireJson(request);
       const dataset = datasetParam(params.dataset);
+      caller.requireDatasets([dataset.key]);
       const { from, to, state, limit = DEFAULT_PAGE, cursor } = queryParams(url, parameters);
       const [fromMs, toMs] = [from && ceilMs(from), to && ceilMs(to)];
       if (fromMs !== undefined && toMs !== undefined && fromMs >= toMs) {

@@ -19,11 +19,11 @@ export function datasetsRoute({ inspector, rights }: DatasetsDeps): Route {
   return {
     method: 'GET',
     path: '/v1/datasets',
-    access: 'key',
+    access: 'read',
     doc: (): RouteDoc => ({
       tag: 'discovery',
       summary: 'All datasets: fields, units, rights, and proved coverage',
-      doc: 'The service checks requests against these tables: the fields of both modes with type, unit and meaning, the order of rows, the views, and the operators of filters. Rights and availability are those of this moment.',
+      doc: 'The service checks requests against these tables: the fields of both modes with type, unit and meaning, the order of rows, the views, and the operators of filters. Rights and availability are those of this moment. A named key sees the datasets that it covers.',
       query: NO_PARAMETERS,
       answers: [{ doc: 'The datasets.', content: { 'application/json': datasetsAnswer } }],
       problems: ['QUERY_CONTRACT_ERROR', ...CATALOG_PROBLEMS],
@@ -33,11 +33,13 @@ export function datasetsRoute({ inspector, rights }: DatasetsDeps): Route {
       requireJson(exchange.request);
       queryParams(exchange.url, NO_PARAMETERS);
       const availabilityOf = await inspector.run(exchange, readAvailability);
-      const datasets = [...DATASETS.values()].map((dataset) => {
-        const available = availabilityOf(dataset);
-        const holdsReal = available.partitions > 0 && !available.synthetic;
-        return describeDataset(dataset, reportRights(rights, dataset.key as DatasetKey, holdsReal), available);
-      });
+      const datasets = [...DATASETS.values()]
+        .filter(({ key }) => exchange.caller.covers(key))
+        .map((dataset) => {
+          const available = availabilityOf(dataset);
+          const holdsReal = available.partitions > 0 && !available.synthetic;
+          return describeDataset(dataset, reportRights(rights, dataset.key as DatasetKey, holdsReal), available);
+        });
       answerJson(exchange, { datasets, operators: OPERATORS_OF, known: KNOWN });
     },
   };

@@ -26,7 +26,7 @@ export function estimateRoute({ inspector, rights, rules, maxBodyBytes }: Estima
   return {
     method: 'POST',
     path: '/v1/raw/estimate',
-    access: 'key',
+    access: 'read',
     doc: (): RouteDoc => ({
       tag: 'discovery',
       summary: 'The rows and bytes that a query would return, without running it',
@@ -43,13 +43,14 @@ export function estimateRoute({ inspector, rights, rules, maxBodyBytes }: Estima
       examples: queryExamples().map(({ title, body }) => ({ title, body })),
     }),
     async handle(exchange) {
-      const { request, signal } = exchange;
+      const { request, signal, caller } = exchange;
       requireJson(request);
       const { datasetKey, mode, strict, window, read } = await parseRequest(
         exchange,
         { parse: parseQuery },
         maxBodyBytes,
       );
+      caller.requireDatasets([datasetKey]);
       const grant = checkRights(rights, datasetKey, backendToken(request));
       const { dataset } = read;
       const admit = admission(grant, dataset);
@@ -57,7 +58,7 @@ export function estimateRoute({ inspector, rights, rules, maxBodyBytes }: Estima
       // Where rights depend on what is proved, the session below checks both, rights first.
       if (strict && mutable.length > 0 && !admit) throw strictProblem(mutable);
       const found = await inspector.inspect(
-        { signal, token: grant.token, contractViolationStatus: dataset.contractViolationStatus },
+        { signal, caller, token: grant.token, contractViolationStatus: dataset.contractViolationStatus },
         () => new CoverageProbe(read),
         async (session, probe) => {
           await admit?.(session);

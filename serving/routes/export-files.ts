@@ -99,8 +99,8 @@ function fileRoute(route: FileRoute, deps: ExportFileDeps): Route {
   return {
     method: 'GET',
     path: route.path,
-    access: 'key',
-    keyRefused: (exchange) => audit.refusedKey(factsOf(exchange)),
+    access: 'export',
+    keyRefused: (exchange, code) => audit.refusedKey({ ...factsOf(exchange), code }),
     doc: () => docOf(route),
     async handle(exchange) {
       const { request, params, url } = exchange;

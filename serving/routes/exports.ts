@@ -48,9 +48,9 @@ function submitRoute(deps: ExportRouteDeps): Route {
   return {
     method: 'POST',
     path: PREFIX,
-    access: 'key',
+    access: 'export',
     doc: submitDoc,
-    keyRefused: (exchange) => audit.refusedKey(factsOf(exchange)),
+    keyRefused: (exchange, code) => audit.refusedKey({ ...factsOf(exchange), code }),
     async handle(exchange) {
       let facts = factsOf(exchange);
       try {
@@ -85,7 +85,9 @@ function submitRoute(deps: ExportRouteDeps): Route {
             },
           );
         }
+        exchange.caller.requireDatasets(value.datasets.map(({ key }) => key));
         const { row, isNew } = await submitExport(deps, {
+          caller: exchange.caller,
           request: value,
           requestSha256: String(facts.request_sha256),
           idempotencyKey: (request.headers['idempotency-key'] as string | undefined) ?? null,
@@ -106,10 +108,11 @@ function submitRoute(deps: ExportRouteDeps): Route {
   };
 }
 
-/** Facts about the caller for the audit log. They name no person: all callers share one key. */
-export function factsOf({ request, requestId, url }: Exchange): Readonly<Record<string, string | null>> {
+/** Facts about the caller for the audit log. */
+export function factsOf({ request, requestId, url, caller }: Exchange): Readonly<Record<string, string | null>> {
   return {
     request_id: requestId,
+    api_key: caller.name,
     client_address: request.socket.remoteAddress ?? null,
     action: `${request.method} ${url.pathname.slice(0, 200)}`,
   };
@@ -145,6 +148,7 @@ const submitDoc = (): RouteDoc => ({
   problems: [
     CODE,
     'EXPORT_AUTH_TOKEN_UNSUPPORTED',
+    'AUTH_DATASET_NOT_COVERED',
     ...EXPORT_RIGHTS_PROBLEMS,
     'EXPORT_IDEMPOTENCY_CONFLICT',
     'STRICT_MODE_WARNING_FAILURE',
@@ -177,7 +181,7 @@ function statusRoute(deps: ExportRouteDeps): Route {
   return {
     method: 'GET',
     path: `${PREFIX}/:export_id`,
-    access: 'key',
+    access: 'export',
     doc: (): RouteDoc => ({
       tag: 'export',
       summary: 'The status of an export',
@@ -208,10 +212,14 @@ function statusRoute(deps: ExportRouteDeps): Route {
   };
 }
 
-/** The export that the path names. @throws Problem EXPORT_NOT_FOUND, EXPORT_STATUS_ERROR */
-export async function exportOf(store: ExportStore, { params }: Exchange): Promise<ExportRow> {
+/**
+ * The export that the path names. To a key that did not submit it, it is unknown; the owner sees all.
+ * @throws Problem EXPORT_NOT_FOUND, EXPORT_STATUS_ERROR
+ */
+export async function exportOf(store: ExportStore, { params, caller }: Exchange): Promise<ExportRow> {
   const row = isExportId(params.export_id) ? await queried(store.find(params.export_id)) : undefined;
-  if (!row) throw new Problem('EXPORT_NOT_FOUND', 'No export has this id. List the exports with GET /v1/raw/export.');
+  if (!row || !(caller.isOwner || row.apiKey === caller.name))
+    throw new Problem('EXPORT_NOT_FOUND', 'No export has this id. List the exports with GET /v1/raw/export.');
   return row;
 }
 
@@ -260,11 +268,11 @@ function listRoute({ store }: ExportRouteDeps): Route {
   return {
     method: 'GET',
     path: PREFIX,
-    access: 'key',
+    access: 'export',
     doc: (): RouteDoc => ({
       tag: 'export',
       summary: 'All exports, newest first',
-      doc: 'All exports that the service accepted. The list does not check their files; the status of an export does.',
+      doc: 'All exports that the service accepted; for a named key, its own. The list does not check their files; the status of an export does.',
       query: listParameters,
       answers: [{ doc: 'A page of exports.', content: { 'application/json': listAnswer } }],
       problems: [CODE, 'EXPORT_STATUS_ERROR', 'EXPORT_STATUS_METADATA_ERROR'],
@@ -273,7 +281,8 @@ function listRoute({ store }: ExportRouteDeps): Route {
     async handle(exchange) {
       requireJson(exchange.request);
       const { status, dataset, limit = DEFAULT_PAGE, cursor } = exportParams(exchange.url, listParameters);
-      const rows = await queried(store.page({ state: status, dataset, before: cursor, limit: limit + 1 }));
+      const apiKey = exchange.caller.isOwner ? undefined : exchange.caller.name!;
+      const rows = await queried(store.page({ apiKey, state: status, dataset, before: cursor, limit: limit + 1 }));
       const shown = rows.slice(0, limit);
       answerJson(
         exchange,
@@ -298,8 +307,8 @@ function cancelRoute({ store, audit }: ExportRouteDeps): Route {
   return {
     method: 'DELETE',
     path: `${PREFIX}/:export_id`,
-    access: 'key',
-    keyRefused: (exchange) => audit.refusedKey(factsOf(exchange)),
+    access: 'export',
+    keyRefused: (exchange, code) => audit.refusedKey({ ...factsOf(exchange), code }),
     doc: (): RouteDoc => ({
       tag: 'export',
       summary: 'Cancel an export',

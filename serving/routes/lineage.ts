@@ -42,18 +42,19 @@ export function lineageRoute({ inspector, rights, log, limiter, proofLog }: Line
   return {
     method: 'GET',
     path: '/v1/lineage/:dataset/:offset',
-    access: 'key',
+    access: 'read',
     doc: lineageDoc,
     async handle(exchange) {
-      const { request, params, url, signal } = exchange;
+      const { request, params, url, signal, caller } = exchange;
       requireJson(request);
       const dataset = datasetParam(params.dataset);
+      caller.requireDatasets([dataset.key]);
       const { partition } = queryParams(url, parameters);
       if (!STORABLE_TEXT.test(params.offset)) throw contractProblem([{ pointer: '{offset}', message: TEXT_RULE }]);
       const grant = checkRights(rights, dataset.key, backendToken(request));
       const admit = admission(grant, dataset);
       const inspect = <T>(work: (session: Session) => Promise<T>) =>
-        inspector.run({ signal, token: grant.token }, async (session) => {
+        inspector.run({ signal, caller, token: grant.token }, async (session) => {
           await admit?.(session);
           return await work(session);
         });
@@ -61,7 +62,7 @@ export function lineageRoute({ inspector, rights, log, limiter, proofLog }: Line
       const message = (key: string, sequence: number) => log.message(key, sequence);
       // Rights are checked even where no statement follows, as for an impossible offset: they come before existence.
       if (grant.token !== undefined || admit) await inspect(async () => {});
-      const slot = await limiter.acquire(signal);
+      const slot = await limiter.acquire(signal, 'any', caller.name ?? '');
       let found: FoundEvent;
       try {
         found = await findEvent({ dataset, rows, message }, params.offset, partition);

@@ -47,7 +47,7 @@ function opsRoute(
   return {
     method: 'GET',
     path,
-    access: 'key',
+    access: 'operate',
     doc: (): RouteDoc => ({
       ...doc,
       tag: 'operations',

@@ -1,6 +1,6 @@
 /**
- * The steps that every route with rows takes, in the order of the contract's checks: representation, body, contract, rights,
- * strict, queue, storage. A route consists of its path, the parser of its body and the members of its envelope.
+ * The steps that every route with rows takes, in the order of the contract's checks: representation, body, contract, datasets
+ * of the key, rights, strict, queue, storage. A route consists of its path, the parser of its body and the members of its envelope.
  */
 import { isoOf } from '../../shared/dates.ts';
 import type { Logger } from '../../shared/logger.ts';
@@ -88,19 +88,20 @@ function readRoute(spec: ReadRouteSpec, deps: ReadRouteDeps): Route {
   return {
     method: 'POST',
     path: spec.path,
-    access: 'key',
+    access: 'read',
     doc: spec.doc,
     async handle(exchange) {
       const startedAt = performance.now();
       const form = accepted(exchange.request, exchange.response);
       const query = await parseRequest(exchange, spec, deps.maxBodyBytes);
+      exchange.caller.requireDatasets([query.datasetKey]);
       const grant = checkRights(deps.rights, query.datasetKey, backendToken(exchange.request));
       const admit = admission(grant, query.read.dataset);
       const mutable = mutableWindowWarning(query.window);
       // Rights come before strict. Where rights depend on the rows, the read itself checks both, in this order.
       if (query.strict && mutable.length > 0 && !admit) throw strictProblem(mutable);
       const limiter = query.mode === 'native' ? deps.plainLimiter : deps.alignedLimiter;
-      const slot = await limiter.acquire(exchange.signal, sizeOf(query.read));
+      const slot = await limiter.acquire(exchange.signal, sizeOf(query.read), exchange.caller.name ?? '');
       try {
         const rows = await answer(exchange, spec, deps, { request: query.read, grant, admit, form, slot });
         deps.observe({ route: spec.path, mode: query.mode }, (performance.now() - startedAt) / 1000, rows);
@@ -332,16 +333,17 @@ export function frameRoute(deps: ReadRouteDeps & { readonly frames: FrameReader 
   return {
     method: 'POST',
     path,
-    access: 'key',
+    access: 'read',
     doc: frameDoc,
     async handle(exchange) {
       const startedAt = performance.now();
       const form = accepted(exchange.request, exchange.response);
       const request = await parseRequest(exchange, { parse: parseFrame }, deps.maxBodyBytes);
+      exchange.caller.requireDatasets(request.columns.map(({ dataset }) => dataset.key));
       const rights = frameRights(deps.rights, request, backendToken(exchange.request));
       const mutable = mutableWindowWarning(request.window);
       if (request.strict && mutable.length > 0 && rights.admit.length === 0) throw strictProblem(mutable);
-      const slot = await deps.alignedLimiter.acquire(exchange.signal, frameSize(request));
+      const slot = await deps.alignedLimiter.acquire(exchange.signal, frameSize(request), exchange.caller.name ?? '');
       try {
         const rows = await sendRows(exchange, deps, {
           form,

@@ -185,6 +185,8 @@ const READ: Grants = { serve: 's', export: 's', monitor: 's' };
 
 /** Privileges on the tables of the catalog. The writers of the ledger can neither change nor delete its entries. */
 const CATALOG: Readonly<Record<string, Grants>> = {
+  // Whoever may write it may call the service, so it is the owner's alone.
+  api_keys: { serve: 's' },
   attempts: { ingest: 'siu', monitor: 's' },
   checkpoints: { ingest: 'siud', monitor: 's' },
   coverage: { ...READ, ingest: 'su' },

@@ -60,6 +60,7 @@ const ARTIFACT: StoredArtifact = {
 const newExport = (exportId: string) => ({
   exportId,
   request: {},
+  apiKey: 'owner',
   requestSha256: 'x',
   idempotencyKey: null,
   dataset: 'exchange_a_spot_trades',

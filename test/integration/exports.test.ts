@@ -46,6 +46,7 @@ describe('an export', () => {
     const { export_id: id, ...rest } = accepted.json;
     expect(rest).toEqual({
       status: 'queued',
+      api_key: 'owner',
       submitted_at: expect.stringMatching(/Z$/),
       status_path: `${EXPORT}/${id}`,
       rights_state: 'Hosted Allowed',

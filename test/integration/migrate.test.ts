@@ -413,6 +413,7 @@ describe('the live tables', () => {
     const natives = [...DATASETS.values()].map(({ native }) => native.table as string);
     const own = new Set([ALIGNED_TABLE, ...natives, ...Object.values(KLINE_TABLES)]);
     const sqlOnly = [
+      'api_keys',
       'datasets',
       'export_audit_heads',
       'exports',

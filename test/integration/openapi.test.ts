@@ -140,12 +140,19 @@ describe('/openapi.json', () => {
     }
   });
 
+  const SCOPE_OF = [
+    ['/metrics', 'metrics'],
+    ['/v1/ops/', 'operate'],
+    ['/v1/raw/export', 'export'],
+  ] as const;
+
   test('asks for the key where the service does', async () => {
     for (const { name, method, path, operation } of operations()) {
       // The answer to HEAD has no body that names a code.
       const answer = await fetch(`${url}${path}`, { method: method === 'HEAD' ? 'GET' : method });
       const asked = ((await answer.json().catch(() => ({}))) as Json).code === 'AUTH_INVALID_API_KEY';
-      const ways = path === '/metrics' ? [{ key: [] }, { bearer: [] }] : [{ key: [] }];
+      const scope = SCOPE_OF.find(([prefix]) => path.startsWith(prefix))?.[1] ?? 'read';
+      const ways = path === '/metrics' ? [{ key: [scope] }, { bearer: [scope] }] : [{ key: [scope] }];
       expect(operation.security, name).toEqual(asked ? ways : []);
       if (asked) expect(operation.responses['409'].description).toContain('AUTH_INVALID_API_KEY');
     }

@@ -32,6 +32,7 @@ const LAYERS = [
   'shared/frame',
   'shared/proof',
   'shared/db',
+  'shared/keys',
   'shared/nats',
   'shared/audit',
   'shared/rights',

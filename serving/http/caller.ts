@@ -1,0 +1,185 @@
+/**
+ * Who calls: the owner with the configured key, a scraper with SVC_METRICS_KEY, or a caller with a named key. The named keys
+ * are kept in memory and loaded again when they are asked for and older than a second, so that a change in the database is
+ * effective within a second in every process, and the owner's key never needs the database.
+ */
+import { randomBytes, timingSafeEqual } from 'node:crypto';
+import type { IncomingMessage } from 'node:http';
+import { keyDigest, keyIdOf, OWNER, SCOPES, SCRAPER, type Scope } from '../../shared/keys/key.ts';
+import type { KeyRecord, KeyTerms } from '../../shared/keys/store.ts';
+import { Problem } from '../contract/problems.ts';
+
+const NO_TERMS: KeyTerms = {
+  scopes: [],
+  datasets: null,
+  requestsPerMinute: null,
+  concurrentReads: null,
+  expiresAt: null,
+};
+
+export class Caller {
+  /** Of routes that need no key, and of requests whose key is missing or wrong. */
+  static readonly ANONYMOUS = new Caller(null, NO_TERMS);
+  static readonly OWNER = new Caller(OWNER, { ...NO_TERMS, scopes: SCOPES });
+  static readonly SCRAPER = new Caller(SCRAPER, { ...NO_TERMS, scopes: ['metrics'] });
+
+  /** Name of the key; null: none. */
+  readonly name: string | null;
+  readonly terms: KeyTerms;
+
+  constructor(name: string | null, terms: KeyTerms) {
+    this.name = name;
+    this.terms = terms;
+  }
+
+  get isOwner(): boolean {
+    return this.name === OWNER;
+  }
+
+  /** Whether the key is one of the named ones. */
+  get isNamed(): boolean {
+    return this.name !== null && this.name !== OWNER && this.name !== SCRAPER;
+  }
+
+  /** @throws Problem AUTH_SCOPE_MISSING */
+  requireScope(scope: Scope): void {
+    if (this.terms.scopes.includes(scope)) return;
+    throw new Problem(
+      'AUTH_SCOPE_MISSING',
+      `This path needs the scope ${scope}, and the key ${this.name} has ${this.terms.scopes.join(', ')}. Ask the operator for another key.`,
+    );
+  }
+
+  covers(dataset: string): boolean {
+    const { datasets } = this.terms;
+    return datasets === null || (datasets as readonly string[]).includes(dataset);
+  }
+
+  /** @throws Problem AUTH_DATASET_NOT_COVERED for the first that the key does not cover. */
+  requireDatasets(datasets: Iterable<string>): void {
+    for (const dataset of datasets) {
+      if (this.covers(dataset)) continue;
+      throw new Problem(
+        'AUTH_DATASET_NOT_COVERED',
+        `The key ${this.name} does not cover ${dataset}. GET /v1/datasets lists what it covers.`,
+      );
+    }
+  }
+}
+
+/** A caller, and why its key, which it proved to have, no longer holds. */
+interface Identified {
+  readonly caller: Caller;
+  readonly refusal?: Problem;
+}
+
+/** Named keys that were loaded longer ago are loaded again before they decide. */
+const MAX_AGE_MS = 800;
+/** Compared with where there is no such key, so that the time taken tells nobody whether there is. */
+const NO_DIGEST = randomBytes(32);
+
+interface CallersOptions {
+  /** The configured key, and during a rotation the previous one. */
+  readonly owner: readonly (string | undefined)[];
+  readonly scraper: string | undefined;
+  readonly load: () => Promise<readonly KeyRecord[]>;
+  /** A clock that only moves forward, ms. */
+  readonly now?: () => number;
+}
+
+export class Callers {
+  readonly #owner: readonly Buffer[];
+  readonly #scraper: readonly Buffer[];
+  readonly #load: CallersOptions['load'];
+  readonly #now: () => number;
+  #byId: ReadonlyMap<string, KeyRecord> = new Map();
+  /** When the load began that `#byId` is from. */
+  #loadedAt = Number.NEGATIVE_INFINITY;
+  #loading: Promise<void> | undefined;
+
+  constructor({ owner, scraper, load, now = () => performance.now() }: CallersOptions) {
+    // A blank key would admit every caller that sends none.
+    const digests = (keys: readonly (string | undefined)[]) =>
+      keys.filter((key) => key !== undefined && key !== '').map((key) => keyDigest(key!));
+    this.#owner = digests(owner);
+    this.#scraper = digests([scraper]);
+    this.#load = load;
+    this.#now = now;
+  }
+
+  /**
+   * Compares keys in constant time, so that the time taken does not reveal how much of one is right. For the scope `metrics`
+   * it also accepts SVC_METRICS_KEY, and `Authorization: Bearer` for callers that can send no header of their own.
+   * @throws Problem AUTH_INVALID_API_KEY, AUTH_KEYS_UNAVAILABLE
+   */
+  async identify({ headers }: IncomingMessage, scope: Scope): Promise<Identified> {
+    const bearer = scope === 'metrics' ? /^Bearer (.+)$/i.exec(headers.authorization ?? '')?.[1] : undefined;
+    const given = headers['x-api-key'] ?? bearer;
+    // Node decodes header bytes as latin1; keys are UTF-8.
+    const bytes = Buffer.from(typeof given === 'string' ? given : '', 'latin1');
+    const offered = keyDigest(bytes);
+    if (isAny(this.#owner, offered)) return { caller: Caller.OWNER };
+    if (scope === 'metrics' && isAny(this.#scraper, offered)) return { caller: Caller.SCRAPER };
+    if (typeof given !== 'string') throw new Problem('AUTH_INVALID_API_KEY', 'Send a key in the X-API-Key header.');
+    const id = keyIdOf(bytes.toString());
+    if (id === undefined) throw wrongKey();
+    return identified((await this.#keys()).get(id), offered);
+  }
+
+  async #keys(): Promise<ReadonlyMap<string, KeyRecord>> {
+    const since = this.#now() - MAX_AGE_MS;
+    // A load that others began may be too old as well; the next one is not.
+    while (this.#loadedAt <= since) {
+      this.#loading ??= this.#reload().finally(() => {
+        this.#loading = undefined;
+      });
+      try {
+        await this.#loading;
+      } catch (cause) {
+        throw new Problem('AUTH_KEYS_UNAVAILABLE', 'The service cannot look up the key now. Try again later.', {
+          cause,
+        });
+      }
+    }
+    return this.#byId;
+  }
+
+  async #reload(): Promise<void> {
+    const at = this.#now();
+    const records = await this.#load();
+    this.#byId = new Map(records.map((record) => [record.id, record]));
+    this.#loadedAt = at;
+  }
+}
+
+function isAny(digests: readonly Buffer[], offered: Buffer): boolean {
+  let found = false;
+  for (const digest of digests) found = timingSafeEqual(digest, offered) || found;
+  return found;
+}
+
+/** The same words for unknown, malformed and wrong keys. */
+const wrongKey = () =>
+  new Problem('AUTH_INVALID_API_KEY', 'The key is wrong. Send a key of the service in the X-API-Key header.');
+
+/** @throws Problem AUTH_INVALID_API_KEY */
+function identified(record: KeyRecord | undefined, offered: Buffer): Identified {
+  const isCurrent = timingSafeEqual(record?.digest ?? NO_DIGEST, offered);
+  const isPrevious = timingSafeEqual(record?.previousDigest ?? NO_DIGEST, offered);
+  if (!record || !(isCurrent || isPrevious)) throw wrongKey();
+  const caller = new Caller(record.name, record);
+  const { name, state, revokedAt, expiresAt } = record;
+  if (state === 'revoked') {
+    const detail = `The key ${name} was revoked at ${revokedAt!.toISOString()}. Ask the operator for another key.`;
+    return { caller, refusal: new Problem('AUTH_KEY_REVOKED', detail) };
+  }
+  if (state === 'expired') {
+    const detail = `The key ${name} expired at ${expiresAt!.toISOString()}. Ask the operator for another key.`;
+    return { caller, refusal: new Problem('AUTH_KEY_EXPIRED', detail) };
+  }
+  if (!isCurrent && !record.previousHolds) {
+    const detail = `The key ${name} was replaced at ${record.rotatedAt!.toISOString()}. Send the key that replaced it.`;
+    return { caller, refusal: new Problem('AUTH_KEY_REVOKED', detail) };
+  }
+  return { caller };
+}
