@@ -315,7 +315,9 @@ function dispatcher({ callers, log }: Pick<KoaDeps, 'callers' | 'log'>): Paramet
   const limits = new KeyLimits();
   return async (route, { req: request, res: response, state }, params) => {
     const gone = new AbortController();
+    let endCheck = () => {};
     response.on('close', () => {
+      endCheck();
       if (!response.writableFinished) gone.abort(new ClientGone());
     });
     state.route = route.path;
@@ -341,7 +343,7 @@ function dispatcher({ callers, log }: Pick<KoaDeps, 'callers' | 'log'>): Paramet
         if (error instanceof Problem) await route.keyRefused?.(exchangeOf(), error.code);
         throw error;
       }
-      if (caller.isNamed) endWithKey(callers, route.access, { request, response, gone });
+      if (caller.isNamed) endCheck = endWithKey(callers, route.access, { request, response, gone });
     }
     try {
       await route.handle(exchangeOf());
@@ -354,12 +356,15 @@ function dispatcher({ callers, log }: Pick<KoaDeps, 'callers' | 'log'>): Paramet
 /** How often the service looks whether the key of an answer in progress still holds. */
 const KEY_CHECK_MS = 1000;
 
-/** Breaks an answer off when its key is revoked, replaced or over: a long one would otherwise outlast it by hours. */
+/**
+ * Breaks an answer off when its key is revoked, replaced or over: a long one would otherwise outlast it by hours.
+ * @returns a function that ends the check, to be called when the answer is over.
+ */
 function endWithKey(
   callers: Callers,
   scope: Scope,
   { request, response, gone }: Pick<Exchange, 'request' | 'response'> & { readonly gone: AbortController },
-): void {
+): () => void {
   const timer = setInterval(async () => {
     const found = await callers.identify(request, scope).catch((refusal: Problem) => ({ refusal }));
     // A database that does not answer says nothing about the key.
@@ -368,7 +373,7 @@ function endWithKey(
     gone.abort(found.refusal);
     if (response.headersSent) breakOff(response);
   }, KEY_CHECK_MS).unref();
-  response.once('close', () => clearInterval(timer));
+  return () => clearInterval(timer);
 }
 
 /** Counts the request. A path without a route gets the label `none`; otherwise anybody could create new labels. */

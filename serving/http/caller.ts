@@ -5,6 +5,7 @@
  */
 import { randomBytes, timingSafeEqual } from 'node:crypto';
 import type { IncomingMessage } from 'node:http';
+import { setTimeout as delay } from 'node:timers/promises';
 import { keyDigest, keyIdOf, OWNER, SCOPES, SCRAPER, type Scope } from '../../shared/keys/key.ts';
 import type { KeyRecord, KeyTerms } from '../../shared/keys/store.ts';
 import { Problem } from '../contract/problems.ts';
@@ -75,6 +76,8 @@ interface Identified {
 
 /** Named keys that were loaded longer ago are loaded again before they decide. */
 const MAX_AGE_MS = 800;
+/** Time from one load to the next, so that requests with wrong keys cannot keep the database busy. */
+const LOAD_INTERVAL_MS = 50;
 /** Compared with where there is no such key, so that the time taken tells nobody whether there is. */
 const NO_DIGEST = randomBytes(32);
 
@@ -123,13 +126,19 @@ export class Callers {
     if (typeof given !== 'string') throw new Problem('AUTH_INVALID_API_KEY', 'Send a key in the X-API-Key header.');
     const id = keyIdOf(bytes.toString());
     if (id === undefined) throw wrongKey();
-    return identified((await this.#keys()).get(id), offered);
+    const askedAt = this.#now();
+    // The key may have been made after the last load. Every wrong key waits for the next one, whether its id is known or not.
+    const found =
+      identified((await this.#keys(askedAt - MAX_AGE_MS)).get(id), offered) ??
+      identified((await this.#keys(askedAt)).get(id), offered);
+    if (!found) throw wrongKey();
+    return found;
   }
 
-  async #keys(): Promise<ReadonlyMap<string, KeyRecord>> {
-    const since = this.#now() - MAX_AGE_MS;
+  /** The keys as they are stored since then, or later. */
+  async #keys(since: number): Promise<ReadonlyMap<string, KeyRecord>> {
     // A load that others began may be too old as well; the next one is not.
-    while (this.#loadedAt <= since) {
+    while (this.#loadedAt < since) {
       this.#loading ??= this.#reload().finally(() => {
         this.#loading = undefined;
       });
@@ -145,6 +154,8 @@ export class Callers {
   }
 
   async #reload(): Promise<void> {
+    const waitMs = this.#loadedAt + LOAD_INTERVAL_MS - this.#now();
+    if (waitMs > 0) await delay(waitMs);
     const at = this.#now();
     const records = await this.#load();
     this.#byId = new Map(records.map((record) => [record.id, record]));
@@ -162,11 +173,11 @@ function isAny(digests: readonly Buffer[], offered: Buffer): boolean {
 const wrongKey = () =>
   new Problem('AUTH_INVALID_API_KEY', 'The key is wrong. Send a key of the service in the X-API-Key header.');
 
-/** @throws Problem AUTH_INVALID_API_KEY */
-function identified(record: KeyRecord | undefined, offered: Buffer): Identified {
+/** Undefined where the offered text is not that of the key, or there is no such key. */
+function identified(record: KeyRecord | undefined, offered: Buffer): Identified | undefined {
   const isCurrent = timingSafeEqual(record?.digest ?? NO_DIGEST, offered);
   const isPrevious = timingSafeEqual(record?.previousDigest ?? NO_DIGEST, offered);
-  if (!record || !(isCurrent || isPrevious)) throw wrongKey();
+  if (!record || !(isCurrent || isPrevious)) return undefined;
   const caller = new Caller(record.name, record);
   const { name, state, revokedAt, expiresAt } = record;
   if (state === 'revoked') {

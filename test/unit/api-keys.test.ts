@@ -132,6 +132,26 @@ describe('the look-up of keys', () => {
     expect(loads).toBeLessThanOrEqual(7);
   });
 
+  test('is repeated before a key is refused as wrong, once for all that wait, whether its id is known or not', async () => {
+    let [now, loads] = [0, 0];
+    const records: KeyRecord[] = [];
+    const load = async () => {
+      loads++;
+      return [...records];
+    };
+    const callers = new Callers({ owner: [], scraper: undefined, load, now: () => now });
+    expect(await codeOf(callers.identify(asking(key.text), 'read'))).toBe('AUTH_INVALID_API_KEY');
+    records.push(recordOf(key));
+    now = 10;
+    expect(await codeOf(callers.identify(asking(key.text), 'read'))).toBe('passes');
+    for (const text of [newKey().text, newKey(key.id).text]) {
+      now += 400;
+      loads = 0;
+      await Promise.all(Array.from({ length: 10 }, () => codeOf(callers.identify(asking(text), 'read'))));
+      expect(loads).toBe(1);
+    }
+  });
+
   test('never decides by what is a second old, even if another request began the load long ago', async () => {
     let now = 0;
     let record = recordOf(key);
