@@ -279,22 +279,14 @@ export const keys: CommandSpec = {
   name: 'keys',
   positionals: ['action', 'name?'],
   options: {
-    scopes: { type: 'string', doc: 'add: what the key may do: read, export, operate, metrics, separated by commas.' },
-    datasets: { type: 'string', doc: 'add: the datasets that it covers, separated by commas. Default all.' },
-    expires: {
-      type: 'string',
-      doc: 'add: a day (its beginning), a time, or days from now such as 90d. Default never.',
-    },
-    'requests-per-minute': {
-      type: 'string',
-      integer: true,
-      min: 1,
-      doc: 'add: for each HTTP process. Default any number.',
-    },
-    'concurrent-reads': { type: 'string', integer: true, min: 1, doc: 'add: the same for reads at once.' },
-    grace: { type: 'string', integer: true, doc: 'rotate: seconds for which the present key still holds. Default 0.' },
+    scopes: { type: 'string', doc: 'add: read, export, operate, metrics.' },
+    datasets: { type: 'string', doc: 'add: default all.' },
+    expires: { type: 'string', doc: 'add: a day (its beginning), a time, or 90d from now.' },
+    'requests-per-minute': { type: 'string', integer: true, min: 1, doc: 'add: default any number.' },
+    'concurrent-reads': { type: 'string', integer: true, min: 1, doc: 'add: waiting ones included.' },
+    grace: { type: 'string', integer: true, doc: 'rotate: seconds that the old key still holds.' },
   },
-  doc: '`add` makes a named key for a caller and `rotate` a new one of the same name; both show it once. `list` shows names and terms. `revoke` ends a key for good. A running service notices within a second.',
+  doc: '`add` makes a named key and `rotate` replaces it; both show it once. `list` shows names and terms, `revoke` ends a key for good.',
 };
 
 export const rights: CommandSpec = {

@@ -25,10 +25,10 @@ export const PROBLEMS = {
   AUTH_KEY_EXPIRED: { status: 401, title: 'The key has expired' },
   AUTH_KEY_REVOKED: { status: 401, title: 'The key was revoked or replaced' },
   AUTH_KEYS_UNAVAILABLE: { status: 503, title: 'The key cannot be looked up', retryAfter: 2 },
-  AUTH_SCOPE_MISSING: { status: 403, title: 'The key does not have the scope of the path' },
+  AUTH_SCOPE_MISSING: { status: 403, title: 'The key lacks the scope' },
   AUTH_DATASET_NOT_COVERED: { status: 403, title: 'The key does not cover the dataset' },
-  AUTH_RATE_LIMITED: { status: 429, title: 'The key has made its requests of the minute' },
-  AUTH_CONCURRENCY_LIMITED: { status: 429, title: 'The key has its number of reads under way', retryAfter: 1 },
+  AUTH_RATE_LIMITED: { status: 429, title: 'Too many requests a minute' },
+  AUTH_CONCURRENCY_LIMITED: { status: 429, title: 'Too many reads at once', retryAfter: 1 },
   QUERY_CONTRACT_ERROR: { status: 409, title: 'The request does not follow the contract' },
 
   // rights

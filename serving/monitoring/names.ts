@@ -145,12 +145,12 @@ export const METRICS = {
   tidemark_key_requests_total: {
     type: 'counter',
     labels: ['key', 'status'],
-    help: 'Requests by the name of their key and class of status; `cut` where the connection ended first',
+    help: 'Requests by key and class of status; `cut`: the connection ended first',
   },
   tidemark_key_rejections_total: {
     type: 'counter',
     labels: ['key', 'reason'],
-    help: 'Requests refused because of their key: expired, revoked, scope, dataset, rate, concurrency',
+    help: 'Requests refused because of their key',
   },
   tidemark_read_duration_seconds: {
     type: 'histogram',

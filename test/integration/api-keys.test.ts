@@ -62,31 +62,33 @@ describe('the command', () => {
       ok: true,
       action: 'add',
       secret: expect.stringMatching(/^tmk_[0-9a-f]{12}_[A-Za-z0-9_-]{43}$/),
-      key: {
-        id: added.json.secret.slice(4, 16),
-        name: 'Desk.of_A-1',
-        state: 'active',
-        scopes: ['read', 'export'],
-        datasets: DATASET_KEYS.filter((key) => key === DATASET || key === OTHER),
-        requests_per_minute: 60,
-        concurrent_reads: 2,
-        created_at_utc: expect.stringMatching(/Z$/),
-        expires_at_utc: '2999-01-01T00:00:00.000Z',
-        rotated_at_utc: null,
-        previous_until_utc: null,
-        revoked_at_utc: null,
-      },
+      keys: [
+        {
+          id: added.json.secret.slice(4, 16),
+          name: 'Desk.of_A-1',
+          state: 'active',
+          scopes: ['read', 'export'],
+          datasets: DATASET_KEYS.filter((key) => key === DATASET || key === OTHER),
+          requests_per_minute: 60,
+          concurrent_reads: 2,
+          created_at_utc: expect.stringMatching(/Z$/),
+          expires_at_utc: '2999-01-01T00:00:00.000Z',
+          rotated_at_utc: null,
+          previous_until_utc: null,
+          revoked_at_utc: null,
+        },
+      ],
     });
     const listed = await keys('list');
-    expect(listed.json.keys).toContainEqual(added.json.key);
+    expect(listed.json.keys).toContainEqual(added.json.keys[0]);
     expect(listed.stdout).not.toContain(added.json.secret.slice(17));
     const rotated = await keys('rotate', 'Desk.of_A-1', '--grace', '60');
     expect(rotated.json.secret.slice(0, 17)).toBe(added.json.secret.slice(0, 17));
     expect(rotated.json.secret).not.toBe(added.json.secret);
-    const { rotated_at_utc: at, previous_until_utc: until } = rotated.json.key;
+    const { rotated_at_utc: at, previous_until_utc: until } = rotated.json.keys[0];
     expect(Date.parse(until) - Date.parse(at)).toBe(60_000);
     const revoked = await keys('revoke', 'Desk.of_A-1');
-    expect(revoked.json.key).toMatchObject({ state: 'revoked', revoked_at_utc: expect.stringMatching(/Z$/) });
+    expect(revoked.json.keys[0]).toMatchObject({ state: 'revoked', revoked_at_utc: expect.stringMatching(/Z$/) });
     expect((await keys('revoke', 'Desk.of_A-1')).json).toEqual(revoked.json);
   });
 

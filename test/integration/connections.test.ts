@@ -321,7 +321,7 @@ test('wrong keys and contract faults of exports do not make the audit log longer
 });
 
 describe('refused requests in the log', () => {
-  type Line = { code?: string; refused?: number; msg: string };
+  type Line = { code?: string; key?: string; refused?: number; msg: string };
   const logInto = (lines: Line[]) =>
     pino({ base: null }, { write: (line: string) => void lines.push(JSON.parse(line)) });
 
@@ -336,6 +336,22 @@ describe('refused requests in the log', () => {
     expect(lines.map(({ code, refused }) => [code, refused])).toEqual([
       ['HTTP_REQUEST_MALFORMED', undefined],
       ['HTTP_REQUEST_MALFORMED', 999],
+    ]);
+  });
+
+  test('of known keys are counted by key, and named', () => {
+    const lines: Line[] = [];
+    const refusals = new RefusalLog(logInto(lines));
+    const from = { requestId: 'x', clientAddress: '::1' };
+    for (const key of ['one', 'other', 'one', null, 'one']) {
+      refusals.note('AUTH_RATE_LIMITED', 'Too many.', { ...from, key });
+    }
+    refusals[Symbol.dispose]();
+    expect(lines.map(({ key, refused }) => [key, refused])).toEqual([
+      ['one', undefined],
+      ['other', undefined],
+      [undefined, undefined],
+      ['one', 2],
     ]);
   });
 

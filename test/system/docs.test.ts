@@ -297,6 +297,7 @@ test('docs/cli.md lists the fields that --json prints', async () => {
   await run('event', [DATASET, '7'], 0);
   await run('sample', [...days(first), '--rows', '2', '--out', join(system.env.dir, 'sample')], 0);
   await run('rights', ['init', 'exchange_a', '--source-rights-matrix-path', join(system.env.dir, 'matrix.json')], 0);
+  await run('keys', ['add', 'desk', '--scopes', 'read'], 0);
   await run('event', [DATASET, '999999'], 1, 'When a command fails');
   seen.set('up', fieldsOf(await started(system)));
 

@@ -55,12 +55,12 @@ export async function runKeys(command: ParsedCommand): Promise<number> {
     }
     case 'revoke': {
       const key = await revokeKey(client, name);
-      output.answer({ ...head, key: shown(key) }, () => `revoked   ${key.name}, at ${iso(key.revokedAt)}`);
+      output.answer({ ...head, keys: [shown(key)] }, () => `revoked   ${key.name}, at ${iso(key.revokedAt)}`);
       break;
     }
     default: {
       const { key, text } = terms ? await addKey(client, name, terms) : await rotateKey(client, name, graceSeconds);
-      output.answer({ ...head, key: shown(key), secret: text }, () => secretText(key, text));
+      output.answer({ ...head, secret: text, keys: [shown(key)] }, () => secretText(key, text));
     }
   }
   return EXIT.DONE;

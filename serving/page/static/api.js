@@ -23,8 +23,9 @@ export class Fault extends Error {
     this.requestId = facts.requestId;
   }
 
+  /** Another key may help. */
   get isKey() {
-    return this.code === 'AUTH_INVALID_API_KEY';
+    return ['AUTH_INVALID_API_KEY', 'AUTH_KEY_EXPIRED', 'AUTH_KEY_REVOKED'].includes(this.code);
   }
 }
 

@@ -1,4 +1,4 @@
-/** Asks for the key while the page has none or a wrong one. */
+/** Asks for the key while the page has none, or one that the service refuses. */
 import { key } from './api.js';
 import { byId } from './dom.js';
 
@@ -20,11 +20,13 @@ export function keyGate(onKey) {
     location.reload();
   });
   byId('key-button').addEventListener('click', () => open());
-  function open(isWrong = false) {
+  /** @param {import('./api.js').Fault} [refusal] */
+  function open(refusal) {
     if (dialog.open) return;
-    if (isWrong)
+    if (refusal?.code === 'AUTH_INVALID_API_KEY')
       why.textContent =
         'The service does not know that key. Look again: npm start shows it, and it is SVC_INTERNAL_API_KEY.';
+    else if (refusal) why.textContent = refusal.message;
     else why.replaceChildren(...usual);
     byId('key-forget').hidden = key.get() === '';
     dialog.showModal();

@@ -40,6 +40,10 @@ async function look() {
     ]);
     // As for exports: what cannot be listed hides nothing else.
     const { changes } = await ask(`/v1/changes?since=${sinceOf(status)}`).catch(() => ({ changes: [] }));
+    // A key may cover fewer than the system has.
+    status.datasets = status.datasets.filter(({ dataset }) =>
+      datasets.datasets.some(({ key: name }) => name === dataset),
+    );
     await refreshCoverage(status);
     candles.offer(datasets.datasets);
     show(status);
@@ -49,8 +53,9 @@ async function look() {
     showUpdated(`as of ${status.at_utc.slice(11, 19)} UTC`);
   } catch (error) {
     if (!(error instanceof Fault)) throw error;
-    if (error.isKey) return gate.open(true);
-    showUpdated(`${error.message} Trying again.`, true);
+    if (error.isKey) return gate.open(error);
+    // A key without the scope does not get it by asking again.
+    showUpdated(error.status === 403 ? error.message : `${error.message} Trying again.`, true);
   }
 }
 
