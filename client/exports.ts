@@ -58,6 +58,8 @@ export type ExportState = 'queued' | 'running' | 'succeeded' | 'failed';
 export interface SubmittedExport {
   readonly export_id: string;
   readonly status: ExportState;
+  /** Name of the key that submitted it; `owner` for the configured one. */
+  readonly api_key: string;
   readonly submitted_at: string;
   readonly status_path: string;
   readonly rights_state: string;

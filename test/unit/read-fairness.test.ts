@@ -14,6 +14,9 @@ class Callers {
   readonly limiter: ConcurrencyLimiter;
   readonly admitted: string[] = [];
   readonly refused: string[] = [];
+  /** Positions of the refused reads among all. */
+  readonly refusedAt: number[] = [];
+  #asked = 0;
   readonly running: { readonly caller: string; readonly slot: Slot }[] = [];
 
   constructor(running: number, waiting: number) {
@@ -21,12 +24,16 @@ class Callers {
   }
 
   async read(caller: string, size: 'small' | 'any' = 'any'): Promise<void> {
+    const at = this.#asked++;
     this.limiter.acquire(signal, size, caller).then(
       (slot) => {
         this.admitted.push(caller);
         this.running.push({ caller, slot });
       },
-      () => this.refused.push(caller),
+      () => {
+        this.refused.push(caller);
+        this.refusedAt.push(at);
+      },
     );
     await settled();
   }
@@ -77,6 +84,7 @@ describe('a full queue', () => {
     await callers.read('single');
     expect([callers.refused, callers.limiter.load.waiting]).toEqual([['flood'], 4]);
     expect(callers.limiter.rejected.full).toBe(1);
+    expect(callers.refusedAt).toEqual([4]);
     await callers.end();
     expect(callers.admitted).toEqual(['flood', 'single']);
   });
