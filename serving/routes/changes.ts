@@ -126,7 +126,7 @@ async function page(
   { feed, limiter }: ChangesDeps,
   { since = 0, covers, limit }: Asked & { readonly limit: number },
 ): Promise<void> {
-  const slot = await limiter.acquire(exchange.signal, 'small');
+  const slot = await limiter.acquire(exchange.signal, 'small', exchange.caller.name ?? '');
   try {
     const from = placeOf(since, '?since', await known(feed.last()));
     const { changes, next } = await known(feed.page(from, limit, covers));

@@ -174,6 +174,7 @@ const SCOPE_OF: Readonly<Record<string, Scope | 'open'>> = {
   ),
   'GET /v1/datasets': 'read',
   'GET /v1/coverage/{dataset}': 'read',
+  'GET /v1/changes': 'read',
   'GET /v1/lineage/{dataset}/{offset}': 'read',
   'POST /v1/raw/export': 'export',
   'GET /v1/raw/export': 'export',
@@ -269,6 +270,7 @@ describe('datasets', () => {
       ['POST', `/v1/historical/${DATASETS.get(dataset)!.historicalPath}`, { mode: 'native', n_latest_rows: 1 }],
       ['GET', `/v1/coverage/${dataset}`],
       ['GET', `/v1/lineage/${dataset}/1000`],
+      ['GET', `/v1/changes?dataset=${dataset}`],
     ];
     const send = ([method, path, body]: [string, string, object?], as: string | undefined = key) =>
       serving.send({ method, path, key: as, ...(body && { body: JSON.stringify(body) }) });
@@ -291,6 +293,52 @@ describe('datasets', () => {
     expect(json.datasets.map((one: Json) => one.key ?? one.dataset)).toEqual([OTHER]);
     const all = await serving.send({ method: 'GET', path: '/v1/datasets' });
     expect(all.json.datasets).toHaveLength(DATASETS.size);
+  });
+});
+
+describe('changes', () => {
+  const STREAM = { Accept: 'text/event-stream' };
+
+  /** The catalog as it is after changes of two datasets, whatever they were. */
+  beforeAll(async () => {
+    for (const [index, dataset] of [DATASET, OTHER, DATASET].entries()) {
+      await system.client.query(
+        `insert into proof_leaves (leaf_index, dataset_id, kind, body) values ($1, $2, 'proved', '{"v":1}')`,
+        [index, DATASETS.get(dataset)!.number],
+      );
+    }
+    await system.client.query(`insert into proof_head (size, root) values (3, sha256('')) on conflict do nothing`);
+  });
+
+  test('of datasets that a key does not cover are passed over, and never sent', async () => {
+    const key = await add('read', '--datasets', OTHER);
+    const { json } = await serving.send({ method: 'GET', path: '/v1/changes', key });
+    expect(json).toEqual({ changes: [{ number: 2, v: 1 }], next: 3 });
+    const response = await serving.open({ method: 'GET', path: '/v1/changes', key, headers: STREAM });
+    let text = '';
+    response.setEncoding('utf8').on('data', (chunk: string) => {
+      text += chunk;
+    });
+    await eventually(() => text.includes('"number":2'), 'the change');
+    expect(text).not.toMatch(/"number":[13]/);
+    response.destroy();
+  });
+
+  test('are followed beside the reads of a key, until it is revoked', async () => {
+    const key = await add('read', '--concurrent-reads', '1');
+    const name = `key-${made}`;
+    const streams = [1, 2].map(() => serving.open({ method: 'GET', path: '/v1/changes', key, headers: STREAM }));
+    const [one, other] = await Promise.all(streams);
+    expect([one.statusCode, other.statusCode, outcome(await query(key))]).toEqual([200, 200, '200']);
+    const ended = [one, other].map(
+      (response) => new Promise((resolve) => response.on('error', () => {}).once('close', resolve)),
+    );
+    for (const response of [one, other]) response.resume();
+    await keys('revoke', name);
+    await Promise.all(ended);
+    expect(outcome(await serving.send({ method: 'GET', path: '/v1/changes', key, headers: STREAM }))).toBe(
+      '401 AUTH_KEY_REVOKED',
+    );
   });
 });
 
