@@ -56,8 +56,8 @@ export function answerProblem(response: ServerResponse, error: unknown, requestI
   const { code } = problem;
   const facts = { code, requestId, err: error instanceof Problem ? error.cause : error };
   // A full queue sheds load as it should; thousands of log lines about it would be load themselves. The readiness checks
-  // log once why the service is not ready, and anybody may ask for readiness.
-  const isExpected = code.endsWith('_LIMIT_REACHED') || code === 'NOT_READY';
+  // log once why the service is not ready, and anybody may ask for readiness, or send what may be a key.
+  const isExpected = code.endsWith('_LIMIT_REACHED') || code === 'NOT_READY' || code === 'AUTH_KEYS_UNAVAILABLE';
   if (problem.status >= 500 && !isExpected) log.error(facts, problem.message);
   else log.debug(facts, problem.message);
   if (response.headersSent) {
