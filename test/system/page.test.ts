@@ -138,6 +138,30 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
     expect(await page.locator('dialog[open]').count()).toBe(0);
   });
 
+  test('says which scope a named key lacks, shows the datasets that it covers, and asks anew when it was revoked', async () => {
+    const add = async (name: string, ...terms: string[]) => {
+      const { exit, json, stdout } = await system.run(['keys', 'add', name, ...terms]);
+      expect(exit, stdout).toBe(0);
+      return json.secret as string;
+    };
+    await using watched = await openPage(world.browser, serving.url);
+    const { page } = watched;
+    const use = async (key: string) => {
+      await page.evaluate(`sessionStorage.setItem("tidemark-key", ${JSON.stringify(key)})`);
+      await page.reload();
+    };
+    await page.goto(serving.url);
+    await use(await add('reader', '--scopes', 'read'));
+    const updated = page.locator('#updated.fault');
+    await updated.waitFor();
+    expect(await textOf(updated)).toMatch(/needs the scope operate, and the key reader has read\. [^.]+\.$/);
+    await use(await add('looker', '--scopes', 'read,operate', '--datasets', DATASET));
+    await page.locator('.datasets tbody tr').first().waitFor();
+    expect(await page.locator('.datasets tbody tr').count()).toBe(1);
+    expect((await system.run(['keys', 'revoke', 'looker'])).exit).toBe(0);
+    await page.getByText('The key looker was revoked at').waitFor({ timeout: 3 * POLL_MS });
+  });
+
   test('says what needs somebody, with the numbers of /v1/ops/status', async () => {
     const { page, faults } = looked;
     const { json } = await serving.send({ method: 'GET', path: '/v1/ops/status' });
