@@ -222,6 +222,18 @@ export const ERROR_CODES = {
     remedy: 'Run the same command again; it continues where the lost connection, which held the lease, stopped it.',
   },
 
+  // the lake
+  LAKE_FOLDER_REFUSED: {
+    transient: false,
+    remedy:
+      'Name a folder that is empty, does not exist, or holds a lake of this release, and that this user may write to.',
+  },
+  LAKE_HELD: { transient: true, remedy: 'Another process writes to this lake; wait for it, or stop it.' },
+  LAKE_NOT_WRITTEN: {
+    transient: true,
+    remedy: 'Free space or repair the disk of the lake, then run the same command again; it continues.',
+  },
+
   // storage
   DATABASE_UNAVAILABLE: { transient: true, remedy: 'PostgreSQL does not answer; check SVC_DATABASE_URL.' },
   DATABASE_UNSUPPORTED: {

@@ -34,6 +34,34 @@ const RESTART_MAX_MS = 5000;
 /** The output of a child that ended is read for at most this long. */
 const OUTPUT_MS = 1000;
 
+interface StartedChild {
+  readonly child: ChildProcess;
+  /** The exit code or the signal. The child's last lines come before them. */
+  readonly ended: Promise<[code: number | null, signal: NodeJS.Signals | null]>;
+}
+
+/** Starts a child that nobody restarts. */
+export function startChild(options: Omit<ChildOptions, 'log' | 'onRefusal'>): StartedChild {
+  const { module, args, input, name, terminalLog, onLine, inherits, env } = options;
+  const script = fileURLToPath(new URL(`../../${module}`, import.meta.url));
+  const child = spawn(process.execPath, [...process.execArgv, script, ...(args ?? [])], {
+    stdio: ['pipe', onLine ? 'pipe' : 'ignore', terminalLog ? 'pipe' : 'inherit'],
+    env: { ...inherits, ...(terminalLog && { [TERMINAL_VARIABLE]: '1' }), ...env },
+    // Its own process group: Ctrl-C reaches only the command, which stops its children in order.
+    detached: true,
+  });
+  child.stdin?.on('error', () => {});
+  child.stdin?.end(input ?? '');
+  const lines = onLine && child.stdout && forEachLine(child.stdout, onLine);
+  const output = terminalLog && child.stderr && forEachLine(child.stderr, (line) => terminalLog.writeOf(name, line));
+  const ended = once(child, 'exit').then(async ([code, signal]) => {
+    // A grandchild may hold the pipes open.
+    await Promise.race([Promise.all([lines, output]), delay(OUTPUT_MS, undefined, { ref: false })]);
+    return [code, signal] as Awaited<StartedChild['ended']>;
+  });
+  return { child, ended };
+}
+
 export class SupervisedChild implements AsyncDisposable {
   readonly #options: ChildOptions;
   #process: ChildProcess | undefined;
@@ -52,23 +80,10 @@ export class SupervisedChild implements AsyncDisposable {
   async #keepRunning(): Promise<void> {
     for (let failures = 0; !this.#stopping; failures++) {
       const startedAt = performance.now();
-      const { module, args, input, name, log, terminalLog, onLine, inherits, env } = this.#options;
-      const script = fileURLToPath(new URL(`../../${module}`, import.meta.url));
-      const child = spawn(process.execPath, [...process.execArgv, script, ...(args ?? [])], {
-        stdio: ['pipe', onLine ? 'pipe' : 'ignore', terminalLog ? 'pipe' : 'inherit'],
-        env: { ...inherits, ...(terminalLog && { [TERMINAL_VARIABLE]: '1' }), ...env },
-        // Its own process group: Ctrl-C reaches only the command, which stops its children in order.
-        detached: true,
-      });
+      const { name, log } = this.#options;
+      const { child, ended } = startChild(this.#options);
       this.#process = child;
-      child.stdin?.on('error', () => {});
-      child.stdin?.end(input ?? '');
-      if (onLine && child.stdout) forEachLine(child.stdout, onLine);
-      const output =
-        terminalLog && child.stderr && forEachLine(child.stderr, (line) => terminalLog.writeOf(name, line));
-      const [code, signal] = await once(child, 'exit');
-      // The child's last lines come before the messages about its end. A grandchild may hold the pipe open.
-      await Promise.race([output, delay(OUTPUT_MS, undefined, { ref: false })]);
+      const [code, signal] = await ended;
       if (this.#stopping) return;
       if (code === 2 && this.#options.onRefusal) {
         this.#options.onRefusal();

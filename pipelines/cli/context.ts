@@ -97,7 +97,15 @@ export type CommandRole = 'publisher' | 'operator';
  * Long-running commands: at the start they wait for an unavailable server, as they do later. The others report the
  * outage at once.
  */
-const OUTLASTING: ReadonlySet<string> = new Set(['backfill', 'export-worker', 'follow', 'reparse', 'replay', 'verify']);
+const OUTLASTING: ReadonlySet<string> = new Set([
+  'backfill',
+  'export-worker',
+  'follow',
+  'lake',
+  'reparse',
+  'replay',
+  'verify',
+]);
 
 export async function openContext(
   command: ParsedCommand,

@@ -42,6 +42,7 @@ const COMMANDS: readonly Command[] = [
   { spec: specs.keys, load: async () => (await import('./commands/keys.ts')).runKeys },
   { spec: specs.rights, load: async () => (await import('./commands/rights.ts')).runRights },
   { spec: specs.exportWorker, load: async () => (await import('./commands/export-worker.ts')).runExportWorker },
+  { spec: specs.lake, load: async () => (await import('./commands/lake.ts')).runLake },
   { spec: specs.audit, load: async () => (await import('./commands/audit.ts')).runAudit },
   { spec: specs.explain, load: async () => (await import('./commands/explain.ts')).runExplain },
   { spec: specs.event, load: async () => (await import('./commands/event.ts')).runEvent },
@@ -97,6 +98,13 @@ function overview(): string {
   ].join('\n');
 }
 
+const USAGE_CODES: ReadonlySet<string> = new Set([
+  'USAGE',
+  'CONFIGURATION_INVALID',
+  'CHECK_INPUT_INVALID',
+  'LAKE_FOLDER_REFUSED',
+]);
+
 function report(error: unknown, argv: readonly string[], io: Io): number {
   const [command] = argv;
   const code = codeOf(error) ?? outageCode(error) ?? 'UNEXPECTED';
@@ -106,7 +114,7 @@ function report(error: unknown, argv: readonly string[], io: Io): number {
   else io.stderr.write(`tidemark: ${explain(error)}\n${remedy ? `${remedy}\n` : ''}[${code}]\n`);
   if (code === 'UNEXPECTED' && error instanceof Error && io.env.SVC_LOG_LEVEL === 'debug')
     io.stderr.write(`${error.stack}\n`);
-  if (code === 'USAGE' || code === 'CONFIGURATION_INVALID' || code === 'CHECK_INPUT_INVALID') return EXIT.USAGE;
+  if (USAGE_CODES.has(code)) return EXIT.USAGE;
   if (code === 'INTERRUPTED') return EXIT.INTERRUPTED;
-  return code === 'PUBLISHER_LEASE_HELD' || code === 'WORK_HELD' ? EXIT.HELD : EXIT.FAILED;
+  return code === 'PUBLISHER_LEASE_HELD' || code === 'WORK_HELD' || code === 'LAKE_HELD' ? EXIT.HELD : EXIT.FAILED;
 }

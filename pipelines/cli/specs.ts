@@ -256,6 +256,17 @@ export const exportWorker: CommandSpec = {
   doc: 'Runs queued exports, beside or instead of the HTTP service, until stopped; unfinished ones return to the queue. On another machine it needs SVC_DATABASE_URL, SVC_NATS_EXPORT_URL or SVC_NATS_URL, and the same SVC_EXPORT_ROOT_DIR on a shared file system.',
 };
 
+export const lake: CommandSpec = {
+  name: 'lake',
+  positionals: [],
+  options: {
+    to: { type: 'string', required: true, doc: 'Folder of the lake: new, empty, or a lake.' },
+    follow: { type: 'boolean', doc: 'Go on with later changes, until stopped.' },
+    synthetic: { type: 'boolean', doc: 'Also write synthetic rows.' },
+  },
+  doc: 'Writes every proved partition as Parquet below a folder and removes what is no longer proved or allowed. It goes on where an earlier run stopped.',
+};
+
 export const audit: CommandSpec = {
   name: 'audit',
   positionals: ['action'],

@@ -11,6 +11,7 @@ import { Reader } from '../read/execute/answer.ts';
 import type { FreshnessRule } from '../read/execute/warnings.ts';
 import { FrameReader } from '../read/frame/frame.ts';
 import { BufferPool } from '../render/response.ts';
+import type { ArtifactDeps } from './artifact/write.ts';
 import { AUDIT_EVENTS, ExportAudit } from './audit.ts';
 import { ExportDirectories } from './files.ts';
 import { QueueConnection } from './queue-connection.ts';
@@ -107,6 +108,25 @@ interface ExportServiceDeps {
 /** An export may search long for its next row; the read still ends when the search takes longer. */
 const ROW_TIMEOUT_MS = 600_000;
 
+/** What writing artifacts in the background needs. */
+export function artifactDeps(
+  settings: Settings,
+  { pool, freshness, log }: Pick<ExportServiceDeps, 'freshness' | 'log'> & { readonly pool: PgPool },
+): ArtifactDeps {
+  const budget = { firstRowMs: ROW_TIMEOUT_MS, nextRowMs: ROW_TIMEOUT_MS };
+  const reading = { pool, byokRole: undefined, budget, log, ...freshness };
+  const folder = proofLogFolderOf(settings);
+  return {
+    reader: new Reader(reading),
+    frames: new FrameReader({ ...reading, confirmations: settings.SVC_BITCOIN_CONFIRMATION_DEPTH }),
+    buffers: new BufferPool(),
+    proofLog: new ProofLog(folder, log),
+    signer: () => readSigner(folder, settings.SVC_PROOF_LOG_KEY),
+    now: freshness.now,
+    splitRows: settings.SVC_EXPORT_SPLIT_ROWS,
+  };
+}
+
 export class ExportService implements AsyncDisposable {
   readonly store: ExportStore;
   readonly queue: QueueConnection;
@@ -155,10 +175,7 @@ export class ExportService implements AsyncDisposable {
       return;
     }
     const pool = new PgPool(poolOptions(databaseUrl));
-    const budget = { firstRowMs: ROW_TIMEOUT_MS, nextRowMs: ROW_TIMEOUT_MS };
-    const reading = { pool, byokRole: undefined, budget, log, ...freshness };
     this.#pool = pool;
-    const folder = proofLogFolderOf(settings);
     this.#worker = new ExportWorker({
       store,
       queue,
@@ -168,16 +185,7 @@ export class ExportService implements AsyncDisposable {
       leaseMs: this.#leaseMs,
       maxCrashes: settings.SVC_EXPORT_MAX_CRASHES,
       ttlSeconds: settings.SVC_EXPORT_ARTIFACT_TTL_SECONDS,
-      run: exportRunner({
-        reader: new Reader(reading),
-        frames: new FrameReader({ ...reading, confirmations: settings.SVC_BITCOIN_CONFIRMATION_DEPTH }),
-        rights,
-        buffers: new BufferPool(),
-        proofLog: new ProofLog(folder, log),
-        signer: () => readSigner(folder, settings.SVC_PROOF_LOG_KEY),
-        now: freshness.now,
-        splitRows: settings.SVC_EXPORT_SPLIT_ROWS,
-      }),
+      run: exportRunner({ ...artifactDeps(settings, { pool, freshness, log }), rights }),
     });
     this.#sweeper = new ExportSweeper({ store, queue, directories, audit, leaseMs: this.#leaseMs, log });
   }

@@ -173,6 +173,8 @@ interface ProcessOptions {
   readonly settings?: Partial<Record<SettingName, string>>;
   /** Use the sample rights matrix when no other is set. Only the embedded stack sets it. */
   readonly sample_rights?: boolean;
+  /** Of a lake: whether the process goes on with what is proved later. */
+  readonly follow?: boolean;
 }
 
 /** @returns the options and the parent process: this process stops when its parent ends. */

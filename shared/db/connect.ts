@@ -109,6 +109,9 @@ export const PROOF_LOG_LOCK = 7307;
 /** Held while an export is submitted, so that submits cannot exceed the limit of the queue together. Second key 0. */
 export const EXPORT_SUBMIT_LOCK = 7310;
 
+/** Held by the process that writes to a lake folder, with a hash of the folder's path. */
+export const LAKE_LOCK = 7311;
+
 /** The oldest and the newest minor version of TimescaleDB 2 that the tests were run against. */
 const OLDEST_MINOR = 19;
 const NEWEST_MINOR = 29;

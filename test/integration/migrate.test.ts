@@ -417,6 +417,7 @@ describe('the live tables', () => {
       'datasets',
       'export_audit_heads',
       'exports',
+      'lakes',
       'proof_head',
       'proof_leaves',
       'read_roles',

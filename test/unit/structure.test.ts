@@ -64,6 +64,7 @@ const LAYERS = [
   'serving/limits',
   'serving/discovery',
   'serving/exports',
+  'serving/lake',
   'serving/monitoring',
   'serving/openapi',
   'serving/routes',
@@ -77,6 +78,7 @@ const PROGRAMS = new Set([
   'pipelines/cli/run.ts',
   'pipelines/projector/main.ts',
   'serving/exports/worker-main.ts',
+  'serving/lake/lake-main.ts',
 ]);
 
 const files = ['shared', 'pipelines', 'serving'].flatMap((tree) =>

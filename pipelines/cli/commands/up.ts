@@ -19,6 +19,7 @@ import { isLocated } from '../over-partitions.ts';
 import { keepStreams } from '../streams.ts';
 import { keepCompacted } from './compact.ts';
 import { PARENT_VARIABLE } from './follow.ts';
+import { lakeChild } from './lake.ts';
 import { keepVerified } from './verify.ts';
 
 export interface SampleReport {
@@ -139,6 +140,7 @@ export async function runUp(command: ParsedCommand): Promise<number> {
     () => banner(context, url, apiKey, elapsedMs),
   );
   await using _following = startFollowing(context);
+  await using _lake = startLake(context);
   const interval = context.settings.SVC_VERIFY_INTERVAL_SECONDS;
   const line = './tidemark up (scheduled verification)';
   const verification =
@@ -230,6 +232,18 @@ function startFollowing({
     log,
     terminalLog,
     onRefusal: () => log.error('`follow` refused its settings; its log line above names them'),
+  });
+}
+
+/** Keeps a lake, if `SVC_LAKE_FOLDER` is set. */
+function startLake(context: Context): SupervisedChild | undefined {
+  const { settings, log } = context;
+  const { SVC_LAKE_FOLDER: folder, SVC_LAKE_SYNTHETIC: synthetic } = settings;
+  if (folder === undefined) return undefined;
+  return new SupervisedChild({
+    ...lakeChild(context, { folder, synthetic, follow: true }),
+    log,
+    onRefusal: () => log.error('the lake is not written; the log line above says why'),
   });
 }
 

@@ -124,6 +124,8 @@ interface FilesOptions {
   readonly directory: string;
   /** Prefix of the file names. */
   readonly stem: string;
+  /** Ends the names on disk. */
+  readonly inProgress?: string;
   readonly format: Format;
   readonly facts: FileMetadata;
   readonly buffers: BufferPool;
@@ -174,9 +176,13 @@ export class ArtifactFiles implements RowWriter, AsyncDisposable {
   async begin(day: string | null): Promise<void> {
     await this.#waitUntilClosed();
     if (this.#next) this.#startClosing(this.#next);
-    const { directory, stem, format, buffers, gate, onFault } = this.#options;
+    const { directory, stem, inProgress = '', format, buffers, gate, onFault } = this.#options;
     const name = `${stem}${day === null ? '' : `.${day}`}.${format.extension}`;
-    const sink = await FileSink.create(join(directory, name), { buffers, flow: gate.createReason(), onFault });
+    const sink = await FileSink.create(join(directory, `${name}${inProgress}`), {
+      buffers,
+      flow: gate.createReason(),
+      onFault,
+    });
     this.#next = { name, day, sink, writer: undefined };
     this.#open.add(this.#next);
   }

@@ -3,7 +3,7 @@
  * thread could answer nobody. The thread returns every row group as soon as it is encoded.
  */
 
-import { parentPort, workerData } from 'node:worker_threads';
+import { parentPort } from 'node:worker_threads';
 import { constants, zstdCompressSync } from 'node:zlib';
 import { ByteWriter, type ColumnSource, ParquetWriter, type SchemaElement } from 'hyparquet-writer';
 import type { ArrowType } from '../../render/arrow-messages.ts';
@@ -110,25 +110,39 @@ function encodingOf({ type, nullable, isDocument }: EncoderColumn): Pick<ColumnS
 }
 
 const port = parentPort!;
-const { columns, facts, compression } = workerData as EncoderFile;
 const CODECS = { zstd: 'ZSTD', snappy: 'SNAPPY', none: 'UNCOMPRESSED' } as const;
-const writer = new ByteWriter();
-const parquet = new ParquetWriter({
-  writer,
-  schema: schemaOf(columns),
-  codec: CODECS[compression as keyof typeof CODECS],
-  compressors: { ZSTD: (bytes) => zstdCompressSync(bytes, ZSTD) },
-  kvMetadata: facts.map(([key, value]) => ({ key, value })),
-  // The name includes a version of the files' layout: readers that find none ignore the bounds of texts.
-  createdBy: 'tidemark version 1',
-});
+
+/** The file in progress. */
+let current: {
+  readonly columns: readonly EncoderColumn[];
+  readonly writer: ByteWriter;
+  readonly parquet: ParquetWriter;
+};
+
+function begin({ columns, facts, compression }: EncoderFile): typeof current {
+  const writer = new ByteWriter();
+  const parquet = new ParquetWriter({
+    writer,
+    schema: schemaOf(columns),
+    codec: CODECS[compression as keyof typeof CODECS],
+    compressors: { ZSTD: (bytes) => zstdCompressSync(bytes, ZSTD) },
+    kvMetadata: facts.map(([key, value]) => ({ key, value })),
+    // The name includes a version of the files' layout: readers that find none ignore the bounds of texts.
+    createdBy: 'tidemark version 1',
+  });
+  return { columns, writer, parquet };
+}
 
 port.on('message', (message: ToEncoder) => {
+  if (message.kind === 'begin') {
+    current = begin(message.file);
+    return;
+  }
+  const { columns, writer, parquet } = current;
   if (message.kind === 'end') {
     parquet.finish();
-    const bytes = written();
+    const bytes = written(writer);
     port.postMessage({ kind: 'end', bytes } satisfies FromEncoder, [bytes.buffer]);
-    port.close();
     return;
   }
   const { rows } = message;
@@ -141,7 +155,7 @@ port.on('message', (message: ToEncoder) => {
       ...encodingOf(column),
     })),
   });
-  const bytes = written();
+  const bytes = written(writer);
   const memory = message.columns.map(({ values, text }) => ({
     bytes: new Uint8Array(values.buffer as ArrayBuffer),
     text: new Uint8Array(text.buffer as ArrayBuffer),
@@ -151,7 +165,7 @@ port.on('message', (message: ToEncoder) => {
 });
 
 /** The bytes written since the last call. Offsets in the file continue. */
-function written(): Uint8Array<ArrayBuffer> {
+function written(writer: ByteWriter): Uint8Array<ArrayBuffer> {
   const bytes = new Uint8Array(writer.getBuffer());
   writer.index = 0;
   return bytes;

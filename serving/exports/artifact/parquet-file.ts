@@ -1,6 +1,5 @@
 /** Writes rows to a Parquet file: gathers row groups, encodes them in a thread, and pauses the read while the thread is behind. */
 
-import { once } from 'node:events';
 import { Worker } from 'node:worker_threads';
 import type { Compression } from '../../contract/export.ts';
 import type { ColumnMemory } from '../../render/arrow-column.ts';
@@ -17,7 +16,7 @@ export interface EncoderColumn {
   readonly isDocument: boolean;
 }
 
-/** The encoder's start parameters. */
+/** A file to encode. */
 export interface EncoderFile {
   readonly columns: readonly EncoderColumn[];
   readonly compression: Compression;
@@ -35,6 +34,7 @@ export interface EncoderBatch {
 }
 
 export type ToEncoder =
+  | { readonly kind: 'begin'; readonly file: EncoderFile }
   | { readonly kind: 'group'; readonly rows: number; readonly columns: readonly EncoderBatch[] }
   | { readonly kind: 'end' };
 
@@ -56,6 +56,42 @@ const MAX_WAITING_GROUPS = 1;
  */
 const YOUNG_MB = 16;
 
+/** A thread takes 40 ms to start, as long as a file of a day of blocks takes otherwise: idle threads serve the next file. */
+const idle: { readonly worker: Worker; readonly timer: NodeJS.Timeout }[] = [];
+const MAX_IDLE = 2;
+const IDLE_MS = 10_000;
+
+function takeEncoder(): Worker {
+  const found = idle.pop();
+  if (found) {
+    clearTimeout(found.timer);
+    found.worker.ref();
+    return found.worker;
+  }
+  return new Worker(new URL('./parquet-encoder.ts', import.meta.url), {
+    execArgv: [],
+    resourceLimits: { maxYoungGenerationSizeMb: YOUNG_MB },
+  });
+}
+
+/** Keeps a thread that has ended its file for the next one, for a while. */
+function giveEncoder(worker: Worker): void {
+  if (idle.length >= MAX_IDLE) {
+    void worker.terminate();
+    return;
+  }
+  const timer = setTimeout(() => {
+    idle.splice(
+      idle.findIndex((one) => one.worker === worker),
+      1,
+    );
+    void worker.terminate();
+  }, IDLE_MS);
+  timer.unref();
+  worker.unref();
+  idle.push({ worker, timer });
+}
+
 export class ParquetFile extends BatchedRows implements FileWriter {
   readonly #target: FileTarget;
   readonly #worker: Worker;
@@ -63,8 +99,13 @@ export class ParquetFile extends BatchedRows implements FileWriter {
   readonly #spare: (readonly ColumnMemory[])[] = [];
   #waiting = 0;
   #isPaused = false;
-  #fault: unknown;
-  readonly #ended: Promise<unknown>;
+  #isEnded = false;
+  readonly #ended = Promise.withResolvers<void>();
+  readonly #onMessage = (message: FromEncoder) => this.#receive(message);
+  readonly #onError = (error: unknown) => {
+    this.#ended.reject(error);
+    this.#target.onFault(error);
+  };
 
   constructor(target: FileTarget, compression: Compression) {
     super(target.shape, { firstRows: GROUP_ROWS, rows: GROUP_ROWS, textBytes: GROUP_TEXT_BYTES });
@@ -79,17 +120,11 @@ export class ParquetFile extends BatchedRows implements FileWriter {
       compression,
       facts: Object.entries(target.facts),
     };
-    this.#worker = new Worker(new URL('./parquet-encoder.ts', import.meta.url), {
-      workerData: file,
-      execArgv: [],
-      resourceLimits: { maxYoungGenerationSizeMb: YOUNG_MB },
-    });
-    this.#ended = once(this.#worker, 'exit');
-    this.#worker.on('message', (message: FromEncoder) => this.#receive(message));
-    this.#worker.on('error', (error) => {
-      this.#fault = error;
-      target.onFault(error);
-    });
+    this.#ended.promise.catch(() => {}); // `close` awaits it
+    this.#worker = takeEncoder();
+    this.#worker.on('message', this.#onMessage);
+    this.#worker.on('error', this.#onError);
+    this.#send({ kind: 'begin', file }, []);
   }
 
   /** A group is complete or absent, so there is nothing to flush. */
@@ -98,12 +133,14 @@ export class ParquetFile extends BatchedRows implements FileWriter {
   async close(): Promise<void> {
     this.end();
     this.#send({ kind: 'end' }, []);
-    await this.#ended;
-    if (this.#fault !== undefined) throw this.#fault;
+    await this.#ended.promise;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.#worker.terminate();
+    this.#worker.off('message', this.#onMessage);
+    this.#worker.off('error', this.#onError);
+    if (this.#isEnded) giveEncoder(this.#worker);
+    else await this.#worker.terminate();
   }
 
   protected emit(rows: number): void {
@@ -129,7 +166,11 @@ export class ParquetFile extends BatchedRows implements FileWriter {
 
   #receive(message: FromEncoder): void {
     this.#target.sink.write(message.bytes);
-    if (message.kind === 'end') return;
+    if (message.kind === 'end') {
+      this.#isEnded = true;
+      this.#ended.resolve();
+      return;
+    }
     this.#spare.push(message.memory);
     this.#waiting--;
     if (!this.#isPaused || this.#waiting > MAX_WAITING_GROUPS) return;

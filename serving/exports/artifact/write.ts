@@ -48,7 +48,7 @@ export async function writeArtifact(deps: ArtifactDeps, job: ArtifactJob): Promi
   await using staging = await StagingDirectory.create(job.directory);
   const earlier = await intactArtifact(job.directory);
   if (earlier) return earlier;
-  const manifest = await writeFiles(deps, job, staging.path);
+  const manifest = await writeFiles(deps, job, { directory: staging.path, stem: stemOf(job.request) });
   job.signal.throwIfAborted();
   await writeManifest(staging.path, manifest);
   while (!(await staging.publish())) {
@@ -66,7 +66,23 @@ async function intactArtifact(directory: string): Promise<Artifact | undefined> 
   return artifact && (await isIntact(artifact)) ? artifact : undefined;
 }
 
-async function writeFiles(deps: ArtifactDeps, job: ArtifactJob, directory: string): Promise<ArtifactManifest> {
+/** A job without the place of its files. */
+export type RowsJob = Omit<ArtifactJob, 'directory'>;
+
+interface Place {
+  readonly directory: string;
+  /** Prefix of the files' names. */
+  readonly stem: string;
+  /** Ends the names on disk until the caller renames the files; the manifest does without. */
+  readonly inProgress?: string;
+}
+
+/** Writes the files of an artifact, synced, to an existing folder. @returns their manifest */
+export async function writeFiles(
+  deps: ArtifactDeps,
+  job: RowsJob,
+  { directory, stem, inProgress }: Place,
+): Promise<ArtifactManifest> {
   const { request } = job;
   const format = formatOf(job.format, job.compression);
   const schema = columnsOf(request, format);
@@ -74,7 +90,8 @@ async function writeFiles(deps: ArtifactDeps, job: ArtifactJob, directory: strin
   const gate = new BackpressureGate();
   await using files = new ArtifactFiles({
     directory,
-    stem: stemOf(request),
+    stem,
+    inProgress,
     format,
     facts: factsOf(request, schema),
     buffers: deps.buffers,
@@ -139,7 +156,7 @@ interface ReadResult {
 
 interface Reading {
   readonly deps: ArtifactDeps;
-  readonly job: ArtifactJob;
+  readonly job: RowsJob;
   readonly gate: BackpressureGate;
   readonly stop: AbortSignal;
 }

@@ -206,6 +206,17 @@ export const SERVING = {
 
 /** Settings of exports (how many, where, for how long) and of their audit log. */
 export const EXPORTS = {
+  SVC_LAKE_FOLDER: {
+    group: 'Exports',
+    kind: 'path',
+    doc: 'Folder in which `up` keeps a lake of every proved partition, as `./tidemark lake --follow` does. Unset: none.',
+  },
+  SVC_LAKE_SYNTHETIC: {
+    group: 'Exports',
+    kind: 'boolean',
+    default: 'false',
+    doc: 'Whether the lake of `up` also holds synthetic rows.',
+  },
   SVC_EXPORT_MAX_CONCURRENCY: {
     group: 'Exports',
     kind: 'integer',

@@ -1,0 +1,122 @@
+/** `lake`: writes everything that is proved to a folder of Parquet, in a child process of the service. */
+import { resolve } from 'node:path';
+import type { SettingName, Settings } from '../../../shared/config/settings.ts';
+import { ERROR_CODES, type ErrorCode, TidemarkError } from '../../../shared/errors.ts';
+import { type ChildOptions, localUrl, startChild } from '../child.ts';
+import { type Context, openContext, PROJECT_ROOT } from '../context.ts';
+import { EXIT } from '../io.ts';
+import type { ParsedCommand } from '../options.ts';
+import { bar, seconds } from '../output.ts';
+
+interface Report {
+  readonly folder: string;
+  readonly files: number;
+  readonly rows: number;
+  readonly bytes: number;
+  readonly written: number;
+  readonly replaced: number;
+  readonly removed: number;
+  readonly change: number;
+  readonly skipped: readonly { readonly dataset: string; readonly why: string }[];
+  readonly failed: readonly { readonly path: string; readonly why: string }[];
+}
+
+/** A line of the child (serving/lake/lake-main.ts). */
+type Line =
+  | { readonly progress: { readonly planned: number; readonly written: number; readonly rows: number } }
+  | { readonly round: Report }
+  | { readonly report: Report; readonly stopped: boolean }
+  | { readonly error: { readonly code: string; readonly message: string } };
+
+interface LakeOptions {
+  readonly folder: string;
+  readonly synthetic: boolean;
+  readonly follow: boolean;
+}
+
+/** The process that writes a lake. */
+export function lakeChild(context: Context, { folder, synthetic, follow }: LakeOptions): Omit<ChildOptions, 'log'> {
+  const { io, settings, settingFlags, terminalLog } = context;
+  const own: Partial<Record<SettingName, string>> = {
+    ...settingFlags,
+    SVC_DATABASE_URL: localUrl(context, 'export'),
+    // It has no callers, so it needs no key.
+    SVC_INTERNAL_API_KEY: 'none',
+    SVC_LAKE_FOLDER: folder,
+    SVC_LAKE_SYNTHETIC: String(synthetic),
+  };
+  return {
+    name: 'lake',
+    module: 'serving/lake/lake-main.ts',
+    args: ['--stdin'],
+    inherits: io.env,
+    terminalLog,
+    input: JSON.stringify({
+      cwd: PROJECT_ROOT,
+      parent: process.pid,
+      settings: own,
+      sample_rights: settings.SVC_DATABASE_URL === undefined,
+      follow,
+    }),
+  };
+}
+
+export async function runLake(command: ParsedCommand): Promise<number> {
+  const startedAt = performance.now();
+  const { to, follow, synthetic } = command.values;
+  // Before the servers start: a relative path is of the folder in which the command was given.
+  const folder = resolve(String(to));
+  await using context = await openContext(command, 'lake', required);
+  const { output, signal, stack } = context;
+  stack.supervise();
+  let last: Line | undefined;
+  const { child, ended } = startChild({
+    ...lakeChild(context, { folder, synthetic: synthetic === true, follow: follow === true }),
+    onLine(text) {
+      const line = JSON.parse(text) as Line;
+      if ('progress' in line) output.progress(progressOf(line.progress));
+      else if ('round' in line) output.note(textOf(line.round));
+      else last = line;
+    },
+  });
+  const stop = () => child.kill('SIGTERM');
+  signal.addEventListener('abort', stop);
+  if (signal.aborted) stop();
+  const [code, by] = await ended;
+  if (last && 'error' in last) throw errorOf(last.error);
+  if (!last || !('report' in last)) {
+    throw new TidemarkError('LAKE_NOT_WRITTEN', `The process that writes the lake ended (${by ?? `exit ${code}`})`);
+  }
+  const { report, stopped } = last;
+  const ms = performance.now() - startedAt;
+  const ok = report.failed.length === 0;
+  output.answer({ command: 'lake', ok, ...report, seconds: Math.round(ms / 100) / 10 }, () =>
+    [`${textOf(report)}, ${seconds(ms)}`, ...hintsOf(report)].join('\n'),
+  );
+  if (stopped && !follow) return EXIT.INTERRUPTED;
+  return ok ? EXIT.DONE : EXIT.FAILED;
+}
+
+const progressOf = ({ planned, written, rows }: { planned: number; written: number; rows: number }) =>
+  `${bar(written, Math.max(planned, written))} ${written.toLocaleString('en-US')} files, ${rows.toLocaleString('en-US')} rows`;
+
+function textOf({ folder, files, rows, bytes, written, replaced, removed, change }: Report): string {
+  const count = (value: number) => value.toLocaleString('en-US');
+  return [
+    `${folder}: ${count(files)} files, ${count(rows)} rows, ${count(Math.ceil(bytes / 2 ** 20))} MiB, up to change ${change}`,
+    `${count(written)} written, ${count(replaced)} replaced, ${count(removed)} removed`,
+  ].join('; ');
+}
+
+const hintsOf = ({ skipped, failed, files }: Report): string[] => [
+  ...skipped.map(({ dataset, why }) => `  ${dataset}: not written: ${why}`),
+  ...failed.map(({ path, why }) => `  ${path}: failed: ${why}`),
+  ...(files === 0 && skipped.length === 0 ? ['  Nothing is proved yet.'] : []),
+];
+
+const errorOf = ({ code, message }: { readonly code: string; readonly message: string }): Error =>
+  code in ERROR_CODES ? new TidemarkError(code as ErrorCode, message) : new Error(message);
+
+/** With a database of the operator's own, the operator must state what may be written from it. */
+const required = (settings: Partial<Settings>): readonly SettingName[] =>
+  settings.SVC_DATABASE_URL === undefined ? [] : ['SVC_SOURCE_RIGHTS_MATRIX_PATH'];

@@ -1,0 +1,82 @@
+/**
+ * The process that writes a lake: `./tidemark lake`, and with `SVC_LAKE_FOLDER` a process of `./tidemark up`. It takes its settings
+ * like the HTTP service. It prints one line of JSON for each report: `progress`, `round` (with `follow`), at last `report` or `error`.
+ */
+import { setTimeout as delay } from 'node:timers/promises';
+import { codeOf, explain, outageCode, TidemarkError } from '../../shared/errors.ts';
+import { createLogger } from '../../shared/logger.ts';
+import { RightsStore } from '../../shared/rights/store.ts';
+import { readProcessOptions, untilStopped, usableSettings } from '../monitoring/startup.ts';
+import { freshnessRule } from '../read/execute/warnings.ts';
+import { ReadFault } from '../read/read-model.ts';
+import { shadowedBy } from '../rights/gate.ts';
+import { Lake } from './lake.ts';
+import { FolderTarget } from './target.ts';
+
+const PROGRESS_MS = 200;
+/** A stop waits this long for the files in progress to be given up. */
+const STOP_MS = 5000;
+
+const print = (line: object) => process.stdout.write(`${JSON.stringify(line)}\n`);
+
+async function main(): Promise<void> {
+  const { options, parent } = await readProcessOptions();
+  const { settings, databaseUrl, rightsMatrixPath } = await usableSettings(options);
+  const log = createLogger(settings.SVC_LOG_LEVEL, 'lake');
+  const folder = settings.SVC_LAKE_FOLDER;
+  if (folder === undefined) throw new TidemarkError('CONFIGURATION_INVALID', 'SVC_LAKE_FOLDER is not set');
+  const stopping = new AbortController();
+  void untilStopped(parent).then(async () => {
+    stopping.abort(new Error('stopped'));
+    await delay(STOP_MS, undefined, { ref: false });
+    process.exit(0);
+  });
+  let printedAt = 0;
+  await using lake = await Lake.open({
+    settings,
+    databaseUrl,
+    // The same settings as the HTTP service: without the role, a matrix with BYOK Required would be invalid here.
+    rights: new RightsStore(rightsMatrixPath, {
+      byokRole: settings.SVC_BYOK_DATABASE_ROLE,
+      log,
+      shadowed: shadowedBy(settings),
+    }),
+    freshness: freshnessRule(settings),
+    log,
+    target: await FolderTarget.open(folder),
+    synthetic: settings.SVC_LAKE_SYNTHETIC,
+    signal: stopping.signal,
+    onProgress: (progress) => {
+      const now = performance.now();
+      if (now - printedAt < PROGRESS_MS) return;
+      printedAt = now;
+      print({ progress });
+    },
+  });
+  try {
+    if (options.follow) await lake.follow((round) => print({ round }));
+    else await lake.write();
+  } catch (error) {
+    if (!stopping.signal.aborted) throw error;
+  }
+  print({ report: lake.report(), stopped: stopping.signal.aborted });
+}
+
+/** The code of a fault, for the command that started this process. */
+const codeOfFault = (error: unknown) =>
+  codeOf(error) ??
+  (error instanceof ReadFault && error.kind === 'backend'
+    ? 'DATABASE_UNAVAILABLE'
+    : (outageCode(error) ?? 'UNEXPECTED'));
+
+try {
+  await main();
+  process.exitCode = 0;
+} catch (error) {
+  const code = codeOfFault(error);
+  print({ error: { code, message: explain(error) } });
+  process.stderr.write(`tidemark lake: ${explain(error)}\n`);
+  process.exitCode = code === 'CONFIGURATION_INVALID' || code === 'LAKE_FOLDER_REFUSED' ? 2 : 1;
+}
+// A watch of the parent process keeps no other alive.
+process.stdin.destroy();

@@ -1,0 +1,240 @@
+/**
+ * Keeps a lake: holds its lock, compares everything once, and with `follow` goes on with what each new leaf of the proof log
+ * touches. States in the database how far the lake has come.
+ */
+import { hostname } from 'node:os';
+import { setTimeout as delay } from 'node:timers/promises';
+import type { Settings } from '../../shared/config/settings.ts';
+import { type Client, connect, LAKE_LOCK } from '../../shared/db/connect.ts';
+import { codeOf, explain, outageCode, TidemarkError } from '../../shared/errors.ts';
+import type { Logger } from '../../shared/logger.ts';
+import type { Range } from '../../shared/ranges.ts';
+import { DATASETS, type DatasetDefinition } from '../../shared/registry/index.ts';
+import type { RightsStore } from '../../shared/rights/store.ts';
+import { PgPool, poolOptions } from '../db/pool.ts';
+import { artifactDeps } from '../exports/service.ts';
+import type { FreshnessRule } from '../read/execute/warnings.ts';
+import { ReadFault } from '../read/read-model.ts';
+import { SPANS } from './format.ts';
+import type { LakeTarget } from './target.ts';
+import { EVERYTHING, type LakeCounts, type LakeProgress, LakeWriter, type Scope, type Skipped } from './writer.ts';
+
+export interface LakeOptions {
+  readonly settings: Settings;
+  readonly databaseUrl: string;
+  readonly rights: RightsStore;
+  readonly freshness: FreshnessRule;
+  readonly log: Logger;
+  readonly target: LakeTarget;
+  readonly synthetic: boolean;
+  readonly signal: AbortSignal;
+  readonly onProgress?: (progress: LakeProgress) => void;
+}
+
+export interface LakeReport extends LakeCounts {
+  readonly folder: string;
+  readonly files: number;
+  readonly rows: number;
+  readonly bytes: number;
+  readonly change: number;
+  readonly skipped: readonly Skipped[];
+  readonly failed: readonly { readonly path: string; readonly why: string }[];
+}
+
+const POLL_MS = 1000;
+const RETRY_MS = 3000;
+/** Leaves that one look takes; more make a comparison of everything. */
+const MAX_LEAVES = 10_000;
+
+/** One connection: it holds the lock, reads the proof log and states how far the lake has come. */
+class LakeCatalog implements AsyncDisposable {
+  readonly #client: Client;
+  readonly #folder: string;
+
+  private constructor(client: Client, folder: string) {
+    this.#client = client;
+    this.#folder = folder;
+  }
+
+  /** @throws TidemarkError LAKE_HELD */
+  static async open(databaseUrl: string, folder: string): Promise<LakeCatalog> {
+    const client = await connect({ url: databaseUrl, name: 'tidemark lake' });
+    const { rows } = await client.query(`select pg_try_advisory_lock(${LAKE_LOCK}, hashtext($1)) as held`, [folder]);
+    if (rows[0].held) return new LakeCatalog(client, folder);
+    const by = await client.query('select host, pid from lakes where folder = $1', [folder]);
+    await client[Symbol.asyncDispose]();
+    const [writer] = by.rows;
+    const who = writer ? ` (process ${writer.pid} on ${writer.host} was the last to write to it)` : '';
+    throw new TidemarkError('LAKE_HELD', `Another process writes to the lake ${folder}${who}`);
+  }
+
+  /** The number of leaves with an index: every change up to it is visible to a snapshot that begins later. */
+  async change(): Promise<number> {
+    const { rows } = await this.#client.query(
+      'select coalesce(max(leaf_index) + 1, 0)::text as change from proof_leaves',
+    );
+    return Number(rows[0].change);
+  }
+
+  /** The times that the leaves from `change` on touch, by dataset. A partition that left the catalog has none any longer. */
+  async touched(change: number): Promise<Scope> {
+    const { rows } = await this.#client.query(
+      `select l.dataset_id, p.from_ms::text, p.to_ms::text from proof_leaves l left join partitions p using (dataset_id, partition_key)
+       where l.leaf_index >= $1 and l.dataset_id is not null and l.kind in ('proved', 'revised', 'retracted', 'quarantined')
+       order by l.leaf_index limit ${MAX_LEAVES + 1}`,
+      [change],
+    );
+    if (rows.length > MAX_LEAVES) return EVERYTHING;
+    const scope = new Map<DatasetDefinition, Range[] | 'all'>();
+    for (const { dataset_id: number, from_ms: from, to_ms: to } of rows) {
+      const dataset = [...DATASETS.values()].find((one) => one.number === number);
+      if (!dataset) continue;
+      const ranges = scope.get(dataset) ?? [];
+      if (ranges === 'all') continue;
+      if (from === null || SPANS[dataset.partition.kind].carriesFar) scope.set(dataset, 'all');
+      else scope.set(dataset, [...ranges, { from: Number(from), to: Number(to) }]);
+    }
+    return scope;
+  }
+
+  /** The versions of coverage: a check of a source prolongs its coverage without a leaf. */
+  async versions(): Promise<ReadonlyMap<number, string>> {
+    const { rows } = await this.#client.query('select dataset_id, version::text from coverage');
+    return new Map(rows.map(({ dataset_id, version }) => [dataset_id, version]));
+  }
+
+  async state(writer: LakeWriter, synthetic: boolean, fault: string | undefined): Promise<void> {
+    const { files, rows, bytes } = writer.totals();
+    await this.#client.query(
+      `insert into lakes (folder, host, pid, synthetic, files, rows, bytes, change, fault, written_at)
+       values ($1, $2, $3, $4, $5, $6, $7, $8, $9, clock_timestamp())
+       on conflict (folder) do update set host = excluded.host, pid = excluded.pid, synthetic = excluded.synthetic,
+         files = excluded.files, rows = excluded.rows, bytes = excluded.bytes, change = excluded.change,
+         fault = excluded.fault, checked_at = clock_timestamp(),
+         written_at = case when (lakes.files, lakes.rows, lakes.bytes, lakes.change)
+           is distinct from (excluded.files, excluded.rows, excluded.bytes, excluded.change)
+           then excluded.written_at else lakes.written_at end`,
+      [this.#folder, hostname(), process.pid, synthetic, files, rows, bytes, writer.change, fault ?? null],
+    );
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#client[Symbol.asyncDispose]();
+  }
+}
+
+export class Lake implements AsyncDisposable {
+  readonly #options: LakeOptions;
+  readonly #pool: PgPool;
+  #catalog: LakeCatalog;
+  #writer: LakeWriter;
+
+  private constructor(options: LakeOptions, pool: PgPool, catalog: LakeCatalog, writer: LakeWriter) {
+    this.#options = options;
+    this.#pool = pool;
+    this.#catalog = catalog;
+    this.#writer = writer;
+  }
+
+  /** @throws TidemarkError LAKE_FOLDER_REFUSED, LAKE_HELD, LAKE_NOT_WRITTEN */
+  static async open(options: LakeOptions): Promise<Lake> {
+    const { target, databaseUrl } = options;
+    await target.readRoot();
+    await using opened = new AsyncDisposableStack();
+    const catalog = opened.use(await LakeCatalog.open(databaseUrl, target.location));
+    const pool = opened.use(new PgPool(poolOptions(databaseUrl)));
+    const writer = await openWriter(options, pool);
+    opened.move();
+    return new Lake(options, pool, catalog, writer);
+  }
+
+  /** Brings the lake to what is proved now. */
+  async write(): Promise<LakeReport> {
+    await this.#bring(EVERYTHING);
+    return this.report();
+  }
+
+  report(): LakeReport {
+    const { counts, change, skipped, failed } = this.#writer;
+    return {
+      folder: this.#options.target.location,
+      ...this.#writer.totals(),
+      ...counts,
+      change,
+      skipped,
+      failed: [...failed].map(([path, { why }]) => ({ path, why })),
+    };
+  }
+
+  /**
+   * Keeps the lake until the signal. Faults of database and disk are stated and tried again.
+   * @param onRound called after each round that changed the lake
+   */
+  async follow(onRound: (report: LakeReport) => void): Promise<void> {
+    const { signal, log } = this.#options;
+    let versions: ReadonlyMap<number, string> | undefined;
+    let isFaulty = false;
+    while (!signal.aborted) {
+      try {
+        if (isFaulty) await this.#reopen();
+        const now = await this.#catalog.versions();
+        const before = JSON.stringify(this.report());
+        await this.#bring(versions && !isFaulty ? await this.#scope(versions, now) : EVERYTHING);
+        versions = now;
+        isFaulty = false;
+        if (JSON.stringify(this.report()) !== before) onRound(this.report());
+      } catch (error) {
+        if (signal.aborted) return;
+        if (!isTransient(error)) throw error;
+        if (!isFaulty) log.error({ err: error }, 'the lake cannot be written now; it is tried again');
+        isFaulty = true;
+        await this.#catalog.state(this.#writer, this.#options.synthetic, explain(error)).catch(() => {});
+      }
+      await delay(isFaulty ? RETRY_MS : POLL_MS, undefined, { signal }).catch(() => {});
+    }
+  }
+
+  /** The lock went with a lost connection, and another writer may have come: everything is read anew. */
+  async #reopen(): Promise<void> {
+    await this.#catalog[Symbol.asyncDispose]();
+    this.#catalog = await LakeCatalog.open(this.#options.databaseUrl, this.#options.target.location);
+    this.#writer = await openWriter(this.#options, this.#pool);
+  }
+
+  /** What changed since the last round: by leaves, and where years are carried along also by coverage. */
+  async #scope(before: ReadonlyMap<number, string>, now: ReadonlyMap<number, string>): Promise<Scope> {
+    const scope = new Map(await this.#catalog.touched(this.#writer.change));
+    for (const dataset of DATASETS.values()) {
+      const isPlannedWhole = SPANS[dataset.partition.kind].carriesFar;
+      if (isPlannedWhole && before.get(dataset.number) !== now.get(dataset.number)) scope.set(dataset, 'all');
+    }
+    return scope;
+  }
+
+  async #bring(scope: Scope): Promise<void> {
+    const { signal, synthetic } = this.#options;
+    let isDone = false;
+    while (!isDone) {
+      signal.throwIfAborted();
+      isDone = await this.#writer.pass(scope, await this.#catalog.change());
+    }
+    await this.#catalog.state(this.#writer, synthetic, this.report().failed[0]?.why);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#pool[Symbol.asyncDispose]();
+    await this.#catalog[Symbol.asyncDispose]();
+  }
+}
+
+function openWriter(options: LakeOptions, pool: PgPool): Promise<LakeWriter> {
+  const { settings, freshness, rights, log, target, synthetic, signal, onProgress } = options;
+  const artifacts = artifactDeps(settings, { pool, freshness, log });
+  return LakeWriter.open({ target, artifacts, pool, rights, synthetic, log, signal, onProgress });
+}
+
+function isTransient(error: unknown): boolean {
+  if (error instanceof ReadFault) return error.kind === 'backend' || error.kind === 'timeout';
+  const code = codeOf(error) ?? outageCode(error);
+  return code === 'LAKE_NOT_WRITTEN' || code === 'LAKE_HELD' || code === 'DATABASE_UNAVAILABLE';
+}

@@ -1,0 +1,155 @@
+/** What a lake should hold of a dataset: a file for each day or year with a proved partition, and the state of the catalog it is of. */
+import type { Range } from '../../shared/ranges.ts';
+import type { Mode } from '../../shared/registry/definition.ts';
+import { type DatasetDefinition, shapeOf } from '../../shared/registry/index.ts';
+import { int2, int8, Params } from '../db/pg-messages.ts';
+import type { Session } from '../read/snapshot/session.ts';
+import { LAKE_VERSION, MODES, SPANS, sha256Of } from './format.ts';
+
+/** A file that the lake should hold. */
+export interface PlannedFile {
+  readonly dataset: DatasetDefinition;
+  readonly mode: Mode;
+  readonly date: string;
+  readonly window: Range;
+  readonly partitions: number;
+  readonly revision: number;
+  /** Digest over everything in the catalog that its rows depend on. */
+  readonly state: string;
+}
+
+type Reading = Pick<Session, 'rows'>;
+
+export interface DatasetFacts {
+  /** Whether anything is proved. */
+  readonly proved: boolean;
+  readonly synthetic: boolean;
+}
+
+export async function factsOf(session: Reading, dataset: DatasetDefinition): Promise<DatasetFacts> {
+  const params = new Params();
+  const id = params.add(int2(dataset.number));
+  const [row] = await session.rows(
+    `select (proved <> '{}')::text, synthetic::text from coverage where dataset_id = ${id}`,
+    params,
+  );
+  return { proved: row?.[0] === 'true', synthetic: row?.[1] === 'true' };
+}
+
+/** The proved partitions of a day or year. */
+interface Stored {
+  readonly date: string;
+  readonly window: Range;
+  readonly partitions: number;
+  readonly revision: number;
+  readonly digest: string;
+}
+
+/**
+ * The files of a dataset, by date. One statement groups the partitions: a chain has 900,000.
+ * @param within only its dates; the first of them lacks the state that is carried from the one before
+ */
+export async function planDataset(
+  session: Reading,
+  dataset: DatasetDefinition,
+  within?: Range,
+): Promise<PlannedFile[]> {
+  const stored = await storedDates(session, dataset, within);
+  const runs = dataset.partition.kind === 'file_day' ? [] : await runsOf(session, dataset);
+  return MODES.flatMap((mode) => {
+    const { fields, view } = shapeOf(dataset, mode);
+    const columns = fields.map(({ name, dtype, nullable }) => `${name} ${dtype} ${nullable}`);
+    const shape = JSON.stringify([LAKE_VERSION, view, columns]);
+    let carried = '';
+    return stored.map((one): PlannedFile => {
+      const { date, window, partitions, revision, digest } = one;
+      const validity = mode === 'native' ? [] : [carried, ...validIn(runs, window)];
+      // A state is carried from the last row before the window; a row's validity ends with the proved time.
+      if (dataset.aligned.windowing === 'state') {
+        carried = SPANS[dataset.partition.kind].carriesFar ? sha256Of(`${carried} ${digest}`) : digest;
+      }
+      const state = sha256Of(JSON.stringify([shape, digest, validity]));
+      return { dataset, mode, date, window, partitions, revision, state };
+    });
+  });
+}
+
+async function storedDates(session: Reading, dataset: DatasetDefinition, within?: Range): Promise<Stored[]> {
+  const span = SPANS[dataset.partition.kind];
+  const params = new Params();
+  const id = params.add(int2(dataset.number));
+  const touched = within
+    ? ` and from_ms < ${params.add(int8(within.to))} and to_ms > ${params.add(int8(within.from))}`
+    : '';
+  const rows = await session.rows(
+    `select d::text, count(*)::text, max(revision)::text, encode(sha256(convert_to(string_agg(
+       concat_ws('|', partition_key, attempt, revision, rows, aligned_rows, aligned_hash, from_ms, to_ms), E'\\n'
+       order by from_ms, partition_key collate "C"), 'UTF8')), 'hex')
+     from partitions cross join lateral
+       generate_series(${span.numberSql('from_ms')}, ${span.numberSql('(to_ms - 1)')}) d
+     where dataset_id = ${id} and state = 'proved'${touched} group by d order by d`,
+    params,
+  );
+  const all = rows.map(([number, partitions, revision, digest]): Stored => {
+    const date = span.dateOf(Number(number));
+    const window = span.windowOf(date);
+    return { date, window, partitions: Number(partitions), revision: Number(revision), digest: digest! };
+  });
+  // A partition that reaches into the range brings its other dates along, without the other partitions of those.
+  return within ? all.filter(({ window }) => window.from < within.to && window.to > within.from) : all;
+}
+
+/** A range of dates to compare, and a wider one to plan: a file's rows depend on what is carried from the file before it. */
+export interface Reach {
+  readonly compared: Range;
+  readonly planned: Range;
+}
+
+/**
+ * The dates that changes at some times concern: their own, and of the dates that the lake holds the one before, whose last row may
+ * be valid for longer now, and the one after, into which a state is carried.
+ * @param held start of each date that the lake holds, ascending
+ */
+export function reachOf(dataset: DatasetDefinition, touched: readonly Range[], held: readonly number[]): Reach[] {
+  const span = SPANS[dataset.partition.kind];
+  const wholeDates = ({ from, to }: Range): Range => ({
+    from: span.windowOf(span.dateAt(from)).from,
+    to: span.windowOf(span.dateAt(to - 1)).to,
+  });
+  const merged: Range[] = [];
+  for (const range of touched.map(wholeDates).sort((a, b) => a.from - b.from)) {
+    const last = merged.at(-1);
+    if (last && range.from <= last.to) merged[merged.length - 1] = { from: last.from, to: Math.max(last.to, range.to) };
+    else merged.push(range);
+  }
+  return merged.map(({ from, to }) => {
+    const [first = from, second = first] = held
+      .filter((at) => at < from)
+      .slice(-2)
+      .reverse();
+    const next = held.find((at) => at >= to);
+    const end = next === undefined ? to : span.windowOf(span.dateAt(next)).to;
+    return { compared: { from: first, to: end }, planned: { from: second, to: end } };
+  });
+}
+
+interface Run extends Range {
+  readonly source: string;
+}
+
+/** The stretches in which rows stay valid. */
+async function runsOf(session: Reading, { number, partition: { kind } }: DatasetDefinition): Promise<Run[]> {
+  const params = new Params();
+  const until = kind === 'capture' ? 'greatest(to_ms, through_ms, upper(span))' : 'greatest(to_ms, through_ms)';
+  const rows = await session.rows(
+    `select source_id, from_ms::text, ${until}::text from coverage_spans where dataset_id = ${params.add(int2(number))}
+     order by source_id collate "C", span`,
+    params,
+  );
+  return rows.map(([source, from, to]) => ({ source: source!, from: Number(from), to: Number(to) }));
+}
+
+const validIn = (runs: readonly Run[], { from, to }: Range): string[] =>
+  runs
+    .filter((run) => run.from < to && run.to > from)
+    .map((run) => `${run.source} ${Math.max(run.from, from)} ${Math.min(run.to, to)}`);

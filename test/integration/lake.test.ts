@@ -1,0 +1,265 @@
+/** The lake: every proved partition as Parquet below a folder, kept equal to what the service serves. */
+import { mkdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { reachOf } from '../../serving/lake/plan.ts';
+import { DATASETS, datasetOf, shapeOf } from '../../shared/registry/index.ts';
+import { expectServed, faultsOf, filesIn, openLake, rootOf, writeLake } from '../support/lake.ts';
+import { type DuckDb, openDuckDb } from '../support/read-parquet.ts';
+import { SAMPLE_MATRIX, type Serving, startServing } from '../support/serving.ts';
+import { execute, type TestEnv } from '../support/stack.ts';
+import { createWorldsEnv } from '../support/worlds-env.ts';
+
+let env: TestEnv;
+let duck: DuckDb;
+let serving: Serving;
+let folder: string;
+let lakes = 0;
+
+beforeAll(async () => {
+  env = await createWorldsEnv();
+  duck = await openDuckDb();
+  serving = await startServing({ databaseUrl: env.databaseUrl });
+});
+afterAll(async () => {
+  await serving?.[Symbol.asyncDispose]();
+  duck?.[Symbol.dispose]();
+  await env?.[Symbol.asyncDispose]();
+});
+beforeEach(() => {
+  folder = join(env.dir, `lake-${lakes++}`);
+});
+
+const write = (more: { synthetic?: boolean; matrix?: string } = {}) =>
+  writeLake({ databaseUrl: env.databaseUrl, folder, ...more });
+const sql = (text: string) => execute(env.databaseUrl, text);
+const pathsOf = async (dataset: string) =>
+  (await rootOf(folder)).files.filter((file) => file.dataset === dataset).map(({ path }) => path);
+const times = async () => {
+  const { files } = await rootOf(folder);
+  return new Map(
+    await Promise.all(files.map(async ({ path }) => [path, (await stat(join(folder, path))).mtimeMs] as const)),
+  );
+};
+/** The paths whose files were replaced, removed or added since. */
+async function changedSince(before: ReadonlyMap<string, number>): Promise<string[]> {
+  const now = await times();
+  return [...new Set([...before.keys(), ...now.keys()])].filter((path) => before.get(path) !== now.get(path)).sort();
+}
+
+describe('a lake of all datasets', () => {
+  test('equals the service file by file, in types that need no cast, and a second run writes nothing', async () => {
+    const report = await write();
+    expect(report).toMatchObject({ removed: 0, replaced: 0, skipped: [], failed: [], folder });
+    expect(await faultsOf(folder)).toEqual([]);
+    const { files, lake_version, synthetic } = await rootOf(folder);
+    expect({ lake_version, synthetic }).toEqual({ lake_version: 1, synthetic: false });
+    expect(files.map(({ path }) => path)).toEqual(files.map(({ path }) => path).toSorted());
+    expect(new Set(files.map((file) => `${file.dataset} ${file.mode}`)).size).toBe(2 * DATASETS.size);
+    expect(await expectServed(folder, duck, serving)).toBe(report.rows);
+    for (const { path, manifest, rows, sha256, proof_sha256 } of files) {
+      const beside = JSON.parse(await readFile(join(folder, manifest.path), 'utf8'));
+      expect(beside).toMatchObject({ row_count: rows, sha256, files: [{ name: 'rows.parquet' }] });
+      expect(beside.proof.sha256).toBe(proof_sha256);
+      expect(path).toMatch(/rows\.parquet$/);
+    }
+    const before = await times();
+    expect(await write()).toMatchObject({ written: 0, replaced: 0, removed: 0, files: report.files });
+    expect(await changedSince(before)).toEqual([]);
+  });
+
+  test('hive paths are columns, and all files of a dataset have one schema', async () => {
+    await write();
+    for (const { key } of DATASETS.values()) {
+      for (const mode of ['native', 'aligned_1s'] as const) {
+        const [[rows]] = await duck.texts(
+          `select count(*) from read_parquet('${folder}/**/*.parquet', hive_partitioning = true, union_by_name = true)
+           where dataset = '${key}' and mode = '${mode}'`,
+        );
+        const files = (await rootOf(folder)).files.filter((file) => file.dataset === key && file.mode === mode);
+        expect(Number(rows)).toBe(files.reduce((sum, file) => sum + file.rows, 0));
+        const types = await duck.texts(
+          `select distinct name, type, coalesce(converted_type, '') from parquet_schema('${folder}/dataset=${key}/mode=${mode}/*/*.parquet')
+           where name <> 'schema'`,
+        );
+        expect(types.length).toBe(shapeOf(datasetOf(key), mode).fields.length);
+      }
+    }
+  });
+
+  test('file days that begin at 16:00 UTC make files of UTC days', async () => {
+    await write();
+    const paths = await pathsOf('exchange_b_spot_trades');
+    // Of 2024-03-01, -02 and -04, each from 16:00 of the day before or of the day on.
+    const dates = [...new Set(paths.map((path) => /date=([\d-]+)/.exec(path)![1]))];
+    expect(dates.length).toBeGreaterThan(3);
+    const [day] = await duck.rows(
+      `select count(distinct (datetime::timestamptz)::date)::int as days from '${join(folder, paths.find((p) => p.includes('native'))!)}'`,
+    );
+    expect(day.days).toBe(1);
+  });
+});
+
+describe('what changes in the catalog', () => {
+  const A = 'exchange_a_spot_trades';
+  const of = (dataset: string) => `dataset_id = ${datasetOf(dataset).number}`;
+
+  test('a revision replaces the files of its day alone, and they have the new revision', async () => {
+    await write();
+    const before = await times();
+    await sql(`update partitions set revision = 2, attempt = 2 where ${of(A)} and partition_key = '2024-03-02'`);
+    expect(await write()).toMatchObject({ written: 0, replaced: 2, removed: 0 });
+    expect(await changedSince(before)).toEqual(
+      ['aligned_1s', 'native'].map((mode) => `dataset=${A}/mode=${mode}/date=2024-03-02/rows.parquet`),
+    );
+    const { files } = await rootOf(folder);
+    expect(files.find(({ path }) => path.includes(`${A}/mode=native/date=2024-03-02`))).toMatchObject({ revision: 2 });
+    expect(await faultsOf(folder)).toEqual([]);
+  });
+
+  test('a quarantine removes the day, its folders too, and a release brings it back', async () => {
+    await write();
+    const day = Date.parse('2024-03-04T00:00:00Z');
+    const range = `int8multirange(int8range(${day}, ${day + 86_400_000}))`;
+    const number = datasetOf(A).number;
+    const set = (state: string, sign: string) =>
+      sql(`begin; update partitions set state = '${state}' where dataset_id = ${number} and partition_key = '2024-03-04';
+        update coverage set proved = proved ${sign} ${range}, version = version + 1 where dataset_id = ${number}; commit`);
+    await set('quarantined', '-');
+    try {
+      expect(await write()).toMatchObject({ written: 0, replaced: 0, removed: 2 });
+      expect((await filesIn(folder)).filter((path) => path.includes(`${A}/`) && path.includes('2024-03-04'))).toEqual(
+        [],
+      );
+      await expect(stat(join(folder, `dataset=${A}/mode=native/date=2024-03-04`))).rejects.toThrow('ENOENT');
+      expect(await faultsOf(folder)).toEqual([]);
+      await expectServed(folder, duck, serving);
+    } finally {
+      await set('proved', '+');
+    }
+    expect(await write()).toMatchObject({ written: 2, replaced: 0, removed: 0 });
+    expect(await faultsOf(folder)).toEqual([]);
+  });
+
+  test('rights that are taken back remove a dataset, and the report says why', async () => {
+    await write();
+    const matrix = JSON.parse(await readFile(SAMPLE_MATRIX, 'utf8'));
+    const source = Object.entries<{ datasets: string[] }>(matrix.sources).find(([, { datasets }]) =>
+      datasets.includes(A),
+    )![0];
+    const own = join(env.dir, `matrix-${lakes}.json`);
+    await writeFile(
+      own,
+      JSON.stringify({ ...matrix, sources: { [source]: { ...matrix.sources[source], rights_state: 'Ingest Only' } } }),
+    );
+    const report = await write({ matrix: own });
+    expect(report.files).toBe(0);
+    expect(report.skipped.find(({ dataset }) => dataset === A)?.why).toContain('licence');
+    expect(await filesIn(folder)).toEqual(['_manifest.json']);
+    // A matrix that covers synthetic rows only does not cover these.
+    expect((await write({ matrix: SAMPLE_MATRIX })).skipped).toHaveLength(DATASETS.size);
+  });
+
+  test('synthetic rows are written only where they are wanted', async () => {
+    await sql(`update coverage set synthetic = true where ${of(A)}`);
+    try {
+      const without = await write();
+      expect(without.skipped).toEqual([{ dataset: A, why: 'its rows are synthetic; --synthetic writes them' }]);
+      expect(await pathsOf(A)).toEqual([]);
+      expect(await write({ synthetic: true })).toMatchObject({ written: 6, skipped: [] });
+      expect(await rootOf(folder)).toMatchObject({ synthetic: true });
+      expect(await write()).toMatchObject({ removed: 6 });
+      expect(await rootOf(folder)).toMatchObject({ synthetic: false });
+    } finally {
+      await sql(`update coverage set synthetic = false where ${of(A)}`);
+    }
+  });
+
+  test('a state that is carried into a file belongs to its state', async () => {
+    await write();
+    const metrics = 'macro_series_metrics';
+    const paths = (mode: string) => pathsOf(metrics).then((all) => all.filter((path) => path.includes(mode)));
+    const [last] = (await paths('aligned_1s')).slice(-1);
+    const year = Number(/date=(\d+)/.exec(last)![1]);
+    // Vintages that end before the last year concern it only by what is carried into it.
+    const of = `dataset_id = ${datasetOf(metrics).number} and state = 'proved'`;
+    const early = await sql(`select count(*)::int as n from partitions where ${of} and to_ms <= ${Date.UTC(year, 0)}`);
+    expect(early.rows[0].n).toBeGreaterThan(0);
+    const before = await times();
+    await sql(`update partitions set attempt = attempt + 1 where ${of} and to_ms <= ${Date.UTC(year, 0)}`);
+    await write();
+    const changed = await changedSince(before);
+    expect(changed).toContain(last);
+    expect(changed).not.toContain(last.replace('aligned_1s', 'native'));
+  });
+});
+
+describe('what a writer may find', () => {
+  test('damaged, missing and foreign files below its own paths are written again or removed', async () => {
+    await write();
+    const [one, two, three] = (await rootOf(folder)).files;
+    await writeFile(join(folder, one.path), 'half a file');
+    await rm(join(folder, two.manifest.path));
+    await rm(join(folder, three.path));
+    const stray = join(folder, 'dataset=exchange_a_spot_trades/mode=native/date=1999-01-01');
+    await mkdir(stray);
+    await writeFile(join(stray, 'rows.parquet'), 'left by a killed writer');
+    expect(await write()).toMatchObject({ removed: 1 });
+    expect(await faultsOf(folder)).toEqual([]);
+  });
+
+  test('a file that was put before a kill is written again, whatever its size', async () => {
+    await write();
+    const [{ path, bytes }] = (await rootOf(folder)).files;
+    await writeFile(join(folder, path), Buffer.alloc(bytes));
+    await mkdir(join(folder, '_partial', path.split('/').slice(0, 3).join('~')), { recursive: true });
+    await write();
+    expect(await faultsOf(folder)).toEqual([]);
+  });
+
+  test('folders that are none of its own are refused and left alone', async () => {
+    const file = join(env.dir, 'a-file');
+    await writeFile(file, 'text');
+    const refuse = async (to: string, why: string) => {
+      const writing = writeLake({ databaseUrl: env.databaseUrl, folder: to });
+      await expect(writing).rejects.toMatchObject({
+        code: 'LAKE_FOLDER_REFUSED',
+        message: expect.stringContaining(why),
+      });
+    };
+    await refuse(file, 'it is a file');
+    await refuse(join(file, 'below'), 'below one');
+    await mkdir(folder);
+    await writeFile(join(folder, 'other.txt'), 'text');
+    await refuse(folder, 'not empty');
+    await rm(join(folder, 'other.txt'));
+    for (const [text, why] of [
+      ['{"lake_version": 2}', 'version 2'],
+      ['{"manifest_version": 1}', 'not that of a lake'],
+      ['{', 'not JSON'],
+      ['{"lake_version": 1}', 'damaged'],
+    ]) {
+      await writeFile(join(folder, '_manifest.json'), text);
+      await refuse(folder, why);
+      expect(await readFile(join(folder, '_manifest.json'), 'utf8')).toBe(text);
+    }
+    expect(await filesIn(folder)).toEqual(['_manifest.json']);
+  });
+
+  test('a second writer of the folder is refused', async () => {
+    await using _first = await openLake({ databaseUrl: env.databaseUrl, folder });
+    await expect(write()).rejects.toMatchObject({ code: 'LAKE_HELD' });
+  });
+});
+
+test('a change reaches the dates before and after it that the lake holds', () => {
+  const day = (date: string) => Date.parse(`${date}T00:00:00Z`);
+  const held = ['2024-01-01', '2024-01-05', '2024-01-09', '2024-01-20'].map(day);
+  const touched = { from: day('2024-01-09') + 5, to: day('2024-01-09') + 6 };
+  expect(reachOf(datasetOf('bitcoin_block_headers'), [touched], held)).toEqual([
+    {
+      compared: { from: day('2024-01-05'), to: day('2024-01-21') },
+      planned: { from: day('2024-01-01'), to: day('2024-01-21') },
+    },
+  ]);
+});
