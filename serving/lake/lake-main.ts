@@ -75,7 +75,6 @@ try {
 } catch (error) {
   const code = codeOfFault(error);
   print({ error: { code, message: explain(error) } });
-  process.stderr.write(`tidemark lake: ${explain(error)}\n`);
   process.exitCode = code === 'CONFIGURATION_INVALID' || code === 'LAKE_FOLDER_REFUSED' ? 2 : 1;
 }
 // A watch of the parent process keeps no other alive.

@@ -275,6 +275,8 @@ export class LakeWriter {
     const path = pathOf(place);
     try {
       const granted = exportRights(rights, [dataset]);
+      // Otherwise neither the root manifest nor the one beside it would be of the rows for a moment.
+      if (this.#unlisted.has(path)) await this.#writeRoot();
       const directory = await target.stage(place);
       const manifest = await writeFiles(
         { ...artifacts, splitRows: Number.POSITIVE_INFINITY },
@@ -300,8 +302,6 @@ export class LakeWriter {
       const bytes = manifestBytes(manifest);
       const staged = { rows: join(directory, `${ROWS_FILE}.partial`), manifest: join(directory, FILE_MANIFEST) };
       await writeFile(staged.manifest, bytes, { mode: 0o640, flush: true });
-      // Otherwise neither the root manifest nor the one beside it would be of the rows for a moment.
-      if (this.#unlisted.has(path)) await this.#writeRoot();
       await target.put(place, staged);
       this.#strays.delete(path);
       const isNew = !this.#entries.has(path);

@@ -243,7 +243,11 @@ function startLake(context: Context): SupervisedChild | undefined {
   return new SupervisedChild({
     ...lakeChild(context, { folder, synthetic, follow: true }),
     log,
-    onRefusal: () => log.error('the lake is not written; the log line above says why'),
+    onLine: (line) => {
+      const { error } = JSON.parse(line) as { error?: { code: string; message: string } };
+      if (error) log.error(error, 'the lake is not written');
+    },
+    onRefusal: () => {},
   });
 }
 
