@@ -37,12 +37,12 @@ export async function run(argv: readonly string[]): Promise<void> {
   report(rows, found, peaks, json);
 }
 
-interface Writer extends AsyncDisposable {
+export interface Writer extends AsyncDisposable {
   write(order: Order): Promise<{ readonly rows: number; readonly bytes: number; readonly path: string }>;
   peakMib(): number;
 }
 
-async function startWriter(databaseUrl: string): Promise<Writer> {
+export async function startWriter(databaseUrl: string): Promise<Writer> {
   const child = spawn(process.execPath, [join(ROOT, 'bench/export-writer.ts'), databaseUrl], {
     stdio: ['pipe', 'pipe', 'inherit'],
   });

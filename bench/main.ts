@@ -13,6 +13,7 @@ const BENCHES: Record<string, () => Promise<{ run(argv: readonly string[]): Prom
   frame: () => import('./frame.ts'),
   ingest: () => import('./ingest.ts'),
   klines: () => import('./klines.ts'),
+  lake: () => import('./lake.ts'),
   libraries: () => import('./libraries.ts'),
   listeners: () => import('./listeners.ts'),
   macro: () => import('./macro.ts'),
