@@ -188,10 +188,15 @@ export class Metrics {
     this.#rowsSeen.set(dataset, rows);
   }
 
-  #ofWork({ runs, exports, columnstore, proofLog }: MonitoredStatus): void {
+  #ofWork({ runs, exports, columnstore, proofLog, lakes }: MonitoredStatus): void {
     this.#set('tidemark_proof_log_leaves', { state: 'signed' }, proofLog.size);
     this.#set('tidemark_proof_log_leaves', { state: 'pending' }, proofLog.pending);
     this.#set('tidemark_proof_log_oldest_pending_seconds', {}, proofLog.oldest_pending_seconds);
+    for (const { folder, files, rows, behind } of lakes) {
+      this.#set('tidemark_lake_files', { folder }, files);
+      this.#set('tidemark_lake_rows', { folder }, rows);
+      this.#set('tidemark_lake_behind_changes', { folder }, behind);
+    }
     for (const { table, chunks, compacted_chunks: compacted, row_bytes, column_bytes } of columnstore ?? []) {
       this.#set('tidemark_columnstore_chunks', { table, store: 'rows' }, chunks - compacted);
       this.#set('tidemark_columnstore_chunks', { table, store: 'columns' }, compacted);
@@ -239,6 +244,9 @@ const OF_SYSTEM = [
   'tidemark_columnstore_bytes',
   'tidemark_proof_log_leaves',
   'tidemark_proof_log_oldest_pending_seconds',
+  'tidemark_lake_files',
+  'tidemark_lake_rows',
+  'tidemark_lake_behind_changes',
   'tidemark_log_up',
   'tidemark_status_timestamp_seconds',
   'tidemark_status_collect_duration_seconds',

@@ -14,11 +14,13 @@ import {
   collect,
   type DatasetStatus,
   type ExportCounts,
+  type LakeFacts,
   type Overview,
   type ProofLogFacts,
   readColumnstore,
   readDatabaseBytes,
   readExports,
+  readLakes,
   readProofLog,
   readRuns,
 } from '../../shared/status/collect.ts';
@@ -95,6 +97,7 @@ export interface MonitoredStatus {
   /** The newest first; all that are in progress are among them. */
   readonly runs: readonly RunRow[];
   readonly proofLog: ProofLogFacts;
+  readonly lakes: readonly LakeFacts[];
   /** Undefined until the exports table exists. */
   readonly exports: ExportCounts | undefined;
 }
@@ -164,6 +167,7 @@ export class Monitor implements AsyncDisposable {
         runs: await readRuns(client),
         exports: await readExports(client),
         proofLog: await readProofLog(client),
+        lakes: await readLakes(client),
         collectMs: performance.now() - startedAt,
       };
       this.history.add(status);

@@ -91,6 +91,19 @@ const proofLog = z
   })
   .describe('The proof log.');
 
+const lake = z.strictObject({
+  folder: textField('The folder.'),
+  host: textField('Host of its writer.'),
+  files: count('Files of rows.'),
+  rows: count('Their rows.'),
+  bytes: count('Their bytes.'),
+  change: count('The lake has every change before this leaf of the proof log.'),
+  behind: count('Leaves that have followed.'),
+  fault: z.string().nullable().describe('Why the last pass failed.'),
+  written_at_utc: utc('Time of the last change of the lake.'),
+  checked_at_utc: utc('Time of the last pass.'),
+});
+
 const queue = z.strictObject({
   queue: textField('native, aligned, discovery, lineage.'),
   running: count('Reads that run.'),
@@ -111,6 +124,7 @@ export const statusAnswer = z.strictObject({
     .nullable()
     .describe('Tables of which chunks are compacted; null where TimescaleDB has no columnstore. At most a minute old.'),
   proof_log: proofLog,
+  lakes: z.array(lake).describe('Lakes, as their writers stated them last.'),
   checks: z.record(z.string(), z.string()).describe('The checks of /readyz.'),
   datasets: z.array(dataset),
   runs: z.array(run).describe('The newest twenty runs, and all that have not ended.'),

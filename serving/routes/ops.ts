@@ -75,6 +75,7 @@ async function statusOf({ monitor, checks, queues, changes }: OpsDeps): Promise<
     database_bytes: status.databaseBytes,
     columnstore: status.columnstore ? [...status.columnstore] : null,
     proof_log: status.proofLog,
+    lakes: [...status.lakes],
     checks: { ...(await checks.run()) },
     datasets: status.statuses.map(({ overview }) => ({ ...overview, dataset: datasetKey.parse(overview.dataset) })),
     runs: [...status.runs],

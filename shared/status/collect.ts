@@ -242,6 +242,34 @@ export async function readColumnstore(client: ClientBase): Promise<readonly Colu
   return rows;
 }
 
+/** A lake, as its writer stated it last. */
+export interface LakeFacts {
+  readonly folder: string;
+  readonly host: string;
+  readonly files: number;
+  readonly rows: number;
+  readonly bytes: number;
+  /** The lake has every change before this leaf of the proof log; and how many leaves have followed. */
+  readonly change: number;
+  readonly behind: number;
+  readonly fault: string | null;
+  readonly written_at_utc: string;
+  readonly checked_at_utc: string;
+}
+
+export async function readLakes(client: ClientBase): Promise<LakeFacts[]> {
+  const { rows } = await client.query(
+    `select folder, host, files::float8 as files, rows::float8 as rows, bytes::float8 as bytes, change::float8 as change, fault,
+       greatest(0, (select coalesce(max(leaf_index) + 1, 0) from proof_leaves) - change)::float8 as behind, written_at, checked_at
+     from lakes order by folder collate "C"`,
+  );
+  return rows.map(({ written_at: writtenAt, checked_at: checkedAt, ...facts }) => ({
+    ...facts,
+    written_at_utc: (writtenAt as Date).toISOString(),
+    checked_at_utc: (checkedAt as Date).toISOString(),
+  }));
+}
+
 /** The proof log as a whole. */
 export interface ProofLogFacts {
   /** Leaves of the last signed checkpoint. */

@@ -284,6 +284,11 @@ test('docs/cli.md lists the fields that --json prints', async () => {
   await run('verify', [DATASET], 0, 'replay');
   await system.client.query(`update ${DATASET} set price = price + 1 where trade_id = 7`);
   await run('verify', [DATASET, '--deep'], 1, 'replay');
+  // As the writer of a lake states it.
+  await system.client.query(
+    `insert into lakes (folder, host, pid, synthetic, files, rows, bytes, change, written_at)
+      values ('/lake', 'h', 1, false, 1, 1, 1, 0, now())`,
+  );
   await run('status', [DATASET], 1);
   await run('quarantine', [DATASET], 0);
   await run('replay', [DATASET, '--verify-only'], 1, 'replay');

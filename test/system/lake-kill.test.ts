@@ -168,8 +168,8 @@ test('the command writes, follows, and obeys; `check` holds its files against th
   const { exit, json } = await following.done;
   expect([exit, json.ok, json.replaced]).toEqual([0, true, 2]);
   expect(await faultsOf(folder)).toEqual([]);
-  const [row] = await system.rows('select folder, files::int, change::int, fault from lakes');
-  expect(row).toEqual({ folder, files: 4, change: 5, fault: null });
+  const { lakes } = (await system.run(['status'])).json;
+  expect(lakes).toMatchObject([{ folder, files: 4, change: 5, behind: 0, fault: null }]);
   const refused = await system.run(['lake', '--to', join(ROOT, 'package.json')], own);
   expect([refused.exit, refused.json.error.code]).toEqual([2, 'LAKE_FOLDER_REFUSED']);
 });

@@ -55,6 +55,10 @@ describe('docs/monitoring', () => {
       `insert into runs (kind, subject, datasets, command, host, pid, state) values
          ('follow', 'a', '{1}', 'follow a', 'h', 1, 'running')`,
     );
+    await system.client.query(
+      `insert into lakes (folder, host, pid, synthetic, files, rows, bytes, change, written_at)
+        values ('/lake', 'h', 1, false, 1, 1, 1, 0, now())`,
+    );
     ({ text: metrics } = await serving.send({ method: 'GET', path: '/metrics' }));
     const samples = parseMetrics(metrics);
     there = new Set(samples.map(({ name }) => name));

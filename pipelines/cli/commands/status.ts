@@ -10,8 +10,10 @@ import {
   collect,
   type DatasetStatus,
   type Lag,
+  type LakeFacts,
   type ProofLogFacts,
   readColumnstore,
+  readLakes,
   readProofLog,
 } from '../../../shared/status/collect.ts';
 import { verifyCheckpoint } from '../../projector/checkpoint.ts';
@@ -87,12 +89,17 @@ export async function runStatus(command: ParsedCommand): Promise<number> {
   const datasets = new Set(asked === undefined ? DATASETS.values() : [datasetOf(asked)]);
   await using context = await openContext(command, 'status');
   const needs = { pool: context.pool, catalog: context.catalog, connection: await context.nats() };
-  const { statuses, columnstore, proofLog } = await statusesOf(context);
+  const { statuses, columnstore, proofLog, lakes } = await statusesOf(context);
   const all: Status[] = [];
   for (const one of statuses.filter(({ dataset }) => datasets.has(dataset))) all.push(await datasetStatus(needs, one));
   const ok = all.every((status) => status.partitions.quarantined === 0 && !status.log?.fault);
-  context.output.answer({ command: 'status', ok, datasets: all, columnstore, proof_log: proofLog }, () =>
-    [...all.map(describe), ...(columnstore ?? []).map(describeColumns), describeProofLog(proofLog)].join('\n\n'),
+  context.output.answer({ command: 'status', ok, datasets: all, columnstore, proof_log: proofLog, lakes }, () =>
+    [
+      ...all.map(describe),
+      ...(columnstore ?? []).map(describeColumns),
+      describeProofLog(proofLog),
+      ...lakes.map(describeLake),
+    ].join('\n\n'),
   );
   return ok ? 0 : 1;
 }
@@ -102,7 +109,12 @@ async function statusesOf(context: Context) {
   try {
     const collected = await collect(client, async () => jetstreamManager(await context.nats(), { checkAPI: false }));
     const columnstore = (await readColumnstore(client)) ?? null;
-    return { statuses: collected.statuses, columnstore, proofLog: await readProofLog(client) };
+    return {
+      statuses: collected.statuses,
+      columnstore,
+      proofLog: await readProofLog(client),
+      lakes: await readLakes(client),
+    };
   } finally {
     client.release();
   }
@@ -150,6 +162,9 @@ function describe(status: Status): string {
 
 const describeColumns = ({ table, chunks, compacted_chunks, row_bytes, column_bytes }: ColumnstoreTable) =>
   `columns   ${table}: ${compacted_chunks} of ${chunks} chunks, ${(row_bytes / 1e6).toFixed(1)} MB became ${(column_bytes / 1e6).toFixed(1)} MB`;
+
+const describeLake = ({ folder, files, rows, change, behind, fault }: LakeFacts) =>
+  `lake      ${folder}: ${files.toLocaleString('en-US')} files, ${rows.toLocaleString('en-US')} rows, up to change ${change}, ${behind} behind${fault ? `: ${fault}` : ''}`;
 
 const describeProofLog = ({ size, root, signed_at_utc: at, pending }: ProofLogFacts) =>
   root === null
