@@ -37,6 +37,7 @@ import { estimateRoute } from './routes/estimate.ts';
 import { type ExportFileDeps, exportFileRoutes } from './routes/export-files.ts';
 import { exportRoutes } from './routes/exports.ts';
 import { healthRoutes, metricsRoute } from './routes/health.ts';
+import { lakeRoutes } from './routes/lake.ts';
 import { lineageRoute } from './routes/lineage.ts';
 import { openapiRoutes, VERSION } from './routes/openapi.ts';
 import { opsRoutes } from './routes/ops.ts';
@@ -246,6 +247,7 @@ function createRoutes(services: ReturnType<typeof createServices>, { settings, l
       proofLog: services.proofLog,
     }),
     changesRoute({ feed: services.changes, limiter: limiters.discovery }),
+    ...lakeRoutes({ folder: settings.SVC_LAKE_FOLDER, rights, stallTimeoutMs }),
     ...proofRoutes(services.proofLog.source),
     ...opsRoutes({ monitor, checks, queues, changes: services.changes }),
     metricsRoute(metrics),

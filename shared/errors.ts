@@ -267,6 +267,30 @@ export const ERROR_CODES = {
     remedy: 'Name the manifest of an export, a lineage answer, checkpoints, or the folder of a mirror.',
   },
 
+  MIRROR_FOLDER_REFUSED: {
+    transient: false,
+    remedy: 'Name a folder that is missing, empty, or a mirror of this source. Nothing was changed.',
+  },
+  MIRROR_FOLDER_UNUSABLE: {
+    transient: false,
+    remedy: 'Check space and permissions of the folder, then run the same command again; it continues.',
+  },
+  MIRROR_UNREACHABLE: { transient: true, remedy: 'Run the same command again; it continues where it stopped.' },
+  MIRROR_REFUSED: {
+    transient: false,
+    remedy:
+      'The message is the answer of the source: mend the URL or the key (SVC_INTERNAL_API_KEY), or name the datasets that you may read with --datasets.',
+  },
+  MIRROR_ALTERED: {
+    transient: true,
+    remedy:
+      'The source does not have the bytes of its own manifest: it is being replaced, or was changed. Try again later.',
+  },
+  MIRROR_MANIFEST_INVALID: {
+    transient: false,
+    remedy: 'Nothing of it was used. Ask whoever keeps the source; check --key if the signature does not hold.',
+  },
+
   RIGHTS_FILE_EXISTS: {
     transient: false,
     remedy: 'Change the existing files, or name another path with SVC_SOURCE_RIGHTS_MATRIX_PATH.',

@@ -16,7 +16,7 @@ import { ExportCheck, type ExportManifest, ROWS_AFTER_FAULT } from '../../shared
 import { CsvFeed, placesOf } from '../../shared/proof-log/csv-feed.ts';
 import { CHECKPOINT_FILE, folderSource } from '../../shared/proof-log/folder.ts';
 import { httpSource } from '../../shared/proof-log/http.ts';
-import { keysFrom, openCheckpoint, parseRotations, parseVerifier, type Verifier } from '../../shared/proof-log/note.ts';
+import { keysIn, openCheckpoint } from '../../shared/proof-log/note.ts';
 import type { RowDigests } from '../../shared/proof-log/rows.ts';
 import { LogUnreachable, textOf } from '../../shared/proof-log/tiles.ts';
 import { LAYOUTS } from './layouts.ts';
@@ -34,12 +34,6 @@ export interface CheckResult {
 }
 
 const LF = Buffer.of(10);
-
-/** The keys that a trusted one leads to. @throws NoteFault */
-function keysIn(key: string): Verifier[] {
-  const [line] = key.trimStart().split('\n', 1);
-  return keysFrom(parseVerifier(line), parseRotations(key.trimStart().slice(line.length + 1)));
-}
 
 const resultOf = ({ ok, checked, unchecked, faults }: CheckReport): CheckResult => ({
   ok,

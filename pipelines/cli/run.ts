@@ -28,6 +28,7 @@ const COMMANDS: readonly Command[] = [
   { spec: specs.ranges, load: async () => (await import('./commands/klines.ts')).runRanges },
   { spec: specs.check, load: async () => (await import('./commands/check.ts')).runCheck },
   { spec: specs.watchLog, load: async () => (await import('./commands/watch-log.ts')).runWatchLog },
+  { spec: specs.mirror, load: async () => (await import('./commands/mirror.ts')).runMirror },
   { spec: specs.leaves, load: async () => (await import('./commands/proof-log.ts')).runLeaves },
   { spec: specs.proofLog, load: async () => (await import('./commands/proof-log.ts')).runProofLog },
   { spec: specs.compact, load: async () => (await import('./commands/compact.ts')).runCompact },
@@ -103,6 +104,7 @@ const USAGE_CODES: ReadonlySet<string> = new Set([
   'CONFIGURATION_INVALID',
   'CHECK_INPUT_INVALID',
   'LAKE_FOLDER_REFUSED',
+  'MIRROR_FOLDER_REFUSED',
 ]);
 
 function report(error: unknown, argv: readonly string[], io: Io): number {

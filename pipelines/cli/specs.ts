@@ -154,6 +154,21 @@ export const watchLog: CommandSpec = {
   doc: 'Watches the proof log of a service: keeps the last checkpoint, asks whether the next one continues it, and looks at the leaves. It ends with 1 and a message if the log forks, shrinks or changes.',
 };
 
+export const mirror: CommandSpec = {
+  name: 'mirror',
+  positionals: ['url', 'folder'],
+  options: {
+    key: {
+      type: 'string',
+      doc: 'The verifier key of the log, or a file with it: manifests must be signed by it. Default: digests are checked, signatures are not.',
+    },
+    datasets: { type: 'string', doc: 'Of a lake: only these datasets, separated by commas.' },
+    exports: { type: 'string', doc: 'Of exports: only these ids, separated by commas. Default: all that succeeded.' },
+    verify: { type: 'boolean', doc: 'Hash every local file, and download those that differ.' },
+  },
+  doc: "Brings a folder to the state of a lake or of the exports of a service, with every byte verified. It asks for the root manifest, and downloads what changed since last time; what breaks off is resumed. `url` is `http://.../v1/lake`, a file server's or a `file:` folder with a lake, or `http://.../v1/raw/export`. It needs no server but that one.",
+};
+
 export const leaves: CommandSpec = {
   name: 'leaves',
   positionals: ['dataset...'],

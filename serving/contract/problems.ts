@@ -84,6 +84,9 @@ export const PROBLEMS = {
   EXPORT_ARTIFACT_EXPIRED: { status: 404, title: 'The artifact was kept until its time was over' },
   CHANGES_LISTENER_LIMIT_REACHED: { status: 503, title: 'Too many event streams are open', retryAfter: 5 },
   PROOF_LOG_NOT_FOUND: { status: 404, title: 'The proof log has no such file' },
+  LAKE_NOT_FOUND: { status: 404, title: 'The service has no lake' },
+  LAKE_FILE_NOT_FOUND: { status: 404, title: 'The lake has no such file' },
+  LAKE_FILE_ALTERED: { status: 503, title: 'A file of the lake is not the one that its manifest names', retryAfter: 1 },
   EXPORT_ARTIFACT_MISSING: { status: 503, title: 'A file of the artifact is gone', retryAfter: 60 },
   EXPORT_ARTIFACT_METADATA_ERROR: {
     status: 503,

@@ -48,7 +48,7 @@ export class ProvedFiles {
       throw missing(file);
     });
     try {
-      const digest = await this.#digestOf(handle);
+      const digest = await this.digestOf(handle);
       if (digest !== file.sha256) throw altered(file);
       return handle;
     } catch (error) {
@@ -57,7 +57,8 @@ export class ProvedFiles {
     }
   }
 
-  async #digestOf(handle: FileHandle): Promise<string> {
+  /** The sha256 of an open file. */
+  async digestOf(handle: FileHandle): Promise<string> {
     const { dev, ino, size, mtimeNs, ctimeNs } = await handle.stat({ bigint: true });
     const state = `${dev} ${ino} ${size} ${mtimeNs} ${ctimeNs}`;
     let digest = this.#digests.get(state);

@@ -51,6 +51,7 @@ export const TAGS = {
   rows: 'Rows of a dataset, whole or in part',
   discovery: 'Datasets, their proved coverage, the cost of a request, and the origin of a row',
   export: 'Files made in the background',
+  lake: 'A folder of Parquet files that holds all proved rows',
   proofs: 'The proof log, which holds the service to what it proved',
   operations: 'The state of the system, for operators and monitors',
   service: 'The service itself',

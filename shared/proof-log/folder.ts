@@ -73,13 +73,13 @@ export async function writeDurably(path: string, bytes: Uint8Array | string, mod
   await syncFolder(dirname(path));
 }
 
-async function syncFolder(path: string): Promise<void> {
+export async function syncFolder(path: string): Promise<void> {
   await using folder = await open(path);
   await folder.sync();
 }
 
 /** Makes a folder and those above it. A power cut loses the entry of a new folder unless the one that holds it is synced. */
-async function makeFolder(path: string): Promise<void> {
+export async function makeFolder(path: string): Promise<void> {
   const first = await mkdir(path, { recursive: true });
   if (first === undefined) return;
   for (let made = path; made.length >= first.length; made = dirname(made)) await syncFolder(dirname(made));

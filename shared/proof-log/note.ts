@@ -228,3 +228,10 @@ export function parseRotations(text: string): string[] {
   }
   return notes;
 }
+
+/** The keys of a text: a trusted one in its first line, and below it the rotations of its log, if any. @throws NoteFault */
+export function keysIn(text: string): Verifier[] {
+  const given = text.trimStart();
+  const [line] = given.split('\n', 1);
+  return keysFrom(parseVerifier(line), parseRotations(given.slice(line.length + 1)));
+}

@@ -1,5 +1,7 @@
 /** The client's exports against the running service, and through a proxy that spoils answers. */
 import { createHash } from 'node:crypto';
+import { readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import {
   ContractError,
@@ -8,6 +10,8 @@ import {
   Exports,
   IncompleteAnswerError,
 } from '../../client/index.ts';
+import { mirror } from '../../client/mirror/index.ts';
+import { runCommand } from '../support/command.ts';
 import { type Exports as Service, startExports } from '../support/exports.ts';
 import { type HttpFaultProxy, startHttpFaultProxy } from '../support/http-fault-proxy.ts';
 import { loadDays, randomDay } from '../support/load-rows.ts';
@@ -98,4 +102,45 @@ test('faults are classes; an export that fails is one too', async () => {
   expect(failure).toBeInstanceOf(ExportFailedError);
   expect(failure).toMatchObject({ exportId: export_id, code: 'EXPORT_RUN_CANCELED' });
   await expect(idle.wait(export_id, { signal: AbortSignal.abort(new Error('enough')) })).rejects.toThrow('enough');
+});
+
+test('exports are mirrored once, whole, and stay when the service deletes them', async () => {
+  const first = await exports.wait((await exports.submit(REQUEST)).export_id);
+  const to = join(env.dir, 'mirrored');
+  const run = (more: object = {}) =>
+    mirror({ from: `${proxy.url}/v1/raw/export`, to, key: API_KEY, pauseMs: 1, ...more });
+  const { files } = await run();
+  expect(files).toBeGreaterThanOrEqual(1);
+  const folder = join(to, 'exports', first.export_id);
+  const [name] = first.artifact.files.map((file) => file.name);
+  expect((await readdir(folder)).sort()).toEqual([name, 'manifest.json'].sort());
+  expect((await readFile(join(folder, name))).equals(await service.bytes(first.export_id))).toBe(true);
+  expect(JSON.parse(await readFile(join(folder, 'manifest.json'), 'utf8'))).toEqual(
+    await exports.manifest(first.export_id),
+  );
+  expect(await run()).toMatchObject({ kind: 'exports', files, new: 0, unchanged: files, requests: 1, change: null });
+
+  // The list and the manifest come, the file breaks off.
+  const second = await exports.wait((await exports.submit({ ...REQUEST, format: 'parquet' })).export_id);
+  const before = proxy.seen;
+  proxy.spoil({ cutAfterBytes: 1e9 }, { cutAfterBytes: 1e9 }, { cutAfterBytes: 1000 });
+  expect(await run()).toMatchObject({ new: 1, unchanged: files, requests: 4 });
+  expect(proxy.seen - before).toBe(4);
+  const parquet = join(to, 'exports', second.export_id, second.artifact.files[0].name);
+  const right = await service.bytes(second.export_id);
+  expect((await readFile(parquet)).equals(right)).toBe(true);
+
+  await writeFile(parquet, Buffer.alloc(right.length));
+  expect(await run()).toMatchObject({ unchanged: files + 1 });
+  expect(await run({ verify: true })).toMatchObject({ replaced: 1, unchanged: files });
+  expect((await readFile(parquet)).equals(right)).toBe(true);
+  await expect(run({ exports: ['../x'] })).rejects.toMatchObject({ kind: 'usage' });
+  await expect(run({ datasets: ['x'] })).rejects.toMatchObject({ kind: 'usage' });
+
+  const one = join(env.dir, 'one');
+  const args = ['mirror', `${service.serving.url}/v1/raw/export`, one, '--exports', second.export_id];
+  const { exit, json } = await runCommand(args, { SVC_INTERNAL_API_KEY: API_KEY });
+  expect([exit, json]).toEqual([0, expect.objectContaining({ kind: 'exports', files: 1, new: 1 })]);
+  expect(await readdir(join(one, 'exports'))).toEqual([second.export_id]);
+  await rm(one, { recursive: true });
 });

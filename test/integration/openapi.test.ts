@@ -72,9 +72,10 @@ async function anExport() {
 }
 
 /** What an example is answered with when nothing is wrong: an export that is over can be canceled no longer. */
-/** A young log has no whole tiles, and its key was never renewed. */
+/** A young log has no whole tiles, and its key was never renewed; the service has no lake. */
 const isOfOldLog = (path: string): boolean =>
-  path.includes('/v1/proofs/') && !/(checkpoint|key|000\.p\/1)$/.test(decodeURIComponent(path));
+  path.startsWith('/v1/lake/') ||
+  (path.includes('/v1/proofs/') && !/(checkpoint|key|000\.p\/1)$/.test(decodeURIComponent(path)));
 
 const statusOf = (method: string, path: string): number =>
   isOfOldLog(path) ? 404 : method === 'DELETE' ? 409 : method === 'POST' && path.endsWith('/export') ? 202 : 200;

@@ -26,6 +26,7 @@ const MAX_WORDS = 31_000 + 200 * (DATASETS.size - 12);
 const LAYERS = [
   'shared',
   'shared/proof-log',
+  'shared/mirror',
   'shared/config/settings',
   'shared/registry',
   'shared/config',

@@ -209,7 +209,7 @@ export const EXPORTS = {
   SVC_LAKE_FOLDER: {
     group: 'Exports',
     kind: 'path',
-    doc: 'Folder in which `up` keeps a lake of every proved partition, as `./tidemark lake --follow` does. Unset: none.',
+    doc: 'Folder in which `up` keeps a lake of every proved partition, as `./tidemark lake --follow` does, and which /v1/lake serves. Unset: none.',
   },
   SVC_LAKE_SYNTHETIC: {
     group: 'Exports',

@@ -1,0 +1,82 @@
+/** `mirror`: keeps a local copy of a lake or of exports. It needs neither the database nor the event log. */
+import { readFile } from 'node:fs/promises';
+import { loadSettings } from '../../../shared/config/load.ts';
+import { type ErrorCode, TidemarkError } from '../../../shared/errors.ts';
+import { MirrorFault, type MirrorFaultKind } from '../../../shared/mirror/lake-manifest.ts';
+import { type MirrorReport, mirror } from '../../../shared/mirror/mirror.ts';
+import { keysIn, NoteFault, type Verifier } from '../../../shared/proof-log/note.ts';
+import { PROJECT_ROOT } from '../context.ts';
+import { EXIT } from '../io.ts';
+import type { ParsedCommand } from '../options.ts';
+import { createOutput, printable, seconds } from '../output.ts';
+
+const CODES: Readonly<Record<MirrorFaultKind, ErrorCode>> = {
+  usage: 'USAGE',
+  folder: 'MIRROR_FOLDER_REFUSED',
+  held: 'WORK_HELD',
+  unreachable: 'MIRROR_UNREACHABLE',
+  refused: 'MIRROR_REFUSED',
+  missing: 'MIRROR_ALTERED',
+  altered: 'MIRROR_ALTERED',
+  manifest: 'MIRROR_MANIFEST_INVALID',
+};
+
+/** Paths of the service. A file server does not get the service's key. */
+const SERVICE_PATH = /\/v1\/(?:lake|raw\/export)\/?$/;
+
+export async function runMirror(command: ParsedCommand): Promise<number> {
+  const [from, to] = command.positionals;
+  const { key, datasets, exports } = command.values as Record<string, string | undefined>;
+  const settings = loadSettings({ env: command.io.env, flags: command.settings, cwd: PROJECT_ROOT });
+  const signers = key === undefined ? [] : await signersOf(key);
+  const output = createOutput(command);
+  const stopping = new AbortController();
+  const forget = command.io.onStop(() => stopping.abort(new Error('interrupted')));
+  try {
+    const report = await mirror({
+      from,
+      to,
+      signers,
+      key: SERVICE_PATH.test(from) ? settings.SVC_INTERNAL_API_KEY : undefined,
+      datasets: datasets?.split(','),
+      exports: exports?.split(','),
+      verify: command.values.verify === true,
+      signal: stopping.signal,
+      onProgress: ({ done, total, bytes }) =>
+        output.progress(`${done}/${total} checked or downloaded, ${sizeOf(bytes)}`),
+    });
+    output.answer({ command: 'mirror', ok: true, from, ...report }, () => sentence(report));
+    return EXIT.DONE;
+  } catch (error) {
+    if (error instanceof MirrorFault)
+      throw new TidemarkError(CODES[error.kind], printable(error.message), { cause: error.cause });
+    const { code, path } = error as NodeJS.ErrnoException;
+    if (path !== undefined || code === 'ENOSPC' || code === 'EDQUOT') {
+      throw new TidemarkError('MIRROR_FOLDER_UNUSABLE', `${to} cannot be written`, { cause: error });
+    }
+    throw error;
+  } finally {
+    forget();
+  }
+}
+
+/** @param key a line, or a file with it and the log's rotations below. @throws TidemarkError USAGE */
+async function signersOf(key: string): Promise<Verifier[]> {
+  try {
+    return keysIn(await readFile(key, 'utf8').catch(() => key));
+  } catch (cause) {
+    if (cause instanceof NoteFault) throw new TidemarkError('USAGE', '--key cannot be used', { cause });
+    throw cause;
+  }
+}
+
+function sentence({ files, requests, bytes, seconds: took, ...counts }: MirrorReport): string {
+  const done = (['new', 'replaced', 'removed', 'unchanged'] as const)
+    .map((what) => `${counts[what].toLocaleString('en-US')} ${what}`)
+    .join(', ');
+  const asked = `${requests.toLocaleString('en-US')} ${requests === 1 ? 'request' : 'requests'}`;
+  return `${files.toLocaleString('en-US')} files: ${done}; ${sizeOf(bytes)} in ${seconds(took * 1000)}, ${asked}`;
+}
+
+const sizeOf = (bytes: number): string =>
+  bytes < 1_000_000 ? `${Math.ceil(bytes / 1000)} kB` : `${Math.round(bytes / 1_000_000).toLocaleString('en-US')} MB`;

@@ -1,0 +1,332 @@
+/**
+ * GET /v1/lake/...: the files of a lake's folder, under the paths that they have there. A file is served only if the root manifest
+ * names it, its bytes are those of the manifest, and the rights of its dataset allow it now.
+ */
+import { createHash } from 'node:crypto';
+import type { BigIntStats } from 'node:fs';
+import { type FileHandle, realpath } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import {
+  type LakeFile,
+  type LakeManifest,
+  MANIFEST_FILE,
+  MAX_ROOT_BYTES,
+  type NamedBytes,
+  parseFileManifest,
+  parseLakeManifest,
+  ROWS_FILE,
+} from '../../shared/mirror/lake-manifest.ts';
+import { DATASETS, type DatasetKey } from '../../shared/registry/index.ts';
+import { openRegular } from '../../shared/regular-file.ts';
+import type { RightsStore } from '../../shared/rights/store.ts';
+import { Problem } from '../contract/problems.ts';
+import { ProvedFiles } from '../exports/files.ts';
+import { requireAccept } from '../http/answer.ts';
+import { NO_PARAMETERS, queryParams } from '../http/request.ts';
+import { RIGHTS_PROBLEMS, type Route, type RouteDoc, SYNTHETIC_HEADER, VALIDATOR_HEADERS } from '../http/routes.ts';
+import { sendFile } from '../http/send-file.ts';
+import { checkRights, type Grant, realRowsProblem } from '../rights/gate.ts';
+
+export interface LakeRouteDeps {
+  /** SVC_LAKE_FOLDER. */
+  readonly folder: string | undefined;
+  readonly rights: RightsStore;
+  readonly stallTimeoutMs: number;
+}
+
+const PREFIX = '/v1/lake';
+const MANIFEST_TYPE = 'application/json';
+const ROWS_TYPE = 'application/vnd.apache.parquet';
+
+export const lakeRoutes = (deps: LakeRouteDeps): Route[] => {
+  const lake = deps.folder === undefined ? undefined : new LakeFolder(deps.folder);
+  const opened = () => {
+    if (lake) return lake;
+    throw new Problem(
+      'LAKE_NOT_FOUND',
+      'The service has no lake. The operator sets SVC_LAKE_FOLDER to the folder of one.',
+    );
+  };
+  return [rootRoute(opened, deps), fileRoute(opened, deps)];
+};
+
+const headersOf = (type: string) => ({
+  'Content-Type': type,
+  'X-Content-Type-Options': 'nosniff',
+  'Cache-Control': 'private, no-cache',
+});
+
+const rootRoute = (opened: () => LakeFolder, { stallTimeoutMs }: LakeRouteDeps): Route => ({
+  method: 'GET',
+  path: `${PREFIX}/${MANIFEST_FILE}`,
+  access: 'export',
+  doc: () => ({
+    ...docOf(MANIFEST_TYPE),
+    summary: 'The root manifest of the lake',
+    doc: 'All files of the lake with sizes, digests and the manifest of each; `change` is the last change of the proof log that they hold. With `If-None-Match`, one request says whether anything changed. `./tidemark mirror` keeps a copy of the whole.',
+    problems: ['QUERY_CONTRACT_ERROR', ...FILE_PROBLEMS],
+    examples: [{ title: 'What the lake holds', status: 404 }],
+  }),
+  async handle(exchange) {
+    queryParams(exchange.url, NO_PARAMETERS);
+    const lake = opened();
+    requireAccept(exchange.request, MANIFEST_TYPE);
+    await using file = await lake.openRoot();
+    await sendFile(exchange, { ...file, stallTimeoutMs, headers: headersOf(MANIFEST_TYPE) });
+  },
+});
+
+const fileRoute = (opened: () => LakeFolder, { rights, stallTimeoutMs }: LakeRouteDeps): Route => ({
+  method: 'GET',
+  path: `${PREFIX}/:dataset/:mode/:date/:file`,
+  access: 'export',
+  doc: fileDoc,
+  async handle(exchange) {
+    const { params, url, request, caller } = exchange;
+    queryParams(url, NO_PARAMETERS);
+    const lake = opened();
+    const root = await lake.root();
+    const path = `${params.dataset}/${params.mode}/${params.date}/${params.file}`;
+    const entry = entryOf(root.manifest, `${dirname(path)}/${ROWS_FILE}`);
+    const named = entry && [entry, entry.manifest].find((one) => one.path === path);
+    if (!entry || !named) {
+      throw new Problem('LAKE_FILE_NOT_FOUND', 'The lake has no such file. Read the paths from its root manifest.');
+    }
+    caller.requireDatasets([entry.dataset]);
+    const grant = grantOf(rights, entry.dataset);
+    const isSampled = root.manifest.synthetic || grant.syntheticOnly !== undefined;
+    const isSynthetic = isSampled && (await lake.isSynthetic(entry, root));
+    const problem = isSynthetic ? undefined : realRowsProblem(grant, entry.dataset as DatasetKey);
+    if (problem) throw problem;
+    const type = named === entry ? ROWS_TYPE : MANIFEST_TYPE;
+    requireAccept(request, type);
+    await using file = await lake.open(named, root);
+    const synthetic: Record<string, string> = isSynthetic ? { 'X-Svc-Synthetic': 'true' } : {};
+    await sendFile(exchange, { ...file, stallTimeoutMs, headers: { ...headersOf(type), ...synthetic } });
+  },
+});
+
+const text = { type: 'string' } as const;
+
+const fileDoc = (): RouteDoc => ({
+  ...docOf(ROWS_TYPE, MANIFEST_TYPE),
+  summary: 'A file of the lake',
+  doc: 'The rows of a dataset on a day or in a year, or their manifest, which is the one of an export. The `ETag` is the sha256 that the root manifest names. To resume a download, send `Range: bytes=n-` and `If-Range` with it.',
+  segments: {
+    dataset: { doc: '`dataset=` and its key.', schema: text },
+    mode: { doc: '`mode=native` or `mode=aligned_1s`.', schema: text },
+    date: { doc: '`date=` and a UTC day, or a year for datasets with few rows a day.', schema: text },
+    file: { doc: `\`${ROWS_FILE}\` or \`${MANIFEST_FILE}\`.`, schema: text },
+  },
+  problems: ['QUERY_CONTRACT_ERROR', ...RIGHTS_PROBLEMS, 'LAKE_FILE_NOT_FOUND', ...FILE_PROBLEMS],
+  examples: [
+    {
+      title: 'A day of trades',
+      path: {
+        dataset: 'dataset=exchange_a_spot_trades',
+        mode: 'mode=native',
+        date: 'date=2024-01-01',
+        file: ROWS_FILE,
+      },
+      status: 404,
+    },
+  ],
+});
+
+/** The right to read a dataset's files now. @throws Problem */
+function grantOf(rights: RightsStore, dataset: string): Grant {
+  if (!DATASETS.has(dataset)) {
+    throw new Problem(
+      'LAKE_FILE_NOT_FOUND',
+      `${dataset} is no dataset of this service, which does not know its rights.`,
+    );
+  }
+  try {
+    return checkRights(rights, dataset as DatasetKey, undefined);
+  } catch (error) {
+    if (!(error instanceof Problem) || error.code !== 'QUERY_RIGHTS_BYOK_REQUIRED') throw error;
+    throw new Problem(
+      error.code,
+      `The service serves ${dataset} only with the caller’s own credentials, and files of the lake need none. Query the dataset instead.`,
+    );
+  }
+}
+
+/** Files are sorted by path. */
+function entryOf({ files }: LakeManifest, path: string): LakeFile | undefined {
+  let [low, high] = [0, files.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (files[middle].path < path) low = middle + 1;
+    else high = middle;
+  }
+  return files[low]?.path === path ? files[low] : undefined;
+}
+
+/** An open file that was compared with the root manifest. */
+interface OpenLakeFile extends AsyncDisposable {
+  readonly handle: FileHandle;
+  readonly etag: string;
+  readonly bytes: number;
+  readonly modifiedMs: number;
+}
+
+interface Root {
+  readonly manifest: LakeManifest;
+  readonly sha256: string;
+  /** The state of its file, to know it again. */
+  readonly stat: BigIntStats;
+}
+
+/** Manifests whose `synthetic` is remembered. */
+const MAX_REMEMBERED = 10_000;
+
+class LakeFolder {
+  readonly #folder: string;
+  readonly #proved = new ProvedFiles();
+  #root: Root | undefined;
+  /** Digest of a manifest -> whether its rows are synthetic. */
+  readonly #synthetic = new Map<string, boolean>();
+
+  constructor(folder: string) {
+    this.#folder = folder;
+  }
+
+  /** The root manifest; it is parsed once for each replacement. @throws Problem */
+  async root(): Promise<Root> {
+    await using file = await this.#openRootFile();
+    return await this.#read(file);
+  }
+
+  async openRoot(): Promise<OpenLakeFile> {
+    await using cleanup = new AsyncDisposableStack();
+    const handle = cleanup.use(await this.#openRootFile());
+    const { sha256, stat } = await this.#read(handle);
+    cleanup.move();
+    return openFile(handle, sha256, stat);
+  }
+
+  async #openRootFile(): Promise<FileHandle> {
+    try {
+      return await openRegular(join(this.#folder, MANIFEST_FILE));
+    } catch (cause) {
+      throw new Problem(
+        'LAKE_NOT_FOUND',
+        `The lake of the service has no ${MANIFEST_FILE}, or none that can be read.`,
+        { cause },
+      );
+    }
+  }
+
+  async #read(file: FileHandle): Promise<Root> {
+    const stat = await file.stat({ bigint: true });
+    if (this.#root && isSameState(this.#root.stat, stat)) return this.#root;
+    try {
+      if (stat.size > MAX_ROOT_BYTES) throw new Error(`it has more than ${MAX_ROOT_BYTES} bytes`);
+      const bytes = Buffer.alloc(Number(stat.size));
+      await file.read(bytes, 0, bytes.length, 0);
+      const sha256 = createHash('sha256').update(bytes).digest('hex');
+      this.#root = { manifest: parseLakeManifest(bytes), sha256, stat };
+      return this.#root;
+    } catch (error) {
+      throw altered(MANIFEST_FILE, error);
+    }
+  }
+
+  /**
+   * Opens a file whose bytes are those of the manifest. A file that was not replaced since the root manifest was is not read for
+   * that: its time of change says so. @throws Problem LAKE_FILE_ALTERED
+   */
+  async open({ path, bytes, sha256 }: NamedBytes, root: Root): Promise<OpenLakeFile> {
+    const folder = join(this.#folder, dirname(path));
+    // No folder on the way is a link.
+    const isBelow =
+      (await realpath(folder).catch(() => undefined)) === join(await realpath(this.#folder), dirname(path));
+    if (!isBelow) throw altered(path);
+    await using cleanup = new AsyncDisposableStack();
+    const handle = cleanup.use(
+      await openRegular(join(this.#folder, path)).catch((cause) => {
+        throw altered(path, cause);
+      }),
+    );
+    const stat = await handle.stat({ bigint: true });
+    if (stat.size !== BigInt(bytes)) throw altered(path);
+    if (stat.ctimeNs >= root.stat.ctimeNs) {
+      const digest = await this.#proved.digestOf(handle);
+      if (digest !== sha256) throw altered(path);
+    }
+    cleanup.move();
+    return openFile(handle, sha256, stat);
+  }
+
+  /** What the manifest of a file says of its rows. @throws Problem LAKE_FILE_ALTERED */
+  async isSynthetic(entry: LakeFile, root: Root): Promise<boolean> {
+    const { path, bytes, sha256 } = entry.manifest;
+    const known = this.#synthetic.get(sha256);
+    if (known !== undefined) return known;
+    await using file = await this.open(entry.manifest, root);
+    const content = Buffer.alloc(bytes);
+    await file.handle.read(content, 0, bytes, 0);
+    let isSynthetic: boolean;
+    try {
+      if (createHash('sha256').update(content).digest('hex') !== sha256) throw altered(path);
+      isSynthetic = parseFileManifest(content, entry).synthetic === true;
+    } catch (error) {
+      throw error instanceof Problem ? error : altered(path, error);
+    }
+    if (this.#synthetic.size >= MAX_REMEMBERED) this.#synthetic.clear();
+    this.#synthetic.set(sha256, isSynthetic);
+    return isSynthetic;
+  }
+}
+
+const openFile = (handle: FileHandle, sha256: string, { size, mtimeMs }: BigIntStats): OpenLakeFile => ({
+  handle,
+  etag: `"${sha256}"`,
+  bytes: Number(size),
+  modifiedMs: Number(mtimeMs),
+  [Symbol.asyncDispose]: () => handle.close(),
+});
+
+const isSameState = (one: BigIntStats, other: BigIntStats): boolean =>
+  (['dev', 'ino', 'size', 'mtimeNs', 'ctimeNs'] as const).every((name) => one[name] === other[name]);
+
+const altered = (path: string, cause?: unknown): Problem =>
+  new Problem(
+    'LAKE_FILE_ALTERED',
+    `${path} is not the file that the manifest of the lake names: it is being replaced, or was changed. Try again soon.`,
+    { cause },
+  );
+
+const FILE_PROBLEMS = [
+  'NOT_ACCEPTABLE',
+  'LAKE_NOT_FOUND',
+  'LAKE_FILE_ALTERED',
+  'EXPORT_PRECONDITION_FAILED',
+  'EXPORT_RANGE_NOT_SATISFIABLE',
+] as const;
+
+function docOf(...types: readonly string[]): Pick<RouteDoc, 'tag' | 'query' | 'headers' | 'answers'> {
+  const headers = {
+    ...VALIDATOR_HEADERS,
+    ETag: 'The sha256 of the file.',
+    'Accept-Ranges': '`bytes`.',
+    ...SYNTHETIC_HEADER,
+  };
+  const content = Object.fromEntries(types.map((type) => [type, {}]));
+  return {
+    tag: 'lake',
+    query: NO_PARAMETERS,
+    headers: ['Range', 'If-Range', 'If-Match', 'If-None-Match', 'If-Modified-Since', 'If-Unmodified-Since'],
+    answers: [
+      { doc: 'The file.', content, headers },
+      {
+        status: 206,
+        doc: 'The part of the file that `Range` asks for.',
+        content,
+        headers: { ...headers, 'Content-Range': 'The part that the answer holds.' },
+      },
+      { status: 304, doc: 'The client already has the file.', content: {}, headers: VALIDATOR_HEADERS },
+    ],
+  };
+}

@@ -1,0 +1,320 @@
+/** Where a mirror reads from: an HTTP server, the service or any that hands out files, or a folder of this machine. */
+import { createHash } from 'node:crypto';
+import { constants } from 'node:fs';
+import { type FileHandle, open } from 'node:fs/promises';
+import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import { MANIFEST_FILE, MAX_ROOT_BYTES, MirrorFault } from './lake-manifest.ts';
+
+export interface OpenRequest {
+  /** The first byte that is wanted; default 0. */
+  readonly from?: number;
+  /** The tag of the file that `from` continues. The answer begins at 0 if the file is another one. */
+  readonly ifRange?: string;
+  /** The tag of the file that is known. */
+  readonly ifNoneMatch?: string;
+}
+
+export interface OpenedFile {
+  /** The byte that the answer begins with: the one that was asked for, or 0. */
+  readonly start: number;
+  /** Bytes of the whole file, where the source says it. */
+  readonly total: number | undefined;
+  readonly etag: string | undefined;
+  /** Fails with BrokenAnswer. Leaving it early ends the connection. */
+  readonly body: AsyncIterable<Uint8Array>;
+}
+
+export interface Source {
+  /** Requests that were sent so far. */
+  readonly requests: number;
+  /** @returns undefined if the file is the one of `ifNoneMatch`. @throws MirrorFault, BrokenAnswer, or the signal's reason */
+  open(path: string, request?: OpenRequest): Promise<OpenedFile | undefined>;
+}
+
+/** The answer ended or stalled; the rest can be asked for again. */
+export class BrokenAnswer extends Error {
+  override readonly name = 'BrokenAnswer';
+}
+
+export interface SourceOptions {
+  /** URL of a folder: http, https or file. */
+  readonly from: string;
+  /** The service's API key. No other host gets it. */
+  readonly key?: string | undefined;
+  readonly signal?: AbortSignal | undefined;
+  /** Longest wait for an answer, and for its next bytes, ms. */
+  readonly stallMs: number;
+  /** Attempts in a row that may bring nothing. */
+  readonly attempts: number;
+  /** The pause after the first of them, ms; it doubles. */
+  readonly pauseMs: number;
+}
+
+/** @throws MirrorFault for a URL that names no source */
+export function sourceOf(options: SourceOptions): Source {
+  const url = URL.canParse(options.from) ? new URL(options.from) : undefined;
+  if (url?.protocol === 'file:' && url.host === '') return new FolderSource(fileURLToPath(url));
+  if (!url || !/^https?:$/.test(url.protocol) || url.username !== '' || url.search !== '' || url.hash !== '') {
+    throw new MirrorFault(
+      'usage',
+      `The source must be an http, https or file URL of a folder, without user, query or fragment, got ${options.from}`,
+    );
+  }
+  if (!url.pathname.endsWith('/')) url.pathname += '/';
+  return new HttpSource(url, options);
+}
+
+const MAX_REDIRECTS = 5;
+/** A server that asks for a longer pause is taken for one that does not answer. */
+const MAX_RETRY_AFTER_MS = 300_000;
+const MAX_PAUSE_MS = 30_000;
+const MAX_REFUSAL_CHARACTERS = 1000;
+
+/** Waits before the next attempt. @param failures in a row */
+export async function pauseAfter(
+  failures: number,
+  { pauseMs, signal }: Pick<SourceOptions, 'pauseMs' | 'signal'>,
+  atLeastMs = 0,
+): Promise<void> {
+  const ms = Math.min(pauseMs * 2 ** (failures - 1), MAX_PAUSE_MS) * (0.5 + Math.random());
+  try {
+    await delay(Math.max(ms, atLeastMs), undefined, { signal });
+  } catch (error) {
+    signal?.throwIfAborted();
+    throw error;
+  }
+}
+
+/** An attempt that may be repeated. */
+class PassingFault extends Error {
+  readonly retryAfterMs: number;
+
+  constructor(message: string, retryAfterMs = 0, cause?: unknown) {
+    super(message, { cause });
+    this.retryAfterMs = retryAfterMs;
+  }
+}
+
+class HttpSource implements Source {
+  requests = 0;
+  readonly #base: URL;
+  readonly #options: SourceOptions;
+
+  constructor(base: URL, options: SourceOptions) {
+    this.#base = base;
+    this.#options = options;
+  }
+
+  async open(path: string, request: OpenRequest = {}): Promise<OpenedFile | undefined> {
+    const { attempts } = this.#options;
+    for (let attempt = 1; ; attempt++) {
+      try {
+        return await this.#attempt(new URL(path, this.#base), request);
+      } catch (error) {
+        this.#options.signal?.throwIfAborted();
+        if (!(error instanceof PassingFault)) throw error;
+        if (attempt >= attempts || error.retryAfterMs > MAX_RETRY_AFTER_MS) {
+          throw new MirrorFault('unreachable', error.message, error.cause);
+        }
+        await pauseAfter(attempt, this.#options, error.retryAfterMs);
+      }
+    }
+  }
+
+  async #attempt(url: URL, request: OpenRequest): Promise<OpenedFile | undefined> {
+    const hangUp = new AbortController();
+    const response = await this.#send(url, request, hangUp);
+    const { status, headers } = response;
+    if (status === 304 && request.ifNoneMatch !== undefined) return undefined;
+    const from = request.from ?? 0;
+    if (status !== 200 && !(status === 206 && from > 0)) throw await this.#refusal(url, response, from);
+    const coding = headers.get('content-encoding');
+    if (coding !== null && coding !== 'identity') {
+      hangUp.abort();
+      throw new MirrorFault('refused', `${url} is sent as ${coding}, and must be sent as it is`);
+    }
+    const range = /^bytes (\d+)-\d+\/(\d+|\*)$/.exec(headers.get('content-range') ?? '');
+    if (status === 206 && Number(range?.[1] ?? Number.NaN) !== from) {
+      hangUp.abort();
+      throw new MirrorFault('refused', `${url} answers another range than the one from ${from} on`);
+    }
+    const length = status === 206 ? range![2] : headers.get('content-length');
+    const etag = headers.get('etag');
+    return {
+      start: status === 206 ? from : 0,
+      total: length !== null && /^\d+$/.test(length) ? Number(length) : undefined,
+      etag: etag === null ? undefined : etag,
+      body: this.#body(url, response, hangUp),
+    };
+  }
+
+  /** Follows redirects itself: `fetch` would send the key to other hosts. */
+  async #send(first: URL, { from = 0, ifRange, ifNoneMatch }: OpenRequest, hangUp: AbortController): Promise<Response> {
+    const { key, signal, stallMs } = this.#options;
+    let url = first;
+    for (let redirects = 0; ; redirects++) {
+      const headers = {
+        // Packed bytes would have other ranges.
+        'Accept-Encoding': 'identity',
+        ...(key !== undefined && url.origin === this.#base.origin && { 'X-API-Key': key }),
+        ...(from > 0 && { Range: `bytes=${from}-` }),
+        ...(from > 0 && ifRange !== undefined && { 'If-Range': ifRange }),
+        ...(ifNoneMatch !== undefined && { 'If-None-Match': ifNoneMatch }),
+      };
+      const timer = setTimeout(() => hangUp.abort(new Error(`no answer within ${stallMs} ms`)), stallMs);
+      let response: Response;
+      try {
+        this.requests++;
+        const signals = signal ? AbortSignal.any([signal, hangUp.signal]) : hangUp.signal;
+        response = await fetch(url, { headers, redirect: 'manual', signal: signals });
+      } catch (cause) {
+        throw new PassingFault(`${url} does not answer`, 0, hangUp.signal.aborted ? hangUp.signal.reason : cause);
+      } finally {
+        clearTimeout(timer);
+      }
+      const location = response.headers.get('location');
+      if (![301, 302, 303, 307, 308].includes(response.status) || location === null) return response;
+      await response.body?.cancel().catch(() => {});
+      const next = URL.canParse(location, url.href) ? new URL(location, url) : undefined;
+      const isAllowed = next && (next.protocol === 'https:' || (next.protocol === 'http:' && url.protocol === 'http:'));
+      if (!isAllowed || redirects >= MAX_REDIRECTS) {
+        throw new MirrorFault('refused', `${url} redirects to ${location.slice(0, 200)}, which is not followed`);
+      }
+      url = next;
+    }
+  }
+
+  async #refusal(url: URL, response: Response, from: number): Promise<Error> {
+    const { status, headers } = response;
+    let text = '';
+    try {
+      for await (const bytes of this.#body(url, response, new AbortController())) {
+        text += Buffer.from(bytes).toString('latin1');
+        if (text.length > MAX_REFUSAL_CHARACTERS) break;
+      }
+    } catch {
+      // The status says enough.
+    }
+    const said = detailOf(Buffer.from(text, 'latin1').toString());
+    const message = `${url} answered ${status}${said === '' ? '' : `: ${said}`}`;
+    if (status === 416 && from > 0) return new MirrorFault('altered', `${url} has no bytes from ${from} on`);
+    if (status === 404 || status === 410) return new MirrorFault('missing', message);
+    if (status >= 500 || status === 429 || status === 408) {
+      return new PassingFault(message, retryAfterMs(headers.get('retry-after')));
+    }
+    return new MirrorFault('refused', message);
+  }
+
+  async *#body(url: URL, { body }: Response, hangUp: AbortController): AsyncGenerator<Uint8Array, void, undefined> {
+    if (!body) return;
+    const { signal, stallMs } = this.#options;
+    const reader = body.getReader();
+    let isRead = false;
+    try {
+      for (;;) {
+        let timer: NodeJS.Timeout | undefined;
+        const stalled = new Promise<never>((_, reject) => {
+          timer = setTimeout(() => reject(new Error(`no bytes came for ${stallMs} ms`)), stallMs);
+        });
+        const { done, value } = await Promise.race([reader.read(), stalled]).finally(() => clearTimeout(timer));
+        if (done) {
+          isRead = true;
+          return;
+        }
+        yield value;
+      }
+    } catch (cause) {
+      signal?.throwIfAborted();
+      const why = cause instanceof Error && cause.message.startsWith('no bytes') ? `: ${cause.message}` : '';
+      throw new BrokenAnswer(`The answer of ${url} broke off${why}`, { cause });
+    } finally {
+      if (!isRead) {
+        await reader.cancel().catch(() => {});
+        hangUp.abort();
+      }
+    }
+  }
+}
+
+/** What a refusal says: code and detail of a problem document, else the beginning of its text. */
+function detailOf(text: string): string {
+  try {
+    const { code, detail } = JSON.parse(text) as { readonly code?: unknown; readonly detail?: unknown };
+    if (typeof code === 'string' && typeof detail === 'string') return `${code}: ${detail}`;
+  } catch {
+    // Not an answer of the service.
+  }
+  return text.slice(0, MAX_REFUSAL_CHARACTERS).trim();
+}
+
+/** Seconds or an HTTP date; 0 for anything else. */
+function retryAfterMs(header: string | null): number {
+  if (header === null) return 0;
+  const ms = /^\d+$/.test(header) ? Number(header) * 1000 : Date.parse(header) - Date.now();
+  return Number.isNaN(ms) ? 0 : Math.max(0, ms);
+}
+
+const CHUNK_BYTES = 1024 * 1024;
+
+/** A lake in a folder. Only its root manifest has a tag: its digest. */
+class FolderSource implements Source {
+  requests = 0;
+  readonly #folder: string;
+
+  constructor(folder: string) {
+    this.#folder = folder;
+  }
+
+  async open(path: string, { from = 0, ifNoneMatch }: OpenRequest = {}): Promise<OpenedFile | undefined> {
+    this.requests++;
+    const file = await openFile(join(this.#folder, path));
+    try {
+      const { size } = await file.stat();
+      if (from >= size && from > 0) throw new MirrorFault('altered', `${path} has no bytes from ${from} on`);
+      let etag: string | undefined;
+      if (path === MANIFEST_FILE && size <= MAX_ROOT_BYTES) {
+        etag = `"${createHash('sha256')
+          .update(await file.readFile())
+          .digest('hex')}"`;
+        if (etag === ifNoneMatch) {
+          await file.close();
+          return undefined;
+        }
+      }
+      return { start: from, total: size, etag, body: readFrom(file, from) };
+    } catch (error) {
+      await file.close();
+      throw error;
+    }
+  }
+}
+
+async function* readFrom(file: FileHandle, from: number): AsyncGenerator<Uint8Array, void, undefined> {
+  try {
+    for (let at = from; ; ) {
+      const { bytesRead, buffer } = await file.read(Buffer.allocUnsafe(CHUNK_BYTES), 0, CHUNK_BYTES, at);
+      if (bytesRead === 0) return;
+      yield buffer.subarray(0, bytesRead);
+      at += bytesRead;
+    }
+  } finally {
+    await file.close();
+  }
+}
+
+/** Opens a regular file; it neither follows a link nor waits at a pipe. @throws MirrorFault */
+async function openFile(path: string): Promise<FileHandle> {
+  let file: FileHandle;
+  try {
+    file = await open(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
+  } catch (cause) {
+    const { code } = cause as NodeJS.ErrnoException;
+    if (code === 'ENOENT' || code === 'ENOTDIR') throw new MirrorFault('missing', `There is no file ${path}`, cause);
+    throw new MirrorFault('unreachable', `${path} cannot be read`, cause);
+  }
+  if ((await file.stat()).isFile()) return file;
+  await file.close();
+  throw new MirrorFault('refused', `${path} is not a file`);
+}

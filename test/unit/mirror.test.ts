@@ -1,0 +1,604 @@
+/** Mirrors of a lake's folder over HTTP: whatever changes, breaks or lies, they hold whole files of the source and nothing else. */
+import { randomBytes } from 'node:crypto';
+import { cpSync, existsSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { mkdir } from 'node:fs/promises';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import fc from 'fast-check';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { mirror as ofClient } from '../../client/mirror/index.ts';
+import { type MirrorOptions, mirror } from '../../shared/mirror/mirror.ts';
+import { generateSigner } from '../../shared/proof-log/note.ts';
+import { manifestBytes } from '../../shared/proof-log/signed-manifest.ts';
+import {
+  digestsIn,
+  type FileServer,
+  fileManifest,
+  filesIn,
+  type LakeOptions,
+  partialsIn,
+  placeOf,
+  rootManifest,
+  type SeenRequest,
+  serveFolder,
+  sha256Of,
+  writeLake,
+} from '../support/lake-folder.ts';
+import { runs, SEED } from '../support/seed.ts';
+
+const [TRADES, ETF] = ['exchange_a_spot_trades', 'etf_daily_metrics'];
+const [FIRST, SECOND, THIRD] = [placeOf(TRADES, '2024-01-01'), placeOf(TRADES, '2024-01-02'), placeOf(ETF, '2024')];
+const rowsOf = (place: string) => `${place}/rows.parquet`;
+
+let dir: string;
+let lake: string;
+let copy: string;
+let server: FileServer;
+let contents: Map<string, Buffer>;
+let change: number;
+beforeEach(async () => {
+  dir = mkdtempSync(join(tmpdir(), 'tidemark-mirror-'));
+  [lake, copy] = [join(dir, 'lake'), join(dir, 'copy')];
+  change = 0;
+  contents = new Map([
+    [FIRST, randomBytes(300_000)],
+    [SECOND, randomBytes(1000)],
+    [THIRD, randomBytes(5)],
+  ]);
+  await write();
+  server = await serveFolder(lake);
+});
+afterEach(async () => {
+  await server[Symbol.asyncDispose]();
+  rmSync(dir, { recursive: true });
+});
+
+const write = (options: LakeOptions = {}) => writeLake(lake, contents, { change: ++change, ...options });
+const run = (options: Partial<MirrorOptions> = {}) =>
+  mirror({ from: server.url, to: copy, pauseMs: 1, stallMs: 2000, ...options });
+const faultOf = async (options: Partial<MirrorOptions> = {}) =>
+  await run(options).then(
+    () => undefined,
+    ({ kind, message }) => [kind, message],
+  );
+const isSame = () => expect(digestsIn(copy)).toEqual(digestsIn(lake));
+/** Requests for a path, without those of other files. */
+const asked = (path: string) => server.seen.filter((one) => one.path === path);
+
+test('the first run copies all, and one request says that nothing changed', async () => {
+  expect(await run()).toMatchObject({
+    files: 3,
+    new: 3,
+    replaced: 0,
+    removed: 0,
+    unchanged: 0,
+    requests: 7,
+    change: 1,
+  });
+  isSame();
+  expect(existsSync(join(copy, '_partial'))).toBe(false);
+  server.seen.length = 0;
+  expect(await run()).toMatchObject({ files: 3, new: 0, unchanged: 3, requests: 1, change: 1, bytes: 0 });
+  expect(server.seen).toHaveLength(1);
+});
+
+test('new, replaced and removed files are told apart, and only they are downloaded', async () => {
+  await run();
+  contents.set(placeOf(TRADES, '2024-01-03', 'aligned_1s'), randomBytes(10));
+  contents.set(SECOND, randomBytes(1000));
+  contents.delete(THIRD);
+  await write();
+  server.seen.length = 0;
+  expect(await run()).toMatchObject({
+    files: 3,
+    new: 1,
+    replaced: 1,
+    removed: 1,
+    unchanged: 1,
+    requests: 5,
+    change: 2,
+  });
+  isSame();
+  expect(asked(rowsOf(FIRST))).toEqual([]);
+  expect(existsSync(join(copy, `dataset=${ETF}`))).toBe(false);
+});
+
+test('a server without tags and ranges can be mirrored, too', async () => {
+  server.tags = 'none';
+  server.hasRanges = false;
+  server.faultOf = (request) => (asked(request.path).length === 1 ? { cutAfter: 3 } : undefined);
+  await run();
+  isSame();
+  server.faultOf = () => undefined;
+  expect(await run()).toMatchObject({ unchanged: 3, requests: 1 });
+});
+
+test.each(['digest', 'opaque', 'weak', 'none'] as const)(
+  'a download goes on where it broke off: tags %s',
+  async (tags) => {
+    server.tags = tags;
+    const path = rowsOf(FIRST);
+    server.faultOf = (request) => (request.path === path && asked(path).length <= 3 ? { cutAfter: 70_000 } : undefined);
+    let received = 0;
+    const others = filesIn(lake).filter((name) => name !== path);
+    const size = others.reduce((sum, name) => sum + readFileSync(join(lake, name)).length, 0);
+    server.beforeCut = () => expect.poll(() => received).toBe(size + 70_000 * asked(path).length);
+    const { bytes } = await run({ onProgress: (progress) => (received = progress.bytes) });
+    isSame();
+    // What had arrived before each cut, not all of what was sent.
+    expect(asked(path)).toHaveLength(4);
+    expect(bytes).toBe(size + 300_000);
+    for (const { headers } of asked(path).slice(1)) {
+      expect(Number(/^bytes=(\d+)-$/.exec(headers.range!)![1])).toBeGreaterThan(0);
+      expect(headers['if-range'] !== undefined).toBe(tags === 'digest' || tags === 'opaque');
+    }
+  },
+);
+
+test('a later run goes on with what a stopped one kept', async () => {
+  const path = rowsOf(FIRST);
+  server.faultOf = (request) => (request.path === path ? { stallAfter: 200_000 } : undefined);
+  const stopping = new AbortController();
+  const running = run({
+    signal: stopping.signal,
+    onProgress: ({ bytes }) => bytes >= 200_000 && stopping.abort('stop'),
+  });
+  await expect(running).rejects.toBe('stop');
+  expect(await partialsIn(copy)).not.toEqual([]);
+  expect(filesIn(copy)).not.toContain(path);
+  server.faultOf = () => undefined;
+  server.seen.length = 0;
+  expect(await run()).toMatchObject({ new: 3 });
+  isSame();
+  expect(asked(path)[0].headers).toMatchObject({
+    range: 'bytes=200000-',
+    'if-range': `"${sha256Of(contents.get(FIRST)!)}"`,
+  });
+});
+
+/** Leaves the beginning of a download behind, as a run that was killed does. */
+async function keep(path: string, rows: Buffer, bytes: number, kept = rows): Promise<void> {
+  await mkdir(join(copy, '_partial'), { recursive: true });
+  const name = `${sha256Of(rows)}.${sha256Of(path).slice(0, 8)}`;
+  writeFileSync(join(copy, '_partial', name), kept.subarray(0, bytes));
+}
+
+test('what was kept of another file is discarded, and the file downloaded whole', async () => {
+  const path = rowsOf(FIRST);
+  server.tags = 'none';
+  await keep(path, contents.get(FIRST)!, 1000, randomBytes(1000));
+  await run();
+  isSame();
+  expect(asked(path).map(({ headers }) => headers.range)).toEqual(['bytes=1000-', undefined]);
+});
+
+describe('what a server sends is not trusted', () => {
+  test('other bytes are asked for twice, named, and never get the name of the file', async () => {
+    const path = rowsOf(SECOND);
+    const lie = randomBytes(1000);
+    server.faultOf = (request) => (request.path === path ? { lie } : undefined);
+    const [kind, message] = (await faultOf())!;
+    expect(kind).toBe('altered');
+    for (const part of [path, sha256Of(lie), sha256Of(contents.get(SECOND)!)]) expect(message).toContain(part);
+    expect(asked(path)).toHaveLength(2);
+    expect(filesIn(copy)).not.toContain(path);
+    // The other files are there, the root manifest is not.
+    expect(filesIn(copy)).toContain(rowsOf(FIRST));
+    expect(filesIn(copy)).not.toContain('_manifest.json');
+  });
+
+  test.each([
+    ['a file without end', { lie: Buffer.alloc(65_536), isEndless: true }, /more than 1000 bytes/],
+    ['a larger file', { lie: Buffer.alloc(1001) }, /1001 bytes/],
+    ['a smaller file', { lie: Buffer.alloc(999) }, /999 bytes/],
+    ['packed bytes', { headers: { 'Content-Encoding': 'gzip' } }, /is sent as gzip/],
+  ])('%s', async (_, fault, message) => {
+    server.faultOf = (request) => (request.path === rowsOf(SECOND) ? fault : undefined);
+    expect((await faultOf())?.[1]).toMatch(message);
+    expect(filesIn(copy)).not.toContain(rowsOf(SECOND));
+  });
+
+  test('another range than the one that was asked for', async () => {
+    const path = rowsOf(FIRST);
+    await keep(path, contents.get(FIRST)!, 1000);
+    const headers = { 'Content-Range': 'bytes 1-299999/300000' };
+    server.faultOf = (request) => (request.path === path ? { headers } : undefined);
+    expect(await faultOf()).toEqual(['refused', expect.stringContaining('another range')]);
+  });
+
+  test('a root manifest without end', async () => {
+    server.faultOf = () => ({ lie: Buffer.alloc(1 << 20, 32), isEndless: true });
+    expect(await faultOf()).toEqual(['manifest', expect.stringContaining('_manifest.json has more than')]);
+  });
+
+  test.each<[string, (root: ReturnType<typeof JSON.parse>) => void, RegExp]>([
+    [
+      'a path outside the folder',
+      ({ files }) => (files[0].path = '../../rows.parquet'),
+      /files\[0\] must have the path/,
+    ],
+    ['a path that is absolute', ({ files }) => (files[0].manifest.path = '/etc/x'), /must have the manifest dataset=/],
+    ['a dataset that climbs', ({ files }) => (files[0].dataset = '..'), /files\[0\] has an invalid dataset/],
+    ['a date that climbs', ({ files }) => (files[0].date = '2024/../..'), /files\[0\] has an invalid date/],
+    ['a mode of its own', ({ files }) => (files[0].mode = 'x'), /files\[0\] has an invalid mode/],
+    ['a file twice', ({ files }) => files.splice(1, 0, files[0]), /files\[1\]\.path is not sorted/],
+    ['files that are not sorted', ({ files }) => files.reverse(), /files\[1\]\.path is not sorted/],
+    ['a size below zero', ({ files }) => (files[0].bytes = -1), /files\[0\] has invalid counts/],
+    ['a digest that is a path', ({ files }) => (files[0].sha256 = '../x'), /files\[0\] has an invalid sha256/],
+    ['a manifest of gigabytes', ({ files }) => (files[0].manifest.bytes = 2 ** 40), /manifest of more than/],
+    ['another release', (root) => (root.lake_version = 2), /lake_version must be 1/],
+    ['a change that is none', (root) => (root.change = 'x'), /change must be/],
+  ])('%s', async (_, spoil, message) => {
+    const root = JSON.parse(readFileSync(join(lake, '_manifest.json'), 'utf8'));
+    spoil(root);
+    writeFileSync(join(lake, '_manifest.json'), JSON.stringify(root));
+    expect(await faultOf()).toEqual(['manifest', expect.stringMatching(message)]);
+    expect(filesIn(dir).filter((path) => !path.startsWith('lake/'))).toEqual(['copy/_mirror.json']);
+  });
+
+  test.each([
+    ['row_count', { row_count: 1 }],
+    ['sha256', { sha256: 'a'.repeat(64) }],
+    ['dataset', { dataset: 'x' }],
+    ['proof.sha256', { proof: { sha256: 'a'.repeat(64) } }],
+    ['files[0].bytes', { files: [{ bytes: 0 }] }],
+  ])('a manifest whose %s is not the one of the root manifest', async (member, wrong) => {
+    const manifest = manifestBytes({ ...JSON.parse(fileManifest(SECOND, contents.get(SECOND)!).toString()), ...wrong });
+    writeFileSync(join(lake, SECOND, '_manifest.json'), manifest);
+    const root = JSON.parse(rootManifest(contents, { change }).toString());
+    const entry = root.files.find(({ path }: { path: string }) => path === rowsOf(SECOND));
+    Object.assign(entry.manifest, { bytes: manifest.length, sha256: sha256Of(manifest) });
+    writeFileSync(join(lake, '_manifest.json'), JSON.stringify(root));
+    expect(await faultOf()).toEqual(['manifest', expect.stringContaining(`${SECOND}/_manifest.json: ${member} is`)]);
+    expect(filesIn(copy)).not.toContain(rowsOf(SECOND));
+    expect(asked(rowsOf(SECOND))).toEqual([]);
+  });
+
+  test('a lake that is older than the mirror', async () => {
+    await write();
+    await run();
+    change = 0;
+    await write();
+    expect(await faultOf()).toEqual(['manifest', expect.stringContaining('change 1 and older than the mirror')]);
+  });
+
+  test('the key goes to no other host, and no redirect leads to another kind of URL', async () => {
+    const keys: unknown[] = [];
+    const other = createServer((request, response) => {
+      keys.push(request.headers['x-api-key']);
+      response.end(readFileSync(join(lake, decodeURIComponent(request.url!))));
+    });
+    await new Promise<void>((resolve) => other.listen(0, '127.0.0.1', resolve));
+    const elsewhere = `http://127.0.0.1:${(other.address() as AddressInfo).port}`;
+    const to = (Location: string) => ({ status: 307, headers: { Location } });
+    server.faultOf = ({ path }) => (path.endsWith('.parquet') ? to(`${elsewhere}/${path}`) : undefined);
+    await run({ key: 'secret' });
+    isSame();
+    expect(keys).toEqual([undefined, undefined, undefined]);
+    expect(new Set(server.seen.map(({ headers }) => headers['x-api-key']))).toEqual(new Set(['secret']));
+    for (const location of [pathToFileURL(lake).href, '/again']) {
+      server.faultOf = () => to(location);
+      expect((await faultOf())?.[0]).toBe('refused');
+    }
+    other.closeAllConnections();
+    other.close();
+  });
+});
+
+describe('a server that fails', () => {
+  test('one that stalls is left after a while, with a clear error', async () => {
+    server.faultOf = (request) => (request.path === rowsOf(FIRST) ? { stallAfter: 10 } : undefined);
+    const fault = await faultOf({ stallMs: 50, attempts: 2 });
+    expect(fault).toEqual(['unreachable', expect.stringMatching(/rows\.parquet broke off: no bytes came for 50 ms/)]);
+  });
+
+  test('one that never answers', async () => {
+    server.onRequest = () => new Promise(() => {});
+    expect((await faultOf({ stallMs: 50, attempts: 2 }))?.[1]).toContain('does not answer');
+    expect(server.seen).toHaveLength(2);
+  });
+
+  test('one that is overloaded is asked again after the pause that it names', async () => {
+    server.faultOf = () => (server.seen.length === 1 ? { status: 429, headers: { 'Retry-After': '1' } } : undefined);
+    const startedAt = performance.now();
+    await run();
+    expect(performance.now() - startedAt).toBeGreaterThanOrEqual(990);
+    server.faultOf = () => ({ status: 503, headers: { 'Retry-After': '3600' } });
+    server.seen.length = 0;
+    expect((await faultOf())?.[0]).toBe('unreachable');
+    expect(server.seen).toHaveLength(1);
+  });
+
+  test('one that refuses is quoted', async () => {
+    const body = JSON.stringify({ code: 'QUERY_RIGHTS_INGEST_ONLY', detail: 'may not be served' });
+    server.faultOf = (request) => (request.path === rowsOf(THIRD) ? { status: 409, body } : undefined);
+    expect(await faultOf()).toEqual([
+      'refused',
+      expect.stringContaining('answered 409: QUERY_RIGHTS_INGEST_ONLY: may not be served'),
+    ]);
+    expect(asked(rowsOf(THIRD))).toHaveLength(1);
+  });
+
+  test('files that were replaced behind the root manifest are had once it says so', async () => {
+    let isReplaced = false;
+    server.onRequest = async ({ path }) => {
+      // The writer has replaced the rows, and comes to the root manifest while they are downloaded again.
+      if (path !== rowsOf(FIRST) || isReplaced) return;
+      isReplaced = true;
+      contents.set(FIRST, randomBytes(400));
+      contents.delete(SECOND);
+      await write();
+    };
+    expect(await run()).toMatchObject({ files: 2, change: 2 });
+    isSame();
+  });
+});
+
+describe('folders', () => {
+  test.each([
+    [
+      'with files of others',
+      (folder: string) => writeFileSync(join(folder, 'notes.txt'), 'x'),
+      'is neither empty nor a mirror',
+    ],
+    [
+      'of a lake that this machine keeps',
+      (folder: string) => cpSync(lake, folder, { recursive: true }),
+      'is a lake that another program keeps',
+    ],
+    ['with a damaged state', (folder: string) => writeFileSync(join(folder, '_mirror.json'), '{'), 'cannot be read'],
+  ])('one %s is refused and stays as it is', async (_, fill, why) => {
+    await mkdir(copy);
+    fill(copy);
+    const before = digestsIn(copy);
+    expect(await faultOf()).toEqual(['folder', expect.stringContaining(why)]);
+    expect(digestsIn(copy)).toEqual(before);
+    expect(existsSync(join(copy, '_partial'))).toBe(false);
+    expect(server.seen).toEqual([]);
+  });
+
+  test('a mirror of another source is refused', async () => {
+    await run();
+    expect(await faultOf({ from: pathToFileURL(lake).href })).toEqual([
+      'folder',
+      expect.stringContaining(`mirrors the lake of ${server.url}`),
+    ]);
+  });
+
+  test('two runs at once are refused; a lock of a process that was killed is not kept', async () => {
+    let second: unknown;
+    server.onRequest = async () => {
+      second ??= await faultOf();
+    };
+    await run();
+    expect(second).toEqual(['held', expect.stringContaining(`Process ${process.pid}`)]);
+    await mkdir(join(copy, '_partial'));
+    writeFileSync(join(copy, '_partial/lock'), '1');
+    expect((await faultOf())?.[0]).toBe('held');
+    writeFileSync(join(copy, '_partial/lock'), String(2 ** 22 + 1));
+    expect(await run()).toMatchObject({ unchanged: 3 });
+  });
+
+  test('a mirror is a lake: it is mirrored from its folder', async () => {
+    await run();
+    const again = { from: pathToFileURL(copy).href, to: join(dir, 'again') };
+    expect(await run(again)).toMatchObject({ new: 3 });
+    expect(digestsIn(again.to)).toEqual(digestsIn(lake));
+    expect(await run(again)).toMatchObject({ unchanged: 3, requests: 1 });
+  });
+
+  test('links in a source folder are not followed', async () => {
+    rmSync(join(lake, rowsOf(SECOND)));
+    symlinkSync('/etc/passwd', join(lake, rowsOf(SECOND)));
+    expect((await faultOf({ from: pathToFileURL(lake).href }))?.[0]).toBe('unreachable');
+  });
+
+  test('a local file that is missing or of another size is had again, one that was changed with `verify`', async () => {
+    await run();
+    rmSync(join(copy, rowsOf(FIRST)));
+    writeFileSync(join(copy, THIRD, '_manifest.json'), '{}');
+    expect(await run()).toMatchObject({ replaced: 2, unchanged: 1 });
+    isSame();
+    writeFileSync(join(copy, rowsOf(SECOND)), randomBytes(1000));
+    expect(await run()).toMatchObject({ unchanged: 3 });
+    server.seen.length = 0;
+    expect(await run({ verify: true })).toMatchObject({ replaced: 1, unchanged: 2, requests: 2 });
+    isSame();
+  });
+
+  test('a damaged root manifest is replaced, and files that it does not name are removed', async () => {
+    await run();
+    contents.delete(THIRD);
+    await write();
+    writeFileSync(join(copy, '_manifest.json'), '{}');
+    expect(await run()).toMatchObject({ files: 2, removed: 1 });
+    isSame();
+  });
+
+  test('chosen datasets make a lake of their own', async () => {
+    expect(await run({ datasets: [TRADES] })).toMatchObject({ files: 2, new: 2 });
+    expect(filesIn(copy).filter((path) => path.includes(ETF))).toEqual([]);
+    const { files, signed } = JSON.parse(readFileSync(join(copy, '_manifest.json'), 'utf8'));
+    expect([files.length, signed]).toEqual([2, null]);
+    expect(await run({ datasets: [TRADES] })).toMatchObject({ requests: 1, unchanged: 2 });
+    expect((await faultOf({ datasets: ['nothing'] }))?.[0]).toBe('usage');
+    expect((await faultOf({ datasets: ['../x'] }))?.[0]).toBe('usage');
+    expect(await run()).toMatchObject({ files: 3, new: 1, unchanged: 2 });
+    isSame();
+    expect(await run({ datasets: [ETF] })).toMatchObject({ files: 1, removed: 2 });
+  });
+});
+
+describe('signatures', () => {
+  const [signer, stranger] = [generateSigner('log'), generateSigner('stranger')];
+  const signed = (by = signer) => ({ from: server.url, to: copy, signingKey: by.verifier.line, pauseMs: 1 });
+
+  test('every manifest must be signed by the key that is named', async () => {
+    await write({ signer });
+    expect(await ofClient(signed())).toMatchObject({ new: 3 });
+    expect(await ofClient(signed())).toMatchObject({ unchanged: 3, requests: 1 });
+    await expect(ofClient(signed(stranger))).rejects.toMatchObject({
+      kind: 'manifest',
+      message: expect.stringMatching(/stranger/),
+    });
+    await write({ signer: stranger });
+    await expect(ofClient(signed())).rejects.toMatchObject({
+      kind: 'manifest',
+      message: expect.stringMatching(/^_manifest/),
+    });
+  });
+
+  test('manifests beside files, too, and those that an earlier run without a key took', async () => {
+    const root = rootManifest(contents, { change });
+    const parsed = JSON.parse(root.toString());
+    parsed.signed = undefined;
+    const text = manifestBytes(parsed);
+    const note = signer.sign(`log export manifest\nsha256:${sha256Of(text)}\n`);
+    writeFileSync(join(lake, '_manifest.json'), manifestBytes({ ...parsed, signed: note }));
+    await run();
+    await expect(ofClient(signed())).rejects.toMatchObject({
+      message: expect.stringMatching(/date=.*_manifest.*not signed/),
+    });
+    expect(await run()).toMatchObject({ unchanged: 3 });
+  });
+});
+
+describe('exports', () => {
+  const ID = '00000000-0000-4000-8000-000000000001';
+  const rows = Buffer.from('a,b\n1,2\n');
+  const file = { name: 'rows.csv', bytes: rows.length, checksum_sha256: sha256Of(rows) };
+  const listOf = (files: object[], more: object = {}) =>
+    JSON.stringify({ exports: [{ export_id: ID, artifact: { files, ...more } }], next_cursor: null });
+  const manifestOf = (files: object[]) => JSON.stringify({ files, signed: null });
+  const listed = { name: file.name, bytes: file.bytes, sha256: file.checksum_sha256 };
+  /** Answers by the end of the path. */
+  const serve = (list: string, manifest = manifestOf([listed])) => {
+    server.faultOf = ({ path }) => {
+      const body = path.endsWith('/manifest') ? manifest : path.includes('/artifact/') ? rows.toString() : list;
+      return { status: 200, body };
+    };
+  };
+  const runExports = () => faultOf({ from: `${server.url}v1/raw/export` });
+
+  test('one that is as its status says is had', async () => {
+    serve(listOf([file]));
+    expect(await runExports()).toBeUndefined();
+    expect(filesIn(copy)).toEqual([`exports/${ID}/manifest.json`, `exports/${ID}/rows.csv`]);
+  });
+
+  test.each([
+    ['a name that climbs', listOf([{ ...file, name: '../x' }]), 'invalid name'],
+    ['a name twice', listOf([file, file]), 'invalid name'],
+    ['the name of the manifest', listOf([{ ...file, name: 'manifest.json' }]), 'invalid name'],
+    ['an id that climbs', listOf([file]).replace(ID, '../../x'), 'has no id'],
+    ['no digest', listOf([{ ...file, checksum_sha256: 'x' }]), 'no size or digest'],
+    ['a cursor that is more than one', listOf([file]).replace('null}', '"x&y=/../"}'), 'cursor'],
+    ['no list', '{}', 'has no exports'],
+  ])('%s is refused', async (_, list, message) => {
+    serve(list);
+    expect(await runExports()).toEqual(['manifest', expect.stringContaining(message)]);
+    expect(filesIn(copy)).toEqual([]);
+  });
+
+  test('a manifest of other files is refused before any is downloaded', async () => {
+    serve(listOf([file]), manifestOf([{ ...listed, sha256: 'a'.repeat(64) }]));
+    expect(await runExports()).toEqual(['manifest', expect.stringContaining('lists other files than its status')]);
+    expect(server.seen.filter(({ path }) => path.includes('artifact'))).toEqual([]);
+  });
+
+  test('one that expired is left out', async () => {
+    serve(listOf([file], { expired: true }));
+    expect(await runExports()).toBeUndefined();
+    expect(filesIn(copy)).toEqual([]);
+  });
+});
+
+/** What happens between two runs and during one. */
+const step = fc.record({
+  changes: fc.array(
+    fc.record({ file: fc.nat(4), size: fc.option(fc.integer({ min: 0, max: 3 }), { nil: undefined }) }),
+    { maxLength: 3 },
+  ),
+  /** The lake changes again when so many requests were sent. */
+  changeAt: fc.option(fc.integer({ min: 2, max: 8 }), { nil: undefined }),
+  faults: fc.array(
+    fc.oneof(
+      fc.constant(undefined),
+      fc.constant('reset' as const),
+      fc.constant({ status: 503 }),
+      fc.integer({ min: 0, max: 90_000 }).map((cutAfter) => ({ cutAfter })),
+    ),
+    { maxLength: 8 },
+  ),
+  /** The run is stopped with this request. */
+  stopAt: fc.option(fc.integer({ min: 1, max: 12 }), { nil: undefined }),
+  verify: fc.boolean(),
+});
+
+test('after any changes, cuts and stops the mirror equals the source, and never shows part of a file', async () => {
+  const places = [FIRST, SECOND, THIRD, placeOf(TRADES, '2024-01-02', 'aligned_1s'), placeOf(ETF, '2023')];
+  const sizes = [5, 5, 1000, 100_000];
+  await fc.assert(
+    fc.asyncProperty(
+      fc.array(step, { minLength: 1, maxLength: 5 }),
+      fc.constantFrom('digest', 'opaque', 'none'),
+      async (steps, tags) => {
+        rmSync(copy, { recursive: true, force: true });
+        server.tags = tags as FileServer['tags'];
+        /** Path -> digests of all that the source ever had there. */
+        const published = new Map<string, Set<string>>();
+        const publish = async () => {
+          await write();
+          for (const [path, digest] of Object.entries(digestsIn(lake)))
+            published.set(path, (published.get(path) ?? new Set()).add(digest));
+        };
+        const applyNow = async (changes: (typeof steps)[number]['changes']) => {
+          for (const { file, size } of changes) {
+            if (size === undefined) contents.delete(places[file]);
+            // Few contents, so that files come back as they were.
+            else contents.set(places[file], Buffer.alloc(sizes[size], `${size}${change % 3}`));
+          }
+          await publish();
+        };
+        // One after the other: a request of a run that was stopped may still change the lake.
+        let applied = Promise.resolve();
+        const apply = (changes: Parameters<typeof applyNow>[0]) => (applied = applied.then(() => applyNow(changes)));
+        const expectWhole = () => {
+          for (const [path, digest] of Object.entries(digestsIn(copy)))
+            expect(published.get(path), path).toContain(digest);
+        };
+        contents = new Map();
+        for (const { changes, changeAt, faults, stopAt, verify } of steps) {
+          await apply(changes);
+          const stopping = new AbortController();
+          server.seen.length = 0;
+          server.onRequest = async () => {
+            const nth = server.seen.length;
+            expectWhole();
+            if (nth === changeAt) await apply([...changes, { file: 0, size: 1 }, { file: 1, size: undefined }]);
+            if (nth === stopAt) stopping.abort('stop');
+          };
+          server.faultOf = (request: SeenRequest) => faults[server.seen.indexOf(request)];
+          await run({ verify, signal: stopping.signal, attempts: 9 }).catch((error) => {
+            if (error !== 'stop' && !['altered', 'missing'].includes(error.kind)) throw error;
+          });
+          expectWhole();
+        }
+        server.onRequest = () => {};
+        server.faultOf = () => undefined;
+        await applied;
+        const { requests } = await run();
+        isSame();
+        expect(requests).toBeGreaterThan(0);
+        expect(await run()).toMatchObject({ requests: 1, new: 0, replaced: 0, removed: 0 });
+        // Nothing is left of what was begun, and no empty folder.
+        expect(await partialsIn(copy)).toEqual([]);
+        expect(filesIn(copy).map((path) => dirname(path))).toEqual(filesIn(lake).map((path) => dirname(path)));
+      },
+    ),
+    { seed: SEED, numRuns: runs(160) },
+  );
+}, 120_000);
