@@ -158,15 +158,12 @@ export const mirror: CommandSpec = {
   name: 'mirror',
   positionals: ['url', 'folder'],
   options: {
-    key: {
-      type: 'string',
-      doc: 'The verifier key of the log, or a file with it: manifests must be signed by it. Default: digests are checked, signatures are not.',
-    },
-    datasets: { type: 'string', doc: 'Of a lake: only these datasets, separated by commas.' },
-    exports: { type: 'string', doc: 'Of exports: only these ids, separated by commas. Default: all that succeeded.' },
+    key: { type: 'string', doc: 'Verifier key of the log, or a file with it: checks signatures.' },
+    datasets: { type: 'string', doc: 'Only these datasets, separated by commas.' },
+    exports: { type: 'string', doc: 'Only these exports, separated by commas.' },
     verify: { type: 'boolean', doc: 'Hash every local file, and download those that differ.' },
   },
-  doc: "Brings a folder to the state of a lake or of the exports of a service, with every byte verified. It asks for the root manifest, and downloads what changed since last time; what breaks off is resumed. `url` is `http://.../v1/lake`, a file server's or a `file:` folder with a lake, or `http://.../v1/raw/export`. It needs no server but that one.",
+  doc: 'Copies a lake or exports to a folder, later what changed. `url` ends in `/v1/lake` or `/v1/raw/export`, or is any folder with a lake.',
 };
 
 export const leaves: CommandSpec = {

@@ -91,19 +91,6 @@ test('a download that is cut again and again goes on where it stopped', async ()
   await expect(whole(exports.download(status))).rejects.toThrow(IncompleteAnswerError);
 });
 
-test('faults are classes; an export that fails is one too', async () => {
-  await expect(exports.submit({ ...REQUEST, n_rows: 5 })).rejects.toThrow(ContractError);
-  await service[Symbol.asyncDispose]();
-  service = await startExports(env, { worker: false });
-  const idle = new Exports({ baseUrl: service.serving.url, apiKey: API_KEY });
-  const { export_id } = await idle.submit(REQUEST);
-  expect((await idle.cancel(export_id)).error_code).toBe('EXPORT_RUN_CANCELED');
-  const failure = await idle.wait(export_id).catch((error: unknown) => error);
-  expect(failure).toBeInstanceOf(ExportFailedError);
-  expect(failure).toMatchObject({ exportId: export_id, code: 'EXPORT_RUN_CANCELED' });
-  await expect(idle.wait(export_id, { signal: AbortSignal.abort(new Error('enough')) })).rejects.toThrow('enough');
-});
-
 test('exports are mirrored once, whole, and stay when the service deletes them', async () => {
   const first = await exports.wait((await exports.submit(REQUEST)).export_id);
   const to = join(env.dir, 'mirrored');
@@ -143,4 +130,17 @@ test('exports are mirrored once, whole, and stay when the service deletes them',
   expect([exit, json]).toEqual([0, expect.objectContaining({ kind: 'exports', files: 1, new: 1 })]);
   expect(await readdir(join(one, 'exports'))).toEqual([second.export_id]);
   await rm(one, { recursive: true });
+});
+
+test('faults are classes; an export that fails is one too', async () => {
+  await expect(exports.submit({ ...REQUEST, n_rows: 5 })).rejects.toThrow(ContractError);
+  await service[Symbol.asyncDispose]();
+  service = await startExports(env, { worker: false });
+  const idle = new Exports({ baseUrl: service.serving.url, apiKey: API_KEY });
+  const { export_id } = await idle.submit(REQUEST);
+  expect((await idle.cancel(export_id)).error_code).toBe('EXPORT_RUN_CANCELED');
+  const failure = await idle.wait(export_id).catch((error: unknown) => error);
+  expect(failure).toBeInstanceOf(ExportFailedError);
+  expect(failure).toMatchObject({ exportId: export_id, code: 'EXPORT_RUN_CANCELED' });
+  await expect(idle.wait(export_id, { signal: AbortSignal.abort(new Error('enough')) })).rejects.toThrow('enough');
 });
