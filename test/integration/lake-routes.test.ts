@@ -2,7 +2,7 @@
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { statSync } from 'node:fs';
-import { rename, rm, symlink, writeFile } from 'node:fs/promises';
+import { readFile, rename, rm, symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { mirror } from '../../client/mirror/index.ts';
@@ -11,10 +11,10 @@ import { DATASETS } from '../../shared/registry/index.ts';
 import { type Answer as CommandAnswer, runCommand, startCommand } from '../support/command.ts';
 import {
   digestsIn,
-  fileManifest,
   type LakeOptions,
   partialsIn,
   placeOf,
+  rootManifest,
   serveFolder,
   sha256Of,
   writeLake,
@@ -244,11 +244,13 @@ describe('who may read', () => {
     await write({ synthetic: true });
     const { status, headers } = await ask(ROWS);
     expect([status, headers['x-svc-synthetic']]).toEqual([200, 'true']);
-    // A manifest that says so, and is not the one that the root manifest names.
+    // A manifest of the same size that says so, older than the root manifest, and not the one that this names.
     contents.set(DAY, randomBytes(20));
+    const manifest = join(lake, DAY, '_manifest.json');
     await write();
-    const forged = fileManifest(DAY, contents.get(DAY)!, { synthetic: true });
-    await writeFile(join(lake, DAY, '_manifest.json'), forged);
+    const forged = (await readFile(manifest, 'utf8')).replace('"synthetic": false', '"synthetic": true ');
+    await writeFile(manifest, forged);
+    await writeFile(join(lake, '_manifest.json'), rootManifest(contents, { change }));
     expect((await ask(ROWS)).status).toBe(503);
   });
 });

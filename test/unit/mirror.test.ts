@@ -175,6 +175,30 @@ test('what was kept of another file is discarded, and the file downloaded whole'
   expect(asked(path).map(({ headers }) => headers.range)).toEqual(['bytes=1000-', undefined]);
 });
 
+test('a server without ranges that is asked for the rest sends the whole, which is taken from its beginning', async () => {
+  const path = rowsOf(FIRST);
+  server.hasRanges = false;
+  await keep(path, contents.get(FIRST)!, 1000);
+  await run();
+  isSame();
+  expect(asked(path)).toHaveLength(1);
+});
+
+test('a file that a stopped run replaced is not taken for the one of the old root manifest', async () => {
+  const [old, later] = [contents.get(SECOND)!, randomBytes(1000)];
+  await run();
+  contents.set(SECOND, later).set(FIRST, randomBytes(10));
+  await write();
+  server.faultOf = (request) => (request.path === rowsOf(FIRST) ? { lie: randomBytes(10) } : undefined);
+  expect((await faultOf())?.[0]).toBe('altered');
+  expect(sha256Of(readFileSync(join(copy, rowsOf(SECOND))))).toBe(sha256Of(later));
+  server.faultOf = () => undefined;
+  contents.set(SECOND, old);
+  await write();
+  await run();
+  isSame();
+});
+
 describe('what a server sends is not trusted', () => {
   test('other bytes are asked for twice, named, and never get the name of the file', async () => {
     const path = rowsOf(SECOND);
@@ -439,7 +463,7 @@ describe('signatures', () => {
   test('every manifest must be signed by the key that is named', async () => {
     await write({ signer });
     expect(await ofClient(signed())).toMatchObject({ new: 3 });
-    expect(await ofClient(signed())).toMatchObject({ unchanged: 3, requests: 1 });
+    expect(await ofClient(signed())).toMatchObject({ unchanged: 3, requests: 1, bytes: 0 });
     await expect(ofClient(signed(stranger))).rejects.toMatchObject({
       kind: 'manifest',
       message: expect.stringMatching(/stranger/),
@@ -464,6 +488,18 @@ describe('signatures', () => {
     });
     expect(await run()).toMatchObject({ unchanged: 3 });
   });
+});
+
+test('a root manifest that an earlier run took without a key is checked with the key', async () => {
+  const signer = generateSigner('log');
+  await write({ signer });
+  const root = JSON.parse(readFileSync(join(lake, '_manifest.json'), 'utf8'));
+  writeFileSync(join(lake, '_manifest.json'), manifestBytes({ ...root, signed: null }));
+  await run();
+  expect(await faultOf({ signers: [signer.verifier] })).toEqual([
+    'manifest',
+    expect.stringMatching(/^_manifest.*not signed/),
+  ]);
 });
 
 describe('exports', () => {
