@@ -176,6 +176,8 @@ const SCOPE_OF: Readonly<Record<string, Scope | 'open'>> = {
   'GET /v1/coverage/{dataset}': 'read',
   'GET /v1/changes': 'read',
   'GET /v1/lineage/{dataset}/{offset}': 'read',
+  'GET /v1/lake/_manifest.json': 'export',
+  'GET /v1/lake/{dataset}/{mode}/{date}/{file}': 'export',
   'POST /v1/raw/export': 'export',
   'GET /v1/raw/export': 'export',
   'GET /v1/raw/export/{export_id}': 'export',
@@ -327,8 +329,10 @@ describe('changes', () => {
   test('are followed beside the reads of a key, until it is revoked', async () => {
     const key = await add('read', '--concurrent-reads', '1');
     const name = `key-${made}`;
-    const streams = [1, 2].map(() => serving.open({ method: 'GET', path: '/v1/changes', key, headers: STREAM }));
-    const [one, other] = await Promise.all(streams);
+    const listen = () => serving.open({ method: 'GET', path: '/v1/changes', key, headers: STREAM });
+    // One after the other: a stream is a read until it begins.
+    const one = await listen();
+    const other = await listen();
     expect([one.statusCode, other.statusCode, outcome(await query(key))]).toEqual([200, 200, '200']);
     const ended = [one, other].map(
       (response) => new Promise((resolve) => response.on('error', () => {}).once('close', resolve)),

@@ -145,6 +145,7 @@ describe('/openapi.json', () => {
     ['/metrics', 'metrics'],
     ['/v1/ops/', 'operate'],
     ['/v1/raw/export', 'export'],
+    ['/v1/lake', 'export'],
   ] as const;
 
   test('asks for the key where the service does', async () => {

@@ -215,6 +215,25 @@ export const GET_ROUTES: readonly GetRoute[] = [
       return [right ? '200' : CONTRACT];
     },
   },
+  ...['_manifest.json', ':dataset/:mode/:date/:file'].map(
+    (path): GetRoute => ({
+      path: `/v1/lake/${path}`,
+      access: 'key',
+      gives: 'application/json',
+      anyAccept: true,
+      visits: fc.record({
+        segments: fc.record({
+          dataset: segment(dataset.map((key) => `dataset=${key}`)),
+          mode: segment(fc.constantFrom('mode=native', 'mode=aligned_1s', 'native')),
+          date: segment(fc.constantFrom('date=2024-03-01', 'date=2024', 'date=x')),
+          file: segment(fc.constantFrom('rows.parquet', '_manifest.json', 'x')),
+        }),
+        params: paramsOf({}),
+      }),
+      // There is no lake in the setups.
+      outcomes: ({ params }) => [params.length === 0 ? '404 LAKE_NOT_FOUND' : CONTRACT],
+    }),
+  ),
   ...['/v1/ops/status', '/v1/ops/history'].map(
     (path): GetRoute => ({ ...fixed(path, 'application/json'), access: 'key' }),
   ),
