@@ -16,15 +16,24 @@ import {
   parseLakeManifest,
   ROWS_FILE,
 } from '../../shared/mirror/lake-manifest.ts';
-import { DATASETS, type DatasetKey } from '../../shared/registry/index.ts';
+import { manifestBytes } from '../../shared/proof-log/signed-manifest.ts';
+import { DATASET_KEYS, DATASETS, type DatasetKey } from '../../shared/registry/index.ts';
 import { openRegular } from '../../shared/regular-file.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import { Problem } from '../contract/problems.ts';
 import { ProvedFiles } from '../exports/files.ts';
-import { requireAccept } from '../http/answer.ts';
+import { answerBytes, requireAccept } from '../http/answer.ts';
+import type { Caller } from '../http/caller.ts';
 import { NO_PARAMETERS, queryParams } from '../http/request.ts';
-import { RIGHTS_PROBLEMS, type Route, type RouteDoc, SYNTHETIC_HEADER, VALIDATOR_HEADERS } from '../http/routes.ts';
-import { sendFile } from '../http/send-file.ts';
+import {
+  type Exchange,
+  RIGHTS_PROBLEMS,
+  type Route,
+  type RouteDoc,
+  SYNTHETIC_HEADER,
+  VALIDATOR_HEADERS,
+} from '../http/routes.ts';
+import { isTagged, sendFile } from '../http/send-file.ts';
 import { checkRights, type Grant, realRowsProblem } from '../rights/gate.ts';
 
 export interface LakeRouteDeps {
@@ -68,9 +77,12 @@ const rootRoute = (opened: () => LakeFolder, { stallTimeoutMs }: LakeRouteDeps):
     examples: [{ title: 'What the lake holds', status: 404 }],
   }),
   async handle(exchange) {
-    queryParams(exchange.url, NO_PARAMETERS);
+    const { caller, request, url } = exchange;
+    queryParams(url, NO_PARAMETERS);
     const lake = opened();
-    requireAccept(exchange.request, MANIFEST_TYPE);
+    requireAccept(request, MANIFEST_TYPE);
+    const covered = await lake.coveredBy(caller);
+    if (covered) return answerCovered(exchange, covered);
     await using file = await lake.openRoot();
     await sendFile(exchange, { ...file, stallTimeoutMs, headers: headersOf(MANIFEST_TYPE) });
   },
@@ -84,6 +96,8 @@ const fileRoute = (opened: () => LakeFolder, { rights, stallTimeoutMs }: LakeRou
   async handle(exchange) {
     const { params, url, request, caller } = exchange;
     queryParams(url, NO_PARAMETERS);
+    // Before existence.
+    caller.requireDatasets(DATASET_KEYS.filter((key) => params.dataset === `dataset=${key}`));
     const lake = opened();
     const root = await lake.root();
     const path = `${params.dataset}/${params.mode}/${params.date}/${params.file}`;
@@ -92,7 +106,6 @@ const fileRoute = (opened: () => LakeFolder, { rights, stallTimeoutMs }: LakeRou
     if (!entry || !named) {
       throw new Problem('LAKE_FILE_NOT_FOUND', 'The lake has no such file. Read the paths from its root manifest.');
     }
-    caller.requireDatasets([entry.dataset]);
     const grant = grantOf(rights, entry.dataset);
     const isSampled = root.manifest.synthetic || grant.syntheticOnly !== undefined;
     const isSynthetic = isSampled && (await lake.isSynthetic(entry, root));
@@ -132,6 +145,15 @@ const fileDoc = (): RouteDoc => ({
     },
   ],
 });
+
+/** The manifest for a key that does not cover all datasets: without their files, and unsigned, since the signature covers all. */
+function answerCovered(exchange: Exchange, bytes: Buffer): void {
+  const { request, response } = exchange;
+  const headers = { ...headersOf(MANIFEST_TYPE), ETag: `"${createHash('sha256').update(bytes).digest('hex')}"` };
+  const known = request.headers['if-none-match'];
+  if (known !== undefined && isTagged(known, headers.ETag)) response.writeHead(304, headers).end();
+  else answerBytes(exchange, bytes, headers);
+}
 
 /** The right to read a dataset's files now. @throws Problem */
 function grantOf(rights: RightsStore, dataset: string): Grant {
@@ -196,6 +218,15 @@ class LakeFolder {
   async root(): Promise<Root> {
     await using file = await this.#openRootFile();
     return await this.#read(file);
+  }
+
+  /** The root manifest without files of datasets that the caller's key does not cover; undefined where it covers all. */
+  async coveredBy(caller: Caller): Promise<Buffer | undefined> {
+    if (caller.terms.datasets === null) return undefined;
+    const { manifest } = await this.root();
+    const files = manifest.files.filter(({ dataset }) => caller.covers(dataset));
+    if (files.length === manifest.files.length) return undefined;
+    return manifestBytes({ ...manifest.parsed, files, signed: null });
   }
 
   async openRoot(): Promise<OpenLakeFile> {

@@ -20,7 +20,7 @@ import {
   writeLake,
 } from '../support/lake-folder.ts';
 import { type Answer, API_KEY, eventually, SAMPLE_MATRIX, type Serving, startServing } from '../support/serving.ts';
-import { createMigratedEnv, type TestEnv } from '../support/stack.ts';
+import { createMigratedEnv, natsSettings, type TestEnv } from '../support/stack.ts';
 
 const [TRADES, OTHER] = ['exchange_a_spot_trades', 'exchange_b_spot_trades'];
 const DAY = placeOf(TRADES, '2024-01-01');
@@ -219,6 +219,41 @@ describe('who may read', () => {
     // The other dataset stays, and so does the manifest, which holds no row.
     expect((await get(`${placeOf(OTHER, '2024-01-01')}/rows.parquet`)).status).toBe(200);
     expect((await get('_manifest.json')).status).toBe(200);
+  });
+
+  test('a named key reads the files of its datasets, and mirrors them', async () => {
+    const keyOf = async (name: string, ...terms: string[]): Promise<string> => {
+      const settings = {
+        SVC_DATABASE_URL: env.databaseUrl,
+        ...natsSettings(env),
+        SVC_STATE_DIR: join(env.dir, 'state'),
+      };
+      const { exit, stdout, json } = await runCommand(['keys', 'add', name, ...terms], settings);
+      expect(exit, stdout).toBe(0);
+      return json.secret;
+    };
+    const key = await keyOf('one', '--scopes', 'export', '--datasets', TRADES);
+    const ask = (path: string, by = key, headers = {}) =>
+      serving.send({ method: 'GET', path: `${LAKE}/${path}`, key: by, headers });
+    expect((await ask(ROWS)).status).toBe(200);
+    for (const date of ['2024-01-01', '1999-01-01']) {
+      const path = `${placeOf(OTHER, date)}/rows.parquet`;
+      expect(outcome(await ask(path))).toEqual([403, 'AUTH_DATASET_NOT_COVERED']);
+    }
+    const { json, headers, text } = await ask('_manifest.json');
+    expect([json.files.map(({ path }: { path: string }) => path), json.signed, json.change]).toEqual([
+      [ROWS],
+      null,
+      change,
+    ]);
+    expect(headers.etag).toBe(`"${sha256Of(text)}"`);
+    expect((await ask('_manifest.json', key, { 'If-None-Match': headers.etag! })).status).toBe(304);
+    const options = { from: `${serving.url}${LAKE}`, to: join(env.dir, 'covered'), key };
+    expect(await mirror(options)).toMatchObject({ files: 1, new: 1 });
+    expect(await mirror(options)).toMatchObject({ unchanged: 1, requests: 1, bytes: 0 });
+    const reading = await keyOf('two', '--scopes', 'read');
+    for (const path of ['_manifest.json', ROWS])
+      expect(outcome(await ask(path, reading))).toEqual([403, 'AUTH_SCOPE_MISSING']);
   });
 
   test('a dataset that the service does not know is not served', async () => {

@@ -120,6 +120,29 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
     expect(faults()).toEqual([]);
   });
 
+  test('shows lakes: how far each is, or why it failed', async () => {
+    const lake = (more: string) =>
+      `insert into lakes (folder, host, pid, synthetic, files, rows, bytes, change, fault, written_at) values (${more}, now())`;
+    await system.client.query(lake(`'/srv/behind', 'a', 1, false, 3, 12345678, 2000000, 1, null`));
+    await system.client.query(lake(`'/srv/failed', 'a', 1, false, 3, 7, 2000, 2, 'the disk is full'`));
+    const { page, faults } = await afresh();
+    const rows = page.locator('#lakes tbody tr');
+    await rows.nth(1).waitFor({ timeout: 3 * POLL_MS });
+    const cells = await Promise.all([0, 1].map((at) => rows.nth(at).locator('td').allTextContents()));
+    expect(cells.toSorted()).toEqual([
+      [
+        '/srv/behind',
+        expect.stringMatching(/^\d+ changes? behind to change 1$/),
+        '3',
+        '12.3M',
+        '2.0 MB',
+        expect.stringMatching(/ ago$/),
+      ],
+      ['/srv/failed', 'failed the disk is full', '3', '7', '2.0 kB', expect.stringMatching(/ ago$/)],
+    ]);
+    expect(faults()).toEqual([]);
+  });
+
   test('asks for the key, says when it is wrong, and keeps the right one for this tab alone', async () => {
     await using watched = await openPage(world.browser, serving.url);
     const { page } = watched;

@@ -1,4 +1,4 @@
-/** Shows runs in progress and the latest ended ones, exports by state, compacted tables, the proof log, and the queues of reads. */
+/** Shows runs in progress and the latest ended ones, exports by state, lakes, compacted tables, the proof log, and the queues of reads. */
 import { byId, fill, h, table } from './dom.js';
 import { counted, duration, minute, short, size, whole } from './format.js';
 
@@ -11,6 +11,7 @@ export function showWork(status) {
   const ended = status.runs.filter(({ ended_at_utc: end }) => end !== null).slice(0, ENDED_SHOWN);
   const shown = status.runs.filter((run) => run.ended_at_utc === null || ended.includes(run));
   fill(byId('runs'), shown.length === 0 ? noRuns() : runTable(shown, now));
+  fill(byId('lakes'), lakesOf(status.lakes, now));
   fill(byId('columnstore'), ...columnstoreOf(status.columnstore ?? []));
   fill(byId('proof-log'), proofLogOf(status.proof_log, now));
   fill(byId('queues'), queueTable(status.queues));
@@ -123,6 +124,49 @@ const exportState = ({ status: name, error_code: code, error_message: message })
     {},
     h('span', { class: `badge ${EXPORT_TONES[name] ?? ''}` }, name),
     code && h('span', { class: 'faint fault', title: message }, ` ${code}`),
+  );
+
+const lakesOf = (lakes, now) =>
+  lakes.length === 0
+    ? h(
+        'p',
+        { class: 'faint' },
+        'None yet. ',
+        h('code', {}, './tidemark lake --to FOLDER'),
+        ' writes all proved rows as Parquet.',
+      )
+    : table({
+        caption: 'Lakes, and how far they are',
+        columns: [
+          { name: 'Folder' },
+          { name: 'State' },
+          { name: 'Files', number: true },
+          { name: 'Rows', number: true },
+          { name: 'Size', number: true },
+          { name: 'Written' },
+        ],
+        rows: lakes.map((one) => [
+          h('code', { title: `on ${one.host}` }, one.folder),
+          lakeState(one),
+          whole(one.files),
+          short(one.rows),
+          size(one.bytes),
+          `${duration((now - Date.parse(one.written_at_utc)) / 1000)} ago`,
+        ]),
+      });
+
+const lakeState = ({ fault, behind, change }) =>
+  h(
+    'span',
+    {},
+    fault !== null
+      ? h('span', { class: 'badge bad' }, 'failed')
+      : h(
+          'span',
+          { class: `badge ${behind === 0 ? 'good' : ''}` },
+          behind === 0 ? 'complete' : `${counted(behind, 'change')} behind`,
+        ),
+    h('span', { class: 'faint fault', title: fault }, fault === null ? ` to change ${whole(change)}` : ` ${fault}`),
   );
 
 /** Nothing where TimescaleDB has no columnstore, or none of its chunks was compacted. */
