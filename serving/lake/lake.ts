@@ -43,6 +43,8 @@ export interface LakeReport extends LakeCounts {
 
 const POLL_MS = 1000;
 const RETRY_MS = 3000;
+/** Passes in a row that write nothing and find the plan changed while they write. */
+const MAX_FRUITLESS = 20;
 /** Leaves that one look takes; more make a comparison of everything. */
 const MAX_LEAVES = 10_000;
 
@@ -213,10 +215,19 @@ export class Lake implements AsyncDisposable {
 
   async #bring(scope: Scope): Promise<void> {
     const { signal, synthetic } = this.#options;
-    let isDone = false;
-    while (!isDone) {
+    for (let fruitless = 0; ; ) {
       signal.throwIfAborted();
-      isDone = await this.#writer.pass(scope, await this.#catalog.change());
+      const { written, replaced } = this.#writer.counts;
+      if (await this.#writer.pass(scope, await this.#catalog.change())) break;
+      const { counts } = this.#writer;
+      fruitless = counts.written + counts.replaced > written + replaced ? 0 : fruitless + 1;
+      if (fruitless === MAX_FRUITLESS) {
+        throw new TidemarkError(
+          'LAKE_NOT_WRITTEN',
+          'What may be written changes with every look at rights and catalog',
+        );
+      }
+      if (fruitless > 0) await delay(POLL_MS / 4, undefined, { signal });
     }
     await this.#catalog.state(this.#writer, synthetic, this.report().failed[0]?.why);
   }

@@ -1,5 +1,5 @@
 /** The lake: every proved partition as Parquet below a folder, kept equal to what the service serves. */
-import { mkdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
+import { cp, mkdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { reachOf } from '../../serving/lake/plan.ts';
@@ -14,12 +14,16 @@ let env: TestEnv;
 let duck: DuckDb;
 let serving: Serving;
 let folder: string;
+/** A lake of what is loaded, to begin with a copy of it. */
+let written: string;
 let lakes = 0;
 
 beforeAll(async () => {
   env = await createWorldsEnv();
   duck = await openDuckDb();
   serving = await startServing({ databaseUrl: env.databaseUrl });
+  written = join(env.dir, 'lake');
+  await writeLake({ databaseUrl: env.databaseUrl, folder: written });
 });
 afterAll(async () => {
   await serving?.[Symbol.asyncDispose]();
@@ -32,6 +36,7 @@ beforeEach(() => {
 
 const write = (more: { synthetic?: boolean; matrix?: string } = {}) =>
   writeLake({ databaseUrl: env.databaseUrl, folder, ...more });
+const begin = () => cp(written, folder, { recursive: true });
 const sql = (text: string) => execute(env.databaseUrl, text);
 const pathsOf = async (dataset: string) =>
   (await rootOf(folder)).files.filter((file) => file.dataset === dataset).map(({ path }) => path);
@@ -69,7 +74,7 @@ describe('a lake of all datasets', () => {
   });
 
   test('hive paths are columns, and all files of a dataset have one schema', async () => {
-    await write();
+    await begin();
     for (const { key } of DATASETS.values()) {
       for (const mode of ['native', 'aligned_1s'] as const) {
         const [[rows]] = await duck.texts(
@@ -88,7 +93,7 @@ describe('a lake of all datasets', () => {
   });
 
   test('file days that begin at 16:00 UTC make files of UTC days', async () => {
-    await write();
+    await begin();
     const paths = await pathsOf('exchange_b_spot_trades');
     // Of 2024-03-01, -02 and -04, each from 16:00 of the day before or of the day on.
     const dates = [...new Set(paths.map((path) => /date=([\d-]+)/.exec(path)![1]))];
@@ -105,9 +110,13 @@ describe('what changes in the catalog', () => {
   const of = (dataset: string) => `dataset_id = ${datasetOf(dataset).number}`;
 
   test('a revision replaces the files of its day alone, and they have the new revision', async () => {
-    await write();
+    await begin();
     const before = await times();
-    await sql(`update partitions set revision = 2, attempt = 2 where ${of(A)} and partition_key = '2024-03-02'`);
+    const set = (number: number) =>
+      sql(
+        `update partitions set revision = ${number}, attempt = ${number} where ${of(A)} and partition_key = '2024-03-02'`,
+      );
+    await set(2);
     expect(await write()).toMatchObject({ written: 0, replaced: 2, removed: 0 });
     expect(await changedSince(before)).toEqual(
       ['aligned_1s', 'native'].map((mode) => `dataset=${A}/mode=${mode}/date=2024-03-02/rows.parquet`),
@@ -115,10 +124,11 @@ describe('what changes in the catalog', () => {
     const { files } = await rootOf(folder);
     expect(files.find(({ path }) => path.includes(`${A}/mode=native/date=2024-03-02`))).toMatchObject({ revision: 2 });
     expect(await faultsOf(folder)).toEqual([]);
+    await set(1);
   });
 
   test('a quarantine removes the day, its folders too, and a release brings it back', async () => {
-    await write();
+    await begin();
     const day = Date.parse('2024-03-04T00:00:00Z');
     const range = `int8multirange(int8range(${day}, ${day + 86_400_000}))`;
     const number = datasetOf(A).number;
@@ -142,7 +152,7 @@ describe('what changes in the catalog', () => {
   });
 
   test('rights that are taken back remove a dataset, and the report says why', async () => {
-    await write();
+    await begin();
     const matrix = JSON.parse(await readFile(SAMPLE_MATRIX, 'utf8'));
     const source = Object.entries<{ datasets: string[] }>(matrix.sources).find(([, { datasets }]) =>
       datasets.includes(A),
@@ -176,7 +186,7 @@ describe('what changes in the catalog', () => {
   });
 
   test('a state that is carried into a file belongs to its state', async () => {
-    await write();
+    await begin();
     const metrics = 'macro_series_metrics';
     const paths = (mode: string) => pathsOf(metrics).then((all) => all.filter((path) => path.includes(mode)));
     const [last] = (await paths('aligned_1s')).slice(-1);
@@ -196,7 +206,7 @@ describe('what changes in the catalog', () => {
 
 describe('what a writer may find', () => {
   test('damaged, missing and foreign files below its own paths are written again or removed', async () => {
-    await write();
+    await begin();
     const [one, two, three] = (await rootOf(folder)).files;
     await writeFile(join(folder, one.path), 'half a file');
     await rm(join(folder, two.manifest.path));
@@ -209,7 +219,7 @@ describe('what a writer may find', () => {
   });
 
   test('a file that was put before a kill is written again, whatever its size', async () => {
-    await write();
+    await begin();
     const [{ path, bytes }] = (await rootOf(folder)).files;
     await writeFile(join(folder, path), Buffer.alloc(bytes));
     await mkdir(join(folder, '_partial', path.split('/').slice(0, 3).join('~')), { recursive: true });
