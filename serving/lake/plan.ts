@@ -1,4 +1,5 @@
 /** What a lake should hold of a dataset: a file for each day or year with a proved partition, and the state of the catalog it is of. */
+import { DAY_MS } from '../../shared/dates.ts';
 import type { Range } from '../../shared/ranges.ts';
 import type { Mode } from '../../shared/registry/definition.ts';
 import { type DatasetDefinition, shapeOf } from '../../shared/registry/index.ts';
@@ -81,13 +82,23 @@ async function storedDates(session: Reading, dataset: DatasetDefinition, within?
   const touched = within
     ? ` and from_ms < ${params.add(int8(within.to))} and to_ms > ${params.add(int8(within.from))}`
     : '';
+  // Blocks of a partition may be years apart, as those of a sample are: only dates of rows have files.
+  const { native, partition } = dataset;
+  const bounds = within
+    ? ` and t."${native.time.column}" >= ${within.from} and t."${native.time.column}" < ${within.to}`
+    : '';
+  const ofRows =
+    partition.kind === 'height'
+      ? ` having exists (select from "${native.table}" t where t."${native.time.column}" >= d * ${DAY_MS}
+           and t."${native.time.column}" < (d + 1) * ${DAY_MS}${bounds})`
+      : '';
   const rows = await session.rows(
     `select d::text, count(*)::text, max(revision)::text, encode(sha256(convert_to(string_agg(
        concat_ws('|', partition_key, attempt, revision, rows, aligned_rows, aligned_hash, from_ms, to_ms), E'\\n'
        order by from_ms, partition_key collate "C"), 'UTF8')), 'hex')
      from partitions cross join lateral
        generate_series(${span.numberSql('from_ms')}, ${span.numberSql('(to_ms - 1)')}) d
-     where dataset_id = ${id} and state = 'proved'${touched} group by d order by d`,
+     where dataset_id = ${id} and state = 'proved'${touched} group by d${ofRows} order by d`,
     params,
   );
   const all = rows.map(([number, partitions, revision, digest]): Stored => {

@@ -205,6 +205,22 @@ describe('what changes in the catalog', () => {
 });
 
 describe('what a writer may find', () => {
+  test('blocks of one partition that are years apart make files of their dates alone', async () => {
+    await begin();
+    const before = await pathsOf('bitcoin_block_headers');
+    const stretch = (by: string) =>
+      sql(`update partitions set to_ms = to_ms ${by} 1000 * 86400000::int8 where (dataset_id, from_ms) =
+        (select dataset_id, max(from_ms) from partitions where dataset_id = ${datasetOf('bitcoin_block_headers').number}
+           and state = 'proved' group by dataset_id)`);
+    await stretch('+');
+    try {
+      expect((await write()).written).toBe(0);
+      expect(await pathsOf('bitcoin_block_headers')).toEqual(before);
+    } finally {
+      await stretch('-');
+    }
+  });
+
   test('damaged, missing and foreign files below its own paths are written again or removed', async () => {
     await begin();
     const [one, two, three] = (await rootOf(folder)).files;
