@@ -1,8 +1,8 @@
 /** Follows what is proved, revised, retracted or quarantined, and continues where it was after a lost connection. */
 import type { DatasetKey } from './datasets.ts';
-import { ConnectionError, IncompleteAnswerError, UnavailableError } from './errors.ts';
+import { ConnectionError, IncompleteAnswerError, ServiceError } from './errors.ts';
 import type { Options } from './requests.ts';
-import { jittered, sleep, Transport, type TransportOptions } from './transport.ts';
+import { jittered, PASSING, sleep, Transport, type TransportOptions } from './transport.ts';
 
 /** One change: its number, and the members of its leaf in the proof log. */
 export interface Change {
@@ -75,7 +75,8 @@ export class Changes {
         const isPassing =
           error instanceof ConnectionError ||
           error instanceof IncompleteAnswerError ||
-          error instanceof UnavailableError;
+          // 429 and 503, whatever their code.
+          (error instanceof ServiceError && PASSING.has(error.status));
         if (!isPassing) throw error;
       }
       await sleep(jittered(Math.min(FIRST_PAUSE_MS * 2 ** failures, MAX_PAUSE_MS)), signal);

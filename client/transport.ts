@@ -31,7 +31,7 @@ export interface TransportRequest {
 
 const FIRST_BACKOFF_MS = 250;
 /** Statuses of errors that may pass by themselves. */
-const PASSING = new Set([429, 502, 503, 504]);
+export const PASSING = new Set([429, 502, 503, 504]);
 /** Codes of a 503 that do not pass: the same read would exceed its time again, and the others need an operator. */
 const LASTING =
   /^QUERY_TIMEOUT$|^ALIGNED_STORAGE_CONTRACT_VIOLATION$|^EXPORT_ARTIFACT_|_METADATA_ERROR$|_RUNTIME_ERROR$|_RIGHTS_RESOLUTION_ERROR$/;

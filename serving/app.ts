@@ -3,7 +3,6 @@ import { randomUUID } from 'node:crypto';
 import Koa from 'koa';
 import { proofLogFolderOf, type Settings } from '../shared/config/settings.ts';
 import { createPool } from '../shared/db/connect.ts';
-import type { Scope } from '../shared/keys/key.ts';
 import { loadKeys } from '../shared/keys/store.ts';
 import type { Logger } from '../shared/logger.ts';
 import { RightsStore } from '../shared/rights/store.ts';
@@ -16,8 +15,8 @@ import { ProofLog } from './discovery/proof-log.ts';
 import { ProvedFiles } from './exports/files.ts';
 import { ExportService } from './exports/service.ts';
 import { Cors, RefusalLog } from './http/access.ts';
-import { answerProblem, ClientGone, DEDICATED } from './http/answer.ts';
-import { Caller, Callers } from './http/caller.ts';
+import { answerProblem, ClientGone } from './http/answer.ts';
+import { Caller, Callers, KeyWatch } from './http/caller.ts';
 import { discardBody, parseTarget } from './http/request.ts';
 import { type Exchange, type Route, routerOf } from './http/routes.ts';
 import { ConcurrencyLimiter } from './limits/concurrency-limiter.ts';
@@ -315,11 +314,12 @@ function createKoa(routes: readonly Route[], { callers, cors, metrics, log, refu
 /** Hands a request to its route, if its key may use it. */
 function dispatcher({ callers, log }: Pick<KoaDeps, 'callers' | 'log'>): Parameters<typeof routerOf>[1] {
   const limits = new KeyLimits();
+  const watch = new KeyWatch(callers);
   return async (route, { req: request, res: response, state }, params) => {
     const gone = new AbortController();
-    let endCheck = () => {};
+    let endWatch = () => {};
     response.on('close', () => {
-      endCheck();
+      endWatch();
       if (!response.writableFinished) gone.abort(new ClientGone());
     });
     state.route = route.path;
@@ -335,17 +335,23 @@ function dispatcher({ callers, log }: Pick<KoaDeps, 'callers' | 'log'>): Paramet
         const identified = await callers.identify(request, route.access);
         caller = identified.caller;
         state.caller = caller;
+        // The client may have gone meanwhile, and `close` comes once.
+        gone.signal.throwIfAborted();
         if (identified.refusal) throw identified.refusal;
         limits.countRequest(caller, response);
         caller.requireScope(route.access);
-        endRead = limits.beginRead(caller, route.access);
-        // An event stream is no read: it lasts, and has a limit of its own.
-        response.once(DEDICATED, endRead);
+        if (route.isRead !== false) endRead = limits.beginRead(caller, route.access);
       } catch (error) {
         if (error instanceof Problem) await route.keyRefused?.(exchangeOf(), error.code);
         throw error;
       }
-      if (caller.isNamed) endCheck = endWithKey(callers, route.access, { request, response, gone });
+      if (caller.isNamed) {
+        endWatch = watch.watch(request, route.access, (refusal) => {
+          endWatch();
+          gone.abort(refusal);
+          if (response.headersSent) breakOff(response);
+        });
+      }
     }
     try {
       await route.handle(exchangeOf());
@@ -353,29 +359,6 @@ function dispatcher({ callers, log }: Pick<KoaDeps, 'callers' | 'log'>): Paramet
       endRead();
     }
   };
-}
-
-/** How often the service looks whether the key of an answer in progress still holds. */
-const KEY_CHECK_MS = 1000;
-
-/**
- * Breaks an answer off when its key is revoked, replaced or over: a long one would otherwise outlast it by hours.
- * @returns a function that ends the check, to be called when the answer is over.
- */
-function endWithKey(
-  callers: Callers,
-  scope: Scope,
-  { request, response, gone }: Pick<Exchange, 'request' | 'response'> & { readonly gone: AbortController },
-): () => void {
-  const timer = setInterval(async () => {
-    const found = await callers.identify(request, scope).catch((refusal: Problem) => ({ refusal }));
-    // A database that does not answer says nothing about the key.
-    if (!found.refusal || found.refusal.code === 'AUTH_KEYS_UNAVAILABLE') return;
-    clearInterval(timer);
-    gone.abort(found.refusal);
-    if (response.headersSent) breakOff(response);
-  }, KEY_CHECK_MS).unref();
-  return () => clearInterval(timer);
 }
 
 /** Counts the request. A path without a route gets the label `none`; otherwise anybody could create new labels. */

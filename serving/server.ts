@@ -86,6 +86,8 @@ export class Connections {
   dedicate({ request: { socket }, response }: PendingRequest): void {
     this.#forget(socket);
     this.#dedicated.set(socket, response);
+    // What is written after the connection broke is lost; the client says where it was.
+    response.on('error', () => {});
     response.once('close', () => {
       this.#dedicated.delete(socket);
       socket.destroySoon();

@@ -5,6 +5,7 @@
  */
 import type { ServerResponse } from 'node:http';
 import { setImmediate } from 'node:timers/promises';
+import type { QueryConfig } from 'pg';
 import { type Client, connect } from '../../shared/db/connect.ts';
 import { assert, explain } from '../../shared/errors.ts';
 import type { Logger } from '../../shared/logger.ts';
@@ -43,6 +44,8 @@ const BLOCK = 256;
 const MAX_BLOCKS = 64;
 /** While there are listeners, the feed asks this often for new changes. */
 const POLL_MS = 200;
+/** A database that does not answer for this long counts as lost. */
+const QUERY_TIMEOUT_MS = 5000;
 /** Most bytes that one write to a listener takes; a listener that does not read holds no more than this and what the kernel takes. */
 const WRITE_BYTES = 16 * 1024;
 /** Listeners that are written to before other work of the process gets its turn. */
@@ -115,7 +118,10 @@ export class ChangeFeed implements AsyncDisposable {
     let next = since;
     while (next < end && changes.length < limit) {
       const block = await this.#block(Math.floor(next / BLOCK));
-      for (const change of block.slice(next % BLOCK, end - next + (next % BLOCK))) {
+      const wanted = block.slice(next % BLOCK, end - next + (next % BLOCK));
+      // The database was restored to an earlier state while this page was made.
+      if (wanted.length === 0) break;
+      for (const change of wanted) {
         if (changes.length === limit) break;
         if (isWanted(change, covers)) changes.push(jsonOf(change));
         next = change.number;
@@ -165,9 +171,12 @@ export class ChangeFeed implements AsyncDisposable {
   }
 
   async #poll(): Promise<void> {
-    const before = this.#size;
     try {
-      if ((await this.last()) !== before) await this.#each((listener) => void this.#write(listener));
+      await this.last();
+      // Others may have asked meanwhile, so that the number alone does not say who has it.
+      await this.#each((listener) => {
+        if (listener.position < this.#size) void this.#write(listener);
+      });
       this.#isFaulty = false;
     } catch (error) {
       // The readiness check reports an outage of the database; this line says what it means for the streams.
@@ -234,6 +243,8 @@ export class ChangeFeed implements AsyncDisposable {
   }
 
   #send(listener: Listener, bytes: Buffer): void {
+    // Ended, but not closed: its client has not read the rest yet.
+    if (listener.response.writableEnded) return;
     if (!listener.response.write(bytes)) listener.blockedAt = performance.now();
   }
 
@@ -298,9 +309,10 @@ export class ChangeFeed implements AsyncDisposable {
       connectTimeoutMs: 5000,
     });
     try {
-      return (await (await this.#client).query({ text, values })).rows;
+      return (await (await this.#client).query({ text, values, query_timeout: QUERY_TIMEOUT_MS } as QueryConfig)).rows;
     } catch (error) {
-      await this.#disconnect();
+      // Not awaited: a server that does not answer does not answer this either.
+      void this.#disconnect();
       throw error;
     }
   }

@@ -163,6 +163,56 @@ export class Callers {
   }
 }
 
+/** How often the keys of answers in progress are looked at; with the age of what is kept it stays below a second. */
+const WATCH_MS = 150;
+
+interface WatchedKey {
+  /** Any request with the key. */
+  readonly request: IncomingMessage;
+  readonly scope: Scope;
+  readonly onEnds: Set<(refusal: Problem) => void>;
+}
+
+/** Watches the keys of answers in progress: one look at each key, however many answers and event streams it has. */
+export class KeyWatch {
+  readonly #callers: Callers;
+  readonly #watched = new Map<string, WatchedKey>();
+  #timer: NodeJS.Timeout | undefined;
+
+  constructor(callers: Callers) {
+    this.#callers = callers;
+  }
+
+  /**
+   * Calls `onEnd` once the key is revoked, replaced or over: a long answer would otherwise outlast it by hours.
+   * @returns a function that ends the watch, to be called when the answer is over.
+   */
+  watch(request: IncomingMessage, scope: Scope, onEnd: (refusal: Problem) => void): () => void {
+    const { headers } = request;
+    const key = `${scope} ${headers['x-api-key'] ?? ''} ${headers.authorization ?? ''}`;
+    const watched = this.#watched.get(key) ?? { request, scope, onEnds: new Set() };
+    this.#watched.set(key, watched);
+    watched.onEnds.add(onEnd);
+    this.#timer ??= setInterval(() => void this.#look(), WATCH_MS).unref();
+    return () => {
+      watched.onEnds.delete(onEnd);
+      if (watched.onEnds.size === 0 && this.#watched.get(key) === watched) this.#watched.delete(key);
+      if (this.#watched.size > 0) return;
+      clearInterval(this.#timer);
+      this.#timer = undefined;
+    };
+  }
+
+  async #look(): Promise<void> {
+    for (const { request, scope, onEnds } of [...this.#watched.values()]) {
+      const found = await this.#callers.identify(request, scope).catch((refusal: Problem) => ({ refusal }));
+      // A database that does not answer says nothing about the key.
+      if (!found.refusal || found.refusal.code === 'AUTH_KEYS_UNAVAILABLE') continue;
+      for (const onEnd of [...onEnds]) onEnd(found.refusal);
+    }
+  }
+}
+
 function isAny(digests: readonly Buffer[], offered: Buffer): boolean {
   let found = false;
   for (const digest of digests) found = timingSafeEqual(digest, offered) || found;

@@ -5,12 +5,13 @@
 import { hostname } from 'node:os';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Settings } from '../../shared/config/settings.ts';
-import { type Client, connect, LAKE_LOCK } from '../../shared/db/connect.ts';
+import { type Client, connect, LAKE_LOCK, PROOF_LOG_LOCK } from '../../shared/db/connect.ts';
 import { codeOf, explain, outageCode, TidemarkError } from '../../shared/errors.ts';
 import type { Logger } from '../../shared/logger.ts';
 import type { Range } from '../../shared/ranges.ts';
 import { DATASETS, type DatasetDefinition } from '../../shared/registry/index.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
+import { ConnectionLost, ServerFault } from '../db/pg-connection.ts';
 import { PgPool, poolOptions } from '../db/pool.ts';
 import { artifactDeps } from '../exports/service.ts';
 import type { FreshnessRule } from '../read/execute/warnings.ts';
@@ -43,6 +44,8 @@ export interface LakeReport extends LakeCounts {
 
 const POLL_MS = 1000;
 const RETRY_MS = 3000;
+/** The longest wait for the signature of what is proved. */
+const SETTLE_MS = 5000;
 /** Passes in a row that write nothing and find the plan changed while they write. */
 const MAX_FRUITLESS = 20;
 /** Leaves that one look takes; more make a comparison of everything. */
@@ -78,11 +81,28 @@ class LakeCatalog implements AsyncDisposable {
     return Number(rows[0].change);
   }
 
-  /** The times that the leaves from `change` on touch, by dataset. A partition that left the catalog has none any longer. */
+  /**
+   * Waits until a sequencer that is at work has signed what is in the catalog: the manifests of files then prove it. Not for long,
+   * because rows that are taken back must not stay in the lake while the proof log is at a standstill.
+   */
+  async settled(signal: AbortSignal): Promise<void> {
+    const until = performance.now() + SETTLE_MS;
+    while (performance.now() < until && !signal.aborted) {
+      const { rows } = await this.#client.query(
+        `select 1 from proof_head h where (h.signed_size < h.size or exists (select from proof_leaves where leaf_index is null))
+           and exists (select from pg_locks where locktype = 'advisory' and classid = ${PROOF_LOG_LOCK} and granted
+             and database = (select oid from pg_database where datname = current_database()))`,
+      );
+      if (rows.length === 0) return;
+      await delay(SETTLE_MS / 50, undefined, { signal }).catch(() => {});
+    }
+  }
+
+  /** The times that the leaves from `change` on touch, those without an index among them, by dataset. A partition that left the catalog has none any longer. */
   async touched(change: number): Promise<Scope> {
     const { rows } = await this.#client.query(
       `select l.dataset_id, p.from_ms::text, p.to_ms::text from proof_leaves l left join partitions p using (dataset_id, partition_key)
-       where l.leaf_index >= $1 and l.dataset_id is not null and l.kind in ('proved', 'revised', 'retracted', 'quarantined')
+       where (l.leaf_index >= $1 or l.leaf_index is null) and l.dataset_id is not null and l.kind in ('proved', 'revised', 'retracted', 'quarantined')
        order by l.leaf_index limit ${MAX_LEAVES + 1}`,
       [change],
     );
@@ -206,7 +226,10 @@ export class Lake implements AsyncDisposable {
   /** What changed since the last round: by leaves, and where years are carried along also by coverage. */
   async #scope(before: ReadonlyMap<number, string>, now: ReadonlyMap<number, string>): Promise<Scope> {
     const scope = new Map(await this.#catalog.touched(this.#writer.change));
+    const refused = new Set(this.#writer.skipped.map(({ dataset }) => dataset));
     for (const dataset of DATASETS.values()) {
+      // What was refused may be allowed now, without a leaf.
+      if (refused.has(dataset.key)) scope.set(dataset, 'all');
       const isPlannedWhole = SPANS[dataset.partition.kind].carriesFar;
       if (isPlannedWhole && before.get(dataset.number) !== now.get(dataset.number)) scope.set(dataset, 'all');
     }
@@ -215,6 +238,7 @@ export class Lake implements AsyncDisposable {
 
   async #bring(scope: Scope): Promise<void> {
     const { signal, synthetic } = this.#options;
+    await this.#catalog.settled(signal);
     for (let fruitless = 0; ; ) {
       signal.throwIfAborted();
       const { written, replaced } = this.#writer.counts;
@@ -245,6 +269,9 @@ function openWriter(options: LakeOptions, pool: PgPool): Promise<LakeWriter> {
 }
 
 function isTransient(error: unknown): boolean {
+  // Of the plan, which is read beside the reader. Class 42 are faults of its statements.
+  if (error instanceof ConnectionLost) return true;
+  if (error instanceof ServerFault) return !error.sqlState.startsWith('42');
   if (error instanceof ReadFault) return error.kind === 'backend' || error.kind === 'timeout';
   const code = codeOf(error) ?? outageCode(error);
   return code === 'LAKE_NOT_WRITTEN' || code === 'LAKE_HELD' || code === 'DATABASE_UNAVAILABLE';

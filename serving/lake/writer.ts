@@ -269,7 +269,7 @@ export class LakeWriter {
 
   /** Writes one file as an export of its window. @returns whether the plan still held for it */
   async #write(file: PlannedFile, signal: AbortSignal): Promise<boolean> {
-    const { artifacts, rights, target, synthetic, log } = this.#deps;
+    const { artifacts, rights, target, synthetic } = this.#deps;
     const { dataset, mode, date, window, state, partitions, revision } = file;
     const place = { dataset: dataset.key, mode, date };
     const path = pathOf(place);
@@ -325,17 +325,26 @@ export class LakeWriter {
       return true;
     } catch (error) {
       signal.throwIfAborted();
-      // The next plan finds what has changed since this one: rights, or that nothing is proved any longer.
-      if (error instanceof Problem) return false;
-      if (error instanceof ReadFault && error.kind === 'no_rows' && this.#absent.get(path) !== state) {
-        this.#absent.set(path, state);
-        return false;
-      }
-      if (!(error instanceof ReadFault) || error.kind === 'backend' || error.kind === 'timeout') throw error;
-      log.error({ err: error, path }, 'a file of the lake cannot be written');
-      this.failed.set(path, { state, why: explain(error) });
-      return true;
+      return await this.#notWritten(file, error);
     }
+  }
+
+  /** @returns as #write. @throws what ends the pass */
+  async #notWritten({ dataset, mode, date, state }: PlannedFile, error: unknown): Promise<boolean> {
+    const place = { dataset: dataset.key, mode, date };
+    const path = pathOf(place);
+    // The next plan finds what has changed since this one: rights, or that nothing is proved any longer.
+    if (error instanceof Problem) return false;
+    if (error instanceof ReadFault && error.kind === 'no_rows' && this.#absent.get(path) !== state) {
+      this.#absent.set(path, state);
+      return false;
+    }
+    if (!(error instanceof ReadFault) || error.kind === 'backend' || error.kind === 'timeout') throw error;
+    this.#deps.log.error({ err: error, path }, 'a file of the lake cannot be written');
+    this.failed.set(path, { state, why: explain(error) });
+    // What it held is of another state, which may have been taken back.
+    if (this.#entries.has(path) || this.#strays.has(path)) await this.#removeAll([place]);
+    return true;
   }
 
   /** One at a time: several files may be written at once. */
@@ -377,7 +386,13 @@ function requireAllowed(granted: ExportRights, manifest: { readonly synthetic: b
     throw new Problem('EXPORT_WINDOW_NOT_PROVED', 'The rows have become synthetic.');
 }
 
-const isOfFiles = (error: unknown): boolean => typeof (error as { path?: unknown } | null)?.path === 'string';
+/** Faults of writing to an open file, which name no path. */
+const DISK_CODES: ReadonlySet<unknown> = new Set(['ENOSPC', 'EDQUOT', 'EFBIG', 'EIO', 'EROFS']);
+
+function isOfFiles(error: unknown): boolean {
+  const { path, code } = (error ?? {}) as { readonly path?: unknown; readonly code?: unknown };
+  return typeof path === 'string' || DISK_CODES.has(code);
+}
 
 /** Compares what the lake holds of a dataset with what it should hold. */
 async function compare(

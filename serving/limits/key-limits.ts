@@ -65,7 +65,7 @@ export class KeyLimits {
   }
 
   /**
-   * Counts a read until the returned function is called for the first time.
+   * Counts a read until the returned function is called.
    * @throws Problem AUTH_CONCURRENCY_LIMITED
    */
   beginRead({ name, terms: { concurrentReads } }: Caller, scope: Scope): () => void {
@@ -79,10 +79,6 @@ export class KeyLimits {
       );
     }
     this.#reads.set(name, running + 1);
-    let isOver = false;
-    return () => {
-      if (!isOver) this.#reads.set(name, this.#reads.get(name)! - 1);
-      isOver = true;
-    };
+    return () => this.#reads.set(name, this.#reads.get(name)! - 1);
   }
 }

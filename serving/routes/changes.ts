@@ -77,6 +77,8 @@ export function changesRoute(deps: ChangesDeps): Route {
     method: 'GET',
     path: '/v1/changes',
     access: 'read',
+    // A stream lasts, and a page is of the catalog; both have limits of their own.
+    isRead: false,
     doc: changesDoc,
     async handle(exchange) {
       const { accept } = exchange.request.headers;
@@ -163,6 +165,8 @@ async function stream(exchange: Exchange, { feed }: ChangesDeps, { since = 0, co
     return;
   }
   response.emit(DEDICATED);
+  // The service stops, and has ended the stream.
+  if (response.writableEnded) return;
   response.write(`retry: ${RECONNECT_MS}\nid: ${from}\n\n`);
   await feed.listen(response, from, covers);
 }

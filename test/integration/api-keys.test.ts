@@ -329,10 +329,8 @@ describe('changes', () => {
   test('are followed beside the reads of a key, until it is revoked', async () => {
     const key = await add('read', '--concurrent-reads', '1');
     const name = `key-${made}`;
-    const listen = () => serving.open({ method: 'GET', path: '/v1/changes', key, headers: STREAM });
-    // One after the other: a stream is a read until it begins.
-    const one = await listen();
-    const other = await listen();
+    const streams = [1, 2].map(() => serving.open({ method: 'GET', path: '/v1/changes', key, headers: STREAM }));
+    const [one, other] = await Promise.all(streams);
     expect([one.statusCode, other.statusCode, outcome(await query(key))]).toEqual([200, 200, '200']);
     const ended = [one, other].map(
       (response) => new Promise((resolve) => response.on('error', () => {}).once('close', resolve)),

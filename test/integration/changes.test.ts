@@ -190,6 +190,25 @@ describe('event streams', () => {
     heard.response.destroy();
   });
 
+  test('send a change that a page has shown before the stream asked', async () => {
+    const heard = await hear();
+    for (let count = 1; count <= 12; count++) {
+      await grow(1);
+      expect((await get('/v1/changes?since=latest')).json.next).toBe(count);
+      await eventually(() => heard.numbers().length === count, 'the change on the stream', 5000);
+    }
+    heard.response.destroy();
+  });
+
+  test('that begin while the service stops end without a fault', async () => {
+    await grow(3);
+    const stopped = await startServing({ databaseUrl: env.databaseUrl, settings: SETTINGS });
+    const opening = Array.from({ length: 30 }, () => hear('/v1/changes', {}, stopped).catch(() => undefined));
+    await delay(5);
+    await stopped[Symbol.asyncDispose]();
+    await Promise.all(opening);
+  });
+
   test('continue after `Last-Event-ID`, which outranks `since`', async () => {
     await grow(5);
     const heard = await hear('/v1/changes?since=0', { 'Last-Event-ID': '3' });

@@ -1,12 +1,13 @@
 /** The lake: every proved partition as Parquet below a folder, kept equal to what the service serves. */
 import { cp, mkdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { reachOf } from '../../serving/lake/plan.ts';
 import { DATASETS, datasetOf, shapeOf } from '../../shared/registry/index.ts';
 import { expectServed, faultsOf, filesIn, openLake, rootOf, writeLake } from '../support/lake.ts';
 import { type DuckDb, openDuckDb } from '../support/read-parquet.ts';
-import { SAMPLE_MATRIX, type Serving, startServing } from '../support/serving.ts';
+import { OWN_MATRIX } from '../support/rights.ts';
+import { eventually, SAMPLE_MATRIX, type Serving, startServing } from '../support/serving.ts';
 import { execute, type TestEnv } from '../support/stack.ts';
 import { createWorldsEnv } from '../support/worlds-env.ts';
 
@@ -201,6 +202,36 @@ describe('what changes in the catalog', () => {
     const changed = await changedSince(before);
     expect(changed).toContain(last);
     expect(changed).not.toContain(last.replace('aligned_1s', 'native'));
+  });
+});
+
+describe('a lake that is followed', () => {
+  test('outlives lost connections, and loses what rights no longer allow', async () => {
+    await begin();
+    // With its sign-off, which lies beside it.
+    const rights = join(env.dir, 'followed');
+    await cp(dirname(OWN_MATRIX), rights, { recursive: true });
+    const matrix = join(rights, basename(OWN_MATRIX));
+    const stop = new AbortController();
+    await using lake = await openLake({ databaseUrl: env.databaseUrl, folder, matrix, signal: stop.signal });
+    const following = lake.follow(() => {});
+    const held = async (dataset: string) => (await pathsOf(dataset)).length;
+    try {
+      const before = await held('etf_daily_metrics');
+      expect(before).toBeGreaterThan(0);
+      await sql(`select pg_terminate_backend(pid) from pg_stat_activity
+        where application_name in ('tidemark lake', 'tidemark serving') and datname = current_database()`);
+      const text = await readFile(OWN_MATRIX, 'utf8');
+      await writeFile(matrix, text.replaceAll('"Hosted Allowed"', '"Nothing Allowed"'));
+      await eventually(async () => (await held('etf_daily_metrics')) === 0, 'the files are gone');
+      expect(lake.report().skipped.map(({ why }) => why)).toContainEqual(expect.stringContaining('matrix is invalid'));
+      await writeFile(matrix, text);
+      await eventually(async () => (await held('etf_daily_metrics')) === before, 'the files are back');
+    } finally {
+      stop.abort();
+      await following;
+    }
+    expect(await faultsOf(folder)).toEqual([]);
   });
 });
 

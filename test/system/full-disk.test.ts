@@ -1,6 +1,6 @@
 /** What an operator needs on a disk that is full: a lock, a look at the system, and a true answer about what lives. */
 import { execFileSync } from 'node:child_process';
-import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
@@ -12,8 +12,10 @@ import { withLock } from '../../shared/stack/processes.ts';
 import { acquireStack } from '../../shared/stack/stack.ts';
 import { type Json, startCommand } from '../support/command.ts';
 import { given } from '../support/given.ts';
+import { faultsOf, filesIn, writeLake } from '../support/lake.ts';
 import { PRIVATE_PROFILE } from '../support/profiles.ts';
 import { createMigratedEnv, execute, type TestEnv, testLogger } from '../support/stack.ts';
+import { createWorldsEnv } from '../support/worlds-env.ts';
 
 /** A disk of its own for each test that fills one: only root can mount it, and not in every container. */
 function mounted(path: string, megabytes: number): boolean {
@@ -83,6 +85,37 @@ given(canMount, 'no disk can be mounted here to be filled').describe('on a full 
       await execute(stack.databaseUrl, 'select 1');
     } finally {
       execFileSync('umount', ['-l', disk]);
+    }
+  });
+});
+
+given(canMount, 'no disk can be mounted here to be filled').describe('a lake on a full disk', () => {
+  // Its files are small: one of a few rows has 10 kB.
+  test('ends with what to do, holds whole files alone, and goes on where there is room again', async () => {
+    await using env = await createWorldsEnv();
+    const disk = await mkdtemp(join(tmpdir(), 'tidemark-full-'));
+    mounted(disk, 1);
+    try {
+      const folder = join(disk, 'lake');
+      const rest = join(disk, 'rest');
+      await writeFile(rest, Buffer.alloc(700 << 10));
+      await expect(writeLake({ databaseUrl: env.databaseUrl, folder })).rejects.toMatchObject({
+        code: 'LAKE_NOT_WRITTEN',
+        cause: { code: 'ENOSPC' },
+      });
+      for (const path of await filesIn(folder)) {
+        const bytes = await readFile(join(folder, path));
+        const isWhole = path.endsWith('.parquet')
+          ? bytes.subarray(-4).toString() === 'PAR1'
+          : JSON.parse(bytes.toString());
+        expect(isWhole, path).toBeTruthy();
+      }
+      execFileSync('mount', ['-o', 'remount,size=64m', disk]);
+      expect((await writeLake({ databaseUrl: env.databaseUrl, folder })).failed).toEqual([]);
+      expect(await faultsOf(folder)).toEqual([]);
+    } finally {
+      execFileSync('umount', ['-l', disk]);
+      await rm(disk, { recursive: true });
     }
   });
 });
