@@ -212,6 +212,7 @@ export async function measureListeners(
     await log.grow(changes);
     await until(() => haveAll(everyone));
     const result = {
+      bench: 'listeners',
       listeners: count,
       changes: log.size,
       opened_ms: rounded(openedMs, 0),

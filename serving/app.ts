@@ -79,7 +79,8 @@ export function createApp(deps: AppDeps): App {
     load: () => loadKeys(keyPool),
   });
   const refusals = new RefusalLog(log);
-  const cors = new Cors(settings.SVC_HTTP_CORS_ORIGINS);
+  const origins = settings.SVC_HTTP_CORS_ORIGINS;
+  const cors = origins.length > 0 ? new Cors(origins) : undefined;
   return {
     koa: createKoa(createRoutes(services, deps), { callers, cors, metrics, log, refusals }),
     refusals,
@@ -260,7 +261,8 @@ const REQUEST_ID = /^[A-Za-z0-9._-]{1,128}$/;
 
 interface KoaDeps {
   readonly callers: Callers;
-  readonly cors: Cors;
+  /** Undefined where no page of another origin may call. */
+  readonly cors: Cors | undefined;
   readonly metrics: Metrics;
   readonly log: Logger;
   readonly refusals: RefusalLog;
@@ -278,7 +280,7 @@ function createKoa(routes: readonly Route[], { callers, cors, metrics, log, refu
     context.state.requestId = requestId;
     measure(context, metrics);
     response.setHeader('X-Request-Id', requestId);
-    cors.allow(request, response);
+    cors?.allow(request, response);
     try {
       const url = parseTarget(request.url!);
       context.state.url = url;
@@ -303,9 +305,9 @@ function createKoa(routes: readonly Route[], { callers, cors, metrics, log, refu
   const dispatch = dispatcher({ callers, log });
   koa.use(
     routerOf(routes, dispatch, ({ req: request, res: response }, methods) => {
-      const isPreflight = cors.isPreflight(request);
-      if (isPreflight) cors.answerPreflight(response, methods);
-      return isPreflight;
+      if (!cors?.isPreflight(request)) return false;
+      cors.answerPreflight(response, methods);
+      return true;
     }),
   );
   return koa;
@@ -338,9 +340,9 @@ function dispatcher({ callers, log }: Pick<KoaDeps, 'callers' | 'log'>): Paramet
         // The client may have gone meanwhile, and `close` comes once.
         gone.signal.throwIfAborted();
         if (identified.refusal) throw identified.refusal;
-        limits.countRequest(caller, response);
+        if (caller.isNamed) limits.countRequest(caller, response);
         caller.requireScope(route.access);
-        if (route.isRead !== false) endRead = limits.beginRead(caller, route.access);
+        if (caller.isNamed && route.isRead !== false) endRead = limits.beginRead(caller, route.access);
       } catch (error) {
         if (error instanceof Problem) await route.keyRefused?.(exchangeOf(), error.code);
         throw error;

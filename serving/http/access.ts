@@ -1,17 +1,8 @@
-/** Which pages may call the service from a browser, the caller's storage credential, and the log of refused requests. */
+/** Which pages may call the service from a browser, and the log of refused requests. */
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Logger } from '../../shared/logger.ts';
 import type { ProblemCode } from '../contract/problems.ts';
 import { REQUEST_HEADERS } from './routes.ts';
-
-/** Node decodes header bytes as latin1; keys and passwords are UTF-8. */
-const headerBytes = (value: string): Buffer => Buffer.from(value, 'latin1');
-
-/** The caller's own storage credential, if the request has one. */
-export function backendToken(request: IncomingMessage): string | undefined {
-  const token = request.headers['x-backend-token'];
-  return typeof token === 'string' ? headerBytes(token).toString() : undefined;
-}
 
 /** The headers that a page may send beside those that every page may send. */
 const ALLOWED_HEADERS = ['Accept', 'Content-Type', 'X-API-Key', ...Object.keys(REQUEST_HEADERS)].sort();
@@ -33,7 +24,6 @@ export class Cors {
 
   /** Sets the headers that every answer needs; without them a page could not read errors either. */
   allow(request: IncomingMessage, response: ServerResponse): void {
-    if (this.#origins.size === 0) return;
     const { origin } = request.headers;
     if (!this.#any) response.setHeader('Vary', 'Origin');
     if (!this.#isAllowed(origin)) return;

@@ -3,12 +3,21 @@
  * are kept in memory and loaded again when they are asked for and older than a second, so that a change in the database is
  * effective within a second in every process, and the owner's key never needs the database.
  */
-import { randomBytes, timingSafeEqual } from 'node:crypto';
+import { createHash, randomBytes, timingSafeEqual } from 'node:crypto';
 import type { IncomingMessage } from 'node:http';
 import { setTimeout as delay } from 'node:timers/promises';
 import { keyDigest, keyIdOf, OWNER, SCOPES, SCRAPER, type Scope } from '../../shared/keys/key.ts';
 import type { KeyRecord, KeyTerms } from '../../shared/keys/store.ts';
 import { Problem } from '../contract/problems.ts';
+
+/** Node decodes header bytes as latin1; keys and passwords are UTF-8. */
+const headerBytes = (value: string): Buffer => Buffer.from(value, 'latin1');
+
+/** The caller's own storage credential, if the request has one. */
+export function backendToken(request: IncomingMessage): string | undefined {
+  const token = request.headers['x-backend-token'];
+  return typeof token === 'string' ? headerBytes(token).toString() : undefined;
+}
 
 const NO_TERMS: KeyTerms = {
   scopes: [],
@@ -103,7 +112,7 @@ export class Callers {
   constructor({ owner, scraper, load, now = () => performance.now() }: CallersOptions) {
     // A blank key would admit every caller that sends none.
     const digests = (keys: readonly (string | undefined)[]) =>
-      keys.filter((key) => key !== undefined && key !== '').map((key) => keyDigest(key!));
+      keys.filter((key) => key !== undefined && key !== '').map((key) => sha256(Buffer.from(key!)));
     this.#owner = digests(owner);
     this.#scraper = digests([scraper]);
     this.#load = load;
@@ -118,14 +127,14 @@ export class Callers {
   async identify({ headers }: IncomingMessage, scope: Scope): Promise<Identified> {
     const bearer = scope === 'metrics' ? /^Bearer (.+)$/i.exec(headers.authorization ?? '')?.[1] : undefined;
     const given = headers['x-api-key'] ?? bearer;
-    // Node decodes header bytes as latin1; keys are UTF-8.
-    const bytes = Buffer.from(typeof given === 'string' ? given : '', 'latin1');
-    const offered = keyDigest(bytes);
-    if (isAny(this.#owner, offered)) return { caller: Caller.OWNER };
-    if (scope === 'metrics' && isAny(this.#scraper, offered)) return { caller: Caller.SCRAPER };
+    const bytes = headerBytes(typeof given === 'string' ? given : '');
+    const given256 = sha256(bytes);
+    if (isAny(this.#owner, given256)) return { caller: Caller.OWNER };
+    if (scope === 'metrics' && isAny(this.#scraper, given256)) return { caller: Caller.SCRAPER };
     if (typeof given !== 'string') throw new Problem('AUTH_INVALID_API_KEY', 'Send a key in the X-API-Key header.');
     const id = keyIdOf(bytes.toString());
     if (id === undefined) throw wrongKey();
+    const offered = keyDigest(bytes);
     const askedAt = this.#now();
     // The key may have been made after the last load. Every wrong key waits for the next one, whether its id is known or not.
     const found =
@@ -212,6 +221,9 @@ export class KeyWatch {
     }
   }
 }
+
+/** Of the configured keys and what is compared with them: texts of one length, which are stored nowhere. */
+const sha256 = (bytes: Buffer): Buffer => createHash('sha256').update(bytes).digest();
 
 function isAny(digests: readonly Buffer[], offered: Buffer): boolean {
   let found = false;

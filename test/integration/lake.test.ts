@@ -152,6 +152,27 @@ describe('what changes in the catalog', () => {
     expect(await faultsOf(folder)).toEqual([]);
   });
 
+  test('a date whose new rows cannot be read has no file: what it held may have been taken back', async () => {
+    await begin();
+    const [first] = (await pathsOf(A)).filter((path) => path.includes('mode=native'));
+    const miscount = (by: number) =>
+      sql(
+        `update partitions set rows = rows + ${by} where ${of(A)} and partition_key = '${/date=([\d-]+)/.exec(first)![1]}'`,
+      );
+    await miscount(1);
+    try {
+      const report = await write();
+      expect(report.failed.map(({ path }) => path)).toContain(first);
+      expect(await pathsOf(A)).not.toContain(first);
+      expect(await filesIn(folder)).not.toContain(first);
+      expect(await faultsOf(folder)).toEqual([]);
+    } finally {
+      await miscount(-1);
+    }
+    expect((await write()).failed).toEqual([]);
+    expect(await pathsOf(A)).toContain(first);
+  });
+
   test('rights that are taken back remove a dataset, and the report says why', async () => {
     await begin();
     const matrix = JSON.parse(await readFile(SAMPLE_MATRIX, 'utf8'));

@@ -90,6 +90,7 @@ describe('the way', () => {
     const files = ofQueries[index];
     expect(files).toContain('serving/contract/query.ts');
     expect(files).toContain('serving/render/json-rows.ts');
+
     expect(files.slice(LIMITS.query)).toEqual([]);
   });
 

@@ -10,6 +10,7 @@ test.each([
   ['ingest', '--rows 500 --rounds 1 --days 1'],
   ['export', '--rows 500 --rounds 1'],
   ['lake', '--rows 500 --rounds 1'],
+  ['listeners', '--listeners 20 --changes 2 --seconds 1'],
   ['query', '--rows 500 --rounds 1 --latest 2 --only rows'],
   ['query', '--rows 500 --rounds 1 --latest 2 --only latest'],
   ['klines', '--month-rows 500 --days 2 --thin-rows 500 --thin-days 3 --rounds 1'],
