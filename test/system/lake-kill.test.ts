@@ -11,12 +11,12 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import type { RootManifest } from '../../serving/lake/format.ts';
 import { ROOT } from '../support/command.ts';
-import { faultsOf, filesIn, rootOf, writeLake } from '../support/lake.ts';
+import { expectServed, faultsOf, filesIn, rootOf, writeLake } from '../support/lake.ts';
 import { csvOf, DATASET, System, writeDocument } from '../support/pipeline.ts';
 import { sequence } from '../support/proof-log.ts';
 import { openDuckDb } from '../support/read-parquet.ts';
 import { SEED } from '../support/seed.ts';
-import { eventually, OWN_MATRIX } from '../support/serving.ts';
+import { eventually, OWN_MATRIX, startServing } from '../support/serving.ts';
 import { execute, rolesOf } from '../support/stack.ts';
 import { createWorldsEnv } from '../support/worlds-env.ts';
 
@@ -115,6 +115,9 @@ test(`killed ${KILLS} times while files are written, replaced and removed`, asyn
   await writeLake({ databaseUrl: env.databaseUrl, folder: calm });
   const rowsOf = async (of: string) => (await rootOf(of)).files.map(({ path, sha256: digest }) => [path, digest]);
   expect(await rowsOf(folder)).toEqual(await rowsOf(calm));
+  // As DuckDB reads it, every cell of every file is what the service answers.
+  await using serving = await startServing({ databaseUrl: env.databaseUrl });
+  expect(await expectServed(folder, duck, serving)).toBe(report.rows);
 });
 
 test('the command writes, follows, and obeys; `check` holds its files against the proof log', async () => {
