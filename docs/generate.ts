@@ -105,15 +105,21 @@ async function section(root: string, name: string, path: string): Promise<string
 
 // ---- proof log ----------------------------------------------------------------------------------------------------
 
-/** The columns of the canonical rows, and what shows those that are no field of their name. */
+/**
+ * The columns of the canonical rows, and what shows those that are no field of their name. A type follows the last of
+ * the columns that have it.
+ */
 function loggedRows(): string {
-  const columnOf = ({ name, type, rule, fields }: LayoutColumn): string => {
+  const columnOf = ({ name, rule, fields }: LayoutColumn): string => {
     const shown = rule === 'field' ? (fields[0] === name ? '' : ` = \`${fields[0]}\``) : ` (${rule})`;
-    return `\`${name}\` ${type}${shown}`;
+    return `\`${name}\`${shown}`;
   };
   const lines = [...DATASETS.values()].map(rowLayoutOf).map(({ dataset, columns, order }) => {
     const by = order.map((index) => `\`${columns[index].name}\``).join(', ');
-    return `- \`${dataset}\`, by ${by}: ${columns.map(columnOf).join(', ')}`;
+    const typed = columns.map((column, index) =>
+      column.type === columns[index + 1]?.type ? columnOf(column) : `${columnOf(column)} ${column.type}`,
+    );
+    return `- \`${dataset}\`, by ${by}: ${typed.join(', ')}`;
   });
   return `${lines.join('\n')}\n`;
 }
@@ -202,7 +208,7 @@ async function limits(root: string): Promise<string> {
     for (const limit of list) {
       const value = await shown(root, limit);
       if ('setting' in limit) settings.push(`\`${limit.setting}\` (${value})`);
-      else constants.push(`- ${limit.what}: ${value} (\`${limit.file}#${limit.name}\`)\n`);
+      else constants.push(`- ${limit.what}: ${value}\n`);
     }
     const line = settings.length > 0 ? `Settings: ${settings.join(', ')}.\n\n` : '';
     sections.push(`## ${subject}\n\n${line}${constants.join('')}`);
