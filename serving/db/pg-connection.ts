@@ -9,6 +9,7 @@
 import { connect as connectSocket, Socket } from 'node:net';
 import pg from 'pg';
 import installedPg from 'pg/package.json' with { type: 'json' };
+import { KEEP_ALIVE } from '../../shared/db/connect.ts';
 import {
   decodeColumnOids,
   decodeError,
@@ -191,7 +192,7 @@ async function connectedClient({ url: text, name, connectTimeoutMs, caller }: Pg
     connectionString: url.href,
     application_name: name,
     connectionTimeoutMillis: connectTimeoutMs,
-    keepAlive: true,
+    ...KEEP_ALIVE,
   });
   client.on('error', () => {});
   let wasAsked = false;

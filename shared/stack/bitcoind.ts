@@ -177,10 +177,10 @@ async function untilReady(
   process: ProcessRef,
   at: { port: number; password: string; logFile: string; signal: AbortSignal | undefined },
 ): Promise<void> {
-  const started = Date.now();
+  const started = performance.now();
   for (let fault = await faultOf(at); fault !== undefined; fault = await faultOf(at)) {
     at.signal?.throwIfAborted();
-    const waitedMs = Date.now() - started;
+    const waitedMs = performance.now() - started;
     if (!isAlive(process) || waitedMs > START_TIMEOUT_MS) {
       throw new TidemarkError(
         'STACK_START_FAILED',

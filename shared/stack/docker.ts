@@ -122,9 +122,9 @@ function createContainer(
         },
       });
       const record = { pid: 0, identity: name, port };
-      const deadline = Date.now() + START_TIMEOUT_MS;
+      const deadline = performance.now() + START_TIMEOUT_MS;
       for (let last = await fault(record, 5_000); last !== undefined; last = await fault(record, 5_000)) {
-        if (Date.now() > deadline || !(await runs())) {
+        if (performance.now() > deadline || !(await runs())) {
           const { stdout, stderr } = await run('docker', ['logs', '--tail', '6', name], { check: false });
           throw new TidemarkError(
             'STACK_START_FAILED',

@@ -154,11 +154,11 @@ export async function natsFault(url: string, timeoutMs: number): Promise<StackFa
 
 async function untilReady(record: ServerRecord, options: NatsOptions): Promise<void> {
   const url = natsUrl(record, 'publisher', options.passwords);
-  const started = Date.now();
+  const started = performance.now();
   for (;;) {
     const fault = await natsFault(url, 5_000);
     if (fault === undefined) return;
-    const waitedMs = Date.now() - started;
+    const waitedMs = performance.now() - started;
     if (!isAlive(record) || fault.kind === 'refused' || waitedMs > START_TIMEOUT_MS) {
       throw new TidemarkError(
         'STACK_START_FAILED',

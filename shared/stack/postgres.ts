@@ -195,12 +195,12 @@ async function clearRemnants(dataDir: string, { dir, log, profile }: PostgresOpt
 
 async function untilReady(record: ServerRecord, options: PostgresOptions): Promise<void> {
   const url = postgresUrl(record, options.password, 'postgres');
-  const started = Date.now();
+  const started = performance.now();
   let isReported = false;
   for (;;) {
     const fault = await postgresFault(url, 5_000);
     if (fault === undefined) return;
-    const waitedMs = Date.now() - started;
+    const waitedMs = performance.now() - started;
     if (!isAlive(record) || fault.kind === 'refused' || waitedMs > START_TIMEOUT_MS) {
       throw new TidemarkError(
         'STACK_START_FAILED',

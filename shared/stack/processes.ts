@@ -146,8 +146,8 @@ export async function endProcess(
   for (const step of steps) {
     if (!isAlive(ref)) return true;
     signal(ref.pid, step.signal);
-    const deadline = Date.now() + step.waitMs;
-    while (isAlive(ref) && Date.now() < deadline) await sleep(10);
+    const deadline = performance.now() + step.waitMs;
+    while (isAlive(ref) && performance.now() < deadline) await sleep(10);
   }
   return !isAlive(ref);
 }
@@ -168,10 +168,10 @@ export async function endProcessesIn(
   graceMs = REMNANT_GRACE_MS,
 ): Promise<void> {
   const waitMs = Math.min(REMNANT_GRACE_MS, graceMs);
-  const started = Date.now();
+  const started = performance.now();
   let isSignalled = false;
   for (let left = processesIn(dir, program); left.length > 0; left = processesIn(dir, program)) {
-    const waitedMs = Date.now() - started;
+    const waitedMs = performance.now() - started;
     if (waitedMs > waitMs && !isSignalled) {
       isSignalled = true;
       log.warn({ dir, pids: left.join(' ') }, 'ending the processes that an earlier server left behind');
@@ -315,7 +315,7 @@ interface LockOptions {
  */
 export async function withLock<T>(path: string, options: LockOptions, section: () => Promise<T>): Promise<T> {
   const { waitMs, onWait, signal } = options;
-  const started = Date.now();
+  const started = performance.now();
   let isReported = false;
   let file: DatabaseSync;
   try {
@@ -325,7 +325,7 @@ export async function withLock<T>(path: string, options: LockOptions, section: (
   }
   try {
     while (!begin(file, path)) {
-      const waitedMs = Date.now() - started;
+      const waitedMs = performance.now() - started;
       if (waitedMs >= waitMs) {
         throw new TidemarkError('STACK_LOCKED', `The lock ${path} was held by another process for ${waitMs} ms`);
       }

@@ -91,12 +91,12 @@ async function ensureServers(stateDir: string, options: EnsureOptions): Promise<
 
 async function isUsable(server: Server, record: ServerRecord, options: EnsureOptions): Promise<boolean> {
   if (!(await server.isAlive(record))) return false;
-  const found = Date.now();
+  const found = performance.now();
   for (;;) {
     const fault = await server.fault(record, options.responseTimeoutMs);
     if (fault === undefined) return await isCurrent(server, record, options);
     if (!(await server.isAlive(record))) return false;
-    if (Date.now() - found > (fault.kind === 'starting' ? STARTING_MS : options.responseTimeoutMs)) {
+    if (performance.now() - found > (fault.kind === 'starting' ? STARTING_MS : options.responseTimeoutMs)) {
       const { name } = server;
       options.log.warn(
         { server: name, pid: record.pid, reason: fault.reason },
@@ -130,9 +130,12 @@ async function startServer(
     const reuse = knownPort !== undefined && (inUse || (attempt === 1 && (await isPortFree(knownPort))));
     const port = reuse ? knownPort : await freePort();
     try {
-      const before = Date.now();
+      const before = performance.now();
       const record = await server.start(port);
-      log.info({ server: server.name, pid: record.pid, port, tookMs: Date.now() - before }, 'server started');
+      log.info(
+        { server: server.name, pid: record.pid, port, tookMs: Math.round(performance.now() - before) },
+        'server started',
+      );
       return record;
     } catch (error) {
       // Another process may have taken the port between the check and the start.

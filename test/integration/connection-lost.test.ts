@@ -1,8 +1,10 @@
 /** Connections that the database ends while they are in use, and those whose session it refuses. */
+import { readFileSync } from 'node:fs';
 import pg from 'pg';
 import { expect, test } from 'vitest';
 import { FairScheduler, PgConnection } from '../../serving/db/pg-connection.ts';
-import { createPool } from '../../shared/db/connect.ts';
+import { connect, createPool } from '../../shared/db/connect.ts';
+import { given } from '../support/given.ts';
 import { eventually } from '../support/serving.ts';
 import { createMigratedEnv, execute } from '../support/stack.ts';
 
@@ -38,3 +40,49 @@ test('a read connection is closed when the server refuses its settings, where it
   await eventually(isGone, 'the connection is closed');
   await client.end();
 });
+
+/** Sockets of this machine whose keepalive timer runs: local and remote port, and when it rings next. */
+function keptAlive(): { readonly ports: string; readonly ringsInMs: number }[] {
+  const [, ...lines] = readFileSync('/proc/net/tcp', 'utf8').trim().split('\n');
+  const port = (address: string) => Number.parseInt(address.split(':')[1], 16);
+  return lines.flatMap((line) => {
+    const [, local, remote, , , timer] = line.trim().split(/\s+/);
+    const [kind, ticks] = timer.split(':');
+    // A hundred ticks a second.
+    return kind === '02'
+      ? [{ ports: `${port(local)}>${port(remote)}`, ringsInMs: Number.parseInt(ticks, 16) * 10 }]
+      : [];
+  });
+}
+
+given(process.platform === 'linux', 'the timers of sockets are looked at in /proc').test(
+  'both ends of every kind of connection notice within half a minute that the other is gone, where it took two hours',
+  async () => {
+    await using env = await createMigratedEnv();
+    const url = new URL(env.databaseUrl);
+    url.hostname = '127.0.0.1';
+    await using single = await connect({ url: url.href, name: 'test single' });
+    const pool = createPool({ url: url.href, name: 'test pool', max: 1 });
+    const pooled = await pool.connect();
+    const reader = await PgConnection.open({
+      ...{ url: url.href, name: 'test reader', connectTimeoutMs: 60_000, scheduler: new FairScheduler() },
+    });
+    try {
+      const { rows } = await single.query(
+        `select client_port from pg_stat_activity where application_name in ('test single', 'test pool', 'test reader')`,
+      );
+      const ports = rows.flatMap(({ client_port: mine }) => [`${mine}>${url.port}`, `${url.port}>${mine}`]);
+      expect(ports).toHaveLength(6);
+      // What is on its way is acknowledged within a moment; until then another timer runs.
+      const late = () => {
+        const soon = keptAlive().filter(({ ringsInMs }) => ringsInMs <= 10_500);
+        return ports.filter((one) => !soon.some((timer) => timer.ports === one));
+      };
+      await expect.poll(late).toEqual([]);
+    } finally {
+      reader.abandon();
+      pooled.release();
+      await pool.end();
+    }
+  },
+);

@@ -335,12 +335,18 @@ export async function waitForRateLimit(options: RateLimitOptions): Promise<void>
     await makeShared(folder);
     for (;;) {
       signal?.throwIfAborted();
-      const slot = await reserve(folder, Math.ceil(Date.now() / slotMs));
+      const askedAt = Date.now();
+      const slot = await reserve(folder, Math.ceil(askedAt / slotMs));
       const startMs = slot * slotMs;
       // Clean up before the slot begins, because nothing may delay the call after that.
-      await forget(folder, Math.floor(Date.now() / slotMs) - KEPT_SLOTS);
-      while (Date.now() < startMs) await sleep(startMs - Date.now(), undefined, { signal });
-      if (Date.now() < startMs + TOLERANCE_MS) return;
+      await forget(folder, Math.floor(askedAt / slotMs) - KEPT_SLOTS);
+      let leftMs = startMs - Date.now();
+      // More is left than at first when the clock was set back: the slot is an hour away, and the caller takes another.
+      while (leftMs > 0 && leftMs <= startMs - askedAt) {
+        await sleep(leftMs, undefined, { signal });
+        leftMs = startMs - Date.now();
+      }
+      if (leftMs <= 0 && leftMs > -TOLERANCE_MS) return;
     }
   } catch (cause) {
     signal?.throwIfAborted();
