@@ -2,6 +2,9 @@
  * Makes a fresh clone runnable: installs the dependencies when they are missing or older than package-lock.json, and checks
  * that a Node that runs TypeScript exists. It runs on Node 20 with nothing installed, before every npm script of
  * package.json and from `./tidemark`; when there is nothing to do it only compares one digest.
+ *
+ * Two sets of packages can be installed: `run`, half as large, serves `npm start` and `./tidemark`; `all`, which `--dev` asks
+ * for, has the tools of tests, checks and benches too, and serves everything.
  */
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
@@ -15,30 +18,43 @@ const modules = join(root, 'node_modules');
 const stampPath = join(modules, '.tidemark-stamp');
 const bundledNode = join(modules, '.bin', 'node');
 
-const wanted = () => {
+const set = process.argv.includes('--dev') ? 'all' : 'run';
+
+const stampOf = (name) => {
   const lock = createHash('sha256')
     .update(readFileSync(join(root, 'package-lock.json')))
     .digest('hex');
-  return `${lock} ${process.platform} ${process.arch}\n`;
+  return `${lock} ${process.platform} ${process.arch} ${name}\n`;
 };
 
-const stamped = () => existsSync(stampPath) && readFileSync(stampPath, 'utf8') === wanted();
+function stamped() {
+  if (!existsSync(stampPath)) return false;
+  const stamp = readFileSync(stampPath, 'utf8');
+  return stamp === stampOf('all') || (set === 'run' && stamp === stampOf('run'));
+}
 
-/** Whether what npm recorded of its last run in this folder matches the lock file; an install by hand counts too. */
-function installedMatchesLock() {
-  try {
-    const read = (path) => JSON.parse(readFileSync(path, 'utf8')).packages;
-    const locked = read(join(root, 'package-lock.json'));
-    const installed = read(join(modules, '.package-lock.json'));
-    for (const [name, entry] of Object.entries(locked)) {
-      if (name === '' || entry.link) continue;
-      if (installed[name]?.version === entry.version) continue;
-      if (!(entry.optional && installed[name] === undefined)) return false;
+/** The packages of the lock file, and those that npm recorded of its last run in this folder; by path. */
+function packages() {
+  const read = (path) => {
+    try {
+      return JSON.parse(readFileSync(path, 'utf8')).packages;
+    } catch {
+      return {};
     }
-    return Object.keys(installed).every((name) => locked[name] !== undefined);
-  } catch {
-    return false;
+  };
+  return { locked: read(join(root, 'package-lock.json')), installed: read(join(modules, '.package-lock.json')) };
+}
+
+/** Whether the packages of a set are installed as locked; an install by hand counts too. */
+function isInstalled(name) {
+  const { locked, installed } = packages();
+  for (const [path, entry] of Object.entries(locked)) {
+    if (path === '' || entry.link || (entry.dev && name === 'run')) continue;
+    if (installed[path]?.version === entry.version) continue;
+    if (!(entry.optional && installed[path] === undefined)) return false;
   }
+  const paths = Object.keys(installed);
+  return paths.length > 0 && paths.every((path) => locked[path] !== undefined);
 }
 
 /** The lock is in the project's own folder: anybody could create one below the temporary directory. */
@@ -49,6 +65,7 @@ const INSTALL_LIMIT_MS = 30 * 60_000;
 /** Allows one installer at a time per checkout: `npm start` and `npm test` may be started together. */
 function withInstallLock(section) {
   const path = installLock;
+  let isInterrupted = false;
   for (let isReported = false; ; ) {
     try {
       mkdirSync(path);
@@ -62,6 +79,7 @@ function withInstallLock(section) {
         owner = Number(readFileSync(join(path, 'pid'), 'utf8'));
       } catch {}
       if (isDead(owner, path)) {
+        isInterrupted = true;
         removeLock(path);
         continue;
       }
@@ -76,7 +94,7 @@ function withInstallLock(section) {
   }
   try {
     writeFileSync(join(path, 'pid'), String(process.pid));
-    return section();
+    return section(isInterrupted);
   } finally {
     rmSync(path, { recursive: true, force: true });
   }
@@ -112,26 +130,41 @@ function ageOf(path) {
   }
 }
 
-function install() {
+/** @param isInterrupted whether another installer died: npm takes the packages that it left half unpacked for whole ones. */
+function install(isInterrupted) {
   if (stamped()) return;
-  if (!installedMatchesLock()) {
-    process.stderr.write('tidemark: installing dependencies (once) ...\n');
-    const started = Date.now();
-    // npm gives its scripts its own path; `npm` on the PATH may be another one.
-    const npm = process.env.npm_execpath;
-    // Installs what is locked, as `npm ci` does. `npm ci` itself refuses a lock file without the optional packages of other
-    // platforms, which is what npm writes from a registry that lacks them.
-    const args = ['install', '--no-save', '--no-audit', '--no-fund', '--loglevel=error'];
-    const result = npm?.endsWith('.js')
-      ? spawnSync(process.execPath, [npm, ...args], { cwd: root, encoding: 'utf8' })
-      : spawnSync('npm', args, { cwd: root, encoding: 'utf8' });
-    if (result.status !== 0) {
-      process.stderr.write(`${result.stdout ?? ''}${result.stderr ?? ''}${result.error ? `${result.error}\n` : ''}`);
-      fail('npm could not install the dependencies; its output is above.');
-    }
-    process.stderr.write(`tidemark: dependencies installed (${((Date.now() - started) / 1000).toFixed(0)} s)\n`);
+  if (isInterrupted) rmSync(modules, { recursive: true, force: true });
+  const found = ['all', 'run'].find((name) => (name === 'all' || name === set) && isInstalled(name));
+  // A start never removes what tests need: where tools are installed, all packages are brought up to date.
+  const chosen = found ?? (set === 'all' || hasTools() ? 'all' : 'run');
+  if (!found) runNpm(chosen);
+  writeFileSync(stampPath, stampOf(chosen));
+}
+
+function hasTools() {
+  const { locked, installed } = packages();
+  return Object.keys(installed).some((path) => locked[path]?.dev);
+}
+
+function runNpm(chosen) {
+  const more = chosen === 'all' && isInstalled('run') ? ' of tests, checks and benches' : '';
+  process.stderr.write(`tidemark: installing dependencies${more} (once) ...\n`);
+  const started = Date.now();
+  // Installs what is locked, as `npm ci` does. `npm ci` itself refuses a lock file without the optional packages of other
+  // platforms, which is what npm writes from a registry that lacks them.
+  const args = ['install', '--no-save', '--no-audit', '--no-fund', '--loglevel=error'];
+  // Stated both ways: NODE_ENV and npm's own settings have defaults of their own.
+  args.push(chosen === 'all' ? '--include=dev' : '--omit=dev');
+  // npm gives its scripts its own path and that of its Node; those on the PATH may be other ones, or about to be replaced.
+  const { npm_execpath: npm, npm_node_execpath: node = process.execPath } = process.env;
+  const result = npm?.endsWith('.js')
+    ? spawnSync(node, [npm, ...args], { cwd: root, encoding: 'utf8' })
+    : spawnSync('npm', args, { cwd: root, encoding: 'utf8' });
+  if (result.status !== 0) {
+    process.stderr.write(`${result.stdout ?? ''}${result.stderr ?? ''}${result.error ? `${result.error}\n` : ''}`);
+    fail('npm could not install the dependencies; its output is above.');
   }
-  writeFileSync(stampPath, wanted());
+  process.stderr.write(`tidemark: dependencies installed (${((Date.now() - started) / 1000).toFixed(0)} s)\n`);
 }
 
 /** Ends the process with a message unless a Node that runs TypeScript exists and works. */

@@ -2,6 +2,7 @@
 import { spawn, spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';
+import { existsSync } from 'node:fs';
 import { chmod, cp, mkdir, readFile, rm, symlink, utimes, writeFile } from 'node:fs/promises';
 import { delimiter, dirname, join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
@@ -25,10 +26,14 @@ beforeEach(async () => {
   await writeFile(
     join(dir, 'npm.js'),
     `const fs = require('node:fs');
-     fs.appendFileSync(${JSON.stringify(join(dir, 'runs'))}, process.argv.slice(2, 3) + '\\n');
+     const omits = process.argv.includes('--omit=dev');
+     fs.appendFileSync(${JSON.stringify(join(dir, 'runs'))}, process.argv[2] + (omits ? ' run' : ' all') + '\\n');
      if (process.env.NPM_FAILS) { console.error('registry is down'); process.exit(1); }
      fs.mkdirSync('node_modules', { recursive: true });
-     fs.copyFileSync('package-lock.json', 'node_modules/.package-lock.json');`,
+     const { packages, ...lock } = JSON.parse(fs.readFileSync('package-lock.json', 'utf8'));
+     const installed = Object.entries(packages).filter(([, { dev }]) => !(dev && omits));
+     fs.writeFileSync('node_modules/.package-lock.json', JSON.stringify({ ...lock, packages: Object.fromEntries(installed) }));
+     if (process.env.NPM_DIES) process.kill(process.ppid, 'SIGKILL');`,
   );
 });
 
@@ -37,27 +42,41 @@ afterEach(() => rm(dir, { recursive: true, force: true }));
 const writeLock = (version: string) =>
   writeFile(
     join(root, 'package-lock.json'),
-    JSON.stringify({ lockfileVersion: 3, packages: { '': {}, 'node_modules/x': { version } } }),
+    JSON.stringify({
+      lockfileVersion: 3,
+      packages: { '': {}, 'node_modules/x': { version }, 'node_modules/tool': { version, dev: true } },
+    }),
   );
+
+/** An install by hand: what npm recorded of it, and no stamp. */
+async function installByHand(isWanted: (entry: { readonly dev?: boolean }) => boolean) {
+  const { packages } = JSON.parse(await readFile(join(root, 'package-lock.json'), 'utf8'));
+  const installed = Object.entries<{ readonly dev?: boolean }>(packages).filter(([, entry]) => isWanted(entry));
+  await mkdir(join(root, 'node_modules'), { recursive: true });
+  const recorded = JSON.stringify({ packages: Object.fromEntries(installed) });
+  await writeFile(join(root, 'node_modules/.package-lock.json'), recorded);
+}
 
 const runs = async () => (await readFile(join(dir, 'runs'), 'utf8').catch(() => '')).split('\n').filter(Boolean);
 
-function bootstrap(env: NodeJS.ProcessEnv = {}) {
-  return spawnSync(process.execPath, [join(root, 'shared/bootstrap.mjs')], {
+function bootstrap(env: NodeJS.ProcessEnv = {}, ...args: string[]) {
+  return spawnSync(process.execPath, [join(root, 'shared/bootstrap.mjs'), ...args], {
     encoding: 'utf8',
     timeout: 60_000,
     env: { ...process.env, npm_execpath: join(dir, 'npm.js'), ...env },
   });
 }
 
+const bootstrapAll = (env: NodeJS.ProcessEnv = {}) => bootstrap(env, '--dev');
+
 test('installs once, and again when the lock file changes', async () => {
   expect(bootstrap().stderr).toMatch(/installing dependencies/);
   const warm = bootstrap();
   expect([warm.status, warm.stderr]).toEqual([0, '']);
-  expect(await runs()).toEqual(['install']);
+  expect(await runs()).toEqual(['install run']);
   await writeLock('1.0.1');
   expect(bootstrap().status).toBe(0);
-  expect(await runs()).toEqual(['install', 'install']);
+  expect(await runs()).toEqual(['install run', 'install run']);
 });
 
 // Anybody may make a folder below the temporary directory; one that named a living process was waited for for ever.
@@ -67,7 +86,7 @@ test('a folder that another made below the temporary directory holds nobody up',
   await mkdir(foreign, { recursive: true });
   await writeFile(join(foreign, 'pid'), '1');
   expect(bootstrap({ TMPDIR: join(dir, 'tmp') }).status).toBe(0);
-  expect(await runs()).toEqual(['install']);
+  expect(await runs()).toEqual(['install run']);
   expect(await readFile(join(foreign, 'pid'), 'utf8')).toBe('1');
 });
 
@@ -87,14 +106,43 @@ test('who waits for another installer is told of it; a lock that nobody can hold
   // An install takes minutes at most: the number has become another process's.
   await utimes(lock, 1, 1);
   expect((await ended)[0]).toBe(0);
-  expect(await runs()).toEqual(['install']);
+  expect(await runs()).toEqual(['install run']);
 });
 
-test('accepts what was installed by hand', async () => {
-  await mkdir(join(root, 'node_modules'));
-  await cp(join(root, 'package-lock.json'), join(root, 'node_modules/.package-lock.json'));
+test('a start installs what runs, tests add their tools, and a start is served by both', async () => {
+  expect(bootstrap().stderr).toMatch(/installing dependencies \(once\)/);
+  expect(bootstrapAll().stderr).toMatch(/installing dependencies of tests, checks and benches \(once\)/);
+  for (const again of [bootstrap(), bootstrapAll()]) expect([again.status, again.stderr]).toEqual([0, '']);
+  expect(await runs()).toEqual(['install run', 'install all']);
+  // A start would remove the tools with the old packages, and the next test would install them again.
+  await writeLock('1.0.1');
+  expect(bootstrap().stderr).toMatch(/installing dependencies/);
+  expect(bootstrapAll().stderr).toBe('');
+  expect(await runs()).toEqual(['install run', 'install all', 'install all']);
+});
+
+test('accepts what was installed by hand, with the tools of tests or without', async () => {
+  await installByHand(() => true);
+  for (const { status } of [bootstrap(), bootstrapAll()]) expect(status).toBe(0);
+  expect(await runs()).toEqual([]);
+  await rm(join(root, 'node_modules'), { recursive: true });
+  await installByHand(({ dev }) => !dev);
   expect(bootstrap().status).toBe(0);
   expect(await runs()).toEqual([]);
+  expect(bootstrapAll().status).toBe(0);
+  expect(await runs()).toEqual(['install all']);
+});
+
+// npm takes a package for installed once its package.json is there.
+test('after an installer was killed, nothing of its half-unpacked packages stays', async () => {
+  const half = join(root, 'node_modules', 'x');
+  await mkdir(half, { recursive: true });
+  await writeFile(join(half, 'package.json'), '{ "name": "x", "version": "1.0.0" }');
+  expect(bootstrap({ NPM_DIES: '1' }).signal).toBe('SIGKILL');
+  const again = bootstrap();
+  expect([again.status, again.stderr]).toEqual([0, expect.stringMatching(/dependencies installed/)]);
+  expect(await runs()).toEqual(['install run', 'install run']);
+  await expect(readFile(join(half, 'package.json'))).rejects.toMatchObject({ code: 'ENOENT' });
 });
 
 test('shows what npm said when it fails, and tries again next time', async () => {
@@ -102,7 +150,7 @@ test('shows what npm said when it fails, and tries again next time', async () =>
   expect(failed.status).toBe(1);
   expect(failed.stderr).toMatch(/registry is down[\s\S]*could not install the dependencies/);
   expect(bootstrap().status).toBe(0);
-  expect(await runs()).toEqual(['install', 'install']);
+  expect(await runs()).toEqual(['install run', 'install run']);
 });
 
 test('with nothing to do it is little more than the start of Node', () => {
@@ -149,32 +197,73 @@ describe('a fresh clone', () => {
     const all = await scripts();
     const own = Object.keys(all).filter((name) => !name.startsWith('pre'));
     expect(own).toContain('bench');
+    const needed = (name: string) => `node shared/bootstrap.mjs${name === 'start' ? '' : ' --dev'}`;
     expect(Object.fromEntries(own.map((name) => [name, all[`pre${name}`]]))).toEqual(
-      Object.fromEntries(own.map((name) => [name, 'node shared/bootstrap.mjs'])),
+      Object.fromEntries(own.map((name) => [name, needed(name)])),
     );
   });
 
-  test('docs and bench run in it, and a mistake in an option of a bench is told in a sentence', async () => {
+  /** @returns how npm runs a script in the clone: the one before it first, and the programs of the dependencies on the PATH. */
+  async function cloned() {
     const clone = join(dir, 'a clone');
     const left = new Set(['node_modules', '.git', '.tidemark', '.env', 'coverage'].map((name) => join(PROJECT, name)));
     await cp(PROJECT, clone, { recursive: true, filter: (path) => !left.has(path) });
-    // Installs as npm does, without a registry: what is installed here.
+    // Installs as npm does, without a registry: of what is installed here, what is asked for.
     const installer = join(dir, 'install.js');
-    const copy = `require('node:child_process').execFileSync('cp', ['-al', ${JSON.stringify(join(PROJECT, 'node_modules'))}, 'node_modules']);`;
-    await writeFile(installer, `${copy} require('node:fs').rmSync('node_modules/.tidemark-stamp', { force: true });`);
+    await writeFile(
+      installer,
+      `const fs = require('node:fs');
+       fs.rmSync('node_modules', { recursive: true, force: true });
+       require('node:child_process').execFileSync('cp', ['-al', ${JSON.stringify(join(PROJECT, 'node_modules'))}, 'node_modules']);
+       fs.rmSync('node_modules/.tidemark-stamp', { force: true });
+       const recorded = 'node_modules/.package-lock.json';
+       const lock = JSON.parse(fs.readFileSync(recorded, 'utf8'));
+       fs.rmSync(recorded);
+       for (const [path, { dev }] of Object.entries(lock.packages)) {
+         if (!dev || !process.argv.includes('--omit=dev')) continue;
+         fs.rmSync(path, { recursive: true, force: true });
+         delete lock.packages[path];
+       }
+       fs.writeFileSync(recorded, JSON.stringify(lock));`,
+    );
     const all = await scripts();
-    // As npm runs a script: the one before it first, and the programs of the dependencies on the PATH.
-    const run = (name: string, more = '') =>
-      spawnSync('sh', ['-c', `${all[`pre${name}`]} && ${all[name]} ${more}`], {
-        cwd: clone,
-        encoding: 'utf8',
-        env: {
-          PATH: [join(clone, 'node_modules/.bin'), dirname(process.execPath), '/usr/bin', '/bin'].join(delimiter),
-          npm_execpath: installer,
-          // As ./tidemark has it: a bench starts nine times here.
-          NODE_COMPILE_CACHE: join(dir, 'compiled'),
-        },
-      });
+    const env: NodeJS.ProcessEnv = {
+      PATH: [join(clone, 'node_modules/.bin'), dirname(process.execPath), '/usr/bin', '/bin'].join(delimiter),
+      HOME: process.env.HOME,
+      npm_execpath: installer,
+      // As ./tidemark has it: a bench starts nine times here.
+      NODE_COMPILE_CACHE: join(dir, 'compiled'),
+    };
+    const commandOf = (name: string, more = '') => ['-c', `${all[`pre${name}`]} && ${all[name]} ${more}`];
+    return { cwd: clone, env, commandOf };
+  }
+
+  test('a start runs without what only tests, checks and benches need', async () => {
+    const { cwd, env, commandOf } = await cloned();
+    const up = spawn('sh', commandOf('start'), {
+      cwd,
+      env: { ...env, SVC_STATE_DIR: join(dir, 'state'), SVC_HTTP_PORT: '0', SVC_SAMPLE: 'false' },
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
+    let noted = '';
+    up.stderr.on('data', (text) => {
+      noted += text;
+    });
+    try {
+      const ended = once(up, 'exit');
+      const [said] = await Promise.race([once(up.stdout, 'data'), ended]);
+      expect(String(said), noted).toContain('Tidemark is up');
+      expect(existsSync(join(cwd, 'node_modules/typescript'))).toBe(false);
+      up.kill('SIGTERM');
+      expect(await ended).toEqual([0, null]);
+    } finally {
+      up.kill('SIGTERM');
+    }
+  });
+
+  test('docs and bench run in it, and a mistake in an option of a bench is told in a sentence', async () => {
+    const { cwd, env, commandOf } = await cloned();
+    const run = (name: string, more = '') => spawnSync('sh', commandOf(name, more), { cwd, encoding: 'utf8', env });
     const docs = run('docs');
     expect([docs.status, docs.stdout], docs.stderr).toEqual([0, '']);
     expect(docs.stderr).toContain('dependencies installed');

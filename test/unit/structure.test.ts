@@ -97,6 +97,13 @@ function importsOf(file: string, lazy: boolean): string[] {
   return found.map(([, path]) => posix.join(dirname(file), path));
 }
 
+/** The packages that a file imports, by name. */
+const packagesOf = (file: string) =>
+  [...textOf.get(file)!.matchAll(/^(?:import|export)\b[^;]*?from '([^.'][^']*)'|\bimport\('([^.'][^']*)'\)/gm)]
+    .map(([, eager, lazy]) => eager ?? lazy)
+    .filter((path) => !path.startsWith('node:'))
+    .map((path) => /^(?:@[^/]+\/)?[^/]+/.exec(path)![0]);
+
 /** A script of a package, which the service hands out from `node_modules`, has its types here. */
 const isThere = (path: string) => textOf.has(path) || textOf.has(path.replace(/\.js$/, '.d.ts'));
 
@@ -120,6 +127,13 @@ test('a file imports its own layer and lower ones, and pipelines and serving nev
           .map((target) => `${file} imports ${target}`),
   );
   expect(faults).toEqual([]);
+});
+
+test('what runs imports only packages that a start installs', () => {
+  const { dependencies } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8'));
+  const imported = files.flatMap((file) => packagesOf(file).map((name) => ({ file, name })));
+  expect(imported).toContainEqual({ file: 'pipelines/sources/etf/browser.ts', name: 'playwright-core' });
+  expect(imported.filter(({ name }) => dependencies[name] === undefined)).toEqual([]);
 });
 
 /** A source's own folder; what several share lies beside them. */
