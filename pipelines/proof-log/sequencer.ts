@@ -265,9 +265,11 @@ export async function signedTree(folder: string, signer: Signer): Promise<TreeHe
   }
 }
 
-/** How often a waiting sequencer asks for the lock, and how long one pauses after a failure. */
+/** How often a waiting sequencer asks for the lock. */
 const LOCK_POLL_MS = 1000;
-const RETRY_MS = 15_000;
+/** Pauses after failures in a row double: a database that restarts is back in a second, a lost key takes an operator. */
+const FIRST_RETRY_MS = 500;
+const MAX_RETRY_MS = 15_000;
 
 export interface SequencingNeeds {
   readonly databaseUrl: string;
@@ -281,6 +283,7 @@ export async function keepSequenced({ databaseUrl, settings, log, signal }: Sequ
   const folder = proofLogFolderOf(settings);
   // Half the promised time: a leaf may come right after a round.
   const pauseMs = settings.SVC_CHECKPOINT_SECONDS * 500;
+  let failures = 0;
   while (!signal.aborted) {
     try {
       await using client = await connect({ url: databaseUrl, name: 'tidemark proof log' });
@@ -288,6 +291,7 @@ export async function keepSequenced({ databaseUrl, settings, log, signal }: Sequ
       const sequencer = await Sequencer.open({ client, folder, secret: settings.SVC_PROOF_LOG_KEY });
       while (!signal.aborted) {
         const taken = await sequencer.round();
+        failures = 0;
         if (taken < ROUND_LEAVES) await delay(pauseMs, undefined, { signal }).catch(() => {});
       }
       // A backfill that started its own projector stops it after the last proof.
@@ -295,7 +299,8 @@ export async function keepSequenced({ databaseUrl, settings, log, signal }: Sequ
     } catch (error) {
       if (signal.aborted) return;
       log.error({ code: codeOf(error), fault: explain(error) }, 'the proof log is not continued; tried again later');
-      await delay(RETRY_MS, undefined, { signal }).catch(() => {});
+      const retryMs = Math.min(FIRST_RETRY_MS * 2 ** failures++, MAX_RETRY_MS);
+      await delay(retryMs, undefined, { signal }).catch(() => {});
     }
   }
 }

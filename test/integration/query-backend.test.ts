@@ -4,6 +4,7 @@ import { buffer } from 'node:stream/consumers';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { connect } from '../../shared/db/connect.ts';
 import { DATASET, loadBulk, loadDays, randomDay } from '../support/load-rows.ts';
+import { startNatsProxy } from '../support/nats-proxy.ts';
 import { eventually, migrated, startServing } from '../support/serving.ts';
 import { createMigratedEnv, createPrivateStack, execute, type TestEnv } from '../support/stack.ts';
 
@@ -155,5 +156,23 @@ describe('the database', () => {
       );
       expect((await serving.query(body)).status).toBe(200);
     }
+  });
+
+  // A network that swallows what is sent: no connection breaks, and no answer comes.
+  test('that falls silent with its connections open is 503 in time, and served again when it speaks', async () => {
+    await using proxy = await startNatsProxy(env.databaseUrls.serve);
+    const settings = { SVC_QUERY_FIRST_ROW_TIMEOUT_MS: '500' };
+    await using serving = await startServing({ databaseUrl: proxy.url, settings });
+    const bodies = [{ n_rows: 5 }, { mode: 'aligned_1s', n_rows: 5 }, { n_random: 5 }];
+    const answers = () => Promise.all(bodies.map((body) => serving.query({ ...ALL, ...body })));
+    expect((await answers()).map(({ status }) => status)).toEqual([200, 200, 200]);
+    proxy.mute();
+    // On connections that were idle, and on new ones.
+    for (const _ of [1, 2]) {
+      for (const { status, json } of await answers()) expect([status, json.code]).toEqual([503, 'QUERY_TIMEOUT']);
+    }
+    expect((await serving.send({ method: 'GET', path: '/healthz' })).status).toBe(200);
+    proxy.unmute();
+    await eventually(async () => (await answers()).every(({ status }) => status === 200), 'rows are served again');
   });
 });
