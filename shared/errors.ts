@@ -157,7 +157,8 @@ export const ERROR_CODES = {
   },
   LOG_FULL: {
     transient: true,
-    remedy: 'The stream has reached its byte limit; raise SVC_STREAM_MAX_BYTES, then run the same command again.',
+    remedy:
+      'The stream has reached its byte limit, or its disk is full: raise SVC_STREAM_MAX_BYTES or make room, then run the same command again.',
   },
   LOG_STORAGE_SHORT: {
     transient: false,
