@@ -21,7 +21,18 @@ interface Target {
 }
 
 /** @param fields that the manifest lists @throws RowFault */
-export async function feedParquet(path: string, { layout, digests }: Target, fields: readonly string[]): Promise<void> {
+export async function feedParquet(path: string, target: Target, fields: readonly string[]): Promise<void> {
+  try {
+    await feedGroups(path, target, fields);
+  } catch (cause) {
+    if (cause instanceof RowFault) throw cause;
+    // The reader says of a damaged file what it stumbles over, such as `Cannot read properties of undefined`.
+    const what = cause instanceof Error ? cause.message : String(cause);
+    throw new RowFault(`the file is no Parquet that can be read: ${what}`, { cause });
+  }
+}
+
+async function feedGroups(path: string, { layout, digests }: Target, fields: readonly string[]): Promise<void> {
   const file = await asyncBufferFromFile(path);
   const metadata = await parquetMetadataAsync(file);
   const present = metadata.schema.slice(1).map(({ name }) => name);

@@ -200,7 +200,9 @@ export function frameColumns(raw: JsonObject, data: FrameData | undefined, fault
     const aggregate = aggregateOf(dataset, found, one.aggregate, `${at}/aggregate`, faults);
     const maxAge = data?.columns[index]?.max_age;
     const maxAgeMs = maxAge === undefined ? undefined : maxAge * 1000;
-    return [{ name: String(one.name), dataset, ...found, filters, aggregate, maxAgeMs }];
+    // Any other type is a fault of the schema; an object of the parser has no prototype, so `String` would throw.
+    const name = typeof one.name === 'string' ? one.name : '';
+    return [{ name, dataset, ...found, filters, aggregate, maxAgeMs }];
   });
 }
 

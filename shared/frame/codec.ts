@@ -141,10 +141,10 @@ export function decodeHeader(message: Uint8Array, position: string): Header {
     throw corrupt(position, 'its header is not JSON', cause);
   }
   if (header?.version !== 1 || !KINDS.has(header.kind)) {
-    throw corrupt(position, `it has the version ${header?.version} and the kind ${header?.kind}`);
+    throw corrupt(position, `it has the version ${shown(header?.version)} and the kind ${shown(header?.kind)}`);
   }
   if (!Number.isInteger(header.raw_bytes) || header.raw_bytes < 1 || header.raw_bytes > MAX_RAW_BYTES) {
-    throw corrupt(position, `it claims ${header.raw_bytes} bytes`);
+    throw corrupt(position, `it claims ${shown(header.raw_bytes)} bytes`);
   }
   if (header.kind === 'frame' && (header.part ?? header.parts) !== undefined) {
     const isCount = (value: unknown) => Number.isInteger(value) && (value as number) >= 1;
@@ -177,6 +177,10 @@ export async function decodeBody(message: Uint8Array, header: Header, position: 
   if (sha256Hex(raw) !== header.raw_sha256) throw corrupt(position, 'its bytes do not match their digest');
   return raw;
 }
+
+/** A value of a header for messages; a text without its quotes. */
+const shown = (value: unknown): string =>
+  (typeof value === 'object' ? JSON.stringify(value) : String(value)).slice(0, 80);
 
 function corrupt(position: string, why: string, cause?: unknown): TidemarkError {
   return new TidemarkError('LOG_FRAME_CORRUPT', `The message at ${position} is not a frame of this log: ${why}`, {

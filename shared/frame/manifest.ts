@@ -145,7 +145,7 @@ export function parseManifest(raw: Uint8Array, position: string): Manifest {
   if (manifest?.format !== 1) {
     throw new TidemarkError(
       'LOG_FRAME_CORRUPT',
-      `The manifest at ${position} has the format ${manifest?.format}; this release knows 1`,
+      `The manifest at ${position} has the format ${JSON.stringify(manifest?.format)?.slice(0, 80)}; this release knows 1`,
     );
   }
   const faulty = Object.entries(SHAPE).flatMap(([name, type]) => {

@@ -96,6 +96,47 @@ export class LeafFault extends Error {
   override readonly name = 'LeafFault';
 }
 
+const shown = (value: unknown): string =>
+  typeof value === 'object' ? JSON.stringify(value).slice(0, 80) : String(value);
+
+type MemberType = 'string' | 'number' | 'boolean';
+
+/** The types of the members, apart from the document's. Bytes may be canonical and have others. */
+const TYPES: Readonly<Record<Exclude<keyof Leaf, 'document'>, MemberType>> = {
+  v: 'number',
+  kind: 'string',
+  dataset: 'string',
+  partition: 'string',
+  revision: 'number',
+  attempt: 'number',
+  synthetic: 'boolean',
+  rows: 'number',
+  first_offset: 'string',
+  last_offset: 'string',
+  rows_hash: 'string',
+  events_sha256: 'string',
+  rows_sha256: 'string',
+  aligned_hash: 'string',
+  klines_sha256: 'string',
+  at: 'string',
+  reason: 'string',
+  backfilled: 'boolean',
+};
+const NEVER_NULL: ReadonlySet<string> = new Set(['synthetic', 'at', 'backfilled'] satisfies (keyof Leaf)[]);
+
+/** The first member that does not have its type. */
+function mistyped(leaf: Leaf): string | undefined {
+  const found = Object.entries(TYPES).find(([name, type]) => {
+    const value: unknown = leaf[name as keyof Leaf];
+    if (value === undefined) return name !== 'backfilled';
+    return value === null ? NEVER_NULL.has(name) : typeof value !== type;
+  });
+  if (found) return found[0];
+  const { document } = leaf;
+  if (document === null) return undefined;
+  return typeof document?.name === 'string' && typeof document.sha256 === 'string' ? undefined : 'document';
+}
+
 /** @throws LeafFault when the bytes are not the canonical ones of a leaf */
 export function decodeLeaf(bytes: Uint8Array): Leaf {
   let leaf: Leaf;
@@ -106,9 +147,11 @@ export function decodeLeaf(bytes: Uint8Array): Leaf {
   }
   if (leaf?.v !== LEAF_VERSION || !LEAF_KINDS.includes(leaf.kind)) {
     throw new LeafFault(
-      `a leaf has the version ${leaf?.v} and the kind ${leaf?.kind}, which this release does not know`,
+      `a leaf has the version ${shown(leaf?.v)} and the kind ${shown(leaf?.kind)}, which this release does not know`,
     );
   }
+  const wrong = mistyped(leaf);
+  if (wrong !== undefined) throw new LeafFault(`a leaf has no ${wrong} of its type`);
   if (!encodeLeaf(leaf).equals(bytes)) throw new LeafFault('a leaf does not have its canonical bytes');
   return leaf;
 }

@@ -231,6 +231,11 @@ describe('a manifest', () => {
     }
   });
 
+  test('whose format is an object is refused by a message that shows it', async () => {
+    const parsing = Promise.resolve().then(() => parseManifest(Buffer.from('{"format":{"a":1}}'), 'sequence 9'));
+    expect((await faultOf(parsing, 'LOG_FRAME_CORRUPT')).message).toContain('the format {"a":1}; this');
+  });
+
   test('comes back out of its message', async () => {
     const manifest = { format: 1, ...manifestRest, ...facts } as Manifest;
     const message = await encodeMessage<ManifestHeader>(

@@ -2,12 +2,13 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { parseExport } from '../../serving/contract/export.ts';
+import { parseFrame } from '../../serving/contract/frame.ts';
 import { historicalParser } from '../../serving/contract/historical.ts';
 import { MAX_FAULTS } from '../../serving/contract/problems.ts';
 import { parseQuery } from '../../serving/contract/query.ts';
 import { closestName, editDistance } from '../../serving/contract/shapes.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
-import type { Json } from '../../shared/strict-json.ts';
+import { type Json, parseJson } from '../../shared/strict-json.ts';
 
 const KEY = 'exchange_a_spot_trades';
 const PARSERS: Readonly<Record<string, (body: Json) => object>> = {
@@ -123,4 +124,12 @@ describe('what is nearest', () => {
     expect(closestName('limit', QUERY_KEYS.split(', '))).toBeUndefined();
     expect(closestName('', ['a'])).toBeUndefined();
   });
+});
+
+test('a column of a frame whose name is an object is a fault of the contract, not of the service', () => {
+  for (const name of ['{}', '[{}]', '{"toString":1}', 'null', '5']) {
+    const body = parseJson(`{"columns":[{"name":${name},"dataset":"${KEY}","field":"price"}],"grid":"1h","n_rows":1}`);
+    const parsed = parseFrame(body) as { faults?: { pointer: string }[] };
+    expect([name, parsed.faults?.map(({ pointer }) => pointer)]).toEqual([name, ['/columns/0/name']]);
+  }
 });

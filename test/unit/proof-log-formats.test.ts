@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { CsvFeed, decimalOf } from '../../shared/proof-log/csv-feed.ts';
-import { decodeLeaf, encodeLeaf, type Leaf, MAX_LEAF_BYTES } from '../../shared/proof-log/leaf.ts';
+import { decodeLeaf, encodeLeaf, type Leaf, LeafFault, MAX_LEAF_BYTES } from '../../shared/proof-log/leaf.ts';
 import {
   consistencyProof,
   GrowingTree,
@@ -208,6 +208,29 @@ test('other bytes of the same leaf are refused: nobody can have two hashes for o
     text.replace('"kind":"proved"', '"kind":"lost"'),
   ]) {
     expect(() => decodeLeaf(Buffer.from(other))).toThrow();
+  }
+});
+
+test('a leaf whose members have other types is refused as a leaf, not by whoever reads it', () => {
+  const members = JSON.parse(encodeLeaf(leaf).toString());
+  for (const name of Object.keys(members)) {
+    for (const value of [{}, [], 5, 'x', true, null]) {
+      const bytes = Buffer.from(JSON.stringify({ ...members, [name]: value }));
+      const isLeaf = value === null || (name !== 'v' && typeof value === typeof members[name] && name !== 'document');
+      if (isLeaf || name === 'klines_sha256' || name === 'reason') continue;
+      expect(() => decodeLeaf(bytes), `${name}: ${JSON.stringify(value)}`).toThrow(LeafFault);
+    }
+  }
+  for (const [name, value] of [
+    ['document', { name: 5, sha256: 'x' }],
+    ['document', { name: 'x' }],
+    ['reason', 5],
+    ['klines_sha256', {}],
+    ['at', null],
+    ['synthetic', null],
+    ['backfilled', 'yes'],
+  ] as const) {
+    expect(() => decodeLeaf(Buffer.from(JSON.stringify({ ...members, [name]: value }))), name).toThrow(LeafFault);
   }
 });
 

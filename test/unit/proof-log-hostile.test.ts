@@ -6,9 +6,11 @@ import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { brotliCompressSync } from 'node:zlib';
+import { parquetWriteBuffer } from 'hyparquet-writer';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { printable } from '../../pipelines/cli/output.ts';
-import type { Cell } from '../../shared/proof-log/cells.ts';
+import { feedParquet } from '../../pipelines/cli/parquet-feed.ts';
+import { type Cell, RowFault } from '../../shared/proof-log/cells.ts';
 import { checkMirror } from '../../shared/proof-log/check.ts';
 import { folderSource, writeDurably } from '../../shared/proof-log/folder.ts';
 import { GrowingLog } from '../../shared/proof-log/growing-log.ts';
@@ -105,6 +107,17 @@ test('a mirror takes nothing that does not give the signed root, and is whole af
   }
   await writeFile(join(copy, 'checkpoint'), 'x');
   expect(await mirror(source, copy, next.head!, next.watched!)).toContain('a checkpoint has three lines');
+});
+
+test('a damaged Parquet file is a fault of its rows, whatever its reader stumbles over', async () => {
+  const layout = rowLayoutOf(datasetOf('exchange_a_spot_trades'));
+  const whole = Buffer.from(parquetWriteBuffer({ columnData: [{ name: 'timestamp', data: [1n, 2n], type: 'INT64' }] }));
+  const path = join(dir, 'rows.parquet');
+  for (let at = whole.length - 5; at > whole.length - 60; at--) {
+    await writeFile(path, Buffer.concat([whole.subarray(0, at), whole.subarray(at + 1)]));
+    const digests = new RowDigests(layout, []);
+    await expect(feedParquet(path, { layout, digests }, ['timestamp']), String(at)).rejects.toBeInstanceOf(RowFault);
+  }
 });
 
 test('a line of a report has no control characters of others', () => {
