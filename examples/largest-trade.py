@@ -38,6 +38,7 @@ def main():
     for dataset in json.load(ask("/v1/datasets"))["datasets"]:
         key, available = dataset["key"], dataset["availability"]
         if dataset["rights"]["refused_with"] is not None:
+            print(f"{key}: refused with {dataset['rights']['refused_with']}")
             continue
         if available["rows"] == 0:
             print(f"{key}: nothing proved")
@@ -45,7 +46,7 @@ def main():
         days[key] = last_day(available["proved_through_utc"])
         print(f"{key}: {available['rows']} rows from {available['proved_from_utc'][:10]} to {days[key]}")
     if DATASET not in days:
-        sys.exit(f"nothing of {DATASET} is proved")
+        sys.exit(f"no proved rows of {DATASET} are served")
     day = days[DATASET]
 
     # The day's rows.

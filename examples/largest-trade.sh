@@ -18,14 +18,14 @@ ask() {
 
 # Which datasets there are, and what is proved of them.
 ask datasets /v1/datasets
-jq -r '.datasets[] | select(.rights.refused_with == null) | .key as $key | .availability
-  | if .rows > 0 then
+jq -r '.datasets[] | .key as $key | .rights.refused_with as $code | .availability
+  | if $code then "\($key): refused with \($code)" elif .rows > 0 then
       # The end is exclusive: the last day is the one a second before it.
       def last_day: .proved_through_utc[0:19] + "Z" | fromdate - 1 | todate[0:10];
       "\($key): \(.rows) rows from \(.proved_from_utc[0:10]) to \(last_day)"
     else "\($key): nothing proved" end' "$work/datasets" | tee "$work/proved"
 day=$(sed -n "s/^$DATASET: .* to //p" "$work/proved")
-[ -n "$day" ] || { echo "nothing of $DATASET is proved" >&2; exit 1; }
+[ -n "$day" ] || { echo "no proved rows of $DATASET are served" >&2; exit 1; }
 
 # The day's rows, as CSV: large answers stream, and curl fails when one breaks off.
 ask trades.csv /v1/historical/exchange_a/spot/trades -H 'Accept: text/csv' \

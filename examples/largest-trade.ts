@@ -36,14 +36,17 @@ try {
   const days = new Map<string, string>();
   for (const { key, rights, availability } of datasets) {
     const { rows, proved_from_utc: from, proved_through_utc: through } = availability;
-    if (rights.refused_with !== null) continue;
+    if (rights.refused_with !== null) {
+      console.log(`${key}: refused with ${rights.refused_with}`);
+      continue;
+    }
     if (from !== null && through !== null) days.set(key, lastDay(through));
     console.log(
       `${key}: ${rows > 0 ? `${rows} rows from ${from?.slice(0, 10)} to ${days.get(key)}` : 'nothing proved'}`,
     );
   }
   const day = days.get(DATASET);
-  if (day === undefined) throw new Error(`nothing of ${DATASET} is proved`);
+  if (day === undefined) throw new Error(`no proved rows of ${DATASET} are served`);
 
   // The day's rows, one by one as they arrive: memory stays flat, and a broken answer throws.
   const data = new HistoricalData({ baseUrl, apiKey });

@@ -285,9 +285,9 @@ async function listenOnFree(server: Server, host: string, port: number | undefin
     } catch (cause) {
       const taken = (cause as NodeJS.ErrnoException).code === 'EADDRINUSE';
       if (taken && candidate < last) continue;
-      throw new TidemarkError('CONFIGURATION_INVALID', `The service cannot listen on ${host}, port ${candidate}`, {
-        cause,
-      });
+      const other = taken ? '; another program does: choose another SVC_HTTP_PORT' : '';
+      const message = `The service cannot listen on ${host}, port ${candidate}${other}`;
+      throw new TidemarkError('CONFIGURATION_INVALID', message, { cause });
     }
   }
 }

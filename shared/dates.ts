@@ -23,6 +23,12 @@ export function parseDay(text: string): number | undefined {
   return DAY.test(text) ? Date.parse(`${text}T00:00:00Z`) : undefined;
 }
 
+/** What a message says beside its rule where a text is right in all but its day, such as 30 February; else nothing. */
+export function unlessInCalendar(text: unknown): string {
+  const day = typeof text === 'string' ? /^\d{4}-\d{2}-\d{2}(?=T|$)/.exec(text)?.[0] : undefined;
+  return day !== undefined && parseDay(day) === undefined ? `; the calendar has no ${day}` : '';
+}
+
 /** The days from `from` to `to`, both included. */
 export function daysBetween(from: string, to: string): string[] {
   const days: string[] = [];

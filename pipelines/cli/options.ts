@@ -2,7 +2,7 @@
 
 import { parseArgs } from 'node:util';
 import { SETTINGS, type SettingName } from '../../shared/config/settings.ts';
-import { parseDay } from '../../shared/dates.ts';
+import { parseDay, unlessInCalendar } from '../../shared/dates.ts';
 import { TidemarkError } from '../../shared/errors.ts';
 import { type Io, PROCESS_IO } from './io.ts';
 
@@ -108,7 +108,7 @@ function checkValue(spec: CommandSpec, name: string, option: OptionSpec, given: 
     throw usage(spec, `--${name} is missing`);
   if (value === undefined) return undefined;
   if (option.day && parseDay(String(value)) === undefined) {
-    throw usage(spec, `--${name} must be a day, YYYY-MM-DD, got ${JSON.stringify(value)}`);
+    throw usage(spec, `--${name} must be a day, YYYY-MM-DD, got ${JSON.stringify(value)}${unlessInCalendar(value)}`);
   }
   if (option.integer && (!/^\d{1,15}$/.test(String(value)) || Number(value) < (option.min ?? 0))) {
     const least = option.min === undefined ? '' : ` from ${option.min} on`;

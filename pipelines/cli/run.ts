@@ -2,6 +2,7 @@
  * The operator's command, in any process. Answers go to stdout (`--json`: one object, docs/cli.md), everything else to
  * stderr. Exit codes: `EXIT` in io.ts.
  */
+import { nearestName } from '../../shared/config/load.ts';
 import { codeOf, ERROR_CODES, explain, outageCode, TidemarkError } from '../../shared/errors.ts';
 import type { Io } from './io.ts';
 import { EXIT } from './io.ts';
@@ -84,12 +85,20 @@ async function dispatch(argv: readonly string[], io: Io): Promise<number> {
   return await (await command.load())(parsed);
 }
 
-const unknownCommand = (name: string) =>
-  new TidemarkError('USAGE', `There is no command ${JSON.stringify(name)}\n\n${overview()}`);
+function unknownCommand(name: string): TidemarkError {
+  const meant = nearestName(
+    name,
+    COMMANDS.map(({ spec }) => spec.name),
+  );
+  const hint = meant === undefined ? `\n\n${overview()}` : `; did you mean ${meant}?`;
+  return new TidemarkError('USAGE', `There is no command ${JSON.stringify(name.slice(0, 100))}${hint}`);
+}
 
 function overview(): string {
   const width = Math.max(...COMMANDS.map(({ spec }) => spec.name.length));
-  const lines = COMMANDS.map(({ spec }) => `  ${spec.name.padEnd(width)}  ${spec.doc.split('. ')[0]}`);
+  const lines = COMMANDS.map(
+    ({ spec }) => `  ${spec.name.padEnd(width)}  ${spec.doc.split('. ')[0].replace(/\.$/, '')}`,
+  );
   return [
     'Usage: ./tidemark <command> [options]',
     '',

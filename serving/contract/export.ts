@@ -17,6 +17,7 @@ import {
   faultsOf,
   integer,
   mode as modeKey,
+  oneOf,
   type Parsed,
   selection,
   strict,
@@ -109,7 +110,7 @@ const rowKeys = (columns: Columns | undefined) => ({
   mode: modeKey,
   ...fileKeys,
   dataset: z
-    .enum(DATASET_KEYS, { error: `must be one of ${DATASET_KEYS.join(', ')}` })
+    .enum(DATASET_KEYS, oneOf(DATASET_KEYS))
     .meta({ description: 'The dataset; a frame has `columns` instead.' }),
   ...pinnedView,
   month_year: z

@@ -3,7 +3,7 @@
  * bound parameters; the SQL text holds only what the registry declares.
  */
 
-import { INSTANT, INSTANT_RULE, type Instant, parseInstant } from '../../shared/dates.ts';
+import { INSTANT, INSTANT_RULE, type Instant, parseInstant, unlessInCalendar } from '../../shared/dates.ts';
 import type { Range } from '../../shared/ranges.ts';
 import type { Dtype, Field } from '../../shared/registry/index.ts';
 import type { Json } from '../../shared/strict-json.ts';
@@ -279,7 +279,7 @@ function parseValue(field: Field, value: Json | undefined): Value | string {
       return value === 0 || value === 1 ? { param: bool(value === 1) } : 'must be 0 or 1';
     case 'timestamp_utc': {
       const instant = typeof value === 'string' ? parseInstant(value) : undefined;
-      if (!instant) return INSTANT_RULE;
+      if (!instant) return `${INSTANT_RULE}${unlessInCalendar(value)}`;
       return { param: field.pg === 'int8' ? int8(instant.ms) : timestamptz(instant.ms), instant };
     }
     case 'uuid':

@@ -45,6 +45,7 @@ import {
   latestRows,
   MODES,
   mode as modeKey,
+  oneOf,
   type Parsed,
   randomRows,
   randomSeed,
@@ -245,7 +246,7 @@ const bodySchema = (columns: Columns | undefined) =>
   bodyOf({
     mode: modeKey,
     sources: z
-      .tuple([z.enum(DATASET_KEYS, { error: `must be one of ${DATASET_KEYS.join(', ')}` })], {
+      .tuple([z.enum(DATASET_KEYS, oneOf(DATASET_KEYS))], {
         error: 'must be a list of exactly one dataset key',
       })
       .meta({ description: 'The dataset.' }),

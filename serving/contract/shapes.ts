@@ -1,6 +1,6 @@
 /** Schemas that the request bodies of all access styles share, and the messages of their faults. */
 import { z } from 'zod';
-import { INSTANT, INSTANT_RULE, parseInstant } from '../../shared/dates.ts';
+import { INSTANT, INSTANT_RULE, parseInstant, unlessInCalendar } from '../../shared/dates.ts';
 import type { Mode } from '../../shared/registry/definition.ts';
 import type { Field } from '../../shared/registry/index.ts';
 import { MAX_FILTERS, OPERATORS } from './filters.ts';
@@ -42,6 +42,14 @@ export function closestName(text: string, names: readonly string[]): string | un
   }
   return best;
 }
+
+/** The error of a name that is none of a list: the list, and the name that is meant if one is similar. */
+export const oneOf = (names: readonly string[]) => ({
+  error: ({ input }: { readonly input?: unknown }) => {
+    const meant = typeof input === 'string' ? closestName(input, names) : undefined;
+    return `must be one of ${names.join(', ')}${meant === undefined ? '' : `; did you mean ${meant}?`}`;
+  },
+});
 
 export const MODES = ['native', 'aligned_1s'] as const satisfies readonly Mode[];
 
@@ -90,7 +98,8 @@ export const randomSeed = integer(-MAX_COUNT)
  */
 export function parsedText<T>(parse: (text: string) => T | undefined, rule: string, pattern?: RegExp) {
   const written = z.string({ error: rule });
-  return (pattern ? written.regex(pattern, { error: rule }) : written).transform((text, context): T => {
+  const error = ({ input }: { readonly input?: unknown }) => `${rule}${unlessInCalendar(input)}`;
+  return (pattern ? written.regex(pattern, { error }) : written).transform((text, context): T => {
     const parsed = parse(text);
     if (parsed !== undefined) return parsed;
     context.addIssue({ code: 'custom', message: rule });

@@ -127,13 +127,17 @@ function readDotEnv(path: string): Record<string, string | undefined> {
 
 const nonBlank = (text: string | undefined) => (text === undefined || text.trim() === '' ? undefined : text.trim());
 
-/** Suggests the nearest known name for a misspelt one; at most a third of its characters may differ. */
 function suggestion(name: string): string {
-  const near = Object.keys(SETTINGS)
+  const near = nearestName(name, Object.keys(SETTINGS), 'SVC_');
+  return near === undefined ? '' : ` (did you mean ${near}?)`;
+}
+
+/** The known name that a misspelt one is nearest to; at most a third of its characters after the prefix may differ. */
+export function nearestName(name: string, known: readonly string[], prefix = ''): string | undefined {
+  return known
     .map((candidate) => ({ candidate, distance: editDistance(name, candidate) }))
-    .filter(({ candidate, distance }) => distance <= (candidate.length - 'SVC_'.length) / 3)
-    .sort((a, b) => a.distance - b.distance)[0];
-  return near ? ` (did you mean ${near.candidate}?)` : '';
+    .filter(({ candidate, distance }) => distance <= (candidate.length - prefix.length) / 3)
+    .sort((a, b) => a.distance - b.distance)[0]?.candidate;
 }
 
 /** The Levenshtein distance: the insertions, deletions and replacements that turn one text into the other. */

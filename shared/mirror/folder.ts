@@ -253,8 +253,10 @@ async function knownState(path: string, kind: MirrorKind, from: string): Promise
   const state = stateOf(await readFile(join(path, MIRROR_FILE)));
   if (!state) throw refused(`has a ${MIRROR_FILE} that cannot be read`);
   if (state.kind !== kind || state.from !== from) {
+    // A first run that got nothing, because the address or the key was wrong, leaves a mark and no more.
+    if (names.every((name) => name === MIRROR_FILE || name === PARTIAL_FOLDER)) return undefined;
     throw refused(
-      `mirrors the ${state.kind} of ${state.from}. If they only have another address now, change \`from\` in its ${MIRROR_FILE}`,
+      `mirrors the ${state.kind} of ${state.from}. If its source only has another address now, change \`from\` in its ${MIRROR_FILE}`,
     );
   }
   return state;

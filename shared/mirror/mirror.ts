@@ -153,7 +153,7 @@ class LakeMirror {
       JSON.stringify(state.datasets) === JSON.stringify(this.#datasets) &&
       (this.#checkedWith === null || this.#checkedWith === state.checked_with);
     const known = local && isSameQuestion && state.etag !== null ? state.etag : undefined;
-    let root: Root = (await this.#root(known)) ?? { ...local!, etag: known };
+    let root: Root = (await this.#firstRoot(known, local !== undefined)) ?? { ...local!, etag: known };
     this.#refuseOlder(root, local);
     let strays = 0;
     for (let round = 1; ; round++) {
@@ -216,6 +216,16 @@ class LakeMirror {
     } catch (error) {
       if (error instanceof MirrorFault) return undefined;
       throw error;
+    }
+  }
+
+  /** Where nothing was mirrored yet, a source without a root manifest is no lake: waiting would not help. */
+  async #firstRoot(etag: string | undefined, isKnownLake: boolean): Promise<Root | undefined> {
+    try {
+      return await this.#root(etag);
+    } catch (error) {
+      if (isKnownLake || !(error instanceof MirrorFault) || error.kind !== 'missing') throw error;
+      throw new MirrorFault('refused', error.message, error.cause);
     }
   }
 

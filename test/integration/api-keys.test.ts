@@ -105,6 +105,7 @@ describe('the command', () => {
     expect(added).toMatch(/^key {7}tmk_\w{12}_[\w-]{43}\nIt is shown this once\./);
     expect(added).toContain('expires   never');
     expect(await text('rotate', 'texted', '--grace', '5')).toMatch(/the key before it holds until \d{4}-/);
+    expect(await text('rotate', 'texted')).toContain('the key before it no longer holds');
     const [head, ...rows] = (await text('list')).trimEnd().split('\n');
     expect(head).toMatch(/^name +state +scopes +datasets/);
     expect(rows.find((row) => row.startsWith('texted '))).toMatch(/^texted +active +read +all +never +[0-9a-f]{12}$/);

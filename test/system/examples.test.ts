@@ -11,7 +11,7 @@ import { given } from '../support/given.ts';
 import { type HttpFaultProxy, startHttpFaultProxy } from '../support/http-fault-proxy.ts';
 import { loadWorld } from '../support/load-worlds.ts';
 import { csvOf, DATASET, documentPath, System, writeDocument } from '../support/pipeline.ts';
-import { API_KEY, type Serving, startServing } from '../support/serving.ts';
+import { API_KEY, SAMPLE_MATRIX, type Serving, startServing } from '../support/serving.ts';
 import { macroWorld } from '../support/worlds.ts';
 
 const DAYS = ['2024-01-01', '2024-01-02'];
@@ -39,11 +39,11 @@ afterAll(async () => {
   await system?.[Symbol.asyncDispose]();
 });
 
-async function run(command: readonly string[], key = API_KEY) {
+async function run(command: readonly string[], key = API_KEY, url = proxy.url) {
   const [program, ...args] = command;
   const child = spawn(program, args, {
     cwd: ROOT,
-    env: { PATH: process.env.PATH, HOME: process.env.HOME, TIDEMARK_URL: proxy.url, SVC_INTERNAL_API_KEY: key },
+    env: { PATH: process.env.PATH, HOME: process.env.HOME, TIDEMARK_URL: url, SVC_INTERNAL_API_KEY: key },
     stdio: ['ignore', 'pipe', 'pipe'],
   });
   const [stdout, stderr, [exit]] = await Promise.all([text(child.stdout), text(child.stderr), once(child, 'exit')]);
@@ -84,6 +84,17 @@ for (const { file, needs, command } of PROGRAMS) {
       const { exit, stdout, stderr } = await run(example, 'wrong');
       expect([exit, stdout]).toEqual([1, '']);
       expect(stderr).toContain('AUTH_INVALID_API_KEY');
+    });
+
+    test('says which datasets are refused, and does not call their rows unproved', async () => {
+      await using sample = await startServing({
+        databaseUrl: system.env.databaseUrl,
+        rightsMatrixPath: SAMPLE_MATRIX,
+      });
+      const { exit, stdout, stderr } = await run(example, API_KEY, sample.url);
+      expect(exit).toBe(1);
+      expect(stdout).toContain(`${DATASET}: refused with QUERY_RIGHTS_LEGAL_SIGNOFF_MISSING\n`);
+      expect(stderr).toContain(`no proved rows of ${DATASET} are served`);
     });
 
     test('fails when the answer breaks off', async () => {

@@ -384,6 +384,17 @@ describe('folders', () => {
     expect(server.seen).toEqual([]);
   });
 
+  test('a source without a lake is refused and leaves the folder to another one', async () => {
+    rmSync(join(lake, '_manifest.json'));
+    expect((await faultOf())![0]).toBe('refused');
+    await write();
+    await run({ from: pathToFileURL(lake).href });
+    isSame();
+    rmSync(join(lake, '_manifest.json'));
+    // Of a lake that was mirrored it may only be gone for a while.
+    expect((await faultOf({ from: pathToFileURL(lake).href }))![0]).toBe('missing');
+  });
+
   test('a mirror of another source is refused', async () => {
     await run();
     expect(await faultOf({ from: pathToFileURL(lake).href })).toEqual([

@@ -1,6 +1,7 @@
 /** What is said to somebody who asked wrongly: which key, and what it should have been. */
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
+import { run } from '../../pipelines/cli/run.ts';
 import { parseExport } from '../../serving/contract/export.ts';
 import { parseFrame } from '../../serving/contract/frame.ts';
 import { historicalParser } from '../../serving/contract/historical.ts';
@@ -88,6 +89,38 @@ test.each([
     { dataset: KEY, format: 'csv' },
     ['The body must have exactly one of month_year, time_range, n_rows, n_random'],
   ],
+  [
+    'query',
+    { sources: [KEY], time_range: ['2026-02-30T00:00:00Z', '2026-03-01T00:00:00Z'] },
+    [
+      '/time_range/0 must be an ISO-8601 time with Z or an offset, such as 2024-01-01T00:00:00Z; the calendar has no 2026-02-30',
+    ],
+  ],
+  [
+    'query',
+    { sources: [KEY], filters: [{ field: 'datetime', op: 'gt', value: '2023-02-29T00:00:00Z' }] },
+    [
+      '/filters/0/value must be an ISO-8601 time with Z or an offset, such as 2024-01-01T00:00:00Z; the calendar has no 2023-02-29',
+    ],
+  ],
+  [
+    'trades',
+    { start_date: '2026-02-30', end_date: '2026-2-3' },
+    [
+      '/start_date must be a UTC day, YYYY-MM-DD, such as 2024-01-31; the calendar has no 2026-02-30',
+      '/end_date must be a UTC day, YYYY-MM-DD, such as 2024-01-31',
+    ],
+  ],
+  [
+    'query',
+    { sources: ['exchange_a_spot_trade'] },
+    [`/sources/0 must be one of ${[...DATASETS.keys()].join(', ')}; did you mean ${KEY}?`],
+  ],
+  [
+    'export',
+    { dataset: 'x', format: 'csv', n_rows: 1 },
+    [`/dataset must be one of ${[...DATASETS.keys()].join(', ')}`],
+  ],
   ['query', { sources: [KEY], n_random: 1, random_seed: 1.5 }, ['/random_seed must be an integer of at most 53 bits']],
   [
     'query',
@@ -101,6 +134,25 @@ test.each([
   ],
 ] as const)('a %s reads as a sentence: %j', (style, body, said) => {
   expect(saidOf(style, body as unknown as Record<string, Json>)).toEqual(said);
+});
+
+describe('a command that is none', () => {
+  const said = async (...args: string[]) => {
+    const stderr: string[] = [];
+    const io = { env: {}, stdout: { write: () => {} }, stderr: { write: (text: string) => void stderr.push(text) } };
+    expect(await run(args, { ...io, onStop: () => () => {} })).toBe(2);
+    return stderr.join('');
+  };
+
+  test('is corrected if it resembles one, without the list of all', async () => {
+    expect(await said('statsu')).toMatch(/^tidemark: There is no command "statsu"; did you mean status\?\nRun /);
+    expect(await said('help', 'backfil')).toContain('did you mean backfill?');
+    expect(await said('serve')).toMatch(/^tidemark: There is no command "serve"\n\nUsage: .*\n\n {2}up /);
+  });
+
+  test('the list ends no line with a full stop', async () => {
+    expect(await said('serve')).not.toMatch(/^ {2}\S+ {2}.*\.$/m);
+  });
 });
 
 describe('what is nearest', () => {

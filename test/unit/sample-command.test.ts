@@ -129,7 +129,7 @@ test('names, days and rows that cannot be are refused before anything is written
     [['macro', ...days(FROM)], /macro is fetched from a server.*This command writes exchange_a_spot_trades, .*\betf\b/],
     [['bitcoin_mempool_state', ...days(FROM)], /`\.\/tidemark up` loads a sample of it/],
     [[A, '--from', FROM], /--to is missing/],
-    [[A, ...days('2024-02-30')], /--from must be a day, YYYY-MM-DD, got "2024-02-30"/],
+    [[A, ...days('2024-02-30')], /--from must be a day, YYYY-MM-DD, got "2024-02-30"; the calendar has no 2024-02-30/],
     [[A, ...days(TO, FROM)], /--from 2024-01-04 is after --to 2024-01-02/],
     [[A, ...days(today)], new RegExp(`--to ${today} has not ended yet`)],
     [[A, ...days('2009-12-31', FROM)], /--from 2009-12-31 is before 2010-01-01/],

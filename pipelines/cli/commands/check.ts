@@ -210,7 +210,8 @@ async function keysOf({ source, key }: Pick<Given, 'source' | 'key'>, report: Ch
   try {
     const current = await read(KEY_FILE);
     if (key === undefined) {
-      if (current === undefined) throw invalid('Name the key of the log with --key, or the log with --log');
+      if (current === undefined)
+        throw invalid('The key of the log is missing: name it with --key, or the log with --log');
       report.unchecked.push(
         'the key: it came from the log itself; keep it, and name it with --key from now on, as for what an earlier key signed',
       );

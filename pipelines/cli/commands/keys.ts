@@ -150,7 +150,9 @@ const shown = (key: KeyRow) => ({
 const datasetsText = ({ datasets }: KeyRow) => datasets?.join(', ') ?? 'all';
 
 function secretText(key: KeyRow, text: string): string {
-  const { previousUntil } = key;
+  const { previousUntil, rotatedAt } = key;
+  const isOver = previousUntil !== null && rotatedAt !== null && previousUntil <= rotatedAt;
+  const before = isOver ? 'no longer holds' : `holds until ${iso(previousUntil)}`;
   return [
     `key       ${text}`,
     'It is shown this once. Send it as X-API-Key.',
@@ -159,7 +161,7 @@ function secretText(key: KeyRow, text: string): string {
     `datasets  ${datasetsText(key)}`,
     `expires   ${iso(key.expiresAt) ?? 'never'}`,
     `limits    ${key.requestsPerMinute ?? 'any number of'} requests a minute, ${key.concurrentReads ?? 'any number of'} reads at once`,
-    ...(previousUntil === null ? [] : [`before    the key before it holds until ${iso(previousUntil)}`]),
+    ...(previousUntil === null ? [] : [`before    the key before it ${before}`]),
   ].join('\n');
 }
 
