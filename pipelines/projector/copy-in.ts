@@ -63,30 +63,42 @@ export class CopyIn {
   }
 }
 
-/** A COPY that several partitions write to, one after another; the first rows open it. */
+/**
+ * Bytes of one COPY of many. A COPY keeps 16 MiB of pages in memory (PostgreSQL's bulk write ring), then writes them to
+ * the file, after the WAL, to use their place again; the recount reads them back. A new COPY gets other pages.
+ */
+const RING_BYTES = 12 * 1024 * 1024;
+
+/** Rows that several partitions write, one after another, in as many COPYs as their bytes take. */
 export class SharedCopy {
   readonly #open: () => CopyIn;
   #copy: CopyIn | undefined;
+  /** Bytes of the open COPY. */
+  #bytes = 0;
 
   constructor(client: ClientBase, table: string, columns: readonly string[]) {
     this.#open = () => new CopyIn(client, table, columns);
   }
 
   async write(rows: Buffer): Promise<void> {
+    if (this.#bytes + rows.length > RING_BYTES) await this.end();
     this.#copy ??= this.#open();
+    this.#bytes += rows.length;
     await this.#copy.write(rows);
   }
 
-  /** Ends the COPY, so that the connection is free again. @returns the number of rows the database took. */
-  async end(): Promise<number> {
+  /** Ends the open COPY, so that the connection is free again. */
+  async end(): Promise<void> {
     const copy = this.#copy;
     this.#copy = undefined;
-    return (await copy?.end()) ?? 0;
+    this.#bytes = 0;
+    await copy?.end();
   }
 
   async abort(): Promise<void> {
     const copy = this.#copy;
     this.#copy = undefined;
+    this.#bytes = 0;
     await copy?.abort();
   }
 }

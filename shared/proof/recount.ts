@@ -134,7 +134,11 @@ export async function recountNative(
   return countedOf(dataset, found.rows[0]);
 }
 
-/** Recounts the native rows of partitions that share chunks in one scan; the results are in the order of `partitions`. */
+/**
+ * Recounts the native rows of partitions that share chunks in one scan; the results are in the order of `partitions`. The
+ * inner query hashes the rows, so that what is sorted by offset is narrow: 40,000 transactions are 75 MB of text, which
+ * PostgreSQL sorted on disk.
+ */
 export async function recountMany(
   client: ClientBase,
   dataset: DatasetDefinition,
@@ -146,12 +150,16 @@ export async function recountMany(
   const [first, last] =
     offset.order === 'numeric'
       ? ['min', 'max'].map((which) => `${which}(t."${native.identity[0]}")::text`)
-      : [1, 'count(*)'].map((at) => `(array_agg(${offset.sql} order by ${order}))[${at}]`);
+      : [1, 'count(*)'].map((at) => `(array_agg(t.source_offset order by ${order}))[${at}]`);
   const totals = native.totals.map(({ column, scale }) => `, ${totalSql(column, scale)} as "total_${column}"`);
+  const narrow = new Set([native.time.column, ...native.identity, ...native.totals.map(({ column }) => column)]);
   const { rows } = await client.query(
-    `select ${partitionIndexSql(dataset, partitions)} as index, count(*) as rows, ${first} as first_offset, ${last} as last_offset,
-       min(${time}) as first_ms, max(${time}) as last_ms, sum(${rowHashSql(native)})::text as rows_hash ${totals.join('')}
-     from ${native.table} t where ${scopeOfManySql(dataset, partitions)} group by 1`,
+    `select t.index, count(*) as rows, ${first} as first_offset, ${last} as last_offset,
+       min(${time}) as first_ms, max(${time}) as last_ms, sum(t.row_hash)::text as rows_hash ${totals.join('')}
+     from (select ${partitionIndexSql(dataset, partitions)} as index, ${rowHashSql(native)} as row_hash,
+         ${offset.sql} as source_offset, ${[...narrow].map((column) => `t."${column}"`).join(', ')}
+       from ${native.table} t where ${scopeOfManySql(dataset, partitions)} offset 0) t
+     group by t.index`,
   );
   const counted = new Map(rows.map((row) => [row.index as number, countedOf(dataset, row)]));
   const none = { rows: 0, first_offset: null, last_offset: null, first_ms: null, last_ms: null, rows_hash: null };
