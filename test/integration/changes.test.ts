@@ -13,6 +13,7 @@ import { connectNats } from '../../shared/nats/connect.ts';
 import { CHANGES_STREAM, ensureStream } from '../../shared/nats/stream.ts';
 import { encodeLeaf, type Leaf, type LeafKind } from '../../shared/proof-log/leaf.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
+import { startNatsProxy } from '../support/nats-proxy.ts';
 import { sequence } from '../support/proof-log.ts';
 import { type Answer, API_KEY, eventually, type Serving, startServing } from '../support/serving.ts';
 import { createMigratedEnv, type TestEnv } from '../support/stack.ts';
@@ -368,6 +369,35 @@ describe('the client', () => {
     if (front !== serving) await front[Symbol.asyncDispose]();
     expect(numbers(found)).toEqual(upTo(total));
     expect(total).toBeGreaterThan(300);
+  });
+
+  // Heartbeats come each second: without any for two the connection is taken for lost, although nothing broke it.
+  test('follows on when the network swallows what the service sends and no connection breaks', async () => {
+    await using proxy = await startNatsProxy(serving.url);
+    const baseUrl = proxy.url.replace(/\/$/, '');
+    let asked = 0;
+    const changes = new Changes({
+      ...{ baseUrl, apiKey: API_KEY, timeoutMs: 2000, stallTimeoutMs: 2000 },
+      fetch: (url, init) => {
+        asked++;
+        return fetch(url, init);
+      },
+    });
+    const stop = new AbortController();
+    const found: Change[] = [];
+    const following = (async () => {
+      for await (const change of changes.follow({ since: 0 }, { signal: stop.signal })) found.push(change);
+    })().catch(() => {});
+    await grow(2);
+    await eventually(() => found.length === 2, 'the first changes');
+    proxy.mute();
+    await grow(3);
+    await eventually(() => asked > 1, 'the client connects again');
+    proxy.unmute();
+    await eventually(() => found.length >= 5, 'every change');
+    stop.abort();
+    await following;
+    expect(numbers(found)).toEqual(upTo(5));
   });
 
   test('reads pages, and throws what the service refuses', async () => {

@@ -18,7 +18,7 @@ import { faultsOf, filesIn, writeLake } from '../support/lake.ts';
 import { csvOf, DATASET, dayNames, digestsOf, System, writeDocument } from '../support/pipeline.ts';
 import { PRIVATE_PROFILE } from '../support/profiles.ts';
 import { checkpointOf, logFolderOf, sequence } from '../support/proof-log.ts';
-import { eventually } from '../support/serving.ts';
+import { eventually, startServing } from '../support/serving.ts';
 import { createMigratedEnv, execute, natsSettings, type TestEnv, testLogger } from '../support/stack.ts';
 import { createWorldsEnv } from '../support/worlds-env.ts';
 
@@ -136,6 +136,9 @@ given(canMount, 'no disk can be mounted here to be filled').describe(
         const first = await backfill(days[0], days[0]);
         expect([first.exit, first.json?.proved], first.stderr).toEqual([0, 1]);
         expect(await fill(small)).toBe('ENOSPC');
+        await using serving = await startServing({ databaseUrl: stack.databaseUrl });
+        const reads = [{ n_rows: 5 }, { mode: 'aligned_1s', n_rows: 5 }, { n_random: 5 }];
+        for (const body of reads) expect((await serving.query({ sources: [DATASET], ...body })).status).toBe(200);
         const full = startCommand(['backfill', DATASET, '--from', days[1], '--to', days[2]], settings);
         if (place === '') {
           // The log is the first to need space.
