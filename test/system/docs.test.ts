@@ -97,6 +97,15 @@ describe.for(PAGES)('%s', (page) => {
     }
   });
 
+  test('tests it names are there, by file and title', () => {
+    for (const { file, titles } of namedTests(text)) {
+      expect(exists(file), file).toBe(true);
+      const source = read(file);
+      for (const title of titles) expect(source.includes(title), `${file}: ${title}`).toBe(true);
+    }
+    if (page === 'docs/reliability.md') expect(namedTests(text).length).toBeGreaterThan(40);
+  });
+
   test('requests it shows are taken by the contract', () => {
     const requests = [
       ...[...text.matchAll(/curl [^']*?(\/v1\/[\w/]+)(?:(?!curl )[\s\S])*? -d '(\{[\s\S]*?\})'/g)].map(
@@ -117,6 +126,13 @@ describe.for(PAGES)('%s', (page) => {
     if (page === 'README.md' || page === 'docs/query.md') expect(requests).not.toHaveLength(0);
   });
 });
+
+/** Test files in backticks, each with the titles in quotes that follow it. */
+const namedTests = (text: string) =>
+  [...text.matchAll(/`(test\/[\w./-]+\.test\.ts)`((?:,?\s+(?:and\s+)?"[^"]+")*)/g)].map(([, file, rest]) => ({
+    file,
+    titles: [...rest.matchAll(/"([^"]+)"/g)].map(([, title]) => title.replaceAll(/\s+/g, ' ')),
+  }));
 
 /** The contract of the route at a path. */
 function parserOf(path: string) {

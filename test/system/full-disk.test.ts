@@ -160,6 +160,10 @@ given(canMount, 'no disk can be mounted here to be filled').describe(
         await using client = await connect({ url: stack.databaseUrl, name: 'test' });
         expect(await digestsOf(client)).toEqual(await undisturbed.digests());
         await sequence({ dir: disk, databaseUrl: stack.databaseUrl });
+        const changes = await serving.send({ method: 'GET', path: '/v1/changes' });
+        expect(changes.json.changes.map(({ number, partition }: Json) => [number, partition])).toEqual(
+          days.map((day, index) => [index + 1, day]),
+        );
         const { faults } = await checkMirror(
           await checkpointOf({ dir: disk }),
           folderSource(logFolderOf({ dir: disk })),
