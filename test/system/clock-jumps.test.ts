@@ -10,6 +10,7 @@ import { waitForRateLimit } from '../../pipelines/sources/documents/http.ts';
 import { checkMirror } from '../../shared/proof-log/check.ts';
 import { folderSource } from '../../shared/proof-log/folder.ts';
 import { endProcess, type ProcessRef, processRef, withLock } from '../../shared/stack/processes.ts';
+import { childrenOf } from '../support/children.ts';
 import { type Json, ROOT } from '../support/command.ts';
 import { faultsOf, rootOf } from '../support/lake.ts';
 import { csvOf, DATASET, System, writeDocument } from '../support/pipeline.ts';
@@ -104,25 +105,42 @@ test('a service, its feeds and a backfill whose clock jumps forwards and back en
     const answer = await fetch(url + path, { method, headers, body: body && JSON.stringify(body) });
     return { status: answer.status, text: await answer.text() };
   };
+  /** A command that waits for a proof looks every second whether the projector still moves. */
+  const lookedAgain = async () => {
+    const looks = new Set<string>();
+    await eventually(async () => {
+      const [{ at }] = await system.rows<{ at: string }>(
+        `select max(query_start)::text as at from pg_stat_activity
+         where datname = current_database() and application_name = 'tidemark backfill'`,
+      );
+      return looks.add(at).size > 2;
+    }, 'the command has looked again');
+  };
   const days = ['2024-01-01', '2024-01-02'];
   const states: string[] = [];
   for (const [index, [, jumpMs]] of JUMPS.entries()) {
     const day = days[index];
     const text = csvOf({ day, firstId: 1 + index * 3000, seed: index, rows: 3000, timeUnit: 'ms' });
     for (const one of [system, undisturbed]) await writeDocument(one.vendor, day, text);
+    // The projector stands still, so the clock jumps while the command waits for the proof.
+    const [projector] = childrenOf(up.child.pid!, 'pipelines/projector/main.ts');
+    process.kill(projector, 'SIGSTOP');
     const backfill = system.start(['backfill', DATASET, '--from', day, '--to', day], { ...shifted, ...small });
-    const begun = async () => (await system.rows('select 1 from attempts where partition_key = $1', [day])).length > 0;
-    await eventually(begun, `${day} is being published`);
+    const published = `select 1 from attempts where partition_key = $1 and state = 'published'`;
+    await eventually(async () => (await system.rows(published, [day])).length > 0, `${day} is published`);
+    await lookedAgain();
     await set(jumpMs);
+    // The clock is off indeed, and `doctor` says so.
+    const doctor = await system.start(['doctor', '--check', 'clock'], shifted).done;
+    expect(doctor.exit, doctor.stderr).toBe(1);
+    expect(doctor.json.checks.find(({ check }: Json) => check === 'clock').state).not.toBe('ok');
+    await lookedAgain();
+    process.kill(projector, 'SIGCONT');
     const { exit, json, stderr } = await backfill.done;
     expect([exit, json?.proved], stderr).toEqual([0, 1]);
     const submitted = await api('/v1/raw/export', { dataset: DATASET, format: 'csv', time_range: windowOf(day) });
     expect(submitted.status, submitted.text).toBe(202);
     const { status_path } = JSON.parse(submitted.text);
-    // The clock was off indeed, and `doctor` says so.
-    const doctor = await system.start(['doctor', '--check', 'clock'], shifted).done;
-    expect(doctor.exit, doctor.stderr).toBe(1);
-    expect(doctor.json.checks.find(({ check }: Json) => check === 'clock').state).not.toBe('ok');
     await set(0);
     const ended = async () => ['succeeded', 'failed'].includes(JSON.parse((await api(status_path)).text).status);
     await eventually(ended, `the export of ${day} is over`);

@@ -3,12 +3,12 @@
  * ours up. Everything goes on by itself, and comes to what an undisturbed run has.
  */
 import { once } from 'node:events';
-import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Change, Changes } from '../../client/index.ts';
 import { type Client, connect } from '../../shared/db/connect.ts';
 import { freePort } from '../../shared/stack/state.ts';
+import { childrenOf } from '../support/children.ts';
 import { type Json, startCommand } from '../support/command.ts';
 import { faultsOf, rootOf } from '../support/lake.ts';
 import { csvOf, DATASET, digestsOf, System, writeDocument } from '../support/pipeline.ts';
@@ -31,22 +31,6 @@ afterAll(async () => {
   await own?.[Symbol.asyncDispose]();
   await undisturbed?.[Symbol.asyncDispose]();
 });
-
-/** The processes below `parent` whose command line has `words`. */
-function childrenOf(parent: number, words: string): number[] {
-  return readdirSync('/proc')
-    .filter((name) => {
-      try {
-        const [, , ppid] = readFileSync(`/proc/${name}/stat`, 'utf8')
-          .replace(/^.*\) /, 'x ')
-          .split(' ');
-        return Number(ppid) === parent && readFileSync(`/proc/${name}/cmdline`, 'utf8').includes(words);
-      } catch {
-        return false;
-      }
-    })
-    .map(Number);
-}
 
 /** Each attempt on a connection of its own: the last one may have been ended with all others. */
 async function asked<T>(question: (client: Client) => Promise<T>): Promise<T | undefined> {
