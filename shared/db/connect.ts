@@ -16,8 +16,9 @@ interface ConnectOptions {
 export type Client = pg.Client & AsyncDisposable;
 
 /**
- * Both ends notice within half a minute that the other is gone without a word (a cut cable, a machine that lost power),
- * where the defaults of Linux take two hours, for which the server would keep the advisory locks of a dead process.
+ * An end that waits notices within half a minute that the other is gone without a word (a cut cable, a machine that lost
+ * power), where the defaults of Linux take two hours, for which the server would keep the advisory locks of a dead process.
+ * An end with bytes under way notices by the retries of TCP, after a quarter of an hour.
  */
 export const KEEP_ALIVE = {
   keepAlive: true,
