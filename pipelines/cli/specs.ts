@@ -31,14 +31,14 @@ export const sample: CommandSpec = {
     },
     rows: { type: 'string', integer: true, min: 1, doc: 'For an exchange: trades a day. Default 60,000.' },
   },
-  doc: "Writes synthetic documents in the vendor's own layout, so that you can try `backfill` and your own programs without the vendor. The same days give the same documents on every machine. Needs no server and overwrites no file.",
+  doc: "Writes synthetic documents in the vendor's own layout, so that you can try `backfill` and your own programs without the vendor. The same days give the same documents on every machine. Overwrites no file.",
 };
 
 export const migrate: CommandSpec = {
   name: 'migrate',
   positionals: [],
   options: {},
-  doc: 'Brings the database to the current schema. Safe at any time; every other command does it too.',
+  doc: 'Brings the database to the current schema. Safe at any time; every command that uses the database does it too.',
 };
 
 export const backfill: CommandSpec = {
@@ -110,14 +110,14 @@ export const klines: CommandSpec = {
   name: 'klines',
   positionals: ['dataset...'],
   options: { from: OPTIONAL_DAYS.from, to: OPTIONAL_DAYS.to, partition: OPTIONAL_DAYS.partition },
-  doc: 'Makes the kept klines of proved partitions that have none, from their stored rows: those that were proved before klines were kept. It goes on where an earlier run stopped. `all` is every dataset of trades.',
+  doc: 'Makes the klines of partitions that were proved before klines were kept, from their stored rows. `all` is every dataset of trades.',
 };
 
 export const ranges: CommandSpec = {
   name: 'ranges',
   positionals: ['dataset...'],
   options: { from: OPTIONAL_DAYS.from, to: OPTIONAL_DAYS.to, partition: OPTIONAL_DAYS.partition },
-  doc: 'Makes the value ranges of proved partitions that have none, from their stored rows: those that were proved before ranges were kept. It goes on where an earlier run stopped. `all` is every dataset of trades.',
+  doc: 'Makes the value ranges of partitions that were proved before ranges were kept, from their stored rows. `all` is every dataset of trades.',
 };
 
 export const check: CommandSpec = {
@@ -170,7 +170,7 @@ export const leaves: CommandSpec = {
   name: 'leaves',
   positionals: ['dataset...'],
   options: { from: OPTIONAL_DAYS.from, to: OPTIONAL_DAYS.to, partition: OPTIONAL_DAYS.partition },
-  doc: 'Recounts proved partitions that have no leaf in the proof log, those that were proved before the log was kept, and adds their leaves. It goes on where an earlier run stopped. `all` is every dataset.',
+  doc: 'Recounts partitions that were proved before the proof log was kept, and adds their leaves. `all` is every dataset.',
 };
 
 export const proofLog: CommandSpec = {
@@ -184,7 +184,7 @@ export const compact: CommandSpec = {
   name: 'compact',
   positionals: [],
   options: {},
-  doc: 'Puts chunks of trades, blocks, mempool snapshots and one-second rows that are wholly proved and older than `SVC_COLUMNSTORE_AFTER_DAYS` into the columnstore, where the edition of TimescaleDB has one. It goes on where an earlier run stopped.',
+  doc: 'Puts chunks of trades, blocks, mempool snapshots and one-second rows that are wholly proved and older than `SVC_COLUMNSTORE_AFTER_DAYS` into the columnstore, where the edition of TimescaleDB has one.',
 };
 
 export const recover: CommandSpec = {
@@ -258,7 +258,7 @@ export const explain: CommandSpec = {
   options: {
     url: { type: 'string', doc: 'The running service. Default: the address of SVC_HTTP_HOST and SVC_HTTP_PORT.' },
   },
-  doc: 'Shows how much of the history a query would search: partitions and frames that its filters leave, and those that the ranges of their values rule out. `request` is the JSON body of a query; Reads no rows.',
+  doc: 'Shows how much of the history a query would search: partitions and frames that its filters leave, and those that the ranges of their values rule out. `request` is the JSON body of a query. Reads no rows.',
 };
 
 export const exportWorker: CommandSpec = {
@@ -276,7 +276,7 @@ export const lake: CommandSpec = {
     follow: { type: 'boolean', doc: 'Go on with later changes, until stopped.' },
     synthetic: { type: 'boolean', doc: 'Also write synthetic rows.' },
   },
-  doc: 'Writes every proved partition as Parquet below a folder and removes what is no longer proved or allowed. It goes on where an earlier run stopped.',
+  doc: 'Writes every proved partition as Parquet below a folder and removes what is no longer proved or allowed.',
 };
 
 export const audit: CommandSpec = {
