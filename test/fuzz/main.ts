@@ -10,6 +10,7 @@
  *   --only N        requests, http: sends only this one of the run
  *   --out FOLDER    where documents that failed are kept (.tidemark/fuzz)
  */
+import { spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { parseArgs } from 'node:util';
@@ -74,4 +75,24 @@ async function documents(): Promise<number> {
   return findings.length > 0 ? 1 : 0;
 }
 
-process.exitCode = await documents();
+/** The service needs servers around it, which the tests have: they run with these numbers. */
+function onService(): number {
+  const name = kind === 'http' ? 'bytes that are hardly requests' : 'every answer to a request';
+  const { status } = spawnSync(
+    join(ROOT, 'node_modules/.bin/vitest'),
+    ['--run', '--project', 'long', 'test/system/long/fuzz-service.test.ts', '-t', name, '--testTimeout', '0'],
+    {
+      cwd: ROOT,
+      stdio: 'inherit',
+      env: {
+        ...process.env,
+        TIDEMARK_FUZZ_SEED: String(seed),
+        TIDEMARK_FUZZ_COUNT: String(count),
+        ...(values.only !== undefined && { TIDEMARK_FUZZ_ONLY: values.only }),
+      },
+    },
+  );
+  return status ?? 1;
+}
+
+process.exitCode = kind === 'documents' ? await documents() : onService();

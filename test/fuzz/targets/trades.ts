@@ -125,7 +125,7 @@ function located(error: unknown, document: string, bytes: Buffer | undefined): s
   return outcome;
 }
 
-/** What must not depend on how a file is cut: the message may quote what had arrived of a line. */
+/** What must not depend on how a file is cut. Of two faults in a line, either may be found first. */
 const outcomeOf = ({
   items,
   error,
@@ -134,8 +134,7 @@ const outcomeOf = ({
   readonly error?: unknown;
 }): unknown => {
   if (items) return endsOf(items).map(({ facts }) => facts);
-  const { code, details } = error as TidemarkError;
-  return [code, details.line];
+  return ['refused', (error as TidemarkError).details.line];
 };
 
 function plainTarget(layout: TradeLayout, day: string, name: string, seeds: readonly Buffer[]): Target {

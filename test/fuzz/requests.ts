@@ -1,0 +1,283 @@
+/** Sends made requests to a service, and holds every answer against its OpenAPI document. */
+import { Agent, request as httpRequest, type IncomingHttpHeaders } from 'node:http';
+import type { Json } from '../support/command.ts';
+import { ContractSchemas } from '../support/contract-schema.ts';
+import { type MadeRequest, RequestMaker } from './made-requests.ts';
+
+export interface ServiceUnderTest {
+  readonly url: string;
+  readonly key: string;
+  /** Texts that no answer may show: names of servers and of storage, passwords, paths. */
+  readonly secrets: readonly string[];
+}
+
+export interface RequestsReport {
+  readonly requests: number;
+  /** By operation and status. */
+  readonly outcomes: Readonly<Record<string, Readonly<Record<string, number>>>>;
+  readonly findings: readonly string[];
+  readonly seconds: number;
+  readonly slowestMs: number;
+}
+
+interface Answer {
+  readonly status: number;
+  readonly headers: IncomingHttpHeaders;
+  readonly text: string;
+  readonly isWhole: boolean;
+}
+
+const PARALLEL = 8;
+const MAX_FINDINGS = 30;
+/** An answer that takes longer is one that does not come. */
+const LIMIT_MS = 60_000;
+/** An event stream never ends: so long is listened to it. */
+const STREAM_MS = 100;
+const MAX_BODY_BYTES = 8 * 1024 * 1024;
+
+/** What may stand in no answer: stacks, paths of files, SQL, tables, addresses of servers. */
+const INTERNALS =
+  /\bat \S+ \(|\bat .*\.ts:\d|node_modules|file:\/\/\/|\/(?:tmp|work|home|root|usr)\/|pg_catalog|postgres(?:ql)?:\/\/|nats:\/\/|SQLSTATE|\bselect\b.+\bfrom\b|canonical_aligned|\bundefined\b|\[object Object\]|ECONNREFUSED|syntax error at/i;
+
+export async function fuzzRequests(
+  service: ServiceUnderTest,
+  options: {
+    readonly seed: number;
+    readonly count: number;
+    readonly only?: number;
+    readonly note?: (line: string) => void;
+  },
+): Promise<RequestsReport> {
+  return await new Sender(service, options).run();
+}
+
+class Sender {
+  readonly #service: ServiceUnderTest;
+  readonly #options: Parameters<typeof fuzzRequests>[1];
+  readonly #agent = new Agent({ keepAlive: true, maxSockets: PARALLEL });
+  readonly #outcomes = new Map<string, Map<string, number>>();
+  readonly #findings = new Map<string, string>();
+  readonly #exports: string[] = [];
+  #openapi: Json;
+  #schemas!: ContractSchemas;
+  #slowestMs = 0;
+
+  constructor(service: ServiceUnderTest, options: Parameters<typeof fuzzRequests>[1]) {
+    this.#service = service;
+    this.#options = options;
+  }
+
+  async run(): Promise<RequestsReport> {
+    const { seed, count, only } = this.#options;
+    this.#openapi = JSON.parse(
+      (await this.#send({ method: 'GET', path: '/openapi.json', headers: {}, key: 'none' })).text,
+    );
+    this.#schemas = new ContractSchemas(this.#openapi);
+    const listed = JSON.parse(
+      (await this.#send({ method: 'GET', path: '/v1/datasets', headers: {}, key: 'right' })).text,
+    );
+    const datasets: string[] = listed.datasets.map(({ dataset, key }: Json) => dataset ?? key);
+    const maker = new RequestMaker(this.#openapi, { datasets, exports: this.#exports }, seed);
+    const startedAt = performance.now();
+    let next = only ?? 0;
+    const last = only === undefined ? count : only + 1;
+    let done = 0;
+    const work = async () => {
+      while (next < last && this.#findings.size < MAX_FINDINGS) {
+        await this.#hold(maker.make(next++));
+        if (++done % 10_000 === 0) this.#options.note?.(`${done} requests`);
+      }
+    };
+    await Promise.all(Array.from({ length: only === undefined ? PARALLEL : 1 }, work));
+    this.#agent.destroy();
+    return {
+      requests: done,
+      outcomes: Object.fromEntries([...this.#outcomes].map(([name, statuses]) => [name, Object.fromEntries(statuses)])),
+      findings: [...this.#findings.values()],
+      seconds: (performance.now() - startedAt) / 1000,
+      slowestMs: this.#slowestMs,
+    };
+  }
+
+  async #hold(request: MadeRequest): Promise<void> {
+    const startedAt = performance.now();
+    let answer: Answer | undefined;
+    let faults: string[];
+    try {
+      answer = await this.#send(request);
+      faults = this.#faults(request, answer);
+    } catch (error) {
+      const { message, stack } = error instanceof Error ? error : new Error(String(error));
+      faults = [`no answer: ${message}${answer ? stack : ''}`];
+    }
+    this.#slowestMs = Math.max(this.#slowestMs, performance.now() - startedAt);
+    const name = `${request.method} ${request.template}`;
+    const statuses = this.#outcomes.get(name) ?? new Map<string, number>();
+    const status = String(answer?.status ?? 'none');
+    this.#outcomes.set(name, statuses.set(status, (statuses.get(status) ?? 0) + 1));
+    for (const fault of faults) this.#find(request, answer, fault);
+  }
+
+  #find(request: MadeRequest, answer: Answer | undefined, fault: string): void {
+    const kind = `${request.method} ${request.template} ${answer?.status} ${fault.replaceAll(/\d+|"[^"]*"/g, '#').slice(0, 80)}`;
+    if (this.#findings.has(kind)) return;
+    const { seed } = this.#options;
+    const { number, method, path, headers, body } = request;
+    const line = [
+      `FOUND  seed ${seed}, request ${number}: ${fault}`,
+      `  npm run fuzz -- requests --seed ${seed} --only ${number}`,
+      `  ${method} ${path.slice(0, 500)} ${JSON.stringify(headers)} ${body?.subarray(0, 1500)}`,
+      `  ${answer?.status} ${JSON.stringify(answer?.headers)} ${answer?.text.slice(0, 800)}`,
+    ].join('\n');
+    this.#findings.set(kind, line);
+    this.#options.note?.(line);
+  }
+
+  /** What is wrong with an answer. */
+  #faults(request: MadeRequest, answer: Answer): string[] {
+    const { status, headers, text, isWhole } = answer;
+    const { method, template } = request;
+    const faults: string[] = [];
+    if (status === 500) faults.push('500');
+    // An empty segment makes another path of it.
+    if (status === 404 && text.includes('"ROUTE_NOT_FOUND"') && /\/(?:\/|\?|$)|\/\.\.?(?:\/|\?|$)/.test(request.path))
+      return faults;
+    const declared = this.#openapi.paths[template][method.toLowerCase()].responses[status];
+    if (!declared) return [...faults, `the status ${status} is not declared`];
+    const [type] = (headers['content-type'] ?? '').split(';');
+    const content = this.#resolved(declared).content ?? {};
+    const hasBody = text !== '' && method !== 'HEAD' && status !== 304;
+    if (hasBody && !content[type]) faults.push(`the content type ${type} is not declared for ${status}`);
+    const isJson = /^application\/(problem\+)?json$/.test(type);
+    if (hasBody && isJson && isWhole) {
+      const json = JSON.parse(text);
+      const validate = this.#schemas.at(
+        'paths',
+        template,
+        method.toLowerCase(),
+        'responses',
+        status,
+        ...(declared.$ref ? [] : ['content', type, 'schema']),
+      );
+      if (!declared.$ref && !validate(json))
+        faults.push(`the body is not of its schema: ${JSON.stringify(validate.errors).slice(0, 300)}`);
+      if (json.export_id && status < 300 && this.#exports.length < 200) this.#exports.push(json.export_id);
+      if (status >= 400) faults.push(...this.#problemFaults(answer, json));
+      faults.push(...this.#disagreement(request, status, json));
+    } else if (hasBody && status >= 400) faults.push(`a problem of the type ${type}`);
+    if (headers['x-request-id'] === undefined && !template.startsWith('/page')) faults.push('no X-Request-Id');
+    const shown = `${JSON.stringify(headers)}${status >= 400 ? withoutEcho(text, request) : ''}`;
+    const leak =
+      INTERNALS.exec(shown)?.[0] ??
+      this.#service.secrets.find((secret) => shown.includes(secret) || text.includes(secret));
+    if (leak !== undefined) faults.push(`shows internals: ${JSON.stringify(leak)}`);
+    return faults;
+  }
+
+  #problemFaults({ status, headers, text }: Answer, json: Json): string[] {
+    const faults: string[] = [];
+    if (json.type !== `urn:tidemark:problem:${json.code}` || json.status !== status || !json.title || !json.detail)
+      faults.push('a problem without its members');
+    if (json.request_id !== headers['x-request-id']) faults.push('the problem has another request id than the header');
+    if ((headers['retry-after'] !== undefined) !== (status === 503 || status === 429))
+      faults.push(`Retry-After is ${headers['retry-after']} beside ${status}`);
+    if (/_CONTRACT_ERROR$/.test(json.code)) {
+      const isNamed =
+        json.errors?.length > 0 &&
+        json.errors.every(({ pointer, message }: Json) => typeof pointer === 'string' && message);
+      if (!isNamed) faults.push('a fault of the contract names no place');
+    }
+    if (text.length > 200_000) faults.push(`a problem of ${text.length} bytes`);
+    return faults;
+  }
+
+  /** Whether schema and service judge a body otherwise. */
+  #disagreement({ template, method, body, key, path }: MadeRequest, status: number, json: Json): string[] {
+    if (method !== 'POST' || !body || key !== 'right' || [406, 413, 415, 429].includes(status) || path.includes('?'))
+      return [];
+    // The service takes a byte order mark, and JSON.parse does not.
+    const text = body.toString().replace(/^\ufeff/, '');
+    if (!text.isWellFormed() || text.includes('\ufffd')) return [];
+    const { allows, why } = this.#schemas.verdict(template, text);
+    const isFault = status === 409 && /_CONTRACT_ERROR$/.test(json.code);
+    if (allows !== isFault) return [];
+    // JSON.parse takes what the strict parser refuses: a member twice, or more than its limits.
+    if (
+      isFault &&
+      json.errors?.some(({ message }: Json) => /second time|deeper than|more than|exceeds|at offset/.test(message))
+    )
+      return [];
+    // Of a header beside the body.
+    if (isFault && json.errors?.every(({ pointer }: Json) => /^header/i.test(pointer) || pointer === 'Idempotency-Key'))
+      return [];
+    return [
+      `the schema ${allows ? 'allows' : 'forbids'} what the service ${isFault ? 'refuses' : 'takes'}: ${why.slice(0, 300)}`,
+    ];
+  }
+
+  #resolved(one: Json): Json {
+    if (!one.$ref) return one;
+    return one.$ref
+      .slice(2)
+      .split('/')
+      .reduce((at: Json, name: string) => at[name], this.#openapi);
+  }
+
+  #send({
+    method,
+    path,
+    headers,
+    body,
+    key,
+  }: Pick<MadeRequest, 'method' | 'path' | 'headers' | 'body' | 'key'>): Promise<Answer> {
+    const { url, key: right } = this.#service;
+    const target = new URL(url);
+    return new Promise((resolve, reject) => {
+      const outgoing = httpRequest({
+        agent: this.#agent,
+        host: target.hostname,
+        port: target.port,
+        method,
+        path: path.replaceAll(/[^\x21-\x7e]/g, ''),
+        timeout: LIMIT_MS,
+        headers: {
+          ...(key !== 'none' && { 'X-API-Key': key === 'right' ? right : 'wrong' }),
+          ...(body && { 'Content-Length': String(body.length) }),
+          ...headers,
+        },
+      });
+      outgoing.on('timeout', () => outgoing.destroy(new Error(`no answer within ${LIMIT_MS} ms`)));
+      outgoing.on('error', reject);
+      outgoing.on('response', (response) => {
+        const chunks: Buffer[] = [];
+        let bytes = 0;
+        const done = (isWhole: boolean) =>
+          resolve({
+            status: response.statusCode!,
+            headers: response.headers,
+            text: Buffer.concat(chunks).toString(),
+            isWhole,
+          });
+        const isStream = response.headers['content-type']?.startsWith('text/event-stream');
+        const stop = () => {
+          done(false);
+          response.destroy();
+        };
+        if (isStream) setTimeout(stop, STREAM_MS);
+        response.on('data', (chunk: Buffer) => {
+          bytes += chunk.length;
+          if (bytes <= MAX_BODY_BYTES) chunks.push(chunk);
+        });
+        response.on('end', () => done(bytes <= MAX_BODY_BYTES));
+        response.on('error', (error) => (isStream ? undefined : reject(error)));
+      });
+      outgoing.end(body);
+    });
+  }
+}
+
+/** A problem repeats some of what was asked, which says nothing of the service. */
+function withoutEcho(text: string, { body, path }: MadeRequest): string {
+  const asked = `${body?.toString() ?? ''}${path}`;
+  return INTERNALS.test(asked) || /undefined|object Object/.test(asked) ? '' : text;
+}
