@@ -55,7 +55,7 @@ const PLAIN: readonly PlainFile[] = [
   },
 ];
 
-const NOT_FOUND: RouteDoc['problems'] = ['PROOF_LOG_NOT_FOUND'];
+const PROBLEM_CODES: RouteDoc['problems'] = ['QUERY_CONTRACT_ERROR', 'PROOF_LOG_NOT_FOUND'];
 
 export function proofRoutes(source: TileSource): Route[] {
   const files = PLAIN.map(
@@ -70,7 +70,7 @@ export function proofRoutes(source: TileSource): Route[] {
         query: NO_PARAMETERS,
         headers: ['If-None-Match'],
         answers: [answerDoc(TEXT), UNCHANGED],
-        problems: NOT_FOUND,
+        problems: PROBLEM_CODES,
         examples: [{ title: summary, ...(file === ROTATIONS_FILE && { status: 404 }) }],
       }),
       async handle(exchange) {
@@ -93,7 +93,7 @@ export function proofRoutes(source: TileSource): Route[] {
         query: NO_PARAMETERS,
         headers: ['If-None-Match'],
         answers: [answerDoc(BYTES), UNCHANGED],
-        problems: NOT_FOUND,
+        problems: PROBLEM_CODES,
         examples: [EXAMPLES[at]],
       }),
       async handle(exchange) {

@@ -3,7 +3,7 @@ import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { seededRandom } from '../../pipelines/sources/trades/sample.ts';
-import { BlockCoverage } from './coverage.ts';
+import type { BlockCoverage } from './coverage.ts';
 import { below, mutated, oneOf, type Random } from './mutate.ts';
 import { shapeOf, type Target } from './target.ts';
 import { bitcoinTargets } from './targets/bitcoin.ts';
@@ -16,8 +16,8 @@ import { Watchdog } from './watchdog.ts';
 export interface DocumentsOptions {
   readonly seed: number;
   readonly count: number;
-  /** Keeps documents that reach new code, and changes them further. */
-  readonly guided: boolean;
+  /** Keeps documents that reach new code, and changes them further. It must have been started before the product was imported. */
+  readonly coverage?: BlockCoverage;
   /** Of targets' names; all without. */
   readonly only?: string;
   /** Where documents that failed are kept. */
@@ -136,10 +136,9 @@ class Run {
   }
 
   async run(): Promise<DocumentsReport> {
-    const { seed, count, guided, folder, note } = this.#options;
+    const { seed, count, coverage, folder, note } = this.#options;
     const names = this.#corpora.map(({ target }) => target.name);
     await using watchdog = new Watchdog({ limitMs: LIMIT_MS, names, prefix: join(folder, `hang-${seed}-`) });
-    await using coverage = guided ? await BlockCoverage.start() : undefined;
     await this.#readSeeds();
     await coverage?.poll();
     const filesBefore = openFiles();

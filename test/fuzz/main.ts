@@ -14,7 +14,7 @@ import { spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { fuzzDocuments, replayDocument } from './documents.ts';
+import { BlockCoverage } from './coverage.ts';
 
 const ROOT = join(import.meta.dirname, '..', '..');
 const COUNTS: Readonly<Record<string, number>> = { documents: 100_000, requests: 10_000, http: 1000 };
@@ -43,6 +43,9 @@ if (!(kind in COUNTS) || !Number.isSafeInteger(seed) || !Number.isSafeInteger(co
 const note = (line: string) => void process.stdout.write(`${line}\n`);
 
 async function documents(): Promise<number> {
+  // What was compiled before it starts is not counted by block.
+  await using coverage = values.plain || values.replay !== undefined ? undefined : await BlockCoverage.start();
+  const { fuzzDocuments, replayDocument } = await import('./documents.ts');
   if (values.replay !== undefined) {
     const [name] = basename(values.replay)
       .replace(/^hang-\d+-/, '')
@@ -53,7 +56,7 @@ async function documents(): Promise<number> {
   const report = await fuzzDocuments({
     seed,
     count,
-    guided: !values.plain,
+    coverage,
     only: values.targets,
     folder: values.out,
     note,

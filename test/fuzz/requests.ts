@@ -1,5 +1,6 @@
 /** Sends made requests to a service, and holds every answer against its OpenAPI document. */
 import { Agent, request as httpRequest, type IncomingHttpHeaders } from 'node:http';
+import { gunzipSync, zstdDecompressSync } from 'node:zlib';
 import type { Json } from '../support/command.ts';
 import { ContractSchemas } from '../support/contract-schema.ts';
 import { type MadeRequest, RequestMaker } from './made-requests.ts';
@@ -140,7 +141,11 @@ class Sender {
     const faults: string[] = [];
     if (status === 500) faults.push('500');
     // An empty segment makes another path of it.
-    if (status === 404 && text.includes('"ROUTE_NOT_FOUND"') && /\/(?:\/|\?|$)|\/\.\.?(?:\/|\?|$)/.test(request.path))
+    if (
+      status === 404 &&
+      text.includes('"ROUTE_NOT_FOUND"') &&
+      /[\\/](?:[\\/]|\?|$)|\/\.\.?(?:\/|\?|$)/.test(request.path)
+    )
       return faults;
     const declared = this.#openapi.paths[template][method.toLowerCase()].responses[status];
     if (!declared) return [...faults, `the status ${status} is not declared`];
@@ -255,7 +260,7 @@ class Sender {
           resolve({
             status: response.statusCode!,
             headers: response.headers,
-            text: Buffer.concat(chunks).toString(),
+            text: isWhole ? uncoded(Buffer.concat(chunks), response.headers['content-encoding']) : '',
             isWhole,
           });
         const isStream = response.headers['content-type']?.startsWith('text/event-stream');
@@ -278,6 +283,20 @@ class Sender {
 
 /** A problem repeats some of what was asked, which says nothing of the service. */
 function withoutEcho(text: string, { body, path }: MadeRequest): string {
-  const asked = `${body?.toString() ?? ''}${path}`;
+  const asked = `${body?.toString() ?? ''}${decoded(path)}`;
   return INTERNALS.test(asked) || /undefined|object Object/.test(asked) ? '' : text;
+}
+
+function decoded(path: string): string {
+  try {
+    return decodeURIComponent(path.replaceAll('+', ' '));
+  } catch {
+    return path;
+  }
+}
+
+/** The body as it was before its coding. */
+function uncoded(bytes: Buffer, coding: string | undefined): string {
+  if (coding === 'gzip') return gunzipSync(bytes).toString();
+  return (coding === 'zstd' ? zstdDecompressSync(bytes) : bytes).toString();
 }

@@ -112,6 +112,20 @@ test('what is no request is answered as every operation declares', async () => {
   }
 });
 
+test('a parameter that no path has is refused as its operation declares, also where no key is asked for', async () => {
+  for (const { path, method } of operations()) {
+    if (method !== 'get') continue;
+    const target = path.replaceAll(/\{(\w+)\}/g, (_, name) => (name === 'dataset' ? TRADES : '000'));
+    const { status, json } = await serving.send({ method: 'GET', path: `${target}?stray=1` });
+    const { content } = openapi.paths[path].get.responses[status] ?? {};
+    expect([path, status, content !== undefined]).toEqual([path, status, true]);
+    const [type] = Object.keys(content).filter((one) => /json$/.test(one));
+    if (status < 400) continue;
+    const validate = schemas.at('paths', path, 'get', 'responses', status, 'content', type, 'schema');
+    expect(validate(json), `${path}: ${JSON.stringify(validate.errors)}`).toBe(true);
+  }
+});
+
 const isContractFault = ({ status, json }: Answer) => status === 409 && /_CONTRACT_ERROR$/.test(json.code);
 
 async function expectAgreement(path: string, body: Json): Promise<boolean> {

@@ -133,6 +133,14 @@ describe.each(LAYOUTS)('a file of $dataset.key', (layout) => {
     }
   });
 
+  test('whose header is longer than a row may be is refused, however it is cut into pieces', () => {
+    const header = headerOnce.replace(',', `${' '.repeat(700)},`);
+    for (const pieces of [[], [1], [64], [600]]) {
+      const fault = refusalOf(() => decodeFile(layout, fileOf(layout, [header, layout.row(7)]), { pieces }));
+      expect([fault.code, fault.details.line]).toEqual(['SOURCE_ROW_INVALID', layout.headers[0] === undefined ? 1 : 2]);
+    }
+  });
+
   test('that holds nothing is refused', () => {
     const one = (shape: object) => fileOf(layout, [], { ...plain(layout), header: headerOnce, ...shape });
     for (const [file, code] of [

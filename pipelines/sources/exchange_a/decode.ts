@@ -11,7 +11,14 @@ import { ExactTotal } from '../../../shared/proof/row-facts.ts';
 import { RowHasher } from '../../../shared/proof/row-hash.ts';
 import type { DecodedItem } from '../feed-types.ts';
 import { PartitionFrames, type RowParser } from '../trades/partition-frames.ts';
-import { addTo, LineSplitter, type LineTaker, RowReader, skipByteOrderMark } from '../trades/row-reader.ts';
+import {
+  addTo,
+  LineSplitter,
+  type LineTaker,
+  MAX_ROW_BYTES,
+  RowReader,
+  skipByteOrderMark,
+} from '../trades/row-reader.ts';
 
 export { MAX_ROW_BYTES } from '../trades/row-reader.ts';
 
@@ -92,6 +99,8 @@ export class ExchangeADecoder implements LineTaker, RowParser {
     const known = (name: string, column: number) => HEADER_NAMES[column]?.some((each) => each === name) === true;
     if (!known(names[0], 0)) return start;
     this.reader.line++;
+    // The splitter refuses a longer line that comes in pieces.
+    if (end - from > MAX_ROW_BYTES + 1) throw this.reader.tooLong();
     if (names.length !== COLUMNS.length || !names.every(known)) {
       throw this.reader.fault('SOURCE_ROW_INVALID', `the header must name the columns ${COLUMNS.join(', ')}`);
     }

@@ -94,7 +94,9 @@ function bodyRun(bytes: Buffer): string {
     const parsed = parse(body);
     if ('faults' in parsed) checkFaults(body, parsed.faults);
     const isValid = 'value' in parsed;
-    if (style && isValid !== (judge(style, JSON.parse(text)) !== undefined)) {
+    // JSON.parse rounds what the strict parser reads exactly.
+    const isExact = !/\d{16}/.test(text);
+    if (style && isExact && isValid !== (judge(style, JSON.parse(text)) !== undefined)) {
       const why = 'faults' in parsed ? JSON.stringify(parsed.faults).slice(0, 200) : 'accepted';
       throw new Wrong(`the contract of ${style.kind} is judged otherwise: ${why}`);
     }

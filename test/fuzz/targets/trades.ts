@@ -171,8 +171,11 @@ function plainTarget(layout: TradeLayout, day: string, name: string, seeds: read
   };
 }
 
-/** The content of a zip's first entry as its directory states it. */
-const crcOf = (zip: Buffer) => zip.readUInt32LE(zip.lastIndexOf('PK\x01\x02', undefined, 'latin1') + 16);
+/** The CRC of a zip's first entry, by its directory. */
+function crcOf(zip: Buffer): number {
+  const end = zip.lastIndexOf('PK\x05\x06', undefined, 'latin1');
+  return zip.readUInt32LE(zip.readUInt32LE(end + 16) + 16);
+}
 
 function archiveTarget(vendor: Vendor, seeds: readonly Buffer[], scratch: string): Target {
   const { layout } = vendor;

@@ -6,7 +6,7 @@ import { SEED } from '../../support/seed.ts';
 
 test('every mutated document is read for what it is, or refused with a code and its place', async () => {
   const folder = join(import.meta.dirname, '../../../.tidemark/fuzz');
-  const report = await fuzzDocuments({ seed: SEED, count: 8000, guided: false, folder });
+  const report = await fuzzDocuments({ seed: SEED, count: 8000, folder });
   expect(report.findings.map(({ target, what, path, stack }) => `${target}: ${what} (${path})\n${stack}`)).toEqual([]);
   expect(report.documents).toBe(8000);
   // Changes that change nothing of what a document says, and those that are refused, both are many.
