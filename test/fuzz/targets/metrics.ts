@@ -107,7 +107,7 @@ function fundTarget(issuer: Issuer): Target {
       if (!/^20\d\d-\d\d-\d\d$/.test(asOf) || Number.isNaN(Date.parse(asOf))) throw new Wrong(`is as of ${asOf}`);
       for (const { row } of events) {
         const [, , , name, , kind, value] = row;
-        if (kind !== 'string' && value !== null && !/^-?\d{1,30}(\.\d+)?$/.test(String(value)))
+        if (kind !== 'string' && value !== null && !/^-?\d{1,50}(\.\d+)?$/.test(String(value)))
           throw new Wrong(`${name} is the ${kind} ${value}`);
       }
       project(etf, 'etf_daily_metrics', captureKey(issuer.sourceId, asOf), events);
