@@ -5,15 +5,15 @@
 import { once } from 'node:events';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { type Change, Changes } from '../../client/index.ts';
-import { type Client, connect } from '../../shared/db/connect.ts';
-import { freePort } from '../../shared/stack/state.ts';
-import { childrenOf } from '../support/children.ts';
-import { type Json, startCommand } from '../support/command.ts';
-import { faultsOf, rootOf } from '../support/lake.ts';
-import { csvOf, DATASET, digestsOf, System, writeDocument } from '../support/pipeline.ts';
-import { API_KEY, eventually, migrated, OWN_MATRIX } from '../support/serving.ts';
-import { createPrivateStack, natsSettings, type PrivateStack } from '../support/stack.ts';
+import { type Change, Changes } from '../../../client/index.ts';
+import { type Client, connect } from '../../../shared/db/connect.ts';
+import { freePort } from '../../../shared/stack/state.ts';
+import { childrenOf } from '../../support/children.ts';
+import { type Json, startCommand } from '../../support/command.ts';
+import { faultsOf, rootOf } from '../../support/lake.ts';
+import { csvOf, DATASET, digestsOf, System, writeDocument } from '../../support/pipeline.ts';
+import { API_KEY, eventually, migrated, OWN_MATRIX } from '../../support/serving.ts';
+import { createPrivateStack, natsSettings, type PrivateStack } from '../../support/stack.ts';
 
 const DAYS = ['2024-01-01', '2024-01-02', '2024-01-03', '2024-01-04'];
 
