@@ -202,7 +202,7 @@ export class ExportAudit implements AsyncDisposable {
       await this.must(event, exportId, payload);
     } catch (error) {
       this.#options.log.error(
-        { err: error, event, exportId },
+        { err: error, event, exportId, payload },
         'the service cannot write the audit log; check its folder and disk',
       );
     }

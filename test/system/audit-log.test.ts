@@ -259,6 +259,19 @@ test('a full disk is a fault of the append; what was recorded stays whole, and r
   }
 });
 
+// A full disk took them from the audit log, and the log of the process had their event alone: not from what, nor to what.
+test('records that cannot be written are in the log of the process, with their facts', async () => {
+  const directory = newFolder();
+  await writeFile(directory, 'a file where the folder belongs');
+  const lines: string[] = [];
+  const log = createLogger('error', 'test', { write: (line) => void lines.push(line) });
+  await using audit = new ExportAudit({ directory, role: 'serving', log, keepHead: async () => {} });
+  await audit.note('export_transition', 'an-export', { from: 'running', to: 'succeeded' });
+  expect(lines.map((line) => JSON.parse(line))).toMatchObject([
+    { event: 'export_transition', exportId: 'an-export', payload: { from: 'running', to: 'succeeded' } },
+  ]);
+});
+
 describe('refusals that anybody can cause do not fill it', () => {
   const auditIn = (directory: string, refusedRunMs?: number) =>
     new ExportAudit({
