@@ -1,0 +1,240 @@
+/** A campaign: rounds of work under faults, each followed by every oracle, until its time is over or something fails. */
+import { appendFileSync } from 'node:fs';
+import { rm } from 'node:fs/promises';
+import { join } from 'node:path';
+import { startCommand } from '../support/command.ts';
+import { faultsOf } from '../support/lake.ts';
+import { Injector } from './injector.ts';
+import * as oracles from './oracles.ts';
+import { type Excuses, Keeper, outcomeOf, type ProcessDeps } from './processes.ts';
+import { Reference } from './reference.ts';
+import { type Round, roundsOf } from './schedule.ts';
+import { Tally } from './tally.ts';
+import { Workload } from './workload.ts';
+import { World } from './world.ts';
+
+export interface CampaignOptions {
+  readonly seed: number;
+  readonly minutes: number;
+  /** Receives progress, a line at a time. */
+  readonly progress: (line: string) => void;
+}
+
+export interface CampaignEnd {
+  readonly tally: Tally;
+  readonly seconds: number;
+  /** Kept where something failed. */
+  readonly folder: string;
+}
+
+export async function runCampaign({ seed, minutes, progress }: CampaignOptions): Promise<CampaignEnd> {
+  const startedAt = performance.now();
+  const elapsed = () => (performance.now() - startedAt) / 1000;
+  const tally = new Tally();
+  const world = await World.open(seed);
+  for (const name of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
+    process.once(name, () => {
+      world.abandon();
+      process.exit(130);
+    });
+  }
+  const campaign = new Campaign(world, tally, seed);
+  try {
+    for (const round of roundsOf(seed)) {
+      tally.rounds = round.number;
+      await campaign.round(round);
+      progress(
+        `seed ${seed}, round ${round.number}: ${tally.faultCount} faults, ${tally.answers} answers, ${Math.round(elapsed())} s`,
+      );
+      if (tally.failures.length > 0 || elapsed() >= minutes * 60) break;
+    }
+  } catch (error) {
+    tally.fail(`the campaign broke: ${(error as Error).stack ?? error}`);
+  } finally {
+    await campaign.end().catch((error) => tally.fail(`the end: ${error}`));
+    await world[Symbol.asyncDispose]();
+  }
+  if (tally.failures.length === 0) await world.remove();
+  else await world.keep();
+  return { tally, seconds: elapsed(), folder: world.folder };
+}
+
+class Campaign {
+  readonly #world: World;
+  readonly #tally: Tally;
+  readonly #seed: number;
+  readonly #reference: Reference;
+  readonly #excuses: Excuses = new Set();
+  #keepers: Keeper[] = [];
+  #workload: Workload | undefined;
+
+  constructor(world: World, tally: Tally, seed: number) {
+    this.#world = world;
+    this.#tally = tally;
+    this.#seed = seed;
+    this.#reference = new Reference(world);
+  }
+
+  get #deps(): ProcessDeps {
+    return { world: this.#world, tally: this.#tally, excuses: this.#excuses };
+  }
+
+  /** Of the service, through its proxy and past it. */
+  get #url(): string {
+    return `http://127.0.0.1:${this.#world.proxies.http.port}`;
+  }
+
+  get #directUrl(): string {
+    return `http://127.0.0.1:${this.#world.httpPort}`;
+  }
+
+  #say(line: string): void {
+    appendFileSync(join(this.#world.folder, 'campaign.log'), `${new Date().toISOString()} ${line}\n`);
+  }
+
+  async round(round: Round): Promise<void> {
+    const { days } = this.#reference;
+    this.#say(`round ${round.number}`);
+    if (round.isFresh) await this.#beginEpoch(round);
+    const first = await this.#reference.bring(round.days, 'first');
+    const revised = [];
+    for (const revision of round.revisions) revised.push(...(await this.#reference.bring([revision], 'revision')));
+    this.#say('the undisturbed run is done');
+    const workload = this.#workload!;
+    workload.isQuiet = false;
+    const injector = new Injector({
+      ...this.#deps,
+      node: undefined,
+      days: () => days,
+      say: (line) => this.#say(line),
+    });
+    let isDone = false;
+    const work = workload.bringIn(first, revised).finally(() => {
+      isDone = true;
+    });
+    // The schedule is carried out to its end, whether or not the documents are there before.
+    await injector.run(round.steps, () => this.#tally.failures.length > 0);
+    this.#say(`healed; the documents are ${isDone ? '' : 'not yet '}in`);
+    await work;
+    await workload.release();
+    workload.isQuiet = true;
+    if (this.#tally.failures.length === 0) await this.#check();
+    this.#excuses.clear();
+  }
+
+  async #beginEpoch({ number }: Round): Promise<void> {
+    await this.end();
+    await this.#world.begin();
+    await this.#reference.begin();
+    const deps = this.#deps;
+    this.#keepers = [['up'], ['follow'], ['export-worker']].map((args) => new Keeper(deps, args));
+    this.#workload = new Workload({
+      ...deps,
+      days: () => this.#reference.days,
+      url: this.#url,
+      seed: this.#seed * 1000 + number,
+    });
+    this.#workload.start();
+  }
+
+  async end(): Promise<void> {
+    await this.#workload?.end();
+    await Promise.all(this.#keepers.map((keeper) => keeper.stop()));
+    this.#workload = undefined;
+    this.#keepers = [];
+  }
+
+  // ---- oracles -----------------------------------------------------------------------------------------------------
+
+  /** Every oracle; those that wait come first. */
+  async #check(): Promise<void> {
+    const { days } = this.#reference;
+    const tally = this.#tally;
+    const world = this.#world;
+    await using client = await world.connect();
+    await using reference = await world.connect(world.referenceDatabase);
+    const steps: [string, () => Promise<string | undefined>][] = [
+      ['the service is up', () => oracles.settled(() => this.#isUp())],
+      ['each export ended once', () => this.#exports()],
+      ['partitions equal the undisturbed run', () => oracles.samePartitions(client, reference)],
+      ['rows equal the undisturbed run', () => oracles.sameTables(client, reference)],
+      ['every answer is the last version', () => oracles.answersOf(this.#directUrl, days)],
+      ['each proof has its leaf', () => oracles.leavesOfProofs(client)],
+      [
+        'changes heard are all leaves, once and in order',
+        () => oracles.settled(async () => oracles.sameChanges(this.#workload!.changes, await oracles.leavesOf(client))),
+      ],
+      [
+        'changes in pages are all leaves, once and in order',
+        async () => oracles.sameChanges(await oracles.pagesOf(this.#directUrl), await oracles.leavesOf(client)),
+      ],
+      ['the watcher saw one history', () => this.#workload!.look()],
+      ['the proof log holds', () => oracles.proofLogHolds(world.state)],
+      ['the lake equals the service', () => this.#lake(client)],
+      ['the audit log verifies', () => this.#command(['audit', 'verify'])],
+      ['every row verifies against the log', () => this.#command(['verify', 'all', '--deep'])],
+    ];
+    for (const [name, check] of steps) {
+      this.#say(`oracle: ${name}`);
+      await tally.oracle(name, check);
+      if (tally.failures.length > 0) return;
+    }
+  }
+
+  async #isUp(): Promise<string | undefined> {
+    const reply = await fetch(`${this.#directUrl}/readyz`).catch((error) => String(error));
+    if (typeof reply === 'string') return reply;
+    return reply.status === 200 ? undefined : await reply.text();
+  }
+
+  async #command(args: readonly string[]): Promise<string | undefined> {
+    const answer = await startCommand([...args, '--no-progress'], this.#world.settings).done;
+    const { outcome, fault } = outcomeOf(answer, new Set());
+    return outcome === 'done' ? undefined : (fault ?? `${outcome} ${answer.stdout.slice(-2000)}`);
+  }
+
+  async #exports(): Promise<string | undefined> {
+    const { exports } = this.#workload!;
+    for (const one of exports) {
+      // An answer that was lost: the same key gives the same export.
+      const lost = await oracles.settled(async () => {
+        const fault = await this.#workload!.submit(one);
+        if (fault) return fault;
+        return one.id === undefined ? 'it was not taken' : undefined;
+      });
+      const fault = lost ?? (await oracles.exportEnded(this.#directUrl, one, this.#excuses.has('LOG_FULL')));
+      if (fault) return fault;
+      this.#tally.operation('checked an export');
+    }
+    const lines = [
+      ...(await oracles.auditLines(join(this.#world.state, 'export-audit'))),
+      ...(await oracles.unwrittenLines(join(this.#world.folder, 'log'))),
+    ];
+    const ids = exports.map(({ id }) => id!);
+    const ends = oracles.oneEndEach(lines, ids);
+    if (ends) return ends;
+    // Those of earlier rounds were checked then.
+    exports.length = 0;
+    if (ids.length === 0) return undefined;
+    const folder = join(this.#world.folder, 'downloaded');
+    if (!(await oracles.download(this.#directUrl, ids.at(-1)!, folder))) return undefined;
+    return await this.#command(['check', folder, '--log', join(this.#world.state, 'proof-log')]);
+  }
+
+  async #lake(client: Awaited<ReturnType<World['connect']>>): Promise<string | undefined> {
+    const { lake, folder } = this.#world;
+    const behind = await oracles.settled(async () => {
+      const leaves = await oracles.leavesOf(client);
+      const change = await oracles.lakeChange(lake);
+      return change === leaves.length ? undefined : `it has ${change} of ${leaves.length} changes`;
+    });
+    if (behind) return behind;
+    const faults = await faultsOf(lake);
+    if (faults.length > 0) return faults.join('; ');
+    const calm = join(folder, 'calm-lake');
+    await rm(calm, { recursive: true, force: true });
+    const written = await this.#command(['lake', '--to', calm]);
+    if (written) return written;
+    return oracles.differencesOf(await oracles.lakeFiles(lake), await oracles.lakeFiles(calm));
+  }
+}

@@ -1,0 +1,22 @@
+/** Three minutes of a campaign of faults, as `npm run faults` runs it. */
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
+import { expect, test } from 'vitest';
+import { ROOT } from '../../support/command.ts';
+
+const SEED = 20_240_601;
+
+test('three minutes of faults: nothing is lost, doubled or served unproved', { timeout: 1_200_000 }, async () => {
+  const args = [join(ROOT, 'test/faults/main.ts'), '--seed', String(SEED), '--minutes', '3', '--json'];
+  const campaign = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'pipe'] });
+  const [out, log, [exit]] = await Promise.all([text(campaign.stdout), text(campaign.stderr), once(campaign, 'exit')]);
+  console.log(log);
+  expect(exit, `${out}\n${log}`).toBe(0);
+  const { failures, faults_total, answers, oracles } = JSON.parse(out);
+  expect(failures).toEqual([]);
+  expect(faults_total).toBeGreaterThan(20);
+  expect(answers).toBeGreaterThan(20);
+  expect(oracles).toMatchObject({ 'every row verifies against the log': expect.any(Number) });
+});
