@@ -1,35 +1,35 @@
 /**
  * `npm run bench -- <name> [--json] [options]`: compares Tidemark with what one would use instead, in one run, and prints
- * the ratio. Benchmarks are run by hand and have no threshold. Machines differ, so quote ratios and medians.
+ * the ratio. `npm run bench -- all` runs every benchmark and compares it with its last run. Benchmarks are run by hand and
+ * have no threshold. Machines differ, so quote ratios and medians. bench/README.md describes each.
  */
 import { codeOf, explain } from '../shared/errors.ts';
+import { BENCHES } from './benches.ts';
+import { describeNoise, measureNoise } from './noise.ts';
 import { BenchUsage } from './options.ts';
 
-const BENCHES: Record<string, () => Promise<{ run(argv: readonly string[]): Promise<void> }>> = {
-  bitcoin: () => import('./bitcoin.ts'),
-  columns: () => import('./columns.ts'),
-  export: () => import('./export.ts'),
-  filters: () => import('./filters.ts'),
-  frame: () => import('./frame.ts'),
-  ingest: () => import('./ingest.ts'),
-  klines: () => import('./klines.ts'),
-  lake: () => import('./lake.ts'),
-  libraries: () => import('./libraries.ts'),
-  listeners: () => import('./listeners.ts'),
-  macro: () => import('./macro.ts'),
-  peers: () => import('./peers.ts'),
-  'proof-log': () => import('./proof-log.ts'),
-  query: () => import('./query.ts'),
-  years: () => import('./years.ts'),
-  load: () => import('./load.ts'),
-};
-
 const [name, ...argv] = process.argv.slice(2);
-const load = BENCHES[name ?? ''];
 const usage = (names: string) => `Usage: npm run bench -- ${names} [options]\n`;
+const note = (line: string) => process.stderr.write(`${line}\n`);
+
+/** Measures the machine's noise before and after the benchmark, says it, and reports it to a parent that runs them all. */
+async function runOne(run: (argv: readonly string[]) => Promise<void>): Promise<void> {
+  const before = await measureNoise();
+  await run(argv);
+  const after = await measureNoise();
+  note(describeNoise(before, after));
+  process.send?.({ noise: { before, after } });
+}
+
+const bench = BENCHES.find((one) => one.name === name);
+const load = bench
+  ? async () => await runOne((await bench.load()).run)
+  : name === 'all'
+    ? async () => await (await import('./all.ts')).runAll(argv)
+    : undefined;
 if (load) {
   try {
-    await (await load()).run(argv);
+    await load();
   } catch (error) {
     if (error instanceof BenchUsage) {
       process.stderr.write(`${error.message}\n${usage(name)}`);
@@ -42,6 +42,6 @@ if (load) {
     }
   }
 } else {
-  process.stderr.write(usage(Object.keys(BENCHES).join('|')));
+  process.stderr.write(usage([...BENCHES.map((one) => one.name), 'all'].join('|')));
   process.exitCode = 2;
 }

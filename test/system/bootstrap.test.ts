@@ -231,7 +231,7 @@ describe('a fresh clone', () => {
       PATH: [join(clone, 'node_modules/.bin'), dirname(process.execPath), '/usr/bin', '/bin'].join(delimiter),
       HOME: process.env.HOME,
       npm_execpath: installer,
-      // As ./tidemark has it: a bench starts nine times here.
+      // As ./tidemark has it: a bench starts often here.
       NODE_COMPILE_CACHE: join(dir, 'compiled'),
     };
     const commandOf = (name: string, more = '') => ['-c', `${all[`pre${name}`]} && ${all[name]} ${more}`];
@@ -276,6 +276,8 @@ describe('a fresh clone', () => {
       ['ingest --dataset x', '--dataset must be one of exchange_a_spot_trades,'],
       ['query --only x', '--only must be one of rows, latest,'],
       ['load extra', "Unexpected argument 'extra'"],
+      ['all --only query,x', '--only must name some of bitcoin, '],
+      ['all --rounds 1', "Unknown option '--rounds'"],
     ]) {
       const { status, stdout, stderr } = run('bench', wrong);
       expect({ wrong, status, stdout }, stderr).toEqual({ wrong, status: 2, stdout: '' });
