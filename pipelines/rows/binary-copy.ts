@@ -160,17 +160,26 @@ export class LoggedRows {
     this.#hash.update(this.#omitted.length === 0 ? copy : this.#without(copy));
   }
 
+  /** Copies what lies between two omitted columns at once: a row of a transaction has 13 others. */
   #without(copy: Buffer): Buffer {
     const kept = Buffer.allocUnsafe(copy.length);
+    const omitted = this.#omitted;
+    const view = new DataView(copy.buffer, copy.byteOffset, copy.length);
     let to = 0;
     for (let at = 0; at < copy.length; ) {
       to = kept.writeInt16BE(this.#columns, to);
       at += 2;
-      for (const isOmitted of this.#omitted) {
-        const end = at + 4 + Math.max(0, copy.readInt32BE(at));
-        if (!isOmitted) to += copy.copy(kept, to, at, end);
+      let from = at;
+      for (let column = 0; column < omitted.length; column++) {
+        const length = view.getInt32(at);
+        const end = length > 0 ? at + 4 + length : at + 4;
+        if (omitted[column]) {
+          if (at > from) to += copy.copy(kept, to, from, at);
+          from = end;
+        }
         at = end;
       }
+      if (at > from) to += copy.copy(kept, to, from, at);
     }
     return kept.subarray(0, to);
   }

@@ -14,6 +14,7 @@ import { createTransactionRow, derivedRow, headerRow } from '../../pipelines/sou
 import type { RpcClient } from '../../pipelines/sources/bitcoin/rpc/client.ts';
 import type { SampleChain } from '../../pipelines/sources/bitcoin/sample/chain.ts';
 import { addEveryKind } from '../../pipelines/sources/bitcoin/sample/generate.ts';
+import { chainSource, consecutive, type HeightRequest, heightRequest } from '../../pipelines/sources/bitcoin/source.ts';
 import { encodeRecord, recordsOf } from '../../shared/frame/records.ts';
 import { createNode, rpcOf } from '../support/bitcoin.ts';
 import { startChain } from '../support/regtest.ts';
@@ -77,6 +78,81 @@ test('blocks read one where the other was are what each is by itself', async () 
     source.release(again);
   }
   expect(held(kept)).toEqual(held(blocks[0].block));
+});
+
+describe('the first blocks of the next range', () => {
+  /** Remembers what is fetched and released, and fails when told to. */
+  class Recorder extends BitcoinNode {
+    readonly fetched: number[] = [];
+    readonly released: number[] = [];
+    readonly failsOnce = new Set<number>();
+    #awaited = { count: 0, reached: () => {} };
+
+    override async block(hash: string): Promise<NodeBlock> {
+      const height = blocks.findIndex(({ block }) => block.hash === hash);
+      this.fetched.push(height);
+      if (this.fetched.length === this.#awaited.count) this.#awaited.reached();
+      if (this.failsOnce.delete(height)) throw new Error('the call failed');
+      return await super.block(hash);
+    }
+
+    override release(block: NodeBlock): void {
+      this.released.push(block.height);
+      super.release(block);
+    }
+
+    /** Resolves when that many blocks were asked for. */
+    calls(count: number): Promise<void> {
+      const { promise, resolve } = Promise.withResolvers<void>();
+      this.#awaited = { count, reached: resolve };
+      return promise;
+    }
+  }
+
+  const requests = consecutive([heightRequest(10, 14), heightRequest(15, 19), heightRequest(30, 32)]);
+  const open = () => {
+    const recorder = new Recorder(rpc);
+    const source = chainSource({ node: recorder, chain: 'regtest', lookahead: 3 });
+    const read = async (request: HeightRequest): Promise<string | undefined> => {
+      await using document = await source.open(request);
+      const items = await Array.fromAsync(document.decode({ frameRawBytes: 64 * 1024 }));
+      const end = items.find(({ kind, dataset }) => kind === 'end' && dataset?.key === 'bitcoin_block_transactions');
+      return end?.kind === 'end' ? end.facts.rows_hash : undefined;
+    };
+    return { recorder, read };
+  };
+
+  test('are requested while the last ones of this range are read, and each is fetched once', async () => {
+    expect(requests.map(({ following }) => following)).toEqual([{ from: 15, to: 19 }, undefined, undefined]);
+    const { recorder, read } = open();
+    const called = recorder.calls(7);
+    await read(requests[0]);
+    await called;
+    expect(recorder.fetched).toEqual([10, 11, 12, 13, 14, 15, 16]);
+    const ahead = await read(requests[1]);
+    expect(recorder.fetched.toSorted((a, b) => a - b)).toEqual([10, 11, 12, 13, 14, 15, 16, 17, 18, 19]);
+    expect(await open().read(requests[1])).toBe(ahead);
+  });
+
+  test('are fetched again if that failed', async () => {
+    const { recorder, read } = open();
+    recorder.failsOnce.add(15);
+    const called = recorder.calls(7);
+    await read(requests[0]);
+    await called;
+    expect(await read(requests[1])).toBe(await open().read(requests[1]));
+    expect(recorder.fetched.filter((height) => height === 15)).toEqual([15, 15]);
+  });
+
+  test('are forgotten when the next range is another one', async () => {
+    const { recorder, read } = open();
+    const called = recorder.calls(7);
+    await read(requests[0]);
+    await called;
+    await read(requests[2]);
+    expect(recorder.fetched).toEqual([10, 11, 12, 13, 14, 15, 16, 30, 31, 32]);
+    expect(recorder.released.toSorted((a, b) => a - b)).toEqual([10, 11, 12, 13, 14, 15, 16, 30, 31, 32]);
+  });
 });
 
 test("fees, amounts and counts are those of the node's own statistics", async () => {

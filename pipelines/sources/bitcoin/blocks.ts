@@ -38,16 +38,82 @@ export interface BlockRange {
   readonly hashes: readonly string[];
   /** Blocks to prefetch beyond the one in use. */
   readonly lookahead: number;
+  /** Takes blocks that were requested before, and requests more when none of this range is left to fetch. */
+  readonly ahead?: BlocksAhead;
+}
+
+/** Heights, both inclusive. */
+export interface Heights {
+  readonly from: number;
+  readonly to: number;
+}
+
+/**
+ * The first blocks of the next range, requested while the last ones of this range are read: otherwise the node idles while
+ * a unit ends and the next one begins. They are known by their hashes, so that the next range takes only its own.
+ */
+export class BlocksAhead {
+  readonly #node: BitcoinNode;
+  readonly #most: number;
+  readonly #requested = new Map<string, Promise<NodeBlock>>();
+  #following: Heights | undefined;
+  #hashes: Promise<readonly string[]> | undefined;
+  #started = 0;
+
+  /** @param most blocks to request. A connection to the node has to stay free for the calls before a range is read. */
+  constructor(node: BitcoinNode, most: number) {
+    this.#node = node;
+    this.#most = most;
+  }
+
+  /** Begins a range, and forgets the requested blocks that are not in it. */
+  begin(hashes: readonly string[], following: Heights | undefined): void {
+    for (const [hash, requested] of this.#requested) {
+      if (hashes.includes(hash)) continue;
+      this.#requested.delete(hash);
+      requested.then(
+        (block) => this.#node.release(block),
+        () => {},
+      );
+    }
+    this.#following = following;
+    this.#hashes = undefined;
+    this.#started = 0;
+  }
+
+  /** Fetches a block of the range, unless it is on its way already; again if that failed. */
+  block(hash: string): Promise<NodeBlock> {
+    const requested = this.#requested.get(hash);
+    this.#requested.delete(hash);
+    return requested?.catch(() => this.#node.block(hash)) ?? this.#node.block(hash);
+  }
+
+  /** Requests the next block that follows the range. A fault is left to the range that needs the block. */
+  async request(): Promise<void> {
+    const following = this.#following;
+    const index = this.#started++;
+    if (!following || index >= this.#most) return;
+    const last = Math.min(following.to, following.from + this.#most - 1);
+    this.#hashes ??= this.#node.hashes(following.from, last);
+    const hash = (await this.#hashes.catch(() => []))[index];
+    if (hash === undefined || following !== this.#following) return;
+    const block = this.#node.block(hash);
+    block.catch(() => {});
+    this.#requested.set(hash, block);
+  }
 }
 
 /** @throws TidemarkError NODE_BLOCK_INVALID, NODE_UNDO_MISSING, CHAIN_REORGANISED and those of the calls. */
 export async function* readBlocks(node: BitcoinNode, range: BlockRange): AsyncGenerator<CheckedBlock> {
-  const { from, hashes, chain, lookahead } = range;
+  const { from, hashes, chain, lookahead, ahead } = range;
   const fetched: Promise<NodeBlock>[] = [];
   const fetchNext = () => {
     const hash = hashes[next++];
-    if (hash === undefined) return;
-    const block = node.block(hash);
+    if (hash === undefined) {
+      ahead?.request();
+      return;
+    }
+    const block = (ahead ?? node).block(hash);
     block.catch(() => {}); // The loop below awaits it and gets the error.
     fetched.push(block);
   };

@@ -26,7 +26,7 @@ import type { ChainState } from './node.ts';
 import { checkNode, type OpenedNode, openNode, settledTip, syncNote } from './open-node.ts';
 import { ProvedChain, planUnits, SOURCE_ID, spanOf } from './proved-chain.ts';
 import { SAMPLE_BLOCKS, startSampleNode } from './sample/generate.ts';
-import { chainSource, type HeightRequest, heightRequest } from './source.ts';
+import { chainSource, consecutive, type HeightRequest, heightRequest } from './source.ts';
 
 const SAMPLE_DAYS = 3;
 /** `follow` retries failed heights after a poll, then at growing intervals up to this one. */
@@ -108,7 +108,7 @@ class ChainFeed {
     if (from <= tip) requests.push(...(await this.#plan(from, Math.min(to, tip), tip)));
     // The command reports requested heights above the settled tip, beside the heights that can be read.
     if (to > tip) requests.push(heightRequest(Math.max(from, tip + 1), to, `the settled tip is ${tip}`));
-    yield* documentEvents(requests);
+    yield* documentEvents(consecutive(requests));
   }
 
   /** A backfill may take hours: blocks that were lost meanwhile are found at its end, not with the next command. */
@@ -154,7 +154,7 @@ class ChainFeed {
           const tip = Math.min(settledTip(state, depth), last);
           next ??= Math.max(first, (await this.#firstEnded()) ?? first);
           const missing = await this.#planMissing(next, tip, states);
-          yield* documentEvents(missing.map((request) => ({ ...request, isNew })));
+          yield* documentEvents(consecutive(missing).map((request) => ({ ...request, isNew })));
           states = HANDED_OVER;
           const [left] = await this.#missing(next, tip, states);
           next = left?.from ?? Math.max(next, tip + 1);

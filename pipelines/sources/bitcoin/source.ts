@@ -8,20 +8,19 @@ import type { DocumentFacts } from '../../../shared/frame/manifest.ts';
 import { heightKey } from '../../../shared/registry/keys.ts';
 import type { DecodedItem, DocumentRequest, OpenedDocument, Source } from '../feed-types.ts';
 import { RecordFrames } from '../record-frames.ts';
-import { readBlocks } from './blocks.ts';
+import { BlocksAhead, type Heights, readBlocks } from './blocks.ts';
 import { CHAIN_DATASETS, MEMPOOL_DATASET } from './datasets.ts';
 import { mempoolEvents, readSnapshot, type SnapshotFile } from './mempool.ts';
 import type { BitcoinNode } from './node.ts';
 import { expectedEvents } from './rows/expected-events.ts';
 
-export interface HeightRequest extends DocumentRequest {
-  /** Heights, both inclusive. */
-  readonly from: number;
-  readonly to: number;
+export interface HeightRequest extends DocumentRequest, Heights {
   /** Why none of these blocks is settled yet. */
   readonly unsettled?: string;
   /** Whether the blocks are new: they were followed, and not filled in. */
   readonly isNew?: boolean;
+  /** The heights of the next request, if they follow these. */
+  readonly following?: Heights;
 }
 
 export function heightRequest(from: number, to: number, unsettled?: string): HeightRequest {
@@ -34,6 +33,14 @@ export function heightRequest(from: number, to: number, unsettled?: string): Hei
     unsettled,
   };
 }
+
+/** Tells each request which heights the next one continues with. */
+export const consecutive = (requests: readonly HeightRequest[]): HeightRequest[] =>
+  requests.map((request, index) => {
+    const next = requests[index + 1];
+    if (next === undefined || next.unsettled !== undefined || next.from !== request.to + 1) return request;
+    return { ...request, following: { from: next.from, to: next.to } };
+  });
 
 /**
  * A hash identifies its block. The list of hashes therefore identifies the range, whatever form the node's answers
@@ -69,12 +76,13 @@ export function chainSource({ node, chain, lookahead, checkLink }: ChainSourceOp
     const bytes = listed(hashes).length;
     return { hashes, facts: { name, sha256: hashesDigest(hashes), bytes, granularity: 'heights' } };
   };
+  const ahead = new BlocksAhead(node, lookahead - 1);
   return {
     datasets: CHAIN_DATASETS,
     publishedSha256: async (request) => (await documentOf(request)).facts.sha256,
     async open(request): Promise<OpenedDocument> {
       const { hashes, facts } = await documentOf(request);
-      const { from, to, isNew } = request;
+      const { from, to, isNew, following } = request;
       const captured = isNew ? { captured_ms: Date.now() } : {};
       return {
         facts,
@@ -84,7 +92,8 @@ export function chainSource({ node, chain, lookahead, checkLink }: ChainSourceOp
             CHAIN_DATASETS.map((dataset) => [dataset.key as string, new RecordFrames(dataset, key, frameRawBytes)]),
           );
           let medianTime = 0;
-          for await (const checked of readBlocks(node, { chain, from, to, hashes, lookahead })) {
+          ahead.begin(hashes, following);
+          for await (const checked of readBlocks(node, { chain, from, to, hashes, lookahead, ahead })) {
             if (checked.block.height === from) await checkLink?.(from, checked.block.prevHash);
             // Not `yield*`: that would await each of thousands of events.
             for (const event of expectedEvents(checked, chain)) {
