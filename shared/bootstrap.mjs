@@ -115,10 +115,20 @@ function isDead(pid, lockPath) {
     } catch (error) {
       if (error.code === 'ESRCH') return true;
     }
+    if (isZombie(pid)) return true;
     return ageOf(lockPath) > INSTALL_LIMIT_MS;
   }
   // The lock exists without a pid. If that lasts, its owner died in between.
   return ageOf(lockPath) > 10_000;
+}
+
+/** Whether a process has ended and its parent does not ask for it, as in a container without init: signals still reach it. */
+function isZombie(pid) {
+  try {
+    return /\) Z /.test(readFileSync(`/proc/${pid}/stat`, 'latin1'));
+  } catch {
+    return false;
+  }
 }
 
 /** The age of a file in milliseconds; 0 when it no longer exists. */

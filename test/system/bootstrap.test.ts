@@ -6,6 +6,7 @@ import { existsSync } from 'node:fs';
 import { chmod, cp, mkdir, readFile, rm, symlink, utimes, writeFile } from 'node:fs/promises';
 import { delimiter, dirname, join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { PATIENCE_MS } from '../support/patience.ts';
 import { temporaryDir } from '../support/stack.ts';
 
 const PROJECT = join(import.meta.dirname, '../..');
@@ -131,6 +132,21 @@ test('accepts what was installed by hand, with the tools of tests or without', a
   expect(await runs()).toEqual([]);
   expect(bootstrapAll().status).toBe(0);
   expect(await runs()).toEqual(['install all']);
+});
+
+// In a container without init the killed installer stayed as a zombie, and the next one waited half an hour for it.
+test('an installer that has ended, and that its parent does not ask for, is not waited for', async () => {
+  const parent = spawn('sh', ['-c', 'sleep 0.1 & echo $!; exec sleep 600'], { stdio: ['ignore', 'pipe', 'inherit'] });
+  try {
+    const pid = String((await once(parent.stdout, 'data'))[0]).trim();
+    await expect.poll(() => readFile(`/proc/${pid}/stat`, 'latin1'), { timeout: PATIENCE_MS }).toMatch(/\) Z /);
+    const lock = join(root, '.tidemark-installing');
+    await mkdir(lock);
+    await writeFile(join(lock, 'pid'), pid);
+    expect(bootstrap().stderr).toMatch(/dependencies installed/);
+  } finally {
+    parent.kill('SIGKILL');
+  }
 });
 
 // npm takes a package for installed once its package.json is there.
