@@ -139,7 +139,7 @@ class Run {
     const { seed, count, coverage, folder, note } = this.#options;
     const names = this.#corpora.map(({ target }) => target.name);
     await using watchdog = new Watchdog({ limitMs: LIMIT_MS, names, prefix: join(folder, `hang-${seed}-`) });
-    await this.#readSeeds();
+    await this.#readSeeds(watchdog);
     await coverage?.poll();
     const filesBefore = openFiles();
     const startedAt = performance.now();
@@ -182,8 +182,14 @@ class Run {
   }
 
   /** What the seeds do is known, before anything is changed in them. */
-  async #readSeeds(): Promise<void> {
-    for (const corpus of this.#corpora) for (const bytes of corpus.target.seeds) await this.#read(corpus, bytes, 0);
+  async #readSeeds(watchdog: Watchdog): Promise<void> {
+    let number = 0;
+    for (const [index, corpus] of this.#corpora.entries()) {
+      for (const bytes of corpus.target.seeds) {
+        watchdog.begin(--number, index, bytes);
+        await this.#read(corpus, bytes, 0);
+      }
+    }
   }
 
   async #document({ target, documents }: Corpus): Promise<Buffer> {

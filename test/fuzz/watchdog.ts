@@ -28,7 +28,7 @@ export class Watchdog implements AsyncDisposable {
     this.#worker.unref();
   }
 
-  /** A document is about to be read. */
+  /** A document is about to be read; those that are not changed yet have numbers below 0. */
   begin(number: number, target: number, bytes: Buffer): void {
     const size = Math.min(bytes.length, ROOM);
     this.#bytes.set(bytes.subarray(0, size));
@@ -47,7 +47,7 @@ function watch({ memory, limitMs, names, prefix }: Shared): void {
   let last = 0;
   setInterval(() => {
     const number = Atomics.load(words, 0);
-    if (number === last && number > 0) {
+    if (number === last && number !== 0) {
       const name = names[words[2]];
       const path = `${prefix}${name.replaceAll(' ', '_')}-${number}.bin`;
       mkdirSync(dirname(path), { recursive: true });

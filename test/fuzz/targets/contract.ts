@@ -32,6 +32,8 @@ function jsonRun(bytes: Buffer): string {
     const found = parseJson(text);
     if (!elsewhere) throw new Wrong('JSON.parse refuses it');
     same('value', plain(found), plain(elsewhere.is));
+    const colons = text.replaceAll(/"(?:[^"\\]|\\.)*"/g, '').split(':').length - 1;
+    same('members', membersOf(elsewhere.is), colons);
     return 'accepted';
   } catch (error) {
     if (!(error instanceof JsonFault)) throw error;
@@ -42,6 +44,15 @@ function jsonRun(bytes: Buffer): string {
     return refusal(error, JsonFault);
   }
 }
+
+/** Of a text that has a member twice JSON.parse keeps one. */
+const membersOf = (value: unknown): number =>
+  typeof value !== 'object' || value === null
+    ? 0
+    : Object.values(value).reduce<number>(
+        (sum, member) => sum + membersOf(member),
+        Array.isArray(value) ? 0 : Object.keys(value).length,
+      );
 
 /** Members in order, large integers as the doubles that JSON.parse makes of them. */
 const plain = (value: unknown): unknown => {
