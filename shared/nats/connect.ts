@@ -22,6 +22,8 @@ interface RetryOptions {
 /** How long a command retries a request or a publish before it fails. */
 export const OUTAGE_LIMIT_MS = 60_000;
 const MAX_PAUSE_MS = 2000;
+/** Between two attempts to connect again. */
+const RECONNECT_PAUSE_MS = 250;
 /** The client library's default timeout of a request. */
 const REQUEST_TIMEOUT_MS = 1000;
 
@@ -173,7 +175,10 @@ export async function connectNats(
       inboxPrefix: parsed.searchParams.get('inbox') ?? undefined,
       reconnect: true,
       maxReconnectAttempts: -1,
-      reconnectTimeWait: 250,
+      // The client paces attempts by the wall clock: set back by an hour, it kept a client away for an hour. A timer paces them
+      // instead, and the client's own wait is always over.
+      reconnectDelayHandler: () => Number.NEGATIVE_INFINITY,
+      reconnectToServer: ([server]) => ({ server, delay: server.lastConnect === 0 ? 0 : RECONNECT_PAUSE_MS }),
       timeout: 5000,
       pingInterval: 10_000,
       maxPingOut: 3,

@@ -1,10 +1,12 @@
-/** Connections that the database ends while they are in use, and those whose session it refuses. */
+/** Connections that a store ends while they are in use, and those whose session it refuses. */
 import { readFileSync } from 'node:fs';
 import pg from 'pg';
-import { expect, inject, test } from 'vitest';
+import { expect, inject, test, vi } from 'vitest';
 import { FairScheduler, PgConnection } from '../../serving/db/pg-connection.ts';
 import { connect, createPool } from '../../shared/db/connect.ts';
+import { connectNats } from '../../shared/nats/connect.ts';
 import { given } from '../support/given.ts';
+import { startNatsProxy } from '../support/nats-proxy.ts';
 import { eventually } from '../support/serving.ts';
 import { createMigratedEnv, execute } from '../support/stack.ts';
 
@@ -39,6 +41,28 @@ test('a read connection is closed when the server refuses its settings, where it
     (await client.query('select 1 from pg_stat_activity where application_name = $1', [name])).rowCount === 0;
   await eventually(isGone, 'the connection is closed');
   await client.end();
+});
+
+// The client library paced its attempts by the wall clock: after one in an hour that was taken back, none came for an hour.
+test('a connection to the log that was tried for while the clock was an hour ahead is made when the clock is set back', async () => {
+  await using env = await createMigratedEnv();
+  await using proxy = await startNatsProxy(env.natsUrl);
+  await using connection = await connectNats(proxy.url, 'test');
+  const tries: string[] = [];
+  void (async () => {
+    for await (const { type } of connection.status()) tries.push(type);
+  })();
+  const now = Date.now.bind(Date);
+  const clock = vi.spyOn(Date, 'now').mockImplementation(() => now() + 3_600_000);
+  try {
+    proxy.goAway();
+    await eventually(() => tries.filter((type) => type === 'reconnecting').length >= 2, 'attempts to connect again');
+  } finally {
+    clock.mockRestore();
+  }
+  proxy.comeBack();
+  await eventually(() => tries.includes('reconnect'), 'it is connected again');
+  await connection.flush();
 });
 
 const { TIDEMARK_TEST_DATABASE_URL: other } = process.env;
