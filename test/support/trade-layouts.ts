@@ -2,8 +2,10 @@
  * The trade files of each vendor, said once for all tests of reading them: which bytes are a row, what they mean, and
  * what is none. Written apart from the decoders: texts, Number() and BigInts.
  */
+import { tmpdir } from 'node:os';
 import fc from 'fast-check';
 import type { FoldingProjector } from '../../pipelines/rows/binary-copy.ts';
+import { openScratch } from '../../pipelines/sources/documents/fetch.ts';
 import { ExchangeADecoder } from '../../pipelines/sources/exchange_a/decode.ts';
 import { ExchangeARowProjector } from '../../pipelines/sources/exchange_a/project.ts';
 import { ExchangeBDecoder } from '../../pipelines/sources/exchange_b/decode.ts';
@@ -35,7 +37,7 @@ export interface Column {
   readonly bad: readonly string[];
 }
 
-export interface Decoder {
+export interface Decoder extends Partial<Disposable> {
   push(chunk: Buffer): Iterable<DecodedItem>;
   finish(): Iterable<DecodedItem>;
 }
@@ -50,7 +52,8 @@ export interface TradeLayout {
   /** Headers that are read; undefined: a file without one. */
   readonly headers: readonly (string | undefined)[];
   readonly columns: readonly Column[];
-  decoder(options?: { frameRawBytes?: number; day?: string }): Decoder;
+  /** `runBytes`: bytes of rows that are sorted in memory at once, for the decoder that sorts. */
+  decoder(options?: { frameRawBytes?: number; day?: string; runBytes?: number }): Decoder;
   projector(day?: string): FoldingProjector;
   /** A plain row of this id at this time; a second argument changes cells by their place. */
   row(id: number, cells?: Readonly<Record<number, string>>, ms?: number): string;
@@ -277,7 +280,7 @@ export const EXCHANGE_C = layout('exchange_c_spot_trades', ({ fromMs, toMs }) =>
     { name: 'homeNotional', bad: [...NO_DECIMALS, ...TOO_LARGE, ...TOO_LONG] },
     { name: 'foreignNotional', bad: [...NO_DECIMALS, ...ZEROS, ...TOO_LARGE, ...TOO_LONG] },
   ],
-  decoder: ({ frameRawBytes = 1 << 16, day = DAY } = {}) =>
+  decoder: ({ frameRawBytes = 1 << 16, day = DAY, runBytes } = {}) =>
     new ExchangeCDecoder({
       document: `BTCUSDT${day}.csv.gz`,
       symbol: 'BTCUSDT',
@@ -285,6 +288,7 @@ export const EXCHANGE_C = layout('exchange_c_spot_trades', ({ fromMs, toMs }) =>
       frameRawBytes,
       maxHeldBytes: 1 << 30,
       limitName: 'THE_LIMIT',
+      sorting: { openScratch: () => openScratch(tmpdir()), runBytes },
     }),
   projector: (day = DAY) => new ExchangeCRowProjector(partitionOf('exchange_c_spot_trades', day)),
   row: (id, changed, ms = fromMs + (id % 86_400_000)) =>

@@ -33,10 +33,14 @@ export interface Reading {
   readonly pieces?: readonly number[];
   readonly frame?: number;
   readonly day?: string;
+  /** Bytes of rows that are sorted in memory at once. */
+  readonly run?: number;
 }
 
-export function decodeFile(layout: TradeLayout, text: string | Buffer, { pieces, frame, day }: Reading = {}) {
-  const decoder = layout.decoder({ frameRawBytes: frame, day });
+export function decodeFile(layout: TradeLayout, text: string | Buffer, { pieces, frame, day, run }: Reading = {}) {
+  const decoder = layout.decoder({ frameRawBytes: frame, day, runBytes: run });
+  using cleanup = new DisposableStack();
+  cleanup.defer(() => decoder[Symbol.dispose]?.());
   return decodeInPieces(
     text,
     pieces,

@@ -1,10 +1,13 @@
 /** What only exchange C's files have: any order, ids to be gathered, decimal seconds, zero sizes, a last column. */
-import { readFileSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { ExchangeCDecoder, SortBuffer } from '../../pipelines/sources/exchange_c/decode.ts';
+import { openScratch } from '../../pipelines/sources/documents/fetch.ts';
+import { ExchangeCDecoder } from '../../pipelines/sources/exchange_c/decode.ts';
 import { generateLines } from '../../pipelines/sources/exchange_c/sample.ts';
+import { SortedRows } from '../../pipelines/sources/exchange_c/sorted-rows.ts';
 import type { DecodedItem } from '../../pipelines/sources/feed-types.ts';
 import { exchangeCSpotTrades } from '../../shared/registry/datasets/exchange_c_spot_trades.ts';
 import { windowOf } from '../../shared/registry/keys.ts';
@@ -37,12 +40,16 @@ describe('a file', () => {
     const sorted = decode(generateLines({ ...options, order: 'ids' }).join(''));
     expect(factsOf(sorted)).toMatchObject({ rows: 4000, gaps: 0, first_offset: '99990', last_offset: '103989' });
     expect(factsOf(sorted)?.repeats_dropped).toBeGreaterThan(40);
-    for (const [order, pieces, frame] of [
+    for (const [order, pieces, frame, run] of [
       ['newest_first', [1 << 20], 1 << 16],
+      ['newest_first', [9000], 1 << 16, 40_000],
       ['shuffled', [997], 1 << 16],
+      ['shuffled', [997], 1 << 16, 1],
       ['mixed', [50_000], 4096],
+      ['mixed', [50_000], 4096, 100_000],
+      ['ids', [7000], 4096, 30_000],
     ] as const) {
-      const items = decode(generateLines({ ...options, order }).join(''), { pieces, frame });
+      const items = decode(generateLines({ ...options, order }).join(''), { pieces, frame, run });
       expect(factsOf(items)).toEqual(factsOf(sorted));
       expect(rawOf(items)).toBe(rawOf(sorted));
     }
@@ -50,6 +57,7 @@ describe('a file', () => {
       .join('')
       .replaceAll('\n', '\r\n');
     expect(rawOf(decode(`\uFEFF${crlf}`))).toBe(rawOf(sorted));
+    expect(rawOf(decode(`\uFEFF${crlf}`, { pieces: [5000], run: 20_000 }))).toBe(rawOf(sorted));
   });
 
   test('in any order of any rows is the file in the order of its ids', () => {
@@ -61,13 +69,14 @@ describe('a file', () => {
             fc.shuffledSubarray([...list.keys()], { minLength: list.length }),
             // Rows that come again.
             fc.array(fc.nat(list.length - 1), { maxLength: 5 }),
+            fc.record({ pieces: fc.constant([150]), run: fc.constantFrom(undefined, 1, 400, 1000) }),
           ),
         ),
-        ([list, places, again]) => {
+        ([list, places, again, reading]) => {
           const lines = list.map(({ line }) => line);
           const sorted = decodeFile(EXCHANGE_C, fileOf(EXCHANGE_C, lines));
           const mixed = [...places, ...again].map((place) => lines[place]);
-          const items = decodeFile(EXCHANGE_C, fileOf(EXCHANGE_C, mixed));
+          const items = decodeFile(EXCHANGE_C, fileOf(EXCHANGE_C, mixed), reading);
           expect(rawOf(items)).toBe(rawOf(sorted));
           expect(factsOf(items)).toEqual({ ...factsOf(sorted), repeats_dropped: again.length });
         },
@@ -135,6 +144,7 @@ describe('a file', () => {
       frameRawBytes: 1 << 16,
       maxHeldBytes: 10_000,
       limitName: 'THE_LIMIT',
+      sorting: { openScratch: () => openScratch(tmpdir()) },
     });
     const text = generateLines({ day: DAY, rows: 300, seed: 3 }).join('');
     const work = () =>
@@ -151,20 +161,94 @@ describe('a file', () => {
   });
 });
 
-test('held rows are found in the order of their ids, equal ids in that of the file', () => {
-  const near = fc.nat(20);
-  const far = fc.nat({ max: 2 ** 31 - 1 }).map((n) => n * 400_000);
-  for (const id of [near, fc.nat(16_000), far, fc.oneof(near, far)]) {
-    fc.assert(
-      fc.property(fc.array(id), (ids) => {
-        const held = new SortBuffer();
-        held.openBlock(Buffer.from('x'));
-        for (const each of ids) held.add(each, 0, 1);
-        const expected = [...ids.keys()].sort((a, b) => ids[a] - ids[b] || a - b);
-        expect([...held.order()]).toEqual(expected);
-      }),
-    );
-  }
+describe('rows to be sorted', () => {
+  const rowsOf = (held: SortedRows) => {
+    const merge = held.sorted();
+    const found: [number, number, string][] = [];
+    for (let row = merge.next(); row !== undefined; row = merge.next()) {
+      found.push([row.id, row.line, row.buffer.toString('latin1', row.from, row.to)]);
+    }
+    return found;
+  };
+
+  test('come in the order of their ids, equal ids in that of the file, whatever fits in memory', () => {
+    const near = fc.nat(20);
+    const far = fc.nat({ max: 2 ** 31 - 1 }).map((n) => n * 400_000);
+    for (const id of [near, fc.nat(16_000), far, fc.oneof(near, far)]) {
+      fc.assert(
+        fc.property(fc.array(id), fc.constantFrom(1, 30, 200, 1 << 20), fc.integer({ min: 1, max: 7 }), (...given) => {
+          const [ids, runBytes, together] = given;
+          using held = new SortedRows({ openScratch: () => openScratch(tmpdir()), runBytes });
+          const lines = ids.map((each, index) => `${each}/${index}`);
+          for (let first = 0; first < lines.length; first += together) {
+            const some = lines.slice(first, first + together);
+            let { buffer, from } = held.open(Buffer.from(`${some.join('\n')}\n`));
+            for (const [index, line] of some.entries()) {
+              expect(buffer.toString('latin1', from, from + line.length)).toBe(line);
+              held.add(ids[first + index], from, from + line.length);
+              from += line.length + 1;
+            }
+          }
+          const order = [...ids.keys()].sort((a, b) => ids[a] - ids[b] || a - b);
+          expect(rowsOf(held)).toEqual(order.map((index) => [ids[index], index + 2, lines[index]]));
+        }),
+        { numRuns: runs(100) },
+      );
+    }
+  });
+
+  test('stay readable while their buffer is kept, however many rows follow', () => {
+    using held = new SortedRows({ openScratch: () => openScratch(tmpdir()), runBytes: 1 });
+    const text = (id: number) => `${'x'.repeat(500)}${String(id).padStart(5)}`;
+    // Two runs of many pieces each.
+    for (const first of [0, 1]) {
+      const ids = Array.from({ length: 3000 }, (_, row) => 2 * row + first);
+      const { from } = held.open(Buffer.from(ids.map((id) => `${text(id)}\n`).join('')));
+      for (const [row, id] of ids.entries()) held.add(id, from + 506 * row, from + 506 * row + 505);
+    }
+    const merge = held.sorted();
+    const first = { ...merge.next()! };
+    merge.kept = first.buffer;
+    let rows = 1;
+    for (let row = merge.next(); row !== undefined; row = merge.next()) {
+      if (row.buffer.toString('latin1', row.from, row.to) !== text(row.id)) break;
+      rows++;
+    }
+    expect(rows).toBe(6000);
+    expect(first.buffer.toString('latin1', first.from, first.to)).toBe(text(0));
+  });
+
+  test('are in a file without a name, and a folder that takes none is named', () => {
+    const folder = mkdtempSync(join(tmpdir(), 'tidemark-sorted-'));
+    const text = generateLines({ day: DAY, rows: 300, seed: 3, order: 'shuffled' }).join('');
+    const read = (spoolDir: string) => {
+      using decoder = new ExchangeCDecoder({
+        document: 'a.csv.gz',
+        symbol: 'BTCUSDT',
+        window: { key: DAY, ...windowOf(exchangeCSpotTrades, DAY) },
+        frameRawBytes: 1 << 16,
+        maxHeldBytes: 1 << 30,
+        limitName: 'THE_LIMIT',
+        sorting: { openScratch: () => openScratch(spoolDir), runBytes: 1000 },
+      });
+      return decodeInPieces(
+        text,
+        [1000],
+        (chunk) => decoder.push(chunk),
+        () => {
+          expect(readdirSync(spoolDir)).toEqual([]);
+          return decoder.finish();
+        },
+      );
+    };
+    try {
+      expect(factsOf(read(folder))?.rows).toBe(300);
+      writeFileSync(join(folder, 'file'), '');
+      expect(refusalOf(() => read(join(folder, 'file'))).code).toBe('SPOOL_UNUSABLE');
+    } finally {
+      rmSync(folder, { recursive: true });
+    }
+  });
 });
 
 givenData('exchange_c/excerpts').describe('real first rows', () => {

@@ -4,7 +4,7 @@
  */
 
 import { createHash, randomUUID } from 'node:crypto';
-import { readFileSync } from 'node:fs';
+import { mkdirSync, openSync, readFileSync, rmSync } from 'node:fs';
 import { type FileHandle, mkdir, open, readdir, rm, stat } from 'node:fs/promises';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
@@ -30,14 +30,33 @@ export interface SpoolFile {
  * `cleanSpool` can tell an abandoned download from a running one.
  */
 export async function openSpoolFile(spoolDir: string): Promise<SpoolFile> {
-  const path = join(spoolDir, [PREFIX, host(), process.pid, startedAt('self'), `${randomUUID()}${SUFFIX}`].join('~'));
+  const path = spoolPath(spoolDir);
   try {
     await mkdir(spoolDir, { recursive: true });
     return { path, handle: await open(path, 'wx', 0o600) };
   } catch (cause) {
-    throw new TidemarkError('SPOOL_UNUSABLE', `The spool folder ${spoolDir} cannot be written`, { cause });
+    throw unusable(spoolDir, cause);
   }
 }
+
+/** Opens a file in the spool folder that has no name, so that nothing of it is left after a kill. @returns its descriptor. */
+export function openScratch(spoolDir: string): number {
+  const path = spoolPath(spoolDir);
+  try {
+    mkdirSync(spoolDir, { recursive: true });
+    const file = openSync(path, 'wx+', 0o600);
+    rmSync(path);
+    return file;
+  } catch (cause) {
+    throw unusable(spoolDir, cause);
+  }
+}
+
+const spoolPath = (spoolDir: string): string =>
+  join(spoolDir, [PREFIX, host(), process.pid, startedAt('self'), `${randomUUID()}${SUFFIX}`].join('~'));
+
+const unusable = (spoolDir: string, cause: unknown): TidemarkError =>
+  new TidemarkError('SPOOL_UNUSABLE', `The spool folder ${spoolDir} cannot be written`, { cause });
 
 /** Removes the downloads of processes that have ended. Safe to run while others download. @returns how many. */
 export async function cleanSpool(spoolDir: string): Promise<number> {

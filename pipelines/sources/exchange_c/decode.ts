@@ -2,8 +2,8 @@
  * Decodes exchange C's trade files:
  * `timestamp,symbol,side,size,price,tickDirection,trdMatchID,grossValue,homeNotional,foreignNotional`. Files of later
  * years end with a column `RPI`. Rows come in any order. The decoder frames them in the order of the number in their
- * match id, so the same trades give the same log whatever the order of the file. It therefore holds a day in memory,
- * under a named limit.
+ * match id, so the same trades give the same log whatever the order of the file. It therefore sorts a day, under a named
+ * limit (sorted-rows.ts).
  * While the file arrives, the decoder only separates the rows and finds their ids. It parses them afterwards in the
  * order of their ids, while the projector already works on the first frames. It drops a row that repeats another byte
  * for byte and refuses one with the same id and other bytes.
@@ -23,92 +23,7 @@ import {
   readHeader,
   TAKER_SIDES,
 } from '../trades/row-reader.ts';
-
-/** The rows of a day in the order of the file, and their order by id. Each row takes 18 bytes beside its own. */
-const FIRST_CAPACITY = 1 << 10;
-/**
- * The ids of a day lie close together. Up to this many possible ids per row, a counting sort orders them; beyond, a
- * comparison sort.
- */
-const MAX_SPREAD = 16;
-
-export class SortBuffer {
-  readonly #blocks: Buffer[] = [];
-  #bytes = 0;
-  #rows = 0;
-  #ascending = true;
-  #least = Number.POSITIVE_INFINITY;
-  #most = 0;
-  #ids = new Float64Array(FIRST_CAPACITY);
-  #block = new Uint32Array(FIRST_CAPACITY);
-  #from = new Uint32Array(FIRST_CAPACITY);
-  #length = new Uint16Array(FIRST_CAPACITY);
-
-  get rows(): number {
-    return this.#rows;
-  }
-
-  /** Bytes of the rows in memory. */
-  get bytes(): number {
-    return this.#bytes;
-  }
-
-  /** Copies the lines into a new block; `add` then refers to this block. */
-  openBlock(lines: Buffer): Buffer {
-    const block = Buffer.allocUnsafeSlow(lines.length);
-    lines.copy(block);
-    this.#blocks.push(block);
-    this.#bytes += block.length;
-    return block;
-  }
-
-  /** Adds the row at [from, to) of the open block. */
-  add(id: number, from: number, to: number): void {
-    const row = this.#rows;
-    if (row === this.#ids.length) this.#grow();
-    if (row > 0 && id < this.#ids[row - 1]) this.#ascending = false;
-    if (id < this.#least) this.#least = id;
-    if (id > this.#most) this.#most = id;
-    this.#ids[row] = id;
-    this.#block[row] = this.#blocks.length - 1;
-    this.#from[row] = from;
-    this.#length[row] = to - from;
-    this.#rows++;
-  }
-
-  id = (row: number): number => this.#ids[row];
-  block = (row: number): Buffer => this.#blocks[this.#block[row]];
-  from = (row: number): number => this.#from[row];
-  to = (row: number): number => this.#from[row] + this.#length[row];
-
-  /** The rows in the order of their ids; rows of equal id in the order of the file. */
-  order(): Uint32Array {
-    const order = new Uint32Array(this.#rows);
-    for (let row = 0; row < order.length; row++) order[row] = row;
-    if (this.#ascending) return order;
-    const ids = this.#ids;
-    const span = this.#most - this.#least + 1;
-    if (span > MAX_SPREAD * Math.max(this.#rows, FIRST_CAPACITY)) return order.sort((a, b) => ids[a] - ids[b] || a - b);
-    const least = this.#least;
-    const starts = new Uint32Array(span + 1);
-    for (let row = 0; row < order.length; row++) starts[ids[row] - least + 1]++;
-    for (let index = 1; index <= span; index++) starts[index] += starts[index - 1];
-    for (let row = 0; row < order.length; row++) order[starts[ids[row] - least]++] = row;
-    return order;
-  }
-
-  #grow(): void {
-    const capacity = this.#ids.length * 2;
-    const grown = <T extends { set(from: T): void }>(to: T, from: T): T => {
-      to.set(from);
-      return to;
-    };
-    this.#ids = grown(new Float64Array(capacity), this.#ids);
-    this.#block = grown(new Uint32Array(capacity), this.#block);
-    this.#from = grown(new Uint32Array(capacity), this.#from);
-    this.#length = grown(new Uint16Array(capacity), this.#length);
-  }
-}
+import { type SortedRow, SortedRows, type SortedRowsOptions } from './sorted-rows.ts';
 
 const CR = 13;
 const COMMA = 44;
@@ -145,18 +60,20 @@ export interface ExchangeCDecodeOptions {
   readonly symbol: string;
   readonly window: PartitionWindow;
   readonly frameRawBytes: number;
-  /** Most bytes of rows that may be held for sorting, and the setting that limits them. */
+  /** Most bytes of rows that may be sorted, and the setting that limits them. */
   readonly maxHeldBytes: number;
   readonly limitName: string;
+  /** Where rows are kept that do not fit in memory. */
+  readonly sorting: SortedRowsOptions;
 }
 
-export class ExchangeCDecoder implements LineTaker {
+export class ExchangeCDecoder implements LineTaker, Disposable {
   readonly reader: RowReader;
   readonly #options: ExchangeCDecodeOptions;
   readonly #symbol: Buffer;
   readonly #hashedSymbol: KnownText;
   readonly #feeder = new LineSplitter(this);
-  readonly #held = new SortBuffer();
+  readonly #held: SortedRows;
   readonly #hasher = new RowHasher();
   readonly #totals = {
     price: new ExactTotal(),
@@ -174,6 +91,7 @@ export class ExchangeCDecoder implements LineTaker {
 
   constructor(options: ExchangeCDecodeOptions) {
     this.#options = options;
+    this.#held = new SortedRows(options.sorting);
     this.#symbol = Buffer.from(options.symbol);
     this.#hashedSymbol = knownText(options.symbol);
     this.reader = new RowReader({
@@ -198,7 +116,7 @@ export class ExchangeCDecoder implements LineTaker {
     if (start === to) return;
     const { maxHeldBytes, limitName, document } = this.#options;
     // Copied, because the decompressor reuses the chunk.
-    const block = this.#held.openBlock(buffer.subarray(start, to));
+    const held = this.#held.open(buffer.subarray(start, to));
     if (this.#held.bytes > maxHeldBytes) {
       throw new TidemarkError(
         'SOURCE_TOO_LARGE',
@@ -206,9 +124,9 @@ export class ExchangeCDecoder implements LineTaker {
         { details: { document, limit: limitName, maxBytes: maxHeldBytes } },
       );
     }
-    for (let at = 0; at < block.length; ) {
+    for (let at = held.from; at < held.to; ) {
       this.reader.line++;
-      const next = this.#findId(block, at);
+      const next = this.#findId(held.buffer, at);
       this.#held.add(this.#id, at, this.#end);
       at = next;
     }
@@ -217,67 +135,53 @@ export class ExchangeCDecoder implements LineTaker {
   /** Ends the file. Yields the frames in the order of ids, then the end of the partition. */
   *finish(): Generator<DecodedItem> {
     this.#feeder.finish();
-    const held = this.#held;
     const { document, window } = this.#options;
-    if (held.rows === 0) {
+    if (this.#held.rows === 0) {
       throw new TidemarkError('SOURCE_EMPTY', `${document} holds no rows`, { details: { document } });
     }
-    const order = held.order();
-    const { repeats, gaps, missing } = this.#checkIds(order);
+    const merge = this.#held.sorted();
     const frames = new PartitionFrames(this.#options.frameRawBytes);
     frames.begin(window);
-    for (let index = 0; index < order.length; index++) {
-      const row = order[index];
-      if (repeats.has(row)) continue;
-      const block = held.block(row);
-      this.reader.line = lineOf(row);
-      const end = this.#row(block, held.from(row));
-      frames.append(this.#id, this.#ms, block, held.from(row), end);
+    const missing = new MissingIds();
+    const last = { id: -1, line: 0, buffer: Buffer.alloc(0) as Buffer, from: 0, to: 0 };
+    let repeats = 0;
+    for (let row = merge.next(); row !== undefined; row = merge.next()) {
+      if (last.id === row.id) {
+        this.#checkSame(row, last);
+        repeats++;
+        continue;
+      }
+      if (last.id >= 0) missing.between(last.id, row.id);
+      this.reader.line = row.line;
+      last.to = this.#row(row.buffer, row.from);
+      frames.append(this.#id, this.#ms, row.buffer, row.from, last.to);
+      last.id = row.id;
+      last.line = row.line;
+      last.buffer = row.buffer;
+      last.from = row.from;
+      merge.kept = row.buffer;
       if (frames.hasItems) yield* frames.take();
     }
+    const { gaps, named } = missing;
     frames.end({
       gaps,
-      ...(gaps > 0 ? { missing_offsets: missing } : {}),
-      repeats_dropped: repeats.size,
+      ...(gaps > 0 ? { missing_offsets: named } : {}),
+      repeats_dropped: repeats,
       totals: Object.fromEntries(Object.entries(this.#totals).map(([name, total]) => [name, total.toString()])),
       rows_hash: this.#hasher.total(),
     });
     yield* frames.take();
   }
 
-  /** Finds the ids missing between the lowest and the highest, and the rows that repeat an earlier one. */
-  #checkIds(order: Uint32Array) {
-    const held = this.#held;
-    const repeats = new Set<number>();
-    let gaps = 0;
-    const missing: string[] = [];
-    let last = order[0];
-    for (let index = 1; index < order.length; index++) {
-      const row = order[index];
-      const step = held.id(row) - held.id(last);
-      if (step === 0) {
-        this.#checkSame(row, last);
-        repeats.add(row);
-        continue;
-      }
-      if (step > 1) {
-        gaps += step - 1;
-        const first = held.id(last) + 1;
-        if (missing.length < MAX_NAMED_GAPS) missing.push(step === 2 ? `${first}` : `${first}..${first + step - 2}`);
-        else if (missing.length === MAX_NAMED_GAPS) missing.push('...');
-      }
-      last = row;
-    }
-    return { repeats, gaps, missing };
+  [Symbol.dispose](): void {
+    this.#held[Symbol.dispose]();
   }
 
-  #checkSame(row: number, twin: number): void {
-    const held = this.#held;
-    const [from, to] = [held.from(row), held.to(row)];
-    if (held.block(twin).compare(held.block(row), from, to, held.from(twin), held.to(twin)) === 0) return;
-    this.reader.line = lineOf(row);
-    const why = `the id ${held.id(row)} repeats that of line ${lineOf(twin)}, but the content differs`;
-    throw this.reader.fault('SOURCE_ROW_CONFLICT', why, { found: held.id(row) });
+  #checkSame(row: SortedRow, twin: SortedRow): void {
+    if (twin.buffer.compare(row.buffer, row.from, row.to, twin.from, twin.to) === 0) return;
+    this.reader.line = row.line;
+    const why = `the id ${row.id} repeats that of line ${twin.line}, but the content differs`;
+    throw this.reader.fault('SOURCE_ROW_CONFLICT', why, { found: row.id });
   }
 
   /** Finds only the id and the end of the row at `start`. @returns the start of the next row. */
@@ -423,5 +327,17 @@ export class ExchangeCDecoder implements LineTaker {
   }
 }
 
-/** The line of a row by its index in the file; the header is line 1. */
-const lineOf = (row: number): number => row + 2;
+/** The ids missing between rows in the order of their ids. */
+class MissingIds {
+  gaps = 0;
+  readonly named: string[] = [];
+
+  between(before: number, after: number): void {
+    const step = after - before;
+    if (step === 1) return;
+    this.gaps += step - 1;
+    const first = before + 1;
+    if (this.named.length < MAX_NAMED_GAPS) this.named.push(step === 2 ? `${first}` : `${first}..${first + step - 2}`);
+    else if (this.named.length === MAX_NAMED_GAPS) this.named.push('...');
+  }
+}

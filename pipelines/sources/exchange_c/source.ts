@@ -1,6 +1,6 @@
 /** Exchange C as a source: one gzip of trades a day. */
 import { exchangeCSpotTrades } from '../../../shared/registry/datasets/exchange_c_spot_trades.ts';
-import { fetchDocument } from '../documents/fetch.ts';
+import { fetchDocument, openScratch } from '../documents/fetch.ts';
 import { urlBelow } from '../documents/locations.ts';
 import type { FileDaySource } from '../feed-types.ts';
 import { dailySource, openTradeFile, type TradeFetching } from '../trades/feed.ts';
@@ -9,7 +9,7 @@ import { ExchangeCDecoder } from './decode.ts';
 export interface ExchangeCOptions extends TradeFetching {
   readonly baseUrl: URL;
   readonly symbol: string;
-  /** Most bytes of a day that may be held in memory for sorting. */
+  /** Most bytes of a day that may be sorted. */
   readonly maxSortBytes: number;
 }
 
@@ -28,7 +28,8 @@ export const exchangeCSource = (options: ExchangeCOptions): FileDaySource =>
     const file = await fetchDocument({ ...options, url, root: baseUrl, maxBytes });
     const { etag } = file.headers;
     const facts = etag === undefined ? {} : { etag };
-    const given = { document: file.name, symbol, window, maxHeldBytes, limitName: SORT_LIMIT };
+    const sorting = { openScratch: () => openScratch(options.spoolDir) };
+    const given = { document: file.name, symbol, window, maxHeldBytes, limitName: SORT_LIMIT, sorting };
     const decoder = (frameRawBytes: number) => new ExchangeCDecoder({ ...given, frameRawBytes });
     return await openTradeFile({ file, request, archive: 'gzip', facts, decoder }, options);
   });

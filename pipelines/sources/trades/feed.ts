@@ -221,8 +221,8 @@ export const dailySource = (
   open,
 });
 
-/** Decodes a trade file that arrives in chunks. */
-interface TradeDecoder {
+/** Decodes a trade file that arrives in chunks. Disposed of when its document is read or given up. */
+interface TradeDecoder extends Partial<Disposable> {
   /** @returns the items that the chunk completes. */
   push(chunk: Buffer): Iterable<DecodedItem>;
   /** @returns the items that are left when the file has ended. */
@@ -255,6 +255,8 @@ export async function openTradeFile(
       facts: { name: file.name, sha256: file.sha256, bytes: file.bytes, granularity: request.granularity, ...facts },
       async *decode({ frameRawBytes }): AsyncGenerator<DecodedItem> {
         const decoding = decoder(frameRawBytes);
+        using cleanup = new DisposableStack();
+        cleanup.defer(() => decoding[Symbol.dispose]?.());
         for await (const chunk of member.stream(signal)) {
           for (const item of decoding.push(chunk)) {
             // A partition ends only while the file is the one whose digest was taken.

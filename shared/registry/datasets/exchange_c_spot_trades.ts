@@ -27,7 +27,7 @@ export const exchangeCSpotTrades = {
       default: String(2048 * MIB),
       min: MIB,
       max: 65536 * MIB,
-      doc: 'Largest unpacked day of exchange C. Its rows come in any order, so a whole day is sorted in memory.',
+      doc: 'Largest unpacked day of exchange C. Its rows come in any order and are sorted in the spool folder.',
     },
   },
   partition: { kind: 'file_day', startOffsetMs: 0 },
