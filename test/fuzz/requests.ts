@@ -213,8 +213,8 @@ class Sender {
       json.errors?.some(({ message }: Json) => /second time|deeper than|more than|exceeds|at offset/.test(message))
     )
       return [];
-    // Which fields a column of a frame can be filtered by is said by its dataset, not by the schema of its text.
-    if (isFault && json.errors?.every(({ pointer }: Json) => /^\/columns\/\d+\/filter\b/.test(pointer))) return [];
+    // What a frame's column takes as filters and aggregates depends on its field (docs/discovery.md).
+    if (isFault && json.errors?.every(({ pointer }: Json) => /^\/columns\/\d+\/(?:filter|aggregate)\b/.test(pointer))) return [];
     // Of a header beside the body.
     if (isFault && json.errors?.every(({ pointer }: Json) => /^header/i.test(pointer) || pointer === 'Idempotency-Key'))
       return [];
