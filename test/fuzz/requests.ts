@@ -214,7 +214,8 @@ class Sender {
     )
       return [];
     // What a frame's column takes as filters and aggregates depends on its field (docs/discovery.md).
-    if (isFault && json.errors?.every(({ pointer }: Json) => /^\/columns\/\d+\/(?:filter|aggregate)\b/.test(pointer))) return [];
+    if (isFault && json.errors?.every(({ pointer }: Json) => /^\/columns\/\d+\/(?:filter|aggregate)\b/.test(pointer)))
+      return [];
     // Of a header beside the body.
     if (isFault && json.errors?.every(({ pointer }: Json) => /^header/i.test(pointer) || pointer === 'Idempotency-Key'))
       return [];
