@@ -194,6 +194,16 @@ describe('statements', () => {
     expect(Object.fromEntries(rows.map(([, name, version]) => [name, version]))).toEqual(declared);
   });
 
+  test('docs/sources.md has the columns of trade files in the order in which the decoders take them', () => {
+    const page = read('docs/sources.md').replaceAll(/\s+/g, ' ');
+    for (const exchange of ['exchange_a', 'exchange_b', 'exchange_c']) {
+      const [, list] = /const COLUMNS = \[([^\]]*)\]/.exec(read(`pipelines/sources/${exchange}/decode.ts`))!;
+      const columns = [...list.matchAll(/'(\w+)'/g)].map(([, name]) => name);
+      const isThere = [',', ', '].some((separator) => page.includes(`\`${columns.join(separator)}\``));
+      expect(isThere, `${exchange}: ${columns}`).toBe(true);
+    }
+  });
+
   test('packages with published advisories are not brought in by others', () => {
     const { packages } = JSON.parse(read('package-lock.json')) as {
       packages: Record<string, { name?: string; version: string }>;
