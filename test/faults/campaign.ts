@@ -6,7 +6,7 @@ import { startCommand } from '../support/command.ts';
 import { faultsOf } from '../support/lake.ts';
 import { Injector } from './injector.ts';
 import * as oracles from './oracles.ts';
-import { type Excuses, Keeper, outcomeOf, type ProcessDeps } from './processes.ts';
+import { Excuses, Keeper, outcomeOf, type ProcessDeps } from './processes.ts';
 import { Reference } from './reference.ts';
 import { type Round, roundsOf } from './schedule.ts';
 import { Tally } from './tally.ts';
@@ -64,7 +64,7 @@ class Campaign {
   readonly #tally: Tally;
   readonly #seed: number;
   readonly #reference: Reference;
-  readonly #excuses: Excuses = new Set();
+  readonly #excuses = new Excuses();
   #keepers: Keeper[] = [];
   #workload: Workload | undefined;
 

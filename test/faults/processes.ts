@@ -32,8 +32,19 @@ export function pidsOf(world: World, name: ProcessName): number[] {
   });
 }
 
-/** Codes that a fault explains, beside those that a later try may mend. */
-export type Excuses = Set<ErrorCode>;
+/** An attempt of `follow` that meets a revision is refused as late; that the revision stays, the rows say. */
+const ALWAYS: readonly ErrorCode[] = ['PARTITION_LATE_ARRIVAL'];
+
+/** Codes that a fault of this round explains, beside those that a later try may mend. */
+export class Excuses extends Set<ErrorCode> {
+  /** Of all rounds: a command that runs through several reports at its end what it met in each. */
+  readonly ofAllRounds = new Set<ErrorCode>();
+
+  override add(code: ErrorCode): this {
+    this.ofAllRounds.add(code);
+    return super.add(code);
+  }
+}
 
 /** How a command ended: 'done', a signal, or the code that says why it is worth another try. */
 export function outcomeOf(
@@ -47,7 +58,7 @@ export function outcomeOf(
   if (exit === 3 || exit === 130) return { outcome: `exit ${exit}` };
   const named = [json?.error, ...(json?.feeds ?? []).map((each: Json) => each.error), ...(json?.units ?? [])];
   const codes: ErrorCode[] = named.flatMap((each) => each?.code ?? []);
-  const isExcused = (code: ErrorCode) => ERROR_CODES[code]?.transient || excuses.has(code);
+  const isExcused = (code: ErrorCode) => ERROR_CODES[code]?.transient || ALWAYS.includes(code) || excuses.has(code);
   if (codes.length > 0 && codes.every(isExcused)) return { outcome: codes[0] };
   return { outcome: 'failed', fault: `ended with ${exit}, ${codes}:\n${stdout.slice(-3000)}\n${stderr.slice(-3000)}` };
 }
@@ -93,7 +104,7 @@ export class Keeper {
         this.#look(text);
       });
       const answer = await running.done;
-      const { outcome, fault } = outcomeOf(answer, excuses);
+      const { outcome, fault } = outcomeOf(answer, excuses.ofAllRounds);
       tally.operation(`${this.name}: ${outcome}`);
       if (fault) tally.fail(`an unexpected end of ${this.name}: ${fault}`);
       if (!this.#isStopping) await delay(100);
