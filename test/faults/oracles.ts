@@ -33,6 +33,15 @@ export async function settled(
   }
 }
 
+/** The last fault may still be on its way: a process that was told to end, a connection that it breaks. */
+async function patiently(send: () => Promise<Reply>): Promise<Reply> {
+  for (const deadline = performance.now() + LIMIT_MS; ; await delay(250)) {
+    const reply = await send().catch((error): Error => error);
+    if (!(reply instanceof Error) && reply.status !== 503) return reply;
+    if (performance.now() > deadline) throw reply instanceof Error ? reply : new Error(`${reply.status} ${reply.body}`);
+  }
+}
+
 /** What a proved partition states, apart from when and how it came in. */
 const FACTS = ['rows_hash', 'events_sha256', 'totals', 'first_offset', 'last_offset', 'first_ms', 'last_ms', 'gaps'];
 
@@ -98,7 +107,7 @@ export async function answersOf(url: string, files: readonly FileDay[]): Promise
   for (const file of files) {
     for (const question of questionsOf(file.vendor, file.day)) {
       const { path, body, accept, name } = question;
-      const reply = await ask(url, path, { body, headers: { ...headers, accept } });
+      const reply = await patiently(() => ask(url, path, { body, headers: { ...headers, accept } }));
       const fault = judged(file, question, reply, 1);
       if (fault) return `${file.vendor.dataset} ${file.day} ${name}: ${fault}`;
     }
@@ -141,7 +150,7 @@ export async function pagesOf(url: string): Promise<Change[]> {
   const found: Change[] = [];
   for (let since = 0; ; ) {
     const headers = { 'x-api-key': API_KEY, accept: 'application/json' };
-    const reply = await ask(url, `/v1/changes?since=${since}&limit=50`, { headers });
+    const reply = await patiently(() => ask(url, `/v1/changes?since=${since}&limit=50`, { headers }));
     if (reply.status !== 200) throw new Error(`a page of changes: ${reply.status} ${reply.body}`);
     const { changes, next } = JSON.parse(reply.body.toString());
     if (changes.length === 0) return found;

@@ -28,7 +28,7 @@ import type { LinkName } from './schedule.ts';
 export const API_KEY = 'campaign-key';
 const MIB = 1024 * 1024;
 /** Room of the disk of a campaign: several epochs of stores, and what the servers reserve. */
-const DISK_MIB = 3072;
+const DISK_MIB = 6144;
 const TEMPLATE = 'campaign_template';
 
 /** Where a seed's campaign keeps everything. A link of the temporary folder would not do: servers run as another user. */
