@@ -172,7 +172,7 @@ export class Lake implements AsyncDisposable {
 
   /** Brings the lake to what is proved now. */
   async write(): Promise<LakeReport> {
-    await this.#bring(EVERYTHING);
+    await this.#bring(async () => EVERYTHING);
     return this.report();
   }
 
@@ -201,7 +201,8 @@ export class Lake implements AsyncDisposable {
         if (isFaulty) await this.#reopen();
         const now = await this.#catalog.versions();
         const before = JSON.stringify(this.report());
-        await this.#bring(versions && !isFaulty ? await this.#scope(versions, now) : EVERYTHING);
+        const since = isFaulty ? undefined : versions;
+        await this.#bring(async () => (since ? await this.#scope(since, now) : EVERYTHING));
         versions = now;
         isFaulty = false;
         if (JSON.stringify(this.report()) !== before) onRound(this.report());
@@ -236,13 +237,15 @@ export class Lake implements AsyncDisposable {
     return scope;
   }
 
-  async #bring(scope: Scope): Promise<void> {
+  /** @param scopeOf read after the change that a pass states: a leaf that came between them would be stated and never written */
+  async #bring(scopeOf: () => Promise<Scope>): Promise<void> {
     const { signal, synthetic } = this.#options;
     await this.#catalog.settled(signal);
     for (let fruitless = 0; ; ) {
       signal.throwIfAborted();
       const { written, replaced } = this.#writer.counts;
-      if (await this.#writer.pass(scope, await this.#catalog.change())) break;
+      const change = await this.#catalog.change();
+      if (await this.#writer.pass(await scopeOf(), change)) break;
       const { counts } = this.#writer;
       fruitless = counts.written + counts.replaced > written + replaced ? 0 : fruitless + 1;
       if (fruitless === MAX_FRUITLESS) {

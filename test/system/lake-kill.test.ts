@@ -10,6 +10,7 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import type { RootManifest } from '../../serving/lake/format.ts';
+import { PROOF_LOG_LOCK } from '../../shared/db/connect.ts';
 import { ROOT } from '../support/command.ts';
 import { expectServed, faultsOf, filesIn, rootOf, writeLake } from '../support/lake.ts';
 import { csvOf, DATASET, System, writeDocument } from '../support/pipeline.ts';
@@ -177,6 +178,37 @@ test('the command writes, follows, and obeys; `check` holds its files against th
   expect(lakes).toMatchObject([{ folder, files: 4, change: 5, behind: 0, fault: null }]);
   const refused = await system.run(['lake', '--to', join(ROOT, 'package.json')], own);
   expect([refused.exit, refused.json.error.code]).toEqual([2, 'LAKE_FOLDER_REFUSED']);
+});
+
+// The lake stated the change of a day that was proved after it had read what to write, and never wrote that day.
+test('a day that is proved while the lake waits for the signature of another is written, too', async () => {
+  await using system = await System.create();
+  const folder = join(system.env.dir, 'lake');
+  const days = ['2024-01-01', '2024-01-02', '2024-01-03'];
+  for (const [index, day] of days.entries()) {
+    const text = csvOf({ day, firstId: 1 + index * 1000, seed: 1, rows: 30, timeUnit: 'ms' });
+    await writeDocument(system.vendor, day, text);
+  }
+  expect((await system.backfill(days[0], days[0])).exit).toBe(0);
+  await sequence(system.env);
+  const following = system.begin(['lake', '--to', folder, '--follow'], { SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX });
+  const dates = async () => [...new Set((await rootOf(folder)).files.map(({ date }) => date))];
+  try {
+    await eventually(async () => (await dates().catch(() => [])).length === 1, 'the first day');
+    // As a sequencer that is at work: what has no index yet is waited for.
+    await system.rows(`select pg_advisory_lock(${PROOF_LOG_LOCK}, 4711)`);
+    expect((await system.backfill(days[1], days[1])).exit).toBe(0);
+    const waits = `select 1 from pg_stat_activity where datname = current_database() and application_name = 'tidemark lake'
+      and query like '%signed_size%'`;
+    await eventually(async () => (await system.rows(waits)).length > 0, 'the lake waits');
+    expect((await system.backfill(days[2], days[2])).exit).toBe(0);
+    await sequence(system.env);
+    await eventually(async () => (await rootOf(folder)).change === 3, 'the last change');
+    expect(await dates()).toEqual(days);
+  } finally {
+    following.stop();
+    await following.done;
+  }
 });
 
 test('`up` keeps the lake of its setting', async () => {
