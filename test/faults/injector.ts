@@ -4,17 +4,15 @@ import { rm, statfs } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { ERROR_CODES, type ErrorCode } from '../../shared/errors.ts';
-import type { Bitcoind } from '../../shared/stack/bitcoind.ts';
-import type { Json } from '../support/command.ts';
-import { type Excuses, pidsOf, untilDone } from './processes.ts';
+import type { Chain } from './chain.ts';
+import { type Excuses, pidsOf } from './processes.ts';
 import type { FileDay } from './reference.ts';
+import { recover } from './repairs.ts';
 import type { Exchange, LinkName, ProcessName, Step } from './schedule.ts';
 import { Tally } from './tally.ts';
 import type { World } from './world.ts';
 
 const HOUR_MS = 3_600_000;
-/** Longest recovery of a log that lost its tail. */
-const RECOVERY_MS = 600_000;
 
 /** Damage is found where it shows first: in a row, in the archive, in the checksum. */
 const OF_SOURCES = (Object.keys(ERROR_CODES) as ErrorCode[]).filter((code) => code.startsWith('SOURCE_'));
@@ -25,7 +23,7 @@ export interface InjectorDeps {
   readonly world: World;
   readonly tally: Tally;
   readonly excuses: Excuses;
-  readonly node: Bitcoind | undefined;
+  readonly chain: Chain | undefined;
   /** File days that the vendor has published. */
   readonly days: () => readonly FileDay[];
   readonly say: (line: string) => void;
@@ -40,6 +38,8 @@ export class Injector {
   readonly #stopped = new Set<number>();
   readonly #clocks = new Set<object>();
   readonly #ending = new AbortController();
+  /** Kills of the node, one after the other. */
+  #killed: Promise<void> = Promise.resolve();
 
   constructor(deps: InjectorDeps) {
     this.#deps = deps;
@@ -62,6 +62,7 @@ export class Injector {
     this.#ending.abort();
     await Promise.all(this.#lasting);
     for (const pid of this.#stopped) send(pid, 'SIGCONT');
+    await this.#killed;
     for (const proxy of Object.values(this.#deps.world.proxies)) proxy.heal();
     this.#deps.world.setClock(0);
     this.#deps.world.vendor.reset();
@@ -118,22 +119,24 @@ export class Injector {
 
   #link({ target, forMs }: Step, strike: (proxy: World['proxies'][LinkName]) => void): boolean {
     const proxy = this.#deps.world.proxies[target as LinkName];
-    if (target === 'bitcoind' && !this.#deps.node) return false;
+    if (target === 'bitcoind' && !this.#deps.chain) return false;
     strike(proxy);
     this.#last(forMs, () => proxy.heal());
     return true;
   }
 
   #signal(name: ProcessName, what: NodeJS.Signals, draw: number): number | undefined {
-    const { world, node } = this.#deps;
-    const pids = name === 'bitcoind' ? (node ? [node.pid] : []) : pidsOf(world, name);
+    const { world, chain, tally } = this.#deps;
+    const pids = name === 'bitcoind' ? (chain ? [chain.node.pid] : []) : pidsOf(world, name);
     if (pids.length === 0) return undefined;
     const pid = pids[draw % pids.length];
-    if (!send(pid, what)) return undefined;
     if (name === 'bitcoind' && what === 'SIGKILL') {
-      this.#lasting.add(node!.restart().catch((error) => this.#deps.tally.fail(`the node does not start: ${error}`)));
+      this.#killed = this.#killed
+        .then(() => chain!.kill())
+        .catch((error) => tally.fail(`the node does not start: ${error}`));
+      return pid;
     }
-    return pid;
+    return send(pid, what) ? pid : undefined;
   }
 
   /** The vendor sends damaged bytes for some of the exchange's days, or for all that it is asked for. */
@@ -178,23 +181,9 @@ export class Injector {
       await rm(folder, { recursive: true });
       await world.copyFolder(copy, folder);
     });
-    const recovered = await untilDone(this.#deps, ['recover', 'all', '--reason', 'the log lost its tail'], RECOVERY_MS);
-    for (const { dataset, lost } of (recovered?.json.plans ?? []) as Json[]) {
-      for (const partition of lost as string[]) await this.#reingest(dataset, partition);
-    }
+    for (const { partition } of await recover(this.#deps)) world.lostSnapshots.add(partition);
     tally.operation('recovered a log');
     return true;
-  }
-
-  async #reingest(dataset: string, partition: string): Promise<void> {
-    const reason = ['--reason', 'the log lost it'];
-    if (dataset.startsWith('exchange_')) {
-      await untilDone(
-        this.#deps,
-        ['reingest', dataset, '--from', partition, '--to', partition, ...reason],
-        RECOVERY_MS,
-      );
-    }
   }
 }
 

@@ -49,7 +49,7 @@ async function partitionsOf(client: Client): Promise<Map<string, string>> {
   const { rows } = await client.query(
     `select d.key, p.partition_key, p.state, p.rows::text, p.aligned_rows::text, p.aligned_hash, p.klines_sha256, p.offsets::text,
        p.manifest, p.recount
-     from partitions p join datasets d using (dataset_id) where p.state <> 'quarantined' or p.manifest is not null order by 1, 2`,
+     from partitions p join datasets d using (dataset_id) where d.key not like 'bitcoin%' order by 1, 2`,
   );
   return new Map(
     rows.map(({ key, partition_key, manifest, ...row }) => {
@@ -76,7 +76,7 @@ export async function samePartitions(world: Client, reference: Client): Promise<
 }
 
 /** Count and digest of each table's rows, in the order of their text. */
-async function tablesOf(client: Client): Promise<Map<string, string>> {
+async function tablesOf(client: Client, isWanted: (key: string) => boolean): Promise<Map<string, string>> {
   const found = new Map<string, string>();
   const digest = async (name: string, rows: string) => {
     const { rows: of } = await client.query(
@@ -86,6 +86,7 @@ async function tablesOf(client: Client): Promise<Map<string, string>> {
     found.set(name, of[0].said);
   };
   for (const { key, native, number } of DATASETS.values()) {
+    if (!isWanted(key)) continue;
     const columns = native.columns.map(({ name }) => `"${name}"`).join(', ');
     await digest(key, `select ${columns} from ${native.table}`);
     await digest(
@@ -97,8 +98,29 @@ async function tablesOf(client: Client): Promise<Map<string, string>> {
   return found;
 }
 
-export async function sameTables(world: Client, reference: Client): Promise<string | undefined> {
-  return differencesOf(await tablesOf(world), await tablesOf(reference));
+export async function sameTables(
+  world: Client,
+  reference: Client,
+  isWanted: (key: string) => boolean,
+): Promise<string | undefined> {
+  return differencesOf(await tablesOf(world, isWanted), await tablesOf(reference, isWanted));
+}
+
+/** What the proof log states last of each partition is so: what was proved is served, and what was withdrawn is not. */
+export async function leavesHold(client: Client): Promise<string | undefined> {
+  const { rows } = await client.query(
+    `select d.key, l.partition_key as partition, l.kind, p.state, p.rows::int as rows,
+       convert_from(l.body, 'UTF8')::json->>'rows' as logged
+     from (select distinct on (dataset_id, partition_key) * from proof_leaves
+           where kind in ('proved', 'revised', 'retracted', 'quarantined') order by dataset_id, partition_key, entry_id desc) l
+     join datasets d using (dataset_id) left join partitions p using (dataset_id, partition_key)`,
+  );
+  const wrong = rows.filter(({ kind, state, rows: stored, logged }) =>
+    kind === 'proved' || kind === 'revised' ? state !== 'proved' || Number(logged) !== stored : state === 'proved',
+  );
+  return wrong.length === 0
+    ? undefined
+    : `${wrong.length} partitions are not as logged: ${JSON.stringify(wrong.slice(0, 3))}`;
 }
 
 /** Every question about a file day gets the answer of its last version. */
@@ -166,11 +188,13 @@ export async function proofLogHolds(state: string): Promise<string | undefined> 
   return faults.length === 0 ? undefined : faults.join('; ');
 }
 
-/** Each proof has its leaf. */
+/** Each proof has its leaf. Attempts of blocks that left the chain are proved no more, and their leaves stay. */
 export async function leavesOfProofs(client: Client): Promise<string | undefined> {
   const { rows } = await client.query(
-    `select (select count(*)::int from proof_leaves where kind in ('proved', 'revised')) as leaves,
-       (select count(*)::int from attempts where state = 'proved') as attempts`,
+    `select (select count(*)::int from proof_leaves join datasets using (dataset_id)
+         where kind in ('proved', 'revised') and key not like 'bitcoin%') as leaves,
+       (select count(*)::int from attempts join datasets using (dataset_id)
+         where state = 'proved' and key not like 'bitcoin%') as attempts`,
   );
   const [{ leaves, attempts }] = rows;
   return leaves === attempts ? undefined : `${leaves} leaves of proofs, and ${attempts} proved attempts`;

@@ -12,7 +12,7 @@ import { markedProcesses, type World } from './world.ts';
 const COMMANDS: Partial<Record<ProcessName, RegExp>> = {
   up: /pipelines\/cli\/main\.ts up /,
   follow: /pipelines\/cli\/main\.ts follow /,
-  backfill: /pipelines\/cli\/main\.ts (backfill|reingest|recover|verify|mirror|quarantine) /,
+  backfill: /pipelines\/cli\/main\.ts (backfill|reingest|recover|verify|mirror|quarantine|release) /,
   projector: /pipelines\/projector\/main\.ts/,
   serving: /serving\/main\.ts/,
   lake: /serving\/lake\/lake-main\.ts/,

@@ -99,6 +99,13 @@ export class Reference {
     return touched;
   }
 
+  /** Brings the issuers' pages of a day in. */
+  async bringPages(day: string): Promise<void> {
+    const args = ['backfill', 'etf', '--from', day, '--to', day];
+    const { exit, stdout, stderr } = await runCommand(args, this.#world.referenceSettings(this.#documents));
+    if (exit !== 0) throw new Error(`the undisturbed run failed (${args.join(' ')}): ${stdout} ${stderr}`);
+  }
+
   async #ask(touched: readonly FileDay[], settings: Record<string, string>): Promise<void> {
     const { SVC_DATABASE_SERVE_URL: databaseUrl, SVC_DATABASE_MONITOR_URL, SVC_STATE_DIR } = settings;
     await using app = createApp({

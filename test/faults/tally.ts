@@ -17,8 +17,8 @@ export class Tally {
     map.set(key, (map.get(key) ?? 0) + by);
   }
 
-  operation(name: string): void {
-    Tally.count(this.operations, name);
+  operation(name: string, by = 1): void {
+    Tally.count(this.operations, name, by);
   }
 
   /** Notes a failure; the round ends with it. */

@@ -6,7 +6,6 @@ import { seededRandom } from '../../pipelines/sources/trades/sample.ts';
 import { httpSource } from '../../shared/proof-log/http.ts';
 import { LogUnreachable } from '../../shared/proof-log/tiles.ts';
 import { lookAt, type Watched } from '../../shared/proof-log/watch.ts';
-import type { Json } from '../support/command.ts';
 import { VENDORS } from '../support/vendors.ts';
 import { ask, digestOf, questionsOf, type Reply } from './answers.ts';
 import { type ProcessDeps, untilDone } from './processes.ts';
@@ -94,30 +93,17 @@ export class Workload {
     }
   }
 
-  /**
-   * What the operator does about quarantined partitions: an attempt whose first frames a log has lost, which its publisher
-   * does not know, ends so. They are published anew.
-   */
-  async release(): Promise<void> {
-    const listed = await untilDone(this.#deps, ['quarantine'], DOCUMENTS_MS);
-    for (const { dataset, partition, by, reason } of (listed?.json.partitions ?? []) as Json[]) {
-      if (!this.#deps.excuses.has('PARTITION_PROOF_FAILED')) {
-        this.#deps.tally.fail(`${dataset} ${partition} is quarantined by ${by}: ${reason}`);
-        return;
-      }
-      this.#deps.tally.operation('published a quarantined partition anew');
-      const args = [
-        'reingest',
-        dataset,
-        '--from',
-        partition,
-        '--to',
-        partition,
-        '--reason',
-        'the log lost its beginning',
-      ];
-      await untilDone(this.#deps, args, DOCUMENTS_MS);
-    }
+  /** Blocks up to the node's tip. */
+  async bringBlocks(): Promise<void> {
+    await untilDone(this.#deps, ['backfill', 'bitcoin'], DOCUMENTS_MS);
+  }
+
+  async bringPages(day: string): Promise<void> {
+    await untilDone(this.#deps, ['backfill', 'etf', '--from', day, '--to', day], DOCUMENTS_MS);
+  }
+
+  async mirror(folder: string): Promise<void> {
+    await untilDone(this.#deps, ['mirror', `${this.#deps.url}/v1/lake`, folder], DOCUMENTS_MS);
   }
 
   async #listen(): Promise<void> {

@@ -18,6 +18,7 @@ import { endProcess, isAlive, type ProcessRef, processRef, withLock } from '../.
 import type { ServerName } from '../../shared/stack/server.ts';
 import { acquireStack, type Stack } from '../../shared/stack/stack.ts';
 import { isPortFree, readState } from '../../shared/stack/state.ts';
+import { Archives, dayOf, documentOf } from '../support/etf.ts';
 import { OWN_MATRIX } from '../support/rights.ts';
 import { closeTemplate, execute, type LogUrls, natsSettings, urlsOf, withDatabase } from '../support/stack.ts';
 import { startVendorServer, type VendorServer } from '../support/vendor-server.ts';
@@ -29,6 +30,8 @@ export const API_KEY = 'campaign-key';
 const MIB = 1024 * 1024;
 /** Room of the disk of a campaign: several epochs of stores, and what the servers reserve. */
 const DISK_MIB = 6144;
+/** Funds whose pages a folder archives by day. */
+const FUNDS = ['IBIT', 'BITB', 'ARKB'];
 const TEMPLATE = 'campaign_template';
 
 /** Where a seed's campaign keeps everything. A link of the temporary folder would not do: servers run as another user. */
@@ -103,6 +106,8 @@ export class World implements AsyncDisposable {
   readonly httpPort: number;
   readonly proxies: Readonly<Record<LinkName, LinkProxy>>;
   epoch = 0;
+  /** Mempool snapshots of this epoch that the log has lost. */
+  readonly lostSnapshots = new Set<string>();
   /** Of the node, where one can be started. */
   bitcoin: Record<string, string> = {};
 
@@ -133,7 +138,7 @@ export class World implements AsyncDisposable {
     const stack = await acquireStack({
       stateDir: join(disk, 'stack'),
       log: createLogger(process.env.TIDEMARK_TEST_LOG ?? 'silent', 'campaign'),
-      profile: { sharedBuffersBytes: 64 * MIB, durable: false, responseTimeoutMs: 20_000, logAccounts: 2 },
+      profile: { sharedBuffersBytes: 64 * MIB, durable: false, responseTimeoutMs: 20_000, logAccounts: 3 },
     });
     stack.supervise();
     await makeTemplate(stack);
@@ -156,18 +161,28 @@ export class World implements AsyncDisposable {
   async begin(): Promise<void> {
     const admin = withDatabase(this.stack.databaseUrl, 'postgres');
     if (this.epoch > 0) {
-      for (const name of [this.database, this.referenceDatabase]) {
+      for (const name of [this.database, this.referenceDatabase, this.chainDatabase]) {
         await execute(admin, `drop database if exists ${name} with (force)`);
       }
     }
     await rm(this.state, { recursive: true, force: true });
-    await rm(join(this.folder, 'vendor'), { recursive: true, force: true });
+    for (const name of ['vendor', 'issuers', `mirror-${this.epoch}`])
+      await rm(join(this.folder, name), { recursive: true, force: true });
     this.epoch++;
+    this.lostSnapshots.clear();
     await mkdir(join(this.folder, 'vendor'), { recursive: true });
     for (const name of [this.database, this.referenceDatabase]) {
-      await execute(admin, `create database ${name} owner ${roleName('owner')} template ${TEMPLATE}`);
+      await copyTemplate(admin, name);
     }
     for (const account of [1, 2]) await this.#removeStreams(account);
+  }
+
+  /** Empty stores for an undisturbed run over the chain as it is now. */
+  async beginChain(): Promise<void> {
+    const admin = withDatabase(this.stack.databaseUrl, 'postgres');
+    await execute(admin, `drop database if exists ${this.chainDatabase} with (force)`);
+    await copyTemplate(admin, this.chainDatabase);
+    await this.#removeStreams(3);
   }
 
   async #removeStreams(account: number): Promise<void> {
@@ -182,6 +197,10 @@ export class World implements AsyncDisposable {
 
   get referenceDatabase(): string {
     return `reference_${this.epoch}`;
+  }
+
+  get chainDatabase(): string {
+    return `chain_${this.epoch}`;
   }
 
   /** State folder of the product's processes. */
@@ -243,6 +262,15 @@ export class World implements AsyncDisposable {
     };
   }
 
+  get #issuers(): Archives {
+    return new Archives(join(this.folder, 'issuers'));
+  }
+
+  /** Each fund's page of a day. */
+  async showPages(day: string): Promise<void> {
+    for (const ticker of FUNDS) await this.#issuers.write(ticker, day, documentOf(ticker, dayOf(ticker, day)));
+  }
+
   /** What every process of the product finds in its environment. */
   get settings(): Record<string, string> {
     const vendor = `http://127.0.0.1:${this.proxies.vendor.port}/`;
@@ -251,14 +279,15 @@ export class World implements AsyncDisposable {
       ...this.#stores(this.database, 1, false),
       ...SMALL,
       ...this.bitcoin,
+      ...this.#issuers.settings(...FUNDS),
       ...Object.fromEntries(bases.map((name) => [name, vendor])),
       SVC_STATE_DIR: this.state,
       SVC_HTTP_PORT: String(this.httpPort),
       SVC_INTERNAL_API_KEY: API_KEY,
       SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX,
       SVC_LAKE_FOLDER: this.lake,
-      NODE_OPTIONS: `--import=${join(import.meta.dirname, 'clock.mjs')}`,
-      FAULTS_CLOCK: join(this.folder, 'clock', 'offset'),
+      NODE_OPTIONS: `--import=${join(import.meta.dirname, '..', 'support', 'shifted-clock.mjs')}`,
+      TIDEMARK_TEST_CLOCK_FILE: join(this.folder, 'clock', 'offset'),
     };
   }
 
@@ -267,10 +296,21 @@ export class World implements AsyncDisposable {
     return {
       ...this.#stores(this.referenceDatabase, 2, true),
       ...SMALL,
+      ...this.#issuers.settings(...FUNDS),
       ...Object.assign({}, ...VENDORS.map((each) => each.settings(documents))),
       SVC_STATE_DIR: join(this.folder, `reference-${this.epoch}`),
       SVC_INTERNAL_API_KEY: API_KEY,
       SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX,
+    };
+  }
+
+  /** The same of the undisturbed run over the chain. */
+  chainSettings(node: Readonly<Record<string, string>>): Record<string, string> {
+    return {
+      ...this.#stores(this.chainDatabase, 3, true),
+      ...SMALL,
+      ...node,
+      SVC_STATE_DIR: join(this.folder, `chain-${this.epoch}`),
     };
   }
 
@@ -349,6 +389,13 @@ const SMALL = {
   SVC_VERIFY_INTERVAL_SECONDS: '30',
   SVC_COMPACT_INTERVAL_SECONDS: '30',
 } as const;
+
+/**
+ * A copy by files. One by way of the write-ahead log holds sequences that PostgreSQL counts as logged ahead, which they are not
+ * in the copy: after a crash they give TimescaleDB's catalog the same numbers again.
+ */
+const copyTemplate = (admin: string, name: string) =>
+  execute(admin, `create database ${name} owner ${roleName('owner')} template ${TEMPLATE} strategy file_copy`);
 
 async function makeTemplate(stack: Stack): Promise<void> {
   const admin = withDatabase(stack.databaseUrl, 'postgres');
