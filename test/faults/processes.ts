@@ -133,11 +133,12 @@ export class Keeper {
   }
 }
 
-/** Runs a command again and again until it is done. @returns its last answer, or undefined where the campaign fails */
+/** Runs a command again and again until it is done, or has done enough. @returns its last answer, or undefined where the campaign fails */
 export async function untilDone(
   { world, tally, excuses }: ProcessDeps,
   args: readonly string[],
   limitMs: number,
+  isEnough: (answer: Answer) => boolean = () => false,
 ): Promise<Answer | undefined> {
   const startedAt = performance.now();
   const outcomes: string[] = [];
@@ -159,7 +160,7 @@ export async function untilDone(
     const { outcome, fault } = outcomeOf(answer, excuses);
     tally.operation(`${args[0]}: ${outcome}`);
     outcomes.push(outcome);
-    if (outcome === 'done') return answer;
+    if (outcome === 'done' || isEnough(answer)) return answer;
     if (fault) {
       tally.fail(`an unexpected end of ${args.join(' ')}: ${fault}`);
       return undefined;

@@ -6,6 +6,7 @@ import { seededRandom } from '../../pipelines/sources/trades/sample.ts';
 import { httpSource } from '../../shared/proof-log/http.ts';
 import { LogUnreachable } from '../../shared/proof-log/tiles.ts';
 import { lookAt, type Watched } from '../../shared/proof-log/watch.ts';
+import type { Json } from '../support/command.ts';
 import { VENDORS } from '../support/vendors.ts';
 import { ask, digestOf, questionsOf, type Reply } from './answers.ts';
 import { type ProcessDeps, untilDone } from './processes.ts';
@@ -29,6 +30,8 @@ export interface WorkloadDeps extends ProcessDeps {
   readonly url: string;
   readonly seed: number;
 }
+
+const BLOCKS_IN: ReadonlySet<string> = new Set(['proved', 'unchanged', 'quarantined']);
 
 /** Problems that a fault of a store or a process explains. */
 const PASSING = new Set([503]);
@@ -95,7 +98,17 @@ export class Workload {
 
   /** Blocks up to the node's tip. */
   async bringBlocks(): Promise<void> {
-    await untilDone(this.#deps, ['backfill', 'bitcoin'], DOCUMENTS_MS);
+    // Heights whose blocks have left the chain stay quarantined until the operator mends them, and the command says so.
+    await untilDone(this.#deps, ['backfill', 'bitcoin'], DOCUMENTS_MS, ({ signal, json }) => {
+      const units: Json[] = json?.units ?? [];
+      return (
+        signal === null &&
+        units.length > 0 &&
+        !json.error &&
+        !json.feeds.some(({ error }: Json) => error) &&
+        units.every(({ state }) => BLOCKS_IN.has(state))
+      );
+    });
   }
 
   async bringPages(day: string): Promise<void> {
