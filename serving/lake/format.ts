@@ -28,6 +28,8 @@ export interface Span {
    * macro data may have no row for years.
    */
   readonly carriesFar: boolean;
+  /** Files with rows before a change whose rows it may make valid for longer or shorter. */
+  readonly prolonged: number;
 }
 
 const DAY: Span = {
@@ -39,6 +41,7 @@ const DAY: Span = {
     return { from, to: from + DAY_MS };
   },
   carriesFar: false,
+  prolonged: 1,
 };
 
 const YEAR: Span = {
@@ -47,12 +50,16 @@ const YEAR: Span = {
   dateAt: (ms) => new Date(ms).toISOString().slice(0, 4),
   windowOf: (date) => ({ from: Date.UTC(Number(date), 0), to: Date.UTC(Number(date) + 1, 0) }),
   carriesFar: true,
+  prolonged: 1,
 };
+
+/** Blocks are valid up to the median time of the last eleven, which may lie on as many dates. */
+const BLOCK_DAY: Span = { ...DAY, prolonged: 11 };
 
 /** A day of captures or vintages has a handful of rows. */
 export const SPANS: Readonly<Record<PartitionKind['kind'], Span>> = {
   file_day: DAY,
-  height: DAY,
+  height: BLOCK_DAY,
   snapshot: DAY,
   capture: YEAR,
   vintage: YEAR,

@@ -117,8 +117,8 @@ export interface Reach {
 }
 
 /**
- * The dates that changes at some times concern: their own, and of the dates that the lake holds the one before, whose last row may
- * be valid for longer now, and the one after, into which a state is carried.
+ * The dates that changes at some times concern: their own, and of the dates that the lake holds those before, whose rows may be
+ * valid for longer now, and the one after, into which a state is carried.
  * @param held start of each date that the lake holds, ascending
  */
 export function reachOf(dataset: DatasetDefinition, touched: readonly Range[], held: readonly number[]): Reach[] {
@@ -134,33 +134,44 @@ export function reachOf(dataset: DatasetDefinition, touched: readonly Range[], h
     else merged.push(range);
   }
   return merged.map(({ from, to }) => {
-    const [first = from, second = first] = held
-      .filter((at) => at < from)
-      .slice(-2)
-      .reverse();
+    const earlier = held.filter((at) => at < from).slice(-(span.prolonged + 1));
+    const [planned = from] = earlier;
+    const [compared = planned] = earlier.slice(-span.prolonged);
     const next = held.find((at) => at >= to);
     const end = next === undefined ? to : span.windowOf(span.dateAt(next)).to;
-    return { compared: { from: first, to: end }, planned: { from: second, to: end } };
+    return { compared: { from: compared, to: end }, planned: { from: planned, to: end } };
   });
 }
 
-interface Run extends Range {
+interface Run {
   readonly source: string;
+  readonly from: number;
+  /** Rows stay valid until here. Those of blocks may be later: a chain is complete up to the median time of its last blocks. */
+  readonly through: number;
+  /** Rows lie before this time. */
+  readonly rowsTo: number;
 }
 
 /** The stretches in which rows stay valid. */
 async function runsOf(session: Reading, { number, partition: { kind } }: DatasetDefinition): Promise<Run[]> {
   const params = new Params();
-  const until = kind === 'capture' ? 'greatest(to_ms, through_ms, upper(span))' : 'greatest(to_ms, through_ms)';
+  const through = kind === 'capture' ? 'greatest(through_ms, upper(span))' : 'through_ms';
   const rows = await session.rows(
-    `select source_id, from_ms::text, ${until}::text from coverage_spans where dataset_id = ${params.add(int2(number))}
-     order by source_id collate "C", span`,
+    `select source_id, from_ms::text, ${through}::text, to_ms::text from coverage_spans
+     where dataset_id = ${params.add(int2(number))} order by source_id collate "C", span`,
     params,
   );
-  return rows.map(([source, from, to]) => ({ source: source!, from: Number(from), to: Number(to) }));
+  return rows.map(([source, from, through, to]) => ({
+    source: source!,
+    from: Number(from),
+    through: Number(through),
+    rowsTo: Number(to),
+  }));
 }
 
-const validIn = (runs: readonly Run[], { from, to }: Range): string[] =>
-  runs
-    .filter((run) => run.from < to && run.to > from)
-    .map((run) => `${run.source} ${Math.max(run.from, from)} ${Math.min(run.to, to)}`);
+function validIn(runs: readonly Run[], { from, to }: Range): string[] {
+  const within = (ms: number) => Math.min(Math.max(ms, from), to);
+  return runs
+    .filter((run) => run.from < to && Math.max(run.through, run.rowsTo) > from)
+    .map((run) => `${run.source} ${within(run.from)} ${within(run.through)} ${within(run.rowsTo)}`);
+}

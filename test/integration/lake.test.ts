@@ -3,6 +3,7 @@ import { cp, mkdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { reachOf } from '../../serving/lake/plan.ts';
+import { DAY_MS } from '../../shared/dates.ts';
 import { DATASETS, datasetOf, shapeOf } from '../../shared/registry/index.ts';
 import { expectServed, faultsOf, filesIn, openLake, rootOf, writeLake } from '../support/lake.ts';
 import { type DuckDb, openDuckDb } from '../support/read-parquet.ts';
@@ -224,6 +225,32 @@ describe('what changes in the catalog', () => {
     expect(changed).toContain(last);
     expect(changed).not.toContain(last.replace('aligned_1s', 'native'));
   });
+
+  test('a file is replaced when later blocks prolong the validity of its rows', async () => {
+    const { number } = datasetOf('bitcoin_block_headers');
+    const { rows } = await sql(
+      `select from_ms, to_ms from partitions where dataset_id = ${number} and state = 'proved' order by from_ms`,
+    );
+    const last = Number(rows.at(-1).from_ms);
+    await sql(`create table lake_spans as select * from coverage_spans where dataset_id = ${number}`);
+    try {
+      // As before the last blocks came: rows of their date are there, and the median time has not reached them.
+      await sql(
+        `update coverage_spans set through_ms = least(through_ms, ${last - 3_600_000}) where dataset_id = ${number}`,
+      );
+      await write();
+      const before = await times();
+      await sql(`delete from coverage_spans where dataset_id = ${number}`);
+      await sql('insert into coverage_spans select * from lake_spans');
+      expect(await write()).toMatchObject({ removed: 0 });
+      const changed = await changedSince(before);
+      expect(changed.filter((path) => path.includes('aligned_1s'))).not.toEqual([]);
+      expect(changed.filter((path) => path.includes('native'))).toEqual([]);
+      await expectServed(folder, duck, serving);
+    } finally {
+      await sql('drop table lake_spans');
+    }
+  });
 });
 
 describe('a lake that is followed', () => {
@@ -330,14 +357,22 @@ describe('what a writer may find', () => {
   });
 });
 
-test('a change reaches the dates before and after it that the lake holds', () => {
+test('a change reaches the dates before and after it that the lake holds, and eleven dates before a block', () => {
   const day = (date: string) => Date.parse(`${date}T00:00:00Z`);
   const held = ['2024-01-01', '2024-01-05', '2024-01-09', '2024-01-20'].map(day);
   const touched = { from: day('2024-01-09') + 5, to: day('2024-01-09') + 6 };
-  expect(reachOf(datasetOf('bitcoin_block_headers'), [touched], held)).toEqual([
+  expect(reachOf(datasetOf('bitcoin_mempool_state'), [touched], held)).toEqual([
     {
       compared: { from: day('2024-01-05'), to: day('2024-01-21') },
       planned: { from: day('2024-01-01'), to: day('2024-01-21') },
+    },
+  ]);
+  const dates = Array.from({ length: 15 }, (_, index) => day('2024-02-01') + index * DAY_MS);
+  const tip = { from: dates[14], to: dates[14] + 1 };
+  expect(reachOf(datasetOf('bitcoin_block_headers'), [tip], dates)).toEqual([
+    {
+      compared: { from: dates[3], to: dates[14] + DAY_MS },
+      planned: { from: dates[2], to: dates[14] + DAY_MS },
     },
   ]);
 });
