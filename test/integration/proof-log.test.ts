@@ -277,7 +277,7 @@ describe('check', () => {
   test('refuses what it cannot read with exit code 2, and says what it needs', async () => {
     const folder = await logged.download();
     for (const [args, what] of [
-      [[folder], 'Name the key of the log with --key'],
+      [[folder], 'The key of the log is missing: name it with --key'],
       [[folder, '--key', 'nonsense'], 'The key cannot be used'],
       [[join(folder, 'nowhere')], 'cannot be read'],
       [[system.vendor, '--key', key], 'has neither a manifest.json nor a checkpoint'],
