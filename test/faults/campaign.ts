@@ -224,7 +224,11 @@ class Campaign {
       ],
       [
         'changes in pages are all leaves, once and in order',
-        async () => oracles.sameChanges(await oracles.pagesOf(this.#directUrl), await oracles.leavesOf(client)),
+        // Mempool snapshots are still followed: a new leaf has no index for an instant.
+        () =>
+          oracles.settled(async () =>
+            oracles.sameChanges(await oracles.pagesOf(this.#directUrl), await oracles.leavesOf(client)),
+          ),
       ],
       ['the watcher saw one history', () => this.#workload!.look()],
       ['the proof log holds', () => oracles.proofLogHolds(world.state)],
