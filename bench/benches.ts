@@ -114,6 +114,13 @@ export const BENCHES: readonly Bench[] = [
     load: () => import('./query.ts'),
   },
   {
+    name: 'soak',
+    summary: 'everything at saturation beside a backfill: errors, times of each route, and memory that stays flat',
+    whole: ['--minutes 3'],
+    quick: ['--seconds 20 --rows 5000 --clients 6'],
+    load: () => import('./soak.ts'),
+  },
+  {
     name: 'years',
     summary: 'what grows with partitions and with rows: reads, commands, memory, disk',
     whole: ['--days 7 --thin-days 300 --rounds 3'],

@@ -48,13 +48,27 @@ function tree(root: number): ProcessTimes[] {
 /** CPU seconds of a process and everything below it, ended children included. */
 export const cpuSeconds = (root: number): number => tree(root).reduce((sum, times) => sum + times.own + times.ended, 0);
 
-/** The peak of a process's resident memory so far, in MiB. */
-function peakMib(pid: number): number {
+/** A figure of a process's memory, in MiB. VmHWM is the peak of its resident memory so far. */
+function statusMib(pid: number, name: 'VmHWM' | 'RssAnon'): number {
   try {
-    return Number(/VmHWM:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, 'latin1'))?.[1] ?? 0) / 1024;
+    const found = new RegExp(`${name}:\\s+(\\d+)`).exec(readFileSync(`/proc/${pid}/status`, 'latin1'));
+    return Number(found?.[1] ?? 0) / 1024;
   } catch {
     return 0;
   }
+}
+
+/**
+ * The anonymous memory of processes and everything below them, in MiB, by command. Shared buffers and files are not in it: they
+ * grow to their size and stay.
+ */
+export function anonymousMib(roots: readonly number[]): Record<string, number> {
+  const sums: Record<string, number> = {};
+  for (const pid of new Set(roots.flatMap((root) => tree(root).map((times) => times.pid)))) {
+    const name = commandOf(pid);
+    if (name) sums[name] = (sums[name] ?? 0) + statusMib(pid, 'RssAnon');
+  }
+  return sums;
 }
 
 /**
@@ -67,7 +81,7 @@ export function watch(root: number, everyMs = 20): { stop(): { peakMib: Record<s
   const sample = () => {
     for (const { pid } of tree(root)) {
       const name = commandOf(pid);
-      if (name) peaks[name] = Math.max(peaks[name] ?? 0, peakMib(pid));
+      if (name) peaks[name] = Math.max(peaks[name] ?? 0, statusMib(pid, 'VmHWM'));
     }
     cpu = Math.max(cpu, cpuSeconds(root));
   };

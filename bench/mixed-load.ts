@@ -3,15 +3,15 @@
  * the whole day as JSON again and again. In alternating turns the same load goes to the database alone: two psql with
  * row_to_json, and the same small SQL through `pg`.
  */
-import type { ChildProcess } from 'node:child_process';
+import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import type { IncomingMessage } from 'node:http';
+import { createInterface } from 'node:readline';
 import pg from 'pg';
 import type { Stack } from '../shared/stack/stack.ts';
 import type { Note } from './harness.ts';
 import { type Ask, pacedLoop, percentile } from './load-loops.ts';
 import { rounded } from './measure.ts';
-import { discard, psqlJson, SAME_FIELDS, startServer, WHOLE_DAY } from './query-subjects.ts';
+import { discard, psqlJson, type RequestParts, SAME_FIELDS, startServer, WHOLE_DAY } from './query-subjects.ts';
 
 const STREAMS = 2;
 /** Clients of the small reads, and their requests a second. */
@@ -23,8 +23,8 @@ const TURN_S = 4;
 interface Side {
   readonly latencies: number[];
   readonly small: Ask;
-  /** One large read, to its end or until it is stopped. */
-  readonly large: (stop: AbortSignal) => Promise<void>;
+  /** Large reads, one after the other, until they are stopped. @returns how many ended. */
+  readonly large: (stop: AbortSignal) => Promise<number>;
   streamed: number;
 }
 
@@ -38,7 +38,7 @@ export async function measureMixedLoad(stack: Stack, latest: string, note: Note)
     small: async () => {
       await discard(await server.post({ n_rows: 100 }));
     },
-    large: async (stop) => await taken(await server.post(WHOLE_DAY), stop),
+    large: (stop) => httpReads(server.requestOf(WHOLE_DAY), stop),
     streamed: 0,
   };
   const bare: Side = {
@@ -46,7 +46,7 @@ export async function measureMixedLoad(stack: Stack, latest: string, note: Note)
     small: async () => {
       await pool.query({ name: 'latest', text: latest, rowMode: 'array' });
     },
-    large: async (stop) => await exited(psqlJson(stack, SAME_FIELDS, 'ignore'), stop),
+    large: (stop) => psqlReads(stack, stop),
     streamed: 0,
   };
   try {
@@ -80,30 +80,50 @@ export async function measureMixedLoad(stack: Stack, latest: string, note: Note)
 
 async function measureTurn(side: Side): Promise<void> {
   const stopping = new AbortController();
-  const streams = Array.from({ length: STREAMS }, async () => {
-    while (!stopping.signal.aborted) {
-      await side.large(stopping.signal);
-      if (!stopping.signal.aborted) side.streamed++;
-    }
-  });
+  const streams = Array.from({ length: STREAMS }, () => side.large(stopping.signal));
   const { latencies, errors } = await pacedLoop(side.small, CLIENTS, RATE, TURN_S);
   if (errors > 0) throw new Error(`${errors} small reads failed`);
   side.latencies.push(...latencies);
   stopping.abort();
-  await Promise.all(streams);
+  for (const ended of await Promise.all(streams)) side.streamed += ended;
 }
 
-async function taken(response: IncomingMessage, stop: AbortSignal): Promise<void> {
-  if (stop.aborted) response.destroy();
-  stop.addEventListener('abort', () => response.destroy());
-  await discard(response).catch((error: unknown) => {
-    if (!stop.aborted) throw error;
-  });
+/**
+ * Reads the answer again and again, and writes a line for each that is complete. It is a process of its own, as psql is: a reader
+ * in the process of the small reads would delay their answers, and the service would be blamed.
+ */
+const READER = `
+const [url, key, body] = process.argv.slice(1);
+const agent = new (require('node:http').Agent)({ keepAlive: true });
+const read = () => {
+  const headers = { 'X-API-Key': key, 'Content-Length': Buffer.byteLength(body) };
+  require('node:http').request(url, { agent, method: 'POST', headers }, (response) => {
+    if (response.statusCode !== 200) throw new Error('status ' + response.statusCode);
+    response.resume().on('end', () => { console.log('ended'); read(); });
+  }).end(body);
+};
+read();`;
+
+async function httpReads({ url, key, body }: RequestParts, stop: AbortSignal): Promise<number> {
+  const child = spawn(process.execPath, ['-e', READER, url, key, body], { stdio: ['ignore', 'pipe', 'inherit'] });
+  let ended = 0;
+  createInterface({ input: child.stdout }).on('line', () => ended++);
+  await exited(child, stop);
+  return ended;
+}
+
+async function psqlReads(stack: Stack, stop: AbortSignal): Promise<number> {
+  for (let ended = 0; ; ended++) {
+    await exited(psqlJson(stack, SAME_FIELDS, 'ignore'), stop);
+    if (stop.aborted) return ended;
+  }
 }
 
 async function exited(child: ChildProcess, stop: AbortSignal): Promise<void> {
-  stop.addEventListener('abort', () => child.kill());
+  const kill = () => child.kill();
+  stop.addEventListener('abort', kill);
   const [code] = await once(child, 'exit');
+  stop.removeEventListener('abort', kill);
   if (code !== 0 && !stop.aborted) throw new Error(`${child.spawnfile} ended with ${code}`);
 }
 

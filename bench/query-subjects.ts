@@ -176,7 +176,16 @@ export async function drained(child: ChildProcess): Promise<void> {
   if (code !== 0) throw new Error(`${child.spawnfile} ended with ${code}`);
 }
 
+/** What a client outside this process sends. */
+export interface RequestParts {
+  readonly url: string;
+  readonly key: string;
+  readonly body: string;
+}
+
 export interface QueryServer extends AsyncDisposable {
+  /** The same request as `post` sends, for another process. */
+  requestOf(body: object): RequestParts;
   /** Sends a request for the dataset to the query route. */
   post(body: object, headers?: Record<string, string>): Promise<IncomingMessage>;
   postTo(path: string, body: object, headers?: Record<string, string>): Promise<IncomingMessage>;
@@ -224,6 +233,11 @@ export async function startServer(
     });
   const postTo: QueryServer['postTo'] = (path, body, headers) => send('POST', path, JSON.stringify(body), headers);
   return {
+    requestOf: (body) => ({
+      url: `${url}/v1/raw/query`,
+      key: API_KEY,
+      body: JSON.stringify({ sources: [DATASET], ...body }),
+    }),
     postTo,
     postAny: (path, body) => send('POST', path, JSON.stringify(body), {}, true),
     get: (path) => send('GET', path),
