@@ -77,6 +77,8 @@ class Campaign {
   readonly #reference: Reference;
   readonly #excuses = new Excuses();
   #keepers: Keeper[] = [];
+  /** It takes a snapshot of the mempool every few seconds: while everything is compared it is not there. */
+  #follow: Keeper | undefined;
   #workload: Workload | undefined;
   #chain: Chain | undefined;
 
@@ -124,6 +126,7 @@ class Campaign {
       days: () => days,
       say: (line) => this.#say(line),
     });
+    this.#follow = new Keeper(this.#deps, ['follow', ...FOLLOWED, ...(this.#chain ? ['bitcoin'] : [])]);
     let isDone = false;
     await this.#chain?.grow(round.blocks, round.reorganised);
     const bring = async () => {
@@ -139,6 +142,7 @@ class Campaign {
     this.#say(`healed; the documents are ${isDone ? '' : 'not yet '}in`);
     await work;
     if (tally.failures.length === 0) await this.#settleChain();
+    await this.#follow.stop();
     await mendQuarantined(this.#deps);
     workload.isQuiet = true;
     if (this.#tally.failures.length === 0) await this.#check();
@@ -174,9 +178,7 @@ class Campaign {
     await this.#world.begin();
     await this.#reference.begin();
     const deps = this.#deps;
-    this.#keepers = [['up'], ['follow', ...FOLLOWED, ...(this.#chain ? ['bitcoin'] : [])], ['export-worker']].map(
-      (args) => new Keeper(deps, args),
-    );
+    this.#keepers = [['up'], ['export-worker']].map((args) => new Keeper(deps, args));
     this.#workload = new Workload({
       ...deps,
       days: () => this.#reference.days,
@@ -192,9 +194,10 @@ class Campaign {
 
   async end(): Promise<void> {
     await this.#workload?.end();
-    await Promise.all(this.#keepers.map((keeper) => keeper.stop()));
+    await Promise.all([this.#follow, ...this.#keepers].map((keeper) => keeper?.stop()));
     this.#workload = undefined;
     this.#keepers = [];
+    this.#follow = undefined;
   }
 
   // ---- oracles -----------------------------------------------------------------------------------------------------
@@ -224,7 +227,6 @@ class Campaign {
       ],
       [
         'changes in pages are all leaves, once and in order',
-        // Mempool snapshots are still followed: a new leaf has no index for an instant.
         () =>
           oracles.settled(async () =>
             oracles.sameChanges(await oracles.pagesOf(this.#directUrl), await oracles.leavesOf(client)),

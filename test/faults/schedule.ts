@@ -94,7 +94,7 @@ export interface Round {
 
 /** Rounds with the same stores. */
 const EPOCH = 3;
-const STEPS = 32;
+const STEPS = 48;
 /** Steps follow each other after up to this time. */
 const PAUSE_MS = 700;
 const LONGEST_MS = 2500;
