@@ -6,7 +6,7 @@ import { seededRandom } from '../../pipelines/sources/trades/sample.ts';
 import { httpSource } from '../../shared/proof-log/http.ts';
 import { LogUnreachable } from '../../shared/proof-log/tiles.ts';
 import { lookAt, type Watched } from '../../shared/proof-log/watch.ts';
-import type { Json } from '../support/command.ts';
+import type { Answer, Json } from '../support/command.ts';
 import { VENDORS } from '../support/vendors.ts';
 import { ask, digestOf, questionsOf, type Reply } from './answers.ts';
 import { type ProcessDeps, untilDone } from './processes.ts';
@@ -31,7 +31,22 @@ export interface WorkloadDeps extends ProcessDeps {
   readonly seed: number;
 }
 
-const BLOCKS_IN: ReadonlySet<string> = new Set(['proved', 'unchanged', 'quarantined']);
+const ENDED: ReadonlySet<string> = new Set(['proved', 'unchanged', 'quarantined']);
+
+/**
+ * Whether a backfill has done what it can: heights whose blocks have left the chain, and attempts whose first frames a log has lost,
+ * stay quarantined until the operator mends them.
+ */
+function isBroughtIn({ signal, json }: Answer): boolean {
+  const units: Json[] = json?.units ?? [];
+  return (
+    signal === null &&
+    units.length > 0 &&
+    !json.error &&
+    !json.feeds.some(({ error }: Json) => error) &&
+    units.every(({ state }) => ENDED.has(state))
+  );
+}
 
 /** Problems that a fault of a store or a process explains. */
 const PASSING = new Set([503]);
@@ -85,7 +100,12 @@ export class Workload {
         .map(({ day }) => day)
         .toSorted();
       if (of.length > 0)
-        await untilDone(this.#deps, ['backfill', dataset, '--from', of[0], '--to', of.at(-1)!], DOCUMENTS_MS);
+        await untilDone(
+          this.#deps,
+          ['backfill', dataset, '--from', of[0], '--to', of.at(-1)!],
+          DOCUMENTS_MS,
+          isBroughtIn,
+        );
     }
     for (const file of revised) {
       if (tally.failures.length > 0) return;
@@ -98,21 +118,11 @@ export class Workload {
 
   /** Blocks up to the node's tip. */
   async bringBlocks(): Promise<void> {
-    // Heights whose blocks have left the chain stay quarantined until the operator mends them, and the command says so.
-    await untilDone(this.#deps, ['backfill', 'bitcoin'], DOCUMENTS_MS, ({ signal, json }) => {
-      const units: Json[] = json?.units ?? [];
-      return (
-        signal === null &&
-        units.length > 0 &&
-        !json.error &&
-        !json.feeds.some(({ error }: Json) => error) &&
-        units.every(({ state }) => BLOCKS_IN.has(state))
-      );
-    });
+    await untilDone(this.#deps, ['backfill', 'bitcoin'], DOCUMENTS_MS, isBroughtIn);
   }
 
   async bringPages(day: string): Promise<void> {
-    await untilDone(this.#deps, ['backfill', 'etf', '--from', day, '--to', day], DOCUMENTS_MS);
+    await untilDone(this.#deps, ['backfill', 'etf', '--from', day, '--to', day], DOCUMENTS_MS, isBroughtIn);
   }
 
   async mirror(folder: string): Promise<void> {
