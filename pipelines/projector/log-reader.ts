@@ -39,6 +39,8 @@ export class LogReader {
   #polledAt = 0;
   /** Whether the log held more than had arrived when it was last asked, and nothing has arrived since. */
   #isOwed = false;
+  /** Whether the connection was lost and made again. */
+  #hasReconnected = false;
 
   /** `maxBytes` limits the buffer: a pull asks for as many messages as fit if each has the maximal size. */
   constructor(connection: NatsConnection, dataset: string, maxBytes: number, signal: AbortSignal) {
@@ -46,6 +48,13 @@ export class LogReader {
     this.#connection = connection;
     this.#dataset = dataset;
     this.#maxMessages = Math.max(2, Math.floor(maxBytes / MAX_MESSAGE_BYTES));
+    void this.#watch();
+  }
+
+  async #watch(): Promise<void> {
+    for await (const { type } of this.#connection.status()) {
+      if (type === 'reconnect') this.#hasReconnected = true;
+    }
   }
 
   /** Moves the reader to the message after `sequence`. */
@@ -75,12 +84,17 @@ export class LogReader {
   /**
    * The next message; undefined when none arrived within `waitMs` or before the signal.
    * @throws TidemarkError LOG_GAP when a sequence is missing: the consumer lost its place. LOG_UNAVAILABLE when the
-   * consumer ended or does not deliver what the log holds.
+   * consumer ended or does not deliver what the log holds, and when the connection was lost: the server that answers now may
+   * have an older copy of the log, whose next messages have sequences that were read before.
    */
   async read(waitMs: number): Promise<JsMsg | undefined> {
     for (;;) {
       this.#next ??= this.#iterator!.next();
       const arrived = await within(this.#next, waitMs, this.#signal);
+      if (this.#hasReconnected) {
+        const what = `The connection to the log was lost; ${this.#dataset} is compared with its checkpoint again`;
+        throw new TidemarkError('LOG_UNAVAILABLE', what);
+      }
       if (arrived === undefined) {
         this.#poll();
         return undefined;

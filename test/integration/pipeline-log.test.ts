@@ -5,12 +5,15 @@ import { readdir, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { jetstreamManager } from '@nats-io/jetstream';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { LogReader } from '../../pipelines/projector/log-reader.ts';
 import { Catalog } from '../../shared/db/catalog.ts';
 import { connect, PUBLISHER_LOCK } from '../../shared/db/connect.ts';
 import type { DocumentFacts } from '../../shared/frame/manifest.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
 import { exchangeASpotTrades } from '../../shared/registry/datasets/exchange_a_spot_trades.ts';
 import { type Json, runCommand } from '../support/command.ts';
+import { faultOf } from '../support/faults.ts';
+import { startNatsProxy } from '../support/nats-proxy.ts';
 import { PATIENCE_MS } from '../support/patience.ts';
 import { csvOf, DATASET, dayNames, documentPath, System, writeDocument } from '../support/pipeline.ts';
 import { temporaryDir } from '../support/stack.ts';
@@ -114,6 +117,32 @@ describe('a stream that is not the one that was projected', () => {
     expect([exit, json.error?.code]).toEqual([1, 'LOG_STREAM_MISCONFIGURED']);
     for (const name of ['discard', 'deny_delete', 'deny_purge']) expect(json.error.message).toContain(name);
   });
+});
+
+// A projector that lived through the restart of a log that had lost its tail took the new messages, whose sequences it had read
+// before, for repetitions: their partitions were never proved, or quarantined.
+test('behind a new connection may be an older copy of the log: the reader reads nothing from it', async () => {
+  await using system = await System.create();
+  await writeDocument(
+    system.vendor,
+    '2024-09-01',
+    csvOf({ day: '2024-09-01', rows: ROWS, seed: 4, firstId: 1, timeUnit: 'ms' }),
+  );
+  expect((await system.backfill('2024-09-01', '2024-09-01')).exit).toBe(0);
+  await using proxy = await startNatsProxy(system.env.natsOperatorUrl);
+  await using connection = await connectNats(proxy.url, 'test');
+  const reader = new LogReader(connection, DATASET, 1 << 24, new AbortController().signal);
+  await reader.seek(0);
+  expect((await reader.read(PATIENCE_MS))?.seq).toBe(1);
+  let isBack = false;
+  void (async () => {
+    for await (const { type } of connection.status()) isBack ||= type === 'reconnect';
+  })();
+  proxy.cut();
+  await expect.poll(() => isBack).toBe(true);
+  const { message } = await faultOf(reader.read(1000), 'LOG_UNAVAILABLE');
+  expect(message).toContain('compared with its checkpoint again');
+  await reader.close();
 });
 
 // Seen after a kill -9 of nats-server that lost the only frames there were: it calls the message before the first one a
