@@ -37,6 +37,8 @@ const MEMORY_EVERY_MS = 1000;
 /** Memory is flat where the last third's mean is at most this much above that of the first third. */
 const GROWTH_SHARE = 1.3;
 const GROWTH_MIB = 48;
+/** In a shorter run the processes still grow to the size that they keep. */
+const JUDGED_S = 180;
 const MAX_ERRORS = 20;
 
 interface Reply {
@@ -327,9 +329,11 @@ async function soak(harness: Harness, { seconds, rows, clients: count }: SoakOpt
   const days = await backfill;
   clients.close();
   const growth = growthOf(memory);
+  const is_memory_judged = seconds >= JUDGED_S;
   return {
-    ok: clients.errors.length === 0 && Object.values(growth).every(({ is_flat }) => is_flat),
+    ok: clients.errors.length === 0 && (!is_memory_judged || Object.values(growth).every(({ is_flat }) => is_flat)),
     seconds,
+    is_memory_judged,
     clients: count,
     days_backfilled: days,
     routes: clients.figures(),
@@ -359,7 +363,7 @@ function startLoops(clients: Clients, count: number, signal: AbortSignal): Promi
 
 type Soak = Awaited<ReturnType<typeof soak>>;
 
-const lines = ({ seconds, clients, days_backfilled, routes, memory, errors }: Soak): string[] => [
+const lines = ({ seconds, is_memory_judged, clients, days_backfilled, routes, memory, errors }: Soak): string[] => [
   `${clients} clients of all kinds, two readers of whole days, two of streams and one of exports, for ${seconds} s; ${days_backfilled} days were backfilled beside them`,
   ...routes
     .toSorted((one, other) => one.route.localeCompare(other.route))
@@ -367,10 +371,10 @@ const lines = ({ seconds, clients, days_backfilled, routes, memory, errors }: So
       ({ route, answers, p50_ms, p99_ms, refused, errors: faults }) =>
         `  ${route.padEnd(34)} ${String(answers).padStart(7)} answers  p50 ${p50_ms} ms  p99 ${p99_ms} ms  refused ${refused}  errors ${faults}`,
     ),
-  'memory of the first third and of the last, MiB',
+  `memory of the first third and of the last, MiB${is_memory_judged ? '' : ` (not judged below ${JUDGED_S} s)`}`,
   ...Object.entries(memory).map(
     ([name, { first_third_mib, last_third_mib, is_flat }]) =>
-      `  ${name.padEnd(34)} ${first_third_mib}  ${last_third_mib}${is_flat ? '' : '  NOT FLAT'}`,
+      `  ${name.padEnd(34)} ${first_third_mib}  ${last_third_mib}${is_flat ? '' : is_memory_judged ? '  NOT FLAT' : '  grew'}`,
   ),
   ...errors.map((error) => `error: ${error}`),
 ];
