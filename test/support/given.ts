@@ -10,7 +10,8 @@ export function given(isThere: boolean, reason: string) {
   const named = (name: string) => (isThere ? name : `${name} [skipped: ${reason}]`);
   return {
     describe: (name: string, tests: () => void) => describe.skipIf(!isThere)(named(name), tests),
-    test: (name: string, work: () => void | Promise<void>) => test.skipIf(!isThere)(named(name), work),
+    test: (name: string, work: () => void | Promise<void>, timeoutMs?: number) =>
+      test.skipIf(!isThere)(named(name), work, timeoutMs),
   };
 }
 
