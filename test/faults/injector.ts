@@ -160,11 +160,20 @@ export class Injector {
     const { world, excuses } = this.#deps;
     if (!world.hasDisk) return false;
     excuses.add('LOG_FULL').add('LAKE_NOT_WRITTEN').add('SPOOL_UNUSABLE').add('LOG_STORAGE_SHORT');
-    const { blocks, bfree, bsize } = await statfs(world.disk);
-    const resize = (size: string) => execFileSync('mount', ['-o', `remount,size=${size}`, world.disk]);
-    resize(`${(blocks - bfree) * bsize}`);
+    const { blocks, bsize } = await statfs(world.disk);
+    const resize = (to: number) => execFileSync('mount', ['-o', `remount,size=${to * bsize}`, world.disk]);
+    // What is written between the look and the change makes the new size too small, which the kernel refuses.
+    for (let tries = 100; ; tries--) {
+      const { bfree } = await statfs(world.disk);
+      try {
+        resize(blocks - bfree);
+        break;
+      } catch (error) {
+        if (tries === 0) throw error;
+      }
+    }
     await delay(Math.min(forMs, 2000));
-    resize(`${blocks * bsize}`);
+    resize(blocks);
     send(world.pidOf('nats'), 'SIGKILL');
     return true;
   }

@@ -1,6 +1,6 @@
 /**
- * Three minutes of a campaign of faults, as `npm run faults` runs it. TIDEMARK_TEST_CAMPAIGN asks for it as long as campaigns find
- * faults that are not mended yet: the seed draws the schedule, but what a fault meets depends on the machine.
+ * Three minutes of a campaign of faults, as `npm run faults` runs it. TIDEMARK_TEST_CAMPAIGN asks for it until campaigns have run for
+ * hours without a fault of their own: the seed draws the schedule, but what a fault meets depends on the machine.
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
