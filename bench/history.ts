@@ -65,7 +65,7 @@ function spreadOf({ ratio_min, ratio_max, spread }: Readonly<Record<string, unkn
   return Number.isFinite(least) && Number.isFinite(most) ? { least, most } : {};
 }
 
-/** @throws BenchUsage where a line is no entry. */
+/** @throws BenchUsage when a line cannot be read as an entry. */
 export async function readHistory(path: string): Promise<Entry[]> {
   let text: string;
   try {
@@ -80,7 +80,7 @@ export async function readHistory(path: string): Promise<Entry[]> {
       return [JSON.parse(line) as Entry];
     } catch {
       throw new BenchUsage(
-        `${path}:${index + 1} is no line of a history of benches: remove it, or choose another --history`,
+        `${path}:${index + 1} is not a line of a bench history: remove it, or choose another --history`,
       );
     }
   });

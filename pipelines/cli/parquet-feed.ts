@@ -28,7 +28,7 @@ export async function feedParquet(path: string, target: Target, fields: readonly
     if (cause instanceof RowFault) throw cause;
     // The reader says of a damaged file what it stumbles over, such as `Cannot read properties of undefined`.
     const what = cause instanceof Error ? cause.message : String(cause);
-    throw new RowFault(`the file is no Parquet that can be read: ${what}`, { cause });
+    throw new RowFault(`the file cannot be read as Parquet: ${what}`, { cause });
   }
 }
 

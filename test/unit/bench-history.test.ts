@@ -84,7 +84,7 @@ test('the history grows by lines, and a damaged line is named', async () => {
     for (const ratio of [1, 2]) await appendEntry(path, entry({ ratio }));
     expect(await readHistory(path)).toEqual([entry({ ratio: 1 }), entry({ ratio: 2 })]);
     await writeFile(path, `${JSON.stringify(entry({}))}\n{"bench":\n`);
-    await expect(readHistory(path)).rejects.toThrow(`${path}:2 is no line of a history`);
+    await expect(readHistory(path)).rejects.toThrow(`${path}:2 is not a line of a bench history`);
   } finally {
     await rm(dir, { recursive: true });
   }
