@@ -6,6 +6,7 @@
 import { explain, TidemarkError } from '../shared/errors.ts';
 import { createLogger } from '../shared/logger.ts';
 import { createApp } from './app.ts';
+import { PortHolders } from './http/port.ts';
 import { readProcessOptions, untilStopped, usableSettings } from './monitoring/startup.ts';
 import { listen } from './server.ts';
 
@@ -21,6 +22,8 @@ async function main(): Promise<void> {
     maxConnections: settings.SVC_HTTP_MAX_CONNECTIONS,
     maxEventStreams: settings.SVC_CHANGES_MAX_LISTENERS,
     refusals: app.refusals,
+    holders:
+      parent === undefined ? undefined : new PortHolders({ stateDir: settings.SVC_STATE_DIR, supervisor: parent, log }),
   });
   const stopping = untilStopped(parent);
   // A fault here does not end the process: it serves what it can, and /readyz reports the rest.

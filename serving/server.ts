@@ -1,19 +1,12 @@
 /** The HTTP server around the application: its port, its connections, its time limits, and how it stops. */
 import { randomUUID } from 'node:crypto';
-import {
-  createServer,
-  type IncomingMessage,
-  type RequestListener,
-  type Server,
-  type ServerResponse,
-  STATUS_CODES,
-} from 'node:http';
+import { createServer, type IncomingMessage, type RequestListener, type ServerResponse, STATUS_CODES } from 'node:http';
 import { type AddressInfo, Server as NetServer, type Socket } from 'node:net';
 import type Koa from 'koa';
-import { TidemarkError } from '../shared/errors.ts';
 import { Problem, type ProblemCode } from './contract/problems.ts';
 import type { RefusalLog } from './http/access.ts';
 import { DEDICATED } from './http/answer.ts';
+import { listenOnFree, type PortHolders } from './http/port.ts';
 import { discardBody } from './http/request.ts';
 
 interface ConnectionRules {
@@ -165,8 +158,6 @@ const RESERVED_CONNECTIONS = 16;
 const RESERVED_PATHS: ReadonlySet<string> = new Set(['/healthz', '/readyz', '/metrics']);
 /** After a refusal the server keeps reading for this long, so that the client reads the answer before the connection closes. */
 const LINGER_MS = 2000;
-const DEFAULT_PORT = 8080;
-const PORTS_TRIED = 100;
 
 interface Listening {
   readonly url: string;
@@ -189,6 +180,8 @@ export interface ConnectionLimits {
   readonly lingerMs?: number;
   /** Logs requests that do not reach the application. */
   readonly refusals?: RefusalLog;
+  /** Who listens on the ports of this service. */
+  readonly holders?: PortHolders;
 }
 
 export async function listen(
@@ -232,7 +225,7 @@ export async function listen(
     else refuser.broken(error, socket as Socket);
   });
   server.on('connection', (socket) => connections.add(socket));
-  await listenOnFree(server, host, port);
+  await listenOnFree(server, host, port, limits.holders);
   const sweep = setInterval(() => connections.closeIdle(), checkIntervalMs).unref();
   const address = server.address() as AddressInfo;
   const name = address.family === 'IPv6' ? `[${address.address}]` : address.address;
@@ -267,29 +260,6 @@ function answering(answer: RequestListener, connections: Connections, refuser: R
       refuse(exchange, 'HTTP_CONNECTION_LIMIT_REACHED', 'The service answers other requests first. Try again later.');
     } else answer(request, response);
   };
-}
-
-async function listenOnFree(server: Server, host: string, port: number | undefined): Promise<void> {
-  const first = port ?? DEFAULT_PORT;
-  const last = port === undefined ? DEFAULT_PORT + PORTS_TRIED : first;
-  for (let candidate = first; ; candidate++) {
-    try {
-      await new Promise<void>((resolve, reject) => {
-        server.once('error', reject);
-        server.listen(candidate, host, () => {
-          server.off('error', reject);
-          resolve();
-        });
-      });
-      return;
-    } catch (cause) {
-      const taken = (cause as NodeJS.ErrnoException).code === 'EADDRINUSE';
-      if (taken && candidate < last) continue;
-      const other = taken ? '; another program does: choose another SVC_HTTP_PORT' : '';
-      const message = `The service cannot listen on ${host}, port ${candidate}${other}`;
-      throw new TidemarkError('CONFIGURATION_INVALID', message, { cause });
-    }
-  }
 }
 
 const BROKEN_REQUESTS: Readonly<Record<string, ProblemCode>> = {

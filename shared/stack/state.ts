@@ -50,7 +50,7 @@ export function writeState(stateDir: string, kind: StackState['kind'], servers: 
 }
 
 /** Replaces a file atomically, so that readers never see a part of it. */
-async function writeAtomic(path: string, text: string, mode: number): Promise<void> {
+export async function writeAtomic(path: string, text: string, mode: number): Promise<void> {
   const part = `${path}.${randomBytes(4).toString('hex')}`;
   try {
     await using file = await open(part, 'wx', mode);

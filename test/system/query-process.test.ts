@@ -1,13 +1,14 @@
 /** `serving/main.ts` as a process: what it needs, what it says, where it listens, how it ends. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { writeFile } from 'node:fs/promises';
+import { mkdir, writeFile } from 'node:fs/promises';
 import { request as httpRequest, type IncomingMessage } from 'node:http';
 import { type AddressInfo, createServer } from 'node:net';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { processRef } from '../../shared/stack/processes.ts';
 import { DATASET, loadBulk } from '../support/load-rows.ts';
 import { API_KEY, eventually, migrated, OWN_MATRIX } from '../support/serving.ts';
 import { createMigratedEnv, createTestEnv, execute, type TestEnv } from '../support/stack.ts';
@@ -31,6 +32,14 @@ function start(settings: Record<string, string>, order?: object): ChildProcess {
   child.stdin!.end(order ? JSON.stringify(order) : '');
   return child;
 }
+
+/** Starts the module with the order on its standard input, and passes its output on. */
+const SUPERVISOR = `
+  const child = require('node:child_process').spawn(process.execPath, [process.argv[1], '--stdin'], {
+    stdio: ['pipe', 'inherit', 'inherit'],
+  });
+  child.stdin.end(process.argv[2]);
+`;
 
 const settings = () => ({
   SVC_DATABASE_URL: env.databaseUrl,
@@ -181,6 +190,34 @@ describe('the start', () => {
     for (const found of ports) expect(found).toBeGreaterThanOrEqual(8080);
     for (const child of two) child.kill();
     await Promise.all(two.map((child) => once(child, 'exit')));
+  });
+
+  test('a port is taken back from a process that stands still and whose supervisor was killed', async () => {
+    const probe = createServer().listen(0, '127.0.0.1');
+    await once(probe, 'listening');
+    const { port } = probe.address() as AddressInfo;
+    probe.close();
+    const order = { settings: { ...settings(), SVC_HTTP_PORT: String(port), SVC_STATE_DIR: join(env.dir, 'held') } };
+    await mkdir(order.settings.SVC_STATE_DIR);
+    // A supervisor that starts the process and says its line.
+    const supervisor = spawn(process.execPath, ['-e', SUPERVISOR, MAIN, JSON.stringify(order)], {
+      env: { PATH: process.env.PATH },
+      stdio: ['pipe', 'pipe', 'inherit'],
+    });
+    const { pid } = await said(supervisor);
+    process.kill(pid, 'SIGSTOP');
+    // As long as its supervisor lives, the port is that process's.
+    const refused = start({}, order);
+    expect((await once(refused, 'exit'))[0]).toBe(2);
+    supervisor.kill('SIGKILL');
+    await once(supervisor, 'exit');
+    const next = start({}, order);
+    const { url } = await said(next);
+    expect(new URL(url).port).toBe(String(port));
+    expect((await fetch(`${url}/healthz`)).status).toBe(200);
+    await eventually(async () => processRef(pid) === undefined, 'the process that stood still has ended');
+    next.kill();
+    await once(next, 'exit');
   });
 
   test('without a database it starts, is not ready, and is once the database is there', async () => {
