@@ -1,4 +1,4 @@
-/** Export workers killed by the dozen; three kills are in system/export-workers.test.ts. */
+/** Export workers killed by the dozen; three kills are in system/long/export-workers.test.ts. */
 import { expect, test } from 'vitest';
 import { killWorkers } from '../../support/export-kills.ts';
 import { startExports } from '../../support/exports.ts';

@@ -6,13 +6,13 @@ import { readdir, readFile, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { jetstreamManager } from '@nats-io/jetstream';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
-import { connect } from '../../shared/db/connect.ts';
-import { connectNats } from '../../shared/nats/connect.ts';
-import { ended, expectOne, killWorkers } from '../support/export-kills.ts';
-import { EXPORT, type Exports, spawnWorker, startExports, type TestSettings } from '../support/exports.ts';
-import { DATASET, loadBulk } from '../support/load-rows.ts';
-import { eventually, OWN_MATRIX } from '../support/serving.ts';
-import { createMigratedEnv, execute, type TestEnv } from '../support/stack.ts';
+import { connect } from '../../../shared/db/connect.ts';
+import { connectNats } from '../../../shared/nats/connect.ts';
+import { ended, expectOne, killWorkers } from '../../support/export-kills.ts';
+import { EXPORT, type Exports, spawnWorker, startExports, type TestSettings } from '../../support/exports.ts';
+import { DATASET, loadBulk } from '../../support/load-rows.ts';
+import { eventually, OWN_MATRIX } from '../../support/serving.ts';
+import { createMigratedEnv, execute, type TestEnv } from '../../support/stack.ts';
 
 const ROWS = 60_000;
 /** Long enough to be killed in the middle of it. */

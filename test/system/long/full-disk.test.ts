@@ -4,23 +4,23 @@ import { chmod, mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { connect } from '../../shared/db/connect.ts';
-import { migrate } from '../../shared/db/migrate.ts';
-import { openRuns, RunRecorder } from '../../shared/db/runs.ts';
-import { checkMirror } from '../../shared/proof-log/check.ts';
-import { folderSource } from '../../shared/proof-log/folder.ts';
-import { exchangeASpotTrades } from '../../shared/registry/datasets/exchange_a_spot_trades.ts';
-import { withLock } from '../../shared/stack/processes.ts';
-import { acquireStack } from '../../shared/stack/stack.ts';
-import { type Json, startCommand } from '../support/command.ts';
-import { given } from '../support/given.ts';
-import { faultsOf, filesIn, writeLake } from '../support/lake.ts';
-import { csvOf, DATASET, dayNames, digestsOf, System, writeDocument } from '../support/pipeline.ts';
-import { PRIVATE_PROFILE } from '../support/profiles.ts';
-import { checkpointOf, logFolderOf, sequence } from '../support/proof-log.ts';
-import { eventually, startServing } from '../support/serving.ts';
-import { createMigratedEnv, execute, natsSettings, type TestEnv, testLogger } from '../support/stack.ts';
-import { createWorldsEnv } from '../support/worlds-env.ts';
+import { connect } from '../../../shared/db/connect.ts';
+import { migrate } from '../../../shared/db/migrate.ts';
+import { openRuns, RunRecorder } from '../../../shared/db/runs.ts';
+import { checkMirror } from '../../../shared/proof-log/check.ts';
+import { folderSource } from '../../../shared/proof-log/folder.ts';
+import { exchangeASpotTrades } from '../../../shared/registry/datasets/exchange_a_spot_trades.ts';
+import { withLock } from '../../../shared/stack/processes.ts';
+import { acquireStack } from '../../../shared/stack/stack.ts';
+import { type Json, startCommand } from '../../support/command.ts';
+import { given } from '../../support/given.ts';
+import { faultsOf, filesIn, writeLake } from '../../support/lake.ts';
+import { csvOf, DATASET, dayNames, digestsOf, System, writeDocument } from '../../support/pipeline.ts';
+import { PRIVATE_PROFILE } from '../../support/profiles.ts';
+import { checkpointOf, logFolderOf, sequence } from '../../support/proof-log.ts';
+import { eventually, startServing } from '../../support/serving.ts';
+import { createMigratedEnv, execute, natsSettings, type TestEnv, testLogger } from '../../support/stack.ts';
+import { createWorldsEnv } from '../../support/worlds-env.ts';
 
 /** A disk of its own for each test that fills one: only root can mount it, and not in every container. */
 function mounted(path: string, megabytes: number): boolean {

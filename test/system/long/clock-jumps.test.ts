@@ -5,17 +5,17 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from 'vitest';
-import { type Change, Changes } from '../../client/index.ts';
-import { waitForRateLimit } from '../../pipelines/sources/documents/http.ts';
-import { checkMirror } from '../../shared/proof-log/check.ts';
-import { folderSource } from '../../shared/proof-log/folder.ts';
-import { endProcess, type ProcessRef, processRef, withLock } from '../../shared/stack/processes.ts';
-import { childrenOf } from '../support/children.ts';
-import { type Json, ROOT } from '../support/command.ts';
-import { faultsOf, rootOf } from '../support/lake.ts';
-import { csvOf, DATASET, System, writeDocument } from '../support/pipeline.ts';
-import { checkpointOf, logFolderOf } from '../support/proof-log.ts';
-import { API_KEY, eventually, OWN_MATRIX } from '../support/serving.ts';
+import { type Change, Changes } from '../../../client/index.ts';
+import { waitForRateLimit } from '../../../pipelines/sources/documents/http.ts';
+import { checkMirror } from '../../../shared/proof-log/check.ts';
+import { folderSource } from '../../../shared/proof-log/folder.ts';
+import { endProcess, type ProcessRef, processRef, withLock } from '../../../shared/stack/processes.ts';
+import { childrenOf } from '../../support/children.ts';
+import { type Json, ROOT } from '../../support/command.ts';
+import { faultsOf, rootOf } from '../../support/lake.ts';
+import { csvOf, DATASET, System, writeDocument } from '../../support/pipeline.ts';
+import { checkpointOf, logFolderOf } from '../../support/proof-log.ts';
+import { API_KEY, eventually, OWN_MATRIX } from '../../support/serving.ts';
 
 const HOUR_MS = 3_600_000;
 const JUMPS = [

@@ -12,14 +12,14 @@ import {
   openPage,
   tooWide,
   type Watched,
-} from '../support/browser.ts';
-import { ROOT } from '../support/command.ts';
-import { given } from '../support/given.ts';
-import { DAYS, dayOf, enter, loaded, makePageWorld, type PageWorld, ROWS } from '../support/operator-page.ts';
-import { csvOf, DATASET, type System, writeDocument } from '../support/pipeline.ts';
-import { checkpointOf, sequence } from '../support/proof-log.ts';
-import { API_KEY, eventually, type Serving, startServing } from '../support/serving.ts';
-import { createMigratedEnv } from '../support/stack.ts';
+} from '../../support/browser.ts';
+import { ROOT } from '../../support/command.ts';
+import { given } from '../../support/given.ts';
+import { DAYS, dayOf, enter, loaded, makePageWorld, type PageWorld, ROWS } from '../../support/operator-page.ts';
+import { csvOf, DATASET, type System, writeDocument } from '../../support/pipeline.ts';
+import { checkpointOf, sequence } from '../../support/proof-log.ts';
+import { API_KEY, eventually, type Serving, startServing } from '../../support/serving.ts';
+import { createMigratedEnv } from '../../support/stack.ts';
 
 /** As often as the page looks. */
 const POLL_MS = 5000;
