@@ -333,12 +333,16 @@ interface LeafRow {
   readonly body: Buffer;
 }
 
-function changeOf({ leaf_index, dataset_id, body }: LeafRow): Change {
+export function changeOf({ leaf_index, dataset_id, body }: LeafRow): Change {
   const index = Number(leaf_index);
+  const text = `id: ${changeNumber(index)}\n${DATA}${changeText(index, body)}\n\n`;
+  // Changes come one at a time. In Node's pool each would keep the 64 KiB that it shares with what is long gone.
+  const event = Buffer.allocUnsafeSlow(Buffer.byteLength(text));
+  event.write(text);
   return {
     number: changeNumber(index),
     dataset: dataset_id === null ? null : (DATASET_BY_NUMBER.get(dataset_id) ?? ''),
-    event: Buffer.from(`id: ${changeNumber(index)}\n${DATA}${changeText(index, body)}\n\n`),
+    event,
   };
 }
 

@@ -153,7 +153,9 @@ export function encodeStatement(
   parts.push(message(0x42, cString(''), cString(name), Buffer.from([0, 1, 0, 1]), count, ...values, resultFormat));
   if (options.describe) parts.push(DESCRIBE_PORTAL);
   parts.push(EXECUTE_ALL);
-  return Buffer.concat(parts);
+  const whole = Buffer.concat(parts);
+  // The connection keeps the message of a statement that it has prepared. A part of Node's pool would keep all 64 KiB of it.
+  return options.parse ? whole : Buffer.from(new Uint8Array(whole).buffer);
 }
 
 /** Deallocates a prepared statement. */

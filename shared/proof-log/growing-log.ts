@@ -56,7 +56,8 @@ export class GrowingLog {
   }
 
   add(leaf: Uint8Array): void {
-    this.#entries.push(leaf);
+    // Copies, of hashes too: small Buffers are parts of the 64 KiB that a connection read or Node pools, and keep them whole.
+    this.#entries.push(new Uint8Array(leaf));
     if (this.#entries.length === TILE_WIDTH) {
       const index = Math.floor(this.size / TILE_WIDTH);
       this.#complete.push({ level: 'entries', index, bytes: encodeEntries(this.#entries) });
@@ -70,7 +71,7 @@ export class GrowingLog {
     const tileLevel = level / TILE_HEIGHT;
     const hashes = this.#levels[tileLevel] ?? [];
     this.#levels[tileLevel] = hashes;
-    hashes.push(hash);
+    hashes.push(new Uint8Array(hash));
     if (hashes.length < TILE_WIDTH) return;
     const tile = Math.floor(index / TILE_WIDTH);
     this.#complete.push({ level: tileLevel, index: tile, bytes: Buffer.concat(hashes) });
