@@ -56,7 +56,10 @@ export interface PgConnectionOptions {
   readonly caller?: { readonly user: string; readonly password: string };
 }
 
-/** Receives the rows of one statement. `at` is the first cell, after the column count; `length` is the size of the cells. */
+/**
+ * Receives the rows of one statement. `at` is the first cell, after the column count; `length` is the size of the cells. The
+ * bytes are valid during the call: the connection uses their memory again.
+ */
 export interface RowSink {
   row(view: DataView, bytes: Buffer, at: number, length: number): void;
 }
@@ -134,6 +137,56 @@ export function requirePgVersion(installed: string): void {
 // The process checks this at its start, before a reader could find that rows do not arrive.
 requirePgVersion(installedPg.version);
 
+/** What one read of a socket takes at most. */
+const READ_BYTES = 64 * 1024;
+
+/**
+ * What has arrived on a connection and is not decoded yet. The socket reads into memory that is used again: for reads of its own
+ * Node allocates 64 KiB each, and V8 collected the whole heap eight times for a million rows.
+ */
+class Inbox {
+  #bytes = Buffer.allocUnsafeSlow(2 * READ_BYTES);
+  #filled = 0;
+  /** Decodes complete messages. @returns their size, and the size of the message after them, 0 while it is unknown. */
+  deliver: (bytes: Buffer) => { readonly decoded: number; readonly next: number };
+
+  constructor(deliver: Inbox['deliver']) {
+    this.deliver = deliver;
+  }
+
+  /** A socket that reads into this memory. */
+  createSocket(): Socket {
+    const buffer = () => this.#bytes.subarray(this.#filled, this.#filled + READ_BYTES);
+    const callback = (count: number) => {
+      this.#arrived(count);
+      return true;
+    };
+    return new Socket({ onread: { buffer, callback } });
+  }
+
+  /** Takes a chunk of a socket that reads into memory of its own. */
+  take(chunk: Buffer): void {
+    for (let from = 0; from < chunk.length; from += READ_BYTES) {
+      const part = chunk.subarray(from, from + READ_BYTES);
+      this.#bytes.set(part, this.#filled);
+      this.#arrived(part.length);
+    }
+  }
+
+  /** Leaves the rest at the start of the memory, with room for another read after it. */
+  #arrived(count: number): void {
+    const filled = this.#filled + count;
+    const bytes = this.#bytes;
+    const { decoded, next } = this.deliver(bytes.subarray(0, filled));
+    this.#filled = filled - decoded;
+    if (decoded === 0 && filled + READ_BYTES <= bytes.length) return;
+    // A wide message gets memory as it arrives: its length alone, which may be wrong, takes none.
+    const size = Math.max(READ_BYTES, Math.min(next, 2 * this.#filled)) + READ_BYTES;
+    if (size !== bytes.length) this.#bytes = Buffer.allocUnsafeSlow(size);
+    bytes.copy(this.#bytes, 0, decoded, filled);
+  }
+}
+
 interface PgInternals {
   readonly connection: { readonly stream: Socket; listenerCount(event: string): number };
   /** Null where a proxy sent no key. */
@@ -182,7 +235,10 @@ const SESSION = `select set_config(name, value, false) from (values ('enable_sor
   ('default_transaction_isolation', 'repeatable read'), ('default_transaction_read_only', 'on')) as s (name, value)`;
 
 /** @throws ConnectFault, or UnprovedCredentials of a caller */
-async function connectedClient({ url: text, name, connectTimeoutMs, caller }: PgConnectionOptions): Promise<pg.Client> {
+async function connectedClient(
+  { url: text, name, connectTimeoutMs, caller }: PgConnectionOptions,
+  stream: Socket,
+): Promise<pg.Client> {
   const url = new URL(text);
   if (caller) {
     url.username = encodeURIComponent(caller.user);
@@ -193,6 +249,7 @@ async function connectedClient({ url: text, name, connectTimeoutMs, caller }: Pg
     application_name: name,
     connectionTimeoutMillis: connectTimeoutMs,
     ...KEEP_ALIVE,
+    stream: () => stream,
   });
   client.on('error', () => {});
   let wasAsked = false;
@@ -233,9 +290,6 @@ export class PgConnection {
   readonly #prepared = new Map<string, PreparedStatement>();
   #names = 0;
   #active: ActiveBatch | undefined;
-  #pending: Buffer[] = [];
-  #pendingBytes = 0;
-  #neededBytes = 5;
   #closed = false;
   readonly #scheduler: FairScheduler;
   /** Work since the connection last gave way to others. */
@@ -243,21 +297,29 @@ export class PgConnection {
   #isHeldBack = false;
   #waitsForTurn = false;
 
-  private constructor(client: PgInternals, scheduler: FairScheduler) {
+  private constructor(client: PgInternals, scheduler: FairScheduler, inbox: Inbox, plainSocket: Socket) {
     this.#target = client;
     this.#scheduler = scheduler;
     this.#socket = client.connection.stream;
     this.#socket.removeAllListeners('data');
-    this.#socket.on('data', (chunk: Buffer) => this.#onData(chunk));
+    inbox.deliver = (bytes) => this.#onData(bytes);
+    // Under TLS `pg` reads another socket, which decrypts what the plain one reads.
+    if (this.#socket !== plainSocket) this.#socket.on('data', (chunk: Buffer) => inbox.take(chunk));
     this.#socket.on('close', () => this.#onClose());
   }
 
   /** @throws ConnectFault, or UnprovedCredentials of a caller */
   static async open(options: PgConnectionOptions): Promise<PgConnection> {
-    const client = await connectedClient(options);
+    // What arrives before the connection is open is for `pg`, which keeps it.
+    const inbox = new Inbox((bytes) => {
+      socket.emit('data', Buffer.from(bytes));
+      return { decoded: bytes.length, next: 0 };
+    });
+    const socket = inbox.createSocket();
+    const client = await connectedClient(options, socket);
     let connection: PgConnection;
     try {
-      connection = new PgConnection(internalsOf(client), options.scheduler);
+      connection = new PgConnection(internalsOf(client), options.scheduler, inbox, socket);
     } catch (error) {
       client.end().catch(() => {});
       throw error;
@@ -365,44 +427,30 @@ export class PgConnection {
   #onClose(): void {
     if (this.#closed) return;
     this.#closed = true;
-    this.#pending = [];
     const active = this.#active;
     this.#active = undefined;
     active?.reject(new ConnectionLost('the database closed the connection'));
   }
 
-  #onData(chunk: Buffer): void {
+  #onData(bytes: Buffer): ReturnType<Inbox['deliver']> {
     const startedAt = performance.now();
-    this.#receive(chunk);
+    const decoded = this.#receive(bytes);
     this.#workedMs += performance.now() - startedAt;
     if (!this.#active) this.#workedMs = 0;
     else if (this.#workedMs >= SLICE_MS) this.#giveWay();
+    return { decoded, next: bytes.length - decoded >= 5 ? bytes.readInt32BE(decoded + 1) + 1 : 0 };
   }
 
-  #receive(chunk: Buffer): void {
-    let bytes = chunk;
-    if (this.#pendingBytes > 0) {
-      this.#pending.push(chunk);
-      this.#pendingBytes += chunk.length;
-      if (this.#pendingBytes < this.#neededBytes) return;
-      bytes = Buffer.concat(this.#pending, this.#pendingBytes);
-    }
+  #receive(bytes: Buffer): number {
     try {
-      this.#storeRest(bytes, this.#decode(bytes));
+      return this.#decode(bytes);
     } catch (error) {
       const active = this.#active;
       this.#active = undefined;
       this.abandon();
       active?.reject(error);
+      return bytes.length;
     }
-  }
-
-  /** Stores the start of a message whose rest has not arrived. */
-  #storeRest(bytes: Buffer, at: number): void {
-    const rest = bytes.length - at;
-    this.#pending = rest > 0 ? [bytes.subarray(at)] : [];
-    this.#pendingBytes = rest;
-    this.#neededBytes = rest >= 5 ? bytes.readInt32BE(at + 1) + 1 : 5;
   }
 
   /** @returns the end of the last complete message. */

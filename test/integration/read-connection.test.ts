@@ -1,0 +1,100 @@
+/** The read connection reads its socket into memory that it uses again: rows arrive whole, however wide and however cut. */
+import { spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { readFileSync } from 'node:fs';
+import { rm } from 'node:fs/promises';
+import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
+import { join } from 'node:path';
+import { TLSSocket } from 'node:tls';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { FairScheduler, PgConnection, type RowSink } from '../../serving/db/pg-connection.ts';
+import { array, int4 } from '../../serving/db/pg-messages.ts';
+import { given } from '../support/given.ts';
+import { createTestEnv, type TestEnv, temporaryDir } from '../support/stack.ts';
+
+/** Widths of texts: about one read of a socket, about the connection's memory, far more than both, and small ones between. */
+const WIDTHS = [
+  ...[0, 1, 100, 65_510, 65_529, 65_536, 65_600, 131_000, 131_072, 131_100, 200_000, 3_000_000, 17, 9_000_000, 5],
+  ...Array.from({ length: 20_000 }, (_, row) => (row * 7919) % 300),
+];
+const LETTERS = 26;
+const letterOf = (row: number) => 97 + ((row + 1) % LETTERS);
+const ROWS = {
+  text: `select n::int4, repeat(chr(97 + n::int4 % ${LETTERS}), width)
+    from unnest($1) with ordinality as w (width, n) order by n`,
+  params: [array(WIDTHS.map(int4))],
+};
+/** Before the text: the size and value of the number, and the size of the text. */
+const HEAD_BYTES = 12;
+
+/** Compares each row with what was asked for, during the call. */
+class Compared implements RowSink {
+  rows = 0;
+  readonly wrong: number[] = [];
+
+  row(view: DataView, bytes: Buffer, at: number, length: number): void {
+    const row = this.rows++ % WIDTHS.length;
+    const text = bytes.subarray(at + HEAD_BYTES, at + length);
+    const isRight = view.getInt32(at + 4) === row + 1 && text.equals(Buffer.alloc(WIDTHS[row], letterOf(row)));
+    if (!isRight) this.wrong.push(row);
+  }
+}
+
+describe('rows of any width arrive as they were sent', () => {
+  let env: TestEnv;
+  let folder: string;
+  beforeAll(async () => {
+    env = await createTestEnv();
+    folder = await temporaryDir();
+  });
+  afterAll(async () => {
+    await env[Symbol.asyncDispose]();
+    await rm(folder, { recursive: true });
+  });
+
+  async function expectWhole(url: string): Promise<void> {
+    const connection = await PgConnection.open({
+      ...{ url, name: 'test', connectTimeoutMs: 30_000, scheduler: new FairScheduler() },
+    });
+    const sink = new Compared();
+    const step = { statement: ROWS, oids: [23, 25], sink };
+    await connection.run([step, step]);
+    await connection.run([step]);
+    expect([sink.rows, sink.wrong]).toEqual([3 * WIDTHS.length, []]);
+    connection.end();
+  }
+
+  test('on a plain socket', () => expectWhole(env.databaseUrl));
+
+  const certify = (key: string, cert: string) =>
+    spawnSync('openssl', [
+      ...['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes', '-batch'],
+      ...['-subj', '/CN=localhost', '-keyout', key, '-out', cert],
+    ]);
+  const hasOpenssl = spawnSync('openssl', ['version']).status === 0;
+
+  given(hasOpenssl, 'openssl is not installed').test('under TLS, in records of 16 KiB', async () => {
+    const [key, cert] = ['key.pem', 'cert.pem'].map((name) => join(folder, name));
+    expect(certify(key, cert).status).toBe(0);
+    const secrets = { key: readFileSync(key), cert: readFileSync(cert) };
+    const { hostname, port } = new URL(env.databaseUrl);
+    /** Speaks TLS with the reader and none with the database. */
+    const front = createServer(async (socket: Socket) => {
+      // The request for TLS, eight bytes; the answer S grants it.
+      await once(socket, 'data');
+      socket.pause();
+      socket.write('S');
+      const secure = new TLSSocket(socket, { isServer: true, ...secrets });
+      const database = connect(Number(port), hostname);
+      for (const one of [secure, database]) one.on('error', () => {});
+      secure.pipe(database).pipe(secure);
+    }).listen(0, '127.0.0.1');
+    await once(front, 'listening');
+    const url = new URL(env.databaseUrl);
+    url.hostname = '127.0.0.1';
+    url.port = String((front.address() as AddressInfo).port);
+    url.searchParams.set('sslmode', 'no-verify');
+    await expectWhole(url.href);
+    front.close();
+  });
+});
