@@ -93,6 +93,7 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     of('Length of a fault or `detail`', 'characters', 'serving/contract/problems.ts', 'MAX_FAULT_CHARACTERS'),
     of('Arrival of request headers', 'ms', 'serving/server.ts', 'HEADERS_TIMEOUT_MS'),
     of('Arrival of a whole request', 'ms', 'serving/server.ts', 'REQUEST_TIMEOUT_MS'),
+    { setting: 'SVC_HTTP_PROCESSES', unit: '' },
     { setting: 'SVC_HTTP_MAX_CONNECTIONS', unit: '' },
     of('Connections reserved for health and metrics', '', 'serving/server.ts', 'RESERVED_CONNECTIONS'),
     of('Idle connection', 'ms', 'serving/server.ts', 'KEEP_ALIVE_TIMEOUT_MS'),
@@ -145,6 +146,8 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     of('Refused addresses counted separately', '', 'serving/exports/audit.ts', 'MAX_REFUSED_ADDRESSES'),
     of('Export queue', 'bytes', 'shared/nats/export-queue.ts', 'MAX_BYTES'),
     of('Running answers at shutdown', 'ms', 'serving/main.ts', 'GRACE_MS'),
+    of('Metrics of another serving process', 'ms', 'serving/siblings.ts', 'METRICS_MS'),
+    of('Serving process that does not begin to stop', 'ms', 'serving/supervisor.ts', 'STANDSTILL_MS'),
   ],
 };
 

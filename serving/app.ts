@@ -21,7 +21,7 @@ import { discardBody, parseTarget } from './http/request.ts';
 import { type Exchange, type Route, routerOf } from './http/routes.ts';
 import { ConcurrencyLimiter } from './limits/concurrency-limiter.ts';
 import { KeyLimits } from './limits/key-limits.ts';
-import { Metrics } from './monitoring/metrics.ts';
+import { Metrics, type SiblingMetrics } from './monitoring/metrics.ts';
 import { Monitor } from './monitoring/monitor.ts';
 import { Checks } from './monitoring/startup.ts';
 import { Reader } from './read/execute/answer.ts';
@@ -54,6 +54,8 @@ interface AppDeps {
   readonly now?: () => number;
   /** The most time that the log may take to answer, ms. */
   readonly logTimeoutMs?: number;
+  /** Other processes on the same port. */
+  readonly siblings?: SiblingMetrics;
 }
 
 export interface App extends AsyncDisposable {
@@ -149,6 +151,7 @@ function createServices(deps: AppDeps) {
     listeners: () => changes.load,
     connections: () => pool.open,
     version: VERSION,
+    siblings: deps.siblings,
   });
   return {
     pool,

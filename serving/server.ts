@@ -182,6 +182,8 @@ export interface ConnectionLimits {
   readonly refusals?: RefusalLog;
   /** Who listens on the ports of this service. */
   readonly holders?: PortHolders;
+  /** Called for each new connection. */
+  readonly onConnection?: (socket: Socket) => void;
 }
 
 export async function listen(
@@ -224,7 +226,10 @@ export async function listen(
     if (connections.isAnswering(socket as Socket)) (socket as Socket).resetAndDestroy();
     else refuser.broken(error, socket as Socket);
   });
-  server.on('connection', (socket) => connections.add(socket));
+  server.on('connection', (socket) => {
+    connections.add(socket);
+    limits.onConnection?.(socket);
+  });
   await listenOnFree(server, host, port, limits.holders);
   const sweep = setInterval(() => connections.closeIdle(), checkIntervalMs).unref();
   const address = server.address() as AddressInfo;

@@ -6,6 +6,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import type { DatabaseRole } from '../../shared/db/roles.ts';
 import type { Logger } from '../../shared/logger.ts';
+import { RestartPauses } from '../../shared/stack/processes.ts';
 import { type Context, natsUrls, PROJECT_ROOT } from './context.ts';
 import { TERMINAL_VARIABLE, type TerminalLog } from './terminal-log.ts';
 
@@ -30,7 +31,6 @@ export interface ChildOptions {
 }
 
 const STOP_GRACE_MS = 10_000;
-const RESTART_MAX_MS = 5000;
 /** The output of a child that ended is read for at most this long. */
 const OUTPUT_MS = 1000;
 
@@ -78,7 +78,8 @@ export class SupervisedChild implements AsyncDisposable {
   }
 
   async #keepRunning(): Promise<void> {
-    for (let failures = 0; !this.#stopping; failures++) {
+    const pauses = new RestartPauses();
+    while (!this.#stopping) {
       const startedAt = performance.now();
       const { name, log } = this.#options;
       const { child, ended } = startChild(this.#options);
@@ -89,8 +90,7 @@ export class SupervisedChild implements AsyncDisposable {
         this.#options.onRefusal();
         return;
       }
-      if (performance.now() - startedAt > 60_000) failures = 0;
-      const waitMs = Math.min(100 * 2 ** failures, RESTART_MAX_MS);
+      const waitMs = pauses.next(performance.now() - startedAt);
       log.warn({ child: name, code, signal, waitMs }, 'process ended, restarting it');
       await delay(waitMs);
     }

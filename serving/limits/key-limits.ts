@@ -1,6 +1,7 @@
 /**
  * The limits of named keys: requests a minute and reads at once. Each process counts for itself, so that no request waits for
- * another process; with several processes a key has as many times its limits.
+ * another process; with several processes (SVC_HTTP_PROCESSES) a key has as many times its limits. A share of them would refuse a
+ * caller whose connections one process happens to hold.
  */
 import type { ServerResponse } from 'node:http';
 import type { Scope } from '../../shared/keys/key.ts';

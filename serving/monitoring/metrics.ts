@@ -1,11 +1,22 @@
 /** The metrics of this process and of the system as the process sees it, in the text format of Prometheus. */
-import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
+import { AggregatorRegistry, Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
 import { PARTITION_STATES } from '../../shared/db/schema.ts';
 import type { ProblemCode } from '../contract/problems.ts';
 import type { ConcurrencyLimiter } from '../limits/concurrency-limiter.ts';
 import type { MonitoredStatus } from './monitor.ts';
 import { METRICS, type MetricName, type MetricSpec } from './names.ts';
 import type { CheckResults } from './startup.ts';
+
+type Labels = Readonly<Record<string, string | number>>;
+
+/** A metric as prom-client writes it in JSON, as far as it is looked into. */
+interface MetricValues {
+  readonly name: string;
+  readonly values: readonly { readonly labels: Labels }[];
+}
+
+/** What a serving process counts for itself, and Node's metrics of it. */
+export type ProcessMetrics = readonly MetricValues[];
 
 interface MetricSources {
   readonly status: () => Promise<MonitoredStatus>;
@@ -14,6 +25,15 @@ interface MetricSources {
   readonly connections: () => { readonly idle: number; readonly busy: number };
   readonly listeners: () => { readonly listeners: number; readonly limit: number; readonly evicted: number };
   readonly version: string;
+  /** Other serving processes on the same port, each of which answers a part of the scrapes. */
+  readonly siblings?: SiblingMetrics;
+}
+
+export interface SiblingMetrics {
+  /** Number of this process among them. */
+  readonly number: number;
+  /** The metrics of those that answer in time. */
+  others(): Promise<readonly ProcessMetrics[]>;
 }
 
 /**
@@ -34,8 +54,6 @@ const KEY_REASONS: Readonly<Partial<Record<ProblemCode, string>>> = {
   AUTH_RATE_LIMITED: 'rate',
   AUTH_CONCURRENCY_LIMITED: 'concurrency',
 };
-
-type Labels = Readonly<Record<string, string | number>>;
 
 export class Metrics {
   readonly #registry = new Registry();
@@ -84,10 +102,33 @@ export class Metrics {
   }
 
   async text(): Promise<string> {
+    // Asked first, so that a sibling that stands still delays the answer by no more than it takes to give up on it.
+    const others = this.#sources.siblings?.others();
     this.#ofProcess();
     await this.#ofChecks();
     await this.#ofSystem();
-    return await this.#registry.metrics();
+    if (!others) return await this.#registry.metrics();
+    // All series differ by their labels, so the first of each is the only one.
+    const all = [await this.#labelled(), ...(await others)].map((metrics) =>
+      metrics.map((metric) => ({ ...metric, aggregator: 'first' })),
+    );
+    return await AggregatorRegistry.aggregate(all).metrics();
+  }
+
+  /** What a sibling shows of this process. */
+  async ofProcess(): Promise<ProcessMetrics> {
+    this.#ofProcess();
+    return (await this.#labelled()).filter(({ name }) => isOfProcess(name));
+  }
+
+  /** Names this process in what it counts for itself, so that each of these series is reset when its process is restarted. */
+  async #labelled(): Promise<MetricValues[]> {
+    const process = String(this.#sources.siblings?.number);
+    return ((await this.#registry.getMetricsAsJSON()) as unknown as MetricValues[]).map((metric) =>
+      isOfProcess(metric.name)
+        ? { ...metric, values: metric.values.map((value) => ({ ...value, labels: { ...value.labels, process } })) }
+        : metric,
+    );
   }
 
   #create(name: string, { type, help, labels = [], buckets }: MetricSpec): Gauge | Counter | Histogram {
@@ -214,6 +255,10 @@ export class Metrics {
     for (const [state, count] of Object.entries(exports ?? {})) this.#set('tidemark_exports', { state }, count);
   }
 }
+
+/** Node's own metrics are not in the table. */
+const isOfProcess = (name: string): boolean =>
+  (METRICS as Readonly<Record<string, MetricSpec>>)[name]?.ofProcess ?? !(name in METRICS);
 
 /** Metrics that are reset before each status, so that vanished label values do not stay. */
 const OF_DATASETS = [

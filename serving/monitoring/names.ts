@@ -9,6 +9,8 @@ export interface MetricSpec {
   readonly help: string;
   readonly labels?: readonly string[];
   readonly buckets?: readonly number[];
+  /** What each serving process counts for itself: with several, `process` says which one. Others are of the whole system. */
+  readonly ofProcess?: true;
 }
 
 const OF_DATASET = ['dataset'] as const;
@@ -74,6 +76,7 @@ export const METRICS = {
   },
   tidemark_proved_rows: { type: 'gauge', labels: OF_DATASET, help: 'Native rows of proved partitions' },
   tidemark_ingested_rows_total: {
+    ofProcess: true,
     type: 'counter',
     labels: OF_DATASET,
     help: 'Rows that became proved since the process started; its rate is rows per second',
@@ -140,50 +143,69 @@ export const METRICS = {
 
   // This process.
   tidemark_http_request_duration_seconds: {
+    ofProcess: true,
     type: 'histogram',
     labels: ['method', 'route', 'status'],
     buckets: SECONDS,
     help: 'Time from the request to the last byte of its answer, or to the end of its connection (status 0)',
   },
   tidemark_key_requests_total: {
+    ofProcess: true,
     type: 'counter',
     labels: ['key', 'status'],
     help: 'Requests by key and class of status; `cut`: the connection ended first',
   },
   tidemark_key_rejections_total: {
+    ofProcess: true,
     type: 'counter',
     labels: ['key', 'reason'],
     help: 'Requests refused because of their key',
   },
   tidemark_read_duration_seconds: {
+    ofProcess: true,
     type: 'histogram',
     labels: ['route', 'mode'],
     buckets: SECONDS,
     help: 'Time of reads that returned rows, from the request to the last row',
   },
-  tidemark_read_rows: { type: 'histogram', labels: ['route', 'mode'], buckets: ROWS, help: 'Rows of those reads' },
+  tidemark_read_rows: {
+    ofProcess: true,
+    type: 'histogram',
+    labels: ['route', 'mode'],
+    buckets: ROWS,
+    help: 'Rows of those reads',
+  },
   tidemark_read_slots: {
+    ofProcess: true,
     type: 'gauge',
     labels: ['queue', 'state'],
     help: 'Reads running, waiting, and parked because their client is slow',
   },
   tidemark_read_slots_limit: {
+    ofProcess: true,
     type: 'gauge',
     labels: ['queue', 'state'],
     help: 'Number of reads that may run and wait',
   },
   tidemark_read_rejections_total: {
+    ofProcess: true,
     type: 'counter',
     labels: ['queue', 'reason'],
     help: 'Reads refused with 503 because the queue was full or the wait too long',
   },
-  tidemark_change_listeners: { type: 'gauge', help: 'Event streams of /v1/changes that are open' },
-  tidemark_change_listeners_limit: { type: 'gauge', help: 'Event streams that may be open' },
+  tidemark_change_listeners: { ofProcess: true, type: 'gauge', help: 'Event streams of /v1/changes that are open' },
+  tidemark_change_listeners_limit: { ofProcess: true, type: 'gauge', help: 'Event streams that may be open' },
   tidemark_change_listeners_evicted_total: {
+    ofProcess: true,
     type: 'counter',
     help: 'Event streams that were disconnected because their client did not read',
   },
-  tidemark_database_connections: { type: 'gauge', labels: ['state'], help: 'Connections for reads, idle and busy' },
+  tidemark_database_connections: {
+    ofProcess: true,
+    type: 'gauge',
+    labels: ['state'],
+    help: 'Connections for reads, idle and busy',
+  },
 } as const satisfies Readonly<Record<string, MetricSpec>>;
 
 export type MetricName = keyof typeof METRICS;

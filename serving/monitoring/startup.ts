@@ -166,7 +166,7 @@ async function roleFaults(session: Session, role: string): Promise<string[]> {
 }
 
 /** The input of a process of ours on standard input; settings also come from the environment and `.env`. */
-interface ProcessOptions {
+export interface ProcessOptions {
   readonly cwd?: string;
   /** Id of the process that gave the options. It may have ended by the time this process checks. */
   readonly parent?: number;

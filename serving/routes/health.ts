@@ -74,7 +74,7 @@ export function metricsRoute(metrics: Metrics): Route {
     doc: (): RouteDoc => ({
       tag: 'service',
       summary: 'Numbers for Prometheus',
-      doc: 'Lag, coverage, runs, exports and stores of the whole system as recorded in the catalog and the log, and the requests of this process. The route takes the service’s key or `SVC_METRICS_KEY`, which opens no other route, in `X-API-Key` or as `Authorization: Bearer`.\n\nThe service queries the database at most once in five seconds, however often the route is called.',
+      doc: 'Lag, coverage, runs, exports and stores of the whole system as recorded in the catalog and the log, and the requests of the process, or of each of several (`SVC_HTTP_PROCESSES`). The route takes the service’s key or `SVC_METRICS_KEY`, which opens no other route, in `X-API-Key` or as `Authorization: Bearer`.\n\nThe service queries the database at most once in five seconds, however often the route is called.',
       query: NO_PARAMETERS,
       answers: [{ doc: 'The metrics.', content: { 'text/plain': {} } }],
       problems: ['QUERY_CONTRACT_ERROR'],

@@ -152,6 +152,22 @@ export async function endProcess(
   return !isAlive(ref);
 }
 
+const FIRST_PAUSE_MS = 100;
+const LONGEST_PAUSE_MS = 5000;
+/** A process that ran for this long had started well. */
+const STARTED_WELL_MS = 60_000;
+
+/** The pauses before a process that ended is started again: each is twice as long as the last one. */
+export class RestartPauses {
+  #failures = 0;
+
+  /** @param ranMs how long the process ran; after a minute the pauses are short again. */
+  next(ranMs: number): number {
+    if (ranMs > STARTED_WELL_MS) this.#failures = 0;
+    return Math.min(FIRST_PAUSE_MS * 2 ** this.#failures++, LONGEST_PAUSE_MS);
+  }
+}
+
 /** How long the processes of a dead server may take to end by themselves, and then after a signal. */
 const REMNANT_GRACE_MS = 2_000;
 const REMNANT_SIGNAL_MS = 8_000;

@@ -1,19 +1,17 @@
 /** `serving/main.ts` as a process: what it needs, what it says, where it listens, how it ends. */
-import { type ChildProcess, spawn } from 'node:child_process';
+import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { request as httpRequest, type IncomingMessage } from 'node:http';
 import { type AddressInfo, createServer } from 'node:net';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
-import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { processRef } from '../../shared/stack/processes.ts';
 import { DATASET, loadBulk } from '../support/load-rows.ts';
 import { API_KEY, eventually, migrated, OWN_MATRIX } from '../support/serving.ts';
+import { freePort, SERVING_MAIN, said, startServingProcess } from '../support/serving-process.ts';
 import { createMigratedEnv, createTestEnv, execute, type TestEnv } from '../support/stack.ts';
-
-const MAIN = fileURLToPath(new URL('../../serving/main.ts', import.meta.url));
 
 let env: TestEnv;
 beforeAll(async () => {
@@ -22,16 +20,7 @@ beforeAll(async () => {
 });
 afterAll(() => env[Symbol.asyncDispose]());
 
-/** In an empty folder and environment, so that nothing of this machine's settings counts. */
-function start(settings: Record<string, string>, order?: object): ChildProcess {
-  const child = spawn(process.execPath, [MAIN, ...(order ? ['--stdin'] : [])], {
-    cwd: env.dir,
-    env: { PATH: process.env.PATH, NODE_COMPILE_CACHE: process.env.NODE_COMPILE_CACHE, ...settings },
-    stdio: ['pipe', 'pipe', 'pipe'],
-  });
-  child.stdin!.end(order ? JSON.stringify(order) : '');
-  return child;
-}
+const start = (settings: Record<string, string>, order?: object) => startServingProcess(env.dir, settings, order);
 
 /** Starts the module with the order on its standard input, and passes its output on. */
 const SUPERVISOR = `
@@ -48,12 +37,6 @@ const settings = () => ({
   SVC_HTTP_PORT: '0',
   SVC_LOG_LEVEL: 'warn',
 });
-
-async function said(child: ChildProcess): Promise<{ url: string; pid: number }> {
-  const [line] = await once(child.stdout!, 'data');
-  expect(String(line)).toMatch(/^\{.*\}\n$/);
-  return JSON.parse(String(line));
-}
 
 function post(url: string, body: object): Promise<IncomingMessage> {
   return new Promise((resolve, reject) => {
@@ -193,14 +176,11 @@ describe('the start', () => {
   });
 
   test('a port is taken back from a process that stands still and whose supervisor was killed', async () => {
-    const probe = createServer().listen(0, '127.0.0.1');
-    await once(probe, 'listening');
-    const { port } = probe.address() as AddressInfo;
-    probe.close();
+    const port = await freePort();
     const order = { settings: { ...settings(), SVC_HTTP_PORT: String(port), SVC_STATE_DIR: join(env.dir, 'held') } };
     await mkdir(order.settings.SVC_STATE_DIR);
     // A supervisor that starts the process and says its line.
-    const supervisor = spawn(process.execPath, ['-e', SUPERVISOR, MAIN, JSON.stringify(order)], {
+    const supervisor = spawn(process.execPath, ['-e', SUPERVISOR, SERVING_MAIN, JSON.stringify(order)], {
       env: { PATH: process.env.PATH },
       stdio: ['pipe', 'pipe', 'inherit'],
     });

@@ -10,6 +10,14 @@ export const SERVING = {
     max: 65535,
     doc: 'Port to listen on. Unset: 8080, or the next free one. 0: any free port.',
   },
+  SVC_HTTP_PROCESSES: {
+    group: 'HTTP',
+    kind: 'integer',
+    default: '1',
+    min: 1,
+    max: 64,
+    doc: 'Processes that answer on the port. With several, the limits below of connections, event streams, reads and queues are divided among them, each with at least one; the first process runs exports. Each counts the limits of named keys for itself.',
+  },
   SVC_HTTP_MAX_BODY_BYTES: {
     group: 'HTTP',
     kind: 'integer',

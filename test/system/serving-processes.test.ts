@@ -1,0 +1,216 @@
+/** SVC_HTTP_PROCESSES: several serving processes on one port, when one of them or their supervisor is killed or stands still. */
+import { type ChildProcess, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { existsSync } from 'node:fs';
+import { readFile } from 'node:fs/promises';
+import { request as httpRequest } from 'node:http';
+import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
+import { isAlive, type ProcessRef, processRef } from '../../shared/stack/processes.ts';
+import { parseMetrics, type Sample, sampleOf } from '../support/metrics.ts';
+import { API_KEY, eventually, OWN_MATRIX } from '../support/serving.ts';
+import { freePort, said, startServingProcess } from '../support/serving-process.ts';
+import { createMigratedEnv, type TestEnv } from '../support/stack.ts';
+
+const PROMTOOL = '/usr/bin/promtool';
+
+let env: TestEnv;
+beforeAll(async () => {
+  env = await createMigratedEnv();
+});
+afterAll(() => env[Symbol.asyncDispose]());
+
+interface Answer {
+  readonly status: number;
+  readonly text: string;
+}
+
+/** Each on a connection of its own. */
+function get(url: string, path: string): Promise<Answer> {
+  return new Promise((resolve, reject) => {
+    const outgoing = httpRequest(
+      `${url}${path}`,
+      { agent: false, headers: { 'X-API-Key': API_KEY } },
+      async (answer) => {
+        resolve({ status: answer.statusCode!, text: await text(answer) });
+      },
+    );
+    outgoing.on('error', reject);
+    outgoing.end();
+  });
+}
+
+interface Service {
+  readonly url: string;
+  readonly child: ChildProcess;
+  readonly stderr: Promise<string>;
+  readonly settings: Record<string, string>;
+  /** The processes that are recorded as holders of the port, without their supervisor. */
+  processes(): Promise<ProcessRef[]>;
+  scrape(): Promise<Sample[]>;
+  /** The numbers of the processes that a scrape shows. */
+  shown(): Promise<string[]>;
+}
+
+async function startService(given: Record<string, string> = {}): Promise<Service> {
+  const port = given.SVC_HTTP_PORT ?? String(await freePort());
+  const settings = {
+    SVC_DATABASE_URL: env.databaseUrl,
+    SVC_INTERNAL_API_KEY: API_KEY,
+    SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX,
+    SVC_STATE_DIR: env.dir,
+    SVC_HTTP_PORT: port,
+    SVC_HTTP_PROCESSES: '2',
+    SVC_LOG_LEVEL: 'warn',
+    ...given,
+  };
+  const child = startServingProcess(env.dir, settings);
+  const stderr = text(child.stderr!);
+  onTestFinished(async () => {
+    if (child.exitCode !== null || child.signalCode !== null) return;
+    child.kill();
+    await once(child, 'exit');
+  });
+  const { url, pid } = await said(child);
+  expect(pid).toBe(child.pid);
+  const scrape = async () => {
+    const answer = await get(url, '/metrics');
+    expect(answer.status).toBe(200);
+    return parseMetrics(answer.text);
+  };
+  const shown = async () => {
+    const limits = (await scrape()).filter(
+      ({ name, labels }) => name === 'tidemark_change_listeners_limit' && labels.process !== undefined,
+    );
+    return limits.map(({ labels }) => labels.process).sort();
+  };
+  await eventually(async () => (await shown()).join(' ') === '1 2', 'both processes serve');
+  return {
+    ...{ url, child, stderr, settings, scrape, shown },
+    async processes() {
+      const held = JSON.parse(await readFile(join(env.dir, `http-${port}.json`), 'utf8'));
+      return held.map((one: { process: ProcessRef }) => one.process).filter((one: ProcessRef) => one.pid !== pid);
+    },
+  };
+}
+
+/** Sends requests, each on a new connection, until the work is done. @returns the number of answers. */
+async function asking(url: string, work: () => Promise<unknown>): Promise<number> {
+  let isDone = false;
+  const working = work().finally(() => {
+    isDone = true;
+  });
+  let answers = 0;
+  while (!isDone) {
+    for (const { status } of await Promise.all([1, 2, 3].map(() => get(url, '/healthz')))) {
+      expect(status).toBe(200);
+      answers++;
+    }
+  }
+  await working;
+  return answers;
+}
+
+describe('two processes on one port', () => {
+  test('share connections, divide limits, and a scrape of any of them shows both', async () => {
+    const { url, child, stderr, scrape } = await startService({ SVC_QUERY_MAX_CONCURRENCY: '7' });
+    const counted = 'tidemark_http_request_duration_seconds_count';
+    let samples: Sample[] = [];
+    await eventually(async () => {
+      await Promise.all(Array.from({ length: 4 }, () => get(url, '/healthz')));
+      samples = await scrape();
+      const answers = samples.filter(({ name, labels }) => name === counted && labels.route === '/healthz');
+      return answers.length === 2;
+    }, 'both processes have answered requests');
+    for (const process of ['1', '2']) {
+      const of = (name: string, labels = {}) => sampleOf(samples, name, { process, ...labels });
+      expect(of('tidemark_read_slots_limit', { queue: 'native', state: 'running' })).toBe(process === '1' ? 4 : 3);
+      expect(of('tidemark_change_listeners_limit')).toBe(5000);
+      expect(of('process_resident_memory_bytes')).toBeGreaterThan(1e6);
+    }
+    // Of the whole system, and so once.
+    for (const name of ['tidemark_build_info', 'tidemark_database_up']) expect(sampleOf(samples, name), name).toBe(1);
+    child.kill();
+    expect(await once(child, 'exit')).toEqual([0, null]);
+    // Without a log no process can run exports, and one alone was to.
+    expect((await stderr).match(/"serving-\d".*this process runs no exports/g)).toEqual([
+      expect.stringContaining('serving-1'),
+    ]);
+  });
+
+  test('promtool accepts a scrape of both', async ({ skip }) => {
+    skip(!existsSync(PROMTOOL), `there is no ${PROMTOOL}`);
+    const { url } = await startService();
+    const { text: metrics } = await get(url, '/metrics');
+    const { status, stdout, stderr } = spawnSync(PROMTOOL, ['check', 'metrics'], { input: metrics, encoding: 'utf8' });
+    expect([stdout, stderr, status]).toEqual(['', '', 0]);
+  });
+
+  test('one is killed: no request after it fails, and another takes its place', async () => {
+    const { url, child, processes, shown } = await startService();
+    const before = await processes();
+    expect(before).toHaveLength(2);
+    process.kill(before[0].pid, 'SIGKILL');
+    await eventually(() => Promise.resolve(!isAlive(before[0])), 'it has ended');
+    const answers = await asking(url, async () => {
+      await eventually(async () => (await shown()).length === 2, 'two processes serve again');
+    });
+    expect(answers).toBeGreaterThan(0);
+    const after = await processes();
+    expect(after).toHaveLength(2);
+    expect(after.filter(isAlive)).toEqual(after);
+    expect(after).toContainEqual(before[1]);
+    // The processes end when they are stopped in order, and none is started again.
+    child.kill();
+    expect(await once(child, 'exit')).toEqual([0, null]);
+    expect(after.filter(isAlive)).toEqual([]);
+  });
+
+  test('both are killed: the service is on the same port again', async () => {
+    const { processes, shown } = await startService();
+    for (const { pid } of await processes()) process.kill(pid, 'SIGKILL');
+    await eventually(async () => (await shown().catch(() => [])).length === 2, 'two processes serve again');
+  });
+
+  test('one stands still: the other takes every connection and answers scrapes without it', async () => {
+    const { url, processes, shown } = await startService();
+    const [first] = await processes();
+    process.kill(first.pid, 'SIGSTOP');
+    try {
+      const answers = await Promise.all(Array.from({ length: 40 }, () => get(url, '/healthz')));
+      expect(answers.map(({ status }) => status)).toEqual(answers.map(() => 200));
+      expect(await shown()).toHaveLength(1);
+    } finally {
+      process.kill(first.pid, 'SIGCONT');
+    }
+    await eventually(async () => (await shown()).length === 2, 'a scrape shows both again');
+  });
+
+  test('their supervisor is killed while one stands still: the other ends, and the next start takes the port', async () => {
+    const { child, settings, processes } = await startService();
+    const [first, second] = await processes();
+    process.kill(first.pid, 'SIGSTOP');
+    child.kill('SIGKILL');
+    await once(child, 'exit');
+    await eventually(() => Promise.resolve(!isAlive(second)), 'the one that runs has ended');
+    expect(processRef(first.pid)).toEqual(first);
+    const next = await startService(settings);
+    expect(new URL(next.url).port).toBe(settings.SVC_HTTP_PORT);
+    expect(isAlive(first)).toBe(false);
+    expect((await next.processes()).filter(isAlive)).toHaveLength(2);
+  });
+});
+
+test('a port that is taken, and settings that are wrong, end the start of several processes as that of one', async () => {
+  const { settings } = await startService();
+  for (const [wrong, fault] of [
+    [{}, `port ${settings.SVC_HTTP_PORT}; another program does: choose another SVC_HTTP_PORT`],
+    [{ SVC_QUERY_MAX_QUEUE: '-1' }, 'SVC_QUERY_MAX_QUEUE'],
+  ] as const) {
+    const refused = startServingProcess(env.dir, { ...settings, ...wrong });
+    const stderr = text(refused.stderr!);
+    expect((await once(refused, 'exit'))[0]).toBe(2);
+    expect(await stderr).toContain(fault);
+  }
+});
