@@ -58,13 +58,18 @@ function statusMib(pid: number, name: 'VmHWM' | 'RssAnon'): number {
   }
 }
 
+/** Processes and everything below them. */
+export const pidsBelow = (roots: readonly number[]): number[] => [
+  ...new Set(roots.flatMap((root) => tree(root).map(({ pid }) => pid))),
+];
+
 /**
  * The anonymous memory of processes and everything below them, in MiB, by command. Shared buffers and files are not in it: they
  * grow to their size and stay.
  */
 export function anonymousMib(roots: readonly number[]): Record<string, number> {
   const sums: Record<string, number> = {};
-  for (const pid of new Set(roots.flatMap((root) => tree(root).map((times) => times.pid)))) {
+  for (const pid of pidsBelow(roots)) {
     const name = commandOf(pid);
     if (name) sums[name] = (sums[name] ?? 0) + statusMib(pid, 'RssAnon');
   }
@@ -95,7 +100,7 @@ export function watch(root: number, everyMs = 20): { stop(): { peakMib: Record<s
   };
 }
 
-function commandOf(pid: number): string | undefined {
+export function commandOf(pid: number): string | undefined {
   try {
     const words = readFileSync(`/proc/${pid}/cmdline`, 'latin1').split('\0');
     // A backend of PostgreSQL names its client and statement in its title.

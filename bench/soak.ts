@@ -1,167 +1,37 @@
 /**
  * Soak: `./tidemark up` at saturation for minutes, over all kinds of routes, beside a running backfill of generated days. It counts
- * every answer that is neither 2xx nor a deliberate 503 or 429 (one with Retry-After) as an error, every answer that breaks off,
- * and every process whose memory in the last third is well above that in the first. With any of these it exits with 1. The clients
- * run in this process, beside the service: times are those of a saturated machine, to be held against each other alone.
+ * every answer that is neither 2xx nor a deliberate 503 or 429 (one by a limit, with Retry-After) as an error, and every answer that
+ * breaks off, and judges memory (soak-memory.ts). With an error, or memory that is not flat, it exits with 1. The clients run in this
+ * process, beside the service: times are those of a saturated machine, to be held against each other alone.
  *
- * Options: --minutes N, --seconds N (900), --rows N (100,000 a day), --clients N (32), --json.
+ * Options: --minutes N, --seconds N (900), --rows N (100,000 a day), --clients N (192), --json.
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { rm } from 'node:fs/promises';
-import { Agent, request as httpRequest, type IncomingHttpHeaders } from 'node:http';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as delay } from 'node:timers/promises';
 import { DAY_MS, dayKey } from '../shared/dates.ts';
 import { OWN_MATRIX } from '../test/support/rights.ts';
 import { benchHarness, type Harness, ROOT } from './harness.ts';
-import { percentile } from './load-loops.ts';
-import { anonymousMib, rounded } from './measure.ts';
 import { optionsOf } from './options.ts';
 import { DATASET, FROM_MS, ingest, WHOLE_DAY } from './query-subjects.ts';
+import { API_KEY, type Asked, Clients } from './soak-clients.ts';
+import { LOOKS, type MemoryOfKind, SoakMemory } from './soak-memory.ts';
 
-const API_KEY = 'bench';
 const SOURCES = { sources: [DATASET] };
 const HOUR = { time_range: [WHOLE_DAY.time_range[0], new Date(FROM_MS + DAY_MS / 24).toISOString()] };
 const TRADES = '/v1/historical/exchange_a/spot/trades';
 const KLINES = '/v1/historical/exchange_a/spot/klines';
 const EXPORTS = '/v1/raw/export';
 const START_DATE = WHOLE_DAY.time_range[0].slice(0, 10);
-/** A client that was refused tries again after this time. */
-const RETRY_MS = 100;
 /** How long a stream of changes is read, and an export awaited. */
 const STREAM_MS = 3000;
 const EXPORT_MS = 120_000;
 const MEMORY_EVERY_MS = 1000;
-/** Memory is flat where the last third's mean is at most this much above that of the first third. */
-const GROWTH_SHARE = 1.3;
-const GROWTH_MIB = 48;
-/** In a shorter run the processes still grow to the size that they keep. */
-const JUDGED_S = 180;
+const CHECKPOINT_MS = 60_000;
 const MAX_ERRORS = 20;
-
-interface Reply {
-  readonly status: number;
-  readonly headers: IncomingHttpHeaders;
-  readonly body: Buffer;
-}
-
-interface Asked {
-  readonly method?: string;
-  readonly path: string;
-  readonly body?: object;
-  readonly headers?: Record<string, string>;
-  /** Ends the answer from this side after so long. */
-  readonly cutMs?: number;
-}
-
-/** Sends requests, and counts what becomes of them. */
-class Clients {
-  readonly routes = new Map<string, Route>();
-  readonly errors: string[] = [];
-  readonly #url: string;
-  readonly #agent = new Agent({ keepAlive: true });
-  isCounting = false;
-
-  constructor(url: string) {
-    this.#url = url;
-  }
-
-  /** @returns the answer; undefined when there is none to go on with. */
-  async ask(name: string, asked: Asked): Promise<Reply | undefined> {
-    const startedAt = performance.now();
-    try {
-      const reply = await this.#send(asked);
-      const isRefusal = [429, 503].includes(reply.status) && reply.headers['retry-after'] !== undefined;
-      const isFine = reply.status >= 200 && reply.status < 300;
-      if (!isFine && !isRefusal) this.#fault(name, `${reply.status} ${reply.body.toString('utf8', 0, 300)}`);
-      this.#count(name, isFine ? performance.now() - startedAt : undefined, isRefusal);
-      if (isRefusal) await delay(RETRY_MS);
-      return isFine ? reply : undefined;
-    } catch (error) {
-      this.#fault(name, String(error));
-      await delay(RETRY_MS);
-      return undefined;
-    }
-  }
-
-  #count(name: string, ms: number | undefined, isRefusal: boolean): void {
-    if (!this.isCounting) return;
-    const route = this.#route(name);
-    if (ms !== undefined) route.latencies.push(ms);
-    if (isRefusal) route.refused++;
-  }
-
-  #route(name: string): Route {
-    const route = this.routes.get(name) ?? { latencies: [], refused: 0, errors: 0 };
-    this.routes.set(name, route);
-    return route;
-  }
-
-  #fault(name: string, what: string): void {
-    this.errors.push(`${name}: ${what}`);
-    this.#route(name).errors++;
-  }
-
-  #send({ method, path, body, headers, cutMs }: Asked): Promise<Reply> {
-    const text = body === undefined ? undefined : JSON.stringify(body);
-    return new Promise((resolve, reject) => {
-      const outgoing = httpRequest(
-        `${this.#url}${path}`,
-        {
-          agent: cutMs === undefined ? this.#agent : undefined,
-          method: method ?? (text === undefined ? 'GET' : 'POST'),
-          headers: { 'X-API-Key': API_KEY, ...(text && { 'Content-Length': Buffer.byteLength(text) }), ...headers },
-        },
-        (response) => {
-          const chunks: Buffer[] = [];
-          let bytes = 0;
-          let isCut = false;
-          const end = () =>
-            resolve({ status: response.statusCode!, headers: response.headers, body: Buffer.concat(chunks) });
-          response.on('data', (chunk: Buffer) => {
-            // Of a large answer only its beginning is kept.
-            if (bytes < 64 * 1024) chunks.push(chunk);
-            bytes += chunk.length;
-          });
-          response.on('end', () => (response.complete ? end() : reject(new Error('the answer broke off'))));
-          response.on('error', (error) => (isCut ? end() : reject(error)));
-          if (cutMs !== undefined) {
-            setTimeout(() => {
-              isCut = true;
-              response.destroy();
-              end();
-            }, cutMs);
-          }
-        },
-      );
-      outgoing.on('error', reject);
-      outgoing.end(text);
-    });
-  }
-
-  figures() {
-    return [...this.routes].map(([route, { latencies, refused, errors }]) => ({
-      route,
-      answers: latencies.length,
-      p50_ms: percentile(latencies, 0.5),
-      p99_ms: percentile(latencies, 0.99),
-      refused,
-      errors,
-    }));
-  }
-
-  close(): void {
-    this.#agent.destroy();
-  }
-}
-
-interface Route {
-  readonly latencies: number[];
-  refused: number;
-  errors: number;
-}
 
 const post = (path: string, body: object, headers?: Record<string, string>): Asked => ({ path, body, headers });
 const query = (body: object, headers?: Record<string, string>) =>
@@ -220,7 +90,7 @@ async function exportOnce(clients: Clients, format: string): Promise<void> {
     const state = reply && (JSON.parse(String(reply.body)) as { status: string }).status;
     if (state === 'succeeded') break;
     if (state === 'failed' || state === 'cancelled' || performance.now() > until) {
-      clients.errors.push(`export ${id} is ${state} after ${EXPORT_MS / 1000} s: ${reply?.body}`);
+      clients.fault('export, status', `${id} is ${state} after ${EXPORT_MS / 1000} s: ${reply?.body}`);
       return;
     }
     await delay(500);
@@ -241,34 +111,13 @@ async function keepBackfilling({ stack, directory }: Harness, rows: number, stop
   return days;
 }
 
-/** MiB of each kind of process over time. */
-type MemorySamples = Map<string, number[]>;
-
-interface Growth {
-  readonly first_third_mib: number;
-  readonly last_third_mib: number;
-  readonly is_flat: boolean;
-}
-
-function growthOf(samples: MemorySamples): Record<string, Growth> {
-  const mean = (values: readonly number[]) =>
-    values.reduce((sum, value) => sum + value, 0) / Math.max(1, values.length);
-  const found: Record<string, Growth> = {};
-  for (const [name, values] of samples) {
-    const third = Math.ceil(values.length / 3);
-    const [first, last] = [mean(values.slice(0, third)), mean(values.slice(-third))];
-    const is_flat = last <= first * GROWTH_SHARE + GROWTH_MIB;
-    found[name] = { first_third_mib: rounded(first, 1), last_third_mib: rounded(last, 1), is_flat };
-  }
-  return found;
-}
-
 /** Everything of the product, as an operator starts it. */
-async function startUp({ stack }: Harness) {
+async function startUp({ stack }: Harness, environment: Readonly<Record<string, string>>) {
   const child = spawn(join(ROOT, 'tidemark'), ['up', '--json'], {
     stdio: ['ignore', 'pipe', 'inherit'],
     env: {
       ...process.env,
+      ...environment,
       SVC_STATE_DIR: stack.stateDir,
       SVC_HTTP_PORT: '0',
       SVC_INTERNAL_API_KEY: API_KEY,
@@ -300,9 +149,11 @@ interface SoakOptions {
 
 async function soak(harness: Harness, { seconds, rows, clients: count }: SoakOptions) {
   const { note, directory, stack } = harness;
-  await using up = await startUp(harness);
+  const memory = await SoakMemory.in(directory);
+  await using up = await startUp(harness, memory.environment);
   note(`ingesting ${rows.toLocaleString('en-US')} generated trades`);
   await ingest(stack, join(directory, 'vendor'), { rows });
+  await firstCheckpoint(up.url);
   const clients = new Clients(up.url);
   const stopping = new AbortController();
   const loops = startLoops(clients, count, stopping.signal);
@@ -312,15 +163,16 @@ async function soak(harness: Harness, { seconds, rows, clients: count }: SoakOpt
   // Until then code is compiled and caches fill.
   await delay(Math.min(60, seconds / 5) * 1000);
   clients.isCounting = true;
-  const memory: MemorySamples = new Map();
   const roots = [up.pid, ...stack.processes.map(({ pid }) => pid)];
   const startedAt = performance.now();
-  for (let minute = 0; performance.now() < startedAt + seconds * 1000 && !failed; ) {
-    for (const [name, mib] of Object.entries(anonymousMib(roots))) {
-      memory.set(name, [...(memory.get(name) ?? []), mib]);
+  const elapsedMs = () => performance.now() - startedAt;
+  for (let minute = 0, looks = 0; looks < LOOKS.length && !failed; await delay(MEMORY_EVERY_MS)) {
+    memory.sample(roots);
+    if (elapsedMs() >= LOOKS[looks] * seconds * 1000) {
+      await memory.look(roots);
+      looks++;
     }
-    await delay(MEMORY_EVERY_MS);
-    if (performance.now() < startedAt + (minute + 1) * 60_000) continue;
+    if (elapsedMs() < (minute + 1) * 60_000) continue;
     minute++;
     note(`minute ${minute}, ${clients.errors.length} errors`);
   }
@@ -328,18 +180,26 @@ async function soak(harness: Harness, { seconds, rows, clients: count }: SoakOpt
   await Promise.all(loops);
   const days = await backfill;
   clients.close();
-  const growth = growthOf(memory);
-  const is_memory_judged = seconds >= JUDGED_S;
+  const kinds = memory.figures(seconds);
   return {
-    ok: clients.errors.length === 0 && (!is_memory_judged || Object.values(growth).every(({ is_flat }) => is_flat)),
+    ok: clients.errors.length === 0 && Object.values(kinds).every(({ is_flat }) => is_flat),
     seconds,
-    is_memory_judged,
     clients: count,
     days_backfilled: days,
+    answers: clients.answers(),
     routes: clients.figures(),
-    memory: growth,
+    memory: kinds,
     errors: clients.errors.slice(0, MAX_ERRORS),
   };
+}
+
+/** The first proof is signed within seconds. Until then the proof log has no checkpoint to answer with. */
+async function firstCheckpoint(url: string): Promise<void> {
+  const until = performance.now() + CHECKPOINT_MS;
+  while (!(await fetch(`${url}/v1/proofs/checkpoint`)).ok) {
+    if (performance.now() > until) throw new Error(`no checkpoint after ${CHECKPOINT_MS / 1000} s`);
+    await delay(MEMORY_EVERY_MS);
+  }
 }
 
 /** Clients of all kinds, two readers of whole days, two of streams, and one of exports. */
@@ -363,25 +223,27 @@ function startLoops(clients: Clients, count: number, signal: AbortSignal): Promi
 
 type Soak = Awaited<ReturnType<typeof soak>>;
 
-const lines = ({ seconds, is_memory_judged, clients, days_backfilled, routes, memory, errors }: Soak): string[] => [
-  `${clients} clients of all kinds, two readers of whole days, two of streams and one of exports, for ${seconds} s; ${days_backfilled} days were backfilled beside them`,
-  ...routes
-    .toSorted((one, other) => one.route.localeCompare(other.route))
-    .map(
-      ({ route, answers, p50_ms, p99_ms, refused, errors: faults }) =>
-        `  ${route.padEnd(34)} ${String(answers).padStart(7)} answers  p50 ${p50_ms} ms  p99 ${p99_ms} ms  refused ${refused}  errors ${faults}`,
-    ),
-  `memory of the first third and of the last, MiB${is_memory_judged ? '' : ` (not judged below ${JUDGED_S} s)`}`,
-  ...Object.entries(memory).map(
-    ([name, { first_third_mib, last_third_mib, is_flat }]) =>
-      `  ${name.padEnd(34)} ${first_third_mib}  ${last_third_mib}${is_flat ? '' : is_memory_judged ? '  NOT FLAT' : '  grew'}`,
+const lines = ({ seconds, clients, ...found }: Soak): string[] => [
+  `${clients} clients of all kinds, two readers of whole days, two of streams and one of exports, for ${seconds} s; ${found.days_backfilled} days were backfilled beside them`,
+  ...found.routes.map(
+    ({ route, answers, p50_ms, p99_ms, refused, errors }) =>
+      `  ${route.padEnd(34)} ${String(answers).padStart(7)} answers  p50 ${p50_ms} ms  p99 ${p99_ms} ms  refused ${refused}  errors ${errors}`,
   ),
-  ...errors.map((error) => `error: ${error}`),
+  'answers by status and code',
+  ...Object.entries(found.answers).map(([answer, count]) => `  ${answer.padEnd(44)} ${count}`),
+  `memory, MiB: means of the thirds; at ${LOOKS.map((share) => `${Math.round((share * seconds) / 6) / 10} min`).join(', ')}`,
+  ...Object.entries(found.memory).map(([name, kind]) => memoryLine(name, kind)),
+  ...found.errors.map((error) => `error: ${error}`),
 ];
+
+function memoryLine(name: string, { thirds_mib, anonymous_mib, live_mib, is_flat }: MemoryOfKind) {
+  const live = live_mib ? `; after a collection ${live_mib.join(', ')}` : '';
+  return `  ${name.padEnd(34)} ${thirds_mib.join(', ')}; ${anonymous_mib.join(', ')}${live}${is_flat ? '' : '  NOT FLAT'}`;
+}
 
 export async function run(argv: readonly string[]): Promise<void> {
   const { minutes, seconds, rows, clients, json } = optionsOf(argv, {
-    counts: { minutes: [0, 0], seconds: [900, 1], rows: [100_000, 2000], clients: [32, 1] },
+    counts: { minutes: [0, 0], seconds: [900, 1], rows: [100_000, 2000], clients: [192, 1] },
   });
   await using harness = await benchHarness('soak');
   const found = await soak(harness, { seconds: minutes * 60 || seconds, rows, clients });
