@@ -13,6 +13,7 @@ import {
   type SampleChain,
 } from '../../pipelines/sources/bitcoin/sample/chain.ts';
 import { contentFault, merkleRoot } from '../../pipelines/sources/bitcoin/wire/block.ts';
+import { ERROR_CODES, type TidemarkError } from '../../shared/errors.ts';
 import { createNode, rpcOf } from '../support/bitcoin.ts';
 import { addHugeTransaction, makeCoins, startChain } from '../support/regtest.ts';
 import { type RpcProxy, startRpcProxy } from '../support/rpc-proxy.ts';
@@ -154,9 +155,22 @@ test('an answer that is cut and claims to be whole is asked for again, and told'
     await expect(read(height, height), `${afterBytes}`).rejects.toMatchObject({ code: 'NODE_ANSWER_CUT' });
     proxy.mend();
   }
-  proxy.spoil('getblock"', { kind: 'rewrite', rewrite: () => '{"result":null,"error":{"code":-5,"message":"gone"}}' });
+  proxy.spoil('getblock"', { kind: 'rewrite', rewrite: () => '{"result":null,"error":{"code":-1,"message":"no"}}' });
   await expect(read(height, height)).rejects.toMatchObject({ code: 'NODE_CALL_REFUSED' });
 });
+
+test.each(['getblock"', 'getblockheader'])(
+  'a node that lost blocks in a crash after it named them refused %s for good',
+  async (method) => {
+    const gone = '{"result":null,"error":{"code":-5,"message":"Block not found"}}';
+    proxy.spoil(method, { kind: 'rewrite', rewrite: () => gone });
+    const failure = (await read(height, height).catch((error: TidemarkError) => error)) as TidemarkError;
+    expect({ code: failure.code, transient: ERROR_CODES[failure.code].transient }).toEqual({
+      code: 'CHAIN_REORGANISED',
+      transient: true,
+    });
+  },
+);
 
 test.each<[string, (block: Told['result']) => void]>([
   ['of a script with escapes', (block) => Object.assign(block.tx[1].vin[0].scriptSig as object, { asm: 'a"b' })],

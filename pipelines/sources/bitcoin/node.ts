@@ -21,8 +21,10 @@ export interface ChainState {
 export const WITH_PREVOUTS = 3;
 /** Of an entry a node says about 1 KB: room for half a million of them. */
 export const MAX_MEMPOOL_BYTES = 512 * 1024 * 1024;
-/** RPC_INVALID_PARAMETER and RPC_INVALID_ADDRESS_OR_KEY: no such height, no such block. */
-const NOT_THERE = new Set([-8, -5]);
+/** RPC_INVALID_PARAMETER: no such height. */
+const NO_SUCH_HEIGHT = -8;
+/** RPC_INVALID_ADDRESS_OR_KEY: no such block. */
+const NO_SUCH_BLOCK = -5;
 
 export class BitcoinNode {
   readonly rpc: RpcClient;
@@ -55,7 +57,7 @@ export class BitcoinNode {
     try {
       return (await this.rpc.batch(calls)).map((hash) => hex(hash, 'getblockhash', 32));
     } catch (cause) {
-      if (!isNotThere(cause)) throw cause;
+      if (!isRefusal(cause, NO_SUCH_HEIGHT)) throw cause;
       throw new TidemarkError(
         'NODE_HEIGHT_BEYOND_TIP',
         `The Bitcoin node at ${this.rpc.endpoint} has no block at some of the heights ${from} to ${to}`,
@@ -64,18 +66,28 @@ export class BitcoinNode {
     }
   }
 
-  /** The 80 bytes of a header. */
+  /** The 80 bytes of a header. @throws TidemarkError CHAIN_REORGANISED */
   async header(hash: string): Promise<Buffer> {
-    return Buffer.from(hex(await this.rpc.call('getblockheader', hash, false), 'getblockheader', 80), 'hex');
+    const header = await this.rpc.call('getblockheader', hash, false).catch((cause) => this.#refused(hash, cause));
+    return Buffer.from(hex(header, 'getblockheader', 80), 'hex');
   }
 
-  /** The block's buffers are valid until `release`, which is optional. */
+  /** The block's buffers are valid until `release`, which is optional. @throws TidemarkError CHAIN_REORGANISED */
   async block(hash: string): Promise<NodeBlock> {
     const writer = this.#writers.pop() ?? new TextWriter(0);
     const read = (cursor: JsonCursor) => readBlockAnswer(cursor, writer);
-    const block = await this.rpc.read({ read }, 'getblock', hash, WITH_PREVOUTS);
+    const block = await this.rpc
+      .read({ read }, 'getblock', hash, WITH_PREVOUTS)
+      .catch((cause) => this.#refused(hash, cause));
     this.#writerOf.set(block, writer);
     return block;
+  }
+
+  /** The node named each hash that it is asked for. A crash may have taken its last blocks meanwhile. */
+  #refused(hash: string, cause: unknown): never {
+    if (!isRefusal(cause, NO_SUCH_BLOCK)) throw cause;
+    const message = `The Bitcoin node at ${this.rpc.endpoint} no longer has block ${hash}`;
+    throw new TidemarkError('CHAIN_REORGANISED', message, { cause, details: { hash } });
   }
 
   /** Reuses the block's memory. The block, its bytes and its columns become invalid. */
@@ -94,7 +106,5 @@ export class BitcoinNode {
   }
 }
 
-const isNotThere = (error: unknown): boolean =>
-  error instanceof TidemarkError &&
-  error.code === 'NODE_CALL_REFUSED' &&
-  NOT_THERE.has(error.details.rpc_code as number);
+const isRefusal = (error: unknown, rpcCode: number): boolean =>
+  error instanceof TidemarkError && error.code === 'NODE_CALL_REFUSED' && error.details.rpc_code === rpcCode;
