@@ -17,32 +17,70 @@ import {
   encodeClose,
   encodeStatement,
   FROM_SERVER,
+  Inbox,
   type Statement,
   SYNC,
   TERMINATE,
 } from './pg-messages.ts';
 
 /** Time spent on one connection's rows before others get their turn, ms. A read of a few hundred rows takes less. */
-export const SLICE_MS = 2;
+export const SLICE_MS = 1;
+/** How long a long result lets short ones go first, ms: it then takes its turn, however many come. */
+export const HOLD_MS = 5;
+/** A result that has not ended after this time is not short, ms. */
+export const SHORT_MS = 10;
 
 /**
  * Schedules long results fairly. Node reads a busy socket up to 32 times before the event loop turns to anything else, and
  * rows are rendered as they are read: 20 to 45 ms of CPU time in which no other answer progresses. So a connection pauses
- * after a slice of work, and each turn of the event loop resumes one paused connection.
+ * after a slice of work, and each turn of the event loop resumes one paused connection. While a result is awaited that may be
+ * short, none is resumed: between its steps the loop would render, and the database would compute, for those that take seconds.
  */
 export class FairScheduler {
-  readonly #waiting: (() => void)[] = [];
+  readonly #waiting: { readonly resume: () => void; readonly sinceMs: number }[] = [];
+  /** Results that have not taken a slice of work so far, and when they were asked for, the oldest first. */
+  readonly #short = new Map<object, number>();
+  #held: NodeJS.Timeout | undefined;
+
+  /** A result is asked for. */
+  begin(result: object): void {
+    this.#short.set(result, performance.now());
+  }
+
+  /** It has ended, or turned out to be long. */
+  end(result: object): void {
+    if (!this.#short.delete(result) || !this.#held) return;
+    clearTimeout(this.#held);
+    this.#held = undefined;
+    setImmediate(this.#next);
+  }
 
   /** Calls `resume` in a later turn of the event loop, after the connections that already wait; one connection per turn. */
   wait(resume: () => void): void {
-    this.#waiting.push(resume);
+    this.#waiting.push({ resume, sinceMs: performance.now() });
     if (this.#waiting.length === 1) setImmediate(this.#next);
   }
 
   readonly #next = () => {
-    this.#waiting.shift()?.();
+    this.#held = undefined;
+    const holdMs = this.#holdMs();
+    if (holdMs > 0) {
+      this.#held = setTimeout(this.#next, holdMs);
+      return;
+    }
+    this.#waiting.shift()?.resume();
     if (this.#waiting.length > 0) setImmediate(this.#next);
   };
+
+  /** How long the first that waits lets short results go first. */
+  #holdMs(): number {
+    const now = performance.now();
+    for (const [result, sinceMs] of this.#short) {
+      if (sinceMs + SHORT_MS > now) break;
+      this.#short.delete(result);
+    }
+    return this.#short.size > 0 && this.#waiting.length > 0 ? this.#waiting[0].sinceMs + HOLD_MS - now : 0;
+  }
 }
 
 export interface PgConnectionOptions {
@@ -136,56 +174,6 @@ export function requirePgVersion(installed: string): void {
 
 // The process checks this at its start, before a reader could find that rows do not arrive.
 requirePgVersion(installedPg.version);
-
-/** What one read of a socket takes at most. */
-const READ_BYTES = 64 * 1024;
-
-/**
- * What has arrived on a connection and is not decoded yet. The socket reads into memory that is used again: for reads of its own
- * Node allocates 64 KiB each, and V8 collected the whole heap eight times for a million rows.
- */
-class Inbox {
-  #bytes = Buffer.allocUnsafeSlow(2 * READ_BYTES);
-  #filled = 0;
-  /** Decodes complete messages. @returns their size, and the size of the message after them, 0 while it is unknown. */
-  deliver: (bytes: Buffer) => { readonly decoded: number; readonly next: number };
-
-  constructor(deliver: Inbox['deliver']) {
-    this.deliver = deliver;
-  }
-
-  /** A socket that reads into this memory. */
-  createSocket(): Socket {
-    const buffer = () => this.#bytes.subarray(this.#filled, this.#filled + READ_BYTES);
-    const callback = (count: number) => {
-      this.#arrived(count);
-      return true;
-    };
-    return new Socket({ onread: { buffer, callback } });
-  }
-
-  /** Takes a chunk of a socket that reads into memory of its own. */
-  take(chunk: Buffer): void {
-    for (let from = 0; from < chunk.length; from += READ_BYTES) {
-      const part = chunk.subarray(from, from + READ_BYTES);
-      this.#bytes.set(part, this.#filled);
-      this.#arrived(part.length);
-    }
-  }
-
-  /** Leaves the rest at the start of the memory, with room for another read after it. */
-  #arrived(count: number): void {
-    const filled = this.#filled + count;
-    const bytes = this.#bytes;
-    const { decoded, next } = this.deliver(bytes.subarray(0, filled));
-    this.#filled = filled - decoded;
-    if (decoded === 0 && filled + READ_BYTES <= bytes.length) return;
-    // A wide message gets memory as it arrives: its length alone, which may be wrong, takes none.
-    const size = Math.max(READ_BYTES, Math.min(next, 2 * this.#filled)) + READ_BYTES;
-    if (size !== bytes.length) this.#bytes = Buffer.allocUnsafeSlow(size);
-    bytes.copy(this.#bytes, 0, decoded, filled);
-  }
-}
 
 interface PgInternals {
   readonly connection: { readonly stream: Socket; listenerCount(event: string): number };
@@ -296,6 +284,8 @@ export class PgConnection {
   #workedMs = 0;
   #isHeldBack = false;
   #waitsForTurn = false;
+  /** It took a slice of work in the transaction that is open. */
+  #isLong = false;
 
   private constructor(client: PgInternals, scheduler: FairScheduler, inbox: Inbox, plainSocket: Socket) {
     this.#target = client;
@@ -354,6 +344,7 @@ export class PgConnection {
     const messages = steps.flatMap((step) => this.#encode(step));
     return new Promise((resolve, reject) => {
       this.#active = { steps, at: 0, fault: undefined, resolve, reject };
+      if (!this.#isLong) this.#scheduler.begin(this);
       this.#socket.write(Buffer.concat([...messages, SYNC]));
     });
   }
@@ -394,6 +385,8 @@ export class PgConnection {
   /** Pauses the connection and lets others work first. */
   #giveWay(): void {
     this.#workedMs = 0;
+    this.#isLong = true;
+    this.#scheduler.end(this);
     this.#waitsForTurn = true;
     this.#socket.pause();
     this.#scheduler.wait(() => {
@@ -427,6 +420,7 @@ export class PgConnection {
   #onClose(): void {
     if (this.#closed) return;
     this.#closed = true;
+    this.#scheduler.end(this);
     const active = this.#active;
     this.#active = undefined;
     active?.reject(new ConnectionLost('the database closed the connection'));
@@ -487,6 +481,8 @@ export class PgConnection {
       case FROM_SERVER.readyForQuery:
         this.status = String.fromCharCode(body[0]) as 'I' | 'T' | 'E';
         this.#active = undefined;
+        this.#scheduler.end(this);
+        if (this.status === 'I') this.#isLong = false;
         if (active.fault) active.reject(active.fault);
         else active.resolve();
         break;

@@ -1,6 +1,6 @@
 /** Long results take turns, and slots are left to small reads: nobody waits for a read that takes minutes. */
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { FairScheduler, PgConnection, type RowSink } from '../../serving/db/pg-connection.ts';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
+import { FairScheduler, HOLD_MS, PgConnection, type RowSink, SHORT_MS } from '../../serving/db/pg-connection.ts';
 import { ConcurrencyLimiter, PARKED_PER_SLOT } from '../../serving/limits/concurrency-limiter.ts';
 import { eventually } from '../support/serving.ts';
 import { createTestEnv, type TestEnv } from '../support/stack.ts';
@@ -82,6 +82,35 @@ describe('a connection with a long result', () => {
     connection.end();
   });
 
+  test('is short until it has taken a slice, and long to the end of its transaction', async () => {
+    const seen: string[] = [];
+    class Noted extends FairScheduler {
+      override begin(result: object): void {
+        seen.push('begins');
+        super.begin(result);
+      }
+      override end(result: object): void {
+        seen.push('ends');
+        super.end(result);
+      }
+    }
+    const connection = await open(new Noted());
+    const run = async (text: string, sink = new Count()) => {
+      seen.length = 0;
+      await connection.run([{ statement: { text }, sink }]);
+      return [...seen];
+    };
+    expect(await run('begin')).toEqual(['begins', 'ends']);
+    const [begun, ...ended] = await run(long(new Count())[0].statement.text);
+    expect([begun, ...new Set(ended)]).toEqual(['begins', 'ends']);
+    expect(ended.length).toBeGreaterThan(3);
+    expect(await run('select 1')).not.toContain('begins');
+    expect(await run('commit')).not.toContain('begins');
+    expect(await run('select 1')).toEqual(['begins', 'ends']);
+    connection.abandon();
+    expect(seen).toEqual(['begins', 'ends', 'ends']);
+  });
+
   test('serves the next statement after one that ended', async () => {
     const connection = await open(new FairScheduler());
     const count = new Count();
@@ -93,18 +122,78 @@ describe('a connection with a long result', () => {
   });
 });
 
-test('one that waits goes on in each turn of the loop, in order', async () => {
-  const scheduler = new FairScheduler();
-  const seen: string[] = [];
-  for (const name of ['a', 'b', 'c']) scheduler.wait(() => seen.push(name));
-  const byTurn: string[] = [];
-  while (seen.length < 3) {
-    await new Promise((resolve) => setImmediate(resolve));
-    byTurn.push(seen.join(''));
-  }
-  expect(byTurn.filter((now, turn) => now !== byTurn[turn - 1])).toEqual(
-    byTurn[0] === '' ? ['', 'a', 'ab', 'abc'] : ['a', 'ab', 'abc'],
-  );
+describe('turns', () => {
+  beforeEach(() => void vi.useFakeTimers({ toFake: ['performance', 'setTimeout', 'clearTimeout', 'setImmediate'] }));
+  afterEach(() => void vi.useRealTimers());
+
+  const waiting = (scheduler: FairScheduler, ...names: string[]) => {
+    const seen: string[] = [];
+    for (const name of names) scheduler.wait(() => seen.push(name));
+    return seen;
+  };
+  const nextTurn = () => vi.advanceTimersToNextTimer();
+
+  test('come one in each turn of the loop, in order', () => {
+    const seen = waiting(new FairScheduler(), 'a', 'b', 'c');
+    const byTurn = Array.from({ length: 4 }, () => nextTurn() && seen.join(''));
+    expect(byTurn).toEqual(['a', 'ab', 'abc', 'abc']);
+  });
+
+  test('come when the last short result that was awaited has come', () => {
+    const scheduler = new FairScheduler();
+    const startedAt = performance.now();
+    const [first, second] = [{}, {}];
+    scheduler.begin(first);
+    const seen = waiting(scheduler, 'a', 'b');
+    vi.advanceTimersByTime(HOLD_MS - 2);
+    scheduler.begin(second);
+    scheduler.end(first);
+    vi.advanceTimersByTime(1);
+    expect(seen).toEqual([]);
+    scheduler.end(second);
+    nextTurn();
+    expect([seen, performance.now() - startedAt]).toEqual([['a'], HOLD_MS - 1]);
+    nextTurn();
+    expect([seen, vi.getTimerCount()]).toEqual([['a', 'b'], 0]);
+  });
+
+  test('are not put off by the next short result of a read, which is asked for as soon as the last has come', () => {
+    const scheduler = new FairScheduler();
+    const read = {};
+    scheduler.begin(read);
+    const seen = waiting(scheduler, 'a');
+    nextTurn();
+    for (let step = 1; step < HOLD_MS; step++) {
+      scheduler.end(read);
+      scheduler.begin(read);
+      vi.advanceTimersByTime(1);
+      expect(seen).toEqual([]);
+    }
+    vi.advanceTimersByTime(1);
+    expect(seen).toEqual(['a']);
+  });
+
+  test('come after a while, however many short results are awaited', () => {
+    const scheduler = new FairScheduler();
+    const seen = waiting(scheduler, 'a', 'b');
+    for (let ms = 0; ms < HOLD_MS; ms++) {
+      expect(seen).toEqual([]);
+      scheduler.begin({});
+      vi.advanceTimersByTime(1);
+    }
+    expect(seen).toEqual(['a']);
+    nextTurn();
+    expect(seen).toEqual(['a', 'b']);
+  });
+
+  test('are not held by a result that does not come: it is not short', () => {
+    const scheduler = new FairScheduler();
+    scheduler.begin({});
+    vi.advanceTimersByTime(SHORT_MS);
+    const seen = waiting(scheduler, 'a');
+    nextTurn();
+    expect(seen).toEqual(['a']);
+  });
 });
 
 describe('slots', () => {
