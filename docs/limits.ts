@@ -147,6 +147,7 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     of('Export queue', 'bytes', 'shared/nats/export-queue.ts', 'MAX_BYTES'),
     of('Running answers at shutdown', 'ms', 'serving/main.ts', 'GRACE_MS'),
     of('Metrics of another serving process', 'ms', 'serving/siblings.ts', 'METRICS_MS'),
+    of('Start of all serving processes', 'ms', 'serving/supervisor.ts', 'GATHER_MS'),
     of('Serving process that does not begin to stop', 'ms', 'serving/supervisor.ts', 'STANDSTILL_MS'),
   ],
 };

@@ -41,6 +41,8 @@ interface Process {
   isStopping: boolean;
 }
 
+/** The port stays closed for at most this long after the first process could serve, until all others can. */
+const GATHER_MS = 10_000;
 /** A process that does not begin to stop within this time stands still, and is killed. */
 const STANDSTILL_MS = 5000;
 /** Longest time that a process takes to stop: it gives running answers ten seconds. */
@@ -52,6 +54,9 @@ export class Supervisor implements AsyncDisposable {
   readonly #keeping: Promise<void>[] = [];
   readonly #stop = new AbortController();
   readonly #url = Promise.withResolvers<string>();
+  /** The processes that have started well enough to ask for the port. */
+  readonly #ready = new Set<number>();
+  readonly #gathered = Promise.withResolvers<void>();
   /** The port that all processes are given. */
   #port: Promise<number> | undefined;
   /** The same, once it was found. */
@@ -64,7 +69,7 @@ export class Supervisor implements AsyncDisposable {
   }
 
   /**
-   * Resolves when the first process serves; the others follow.
+   * Resolves when the first process serves.
    * @throws TidemarkError CONFIGURATION_INVALID where another program has the port
    */
   async start(): Promise<string> {
@@ -76,13 +81,10 @@ export class Supervisor implements AsyncDisposable {
       // JSON has no NaN, which is a value of some metrics.
       serialization: 'advanced',
     });
-    this.#keeping.push(this.#keep(1));
-    const url = await this.#url.promise;
-    // Not earlier: on a machine with few cores they would delay the first.
-    for (let number = 2; number <= this.#needs.settings.SVC_HTTP_PROCESSES; number++) {
+    for (let number = 1; number <= this.#needs.settings.SVC_HTTP_PROCESSES; number++) {
       this.#keeping.push(this.#keep(number));
     }
-    return url;
+    return await this.#url.promise;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -161,7 +163,15 @@ export class Supervisor implements AsyncDisposable {
     }
   }
 
+  /**
+   * All processes are given the port together: clients that wait for the service connect as soon as it opens, and would stay
+   * with the first.
+   */
   async #givePort(to: Process): Promise<void> {
+    this.#ready.add(to.number);
+    if (this.#ready.size === this.#needs.settings.SVC_HTTP_PROCESSES) this.#gathered.resolve();
+    await Promise.race([this.#gathered.promise, delay(GATHER_MS, undefined, { ref: false })]);
+    if (this.#running.get(to.number) !== to) return;
     const isHeld = [...this.#running.values()].some(({ hasPort }) => hasPort);
     to.hasPort = true;
     if (!isHeld || !this.#port) this.#port = this.#freePort();
