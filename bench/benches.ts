@@ -109,7 +109,7 @@ export const BENCHES: readonly Bench[] = [
   {
     name: 'query',
     summary: "a million rows as JSON, beside psql's row_to_json; small reads beside the bare SQL",
-    whole: ['--only rows', '--only latest', '--only representations', '--only beside'],
+    whole: ['--only rows', '--only latest', '--only representations', '--only beside', '--only beside --processes 2'],
     quick: ['--rows 500 --rounds 1 --only rows', '--rows 500 --latest 2 --only latest'],
     load: () => import('./query.ts'),
   },

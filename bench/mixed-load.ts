@@ -28,10 +28,17 @@ interface Side {
   streamed: number;
 }
 
+interface Given {
+  /** SQL of the small read. */
+  readonly latest: string;
+  /** Serving processes on the port. */
+  readonly processes: number;
+}
+
 export type MixedLoad = Awaited<ReturnType<typeof measureMixedLoad>>;
 
-export async function measureMixedLoad(stack: Stack, latest: string, note: Note) {
-  await using server = await startServer(stack);
+export async function measureMixedLoad(stack: Stack, { latest, processes }: Given, note: Note) {
+  await using server = await startServer(stack, { SVC_HTTP_PROCESSES: String(processes) });
   const pool = new pg.Pool({ connectionString: stack.databaseUrl });
   const ours: Side = {
     latencies: [],
@@ -71,6 +78,7 @@ export async function measureMixedLoad(stack: Stack, latest: string, note: Note)
   });
   return {
     streams: STREAMS,
+    processes,
     tidemark: figures(ours),
     bare: figures(bare),
     ratio_p50: rounded(percentile(ours.latencies, 0.5) / percentile(bare.latencies, 0.5)),
@@ -127,8 +135,8 @@ async function exited(child: ChildProcess, stop: AbortSignal): Promise<void> {
   if (code !== 0 && !stop.aborted) throw new Error(`${child.spawnfile} ended with ${code}`);
 }
 
-export const mixedLoadLines = ({ streams, tidemark, bare, ratio_p50, ratio_p99 }: MixedLoad): string[] => [
-  `latest 100 rows, ${RATE} a second, beside ${streams} readers of all rows`,
+export const mixedLoadLines = ({ streams, processes, tidemark, bare, ratio_p50, ratio_p99 }: MixedLoad): string[] => [
+  `latest 100 rows, ${RATE} a second, beside ${streams} readers of all rows; serving processes: ${processes}`,
   `  tidemark over HTTP           p50 ${tidemark.p50_ms} ms  p99 ${tidemark.p99_ms} ms  large reads ended ${tidemark.large_reads}`,
   `  pg beside psql row_to_json   p50 ${bare.p50_ms} ms  p99 ${bare.p99_ms} ms  large reads ended ${bare.large_reads}  ratio of p50 ${ratio_p50}, of p99 ${ratio_p99}`,
 ];

@@ -5,8 +5,8 @@
  * parts: the same rows in every representation (representations.ts), small reads during large ones (mixed-load.ts), memory at
  * ten million rows (memory.ts), many clients and many chunks (load.ts).
  *
- * Options: --rows N (1,000,000), --rounds N (7), --latest N (2,000 of each), --only rows|latest|representations|beside|memory|load,
- * --json.
+ * Options: --rows N (1,000,000), --rounds N (7), --latest N (2,000 of each), --processes N (1; serving processes, of `beside`),
+ * --only rows|latest|representations|beside|memory|load, --json.
  */
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
@@ -48,7 +48,7 @@ const LATEST = `select t.trade_id, t.timestamp, t.price, t.quantity, t.quote_qua
 
 export async function run(argv: readonly string[]): Promise<void> {
   const { rows, rounds, only, ...options } = optionsOf(argv, {
-    counts: { rows: [1_000_000, 1], rounds: [7, 1], latest: [2000, 1] },
+    counts: { rows: [1_000_000, 1], rounds: [7, 1], latest: [2000, 1], processes: [1, 1] },
     choices: { only: PARTS },
   });
   const wants = (part: string) => only === undefined || only === part;
@@ -70,7 +70,8 @@ export async function run(argv: readonly string[]): Promise<void> {
     found.peakMib = server.peakMib();
   }
   if (wants('representations')) found.representations = await measureRepresentations(stack, rows, rounds, note);
-  if (wants('beside')) found.beside = await measureMixedLoad(stack, LATEST, note);
+  if (wants('beside'))
+    found.beside = await measureMixedLoad(stack, { latest: LATEST, processes: options.processes }, note);
   if (wants('memory')) found.memory = await measureMemory(stack.databaseUrl, note);
   if (wants('load')) found.load = await measureLoad({ ...LOAD_DEFAULTS, databaseUrl: stack.databaseUrl, note });
   report(found, options.json);
