@@ -65,7 +65,8 @@ async function startService(given: Record<string, string> = {}): Promise<Service
     SVC_LOG_LEVEL: 'warn',
     ...given,
   };
-  const child = startServingProcess(env.dir, settings);
+  // As `up` gives them, since some are secret.
+  const child = startServingProcess(env.dir, {}, { settings });
   const stderr = text(child.stderr!);
   onTestFinished(async () => {
     if (child.exitCode !== null || child.signalCode !== null) return;
@@ -151,6 +152,11 @@ describe('two processes on one port', () => {
     const { url, child, processes, shown } = await startService();
     const before = await processes();
     expect(before).toHaveLength(2);
+    for (const { pid } of before) {
+      const open = await Promise.all(['environ', 'cmdline'].map((name) => readFile(`/proc/${pid}/${name}`, 'utf8')));
+      expect(open.join(' ')).toContain('serving/main.ts');
+      expect(open.join(' ')).not.toContain(API_KEY);
+    }
     process.kill(before[0].pid, 'SIGKILL');
     await eventually(() => Promise.resolve(!isAlive(before[0])), 'it has ended');
     const answers = await asking(url, async () => {
@@ -198,7 +204,12 @@ describe('two processes on one port', () => {
     const next = await startService(settings);
     expect(new URL(next.url).port).toBe(settings.SVC_HTTP_PORT);
     expect(isAlive(first)).toBe(false);
-    expect((await next.processes()).filter(isAlive)).toHaveLength(2);
+    // A stop in order ends one that stands still too.
+    const stopped = await next.processes();
+    process.kill(stopped[1].pid, 'SIGSTOP');
+    next.child.kill();
+    expect(await once(next.child, 'exit')).toEqual([0, null]);
+    expect(stopped.filter(isAlive)).toEqual([]);
   });
 });
 
@@ -208,7 +219,7 @@ test('a port that is taken, and settings that are wrong, end the start of severa
     [{}, `port ${settings.SVC_HTTP_PORT}; another program does: choose another SVC_HTTP_PORT`],
     [{ SVC_QUERY_MAX_QUEUE: '-1' }, 'SVC_QUERY_MAX_QUEUE'],
   ] as const) {
-    const refused = startServingProcess(env.dir, { ...settings, ...wrong });
+    const refused = startServingProcess(env.dir, {}, { settings: { ...settings, ...wrong } });
     const stderr = text(refused.stderr!);
     expect((await once(refused, 'exit'))[0]).toBe(2);
     expect(await stderr).toContain(fault);
