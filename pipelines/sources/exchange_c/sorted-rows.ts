@@ -11,8 +11,8 @@ const LF = 10;
 /** A run. */
 const RUN_BYTES = 8 * 1024 * 1024;
 /** What is written and read at once: bytes of rows, and ids, lines and lengths. */
-const PIECE_BYTES = 128 * 1024;
-const PIECE_ROWS = 4096;
+const PIECE_BYTES = 64 * 1024;
+const PIECE_ROWS = 2048;
 const FIRST_ROWS = 1 << 10;
 /**
  * The ids of a run lie close together. Up to this many possible ids per row, a counting sort orders them; beyond, a
