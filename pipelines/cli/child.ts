@@ -41,8 +41,15 @@ interface StartedChild {
 }
 
 /** Starts a child that nobody restarts. */
-export function startChild(options: Omit<ChildOptions, 'log' | 'onRefusal'>): StartedChild {
-  const { module, args, input, name, terminalLog, onLine, inherits, env } = options;
+export function startChild({ input = '', ...options }: Omit<ChildOptions, 'log' | 'onRefusal'>): StartedChild {
+  const started = startWaiting(options);
+  started.child.stdin?.end(input);
+  return started;
+}
+
+/** Starts a child whose standard input stays open. */
+function startWaiting(options: Omit<ChildOptions, 'log' | 'onRefusal' | 'input'>): StartedChild {
+  const { module, args, name, terminalLog, onLine, inherits, env } = options;
   const script = fileURLToPath(new URL(`../../${module}`, import.meta.url));
   const child = spawn(process.execPath, [...process.execArgv, script, ...(args ?? [])], {
     stdio: ['pipe', onLine ? 'pipe' : 'ignore', terminalLog ? 'pipe' : 'inherit'],
@@ -51,7 +58,6 @@ export function startChild(options: Omit<ChildOptions, 'log' | 'onRefusal'>): St
     detached: true,
   });
   child.stdin?.on('error', () => {});
-  child.stdin?.end(input ?? '');
   const lines = onLine && child.stdout && forEachLine(child.stdout, onLine);
   const output = terminalLog && child.stderr && forEachLine(child.stderr, (line) => terminalLog.writeOf(name, line));
   const ended = once(child, 'exit').then(async ([code, signal]) => {
@@ -68,21 +74,23 @@ export class SupervisedChild implements AsyncDisposable {
   #stopping = false;
   #done: Promise<void>;
 
-  constructor(options: ChildOptions) {
+  /** @param waiting a process of the same module, which becomes the child instead of a new one */
+  constructor(options: ChildOptions, waiting?: StartedChild) {
     this.#options = options;
-    this.#done = this.#keepRunning();
+    waiting?.child.stdin?.end(options.input ?? '');
+    this.#done = this.#keepRunning(waiting);
   }
 
   get pid(): number | undefined {
     return this.#process?.pid;
   }
 
-  async #keepRunning(): Promise<void> {
+  async #keepRunning(waiting: StartedChild | undefined): Promise<void> {
     const pauses = new RestartPauses();
-    while (!this.#stopping) {
+    for (let next = waiting; !this.#stopping; next = undefined) {
       const startedAt = performance.now();
       const { name, log } = this.#options;
-      const { child, ended } = startChild(this.#options);
+      const { child, ended } = next ?? startChild(this.#options);
       this.#process = child;
       const [code, signal] = await ended;
       if (this.#stopping) return;
@@ -126,28 +134,55 @@ function forEachLine(stream: NodeJS.ReadableStream, onLine: (line: string) => vo
   });
 }
 
+const PROJECTOR = { name: 'projector', module: 'pipelines/projector/main.ts' } as const;
+
+/**
+ * A projector's process that loads its code while the command still looks for its servers, and waits for its options.
+ * Without them it ends and has done nothing. A load begins 0.3 s of CPU earlier than with a process that starts when the
+ * first frame is published.
+ */
+export class WaitingProjector implements AsyncDisposable {
+  #started: StartedChild | undefined;
+
+  constructor({ io, terminalLog }: Pick<Context, 'io' | 'terminalLog'>) {
+    this.#started = startWaiting({ ...PROJECTOR, inherits: io.env, terminalLog });
+    this.#started.ended.catch(() => {}); // whoever takes it awaits it
+  }
+
+  /** The process, for the first caller. */
+  take(): StartedChild | undefined {
+    const started = this.#started;
+    this.#started = undefined;
+    return started;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    const started = this.take();
+    started?.child.kill('SIGKILL');
+    await started?.ended.catch(() => {});
+  }
+}
+
 /**
  * Starts a projector process, so that decoding and storing use one core and publishing the other. Several may run; a
  * lock lets one work, and another takes over when that one ends.
  */
-export function startProjector(context: Context, datasets: readonly string[]): AsyncDisposable {
+export function startProjector(
+  context: Context,
+  datasets: readonly string[],
+  waiting?: WaitingProjector,
+): AsyncDisposable {
   const { io, settings, stack, log, terminalLog } = context;
   const urls = { databaseUrl: localUrl(context, 'ingest'), natsUrl: natsUrls(settings, stack).projector };
   if (io.project) return io.project({ ...urls, datasets, settings, log });
-  return new SupervisedChild({
-    name: 'projector',
-    module: 'pipelines/projector/main.ts',
-    inherits: io.env,
-    log,
-    terminalLog,
-    input: JSON.stringify({
-      ...urls,
-      datasets,
-      cwd: PROJECT_ROOT,
-      parent: process.pid,
-      settings: context.settingFlags,
-    }),
+  const input = JSON.stringify({
+    ...urls,
+    datasets,
+    cwd: PROJECT_ROOT,
+    parent: process.pid,
+    settings: context.settingFlags,
   });
+  return new SupervisedChild({ ...PROJECTOR, inherits: io.env, log, terminalLog, input }, waiting?.take());
 }
 
 /** Uses the unix socket if there is one, because a day's rows are 250 MB. */

@@ -107,10 +107,16 @@ const OUTLASTING: ReadonlySet<string> = new Set([
   'verify',
 ]);
 
+export interface ContextOptions {
+  readonly required?: LoadOptions['required'];
+  /** Starts what needs no server, before servers are looked for. It is disposed of with the context. */
+  readonly ahead?: (known: Pick<Context, 'io' | 'terminalLog'>) => AsyncDisposable;
+}
+
 export async function openContext(
   command: ParsedCommand,
   name: string,
-  required?: LoadOptions['required'],
+  { required, ahead }: ContextOptions = {},
 ): Promise<Context> {
   const { io } = command;
   const loaded = loadSettings({ env: io.env, flags: command.settings, cwd: PROJECT_ROOT, required });
@@ -125,6 +131,7 @@ export async function openContext(
   const stopping = new AbortController();
   await using cleanup = new AsyncDisposableStack();
   cleanup.defer(io.onStop(() => stopping.abort(new Error('interrupted'))));
+  if (ahead) cleanup.use(ahead({ io, terminalLog }));
   const stack = cleanup.use(
     await acquireStack({
       stateDir: settings.SVC_STATE_DIR,

@@ -25,7 +25,7 @@ import type {
   Source,
 } from '../sources/feed-types.ts';
 import { feeds } from '../sources/index.ts';
-import { startProjector } from './child.ts';
+import { startProjector, type WaitingProjector } from './child.ts';
 import { type Context, retryThroughOutage } from './context.ts';
 import { documentsOf, type Retract, Retractions } from './retraction.ts';
 import { drainBacklog, makeStreams } from './streams.ts';
@@ -97,6 +97,8 @@ export interface IngestRequest {
   readonly fromArchive?: boolean;
   /** False where a projector is at work already. */
   readonly ownProjector?: boolean;
+  /** The process that becomes its projector, unless another feed's took it. */
+  readonly waiting?: WaitingProjector;
   /** The record of the run; without one `ingest` opens its own. */
   readonly run?: RunRecorder;
   /** Receives the plan before anything is published. */
@@ -215,7 +217,7 @@ async function openSession(
   const keys = feed.datasets.map(({ key }) => key);
   let isProjecting = request.ownProjector === false;
   const project = () => {
-    if (!isProjecting) cleanup.use(startProjector(context, keys));
+    if (!isProjecting) cleanup.use(startProjector(context, keys, request.waiting));
     isProjecting = true;
   };
   const waits = { databaseUrl, catalog, connection, signal, timeoutMs: PROOF_TIMEOUT_MS, onStill: note };

@@ -45,7 +45,12 @@ function optionsFromEnvironment(): ProcessOptions {
 
 async function readOptions(): Promise<ProcessOptions> {
   const { values } = parseArgs({ options: { env: { type: 'boolean', default: false } } });
-  if (!values.env) return JSON.parse(await text(process.stdin)) as ProcessOptions;
+  if (!values.env) {
+    const options = await text(process.stdin);
+    // The command that started this process ended before it needed a projector.
+    if (options === '') process.exit(0);
+    return JSON.parse(options) as ProcessOptions;
+  }
   try {
     return optionsFromEnvironment();
   } catch (error) {

@@ -9,7 +9,7 @@ import type { ParsedCommand } from '../options.ts';
 import { makeExportQueue } from '../streams.ts';
 
 export async function runExportWorker(command: ParsedCommand): Promise<number> {
-  await using context = await openContext(command, 'export-worker', required);
+  await using context = await openContext(command, 'export-worker', { required });
   const { io, stack, settings, settingFlags, log, terminalLog, output, signal } = context;
   stack.supervise();
   await makeExportQueue(context, await context.nats('operator'));

@@ -66,7 +66,7 @@ export async function runLake(command: ParsedCommand): Promise<number> {
   const { to, follow, synthetic } = command.values;
   // Before the servers start: a relative path is of the folder in which the command was given.
   const folder = resolve(String(to));
-  await using context = await openContext(command, 'lake', required);
+  await using context = await openContext(command, 'lake', { required });
   const { output, signal, stack } = context;
   stack.supervise();
   let last: Line | undefined;

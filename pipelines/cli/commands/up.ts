@@ -115,7 +115,7 @@ const LISTEN_TIMEOUT_MS = 60_000;
 
 export async function runUp(command: ParsedCommand): Promise<number> {
   const startedAt = performance.now();
-  await using context = await openContext(command, 'up', requiredByUp);
+  await using context = await openContext(command, 'up', { required: requiredByUp });
   const { stack, signal, output } = context;
   const apiKey = apiKeyOf(context);
   stack.supervise();
