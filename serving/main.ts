@@ -8,10 +8,9 @@ import cluster from 'node:cluster';
 import type { Settings } from '../shared/config/settings.ts';
 import { explain, TidemarkError } from '../shared/errors.ts';
 import { createLogger, type Logger } from '../shared/logger.ts';
-import { createApp } from './app.ts';
 import { PortHolders } from './http/port.ts';
 import { readProcessOptions, untilStopped, usableSettings } from './monitoring/startup.ts';
-import { type ConnectionLimits, listen } from './server.ts';
+import type { ConnectionLimits } from './server.ts';
 import { Siblings, shareOf } from './siblings.ts';
 import { Supervisor } from './supervisor.ts';
 
@@ -79,6 +78,8 @@ interface Serving {
 }
 
 async function serve({ settings, means, log, port, siblings, limits, ...on }: Serving): Promise<void> {
+  // Not before: a supervisor needs neither, and would load them before the processes do.
+  const [{ createApp }, { listen }] = await Promise.all([import('./app.ts'), import('./server.ts')]);
   await using app = createApp({ settings, ...means, log, siblings });
   const server = await listen(app.koa, settings.SVC_HTTP_HOST, port, {
     maxConnections: settings.SVC_HTTP_MAX_CONNECTIONS,
