@@ -69,7 +69,10 @@ export class SoakMemory {
   /** Environment of the processes whose live memory is wanted. */
   get environment(): Record<string, string> {
     const preload = pathToFileURL(join(ROOT, 'bench/live-memory.ts')).href;
-    return { TIDEMARK_LIVE_MEMORY: this.#folder, NODE_OPTIONS: `--import ${preload}` };
+    return {
+      TIDEMARK_LIVE_MEMORY: this.#folder,
+      NODE_OPTIONS: `${process.env.NODE_OPTIONS ?? ''} --import ${preload}`,
+    };
   }
 
   /** Takes the anonymous memory of processes and everything below them. */
