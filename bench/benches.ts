@@ -44,6 +44,14 @@ export const BENCHES: readonly Bench[] = [
     load: () => import('./filters.ts'),
   },
   {
+    name: 'floor',
+    summary:
+      'what remains of an ingest when all that a design could leave out is left out, beside psql \\copy and a bare fetch',
+    whole: ['--rounds 3'],
+    quick: ['--rows 500 --blocks 1 --transactions 2 --rounds 1'],
+    load: () => import('./floor.ts'),
+  },
+  {
     name: 'frame',
     summary: 'a year of minutes over ten columns, beside DuckDB over Parquet',
     whole: ['--days 120 --rounds 5'],

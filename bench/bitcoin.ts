@@ -9,6 +9,7 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
+import type { Heights } from '../pipelines/sources/bitcoin/blocks.ts';
 import { WITH_PREVOUTS } from '../pipelines/sources/bitcoin/node.ts';
 import { SINGLE_BLOCKS } from '../pipelines/sources/bitcoin/proved-chain.ts';
 import { RpcClient } from '../pipelines/sources/bitcoin/rpc/client.ts';
@@ -33,7 +34,7 @@ import { optionsOf } from './options.ts';
 const START_TIME = 1_700_000_000;
 const OUTPUTS_OF_A_SPLIT = 2_500;
 /** The default of SVC_BITCOIN_RPC_PARALLEL. */
-const CALLS = Number(SETTINGS.SVC_BITCOIN_RPC_PARALLEL.default);
+export const CALLS = Number(SETTINGS.SVC_BITCOIN_RPC_PARALLEL.default);
 
 export async function run(argv: readonly string[]): Promise<void> {
   const { blocks, transactions, rounds, json } = optionsOf(argv, {
@@ -45,7 +46,7 @@ export async function run(argv: readonly string[]): Promise<void> {
   note(`making ${(rounds + 1) * blocks} blocks of ${transactions} transactions`);
   const first = await makeBlocks(node, (rounds + 1) * blocks, transactions);
   // The blocks below are ingested first, so that a round ingests its own blocks only.
-  await backfill(stack, node, 0, first - 1);
+  await backfillBlocks(stack, node, 0, first - 1);
   const ours: number[] = [];
   const serial: number[] = [];
   const parallel: number[] = [];
@@ -56,12 +57,10 @@ export async function run(argv: readonly string[]): Promise<void> {
     const fetched: number[] = [];
     for (const calls of [1, CALLS]) {
       await settle(stack);
-      fetched.push(
-        await timed(() => runNode(['bench/bitcoin-fetch.ts', node.url, `${from}`, `${to}`, `${calls}`], node)),
-      );
+      fetched.push(await timed(() => fetchBlocks(node, { from, to }, calls)));
     }
     await settle(stack);
-    const proved = await timed(() => backfill(stack, node, from, to));
+    const proved = await timed(() => backfillBlocks(stack, node, from, to));
     const [one, several] = fetched;
     note(
       `heights ${from}-${to}  fetch ${rounded(one)} s, ${CALLS} at once ${rounded(several)} s  tidemark ${rounded(proved)} s  ratio ${rounded(proved / one, 3)}, ${rounded(proved / several, 3)}${round === 0 ? '  (warm-up)' : ''}`,
@@ -156,7 +155,7 @@ export async function blockAnswer({ url, user, password }: Bitcoind, height: num
   return await call('getblock', result, WITH_PREVOUTS);
 }
 
-async function backfill(stack: Stack, node: Bitcoind, from: number, to: number): Promise<void> {
+export async function backfillBlocks(stack: Stack, node: Bitcoind, from: number, to: number): Promise<void> {
   const range = ['--from-height', `${from}`, '--to-height', `${to}`];
   await runProgram(join(ROOT, 'tidemark'), ['backfill', 'bitcoin', ...range, '--json'], node, {
     SVC_DATABASE_URL: stack.databaseUrl,
@@ -167,7 +166,16 @@ async function backfill(stack: Stack, node: Bitcoind, from: number, to: number):
   });
 }
 
-const runNode = (args: readonly string[], node: Bitcoind): Promise<void> => runProgram(process.execPath, args, node);
+/** Fetches blocks in a process of its own, `calls` at once. */
+export async function fetchBlocks(
+  node: Bitcoind,
+  { from, to }: Heights,
+  calls: number,
+  read: 'drop' | 'parse' = 'drop',
+): Promise<void> {
+  const args = ['bench/bitcoin-fetch.ts', node.url, `${from}`, `${to}`, `${calls}`, read];
+  await runProgram(process.execPath, args, node);
+}
 
 /** Runs a program to its end. */
 async function runProgram(

@@ -149,11 +149,12 @@ export async function settle(databaseUrl: string): Promise<void> {
   await client.query('checkpoint');
 }
 
-function copyWithPsql(stack: Stack, { csvColumns, header }: IngestSubject, csv: string) {
+export const psqlOf = ({ runtime }: Stack): string => join(runtime?.postgresBin ?? '/usr/bin', 'psql');
+
+export function copyWithPsql(stack: Stack, { csvColumns, header }: IngestSubject, csv: string) {
   const columns = csvColumns.replaceAll(/\s+/g, ' ');
-  const psql = join(stack.runtime?.postgresBin ?? '/usr/bin', 'psql');
   return spawn(
-    psql,
+    psqlOf(stack),
     [
       stack.databaseUrl,
       '-v',
