@@ -154,6 +154,38 @@ export function serversOf(url: URL): string[] {
 }
 
 /**
+ * Attempts to connect again, which a close has to wait for: one that succeeds after the client library closed the connection
+ * leaves an open socket behind, and a process with an open socket does not end.
+ */
+class Attempts {
+  #current: PromiseWithResolvers<void> | undefined;
+  #isClosing = false;
+
+  /** An attempt begins, and the one before it has failed. @throws Error to end the attempts of a connection that is closed */
+  begin(): void {
+    this.end();
+    if (this.#isClosing) throw new Error('the connection is closed');
+    this.#current = Promise.withResolvers();
+  }
+
+  end(): void {
+    this.#current?.resolve();
+    this.#current = undefined;
+  }
+
+  async watch(connection: NatsConnection): Promise<void> {
+    for await (const { type } of connection.status()) if (type === 'reconnect') this.end();
+  }
+
+  /** Lasts as long as the attempt in progress, whose limit is the connection's timeout. */
+  async close(connection: NatsConnection): Promise<void> {
+    this.#isClosing = true;
+    await this.#current?.promise;
+    await connection.close().catch(() => {});
+  }
+}
+
+/**
  * Opens a connection that always reconnects: the server may restart at any time, and every user of the connection either
  * retries idempotently or rewinds.
  * @param retry makes requests that the log does not answer be retried.
@@ -165,6 +197,7 @@ export async function connectNats(
   retry?: RetryOptions,
 ): Promise<NatsConnection & AsyncDisposable> {
   const parsed = new URL(url);
+  const attempts = new Attempts();
   try {
     const connection = await connect({
       servers: serversOf(parsed),
@@ -178,14 +211,19 @@ export async function connectNats(
       // The client paces attempts by the wall clock: set back by an hour, it kept a client away for an hour. A timer paces them
       // instead, and the client's own wait is always over.
       reconnectDelayHandler: () => Number.NEGATIVE_INFINITY,
-      reconnectToServer: ([server]) => ({ server, delay: server.lastConnect === 0 ? 0 : RECONNECT_PAUSE_MS }),
+      reconnectToServer: ([server]) => {
+        attempts.begin();
+        return { server, delay: server.lastConnect === 0 ? 0 : RECONNECT_PAUSE_MS };
+      },
       timeout: 5000,
       pingInterval: 10_000,
       maxPingOut: 3,
     });
+    attempts.end();
+    void attempts.watch(connection);
     return Object.assign(connection, {
       ...(retry ? { request: retryingRequests(connection, retry) } : {}),
-      [Symbol.asyncDispose]: () => connection.close().catch(() => {}),
+      [Symbol.asyncDispose]: () => attempts.close(connection),
     });
   } catch (cause) {
     throw new TidemarkError('LOG_UNAVAILABLE', `nats-server at ${parsed.host} does not answer: ${explain(cause)}`, {

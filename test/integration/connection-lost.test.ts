@@ -43,6 +43,31 @@ test('a read connection is closed when the server refuses its settings, where it
   await client.end();
 });
 
+// The attempt succeeded after the close: the socket stayed open, and a command that had ended never exited.
+test('a connection to the log that is closed while it is tried for again stays closed', async () => {
+  await using env = await createMigratedEnv();
+  await using proxy = await startNatsProxy(env.natsUrl);
+  const connection = await connectNats(proxy.url, 'test');
+  const statuses = connection.status()[Symbol.asyncIterator]();
+  proxy.cut();
+  while ((await statuses.next()).value?.type !== 'reconnecting');
+  await connection[Symbol.asyncDispose]();
+  await eventually(() => proxy.connections().accepted === 2, 'the attempt reaches the server');
+  await eventually(() => proxy.connections().open === 0, 'no connection is left');
+});
+
+test('a connection to the log whose server is away is closed without waiting for it', async () => {
+  await using env = await createMigratedEnv();
+  await using proxy = await startNatsProxy(env.natsUrl);
+  const connection = await connectNats(proxy.url, 'test');
+  const statuses = connection.status()[Symbol.asyncIterator]();
+  proxy.goAway();
+  for (let tries = 0; tries < 2; ) if ((await statuses.next()).value?.type === 'reconnecting') tries++;
+  await connection[Symbol.asyncDispose]();
+  expect(connection.isClosed()).toBe(true);
+  proxy.comeBack();
+});
+
 // The client library paced its attempts by the wall clock: after one in an hour that was taken back, none came for an hour.
 test('a connection to the log that was tried for while the clock was an hour ahead is made when the clock is set back', async () => {
   await using env = await createMigratedEnv();

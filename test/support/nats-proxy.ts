@@ -19,6 +19,8 @@ export interface NatsProxy extends AsyncDisposable {
   comeBack(): void;
   /** Breaks the connections there are; new ones are as good as any, and heard. */
   cut(): void;
+  /** Connections of clients: all that there were, and those that are open. */
+  connections(): { readonly accepted: number; readonly open: number };
 }
 
 export async function startNatsProxy(natsUrl: string): Promise<NatsProxy> {
@@ -28,6 +30,7 @@ export async function startNatsProxy(natsUrl: string): Promise<NatsProxy> {
   let cue: string | undefined;
   let death: { readonly words: string; readonly refusals: number } | undefined;
   let refusals = 0;
+  let accepted = 0;
   const cut = () => {
     for (const socket of sockets) socket.destroy();
     muted = false;
@@ -38,6 +41,7 @@ export async function startNatsProxy(natsUrl: string): Promise<NatsProxy> {
       client.destroy();
       return;
     }
+    accepted++;
     const upstream = connect({ host: target.hostname, port: Number(target.port) });
     for (const [socket, other] of [
       [client, upstream],
@@ -93,6 +97,8 @@ export async function startNatsProxy(natsUrl: string): Promise<NatsProxy> {
       refusals = 0;
     },
     cut,
+    // Each has a socket to its client and one to the server.
+    connections: () => ({ accepted, open: Math.ceil(sockets.size / 2) }),
     async [Symbol.asyncDispose]() {
       cut();
       await new Promise((resolve) => server.close(resolve));
