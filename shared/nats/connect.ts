@@ -154,8 +154,8 @@ export function serversOf(url: URL): string[] {
 }
 
 /**
- * Attempts to connect again, which a close has to wait for: one that succeeds after the client library closed the connection
- * leaves an open socket behind, and a process with an open socket does not end.
+ * Attempts to connect again, which a close has to wait for: the client library makes one after its pause, even if it was closed
+ * meanwhile, and the open socket keeps the process alive.
  */
 class Attempts {
   #current: PromiseWithResolvers<void> | undefined;
@@ -177,7 +177,7 @@ class Attempts {
     for await (const { type } of connection.status()) if (type === 'reconnect') this.end();
   }
 
-  /** Lasts as long as the attempt in progress, whose limit is the connection's timeout. */
+  /** Lasts as long as the attempt in progress: the pause before it, and at most the connection's timeout. */
   async close(connection: NatsConnection): Promise<void> {
     this.#isClosing = true;
     await this.#current?.promise;
