@@ -205,7 +205,12 @@ export async function leavesOfProofs(client: Client): Promise<string | undefined
 export interface AuditLine {
   readonly event: string;
   readonly export_id: string | null;
-  readonly payload: { readonly from?: string; readonly to?: string; readonly event?: string };
+  readonly payload: {
+    readonly from?: string;
+    readonly to?: string;
+    readonly event?: string;
+    readonly fence?: number;
+  };
 }
 
 export async function auditLines(directory: string): Promise<AuditLine[]> {
@@ -233,12 +238,21 @@ export async function unwrittenLines(folder: string): Promise<AuditLine[]> {
   return lines;
 }
 
-/** Exactly one end of each of these exports. */
+/**
+ * Exactly one end of each of these exports. The log announces an end before the database has it. Where the database was lost in
+ * between, the export went on running: a worker claims it again, under a higher fence, and that end counts instead.
+ */
 export function oneEndEach(lines: readonly AuditLine[], ids: readonly string[]): string | undefined {
+  const transitions = lines.filter(({ event }) => event === 'export_transition');
+  const claims = new Map<string, number>();
+  for (const { export_id: id, payload } of transitions) {
+    if (id !== null && payload.event === 'claim') claims.set(id, Math.max(claims.get(id) ?? 0, payload.fence ?? 0));
+  }
   const ends = new Map<string, number>();
-  for (const { event, export_id, payload } of lines) {
-    if (event !== 'export_transition' || export_id === null) continue;
-    if (payload.to === 'succeeded' || payload.to === 'failed') ends.set(export_id, (ends.get(export_id) ?? 0) + 1);
+  for (const { export_id: id, payload } of transitions) {
+    if (id === null || (payload.to !== 'succeeded' && payload.to !== 'failed')) continue;
+    const isAnnouncedAgain = payload.fence !== undefined && payload.fence < (claims.get(id) ?? 0);
+    if (!isAnnouncedAgain) ends.set(id, (ends.get(id) ?? 0) + 1);
   }
   const wrong = ids.filter((id) => ends.get(id) !== 1);
   if (wrong.length === 0) return undefined;

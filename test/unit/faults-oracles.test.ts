@@ -67,6 +67,19 @@ test('an export without an end, and one with two, are found', () => {
   expect(oneEndEach([...lines, end('one', 'failed')], ['one'])).toBe('one has 2 ends');
 });
 
+test('an end that the database never had is announced again by the worker that claims the export after it', () => {
+  const line = (event: string, to: string, fence: number): AuditLine => ({
+    ...{ event: 'export_transition', export_id: 'one' },
+    payload: { event, to, fence },
+  });
+  const [first, again] = [1, 2].map((fence) => [line('claim', 'running', fence), line('succeed', 'succeeded', fence)]);
+  expect(oneEndEach([...first, ...again], ['one'])).toBeUndefined();
+  expect(oneEndEach([...first, again[0]], ['one'])).toBe('one has 0 ends');
+  expect(oneEndEach([...first, ...again, again[1]], ['one'])).toBe('one has 2 ends');
+  // Without a claim nobody could make it again.
+  expect(oneEndEach([...first, again[1]], ['one'])).toBe('one has 2 ends');
+});
+
 test('a partition, table or file too many, too few or of another content is found', () => {
   const map = (of: Record<string, string>) => new Map(Object.entries(of));
   expect(differencesOf(map({ a: '1' }), map({ a: '1' }))).toBeUndefined();
