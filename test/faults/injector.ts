@@ -19,6 +19,9 @@ const OF_SOURCES = (Object.keys(ERROR_CODES) as ErrorCode[]).filter((code) => co
 /** How work ends whose frames the log has lost. */
 const LOST = ['LOG_REWOUND', 'LOG_PARTITION_LOST', 'LOG_CONFLICT', 'PARTITION_PROOF_FAILED'] as const;
 
+/** How work ends that finds no room, in the log, the lake, the spool or, five times in a row, for the projector's reader of the log. */
+const DISK_FULL = ['LOG_FULL', 'LOG_STORAGE_SHORT', 'LAKE_NOT_WRITTEN', 'SPOOL_UNUSABLE', 'PROJECTOR_FAILED'] as const;
+
 export interface InjectorDeps {
   readonly world: World;
   readonly tally: Tally;
@@ -159,7 +162,7 @@ export class Injector {
   async #fillDisk({ forMs }: Step): Promise<boolean> {
     const { world, excuses } = this.#deps;
     if (!world.hasDisk) return false;
-    excuses.add('LOG_FULL').add('LAKE_NOT_WRITTEN').add('SPOOL_UNUSABLE').add('LOG_STORAGE_SHORT');
+    for (const code of DISK_FULL) excuses.add(code);
     const { blocks, bsize } = await statfs(world.disk);
     const resize = (to: number) => execFileSync('mount', ['-o', `remount,size=${to * bsize}`, world.disk]);
     // What is written between the look and the change makes the new size too small, which the kernel refuses.
