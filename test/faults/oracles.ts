@@ -204,6 +204,7 @@ export async function leavesOfProofs(client: Client): Promise<string | undefined
 
 export interface AuditLine {
   readonly event: string;
+  readonly occurred_at?: string;
   readonly export_id: string | null;
   readonly payload: {
     readonly from?: string;
@@ -238,9 +239,13 @@ export async function unwrittenLines(folder: string): Promise<AuditLine[]> {
   return lines;
 }
 
+/** A worker that lost the database waits 300 ms before it tries again. */
+const ANNOUNCED_AGAIN_MS = 200;
+
 /**
  * Exactly one end of each of these exports. The log announces an end before the database has it. Where the database was lost in
- * between, the export went on running: a worker claims it again, under a higher fence, and that end counts instead.
+ * between, the export went on running: the worker announces the end again after a pause, or another claims the export under a
+ * higher fence, and that end counts instead.
  */
 export function oneEndEach(lines: readonly AuditLine[], ids: readonly string[]): string | undefined {
   const transitions = lines.filter(({ event }) => event === 'export_transition');
@@ -249,10 +254,15 @@ export function oneEndEach(lines: readonly AuditLine[], ids: readonly string[]):
     if (id !== null && payload.event === 'claim') claims.set(id, Math.max(claims.get(id) ?? 0, payload.fence ?? 0));
   }
   const ends = new Map<string, number>();
-  for (const { export_id: id, payload } of transitions) {
-    if (id === null || (payload.to !== 'succeeded' && payload.to !== 'failed')) continue;
-    const isAnnouncedAgain = payload.fence !== undefined && payload.fence < (claims.get(id) ?? 0);
-    if (!isAnnouncedAgain) ends.set(id, (ends.get(id) ?? 0) + 1);
+  const announced = new Map<string, number>();
+  for (const { export_id: id, payload, occurred_at } of transitions) {
+    const { to, event, fence = 0 } = payload;
+    if (id === null || (to !== 'succeeded' && to !== 'failed') || fence < (claims.get(id) ?? 0)) continue;
+    const at = Date.parse(occurred_at ?? '');
+    const key = `${id} ${event} ${fence}`;
+    const isAgain = Math.abs(at - (announced.get(key) ?? at)) >= ANNOUNCED_AGAIN_MS;
+    announced.set(key, at);
+    if (!isAgain) ends.set(id, (ends.get(id) ?? 0) + 1);
   }
   const wrong = ids.filter((id) => ends.get(id) !== 1);
   if (wrong.length === 0) return undefined;

@@ -67,17 +67,20 @@ test('an export without an end, and one with two, are found', () => {
   expect(oneEndEach([...lines, end('one', 'failed')], ['one'])).toBe('one has 2 ends');
 });
 
-test('an end that the database never had is announced again by the worker that claims the export after it', () => {
-  const line = (event: string, to: string, fence: number): AuditLine => ({
-    ...{ event: 'export_transition', export_id: 'one' },
+test('an end that the database never had is announced again, after a pause or by the worker that claims the export next', () => {
+  const line = (event: string, to: string, fence: number, ms = 0): AuditLine => ({
+    ...{ event: 'export_transition', export_id: 'one', occurred_at: new Date(ms).toISOString() },
     payload: { event, to, fence },
   });
-  const [first, again] = [1, 2].map((fence) => [line('claim', 'running', fence), line('succeed', 'succeeded', fence)]);
+  const end = (fence: number, ms = 0) => line('succeed', 'succeeded', fence, ms);
+  const [first, again] = [1, 2].map((fence) => [line('claim', 'running', fence), end(fence)]);
   expect(oneEndEach([...first, ...again], ['one'])).toBeUndefined();
   expect(oneEndEach([...first, again[0]], ['one'])).toBe('one has 0 ends');
-  expect(oneEndEach([...first, ...again, again[1]], ['one'])).toBe('one has 2 ends');
   // Without a claim nobody could make it again.
   expect(oneEndEach([...first, again[1]], ['one'])).toBe('one has 2 ends');
+  expect(oneEndEach([...first, end(1, 300)], ['one'])).toBeUndefined();
+  expect(oneEndEach([...first, end(1, 3)], ['one'])).toBe('one has 2 ends');
+  expect(oneEndEach([...first, line('fail', 'failed', 1, 300)], ['one'])).toBe('one has 2 ends');
 });
 
 test('a partition, table or file too many, too few or of another content is found', () => {
