@@ -24,7 +24,7 @@ import {
 } from './pg-messages.ts';
 
 /** Time spent on one connection's rows before others get their turn, ms. A read of a few hundred rows takes less. */
-export const SLICE_MS = 1;
+export const SLICE_MS = 0.3;
 /** How long a long result lets short ones go first, ms: it then takes its turn, however many come. */
 export const HOLD_MS = 5;
 /** A result that has not ended after this time is not short, ms. */
