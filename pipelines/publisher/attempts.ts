@@ -220,10 +220,12 @@ export class Attempts {
     history: DocumentHistory,
   ): Promise<OpenedAttempt> {
     const [latest] = await this.#catalog.attempts(dataset, key);
+    // An attempt that is proved belongs to a later partition than the one that was read before it.
+    const isStale = latest?.state === 'proved' && row?.state !== 'proved';
     const plan = planAttempt({
       ...this.#intent,
       key,
-      row,
+      row: isStale ? await this.#catalog.partition(dataset, key) : row,
       document: document.sha256,
       latest: latest && {
         attempt: latest.attempt,

@@ -159,7 +159,7 @@ export type AttemptPlan =
 const ENDED: ReadonlySet<string> = new Set(['proved', 'quarantined', 'refused']);
 
 export function planAttempt(facts: AttemptFacts): AttemptPlan {
-  const { latest, free, overlapping } = facts;
+  const { latest, row, free, overlapping } = facts;
   const others = overlapping.filter((row) => row.partitionKey !== facts.key && row.synthetic === facts.synthetic);
   const other = others.find((row) => row.state !== 'publishing' && !(row.state === 'quarantined' && facts.reingest));
   if (other) return { kind: 'refuse', other };
@@ -170,7 +170,9 @@ export function planAttempt(facts: AttemptFacts): AttemptPlan {
   if (latest?.document === facts.document && latest.revision === revision) {
     const { attempt, state, inLog } = latest;
     const isInLog = (state === 'publishing' || state === 'published') && inLog === 'manifest';
-    if (isInLog || (ENDED.has(state) && facts.started === revision)) {
+    // Somebody else's attempt, or that of another look at the source, was proved since the partition was decided about.
+    const isProvedMeanwhile = !facts.reingest && row?.state === 'proved' && row.attempt === attempt;
+    if (isInLog || isProvedMeanwhile || (ENDED.has(state) && facts.started === revision)) {
       return { kind: 'await', attempt, revision, displaced };
     }
     // It cannot continue behind another attempt's frames: the projector requires the frames of an attempt in one run.

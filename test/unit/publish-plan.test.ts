@@ -250,6 +250,14 @@ describe('an attempt', () => {
     expect(planAttempt(facts({ ...copied, document: 'b' }))).toEqual(plan('start', 2));
   });
 
+  // A follower looked again while the proof came in: it published the same once more, which was refused as a late arrival.
+  test('that was proved since its partition was decided about is awaited, and not made again', () => {
+    const proved = { row: row('proved'), free: 2, latest: latest('proved') };
+    expect(planAttempt(facts(proved))).toEqual(plan('await', 1));
+    expect(planAttempt(facts({ ...proved, document: 'b' }))).toEqual(plan('start', 2));
+    expect(planAttempt(facts({ ...proved, row: row('quarantined') }))).toEqual(plan('start', 2));
+  });
+
   test('after an ended one is started', () => {
     for (const state of ['abandoned', 'refused', 'quarantined'] as const) {
       expect(planAttempt(facts({ free: 2, latest: latest(state) }))).toEqual(plan('start', 2));
