@@ -171,7 +171,7 @@ export function planAttempt(facts: AttemptFacts): AttemptPlan {
     const { attempt, state, inLog } = latest;
     const isInLog = (state === 'publishing' || state === 'published') && inLog === 'manifest';
     // Somebody else's attempt, or that of another look at the source, was proved since the partition was decided about.
-    const isProvedMeanwhile = !facts.reingest && row?.state === 'proved' && row.attempt === attempt;
+    const isProvedMeanwhile = !facts.reingest && row?.attempt === attempt && isProved(row, facts);
     if (isInLog || isProvedMeanwhile || (ENDED.has(state) && facts.started === revision)) {
       return { kind: 'await', attempt, revision, displaced };
     }

@@ -256,6 +256,8 @@ describe('an attempt', () => {
     expect(planAttempt(facts(proved))).toEqual(plan('await', 1));
     expect(planAttempt(facts({ ...proved, document: 'b' }))).toEqual(plan('start', 2));
     expect(planAttempt(facts({ ...proved, row: row('quarantined') }))).toEqual(plan('start', 2));
+    // A sample of the same document is replaced.
+    expect(planAttempt(facts({ ...proved, row: row('proved', { synthetic: true }) }))).toEqual(plan('start', 2));
   });
 
   test('after an ended one is started', () => {
