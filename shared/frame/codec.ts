@@ -35,7 +35,7 @@ const ZSTD_PARAMS = { [ZSTD_c_compressionLevel]: 1 };
 /**
  * Rows of a CSV repeat the rows just before them. A small table forgets all others, so matches are near and cost few bits:
  * rows of trades take 6 to 12 % fewer bytes than with level 1's own table (2^14 entries, matches of 7 bytes), and 12 to 24 %
- * less CPU. Payloads that are no rows, such as blocks, gain nothing.
+ * less CPU. Blocks and other payloads without rows gain nothing.
  */
 const ZSTD_ROW_PARAMS = { ...ZSTD_PARAMS, [ZSTD_c_hashLog]: 8, [ZSTD_c_minMatch]: 6 };
 /** The smallest chunk size that zlib accepts. */

@@ -43,7 +43,8 @@ test('a read connection is closed when the server refuses its settings, where it
   await client.end();
 });
 
-// The client library makes an attempt after a pause, even if it was closed meanwhile: the socket stayed open, and a command that had ended never exited.
+// The client library makes an attempt after a pause, even if it was closed meanwhile: the socket stayed open, and a command that
+// had ended never exited.
 test('a connection to the log that is closed while it is tried for again stays closed', async () => {
   await using env = await createMigratedEnv();
   await using proxy = await startNatsProxy(env.natsUrl);
