@@ -138,8 +138,8 @@ const PROJECTOR = { name: 'projector', module: 'pipelines/projector/main.ts' } a
 
 /**
  * A projector's process that loads its code while the command still looks for its servers, and waits for its options.
- * Without them it ends and has done nothing. A load begins a quarter of a second of CPU earlier than with a process that starts when the
- * first frame is published.
+ * Without them it ends and has done nothing. A load begins a quarter of a second of CPU earlier than with a process that
+ * starts when the first frame is published.
  */
 export class WaitingProjector implements AsyncDisposable {
   #started: StartedChild | undefined;

@@ -157,7 +157,7 @@ export function serversOf(url: URL): string[] {
  * Attempts to connect again, which a close has to wait for: the client library makes one after its pause, even if it was closed
  * meanwhile, and the open socket keeps the process alive.
  */
-class Attempts {
+class Reconnection {
   #current: PromiseWithResolvers<void> | undefined;
   #isClosing = false;
 
@@ -197,7 +197,7 @@ export async function connectNats(
   retry?: RetryOptions,
 ): Promise<NatsConnection & AsyncDisposable> {
   const parsed = new URL(url);
-  const attempts = new Attempts();
+  const reconnection = new Reconnection();
   try {
     const connection = await connect({
       servers: serversOf(parsed),
@@ -212,18 +212,18 @@ export async function connectNats(
       // instead, and the client's own wait is always over.
       reconnectDelayHandler: () => Number.NEGATIVE_INFINITY,
       reconnectToServer: ([server]) => {
-        attempts.begin();
+        reconnection.begin();
         return { server, delay: server.lastConnect === 0 ? 0 : RECONNECT_PAUSE_MS };
       },
       timeout: 5000,
       pingInterval: 10_000,
       maxPingOut: 3,
     });
-    attempts.end();
-    void attempts.watch(connection);
+    reconnection.end();
+    void reconnection.watch(connection);
     return Object.assign(connection, {
       ...(retry ? { request: retryingRequests(connection, retry) } : {}),
-      [Symbol.asyncDispose]: () => attempts.close(connection),
+      [Symbol.asyncDispose]: () => reconnection.close(connection),
     });
   } catch (cause) {
     throw new TidemarkError('LOG_UNAVAILABLE', `nats-server at ${parsed.host} does not answer: ${explain(cause)}`, {
