@@ -30,23 +30,33 @@ const everyProcess = (): ProcessTimes[] =>
 
 export const parentOf = (pid: number): number | undefined => processTimes(pid)?.parent;
 
-export const childrenOf = (parent: number): number[] =>
-  everyProcess().flatMap((times) => (times.parent === parent ? times.pid : []));
+/** The processes that a process started, by the kernel's lists of each of its threads; without them, by a pass over all processes. */
+export function childrenOf(parent: number): number[] {
+  try {
+    return readdirSync(`/proc/${parent}/task`).flatMap((thread) =>
+      readFileSync(`/proc/${parent}/task/${thread}/children`, 'latin1').split(' ').filter(Boolean).map(Number),
+    );
+  } catch {
+    return everyProcess().flatMap((times) => (times.parent === parent ? times.pid : []));
+  }
+}
 
 function tree(root: number): ProcessTimes[] {
-  const all = everyProcess();
   const found: ProcessTimes[] = [];
   for (const pids = [root]; pids.length > 0; ) {
-    const pid = pids.pop()!;
-    const self = all.find((times) => times.pid === pid);
-    if (self) found.push(self);
-    for (const child of all) if (child.parent === pid) pids.push(child.pid);
+    const times = processTimes(pids.pop()!);
+    if (!times) continue;
+    found.push(times);
+    pids.push(...childrenOf(times.pid));
   }
   return found;
 }
 
+const secondsOf = (processes: readonly ProcessTimes[]): number =>
+  processes.reduce((sum, times) => sum + times.own + times.ended, 0);
+
 /** CPU seconds of a process and everything below it, ended children included. */
-export const cpuSeconds = (root: number): number => tree(root).reduce((sum, times) => sum + times.own + times.ended, 0);
+export const cpuSeconds = (root: number): number => secondsOf(tree(root));
 
 /** A figure of a process's memory, in MiB. VmHWM is the peak of its resident memory so far. */
 function statusMib(pid: number, name: 'VmHWM' | 'RssAnon'): number {
@@ -77,18 +87,19 @@ export function anonymousMib(roots: readonly number[]): Record<string, number> {
 }
 
 /**
- * Watches a process and its children until it is stopped: the peak memory by command, and the CPU time. One pass over all
- * processes takes some milliseconds itself.
+ * Watches a process and its children until it is stopped: the peak memory by command, and the CPU time. It reads those processes
+ * alone: two passes over the 110 processes of a machine, fifty times a second, took a tenth of a core from what was measured.
  */
 export function watch(root: number, everyMs = 20): { stop(): { peakMib: Record<string, number>; cpu: number } } {
   const peaks: Record<string, number> = {};
   let cpu = 0;
   const sample = () => {
-    for (const { pid } of tree(root)) {
+    const processes = tree(root);
+    for (const { pid } of processes) {
       const name = commandOf(pid);
       if (name) peaks[name] = Math.max(peaks[name] ?? 0, statusMib(pid, 'VmHWM'));
     }
-    cpu = Math.max(cpu, cpuSeconds(root));
+    cpu = Math.max(cpu, secondsOf(processes));
   };
   const timer = setInterval(sample, everyMs).unref();
   return {
