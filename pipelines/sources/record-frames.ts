@@ -31,6 +31,7 @@ const isTime = (ms: number): boolean => ms >= FIRST_MS && ms <= LAST_MS;
 
 /** The first size of a frame's buffer; most partitions fill only a small part of a frame. */
 const LEAST_FRAME_BYTES = 4 * 1024;
+const NO_FRAME = Buffer.alloc(0);
 
 export class RecordFrames {
   readonly #dataset: DatasetDefinition;
@@ -41,8 +42,11 @@ export class RecordFrames {
   #firstOffset = '';
   #lastOffset = '';
 
+  /** Buffers of full size that the receiver returned. */
+  readonly #spare: Buffer[] = [];
+
   // The frame being filled.
-  #frame: Buffer = Buffer.alloc(0);
+  #frame: Buffer = NO_FRAME;
   #records = 0;
   #bytes = 0;
   #frameFirst = '';
@@ -133,8 +137,9 @@ export class RecordFrames {
   }
 
   #endFrame(): EventRun {
-    // The receiver keeps the buffer, so the next frame gets one of its own.
-    const raw = this.#frame.subarray(0, this.#bytes);
+    // The receiver keeps the buffer until it returns it, so the next frame gets another.
+    const frame = this.#frame;
+    const raw = frame.subarray(0, this.#bytes);
     this.#digest.update(raw);
     const run = this.#run(raw, {
       rows: this.#records,
@@ -142,8 +147,9 @@ export class RecordFrames {
       last_offset: this.#lastOffset,
       first_ms: this.#frameFirstMs,
       last_ms: this.#frameLastMs,
+      ...(frame.length === this.#frameBytes ? { release: () => void this.#spare.push(frame) } : {}),
     });
-    this.#frame = Buffer.alloc(0);
+    this.#frame = NO_FRAME;
     this.#records = 0;
     this.#bytes = 0;
     this.#frameFirstMs = Number.POSITIVE_INFINITY;
@@ -154,9 +160,8 @@ export class RecordFrames {
   #reserve(bytes: number): void {
     const needed = this.#bytes + bytes;
     if (needed <= this.#frame.length) return;
-    const larger = Buffer.allocUnsafeSlow(
-      Math.min(this.#frameBytes, Math.max(needed, 4 * this.#frame.length, LEAST_FRAME_BYTES)),
-    );
+    const size = Math.min(this.#frameBytes, Math.max(needed, 4 * this.#frame.length, LEAST_FRAME_BYTES));
+    const larger = this.#spare.pop() ?? Buffer.allocUnsafeSlow(size);
     this.#frame.copy(larger, 0, 0, this.#bytes);
     this.#frame = larger;
   }

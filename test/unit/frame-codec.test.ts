@@ -318,6 +318,30 @@ test('a record with a time outside the years 0001 to 9999 is refused before it i
   }
 });
 
+test('a frame of records keeps its bytes until it is released, and the one after that reuses them', () => {
+  const frames = new RecordFrames(datasetOf('bitcoin_circulating_supply'), '0-99', 4096);
+  let height = 0;
+  const next = () => {
+    for (;;) {
+      const payload = Buffer.alloc(1000, height);
+      const event = { offset: `${height}`, payload, row: [5, height, 5, 'hash', 'main'] };
+      height++;
+      const [run] = [...frames.add(event)];
+      if (run) return run;
+    }
+  };
+  const encoded = (at: number) => encodeRecord(`${at}`, Buffer.alloc(1000, at));
+  const expected = (first: number) => Buffer.concat([0, 1, 2, 3].map((at) => encoded(first + at)));
+  const [first, second] = [next(), next()];
+  expect(first.raw).toEqual(expected(0));
+  expect(second.raw).toEqual(expected(4));
+  first.release?.();
+  const third = next();
+  const fourth = next();
+  expect([second, third, fourth].map(({ raw }) => raw)).toEqual([4, 8, 12].map(expected));
+  expect([third, fourth].map(({ raw }) => raw.buffer === first.raw.buffer)).toEqual([false, true]);
+});
+
 describe('a line of a frame', () => {
   test('is found by its first cell, whatever surrounds it', () => {
     fc.assert(

