@@ -197,6 +197,28 @@ export function decodeColumnOids(bytes: Buffer): number[] {
   return oids;
 }
 
+/** An error of the server, by SQLSTATE. Its text goes to the log, never to a caller. */
+export class ServerFault extends Error {
+  override readonly name = 'ServerFault';
+  readonly sqlState: string;
+
+  constructor(fields: Record<string, string>) {
+    super(fields.M ?? 'the server reported an unknown error');
+    this.sqlState = fields.C ?? '';
+  }
+}
+
+/** The columns of a result do not have the declared types. */
+export class ColumnTypeFault extends Error {
+  override readonly name = 'ColumnTypeFault';
+}
+
+/** @throws ColumnTypeFault */
+export function checkOids(found: readonly number[], expected: readonly number[]): void {
+  const fits = found.length === expected.length && found.every((oid, index) => oid === expected[index]);
+  if (!fits) throw new ColumnTypeFault(`the columns have types ${found.join(',')}, declared are ${expected.join(',')}`);
+}
+
 function message(code: number, ...parts: readonly Buffer[]): Buffer {
   const head = Buffer.alloc(5);
   head[0] = code;

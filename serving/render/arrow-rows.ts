@@ -1,5 +1,5 @@
 /** Rows as an Arrow IPC stream: a schema, record batches of bounded size, the end-of-stream marker. */
-import { ColumnTypeFault } from '../db/pg-connection.ts';
+import { ColumnTypeFault } from '../db/pg-messages.ts';
 import { ArrowColumn } from './arrow-column.ts';
 import { END_OF_STREAM, type Metadata, padded, recordBatchMessage, schemaMessage } from './arrow-messages.ts';
 import { CELL, type Cell, type OutputBuffer, type RowShape, type RowWriter } from './cells.ts';

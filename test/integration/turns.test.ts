@@ -1,6 +1,14 @@
 /** Long results take turns, and slots are left to small reads: nobody waits for a read that takes minutes. */
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
-import { FairScheduler, HOLD_MS, PgConnection, type RowSink, SHORT_MS } from '../../serving/db/pg-connection.ts';
+import {
+  FairScheduler,
+  HOLD_MS,
+  PACE_MS,
+  PgConnection,
+  RECENT_MS,
+  type RowSink,
+  SHORT_MS,
+} from '../../serving/db/pg-connection.ts';
 import { ConcurrencyLimiter, PARKED_PER_SLOT } from '../../serving/limits/concurrency-limiter.ts';
 import { eventually } from '../support/serving.ts';
 import { createTestEnv, type TestEnv } from '../support/stack.ts';
@@ -152,9 +160,40 @@ describe('turns', () => {
     expect(seen).toEqual([]);
     scheduler.end(second);
     nextTurn();
-    expect([seen, performance.now() - startedAt]).toEqual([['a'], HOLD_MS - 1]);
+    expect([seen, performance.now() - startedAt]).toEqual([['a'], HOLD_MS - 1 + PACE_MS]);
     nextTurn();
     expect([seen, vi.getTimerCount()]).toEqual([['a', 'b'], 0]);
+  });
+
+  test('come a while apart as long as short results come, and in the next turn of the loop later', () => {
+    const nextTurns = vi.spyOn(globalThis, 'setImmediate');
+    const scheduler = new FairScheduler();
+    const startedAt = performance.now();
+    const small = {};
+    scheduler.begin(small);
+    scheduler.end(small);
+    const times: number[] = [];
+    const next = () => {
+      times.push(performance.now() - startedAt);
+      if (times.length <= RECENT_MS / PACE_MS) scheduler.wait(next);
+    };
+    scheduler.wait(next);
+    vi.advanceTimersByTime(RECENT_MS - 1);
+    expect(times).toEqual(Array.from({ length: RECENT_MS / PACE_MS - 1 }, (_, turn) => (turn + 1) * PACE_MS));
+    expect(nextTurns).not.toHaveBeenCalled();
+    vi.runAllTimers();
+    expect([times.length, nextTurns.mock.calls.length]).toEqual([RECENT_MS / PACE_MS + 1, 1]);
+  });
+
+  test('come at once after a result that turned out to be long', () => {
+    const scheduler = new FairScheduler();
+    const startedAt = performance.now();
+    const large = {};
+    scheduler.begin(large);
+    scheduler.end(large, true);
+    const seen = waiting(scheduler, 'a');
+    nextTurn();
+    expect([seen, performance.now() - startedAt]).toEqual([['a'], 0]);
   });
 
   test('are not put off by the next short result of a read, which is asked for as soon as the last has come', () => {

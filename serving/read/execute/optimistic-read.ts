@@ -3,13 +3,8 @@
  * a new probe and the statement planned from the last one in one transaction, and uses the rows only if both probes agree.
  */
 import type { ReadRequest } from '../../contract/read-request.ts';
-import {
-  ColumnTypeFault,
-  ConnectionLost,
-  type PgConnection,
-  type RowSink,
-  ServerFault,
-} from '../../db/pg-connection.ts';
+import { ConnectionLost, type PgConnection, type RowSink } from '../../db/pg-connection.ts';
+import { ColumnTypeFault, ServerFault } from '../../db/pg-messages.ts';
 import type { RowWriter } from '../../render/cells.ts';
 import { contextOf, type PlanContext } from '../plan/context.ts';
 import { type NewestPlan, planNewest } from '../plan/latest.ts';
