@@ -43,7 +43,7 @@ export const RECENT_MS = 100;
  * short, none is resumed: between its steps the loop would render, and the database would compute, for those that take seconds.
  * While short results come at all, the process also sleeps between turns: the kernel lets a process that computed all the time
  * wait for others when a request arrives. Beside two reads of a million rows on two cores, that takes a small read from 6.7 ms to
- * 2.0, and a large read twice the time, still half of psql's (bench `query`).
+ * 2.0, and a large read twice the time, still less than psql's (bench `query`).
  */
 export class FairScheduler {
   readonly #waiting: { readonly resume: () => void; readonly sinceMs: number }[] = [];
