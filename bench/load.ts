@@ -1,14 +1,16 @@
 /**
  * Load benchmark: 64 clients request the latest 100 rows at half of the service's highest rate, and above its limits; and
  * requests of the latest 100 rows and of one hour run against 10 and against 3,000 chunks. Load generator, service and
- * database share the machine. Therefore the same rows are also requested from the database alone, through `pg`, at the same
- * rate and in alternating turns: its slowest times are due to the machine, not to the service.
+ * database share the machine. Therefore the same rows are also requested from the database alone, through `pg`, and from a
+ * bare server (bare-server.ts), at the same rate and in alternating turns: their slowest times are due to the machine and to Node, not
+ * to the service.
  *
  * Options: --seconds N (8, of each measurement), --chunks N (3,000), --clients N (64), --json.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
 import { DAY_MS } from '../shared/dates.ts';
+import { startBareServer } from './bare-server.ts';
 import { createDatabase, loadDays, ROWS_PER_DAY } from './chunks.ts';
 import { benchHarness, type Note } from './harness.ts';
 import { type Ask, closedLoop, loop, pacedLoop, percentile, timedMs } from './load-loops.ts';
@@ -78,8 +80,10 @@ export async function measureLoad(options: LoadBenchOptions) {
 
 async function measureRaised(url: string, { seconds, clients, note }: LoadBenchOptions) {
   await using service = await startService(url, RAISED);
+  await using server = await startBareServer({ databaseUrl: url, sql: BARE.text, connections: CONNECTIONS });
   const pool = new pg.Pool({ connectionString: url, max: CONNECTIONS });
   try {
+    const http: Ask = () => askFor(server, LATEST, 100);
     const ours: Ask = () => askFor(service, LATEST, 100);
     const bare: Ask = async () => {
       const { rows } = await pool.query<unknown[]>({ ...BARE });
@@ -87,15 +91,17 @@ async function measureRaised(url: string, { seconds, clients, note }: LoadBenchO
     };
     note('one client, then as many as saturate it');
     await closedLoop(ours, clients, seconds / 2);
+    await closedLoop(http, clients, seconds / 2);
     await closedLoop(bare, clients, seconds / 2);
-    const single = { tidemark: [] as number[], bare: [] as number[] };
+    const single = sides();
     for (let turn = 0; turn < TURNS; turn++) {
       single.tidemark.push(...(await closedLoop(ours, 1, seconds / TURNS)).latencies);
+      single.http.push(...(await closedLoop(http, 1, seconds / TURNS)).latencies);
       single.bare.push(...(await closedLoop(bare, 1, seconds / TURNS)).latencies);
     }
     const all = await closedLoop(ours, clients, seconds);
     note(`${clients} clients at half of ${Math.round(all.rate)} requests a second`);
-    const half = { tidemark: [] as number[], bare: [] as number[] };
+    const half = sides();
     let errors = 0;
     let cpu = 0;
     for (let turn = 0; turn < TURNS; turn++) {
@@ -104,6 +110,7 @@ async function measureRaised(url: string, { seconds, clients, note }: LoadBenchO
       cpu += cpuSeconds(service.pid) - cpuBefore;
       errors += paced.errors;
       half.tidemark.push(...paced.latencies);
+      half.http.push(...(await pacedLoop(http, clients, all.rate / 2, seconds / 2)).latencies);
       half.bare.push(...(await pacedLoop(bare, clients, all.rate / 2, seconds / 2)).latencies);
     }
     const singleP50 = percentile(single.tidemark, 0.5);
@@ -125,12 +132,16 @@ async function measureRaised(url: string, { seconds, clients, note }: LoadBenchO
           p99_over_single_p50: rounded(percentile(half.bare, 0.99) / percentile(single.bare, 0.5)),
         },
       },
+      bare_http: { single: spread(single.http), half: spread(half.http) },
+      p99_over_bare_http: rounded(percentile(half.tidemark, 0.99) / percentile(half.http, 0.99)),
       p99_over_bare: rounded(percentile(half.tidemark, 0.99) / percentile(half.bare, 0.99)),
     };
   } finally {
     await pool.end();
   }
 }
+
+const sides = () => ({ tidemark: [] as number[], http: [] as number[], bare: [] as number[] });
 
 const spread = (latencies: readonly number[]) => ({
   p50_ms: percentile(latencies, 0.5),
@@ -202,12 +213,13 @@ async function askFor(service: Service, body: object, rows: number): Promise<voi
 }
 
 export function loadLines({ clients, latest_100, chunks }: Load): string[] {
-  const { single, saturation, half, bare, past_limits: past, p99_over_bare } = latest_100;
+  const { single, saturation, half, bare, bare_http: http, past_limits: past, p99_over_bare } = latest_100;
   const row = (what: string, { p50_ms, p99_ms }: { readonly p50_ms: number; readonly p99_ms: number }, more = '') =>
     `  ${what.padEnd(32)} p50 ${p50_ms} ms  p99 ${p99_ms} ms${more}`;
   return [
     'latest 100 rows over HTTP, under load; in turn the same rows from the database alone',
     row('one client', single),
+    row('one client, bare server', http.single),
     row('one client, pg', bare.single),
     row(`${clients} clients, as fast as it goes`, saturation, `  ${saturation.requests_per_second} a second`),
     row(
@@ -215,6 +227,7 @@ export function loadLines({ clients, latest_100, chunks }: Load): string[] {
       half,
       `  errors ${half.errors}  p99 over one client's p50 ${half.p99_over_single_p50}  serving ${half.cpu_ms_per_request} ms of processor a request`,
     ),
+    row(`${clients} clients, that rate, bare server`, http.half),
     row(
       `${clients} clients, that rate, pg`,
       bare.half,

@@ -1,13 +1,14 @@
 /**
  * Mixed load: small reads during large ones. Clients request the latest 100 rows at a fixed rate while two readers fetch
  * the whole day as JSON again and again. In alternating turns the same load goes to the database alone: two psql with
- * row_to_json, and the same small SQL through `pg`.
+ * row_to_json, and the same small SQL through `pg`; and to a bare server for the small reads (bare-server.ts) beside the two psql.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { createInterface } from 'node:readline';
 import pg from 'pg';
 import type { Stack } from '../shared/stack/stack.ts';
+import { startBareServer } from './bare-server.ts';
 import type { Note } from './harness.ts';
 import { type Ask, pacedLoop, percentile } from './load-loops.ts';
 import { rounded } from './measure.ts';
@@ -56,9 +57,18 @@ export async function measureMixedLoad(stack: Stack, { latest, processes }: Give
     large: (stop) => psqlReads(stack, stop),
     streamed: 0,
   };
+  await using bareServer = await startBareServer({ databaseUrl: stack.databaseUrl, sql: latest, connections: CLIENTS });
+  const http: Side = {
+    latencies: [],
+    small: async () => {
+      await bareServer.ask('/', {});
+    },
+    large: bare.large,
+    streamed: 0,
+  };
   try {
     for (let turn = -1; turn < TURNS; turn++) {
-      for (const side of [ours, bare]) {
+      for (const side of [ours, http, bare]) {
         await measureTurn(side);
         // The first turn is the warm-up.
         if (turn >= 0) continue;
@@ -80,6 +90,7 @@ export async function measureMixedLoad(stack: Stack, { latest, processes }: Give
     streams: STREAMS,
     processes,
     tidemark: figures(ours),
+    bare_http: figures(http),
     bare: figures(bare),
     ratio_p50: rounded(percentile(ours.latencies, 0.5) / percentile(bare.latencies, 0.5)),
     ratio_p99: rounded(percentile(ours.latencies, 0.99) / percentile(bare.latencies, 0.99)),
@@ -135,8 +146,17 @@ async function exited(child: ChildProcess, stop: AbortSignal): Promise<void> {
   if (code !== 0 && !stop.aborted) throw new Error(`${child.spawnfile} ended with ${code}`);
 }
 
-export const mixedLoadLines = ({ streams, processes, tidemark, bare, ratio_p50, ratio_p99 }: MixedLoad): string[] => [
+export const mixedLoadLines = ({
+  streams,
+  processes,
+  tidemark,
+  bare_http: http,
+  bare,
+  ratio_p50,
+  ratio_p99,
+}: MixedLoad): string[] => [
   `latest 100 rows, ${RATE} a second, beside ${streams} readers of all rows; serving processes: ${processes}`,
   `  tidemark over HTTP           p50 ${tidemark.p50_ms} ms  p99 ${tidemark.p99_ms} ms  large reads ended ${tidemark.large_reads}`,
+  `  a bare server beside psql    p50 ${http.p50_ms} ms  p99 ${http.p99_ms} ms  large reads ended ${http.large_reads}`,
   `  pg beside psql row_to_json   p50 ${bare.p50_ms} ms  p99 ${bare.p99_ms} ms  large reads ended ${bare.large_reads}  ratio of p50 ${ratio_p50}, of p99 ${ratio_p99}`,
 ];

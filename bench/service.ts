@@ -1,5 +1,5 @@
 /** Starts `serving/main.ts` as a process, and sends requests to it over connections that stay open. */
-import { spawn } from 'node:child_process';
+import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { Agent, request as httpRequest, type IncomingHttpHeaders } from 'node:http';
 import { join } from 'node:path';
@@ -46,6 +46,11 @@ export async function startService(
   child.stdin.end(JSON.stringify({ settings: all }));
   const [line] = await once(child.stdout, 'data');
   const { url } = JSON.parse(String(line)) as { url: string };
+  return serviceOf(child, url);
+}
+
+/** A service as `child` runs it at this URL. */
+export function serviceOf(child: ChildProcess, url: string): Service {
   const agent = new Agent({ keepAlive: true });
   return {
     pid: child.pid!,
