@@ -1,6 +1,6 @@
 /**
- * The least that answers the latest rows over HTTP: Node's server, one statement through `pg`, `JSON.stringify`. It checks no key, reads no
- * coverage and proves nothing; it shows what the way over another process costs beside the same SQL without it.
+ * The least server that answers the latest rows over HTTP: Node's, one statement through `pg`, and `JSON.stringify`. It checks no key,
+ * reads no coverage and proves nothing, so its times are the floor of a Node service beside the same SQL without one.
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -24,7 +24,9 @@ export async function startBareServer(options: BareOptions): Promise<Service> {
   const child = spawn(process.execPath, [fileURLToPath(import.meta.url), JSON.stringify(options)], {
     stdio: ['ignore', 'pipe', 'inherit'],
   });
-  const [url] = await once(child.stdout, 'data');
+  const ended = once(child, 'exit').then(() => Promise.reject(new Error('the bare server ended before it listened')));
+  ended.catch(() => {});
+  const [url] = await Promise.race([once(child.stdout, 'data'), ended]);
   return serviceOf(child, String(url).trim());
 }
 

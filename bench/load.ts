@@ -215,7 +215,7 @@ async function askFor(service: Service, body: object, rows: number): Promise<voi
 export function loadLines({ clients, latest_100, chunks }: Load): string[] {
   const { single, saturation, half, bare, bare_http: http, past_limits: past, p99_over_bare } = latest_100;
   const row = (what: string, { p50_ms, p99_ms }: { readonly p50_ms: number; readonly p99_ms: number }, more = '') =>
-    `  ${what.padEnd(32)} p50 ${p50_ms} ms  p99 ${p99_ms} ms${more}`;
+    `  ${what.padEnd(38)} p50 ${p50_ms} ms  p99 ${p99_ms} ms${more}`;
   return [
     'latest 100 rows over HTTP, under load; in turn the same rows from the database alone',
     row('one client', single),

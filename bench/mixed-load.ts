@@ -1,7 +1,8 @@
 /**
  * Mixed load: small reads during large ones. Clients request the latest 100 rows at a fixed rate while two readers fetch
  * the whole day as JSON again and again. In alternating turns the same load goes to the database alone: two psql with
- * row_to_json, and the same small SQL through `pg`; and to a bare server for the small reads (bare-server.ts) beside the two psql.
+ * row_to_json, and the same small SQL through `pg`. In a third turn a bare server (bare-server.ts) answers the small reads beside the
+ * two psql.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -61,7 +62,8 @@ export async function measureMixedLoad(stack: Stack, { latest, processes }: Give
   const http: Side = {
     latencies: [],
     small: async () => {
-      await bareServer.ask('/', {});
+      const { status } = await bareServer.ask('/', {});
+      if (status !== 200) throw new Error(`the bare server answered with ${status}`);
     },
     large: bare.large,
     streamed: 0,

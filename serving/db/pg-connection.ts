@@ -31,7 +31,7 @@ export const SLICE_MS = 0.2;
 export const HOLD_MS = 5;
 /** A result that has not ended after this time is not short, ms. */
 export const SHORT_MS = 10;
-/** Turns of long results come this far apart while short ones come, ms. */
+/** Pause between turns of long results while short ones come, ms. */
 export const PACE_MS = 1;
 /** How long short results count as coming after the last one, ms. */
 export const RECENT_MS = 100;
@@ -41,9 +41,8 @@ export const RECENT_MS = 100;
  * rows are rendered as they are read: 20 to 45 ms of CPU time in which no other answer progresses. So a connection pauses
  * after a slice of work, and each turn of the event loop resumes one paused connection. While a result is awaited that may be
  * short, none is resumed: between its steps the loop would render, and the database would compute, for those that take seconds.
- * While short results come at all, the process also sleeps between turns: the kernel lets a process that computed all the time
- * wait for others when a request arrives. Beside two reads of a million rows on two cores, that takes a small read from 6.7 ms to
- * 2.0, and a large read twice the time, still less than psql's (bench `query`).
+ * While short results come, the process also sleeps between turns: the kernel lets a process that computes all the time wait when a
+ * request arrives. Beside two reads of a million rows on two cores a small read takes 2 ms instead of 7, a large one twice its time.
  */
 export class FairScheduler {
   readonly #waiting: { readonly resume: () => void; readonly sinceMs: number }[] = [];
@@ -51,10 +50,14 @@ export class FairScheduler {
   readonly #short = new Map<object, number>();
   #held: NodeJS.Timeout | undefined;
   #isScheduled = false;
-  /** By `performance.now()`. */
   #pacedUntil = 0;
+  readonly #recentMs: number;
 
-  /** A result is asked for. */
+  /** @param recentMs 0 where nobody waits for short results: long ones are then never slowed down. */
+  constructor(recentMs = RECENT_MS) {
+    this.#recentMs = recentMs;
+  }
+
   begin(result: object): void {
     this.#short.set(result, performance.now());
   }
@@ -62,14 +65,13 @@ export class FairScheduler {
   /** It has ended, or turned out to be long. */
   end(result: object, isLong = false): void {
     if (!this.#short.delete(result)) return;
-    if (!isLong) this.#pacedUntil = performance.now() + RECENT_MS;
+    if (!isLong) this.#pacedUntil = performance.now() + this.#recentMs;
     if (!this.#held) return;
     clearTimeout(this.#held);
     this.#held = undefined;
     this.#later();
   }
 
-  /** Lets the next that waits take its turn, after the loop has turned to everything else. */
   #later(): void {
     if (this.#isScheduled) return;
     this.#isScheduled = true;
@@ -95,7 +97,6 @@ export class FairScheduler {
     if (this.#waiting.length > 0) this.#later();
   };
 
-  /** How long the first that waits lets short results go first. */
   #holdMs(): number {
     const now = performance.now();
     for (const [result, sinceMs] of this.#short) {

@@ -3,11 +3,11 @@ import { FairScheduler, PgConnection, type PgConnectionOptions } from './pg-conn
 
 const CONNECT_TIMEOUT_MS = 5000;
 
-export const poolOptions = (url: string): PgConnectionOptions => ({
+export const poolOptions = (url: string, scheduler = new FairScheduler()): PgConnectionOptions => ({
   url,
   name: 'tidemark serving',
   connectTimeoutMs: CONNECT_TIMEOUT_MS,
-  scheduler: new FairScheduler(),
+  scheduler,
 });
 
 export class PgPool implements AsyncDisposable {

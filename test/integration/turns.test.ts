@@ -97,9 +97,9 @@ describe('a connection with a long result', () => {
         seen.push('begins');
         super.begin(result);
       }
-      override end(result: object): void {
-        seen.push('ends');
-        super.end(result);
+      override end(result: object, isLong?: boolean): void {
+        seen.push(isLong ? 'is long' : 'ends');
+        super.end(result, isLong);
       }
     }
     const connection = await open(new Noted());
@@ -110,7 +110,7 @@ describe('a connection with a long result', () => {
     };
     expect(await run('begin')).toEqual(['begins', 'ends']);
     const [begun, ...ended] = await run(long(new Count())[0].statement.text);
-    expect([begun, ...new Set(ended)]).toEqual(['begins', 'ends']);
+    expect([begun, ...new Set(ended)]).toEqual(['begins', 'is long', 'ends']);
     expect(ended.length).toBeGreaterThan(3);
     expect(await run('select 1')).not.toContain('begins');
     expect(await run('commit')).not.toContain('begins');
@@ -183,6 +183,17 @@ describe('turns', () => {
     expect(nextTurns).not.toHaveBeenCalled();
     vi.runAllTimers();
     expect([times.length, nextTurns.mock.calls.length]).toEqual([RECENT_MS / PACE_MS + 1, 1]);
+  });
+
+  test('come at once where nobody waits for short results', () => {
+    const scheduler = new FairScheduler(0);
+    const startedAt = performance.now();
+    const small = {};
+    scheduler.begin(small);
+    scheduler.end(small);
+    const seen = waiting(scheduler, 'a');
+    nextTurn();
+    expect([seen, performance.now() - startedAt]).toEqual([['a'], 0]);
   });
 
   test('come at once after a result that turned out to be long', () => {

@@ -5,7 +5,8 @@ import { readFileSync } from 'node:fs';
 import { afterEach, expect, test } from 'vitest';
 import { childrenOf, cpuSeconds, pidsBelow, watch } from '../../bench/measure.ts';
 
-const BUSY = 'for (const end = Date.now() + 300; Date.now() < end; );';
+/** Until it has used 0.3 s of CPU, however long that takes beside others. */
+const BUSY = 'for (let used = 0; used < 3e5; used = process.cpuUsage().user);';
 const PARENT = `
   const child = require('node:child_process').spawn(process.execPath, ['-e', ${JSON.stringify(`${BUSY} console.log('ready'); setInterval(() => {}, 1000)`)}]);
   child.stdout.once('data', () => console.log(child.pid));

@@ -1,6 +1,6 @@
 /**
- * Three minutes of a campaign of faults, as `npm run faults` runs it. The seed draws the schedule, but what a fault meets depends
- * on the machine: a failure prints both.
+ * Three minutes of a campaign of faults, as `npm run faults` runs it. The seed draws the schedule, but what a fault meets also depends
+ * on the timing of the machine: a failure prints the seed and the schedule, and need not come again.
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
