@@ -4,6 +4,7 @@ import { parseArgs } from 'node:util';
 import { SETTINGS, type SettingName } from '../../shared/config/settings.ts';
 import { parseDay, unlessInCalendar } from '../../shared/dates.ts';
 import { TidemarkError } from '../../shared/errors.ts';
+import { closestName } from '../../shared/nearest.ts';
 import { type Io, PROCESS_IO } from './io.ts';
 
 export interface OptionSpec {
@@ -60,6 +61,11 @@ export function parseCommand(spec: CommandSpec, argv: readonly string[], io: Io 
     parsed = parseArgs({ args: [...argv], options, allowPositionals: true, strict: true });
   } catch (cause) {
     const { message } = cause as Error;
+    const [, unknown] = /^Unknown option '--([\w-]+)'/.exec(message) ?? [];
+    if (unknown) {
+      const meant = closestName(unknown, Object.keys(specs)) ?? closestName(unknown, Object.keys(options));
+      throw usage(spec, `There is no option --${unknown}${meant === undefined ? '' : `; did you mean --${meant}?`}`);
+    }
     const [, option] = /^Option '(?:-\w, )?(--[\w-]+).*' argument is ambiguous/.exec(message) ?? [];
     throw usage(
       spec,

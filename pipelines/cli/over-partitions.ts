@@ -169,6 +169,6 @@ export function selectedFeeds(names: readonly string[], settings: Settings): Fee
   if (located.length > 0) return located;
   throw new TidemarkError(
     'CONFIGURATION_INVALID',
-    'No source is set: `all` means every feed whose location is set in the settings group Sources',
+    'No source is set: `all` means every feed whose location is set, for instance in SVC_EXCHANGE_A_BASE_URL',
   );
 }

@@ -2,8 +2,8 @@
  * The operator's command, in any process. Answers go to stdout (`--json`: one object, docs/cli.md), everything else to
  * stderr. Exit codes: `EXIT` in io.ts.
  */
-import { nearestName } from '../../shared/config/load.ts';
 import { codeOf, ERROR_CODES, explain, outageCode, TidemarkError } from '../../shared/errors.ts';
+import { closestName } from '../../shared/nearest.ts';
 import type { Io } from './io.ts';
 import { EXIT } from './io.ts';
 import { type CommandSpec, commandHelp, type ParsedCommand, parseCommand } from './options.ts';
@@ -15,40 +15,55 @@ interface Command {
   readonly load: () => Promise<(command: ParsedCommand) => Promise<number>>;
 }
 
-const COMMANDS: readonly Command[] = [
-  { spec: specs.up, load: async () => (await import('./commands/up.ts')).runUp },
-  { spec: specs.sample, load: async () => (await import('./commands/sample.ts')).runSample },
-  { spec: specs.migrate, load: async () => (await import('./commands/roles.ts')).runMigrate },
-  { spec: specs.backfill, load: async () => (await import('./commands/backfill.ts')).runBackfill },
-  { spec: specs.reingest, load: async () => (await import('./commands/backfill.ts')).runBackfill },
-  { spec: specs.reparse, load: async () => (await import('./commands/backfill.ts')).runReparse },
-  { spec: specs.follow, load: async () => (await import('./commands/follow.ts')).runFollow },
-  { spec: specs.replay, load: async () => (await import('./commands/replay.ts')).runReplay },
-  { spec: specs.verify, load: async () => (await import('./commands/verify.ts')).runVerify },
-  { spec: specs.klines, load: async () => (await import('./commands/klines.ts')).runKlines },
-  { spec: specs.ranges, load: async () => (await import('./commands/klines.ts')).runRanges },
-  { spec: specs.check, load: async () => (await import('./commands/check.ts')).runCheck },
-  { spec: specs.watchLog, load: async () => (await import('./commands/watch-log.ts')).runWatchLog },
-  { spec: specs.mirror, load: async () => (await import('./commands/mirror.ts')).runMirror },
-  { spec: specs.leaves, load: async () => (await import('./commands/proof-log.ts')).runLeaves },
-  { spec: specs.proofLog, load: async () => (await import('./commands/proof-log.ts')).runProofLog },
-  { spec: specs.compact, load: async () => (await import('./commands/compact.ts')).runCompact },
-  { spec: specs.status, load: async () => (await import('./commands/status.ts')).runStatus },
-  { spec: specs.doctor, load: async () => (await import('./commands/doctor.ts')).runDoctor },
-  { spec: specs.quarantine, load: async () => (await import('./commands/quarantine.ts')).runQuarantine },
-  { spec: specs.release, load: async () => (await import('./commands/quarantine.ts')).runRelease },
-  { spec: specs.ledger, load: async () => (await import('./commands/quarantine.ts')).runLedger },
-  { spec: specs.recover, load: async () => (await import('./commands/recover.ts')).runRecover },
-  { spec: specs.runs, load: async () => (await import('./commands/status.ts')).runRuns },
-  { spec: specs.readRole, load: async () => (await import('./commands/roles.ts')).runReadRole },
-  { spec: specs.keys, load: async () => (await import('./commands/keys.ts')).runKeys },
-  { spec: specs.rights, load: async () => (await import('./commands/rights.ts')).runRights },
-  { spec: specs.exportWorker, load: async () => (await import('./commands/export-worker.ts')).runExportWorker },
-  { spec: specs.lake, load: async () => (await import('./commands/lake.ts')).runLake },
-  { spec: specs.audit, load: async () => (await import('./commands/audit.ts')).runAudit },
-  { spec: specs.explain, load: async () => (await import('./commands/explain.ts')).runExplain },
-  { spec: specs.event, load: async () => (await import('./commands/event.ts')).runEvent },
-];
+/** By what one wants to do; `help` lists them in this order. */
+const GROUPS: Readonly<Record<string, readonly Command[]>> = {
+  Run: [
+    { spec: specs.up, load: async () => (await import('./commands/up.ts')).runUp },
+    { spec: specs.follow, load: async () => (await import('./commands/follow.ts')).runFollow },
+    { spec: specs.exportWorker, load: async () => (await import('./commands/export-worker.ts')).runExportWorker },
+    { spec: specs.migrate, load: async () => (await import('./commands/roles.ts')).runMigrate },
+  ],
+  Fill: [
+    { spec: specs.sample, load: async () => (await import('./commands/sample.ts')).runSample },
+    { spec: specs.backfill, load: async () => (await import('./commands/backfill.ts')).runBackfill },
+    { spec: specs.reingest, load: async () => (await import('./commands/backfill.ts')).runBackfill },
+    { spec: specs.reparse, load: async () => (await import('./commands/backfill.ts')).runReparse },
+  ],
+  Look: [
+    { spec: specs.status, load: async () => (await import('./commands/status.ts')).runStatus },
+    { spec: specs.runs, load: async () => (await import('./commands/status.ts')).runRuns },
+    { spec: specs.event, load: async () => (await import('./commands/event.ts')).runEvent },
+    { spec: specs.explain, load: async () => (await import('./commands/explain.ts')).runExplain },
+    { spec: specs.quarantine, load: async () => (await import('./commands/quarantine.ts')).runQuarantine },
+    { spec: specs.ledger, load: async () => (await import('./commands/quarantine.ts')).runLedger },
+  ],
+  Check: [
+    { spec: specs.doctor, load: async () => (await import('./commands/doctor.ts')).runDoctor },
+    { spec: specs.verify, load: async () => (await import('./commands/verify.ts')).runVerify },
+    { spec: specs.check, load: async () => (await import('./commands/check.ts')).runCheck },
+    { spec: specs.watchLog, load: async () => (await import('./commands/watch-log.ts')).runWatchLog },
+    { spec: specs.audit, load: async () => (await import('./commands/audit.ts')).runAudit },
+  ],
+  Repair: [
+    { spec: specs.replay, load: async () => (await import('./commands/replay.ts')).runReplay },
+    { spec: specs.release, load: async () => (await import('./commands/quarantine.ts')).runRelease },
+    { spec: specs.recover, load: async () => (await import('./commands/recover.ts')).runRecover },
+    { spec: specs.klines, load: async () => (await import('./commands/klines.ts')).runKlines },
+    { spec: specs.ranges, load: async () => (await import('./commands/klines.ts')).runRanges },
+    { spec: specs.leaves, load: async () => (await import('./commands/proof-log.ts')).runLeaves },
+    { spec: specs.compact, load: async () => (await import('./commands/compact.ts')).runCompact },
+  ],
+  Share: [
+    { spec: specs.rights, load: async () => (await import('./commands/rights.ts')).runRights },
+    { spec: specs.keys, load: async () => (await import('./commands/keys.ts')).runKeys },
+    { spec: specs.readRole, load: async () => (await import('./commands/roles.ts')).runReadRole },
+    { spec: specs.lake, load: async () => (await import('./commands/lake.ts')).runLake },
+    { spec: specs.mirror, load: async () => (await import('./commands/mirror.ts')).runMirror },
+    { spec: specs.proofLog, load: async () => (await import('./commands/proof-log.ts')).runProofLog },
+  ],
+};
+
+const COMMANDS: readonly Command[] = Object.values(GROUPS).flat();
 
 /** @returns the exit code. */
 export async function run(argv: readonly string[], io: Io): Promise<number> {
@@ -86,7 +101,7 @@ async function dispatch(argv: readonly string[], io: Io): Promise<number> {
 }
 
 function unknownCommand(name: string): TidemarkError {
-  const meant = nearestName(
+  const meant = closestName(
     name,
     COMMANDS.map(({ spec }) => spec.name),
   );
@@ -94,18 +109,34 @@ function unknownCommand(name: string): TidemarkError {
   return new TidemarkError('USAGE', `There is no command ${JSON.stringify(name.slice(0, 100))}${hint}`);
 }
 
+/** Longest line of the overview: most terminals show it unbroken. */
+const LINE = 100;
+
 function overview(): string {
   const width = Math.max(...COMMANDS.map(({ spec }) => spec.name.length));
-  const lines = COMMANDS.map(
-    ({ spec }) => `  ${spec.name.padEnd(width)}  ${spec.doc.split('. ')[0].replace(/\.$/, '')}`,
-  );
+  const margin = `\n${' '.repeat(width + 4)}`;
+  const lineOf = ({ spec }: Command) => {
+    const [first] = spec.doc.split('. ');
+    const text = wrapped(first.replace(/\.$/, ''), LINE - width - 4).join(margin);
+    return `  ${spec.name.padEnd(width)}  ${text}`;
+  };
   return [
     'Usage: ./tidemark <command> [options]',
-    '',
-    ...lines,
+    ...Object.entries(GROUPS).flatMap(([group, commands]) => ['', `${group}:`, ...commands.map(lineOf)]),
     '',
     '`./tidemark help <command>` has the details.',
   ].join('\n');
+}
+
+/** Lines of at most `width` characters, broken at blanks. */
+function wrapped(text: string, width: number): string[] {
+  const lines = [''];
+  for (const word of text.split(' ')) {
+    const line = lines[lines.length - 1];
+    if (line !== '' && line.length + 1 + word.length > width) lines.push(word);
+    else lines[lines.length - 1] = line === '' ? word : `${line} ${word}`;
+  }
+  return lines;
 }
 
 const USAGE_CODES: ReadonlySet<string> = new Set([

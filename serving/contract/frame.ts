@@ -3,6 +3,7 @@
  * body at once.
  */
 import { z } from 'zod';
+import { closestName } from '../../shared/nearest.ts';
 import type { Mode } from '../../shared/registry/definition.ts';
 import { DATASET_KEYS, DATASETS, type DatasetDefinition, type Field } from '../../shared/registry/index.ts';
 import type { Json, JsonObject } from '../../shared/strict-json.ts';
@@ -16,7 +17,6 @@ import {
   body as bodyOf,
   CLAUSE_KEYS,
   clauseOn,
-  closestName,
   documentedBody,
   duration,
   faultsOf,

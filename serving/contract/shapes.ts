@@ -1,47 +1,11 @@
 /** Schemas that the request bodies of all access styles share, and the messages of their faults. */
 import { z } from 'zod';
 import { INSTANT, INSTANT_RULE, parseInstant, unlessInCalendar } from '../../shared/dates.ts';
+import { closestName } from '../../shared/nearest.ts';
 import type { Mode } from '../../shared/registry/definition.ts';
 import type { Field } from '../../shared/registry/index.ts';
 import { MAX_FILTERS, OPERATORS } from './filters.ts';
 import { type ContractFault, MAX_FAULTS } from './problems.ts';
-
-/** A longer name is no misspelling and gets no hint. */
-const MAX_NAME_LENGTH = 200;
-
-/** The number of letters to add, remove, change or swap with the next one to turn one text into the other. */
-export function editDistance(a: string, b: string): number {
-  let before: number[] = [];
-  let last = Array.from({ length: b.length + 1 }, (_, column) => column);
-  for (let row = 1; row <= a.length; row++) {
-    const current = [row];
-    for (let column = 1; column <= b.length; column++) {
-      const changed = last[column - 1] + (a[row - 1] === b[column - 1] ? 0 : 1);
-      current[column] = Math.min(last[column] + 1, current[column - 1] + 1, changed);
-      const isSwapped = row > 1 && column > 1 && a[row - 1] === b[column - 2] && a[row - 2] === b[column - 1];
-      if (isSwapped) current[column] = Math.min(current[column], before[column - 2] + 1);
-    }
-    before = last;
-    last = current;
-  }
-  return last[b.length];
-}
-
-/** The most similar name, if at most one letter in three differs. */
-export function closestName(text: string, names: readonly string[]): string | undefined {
-  if (text.length > MAX_NAME_LENGTH) return undefined;
-  const lower = text.toLowerCase();
-  let best: string | undefined;
-  let least = Math.floor(text.length / 3) + 0.5;
-  for (const name of names) {
-    const far = editDistance(lower, name.toLowerCase());
-    if (far < least) {
-      best = name;
-      least = far;
-    }
-  }
-  return best;
-}
 
 /** The error of a name that is none of a list: the list, and the name that is meant if one is similar. */
 export const oneOf = (names: readonly string[]) => ({
@@ -238,6 +202,8 @@ const HINTED_KEYS = 20;
 
 /** Names the most similar key. Where none is similar, the first fault lists all keys. */
 function hintFor(key: string, known: readonly string[], index: number): string {
+  // Only an export has a format; a caller who asks for one elsewhere learns how to get it.
+  if (key === 'format') return '; the Accept header chooses the form of an answer, such as text/csv';
   const meant = closestName(key, known);
   if (meant !== undefined) return ` (did you mean ${meant}?)`;
   return index === 0 ? `; the keys are ${known.join(', ')}` : '';

@@ -118,7 +118,8 @@ export function contractProblem(errors: readonly ContractFault[], code: ProblemC
   const [first] = errors;
   const others = errors.length > MAX_FAULTS ? 'more' : `${errors.length - 1} more`;
   const more = errors.length > 1 ? ` (and ${others})` : '';
-  return new Problem(code, `${first.pointer || 'The body'} ${first.message}${more}.`, { errors });
+  const sentence = `${first.pointer || 'The body'} ${first.message}${more}`;
+  return new Problem(code, sentence.endsWith('?') ? sentence : `${sentence}.`, { errors });
 }
 
 /**

@@ -6,9 +6,9 @@ import type Koa from 'koa';
 import type { z } from 'zod';
 import type { Scope } from '../../shared/keys/key.ts';
 import type { Logger } from '../../shared/logger.ts';
+import { editDistance } from '../../shared/nearest.ts';
 import type { JsonSchema } from '../contract/json-schema.ts';
 import { Problem, type ProblemCode } from '../contract/problems.ts';
-import { editDistance } from '../contract/shapes.ts';
 import type { Caller } from './caller.ts';
 
 export interface RequestHeader {

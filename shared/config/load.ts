@@ -1,8 +1,10 @@
 /** Reads and validates all settings at start and reports every fault at once, so that none appears later at run time. */
 import { readFileSync } from 'node:fs';
 import { resolve } from 'node:path';
+import { pathToFileURL } from 'node:url';
 import { parseEnv } from 'node:util';
 import { TidemarkError } from '../errors.ts';
+import { closestName } from '../nearest.ts';
 import { SETTINGS, type Setting, type SettingName, type Settings } from './settings.ts';
 
 export interface LoadOptions {
@@ -85,7 +87,7 @@ function parseSetting(setting: Setting, text: string, cwd: string): { value: unk
         ? { value: text }
         : { fault: `must be one of ${setting.choices?.join(', ')}` };
     case 'url': {
-      if (!URL.canParse(text)) return { fault: 'must be a URL' };
+      if (!URL.canParse(text)) return { fault: `must be a URL${folderUrl(setting, text)}` };
       const value = new URL(text);
       return setting.schemes && !setting.schemes.includes(value.protocol)
         ? { fault: `must start with ${setting.schemes.join(' or ')}` }
@@ -104,6 +106,12 @@ function parseSetting(setting: Setting, text: string, cwd: string): { value: unk
     case 'string':
       return text.trim() === '' ? BLANK : { value: text };
   }
+}
+
+/** The URL of a folder that was given as a path, where a folder will do. */
+function folderUrl(setting: Setting, text: string): string {
+  const isFolder = setting.schemes?.includes('file:') && text.startsWith('/') && mayShow(setting, text);
+  return isFolder ? `, such as ${pathToFileURL(text).href}` : '';
 }
 
 const BLANK = { fault: 'must not be blank' };
@@ -128,27 +136,7 @@ function readDotEnv(path: string): Record<string, string | undefined> {
 const nonBlank = (text: string | undefined) => (text === undefined || text.trim() === '' ? undefined : text.trim());
 
 function suggestion(name: string): string {
-  const near = nearestName(name, Object.keys(SETTINGS), 'SVC_');
-  return near === undefined ? '' : ` (did you mean ${near}?)`;
-}
-
-/** The known name that a misspelt one is nearest to; at most a third of its characters after the prefix may differ. */
-export function nearestName(name: string, known: readonly string[], prefix = ''): string | undefined {
-  return known
-    .map((candidate) => ({ candidate, distance: editDistance(name, candidate) }))
-    .filter(({ candidate, distance }) => distance <= (candidate.length - prefix.length) / 3)
-    .sort((a, b) => a.distance - b.distance)[0]?.candidate;
-}
-
-/** The Levenshtein distance: the insertions, deletions and replacements that turn one text into the other. */
-function editDistance(from: string, to: string): number {
-  let row = Array.from({ length: to.length + 1 }, (_, index) => index);
-  for (let i = 1; i <= from.length; i++) {
-    const next = [i];
-    for (let j = 1; j <= to.length; j++) {
-      next[j] = Math.min(row[j] + 1, next[j - 1] + 1, row[j - 1] + (from[i - 1] === to[j - 1] ? 0 : 1));
-    }
-    row = next;
-  }
-  return row[to.length];
+  const bare = (full: string) => full.slice('SVC_'.length);
+  const near = closestName(bare(name), Object.keys(SETTINGS).map(bare));
+  return near === undefined ? '' : ` (did you mean SVC_${near}?)`;
 }

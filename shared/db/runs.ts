@@ -207,7 +207,7 @@ async function takeWork(client: Client, kind: RunKind, subject: string): Promise
     await client.query('select pg_sleep(0.1)');
   }
   const [holder] = (await openRuns(client)).filter((run) => run.kind === kind && run.subject === subject);
-  throw new TidemarkError('WORK_HELD', `The work ${kind} of ${subject} is being done ${describeHolder(holder)}`, {
+  throw new TidemarkError('WORK_HELD', `Work of this kind (${kind}, ${subject}) is done ${describeHolder(holder)}`, {
     details: { host: holder?.host, pid: holder?.pid, since: holder?.started_at_utc },
   });
 }

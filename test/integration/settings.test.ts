@@ -136,6 +136,15 @@ describe('faults', () => {
     }
   });
 
+  test('are paths of folders where a URL is due: the message has the URL, unless it may hold a password', () => {
+    const faultOf = (text: string) => faultsOf(() => load({ SVC_EXCHANGE_A_BASE_URL: text }))[0];
+    expect(faultOf('/data/a b')).toBe(
+      'SVC_EXCHANGE_A_BASE_URL: must be a URL, such as file:///data/a%20b, got "/data/a b"',
+    );
+    expect(faultOf('/data/me@home')).toBe('SVC_EXCHANGE_A_BASE_URL: must be a URL');
+    expect(faultsOf(() => load({ SVC_DATABASE_URL: '/data' }))[0]).toBe('SVC_DATABASE_URL: must be a URL');
+  });
+
   test('are listed together with what is required and not there', () => {
     const required = () => ['SVC_DATABASE_URL', 'SVC_INTERNAL_API_KEY', 'SVC_HTTP_PORT'] as const;
     const faults = faultsOf(() => load({ SVC_HTTP_PORT: 'x', SVC_INTERNAL_API_KEY: 'k' }, { required }));

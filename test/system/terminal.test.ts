@@ -95,6 +95,17 @@ describe('without a terminal', () => {
     });
     await once(shell, 'close');
     expect(status).toBe('200');
+    expect(said.out).toContain('Ctrl-C stops everything.');
+  });
+
+  test('a second one beside it says that the servers go on when it ends', async () => {
+    const first = start();
+    await first.until(() => first.said.out.includes('Ctrl-C'));
+    const second = start();
+    await second.until(() => second.said.out.includes('Ctrl-C'));
+    expect(second.said.out).toContain('Ctrl-C stops this process; servers that others use go on.');
+    first.up.kill('SIGTERM');
+    await once(first.up, 'exit');
   });
 
   test('a reader that goes away neither ends the service nor leaves its servers behind', async () => {

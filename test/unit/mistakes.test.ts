@@ -7,7 +7,8 @@ import { parseFrame } from '../../serving/contract/frame.ts';
 import { historicalParser } from '../../serving/contract/historical.ts';
 import { MAX_FAULTS } from '../../serving/contract/problems.ts';
 import { parseQuery } from '../../serving/contract/query.ts';
-import { closestName, editDistance } from '../../serving/contract/shapes.ts';
+import { contractProblem } from '../../serving/http/request.ts';
+import { closestName, editDistance } from '../../shared/nearest.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
 import { type Json, parseJson } from '../../shared/strict-json.ts';
 
@@ -32,6 +33,11 @@ describe('a key that is none', () => {
     ['query', { sources: [KEY], filter: [] }, '/filter is not a key of the contract (did you mean filters?)'],
     ['query', { sources: [KEY], 'n-rows': 5 }, '/n-rows is not a key of the contract (did you mean n_rows?)'],
     ['query', { sources: [KEY], limit: 5 }, `/limit is not a key of the contract; the keys are ${QUERY_KEYS}`],
+    [
+      'query',
+      { sources: [KEY], format: 'csv' },
+      '/format is not a key of the contract; the Accept header chooses the form of an answer, such as text/csv',
+    ],
     ['trades', { startDate: '2024-01-01' }, '/startDate is not a key of the contract (did you mean start_date?)'],
     ['trades', { n_latest_row: 1 }, '/n_latest_row is not a key of the contract (did you mean n_latest_rows?)'],
     ['klines', { kline_siz: 60 }, '/kline_siz is not a key of the contract (did you mean kline_size?)'],
@@ -136,22 +142,46 @@ test.each([
   expect(saidOf(style, body as unknown as Record<string, Json>)).toEqual(said);
 });
 
+test('the detail of a problem ends with one mark, be it a question', () => {
+  const detailOf = (...messages: string[]) =>
+    contractProblem(messages.map((message) => ({ pointer: '/a', message }))).message;
+  expect(detailOf('is x; did you mean y?')).toBe('/a is x; did you mean y?');
+  expect(detailOf('is x; did you mean y?', 'is z')).toBe('/a is x; did you mean y? (and 1 more).');
+  expect(detailOf('is x')).toBe('/a is x.');
+});
+
+const saidOfCommand = async (...args: string[]) => {
+  const stderr: string[] = [];
+  const io = { env: {}, stdout: { write: () => {} }, stderr: { write: (text: string) => void stderr.push(text) } };
+  expect(await run(args, { ...io, onStop: () => () => {} })).toBe(2);
+  return stderr.join('');
+};
+
+test.each([
+  [['backfill', KEY, '--form', '2024-01-05'], 'There is no option --form; did you mean --from?'],
+  [['verify', KEY, '--depp'], 'There is no option --depp; did you mean --deep?'],
+  [['up', '--http-prot', '1'], 'There is no option --http-prot; did you mean --http-port?'],
+  [['up', '--whatever'], 'There is no option --whatever\nUsage: ./tidemark up\n'],
+])('an option that is none: %j', async (args, said) => {
+  expect(await saidOfCommand(...args)).toContain(`tidemark: ${said}`);
+});
+
 describe('a command that is none', () => {
-  const said = async (...args: string[]) => {
-    const stderr: string[] = [];
-    const io = { env: {}, stdout: { write: () => {} }, stderr: { write: (text: string) => void stderr.push(text) } };
-    expect(await run(args, { ...io, onStop: () => () => {} })).toBe(2);
-    return stderr.join('');
-  };
+  const said = saidOfCommand;
 
   test('is corrected if it resembles one, without the list of all', async () => {
     expect(await said('statsu')).toMatch(/^tidemark: There is no command "statsu"; did you mean status\?\nRun /);
     expect(await said('help', 'backfil')).toContain('did you mean backfill?');
-    expect(await said('serve')).toMatch(/^tidemark: There is no command "serve"\n\nUsage: .*\n\n {2}up /);
+    expect(await said('serve')).toMatch(/^tidemark: There is no command "serve"\n\nUsage: .*\n\nRun:\n {2}up /);
   });
 
   test('the list ends no line with a full stop', async () => {
     expect(await said('serve')).not.toMatch(/^ {2}\S+ {2}.*\.$/m);
+  });
+
+  test('the list fits into a hundred columns', async () => {
+    const lines = (await said('serve')).split('\n');
+    expect(lines.filter((line) => line.length > 100)).toEqual([]);
   });
 });
 

@@ -99,7 +99,7 @@ async function backfillOne(context: Context, feed: Feed, request: IngestRequest,
     const left = Object.values(rest).reduce((sum, count) => sum + count, 0);
     summary.of(feed).planned = skip + left;
     if (skipped > 0)
-      context.output.note(`${feed.name}: ${skip} of ${skip + left} partitions are proved, ${left} are left`);
+      context.output.note(`${feed.name}: ${skip} of ${skip + left} partitions are proved; still to do: ${left}`);
   };
   for await (const unit of ingest(context, feed, { ...request, onPlan })) summary.add(feed, unit, skipped-- > 0);
 }

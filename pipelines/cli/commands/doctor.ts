@@ -176,7 +176,7 @@ export async function runDoctor(command: ParsedCommand): Promise<number> {
 function describe(checks: readonly CheckReport[]): string {
   const lines = [
     table(
-      ['check', 'state', ''],
+      ['check', 'state', 'what should hold'],
       checks.map(({ check, state, doc }) => [check, state, doc]),
     ),
   ];

@@ -21,7 +21,7 @@ export async function runRights(command: ParsedCommand): Promise<number> {
       ...(ingestOnly.length > 0 ? [`not served: ${ingestOnly.join(', ')}`] : []),
       '',
       'Rows that a source published are refused until its form is filled in: replace every [UNSIGNED: ...], or name',
-      'the signed document in the matrix instead. Then point the service to the matrix, in .env or its environment:',
+      'the signed document in the matrix instead. Then name the matrix in .env, which the service and every command read:',
       '',
       `SVC_SOURCE_RIGHTS_MATRIX_PATH=${matrix}`,
     ].join('\n'),

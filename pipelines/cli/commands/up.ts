@@ -275,9 +275,13 @@ function banner(context: Context, url: string, apiKey: string, elapsedMs: number
     `  curl -s ${url}/v1/raw/query -H "X-API-Key: ${shown}" -d '${body}'`,
     `  curl -s ${url}/v1/raw/export -H "X-API-Key: ${shown}" -d '${exported}'`,
     '',
-    'Ctrl-C stops everything. `./tidemark help` for backfill, replay, verify, status.',
+    `${stopsWhat(context)} \`./tidemark help\` for backfill, replay, verify, status.`,
   ].join('\n');
 }
+
+/** The last process that uses the servers stops them, so only the process that started them can promise to. */
+const stopsWhat = ({ stack }: Context) =>
+  stack.owned ? 'Ctrl-C stops everything.' : 'Ctrl-C stops this process; servers that others use go on.';
 
 /**
  * Never shows a key that the operator set. Shows a generated key on a terminal; in a pipe or file others could read it,

@@ -203,7 +203,8 @@ const proofLog: Check = {
 
 export const WORK_CHECKS: readonly Check[] = [partitions, work, sources, proofLog];
 
-const OWN_MATRIX = './tidemark rights init, fill in its forms, and name the matrix in SVC_SOURCE_RIGHTS_MATRIX_PATH';
+const OWN_MATRIX =
+  './tidemark rights init, fill in its forms, and name the matrix in .env as SVC_SOURCE_RIGHTS_MATRIX_PATH';
 const FORMAT = 'see docs/security.md, rights';
 
 const rights: Check = {

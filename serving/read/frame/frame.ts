@@ -4,12 +4,12 @@
  */
 import { DAY_MS, isoOf } from '../../../shared/dates.ts';
 import type { Logger } from '../../../shared/logger.ts';
+import { closestName } from '../../../shared/nearest.ts';
 import type { View } from '../../../shared/registry/definition.ts';
 import type { Field } from '../../../shared/registry/index.ts';
 import { FRAME_DATETIME, FRAME_KNOWN_AT, type FrameColumn, type FrameRequest } from '../../contract/frame.ts';
 import { Problem, type Warning } from '../../contract/problems.ts';
 import type { ReadRequest, Window } from '../../contract/read-request.ts';
-import { closestName } from '../../contract/shapes.ts';
 import { type Column, cellOf, type RowWriter } from '../../render/cells.ts';
 import { type Flow, type ReadFacts, whyNoRows } from '../execute/answer.ts';
 import { ReadDeadline, type TimeBudget } from '../execute/optimistic-read.ts';
