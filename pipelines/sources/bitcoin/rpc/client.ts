@@ -1,10 +1,9 @@
 /**
- * Calls a Bitcoin node by JSON-RPC over HTTP, with a deadline, retries, a size limit and a limit on parallel calls. It keeps
- * numbers as their own text, throws the errors inside a batch, and distinguishes a truncated answer from a complete one.
- * Credentials appear in no message and no log line.
+ * Calls a Bitcoin node through the `bitcoin-core` package and adds what the package lacks. It keeps numbers as their
+ * own text, because the package's parser rounds short ones and turns long ones into strings. It throws the errors
+ * inside a batch, distinguishes a truncated answer from a complete one, and has a deadline, retries, a size limit and a
+ * limit on parallel calls. Credentials appear in no message and no log line.
  */
-import * as http from 'node:http';
-import * as https from 'node:https';
 import { TidemarkError } from '../../../../shared/errors.ts';
 import type { Logger } from '../../../../shared/logger.ts';
 import { type Backoff, Retryable, withAttempts } from '../../documents/http.ts';
@@ -51,8 +50,23 @@ const NOTHING: Buffer = Buffer.alloc(0);
 const UNAUTHORIZED = new Set([401, 403]);
 const WARMING_UP = -28;
 
-interface HttpAnswer {
-  readonly status: number;
+/** The part of the package that is used; its own types cover little of it. */
+interface CoreClient {
+  command(...args: unknown[]): Promise<unknown>;
+  request: { post(options: object): HttpRequest };
+  parser: { rpc(response: HttpResponse): unknown };
+}
+interface HttpRequest {
+  abort(): void;
+  on(event: 'data', listener: (piece: Buffer) => void): this;
+  on(event: 'error', listener: (error: unknown) => void): this;
+  on(event: 'complete', listener: (head: HttpHead) => void): this;
+}
+interface HttpHead {
+  readonly statusCode: number;
+  readonly headers: Readonly<Record<string, string | undefined>>;
+}
+interface HttpResponse extends HttpHead {
   readonly body: Buffer;
 }
 
@@ -69,26 +83,32 @@ export class RpcClient {
     this.#idle = connections;
   }
 
-  /** Sends nothing yet. @throws TidemarkError CONFIGURATION_INVALID */
+  /** Sends nothing yet. */
   static async open(options: RpcOptions): Promise<RpcClient> {
-    const { url, timeoutMs } = options;
-    const user = options.user ?? credential(url.username);
-    const password = options.password ?? credential(url.password);
-    const headers: Record<string, string> = { 'content-type': 'application/json' };
-    if (user || password) {
-      headers.authorization = `Basic ${Buffer.from(`${user ?? ''}:${password ?? ''}`).toString('base64')}`;
-    }
-    const address = new URL(url.href);
-    address.username = '';
-    address.password = '';
-    const connections = Array.from({ length: options.parallel }, () => new Connection(address, headers, timeoutMs));
-    return new RpcClient(options, url.host, connections);
+    // Loaded here, so that commands that do not use a node skip its 30 modules.
+    const { default: Client } = await import('bitcoin-core');
+    const { url } = options;
+    const endpoint = url.host;
+    const config = {
+      host: `${url.protocol}//${url.host}${url.pathname === '/' ? '' : url.pathname}`,
+      username: options.user ?? credential(url.username),
+      password: options.password ?? credential(url.password),
+      // The deadline below covers the whole answer.
+      timeout: options.timeoutMs + 1_000,
+      // The package's own logger would print requests, headers included, if DEBUG is set.
+      logger: { debug() {} },
+    };
+    const connections = Array.from(
+      { length: options.parallel },
+      () => new Connection(new Client(config) as unknown as CoreClient, endpoint, options.timeoutMs),
+    );
+    return new RpcClient(options, endpoint, connections);
   }
 
   /** Returns the result with numbers as texts. @throws TidemarkError SOURCE_*, NODE_*. */
   async call(method: string, ...params: readonly unknown[]): Promise<unknown> {
     const answer = await this.#send({ method, params }, (connection, signal) =>
-      connection.command({ method, params }, signal),
+      connection.command([method, ...params], signal),
     );
     return resultOf(answer, method, this.endpoint);
   }
@@ -100,7 +120,7 @@ export class RpcClient {
     ...params: readonly unknown[]
   ): Promise<T> {
     const answer = await this.#send({ method, params }, (connection, signal) =>
-      connection.command({ method, params }, signal, reading),
+      connection.command([method, ...params], signal, reading),
     );
     return resultOf(answer, method, this.endpoint) as T;
   }
@@ -108,15 +128,16 @@ export class RpcClient {
   /** Returns the results in order. @throws TidemarkError if a call failed; its message names the call. */
   async batch(calls: readonly RpcCall[]): Promise<unknown[]> {
     if (calls.length === 0) return [];
-    const sent = calls.map((call, id) => ({ id, ...call }));
+    const sent = calls.map(({ method, params }) => ({ method, parameters: params }));
     return await this.#send({ method: `${calls.length} calls`, params: [] }, async (connection, signal) => {
-      const answers = await connection.command(sent, signal);
+      const answers = await connection.command([sent], signal);
       if (!Array.isArray(answers) || answers.length !== calls.length) {
         const found = Array.isArray(answers) ? `${answers.length} answers` : 'no list';
         throw new TidemarkError('NODE_ANSWER_INVALID', `${this.endpoint} answered ${calls.length} calls with ${found}`);
       }
       return answers.map((answer, index) => {
-        if (String((answer as Partial<RpcEnvelope>)?.id) !== `${index}`) {
+        // The package ends the ids of a batch with the call's number.
+        if (!String((answer as Partial<RpcEnvelope>)?.id).endsWith(`-${index}`)) {
           throw new TidemarkError('NODE_ANSWER_INVALID', `${this.endpoint} answered the calls of a batch out of order`);
         }
         return resultOf(answer, `${calls[index].method} (${index + 1} of ${calls.length})`, this.endpoint);
@@ -142,91 +163,106 @@ export class RpcClient {
   }
 }
 
-/** Runs one call at a time, and keeps the memory of its answers for the next one. */
+/** Runs one call at a time through one instance of the package, so that a single call can be cancelled. */
 class Connection {
-  readonly #url: URL;
-  readonly #headers: Readonly<Record<string, string>>;
+  readonly #client: CoreClient;
+  readonly #endpoint: string;
   readonly #timeoutMs: number;
-  readonly #request: typeof http.request;
+  #signal: AbortSignal | undefined;
+  /** How to read the answer of the current call. */
+  #reading: Reading = {};
   /** The buffer for the next answer. The previous answer in it was read by then. */
   #answer = NOTHING;
 
-  constructor(url: URL, headers: Readonly<Record<string, string>>, timeoutMs: number) {
-    this.#url = url;
-    this.#headers = headers;
+  constructor(client: CoreClient, endpoint: string, timeoutMs: number) {
+    this.#client = client;
+    this.#endpoint = endpoint;
     this.#timeoutMs = timeoutMs;
-    this.#request = url.protocol === 'https:' ? https.request : http.request;
-  }
-
-  get #endpoint(): string {
-    return this.#url.host;
+    client.parser = { rpc: (response) => this.#parse(response) };
+    Object.assign(client.request, { postAsync: (options: object) => this.#post(options) });
   }
 
   /** Returns envelopes, not results: see resultOf. */
-  async command(
-    calls: RpcCall | readonly RpcCall[],
-    signal: AbortSignal | undefined,
-    reading: Reading = {},
-  ): Promise<unknown> {
-    return this.#parse(await this.#post(JSON.stringify(calls), signal, reading), reading);
+  async command(args: readonly unknown[], signal: AbortSignal | undefined, reading: Reading = {}): Promise<unknown> {
+    this.#signal = signal;
+    this.#reading = reading;
+    return await this.#client.command(...args);
   }
 
-  #post(body: string, signal: AbortSignal | undefined, reading: Reading): Promise<HttpAnswer> {
-    const { promise, resolve, reject } = Promise.withResolvers<HttpAnswer>();
-    const received = new Received(this.#answer, reading.maxBytes ?? MAX_ANSWER_BYTES);
+  #post(options: object): Promise<HttpResponse> {
+    const { promise, resolve, reject } = Promise.withResolvers<HttpResponse>();
+    const signal = this.#signal;
+    const { maxBytes = MAX_ANSWER_BYTES, keepsBytes = false } = this.#reading;
     // Owned by this call: data of a cancelled call may still arrive.
+    let answer = this.#answer;
     this.#answer = NOTHING;
-    const lost = (error: unknown) => {
-      const { bytes } = received;
-      if (bytes > 0) reject(this.#cut(`${reasonOf(error)} after ${bytes} bytes`, error));
-      else reject(new Retryable(this.#unreachable(`cannot be reached: ${reasonOf(error)}`)));
-    };
-    const headers = { ...this.#headers, 'content-length': Buffer.byteLength(body) };
-    const request = this.#request(this.#url, { method: 'POST', headers });
-    const giveUp = (fault: unknown) => {
-      reject(fault);
-      request.destroy();
-    };
-    request.on('error', lost).on('response', (response) => {
-      received.expect(Number(response.headers['content-length']));
-      response.on('error', lost).on('data', (piece: Buffer) => {
-        if (received.add(piece)) return;
-        const { maxBytes } = received;
-        const message = `The Bitcoin node at ${this.#endpoint} sent more than ${maxBytes} bytes`;
-        giveUp(new TidemarkError('SOURCE_TOO_LARGE', message, { details: { max_bytes: maxBytes } }));
-      });
-      response.on('end', () => {
-        if (!reading.keepsBytes) this.#answer = received.reusable;
-        resolve({ status: response.statusCode ?? 0, body: received.body });
-      });
+    let bytes = 0;
+    // No callback: with one, the package parses every answer twice more for its log.
+    const request = this.#client.request.post(options);
+    request.on('error', (error) =>
+      reject(
+        bytes > 0
+          ? this.#cut(`${reasonOf(error)} after ${bytes} bytes`, error)
+          : new Retryable(this.#unreachable(`cannot be reached: ${reasonOf(error)}`)),
+      ),
+    );
+    request.on('complete', ({ statusCode, headers }) => {
+      const declared = headers['content-length'];
+      if (declared !== undefined && bytes < Number(declared)) {
+        return reject(this.#cut(`${bytes} of ${declared} bytes arrived`));
+      }
+      if (!keepsBytes && answer.length <= MAX_KEPT_BYTES) this.#answer = answer;
+      resolve({ statusCode, headers, body: answer.subarray(0, bytes) });
     });
-    request.end(body);
+    const giveUp = (fault: unknown) => {
+      request.abort();
+      reject(fault);
+    };
     const timer = setTimeout(
       () => giveUp(new Retryable(this.#unreachable(`did not answer within ${this.#timeoutMs} ms`))),
       this.#timeoutMs,
     );
     const onAbort = () => giveUp(signal?.reason);
     signal?.addEventListener('abort', onAbort);
+    request.on('data', (piece) => {
+      const before = bytes;
+      bytes += piece.length;
+      if (bytes > maxBytes) {
+        const message = `The Bitcoin node at ${this.#endpoint} sent more than ${maxBytes} bytes`;
+        giveUp(new TidemarkError('SOURCE_TOO_LARGE', message, { details: { max_bytes: maxBytes } }));
+        return;
+      }
+      // Chunks are copied as they arrive: keeping them would leave a thousand objects per block to the garbage
+      // collector.
+      if (bytes > answer.length) {
+        const larger = Buffer.allocUnsafeSlow(Math.max(2 * bytes, LEAST_ANSWER_BYTES));
+        answer.copy(larger, 0, 0, before);
+        answer = larger;
+      }
+      answer.set(piece, before);
+      free(piece);
+    });
     return promise.finally(() => {
       clearTimeout(timer);
       signal?.removeEventListener('abort', onAbort);
     });
   }
 
-  #parse({ status, body }: HttpAnswer, { read }: Reading): unknown {
-    const at = { node: this.#endpoint, status };
-    if (UNAUTHORIZED.has(status)) {
-      const message = `The Bitcoin node at ${this.#endpoint} refused the user name or password (HTTP ${status})`;
+  #parse({ statusCode, body }: HttpResponse): unknown {
+    const at = { node: this.#endpoint, status: statusCode };
+    if (UNAUTHORIZED.has(statusCode)) {
+      const message = `The Bitcoin node at ${this.#endpoint} refused the user name or password (HTTP ${statusCode})`;
       throw new TidemarkError('NODE_CREDENTIALS_REFUSED', message, { details: at });
     }
-    const taken = status === 200 && read ? this.#read(body, read) : undefined;
+    const { read } = this.#reading;
+    const taken = statusCode === 200 && read ? this.#read(body, read) : undefined;
     if (taken) return taken;
     let parsed: unknown;
     try {
       parsed = parseExactly(body);
     } catch (cause) {
       // Errors outside a call are plain text or a page: a full work queue, or a proxy's message.
-      if (status !== 200) throw new Retryable(this.#unreachable(`answered HTTP ${status}`));
+      if (statusCode !== 200) throw new Retryable(this.#unreachable(`answered HTTP ${statusCode}`));
       throw this.#cut('it is not complete JSON', cause);
     }
     if (isEnvelope(parsed) || (Array.isArray(parsed) && parsed.every(isEnvelope))) return parsed;
@@ -270,59 +306,6 @@ class Connection {
   #cut(what: string, cause?: unknown): Retryable {
     const message = `The answer of the Bitcoin node at ${this.#endpoint} was truncated: ${what}`;
     return new Retryable(new TidemarkError('NODE_ANSWER_CUT', message, { details: { node: this.#endpoint }, cause }));
-  }
-}
-
-/**
- * The bytes of an answer, in one buffer. Pieces are copied as they arrive: keeping them would leave a thousand objects per
- * block to the garbage collector.
- */
-class Received {
-  readonly maxBytes: number;
-  #buffer: Buffer;
-  #bytes = 0;
-
-  /** @param buffer memory to reuse. */
-  constructor(buffer: Buffer, maxBytes: number) {
-    this.#buffer = buffer;
-    this.maxBytes = maxBytes;
-  }
-
-  get bytes(): number {
-    return this.#bytes;
-  }
-
-  get body(): Buffer {
-    return this.#buffer.subarray(0, this.#bytes);
-  }
-
-  /** The buffer, for the next answer; empty if it is too large to be kept. */
-  get reusable(): Buffer {
-    return this.#buffer.length <= MAX_KEPT_BYTES ? this.#buffer : NOTHING;
-  }
-
-  /** Makes room for an answer of this size, as far as the size is plausible. */
-  expect(bytes: number): void {
-    if (bytes <= this.maxBytes) this.#reserve(bytes);
-  }
-
-  /** Copies a piece and frees it. @returns false where the answer is larger than allowed */
-  add(piece: Buffer): boolean {
-    const bytes = this.#bytes + piece.length;
-    if (bytes > this.maxBytes) return false;
-    this.#reserve(bytes);
-    this.#buffer.set(piece, this.#bytes);
-    this.#bytes = bytes;
-    free(piece);
-    return true;
-  }
-
-  #reserve(bytes: number): void {
-    if (bytes <= this.#buffer.length) return;
-    // A quarter more, because the next answer may need slightly more.
-    const larger = Buffer.allocUnsafeSlow(Math.max(bytes + (bytes >> 2), LEAST_ANSWER_BYTES));
-    this.#buffer.copy(larger, 0, 0, this.#bytes);
-    this.#buffer = larger;
   }
 }
 
