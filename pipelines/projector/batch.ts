@@ -11,7 +11,7 @@ import { describeDiscrepancies, type Recount, recountMany } from '../../shared/p
 import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import type { SharedSeconds } from '../rows/binary-copy.ts';
 import { type Position, writeProved } from './commit.ts';
-import { SharedCopy } from './copy-in.ts';
+import { CopySeries } from './copy-in.ts';
 import { DirtyBuckets } from './dirty-buckets.ts';
 import { dataFault } from './faults.ts';
 import type { PartitionLoad } from './partition-load.ts';
@@ -43,7 +43,7 @@ interface BatchNeeds {
 }
 
 export class Batch {
-  readonly copy: SharedCopy;
+  readonly copy: CopySeries;
   readonly coverage: CoverageRow | undefined;
   readonly synthetic: boolean;
   readonly dirty: DirtyBuckets;
@@ -58,7 +58,7 @@ export class Batch {
     this.synthetic = synthetic;
     this.dirty = dirty;
     const { table, columns } = dataset.native;
-    this.copy = new SharedCopy(
+    this.copy = new CopySeries(
       client,
       table,
       columns.map(({ name }) => name),

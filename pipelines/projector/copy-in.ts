@@ -1,4 +1,4 @@
-/** Binary COPY ... FROM STDIN, alone or shared by partitions that are loaded one after another. */
+/** Binary COPY ... FROM STDIN: one, or as many one after another as keep the rows in memory. */
 
 import { once } from 'node:events';
 import type { ClientBase } from 'pg';
@@ -65,19 +65,23 @@ export class CopyIn {
 
 /**
  * Bytes of one COPY of many. A COPY keeps 16 MiB of pages in memory (PostgreSQL's bulk write ring), then writes them to
- * the file, after the WAL, to use their place again; the recount reads them back. A new COPY gets other pages.
+ * the file, after the WAL, to use their place again; the recount and the index read them back. A new COPY gets other pages.
+ * A day of 3.5 M trades takes 0.1 to 0.2 s less of PostgreSQL's CPU for it, of 2.9.
  */
 const RING_BYTES = 12 * 1024 * 1024;
 
-/** Rows that several partitions write, one after another, in as many COPYs as their bytes take. */
-export class SharedCopy {
+/** Rows of one table, of one partition or of several, in as many COPYs as their bytes take. */
+export class CopySeries {
   readonly #open: () => CopyIn;
   #copy: CopyIn | undefined;
   /** Bytes of the open COPY. */
   #bytes = 0;
+  /** Rows that ended COPYs took. */
+  #rows = 0;
 
-  constructor(client: ClientBase, table: string, columns: readonly string[]) {
-    this.#open = () => new CopyIn(client, table, columns);
+  /** @param freeze whether this transaction created or emptied the table, and no other one reads it */
+  constructor(client: ClientBase, table: string, columns: readonly string[], freeze = false) {
+    this.#open = () => new CopyIn(client, table, columns, freeze);
   }
 
   async write(rows: Buffer): Promise<void> {
@@ -87,12 +91,13 @@ export class SharedCopy {
     await this.#copy.write(rows);
   }
 
-  /** Ends the open COPY, so that the connection is free again. */
-  async end(): Promise<void> {
+  /** Ends the open COPY, so that the connection is free again. @returns the number of rows that all COPYs took. */
+  async end(): Promise<number> {
     const copy = this.#copy;
     this.#copy = undefined;
     this.#bytes = 0;
-    await copy?.end();
+    this.#rows += (await copy?.end()) ?? 0;
+    return this.#rows;
   }
 
   async abort(): Promise<void> {

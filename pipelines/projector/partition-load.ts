@@ -31,7 +31,7 @@ import {
   type RowProjector,
 } from '../rows/binary-copy.ts';
 import { compactableOf, indexChunks, type LoadTarget, prepareChunks, toRowStore } from './chunks.ts';
-import { CopyIn, type SharedCopy } from './copy-in.ts';
+import { CopyIn, CopySeries } from './copy-in.ts';
 import { compareKlines, deleteKlines, storedKlinesSha256, storeKlines } from './kline-storage.ts';
 
 export interface FrameEntry {
@@ -65,7 +65,7 @@ interface LoadNeeds {
   /** Scratch tables to load into; default the served tables. */
   readonly tables?: LoadTables;
   /** The COPY that the rows share with other partitions; the caller ends it and recounts. */
-  readonly shared?: SharedCopy;
+  readonly shared?: CopySeries;
 }
 
 interface Folded {
@@ -87,14 +87,14 @@ export class PartitionLoad {
   readonly #assembler = new RecordAssembler();
   readonly #tables: LoadTables;
   readonly #seriesId: number;
-  readonly #shared: SharedCopy | undefined;
+  readonly #shared: CopySeries | undefined;
   /** Whether the rows go to the served tables, and klines with them. */
   readonly #isServed: boolean;
   #bytes = 0;
-  /** Rows that ended COPYs took, or that were written to the shared one. */
+  /** Rows that ended series took, or that were written to the shared one. */
   #copied = 0;
-  /** The open COPY and its table. */
-  #copy: { readonly into: string; readonly rows: CopyIn } | undefined;
+  /** The open series of COPYs and its table. */
+  #copy: { readonly into: string; readonly rows: CopySeries } | undefined;
 
   private constructor(client: ClientBase, needs: LoadNeeds, tables: LoadTables) {
     const { dataset, partition, projection } = needs;
@@ -167,7 +167,7 @@ export class PartitionLoad {
 
   /** @throws TidemarkError LOG_FRAME_CORRUPT when the header misstates the times: reads with filters rely on them. */
   #rangesOf(copy: Buffer, header: FrameHeader): ValueRanges | undefined {
-    const facts = this.#ranges.of(copy);
+    const facts = this.#ranges.of(copy, header.rows);
     if (!facts || header.rows === 0) return undefined;
     if (facts.firstMs !== header.first_ms || facts.lastMs !== header.last_ms) {
       throw new TidemarkError(
@@ -182,14 +182,14 @@ export class PartitionLoad {
    * The COPY into the chunk that the frame lies in, or into the hypertable if the frame crosses midnight, as one of a
    * day may. The chunk's constraint refuses rows whose times the header misstates.
    */
-  async #copyFor(header: FrameHeader): Promise<CopyIn> {
+  async #copyFor(header: FrameHeader): Promise<CopySeries> {
     const { native } = this.#tables;
     const chunk = native.chunks.find(({ fromMs, toMs }) => header.first_ms >= fromMs && header.last_ms < toMs);
     const into = chunk?.table ?? native.table;
     if (this.#copy?.into !== into) {
       await this.#endCopy();
       const columns = this.#dataset.native.columns.map((column) => column.name);
-      this.#copy = { into, rows: new CopyIn(this.#client, into, columns, chunk?.fresh) };
+      this.#copy = { into, rows: new CopySeries(this.#client, into, columns, chunk?.fresh) };
     }
     return this.#copy.rows;
   }

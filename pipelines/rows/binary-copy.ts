@@ -96,27 +96,62 @@ export class CopyRanges {
   readonly #places: Int32Array;
   readonly #names: readonly string[];
   readonly #time: number;
+  /** Rows without nulls, where all columns have a fixed width. */
+  readonly #fixed: Omit<RowTemplate, 'stamp'> | undefined;
 
   /** @param time the name of a column of type int8 */
-  constructor(columns: readonly { readonly name: string }[], ranged: readonly string[], time: string) {
+  constructor(columns: readonly Pick<StoredColumn, 'name' | 'pg'>[], ranged: readonly string[], time: string) {
     this.#places = Int32Array.from(columns, ({ name }) => ranged.indexOf(name));
     this.#names = ranged;
     this.#time = columns.findIndex(({ name }) => name === time);
+    const types = columns.map(({ pg }) => pg);
+    this.#fixed = types.every((type) => WIDTHS[type]) ? rowTemplate(types) : undefined;
   }
 
   /** @param copy rows without a header. @returns undefined where no column has ranges. */
-  of(copy: Buffer): CopyFacts | undefined {
+  of(copy: Buffer, rows: number): CopyFacts | undefined {
+    if (this.#names.length === 0) return undefined;
+    const view = new DataView(copy.buffer, copy.byteOffset, copy.length);
+    // A null takes fewer bytes than a value, so rows of this size together hold none.
+    if (this.#fixed && copy.length === rows * this.#fixed.rowBytes) return this.#ofFixed(view, this.#fixed);
+    return this.#ofAny(view);
+  }
+
+  /** Column by column: a day of 3.5 M trades takes 0.03 s, and 0.1 s cell by cell. */
+  #ofFixed(view: DataView, { rowBytes, offsets }: Omit<RowTemplate, 'stamp'>): CopyFacts {
+    const known: [string, [number, number]][] = [];
+    for (let column = 0; column < this.#places.length; column++) {
+      const place = this.#places[column];
+      if (place < 0) continue;
+      let [least, greatest, odd] = [Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY, 0];
+      for (let at = offsets[column]; at < view.byteLength; at += rowBytes) {
+        const value = view.getFloat64(at);
+        if (value < least) least = value;
+        if (value > greatest) greatest = value;
+        // NaN for NaN and infinities, which it stays.
+        odd += value - value;
+      }
+      if (odd === 0 && least <= greatest) known.push([this.#names[place], [least, greatest]]);
+    }
+    let [firstMs, lastMs] = [Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY];
+    for (let at = offsets[this.#time]; at < view.byteLength; at += rowBytes) {
+      const ms = view.getInt32(at) * 2 ** 32 + view.getUint32(at + 4);
+      if (ms < firstMs) firstMs = ms;
+      if (ms > lastMs) lastMs = ms;
+    }
+    return { ranges: Object.fromEntries(known), firstMs, lastMs };
+  }
+
+  #ofAny(view: DataView): CopyFacts {
     const names = this.#names;
     const places = this.#places;
     const time = this.#time;
-    if (names.length === 0) return undefined;
-    const view = new DataView(copy.buffer, copy.byteOffset, copy.length);
     const least = new Float64Array(names.length).fill(Number.POSITIVE_INFINITY);
     const greatest = new Float64Array(names.length).fill(Number.NEGATIVE_INFINITY);
     const isOdd = new Uint8Array(names.length);
     let firstMs = Number.POSITIVE_INFINITY;
     let lastMs = Number.NEGATIVE_INFINITY;
-    for (let at = 0; at < copy.length; ) {
+    for (let at = 0; at < view.byteLength; ) {
       at += 2;
       for (let column = 0; column < places.length; column++) {
         const length = view.getInt32(at);

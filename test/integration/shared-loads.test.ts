@@ -1,7 +1,7 @@
 /** Partitions that share a transaction, with rows of kilobytes: their COPYs and their recount. */
 import type { ClientBase } from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { SharedCopy } from '../../pipelines/projector/copy-in.ts';
+import { CopySeries } from '../../pipelines/projector/copy-in.ts';
 import { type Client, connect } from '../../shared/db/connect.ts';
 import { migrate } from '../../shared/db/migrate.ts';
 import { recountMany } from '../../shared/proof/recount.ts';
@@ -33,9 +33,9 @@ function rowOf(text: string): Buffer {
 
 test('rows that take several COPYs are all stored, and a COPY that is given up leaves none of its own', async () => {
   await client.query('create temp table wide (text text)');
-  const copy = new SharedCopy(client as ClientBase, 'wide', ['text']);
+  const copy = new CopySeries(client as ClientBase, 'wide', ['text']);
   for (let row = 0; row < 30; row++) await copy.write(rowOf(String(row).padEnd(MIB, 'x')));
-  await copy.end();
+  expect(await copy.end()).toBe(30);
   const stored = await client.query('select rtrim(text, $1)::int as row from wide order by 1', ['x']);
   expect(stored.rows.map(({ row }) => row)).toEqual(Array.from({ length: 30 }, (_, row) => row));
   await client.query('begin');
@@ -44,7 +44,7 @@ test('rows that take several COPYs are all stored, and a COPY that is given up l
   await client.query('rollback');
   // The connection is free, and the next rows open a COPY of their own.
   await copy.write(rowOf('next'));
-  await copy.end();
+  expect(await copy.end()).toBe(31);
   const { rows } = await client.query('select count(*)::int as rows, max(text) as last from wide');
   expect(rows).toEqual([{ rows: 31, last: 'next' }]);
 });

@@ -125,7 +125,7 @@ describe.each(LAYOUTS)('the row projector of $dataset.key', (layout) => {
             return [name, [Math.min(...values), Math.max(...values)]];
           });
           const times = rows.map(([ms]) => Number(ms));
-          expect(ranges.of(copy)).toEqual({
+          expect(ranges.of(copy, run.rows)).toEqual({
             ranges: Object.fromEntries(expected),
             firstMs: Math.min(...times),
             lastMs: Math.max(...times),

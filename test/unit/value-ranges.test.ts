@@ -1,9 +1,15 @@
 /** Ranges of values: of binary COPY rows that no document gives, and of several frames together. */
+import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { CopyRanges } from '../../pipelines/rows/binary-copy.ts';
 import { unitedRanges } from '../../shared/proof/value-ranges.ts';
 
-const COLUMNS = [{ name: 'a' }, { name: 'note' }, { name: 'b' }, { name: 'ms' }];
+const COLUMNS = [
+  { name: 'a', pg: 'float8' },
+  { name: 'note', pg: 'text' },
+  { name: 'b', pg: 'float8' },
+  { name: 'ms', pg: 'int8' },
+] as const;
 
 /** A row of a double, a text and a double; null leaves a cell out. */
 function row(a: number | null, note: string, b: number | null, ms = 0): Buffer {
@@ -23,7 +29,7 @@ function row(a: number | null, note: string, b: number | null, ms = 0): Buffer {
   return Buffer.concat([Buffer.from([0, 4]), double(a), cell(Buffer.from(note)), double(b), cell(time)]);
 }
 
-const factsOf = (...rows: Buffer[]) => new CopyRanges(COLUMNS, ['a', 'b'], 'ms').of(Buffer.concat(rows))!;
+const factsOf = (...rows: Buffer[]) => new CopyRanges(COLUMNS, ['a', 'b'], 'ms').of(Buffer.concat(rows), rows.length)!;
 const rangesOf = (...rows: Buffer[]) => factsOf(...rows).ranges;
 
 test('texts of any length and nulls lie between the values', () => {
@@ -50,4 +56,24 @@ test('several frames together: the widest range; a column that one does not know
 test('times are those of all rows, before 1970 and beyond 32 bits, too', () => {
   const rows = [-1, 1_709_251_200_123, -4_294_967_297, 4_294_967_296].map((ms) => row(1, 'x', 2, ms));
   expect(factsOf(...rows)).toMatchObject({ firstMs: -4_294_967_297, lastMs: 1_709_251_200_123 });
+});
+
+// Rows of one width are read column by column, all others cell by cell.
+test('rows of one width have the same ranges and times as the same rows with a text, nulls among them or not', () => {
+  const FIXED = COLUMNS.filter(({ pg }) => pg !== 'text');
+  const fixedRow = (...[a, b, ms]: readonly [number | null, number | null, number]) => {
+    const bytes = row(a, '', b, ms);
+    const text = bytes.length - 12 - (b === null ? 4 : 12) - 4;
+    return Buffer.concat([Buffer.from([0, 3]), bytes.subarray(2, text), bytes.subarray(text + 4)]);
+  };
+  const odd = fc.constantFrom(null, Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY);
+  const cells = fc.oneof({ weight: 19, arbitrary: fc.double({ noNaN: true }) }, { weight: 1, arbitrary: odd });
+  const rowsOf = fc.array(fc.tuple(cells, cells, fc.maxSafeInteger()), { maxLength: 20 });
+  fc.assert(
+    fc.property(rowsOf, (rows) => {
+      const ranges = new CopyRanges(FIXED, ['a', 'b'], 'ms');
+      const found = ranges.of(Buffer.concat(rows.map((values) => fixedRow(...values))), rows.length);
+      expect(found).toEqual(factsOf(...rows.map(([a, b, ms]) => row(a, '', b, ms))));
+    }),
+  );
 });
