@@ -61,7 +61,7 @@ export class ContractError extends ServiceError {
   override name = 'ContractError';
 }
 
-/** The API key is missing or wrong. */
+/** The API key is missing, wrong or ended, or does not cover the request. */
 export class KeyError extends ServiceError {
   override name = 'KeyError';
 }
@@ -81,7 +81,7 @@ export class NoRowsError extends ServiceError {
   override name = 'NoRowsError';
 }
 
-/** The service cannot answer: the last attempt failed, or it needs an operator, or a smaller request. */
+/** The service cannot answer: the last attempt failed or met a limit, or it needs an operator, or a smaller request. */
 export class UnavailableError extends ServiceError {
   override name = 'UnavailableError';
 }
@@ -118,6 +118,8 @@ type ServiceErrorClass = new (problem: Problem) => ServiceError;
 
 /** The class of a code: the first match. Other codes are classified by status. */
 const BY_CODE: readonly (readonly [pattern: RegExp, type: ServiceErrorClass])[] = [
+  // The key itself may be right.
+  [/^AUTH_(KEYS_UNAVAILABLE|.*_LIMITED)$/, UnavailableError],
   [/^AUTH_/, KeyError],
   [/_CONTRACT_ERROR$/, ContractError],
   [/_RIGHTS_RESOLUTION_ERROR$/, UnavailableError],

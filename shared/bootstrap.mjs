@@ -143,17 +143,19 @@ function ageOf(path) {
 /** @param isInterrupted whether another installer died: npm takes the packages that it left half unpacked for whole ones. */
 function install(isInterrupted) {
   if (stamped()) return;
+  const isForTests = set === 'all' || hasTools();
   if (isInterrupted) rmSync(modules, { recursive: true, force: true });
   const found = ['all', 'run'].find((name) => (name === 'all' || name === set) && isInstalled(name));
   // A start never removes what tests need: where tools are installed, all packages are brought up to date.
-  const chosen = found ?? (set === 'all' || hasTools() ? 'all' : 'run');
+  const chosen = found ?? (isForTests ? 'all' : 'run');
   if (!found) runNpm(chosen);
   writeFileSync(stampPath, stampOf(chosen));
 }
 
 function hasTools() {
   const { locked, installed } = packages();
-  return Object.keys(installed).some((path) => locked[path]?.dev);
+  const stamp = existsSync(stampPath) ? readFileSync(stampPath, 'utf8') : '';
+  return stamp.endsWith(' all\n') || Object.keys(installed).some((path) => locked[path]?.dev);
 }
 
 function runNpm(chosen) {

@@ -10,6 +10,7 @@ import {
   NoRowsError,
   type Rows,
   StrictWarningError,
+  serviceError,
   UnavailableError,
 } from '../../client/index.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
@@ -130,6 +131,20 @@ describe('errors', () => {
     const future = data.get_exchange_a_spot_trades({ start_date: '2030-01-01' });
     await expect(collected(future)).rejects.toThrow(NoRowsError);
     expect(proxy.seen).toBe(3);
+  });
+
+  // A key that asked too often, or that could not be looked up, was called missing or wrong.
+  test.each([
+    ['AUTH_INVALID_API_KEY', 409, KeyError],
+    ['AUTH_KEY_EXPIRED', 401, KeyError],
+    ['AUTH_SCOPE_MISSING', 403, KeyError],
+    ['AUTH_RATE_LIMITED', 429, UnavailableError],
+    ['AUTH_CONCURRENCY_LIMITED', 429, UnavailableError],
+    ['AUTH_KEYS_UNAVAILABLE', 503, UnavailableError],
+    ['QUERY_RIGHTS_RESOLUTION_ERROR', 503, UnavailableError],
+  ] as const)('%s is of the class that says what to do', (code, status, type) => {
+    const more = { type: '', title: '', detail: '', request_id: '' };
+    expect(serviceError({ ...more, code, status })).toBeInstanceOf(type);
   });
 
   test('of no rows say why there are none', async () => {

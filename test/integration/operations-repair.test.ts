@@ -6,6 +6,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { connectNats } from '../../shared/nats/connect.ts';
 import type { Json } from '../support/command.ts';
 import { csvOf, DATASET, dayNames, type LogMessage, System, writeDocument } from '../support/pipeline.ts';
+import { type Serving, startServing } from '../support/serving.ts';
 
 const DAYS = dayNames('2024-05-01', 4);
 const ROWS = 300;
@@ -112,6 +113,23 @@ describe('verification on a schedule', () => {
 });
 
 describe('stores restored to different points', () => {
+  let serving: Serving;
+  beforeAll(async () => {
+    serving = await startServing({ databaseUrl: system.env.databaseUrl });
+  });
+  afterAll(() => serving?.[Symbol.asyncDispose]());
+  /** Rows of every day, in both modes, and klines: what is proved is served whatever became of the log. */
+  const readsAll = async () => {
+    for (const mode of ['native', 'aligned_1s']) {
+      const { status, json } = await serving.query({ sources: [DATASET], mode });
+      expect([mode, status]).toEqual([mode, 200]);
+      if (mode === 'native') expect(json.row_count).toBe(DAYS.length * ROWS);
+    }
+    const body = JSON.stringify({ kline_size: '1d' });
+    const klines = await serving.send({ path: '/v1/historical/exchange_a/spot/klines', body });
+    expect([klines.status, klines.json.row_count]).toEqual([200, DAYS.length]);
+  };
+
   const verdicts = async () => {
     const { json } = await run('recover', DATASET, '--dry-run');
     return [json.plans[0].verdict, json.plans[0].lost];
@@ -166,6 +184,7 @@ describe('stores restored to different points', () => {
     expect((await system.backfill(DAYS[0], DAYS[3], {}, ['--compare'])).json.error.code).toBe('LOG_REWOUND');
     expect(await doctor()).toEqual(['fault', [`./tidemark recover ${DATASET}`]]);
     expect(await verdicts()).toEqual(['stream_recreated', DAYS]);
+    await readsAll();
     const { exit, json } = await run('recover', 'all');
     expect([exit, json.changed, json.plans.find(({ dataset }: Json) => dataset === DATASET).lost]).toEqual([
       0,
@@ -194,6 +213,7 @@ describe('stores restored to different points', () => {
     expect(await verdicts()).toEqual(['stream_recreated', lost]);
     const { json } = await run('recover', DATASET, '--reason', 'log restored from a backup');
     expect(json.plans[0]).toMatchObject({ common_sequence: kept.at(-1)!.sequence, lost });
+    await readsAll();
     const deep = await run('verify', DATASET, '--deep');
     expect(deep.json.units.map(({ state }: Json) => state)).toEqual(['proved', 'proved', 'failed', 'failed']);
     expect((await system.reingest(lost[0], lost[1], 'the log lost its tail')).exit).toBe(0);
@@ -222,6 +242,7 @@ describe('stores restored to different points', () => {
       );
     }
     expect(await verdicts()).toEqual([verdict, lost]);
+    await readsAll();
     expect(await doctor()).toEqual(['fault', [`./tidemark recover ${DATASET}`]]);
     expect((await run('recover', DATASET, '--reason', 'the log was restored')).exit).toBe(0);
     // What stands in the tail's place is ahead of the projector, until somebody projects.

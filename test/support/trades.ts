@@ -101,8 +101,20 @@ export async function tracesOf(client: Client, dataset: DatasetDefinition, parti
       'select count(*) n from attempts where dataset_id = $1 and partition_key = $2 and manifest is not null',
       [dataset.number, partition],
     ),
+    klines: await one(
+      'select count(*) n from native_klines where dataset_id = $1 and start_ms >= $2 and start_ms < $3',
+      [dataset.number, fromMs, toMs],
+    ),
+    leaves: await one(
+      `select count(*) n from proof_leaves
+       where dataset_id = $1 and convert_from(body, 'UTF8')::jsonb->>'partition' = $2`,
+      [dataset.number, partition],
+    ),
     state: (states.rows[0]?.state as string | undefined) ?? null,
   };
 }
 
-export const NO_TRACES = { native: 0, aligned: 0, frames: 0, covered: 0, manifests: 0, state: null };
+export const NO_TRACES = {
+  ...{ native: 0, aligned: 0, frames: 0, covered: 0, manifests: 0, klines: 0, leaves: 0 },
+  state: null,
+};

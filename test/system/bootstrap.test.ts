@@ -161,6 +161,16 @@ test('after an installer was killed, nothing of its half-unpacked packages stays
   await expect(readFile(join(half, 'package.json'))).rejects.toMatchObject({ code: 'ENOENT' });
 });
 
+// The folder was emptied with what says that tests have their tools, and a start installed without them.
+test('after the installer of a start was killed, tests have their tools again', async () => {
+  expect(bootstrapAll().status).toBe(0);
+  await writeLock('1.0.1');
+  expect(bootstrap({ NPM_DIES: '1' }).signal).toBe('SIGKILL');
+  expect(bootstrap().status).toBe(0);
+  expect(bootstrapAll().stderr).toBe('');
+  expect(await runs()).toEqual(['install all', 'install all', 'install all']);
+});
+
 test('shows what npm said when it fails, and tries again next time', async () => {
   const failed = bootstrap({ NPM_FAILS: '1' });
   expect(failed.status).toBe(1);

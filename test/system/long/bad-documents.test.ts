@@ -83,6 +83,8 @@ describe.each(VENDORS)('a backfill of $dataset over documents of which most are 
     const manifests = log.filter(({ manifest, header }) => manifest && badDays.has(header.partition));
     expect(manifests.map(({ subject }) => subject)).toEqual([]);
     for (const day of badDays) expect(await tracesOf(system.client, vendor.layout.dataset, day)).toEqual(NO_TRACES);
+    const proved = await tracesOf(system.client, vendor.layout.dataset, days[odd[0]]);
+    expect(Object.entries(proved).filter(([, found]) => found === 0 || found === null)).toEqual([]);
     // Frames that were out before the fault was met lie there unreferenced.
     const withFrames = new Set(log.map(({ header }) => header.partition).filter((key) => badDays.has(key)));
     for (const [at, { late }] of cases.entries()) if (late) expect(withFrames).toContain(days[bad[at]]);

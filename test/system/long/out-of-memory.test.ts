@@ -7,11 +7,14 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Change, Changes } from '../../../client/index.ts';
 import { type Client, connect } from '../../../shared/db/connect.ts';
+import { checkMirror } from '../../../shared/proof-log/check.ts';
+import { folderSource } from '../../../shared/proof-log/folder.ts';
 import { freePort } from '../../../shared/stack/state.ts';
 import { childrenOf } from '../../support/children.ts';
 import { type Json, startCommand } from '../../support/command.ts';
 import { faultsOf, rootOf } from '../../support/lake.ts';
 import { csvOf, DATASET, digestsOf, System, writeDocument } from '../../support/pipeline.ts';
+import { checkpointOf, logFolderOf } from '../../support/proof-log.ts';
 import { API_KEY, eventually, migrated, OWN_MATRIX } from '../../support/serving.ts';
 import { createPrivateStack, natsSettings, type PrivateStack } from '../../support/stack.ts';
 
@@ -147,6 +150,7 @@ test('killed processes of the database, the projector and the service cost nobod
   up.child.kill('SIGTERM');
   expect((await up.done).exit).toBe(0);
   expect(await faultsOf(folder)).toEqual([]);
+  expect((await checkMirror(await checkpointOf(own), folderSource(logFolderOf(own)))).faults).toEqual([]);
   expect((await undisturbed.backfill(DAYS[0], DAYS.at(-1)!, { SVC_FRAME_RAW_BYTES: '60000' })).exit).toBe(0);
   expect(await asked(digestsOf)).toEqual(await undisturbed.digests());
 });
