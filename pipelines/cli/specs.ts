@@ -143,7 +143,7 @@ export const watchLog: CommandSpec = {
   options: {
     key: {
       type: 'string',
-      doc: 'The verifier key of the log. Default: the one that was remembered, at first the one that the log names.',
+      doc: 'The verifier key of the log, or a file with it. Default: the one that was remembered, at first the one that the log names.',
     },
     state: { type: 'string', doc: 'File that remembers key and checkpoint. Default watch-log.json.' },
     every: { type: 'string', integer: true, min: 1, doc: 'Seconds between two looks. Default 60.' },

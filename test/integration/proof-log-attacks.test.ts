@@ -414,6 +414,12 @@ test('a renewed key is followed by those who trust the old one, and what the old
   const other = ['--key', generateSigner(signer.verifier.name).verifier.line];
   const wrong = await system.run(['watch-log', log, '--once', '--state', inDir('watch.json'), ...other]);
   expect([same.exit, wrong.exit]).toEqual([0, 2]);
+  // As `curl .../v1/proofs/key` keeps it; a file that is none was taken for a log that changed its key.
+  await writeFile(inDir('log.key'), `${key}\n`);
+  const watchWith = async (named: string) =>
+    await system.run(['watch-log', log, '--once', '--state', inDir('watch.json'), '--key', named]);
+  const [filed, none] = [await watchWith(inDir('log.key')), await watchWith(inDir('no.key'))];
+  expect([filed.exit, none.exit, none.json.error.code]).toEqual([0, 2, 'CHECK_INPUT_INVALID']);
   const renewed = 'the key of the log was renewed, and the key before it signed that';
   const mirror = await check(log);
   expect([mirror.exit, mirror.json.checked[0]]).toEqual([0, renewed]);

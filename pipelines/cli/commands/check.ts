@@ -217,14 +217,26 @@ async function keysOf({ source, key }: Pick<Given, 'source' | 'key'>, report: Ch
       );
       return [parseVerifier(current)];
     }
-    const trusted = parseVerifier((await isFile(key)) ? await readText(key) : key);
+    const trusted = await namedKey(key);
     if (current === undefined) return [trusted];
     const keys = trustedKeys(trusted, parseVerifier(current), parseRotations((await read(ROTATIONS_FILE)) ?? ''));
     if (keys.length > 1) report.checked.push('the key of the log was renewed, and the key before it signed that');
     return keys;
   } catch (cause) {
     if (cause instanceof TidemarkError) throw cause;
-    throw invalid(`The key cannot be used: ${cause instanceof Error ? cause.message : cause}`, cause);
+    throw unusableKey(cause);
+  }
+}
+
+const unusableKey = (cause: unknown) =>
+  invalid(`The key cannot be used: ${cause instanceof Error ? cause.message : cause}`, cause);
+
+/** A key that a flag gives as text or as a file. @throws TidemarkError CHECK_INPUT_INVALID */
+export async function namedKey(key: string): Promise<Verifier> {
+  try {
+    return parseVerifier((await isFile(key)) ? await readText(key) : key);
+  } catch (cause) {
+    throw unusableKey(cause);
   }
 }
 

@@ -9,7 +9,7 @@ import { type Look, lookAt, mirror, type Watched } from '../../../shared/proof-l
 import { EXIT } from '../io.ts';
 import type { ParsedCommand } from '../options.ts';
 import { createOutput, printable } from '../output.ts';
-import { sourceOf } from './check.ts';
+import { namedKey, sourceOf } from './check.ts';
 
 /** The outcome of one look. */
 type Outcome =
@@ -20,7 +20,7 @@ type Outcome =
 export async function runWatchLog(command: ParsedCommand): Promise<number> {
   const [url] = command.positionals;
   const {
-    key,
+    key: named,
     state = 'watch-log.json',
     every = '60',
     metrics,
@@ -30,6 +30,7 @@ export async function runWatchLog(command: ParsedCommand): Promise<number> {
   const forget = command.io.onStop(() => stopping.abort());
   const output = createOutput(command);
   const source = sourceOf(url, stopping.signal);
+  const key = named === undefined ? undefined : (await namedKey(named)).line;
   let growthAt = Date.now();
   try {
     for (let watched = await remembered(state, key); ; ) {
