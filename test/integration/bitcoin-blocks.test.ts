@@ -15,9 +15,10 @@ import type { RpcClient } from '../../pipelines/sources/bitcoin/rpc/client.ts';
 import type { SampleChain } from '../../pipelines/sources/bitcoin/sample/chain.ts';
 import { addEveryKind } from '../../pipelines/sources/bitcoin/sample/generate.ts';
 import { chainSource, consecutive, type HeightRequest, heightRequest } from '../../pipelines/sources/bitcoin/source.ts';
+import type { DecodedItem } from '../../pipelines/sources/feed-types.ts';
 import { encodeRecord, recordsOf } from '../../shared/frame/records.ts';
 import { createNode, rpcOf } from '../support/bitcoin.ts';
-import { startChain } from '../support/regtest.ts';
+import { addBusyBlock, makeCoins, startChain } from '../support/regtest.ts';
 
 let node: Awaited<ReturnType<typeof createNode>>;
 let rpc: RpcClient;
@@ -254,4 +255,43 @@ describe('shapes', () => {
       }
     }
   });
+});
+
+test('memory that is freed or used again while blocks are read changes no byte of theirs', async () => {
+  let coins = await makeCoins(chain, 1200, 150);
+  const from = chain.height + 1;
+  for (let block = 0; block < 6; block++) coins = await addBusyBlock(chain, coins, 300);
+  const to = chain.height;
+
+  type Run = Extract<DecodedItem, { kind: 'events' }>;
+  /** The transactions of a range. Of its frames, `held` are in use at a time, as by a publisher that compresses them. */
+  const read = async (source: ReturnType<typeof chainSource>, first: number, last: number, held: number) => {
+    await using document = await source.open(heightRequest(first, last));
+    const pieces: Buffer[] = [];
+    const runs: Run[] = [];
+    const take = (run: Run) => {
+      pieces.push(Buffer.from(run.raw));
+      run.release?.();
+    };
+    let hash = 0n;
+    for await (const item of document.decode({ frameRawBytes: 32 * 1024 })) {
+      if (item.dataset?.key !== 'bitcoin_block_transactions') continue;
+      if (item.kind === 'end') hash = BigInt(item.facts.rows_hash ?? 0);
+      else if (runs.push(item) > held) take(runs.shift()!);
+    }
+    runs.forEach(take);
+    return { bytes: Buffer.concat(pieces), hash };
+  };
+
+  const sourceOf = async () =>
+    chainSource({ node: new BitcoinNode(await rpcOf(node)), chain: 'regtest', lookahead: 3 });
+  const together = await read(await sourceOf(), from, to, 4);
+  const alone: Awaited<ReturnType<typeof read>>[] = [];
+  // A client and a source of its own for each block: none of their memory was used before, and no frame's is used again.
+  for (let height = from; height <= to; height++) {
+    alone.push(await read(await sourceOf(), height, height, Number.POSITIVE_INFINITY));
+  }
+  expect(together.bytes.length).toBeGreaterThan(6 * 300 * 400);
+  expect(together.bytes.equals(Buffer.concat(alone.map(({ bytes }) => bytes)))).toBe(true);
+  expect(together.hash).toBe(alone.reduce((sum, { hash }) => sum + hash, 0n));
 });

@@ -136,6 +136,14 @@ describe('batches', () => {
     }
   });
 
+  test('an answer whose size is not known before it ends', async () => {
+    const rpc = await clientOf();
+    proxy.spoil('getblockhash', { kind: 'pieces', bytes: 10_000 });
+    const found = await rpc.batch(hashes(Array.from({ length: 3000 }, () => 0)));
+    expect(found).toHaveLength(3000);
+    expect([...new Set(found)]).toEqual([await rpc.call('getblockhash', 0)]);
+  });
+
   test('heights beyond the tip', async () => {
     await expect(new BitcoinNode(await clientOf()).hashes(0, 3)).rejects.toMatchObject({
       code: 'NODE_HEIGHT_BEYOND_TIP',

@@ -8,6 +8,8 @@ export type Spoiling =
   | { readonly kind: 'delay'; readonly ms: number }
   | { readonly kind: 'drip'; readonly everyMs: number }
   | { readonly kind: 'status'; readonly status: number; readonly body: string }
+  /** The whole answer in pieces, without its size. */
+  | { readonly kind: 'pieces'; readonly bytes: number }
   | { readonly kind: 'reset' }
   | { readonly kind: 'rewrite'; readonly rewrite: (text: string) => string }
   /** Something that happens before the node is asked. */
@@ -94,6 +96,13 @@ async function send(response: ServerResponse, status: number, text: string, spoi
     case 'delay':
       await new Promise((resolve) => setTimeout(resolve, spoiling.ms));
       break;
+    case 'pieces': {
+      response.writeHead(status, { 'content-type': 'application/json' });
+      const bytes = Buffer.from(text);
+      for (let at = 0; at < bytes.length; at += spoiling.bytes) response.write(bytes.subarray(at, at + spoiling.bytes));
+      response.end();
+      return;
+    }
     case 'drip': {
       response.writeHead(status, headers);
       for (const byte of Buffer.from(whole)) {
