@@ -95,6 +95,7 @@ export const LIMITS: Readonly<Record<string, readonly Limit[]>> = {
     of('Arrival of a whole request', 'ms', 'serving/server.ts', 'REQUEST_TIMEOUT_MS'),
     { setting: 'SVC_HTTP_PROCESSES', unit: '' },
     { setting: 'SVC_HTTP_MAX_CONNECTIONS', unit: '' },
+    { setting: 'SVC_CHANGES_MAX_LISTENERS', unit: '' },
     of('Connections reserved for health and metrics', '', 'serving/server.ts', 'RESERVED_CONNECTIONS'),
     of('Idle connection', 'ms', 'serving/server.ts', 'KEEP_ALIVE_TIMEOUT_MS'),
     { setting: 'SVC_QUERY_MAX_CONCURRENCY', unit: '' },

@@ -110,7 +110,7 @@ class Parser {
       if (this.#text[start] !== '"') throw this.#unexpected();
       if (++this.#keys > MAX_KEYS) throw new JsonLimit(start, `more than ${MAX_KEYS} keys`);
       const key = this.#string();
-      if (key in object) throw new JsonFault(start, `the key ${JSON.stringify(key)} a second time`);
+      if (key in object) throw new JsonFault(start, `the key ${JSON.stringify(key)} appears a second time`);
       this.#space();
       this.#expect(':');
       object[key] = this.value(depth + 1);
