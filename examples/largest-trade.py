@@ -28,8 +28,8 @@ def rows_of(path, **request):
 
 
 def last_day(end):
-    """The end of what is proved is exclusive: the last day is the one a second before it."""
-    return str((datetime.strptime(end[:19], "%Y-%m-%dT%H:%M:%S") - timedelta(seconds=1)).date())
+    """The end of what is proved is exclusive: the last day is the one a millisecond before it."""
+    return str((datetime.strptime(end, "%Y-%m-%dT%H:%M:%S.%fZ") - timedelta(milliseconds=1)).date())
 
 
 def main():

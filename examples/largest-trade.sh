@@ -20,8 +20,9 @@ ask() {
 ask datasets /v1/datasets
 jq -r '.datasets[] | .key as $key | .rights.refused_with as $code | .availability
   | if $code then "\($key): refused with \($code)" elif .rows > 0 then
-      # The end is exclusive: the last day is the one a second before it.
-      def last_day: .proved_through_utc[0:19] + "Z" | fromdate - 1 | todate[0:10];
+      # The end is exclusive: the last day is the one a millisecond before it.
+      def last_day: .proved_through_utc as $until
+        | ($until[0:19] + "Z" | fromdate) - (if $until[20:23] == "000" then 1 else 0 end) | todate[0:10];
       "\($key): \(.rows) rows from \(.proved_from_utc[0:10]) to \(last_day)"
     else "\($key): nothing proved" end' "$work/datasets" | tee "$work/proved"
 day=$(sed -n "s/^$DATASET: .* to //p" "$work/proved")

@@ -27,8 +27,8 @@ async function get<Answer>(path: string): Promise<Answer> {
   throw new Error(`${code}: ${detail}`);
 }
 
-/** The end of what is proved is exclusive: the last day is the one a second before it. */
-const lastDay = (end: string) => new Date(Date.parse(end) - 1000).toISOString().slice(0, 10);
+/** The end of what is proved is exclusive: the last day is the one a millisecond before it. */
+const lastDay = (end: string) => new Date(Date.parse(end) - 1).toISOString().slice(0, 10);
 
 try {
   // Which datasets there are, and what is proved of them.

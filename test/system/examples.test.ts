@@ -139,3 +139,16 @@ describe('examples/README.md', () => {
     for (const { file } of [...PROGRAMS, ...BACKTESTS]) expect(page.split(file)).toHaveLength(3);
   });
 });
+
+// The end of a state is the millisecond after it: a second before that is the day before.
+test('the last day of a series is that of its last row', async () => {
+  await loadWorld(system.env.databaseUrl, macroWorld(1));
+  const { json } = await serving.query({ sources: ['macro_series_metrics'], n_rows: 1 });
+  const last = json.rows[0].observed_at_utc.slice(0, 10);
+  for (const { file, needs, command } of PROGRAMS) {
+    if (!needs.every(has)) continue;
+    const { stdout } = await run([...command, join(ROOT, 'examples', file)]);
+    const [said] = /^macro_series_metrics: .*$/m.exec(stdout)!;
+    expect(said, file).toMatch(new RegExp(` to ${last}$`));
+  }
+});
