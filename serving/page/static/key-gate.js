@@ -25,7 +25,7 @@ export function keyGate(onKey) {
     if (dialog.open) return;
     if (refusal?.code === 'AUTH_INVALID_API_KEY')
       why.textContent =
-        'The service does not know that key. Look again: npm start shows it, and it is SVC_INTERNAL_API_KEY.';
+        'The service does not know that key. npm start shows it or names the file that holds it, unless SVC_INTERNAL_API_KEY sets it.';
     else if (refusal) why.textContent = refusal.message;
     else why.replaceChildren(...usual);
     byId('key-forget').hidden = key.get() === '';
