@@ -144,7 +144,7 @@ export class ConnectFault extends ConnectionLost {
   readonly sqlState: string;
 
   constructor(cause: unknown) {
-    super(`cannot connect to the database: ${cause instanceof Error ? cause.message : String(cause)}`, { cause });
+    super('cannot connect to the database', { cause });
     this.sqlState = String((cause as { code?: unknown }).code ?? '');
   }
 }

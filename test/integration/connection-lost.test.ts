@@ -3,7 +3,9 @@ import { readFileSync } from 'node:fs';
 import pg from 'pg';
 import { expect, inject, test, vi } from 'vitest';
 import { FairScheduler, PgConnection } from '../../serving/db/pg-connection.ts';
+import { ReadDeadline } from '../../serving/read/execute/optimistic-read.ts';
 import { connect, createPool } from '../../shared/db/connect.ts';
+import { explain } from '../../shared/errors.ts';
 import { connectNats } from '../../shared/nats/connect.ts';
 import { given } from '../support/given.ts';
 import { startNatsProxy } from '../support/nats-proxy.ts';
@@ -41,6 +43,16 @@ test('a read connection is closed when the server refuses its settings, where it
     (await client.query('select 1 from pg_stat_activity where application_name = $1', [name])).rowCount === 0;
   await eventually(isGone, 'the connection is closed');
   await client.end();
+});
+
+// The log had it three times.
+test('the reason why a read found no database is said once', async () => {
+  const options = { name: 'test', connectTimeoutMs: 60_000, scheduler: new FairScheduler() };
+  const away = await PgConnection.open({ ...options, url: 'postgres://a:b@127.0.0.1:1/c' }).catch((error) => error);
+  using deadline = new ReadDeadline(new AbortController().signal, { firstRowMs: 60_000, nextRowMs: 60_000 });
+  expect(explain(deadline.explain(away))).toMatch(
+    /^the read is lost: cannot connect to the database: connect ECONNREFUSED \S+$/,
+  );
 });
 
 // The client library makes an attempt after a pause, even if it was closed meanwhile: the socket stayed open, and a command that

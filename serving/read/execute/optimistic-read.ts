@@ -150,7 +150,7 @@ export class ReadDeadline implements Disposable {
       return new ReadFault('timeout', `no row came in time after ${this.#rowsSeen} rows`, { cause: error });
     if (error instanceof ColumnTypeFault) return new ReadFault('runtime', error.message, { cause: error });
     if (error instanceof ServerFault) return new ReadFault(kindOf(error.sqlState), error.message, { cause: error });
-    if (error instanceof ConnectionLost) return new ReadFault('backend', error.message, { cause: error });
+    if (error instanceof ConnectionLost) return new ReadFault('backend', 'the read is lost', { cause: error });
     return error;
   }
 }
