@@ -2,7 +2,7 @@
  * The floors of `ingest` and `bitcoin`: what remains of an ingest when everything that a design could leave out is left out.
  * Each part is a process or a transaction of its own and is measured beside the same baseline, in rounds.
  *
- * Trades, one generated day of exchange A beside `psql \copy` of the same rows into a keyed hypertable:
+ * Trades, one generated day of an exchange beside `psql \copy` of the same rows into a keyed hypertable:
  * - read: the document inflated, its bytes and the document hashed, its cells separated; nothing is parsed or kept
  * - decode: the same with the product's decoder, whose facts a proof compares; nothing is written to a log
  * - copy: ready binary rows into a plain table without a key, which no event and no projector had to make
@@ -12,36 +12,41 @@
  * Blocks, beside the bare serial fetch: the fetch of several at once, the same with every answer read by the product's parser,
  * ready rows of all six datasets into keyed tables with their recount, and the last two at once.
  *
- * Options: --rows N (3,500,000), --blocks N (50; 0 leaves blocks out), --transactions N a block (2,000), --rounds N (3), --json.
+ * Options: --dataset KEY (exchange_a_spot_trades), --rows N (3,500,000), --blocks N (50; 0 leaves blocks out), --transactions N
+ * a block (2,000), --rounds N (3), --json.
  */
 import { type ChildProcess, type SpawnOptions, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
 import { CHAIN_DATASETS } from '../pipelines/sources/bitcoin/datasets.ts';
 import { assert } from '../shared/errors.ts';
 import { nativeRecountSql } from '../shared/proof/recount.ts';
-import { exchangeASpotTrades } from '../shared/registry/datasets/exchange_a_spot_trades.ts';
+import { type DatasetDefinition, datasetOf } from '../shared/registry/index.ts';
 import { startBitcoind } from '../shared/stack/bitcoind.ts';
 import type { Stack } from '../shared/stack/stack.ts';
 import { backfillBlocks, CALLS, fetchBlocks, makeBlocks } from './bitcoin.ts';
 import { benchHarness, type Harness, ROOT } from './harness.ts';
 import { backfillDays, copyWithPsql, dayAfter, prepareBaseline, psqlOf, settle } from './ingest.ts';
-import { SUBJECTS } from './ingest-subjects.ts';
+import { type IngestSubject, SUBJECTS } from './ingest-subjects.ts';
 import { median, rounded, timed } from './measure.ts';
 import { optionsOf } from './options.ts';
 
 type Rounds = Map<string, number[]>;
 
 export async function run(argv: readonly string[]): Promise<void> {
-  const { rows, rounds, blocks, transactions, json } = optionsOf(argv, {
+  const { rows, rounds, blocks, transactions, json, ...options } = optionsOf(argv, {
     counts: { rows: [3_500_000, 1], rounds: [3, 1], blocks: [50, 0], transactions: [2000, 1] },
+    choices: { dataset: SUBJECTS.map(({ dataset }) => dataset) },
   });
+  const subject = SUBJECTS.find(({ dataset }) => dataset === options.dataset) ?? SUBJECTS[0];
   await using harness = await benchHarness('floor');
-  const trades = ratiosOf(await tradeRounds(harness, rows, rounds), 'psql');
+  const trades = ratiosOf(await tradeRounds(harness, subject, rows, rounds), 'psql');
   const chain = blocks > 0 ? await blockRounds(harness, blocks, transactions, rounds) : undefined;
   const result = {
     bench: 'floor',
+    dataset: subject.dataset,
     rows,
     rounds,
     ...trades.read_beside_load,
@@ -95,13 +100,19 @@ class Parts {
   }
 }
 
-async function tradeRounds({ directory, stack, note }: Harness, rows: number, rounds: number): Promise<Rounds> {
-  const [subject] = SUBJECTS;
+async function tradeRounds(
+  { directory, stack, note }: Harness,
+  subject: IngestSubject,
+  rows: number,
+  rounds: number,
+): Promise<Rounds> {
   const vendor = join(directory, 'vendor');
   note(`generating ${rounds + 1} days of ${rows.toLocaleString('en-US')} trades`);
   const days = await subject.generate(vendor, '2024-03-01', dayAfter('2024-03-01', rounds), rows);
   await prepareBaseline(stack.databaseUrl, subject);
-  await psql(stack, [`create table floor_trades (${subject.table})`]);
+  const dataset = datasetOf(subject.dataset);
+  const columns = dataset.native.columns.map(({ name }) => `"${name}"`).join(', ');
+  await psql(stack, [`create table floor_trades as select ${columns} from baseline_trades with no data`]);
   const [csv, ready] = ['csv', 'rows'].map((name) => join(directory, `day.${name}`));
   const parts = new Parts(note, async () => {
     await settle(stack.databaseUrl);
@@ -111,11 +122,21 @@ async function tradeRounds({ directory, stack, note }: Harness, rows: number, ro
     parts.nextRound();
     await subject.unpack(vendor, day, csv);
     await parts.measure('psql', () => ended(copyWithPsql(stack, subject, csv)));
-    await psql(stack, [`\\copy (select * from baseline_trades) to '${ready}' with (format binary)`]);
-    const zip = join(vendor, `spot/daily/trades/BTCUSDT/BTCUSDT-trades-${day}.zip`);
-    const reader = (part: string) => () => ended(spawn(process.execPath, [READER, part, zip, day, `${rows}`], STDIO));
-    const load = (steps: number) => () => psql(stack, ['begin', ...loadSteps(ready).slice(0, steps), 'commit']);
-    const [read, decode, whole] = [reader('read'), reader('decode'), load(LOAD_STEPS.index)];
+    await psql(stack, [`\\copy (select ${columns} from baseline_trades) to '${ready}' with (format binary)`]);
+    const { path, member } = await subject.document(vendor, day);
+    const cells = (rows + (subject.header ? 1 : 0)) * subject.csvColumns.split(',').length;
+    const location = `${subject.setting}=${pathToFileURL(join(vendor, '/')).href}`;
+    const reader = (...words: readonly (string | number)[]) => {
+      const options = { ...STDIO, cwd: directory };
+      return () => ended(spawn(process.execPath, [READER, ...words.map(String)], options));
+    };
+    const statements = loadSteps(dataset, ready);
+    const load = (steps: number) => () => psql(stack, ['begin', ...statements.slice(0, steps), 'commit']);
+    const [read, decode, whole] = [
+      reader('read', path, member.name, cells),
+      reader('decode', subject.dataset, location, day, rows),
+      load(LOAD_STEPS.index),
+    ];
     await parts.measure('read', read);
     await parts.measure('decode', decode);
     for (const [part, steps] of Object.entries(LOAD_STEPS)) await parts.measure(part, load(steps));
@@ -134,11 +155,11 @@ const STDIO: SpawnOptions = { stdio: ['ignore', 'ignore', 'inherit'] };
 const LOAD_STEPS = { copy: 2, recount: 4, index: 5 } as const;
 
 /** One transaction, as a projector's: without the truncation no row could be frozen. */
-const loadSteps = (ready: string): readonly string[] => [
+const loadSteps = (dataset: DatasetDefinition, ready: string): readonly string[] => [
   'truncate floor_trades',
   `\\copy floor_trades from '${ready}' with (format binary, freeze)`,
   'set local enable_indexscan = off',
-  nativeRecountSql(exchangeASpotTrades, 'true', 'floor_trades'),
+  nativeRecountSql(dataset, 'true', 'floor_trades'),
   'create unique index floor_key on floor_trades ("timestamp", trade_id)',
 ];
 

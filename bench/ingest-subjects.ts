@@ -7,7 +7,7 @@ import { pipeline } from 'node:stream/promises';
 import { pathToFileURL } from 'node:url';
 import { createGunzip } from 'node:zlib';
 import { localPath } from '../pipelines/sources/documents/locations.ts';
-import { openZipMember } from '../pipelines/sources/documents/zip-reader.ts';
+import { type ArchiveMember, openGzip, openZipMember } from '../pipelines/sources/documents/zip-reader.ts';
 import * as exchangeA from '../pipelines/sources/exchange_a/sample.ts';
 import * as exchangeB from '../pipelines/sources/exchange_b/sample.ts';
 import * as exchangeBFetch from '../pipelines/sources/exchange_b/source.ts';
@@ -20,6 +20,8 @@ export interface IngestSubject {
   readonly setting: string;
   /** Writes the documents of consecutive days. @returns the days. */
   generate(vendor: string, from: string, to: string, rows: number): Promise<string[]>;
+  /** One day's document: its path, and the CSV in it. */
+  document(vendor: string, day: string): Promise<{ readonly path: string; readonly member: ArchiveMember }>;
   /** Writes one day's CSV for psql. */
   unpack(vendor: string, day: string, to: string): Promise<void>;
   /** The columns of a hypertable equal to ours; the key is (timestamp, trade_id). */
@@ -41,11 +43,11 @@ export const SUBJECTS: readonly IngestSubject[] = [
       for (const day of days) await exchangeA.writeDay({ directory, symbol: SYMBOL, ...day });
       return days.map(({ day }) => day);
     },
-    async unpack(vendor, day, to) {
+    document(vendor, day) {
       const stem = `${SYMBOL}-trades-${day}`;
-      const path = join(vendor, 'spot/daily/trades', SYMBOL, `${stem}.zip`);
-      await unzip(path, `${stem}.csv`, to);
+      return opened(openZipMember, join(vendor, 'spot/daily/trades', SYMBOL, `${stem}.zip`), `${stem}.csv`);
     },
+    unpack,
     table: `"timestamp" int8 not null, trade_id int8 not null, price float8 not null, quantity float8 not null,
       quote_quantity float8 not null, is_buyer_maker boolean not null, is_best_match boolean not null`,
     csvColumns: 'trade_id, price, quantity, quote_quantity, "timestamp", is_buyer_maker, is_best_match',
@@ -60,10 +62,12 @@ export const SUBJECTS: readonly IngestSubject[] = [
       for (const day of days) await exchangeB.writeDay({ directory, ...day, repeats: 0 });
       return days.map(({ day }) => day);
     },
-    async unpack(vendor, day, to) {
+    document(vendor, day) {
       const url = exchangeBFetch.archiveUrl(pathToFileURL(join(vendor, '/')), INSTRUMENT, day);
-      await unzip(localPath(url), exchangeBFetch.documentName(INSTRUMENT, day).replace(/zip$/, 'csv'), to);
+      const name = exchangeBFetch.documentName(INSTRUMENT, day).replace(/zip$/, 'csv');
+      return opened(openZipMember, localPath(url), name);
     },
+    unpack,
     // The table computes the column that the file lacks.
     table: `"timestamp" int8 not null, trade_id int8 not null, price float8 not null, size float8 not null,
       quote_quantity float8 generated always as (price * size) stored, side text not null, instrument_name text not null`,
@@ -78,9 +82,13 @@ export const SUBJECTS: readonly IngestSubject[] = [
       for (const day of days) await exchangeC.writeDay({ directory, ...day, repeats: 0 });
       return days.map(({ day }) => day);
     },
-    async unpack(vendor, day, to) {
+    document(vendor, day) {
       const url = exchangeCSource.archiveUrl(pathToFileURL(join(vendor, '/')), SYMBOL, day);
-      const lines = createInterface({ input: createReadStream(localPath(url)).pipe(createGunzip()) });
+      return opened(openGzip, localPath(url), `${SYMBOL}${day}.csv`);
+    },
+    async unpack(vendor, day, to) {
+      const { path } = await this.document(vendor, day);
+      const lines = createInterface({ input: createReadStream(path).pipe(createGunzip()) });
       await pipeline(Readable.from(inMilliseconds(lines)), createWriteStream(to));
     },
     table: `"timestamp" int8 not null, price float8 not null, size float8 not null, gross_value float8 not null,
@@ -109,7 +117,12 @@ async function* inMilliseconds(lines: AsyncIterable<string>): AsyncGenerator<str
   yield pending.join('');
 }
 
-async function unzip(path: string, expectedName: string, to: string): Promise<void> {
-  const member = await openZipMember({ path, expectedName, maxUnpackedBytes: 2 ** 40 });
+const opened = async (open: typeof openZipMember, path: string, expectedName: string) => ({
+  path,
+  member: await open({ path, expectedName, maxUnpackedBytes: 2 ** 40 }),
+});
+
+async function unpack(this: IngestSubject, vendor: string, day: string, to: string): Promise<void> {
+  const { member } = await this.document(vendor, day);
   await pipeline(member.stream(), createWriteStream(to));
 }
