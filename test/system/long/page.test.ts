@@ -411,7 +411,9 @@ given(CHROMIUM !== undefined, 'there is no Chromium').describe('the page', () =>
     await page.getByRole('button', { name: '1 hour' }).click();
     const hour = await drawn('1 minute', /2024-01-04 0[56]:/);
     const [minute] = within(minutes, hour);
-    await page.mouse.click(...at(((minute - hour.fromMs) / 60_000 + 0.5) / 60));
+    // An hour that begins within a minute is said to be 61 minutes long; half of what is too much lies before it.
+    const before = ((hour.toMs - hour.fromMs) / 60_000 - 60) / 2;
+    await page.mouse.click(...at(((minute - hour.fromMs) / 60_000 + 0.5 - before) / 60));
     const shown = await drawn('1 second', new RegExp(new Date(minute).toISOString().slice(0, 16).replace('T', ' ')));
     const time_range = [minute, minute + 60_000].map((ms) => new Date(ms).toISOString());
     const seconds = await rowsOf('/v1/raw/query', { sources: [DATASET], mode: 'aligned_1s', time_range });
