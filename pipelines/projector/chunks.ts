@@ -1,11 +1,12 @@
 /**
  * Chunks of hypertables: created in advance, filled directly and indexed after loading. The Apache edition of
- * TimescaleDB creates a chunk only when a row is stored in it, so a placeholder row is inserted and truncated in the
+ * TimescaleDB creates a chunk only when a row is stored in it, so a placeholder row is stored and removed in the
  * same transaction.
  */
 
 import type { ClientBase } from 'pg';
 import { hasColumnstore } from '../../shared/db/connect.ts';
+import { assert } from '../../shared/errors.ts';
 import { ALIGNED_TABLE } from '../../shared/registry/aligned-storage.ts';
 import type { DatasetDefinition, PgType } from '../../shared/registry/index.ts';
 import type { TimeWindow } from '../../shared/registry/keys.ts';
@@ -32,44 +33,92 @@ export interface LoadChunk {
 }
 
 /**
- * The tables for the rows of a window. A missing chunk is created in the caller's transaction; it is invisible to
- * others until the commit, so its index can be built last. An existing chunk keeps its index during the load: the
- * earlier rows of a file day that lies in two chunks, which go to the right end of that index.
+ * The tables for the rows of a window. The part of it that no chunk holds gets one with exactly its bounds, so that a file
+ * day is one chunk even where it does not begin at midnight UTC. A chunk is created in the caller's transaction; it is
+ * invisible to others until the commit, so its index can be built last. An existing chunk keeps its index during the load.
  */
 export async function prepareChunks(
   client: ClientBase,
   dataset: DatasetDefinition,
   window: TimeWindow,
 ): Promise<LoadTarget> {
-  const { table, chunkMs } = dataset.native;
+  const { table } = dataset.native;
+  // The creation of a chunk takes the same lock. Nobody else creates one between the look-up and it.
+  await client.query(`lock table ${table} in share update exclusive mode`);
   const chunks: LoadChunk[] = [];
-  for (let from = Math.floor(window.fromMs / chunkMs) * chunkMs; from < window.toMs; from += chunkMs) {
-    chunks.push(await prepareChunk(client, dataset, from));
+  let at = window.fromMs;
+  for (const existing of await chunksIn(client, table, window)) {
+    if (existing.fromMs > at) chunks.push(await createChunk(client, dataset, { fromMs: at, toMs: existing.fromMs }));
+    chunks.push(existing);
+    at = existing.toMs;
   }
+  if (at < window.toMs) chunks.push(await createChunk(client, dataset, { fromMs: at, toMs: window.toMs }));
   return { table: chunks.length === 1 ? chunks[0].table : table, chunks };
 }
 
-async function prepareChunk(client: ClientBase, dataset: DatasetDefinition, chunkFrom: number): Promise<LoadChunk> {
-  const { table, time, chunkMs } = dataset.native;
-  const placeholders = dataset.native.columns.map((column) =>
-    column.name === time.column ? String(chunkFrom) : PLACEHOLDERS[column.pg],
+/** The chunks of a hypertable of native rows that hold a part of the window, in the order of time. */
+async function chunksIn(client: ClientBase, hypertable: string, window: TimeWindow): Promise<LoadChunk[]> {
+  const { rows } = await client.query<Omit<LoadChunk, 'fresh'>>(
+    `select chunk as "table", from_ms as "fromMs", to_ms as "toMs", exists (
+       select from pg_index where indrelid = chunk::regclass and indisunique and indisvalid) as indexed
+     from (
+       select format('%I.%I', chunk_schema, chunk_name) as chunk,
+         range_start_integer::float8 as from_ms, range_end_integer::float8 as to_ms
+       from timescaledb_information.chunks
+       where hypertable_name = $1 and hypertable_schema = current_schema
+         and range_start_integer < $3 and range_end_integer > $2) c
+     order by from_ms`,
+    [hypertable, window.fromMs, window.toMs],
   );
-  const existing = await findChunk(client, table, chunkFrom);
-  const made = existing
-    ? undefined
-    : await createChunk(client, `insert into ${table} values (${placeholders.join(', ')})`);
-  const chunk = existing ?? made!.chunk;
-  const indexed = await client.query(
-    'select 1 from pg_index where indrelid = $1::regclass and indisunique and indisvalid',
-    [chunk],
+  return rows.map((chunk) => ({ ...chunk, fresh: false }));
+}
+
+/**
+ * Creates the chunk of exactly this window, which no chunk holds a part of, without an index.
+ *
+ * TimescaleDB's function that takes bounds is not in the Apache edition. A chunk that is created for a row begins and ends at
+ * multiples of the interval, less what its neighbours hold. So the end is taken as the interval, which makes it the
+ * first multiple above the row, and where no chunk ends at the beginning, one that does is created before and dropped after.
+ */
+async function createChunk(client: ClientBase, dataset: DatasetDefinition, window: TimeWindow): Promise<LoadChunk> {
+  const { table } = dataset.native;
+  const { fromMs, toMs } = window;
+  const setInterval = (ms: number) =>
+    client.query(`select set_chunk_time_interval($1::regclass, $2::int8)`, [table, ms]);
+  const { rows } = await client.query<{ interval_ms: number; adjoins: boolean }>(
+    `select integer_interval::float8 as interval_ms, exists (
+       select from timescaledb_information.chunks
+       where hypertable_name = $1 and hypertable_schema = current_schema and range_end_integer = $2) as adjoins
+     from timescaledb_information.dimensions
+     where hypertable_name = $1 and hypertable_schema = current_schema and dimension_number = 1`,
+    [table, fromMs],
   );
-  return {
-    table: chunk,
-    fromMs: chunkFrom,
-    toMs: chunkFrom + chunkMs,
-    indexed: indexed.rowCount !== 0,
-    fresh: made?.ours === true,
-  };
+  const [{ interval_ms, adjoins }] = rows;
+  let neighbour: string | undefined;
+  if (!adjoins) {
+    await setInterval(fromMs);
+    neighbour = await storePlaceholder(client, dataset, fromMs - 1);
+  }
+  await setInterval(toMs);
+  const chunk = await storePlaceholder(client, dataset, fromMs);
+  await setInterval(interval_ms);
+  if (neighbour) await client.query(`drop table ${neighbour}`);
+  await client.query(`truncate ${chunk}`);
+  const [created] = await chunksIn(client, table, window);
+  assert(
+    created.table === chunk && created.fromMs === fromMs && created.toMs === toMs,
+    `TimescaleDB creates the chunk ${chunk} of ${table} from ${fromMs} to ${toMs}`,
+  );
+  return { ...created, fresh: true };
+}
+
+/** Stores a row that is not data, which creates the chunk of its time. @returns that chunk. */
+async function storePlaceholder(client: ClientBase, { native }: DatasetDefinition, ms: number): Promise<string> {
+  const values = native.columns.map(({ name, pg }) => (name === native.time.column ? `${ms}` : PLACEHOLDERS[pg]));
+  const { rows } = await client.query<{ chunk: string }>(
+    `insert into ${native.table} values (${values.join(', ')}) returning tableoid::regclass::text as chunk`,
+  );
+  return rows[0].chunk;
 }
 
 /** Builds the unique index (time, identity) of loaded chunks. @throws 23505 when rows repeat. */
@@ -189,31 +238,6 @@ export async function toRowStore(client: ClientBase, hypertable: string, window:
  */
 export async function allowDecompression(client: ClientBase): Promise<void> {
   await client.query('set local timescaledb.max_tuples_decompressed_per_dml_transaction = 0');
-}
-
-/** The chunk that holds a point of a hypertable whose time dimension is an integer; the point is in its unit. */
-async function findChunk(client: ClientBase, hypertable: string, point: number): Promise<string | undefined> {
-  const found = await client.query(
-    `select format('%I.%I', chunk_schema, chunk_name) as chunk from timescaledb_information.chunks
-     where hypertable_name = $1 and hypertable_schema = current_schema
-       and range_start_integer <= $2 and range_end_integer > $2`,
-    [hypertable, point],
-  );
-  return found.rows[0]?.chunk;
-}
-
-/** @returns the chunk without the placeholder, and whether this transaction created it. */
-async function createChunk(client: ClientBase, insert: string): Promise<{ chunk: string; ours: boolean }> {
-  const stored = await client.query(`${insert} returning tableoid::regclass::text as chunk, ctid::text as row`);
-  const { chunk, row } = stored.rows[0];
-  // Another transaction may have created the chunk since the look-up; then it may hold rows.
-  const created = await client.query(
-    `select xmin::text = (pg_current_xact_id()::text::numeric % 4294967296)::text as ours from pg_class where oid = $1::regclass`,
-    [chunk],
-  );
-  const { ours } = created.rows[0];
-  await client.query(ours ? `truncate ${chunk}` : `delete from ${chunk} where ctid = '${row}'`);
-  return { chunk, ours };
 }
 
 const PLACEHOLDERS: Record<PgType, string> = {

@@ -90,6 +90,9 @@ export interface CopyFacts {
   readonly lastMs: number;
 }
 
+/** Where the values of columns lie that have the same place in each row. */
+type Layout = Pick<RowTemplate, 'rowBytes' | 'offsets'>;
+
 /** Reads the smallest and largest values of columns of doubles, and of the time, from binary COPY rows. */
 export class CopyRanges {
   /** By column: the place of its range, or -1. */
@@ -97,15 +100,28 @@ export class CopyRanges {
   readonly #names: readonly string[];
   readonly #time: number;
   /** Rows without nulls, where all columns have a fixed width. */
-  readonly #fixed: Omit<RowTemplate, 'stamp'> | undefined;
+  readonly #fixed: Layout | undefined;
+  /** The first columns of any row, where those that are read are among them, have a fixed width and are never null. */
+  readonly #leading: Layout | undefined;
+  /** Where each row of the leading layout begins; used again by the next frame. */
+  #starts = new Int32Array(0);
 
   /** @param time the name of a column of type int8 */
-  constructor(columns: readonly Pick<StoredColumn, 'name' | 'pg'>[], ranged: readonly string[], time: string) {
+  constructor(
+    columns: readonly Pick<StoredColumn, 'name' | 'pg' | 'nullable'>[],
+    ranged: readonly string[],
+    time: string,
+  ) {
     this.#places = Int32Array.from(columns, ({ name }) => ranged.indexOf(name));
     this.#names = ranged;
     this.#time = columns.findIndex(({ name }) => name === time);
     const types = columns.map(({ pg }) => pg);
     this.#fixed = types.every((type) => WIDTHS[type]) ? rowTemplate(types) : undefined;
+    const isFree = ({ pg, nullable }: (typeof columns)[number]) => nullable === true || !WIDTHS[pg];
+    const leading = columns.slice(0, Math.max(0, columns.findIndex(isFree)));
+    const isRead = (_: unknown, column: number) => column === this.#time || this.#places[column] >= 0;
+    const isAllLeading = columns.findLastIndex(isRead) < leading.length;
+    this.#leading = isAllLeading ? rowTemplate(leading.map(({ pg }) => pg)) : undefined;
   }
 
   /** @param copy rows without a header. @returns undefined where no column has ranges. */
@@ -113,19 +129,42 @@ export class CopyRanges {
     if (this.#names.length === 0) return undefined;
     const view = new DataView(copy.buffer, copy.byteOffset, copy.length);
     // A null takes fewer bytes than a value, so rows of this size together hold none.
-    if (this.#fixed && copy.length === rows * this.#fixed.rowBytes) return this.#ofFixed(view, this.#fixed);
-    return this.#ofAny(view);
+    if (this.#fixed && copy.length === rows * this.#fixed.rowBytes) {
+      return this.#ofPlaced(view, this.#fixed, this.#startsOf(view, rows, this.#fixed.rowBytes, 0));
+    }
+    if (!this.#leading) return this.#ofAny(view);
+    const { rowBytes, offsets } = this.#leading;
+    const rest = this.#places.length - offsets.length;
+    return this.#ofPlaced(view, this.#leading, this.#startsOf(view, rows, rowBytes, rest));
   }
 
-  /** Column by column: a day of 3.5 M trades takes 0.03 s, and 0.1 s cell by cell. */
-  #ofFixed(view: DataView, { rowBytes, offsets }: Omit<RowTemplate, 'stamp'>): CopyFacts {
+  /** Where rows begin that are `leading` bytes and as many cells as `rest` says. */
+  #startsOf(view: DataView, rows: number, leading: number, rest: number): Int32Array {
+    if (this.#starts.length < rows) this.#starts = new Int32Array(rows + (rows >> 3));
+    const starts = this.#starts.subarray(0, rows);
+    let at = 0;
+    for (let row = 0; row < rows; row++) {
+      starts[row] = at;
+      at += leading;
+      for (let cell = 0; cell < rest; cell++) {
+        const length = view.getInt32(at);
+        at += length > 0 ? 4 + length : 4;
+      }
+    }
+    assert(at === view.byteLength, `${rows} rows end at byte ${at} of ${view.byteLength}`);
+    return starts;
+  }
+
+  /** Column by column: a day of 3.5 M trades takes 0.03 to 0.04 s, and 0.1 s cell by cell. */
+  #ofPlaced(view: DataView, { offsets }: Layout, starts: Int32Array): CopyFacts {
     const known: [string, [number, number]][] = [];
-    for (let column = 0; column < this.#places.length; column++) {
+    for (let column = 0; column < offsets.length; column++) {
       const place = this.#places[column];
       if (place < 0) continue;
+      const offset = offsets[column];
       let [least, greatest, odd] = [Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY, 0];
-      for (let at = offsets[column]; at < view.byteLength; at += rowBytes) {
-        const value = view.getFloat64(at);
+      for (let row = 0; row < starts.length; row++) {
+        const value = view.getFloat64(starts[row] + offset);
         if (value < least) least = value;
         if (value > greatest) greatest = value;
         // NaN for NaN and infinities, which it stays.
@@ -133,8 +172,10 @@ export class CopyRanges {
       }
       if (odd === 0 && least <= greatest) known.push([this.#names[place], [least, greatest]]);
     }
+    const offset = offsets[this.#time];
     let [firstMs, lastMs] = [Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY];
-    for (let at = offsets[this.#time]; at < view.byteLength; at += rowBytes) {
+    for (let row = 0; row < starts.length; row++) {
+      const at = starts[row] + offset;
       const ms = view.getInt32(at) * 2 ** 32 + view.getUint32(at + 4);
       if (ms < firstMs) firstMs = ms;
       if (ms > lastMs) lastMs = ms;

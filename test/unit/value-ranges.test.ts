@@ -5,9 +5,9 @@ import { CopyRanges } from '../../pipelines/rows/binary-copy.ts';
 import { unitedRanges } from '../../shared/proof/value-ranges.ts';
 
 const COLUMNS = [
-  { name: 'a', pg: 'float8' },
+  { name: 'a', pg: 'float8', nullable: true },
   { name: 'note', pg: 'text' },
-  { name: 'b', pg: 'float8' },
+  { name: 'b', pg: 'float8', nullable: true },
   { name: 'ms', pg: 'int8' },
 ] as const;
 
