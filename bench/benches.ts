@@ -17,7 +17,7 @@ export const BENCHES: readonly Bench[] = [
   {
     name: 'bitcoin',
     summary: 'blocks from the node to proved, beside the bare RPC fetch of the same blocks',
-    whole: ['--blocks 50 --rounds 3'],
+    whole: ['--blocks 100 --rounds 3'],
     quick: ['--blocks 1 --transactions 2 --rounds 1'],
     load: () => import('./bitcoin.ts'),
   },
@@ -47,7 +47,11 @@ export const BENCHES: readonly Bench[] = [
     name: 'floor',
     summary:
       'what remains of an ingest when all that a design could leave out is left out, beside psql \\copy and a bare fetch',
-    whole: ['--rounds 3'],
+    whole: [
+      '--rounds 3',
+      '--dataset exchange_b_spot_trades --rounds 3 --blocks 0',
+      '--dataset exchange_c_spot_trades --rounds 3 --blocks 0',
+    ],
     quick: ['--rows 500 --blocks 1 --transactions 2 --rounds 1'],
     load: () => import('./floor.ts'),
   },
@@ -61,7 +65,11 @@ export const BENCHES: readonly Bench[] = [
   {
     name: 'ingest',
     summary: 'a day from the zip to proved, beside psql \\copy of the same rows; and seven days',
-    whole: ['--rounds 5 --days 7'],
+    whole: [
+      '--rounds 5 --days 7',
+      '--dataset exchange_b_spot_trades --rounds 3 --days 7',
+      '--dataset exchange_c_spot_trades --rounds 3 --days 7',
+    ],
     quick: ['--rows 500 --rounds 1 --days 1'],
     load: () => import('./ingest.ts'),
   },
