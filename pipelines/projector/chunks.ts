@@ -43,18 +43,24 @@ export async function prepareChunks(
   window: TimeWindow,
 ): Promise<LoadTarget> {
   const { table } = dataset.native;
-  // The creation of a chunk takes the same lock. Nobody else creates one between the look-up and it.
-  await client.query(`lock table ${table} in share update exclusive mode`);
-  const chunks: LoadChunk[] = [];
-  let at = window.fromMs;
-  for (const existing of await chunksIn(client, table, window)) {
-    if (existing.fromMs > at) chunks.push(await createChunk(client, dataset, { fromMs: at, toMs: existing.fromMs }));
-    chunks.push(existing);
-    at = existing.toMs;
+  let existing = await chunksIn(client, table, window);
+  if (existing.reduce((held, chunk) => held + overlapMs(chunk, window), 0) < window.toMs - window.fromMs) {
+    // TimescaleDB takes this lock when it creates a chunk, so nobody else does between this look-up and that. Without `only`
+    // every chunk would be locked, and compaction and vacuum of other days would wait for the load.
+    await client.query(`lock table only ${table} in share update exclusive mode`);
+    existing = await chunksIn(client, table, window);
   }
-  if (at < window.toMs) chunks.push(await createChunk(client, dataset, { fromMs: at, toMs: window.toMs }));
+  const chunks: LoadChunk[] = [];
+  for (let at = window.fromMs; at < window.toMs; at = chunks[chunks.length - 1].toMs) {
+    const later = existing.find(({ toMs }) => toMs > at);
+    const gap = { fromMs: at, toMs: Math.min(later?.fromMs ?? window.toMs, window.toMs) };
+    chunks.push(later && later.fromMs <= at ? later : await createChunk(client, dataset, gap));
+  }
   return { table: chunks.length === 1 ? chunks[0].table : table, chunks };
 }
+
+const overlapMs = (chunk: TimeWindow, { fromMs, toMs }: TimeWindow): number =>
+  Math.min(chunk.toMs, toMs) - Math.max(chunk.fromMs, fromMs);
 
 /** The chunks of a hypertable of native rows that hold a part of the window, in the order of time. */
 async function chunksIn(client: ClientBase, hypertable: string, window: TimeWindow): Promise<LoadChunk[]> {
@@ -74,7 +80,7 @@ async function chunksIn(client: ClientBase, hypertable: string, window: TimeWind
 }
 
 /**
- * Creates the chunk of exactly this window, which no chunk holds a part of, without an index.
+ * Creates a chunk without an index where none is: of exactly this window, or of one interval before 1970.
  *
  * TimescaleDB's function that takes bounds is not in the Apache edition. A chunk that is created for a row begins and ends at
  * multiples of the interval, less what its neighbours hold. So the end is taken as the interval, which makes it the
@@ -94,20 +100,21 @@ async function createChunk(client: ClientBase, dataset: DatasetDefinition, windo
     [table, fromMs],
   );
   const [{ interval_ms, adjoins }] = rows;
+  const isExact = fromMs > 0 && (fromMs % interval_ms !== 0 || toMs - fromMs !== interval_ms);
   let neighbour: string | undefined;
-  if (!adjoins) {
+  if (isExact && !adjoins) {
     await setInterval(fromMs);
     neighbour = await storePlaceholder(client, dataset, fromMs - 1);
   }
-  await setInterval(toMs);
+  if (isExact) await setInterval(toMs);
   const chunk = await storePlaceholder(client, dataset, fromMs);
-  await setInterval(interval_ms);
+  if (isExact) await setInterval(interval_ms);
   if (neighbour) await client.query(`drop table ${neighbour}`);
   await client.query(`truncate ${chunk}`);
-  const [created] = await chunksIn(client, table, window);
+  const [created] = await chunksIn(client, table, { fromMs, toMs: fromMs + 1 });
   assert(
-    created.table === chunk && created.fromMs === fromMs && created.toMs === toMs,
-    `TimescaleDB creates the chunk ${chunk} of ${table} from ${fromMs} to ${toMs}`,
+    created && (!isExact || (created.fromMs === fromMs && created.toMs === toMs)),
+    `TimescaleDB creates the chunk of ${table} from ${fromMs} to ${toMs}`,
   );
   return { ...created, fresh: true };
 }

@@ -2,7 +2,7 @@
  * Stores, compares and removes the kept klines of file days. They change only in the transaction that changes the state of their
  * partition, so they are there exactly while `partitions.klines_sha256` says so. Where the days of a dataset begin at another hour
  * than midnight UTC, two of them share the kline of a day: it is added up from the largest whole klines of both, and its
- * quartiles are counted from the rows.
+ * quartiles are counted from the rows that can hold them.
  */
 import { createHash } from 'node:crypto';
 import type { ClientBase } from 'pg';
@@ -31,8 +31,11 @@ import type { TimeWindow } from '../../shared/registry/keys.ts';
 import type { KeptKlines } from '../rows/binary-copy.ts';
 import { exactDecimal } from '../rows/exact-decimal.ts';
 import { DayKlines, type KeptValue, nativeValues } from '../rows/kept-klines.ts';
-import { type PriceRuns, type TradeBucket, together } from '../rows/kline-builder.ts';
+import { type PriceRuns, type PriceSpan, quartileRanges, type TradeBucket, together } from '../rows/kline-builder.ts';
 import { CopyIn } from './copy-in.ts';
+
+/** The shortest klines that are kept. */
+const [MINUTE_MS] = KEPT_SIZES_MS;
 
 const columnsOf = (mode: keyof typeof KEPT_COLUMNS): string[] => KEPT_COLUMNS[mode].map(({ name }) => name);
 
@@ -246,15 +249,18 @@ const SHARED_COLUMNS = [
   ...['first_partition', 'first_revision', 'second_partition', 'second_revision'],
 ];
 
-/** The values of a shared kline in the order of SHARED_COLUMNS; undefined if it holds no trade. */
+/** `empty`: it holds no trade; `rows_differ`: the rows are not as many as the klines of its parts count. */
+type SharedValues = (string | number)[] | 'empty' | 'rows_differ';
+
+/** The values of a shared kline in the order of SHARED_COLUMNS. */
 async function sharedValues(
   client: ClientBase,
   dataset: DatasetDefinition,
   bucket: SharedBucket,
-): Promise<(string | number)[] | undefined> {
+): Promise<SharedValues> {
   const { startMs, sizeMs, first, second } = bucket;
   const parts = await storedBuckets(client, dataset, bucket);
-  if (parts.length === 0) return undefined;
+  if (parts.length === 0) return 'empty';
   const earlier = parts.filter((part) => part.startMs < second.from);
   const later = parts.filter((part) => part.startMs >= second.from);
   const all = together(parts, startMs, sizeMs);
@@ -265,6 +271,7 @@ async function sharedValues(
   const { lastId, close, closeLiquidity } = closing;
   const ends = { firstId, open, openLiquidity, lastId, close, closeLiquidity };
   const runs = await runsOf(client, dataset, startMs, startMs + sizeMs);
+  if (runs.counts.reduce((sum, count) => sum + count, 0) !== all.trades) return 'rows_differ';
   return [
     ...nativeValues({ ...all, ...ends, runs }, dataset.number).map(textOf),
     ...[first.key, first.revision, second.key, second.revision],
@@ -275,7 +282,8 @@ async function sharedValues(
 export async function shareKlines(client: ClientBase, dataset: DatasetDefinition, window: TimeWindow): Promise<void> {
   for (const bucket of await sharedBuckets(client, dataset, window)) {
     const values = await sharedValues(client, dataset, bucket);
-    if (!values) continue;
+    // Rows that differ are for a verification to find, which quarantines their partition.
+    if (typeof values === 'string') continue;
     await client.query(`delete from ${KLINE_TABLES.shared} where dataset_id = $1 and size_s = $2 and start_ms = $3`, [
       dataset.number,
       bucket.sizeMs / 1000,
@@ -296,13 +304,17 @@ export async function compareShared(
   for (const bucket of await sharedBuckets(client, dataset, window)) {
     if (bucket.startMs < window.fromMs || bucket.startMs >= window.toMs) continue;
     const values = await sharedValues(client, dataset, bucket);
-    if (!values) continue;
-    const tests = SHARED_COLUMNS.map((name, index) => `${name} = $${index + 1}`).join(' and ');
-    const { rows } = await client.query(`select 1 from ${KLINE_TABLES.shared} where ${tests}`, values);
-    const at = new Date(bucket.startMs).toISOString();
-    if (rows.length === 0) discrepancies.push({ fact: 'shared klines', expected: `that of ${at}`, found: 'another' });
+    if (values === 'empty' || (values !== 'rows_differ' && (await isStored(client, values)))) continue;
+    const expected = `that of ${new Date(bucket.startMs).toISOString()}`;
+    discrepancies.push({ fact: 'shared klines', expected, found: values === 'rows_differ' ? 'other rows' : 'another' });
   }
   return discrepancies;
+}
+
+async function isStored(client: ClientBase, values: readonly (string | number)[]): Promise<boolean> {
+  const tests = SHARED_COLUMNS.map((name, index) => `${name} = $${index + 1}`).join(' and ');
+  const { rowCount } = await client.query(`select 1 from ${KLINE_TABLES.shared} where ${tests}`, [...values]);
+  return rowCount !== 0;
 }
 
 /** The text of a value as PostgreSQL reads it without loss. */
@@ -354,19 +366,52 @@ async function storedBuckets(
   }));
 }
 
-/** The prices of the trades in a stretch of time, counted by the database. */
+/** Minutes between two stretches that are read as one. So a day has at most 360 stretches, which PostgreSQL plans in a moment. */
+const JOINED_MINUTES = 3;
+
+/**
+ * Prices with the quartiles of the trades in a stretch of time. The klines of its minutes leave a narrow range to each
+ * quartile. The database counts the rows of the minutes that reach into one: a third of a day of 3.5 M trades, 0.1 s on
+ * one core instead of 0.3 s on two. All trades of another minute lie on one side of each quartile, so its highest price
+ * stands for them.
+ */
 async function runsOf(
   client: ClientBase,
   dataset: DatasetDefinition,
   fromMs: number,
   toMs: number,
 ): Promise<PriceRuns> {
+  const { rows: minutes } = await client.query<PriceSpan & { startMs: number }>(
+    `select start_ms::float8 as "startMs", no_of_trades::float8 as trades, low, high from ${KLINE_TABLES.native}
+     where dataset_id = $1 and size_s = $2 and start_ms >= $3 and start_ms < $4 order by start_ms`,
+    [dataset.number, MINUTE_MS / 1000, fromMs, toMs],
+  );
+  const ranges = quartileRanges(minutes);
+  const stretches: { fromMs: number; toMs: number }[] = [];
+  for (const { startMs, low, high } of minutes) {
+    if (!ranges.some((range) => low <= range.high && high >= range.low)) continue;
+    const last = stretches.at(-1);
+    if (last && startMs - last.toMs < JOINED_MINUTES * MINUTE_MS) last.toMs = startMs + MINUTE_MS;
+    else stretches.push({ fromMs: startMs, toMs: startMs + MINUTE_MS });
+  }
   const { time, table } = dataset.native;
   const price = dataset.trades!.unified.find((field) => field.name === 'price')!.sql;
-  const { rows } = await client.query({
-    text: `select ${price}, count(*)::int4 from ${table} t where t."${time.column}" >= ${fromMs} and t."${time.column}" < ${toMs}
-      group by 1 order by 1`,
+  const reads = stretches.map(
+    (one) =>
+      `select ${price} as price from ${table} t where t."${time.column}" >= ${one.fromMs} and t."${time.column}" < ${one.toMs}`,
+  );
+  const { rows } = await client.query<[number, number]>({
+    text: `select price, count(*)::int4 from (${reads.join(' union all ')}) t group by 1`,
     rowMode: 'array',
   });
-  return { prices: Float64Array.from(rows, ([value]) => value), counts: Uint32Array.from(rows, ([, count]) => count) };
+  const prices = new Map(rows);
+  for (const { startMs, high, trades } of minutes) {
+    const isRead = stretches.some((one) => startMs >= one.fromMs && startMs < one.toMs);
+    if (!isRead) prices.set(high, (prices.get(high) ?? 0) + trades);
+  }
+  const ascending = [...prices].sort(([x], [y]) => x - y);
+  return {
+    prices: Float64Array.from(ascending, ([value]) => value),
+    counts: Uint32Array.from(ascending, ([, trades]) => trades),
+  };
 }

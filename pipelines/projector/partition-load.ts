@@ -184,8 +184,8 @@ export class PartitionLoad {
   }
 
   /**
-   * The COPY into the chunk that the frame lies in, or into the hypertable if the frame crosses midnight, as one of a
-   * day may. The chunk's constraint refuses rows whose times the header misstates.
+   * The COPY into the chunk that the frame lies in, or into the hypertable if none holds all of it, which happens where chunks
+   * of earlier releases divide the day. The chunk's constraint refuses rows whose times the header misstates.
    */
   async #copyFor(header: FrameHeader): Promise<CopySeries> {
     const { native } = this.#tables;
@@ -216,9 +216,13 @@ export class PartitionLoad {
     this.complete();
     await this.#endCopy();
     step('copy_end_ms');
-    // The database builds the index on one core, so the one-second rows and klines are made meanwhile.
+    // The database builds the index on one core, 0.65 s for 3.5 M rows, so the one-second rows and klines are made meanwhile. The
+    // recount does not need to come first: the rows are in memory, and it does not use the index.
     const indexing = indexChunks(this.#client, this.#dataset, this.#tables.native);
-    const [, folded] = await Promise.all([indexing, this.#fold()]);
+    const folding = this.#fold();
+    folding.catch(() => {});
+    await indexing;
+    const folded = await folding;
     step('index_ms');
     if (folded) {
       await this.#copyAligned(folded.seconds);

@@ -3,6 +3,7 @@
  * those. Sums are exact sums of the decimals that the stored doubles print as. Prices are counted in ticks from the first price
  * of a minute, so that most sums are small integers in doubles; a sum that would outgrow them is carried into BigInts.
  */
+import { assert } from '../../shared/errors.ts';
 import { KEPT_SIZES_MS } from '../../shared/registry/kept-klines.ts';
 import type { PartitionWindow } from './binary-copy.ts';
 import { addDecimals, bigPowerOfTen, type ExactDecimal, exactDecimal } from './exact-decimal.ts';
@@ -453,14 +454,42 @@ function mergeTwo(a: PriceRuns, b: PriceRuns): PriceRuns {
   return { prices: prices.subarray(0, length), counts: counts.subarray(0, length) };
 }
 
+/** The places of the quartiles among that many rows in ascending order, counted from 1. */
+const quartileRanks = (rows: number): readonly number[] => [0.25, 0.5, 0.75].map((part) => Math.ceil(rows * part));
+
 /** The smallest prices with at least a quarter, a half and three quarters of all `rows` at or below them. */
 export function quartilesOf({ prices, counts }: PriceRuns, rows: number): [number, number, number] {
-  const ranks = [Math.ceil(rows * 0.25), Math.ceil(rows * 0.5), Math.ceil(rows * 0.75)];
+  const ranks = quartileRanks(rows);
   const found: number[] = [];
   let seen = 0;
   for (let run = 0; found.length < ranks.length; run++) {
+    assert(run < counts.length, `the prices of ${rows} trades are counted, not of ${seen}`);
     seen += counts[run];
     while (found.length < ranks.length && seen >= ranks[found.length]) found.push(prices[run]);
   }
   return found as [number, number, number];
+}
+
+/** Trades, and the prices that they lie between, bounds included. */
+export interface PriceSpan {
+  readonly trades: number;
+  readonly low: number;
+  readonly high: number;
+}
+
+/**
+ * Where each quartile of all trades lies, bounds included. It is not below the price at which spans that begin there or lower
+ * could hold enough trades, and not above the price at which spans that end there or lower do.
+ */
+export function quartileRanges(spans: readonly PriceSpan[]): { readonly low: number; readonly high: number }[] {
+  const reach = (of: 'low' | 'high', rank: number): number => {
+    let seen = 0;
+    for (const span of spans.toSorted((x, y) => x[of] - y[of])) {
+      seen += span.trades;
+      if (seen >= rank) return span[of];
+    }
+    throw new RangeError(`no trade is number ${rank} of ${seen}`);
+  };
+  const ranks = quartileRanks(spans.reduce((sum, { trades }) => sum + trades, 0));
+  return ranks.map((rank) => ({ low: reach('low', rank), high: reach('high', rank) }));
 }

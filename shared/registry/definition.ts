@@ -210,6 +210,7 @@ export interface NativeShape {
   readonly columns: readonly StoredColumn[];
   /** The columns whose exact integer totals (value x 10^scale) are proved in addition to the row hash. */
   readonly totals: readonly { readonly column: string; readonly scale: number }[];
+  /** How wide a chunk is, in ms; where partitions are windows of time, a chunk is a window. Reads take slices of it. */
   readonly chunkMs: number;
   readonly fields: readonly Field[];
   /** The order of rows, ascending: fields, or stored columns that are not fields. */

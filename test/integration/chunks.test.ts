@@ -90,6 +90,34 @@ test('where chunks of UTC days are, of earlier releases, a file day takes them a
   expect((await load(next)).chunks).toMatchObject([{ ...next, fresh: true }]);
 });
 
+// A lock on the hypertable without `only` is one on each of its chunks: a load made compaction and vacuum of all days wait.
+test('while a day is loaded, other days can be locked for compaction', async () => {
+  const { table: earlier } = await load(fileDay(1));
+  await using other = await connect({ url: env.databaseUrl, name: 'chunks test, other' });
+  await client.query('begin');
+  await prepareChunks(client, dataset, fileDay(2));
+  await other.query(`begin; lock table ${earlier} in share row exclusive mode nowait; rollback`);
+  await client.query('rollback');
+});
+
+test('a second load that needs a chunk waits for the first, and adjoins its chunk', async () => {
+  await using other = await connect({ url: env.databaseUrl, name: 'chunks test, other' });
+  await client.query('begin');
+  await prepareChunks(client, dataset, fileDay(1));
+  await other.query('begin');
+  const second = prepareChunks(other, dataset, fileDay(2));
+  await client.query('commit');
+  expect((await second).chunks).toMatchObject([fileDay(2)]);
+  await other.query('commit');
+  expect(await stored()).toHaveLength(2);
+});
+
+test('a file day before 1970 gets the chunks of UTC days', async () => {
+  const day = fileDay(-20_000);
+  const { chunks } = await load(day);
+  expect(chunks.map(({ fromMs }) => fromMs)).toEqual([day.fromMs - DAY_MS * (2 / 3), day.fromMs + DAY_MS / 3]);
+});
+
 test('a load that is rolled back leaves neither a chunk nor another interval', async () => {
   await client.query('begin');
   await prepareChunks(client, dataset, fileDay(1));

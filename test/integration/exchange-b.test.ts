@@ -274,6 +274,23 @@ describe('two file days', () => {
   });
 });
 
+// Earlier releases let TimescaleDB make chunks of UTC days.
+test('a file day whose first part lies in a chunk of a UTC day is proved, and found sound', async () => {
+  await using system = await System.create();
+  await writeDay({ directory: system.vendor, ...LARGE });
+  const from = Date.parse(`${LARGE.day}T00:00:00Z`) - DAY_MS / 3;
+  const { table, columns } = dataset.native;
+  const values = columns.map(({ name, pg }) => (name === 'timestamp' ? from : pg === 'text' ? `''` : 0));
+  await system.rows(`insert into ${table} (${columns.map(({ name }) => name)}) values (${values})`);
+  await system.rows(`delete from ${table}`);
+  expect((await backfill(system, LARGE.day)).json.units).toMatchObject([{ state: 'proved', rows: LARGE.rows }]);
+  expect((await system.run(['verify', dataset.key, '--deep'])).exit).toBe(0);
+  const chunks = await system.rows(
+    `select tableoid::regclass::text as chunk, count(*)::int from ${table} group by 1 having count(*) > 0`,
+  );
+  expect(chunks).toHaveLength(2);
+});
+
 describe('settings', () => {
   const DAY = '2024-05-05';
   let system: System;

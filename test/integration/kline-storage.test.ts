@@ -156,6 +156,23 @@ test('a shared one that was altered quarantines the earlier of its partitions', 
   expect(await everything()).toEqual(before);
 });
 
+// The search for the quartiles of a shared kline went on past the last price.
+test('rows that are gone end the verification of both days that share them', async () => {
+  const before = await everything();
+  const [day, next] = [DAYS[0].day, DAYS[1].day];
+  const from = Date.parse(next) - DAY_MS / 3;
+  await system.client.query(
+    `delete from ${dataset.native.table} where "timestamp" >= ${from} and "timestamp" < ${from + DAY_MS}`,
+  );
+  const { json } = await run('verify', dataset.key, '--partition', day);
+  expect(json.units[0].reason).toBe(`shared klines: expected that of ${day}T00:00:00.000Z, found other rows`);
+  expect((await run('verify', dataset.key, '--partition', next)).json.units[0].reason).toMatch(
+    /^rows: expected 3000, found 0/,
+  );
+  expect((await run('replay', dataset.key)).exit).toBe(0);
+  expect(await everything()).toEqual(before);
+});
+
 test('that were altered together with their digest are found by the proof log, and by a deep verification without it', async () => {
   const key = DAYS[0].day;
   const digest = `update partitions set klines_sha256 = $1 where partition_key = '${key}' returning klines_sha256`;

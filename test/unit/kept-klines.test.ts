@@ -2,6 +2,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { DayKlines } from '../../pipelines/rows/kept-klines.ts';
+import { quartileRanges, quartilesOf } from '../../pipelines/rows/kline-builder.ts';
 import { DAY_MS } from '../../shared/dates.ts';
 import { KEPT_COLUMNS, KEPT_SIZES_MS } from '../../shared/registry/kept-klines.ts';
 import { type AnyTrade, alignedKlines, nativeKlines } from '../support/kline-oracle.ts';
@@ -198,4 +199,37 @@ describe('kept klines', () => {
       { numRuns: runs(60) },
     );
   });
+});
+
+// Of a kline that two file days share, only the minutes that reach into a range are counted from their rows.
+test('each quartile lies in its range, and the trades of minutes beyond can be taken for their highest price', () => {
+  const price = fc.oneof(fc.integer({ min: 1, max: 30 }), fc.double({ min: 0.01, max: 30, noNaN: true }));
+  const minute = fc.tuple(price, fc.array(fc.double({ min: 0, max: 3, noNaN: true }), { minLength: 1, maxLength: 12 }));
+  fc.assert(
+    fc.property(fc.array(minute, { minLength: 1, maxLength: 30 }), (list) => {
+      const minutes = list.map(([from, steps]) => steps.map((step) => from + step));
+      const spans = minutes.map((prices) => ({
+        trades: prices.length,
+        low: Math.min(...prices),
+        high: Math.max(...prices),
+      }));
+      const quartiles = (prices: readonly number[]) =>
+        quartilesOf(
+          { prices: Float64Array.from(prices).sort(), counts: new Uint32Array(prices.length).fill(1) },
+          prices.length,
+        );
+      const ranges = quartileRanges(spans);
+      const expected = quartiles(minutes.flat());
+      for (const [index, { low, high }] of ranges.entries()) {
+        expect(expected[index] >= low && expected[index] <= high).toBe(true);
+      }
+      const decides = (span: { low: number; high: number }) =>
+        ranges.some(({ low, high }) => span.low <= high && span.high >= low);
+      const counted = minutes.flatMap((prices, index) =>
+        decides(spans[index]) ? prices : prices.map(() => spans[index].high),
+      );
+      expect(quartiles(counted)).toEqual(expected);
+    }),
+    { numRuns: runs(500) },
+  );
 });

@@ -58,7 +58,7 @@ test('times are those of all rows, before 1970 and beyond 32 bits, too', () => {
   expect(factsOf(...rows)).toMatchObject({ firstMs: -4_294_967_297, lastMs: 1_709_251_200_123 });
 });
 
-// Rows of one width are read column by column, all others cell by cell.
+// Rows of one width are read column by column, others cell by cell.
 test('rows of one width have the same ranges and times as the same rows with a text, nulls among them or not', () => {
   const FIXED = COLUMNS.filter(({ pg }) => pg !== 'text');
   const fixedRow = (...[a, b, ms]: readonly [number | null, number | null, number]) => {
@@ -76,4 +76,46 @@ test('rows of one width have the same ranges and times as the same rows with a t
       expect(found).toEqual(factsOf(...rows.map(([a, b, ms]) => row(a, '', b, ms))));
     }),
   );
+});
+
+// Trades of exchanges B and C: columns of a fixed width first, then texts. Those are read column by column, too.
+test('leading columns have the same ranges and times as if they could be null, whatever follows them', () => {
+  const columns = [
+    { name: 'ms', pg: 'int8' },
+    { name: 'a', pg: 'float8' },
+    { name: 'b', pg: 'float8' },
+    { name: 'note', pg: 'text' },
+    { name: 'c', pg: 'float8', nullable: true },
+  ] as const;
+  const rowOf = (...[ms, a, b, note, c]: readonly [number, number, number, string | null, number | null]) => {
+    const bytes = Buffer.alloc(2 + 12 + 12 + 12 + 4);
+    bytes.writeInt16BE(columns.length);
+    for (const at of [2, 14, 26]) bytes.writeInt32BE(8, at);
+    bytes.writeBigInt64BE(BigInt(ms), 6);
+    bytes.writeDoubleBE(a, 18);
+    bytes.writeDoubleBE(b, 30);
+    const text = Buffer.from(note ?? '');
+    bytes.writeInt32BE(note === null ? -1 : text.length, 38);
+    const last = Buffer.alloc(c === null ? 4 : 12);
+    last.writeInt32BE(c === null ? -1 : 8);
+    if (c !== null) last.writeDoubleBE(c, 4);
+    return Buffer.concat([bytes, text, last]);
+  };
+  const any = fc.double();
+  const texts = fc.oneof(fc.string({ maxLength: 9 }), fc.constantFrom('', null));
+  const rowsOf = fc.array(fc.tuple(fc.maxSafeInteger(), any, any, texts, fc.option(any)), { maxLength: 20 });
+  const fast = new CopyRanges(columns, ['a', 'b'], 'ms');
+  const slow = new CopyRanges(
+    columns.map((column) => ({ ...column, nullable: true })),
+    ['a', 'b'],
+    'ms',
+  );
+  fc.assert(
+    fc.property(rowsOf, (rows) => {
+      const copy = Buffer.concat(rows.map((values) => rowOf(...values)));
+      expect(fast.of(copy, rows.length)).toEqual(slow.of(copy, rows.length));
+    }),
+  );
+  const [one] = [rowOf(1, 2, 3, 'x', 4)];
+  expect(() => fast.of(Buffer.concat([one, one]), 1)).toThrow(`1 rows end at byte ${one.length} of ${2 * one.length}`);
 });
