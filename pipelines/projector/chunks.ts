@@ -119,13 +119,20 @@ async function createChunk(client: ClientBase, dataset: DatasetDefinition, windo
   return { ...created, fresh: true };
 }
 
-/** Stores a row that is not data, which creates the chunk of its time. @returns that chunk. */
+/** Stores a row that is not data, which creates the chunk of its time. @returns that chunk, for the caller to empty or drop. */
 async function storePlaceholder(client: ClientBase, { native }: DatasetDefinition, ms: number): Promise<string> {
   const values = native.columns.map(({ name, pg }) => (name === native.time.column ? `${ms}` : PLACEHOLDERS[pg]));
-  const { rows } = await client.query<{ chunk: string }>(
+  const stored = await client.query<{ chunk: string }>(
     `insert into ${native.table} values (${values.join(', ')}) returning tableoid::regclass::text as chunk`,
   );
-  return rows[0].chunk;
+  const [{ chunk }] = stored.rows;
+  const { rows } = await client.query<{ ours: boolean }>(
+    `select xmin::text = (pg_current_xact_id()::text::numeric % 4294967296)::text as ours from pg_class where oid = $1::regclass`,
+    [chunk],
+  );
+  // A chunk of another transaction may hold rows.
+  assert(rows[0]?.ours, `this transaction creates the chunk ${chunk}`);
+  return chunk;
 }
 
 /** Builds the unique index (time, identity) of loaded chunks. @throws 23505 when rows repeat. */

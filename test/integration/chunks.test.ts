@@ -100,6 +100,16 @@ test('while a day is loaded, other days can be locked for compaction', async () 
   await client.query('rollback');
 });
 
+// A transaction of another isolation looks for chunks in its own snapshot, and would empty what it does not see.
+test('a chunk that another transaction has created is never emptied', async () => {
+  await using other = await connect({ url: env.databaseUrl, name: 'chunks test, other' });
+  const day = fileDay(1);
+  await other.query('begin isolation level repeatable read; select 1');
+  await insertAt(day.fromMs + HOUR_MS);
+  await expect(prepareChunks(other, dataset, day)).rejects.toThrow('this transaction creates the chunk');
+  await other.query('rollback');
+});
+
 test('a second load that needs a chunk waits for the first, and adjoins its chunk', async () => {
   await using other = await connect({ url: env.databaseUrl, name: 'chunks test, other' });
   await client.query('begin');
