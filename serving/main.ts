@@ -110,5 +110,6 @@ try {
   process.stderr.write(`tidemark serving: ${explain(error)}\n`);
   process.exitCode = error instanceof TidemarkError && error.code === 'CONFIGURATION_INVALID' ? 2 : 1;
 }
-// The connection with the supervisor keeps a process alive.
-if (cluster.isWorker) process.exit();
+// Not left to the end of the event loop: the connection with a supervisor keeps it alive, and after thousands of broken connections
+// Node 24 waits forever for a socket that is closed, and keeps a core busy.
+process.exit();
