@@ -394,6 +394,8 @@ async function runsOf(
     if (last && startMs - last.toMs < JOINED_MINUTES * MINUTE_MS) last.toMs = startMs + MINUTE_MS;
     else stretches.push({ fromMs: startMs, toMs: startMs + MINUTE_MS });
   }
+  // No minute is left of those that were stored.
+  if (stretches.length === 0) return NO_RUNS;
   const { time, table } = dataset.native;
   const price = dataset.trades!.unified.find((field) => field.name === 'price')!.sql;
   const reads = stretches.map(

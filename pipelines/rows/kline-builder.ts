@@ -479,7 +479,7 @@ export interface PriceSpan {
 
 /**
  * Where each quartile of all trades lies, bounds included. It is not below the price at which spans that begin there or lower
- * could hold enough trades, and not above the price at which spans that end there or lower do.
+ * could hold enough trades, and not above the price at which spans that end there or lower do. Without trades there are none.
  */
 export function quartileRanges(spans: readonly PriceSpan[]): { readonly low: number; readonly high: number }[] {
   const reach = (of: 'low' | 'high', rank: number): number => {
@@ -490,6 +490,7 @@ export function quartileRanges(spans: readonly PriceSpan[]): { readonly low: num
     }
     throw new RangeError(`no trade is number ${rank} of ${seen}`);
   };
+  if (spans.length === 0) return [];
   const ranks = quartileRanks(spans.reduce((sum, { trades }) => sum + trades, 0));
   return ranks.map((rank) => ({ low: reach('low', rank), high: reach('high', rank) }));
 }

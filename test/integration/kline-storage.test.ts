@@ -173,6 +173,16 @@ test('rows that are gone end the verification of both days that share them', asy
   expect(await everything()).toEqual(before);
 });
 
+test('klines of minutes that are all gone quarantine their partitions, and a replay mends them', async () => {
+  const before = await everything();
+  await system.client.query('delete from native_klines where size_s = 60');
+  const { exit, json } = await run('verify', dataset.key);
+  expect(exit).toBe(1);
+  for (const { reason } of json.units) expect(reason).toMatch(/^klines_sha256: expected /);
+  expect((await run('replay', dataset.key)).exit).toBe(0);
+  expect(await everything()).toEqual(before);
+});
+
 test('that were altered together with their digest are found by the proof log, and by a deep verification without it', async () => {
   const key = DAYS[0].day;
   const digest = `update partitions set klines_sha256 = $1 where partition_key = '${key}' returning klines_sha256`;
