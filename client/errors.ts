@@ -119,7 +119,7 @@ type ServiceErrorClass = new (problem: Problem) => ServiceError;
 /** The class of a code: the first match. Other codes are classified by status. */
 const BY_CODE: readonly (readonly [pattern: RegExp, type: ServiceErrorClass])[] = [
   // The key itself may be right.
-  [/^AUTH_(KEYS_UNAVAILABLE|.*_LIMITED)$/, UnavailableError],
+  [/^AUTH_KEYS_UNAVAILABLE$|_LIMITED$/, UnavailableError],
   [/^AUTH_/, KeyError],
   [/_CONTRACT_ERROR$/, ContractError],
   [/_RIGHTS_RESOLUTION_ERROR$/, UnavailableError],

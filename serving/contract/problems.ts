@@ -22,12 +22,12 @@ export const PROBLEMS = {
 
   // key and contract
   AUTH_INVALID_API_KEY: { status: 409, title: 'The X-API-Key header is missing or wrong' },
-  AUTH_KEY_EXPIRED: { status: 401, title: 'The key has expired' },
-  AUTH_KEY_REVOKED: { status: 401, title: 'The key was revoked or replaced' },
+  AUTH_KEY_EXPIRED: { status: 409, title: 'The key has expired' },
+  AUTH_KEY_REVOKED: { status: 409, title: 'The key was revoked or replaced' },
   AUTH_KEYS_UNAVAILABLE: { status: 503, title: 'The key cannot be looked up', retryAfter: 2 },
-  AUTH_SCOPE_MISSING: { status: 403, title: 'The key lacks the scope' },
-  AUTH_DATASET_NOT_COVERED: { status: 403, title: 'The key does not cover the dataset' },
-  AUTH_RATE_LIMITED: { status: 429, title: 'Too many requests a minute' },
+  AUTH_SCOPE_MISSING: { status: 409, title: 'The key lacks the scope' },
+  AUTH_DATASET_NOT_COVERED: { status: 409, title: 'The key does not cover the dataset' },
+  RATE_LIMITED: { status: 429, title: 'Too many requests a minute' },
   AUTH_CONCURRENCY_LIMITED: { status: 429, title: 'Too many reads at once', retryAfter: 1 },
   QUERY_CONTRACT_ERROR: { status: 409, title: 'The request does not follow the contract' },
 
@@ -151,8 +151,6 @@ export class Problem extends Error {
   get headers(): Record<string, string> {
     const { retryAfter }: ProblemKind = PROBLEMS[this.code];
     const headers: Record<string, string> = { ...this.more.headers };
-    // HTTP demands it of every 401; no scheme of the registry fits a header of the service's own.
-    if (this.status === 401) headers['WWW-Authenticate'] = 'ApiKey';
     if (this.status === 503) headers['Retry-After'] = String(retryAfter ?? 5);
     return headers;
   }

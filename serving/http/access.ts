@@ -65,7 +65,7 @@ const LOGGED: ReadonlySet<ProblemCode> = new Set([
   'AUTH_KEY_REVOKED',
   'AUTH_SCOPE_MISSING',
   'AUTH_DATASET_NOT_COVERED',
-  'AUTH_RATE_LIMITED',
+  'RATE_LIMITED',
   'AUTH_CONCURRENCY_LIMITED',
 ]);
 /** Per code, key and interval, the log gets one line for the first refusal and one with the count of the others. */

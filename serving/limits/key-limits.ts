@@ -48,7 +48,7 @@ export class KeyLimits {
     this.#now = now;
   }
 
-  /** Counts a request, and tells the caller in headers what is left. @throws Problem AUTH_RATE_LIMITED */
+  /** Counts a request, and tells the caller in headers what is left. @throws Problem RATE_LIMITED */
   countRequest({ name, terms: { requestsPerMinute } }: Caller, response: ServerResponse): void {
     if (name === null || requestsPerMinute === null) return;
     const bucket = this.#buckets.get(name) ?? new RateBucket(requestsPerMinute, this.#now);
@@ -59,7 +59,7 @@ export class KeyLimits {
     response.setHeader('RateLimit', `"requests";r=${remaining};t=${nextSeconds}`);
     if (passes) return;
     throw new Problem(
-      'AUTH_RATE_LIMITED',
+      'RATE_LIMITED',
       `The key ${name} may make ${requestsPerMinute} requests a minute. Try again in ${nextSeconds} s.`,
       { headers: { 'Retry-After': String(nextSeconds) } },
     );

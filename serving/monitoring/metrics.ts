@@ -51,7 +51,7 @@ const KEY_REASONS: Readonly<Partial<Record<ProblemCode, string>>> = {
   AUTH_KEY_REVOKED: 'revoked',
   AUTH_SCOPE_MISSING: 'scope',
   AUTH_DATASET_NOT_COVERED: 'dataset',
-  AUTH_RATE_LIMITED: 'rate',
+  RATE_LIMITED: 'rate',
   AUTH_CONCURRENCY_LIMITED: 'concurrency',
 };
 

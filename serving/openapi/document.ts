@@ -88,7 +88,7 @@ const KEY_PROBLEMS = [
   'AUTH_KEY_REVOKED',
   'AUTH_KEYS_UNAVAILABLE',
   'AUTH_SCOPE_MISSING',
-  'AUTH_RATE_LIMITED',
+  'RATE_LIMITED',
 ] as const satisfies readonly ProblemCode[];
 
 /** The problems that any route may answer with. Unknown paths and methods belong to no operation. */
@@ -324,8 +324,7 @@ function problemResponses(codes: readonly ProblemCode[], all: JsonSchema): JsonS
 
 /** Headers that some problems add. */
 const PROBLEM_HEADERS: Readonly<Partial<Record<ProblemCode, AnswerHeaders>>> = {
-  AUTH_KEY_EXPIRED: { 'WWW-Authenticate': '`ApiKey`: the scheme of the header X-API-Key.' },
-  AUTH_RATE_LIMITED: { 'Retry-After': 'Seconds until the key may make another request.' },
+  RATE_LIMITED: { 'Retry-After': 'Seconds until the key may make another request.' },
   EXPORT_PRECONDITION_FAILED: { ETag: 'Tag of the current file.' },
   EXPORT_RANGE_NOT_SATISFIABLE: { 'Content-Range': 'Size of the file.' },
 };

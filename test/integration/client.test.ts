@@ -136,9 +136,9 @@ describe('errors', () => {
   // A key that asked too often, or that could not be looked up, was called missing or wrong.
   test.each([
     ['AUTH_INVALID_API_KEY', 409, KeyError],
-    ['AUTH_KEY_EXPIRED', 401, KeyError],
-    ['AUTH_SCOPE_MISSING', 403, KeyError],
-    ['AUTH_RATE_LIMITED', 429, UnavailableError],
+    ['AUTH_KEY_EXPIRED', 409, KeyError],
+    ['AUTH_SCOPE_MISSING', 409, KeyError],
+    ['RATE_LIMITED', 429, UnavailableError],
     ['AUTH_CONCURRENCY_LIMITED', 429, UnavailableError],
     ['AUTH_KEYS_UNAVAILABLE', 503, UnavailableError],
     ['QUERY_RIGHTS_RESOLUTION_ERROR', 503, UnavailableError],

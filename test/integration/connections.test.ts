@@ -344,7 +344,7 @@ describe('refused requests in the log', () => {
     const refusals = new RefusalLog(logInto(lines));
     const from = { requestId: 'x', clientAddress: '::1' };
     for (const key of ['one', 'other', 'one', null, 'one']) {
-      refusals.note('AUTH_RATE_LIMITED', 'Too many.', { ...from, key });
+      refusals.note('RATE_LIMITED', 'Too many.', { ...from, key });
     }
     refusals[Symbol.dispose]();
     expect(lines.map(({ key, refused }) => [key, refused])).toEqual([

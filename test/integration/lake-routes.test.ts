@@ -238,7 +238,7 @@ describe('who may read', () => {
     expect((await ask(ROWS)).status).toBe(200);
     for (const date of ['2024-01-01', '1999-01-01']) {
       const path = `${placeOf(OTHER, date)}/rows.parquet`;
-      expect(outcome(await ask(path))).toEqual([403, 'AUTH_DATASET_NOT_COVERED']);
+      expect(outcome(await ask(path))).toEqual([409, 'AUTH_DATASET_NOT_COVERED']);
     }
     const { json, headers, text } = await ask('_manifest.json');
     expect([json.files.map(({ path }: { path: string }) => path), json.signed, json.change]).toEqual([
@@ -253,7 +253,7 @@ describe('who may read', () => {
     expect(await mirror(options)).toMatchObject({ unchanged: 1, requests: 1, bytes: 0 });
     const reading = await keyOf('two', '--scopes', 'read');
     for (const path of ['_manifest.json', ROWS])
-      expect(outcome(await ask(path, reading))).toEqual([403, 'AUTH_SCOPE_MISSING']);
+      expect(outcome(await ask(path, reading))).toEqual([409, 'AUTH_SCOPE_MISSING']);
   });
 
   test('a dataset that the service does not know is not served', async () => {

@@ -49,7 +49,7 @@ describe('docs/monitoring', () => {
     serving.app.metrics.addProcessMetrics();
     await serving.query({ sources: [DATASET], n_rows: 1 });
     const { json } = await system.run(['keys', 'add', 'desk', '--scopes', 'metrics']);
-    expect((await serving.send({ key: json.secret, body: '{}' })).status).toBe(403);
+    expect((await serving.send({ key: json.secret, body: '{}' })).status).toBe(409);
     // One that a killed process left behind, and one that follows.
     await system.client.query(
       `insert into runs (kind, subject, datasets, command, host, pid, state) values

@@ -55,7 +55,7 @@ async function look() {
     if (!(error instanceof Fault)) throw error;
     if (error.isKey) return gate.open(error);
     // A key without the scope does not get it by asking again.
-    showUpdated(error.status === 403 ? error.message : `${error.message} Trying again.`, true);
+    showUpdated(error.code === 'AUTH_SCOPE_MISSING' ? error.message : `${error.message} Trying again.`, true);
   }
 }
 
