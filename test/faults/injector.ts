@@ -164,7 +164,8 @@ export class Injector {
     if (!world.hasDisk) return false;
     for (const code of DISK_FULL) excuses.add(code);
     const { blocks, bsize } = await statfs(world.disk);
-    const resize = (to: number) => execFileSync('mount', ['-o', `remount,size=${to * bsize}`, world.disk]);
+    const resize = (to: number) =>
+      execFileSync('mount', ['-o', `remount,size=${to * bsize}`, world.disk], { stdio: 'pipe' });
     // What is written between the look and the change makes the new size too small, which the kernel refuses.
     for (let tries = 100; ; tries--) {
       const { bfree } = await statfs(world.disk);

@@ -17,6 +17,7 @@ import type { ParsedCommand } from '../options.ts';
 import { seconds } from '../output.ts';
 import { isLocated } from '../over-partitions.ts';
 import { keepStreams } from '../streams.ts';
+import { Summary } from '../summary.ts';
 import { keepCompacted } from './compact.ts';
 import { PARENT_VARIABLE } from './follow.ts';
 import { lakeChild } from './lake.ts';
@@ -33,27 +34,51 @@ const LONGEST_NAME = Math.max(...[...DATASETS.keys()].map((key) => key.length));
 /**
  * Loads the sample of every feed without partitions and source location: synthetic documents in the vendor's layout,
  * ingested like any other but marked. A sample that fails is reported and retried at the next start; the service
- * continues.
+ * continues. While one sample is ingested the next ones are made, because that of Bitcoin first downloads a node.
  */
 export async function loadSamples(context: Context): Promise<SampleReport[]> {
   const reports: SampleReport[] = [];
   if (!context.settings.SVC_SAMPLE) return reports;
+  const samples: { feed: Feed; documents: Promise<Documents | undefined> }[] = [];
+  let last: Promise<unknown> = Promise.resolve();
   for (const feed of feeds()) {
     const { sample } = feed;
     if (!sample || isLocated(context.settings, feed)) continue;
+    const documents = last.then(() => makeDocuments(context, feed, sample));
+    last = documents.catch(() => {}); // reported below
+    samples.push({ feed, documents });
+  }
+  for (const { feed, documents } of samples) {
     try {
-      if (await isWanted(context, feed, sample)) reports.push(await loadSample(context, feed, sample));
+      if (context.output.terminal) context.output.progress(`${feed.name}  generating a synthetic sample`);
+      const made = await documents;
+      if (made && !context.signal.aborted) reports.push(await loadSample(context, feed, made));
     } catch (error) {
-      if (context.signal.aborted) return reports;
       // Another process is publishing real data, so no sample is needed.
-      if (codeOf(error) === 'PUBLISHER_LEASE_HELD') continue;
+      if (context.signal.aborted || codeOf(error) === 'PUBLISHER_LEASE_HELD') continue;
       // A sample may lack a server that generates it, or space in a store. The service and the other samples continue.
       const code = codeOf(error) ?? outageCode(error) ?? 'UNEXPECTED';
       context.log.warn({ feed: feed.name, code, fault: explain(error) }, 'the sample could not be loaded');
       context.output.note(`no sample of ${feed.name}: ${explain(error)} [${code}]`);
+    } finally {
+      await rm(folderOf(context, feed), { recursive: true, force: true });
     }
   }
   return reports;
+}
+
+type Documents = Awaited<ReturnType<Sample['make']>>;
+
+const folderOf = ({ settings }: Context, { name }: Feed): string => join(settings.SVC_STATE_DIR, 'sample', name);
+
+/** @returns the documents of a feed's sample, or undefined where the sample is not wanted. */
+async function makeDocuments(context: Context, feed: Feed, sample: Sample): Promise<Documents | undefined> {
+  const { settings, log, signal } = context;
+  if (signal.aborted || !(await isWanted(context, feed, sample))) return undefined;
+  const directory = folderOf(context, feed);
+  await mkdir(directory, { recursive: true });
+  const todayMs = Math.floor(Date.now() / DAY_MS) * DAY_MS;
+  return await sample.make({ directory, settings, todayMs, log, signal });
 }
 
 /** Whether the sample is incomplete and the database holds only synthetic rows, as after an interrupted first start. */
@@ -67,29 +92,21 @@ async function isWanted({ catalog }: Context, { datasets }: Feed, sample: Sample
   return !complete;
 }
 
-async function loadSample(context: Context, feed: Feed, sample: Sample): Promise<SampleReport> {
-  const { settings, log, signal, output } = context;
+async function loadSample(context: Context, feed: Feed, { location, selection }: Documents): Promise<SampleReport> {
+  const { output } = context;
   const startedAt = performance.now();
-  const directory = join(settings.SVC_STATE_DIR, 'sample', feed.name);
-  await mkdir(directory, { recursive: true });
-  if (output.terminal) output.progress(`${feed.name}  generating a synthetic sample`);
-  else output.note(`loading a synthetic sample of ${feed.name}`);
+  if (!output.terminal) output.note(`loading a synthetic sample of ${feed.name}`);
   const loaded = new Map(feed.datasets.map(({ key }) => [key, { partitions: 0, rows: 0 }]));
-  try {
-    const todayMs = Math.floor(Date.now() / DAY_MS) * DAY_MS;
-    const { location, selection } = await sample.make({ directory, settings, todayMs, log, signal });
-    const line = './tidemark up (its sample)';
-    const request = { kind: 'backfill', line, location, selection, synthetic: true, ownProjector: false } as const;
-    for await (const unit of ingest(context, feed, request)) {
-      const counts = loaded.get(unit.dataset);
-      if (unit.state !== 'proved') output.note(`${unit.partition}  ${unit.state} ${unit.code}: ${unit.reason}`);
-      else if (counts) {
-        counts.partitions++;
-        counts.rows += unit.rows;
-      }
-    }
-  } finally {
-    await rm(directory, { recursive: true, force: true });
+  const summary = new Summary('up', [feed], output);
+  const line = './tidemark up (its sample)';
+  const request = { kind: 'backfill', line, location, selection, synthetic: true, ownProjector: false } as const;
+  for await (const unit of ingest(context, feed, request)) {
+    const isLoaded = unit.state === 'proved' || unit.state === 'unchanged';
+    summary.add(feed, unit, isLoaded);
+    const counts = loaded.get(unit.dataset);
+    if (!isLoaded || !counts) continue;
+    counts.partitions++;
+    counts.rows += unit.rows;
   }
   if (output.terminal) {
     const lines = [...loaded].map(([dataset, counts]) => lineOf(dataset, counts));
