@@ -319,13 +319,13 @@ export interface BitcoinBlockHeaders extends Shape {
     readonly version: number;
     /** Nonce, unsigned 32 bits. */
     readonly nonce: number;
-    /** Difficulty, as the node reports it. */
+    /** Difficulty, computed from the compact target of the header. */
     readonly difficulty: number;
     /** Block time, whole seconds; it may be earlier than the previous block's. Unit: ms. */
     readonly timestamp: number;
     /** The same instant as `timestamp`. */
     readonly datetime: string;
-    /** Chain as the node names it: `main`, `test`, `signet` or `regtest`. */
+    /** Chain as the node names it: `main`, `test`, `testnet4`, `signet` or `regtest`. */
     readonly source_chain: string;
   };
   readonly aligned_1s: {
@@ -380,7 +380,7 @@ export interface BitcoinBlockTransactions extends Shape {
     readonly transaction_index: number;
     /** Id of the transaction, 64 hexadecimal digits. */
     readonly txid: string;
-    /** List of `{input_index, sequence, prev_txid, prev_vout, prevout_value_btc?}`, of a coinbase `{input_index, sequence, coinbase_hex}`. */
+    /** List of `{input_index, sequence, prev_txid, prev_vout, prevout_value_btc}`, of a coinbase `{input_index, sequence, coinbase_hex}`. */
     readonly inputs: string;
     /** List of `{output_index, value_btc, script_type, addresses}`. */
     readonly outputs: string;
@@ -394,7 +394,7 @@ export interface BitcoinBlockTransactions extends Shape {
     readonly coinbase: 0 | 1;
     /** The same instant as `block_timestamp`. */
     readonly datetime: string;
-    /** Chain as the node names it: `main`, `test`, `signet` or `regtest`. */
+    /** Chain as the node names it: `main`, `test`, `testnet4`, `signet` or `regtest`. */
     readonly source_chain: string;
   };
   readonly aligned_1s: {
@@ -453,7 +453,7 @@ export interface BitcoinMempoolState extends Shape {
     readonly first_seen_timestamp: number;
     /** 1 when the node marks it replaceable (BIP 125). */
     readonly rbf_flag: 0 | 1;
-    /** Chain as the node names it: `main`, `test`, `signet` or `regtest`. */
+    /** Chain as the node names it: `main`, `test`, `testnet4`, `signet` or `regtest`. */
     readonly source_chain: string;
   };
   readonly aligned_1s: {
@@ -512,7 +512,7 @@ export interface BitcoinBlockFeeTotals extends Shape {
     readonly fee_total_btc: number;
     /** The same instant as `block_timestamp`. */
     readonly datetime: string;
-    /** Chain as the node names it: `main`, `test`, `signet` or `regtest`. */
+    /** Chain as the node names it: `main`, `test`, `testnet4`, `signet` or `regtest`. */
     readonly source_chain: string;
   };
   readonly aligned_1s: {
@@ -565,7 +565,7 @@ export interface BitcoinBlockSubsidySchedule extends Shape {
     readonly subsidy_btc: number;
     /** The same instant as `block_timestamp`. */
     readonly datetime: string;
-    /** Chain as the node names it: `main`, `test`, `signet` or `regtest`. */
+    /** Chain as the node names it: `main`, `test`, `testnet4`, `signet` or `regtest`. */
     readonly source_chain: string;
   };
   readonly aligned_1s: {
@@ -610,7 +610,7 @@ export interface BitcoinNetworkHashrateEstimate extends Shape {
     readonly block_hash: string;
     /** Block time, whole seconds; it may be earlier than the previous block's. Unit: ms. */
     readonly block_timestamp: number;
-    /** Difficulty, as the node reports it. */
+    /** Difficulty, computed from the compact target of the header. */
     readonly difficulty: number;
     /** The divisor: seconds since the previous block's time, at least 1; for genesis, until the next block's. Unit: s. */
     readonly observed_interval_seconds: number;
@@ -618,7 +618,7 @@ export interface BitcoinNetworkHashrateEstimate extends Shape {
     readonly hashrate_hs: number;
     /** The same instant as `block_timestamp`. */
     readonly datetime: string;
-    /** Chain as the node names it: `main`, `test`, `signet` or `regtest`. */
+    /** Chain as the node names it: `main`, `test`, `testnet4`, `signet` or `regtest`. */
     readonly source_chain: string;
   };
   readonly aligned_1s: {
@@ -669,7 +669,7 @@ export interface BitcoinCirculatingSupply extends Shape {
     readonly circulating_supply_btc: number;
     /** The same instant as `block_timestamp`. */
     readonly datetime: string;
-    /** Chain as the node names it: `main`, `test`, `signet` or `regtest`. */
+    /** Chain as the node names it: `main`, `test`, `testnet4`, `signet` or `regtest`. */
     readonly source_chain: string;
   };
   readonly aligned_1s: {

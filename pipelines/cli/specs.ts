@@ -38,7 +38,7 @@ export const migrate: CommandSpec = {
   name: 'migrate',
   positionals: [],
   options: {},
-  doc: 'Brings the database to the current schema. Safe at any time; every command that uses the database does it too.',
+  doc: 'Brings the database to the current schema. Safe at any time; every command that uses the database does it too, but `doctor`.',
 };
 
 export const backfill: CommandSpec = {
@@ -215,7 +215,7 @@ export const release: CommandSpec = {
   name: 'release',
   positionals: ['dataset', 'partition'],
   options: { reason: { type: 'string', required: true, doc: 'Why; kept in the ledger.' } },
-  doc: 'Takes a partition out of quarantine. Rows that `verify` quarantined and that equal their manifest again are served again; all others are dropped, and the next backfill fetches the partition anew.',
+  doc: 'Takes a partition out of quarantine. Days of trades that `verify` quarantined and that equal their manifest again are served again; all other rows are dropped, and the next backfill fetches the partition anew.',
 };
 
 export const ledger: CommandSpec = {
@@ -265,7 +265,7 @@ export const exportWorker: CommandSpec = {
   name: 'export-worker',
   positionals: [],
   options: {},
-  doc: 'Runs queued exports, beside or instead of the HTTP service, until stopped; unfinished ones return to the queue. On another machine it needs SVC_DATABASE_URL, SVC_NATS_EXPORT_URL or SVC_NATS_URL, and the same SVC_EXPORT_ROOT_DIR on a shared file system.',
+  doc: 'Runs queued exports, beside or instead of the HTTP service, until stopped; unfinished ones return to the queue. On another machine it needs SVC_DATABASE_URL, SVC_NATS_URL, SVC_SOURCE_RIGHTS_MATRIX_PATH, and the same SVC_EXPORT_ROOT_DIR on a shared file system.',
 };
 
 export const lake: CommandSpec = {

@@ -47,7 +47,9 @@ const partition = z.strictObject({
   first_offset: z.string().nullable().describe('Offset of the first event.'),
   last_offset: z.string().nullable().describe('Offset of the last event.'),
   rows_hash: z.string().nullable().describe('Sum of the row hashes, equal in the document and the database.'),
-  events_sha256: sha256('Digest of every event’s vendor bytes and a line feed, in order of offset.').nullable(),
+  events_sha256: sha256(
+    'Digest of the events in order of offset: of trades each row and a line feed, of others the records of the log.',
+  ).nullable(),
   document: document.nullable().describe('The document that the partition came in.'),
   revision: count('Number that rises when an operator ingests the partition again.'),
   attempt: count('Number of the publishing attempt.'),

@@ -42,7 +42,7 @@ export const SOURCE_CHAIN = storedField(
   'source_chain',
   'string',
   'text',
-  'Chain as the node names it: `main`, `test`, `signet` or `regtest`.',
+  'Chain as the node names it: `main`, `test`, `testnet4`, `signet` or `regtest`.',
 );
 
 /** The sha256 of an event's bytes, from which the digests of aligned seconds are computed. It is stored and not served. */

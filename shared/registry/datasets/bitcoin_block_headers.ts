@@ -46,7 +46,7 @@ export const bitcoinBlockHeaders = {
       field('merkle_root', 'string', 'text', "Root of the block's transactions."),
       field('version', 'int64', 'int8', 'Version field, signed 32 bits.'),
       field('nonce', 'int64', 'int8', 'Nonce, unsigned 32 bits.'),
-      field('difficulty', 'float64', 'float8', 'Difficulty, as the node reports it.'),
+      field('difficulty', 'float64', 'float8', 'Difficulty, computed from the compact target of the header.'),
       field('timestamp', 'int64', 'int8', "Block time, whole seconds; it may be earlier than the previous block's.", {
         unit: 'ms',
       }),

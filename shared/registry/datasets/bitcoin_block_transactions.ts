@@ -57,7 +57,7 @@ export const bitcoinBlockTransactions = {
         'inputs',
         'json',
         'text',
-        'List of `{input_index, sequence, prev_txid, prev_vout, prevout_value_btc?}`, of a coinbase `{input_index, sequence, coinbase_hex}`.',
+        'List of `{input_index, sequence, prev_txid, prev_vout, prevout_value_btc}`, of a coinbase `{input_index, sequence, coinbase_hex}`.',
       ),
       field('outputs', 'json', 'text', 'List of `{output_index, value_btc, script_type, addresses}`.'),
       field(

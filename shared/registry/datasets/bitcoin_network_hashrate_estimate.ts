@@ -22,7 +22,7 @@ export const bitcoinNetworkHashrateEstimate = {
     ],
     totals: [{ column: 'observed_interval_seconds', scale: 0 }],
     fields: [
-      field('difficulty', 'float64', 'float8', 'Difficulty, as the node reports it.'),
+      field('difficulty', 'float64', 'float8', 'Difficulty, computed from the compact target of the header.'),
       field(
         'observed_interval_seconds',
         'int64',

@@ -34,7 +34,7 @@ export const FACTS = {
     kind: 'number',
     unit: 'USD',
     required: true,
-    doc: 'Net assets: the sum of listed holdings, else as stated.',
+    doc: 'Net assets: as stated (BITB, BRRR, DEFI, FBTC, GBTC), else the sum of listed holdings.',
   },
   holdings_row_count: {
     kind: 'integer',
