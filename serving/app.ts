@@ -250,7 +250,7 @@ function createRoutes(services: ReturnType<typeof createServices>, { settings, l
       proofLog: services.proofLog,
     }),
     changesRoute({ feed: services.changes, limiter: limiters.discovery }),
-    ...lakeRoutes({ folder: settings.SVC_LAKE_FOLDER, rights, stallTimeoutMs }),
+    ...lakeRoutes({ inspector, folder: settings.SVC_LAKE_FOLDER, rights, stallTimeoutMs }),
     ...proofRoutes(services.proofLog.source),
     ...opsRoutes({ monitor, checks, queues, changes: services.changes }),
     metricsRoute(metrics),

@@ -110,6 +110,32 @@ async function storedDates(session: Reading, dataset: DatasetDefinition, within?
   return within ? all.filter(({ window }) => window.from < within.to && window.to > within.from) : all;
 }
 
+/**
+ * Whether rows of a date were taken back or replaced since a change of the proof log: a lake of that change still has them. A leaf
+ * without an index may be newer. A partition that has left the catalog has no times any longer, and a state may be carried into
+ * any later date: both concern all dates of their dataset.
+ */
+export async function isTakenBack(
+  session: Reading,
+  dataset: DatasetDefinition,
+  date: string,
+  change: number,
+): Promise<boolean> {
+  const { windowOf, carriesFar } = SPANS[dataset.partition.kind];
+  const { from, to } = windowOf(date);
+  const params = new Params();
+  const [id, since] = [params.add(int2(dataset.number)), params.add(int8(change))];
+  const ofDate = `p.from_ms < ${params.add(int8(to))} and p.to_ms > ${params.add(int8(from))}`;
+  const rows = await session.rows(
+    `select 1 from proof_leaves l left join partitions p using (dataset_id, partition_key)
+     where l.dataset_id = ${id} and (l.leaf_index >= ${since} or l.leaf_index is null)
+       and l.kind in ('revised', 'retracted', 'quarantined')
+       and (${carriesFar} or p.from_ms is null or ${ofDate}) limit 1`,
+    params,
+  );
+  return rows.length > 0;
+}
+
 /** A range of dates to compare, and a wider one to plan: a file's rows depend on what is carried from the file before it. */
 export interface Reach {
   readonly compared: Range;

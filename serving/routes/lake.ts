@@ -1,6 +1,6 @@
 /**
  * GET /v1/lake/...: the files of a lake's folder, under the paths that they have there. A file is served only if the root manifest
- * names it, its bytes are those of the manifest, and the rights of its dataset allow it now.
+ * names it, its bytes are those of the manifest, none of its rows was taken back since, and the rights of its dataset allow it now.
  */
 import { createHash } from 'node:crypto';
 import type { BigIntStats } from 'node:fs';
@@ -21,11 +21,13 @@ import { DATASET_KEYS, DATASETS, type DatasetKey } from '../../shared/registry/i
 import { openRegular } from '../../shared/regular-file.ts';
 import type { RightsStore } from '../../shared/rights/store.ts';
 import { Problem } from '../contract/problems.ts';
+import type { Inspector } from '../discovery/inspector.ts';
 import { ProvedFiles } from '../exports/files.ts';
 import { answerBytes, requireAccept } from '../http/answer.ts';
 import type { Caller } from '../http/caller.ts';
 import { NO_PARAMETERS, queryParams } from '../http/request.ts';
 import {
+  CATALOG_PROBLEMS,
   type Exchange,
   RIGHTS_PROBLEMS,
   type Route,
@@ -34,9 +36,11 @@ import {
   VALIDATOR_HEADERS,
 } from '../http/routes.ts';
 import { isTagged, sendFile } from '../http/send-file.ts';
+import { isTakenBack } from '../lake/plan.ts';
 import { checkRights, type Grant, realRowsProblem } from '../rights/gate.ts';
 
 export interface LakeRouteDeps {
+  readonly inspector: Inspector;
   /** SVC_LAKE_FOLDER. */
   readonly folder: string | undefined;
   readonly rights: RightsStore;
@@ -88,7 +92,7 @@ const rootRoute = (opened: () => LakeFolder, { stallTimeoutMs }: LakeRouteDeps):
   },
 });
 
-const fileRoute = (opened: () => LakeFolder, { rights, stallTimeoutMs }: LakeRouteDeps): Route => ({
+const fileRoute = (opened: () => LakeFolder, { inspector, rights, stallTimeoutMs }: LakeRouteDeps): Route => ({
   method: 'GET',
   path: `${PREFIX}/:dataset/:mode/:date/:file`,
   access: 'export',
@@ -114,6 +118,14 @@ const fileRoute = (opened: () => LakeFolder, { rights, stallTimeoutMs }: LakeRou
     const type = named === entry ? ROWS_TYPE : MANIFEST_TYPE;
     requireAccept(request, type);
     await using file = await lake.open(named, root);
+    const dataset = DATASETS.get(entry.dataset)!;
+    const { change } = root.manifest;
+    if (await inspector.run(exchange, (session) => isTakenBack(session, dataset, entry.date, change))) {
+      throw new Problem(
+        'LAKE_FILE_ALTERED',
+        `Rows of ${path} were taken back or replaced after the lake was written. A writer that follows (\`./tidemark lake --follow\`) brings the lake up to date within seconds; else the operator runs \`./tidemark lake\` again.`,
+      );
+    }
     const synthetic: Record<string, string> = isSynthetic ? { 'X-Svc-Synthetic': 'true' } : {};
     await sendFile(exchange, { ...file, stallTimeoutMs, headers: { ...headersOf(type), ...synthetic } });
   },
@@ -131,7 +143,7 @@ const fileDoc = (): RouteDoc => ({
     date: { doc: '`date=` and a UTC day, or a year for datasets with few rows a day.', schema: text },
     file: { doc: `\`${ROWS_FILE}\` or \`${MANIFEST_FILE}\`.`, schema: text },
   },
-  problems: ['QUERY_CONTRACT_ERROR', ...RIGHTS_PROBLEMS, 'LAKE_FILE_NOT_FOUND', ...FILE_PROBLEMS],
+  problems: ['QUERY_CONTRACT_ERROR', ...RIGHTS_PROBLEMS, 'LAKE_FILE_NOT_FOUND', ...CATALOG_PROBLEMS, ...FILE_PROBLEMS],
   examples: [
     {
       title: 'A day of trades',

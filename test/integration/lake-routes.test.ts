@@ -6,6 +6,7 @@ import { readFile, rename, rm, symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { mirror } from '../../client/mirror/index.ts';
+import { connect } from '../../shared/db/connect.ts';
 import { generateSigner } from '../../shared/proof-log/note.ts';
 import { DATASETS } from '../../shared/registry/index.ts';
 import { type Answer as CommandAnswer, runCommand, startCommand } from '../support/command.ts';
@@ -254,6 +255,68 @@ describe('who may read', () => {
     const reading = await keyOf('two', '--scopes', 'read');
     for (const path of ['_manifest.json', ROWS])
       expect(outcome(await ask(path, reading))).toEqual([409, 'AUTH_SCOPE_MISSING']);
+  });
+
+  describe('rows that are taken back after the lake was written are not served, though the lake still has them', () => {
+    const { number } = DATASETS.get(TRADES)!;
+    const database = () => connect({ url: env.databaseUrl, name: 'test' });
+    const leaf = async (kind: string, key: string, index: number | null) => {
+      await using client = await database();
+      await client.query(
+        `insert into proof_leaves (leaf_index, dataset_id, partition_key, attempt, kind, body) values ($1, $2, $3, 1, $4, 'x')`,
+        [index, number, key, kind],
+      );
+    };
+    const statuses = async () => {
+      const [day, other] = [DAY, placeOf(OTHER, '2024-01-01')];
+      const answers = await Promise.all(
+        [ROWS, `${day}/_manifest.json`, `${other}/rows.parquet`].map((path) => get(path)),
+      );
+      return answers.map(outcome);
+    };
+    const SERVED = [200, undefined];
+    const REFUSED = [503, 'LAKE_FILE_ALTERED'];
+    const forget = async () => {
+      await using client = await database();
+      await client.query('delete from proof_leaves; delete from partitions');
+    };
+    afterAll(forget);
+    beforeEach(async () => {
+      await forget();
+      await using client = await database();
+      for (const [key, from] of [
+        ['2024-01-01', '2024-01-01'],
+        ['2024-02-01', '2024-02-01'],
+      ]) {
+        const ms = Date.parse(`${from}T00:00:00Z`);
+        await client.query(
+          `insert into partitions (dataset_id, partition_key, state, attempt, revision, from_ms, to_ms, synthetic)
+           values ($1, $2, 'quarantined', 1, 1, $3, $4, false)`,
+          [number, key, ms, ms + 86_400_000],
+        );
+      }
+    });
+
+    test.each(['quarantined', 'retracted', 'revised'])('%s, with an index and before it has one', async (kind) => {
+      await leaf(kind, '2024-01-01', null);
+      expect(await statuses()).toEqual([REFUSED, REFUSED, SERVED]);
+      expect((await get(ROWS)).headers['retry-after']).toBe('1');
+      // The writer has replaced the file, and states the change.
+      await using client = await database();
+      await client.query('update proof_leaves set leaf_index = $1', [change]);
+      expect(await statuses()).toEqual([REFUSED, REFUSED, SERVED]);
+      await write();
+      expect(await statuses()).toEqual([SERVED, SERVED, SERVED]);
+    });
+
+    test('of other dates and new ones only they are served; of a partition without times none', async () => {
+      await leaf('quarantined', '2024-02-01', null);
+      await leaf('proved', '2024-01-01', null);
+      await leaf('refused', '2024-01-01', null);
+      expect(await statuses()).toEqual([SERVED, SERVED, SERVED]);
+      await leaf('retracted', '2024-03-01', null);
+      expect(await statuses()).toEqual([REFUSED, REFUSED, SERVED]);
+    });
   });
 
   test('a dataset that the service does not know is not served', async () => {
