@@ -87,7 +87,8 @@ describe('a row that was deleted by hand was missing from a well-formed answer',
        create table kept_aligned as select * from canonical_aligned_1s_aggregates
          where dataset_id = 1 and aligned_at_utc = to_timestamp(${second});
        create table kept_newest (like ${DATASET});
-       create table kept_headers (like bitcoin_block_headers)`,
+       create table kept_headers (like bitcoin_block_headers);
+       create table kept_seconds (like canonical_aligned_1s_aggregates)`,
     );
   });
   afterAll(async () => {
@@ -202,6 +203,14 @@ describe('a row that was deleted by hand was missing from a well-formed answer',
     const proved = world.rows.filter(({ partition }) => partition.state === 'proved');
     const { ms, partition } = proved[Math.floor(proved.length / 2)];
     const iso = (at: number) => new Date(at).toISOString();
+    const rowsOf = {
+      native: { table: 'bitcoin_block_headers', where: `"timestamp" = ${ms}`, kept: 'kept_headers' },
+      aligned_1s: {
+        table: 'canonical_aligned_1s_aggregates',
+        where: `dataset_id = ${world.dataset.number} and aligned_at_utc = to_timestamp(${Math.floor(ms / 1000)})`,
+        kept: 'kept_seconds',
+      },
+    } as const;
     const windows = [
       {},
       { time_range: [iso(ms - 7_200_000), iso(ms + 7_200_000)] },
@@ -209,22 +218,24 @@ describe('a row that was deleted by hand was missing from a well-formed answer',
       { n_rows: 10_000 },
       { n_random: 10_000 },
     ];
-    for (const window of windows) {
-      const body = { sources: [world.dataset.key], ...window };
-      expect((await history.serving.query(body)).status).toBe(200);
-      const { rowCount } = await execute(
-        history.env.databaseUrl,
-        `with lost as (delete from bitcoin_block_headers where "timestamp" = ${ms} returning *)
-         insert into kept_headers select * from lost`,
-      );
-      expect(rowCount).toBeGreaterThan(0);
-      const answer = await history.serving.query(body);
-      expect([window, answer.status, answer.json.code]).toEqual([window, 503, 'QUERY_RUNTIME_ERROR']);
-      expect((await requests()).map((row) => row.partition_key)).toContain(partition.key);
-      await execute(
-        history.env.databaseUrl,
-        `insert into bitcoin_block_headers select * from kept_headers; truncate kept_headers, recount_requests`,
-      );
+    for (const [mode, { table, where, kept }] of Object.entries(rowsOf)) {
+      for (const window of windows) {
+        const body = { sources: [world.dataset.key], mode, ...window };
+        const before = await history.serving.query(body);
+        expect(before.status, before.text).toBe(200);
+        const { rowCount } = await execute(
+          history.env.databaseUrl,
+          `with lost as (delete from ${table} where ${where} returning *) insert into ${kept} select * from lost`,
+        );
+        expect(rowCount).toBeGreaterThan(0);
+        const answer = await history.serving.query(body);
+        expect([mode, window, answer.status, answer.json.code]).toEqual([mode, window, 503, 'QUERY_RUNTIME_ERROR']);
+        expect((await requests()).map((row) => row.partition_key)).toContain(partition.key);
+        await execute(
+          history.env.databaseUrl,
+          `insert into ${table} select * from ${kept}; truncate ${kept}, recount_requests`,
+        );
+      }
     }
   });
 

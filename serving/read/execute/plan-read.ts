@@ -3,7 +3,7 @@ import { int2, Params } from '../../db/pg-messages.ts';
 import { planKlines } from '../klines/klines.ts';
 import { slicesOf, withBoundaryRows, withCarriedIn } from '../plan/boundary-rows.ts';
 import { boundsOfFilters, type CountedStatement, type LiveContext, type ReadPlan } from '../plan/context.ts';
-import { countedSlices, countOfWindow } from '../plan/counted.ts';
+import { checkEvents, countedSlices, countOfWindow } from '../plan/counted.ts';
 import { planLatest } from '../plan/latest.ts';
 import { ruleOut } from '../plan/ruled-out.ts';
 import { readPartitions, rowsOf } from '../sampling/draw.ts';
@@ -45,10 +45,10 @@ async function ofFileDays(context: LiveContext, wanted: number, seed: number): P
   return { statements: await sample(context, partitions, wanted, seed), expectedRows: wanted };
 }
 
-const all = async (context: LiveContext): Promise<SamplePlan> => ({
-  statements: inOrder(context),
-  count: await countOfWindow(context),
-});
+async function all(context: LiveContext): Promise<SamplePlan> {
+  await checkEvents(context, boundsOf(context.coverage, context.request.window));
+  return { statements: inOrder(context), count: await countOfWindow(context) };
+}
 
 async function byHash(context: LiveContext, wanted: number, seed: number): Promise<SamplePlan> {
   const { session, relation: rows, searched, request } = context;
@@ -74,7 +74,7 @@ async function planWindow(context: LiveContext): Promise<ReadPlan> {
   if (window.kind === 'latest') return await planLatest(context, window.rows);
   const gaps = gapsWithin(coverage, boundsOf(coverage, window));
   if (window.kind === 'random') return { gaps, parts, ...(await planRandom(context, window.rows, window.seed)) };
-  return { gaps, parts, carried: context.carried, statements: inOrder(context), count: await countOfWindow(context) };
+  return { gaps, parts, carried: context.carried, ...(await all(context)) };
 }
 
 /** The context, narrowed by what its window and filters imply. */

@@ -75,9 +75,12 @@ function differing(request: ReadRequest, { count: { window, partitions } }: Lost
   const { table, time } = dataset.native;
   const native = `select count(*) from "${table}" t where t."${time.column}" >= p.from_ms
     and t."${time.column}" < p.to_ms and ${scopeJoinSql(dataset)}`;
-  const aligned = `select count(*) from ${ALIGNED_TABLE} t where t.dataset_id = p.dataset_id
-    and t.aligned_at_utc >= to_timestamp(p.from_ms / 1000.0) and t.aligned_at_utc < to_timestamp(p.to_ms / 1000.0)`;
-  const [counted, found] = mode === 'native' ? ['p.rows', native] : ['p.aligned_rows', aligned];
+  const { countField } = dataset.aligned;
+  const isCounted = dataset.partition.kind === 'file_day' || !countField;
+  const aligned = `select ${isCounted ? 'count(*)' : `coalesce(sum(t."${countField}"), 0)`} from ${ALIGNED_TABLE} t where t.dataset_id = p.dataset_id
+    and t.aligned_at_utc >= to_timestamp(p.from_ms / 1000) and t.aligned_at_utc < to_timestamp(p.to_ms / 1000.0)`;
+  const counted = mode === 'native' || !isCounted ? 'p.rows' : 'p.aligned_rows';
+  const found = mode === 'native' ? native : aligned;
   const kept = keptRows(request);
   const keptDiffers = kept === undefined ? '' : ` or p.klines_sha256 is not null and ${counted} <> (${kept})`;
   return `p.from_ms < ${params.add(int8(window.to))} and p.to_ms > ${params.add(int8(window.from))}

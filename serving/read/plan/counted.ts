@@ -5,6 +5,7 @@
 import { DAY_MS } from '../../../shared/dates.ts';
 import { scopeJoinSql } from '../../../shared/proof/recount.ts';
 import type { Range } from '../../../shared/ranges.ts';
+import { ALIGNED_TABLE } from '../../../shared/registry/aligned-storage.ts';
 import { int2, int8, Params } from '../../db/pg-messages.ts';
 import { LostRows, type Part, type RowCount, type Slice } from '../read-model.ts';
 import { boundsOf } from '../snapshot/proved-runs.ts';
@@ -166,6 +167,33 @@ export async function countOfWindow(context: LiveContext): Promise<RowCount | un
     params,
   );
   return { rows: Number(rows), isMinimum: straddling !== '0', window: { from: window.from, to: window.to } };
+}
+
+/**
+ * Compares the events that the one-second rows of a window state with those that are proved, before the first row of the read. A
+ * second may hold events of several heights, so their rows have no count, but the sum of `countField` has.
+ * @throws LostRows
+ */
+export async function checkEvents(context: LiveContext, window: Range): Promise<void> {
+  const { session, request, relation, coverage, parts } = context;
+  const { dataset, mode } = request;
+  const { countField } = dataset.aligned;
+  if (mode === 'native' || !countField || coverage.kind === 'file_day') return;
+  if (!isUnfiltered(context) || parts.length === 0) return;
+  const params = new Params();
+  // The second of a snapshot begins before the snapshot.
+  const [first, end] = [window.from, window.to].map((ms) => params.add(int8(Math.ceil(ms / 1000) * 1000)));
+  const [from, to] = [params.add(int8(window.from)), params.add(int8(window.to))];
+  const isInside = `from_ms >= ${first} and to_ms <= ${to}`;
+  const [[rows, straddling, found]] = await session.rows(
+    `select coalesce(sum(rows) filter (where ${isInside}), 0)::int8, count(*) filter (where not (${isInside})),
+       (select coalesce(sum(t."${countField}"), 0)::int8 from ${ALIGNED_TABLE} t
+        where t.dataset_id = ${dataset.number} and ${relation.within(window.from, window.to)})
+     from partitions where dataset_id = ${params.add(int2(dataset.number))} and state = 'proved' and rows > 0
+       and from_ms < ${end} and to_ms > ${from}`,
+    params,
+  );
+  checkCount(dataset.key, { rows: Number(rows), isMinimum: straddling !== '0', window }, Number(found));
 }
 
 /** The count includes rows of partitions that span the start only up to this many rows per read. */

@@ -7,7 +7,7 @@ import { gapsSince, within } from '../snapshot/proved-runs.ts';
 import type { Session } from '../snapshot/session.ts';
 import { slicesBackward, withBoundaryRows } from './boundary-rows.ts';
 import type { CountedStatement, LiveContext, PlanContext, ReadPlan } from './context.ts';
-import { countedSlices, countOfNewest, countOfWindow } from './counted.ts';
+import { checkEvents, countedSlices, countOfNewest, countOfWindow } from './counted.ts';
 import { type RankedStretch, rankedStretch } from './ranked-start.ts';
 
 /** Up to this many rows, the database sorts the rows from the end. More rows are read forward from where they start. */
@@ -24,6 +24,8 @@ export async function planLatest(context: LiveContext, wanted: number): Promise<
   // Without a filter there must be rows elsewhere too: the read covers them, and notices lost ones.
   const partsWithRows = context.request.filters.length > 0 ? partsOfSlices(held) : searched;
   const sinceStart = { from: start?.ms ?? Number.NEGATIVE_INFINITY, to: Number.POSITIVE_INFINITY };
+  const { extent } = coverage;
+  if (extent) await checkEvents(context, { from: start?.ms ?? extent.from, to: extent.to });
   return {
     gaps: gapsSince(coverage, sinceStart.from),
     parts: within(parts, sinceStart),
