@@ -56,6 +56,7 @@ export function readSettings(options: LoadOptions = {}): ReadSettings {
     }
   }
   const settings = values as Partial<Settings>;
+  faults.push(...BETWEEN.flatMap((rule) => rule(settings) ?? []));
   for (const name of options.required?.(settings) ?? []) {
     if (settings[name] === undefined && !faulty.has(name)) faults.push(`${name}: is required`);
   }
@@ -64,6 +65,18 @@ export function readSettings(options: LoadOptions = {}): ReadSettings {
   }
   return { settings, faults };
 }
+
+/** What is wrong between settings that are each valid. */
+const BETWEEN: readonly ((settings: Partial<Settings>) => string | undefined)[] = [
+  ({ SVC_BITCOIN_HEADERS_START_HEIGHT: start, SVC_BITCOIN_HEADERS_END_HEIGHT: end }) =>
+    start !== undefined && end !== undefined && start > end
+      ? `SVC_BITCOIN_HEADERS_START_HEIGHT: must not be above SVC_BITCOIN_HEADERS_END_HEIGHT, got ${start} and ${end}`
+      : undefined,
+  ({ SVC_EXCHANGE_B_BASE_URL: base, SVC_EXCHANGE_B_LINK_URL: archive }) =>
+    base && archive ? 'SVC_EXCHANGE_B_BASE_URL: cannot be set beside SVC_EXCHANGE_B_LINK_URL' : undefined,
+  ({ SVC_MACRO_BASE_URL: base, SVC_MACRO_API_KEY: key }) =>
+    base && !key ? 'SVC_MACRO_API_KEY: is required with SVC_MACRO_BASE_URL' : undefined,
+];
 
 /** Whether a message may show a faulty value: not a secret, and not a URL that may hold credentials. */
 const mayShow = (setting: Setting, text: string) =>

@@ -93,6 +93,33 @@ describe('faults', () => {
     expect(faults).toHaveLength(wrong.length + 2);
   });
 
+  // They were found by the feed that was opened with them, or by the database.
+  test('between settings are found with all others', () => {
+    const env = {
+      SVC_HTTP_PORT: 'x',
+      SVC_BITCOIN_HEADERS_START_HEIGHT: '100',
+      SVC_BITCOIN_HEADERS_END_HEIGHT: '50',
+      SVC_EXCHANGE_B_BASE_URL: 'https://b.example.org/',
+      SVC_EXCHANGE_B_LINK_URL: 'https://b.example.org/link',
+      SVC_MACRO_BASE_URL: 'https://macro.example.org/',
+    };
+    expect(faultsOf(() => load(env)).map((line) => line.split(':')[0])).toEqual([
+      'SVC_HTTP_PORT',
+      'SVC_BITCOIN_HEADERS_START_HEIGHT',
+      'SVC_EXCHANGE_B_BASE_URL',
+      'SVC_MACRO_API_KEY',
+    ]);
+    expect(
+      load({
+        ...env,
+        SVC_HTTP_PORT: '1',
+        SVC_BITCOIN_HEADERS_END_HEIGHT: '100',
+        SVC_EXCHANGE_B_LINK_URL: '',
+        SVC_MACRO_API_KEY: 'k',
+      }),
+    ).toMatchObject({ SVC_BITCOIN_HEADERS_END_HEIGHT: 100 });
+  });
+
   test.each(NAMES.filter((name) => settingOf(name).kind === 'integer'))('%s keeps to its bounds', (name) => {
     const { min, max } = settingOf(name);
     for (const bound of [min, max]) {

@@ -192,13 +192,11 @@ function locationOf(settings: Settings, dataset: DatasetDefinition): { location:
     const location = settingValue(settings, setting);
     return location instanceof URL ? [{ location, setting }] : [];
   });
-  if (set.length === 1) return set[0];
-  const where = `where the documents of ${dataset.key} are`;
+  // No two of them are set: that is refused with the settings.
+  if (set.length > 0) return set[0];
   throw new TidemarkError(
     'CONFIGURATION_INVALID',
-    set.length > 1
-      ? `${names.join(' and ')} are set: only one of them may say ${where}`
-      : `${names.join(' or ')} is not set: it says ${where} (an http(s) URL or a file:// folder)`,
+    `${names.join(' or ')} is not set: it says where the documents of ${dataset.key} are (an http(s) URL or a file:// folder)`,
   );
 }
 
