@@ -86,7 +86,7 @@ const RULES: readonly Rule[] = [
   ),
 ];
 
-const FIRST_YEAR = 1970;
+const FIRST_YEAR = 1;
 const LAST_YEAR = 9999;
 
 /** The keys that say what the file is, and one that no export takes. */
@@ -174,7 +174,7 @@ export function parseExport(body: Json): Parsed<ExportRequest> {
   const { columns, schema } = contractOf(dataset, mode);
   const outcome = schema.safeParse(body);
   const faults = outcome.success ? [] : faultsOf(outcome.error, schema);
-  if (isObject(body)) faults.push(...faultsBetween(RULES, raw));
+  if (isObject(body)) faults.push(...faultsBetween(RULES, raw, columns));
   const filters = filtersOf(raw, columns, faults);
   if (!outcome.success || faults.length > 0) return { faults };
   const {
@@ -239,7 +239,8 @@ function parseFrameExport(raw: JsonObject): Parsed<ExportRequest> {
 }
 
 function monthWindow([month, year]: readonly [number, number]): Window {
-  const start = (index: number) => Date.UTC(year, index, 1);
+  // `Date.UTC` takes the years 0 to 99 for those of the twentieth century.
+  const start = (index: number) => new Date(0).setUTCFullYear(year, index, 1);
   return { kind: 'range', fromMs: start(month - 1), toMs: Math.min(start(month), LAST_MS) };
 }
 

@@ -125,7 +125,7 @@ export function historicalParser(dataset: DatasetDefinition, kind: HistoricalKin
     const { columns, schema } = contracts.get(mode)!;
     const outcome = schema.safeParse(body);
     const faults = outcome.success ? [] : faultsOf(outcome.error, schema);
-    faults.push(...faultsBetween(rules, raw));
+    faults.push(...faultsBetween(rules, raw, columns));
     const filters = filtersOf(raw, columns, faults);
     if (!outcome.success || faults.length > 0) return { faults };
     const { fields: names, strict, ...data } = outcome.data;

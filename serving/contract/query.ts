@@ -68,7 +68,7 @@ export function parseQuery(body: Json): Parsed<Query> {
   const { columns, schema } = contractOf(dataset, mode);
   const outcome = schema.safeParse(body);
   const faults = outcome.success ? [] : faultsOf(outcome.error, schema);
-  faults.push(...faultsBetween(RULES, raw));
+  faults.push(...faultsBetween(RULES, raw, columns));
   const filters = filtersOf(raw, columns, faults);
   if (!outcome.success || faults.length > 0) return { faults };
   const { fields, strict, sources, as_of: asOfTime, ...data } = outcome.data;

@@ -8,10 +8,11 @@ import { DATASET_KEYS, DATASETS, type DatasetDefinition } from '../../shared/reg
 import type { Json, JsonObject } from '../../shared/strict-json.ts';
 import { type JsonSchema, properties, refTo } from './json-schema.ts';
 import type { ContractFault } from './problems.ts';
-import { type Columns, MAX_FIELDS, MODES } from './shapes.ts';
+import { type Columns, fieldsTo, MAX_FIELDS, MODES } from './shapes.ts';
 
 export interface Rule {
-  faults(raw: JsonObject): readonly ContractFault[];
+  /** @param columns those of the body's dataset and mode, where these are known */
+  faults(raw: JsonObject, columns?: Columns): readonly ContractFault[];
   /** Keywords of an object schema; absent where JSON Schema cannot express the rule. */
   readonly schema?: JsonSchema;
 }
@@ -23,8 +24,8 @@ export function isObject(value: Json | undefined): value is JsonObject {
 /** The mode of a body: native where the body names no mode or an unknown one. */
 export const modeOf = (raw: JsonObject): Mode => MODES.find((known) => known === raw.mode) ?? 'native';
 
-export const faultsBetween = (rules: readonly Rule[], raw: JsonObject): ContractFault[] =>
-  rules.flatMap((rule) => rule.faults(raw));
+export const faultsBetween = (rules: readonly Rule[], raw: JsonObject, columns?: Columns): ContractFault[] =>
+  rules.flatMap((rule) => rule.faults(raw, columns));
 
 /** The rules as keywords that are added to the schema of the body. */
 export const schemaOfRules = (rules: readonly Rule[]): JsonSchema => ({
@@ -100,12 +101,13 @@ export function asOfOnlyWhereVintagesAre({ datasetOf, isOneOf }: DatasetPointer)
 }
 
 export const FIELDS_ONCE: Rule = {
-  faults({ fields }) {
+  faults({ fields }, columns) {
     if (!Array.isArray(fields)) return [];
+    const allowed = columns ? `; ${fieldsTo(columns)}` : '';
     const names: readonly Json[] = fields.slice(0, MAX_FIELDS);
     return names.flatMap((name, index) => {
       const first = names.indexOf(name);
-      return first < index ? [{ pointer: `/fields/${index}`, message: `repeats /fields/${first}` }] : [];
+      return first < index ? [{ pointer: `/fields/${index}`, message: `repeats /fields/${first}${allowed}` }] : [];
     });
   },
   schema: properties({ fields: { uniqueItems: true } }),

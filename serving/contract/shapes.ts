@@ -138,6 +138,10 @@ export const clauseOn = (name: z.ZodType<string>) =>
     { error: objectError('must be an object of field, op and value') },
   );
 
+/** The names that `fields` may hold, in words. */
+export const fieldsTo = ({ of, all }: Columns): string =>
+  `the fields of ${of} are ${all.map(({ name }) => name).join(', ')}`;
+
 /** `fields` and `filters`, checked against the columns, or only for shape where the columns are unknown. */
 export function selection(columns: Columns | undefined) {
   const names = columns?.all.map((field) => field.name);
@@ -147,7 +151,9 @@ export function selection(columns: Columns | undefined) {
   return {
     fields: z
       .array(name, { error: 'must be a list of field names' })
-      .min(1, { error: 'must name at least one field; leave it out for all of them' })
+      .min(1, {
+        error: `must name at least one field${columns ? `; ${fieldsTo(columns)}` : ''}; leave it out for all of them`,
+      })
       .max(MAX_FIELDS, { error: `must name at most ${MAX_FIELDS} fields` })
       .optional()
       .meta({

@@ -19,8 +19,6 @@ interface Inspection {
   readonly caller: Caller;
   /** Password of the restricted role, for datasets whose rights demand the caller's own. */
   readonly token?: string | undefined;
-  /** The status for a violation of the dataset's aligned storage. */
-  readonly contractViolationStatus?: number;
 }
 
 export class Inspector {
@@ -39,7 +37,7 @@ export class Inspector {
 
   /** Runs the work in a snapshot that begins with a coverage probe. */
   async inspect<T, L extends Pick<CoverageProbe, 'steps'>>(
-    { signal, caller, token, contractViolationStatus }: Inspection,
+    { signal, caller, token }: Inspection,
     probe: () => L,
     work: (session: Session, probe: L) => Promise<T>,
   ): Promise<T> {
@@ -57,7 +55,7 @@ export class Inspector {
           throw error;
         }
       } catch (error) {
-        throw toProblem(deadline.explain(error), contractViolationStatus);
+        throw toProblem(deadline.explain(error));
       }
     } finally {
       slot.release();

@@ -43,9 +43,8 @@ async function dryRunExport(
       const probe = () => new FrameProbe(subject);
       return await inspector.inspect(by, probe, (session, found) => dryRunFrame(session, found, rule));
     }
-    const { contractViolationStatus } = subject.dataset;
     return await inspector.inspect(
-      { ...by, contractViolationStatus },
+      by,
       () => new CoverageProbe(subject),
       (session, probe) => dryRunIn(session, probe, subject, rule),
     );

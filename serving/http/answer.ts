@@ -3,7 +3,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Logger } from '../../shared/logger.ts';
 import { Problem, type ProblemCode } from '../contract/problems.ts';
-import { ReadFault, type ReadFaultKind, StrictRefusal } from '../read/read-model.ts';
+import { ContractViolation, ReadFault, type ReadFaultKind, StrictRefusal } from '../read/read-model.ts';
 import { mediaQuality } from '../render/representations.ts';
 import { breakOff } from '../render/response.ts';
 import type { Exchange } from './routes.ts';
@@ -122,8 +122,8 @@ const READ_PROBLEMS: Readonly<
   },
 };
 
-/** Maps any error to a problem. `contractViolationStatus` is that of the dataset that was read. */
-export function toProblem(error: unknown, contractViolationStatus?: number, prefix: CodePrefix = 'QUERY'): unknown {
+/** Maps any error to a problem. */
+export function toProblem(error: unknown, prefix: CodePrefix = 'QUERY'): unknown {
   // A problem is already an answer, and a client that is gone receives none.
   if (error instanceof Problem || error instanceof ClientGone) return error;
   if (error instanceof StrictRefusal) return strictProblem(error.warnings);
@@ -134,7 +134,7 @@ export function toProblem(error: unknown, contractViolationStatus?: number, pref
     return new Problem(code, detail ?? `${error.message[0].toUpperCase()}${error.message.slice(1)}.`, {
       cause: error,
       ...(warnings.length > 0 && { warnings }),
-      ...(error.kind === 'aligned_contract' && { status: contractViolationStatus }),
+      ...(error instanceof ContractViolation && { status: error.status }),
     });
   }
   return new Problem(

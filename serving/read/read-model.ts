@@ -1,5 +1,6 @@
 /** Types of the read core: parts and slices of time, the SQL of their rows, and the faults that a read reports. */
 import type { Range } from '../../shared/ranges.ts';
+import type { DatasetDefinition } from '../../shared/registry/index.ts';
 import type { Warning } from '../contract/problems.ts';
 import type { Params } from '../db/pg-messages.ts';
 
@@ -121,6 +122,16 @@ export class LostRows extends ReadFault {
   constructor(message: string, count: RowCount) {
     super('runtime', message);
     this.count = count;
+  }
+}
+
+/** The storage of aligned rows is not as declared; the dataset says with which status its reads are refused. */
+export class ContractViolation extends ReadFault {
+  readonly status: DatasetDefinition['contractViolationStatus'];
+
+  constructor({ contractViolationStatus }: DatasetDefinition, violation: string) {
+    super('aligned_contract', violation);
+    this.status = contractViolationStatus;
   }
 }
 

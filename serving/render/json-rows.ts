@@ -195,11 +195,16 @@ export const headerName = (name: string): string =>
 /** Clients accept 16 KiB of headers and common proxies less; the schema of the widest dataset takes 1 KiB. */
 const MAX_WARNINGS_BYTES = 4096;
 
+/** Details beyond this are left out first: a sample's seed stays where a hundred gaps do not fit. */
+const MAX_DETAILS_BYTES = 512;
+
 /** Warnings that name a hundred gaps do not fit into a header: it then omits their details and says so. */
 function shortened(warnings: unknown): string {
-  const list = warnings as readonly { readonly code: string; readonly message: string }[];
+  const list = warnings as readonly { readonly code: string; readonly message: string; readonly details: unknown }[];
+  const isLong = (details: unknown) => JSON.stringify(details).length > MAX_DETAILS_BYTES;
   const shorter = [
     list,
+    list.map((one) => (isLong(one.details) ? { ...one, details: { omitted: true } } : one)),
     list.map(({ code, message }) => ({ code, message, details: { omitted: true } })),
     list.map(({ code }) => ({ code })),
   ].map((some) => ascii(JSON.stringify(some)));

@@ -58,7 +58,7 @@ export function estimateRoute({ inspector, rights, rules, maxBodyBytes }: Estima
       // Where rights depend on what is proved, the session below checks both, rights first.
       if (strict && mutable.length > 0 && !admit) throw strictProblem(mutable);
       const found = await inspector.inspect(
-        { signal, caller, token: grant.token, contractViolationStatus: dataset.contractViolationStatus },
+        { signal, caller, token: grant.token },
         () => new CoverageProbe(read),
         async (session, probe) => {
           await admit?.(session);

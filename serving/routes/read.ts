@@ -175,7 +175,7 @@ async function answer(
       const { signal } = exchange;
       return { rows: await deps.reader.read({ request, signal, token: grant.token, admit, open }) };
     },
-    problem: (error) => toProblem(error, request.dataset.contractViolationStatus, spec.prefix),
+    problem: (error) => toProblem(error, spec.prefix),
   });
 }
 

@@ -208,7 +208,7 @@ describe('refused at submit', () => {
     ['two windows', body({ n_rows: 1 }), '/time_range'],
     ['month 13', { dataset: DATASET, format: 'csv', month_year: [13, 2024] }, '/month_year/0'],
     ['month 0', { dataset: DATASET, format: 'csv', month_year: [0, 2024] }, '/month_year/0'],
-    ['year 1969', { dataset: DATASET, format: 'csv', month_year: [1, 1969] }, '/month_year/1'],
+    ['year 0', { dataset: DATASET, format: 'csv', month_year: [1, 0] }, '/month_year/1'],
     ['a month of texts', { dataset: DATASET, format: 'csv', month_year: ['1', '2024'] }, '/month_year/0'],
     ['an unknown dataset', body({ dataset: 'nothing' }), '/dataset'],
     ['no dataset', { format: 'csv', ...DAY }, '/dataset'],
@@ -257,6 +257,9 @@ describe('refused at submit', () => {
       body({ time_range: undefined, month_year: [1, future] }),
       body({ time_range: undefined, month_year: [12, 9999] }),
       body({ time_range: undefined, month_year: [1, 1970] }),
+      // Times of requests begin with the year 1; a month before 1970 was refused as no month.
+      body({ time_range: undefined, month_year: [12, 1969] }),
+      body({ time_range: undefined, month_year: [1, 1] }),
       body({ dataset: 'exchange_b_spot_trades' }),
       body({ dataset: 'bitcoin_block_headers', time_range: undefined, n_rows: 5 }),
     ]) {

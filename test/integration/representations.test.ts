@@ -340,6 +340,11 @@ describe('the envelope in headers', () => {
     const details = { gaps: Array.from({ length: 100 }, () => ({ start: '2024-01-01T00:00:00.000Z', end: 'x' })) };
     const headers = envelopeHeaders({ warnings: [{ code: 'A', message: 'm', details }] });
     expect(headers).toEqual({ 'X-Svc-Warnings': '[{"code":"A","message":"m","details":{"omitted":true}}]' });
+    // The seed of a sample went with the gaps.
+    const sample = { code: 'B', message: 'm', details: { n_random: 5, random_seed: 7 } };
+    expect(
+      JSON.parse(envelopeHeaders({ warnings: [{ code: 'A', message: 'm', details }, sample] })['X-Svc-Warnings']),
+    ).toEqual([{ code: 'A', message: 'm', details: { omitted: true } }, sample]);
     const many = Array.from({ length: 100 }, () => ({ code: 'CODE', message: 'm'.repeat(100), details }));
     expect(envelopeHeaders({ warnings: many })['X-Svc-Warnings'].length).toBeLessThan(4096);
   });

@@ -28,6 +28,18 @@ const saidOf = (style: string, body: Record<string, Json>): string[] => {
 const QUERY_KEYS =
   'mode, sources, view_id, view_version, time_range, n_rows, n_random, random_seed, as_of, fields, filters, strict';
 
+test('fields that are unknown, none or repeated list those that there are', () => {
+  const names = 'trade_id, timestamp, price, quantity, quote_quantity, is_buyer_maker, is_best_match, datetime';
+  const saidOfFields = (fields: Json[]) => saidOf('query', { sources: [KEY], fields });
+  expect(saidOfFields(['prise'])[0]).toContain(names);
+  expect(saidOfFields([])).toEqual([
+    `/fields must name at least one field; the fields of ${KEY} in mode native are ${names}; leave it out for all of them`,
+  ]);
+  expect(saidOfFields(['price', 'datetime', 'price'])).toEqual([
+    `/fields/2 repeats /fields/0; the fields of ${KEY} in mode native are ${names}`,
+  ]);
+});
+
 describe('a key that is none', () => {
   test.each([
     ['query', { sources: [KEY], filter: [] }, '/filter is not a key of the contract (did you mean filters?)'],

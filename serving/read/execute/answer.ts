@@ -9,7 +9,15 @@ import type { Column, RowWriter } from '../../render/cells.ts';
 import { readTimestamptzMs } from '../../render/text.ts';
 import { contextOf, type LiveContext, type PlanContext, type ReadPlan } from '../plan/context.ts';
 import { checkCount } from '../plan/counted.ts';
-import { LostRows, type Part, ReadFault, type RowCount, type Searched, StrictRefusal } from '../read-model.ts';
+import {
+  ContractViolation,
+  LostRows,
+  type Part,
+  ReadFault,
+  type RowCount,
+  type Searched,
+  StrictRefusal,
+} from '../read-model.ts';
 import { boundsOf, type Coverage, missingIn } from '../snapshot/proved-runs.ts';
 import { CoverageProbe, Session, type SnapshotOptions, Snapshots } from '../snapshot/session.ts';
 import { OptimisticRows, ProbeCache, ReadDeadline, type TimeBudget } from './optimistic-read.ts';
@@ -283,7 +291,7 @@ export class Reader {
       await call.admit?.(session);
       const context = contextOf(request, this.#note(request, probe));
       const { violation } = context.snapshot;
-      if (violation !== undefined) throw new ReadFault('aligned_contract', violation);
+      if (violation !== undefined) throw new ContractViolation(call.request.dataset, violation);
       const live = { ...context, session };
       const planned = await planRead(live);
       const plan = (await call.inspect?.(live, planned)) ?? planned;

@@ -10,7 +10,7 @@ import type { ReadRequest, Window } from '../../contract/read-request.ts';
 import { array, int2, int8, Params, text } from '../../db/pg-messages.ts';
 import { withCarriedIn } from '../plan/boundary-rows.ts';
 import { contextOf, type LiveContext } from '../plan/context.ts';
-import { ReadFault, StrictRefusal } from '../read-model.ts';
+import { ContractViolation, StrictRefusal } from '../read-model.ts';
 import {
   admits,
   boundsOf,
@@ -328,7 +328,7 @@ export async function dryRun(
 ): Promise<{ readonly live: LiveContext; readonly evaluation: WarningEvaluation }> {
   const context = { ...contextOf(request, probe.snapshot()), session };
   const { violation } = context.snapshot;
-  if (violation !== undefined) throw new ReadFault('aligned_contract', violation);
+  if (violation !== undefined) throw new ContractViolation(request.dataset, violation);
   const live = await narrowed(context);
   const { coverage } = live;
   // How far back the latest rows reach is unknown here.

@@ -16,7 +16,7 @@ import { ReadDeadline, type TimeBudget } from '../execute/optimistic-read.ts';
 import { RecountRequests } from '../execute/recount-requests.ts';
 import { evaluateWarnings, type FreshnessRule, mutableWindowWarning, qualityWarnings } from '../execute/warnings.ts';
 import { contextOf, type LiveContext } from '../plan/context.ts';
-import { LostRows, ReadFault, StrictRefusal } from '../read-model.ts';
+import { ContractViolation, LostRows, ReadFault, StrictRefusal } from '../read-model.ts';
 import { type Coverage, gapsWithin } from '../snapshot/proved-runs.ts';
 import { CoverageProbe, Session, type Snapshot, type SnapshotOptions, Snapshots } from '../snapshot/session.ts';
 import { stateColumns } from './state-columns.ts';
@@ -339,12 +339,12 @@ interface GroupSnapshot {
   readonly coverage: Coverage;
 }
 
-/** @throws Problem QUERY_CONTRACT_ERROR where the filters name no series or several; ReadFault aligned_contract */
+/** @throws Problem QUERY_CONTRACT_ERROR where the filters name no series or several; ContractViolation */
 function snapshotOf(group: Group, request: FrameRequest): GroupSnapshot {
   const snapshot = group.probe.snapshot();
   const [{ column, at }] = group.columns;
   if (column.mode === 'aligned_1s' && snapshot.violation !== undefined) {
-    throw new ReadFault('aligned_contract', snapshot.violation);
+    throw new ContractViolation(column.dataset, snapshot.violation);
   }
   const { coverage, series } = contextOf(requestOf(group, request, { kind: 'history' }), snapshot);
   if (column.dataset.aligned.seriesKey.length > 0)

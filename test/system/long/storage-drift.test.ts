@@ -12,6 +12,8 @@ import { createMigratedEnv, execute, type TestEnv } from '../../support/stack.ts
 
 const TABLE = 'canonical_aligned_1s_aggregates';
 const STREAMS: readonly Dataset[] = ['bitcoin_block_headers', 'bitcoin_block_transactions', 'bitcoin_mempool_state'];
+/** Of streams whose frames read one-second rows. */
+const FRAME_COLUMNS: Partial<Record<Dataset, { field: string }>> = { bitcoin_mempool_state: { field: 'tx_count' } };
 const WITH_ROWS: Dataset = 'exchange_a_spot_trades';
 
 let env: TestEnv;
@@ -29,11 +31,15 @@ afterAll(async () => {
 /** A dataset's aligned rows, by each route that serves them. */
 async function askAligned(dataset: Dataset): Promise<Answer[]> {
   const body = { mode: 'aligned_1s' };
+  const columns = [{ name: 'x', dataset, ...FRAME_COLUMNS[dataset] }];
   const historical = ROW_ROUTES.filter(({ style }) => style.kind !== 'query' && style.dataset === dataset);
   return await Promise.all([
     serving.query({ ...body, sources: [dataset] }),
     serving.query({ ...body, sources: [dataset], n_rows: 5 }),
     serving.query({ ...body, sources: [dataset], n_random: 5 }),
+    ...(dataset in FRAME_COLUMNS
+      ? [serving.send({ path: '/v1/frame', body: JSON.stringify({ grid: '1h', n_rows: 1, columns }) })]
+      : []),
     ...historical.map(({ path }) => serving.send({ path, body: JSON.stringify(body) })),
   ]);
 }
