@@ -181,13 +181,9 @@ interface Run {
 /** The stretches in which rows stay valid. */
 async function runsOf(session: Reading, { number, partition: { kind } }: DatasetDefinition): Promise<Run[]> {
   const params = new Params();
-  const isLast = 'lead(span) over (partition by source_id order by span) is null';
-  const through =
-    kind === 'capture'
-      ? `case when ${isLast} then through_ms else greatest(through_ms, upper(span)) end`
-      : 'through_ms';
+  const through = kind === 'capture' ? 'greatest(through_ms, upper(span))' : 'through_ms';
   const rows = await session.rows(
-    `select source_id, from_ms::text, (${through})::text, to_ms::text from coverage_spans
+    `select source_id, from_ms::text, ${through}::text, to_ms::text from coverage_spans
      where dataset_id = ${params.add(int2(number))} order by source_id collate "C", span`,
     params,
   );

@@ -14,8 +14,6 @@ const SECOND_MS = 1000;
 export interface ProvedRun extends Range {
   /** The end of what is proved. For captures the run may extend beyond it, if no market day lies between. */
   readonly through: number;
-  /** Rows of the last run stay valid until here. */
-  readonly validTo: number;
   /** Rows of the run lie before this time, which may be later than `through`: block times may be later than the clock. */
   readonly rowsTo: number;
   /** In the unit of the partition: heights, or epoch ms for all other kinds. */
@@ -143,14 +141,10 @@ export function within(parts: readonly Part[], { from, to }: Range): Part[] {
   return parts.flatMap((part) => clip([part], from, to).map((range) => ({ ...part, ...range })));
 }
 
-/** The end of validity in a run: where the gap after it begins, or in the last run where what is proved ends. */
-export const validTo = (runs: readonly ProvedRun[], run: ProvedRun): number =>
-  run === runs.at(-1) ? run.validTo : run.to;
-
 /** The latest time at which a row of this time can be valid, whatever follows it. */
 export function lastValid(runs: readonly ProvedRun[], ms: number): number {
   const run = runs.find(({ from, to }) => from <= ms && ms < to);
-  return Math.max(run ? validTo(runs, run) : 0, ms + SECOND_MS);
+  return Math.max(run?.to ?? 0, ms + SECOND_MS);
 }
 
 /** A stretch of time in which expected partitions are not proved. Ends are infinite for an open side of the window. */

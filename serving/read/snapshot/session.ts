@@ -1,5 +1,4 @@
 /** The transaction of one read: a read-only snapshot on one connection, which begins with a coverage probe; and its connection. */
-import { DAY_MS } from '../../../shared/dates.ts';
 import { parseMultirange } from '../../../shared/ranges.ts';
 import { ALIGNED_KEY, ALIGNED_TABLE } from '../../../shared/registry/aligned-storage.ts';
 import { ALIGNED_COLUMNS, type Mode, type PartitionKind, seriesValues } from '../../../shared/registry/definition.ts';
@@ -233,13 +232,7 @@ export class CoverageProbe {
           ? [
               {
                 sourceId: '',
-                runs: proved.map((range) => ({
-                  ...range,
-                  through: range.to,
-                  validTo: range.to,
-                  rowsTo: range.to,
-                  span: range,
-                })),
+                runs: proved.map((range) => ({ ...range, through: range.to, rowsTo: range.to, span: range })),
               },
             ]
           : [...Map.groupBy(spans, ([sourceId]) => sourceId!)].map(([sourceId, rows]) => ({
@@ -259,11 +252,9 @@ function runOf([, lower, upper, from, to, through]: TextRow, mode: Mode, kind: P
   const start = mode === 'native' ? Number(from) : Math.floor(Number(from) / 1000) * 1000;
   return {
     from: start,
-    // The span of a capture ends with the next market day. Until then nothing is missing.
+    // The span of a capture ends with the next market day. Until then nothing is missing, and the last state stays valid.
     to: kind === 'capture' ? Math.max(Number(through), Number(upper)) : Number(through),
     through: Number(through),
-    // A state is valid on its whole day, also where the read is as of a time of that day.
-    validTo: kind === 'capture' ? Math.max(Number(through), Math.ceil(Number(to) / DAY_MS) * DAY_MS) : Number(through),
     rowsTo: Number(to),
     span: { from: Number(lower), to: Number(upper) },
   };

@@ -8,7 +8,7 @@ import type { Range } from '../../../shared/ranges.ts';
 import type { DatasetDefinition } from '../../../shared/registry/index.ts';
 import { array, int4, type Params, text, timestamptz } from '../../db/pg-messages.ts';
 import type { SeriesRow, Slice, ValidityRule } from '../read-model.ts';
-import { type Coverage, validTo } from '../snapshot/proved-runs.ts';
+import type { Coverage } from '../snapshot/proved-runs.ts';
 import type { Series } from '../snapshot/session.ts';
 
 interface SeriesNeeds {
@@ -98,8 +98,6 @@ function runsBetween({ coverage }: SeriesNeeds, slice: Slice, carried: readonly 
   const times = carried.map(({ ms }) => ms);
   const [from, to] = [Math.min(slice.from, ...times), Math.max(slice.to, ...times.map((ms) => ms + 1))];
   return coverage.sources.flatMap(({ sourceId, runs }) =>
-    runs
-      .filter((run) => run.from < to && run.to > from)
-      .map((run) => ({ sourceId, from: run.from, to: validTo(runs, run) })),
+    runs.filter((run) => run.from < to && run.to > from).map((run) => ({ sourceId, from: run.from, to: run.to })),
   );
 }
