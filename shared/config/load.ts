@@ -74,8 +74,6 @@ const BETWEEN: readonly ((settings: Partial<Settings>) => string | undefined)[] 
       : undefined,
   ({ SVC_EXCHANGE_B_BASE_URL: base, SVC_EXCHANGE_B_LINK_URL: archive }) =>
     base && archive ? 'SVC_EXCHANGE_B_BASE_URL: cannot be set beside SVC_EXCHANGE_B_LINK_URL' : undefined,
-  ({ SVC_MACRO_BASE_URL: base, SVC_MACRO_API_KEY: key }) =>
-    base && !key ? 'SVC_MACRO_API_KEY: is required with SVC_MACRO_BASE_URL' : undefined,
 ];
 
 /** Whether a message may show a faulty value: not a secret, and not a URL that may hold credentials. */

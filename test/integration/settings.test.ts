@@ -101,13 +101,11 @@ describe('faults', () => {
       SVC_BITCOIN_HEADERS_END_HEIGHT: '50',
       SVC_EXCHANGE_B_BASE_URL: 'https://b.example.org/',
       SVC_EXCHANGE_B_LINK_URL: 'https://b.example.org/link',
-      SVC_MACRO_BASE_URL: 'https://macro.example.org/',
     };
     expect(faultsOf(() => load(env)).map((line) => line.split(':')[0])).toEqual([
       'SVC_HTTP_PORT',
       'SVC_BITCOIN_HEADERS_START_HEIGHT',
       'SVC_EXCHANGE_B_BASE_URL',
-      'SVC_MACRO_API_KEY',
     ]);
     expect(
       load({
@@ -115,7 +113,6 @@ describe('faults', () => {
         SVC_HTTP_PORT: '1',
         SVC_BITCOIN_HEADERS_END_HEIGHT: '100',
         SVC_EXCHANGE_B_LINK_URL: '',
-        SVC_MACRO_API_KEY: 'k',
       }),
     ).toMatchObject({ SVC_BITCOIN_HEADERS_END_HEIGHT: 100 });
   });
