@@ -1,10 +1,12 @@
 /**
- * The noise of the machine, measured before and after a benchmark: the load of the last minute, and how much a fixed loop of
- * the CPU and a write that waits for the disk vary. A figure of a noisy machine says little.
+ * The noise of the machine, measured before and after a benchmark: the load of the last minute, how busy the cores are while this
+ * process waits, and how much a fixed loop of the CPU and a write that waits for the disk vary. A figure of a noisy machine says
+ * little.
  */
 import { mkdir, open, rm } from 'node:fs/promises';
-import { availableParallelism, loadavg } from 'node:os';
+import { cpus, loadavg } from 'node:os';
 import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { median, rounded } from './measure.ts';
 
@@ -15,8 +17,10 @@ interface Spread {
 }
 
 export interface Noise {
-  /** The load average of the last minute. */
+  /** The load average of the last minute. After another benchmark it is that one's, so it does not tell whether others work. */
   readonly load: number;
+  /** The share of all cores that others used in a second: 0 to 1. */
+  readonly busy: number;
   readonly cpu: Spread;
   readonly fsync: Spread;
 }
@@ -29,14 +33,29 @@ export interface NoiseOfRun {
 const ROUNDS = 12;
 /** About 15 ms of one core. */
 const STEPS = 10_000_000;
-/** Above these the machine is called noisy: one core in four is busy, or the loop varies by more than a tenth. */
-const MAX_LOAD_A_CORE = 0.25;
+/** Above these the machine is called noisy. */
+const MAX_BUSY = 0.1;
 const MAX_CPU_SPREAD = 0.1;
 
 function fixedLoop(): number {
   let value = 1;
   for (let step = 0; step < STEPS; step++) value = (Math.imul(value, 1_103_515_245) + 12_345) | 0;
   return value;
+}
+
+async function busyShare(): Promise<number> {
+  const ticks = () =>
+    cpus().reduce(
+      ({ idle, all }, { times }) => ({
+        idle: idle + times.idle,
+        all: all + times.user + times.nice + times.sys + times.irq + times.idle,
+      }),
+      { idle: 0, all: 0 },
+    );
+  const before = ticks();
+  await delay(1000);
+  const after = ticks();
+  return rounded(1 - (after.idle - before.idle) / (after.all - before.all), 2);
 }
 
 async function spreadOf(work: () => unknown): Promise<Spread> {
@@ -54,6 +73,7 @@ async function spreadOf(work: () => unknown): Promise<Spread> {
 
 export async function measureNoise(): Promise<Noise> {
   const load = rounded(loadavg()[0], 2);
+  const busy = await busyShare();
   const cpu = await spreadOf(fixedLoop);
   const folder = fileURLToPath(new URL('../.tidemark', import.meta.url));
   await mkdir(folder, { recursive: true });
@@ -65,15 +85,15 @@ export async function measureNoise(): Promise<Noise> {
       await file.write(block, 0, block.length, 0);
       await file.datasync();
     });
-    return { load, cpu, fsync };
+    return { load, busy, cpu, fsync };
   } finally {
     await rm(path, { force: true });
   }
 }
 
-/** Why the machine was not quiet; undefined if it was. The load after a benchmark is the benchmark's own. */
-export function noiseFault({ before, after }: NoiseOfRun, cores = availableParallelism()): string | undefined {
-  if (before.load > MAX_LOAD_A_CORE * cores) return `the load was ${before.load} before`;
+/** Why the machine was not quiet; undefined if it was. */
+export function noiseFault({ before, after }: NoiseOfRun): string | undefined {
+  if (before.busy > MAX_BUSY) return `others used ${Math.round(before.busy * 100)} % of the cores before`;
   const most = Math.max(before.cpu.max_ms, after.cpu.max_ms);
   const least = Math.min(before.cpu.min_ms, after.cpu.min_ms);
   const spread = (most - least) / least;
@@ -85,7 +105,7 @@ export function describeNoise(before: Noise, after: Noise): string {
   const both = (of: (noise: Noise) => Spread) =>
     [before, after].map((noise) => `${of(noise).min_ms}..${of(noise).max_ms}`).join(' and ');
   return (
-    `noise before and after: load ${before.load} and ${after.load}, fixed loop ${both(({ cpu }) => cpu)} ms, ` +
+    `noise before and after: load ${before.load} and ${after.load}, busy ${before.busy} and ${after.busy}, fixed loop ${both(({ cpu }) => cpu)} ms, ` +
     `fsync ${both(({ fsync }) => fsync)} ms${fault ? `\nThe machine was not quiet: ${fault}. Do not quote these figures.` : ''}`
   );
 }

@@ -9,7 +9,7 @@ import { type Noise, noiseFault } from '../../bench/noise.ts';
 
 const MACHINE = { cpu: 'a processor', cores: 2, memory_gib: 24, system: 'Linux 6.1 x64' };
 const spread = (min_ms: number, max_ms: number) => ({ median_ms: min_ms, min_ms, max_ms });
-const QUIET: Noise = { load: 0.1, cpu: spread(10, 10.5), fsync: spread(0.1, 0.2) };
+const QUIET: Noise = { load: 0.1, busy: 0.01, cpu: spread(10, 10.5), fsync: spread(0.1, 0.2) };
 
 const entry = (result: unknown, more: Partial<Entry> = {}): Entry => ({
   bench: 'ingest',
@@ -90,13 +90,13 @@ test('the history grows by lines, and a damaged line is named', async () => {
   }
 });
 
-test('a machine is called noisy by its load before, and by how much a fixed loop varies', () => {
+test('a machine is called noisy by what others use of it before, and by how much a fixed loop varies', () => {
   const fault = (before: Partial<Noise>, after: Partial<Noise> = {}) =>
-    noiseFault({ before: { ...QUIET, ...before }, after: { ...QUIET, ...after } }, 2);
+    noiseFault({ before: { ...QUIET, ...before }, after: { ...QUIET, ...after } });
   expect(fault({})).toBeUndefined();
-  // Its own.
-  expect(fault({}, { load: 2 })).toBeUndefined();
-  expect(fault({ load: 0.6 })).toBe('the load was 0.6 before');
+  // The load is that of the benchmark before, or its own.
+  expect(fault({ load: 3 }, { load: 2, busy: 0.5 })).toBeUndefined();
+  expect(fault({ busy: 0.3 })).toBe('others used 30 % of the cores before');
   expect(fault({}, { cpu: spread(10, 11.5) })).toBe('a fixed loop varied by 15 %');
 });
 

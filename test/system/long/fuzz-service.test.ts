@@ -15,7 +15,7 @@ import { API_KEY, OWN_MATRIX } from '../../support/serving.ts';
 import { execute, rolesOf, type TestEnv } from '../../support/stack.ts';
 import { createWorldsEnv } from '../../support/worlds-env.ts';
 
-const { TIDEMARK_FUZZ_SEED, TIDEMARK_FUZZ_COUNT, TIDEMARK_FUZZ_ONLY } = process.env;
+const { TIDEMARK_FUZZ_SEED, TIDEMARK_FUZZ_COUNT, TIDEMARK_FUZZ_ONLY, SVC_HTTP_PROCESSES = '1' } = process.env;
 const seed = Number(TIDEMARK_FUZZ_SEED ?? SEED);
 const only = TIDEMARK_FUZZ_ONLY === undefined ? undefined : Number(TIDEMARK_FUZZ_ONLY);
 const countOf = (usual: number) => Number(TIDEMARK_FUZZ_COUNT ?? usual);
@@ -43,6 +43,7 @@ beforeAll(async () => {
       SVC_INTERNAL_API_KEY: API_KEY,
       SVC_SOURCE_RIGHTS_MATRIX_PATH: OWN_MATRIX,
       SVC_HTTP_PORT: '0',
+      SVC_HTTP_PROCESSES,
       SVC_LOG_LEVEL: 'error',
       SVC_EXPORT_IN_PROCESS: 'true',
     },
