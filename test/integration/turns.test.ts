@@ -193,6 +193,21 @@ describe('turns', () => {
     expect([times.length, nextTurns]).toEqual([RECENT_MS / PACE_MS + 1, 1]);
   });
 
+  // At saturation one turn a millisecond was shared by all long results, and reads waited twice as long.
+  test('come for half of those that wait, however many they are, and for one of two', () => {
+    const scheduler = new FairScheduler();
+    const small = {};
+    scheduler.begin(small);
+    scheduler.end(small);
+    const seen = waiting(scheduler, 'a', 'b', 'c', 'd', 'e', 'f');
+    const counts: number[] = [];
+    for (let turn = 0; turn < 4; turn++) {
+      vi.advanceTimersByTime(PACE_MS);
+      counts.push(seen.length);
+    }
+    expect(counts).toEqual([3, 5, 6, 6]);
+  });
+
   test('come at once where nobody waits for short results', () => {
     const scheduler = new FairScheduler(0);
     const startedAt = performance.now();
