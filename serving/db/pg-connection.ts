@@ -33,8 +33,6 @@ export const HOLD_MS = 5;
 export const SHORT_MS = 10;
 /** Pause between turns of long results while short ones come, ms. */
 export const PACE_MS = 1;
-/** Long results that share a turn then. Two beside small reads slow each other down; more of them would hardly move. */
-const PER_TURN = 2;
 /** How long short results count as coming after the last one, ms. */
 export const RECENT_MS = 100;
 
@@ -95,8 +93,7 @@ export class FairScheduler {
       this.#held = setTimeout(this.#next, holdMs);
       return;
     }
-    const isPaced = performance.now() < this.#pacedUntil;
-    const turns = isPaced ? Math.ceil(this.#waiting.length / PER_TURN) : 1;
+    const turns = performance.now() < this.#pacedUntil ? Math.ceil(this.#waiting.length / 2) : 1;
     for (const { resume } of this.#waiting.splice(0, turns)) resume();
     if (this.#waiting.length > 0) this.#later();
   };
