@@ -72,8 +72,8 @@ const BETWEEN: readonly ((settings: Partial<Settings>) => string | undefined)[] 
     start !== undefined && end !== undefined && start > end
       ? `SVC_BITCOIN_HEADERS_START_HEIGHT: must not be above SVC_BITCOIN_HEADERS_END_HEIGHT, got ${start} and ${end}`
       : undefined,
-  ({ SVC_EXCHANGE_B_BASE_URL: base, SVC_EXCHANGE_B_LINK_URL: archive }) =>
-    base && archive ? 'SVC_EXCHANGE_B_BASE_URL: cannot be set beside SVC_EXCHANGE_B_LINK_URL' : undefined,
+  ({ SVC_EXCHANGE_B_BASE_URL: base, SVC_EXCHANGE_B_LINK_URL: link }) =>
+    base && link ? 'SVC_EXCHANGE_B_BASE_URL: cannot be set beside SVC_EXCHANGE_B_LINK_URL' : undefined,
 ];
 
 /** Whether a message may show a faulty value: not a secret, and not a URL that may hold credentials. */
