@@ -154,19 +154,28 @@ const isCountedByPartition = (context: LiveContext) =>
  * captures and vintages overlap in time. A partition that crosses a border of the window may add uncounted rows.
  */
 export async function countOfWindow(context: LiveContext): Promise<RowCount | undefined> {
-  const { session, request, coverage } = context;
+  const { request, coverage } = context;
   if (!isCountedByPartition(context) || !coverage.extent) return undefined;
-  const window = boundsOf(coverage, request.window);
+  const { from, to } = boundsOf(coverage, request.window);
+  return await provedRows(context, { from, to });
+}
+
+/**
+ * The number of rows of the proved partitions in a window; a partition that crosses a border may add rows.
+ * @param unitMs each row is placed at the start of such a stretch of time
+ */
+async function provedRows({ session, request }: LiveContext, window: Range, unitMs = 1): Promise<RowCount> {
   const params = new Params();
+  const [first, end] = [window.from, window.to].map((ms) => params.add(int8(Math.ceil(ms / unitMs) * unitMs)));
   const [from, to] = [params.add(int8(window.from)), params.add(int8(window.to))];
-  const isInside = `from_ms >= ${from} and to_ms <= ${to}`;
+  const isInside = `from_ms >= ${first} and to_ms <= ${to}`;
   const [[rows, straddling]] = await session.rows(
     `select coalesce(sum(rows) filter (where ${isInside}), 0)::int8, count(*) filter (where not (${isInside}))
      from partitions where dataset_id = ${params.add(int2(request.dataset.number))} and state = 'proved' and rows > 0
-       and from_ms < ${to} and to_ms > ${from}`,
+       and from_ms < ${end} and to_ms > ${from}`,
     params,
   );
-  return { rows: Number(rows), isMinimum: straddling !== '0', window: { from: window.from, to: window.to } };
+  return { rows: Number(rows), isMinimum: straddling !== '0', window };
 }
 
 /**
@@ -174,26 +183,18 @@ export async function countOfWindow(context: LiveContext): Promise<RowCount | un
  * second may hold events of several heights, so their rows have no count, but the sum of `countField` has.
  * @throws LostRows
  */
-export async function checkEvents(context: LiveContext, window: Range): Promise<void> {
+export async function checkEvents(context: LiveContext, { from, to }: Range): Promise<void> {
   const { session, request, relation, coverage, parts } = context;
   const { dataset, mode } = request;
   const { countField } = dataset.aligned;
   if (mode === 'native' || !countField || coverage.kind === 'file_day') return;
   if (!isUnfiltered(context) || parts.length === 0) return;
-  const params = new Params();
-  // The second of a snapshot begins before the snapshot.
-  const [first, end] = [window.from, window.to].map((ms) => params.add(int8(Math.ceil(ms / 1000) * 1000)));
-  const [from, to] = [params.add(int8(window.from)), params.add(int8(window.to))];
-  const isInside = `from_ms >= ${first} and to_ms <= ${to}`;
-  const [[rows, straddling, found]] = await session.rows(
-    `select coalesce(sum(rows) filter (where ${isInside}), 0)::int8, count(*) filter (where not (${isInside})),
-       (select coalesce(sum(t."${countField}"), 0)::int8 from ${ALIGNED_TABLE} t
-        where t.dataset_id = ${dataset.number} and ${relation.within(window.from, window.to)})
-     from partitions where dataset_id = ${params.add(int2(dataset.number))} and state = 'proved' and rows > 0
-       and from_ms < ${end} and to_ms > ${from}`,
-    params,
+  const [[found]] = await session.rows(
+    `select coalesce(sum(t."${countField}"), 0)::int8 from ${ALIGNED_TABLE} t
+     where t.dataset_id = ${dataset.number} and ${relation.within(from, to)}`,
+    new Params(),
   );
-  checkCount(dataset.key, { rows: Number(rows), isMinimum: straddling !== '0', window }, Number(found));
+  checkCount(dataset.key, await provedRows(context, { from, to }, 1000), Number(found));
 }
 
 /** The count includes rows of partitions that span the start only up to this many rows per read. */
