@@ -40,6 +40,16 @@ test('fields that are unknown, none or repeated list those that there are', () =
   ]);
 });
 
+test('a month of the first century is a month, not one of the twentieth', () => {
+  const windowOf = (body: Record<string, Json>) => {
+    const { value } = parseExport({ dataset: KEY, format: 'csv', ...body }) as { value: { subject: object } };
+    return (value.subject as { window: object }).window;
+  };
+  expect(windowOf({ month_year: [2, 50] })).toEqual(
+    windowOf({ time_range: ['0050-02-01T00:00:00Z', '0050-03-01T00:00:00Z'] }),
+  );
+});
+
 describe('a key that is none', () => {
   test.each([
     ['query', { sources: [KEY], filter: [] }, '/filter is not a key of the contract (did you mean filters?)'],
