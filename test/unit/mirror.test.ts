@@ -1,72 +1,48 @@
 /** Mirrors of a lake's folder over HTTP: whatever changes, breaks or lies, they hold whole files of the source and nothing else. */
 import { randomBytes } from 'node:crypto';
-import { cpSync, existsSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { cpSync, existsSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { mkdir } from 'node:fs/promises';
-import { createServer } from 'node:http';
-import type { AddressInfo } from 'node:net';
-import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import fc from 'fast-check';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 import { mirror as ofClient } from '../../client/mirror/index.ts';
-import { type MirrorOptions, mirror } from '../../shared/mirror/mirror.ts';
 import { generateSigner } from '../../shared/proof-log/note.ts';
 import { manifestBytes } from '../../shared/proof-log/signed-manifest.ts';
 import {
   digestsIn,
   type FileServer,
-  fileManifest,
   filesIn,
-  type LakeOptions,
   partialsIn,
   placeOf,
   rootManifest,
   type SeenRequest,
-  serveFolder,
   sha256Of,
-  writeLake,
 } from '../support/lake-folder.ts';
+import {
+  asked,
+  change,
+  contents,
+  copy,
+  dir,
+  ETF,
+  FIRST,
+  faultOf,
+  isSame,
+  keep,
+  lake,
+  rowsOf,
+  run,
+  SECOND,
+  server,
+  THIRD,
+  TRADES,
+  useLake,
+  write,
+} from '../support/mirrored-lake.ts';
 import { runs, SEED } from '../support/seed.ts';
 
-const [TRADES, ETF] = ['exchange_a_spot_trades', 'etf_daily_metrics'];
-const [FIRST, SECOND, THIRD] = [placeOf(TRADES, '2024-01-01'), placeOf(TRADES, '2024-01-02'), placeOf(ETF, '2024')];
-const rowsOf = (place: string) => `${place}/rows.parquet`;
-
-let dir: string;
-let lake: string;
-let copy: string;
-let server: FileServer;
-let contents: Map<string, Buffer>;
-let change: number;
-beforeEach(async () => {
-  dir = mkdtempSync(join(tmpdir(), 'tidemark-mirror-'));
-  [lake, copy] = [join(dir, 'lake'), join(dir, 'copy')];
-  change = 0;
-  contents = new Map([
-    [FIRST, randomBytes(300_000)],
-    [SECOND, randomBytes(1000)],
-    [THIRD, randomBytes(5)],
-  ]);
-  await write();
-  server = await serveFolder(lake);
-});
-afterEach(async () => {
-  await server[Symbol.asyncDispose]();
-  rmSync(dir, { recursive: true });
-});
-
-const write = (options: LakeOptions = {}) => writeLake(lake, contents, { change: ++change, ...options });
-const run = (options: Partial<MirrorOptions> = {}) =>
-  mirror({ from: server.url, to: copy, pauseMs: 1, stallMs: 2000, ...options });
-const faultOf = async (options: Partial<MirrorOptions> = {}) =>
-  await run(options).then(
-    () => undefined,
-    ({ kind, message }) => [kind, message],
-  );
-const isSame = () => expect(digestsIn(copy)).toEqual(digestsIn(lake));
-/** Requests for a path, without those of other files. */
-const asked = (path: string) => server.seen.filter((one) => one.path === path);
+useLake();
 
 test('the first run copies all, and one request says that nothing changed', async () => {
   expect(await run()).toMatchObject({
@@ -159,13 +135,6 @@ test('a later run goes on with what a stopped one kept', async () => {
   });
 });
 
-/** Leaves the beginning of a download behind, as a run that was killed does. */
-async function keep(path: string, rows: Buffer, bytes: number, kept = rows): Promise<void> {
-  await mkdir(join(copy, '_partial'), { recursive: true });
-  const name = `${sha256Of(rows)}.${sha256Of(path).slice(0, 8)}`;
-  writeFileSync(join(copy, '_partial', name), kept.subarray(0, bytes));
-}
-
 test('what was kept of another file is discarded, and the file downloaded whole', async () => {
   const path = rowsOf(FIRST);
   server.tags = 'none';
@@ -197,168 +166,6 @@ test('a file that a stopped run replaced is not taken for the one of the old roo
   await write();
   await run();
   isSame();
-});
-
-describe('what a server sends is not trusted', () => {
-  test('other bytes are asked for twice, named, and never get the name of the file', async () => {
-    const path = rowsOf(SECOND);
-    const lie = randomBytes(1000);
-    server.faultOf = (request) => (request.path === path ? { lie } : undefined);
-    const [kind, message] = (await faultOf())!;
-    expect(kind).toBe('altered');
-    for (const part of [path, sha256Of(lie), sha256Of(contents.get(SECOND)!)]) expect(message).toContain(part);
-    expect(asked(path)).toHaveLength(2);
-    expect(filesIn(copy)).not.toContain(path);
-    // The other files are there, the root manifest is not.
-    expect(filesIn(copy)).toContain(rowsOf(FIRST));
-    expect(filesIn(copy)).not.toContain('_manifest.json');
-  });
-
-  test.each([
-    ['a file without end', { lie: Buffer.alloc(65_536), isEndless: true }, /more than 1000 bytes/],
-    ['a larger file', { lie: Buffer.alloc(1001) }, /1001 bytes/],
-    ['a smaller file', { lie: Buffer.alloc(999) }, /999 bytes/],
-    ['packed bytes', { headers: { 'Content-Encoding': 'gzip' } }, /is sent as gzip/],
-  ])('%s', async (_, fault, message) => {
-    server.faultOf = (request) => (request.path === rowsOf(SECOND) ? fault : undefined);
-    expect((await faultOf())?.[1]).toMatch(message);
-    expect(filesIn(copy)).not.toContain(rowsOf(SECOND));
-  });
-
-  test('another range than the one that was asked for', async () => {
-    const path = rowsOf(FIRST);
-    await keep(path, contents.get(FIRST)!, 1000);
-    const headers = { 'Content-Range': 'bytes 1-299999/300000' };
-    server.faultOf = (request) => (request.path === path ? { headers } : undefined);
-    expect(await faultOf()).toEqual(['refused', expect.stringContaining('another range')]);
-  });
-
-  test('a root manifest without end', async () => {
-    server.faultOf = () => ({ lie: Buffer.alloc(1 << 20, 32), isEndless: true });
-    expect(await faultOf()).toEqual(['manifest', expect.stringContaining('_manifest.json has more than')]);
-  });
-
-  test.each<[string, (root: ReturnType<typeof JSON.parse>) => void, RegExp]>([
-    [
-      'a path outside the folder',
-      ({ files }) => (files[0].path = '../../rows.parquet'),
-      /files\[0\] must have the path/,
-    ],
-    ['a path that is absolute', ({ files }) => (files[0].manifest.path = '/etc/x'), /must have the manifest dataset=/],
-    ['a dataset that climbs', ({ files }) => (files[0].dataset = '..'), /files\[0\] has an invalid dataset/],
-    ['a date that climbs', ({ files }) => (files[0].date = '2024/../..'), /files\[0\] has an invalid date/],
-    ['a mode of its own', ({ files }) => (files[0].mode = 'x'), /files\[0\] has an invalid mode/],
-    ['a file twice', ({ files }) => files.splice(1, 0, files[0]), /files\[1\]\.path is not sorted/],
-    ['files that are not sorted', ({ files }) => files.reverse(), /files\[1\]\.path is not sorted/],
-    ['a size below zero', ({ files }) => (files[0].bytes = -1), /files\[0\] has invalid counts/],
-    ['a digest that is a path', ({ files }) => (files[0].sha256 = '../x'), /files\[0\] has an invalid sha256/],
-    ['a manifest of gigabytes', ({ files }) => (files[0].manifest.bytes = 2 ** 40), /manifest of more than/],
-    ['another release', (root) => (root.lake_version = 2), /lake_version must be 1/],
-    ['a change that is none', (root) => (root.change = 'x'), /change must be/],
-  ])('%s', async (_, spoil, message) => {
-    const root = JSON.parse(readFileSync(join(lake, '_manifest.json'), 'utf8'));
-    spoil(root);
-    writeFileSync(join(lake, '_manifest.json'), JSON.stringify(root));
-    expect(await faultOf()).toEqual(['manifest', expect.stringMatching(message)]);
-    expect(filesIn(dir).filter((path) => !path.startsWith('lake/'))).toEqual(['copy/_mirror.json']);
-  });
-
-  test.each([
-    ['row_count', { row_count: 1 }],
-    ['sha256', { sha256: 'a'.repeat(64) }],
-    ['dataset', { dataset: 'x' }],
-    ['proof.sha256', { proof: { sha256: 'a'.repeat(64) } }],
-    ['files[0].bytes', { files: [{ bytes: 0 }] }],
-  ])('a manifest whose %s is not the one of the root manifest', async (member, wrong) => {
-    const manifest = manifestBytes({ ...JSON.parse(fileManifest(SECOND, contents.get(SECOND)!).toString()), ...wrong });
-    writeFileSync(join(lake, SECOND, '_manifest.json'), manifest);
-    const root = JSON.parse(rootManifest(contents, { change }).toString());
-    const entry = root.files.find(({ path }: { path: string }) => path === rowsOf(SECOND));
-    Object.assign(entry.manifest, { bytes: manifest.length, sha256: sha256Of(manifest) });
-    writeFileSync(join(lake, '_manifest.json'), JSON.stringify(root));
-    expect(await faultOf()).toEqual(['manifest', expect.stringContaining(`${SECOND}/_manifest.json: ${member} is`)]);
-    expect(filesIn(copy)).not.toContain(rowsOf(SECOND));
-    expect(asked(rowsOf(SECOND))).toEqual([]);
-  });
-
-  test('a lake that is older than the mirror', async () => {
-    await write();
-    await run();
-    change = 0;
-    await write();
-    expect(await faultOf()).toEqual(['manifest', expect.stringContaining('change 1 and older than the mirror')]);
-  });
-
-  test('the key goes to no other host, and no redirect leads to another kind of URL', async () => {
-    const keys: unknown[] = [];
-    const other = createServer((request, response) => {
-      keys.push(request.headers['x-api-key']);
-      response.end(readFileSync(join(lake, decodeURIComponent(request.url!))));
-    });
-    await new Promise<void>((resolve) => other.listen(0, '127.0.0.1', resolve));
-    const elsewhere = `http://127.0.0.1:${(other.address() as AddressInfo).port}`;
-    const to = (Location: string) => ({ status: 307, headers: { Location } });
-    server.faultOf = ({ path }) => (path.endsWith('.parquet') ? to(`${elsewhere}/${path}`) : undefined);
-    await run({ key: 'secret' });
-    isSame();
-    expect(keys).toEqual([undefined, undefined, undefined]);
-    expect(new Set(server.seen.map(({ headers }) => headers['x-api-key']))).toEqual(new Set(['secret']));
-    for (const location of [pathToFileURL(lake).href, '/again']) {
-      server.faultOf = () => to(location);
-      expect((await faultOf())?.[0]).toBe('refused');
-    }
-    other.closeAllConnections();
-    other.close();
-  });
-});
-
-describe('a server that fails', () => {
-  test('one that stalls is left after a while, with a clear error', async () => {
-    server.faultOf = (request) => (request.path === rowsOf(FIRST) ? { stallAfter: 10 } : undefined);
-    const fault = await faultOf({ stallMs: 50, attempts: 2 });
-    expect(fault).toEqual(['unreachable', expect.stringMatching(/rows\.parquet broke off: no bytes came for 50 ms/)]);
-  });
-
-  test('one that never answers', async () => {
-    server.onRequest = () => new Promise(() => {});
-    expect((await faultOf({ stallMs: 50, attempts: 2 }))?.[1]).toContain('does not answer');
-    expect(server.seen).toHaveLength(2);
-  });
-
-  test('one that is overloaded is asked again after the pause that it names', async () => {
-    server.faultOf = () => (server.seen.length === 1 ? { status: 429, headers: { 'Retry-After': '1' } } : undefined);
-    const startedAt = performance.now();
-    await run();
-    expect(performance.now() - startedAt).toBeGreaterThanOrEqual(990);
-    server.faultOf = () => ({ status: 503, headers: { 'Retry-After': '3600' } });
-    server.seen.length = 0;
-    expect((await faultOf())?.[0]).toBe('unreachable');
-    expect(server.seen).toHaveLength(1);
-  });
-
-  test('one that refuses is quoted', async () => {
-    const body = JSON.stringify({ code: 'QUERY_RIGHTS_INGEST_ONLY', detail: 'may not be served' });
-    server.faultOf = (request) => (request.path === rowsOf(THIRD) ? { status: 409, body } : undefined);
-    expect(await faultOf()).toEqual([
-      'refused',
-      expect.stringContaining('answered 409: QUERY_RIGHTS_INGEST_ONLY: may not be served'),
-    ]);
-    expect(asked(rowsOf(THIRD))).toHaveLength(1);
-  });
-
-  test('files that were replaced behind the root manifest are had once it says so', async () => {
-    let isReplaced = false;
-    server.onRequest = async ({ path }) => {
-      // The writer has replaced the rows, and comes to the root manifest while they are downloaded again.
-      if (path !== rowsOf(FIRST) || isReplaced) return;
-      isReplaced = true;
-      contents.set(FIRST, randomBytes(400));
-      contents.delete(SECOND);
-      await write();
-    };
-    expect(await run()).toMatchObject({ files: 2, change: 2 });
-    isSame();
-  });
 });
 
 describe('folders', () => {
@@ -617,7 +424,7 @@ test('after any changes, cuts and stops the mirror equals the source, and never 
           for (const [path, digest] of Object.entries(digestsIn(copy)))
             expect(published.get(path), path).toContain(digest);
         };
-        contents = new Map();
+        contents.clear();
         for (const { changes, changeAt, faults, stopAt, verify } of steps) {
           await apply(changes);
           const stopping = new AbortController();
