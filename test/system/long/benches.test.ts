@@ -19,7 +19,9 @@ test.each(
   expect(JSON.parse(stdout)).toMatchObject({ bench: name });
   // The soak compares nothing: it counts errors.
   expect(stdout).toMatch(name === 'soak' ? /"ok":true.*"errors":\[\]/ : /"(?:\w+_)?ratio\w*":\s*[\d.]+/);
-  expect(stderr).toMatch(/^noise before and after: load [\d.]+ and [\d.]+, fixed loop [\d.]+\.\.[\d.]+ and/m);
+  expect(stderr).toMatch(
+    /^noise before and after: load [\d.]+ and [\d.]+, busy [\d.]+ and [\d.]+, fixed loop [\d.]+\.\.[\d.]+ and/m,
+  );
 });
 
 test('all: one that fails stops no other, and each is compared with its last run', async () => {
