@@ -141,7 +141,13 @@ async function* publishOne(
   proofs: Proofs,
 ): AsyncGenerator<UnitResult, unknown> {
   const { source, signal, log } = needs;
-  const tried: TriedDocument = { request, course: new Course(signal), seen: new Set(), settled: [] };
+  const tried: TriedDocument = {
+    request,
+    course: new Course(signal),
+    seen: new Set(),
+    settled: [],
+    isReadAgain: false,
+  };
   const outage = new Outage();
   for (;;) {
     const end = yield* publishOnce(tried, needs, proofs);
@@ -154,7 +160,12 @@ async function* publishOne(
       return undefined;
     }
     const { error } = end.fault;
-    tried.course.enter(messageOf(end.fault, outage, tried.seen.size));
+    tried.course.enter(messageOf(end.fault, outage, tried));
+    if (tried.course.state === 'planning') {
+      tried.isReadAgain = true;
+      log.info({ period: request.period, reason: explain(error) }, 'the document is read again');
+      continue;
+    }
     if (tried.course.state === 'pausing') {
       log.warn({ period: request.period, err: explain(error) }, 'a store is unavailable; trying again');
       await delay(500, undefined, { signal }).catch(() => {});
@@ -174,17 +185,22 @@ interface TriedDocument {
   readonly seen: Set<string>;
   /** Whether each of them is proved in the end. */
   readonly settled: Promise<boolean>[];
+  /** Its decoder asked for another reading. */
+  isReadAgain: boolean;
 }
 
-/** What a fault means to the course of its document, of which `outcomes` partitions have an outcome. */
-function messageOf({ kind, error }: PublisherFault, outage: Outage, outcomes: number): CourseMessage {
+/** What a fault means to the course of its document. */
+function messageOf({ kind, error }: PublisherFault, outage: Outage, tried: TriedDocument): CourseMessage {
   switch (kind) {
     case 'outage':
     case 'conflict':
-      return outage.isOver(error, outcomes) ? 'fault' : 'outage';
+      return outage.isOver(error, tried.seen.size) ? 'fault' : 'outage';
     case 'document':
     case 'defect':
       return 'fault';
+    case 'again':
+      // A decoder that asks twice would ask for ever.
+      return tried.isReadAgain ? 'fault' : 'again';
     case 'stop':
     case 'interruption':
       return kind;

@@ -5,6 +5,7 @@
 
 import { DatabaseError } from 'pg';
 import { assert, type ErrorCode, TidemarkError } from '../../shared/errors.ts';
+import { ReadAgain } from '../sources/feed-types.ts';
 import type { DocumentHistory } from './attempts.ts';
 
 /** The next state by state and message. `null`: the message cannot come in this state, and is a defect if it does. */
@@ -87,6 +88,8 @@ export type CourseMessage =
   | 'published'
   /** The projector has ended every attempt of the document. */
   | 'settled'
+  /** The document is decoded in another way. */
+  | 'again'
   /** A store is unavailable. */
   | 'outage'
   /** The pause is over. */
@@ -101,6 +104,7 @@ const OVER = {
   opened: null,
   published: null,
   settled: null,
+  again: null,
   outage: null,
   retry: null,
   fault: null,
@@ -113,7 +117,7 @@ const ENDS = { fault: 'failed', stop: 'stopping', interruption: 'interrupted' } 
 export const COURSE: Table<CourseState, CourseMessage> = {
   // What the catalog knows may leave nothing to fetch: then planning ends as publishing does.
   planning: { ...OVER, opened: 'publishing', published: 'awaiting_proof', outage: 'pausing', ...ENDS },
-  publishing: { ...OVER, published: 'awaiting_proof', outage: 'pausing', ...ENDS },
+  publishing: { ...OVER, published: 'awaiting_proof', again: 'planning', outage: 'pausing', ...ENDS },
   pausing: { ...OVER, retry: 'planning', interruption: 'interrupted' },
   // A proof that fails is the end of its partition alone.
   awaiting_proof: { ...OVER, settled: 'finished' },
@@ -145,6 +149,8 @@ export class Course implements DocumentHistory {
 }
 
 export type FaultKind =
+  /** What was decoded is wrong. The attempts are abandoned, and the document is read again at once. */
+  | 'again'
   /** A store is unavailable. The attempt stays open, and the document is read again. */
   | 'outage'
   /** The log holds other messages than the attempt would write. A new attempt follows when the document is read again. */
@@ -180,6 +186,7 @@ const KINDS: Readonly<Partial<Record<ErrorCode, FaultKind>>> = {
  */
 export function faultOf(error: unknown, signal: AbortSignal): PublisherFault {
   if (signal.aborted) return { kind: 'interruption', error };
+  if (error instanceof ReadAgain) return { kind: 'again', error };
   if (error instanceof TidemarkError) return { kind: KINDS[error.code] ?? 'document', error };
   const isStore = error instanceof DatabaseError ? /^(57P0|08|53)/.test(error.code ?? '') : !isDefect(error);
   return { kind: isStore ? 'outage' : 'defect', error };

@@ -23,6 +23,7 @@ import type { StoredManifest } from './attempt-writer.ts';
 import { Attempts, nameOf, type OpenedPartition, type PublishOptions, quarantinedError } from './attempts.ts';
 import {
   type Course,
+  type FaultKind,
   faultOf,
   type PublisherFault,
   TRACK,
@@ -67,6 +68,8 @@ const MAX_KEPT_BYTES = 8 * 1024 * 1024;
 const TOGETHER = 64;
 /** How long a published partition may wait for others before the catalog has its manifest. */
 const TOGETHER_MS = 250;
+/** Faults after which an attempt is not resumed. */
+const ABANDONING: ReadonlySet<FaultKind> = new Set(['document', 'conflict', 'again']);
 /** The lease is checked at most once in this time. */
 const LEASE_CHECK_MS = 50;
 
@@ -209,7 +212,7 @@ export class Publisher {
     reading: Reading,
     fault: PublisherFault,
   ): Promise<{ outcomes: readonly PublishOutcome[]; fault: PublisherFault }> {
-    const isFinal = fault.kind === 'document' || fault.kind === 'conflict';
+    const isFinal = ABANDONING.has(fault.kind);
     reading.isEnded = true;
     for (const track of reading.tracks.values()) step(track, isFinal ? 'fault' : 'interruption');
     // An operator who ends the command does not wait for a store. The writers send nothing more in either case.

@@ -61,6 +61,14 @@ export interface DocumentRequest {
   readonly partitions: readonly RequestedPartition[];
 }
 
+/**
+ * Thrown by `decode` when a later part of the document shows that items it has yielded are wrong. The publisher abandons their
+ * attempts and reads the document again; the source has taken note, and decodes it in another way.
+ */
+export class ReadAgain extends Error {
+  override readonly name = 'ReadAgain';
+}
+
 export interface OpenedDocument extends AsyncDisposable {
   readonly facts: DocumentFacts;
   /** Items in document order. Early return closes the document. */

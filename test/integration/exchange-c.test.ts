@@ -199,6 +199,26 @@ describe('two days', () => {
   });
 });
 
+test('a day whose first row comes again at its end is read again, and proved by the next attempt', async () => {
+  await using system = await System.create();
+  // Three runs of 8 MiB, so that frames are published before the end.
+  const lines = generateLines({ day: '2024-05-04', rows: 260_000, seed: 1, order: 'ids', repeats: 0 });
+  lines.push(lines[1]);
+  await put(system, '2024-05-04', lines.join(''));
+  const { exit, json, stderr } = await backfill(system, '2024-05-04');
+  expect(exit, stderr).toBe(0);
+  expect(json.units).toMatchObject([{ state: 'proved', rows: 260_000 }]);
+  const attempts = await system.rows(
+    `select attempt, state, reason from attempts where partition_key = '2024-05-04' order by attempt`,
+  );
+  expect(attempts).toMatchObject([
+    { attempt: 1, state: 'abandoned', reason: expect.stringContaining('line 260002') },
+    { attempt: 2, state: 'proved' },
+  ]);
+  const [{ manifest }] = await system.rows(`select manifest from partitions where partition_key = '2024-05-04'`);
+  expect(manifest).toMatchObject({ rows: 260_000, repeats_dropped: 1, gaps: 0, frames: expect.any(Number) });
+});
+
 describe('a document that is not right', () => {
   let system: System;
   beforeAll(async () => {

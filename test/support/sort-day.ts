@@ -28,21 +28,25 @@ using decoder = new ExchangeCDecoder({
   limitName: 'THE_LIMIT',
   sorting: { openScratch: () => openScratch(tmpdir()) },
 });
+let end: DecodedItem | undefined;
+const take = (items: Iterable<DecodedItem>) => {
+  for (const item of items) {
+    if (item.kind === 'events') item.release?.();
+    else end = item;
+  }
+};
+const push = (chunk: Buffer) => take(decoder.push(chunk));
 const rowOf = (id: number) =>
   `${(window.fromMs + id * 24) / 1000},BTCUSDT,Sell,0.857,6733.5,MinusTick,m-${id},577060950000.0,0.857,5770.6095\n`;
-decoder.push(
+push(
   Buffer.from('timestamp,symbol,side,size,price,tickDirection,trdMatchID,grossValue,homeNotional,foreignNotional\n'),
 );
 const lines = Buffer.alloc(CHUNK_ROWS * 200);
 for (let first = 0; first < DAY_ROWS; first += CHUNK_ROWS) {
   let used = 0;
   for (let index = first; index < first + CHUNK_ROWS; index++) used += lines.write(rowOf(place(index)), used, 'latin1');
-  decoder.push(lines.subarray(0, used));
+  push(lines.subarray(0, used));
 }
-let end: DecodedItem | undefined;
-for (const item of decoder.finish()) {
-  if (item.kind === 'events') item.release?.();
-  else end = item;
-}
+take(decoder.finish());
 const facts = end?.kind === 'end' ? end.facts : undefined;
 process.stdout.write(JSON.stringify({ facts, peakMib: process.resourceUsage().maxRSS / 1024 }));

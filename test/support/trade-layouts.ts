@@ -53,7 +53,7 @@ export interface TradeLayout {
   readonly headers: readonly (string | undefined)[];
   readonly columns: readonly Column[];
   /** `runBytes`: bytes of rows that are sorted in memory at once, for the decoder that sorts. */
-  decoder(options?: { frameRawBytes?: number; day?: string; runBytes?: number }): Decoder;
+  decoder(options?: { frameRawBytes?: number; day?: string; runBytes?: number; isUnordered?: boolean }): Decoder;
   projector(day?: string): FoldingProjector;
   /** A plain row of this id at this time; a second argument changes cells by their place. */
   row(id: number, cells?: Readonly<Record<number, string>>, ms?: number): string;
@@ -280,7 +280,7 @@ export const EXCHANGE_C = layout('exchange_c_spot_trades', ({ fromMs, toMs }) =>
     { name: 'homeNotional', bad: [...NO_DECIMALS, ...TOO_LARGE, ...TOO_LONG] },
     { name: 'foreignNotional', bad: [...NO_DECIMALS, ...ZEROS, ...TOO_LARGE, ...TOO_LONG] },
   ],
-  decoder: ({ frameRawBytes = 1 << 16, day = DAY, runBytes } = {}) =>
+  decoder: ({ frameRawBytes = 1 << 16, day = DAY, runBytes, isUnordered } = {}) =>
     new ExchangeCDecoder({
       document: `BTCUSDT${day}.csv.gz`,
       symbol: 'BTCUSDT',
@@ -288,7 +288,7 @@ export const EXCHANGE_C = layout('exchange_c_spot_trades', ({ fromMs, toMs }) =>
       frameRawBytes,
       maxHeldBytes: 1 << 30,
       limitName: 'THE_LIMIT',
-      sorting: { openScratch: () => openScratch(tmpdir()), runBytes },
+      sorting: { openScratch: () => openScratch(tmpdir()), runBytes, isUnordered },
     }),
   projector: (day = DAY) => new ExchangeCRowProjector(partitionOf('exchange_c_spot_trades', day)),
   row: (id, changed, ms = fromMs + (id % 86_400_000)) =>

@@ -1,5 +1,5 @@
 /** What tests of trade files have in common: decoding, and what is stored of them. */
-import type { DecodedItem, EventRun, PartitionEnd } from '../../pipelines/sources/feed-types.ts';
+import { type DecodedItem, type EventRun, type PartitionEnd, ReadAgain } from '../../pipelines/sources/feed-types.ts';
 import type { Client } from '../../shared/db/connect.ts';
 import { TidemarkError } from '../../shared/errors.ts';
 import type { PartitionFacts } from '../../shared/frame/manifest.ts';
@@ -37,8 +37,23 @@ export interface Reading {
   readonly run?: number;
 }
 
-export function decodeFile(layout: TradeLayout, text: string | Buffer, { pieces, frame, day, run }: Reading = {}) {
-  const decoder = layout.decoder({ frameRawBytes: frame, day, runBytes: run });
+/** Decodes a file; in another way where the decoder asks for that. */
+export function decodeFile(layout: TradeLayout, text: string | Buffer, reading: Reading = {}): DecodedItem[] {
+  try {
+    return decodeOnce(layout, text, reading, false);
+  } catch (error) {
+    if (error instanceof ReadAgain) return decodeOnce(layout, text, reading, true);
+    throw error;
+  }
+}
+
+function decodeOnce(
+  layout: TradeLayout,
+  text: string | Buffer,
+  { pieces, frame, day, run }: Reading,
+  isUnordered: boolean,
+): DecodedItem[] {
+  const decoder = layout.decoder({ frameRawBytes: frame, day, runBytes: run, isUnordered });
   using cleanup = new DisposableStack();
   cleanup.defer(() => decoder[Symbol.dispose]?.());
   return decodeInPieces(

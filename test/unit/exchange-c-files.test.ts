@@ -7,8 +7,8 @@ import { describe, expect, test } from 'vitest';
 import { openScratch } from '../../pipelines/sources/documents/fetch.ts';
 import { ExchangeCDecoder } from '../../pipelines/sources/exchange_c/decode.ts';
 import { generateLines } from '../../pipelines/sources/exchange_c/sample.ts';
-import { SortedRows } from '../../pipelines/sources/exchange_c/sorted-rows.ts';
-import type { DecodedItem } from '../../pipelines/sources/feed-types.ts';
+import { SortedRows, type SortedRowsOptions } from '../../pipelines/sources/exchange_c/sorted-rows.ts';
+import { type DecodedItem, ReadAgain } from '../../pipelines/sources/feed-types.ts';
 import { exchangeCSpotTrades } from '../../shared/registry/datasets/exchange_c_spot_trades.ts';
 import { windowOf } from '../../shared/registry/keys.ts';
 import { givenData } from '../support/given.ts';
@@ -48,6 +48,8 @@ describe('a file', () => {
       ['mixed', [50_000], 4096],
       ['mixed', [50_000], 4096, 100_000],
       ['ids', [7000], 4096, 30_000],
+      // Each piece fills a run, so that it overwrites the whole run before the last.
+      ['ids', [29_000], 4096, 30_000],
     ] as const) {
       const items = decode(generateLines({ ...options, order }).join(''), { pieces, frame, run });
       expect(factsOf(items)).toEqual(factsOf(sorted));
@@ -162,14 +164,38 @@ describe('a file', () => {
 });
 
 describe('rows to be sorted', () => {
+  type Found = readonly [id: number, line: number, text: string];
   const rowsOf = (held: SortedRows) => {
-    const merge = held.sorted();
-    const found: [number, number, string][] = [];
-    for (let row = merge.next(); row !== undefined; row = merge.next()) {
+    const found: Found[] = [];
+    for (let row = held.next(); row !== undefined; row = held.next()) {
       found.push([row.id, row.line, row.buffer.toString('latin1', row.from, row.to)]);
     }
     return found;
   };
+
+  /** Puts lines of these ids, some at once, and takes what comes out each time. Sorts them as a whole where that is asked for. */
+  function sorted(ids: readonly number[], together: number, options: Omit<SortedRowsOptions, 'openScratch'>): Found[] {
+    using held = new SortedRows({ openScratch: () => openScratch(tmpdir()), ...options });
+    const lines = ids.map((each, index) => `${each}/${index}`);
+    const found: Found[] = [];
+    try {
+      for (let first = 0; first < lines.length; first += together) {
+        const some = lines.slice(first, first + together);
+        let { buffer, from } = held.open(Buffer.from(`${some.join('\n')}\n`));
+        for (const [index, line] of some.entries()) {
+          expect(buffer.toString('latin1', from, from + line.length)).toBe(line);
+          held.add(ids[first + index], from, from + line.length);
+          from += line.length + 1;
+        }
+        found.push(...rowsOf(held));
+      }
+    } catch (error) {
+      if (!(error instanceof ReadAgain) || options.isUnordered) throw error;
+      return sorted(ids, together, { ...options, isUnordered: true });
+    }
+    held.end();
+    return [...found, ...rowsOf(held)];
+  }
 
   test('come in the order of their ids, equal ids in that of the file, whatever fits in memory', () => {
     const near = fc.nat(20);
@@ -178,22 +204,61 @@ describe('rows to be sorted', () => {
       fc.assert(
         fc.property(fc.array(id), fc.constantFrom(1, 30, 200, 1 << 20), fc.integer({ min: 1, max: 7 }), (...given) => {
           const [ids, runBytes, together] = given;
-          using held = new SortedRows({ openScratch: () => openScratch(tmpdir()), runBytes });
-          const lines = ids.map((each, index) => `${each}/${index}`);
-          for (let first = 0; first < lines.length; first += together) {
-            const some = lines.slice(first, first + together);
-            let { buffer, from } = held.open(Buffer.from(`${some.join('\n')}\n`));
-            for (const [index, line] of some.entries()) {
-              expect(buffer.toString('latin1', from, from + line.length)).toBe(line);
-              held.add(ids[first + index], from, from + line.length);
-              from += line.length + 1;
-            }
+          const ascending = ids.toSorted((a, b) => a - b);
+          const nearlyAscending = ascending.map((each, index) => ascending[index ^ 1] ?? each);
+          for (const list of [ids, ascending, nearlyAscending]) {
+            const order = [...list.keys()].sort((a, b) => list[a] - list[b] || a - b);
+            const expected = order.map((index) => [list[index], index + 2, `${list[index]}/${index}`]);
+            expect(sorted(list, together, { runBytes })).toEqual(expected);
           }
-          const order = [...ids.keys()].sort((a, b) => ids[a] - ids[b] || a - b);
-          expect(rowsOf(held)).toEqual(order.map((index) => [ids[index], index + 2, lines[index]]));
         }),
         { numRuns: runs(100) },
       );
+    }
+  });
+
+  /** Without a file; what comes out before the end, and whether the rows have to be sorted as a whole. */
+  function early(ids: readonly number[]) {
+    let late = 0;
+    using held = new SortedRows({
+      openScratch: () => expect.fail('a file was opened'),
+      runBytes: 100,
+      onLateRow: () => late++,
+    });
+    const found: number[] = [];
+    try {
+      for (const id of ids) {
+        const line = Buffer.from(`${String(id).padStart(9)}\n`);
+        const { from } = held.open(line);
+        held.add(id, from, from + 9);
+        found.push(...rowsOf(held).map(([each]) => each));
+      }
+    } catch (error) {
+      expect(error).toBeInstanceOf(ReadAgain);
+      expect(late).toBe(1);
+      return { found, isLate: true };
+    }
+    expect(late).toBe(0);
+    return { found, isLate: false };
+  }
+
+  test('come out while the document arrives, all but two runs, where none is late by more than a run', () => {
+    const ids = Array.from({ length: 1000 }, (_, index) => index);
+    expect(early(ids)).toEqual({ found: ids.slice(0, 980), isLate: false });
+    // Every ninth and tenth row, a run's last and the next one's first, have changed places, and then more distant ones.
+    for (const by of [1, 3, 5]) {
+      const mixed = ids.map((id) => (id % 10 === 10 - by ? id + by : id % 10 === 0 && id > 0 ? id - by : id));
+      const { found, isLate } = early(mixed);
+      expect(isLate).toBe(false);
+      expect(found.length).toBeGreaterThanOrEqual(980);
+      expect(found).toEqual(ids.slice(0, found.length));
+    }
+    // Late by less than a run.
+    expect(early([...ids.slice(0, 39), 19.5])).toMatchObject({ isLate: false });
+    for (const late of [500, 0, 979, 989]) {
+      const { found, isLate } = early([...ids, late]);
+      expect(isLate).toBe(true);
+      expect(found).toEqual(ids.slice(0, 980));
     }
   });
 
@@ -206,11 +271,11 @@ describe('rows to be sorted', () => {
       const { from } = held.open(Buffer.from(ids.map((id) => `${text(id)}\n`).join('')));
       for (const [row, id] of ids.entries()) held.add(id, from + 506 * row, from + 506 * row + 505);
     }
-    const merge = held.sorted();
-    const first = { ...merge.next()! };
-    merge.kept = first.buffer;
+    held.end();
+    const first = { ...held.next()! };
+    held.keep(first.buffer);
     let rows = 1;
-    for (let row = merge.next(); row !== undefined; row = merge.next()) {
+    for (let row = held.next(); row !== undefined; row = held.next()) {
       if (row.buffer.toString('latin1', row.from, row.to) !== text(row.id)) break;
       rows++;
     }

@@ -12,7 +12,7 @@ import {
   TRACK,
   transition,
 } from '../../pipelines/publisher/publisher-states.ts';
-import type { DocumentRequest, Source } from '../../pipelines/sources/feed-types.ts';
+import { type DocumentRequest, ReadAgain, type Source } from '../../pipelines/sources/feed-types.ts';
 import type { Catalog } from '../../shared/db/catalog.ts';
 import { codeOf, TidemarkError } from '../../shared/errors.ts';
 import { datasetOf } from '../../shared/registry/index.ts';
@@ -47,6 +47,7 @@ const CELLS = {
     'planning opened -> publishing',
     'planning published -> awaiting_proof',
     'publishing published -> awaiting_proof',
+    'publishing again -> planning',
     ...['planning', 'publishing'].flatMap((state) => [
       `${state} outage -> pausing`,
       `${state} fault -> failed`,
@@ -61,7 +62,7 @@ const CELLS = {
 
 describe.each([
   ['one dataset in a document', TRACK as unknown as Record<string, Record<string, string | null>>, CELLS.track, 8 * 9],
-  ['a document', COURSE as unknown as Record<string, Record<string, string | null>>, CELLS.course, 8 * 8],
+  ['a document', COURSE as unknown as Record<string, Record<string, string | null>>, CELLS.course, 8 * 9],
 ])('the table of %s', (_, table, cells, count) => {
   test('has these cells, and every other one is a defect', () => {
     const met: string[] = [];
@@ -103,6 +104,7 @@ test('an error is a fault of a store, of the document, or neither', () => {
     ['outage', new TidemarkError('DATABASE_UNAVAILABLE', '')],
     ['outage', new TidemarkError('PUBLISHER_LEASE_LOST', '')],
     ['conflict', new TidemarkError('LOG_CONFLICT', '')],
+    ['again', new ReadAgain('')],
     ['stop', new TidemarkError('LOG_FULL', '')],
     ['stop', new TidemarkError('PUBLISHER_LEASE_HELD', '')],
     ['document', new TidemarkError('SOURCE_EMPTY', '')],
@@ -232,6 +234,20 @@ describe('a document in a backfill', () => {
       break;
     }
     expect(isClosed).toBe(true);
+  });
+
+  test('is read again at once where its decoder asks for it', async () => {
+    const { results, states } = await run(
+      [document(first)],
+      [{ end: () => ends(new ReadAgain('in another way')) }, { outcomes: [published(first)], end: () => end }],
+    );
+    expect([results, states]).toEqual([['1 proved'], ['finished']]);
+  });
+
+  test('whose decoder asks twice to be read again fails', async () => {
+    const again = () => ends(new ReadAgain('in another way'));
+    const { results, states } = await run([document(first)], [{ end: again }, { end: again }]);
+    expect([results, states]).toEqual([['1 UNEXPECTED'], ['failed']]);
   });
 
   test('meets a full log: no further document is tried', async () => {

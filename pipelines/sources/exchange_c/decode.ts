@@ -4,9 +4,10 @@
  * years end with a column `RPI`. Rows come in any order. The decoder frames them in the order of the number in their
  * match id, so the same trades give the same log whatever the order of the file. It therefore sorts a day, under a named
  * limit (sorted-rows.ts).
- * While the file arrives, the decoder only separates the rows and finds their ids. It parses them afterwards in the
- * order of their ids, while the projector already works on the first frames. It drops a row that repeats another byte
- * for byte and refuses one with the same id and other bytes.
+ * While the file arrives, the decoder separates the rows, finds their ids, and parses those whose place is certain: all but
+ * the last megabytes of a file that is nearly in order, and none of another before its end. If a row comes so late that
+ * rows behind it are framed already, the document is read again and sorted as a whole. The decoder drops a row that repeats
+ * another byte for byte and refuses one with the same id and other bytes.
  */
 import { TidemarkError } from '../../../shared/errors.ts';
 import { ExactTotal } from '../../../shared/proof/row-facts.ts';
@@ -23,7 +24,8 @@ import {
   readHeader,
   TAKER_SIDES,
 } from '../trades/row-reader.ts';
-import { type SortedRow, SortedRows, type SortedRowsOptions } from './sorted-rows.ts';
+import type { SortedRow } from './row-run.ts';
+import { SortedRows, type SortedRowsOptions } from './sorted-rows.ts';
 
 const CR = 13;
 const COMMA = 44;
@@ -82,6 +84,11 @@ export class ExchangeCDecoder implements LineTaker, Disposable {
     home_notional: new ExactTotal(),
     foreign_notional: new ExactTotal(),
   };
+  readonly #frames: PartitionFrames;
+  readonly #missing = new MissingIds();
+  /** The row that was framed last. */
+  readonly #last = { id: -1, line: 0, buffer: Buffer.alloc(0) as Buffer, from: 0, to: 0 };
+  #repeats = 0;
   #started = false;
 
   // The row that was read last.
@@ -92,6 +99,8 @@ export class ExchangeCDecoder implements LineTaker, Disposable {
   constructor(options: ExchangeCDecodeOptions) {
     this.#options = options;
     this.#held = new SortedRows(options.sorting);
+    this.#frames = new PartitionFrames(options.frameRawBytes);
+    this.#frames.begin(options.window);
     this.#symbol = Buffer.from(options.symbol);
     this.#hashedSymbol = knownText(options.symbol);
     this.reader = new RowReader({
@@ -101,10 +110,10 @@ export class ExchangeCDecoder implements LineTaker, Disposable {
     });
   }
 
-  /** Returns nothing: the lowest id is known only at the end of the file. */
-  push(chunk: Buffer): DecodedItem[] {
+  /** @throws ReadAgain when the file is less in order than it was so far. */
+  push(chunk: Buffer): Iterable<DecodedItem> {
     this.#feeder.push(chunk);
-    return [];
+    return this.#certainRows();
   }
 
   lines(buffer: Buffer, from: number, to: number): void {
@@ -132,45 +141,52 @@ export class ExchangeCDecoder implements LineTaker, Disposable {
     }
   }
 
-  /** Ends the file. Yields the frames in the order of ids, then the end of the partition. */
+  /** Ends the file. Yields the frames that are left, then the end of the partition. */
   *finish(): Generator<DecodedItem> {
     this.#feeder.finish();
-    const { document, window } = this.#options;
+    const { document } = this.#options;
     if (this.#held.rows === 0) {
       throw new TidemarkError('SOURCE_EMPTY', `${document} holds no rows`, { details: { document } });
     }
-    const merge = this.#held.sorted();
-    const frames = new PartitionFrames(this.#options.frameRawBytes);
-    frames.begin(window);
-    const missing = new MissingIds();
-    const last = { id: -1, line: 0, buffer: Buffer.alloc(0) as Buffer, from: 0, to: 0 };
-    let repeats = 0;
-    for (let row = merge.next(); row !== undefined; row = merge.next()) {
+    this.#held.end();
+    yield* this.#certainRows();
+    const { gaps, named } = this.#missing;
+    this.#frames.end({
+      gaps,
+      ...(gaps > 0 ? { missing_offsets: named } : {}),
+      repeats_dropped: this.#repeats,
+      totals: Object.fromEntries(Object.entries(this.#totals).map(([name, total]) => [name, total.toString()])),
+      rows_hash: this.#hasher.total(),
+    });
+    yield* this.#frames.take();
+  }
+
+  /** Parses and frames the rows whose place is certain, in the order of their ids. */
+  *#certainRows(): Generator<DecodedItem> {
+    const held = this.#held;
+    const frames = this.#frames;
+    const last = this.#last;
+    for (let row = held.next(); row !== undefined; row = held.next()) {
       if (last.id === row.id) {
         this.#checkSame(row, last);
-        repeats++;
+        this.#repeats++;
         continue;
       }
-      if (last.id >= 0) missing.between(last.id, row.id);
+      if (last.id >= 0) this.#missing.between(last.id, row.id);
+      const { line } = this.reader;
       this.reader.line = row.line;
       last.to = this.#row(row.buffer, row.from);
+      this.reader.line = line;
       frames.append(this.#id, this.#ms, row.buffer, row.from, last.to);
       last.id = row.id;
       last.line = row.line;
       last.buffer = row.buffer;
       last.from = row.from;
-      merge.kept = row.buffer;
+      held.keep(row.buffer);
       if (frames.hasItems) yield* frames.take();
     }
-    const { gaps, named } = missing;
-    frames.end({
-      gaps,
-      ...(gaps > 0 ? { missing_offsets: named } : {}),
-      repeats_dropped: repeats,
-      totals: Object.fromEntries(Object.entries(this.#totals).map(([name, total]) => [name, total.toString()])),
-      rows_hash: this.#hasher.total(),
-    });
-    yield* frames.take();
+    // The rows that are held may move now.
+    frames.endAppended();
   }
 
   [Symbol.dispose](): void {

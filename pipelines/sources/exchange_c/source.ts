@@ -20,16 +20,23 @@ export const archiveUrl = (base: URL, symbol: string, day: string): URL =>
   urlBelow(base, 'trading', symbol, `${symbol}${day}.csv.gz`);
 
 /** The vendor publishes no digest of a document. */
-export const exchangeCSource = (options: ExchangeCOptions): FileDaySource =>
-  dailySource(exchangeCSpotTrades, async (request) => {
+export function exchangeCSource(options: ExchangeCOptions): FileDaySource {
+  /** Digests of documents that are to be sorted as a whole. */
+  const unordered = new Set<string>();
+  return dailySource(exchangeCSpotTrades, async (request) => {
     const { baseUrl, symbol, maxDocumentBytes: maxBytes, maxSortBytes: maxHeldBytes } = options;
     const [window] = request.partitions;
     const url = archiveUrl(baseUrl, symbol, request.period);
     const file = await fetchDocument({ ...options, url, root: baseUrl, maxBytes });
     const { etag } = file.headers;
     const facts = etag === undefined ? {} : { etag };
-    const sorting = { openScratch: () => openScratch(options.spoolDir) };
+    const sorting = {
+      openScratch: () => openScratch(options.spoolDir),
+      isUnordered: unordered.has(file.sha256),
+      onLateRow: () => void unordered.add(file.sha256),
+    };
     const given = { document: file.name, symbol, window, maxHeldBytes, limitName: SORT_LIMIT, sorting };
     const decoder = (frameRawBytes: number) => new ExchangeCDecoder({ ...given, frameRawBytes });
     return await openTradeFile({ file, request, archive: 'gzip', facts, decoder }, options);
   });
+}

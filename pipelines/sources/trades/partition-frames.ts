@@ -111,7 +111,7 @@ export class PartitionFrames {
   /** Adds one row from any buffer: its bytes [from, to), without line end. Adjacent rows are copied at once. */
   append(id: number, ms: number, buffer: Buffer, from: number, to: number): void {
     if (this.#source !== buffer || this.#runTo !== from) {
-      this.#endAppended();
+      this.endAppended();
       this.#source = buffer;
       this.#run = from;
       this.#appending = true;
@@ -125,13 +125,13 @@ export class PartitionFrames {
       this.#source = undefined;
     }
     if (this.#used + (this.#appending ? this.#runTo - this.#run : 0) >= this.#frameRawBytes) {
-      this.#endAppended();
+      this.endAppended();
       this.#endFrame();
     }
   }
 
-  /** Copies the rest of a run that `append` began; `lines` ends its runs itself. */
-  #endAppended(): void {
+  /** Copies the rest of a run that `append` began, whose buffer may change then; `lines` ends its runs itself. */
+  endAppended(): void {
     if (!this.#appending) return;
     this.flushTo(this.#runTo);
     this.#appending = false;
@@ -175,7 +175,7 @@ export class PartitionFrames {
   }
 
   end(facts: ValueFacts): void {
-    this.#endAppended();
+    this.endAppended();
     this.#endFrame();
     this.#items.push({
       kind: 'end',
