@@ -201,7 +201,7 @@ describe('two days', () => {
 
 test('a day whose first row comes again at its end is read again, and proved by the next attempt', async () => {
   await using system = await System.create();
-  // Three runs of 8 MiB, so that frames are published before the end.
+  // Seven runs of 4 MiB, so that frames are published before the end.
   const lines = generateLines({ day: '2024-05-04', rows: 260_000, seed: 1, order: 'ids', repeats: 0 });
   lines.push(lines[1]);
   await put(system, '2024-05-04', lines.join(''));

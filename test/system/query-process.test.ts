@@ -275,4 +275,12 @@ describe('the end', () => {
     expect(await text(answer)).toContain('"row_count":100000}');
     expect(await exit).toEqual([0, null]);
   });
+
+  // After thousands of broken connections (npm run fuzz -- http --seed 6 --count 3000) Node held a socket that was closed.
+  test('does not wait for what Node still holds', async () => {
+    const child = start({ ...settings(), NODE_OPTIONS: '--import=data:text/javascript,setInterval(Object,1000)' });
+    await said(child);
+    child.kill('SIGTERM');
+    expect(await once(child, 'exit')).toEqual([0, null]);
+  });
 });

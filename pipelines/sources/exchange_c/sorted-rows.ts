@@ -9,7 +9,7 @@ import { lineOf, MemoryCursor, type RowCursor, RowRun, type SortedRow } from './
 import { ScratchRuns } from './scratch-runs.ts';
 
 /** A run. */
-const RUN_BYTES = 8 * 1024 * 1024;
+const RUN_BYTES = 4 * 1024 * 1024;
 
 export interface SortedRowsOptions {
   /** Opens an empty file that nobody else sees. */
